@@ -1,0 +1,3 @@
+//! The cast: actors that stream tokens out of a model, the APIs and the command line on top of them.
+pub mod request;
+pub mod runtime;

@@ -1,0 +1,3 @@
+//! soon
+/// soon
+pub struct KvCache;

@@ -1,0 +1,127 @@
+//! Instruction sets and the thread team that CPU kernels run on.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// The instruction set a CPU kernel is written for.
+///
+/// Chosen once at start ([`Kernel::detect`]) and passed to every op, so that a test can force each one.
+/// Within one kernel a row's sums are formed in one fixed order, whatever the other rows of the batch;
+/// different kernels may differ in the last bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kernel {
+    /// Portable Rust, one value at a time: the fallback and the yardstick for the others.
+    Scalar,
+    /// AVX2 with FMA and F16C (x86-64-v3).
+    Avx2,
+}
+
+impl Kernel {
+    /// Every kernel, slowest first.
+    pub const ALL: &[Kernel] = &[Kernel::Scalar, Kernel::Avx2];
+
+    /// The fastest kernel that this machine can run.
+    #[must_use]
+    pub fn detect() -> Kernel {
+        if Kernel::Avx2.is_supported() { Kernel::Avx2 } else { Kernel::Scalar }
+    }
+
+    /// Whether this machine can run the kernel.
+    #[must_use]
+    pub fn is_supported(self) -> bool {
+        match self {
+            Kernel::Scalar => true,
+            #[cfg(target_arch = "x86_64")]
+            Kernel::Avx2 => {
+                std::arch::is_x86_feature_detected!("avx2")
+                    && std::arch::is_x86_feature_detected!("fma")
+                    && std::arch::is_x86_feature_detected!("f16c")
+            }
+            #[cfg(not(target_arch = "x86_64"))]
+            Kernel::Avx2 => false,
+        }
+    }
+
+    /// The name that `--kernel` takes.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Kernel::Scalar => "scalar",
+            Kernel::Avx2 => "avx2",
+        }
+    }
+}
+
+impl fmt::Display for Kernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Kernel {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        Kernel::ALL.iter().copied().find(|kernel| kernel.name() == name).ok_or_else(|| {
+            let known: Vec<_> = Kernel::ALL.iter().map(|kernel| kernel.name()).collect();
+            format!("unknown kernel {name:?}; known kernels: {}", known.join(", "))
+        })
+    }
+}
+
+/// The threads that share the work of one op.
+pub trait Team: Sync {
+    /// How many threads take part, the caller included.
+    fn threads(&self) -> usize;
+
+    /// Runs `body(task)` once for each task in `0..tasks`, in any order and on any thread, and returns when all are done.
+    /// A panic in `body` reaches the caller.
+    fn for_each(&self, tasks: usize, body: &(dyn Fn(usize) + Sync));
+}
+
+/// A team of one: the caller does everything.
+pub struct Solo;
+
+impl Team for Solo {
+    fn threads(&self) -> usize {
+        1
+    }
+
+    fn for_each(&self, tasks: usize, body: &(dyn Fn(usize) + Sync)) {
+        for task in 0..tasks {
+            body(task);
+        }
+    }
+}
+
+/// A mutable slice that several tasks of a [`Team`] write at once, each its own part.
+pub struct SharedMut<'a, T> {
+    start: *mut T,
+    len: usize,
+    borrow: std::marker::PhantomData<&'a mut [T]>,
+}
+
+// SAFETY: access goes through `slice`, whose caller promises that no two live parts overlap.
+unsafe impl<T: Send> Sync for SharedMut<'_, T> {}
+
+impl<'a, T> SharedMut<'a, T> {
+    /// Takes the slice for the time of the parallel section.
+    pub fn new(slice: &'a mut [T]) -> Self {
+        SharedMut { start: slice.as_mut_ptr(), len: slice.len(), borrow: std::marker::PhantomData }
+    }
+
+    /// The part `offset..offset + len`.
+    ///
+    /// # Panics
+    /// When the part reaches beyond the slice.
+    ///
+    /// # Safety
+    /// No other live part, on this or another thread, may overlap it.
+    #[allow(clippy::mut_from_ref)]
+    #[must_use]
+    pub unsafe fn slice(&self, offset: usize, len: usize) -> &mut [T] {
+        assert!(offset <= self.len && len <= self.len - offset, "part {offset}+{len} of a slice of {}", self.len);
+        // SAFETY: inside the slice by the line above; not aliased by the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(offset), len) }
+    }
+}

@@ -1,0 +1,25 @@
+//! Every operation and quantisation format of Cuelight, each beside its reference.
+//!
+//! This crate computes *an op*: it knows nothing of models, files, actors or requests.
+//!
+//! # Layout, in reading order
+//!
+//! - [`quant`]: block formats, one file each: layout and reference dequantisation
+//! - [`weight`]: a matrix that stays quantised in memory
+//! - [`op`]: the contract of an operation and what it sees when it runs
+//! - [`cpu`]: instruction sets and the thread team that kernels run on
+//! - the operations themselves, one file or folder each
+
+pub mod cpu;
+pub mod op;
+pub mod quant;
+pub mod weight;
+
+pub mod attention;
+pub mod elementwise;
+pub mod embed;
+pub mod glu;
+pub mod matmul;
+pub mod rms_norm;
+pub mod rope;
+pub mod select_rows;

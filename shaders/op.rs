@@ -1,0 +1,106 @@
+//! The contract of an operation, and what it sees when it runs.
+//!
+//! Every value that flows between ops is a matrix of f32, `[rows, width]`, row-major. A row is one token of
+//! one sequence (a *ragged batch*: prefill chunks and decode rows side by side). Ops never mix rows, but for
+//! attention, which reads the KV cache of the row's own sequence: so a row's result does not depend on its
+//! neighbours.
+
+use crate::attention::KvCache;
+use crate::cpu::{Kernel, Team};
+use crate::weight::Weight;
+
+/// Why an op cannot be built or wired.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ShapeError {
+    /// A dimension differs from what the op needs.
+    #[error("{op}: {what} is {found}, but must be {expected}")]
+    Mismatch {
+        /// The op that refused.
+        op: &'static str,
+        /// Which dimension, in words, with the tensor's name where there is one.
+        what: String,
+        /// The size found.
+        found: usize,
+        /// The size or rule that holds.
+        expected: String,
+    },
+}
+
+impl ShapeError {
+    /// Checks `found == expected`.
+    ///
+    /// # Errors
+    /// [`ShapeError::Mismatch`] when they differ.
+    pub fn check(op: &'static str, what: impl Into<String>, found: usize, expected: usize) -> Result<(), ShapeError> {
+        if found == expected {
+            return Ok(());
+        }
+        Err(ShapeError::Mismatch { op, what: what.into(), found, expected: expected.to_string() })
+    }
+}
+
+/// The rows of one step: which token, where, of which sequence, and which rows' logits are wanted.
+#[derive(Clone, Copy)]
+pub struct Batch<'a> {
+    /// [rows] token ids.
+    pub tokens: &'a [u32],
+    /// [rows] position of each row in its sequence.
+    pub positions: &'a [u32],
+    /// [rows] index into `block_tables`.
+    pub sequences: &'a [u32],
+    /// For each sequence the KV blocks that hold its positions, in order.
+    pub block_tables: &'a [&'a [u32]],
+    /// Rows that reach the output head, ascending.
+    pub selected: &'a [u32],
+}
+
+impl Batch<'_> {
+    /// How many rows the step has.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        self.tokens.len()
+    }
+}
+
+/// What an op sees when it runs on the CPU.
+pub struct CpuArgs<'a> {
+    /// The instruction set to use.
+    pub kernel: Kernel,
+    /// The threads to use.
+    pub team: &'a dyn Team,
+    /// The step.
+    pub batch: Batch<'a>,
+    /// The KV cache of all layers.
+    pub kv: &'a KvCache,
+    /// How many rows the inputs have (`batch.rows()`, or `batch.selected.len()` behind SelectRows).
+    pub rows: usize,
+    /// The inputs, each [rows, width].
+    pub inputs: &'a [&'a [f32]],
+    /// The outputs, each [rows out, width]; they never alias an input.
+    pub outputs: &'a mut [&'a mut [f32]],
+}
+
+/// One operation of a graph, with its parameters and weights.
+pub trait Op: Send + Sync + std::fmt::Debug {
+    /// The op's name, for profiles and errors.
+    fn name(&self) -> &'static str;
+
+    /// The widths of the outputs, given those of the inputs.
+    ///
+    /// # Errors
+    /// [`ShapeError`] when the inputs do not fit the op or its weights.
+    fn output_widths(&self, inputs: &[usize]) -> Result<Vec<usize>, ShapeError>;
+
+    /// The weights the op reads, for placement and the memory plan.
+    fn weights(&self) -> Vec<&Weight> {
+        Vec::new()
+    }
+
+    /// Whether the outputs have only the rows that reach the head.
+    fn selects_rows(&self) -> bool {
+        false
+    }
+
+    /// Computes the outputs on the CPU.
+    fn run_cpu(&self, args: &mut CpuArgs<'_>);
+}

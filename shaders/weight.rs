@@ -1,0 +1,158 @@
+//! A matrix that stays quantised in memory.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::quant::Format;
+
+/// Bytes with a shared owner: a part of a mapped file, or of a vector.
+#[derive(Clone)]
+pub struct SharedBytes {
+    owner: Arc<dyn AsRef<[u8]> + Send + Sync>,
+    range: Range<usize>,
+}
+
+impl SharedBytes {
+    /// The part `range` of the owner's bytes; `None` when it reaches beyond them.
+    #[must_use]
+    pub fn new(owner: Arc<dyn AsRef<[u8]> + Send + Sync>, range: Range<usize>) -> Option<Self> {
+        (*owner).as_ref().get(range.clone())?;
+        Some(SharedBytes { owner, range })
+    }
+
+    /// The bytes.
+    #[must_use]
+    pub fn as_slice(&self) -> &[u8] {
+        &(*self.owner).as_ref()[self.range.clone()]
+    }
+}
+
+impl From<Vec<u8>> for SharedBytes {
+    fn from(bytes: Vec<u8>) -> Self {
+        let range = 0..bytes.len();
+        SharedBytes { owner: Arc::new(bytes), range }
+    }
+}
+
+/// A weight matrix `[rows, columns]`, row-major, each row a whole number of blocks of its format.
+///
+/// `rows` is the output dimension of a Linear and the vocabulary of an Embed; a vector has one row.
+#[derive(Clone)]
+pub struct Weight {
+    /// The tensor's name in its file, for errors and profiles.
+    pub name: Arc<str>,
+    /// How its values are stored.
+    pub format: Format,
+    /// Output dimension.
+    pub rows: usize,
+    /// Input dimension.
+    pub columns: usize,
+    bytes: SharedBytes,
+}
+
+/// Why bytes do not make a weight.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum WeightError {
+    /// A row is not a whole number of blocks.
+    #[error("tensor {name:?} has rows of {columns} values, which is not a multiple of {format}'s block of {block}")]
+    RaggedRow {
+        /// The tensor.
+        name: String,
+        /// Its row length.
+        columns: usize,
+        /// Its format.
+        format: Format,
+        /// Values in a block.
+        block: usize,
+    },
+    /// The bytes are not as many as the shape needs.
+    #[error("tensor {name:?} has {found} bytes, but [{rows}, {columns}] in {format} takes {expected}")]
+    WrongSize {
+        /// The tensor.
+        name: String,
+        /// Bytes found.
+        found: usize,
+        /// Bytes needed.
+        expected: usize,
+        /// Rows.
+        rows: usize,
+        /// Columns.
+        columns: usize,
+        /// Its format.
+        format: Format,
+    },
+}
+
+impl Weight {
+    /// Checks the bytes against the shape.
+    ///
+    /// # Errors
+    /// [`WeightError`] when a row is not a whole number of blocks, or the size is wrong.
+    pub fn new(
+        name: &str,
+        format: Format,
+        rows: usize,
+        columns: usize,
+        bytes: SharedBytes,
+    ) -> Result<Self, WeightError> {
+        let row_bytes = format.row_bytes(columns).ok_or_else(|| WeightError::RaggedRow {
+            name: name.to_owned(),
+            columns,
+            format,
+            block: format.block_len(),
+        })?;
+        let expected = row_bytes.saturating_mul(rows);
+        let found = bytes.as_slice().len();
+        if found != expected {
+            return Err(WeightError::WrongSize { name: name.to_owned(), found, expected, rows, columns, format });
+        }
+        Ok(Weight { name: name.into(), format, rows, columns, bytes })
+    }
+
+    /// A float32 weight from values: for tests, and for tables computed at load.
+    ///
+    /// # Panics
+    /// When `values` are not `rows * columns`.
+    #[must_use]
+    pub fn from_f32(name: &str, rows: usize, columns: usize, values: &[f32]) -> Self {
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        Weight::new(name, Format::F32, rows, columns, bytes.into()).expect("values fill the shape")
+    }
+
+    /// All bytes, row after row.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        self.bytes.as_slice()
+    }
+
+    /// Bytes of one row.
+    #[must_use]
+    pub fn row_bytes(&self) -> usize {
+        if self.rows == 0 { 0 } else { self.bytes().len() / self.rows }
+    }
+
+    /// The bytes of row `row`.
+    ///
+    /// # Panics
+    /// When there is no such row.
+    #[must_use]
+    pub fn row(&self, row: usize) -> &[u8] {
+        let row_bytes = self.row_bytes();
+        &self.bytes()[row * row_bytes..(row + 1) * row_bytes]
+    }
+
+    /// The whole matrix in float32: for small tensors (norms, biases) and for tests.
+    #[must_use]
+    pub fn to_f32(&self) -> Vec<f32> {
+        let mut values = vec![0.0; self.rows * self.columns];
+        self.format.dequantize(self.bytes(), &mut values);
+        values
+    }
+}
+
+impl fmt::Debug for Weight {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} [{}, {}] {}", self.name, self.rows, self.columns, self.format)
+    }
+}

@@ -1,0 +1,179 @@
+//! The Engine: the only door through which actors compute.
+//!
+//! An engine owns a device, the weights on it and the KV blocks' storage. It does not own the block *table*: which
+//! block belongs to whom is the scheduler's business, and every [`Step`] says so anew. An engine therefore keeps no
+//! state about a sequence, which is what makes replay after a fault, preemption and prefix sharing simple.
+//!
+//! A step is resumable: [`Engine::begin`] runs until the step is done or until it needs experts that live elsewhere;
+//! then it hands out the job and [`Engine::resume`] takes the result back.
+
+use std::time::Duration;
+
+/// A token of the model's vocabulary.
+pub type TokenId = u32;
+
+/// A block of the KV cache.
+pub type BlockId = u32;
+
+/// Tokens in one KV block.
+pub const BLOCK_TOKENS: usize = 16;
+
+/// Numbers the steps of one executor, from 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct StepId(pub u64);
+
+/// Which rows of a sequence's share need logits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogitsWanted {
+    /// None: a prefill chunk that is not the last.
+    None,
+    /// The last row's: the next token is sampled from them.
+    Last,
+    /// Every row's: the prompt's log-probabilities were asked for.
+    All,
+}
+
+impl LogitsWanted {
+    /// How many rows of logits come back for `rows` tokens.
+    #[must_use]
+    pub fn rows(self, rows: usize) -> usize {
+        match self {
+            LogitsWanted::None => 0,
+            LogitsWanted::Last => rows.min(1),
+            LogitsWanted::All => rows,
+        }
+    }
+}
+
+/// One sequence's share of a step: consecutive tokens of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SequenceRows {
+    /// The tokens to compute; one for a decode row, more for a prefill chunk.
+    pub tokens: Vec<TokenId>,
+    /// Position of the first of them; all earlier positions are in the cache.
+    pub first_position: u32,
+    /// The blocks that hold positions `0..first_position + tokens.len()`, in order.
+    pub block_table: Vec<BlockId>,
+    /// Which logits to return.
+    pub logits: LogitsWanted,
+}
+
+/// One forward pass over a ragged batch.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Step {
+    /// Given by the scheduler.
+    pub id: StepId,
+    /// The sequences; no two share a block they write.
+    pub sequences: Vec<SequenceRows>,
+}
+
+impl Step {
+    /// Rows in all.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        self.sequences.iter().map(|sequence| sequence.tokens.len()).sum()
+    }
+
+    /// Rows whose logits come back.
+    #[must_use]
+    pub fn logits_rows(&self) -> usize {
+        self.sequences.iter().map(|sequence| sequence.logits.rows(sequence.tokens.len())).sum()
+    }
+}
+
+/// What a finished step brings back.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StepOutput {
+    /// The step.
+    pub id: StepId,
+    /// [logits rows, vocab_size]: the wanted rows, sequence after sequence in the step's order.
+    pub logits: Vec<f32>,
+    /// Time the device took.
+    pub elapsed: Duration,
+}
+
+/// Experts to compute away from the engine's device: one layer's routed rows.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ExpertJob {
+    /// The step that waits.
+    pub step: StepId,
+    /// The layer.
+    pub layer: u32,
+    /// [rows, hidden_size] input of the experts.
+    pub hidden: Vec<f32>,
+    /// For each row its experts and their weights.
+    pub routes: Vec<Vec<(u32, f32)>>,
+}
+
+/// The answer to an [`ExpertJob`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct ExpertResult {
+    /// The step that waits.
+    pub step: StepId,
+    /// The layer.
+    pub layer: u32,
+    /// [rows, hidden_size] weighted sum of the experts' outputs.
+    pub output: Vec<f32>,
+}
+
+/// How far a step got.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Progress {
+    /// Finished.
+    Done(StepOutput),
+    /// Waits for experts; pass their result to [`Engine::resume`].
+    AwaitExperts(ExpertJob),
+}
+
+/// What the engine can take, fixed when it was planned.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EngineLimits {
+    /// Logits in a row.
+    pub vocab_size: usize,
+    /// Longest sequence, prompt and answer together, in tokens.
+    pub context_tokens: usize,
+    /// KV blocks, numbered from 0.
+    pub kv_blocks: usize,
+    /// Most rows in a step.
+    pub max_batched_tokens: usize,
+    /// Most sequences in a step.
+    pub max_sequences: usize,
+    /// Most rows with logits in a step; at least `max_sequences`.
+    pub max_logits_rows: usize,
+    /// What computes, for people: "cpu (avx2, 2 threads)".
+    pub device: String,
+}
+
+/// Why a step failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum EngineError {
+    /// The step breaks the engine's limits or its own rules: a fault of the scheduler.
+    #[error("step {step:?} is not one this engine can run: {reason}")]
+    InvalidStep {
+        /// The step.
+        step: StepId,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The device is gone; the engine must be rebuilt.
+    #[error("the device was lost: {0}")]
+    DeviceLost(String),
+}
+
+/// A model on a device.
+pub trait Engine: Send + 'static {
+    /// What it can take.
+    fn limits(&self) -> &EngineLimits;
+
+    /// Starts a step. Blocks until the step is done or waits for experts.
+    ///
+    /// # Errors
+    /// [`EngineError`] when the step is invalid or the device is lost.
+    fn begin(&mut self, step: Step) -> Result<Progress, EngineError>;
+
+    /// Continues a step that waited for experts.
+    ///
+    /// # Errors
+    /// [`EngineError`] when no step waits for this result, or the device is lost.
+    fn resume(&mut self, result: ExpertResult) -> Result<Progress, EngineError>;
+}

@@ -1,0 +1,4 @@
+//! Files: GGUF, tokenizer, chat template.
+pub mod chat_template;
+pub mod gguf;
+pub mod tokenizer;

@@ -1,0 +1,19 @@
+//! A model: from a file on disk to logits.
+//!
+//! This crate knows no async, no HTTP and no command line; `cuelight`'s actors drive it through [`engine::Engine`].
+//!
+//! # Layout, in the order data flows
+//!
+//! - [`format`]: GGUF, tokenizer, chat template
+//! - [`model`]: hyperparameters and one declarative file per family, wired into a graph
+//! - [`graph`]: ops over named values, and the memory plan
+//! - [`backend`]: what runs a graph: the CPU, or nothing at all (for planning and simulation)
+//! - [`kv`]: layout and size of the paged cache
+//! - [`engine`]: the door: steps in, logits out
+//! - [`sample`]: logits to a token
+//! - [`load`]: a path in, a ready model out, with its memory plan
+
+pub mod engine;
+pub mod format;
+pub mod load;
+pub mod sample;
