@@ -13,7 +13,9 @@
 //! - [`sample`]: logits to a token
 //! - [`load`]: a path in, a ready model out, with its memory plan
 
+pub mod backend;
 pub mod engine;
 pub mod format;
+pub mod graph;
 pub mod load;
 pub mod sample;
