@@ -11,6 +11,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+#[cfg(target_arch = "x86_64")]
+mod avx2;
 pub mod bfloat16;
 pub mod float16;
 pub mod float32;

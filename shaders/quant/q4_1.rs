@@ -8,6 +8,11 @@
 //!
 //! `value = d * q + m`
 
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::{_mm256_add_ps, _mm256_cvtepi32_ps, _mm256_mul_ps};
+
+#[cfg(target_arch = "x86_64")]
+use super::avx2;
 use super::{BlockFormat, scale_at};
 
 /// 32 values in 20 bytes.
@@ -27,6 +32,23 @@ impl BlockFormat for Q4_1 {
         for ((low, high), &byte) in low.iter_mut().zip(high).zip(&block[4..20]) {
             *low = d * f32::from(byte & 15) + m;
             *high = d * f32::from(byte >> 4) + m;
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn decode_blocks_avx2(bytes: &[u8], out: &mut [f32]) {
+        for (block, out) in bytes.chunks_exact(Self::BLOCK_BYTES).zip(out.chunks_exact_mut(Self::BLOCK_LEN)) {
+            // SAFETY: the caller has the features.
+            unsafe {
+                let (d, m) = (avx2::scale_at(block, 0), avx2::scale_at(block, 2));
+                let value = |q| _mm256_add_ps(_mm256_mul_ps(d, _mm256_cvtepi32_ps(q)), m);
+                for start in [0, 8] {
+                    let (low, high) = avx2::nibbles_of_8(&block[4 + start..]);
+                    avx2::store(&mut out[start..], value(low));
+                    avx2::store(&mut out[16 + start..], value(high));
+                }
+            }
         }
     }
 }

@@ -4,11 +4,16 @@
 //! |---------|------------------------------------------------------------------------------------------------------|
 //! | 0..2    | `d`, f16, unit of the scales                                                                         |
 //! | 2..4    | `dmin`, f16, unit of the minima                                                                      |
-//! | 4..16   | scales and minima, see [`scale_and_minimum`]                                                         |
+//! | 4..16   | scales and minima, see `scales_and_minima`                                                           |
 //! | 16..144 | `q`: 32 bytes for each pair of groups, the first group in the low nibbles, the second in the high    |
 //!
 //! `value = (d * scale) * q - dmin * minimum`
 
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::{_mm256_cvtepi32_ps, _mm256_mul_ps, _mm256_set1_ps, _mm256_sub_ps};
+
+#[cfg(target_arch = "x86_64")]
+use super::avx2;
 use super::{BlockFormat, scale_at};
 
 /// 256 values in 144 bytes.
@@ -22,35 +27,55 @@ impl BlockFormat for Q4K {
 
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {
-        let (scales, quants) = (&block[4..16], &block[16..144]);
-        let d = scale_at(block, 0);
-        let dmin = scale_at(block, 2);
-        for (pair, (out, bytes)) in out[..256].chunks_exact_mut(64).zip(quants.chunks_exact(32)).enumerate() {
-            let (low_scale, low_minimum) = scale_and_minimum(scales, 2 * pair);
-            let (high_scale, high_minimum) = scale_and_minimum(scales, 2 * pair + 1);
-            let (low_scale, low_minimum) = (d * low_scale, dmin * low_minimum);
-            let (high_scale, high_minimum) = (d * high_scale, dmin * high_minimum);
+        let (scales, minima) = scales_and_minima(block);
+        for (pair, (out, bytes)) in out[..256].chunks_exact_mut(64).zip(block[16..144].chunks_exact(32)).enumerate() {
             let (low, high) = out.split_at_mut(32);
             for ((low, high), &byte) in low.iter_mut().zip(high).zip(bytes) {
-                *low = low_scale * f32::from(byte & 15) - low_minimum;
-                *high = high_scale * f32::from(byte >> 4) - high_minimum;
+                *low = scales[2 * pair] * f32::from(byte & 15) - minima[2 * pair];
+                *high = scales[2 * pair + 1] * f32::from(byte >> 4) - minima[2 * pair + 1];
+            }
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn decode_blocks_avx2(bytes: &[u8], out: &mut [f32]) {
+        for (block, out) in bytes.chunks_exact(Self::BLOCK_BYTES).zip(out.chunks_exact_mut(Self::BLOCK_LEN)) {
+            // SAFETY: the caller has the features.
+            unsafe {
+                let (scales, minima) = scales_and_minima(block);
+                for (pair, (out, bytes)) in out.chunks_exact_mut(64).zip(block[16..].chunks_exact(32)).enumerate() {
+                    let (low_scale, low_minimum) = (_mm256_set1_ps(scales[2 * pair]), _mm256_set1_ps(minima[2 * pair]));
+                    let (high_scale, high_minimum) =
+                        (_mm256_set1_ps(scales[2 * pair + 1]), _mm256_set1_ps(minima[2 * pair + 1]));
+                    for start in [0, 8, 16, 24] {
+                        let (low, high) = avx2::nibbles_of_8(&bytes[start..]);
+                        let low = _mm256_mul_ps(low_scale, _mm256_cvtepi32_ps(low));
+                        let high = _mm256_mul_ps(high_scale, _mm256_cvtepi32_ps(high));
+                        avx2::store(&mut out[start..], _mm256_sub_ps(low, low_minimum));
+                        avx2::store(&mut out[32 + start..], _mm256_sub_ps(high, high_minimum));
+                    }
+                }
             }
         }
     }
 }
 
-/// The 6-bit scale and minimum of a group, out of the 12 bytes that hold those of all 8.
+/// The scale and the minimum of each group, from the start of a block, in units of float32.
 ///
-/// Groups 0..4 have their scale in the low 6 bits of byte `g` and their minimum in those of byte `g + 4`. Groups 4..8
-/// have their low 4 bits in byte `g + 4` (scale in the low nibble, minimum in the high), and the upper two in the two
-/// bits left over of bytes `g - 4` and `g`.
+/// Groups 0..4 have their 6-bit scale in the low bits of byte `4 + g`, and their minimum in those of byte `8 + g`.
+/// Groups 4..8 have the low 4 bits in byte `8 + g` (scale in the low nibble, minimum in the high), and the upper two in
+/// the two bits left over of bytes `g` (scale) and `4 + g` (minimum).
 #[inline(always)]
-pub(super) fn scale_and_minimum(bytes: &[u8], group: usize) -> (f32, f32) {
-    let (scale, minimum) = if group < 4 {
-        (bytes[group] & 63, bytes[group + 4] & 63)
-    } else {
-        let low = bytes[group + 4];
-        ((low & 15) | (bytes[group - 4] >> 6) << 4, (low >> 4) | (bytes[group] >> 6) << 4)
-    };
-    (f32::from(scale), f32::from(minimum))
+pub(super) fn scales_and_minima(block: &[u8]) -> ([f32; 8], [f32; 8]) {
+    let (d, dmin) = (scale_at(block, 0), scale_at(block, 2));
+    let (mut scales, mut minima) = ([0.0; 8], [0.0; 8]);
+    for group in 0..4 {
+        let (first, second, third) = (block[4 + group], block[8 + group], block[12 + group]);
+        scales[group] = d * f32::from(first & 63);
+        minima[group] = dmin * f32::from(second & 63);
+        scales[4 + group] = d * f32::from((third & 15) | (first >> 6) << 4);
+        minima[4 + group] = dmin * f32::from((third >> 4) | (second >> 6) << 4);
+    }
+    (scales, minima)
 }

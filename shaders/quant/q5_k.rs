@@ -10,8 +10,8 @@
 //!
 //! `value = (d * scale) * q - dmin * minimum`
 
-use super::q4_k::scale_and_minimum;
-use super::{BlockFormat, scale_at};
+use super::BlockFormat;
+use super::q4_k::scales_and_minima;
 
 /// 256 values in 176 bytes.
 pub struct Q5K;
@@ -24,16 +24,13 @@ impl BlockFormat for Q5K {
 
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {
-        let (scales, fifth_bits, quants) = (&block[4..16], &block[16..48], &block[48..176]);
-        let d = scale_at(block, 0);
-        let dmin = scale_at(block, 2);
+        let (fifth_bits, quants) = (&block[16..48], &block[48..176]);
+        let (scales, minima) = scales_and_minima(block);
         for (group, out) in out[..256].chunks_exact_mut(32).enumerate() {
-            let (scale, minimum) = scale_and_minimum(scales, group);
-            let (scale, minimum) = (d * scale, dmin * minimum);
             let low_bits = &quants[group / 2 * 32..][..32];
             for ((out, &low), &fifth) in out.iter_mut().zip(low_bits).zip(fifth_bits) {
                 let q = (low >> (group % 2 * 4)) & 15 | ((fifth >> group) & 1) << 4;
-                *out = scale * f32::from(q) - minimum;
+                *out = scales[group] * f32::from(q) - minima[group];
             }
         }
     }
