@@ -6,8 +6,8 @@
 use std::arch::x86_64::{
     __m128i, __m256, __m256i, _mm_cvtph_ps, _mm_cvtsi32_si128, _mm_loadl_epi64, _mm_unpackhi_epi64, _mm256_and_si256,
     _mm256_broadcastss_ps, _mm256_castsi256_si128, _mm256_cvtepi8_epi32, _mm256_cvtepi32_ps, _mm256_cvtepu8_epi32,
-    _mm256_extracti128_si256, _mm256_loadu_si256, _mm256_set1_epi8, _mm256_set1_epi32, _mm256_srli_epi16,
-    _mm256_srli_epi32, _mm256_storeu_ps,
+    _mm256_extracti128_si256, _mm256_loadu_ps, _mm256_loadu_si256, _mm256_set1_epi8, _mm256_set1_epi32,
+    _mm256_srli_epi16, _mm256_srli_epi32, _mm256_storeu_ps,
 };
 
 /// Values in a register.
@@ -44,6 +44,17 @@ pub(super) unsafe fn load_32(bytes: &[u8]) -> __m256i {
     let bytes: &[u8; 32] = bytes[..32].try_into().expect("the slice has 32 bytes");
     // SAFETY: 32 bytes are read, and they are there; the caller has the features.
     unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
+}
+
+/// Reads 8 values.
+///
+/// # Safety
+/// The machine must have AVX2.
+#[inline(always)]
+pub(super) unsafe fn load(values: &[f32]) -> __m256 {
+    let values: &[f32; LANES] = values[..LANES].try_into().expect("the slice has 8 values");
+    // SAFETY: 8 values are read, and they are there; the caller has the features.
+    unsafe { _mm256_loadu_ps(values.as_ptr()) }
 }
 
 /// Writes 8 values.

@@ -10,7 +10,7 @@
 //! `value = (d * scale) * q - dmin * minimum`
 
 #[cfg(target_arch = "x86_64")]
-use std::arch::x86_64::{_mm256_mul_ps, _mm256_set1_ps, _mm256_sub_ps};
+use std::arch::x86_64::{__m256, _mm256_mul_ps, _mm256_set1_ps, _mm256_sub_ps};
 
 #[cfg(target_arch = "x86_64")]
 use super::avx2;
@@ -43,29 +43,24 @@ impl BlockFormat for Q2K {
 
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    unsafe fn decode_blocks_avx2(bytes: &[u8], out: &mut [f32]) {
-        for (block, out) in bytes.chunks_exact(Self::BLOCK_BYTES).zip(out.chunks_exact_mut(Self::BLOCK_LEN)) {
-            // SAFETY: the caller has the features.
-            unsafe {
-                let (d, dmin) = (scale_at(block, 80), scale_at(block, 82));
-                for (half, out) in out.chunks_exact_mut(128).enumerate() {
-                    let bytes = avx2::load_32(&block[16 + half * 32..]);
-                    let quarters = [
-                        avx2::bits::<0>(bytes, 3),
-                        avx2::bits::<2>(bytes, 3),
-                        avx2::bits::<4>(bytes, 3),
-                        avx2::bits::<6>(bytes, 3),
-                    ];
-                    for (quarter, q) in quarters.into_iter().enumerate() {
-                        for (eight, q) in avx2::unsigned_to_f32(q).into_iter().enumerate() {
-                            let packed = block[half * 8 + quarter * 2 + eight / 2];
-                            let scale = _mm256_set1_ps(d * f32::from(packed & 15));
-                            let minimum = _mm256_set1_ps(dmin * f32::from(packed >> 4));
-                            avx2::store(
-                                &mut out[quarter * 32 + eight * 8..],
-                                _mm256_sub_ps(_mm256_mul_ps(scale, q), minimum),
-                            );
-                        }
+    unsafe fn decode_eights_avx2(block: &[u8], mut sink: impl FnMut(usize, __m256)) {
+        // SAFETY: the caller has the features.
+        unsafe {
+            let (d, dmin) = (scale_at(block, 80), scale_at(block, 82));
+            for half in 0..2 {
+                let bytes = avx2::load_32(&block[16 + half * 32..]);
+                let quarters = [
+                    avx2::bits::<0>(bytes, 3),
+                    avx2::bits::<2>(bytes, 3),
+                    avx2::bits::<4>(bytes, 3),
+                    avx2::bits::<6>(bytes, 3),
+                ];
+                for (quarter, q) in quarters.into_iter().enumerate() {
+                    for (eight, q) in avx2::unsigned_to_f32(q).into_iter().enumerate() {
+                        let packed = block[half * 8 + quarter * 2 + eight / 2];
+                        let scale = _mm256_set1_ps(d * f32::from(packed & 15));
+                        let minimum = _mm256_set1_ps(dmin * f32::from(packed >> 4));
+                        sink(half * 16 + quarter * 4 + eight, _mm256_sub_ps(_mm256_mul_ps(scale, q), minimum));
                     }
                 }
             }

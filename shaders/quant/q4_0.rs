@@ -8,7 +8,7 @@
 //! `value = d * (q - 8)`
 
 #[cfg(target_arch = "x86_64")]
-use std::arch::x86_64::{_mm256_cvtepi32_ps, _mm256_mul_ps, _mm256_set1_epi32, _mm256_sub_epi32};
+use std::arch::x86_64::{__m256, _mm256_cvtepi32_ps, _mm256_mul_ps, _mm256_set1_epi32, _mm256_sub_epi32};
 
 #[cfg(target_arch = "x86_64")]
 use super::avx2;
@@ -35,17 +35,15 @@ impl BlockFormat for Q4_0 {
 
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    unsafe fn decode_blocks_avx2(bytes: &[u8], out: &mut [f32]) {
-        for (block, out) in bytes.chunks_exact(Self::BLOCK_BYTES).zip(out.chunks_exact_mut(Self::BLOCK_LEN)) {
-            // SAFETY: the caller has the features.
-            unsafe {
-                let d = avx2::scale_at(block, 0);
-                let value = |q| _mm256_mul_ps(d, _mm256_cvtepi32_ps(_mm256_sub_epi32(q, _mm256_set1_epi32(8))));
-                for start in [0, 8] {
-                    let (low, high) = avx2::nibbles_of_8(&block[2 + start..]);
-                    avx2::store(&mut out[start..], value(low));
-                    avx2::store(&mut out[16 + start..], value(high));
-                }
+    unsafe fn decode_eights_avx2(block: &[u8], mut sink: impl FnMut(usize, __m256)) {
+        // SAFETY: the caller has the features.
+        unsafe {
+            let d = avx2::scale_at(block, 0);
+            let value = |q| _mm256_mul_ps(d, _mm256_cvtepi32_ps(_mm256_sub_epi32(q, _mm256_set1_epi32(8))));
+            let (first, third) = avx2::nibbles_of_8(&block[2..]);
+            let (second, fourth) = avx2::nibbles_of_8(&block[10..]);
+            for (eight, q) in [first, second, third, fourth].into_iter().enumerate() {
+                sink(eight, value(q));
             }
         }
     }

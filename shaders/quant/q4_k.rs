@@ -10,7 +10,7 @@
 //! `value = (d * scale) * q - dmin * minimum`
 
 #[cfg(target_arch = "x86_64")]
-use std::arch::x86_64::{_mm256_cvtepi32_ps, _mm256_mul_ps, _mm256_set1_ps, _mm256_sub_ps};
+use std::arch::x86_64::{__m256, _mm256_cvtepi32_ps, _mm256_mul_ps, _mm256_set1_ps, _mm256_sub_ps};
 
 #[cfg(target_arch = "x86_64")]
 use super::avx2;
@@ -39,21 +39,20 @@ impl BlockFormat for Q4K {
 
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    unsafe fn decode_blocks_avx2(bytes: &[u8], out: &mut [f32]) {
-        for (block, out) in bytes.chunks_exact(Self::BLOCK_BYTES).zip(out.chunks_exact_mut(Self::BLOCK_LEN)) {
-            // SAFETY: the caller has the features.
-            unsafe {
-                let (scales, minima) = scales_and_minima(block);
-                for (pair, (out, bytes)) in out.chunks_exact_mut(64).zip(block[16..].chunks_exact(32)).enumerate() {
-                    let (low_scale, low_minimum) = (_mm256_set1_ps(scales[2 * pair]), _mm256_set1_ps(minima[2 * pair]));
-                    let (high_scale, high_minimum) =
-                        (_mm256_set1_ps(scales[2 * pair + 1]), _mm256_set1_ps(minima[2 * pair + 1]));
-                    for start in [0, 8, 16, 24] {
-                        let (low, high) = avx2::nibbles_of_8(&bytes[start..]);
-                        let low = _mm256_mul_ps(low_scale, _mm256_cvtepi32_ps(low));
-                        let high = _mm256_mul_ps(high_scale, _mm256_cvtepi32_ps(high));
-                        avx2::store(&mut out[start..], _mm256_sub_ps(low, low_minimum));
-                        avx2::store(&mut out[32 + start..], _mm256_sub_ps(high, high_minimum));
+    unsafe fn decode_eights_avx2(block: &[u8], mut sink: impl FnMut(usize, __m256)) {
+        // SAFETY: the caller has the features.
+        unsafe {
+            let (scales, minima) = scales_and_minima(block);
+            for pair in 0..4 {
+                let bytes = &block[16 + 32 * pair..][..32];
+                let nibbles: [_; 4] = std::array::from_fn(|eight| avx2::nibbles_of_8(&bytes[8 * eight..]));
+                let low = nibbles.map(|(low, _)| low);
+                let high = nibbles.map(|(_, high)| high);
+                for (group, quants) in [(2 * pair, low), (2 * pair + 1, high)] {
+                    let (scale, minimum) = (_mm256_set1_ps(scales[group]), _mm256_set1_ps(minima[group]));
+                    for (eight, q) in quants.into_iter().enumerate() {
+                        let value = _mm256_sub_ps(_mm256_mul_ps(scale, _mm256_cvtepi32_ps(q)), minimum);
+                        sink(group * 4 + eight, value);
                     }
                 }
             }

@@ -11,7 +11,7 @@
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{
-    _mm256_mul_ps, _mm256_or_si256, _mm256_set1_epi8, _mm256_set1_ps, _mm256_slli_epi16, _mm256_sub_epi8,
+    __m256, _mm256_mul_ps, _mm256_or_si256, _mm256_set1_epi8, _mm256_set1_ps, _mm256_slli_epi16, _mm256_sub_epi8,
 };
 
 #[cfg(target_arch = "x86_64")]
@@ -46,33 +46,25 @@ impl BlockFormat for Q6K {
 
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    unsafe fn decode_blocks_avx2(bytes: &[u8], out: &mut [f32]) {
-        for (block, out) in bytes.chunks_exact(Self::BLOCK_BYTES).zip(out.chunks_exact_mut(Self::BLOCK_LEN)) {
-            // SAFETY: the caller has the features.
-            unsafe {
-                let d = scale_at(block, 208);
-                for (half, out) in out.chunks_exact_mut(128).enumerate() {
-                    let low = [avx2::load_32(&block[half * 64..]), avx2::load_32(&block[half * 64 + 32..])];
-                    let high = avx2::load_32(&block[128 + half * 32..]);
-                    let high = [
-                        avx2::bits::<0>(high, 3),
-                        avx2::bits::<2>(high, 3),
-                        avx2::bits::<4>(high, 3),
-                        avx2::bits::<6>(high, 3),
-                    ];
-                    let low = [
-                        avx2::bits::<0>(low[0], 15),
-                        avx2::bits::<0>(low[1], 15),
-                        avx2::bits::<4>(low[0], 15),
-                        avx2::bits::<4>(low[1], 15),
-                    ];
-                    for quarter in 0..4 {
-                        let q = _mm256_or_si256(low[quarter], _mm256_slli_epi16::<4>(high[quarter]));
-                        let q = avx2::signed_to_f32(_mm256_sub_epi8(q, _mm256_set1_epi8(32)));
-                        for (eight, q) in q.into_iter().enumerate() {
-                            let scale = d * f32::from(block[192 + half * 8 + quarter * 2 + eight / 2] as i8);
-                            avx2::store(&mut out[quarter * 32 + eight * 8..], _mm256_mul_ps(_mm256_set1_ps(scale), q));
-                        }
+    unsafe fn decode_eights_avx2(block: &[u8], mut sink: impl FnMut(usize, __m256)) {
+        // SAFETY: the caller has the features.
+        unsafe {
+            let d = scale_at(block, 208);
+            for half in 0..2 {
+                let low = [avx2::load_32(&block[half * 64..]), avx2::load_32(&block[half * 64 + 32..])];
+                let high = avx2::load_32(&block[128 + half * 32..]);
+                let quarters = [
+                    (avx2::bits::<0>(low[0], 15), avx2::bits::<0>(high, 3)),
+                    (avx2::bits::<0>(low[1], 15), avx2::bits::<2>(high, 3)),
+                    (avx2::bits::<4>(low[0], 15), avx2::bits::<4>(high, 3)),
+                    (avx2::bits::<4>(low[1], 15), avx2::bits::<6>(high, 3)),
+                ];
+                for (quarter, (low, high)) in quarters.into_iter().enumerate() {
+                    let q = _mm256_or_si256(low, _mm256_slli_epi16::<4>(high));
+                    let q = avx2::signed_to_f32(_mm256_sub_epi8(q, _mm256_set1_epi8(32)));
+                    for (eight, q) in q.into_iter().enumerate() {
+                        let scale = d * f32::from(block[192 + half * 8 + quarter * 2 + eight / 2] as i8);
+                        sink(half * 16 + quarter * 4 + eight, _mm256_mul_ps(_mm256_set1_ps(scale), q));
                     }
                 }
             }
