@@ -13,6 +13,7 @@ use std::ops::Range;
 
 use super::{LANES, TILE_OUTPUTS, Task, total};
 use crate::quant::BlockFormat;
+use crate::quant::avx2::Sink;
 
 /// Columns decoded at a time; a multiple of every block.
 const SPAN: usize = 512;
@@ -88,16 +89,26 @@ fn single<F: BlockFormat, const OUTPUTS: usize>(task: &Task<'_>, first: usize, i
     for (block, input) in input.chunks_exact(F::BLOCK_LEN).enumerate() {
         for (weights, sum) in weights.iter().zip(&mut sums) {
             let block = &weights[block * F::BLOCK_BYTES..][..F::BLOCK_BYTES];
-            // SAFETY: this function has the features; the decoder gives BLOCK_LEN values, as many as `input` has.
-            unsafe {
-                F::decode_eights_avx2(block, |eight, values| {
-                    let x = _mm256_loadu_ps(input[eight * LANES..][..LANES].as_ptr());
-                    *sum = _mm256_fmadd_ps(values, x, *sum);
-                });
-            }
+            // SAFETY: this function has the features.
+            unsafe { F::decode_eights_avx2(block, &mut Accumulate { input, sum }) };
         }
     }
     sums.map(|sums| total_of_register(sums))
+}
+
+/// Adds the products of a block's values with the input to running sums.
+struct Accumulate<'a> {
+    input: &'a [f32],
+    sum: &'a mut __m256,
+}
+
+impl Sink for Accumulate<'_> {
+    #[inline(always)]
+    unsafe fn take(&mut self, eight: usize, values: __m256) {
+        let input = &self.input[eight * LANES..][..LANES];
+        // SAFETY: the slice has LANES values; the caller has the features.
+        unsafe { *self.sum = _mm256_fmadd_ps(values, _mm256_loadu_ps(input.as_ptr()), *self.sum) };
+    }
 }
 
 /// Decodes the columns of a group of outputs, and fills up the last lanes with zeros.

@@ -8,13 +8,11 @@
 //! To add a format: write its file (a unit struct with [`BlockFormat`]), declare the module, and add its line to the
 //! table below. Every kernel, reader and test goes through the table.
 
-#[cfg(target_arch = "x86_64")]
-use std::arch::x86_64::__m256;
 use std::fmt;
 use std::str::FromStr;
 
 #[cfg(target_arch = "x86_64")]
-mod avx2;
+pub mod avx2;
 pub mod bfloat16;
 pub mod float16;
 pub mod float32;
@@ -116,8 +114,8 @@ pub trait BlockFormat {
         }
     }
 
-    /// Decodes one block inside a function compiled for AVX2, FMA and F16C: gives `sink` eight values at a time, in
-    /// order, with their number in the block. For blocks of a multiple of eight values only.
+    /// Decodes one block inside a function compiled for AVX2, FMA and F16C: gives `sink` eight values at a time,
+    /// in order. For blocks of a multiple of eight values only.
     ///
     /// The default leaves it to the compiler to vectorise [`Self::decode`]; a format overrides it where intrinsics are
     /// faster. The values are those of [`Self::decode`], bit for bit.
@@ -126,12 +124,12 @@ pub trait BlockFormat {
     /// The machine must have AVX2, FMA and F16C.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    unsafe fn decode_eights_avx2(block: &[u8], mut sink: impl FnMut(usize, __m256)) {
+    unsafe fn decode_eights_avx2(block: &[u8], sink: &mut impl avx2::Sink) {
         let mut values = [0.0; MAX_BLOCK_LEN];
         Self::decode(block, &mut values[..Self::BLOCK_LEN]);
         for (eight, values) in values[..Self::BLOCK_LEN].chunks_exact(avx2::LANES).enumerate() {
             // SAFETY: the caller has the features.
-            sink(eight, unsafe { avx2::load(values) });
+            unsafe { sink.take(eight, avx2::load(values)) };
         }
     }
 
@@ -147,9 +145,7 @@ pub trait BlockFormat {
         }
         for (block, out) in bytes.chunks_exact(Self::BLOCK_BYTES).zip(out.chunks_exact_mut(Self::BLOCK_LEN)) {
             // SAFETY: the caller has the features.
-            unsafe {
-                Self::decode_eights_avx2(block, |eight, values| avx2::store(&mut out[eight * avx2::LANES..], values));
-            }
+            unsafe { Self::decode_eights_avx2(block, &mut avx2::Store { out }) };
         }
     }
 }

@@ -8,7 +8,7 @@
 //! `value = d * (q - 8)`
 
 #[cfg(target_arch = "x86_64")]
-use std::arch::x86_64::{__m256, _mm256_cvtepi32_ps, _mm256_mul_ps, _mm256_set1_epi32, _mm256_sub_epi32};
+use std::arch::x86_64::{_mm256_cvtepi32_ps, _mm256_mul_ps, _mm256_set1_epi32, _mm256_sub_epi32};
 
 #[cfg(target_arch = "x86_64")]
 use super::avx2;
@@ -35,7 +35,7 @@ impl BlockFormat for Q4_0 {
 
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    unsafe fn decode_eights_avx2(block: &[u8], mut sink: impl FnMut(usize, __m256)) {
+    unsafe fn decode_eights_avx2(block: &[u8], sink: &mut impl avx2::Sink) {
         // SAFETY: the caller has the features.
         unsafe {
             let d = avx2::scale_at(block, 0);
@@ -43,7 +43,7 @@ impl BlockFormat for Q4_0 {
             let (first, third) = avx2::nibbles_of_8(&block[2..]);
             let (second, fourth) = avx2::nibbles_of_8(&block[10..]);
             for (eight, q) in [first, second, third, fourth].into_iter().enumerate() {
-                sink(eight, value(q));
+                sink.take(eight, value(q));
             }
         }
     }

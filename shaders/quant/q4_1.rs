@@ -9,7 +9,7 @@
 //! `value = d * q + m`
 
 #[cfg(target_arch = "x86_64")]
-use std::arch::x86_64::{__m256, _mm256_add_ps, _mm256_cvtepi32_ps, _mm256_mul_ps};
+use std::arch::x86_64::{_mm256_add_ps, _mm256_cvtepi32_ps, _mm256_mul_ps};
 
 #[cfg(target_arch = "x86_64")]
 use super::avx2;
@@ -37,7 +37,7 @@ impl BlockFormat for Q4_1 {
 
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    unsafe fn decode_eights_avx2(block: &[u8], mut sink: impl FnMut(usize, __m256)) {
+    unsafe fn decode_eights_avx2(block: &[u8], sink: &mut impl avx2::Sink) {
         // SAFETY: the caller has the features.
         unsafe {
             let (d, m) = (avx2::scale_at(block, 0), avx2::scale_at(block, 2));
@@ -45,7 +45,7 @@ impl BlockFormat for Q4_1 {
             let (first, third) = avx2::nibbles_of_8(&block[4..]);
             let (second, fourth) = avx2::nibbles_of_8(&block[12..]);
             for (eight, q) in [first, second, third, fourth].into_iter().enumerate() {
-                sink(eight, value(q));
+                sink.take(eight, value(q));
             }
         }
     }

@@ -10,7 +10,7 @@
 //! `value = (d * scale) * q - dmin * minimum`
 
 #[cfg(target_arch = "x86_64")]
-use std::arch::x86_64::{__m256, _mm256_cvtepi32_ps, _mm256_mul_ps, _mm256_set1_ps, _mm256_sub_ps};
+use std::arch::x86_64::{_mm256_cvtepi32_ps, _mm256_mul_ps, _mm256_set1_ps, _mm256_sub_ps};
 
 #[cfg(target_arch = "x86_64")]
 use super::avx2;
@@ -39,20 +39,23 @@ impl BlockFormat for Q4K {
 
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    unsafe fn decode_eights_avx2(block: &[u8], mut sink: impl FnMut(usize, __m256)) {
+    unsafe fn decode_eights_avx2(block: &[u8], sink: &mut impl avx2::Sink) {
         // SAFETY: the caller has the features.
         unsafe {
             let (scales, minima) = scales_and_minima(block);
             for pair in 0..4 {
                 let bytes = &block[16 + 32 * pair..][..32];
-                let nibbles: [_; 4] = std::array::from_fn(|eight| avx2::nibbles_of_8(&bytes[8 * eight..]));
-                let low = nibbles.map(|(low, _)| low);
-                let high = nibbles.map(|(_, high)| high);
-                for (group, quants) in [(2 * pair, low), (2 * pair + 1, high)] {
+                let (low_0, high_0) = avx2::nibbles_of_8(bytes);
+                let (low_1, high_1) = avx2::nibbles_of_8(&bytes[8..]);
+                let (low_2, high_2) = avx2::nibbles_of_8(&bytes[16..]);
+                let (low_3, high_3) = avx2::nibbles_of_8(&bytes[24..]);
+                let groups = [[low_0, low_1, low_2, low_3], [high_0, high_1, high_2, high_3]];
+                for (group, quants) in groups.into_iter().enumerate() {
+                    let group = 2 * pair + group;
                     let (scale, minimum) = (_mm256_set1_ps(scales[group]), _mm256_set1_ps(minima[group]));
                     for (eight, q) in quants.into_iter().enumerate() {
                         let value = _mm256_sub_ps(_mm256_mul_ps(scale, _mm256_cvtepi32_ps(q)), minimum);
-                        sink(group * 4 + eight, value);
+                        sink.take(group * 4 + eight, value);
                     }
                 }
             }
@@ -67,14 +70,15 @@ impl BlockFormat for Q4K {
 /// the two bits left over of bytes `g` (scale) and `4 + g` (minimum).
 #[inline(always)]
 pub(super) fn scales_and_minima(block: &[u8]) -> ([f32; 8], [f32; 8]) {
+    const LOW_2: u32 = 0x0303_0303;
+    const LOW_4: u32 = 0x0f0f_0f0f;
+    const LOW_6: u32 = 0x3f3f_3f3f;
+    let four = |at: usize| u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]]);
+    // Four groups at a time, a byte each.
+    let (first, second, third) = (four(4), four(8), four(12));
+    let scales = [first & LOW_6, (third & LOW_4) | ((first >> 6) & LOW_2) << 4];
+    let minima = [second & LOW_6, ((third >> 4) & LOW_4) | ((second >> 6) & LOW_2) << 4];
+    let eight = |[low, high]: [u32; 2]| (u64::from(low) | u64::from(high) << 32).to_le_bytes();
     let (d, dmin) = (scale_at(block, 0), scale_at(block, 2));
-    let (mut scales, mut minima) = ([0.0; 8], [0.0; 8]);
-    for group in 0..4 {
-        let (first, second, third) = (block[4 + group], block[8 + group], block[12 + group]);
-        scales[group] = d * f32::from(first & 63);
-        minima[group] = dmin * f32::from(second & 63);
-        scales[4 + group] = d * f32::from((third & 15) | (first >> 6) << 4);
-        minima[4 + group] = dmin * f32::from((third >> 4) | (second >> 6) << 4);
-    }
-    (scales, minima)
+    (eight(scales).map(|scale| d * f32::from(scale)), eight(minima).map(|minimum| dmin * f32::from(minimum)))
 }

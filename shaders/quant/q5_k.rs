@@ -10,7 +10,12 @@
 //!
 //! `value = (d * scale) * q - dmin * minimum`
 
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::{_mm256_mul_ps, _mm256_or_si256, _mm256_set1_ps, _mm256_slli_epi16, _mm256_sub_ps};
+
 use super::BlockFormat;
+#[cfg(target_arch = "x86_64")]
+use super::avx2;
 use super::q4_k::scales_and_minima;
 
 /// 256 values in 176 bytes.
@@ -31,6 +36,36 @@ impl BlockFormat for Q5K {
             for ((out, &low), &fifth) in out.iter_mut().zip(low_bits).zip(fifth_bits) {
                 let q = (low >> (group % 2 * 4)) & 15 | ((fifth >> group) & 1) << 4;
                 *out = scales[group] * f32::from(q) - minima[group];
+            }
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn decode_eights_avx2(block: &[u8], sink: &mut impl avx2::Sink) {
+        // SAFETY: the caller has the features.
+        unsafe {
+            let (scales, minima) = scales_and_minima(block);
+            let fifth = avx2::load_32(&block[16..]);
+            let fifth = [
+                avx2::bits::<0>(fifth, 1),
+                avx2::bits::<1>(fifth, 1),
+                avx2::bits::<2>(fifth, 1),
+                avx2::bits::<3>(fifth, 1),
+                avx2::bits::<4>(fifth, 1),
+                avx2::bits::<5>(fifth, 1),
+                avx2::bits::<6>(fifth, 1),
+                avx2::bits::<7>(fifth, 1),
+            ];
+            for pair in 0..4 {
+                let low = avx2::load_32(&block[48 + 32 * pair..]);
+                for (group, low) in [(2 * pair, avx2::bits::<0>(low, 15)), (2 * pair + 1, avx2::bits::<4>(low, 15))] {
+                    let q = avx2::unsigned_to_f32(_mm256_or_si256(low, _mm256_slli_epi16::<4>(fifth[group])));
+                    let (scale, minimum) = (_mm256_set1_ps(scales[group]), _mm256_set1_ps(minima[group]));
+                    for (eight, q) in q.into_iter().enumerate() {
+                        sink.take(group * 4 + eight, _mm256_sub_ps(_mm256_mul_ps(scale, q), minimum));
+                    }
+                }
             }
         }
     }

@@ -11,7 +11,7 @@
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{
-    __m256, _mm256_mul_ps, _mm256_or_si256, _mm256_set1_epi8, _mm256_set1_ps, _mm256_slli_epi16, _mm256_sub_epi8,
+    _mm256_mul_ps, _mm256_or_si256, _mm256_set1_epi8, _mm256_set1_ps, _mm256_slli_epi16, _mm256_sub_epi8,
 };
 
 #[cfg(target_arch = "x86_64")]
@@ -46,10 +46,14 @@ impl BlockFormat for Q6K {
 
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    unsafe fn decode_eights_avx2(block: &[u8], mut sink: impl FnMut(usize, __m256)) {
+    unsafe fn decode_eights_avx2(block: &[u8], sink: &mut impl avx2::Sink) {
         // SAFETY: the caller has the features.
         unsafe {
             let d = scale_at(block, 208);
+            let mut scales = [0.0; 16];
+            for (scale, &byte) in scales.iter_mut().zip(&block[192..208]) {
+                *scale = d * f32::from(byte as i8);
+            }
             for half in 0..2 {
                 let low = [avx2::load_32(&block[half * 64..]), avx2::load_32(&block[half * 64 + 32..])];
                 let high = avx2::load_32(&block[128 + half * 32..]);
@@ -63,8 +67,8 @@ impl BlockFormat for Q6K {
                     let q = _mm256_or_si256(low, _mm256_slli_epi16::<4>(high));
                     let q = avx2::signed_to_f32(_mm256_sub_epi8(q, _mm256_set1_epi8(32)));
                     for (eight, q) in q.into_iter().enumerate() {
-                        let scale = d * f32::from(block[192 + half * 8 + quarter * 2 + eight / 2] as i8);
-                        sink(half * 16 + quarter * 4 + eight, _mm256_mul_ps(_mm256_set1_ps(scale), q));
+                        let scale = scales[half * 8 + quarter * 2 + eight / 2];
+                        sink.take(half * 16 + quarter * 4 + eight, _mm256_mul_ps(_mm256_set1_ps(scale), q));
                     }
                 }
             }

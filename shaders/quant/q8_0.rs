@@ -8,7 +8,7 @@
 //! `value = q * d`
 
 #[cfg(target_arch = "x86_64")]
-use std::arch::x86_64::{__m256, _mm256_cvtepi8_epi32, _mm256_cvtepi32_ps, _mm256_mul_ps};
+use std::arch::x86_64::{_mm256_cvtepi8_epi32, _mm256_cvtepi32_ps, _mm256_mul_ps};
 
 #[cfg(target_arch = "x86_64")]
 use super::avx2;
@@ -33,13 +33,13 @@ impl BlockFormat for Q8_0 {
 
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    unsafe fn decode_eights_avx2(block: &[u8], mut sink: impl FnMut(usize, __m256)) {
+    unsafe fn decode_eights_avx2(block: &[u8], sink: &mut impl avx2::Sink) {
         // SAFETY: the caller has the features.
         unsafe {
             let d = avx2::scale_at(block, 0);
             for eight in 0..4 {
                 let q = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(avx2::load_8(&block[2 + 8 * eight..])));
-                sink(eight, _mm256_mul_ps(q, d));
+                sink.take(eight, _mm256_mul_ps(q, d));
             }
         }
     }
