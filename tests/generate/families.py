@@ -114,12 +114,12 @@ def rope(kind: str = "default", theta: float = 10000.0, **options) -> dict:
 
 
 GEMMA2_SIZES = sizes(
-    num_hidden_layers=4, head_dim=16, query_pre_attn_scalar=16, sliding_window=24, tie_word_embeddings=True,
+    num_hidden_layers=4, head_dim=24, query_pre_attn_scalar=24, sliding_window=24, tie_word_embeddings=True,
     attn_logit_softcapping=5.0, final_logit_softcapping=8.0, rms_norm_eps=1e-6,
 )  # fmt: skip
 GEMMA3_SIZES = sizes(
-    num_hidden_layers=7, intermediate_size=64, num_attention_heads=2, num_key_value_heads=1, head_dim=32,
-    query_pre_attn_scalar=32, sliding_window=20, tie_word_embeddings=True, rms_norm_eps=1e-6,
+    num_hidden_layers=7, intermediate_size=64, num_attention_heads=2, num_key_value_heads=1, head_dim=16,
+    query_pre_attn_scalar=16, sliding_window=20, tie_word_embeddings=True, rms_norm_eps=1e-6,
     rope_parameters={"sliding_attention": rope(theta=10000.0), "full_attention": rope(theta=1000000.0)},
 )  # fmt: skip
 # K-quant blocks hold 256 values, so every row must be a multiple of that.
