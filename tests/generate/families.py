@@ -102,7 +102,8 @@ def sizes(**changes) -> dict:
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=512,
-        rms_norm_eps=1e-5,
+        # Large, so that a wrong epsilon shows.
+        rms_norm_eps=1e-3,
         tie_word_embeddings=False,
     )
     return usual | changes
@@ -115,11 +116,11 @@ def rope(kind: str = "default", theta: float = 10000.0, **options) -> dict:
 
 GEMMA2_SIZES = sizes(
     num_hidden_layers=4, head_dim=24, query_pre_attn_scalar=24, sliding_window=24, tie_word_embeddings=True,
-    attn_logit_softcapping=5.0, final_logit_softcapping=8.0, rms_norm_eps=1e-6,
+    attn_logit_softcapping=5.0, final_logit_softcapping=8.0,
 )  # fmt: skip
 GEMMA3_SIZES = sizes(
     num_hidden_layers=7, intermediate_size=64, num_attention_heads=2, num_key_value_heads=1, head_dim=16,
-    query_pre_attn_scalar=16, sliding_window=20, tie_word_embeddings=True, rms_norm_eps=1e-6,
+    query_pre_attn_scalar=16, sliding_window=20, tie_word_embeddings=True,
     rope_parameters={"sliding_attention": rope(theta=10000.0), "full_attention": rope(theta=1000000.0)},
 )  # fmt: skip
 # K-quant blocks hold 256 values, so every row must be a multiple of that.
@@ -141,13 +142,13 @@ CHECKPOINTS: dict[str, Checkpoint] = {
         max_position_embeddings=4096,
         rope_parameters=rope("yarn", factor=4.0, original_max_position_embeddings=1024))),
     "mistral-window": Checkpoint(MISTRAL, sizes(head_dim=16, sliding_window=13, rope_parameters=rope())),
-    "qwen2": Checkpoint(QWEN2, sizes(rope_parameters=rope(theta=1000000.0), rms_norm_eps=1e-6)),
+    "qwen2": Checkpoint(QWEN2, sizes(rope_parameters=rope(theta=1000000.0))),
     "qwen2-tied": Checkpoint(QWEN2, sizes(
-        rope_parameters=rope(theta=1000000.0), rms_norm_eps=1e-6, tie_word_embeddings=True)),
+        rope_parameters=rope(theta=1000000.0), tie_word_embeddings=True)),
     "qwen3": Checkpoint(QWEN3, sizes(
-        head_dim=32, rope_parameters=rope(theta=1000000.0), rms_norm_eps=1e-6, tie_word_embeddings=True)),
+        head_dim=32, rope_parameters=rope(theta=1000000.0), tie_word_embeddings=True)),
     "qwen3-untied": Checkpoint(QWEN3, sizes(
-        num_hidden_layers=2, head_dim=24, rope_parameters=rope(theta=1000000.0), rms_norm_eps=1e-6)),
+        num_hidden_layers=2, head_dim=24, rope_parameters=rope(theta=1000000.0))),
     "gemma2": Checkpoint(GEMMA2, GEMMA2_SIZES),
     # llama.cpp derives this scale from the 27B model's size; a file that names it is explicit.
     "gemma2-scale": Checkpoint(GEMMA2, GEMMA2_SIZES | dict(num_hidden_layers=2, query_pre_attn_scalar=40),
