@@ -10,12 +10,14 @@ pub(super) fn exp(x: f32) -> f32 {
     const LN_2_HIGH: f32 = 0.693_359_4;
     const LN_2_LOW: f32 = -2.121_944_4e-4;
     let inside = x.max(-87.0);
-    let n = (inside * std::f32::consts::LOG2_E + ROUND) - ROUND;
+    let rounded = inside * std::f32::consts::LOG2_E + ROUND;
+    let n = rounded - ROUND;
     let r = (inside - n * LN_2_HIGH) - n * LN_2_LOW;
     let series = 1.0
         + r * (1.0
             + r * (0.5 + r * (1.0 / 6.0 + r * (1.0 / 24.0 + r * (1.0 / 120.0 + r * (1.0 / 720.0 + r / 5040.0))))));
-    let power = f32::from_bits(((n as i32 + 127) as u32) << 23);
+    // The low bits of `rounded` are n; from there to the exponent, whose bias is that of 1.0.
+    let power = f32::from_bits((rounded.to_bits() << 23).wrapping_add(1f32.to_bits()));
     if x >= -87.0 { series * power } else { 0.0 }
 }
 
@@ -23,11 +25,11 @@ pub(super) fn exp(x: f32) -> f32 {
 pub(super) fn sum_exp<T: Copy>(values: &[T], f: impl Fn(T) -> f32) -> f64 {
     const LANES: usize = 8;
     let mut lanes = [0f64; LANES];
-    let blocks = values.chunks_exact(LANES);
-    let rest = blocks.remainder();
+    let (blocks, rest) = values.as_chunks::<LANES>();
     for block in blocks {
-        for (lane, &value) in lanes.iter_mut().zip(block) {
-            *lane += f64::from(exp(f(value)));
+        let weights = block.map(|value| exp(f(value)));
+        for lane in 0..LANES {
+            lanes[lane] += f64::from(weights[lane]);
         }
     }
     for (lane, &value) in lanes.iter_mut().zip(rest) {
