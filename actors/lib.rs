@@ -1,4 +1,27 @@
 //! The cast: actors that stream tokens out of a model, the APIs and the command line on top of them.
+//!
+//! # Layout, in the order of a token's path
+//!
+//! - [`request`]: what is asked for and what comes back
+//! - [`runtime`]: the front door
+//! - [`supervisor`], [`loader`]: who starts everything, and starts it again
+//! - [`scheduler`] with its pure core [`policy`]: what runs next
+//! - [`executor`], [`experts`]: where it runs
+//! - [`sampler`]: logits to text, into [`client`]'s channel
+//! - [`metrics`]: what can be scraped
+//! - [`simulation`]: an engine without a model
+//! - [`api`]: the HTTP API on top
+
 pub mod api;
+pub mod client;
+pub mod executor;
+pub mod experts;
+pub mod loader;
+pub mod metrics;
+pub mod policy;
 pub mod request;
 pub mod runtime;
+pub mod sampler;
+pub mod scheduler;
+pub mod simulation;
+pub mod supervisor;

@@ -521,7 +521,7 @@ async fn dropping_a_body_or_a_call_frees_its_blocks() {
     let server = Server::start(slow).await;
     let mut body = server.begin(post(CHAT, &chat(json!({ "stream": true, "max_tokens": 400 })))).await.into_body();
     body.frame().await.unwrap().unwrap();
-    assert!(server.runtime.snapshot().used_blocks > 0);
+    assert!(server.runtime.snapshot().blocks_used > 0);
     drop(body);
     server.settle().await;
 

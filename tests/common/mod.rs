@@ -10,6 +10,7 @@ use cuelight::api::{ServerOptions, router};
 use cuelight::runtime::{Runtime, RuntimeOptions};
 use cuelight::simulation::SimulatedModel;
 use cuelight_engine::format::chat_template::ChatTemplate;
+use cuelight_engine::format::tokenizer::Tokenizer;
 use http_body_util::BodyExt;
 use serde_json::Value;
 use tower::ServiceExt;
@@ -23,7 +24,7 @@ const TEMPLATE: &str = "{% for message in messages %}{{ message.role }}:{{ messa
 
 /// A model that speaks in words of small letters.
 pub fn model() -> SimulatedModel {
-    let tokenizer = Arc::new(tokenizer());
+    let tokenizer = Arc::new(Tokenizer);
     let template = ChatTemplate::new(TEMPLATE, "", "").unwrap();
     SimulatedModel { chat_template: Some(Arc::new(template)), ..SimulatedModel::new(tokenizer) }
 }
@@ -103,7 +104,7 @@ impl Server {
     pub async fn settle(&self) {
         loop {
             let counts = self.runtime.snapshot();
-            if counts.running == 0 && counts.waiting == 0 && counts.used_blocks == 0 {
+            if counts.running == 0 && counts.waiting == 0 && counts.blocks_used == 0 {
                 return;
             }
             tokio::time::sleep(std::time::Duration::from_millis(1)).await;
