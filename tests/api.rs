@@ -3,6 +3,8 @@
 
 mod common;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -12,8 +14,8 @@ use cuelight::runtime::RuntimeOptions;
 use cuelight::simulation::{Fault, SimulatedModel};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
-use std::sync::Arc;
 
+use common::listening::Listening;
 use common::{Answer, MODEL, Server, model, post};
 
 const CHAT: &str = "/v1/chat/completions";
@@ -21,7 +23,8 @@ const COMPLETIONS: &str = "/v1/completions";
 
 /// A chat request with more fields.
 fn chat(more: Value) -> Value {
-    let mut body = json!({ "model": MODEL, "messages": [{ "role": "user", "content": "hi" }], "max_tokens": 8, "temperature": 0 });
+    let mut body =
+        json!({ "model": MODEL, "messages": [{ "role": "user", "content": "hi" }], "max_tokens": 8, "temperature": 0 });
     body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     body
 }
@@ -69,7 +72,8 @@ async fn a_chat_stream_is_role_text_finish_usage_done() {
         }
     }
     let [role, text @ .., finish, usage] = chunks.as_slice() else { panic!("{chunks:?}") };
-    let choice = |delta: Value, finish: Value| json!({ "index": 0, "delta": delta, "logprobs": null, "finish_reason": finish });
+    let choice =
+        |delta: Value, finish: Value| json!({ "index": 0, "delta": delta, "logprobs": null, "finish_reason": finish });
     assert_eq!(role["choices"], json!([choice(json!({ "role": "assistant", "content": "" }), Value::Null)]));
     let mut said = String::new();
     for chunk in text {
@@ -95,7 +99,8 @@ async fn without_include_usage_no_chunk_speaks_of_it() {
 async fn continuous_usage_counts_up_to_the_last() {
     let server = Server::start(tireless()).await;
     let options = json!({ "include_usage": true, "continuous_usage_stats": true });
-    let chunks = server.post(COMPLETIONS, &completion(json!({ "stream": true, "stream_options": options }))).await.chunks();
+    let chunks =
+        server.post(COMPLETIONS, &completion(json!({ "stream": true, "stream_options": options }))).await.chunks();
     let counts: Vec<u64> = chunks.iter().map(|chunk| chunk["usage"]["completion_tokens"].as_u64().unwrap()).collect();
     assert!(counts.is_sorted(), "{counts:?}");
     assert_eq!((counts[0], counts[counts.len() - 1]), (1, 8));
@@ -104,7 +109,8 @@ async fn continuous_usage_counts_up_to_the_last() {
 #[tokio::test]
 async fn several_answers_differ_by_seed_and_stream_as_they_answer_whole() {
     let server = Server::start(tireless()).await;
-    let request = |n: u64, seed: u64, stream: bool| chat(json!({ "n": n, "seed": seed, "temperature": 1, "stream": stream }));
+    let request =
+        |n: u64, seed: u64, stream: bool| chat(json!({ "n": n, "seed": seed, "temperature": 1, "stream": stream }));
     let whole = server.ok(CHAT, &request(3, 7, false)).await;
     let texts: Vec<&str> = (0..3).map(|i| whole["choices"][i]["message"]["content"].as_str().unwrap()).collect();
     assert!(texts[0] != texts[1] && texts[1] != texts[2]);
@@ -142,7 +148,8 @@ async fn chat_logprobs_carry_bytes_and_alternatives_on_the_chunk_of_their_token(
         assert_eq!(position["token"], json!(String::from_utf8(bytes).unwrap()));
         assert!(position["logprob"].as_f64().unwrap() <= 0.0);
     }
-    let chunks = server.post(CHAT, &chat(json!({ "logprobs": true, "top_logprobs": 2, "stream": true }))).await.chunks();
+    let chunks =
+        server.post(CHAT, &chat(json!({ "logprobs": true, "top_logprobs": 2, "stream": true }))).await.chunks();
     let streamed: Vec<&Value> =
         chunks.iter().filter_map(|chunk| chunk["choices"][0]["logprobs"]["content"].as_array()).flatten().collect();
     assert_eq!(streamed, content.iter().collect::<Vec<_>>());
@@ -169,7 +176,10 @@ async fn a_stop_string_ends_the_text_and_is_named() {
 async fn the_models_own_end_has_no_stop_reason_and_a_stop_token_has_its_id() {
     let server = Server::start(SimulatedModel { end_one_in: 1, ..model() }).await;
     let choice = &server.ok(COMPLETIONS, &completion(json!({}))).await["choices"][0];
-    assert_eq!((&choice["text"], &choice["finish_reason"], &choice["stop_reason"]), (&json!(""), &json!("stop"), &Value::Null));
+    assert_eq!(
+        (&choice["text"], &choice["finish_reason"], &choice["stop_reason"]),
+        (&json!(""), &json!("stop"), &Value::Null)
+    );
 
     let server = Server::start(tireless()).await;
     let whole = server.ok(COMPLETIONS, &completion(json!({ "return_token_ids": true }))).await;
@@ -204,7 +214,8 @@ async fn a_prompt_is_scored_without_generating() {
     assert_eq!((&choice["text"], &choice["finish_reason"]), (&json!("the sky is blue"), &json!("length")));
     assert_eq!(answer["usage"]["completion_tokens"], 0);
     let logprobs = &choice["logprobs"];
-    let lengths = ["tokens", "token_logprobs", "top_logprobs", "text_offset"].map(|name| logprobs[name].as_array().unwrap().len());
+    let lengths = ["tokens", "token_logprobs", "top_logprobs", "text_offset"]
+        .map(|name| logprobs[name].as_array().unwrap().len());
     assert_eq!(lengths, [answer["usage"]["prompt_tokens"].as_u64().unwrap() as usize; 4]);
     assert_eq!((&logprobs["token_logprobs"][0], &logprobs["top_logprobs"][0]), (&Value::Null, &Value::Null));
     for i in 1..lengths[0] {
@@ -243,12 +254,16 @@ async fn tokens_can_be_named_by_their_ids() {
     let server = Server::start(tireless()).await;
     let more = json!({ "logprobs": 1, "return_tokens_as_token_ids": true, "return_token_ids": true });
     let choice = &server.ok(COMPLETIONS, &completion(more)).await["choices"][0];
-    let named: Vec<String> = choice["token_ids"].as_array().unwrap().iter().map(|id| format!("token_id:{id}")).collect();
+    let named: Vec<String> =
+        choice["token_ids"].as_array().unwrap().iter().map(|id| format!("token_id:{id}")).collect();
     assert_eq!(choice["logprobs"]["tokens"], json!(named));
     assert!(choice["logprobs"]["top_logprobs"][0].get(&named[0]).is_some());
 
     let whole = server.ok(CHAT, &chat(json!({ "return_token_ids": true }))).await;
-    assert_eq!(whole["prompt_token_ids"].as_array().unwrap().len() as u64, whole["usage"]["prompt_tokens"].as_u64().unwrap());
+    assert_eq!(
+        whole["prompt_token_ids"].as_array().unwrap().len() as u64,
+        whole["usage"]["prompt_tokens"].as_u64().unwrap()
+    );
     let chunks = server.post(CHAT, &chat(json!({ "return_token_ids": true, "stream": true }))).await.chunks();
     assert_eq!(chunks[0]["prompt_token_ids"], whole["prompt_token_ids"]);
     let streamed: Vec<&Value> =
@@ -288,7 +303,11 @@ fn assert_error(answer: &Answer, status: u16, kind: &str, code: &str, param: Opt
     let body = answer.json();
     let error = &body["error"];
     assert_eq!(answer.status, status, "{body}");
-    assert_eq!((&error["type"], &error["code"], &error["param"]), (&json!(kind), &json!(code), &json!(param)), "{body}");
+    assert_eq!(
+        (&error["type"], &error["code"], &error["param"]),
+        (&json!(kind), &json!(code), &json!(param)),
+        "{body}"
+    );
     assert!(!error["message"].as_str().unwrap().is_empty());
     assert!(answer.headers.contains_key("x-request-id"));
 }
@@ -332,7 +351,10 @@ async fn what_cannot_be_honoured_is_named() {
     for (more, param) in [
         (json!({ "response_format": { "type": "json_object" } }), "response_format"),
         (json!({ "tool_choice": "required" }), "tool_choice"),
-        (json!({ "messages": [{ "role": "user", "content": [{ "type": "image_url" }] }] }), "messages[0].content[0].type"),
+        (
+            json!({ "messages": [{ "role": "user", "content": [{ "type": "image_url" }] }] }),
+            "messages[0].content[0].type",
+        ),
     ] {
         assert_error(&server.post(CHAT, &chat(more)).await, 501, "not_implemented", "not_implemented", Some(param));
     }
@@ -373,7 +395,10 @@ async fn an_answer_ends_where_the_context_does() {
     let server = Server::start(tireless()).await;
     let prompt: Vec<u32> = vec![5; 500];
     let answer = server.ok(COMPLETIONS, &completion(json!({ "prompt": prompt, "max_tokens": 100 }))).await;
-    assert_eq!((&answer["usage"]["total_tokens"], &answer["choices"][0]["finish_reason"]), (&json!(512), &json!("length")));
+    assert_eq!(
+        (&answer["usage"]["total_tokens"], &answer["choices"][0]["finish_reason"]),
+        (&json!(512), &json!("length"))
+    );
 }
 
 #[tokio::test]
@@ -391,13 +416,19 @@ async fn one_model_is_served_under_its_names_and_as_default() {
     assert_eq!(listed["object"], "list");
     assert_eq!((&listed["data"][0]["id"], &listed["data"][1]["id"]), (&json!(MODEL), &json!("gpt-4o")));
     let shown = server.get(&format!("/v1/models/{MODEL}")).await.json();
-    assert_eq!((&shown["id"], &shown["object"], &shown["max_model_len"]), (&json!(MODEL), &json!("model"), &json!(512)));
+    assert_eq!(
+        (&shown["id"], &shown["object"], &shown["max_model_len"]),
+        (&json!(MODEL), &json!("model"), &json!(512))
+    );
     assert_eq!(shown["status"]["value"], "loaded");
     assert_error(&server.get("/v1/models/other").await, 404, "not_found_error", "model_not_found", Some("model"));
 
     let request = Request::get("/v1/models").header("anthropic-version", "2023-06-01").body(Body::empty()).unwrap();
     let listed = server.call(request).await.json();
-    assert_eq!((&listed["has_more"], &listed["first_id"], &listed["last_id"]), (&json!(false), &json!(MODEL), &json!("gpt-4o")));
+    assert_eq!(
+        (&listed["has_more"], &listed["first_id"], &listed["last_id"]),
+        (&json!(false), &json!(MODEL), &json!("gpt-4o"))
+    );
     assert_eq!(listed["data"][0]["type"], "model");
     assert!(listed["data"][0]["created_at"].as_str().unwrap().ends_with('Z'));
 }
@@ -411,7 +442,8 @@ async fn bodies_that_are_no_json_object_and_paths_that_are_none() {
     }
     assert_error(&server.get("/v1/nothing").await, 404, "not_found_error", "not_found", None);
     assert_error(&server.get(CHAT).await, 405, "invalid_request_error", "method_not_allowed", None);
-    let untyped = Request::post(CHAT).header("content-type", "text/plain").body(Body::from(chat(json!({})).to_string()));
+    let untyped =
+        Request::post(CHAT).header("content-type", "text/plain").body(Body::from(chat(json!({})).to_string()));
     assert_eq!(server.call(untyped.unwrap()).await.status, StatusCode::OK);
 }
 
@@ -532,7 +564,10 @@ async fn dropping_a_body_or_a_call_frees_its_blocks() {
 
 #[tokio::test]
 async fn a_fault_before_the_first_token_is_a_status_and_after_it_an_event() {
-    let at = |step: u64| SimulatedModel { faults: Some(Arc::new(move |n, _| (n == step).then_some(Fault::NotANumber))), ..tireless() };
+    let at = |step: u64| SimulatedModel {
+        faults: Some(Arc::new(move |n, _| (n == step).then_some(Fault::NotANumber))),
+        ..tireless()
+    };
     let server = Server::start(at(0)).await;
     let answer = server.post(CHAT, &chat(json!({ "stream": true }))).await;
     assert_error(&answer, 500, "server_error", "engine_error", None);
@@ -576,4 +611,43 @@ async fn after_shutdown_requests_are_told_to_go_elsewhere() {
     assert!(answer.headers.contains_key("retry-after"));
     assert_eq!(server.get("/ready").await.status, StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(server.get("/health").await.status, StatusCode::OK, "alive, though not for long");
+}
+
+#[tokio::test]
+async fn a_client_that_hangs_up_frees_its_blocks_before_and_after_the_first_token() {
+    let slow = SimulatedModel { step_time: Duration::from_millis(20), ..tireless() };
+    let server = Listening::start(slow, ServerOptions::new(MODEL)).await;
+    let used = || server.runtime.snapshot().blocks_used;
+    for more in [json!({ "max_tokens": 400 }), json!({ "max_tokens": 400, "stream": true })] {
+        let client = reqwest::Client::new();
+        let request = client.post(format!("{}{CHAT}", server.url)).json(&chat(more)).send();
+        let held = tokio::time::timeout(Duration::from_millis(100), request).await;
+        assert!(used() > 0);
+        // Dropping the response, or the request that waits for one, closes the connection.
+        drop((held, client));
+        tokio::time::timeout(Duration::from_secs(5), async {
+            while used() > 0 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        })
+        .await
+        .expect("the blocks are freed long before the answer would be done");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn two_clients_stream_at_once_and_share_steps() {
+    let slow = SimulatedModel { step_time: Duration::from_millis(2), ..tireless() };
+    let counters = slow.counters.clone();
+    let server = Listening::start(slow, ServerOptions::new(MODEL)).await;
+    let call = || async {
+        let request = reqwest::Client::new().post(format!("{}{CHAT}", server.url));
+        request.json(&chat(json!({ "max_tokens": 64, "stream": true }))).send().await.unwrap().text().await.unwrap()
+    };
+    let (first, second) = tokio::join!(call(), call());
+    assert_eq!(first.matches("\"content\"").count(), second.matches("\"content\"").count());
+    let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    assert!(count(&counters.shares) > count(&counters.steps) * 3 / 2, "most steps serve both");
+    server.stop().await;
 }

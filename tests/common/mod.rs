@@ -1,6 +1,8 @@
 //! A server over a simulated model, and the calls that tests make to it.
 #![allow(dead_code, clippy::unwrap_used)]
 
+pub mod listening;
+
 use std::sync::Arc;
 
 use axum::Router;
