@@ -10,8 +10,11 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use cuelight::api::ServerOptions;
-use cuelight::runtime::RuntimeOptions;
-use cuelight::simulation::{Fault, SimulatedModel};
+use cuelight::executor::EngineHost;
+use cuelight::loader::ModelSource;
+use cuelight::runtime::{Runtime, RuntimeOptions};
+use cuelight::simulation::{Fault, SimulatedEngine, SimulatedModel};
+use cuelight_engine::load::{LoadProgress, LoadedModel};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 
@@ -295,7 +298,7 @@ async fn a_logit_bias_decides() {
     let more = json!({ "logit_bias": { token.as_str(): -100 }, "return_token_ids": true });
     let biased = server.ok(COMPLETIONS, &completion(more)).await;
     let ids = biased["choices"][0]["token_ids"].as_array().unwrap();
-    assert!(ids.iter().all(|id| id.to_string() != token), "{ids:?}");
+    assert!(ids.iter().all(|id| json!(id) != whole["choices"][0]["token_ids"][0]), "{ids:?}");
 }
 
 /// Checks a refusal's status, type, code and param.
@@ -650,4 +653,136 @@ async fn two_clients_stream_at_once_and_share_steps() {
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     assert!(count(&counters.shares) > count(&counters.steps) * 3 / 2, "most steps serve both");
     server.stop().await;
+}
+
+#[tokio::test]
+async fn no_value_of_any_field_is_more_than_a_refusal() {
+    let server = Server::start(model()).await;
+    let deep = (0..100).fold(json!(1), |inner, _| json!([inner]));
+    let values = [
+        json!(null),
+        json!(true),
+        json!(-1),
+        json!(0),
+        json!(3),
+        json!(0.5),
+        json!(1e300),
+        json!(i64::MIN),
+        json!(u64::MAX),
+        json!(""),
+        json!("none"),
+        json!("\u{0}é😀"),
+        json!([]),
+        json!([[]]),
+        json!([null]),
+        json!(["a", 1]),
+        json!([{}]),
+        json!({}),
+        json!({ "type": "x" }),
+        json!({ "1": 1e300 }),
+        json!({ "-1": {} }),
+        deep,
+    ];
+    let fields = [
+        "messages",
+        "prompt",
+        "model",
+        "n",
+        "max_tokens",
+        "max_completion_tokens",
+        "min_tokens",
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "typical_p",
+        "repetition_penalty",
+        "presence_penalty",
+        "frequency_penalty",
+        "logit_bias",
+        "seed",
+        "stop",
+        "stop_token_ids",
+        "ignore_eos",
+        "include_stop_str_in_output",
+        "skip_special_tokens",
+        "priority",
+        "logprobs",
+        "top_logprobs",
+        "prompt_logprobs",
+        "echo",
+        "best_of",
+        "stream",
+        "stream_options",
+        "return_token_ids",
+        "tools",
+        "tool_choice",
+        "chat_template_kwargs",
+        "reasoning_effort",
+        "documents",
+        "continue_final_message",
+        "response_format",
+        "add_special_tokens",
+        "content",
+        "tokens",
+    ];
+    for path in [CHAT, COMPLETIONS, "/tokenize", "/detokenize"] {
+        for field in fields {
+            for value in &values {
+                let mut body = chat(json!({ "prompt": "the sky", "max_tokens": 2 }));
+                body[field] = value.clone();
+                let answer = server.post(path, &body).await;
+                let expected = [200, 400, 404, 429, 501].contains(&answer.status.as_u16());
+                assert!(expected, "{path} {field}: {value} gave {} {}", answer.status, answer.text());
+                assert!(
+                    answer.status == StatusCode::OK || answer.body.len() < 2000,
+                    "{path} {field}: {value} is echoed at length"
+                );
+            }
+        }
+    }
+}
+
+/// A model whose loading takes until it is allowed to end, and may then fail.
+struct SlowToLoad {
+    model: SimulatedModel,
+    allowed: std::sync::Mutex<std::sync::mpsc::Receiver<Result<(), String>>>,
+}
+
+impl ModelSource for SlowToLoad {
+    type Engine = SimulatedEngine;
+
+    fn load(&self, progress: &mut dyn FnMut(LoadProgress)) -> Result<LoadedModel<SimulatedEngine>, String> {
+        self.allowed.lock().unwrap().recv().unwrap()?;
+        self.model.load(progress)
+    }
+
+    fn host(&self) -> EngineHost {
+        self.model.host()
+    }
+}
+
+#[tokio::test]
+async fn while_the_model_loads_the_server_answers_that_it_does() {
+    for (outcome, health) in [(Ok(()), 200), (Err("the file is gone".to_owned()), 503)] {
+        let (allow, allowed) = std::sync::mpsc::channel();
+        let source = SlowToLoad { model: model(), allowed: allowed.into() };
+        let runtime = Runtime::start(source, RuntimeOptions::default()).await.unwrap();
+        let router = cuelight::api::router(runtime.clone(), ServerOptions::new(MODEL)).unwrap();
+        let server = Server { runtime, router };
+        let answer = server.get("/health").await;
+        let body = json!({ "error": { "code": 503, "message": "Loading model", "type": "unavailable_error" } });
+        assert_eq!((answer.status.as_u16(), answer.json()), (503, body));
+        assert_eq!(server.get("/ready").await.json()["status"], "loading");
+        assert_eq!(server.get("/v1/models").await.json()["data"][0]["status"]["value"], "loading");
+        for path in [CHAT, COMPLETIONS, "/tokenize"] {
+            let answer = server.post(path, &chat(json!({ "prompt": "the sky" }))).await;
+            assert_error(&answer, 503, "unavailable_error", "unavailable", None);
+            assert!(answer.headers.contains_key("retry-after"));
+        }
+        allow.send(outcome).unwrap();
+        let _ = server.runtime.wait_ready().await;
+        assert_eq!(server.get("/health").await.status.as_u16(), health);
+        assert_eq!(server.get("/ready").await.status.as_u16(), health);
+    }
 }
