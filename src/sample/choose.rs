@@ -1,0 +1,363 @@
+//! The choice of a token: greedy, or drawn from the truncated distribution.
+//!
+//! Truncations apply in this order, each to what the one before left: temperature, min_p, top_k, typical_p, top_p.
+
+use super::random::uniform;
+use super::{InvalidLogits, SamplingParams, TokenCounts, penalties};
+use crate::engine::TokenId;
+
+/// Which draw of a sequence this is: the same draw always gives the same number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Draw {
+    /// The request's seed.
+    pub seed: u64,
+    /// Index of the generated token, from 0.
+    pub index: u64,
+}
+
+/// A candidate: token and logit; after the truncations begin, logit divided by temperature.
+type Candidate = (TokenId, f32);
+
+/// Chooses tokens. Keeps its buffers between calls: one for each thread that samples.
+#[derive(Debug, Default)]
+pub struct Chooser {
+    /// A row of logits that penalties may change.
+    adjusted: Vec<f32>,
+    candidates: Vec<Candidate>,
+}
+
+impl Chooser {
+    /// Chooses the next token from one row of logits. `banned` tokens are not chosen.
+    ///
+    /// # Errors
+    /// [`InvalidLogits`] when the row is no distribution.
+    pub fn choose(
+        &mut self,
+        logits: &[f32],
+        params: &SamplingParams,
+        counts: &TokenCounts,
+        banned: &[TokenId],
+        draw: Draw,
+    ) -> Result<TokenId, InvalidLogits> {
+        if banned.is_empty() && penalties::is_identity(params) {
+            return draw_from(logits, params, draw, &mut self.candidates);
+        }
+        // A fault of the engine must not hide behind a bias of minus infinity.
+        largest(logits)?;
+        self.adjusted.clear();
+        self.adjusted.extend_from_slice(logits);
+        penalties::apply(&mut self.adjusted, params, counts);
+        for &token in banned {
+            if let Some(logit) = self.adjusted.get_mut(token as usize) {
+                *logit = f32::NEG_INFINITY;
+            }
+        }
+        draw_from(&self.adjusted, params, draw, &mut self.candidates)
+    }
+}
+
+fn draw_from(
+    logits: &[f32],
+    params: &SamplingParams,
+    draw: Draw,
+    candidates: &mut Vec<Candidate>,
+) -> Result<TokenId, InvalidLogits> {
+    let (best, max) = largest(logits)?;
+    if params.temperature <= 0.0 || params.top_k == 1 {
+        return Ok(best);
+    }
+    let u = uniform(draw.seed, draw.index);
+    // Relative to the best, so that a tiny temperature gives 0 and minus infinity, never infinity.
+    let scaled = |logit: f32| (logit - max) / params.temperature;
+    let keeps_all = params.top_k == 0 && params.top_p >= 1.0 && params.min_p <= 0.0 && params.typical_p >= 1.0;
+    if keeps_all {
+        return Ok(pick(u, best, || logits.iter().enumerate().map(|(token, &logit)| (token as TokenId, scaled(logit)))));
+    }
+    let floor = params.min_p.ln();
+    candidates.clear();
+    candidates.extend(
+        logits
+            .iter()
+            .enumerate()
+            .map(|(token, &logit)| (token as TokenId, scaled(logit)))
+            .filter(|&(_, logit)| logit >= floor && logit > f32::NEG_INFINITY),
+    );
+    if params.top_k > 0 {
+        keep_best(candidates, params.top_k);
+    }
+    if params.typical_p < 1.0 {
+        keep_typical(candidates, params.typical_p);
+    }
+    if params.top_p < 1.0 {
+        keep_nucleus(candidates, params.top_p);
+    }
+    let fallback = candidates.first().map_or(best, |&(token, _)| token);
+    Ok(pick(u, fallback, || candidates.iter().copied()))
+}
+
+/// The token at which the running sum of probabilities, in the candidates' order, passes `u` of the total.
+fn pick<I: Iterator<Item = Candidate>>(u: f64, fallback: TokenId, candidates: impl Fn() -> I) -> TokenId {
+    let mut left = u * candidates().map(|(_, logit)| f64::from(logit.exp())).sum::<f64>();
+    let mut last = fallback;
+    for (token, logit) in candidates() {
+        let weight = f64::from(logit.exp());
+        if weight > 0.0 {
+            last = token;
+            left -= weight;
+            if left < 0.0 {
+                break;
+            }
+        }
+    }
+    last
+}
+
+/// Best first; of equals the lower id.
+fn by_rank(a: &Candidate, b: &Candidate) -> std::cmp::Ordering {
+    b.1.total_cmp(&a.1).then(a.0.cmp(&b.0))
+}
+
+/// Keeps the `k` best, best first.
+fn keep_best(candidates: &mut Vec<Candidate>, k: usize) {
+    if k < candidates.len() {
+        candidates.select_nth_unstable_by(k, by_rank);
+        candidates.truncate(k);
+    }
+    candidates.sort_unstable_by(by_rank);
+}
+
+/// Keeps the fewest best whose probabilities sum to `p`. Sorts only as many as it must look at.
+fn keep_nucleus(candidates: &mut Vec<Candidate>, p: f32) {
+    let total: f64 = candidates.iter().map(|&(_, logit)| f64::from(logit.exp())).sum();
+    let mut sorted = 256;
+    loop {
+        let looked_at = sorted.min(candidates.len());
+        if looked_at < candidates.len() {
+            candidates.select_nth_unstable_by(looked_at, by_rank);
+        }
+        candidates[..looked_at].sort_unstable_by(by_rank);
+        let mut left = f64::from(p) * total;
+        let end = candidates[..looked_at].iter().position(|&(_, logit)| {
+            left -= f64::from(logit.exp());
+            left <= 0.0
+        });
+        if let Some(end) = end {
+            return candidates.truncate(end + 1);
+        }
+        if looked_at == candidates.len() {
+            return;
+        }
+        sorted *= 8;
+    }
+}
+
+/// Keeps the tokens whose information is closest to the distribution's entropy, until their probabilities sum to `p`.
+fn keep_typical(candidates: &mut Vec<Candidate>, p: f32) {
+    let sum: f64 = candidates.iter().map(|&(_, logit)| f64::from(logit.exp())).sum();
+    let logprob = |logit: f32| f64::from(logit) - sum.ln();
+    let entropy: f64 = candidates.iter().map(|&(_, logit)| -logprob(logit) * logprob(logit).exp()).sum();
+    let distance = |&(_, logit): &Candidate| (-logprob(logit) - entropy).abs();
+    candidates.sort_unstable_by(|a, b| distance(a).total_cmp(&distance(b)).then(by_rank(a, b)));
+    let mut left = f64::from(p);
+    let end = candidates.iter().position(|&(_, logit)| {
+        left -= logprob(logit).exp();
+        left <= 0.0
+    });
+    if let Some(end) = end {
+        candidates.truncate(end + 1);
+    }
+    candidates.sort_unstable_by(by_rank);
+}
+
+/// The `n` largest logits with their tokens, best first.
+pub(super) fn best_first(logits: &[f32], n: usize) -> Vec<Candidate> {
+    if n == 0 {
+        return Vec::new();
+    }
+    let mut candidates: Vec<_> = logits.iter().enumerate().map(|(token, &logit)| (token as TokenId, logit)).collect();
+    keep_best(&mut candidates, n);
+    candidates
+}
+
+/// The largest logit and the lowest token that has it, in one pass.
+///
+/// # Errors
+/// [`InvalidLogits`] when a logit is NaN or +inf, or none is above -inf.
+pub(super) fn largest(logits: &[f32]) -> Result<(TokenId, f32), InvalidLogits> {
+    const BLOCK: usize = 256;
+    const LANES: usize = 16;
+    let mut best = (0, f32::NEG_INFINITY);
+    for (block, values) in logits.chunks(BLOCK).enumerate() {
+        // Independent lanes, which the compiler turns into vectors. NaN loses every comparison, so it is looked for.
+        let mut max = [f32::NEG_INFINITY; LANES];
+        let mut bad = [false; LANES];
+        for lanes in values.chunks(LANES) {
+            for (lane, &value) in lanes.iter().enumerate() {
+                max[lane] = if value > max[lane] { value } else { max[lane] };
+                bad[lane] |= !(value < f32::INFINITY);
+            }
+        }
+        if bad.contains(&true) {
+            let index = values.iter().position(|&value| !(value < f32::INFINITY)).unwrap_or_default();
+            return Err(InvalidLogits::NotFinite((block * BLOCK + index) as TokenId));
+        }
+        let max = max.into_iter().fold(f32::NEG_INFINITY, f32::max);
+        if max > best.1 {
+            let index = values.iter().position(|&value| value == max).unwrap_or_default();
+            best = ((block * BLOCK + index) as TokenId, max);
+        }
+    }
+    if best.1 == f32::NEG_INFINITY { Err(InvalidLogits::Empty) } else { Ok(best) }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn choose(logits: &[f32], params: &SamplingParams, index: u64) -> TokenId {
+        Chooser::default().choose(logits, params, &TokenCounts::default(), &[], Draw { seed: 42, index }).unwrap()
+    }
+
+    /// All tokens that 4,000 draws ever give.
+    fn support(logits: &[f32], params: &SamplingParams) -> Vec<TokenId> {
+        let mut seen: Vec<_> = (0..4000).map(|index| choose(logits, params, index)).collect();
+        seen.sort_unstable();
+        seen.dedup();
+        seen
+    }
+
+    /// What the truncations keep, by their definitions and nothing else: sorted tokens.
+    fn reference_support(logits: &[f32], params: &SamplingParams) -> Vec<TokenId> {
+        let softmax = |kept: &[(TokenId, f64)]| -> Vec<f64> {
+            let sum: f64 = kept.iter().map(|&(_, l)| l.exp()).sum();
+            kept.iter().map(|&(_, l)| l.exp() / sum).collect()
+        };
+        let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let mut kept: Vec<(TokenId, f64)> = logits
+            .iter()
+            .enumerate()
+            .map(|(t, &l)| (t as TokenId, f64::from((l - max) / params.temperature)))
+            .collect();
+        kept.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+        kept.retain(|&(_, l)| l.exp() >= f64::from(params.min_p));
+        if params.top_k > 0 {
+            kept.truncate(params.top_k);
+        }
+        let until = |order: Vec<(TokenId, f64, f64)>, p: f32| {
+            let mut sum = 0.0;
+            let mut kept = Vec::new();
+            for (token, logit, probability) in order {
+                kept.push((token, logit));
+                sum += probability;
+                if sum >= f64::from(p) {
+                    break;
+                }
+            }
+            kept
+        };
+        if params.typical_p < 1.0 {
+            let ps = softmax(&kept);
+            let entropy: f64 = ps.iter().map(|p| -p * p.ln()).sum();
+            let mut order: Vec<_> = kept.iter().zip(&ps).map(|(&(t, l), &p)| (t, l, p)).collect();
+            order.sort_by(|a, b| (-a.2.ln() - entropy).abs().total_cmp(&(-b.2.ln() - entropy).abs()));
+            kept = until(order, params.typical_p);
+            kept.sort_by(|a, b| b.1.total_cmp(&a.1));
+        }
+        if params.top_p < 1.0 {
+            let ps = softmax(&kept);
+            kept = until(kept.iter().zip(ps).map(|(&(t, l), p)| (t, l, p)).collect(), params.top_p);
+        }
+        let mut tokens: Vec<_> = kept.into_iter().map(|(token, _)| token).collect();
+        tokens.sort_unstable();
+        tokens
+    }
+
+    #[test]
+    fn greedy_takes_the_lowest_of_the_best_wherever_it_stands() {
+        let greedy = SamplingParams { temperature: 0.0, ..Default::default() };
+        for at in [0, 1, 255, 256, 700, 999] {
+            let mut logits = vec![-1.0; 1000];
+            logits[at] = 5.0;
+            logits[999] = 5.0;
+            assert_eq!(choose(&logits, &greedy, 0), at as TokenId);
+        }
+    }
+
+    #[test]
+    fn draws_follow_the_softmax() {
+        let logits = [1.0f32, 0.0, -1.0, 2.0, 0.5];
+        for temperature in [0.7f32, 1.0, 2.0] {
+            let params = SamplingParams { temperature, ..Default::default() };
+            let weights = logits.map(|l| f64::from(l / temperature).exp());
+            let mut counts = [0.0f64; 5];
+            for index in 0..20_000 {
+                counts[choose(&logits, &params, index) as usize] += 1.0;
+            }
+            let total: f64 = weights.iter().sum();
+            let chi_square: f64 = (0..5)
+                .map(|t| weights[t] / total * 20_000.0)
+                .zip(counts)
+                .map(|(expected, count)| (count - expected).powi(2) / expected)
+                .sum();
+            assert!(chi_square < 18.5, "4 degrees of freedom, p = 0.001: {chi_square} at {temperature}");
+        }
+    }
+
+    #[test]
+    fn extreme_logits_and_temperatures_give_the_best_token() {
+        let coldest = SamplingParams { temperature: f32::MIN_POSITIVE, ..Default::default() };
+        assert_eq!(support(&[1.0, 3.0, 2.0], &coldest), [1]);
+        assert_eq!(support(&[3e38, -3e38, 1.0], &SamplingParams::default()), [0]);
+        let masked = [f32::NEG_INFINITY, 0.0, f32::NEG_INFINITY];
+        assert_eq!(support(&masked, &SamplingParams { top_k: 3, ..Default::default() }), [1]);
+    }
+
+    #[test]
+    fn banned_tokens_are_never_chosen_and_faulty_logits_never_pass() {
+        let mut chooser = Chooser::default();
+        let mut choose = |logits: &[f32], banned: &[TokenId]| {
+            let greedy = SamplingParams { temperature: 0.0, ..Default::default() };
+            chooser.choose(logits, &greedy, &TokenCounts::default(), banned, Draw { seed: 0, index: 0 })
+        };
+        assert_eq!(choose(&[3.0, 2.0, 1.0], &[0]), Ok(1));
+        assert_eq!(choose(&[3.0, f32::NAN, 1.0], &[1]), Err(InvalidLogits::NotFinite(1)));
+        assert_eq!(choose(&[3.0], &[0]), Err(InvalidLogits::Empty));
+        assert_eq!(choose(&[], &[]), Err(InvalidLogits::Empty));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn truncations_keep_what_their_definitions_keep(
+            logits in prop::collection::vec(-2f32..2.0, 2..12),
+            temperature in 0.5f32..2.0, top_k in 0usize..8, top_p in 0.05f32..1.0,
+            min_p in 0f32..0.9, typical_p in 0.05f32..1.0, which in 0u8..16,
+        ) {
+            let on = |bit: u8| which & bit != 0;
+            let params = SamplingParams {
+                temperature,
+                top_k: if on(1) { top_k } else { 0 },
+                top_p: if on(2) { top_p } else { 1.0 },
+                min_p: if on(4) { min_p } else { 0.0 },
+                typical_p: if on(8) { typical_p } else { 1.0 },
+                ..Default::default()
+            };
+            prop_assert_eq!(support(&logits, &params), reference_support(&logits, &params), "{:?}", params);
+        }
+
+        #[test]
+        fn any_logits_and_parameters_give_a_token_or_an_error(
+            logits in prop::collection::vec(prop::num::f32::ANY, 0..40),
+            temperature in prop::num::f32::ANY, top_k in 0usize..50, top_p in prop::num::f32::ANY,
+            min_p in prop::num::f32::ANY, typical_p in prop::num::f32::ANY, index: u64,
+        ) {
+            let params = SamplingParams { temperature, top_k, top_p, min_p, typical_p, ..Default::default() };
+            let draw = Draw { seed: 1, index };
+            if let Ok(token) = Chooser::default().choose(&logits, &params, &TokenCounts::default(), &[], draw) {
+                prop_assert!((token as usize) < logits.len());
+            }
+        }
+    }
+}
