@@ -8,10 +8,14 @@ pub mod bench;
 mod completions;
 mod config;
 mod list;
+mod model;
 mod pull;
 mod rm;
 pub mod run;
+mod serve;
+mod show;
 pub mod terminal;
+mod tokenize;
 
 use std::error::Error;
 use std::ffi::OsString;
@@ -56,10 +60,13 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(run::Args),
+    Serve(serve::Args),
     Pull(pull::Args),
     #[command(visible_alias = "ls")]
     List(list::Args),
     Rm(rm::Args),
+    Show(show::Args),
+    Tokenize(tokenize::Args),
     Bench(bench::Args),
     Config(config::Args),
     Completions(completions::Args),
@@ -70,6 +77,9 @@ impl Command {
     fn given(&self) -> Given {
         match self {
             Command::Run(args) => args.given(),
+            Command::Serve(args) => args.given(),
+            Command::Show(args) => args.given(),
+            Command::Tokenize(args) => args.given(),
             Command::Pull(args) => args.given(),
             Command::Bench(args) => args.given(),
             Command::Config(args) => args.given(),
@@ -79,12 +89,15 @@ impl Command {
 
     /// Whether a log would get in the way of what the person reads.
     fn is_quiet(&self) -> bool {
-        true
+        !matches!(self, Command::Serve(_))
     }
 
     fn execute(self, context: &Context) -> Result<(), CliError> {
         match self {
             Command::Run(args) => run::execute(args, context),
+            Command::Serve(args) => serve::execute(&args, context),
+            Command::Show(args) => show::execute(&args, context),
+            Command::Tokenize(args) => tokenize::execute(&args, context),
             Command::Pull(args) => pull::execute(&args, context),
             Command::List(args) => list::execute(&args, context),
             Command::Rm(args) => rm::execute(&args, context),

@@ -128,7 +128,7 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
         return Err(CliError::Usage("there is nothing to measure: -p and -n are 0 and no -pg is given".to_owned()));
     };
     let path = context.hub().locate(&args.model, &context.terminal.downloads())?;
-    let configured = model::load_options(&context.config, &path);
+    let configured = model::load_options(&context.config, &path)?;
     let base = LoadOptions {
         context_tokens: Some(context_tokens),
         max_sequences: 1,
@@ -153,18 +153,19 @@ fn measure_engine<'a>(
     shapes: &'a [Shape],
     repetitions: usize,
 ) -> Box<dyn Iterator<Item = Result<Measurement, CliError>> + 'a> {
-    let loaded = load::plan(options).and_then(|plan| plan.load(&mut |_| {}));
-    let mut loaded = match loaded {
-        Ok(loaded) => loaded,
+    let plan = match load::plan(options) {
+        Ok(plan) => plan,
         Err(error) => return Box::new(std::iter::once(Err(CliError::other(error)))),
     };
+    let (card, device) = (plan.card().clone(), plan.limits().device.clone());
+    let mut engine = plan.load_engine(&mut |_| {});
     Box::new(shapes.iter().map(move |&shape| {
         let started = jiff::Timestamp::now().to_string();
-        let samples = measure(&mut loaded.engine, shape, repetitions).map_err(CliError::other)?;
+        let samples = measure(&mut engine, shape, repetitions).map_err(CliError::other)?;
         Ok(Measurement {
             path: path.display().to_string(),
-            card: loaded.card.clone(),
-            device: cuelight_engine::engine::Engine::limits(&loaded.engine).device.clone(),
+            card: card.clone(),
+            device: device.clone(),
             threads: options.threads,
             batch: options.max_batched_tokens,
             kv_type: match options.kv_type {
