@@ -92,9 +92,8 @@ impl<S: ModelSource> LoaderArguments<S> {
                 let _ = supervisor.cast(SupervisorMsg::LoadProgress(progress));
             };
             let result = catch_unwind(AssertUnwindSafe(|| source.load(&mut progress)));
-            let result = result.unwrap_or_else(|panic| {
-                Err(format!("loading the model panicked: {}", panic_message(panic.as_ref())))
-            });
+            let result = result
+                .unwrap_or_else(|panic| Err(format!("loading the model panicked: {}", panic_message(panic.as_ref()))));
             // A supervisor that is gone does not wait for a model.
             let _ = supervisor.cast(SupervisorMsg::Loaded(result.map(Box::new)));
         };

@@ -179,7 +179,11 @@ impl Engine for SimulatedEngine {
             logits.fill(f32::NAN);
         }
         let rows = u32::try_from(step.rows()).unwrap_or(u32::MAX);
-        Ok(Progress::Done(StepOutput { id: step.id, logits, elapsed: self.model.step_time + self.model.row_time * rows }))
+        Ok(Progress::Done(StepOutput {
+            id: step.id,
+            logits,
+            elapsed: self.model.step_time + self.model.row_time * rows,
+        }))
     }
 
     fn resume(&mut self, result: ExpertResult) -> Result<Progress, EngineError> {
@@ -218,7 +222,9 @@ impl SimulatedEngine {
     }
 
     fn compute(&mut self, sequence: &SequenceRows, logits: &mut Vec<f32>) {
-        let slot = |position: usize| sequence.block_table[position / BLOCK_TOKENS] as usize * BLOCK_TOKENS + position % BLOCK_TOKENS;
+        let slot = |position: usize| {
+            sequence.block_table[position / BLOCK_TOKENS] as usize * BLOCK_TOKENS + position % BLOCK_TOKENS
+        };
         let wanted = sequence.logits.rows(sequence.tokens.len());
         for (row, &token) in sequence.tokens.iter().enumerate() {
             let position = sequence.first_position as usize + row;

@@ -15,8 +15,8 @@ use std::collections::VecDeque;
 use cuelight_engine::engine::{Engine, ExpertResult, Progress, Step, StepId, StepOutput};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
-pub use self::device::{DeviceReport, EngineHost};
 use self::device::{Device, DeviceCommand};
+pub use self::device::{DeviceReport, EngineHost};
 use crate::experts::{ExpertsError, ExpertsMsg};
 use crate::metrics::StepMetrics;
 use crate::policy::SampleTask;

@@ -154,7 +154,10 @@ impl Policy {
             if !sequence.is_ready() || sequence.is_suspect() {
                 continue;
             }
-            if batch.is_full() || self.active() >= self.max_running() || !self.admit(rank, Victims::LowerPriority(rank), effects) {
+            if batch.is_full()
+                || self.active() >= self.max_running()
+                || !self.admit(rank, Victims::LowerPriority(rank), effects)
+            {
                 return;
             }
             self.add(rank.id, Victims::LowerPriority(rank), batch, effects);
@@ -220,8 +223,12 @@ impl Policy {
         if self.blocks.free() >= blocks {
             return true;
         }
-        let mut candidates: Vec<_> =
-            self.running.iter().map(|rank| &self.sequences[&rank.id]).filter(|sequence| victims.include(sequence)).collect();
+        let mut candidates: Vec<_> = self
+            .running
+            .iter()
+            .map(|rank| &self.sequences[&rank.id])
+            .filter(|sequence| victims.include(sequence))
+            .collect();
         let held: usize = candidates.iter().map(|sequence| sequence.blocks.len()).sum();
         if self.blocks.free() + held < blocks {
             return false;

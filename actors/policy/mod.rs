@@ -396,7 +396,8 @@ impl Policy {
         self.limits = limits;
         self.executor_ready = true;
         let context_tokens = self.context_tokens();
-        let too_long: Vec<_> = self.sequences.values().filter(|s| s.tokens.len() > context_tokens).map(|s| s.rank.id).collect();
+        let too_long: Vec<_> =
+            self.sequences.values().filter(|s| s.tokens.len() > context_tokens).map(|s| s.rank.id).collect();
         for id in too_long {
             let reason = format!("it no longer fits the rebuilt engine's context of {context_tokens} tokens");
             self.end(id, Effect::Failed(id, GenerationError::Engine(reason)), effects);
@@ -472,7 +473,10 @@ impl Policy {
     /// - A sequence either waits, without blocks, or runs, with blocks for all it has computed.
     /// - A sequence is in flight exactly when a step says so; at most `steps_in_flight` steps are.
     pub fn check(&self) {
-        assert!(self.blocks.accounts_for(self.sequences.values().flat_map(|s| &s.blocks)), "blocks are lost or doubled");
+        assert!(
+            self.blocks.accounts_for(self.sequences.values().flat_map(|s| &s.blocks)),
+            "blocks are lost or doubled"
+        );
         assert_eq!(self.waiting.len() + self.running.len(), self.sequences.len(), "a sequence is nowhere or twice");
         for sequence in self.sequences.values() {
             let (waits, runs) = (self.waiting.contains(&sequence.rank), self.running.contains(&sequence.rank));

@@ -60,7 +60,13 @@ impl SequenceSampler {
     }
 
     /// Takes the sequence's share of a step's logits: `task.rows` rows of the same length.
-    pub fn advance(&mut self, task: &SampleTask, logits: &[f32], chooser: &mut Chooser, tokenizer: &Tokenizer) -> Advance {
+    pub fn advance(
+        &mut self,
+        task: &SampleTask,
+        logits: &[f32],
+        chooser: &mut Chooser,
+        tokenizer: &Tokenizer,
+    ) -> Advance {
         match self.try_advance(task, logits, chooser, tokenizer) {
             Ok(advance) => advance,
             Err(error) => {
