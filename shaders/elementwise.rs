@@ -1,1 +1,129 @@
-//! soon
+//! Ops that work on each value by itself.
+
+use std::ops::Range;
+
+use crate::cpu::{Kernel, SharedMut};
+use crate::lanes::exp;
+use crate::op::{CpuArgs, Op, ShapeError};
+use crate::per_kernel;
+
+/// Residual connection: `y[i] = a[i] + b[i]`, all [rows, width].
+#[derive(Debug)]
+pub struct Add;
+
+impl Op for Add {
+    fn name(&self) -> &'static str {
+        "add"
+    }
+
+    fn output_widths(&self, inputs: &[usize]) -> Result<Vec<usize>, ShapeError> {
+        ShapeError::check(self.name(), "number of inputs", inputs.len(), 2)?;
+        ShapeError::check(self.name(), "width of the second input", inputs[1], inputs[0])?;
+        Ok(vec![inputs[0]])
+    }
+
+    fn run_cpu(&self, args: &mut CpuArgs<'_>) {
+        let (a, b) = (args.inputs[0], args.inputs[1]);
+        for_each_row(args, &|kernel, range, y| add_row(kernel, &a[range.clone()], &b[range], y));
+    }
+}
+
+/// Soft cap: `y[i] = cap * tanh(x[i] / cap)`, [rows, width].
+///
+/// Source: Gemma 2 technical report (2024), section 2.
+#[derive(Debug)]
+pub struct Softcap {
+    cap: f32,
+}
+
+impl Softcap {
+    /// A cap above 0.
+    #[must_use]
+    pub fn new(cap: f32) -> Self {
+        Softcap { cap }
+    }
+}
+
+impl Op for Softcap {
+    fn name(&self) -> &'static str {
+        "softcap"
+    }
+
+    fn output_widths(&self, inputs: &[usize]) -> Result<Vec<usize>, ShapeError> {
+        ShapeError::check(self.name(), "number of inputs", inputs.len(), 1)?;
+        Ok(inputs.to_vec())
+    }
+
+    fn run_cpu(&self, args: &mut CpuArgs<'_>) {
+        let x = args.inputs[0];
+        for_each_row(args, &|kernel, range, y| softcap_row(kernel, self.cap, &x[range], y));
+    }
+}
+
+/// `cap * tanh(x / cap)`.
+#[inline(always)]
+#[must_use]
+pub fn softcap(x: f32, cap: f32) -> f32 {
+    cap * (1.0 - 2.0 / (1.0 + exp(2.0 * x / cap)))
+}
+
+fn for_each_row(args: &mut CpuArgs<'_>, body: &(impl Fn(Kernel, Range<usize>, &mut [f32]) + Sync)) {
+    let width = args.inputs[0].len() / args.rows.max(1);
+    let y = SharedMut::new(args.outputs[0]);
+    let kernel = args.kernel;
+    args.team.for_each(args.rows, &|row| {
+        // SAFETY: each task writes its own row.
+        let y = unsafe { y.slice(row * width, width) };
+        body(kernel, row * width..(row + 1) * width, y);
+    });
+}
+
+per_kernel! {
+    fn add_row = add_lanes(a: &[f32], b: &[f32], y: &mut [f32])
+}
+
+#[inline(always)]
+fn add_lanes<const FMA: bool>(a: &[f32], b: &[f32], y: &mut [f32]) {
+    for ((y, a), b) in y.iter_mut().zip(a).zip(b) {
+        *y = a + b;
+    }
+}
+
+per_kernel! {
+    fn softcap_row = softcap_lanes(cap: f32, x: &[f32], y: &mut [f32])
+}
+
+#[inline(always)]
+fn softcap_lanes<const FMA: bool>(cap: f32, x: &[f32], y: &mut [f32]) {
+    for (y, x) in y.iter_mut().zip(x) {
+        *y = softcap(*x, cap);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{assert_close, run, supported_kernels, values};
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn add_agrees_with_float64(rows in 1usize..4, width in 1usize..50, seed: u64) {
+            let (a, b) = (values(seed, rows * width), values(seed ^ 1, rows * width));
+            let expected: Vec<f64> = a.iter().zip(&b).map(|(a, b)| f64::from(*a) + f64::from(*b)).collect();
+            for kernel in supported_kernels() {
+                assert_close(&run(&Add, kernel, rows, &[(&a, width), (&b, width)])[0], &expected, 1e-6);
+            }
+        }
+
+        #[test]
+        fn softcap_agrees_with_float64(width in 1usize..50, cap in 0.5f32..60.0, scale in 0.1f32..500.0, seed: u64) {
+            let x: Vec<f32> = values(seed, width).iter().map(|x| x * scale).collect();
+            let expected: Vec<f64> =
+                x.iter().map(|x| f64::from(cap) * (f64::from(*x) / f64::from(cap)).tanh()).collect();
+            for kernel in supported_kernels() {
+                assert_close(&run(&Softcap::new(cap), kernel, 1, &[(&x, width)])[0], &expected, f64::from(cap) * 1e-6);
+            }
+        }
+    }
+}

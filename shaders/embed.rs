@@ -1,1 +1,107 @@
-//! soon
+//! Embed: from token ids to rows of the embedding table.
+
+use crate::cpu::SharedMut;
+use crate::op::{CpuArgs, Op, ShapeError};
+use crate::weight::Weight;
+
+/// `y[r] = table[tokens[r]] * scale`, decoding only the rows it needs.
+///
+/// - table: [vocabulary, hidden] in any format; it may be the very weight of the output head
+/// - y: [rows, hidden] f32; there is no input, the tokens are those of the batch
+/// - `scale` is 1 for most models; Gemma takes the square root of `hidden`
+#[derive(Debug)]
+pub struct Embed {
+    table: Weight,
+    scale: f32,
+}
+
+impl Embed {
+    /// The op over a table, whose values are multiplied by `scale`.
+    #[must_use]
+    pub fn new(table: Weight, scale: f32) -> Self {
+        Embed { table, scale }
+    }
+}
+
+impl Op for Embed {
+    fn name(&self) -> &'static str {
+        "embed"
+    }
+
+    fn output_widths(&self, inputs: &[usize]) -> Result<Vec<usize>, ShapeError> {
+        ShapeError::check(self.name(), "number of inputs", inputs.len(), 0)?;
+        Ok(vec![self.table.columns])
+    }
+
+    fn weights(&self) -> Vec<&Weight> {
+        vec![&self.table]
+    }
+
+    /// # Panics
+    /// When a token is not in the table: whoever forms the batch has checked them.
+    fn run_cpu(&self, args: &mut CpuArgs<'_>) {
+        const ROWS_PER_TASK: usize = 16;
+        let (tokens, width) = (args.batch.tokens, self.table.columns);
+        let output = &mut *args.outputs[0];
+        assert_eq!(output.len(), tokens.len() * width, "output of {:?}", self.table);
+        let output = SharedMut::new(output);
+        args.team.for_each(tokens.len().div_ceil(ROWS_PER_TASK), &|task| {
+            let first = task * ROWS_PER_TASK;
+            for (row, &token) in tokens.iter().enumerate().skip(first).take(ROWS_PER_TASK) {
+                // SAFETY: each row belongs to one task, and its part is dropped before the next.
+                let output = unsafe { output.slice(row * width, width) };
+                self.table.format.dequantize(self.table.row(token as usize), output);
+                for value in output {
+                    *value *= self.scale;
+                }
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Embed;
+    use crate::attention::KvCache;
+    use crate::cpu::{Kernel, Solo};
+    use crate::op::{Batch, CpuArgs, Op};
+    use crate::quant::{Format, random};
+
+    fn embed(op: &Embed, tokens: &[u32]) -> Vec<f32> {
+        let mut output = vec![f32::NAN; tokens.len() * op.table.columns];
+        let batch = Batch { tokens, positions: &[], sequences: &[], block_tables: &[], selected: &[] };
+        op.run_cpu(&mut CpuArgs {
+            kernel: Kernel::Scalar,
+            team: &Solo,
+            batch,
+            kv: &KvCache::empty(),
+            rows: tokens.len(),
+            inputs: &[],
+            outputs: &mut [&mut output],
+        });
+        output
+    }
+
+    #[test]
+    fn each_token_gives_its_row_of_the_table_in_every_format() {
+        for &format in Format::ALL {
+            let op = Embed::new(random::weight("table", format, 50, 512, 3), 2.5);
+            let values = op.table.to_f32();
+            let tokens: Vec<u32> = (0..40).map(|index| index * 7 % 50).collect();
+            let expected: Vec<f32> = tokens
+                .iter()
+                .flat_map(|&token| &values[token as usize * 512..(token as usize + 1) * 512])
+                .map(|value| value * 2.5)
+                .collect();
+            assert_eq!(embed(&op, &tokens), expected, "{format}");
+        }
+    }
+
+    #[test]
+    fn the_output_is_as_wide_as_the_table_and_there_is_no_input() {
+        let op = Embed::new(random::weight("table", Format::Q8_0, 4, 64, 3), 1.0);
+        assert_eq!(op.output_widths(&[]), Ok(vec![64]));
+        assert!(op.output_widths(&[64]).is_err());
+        assert_eq!(embed(&op, &[]), []);
+    }
+}

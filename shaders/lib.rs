@@ -19,7 +19,11 @@ pub mod attention;
 pub mod elementwise;
 pub mod embed;
 pub mod glu;
+pub mod lanes;
 pub mod matmul;
 pub mod rms_norm;
 pub mod rope;
 pub mod select_rows;
+
+#[cfg(test)]
+mod testing;

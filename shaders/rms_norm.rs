@@ -1,1 +1,126 @@
-//! soon
+//! Root-mean-square norm.
+
+use std::sync::Arc;
+
+use crate::cpu::SharedMut;
+use crate::lanes::{LANES, horizontal_sum, multiply_add};
+use crate::op::{CpuArgs, Op, ShapeError};
+use crate::per_kernel;
+
+/// Root-mean-square norm over groups of a row: `y[i] = x[i] * w[i] / sqrt(mean_i(x[i]^2) + eps)`.
+///
+/// - x, y: [rows, n * weight.len()]; each stretch of `weight.len()` values is normed by itself, so that one op
+///   serves the residual stream (one group a row) and the heads of a query or key (one group a head).
+/// - `epsilon` is inside the root.
+/// - Source: Zhang & Sennrich 2019, equation 4.
+#[derive(Debug)]
+pub struct RmsNorm {
+    weight: Arc<[f32]>,
+    epsilon: f32,
+}
+
+impl RmsNorm {
+    /// A norm with this weight, [group].
+    #[must_use]
+    pub fn new(weight: Arc<[f32]>, epsilon: f32) -> Self {
+        RmsNorm { weight, epsilon }
+    }
+
+    /// Bytes of its weight.
+    #[must_use]
+    pub fn weight_bytes(&self) -> usize {
+        size_of_val(&*self.weight)
+    }
+}
+
+impl Op for RmsNorm {
+    fn name(&self) -> &'static str {
+        "rms_norm"
+    }
+
+    fn output_widths(&self, inputs: &[usize]) -> Result<Vec<usize>, ShapeError> {
+        ShapeError::check(self.name(), "number of inputs", inputs.len(), 1)?;
+        let remainder = inputs[0] % self.weight.len().max(1);
+        ShapeError::check(self.name(), format!("width {} modulo the weight's length", inputs[0]), remainder, 0)?;
+        Ok(inputs.to_vec())
+    }
+
+    fn run_cpu(&self, args: &mut CpuArgs<'_>) {
+        let x = args.inputs[0];
+        let width = x.len() / args.rows.max(1);
+        let y = SharedMut::new(args.outputs[0]);
+        let kernel = args.kernel;
+        args.team.for_each(args.rows, &|row| {
+            // SAFETY: each task writes its own row.
+            let y = unsafe { y.slice(row * width, width) };
+            norm_row(kernel, &x[row * width..][..width], &self.weight, self.epsilon, y);
+        });
+    }
+}
+
+per_kernel! {
+    /// Norms every group of one row.
+    fn norm_row = norm_row_lanes(x: &[f32], weight: &[f32], epsilon: f32, y: &mut [f32])
+}
+
+#[inline(always)]
+fn norm_row_lanes<const FMA: bool>(x: &[f32], weight: &[f32], epsilon: f32, y: &mut [f32]) {
+    for (x, y) in x.chunks_exact(weight.len()).zip(y.chunks_exact_mut(weight.len())) {
+        let mut squares = [0.0f32; LANES];
+        let mut chunks = x.chunks_exact(LANES);
+        for chunk in chunks.by_ref() {
+            for lane in 0..LANES {
+                squares[lane] = multiply_add::<FMA>(chunk[lane], chunk[lane], squares[lane]);
+            }
+        }
+        for (lane, value) in chunks.remainder().iter().enumerate() {
+            squares[lane] = multiply_add::<FMA>(*value, *value, squares[lane]);
+        }
+        let scale = 1.0 / (horizontal_sum(squares) / x.len() as f32 + epsilon).sqrt();
+        for ((y, x), weight) in y.iter_mut().zip(x).zip(weight) {
+            *y = x * scale * weight;
+        }
+    }
+}
+
+/// The formula in float64.
+#[must_use]
+pub fn reference(x: &[f32], weight: &[f32], epsilon: f32) -> Vec<f64> {
+    x.chunks_exact(weight.len())
+        .flat_map(|group| {
+            let mean = group.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>() / group.len() as f64;
+            let scale = 1.0 / (mean + f64::from(epsilon)).sqrt();
+            group.iter().zip(weight).map(move |(x, w)| f64::from(*x) * scale * f64::from(*w))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{assert_close, run, supported_kernels, values};
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn every_kernel_agrees_with_the_reference(rows in 1usize..5, groups in 1usize..4, group in 1usize..80, seed: u64) {
+            let width = groups * group;
+            let x = values(seed, rows * width);
+            let weight: Arc<[f32]> = values(seed ^ 1, group).into();
+            let expected = reference(&x, &weight, 1e-5);
+            for kernel in supported_kernels() {
+                let outputs = run(&RmsNorm::new(weight.clone(), 1e-5), kernel, rows, &[(&x, width)]);
+                assert_close(&outputs[0], &expected, 2e-6);
+            }
+        }
+    }
+
+    #[test]
+    fn a_width_that_is_not_whole_groups_is_refused() {
+        let norm = RmsNorm::new(vec![1.0; 64].into(), 1e-5);
+        assert_eq!(
+            norm.output_widths(&[100]).unwrap_err().to_string(),
+            "rms_norm: width 100 modulo the weight's length is 36, but must be 0"
+        );
+    }
+}

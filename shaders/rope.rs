@@ -1,1 +1,160 @@
-//! soon
+//! Rotary position embedding.
+
+use std::sync::Arc;
+
+use crate::cpu::SharedMut;
+use crate::op::{CpuArgs, Op, ShapeError};
+
+/// Which values of a head make a pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RopePairs {
+    /// Neighbours: `(0, 1), (2, 3), …`, as in the paper and in GGUF files of the llama family.
+    Interleaved,
+    /// Halves: `(0, d/2), (1, d/2 + 1), …`, as in GPT-NeoX.
+    Halves,
+}
+
+/// Rotary position embedding of queries and keys:
+/// the pair `(a, b)` with frequency `f` at position `p` becomes
+/// `m (a cos pf - b sin pf, a sin pf + b cos pf)`.
+///
+/// - Two inputs and outputs, query [rows, n_heads * head_dim] and key [rows, n_kv_heads * head_dim].
+/// - `frequencies`: [rotary_dim / 2], scaling rules already applied; the rest of a head passes through.
+/// - `magnitude`: m, which YaRN raises above 1.
+/// - Source: Su et al. 2021; YaRN: Peng et al. 2023.
+#[derive(Debug)]
+pub struct Rope {
+    head_dim: usize,
+    pairs: RopePairs,
+    frequencies: Arc<[f32]>,
+    magnitude: f32,
+}
+
+impl Rope {
+    /// # Errors
+    /// [`ShapeError`] when the frequencies are more than half of the head.
+    pub fn new(head_dim: usize, pairs: RopePairs, frequencies: Arc<[f32]>, magnitude: f32) -> Result<Self, ShapeError> {
+        if frequencies.len() * 2 > head_dim {
+            return Err(ShapeError::Mismatch {
+                op: "rope",
+                what: "rotary dimension".into(),
+                found: frequencies.len() * 2,
+                expected: format!("at most head_dim {head_dim}"),
+            });
+        }
+        Ok(Rope { head_dim, pairs, frequencies, magnitude })
+    }
+
+    /// Where the pair `index` of a head stands.
+    fn pair(&self, index: usize) -> (usize, usize) {
+        match self.pairs {
+            RopePairs::Interleaved => (2 * index, 2 * index + 1),
+            RopePairs::Halves => (index, index + self.frequencies.len()),
+        }
+    }
+
+    fn rotate_heads(&self, angles: &[(f32, f32)], x: &[f32], y: &mut [f32]) {
+        for (x, y) in x.chunks_exact(self.head_dim).zip(y.chunks_exact_mut(self.head_dim)) {
+            for (index, (sin, cos)) in angles.iter().enumerate() {
+                let (first, second) = self.pair(index);
+                y[first] = x[first] * cos - x[second] * sin;
+                y[second] = x[first] * sin + x[second] * cos;
+            }
+            let rotary = 2 * angles.len();
+            y[rotary..].copy_from_slice(&x[rotary..]);
+        }
+    }
+}
+
+impl Op for Rope {
+    fn name(&self) -> &'static str {
+        "rope"
+    }
+
+    fn output_widths(&self, inputs: &[usize]) -> Result<Vec<usize>, ShapeError> {
+        ShapeError::check(self.name(), "number of inputs", inputs.len(), 2)?;
+        for width in inputs {
+            ShapeError::check(self.name(), format!("width {width} modulo head_dim"), width % self.head_dim, 0)?;
+        }
+        Ok(inputs.to_vec())
+    }
+
+    fn run_cpu(&self, args: &mut CpuArgs<'_>) {
+        let rows = args.rows;
+        let positions = args.batch.positions;
+        let inputs = args.inputs;
+        let widths = [inputs[0].len() / rows.max(1), inputs[1].len() / rows.max(1)];
+        let [query, key] = &mut *args.outputs else { return };
+        let outputs = [SharedMut::new(query), SharedMut::new(key)];
+        args.team.for_each(rows, &|row| {
+            let position = positions[row] as f32;
+            let angles: Vec<(f32, f32)> = self
+                .frequencies
+                .iter()
+                .map(|frequency| {
+                    let (sin, cos) = (position * frequency).sin_cos();
+                    (sin * self.magnitude, cos * self.magnitude)
+                })
+                .collect();
+            for ((input, output), width) in inputs.iter().zip(&outputs).zip(widths) {
+                // SAFETY: each task writes its own row of each output.
+                let y = unsafe { output.slice(row * width, width) };
+                self.rotate_heads(&angles, &input[row * width..][..width], y);
+            }
+        });
+    }
+}
+
+/// The formula in float64, for one row of heads.
+#[must_use]
+pub fn reference(rope: &Rope, position: u32, x: &[f32]) -> Vec<f64> {
+    let mut y: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
+    for head in 0..x.len() / rope.head_dim {
+        for (index, frequency) in rope.frequencies.iter().enumerate() {
+            let (first, second) = rope.pair(index);
+            let (first, second) = (head * rope.head_dim + first, head * rope.head_dim + second);
+            let (sin, cos) = (f64::from(position) * f64::from(*frequency)).sin_cos();
+            let (a, b) = (f64::from(x[first]), f64::from(x[second]));
+            y[first] = f64::from(rope.magnitude) * (a * cos - b * sin);
+            y[second] = f64::from(rope.magnitude) * (a * sin + b * cos);
+        }
+    }
+    y
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{assert_close, run, supported_kernels, values};
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn every_kernel_agrees_with_the_reference(rows in 1usize..4, half in 1usize..20, rest in 0usize..5, halves: bool, seed: u64) {
+            let head_dim = 2 * half + rest;
+            let pairs = if halves { RopePairs::Halves } else { RopePairs::Interleaved };
+            let frequencies: Arc<[f32]> = (0..half).map(|i| 10000f32.powf(-(i as f32) / half as f32)).collect();
+            let rope = Rope::new(head_dim, pairs, frequencies, 1.1).unwrap();
+            let query = values(seed, rows * 3 * head_dim);
+            let key = values(seed ^ 1, rows * head_dim);
+            for kernel in supported_kernels() {
+                let outputs = run(&rope, kernel, rows, &[(&query, 3 * head_dim), (&key, head_dim)]);
+                for row in 0..rows {
+                    // `run` puts row r at position r.
+                    let expected = reference(&rope, row as u32, &query[row * 3 * head_dim..][..3 * head_dim]);
+                    assert_close(&outputs[0][row * 3 * head_dim..][..3 * head_dim], &expected, 1e-5);
+                    let expected = reference(&rope, row as u32, &key[row * head_dim..][..head_dim]);
+                    assert_close(&outputs[1][row * head_dim..][..head_dim], &expected, 1e-5);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn position_zero_changes_nothing() {
+        let rope = Rope::new(8, RopePairs::Halves, vec![1.0; 4].into(), 1.0).unwrap();
+        let x = values(3, 8);
+        let expected: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
+        assert_eq!(reference(&rope, 0, &x), expected);
+    }
+}

@@ -1,1 +1,91 @@
-//! soon
+//! SelectRows: keeps the rows whose logits are wanted.
+
+use crate::op::{CpuArgs, Op, ShapeError};
+
+/// `y[i] = x[selected[i]]`: everything behind it (the last norm, the output head) is computed for those rows only.
+///
+/// - x: [rows, width] f32, y: [selected, width] f32
+/// - `batch.selected` gives the rows, ascending
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SelectRows;
+
+impl SelectRows {
+    /// The op; it has no parameters.
+    #[must_use]
+    pub fn new() -> Self {
+        SelectRows
+    }
+}
+
+impl Op for SelectRows {
+    fn name(&self) -> &'static str {
+        "select_rows"
+    }
+
+    fn output_widths(&self, inputs: &[usize]) -> Result<Vec<usize>, ShapeError> {
+        ShapeError::check(self.name(), "number of inputs", inputs.len(), 1)?;
+        Ok(inputs.to_vec())
+    }
+
+    fn selects_rows(&self) -> bool {
+        true
+    }
+
+    /// # Panics
+    /// When `batch.selected` names a row that the input does not have.
+    fn run_cpu(&self, args: &mut CpuArgs<'_>) {
+        let (input, output) = (args.inputs[0], &mut args.outputs[0]);
+        if args.rows == 0 {
+            return;
+        }
+        let width = input.len() / args.rows;
+        assert_eq!(output.len(), args.batch.selected.len() * width, "output of the selected rows");
+        for (output, &row) in output.chunks_exact_mut(width).zip(args.batch.selected) {
+            let start = row as usize * width;
+            output.copy_from_slice(&input[start..start + width]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::SelectRows;
+    use crate::attention::KvCache;
+    use crate::cpu::{Kernel, Solo};
+    use crate::op::{Batch, CpuArgs, Op};
+
+    fn select(selected: &[u32], rows: usize, input: &[f32]) -> Vec<f32> {
+        let mut output = vec![f32::NAN; selected.len() * 2];
+        let batch = Batch { tokens: &[], positions: &[], sequences: &[], block_tables: &[], selected };
+        SelectRows::new().run_cpu(&mut CpuArgs {
+            kernel: Kernel::Scalar,
+            team: &Solo,
+            batch,
+            kv: &KvCache::empty(),
+            rows,
+            inputs: &[input],
+            outputs: &mut [&mut output],
+        });
+        output
+    }
+
+    #[test]
+    fn the_selected_rows_remain_in_order() {
+        let input = [0.0, 1.0, 10.0, 11.0, 20.0, 21.0];
+        assert_eq!(select(&[0, 2], 3, &input), [0.0, 1.0, 20.0, 21.0]);
+        assert_eq!(select(&[0, 1, 2], 3, &input), input);
+    }
+
+    #[test]
+    fn no_selected_row_gives_an_empty_output() {
+        assert_eq!(select(&[], 1, &[1.0, 2.0]), []);
+        assert_eq!(select(&[], 0, &[]), []);
+    }
+
+    #[test]
+    fn the_width_stays() {
+        assert_eq!(SelectRows::new().output_widths(&[576]), Ok(vec![576]));
+        assert!(SelectRows::new().output_widths(&[1, 2]).is_err());
+        assert!(SelectRows::new().selects_rows());
+    }
+}

@@ -129,7 +129,7 @@ impl Weight {
     /// Bytes of one row.
     #[must_use]
     pub fn row_bytes(&self) -> usize {
-        if self.rows == 0 { 0 } else { self.bytes().len() / self.rows }
+        self.bytes().len().checked_div(self.rows).unwrap_or(0)
     }
 
     /// The bytes of row `row`.

@@ -7,13 +7,17 @@
 //! - [`format`]: GGUF, tokenizer, chat template
 //! - [`model`]: hyperparameters and one declarative file per family, wired into a graph
 //! - [`graph`]: ops over named values, and the memory plan
-//! - [`backend`]: what runs a graph: the CPU, or nothing at all (for planning and simulation)
-//! - [`kv`]: layout and size of the paged cache
+//! - [`backend`]: what runs a graph: the CPU
 //! - [`engine`]: the door: steps in, logits out
 //! - [`sample`]: logits to a token
-//! - [`load`]: a path in, a ready model out, with its memory plan
+//! - [`memory`]: the plan of what a model takes
+//! - [`load`]: a path in, a ready model out
 
+pub mod backend;
 pub mod engine;
 pub mod format;
+pub mod graph;
 pub mod load;
+pub mod memory;
+pub mod model;
 pub mod sample;

@@ -1,18 +1,29 @@
 //! A path in, a ready model out, with its memory planned before anything is allocated.
+//!
+//! [`plan`] reads headers only and answers what the model would take, or why it does not fit; [`Plan::load`] then does it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::engine::Engine;
-use crate::format::chat_template::ChatTemplate;
-use crate::format::tokenizer::Tokenizer;
+use cuelight_shaders::attention::KvCache;
 
+use crate::backend::cpu::{self, CpuEngine};
+use crate::engine::{Engine, EngineLimits};
+use crate::format::chat_template::{ChatTemplate, ChatTemplateError};
+use crate::format::gguf::{Gguf, GgufError};
+use crate::format::tokenizer::{Tokenizer, TokenizerError};
+use crate::graph::MemoryLayout;
+use crate::memory::{self, Request, TooLarge};
+use crate::model::{Model, ModelError};
+
+pub use cuelight_shaders::attention::KvType;
+pub use crate::memory::MemoryPlan;
 pub use cuelight_shaders::cpu::Kernel;
 
 /// What to load, and how much of the machine it may take.
 #[derive(Debug, Clone)]
 pub struct LoadOptions {
-    /// The GGUF file, or the first of its shards.
+    /// The GGUF file, or one of its shards.
     pub path: PathBuf,
     /// Longest sequence; `None`: the model's own, or less when memory is short of it.
     pub context_tokens: Option<usize>,
@@ -20,7 +31,7 @@ pub struct LoadOptions {
     pub max_sequences: usize,
     /// Most rows in a step.
     pub max_batched_tokens: usize,
-    /// Bytes for the KV cache; `None`: enough for `max_sequences` of moderate length, within the memory there is.
+    /// Bytes for the KV cache; `None`: a whole context and something for each further sequence, within what is free.
     pub kv_bytes: Option<u64>,
     /// How keys and values are stored.
     pub kv_type: KvType,
@@ -28,32 +39,67 @@ pub struct LoadOptions {
     pub threads: usize,
     /// The instruction set.
     pub kernel: Kernel,
+    /// A chat template to use instead of the file's.
+    pub chat_template: Option<String>,
 }
 
-/// How keys and values are stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum KvType {
-    /// Half precision.
-    F16,
-    /// Single precision.
-    F32,
+impl LoadOptions {
+    /// The defaults for a file: one conversation of the model's own length on all threads.
+    #[must_use]
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        LoadOptions {
+            path: path.into(),
+            context_tokens: None,
+            max_sequences: 16,
+            max_batched_tokens: 512,
+            kv_bytes: None,
+            kv_type: KvType::F16,
+            threads: cpu::default_threads(),
+            kernel: Kernel::detect(),
+            chat_template: None,
+        }
+    }
 }
 
-/// What a model takes of the machine, computed from the file's header alone.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MemoryPlan {
-    /// Mapped from the file.
-    pub weights_bytes: u64,
-    /// The paged KV cache.
-    pub kv_bytes: u64,
-    /// Activations and logits of the largest step.
-    pub scratch_bytes: u64,
-    /// What the machine has free.
-    pub available_bytes: u64,
-    /// Blocks in the KV cache.
-    pub kv_blocks: usize,
-    /// Longest sequence.
-    pub context_tokens: usize,
+/// Why a model cannot be loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The file is at fault.
+    #[error(transparent)]
+    Gguf(#[from] GgufError),
+    /// The file is not a model that can run here.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// Its tokenizer cannot be used.
+    #[error("{}: {source}", path.display())]
+    Tokenizer {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: TokenizerError,
+    },
+    /// Its chat template, or the one given instead, cannot be used.
+    #[error("{}: the chat template is broken: {source}; give another with --chat-template", path.display())]
+    ChatTemplate {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: ChatTemplateError,
+    },
+    /// It takes more memory than there is.
+    #[error("{}: {source}", path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// The numbers, and what would help.
+        source: TooLarge,
+    },
+    /// An option has an impossible value.
+    #[error("{option} must be at least 1")]
+    ZeroOption {
+        /// The option, as the user knows it.
+        option: &'static str,
+    },
 }
 
 /// Facts about a model for people and for `/v1/models`.
@@ -67,7 +113,7 @@ pub struct ModelCard {
     pub n_params: u64,
     /// Bytes of all tensors.
     pub size_bytes: u64,
-    /// The most common format by bytes, for people: "Q4_K".
+    /// The most common format by bytes: "Q4_K".
     pub quantization: String,
     /// The context the model was trained with.
     pub context_train: usize,
@@ -96,4 +142,173 @@ pub struct LoadedModel<E: Engine> {
     pub card: ModelCard,
     /// What it takes.
     pub memory: MemoryPlan,
+}
+
+/// A model that was looked at and fits.
+pub struct Plan {
+    options: LoadOptions,
+    gguf: Gguf,
+    model: Model,
+    memory: MemoryPlan,
+    limits: EngineLimits,
+    card: ModelCard,
+}
+
+/// Most bytes of logits in a step; a step with more sequences than this allows still gets one row for each.
+const LOGITS_BYTES: usize = 64 << 20;
+
+/// Reads the headers and plans the memory. Allocates nothing of the model's size.
+///
+/// # Errors
+/// [`LoadError`] when the file is not a model that can run here, or does not fit.
+pub fn plan(options: &LoadOptions) -> Result<Plan, LoadError> {
+    for (option, value) in
+        [("max-seqs", options.max_sequences), ("max-batched-tokens", options.max_batched_tokens), ("threads", options.threads)]
+    {
+        if value == 0 {
+            return Err(LoadError::ZeroOption { option });
+        }
+    }
+    let gguf = Gguf::open(&options.path)?;
+    let model = Model::build(&gguf)?;
+    let h = &model.hyperparameters;
+    let max_sequences = options.max_sequences.min(options.max_batched_tokens);
+    let logits_rows_that_fit = LOGITS_BYTES / (h.vocab_size * size_of::<f32>());
+    let max_logits_rows = logits_rows_that_fit.clamp(max_sequences, options.max_batched_tokens.max(max_sequences));
+    let layout = MemoryLayout::new(&model.graph, options.max_batched_tokens, max_logits_rows);
+    let memory = memory::plan(&Request {
+        weights_bytes: model.weights_bytes,
+        scratch_bytes: (layout.arena_len() * size_of::<f32>()) as u64,
+        block_bytes: model.kv_shapes.iter().map(|shape| shape.block_bytes(options.kv_type)).sum(),
+        context_train: h.context_train,
+        context_tokens: options.context_tokens,
+        max_sequences,
+        kv_bytes: options.kv_bytes,
+        available_bytes: memory::available(),
+    })
+    .map_err(|source| LoadError::TooLarge { path: options.path.clone(), source })?;
+    let limits = EngineLimits {
+        vocab_size: h.vocab_size,
+        context_tokens: memory.context_tokens,
+        kv_blocks: memory.kv_blocks,
+        max_batched_tokens: options.max_batched_tokens,
+        max_sequences,
+        max_logits_rows,
+        device: cpu::describe(options.kernel, options.threads),
+    };
+    let card = ModelCard::read(&gguf, &model)?;
+    Ok(Plan { options: options.clone(), gguf, model, memory, limits, card })
+}
+
+impl Plan {
+    /// What the model takes.
+    #[must_use]
+    pub fn memory(&self) -> &MemoryPlan {
+        &self.memory
+    }
+
+    /// Facts about it.
+    #[must_use]
+    pub fn card(&self) -> &ModelCard {
+        &self.card
+    }
+
+    /// What its engine will take.
+    #[must_use]
+    pub fn limits(&self) -> &EngineLimits {
+        &self.limits
+    }
+
+    /// Makes the tokenizer, brings the weights into memory and reserves the rest.
+    ///
+    /// # Errors
+    /// [`LoadError`] when the tokenizer or chat template cannot be used.
+    pub fn load(self, progress: &mut dyn FnMut(LoadProgress)) -> Result<LoadedModel<CpuEngine>, LoadError> {
+        let path = &self.options.path;
+        let tokenizer = Tokenizer::from_gguf(&self.gguf)
+            .map_err(|source| LoadError::Tokenizer { path: path.clone(), source })?;
+        let chat_template = chat_template(&self.gguf, self.options.chat_template.as_deref(), &tokenizer)?;
+        let (card, memory) = (self.card.clone(), self.memory.clone());
+        Ok(LoadedModel {
+            engine: self.load_engine(progress),
+            tokenizer: Arc::new(tokenizer),
+            chat_template: chat_template.map(Arc::new),
+            card,
+            memory,
+        })
+    }
+
+    /// The same without the text side, for benchmarks and tests that speak in token ids.
+    #[must_use]
+    pub fn load_engine(self, progress: &mut dyn FnMut(LoadProgress)) -> CpuEngine {
+        page_in(&self.model, progress);
+        let kv = KvCache::new(self.model.kv_shapes, self.memory.kv_blocks, self.options.kv_type);
+        CpuEngine::new(self.model.graph, kv, self.options.kernel, self.options.threads, self.limits)
+    }
+}
+
+/// The template given, else the file's, else none.
+///
+/// # Errors
+/// [`LoadError::ChatTemplate`] when it does not compile.
+pub fn chat_template(
+    gguf: &Gguf,
+    given: Option<&str>,
+    tokenizer: &Tokenizer,
+) -> Result<Option<ChatTemplate>, LoadError> {
+    let source = match given {
+        Some(given) => Some(given),
+        None => gguf.optional_str("tokenizer.chat_template")?,
+    };
+    let text = |token: Option<u32>| token.map(|token| tokenizer.token_text(token)).unwrap_or_default();
+    source
+        .map(|source| ChatTemplate::new(source, &text(tokenizer.bos()), &text(tokenizer.eos())))
+        .transpose()
+        .map_err(|source| LoadError::ChatTemplate { path: gguf.path().to_owned(), source })
+}
+
+/// Touches every page of the weights, so that the first request does not wait for the disk.
+fn page_in(model: &Model, progress: &mut dyn FnMut(LoadProgress)) {
+    const PAGE: usize = 4096;
+    const STRIDE: usize = 16 << 20;
+    let total_bytes = model.weights_bytes;
+    let mut done_bytes = 0;
+    progress(LoadProgress { done_bytes, total_bytes });
+    for weight in model.graph.nodes().iter().flat_map(|node| node.op.weights()) {
+        for part in weight.bytes().chunks(STRIDE) {
+            std::hint::black_box(part.iter().step_by(PAGE).fold(0u8, |sum, byte| sum.wrapping_add(*byte)));
+            // A matrix that serves twice, as embedding and head, is counted once.
+            done_bytes = (done_bytes + part.len() as u64).min(total_bytes);
+            progress(LoadProgress { done_bytes, total_bytes });
+        }
+    }
+    progress(LoadProgress { done_bytes: total_bytes, total_bytes });
+}
+
+impl ModelCard {
+    fn read(gguf: &Gguf, model: &Model) -> Result<Self, LoadError> {
+        let mut bytes_of_format: Vec<(String, u64)> = Vec::new();
+        for tensor in gguf.tensors() {
+            let format = tensor.format().map_or_else(|| format!("type {}", tensor.ggml_type), |f| f.name().to_owned());
+            let bytes = tensor.n_bytes.unwrap_or(0);
+            match bytes_of_format.iter_mut().find(|(name, _)| *name == format) {
+                Some((_, sum)) => *sum += bytes,
+                None => bytes_of_format.push((format, bytes)),
+            }
+        }
+        let quantization = bytes_of_format.iter().max_by_key(|(_, bytes)| *bytes);
+        Ok(ModelCard {
+            name: gguf.optional_str("general.name")?.map_or_else(|| stem(gguf.path()), str::to_owned),
+            architecture: model.hyperparameters.architecture.clone(),
+            n_params: gguf.tensors().iter().map(|tensor| tensor.n_elements()).sum(),
+            size_bytes: bytes_of_format.iter().map(|(_, bytes)| bytes).sum(),
+            quantization: quantization.map_or_else(String::new, |(name, _)| name.clone()),
+            context_train: model.hyperparameters.context_train,
+            license: gguf.optional_str("general.license")?.map(str::to_owned),
+        })
+    }
+}
+
+fn stem(path: &Path) -> String {
+    path.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned())
 }

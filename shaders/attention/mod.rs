@@ -1,3 +1,248 @@
-//! soon
-/// soon
-pub struct KvCache;
+//! Attention over a paged KV cache, for a ragged batch.
+//!
+//! - [`cache`]: how keys and values are stored
+//! - `cpu`: the kernel
+//! - [`reference`]: the formula in float64
+
+pub mod cache;
+mod cpu;
+pub mod reference;
+
+pub use cache::{KvCache, KvShape, KvType};
+
+use crate::op::{CpuArgs, Op, ShapeError};
+
+/// The longest head that the kernels have room for.
+pub const MAX_HEAD_DIM: usize = 512;
+
+/// Grouped-query attention: stores the rows' keys and values, then lets every row look at its own sequence.
+///
+/// For a row at position `p`, with `t` over the positions `max(0, p - window + 1) ..= p` of its sequence:
+/// `s[t] = softcap(scale * q·k[t])`, `y = sum_t softmax(s)[t] v[t]`; query head `h` reads KV head
+/// `h / (n_heads / n_kv_heads)`.
+///
+/// - Inputs: query [rows, n_heads * head_dim], key and value [rows, n_kv_heads * head_dim]; output as query.
+/// - Prefill chunks and decode rows mix freely; a row sees rows of its own sequence that stand in the same step.
+/// - The softmax is computed online over KV blocks in the order of positions, so the result does not depend on how
+///   the prompt was cut into chunks, nor on other sequences.
+/// - Source: Dao et al. 2022 (online softmax over blocks); Kwon et al. 2023 (paged cache); Ainslie et al. 2023 (groups).
+#[derive(Debug, Clone)]
+pub struct Attention {
+    /// Which layer of the cache.
+    pub layer: usize,
+    /// Query heads.
+    pub n_heads: usize,
+    /// Key and value heads; divides `n_heads`.
+    pub n_kv_heads: usize,
+    /// Values in a head.
+    pub head_dim: usize,
+    /// Multiplies the scores, `1 / sqrt(head_dim)` for most models.
+    pub scale: f32,
+    /// How many positions a row sees, its own included; `None`: all.
+    pub window: Option<usize>,
+    /// Soft cap on the scores.
+    pub softcap: Option<f32>,
+}
+
+impl Attention {
+    /// Checks the parameters against one another.
+    ///
+    /// # Errors
+    /// [`ShapeError`] when the heads do not group, or a head is too long.
+    pub fn checked(self) -> Result<Self, ShapeError> {
+        let groups = self.n_heads.checked_rem(self.n_kv_heads).unwrap_or(self.n_heads);
+        ShapeError::check(
+            "attention",
+            format!("{} heads modulo {} kv heads", self.n_heads, self.n_kv_heads),
+            groups,
+            0,
+        )?;
+        if self.head_dim == 0 || self.head_dim > MAX_HEAD_DIM {
+            return Err(ShapeError::Mismatch {
+                op: "attention",
+                what: "head_dim".into(),
+                found: self.head_dim,
+                expected: format!("between 1 and {MAX_HEAD_DIM}"),
+            });
+        }
+        Ok(self)
+    }
+
+    /// The first position that a row at `position` sees.
+    fn first_visible(&self, position: usize) -> usize {
+        self.window.map_or(0, |window| (position + 1).saturating_sub(window))
+    }
+}
+
+impl Op for Attention {
+    fn name(&self) -> &'static str {
+        "attention"
+    }
+
+    fn output_widths(&self, inputs: &[usize]) -> Result<Vec<usize>, ShapeError> {
+        ShapeError::check(self.name(), "number of inputs", inputs.len(), 3)?;
+        ShapeError::check(self.name(), "width of the query", inputs[0], self.n_heads * self.head_dim)?;
+        ShapeError::check(self.name(), "width of the key", inputs[1], self.n_kv_heads * self.head_dim)?;
+        ShapeError::check(self.name(), "width of the value", inputs[2], self.n_kv_heads * self.head_dim)?;
+        Ok(vec![inputs[0]])
+    }
+
+    fn run_cpu(&self, args: &mut CpuArgs<'_>) {
+        cpu::store(self, args);
+        cpu::attend(self, args);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::{Kernel, Solo};
+    use crate::op::Batch;
+    use crate::testing::{assert_close, supported_kernels, values};
+    use proptest::prelude::*;
+
+    /// Some sequences of random keys and values, and how to run attention over parts of them.
+    struct World {
+        attention: Attention,
+        cache: KvCache,
+        block_tables: Vec<Vec<u32>>,
+        query: Vec<Vec<f32>>,
+        key: Vec<Vec<f32>>,
+        value: Vec<Vec<f32>>,
+    }
+
+    impl World {
+        fn new(attention: Attention, lengths: &[usize], kv_type: KvType, seed: u64) -> World {
+            let attention = attention.checked().unwrap();
+            let shape = KvShape { n_kv_heads: attention.n_kv_heads, head_dim: attention.head_dim };
+            let blocks_per_sequence = lengths.iter().max().unwrap() / cache::BLOCK_TOKENS + 1;
+            let n_blocks = blocks_per_sequence * lengths.len();
+            // Neighbouring blocks belong to different sequences.
+            let block_tables = (0..lengths.len())
+                .map(|s| (0..blocks_per_sequence).map(|b| (n_blocks - 1 - b * lengths.len() - s) as u32).collect())
+                .collect();
+            let rows = |salt: u64, width: usize| {
+                lengths.iter().zip(0..).map(|(len, s): (_, u64)| values(seed ^ salt ^ (s << 8), len * width)).collect()
+            };
+            World {
+                cache: KvCache::new(vec![shape; attention.layer + 1], n_blocks, kv_type),
+                block_tables,
+                query: rows(1, attention.n_heads * attention.head_dim),
+                key: rows(2, shape.width()),
+                value: rows(3, shape.width()),
+                attention,
+            }
+        }
+
+        /// One step over `(sequence, positions)` parts; returns the rows' outputs.
+        fn step(&self, kernel: Kernel, parts: &[(usize, std::ops::Range<usize>)]) -> Vec<Vec<f32>> {
+            let rows: Vec<(usize, usize)> = parts
+                .iter()
+                .flat_map(|(sequence, range)| range.clone().map(|position| (*sequence, position)))
+                .collect();
+            let gather = |source: &[Vec<f32>], width: usize| -> Vec<f32> {
+                rows.iter().flat_map(|(s, p)| source[*s][p * width..(p + 1) * width].iter().copied()).collect()
+            };
+            let (q_width, kv_width) =
+                (self.attention.n_heads * self.attention.head_dim, self.attention.n_kv_heads * self.attention.head_dim);
+            let (query, key, value) =
+                (gather(&self.query, q_width), gather(&self.key, kv_width), gather(&self.value, kv_width));
+            let sequences: Vec<u32> = rows.iter().map(|(s, _)| *s as u32).collect();
+            let positions: Vec<u32> = rows.iter().map(|(_, p)| *p as u32).collect();
+            let tables: Vec<&[u32]> = self.block_tables.iter().map(Vec::as_slice).collect();
+            let batch = Batch {
+                tokens: &sequences,
+                positions: &positions,
+                sequences: &sequences,
+                block_tables: &tables,
+                selected: &[],
+            };
+            let mut output = vec![f32::NAN; query.len()];
+            self.attention.run_cpu(&mut CpuArgs {
+                kernel,
+                team: &Solo,
+                batch,
+                kv: &self.cache,
+                rows: rows.len(),
+                inputs: &[&query, &key, &value],
+                outputs: &mut [&mut output],
+            });
+            output.chunks_exact(q_width).map(<[f32]>::to_vec).collect()
+        }
+
+        fn reference(&self, sequence: usize, position: usize) -> Vec<f64> {
+            reference::attend(
+                &self.attention,
+                position,
+                &self.query[sequence],
+                &self.key[sequence],
+                &self.value[sequence],
+            )
+        }
+    }
+
+    fn attention(
+        n_kv_heads: usize,
+        group: usize,
+        head_dim: usize,
+        window: Option<usize>,
+        softcap: Option<f32>,
+    ) -> Attention {
+        Attention {
+            layer: 1,
+            n_heads: n_kv_heads * group,
+            n_kv_heads,
+            head_dim,
+            scale: 3.0 / (head_dim as f32).sqrt(),
+            window,
+            softcap,
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(48))]
+        #[test]
+        fn every_kernel_agrees_with_the_reference(
+            n_kv_heads in 1usize..4, group in 1usize..4, head_dim in 1usize..70,
+            window in prop::option::of(1usize..40), softcap in prop::option::of(1.0f32..50.0),
+            len in 1usize..60, half: bool, seed: u64,
+        ) {
+            let (kv_type, tolerance) = if half { (KvType::F16, 4e-3) } else { (KvType::F32, 2e-5) };
+            let attention = attention(n_kv_heads, group, head_dim, window, softcap);
+            for kernel in supported_kernels() {
+                let world = World::new(attention.clone(), &[len], kv_type, seed);
+                for (position, row) in world.step(kernel, &[(0, 0..len)]).iter().enumerate() {
+                    assert_close(row, &world.reference(0, position), tolerance);
+                }
+            }
+        }
+
+        #[test]
+        fn chunks_and_neighbours_do_not_change_a_bit(
+            head_dim in 1usize..40, window in prop::option::of(1usize..40),
+            len in 2usize..70, cut in 1usize..69, seed: u64,
+        ) {
+            let cut = cut.min(len - 1);
+            let attention = attention(2, 2, head_dim, window, None);
+            for kernel in supported_kernels() {
+                let alone = World::new(attention.clone(), &[len, 50], KvType::F16, seed);
+                let whole = alone.step(kernel, &[(0, 0..len)]);
+                let crowded = World::new(attention.clone(), &[len, 50], KvType::F16, seed);
+                let mut parts = crowded.step(kernel, &[(1, 0..20), (0, 0..cut)]).split_off(20);
+                let rest = crowded.step(kernel, &[(0, cut..len), (1, 20..50)]);
+                parts.extend_from_slice(&rest[..len - cut]);
+                prop_assert_eq!(whole, parts);
+            }
+        }
+    }
+
+    #[test]
+    fn heads_that_do_not_group_are_refused() {
+        let mut wrong = attention(2, 2, 8, None, None);
+        wrong.n_heads = 5;
+        assert_eq!(
+            wrong.checked().unwrap_err().to_string(),
+            "attention: 5 heads modulo 2 kv heads is 1, but must be 0"
+        );
+    }
+}

@@ -1,1 +1,200 @@
-//! soon
+//! Linear: one input times one or several quantised weights.
+//!
+//! - [`Linear`]: the op, its checks, and how its work is split into tasks
+//! - [`reference`]: the same in float64, for tests
+//! - [`scalar`], [`avx2`]: the kernels, one file an instruction set
+//!
+//! **A row's bits do not depend on the call.** Every kernel forms a result, that is one input row times one weight row,
+//! as a fixed number of running sums: sum `l` takes the columns `l`, `l + LANES`, `l + 2 LANES` … in that order; the
+//! sums are then added in one fixed order, and the bias last. Tiles, panels and tasks only choose *which* results are
+//! formed together, never the order of additions inside one. So the result is the same whatever the number of rows, the row's
+//! place among them, the number of threads, or the split of the work.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::cpu::{Kernel, SharedMut};
+use crate::op::{CpuArgs, Op, ShapeError};
+use crate::quant::dispatch;
+use crate::weight::Weight;
+
+#[cfg(target_arch = "x86_64")]
+pub mod avx2;
+pub mod reference;
+pub mod scalar;
+
+/// `y[r, o] = sum_c x[r, c] * w[o, c] + b[o]`, for each of one or several weights `w` that share the input `x`.
+///
+/// - x: [rows, columns] f32
+/// - w: [outputs, columns] in any format, never expanded in memory; several weights (such as those of query, key and
+///   value) are one op, so that their work is shared among the threads at once
+/// - b: [outputs] f32, or none
+/// - y: one for each weight, [rows, outputs] f32
+/// - Weights are decoded to float32 and multiplied with float32 activations: agrees with [`reference`] to the rounding
+///   of float32 sums
+/// - Cost: with few rows reads every weight once; with many is bound by arithmetic
+#[derive(Debug)]
+pub struct Linear {
+    weights: Vec<Weight>,
+    biases: Vec<Option<Arc<[f32]>>>,
+}
+
+/// How many weights can share an input.
+const MAX_WEIGHTS: usize = 8;
+
+impl Linear {
+    /// The product with `weights`, and for each an optional bias.
+    ///
+    /// # Errors
+    /// [`ShapeError`] when there are no weights or more than 8, they differ in columns, or a bias does not fit.
+    pub fn new(weights: Vec<Weight>, biases: Vec<Option<Arc<[f32]>>>) -> Result<Self, ShapeError> {
+        ShapeError::check("linear", "number of biases (present or not)", biases.len(), weights.len())?;
+        if !(1..=MAX_WEIGHTS).contains(&weights.len()) {
+            return Err(ShapeError::Mismatch {
+                op: "linear",
+                what: "number of weights".to_owned(),
+                found: weights.len(),
+                expected: format!("1 to {MAX_WEIGHTS}"),
+            });
+        }
+        let columns = weights[0].columns;
+        for (weight, bias) in weights.iter().zip(&biases) {
+            ShapeError::check("linear", format!("columns of {:?}", weight.name), weight.columns, columns)?;
+            if let Some(bias) = bias {
+                ShapeError::check("linear", format!("bias of {:?}", weight.name), bias.len(), weight.rows)?;
+            }
+        }
+        Ok(Linear { weights, biases })
+    }
+}
+
+impl Op for Linear {
+    fn name(&self) -> &'static str {
+        "linear"
+    }
+
+    fn output_widths(&self, inputs: &[usize]) -> Result<Vec<usize>, ShapeError> {
+        ShapeError::check("linear", "number of inputs", inputs.len(), 1)?;
+        let first = &self.weights[0];
+        ShapeError::check("linear", format!("input of {:?}", first.name), inputs[0], first.columns)?;
+        Ok(self.weights.iter().map(|weight| weight.rows).collect())
+    }
+
+    fn weights(&self) -> Vec<&Weight> {
+        self.weights.iter().collect()
+    }
+
+    fn run_cpu(&self, args: &mut CpuArgs<'_>) {
+        let kernel = args.kernel;
+        assert!(kernel.is_supported(), "this machine cannot run the {kernel} kernel");
+        assert_eq!(args.outputs.len(), self.weights.len(), "one output for each weight");
+        let (input, rows) = (args.inputs[0], args.rows);
+        let mut outputs = args.outputs.iter_mut();
+        let outputs: [Option<SharedMut<'_, f32>>; MAX_WEIGHTS] =
+            std::array::from_fn(|_| outputs.next().map(|output| SharedMut::new(output)));
+
+        // Tasks are numbered through all weights, so that the threads share them in one go.
+        let per_task = self.outputs_per_task(args.team.threads());
+        let tasks = self.weights.iter().map(|weight| weight.rows.div_ceil(per_task)).sum();
+        args.team.for_each(tasks, &|task| {
+            let mut task = task;
+            for ((weight, bias), output) in self.weights.iter().zip(&self.biases).zip(outputs.iter().flatten()) {
+                let of_weight = weight.rows.div_ceil(per_task);
+                if task < of_weight {
+                    let part = task * per_task..weight.rows.min((task + 1) * per_task);
+                    return Task::new(weight, bias.as_deref(), part, input, rows, output).run(kernel);
+                }
+                task -= of_weight;
+            }
+        });
+    }
+}
+
+impl Linear {
+    /// How many outputs one task forms: a few tasks for each thread, so that a slow one can be made up for, but none so
+    /// small that handing it out costs more than doing it.
+    fn outputs_per_task(&self, threads: usize) -> usize {
+        const TASKS_PER_THREAD: usize = 4;
+        const LEAST_VALUES: usize = 32 * 1024;
+        let outputs: usize = self.weights.iter().map(|weight| weight.rows).sum();
+        let fair = if threads == 1 { outputs } else { outputs.div_ceil(threads * TASKS_PER_THREAD) };
+        let least = LEAST_VALUES.div_ceil(self.weights[0].columns.max(1));
+        fair.max(least).next_multiple_of(TILE_OUTPUTS)
+    }
+}
+
+/// Running sums of one result.
+const LANES: usize = 8;
+/// Kernels form this many outputs together at most; tasks are a multiple of it.
+const TILE_OUTPUTS: usize = 8;
+
+/// What one task computes: a part of the columns of one output, for all rows.
+struct Task<'a> {
+    weight: &'a Weight,
+    bias: Option<&'a [f32]>,
+    /// Rows of the weight, which are columns of the output. No other task of the same output has any of them.
+    outputs: Range<usize>,
+    /// [rows, columns]
+    input: &'a [f32],
+    rows: usize,
+    /// [rows, weight.rows]
+    output: &'a SharedMut<'a, f32>,
+}
+
+impl<'a> Task<'a> {
+    fn new(
+        weight: &'a Weight,
+        bias: Option<&'a [f32]>,
+        outputs: Range<usize>,
+        input: &'a [f32],
+        rows: usize,
+        output: &'a SharedMut<'a, f32>,
+    ) -> Self {
+        assert_eq!(input.len(), rows * weight.columns, "input of {weight:?} for {rows} rows");
+        assert!(outputs.end <= weight.rows, "outputs {outputs:?} of {weight:?}");
+        Task { weight, bias, outputs, input, rows, output }
+    }
+
+    fn run(&self, kernel: Kernel) {
+        match kernel {
+            Kernel::Scalar => dispatch!(self.weight.format, F => scalar::run::<F>(self)),
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: `Linear::run_cpu` has checked that the machine supports the kernel.
+            Kernel::Avx2 => dispatch!(self.weight.format, F => unsafe { avx2::run::<F>(self) }),
+            #[cfg(not(target_arch = "x86_64"))]
+            Kernel::Avx2 => unreachable!("`Linear::run_cpu` has checked that the machine supports the kernel"),
+        }
+    }
+
+    /// The values of one row of the input in `columns`.
+    #[inline(always)]
+    fn input(&self, row: usize, columns: Range<usize>) -> &'a [f32] {
+        let start = row * self.weight.columns;
+        &self.input[start + columns.start..start + columns.end]
+    }
+
+    /// Adds the bias to finished sums and writes them: row `row`, outputs from `first` on.
+    #[inline(always)]
+    fn finish(&self, row: usize, first: usize, sums: &[f32]) {
+        assert!(self.outputs.start <= first && first + sums.len() <= self.outputs.end);
+        // SAFETY: these columns are this task's alone (see `outputs`), and it holds no other part of the output.
+        let output = unsafe { self.output.slice(row * self.weight.rows + first, sums.len()) };
+        output.copy_from_slice(sums);
+        if let Some(bias) = self.bias {
+            for (output, bias) in output.iter_mut().zip(&bias[first..]) {
+                *output += bias;
+            }
+        }
+    }
+}
+
+/// Adds up the running sums of a result, always in this order.
+#[inline(always)]
+fn total(lanes: [f32; LANES]) -> f32 {
+    let [a, b, c, d, e, f, g, h] = lanes;
+    ((a + e) + (c + g)) + ((b + f) + (d + h))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;

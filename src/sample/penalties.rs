@@ -39,7 +39,8 @@ pub(super) fn apply(logits: &mut [f32], params: &SamplingParams, counts: &TokenC
         let only_prompt = counts.prompt.iter().filter(|token| !counts.generated.contains_key(token));
         for &token in counts.generated.keys().chain(only_prompt) {
             if let Some(logit) = logits.get_mut(token as usize) {
-                *logit = if *logit > 0.0 { *logit / params.repetition_penalty } else { *logit * params.repetition_penalty };
+                *logit =
+                    if *logit > 0.0 { *logit / params.repetition_penalty } else { *logit * params.repetition_penalty };
             }
         }
     }

@@ -1,0 +1,219 @@
+//! The storage of keys and values: blocks of 16 positions.
+//!
+//! A layer's keys are laid out `[block, kv head, position in block, head_dim]`, its values alike, so that one head of one
+//! block is contiguous. Which block belongs to which sequence is not known here.
+
+use std::cell::UnsafeCell;
+
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+
+/// Positions in a block.
+pub const BLOCK_TOKENS: usize = 16;
+
+/// How keys and values are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KvType {
+    /// Half precision.
+    F16,
+    /// Single precision.
+    F32,
+}
+
+impl KvType {
+    /// Bytes of one value.
+    #[must_use]
+    pub fn bytes(self) -> usize {
+        match self {
+            KvType::F16 => 2,
+            KvType::F32 => 4,
+        }
+    }
+}
+
+/// The shape of one layer's keys (and values).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KvShape {
+    /// Key and value heads.
+    pub n_kv_heads: usize,
+    /// Values in a head.
+    pub head_dim: usize,
+}
+
+impl KvShape {
+    /// Values of one position.
+    #[must_use]
+    pub fn width(&self) -> usize {
+        self.n_kv_heads * self.head_dim
+    }
+
+    /// Bytes of one block of this layer, keys and values together.
+    #[must_use]
+    pub fn block_bytes(&self, kv_type: KvType) -> u64 {
+        (2 * BLOCK_TOKENS * self.width() * kv_type.bytes()) as u64
+    }
+}
+
+/// The keys and values of all layers.
+pub struct KvCache {
+    layers: Vec<Layer>,
+    n_blocks: usize,
+}
+
+struct Layer {
+    shape: KvShape,
+    keys: Plane,
+    values: Plane,
+}
+
+impl KvCache {
+    /// Room for `n_blocks` blocks in every layer. The system hands out the memory zeroed.
+    #[must_use]
+    pub fn new(shapes: Vec<KvShape>, n_blocks: usize, kv_type: KvType) -> Self {
+        let layers = shapes
+            .into_iter()
+            .map(|shape| {
+                let len = n_blocks * BLOCK_TOKENS * shape.width();
+                Layer { shape, keys: Plane::new(kv_type, len), values: Plane::new(kv_type, len) }
+            })
+            .collect();
+        KvCache { layers, n_blocks }
+    }
+
+    /// A cache without layers, for ops that do not look at it.
+    #[must_use]
+    pub fn empty() -> Self {
+        KvCache { layers: Vec::new(), n_blocks: 0 }
+    }
+
+    /// Blocks in each layer.
+    #[must_use]
+    pub fn n_blocks(&self) -> usize {
+        self.n_blocks
+    }
+
+    /// Stores one position: `key` and `value` are [n_kv_heads * head_dim].
+    ///
+    /// # Panics
+    /// When the block, slot or shape is out of range.
+    ///
+    /// # Safety
+    /// No other thread may read or write the same slot of the same block at the same time.
+    pub unsafe fn store(&self, layer: usize, block: u32, slot: usize, key: &[f32], value: &[f32]) {
+        let layer = &self.layers[layer];
+        let head_dim = layer.shape.head_dim;
+        assert!(slot < BLOCK_TOKENS && key.len() == layer.shape.width() && value.len() == key.len());
+        for (head, (key, value)) in key.chunks_exact(head_dim).zip(value.chunks_exact(head_dim)).enumerate() {
+            let offset = layer.head_offset(block, head) + slot * head_dim;
+            // SAFETY: this slot is ours by the caller's promise.
+            unsafe {
+                layer.keys.write(offset, key);
+                layer.values.write(offset, value);
+            }
+        }
+    }
+
+    /// Reads the first `slots` positions of one head of one block, widened to f32: [slots, head_dim] each.
+    ///
+    /// # Panics
+    /// When the block, head or slots are out of range, or the outputs are too short.
+    ///
+    /// # Safety
+    /// No other thread may write these slots at the same time.
+    #[inline]
+    pub unsafe fn load(
+        &self,
+        layer: usize,
+        block: u32,
+        head: usize,
+        slots: usize,
+        keys: &mut [f32],
+        values: &mut [f32],
+    ) {
+        let layer = &self.layers[layer];
+        assert!(slots <= BLOCK_TOKENS);
+        let offset = layer.head_offset(block, head);
+        let len = slots * layer.shape.head_dim;
+        // SAFETY: nobody writes them now by the caller's promise.
+        unsafe {
+            layer.keys.read(offset, &mut keys[..len]);
+            layer.values.read(offset, &mut values[..len]);
+        }
+    }
+}
+
+impl Layer {
+    fn head_offset(&self, block: u32, head: usize) -> usize {
+        assert!(head < self.shape.n_kv_heads);
+        (block as usize * self.shape.n_kv_heads + head) * BLOCK_TOKENS * self.shape.head_dim
+    }
+}
+
+/// Values that several threads write at once, each its own part.
+enum Plane {
+    F16(SharedCells<f16>),
+    F32(SharedCells<f32>),
+}
+
+impl Plane {
+    fn new(kv_type: KvType, len: usize) -> Self {
+        match kv_type {
+            KvType::F16 => Plane::F16(SharedCells::new(vec![f16::ZERO; len])),
+            KvType::F32 => Plane::F32(SharedCells::new(vec![0.0; len])),
+        }
+    }
+
+    /// # Safety
+    /// No other thread may touch these values at the same time.
+    unsafe fn write(&self, offset: usize, values: &[f32]) {
+        // SAFETY: ours by the caller's promise.
+        unsafe {
+            match self {
+                Plane::F16(cells) => cells.get_mut(offset, values.len()).convert_from_f32_slice(values),
+                Plane::F32(cells) => cells.get_mut(offset, values.len()).copy_from_slice(values),
+            }
+        }
+    }
+
+    /// # Safety
+    /// No other thread may write these values at the same time.
+    unsafe fn read(&self, offset: usize, values: &mut [f32]) {
+        // SAFETY: not written now by the caller's promise.
+        unsafe {
+            match self {
+                Plane::F16(cells) => cells.get(offset, values.len()).convert_to_f32_slice(values),
+                Plane::F32(cells) => values.copy_from_slice(cells.get(offset, values.len())),
+            }
+        }
+    }
+}
+
+struct SharedCells<T>(Box<[UnsafeCell<T>]>);
+
+// SAFETY: every access goes through methods whose callers promise that nobody else touches the same part.
+unsafe impl<T: Send + Sync> Sync for SharedCells<T> {}
+
+impl<T> SharedCells<T> {
+    fn new(values: Vec<T>) -> Self {
+        let values = Box::into_raw(values.into_boxed_slice());
+        // SAFETY: UnsafeCell<T> has the layout of T, and the box is handed over whole; a cast keeps pages untouched.
+        SharedCells(unsafe { Box::from_raw(values as *mut [UnsafeCell<T>]) })
+    }
+
+    /// # Safety
+    /// Nobody may write this part while the slice lives.
+    unsafe fn get(&self, offset: usize, len: usize) -> &[T] {
+        let cells = &self.0[offset..][..len];
+        // SAFETY: in bounds by the line above, not written by the caller's promise.
+        unsafe { std::slice::from_raw_parts(cells.as_ptr().cast(), len) }
+    }
+
+    /// # Safety
+    /// Nobody else may touch this part while the slice lives.
+    #[allow(clippy::mut_from_ref)]
+    unsafe fn get_mut(&self, offset: usize, len: usize) -> &mut [T] {
+        let cells = &self.0[offset..][..len];
+        // SAFETY: in bounds by the line above, not aliased by the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(UnsafeCell::raw_get(cells.as_ptr()), len) }
+    }
+}

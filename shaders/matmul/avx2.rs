@@ -1,0 +1,176 @@
+//! The AVX2 kernel.
+//!
+//! Up to [`TILE_OUTPUTS`] weight rows are decoded side by side, a span of columns at a time, into a buffer that stays in
+//! the first-level cache; then every row of the panel is multiplied with the buffer in register tiles. Decoding is thus
+//! paid once for a panel of rows. A result's running sums are the lanes of one register: kept in registers inside a
+//! span, and in `sums` from one span to the next.
+
+use std::arch::x86_64::{
+    __m256, __m256i, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_loadu_si256, _mm256_maskload_ps, _mm256_setzero_ps,
+    _mm256_storeu_ps,
+};
+use std::ops::Range;
+
+use super::{LANES, TILE_OUTPUTS, Task, total};
+use crate::quant::BlockFormat;
+
+/// Columns decoded at a time; a multiple of every block.
+const SPAN: usize = 512;
+/// Rows that a decoded span is used for: their inputs stay in the second-level cache from one group of outputs to the
+/// next.
+const PANEL_ROWS: usize = 64;
+
+/// Decoded weights: a span of columns of each output of the group.
+#[repr(align(64))]
+struct Decoded([[f32; SPAN]; TILE_OUTPUTS]);
+
+/// The running sums of a panel: [row][output of the group].
+type Sums = [[__m256; TILE_OUTPUTS]; PANEL_ROWS];
+
+/// Computes the task.
+///
+/// # Safety
+/// The machine must have AVX2, FMA and F16C.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) unsafe fn run<F: BlockFormat>(task: &Task<'_>) {
+    const { assert!(SPAN.is_multiple_of(F::BLOCK_LEN) && SPAN.is_multiple_of(LANES)) };
+    let mut decoded = Decoded([[0.0; SPAN]; TILE_OUTPUTS]);
+    let mut sums: Sums = [[_mm256_setzero_ps(); TILE_OUTPUTS]; PANEL_ROWS];
+    for first_row in (0..task.rows).step_by(PANEL_ROWS) {
+        let rows = first_row..task.rows.min(first_row + PANEL_ROWS);
+        for first in task.outputs.clone().step_by(TILE_OUTPUTS) {
+            let outputs = first..task.outputs.end.min(first + TILE_OUTPUTS);
+            sums[..rows.len()].fill([_mm256_setzero_ps(); TILE_OUTPUTS]);
+            for start in (0..task.weight.columns).step_by(SPAN) {
+                let columns = start..task.weight.columns.min(start + SPAN);
+                decode::<F>(task, outputs.clone(), columns.clone(), &mut decoded);
+                multiply(task, rows.clone(), outputs.len(), columns, &decoded, &mut sums);
+            }
+            finish(task, rows.clone(), outputs, &sums);
+        }
+    }
+}
+
+/// Decodes the columns of a group of outputs, and fills up the last lanes with zeros.
+#[target_feature(enable = "avx2,fma,f16c")]
+fn decode<F: BlockFormat>(task: &Task<'_>, outputs: Range<usize>, columns: Range<usize>, decoded: &mut Decoded) {
+    let bytes = columns.start / F::BLOCK_LEN * F::BLOCK_BYTES..columns.end / F::BLOCK_LEN * F::BLOCK_BYTES;
+    for (output, decoded) in outputs.zip(&mut decoded.0) {
+        let (decoded, rest) = decoded.split_at_mut(columns.len());
+        // SAFETY: this function has the features.
+        unsafe { F::decode_blocks_avx2(&task.weight.row(output)[bytes.clone()], decoded) };
+        if !columns.len().is_multiple_of(LANES) {
+            rest[..LANES - columns.len() % LANES].fill(0.0);
+        }
+    }
+}
+
+/// Multiplies every row of the panel with the decoded weights, in tiles that fit the 16 registers.
+#[target_feature(enable = "avx2,fma,f16c")]
+fn multiply(
+    task: &Task<'_>,
+    rows: Range<usize>,
+    outputs: usize,
+    columns: Range<usize>,
+    decoded: &Decoded,
+    sums: &mut Sums,
+) {
+    let input = |row: usize| task.input(row, columns.clone());
+    let mut row = rows.start;
+    while row < rows.end {
+        let sums = &mut sums[row - rows.start..];
+        let left = rows.end - row;
+        let done = if outputs < TILE_OUTPUTS {
+            for output in 0..outputs {
+                tile::<1, 1>(decoded, output, [input(row)], sums);
+            }
+            1
+        } else if left >= 3 {
+            let inputs = [input(row), input(row + 1), input(row + 2)];
+            tile::<4, 3>(decoded, 0, inputs, sums);
+            tile::<4, 3>(decoded, 4, inputs, sums);
+            3
+        } else if left == 2 {
+            let inputs = [input(row), input(row + 1)];
+            tile::<4, 2>(decoded, 0, inputs, sums);
+            tile::<4, 2>(decoded, 4, inputs, sums);
+            2
+        } else {
+            tile::<8, 1>(decoded, 0, [input(row)], sums);
+            1
+        };
+        row += done;
+    }
+}
+
+/// Adds the products of `OUTPUTS` decoded weight rows, from `first` on, with `ROWS` rows of input to their running sums.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn tile<const OUTPUTS: usize, const ROWS: usize>(
+    decoded: &Decoded,
+    first: usize,
+    inputs: [&[f32]; ROWS],
+    sums: &mut [[__m256; TILE_OUTPUTS]],
+) {
+    let columns = inputs[0].len();
+    assert!(columns <= SPAN && first + OUTPUTS <= TILE_OUTPUTS && sums.len() >= ROWS);
+    assert!(inputs.iter().all(|input| input.len() == columns));
+    let weights: [*const f32; OUTPUTS] = std::array::from_fn(|output| decoded.0[first + output].as_ptr());
+    let inputs = inputs.map(<[f32]>::as_ptr);
+    let mut tile = [[_mm256_setzero_ps(); OUTPUTS]; ROWS];
+    for row in 0..ROWS {
+        tile[row].copy_from_slice(&sums[row][first..first + OUTPUTS]);
+    }
+    let whole = columns - columns % LANES;
+    for column in (0..whole).step_by(LANES) {
+        // SAFETY: `column + LANES <= columns`, the length of every input, which is at most SPAN, that of the weights.
+        let x: [__m256; ROWS] = std::array::from_fn(|row| unsafe { _mm256_loadu_ps(inputs[row].add(column)) });
+        for output in 0..OUTPUTS {
+            // SAFETY: as above.
+            let w = unsafe { _mm256_loadu_ps(weights[output].add(column)) };
+            for row in 0..ROWS {
+                tile[row][output] = _mm256_fmadd_ps(w, x[row], tile[row][output]);
+            }
+        }
+    }
+    if whole < columns {
+        let mask = first_lanes(columns - whole);
+        for row in 0..ROWS {
+            // SAFETY: the mask lets through the lanes below `columns` only.
+            let x = unsafe { _mm256_maskload_ps(inputs[row].add(whole), mask) };
+            for output in 0..OUTPUTS {
+                // SAFETY: SPAN is a multiple of LANES, so the weights have a whole register here, filled up with zeros.
+                let w = unsafe { _mm256_loadu_ps(weights[output].add(whole)) };
+                tile[row][output] = _mm256_fmadd_ps(w, x, tile[row][output]);
+            }
+        }
+    }
+    for row in 0..ROWS {
+        sums[row][first..first + OUTPUTS].copy_from_slice(&tile[row]);
+    }
+}
+
+/// A mask of the first `count` lanes.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn first_lanes(count: usize) -> __m256i {
+    const ONES_THEN_ZEROS: [i32; 2 * LANES] = [-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0];
+    let lanes = &ONES_THEN_ZEROS[LANES - count..][..LANES];
+    // SAFETY: the slice has LANES values of 4 bytes, the size of the register.
+    unsafe { _mm256_loadu_si256(lanes.as_ptr().cast()) }
+}
+
+/// Adds up the running sums and writes the results.
+#[target_feature(enable = "avx2,fma,f16c")]
+fn finish(task: &Task<'_>, rows: Range<usize>, outputs: Range<usize>, sums: &Sums) {
+    for (row, sums) in rows.zip(sums) {
+        let mut totals = [0.0; TILE_OUTPUTS];
+        for (out, sums) in totals.iter_mut().zip(&sums[..outputs.len()]) {
+            let mut lanes = [0.0; LANES];
+            // SAFETY: `lanes` has the size of the register.
+            unsafe { _mm256_storeu_ps(lanes.as_mut_ptr(), *sums) };
+            *out = total(lanes);
+        }
+        task.finish(row, outputs.start, &totals[..outputs.len()]);
+    }
+}

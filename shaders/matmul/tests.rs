@@ -1,0 +1,188 @@
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::{Linear, reference};
+use crate::attention::KvCache;
+use crate::cpu::{Kernel, Solo, Team};
+use crate::op::{Batch, CpuArgs, Op};
+use crate::quant::{Format, random};
+use crate::weight::Weight;
+
+/// Starts a thread for every second task, and runs the tasks backwards: a split of the work that no kernel expects.
+struct Scattered(usize);
+
+impl Team for Scattered {
+    fn threads(&self) -> usize {
+        self.0
+    }
+
+    fn for_each(&self, tasks: usize, body: &(dyn Fn(usize) + Sync)) {
+        std::thread::scope(|scope| {
+            for task in (0..tasks).rev() {
+                if task % 2 == 0 {
+                    scope.spawn(move || body(task));
+                } else {
+                    body(task);
+                }
+            }
+        });
+    }
+}
+
+fn kernels() -> impl Iterator<Item = Kernel> {
+    Kernel::ALL.iter().copied().filter(|kernel| {
+        if !kernel.is_supported() {
+            eprintln!("SKIPPED: this machine cannot run the {kernel} kernel");
+        }
+        kernel.is_supported()
+    })
+}
+
+fn run(op: &Linear, kernel: Kernel, team: &dyn Team, input: &[f32]) -> Vec<Vec<f32>> {
+    let rows = input.len() / op.weights[0].columns;
+    let mut outputs: Vec<Vec<f32>> = op.weights.iter().map(|weight| vec![f32::NAN; rows * weight.rows]).collect();
+    let mut parts: Vec<&mut [f32]> = outputs.iter_mut().map(Vec::as_mut_slice).collect();
+    let batch = Batch { tokens: &[], positions: &[], sequences: &[], block_tables: &[], selected: &[] };
+    let kv = KvCache::empty();
+    op.run_cpu(&mut CpuArgs { kernel, team, batch, kv: &kv, rows, inputs: &[input], outputs: &mut parts });
+    outputs
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+/// Weights of different formats that share an input, every second with a bias.
+fn linear(formats: &[Format], outputs: &[usize], columns: usize, seed: u64) -> Linear {
+    let weight = |(index, (&format, &rows)): (usize, (&Format, &usize))| {
+        random::weight("w", format, rows, columns, seed + index as u64)
+    };
+    let weights: Vec<Weight> = formats.iter().zip(outputs).enumerate().map(weight).collect();
+    let bias =
+        |(index, weight): (usize, &Weight)| (index % 2 == 0).then(|| random::activations(weight.rows, seed).into());
+    let biases = weights.iter().enumerate().map(bias).collect();
+    Linear::new(weights, biases).unwrap()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    #[test]
+    fn every_kernel_agrees_with_the_reference(
+        formats in prop::collection::vec(0..Format::ALL.len(), 1..4),
+        outputs in prop::collection::vec(1..40_usize, 3),
+        blocks in 1..40_usize,
+        rows in 1..70_usize,
+        seed in any::<u32>(),
+    ) {
+        let formats: Vec<Format> = formats.into_iter().map(|index| Format::ALL[index]).collect();
+        let block_len = formats.iter().map(|format| format.block_len()).max().unwrap();
+        let columns = if block_len == 256 { blocks % 5 + 1 } else { blocks } * block_len;
+        let op = linear(&formats, &outputs, columns, seed.into());
+        let input = random::activations(rows * columns, seed.into());
+        for kernel in kernels() {
+            let found = run(&op, kernel, &Solo, &input);
+            for (index, found) in found.iter().enumerate() {
+                let expected = reference::linear(&op.weights[index], op.biases[index].as_deref(), &input);
+                prop_assert_eq!(found.len(), expected.len());
+                for (found, expected) in found.iter().zip(&expected) {
+                    let error = (f64::from(*found) - expected.value).abs();
+                    prop_assert!(
+                        error <= 1e-6 * expected.magnitude,
+                        "{kernel} {:?}: {found}, expected {expected:?}", op.weights[index]
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_row_has_the_same_bits_in_any_call(
+        format in 0..Format::ALL.len(),
+        outputs in 1..100_usize,
+        blocks in 1..50_usize,
+        rows in 1..=64_usize,
+        threads in 1..9_usize,
+        seed in any::<u32>(),
+    ) {
+        let format = Format::ALL[format];
+        let columns = if format.block_len() == 256 { blocks % 4 + 1 } else { blocks } * format.block_len();
+        let op = linear(&[format], &[outputs], columns, seed.into());
+        let input = random::activations(rows * columns, seed.into());
+        for kernel in kernels() {
+            let together = &run(&op, kernel, &Scattered(threads), &input)[0];
+            for (row, input) in input.chunks_exact(columns).enumerate() {
+                let alone = &run(&op, kernel, &Solo, input)[0];
+                let found = &together[row * outputs..(row + 1) * outputs];
+                prop_assert_eq!(bits(found), bits(alone), "{} {} row {}", kernel, format, row);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_format_and_row_count_gives_the_bits_of_the_row_alone() {
+    const ROWS: usize = 64;
+    for &format in Format::ALL {
+        // Beyond a span, and neither a whole span nor, where blocks allow it, a whole register.
+        let columns = if format.block_len() == 256 { 768 } else { 544 + format.block_len() * 3 };
+        let op = linear(&[format, format], &[19, 8], columns, 7);
+        let input = random::activations(ROWS * columns, 8);
+        for kernel in kernels() {
+            let alone: Vec<_> = input.chunks_exact(columns).map(|input| run(&op, kernel, &Solo, input)).collect();
+            for rows in 1..=ROWS {
+                // The last rows, so that a row's place in the call changes with the count.
+                let found = run(&op, kernel, &Scattered(2), &input[(ROWS - rows) * columns..]);
+                for (row, alone) in alone[ROWS - rows..].iter().enumerate() {
+                    for (found, alone) in found.iter().zip(alone) {
+                        let found = &found[row * alone.len()..(row + 1) * alone.len()];
+                        assert_eq!(bits(found), bits(alone), "{kernel} {format}: row {row} of {rows}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn more_rows_than_a_panel_are_all_computed() {
+    let op = linear(&[Format::Q4_K], &[24], 256, 1);
+    let input = random::activations(300 * 256, 2);
+    for kernel in kernels() {
+        let found = &run(&op, kernel, &Scattered(3), &input)[0];
+        let expected = reference::linear(&op.weights[0], op.biases[0].as_deref(), &input);
+        for (found, expected) in found.iter().zip(expected) {
+            assert!((f64::from(*found) - expected.value).abs() <= 1e-6 * expected.magnitude, "{kernel}");
+        }
+    }
+}
+
+#[test]
+fn no_rows_give_empty_outputs() {
+    let op = linear(&[Format::Q8_0], &[4], 32, 1);
+    for kernel in kernels() {
+        assert_eq!(run(&op, kernel, &Solo, &[]), [Vec::<f32>::new()]);
+    }
+}
+
+#[test]
+fn the_outputs_are_as_wide_as_the_weights_are_high() {
+    let op = linear(&[Format::Q8_0, Format::F16], &[4, 6], 32, 1);
+    assert_eq!(op.output_widths(&[32]), Ok(vec![4, 6]));
+    assert_eq!(op.weights().len(), 2);
+    let error = op.output_widths(&[33]).unwrap_err().to_string();
+    assert_eq!(error, r#"linear: input of "w" is 33, but must be 32"#);
+}
+
+#[test]
+fn weights_and_biases_that_do_not_fit_are_refused() {
+    let weight = |rows, columns| Weight::from_f32("w", rows, columns, &vec![0.0; rows * columns]);
+    assert!(Linear::new(vec![], vec![]).is_err());
+    assert!(Linear::new(vec![weight(2, 3)], vec![]).is_err());
+    assert!(Linear::new(vec![weight(2, 3), weight(2, 4)], vec![None, None]).is_err());
+    let bias: Arc<[f32]> = [1.0, 2.0, 3.0].into();
+    let error = Linear::new(vec![weight(2, 3)], vec![Some(bias)]).unwrap_err().to_string();
+    assert_eq!(error, r#"linear: bias of "w" is 3, but must be 2"#);
+    assert!(Linear::new(vec![weight(2, 3); 9], vec![None; 9]).is_err());
+}

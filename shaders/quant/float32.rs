@@ -1,0 +1,18 @@
+//! F32: IEEE 754 single precision, little-endian, a block of one.
+
+use super::BlockFormat;
+
+/// 4 bytes a value.
+pub struct F32;
+
+impl BlockFormat for F32 {
+    const BLOCK_LEN: usize = 1;
+    const BLOCK_BYTES: usize = 4;
+    const GGML_ID: u32 = 0;
+    const NAME: &'static str = "F32";
+
+    #[inline(always)]
+    fn decode(block: &[u8], out: &mut [f32]) {
+        out[0] = f32::from_le_bytes([block[0], block[1], block[2], block[3]]);
+    }
+}

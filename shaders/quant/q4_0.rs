@@ -1,0 +1,30 @@
+//! Q4_0: 32 values in 18 bytes (4.5 bits a value), symmetric around zero.
+//!
+//! | bytes | content                                                                 |
+//! |-------|-------------------------------------------------------------------------|
+//! | 0..2  | scale `d`, f16                                                          |
+//! | 2..18 | `q`: value `i` in the low nibble of byte `i`, value `i + 16` in the high |
+//!
+//! `value = d * (q - 8)`
+
+use super::{BlockFormat, scale_at};
+
+/// 32 values in 18 bytes.
+pub struct Q4_0;
+
+impl BlockFormat for Q4_0 {
+    const BLOCK_LEN: usize = 32;
+    const BLOCK_BYTES: usize = 18;
+    const GGML_ID: u32 = 2;
+    const NAME: &'static str = "Q4_0";
+
+    #[inline(always)]
+    fn decode(block: &[u8], out: &mut [f32]) {
+        let d = scale_at(block, 0);
+        let (low, high) = out.split_at_mut(16);
+        for ((low, high), &byte) in low.iter_mut().zip(high).zip(&block[2..18]) {
+            *low = d * (i32::from(byte & 15) - 8) as f32;
+            *high = d * (i32::from(byte >> 4) - 8) as f32;
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! Q4_1: 32 values in 20 bytes (5 bits a value), with a minimum.
+//!
+//! | bytes | content                                                                 |
+//! |-------|-------------------------------------------------------------------------|
+//! | 0..2  | scale `d`, f16                                                          |
+//! | 2..4  | minimum `m`, f16                                                        |
+//! | 4..20 | `q`: value `i` in the low nibble of byte `i`, value `i + 16` in the high |
+//!
+//! `value = d * q + m`
+
+use super::{BlockFormat, scale_at};
+
+/// 32 values in 20 bytes.
+pub struct Q4_1;
+
+impl BlockFormat for Q4_1 {
+    const BLOCK_LEN: usize = 32;
+    const BLOCK_BYTES: usize = 20;
+    const GGML_ID: u32 = 3;
+    const NAME: &'static str = "Q4_1";
+
+    #[inline(always)]
+    fn decode(block: &[u8], out: &mut [f32]) {
+        let d = scale_at(block, 0);
+        let m = scale_at(block, 2);
+        let (low, high) = out.split_at_mut(16);
+        for ((low, high), &byte) in low.iter_mut().zip(high).zip(&block[4..20]) {
+            *low = d * f32::from(byte & 15) + m;
+            *high = d * f32::from(byte >> 4) + m;
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! Q5_0: 32 values in 22 bytes (5.5 bits a value), symmetric around zero.
+//!
+//! | bytes | content                                                                      |
+//! |-------|------------------------------------------------------------------------------|
+//! | 0..2  | scale `d`, f16                                                               |
+//! | 2..6  | bit `i` of this u32 is bit 4 of `q[i]`                                       |
+//! | 6..22 | low 4 bits: value `i` in the low nibble of byte `i`, value `i + 16` in the high |
+//!
+//! `value = d * (q - 16)`
+
+use super::{BlockFormat, scale_at};
+
+/// 32 values in 22 bytes.
+pub struct Q5_0;
+
+impl BlockFormat for Q5_0 {
+    const BLOCK_LEN: usize = 32;
+    const BLOCK_BYTES: usize = 22;
+    const GGML_ID: u32 = 6;
+    const NAME: &'static str = "Q5_0";
+
+    #[inline(always)]
+    fn decode(block: &[u8], out: &mut [f32]) {
+        let d = scale_at(block, 0);
+        let fifth = u32::from_le_bytes([block[2], block[3], block[4], block[5]]);
+        let (low, high) = out.split_at_mut(16);
+        for (i, ((low, high), &byte)) in low.iter_mut().zip(high).zip(&block[6..22]).enumerate() {
+            let low_q = u32::from(byte & 15) | ((fifth >> i) & 1) << 4;
+            let high_q = u32::from(byte >> 4) | ((fifth >> (i + 16)) & 1) << 4;
+            *low = d * (low_q as i32 - 16) as f32;
+            *high = d * (high_q as i32 - 16) as f32;
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! Q5_1: 32 values in 24 bytes (6 bits a value), with a minimum.
+//!
+//! | bytes | content                                                                      |
+//! |-------|------------------------------------------------------------------------------|
+//! | 0..2  | scale `d`, f16                                                               |
+//! | 2..4  | minimum `m`, f16                                                             |
+//! | 4..8  | bit `i` of this u32 is bit 4 of `q[i]`                                       |
+//! | 8..24 | low 4 bits: value `i` in the low nibble of byte `i`, value `i + 16` in the high |
+//!
+//! `value = d * q + m`
+
+use super::{BlockFormat, scale_at};
+
+/// 32 values in 24 bytes.
+pub struct Q5_1;
+
+impl BlockFormat for Q5_1 {
+    const BLOCK_LEN: usize = 32;
+    const BLOCK_BYTES: usize = 24;
+    const GGML_ID: u32 = 7;
+    const NAME: &'static str = "Q5_1";
+
+    #[inline(always)]
+    fn decode(block: &[u8], out: &mut [f32]) {
+        let d = scale_at(block, 0);
+        let m = scale_at(block, 2);
+        let fifth = u32::from_le_bytes([block[4], block[5], block[6], block[7]]);
+        let (low, high) = out.split_at_mut(16);
+        for (i, ((low, high), &byte)) in low.iter_mut().zip(high).zip(&block[8..24]).enumerate() {
+            let low_q = u32::from(byte & 15) | ((fifth >> i) & 1) << 4;
+            let high_q = u32::from(byte >> 4) | ((fifth >> (i + 16)) & 1) << 4;
+            *low = d * low_q as i32 as f32 + m;
+            *high = d * high_q as i32 as f32 + m;
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! Q6_K: 256 values in 210 bytes (6.5625 bits a value): 16 groups of 16, each with a signed 8-bit scale.
+//!
+//! | bytes    | content                                                                                              |
+//! |----------|------------------------------------------------------------------------------------------------------|
+//! | 0..128   | low 4 bits: 64 bytes for each half of 128 values; value `64 s + j` of the half in nibble `s` of byte `j` |
+//! | 128..192 | upper 2 bits: 32 bytes for each half; value `32 s + j` of the half in bits `2s` of byte `j`          |
+//! | 192..208 | scales, i8 each                                                                                      |
+//! | 208..210 | `d`, f16                                                                                             |
+//!
+//! `value = (d * scale) * (q - 32)`
+
+use super::{BlockFormat, scale_at};
+
+/// 256 values in 210 bytes.
+pub struct Q6K;
+
+impl BlockFormat for Q6K {
+    const BLOCK_LEN: usize = 256;
+    const BLOCK_BYTES: usize = 210;
+    const GGML_ID: u32 = 14;
+    const NAME: &'static str = "Q6_K";
+
+    #[inline(always)]
+    fn decode(block: &[u8], out: &mut [f32]) {
+        let (low_bits, high_bits, scales) = (&block[..128], &block[128..192], &block[192..208]);
+        let d = scale_at(block, 208);
+        for (group, out) in out[..256].chunks_exact_mut(16).enumerate() {
+            let scale = d * f32::from(scales[group] as i8);
+            let (half, within) = (group / 8, group % 8);
+            let low_bits = &low_bits[half * 64 + within % 4 * 16..][..16];
+            let high_bits = &high_bits[half * 32 + within % 2 * 16..][..16];
+            let (low_shift, high_shift) = (within / 4 * 4, within / 2 * 2);
+            for ((out, &low), &high) in out.iter_mut().zip(low_bits).zip(high_bits) {
+                let q = (low >> low_shift) & 15 | ((high >> high_shift) & 3) << 4;
+                *out = scale * (i32::from(q) - 32) as f32;
+            }
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! The threads that share the work of an op.
+//!
+//! A step runs hundreds of ops, each a few microseconds long, so a worker that has finished spins for a moment before it
+//! parks: between the ops of a step it is there at once, between steps it costs nothing.
+
+use std::any::Any;
+use std::cell::UnsafeCell;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{JoinHandle, Thread};
+
+use cuelight_shaders::cpu::Team;
+
+/// How often a worker looks for the next job before it parks: some tens of microseconds.
+const SPINS_BEFORE_PARK: u32 = 20_000;
+
+type Panic = Box<dyn Any + Send>;
+
+/// A fixed team of threads; the caller of [`Team::for_each`] is one of them.
+pub struct ThreadTeam {
+    shared: Arc<Shared>,
+    workers: Vec<JoinHandle<()>>,
+    /// Held by the caller whose job runs.
+    turn: Mutex<()>,
+}
+
+struct Shared {
+    /// Counts jobs; a worker that sees it change has a job.
+    generation: AtomicU64,
+    job: UnsafeCell<Option<Job>>,
+    next_task: AtomicUsize,
+    /// Workers that have not finished the current job.
+    busy: AtomicUsize,
+    stop: AtomicBool,
+    panic: Mutex<Option<Panic>>,
+}
+
+#[derive(Clone, Copy)]
+struct Job {
+    tasks: usize,
+    body: *const (dyn Fn(usize) + Sync + 'static),
+}
+
+// SAFETY: `job` is written only while no worker is busy, and read only by busy workers: `generation` (release, acquire)
+// and `busy` order the two. The body it points to is Sync.
+unsafe impl Sync for Shared {}
+// SAFETY: as above; the pointer inside is only followed while its caller waits for the job.
+unsafe impl Send for Shared {}
+
+impl ThreadTeam {
+    /// A team of `threads`, at least one: the caller.
+    #[must_use]
+    pub fn new(threads: usize) -> Self {
+        let shared = Arc::new(Shared {
+            generation: AtomicU64::new(0),
+            job: UnsafeCell::new(None),
+            next_task: AtomicUsize::new(0),
+            busy: AtomicUsize::new(0),
+            stop: AtomicBool::new(false),
+            panic: Mutex::new(None),
+        });
+        let workers = (1..threads)
+            .map_while(|index| {
+                let shared = Arc::clone(&shared);
+                // A machine that refuses a thread gets a smaller team.
+                std::thread::Builder::new().name(format!("cpu-team-{index}")).spawn(move || shared.work()).ok()
+            })
+            .collect();
+        ThreadTeam { shared, workers, turn: Mutex::new(()) }
+    }
+
+    fn wake_all(&self) {
+        self.workers.iter().map(JoinHandle::thread).for_each(Thread::unpark);
+    }
+}
+
+impl Team for ThreadTeam {
+    fn threads(&self) -> usize {
+        self.workers.len() + 1
+    }
+
+    fn for_each(&self, tasks: usize, body: &(dyn Fn(usize) + Sync)) {
+        let turn = if tasks > 1 && !self.workers.is_empty() { self.turn.try_lock().ok() } else { None };
+        if turn.is_none() {
+            (0..tasks).for_each(body);
+            return;
+        }
+        let shared = &*self.shared;
+        // SAFETY: only the lifetime changes; this function does not return before every worker has let go of the body.
+        let body: &'static (dyn Fn(usize) + Sync) = unsafe { std::mem::transmute(body) };
+        // SAFETY: no worker is busy, so nobody reads the job; `turn` keeps other callers out.
+        unsafe { *shared.job.get() = Some(Job { tasks, body }) };
+        shared.next_task.store(0, Ordering::Relaxed);
+        shared.busy.store(self.workers.len(), Ordering::Relaxed);
+        shared.generation.fetch_add(1, Ordering::Release);
+        self.wake_all();
+
+        shared.take_tasks(tasks, body);
+        let mut spins = 0u32;
+        while shared.busy.load(Ordering::Acquire) > 0 {
+            spins = spins.wrapping_add(1);
+            // A worker may have lost its core to another process.
+            if spins.is_multiple_of(1024) { std::thread::yield_now() } else { std::hint::spin_loop() }
+        }
+        let panic = shared.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(turn);
+        if let Some(panic) = panic {
+            resume_unwind(panic);
+        }
+    }
+}
+
+impl Shared {
+    fn work(&self) {
+        let mut seen = 0;
+        while let Some(generation) = self.next_job(seen) {
+            seen = generation;
+            // SAFETY: the job was written before `generation` changed, and stays until this worker is no longer busy.
+            if let Some(job) = unsafe { *self.job.get() } {
+                // SAFETY: the caller waits until this worker is no longer busy, so its body lives.
+                self.take_tasks(job.tasks, unsafe { &*job.body });
+            }
+            self.busy.fetch_sub(1, Ordering::Release);
+        }
+    }
+
+    /// Waits for a job after `seen`; `None` when the team ends.
+    fn next_job(&self, seen: u64) -> Option<u64> {
+        let mut spins = 0;
+        loop {
+            if self.stop.load(Ordering::Relaxed) {
+                return None;
+            }
+            let generation = self.generation.load(Ordering::Acquire);
+            if generation != seen {
+                return Some(generation);
+            }
+            spins += 1;
+            if spins < SPINS_BEFORE_PARK {
+                std::hint::spin_loop();
+            } else {
+                std::thread::park();
+            }
+        }
+    }
+
+    fn take_tasks(&self, tasks: usize, body: &(dyn Fn(usize) + Sync)) {
+        let result = catch_unwind(AssertUnwindSafe(|| {
+            loop {
+                let task = self.next_task.fetch_add(1, Ordering::Relaxed);
+                if task >= tasks {
+                    return;
+                }
+                body(task);
+            }
+        }));
+        if let Err(panic) = result {
+            self.panic.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(panic);
+        }
+    }
+}
+
+impl Drop for ThreadTeam {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        self.wake_all();
+        for worker in self.workers.drain(..) {
+            // A worker catches its panics, so there is nothing to learn from the result.
+            let _ = worker.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_task_runs_once_whatever_the_team() {
+        for threads in 1..5 {
+            let team = ThreadTeam::new(threads);
+            for tasks in [0, 1, 2, 7, 100] {
+                let counts: Vec<AtomicUsize> = (0..tasks).map(|_| AtomicUsize::new(0)).collect();
+                team.for_each(tasks, &|task| {
+                    counts[task].fetch_add(1, Ordering::Relaxed);
+                });
+                assert!(
+                    counts.iter().all(|count| count.load(Ordering::Relaxed) == 1),
+                    "{threads} threads, {tasks} tasks"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_panic_reaches_the_caller_and_the_team_goes_on() {
+        let team = ThreadTeam::new(3);
+        let result = catch_unwind(AssertUnwindSafe(|| team.for_each(64, &|task| assert_ne!(task, 40, "task forty"))));
+        assert!(result.is_err());
+        let sum = AtomicUsize::new(0);
+        team.for_each(10, &|task| {
+            sum.fetch_add(task, Ordering::Relaxed);
+        });
+        assert_eq!(sum.into_inner(), 45);
+    }
+
+    #[test]
+    fn a_body_may_use_the_team_again() {
+        let team = ThreadTeam::new(2);
+        let sum = AtomicUsize::new(0);
+        team.for_each(4, &|_| {
+            team.for_each(5, &|task| {
+                sum.fetch_add(task, Ordering::Relaxed);
+            });
+        });
+        assert_eq!(sum.into_inner(), 40);
+    }
+
+    #[test]
+    fn parked_workers_wake_up() {
+        let team = ThreadTeam::new(2);
+        for _ in 0..3 {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            let sum = AtomicUsize::new(0);
+            team.for_each(100, &|task| {
+                sum.fetch_add(task, Ordering::Relaxed);
+            });
+            assert_eq!(sum.into_inner(), 4950);
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! What runs a graph.
+
+pub mod cpu;

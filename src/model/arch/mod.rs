@@ -1,0 +1,108 @@
+//! The families of models, one declarative file each.
+//!
+//! A family says which parts its layers are made of; sizes come from the file's metadata, tensor names are common to all.
+//! A new mathematical idea is a new mixer or feed-forward and a variant here, never a test for a family's name.
+
+mod gemma2;
+mod gemma3;
+mod llama;
+mod qwen2;
+mod qwen3;
+
+use cuelight_shaders::glu::Activation;
+use cuelight_shaders::rope::RopePairs;
+
+use super::ModelError;
+use crate::format::gguf::Gguf;
+
+/// All families.
+pub const FAMILIES: &[&Family] =
+    &[&llama::FAMILY, &qwen2::FAMILY, &qwen3::FAMILY, &gemma2::FAMILY, &gemma3::FAMILY];
+
+/// What a family's layers are made of.
+#[derive(Debug)]
+pub struct Family {
+    /// The value of `general.architecture`.
+    pub architecture: &'static str,
+    /// What multiplies the embedded tokens.
+    pub embedding_scale: EmbeddingScale,
+    /// Where a layer's norms stand.
+    pub norms: Norms,
+    /// How rows look at one another.
+    pub attention: AttentionSpec,
+    /// The activation of the gated feed-forward.
+    pub activation: Activation,
+}
+
+/// What multiplies the embedded tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EmbeddingScale {
+    /// Nothing.
+    One,
+    /// The square root of the hidden size.
+    SqrtHiddenSize,
+}
+
+/// Where a layer's norms stand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Norms {
+    /// Before the mixer and before the feed-forward.
+    Before,
+    /// Also after each, before the residual is added.
+    BeforeAndAfter,
+}
+
+/// The parts of grouped-query attention that differ between families. Biases are used where the file has them.
+#[derive(Debug)]
+pub struct AttentionSpec {
+    /// Queries and keys are normed head by head before they are rotated.
+    pub qk_norm: bool,
+    /// Which values of a head are rotated together.
+    pub rope_pairs: RopePairs,
+    /// What multiplies the scores when the file does not say.
+    pub scale: AttentionScale,
+    /// Which layers see only a window.
+    pub windows: Windows,
+    /// The rotary base of layers with a window, when it differs from the others' and the file does not say.
+    pub rope_base_windowed: Option<f32>,
+}
+
+/// What multiplies attention scores: one over the square root of …
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AttentionScale {
+    /// … the head's size.
+    HeadDim,
+    /// … the head's size, but hidden size over heads in the family's model of this depth.
+    HeadDimBut {
+        /// Layers of that model.
+        n_layers: usize,
+    },
+}
+
+/// Which layers see only the file's window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Windows {
+    /// None, whatever the file says.
+    Never,
+    /// All, when the file has a window.
+    EveryLayer,
+    /// All but every n-th.
+    AllButEvery(usize),
+}
+
+/// The architectures that can run.
+#[must_use]
+pub fn known() -> Vec<&'static str> {
+    FAMILIES.iter().map(|family| family.architecture).collect()
+}
+
+/// The family of a file.
+///
+/// # Errors
+/// [`ModelError::UnknownArchitecture`], or a missing `general.architecture`.
+pub fn of(gguf: &Gguf) -> Result<&'static Family, ModelError> {
+    let found = gguf.str("general.architecture")?;
+    FAMILIES.iter().copied().find(|family| family.architecture == found).ok_or_else(|| {
+        ModelError::UnknownArchitecture { file: gguf.path().display().to_string(), found: found.to_owned() }
+    })
+}

@@ -1,0 +1,107 @@
+//! Rotary frequencies and the rules that stretch them for long contexts.
+
+use std::f32::consts::PI;
+
+/// How rotary frequencies are stretched.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum RopeScaling {
+    /// Not at all.
+    None,
+    /// All by one factor: positions are interpolated.
+    Linear {
+        /// How much longer the context becomes.
+        factor: f32,
+    },
+    /// Slow frequencies are interpolated and fast ones kept, with a ramp between (Peng et al. 2023, "YaRN").
+    Yarn {
+        /// How much longer the context becomes.
+        factor: f32,
+        /// Tokens of the context before stretching.
+        original_context: usize,
+        /// Frequencies that turn more often than this within the original context are kept.
+        beta_fast: f32,
+        /// Frequencies that turn less often than this are interpolated.
+        beta_slow: f32,
+        /// Multiplies the rule's own magnitude.
+        attention_factor: f32,
+    },
+}
+
+/// The frequencies of a rotary embedding, and what multiplies the rotated values.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Frequencies {
+    /// [rotary_dim / 2] radians a position.
+    pub values: Vec<f32>,
+    /// YaRN's attention temperature, applied to query and key alike; 1 otherwise.
+    pub magnitude: f32,
+}
+
+impl Frequencies {
+    /// `base^(-2i / rotary_dim)`, stretched by the rule and divided by the file's own factors where it has them.
+    ///
+    /// `factors` is [rotary_dim / 2], as in the tensor `rope_freqs.weight` (Llama 3's rule comes in this form).
+    #[must_use]
+    pub fn new(base: f32, rotary_dim: usize, scaling: RopeScaling, factors: Option<&[f32]>) -> Self {
+        let plain = (0..rotary_dim / 2).map(|i| base.powf(-(2.0 * i as f32) / rotary_dim as f32));
+        let (mut values, magnitude): (Vec<f32>, f32) = match scaling {
+            RopeScaling::None => (plain.collect(), 1.0),
+            RopeScaling::Linear { factor } => (plain.map(|frequency| frequency / factor).collect(), 1.0),
+            RopeScaling::Yarn { factor, original_context, beta_fast, beta_slow, attention_factor } => {
+                let turning = |turns: f32| {
+                    rotary_dim as f32 * (original_context as f32 / (turns * 2.0 * PI)).ln() / (2.0 * base.ln())
+                };
+                let last = (rotary_dim - 1) as f32;
+                let low = turning(beta_fast).floor().clamp(0.0, last);
+                let high = turning(beta_slow).ceil().clamp(0.0, last);
+                let span = if low == high { 0.001 } else { high - low };
+                let stretch = |(i, frequency): (usize, f32)| {
+                    let interpolated = ((i as f32 - low) / span).clamp(0.0, 1.0);
+                    frequency / factor * interpolated + frequency * (1.0 - interpolated)
+                };
+                let magnitude = if factor > 1.0 { 0.1 * factor.ln() + 1.0 } else { 1.0 };
+                (plain.enumerate().map(stretch).collect(), magnitude * attention_factor)
+            }
+        };
+        for (value, factor) in values.iter_mut().zip(factors.unwrap_or_default()) {
+            *value /= factor;
+        }
+        Frequencies { values, magnitude }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plain_frequencies_fall_from_one_by_equal_ratios() {
+        let frequencies = Frequencies::new(10_000.0, 8, RopeScaling::None, None);
+        for (found, expected) in frequencies.values.iter().zip([1.0, 0.1, 0.01, 0.001]) {
+            assert!((found / expected - 1.0).abs() < 1e-6);
+        }
+        assert_eq!(frequencies.magnitude, 1.0);
+    }
+
+    #[test]
+    fn the_files_factors_divide() {
+        let plain = Frequencies::new(500_000.0, 8, RopeScaling::None, None);
+        let scaled = Frequencies::new(500_000.0, 8, RopeScaling::None, Some(&[1.0, 1.0, 4.0, 8.0]));
+        assert_eq!(scaled.values, [plain.values[0], plain.values[1], plain.values[2] / 4.0, plain.values[3] / 8.0]);
+    }
+
+    #[test]
+    fn yarn_keeps_fast_frequencies_and_interpolates_slow_ones() {
+        let scaling = RopeScaling::Yarn {
+            factor: 4.0,
+            original_context: 4096,
+            beta_fast: 32.0,
+            beta_slow: 1.0,
+            attention_factor: 1.0,
+        };
+        let plain = Frequencies::new(10_000.0, 128, RopeScaling::None, None);
+        let yarn = Frequencies::new(10_000.0, 128, scaling, None);
+        assert_eq!(yarn.values[0], plain.values[0]);
+        assert_eq!(yarn.values[63], plain.values[63] / 4.0);
+        assert!((yarn.magnitude - (0.1 * 4f32.ln() + 1.0)).abs() < 1e-6);
+    }
+}
