@@ -118,7 +118,6 @@ pub async fn serve(
 /// # Errors
 /// [`InvalidOrigin`] when a CORS origin is none.
 pub fn router(runtime: Runtime, options: ServerOptions) -> Result<Router, InvalidOrigin> {
-    telemetry::describe();
     let cors = cors_layer(&options.cors_origins)?;
     let server = Arc::new(Server::new(runtime, options));
     let probes = Router::new()
