@@ -92,12 +92,12 @@ async fn serve(
         // An error means that nobody can say "stop" any more, which is as good as having said it.
         let _ = wait.wait_for(|stop| *stop).await;
     };
-    let model_id = options.model_id.clone();
+    let (url, model_id) = (format!("http://{address}"), options.model_id.clone());
     let mut server = tokio::spawn(api::serve(listener, runtime.clone(), options, shutdown));
     let ended = tokio::select! {
         // Only an error ends it before anybody asked.
         ended = &mut server => Some(ended),
-        error = announce(runtime.clone(), &format!("http://{address}"), &model_id) => return Err(error),
+        error = announce(runtime.clone(), &url, &model_id) => return Err(error),
         signal = model::stop_signal() => { signal?; None }
     };
     if let Some(ended) = ended {

@@ -62,8 +62,8 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     if args.tensors {
         text.push_str(&tensor_table(tensors));
     }
-    let plan = memory.map_or_else(|reason| format!("none: {reason}"), |memory| memory.to_string());
-    let _ = writeln!(text, "\nMemory plan\n{}", plan.trim_end());
+    let plan = memory.map_or_else(|reason| format!("no memory plan: {reason}"), |memory| memory.to_string());
+    let _ = writeln!(text, "\n{}", plan.trim_end());
     print(&text)
 }
 
