@@ -16,6 +16,7 @@ use cuelight::runtime::{Runtime, RuntimeOptions};
 use cuelight::simulation::{Fault, SimulatedEngine, SimulatedModel};
 use cuelight_engine::load::{LoadProgress, LoadedModel};
 use http_body_util::BodyExt;
+use metrics_exporter_prometheus::PrometheusBuilder;
 use serde_json::{Value, json};
 
 use common::listening::Listening;
@@ -327,7 +328,7 @@ async fn each_bad_field_is_a_400_that_names_it_also_when_streaming() {
         (json!({ "n": 1000 }), "n"),
         (json!({ "top_logprobs": 2 }), "top_logprobs"),
         (json!({ "logprobs": true, "top_logprobs": 21 }), "top_logprobs"),
-        (json!({ "logit_bias": { "999999": 1 } }), "logit_bias[0]"),
+        (json!({ "logit_bias": { "999999": 1 } }), "logit_bias.999999"),
         (json!({ "stop": [""] }), "stop[0]"),
         (json!({ "model": 5 }), "model"),
     ] {
@@ -496,6 +497,7 @@ async fn pages_of_allowed_origins_may_call_and_ask_first_without_a_key() {
     assert_eq!(allowed.status, StatusCode::OK);
     assert_eq!(allowed.headers["access-control-allow-origin"], "https://chat.example");
     assert_eq!(allowed.headers["access-control-allow-headers"], "authorization");
+    assert!(allowed.headers.contains_key("x-request-id"));
     let other = server.call(preflight("https://other.example")).await;
     assert!(!other.headers.contains_key("access-control-allow-origin"));
 
@@ -785,4 +787,23 @@ async fn while_the_model_loads_the_server_answers_that_it_does() {
         assert_eq!(server.get("/health").await.status.as_u16(), health);
         assert_eq!(server.get("/ready").await.status.as_u16(), health);
     }
+}
+
+#[tokio::test]
+async fn calls_are_counted_by_route_and_not_by_what_clients_invent() {
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let options = ServerOptions { metrics: Some(recorder.handle()), ..ServerOptions::new(MODEL) };
+    let _guard = metrics::set_default_local_recorder(&recorder);
+    let server = Server::start_with(model(), RuntimeOptions::default(), options).await;
+    server.get("/v1/models/one").await;
+    server.get("/v1/models/two").await;
+    server.get("/invented").await;
+    let scraped = server.get("/metrics").await;
+    assert_eq!(scraped.headers["content-type"], "text/plain; version=0.0.4; charset=utf-8");
+    let text = scraped.text();
+    let count =
+        |route: &str| format!("cuelight_http_requests_total{{method=\"GET\",route=\"{route}\",status=\"404\"}}");
+    assert!(text.contains(&format!("{} 2", count("/v1/models/{*id}"))), "{text}");
+    assert!(text.contains(&format!("{} 1", count("unmatched"))), "{text}");
+    assert!(!text.contains("invented"), "{text}");
 }
