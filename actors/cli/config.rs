@@ -31,7 +31,10 @@ pub struct Args {
 
 impl Args {
     pub(super) fn given(&self) -> Given {
-        [self.model.given(), self.server.given(), self.sampling.given(), self.hub.given()].into_iter().flatten().collect()
+        [self.model.given(), self.server.given(), self.sampling.given(), self.hub.given()]
+            .into_iter()
+            .flatten()
+            .collect()
     }
 }
 

@@ -30,7 +30,8 @@ impl Environment {
     /// The variables of this process.
     #[must_use]
     pub fn of_process() -> Self {
-        let variables = std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value))).collect();
+        let variables =
+            std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value))).collect();
         Environment { variables }
     }
 

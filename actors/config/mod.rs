@@ -19,7 +19,9 @@ use cuelight_engine::load::{Kernel, KvType};
 
 use environment::{Environment, Home};
 use value::SettingValue;
-pub use value::{ByteSize, Color, Device, LogFormat, LogLevel, Probability, Raw, Secret, Secrets, Temperature, ValueKind};
+pub use value::{
+    ByteSize, Color, Device, LogFormat, LogLevel, Probability, Raw, Secret, Secrets, Temperature, ValueKind,
+};
 
 /// A group of settings: a table of the configuration file and a heading of `--help`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -85,6 +85,7 @@ impl ChatTemplate {
         environment.set_unknown_method_callback(unknown_method_callback);
         environment.set_fuel(Some(FUEL));
         environment.add_filter("tojson", tojson);
+        environment.add_test("iterable", is_iterable);
         environment.add_function("raise_exception", raise_exception);
         environment.add_function("strftime_now", strftime_now);
         environment.add_template_owned(NAME, without_generation_tags(source)).map_err(|error| {
@@ -115,6 +116,9 @@ impl ChatTemplate {
             tools => Serde(inputs.tools),
             documents => Serde(inputs.documents),
             add_generation_prompt => inputs.add_generation_prompt,
+            // Firefunction's names for the tools, as text, and the time.
+            functions => inputs.tools.map_or_else(String::new, Value::to_string),
+            datetime => strftime_now("%b %d %Y %H:%M:%S %Z").unwrap_or_default(),
             bos_token => self.bos_token.as_str(),
             eos_token => self.eos_token.as_str(),
         };
@@ -136,6 +140,11 @@ fn render_error(error: Error) -> ChatTemplateError {
             ChatTemplateError::Render { message, line: error.line() }
         }
     }
+}
+
+/// As in Python, where `None` is not iterable; templates ask this before they look at absent tools.
+fn is_iterable(value: &minijinja::Value) -> bool {
+    !value.is_none() && value.try_iter().is_ok()
 }
 
 /// Marks an error as the template's own.
@@ -268,7 +277,11 @@ mod tests {
     #[test]
     fn python_methods_slices_and_namespaces_work() {
         check("{{ messages[0].content.strip() }}|{{ messages[0]['role'].upper() }}|{{ bos_token }}", "Hi|USER|<s>");
-        check("{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}", "1");
+        check(
+            "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}",
+            "1",
+        );
+        check("{{ tools is iterable }}{{ messages is iterable }}{{ nothing is iterable }}", "FalseTrueTrue");
         check("{{ messages[1:] | length }}{% for k, v in messages[0].items() %} {{ k }}{% endfor %}", "0 role content");
         check("{% for x in [1, 2, 3] %}{% if x == 2 %}{% continue %}{% endif %}{{ x }}{% endfor %}", "13");
     }
@@ -306,7 +319,10 @@ mod tests {
     fn a_template_that_never_ends_is_stopped() {
         let endless = "{% for a in range(9999) %}{% for b in range(9999) %}{% for c in range(9999) %}{% endfor %}{% endfor %}{% endfor %}";
         let error = render(endless, &json!([])).unwrap_err();
-        assert_eq!(error.to_string(), "the chat template failed on this conversation: it takes too long (line 1 of the template)");
+        assert_eq!(
+            error.to_string(),
+            "the chat template failed on this conversation: it takes too long (line 1 of the template)"
+        );
     }
 
     #[test]
