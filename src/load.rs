@@ -8,14 +8,15 @@ use std::sync::Arc;
 use cuelight_shaders::attention::KvCache;
 
 use crate::backend::cpu::{self, CpuEngine};
-use crate::engine::{BLOCK_TOKENS, Engine, EngineLimits};
+use crate::engine::{Engine, EngineLimits};
 use crate::format::chat_template::{ChatTemplate, ChatTemplateError};
 use crate::format::gguf::{Gguf, GgufError};
 use crate::format::tokenizer::{Tokenizer, TokenizerError};
 use crate::graph::MemoryLayout;
-use crate::memory::{self, MemoryPlan, Request, TooLarge};
+use crate::memory::{self, Request, TooLarge};
 use crate::model::{Model, ModelError};
 
+pub use crate::memory::MemoryPlan;
 pub use cuelight_shaders::attention::KvType;
 pub use cuelight_shaders::cpu::Kernel;
 
@@ -144,7 +145,6 @@ pub struct LoadedModel<E: Engine> {
 }
 
 /// A model that was looked at and fits.
-#[derive(Debug)]
 pub struct Plan {
     options: LoadOptions,
     gguf: Gguf,
@@ -162,9 +162,11 @@ const LOGITS_BYTES: usize = 64 << 20;
 /// # Errors
 /// [`LoadError`] when the file is not a model that can run here, or does not fit.
 pub fn plan(options: &LoadOptions) -> Result<Plan, LoadError> {
-    for (option, value) in
-        [("max-seqs", options.max_sequences), ("max-batched-tokens", options.max_batched_tokens), ("threads", options.threads)]
-    {
+    for (option, value) in [
+        ("max-seqs", options.max_sequences),
+        ("max-batched-tokens", options.max_batched_tokens),
+        ("threads", options.threads),
+    ] {
         if value == 0 {
             return Err(LoadError::ZeroOption { option });
         }
@@ -225,19 +227,25 @@ impl Plan {
     /// [`LoadError`] when the tokenizer or chat template cannot be used.
     pub fn load(self, progress: &mut dyn FnMut(LoadProgress)) -> Result<LoadedModel<CpuEngine>, LoadError> {
         let path = &self.options.path;
-        let tokenizer = Tokenizer::from_gguf(&self.gguf)
-            .map_err(|source| LoadError::Tokenizer { path: path.clone(), source })?;
+        let tokenizer =
+            Tokenizer::from_gguf(&self.gguf).map_err(|source| LoadError::Tokenizer { path: path.clone(), source })?;
         let chat_template = chat_template(&self.gguf, self.options.chat_template.as_deref(), &tokenizer)?;
-        page_in(&self.model, progress);
-        let kv = KvCache::new(self.model.kv_shapes, self.memory.kv_blocks, self.options.kv_type);
-        let engine = CpuEngine::new(self.model.graph, kv, self.options.kernel, self.options.threads, self.limits);
+        let (card, memory) = (self.card.clone(), self.memory.clone());
         Ok(LoadedModel {
-            engine,
+            engine: self.load_engine(progress),
             tokenizer: Arc::new(tokenizer),
             chat_template: chat_template.map(Arc::new),
-            card: self.card,
-            memory: self.memory,
+            card,
+            memory,
         })
+    }
+
+    /// The same without the text side, for benchmarks and tests that speak in token ids.
+    #[must_use]
+    pub fn load_engine(self, progress: &mut dyn FnMut(LoadProgress)) -> CpuEngine {
+        page_in(&self.model, progress);
+        let kv = KvCache::new(self.model.kv_shapes, self.memory.kv_blocks, self.options.kv_type);
+        CpuEngine::new(self.model.graph, kv, self.options.kernel, self.options.threads, self.limits)
     }
 }
 
@@ -284,7 +292,7 @@ impl ModelCard {
         let mut bytes_of_format: Vec<(String, u64)> = Vec::new();
         for tensor in gguf.tensors() {
             let format = tensor.format().map_or_else(|| format!("type {}", tensor.ggml_type), |f| f.name().to_owned());
-            let bytes = tensor.bytes();
+            let bytes = tensor.n_bytes.unwrap_or(0);
             match bytes_of_format.iter_mut().find(|(name, _)| *name == format) {
                 Some((_, sum)) => *sum += bytes,
                 None => bytes_of_format.push((format, bytes)),

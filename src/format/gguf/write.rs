@@ -1,0 +1,197 @@
+//! Makes GGUF files in memory, for tests.
+
+use super::value::ValueType;
+
+/// A file being made; sizes and offsets are computed by [`GgufBuilder::build`].
+///
+/// ```
+/// use cuelight_engine::format::gguf::{Gguf, write::GgufBuilder};
+///
+/// let bytes = GgufBuilder::new().key("llama.block_count", 2u32).build();
+/// assert_eq!(Gguf::from_bytes("tiny.gguf", bytes)?.u32("llama.block_count")?, 2);
+/// # Ok::<(), cuelight_engine::format::gguf::GgufError>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct GgufBuilder {
+    version: u32,
+    alignment: usize,
+    n_keys: u64,
+    keys: Vec<u8>,
+    tensors: Vec<NewTensor>,
+}
+
+#[derive(Debug, Clone)]
+struct NewTensor {
+    name: String,
+    dims: Vec<u64>,
+    ggml_type: u32,
+    bytes: Vec<u8>,
+}
+
+impl Default for GgufBuilder {
+    fn default() -> Self {
+        GgufBuilder { version: 3, alignment: 32, n_keys: 0, keys: Vec::new(), tensors: Vec::new() }
+    }
+}
+
+impl GgufBuilder {
+    /// An empty file of version 3.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// States another version; versions 2 and 3 have the same layout.
+    #[must_use]
+    pub fn version(mut self, version: u32) -> Self {
+        self.version = version;
+        self
+    }
+
+    /// Aligns tensors to a power of two and states it.
+    #[must_use]
+    pub fn alignment(mut self, alignment: u32) -> Self {
+        self.alignment = alignment as usize;
+        self.key("general.alignment", alignment)
+    }
+
+    /// Adds a key.
+    #[must_use]
+    pub fn key(mut self, key: &str, value: impl ToValue) -> Self {
+        self.n_keys += 1;
+        put_string(&mut self.keys, key);
+        value.put_typed(&mut self.keys);
+        self
+    }
+
+    /// Adds a tensor; `dims` innermost first, `bytes` in the format that ggml numbers `ggml_type`.
+    #[must_use]
+    pub fn tensor(mut self, name: &str, dims: &[u64], ggml_type: u32, bytes: Vec<u8>) -> Self {
+        self.tensors.push(NewTensor { name: name.to_owned(), dims: dims.to_vec(), ggml_type, bytes });
+        self
+    }
+
+    /// Adds a float32 tensor.
+    #[must_use]
+    pub fn tensor_f32(self, name: &str, dims: &[u64], values: &[f32]) -> Self {
+        let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        self.tensor(name, dims, 0, bytes)
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn build(self) -> Vec<u8> {
+        let mut file = b"GGUF".to_vec();
+        file.extend(self.version.to_le_bytes());
+        file.extend((self.tensors.len() as u64).to_le_bytes());
+        file.extend(self.n_keys.to_le_bytes());
+        file.extend(&self.keys);
+        let mut offset = 0;
+        for tensor in &self.tensors {
+            put_string(&mut file, &tensor.name);
+            #[allow(clippy::cast_possible_truncation)] // Tests may state absurd numbers of dimensions, but not 2^32.
+            file.extend((tensor.dims.len() as u32).to_le_bytes());
+            file.extend(tensor.dims.iter().flat_map(|dim| dim.to_le_bytes()));
+            file.extend(tensor.ggml_type.to_le_bytes());
+            file.extend((offset as u64).to_le_bytes());
+            offset += tensor.bytes.len().next_multiple_of(self.alignment);
+        }
+        for tensor in &self.tensors {
+            file.resize(file.len().next_multiple_of(self.alignment), 0);
+            file.extend(&tensor.bytes);
+        }
+        file
+    }
+}
+
+/// What a key can be set to.
+pub trait ToValue {
+    /// Its type.
+    fn value_type(&self) -> ValueType;
+
+    /// Appends the value's bytes, without its type.
+    fn put(&self, out: &mut Vec<u8>);
+
+    /// Appends the type and the bytes.
+    fn put_typed(&self, out: &mut Vec<u8>) {
+        out.extend(self.value_type().id().to_le_bytes());
+        self.put(out);
+    }
+}
+
+macro_rules! number_to_value {
+    ($($number:ty => $value_type:ident),*) => {$(
+        impl ToValue for $number {
+            fn value_type(&self) -> ValueType {
+                ValueType::$value_type
+            }
+
+            fn put(&self, out: &mut Vec<u8>) {
+                out.extend(self.to_le_bytes());
+            }
+        }
+    )*};
+}
+
+number_to_value!(u8 => U8, i8 => I8, u16 => U16, i16 => I16, u32 => U32, i32 => I32, f32 => F32, u64 => U64, i64 => I64, f64 => F64);
+
+impl ToValue for bool {
+    fn value_type(&self) -> ValueType {
+        ValueType::Bool
+    }
+
+    fn put(&self, out: &mut Vec<u8>) {
+        out.push(u8::from(*self));
+    }
+}
+
+impl ToValue for &str {
+    fn value_type(&self) -> ValueType {
+        ValueType::String
+    }
+
+    fn put(&self, out: &mut Vec<u8>) {
+        put_string(out, self);
+    }
+}
+
+impl ToValue for String {
+    fn value_type(&self) -> ValueType {
+        ValueType::String
+    }
+
+    fn put(&self, out: &mut Vec<u8>) {
+        put_string(out, self);
+    }
+}
+
+impl<T: ToValue> ToValue for &[T] {
+    fn value_type(&self) -> ValueType {
+        ValueType::Array
+    }
+
+    /// An empty list is written as one of strings, whatever `T` is.
+    fn put(&self, out: &mut Vec<u8>) {
+        let element = self.first().map_or(ValueType::String, ToValue::value_type);
+        out.extend(element.id().to_le_bytes());
+        out.extend((self.len() as u64).to_le_bytes());
+        for item in *self {
+            item.put(out);
+        }
+    }
+}
+
+impl<T: ToValue> ToValue for Vec<T> {
+    fn value_type(&self) -> ValueType {
+        ValueType::Array
+    }
+
+    fn put(&self, out: &mut Vec<u8>) {
+        self.as_slice().put(out);
+    }
+}
+
+fn put_string(out: &mut Vec<u8>, text: &str) {
+    out.extend((text.len() as u64).to_le_bytes());
+    out.extend(text.as_bytes());
+}
