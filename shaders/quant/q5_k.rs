@@ -16,10 +16,12 @@ use std::arch::x86_64::{
     _mm256_sub_ps,
 };
 
-use super::BlockFormat;
 #[cfg(target_arch = "x86_64")]
 use super::avx2;
 use super::q4_k::scales_and_minima;
+#[cfg(target_arch = "x86_64")]
+use super::q4_k::scales_and_minima_avx2;
+use super::{BlockFormat, scale_at};
 
 /// 256 values in 176 bytes.
 pub struct Q5K;
@@ -33,7 +35,7 @@ impl BlockFormat for Q5K {
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {
         let (fifth_bits, quants) = (&block[16..48], &block[48..176]);
-        let (scales, minima) = scales_and_minima(block);
+        let (scales, minima) = scales_and_minima(block, scale_at(block, 0), scale_at(block, 2));
         for (group, out) in out[..256].chunks_exact_mut(32).enumerate() {
             let low_bits = &quants[group / 2 * 32..][..32];
             for ((out, &low), &fifth) in out.iter_mut().zip(low_bits).zip(fifth_bits) {
@@ -46,7 +48,8 @@ impl BlockFormat for Q5K {
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     unsafe fn decode_eights_avx2(block: &[u8], sink: &mut impl avx2::Sink) {
-        let scales = scales_and_minima(block);
+        // SAFETY: the caller has the features.
+        let scales = unsafe { scales_and_minima_avx2(block) };
         for pair in 0..4 {
             // SAFETY: the caller has the features.
             unsafe { decode_pair_avx2(block, &scales, pair, sink) };
@@ -56,7 +59,15 @@ impl BlockFormat for Q5K {
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     unsafe fn decode_four_rows_avx2<S: avx2::Sink>(blocks: [&[u8]; 4], [a, b, c, d]: [&mut S; 4]) {
-        let scales = blocks.map(scales_and_minima);
+        // SAFETY: the caller has the features.
+        let scales = unsafe {
+            [
+                scales_and_minima_avx2(blocks[0]),
+                scales_and_minima_avx2(blocks[1]),
+                scales_and_minima_avx2(blocks[2]),
+                scales_and_minima_avx2(blocks[3]),
+            ]
+        };
         for pair in 0..4 {
             // SAFETY: the caller has the features.
             unsafe {

@@ -30,7 +30,7 @@ impl BlockFormat for Q6K {
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {
         let (low_bits, high_bits) = (&block[..128], &block[128..192]);
-        let scales = scales(block);
+        let scales = scales(block, scale_at(block, 208));
         for (group, out) in out[..256].chunks_exact_mut(16).enumerate() {
             let (half, within) = (group / 8, group % 8);
             let low_bits = &low_bits[half * 64 + within % 4 * 16..][..16];
@@ -46,7 +46,8 @@ impl BlockFormat for Q6K {
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     unsafe fn decode_eights_avx2(block: &[u8], sink: &mut impl avx2::Sink) {
-        let scales = scales(block);
+        // SAFETY: the caller has the features.
+        let scales = unsafe { scales(block, avx2::one_scale_at(block, 208)) };
         for quarter in 0..8 {
             // SAFETY: the caller has the features.
             unsafe { decode_quarter_avx2(block, &scales, quarter, sink) };
@@ -56,7 +57,15 @@ impl BlockFormat for Q6K {
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     unsafe fn decode_four_rows_avx2<S: avx2::Sink>(blocks: [&[u8]; 4], [a, b, c, d]: [&mut S; 4]) {
-        let scales = blocks.map(scales);
+        // SAFETY: the caller has the features.
+        let scales = unsafe {
+            [
+                scales(blocks[0], avx2::one_scale_at(blocks[0], 208)),
+                scales(blocks[1], avx2::one_scale_at(blocks[1], 208)),
+                scales(blocks[2], avx2::one_scale_at(blocks[2], 208)),
+                scales(blocks[3], avx2::one_scale_at(blocks[3], 208)),
+            ]
+        };
         for quarter in 0..8 {
             // SAFETY: the caller has the features.
             unsafe {
@@ -69,10 +78,9 @@ impl BlockFormat for Q6K {
     }
 }
 
-/// The scale of each group, in units of float32.
+/// The scale of each group, times its unit `d`.
 #[inline(always)]
-fn scales(block: &[u8]) -> [f32; 16] {
-    let d = scale_at(block, 208);
+fn scales(block: &[u8], d: f32) -> [f32; 16] {
     let mut scales = [0.0; 16];
     for (scale, &byte) in scales.iter_mut().zip(&block[192..208]) {
         *scale = d * f32::from(byte as i8);
