@@ -119,7 +119,7 @@ impl ModelSource for SimulatedModel {
             weights_bytes: 0,
             kv_bytes: (limits.kv_blocks * BLOCK_TOKENS * size_of::<u64>()) as u64,
             scratch_bytes: 0,
-            available_bytes: u64::MAX,
+            available_bytes: Some(u64::MAX),
             kv_blocks: limits.kv_blocks,
             context_tokens: limits.context_tokens,
         };
