@@ -136,7 +136,7 @@ impl Distance {
 
     /// What is wrong with it, if anything.
     fn complaints(&self, gate: f64) -> Vec<String> {
-        let over = self.prompt_means.iter().filter(|mean| !(**mean <= gate));
+        let over = self.prompt_means.iter().filter(|mean| mean.is_nan() || **mean > gate);
         let mut complaints: Vec<String> = over.map(|mean| format!("mean |Δ log-prob| {mean:.2e} > {gate}")).collect();
         complaints.extend(self.greedy_differences.iter().cloned());
         complaints
