@@ -27,14 +27,14 @@ pub struct GenerationRequest {
     pub priority: i32,
 }
 
-pub use cuelight_engine::sample::SamplingParams;
+pub use cuelight_engine::sample::{PositionLogprobs, SamplingParams, TokenLogprob};
 
-/// When a generation ends.
-#[derive(Debug, Clone, PartialEq)]
+/// When a generation ends. The default ends at `max_tokens` 0: set it.
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct StopConditions {
     /// Most tokens to generate; 0 computes only the prompt (for its log-probabilities).
     pub max_tokens: usize,
-    /// Do not end on an end-of-generation token, or on a stop string, before this many tokens.
+    /// Do not end on an end-of-generation token, a stop token or a stop string before this many other tokens.
     pub min_tokens: usize,
     /// Texts that end the generation, also across token borders.
     pub strings: Vec<String>,
@@ -44,26 +44,6 @@ pub struct StopConditions {
     pub ignore_eos: bool,
     /// Leave the stop string that matched in the text.
     pub include_stop_string: bool,
-}
-
-/// A token and how likely it was.
-#[derive(Debug, Clone, PartialEq)]
-pub struct TokenLogprob {
-    /// The token.
-    pub token: TokenId,
-    /// Natural logarithm of its probability under the model (before sampling parameters).
-    pub logprob: f32,
-}
-
-/// The log-probability of a token at its position, with the most likely alternatives.
-#[derive(Debug, Clone, PartialEq)]
-pub struct PositionLogprobs {
-    /// The token that stands there.
-    pub chosen: TokenLogprob,
-    /// Place of the chosen token among all, from 1.
-    pub rank: usize,
-    /// The most likely tokens, best first, as many as were asked for.
-    pub top: Vec<TokenLogprob>,
 }
 
 /// What a client hears of its request, in this order:

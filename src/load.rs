@@ -8,15 +8,16 @@ use std::sync::Arc;
 use cuelight_shaders::attention::KvCache;
 
 use crate::backend::cpu::{self, CpuEngine};
-use crate::engine::{BLOCK_TOKENS, Engine, EngineLimits};
+use crate::engine::{Engine, EngineLimits};
 use crate::format::chat_template::{ChatTemplate, ChatTemplateError};
 use crate::format::gguf::{Gguf, GgufError};
 use crate::format::tokenizer::{Tokenizer, TokenizerError};
 use crate::graph::MemoryLayout;
-use crate::memory::{self, MemoryPlan, Request, TooLarge};
+use crate::memory::{self, Request, TooLarge};
 use crate::model::{Model, ModelError};
 
 pub use cuelight_shaders::attention::KvType;
+pub use crate::memory::MemoryPlan;
 pub use cuelight_shaders::cpu::Kernel;
 
 /// What to load, and how much of the machine it may take.
@@ -144,7 +145,6 @@ pub struct LoadedModel<E: Engine> {
 }
 
 /// A model that was looked at and fits.
-#[derive(Debug)]
 pub struct Plan {
     options: LoadOptions,
     gguf: Gguf,
@@ -228,16 +228,22 @@ impl Plan {
         let tokenizer = Tokenizer::from_gguf(&self.gguf)
             .map_err(|source| LoadError::Tokenizer { path: path.clone(), source })?;
         let chat_template = chat_template(&self.gguf, self.options.chat_template.as_deref(), &tokenizer)?;
-        page_in(&self.model, progress);
-        let kv = KvCache::new(self.model.kv_shapes, self.memory.kv_blocks, self.options.kv_type);
-        let engine = CpuEngine::new(self.model.graph, kv, self.options.kernel, self.options.threads, self.limits);
+        let (card, memory) = (self.card.clone(), self.memory.clone());
         Ok(LoadedModel {
-            engine,
+            engine: self.load_engine(progress),
             tokenizer: Arc::new(tokenizer),
             chat_template: chat_template.map(Arc::new),
-            card: self.card,
-            memory: self.memory,
+            card,
+            memory,
         })
+    }
+
+    /// The same without the text side, for benchmarks and tests that speak in token ids.
+    #[must_use]
+    pub fn load_engine(self, progress: &mut dyn FnMut(LoadProgress)) -> CpuEngine {
+        page_in(&self.model, progress);
+        let kv = KvCache::new(self.model.kv_shapes, self.memory.kv_blocks, self.options.kv_type);
+        CpuEngine::new(self.model.graph, kv, self.options.kernel, self.options.threads, self.limits)
     }
 }
 
@@ -284,7 +290,7 @@ impl ModelCard {
         let mut bytes_of_format: Vec<(String, u64)> = Vec::new();
         for tensor in gguf.tensors() {
             let format = tensor.format().map_or_else(|| format!("type {}", tensor.ggml_type), |f| f.name().to_owned());
-            let bytes = tensor.bytes();
+            let bytes = tensor.n_bytes.unwrap_or(0);
             match bytes_of_format.iter_mut().find(|(name, _)| *name == format) {
                 Some((_, sum)) => *sum += bytes,
                 None => bytes_of_format.push((format, bytes)),

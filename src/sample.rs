@@ -1,4 +1,20 @@
 //! Logits to a token.
+//!
+//! Everything here is a pure function of the logits, the parameters, what the sequence contains, and a seed with the
+//! token's index. Choosing again for the same place, after a preemption or a fault, gives the same token.
+//!
+//! In this order: [`penalties`] and bias change logits, [`choose`] truncates the distribution and draws from it.
+//! [`logprobs`] tells how likely a token was before any of that.
+
+pub mod choose;
+mod exp;
+pub mod logprobs;
+pub mod penalties;
+mod random;
+
+pub use choose::{Chooser, Draw};
+pub use logprobs::{PositionLogprobs, TokenLogprob, position_logprobs};
+pub use penalties::TokenCounts;
 
 use crate::engine::TokenId;
 
@@ -25,4 +41,99 @@ pub struct SamplingParams {
     pub logit_bias: Vec<(TokenId, f32)>,
     /// Makes the random choice repeatable; `None` draws a fresh seed.
     pub seed: Option<u64>,
+}
+
+impl Default for SamplingParams {
+    fn default() -> Self {
+        SamplingParams {
+            temperature: 1.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            typical_p: 1.0,
+            repetition_penalty: 1.0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            logit_bias: Vec::new(),
+            seed: None,
+        }
+    }
+}
+
+/// A sampling parameter that has no meaning.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{param} {reason}")]
+pub struct InvalidSamplingParam {
+    /// Its name, as in the API.
+    pub param: &'static str,
+    /// What it must be.
+    pub reason: String,
+}
+
+impl SamplingParams {
+    /// Checks every range.
+    ///
+    /// # Errors
+    /// The first parameter that is outside of its range.
+    pub fn validate(&self) -> Result<(), InvalidSamplingParam> {
+        let SamplingParams { temperature, top_p, min_p, typical_p, repetition_penalty, .. } = *self;
+        let SamplingParams { presence_penalty, frequency_penalty, .. } = *self;
+        let finite = f32::is_finite;
+        check("temperature", finite(temperature) && temperature >= 0.0, temperature, "a number of at least 0")?;
+        check("top_p", top_p > 0.0 && top_p <= 1.0, top_p, "above 0 and at most 1")?;
+        check("min_p", (0.0..=1.0).contains(&min_p), min_p, "from 0 to 1")?;
+        check("typical_p", typical_p > 0.0 && typical_p <= 1.0, typical_p, "above 0 and at most 1")?;
+        let positive = finite(repetition_penalty) && repetition_penalty > 0.0;
+        check("repetition_penalty", positive, repetition_penalty, "a number above 0")?;
+        check("presence_penalty", finite(presence_penalty), presence_penalty, "a finite number")?;
+        check("frequency_penalty", finite(frequency_penalty), frequency_penalty, "a finite number")?;
+        for &(token, bias) in &self.logit_bias {
+            check("logit_bias", !bias.is_nan() && bias < f32::INFINITY, bias, &format!("a number for token {token}"))?;
+        }
+        Ok(())
+    }
+}
+
+fn check(param: &'static str, holds: bool, value: f32, expected: &str) -> Result<(), InvalidSamplingParam> {
+    if holds {
+        return Ok(());
+    }
+    Err(InvalidSamplingParam { param, reason: format!("must be {expected}, but is {value}") })
+}
+
+/// Logits that are no distribution: a fault of the engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidLogits {
+    /// A logit is not a number, or infinitely large.
+    #[error("the logit of token {0} is not a finite number")]
+    NotFinite(TokenId),
+    /// No token has any probability.
+    #[error("no token has a probability above 0")]
+    Empty,
+    /// The engine returned a row of another length.
+    #[error("the row of logits has no entry for token {0}")]
+    MissingToken(TokenId),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_is_valid_and_each_range_is_checked_by_name() {
+        assert_eq!(SamplingParams::default().validate(), Ok(()));
+        let bad: [(&str, SamplingParams); 8] = [
+            ("temperature", SamplingParams { temperature: -1.0, ..Default::default() }),
+            ("temperature", SamplingParams { temperature: f32::NAN, ..Default::default() }),
+            ("top_p", SamplingParams { top_p: 0.0, ..Default::default() }),
+            ("min_p", SamplingParams { min_p: 1.5, ..Default::default() }),
+            ("typical_p", SamplingParams { typical_p: f32::NAN, ..Default::default() }),
+            ("repetition_penalty", SamplingParams { repetition_penalty: 0.0, ..Default::default() }),
+            ("presence_penalty", SamplingParams { presence_penalty: f32::INFINITY, ..Default::default() }),
+            ("logit_bias", SamplingParams { logit_bias: vec![(3, f32::NAN)], ..Default::default() }),
+        ];
+        for (param, params) in bad {
+            assert_eq!(params.validate().map_err(|error| error.param), Err(param));
+        }
+    }
 }

@@ -3,7 +3,7 @@
 use super::ModelError;
 use super::arch::{AttentionScale, Family, Windows};
 use super::rope::RopeScaling;
-use crate::format::gguf::Gguf;
+use crate::format::gguf::{Gguf, Value};
 
 /// The sizes and constants of a model, checked to be possible.
 #[derive(Debug, Clone, PartialEq)]
@@ -175,7 +175,7 @@ impl<'a> Keys<'a> {
         };
         let pattern = self.name("attention.sliding_window_pattern");
         match self.gguf.value(&pattern) {
-            Some(value) if value.is_array() => {
+            Some(Value::Array(_)) => {
                 let windowed = self.gguf.bools(&pattern)?;
                 if windowed.len() != n_layers {
                     let expected = format!("one truth value for each of {n_layers} layers");

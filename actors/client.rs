@@ -1,0 +1,135 @@
+//! The channel between the sampler and one client.
+//!
+//! Tokens travel through a bounded channel. The end does not: it has a place of its own, so that it always arrives,
+//! exactly once, even when the client reads nothing.
+
+use std::sync::{Arc, OnceLock};
+
+use tokio::sync::mpsc;
+
+use crate::request::{Event, GenerationError};
+
+/// Events that one step can send to one client before its end: the prompt's log-probabilities and a token.
+pub const EVENTS_PER_STEP: usize = 2;
+
+/// Where the sampler puts a request's events.
+#[derive(Debug)]
+pub struct ClientSink {
+    events: mpsc::Sender<Event>,
+    end: Arc<OnceLock<Event>>,
+}
+
+/// Where the client takes them.
+#[derive(Debug)]
+pub struct ClientStream {
+    events: mpsc::Receiver<Event>,
+    end: Arc<OnceLock<Event>>,
+    ended: bool,
+}
+
+/// A channel that holds `capacity` events, at least those of two steps.
+#[must_use]
+pub fn channel(capacity: usize) -> (ClientSink, ClientStream) {
+    let (sender, receiver) = mpsc::channel(capacity.max(2 * EVENTS_PER_STEP));
+    let end = Arc::new(OnceLock::new());
+    (ClientSink { events: sender, end: end.clone() }, ClientStream { events: receiver, end, ended: false })
+}
+
+impl ClientSink {
+    /// Passes an event on. Whoever leaves [`Self::is_full`] clients alone never loses one.
+    pub fn send(&self, event: Event) {
+        let sent = self.events.try_send(event);
+        debug_assert!(!matches!(sent, Err(mpsc::error::TrySendError::Full(_))), "sent to a full client");
+    }
+
+    /// Whether the events of another step may not fit.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        !self.events.is_closed() && self.events.capacity() < EVENTS_PER_STEP
+    }
+
+    /// Resolves when the client has read half of its channel, or is gone.
+    pub fn room(&self) -> impl Future<Output = ()> + Send + 'static {
+        let events = self.events.clone();
+        async move {
+            // Both the permits and the error mean that waiting is over.
+            let _ = events.reserve_many(events.max_capacity() / 2).await;
+        }
+    }
+
+    /// Ends the stream. The first end stands.
+    pub fn finish(self, end: Event) {
+        let _ = self.end.set(end);
+    }
+}
+
+impl ClientStream {
+    /// The next event; `None` after the end.
+    pub async fn next(&mut self) -> Option<Event> {
+        if self.ended {
+            return None;
+        }
+        if let Some(event) = self.events.recv().await {
+            return Some(event);
+        }
+        self.ended = true;
+        let lost = || GenerationError::Engine("the part of the server that served this request had to restart".into());
+        Some(self.end.get().cloned().unwrap_or_else(|| Event::Failed(lost())))
+    }
+
+    /// Whether the end was read.
+    #[must_use]
+    pub fn is_ended(&self) -> bool {
+        self.ended
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn token(token: u32) -> Event {
+        Event::Token { token, text: String::new(), logprobs: None }
+    }
+
+    #[tokio::test]
+    async fn the_end_arrives_once_though_the_channel_is_full() {
+        let (sink, mut stream) = channel(0);
+        let mut sent = 0;
+        while !sink.is_full() {
+            sink.send(token(sent));
+            sent += 1;
+        }
+        sink.finish(Event::Failed(GenerationError::StalledClient));
+        for expected in 0..sent {
+            assert_eq!(stream.next().await, Some(token(expected)));
+        }
+        assert_eq!(stream.next().await, Some(Event::Failed(GenerationError::StalledClient)));
+        assert!(stream.is_ended());
+        assert_eq!(stream.next().await, None);
+    }
+
+    #[tokio::test]
+    async fn a_sink_that_vanishes_is_a_failure() {
+        let (sink, mut stream) = channel(8);
+        drop(sink);
+        assert!(matches!(stream.next().await, Some(Event::Failed(GenerationError::Engine(_)))));
+        assert_eq!(stream.next().await, None);
+    }
+
+    #[tokio::test]
+    async fn room_comes_with_reading_and_with_leaving() {
+        let (sink, mut stream) = channel(4);
+        (0..3).for_each(|i| sink.send(token(i)));
+        assert!(sink.is_full());
+        let room = tokio::spawn(sink.room());
+        stream.next().await.unwrap();
+        room.await.unwrap();
+        sink.send(token(3));
+        let room = tokio::spawn(sink.room());
+        drop(stream);
+        room.await.unwrap();
+        assert!(!sink.is_full());
+    }
+}

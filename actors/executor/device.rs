@@ -1,0 +1,119 @@
+//! Where an engine runs: on a thread of its own, or, without a device, on the clock of the runtime.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use cuelight_engine::engine::{Engine, EngineError, ExpertResult, Progress, Step};
+use ractor::ActorRef;
+
+use super::ExecutorMsg;
+
+/// Where an engine runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EngineHost {
+    /// On an OS thread of its own, which it may block.
+    Thread,
+    /// In the executor itself: for an engine that computes next to nothing and only says how long a step would take.
+    /// That time passes on tokio's clock, so that a paused clock makes the whole run repeatable.
+    VirtualTime,
+}
+
+/// What the engine is asked to do next.
+pub(super) enum DeviceCommand {
+    Begin(Step),
+    Resume(ExpertResult),
+}
+
+/// What came of it.
+pub enum DeviceReport {
+    /// The step is done or waits for experts.
+    Progress(Progress),
+    /// The step was refused; the engine is as before.
+    Refused(String),
+    /// The engine is gone.
+    Lost(String),
+}
+
+/// An engine in its place.
+pub(super) enum Device<E> {
+    Thread(mpsc::Sender<DeviceCommand>),
+    Virtual(Option<E>),
+}
+
+impl<E: Engine> Device<E> {
+    /// Puts the engine in its place. Its reports go to the executor.
+    pub fn start(engine: E, host: EngineHost, reports: ActorRef<ExecutorMsg>) -> std::io::Result<Self> {
+        if host == EngineHost::VirtualTime {
+            return Ok(Device::Virtual(Some(engine)));
+        }
+        let (commands, receiver) = mpsc::channel();
+        thread::Builder::new().name("cuelight-device".into()).spawn(move || serve(engine, &receiver, &reports))?;
+        Ok(Device::Thread(commands))
+    }
+
+    /// Asks for the next thing. A device that is gone has reported so already.
+    pub fn ask(&mut self, command: DeviceCommand, reports: &ActorRef<ExecutorMsg>) {
+        match self {
+            Device::Thread(commands) => {
+                let _ = commands.send(command);
+            }
+            Device::Virtual(engine) => ask_virtual(engine, command, reports),
+        }
+    }
+}
+
+/// The device thread: one command after the other until the executor or the engine is gone.
+fn serve<E: Engine>(engine: E, commands: &mpsc::Receiver<DeviceCommand>, reports: &ActorRef<ExecutorMsg>) {
+    let mut engine = Some(engine);
+    while let Ok(command) = commands.recv() {
+        let report = run(&mut engine, command);
+        if reports.cast(ExecutorMsg::Device(report)).is_err() || engine.is_none() {
+            return;
+        }
+    }
+}
+
+fn ask_virtual<E: Engine>(engine: &mut Option<E>, command: DeviceCommand, reports: &ActorRef<ExecutorMsg>) {
+    let report = run(engine, command);
+    let elapsed = match &report {
+        DeviceReport::Progress(Progress::Done(output)) => output.elapsed,
+        _ => Duration::ZERO,
+    };
+    if elapsed.is_zero() {
+        let _ = reports.cast(ExecutorMsg::Device(report));
+        return;
+    }
+    let reports = reports.clone();
+    tokio::spawn(async move {
+        tokio::time::sleep(elapsed).await;
+        let _ = reports.cast(ExecutorMsg::Device(report));
+    });
+}
+
+/// Runs one command. An engine that panics or loses its device is dropped before anybody hears of it, so that its
+/// memory is free when the next one is built.
+fn run<E: Engine>(slot: &mut Option<E>, command: DeviceCommand) -> DeviceReport {
+    let Some(engine) = slot else { return DeviceReport::Lost("the engine is gone already".into()) };
+    let result = catch_unwind(AssertUnwindSafe(|| match command {
+        DeviceCommand::Begin(step) => engine.begin(step),
+        DeviceCommand::Resume(result) => engine.resume(result),
+    }));
+    let reason = match result {
+        Ok(Ok(progress)) => return DeviceReport::Progress(progress),
+        Ok(Err(error @ EngineError::InvalidStep { .. })) => return DeviceReport::Refused(error.to_string()),
+        Ok(Err(error @ EngineError::DeviceLost(_))) => error.to_string(),
+        Err(panic) => format!("the engine panicked: {}", panic_message(panic.as_ref())),
+    };
+    // Dropping a broken engine may panic once more.
+    let _ = catch_unwind(AssertUnwindSafe(|| drop(slot.take())));
+    DeviceReport::Lost(reason)
+}
+
+/// The text of a panic, when it has one.
+pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
+}

@@ -1,0 +1,199 @@
+//! One sequence at the sampler: logits in, events for its client out.
+
+use cuelight_engine::engine::TokenId;
+use cuelight_engine::format::tokenizer::{StreamDecoder, Tokenizer};
+use cuelight_engine::sample::{Chooser, Draw, InvalidLogits, TokenCounts, position_logprobs};
+use tokio::time::Instant;
+
+use super::stop::StopMatcher;
+use crate::client::ClientSink;
+use crate::policy::{SampleTask, Verdict};
+use crate::request::{Event, FinishReason, GenerationError, GenerationRequest, PositionLogprobs, Usage};
+
+/// What a sequence remembers from one token to the next.
+pub(super) struct SequenceSampler {
+    request: GenerationRequest,
+    /// Most tokens to generate, within the context.
+    max_tokens: usize,
+    seed: u64,
+    counts: TokenCounts,
+    generated: usize,
+    decoder: StreamDecoder,
+    stop: StopMatcher,
+    /// For each token of the prompt, as far as they are known; taken when they are sent.
+    prompt_logprobs: Option<Vec<Option<PositionLogprobs>>>,
+    pub times: Times,
+    pub sink: ClientSink,
+}
+
+/// When things happened to a request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Times {
+    pub submitted: Instant,
+    pub started: Option<Instant>,
+    pub first_token: Option<Instant>,
+    pub last_token: Option<Instant>,
+}
+
+/// What a share of logits led to.
+pub(super) struct Advance {
+    pub verdict: Verdict,
+    /// Set when the request ended: what its client is told.
+    pub end: Option<Event>,
+}
+
+impl SequenceSampler {
+    pub fn new(request: GenerationRequest, context_tokens: usize, sink: ClientSink, submitted: Instant) -> Self {
+        let room = context_tokens.saturating_sub(request.prompt.len());
+        SequenceSampler {
+            max_tokens: request.stop.max_tokens.min(room),
+            seed: request.sampling.seed.unwrap_or_else(fresh_seed),
+            counts: TokenCounts::new(&request.prompt),
+            generated: 0,
+            decoder: StreamDecoder::default(),
+            stop: StopMatcher::new(&request.stop.strings),
+            prompt_logprobs: request.prompt_logprobs.map(|_| vec![None]),
+            times: Times { submitted, started: None, first_token: None, last_token: None },
+            request,
+            sink,
+        }
+    }
+
+    /// Takes the sequence's share of a step's logits: `task.rows` rows of the same length.
+    pub fn advance(
+        &mut self,
+        task: &SampleTask,
+        logits: &[f32],
+        chooser: &mut Chooser,
+        tokenizer: &Tokenizer,
+    ) -> Advance {
+        match self.try_advance(task, logits, chooser, tokenizer) {
+            Ok(advance) => advance,
+            Err(error) => {
+                let error = GenerationError::Engine(format!("the model's output is not usable: {error}"));
+                Advance { verdict: Verdict::Ended, end: Some(Event::Failed(error)) }
+            }
+        }
+    }
+
+    fn try_advance(
+        &mut self,
+        task: &SampleTask,
+        logits: &[f32],
+        chooser: &mut Chooser,
+        tokenizer: &Tokenizer,
+    ) -> Result<Advance, InvalidLogits> {
+        let vocab_size = logits.len() / task.rows.max(1);
+        if task.scores_prompt {
+            self.score_prompt(task.first_position, logits.chunks_exact(vocab_size.max(1)))?;
+        }
+        if !task.samples {
+            return Ok(Advance { verdict: Verdict::Scored, end: None });
+        }
+        if self.max_tokens == 0 {
+            return Ok(self.ended(FinishReason::Length, String::new()));
+        }
+        let row = &logits[logits.len() - vocab_size..];
+        let token = self.choose(row, chooser, tokenizer)?;
+        let logprobs = self.request.logprobs.map(|n| position_logprobs(row, token, n)).transpose()?;
+        let now = Instant::now();
+        self.times.first_token.get_or_insert(now);
+        self.times.last_token = Some(now);
+        self.generated += 1;
+        self.counts.record(token);
+        Ok(self.accept(token, logprobs, tokenizer))
+    }
+
+    /// Notes how likely the prompt's tokens were; rows that came before (the sequence is replayed) are passed over.
+    fn score_prompt<'a>(
+        &mut self,
+        first_position: usize,
+        rows: impl Iterator<Item = &'a [f32]>,
+    ) -> Result<(), InvalidLogits> {
+        let prompt = &self.request.prompt;
+        let Some(known) = &mut self.prompt_logprobs else { return Ok(()) };
+        let top_n = self.request.prompt_logprobs.unwrap_or(0);
+        for (row, next) in rows.zip(first_position + 1..) {
+            if next == known.len() && next < prompt.len() {
+                known.push(Some(position_logprobs(row, prompt[next], top_n)?));
+            }
+        }
+        if known.len() == prompt.len()
+            && let Some(logprobs) = self.prompt_logprobs.take()
+        {
+            self.sink.send(Event::Prompt { logprobs });
+        }
+        Ok(())
+    }
+
+    fn choose(&self, row: &[f32], chooser: &mut Chooser, tokenizer: &Tokenizer) -> Result<TokenId, InvalidLogits> {
+        let stop = &self.request.stop;
+        let mut banned = Vec::new();
+        if self.generated < stop.min_tokens {
+            banned.extend(&stop.token_ids);
+            if !stop.ignore_eos {
+                banned.extend(tokenizer.end_of_generation());
+            }
+        }
+        let draw = Draw { seed: self.seed, index: self.generated as u64 };
+        chooser.choose(row, &self.request.sampling, &self.counts, &banned, draw)
+    }
+
+    /// Sends a new token to the client and decides whether it was the last.
+    fn accept(&mut self, token: TokenId, logprobs: Option<PositionLogprobs>, tokenizer: &Tokenizer) -> Advance {
+        let stop = &self.request.stop;
+        let asked_for = stop.token_ids.contains(&token);
+        if asked_for || (!stop.ignore_eos && tokenizer.end_of_generation().contains(&token)) {
+            let mut text = std::mem::take(&mut self.stop).finish();
+            if asked_for && stop.include_stop_string {
+                text.push_str(&self.decoder.push(tokenizer, token, self.request.skip_special_tokens));
+            }
+            text.push_str(&self.decoder.finish());
+            self.sink.send(Event::Token { token, text: String::new(), logprobs });
+            return self.ended(FinishReason::StopToken(token), text);
+        }
+        let mut text = self.decoder.push(tokenizer, token, self.request.skip_special_tokens);
+        if self.generated > stop.min_tokens || stop.min_tokens == 0 {
+            let scan = self.stop.push(&text);
+            text = scan.text;
+            if let Some(matched) = scan.matched {
+                if stop.include_stop_string {
+                    text.push_str(&matched);
+                }
+                self.sink.send(Event::Token { token, text, logprobs });
+                return self.ended(FinishReason::StopString(matched), String::new());
+            }
+        }
+        self.sink.send(Event::Token { token, text, logprobs });
+        if self.generated >= self.max_tokens {
+            let mut rest = self.stop.finish();
+            rest.push_str(&self.decoder.finish());
+            return self.ended(FinishReason::Length, rest);
+        }
+        Advance { verdict: Verdict::Token(token), end: None }
+    }
+
+    fn ended(&self, reason: FinishReason, text: String) -> Advance {
+        Advance { verdict: Verdict::Ended, end: Some(Event::Finished { reason, text, usage: self.usage() }) }
+    }
+
+    pub fn usage(&self) -> Usage {
+        let Times { submitted, started, first_token, last_token } = self.times;
+        let since = |end: Option<Instant>, start: Option<Instant>| match (end, start) {
+            (Some(end), Some(start)) => end.saturating_duration_since(start),
+            _ => std::time::Duration::ZERO,
+        };
+        Usage {
+            prompt_tokens: self.request.prompt.len(),
+            cached_tokens: 0,
+            completion_tokens: self.generated,
+            queue_time: since(started, Some(submitted)),
+            time_to_first_token: since(first_token, Some(submitted)),
+            generation_time: since(last_token, first_token),
+        }
+    }
+}
+
+fn fresh_seed() -> u64 {
+    uuid::Uuid::new_v4().as_u64_pair().0
+}

@@ -1,0 +1,215 @@
+//! The Scheduler decides what runs next, and is the only owner of KV blocks.
+//!
+//! Hears from: the runtime (`Submit`, `Cancel`), the executor (`StepDone`, `StepFailed`, `ExecutorLost`), the sampler
+//! (`Sampled`, `Resume`, `Cancel`), the supervisor (`ExecutorReady`, `ExecutorLost`, `Drain`, `EndAll`).
+//! Says: steps to the executor; to the sampler, whose requests begin and end.
+//!
+//! It only carries: the thinking is in [`Policy`].
+//!
+//! Failure: should it panic, the supervisor restarts the cast, and the requests in the house fail with a clear error.
+
+use std::sync::Arc;
+
+use cuelight_engine::engine::{EngineLimits, StepId};
+use ractor::{Actor, ActorProcessingErr, ActorRef};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use crate::client::ClientSink;
+use crate::executor::ExecutorMsg;
+use crate::metrics;
+use crate::policy::{Effect, Outcome, Policy, PolicyConfig, PolicyEvent, Submission};
+use crate::request::{GenerationError, GenerationRequest, RequestId, SubmitError};
+use crate::runtime::Shared;
+use crate::sampler::SamplerMsg;
+
+/// What the scheduler hears.
+pub enum SchedulerMsg {
+    /// Admit a request, or refuse it now.
+    Submit {
+        /// The request's number.
+        id: RequestId,
+        /// What it asks for.
+        request: Box<GenerationRequest>,
+        /// Where its events go.
+        sink: ClientSink,
+        /// When it came.
+        submitted: Instant,
+        /// The answer.
+        reply: oneshot::Sender<Result<(), SubmitError>>,
+    },
+    /// The client does not want the request any more.
+    Cancel(RequestId),
+    /// The client of a paused request reads again.
+    Resume(RequestId),
+    /// The device finished a step; the sampler has its logits.
+    StepDone(StepId),
+    /// A step failed, but the executor lives.
+    StepFailed {
+        /// The step.
+        step: StepId,
+        /// Why.
+        reason: String,
+    },
+    /// The sampler finished a step.
+    Sampled {
+        /// The step.
+        step: StepId,
+        /// What became of each of its sequences.
+        outcomes: Vec<Outcome>,
+    },
+    /// An executor is ready, its KV blocks empty.
+    ExecutorReady {
+        /// Where steps go.
+        executor: ActorRef<ExecutorMsg>,
+        /// What it can take.
+        limits: EngineLimits,
+    },
+    /// The executor is gone. Heard twice, of the executor and of the supervisor, when both saw it.
+    ExecutorLost {
+        /// The step that took it down, when known.
+        failed: Option<StepId>,
+        /// Why.
+        reason: String,
+    },
+    /// Take no new requests; answer when the last has ended.
+    Drain {
+        /// The answer.
+        reply: oneshot::Sender<()>,
+    },
+    /// End every request with this error.
+    EndAll(GenerationError),
+}
+
+/// What a scheduler needs to start.
+pub struct SchedulerArguments {
+    /// How steps are formed.
+    pub policy: PolicyConfig,
+    /// What the engine can take.
+    pub limits: EngineLimits,
+    /// Hears of requests and speaks to clients.
+    pub sampler: ActorRef<SamplerMsg>,
+    /// Where gauges are kept.
+    pub shared: Arc<Shared>,
+}
+
+/// The scheduler's own.
+pub struct SchedulerState {
+    policy: Policy,
+    sampler: ActorRef<SamplerMsg>,
+    /// `None` while it is being rebuilt.
+    executor: Option<ActorRef<ExecutorMsg>>,
+    shared: Arc<Shared>,
+    drained: Option<oneshot::Sender<()>>,
+}
+
+/// The actor; everything it knows is in [`SchedulerState`].
+pub struct Scheduler;
+
+impl Actor for Scheduler {
+    type Msg = SchedulerMsg;
+    type State = SchedulerState;
+    type Arguments = SchedulerArguments;
+
+    async fn pre_start(
+        &self,
+        me: ActorRef<SchedulerMsg>,
+        arguments: SchedulerArguments,
+    ) -> Result<SchedulerState, ActorProcessingErr> {
+        let SchedulerArguments { policy, limits, sampler, shared } = arguments;
+        sampler.cast(SamplerMsg::Connect(me))?;
+        Ok(SchedulerState { policy: Policy::new(policy, limits), sampler, executor: None, shared, drained: None })
+    }
+
+    async fn handle(
+        &self,
+        _me: ActorRef<SchedulerMsg>,
+        message: SchedulerMsg,
+        state: &mut SchedulerState,
+    ) -> Result<(), ActorProcessingErr> {
+        match message {
+            SchedulerMsg::Submit { id, request, sink, submitted, reply } => {
+                let _ = reply.send(state.submit(id, request, sink, submitted)?);
+            }
+            SchedulerMsg::Cancel(id) => state.apply(PolicyEvent::Cancel(id))?,
+            SchedulerMsg::Resume(id) => state.apply(PolicyEvent::Resume(id))?,
+            SchedulerMsg::StepDone(step) => state.apply(PolicyEvent::StepDone(step))?,
+            SchedulerMsg::StepFailed { step, reason } => state.apply(PolicyEvent::StepFailed { step, reason })?,
+            SchedulerMsg::Sampled { step, outcomes } => state.apply(PolicyEvent::Sampled { step, outcomes })?,
+            SchedulerMsg::ExecutorReady { executor, limits } => {
+                state.executor = Some(executor);
+                state.apply(PolicyEvent::ExecutorReady(limits))?;
+            }
+            SchedulerMsg::ExecutorLost { failed, reason } => {
+                if state.executor.take().is_some() {
+                    state.apply(PolicyEvent::ExecutorLost { failed, reason })?;
+                }
+            }
+            SchedulerMsg::Drain { reply } => {
+                state.drained = Some(reply);
+                state.apply(PolicyEvent::Drain)?;
+            }
+            SchedulerMsg::EndAll(error) => state.apply(PolicyEvent::EndAll(error))?,
+        }
+        Ok(())
+    }
+}
+
+impl SchedulerState {
+    /// The outer error is the scheduler's, the inner one the request's.
+    fn submit(
+        &mut self,
+        id: RequestId,
+        request: Box<GenerationRequest>,
+        sink: ClientSink,
+        submitted: Instant,
+    ) -> Result<Result<(), SubmitError>, ActorProcessingErr> {
+        let submission = Submission {
+            id,
+            prompt: request.prompt.clone(),
+            priority: request.priority,
+            generates: request.stop.max_tokens > 0,
+            scores_prompt: request.prompt_logprobs.is_some(),
+        };
+        let effects = match self.policy.submit(submission) {
+            Ok(effects) => effects,
+            Err(error) => return Ok(Err(error)),
+        };
+        let context_tokens = self.policy.context_tokens();
+        // Before any effect, so that the sampler knows the request when its first logits come.
+        self.sampler.cast(SamplerMsg::Begin { id, request, context_tokens, sink, submitted })?;
+        self.perform(effects)?;
+        Ok(Ok(()))
+    }
+
+    fn apply(&mut self, event: PolicyEvent) -> Result<(), ActorProcessingErr> {
+        let effects = self.policy.on(event);
+        self.perform(effects)
+    }
+
+    fn perform(&mut self, effects: Vec<Effect>) -> Result<(), ActorProcessingErr> {
+        for effect in effects {
+            match effect {
+                Effect::Run { step, tasks } => self.run(ExecutorMsg::Run { step, tasks }),
+                Effect::Started(id) => self.sampler.cast(SamplerMsg::Started(id))?,
+                Effect::Preempted(_) => metrics::preempted(),
+                Effect::Cancelled(id) => self.sampler.cast(SamplerMsg::Forget(id))?,
+                Effect::Failed(id, error) => self.sampler.cast(SamplerMsg::Fail(id, error))?,
+            }
+        }
+        self.shared.set_counts(self.policy.counts());
+        if self.policy.is_empty()
+            && let Some(drained) = self.drained.take()
+        {
+            let _ = drained.send(());
+        }
+        Ok(())
+    }
+
+    fn run(&self, message: ExecutorMsg) {
+        if let Some(executor) = &self.executor {
+            // An executor that is gone is reported by the supervisor, and its steps are taken back then.
+            let _ = executor.cast(message);
+        }
+    }
+}

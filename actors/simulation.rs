@@ -1,0 +1,261 @@
+//! An engine without a model: for tests of everything around engines, without a file and without waiting.
+//!
+//! A token follows from nothing but the tokens before it. The engine keeps a running hash of them in its KV blocks, as a
+//! real one keeps keys and values, so a block that is lost, shared by mistake or read too early shows as a wrong text.
+//! Time is virtual and faults are injected by a function over steps.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use cuelight_engine::engine::{
+    BLOCK_TOKENS, Engine, EngineError, EngineLimits, ExpertJob, ExpertResult, Progress, SequenceRows, Step, StepOutput,
+    TokenId,
+};
+use cuelight_engine::format::chat_template::ChatTemplate;
+use cuelight_engine::format::tokenizer::Tokenizer;
+use cuelight_engine::load::{LoadProgress, LoadedModel, MemoryPlan, ModelCard};
+
+use crate::executor::EngineHost;
+use crate::loader::ModelSource;
+
+/// What goes wrong with a step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fault {
+    /// The engine panics.
+    Panic,
+    /// The device is lost.
+    DeviceLost,
+    /// The engine refuses the step.
+    InvalidStep,
+    /// The step ends with logits that are no numbers.
+    NotANumber,
+    /// The step asks for experts on the host.
+    AwaitExperts,
+}
+
+/// Decides over each step, by its number among all steps of all engines of the source.
+pub type FaultInjector = Arc<dyn Fn(u64, &Step) -> Option<Fault> + Send + Sync>;
+
+/// A source of simulated engines.
+#[derive(Clone)]
+pub struct SimulatedModel {
+    /// What the engine can take. `vocab_size` is that of the tokenizer.
+    pub limits: EngineLimits,
+    /// Text to tokens and back.
+    pub tokenizer: Arc<Tokenizer>,
+    /// How a conversation becomes a prompt.
+    pub chat_template: Option<Arc<ChatTemplate>>,
+    /// Tokens that the engine generates.
+    pub speakable: Arc<[TokenId]>,
+    /// After a token, generation ends with a chance of one in this many.
+    pub end_one_in: u64,
+    /// Time a step takes, and what each of its rows adds.
+    pub step_time: Duration,
+    /// Time that each row of a step adds.
+    pub row_time: Duration,
+    /// Where the engine runs.
+    pub host: EngineHost,
+    /// What goes wrong.
+    pub faults: Option<FaultInjector>,
+    /// What happened so far, in all clones.
+    pub counters: Arc<SimulationCounters>,
+}
+
+/// What simulated engines did.
+#[derive(Debug, Default)]
+pub struct SimulationCounters {
+    /// Models loaded.
+    pub loads: AtomicU64,
+    /// Steps begun.
+    pub steps: AtomicU64,
+    /// Rows computed.
+    pub rows: AtomicU64,
+    /// Sequences that had a share of a step, summed over steps.
+    pub shares: AtomicU64,
+}
+
+impl SimulatedModel {
+    /// A small model that speaks in letters, takes no time and never fails.
+    #[must_use]
+    pub fn new(tokenizer: Arc<Tokenizer>) -> Self {
+        let vocab_size = tokenizer.vocab_size();
+        let speaks = |&token: &TokenId| {
+            let bytes = tokenizer.token_bytes(token, true);
+            !bytes.is_empty() && bytes.iter().all(|&byte| byte == b' ' || byte.is_ascii_lowercase())
+        };
+        let vocabulary = 0..TokenId::try_from(vocab_size).unwrap_or(TokenId::MAX);
+        SimulatedModel {
+            limits: EngineLimits {
+                vocab_size,
+                context_tokens: 512,
+                kv_blocks: 256,
+                max_batched_tokens: 256,
+                max_sequences: 16,
+                max_logits_rows: 64,
+                device: "simulated".into(),
+            },
+            speakable: vocabulary.filter(speaks).collect(),
+            tokenizer,
+            chat_template: None,
+            end_one_in: 40,
+            step_time: Duration::ZERO,
+            row_time: Duration::ZERO,
+            host: EngineHost::VirtualTime,
+            faults: None,
+            counters: Arc::default(),
+        }
+    }
+}
+
+impl ModelSource for SimulatedModel {
+    type Engine = SimulatedEngine;
+
+    fn load(&self, progress: &mut dyn FnMut(LoadProgress)) -> Result<LoadedModel<SimulatedEngine>, String> {
+        self.counters.loads.fetch_add(1, Ordering::Relaxed);
+        progress(LoadProgress { done_bytes: 1, total_bytes: 1 });
+        let limits = &self.limits;
+        let memory = MemoryPlan {
+            weights_bytes: 0,
+            kv_bytes: (limits.kv_blocks * BLOCK_TOKENS * size_of::<u64>()) as u64,
+            scratch_bytes: 0,
+            available_bytes: Some(u64::MAX),
+            kv_blocks: limits.kv_blocks,
+            context_tokens: limits.context_tokens,
+        };
+        let card = ModelCard {
+            name: "simulated".into(),
+            architecture: "simulated".into(),
+            n_params: 0,
+            size_bytes: 0,
+            quantization: "none".into(),
+            context_train: limits.context_tokens,
+            license: None,
+        };
+        let engine = SimulatedEngine { kv: vec![0; limits.kv_blocks * BLOCK_TOKENS], model: self.clone() };
+        let (tokenizer, chat_template) = (self.tokenizer.clone(), self.chat_template.clone());
+        Ok(LoadedModel { engine, tokenizer, chat_template, card, memory })
+    }
+
+    fn host(&self) -> EngineHost {
+        self.host
+    }
+}
+
+/// An engine that computes hashes instead of logits.
+pub struct SimulatedEngine {
+    model: SimulatedModel,
+    /// For each position of each block the hash of all tokens up to there.
+    kv: Vec<u64>,
+}
+
+impl Engine for SimulatedEngine {
+    fn limits(&self) -> &EngineLimits {
+        &self.model.limits
+    }
+
+    fn begin(&mut self, step: Step) -> Result<Progress, EngineError> {
+        let counters = &self.model.counters;
+        let number = counters.steps.fetch_add(1, Ordering::Relaxed);
+        counters.rows.fetch_add(step.rows() as u64, Ordering::Relaxed);
+        counters.shares.fetch_add(step.sequences.len() as u64, Ordering::Relaxed);
+        self.validate(&step)?;
+        let fault = self.model.faults.as_ref().and_then(|faults| faults(number, &step));
+        match fault {
+            Some(Fault::Panic) => panic!("injected"),
+            Some(Fault::DeviceLost) => return Err(EngineError::DeviceLost("injected".into())),
+            Some(Fault::InvalidStep) => return Err(invalid(&step, "injected".into())),
+            Some(Fault::AwaitExperts) => {
+                let job = ExpertJob { step: step.id, layer: 0, hidden: Vec::new(), routes: Vec::new() };
+                return Ok(Progress::AwaitExperts(job));
+            }
+            Some(Fault::NotANumber) | None => {}
+        }
+        let mut logits = Vec::with_capacity(step.logits_rows() * self.model.limits.vocab_size);
+        for sequence in &step.sequences {
+            self.compute(sequence, &mut logits);
+        }
+        if fault == Some(Fault::NotANumber) {
+            logits.fill(f32::NAN);
+        }
+        let rows = u32::try_from(step.rows()).unwrap_or(u32::MAX);
+        Ok(Progress::Done(StepOutput {
+            id: step.id,
+            logits,
+            elapsed: self.model.step_time + self.model.row_time * rows,
+        }))
+    }
+
+    fn resume(&mut self, result: ExpertResult) -> Result<Progress, EngineError> {
+        Err(EngineError::InvalidStep { step: result.step, reason: "no step waits for experts".into() })
+    }
+}
+
+fn invalid(step: &Step, reason: String) -> EngineError {
+    EngineError::InvalidStep { step: step.id, reason }
+}
+
+impl SimulatedEngine {
+    /// Holds the scheduler to the limits, as a real engine does.
+    fn validate(&self, step: &Step) -> Result<(), EngineError> {
+        let limits = &self.model.limits;
+        let within = [
+            ("rows", step.rows(), limits.max_batched_tokens),
+            ("sequences", step.sequences.len(), limits.max_sequences),
+            ("rows of logits", step.logits_rows(), limits.max_logits_rows),
+        ];
+        for (what, count, limit) in within {
+            if count > limit {
+                return Err(invalid(step, format!("it has {count} {what}, the limit is {limit}")));
+            }
+        }
+        for sequence in &step.sequences {
+            let end = sequence.first_position as usize + sequence.tokens.len();
+            if sequence.tokens.is_empty() || end > limits.context_tokens {
+                return Err(invalid(step, format!("a sequence has {} rows up to {end}", sequence.tokens.len())));
+            }
+            if sequence.block_table.len() * BLOCK_TOKENS < end {
+                return Err(invalid(step, format!("{} blocks do not hold {end} tokens", sequence.block_table.len())));
+            }
+        }
+        Ok(())
+    }
+
+    fn compute(&mut self, sequence: &SequenceRows, logits: &mut Vec<f32>) {
+        let slot = |position: usize| {
+            sequence.block_table[position / BLOCK_TOKENS] as usize * BLOCK_TOKENS + position % BLOCK_TOKENS
+        };
+        let wanted = sequence.logits.rows(sequence.tokens.len());
+        for (row, &token) in sequence.tokens.iter().enumerate() {
+            let position = sequence.first_position as usize + row;
+            let before = position.checked_sub(1).map_or(0, |previous| self.kv[slot(previous)]);
+            let hash = mix(before ^ mix(u64::from(token) + 1));
+            self.kv[slot(position)] = hash;
+            if row + wanted >= sequence.tokens.len() {
+                self.push_logits(hash, logits);
+            }
+        }
+    }
+
+    fn push_logits(&self, hash: u64, logits: &mut Vec<f32>) {
+        let start = logits.len();
+        logits.resize(start + self.model.limits.vocab_size, -20.0);
+        let row = &mut logits[start..];
+        for &token in &*self.model.speakable {
+            row[token as usize] = (mix(hash ^ u64::from(token)) >> 40) as f32 / (1 << 22) as f32;
+        }
+        if hash.is_multiple_of(self.model.end_one_in.max(1)) {
+            for &token in self.model.tokenizer.end_of_generation() {
+                row[token as usize] = 20.0;
+            }
+        }
+    }
+}
+
+/// The SplitMix64 finaliser (Steele et al. 2014).
+fn mix(mut z: u64) -> u64 {
+    z = z.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}

@@ -1,0 +1,456 @@
+//! The choice of a token: greedy, or drawn from the truncated distribution.
+//!
+//! Truncations apply in this order, each to what the one before left: temperature, min_p, top_k, typical_p, top_p.
+
+use super::exp::{exp, sum_exp};
+use super::random::uniform;
+use super::{InvalidLogits, SamplingParams, TokenCounts, penalties};
+use crate::engine::TokenId;
+
+/// Which draw of a sequence this is: the same draw always gives the same number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Draw {
+    /// The request's seed.
+    pub seed: u64,
+    /// Index of the generated token, from 0.
+    pub index: u64,
+}
+
+/// A candidate: token and logit; after the truncations begin, logit divided by temperature.
+type Candidate = (TokenId, f32);
+
+/// Chooses tokens. Keeps its buffers between calls: one for each thread that samples.
+#[derive(Debug, Default)]
+pub struct Chooser {
+    /// A row of logits that penalties may change.
+    adjusted: Vec<f32>,
+    candidates: Vec<Candidate>,
+}
+
+impl Chooser {
+    /// Chooses the next token from one row of logits. `banned` tokens are not chosen.
+    ///
+    /// # Errors
+    /// [`InvalidLogits`] when the row is no distribution.
+    pub fn choose(
+        &mut self,
+        logits: &[f32],
+        params: &SamplingParams,
+        counts: &TokenCounts,
+        banned: &[TokenId],
+        draw: Draw,
+    ) -> Result<TokenId, InvalidLogits> {
+        if banned.is_empty() && penalties::is_identity(params) {
+            return draw_from(logits, params, draw, &mut self.candidates);
+        }
+        // A fault of the engine must not hide behind a bias of minus infinity.
+        largest(logits)?;
+        self.adjusted.clear();
+        self.adjusted.extend_from_slice(logits);
+        penalties::apply(&mut self.adjusted, params, counts);
+        for &token in banned {
+            if let Some(logit) = self.adjusted.get_mut(token as usize) {
+                *logit = f32::NEG_INFINITY;
+            }
+        }
+        draw_from(&self.adjusted, params, draw, &mut self.candidates)
+    }
+}
+
+fn draw_from(
+    logits: &[f32],
+    params: &SamplingParams,
+    draw: Draw,
+    candidates: &mut Vec<Candidate>,
+) -> Result<TokenId, InvalidLogits> {
+    let (best, max) = largest(logits)?;
+    if params.temperature <= 0.0 || params.top_k == 1 {
+        return Ok(best);
+    }
+    let u = uniform(draw.seed, draw.index);
+    // Relative to the best, so that a tiny temperature gives 0 and minus infinity, never infinity.
+    let scaled = |logit: f32| (logit - max) / params.temperature;
+    let keeps_all = params.top_k == 0 && params.top_p >= 1.0 && params.min_p <= 0.0 && params.typical_p >= 1.0;
+    if keeps_all {
+        return Ok(pick_from_row(u, best, logits, scaled));
+    }
+    truncate(logits, scaled, params, candidates);
+    let total = sum_exp(candidates, |(_, logit)| logit);
+    let fallback = candidates.first().map_or(best, |&(token, _)| token);
+    Ok(pick(u * total, fallback, candidates.iter().copied()))
+}
+
+/// Draws from a whole row: finds the block of the row by the blocks' sums, then the token in the block.
+fn pick_from_row(u: f64, fallback: TokenId, logits: &[f32], scaled: impl Fn(f32) -> f32) -> TokenId {
+    const BLOCK: usize = 1024;
+    let sums: Vec<f64> = logits.chunks(BLOCK).map(|block| sum_exp(block, &scaled)).collect();
+    let mut left = u * sums.iter().sum::<f64>();
+    let found = sums.iter().position(|sum| {
+        let here = left < *sum;
+        left -= if here { 0.0 } else { *sum };
+        here
+    });
+    let Some(block) = found else { return fallback };
+    let start = block * BLOCK;
+    let tokens = (start..).zip(&logits[start..logits.len().min(start + BLOCK)]);
+    pick(left, fallback, tokens.map(|(token, &logit)| (token as TokenId, scaled(logit))))
+}
+
+/// Leaves in `candidates` the tokens that the parameters keep, with their scaled logits; the largest of these is 0.
+fn truncate(logits: &[f32], scaled: impl Fn(f32) -> f32, params: &SamplingParams, candidates: &mut Vec<Candidate>) {
+    /// Tokens less likely than e^-12 times the best rarely matter, and there are many of them.
+    const NEAR: f32 = -12.0;
+    // At least this rules out tokens that cannot be chosen at all.
+    let floor = params.min_p.ln().max(f32::MIN);
+    let gather = |floor: f32, candidates: &mut Vec<Candidate>| {
+        candidates.clear();
+        let all = logits.iter().enumerate().map(|(token, &logit)| (token as TokenId, scaled(logit)));
+        candidates.extend(all.filter(|&(_, logit)| logit >= floor));
+    };
+    let sum = |candidates: &[Candidate]| sum_exp(candidates, |(_, logit)| logit);
+    gather(floor.max(NEAR), candidates);
+    let mut total = sum(candidates);
+    if floor < NEAR {
+        let enough = if params.top_k > 0 {
+            candidates.len() >= params.top_k
+        } else {
+            let near = total;
+            let kept = |logit: f32| if logit >= floor { logit } else { f32::NEG_INFINITY };
+            total = sum_exp(logits, |logit| kept(scaled(logit)));
+            params.typical_p >= 1.0 && near >= f64::from(params.top_p) * total
+        };
+        if !enough {
+            gather(floor, candidates);
+        }
+    }
+    if params.top_k > 0 {
+        keep_best(candidates, params.top_k);
+        total = sum(candidates);
+    }
+    if params.typical_p < 1.0 {
+        keep_typical(candidates, params.typical_p);
+        total = sum(candidates);
+    }
+    if params.top_p < 1.0 {
+        keep_nucleus(candidates, f64::from(params.top_p) * total);
+    }
+}
+
+/// The first token, in the candidates' order, at which the running sum of probabilities passes `target`.
+fn pick(target: f64, fallback: TokenId, candidates: impl Iterator<Item = Candidate>) -> TokenId {
+    let mut left = target;
+    let mut last = fallback;
+    for (token, logit) in candidates {
+        let weight = f64::from(exp(logit));
+        if weight > 0.0 {
+            last = token;
+            left -= weight;
+            if left < 0.0 {
+                break;
+            }
+        }
+    }
+    last
+}
+
+/// Best first; of equals the lower id.
+fn by_rank(a: &Candidate, b: &Candidate) -> std::cmp::Ordering {
+    b.1.total_cmp(&a.1).then(a.0.cmp(&b.0))
+}
+
+/// Keeps the `k` best, best first.
+fn keep_best(candidates: &mut Vec<Candidate>, k: usize) {
+    if k < candidates.len() {
+        candidates.select_nth_unstable_by(k, by_rank);
+        candidates.truncate(k);
+    }
+    candidates.sort_unstable_by(by_rank);
+}
+
+/// Keeps the fewest best whose weights sum to `target`. Sorts only as many as it must look at.
+fn keep_nucleus(candidates: &mut Vec<Candidate>, target: f64) {
+    let mut sorted = 256;
+    loop {
+        let looked_at = sorted.min(candidates.len());
+        if looked_at < candidates.len() {
+            candidates.select_nth_unstable_by(looked_at, by_rank);
+        }
+        candidates[..looked_at].sort_unstable_by(by_rank);
+        let mut left = target;
+        let end = candidates[..looked_at].iter().position(|&(_, logit)| {
+            left -= f64::from(exp(logit));
+            left <= 0.0
+        });
+        if let Some(end) = end {
+            return candidates.truncate(end + 1);
+        }
+        if looked_at == candidates.len() {
+            return;
+        }
+        sorted *= 8;
+    }
+}
+
+/// Keeps the tokens whose information is closest to the distribution's entropy, until their probabilities sum to `p`.
+fn keep_typical(candidates: &mut Vec<Candidate>, p: f32) {
+    let log_sum = sum_exp(candidates, |(_, logit)| logit).ln();
+    let logprob = |logit: f32| f64::from(logit) - log_sum;
+    let entropy: f64 = candidates.iter().map(|&(_, logit)| -logprob(logit) * logprob(logit).exp()).sum();
+    let distance = |&(_, logit): &Candidate| (-logprob(logit) - entropy).abs();
+    candidates.sort_unstable_by(|a, b| distance(a).total_cmp(&distance(b)).then(by_rank(a, b)));
+    let mut left = f64::from(p);
+    let end = candidates.iter().position(|&(_, logit)| {
+        left -= logprob(logit).exp();
+        left <= 0.0
+    });
+    if let Some(end) = end {
+        candidates.truncate(end + 1);
+    }
+    candidates.sort_unstable_by(by_rank);
+}
+
+/// The `n` largest logits with their tokens, best first. In one pass for a small `n`: few logits are among the best so far.
+pub(super) fn best_first(logits: &[f32], n: usize) -> Vec<Candidate> {
+    let mut best: Vec<Candidate> = Vec::with_capacity(n.min(logits.len()));
+    let mut worst = f32::NEG_INFINITY;
+    for (token, &logit) in logits.iter().enumerate() {
+        if best.len() == n && logit <= worst {
+            continue;
+        }
+        // Before all that are smaller, after its equals: those have lower ids.
+        let place = best.partition_point(|&(_, other)| other >= logit);
+        if best.len() == n {
+            best.pop();
+        }
+        if place < n {
+            best.insert(place, (token as TokenId, logit));
+        }
+        worst = best.last().map_or(f32::INFINITY, |&(_, logit)| logit);
+    }
+    best
+}
+
+/// The largest logit and the lowest token that has it, in one pass.
+///
+/// # Errors
+/// [`InvalidLogits`] when a logit is NaN or +inf, or none is above -inf.
+pub(super) fn largest(logits: &[f32]) -> Result<(TokenId, f32), InvalidLogits> {
+    const BLOCK: usize = 256;
+    const LANES: usize = 16;
+    let mut best = (0, f32::NEG_INFINITY);
+    for (block, values) in logits.chunks(BLOCK).enumerate() {
+        // Independent lanes, which the compiler turns into vectors. NaN loses every comparison, so it is looked for.
+        let mut max = [f32::NEG_INFINITY; LANES];
+        let mut bad = [false; LANES];
+        for lanes in values.chunks(LANES) {
+            for (lane, &value) in lanes.iter().enumerate() {
+                max[lane] = if value > max[lane] { value } else { max[lane] };
+                bad[lane] |= !(value < f32::INFINITY);
+            }
+        }
+        if bad.contains(&true) {
+            let index = values.iter().position(|&value| !(value < f32::INFINITY)).unwrap_or_default();
+            return Err(InvalidLogits::NotFinite((block * BLOCK + index) as TokenId));
+        }
+        let max = max.into_iter().fold(f32::NEG_INFINITY, f32::max);
+        if max > best.1 {
+            let index = values.iter().position(|&value| value == max).unwrap_or_default();
+            best = ((block * BLOCK + index) as TokenId, max);
+        }
+    }
+    if best.1 == f32::NEG_INFINITY { Err(InvalidLogits::Empty) } else { Ok(best) }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn choose(logits: &[f32], params: &SamplingParams, index: u64) -> TokenId {
+        Chooser::default().choose(logits, params, &TokenCounts::default(), &[], Draw { seed: 42, index }).unwrap()
+    }
+
+    /// All tokens that 4,000 draws ever give.
+    fn support(logits: &[f32], params: &SamplingParams) -> Vec<TokenId> {
+        let mut seen: Vec<_> = (0..4000).map(|index| choose(logits, params, index)).collect();
+        seen.sort_unstable();
+        seen.dedup();
+        seen
+    }
+
+    /// The tokens that the truncations keep, sorted.
+    fn kept(logits: &[f32], params: &SamplingParams) -> Vec<TokenId> {
+        let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let mut candidates = Vec::new();
+        truncate(logits, |logit| (logit - max) / params.temperature, params, &mut candidates);
+        let mut tokens: Vec<_> = candidates.into_iter().map(|(token, _)| token).collect();
+        tokens.sort_unstable();
+        tokens
+    }
+
+    /// What the truncations keep, by their definitions and nothing else: sorted tokens.
+    fn reference(logits: &[f32], params: &SamplingParams) -> Vec<TokenId> {
+        let softmax = |kept: &[(TokenId, f64)]| -> Vec<f64> {
+            let sum: f64 = kept.iter().map(|&(_, l)| l.exp()).sum();
+            kept.iter().map(|&(_, l)| l.exp() / sum).collect()
+        };
+        let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let mut kept: Vec<(TokenId, f64)> = logits
+            .iter()
+            .enumerate()
+            .map(|(t, &l)| (t as TokenId, f64::from((l - max) / params.temperature)))
+            .collect();
+        kept.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+        kept.retain(|&(_, l)| l.exp() >= f64::from(params.min_p));
+        if params.top_k > 0 {
+            kept.truncate(params.top_k);
+        }
+        let until = |order: Vec<(TokenId, f64, f64)>, p: f32| {
+            let mut sum = 0.0;
+            let mut kept = Vec::new();
+            for (token, logit, probability) in order {
+                kept.push((token, logit));
+                sum += probability;
+                if sum >= f64::from(p) {
+                    break;
+                }
+            }
+            kept
+        };
+        if params.typical_p < 1.0 {
+            let ps = softmax(&kept);
+            let entropy: f64 = ps.iter().map(|p| -p * p.ln()).sum();
+            let mut order: Vec<_> = kept.iter().zip(&ps).map(|(&(t, l), &p)| (t, l, p)).collect();
+            order.sort_by(|a, b| (-a.2.ln() - entropy).abs().total_cmp(&(-b.2.ln() - entropy).abs()));
+            kept = until(order, params.typical_p);
+            kept.sort_by(|a, b| b.1.total_cmp(&a.1));
+        }
+        if params.top_p < 1.0 {
+            let ps = softmax(&kept);
+            kept = until(kept.iter().zip(ps).map(|(&(t, l), p)| (t, l, p)).collect(), params.top_p);
+        }
+        let mut tokens: Vec<_> = kept.into_iter().map(|(token, _)| token).collect();
+        tokens.sort_unstable();
+        tokens
+    }
+
+    #[test]
+    fn greedy_takes_the_lowest_of_the_best_wherever_it_stands() {
+        let greedy = SamplingParams { temperature: 0.0, ..Default::default() };
+        for at in [0, 1, 255, 256, 700, 999] {
+            let mut logits = vec![-1.0; 1000];
+            logits[at] = 5.0;
+            logits[999] = 5.0;
+            assert_eq!(choose(&logits, &greedy, 0), at as TokenId);
+        }
+    }
+
+    #[test]
+    fn draws_follow_the_softmax() {
+        let logits = [1.0f32, 0.0, -1.0, 2.0, 0.5];
+        for temperature in [0.7f32, 1.0, 2.0] {
+            let params = SamplingParams { temperature, ..Default::default() };
+            let weights = logits.map(|l| f64::from(l / temperature).exp());
+            let mut counts = [0.0f64; 5];
+            for index in 0..20_000 {
+                counts[choose(&logits, &params, index) as usize] += 1.0;
+            }
+            let total: f64 = weights.iter().sum();
+            let chi_square: f64 = (0..5)
+                .map(|t| weights[t] / total * 20_000.0)
+                .zip(counts)
+                .map(|(expected, count)| (count - expected).powi(2) / expected)
+                .sum();
+            assert!(chi_square < 18.5, "4 degrees of freedom, p = 0.001: {chi_square} at {temperature}");
+        }
+    }
+
+    #[test]
+    fn extreme_logits_and_temperatures_give_the_best_token() {
+        let coldest = SamplingParams { temperature: f32::MIN_POSITIVE, ..Default::default() };
+        assert_eq!(support(&[1.0, 3.0, 2.0], &coldest), [1]);
+        assert_eq!(support(&[3e38, -3e38, 1.0], &SamplingParams::default()), [0]);
+        let masked = [f32::NEG_INFINITY, 0.0, f32::NEG_INFINITY];
+        assert_eq!(support(&masked, &SamplingParams { top_k: 3, ..Default::default() }), [1]);
+    }
+
+    #[test]
+    fn banned_tokens_are_never_chosen_and_faulty_logits_never_pass() {
+        let mut chooser = Chooser::default();
+        let mut choose = |logits: &[f32], banned: &[TokenId]| {
+            let greedy = SamplingParams { temperature: 0.0, ..Default::default() };
+            chooser.choose(logits, &greedy, &TokenCounts::default(), banned, Draw { seed: 0, index: 0 })
+        };
+        assert_eq!(choose(&[3.0, 2.0, 1.0], &[0]), Ok(1));
+        assert_eq!(choose(&[3.0, f32::NAN, 1.0], &[1]), Err(InvalidLogits::NotFinite(1)));
+        assert_eq!(choose(&[3.0], &[0]), Err(InvalidLogits::Empty));
+        assert_eq!(choose(&[], &[]), Err(InvalidLogits::Empty));
+    }
+
+    #[test]
+    #[ignore = "prints times; run with --release"]
+    fn how_long_a_choice_takes() {
+        let logits: Vec<f32> = (0..262_144).map(|i| 12.0 * uniform(3, i) as f32).collect();
+        let params = SamplingParams::default();
+        let cases = [
+            ("greedy", SamplingParams { temperature: 0.0, ..params.clone() }),
+            ("temperature", params.clone()),
+            ("top_p", SamplingParams { top_p: 0.9, ..params.clone() }),
+            ("top_p, cold", SamplingParams { top_p: 0.9, temperature: 0.3, ..params.clone() }),
+            ("top_k", SamplingParams { top_k: 40, ..params.clone() }),
+            ("min_p", SamplingParams { min_p: 0.05, ..params.clone() }),
+            ("typical_p", SamplingParams { typical_p: 0.9, ..params.clone() }),
+            ("penalty", SamplingParams { temperature: 0.0, presence_penalty: 1.0, ..params }),
+        ];
+        let mut chooser = Chooser::default();
+        for (name, params) in cases {
+            let begin = std::time::Instant::now();
+            for index in 0..20 {
+                chooser.choose(&logits, &params, &TokenCounts::default(), &[], Draw { seed: 1, index }).unwrap();
+            }
+            println!("{name:12} {:?}", begin.elapsed() / 20);
+        }
+        let begin = std::time::Instant::now();
+        for index in 0..20 {
+            crate::sample::position_logprobs(&logits, index, 5).unwrap();
+        }
+        println!("{:12} {:?}", "logprobs", begin.elapsed() / 20);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(512))]
+        #[test]
+        fn truncations_keep_what_their_definitions_keep(
+            // Whole quarters: nearly equal logits are a matter of rounding, not of definition.
+            quarters in prop::collection::vec(-36i8..36, 2..700),
+            temperature in 0.5f32..2.0, top_k in 0usize..8, top_p in 0.05f32..1.0,
+            min_p in 0f32..0.9, typical_p in 0.05f32..1.0, which in 0u8..16,
+        ) {
+            let logits: Vec<f32> = quarters.into_iter().map(|quarter| f32::from(quarter) / 4.0).collect();
+            let on = |bit: u8| which & bit != 0;
+            let params = SamplingParams {
+                temperature,
+                top_k: if on(1) { top_k } else { 0 },
+                top_p: if on(2) { top_p } else { 1.0 },
+                min_p: if on(4) { min_p } else { 0.0 },
+                typical_p: if on(8) { typical_p } else { 1.0 },
+                ..Default::default()
+            };
+            prop_assert_eq!(kept(&logits, &params), reference(&logits, &params), "{:?}", params);
+        }
+
+        #[test]
+        fn any_logits_and_parameters_give_a_token_or_an_error(
+            logits in prop::collection::vec(prop::num::f32::ANY, 0..40),
+            temperature in prop::num::f32::ANY, top_k in 0usize..50, top_p in prop::num::f32::ANY,
+            min_p in prop::num::f32::ANY, typical_p in prop::num::f32::ANY, index: u64,
+        ) {
+            let params = SamplingParams { temperature, top_k, top_p, min_p, typical_p, ..Default::default() };
+            let draw = Draw { seed: 1, index };
+            if let Ok(token) = Chooser::default().choose(&logits, &params, &TokenCounts::default(), &[], draw) {
+                prop_assert!((token as usize) < logits.len());
+            }
+        }
+    }
+}

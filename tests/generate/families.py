@@ -1,0 +1,321 @@
+"""Tiny random checkpoints of every model family, as GGUF files with the answers transformers gives for them.
+
+    python tests/generate/families.py [NAME ...]      (needs torch, transformers, gguf, sentencepiece, tokenizers)
+
+Writes `tests/fixtures/families/NAME.gguf` and `NAME.json`. The same versions of the packages write the same bytes.
+"""
+
+import hashlib
+import sys
+import zlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Callable
+
+import gguf
+import numpy as np
+import torch
+import transformers
+from gguf import GGMLQuantizationType as Format
+
+import oracle
+import vocabulary
+from weights import AS_IS, ONE_ADDED, Layout, encode, interleaved_rotation, random_tensor
+
+FOLDER = Path(__file__).resolve().parent.parent / "fixtures" / "families"
+PROMPT_LENGTHS = (5, 37, 90)
+CONTINUATION = 16
+
+
+@dataclass(frozen=True)
+class Family:
+    """What all checkpoints of one architecture share."""
+
+    architecture: gguf.MODEL_ARCH
+    model: type
+    config: type
+    write_vocabulary: Callable[[gguf.GGUFWriter], None]
+    norm_layout: Layout = AS_IS
+    # Gemma stores its norms minus 1.
+    norm_mean: float = 1.0
+    rotates_neighbours: bool = False
+
+
+LLAMA = Family(
+    gguf.MODEL_ARCH.LLAMA,
+    transformers.LlamaForCausalLM,
+    transformers.LlamaConfig,
+    vocabulary.write_byte_level,
+    rotates_neighbours=True,
+)
+MISTRAL = Family(
+    gguf.MODEL_ARCH.LLAMA,
+    transformers.MistralForCausalLM,
+    transformers.MistralConfig,
+    vocabulary.write_sentencepiece,
+    rotates_neighbours=True,
+)
+QWEN2 = Family(
+    gguf.MODEL_ARCH.QWEN2, transformers.Qwen2ForCausalLM, transformers.Qwen2Config, vocabulary.write_byte_level
+)
+QWEN3 = Family(
+    gguf.MODEL_ARCH.QWEN3, transformers.Qwen3ForCausalLM, transformers.Qwen3Config, vocabulary.write_byte_level
+)
+GEMMA2 = Family(
+    gguf.MODEL_ARCH.GEMMA2,
+    transformers.Gemma2ForCausalLM,
+    transformers.Gemma2Config,
+    vocabulary.write_sentencepiece,
+    norm_layout=ONE_ADDED,
+    norm_mean=0.0,
+)
+GEMMA3 = Family(
+    gguf.MODEL_ARCH.GEMMA3,
+    transformers.Gemma3ForCausalLM,
+    transformers.Gemma3TextConfig,
+    vocabulary.write_sentencepiece,
+    norm_layout=ONE_ADDED,
+    norm_mean=0.0,
+)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One file: a family, its sizes and options as transformers names them, and how its weights are stored."""
+
+    family: Family
+    config: dict
+    # The format of a weight matrix by the last part of its GGUF name ("attn_q"); "*" is any other.
+    formats: dict[str, Format] = field(default_factory=lambda: {"*": Format.F32})
+    # Keys written besides what the config implies.
+    extra_keys: dict[str, float] = field(default_factory=dict)
+    head_gain: float = 2.0
+
+
+def sizes(**changes) -> dict:
+    """The usual small sizes; grouped queries, and no two sizes equal that could be taken for each other."""
+    usual = dict(
+        vocab_size=vocabulary.SIZE,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        # Large, so that a wrong epsilon shows.
+        rms_norm_eps=1e-3,
+        tie_word_embeddings=False,
+    )
+    return usual | changes
+
+
+def rope(kind: str = "default", theta: float = 10000.0, **options) -> dict:
+    """transformers' `rope_parameters`."""
+    return {"rope_type": kind, "rope_theta": theta} | options
+
+
+GEMMA2_SIZES = sizes(
+    num_hidden_layers=4, head_dim=24, query_pre_attn_scalar=24, sliding_window=24, tie_word_embeddings=True,
+    attn_logit_softcapping=5.0, final_logit_softcapping=8.0,
+)  # fmt: skip
+GEMMA3_SIZES = sizes(
+    num_hidden_layers=7, intermediate_size=64, num_attention_heads=2, num_key_value_heads=1, head_dim=16,
+    query_pre_attn_scalar=16, sliding_window=20, tie_word_embeddings=True,
+    rope_parameters={"sliding_attention": rope(theta=10000.0), "full_attention": rope(theta=1000000.0)},
+)  # fmt: skip
+# K-quant blocks hold 256 values, so every row must be a multiple of that.
+WIDE = dict(hidden_size=256, intermediate_size=256, num_hidden_layers=2, tie_word_embeddings=True)
+MIXED_Q4_K = {"*": Format.Q4_K, "attn_v": Format.Q6_K, "ffn_down": Format.Q6_K, "token_embd": Format.Q6_K}
+
+CHECKPOINTS: dict[str, Checkpoint] = {
+    # Float32 weights: the engine's arithmetic must agree to rounding.
+    "llama": Checkpoint(LLAMA, sizes(rope_parameters=rope())),
+    "llama-tied": Checkpoint(LLAMA, sizes(tie_word_embeddings=True, rope_parameters=rope(theta=100000.0))),
+    "llama-rope-llama3": Checkpoint(LLAMA, sizes(
+        num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, tie_word_embeddings=True,
+        rope_parameters=rope("llama3", 500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                             original_max_position_embeddings=64))),
+    "llama-rope-linear": Checkpoint(LLAMA, sizes(
+        num_hidden_layers=2, tie_word_embeddings=True, rope_parameters=rope("linear", factor=4.0))),
+    "llama-rope-yarn": Checkpoint(LLAMA, sizes(
+        num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, tie_word_embeddings=True,
+        max_position_embeddings=4096,
+        rope_parameters=rope("yarn", factor=4.0, original_max_position_embeddings=1024))),
+    "mistral-window": Checkpoint(MISTRAL, sizes(head_dim=16, sliding_window=13, rope_parameters=rope())),
+    "qwen2": Checkpoint(QWEN2, sizes(rope_parameters=rope(theta=1000000.0))),
+    "qwen2-tied": Checkpoint(QWEN2, sizes(
+        rope_parameters=rope(theta=1000000.0), tie_word_embeddings=True)),
+    "qwen3": Checkpoint(QWEN3, sizes(
+        head_dim=32, rope_parameters=rope(theta=1000000.0), tie_word_embeddings=True)),
+    "qwen3-untied": Checkpoint(QWEN3, sizes(
+        num_hidden_layers=2, head_dim=24, rope_parameters=rope(theta=1000000.0))),
+    "gemma2": Checkpoint(GEMMA2, GEMMA2_SIZES),
+    # llama.cpp derives this scale from the 27B model's size; a file that names it is explicit.
+    "gemma2-scale": Checkpoint(GEMMA2, GEMMA2_SIZES | dict(num_hidden_layers=2, query_pre_attn_scalar=40),
+                               extra_keys={"attention.scale": 40**-0.5}),
+    "gemma3": Checkpoint(GEMMA3, GEMMA3_SIZES),
+    "gemma3-rope-linear": Checkpoint(GEMMA3, GEMMA3_SIZES | dict(rope_parameters={
+        "sliding_attention": rope(theta=5000.0), "full_attention": rope("linear", 1000000.0, factor=8.0)}),
+        extra_keys={"rope.freq_base_swa": 5000.0}),
+    # Stored in fewer bits: compared with transformers on the dequantised weights.
+    "llama-f16": Checkpoint(LLAMA, sizes(rope_parameters=rope()), {"*": Format.F16}),
+    "llama-q8_0": Checkpoint(LLAMA, sizes(rope_parameters=rope()), {"*": Format.Q8_0}),
+    "llama-q4_0": Checkpoint(LLAMA, sizes(rope_parameters=rope()), {"*": Format.Q4_0, "output": Format.Q8_0}),
+    "llama-q4_k": Checkpoint(LLAMA, sizes(rope_parameters=rope(), **WIDE), MIXED_Q4_K),
+    "mistral-q4_1": Checkpoint(MISTRAL, sizes(head_dim=16, sliding_window=13, rope_parameters=rope()),
+                               {"*": Format.Q4_1, "token_embd": Format.Q8_0}),
+    "qwen2-bf16": Checkpoint(QWEN2, sizes(rope_parameters=rope(theta=1000000.0)), {"*": Format.BF16}),
+    "qwen2-k-mixed": Checkpoint(QWEN2, sizes(rope_parameters=rope(theta=1000000.0), **WIDE), {
+        "*": Format.Q5_K, "ffn_gate": Format.Q2_K, "ffn_up": Format.Q3_K, "token_embd": Format.Q4_K}),
+    "qwen3-q8_0": Checkpoint(QWEN3, sizes(head_dim=32, rope_parameters=rope(), tie_word_embeddings=True),
+                             {"*": Format.Q8_0}),
+    "gemma2-q5_1": Checkpoint(GEMMA2, GEMMA2_SIZES, {"*": Format.Q5_1, "token_embd": Format.Q8_0}),
+    "gemma3-q5_0": Checkpoint(GEMMA3, GEMMA3_SIZES, {"*": Format.Q5_0, "token_embd": Format.Q8_0}),
+}  # fmt: skip
+
+
+def main(names: list[str]) -> None:
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for name in names or CHECKPOINTS:
+        generate(name, CHECKPOINTS[name])
+
+
+def generate(name: str, checkpoint: Checkpoint) -> None:
+    """Writes one checkpoint and its answers."""
+    rng = np.random.default_rng(zlib.crc32(name.encode()))
+    config = checkpoint.family.config(**checkpoint.config, attn_implementation="eager")
+    with torch.device("meta"):
+        shapes = {key: tuple(value.shape) for key, value in checkpoint.family.model(config).state_dict().items()}
+    if config.tie_word_embeddings:
+        shapes.pop("lm_head.weight", None)
+
+    path = FOLDER / f"{name}.gguf"
+    writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[checkpoint.family.architecture])
+    write_metadata(writer, name, checkpoint, config)
+    checkpoint.family.write_vocabulary(writer)
+    state = write_weights(writer, checkpoint, config, shapes, rng)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+    model = oracle_model(checkpoint, config, state)
+    prompts = [rng.integers(0, vocabulary.SIZE, size=length).tolist() for length in PROMPT_LENGTHS]
+    oracle.write_json(path.with_suffix(".json"), {
+        "model": path.name,
+        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+        "oracle": f"transformers {transformers.__version__} {checkpoint.family.model.__name__}, float32",
+        "formats": sorted({format.name for format in checkpoint.formats.values()}),
+        "prompts": [oracle.prompt_case(model, prompt, CONTINUATION) for prompt in prompts],
+    })  # fmt: skip
+    print(f"{name:20} {path.stat().st_size / 1024:7.0f} KiB", flush=True)
+
+
+def oracle_model(checkpoint: Checkpoint, config, state: dict[str, torch.Tensor]) -> torch.nn.Module:
+    """The Hugging Face model with the values that stand in the file."""
+    model = checkpoint.family.model(config).to(torch.float32).eval()
+    missing, unexpected = model.load_state_dict(state, strict=False)
+    expected_missing = ["lm_head.weight"] if config.tie_word_embeddings else []
+    assert list(missing) in ([], expected_missing) and not unexpected, (missing, unexpected)
+    model.tie_weights()
+    return model
+
+
+def write_metadata(writer: gguf.GGUFWriter, name: str, checkpoint: Checkpoint, config) -> None:
+    """The keys llama.cpp's converter writes for the family."""
+    architecture = gguf.MODEL_ARCH_NAMES[checkpoint.family.architecture]
+    writer.add_type("model")
+    writer.add_name(f"Tiny random {name}")
+    writer.add_license("mit")
+    writer.add_vocab_size(config.vocab_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    if "head_dim" in checkpoint.config:
+        writer.add_key_length(config.head_dim)
+        writer.add_value_length(config.head_dim)
+    if checkpoint.family.rotates_neighbours:
+        writer.add_rope_dimension_count(head_dim(config))
+    write_rope(writer, config.rope_parameters)
+    if checkpoint.config.get("sliding_window"):
+        writer.add_sliding_window(config.sliding_window)
+    if cap := getattr(config, "attn_logit_softcapping", None):
+        writer.add_attn_logit_softcapping(cap)
+    if cap := getattr(config, "final_logit_softcapping", None):
+        writer.add_final_logit_softcapping(cap)
+    for key, value in checkpoint.extra_keys.items():
+        writer.add_float32(f"{architecture}.{key}", value)
+
+
+def head_dim(config) -> int:
+    return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+
+
+def write_rope(writer: gguf.GGUFWriter, parameters: dict) -> None:
+    """Base and scaling of the layers with full attention; `llama3` scaling is a tensor instead of keys."""
+    parameters = parameters.get("full_attention", parameters)
+    writer.add_rope_freq_base(parameters["rope_theta"])
+    if parameters["rope_type"] == "linear":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(parameters["factor"])
+    if parameters["rope_type"] == "yarn":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(parameters["factor"])
+        writer.add_rope_scaling_orig_ctx_len(parameters["original_max_position_embeddings"])
+
+
+def write_weights(writer, checkpoint: Checkpoint, config, shapes: dict, rng) -> dict[str, torch.Tensor]:
+    """Draws, lays out and stores every weight; gives back what transformers must compute with."""
+    names = gguf.get_tensor_name_map(checkpoint.family.architecture, config.num_hidden_layers)
+    gain = {"norm_mean": checkpoint.family.norm_mean, "query_key": 1.5, "head": checkpoint.head_gain}
+    state = {}
+    for key, shape in shapes.items():
+        values = random_tensor(key, shape, gain, rng)
+        stored_name = names.get_name(key, try_suffixes=(".weight", ".bias"))
+        layout = layout_of(key, checkpoint.family, config)
+        format = format_of(stored_name, shape, checkpoint.formats)
+        stored = encode(np.ascontiguousarray(layout.into_file(values)), format, rng)
+        writer.add_tensor(stored_name, stored, raw_dtype=format)
+        values = layout.out_of_file(gguf.quants.dequantize(stored, format).reshape(shape))
+        state[key] = torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32))
+    if config.rope_parameters.get("rope_type") == "llama3":
+        writer.add_tensor("rope_freqs.weight", rope_factors(config))
+    return state
+
+
+def layout_of(key: str, family: Family, config) -> Layout:
+    if key.endswith("norm.weight"):
+        return family.norm_layout
+    if family.rotates_neighbours and "q_proj" in key:
+        return interleaved_rotation(config.num_attention_heads)
+    if family.rotates_neighbours and "k_proj" in key:
+        return interleaved_rotation(config.num_key_value_heads)
+    return AS_IS
+
+
+def format_of(stored_name: str, shape: tuple[int, ...], formats: dict[str, Format]) -> Format:
+    """Vectors always stay in float32."""
+    if len(shape) == 1:
+        return Format.F32
+    return formats.get(stored_name.removesuffix(".weight").rsplit(".", 1)[-1], formats["*"])
+
+
+def rope_factors(config) -> np.ndarray:
+    """[head_dim / 2] divisors of the rotation's frequencies: how a file states `llama3` scaling."""
+    parameters = config.rope_parameters
+    dimension = head_dim(config)
+    frequencies = parameters["rope_theta"] ** -(np.arange(0, dimension, 2, dtype=np.float64) / dimension)
+    turns = parameters["original_max_position_embeddings"] * frequencies / (2 * np.pi)
+    low, high = parameters["low_freq_factor"], parameters["high_freq_factor"]
+    smooth = np.clip((turns - low) / (high - low), 0.0, 1.0)
+    return (1.0 / ((1.0 - smooth) / parameters["factor"] + smooth)).astype(np.float32)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

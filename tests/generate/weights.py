@@ -1,0 +1,103 @@
+"""Weights of the tiny checkpoints: random values, block formats, and the way between Hugging Face and GGUF.
+
+A tensor lives in the GGUF as llama.cpp's converter lays it out; the oracle computes with what is *in the file*, so
+every tensor is laid out, quantised, dequantised and laid back before transformers sees it.
+"""
+
+from dataclasses import dataclass
+from typing import Callable
+
+import gguf
+import numpy as np
+from gguf import GGMLQuantizationType as Format
+
+# Byte offsets of the float16 scale, and of the float16 minimum where there is one, in each K-quant block.
+K_SCALES = {
+    Format.Q2_K: (80, 82),
+    Format.Q3_K: (108, None),
+    Format.Q4_K: (0, 2),
+    Format.Q5_K: (0, 2),
+    Format.Q6_K: (208, None),
+}
+
+
+def random_tensor(name: str, shape: tuple[int, ...], gain: dict[str, float], rng: np.random.Generator) -> np.ndarray:
+    """Values that keep activations near 1 and logits far apart, so that an error anywhere shows in the output."""
+    noise = rng.standard_normal(shape)
+    if name.endswith("norm.weight"):
+        return (gain["norm_mean"] + 0.2 * noise).astype(np.float32)
+    if name.endswith(".bias"):
+        return (0.5 * noise).astype(np.float32)
+    return (tensor_gain(name, gain) / np.sqrt(shape[-1]) * noise).astype(np.float32)
+
+
+def tensor_gain(name: str, gain: dict[str, float]) -> float:
+    """Queries and keys, and the output head, get more than 1/sqrt(fan-in): attention and logits should be peaked."""
+    if "q_proj" in name or "k_proj" in name:
+        return gain["query_key"]
+    if "embed_tokens" in name or "lm_head" in name:
+        return gain["head"]
+    return 1.0
+
+
+def encode(values: np.ndarray, format: Format, rng: np.random.Generator) -> np.ndarray:
+    """The bytes of a tensor in `format`: rounded from `values`, or random K-quant blocks of the same spread."""
+    if format in K_SCALES:
+        return random_k_blocks(values.shape, float(values.std()), format, rng)
+    return gguf.quants.quantize(values, format)
+
+
+def random_k_blocks(shape: tuple[int, ...], deviation: float, format: Format, rng: np.random.Generator) -> np.ndarray:
+    """Blocks whose every bit is random but for the scales, which are chosen for mean 0 and the wanted deviation.
+
+    The `gguf` package cannot round to these formats; random blocks also reach bit patterns that rounding never makes.
+    """
+    block_values, block_bytes = gguf.GGML_QUANT_SIZES[format]
+    assert shape[-1] % block_values == 0, f"{shape} does not divide into blocks of {block_values}"
+    blocks = rng.integers(0, 256, size=(*shape[:-1], shape[-1] // block_values, block_bytes), dtype=np.uint8)
+    scale_at, minimum_at = K_SCALES[format]
+
+    def decoded(scale: float, minimum: float) -> np.ndarray:
+        set_half(blocks, scale_at, scale)
+        if minimum_at is not None:
+            set_half(blocks, minimum_at, minimum)
+        return gguf.quants.dequantize(blocks.reshape(*shape[:-1], -1), format)
+
+    # A decoded value is scale * a - minimum * b, with a and b given by the random bits.
+    minimum = 0.0
+    if minimum_at is not None:
+        minimum = float(decoded(1.0, 0.0).mean() / -decoded(0.0, 1.0).mean())
+    unit = decoded(1.0, minimum).std()
+    decoded(deviation / unit, minimum * deviation / unit)
+    return blocks.reshape(*shape[:-1], -1)
+
+
+def set_half(blocks: np.ndarray, offset: int, value: float) -> None:
+    """Writes `value` as float16 at byte `offset` of every block."""
+    blocks[..., offset : offset + 2] = np.frombuffer(np.float16(value).tobytes(), dtype=np.uint8)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the converter changes a tensor's values on the way into the file, and the way back."""
+
+    into_file: Callable[[np.ndarray], np.ndarray]
+    out_of_file: Callable[[np.ndarray], np.ndarray]
+
+
+AS_IS = Layout(lambda values: values, lambda values: values)
+# Gemma multiplies by 1 + weight; the file holds the sum.
+ONE_ADDED = Layout(lambda values: values + np.float32(1), lambda values: values - np.float32(1))
+
+
+def interleaved_rotation(heads: int) -> Layout:
+    """Rows of Q and K of the `llama` architecture: the file pairs neighbours, transformers pairs halves of a head."""
+
+    def swap(values: np.ndarray, first: int, second: int) -> np.ndarray:
+        shape = values.shape
+        return values.reshape(heads, first, second, *shape[1:]).swapaxes(1, 2).reshape(shape)
+
+    def half(values: np.ndarray) -> int:
+        return values.shape[0] // heads // 2
+
+    return Layout(lambda values: swap(values, 2, half(values)), lambda values: swap(values, half(values), 2))
