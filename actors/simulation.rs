@@ -19,6 +19,12 @@ use cuelight_engine::load::{LoadProgress, LoadedModel, MemoryPlan, ModelCard};
 use crate::executor::EngineHost;
 use crate::loader::ModelSource;
 
+/// The tokenizer of [`SimulatedModel`]s.
+#[must_use]
+pub fn tokenizer() -> Arc<Tokenizer> {
+    Arc::new(Tokenizer)
+}
+
 /// What goes wrong with a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
@@ -119,7 +125,7 @@ impl ModelSource for SimulatedModel {
             weights_bytes: 0,
             kv_bytes: (limits.kv_blocks * BLOCK_TOKENS * size_of::<u64>()) as u64,
             scratch_bytes: 0,
-            available_bytes: u64::MAX,
+            available_bytes: None,
             kv_blocks: limits.kv_blocks,
             context_tokens: limits.context_tokens,
         };

@@ -16,8 +16,8 @@ use crate::graph::MemoryLayout;
 use crate::memory::{self, Request, TooLarge};
 use crate::model::{Model, ModelError};
 
-pub use cuelight_shaders::attention::KvType;
 pub use crate::memory::MemoryPlan;
+pub use cuelight_shaders::attention::KvType;
 pub use cuelight_shaders::cpu::Kernel;
 
 /// What to load, and how much of the machine it may take.
@@ -162,9 +162,11 @@ const LOGITS_BYTES: usize = 64 << 20;
 /// # Errors
 /// [`LoadError`] when the file is not a model that can run here, or does not fit.
 pub fn plan(options: &LoadOptions) -> Result<Plan, LoadError> {
-    for (option, value) in
-        [("max-seqs", options.max_sequences), ("max-batched-tokens", options.max_batched_tokens), ("threads", options.threads)]
-    {
+    for (option, value) in [
+        ("max-seqs", options.max_sequences),
+        ("max-batched-tokens", options.max_batched_tokens),
+        ("threads", options.threads),
+    ] {
         if value == 0 {
             return Err(LoadError::ZeroOption { option });
         }
@@ -225,8 +227,8 @@ impl Plan {
     /// [`LoadError`] when the tokenizer or chat template cannot be used.
     pub fn load(self, progress: &mut dyn FnMut(LoadProgress)) -> Result<LoadedModel<CpuEngine>, LoadError> {
         let path = &self.options.path;
-        let tokenizer = Tokenizer::from_gguf(&self.gguf)
-            .map_err(|source| LoadError::Tokenizer { path: path.clone(), source })?;
+        let tokenizer =
+            Tokenizer::from_gguf(&self.gguf).map_err(|source| LoadError::Tokenizer { path: path.clone(), source })?;
         let chat_template = chat_template(&self.gguf, self.options.chat_template.as_deref(), &tokenizer)?;
         let (card, memory) = (self.card.clone(), self.memory.clone());
         Ok(LoadedModel {

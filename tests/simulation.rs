@@ -14,17 +14,16 @@ use cuelight::request::{
     Event, FinishReason, GenerationError, GenerationRequest, SamplingParams, StopConditions, SubmitError,
 };
 use cuelight::runtime::{Generation, Runtime, RuntimeOptions, Status};
-use cuelight::simulation::{Fault, SimulatedModel};
+use cuelight::simulation::{Fault, SimulatedModel, tokenizer};
 use cuelight::supervisor::RestartPolicy;
 use cuelight_engine::engine::TokenId;
-use cuelight_engine::format::tokenizer::Tokenizer;
 use tokio::time::sleep;
 
 /// A token that some engines choke on.
 const POISON: TokenId = 1;
 
 fn model() -> SimulatedModel {
-    SimulatedModel::new(Arc::new(Tokenizer))
+    SimulatedModel::new(tokenizer())
 }
 
 /// A model whose steps take as long as those of a small one on a CPU.

@@ -14,8 +14,7 @@ pub fn grouped_query_attention(builder: &mut Builder<'_>, layer: usize, x: Value
     let h = builder.h;
     let spec = &builder.family.attention;
     let (query_width, kv_width) = (h.n_heads * h.head_dim, h.n_kv_heads * h.head_dim);
-    let projected =
-        builder.linear(layer, &[("attn_q", query_width), ("attn_k", kv_width), ("attn_v", kv_width)], x)?;
+    let projected = builder.linear(layer, &[("attn_q", query_width), ("attn_k", kv_width), ("attn_v", kv_width)], x)?;
     let [mut query, mut key, value] = projected[..] else { unreachable!("three weights make three outputs") };
     if spec.qk_norm {
         query = builder.grouped_norm(&format!("blk.{layer}.attn_q_norm.weight"), h.head_dim, query)?;

@@ -16,8 +16,7 @@ use super::ModelError;
 use crate::format::gguf::Gguf;
 
 /// All families.
-pub const FAMILIES: &[&Family] =
-    &[&llama::FAMILY, &qwen2::FAMILY, &qwen3::FAMILY, &gemma2::FAMILY, &gemma3::FAMILY];
+pub const FAMILIES: &[&Family] = &[&llama::FAMILY, &qwen2::FAMILY, &qwen3::FAMILY, &gemma2::FAMILY, &gemma3::FAMILY];
 
 /// What a family's layers are made of.
 #[derive(Debug)]
