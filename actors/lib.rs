@@ -2,6 +2,8 @@
 //!
 //! # Layout, in the order of a token's path
 //!
+//! - [`cli`], [`config`], [`hub`], [`logging`]: what was asked for, and where the model is
+//! - [`api`]: HTTP to requests and back
 //! - [`request`]: what is asked for and what comes back
 //! - [`runtime`]: the front door
 //! - [`supervisor`], [`loader`]: who starts everything, and starts it again
@@ -11,10 +13,15 @@
 //! - [`metrics`]: what can be scraped
 //! - [`simulation`]: an engine without a model
 
+pub mod api;
+pub mod cli;
 pub mod client;
+pub mod config;
 pub mod executor;
 pub mod experts;
+pub mod hub;
 pub mod loader;
+pub mod logging;
 pub mod metrics;
 pub mod policy;
 pub mod request;

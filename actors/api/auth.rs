@@ -1,0 +1,76 @@
+//! API keys: `Authorization: Bearer KEY` as OpenAI's clients send it, or `x-api-key: KEY` as Anthropic's do.
+
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, header};
+use axum::middleware::Next;
+use axum::response::Response;
+use sha2::{Digest, Sha256};
+use subtle::{Choice, ConstantTimeEq};
+
+use super::SharedServer;
+use super::error::ApiError;
+
+/// The keys that open the server, as digests of equal length so that comparing them tells nothing of their length.
+pub(super) struct Keys(Vec<[u8; 32]>);
+
+impl Keys {
+    pub fn new(keys: &[String]) -> Self {
+        Keys(keys.iter().map(|key| Sha256::digest(key).into()).collect())
+    }
+
+    /// Whether a key is needed at all.
+    fn are_required(&self) -> bool {
+        !self.0.is_empty()
+    }
+
+    /// Whether `key` is one of these. Takes the same time whichever matches.
+    fn contain(&self, key: &[u8]) -> bool {
+        let digest: [u8; 32] = Sha256::digest(key).into();
+        self.0.iter().fold(Choice::from(0), |found, known| found | known.ct_eq(&digest)).into()
+    }
+}
+
+/// Lets a request pass that has a known key, or any when no keys are set.
+pub(super) async fn require_key(
+    State(server): State<SharedServer>,
+    request: Request,
+    next: Next,
+) -> Result<Response, ApiError> {
+    let keys = &server.keys;
+    if keys.are_required() && !presented(request.headers()).any(|key| keys.contain(key)) {
+        return Err(ApiError::Unauthorized);
+    }
+    Ok(next.run(request).await)
+}
+
+fn presented(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
+    let bearer = headers.get(header::AUTHORIZATION).and_then(|value| {
+        let (scheme, key) = value.as_bytes().split_at_checked(7)?;
+        scheme.eq_ignore_ascii_case(b"Bearer ").then_some(key.trim_ascii())
+    });
+    let api_key = headers.get("x-api-key").map(|value| value.as_bytes());
+    bearer.into_iter().chain(api_key)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_of_several_keys_opens_and_no_other_does() {
+        let keys = Keys::new(&["first".to_owned(), "second".to_owned()]);
+        assert!(keys.contain(b"first") && keys.contain(b"second"));
+        assert!(!keys.contain(b"third") && !keys.contain(b"") && !keys.contain(b"firs"));
+    }
+
+    #[test]
+    fn a_key_comes_as_bearer_or_as_x_api_key() {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::AUTHORIZATION, "bearer abc".parse().unwrap());
+        headers.insert("x-api-key", "def".parse().unwrap());
+        assert_eq!(presented(&headers).collect::<Vec<_>>(), [b"abc", b"def"]);
+        headers.insert(header::AUTHORIZATION, "Basic abc".parse().unwrap());
+        assert_eq!(presented(&headers).collect::<Vec<_>>(), [b"def"]);
+    }
+}

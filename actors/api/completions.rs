@@ -1,0 +1,344 @@
+//! `POST /v1/completions`: the legacy protocol, which evaluation harnesses use to score prompts.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use cuelight_engine::engine::TokenId;
+use cuelight_engine::format::tokenizer::Tokenizer;
+use serde_json::{Value, json};
+
+use super::chat::check_biases;
+use super::error::ApiError;
+use super::extract::JsonBody;
+use super::fields::Fields;
+use super::generation::{Answer, Generations, UsageCount, finish_reason, stop_reason};
+use super::logprobs::{self, LegacyLogprobs, Spelling};
+use super::prompt::{PlacedPrompt, off_worker, read_prompts};
+use super::sampling::{GenerationOptions, StreamOptions, logprobs_count};
+use super::sse::{self, Chunks};
+use super::{Server, SharedServer, unix_seconds, unsupported};
+use crate::request::{Event, PositionLogprobs};
+use crate::runtime::Model;
+
+/// Tokens generated when the client does not say how many.
+const DEFAULT_MAX_TOKENS: usize = 16;
+
+pub(super) async fn create(State(server): State<SharedServer>, JsonBody(body): JsonBody) -> Result<Response, ApiError> {
+    let fields = Fields::of_body(&body)?;
+    server.check_model(fields.string("model")?)?;
+    unsupported::refuse_in_completions(&fields)?;
+    let CompletionOptions { options, text } = CompletionOptions::read(&fields)?;
+    let prompts = read_prompts(&fields)?;
+
+    // Room is taken before the costly part, so that an overloaded server says so at once.
+    let permit = server.runtime.try_permit(prompts.len() * options.n)?;
+    let model = server.model()?;
+    check_biases(&options, &model)?;
+    let prompts = read_all(prompts, &model, text.add_special, options.skip_special_tokens).await?;
+    let mut sequences = Vec::with_capacity(prompts.len() * options.n);
+    for prompt in &prompts {
+        sequences.extend(options.sequences(prompt.tokens.clone(), model.limits.context_tokens)?);
+    }
+    let generations = Generations::submit(&server.runtime, permit, sequences, server.options.request_timeout).await?;
+
+    let call = CompletionCall::new(&server, options, text, prompts, model.tokenizer.clone());
+    match call.options.stream {
+        Some(stream) => {
+            sse::stream(generations, CompletionChunks::new(call, stream), server.options.sse_ping_interval).await
+        }
+        None => Ok(Json(call.response(&generations.collect().await?)).into_response()),
+    }
+}
+
+/// What a request asks for beside its prompts.
+struct CompletionOptions {
+    options: GenerationOptions,
+    text: TextOptions,
+}
+
+/// What only this protocol asks about the text.
+#[derive(Clone, Copy)]
+struct TextOptions {
+    /// The prompt stands before the answer, with log-probabilities if the answer has some.
+    echo: bool,
+    /// The client also asked for `prompt_logprobs` by name.
+    prompt_logprobs: bool,
+    /// Put BOS and EOS around a text as the model wants.
+    add_special: bool,
+}
+
+impl CompletionOptions {
+    fn read(fields: &Fields<'_>) -> Result<Self, ApiError> {
+        let max_tokens = fields.count("max_tokens", 0)?.unwrap_or(DEFAULT_MAX_TOKENS);
+        let logprobs = logprobs_count(fields, "logprobs")?;
+        let mut options = GenerationOptions::read(fields, Some(max_tokens), logprobs)?;
+        let text = TextOptions {
+            echo: fields.bool("echo")?.unwrap_or(false),
+            prompt_logprobs: options.prompt_logprobs.is_some(),
+            add_special: fields.bool("add_special_tokens")?.unwrap_or(true),
+        };
+        if text.echo {
+            // The prompt is then part of the text, and the text's log-probabilities are wanted.
+            options.prompt_logprobs = options.prompt_logprobs.max(logprobs);
+        }
+        Ok(CompletionOptions { options, text })
+    }
+}
+
+/// A prompt as tokens and, for `echo`, as text.
+struct Prompt {
+    tokens: Vec<TokenId>,
+    text: String,
+}
+
+async fn read_all(
+    prompts: Vec<PlacedPrompt>,
+    model: &Arc<Model>,
+    add_special: bool,
+    skip_special: bool,
+) -> Result<Vec<Prompt>, ApiError> {
+    let model = model.clone();
+    let bytes = prompts.iter().map(PlacedPrompt::bytes).sum();
+    let read = move || {
+        let read_one = |prompt: &PlacedPrompt| {
+            let tokens = prompt.tokens(&model, add_special)?;
+            Ok(Prompt { tokens, text: prompt.text(&model.tokenizer, skip_special) })
+        };
+        prompts.iter().map(read_one).collect()
+    };
+    off_worker(bytes, read).await
+}
+
+/// What every part of an answer repeats or needs.
+struct CompletionCall {
+    id: String,
+    created: u64,
+    model: String,
+    tokenizer: Arc<Tokenizer>,
+    prompts: Vec<Prompt>,
+    options: GenerationOptions,
+    text: TextOptions,
+}
+
+impl CompletionCall {
+    fn new(
+        server: &Server,
+        options: GenerationOptions,
+        text: TextOptions,
+        prompts: Vec<Prompt>,
+        tokenizer: Arc<Tokenizer>,
+    ) -> Self {
+        CompletionCall {
+            id: format!("cmpl-{}", uuid::Uuid::new_v4().simple()),
+            created: unix_seconds(),
+            model: server.options.model_id.clone(),
+            tokenizer,
+            prompts,
+            options,
+            text,
+        }
+    }
+
+    fn head(&self) -> Value {
+        json!({
+            "id": self.id,
+            "object": "text_completion",
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": concat!("cuelight-", env!("CARGO_PKG_VERSION")),
+        })
+    }
+
+    /// The prompt of a choice: all answers to one prompt stand together.
+    fn prompt(&self, choice: usize) -> &Prompt {
+        &self.prompts[choice / self.options.n]
+    }
+
+    fn spelling(&self) -> Spelling<'_> {
+        Spelling { tokenizer: &self.tokenizer, as_ids: self.options.tokens_as_ids }
+    }
+
+    /// Log-probabilities of a choice's text, to which tokens can be added.
+    fn legacy_logprobs(&self) -> LegacyLogprobs {
+        LegacyLogprobs::new(self.options.skip_special_tokens)
+    }
+
+    fn echo_logprobs(&self, choice: usize, positions: &[Option<PositionLogprobs>], to: &mut LegacyLogprobs) {
+        for (token, position) in self.prompt(choice).tokens.iter().zip(positions) {
+            match position {
+                Some(position) => to.push(position, self.spelling()),
+                None => to.push_first(*token, self.spelling()),
+            }
+        }
+    }
+
+    /// Whether the echoed prompt has log-probabilities.
+    fn scores_echo(&self) -> bool {
+        self.text.echo && self.options.logprobs.is_some()
+    }
+
+    /// The whole answer at once.
+    fn response(&self, answers: &[Answer]) -> Value {
+        let mut usage = UsageCount::default();
+        let mut choices = Vec::with_capacity(answers.len());
+        for (index, answer) in answers.iter().enumerate() {
+            usage.add(index, self.options.n, &answer.usage);
+            choices.push(self.choice(index, answer));
+        }
+        let mut response = self.head();
+        response["choices"] = Value::Array(choices);
+        response["usage"] = usage.json();
+        response
+    }
+
+    fn choice(&self, index: usize, answer: &Answer) -> Value {
+        let prompt = self.prompt(index);
+        let text = if self.text.echo { format!("{}{}", prompt.text, answer.text) } else { answer.text.clone() };
+        let mut choice = json!({
+            "index": index,
+            "text": text,
+            "logprobs": self.whole_logprobs(index, answer),
+            "finish_reason": answer.reason.as_ref().map(finish_reason),
+            "stop_reason": answer.reason.as_ref().map(|reason| stop_reason(reason, &self.options.stop.token_ids)),
+        });
+        if self.text.prompt_logprobs {
+            choice["prompt_logprobs"] = logprobs::prompt(&answer.prompt_logprobs, self.spelling());
+        }
+        if self.options.return_token_ids {
+            choice["prompt_token_ids"] = json!(prompt.tokens);
+            choice["token_ids"] = json!(answer.tokens);
+        }
+        choice
+    }
+
+    fn whole_logprobs(&self, index: usize, answer: &Answer) -> Value {
+        if self.options.logprobs.is_none() {
+            return Value::Null;
+        }
+        let mut logprobs = self.legacy_logprobs();
+        if self.scores_echo() {
+            self.echo_logprobs(index, &answer.prompt_logprobs, &mut logprobs);
+        }
+        for position in &answer.logprobs {
+            logprobs.push(position, self.spelling());
+        }
+        logprobs.take()
+    }
+}
+
+/// The answer in chunks: for each choice the echoed prompt, its text, its finish; then the usage.
+struct CompletionChunks {
+    call: CompletionCall,
+    stream: StreamOptions,
+    choices: Vec<ChoiceState>,
+    usage: UsageCount,
+}
+
+struct ChoiceState {
+    /// Tokens so far.
+    generated: usize,
+    logprobs: LegacyLogprobs,
+    /// The prompt's tokens ride on the choice's first chunk.
+    is_first_chunk: bool,
+}
+
+impl CompletionChunks {
+    fn new(call: CompletionCall, stream: StreamOptions) -> Self {
+        let state = |_| ChoiceState { generated: 0, logprobs: call.legacy_logprobs(), is_first_chunk: true };
+        let choices = (0..call.prompts.len() * call.options.n).map(state).collect();
+        CompletionChunks { choices, usage: UsageCount::default(), call, stream }
+    }
+
+    fn chunk(&mut self, choice: usize, text: &str, logprobs: Value, tokens: &[TokenId]) -> Value {
+        let prompt = self.call.prompt(choice);
+        let state = &mut self.choices[choice];
+        let mut body = json!({
+            "index": choice,
+            "text": text,
+            "logprobs": logprobs,
+            "finish_reason": null,
+            "stop_reason": null,
+        });
+        if self.call.options.return_token_ids {
+            if state.is_first_chunk {
+                body["prompt_token_ids"] = json!(prompt.tokens);
+            }
+            body["token_ids"] = json!(tokens);
+        }
+        state.is_first_chunk = false;
+        let mut chunk = self.call.head();
+        chunk["choices"] = json!([body]);
+        if self.stream.continuous_usage {
+            chunk["usage"] = UsageCount::new(prompt.tokens.len(), state.generated).json();
+        } else if self.stream.include_usage {
+            chunk["usage"] = Value::Null;
+        }
+        chunk
+    }
+
+    fn echo(&mut self, choice: usize, positions: &[Option<PositionLogprobs>]) -> Value {
+        let logprobs = if self.call.scores_echo() {
+            self.call.echo_logprobs(choice, positions, &mut self.choices[choice].logprobs);
+            self.choices[choice].logprobs.take()
+        } else {
+            Value::Null
+        };
+        let text = self.call.prompt(choice).text.clone();
+        self.chunk(choice, &text, logprobs, &[])
+    }
+
+    /// One token's chunk; none while its text is held back, unless something else rides on it.
+    fn token(&mut self, choice: usize, token: TokenId, text: &str, logprobs: Option<PositionLogprobs>) -> Vec<Value> {
+        let state = &mut self.choices[choice];
+        state.generated += 1;
+        if text.is_empty() && logprobs.is_none() && !self.call.options.return_token_ids {
+            return Vec::new();
+        }
+        let logprobs = match logprobs {
+            Some(position) => {
+                state.logprobs.push(&position, self.call.spelling());
+                state.logprobs.take()
+            }
+            None => Value::Null,
+        };
+        vec![self.chunk(choice, text, logprobs, &[token])]
+    }
+}
+
+impl Chunks for CompletionChunks {
+    fn begin(&mut self) -> Vec<Value> {
+        // An echo with log-probabilities has to wait for those.
+        if !self.call.text.echo || self.call.scores_echo() {
+            return Vec::new();
+        }
+        (0..self.choices.len()).map(|choice| self.echo(choice, &[])).collect()
+    }
+
+    fn on(&mut self, choice: usize, event: Event) -> Vec<Value> {
+        match event {
+            Event::Prompt { logprobs } if self.call.scores_echo() => vec![self.echo(choice, &logprobs)],
+            Event::Token { token, text, logprobs } => self.token(choice, token, &text, logprobs),
+            Event::Finished { reason, text, usage } => {
+                self.usage.add(choice, self.call.options.n, &usage);
+                self.choices[choice].generated = usage.completion_tokens;
+                let mut finish = self.chunk(choice, &text, Value::Null, &[]);
+                finish["choices"][0]["finish_reason"] = json!(finish_reason(&reason));
+                finish["choices"][0]["stop_reason"] = stop_reason(&reason, &self.call.options.stop.token_ids);
+                vec![finish]
+            }
+            Event::Prompt { .. } | Event::Failed(_) => Vec::new(),
+        }
+    }
+
+    fn end(&mut self) -> Vec<Value> {
+        if !self.stream.include_usage {
+            return Vec::new();
+        }
+        let mut chunk = self.call.head();
+        chunk["choices"] = json!([]);
+        chunk["usage"] = self.usage.json();
+        vec![chunk]
+    }
+}

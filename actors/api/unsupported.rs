@@ -1,0 +1,159 @@
+//! Fields that clients of this protocol may send and this server cannot honour yet.
+//!
+//! An unknown field is ignored; a known one is honoured or refused by name, never silently dropped.
+
+use serde_json::{Value, json};
+
+use super::error::ApiError;
+use super::fields::Fields;
+
+/// A field that cannot be honoured.
+struct Unsupported {
+    name: &'static str,
+    /// Values under which the field asks for nothing.
+    harmless: fn(&Value) -> bool,
+    /// What a client can do instead, or why not.
+    advice: &'static str,
+}
+
+const fn refuse(name: &'static str, harmless: fn(&Value) -> bool, advice: &'static str) -> Unsupported {
+    Unsupported { name, harmless, advice }
+}
+
+const NO_GRAMMARS: &str = "output cannot be constrained to a grammar or schema yet; ask for the format in the prompt";
+const TEXT_ONLY: &str = "models take and give text only";
+const SAMPLER: &str = "this sampler is not available; use temperature, top_k, top_p, min_p or typical_p";
+const NO_TOOLS: &str = "use `tools` with `tool_choice` \"auto\" or \"none\"";
+
+/// Refused in every request that generates.
+const GENERATION: &[Unsupported] = &[
+    refuse("response_format", |value| value["type"] == "text", NO_GRAMMARS),
+    refuse("structured_outputs", never, NO_GRAMMARS),
+    refuse("guided_json", never, NO_GRAMMARS),
+    refuse("guided_regex", never, NO_GRAMMARS),
+    refuse("guided_choice", never, NO_GRAMMARS),
+    refuse("guided_grammar", never, NO_GRAMMARS),
+    refuse("grammar", empty, NO_GRAMMARS),
+    refuse("json_schema", never, NO_GRAMMARS),
+    refuse("use_beam_search", off, "beam search is not available; use `n` with a temperature"),
+    refuse("length_penalty", one, "it belongs to beam search, which is not available"),
+    refuse("logprob_token_ids", empty, "use `top_logprobs` or `logprobs`"),
+    refuse("allowed_token_ids", empty, "use `logit_bias`"),
+    refuse("bad_words", empty, "use `logit_bias`"),
+    refuse("truncate_prompt_tokens", never, "a prompt is never truncated; shorten it before sending"),
+    refuse("dry_multiplier", zero, SAMPLER),
+    refuse("xtc_probability", zero, SAMPLER),
+    refuse("mirostat", zero, SAMPLER),
+    refuse("top_n_sigma", |value| value.as_f64().is_some_and(|sigma| sigma <= 0.0), SAMPLER),
+    refuse("dynatemp_range", zero, SAMPLER),
+    refuse("samplers", never, "the order of samplers is fixed"),
+    refuse("n_probs", zero, "use `logprobs`"),
+    refuse("lora", empty, "adapters are not available"),
+    refuse("mm_processor_kwargs", empty, TEXT_ONLY),
+    refuse("kv_transfer_params", empty, "KV transfer between servers is not available"),
+    refuse("vllm_xargs", empty, "there are no such extra arguments here"),
+    refuse("repetition_detection", never, "use a penalty or a stop string"),
+    refuse("cache_salt", never, "prefixes are not kept apart by salt yet"),
+    refuse("stream_interval", one, "every token is sent at once"),
+    refuse("timings_per_token", off, "use `stream_options.include_usage`"),
+    refuse("return_progress", off, "progress of the prompt is not reported"),
+];
+
+/// Refused in chat completions.
+const CHAT: &[Unsupported] = &[
+    refuse("echo", off, "use `continue_final_message`, or `/v1/completions`"),
+    refuse("modalities", |value| *value == json!(["text"]), TEXT_ONLY),
+    refuse("audio", never, TEXT_ONLY),
+    refuse("web_search_options", never, "web search is not available"),
+    refuse("moderation", never, "moderation is not available"),
+    refuse("functions", empty, NO_TOOLS),
+    refuse("function_call", |value| value == "none" || value == "auto", NO_TOOLS),
+    refuse("chat_template", never, "give the server its template at start"),
+    refuse("thinking_token_budget", never, "use `max_completion_tokens`"),
+    refuse("include_reasoning", |value| value == true, "reasoning is part of the text and cannot be left out"),
+];
+
+/// Refused in legacy completions.
+const COMPLETIONS: &[Unsupported] =
+    &[refuse("suffix", empty, "text cannot be inserted; put what the model's own infill format wants into `prompt`")];
+
+/// Refuses what no generation of this server can honour.
+///
+/// # Errors
+/// [`ApiError::NotImplemented`] that names the first such field.
+pub(super) fn refuse_in_chat(fields: &Fields<'_>) -> Result<(), ApiError> {
+    GENERATION.iter().chain(CHAT).try_for_each(|field| field.check(fields))
+}
+
+/// As [`refuse_in_chat`], for `/v1/completions`.
+pub(super) fn refuse_in_completions(fields: &Fields<'_>) -> Result<(), ApiError> {
+    GENERATION.iter().chain(COMPLETIONS).try_for_each(|field| field.check(fields))
+}
+
+impl Unsupported {
+    fn check(&self, fields: &Fields<'_>) -> Result<(), ApiError> {
+        match fields.get(self.name) {
+            Some(value) if !(self.harmless)(value) => Err(ApiError::NotImplemented {
+                param: fields.path(self.name),
+                message: format!("`{}` cannot be honoured with this value: {}", self.name, self.advice),
+            }),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn never(_: &Value) -> bool {
+    false
+}
+
+fn off(value: &Value) -> bool {
+    value == false
+}
+
+fn zero(value: &Value) -> bool {
+    value.as_f64() == Some(0.0)
+}
+
+fn one(value: &Value) -> bool {
+    value.as_f64() == Some(1.0)
+}
+
+fn empty(value: &Value) -> bool {
+    match value {
+        Value::String(text) => text.is_empty(),
+        Value::Array(list) => list.is_empty(),
+        Value::Object(map) => map.is_empty(),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn refused(body: &Value) -> Option<String> {
+        match refuse_in_chat(&Fields::of_body(body).unwrap()) {
+            Ok(()) => None,
+            Err(ApiError::NotImplemented { param, .. }) => Some(param),
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_known_field_is_refused_by_name_unless_it_asks_for_nothing() {
+        assert_eq!(refused(&json!({ "response_format": { "type": "json_object" } })), Some("response_format".into()));
+        assert_eq!(refused(&json!({ "response_format": { "type": "text" } })), None);
+        assert_eq!(refused(&json!({ "structured_outputs": { "regex": "a*" } })), Some("structured_outputs".into()));
+        assert_eq!(refused(&json!({ "use_beam_search": false, "length_penalty": 1.0, "grammar": "" })), None);
+        assert_eq!(refused(&json!({ "mirostat": 2 })), Some("mirostat".into()));
+        assert_eq!(refused(&json!({ "suffix": "only in completions", "nobody_knows_this": 1 })), None);
+    }
+
+    #[test]
+    fn no_field_is_listed_twice() {
+        let mut names: Vec<_> = GENERATION.iter().chain(CHAT).chain(COMPLETIONS).map(|field| field.name).collect();
+        names.sort_unstable();
+        assert!(names.windows(2).all(|pair| pair[0] != pair[1]));
+    }
+}

@@ -1,0 +1,175 @@
+//! `cuelight bench`: how fast a model runs here, in llama-bench's terms.
+//!
+//! It drives the engine directly, without actors, so that it measures what the engine can do.
+
+mod measure;
+mod report;
+
+use std::num::NonZeroUsize;
+use std::path::Path;
+
+use cuelight_engine::load::{self, Kernel, KvType, LoadOptions};
+
+use self::measure::{Shape, measure};
+use self::report::{Format, Measurement};
+use super::model;
+use super::terminal::print;
+use super::{CliError, Context};
+use crate::config::Given;
+use crate::config::flags::{Flags, HubFlags};
+
+/// Measure how fast a model runs on this machine.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Every option takes a list with commas, and every combination is measured:
+  cuelight bench demo                             a prompt of 512 tokens, and 128 tokens generated
+  cuelight bench demo -p 128,512 -n 0 -t 1,2      prompts only, by length and threads
+  cuelight bench demo -pg 512,128 -d 0,4096       a prompt and its answer together, empty and at depth
+  cuelight bench demo -r 10 -o json > bench.json  for a program
+
+Each test is warmed up with its own shape before it is timed. t/s is the mean and the standard deviation of the
+repetitions. pp is prompt processing, tg text generation, @ d the tokens in the cache before the clock starts.")]
+pub struct Args {
+    /// The model.
+    #[arg(value_name = "MODEL")]
+    model: String,
+    /// Prompt lengths; 0 for none.
+    #[arg(short = 'p', long, value_name = "N,…", value_delimiter = ',', default_value = "512")]
+    n_prompt: Vec<usize>,
+    /// Numbers of tokens to generate; 0 for none.
+    #[arg(short = 'n', long, value_name = "N,…", value_delimiter = ',', default_value = "128")]
+    n_gen: Vec<usize>,
+    /// Prompt and generation together (may be written -pg, and given several times).
+    #[arg(long = "pg", value_name = "PROMPT,GEN", value_parser = pair)]
+    pg: Vec<(usize, usize)>,
+    /// Tokens in the cache before each test.
+    #[arg(short = 'd', long, value_name = "N,…", value_delimiter = ',', default_value = "0")]
+    n_depth: Vec<usize>,
+    /// Threads; unset: as configured.
+    #[arg(short = 't', long = "threads", id = "thread_counts", value_name = "N,…", value_delimiter = ',')]
+    threads: Vec<NonZeroUsize>,
+    /// Most rows in a step; unset: as configured.
+    #[arg(short = 'b', long, value_name = "N,…", value_delimiter = ',')]
+    batch_size: Vec<NonZeroUsize>,
+    /// How keys and values are stored: f16, f32.
+    #[arg(long = "kv-type", id = "kv_types", value_name = "TYPE,…", value_delimiter = ',', value_parser = kv_type)]
+    kv_types: Vec<KvType>,
+    /// Instruction sets: scalar, avx2; unset: as configured.
+    #[arg(long = "kernel", id = "kernels", value_name = "KERNEL,…", value_delimiter = ',')]
+    kernels: Vec<Kernel>,
+    /// Samples of each test.
+    #[arg(short = 'r', long, value_name = "N", default_value = "5")]
+    repetitions: NonZeroUsize,
+    /// How to print the results.
+    #[arg(short = 'o', long, value_name = "FORMAT", value_enum, default_value = "md")]
+    output: Format,
+    #[command(flatten)]
+    hub: Flags<HubFlags>,
+}
+
+impl Args {
+    pub(super) fn given(&self) -> Given {
+        self.hub.given()
+    }
+
+    /// The tests, in llama-bench's order: for each depth prompts, then generation, then both.
+    fn shapes(&self) -> Vec<Shape> {
+        let at_depth = |depth: usize| {
+            let prompts = self.n_prompt.iter().map(move |&prompt| Shape { prompt, generated: 0, depth });
+            let generations = self.n_gen.iter().map(move |&generated| Shape { prompt: 0, generated, depth });
+            let both = self.pg.iter().map(move |&(prompt, generated)| Shape { prompt, generated, depth });
+            prompts.chain(generations).chain(both).filter(|shape| shape.timed_tokens() > 0)
+        };
+        self.n_depth.iter().copied().flat_map(at_depth).collect()
+    }
+
+    /// Every engine to build.
+    fn engines(&self, base: &LoadOptions) -> Vec<LoadOptions> {
+        let threads = or_configured(self.threads.iter().map(|count| count.get()), base.threads);
+        let batches = or_configured(self.batch_size.iter().map(|count| count.get()), base.max_batched_tokens);
+        let kv_types = or_configured(self.kv_types.iter().copied(), base.kv_type);
+        let kernels = or_configured(self.kernels.iter().copied(), base.kernel);
+        let mut engines = Vec::new();
+        for &kernel in &kernels {
+            for &kv_type in &kv_types {
+                for &max_batched_tokens in &batches {
+                    for &threads in &threads {
+                        engines.push(LoadOptions { threads, max_batched_tokens, kv_type, kernel, ..base.clone() });
+                    }
+                }
+            }
+        }
+        engines
+    }
+}
+
+fn or_configured<T>(given: impl Iterator<Item = T>, configured: T) -> Vec<T> {
+    let given: Vec<T> = given.collect();
+    if given.is_empty() { vec![configured] } else { given }
+}
+
+fn pair(text: &str) -> Result<(usize, usize), String> {
+    let numbers = text.split_once(',').and_then(|(prompt, answer)| Some((prompt.parse().ok()?, answer.parse().ok()?)));
+    numbers.ok_or_else(|| "write the prompt's length, a comma and the tokens to generate, like 512,128".to_owned())
+}
+
+fn kv_type(text: &str) -> Result<KvType, String> {
+    match text {
+        "f16" => Ok(KvType::F16),
+        "f32" => Ok(KvType::F32),
+        _ => Err("known types: f16, f32".to_owned()),
+    }
+}
+
+/// Measures, and prints each result when it is there.
+pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
+    let shapes = args.shapes();
+    let Some(context_tokens) = shapes.iter().map(Shape::context_tokens).max() else {
+        return Err(CliError::Usage("there is nothing to measure: -p and -n are 0 and no -pg is given".to_owned()));
+    };
+    let path = context.hub().locate(&args.model, &context.terminal.downloads())?;
+    let configured = model::load_options(&context.config, &path)?;
+    let base = LoadOptions { context_tokens: Some(context_tokens), max_sequences: 1, kv_bytes: None, ..configured };
+    print(args.output.head())?;
+    let mut index = 0;
+    for options in args.engines(&base) {
+        for measurement in measure_engine(&options, &path, &shapes, args.repetitions.get()) {
+            print(&args.output.result(index, &measurement?))?;
+            index += 1;
+        }
+    }
+    print(args.output.tail())
+}
+
+/// Builds an engine and measures the shapes on it, one each time the iterator is asked.
+fn measure_engine<'a>(
+    options: &'a LoadOptions,
+    path: &'a Path,
+    shapes: &'a [Shape],
+    repetitions: usize,
+) -> Box<dyn Iterator<Item = Result<Measurement, CliError>> + 'a> {
+    let plan = match load::plan(options) {
+        Ok(plan) => plan,
+        Err(error) => return Box::new(std::iter::once(Err(CliError::other(error)))),
+    };
+    let (card, device) = (plan.card().clone(), plan.limits().device.clone());
+    let mut engine = plan.load_engine(&mut |_| {});
+    Box::new(shapes.iter().map(move |&shape| {
+        let started = jiff::Timestamp::now().to_string();
+        let samples = measure(&mut engine, shape, repetitions).map_err(CliError::other)?;
+        Ok(Measurement {
+            path: path.display().to_string(),
+            card: card.clone(),
+            device: device.clone(),
+            threads: options.threads,
+            batch: options.max_batched_tokens,
+            kv_type: match options.kv_type {
+                KvType::F16 => "f16",
+                KvType::F32 => "f32",
+            },
+            shape,
+            started,
+            samples,
+        })
+    }))
+}

@@ -1,0 +1,48 @@
+//! `cuelight config`: the settings in force, and where each came from.
+
+use super::terminal::print;
+use super::{CliError, Context};
+use crate::config::Given;
+use crate::config::flags::{Flags, HubFlags, ModelFlags, SamplingFlags, ServerFlags};
+
+/// Print the configuration as a TOML file that says where each value came from.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+A setting is taken from the first of these that has it:
+  1. a flag                        --max-seqs 32
+  2. the environment               CUELIGHT_MAX_SEQS=32
+  3. the configuration file        max_seqs = 32, below [model]
+  4. its default
+
+The file is the one --config names, else cuelight/config.toml in $XDG_CONFIG_HOME or ~/.config. This command prints
+one that can be used as it is:
+  cuelight config > ~/.config/cuelight/config.toml
+HF_TOKEN, HF_HOME, HF_ENDPOINT, HF_HUB_OFFLINE and NO_COLOR mean what they mean elsewhere.")]
+pub struct Args {
+    #[command(flatten)]
+    model: Flags<ModelFlags>,
+    #[command(flatten)]
+    server: Flags<ServerFlags>,
+    #[command(flatten)]
+    sampling: Flags<SamplingFlags>,
+    #[command(flatten)]
+    hub: Flags<HubFlags>,
+}
+
+impl Args {
+    pub(super) fn given(&self) -> Given {
+        [self.model.given(), self.server.given(), self.sampling.given(), self.hub.given()]
+            .into_iter()
+            .flatten()
+            .collect()
+    }
+}
+
+/// Prints the configuration.
+pub fn execute(_args: &Args, context: &Context) -> Result<(), CliError> {
+    let source = match &context.config_file {
+        Some(path) => format!("# Configuration file: {}\n\n", path.display()),
+        None => "# No configuration file.\n\n".to_owned(),
+    };
+    print(&format!("{source}{}", context.config.to_toml()))
+}

@@ -1,0 +1,123 @@
+//! From what the person wrote for a model to a cast that runs it.
+//!
+//! The plan of its memory is said aloud before anything is allocated; loading shows a bar.
+
+use std::num::NonZeroUsize;
+use std::path::Path;
+use std::sync::Mutex;
+
+use cuelight_engine::backend::cpu::CpuEngine;
+use cuelight_engine::load::{self, Kernel, LoadOptions, LoadProgress, LoadedModel, Plan};
+use indicatif::ProgressBar;
+
+use super::terminal::Terminal;
+use super::{CliError, Context, with_causes};
+use crate::config::Config;
+use crate::loader::ModelSource;
+use crate::runtime::RuntimeOptions;
+
+/// How the configuration wants a file loaded.
+///
+/// # Errors
+/// [`CliError::Io`] when the chat template cannot be read.
+pub fn load_options(config: &Config, path: &Path) -> Result<LoadOptions, CliError> {
+    let chat_template = config.chat_template.as_ref().map(|file| {
+        std::fs::read_to_string(file).map_err(CliError::io(format!("read the chat template {}", file.display())))
+    });
+    Ok(LoadOptions {
+        path: path.to_owned(),
+        context_tokens: config.ctx_size.map(NonZeroUsize::get),
+        max_sequences: config.max_seqs.get(),
+        max_batched_tokens: config.max_batched_tokens.get(),
+        kv_bytes: config.kv_memory.map(|size| size.0),
+        kv_type: config.kv_type,
+        threads: config.thread_count(),
+        kernel: config.kernel.unwrap_or_else(Kernel::detect),
+        chat_template: chat_template.transpose()?,
+    })
+}
+
+/// How the configuration wants requests scheduled.
+#[must_use]
+pub fn runtime_options(config: &Config) -> RuntimeOptions {
+    let mut options = RuntimeOptions { max_queued_requests: config.max_queued_requests, ..RuntimeOptions::default() };
+    options.policy.prefill_chunk_tokens = config
+        .prefill_chunk
+        .map_or(config.max_batched_tokens.get(), |chunk| chunk.get().min(config.max_batched_tokens.get()));
+    options
+}
+
+/// Finds a model's file, plans its memory, prints the plan, and returns what the cast will load.
+///
+/// # Errors
+/// [`CliError`] when there is no such model, or it cannot run or will not fit.
+pub fn plan(model: &str, context: &Context) -> Result<GgufSource, CliError> {
+    let path = context.hub().locate(model, &context.terminal.downloads())?;
+    let options = load_options(&context.config, &path)?;
+    let plan = load::plan(&options).map_err(CliError::other)?;
+    let (card, memory) = (plan.card(), plan.memory());
+    context.terminal.notice(&format!("{} ({}, {})", card.name, card.architecture, card.quantization));
+    context.terminal.notice(memory.to_string().trim_end());
+    // A second load must not come out smaller because the first one still holds its memory: the sizes are settled.
+    let options =
+        LoadOptions { context_tokens: Some(memory.context_tokens), kv_bytes: Some(memory.kv_bytes), ..options };
+    let bar = loading_bar(context.terminal, memory.weights_bytes);
+    Ok(GgufSource { options, first: Mutex::new(Some(plan)), bar })
+}
+
+/// A planned file, for the cast to load: now, and again should its executor be lost.
+pub struct GgufSource {
+    options: LoadOptions,
+    /// The plan that was printed; a later load makes its own.
+    first: Mutex<Option<Plan>>,
+    bar: ProgressBar,
+}
+
+impl ModelSource for GgufSource {
+    type Engine = CpuEngine;
+
+    fn load(&self, progress: &mut dyn FnMut(LoadProgress)) -> Result<LoadedModel<CpuEngine>, String> {
+        let first = self.first.lock().ok().and_then(|mut first| first.take());
+        let plan = first.map_or_else(|| load::plan(&self.options), Ok);
+        let loaded = plan.and_then(|plan| {
+            plan.load(&mut |now| {
+                self.bar.set_position(now.done_bytes);
+                progress(now);
+            })
+        });
+        self.bar.finish_and_clear();
+        loaded.map_err(|error| with_causes(&error))
+    }
+}
+
+/// A bar for the bytes of the weights.
+pub fn loading_bar(terminal: Terminal, weights_bytes: u64) -> ProgressBar {
+    terminal.bytes_bar("loading", weights_bytes)
+}
+
+/// The runtime that actors and connections share. Computing has threads of its own.
+///
+/// # Errors
+/// [`CliError::Io`].
+pub fn tokio_runtime() -> Result<tokio::runtime::Runtime, CliError> {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.enable_all().build().map_err(CliError::io("start the threads"))
+}
+
+/// Resolves when the process is asked to stop.
+///
+/// # Errors
+/// [`CliError::Io`] when signals cannot be heard.
+pub async fn stop_signal() -> Result<(), CliError> {
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        let mut terminate = signal(SignalKind::terminate()).map_err(CliError::io("listen to signals"))?;
+        tokio::select! {
+            result = tokio::signal::ctrl_c() => result.map_err(CliError::io("listen to signals")),
+            _ = terminate.recv() => Ok(()),
+        }
+    }
+    #[cfg(not(unix))]
+    tokio::signal::ctrl_c().await.map_err(CliError::io("listen to signals"))
+}

@@ -1,0 +1,116 @@
+//! `cuelight show`: what is in a model file, and what it would take of this machine.
+
+use std::fmt::Write;
+
+use cuelight_engine::format::gguf::{Gguf, TensorInfo};
+use cuelight_engine::load::{self, MemoryPlan};
+use serde_json::{Map, Value, json};
+
+use super::terminal::{Align, print, table};
+use super::{CliError, Context, model, with_causes};
+use crate::config::flags::{Flags, HubFlags, ModelFlags};
+use crate::config::{ByteSize, Given};
+
+/// Show a model's metadata, tensors and memory plan.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  cuelight show demo                                  metadata and memory plan
+  cuelight show ./model.gguf --tensors                and every tensor
+  cuelight show ./model.gguf --ctx-size 32768         what a long context would take
+  cuelight show ./model.gguf --json | jq .metadata    for a program")]
+pub struct Args {
+    /// The model.
+    #[arg(value_name = "MODEL")]
+    model: String,
+    /// List every tensor.
+    #[arg(long)]
+    tensors: bool,
+    /// Print JSON, with the texts of metadata in full.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    model_flags: Flags<ModelFlags>,
+    #[command(flatten)]
+    hub: Flags<HubFlags>,
+}
+
+impl Args {
+    pub(super) fn given(&self) -> Given {
+        [self.model_flags.given(), self.hub.given()].into_iter().flatten().collect()
+    }
+}
+
+/// Prints what there is to know.
+pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
+    let path = context.hub().locate(&args.model, &context.terminal.downloads())?;
+    let gguf = Gguf::open(&path).map_err(CliError::other)?;
+    // A file that cannot run (a vocabulary, an unknown architecture) can still be looked at.
+    let memory = load::plan(&model::load_options(&context.config, &path)?)
+        .map(|plan| plan.memory().clone())
+        .map_err(|error| with_causes(&error));
+    if args.json {
+        return print(&format!("{:#}\n", as_json(&gguf, &memory, args.tensors)));
+    }
+    let mut text = format!("{}\n\nMetadata\n", path.display());
+    let rows: Vec<Vec<String>> =
+        gguf.metadata().iter().map(|(key, value)| vec![format!("  {key}"), value.to_string()]).collect();
+    text.push_str(&table(&[("  KEY", Align::Left), ("VALUE", Align::Left)], &rows));
+    let tensors = gguf.tensors();
+    let bytes: u64 = tensors.iter().filter_map(|tensor| tensor.n_bytes).sum();
+    let _ = writeln!(text, "\nTensors: {} ({})", tensors.len(), ByteSize(bytes));
+    if args.tensors {
+        text.push_str(&tensor_table(tensors));
+    }
+    let plan = memory.map_or_else(|reason| format!("no memory plan: {reason}"), |memory| memory.to_string());
+    let _ = writeln!(text, "\n{}", plan.trim_end());
+    print(&text)
+}
+
+fn tensor_table(tensors: &[TensorInfo]) -> String {
+    let columns = [("  NAME", Align::Left), ("SHAPE", Align::Left), ("FORMAT", Align::Left), ("SIZE", Align::Right)];
+    let rows: Vec<Vec<String>> = tensors
+        .iter()
+        .map(|tensor| {
+            let shape: Vec<String> = tensor.dims.iter().map(u64::to_string).collect();
+            let size = tensor.n_bytes.map_or_else(|| "?".to_owned(), |bytes| ByteSize(bytes).to_string());
+            vec![format!("  {}", tensor.name), shape.join(" x "), format_name(tensor), size]
+        })
+        .collect();
+    table(&columns, &rows)
+}
+
+fn format_name(tensor: &TensorInfo) -> String {
+    tensor.format().map_or_else(|| format!("type {}", tensor.ggml_type), |format| format.name().to_owned())
+}
+
+fn as_json(gguf: &Gguf, memory: &Result<MemoryPlan, String>, with_tensors: bool) -> Value {
+    let metadata: Map<String, Value> = gguf
+        .metadata()
+        .iter()
+        .map(|(key, value)| {
+            let text = gguf.optional_str(key).ok().flatten().map(Value::from);
+            // Numbers and booleans print as JSON does; a list prints as its size.
+            let shown = || value.to_string();
+            let parsed = || serde_json::from_str(&shown()).unwrap_or_else(|_| Value::from(shown()));
+            (key.clone(), text.unwrap_or_else(parsed))
+        })
+        .collect();
+    let mut object = json!({ "path": gguf.path(), "metadata": metadata, "n_tensors": gguf.tensors().len() });
+    if with_tensors {
+        let facts = |tensor: &TensorInfo| json!({ "name": tensor.name, "shape": tensor.dims, "format": format_name(tensor), "size_bytes": tensor.n_bytes });
+        object["tensors"] = gguf.tensors().iter().map(facts).collect();
+    }
+    object["memory"] = match memory {
+        Ok(memory) => json!({
+            "weights_bytes": memory.weights_bytes,
+            "kv_bytes": memory.kv_bytes,
+            "scratch_bytes": memory.scratch_bytes,
+            "available_bytes": memory.available_bytes,
+            "kv_blocks": memory.kv_blocks,
+            "context_tokens": memory.context_tokens,
+        }),
+        Err(reason) => json!({ "error": reason }),
+    };
+    object
+}

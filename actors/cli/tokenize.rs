@@ -1,0 +1,87 @@
+//! `cuelight tokenize`: text to token ids.
+
+use std::io::Read;
+use std::path::PathBuf;
+
+use cuelight_engine::format::gguf::Gguf;
+use cuelight_engine::format::tokenizer::Tokenizer;
+use serde_json::json;
+
+use super::terminal::print;
+use super::{CliError, Context};
+use crate::config::Given;
+use crate::config::flags::{Flags, HubFlags};
+
+/// Print the token ids of a text as a JSON list.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  cuelight tokenize demo \"Hello world\"
+  cuelight tokenize demo --pieces \"Hello world\"      with the text of each token
+  cuelight tokenize ggml-vocab.gguf --file book.txt  a file without weights will do
+  git diff | cuelight tokenize demo | jq length      how many tokens a diff takes")]
+pub struct Args {
+    /// The model.
+    #[arg(value_name = "MODEL")]
+    model: String,
+    /// The text; unset: --file, or standard input.
+    #[arg(value_name = "TEXT", conflicts_with = "file")]
+    text: Option<String>,
+    /// Read the text from a file, byte for byte.
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Leave out the tokens that the model wants before and after a text.
+    #[arg(long)]
+    no_special: bool,
+    /// Take text like <|im_end|> as plain text and not as the token of that name.
+    #[arg(long)]
+    no_parse_special: bool,
+    /// Print an object for each token, with its id and its text.
+    #[arg(long)]
+    pieces: bool,
+    #[command(flatten)]
+    hub: Flags<HubFlags>,
+}
+
+impl Args {
+    pub(super) fn given(&self) -> Given {
+        self.hub.given()
+    }
+
+    fn text(&self) -> Result<String, CliError> {
+        if let Some(text) = &self.text {
+            return Ok(text.clone());
+        }
+        let (bytes, place) = match &self.file {
+            Some(path) => (std::fs::read(path), path.display().to_string()),
+            None => {
+                let mut bytes = Vec::new();
+                (std::io::stdin().lock().read_to_end(&mut bytes).map(|_| bytes), "standard input".to_owned())
+            }
+        };
+        let bytes = bytes.map_err(CliError::io(format!("read {place}")))?;
+        String::from_utf8(bytes).map_err(|error| {
+            CliError::Failed(format!("{place} is not UTF-8 text (at byte {})", error.utf8_error().valid_up_to()))
+        })
+    }
+}
+
+/// Prints the ids.
+pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
+    let text = args.text()?;
+    let path = context.hub().locate(&args.model, &context.terminal.downloads())?;
+    let gguf = Gguf::open(&path).map_err(CliError::other)?;
+    let tokenizer = Tokenizer::from_gguf(&gguf)
+        .map_err(|error| CliError::Failed(format!("{}: {}", path.display(), super::with_causes(&error))))?;
+    let ids = tokenizer.encode(&text, !args.no_special, !args.no_parse_special).map_err(CliError::other)?;
+    let list = if args.pieces {
+        let piece = |id: &u32| {
+            let bytes = tokenizer.token_bytes(*id, false);
+            json!({ "id": id, "text": String::from_utf8_lossy(bytes) })
+        };
+        json!(ids.iter().map(piece).collect::<Vec<_>>())
+    } else {
+        json!(ids)
+    };
+    print(&format!("{list}\n"))
+}

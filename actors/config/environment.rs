@@ -1,0 +1,124 @@
+//! The process's environment, read here and nowhere else.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use super::{ConfigError, Given, Origin, Raw, SETTINGS, nearest};
+
+/// What Cuelight's own variables begin with.
+pub const PREFIX: &str = "CUELIGHT_";
+
+/// Variables of others that are used to find directories.
+const DIRECTORIES: &[&str] = &["HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME"];
+
+/// Environment variables, taken once.
+#[derive(Debug, Clone, Default)]
+pub struct Environment {
+    variables: BTreeMap<String, OsString>,
+}
+
+/// The person's directories, by the XDG rules.
+#[derive(Debug, Clone)]
+pub struct Home {
+    config: PathBuf,
+    cache: PathBuf,
+    state: PathBuf,
+}
+
+impl Environment {
+    /// The variables of this process.
+    #[must_use]
+    pub fn of_process() -> Self {
+        let variables =
+            std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value))).collect();
+        Environment { variables }
+    }
+
+    /// The directories these variables name.
+    #[must_use]
+    pub fn home(&self) -> Home {
+        let [home, config, cache, state] = [0, 1, 2, 3].map(|index| {
+            let value = self.variables.get(DIRECTORIES[index])?;
+            let path = PathBuf::from(value);
+            // The XDG rules say that a relative path there is to be ignored.
+            path.is_absolute().then_some(path)
+        });
+        let home = home.unwrap_or_else(std::env::temp_dir);
+        Home {
+            config: config.unwrap_or_else(|| home.join(".config")),
+            cache: cache.unwrap_or_else(|| home.join(".cache")),
+            state: state.unwrap_or_else(|| home.join(".local/state")),
+        }
+    }
+
+    /// The settings that are set here.
+    ///
+    /// # Errors
+    /// [`ConfigError::NotText`].
+    pub(super) fn given(&self) -> Result<Given, ConfigError> {
+        let mut given = Given::new();
+        for setting in SETTINGS {
+            let own = setting.variable();
+            let names = std::iter::once(own.as_str()).chain(setting.also.iter().copied());
+            for name in names {
+                let Some(value) = self.variables.get(name) else { continue };
+                let text = value.to_str().ok_or_else(|| ConfigError::NotText(name.to_owned()))?;
+                if let Some(raw) = meaning(name, text) {
+                    given.insert(setting.name, (raw, Origin::Variable(name.to_owned())));
+                    break;
+                }
+            }
+        }
+        Ok(given)
+    }
+
+    /// A sentence for each `CUELIGHT_…` variable that sets nothing.
+    pub(super) fn unknown_variables(&self) -> Vec<String> {
+        let known: Vec<String> = SETTINGS.iter().map(super::Setting::variable).collect();
+        let unknown = self.variables.keys().filter(|name| name.starts_with(PREFIX) && !known.contains(name));
+        unknown
+            .map(|name| match nearest(name, known.iter().map(String::as_str)) {
+                Some(near) => format!("environment variable {name} sets nothing (did you mean {near}?)"),
+                None => format!("environment variable {name} sets nothing"),
+            })
+            .collect()
+    }
+}
+
+/// What a variable's text says; `None` when it is as good as unset.
+fn meaning(name: &str, text: &str) -> Option<Raw> {
+    match name {
+        _ if text.is_empty() => None,
+        // Any value at all means no colour, whatever it says.
+        "NO_COLOR" => Some(Raw::Text("never".to_owned())),
+        _ => Some(Raw::Text(text.to_owned())),
+    }
+}
+
+impl Home {
+    /// Where `program` keeps its configuration.
+    #[must_use]
+    pub fn config(&self, program: impl AsRef<Path>) -> PathBuf {
+        self.config.join(program)
+    }
+
+    /// Where `program` keeps what can be made again.
+    #[must_use]
+    pub fn cache(&self, program: impl AsRef<Path>) -> PathBuf {
+        self.cache.join(program)
+    }
+
+    /// Where `program` keeps what it remembers.
+    #[must_use]
+    pub fn state(&self, program: impl AsRef<Path>) -> PathBuf {
+        self.state.join(program)
+    }
+}
+
+impl<'a> FromIterator<(&'a str, &'a str)> for Environment {
+    fn from_iter<I: IntoIterator<Item = (&'a str, &'a str)>>(variables: I) -> Self {
+        let variables = variables.into_iter().map(|(name, value)| (name.to_owned(), value.into())).collect();
+        Environment { variables }
+    }
+}

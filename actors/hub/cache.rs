@@ -1,0 +1,268 @@
+//! The Hugging Face cache on disk: what GGUF models are in it, and how they leave it.
+//!
+//! Layout (shared with every program that uses the hub): `models--org--repo/refs/main` holds a commit,
+//! `snapshots/<commit>/<file>` is a link to `blobs/<etag>`, which holds the bytes.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use super::HubError;
+use super::reference::{Wanted, WantedFile, quant_of, shard_of};
+
+/// The cache's directory.
+#[derive(Debug, Clone)]
+pub struct Cache {
+    root: PathBuf,
+}
+
+/// A model in the cache.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CachedModel {
+    /// "org/repo".
+    pub repo: String,
+    /// The quantisation that the file's name tells.
+    pub quant: Option<String>,
+    /// The files within the repository, first shard first.
+    pub files: Vec<String>,
+    /// The same on disk.
+    pub paths: Vec<PathBuf>,
+    /// Bytes of all shards.
+    pub bytes: u64,
+    /// When the first shard was written.
+    pub modified: Option<SystemTime>,
+}
+
+impl CachedModel {
+    /// The first shard.
+    #[must_use]
+    pub fn first_path(&self) -> &Path {
+        &self.paths[0]
+    }
+
+    /// The shortest reference that names exactly this model: "org/repo:quant".
+    #[must_use]
+    pub fn reference(&self) -> String {
+        match &self.quant {
+            Some(quant) => format!("{}:{quant}", self.repo),
+            None => format!("{}/{}", self.repo, self.files[0]),
+        }
+    }
+}
+
+impl Cache {
+    /// The cache in a directory, which need not exist.
+    #[must_use]
+    pub fn new(root: PathBuf) -> Self {
+        Cache { root }
+    }
+
+    /// The directory.
+    #[must_use]
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Every complete model, by reference. What cannot be read is passed over.
+    #[must_use]
+    pub fn models(&self) -> Vec<CachedModel> {
+        let mut models: Vec<CachedModel> =
+            self.repositories().into_iter().flat_map(|(repo, directory)| models_of(&repo, &directory)).collect();
+        models.sort_by_key(CachedModel::reference);
+        models
+    }
+
+    /// The model a reference means, whatever the case of its letters.
+    #[must_use]
+    pub fn find(&self, wanted: &Wanted) -> Option<CachedModel> {
+        let repositories = self.repositories().into_iter();
+        let mut models = repositories
+            .filter(|(repo, _)| repo.eq_ignore_ascii_case(&wanted.repo))
+            .flat_map(|(repo, directory)| models_of(&repo, &directory));
+        // The default quant is a promise about the repository, not about what happens to be here:
+        // an only model in the cache counts as "the only one" just when no default is there.
+        if wanted.file == WantedFile::Default {
+            let here: Vec<CachedModel> = models.collect();
+            let files: Vec<String> = here.iter().flat_map(|model| model.files.clone()).collect();
+            let chosen = wanted.choose(&files).ok()?;
+            return here.into_iter().find(|model| model.files == chosen);
+        }
+        models.find(|model| wanted.choose(&model.files).is_ok())
+    }
+
+    /// How the cache spells a repository's name, if it is here.
+    #[must_use]
+    pub fn spelling(&self, repo: &str) -> Option<String> {
+        self.repositories().into_iter().map(|(name, _)| name).find(|name| name.eq_ignore_ascii_case(repo))
+    }
+
+    /// Removes a model's links and the bytes that nothing else links to; returns the bytes freed.
+    ///
+    /// # Errors
+    /// [`HubError::Io`].
+    pub fn remove(&self, model: &CachedModel) -> Result<u64, HubError> {
+        let directory = self.root.join(directory_name(&model.repo));
+        let snapshots = directory.join("snapshots");
+        let wanted: HashSet<&str> = model.files.iter().map(String::as_str).collect();
+        let mut blobs = HashSet::new();
+        let mut kept = HashSet::new();
+        for (name, path) in links(&snapshots) {
+            let Ok(blob) = path.canonicalize() else { continue };
+            if wanted.contains(name.as_str()) {
+                std::fs::remove_file(&path).map_err(HubError::io("remove", &path))?;
+                blobs.insert(blob);
+            } else {
+                kept.insert(blob);
+            }
+        }
+        let mut freed = 0;
+        for blob in blobs.difference(&kept) {
+            // A cache without links (Windows) holds the bytes in the snapshot itself, which is gone already.
+            if let Ok(facts) = blob.metadata() {
+                std::fs::remove_file(blob).map_err(HubError::io("remove", blob))?;
+                freed += facts.len();
+            }
+        }
+        if links(&snapshots).is_empty() {
+            std::fs::remove_dir_all(&directory).map_err(HubError::io("remove", &directory))?;
+        }
+        Ok(freed)
+    }
+
+    fn repositories(&self) -> Vec<(String, PathBuf)> {
+        let entries = std::fs::read_dir(&self.root).into_iter().flatten().flatten();
+        entries
+            .filter_map(|entry| {
+                let name = entry.file_name().into_string().ok()?;
+                let (org, repo) = name.strip_prefix("models--")?.split_once("--")?;
+                Some((format!("{org}/{repo}"), entry.path()))
+            })
+            .collect()
+    }
+}
+
+/// The directory of a repository.
+pub(super) fn directory_name(repo: &str) -> String {
+    format!("models--{}", repo.replace('/', "--"))
+}
+
+/// The models of one repository: of the commit that `refs/main` names, or of the newest snapshot.
+fn models_of(repo: &str, directory: &Path) -> Vec<CachedModel> {
+    let snapshots = directory.join("snapshots");
+    let current = std::fs::read_to_string(directory.join("refs/main")).ok();
+    let current = current.map(|commit| snapshots.join(commit.trim())).filter(|snapshot| snapshot.is_dir());
+    let Some(snapshot) = current.or_else(|| newest_directory(&snapshots)) else { return Vec::new() };
+    let mut files: Vec<String> = files_below(&snapshot, &snapshot);
+    files.sort_unstable();
+    let firsts = files.iter().filter(|name| shard_of(name).is_none_or(|shard| shard.number == 1));
+    firsts
+        .filter_map(|first| {
+            let wanted = Wanted { repo: repo.to_owned(), file: WantedFile::Name(first.clone()) };
+            let files = wanted.choose(&files).ok()?;
+            let paths: Vec<PathBuf> = files.iter().map(|file| snapshot.join(file)).collect();
+            let facts: Vec<_> = paths.iter().filter_map(|path| path.metadata().ok()).collect();
+            Some(CachedModel {
+                repo: repo.to_owned(),
+                quant: quant_of(first),
+                bytes: facts.iter().map(std::fs::Metadata::len).sum(),
+                modified: facts.first().and_then(|facts| facts.modified().ok()),
+                files,
+                paths,
+            })
+        })
+        .collect()
+}
+
+fn newest_directory(parent: &Path) -> Option<PathBuf> {
+    let entries = std::fs::read_dir(parent).ok()?.flatten().map(|entry| entry.path()).filter(|path| path.is_dir());
+    entries.max_by_key(|path| path.metadata().and_then(|facts| facts.modified()).ok())
+}
+
+/// Names, relative to `root`, of the files whose bytes are really there.
+fn files_below(root: &Path, directory: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    for path in std::fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path()) {
+        if path.is_dir() {
+            found.extend(files_below(root, &path));
+        } else if path.is_file()
+            && let Some(name) = path.strip_prefix(root).ok().and_then(Path::to_str)
+        {
+            found.push(name.replace('\\', "/"));
+        }
+    }
+    found
+}
+
+/// Every file of every snapshot: its name within the repository, and where it is.
+fn links(snapshots: &Path) -> Vec<(String, PathBuf)> {
+    let commits = std::fs::read_dir(snapshots).into_iter().flatten().flatten().map(|entry| entry.path());
+    commits
+        .flat_map(|commit| files_below(&commit, &commit).into_iter().map(move |name| (name.clone(), commit.join(name))))
+        .collect()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    /// Puts a file into a cache the way hub clients do.
+    fn put(root: &Path, repo: &str, name: &str, blob: &str, bytes: &[u8]) {
+        let directory = root.join(directory_name(repo));
+        let link = directory.join("snapshots/c0ffee").join(name);
+        for parent in [directory.join("refs"), directory.join("blobs"), link.parent().unwrap().to_owned()] {
+            std::fs::create_dir_all(parent).unwrap();
+        }
+        std::fs::write(directory.join("refs/main"), "c0ffee").unwrap();
+        std::fs::write(directory.join("blobs").join(blob), bytes).unwrap();
+        std::os::unix::fs::symlink(directory.join("blobs").join(blob), link).unwrap();
+    }
+
+    fn wanted(text: &str) -> Wanted {
+        Wanted::parse(text).unwrap()
+    }
+
+    #[test]
+    fn models_are_listed_with_their_shards_together() {
+        let root = tempfile::tempdir().unwrap();
+        put(root.path(), "Org/One", "one.Q4_K_M.gguf", "a", b"1234");
+        put(root.path(), "Org/One", "README.md", "b", b"text");
+        put(root.path(), "Org/Two", "two-Q8_0-00001-of-00002.gguf", "c", b"12");
+        put(root.path(), "Org/Two", "two-Q8_0-00002-of-00002.gguf", "d", b"345");
+        let models = Cache::new(root.path().to_owned()).models();
+        let seen: Vec<_> = models.iter().map(|model| (model.reference(), model.bytes)).collect();
+        assert_eq!(seen, [("Org/One:Q4_K_M".to_owned(), 4), ("Org/Two:Q8_0".to_owned(), 5)]);
+    }
+
+    #[test]
+    fn a_model_is_found_whatever_the_case() {
+        let root = tempfile::tempdir().unwrap();
+        put(root.path(), "Org/One", "one.Q4_K_M.gguf", "a", b"1234");
+        put(root.path(), "Org/One", "one.Q8_0.gguf", "b", b"12345");
+        let cache = Cache::new(root.path().to_owned());
+        assert_eq!(cache.find(&wanted("org/one")).unwrap().bytes, 4);
+        assert_eq!(cache.find(&wanted("ORG/ONE:q8_0")).unwrap().bytes, 5);
+        assert_eq!(cache.find(&wanted("org/one/ONE.Q8_0.gguf")).unwrap().bytes, 5);
+        assert_eq!(cache.find(&wanted("org/one:Q2_K")), None);
+        assert_eq!(cache.spelling("org/one").as_deref(), Some("Org/One"));
+    }
+
+    #[test]
+    fn removing_frees_only_what_nothing_else_links_to() {
+        let root = tempfile::tempdir().unwrap();
+        put(root.path(), "Org/One", "one.Q4_K_M.gguf", "a", b"1234");
+        put(root.path(), "Org/One", "copy.Q8_0.gguf", "a", b"1234");
+        let cache = Cache::new(root.path().to_owned());
+        assert_eq!(cache.remove(&cache.find(&wanted("Org/One:Q8_0")).unwrap()).unwrap(), 0);
+        assert_eq!(cache.remove(&cache.find(&wanted("Org/One")).unwrap()).unwrap(), 4);
+        assert!(cache.models().is_empty());
+        assert!(!root.path().join("models--Org--One").exists());
+    }
+
+    #[test]
+    fn a_download_that_was_cut_off_is_no_model() {
+        let root = tempfile::tempdir().unwrap();
+        put(root.path(), "Org/Two", "two-Q8_0-00001-of-00002.gguf", "c", b"12");
+        assert!(Cache::new(root.path().to_owned()).models().is_empty());
+    }
+}
