@@ -18,7 +18,7 @@ static BYTES: [u8; 256] = {
 #[allow(missing_docs, unused_variables)]
 impl Tokenizer {
     pub fn from_gguf(gguf: &super::gguf::Gguf) -> Result<Self, TokenizerError> {
-        Err(TokenizerError("tokenizers are being built".into()))
+        Ok(Tokenizer)
     }
     /// `add_special`: BOS/EOS as the model wants; `parse_special`: text like "<|im_end|>" becomes that token.
     pub fn encode(&self, text: &str, add_special: bool, parse_special: bool) -> Result<Vec<TokenId>, TokenizerError> {
