@@ -15,8 +15,10 @@ pub fn start(config: &Config, quiet: bool) {
         Color::Always => true,
         Color::Never => false,
     };
-    let subscriber =
-        tracing_subscriber::fmt().with_env_filter(EnvFilter::new(filter)).with_writer(std::io::stderr).with_ansi(colored);
+    let subscriber = tracing_subscriber::fmt()
+        .with_env_filter(EnvFilter::new(filter))
+        .with_writer(std::io::stderr)
+        .with_ansi(colored);
     // Only a second call in one process fails, and the first one's choice is as good.
     let _ = match config.log_format {
         LogFormat::Text => subscriber.with_target(false).try_init(),

@@ -67,7 +67,8 @@ fn actors_hold_no_unsafe_code_and_no_device_types() {
 #[test]
 fn the_environment_is_read_in_the_configuration_only() {
     let offenders = rust_files().into_iter().filter(|(name, text)| {
-        !name.starts_with("actors/config") && (without_tests(text).contains("env::var") || text.contains("env::set_var"))
+        !name.starts_with("actors/config")
+            && (without_tests(text).contains("env::var") || text.contains("env::set_var"))
     });
     assert_none("files that read the environment", offenders.map(|(name, _)| name).collect());
 }
@@ -77,8 +78,11 @@ fn no_kernel_or_backend_names_a_model() {
     let families = ["llama", "qwen", "gemma", "mistral"];
     let offenders = rust_files().into_iter().filter(|(name, text)| {
         let computes = name.starts_with("shaders/") || name.starts_with("src/backend") || name == "src/graph.rs";
-        let code: String =
-            without_tests(text).lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n");
+        let code: String = without_tests(text)
+            .lines()
+            .filter(|line| !line.trim_start().starts_with("//"))
+            .collect::<Vec<_>>()
+            .join("\n");
         computes && families.iter().any(|family| code.to_lowercase().contains(family))
     });
     assert_none("files that compute and name a model family", offenders.map(|(name, _)| name).collect());
@@ -159,7 +163,8 @@ fn links_between_documents_resolve() {
 #[test]
 fn no_package_registry_is_named() {
     // Written apart, so that this file does not name them either.
-    let hosts = [["crates", ".io"], ["pypi", ".org"], ["npmjs", ".com"], ["pythonhosted", ".org"]].map(|parts| parts.concat());
+    let hosts =
+        [["crates", ".io"], ["pypi", ".org"], ["npmjs", ".com"], ["pythonhosted", ".org"]].map(|parts| parts.concat());
     let everything = ["shaders", "src", "actors", "tests", "benches", "examples", "docs", ".ci"]
         .iter()
         .flat_map(|folder| [".rs", ".md", ".py", ".sh", ".toml", "run"].map(|ending| files(folder, ending)))

@@ -32,8 +32,7 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
         ));
         return Ok(());
     }
-    let columns =
-        [("MODEL", Align::Left), ("QUANT", Align::Left), ("SIZE", Align::Right), ("MODIFIED", Align::Left)];
+    let columns = [("MODEL", Align::Left), ("QUANT", Align::Left), ("SIZE", Align::Right), ("MODIFIED", Align::Left)];
     let now = SystemTime::now();
     let rows: Vec<Vec<String>> = models
         .iter()

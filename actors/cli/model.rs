@@ -41,8 +41,9 @@ pub fn load_options(config: &Config, path: &Path) -> Result<LoadOptions, CliErro
 #[must_use]
 pub fn runtime_options(config: &Config) -> RuntimeOptions {
     let mut options = RuntimeOptions { max_queued_requests: config.max_queued_requests, ..RuntimeOptions::default() };
-    options.policy.prefill_chunk_tokens =
-        config.prefill_chunk.map_or(config.max_batched_tokens.get(), |chunk| chunk.get().min(config.max_batched_tokens.get()));
+    options.policy.prefill_chunk_tokens = config
+        .prefill_chunk
+        .map_or(config.max_batched_tokens.get(), |chunk| chunk.get().min(config.max_batched_tokens.get()));
     options
 }
 
@@ -58,11 +59,8 @@ pub fn plan(model: &str, context: &Context) -> Result<GgufSource, CliError> {
     context.terminal.notice(&format!("{} ({}, {})", card.name, card.architecture, card.quantization));
     context.terminal.notice(memory.to_string().trim_end());
     // A second load must not come out smaller because the first one still holds its memory: the sizes are settled.
-    let options = LoadOptions {
-        context_tokens: Some(memory.context_tokens),
-        kv_bytes: Some(memory.kv_bytes),
-        ..options
-    };
+    let options =
+        LoadOptions { context_tokens: Some(memory.context_tokens), kv_bytes: Some(memory.kv_bytes), ..options };
     let bar = loading_bar(context.terminal, memory.weights_bytes);
     Ok(GgufSource { options, first: Mutex::new(Some(plan)), bar })
 }

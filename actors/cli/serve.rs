@@ -103,7 +103,10 @@ async fn serve(
     if let Some(ended) = ended {
         return served(ended);
     }
-    eprintln!("stopping: running requests have {} s to finish; press Ctrl-C again to end them now", config.drain_timeout.as_secs());
+    eprintln!(
+        "stopping: running requests have {} s to finish; press Ctrl-C again to end them now",
+        config.drain_timeout.as_secs()
+    );
     // From here on the API refuses, as the runtime drains; the listener closes when the last answer is out.
     let drained = async {
         runtime.shutdown(config.drain_timeout).await;
@@ -127,7 +130,13 @@ async fn announce(runtime: Runtime, url: &str, model_id: &str) -> CliError {
         Ok(model) => {
             eprintln!("ready: {model_id} ({}) on {url}", model.limits.device);
             let limits = &model.limits;
-            tracing::info!(url, model = model_id, context_tokens = limits.context_tokens, kv_blocks = limits.kv_blocks, "ready");
+            tracing::info!(
+                url,
+                model = model_id,
+                context_tokens = limits.context_tokens,
+                kv_blocks = limits.kv_blocks,
+                "ready"
+            );
         }
         Err(Status::Failed(reason)) => return CliError::Failed(reason),
         // A signal came first, and somebody else hears it.
@@ -151,9 +160,9 @@ fn model_id(model: &str) -> String {
 
 fn bind(host: &str, port: u16) -> Result<TcpListener, CliError> {
     let listener = TcpListener::bind((host, port)).map_err(|error| match error.kind() {
-        std::io::ErrorKind::AddrInUse => {
-            CliError::Failed(format!("port {port} on {host} is in use; stop what listens there, or choose another with --port"))
-        }
+        std::io::ErrorKind::AddrInUse => CliError::Failed(format!(
+            "port {port} on {host} is in use; stop what listens there, or choose another with --port"
+        )),
         std::io::ErrorKind::PermissionDenied => {
             CliError::Failed(format!("this user may not listen on port {port}; choose one above 1023 with --port"))
         }
@@ -167,7 +176,8 @@ fn bind(host: &str, port: u16) -> Result<TcpListener, CliError> {
 fn api_keys(config: &Config) -> Result<Vec<String>, CliError> {
     let mut keys: Vec<String> = config.api_key.0.iter().map(|key| key.0.clone()).collect();
     if let Some(path) = &config.api_key_file {
-        let text = std::fs::read_to_string(path).map_err(CliError::io(format!("read the key file {}", path.display())))?;
+        let text =
+            std::fs::read_to_string(path).map_err(CliError::io(format!("read the key file {}", path.display())))?;
         let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
         let before = keys.len();
         keys.extend(lines.map(str::to_owned));

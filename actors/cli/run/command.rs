@@ -165,7 +165,9 @@ fn set(text: &str) -> Result<Command, String> {
 fn number(name: &str, text: &str, least: f32, most: f32) -> Result<f32, String> {
     let number = text.parse().ok().filter(|number: &f32| number.is_finite() && (least..=most).contains(number));
     number.ok_or_else(|| match most {
-        f32::MAX => format!("{name} takes a number {}, not {text:?}", if least > 0.0 { "above 0" } else { "from 0 up" }),
+        f32::MAX => {
+            format!("{name} takes a number {}, not {text:?}", if least > 0.0 { "above 0" } else { "from 0 up" })
+        }
         _ => format!("{name} takes a number from {least} to {most}, not {text:?}"),
     })
 }

@@ -95,11 +95,14 @@ fn prompt(given: Option<String>) -> Result<Option<String>, CliError> {
     }
     let mut bytes = Vec::new();
     io::stdin().lock().read_to_end(&mut bytes).map_err(CliError::io("read standard input"))?;
-    let piped = String::from_utf8(bytes).map_err(|_| CliError::Failed("standard input is not UTF-8 text".to_owned()))?;
+    let piped =
+        String::from_utf8(bytes).map_err(|_| CliError::Failed("standard input is not UTF-8 text".to_owned()))?;
     let piped = piped.trim_end_matches(['\n', '\r']);
     match (given, piped.is_empty()) {
         (given, true) if given.as_ref().is_some_and(|prompt| !prompt.is_empty()) => Ok(given),
-        (_, true) => Err(CliError::Usage("the prompt is empty: give one as an argument or on standard input".to_owned())),
+        (_, true) => {
+            Err(CliError::Usage("the prompt is empty: give one as an argument or on standard input".to_owned()))
+        }
         (Some(given), false) => Ok(Some(format!("{given}\n\n{piped}"))),
         (None, false) => Ok(Some(piped.to_owned())),
     }

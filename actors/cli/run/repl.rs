@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
+use rustyline::completion::Completer;
 use rustyline::config::Configurer;
 use rustyline::error::ReadlineError;
-use rustyline::history::FileHistory;
-use rustyline::validate::{ValidationContext, ValidationResult, Validator};
-use rustyline::completion::Completer;
 use rustyline::highlight::Highlighter;
 use rustyline::hint::Hinter;
+use rustyline::history::FileHistory;
+use rustyline::validate::{ValidationContext, ValidationResult, Validator};
 use rustyline::{Editor, Helper};
 
 use super::command::{self, Command, HELP, Line};
@@ -45,12 +45,7 @@ enum Next {
 }
 
 /// Chats until `/bye` or Ctrl-D.
-pub fn chat(
-    session: Session,
-    model: &str,
-    context: &Context,
-    tokio: &tokio::runtime::Runtime,
-) -> Result<(), CliError> {
+pub fn chat(session: Session, model: &str, context: &Context, tokio: &tokio::runtime::Runtime) -> Result<(), CliError> {
     let history = &context.config.history_file;
     let mut editor = editor(history).map_err(CliError::other)?;
     context.terminal.notice(&format!("chatting with {model}; /help lists the commands, Ctrl-D ends"));
