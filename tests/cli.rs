@@ -97,7 +97,7 @@ fn no_arguments_show_the_help_and_fail() {
 fn wrong_words_get_a_usage_error() {
     let home = Home::new();
     for (arguments, word) in [
-        (&["rnu", "demo"][..], "similar subcommand"),
+        (&["serv", "demo"][..], "a similar subcommand exists: 'serve'"),
         (&["run"], "MODEL"),
         (&["run", "demo", "--tmep", "1"], "--temp"),
         (&["run", "demo", "--temp", "-1"], "\"-1\" is not a number from 0 up"),
