@@ -32,6 +32,9 @@ const STEP_TIME: &str = "cuelight_step_time_seconds";
 const STEP_ROWS: &str = "cuelight_step_rows";
 const STEP_SEQUENCES: &str = "cuelight_step_sequences";
 
+pub(crate) const HTTP_REQUESTS: &str = "cuelight_http_requests_total";
+pub(crate) const HTTP_RESPONSE_START: &str = "cuelight_http_response_start_seconds";
+
 const LATENCY_SECONDS: &[f64] = &[
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
     160.0, 640.0, 2560.0,
@@ -46,7 +49,7 @@ const COUNTS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512
 
 /// The upper edges of each histogram's buckets, for the exporter.
 #[must_use]
-pub fn buckets() -> [(&'static str, &'static [f64]); 7] {
+pub fn buckets() -> [(&'static str, &'static [f64]); 8] {
     [
         (TIME_TO_FIRST_TOKEN, LATENCY_SECONDS),
         (INTER_TOKEN_LATENCY, TOKEN_SECONDS),
@@ -55,6 +58,7 @@ pub fn buckets() -> [(&'static str, &'static [f64]); 7] {
         (STEP_TIME, TOKEN_SECONDS),
         (STEP_ROWS, COUNTS),
         (STEP_SEQUENCES, COUNTS),
+        (HTTP_RESPONSE_START, LATENCY_SECONDS),
     ]
 }
 
@@ -70,6 +74,12 @@ pub fn describe() {
     describe_counter!(REQUESTS_FINISHED, Unit::Count, "Requests that ended, by reason.");
     describe_counter!(REJECTIONS, Unit::Count, "Requests that were not accepted, by reason.");
     describe_counter!(RESTARTS, Unit::Count, "Restarts after a fault, by actor.");
+    describe_counter!(HTTP_REQUESTS, Unit::Count, "HTTP requests answered, by method, route and status.");
+    describe_histogram!(
+        HTTP_RESPONSE_START,
+        Unit::Seconds,
+        "From an HTTP request to the start of its response, by route."
+    );
     describe_histogram!(TIME_TO_FIRST_TOKEN, Unit::Seconds, "From submission to the first token.");
     describe_histogram!(INTER_TOKEN_LATENCY, Unit::Seconds, "From one token of a request to its next.");
     describe_histogram!(REQUEST_DURATION, Unit::Seconds, "From submission to the last token.");

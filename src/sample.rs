@@ -7,6 +7,7 @@
 //! [`logprobs`] tells how likely a token was before any of that.
 
 pub mod choose;
+mod exp;
 pub mod logprobs;
 pub mod penalties;
 mod random;

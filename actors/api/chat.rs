@@ -14,11 +14,12 @@ use super::extract::JsonBody;
 use super::fields::Fields;
 use super::generation::{Answer, Generations, UsageCount, finish_reason, stop_reason};
 use super::logprobs::{self, Spelling};
-use super::prompt::{ChatPrompt, chat_tokens, check_vocabulary};
+use super::prompt::{ChatPrompt, chat_tokens};
 use super::sampling::{GenerationOptions, StreamOptions, logprobs_count};
 use super::sse::{self, Chunks};
 use super::{Server, SharedServer, unix_seconds, unsupported};
 use crate::request::{Event, PositionLogprobs};
+use crate::runtime::Model;
 
 pub(super) async fn create(State(server): State<SharedServer>, JsonBody(body): JsonBody) -> Result<Response, ApiError> {
     let fields = Fields::of_body(&body)?;
@@ -53,9 +54,16 @@ fn read_options(fields: &Fields<'_>) -> Result<GenerationOptions, ApiError> {
 }
 
 /// Checks what `logit_bias` names against the vocabulary.
-pub(super) fn check_biases(options: &GenerationOptions, model: &crate::runtime::Model) -> Result<(), ApiError> {
-    let tokens: Vec<TokenId> = options.sampling.logit_bias.iter().map(|(token, _)| *token).collect();
-    check_vocabulary(&tokens, "logit_bias", model)
+pub(super) fn check_biases(options: &GenerationOptions, model: &Model) -> Result<(), ApiError> {
+    let vocab_size = model.limits.vocab_size;
+    match options.sampling.logit_bias.iter().find(|(token, _)| *token as usize >= vocab_size) {
+        None => Ok(()),
+        Some((token, _)) => {
+            let message =
+                format!("`logit_bias` names token {token}, but this model's vocabulary has {vocab_size} tokens");
+            Err(ApiError::invalid(format!("logit_bias.{token}"), message))
+        }
+    }
 }
 
 /// What every part of an answer repeats or needs.

@@ -3,11 +3,10 @@
 //! Dropping a [`Generations`] drops every [`Generation`] in it, which cancels them; so nothing here outlives its
 //! connection.
 
-use std::pin::Pin;
 use std::time::Duration;
 
 use cuelight_engine::engine::TokenId;
-use futures_util::stream::{self, SelectAll, Stream, StreamExt};
+use futures_util::stream::{self, BoxStream, SelectAll, Stream, StreamExt};
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
@@ -17,7 +16,7 @@ use crate::runtime::{Generation, Permit, Runtime};
 
 /// The running sequences of one call, numbered from 0 in the order of its choices.
 pub(super) struct Generations {
-    events: SelectAll<Pin<Box<dyn Stream<Item = (usize, Event)> + Send>>>,
+    events: SelectAll<BoxStream<'static, (usize, Event)>>,
     unfinished: usize,
     timeout: Option<(Instant, Duration)>,
     /// Holds the call's room until it is over.

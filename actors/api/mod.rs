@@ -118,7 +118,6 @@ pub async fn serve(
 /// # Errors
 /// [`InvalidOrigin`] when a CORS origin is none.
 pub fn router(runtime: Runtime, options: ServerOptions) -> Result<Router, InvalidOrigin> {
-    telemetry::describe();
     let cors = cors_layer(&options.cors_origins)?;
     let server = Arc::new(Server::new(runtime, options));
     let probes = Router::new()
@@ -142,13 +141,13 @@ pub fn router(runtime: Runtime, options: ServerOptions) -> Result<Router, Invali
         .merge(keyed)
         .layer(DefaultBodyLimit::max(server.options.max_body_bytes))
         .with_state(server)
-        .layer(CatchPanicLayer::custom(answer_panic))
-        .layer(middleware::from_fn(telemetry::observe));
-    // Outermost, so that preflights need no key.
-    Ok(match cors {
+        .layer(CatchPanicLayer::custom(answer_panic));
+    // Outside the keys, so that preflights need none; inside the telemetry, so that they are seen.
+    let app = match cors {
         Some(cors) => app.layer(cors),
         None => app,
-    })
+    };
+    Ok(app.layer(middleware::from_fn(telemetry::observe)))
 }
 
 /// What every handler shares.

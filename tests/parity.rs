@@ -1,0 +1,266 @@
+//! Tiny checkpoints of every family against what Hugging Face transformers says of them.
+//!
+//! `tests/generate/families.py` wrote the files and the answers; `docs/testing.md` explains the gates.
+//! `cargo test --test parity -- --nocapture` prints the measured figures.
+
+#![allow(clippy::unwrap_used)]
+
+use std::path::{Path, PathBuf};
+
+use cuelight_engine::engine::{Engine, LogitsWanted, TokenId};
+use cuelight_engine::load::{Kernel, KvType};
+use serde::Deserialize;
+
+#[path = "support/runner.rs"]
+mod runner;
+
+use runner::{Rows, Runner, Sequence, Setup, argmax, deltas, largest, load, log_probs, mean};
+
+/// Mean |Δ log-prob| of a prompt's tokens with float32 weights and a float32 cache, in nats.
+const FLOAT_GATE: f64 = 1e-3;
+
+/// The same with weights stored in fewer bits, where kernels may round activations too.
+const QUANTISED_GATE: f64 = 0.03;
+
+/// The same with float32 weights and a float16 cache: eleven bits of every key and value.
+const HALF_CACHE_GATE: f64 = 0.01;
+
+/// What transformers says of one checkpoint.
+#[derive(Deserialize)]
+struct Expected {
+    model: String,
+    sha256: String,
+    formats: Vec<String>,
+    prompts: Vec<Prompt>,
+}
+
+/// One prompt, and its continuation when the likeliest token is taken each time.
+#[derive(Deserialize)]
+struct Prompt {
+    tokens: Vec<TokenId>,
+    logprobs: Vec<f64>,
+    top: Vec<(TokenId, f64)>,
+    greedy: Vec<TokenId>,
+    margins: Vec<f64>,
+}
+
+impl Expected {
+    /// Every checkpoint in the folder, by name.
+    fn all() -> Vec<Expected> {
+        let mut paths: Vec<PathBuf> = std::fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().path()).collect();
+        paths.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
+        paths.sort();
+        paths.iter().map(|path| serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()).collect()
+    }
+
+    fn is_float(&self) -> bool {
+        self.formats == ["F32"]
+    }
+
+    fn path(&self) -> PathBuf {
+        folder().join(&self.model)
+    }
+}
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/families")
+}
+
+fn setup(kernel: Kernel, kv_type: KvType) -> Setup {
+    Setup { kv_type, kernel, threads: 2, context_tokens: 256, max_sequences: 128 }
+}
+
+fn kernels() -> impl Iterator<Item = Kernel> {
+    Kernel::ALL.iter().copied().filter(|kernel| kernel.is_supported())
+}
+
+/// How far an engine is from transformers on one checkpoint.
+#[derive(Default)]
+struct Distance {
+    prompt_means: Vec<f64>,
+    worst: f64,
+    top: f64,
+    greedy_compared: usize,
+    greedy_differences: Vec<String>,
+}
+
+impl Distance {
+    /// Runs every prompt, then its continuation a token at a time; `gate` is the margin below which two tokens tie.
+    fn measure(expected: &Expected, setup: Setup, gate: f64) -> Distance {
+        let mut runner = load(&expected.path(), setup);
+        let mut distance = Distance::default();
+        for prompt in &expected.prompts {
+            distance.add(&mut runner, prompt, gate);
+        }
+        distance
+    }
+
+    fn add(&mut self, runner: &mut Runner<impl Engine>, prompt: &Prompt, gate: f64) {
+        let mut sequence = Sequence::default();
+        let rows = runner.feed(&mut sequence, &prompt.tokens, usize::MAX);
+        let differences = deltas(&rows, &prompt.tokens, &prompt.logprobs);
+        self.prompt_means.push(mean(&differences));
+        self.worst = largest(&[self.worst, largest(&differences)]);
+        let mut last = rows.last().unwrap().clone();
+        let last_log_probs = log_probs(&last);
+        for &(token, expected) in &prompt.top {
+            self.top = largest(&[self.top, (last_log_probs[token as usize] - expected).abs()]);
+        }
+        for (step, (&token, &margin)) in prompt.greedy.iter().zip(&prompt.margins).enumerate() {
+            let ours = argmax(&last);
+            if margin > gate {
+                self.greedy_compared += 1;
+                if ours != token {
+                    let length = prompt.tokens.len();
+                    self.greedy_differences
+                        .push(format!("prompt of {length}, step {step}: {ours} instead of {token} (margin {margin})"));
+                }
+            }
+            last = runner.feed(&mut sequence, &[token], 1).remove(0);
+        }
+        runner.release(sequence);
+    }
+
+    fn print(&self, name: &str, variant: &str) {
+        let means: Vec<String> = self.prompt_means.iter().map(|mean| format!("{mean:9.1e}")).collect();
+        let agreed = self.greedy_compared - self.greedy_differences.len();
+        println!(
+            "{name:26} {variant:16} {}  worst {:8.1e}  top-5 {:8.1e}  greedy {agreed}/{}",
+            means.join(" "),
+            self.worst,
+            self.top,
+            self.greedy_compared
+        );
+    }
+
+    /// What is wrong with it, if anything.
+    fn complaints(&self, gate: f64) -> Vec<String> {
+        let over = self.prompt_means.iter().filter(|mean| !(**mean <= gate));
+        let mut complaints: Vec<String> = over.map(|mean| format!("mean |Δ log-prob| {mean:.2e} > {gate}")).collect();
+        complaints.extend(self.greedy_differences.iter().cloned());
+        complaints
+    }
+}
+
+/// Measures each checkpoint that `choose` takes with every kernel, prints the table, and fails with all complaints.
+fn check(choose: impl Fn(&Expected) -> bool, kv_type: KvType, gate: f64) {
+    let mut complaints = Vec::new();
+    let mut measured = 0;
+    for expected in Expected::all().iter().filter(|expected| choose(expected)) {
+        for kernel in kernels() {
+            let distance = Distance::measure(expected, setup(kernel, kv_type), gate);
+            let variant = format!("{kernel}, KV {kv_type:?}");
+            distance.print(&expected.model, &variant);
+            let found = distance.complaints(gate);
+            complaints.extend(found.iter().map(|complaint| format!("{} ({variant}): {complaint}", expected.model)));
+            measured += 1;
+        }
+    }
+    assert!(measured > 0, "no checkpoint was measured");
+    assert!(complaints.is_empty(), "{}", complaints.join("\n"));
+}
+
+#[test]
+fn float_checkpoints_agree_with_transformers_to_rounding() {
+    check(Expected::is_float, KvType::F32, FLOAT_GATE);
+}
+
+#[test]
+fn quantised_checkpoints_agree_with_transformers_on_the_dequantised_weights() {
+    check(|expected| !expected.is_float(), KvType::F32, QUANTISED_GATE);
+}
+
+#[test]
+fn a_half_precision_cache_costs_no_more_than_its_gate() {
+    check(Expected::is_float, KvType::F16, HALF_CACHE_GATE);
+}
+
+#[test]
+fn every_checkpoint_is_the_file_its_answers_belong_to() {
+    let all = Expected::all();
+    for family in ["llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3"] {
+        for float in [true, false] {
+            let found = all.iter().any(|expected| expected.model.starts_with(family) && expected.is_float() == float);
+            assert!(found, "no checkpoint of {family} with float32 weights: {float}");
+        }
+    }
+    for expected in &all {
+        assert_eq!(runner::sha256(&expected.path()), expected.sha256, "{} was changed", expected.model);
+    }
+}
+
+#[test]
+fn logits_are_the_same_bits_in_any_chunks_and_in_any_company() {
+    for name in
+        ["llama.gguf", "llama-q4_k.gguf", "mistral-window.gguf", "gemma2-q5_1.gguf", "gemma3.gguf", "qwen3-q8_0.gguf"]
+    {
+        let expected = Expected::all().into_iter().find(|expected| expected.model == name).unwrap();
+        let prompt = expected.prompts.last().unwrap();
+        let tokens: Vec<TokenId> = prompt.tokens.iter().chain(&prompt.greedy).copied().collect();
+        for kernel in kernels() {
+            for kv_type in [KvType::F32, KvType::F16] {
+                is_invariant(&expected, &tokens, setup(kernel, kv_type));
+            }
+        }
+    }
+}
+
+/// Runs `tokens` every way there is and compares each row of logits, bit by bit, with the whole in one step.
+fn is_invariant(expected: &Expected, tokens: &[TokenId], setup: Setup) {
+    let mut runner = load(&expected.path(), setup);
+    let mut sequence = Sequence::default();
+    let whole = runner.feed(&mut sequence, tokens, usize::MAX);
+    runner.release(sequence);
+    let same =
+        |rows: &Rows, how: &str| assert_same_bits(rows, &whole, &format!("{}, {setup:?}, {how}", expected.model));
+
+    for chunk in [1, 7, 512] {
+        let mut sequence = Sequence::default();
+        same(&runner.feed(&mut sequence, tokens, chunk), &format!("chunks of {chunk}"));
+        runner.release(sequence);
+    }
+    for chunk in [1, 7, 64] {
+        same(&in_company(&mut runner, tokens, chunk, &expected.prompts), &format!("among 16, chunks of {chunk}"));
+    }
+    let mut alone = load(&expected.path(), Setup { threads: 1, ..setup });
+    same(&alone.feed(&mut Sequence::default(), tokens, 32), "one thread, chunks of 32");
+}
+
+/// Feeds `tokens` in chunks while 16 others go their own way in the same steps, some of them starting later.
+fn in_company(runner: &mut Runner<impl Engine>, tokens: &[TokenId], chunk: usize, prompts: &[Prompt]) -> Rows {
+    const OTHERS: usize = 16;
+    let mut sequence = Sequence::default();
+    let mut others: Vec<Sequence> = (0..OTHERS).map(|_| Sequence::default()).collect();
+    let mut fed = [0; OTHERS];
+    let mut rows = Rows::new();
+    for (round, piece) in tokens.chunks(chunk).enumerate() {
+        let mut shares: Vec<runner::Share<'_>> = Vec::new();
+        let mut ours = 0;
+        for (index, other) in others.iter_mut().enumerate() {
+            if index == round % OTHERS {
+                ours = shares.len();
+                shares.push((&mut sequence, piece, LogitsWanted::All));
+            }
+            let text = &prompts[index % prompts.len()].tokens;
+            let end = (fed[index] + 1 + index % 5).min(text.len());
+            if index <= round * 3 && fed[index] < end {
+                shares.push((other, &text[fed[index]..end], LogitsWanted::Last));
+                fed[index] = end;
+            }
+        }
+        rows.extend(runner.step(&mut shares).swap_remove(ours));
+    }
+    runner.release(sequence);
+    others.into_iter().for_each(|other| runner.release(other));
+    rows
+}
+
+fn assert_same_bits(rows: &Rows, expected: &Rows, what: &str) {
+    assert_eq!(rows.len(), expected.len(), "{what}: number of rows");
+    for (position, (row, expected)) in rows.iter().zip(expected).enumerate() {
+        let differs = row.iter().zip(expected).position(|(ours, theirs)| ours.to_bits() != theirs.to_bits());
+        if let Some(token) = differs {
+            panic!("{what}: position {position}, token {token}: {} instead of {}", row[token], expected[token]);
+        }
+    }
+}

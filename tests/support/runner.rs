@@ -1,0 +1,172 @@
+//! Runs sequences through an engine without the actors: block tables, chunks and shared steps, nothing else.
+
+use std::path::Path;
+
+use cuelight_engine::engine::{
+    BLOCK_TOKENS, BlockId, Engine, LogitsWanted, Progress, SequenceRows, Step, StepId, TokenId,
+};
+use cuelight_engine::load::{Kernel, KvType, LoadOptions, plan};
+
+/// How a model is to be run.
+#[derive(Debug, Clone, Copy)]
+pub struct Setup {
+    /// Storage of keys and values.
+    pub kv_type: KvType,
+    /// The instruction set.
+    pub kernel: Kernel,
+    /// Threads that compute.
+    pub threads: usize,
+    /// Longest sequence.
+    pub context_tokens: usize,
+    /// Most sequences in a step; steps may also return logits of this many rows.
+    pub max_sequences: usize,
+}
+
+/// A sequence in an engine's cache.
+#[derive(Debug, Default)]
+pub struct Sequence {
+    length: usize,
+    block_table: Vec<BlockId>,
+}
+
+/// One sequence's part of a step: the tokens to append.
+pub type Share<'a> = (&'a mut Sequence, &'a [TokenId], LogitsWanted);
+
+/// Rows of logits.
+pub type Rows = Vec<Vec<f32>>;
+
+/// An engine and the blocks it has free.
+pub struct Runner<E: Engine> {
+    engine: E,
+    free: Vec<BlockId>,
+    next_step: u64,
+}
+
+/// Loads the model at `path`.
+pub fn load(path: &Path, setup: Setup) -> Runner<impl Engine> {
+    let options = LoadOptions {
+        context_tokens: Some(setup.context_tokens),
+        max_sequences: setup.max_sequences,
+        max_batched_tokens: 512,
+        kv_type: setup.kv_type,
+        threads: setup.threads,
+        kernel: setup.kernel,
+        ..LoadOptions::new(path)
+    };
+    let model = plan(&options)
+        .and_then(|plan| plan.load(&mut |_| {}))
+        .unwrap_or_else(|error| panic!("{} does not load: {error}", path.display()));
+    Runner::new(model.engine)
+}
+
+impl<E: Engine> Runner<E> {
+    fn new(engine: E) -> Self {
+        let blocks = engine.limits().kv_blocks as BlockId;
+        // Handed out from both ends in turn, so that no sequence's blocks are neighbours in memory.
+        let free = (0..blocks).map(|i| if i % 2 == 0 { i / 2 } else { blocks - 1 - i / 2 }).collect();
+        Runner { engine, free, next_step: 0 }
+    }
+
+    /// Appends to each sequence in one step; returns the wanted rows of each.
+    pub fn step(&mut self, shares: &mut [Share<'_>]) -> Vec<Rows> {
+        let sequences = shares.iter_mut().map(|share| self.append(share)).collect();
+        let step = Step { id: StepId(self.next_step), sequences };
+        self.next_step += 1;
+        let vocab_size = self.engine.limits().vocab_size;
+        let output = match self.engine.begin(step).unwrap_or_else(|error| panic!("{error}")) {
+            Progress::Done(output) => output,
+            Progress::AwaitExperts(job) => panic!("a dense model asked for experts of layer {}", job.layer),
+        };
+        let mut rows = output.logits.chunks_exact(vocab_size).map(<[f32]>::to_vec);
+        let result =
+            shares.iter().map(|(_, tokens, wanted)| rows.by_ref().take(wanted.rows(tokens.len())).collect()).collect();
+        assert!(rows.next().is_none(), "the step returned more rows of logits than it was asked for");
+        result
+    }
+
+    fn append(&mut self, (sequence, tokens, logits): &mut Share<'_>) -> SequenceRows {
+        let first_position = sequence.length as u32;
+        sequence.length += tokens.len();
+        while sequence.block_table.len() * BLOCK_TOKENS < sequence.length {
+            sequence.block_table.push(self.free.pop().expect("the cache has blocks for every test"));
+        }
+        SequenceRows {
+            tokens: tokens.to_vec(),
+            first_position,
+            block_table: sequence.block_table.clone(),
+            logits: *logits,
+        }
+    }
+
+    /// Appends `tokens` in steps of at most `chunk`; returns the logits of every row.
+    pub fn feed(&mut self, sequence: &mut Sequence, tokens: &[TokenId], chunk: usize) -> Rows {
+        let limits = self.engine.limits();
+        let chunk = chunk.min(limits.max_batched_tokens).min(limits.max_logits_rows);
+        let mut rows = Rows::new();
+        for piece in tokens.chunks(chunk) {
+            rows.extend(self.step(&mut [(&mut *sequence, piece, LogitsWanted::All)]).remove(0));
+        }
+        rows
+    }
+
+    /// Gives a sequence's blocks back.
+    pub fn release(&mut self, sequence: Sequence) {
+        self.free.extend(sequence.block_table);
+    }
+}
+
+/// Log-probabilities of one row of logits, in float64.
+pub fn log_probs(logits: &[f32]) -> Vec<f64> {
+    let highest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let highest = f64::from(highest);
+    let sum: f64 = logits.iter().map(|&logit| (f64::from(logit) - highest).exp()).sum();
+    logits.iter().map(|&logit| f64::from(logit) - highest - sum.ln()).collect()
+}
+
+/// The index of the highest value, the first of equals.
+pub fn argmax(logits: &[f32]) -> TokenId {
+    let mut best = 0;
+    for (index, &logit) in logits.iter().enumerate() {
+        if logit > logits[best] {
+            best = index;
+        }
+    }
+    best as TokenId
+}
+
+/// |Δ| between the log-probability each row gives the token after it and the expected one.
+pub fn deltas(rows: &[Vec<f32>], tokens: &[TokenId], expected: &[f64]) -> Vec<f64> {
+    assert_eq!(expected.len() + 1, tokens.len(), "the fixture has a log-probability for every token but the first");
+    expected
+        .iter()
+        .enumerate()
+        .map(|(position, expected)| (log_probs(&rows[position])[tokens[position + 1] as usize] - expected).abs())
+        .collect()
+}
+
+/// The mean of some values; NaN stays NaN.
+pub fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+/// The largest of some values; NaN if any is.
+pub fn largest(values: &[f64]) -> f64 {
+    values.iter().fold(0.0, |most, &value| if value > most || value.is_nan() { value } else { most })
+}
+
+/// The SHA-256 of a file in hexadecimal.
+pub fn sha256(path: &Path) -> String {
+    use sha2::{Digest, Sha256};
+
+    let mut file = std::fs::File::open(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let mut hasher = Sha256::new();
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        let read = std::io::Read::read(&mut file, &mut buffer).unwrap_or_else(|error| panic!("{error}"));
+        if read == 0 {
+            break;
+        }
+        hasher.update(&buffer[..read]);
+    }
+    hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
