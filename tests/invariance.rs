@@ -32,7 +32,8 @@ async fn runtime(name: &str, prefill_chunk_tokens: usize, kv_blocks: Option<u64>
         options.kv_bytes = Some(memory.kv_bytes / memory.kv_blocks as u64 * blocks);
     }
     let policy = PolicyConfig { prefill_chunk_tokens, steps_in_flight: 1 };
-    let runtime = Runtime::start(Fixture { options }, RuntimeOptions { policy, ..RuntimeOptions::default() }).await.unwrap();
+    let runtime =
+        Runtime::start(Fixture { options }, RuntimeOptions { policy, ..RuntimeOptions::default() }).await.unwrap();
     assert!(runtime.wait_ready().await.is_ok());
     runtime
 }
@@ -89,7 +90,11 @@ async fn check(name: &str, temperature: f32) {
         });
         let running: Vec<_> = running.collect();
         for (seed, task) in running.into_iter().enumerate() {
-            assert_eq!(task.await.unwrap(), expected[seed], "{name}, request {seed}, chunks of {chunk}, blocks {kv_blocks:?}");
+            assert_eq!(
+                task.await.unwrap(),
+                expected[seed],
+                "{name}, request {seed}, chunks of {chunk}, blocks {kv_blocks:?}"
+            );
         }
         crowded.shutdown(Duration::ZERO).await;
     }
