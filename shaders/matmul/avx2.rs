@@ -13,12 +13,16 @@ use std::ops::Range;
 
 use super::{LANES, TILE_OUTPUTS, Task, total};
 use crate::quant::BlockFormat;
+use crate::quant::avx2::Sink;
 
 /// Columns decoded at a time; a multiple of every block.
 const SPAN: usize = 512;
 /// Rows that a decoded span is used for: their inputs stay in the second-level cache from one group of outputs to the
 /// next.
 const PANEL_ROWS: usize = 64;
+
+/// Weight rows walked side by side for a single row of input.
+const SINGLE_OUTPUTS: usize = 4;
 
 /// Decoded weights: a span of columns of each output of the group.
 #[repr(align(64))]
@@ -34,6 +38,9 @@ type Sums = [[__m256; TILE_OUTPUTS]; PANEL_ROWS];
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) unsafe fn run<F: BlockFormat>(task: &Task<'_>) {
     const { assert!(SPAN.is_multiple_of(F::BLOCK_LEN) && SPAN.is_multiple_of(LANES)) };
+    if task.rows == 1 && F::BLOCK_LEN.is_multiple_of(LANES) {
+        return run_single::<F>(task);
+    }
     let mut decoded = Decoded([[0.0; SPAN]; TILE_OUTPUTS]);
     let mut sums: Sums = [[_mm256_setzero_ps(); TILE_OUTPUTS]; PANEL_ROWS];
     for first_row in (0..task.rows).step_by(PANEL_ROWS) {
@@ -48,6 +55,59 @@ pub(super) unsafe fn run<F: BlockFormat>(task: &Task<'_>) {
             }
             finish(task, rows.clone(), outputs, &sums);
         }
+    }
+}
+
+/// Computes the task for a single row: weights go from the decoder into the running sums without a stop in memory.
+///
+/// The running sums are the same as those of a panel: column after column, in the same lanes.
+#[target_feature(enable = "avx2,fma,f16c")]
+fn run_single<F: BlockFormat>(task: &Task<'_>) {
+    let input = task.input(0, 0..task.weight.columns);
+    let mut first = task.outputs.start;
+    while first < task.outputs.end {
+        let mut totals = [0.0; SINGLE_OUTPUTS];
+        let outputs = SINGLE_OUTPUTS.min(task.outputs.end - first);
+        if outputs == SINGLE_OUTPUTS {
+            totals = single::<F, SINGLE_OUTPUTS>(task, first, input);
+        } else {
+            for (output, total) in totals[..outputs].iter_mut().enumerate() {
+                [*total] = single::<F, 1>(task, first + output, input);
+            }
+        }
+        task.finish(0, first, &totals[..outputs]);
+        first += outputs;
+    }
+}
+
+/// The results of `OUTPUTS` weight rows, from `first` on, for one row of input. The rows are walked side by side: each has
+/// one chain of additions, and the others hide its latency.
+#[target_feature(enable = "avx2,fma,f16c")]
+fn single<F: BlockFormat, const OUTPUTS: usize>(task: &Task<'_>, first: usize, input: &[f32]) -> [f32; OUTPUTS] {
+    let weights: [&[u8]; OUTPUTS] = std::array::from_fn(|output| task.weight.row(first + output));
+    let mut sums = [_mm256_setzero_ps(); OUTPUTS];
+    for (block, input) in input.chunks_exact(F::BLOCK_LEN).enumerate() {
+        for (weights, sum) in weights.iter().zip(&mut sums) {
+            let block = &weights[block * F::BLOCK_BYTES..][..F::BLOCK_BYTES];
+            // SAFETY: this function has the features.
+            unsafe { F::decode_eights_avx2(block, &mut Accumulate { input, sum }) };
+        }
+    }
+    sums.map(|sums| total_of_register(sums))
+}
+
+/// Adds the products of a block's values with the input to running sums.
+struct Accumulate<'a> {
+    input: &'a [f32],
+    sum: &'a mut __m256,
+}
+
+impl Sink for Accumulate<'_> {
+    #[inline(always)]
+    unsafe fn take(&mut self, eight: usize, values: __m256) {
+        let input = &self.input[eight * LANES..][..LANES];
+        // SAFETY: the slice has LANES values; the caller has the features.
+        unsafe { *self.sum = _mm256_fmadd_ps(values, _mm256_loadu_ps(input.as_ptr()), *self.sum) };
     }
 }
 
@@ -166,11 +226,18 @@ fn finish(task: &Task<'_>, rows: Range<usize>, outputs: Range<usize>, sums: &Sum
     for (row, sums) in rows.zip(sums) {
         let mut totals = [0.0; TILE_OUTPUTS];
         for (out, sums) in totals.iter_mut().zip(&sums[..outputs.len()]) {
-            let mut lanes = [0.0; LANES];
-            // SAFETY: `lanes` has the size of the register.
-            unsafe { _mm256_storeu_ps(lanes.as_mut_ptr(), *sums) };
-            *out = total(lanes);
+            *out = total_of_register(*sums);
         }
         task.finish(row, outputs.start, &totals[..outputs.len()]);
     }
+}
+
+/// Adds up the lanes in the one fixed order.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn total_of_register(sums: __m256) -> f32 {
+    let mut lanes = [0.0; LANES];
+    // SAFETY: `lanes` has the size of the register.
+    unsafe { _mm256_storeu_ps(lanes.as_mut_ptr(), sums) };
+    total(lanes)
 }

@@ -1,6 +1,11 @@
 //! BF16: the upper 16 bits of a single, little-endian, a block of one.
 
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::{_mm_loadu_si128, _mm256_castsi256_ps, _mm256_cvtepu16_epi32, _mm256_slli_epi32};
+
 use super::BlockFormat;
+#[cfg(target_arch = "x86_64")]
+use super::avx2;
 
 /// 2 bytes a value.
 pub struct Bf16;
@@ -14,5 +19,20 @@ impl BlockFormat for Bf16 {
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {
         out[0] = f32::from_bits(u32::from(u16::from_le_bytes([block[0], block[1]])) << 16);
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn decode_blocks_avx2(bytes: &[u8], out: &mut [f32]) {
+        let (eights, last) = bytes.as_chunks::<16>();
+        let (out, last_out) = out.split_at_mut(eights.len() * avx2::LANES);
+        for (eight, out) in eights.iter().zip(out.chunks_exact_mut(avx2::LANES)) {
+            // SAFETY: the 16 bytes of 8 values are read; the caller has the features.
+            unsafe {
+                let upper = _mm256_cvtepu16_epi32(_mm_loadu_si128(eight.as_ptr().cast()));
+                avx2::store(out, _mm256_castsi256_ps(_mm256_slli_epi32::<16>(upper)));
+            }
+        }
+        Self::decode_blocks(last, last_out);
     }
 }

@@ -1,6 +1,11 @@
 //! F16: IEEE 754 half precision, little-endian, a block of one. Also the scales of the other formats.
 
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::{_mm_loadu_si128, _mm256_cvtph_ps};
+
 use super::BlockFormat;
+#[cfg(target_arch = "x86_64")]
+use super::avx2;
 
 /// 2 bytes a value.
 pub struct F16;
@@ -14,6 +19,18 @@ impl BlockFormat for F16 {
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {
         out[0] = to_f32(u16::from_le_bytes([block[0], block[1]]));
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn decode_blocks_avx2(bytes: &[u8], out: &mut [f32]) {
+        let (eights, last) = bytes.as_chunks::<16>();
+        let (out, last_out) = out.split_at_mut(eights.len() * avx2::LANES);
+        for (eight, out) in eights.iter().zip(out.chunks_exact_mut(avx2::LANES)) {
+            // SAFETY: the 16 bytes of 8 halves are read; the caller has the features.
+            unsafe { avx2::store(out, _mm256_cvtph_ps(_mm_loadu_si128(eight.as_ptr().cast()))) };
+        }
+        Self::decode_blocks(last, last_out);
     }
 }
 

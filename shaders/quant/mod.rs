@@ -11,6 +11,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+#[cfg(target_arch = "x86_64")]
+pub mod avx2;
 pub mod bfloat16;
 pub mod float16;
 pub mod float32;
@@ -112,19 +114,44 @@ pub trait BlockFormat {
         }
     }
 
-    /// Decodes consecutive blocks inside a function compiled for AVX2, FMA and F16C.
+    /// Decodes one block inside a function compiled for AVX2, FMA and F16C: gives `sink` eight values at a time,
+    /// in order. For blocks of a multiple of eight values only.
     ///
-    /// The default leaves it to the compiler to vectorise [`Self::decode`]; a format overrides it where
-    /// intrinsics are faster. The values are those of [`Self::decode`], bit for bit.
+    /// The default leaves it to the compiler to vectorise [`Self::decode`]; a format overrides it where intrinsics are
+    /// faster. The values are those of [`Self::decode`], bit for bit.
+    ///
+    /// # Safety
+    /// The machine must have AVX2, FMA and F16C.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn decode_eights_avx2(block: &[u8], sink: &mut impl avx2::Sink) {
+        let mut values = [0.0; MAX_BLOCK_LEN];
+        Self::decode(block, &mut values[..Self::BLOCK_LEN]);
+        for (eight, values) in values[..Self::BLOCK_LEN].chunks_exact(avx2::LANES).enumerate() {
+            // SAFETY: the caller has the features.
+            unsafe { sink.take(eight, avx2::load(values)) };
+        }
+    }
+
+    /// Decodes consecutive blocks inside a function compiled for AVX2, FMA and F16C.
     ///
     /// # Safety
     /// The machine must have AVX2, FMA and F16C.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     unsafe fn decode_blocks_avx2(bytes: &[u8], out: &mut [f32]) {
-        Self::decode_blocks(bytes, out);
+        if !Self::BLOCK_LEN.is_multiple_of(avx2::LANES) {
+            return Self::decode_blocks(bytes, out);
+        }
+        for (block, out) in bytes.chunks_exact(Self::BLOCK_BYTES).zip(out.chunks_exact_mut(Self::BLOCK_LEN)) {
+            // SAFETY: the caller has the features.
+            unsafe { Self::decode_eights_avx2(block, &mut avx2::Store { out }) };
+        }
     }
 }
+
+/// The longest block of any format.
+pub const MAX_BLOCK_LEN: usize = 256;
 
 impl Format {
     /// The format that a GGUF tensor table calls `id`; `None` when it is not one of ours.

@@ -9,6 +9,11 @@
 //!
 //! `value = (d * scale) * q - dmin * minimum`
 
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::{_mm256_mul_ps, _mm256_set1_ps, _mm256_sub_ps};
+
+#[cfg(target_arch = "x86_64")]
+use super::avx2;
 use super::{BlockFormat, scale_at};
 
 /// 256 values in 84 bytes.
@@ -32,6 +37,37 @@ impl BlockFormat for Q2K {
             let bytes = &quants[half * 32 + start..][..16];
             for (out, &byte) in out.iter_mut().zip(bytes) {
                 *out = scale * f32::from((byte >> shift) & 3) - minimum;
+            }
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn decode_eights_avx2(block: &[u8], sink: &mut impl avx2::Sink) {
+        // SAFETY: the caller has the features.
+        unsafe {
+            let (d, dmin) = (scale_at(block, 80), scale_at(block, 82));
+            let (mut scales, mut minima) = ([0.0; 16], [0.0; 16]);
+            for ((scale, minimum), &byte) in scales.iter_mut().zip(&mut minima).zip(&block[..16]) {
+                *scale = d * f32::from(byte & 15);
+                *minimum = dmin * f32::from(byte >> 4);
+            }
+            for half in 0..2 {
+                let bytes = avx2::load_32(&block[16 + half * 32..]);
+                let quarters = [
+                    avx2::bits::<0>(bytes, 3),
+                    avx2::bits::<2>(bytes, 3),
+                    avx2::bits::<4>(bytes, 3),
+                    avx2::bits::<6>(bytes, 3),
+                ];
+                for (quarter, q) in quarters.into_iter().enumerate() {
+                    for (eight, q) in avx2::unsigned_to_f32(q).into_iter().enumerate() {
+                        let group = half * 8 + quarter * 2 + eight / 2;
+                        let scale = _mm256_set1_ps(scales[group]);
+                        let minimum = _mm256_set1_ps(minima[group]);
+                        sink.take(half * 16 + quarter * 4 + eight, _mm256_sub_ps(_mm256_mul_ps(scale, q), minimum));
+                    }
+                }
             }
         }
     }

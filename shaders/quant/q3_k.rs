@@ -9,6 +9,13 @@
 //!
 //! `value = (d * (scale - 32)) * q`, where `q` is the low two bits, less 4 when the third bit is absent.
 
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::{
+    _mm256_mul_ps, _mm256_or_si256, _mm256_set1_epi8, _mm256_set1_ps, _mm256_slli_epi16, _mm256_sub_epi8,
+};
+
+#[cfg(target_arch = "x86_64")]
+use super::avx2;
 use super::{BlockFormat, scale_at};
 
 /// 256 values in 110 bytes.
@@ -22,19 +29,57 @@ impl BlockFormat for Q3K {
 
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {
-        let (third_bits, quants, scales) = (&block[..32], &block[32..96], &block[96..108]);
-        let d = scale_at(block, 108);
+        let (third_bits, quants) = (&block[..32], &block[32..96]);
+        let scales = scales(block);
         for (group, out) in out[..256].chunks_exact_mut(16).enumerate() {
-            let low = (scales[group % 8] >> (group / 8 * 4)) & 15;
-            let high = (scales[8 + group % 4] >> (group / 4 * 2)) & 3;
-            let scale = d * (i32::from(low | high << 4) - 32) as f32;
             let (half, shift, start) = (group / 8, group % 8 / 2 * 2, group % 2 * 16);
             let low_bits = &quants[half * 32 + start..][..16];
             let third_bits = &third_bits[start..][..16];
             for ((out, &low), &third) in out.iter_mut().zip(low_bits).zip(third_bits) {
                 let q = i32::from((low >> shift) & 3) + i32::from((third >> (group / 2)) & 1) * 4 - 4;
-                *out = scale * q as f32;
+                *out = scales[group] * q as f32;
             }
         }
     }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn decode_eights_avx2(block: &[u8], sink: &mut impl avx2::Sink) {
+        let scales = scales(block);
+        // SAFETY: the caller has the features.
+        unsafe {
+            let third = avx2::load_32(block);
+            let (first, second) = (avx2::load_32(&block[32..]), avx2::load_32(&block[64..]));
+            let parts = [
+                (avx2::bits::<0>(first, 3), avx2::bits::<0>(third, 1)),
+                (avx2::bits::<2>(first, 3), avx2::bits::<1>(third, 1)),
+                (avx2::bits::<4>(first, 3), avx2::bits::<2>(third, 1)),
+                (avx2::bits::<6>(first, 3), avx2::bits::<3>(third, 1)),
+                (avx2::bits::<0>(second, 3), avx2::bits::<4>(third, 1)),
+                (avx2::bits::<2>(second, 3), avx2::bits::<5>(third, 1)),
+                (avx2::bits::<4>(second, 3), avx2::bits::<6>(third, 1)),
+                (avx2::bits::<6>(second, 3), avx2::bits::<7>(third, 1)),
+            ];
+            for (part, (low, third)) in parts.into_iter().enumerate() {
+                let q = _mm256_or_si256(low, _mm256_slli_epi16::<2>(third));
+                let q = avx2::signed_to_f32(_mm256_sub_epi8(q, _mm256_set1_epi8(4)));
+                for (eight, q) in q.into_iter().enumerate() {
+                    let scale = _mm256_set1_ps(scales[part * 2 + eight / 2]);
+                    sink.take(part * 4 + eight, _mm256_mul_ps(scale, q));
+                }
+            }
+        }
+    }
+}
+
+/// The scale of each group, in units of float32.
+#[inline(always)]
+fn scales(block: &[u8]) -> [f32; 16] {
+    let packed = &block[96..108];
+    let d = scale_at(block, 108);
+    std::array::from_fn(|group| {
+        let low = (packed[group % 8] >> (group / 8 * 4)) & 15;
+        let high = (packed[8 + group % 4] >> (group / 4 * 2)) & 3;
+        d * (i32::from(low | high << 4) - 32) as f32
+    })
 }

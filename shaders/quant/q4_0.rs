@@ -7,6 +7,11 @@
 //!
 //! `value = d * (q - 8)`
 
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::{_mm256_cvtepi32_ps, _mm256_mul_ps, _mm256_set1_epi32, _mm256_sub_epi32};
+
+#[cfg(target_arch = "x86_64")]
+use super::avx2;
 use super::{BlockFormat, scale_at};
 
 /// 32 values in 18 bytes.
@@ -25,6 +30,21 @@ impl BlockFormat for Q4_0 {
         for ((low, high), &byte) in low.iter_mut().zip(high).zip(&block[2..18]) {
             *low = d * (i32::from(byte & 15) - 8) as f32;
             *high = d * (i32::from(byte >> 4) - 8) as f32;
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn decode_eights_avx2(block: &[u8], sink: &mut impl avx2::Sink) {
+        // SAFETY: the caller has the features.
+        unsafe {
+            let d = avx2::scale_at(block, 0);
+            let value = |q| _mm256_mul_ps(d, _mm256_cvtepi32_ps(_mm256_sub_epi32(q, _mm256_set1_epi32(8))));
+            let (first, third) = avx2::nibbles_of_8(&block[2..]);
+            let (second, fourth) = avx2::nibbles_of_8(&block[10..]);
+            for (eight, q) in [first, second, third, fourth].into_iter().enumerate() {
+                sink.take(eight, value(q));
+            }
         }
     }
 }

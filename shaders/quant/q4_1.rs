@@ -8,6 +8,11 @@
 //!
 //! `value = d * q + m`
 
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::{_mm256_add_ps, _mm256_cvtepi32_ps, _mm256_mul_ps};
+
+#[cfg(target_arch = "x86_64")]
+use super::avx2;
 use super::{BlockFormat, scale_at};
 
 /// 32 values in 20 bytes.
@@ -27,6 +32,21 @@ impl BlockFormat for Q4_1 {
         for ((low, high), &byte) in low.iter_mut().zip(high).zip(&block[4..20]) {
             *low = d * f32::from(byte & 15) + m;
             *high = d * f32::from(byte >> 4) + m;
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn decode_eights_avx2(block: &[u8], sink: &mut impl avx2::Sink) {
+        // SAFETY: the caller has the features.
+        unsafe {
+            let (d, m) = (avx2::scale_at(block, 0), avx2::scale_at(block, 2));
+            let value = |q| _mm256_add_ps(_mm256_mul_ps(d, _mm256_cvtepi32_ps(q)), m);
+            let (first, third) = avx2::nibbles_of_8(&block[4..]);
+            let (second, fourth) = avx2::nibbles_of_8(&block[12..]);
+            for (eight, q) in [first, second, third, fourth].into_iter().enumerate() {
+                sink.take(eight, value(q));
+            }
         }
     }
 }

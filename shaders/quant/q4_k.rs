@@ -4,11 +4,16 @@
 //! |---------|------------------------------------------------------------------------------------------------------|
 //! | 0..2    | `d`, f16, unit of the scales                                                                         |
 //! | 2..4    | `dmin`, f16, unit of the minima                                                                      |
-//! | 4..16   | scales and minima, see [`scale_and_minimum`]                                                         |
+//! | 4..16   | scales and minima, see `scales_and_minima`                                                           |
 //! | 16..144 | `q`: 32 bytes for each pair of groups, the first group in the low nibbles, the second in the high    |
 //!
 //! `value = (d * scale) * q - dmin * minimum`
 
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::{_mm256_cvtepi32_ps, _mm256_mul_ps, _mm256_set1_ps, _mm256_sub_ps};
+
+#[cfg(target_arch = "x86_64")]
+use super::avx2;
 use super::{BlockFormat, scale_at};
 
 /// 256 values in 144 bytes.
@@ -22,35 +27,58 @@ impl BlockFormat for Q4K {
 
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {
-        let (scales, quants) = (&block[4..16], &block[16..144]);
-        let d = scale_at(block, 0);
-        let dmin = scale_at(block, 2);
-        for (pair, (out, bytes)) in out[..256].chunks_exact_mut(64).zip(quants.chunks_exact(32)).enumerate() {
-            let (low_scale, low_minimum) = scale_and_minimum(scales, 2 * pair);
-            let (high_scale, high_minimum) = scale_and_minimum(scales, 2 * pair + 1);
-            let (low_scale, low_minimum) = (d * low_scale, dmin * low_minimum);
-            let (high_scale, high_minimum) = (d * high_scale, dmin * high_minimum);
+        let (scales, minima) = scales_and_minima(block);
+        for (pair, (out, bytes)) in out[..256].chunks_exact_mut(64).zip(block[16..144].chunks_exact(32)).enumerate() {
             let (low, high) = out.split_at_mut(32);
             for ((low, high), &byte) in low.iter_mut().zip(high).zip(bytes) {
-                *low = low_scale * f32::from(byte & 15) - low_minimum;
-                *high = high_scale * f32::from(byte >> 4) - high_minimum;
+                *low = scales[2 * pair] * f32::from(byte & 15) - minima[2 * pair];
+                *high = scales[2 * pair + 1] * f32::from(byte >> 4) - minima[2 * pair + 1];
+            }
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn decode_eights_avx2(block: &[u8], sink: &mut impl avx2::Sink) {
+        // SAFETY: the caller has the features.
+        unsafe {
+            let (scales, minima) = scales_and_minima(block);
+            for pair in 0..4 {
+                let bytes = &block[16 + 32 * pair..][..32];
+                let (low_0, high_0) = avx2::nibbles_of_8(bytes);
+                let (low_1, high_1) = avx2::nibbles_of_8(&bytes[8..]);
+                let (low_2, high_2) = avx2::nibbles_of_8(&bytes[16..]);
+                let (low_3, high_3) = avx2::nibbles_of_8(&bytes[24..]);
+                let groups = [[low_0, low_1, low_2, low_3], [high_0, high_1, high_2, high_3]];
+                for (group, quants) in groups.into_iter().enumerate() {
+                    let group = 2 * pair + group;
+                    let (scale, minimum) = (_mm256_set1_ps(scales[group]), _mm256_set1_ps(minima[group]));
+                    for (eight, q) in quants.into_iter().enumerate() {
+                        let value = _mm256_sub_ps(_mm256_mul_ps(scale, _mm256_cvtepi32_ps(q)), minimum);
+                        sink.take(group * 4 + eight, value);
+                    }
+                }
             }
         }
     }
 }
 
-/// The 6-bit scale and minimum of a group, out of the 12 bytes that hold those of all 8.
+/// The scale and the minimum of each group, from the start of a block, in units of float32.
 ///
-/// Groups 0..4 have their scale in the low 6 bits of byte `g` and their minimum in those of byte `g + 4`. Groups 4..8
-/// have their low 4 bits in byte `g + 4` (scale in the low nibble, minimum in the high), and the upper two in the two
-/// bits left over of bytes `g - 4` and `g`.
+/// Groups 0..4 have their 6-bit scale in the low bits of byte `4 + g`, and their minimum in those of byte `8 + g`.
+/// Groups 4..8 have the low 4 bits in byte `8 + g` (scale in the low nibble, minimum in the high), and the upper two in
+/// the two bits left over of bytes `g` (scale) and `4 + g` (minimum).
 #[inline(always)]
-pub(super) fn scale_and_minimum(bytes: &[u8], group: usize) -> (f32, f32) {
-    let (scale, minimum) = if group < 4 {
-        (bytes[group] & 63, bytes[group + 4] & 63)
-    } else {
-        let low = bytes[group + 4];
-        ((low & 15) | (bytes[group - 4] >> 6) << 4, (low >> 4) | (bytes[group] >> 6) << 4)
-    };
-    (f32::from(scale), f32::from(minimum))
+pub(super) fn scales_and_minima(block: &[u8]) -> ([f32; 8], [f32; 8]) {
+    const LOW_2: u32 = 0x0303_0303;
+    const LOW_4: u32 = 0x0f0f_0f0f;
+    const LOW_6: u32 = 0x3f3f_3f3f;
+    let four = |at: usize| u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]]);
+    // Four groups at a time, a byte each.
+    let (first, second, third) = (four(4), four(8), four(12));
+    let scales = [first & LOW_6, (third & LOW_4) | ((first >> 6) & LOW_2) << 4];
+    let minima = [second & LOW_6, ((third >> 4) & LOW_4) | ((second >> 6) & LOW_2) << 4];
+    let eight = |[low, high]: [u32; 2]| (u64::from(low) | u64::from(high) << 32).to_le_bytes();
+    let (d, dmin) = (scale_at(block, 0), scale_at(block, 2));
+    (eight(scales).map(|scale| d * f32::from(scale)), eight(minima).map(|minimum| dmin * f32::from(minimum)))
 }

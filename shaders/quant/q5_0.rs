@@ -8,6 +8,11 @@
 //!
 //! `value = d * (q - 16)`
 
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::{_mm256_mul_ps, _mm256_set1_epi8, _mm256_sub_epi8};
+
+#[cfg(target_arch = "x86_64")]
+use super::avx2;
 use super::{BlockFormat, scale_at};
 
 /// 32 values in 22 bytes.
@@ -29,6 +34,20 @@ impl BlockFormat for Q5_0 {
             let high_q = u32::from(byte >> 4) | ((fifth >> (i + 16)) & 1) << 4;
             *low = d * (low_q as i32 - 16) as f32;
             *high = d * (high_q as i32 - 16) as f32;
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn decode_eights_avx2(block: &[u8], sink: &mut impl avx2::Sink) {
+        // SAFETY: the caller has the features.
+        unsafe {
+            let d = avx2::scale_at(block, 0);
+            let q = avx2::five_bits(&block[2..6], &block[6..22]);
+            let q = avx2::signed_to_f32(_mm256_sub_epi8(q, _mm256_set1_epi8(16)));
+            for (eight, q) in q.into_iter().enumerate() {
+                sink.take(eight, _mm256_mul_ps(d, q));
+            }
         }
     }
 }

@@ -9,6 +9,11 @@
 //!
 //! `value = d * q + m`
 
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::{_mm256_add_ps, _mm256_mul_ps};
+
+#[cfg(target_arch = "x86_64")]
+use super::avx2;
 use super::{BlockFormat, scale_at};
 
 /// 32 values in 24 bytes.
@@ -31,6 +36,19 @@ impl BlockFormat for Q5_1 {
             let high_q = u32::from(byte >> 4) | ((fifth >> (i + 16)) & 1) << 4;
             *low = d * low_q as i32 as f32 + m;
             *high = d * high_q as i32 as f32 + m;
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn decode_eights_avx2(block: &[u8], sink: &mut impl avx2::Sink) {
+        // SAFETY: the caller has the features.
+        unsafe {
+            let (d, m) = (avx2::scale_at(block, 0), avx2::scale_at(block, 2));
+            let q = avx2::unsigned_to_f32(avx2::five_bits(&block[4..8], &block[8..24]));
+            for (eight, q) in q.into_iter().enumerate() {
+                sink.take(eight, _mm256_add_ps(_mm256_mul_ps(d, q), m));
+            }
         }
     }
 }

@@ -10,8 +10,13 @@
 //!
 //! `value = (d * scale) * q - dmin * minimum`
 
-use super::q4_k::scale_and_minimum;
-use super::{BlockFormat, scale_at};
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::{_mm256_mul_ps, _mm256_or_si256, _mm256_set1_ps, _mm256_slli_epi16, _mm256_sub_ps};
+
+use super::BlockFormat;
+#[cfg(target_arch = "x86_64")]
+use super::avx2;
+use super::q4_k::scales_and_minima;
 
 /// 256 values in 176 bytes.
 pub struct Q5K;
@@ -24,16 +29,43 @@ impl BlockFormat for Q5K {
 
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {
-        let (scales, fifth_bits, quants) = (&block[4..16], &block[16..48], &block[48..176]);
-        let d = scale_at(block, 0);
-        let dmin = scale_at(block, 2);
+        let (fifth_bits, quants) = (&block[16..48], &block[48..176]);
+        let (scales, minima) = scales_and_minima(block);
         for (group, out) in out[..256].chunks_exact_mut(32).enumerate() {
-            let (scale, minimum) = scale_and_minimum(scales, group);
-            let (scale, minimum) = (d * scale, dmin * minimum);
             let low_bits = &quants[group / 2 * 32..][..32];
             for ((out, &low), &fifth) in out.iter_mut().zip(low_bits).zip(fifth_bits) {
                 let q = (low >> (group % 2 * 4)) & 15 | ((fifth >> group) & 1) << 4;
-                *out = scale * f32::from(q) - minimum;
+                *out = scales[group] * f32::from(q) - minima[group];
+            }
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn decode_eights_avx2(block: &[u8], sink: &mut impl avx2::Sink) {
+        // SAFETY: the caller has the features.
+        unsafe {
+            let (scales, minima) = scales_and_minima(block);
+            let fifth = avx2::load_32(&block[16..]);
+            let fifth = [
+                avx2::bits::<0>(fifth, 1),
+                avx2::bits::<1>(fifth, 1),
+                avx2::bits::<2>(fifth, 1),
+                avx2::bits::<3>(fifth, 1),
+                avx2::bits::<4>(fifth, 1),
+                avx2::bits::<5>(fifth, 1),
+                avx2::bits::<6>(fifth, 1),
+                avx2::bits::<7>(fifth, 1),
+            ];
+            for pair in 0..4 {
+                let low = avx2::load_32(&block[48 + 32 * pair..]);
+                for (group, low) in [(2 * pair, avx2::bits::<0>(low, 15)), (2 * pair + 1, avx2::bits::<4>(low, 15))] {
+                    let q = avx2::unsigned_to_f32(_mm256_or_si256(low, _mm256_slli_epi16::<4>(fifth[group])));
+                    let (scale, minimum) = (_mm256_set1_ps(scales[group]), _mm256_set1_ps(minima[group]));
+                    for (eight, q) in q.into_iter().enumerate() {
+                        sink.take(group * 4 + eight, _mm256_sub_ps(_mm256_mul_ps(scale, q), minimum));
+                    }
+                }
             }
         }
     }

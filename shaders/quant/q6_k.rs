@@ -9,6 +9,13 @@
 //!
 //! `value = (d * scale) * (q - 32)`
 
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::{
+    _mm256_mul_ps, _mm256_or_si256, _mm256_set1_epi8, _mm256_set1_ps, _mm256_slli_epi16, _mm256_sub_epi8,
+};
+
+#[cfg(target_arch = "x86_64")]
+use super::avx2;
 use super::{BlockFormat, scale_at};
 
 /// 256 values in 210 bytes.
@@ -33,6 +40,37 @@ impl BlockFormat for Q6K {
             for ((out, &low), &high) in out.iter_mut().zip(low_bits).zip(high_bits) {
                 let q = (low >> low_shift) & 15 | ((high >> high_shift) & 3) << 4;
                 *out = scale * (i32::from(q) - 32) as f32;
+            }
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn decode_eights_avx2(block: &[u8], sink: &mut impl avx2::Sink) {
+        // SAFETY: the caller has the features.
+        unsafe {
+            let d = scale_at(block, 208);
+            let mut scales = [0.0; 16];
+            for (scale, &byte) in scales.iter_mut().zip(&block[192..208]) {
+                *scale = d * f32::from(byte as i8);
+            }
+            for half in 0..2 {
+                let low = [avx2::load_32(&block[half * 64..]), avx2::load_32(&block[half * 64 + 32..])];
+                let high = avx2::load_32(&block[128 + half * 32..]);
+                let quarters = [
+                    (avx2::bits::<0>(low[0], 15), avx2::bits::<0>(high, 3)),
+                    (avx2::bits::<0>(low[1], 15), avx2::bits::<2>(high, 3)),
+                    (avx2::bits::<4>(low[0], 15), avx2::bits::<4>(high, 3)),
+                    (avx2::bits::<4>(low[1], 15), avx2::bits::<6>(high, 3)),
+                ];
+                for (quarter, (low, high)) in quarters.into_iter().enumerate() {
+                    let q = _mm256_or_si256(low, _mm256_slli_epi16::<4>(high));
+                    let q = avx2::signed_to_f32(_mm256_sub_epi8(q, _mm256_set1_epi8(32)));
+                    for (eight, q) in q.into_iter().enumerate() {
+                        let scale = scales[half * 8 + quarter * 2 + eight / 2];
+                        sink.take(half * 16 + quarter * 4 + eight, _mm256_mul_ps(_mm256_set1_ps(scale), q));
+                    }
+                }
             }
         }
     }

@@ -7,6 +7,11 @@
 //!
 //! `value = q * d`
 
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::{_mm256_cvtepi8_epi32, _mm256_cvtepi32_ps, _mm256_mul_ps};
+
+#[cfg(target_arch = "x86_64")]
+use super::avx2;
 use super::{BlockFormat, scale_at};
 
 /// 32 values in 34 bytes.
@@ -23,6 +28,19 @@ impl BlockFormat for Q8_0 {
         let d = scale_at(block, 0);
         for (out, &byte) in out[..32].iter_mut().zip(&block[2..34]) {
             *out = f32::from(byte as i8) * d;
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn decode_eights_avx2(block: &[u8], sink: &mut impl avx2::Sink) {
+        // SAFETY: the caller has the features.
+        unsafe {
+            let d = avx2::scale_at(block, 0);
+            for eight in 0..4 {
+                let q = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(avx2::load_8(&block[2 + 8 * eight..])));
+                sink.take(eight, _mm256_mul_ps(q, d));
+            }
         }
     }
 }

@@ -1,0 +1,83 @@
+//! How fast the ops are: bytes of weights and multiply-adds a second.
+//!
+//! Run:  cargo bench --bench ops            (all)
+//!       cargo bench --bench ops -- linear  (some)
+//!
+//! `items` are multiply-adds; `bytes` are bytes of weights read.
+
+use cuelight_engine::backend::cpu::default_threads;
+use cuelight_engine::backend::cpu::team::ThreadTeam;
+use cuelight_shaders::attention::KvCache;
+use cuelight_shaders::cpu::{Kernel, Solo, Team};
+use cuelight_shaders::matmul::Linear;
+use cuelight_shaders::op::{Batch, CpuArgs, Op};
+use cuelight_shaders::quant::{Format, random};
+use divan::counter::{BytesCount, ItemsCount};
+
+fn main() {
+    println!("kernel: {}, threads of the model benches: {}", Kernel::detect(), default_threads());
+    divan::main();
+}
+
+/// One thread, one row, a matrix that fits the second-level cache in most formats: the speed of decoding weights.
+#[divan::bench(args = Format::ALL)]
+fn linear_one_row(bencher: divan::Bencher<'_, '_>, format: &Format) {
+    bench_linears(bencher, &[linear(*format, 1024, 768)], 1, &Solo);
+}
+
+/// One thread, a few rows: concurrent decoding.
+#[divan::bench(args = Format::ALL)]
+fn linear_eight_rows(bencher: divan::Bencher<'_, '_>, format: &Format) {
+    bench_linears(bencher, &[linear(*format, 1024, 768)], 8, &Solo);
+}
+
+/// One thread, a chunk of a prompt: the speed of arithmetic.
+#[divan::bench(args = Format::ALL, sample_count = 20)]
+fn linear_prefill(bencher: divan::Bencher<'_, '_>, format: &Format) {
+    bench_linears(bencher, &[linear(*format, 1024, 768)], 256, &Solo);
+}
+
+/// Every Linear of SmolLM2-135M (30 layers in Q4_1, the output head in Q8_0) on all threads, for some rows.
+#[divan::bench(args = [1, 8, 128], sample_count = 20)]
+fn linears_of_smollm2(bencher: divan::Bencher<'_, '_>, rows: usize) {
+    const LAYER: [(usize, usize); 7] =
+        [(576, 576), (192, 576), (192, 576), (576, 576), (1536, 576), (1536, 576), (576, 1536)];
+    let layers = LAYER.iter().cycle().take(30 * LAYER.len());
+    let mut linears: Vec<Linear> = layers.map(|&(outputs, columns)| linear(Format::Q4_1, outputs, columns)).collect();
+    linears.push(linear(Format::Q8_0, 49152, 576));
+    bench_linears(bencher, &linears, rows, &ThreadTeam::new(default_threads()));
+}
+
+fn linear(format: Format, outputs: usize, columns: usize) -> Linear {
+    let weight = random::weight("bench", format, outputs, columns, 1);
+    Linear::new(vec![weight], vec![None]).expect("one weight and no bias always fit")
+}
+
+/// Runs the ops one after the other, each on an input of `rows` rows.
+fn bench_linears(bencher: divan::Bencher<'_, '_>, linears: &[Linear], rows: usize, team: &dyn Team) {
+    let weights = || linears.iter().flat_map(Linear::weights);
+    let widest = |width: fn((usize, usize)) -> usize| {
+        rows * weights().map(|weight| width((weight.rows, weight.columns))).max().unwrap_or(0)
+    };
+    let input = random::activations(widest(|(_, columns)| columns), 2);
+    let mut output = vec![0.0; widest(|(outputs, _)| outputs)];
+    let kv = KvCache::empty();
+    let batch = Batch { tokens: &[], positions: &[], sequences: &[], block_tables: &[], selected: &[] };
+    bencher
+        .counter(ItemsCount::new(rows * weights().map(|weight| weight.rows * weight.columns).sum::<usize>()))
+        .counter(BytesCount::new(weights().map(|weight| weight.bytes().len()).sum::<usize>()))
+        .bench_local(|| {
+            for op in linears {
+                let weight = op.weights()[0];
+                op.run_cpu(&mut CpuArgs {
+                    kernel: Kernel::detect(),
+                    team,
+                    batch,
+                    kv: &kv,
+                    rows,
+                    inputs: &[&input[..rows * weight.columns]],
+                    outputs: &mut [&mut output[..rows * weight.rows]],
+                });
+            }
+        });
+}
