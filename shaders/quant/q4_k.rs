@@ -10,7 +10,7 @@
 //! `value = (d * scale) * q - dmin * minimum`
 
 #[cfg(target_arch = "x86_64")]
-use std::arch::x86_64::{_mm256_cvtepi32_ps, _mm256_mul_ps, _mm256_set1_ps, _mm256_sub_ps};
+use std::arch::x86_64::{_mm256_mul_ps, _mm256_set1_ps, _mm256_sub_ps};
 
 #[cfg(target_arch = "x86_64")]
 use super::avx2;
@@ -40,24 +40,50 @@ impl BlockFormat for Q4K {
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     unsafe fn decode_eights_avx2(block: &[u8], sink: &mut impl avx2::Sink) {
-        // SAFETY: the caller has the features.
-        unsafe {
-            let (scales, minima) = scales_and_minima(block);
-            for pair in 0..4 {
-                let bytes = &block[16 + 32 * pair..][..32];
-                let (low_0, high_0) = avx2::nibbles_of_8(bytes);
-                let (low_1, high_1) = avx2::nibbles_of_8(&bytes[8..]);
-                let (low_2, high_2) = avx2::nibbles_of_8(&bytes[16..]);
-                let (low_3, high_3) = avx2::nibbles_of_8(&bytes[24..]);
-                let groups = [[low_0, low_1, low_2, low_3], [high_0, high_1, high_2, high_3]];
-                for (group, quants) in groups.into_iter().enumerate() {
-                    let group = 2 * pair + group;
-                    let (scale, minimum) = (_mm256_set1_ps(scales[group]), _mm256_set1_ps(minima[group]));
-                    for (eight, q) in quants.into_iter().enumerate() {
-                        let value = _mm256_sub_ps(_mm256_mul_ps(scale, _mm256_cvtepi32_ps(q)), minimum);
-                        sink.take(group * 4 + eight, value);
-                    }
-                }
+        let scales = scales_and_minima(block);
+        for pair in 0..4 {
+            // SAFETY: the caller has the features.
+            unsafe { decode_pair_avx2(block, &scales, pair, sink) };
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn decode_four_rows_avx2<S: avx2::Sink>(blocks: [&[u8]; 4], [a, b, c, d]: [&mut S; 4]) {
+        let scales = blocks.map(scales_and_minima);
+        for pair in 0..4 {
+            // SAFETY: the caller has the features.
+            unsafe {
+                decode_pair_avx2(blocks[0], &scales[0], pair, a);
+                decode_pair_avx2(blocks[1], &scales[1], pair, b);
+                decode_pair_avx2(blocks[2], &scales[2], pair, c);
+                decode_pair_avx2(blocks[3], &scales[3], pair, d);
+            }
+        }
+    }
+}
+
+/// Decodes one pair of groups.
+///
+/// # Safety
+/// The machine must have AVX2, FMA and F16C.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn decode_pair_avx2(
+    block: &[u8],
+    (scales, minima): &([f32; 8], [f32; 8]),
+    pair: usize,
+    sink: &mut impl avx2::Sink,
+) {
+    // SAFETY: the caller has the features.
+    unsafe {
+        let bytes = avx2::load_32(&block[16 + 32 * pair..]);
+        let groups = [avx2::bits::<0>(bytes, 15), avx2::bits::<4>(bytes, 15)];
+        for (group, q) in groups.into_iter().enumerate() {
+            let group = 2 * pair + group;
+            let (scale, minimum) = (_mm256_set1_ps(scales[group]), _mm256_set1_ps(minima[group]));
+            for (eight, q) in avx2::unsigned_to_f32(q).into_iter().enumerate() {
+                sink.take(group * 4 + eight, _mm256_sub_ps(_mm256_mul_ps(scale, q), minimum));
             }
         }
     }
