@@ -14,6 +14,7 @@
 //! - [`simulation`]: an engine without a model
 
 pub mod api;
+mod causes;
 pub mod cli;
 pub mod client;
 pub mod config;

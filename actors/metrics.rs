@@ -6,9 +6,8 @@
 use std::time::Duration;
 
 use metrics::{
-    Counter, Histogram, Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
+    Counter, Gauge, Histogram, Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
 };
-use tokio::time::Instant;
 
 use crate::policy::Counts;
 use crate::request::{Event, FinishReason, GenerationError, SubmitError, Usage};
@@ -111,14 +110,12 @@ impl RequestMetrics {
         }
     }
 
-    /// A token may have been generated: `previous` and `times` tell.
-    pub(crate) fn token(&self, previous: Option<Instant>, times: &Times) {
-        if previous == times.last_token && previous.is_some() {
-            return;
-        }
+    /// Counts a token that was generated just now.
+    pub(crate) fn token(&self, times: &Times) {
+        // A request that generates nothing, or whose logits were unusable, has none.
         let Some(now) = times.last_token else { return };
         self.generation_tokens.increment(1);
-        match previous {
+        match times.previous_token {
             Some(previous) => self.inter_token_latency.record(now.duration_since(previous)),
             None => self.time_to_first_token.record(now.duration_since(times.submitted)),
         }
@@ -161,15 +158,36 @@ impl StepMetrics {
     }
 }
 
-pub(crate) fn set_gauges(counts: &Counts) {
-    gauge!(REQUESTS_RUNNING).set(counts.running as f64);
-    gauge!(REQUESTS_WAITING).set(counts.waiting as f64);
-    gauge!(KV_BLOCKS_USED).set(counts.blocks_used as f64);
-    gauge!(KV_BLOCKS_TOTAL).set(counts.blocks_total as f64);
+/// What the scheduler counts.
+pub struct SchedulerMetrics {
+    running: Gauge,
+    waiting: Gauge,
+    blocks_used: Gauge,
+    blocks_total: Gauge,
+    preemptions: Counter,
 }
 
-pub(crate) fn preempted() {
-    counter!(PREEMPTIONS).increment(1);
+impl SchedulerMetrics {
+    pub(crate) fn new() -> Self {
+        SchedulerMetrics {
+            running: gauge!(REQUESTS_RUNNING),
+            waiting: gauge!(REQUESTS_WAITING),
+            blocks_used: gauge!(KV_BLOCKS_USED),
+            blocks_total: gauge!(KV_BLOCKS_TOTAL),
+            preemptions: counter!(PREEMPTIONS),
+        }
+    }
+
+    pub(crate) fn set(&self, counts: &Counts) {
+        self.running.set(counts.running as f64);
+        self.waiting.set(counts.waiting as f64);
+        self.blocks_used.set(counts.blocks_used as f64);
+        self.blocks_total.set(counts.blocks_total as f64);
+    }
+
+    pub(crate) fn preempted(&self) {
+        self.preemptions.increment(1);
+    }
 }
 
 pub(crate) fn restarted(actor: &'static str) {

@@ -359,6 +359,78 @@ impl Shared {
 
     pub(crate) fn set_counts(&self, counts: Counts) {
         *self.counts.lock().unwrap_or_else(PoisonError::into_inner) = counts;
-        metrics::set_gauges(&counts);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::request::{GenerationError, SamplingParams, StopConditions};
+    use crate::simulation::{SimulatedModel, tokenizer};
+
+    fn request() -> GenerationRequest {
+        GenerationRequest {
+            prompt: vec![100],
+            sampling: SamplingParams::default(),
+            stop: StopConditions { max_tokens: 300, ignore_eos: true, ..Default::default() },
+            logprobs: None,
+            prompt_logprobs: None,
+            skip_special_tokens: true,
+            priority: 0,
+        }
+    }
+
+    async fn last_event(mut generation: Generation) -> Event {
+        let mut last = None;
+        while let Some(event) = generation.next().await {
+            last = Some(event);
+        }
+        last.unwrap()
+    }
+
+    /// Kills each child of the supervisor in turn: whoever dies, the house is soon open again.
+    #[tokio::test(start_paused = true)]
+    async fn whichever_actor_dies_the_server_comes_back() {
+        let model = SimulatedModel { step_time: Duration::from_millis(5), ..SimulatedModel::new(tokenizer()) };
+        let mut runtime = Runtime::start(model, RuntimeOptions::default()).await.unwrap();
+        runtime.wait_ready().await.ok().unwrap();
+        let children = runtime.cast.cell.get_children().len();
+        assert_eq!(children, 5);
+        for index in 0..children {
+            let permit = runtime.try_permit(1).unwrap();
+            let mut running = runtime.submit(&permit, request()).await.unwrap();
+            running.next().await.unwrap();
+            let mut cells = runtime.cast.cell.get_children();
+            cells.sort_by_key(ActorCell::get_id);
+            cells[index].kill();
+            match last_event(running).await {
+                // The loader and the executor hold nothing that a client waits for.
+                Event::Finished { .. } => {}
+                Event::Failed(error) => assert!(matches!(error, GenerationError::Engine(_))),
+                event => panic!("{event:?} is no end"),
+            }
+            while runtime.status() != Status::Ready {
+                runtime.status_changed().await;
+            }
+            let again = runtime.submit(&permit, request()).await.unwrap();
+            assert!(matches!(last_event(again).await, Event::Finished { .. }), "after actor {index} died");
+            assert_eq!(runtime.snapshot().blocks_used, 0);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_drain_rate_decides_when_to_come_again() {
+        let admission = Admission { limit: 1, inside: AtomicUsize::new(0), departures: Mutex::default() };
+        let admission = Arc::new(admission);
+        for _ in 0..10 {
+            let permit = Admission::take(&admission, 1).unwrap();
+            tokio::time::sleep(Duration::from_secs(3)).await;
+            drop(permit);
+        }
+        let _permit = Admission::take(&admission, 1).unwrap();
+        let Err(SubmitError::Overloaded { waiting, retry_after }) = Admission::take(&admission, 1) else { panic!() };
+        assert_eq!(waiting, 1);
+        assert!((Duration::from_secs(2)..Duration::from_secs(4)).contains(&retry_after), "{retry_after:?}");
     }
 }

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use crate::client::ClientSink;
 use crate::executor::ExecutorMsg;
-use crate::metrics;
+use crate::metrics::SchedulerMetrics;
 use crate::policy::{Effect, Outcome, Policy, PolicyConfig, PolicyEvent, Submission};
 use crate::request::{GenerationError, GenerationRequest, RequestId, SubmitError};
 use crate::runtime::Shared;
@@ -101,6 +101,7 @@ pub struct SchedulerState {
     executor: Option<ActorRef<ExecutorMsg>>,
     shared: Arc<Shared>,
     drained: Option<oneshot::Sender<()>>,
+    metrics: SchedulerMetrics,
 }
 
 /// The actor; everything it knows is in [`SchedulerState`].
@@ -118,7 +119,9 @@ impl Actor for Scheduler {
     ) -> Result<SchedulerState, ActorProcessingErr> {
         let SchedulerArguments { policy, limits, sampler, shared } = arguments;
         sampler.cast(SamplerMsg::Connect(me))?;
-        Ok(SchedulerState { policy: Policy::new(policy, limits), sampler, executor: None, shared, drained: None })
+        let policy = Policy::new(policy, limits);
+        let metrics = SchedulerMetrics::new();
+        Ok(SchedulerState { policy, sampler, executor: None, shared, drained: None, metrics })
     }
 
     async fn handle(
@@ -192,12 +195,14 @@ impl SchedulerState {
             match effect {
                 Effect::Run { step, tasks } => self.run(ExecutorMsg::Run { step, tasks }),
                 Effect::Started(id) => self.sampler.cast(SamplerMsg::Started(id))?,
-                Effect::Preempted(_) => metrics::preempted(),
+                Effect::Preempted(_) => self.metrics.preempted(),
                 Effect::Cancelled(id) => self.sampler.cast(SamplerMsg::Forget(id))?,
                 Effect::Failed(id, error) => self.sampler.cast(SamplerMsg::Fail(id, error))?,
             }
         }
-        self.shared.set_counts(self.policy.counts());
+        let counts = self.policy.counts();
+        self.metrics.set(&counts);
+        self.shared.set_counts(counts);
         if self.policy.is_empty()
             && let Some(drained) = self.drained.take()
         {

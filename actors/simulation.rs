@@ -13,11 +13,45 @@ use cuelight_engine::engine::{
     TokenId,
 };
 use cuelight_engine::format::chat_template::ChatTemplate;
+use cuelight_engine::format::gguf::Gguf;
+use cuelight_engine::format::gguf::write::GgufBuilder;
 use cuelight_engine::format::tokenizer::Tokenizer;
 use cuelight_engine::load::{LoadProgress, LoadedModel, MemoryPlan, ModelCard};
 
 use crate::executor::EngineHost;
 use crate::loader::ModelSource;
+
+/// A tokenizer without a file: a token for each byte, by its value, and 256 for the end.
+#[must_use]
+pub fn tokenizer() -> Arc<Tokenizer> {
+    const END: u32 = 256;
+    const NORMAL: i32 = 1;
+    const CONTROL: i32 = 3;
+    let mut tokens: Vec<String> = (0..=255).map(|byte| spelling(byte).to_string()).collect();
+    tokens.push("<|end|>".into());
+    let tokens: Vec<&str> = tokens.iter().map(String::as_str).collect();
+    let kinds: Vec<i32> = (0..=END).map(|token| if token == END { CONTROL } else { NORMAL }).collect();
+    let bytes = GgufBuilder::new()
+        .key("tokenizer.ggml.model", "gpt2")
+        .key("tokenizer.ggml.pre", "gpt-2")
+        .key("tokenizer.ggml.tokens", &tokens[..])
+        .key("tokenizer.ggml.token_type", &kinds[..])
+        .key("tokenizer.ggml.merges", &[][..] as &[&str])
+        .key("tokenizer.ggml.eos_token_id", END)
+        .build();
+    let gguf = Gguf::from_bytes("simulated.gguf", bytes).expect("the file was built by the rules above");
+    Arc::new(Tokenizer::from_gguf(&gguf).expect("the vocabulary has every byte and an end"))
+}
+
+/// The character that stands for a byte in byte-level vocabularies: itself when it can be seen, else one past U+00FF.
+fn spelling(byte: u8) -> char {
+    let is_visible = |byte: u8| matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
+    if is_visible(byte) {
+        return char::from(byte);
+    }
+    let hidden_before = (0..byte).filter(|&byte| !is_visible(byte)).count();
+    (0x100..).map_while(char::from_u32).nth(hidden_before).expect("there are fewer than 256 hidden bytes")
+}
 
 /// What goes wrong with a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -119,7 +153,7 @@ impl ModelSource for SimulatedModel {
             weights_bytes: 0,
             kv_bytes: (limits.kv_blocks * BLOCK_TOKENS * size_of::<u64>()) as u64,
             scratch_bytes: 0,
-            available_bytes: Some(u64::MAX),
+            available_bytes: None,
             kv_blocks: limits.kv_blocks,
             context_tokens: limits.context_tokens,
         };

@@ -354,7 +354,8 @@ impl<S: ModelSource> SupervisorState<S> {
         let _ = sampler.drain_and_wait(Some(STOP_TIMEOUT)).await;
         experts.stop(None);
         if let Some(executor) = executor {
-            executor.stop(None);
+            // So that the next engine finds the memory free.
+            let _ = executor.stop_and_wait(None, Some(STOP_TIMEOUT)).await;
         }
     }
 

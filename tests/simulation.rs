@@ -14,17 +14,16 @@ use cuelight::request::{
     Event, FinishReason, GenerationError, GenerationRequest, SamplingParams, StopConditions, SubmitError,
 };
 use cuelight::runtime::{Generation, Runtime, RuntimeOptions, Status};
-use cuelight::simulation::{Fault, SimulatedModel};
+use cuelight::simulation::{Fault, SimulatedModel, tokenizer};
 use cuelight::supervisor::RestartPolicy;
 use cuelight_engine::engine::TokenId;
-use cuelight_engine::format::tokenizer::Tokenizer;
 use tokio::time::sleep;
 
 /// A token that some engines choke on.
 const POISON: TokenId = 1;
 
 fn model() -> SimulatedModel {
-    SimulatedModel::new(Arc::new(Tokenizer))
+    SimulatedModel::new(tokenizer())
 }
 
 /// A model whose steps take as long as those of a small one on a CPU.
@@ -96,7 +95,10 @@ async fn read_slowly(mut generation: Generation, pause: Duration) -> Heard {
     let mut heard = Heard::default();
     while let Some(event) = generation.next().await {
         heard.take(event);
-        sleep(pause).await;
+        // Even a pause of nothing waits for the clock's next millisecond.
+        if !pause.is_zero() {
+            sleep(pause).await;
+        }
     }
     assert!(heard.end.is_some(), "it ended without an end");
     heard
@@ -456,4 +458,38 @@ async fn under_faults_cancels_and_slow_readers_every_text_is_as_if_alone() {
 #[tokio::test(start_paused = true)]
 async fn a_seed_tells_the_whole_story() {
     assert_eq!(chaos(77, 100).await, chaos(77, 100).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "prints a rate; run with optimisation"]
+async fn how_many_tokens_a_second_the_cast_carries() {
+    for (streams, host) in
+        [(1, EngineHost::Thread), (64, EngineHost::Thread), (256, EngineHost::Thread), (256, EngineHost::VirtualTime)]
+    {
+        let mut model = SimulatedModel { end_one_in: u64::MAX, host, ..model() };
+        model.limits.context_tokens = 4096;
+        model.limits.kv_blocks = streams * 256;
+        model.limits.max_sequences = streams;
+        model.limits.max_logits_rows = streams;
+        model.limits.max_batched_tokens = streams + 256;
+        let counters = model.counters.clone();
+        let runtime = start(model, RuntimeOptions { client_buffer_events: 1024, ..options() }).await;
+        let mut asked = request("hello", 200_000 / streams.max(64));
+        asked.sampling.temperature = 0.0;
+        let begin = std::time::Instant::now();
+        let mut clients = Vec::new();
+        for _ in 0..streams {
+            clients.push(tokio::spawn(read(submit(&runtime, &asked).await)));
+        }
+        let mut tokens = 0;
+        for client in clients {
+            tokens += client.await.unwrap().tokens.len();
+        }
+        let (seconds, steps) = (begin.elapsed().as_secs_f64(), counters.steps.load(Ordering::Relaxed));
+        println!(
+            "{streams:4} streams, {host:?}: {:.0} tokens/s, {:.0} us a step",
+            tokens as f64 / seconds,
+            seconds * 1e6 / steps as f64
+        );
+    }
 }

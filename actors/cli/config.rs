@@ -2,8 +2,8 @@
 
 use super::terminal::print;
 use super::{CliError, Context};
-use crate::config::Given;
 use crate::config::flags::{Flags, HubFlags, ModelFlags, SamplingFlags, ServerFlags};
+use crate::config::{Given, Section, markdown};
 
 /// Print the configuration as a TOML file that says where each value came from.
 #[derive(Debug, clap::Args)]
@@ -19,6 +19,9 @@ one that can be used as it is:
   cuelight config > ~/.config/cuelight/config.toml
 HF_TOKEN, HF_HOME, HF_ENDPOINT, HF_HUB_OFFLINE and NO_COLOR mean what they mean elsewhere.")]
 pub struct Args {
+    /// Print the tables of docs/configuration.md.
+    #[arg(long, hide = true)]
+    markdown: bool,
     #[command(flatten)]
     model: Flags<ModelFlags>,
     #[command(flatten)]
@@ -39,7 +42,13 @@ impl Args {
 }
 
 /// Prints the configuration.
-pub fn execute(_args: &Args, context: &Context) -> Result<(), CliError> {
+pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
+    if args.markdown {
+        let sections = Section::ALL.iter();
+        let tables: Vec<String> =
+            sections.map(|&section| format!("## [{}]\n\n{}", section.name(), markdown(section))).collect();
+        return print(&tables.join("\n"));
+    }
     let source = match &context.config_file {
         Some(path) => format!("# Configuration file: {}\n\n", path.display()),
         None => "# No configuration file.\n\n".to_owned(),

@@ -25,6 +25,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
+use crate::causes::with_causes;
 use crate::config::environment::Environment;
 use crate::config::flags::{Flags, OutputFlags};
 use crate::config::{self as configuration, Config, ConfigError, Given};
@@ -219,22 +220,6 @@ fn expand_short_words(arguments: Vec<OsString>) -> Vec<OsString> {
         return arguments;
     }
     arguments.into_iter().map(|argument| if argument == "-pg" { "--pg".into() } else { argument }).collect()
-}
-
-/// An error and its causes in one line, without saying anything twice.
-#[must_use]
-pub fn with_causes(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text.push_str(": ");
-            text.push_str(&cause_text);
-        }
-        source = cause.source();
-    }
-    text
 }
 
 #[cfg(test)]

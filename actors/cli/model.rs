@@ -11,7 +11,8 @@ use cuelight_engine::load::{self, Kernel, LoadOptions, LoadProgress, LoadedModel
 use indicatif::ProgressBar;
 
 use super::terminal::Terminal;
-use super::{CliError, Context, with_causes};
+use super::{CliError, Context};
+use crate::causes::with_causes;
 use crate::config::Config;
 use crate::loader::ModelSource;
 use crate::runtime::RuntimeOptions;
@@ -104,7 +105,15 @@ pub fn tokio_runtime() -> Result<tokio::runtime::Runtime, CliError> {
     builder.enable_all().build().map_err(CliError::io("start the threads"))
 }
 
-/// Resolves when the process is asked to stop.
+/// Resolves when the person presses Ctrl-C. From the first call on, Ctrl-C does nothing else.
+///
+/// # Errors
+/// [`CliError::Io`] when signals cannot be heard.
+pub async fn interrupt() -> Result<(), CliError> {
+    tokio::signal::ctrl_c().await.map_err(CliError::io("listen to signals"))
+}
+
+/// Resolves when the process is asked to stop, by Ctrl-C or SIGTERM.
 ///
 /// # Errors
 /// [`CliError::Io`] when signals cannot be heard.
@@ -114,10 +123,10 @@ pub async fn stop_signal() -> Result<(), CliError> {
         use tokio::signal::unix::{SignalKind, signal};
         let mut terminate = signal(SignalKind::terminate()).map_err(CliError::io("listen to signals"))?;
         tokio::select! {
-            result = tokio::signal::ctrl_c() => result.map_err(CliError::io("listen to signals")),
+            result = interrupt() => result,
             _ = terminate.recv() => Ok(()),
         }
     }
     #[cfg(not(unix))]
-    tokio::signal::ctrl_c().await.map_err(CliError::io("listen to signals"))
+    interrupt().await
 }

@@ -7,7 +7,8 @@ use cuelight_engine::load::{self, MemoryPlan};
 use serde_json::{Map, Value, json};
 
 use super::terminal::{Align, print, table};
-use super::{CliError, Context, model, with_causes};
+use super::{CliError, Context, model};
+use crate::causes::with_causes;
 use crate::config::flags::{Flags, HubFlags, ModelFlags};
 use crate::config::{ByteSize, Given};
 

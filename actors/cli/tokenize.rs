@@ -9,6 +9,7 @@ use serde_json::json;
 
 use super::terminal::print;
 use super::{CliError, Context};
+use crate::causes::with_causes;
 use crate::config::Given;
 use crate::config::flags::{Flags, HubFlags};
 
@@ -72,7 +73,7 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     let path = context.hub().locate(&args.model, &context.terminal.downloads())?;
     let gguf = Gguf::open(&path).map_err(CliError::other)?;
     let tokenizer = Tokenizer::from_gguf(&gguf)
-        .map_err(|error| CliError::Failed(format!("{}: {}", path.display(), super::with_causes(&error))))?;
+        .map_err(|error| CliError::Failed(format!("{}: {}", path.display(), with_causes(&error))))?;
     let ids = tokenizer.encode(&text, !args.no_special, !args.no_parse_special).map_err(CliError::other)?;
     let list = if args.pieces {
         let piece = |id: &u32| {

@@ -73,14 +73,16 @@ impl Environment {
         Ok(given)
     }
 
-    /// A sentence for each `CUELIGHT_…` variable that sets nothing.
-    pub(super) fn unknown_variables(&self) -> Vec<String> {
-        let known: Vec<String> = SETTINGS.iter().map(super::Setting::variable).collect();
-        let unknown = self.variables.keys().filter(|name| name.starts_with(PREFIX) && !known.contains(name));
-        unknown
-            .map(|name| match nearest(name, known.iter().map(String::as_str)) {
-                Some(near) => format!("environment variable {name} sets nothing (did you mean {near}?)"),
-                None => format!("environment variable {name} sets nothing"),
+    /// A sentence for each `CUELIGHT_…` variable that sets nothing and looks like a misspelt one.
+    /// Others may belong to scripts around us.
+    pub(super) fn misspelt_variables(&self) -> Vec<String> {
+        let known: Vec<String> = SETTINGS.iter().map(|setting| setting.name.to_uppercase()).collect();
+        let names = self.variables.keys().filter_map(|name| name.strip_prefix(PREFIX));
+        names
+            .filter(|name| !known.iter().any(|known| known == name))
+            .filter_map(|name| Some((name, nearest(name, known.iter().map(String::as_str))?)))
+            .map(|(name, near)| {
+                format!("environment variable {PREFIX}{name} sets nothing (did you mean {PREFIX}{near}?)")
             })
             .collect()
     }

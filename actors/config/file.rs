@@ -55,17 +55,13 @@ impl Reader<'_> {
     /// A key that is right but for its table is the likeliest mistake; a spelling mistake comes next.
     fn unknown(&self, key: &str, offset: usize) -> ConfigError {
         let name = key.rsplit('.').next().unwrap_or(key).replace('-', "_");
-        let known: Vec<String> = SETTINGS.iter().map(Setting::key).collect();
-        let suggestion = SETTINGS
-            .iter()
-            .find(|setting| setting.name == name)
-            .map(Setting::key)
-            .or_else(|| nearest(key, Section::ALL.iter().map(|section| section.name())).map(str::to_owned))
-            .or_else(|| nearest(key, known.iter().map(String::as_str)).map(str::to_owned))
-            .or_else(|| {
-                let near = nearest(&name, SETTINGS.iter().map(|setting| setting.name))?;
-                SETTINGS.iter().find(|setting| setting.name == near).map(Setting::key)
-            });
+        let key_of = |name: &str| SETTINGS.iter().find(|setting| setting.name == name).map(Setting::key);
+        let near_section = || {
+            let section = nearest(key, Section::ALL.iter().map(|section| section.name()))?;
+            Some(section.to_owned()).filter(|_| !key.contains('.'))
+        };
+        let near_name = || nearest(&name, SETTINGS.iter().map(|setting| setting.name)).and_then(key_of);
+        let suggestion = key_of(&name).or_else(near_section).or_else(near_name);
         ConfigError::UnknownKey { path: self.path.to_owned(), line: self.line(offset), key: key.to_owned(), suggestion }
     }
 

@@ -333,6 +333,31 @@ settings! { |home|
     }
 }
 
+/// A section's settings as a Markdown table, for `docs/configuration.md`.
+#[must_use]
+pub fn markdown(section: Section) -> String {
+    let defaults = Config::defaults(&Environment::default().home());
+    let mut text = "| Key | Variable | Flag | Default | Meaning |\n| --- | --- | --- | --- | --- |\n".to_owned();
+    for setting in SETTINGS.iter().filter(|setting| setting.section == section) {
+        let flag = match (setting.has_flag, setting.kind) {
+            (false, _) => "-".to_owned(),
+            (true, ValueKind::Switch) => format!("`--{}`", setting.flag()),
+            (true, _) => format!("`--{} {}`", setting.flag(), setting.value_name),
+        };
+        let variables = std::iter::once(setting.variable()).chain(setting.also.iter().map(|name| (*name).to_owned()));
+        let variables: Vec<String> = variables.map(|name| format!("`{name}`")).collect();
+        let default = match defaults.toml_value(setting.name) {
+            // Directories depend on the person's home.
+            Some(value) if value.contains('/') => "see below".to_owned(),
+            Some(value) => format!("`{value}`"),
+            None => "unset".to_owned(),
+        };
+        let (name, doc) = (setting.name, setting.doc.trim());
+        text.push_str(&format!("| `{name}` | {} | {flag} | {default} | {doc} |\n", variables.join(", ")));
+    }
+    text
+}
+
 /// A default of the table that is not zero.
 const fn count(n: usize) -> NonZeroUsize {
     match NonZeroUsize::new(n) {
@@ -374,7 +399,7 @@ pub fn resolve(
     }
     config.apply(environment.given()?)?;
     config.apply(flags)?;
-    Ok(Resolved { config, file: path, warnings: environment.unknown_variables() })
+    Ok(Resolved { config, file: path, warnings: environment.misspelt_variables() })
 }
 
 impl Config {

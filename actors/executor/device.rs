@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use cuelight_engine::engine::{Engine, EngineError, ExpertResult, Progress, Step};
 use ractor::ActorRef;
+use tokio::sync::oneshot;
 
 use super::ExecutorMsg;
 
@@ -39,7 +40,12 @@ pub enum DeviceReport {
 
 /// An engine in its place.
 pub(super) enum Device<E> {
-    Thread(mpsc::Sender<DeviceCommand>),
+    Thread {
+        /// Dropped to stop the thread.
+        commands: Option<mpsc::Sender<DeviceCommand>>,
+        /// Closed when the thread has dropped the engine.
+        gone: oneshot::Receiver<()>,
+    },
     Virtual(Option<E>),
 }
 
@@ -50,17 +56,32 @@ impl<E: Engine> Device<E> {
             return Ok(Device::Virtual(Some(engine)));
         }
         let (commands, receiver) = mpsc::channel();
-        thread::Builder::new().name("cuelight-device".into()).spawn(move || serve(engine, &receiver, &reports))?;
-        Ok(Device::Thread(commands))
+        let (alive, gone) = oneshot::channel();
+        thread::Builder::new().name("cuelight-device".into()).spawn(move || {
+            serve(engine, &receiver, &reports);
+            drop(alive);
+        })?;
+        Ok(Device::Thread { commands: Some(commands), gone })
     }
 
     /// Asks for the next thing. A device that is gone has reported so already.
     pub fn ask(&mut self, command: DeviceCommand, reports: &ActorRef<ExecutorMsg>) {
         match self {
-            Device::Thread(commands) => {
-                let _ = commands.send(command);
+            Device::Thread { commands, .. } => {
+                let _ = commands.as_ref().map(|commands| commands.send(command));
             }
             Device::Virtual(engine) => ask_virtual(engine, command, reports),
+        }
+    }
+
+    /// Stops the device after the step it works on. When this resolves, the engine's memory is free.
+    pub async fn stop(&mut self) {
+        match self {
+            Device::Thread { commands, gone } => {
+                *commands = None;
+                let _ = gone.await;
+            }
+            Device::Virtual(engine) => *engine = None,
         }
     }
 }

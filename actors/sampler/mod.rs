@@ -9,22 +9,24 @@
 
 pub(crate) mod sequence;
 mod stop;
+#[cfg(test)]
+mod tests;
+mod work;
 
 use std::collections::HashMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
 use cuelight_engine::engine::StepOutput;
 use cuelight_engine::format::tokenizer::Tokenizer;
-use cuelight_engine::sample::Chooser;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::time::Instant;
 
-use self::sequence::{Advance, SequenceSampler};
+use self::sequence::SequenceSampler;
+use self::work::{Sampled, Share, StepLogits};
 use crate::client::ClientSink;
 use crate::metrics::RequestMetrics;
-use crate::policy::{Outcome, SampleTask, Verdict};
+use crate::policy::{Outcome, SampleTask};
 use crate::request::{Event, FinishReason, GenerationError, GenerationRequest, RequestId};
 use crate::scheduler::SchedulerMsg;
 
@@ -79,8 +81,7 @@ pub struct SamplerState {
     arguments: SamplerArguments,
     /// Set by `Connect`: the scheduler is started after the sampler.
     scheduler: Option<ActorRef<SchedulerMsg>>,
-    sequences: HashMap<RequestId, SequenceSampler>,
-    chooser: Chooser,
+    sequences: HashMap<RequestId, Box<SequenceSampler>>,
     metrics: RequestMetrics,
 }
 
@@ -97,13 +98,7 @@ impl Actor for Sampler {
         _me: ActorRef<SamplerMsg>,
         arguments: SamplerArguments,
     ) -> Result<SamplerState, ActorProcessingErr> {
-        Ok(SamplerState {
-            arguments,
-            scheduler: None,
-            sequences: HashMap::new(),
-            chooser: Chooser::default(),
-            metrics: RequestMetrics::new(),
-        })
+        Ok(SamplerState { arguments, scheduler: None, sequences: HashMap::new(), metrics: RequestMetrics::new() })
     }
 
     async fn handle(
@@ -116,10 +111,10 @@ impl Actor for Sampler {
             SamplerMsg::Connect(scheduler) => state.scheduler = Some(scheduler),
             SamplerMsg::Begin { id, request, context_tokens, sink, submitted } => {
                 let sequence = SequenceSampler::new(*request, context_tokens, sink, submitted);
-                state.sequences.insert(id, sequence);
+                state.sequences.insert(id, Box::new(sequence));
             }
             SamplerMsg::Started(id) => state.started(id),
-            SamplerMsg::Sample { output, tasks } => state.sample(&me, &output, &tasks),
+            SamplerMsg::Sample { output, tasks } => state.sample(&me, output, tasks).await?,
             SamplerMsg::Fail(id, error) => state.end(id, Event::Failed(error)),
             SamplerMsg::Forget(id) => state.forget(id),
             SamplerMsg::ClientReads(id) => state.tell_scheduler(SchedulerMsg::Resume(id)),
@@ -137,45 +132,65 @@ impl SamplerState {
     }
 
     /// Samples every task of a step and tells the scheduler what came of it.
-    fn sample(&mut self, me: &ActorRef<SamplerMsg>, output: &StepOutput, tasks: &[SampleTask]) {
-        let vocab_size = self.arguments.vocab_size;
-        let mut rest = output.logits.as_slice();
-        let mut outcomes = Vec::with_capacity(tasks.len());
-        for task in tasks {
-            // Too few rows are found out below: a share of the wrong length is no distribution.
-            let (share, after) = rest.split_at(rest.len().min(task.rows * vocab_size));
-            rest = after;
-            if let Some(outcome) = self.sample_one(me, task, share) {
-                outcomes.push(outcome);
-            }
-        }
+    async fn sample(
+        &mut self,
+        me: &ActorRef<SamplerMsg>,
+        output: StepOutput,
+        tasks: Vec<SampleTask>,
+    ) -> Result<(), ActorProcessingErr> {
+        let step = StepLogits {
+            logits: Arc::new(output.logits),
+            vocab_size: self.arguments.vocab_size,
+            tokenizer: self.arguments.tokenizer.clone(),
+        };
+        let shares = self.shares(tasks);
+        let sampled = work::sample(step, shares).await?;
+        let outcomes = sampled.into_iter().map(|sampled| self.settle(me, sampled)).collect();
         self.tell_scheduler(SchedulerMsg::Sampled { step: output.id, outcomes });
+        Ok(())
     }
 
-    fn sample_one(&mut self, me: &ActorRef<SamplerMsg>, task: &SampleTask, logits: &[f32]) -> Option<Outcome> {
-        let sequence = self.sequences.get_mut(&task.id)?;
-        let (chooser, tokenizer) = (&mut self.chooser, &self.arguments.tokenizer);
-        let previous_token = sequence.times.last_token;
-        // Nothing of a sequence that panicked is used again, so its broken state harms nobody.
-        let advance = catch_unwind(AssertUnwindSafe(|| sequence.advance(task, logits, chooser, tokenizer)));
-        let Advance { verdict, end } = advance.unwrap_or_else(|_| {
-            let error = GenerationError::Engine("sampling its next token panicked".into());
-            Advance { verdict: Verdict::Ended, end: Some(Event::Failed(error)) }
-        });
-        self.metrics.token(previous_token, &sequence.times);
-        let pause = end.is_none() && sequence.sink.is_full();
+    /// Takes the sequences of a step out, each with the place of its logits. Those whose client left are passed over.
+    fn shares(&mut self, tasks: Vec<SampleTask>) -> Vec<Share> {
+        let mut offset = 0;
+        let mut shares = Vec::with_capacity(tasks.len());
+        for task in tasks {
+            if let Some(sequence) = self.sequences.remove(&task.id) {
+                shares.push(Share { task, sequence, offset });
+            }
+            offset += task.rows * self.arguments.vocab_size;
+        }
+        shares
+    }
+
+    /// Puts a sequence back, unless it ended, and pauses it when its client does not keep up.
+    fn settle(&mut self, me: &ActorRef<SamplerMsg>, Sampled { share, advance }: Sampled) -> Outcome {
+        let (id, sequence) = (share.task.id, share.sequence);
+        if share.task.samples {
+            self.metrics.token(&sequence.times);
+        }
+        let pause = advance.end.is_none() && sequence.sink.is_full();
         if pause {
-            let room = sequence.sink.room();
-            let (me, id, limit) = (me.clone(), task.id, self.arguments.client_stall_timeout);
-            tokio::spawn(async move {
-                let read = tokio::time::timeout(limit, room).await.is_ok();
-                let _ = me.cast(if read { SamplerMsg::ClientReads(id) } else { SamplerMsg::ClientStalled(id) });
-            });
+            self.wait_for_client(me.clone(), id, sequence.sink.room());
         }
-        if let Some(end) = end {
-            self.end(task.id, end);
+        self.sequences.insert(id, sequence);
+        if let Some(end) = advance.end {
+            self.end(id, end);
         }
-        Some(Outcome { id: task.id, verdict, pause })
+        Outcome { id, verdict: advance.verdict, pause }
+    }
+
+    fn wait_for_client(
+        &self,
+        me: ActorRef<SamplerMsg>,
+        id: RequestId,
+        room: impl Future<Output = ()> + Send + 'static,
+    ) {
+        let limit = self.arguments.client_stall_timeout;
+        tokio::spawn(async move {
+            let read = tokio::time::timeout(limit, room).await.is_ok();
+            let _ = me.cast(if read { SamplerMsg::ClientReads(id) } else { SamplerMsg::ClientStalled(id) });
+        });
     }
 
     fn end(&mut self, id: RequestId, end: Event) {

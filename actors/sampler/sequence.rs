@@ -1,5 +1,7 @@
 //! One sequence at the sampler: logits in, events for its client out.
 
+use std::time::Duration;
+
 use cuelight_engine::engine::TokenId;
 use cuelight_engine::format::tokenizer::{StreamDecoder, Tokenizer};
 use cuelight_engine::sample::{Chooser, Draw, InvalidLogits, TokenCounts, position_logprobs};
@@ -33,6 +35,8 @@ pub(crate) struct Times {
     pub started: Option<Instant>,
     pub first_token: Option<Instant>,
     pub last_token: Option<Instant>,
+    /// The token before the last.
+    pub previous_token: Option<Instant>,
 }
 
 /// What a share of logits led to.
@@ -53,7 +57,7 @@ impl SequenceSampler {
             decoder: StreamDecoder::default(),
             stop: StopMatcher::new(&request.stop.strings),
             prompt_logprobs: request.prompt_logprobs.map(|_| vec![None]),
-            times: Times { submitted, started: None, first_token: None, last_token: None },
+            times: Times { submitted, started: None, first_token: None, last_token: None, previous_token: None },
             request,
             sink,
         }
@@ -98,7 +102,7 @@ impl SequenceSampler {
         let logprobs = self.request.logprobs.map(|n| position_logprobs(row, token, n)).transpose()?;
         let now = Instant::now();
         self.times.first_token.get_or_insert(now);
-        self.times.last_token = Some(now);
+        self.times.previous_token = self.times.last_token.replace(now);
         self.generated += 1;
         self.counts.record(token);
         Ok(self.accept(token, logprobs, tokenizer))
@@ -178,10 +182,10 @@ impl SequenceSampler {
     }
 
     pub fn usage(&self) -> Usage {
-        let Times { submitted, started, first_token, last_token } = self.times;
+        let Times { submitted, started, first_token, last_token, .. } = self.times;
         let since = |end: Option<Instant>, start: Option<Instant>| match (end, start) {
             (Some(end), Some(start)) => end.saturating_duration_since(start),
-            _ => std::time::Duration::ZERO,
+            _ => Duration::ZERO,
         };
         Usage {
             prompt_tokens: self.request.prompt.len(),

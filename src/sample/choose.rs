@@ -237,6 +237,7 @@ pub(super) fn best_first(logits: &[f32], n: usize) -> Vec<Candidate> {
 pub(super) fn largest(logits: &[f32]) -> Result<(TokenId, f32), InvalidLogits> {
     const BLOCK: usize = 256;
     const LANES: usize = 16;
+    let is_bad = |value: f32| value.is_nan() || value == f32::INFINITY;
     let mut best = (0, f32::NEG_INFINITY);
     for (block, values) in logits.chunks(BLOCK).enumerate() {
         // Independent lanes, which the compiler turns into vectors. NaN loses every comparison, so it is looked for.
@@ -245,11 +246,11 @@ pub(super) fn largest(logits: &[f32]) -> Result<(TokenId, f32), InvalidLogits> {
         for lanes in values.chunks(LANES) {
             for (lane, &value) in lanes.iter().enumerate() {
                 max[lane] = if value > max[lane] { value } else { max[lane] };
-                bad[lane] |= !(value < f32::INFINITY);
+                bad[lane] |= is_bad(value);
             }
         }
         if bad.contains(&true) {
-            let index = values.iter().position(|&value| !(value < f32::INFINITY)).unwrap_or_default();
+            let index = values.iter().position(|&value| is_bad(value)).unwrap_or_default();
             return Err(InvalidLogits::NotFinite((block * BLOCK + index) as TokenId));
         }
         let max = max.into_iter().fold(f32::NEG_INFINITY, f32::max);

@@ -10,9 +10,8 @@ use axum::body::Body;
 use axum::http::{HeaderMap, Method, Request, Response, StatusCode};
 use cuelight::api::{ServerOptions, router};
 use cuelight::runtime::{Runtime, RuntimeOptions};
-use cuelight::simulation::SimulatedModel;
+use cuelight::simulation::{SimulatedModel, tokenizer};
 use cuelight_engine::format::chat_template::ChatTemplate;
-use cuelight_engine::format::tokenizer::Tokenizer;
 use http_body_util::BodyExt;
 use serde_json::Value;
 use tower::ServiceExt;
@@ -26,9 +25,8 @@ const TEMPLATE: &str = "{% for message in messages %}{{ message.role }}:{{ messa
 
 /// A model that speaks in words of small letters.
 pub fn model() -> SimulatedModel {
-    let tokenizer = Arc::new(Tokenizer);
     let template = ChatTemplate::new(TEMPLATE, "", "").unwrap();
-    SimulatedModel { chat_template: Some(Arc::new(template)), ..SimulatedModel::new(tokenizer) }
+    SimulatedModel { chat_template: Some(Arc::new(template)), ..SimulatedModel::new(tokenizer()) }
 }
 
 /// A running server, called in-process.

@@ -62,7 +62,7 @@ pub fn execute(args: Args, context: &Context) -> Result<(), CliError> {
         let runtime = Runtime::start(source, model::runtime_options(&context.config)).await.map_err(CliError::other)?;
         let model = tokio::select! {
             ready = runtime.wait_ready() => ready.map_err(session::not_ready)?,
-            signal = model::stop_signal() => { signal?; return Err(CliError::Interrupted) }
+            signal = model::interrupt() => { signal?; return Err(CliError::Interrupted) }
         };
         Ok((runtime, model))
     })?;

@@ -14,8 +14,9 @@ use rustyline::{Editor, Helper};
 use super::command::{self, Command, HELP, Line};
 use super::conversation::Conversation;
 use super::session::{Ended, Session};
+use crate::causes::with_causes;
 use crate::cli::terminal::print;
-use crate::cli::{CliError, Context, with_causes};
+use crate::cli::{CliError, Context};
 use crate::config::ByteSize;
 
 /// Keeps reading lines while a message in `"""` is open.

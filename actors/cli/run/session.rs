@@ -107,11 +107,14 @@ impl Session {
         let permit = self.runtime.try_permit(1).map_err(refused)?;
         let mut generation = self.runtime.submit(&permit, request).await.map_err(refused)?;
         let mut answer = String::new();
+        // One listener for the whole answer: a new one each time round would miss what comes in between.
+        let interrupt = model::interrupt();
+        tokio::pin!(interrupt);
         let ended = loop {
             let event = tokio::select! {
                 event = generation.next() => event,
                 // Dropping the generation cancels it and frees its memory.
-                signal = model::stop_signal() => { signal?; break Ended::Interrupted }
+                signal = &mut interrupt => { signal?; break Ended::Interrupted }
             };
             let (text, end) = match event {
                 Some(Event::Token { text, .. }) => (text, None),

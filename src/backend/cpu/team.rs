@@ -1,7 +1,8 @@
 //! The threads that share the work of an op.
 //!
 //! A step runs hundreds of ops, each a few microseconds long, so a worker that has finished spins for a moment before it
-//! parks: between the ops of a step it is there at once, between steps it costs nothing.
+//! parks: between the ops of a step it is there at once, between steps it costs nothing. A worker that comes late, because
+//! it was parked or lost its core to another process, finds the job closed: nobody waits for those who have not begun.
 
 use std::any::Any;
 use std::cell::UnsafeCell;
@@ -13,7 +14,12 @@ use std::thread::{JoinHandle, Thread};
 use cuelight_shaders::cpu::Team;
 
 /// How often a worker looks for the next job before it parks: some tens of microseconds.
-const SPINS_BEFORE_PARK: u32 = 20_000;
+const SPINS_BEFORE_PARK: u32 = 4_000;
+
+/// In [`Shared::state`]: how many workers are in the job, whether more may join, and the job's number.
+const ACTIVE: u64 = 0xffff;
+const OPEN: u64 = 1 << 16;
+const NUMBER_SHIFT: u32 = 32;
 
 type Panic = Box<dyn Any + Send>;
 
@@ -26,12 +32,10 @@ pub struct ThreadTeam {
 }
 
 struct Shared {
-    /// Counts jobs; a worker that sees it change has a job.
-    generation: AtomicU64,
+    /// The current job's number, [`OPEN`], and the count of [`ACTIVE`] workers in one word.
+    state: AtomicU64,
     job: UnsafeCell<Option<Job>>,
     next_task: AtomicUsize,
-    /// Workers that have not finished the current job.
-    busy: AtomicUsize,
     stop: AtomicBool,
     panic: Mutex<Option<Panic>>,
 }
@@ -42,8 +46,8 @@ struct Job {
     body: *const (dyn Fn(usize) + Sync + 'static),
 }
 
-// SAFETY: `job` is written only while no worker is busy, and read only by busy workers: `generation` (release, acquire)
-// and `busy` order the two. The body it points to is Sync.
+// SAFETY: `job` is written only while it is closed and no worker is active, and read only by active workers; `state`
+// (release, acquire) orders the two. The body it points to is Sync.
 unsafe impl Sync for Shared {}
 // SAFETY: as above; the pointer inside is only followed while its caller waits for the job.
 unsafe impl Send for Shared {}
@@ -53,10 +57,9 @@ impl ThreadTeam {
     #[must_use]
     pub fn new(threads: usize) -> Self {
         let shared = Arc::new(Shared {
-            generation: AtomicU64::new(0),
+            state: AtomicU64::new(0),
             job: UnsafeCell::new(None),
             next_task: AtomicUsize::new(0),
-            busy: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
             panic: Mutex::new(None),
         });
@@ -89,16 +92,17 @@ impl Team for ThreadTeam {
         let shared = &*self.shared;
         // SAFETY: only the lifetime changes; this function does not return before every worker has let go of the body.
         let body: &'static (dyn Fn(usize) + Sync) = unsafe { std::mem::transmute(body) };
-        // SAFETY: no worker is busy, so nobody reads the job; `turn` keeps other callers out.
+        // SAFETY: the last job is closed and no worker is active, so nobody reads it; `turn` keeps other callers out.
         unsafe { *shared.job.get() = Some(Job { tasks, body }) };
         shared.next_task.store(0, Ordering::Relaxed);
-        shared.busy.store(self.workers.len(), Ordering::Relaxed);
-        shared.generation.fetch_add(1, Ordering::Release);
+        let number = (shared.state.load(Ordering::Relaxed) >> NUMBER_SHIFT).wrapping_add(1);
+        shared.state.store(number << NUMBER_SHIFT | OPEN, Ordering::Release);
         self.wake_all();
 
         shared.take_tasks(tasks, body);
+        shared.state.fetch_and(!OPEN, Ordering::Relaxed);
         let mut spins = 0u32;
-        while shared.busy.load(Ordering::Acquire) > 0 {
+        while shared.state.load(Ordering::Acquire) & ACTIVE > 0 {
             spins = spins.wrapping_add(1);
             // A worker may have lost its core to another process.
             if spins.is_multiple_of(1024) { std::thread::yield_now() } else { std::hint::spin_loop() }
@@ -113,34 +117,40 @@ impl Team for ThreadTeam {
 
 impl Shared {
     fn work(&self) {
-        let mut seen = 0;
-        while let Some(generation) = self.next_job(seen) {
-            seen = generation;
-            // SAFETY: the job was written before `generation` changed, and stays until this worker is no longer busy.
+        let mut done = 0;
+        while let Some(number) = self.join_job(done) {
+            done = number;
+            // SAFETY: this worker is active, so the job was written before and stays.
             if let Some(job) = unsafe { *self.job.get() } {
-                // SAFETY: the caller waits until this worker is no longer busy, so its body lives.
+                // SAFETY: the caller waits until this worker is no longer active, so its body lives.
                 self.take_tasks(job.tasks, unsafe { &*job.body });
             }
-            self.busy.fetch_sub(1, Ordering::Release);
+            self.state.fetch_sub(1, Ordering::Release);
         }
     }
 
-    /// Waits for a job after `seen`; `None` when the team ends.
-    fn next_job(&self, seen: u64) -> Option<u64> {
+    /// Waits for an open job other than `done` and becomes active in it; `None` when the team ends.
+    fn join_job(&self, done: u64) -> Option<u64> {
         let mut spins = 0;
         loop {
             if self.stop.load(Ordering::Relaxed) {
                 return None;
             }
-            let generation = self.generation.load(Ordering::Acquire);
-            if generation != seen {
-                return Some(generation);
+            let state = self.state.load(Ordering::Relaxed);
+            let number = state >> NUMBER_SHIFT;
+            if state & OPEN != 0 && number != done {
+                let joined = self.state.compare_exchange(state, state + 1, Ordering::Acquire, Ordering::Relaxed);
+                if joined.is_ok() {
+                    return Some(number);
+                }
+                continue;
             }
             spins += 1;
             if spins < SPINS_BEFORE_PARK {
                 std::hint::spin_loop();
             } else {
                 std::thread::park();
+                spins = 0;
             }
         }
     }

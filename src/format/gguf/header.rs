@@ -63,6 +63,12 @@ impl TensorInfo {
         self.dims.iter().skip(1).product()
     }
 
+    /// Bytes that it takes, as far as its type is known.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.n_bytes.unwrap_or(0)
+    }
+
     /// Its bytes in its shard's file.
     pub(super) fn byte_range(&self) -> Option<Range<usize>> {
         let start = usize::try_from(self.start).ok()?;

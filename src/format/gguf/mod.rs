@@ -19,6 +19,7 @@ pub mod value;
 pub mod write;
 
 use std::collections::HashMap;
+use std::fmt;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -192,6 +193,13 @@ impl Gguf {
     #[must_use]
     pub fn fault(&self, fault: GgufFault) -> GgufError {
         fault.in_file(&self.path)
+    }
+}
+
+impl fmt::Debug for Gguf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (n_keys, n_tensors) = (self.metadata.len(), self.tensors.len());
+        write!(f, "{} ({n_keys} keys, {n_tensors} tensors)", self.path.display())
     }
 }
 

@@ -1,0 +1,252 @@
+//! The program itself, from outside: what it prints, and how it refuses what is wrong.
+
+#![allow(clippy::unwrap_used)]
+
+use std::io::Write;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// A home directory of its own, and the program in it.
+struct Home {
+    directory: tempfile::TempDir,
+}
+
+struct Ran {
+    code: i32,
+    stdout: String,
+    stderr: String,
+}
+
+impl Home {
+    fn new() -> Self {
+        Home { directory: tempfile::tempdir().unwrap() }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn file(&self, name: &str, bytes: &[u8]) -> String {
+        let path = self.path(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, bytes).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_cuelight"));
+        command.args(arguments).env_clear().env("HOME", self.directory.path()).stdin(Stdio::null());
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> Ran {
+        Ran::new(self.command(arguments).output().unwrap())
+    }
+
+    fn run_with(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Ran {
+        Ran::new(self.command(arguments).envs(variables.iter().copied()).output().unwrap())
+    }
+}
+
+impl Ran {
+    fn new(output: Output) -> Self {
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        Ran { code: output.status.code().unwrap(), stdout: text(output.stdout), stderr: text(output.stderr) }
+    }
+
+    /// It failed with this code and one line that contains these words, and printed nothing else.
+    #[track_caller]
+    fn assert_refused(&self, code: i32, words: &[&str]) {
+        assert_eq!((self.code, self.stdout.as_str()), (code, ""), "{}", self.stderr);
+        let errors: Vec<&str> = self.stderr.lines().filter(|line| line.starts_with("error: ")).collect();
+        assert_eq!(errors.len(), 1, "{}", self.stderr);
+        for word in words {
+            assert!(errors[0].contains(word), "{word:?} is not in: {}", errors[0]);
+        }
+        for noise in ["panicked", "backtrace", "Error {"] {
+            assert!(!self.stderr.contains(noise), "{}", self.stderr);
+        }
+    }
+}
+
+#[test]
+fn help_teaches() {
+    let home = Home::new();
+    let help = home.run(&["--help"]);
+    assert_eq!(help.code, 0);
+    for word in ["Examples:", "cuelight run demo", "serve", "MODEL is"] {
+        assert!(help.stdout.contains(word), "{word}");
+    }
+    for command in ["run", "serve", "pull", "list", "rm", "show", "tokenize", "bench", "config", "completions"] {
+        let help = home.run(&[command, "--help"]);
+        assert_eq!(help.code, 0, "{command}");
+        assert!(help.stdout.contains("Usage: cuelight"), "{command}");
+    }
+    assert!(home.run(&["serve", "--help"]).stdout.contains("[default: 8080]"));
+}
+
+#[test]
+fn no_arguments_show_the_help_and_fail() {
+    let ran = Home::new().run(&[]);
+    assert_eq!(ran.code, 2);
+    assert!(ran.stderr.contains("Usage: cuelight"));
+}
+
+#[test]
+fn wrong_words_get_a_usage_error() {
+    let home = Home::new();
+    for (arguments, word) in [
+        (&["serv", "demo"][..], "a similar subcommand exists: 'serve'"),
+        (&["run"], "MODEL"),
+        (&["run", "demo", "--tmep", "1"], "--temp"),
+        (&["run", "demo", "--temp", "-1"], "\"-1\" is not a number from 0 up"),
+        (&["serve", "demo", "--port", "99999"], "\"99999\" is not a whole number from 0 to 65535"),
+        (&["serve", "demo", "--kv-memory", "2XB"], "like 2GiB"),
+        (&["serve", "demo", "--device", "vulkan"], "the Vulkan device is not in this build yet; use cpu"),
+        (&["serve", "demo", "--max-seqs", "0"], "\"0\" is not a whole number from 1 up"),
+        (&["serve", "demo", "--kernel", "mmx"], "known kernels: scalar, avx2"),
+        (&["bench", "demo", "-p", "many"], "invalid value"),
+        (&["bench", "demo", "-pg", "512"], "like 512,128"),
+    ] {
+        let ran = home.run(arguments);
+        assert_eq!(ran.code, 2, "{arguments:?}: {}", ran.stderr);
+        assert!(ran.stderr.contains(word), "{arguments:?}: {}", ran.stderr);
+    }
+}
+
+#[test]
+fn a_model_that_is_not_there_is_one_sentence() {
+    let home = Home::new();
+    for command in ["run", "show", "tokenize", "bench"] {
+        home.run(
+            &[command, "/no/such/model.gguf", "x"][..if command == "run" || command == "tokenize" { 3 } else { 2 }],
+        )
+        .assert_refused(1, &["no such file: /no/such/model.gguf"]);
+    }
+    home.run(&["show", "."]).assert_refused(1, &["is a directory"]);
+    home.run(&["show", "nonsense"]).assert_refused(1, &["neither a file nor a model reference", "org/repo:quant"]);
+    home.run(&["show", "org/repo", "--offline"]).assert_refused(1, &["org/repo is not in the cache", "offline"]);
+}
+
+#[test]
+fn a_file_that_is_no_gguf_is_one_sentence() {
+    let home = Home::new();
+    let text = home.file("text.gguf", b"this is a text and no model at all");
+    let empty = home.file("empty.gguf", b"");
+    let cut = home.file("cut.gguf", b"GGUF\x03\0\0\0");
+    for path in [&text, &empty, &cut] {
+        home.run(&["show", path]).assert_refused(1, &[path]);
+        home.run(&["run", path, "Hello"]).assert_refused(1, &[path]);
+    }
+}
+
+#[test]
+fn wrong_configuration_names_its_place() {
+    let home = Home::new();
+    home.file(".config/cuelight/config.toml", b"[server]\nprot = 1\n");
+    home.run(&["config"])
+        .assert_refused(2, &["config.toml:2: unknown setting \"server.prot\"", "did you mean \"server.port\"?"]);
+    let home = Home::new();
+    home.run_with(&["config"], &[("CUELIGHT_PORT", "abc")])
+        .assert_refused(2, &["environment variable CUELIGHT_PORT", "\"abc\""]);
+    home.run(&["config", "--config", "/no/such.toml"]).assert_refused(2, &["/no/such.toml", "No such file"]);
+}
+
+#[test]
+fn config_prints_where_values_come_from() {
+    let home = Home::new();
+    let file = home.file("my.toml", b"[model]\nmax_seqs = 3\n");
+    let ran = home.run_with(&["config", "--config", &file, "--temp", "0.5"], &[("CUELIGHT_PORT", "81")]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    for line in [
+        &format!("max_seqs = 3  # {file}:2"),
+        "temp = 0.5  # flag --temp",
+        "port = 81  # environment variable CUELIGHT_PORT",
+        "top_k = 40  # default",
+        "# seed is not set  # default",
+    ] {
+        assert!(ran.stdout.lines().any(|printed| printed == line), "{line}\n{}", ran.stdout);
+    }
+}
+
+#[test]
+fn a_port_in_use_is_known_before_the_model_is_looked_for() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    Home::new()
+        .run(&["serve", "/no/such/model.gguf", "--port", &port])
+        .assert_refused(1, &[&format!("port {port} on 127.0.0.1 is in use"), "--port"]);
+}
+
+#[test]
+fn an_empty_prompt_is_refused_before_anything_is_loaded() {
+    Home::new().run(&["run", "/no/such/model.gguf"]).assert_refused(2, &["the prompt is empty"]);
+}
+
+#[test]
+fn an_empty_cache_says_how_to_fill_it() {
+    let ran = Home::new().run(&["list"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (0, ""));
+    assert!(ran.stderr.contains("cuelight pull"), "{}", ran.stderr);
+    Home::new().run(&["rm", "org/repo"]).assert_refused(1, &["org/repo is not in the cache"]);
+}
+
+/// Puts a file into the shared cache the way hub clients do.
+fn cached(home: &Home, name: &str) {
+    let repository = ".cache/huggingface/hub/models--Org--Model";
+    home.file(&format!("{repository}/refs/main"), b"c0ffee");
+    home.file(&format!("{repository}/blobs/{name}"), &[7; 3 << 20]);
+    let link = home.path(&format!("{repository}/snapshots/c0ffee/{name}.gguf"));
+    std::fs::create_dir_all(link.parent().unwrap()).unwrap();
+    std::os::unix::fs::symlink(Path::new("../../blobs").join(name), link).unwrap();
+}
+
+#[test]
+fn cached_models_are_listed_and_removed() {
+    let home = Home::new();
+    cached(&home, "m.Q4_K_M");
+    cached(&home, "m.Q8_0");
+    let list = home.run(&["ls"]);
+    assert!(list.stdout.contains("Org/Model:Q4_K_M  Q4_K_M  3.0 MiB  just now"), "{}", list.stdout);
+    let json: serde_json::Value = serde_json::from_str(&home.run(&["list", "--json"]).stdout).unwrap();
+    assert_eq!(json[1]["size_bytes"], 3 << 20);
+    home.run(&["rm", "org/model:q8_0"]).assert_refused(2, &["--yes"]);
+    let removed = home.run(&["rm", "org/model:q8_0", "--yes"]);
+    assert_eq!(removed.code, 0);
+    assert!(removed.stderr.contains("3.0 MiB freed"), "{}", removed.stderr);
+    assert_eq!(home.run(&["list"]).stdout.lines().count(), 2);
+}
+
+#[test]
+fn completions_exist_for_every_shell() {
+    for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
+        let ran = Home::new().run(&["completions", shell]);
+        assert_eq!(ran.code, 0, "{shell}");
+        assert!(ran.stdout.contains("tokenize"), "{shell}");
+    }
+}
+
+#[test]
+fn a_reader_that_leaves_early_is_no_error() {
+    let mut child =
+        Home::new().command(&["completions", "bash"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success());
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+}
+
+#[test]
+fn text_that_is_not_utf8_is_refused() {
+    let home = Home::new();
+    let mut child = home
+        .command(&["run", "/no/such/model.gguf"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(&[0xff, 0xfe]).unwrap();
+    Ran::new(child.wait_with_output().unwrap()).assert_refused(1, &["standard input is not UTF-8 text"]);
+}

@@ -1,0 +1,197 @@
+//! The configuration: which source wins, and what is said about wrong values.
+
+#![allow(clippy::unwrap_used)]
+
+use std::path::{Path, PathBuf};
+
+use cuelight::config::environment::Environment;
+use cuelight::config::{
+    ByteSize, Config, Given, LogFormat, Origin, Raw, Resolved, SETTINGS, Section, markdown, resolve,
+};
+
+struct Sandbox {
+    directory: tempfile::TempDir,
+}
+
+impl Sandbox {
+    fn new() -> Self {
+        Sandbox { directory: tempfile::tempdir().unwrap() }
+    }
+
+    fn file(&self, text: &str) -> PathBuf {
+        let path = self.directory.path().join("config.toml");
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+
+    fn environment(&self, variables: &[(&str, &str)]) -> Environment {
+        let home = self.directory.path().to_str().unwrap();
+        [("HOME", home)].into_iter().chain(variables.iter().copied()).collect()
+    }
+
+    fn resolve(&self, file: Option<&str>, variables: &[(&str, &str)], flags: Given) -> Result<Resolved, String> {
+        let file = file.map(|text| self.file(text));
+        resolve(file, &self.environment(variables), flags).map_err(|error| error.to_string())
+    }
+}
+
+fn flag(name: &'static str, value: &str) -> Given {
+    Given::from([(name, (Raw::Text(value.into()), Origin::Flag(name.into())))])
+}
+
+fn port(file: Option<&str>, variables: &[(&str, &str)], flags: Given) -> (u16, String) {
+    let config = Sandbox::new().resolve(file, variables, flags).unwrap().config;
+    (config.port, config.origin("port").to_string())
+}
+
+#[test]
+fn flags_win_over_the_environment_over_the_file_over_defaults() {
+    let file = Some("[server]\nport = 1\n");
+    let variable = [("CUELIGHT_PORT", "2")];
+    assert_eq!(port(None, &[], Given::new()), (8080, "default".into()));
+    let (value, origin) = port(file, &[], Given::new());
+    assert_eq!(value, 1);
+    assert!(origin.ends_with("config.toml:2"), "{origin}");
+    assert_eq!(port(file, &variable, Given::new()), (2, "environment variable CUELIGHT_PORT".into()));
+    assert_eq!(port(file, &variable, flag("port", "3")), (3, "flag --port".into()));
+}
+
+#[test]
+fn the_file_in_the_users_configuration_directory_is_found() {
+    let sandbox = Sandbox::new();
+    let directory = sandbox.directory.path().join(".config/cuelight");
+    std::fs::create_dir_all(&directory).unwrap();
+    std::fs::write(directory.join("config.toml"), "[sampling]\ntemp = 0.25\n").unwrap();
+    let resolved = sandbox.resolve(None, &[], Given::new()).unwrap();
+    assert_eq!(resolved.config.temp.0, 0.25);
+    assert_eq!(resolved.file.unwrap(), directory.join("config.toml"));
+}
+
+#[test]
+fn every_kind_of_value_is_read_from_a_file() {
+    let text = r#"
+        [model]
+        ctx_size = 4_096
+        kv_memory = "1.5GiB"
+        kv_type = "f32"
+        [server]
+        api_key = ["one", "two"]
+        drain_timeout = "2m"
+        [sampling]
+        seed = 7
+        [hub]
+        offline = true
+        [output]
+        log_format = "json"
+    "#;
+    let config = Sandbox::new().resolve(Some(text), &[], Given::new()).unwrap().config;
+    assert_eq!(config.ctx_size.unwrap().get(), 4096);
+    assert_eq!(config.kv_memory, Some(ByteSize(3 << 29)));
+    assert_eq!(config.api_key.0.len(), 2);
+    assert_eq!(config.drain_timeout.as_secs(), 120);
+    assert_eq!((config.seed, config.offline, config.log_format), (Some(7), true, LogFormat::Json));
+}
+
+#[test]
+fn unknown_keys_are_refused_with_a_suggestion_and_a_line() {
+    for (text, line, suggestion) in [
+        ("[server]\nprot = 1\n", 2, "server.port"),
+        ("port = 1\n", 1, "server.port"),
+        ("\n[sever]\nport = 1\n", 2, "server"),
+        ("[model]\nmax-seqs = 4\n", 2, "model.max_seqs"),
+        ("[server]\ntemp = 1\n", 2, "sampling.temp"),
+    ] {
+        let error = Sandbox::new().resolve(Some(text), &[], Given::new()).unwrap_err();
+        assert!(error.contains(&format!("config.toml:{line}: unknown setting")), "{text}: {error}");
+        assert!(error.contains(&format!("did you mean \"{suggestion}\"?")), "{text}: {error}");
+    }
+    let error = Sandbox::new().resolve(Some("[server]\nzzz = 1\n"), &[], Given::new()).unwrap_err();
+    assert!(!error.contains("did you mean"), "{error}");
+}
+
+#[test]
+fn bad_values_name_where_they_were_given() {
+    let refuse = |file, variables: &[_]| Sandbox::new().resolve(file, variables, Given::new()).unwrap_err();
+    let error = refuse(None, &[("CUELIGHT_PORT", "99999")]);
+    assert_eq!(
+        error,
+        "environment variable CUELIGHT_PORT: bad value for server.port: \"99999\" is not a whole number from 0 to 65535"
+    );
+    let error = refuse(Some("[sampling]\n\ntemp = -1.0\n"), &[]);
+    assert!(
+        error.contains("config.toml:3: bad value for sampling.temp: \"-1.0\" is not a number from 0 up"),
+        "{error}"
+    );
+    let error = refuse(Some("[server]\nport = [1]\n"), &[]);
+    assert!(error.ends_with("one value is expected, not a list"), "{error}");
+    let error = refuse(Some("[server]\nport = \n"), &[]);
+    assert!(error.contains("config.toml:2: this is not valid TOML"), "{error}");
+    let error = refuse(None, &[("CUELIGHT_DEVICE", "vulkan")]);
+    assert!(error.contains("the Vulkan device is not in this build yet; use cpu"), "{error}");
+}
+
+#[test]
+fn a_file_that_was_named_must_exist() {
+    let missing = Path::new("/no/such/config.toml").to_owned();
+    let error = resolve(Some(missing), &Sandbox::new().environment(&[]), Given::new()).unwrap_err();
+    assert_eq!(error.to_string(), "cannot read the configuration file /no/such/config.toml");
+}
+
+#[test]
+fn variables_of_other_programs_count_but_ours_are_stronger() {
+    let config = |variables: &[_]| Sandbox::new().resolve(None, variables, Given::new()).unwrap().config;
+    assert!(config(&[("HF_HUB_OFFLINE", "1")]).offline);
+    assert!(!config(&[("HF_HUB_OFFLINE", "1"), ("CUELIGHT_OFFLINE", "0")]).offline);
+    assert_eq!(config(&[("HF_HOME", "/models")]).hf_home, Path::new("/models"));
+    assert_eq!(config(&[("XDG_CACHE_HOME", "/cache")]).hf_home, Path::new("/cache/huggingface"));
+    let color = |variables| config(variables).toml_value("color").unwrap();
+    assert_eq!(color(&[("NO_COLOR", "1")]), "\"never\"");
+    assert_eq!(color(&[("NO_COLOR", "")]), "\"auto\"");
+}
+
+#[test]
+fn a_misspelt_variable_is_warned_about() {
+    let resolved = Sandbox::new().resolve(None, &[("CUELIGHT_PROT", "1")], Given::new()).unwrap();
+    assert_eq!(resolved.warnings, ["environment variable CUELIGHT_PROT sets nothing (did you mean CUELIGHT_PORT?)"]);
+}
+
+#[test]
+fn what_is_printed_reads_back_as_the_same_configuration() {
+    let sandbox = Sandbox::new();
+    let printed = sandbox.resolve(None, &[("CUELIGHT_SYSTEM", "a \"b\"\nc")], Given::new()).unwrap().config.to_toml();
+    let again = sandbox.resolve(Some(&printed), &[], Given::new()).unwrap().config;
+    let values =
+        |config: &Config| -> Vec<_> { SETTINGS.iter().map(|setting| config.toml_value(setting.name)).collect() };
+    let first = sandbox.resolve(None, &[("CUELIGHT_SYSTEM", "a \"b\"\nc")], Given::new()).unwrap().config;
+    assert_eq!(values(&again), values(&first));
+}
+
+#[test]
+fn secrets_are_not_printed() {
+    let variables = [("HF_TOKEN", "hf_secret"), ("CUELIGHT_API_KEY", "key_secret")];
+    let config = Sandbox::new().resolve(None, &variables, Given::new()).unwrap().config;
+    for text in [config.to_toml(), format!("{config:?}")] {
+        assert!(!text.contains("secret"), "{text}");
+    }
+}
+
+#[test]
+fn sizes_are_read_as_people_write_them() {
+    for (text, bytes) in
+        [("1024", 1024), ("2GiB", 2 << 30), ("2 gib", 2 << 30), ("1.5G", 3 << 29), ("10MB", 10_000_000)]
+    {
+        assert_eq!(text.parse(), Ok(ByteSize(bytes)), "{text}");
+    }
+    for text in ["", "GiB", "-1", "2XB", "1e99"] {
+        assert!(text.parse::<ByteSize>().is_err(), "{text}");
+    }
+}
+
+#[test]
+fn the_documentation_lists_every_setting() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/configuration.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    for section in Section::ALL {
+        assert!(text.contains(&markdown(*section)), "`cuelight config --markdown` prints the tables as they should be");
+    }
+}

@@ -1,0 +1,93 @@
+//! Tokenizers against the token ids that others expect.
+//!
+//! The vocabularies of llama.cpp (`ggml-vocab-*.gguf` beside `.inp` and `.out` files) are too large to keep here: set
+//! `CUELIGHT_TEST_VOCABS` to their folder, `models/` in llama.cpp's sources. A small vocabulary of our own always runs.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use cuelight_engine::format::gguf::Gguf;
+use cuelight_engine::format::tokenizer::{StreamDecoder, Tokenizer, TokenizerError};
+
+const SEPARATOR: &str = "\n__ggml_vocab_test__\n";
+
+/// The kinds that must agree, and the one that must be refused.
+const EXPECTED: &[&str] = &[
+    "command-r",
+    "deepseek-coder",
+    "deepseek-llm",
+    "falcon",
+    "gemma-4",
+    "gpt-2",
+    "llama-bpe",
+    "llama-spm",
+    "mpt",
+    "phi-3",
+    "qwen2",
+    "qwen35",
+    "refact",
+    "starcoder",
+];
+const REFUSED: &str = "bert-bge";
+
+fn vocabulary_folder() -> Option<PathBuf> {
+    let folder = std::env::var_os("CUELIGHT_TEST_VOCABS");
+    if folder.is_none() {
+        eprintln!("SKIPPED: CUELIGHT_TEST_VOCABS is not set, llama.cpp's vocabularies were not compared");
+    }
+    folder.map(PathBuf::from)
+}
+
+fn load(path: &Path) -> Result<Tokenizer, TokenizerError> {
+    Tokenizer::from_gguf(&Gguf::open(path)?)
+}
+
+/// The texts and their tokens that lie beside a vocabulary.
+fn vectors(vocabulary: &Path) -> Vec<(String, Vec<u32>)> {
+    let beside = |ending: &str| {
+        let path = PathBuf::from(format!("{}{ending}", vocabulary.display()));
+        fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    };
+    let ids = |line: &str| line.split_whitespace().map(|id| id.parse().expect("a token id")).collect();
+    let (inputs, outputs) = (beside(".inp"), beside(".out"));
+    // Each text is ended by the separator; what follows the last is nothing.
+    let inputs: Vec<&str> = inputs.split_terminator(SEPARATOR).collect();
+    let outputs: Vec<Vec<u32>> = outputs.lines().map(ids).collect();
+    assert_eq!(inputs.len(), outputs.len(), "{}", vocabulary.display());
+    inputs.into_iter().map(str::to_owned).zip(outputs).collect()
+}
+
+/// Every text must give the expected tokens, and the tokens the text, at once and one at a time. Says what does not.
+fn disagreements(path: &Path) -> Vec<String> {
+    let tokenizer = load(path).unwrap_or_else(|error| panic!("{error}"));
+    let mut found = Vec::new();
+    for (text, expected) in vectors(path) {
+        let tokens = tokenizer.encode(&text, false, false).expect("encodes");
+        if tokens != expected {
+            found.push(format!("{}: {text:?} gives {tokens:?}, not {expected:?}", path.display()));
+        }
+        let decoded = tokenizer.decode(&tokens, false);
+        let mut decoder = StreamDecoder::default();
+        let mut streamed: String = tokens.iter().map(|&token| decoder.push(&tokenizer, token, false)).collect();
+        streamed += &decoder.finish();
+        if decoded != text || streamed != text {
+            found.push(format!("{}: {text:?} comes back as {decoded:?}, streamed {streamed:?}", path.display()));
+        }
+    }
+    found
+}
+
+#[test]
+fn every_vocabulary_of_llama_cpp_agrees_token_for_token() {
+    let Some(folder) = vocabulary_folder() else { return };
+    let path = |kind: &&str| folder.join(format!("ggml-vocab-{kind}.gguf"));
+    let found: Vec<String> = EXPECTED.iter().flat_map(|kind| disagreements(&path(kind))).collect();
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+#[test]
+fn a_word_piece_vocabulary_is_refused_by_name() {
+    let Some(folder) = vocabulary_folder() else { return };
+    let error = load(&folder.join(format!("ggml-vocab-{REFUSED}.gguf"))).err().expect("not supported");
+    assert!(error.to_string().contains("\"bert\""), "{error}");
+}
