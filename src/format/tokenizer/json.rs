@@ -21,9 +21,8 @@ impl JsonTokenizer {
         parse_special: bool,
     ) -> Result<Vec<TokenId>, TokenizerError> {
         let tokenizer = if parse_special { &self.parses_special } else { &self.spells_special };
-        let encoding = tokenizer
-            .encode_fast(text, add_special)
-            .map_err(|error| TokenizerError::Pattern(error.to_string()))?;
+        let encoding =
+            tokenizer.encode_fast(text, add_special).map_err(|error| TokenizerError::Pattern(error.to_string()))?;
         Ok(encoding.get_ids().to_vec())
     }
 }
@@ -32,7 +31,8 @@ pub(super) fn load(path: &Path) -> Result<Tokenizer, TokenizerError> {
     let fault = |reason: String| TokenizerError::Json { path: path.to_owned(), reason };
     let text = std::fs::read_to_string(path).map_err(|error| fault(error.to_string()))?;
     let description: serde_json::Value = serde_json::from_str(&text).map_err(|error| fault(error.to_string()))?;
-    let parses_special: tokenizers::Tokenizer = text.parse().map_err(|error: tokenizers::Error| fault(error.to_string()))?;
+    let parses_special: tokenizers::Tokenizer =
+        text.parse().map_err(|error: tokenizers::Error| fault(error.to_string()))?;
     let mut spells_special = parses_special.clone();
     spells_special.set_encode_special_tokens(true);
 

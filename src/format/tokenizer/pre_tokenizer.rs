@@ -36,7 +36,8 @@ const DIGIT: &str = r"\p{N}";
 const THREE_DIGITS: &str = r"\p{N}{1,3}";
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const QWEN2: &str =
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const QWEN35: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const O200K: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
@@ -85,16 +86,7 @@ const ROWS: &[Row] = &[
     Row { names: &["dbrx", "smaug-bpe", "chatglm-bpe"], patterns: &[LLAMA3], rules: PLAIN },
     Row { names: &["glm4", "glm5"], patterns: &[LLAMA3], rules: WHOLE },
     Row {
-        names: &[
-            "qwen2",
-            "deepseek-r1-qwen",
-            "kormo",
-            "megrez",
-            "stablelm2",
-            "hunyuan",
-            "solar-open",
-            "grok-2",
-        ],
+        names: &["qwen2", "deepseek-r1-qwen", "kormo", "megrez", "stablelm2", "hunyuan", "solar-open", "grok-2"],
         patterns: &[QWEN2],
         rules: PLAIN,
     },
@@ -151,22 +143,10 @@ const ROWS: &[Row] = &[
         patterns: &[THREE_DIGITS, r"[\x{4E00}-\x{9FA5}\x{3040}-\x{309F}\x{30A0}-\x{30FF}]+", DEEPSEEK_V3],
         rules: PLAIN,
     },
-    Row {
-        names: &["falcon"],
-        patterns: &[r"[\p{P}\$\+<=>\^~\|`]+", GPT2, r"[0-9][0-9][0-9]"],
-        rules: PLAIN,
-    },
+    Row { names: &["falcon"], patterns: &[r"[\p{P}\$\+<=>\^~\|`]+", GPT2, r"[0-9][0-9][0-9]"], rules: PLAIN },
     Row { names: &["tekken"], patterns: &[TEKKEN], rules: WHOLE_BOS },
-    Row {
-        names: &["gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2"],
-        patterns: &[O200K],
-        rules: PLAIN,
-    },
-    Row {
-        names: &["tiny_aya", "cohere2moe"],
-        patterns: &[r"\d{1,3}(?=(?:\d{3})*\b)", O200K],
-        rules: PLAIN,
-    },
+    Row { names: &["gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2"], patterns: &[O200K], rules: PLAIN },
+    Row { names: &["tiny_aya", "cohere2moe"], patterns: &[r"\d{1,3}(?=(?:\d{3})*\b)", O200K], rules: PLAIN },
     Row { names: &["poro-chat", "bloom", "gpt3-finnish"], patterns: &[BLOOM], rules: PLAIN },
     Row { names: &["viking"], patterns: &[BLOOM, DIGIT], rules: PLAIN },
     Row { names: &[GEMMA4, "sarvam-moe"], patterns: &[r"[^\n]+|\n+"], rules: PLAIN },

@@ -6,8 +6,8 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-use super::vocabulary::Vocabulary;
 use super::TokenizerError;
+use super::vocabulary::Vocabulary;
 use crate::engine::TokenId;
 
 /// Text without special tokens to tokens.

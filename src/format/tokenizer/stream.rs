@@ -43,8 +43,7 @@ impl StreamDecoder {
     fn take(&mut self, n_bytes: usize) -> String {
         let rest = self.pending.split_off(n_bytes);
         let taken = std::mem::replace(&mut self.pending, rest);
-        String::from_utf8(taken)
-            .unwrap_or_else(|invalid| String::from_utf8_lossy(invalid.as_bytes()).into_owned())
+        String::from_utf8(taken).unwrap_or_else(|invalid| String::from_utf8_lossy(invalid.as_bytes()).into_owned())
     }
 }
 
