@@ -202,6 +202,27 @@ fn text_made_to_exhaust_patterns_ends() {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn a_damaged_vocabulary_never_panics(
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..20),
+        byte_level: bool,
+    ) {
+        let mut bytes = if byte_level { byte_level_file() } else { sentence_piece_file(&[]) }.build();
+        for (at, value) in changes {
+            let at = at.index(bytes.len());
+            bytes[at] = value;
+        }
+        let tokenizer = Gguf::from_bytes("damaged.gguf", bytes).map(|gguf| Tokenizer::from_gguf(&gguf));
+        if let Ok(Ok(tokenizer)) = tokenizer {
+            let tokens = tokenizer.encode("ab c<|im_end|>ß<tool>", true, true).unwrap();
+            let _ = tokenizer.decode(&tokens, false);
+        }
+    }
+}
+
 static SENTENCE_PIECE: LazyLock<Tokenizer> = LazyLock::new(|| tokenizer(sentence_piece_file(&[])).unwrap());
 static BYTE_LEVEL: LazyLock<Tokenizer> = LazyLock::new(|| tokenizer(byte_level_file()).unwrap());
 
