@@ -258,15 +258,20 @@ pub fn chat_template(
     given: Option<&str>,
     tokenizer: &Tokenizer,
 ) -> Result<Option<ChatTemplate>, LoadError> {
-    let source = match given {
-        Some(given) => Some(given),
-        None => gguf.optional_str("tokenizer.chat_template")?,
+    // A template that was given replaces all of the file's.
+    let (source, tool_use) = match given {
+        Some(given) => (Some(given), None),
+        None => (gguf.optional_str("tokenizer.chat_template")?, gguf.optional_str("tokenizer.chat_template.tool_use")?),
     };
     let text = |token: Option<u32>| token.map(|token| tokenizer.token_text(token)).unwrap_or_default();
-    source
-        .map(|source| ChatTemplate::new(source, &text(tokenizer.bos()), &text(tokenizer.eos())))
-        .transpose()
-        .map_err(|source| LoadError::ChatTemplate { path: gguf.path().to_owned(), source })
+    let compile = |source: &str| {
+        let template = ChatTemplate::new(source, &text(tokenizer.bos()), &text(tokenizer.eos()))?;
+        match tool_use {
+            Some(tool_use) => template.with_tool_use(tool_use),
+            None => Ok(template),
+        }
+    };
+    source.map(compile).transpose().map_err(|source| LoadError::ChatTemplate { path: gguf.path().to_owned(), source })
 }
 
 /// Touches every page of the weights, so that the first request does not wait for the disk.

@@ -30,6 +30,9 @@ const EXPECTED: &[&str] = &[
 ];
 const REFUSED: &str = "bert-bge";
 
+/// Our own, made by `tests/generate/tokenizer_fixtures.py` with the libraries' ids.
+const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/tokenizer");
+
 fn vocabulary_folder() -> Option<PathBuf> {
     let folder = std::env::var_os("CUELIGHT_TEST_VOCABS");
     if folder.is_none() {
@@ -58,8 +61,7 @@ fn vectors(vocabulary: &Path) -> Vec<(String, Vec<u32>)> {
 }
 
 /// Every text must give the expected tokens, and the tokens the text, at once and one at a time. Says what does not.
-fn disagreements(path: &Path) -> Vec<String> {
-    let tokenizer = load(path).unwrap_or_else(|error| panic!("{error}"));
+fn disagreements(path: &Path, tokenizer: &Tokenizer) -> Vec<String> {
     let mut found = Vec::new();
     for (text, expected) in vectors(path) {
         let tokens = tokenizer.encode(&text, false, false).expect("encodes");
@@ -68,7 +70,7 @@ fn disagreements(path: &Path) -> Vec<String> {
         }
         let decoded = tokenizer.decode(&tokens, false);
         let mut decoder = StreamDecoder::default();
-        let mut streamed: String = tokens.iter().map(|&token| decoder.push(&tokenizer, token, false)).collect();
+        let mut streamed: String = tokens.iter().map(|&token| decoder.push(tokenizer, token, false)).collect();
         streamed += &decoder.finish();
         if decoded != text || streamed != text {
             found.push(format!("{}: {text:?} comes back as {decoded:?}, streamed {streamed:?}", path.display()));
@@ -77,12 +79,44 @@ fn disagreements(path: &Path) -> Vec<String> {
     found
 }
 
+#[track_caller]
+fn assert_agrees(path: &Path) {
+    let tokenizer = load(path).unwrap_or_else(|error| panic!("{error}"));
+    let found = disagreements(path, &tokenizer);
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+#[test]
+fn a_byte_level_vocabulary_agrees_with_the_library_that_trained_it() {
+    assert_agrees(&Path::new(FIXTURES).join("byte-level.gguf"));
+}
+
+#[test]
+fn a_sentence_piece_vocabulary_agrees_with_the_library_that_trained_it() {
+    assert_agrees(&Path::new(FIXTURES).join("sentence-piece.gguf"));
+}
+
+#[test]
+fn a_tokenizer_json_agrees_with_the_same_vocabulary_as_gguf() {
+    let folder = Path::new(FIXTURES);
+    let tokenizer = Tokenizer::from_json(folder.join("tokenizer.json")).unwrap_or_else(|error| panic!("{error}"));
+    let found = disagreements(&folder.join("byte-level.gguf"), &tokenizer);
+    assert!(found.is_empty(), "{}", found.join("\n"));
+    let of_gguf = load(&folder.join("byte-level.gguf")).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(tokenizer.vocab_size(), of_gguf.vocab_size());
+    for parse_special in [false, true] {
+        let text = "light<|end|>";
+        let encode = |tokenizer: &Tokenizer| tokenizer.encode(text, true, parse_special).expect("encodes");
+        assert_eq!(encode(&tokenizer), encode(&of_gguf), "parse_special: {parse_special}");
+    }
+}
+
 #[test]
 fn every_vocabulary_of_llama_cpp_agrees_token_for_token() {
     let Some(folder) = vocabulary_folder() else { return };
-    let path = |kind: &&str| folder.join(format!("ggml-vocab-{kind}.gguf"));
-    let found: Vec<String> = EXPECTED.iter().flat_map(|kind| disagreements(&path(kind))).collect();
-    assert!(found.is_empty(), "{}", found.join("\n"));
+    for kind in EXPECTED {
+        assert_agrees(&folder.join(format!("ggml-vocab-{kind}.gguf")));
+    }
 }
 
 #[test]

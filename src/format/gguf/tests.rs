@@ -172,6 +172,19 @@ fn a_file_truncated_at_any_byte_is_an_error() {
     }
 }
 
+/// A vocabulary as the `gguf` Python package writes it.
+const VOCABULARY: &[u8] = include_bytes!("../../../tests/fixtures/tokenizer/byte-level.gguf");
+
+#[test]
+fn a_vocabulary_file_truncated_at_any_byte_is_an_error() {
+    assert_eq!(open(VOCABULARY.to_vec()).unwrap().strings("tokenizer.ggml.tokens").unwrap().len(), 400);
+    // Nothing but padding may be missing: this file has no tensors.
+    let needed = VOCABULARY.len() - 32;
+    for length in (0..needed).step_by(7) {
+        assert!(open(VOCABULARY[..length].to_vec()).is_err(), "truncated to {length} bytes");
+    }
+}
+
 fn write_shards(folder: &Path, places: [(u16, u16); 2], n_tensors: i32) -> [PathBuf; 2] {
     let paths = [folder.join("m-00001-of-00002.gguf"), folder.join("m-00002-of-00002.gguf")];
     for (shard, (path, (index, count))) in paths.iter().zip(places).enumerate() {
@@ -241,6 +254,23 @@ proptest! {
         let mut bytes = example().build();
         let at = at.index(bytes.len() - 8);
         bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
+        use_everything(bytes);
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_damaged_vocabulary_file_never_panics(
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
+        length in any::<prop::sample::Index>(),
+    ) {
+        let mut bytes = VOCABULARY.to_vec();
+        for (at, value) in changes {
+            let at = at.index(bytes.len());
+            bytes[at] = value;
+        }
+        use_everything(bytes.clone());
+        bytes.truncate(length.index(bytes.len()));
         use_everything(bytes);
     }
 }

@@ -67,11 +67,10 @@ impl BytePair {
         for piece in self.pre_tokenizer.cut(text)? {
             self.spell(text, piece, &mut spelled);
             // A run of line breaks that is one token stays one, for merges do not reach all of them.
-            if self.spelling == Spelling::SpaceMark && spelled.starts_with('\n') {
-                if let Some(id) = vocabulary.id(&spelled) {
-                    out.push(id);
-                    continue;
-                }
+            let is_break = self.spelling == Spelling::SpaceMark && spelled.starts_with('\n');
+            if let Some(id) = vocabulary.id(&spelled).filter(|_| is_break) {
+                out.push(id);
+                continue;
             }
             let tokens =
                 self.model.tokenize(&spelled).map_err(|error| TokenizerError::Vocabulary(error.to_string()))?;

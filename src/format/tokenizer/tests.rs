@@ -1,1 +1,270 @@
+use std::sync::LazyLock;
 
+use proptest::prelude::*;
+
+use super::*;
+use crate::format::gguf::write::GgufBuilder;
+
+const CONTROL: i32 = 3;
+const USER_DEFINED: i32 = 4;
+const BYTE: i32 = 6;
+
+/// SentencePiece: `<unk> <s> </s>`, 256 bytes, then these.
+fn sentence_piece_file(extra: &[(&str, f32, i32)]) -> GgufBuilder {
+    let mut tokens: Vec<(String, f32, i32)> =
+        vec![("<unk>".into(), 0.0, 2), ("<s>".into(), 0.0, CONTROL), ("</s>".into(), 0.0, CONTROL)];
+    tokens.extend((0..=255u8).map(|byte| (format!("<0x{byte:02X}>"), 0.0, BYTE)));
+    let words = ["▁", "a", "b", "c", "ab", "bc", "▁a", "abc"];
+    tokens.extend(words.iter().zip(0u8..).map(|(word, rank)| ((*word).to_owned(), -f32::from(rank), 1)));
+    tokens.extend(extra.iter().map(|&(text, score, kind)| (text.to_owned(), score, kind)));
+    GgufBuilder::new()
+        .key("tokenizer.ggml.model", "llama")
+        .key("tokenizer.ggml.tokens", tokens.iter().map(|(text, _, _)| text.as_str()).collect::<Vec<_>>())
+        .key("tokenizer.ggml.scores", tokens.iter().map(|(_, score, _)| *score).collect::<Vec<_>>())
+        .key("tokenizer.ggml.token_type", tokens.iter().map(|(_, _, kind)| *kind).collect::<Vec<_>>())
+}
+
+/// Byte-level: all 256 bytes, `ab`, `Ġa`, and two tokens that are more than text.
+fn byte_level_file() -> GgufBuilder {
+    let mut tokens: Vec<String> = (0..=255u8)
+        .map(|byte| {
+            let mut text = String::new();
+            byte_level::encode(&[byte], &mut text);
+            text
+        })
+        .collect();
+    tokens.extend(["ab", "Ġa", "<|im_end|>", "<tool>"].map(str::to_owned));
+    let mut kinds = vec![1; tokens.len()];
+    kinds[258] = CONTROL;
+    kinds[259] = USER_DEFINED;
+    GgufBuilder::new()
+        .key("tokenizer.ggml.model", "gpt2")
+        .key("tokenizer.ggml.pre", "gpt-2")
+        .key("tokenizer.ggml.tokens", tokens)
+        .key("tokenizer.ggml.token_type", kinds)
+        .key("tokenizer.ggml.merges", vec!["a b", "Ġ a", "no such"])
+        .key("tokenizer.ggml.eos_token_id", 258u32)
+}
+
+fn tokenizer(file: GgufBuilder) -> Result<Tokenizer, TokenizerError> {
+    Tokenizer::from_gguf(&Gguf::from_bytes("tiny.gguf", file.build())?)
+}
+
+fn message(file: GgufBuilder) -> String {
+    tokenizer(file).err().unwrap().to_string()
+}
+
+fn texts(tokenizer: &Tokenizer, tokens: &[TokenId]) -> Vec<String> {
+    tokens.iter().map(|&token| tokenizer.token_text(token)).collect()
+}
+
+#[track_caller]
+fn assert_encodes(tokenizer: &Tokenizer, text: &str, expected: &[&str]) {
+    let tokens = tokenizer.encode(text, false, true).unwrap();
+    assert_eq!(texts(tokenizer, &tokens), expected, "{text:?}");
+}
+
+#[test]
+fn the_highest_score_merges_first_not_the_longest_piece() {
+    let tokenizer = tokenizer(sentence_piece_file(&[])).unwrap();
+    assert_encodes(&tokenizer, "abc", &[" ", "abc"]);
+    assert_encodes(&tokenizer, "bbc", &[" ", "b", "bc"]);
+    assert_encodes(&tokenizer, "ac a", &[" a", "c", " a"]);
+}
+
+#[test]
+fn characters_that_are_no_piece_become_bytes() {
+    let tokenizer = tokenizer(sentence_piece_file(&[])).unwrap();
+    let tokens = tokenizer.encode("aß", false, true).unwrap();
+    assert_eq!(tokens[1..], [3 + 0xC3, 3 + 0x9F]);
+    assert_eq!(tokenizer.decode(&tokens, true), "aß");
+}
+
+#[test]
+fn a_space_is_added_before_text_and_taken_away_again() {
+    let with = tokenizer(sentence_piece_file(&[])).unwrap();
+    let without = tokenizer(sentence_piece_file(&[]).key("tokenizer.ggml.add_space_prefix", false)).unwrap();
+    assert_encodes(&with, "a", &[" a"]);
+    assert_encodes(&without, "a", &["a"]);
+    assert_encodes(&with, "a</s>a", &[" a", "</s>", " a"]);
+    for tokenizer in [with, without] {
+        for text in ["", " ", "a", " a", "  a b"] {
+            let tokens = tokenizer.encode(text, true, false).unwrap();
+            assert_eq!(tokenizer.decode(&tokens, true), text);
+        }
+    }
+}
+
+#[test]
+fn a_continued_text_keeps_its_leading_space() {
+    let tokenizer = tokenizer(sentence_piece_file(&[])).unwrap();
+    let token = tokenizer.encode("a", false, false).unwrap()[0];
+    assert_eq!(StreamDecoder::default().push(&tokenizer, token, true), "a");
+    assert_eq!(StreamDecoder::continuing().push(&tokenizer, token, true), " a");
+}
+
+#[test]
+fn bos_and_eos_follow_the_file_and_else_the_kind() {
+    let encode = |file: GgufBuilder| tokenizer(file).unwrap().encode("", true, false).unwrap();
+    assert_eq!(encode(sentence_piece_file(&[])), [1]);
+    assert_eq!(encode(sentence_piece_file(&[]).key("tokenizer.ggml.add_bos_token", false)), [0; 0]);
+    assert_eq!(encode(sentence_piece_file(&[]).key("tokenizer.ggml.add_eos_token", true)), [1, 2]);
+    assert_eq!(encode(byte_level_file()), [0; 0]);
+    let with_bos =
+        byte_level_file().key("tokenizer.ggml.bos_token_id", 257u32).key("tokenizer.ggml.add_bos_token", true);
+    assert_eq!(encode(with_bos), [257]);
+}
+
+#[test]
+fn control_tokens_are_text_unless_parsed_and_user_defined_ones_never_are() {
+    let tokenizer = tokenizer(byte_level_file()).unwrap();
+    let encode = |parse_special| tokenizer.encode("ab<|im_end|><tool>", false, parse_special).unwrap();
+    assert_eq!(encode(true), [256, 258, 259]);
+    let spelled = encode(false);
+    assert!(spelled.len() > 10 && spelled.ends_with(&[259]) && !spelled.contains(&258), "{spelled:?}");
+    assert_eq!(tokenizer.decode(&spelled, true), "ab<|im_end|><tool>");
+}
+
+#[test]
+fn special_tokens_have_no_text_when_skipped() {
+    let tokenizer = tokenizer(byte_level_file()).unwrap();
+    assert!(tokenizer.is_special(258) && !tokenizer.is_special(259));
+    assert_eq!(tokenizer.decode(&[256, 258, 259], true), "ab<tool>");
+    assert_eq!(tokenizer.decode(&[256, 258, 259], false), "ab<|im_end|><tool>");
+    assert_eq!(tokenizer.token_bytes(258, true), b"");
+    assert_eq!(tokenizer.token_text(258), "<|im_end|>");
+}
+
+#[test]
+fn numbers_beyond_the_vocabulary_have_no_text() {
+    let tokenizer = tokenizer(byte_level_file()).unwrap();
+    assert_eq!(tokenizer.vocab_size(), 260);
+    assert_eq!(tokenizer.decode(&[260, u32::MAX], false), "");
+    assert!(!tokenizer.is_special(u32::MAX));
+}
+
+#[test]
+fn generation_ends_at_named_tokens_and_well_known_spellings() {
+    let file = sentence_piece_file(&[("<end_of_turn>", 0.0, 1), ("stop", 0.0, 1)]);
+    let stop = 3 + 256 + 8 + 1;
+    let tokenizer = tokenizer(file.key("tokenizer.ggml.eot_token_id", stop)).unwrap();
+    assert_eq!(tokenizer.end_of_generation(), [2, u32::try_from(stop).unwrap() - 1, u32::try_from(stop).unwrap()]);
+    assert!(tokenizer.is_special(u32::try_from(stop).unwrap() - 1), "a well-known spelling is a control token");
+    assert_eq!(tokenizer.eos(), Some(2));
+}
+
+#[test]
+fn in_harmony_the_end_of_a_message_is_not_the_end() {
+    let names = ["<|end|>", "<|return|>", "<|call|>", "<|channel|>"];
+    let extra = names.map(|name| (name, 0.0, CONTROL));
+    let tokenizer = tokenizer(sentence_piece_file(&extra)).unwrap();
+    let first = 3 + 256 + 8;
+    assert_eq!(tokenizer.end_of_generation(), [2, first + 1, first + 2]);
+    assert!(!tokenizer.is_special(first) && !tokenizer.is_special(first + 3), "structure that must stay visible");
+}
+
+#[test]
+fn phi_3_takes_the_space_after_a_special_token() {
+    let file = |name: &str| sentence_piece_file(&[("<|user|>", 0.0, CONTROL)]).key("general.name", name);
+    assert_encodes(&tokenizer(file("Phi-3 mini")).unwrap(), "<|user|> \na", &["<|user|>", " a"]);
+    assert_encodes(&tokenizer(file("other")).unwrap(), "<|user|> a", &["<|user|>", " ", " a"]);
+}
+
+#[test]
+fn what_cannot_be_used_is_named() {
+    let missing = message(GgufBuilder::new());
+    assert!(missing.contains("\"tokenizer.ggml.model\""), "{missing}");
+    let model = message(GgufBuilder::new().key("tokenizer.ggml.model", "rwkv"));
+    assert!(model.contains("\"rwkv\"") && model.contains("gpt2, llama"), "{model}");
+    let pre = GgufBuilder::new().key("tokenizer.ggml.model", "gpt2").key("tokenizer.ggml.pre", "odd");
+    assert!(message(pre).contains("pre-tokenizer \"odd\""));
+    let few = GgufBuilder::new()
+        .key("tokenizer.ggml.model", "llama")
+        .key("tokenizer.ggml.tokens", vec!["a", "b"])
+        .key("tokenizer.ggml.scores", vec![0.0f32]);
+    assert!(message(few).contains("1 scores for 2 tokens"));
+    let empty = GgufBuilder::new()
+        .key("tokenizer.ggml.model", "llama")
+        .key("tokenizer.ggml.tokens", vec![""; 0])
+        .key("tokenizer.ggml.scores", vec![0.0f32]);
+    assert!(message(empty).contains("empty"));
+    let json = Tokenizer::from_json("/no/such/tokenizer.json").err().unwrap().to_string();
+    assert!(json.contains("/no/such/tokenizer.json"), "{json}");
+}
+
+#[test]
+fn text_made_to_exhaust_patterns_ends() {
+    let tokenizer = tokenizer(byte_level_file()).unwrap();
+    let text = " ".repeat(1 << 20) + "x";
+    match tokenizer.encode(&text, false, true) {
+        Ok(tokens) => assert_eq!(tokenizer.decode(&tokens, false), text),
+        Err(error) => assert!(matches!(error, TokenizerError::Pattern(_)), "{error}"),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn a_damaged_vocabulary_never_panics(
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..20),
+        byte_level: bool,
+    ) {
+        let mut bytes = if byte_level { byte_level_file() } else { sentence_piece_file(&[]) }.build();
+        for (at, value) in changes {
+            let at = at.index(bytes.len());
+            bytes[at] = value;
+        }
+        let tokenizer = Gguf::from_bytes("damaged.gguf", bytes).map(|gguf| Tokenizer::from_gguf(&gguf));
+        if let Ok(Ok(tokenizer)) = tokenizer {
+            let tokens = tokenizer.encode("ab c<|im_end|>ß<tool>", true, true).unwrap();
+            let _ = tokenizer.decode(&tokens, false);
+        }
+    }
+}
+
+static SENTENCE_PIECE: LazyLock<Tokenizer> = LazyLock::new(|| tokenizer(sentence_piece_file(&[])).unwrap());
+static BYTE_LEVEL: LazyLock<Tokenizer> = LazyLock::new(|| tokenizer(byte_level_file()).unwrap());
+
+fn assert_streams(tokenizer: &Tokenizer, tokens: &[TokenId], skip_special: bool) -> Result<(), TestCaseError> {
+    let mut decoder = StreamDecoder::default();
+    let mut streamed: String = tokens.iter().map(|&token| decoder.push(tokenizer, token, skip_special)).collect();
+    streamed += &decoder.finish();
+    let bytes: Vec<u8> = tokens.iter().flat_map(|&token| tokenizer.token_bytes(token, skip_special).to_vec()).collect();
+    let whole = String::from_utf8_lossy(&bytes).into_owned();
+    let stripped = whole.strip_prefix(' ').unwrap_or(&whole);
+    prop_assert!(streamed == whole || (tokenizer.adds_space && streamed == stripped), "{streamed:?} of {whole:?}");
+    prop_assert_eq!(tokenizer.decode(tokens, skip_special), streamed);
+    Ok(())
+}
+
+proptest! {
+    #[test]
+    fn any_text_comes_back(text in "\\PC{0,40}|[ab cß日😀\\n]{0,40}") {
+        for tokenizer in [&*SENTENCE_PIECE, &*BYTE_LEVEL] {
+            let tokens = tokenizer.encode(&text, false, false).unwrap();
+            // A space mark that was typed cannot be told from a space.
+            prop_assert_eq!(tokenizer.decode(&tokens, false), if tokenizer.adds_space { text.replace('▁', " ") } else { text.clone() });
+        }
+    }
+
+    #[test]
+    fn any_tokens_stream_to_what_they_decode_to_at_once(
+        tokens in prop::collection::vec(0u32..270, 0..30),
+        skip_special: bool,
+    ) {
+        assert_streams(&SENTENCE_PIECE, &tokens, skip_special)?;
+        assert_streams(&BYTE_LEVEL, &tokens, skip_special)?;
+    }
+
+    #[test]
+    fn no_text_streams_with_half_a_character(text in "[aß日😀]{0,20}") {
+        let tokens = BYTE_LEVEL.encode(&text, false, false).unwrap();
+        let mut decoder = StreamDecoder::default();
+        for token in tokens {
+            let pushed = decoder.push(&BYTE_LEVEL, token, false);
+            prop_assert!(!pushed.contains(char::REPLACEMENT_CHARACTER), "{pushed:?}");
+        }
+        prop_assert_eq!(decoder.finish(), "");
+    }
+}

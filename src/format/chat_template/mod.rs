@@ -4,21 +4,22 @@
 //! list and dict methods, its `json.dumps` behind `tojson`, `raise_exception` and `strftime_now`. They come from strangers, so
 //! a rendering has a budget of instructions.
 
-use std::io;
+mod json;
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Serde};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, context};
 use minijinja_contrib::pycompat::unknown_method_callback;
-use serde::Serialize;
-use serde_json::ser::{CompactFormatter, Formatter, PrettyFormatter};
-use serde_json::{Map, Serializer, Value};
+use serde_json::{Map, Value};
+
+use json::JsonLayout;
 
 /// Instructions for one rendering: seconds at most, and far more than any real conversation takes.
 const FUEL: u64 = 50_000_000;
 
-/// The only template of an environment.
-const NAME: &str = "chat template";
+/// The names of templates in an environment.
+const DEFAULT: &str = "chat template";
+const TOOL_USE: &str = "chat template for tools";
 
 /// A chat template, compiled.
 #[derive(Debug)]
@@ -88,15 +89,30 @@ impl ChatTemplate {
         environment.add_test("iterable", is_iterable);
         environment.add_function("raise_exception", raise_exception);
         environment.add_function("strftime_now", strftime_now);
-        environment.add_template_owned(NAME, without_generation_tags(source)).map_err(|error| {
-            let message = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
-            ChatTemplateError::Syntax { message, line: error.line() }
-        })?;
-        Ok(ChatTemplate {
+        let mut template = ChatTemplate {
             environment,
             source: source.to_owned(),
             bos_token: bos_token.to_owned(),
             eos_token: eos_token.to_owned(),
+        };
+        template.add(DEFAULT, source)?;
+        Ok(template)
+    }
+
+    /// Adds the template that some models have besides, for conversations with tools
+    /// (`tokenizer.chat_template.tool_use`).
+    ///
+    /// # Errors
+    /// [`ChatTemplateError::Syntax`] when it is not one.
+    pub fn with_tool_use(mut self, source: &str) -> Result<Self, ChatTemplateError> {
+        self.add(TOOL_USE, source)?;
+        Ok(self)
+    }
+
+    fn add(&mut self, name: &'static str, source: &str) -> Result<(), ChatTemplateError> {
+        self.environment.add_template_owned(name, without_generation_tags(source)).map_err(|error| {
+            let message = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
+            ChatTemplateError::Syntax { message, line: error.line() }
         })
     }
 
@@ -124,7 +140,10 @@ impl ChatTemplate {
         };
         let variables = minijinja::Value::from(Serde(inputs.variables));
         let render = |template: minijinja::Template<'_, '_>| template.render(context! { ..variables, ..given });
-        self.environment.get_template(NAME).and_then(render).map_err(render_error)
+        let has_tools = inputs.tools.and_then(Value::as_array).is_some_and(|tools| !tools.is_empty());
+        let tool_use = self.environment.get_template(TOOL_USE).ok().filter(|_| has_tools);
+        let template = tool_use.map_or_else(|| self.environment.get_template(DEFAULT), Ok);
+        template.and_then(render).map_err(render_error)
     }
 }
 
@@ -161,71 +180,17 @@ fn strftime_now(format: &str) -> Result<String, Error> {
 
 /// Python's `json.dumps`, with transformers' default of leaving non-ASCII characters as they are.
 fn tojson(value: &minijinja::Value, options: Kwargs) -> Result<String, Error> {
-    let indent: Option<usize> = options.get("indent")?;
-    let separators: Option<(String, String)> = match options.get::<Option<Vec<String>>>("separators")?.as_deref() {
-        Some([item, key]) => Some((item.clone(), key.clone())),
-        _ => None,
+    let separators: Option<Vec<String>> = options.get("separators")?;
+    let layout = JsonLayout {
+        ensure_ascii: options.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false),
+        indent: options.get("indent")?,
+        separators: separators.and_then(|both| both.try_into().ok()),
+        sort_keys: options.get::<Option<bool>>("sort_keys")?.unwrap_or(false),
     };
-    let ensure_ascii: bool = options.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false);
-    let sort_keys: bool = options.get::<Option<bool>>("sort_keys")?.unwrap_or(false);
     options.assert_all_used()?;
-
-    let failed = |error: serde_json::Error| Error::new(ErrorKind::BadSerialization, error.to_string());
-    let mut json = serde_json::to_value(value).map_err(failed)?;
-    if sort_keys {
-        json.sort_all_objects();
-    }
-    let mut text = Vec::new();
-    match indent {
-        Some(indent) => {
-            let indent = b" ".repeat(indent.min(16));
-            let formatter = PrettyFormatter::with_indent(&indent);
-            json.serialize(&mut Serializer::with_formatter(&mut text, formatter)).map_err(failed)?;
-        }
-        None => {
-            let (item, key) = separators.unwrap_or_else(|| (", ".to_owned(), ": ".to_owned()));
-            json.serialize(&mut Serializer::with_formatter(&mut text, Separators { item, key })).map_err(failed)?;
-        }
-    }
-    let text = String::from_utf8_lossy(&text).into_owned();
-    Ok(if ensure_ascii { escape_non_ascii(&text) } else { text })
-}
-
-/// One line of JSON with chosen separators.
-struct Separators {
-    item: String,
-    key: String,
-}
-
-impl Formatter for Separators {
-    fn begin_array_value<W: ?Sized + io::Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
-        if first { Ok(()) } else { writer.write_all(self.item.as_bytes()) }
-    }
-
-    fn begin_object_key<W: ?Sized + io::Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
-        self.begin_array_value(writer, first)
-    }
-
-    fn begin_object_value<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        writer.write_all(self.key.as_bytes())
-    }
-
-    fn begin_array<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        CompactFormatter.begin_array(writer)
-    }
-}
-
-fn escape_non_ascii(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for character in text.chars() {
-        if character.is_ascii() {
-            escaped.push(character);
-        } else {
-            let mut units = [0; 2];
-            escaped.extend(character.encode_utf16(&mut units).iter().map(|unit| format!("\\u{unit:04x}")));
-        }
-    }
-    escaped
+    let value =
+        serde_json::to_value(value).map_err(|error| Error::new(ErrorKind::BadSerialization, error.to_string()))?;
+    Ok(layout.write(&value))
 }
 
 /// Templates may mark the model's own words with `{% generation %}` for training. The tag means nothing when prompting; it
@@ -302,6 +267,22 @@ mod tests {
     #[test]
     fn generation_tags_leave_their_content() {
         check("a{%- generation -%} b {%- endgeneration %}\nc", "abc");
+    }
+
+    #[test]
+    fn conversations_with_tools_use_the_template_for_them() {
+        let template = ChatTemplate::new("plain", "", "").unwrap().with_tool_use("{{ tools | length }} tools").unwrap();
+        let messages = json!([]);
+        let render = |tools: Option<&Value>| {
+            let messages = &messages;
+            let inputs =
+                TemplateInputs { messages, tools, documents: None, add_generation_prompt: true, variables: None };
+            template.render(&inputs).unwrap()
+        };
+        assert_eq!(render(None), "plain");
+        assert_eq!(render(Some(&json!([]))), "plain");
+        assert_eq!(render(Some(&json!([1]))), "1 tools");
+        assert_eq!(template.source(), "plain");
     }
 
     #[test]

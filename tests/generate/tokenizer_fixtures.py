@@ -1,0 +1,145 @@
+"""Small vocabularies with the token ids that the libraries which made them give.
+
+Writes tests/fixtures/tokenizer/: two GGUF files, each with the texts (.inp) and ids (.out) in llama.cpp's layout, and the
+first one's tokenizer.json. Needs: gguf, sentencepiece, tokenizers.
+
+usage: python tests/generate/tokenizer_fixtures.py
+"""
+
+import io
+from pathlib import Path
+
+import gguf
+import sentencepiece
+import tokenizers
+from tokenizers import decoders, models, pre_tokenizers, trainers
+
+FOLDER = Path(__file__).parent.parent / "fixtures" / "tokenizer"
+SEPARATOR = "\n__ggml_vocab_test__\n"
+
+CORPUS = [
+    "A cue light tells each actor backstage when to move; the audience never sees it.",
+    "The lights go down, the curtain goes up, and the first actor walks into the light.",
+    "Tokens stream from the model one after another, and nobody waits for the whole answer.",
+    "def cue(light):\n    if light.on:\n        return move()\n    return wait()\n",
+    "In 1949 there were 12 lamps; in 2024 there are 4096, and 65536 cues.",
+    "Das Licht geht aus, der Vorhang hebt sich, und alle schauen auf die Bühne.",
+    "Свет гаснет, занавес поднимается, и актёр выходит на сцену.",
+    "灯光熄灭，幕布升起，演员走上舞台。",
+]
+
+TEXTS = [
+    "",
+    " ",
+    "   ",
+    "\n",
+    "\n\n\n",
+    "\t",
+    " \n \n",
+    "Hello",
+    " Hello",
+    "Hello  world",
+    "the light, the lights",
+    "  def move():\n\n        return 'light'\n",
+    "It's 3 o'clock; we've 33, 333, 3333 and 33333 tokens, don't we?",
+    "Die Bühne fällt",
+    "Свет и занавес",
+    "灯光升起 and 光",
+    "unseen: ∑ नमस्ते 🎭🎭",
+    "!@#$%^&*()_+-=[]{}|",
+    "trailing space ",
+    "<|end|> is spelled out, <s> too",
+]
+
+
+def write_expected(path, encode):
+    path.with_suffix(".gguf.inp").write_text("".join(text + SEPARATOR for text in TEXTS))
+    path.with_suffix(".gguf.out").write_text("".join(" ".join(map(str, encode(text))) + "\n" for text in TEXTS))
+
+
+def byte_level():
+    """Trained byte-level BPE, digits on their own, as the pre-tokenizer "smollm" has it."""
+    path = FOLDER / "byte-level.gguf"
+    tokenizer = tokenizers.Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400,
+        special_tokens=["<|end|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    tokenizer.save(str(FOLDER / "tokenizer.json"), pretty=False)
+
+    vocab = tokenizer.get_vocab()
+    tokens = sorted(vocab, key=vocab.get)
+    merges = models_merges(tokenizer)
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("smollm")
+    writer.add_token_list(tokens)
+    writer.add_token_types([gguf.TokenType.CONTROL if token == "<|end|>" else gguf.TokenType.NORMAL for token in tokens])
+    writer.add_token_merges(merges)
+    writer.add_eos_token_id(vocab["<|end|>"])
+    finish(writer)
+
+    tokenizer.encode_special_tokens = True
+    write_expected(path, lambda text: tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+def models_merges(tokenizer):
+    import json
+
+    merges = json.loads(tokenizer.to_str())["model"]["merges"]
+    return [merge if isinstance(merge, str) else " ".join(merge) for merge in merges]
+
+
+def sentence_piece():
+    """Trained SentencePiece BPE with byte fallback and a space before the text."""
+    path = FOLDER / "sentence-piece.gguf"
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(CORPUS),
+        model_writer=model,
+        model_type="bpe",
+        vocab_size=440,
+        byte_fallback=True,
+        character_coverage=0.98,
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        minloglevel=2,
+    )
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    ids = range(processor.vocab_size())
+
+    def token_type(token):
+        if processor.is_unknown(token):
+            return gguf.TokenType.UNKNOWN
+        if processor.is_control(token):
+            return gguf.TokenType.CONTROL
+        return gguf.TokenType.BYTE if processor.is_byte(token) else gguf.TokenType.NORMAL
+
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list([processor.id_to_piece(token) for token in ids])
+    writer.add_token_scores([processor.get_score(token) for token in ids])
+    writer.add_token_types([token_type(token) for token in ids])
+    writer.add_bos_token_id(processor.bos_id())
+    writer.add_eos_token_id(processor.eos_id())
+    finish(writer)
+    write_expected(path, lambda text: processor.encode(text))
+
+
+def finish(writer):
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    byte_level()
+    sentence_piece()
