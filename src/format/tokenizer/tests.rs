@@ -1,3 +1,5 @@
+//! Small vocabularies of every kind, and text that streams.
+
 use std::sync::LazyLock;
 
 use proptest::prelude::*;
