@@ -95,7 +95,10 @@ async fn read_slowly(mut generation: Generation, pause: Duration) -> Heard {
     let mut heard = Heard::default();
     while let Some(event) = generation.next().await {
         heard.take(event);
-        sleep(pause).await;
+        // Even a pause of nothing waits for the clock's next millisecond.
+        if !pause.is_zero() {
+            sleep(pause).await;
+        }
     }
     assert!(heard.end.is_some(), "it ended without an end");
     heard

@@ -21,9 +21,6 @@ const SPAN: usize = 512;
 /// next.
 const PANEL_ROWS: usize = 64;
 
-/// Weight rows walked side by side for a single row of input.
-const SINGLE_OUTPUTS: usize = 4;
-
 /// Decoded weights: a span of columns of each output of the group.
 #[repr(align(64))]
 struct Decoded([[f32; SPAN]; TILE_OUTPUTS]);
@@ -64,39 +61,50 @@ pub(super) unsafe fn run<F: BlockFormat>(task: &Task<'_>) {
 #[target_feature(enable = "avx2,fma,f16c")]
 fn run_single<F: BlockFormat>(task: &Task<'_>) {
     let input = task.input(0, 0..task.weight.columns);
-    let mut first = task.outputs.start;
-    while first < task.outputs.end {
-        let mut totals = [0.0; SINGLE_OUTPUTS];
-        let outputs = SINGLE_OUTPUTS.min(task.outputs.end - first);
-        if outputs == SINGLE_OUTPUTS {
-            totals = single::<F, SINGLE_OUTPUTS>(task, first, input);
+    for first in task.outputs.clone().step_by(4) {
+        if first + 4 <= task.outputs.end {
+            task.finish(0, first, &four_results::<F>(task, first, input));
         } else {
-            for (output, total) in totals[..outputs].iter_mut().enumerate() {
-                [*total] = single::<F, 1>(task, first + output, input);
+            for output in first..task.outputs.end {
+                task.finish(0, output, &[one_result::<F>(task, output, input)]);
             }
         }
-        task.finish(0, first, &totals[..outputs]);
-        first += outputs;
     }
 }
 
-/// The results of `OUTPUTS` weight rows, from `first` on, for one row of input. The rows are walked side by side: each has
-/// one chain of additions, and the others hide its latency.
+/// The results of four weight rows, from `first` on, for one row of input. The rows are walked side by side: each is one
+/// chain of additions, and the others hide its latency.
 #[target_feature(enable = "avx2,fma,f16c")]
-fn single<F: BlockFormat, const OUTPUTS: usize>(task: &Task<'_>, first: usize, input: &[f32]) -> [f32; OUTPUTS] {
-    let weights: [&[u8]; OUTPUTS] = std::array::from_fn(|output| task.weight.row(first + output));
-    let mut sums = [_mm256_setzero_ps(); OUTPUTS];
+fn four_results<F: BlockFormat>(task: &Task<'_>, first: usize, input: &[f32]) -> [f32; 4] {
+    let rows: [&[u8]; 4] = std::array::from_fn(|row| task.weight.row(first + row));
+    let [mut a, mut b, mut c, mut d] = [_mm256_setzero_ps(); 4];
     for (block, input) in input.chunks_exact(F::BLOCK_LEN).enumerate() {
-        for (weights, sum) in weights.iter().zip(&mut sums) {
-            let block = &weights[block * F::BLOCK_BYTES..][..F::BLOCK_BYTES];
-            // SAFETY: this function has the features.
-            unsafe { F::decode_eights_avx2(block, &mut Accumulate { input, sum }) };
-        }
+        let block = |row: usize| &rows[row][block * F::BLOCK_BYTES..][..F::BLOCK_BYTES];
+        let sinks = [
+            &mut Accumulate { input, sum: &mut a },
+            &mut Accumulate { input, sum: &mut b },
+            &mut Accumulate { input, sum: &mut c },
+            &mut Accumulate { input, sum: &mut d },
+        ];
+        // SAFETY: this function has the features.
+        unsafe { F::decode_four_rows_avx2([block(0), block(1), block(2), block(3)], sinks) };
     }
-    sums.map(|sums| total_of_register(sums))
+    [total_of_register(a), total_of_register(b), total_of_register(c), total_of_register(d)]
 }
 
-/// Adds the products of a block's values with the input to running sums.
+/// The result of one weight row for one row of input.
+#[target_feature(enable = "avx2,fma,f16c")]
+fn one_result<F: BlockFormat>(task: &Task<'_>, output: usize, input: &[f32]) -> f32 {
+    let mut sum = _mm256_setzero_ps();
+    let blocks = task.weight.row(output).chunks_exact(F::BLOCK_BYTES);
+    for (block, input) in blocks.zip(input.chunks_exact(F::BLOCK_LEN)) {
+        // SAFETY: this function has the features.
+        unsafe { F::decode_eights_avx2(block, &mut Accumulate { input, sum: &mut sum }) };
+    }
+    total_of_register(sum)
+}
+
+/// Adds the products of a block's values with the input to the running sums of a result.
 struct Accumulate<'a> {
     input: &'a [f32],
     sum: &'a mut __m256,

@@ -1,3 +1,5 @@
+//! Every kernel against the float64 reference, and against itself with other neighbours.
+
 use std::sync::Arc;
 
 use proptest::prelude::*;

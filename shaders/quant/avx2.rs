@@ -4,11 +4,12 @@
 //! of its caller.
 
 use std::arch::x86_64::{
-    __m128i, __m256, __m256i, _mm_cvtph_ps, _mm_cvtsi32_si128, _mm_loadl_epi64, _mm_loadu_si128, _mm_srli_epi16,
-    _mm_unpackhi_epi64, _mm256_and_si256, _mm256_broadcastss_ps, _mm256_castsi256_si128, _mm256_cmpeq_epi8,
-    _mm256_cvtepi8_epi32, _mm256_cvtepi32_ps, _mm256_cvtepu8_epi32, _mm256_extracti128_si256, _mm256_loadu_ps,
-    _mm256_loadu_si256, _mm256_or_si256, _mm256_set_m128i, _mm256_set1_epi8, _mm256_set1_epi32, _mm256_set1_epi64x,
-    _mm256_setr_epi64x, _mm256_shuffle_epi8, _mm256_srli_epi16, _mm256_srli_epi32, _mm256_storeu_ps,
+    __m128i, __m256, __m256i, _mm_cvtph_ps, _mm_cvtsi32_si128, _mm_cvtss_f32, _mm_loadl_epi64, _mm_loadu_si128,
+    _mm_srli_epi16, _mm_unpackhi_epi64, _mm256_and_si256, _mm256_broadcastss_ps, _mm256_castsi256_si128,
+    _mm256_cmpeq_epi8, _mm256_cvtepi8_epi32, _mm256_cvtepi32_ps, _mm256_cvtepu8_epi32, _mm256_extracti128_si256,
+    _mm256_loadu_ps, _mm256_loadu_si256, _mm256_or_si256, _mm256_set_m128i, _mm256_set1_epi8, _mm256_set1_epi32,
+    _mm256_set1_epi64x, _mm256_setr_epi64x, _mm256_shuffle_epi8, _mm256_srli_epi16, _mm256_srli_epi32,
+    _mm256_storeu_ps,
 };
 
 /// Values in a register.
@@ -49,6 +50,17 @@ pub(super) unsafe fn scale_at(block: &[u8], offset: usize) -> __m256 {
     let bits = u16::from_le_bytes([block[offset], block[offset + 1]]);
     // SAFETY: the caller has the features.
     unsafe { _mm256_broadcastss_ps(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(bits)))) }
+}
+
+/// The float16 at `offset` of a block.
+///
+/// # Safety
+/// The machine must have F16C.
+#[inline(always)]
+pub(super) unsafe fn one_scale_at(block: &[u8], offset: usize) -> f32 {
+    let bits = u16::from_le_bytes([block[offset], block[offset + 1]]);
+    // SAFETY: the caller has the features.
+    unsafe { _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(bits)))) }
 }
 
 /// 8 bytes, at the low end of a register.

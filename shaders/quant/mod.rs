@@ -133,6 +133,25 @@ pub trait BlockFormat {
         }
     }
 
+    /// As [`Self::decode_eights_avx2`], for a block of each of four rows.
+    ///
+    /// A long block overrides it to take a part of each row in turn: the sums that the values go into are one chain of
+    /// additions a row, and only work on the other rows hides their latency.
+    ///
+    /// # Safety
+    /// The machine must have AVX2, FMA and F16C.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn decode_four_rows_avx2<S: avx2::Sink>(blocks: [&[u8]; 4], [a, b, c, d]: [&mut S; 4]) {
+        // SAFETY: the caller has the features.
+        unsafe {
+            Self::decode_eights_avx2(blocks[0], a);
+            Self::decode_eights_avx2(blocks[1], b);
+            Self::decode_eights_avx2(blocks[2], c);
+            Self::decode_eights_avx2(blocks[3], d);
+        }
+    }
+
     /// Decodes consecutive blocks inside a function compiled for AVX2, FMA and F16C.
     ///
     /// # Safety

@@ -46,7 +46,7 @@ impl BlockFormat for Q2K {
     unsafe fn decode_eights_avx2(block: &[u8], sink: &mut impl avx2::Sink) {
         // SAFETY: the caller has the features.
         unsafe {
-            let (d, dmin) = (scale_at(block, 80), scale_at(block, 82));
+            let (d, dmin) = (avx2::one_scale_at(block, 80), avx2::one_scale_at(block, 82));
             let (mut scales, mut minima) = ([0.0; 16], [0.0; 16]);
             for ((scale, minimum), &byte) in scales.iter_mut().zip(&mut minima).zip(&block[..16]) {
                 *scale = d * f32::from(byte & 15);

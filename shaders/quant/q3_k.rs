@@ -30,7 +30,7 @@ impl BlockFormat for Q3K {
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {
         let (third_bits, quants) = (&block[..32], &block[32..96]);
-        let scales = scales(block);
+        let scales = scales(block, scale_at(block, 108));
         for (group, out) in out[..256].chunks_exact_mut(16).enumerate() {
             let (half, shift, start) = (group / 8, group % 8 / 2 * 2, group % 2 * 16);
             let low_bits = &quants[half * 32 + start..][..16];
@@ -45,9 +45,9 @@ impl BlockFormat for Q3K {
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     unsafe fn decode_eights_avx2(block: &[u8], sink: &mut impl avx2::Sink) {
-        let scales = scales(block);
         // SAFETY: the caller has the features.
         unsafe {
+            let scales = scales(block, avx2::one_scale_at(block, 108));
             let third = avx2::load_32(block);
             let (first, second) = (avx2::load_32(&block[32..]), avx2::load_32(&block[64..]));
             let parts = [
@@ -72,14 +72,15 @@ impl BlockFormat for Q3K {
     }
 }
 
-/// The scale of each group, in units of float32.
+/// The scale of each group, times its unit `d`.
 #[inline(always)]
-fn scales(block: &[u8]) -> [f32; 16] {
+fn scales(block: &[u8], d: f32) -> [f32; 16] {
     let packed = &block[96..108];
-    let d = scale_at(block, 108);
-    std::array::from_fn(|group| {
+    let mut scales = [0.0; 16];
+    for (group, scale) in scales.iter_mut().enumerate() {
         let low = (packed[group % 8] >> (group / 8 * 4)) & 15;
         let high = (packed[8 + group % 4] >> (group / 4 * 2)) & 3;
-        d * (i32::from(low | high << 4) - 32) as f32
-    })
+        *scale = d * (i32::from(low | high << 4) - 32) as f32;
+    }
+    scales
 }

@@ -10,7 +10,7 @@
 //! `value = (d * scale) * q - dmin * minimum`
 
 #[cfg(target_arch = "x86_64")]
-use std::arch::x86_64::{_mm256_cvtepi32_ps, _mm256_mul_ps, _mm256_set1_ps, _mm256_sub_ps};
+use std::arch::x86_64::{_mm256_mul_ps, _mm256_set1_ps, _mm256_sub_ps};
 
 #[cfg(target_arch = "x86_64")]
 use super::avx2;
@@ -27,7 +27,7 @@ impl BlockFormat for Q4K {
 
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {
-        let (scales, minima) = scales_and_minima(block);
+        let (scales, minima) = scales_and_minima(block, scale_at(block, 0), scale_at(block, 2));
         for (pair, (out, bytes)) in out[..256].chunks_exact_mut(64).zip(block[16..144].chunks_exact(32)).enumerate() {
             let (low, high) = out.split_at_mut(32);
             for ((low, high), &byte) in low.iter_mut().zip(high).zip(bytes) {
@@ -41,44 +41,100 @@ impl BlockFormat for Q4K {
     #[inline(always)]
     unsafe fn decode_eights_avx2(block: &[u8], sink: &mut impl avx2::Sink) {
         // SAFETY: the caller has the features.
-        unsafe {
-            let (scales, minima) = scales_and_minima(block);
-            for pair in 0..4 {
-                let bytes = &block[16 + 32 * pair..][..32];
-                let (low_0, high_0) = avx2::nibbles_of_8(bytes);
-                let (low_1, high_1) = avx2::nibbles_of_8(&bytes[8..]);
-                let (low_2, high_2) = avx2::nibbles_of_8(&bytes[16..]);
-                let (low_3, high_3) = avx2::nibbles_of_8(&bytes[24..]);
-                let groups = [[low_0, low_1, low_2, low_3], [high_0, high_1, high_2, high_3]];
-                for (group, quants) in groups.into_iter().enumerate() {
-                    let group = 2 * pair + group;
-                    let (scale, minimum) = (_mm256_set1_ps(scales[group]), _mm256_set1_ps(minima[group]));
-                    for (eight, q) in quants.into_iter().enumerate() {
-                        let value = _mm256_sub_ps(_mm256_mul_ps(scale, _mm256_cvtepi32_ps(q)), minimum);
-                        sink.take(group * 4 + eight, value);
-                    }
-                }
+        let scales = unsafe { scales_and_minima_avx2(block) };
+        for pair in 0..4 {
+            // SAFETY: the caller has the features.
+            unsafe { decode_pair_avx2(block, &scales, pair, sink) };
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn decode_four_rows_avx2<S: avx2::Sink>(blocks: [&[u8]; 4], [a, b, c, d]: [&mut S; 4]) {
+        // SAFETY: the caller has the features.
+        let scales = unsafe {
+            [
+                scales_and_minima_avx2(blocks[0]),
+                scales_and_minima_avx2(blocks[1]),
+                scales_and_minima_avx2(blocks[2]),
+                scales_and_minima_avx2(blocks[3]),
+            ]
+        };
+        for pair in 0..4 {
+            // SAFETY: the caller has the features.
+            unsafe {
+                decode_pair_avx2(blocks[0], &scales[0], pair, a);
+                decode_pair_avx2(blocks[1], &scales[1], pair, b);
+                decode_pair_avx2(blocks[2], &scales[2], pair, c);
+                decode_pair_avx2(blocks[3], &scales[3], pair, d);
             }
         }
     }
 }
 
-/// The scale and the minimum of each group, from the start of a block, in units of float32.
+/// Decodes one pair of groups.
+///
+/// # Safety
+/// The machine must have AVX2, FMA and F16C.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn decode_pair_avx2(
+    block: &[u8],
+    (scales, minima): &([f32; 8], [f32; 8]),
+    pair: usize,
+    sink: &mut impl avx2::Sink,
+) {
+    // SAFETY: the caller has the features.
+    unsafe {
+        let bytes = avx2::load_32(&block[16 + 32 * pair..]);
+        let groups = [avx2::bits::<0>(bytes, 15), avx2::bits::<4>(bytes, 15)];
+        for (group, q) in groups.into_iter().enumerate() {
+            let group = 2 * pair + group;
+            let (scale, minimum) = (_mm256_set1_ps(scales[group]), _mm256_set1_ps(minima[group]));
+            for (eight, q) in avx2::unsigned_to_f32(q).into_iter().enumerate() {
+                sink.take(group * 4 + eight, _mm256_sub_ps(_mm256_mul_ps(scale, q), minimum));
+            }
+        }
+    }
+}
+
+/// The scale and the minimum of each group, times their units `d` and `dmin`, from the start of a block.
 ///
 /// Groups 0..4 have their 6-bit scale in the low bits of byte `4 + g`, and their minimum in those of byte `8 + g`.
 /// Groups 4..8 have the low 4 bits in byte `8 + g` (scale in the low nibble, minimum in the high), and the upper two in
 /// the two bits left over of bytes `g` (scale) and `4 + g` (minimum).
 #[inline(always)]
-pub(super) fn scales_and_minima(block: &[u8]) -> ([f32; 8], [f32; 8]) {
+pub(super) fn scales_and_minima(block: &[u8], d: f32, dmin: f32) -> ([f32; 8], [f32; 8]) {
     const LOW_2: u32 = 0x0303_0303;
     const LOW_4: u32 = 0x0f0f_0f0f;
     const LOW_6: u32 = 0x3f3f_3f3f;
-    let four = |at: usize| u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]]);
     // Four groups at a time, a byte each.
+    let four = |at: usize| u32::from_le_bytes(block[at..at + 4].try_into().expect("the slice has 4 bytes"));
     let (first, second, third) = (four(4), four(8), four(12));
-    let scales = [first & LOW_6, (third & LOW_4) | ((first >> 6) & LOW_2) << 4];
-    let minima = [second & LOW_6, ((third >> 4) & LOW_4) | ((second >> 6) & LOW_2) << 4];
-    let eight = |[low, high]: [u32; 2]| (u64::from(low) | u64::from(high) << 32).to_le_bytes();
-    let (d, dmin) = (scale_at(block, 0), scale_at(block, 2));
-    (eight(scales).map(|scale| d * f32::from(scale)), eight(minima).map(|minimum| dmin * f32::from(minimum)))
+    let scale_bytes = [first & LOW_6, (third & LOW_4) | ((first >> 6) & LOW_2) << 4];
+    let minimum_bytes = [second & LOW_6, ((third >> 4) & LOW_4) | ((second >> 6) & LOW_2) << 4];
+    (in_units(scale_bytes, d), in_units(minimum_bytes, dmin))
+}
+
+/// As [`scales_and_minima`], with the units read from the block by F16C.
+///
+/// # Safety
+/// The machine must have F16C.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(super) unsafe fn scales_and_minima_avx2(block: &[u8]) -> ([f32; 8], [f32; 8]) {
+    // SAFETY: the caller has the features.
+    let (d, dmin) = unsafe { (avx2::one_scale_at(block, 0), avx2::one_scale_at(block, 2)) };
+    scales_and_minima(block, d, dmin)
+}
+
+/// Eight bytes, each times `unit`.
+#[inline(always)]
+fn in_units([low, high]: [u32; 2], unit: f32) -> [f32; 8] {
+    let bytes = (u64::from(low) | u64::from(high) << 32).to_le_bytes();
+    let mut values = [0.0; 8];
+    for (value, byte) in values.iter_mut().zip(bytes) {
+        *value = unit * f32::from(byte);
+    }
+    values
 }

@@ -29,17 +29,16 @@ impl BlockFormat for Q6K {
 
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {
-        let (low_bits, high_bits, scales) = (&block[..128], &block[128..192], &block[192..208]);
-        let d = scale_at(block, 208);
+        let (low_bits, high_bits) = (&block[..128], &block[128..192]);
+        let scales = scales(block, scale_at(block, 208));
         for (group, out) in out[..256].chunks_exact_mut(16).enumerate() {
-            let scale = d * f32::from(scales[group] as i8);
             let (half, within) = (group / 8, group % 8);
             let low_bits = &low_bits[half * 64 + within % 4 * 16..][..16];
             let high_bits = &high_bits[half * 32 + within % 2 * 16..][..16];
             let (low_shift, high_shift) = (within / 4 * 4, within / 2 * 2);
             for ((out, &low), &high) in out.iter_mut().zip(low_bits).zip(high_bits) {
                 let q = (low >> low_shift) & 15 | ((high >> high_shift) & 3) << 4;
-                *out = scale * (i32::from(q) - 32) as f32;
+                *out = scales[group] * (i32::from(q) - 32) as f32;
             }
         }
     }
@@ -48,30 +47,69 @@ impl BlockFormat for Q6K {
     #[inline(always)]
     unsafe fn decode_eights_avx2(block: &[u8], sink: &mut impl avx2::Sink) {
         // SAFETY: the caller has the features.
-        unsafe {
-            let d = scale_at(block, 208);
-            let mut scales = [0.0; 16];
-            for (scale, &byte) in scales.iter_mut().zip(&block[192..208]) {
-                *scale = d * f32::from(byte as i8);
+        let scales = unsafe { scales(block, avx2::one_scale_at(block, 208)) };
+        for quarter in 0..8 {
+            // SAFETY: the caller has the features.
+            unsafe { decode_quarter_avx2(block, &scales, quarter, sink) };
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn decode_four_rows_avx2<S: avx2::Sink>(blocks: [&[u8]; 4], [a, b, c, d]: [&mut S; 4]) {
+        // SAFETY: the caller has the features.
+        let scales = unsafe {
+            [
+                scales(blocks[0], avx2::one_scale_at(blocks[0], 208)),
+                scales(blocks[1], avx2::one_scale_at(blocks[1], 208)),
+                scales(blocks[2], avx2::one_scale_at(blocks[2], 208)),
+                scales(blocks[3], avx2::one_scale_at(blocks[3], 208)),
+            ]
+        };
+        for quarter in 0..8 {
+            // SAFETY: the caller has the features.
+            unsafe {
+                decode_quarter_avx2(blocks[0], &scales[0], quarter, a);
+                decode_quarter_avx2(blocks[1], &scales[1], quarter, b);
+                decode_quarter_avx2(blocks[2], &scales[2], quarter, c);
+                decode_quarter_avx2(blocks[3], &scales[3], quarter, d);
             }
-            for half in 0..2 {
-                let low = [avx2::load_32(&block[half * 64..]), avx2::load_32(&block[half * 64 + 32..])];
-                let high = avx2::load_32(&block[128 + half * 32..]);
-                let quarters = [
-                    (avx2::bits::<0>(low[0], 15), avx2::bits::<0>(high, 3)),
-                    (avx2::bits::<0>(low[1], 15), avx2::bits::<2>(high, 3)),
-                    (avx2::bits::<4>(low[0], 15), avx2::bits::<4>(high, 3)),
-                    (avx2::bits::<4>(low[1], 15), avx2::bits::<6>(high, 3)),
-                ];
-                for (quarter, (low, high)) in quarters.into_iter().enumerate() {
-                    let q = _mm256_or_si256(low, _mm256_slli_epi16::<4>(high));
-                    let q = avx2::signed_to_f32(_mm256_sub_epi8(q, _mm256_set1_epi8(32)));
-                    for (eight, q) in q.into_iter().enumerate() {
-                        let scale = scales[half * 8 + quarter * 2 + eight / 2];
-                        sink.take(half * 16 + quarter * 4 + eight, _mm256_mul_ps(_mm256_set1_ps(scale), q));
-                    }
-                }
-            }
+        }
+    }
+}
+
+/// The scale of each group, times its unit `d`.
+#[inline(always)]
+fn scales(block: &[u8], d: f32) -> [f32; 16] {
+    let mut scales = [0.0; 16];
+    for (scale, &byte) in scales.iter_mut().zip(&block[192..208]) {
+        *scale = d * f32::from(byte as i8);
+    }
+    scales
+}
+
+/// Decodes 32 values: quarter `quarter % 4` of half `quarter / 4`.
+///
+/// # Safety
+/// The machine must have AVX2, FMA and F16C.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn decode_quarter_avx2(block: &[u8], scales: &[f32; 16], quarter: usize, sink: &mut impl avx2::Sink) {
+    // SAFETY: the caller has the features.
+    unsafe {
+        let low = avx2::load_32(&block[quarter / 4 * 64 + quarter % 2 * 32..]);
+        let high = avx2::load_32(&block[128 + quarter / 4 * 32..]);
+        let (low, high) = match quarter % 4 {
+            0 => (avx2::bits::<0>(low, 15), avx2::bits::<0>(high, 3)),
+            1 => (avx2::bits::<0>(low, 15), avx2::bits::<2>(high, 3)),
+            2 => (avx2::bits::<4>(low, 15), avx2::bits::<4>(high, 3)),
+            _ => (avx2::bits::<4>(low, 15), avx2::bits::<6>(high, 3)),
+        };
+        let q = _mm256_or_si256(low, _mm256_slli_epi16::<4>(high));
+        let q = avx2::signed_to_f32(_mm256_sub_epi8(q, _mm256_set1_epi8(32)));
+        for (eight, q) in q.into_iter().enumerate() {
+            let scale = _mm256_set1_ps(scales[quarter * 2 + eight / 2]);
+            sink.take(quarter * 4 + eight, _mm256_mul_ps(scale, q));
         }
     }
 }

@@ -1,3 +1,5 @@
+//! Files that are right, wrong in one place, cut short and mutated.
+
 use std::fs;
 
 use proptest::prelude::*;
