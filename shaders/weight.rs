@@ -48,6 +48,7 @@ pub struct Weight {
     pub rows: usize,
     /// Input dimension.
     pub columns: usize,
+    row_bytes: usize,
     bytes: SharedBytes,
 }
 
@@ -107,7 +108,7 @@ impl Weight {
         if found != expected {
             return Err(WeightError::WrongSize { name: name.to_owned(), found, expected, rows, columns, format });
         }
-        Ok(Weight { name: name.into(), format, rows, columns, bytes })
+        Ok(Weight { name: name.into(), format, rows, columns, row_bytes, bytes })
     }
 
     /// A float32 weight from values: for tests, and for tables computed at load.
@@ -129,7 +130,7 @@ impl Weight {
     /// Bytes of one row.
     #[must_use]
     pub fn row_bytes(&self) -> usize {
-        self.bytes().len().checked_div(self.rows).unwrap_or(0)
+        self.row_bytes
     }
 
     /// The bytes of row `row`.
@@ -138,8 +139,7 @@ impl Weight {
     /// When there is no such row.
     #[must_use]
     pub fn row(&self, row: usize) -> &[u8] {
-        let row_bytes = self.row_bytes();
-        &self.bytes()[row * row_bytes..(row + 1) * row_bytes]
+        &self.bytes()[row * self.row_bytes..(row + 1) * self.row_bytes]
     }
 
     /// The whole matrix in float32: for small tensors (norms, biases) and for tests.
