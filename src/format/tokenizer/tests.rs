@@ -1,3 +1,5 @@
+//! Small vocabularies, and any text and tokens.
+
 use std::sync::LazyLock;
 
 use proptest::prelude::*;
@@ -161,6 +163,18 @@ fn in_harmony_the_end_of_a_message_is_not_the_end() {
     let first = 3 + 256 + 8;
     assert_eq!(tokenizer.end_of_generation(), [2, first + 1, first + 2]);
     assert!(!tokenizer.is_special(first) && !tokenizer.is_special(first + 3), "structure that must stay visible");
+}
+
+#[test]
+fn an_html_tag_that_looks_like_the_end_is_text() {
+    let html = GgufBuilder::new()
+        .key("tokenizer.ggml.model", "llama")
+        .key("tokenizer.ggml.tokens", vec!["<unk>", "<s>", "<eos>", "</s>"])
+        .key("tokenizer.ggml.token_type", vec![2, CONTROL, CONTROL, USER_DEFINED])
+        .key("tokenizer.ggml.scores", vec![0.0f32; 4]);
+    let html = tokenizer(html).unwrap();
+    assert_eq!(html.end_of_generation(), [2]);
+    assert_eq!(html.encode("</s>", false, false).unwrap(), [3]);
 }
 
 #[test]
