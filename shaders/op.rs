@@ -42,11 +42,11 @@ impl ShapeError {
 /// The rows of one step: which token, where, of which sequence, and which rows' logits are wanted.
 #[derive(Clone, Copy)]
 pub struct Batch<'a> {
-    /// [rows] token ids.
+    /// `[rows]` token ids.
     pub tokens: &'a [u32],
-    /// [rows] position of each row in its sequence.
+    /// `[rows]` position of each row in its sequence.
     pub positions: &'a [u32],
-    /// [rows] index into `block_tables`.
+    /// `[rows]` index into `block_tables`.
     pub sequences: &'a [u32],
     /// For each sequence the KV blocks that hold its positions, in order.
     pub block_tables: &'a [&'a [u32]],

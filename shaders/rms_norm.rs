@@ -20,7 +20,7 @@ pub struct RmsNorm {
 }
 
 impl RmsNorm {
-    /// A norm with this weight, [group].
+    /// A norm with this weight, `[group]`.
     #[must_use]
     pub fn new(weight: Arc<[f32]>, epsilon: f32) -> Self {
         RmsNorm { weight, epsilon }

@@ -4,7 +4,7 @@
 //!
 //! # Layout, in the order data flows
 //!
-//! - [`format`]: GGUF, tokenizer, chat template
+//! - [`mod@format`]: GGUF, tokenizer, chat template
 //! - [`model`]: hyperparameters and one declarative file per family, wired into a graph
 //! - [`graph`]: ops over named values, and the memory plan
 //! - [`backend`]: what runs a graph: the CPU

@@ -1,6 +1,8 @@
 //! One row's arithmetic never depends on its neighbours: through the whole cast, on the real engine, the same request
 //! gives the same tokens and the same bits of log-probability whatever runs beside it and however its prompt is cut.
 
+#![allow(clippy::unwrap_used)]
+
 use std::path::PathBuf;
 use std::time::Duration;
 

@@ -2,7 +2,7 @@
 //!
 //! - [`cache`]: how keys and values are stored
 //! - `cpu`: the kernel
-//! - [`reference`]: the formula in float64
+//! - [`mod@reference`]: the formula in float64
 
 pub mod cache;
 mod cpu;

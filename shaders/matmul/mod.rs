@@ -1,7 +1,7 @@
 //! Linear: one input times one or several quantised weights.
 //!
 //! - [`Linear`]: the op, its checks, and how its work is split into tasks
-//! - [`reference`]: the same in float64, for tests
+//! - [`mod@reference`]: the same in float64, for tests
 //! - [`scalar`], [`avx2`]: the kernels, one file an instruction set
 //!
 //! **A row's bits do not depend on the call.** Every kernel forms a result, that is one input row times one weight row,
@@ -28,9 +28,9 @@ pub mod scalar;
 /// - x: [rows, columns] f32
 /// - w: [outputs, columns] in any format, never expanded in memory; several weights (such as those of query, key and
 ///   value) are one op, so that their work is shared among the threads at once
-/// - b: [outputs] f32, or none
+/// - b: `[outputs]` f32, or none
 /// - y: one for each weight, [rows, outputs] f32
-/// - Weights are decoded to float32 and multiplied with float32 activations: agrees with [`reference`] to the rounding
+/// - Weights are decoded to float32 and multiplied with float32 activations: agrees with [`mod@reference`] to the rounding
 ///   of float32 sums
 /// - Cost: with few rows reads every weight once; with many is bound by arithmetic
 #[derive(Debug)]

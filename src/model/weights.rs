@@ -50,7 +50,7 @@ impl<'a> Weights<'a> {
         self.gguf.tensor(name).is_some().then(|| self.matrix(name, rows, columns)).transpose()
     }
 
-    /// The vector `name`, [len], as float32.
+    /// The vector `name`, `[len]`, as float32.
     ///
     /// # Errors
     /// As [`Weights::matrix`].

@@ -7,7 +7,7 @@
 //! - [`error`]: what can be wrong
 //! - [`value`]: typed metadata
 //! - [`header`]: bytes of one file to its metadata and tensor table
-//! - `shards`: the files that make one model
+//! - [`shards`]: the files that make one model
 //! - [`mod@write`]: the other direction, for tests
 //!
 //! Source: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>, versions 2 and 3, little-endian.

@@ -3,12 +3,12 @@
 //! A tokenizer is made from what a GGUF file says of itself, or from a `tokenizer.json`. Encoding goes top-down through
 //! these modules:
 //!
-//! - `special`: the text is cut at special tokens
-//! - `pre_tokenizer`: what lies between is cut into words, as the model's name for it wants
-//! - `byte_pair`, `sentence_piece`: words are merged into tokens
-//! - `vocabulary`: the tokens, and the bytes they stand for
-//! - `stream`: tokens back to text, one at a time
-//! - `json`: all of it by the `tokenizers` crate, for a `tokenizer.json`
+//! - [`special`]: the text is cut at special tokens
+//! - [`pre_tokenizer`]: what lies between is cut into words, as the model's name for it wants
+//! - [`byte_pair`], [`sentence_piece`]: words are merged into tokens
+//! - [`vocabulary`]: the tokens, and the bytes they stand for
+//! - [`stream`]: tokens back to text, one at a time
+//! - [`json`]: all of it by the `tokenizers` crate, for a `tokenizer.json`
 
 mod byte_level;
 mod byte_pair;

@@ -1,4 +1,4 @@
-//! Small vocabularies, and any text and tokens.
+//! Small vocabularies of every kind, and text that streams.
 
 use std::sync::LazyLock;
 
