@@ -64,15 +64,13 @@ pub(super) fn end_of_generation(
     let has = |text: &str| entries.iter().any(|(spelling, _)| spelling == text);
     // In harmony `<|end|>` ends a message of several, and `<|return|>` or `<|call|>` the answer.
     let end_is_inner = (has("<|return|>") && has("<|call|>")) || (has("<|calls|>") && has("<|flush|>"));
-    // Gemma 4 has `</s>` as a piece of HTML.
-    let s_is_text = has("<|tool_response>") || has("<|plamo:eos|>");
 
     for (id, (text, kind)) in (0..).zip(entries.iter_mut()) {
         let text = text.as_str();
         if (text == "<|end|>" && end_is_inner) || VISIBLE_SPELLINGS.contains(&text) {
             *kind = TokenKind::UserDefined;
-        } else if text == "</s>" && s_is_text {
-            *kind = TokenKind::Normal;
+        } else if text == "</s>" && *kind != TokenKind::Control {
+            // Text after all: Gemma has it as a piece of HTML.
         } else if END_SPELLINGS.contains(&text) {
             *kind = TokenKind::Control;
             ends.push(id);

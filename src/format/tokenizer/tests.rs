@@ -166,6 +166,18 @@ fn in_harmony_the_end_of_a_message_is_not_the_end() {
 }
 
 #[test]
+fn an_html_tag_that_looks_like_the_end_is_text() {
+    let html = GgufBuilder::new()
+        .key("tokenizer.ggml.model", "llama")
+        .key("tokenizer.ggml.tokens", vec!["<unk>", "<s>", "<eos>", "</s>"])
+        .key("tokenizer.ggml.token_type", vec![2, CONTROL, CONTROL, USER_DEFINED])
+        .key("tokenizer.ggml.scores", vec![0.0f32; 4]);
+    let html = tokenizer(html).unwrap();
+    assert_eq!(html.end_of_generation(), [2]);
+    assert_eq!(html.encode("</s>", false, false).unwrap(), [3]);
+}
+
+#[test]
 fn phi_3_takes_the_space_after_a_special_token() {
     let file = |name: &str| sentence_piece_file(&[("<|user|>", 0.0, CONTROL)]).key("general.name", name);
     assert_encodes(&tokenizer(file("Phi-3 mini")).unwrap(), "<|user|> \na", &["<|user|>", " a"]);
