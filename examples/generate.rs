@@ -24,7 +24,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let limits = model.engine.limits().clone();
 
     let mut tokens = model.tokenizer.encode(&prompt, true, true)?;
-    let mut decoder = StreamDecoder::default();
+    let mut decoder = StreamDecoder::continuing();
     let mut position = 0;
     for _ in 0..MAX_TOKENS {
         // First the whole prompt, in steps the engine can take; then one token at a time.

@@ -54,7 +54,7 @@ impl SequenceSampler {
             seed: request.sampling.seed.unwrap_or_else(fresh_seed),
             counts: TokenCounts::new(&request.prompt),
             generated: 0,
-            decoder: StreamDecoder::default(),
+            decoder: StreamDecoder::continuing(),
             stop: StopMatcher::new(&request.stop.strings),
             prompt_logprobs: request.prompt_logprobs.map(|_| vec![None]),
             times: Times { submitted, started: None, first_token: None, last_token: None, previous_token: None },
