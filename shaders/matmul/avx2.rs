@@ -6,8 +6,8 @@
 //! span, and in `sums` from one span to the next.
 
 use std::arch::x86_64::{
-    __m256, __m256i, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_loadu_si256, _mm256_maskload_ps, _mm256_setzero_ps,
-    _mm256_storeu_ps,
+    __m256, __m256i, _MM_HINT_T0, _mm_prefetch, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_loadu_si256,
+    _mm256_maskload_ps, _mm256_setzero_ps, _mm256_storeu_ps,
 };
 use std::ops::Range;
 
@@ -20,6 +20,10 @@ const SPAN: usize = 512;
 /// Rows that a decoded span is used for: their inputs stay in the second-level cache from one group of outputs to the
 /// next.
 const PANEL_ROWS: usize = 64;
+
+/// How far ahead of the decoder weights are asked from memory, in bytes: with one row the kernel waits for memory more
+/// than for anything else (measured on SmolLM2 in Q4_1: 8 KiB takes 0.64 of the time of none).
+const PREFETCH_AHEAD: usize = 8 * 1024;
 
 /// Decoded weights: a span of columns of each output of the group.
 #[repr(align(64))]
@@ -80,6 +84,9 @@ fn four_results<F: BlockFormat>(task: &Task<'_>, first: usize, input: &[f32]) ->
     let [mut a, mut b, mut c, mut d] = [_mm256_setzero_ps(); 4];
     for (block, input) in input.chunks_exact(F::BLOCK_LEN).enumerate() {
         let block = |row: usize| &rows[row][block * F::BLOCK_BYTES..][..F::BLOCK_BYTES];
+        for row in 0..4 {
+            prefetch_beyond(block(row));
+        }
         let sinks = [
             &mut Accumulate { input, sum: &mut a },
             &mut Accumulate { input, sum: &mut b },
@@ -104,6 +111,17 @@ fn one_result<F: BlockFormat>(task: &Task<'_>, output: usize, input: &[f32]) -> 
     total_of_register(sum)
 }
 
+/// Asks for the weights that follow these at the distance [`PREFETCH_AHEAD`]; beyond the end this does nothing.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn prefetch_beyond(bytes: &[u8]) {
+    const CACHE_LINE: usize = 64;
+    for line in (0..bytes.len()).step_by(CACHE_LINE) {
+        let address = bytes.as_ptr().wrapping_add(PREFETCH_AHEAD + line);
+        _mm_prefetch::<_MM_HINT_T0>(address.cast());
+    }
+}
+
 /// Adds the products of a block's values with the input to the running sums of a result.
 struct Accumulate<'a> {
     input: &'a [f32],
@@ -125,8 +143,10 @@ fn decode<F: BlockFormat>(task: &Task<'_>, outputs: Range<usize>, columns: Range
     let bytes = columns.start / F::BLOCK_LEN * F::BLOCK_BYTES..columns.end / F::BLOCK_LEN * F::BLOCK_BYTES;
     for (output, decoded) in outputs.zip(&mut decoded.0) {
         let (decoded, rest) = decoded.split_at_mut(columns.len());
+        let bytes = &task.weight.row(output)[bytes.clone()];
+        prefetch_beyond(bytes);
         // SAFETY: this function has the features.
-        unsafe { F::decode_blocks_avx2(&task.weight.row(output)[bytes.clone()], decoded) };
+        unsafe { F::decode_blocks_avx2(bytes, decoded) };
         if !columns.len().is_multiple_of(LANES) {
             rest[..LANES - columns.len() % LANES].fill(0.0);
         }
