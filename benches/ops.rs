@@ -5,9 +5,12 @@
 //!
 //! `items` are multiply-adds; `bytes` are bytes of weights read.
 
+use std::ops::Range;
+
 use cuelight_engine::backend::cpu::default_threads;
 use cuelight_engine::backend::cpu::team::ThreadTeam;
-use cuelight_shaders::attention::KvCache;
+use cuelight_shaders::attention::cache::BLOCK_TOKENS;
+use cuelight_shaders::attention::{Attention, KvCache, KvShape, KvType};
 use cuelight_shaders::cpu::{Kernel, Solo, Team};
 use cuelight_shaders::matmul::Linear;
 use cuelight_shaders::op::{Batch, CpuArgs, Op};
@@ -46,6 +49,50 @@ fn linears_of_smollm2(bencher: divan::Bencher<'_, '_>, rows: usize) {
     let mut linears: Vec<Linear> = layers.map(|&(outputs, columns)| linear(Format::Q4_1, outputs, columns)).collect();
     linears.push(linear(Format::Q8_0, 49152, 576));
     bench_linears(bencher, &linears, rows, &ThreadTeam::new(default_threads()));
+}
+
+/// One layer of SmolLM2-135M's attention on one thread: a decode row at this depth.
+#[divan::bench(args = [128, 512, 2048])]
+fn attention_decode(bencher: divan::Bencher<'_, '_>, depth: u32) {
+    bench_attention(bencher, depth..depth + 1);
+}
+
+/// The same for a whole prompt.
+#[divan::bench(args = [128, 512], sample_count = 20)]
+fn attention_prefill(bencher: divan::Bencher<'_, '_>, tokens: u32) {
+    bench_attention(bencher, 0..tokens);
+}
+
+/// Attention of the rows at these positions of one sequence; `items` are positions looked at, `bytes` those of the cache.
+fn bench_attention(bencher: divan::Bencher<'_, '_>, positions: Range<u32>) {
+    let (n_heads, n_kv_heads, head_dim) = (9, 3, 64);
+    let attention = Attention { layer: 0, n_heads, n_kv_heads, head_dim, scale: 0.125, window: None, softcap: None };
+    let shape = KvShape { n_kv_heads, head_dim };
+    let blocks: Vec<u32> = (0..positions.end.div_ceil(BLOCK_TOKENS as u32)).collect();
+    let kv = KvCache::new(vec![shape], blocks.len(), KvType::F16);
+    let rows = positions.len();
+    let query = random::activations(rows * n_heads * head_dim, 1);
+    let key_value = random::activations(rows * shape.width(), 2);
+    let mut output = vec![0.0; query.len()];
+    let seen: usize = positions.clone().map(|position| position as usize + 1).sum();
+    let positions: Vec<u32> = positions.collect();
+    let zeros = vec![0; rows];
+    let batch =
+        Batch { tokens: &zeros, positions: &positions, sequences: &zeros, block_tables: &[&blocks], selected: &[] };
+    bencher
+        .counter(ItemsCount::new(seen))
+        .counter(BytesCount::new(seen * 2 * shape.width() * KvType::F16.bytes()))
+        .bench_local(|| {
+            attention.run_cpu(&mut CpuArgs {
+                kernel: Kernel::detect(),
+                team: &Solo,
+                batch,
+                kv: &kv,
+                rows,
+                inputs: &[&query, &key_value, &key_value],
+                outputs: &mut [&mut output],
+            });
+        });
 }
 
 fn linear(format: Format, outputs: usize, columns: usize) -> Linear {
