@@ -4,6 +4,9 @@
 //! kernel and once for AVX2 (see [`per_kernel!`](crate::per_kernel)), so the order of every sum is part of the code and
 //! the same for any number of rows.
 
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+
 /// Lanes of an AVX2 register of f32.
 pub const LANES: usize = 8;
 
@@ -37,12 +40,54 @@ pub fn dot<const FMA: bool>(a: &[f32], b: &[f32]) -> f32 {
     horizontal_sum(even)
 }
 
-/// `y[i] += scale * x[i]`.
+/// `y[i] += sum_s weights[s] * rows[s * y.len() + i]`, in the order of the rows.
+///
+/// The sums stay in registers from row to row, so this is faster than adding one scaled row after the other.
 #[inline(always)]
-pub fn add_scaled<const FMA: bool>(y: &mut [f32], scale: f32, x: &[f32]) {
-    for (y, x) in y.iter_mut().zip(x) {
-        *y = multiply_add::<FMA>(scale, *x, *y);
+pub fn add_weighted_rows<const FMA: bool>(y: &mut [f32], weights: &[f32], rows: &[f32]) {
+    const WIDE: usize = 4 * LANES;
+    let len = y.len();
+    let mut start = 0;
+    while start + WIDE <= len {
+        let mut sums: [f32; WIDE] = std::array::from_fn(|lane| y[start + lane]);
+        for (weight, row) in weights.iter().zip(rows.chunks_exact(len)) {
+            let row = &row[start..start + WIDE];
+            for lane in 0..WIDE {
+                sums[lane] = multiply_add::<FMA>(*weight, row[lane], sums[lane]);
+            }
+        }
+        y[start..start + WIDE].copy_from_slice(&sums);
+        start += WIDE;
     }
+    for (weight, row) in weights.iter().zip(rows.chunks_exact(len)) {
+        for (y, x) in y[start..].iter_mut().zip(&row[start..]) {
+            *y = multiply_add::<FMA>(*weight, *x, *y);
+        }
+    }
+}
+
+/// Half precision to single, over the shorter of the two.
+///
+/// # Safety
+/// With `FMA` the machine must have F16C.
+#[inline(always)]
+pub(crate) unsafe fn widen<const FMA: bool>(half: &[f16], single: &mut [f32]) {
+    let len = half.len().min(single.len());
+    let (half, single) = (&half[..len], &mut single[..len]);
+    #[cfg(target_arch = "x86_64")]
+    if FMA {
+        use std::arch::x86_64::{_mm_loadu_si128, _mm256_cvtph_ps, _mm256_storeu_ps};
+        let whole = len - len % LANES;
+        for (half, single) in half.chunks_exact(LANES).zip(single.chunks_exact_mut(LANES)) {
+            // SAFETY: both chunks have LANES values, and F16C is there by the caller's promise.
+            unsafe { _mm256_storeu_ps(single.as_mut_ptr(), _mm256_cvtph_ps(_mm_loadu_si128(half.as_ptr().cast()))) };
+        }
+        for (half, single) in half[whole..].iter().zip(&mut single[whole..]) {
+            *single = half.to_f32();
+        }
+        return;
+    }
+    half.convert_to_f32_slice(single);
 }
 
 /// `a * b + c`, fused where the instruction set has it.
@@ -104,6 +149,8 @@ macro_rules! per_kernel {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cpu::Kernel;
+    use crate::testing::{assert_close, values};
     use proptest::prelude::*;
 
     #[test]
@@ -118,7 +165,40 @@ mod tests {
         assert!(exp(f32::NEG_INFINITY) < 1e-37);
     }
 
+    #[test]
+    fn widening_is_exact_in_every_kernel() {
+        let half: Vec<f16> = (0..=u16::MAX).map(f16::from_bits).filter(|value| !value.is_nan()).collect();
+        for len in [half.len(), half.len() - 3] {
+            let expected: Vec<f32> = half[..len].iter().map(|value| value.to_f32()).collect();
+            let mut found = vec![0.0; len];
+            // SAFETY: without FMA nothing is asked of the machine.
+            unsafe { widen::<false>(&half, &mut found) };
+            assert_eq!(found, expected);
+            if Kernel::Avx2.is_supported() {
+                found.fill(0.0);
+                // SAFETY: the line above found F16C.
+                unsafe { widen::<true>(&half, &mut found) };
+                assert_eq!(found, expected);
+            }
+        }
+    }
+
     proptest! {
+        #[test]
+        fn weighted_rows_agree_with_float64(len in 1usize..100, rows in 0usize..17, seed: u64) {
+            let (y, weights) = (values(seed, len), values(seed ^ 1, rows));
+            let matrix = values(seed ^ 2, rows * len);
+            let expected: Vec<f64> = (0..len)
+                .map(|i| f64::from(y[i]) + (0..rows).map(|s| f64::from(weights[s]) * f64::from(matrix[s * len + i])).sum::<f64>())
+                .collect();
+            for fused in [false, true] {
+                let mut found = y.clone();
+                let add = if fused { add_weighted_rows::<true> } else { add_weighted_rows::<false> };
+                add(&mut found, &weights, &matrix);
+                assert_close(&found, &expected, 1e-5);
+            }
+        }
+
         #[test]
         fn dot_agrees_with_float64(values in prop::collection::vec((-2.0f32..2.0, -2.0f32..2.0), 0..200)) {
             let (a, b): (Vec<f32>, Vec<f32>) = values.iter().copied().unzip();

@@ -8,6 +8,8 @@ use std::cell::UnsafeCell;
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 
+use crate::lanes::widen;
+
 /// Positions in a block.
 pub const BLOCK_TOKENS: usize = 16;
 
@@ -119,9 +121,9 @@ impl KvCache {
     /// When the block, head or slots are out of range, or the outputs are too short.
     ///
     /// # Safety
-    /// No other thread may write these slots at the same time.
-    #[inline]
-    pub unsafe fn load(
+    /// No other thread may write these slots at the same time; with `FMA` the machine must have F16C.
+    #[inline(always)]
+    pub(super) unsafe fn load<const FMA: bool>(
         &self,
         layer: usize,
         block: u32,
@@ -134,10 +136,10 @@ impl KvCache {
         assert!(slots <= BLOCK_TOKENS);
         let offset = layer.head_offset(block, head);
         let len = slots * layer.shape.head_dim;
-        // SAFETY: nobody writes them now by the caller's promise.
+        // SAFETY: nobody writes them now, and F16C is there, by the caller's promise.
         unsafe {
-            layer.keys.read(offset, &mut keys[..len]);
-            layer.values.read(offset, &mut values[..len]);
+            layer.keys.read::<FMA>(offset, &mut keys[..len]);
+            layer.values.read::<FMA>(offset, &mut values[..len]);
         }
     }
 }
@@ -176,12 +178,13 @@ impl Plane {
     }
 
     /// # Safety
-    /// No other thread may write these values at the same time.
-    unsafe fn read(&self, offset: usize, values: &mut [f32]) {
-        // SAFETY: not written now by the caller's promise.
+    /// No other thread may write these values at the same time; with `FMA` the machine must have F16C.
+    #[inline(always)]
+    unsafe fn read<const FMA: bool>(&self, offset: usize, values: &mut [f32]) {
+        // SAFETY: not written now, and F16C is there, by the caller's promise.
         unsafe {
             match self {
-                Plane::F16(cells) => cells.get(offset, values.len()).convert_to_f32_slice(values),
+                Plane::F16(cells) => widen::<FMA>(cells.get(offset, values.len()), values),
                 Plane::F32(cells) => values.copy_from_slice(cells.get(offset, values.len())),
             }
         }

@@ -4,7 +4,7 @@ use super::cache::BLOCK_TOKENS;
 use super::{Attention, MAX_HEAD_DIM};
 use crate::cpu::SharedMut;
 use crate::elementwise::softcap;
-use crate::lanes::{add_scaled, dot, exp};
+use crate::lanes::{add_weighted_rows, dot, exp};
 use crate::op::CpuArgs;
 use crate::per_kernel;
 
@@ -75,9 +75,10 @@ fn attend_group_lanes<const FMA: bool>(view: &SequenceView<'_>, query: &[f32], o
     for block in first / BLOCK_TOKENS..=view.position / BLOCK_TOKENS {
         let start = block * BLOCK_TOKENS;
         let visible = first.saturating_sub(start)..(view.position + 1 - start).min(BLOCK_TOKENS);
-        // SAFETY: all of the step's keys and values were stored before any row attends.
+        // SAFETY: all of the step's keys and values were stored before any row attends; FMA is set for AVX2 only, whose
+        // detection asks for F16C.
         unsafe {
-            view.kv.load(attention.layer, view.block_table[block], view.kv_head, visible.end, keys, values);
+            view.kv.load::<FMA>(attention.layer, view.block_table[block], view.kv_head, visible.end, keys, values);
         }
         for head in 0..group {
             let q = &query[head * head_dim..][..head_dim];
@@ -98,9 +99,11 @@ fn attend_group_lanes<const FMA: bool>(view: &SequenceView<'_>, query: &[f32], o
                     *y *= rescale;
                 }
             }
-            for slot in visible.clone() {
-                add_scaled::<FMA>(y, scores[slot], &values[slot * head_dim..][..head_dim]);
-            }
+            add_weighted_rows::<FMA>(
+                y,
+                &scores[visible.clone()],
+                &values[visible.start * head_dim..visible.end * head_dim],
+            );
         }
     }
     for (y, softmax) in output.chunks_exact_mut(head_dim).zip(&softmax) {
