@@ -226,9 +226,7 @@ impl Plan {
     /// # Errors
     /// [`LoadError`] when the tokenizer or chat template cannot be used.
     pub fn load(self, progress: &mut dyn FnMut(LoadProgress)) -> Result<LoadedModel<CpuEngine>, LoadError> {
-        let path = &self.options.path;
-        let tokenizer =
-            Tokenizer::from_gguf(&self.gguf).map_err(|source| LoadError::Tokenizer { path: path.clone(), source })?;
+        let tokenizer = tokenizer(&self.gguf)?;
         let chat_template = chat_template(&self.gguf, self.options.chat_template.as_deref(), &tokenizer)?;
         let (card, memory) = (self.card.clone(), self.memory.clone());
         Ok(LoadedModel {
@@ -247,6 +245,17 @@ impl Plan {
         let kv = KvCache::new(self.model.kv_shapes, self.memory.kv_blocks, self.options.kv_type);
         CpuEngine::new(self.model.graph, kv, self.options.kernel, self.options.threads, self.limits)
     }
+}
+
+/// The file's tokenizer.
+///
+/// # Errors
+/// [`LoadError`] when the file has none, or one that is not known here.
+pub fn tokenizer(gguf: &Gguf) -> Result<Tokenizer, LoadError> {
+    Tokenizer::from_gguf(gguf).map_err(|error| match error {
+        TokenizerError::Gguf(error) => LoadError::Gguf(error),
+        source => LoadError::Tokenizer { path: gguf.path().to_owned(), source },
+    })
 }
 
 /// The template given, else the file's, else none.

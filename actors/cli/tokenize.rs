@@ -4,12 +4,11 @@ use std::io::Read;
 use std::path::PathBuf;
 
 use cuelight_engine::format::gguf::Gguf;
-use cuelight_engine::format::tokenizer::Tokenizer;
+use cuelight_engine::load;
 use serde_json::json;
 
 use super::terminal::print;
 use super::{CliError, Context};
-use crate::causes::with_causes;
 use crate::config::Given;
 use crate::config::flags::{Flags, HubFlags};
 
@@ -72,8 +71,7 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     let text = args.text()?;
     let path = context.hub().locate(&args.model, &context.terminal.downloads())?;
     let gguf = Gguf::open(&path).map_err(CliError::other)?;
-    let tokenizer = Tokenizer::from_gguf(&gguf)
-        .map_err(|error| CliError::Failed(format!("{}: {}", path.display(), with_causes(&error))))?;
+    let tokenizer = load::tokenizer(&gguf).map_err(CliError::other)?;
     let ids = tokenizer.encode(&text, !args.no_special, !args.no_parse_special).map_err(CliError::other)?;
     let list = if args.pieces {
         let piece = |id: &u32| {

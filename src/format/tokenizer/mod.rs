@@ -38,10 +38,8 @@ pub enum TokenizerError {
     #[error(transparent)]
     Gguf(#[from] GgufError),
     /// A kind of tokenizer that is not implemented.
-    #[error("{}: the tokenizer model {model:?} is not supported; known: gpt2, llama, gemma4", .path.display())]
+    #[error("the tokenizer model {model:?} is not supported; known: gpt2, llama, gemma4")]
     UnknownModel {
-        /// The file.
-        path: PathBuf,
         /// What its key `tokenizer.ggml.model` says.
         model: String,
     },
@@ -104,7 +102,7 @@ impl Tokenizer {
             "gpt2" => Self::byte_pair(gguf, gguf.optional_str("tokenizer.ggml.pre")?, Spelling::ByteLevel),
             "gemma4" => Self::byte_pair(gguf, Some(pre_tokenizer::GEMMA4), Spelling::SpaceMark),
             "llama" => Self::sentence_piece(gguf),
-            model => Err(TokenizerError::UnknownModel { path: gguf.path().to_owned(), model: model.to_owned() }),
+            model => Err(TokenizerError::UnknownModel { model: model.to_owned() }),
         }
     }
 
