@@ -25,12 +25,6 @@ impl RmsNorm {
     pub fn new(weight: Arc<[f32]>, epsilon: f32) -> Self {
         RmsNorm { weight, epsilon }
     }
-
-    /// Bytes of its weight.
-    #[must_use]
-    pub fn weight_bytes(&self) -> usize {
-        size_of_val(&*self.weight)
-    }
 }
 
 impl Op for RmsNorm {

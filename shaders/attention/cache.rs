@@ -59,7 +59,6 @@ impl KvShape {
 /// The keys and values of all layers.
 pub struct KvCache {
     layers: Vec<Layer>,
-    n_blocks: usize,
 }
 
 struct Layer {
@@ -79,19 +78,13 @@ impl KvCache {
                 Layer { shape, keys: Plane::new(kv_type, len), values: Plane::new(kv_type, len) }
             })
             .collect();
-        KvCache { layers, n_blocks }
+        KvCache { layers }
     }
 
     /// A cache without layers, for ops that do not look at it.
     #[must_use]
     pub fn empty() -> Self {
-        KvCache { layers: Vec::new(), n_blocks: 0 }
-    }
-
-    /// Blocks in each layer.
-    #[must_use]
-    pub fn n_blocks(&self) -> usize {
-        self.n_blocks
+        KvCache { layers: Vec::new() }
     }
 
     /// Stores one position: `key` and `value` are [n_kv_heads * head_dim].

@@ -261,11 +261,6 @@ impl Gguf {
         self.get(key)
     }
 
-    /// As [`Gguf::strings`], or `None` without the key.
-    pub fn optional_strings(&self, key: &str) -> Result<Option<Strings<'_>>, GgufError> {
-        self.get_optional(key)
-    }
-
     /// A list of integers of any width.
     pub fn integers(&self, key: &str) -> Result<Vec<i64>, GgufError> {
         self.get(key)
@@ -279,11 +274,6 @@ impl Gguf {
     /// A list of numbers with fractions.
     pub fn floats(&self, key: &str) -> Result<Vec<f32>, GgufError> {
         self.get(key)
-    }
-
-    /// As [`Gguf::floats`], or `None` without the key.
-    pub fn optional_floats(&self, key: &str) -> Result<Option<Vec<f32>>, GgufError> {
-        self.get_optional(key)
     }
 
     /// A list of truth values.

@@ -168,12 +168,6 @@ impl Value {
         }
     }
 
-    /// Whether it is a list.
-    #[must_use]
-    pub fn is_array(&self) -> bool {
-        self.array().is_some()
-    }
-
     fn array(&self) -> Option<&Array> {
         if let Value::Array(array) = self { Some(array) } else { None }
     }
