@@ -3,6 +3,7 @@
 //! Actors hold the handles of what they count often, so that counting takes no lock and no look-up. Handles are made
 //! when the cast starts: install a recorder before that.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use metrics::{
@@ -90,6 +91,7 @@ pub fn describe() {
 
 /// What the sampler counts.
 pub struct RequestMetrics {
+    model_id: Arc<str>,
     inter_token_latency: Histogram,
     time_to_first_token: Histogram,
     request_duration: Histogram,
@@ -99,14 +101,16 @@ pub struct RequestMetrics {
 }
 
 impl RequestMetrics {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(model_id: &Arc<str>) -> Self {
+        let model = || ("model", model_id.to_string());
         RequestMetrics {
-            inter_token_latency: histogram!(INTER_TOKEN_LATENCY),
-            time_to_first_token: histogram!(TIME_TO_FIRST_TOKEN),
-            request_duration: histogram!(REQUEST_DURATION),
-            queue_time: histogram!(QUEUE_TIME),
-            prompt_tokens: counter!(PROMPT_TOKENS, "source" => "computed"),
-            generation_tokens: counter!(GENERATION_TOKENS),
+            model_id: model_id.clone(),
+            inter_token_latency: histogram!(INTER_TOKEN_LATENCY, &[model()]),
+            time_to_first_token: histogram!(TIME_TO_FIRST_TOKEN, &[model()]),
+            request_duration: histogram!(REQUEST_DURATION, &[model()]),
+            queue_time: histogram!(QUEUE_TIME, &[model()]),
+            prompt_tokens: counter!(PROMPT_TOKENS, &[model(), ("source", "computed".to_owned())]),
+            generation_tokens: counter!(GENERATION_TOKENS, &[model()]),
         }
     }
 
@@ -132,7 +136,7 @@ impl RequestMetrics {
             Event::Failed(GenerationError::StalledClient) => "stalled_client",
             Event::Prompt { .. } | Event::Token { .. } => "none",
         };
-        counter!(REQUESTS_FINISHED, "reason" => reason).increment(1);
+        counter!(REQUESTS_FINISHED, "model" => self.model_id.to_string(), "reason" => reason).increment(1);
         self.prompt_tokens.increment(usage.prompt_tokens as u64);
         self.queue_time.record(usage.queue_time);
         self.request_duration.record(usage.time_to_first_token + usage.generation_time);
@@ -147,8 +151,13 @@ pub struct StepMetrics {
 }
 
 impl StepMetrics {
-    pub(crate) fn new() -> Self {
-        StepMetrics { time: histogram!(STEP_TIME), rows: histogram!(STEP_ROWS), sequences: histogram!(STEP_SEQUENCES) }
+    pub(crate) fn new(model_id: &Arc<str>) -> Self {
+        let model = || ("model", model_id.to_string());
+        StepMetrics {
+            time: histogram!(STEP_TIME, &[model()]),
+            rows: histogram!(STEP_ROWS, &[model()]),
+            sequences: histogram!(STEP_SEQUENCES, &[model()]),
+        }
     }
 
     pub(crate) fn step(&self, elapsed: Duration, rows: usize, sequences: usize) {
@@ -168,13 +177,14 @@ pub struct SchedulerMetrics {
 }
 
 impl SchedulerMetrics {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(model_id: &Arc<str>) -> Self {
+        let model = || ("model", model_id.to_string());
         SchedulerMetrics {
-            running: gauge!(REQUESTS_RUNNING),
-            waiting: gauge!(REQUESTS_WAITING),
-            blocks_used: gauge!(KV_BLOCKS_USED),
-            blocks_total: gauge!(KV_BLOCKS_TOTAL),
-            preemptions: counter!(PREEMPTIONS),
+            running: gauge!(REQUESTS_RUNNING, &[model()]),
+            waiting: gauge!(REQUESTS_WAITING, &[model()]),
+            blocks_used: gauge!(KV_BLOCKS_USED, &[model()]),
+            blocks_total: gauge!(KV_BLOCKS_TOTAL, &[model()]),
+            preemptions: counter!(PREEMPTIONS, &[model()]),
         }
     }
 
@@ -190,16 +200,16 @@ impl SchedulerMetrics {
     }
 }
 
-pub(crate) fn restarted(actor: &'static str) {
-    counter!(RESTARTS, "actor" => actor).increment(1);
+pub(crate) fn restarted(model_id: &Arc<str>, actor: &'static str) {
+    counter!(RESTARTS, "model" => model_id.to_string(), "actor" => actor).increment(1);
 }
 
-pub(crate) fn rejected(error: &SubmitError) {
+pub(crate) fn rejected(model_id: &Arc<str>, error: &SubmitError) {
     let reason = match error {
         SubmitError::ContextLengthExceeded { .. } => "context_length_exceeded",
         SubmitError::InvalidPrompt(_) => "invalid_prompt",
         SubmitError::Overloaded { .. } => "overloaded",
         SubmitError::Unavailable { .. } => "unavailable",
     };
-    counter!(REJECTIONS, "reason" => reason).increment(1);
+    counter!(REJECTIONS, "model" => model_id.to_string(), "reason" => reason).increment(1);
 }

@@ -22,8 +22,10 @@ use crate::scheduler::SchedulerMsg;
 use crate::supervisor::{RestartPolicy, Supervisor, SupervisorArguments, SupervisorMsg};
 
 /// Limits and times of a runtime.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuntimeOptions {
+    /// The name of the model: a label of every metric.
+    pub model_id: Arc<str>,
     /// Most requests in the house, running and waiting.
     pub max_queued_requests: usize,
     /// How steps are formed.
@@ -39,6 +41,7 @@ pub struct RuntimeOptions {
 impl Default for RuntimeOptions {
     fn default() -> Self {
         RuntimeOptions {
+            model_id: "default".into(),
             max_queued_requests: 1024,
             policy: PolicyConfig { prefill_chunk_tokens: 512, steps_in_flight: 1 },
             client_buffer_events: 64,
@@ -167,7 +170,7 @@ impl Runtime {
     /// [`SubmitError::Unavailable`] when no model is ready, [`SubmitError::Overloaded`] when the house is full.
     pub fn try_permit(&self, sequences: usize) -> Result<Permit, SubmitError> {
         let permit = self.available().and_then(|()| Admission::take(&self.shared.admission, sequences));
-        permit.inspect_err(metrics::rejected)
+        permit.inspect_err(|error| metrics::rejected(&self.shared.model_id, error))
     }
 
     fn available(&self) -> Result<(), SubmitError> {
@@ -185,7 +188,8 @@ impl Runtime {
     /// # Errors
     /// [`SubmitError`] when it cannot run, whatever the load.
     pub async fn submit(&self, permit: &Permit, request: GenerationRequest) -> Result<Generation, SubmitError> {
-        self.try_submit(permit, request).await.inspect_err(metrics::rejected)
+        let submitted = self.try_submit(permit, request).await;
+        submitted.inspect_err(|error| metrics::rejected(&self.shared.model_id, error))
     }
 
     async fn try_submit(&self, permit: &Permit, request: GenerationRequest) -> Result<Generation, SubmitError> {
@@ -306,6 +310,8 @@ impl Admission {
 
 /// What handles, supervisor and scheduler see of each other.
 pub struct Shared {
+    /// The name of the model, for metrics.
+    pub(crate) model_id: Arc<str>,
     status: watch::Sender<Status>,
     model: watch::Sender<Option<Arc<Model>>>,
     scheduler: watch::Sender<Option<ActorRef<SchedulerMsg>>>,
@@ -323,6 +329,7 @@ impl Shared {
             departures: Mutex::new(VecDeque::new()),
         };
         Shared {
+            model_id: options.model_id.clone(),
             status: watch::Sender::new(Status::Loading(LoadProgress { done_bytes: 0, total_bytes: 0 })),
             model: watch::Sender::new(None),
             scheduler: watch::Sender::new(None),

@@ -120,7 +120,7 @@ impl Actor for Scheduler {
         let SchedulerArguments { policy, limits, sampler, shared } = arguments;
         sampler.cast(SamplerMsg::Connect(me))?;
         let policy = Policy::new(policy, limits);
-        let metrics = SchedulerMetrics::new();
+        let metrics = SchedulerMetrics::new(&shared.model_id);
         Ok(SchedulerState { policy, sampler, executor: None, shared, drained: None, metrics })
     }
 

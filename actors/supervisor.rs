@@ -219,6 +219,7 @@ impl<S: ModelSource> SupervisorState<S> {
         let Some(cast) = &mut self.cast else { return Ok(()) };
         let arguments = ExecutorArguments {
             engine,
+            model_id: self.options.model_id.clone(),
             host: self.source.host(),
             sampler: cast.sampler.clone(),
             scheduler: cast.scheduler.clone(),
@@ -237,6 +238,7 @@ impl<S: ModelSource> SupervisorState<S> {
     async fn start_cast(&mut self, me: &Me<S>, model: Arc<Model>) -> Result<(), ActorProcessingErr> {
         let arguments = SamplerArguments {
             tokenizer: model.tokenizer.clone(),
+            model_id: self.options.model_id.clone(),
             vocab_size: model.limits.vocab_size,
             client_stall_timeout: self.options.client_stall_timeout,
         };
@@ -294,7 +296,7 @@ impl<S: ModelSource> SupervisorState<S> {
         if self.stopping {
             return;
         }
-        metrics::restarted(actor);
+        metrics::restarted(&self.options.model_id, actor);
         match self.restarts.next(Instant::now(), &self.options.restarts) {
             Some(pause) => {
                 tracing::warn!(actor, reason, ?pause, "restarting after a fault");

@@ -18,7 +18,7 @@ use super::logprobs::{self, LegacyLogprobs, Spelling};
 use super::prompt::{PlacedPrompt, off_worker, read_prompts};
 use super::sampling::{GenerationOptions, StreamOptions, logprobs_count};
 use super::sse::{self, Chunks};
-use super::{Server, SharedServer, unix_seconds, unsupported};
+use super::{SharedServer, unix_seconds, unsupported};
 use crate::request::{Event, PositionLogprobs};
 use crate::runtime::Model;
 
@@ -27,23 +27,23 @@ const DEFAULT_MAX_TOKENS: usize = 16;
 
 pub(super) async fn create(State(server): State<SharedServer>, JsonBody(body): JsonBody) -> Result<Response, ApiError> {
     let fields = Fields::of_body(&body)?;
-    server.check_model(fields.string("model")?)?;
+    let served = server.served(fields.string("model")?)?;
     unsupported::refuse_in_completions(&fields)?;
     let CompletionOptions { options, text } = CompletionOptions::read(&fields)?;
     let prompts = read_prompts(&fields)?;
 
     // Room is taken before the costly part, so that an overloaded server says so at once.
-    let permit = server.runtime.try_permit(prompts.len() * options.n)?;
-    let model = server.model()?;
+    let permit = served.runtime.try_permit(prompts.len() * options.n)?;
+    let model = served.model()?;
     check_biases(&options, &model)?;
     let prompts = read_all(prompts, &model, text.add_special, options.skip_special_tokens).await?;
     let mut sequences = Vec::with_capacity(prompts.len() * options.n);
     for prompt in &prompts {
         sequences.extend(options.sequences(prompt.tokens.clone(), model.limits.context_tokens)?);
     }
-    let generations = Generations::submit(&server.runtime, permit, sequences, server.options.request_timeout).await?;
+    let generations = Generations::submit(&served.runtime, permit, sequences, server.options.request_timeout).await?;
 
-    let call = CompletionCall::new(&server, options, text, prompts, model.tokenizer.clone());
+    let call = CompletionCall::new(served.id, options, text, prompts, model.tokenizer.clone());
     match call.options.stream {
         Some(stream) => {
             sse::stream(generations, CompletionChunks::new(call, stream), server.options.sse_ping_interval).await
@@ -124,7 +124,7 @@ struct CompletionCall {
 
 impl CompletionCall {
     fn new(
-        server: &Server,
+        model: String,
         options: GenerationOptions,
         text: TextOptions,
         prompts: Vec<Prompt>,
@@ -133,7 +133,7 @@ impl CompletionCall {
         CompletionCall {
             id: format!("cmpl-{}", uuid::Uuid::new_v4().simple()),
             created: unix_seconds(),
-            model: server.options.model_id.clone(),
+            model,
             tokenizer,
             prompts,
             options,

@@ -171,15 +171,26 @@ impl Server {
         std::iter::once(&self.options.model_id).chain(&self.options.aliases).map(String::as_str)
     }
 
-    /// Checks the name a request gives. With one model loaded, no name and `default` mean that one.
-    fn check_model(&self, name: Option<&str>) -> Result<(), ApiError> {
+    /// Finds the model that a request names. With one model loaded, no name and `default` mean that one.
+    fn served(&self, name: Option<&str>) -> Result<Served, ApiError> {
         match name {
-            None | Some("" | "default") => Ok(()),
-            Some(name) if self.model_ids().any(|id| id == name) => Ok(()),
-            Some(name) => Err(ApiError::ModelNotFound(error::clip(name))),
+            None | Some("" | "default") => {}
+            Some(name) if self.model_ids().any(|id| id == name) => {}
+            Some(name) => return Err(ApiError::ModelNotFound(error::clip(name))),
         }
+        Ok(Served { id: self.options.model_id.clone(), runtime: self.runtime.clone() })
     }
+}
 
+/// A model that a call can be made to.
+#[derive(Clone)]
+struct Served {
+    /// The name that answers carry.
+    id: String,
+    runtime: Runtime,
+}
+
+impl Served {
     /// The model; an answer of "not yet" while there is none.
     fn model(&self) -> Result<Arc<Model>, ApiError> {
         self.runtime.model().ok_or_else(|| {

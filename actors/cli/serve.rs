@@ -12,7 +12,7 @@ use crate::api::{self, ServerOptions};
 use crate::config::flags::{Flags, HubFlags, ModelFlags, ServerFlags};
 use crate::config::{Config, Given};
 use crate::metrics;
-use crate::runtime::{Runtime, Status};
+use crate::runtime::{Runtime, RuntimeOptions, Status};
 
 use super::model::{self, GgufSource};
 use super::{CliError, Context};
@@ -85,7 +85,9 @@ async fn serve(
 ) -> Result<(), CliError> {
     let address = listener.local_addr().map_err(CliError::io("listen"))?;
     let listener = tokio::net::TcpListener::from_std(listener).map_err(CliError::io("listen"))?;
-    let runtime = Runtime::start(source, model::runtime_options(config)).await.map_err(CliError::other)?;
+    let runtime_options =
+        RuntimeOptions { model_id: options.model_id.as_str().into(), ..model::runtime_options(config) };
+    let runtime = Runtime::start(source, runtime_options).await.map_err(CliError::other)?;
     let (stop, stopped) = tokio::sync::watch::channel(false);
     let mut wait = stopped.clone();
     let shutdown = async move {

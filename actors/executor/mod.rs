@@ -11,6 +11,7 @@
 mod device;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use cuelight_engine::engine::{Engine, ExpertResult, Progress, Step, StepId, StepOutput};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
@@ -47,6 +48,8 @@ pub enum ExecutorMsg {
 
 /// What an executor needs to start.
 pub struct ExecutorArguments<E> {
+    /// The name of the model, for metrics.
+    pub model_id: Arc<str>,
     /// Computes.
     pub engine: E,
     /// Where.
@@ -103,9 +106,9 @@ impl<E: Engine> Actor for Executor<E> {
         me: ActorRef<ExecutorMsg>,
         arguments: ExecutorArguments<E>,
     ) -> Result<ExecutorState<E>, ActorProcessingErr> {
-        let ExecutorArguments { engine, host, sampler, scheduler, experts } = arguments;
+        let ExecutorArguments { model_id, engine, host, sampler, scheduler, experts } = arguments;
         let device = Device::start(engine, host, me)?;
-        let metrics = StepMetrics::new();
+        let metrics = StepMetrics::new(&model_id);
         Ok(ExecutorState { device, queue: VecDeque::new(), active: None, sampler, scheduler, experts, metrics })
     }
 

@@ -68,6 +68,8 @@ pub enum SamplerMsg {
 
 /// What a sampler needs to start.
 pub struct SamplerArguments {
+    /// The name of the model, for metrics.
+    pub model_id: Arc<str>,
     /// Tokens to text.
     pub tokenizer: Arc<Tokenizer>,
     /// Logits in a row.
@@ -98,7 +100,8 @@ impl Actor for Sampler {
         _me: ActorRef<SamplerMsg>,
         arguments: SamplerArguments,
     ) -> Result<SamplerState, ActorProcessingErr> {
-        Ok(SamplerState { arguments, scheduler: None, sequences: HashMap::new(), metrics: RequestMetrics::new() })
+        let metrics = RequestMetrics::new(&arguments.model_id);
+        Ok(SamplerState { arguments, scheduler: None, sequences: HashMap::new(), metrics })
     }
 
     async fn handle(
