@@ -189,9 +189,7 @@ fn model_wire(error: &ModelsError) -> Wire {
         ModelsError::Failed { .. } => wire(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error", "model_failed"),
         ModelsError::Unavailable { .. } => wire(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error", "unavailable"),
         // As for a queue that is full.
-        ModelsError::Overloaded { .. } => {
-            wire(StatusCode::TOO_MANY_REQUESTS, "server_overloaded", "server_overloaded")
-        }
+        ModelsError::Overloaded { .. } => wire(StatusCode::TOO_MANY_REQUESTS, "server_overloaded", "server_overloaded"),
     }
 }
 

@@ -73,11 +73,17 @@ pub struct ServerOptions {
 }
 
 impl ServerOptions {
-    /// The defaults, for a model served as `model_id`.
+    /// The defaults, for one model served as `model_id`.
     #[must_use]
     pub fn new(model_id: impl Into<String>) -> Self {
+        ServerOptions { model_id: model_id.into(), ..ServerOptions::default() }
+    }
+}
+
+impl Default for ServerOptions {
+    fn default() -> Self {
         ServerOptions {
-            model_id: model_id.into(),
+            model_id: "default".to_owned(),
             aliases: Vec::new(),
             api_keys: Vec::new(),
             cors_origins: Vec::new(),

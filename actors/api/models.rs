@@ -53,7 +53,10 @@ pub(super) async fn report(State(server): State<SharedServer>) -> Json<Value> {
 }
 
 /// `POST /models/load`: answers once the model is ready, or at once with `"wait": false`.
-pub(super) async fn load(State(server): State<SharedServer>, JsonBody(body): JsonBody) -> Result<Json<Value>, ApiError> {
+pub(super) async fn load(
+    State(server): State<SharedServer>,
+    JsonBody(body): JsonBody,
+) -> Result<Json<Value>, ApiError> {
     let fields = Fields::of_body(&body)?;
     let name = named_model(&fields)?;
     if fields.bool("wait")?.unwrap_or(true) {

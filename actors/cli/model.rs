@@ -66,11 +66,7 @@ pub fn plan(model: &str, context: &Context) -> Result<GgufSource, CliError> {
 ///
 /// # Errors
 /// As [`plan`].
-pub fn plan_beside(
-    model: &str,
-    limit: Option<u64>,
-    context: &Context,
-) -> Result<(GgufModel, PlannedModel), CliError> {
+pub fn plan_beside(model: &str, limit: Option<u64>, context: &Context) -> Result<(GgufModel, PlannedModel), CliError> {
     let factory = GgufModel { options: locate(model, context)? };
     let options = LoadOptions { memory_bytes: limit, ..factory.options.clone() };
     let plan = load::plan(&options).map_err(CliError::other)?;

@@ -24,7 +24,7 @@ use tokio::time::Instant;
 use super::entry::{Entry, Phase};
 use super::room::{Decision, Hold, Resident, Room};
 use super::source::{PlanError, PlannedModel};
-use super::{ModelsError, Registry};
+use super::{Held, ModelsError, Registry};
 use crate::runtime::{Runtime, RuntimeOptions, Status};
 
 /// The broker's address.
@@ -144,11 +144,12 @@ impl BrokerState {
         if let Some(planned) = entry.change(|slot| slot.planned.take()) {
             return Some(Stage::Waiting(planned));
         }
-        let limit = self.most_that_can_become_free();
+        let limit = self.limit();
         let (me, entry) = (me.clone(), entry.clone());
         tokio::spawn(async move {
             let planned = tokio::task::spawn_blocking(move || factory.plan(limit)).await;
-            let planned = planned.unwrap_or_else(|panic| Err(PlanError::Unusable(format!("planning it failed: {panic}"))));
+            let planned =
+                planned.unwrap_or_else(|panic| Err(PlanError::Unusable(format!("planning it failed: {panic}"))));
             let _ = me.cast(BrokerMsg::Planned { entry, planned });
         });
         Some(Stage::Planning)
@@ -338,21 +339,23 @@ impl BrokerState {
     }
 
     /// Bytes that no model holds: of the budget, and of what the machine has.
-    fn free_bytes(&self, others: &[super::Held]) -> u64 {
-        let held: u64 = others.iter().map(|other| other.resident.bytes).sum();
-        let of_budget = self.registry.options.memory_bytes.map(|budget| budget.saturating_sub(held));
-        let of_machine = (self.registry.options.machine)().free_beside(held);
-        of_budget.into_iter().chain(of_machine).min().unwrap_or(u64::MAX)
+    fn free_bytes(&self, others: &[Held]) -> u64 {
+        let options = &self.registry.options;
+        (options.machine)().free(options.memory_bytes, held_bytes(others)).unwrap_or(u64::MAX)
     }
 
-    /// What a model may take at most: what is free, and what models hold that may go.
-    fn most_that_can_become_free(&self) -> Option<u64> {
+    /// What a model may be planned into: what is free, and what models hold that may go.
+    fn limit(&self) -> Option<u64> {
         let others = self.registry.residents();
-        let free = self.free_bytes(&others);
-        let held = others.iter().filter(|other| other.resident.hold != Hold::Kept).map(|other| other.resident.bytes);
-        let most = held.fold(free, u64::saturating_add);
-        (most < u64::MAX).then_some(most)
+        let options = &self.registry.options;
+        let free = (options.machine)().limit(options.memory_bytes, held_bytes(&others))?;
+        let can_go = others.iter().filter(|other| other.resident.hold != Hold::Kept);
+        Some(can_go.map(|other| other.resident.bytes).fold(free, u64::saturating_add))
     }
+}
+
+fn held_bytes(models: &[Held]) -> u64 {
+    models.iter().map(|model| model.resident.bytes).sum()
 }
 
 /// When to try again to load a model that others leave no room for.
@@ -363,12 +366,7 @@ fn refuse(entry: &Entry, error: ModelsError) {
 }
 
 /// Starts a cast and waits until it is ready. After an error nothing of it is left.
-async fn run(
-    registry: &Registry,
-    entry: &Entry,
-    planned: PlannedModel,
-    options: RuntimeOptions,
-) -> Result<(), String> {
+async fn run(registry: &Registry, entry: &Entry, planned: PlannedModel, options: RuntimeOptions) -> Result<(), String> {
     let runtime = planned.start(options, entry.live.clone()).await.map_err(|error| error.to_string())?;
     entry.change(|slot| slot.runtime = Some(runtime.clone()));
     // A shutdown has seen the runtime, or is seen here.

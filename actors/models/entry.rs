@@ -225,6 +225,13 @@ impl Entry {
         let _ = self.subscribe().wait_for(|slot| slot.calls == 0).await;
     }
 
+    /// Resolves once it has failed.
+    pub async fn failed(&self) {
+        let is_failed = |slot: &Slot| matches!(slot.phase, Phase::Refused { error: ModelsError::Failed { .. }, .. });
+        // Without an error: the sender is in `self`.
+        let _ = self.subscribe().wait_for(is_failed).await;
+    }
+
     /// What it holds of the machine, and why it holds it; `None` for nothing.
     pub fn resident(&self) -> Option<(MemoryPlan, Hold)> {
         self.read(|slot| {
@@ -317,7 +324,9 @@ impl Slot {
     fn state(&self) -> ModelState {
         let nothing_yet = LoadProgress { done_bytes: 0, total_bytes: 0 };
         match (&self.phase, self.runtime.as_ref().map(Runtime::status)) {
-            (Phase::Refused { error: ModelsError::Unavailable { .. }, .. } | Phase::Unloaded, _) => ModelState::Unloaded,
+            (Phase::Refused { error: ModelsError::Unavailable { .. }, .. } | Phase::Unloaded, _) => {
+                ModelState::Unloaded
+            }
             (Phase::Refused { error, .. }, _) => ModelState::Failed(error.to_string()),
             (Phase::Unloading, _) => ModelState::Unloading,
             (_, None) => ModelState::Loading(nothing_yet),
@@ -366,7 +375,9 @@ impl Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
-        if self.entry.end_call() && let Some(broker) = &self.broker {
+        if self.entry.end_call()
+            && let Some(broker) = &self.broker
+        {
             // A broker that is gone unloads nothing any more.
             let _ = broker.cast(BrokerMsg::Idle(self.entry.clone()));
         }

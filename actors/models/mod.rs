@@ -277,9 +277,7 @@ impl Registry {
         let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
         // A model outlives its file for as long as it is loaded.
         let is_here = |entry: &Entry| found.iter().any(|found| *found.id == *entry.id);
-        let is_idle = |entry: &Entry| {
-            entry.read(|slot| matches!(slot.phase, Phase::Unloaded | Phase::Refused { .. }))
-        };
+        let is_idle = |entry: &Entry| entry.read(|slot| matches!(slot.phase, Phase::Unloaded | Phase::Refused { .. }));
         entries.retain(|entry| entry.named || is_here(entry) || !is_idle(entry));
         for file in found {
             // A name given at the start wins.
@@ -372,14 +370,27 @@ impl Models {
         self.acquire(&entry, Caller::Operator).await.map(drop)
     }
 
-    /// Loads every model named at the start, in their order; the first that cannot be loaded is an error.
-    ///
-    /// # Errors
-    /// [`ModelsError`].
-    pub async fn load_named(&self) -> Result<(), ModelsError> {
+    /// The models named at the start, in their order.
+    #[must_use]
+    pub fn named(&self) -> Vec<String> {
         let entries = self.0.registry.entries();
-        let loads = entries.iter().filter(|entry| entry.named).map(|entry| self.acquire(entry, Caller::Operator));
-        join_all(loads).await.into_iter().try_for_each(|loaded| loaded.map(drop))
+        entries.iter().filter(|entry| entry.named).map(|entry| entry.id.to_string()).collect()
+    }
+
+    /// Resolves to a reason when every model named at the start has failed; never when there are none.
+    pub async fn all_failed(&self) -> String {
+        let named: Vec<_> = self.0.registry.entries().into_iter().filter(|entry| entry.named).collect();
+        loop {
+            for entry in &named {
+                entry.failed().await;
+            }
+            match self.readiness() {
+                Readiness::Failed { reason, all: true } => return reason,
+                _ if named.is_empty() => std::future::pending().await,
+                // One of them is tried again already.
+                _ => {}
+            }
+        }
     }
 
     /// Unloads a model: new calls wait for it to be loaded again, running ones end, for at most `drain`. Resolves when its
@@ -533,9 +544,8 @@ fn readiness_of(named: &[ModelInfo]) -> Readiness {
     if let Some(reason) = named.iter().find_map(failure) {
         return Readiness::Failed { reason, all: named.iter().all(|model| failure(model).is_some()) };
     }
-    let comes_up = |model: &ModelInfo| {
-        !model.was_ready && matches!(model.state, ModelState::Unloaded | ModelState::Loading(_))
-    };
+    let comes_up =
+        |model: &ModelInfo| !model.was_ready && matches!(model.state, ModelState::Unloaded | ModelState::Loading(_));
     if named.iter().any(comes_up) {
         let mut sum = LoadProgress { done_bytes: 0, total_bytes: 0 };
         for model in named {

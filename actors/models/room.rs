@@ -19,11 +19,20 @@ impl Machine {
         Machine { available_bytes: memory::available(), occupied_bytes: memory::occupied().unwrap_or(0) }
     }
 
+    /// What a model may be planned into beside models that hold `held_bytes`: of a budget, and of what there is but for
+    /// a reserve. `None`: no limit is known.
+    #[must_use]
+    pub fn limit(self, budget_bytes: Option<u64>, held_bytes: u64) -> Option<u64> {
+        Machine { available_bytes: self.available_bytes.map(memory::usable), ..self }.free(budget_bytes, held_bytes)
+    }
+
     /// What is free beside models that hold `held_bytes`. The system counts what they were promised as free until they
     /// write to it, and their mapped weights always, so that is taken off.
-    pub(super) fn free_beside(self, held_bytes: u64) -> Option<u64> {
+    pub(super) fn free(self, budget_bytes: Option<u64>, held_bytes: u64) -> Option<u64> {
         let promised = held_bytes.saturating_sub(self.occupied_bytes);
-        self.available_bytes.map(|available| memory::usable(available).saturating_sub(promised))
+        let of_machine = self.available_bytes.map(|available| available.saturating_sub(promised));
+        let of_budget = budget_bytes.map(|budget| budget.saturating_sub(held_bytes));
+        [of_machine, of_budget].into_iter().flatten().min()
     }
 }
 
@@ -195,11 +204,20 @@ mod tests {
     #[test]
     fn memory_that_was_promised_but_not_written_to_is_not_free() {
         let machine = Machine { available_bytes: Some(2000), occupied_bytes: 300 };
-        assert_eq!(machine.free_beside(0), Some(1900));
-        assert_eq!(machine.free_beside(200), Some(1900), "all of it is written to");
-        assert_eq!(machine.free_beside(800), Some(1400));
-        assert_eq!(machine.free_beside(9000), Some(0));
-        assert_eq!(Machine { available_bytes: None, ..machine }.free_beside(800), None);
+        assert_eq!(machine.free(None, 0), Some(2000));
+        assert_eq!(machine.free(None, 200), Some(2000), "all of it is written to");
+        assert_eq!(machine.free(None, 800), Some(1500));
+        assert_eq!(machine.free(None, 9000), Some(0));
+        assert_eq!(machine.limit(None, 800), Some(1400), "a part of what there is stays free");
+    }
+
+    #[test]
+    fn a_budget_holds_to_the_byte_and_the_machine_is_a_limit_too() {
+        let machine = Machine { available_bytes: Some(2000), occupied_bytes: 0 };
+        assert_eq!(machine.limit(Some(1000), 600), Some(400));
+        assert_eq!(machine.free(Some(9000), 600), Some(1400));
+        let unknown = Machine { available_bytes: None, ..machine };
+        assert_eq!((unknown.free(Some(1000), 600), unknown.free(None, 600)), (Some(400), None));
     }
 
     #[test]
