@@ -1,5 +1,6 @@
 //! A running server, for the commands that speak to one.
 
+use std::error::Error;
 use std::time::Duration;
 
 use reqwest::{Method, StatusCode, Url};
@@ -27,12 +28,12 @@ pub enum RemoteError {
     #[error("--url {0:?} is no address like http://127.0.0.1:8080")]
     Address(String),
     /// Nobody there.
-    #[error("no server answers at {url}; start one with `cuelight serve`, or name another with --url")]
+    #[error("no server answers at {url} ({reason}); start one with `cuelight serve`, or name another with --url")]
     Unreachable {
         /// What was called.
         url: Url,
         /// Why not.
-        source: reqwest::Error,
+        reason: String,
     },
     /// A key is needed, or another one.
     #[error("the server at {url} wants {} API key: give it with --api-key or in CUELIGHT_API_KEY", if *.sent { "another" } else { "an" })]
@@ -128,7 +129,7 @@ impl Remote {
         body: Option<&Value>,
         patience: Option<Duration>,
     ) -> Result<Value, RemoteError> {
-        let unreachable = |source| RemoteError::Unreachable { url: self.url.clone(), source };
+        let unreachable = |error| RemoteError::Unreachable { url: self.url.clone(), reason: root_cause(&error) };
         // The environment's proxies are not meant for a server of one's own.
         let client = reqwest::Client::builder().no_proxy().build().map_err(unreachable)?;
         let mut url = self.url.clone();
@@ -149,6 +150,7 @@ impl Remote {
         self.read(status, &bytes)
     }
 
+    /// What an answer says.
     fn read(&self, status: StatusCode, body: &[u8]) -> Result<Value, RemoteError> {
         if status == StatusCode::UNAUTHORIZED {
             return Err(RemoteError::Unauthorized { url: self.url.clone(), sent: self.api_key.is_some() });
@@ -160,6 +162,15 @@ impl Remote {
         }
         Err(body["error"]["message"].as_str().map_or(stranger, |message| RemoteError::Refused(message.to_owned())))
     }
+}
+
+/// The last cause of an error: those before it only say that a call failed.
+fn root_cause(error: &reqwest::Error) -> String {
+    let mut cause: &dyn Error = error;
+    while let Some(deeper) = cause.source() {
+        cause = deeper;
+    }
+    cause.to_string()
 }
 
 #[cfg(test)]

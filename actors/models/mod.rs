@@ -489,6 +489,9 @@ impl Models {
     }
 
     async fn acquire(&self, entry: &Arc<Entry>, caller: Caller) -> Result<Call, ModelsError> {
+        if self.0.registry.is_stopping() {
+            return Err(ModelsError::stopping());
+        }
         let options = &self.0.registry.options;
         let deadline = Instant::now() + options.load_timeout;
         // Before the first look, so that nothing is missed that happens after it.
