@@ -168,6 +168,17 @@ async fn a_call_loads_its_model_and_the_next_finds_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_load_can_be_begun_without_waiting_for_it() {
+    let house = House::open(&["a"], options()).await;
+    let begun = house.post("/models/load", json!({ "model": "a", "wait": false })).await;
+    assert_eq!((begun.status.as_u16(), &begun.json()["model"]["state"]), (200, &json!("loading")));
+    while house.state("a").await != ModelState::Ready {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(house.loads(), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn parallel_calls_cause_one_load() {
     let house = House::open(&["a"], options()).await;
     house.load(&["a"]).await;
@@ -691,6 +702,58 @@ async fn to_stop_drains_all_models_at_the_same_time() {
     assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
     assert_eq!(house.live(), 0);
     assert!(house.models.call(Some("a")).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_holds_its_model_until_its_body_is_gone() {
+    let house = House::open(&["a"], options()).await;
+    house.load(&["a"]).await;
+    let stream = json!({ "model": "a", "prompt": "the sky", "max_tokens": 400, "ignore_eos": true, "stream": true });
+    let response = house.router.clone().oneshot(post("/v1/completions", &stream)).await.unwrap();
+    assert_eq!(response.status(), 200);
+    assert_eq!(house.models.show("a").await.unwrap().calls, 1);
+    let unload = house.models.unload("a", MINUTE);
+    let hang_up = async {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        assert_eq!(house.state("a").await, ModelState::Unloading);
+        drop(response);
+        Instant::now()
+    };
+    let (unloaded, hung_up) = tokio::join!(unload, hang_up);
+    unloaded.unwrap();
+    assert!(hung_up.elapsed() < Duration::from_millis(100));
+    assert_eq!(house.live(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_gives_up_waiting_leaves_no_model_behind_for_ever() {
+    let keep_alive = Some(KeepAlive::For(MINUTE));
+    let house = House::open(&["a"], ModelsOptions { keep_alive, ..options() }).await;
+    house.load(&["a"]).await;
+    house.models.unload("a", MINUTE).await.unwrap();
+    let given_up = tokio::time::timeout(Duration::ZERO, house.models.call(Some("a"))).await;
+    assert!(given_up.is_err());
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!((house.state("a").await, house.loads()), (ModelState::Ready, 2));
+    tokio::time::sleep(MINUTE).await;
+    assert_eq!(house.state("a").await, ModelState::Unloaded);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_machine_is_looked_at_again_before_each_load() {
+    static AVAILABLE: AtomicU64 = AtomicU64::new(10 * SIZE);
+    let machine = || Machine { available_bytes: Some(AVAILABLE.load(Ordering::Relaxed)), occupied_bytes: 0 };
+    let house = House::open(&["a", "b"], ModelsOptions { machine, ..options() }).await;
+    house.load(&["a"]).await;
+    // Another program took what the first model has not written to yet, and then some.
+    AVAILABLE.store(SIZE + SIZE / 2, Ordering::Relaxed);
+    let (call, _generation) = generate(&house.models, "a", 10).await.unwrap();
+    let refused = house.models.load("b").await.unwrap_err();
+    assert!(matches!(refused, ModelsError::Unavailable { .. }), "{refused}");
+    assert!(refused.to_string().contains("50.0 KiB are free"), "{refused}");
+    drop((call, _generation));
+    house.models.load("b").await.unwrap();
+    assert_eq!(house.loaded().await, ["b"]);
 }
 
 /// The SplitMix64 generator, for choices that a seed repeats.

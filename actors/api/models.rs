@@ -62,13 +62,7 @@ pub(super) async fn load(
     if fields.bool("wait")?.unwrap_or(true) {
         server.models.load(name).await?;
     } else {
-        let id = server.models.show(name).await?.id;
-        let models = server.models.clone();
-        tokio::spawn(async move {
-            if let Err(error) = models.load(&id).await {
-                tracing::warn!(model = id, %error, "the model was not loaded");
-            }
-        });
+        server.models.begin_load(name).await?;
     }
     changed(&server, name).await
 }

@@ -9,15 +9,15 @@
 //! its cast started. Whatever takes time is a task that comes back as a message.
 //!
 //! Failure: a model that cannot be planned or loaded, and one whose cast gives up, is refused with the reason. Its room
-//! is free again, the others never hear of it, and it may be tried again. A broker that is gone loads and unloads nothing
-//! more; the models that are loaded go on.
+//! is free again, the others never hear of it, and it may be tried again. A broker that dies, which nothing but a bug can
+//! cause, is followed by another that takes up what the entries say; the models that are loaded go on meanwhile.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use cuelight_engine::load::MemoryPlan;
-use ractor::{Actor, ActorProcessingErr, ActorRef};
+use ractor::{Actor, ActorProcessingErr, ActorRef, MessagingErr, SpawnErr};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -27,11 +27,68 @@ use super::source::{PlanError, PlannedModel};
 use super::{Held, ModelsError, Registry};
 use crate::runtime::{Runtime, RuntimeOptions, Status};
 
-/// The broker's address.
-pub(super) type Broker = ActorRef<BrokerMsg>;
+/// The address of whoever is the broker now.
+#[derive(Clone, Default)]
+pub(super) struct Broker(Arc<RwLock<Option<ActorRef<BrokerMsg>>>>);
+
+impl Broker {
+    /// Starts a broker over these models, and another whenever one dies.
+    pub async fn start(registry: Arc<Registry>) -> Result<Broker, SpawnErr> {
+        let broker = Broker::default();
+        let (_, mut died) = Actor::spawn(None, BrokerActor, (registry.clone(), broker.clone())).await?;
+        let address = broker.clone();
+        tokio::spawn(async move {
+            loop {
+                let _ = died.await;
+                if registry.is_stopping() {
+                    return;
+                }
+                tracing::error!("the broker of models died; another takes its place");
+                tokio::time::sleep(RESTART_PAUSE).await;
+                match Actor::spawn(None, BrokerActor, (registry.clone(), address.clone())).await {
+                    Ok((_, handle)) => died = handle,
+                    Err(error) => return tracing::error!(%error, "no broker of models can be started"),
+                }
+            }
+        });
+        Ok(broker)
+    }
+
+    /// The actor itself; `None` before the first has started.
+    pub fn actor(&self) -> Option<ActorRef<BrokerMsg>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Tells it something that the entries say too, should it be dead.
+    pub fn tell(&self, message: BrokerMsg) {
+        if let Some(actor) = self.actor() {
+            let _ = actor.cast(message);
+        }
+    }
+
+    /// Tells it something that nobody else knows: after its death, its successor.
+    async fn report(&self, registry: &Registry, mut message: BrokerMsg) {
+        while let Some(actor) = self.actor() {
+            match actor.cast(message) {
+                Err(MessagingErr::SendErr(undelivered)) if !registry.is_stopping() => message = undelivered,
+                _ => return,
+            }
+            tokio::time::sleep(RESTART_PAUSE).await;
+        }
+    }
+
+    fn move_to(&self, actor: ActorRef<BrokerMsg>) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(actor);
+    }
+}
+
+/// Between the death of a broker and the next.
+const RESTART_PAUSE: Duration = Duration::from_millis(100);
 
 /// What the broker hears.
 pub(super) enum BrokerMsg {
+    /// Go on where the last broker died, if there was one.
+    TakeUp,
     /// Load a model that is [`Phase::Queued`].
     Load(Arc<Entry>),
     /// What the model takes is known, or that it cannot be loaded.
@@ -55,6 +112,7 @@ pub(super) enum BrokerMsg {
 /// The broker's own.
 pub(super) struct BrokerState {
     registry: Arc<Registry>,
+    me: Broker,
     /// Models to load after the current one.
     queue: VecDeque<Arc<Entry>>,
     /// The model being loaded.
@@ -84,42 +142,67 @@ pub(super) struct BrokerActor;
 impl Actor for BrokerActor {
     type Msg = BrokerMsg;
     type State = BrokerState;
-    type Arguments = Arc<Registry>;
+    type Arguments = (Arc<Registry>, Broker);
 
-    async fn pre_start(&self, _me: Broker, registry: Arc<Registry>) -> Result<BrokerState, ActorProcessingErr> {
+    async fn pre_start(
+        &self,
+        actor: ActorRef<BrokerMsg>,
+        (registry, me): (Arc<Registry>, Broker),
+    ) -> Result<BrokerState, ActorProcessingErr> {
+        // In this order: what is asked for from here on comes as a message, what was before is in the entries.
+        me.move_to(actor.clone());
+        actor.cast(BrokerMsg::TakeUp)?;
         let (queue, leaving) = (VecDeque::new(), HashMap::new());
-        Ok(BrokerState { registry, queue, current: None, leaving })
+        Ok(BrokerState { registry, me, queue, current: None, leaving })
     }
 
-    async fn handle(&self, me: Broker, message: BrokerMsg, state: &mut BrokerState) -> Result<(), ActorProcessingErr> {
+    async fn handle(
+        &self,
+        _actor: ActorRef<BrokerMsg>,
+        message: BrokerMsg,
+        state: &mut BrokerState,
+    ) -> Result<(), ActorProcessingErr> {
         match message {
+            BrokerMsg::TakeUp => state.take_up(),
             BrokerMsg::Load(entry) => state.queue.push_back(entry),
-            BrokerMsg::Planned { entry, planned } => state.planned(entry, planned),
-            BrokerMsg::Loaded { entry, result } => state.loaded(&me, &entry, result),
-            BrokerMsg::GaveUp { entry, reason } => state.gave_up(&me, &entry, reason),
-            BrokerMsg::Unload { entry, drain, reply } => state.unload(&me, &entry, drain, reply),
+            BrokerMsg::Planned { entry, planned } => state.planned(&entry, planned),
+            BrokerMsg::Loaded { entry, result } => state.loaded(&entry, result),
+            BrokerMsg::GaveUp { entry, reason } => state.gave_up(&entry, reason),
+            BrokerMsg::Unload { entry, drain, reply } => state.unload(&entry, drain, reply),
             BrokerMsg::Unloaded { entry, phase } => state.unloaded(&entry, phase),
-            BrokerMsg::Idle(entry) => state.set_timer(&me, &entry),
-            BrokerMsg::LookAgain(entry) => state.look_again(&me, &entry),
-            BrokerMsg::Shutdown { drain, reply } => state.shutdown(&me, drain, reply),
+            BrokerMsg::Idle(entry) => state.set_timer(&entry),
+            BrokerMsg::LookAgain(entry) => state.look_again(&entry),
+            BrokerMsg::Shutdown { drain, reply } => state.shutdown(drain, reply),
         }
-        state.advance(&me);
+        state.advance();
         Ok(())
     }
 }
 
 impl BrokerState {
+    /// Reads from the entries what the last broker had begun. Its tasks go on and report to this one.
+    fn take_up(&mut self) {
+        for entry in self.registry.entries() {
+            match entry.read(|slot| slot.phase.clone()) {
+                Phase::Queued => self.queue.push_back(entry),
+                Phase::Loading => self.current = Some(Loading { entry, stage: Stage::Starting }),
+                Phase::Loaded => self.set_timer(&entry),
+                Phase::Unloaded | Phase::Unloading | Phase::Refused { .. } => {}
+            }
+        }
+    }
+
     /// Takes the current load as far as it goes now, and begins the next.
-    fn advance(&mut self, me: &Broker) {
+    fn advance(&mut self) {
         loop {
             let Some(Loading { entry, stage }) = self.current.take() else {
                 let Some(entry) = self.queue.pop_front() else { return };
-                let stage = self.plan(me, &entry);
+                let stage = self.plan(&entry);
                 self.current = stage.map(|stage| Loading { entry, stage });
                 continue;
             };
             match stage {
-                Stage::Waiting(planned) => match self.place(me, &entry, planned) {
+                Stage::Waiting(planned) => match self.place(&entry, planned) {
                     Some(stage) => {
                         self.current = Some(Loading { entry, stage });
                         return;
@@ -136,7 +219,10 @@ impl BrokerState {
     }
 
     /// Finds out what a model takes. `None` when it is not to be loaded.
-    fn plan(&self, me: &Broker, entry: &Arc<Entry>) -> Option<Stage> {
+    fn plan(&self, entry: &Arc<Entry>) -> Option<Stage> {
+        if entry.read(|slot| slot.phase != Phase::Queued) {
+            return None;
+        }
         let Some(factory) = entry.factory.clone().filter(|_| !self.registry.is_stopping()) else {
             refuse(entry, ModelsError::stopping());
             return None;
@@ -145,33 +231,38 @@ impl BrokerState {
             return Some(Stage::Waiting(planned));
         }
         let limit = self.limit();
-        let (me, entry) = (me.clone(), entry.clone());
+        let (me, registry, entry) = (self.me.clone(), self.registry.clone(), entry.clone());
         tokio::spawn(async move {
             let planned = tokio::task::spawn_blocking(move || factory.plan(limit)).await;
             let planned =
                 planned.unwrap_or_else(|panic| Err(PlanError::Unusable(format!("planning it failed: {panic}"))));
-            let _ = me.cast(BrokerMsg::Planned { entry, planned });
+            me.report(&registry, BrokerMsg::Planned { entry, planned }).await;
         });
         Some(Stage::Planning)
     }
 
-    fn planned(&mut self, entry: Arc<Entry>, planned: Result<PlannedModel, PlanError>) {
+    fn planned(&mut self, entry: &Arc<Entry>, planned: Result<PlannedModel, PlanError>) {
+        let Some(Loading { entry: current, stage: stage @ Stage::Planning }) = &mut self.current else { return };
+        if !Arc::ptr_eq(current, entry) {
+            // A plan for the last broker.
+            return;
+        }
         match planned {
-            Ok(planned) => self.current = Some(Loading { entry, stage: Stage::Waiting(planned) }),
+            Ok(planned) => *stage = Stage::Waiting(planned),
             Err(error) => {
-                self.current = None;
                 tracing::error!(model = %entry.id, %error, "the model cannot be loaded");
+                self.current = None;
                 let error = match error {
                     PlanError::TooLarge(reason) => ModelsError::TooLarge(reason),
                     PlanError::Unusable(reason) => ModelsError::Failed { id: entry.id.to_string(), reason },
                 };
-                refuse(&entry, error);
+                refuse(entry, error);
             }
         }
     }
 
     /// Starts the model if its room is free, else makes room. `None` when there can be none.
-    fn place(&self, me: &Broker, entry: &Arc<Entry>, planned: PlannedModel) -> Option<Stage> {
+    fn place(&self, entry: &Arc<Entry>, planned: PlannedModel) -> Option<Stage> {
         if self.registry.is_stopping() {
             refuse(entry, ModelsError::stopping());
             return None;
@@ -185,7 +276,7 @@ impl BrokerState {
             let room = Room { free_bytes, max_models };
             let error = match room.decide(needed_bytes, &residents) {
                 Decision::Load => {
-                    self.start(me, entry, planned);
+                    self.start(entry, planned);
                     return Some(Stage::Starting);
                 }
                 Decision::Wait => return Some(Stage::Waiting(planned)),
@@ -194,7 +285,7 @@ impl BrokerState {
                         // One that was called a moment ago stays; the next look finds it busy.
                         if let Some(runtime) = others[index].entry.give_up(true) {
                             tracing::info!(model = %others[index].entry.id, newcomer = %entry.id, "unloading to make room");
-                            self.unload_now(me, &others[index].entry, runtime, Duration::ZERO, Phase::Unloaded);
+                            self.unload_now(&others[index].entry, runtime, Duration::ZERO, Phase::Unloaded);
                         }
                     }
                     continue;
@@ -210,7 +301,7 @@ impl BrokerState {
     }
 
     /// Starts the cast in room that is free.
-    fn start(&self, me: &Broker, entry: &Arc<Entry>, planned: PlannedModel) {
+    fn start(&self, entry: &Arc<Entry>, planned: PlannedModel) {
         let memory = planned.memory().clone();
         let MemoryPlan { weights_bytes, kv_bytes, scratch_bytes, context_tokens, .. } = memory;
         tracing::info!(model = %entry.id, weights_bytes, kv_bytes, scratch_bytes, context_tokens, "loading");
@@ -219,25 +310,24 @@ impl BrokerState {
             slot.memory = Some(memory);
         });
         let options = RuntimeOptions { model_id: entry.id.clone(), ..self.registry.options.runtime.clone() };
-        let (me, entry, registry) = (me.clone(), entry.clone(), self.registry.clone());
+        let (me, entry, registry) = (self.me.clone(), entry.clone(), self.registry.clone());
         tokio::spawn(async move {
             let result = run(&registry, &entry, planned, options).await;
-            let watched = entry.clone();
             let is_loaded = result.is_ok();
-            let _ = me.cast(BrokerMsg::Loaded { entry, result });
-            if is_loaded {
-                watch(watched, me).await;
+            me.report(&registry, BrokerMsg::Loaded { entry: entry.clone(), result }).await;
+            if is_loaded && let Some(reason) = end_of(&entry).await {
+                me.report(&registry, BrokerMsg::GaveUp { entry, reason }).await;
             }
         });
     }
 
-    fn loaded(&mut self, me: &Broker, entry: &Arc<Entry>, result: Result<(), String>) {
+    fn loaded(&mut self, entry: &Arc<Entry>, result: Result<(), String>) {
         self.current = None;
         match result {
             Ok(()) => {
                 tracing::info!(model = %entry.id, "loaded");
                 entry.change(|slot| slot.loaded());
-                self.set_timer(me, entry);
+                self.set_timer(entry);
             }
             Err(reason) => {
                 tracing::error!(model = %entry.id, reason, "the model could not be loaded");
@@ -247,20 +337,14 @@ impl BrokerState {
         }
     }
 
-    fn gave_up(&self, me: &Broker, entry: &Arc<Entry>, reason: String) {
+    fn gave_up(&self, entry: &Arc<Entry>, reason: String) {
         if let Some(runtime) = entry.give_up(false) {
             let error = ModelsError::Failed { id: entry.id.to_string(), reason };
-            self.unload_now(me, entry, runtime, Duration::ZERO, Phase::Refused { error, at: Instant::now() });
+            self.unload_now(entry, runtime, Duration::ZERO, Phase::Refused { error, at: Instant::now() });
         }
     }
 
-    fn unload(
-        &mut self,
-        me: &Broker,
-        entry: &Arc<Entry>,
-        drain: Duration,
-        reply: oneshot::Sender<Result<(), ModelsError>>,
-    ) {
+    fn unload(&mut self, entry: &Arc<Entry>, drain: Duration, reply: oneshot::Sender<Result<(), ModelsError>>) {
         match entry.read(|slot| slot.phase.clone()) {
             Phase::Queued | Phase::Loading => {
                 let _ = reply.send(Err(ModelsError::unavailable(
@@ -273,7 +357,7 @@ impl BrokerState {
                 self.leaving.entry(entry.id.clone()).or_default().push(reply);
                 if let Some(runtime) = entry.give_up(false) {
                     tracing::info!(model = %entry.id, "unloading by request");
-                    self.unload_now(me, entry, runtime, drain, Phase::Unloaded);
+                    self.unload_now(entry, runtime, drain, Phase::Unloaded);
                 }
             }
             Phase::Unloaded | Phase::Refused { .. } => {
@@ -284,12 +368,12 @@ impl BrokerState {
 
     /// Lets the calls of a model that was given up end for at most `drain`, stops its cast, and waits until its memory
     /// is free.
-    fn unload_now(&self, me: &Broker, entry: &Arc<Entry>, runtime: Runtime, drain: Duration, phase: Phase) {
-        let (me, entry) = (me.clone(), entry.clone());
+    fn unload_now(&self, entry: &Arc<Entry>, runtime: Runtime, drain: Duration, phase: Phase) {
+        let (me, registry, entry) = (self.me.clone(), self.registry.clone(), entry.clone());
         tokio::spawn(async move {
             let _ = tokio::time::timeout(drain, entry.released()).await;
             stop(&entry, runtime).await;
-            let _ = me.cast(BrokerMsg::Unloaded { entry, phase });
+            me.report(&registry, BrokerMsg::Unloaded { entry, phase }).await;
         });
     }
 
@@ -305,36 +389,41 @@ impl BrokerState {
     }
 
     /// Sees to it that somebody looks when the model may have been idle for long enough.
-    fn set_timer(&self, me: &Broker, entry: &Arc<Entry>) {
+    fn set_timer(&self, entry: &Arc<Entry>) {
         if let Some(expires_at) = entry.expires_at()
             && entry.claim_timer()
         {
-            let entry = entry.clone();
-            me.send_after(expires_at.saturating_duration_since(Instant::now()), || BrokerMsg::LookAgain(entry));
+            let (me, registry, entry) = (self.me.clone(), self.registry.clone(), entry.clone());
+            tokio::spawn(async move {
+                tokio::time::sleep_until(expires_at).await;
+                me.report(&registry, BrokerMsg::LookAgain(entry)).await;
+            });
         }
     }
 
-    fn look_again(&self, me: &Broker, entry: &Arc<Entry>) {
+    fn look_again(&self, entry: &Arc<Entry>) {
         entry.timer_fired();
         // While calls are in progress there is no such time; the last one to end comes back here.
         match entry.expires_at() {
             Some(at) if at <= Instant::now() => {
                 if let Some(runtime) = entry.give_up(true) {
                     tracing::info!(model = %entry.id, "unloading after its idle time");
-                    self.unload_now(me, entry, runtime, Duration::ZERO, Phase::Unloaded);
+                    self.unload_now(entry, runtime, Duration::ZERO, Phase::Unloaded);
                 }
             }
-            _ => self.set_timer(me, entry),
+            _ => self.set_timer(entry),
         }
     }
 
-    fn shutdown(&self, me: &Broker, drain: Duration, reply: oneshot::Sender<()>) {
+    fn shutdown(&self, drain: Duration, reply: oneshot::Sender<()>) {
         self.registry.stop();
-        let (me, registry) = (me.clone(), self.registry.clone());
+        let (me, registry) = (self.me.clone(), self.registry.clone());
         tokio::spawn(async move {
             registry.shutdown_casts(drain).await;
             let _ = reply.send(());
-            me.stop(None);
+            if let Some(actor) = me.actor() {
+                actor.stop(None);
+            }
         });
     }
 
@@ -390,17 +479,48 @@ async fn stop(entry: &Entry, runtime: Runtime) {
     entry.live.gone().await;
 }
 
-/// Tells the broker should the cast give up, for as long as it runs.
-async fn watch(entry: Arc<Entry>, broker: Broker) {
-    let Some(mut runtime) = entry.read(|slot| slot.runtime.clone()) else { return };
+/// Why a cast gave up, once it has; `None` when it was stopped.
+async fn end_of(entry: &Entry) -> Option<String> {
+    let mut runtime = entry.read(|slot| slot.runtime.clone())?;
     loop {
         match runtime.status_changed().await {
-            Status::Failed(reason) => {
-                let _ = broker.cast(BrokerMsg::GaveUp { entry, reason });
-                return;
-            }
-            Status::Draining => return,
+            Status::Failed(reason) => return Some(reason),
+            Status::Draining => return None,
             Status::Loading(_) | Status::Ready | Status::Recovering => {}
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::models::{KeepAlive, Models, ModelsOptions, NamedModel};
+    use crate::simulation::{SimulatedModel, tokenizer};
+
+    #[tokio::test(start_paused = true)]
+    async fn a_broker_that_dies_is_followed_by_another_and_no_load_is_lost() {
+        let named = |id: &str| {
+            let factory = Arc::new(SimulatedModel::new(tokenizer()));
+            NamedModel { id: id.to_owned(), aliases: Vec::new(), factory, planned: None }
+        };
+        let keep_alive = Some(KeepAlive::For(Duration::from_secs(60)));
+        let options = ModelsOptions { keep_alive, ..ModelsOptions::default() };
+        let models = Models::start(options, ["a", "b", "c"].map(named).into(), None).await.unwrap();
+        models.load("a").await.unwrap();
+        let held = models.call(Some("a")).await.unwrap();
+        let broker = models.0.broker.clone().unwrap();
+        for id in ["b", "c"] {
+            let load = models.load(id);
+            let kill = async { broker.actor().unwrap().kill() };
+            let (loaded, ()) = tokio::join!(load, kill);
+            loaded.unwrap();
+        }
+        assert_eq!(held.runtime().status(), Status::Ready);
+        drop(held);
+        tokio::time::sleep(Duration::from_secs(70)).await;
+        assert!(models.list().await.iter().all(|model| model.memory.is_none()), "idle times are kept");
+        models.unload("a", Duration::ZERO).await.unwrap();
+        models.shutdown(Duration::ZERO).await;
     }
 }

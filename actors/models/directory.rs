@@ -10,8 +10,10 @@ use super::source::ModelFactory;
 /// A directory of models, and how its files become models.
 pub struct ModelsDirectory {
     path: PathBuf,
-    make: Box<dyn Fn(&Path) -> Arc<dyn ModelFactory> + Send + Sync>,
+    make: Make,
 }
+
+type Make = Box<dyn Fn(&Path) -> Arc<dyn ModelFactory> + Send + Sync>;
 
 /// A model in a directory.
 #[derive(Debug, PartialEq, Eq)]

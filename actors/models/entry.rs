@@ -198,13 +198,13 @@ impl Entry {
     ///
     /// # Errors
     /// [`ModelsError::Overloaded`].
-    pub fn wait_in_line(self: &Arc<Self>, limit: usize) -> Result<Place, ModelsError> {
+    pub fn wait_in_line(self: &Arc<Self>, limit: usize, broker: Option<Broker>) -> Result<Place, ModelsError> {
         self.note(|slot| {
             if slot.waiting >= limit {
                 return Err(ModelsError::Overloaded { id: self.id.to_string(), waiting: slot.waiting });
             }
             slot.waiting += 1;
-            Ok(Place(self.clone()))
+            Ok(Place { entry: self.clone(), broker })
         })
     }
 
@@ -264,15 +264,33 @@ impl Entry {
         self.note(|slot| slot.timer_set = false);
     }
 
-    /// Ends a call. Whether it was the last one and the broker has no timer on it yet.
-    fn end_call(&self) -> bool {
-        self.update(|slot| {
+    /// Ends a call.
+    fn end_call(self: &Arc<Self>, broker: Option<&Broker>) {
+        let ask = self.update(|slot| {
             slot.calls -= 1;
             slot.last_used = Some(Instant::now());
-            let is_last = slot.calls == 0;
             // Only the end of the model's stay waits for the end of its calls.
-            (is_last && self.keep_alive.is_some() && !slot.timer_set, is_last && slot.phase == Phase::Unloading)
-        })
+            (slot.wants_timer(), slot.calls == 0 && slot.phase == Phase::Unloading)
+        });
+        self.ask_for_timer(ask, broker);
+    }
+
+    /// Leaves the line of those who wait.
+    fn leave_line(self: &Arc<Self>, broker: Option<&Broker>) {
+        let ask = self.note(|slot| {
+            slot.waiting -= 1;
+            slot.wants_timer()
+        });
+        self.ask_for_timer(ask, broker);
+    }
+
+    fn ask_for_timer(self: &Arc<Self>, ask: bool, broker: Option<&Broker>) {
+        if let Some(broker) = broker
+            && ask
+            && self.keep_alive.is_some()
+        {
+            broker.tell(BrokerMsg::Idle(self.clone()));
+        }
     }
 
     /// What it is and does, for people and programs.
@@ -302,6 +320,11 @@ impl Slot {
     /// Nobody uses it or waits to.
     fn is_unused(&self) -> bool {
         self.calls == 0 && self.waiting == 0
+    }
+
+    /// It has become idle, and nobody looks after its idle time.
+    fn wants_timer(&self) -> bool {
+        self.phase == Phase::Loaded && self.is_unused() && !self.timer_set
     }
 
     fn hold(&mut self) -> Found {
@@ -340,11 +363,14 @@ impl Slot {
 }
 
 /// A place among those who wait for a model; while it is held, the model is not unloaded for being unused.
-pub(super) struct Place(Arc<Entry>);
+pub(super) struct Place {
+    entry: Arc<Entry>,
+    broker: Option<Broker>,
+}
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.0.note(|slot| slot.waiting -= 1);
+        self.entry.leave_line(self.broker.as_ref());
     }
 }
 
@@ -375,11 +401,6 @@ impl Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
-        if self.entry.end_call()
-            && let Some(broker) = &self.broker
-        {
-            // A broker that is gone unloads nothing any more.
-            let _ = broker.cast(BrokerMsg::Idle(self.entry.clone()));
-        }
+        self.entry.end_call(self.broker.as_ref());
     }
 }

@@ -23,11 +23,10 @@ use std::time::Duration;
 
 use cuelight_engine::load::{LoadProgress, MemoryPlan};
 use futures_util::future::join_all;
-use ractor::Actor;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
-use self::broker::{Broker, BrokerActor, BrokerMsg};
+use self::broker::{Broker, BrokerMsg};
 pub use self::directory::ModelsDirectory;
 pub use self::entry::Call;
 use self::entry::{Caller, Entry, Found, Phase};
@@ -313,8 +312,9 @@ struct Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if let Some(broker) = &self.broker {
-            broker.stop(None);
+        self.registry.stop();
+        if let Some(actor) = self.broker.as_ref().and_then(Broker::actor) {
+            actor.stop(None);
         }
     }
 }
@@ -333,7 +333,7 @@ impl Models {
         let registry = Registry { entries: RwLock::new(entries), directory, options, stopping: AtomicBool::new(false) };
         registry.rescan();
         let registry = Arc::new(registry);
-        let (broker, _) = Actor::spawn(None, BrokerActor, registry.clone()).await?;
+        let broker = Broker::start(registry.clone()).await?;
         Ok(Models(Arc::new(Inner { registry, broker: Some(broker) })))
     }
 
@@ -370,6 +370,15 @@ impl Models {
         self.acquire(&entry, Caller::Operator).await.map(drop)
     }
 
+    /// The same without waiting.
+    ///
+    /// # Errors
+    /// [`ModelsError`] when nothing is begun.
+    pub async fn begin_load(&self, name: &str) -> Result<(), ModelsError> {
+        let entry = self.find(Some(name)).await?;
+        self.look(&entry, Caller::Operator, true).map(drop)
+    }
+
     /// The models named at the start, in their order.
     #[must_use]
     pub fn named(&self) -> Vec<String> {
@@ -402,8 +411,10 @@ impl Models {
         let entry = self.find(Some(name)).await?;
         let Some(broker) = &self.0.broker else { return Err(ModelsError::Fixed(entry.id.to_string())) };
         let (reply, unloaded) = oneshot::channel();
-        broker.cast(BrokerMsg::Unload { entry, drain, reply }).map_err(|_| ModelsError::stopping())?;
-        unloaded.await.unwrap_or_else(|_| Err(ModelsError::stopping()))
+        broker.tell(BrokerMsg::Unload { entry, drain, reply });
+        unloaded.await.unwrap_or_else(|_| {
+            Err(ModelsError::unavailable("the broker of models had to restart; try again".to_owned(), 1))
+        })
     }
 
     /// Takes no more calls, lets those of all models end for up to `drain`, then stops every cast.
@@ -413,9 +424,11 @@ impl Models {
         let (reply, stopped) = oneshot::channel();
         match &self.0.broker {
             Some(broker) => {
-                // An error means that the broker has stopped, and everything with it.
-                let _ = broker.cast(BrokerMsg::Shutdown { drain, reply });
-                let _ = stopped.await;
+                broker.tell(BrokerMsg::Shutdown { drain, reply });
+                if stopped.await.is_err() {
+                    // There is no broker any more.
+                    registry.shutdown_casts(drain).await;
+                }
             }
             None => registry.shutdown_casts(drain).await,
         }
@@ -489,40 +502,40 @@ impl Models {
     }
 
     async fn acquire(&self, entry: &Arc<Entry>, caller: Caller) -> Result<Call, ModelsError> {
-        if self.0.registry.is_stopping() {
-            return Err(ModelsError::stopping());
-        }
         let options = &self.0.registry.options;
         let deadline = Instant::now() + options.load_timeout;
         // Before the first look, so that nothing is missed that happens after it.
         let mut changed = entry.subscribe();
         let mut place = None;
-        let mut found = entry.find(caller, caller == Caller::Operator)?;
+        let mut again = caller == Caller::Operator;
         loop {
-            match found {
-                Found::Here(runtime) => return Ok(Call::new(entry.clone(), runtime, self.0.broker.clone())),
-                Found::MustAsk => self.ask_to_load(entry)?,
-                Found::MustWait => {}
+            if let Some(call) = self.look(entry, caller, again)? {
+                return Ok(call);
             }
+            again = false;
             if place.is_none() {
-                place = Some(entry.wait_in_line(options.max_waiting_calls)?);
+                place = Some(entry.wait_in_line(options.max_waiting_calls, self.0.broker.clone())?);
             }
             if timeout_at(deadline, changed.changed()).await.is_err() {
                 let seconds = options.load_timeout.as_secs_f32();
                 let reason = format!("the model `{}` was not loaded within {seconds} seconds", entry.id);
                 return Err(ModelsError::unavailable(reason, 5));
             }
-            found = entry.find(caller, false)?;
         }
     }
 
-    fn ask_to_load(&self, entry: &Arc<Entry>) -> Result<(), ModelsError> {
-        let asked = self.0.broker.as_ref().map(|broker| broker.cast(BrokerMsg::Load(entry.clone())));
-        if matches!(asked, Some(Ok(()))) {
-            return Ok(());
+    /// Takes hold of a model that is loaded; of another, sees to it that it will be.
+    fn look(&self, entry: &Arc<Entry>, caller: Caller, again: bool) -> Result<Option<Call>, ModelsError> {
+        let Inner { registry, broker } = &*self.0;
+        if registry.is_stopping() {
+            return Err(ModelsError::stopping());
         }
-        entry.change(|slot| slot.phase = Phase::Unloaded);
-        Err(ModelsError::stopping())
+        match entry.find(caller, again)? {
+            Found::Here(runtime) => return Ok(Some(Call::new(entry.clone(), runtime, broker.clone()))),
+            Found::MustAsk => broker.iter().for_each(|broker| broker.tell(BrokerMsg::Load(entry.clone()))),
+            Found::MustWait => {}
+        }
+        Ok(None)
     }
 }
 
