@@ -24,7 +24,7 @@ use std::time::Duration;
 use cuelight_engine::load::{LoadProgress, MemoryPlan};
 use futures_util::future::join_all;
 use tokio::sync::oneshot;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::timeout;
 
 use self::broker::{Broker, BrokerMsg};
 pub use self::directory::ModelsDirectory;
@@ -501,9 +501,23 @@ impl Models {
         found.ok_or_else(|| ModelsError::Unknown(name.to_owned()))
     }
 
+    /// Takes hold of a model, however long that takes an operator, or within the limits of a call.
     async fn acquire(&self, entry: &Arc<Entry>, caller: Caller) -> Result<Call, ModelsError> {
         let options = &self.0.registry.options;
-        let deadline = Instant::now() + options.load_timeout;
+        let (limit, longest_line) = match caller {
+            Caller::Call { .. } => (Some(options.load_timeout), options.max_waiting_calls),
+            Caller::Operator => (None, usize::MAX),
+        };
+        let wait = self.wait_for(entry, caller, longest_line);
+        let Some(limit) = limit else { return wait.await };
+        timeout(limit, wait).await.unwrap_or_else(|_| {
+            let seconds = limit.as_secs_f32();
+            let reason = format!("the model `{}` was not loaded within {seconds} seconds", entry.id);
+            Err(ModelsError::unavailable(reason, 5))
+        })
+    }
+
+    async fn wait_for(&self, entry: &Arc<Entry>, caller: Caller, longest_line: usize) -> Result<Call, ModelsError> {
         // Before the first look, so that nothing is missed that happens after it.
         let mut changed = entry.subscribe();
         let mut place = None;
@@ -514,13 +528,10 @@ impl Models {
             }
             again = false;
             if place.is_none() {
-                place = Some(entry.wait_in_line(options.max_waiting_calls, self.0.broker.clone())?);
+                place = Some(entry.wait_in_line(longest_line, self.0.broker.clone())?);
             }
-            if timeout_at(deadline, changed.changed()).await.is_err() {
-                let seconds = options.load_timeout.as_secs_f32();
-                let reason = format!("the model `{}` was not loaded within {seconds} seconds", entry.id);
-                return Err(ModelsError::unavailable(reason, 5));
-            }
+            // Without an error: the sender is in the entry.
+            let _ = changed.changed().await;
         }
     }
 
