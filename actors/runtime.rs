@@ -170,7 +170,8 @@ impl Runtime {
     /// [`SubmitError::Unavailable`] when no model is ready, [`SubmitError::Overloaded`] when the house is full.
     pub fn try_permit(&self, sequences: usize) -> Result<Permit, SubmitError> {
         let permit = self.available().and_then(|()| Admission::take(&self.shared.admission, sequences));
-        permit.inspect_err(|error| metrics::rejected(&self.shared.model_id, error))
+        let permit = permit.inspect_err(|error| metrics::rejected(&self.shared.model_id, error));
+        permit.inspect(|_| metrics::permitted(&self.shared.model_id, sequences))
     }
 
     fn available(&self) -> Result<(), SubmitError> {
@@ -345,6 +346,7 @@ impl Shared {
     }
 
     pub(crate) fn set_status(&self, status: Status) {
+        metrics::state(&self.model_id, &status);
         self.status.send_replace(status);
     }
 

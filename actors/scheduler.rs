@@ -193,7 +193,10 @@ impl SchedulerState {
     fn perform(&mut self, effects: Vec<Effect>) -> Result<(), ActorProcessingErr> {
         for effect in effects {
             match effect {
-                Effect::Run { step, tasks } => self.run(ExecutorMsg::Run { step, tasks }),
+                Effect::Run { step, tasks } => {
+                    self.metrics.formed(&step);
+                    self.run(ExecutorMsg::Run { step, tasks });
+                }
                 Effect::Started(id) => self.sampler.cast(SamplerMsg::Started(id))?,
                 Effect::Preempted(_) => self.metrics.preempted(),
                 Effect::Cancelled(id) => self.sampler.cast(SamplerMsg::Forget(id))?,

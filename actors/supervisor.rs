@@ -212,6 +212,7 @@ impl<S: ModelSource> SupervisorState<S> {
         }
         let LoadedModel { engine, tokenizer, chat_template, card, memory } = model;
         let limits = engine.limits().clone();
+        metrics::loaded(&self.options.model_id, &card, &memory, &limits);
         if self.cast.is_none() {
             let model = Model { card, memory, limits: limits.clone(), tokenizer, chat_template };
             self.start_cast(me, Arc::new(model)).await?;

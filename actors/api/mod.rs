@@ -39,12 +39,12 @@ use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::serve::ListenerExt;
-use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
 pub use self::error::ApiError;
+use crate::metrics::exposition::Exposition;
 use crate::request::SubmitError;
 use crate::runtime::{Model, Runtime};
 
@@ -66,7 +66,7 @@ pub struct ServerOptions {
     /// Longest time for one request; `None`: no limit.
     pub request_timeout: Option<Duration>,
     /// What `/metrics` renders; `None`: there is no such route.
-    pub metrics: Option<PrometheusHandle>,
+    pub metrics: Option<Exposition>,
 }
 
 impl ServerOptions {

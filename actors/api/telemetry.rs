@@ -9,7 +9,7 @@ use axum::response::Response;
 use metrics::{counter, histogram};
 use tracing::Instrument;
 
-use crate::metrics::{HTTP_REQUESTS, HTTP_RESPONSE_START};
+use crate::metrics::catalogue::{HTTP_REQUESTS, HTTP_RESPONSE_START};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 

@@ -6,12 +6,10 @@
 use std::net::TcpListener;
 use std::time::Duration;
 
-use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
-
 use crate::api::{self, ServerOptions};
 use crate::config::flags::{Flags, HubFlags, ModelFlags, ServerFlags};
 use crate::config::{Config, Given};
-use crate::metrics;
+use crate::metrics::exposition::Exposition;
 use crate::runtime::{Runtime, RuntimeOptions, Status};
 
 use super::model::{self, GgufSource};
@@ -55,7 +53,7 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     let listener = bind(&config.host, config.port)?;
     let source = model::plan(&args.model, context)?;
     let model_id = config.alias.clone().unwrap_or_else(|| model_id(&args.model));
-    let metrics = install_metrics()?;
+    let metrics = Exposition::install(config.metrics_compat).map_err(CliError::other)?;
     let options = ServerOptions {
         api_keys,
         cors_origins: config.cors_origin.clone(),
@@ -64,17 +62,6 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
         ..ServerOptions::new(model_id)
     };
     model::tokio_runtime()?.block_on(serve(listener, source, options, config))
-}
-
-/// Collects the process's metrics. Called before the cast starts, which takes its handles then.
-fn install_metrics() -> Result<PrometheusHandle, CliError> {
-    let mut builder = PrometheusBuilder::new();
-    for (name, edges) in metrics::buckets() {
-        builder = builder.set_buckets_for_metric(Matcher::Full(name.to_owned()), edges).map_err(CliError::other)?;
-    }
-    let handle = builder.install_recorder().map_err(CliError::other)?;
-    metrics::describe();
-    Ok(handle)
 }
 
 async fn serve(

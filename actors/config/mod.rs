@@ -17,6 +17,8 @@ use std::time::Duration;
 
 use cuelight_engine::load::{Kernel, KvType};
 
+use crate::metrics::exposition::Compat;
+
 use environment::{Environment, Home};
 use value::SettingValue;
 pub use value::{
@@ -292,6 +294,8 @@ settings! { |home|
         prefill_chunk: Option<NonZeroUsize> = None, "TOKENS";
         /// On shutdown, how long running requests may go on, like 30s or 2m.
         drain_timeout: Duration = Duration::from_secs(30), "TIME";
+        /// Whose names /metrics uses beside Cuelight's own, for dashboards and autoscalers made for them: none or vllm.
+        metrics_compat: Compat = Compat::None, "WHOSE";
     }
     Sampling {
         /// Sampling temperature; 0 always takes the most likely token.

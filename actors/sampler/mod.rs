@@ -170,7 +170,7 @@ impl SamplerState {
     fn settle(&mut self, me: &ActorRef<SamplerMsg>, Sampled { share, advance }: Sampled) -> Outcome {
         let (id, sequence) = (share.task.id, share.sequence);
         if share.task.samples {
-            self.metrics.token(&sequence.times);
+            self.metrics.token(&sequence.times, || sequence.usage());
         }
         let pause = advance.end.is_none() && sequence.sink.is_full();
         if pause {
@@ -198,7 +198,7 @@ impl SamplerState {
 
     fn end(&mut self, id: RequestId, end: Event) {
         let Some(sequence) = self.sequences.remove(&id) else { return };
-        self.metrics.ended(&end, &sequence.usage());
+        self.metrics.ended(&end, &sequence.times, &sequence.usage(), sequence.max_tokens());
         sequence.sink.finish(end);
     }
 
@@ -206,7 +206,8 @@ impl SamplerState {
     fn forget(&mut self, id: RequestId) {
         let Some(sequence) = self.sequences.remove(&id) else { return };
         let usage = sequence.usage();
-        self.metrics.ended(&Event::Finished { reason: FinishReason::Cancelled, text: String::new(), usage }, &usage);
+        let end = Event::Finished { reason: FinishReason::Cancelled, text: String::new(), usage };
+        self.metrics.ended(&end, &sequence.times, &usage, sequence.max_tokens());
     }
 
     fn cut_off(&mut self, id: RequestId) {

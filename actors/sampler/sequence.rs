@@ -181,6 +181,11 @@ impl SequenceSampler {
         Advance { verdict: Verdict::Ended, end: Some(Event::Finished { reason, text, usage: self.usage() }) }
     }
 
+    /// Most tokens that it may generate.
+    pub fn max_tokens(&self) -> usize {
+        self.max_tokens
+    }
+
     pub fn usage(&self) -> Usage {
         let Times { submitted, started, first_token, last_token, .. } = self.times;
         let since = |end: Option<Instant>, start: Option<Instant>| match (end, start) {
