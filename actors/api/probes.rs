@@ -29,7 +29,7 @@ fn unhealthy(message: &str) -> Response {
 pub(super) async fn ready(State(server): State<SharedServer>) -> Response {
     let status = server.runtime.status();
     let code = if status == Status::Ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    let mut body = json!({ "status": status_word(&status) });
+    let mut body = json!({ "status": status.word() });
     match status {
         Status::Loading(progress) => {
             body["done_bytes"] = json!(progress.done_bytes);
@@ -39,17 +39,6 @@ pub(super) async fn ready(State(server): State<SharedServer>) -> Response {
         Status::Ready | Status::Recovering | Status::Draining => {}
     }
     (code, Json(body)).into_response()
-}
-
-/// A status in one word.
-pub(super) fn status_word(status: &Status) -> &'static str {
-    match status {
-        Status::Loading(_) => "loading",
-        Status::Ready => "ready",
-        Status::Recovering => "recovering",
-        Status::Draining => "draining",
-        Status::Failed(_) => "failed",
-    }
 }
 
 /// `/version`.

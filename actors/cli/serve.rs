@@ -11,6 +11,7 @@ use crate::config::flags::{Flags, HubFlags, ModelFlags, ServerFlags};
 use crate::config::{Config, Given};
 use crate::metrics::exposition::Exposition;
 use crate::runtime::{Runtime, RuntimeOptions, Status};
+use crate::trace::{self, Tracer};
 
 use super::model::{self, GgufSource};
 use super::{CliError, Context};
@@ -61,7 +62,10 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
         metrics: Some(metrics),
         ..ServerOptions::new(model_id)
     };
-    model::tokio_runtime()?.block_on(serve(listener, source, options, config))
+    let tracer = trace::start(config.trace_file.as_deref()).map_err(CliError::other)?;
+    let served = model::tokio_runtime()?.block_on(serve(listener, source, options, config, &tracer));
+    tracer.finish();
+    served
 }
 
 async fn serve(
@@ -69,11 +73,15 @@ async fn serve(
     source: GgufSource,
     options: ServerOptions,
     config: &Config,
+    tracer: &Tracer,
 ) -> Result<(), CliError> {
     let address = listener.local_addr().map_err(CliError::io("listen"))?;
     let listener = tokio::net::TcpListener::from_std(listener).map_err(CliError::io("listen"))?;
-    let runtime_options =
-        RuntimeOptions { model_id: options.model_id.as_str().into(), ..model::runtime_options(config) };
+    let runtime_options = RuntimeOptions {
+        model_id: options.model_id.as_str().into(),
+        tracer: tracer.clone(),
+        ..model::runtime_options(config)
+    };
     let runtime = Runtime::start(source, runtime_options).await.map_err(CliError::other)?;
     let (stop, stopped) = tokio::sync::watch::channel(false);
     let mut wait = stopped.clone();

@@ -296,6 +296,8 @@ settings! { |home|
         drain_timeout: Duration = Duration::from_secs(30), "TIME";
         /// Whose names /metrics uses beside Cuelight's own, for dashboards and autoscalers made for them: none or vllm.
         metrics_compat: Compat = Compat::None, "WHOSE";
+        /// File for a timeline of all steps and requests, in Chrome's trace format; unset: none is written.
+        trace_file: Option<PathBuf> = None, "FILE";
     }
     Sampling {
         /// Sampling temperature; 0 always takes the most likely token.

@@ -15,16 +15,15 @@ pub mod vllm;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cuelight_engine::engine::{BLOCK_TOKENS, EngineLimits, LogitsWanted, Step};
-use cuelight_engine::load::{MemoryPlan, ModelCard};
-use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
-use tokio::time::Instant;
-
 use self::catalogue::*;
 use crate::policy::Counts;
 use crate::request::{Event, FinishReason, GenerationError, SubmitError, Usage};
 use crate::runtime::Status;
 use crate::sampler::sequence::Times;
+use crate::trace::request::EndedRequest;
+use cuelight_engine::engine::{BLOCK_TOKENS, EngineLimits, LogitsWanted, Step};
+use cuelight_engine::load::{MemoryPlan, ModelCard};
+use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 
 /// Makes a counter for each value of a metric's second label.
 fn counters(name: &'static str, model_id: &str, label: &'static str, values: &[&'static str]) -> Counters {
@@ -68,6 +67,9 @@ pub struct RequestMetrics {
 /// Every word of [`end_reason`].
 const END_REASONS: [&str; 7] =
     ["stop_token", "stop_string", "length", "cancelled", "engine_error", "shutting_down", "stalled_client"];
+
+/// Those of requests that got all they asked for.
+const FINISHED: [&str; 3] = ["stop_token", "stop_string", "length"];
 
 /// How a request ended, in a word for labels and logs.
 pub(crate) fn end_reason(end: &Event) -> &'static str {
@@ -132,22 +134,23 @@ impl RequestMetrics {
 
     /// Counts the end of a request. Latencies are those of requests that finished: one that its client gave up says
     /// nothing about the server.
-    pub(crate) fn ended(&self, end: &Event, times: &Times, usage: &Usage, max_tokens: usize) {
-        self.finished.increment(end_reason(end), 1);
+    pub(crate) fn ended(&self, request: &EndedRequest) {
+        let EndedRequest { reason, usage, times, at, max_tokens, .. } = request;
+        self.finished.increment(reason, 1);
         if let Some(started) = times.started {
             self.queue_time.record(started.duration_since(times.submitted));
         }
-        if !matches!(end, Event::Finished { reason, .. } if *reason != FinishReason::Cancelled) {
+        if !FINISHED.contains(reason) {
             return;
         }
         if times.first_token.is_none() {
             // Only its prompt was wanted, and it is computed.
             self.prompt(usage);
         }
-        self.duration.record(Instant::now().duration_since(times.submitted));
+        self.duration.record(at.duration_since(times.submitted));
         self.request_prompt_tokens.record(usage.prompt_tokens as f64);
         self.request_generation_tokens.record(usage.completion_tokens as f64);
-        self.request_max_tokens.record(max_tokens as f64);
+        self.request_max_tokens.record(*max_tokens as f64);
         let (Some(started), Some(first), Some(last)) = (times.started, times.first_token, times.last_token) else {
             return;
         };
@@ -314,15 +317,8 @@ pub(crate) fn restarted(model_id: &Arc<str>, actor: &'static str) {
 
 /// Tells what state a model is in. The first call also makes the counters of what seldom happens.
 pub(crate) fn state(model_id: &Arc<str>, status: &Status) {
-    let now = match status {
-        Status::Loading(_) => "loading",
-        Status::Ready => "ready",
-        Status::Recovering => "recovering",
-        Status::Draining => "draining",
-        Status::Failed(_) => "failed",
-    };
-    for state in ["loading", "ready", "recovering", "draining", "failed"] {
-        let value = if state == now { 1.0 } else { 0.0 };
+    for state in Status::WORDS {
+        let value = if state == status.word() { 1.0 } else { 0.0 };
         gauge!(MODEL_STATE, "model" => model_id.to_string(), "state" => state).set(value);
     }
     counters(RESTARTS, model_id, "actor", &ACTORS);
