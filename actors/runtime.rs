@@ -355,10 +355,12 @@ impl Shared {
             inside: AtomicUsize::new(0),
             departures: Mutex::new(VecDeque::new()),
         };
+        let status = Status::Loading(LoadProgress { done_bytes: 0, total_bytes: 0 });
+        metrics::state(&options.model_id, &status);
         Shared {
             model_id: options.model_id.clone(),
             tracer: options.tracer.clone(),
-            status: watch::Sender::new(Status::Loading(LoadProgress { done_bytes: 0, total_bytes: 0 })),
+            status: watch::Sender::new(status),
             model: watch::Sender::new(None),
             scheduler: watch::Sender::new(None),
             counts: Mutex::new(Counts::default()),
@@ -373,9 +375,11 @@ impl Shared {
     }
 
     pub(crate) fn set_status(&self, status: Status) {
-        metrics::state(&self.model_id, &status);
-        self.tracer.status(&status);
-        self.status.send_replace(status);
+        let before = self.status.send_replace(status.clone());
+        if before.word() != status.word() {
+            metrics::state(&self.model_id, &status);
+            self.tracer.status(&status);
+        }
     }
 
     pub(crate) fn set_model(&self, model: Arc<Model>) {

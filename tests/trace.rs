@@ -36,7 +36,7 @@ async fn read(mut generation: Generation) {
 async fn record(model: SimulatedModel, policy: PolicyConfig, requests: Vec<GenerationRequest>) -> Vec<Value> {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("trace.json");
-    let tracer = trace::start(Some(&path)).unwrap();
+    let tracer = trace::start(Some(&path), None).unwrap();
     let options = RuntimeOptions { model_id: "simulated".into(), policy, tracer, ..RuntimeOptions::default() };
     let tracer = options.tracer.clone();
     let runtime = Runtime::start(model, options).await.unwrap();
@@ -167,7 +167,7 @@ async fn the_device_computes_the_next_step_while_the_sampler_works_on_the_last()
 
 #[test]
 fn a_file_that_cannot_be_written_is_one_sentence() {
-    let error = trace::start(Some(Path::new("/nowhere/trace.json"))).unwrap_err();
+    let error = trace::start(Some(Path::new("/nowhere/trace.json")), None).unwrap_err();
     assert_eq!(error.to_string(), "the trace file /nowhere/trace.json cannot be written");
 }
 
@@ -175,7 +175,7 @@ fn a_file_that_cannot_be_written_is_one_sentence() {
 fn a_recording_of_nothing_is_an_empty_array_and_ends_once() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("trace.json");
-    let tracer = trace::start(Some(&path)).unwrap();
+    let tracer = trace::start(Some(&path), None).unwrap();
     tracer.finish();
     tracer.finish();
     assert_eq!(events(&path), [Value::Null; 0]);

@@ -62,7 +62,8 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
         metrics: Some(metrics),
         ..ServerOptions::new(model_id)
     };
-    let tracer = trace::start(config.trace_file.as_deref()).map_err(CliError::other)?;
+    let tracer =
+        trace::start(config.trace_file.as_deref(), config.otlp_endpoint.as_deref()).map_err(CliError::other)?;
     let served = model::tokio_runtime()?.block_on(serve(listener, source, options, config, &tracer));
     tracer.finish();
     served

@@ -298,6 +298,8 @@ settings! { |home|
         metrics_compat: Compat = Compat::None, "WHOSE";
         /// File for a timeline of all steps and requests, in Chrome's trace format; unset: none is written.
         trace_file: Option<PathBuf> = None, "FILE";
+        /// OpenTelemetry collector that gets a trace of each request, like http://localhost:4318; unset: none.
+        otlp_endpoint: Option<String> = None, "URL";
     }
     Sampling {
         /// Sampling temperature; 0 always takes the most likely token.

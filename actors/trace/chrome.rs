@@ -6,7 +6,6 @@
 //! The file is one JSON array. Viewers take it without its closing bracket too, so what was flushed before a crash can
 //! be looked at.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
@@ -17,13 +16,11 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::request::EndedRequest;
+use super::steps::{ComputedStep, DeviceSteps};
 use super::{Record, Share, Sink, TraceEvent};
 
 /// Larger files cannot be looked at.
 const MAX_BYTES: u64 = 1 << 30;
-
-/// Steps at the device and the sampler that are remembered; there are a few.
-const MAX_STEPS: usize = 256;
 
 /// The tracks of a model's process.
 const SCHEDULER: u64 = 1;
@@ -44,17 +41,7 @@ pub struct ChromeTrace {
 /// What is remembered of a model.
 struct Model {
     id: Arc<str>,
-    /// Given to the device and not finished.
-    steps: BTreeMap<StepId, ActiveStep>,
-    /// When the device finished its last step.
-    device_free: Instant,
-}
-
-struct ActiveStep {
-    rows: usize,
-    prefill_rows: usize,
-    sequences: usize,
-    begun: Option<Instant>,
+    steps: DeviceSteps,
 }
 
 impl ChromeTrace {
@@ -93,7 +80,7 @@ impl ChromeTrace {
         if let Some(index) = self.models.iter().position(|model| model.id == record.model_id) {
             return index + 1;
         }
-        let model = Model { id: record.model_id.clone(), steps: BTreeMap::new(), device_free: record.at };
+        let model = Model { id: record.model_id.clone(), steps: DeviceSteps::default() };
         self.models.push(model);
         let pid = self.models.len();
         let name = json!({ "name": format!("model {}", record.model_id) });
@@ -110,30 +97,14 @@ impl ChromeTrace {
     }
 
     fn step_formed(&mut self, pid: usize, step: StepId, from: Instant, to: Instant, shares: &[Share]) {
-        let prefill_rows = shares.iter().filter(|share| share.is_prefill).map(|share| share.rows).sum();
-        let active = ActiveStep {
-            rows: shares.iter().map(|share| share.rows).sum(),
-            prefill_rows,
-            sequences: shares.len(),
-            begun: None,
-        };
-        self.span(pid, SCHEDULER, step, "form", (from, to), active.facts());
+        self.span(pid, SCHEDULER, step, "form", (from, to), facts(shares));
         self.flow(pid, SCHEDULER, step, "s", from);
-        let steps = &mut self.models[pid - 1].steps;
-        steps.insert(step, active);
-        if steps.len() > MAX_STEPS {
-            // The step was lost with its executor.
-            steps.pop_first();
-        }
+        self.models[pid - 1].steps.formed(step, shares);
     }
 
     fn step_computed(&mut self, pid: usize, step: StepId, to: Instant) {
-        let model = &mut self.models[pid - 1];
-        let Some(active) = model.steps.remove(&step) else { return };
-        // A step that was given early waited for the one before it.
-        let from = active.begun.unwrap_or(to).max(model.device_free).min(to);
-        model.device_free = to;
-        self.span(pid, DEVICE, step, "compute", (from, to), active.facts());
+        let Some(ComputedStep { from, shares }) = self.models[pid - 1].steps.computed(step, to) else { return };
+        self.span(pid, DEVICE, step, "compute", (from, to), facts(&shares));
         self.flow(pid, DEVICE, step, "t", from);
     }
 
@@ -197,10 +168,11 @@ impl ChromeTrace {
     }
 }
 
-impl ActiveStep {
-    fn facts(&self) -> Value {
-        json!({ "rows": self.rows, "prefill_rows": self.prefill_rows, "sequences": self.sequences })
-    }
+/// What a step consists of.
+fn facts(shares: &[Share]) -> Value {
+    let rows = |shares: &mut dyn Iterator<Item = &Share>| shares.map(|share| share.rows).sum::<usize>();
+    let prefill_rows = rows(&mut shares.iter().filter(|share| share.is_prefill));
+    json!({ "rows": rows(&mut shares.iter()), "prefill_rows": prefill_rows, "sequences": shares.len() })
 }
 
 impl Sink for ChromeTrace {
@@ -208,11 +180,7 @@ impl Sink for ChromeTrace {
         let (pid, at) = (self.process(record), record.at);
         match &record.event {
             TraceEvent::StepFormed { step, from, shares } => self.step_formed(pid, *step, *from, at, shares),
-            TraceEvent::StepBegun(step) => {
-                if let Some(active) = self.models[pid - 1].steps.get_mut(step) {
-                    active.begun = Some(at);
-                }
-            }
+            TraceEvent::StepBegun(step) => self.models[pid - 1].steps.begun(*step, at),
             TraceEvent::StepComputed(step) => self.step_computed(pid, *step, at),
             TraceEvent::StepSampled { step, from, sequences } => {
                 self.span(pid, SAMPLER, *step, "sample", (*from, at), json!({ "sequences": sequences }));

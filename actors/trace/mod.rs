@@ -7,7 +7,9 @@
 
 pub mod call;
 pub mod chrome;
+pub mod otlp;
 pub mod request;
+mod steps;
 
 use std::fmt;
 use std::io;
@@ -22,6 +24,7 @@ use cuelight_engine::engine::{LogitsWanted, Step, StepId};
 use tokio::time::Instant;
 
 use self::chrome::ChromeTrace;
+use self::otlp::{CollectorError, SpanExport};
 use self::request::EndedRequest;
 use crate::request::RequestId;
 use crate::runtime::Status;
@@ -37,6 +40,9 @@ pub enum TraceError {
         /// Why.
         source: io::Error,
     },
+    /// Spans cannot go to the collector.
+    #[error(transparent)]
+    Collector(#[from] CollectorError),
     /// No thread.
     #[error("the thread that writes traces cannot be started")]
     Thread(#[from] io::Error),
@@ -46,11 +52,14 @@ pub enum TraceError {
 ///
 /// # Errors
 /// [`TraceError`].
-pub fn start(file: Option<&Path>) -> Result<Tracer, TraceError> {
+pub fn start(file: Option<&Path>, collector: Option<&str>) -> Result<Tracer, TraceError> {
     let mut sinks: Vec<Box<dyn Sink>> = Vec::new();
     if let Some(path) = file {
         let trace = ChromeTrace::create(path).map_err(|source| TraceError::File { path: path.to_owned(), source })?;
         sinks.push(Box::new(trace));
+    }
+    if let Some(url) = collector {
+        sinks.push(Box::new(SpanExport::start(url)?));
     }
     Ok(Tracer::start(sinks)?)
 }

@@ -45,8 +45,9 @@ impl EndedRequest {
         let total_ms = millis(self.at.duration_since(self.times.submitted));
         macro_rules! line {
             ($level:ident, $message:literal $(, $field:ident)*) => {
+                // Without the span of the actor that happens to write it.
                 tracing::$level!(
-                    request_id, request = self.id.0, model, reason = self.reason, prompt_tokens, cached_tokens,
+                    parent: None, request_id, request = self.id.0, model, reason = self.reason, prompt_tokens, cached_tokens,
                     completion_tokens, queue_ms, ttft_ms, total_ms, $($field,)* $message
                 )
             };
