@@ -1,4 +1,5 @@
-//! What is scraped: every metric of the table, its values after known requests, vLLM's names, and what rendering costs.
+//! What is scraped: every metric of the table, its values after known requests, vLLM's names, what rendering costs, and
+//! whether dashboard, alerts and manual speak of the same.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -7,12 +8,12 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use cuelight::api::ServerOptions;
-use cuelight::metrics::catalogue::{Kind, METRICS};
+use cuelight::metrics::catalogue::{self, Kind, METRICS};
 use cuelight::metrics::exposition::{Compat, Exposition};
-use cuelight::metrics::vllm::alias_names;
+use cuelight::metrics::vllm::{self, alias_names};
 use cuelight::runtime::RuntimeOptions;
 use cuelight::simulation::SimulatedModel;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use common::{MODEL, Server, model};
 
@@ -200,4 +201,71 @@ fn fill(model: &str) {
 fn record_tokens(tokens: usize) {
     let latency = metrics::histogram!("cuelight_inter_token_latency_seconds", "model" => "model-0");
     (0..tokens).for_each(|token| latency.record(0.001 * (token % 37) as f64));
+}
+
+const OPERATIONS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations");
+
+fn read(file: &str) -> String {
+    std::fs::read_to_string(format!("{OPERATIONS}/{file}")).unwrap()
+}
+
+#[test]
+fn the_operators_manual_lists_every_metric() {
+    let text = read("README.md");
+    for table in [catalogue::markdown(), vllm::markdown()] {
+        assert!(text.contains(&table), "docs/operations/README.md needs this table:\n{table}");
+    }
+}
+
+/// Words of `text` that begin with `cuelight_` and go on.
+fn metric_names(text: &str) -> Vec<&str> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    text.split(|c| !is_part(c))
+        .filter(|word| word.strip_prefix("cuelight_").is_some_and(|rest| !rest.is_empty()))
+        .collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn dashboard_alerts_and_manual_name_only_what_is_scraped() {
+    let scraped = scrape_after(1, Compat::None).await;
+    let exists = |name: &str| {
+        METRICS.iter().any(|metric| match metric.kind {
+            Kind::Histogram(_) => {
+                name.strip_prefix(metric.name).is_some_and(|suffix| ["", "_bucket", "_sum", "_count"].contains(&suffix))
+            }
+            _ => metric.name == name,
+        })
+    };
+    for file in ["README.md", "alerts.yml", "alerts_test.yml", "grafana-dashboard.json"] {
+        let text = read(file).replace('\\', "");
+        let unknown: Vec<&str> = metric_names(&text).into_iter().filter(|name| !exists(name)).collect();
+        assert_eq!(unknown, [""; 0], "in {file}");
+        // Values of labels too: a misspelt reason would never fire.
+        for label in ["reason", "state", "source", "actor"] {
+            let opening = format!("{label}=\"");
+            for rest in text.split(&opening).skip(1) {
+                let value = rest.split('"').next().unwrap();
+                assert!(scraped.contains(&format!("{opening}{value}\"")), "{opening}{value}\" in {file}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_dashboard_is_one_that_grafana_can_import() {
+    let dashboard: Value = serde_json::from_str(&read("grafana-dashboard.json")).unwrap();
+    assert_eq!(dashboard["title"], "Cuelight");
+    let panels = dashboard["panels"].as_array().unwrap();
+    let mut ids: Vec<u64> = panels.iter().map(|panel| panel["id"].as_u64().unwrap()).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), panels.len());
+    for panel in panels.iter().filter(|panel| panel["type"] != "row") {
+        let title = panel["title"].as_str().unwrap();
+        assert!(!panel["description"].as_str().unwrap().is_empty(), "{title}");
+        let targets = panel["targets"].as_array().unwrap();
+        assert!(targets.iter().all(|target| !target["expr"].as_str().unwrap().is_empty()), "{title}");
+        let at = &panel["gridPos"];
+        assert!(at["x"].as_u64().unwrap() + at["w"].as_u64().unwrap() <= 24, "{title}");
+    }
 }

@@ -71,6 +71,16 @@ pub fn alias_names() -> impl Iterator<Item = &'static str> {
     ALIASES.iter().map(|alias| alias.vllm)
 }
 
+/// All aliases as a Markdown table, for `docs/operations/`.
+#[must_use]
+pub fn markdown() -> String {
+    let mut text = "| vLLM's name | Made of |\n| --- | --- |\n".to_owned();
+    for Alias { native, vllm, .. } in ALIASES {
+        let _ = writeln!(text, "| `{vllm}` | `{native}` |");
+    }
+    text
+}
+
 /// Appends the aliases of everything in Prometheus' text `native`.
 pub fn append_aliases(native: &mut String) {
     let mut aliases = String::with_capacity(native.len());
