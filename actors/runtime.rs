@@ -357,6 +357,7 @@ impl Shared {
         };
         let status = Status::Loading(LoadProgress { done_bytes: 0, total_bytes: 0 });
         metrics::state(&options.model_id, &status);
+        options.tracer.status(&status);
         Shared {
             model_id: options.model_id.clone(),
             tracer: options.tracer.clone(),

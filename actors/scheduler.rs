@@ -200,7 +200,7 @@ impl SchedulerState {
             match effect {
                 Effect::Run { step, tasks } => {
                     self.metrics.formed(&step);
-                    self.turn.step_formed(&step, || self.policy.members(step.id).collect());
+                    self.turn.step_formed(&step, self.policy.members(step.id));
                     self.run(ExecutorMsg::Run { step, tasks });
                 }
                 Effect::Started(id) => self.sampler.cast(SamplerMsg::Started(id))?,

@@ -21,7 +21,7 @@ use crate::request::{Event, FinishReason, GenerationError, SubmitError, Usage};
 use crate::runtime::Status;
 use crate::sampler::sequence::Times;
 use crate::trace::request::EndedRequest;
-use cuelight_engine::engine::{BLOCK_TOKENS, EngineLimits, LogitsWanted, Step};
+use cuelight_engine::engine::{BLOCK_TOKENS, EngineLimits, LogitsWanted, SequenceRows, Step};
 use cuelight_engine::load::{MemoryPlan, ModelCard};
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 
@@ -281,11 +281,16 @@ impl Drop for SchedulerMetrics {
     }
 }
 
-/// Rows of a step that belong to prompts. A decode row is alone in its share and asks for its logits; the last chunk of
-/// a prompt looks the same when it has one token, and is taken for one.
+/// Whether a sequence's share of a step is a part of its prompt, or of what is computed again. A decode row is alone in
+/// its share and asks for its logits; the last chunk of a prompt looks the same when it has one token, and is taken for
+/// one.
+pub(crate) fn is_prefill(share: &SequenceRows) -> bool {
+    share.tokens.len() > 1 || share.logits == LogitsWanted::None
+}
+
+/// Rows of a step that belong to prompts.
 pub(crate) fn prefill_rows(step: &Step) -> usize {
-    let prefills = step.sequences.iter().filter(|share| share.tokens.len() > 1 || share.logits == LogitsWanted::None);
-    prefills.map(|share| share.tokens.len()).sum()
+    step.sequences.iter().filter(|share| is_prefill(share)).map(|share| share.tokens.len()).sum()
 }
 
 /// Every reason of [`rejected`].
@@ -341,5 +346,32 @@ pub(crate) fn loaded(model_id: &Arc<str>, card: &ModelCard, memory: &MemoryPlan,
     let pools = [("weights", memory.weights_bytes), ("kv", memory.kv_bytes), ("scratch", memory.scratch_bytes)];
     for (pool, bytes) in pools {
         gauge!(MODEL_MEMORY, &[model(), ("pool", pool.to_owned())]).set(bytes as f64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::exposition::{Compat, Exposition};
+
+    /// A policy counts from its own begin; what is scraped only rises, also when another takes over.
+    #[test]
+    fn evictions_go_on_rising_when_the_scheduler_is_restarted_and_gauges_fall() {
+        let (recorder, exposition) = Exposition::new(Compat::None).expect("the buckets are right");
+        let value = |name: &str| {
+            let text = exposition.render();
+            let line = text.lines().find(|line| line.starts_with(&format!("{name}{{"))).map(str::to_owned);
+            line.and_then(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok())
+        };
+        metrics::with_local_recorder(&recorder, || {
+            let mut first = SchedulerMetrics::new(&"m".into());
+            first.set_levels(&Levels { evicted: 3, blocks_used: 5, blocks_total: 10, ..Levels::default() });
+            first.set_levels(&Levels { evicted: 4, blocks_used: 5, blocks_total: 10, ..Levels::default() });
+            assert_eq!((value(KV_EVICTIONS), value(KV_USAGE)), (Some(4.0), Some(0.5)));
+            drop(first);
+            assert_eq!((value(KV_EVICTIONS), value(KV_USAGE)), (Some(4.0), Some(0.0)));
+            SchedulerMetrics::new(&"m".into()).set_levels(&Levels { evicted: 2, ..Levels::default() });
+            assert_eq!(value(KV_EVICTIONS), Some(6.0));
+        });
     }
 }

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use super::request::EndedRequest;
 use super::steps::{ComputedStep, DeviceSteps};
-use super::{Record, Share, Sink, TraceEvent};
+use super::{Record, Sink, StepShape, TraceEvent};
 
 /// Larger files cannot be looked at.
 const MAX_BYTES: u64 = 1 << 30;
@@ -42,6 +42,8 @@ pub struct ChromeTrace {
 struct Model {
     id: Arc<str>,
     steps: DeviceSteps,
+    /// Whether a status's span is open.
+    has_status: bool,
 }
 
 impl ChromeTrace {
@@ -80,7 +82,7 @@ impl ChromeTrace {
         if let Some(index) = self.models.iter().position(|model| model.id == record.model_id) {
             return index + 1;
         }
-        let model = Model { id: record.model_id.clone(), steps: DeviceSteps::default() };
+        let model = Model { id: record.model_id.clone(), steps: DeviceSteps::default(), has_status: false };
         self.models.push(model);
         let pid = self.models.len();
         let name = json!({ "name": format!("model {}", record.model_id) });
@@ -96,15 +98,15 @@ impl ChromeTrace {
         pid
     }
 
-    fn step_formed(&mut self, pid: usize, step: StepId, from: Instant, to: Instant, shares: &[Share]) {
-        self.span(pid, SCHEDULER, step, "form", (from, to), facts(shares));
+    fn step_formed(&mut self, pid: usize, step: StepId, from: Instant, to: Instant, shape: &StepShape) {
+        self.span(pid, SCHEDULER, step, "form", (from, to), facts(shape));
         self.flow(pid, SCHEDULER, step, "s", from);
-        self.models[pid - 1].steps.formed(step, shares);
+        self.models[pid - 1].steps.formed(step, shape);
     }
 
     fn step_computed(&mut self, pid: usize, step: StepId, to: Instant) {
-        let Some(ComputedStep { from, shares }) = self.models[pid - 1].steps.computed(step, to) else { return };
-        self.span(pid, DEVICE, step, "compute", (from, to), facts(&shares));
+        let Some(ComputedStep { from, shape }) = self.models[pid - 1].steps.computed(step, to) else { return };
+        self.span(pid, DEVICE, step, "compute", (from, to), facts(&shape));
         self.flow(pid, DEVICE, step, "t", from);
     }
 
@@ -130,6 +132,15 @@ impl ChromeTrace {
         let ts = self.micros(at);
         let event = json!({ "name": name, "ph": "i", "s": "p", "ts": ts, "pid": pid, "tid": tid, "args": args });
         self.write(&event);
+    }
+
+    /// The model's status lasts until the next; the last one's span stays open.
+    fn status(&mut self, pid: usize, status: &str, at: Instant) {
+        let ts = self.micros(at);
+        if std::mem::replace(&mut self.models[pid - 1].has_status, true) {
+            self.write(&json!({ "ph": "E", "ts": ts, "pid": pid, "tid": SUPERVISOR }));
+        }
+        self.write(&json!({ "name": status, "cat": "status", "ph": "B", "ts": ts, "pid": pid, "tid": SUPERVISOR }));
     }
 
     /// A request's life in its phases, as far as it came.
@@ -169,17 +180,16 @@ impl ChromeTrace {
 }
 
 /// What a step consists of.
-fn facts(shares: &[Share]) -> Value {
-    let rows = |shares: &mut dyn Iterator<Item = &Share>| shares.map(|share| share.rows).sum::<usize>();
-    let prefill_rows = rows(&mut shares.iter().filter(|share| share.is_prefill));
-    json!({ "rows": rows(&mut shares.iter()), "prefill_rows": prefill_rows, "sequences": shares.len() })
+fn facts(shape: &StepShape) -> Value {
+    let prefill_rows: usize = shape.prefills.iter().map(|(_, rows)| rows).sum();
+    json!({ "rows": shape.rows, "prefill_rows": prefill_rows, "sequences": shape.sequences })
 }
 
 impl Sink for ChromeTrace {
     fn record(&mut self, record: &Record) -> bool {
         let (pid, at) = (self.process(record), record.at);
         match &record.event {
-            TraceEvent::StepFormed { step, from, shares } => self.step_formed(pid, *step, *from, at, shares),
+            TraceEvent::StepFormed { step, from, shape } => self.step_formed(pid, *step, *from, at, shape),
             TraceEvent::StepBegun(step) => self.models[pid - 1].steps.begun(*step, at),
             TraceEvent::StepComputed(step) => self.step_computed(pid, *step, at),
             TraceEvent::StepSampled { step, from, sequences } => {
@@ -189,7 +199,7 @@ impl Sink for ChromeTrace {
             TraceEvent::Preempted(request) => {
                 self.instant(pid, SCHEDULER, &format!("preempted request {}", request.0), at, &json!({}));
             }
-            TraceEvent::Status(status) => self.instant(pid, SUPERVISOR, status, at, &json!({})),
+            TraceEvent::Status(status) => self.status(pid, status, at),
             TraceEvent::Restarted { actor, reason } => {
                 self.instant(pid, SUPERVISOR, &format!("restart {actor}"), at, &json!({ "reason": reason }));
             }

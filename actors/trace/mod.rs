@@ -20,12 +20,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use cuelight_engine::engine::{LogitsWanted, Step, StepId};
+use cuelight_engine::engine::{Step, StepId};
 use tokio::time::Instant;
 
 use self::chrome::ChromeTrace;
 use self::otlp::{CollectorError, SpanExport};
 use self::request::EndedRequest;
+use crate::metrics::is_prefill;
 use crate::request::RequestId;
 use crate::runtime::Status;
 
@@ -104,7 +105,7 @@ pub enum TraceEvent {
         /// When it began to.
         from: Instant,
         /// What the step consists of.
-        shares: Vec<Share>,
+        shape: StepShape,
     },
     /// The device was given a step.
     StepBegun(StepId),
@@ -134,15 +135,26 @@ pub enum TraceEvent {
     RequestEnded(Box<EndedRequest>),
 }
 
-/// One sequence's part of a step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Share {
-    /// The sequence.
-    pub request: RequestId,
-    /// Its tokens in the step.
+/// What a step consists of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StepShape {
+    /// Tokens in all.
     pub rows: usize,
-    /// Whether they belong to its prompt, or to what is computed again.
-    pub is_prefill: bool,
+    /// Sequences that share it.
+    pub sequences: usize,
+    /// The sequences with a part of their prompt, or of what is computed again, and how many tokens of it.
+    pub prefills: Vec<(RequestId, usize)>,
+}
+
+impl StepShape {
+    fn new(step: &Step, members: impl Iterator<Item = RequestId>) -> Self {
+        let prefills = step.sequences.iter().zip(members).filter(|(share, _)| is_prefill(share));
+        StepShape {
+            rows: step.rows(),
+            sequences: step.sequences.len(),
+            prefills: prefills.map(|(share, request)| (request, share.tokens.len())).collect(),
+        }
+    }
 }
 
 /// Where records end up; it has a thread of its own.
@@ -222,14 +234,10 @@ impl Tracer {
     }
 
     /// A step was formed since `from`; `members` are its requests, in its order.
-    fn step_formed(&self, step: &Step, from: Option<Instant>, members: impl FnOnce() -> Vec<RequestId>) {
+    fn step_formed(&self, step: &Step, from: Option<Instant>, members: impl Iterator<Item = RequestId>) {
         self.record(|at| {
-            let shares = step.sequences.iter().zip(members()).map(|(share, request)| Share {
-                request,
-                rows: share.tokens.len(),
-                is_prefill: share.tokens.len() > 1 || share.logits == LogitsWanted::None,
-            });
-            TraceEvent::StepFormed { step: step.id, from: from.unwrap_or(at), shares: shares.collect() }
+            let shape = StepShape::new(step, members);
+            TraceEvent::StepFormed { step: step.id, from: from.unwrap_or(at), shape }
         });
     }
 
@@ -298,7 +306,7 @@ impl Turn {
     }
 
     /// A step was formed; `members` are its requests, in its order.
-    pub fn step_formed(&mut self, step: &Step, members: impl FnOnce() -> Vec<RequestId>) {
+    pub fn step_formed(&mut self, step: &Step, members: impl Iterator<Item = RequestId>) {
         self.tracer.step_formed(step, self.from, members);
         self.begin();
     }

@@ -107,11 +107,11 @@ impl SpanExport {
     }
 
     /// Notes which chunks of prompts a step has computed.
-    fn computed(&mut self, model_id: &Arc<str>, step: u64, ComputedStep { from, shares }: ComputedStep, to: Instant) {
-        for share in shares.iter().filter(|share| share.is_prefill) {
-            let chunks = self.chunks.entry((share.request, model_id.clone())).or_default();
+    fn computed(&mut self, model_id: &Arc<str>, step: u64, ComputedStep { from, shape }: ComputedStep, to: Instant) {
+        for (request, rows) in shape.prefills {
+            let chunks = self.chunks.entry((request, model_id.clone())).or_default();
             if chunks.len() < MAX_CHUNKS {
-                chunks.push(Chunk { from, to, rows: share.rows, step });
+                chunks.push(Chunk { from, to, rows, step });
             }
         }
         while self.chunks.len() > MAX_REQUESTS {
@@ -223,8 +223,8 @@ impl Sink for SpanExport {
     fn record(&mut self, record: &Record) -> bool {
         let (model_id, at) = (&record.model_id, record.at);
         match &record.event {
-            TraceEvent::StepFormed { step, shares, .. } => {
-                self.steps.entry(model_id.clone()).or_default().formed(*step, shares);
+            TraceEvent::StepFormed { step, shape, .. } => {
+                self.steps.entry(model_id.clone()).or_default().formed(*step, shape);
             }
             TraceEvent::StepBegun(step) => self.steps.entry(model_id.clone()).or_default().begun(*step, at),
             TraceEvent::StepComputed(step) => {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use cuelight_engine::engine::StepId;
 use tokio::time::Instant;
 
-use super::Share;
+use super::StepShape;
 
 /// Steps that are remembered; a few are in flight, the others were lost with their executor.
 const MAX_STEPS: usize = 256;
@@ -19,19 +19,19 @@ pub(super) struct DeviceSteps {
 }
 
 struct ActiveStep {
-    shares: Vec<Share>,
+    shape: StepShape,
     begun: Option<Instant>,
 }
 
 /// A step that the device has finished.
 pub(super) struct ComputedStep {
     pub from: Instant,
-    pub shares: Vec<Share>,
+    pub shape: StepShape,
 }
 
 impl DeviceSteps {
-    pub fn formed(&mut self, step: StepId, shares: &[Share]) {
-        self.steps.insert(step, ActiveStep { shares: shares.to_vec(), begun: None });
+    pub fn formed(&mut self, step: StepId, shape: &StepShape) {
+        self.steps.insert(step, ActiveStep { shape: shape.clone(), begun: None });
         if self.steps.len() > MAX_STEPS {
             self.steps.pop_first();
         }
@@ -45,9 +45,9 @@ impl DeviceSteps {
 
     /// The device finished a step; `None` when its begin is not known.
     pub fn computed(&mut self, step: StepId, at: Instant) -> Option<ComputedStep> {
-        let ActiveStep { shares, begun } = self.steps.remove(&step)?;
+        let ActiveStep { shape, begun } = self.steps.remove(&step)?;
         // A step that was given early waited for the one before it.
         let from = self.free_since.replace(at).into_iter().chain(begun).max();
-        Some(ComputedStep { from: begun.and(from)?, shares })
+        Some(ComputedStep { from: begun.and(from)?, shape })
     }
 }
