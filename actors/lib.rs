@@ -12,6 +12,7 @@
 //! - [`executor`], [`experts`]: where it runs
 //! - [`sampler`]: logits to text, into [`client`]'s channel
 //! - [`metrics`]: what can be scraped
+//! - [`trace`]: what happened when
 //! - [`simulation`]: an engine without a model
 
 pub mod api;
@@ -33,3 +34,4 @@ pub mod sampler;
 pub mod scheduler;
 pub mod simulation;
 pub mod supervisor;
+pub mod trace;

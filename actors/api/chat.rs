@@ -17,7 +17,7 @@ use super::logprobs::{self, Spelling};
 use super::prompt::{ChatPrompt, chat_tokens};
 use super::sampling::{GenerationOptions, StreamOptions, logprobs_count};
 use super::sse::{self, Chunks};
-use super::{SharedServer, unix_seconds, unsupported};
+use super::{SharedServer, telemetry, unix_seconds, unsupported};
 use crate::request::{Event, PositionLogprobs};
 use crate::runtime::Model;
 
@@ -78,14 +78,7 @@ struct ChatCall {
 
 impl ChatCall {
     fn new(model: String, options: GenerationOptions, prompt: Vec<TokenId>, tokenizer: Arc<Tokenizer>) -> Self {
-        ChatCall {
-            id: format!("chatcmpl-{}", uuid::Uuid::new_v4().simple()),
-            created: unix_seconds(),
-            model,
-            tokenizer,
-            prompt,
-            options,
-        }
+        ChatCall { id: telemetry::response_id("chatcmpl"), created: unix_seconds(), model, tokenizer, prompt, options }
     }
 
     fn head(&self, object: &str) -> Value {

@@ -18,7 +18,7 @@ use super::logprobs::{self, LegacyLogprobs, Spelling};
 use super::prompt::{PlacedPrompt, off_worker, read_prompts};
 use super::sampling::{GenerationOptions, StreamOptions, logprobs_count};
 use super::sse::{self, Chunks};
-use super::{SharedServer, unix_seconds, unsupported};
+use super::{SharedServer, telemetry, unix_seconds, unsupported};
 use crate::request::{Event, PositionLogprobs};
 use crate::runtime::Model;
 
@@ -131,7 +131,7 @@ impl CompletionCall {
         tokenizer: Arc<Tokenizer>,
     ) -> Self {
         CompletionCall {
-            id: format!("cmpl-{}", uuid::Uuid::new_v4().simple()),
+            id: telemetry::response_id("cmpl"),
             created: unix_seconds(),
             model,
             tokenizer,

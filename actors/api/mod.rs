@@ -39,12 +39,12 @@ use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::serve::ListenerExt;
-use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
 pub use self::error::ApiError;
+use crate::metrics::exposition::Exposition;
 use crate::models::{Call, Models};
 use crate::request::SubmitError;
 use crate::runtime::{Model, Runtime};
@@ -69,7 +69,7 @@ pub struct ServerOptions {
     /// How long the calls of a model that is to be unloaded may go on.
     pub drain_timeout: Duration,
     /// What `/metrics` renders; `None`: there is no such route.
-    pub metrics: Option<PrometheusHandle>,
+    pub metrics: Option<Exposition>,
 }
 
 impl ServerOptions {

@@ -50,8 +50,8 @@ pub(super) async fn version() -> Json<Value> {
 /// `/metrics`, in Prometheus' text format.
 pub(super) async fn metrics(State(server): State<SharedServer>) -> Response {
     match &server.options.metrics {
-        Some(handle) => {
-            ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], handle.render()).into_response()
+        Some(exposition) => {
+            ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], exposition.render()).into_response()
         }
         None => ApiError::NotFound("/metrics here: this server records none".to_owned()).into_response(),
     }

@@ -11,13 +11,14 @@ use std::time::Duration;
 
 use cuelight_engine::load::LoadOptions;
 use futures_util::future::try_join_all;
-use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
 use crate::api::{self, ServerOptions};
 use crate::config::flags::{Flags, HubFlags, ModelFlags, ServerFlags};
 use crate::config::{Config, Given};
-use crate::metrics;
+use crate::metrics::exposition::Exposition;
 use crate::models::{Machine, ModelFactory, Models, ModelsDirectory, ModelsError, ModelsOptions, NamedModel};
+use crate::runtime::RuntimeOptions;
+use crate::trace::{self, Tracer};
 
 use super::model::{self, GgufModel};
 use super::{CliError, Context};
@@ -67,7 +68,7 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     let listener = bind(&config.host, config.port)?;
     let directory = config.models_dir.as_deref().map(|path| models_directory(path, config)).transpose()?;
     let named = plan_all(&args.models, context)?;
-    let metrics = install_metrics()?;
+    let metrics = Exposition::install(config.metrics_compat).map_err(CliError::other)?;
     let options = ServerOptions {
         api_keys,
         cors_origins: config.cors_origin.clone(),
@@ -76,15 +77,20 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
         metrics: Some(metrics),
         ..ServerOptions::default()
     };
-    model::tokio_runtime()?.block_on(async {
-        let models = Models::start(models_options(config), named, directory).await.map_err(CliError::other)?;
+    let tracer =
+        trace::start(config.trace_file.as_deref(), config.otlp_endpoint.as_deref()).map_err(CliError::other)?;
+    let served = model::tokio_runtime()?.block_on(async {
+        let models = models_options(config, &tracer);
+        let models = Models::start(models, named, directory).await.map_err(CliError::other)?;
         serve(listener, models, options, config).await
-    })
+    });
+    tracer.finish();
+    served
 }
 
-fn models_options(config: &Config) -> ModelsOptions {
+fn models_options(config: &Config, tracer: &Tracer) -> ModelsOptions {
     ModelsOptions {
-        runtime: model::runtime_options(config),
+        runtime: RuntimeOptions { tracer: tracer.clone(), ..model::runtime_options(config) },
         memory_bytes: config.memory.map(|size| size.0),
         max_loaded_models: config.max_loaded_models,
         keep_alive: config.keep_alive,
@@ -144,17 +150,6 @@ fn split_name(argument: &str) -> (Option<&str>, &str) {
         }
         _ => (None, argument),
     }
-}
-
-/// Collects the process's metrics. Called before the cast starts, which takes its handles then.
-fn install_metrics() -> Result<PrometheusHandle, CliError> {
-    let mut builder = PrometheusBuilder::new();
-    for (name, edges) in metrics::buckets() {
-        builder = builder.set_buckets_for_metric(Matcher::Full(name.to_owned()), edges).map_err(CliError::other)?;
-    }
-    let handle = builder.install_recorder().map_err(CliError::other)?;
-    metrics::describe();
-    Ok(handle)
 }
 
 async fn serve(listener: TcpListener, models: Models, options: ServerOptions, config: &Config) -> Result<(), CliError> {

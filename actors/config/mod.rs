@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use cuelight_engine::load::{Kernel, KvType};
 
+use crate::metrics::exposition::Compat;
 use crate::models::KeepAlive;
 use environment::{Environment, Home};
 use value::SettingValue;
@@ -305,6 +306,12 @@ settings! { |home|
         prefill_chunk: Option<NonZeroUsize> = None, "TOKENS";
         /// On shutdown, how long running requests may go on, like 30s or 2m.
         drain_timeout: Duration = Duration::from_secs(30), "TIME";
+        /// Whose names /metrics uses beside Cuelight's own, for dashboards and autoscalers made for them: none or vllm.
+        metrics_compat: Compat = Compat::None, "WHOSE";
+        /// File for a timeline of all steps and requests, in Chrome's trace format; unset: none is written.
+        trace_file: Option<PathBuf> = None, "FILE";
+        /// OpenTelemetry collector that gets a trace of each request, like http://localhost:4318; unset: none.
+        otlp_endpoint: Option<String> = None, "URL";
     }
     Sampling {
         /// Sampling temperature; 0 always takes the most likely token.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use cuelight_engine::load::{Kernel, KvType};
 
+use crate::metrics::exposition::Compat;
 use crate::models::KeepAlive;
 
 /// A value as it was given, before its setting's type is known.
@@ -245,6 +246,7 @@ macro_rules! words {
 
 words! {
     LogFormat { "text" = LogFormat::Text, "json" = LogFormat::Json }
+    Compat { "none" = Compat::None, "vllm" = Compat::Vllm }
     Color { "auto" = Color::Auto, "always" = Color::Always, "never" = Color::Never }
     KvType { "f16" = KvType::F16, "f32" = KvType::F32 }
 }

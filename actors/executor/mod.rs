@@ -23,6 +23,7 @@ use crate::metrics::StepMetrics;
 use crate::policy::SampleTask;
 use crate::sampler::SamplerMsg;
 use crate::scheduler::SchedulerMsg;
+use crate::trace::Tracer;
 
 pub(crate) use self::device::panic_message;
 
@@ -60,6 +61,8 @@ pub struct ExecutorArguments<E> {
     pub scheduler: ActorRef<SchedulerMsg>,
     /// Computes experts on the host.
     pub experts: ActorRef<ExpertsMsg>,
+    /// Hears what happens when.
+    pub tracer: Tracer,
 }
 
 /// A step and what its logits are for.
@@ -85,6 +88,7 @@ pub struct ExecutorState<E> {
     scheduler: ActorRef<SchedulerMsg>,
     experts: ActorRef<ExpertsMsg>,
     metrics: StepMetrics,
+    tracer: Tracer,
 }
 
 /// The actor; everything it knows is in [`ExecutorState`].
@@ -106,10 +110,10 @@ impl<E: Engine> Actor for Executor<E> {
         me: ActorRef<ExecutorMsg>,
         arguments: ExecutorArguments<E>,
     ) -> Result<ExecutorState<E>, ActorProcessingErr> {
-        let ExecutorArguments { model_id, engine, host, sampler, scheduler, experts } = arguments;
+        let ExecutorArguments { model_id, engine, host, sampler, scheduler, experts, tracer } = arguments;
         let device = Device::start(engine, host, me)?;
         let metrics = StepMetrics::new(&model_id);
-        Ok(ExecutorState { device, queue: VecDeque::new(), active: None, sampler, scheduler, experts, metrics })
+        Ok(ExecutorState { device, queue: VecDeque::new(), active: None, sampler, scheduler, experts, metrics, tracer })
     }
 
     async fn handle(
@@ -152,6 +156,7 @@ impl<E: Engine> ExecutorState<E> {
         }
         let Some(Job { step, tasks }) = self.queue.pop_front() else { return };
         self.active = Some(Active { id: step.id, rows: step.rows(), sequences: step.sequences.len(), tasks });
+        self.tracer.step_begun(step.id);
         self.device.ask(DeviceCommand::Begin(step), me);
     }
 
@@ -161,6 +166,7 @@ impl<E: Engine> ExecutorState<E> {
             return Err(format!("the engine finished {:?} instead of {:?}", output.id, active.id).into());
         }
         self.metrics.step(output.elapsed, active.rows, active.sequences);
+        self.tracer.step_computed(output.id);
         // In this order and at once: whoever hears of a lost executor has heard of its finished steps before.
         self.scheduler.cast(SchedulerMsg::StepDone(active.id))?;
         if !active.tasks.is_empty() {

@@ -237,6 +237,11 @@ impl Policy {
         }
     }
 
+    /// The requests that share a step that is not sampled yet, in the step's order.
+    pub fn members(&self, step: StepId) -> impl Iterator<Item = RequestId> {
+        self.steps.get(&step).into_iter().flat_map(|record| record.members.iter().map(|member| member.id))
+    }
+
     /// Takes a request in, or says why not.
     ///
     /// # Errors

@@ -29,6 +29,8 @@ use crate::metrics::RequestMetrics;
 use crate::policy::{Outcome, SampleTask};
 use crate::request::{Event, FinishReason, GenerationError, GenerationRequest, RequestId};
 use crate::scheduler::SchedulerMsg;
+use crate::trace::Tracer;
+use crate::trace::request::EndedRequest;
 
 /// What the sampler hears.
 pub enum SamplerMsg {
@@ -76,6 +78,8 @@ pub struct SamplerArguments {
     pub vocab_size: usize,
     /// How long a client may leave its channel full.
     pub client_stall_timeout: Duration,
+    /// Hears what happens when.
+    pub tracer: Tracer,
 }
 
 /// The sampler's own.
@@ -113,7 +117,8 @@ impl Actor for Sampler {
         match message {
             SamplerMsg::Connect(scheduler) => state.scheduler = Some(scheduler),
             SamplerMsg::Begin { id, request, context_tokens, sink, submitted } => {
-                let sequence = SequenceSampler::new(*request, context_tokens, sink, submitted);
+                let mut sequence = SequenceSampler::new(*request, context_tokens, sink, submitted);
+                sequence.detokenising = state.arguments.tracer.is_on().then_some(Duration::ZERO);
                 state.sequences.insert(id, Box::new(sequence));
             }
             SamplerMsg::Started(id) => state.started(id),
@@ -141,6 +146,7 @@ impl SamplerState {
         output: StepOutput,
         tasks: Vec<SampleTask>,
     ) -> Result<(), ActorProcessingErr> {
+        let from = self.arguments.tracer.now();
         let step = StepLogits {
             logits: Arc::new(output.logits),
             vocab_size: self.arguments.vocab_size,
@@ -148,7 +154,8 @@ impl SamplerState {
         };
         let shares = self.shares(tasks);
         let sampled = work::sample(step, shares).await?;
-        let outcomes = sampled.into_iter().map(|sampled| self.settle(me, sampled)).collect();
+        let outcomes: Vec<_> = sampled.into_iter().map(|sampled| self.settle(me, sampled)).collect();
+        self.arguments.tracer.step_sampled(output.id, from, outcomes.len());
         self.tell_scheduler(SchedulerMsg::Sampled { step: output.id, outcomes });
         Ok(())
     }
@@ -170,7 +177,7 @@ impl SamplerState {
     fn settle(&mut self, me: &ActorRef<SamplerMsg>, Sampled { share, advance }: Sampled) -> Outcome {
         let (id, sequence) = (share.task.id, share.sequence);
         if share.task.samples {
-            self.metrics.token(&sequence.times);
+            self.metrics.token(&sequence.times, || sequence.usage());
         }
         let pause = advance.end.is_none() && sequence.sink.is_full();
         if pause {
@@ -198,7 +205,7 @@ impl SamplerState {
 
     fn end(&mut self, id: RequestId, end: Event) {
         let Some(sequence) = self.sequences.remove(&id) else { return };
-        self.metrics.ended(&end, &sequence.usage());
+        self.ended(&sequence.ended(id, &end));
         sequence.sink.finish(end);
     }
 
@@ -206,7 +213,15 @@ impl SamplerState {
     fn forget(&mut self, id: RequestId) {
         let Some(sequence) = self.sequences.remove(&id) else { return };
         let usage = sequence.usage();
-        self.metrics.ended(&Event::Finished { reason: FinishReason::Cancelled, text: String::new(), usage }, &usage);
+        let end = Event::Finished { reason: FinishReason::Cancelled, text: String::new(), usage };
+        self.ended(&sequence.ended(id, &end));
+    }
+
+    /// Lets everybody know who wants to.
+    fn ended(&self, request: &EndedRequest) {
+        self.metrics.ended(request);
+        request.log(&self.arguments.model_id);
+        self.arguments.tracer.request_ended(request);
     }
 
     fn cut_off(&mut self, id: RequestId) {

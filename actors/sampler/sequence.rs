@@ -9,8 +9,10 @@ use tokio::time::Instant;
 
 use super::stop::StopMatcher;
 use crate::client::ClientSink;
+use crate::metrics::end_reason;
 use crate::policy::{SampleTask, Verdict};
-use crate::request::{Event, FinishReason, GenerationError, GenerationRequest, PositionLogprobs, Usage};
+use crate::request::{Event, FinishReason, GenerationError, GenerationRequest, PositionLogprobs, RequestId, Usage};
+use crate::trace::request::EndedRequest;
 
 /// What a sequence remembers from one token to the next.
 pub(super) struct SequenceSampler {
@@ -25,6 +27,8 @@ pub(super) struct SequenceSampler {
     /// For each token of the prompt, as far as they are known; taken when they are sent.
     prompt_logprobs: Option<Vec<Option<PositionLogprobs>>>,
     pub times: Times,
+    /// Time that turning its tokens into text took, when somebody wants to know.
+    pub detokenising: Option<Duration>,
     pub sink: ClientSink,
 }
 
@@ -58,6 +62,7 @@ impl SequenceSampler {
             stop: StopMatcher::new(&request.stop.strings),
             prompt_logprobs: request.prompt_logprobs.map(|_| vec![None]),
             times: Times { submitted, started: None, first_token: None, last_token: None, previous_token: None },
+            detokenising: None,
             request,
             sink,
         }
@@ -95,7 +100,7 @@ impl SequenceSampler {
             return Ok(Advance { verdict: Verdict::Scored, end: None });
         }
         if self.max_tokens == 0 {
-            return Ok(self.ended(FinishReason::Length, String::new()));
+            return Ok(self.finished(FinishReason::Length, String::new()));
         }
         let row = &logits[logits.len() - vocab_size..];
         let token = self.choose(row, chooser, tokenizer)?;
@@ -150,13 +155,14 @@ impl SequenceSampler {
         if asked_for || (!stop.ignore_eos && tokenizer.end_of_generation().contains(&token)) {
             let mut text = std::mem::take(&mut self.stop).finish();
             if asked_for && stop.include_stop_string {
-                text.push_str(&self.decoder.push(tokenizer, token, self.request.skip_special_tokens));
+                text.push_str(&self.detokenise(tokenizer, token));
             }
             text.push_str(&self.decoder.finish());
             self.sink.send(Event::Token { token, text: String::new(), logprobs });
-            return self.ended(FinishReason::StopToken(token), text);
+            return self.finished(FinishReason::StopToken(token), text);
         }
-        let mut text = self.decoder.push(tokenizer, token, self.request.skip_special_tokens);
+        let mut text = self.detokenise(tokenizer, token);
+        let stop = &self.request.stop;
         if self.generated > stop.min_tokens || stop.min_tokens == 0 {
             let scan = self.stop.push(&text);
             text = scan.text;
@@ -165,20 +171,50 @@ impl SequenceSampler {
                     text.push_str(&matched);
                 }
                 self.sink.send(Event::Token { token, text, logprobs });
-                return self.ended(FinishReason::StopString(matched), String::new());
+                return self.finished(FinishReason::StopString(matched), String::new());
             }
         }
         self.sink.send(Event::Token { token, text, logprobs });
         if self.generated >= self.max_tokens {
             let mut rest = self.stop.finish();
             rest.push_str(&self.decoder.finish());
-            return self.ended(FinishReason::Length, rest);
+            return self.finished(FinishReason::Length, rest);
         }
         Advance { verdict: Verdict::Token(token), end: None }
     }
 
-    fn ended(&self, reason: FinishReason, text: String) -> Advance {
+    fn detokenise(&mut self, tokenizer: &Tokenizer, token: TokenId) -> String {
+        let from = self.detokenising.map(|_| Instant::now());
+        let text = self.decoder.push(tokenizer, token, self.request.skip_special_tokens);
+        if let (Some(sum), Some(from)) = (&mut self.detokenising, from) {
+            *sum += from.elapsed();
+        }
+        text
+    }
+
+    fn finished(&self, reason: FinishReason, text: String) -> Advance {
         Advance { verdict: Verdict::Ended, end: Some(Event::Finished { reason, text, usage: self.usage() }) }
+    }
+
+    /// What is to be remembered of it after `end`.
+    pub fn ended(&self, id: RequestId, end: &Event) -> EndedRequest {
+        let error = match end {
+            Event::Failed(error) => Some(error.to_string()),
+            _ => None,
+        };
+        EndedRequest {
+            id,
+            call: self.sink.call().cloned(),
+            reason: end_reason(end),
+            error,
+            usage: self.usage(),
+            times: self.times,
+            at: Instant::now(),
+            max_tokens: self.max_tokens,
+            temperature: self.request.sampling.temperature,
+            top_p: self.request.sampling.top_p,
+            detokenising: self.detokenising,
+        }
     }
 
     pub fn usage(&self) -> Usage {
