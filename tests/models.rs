@@ -16,6 +16,7 @@ use axum::http::Request;
 use cuelight::api::{ServerOptions, models_router};
 use cuelight::executor::EngineHost;
 use cuelight::loader::ModelSource;
+use cuelight::metrics::exposition::{Compat, Exposition};
 use cuelight::models::{
     Call, KeepAlive, Machine, ModelFactory, ModelState, Models, ModelsDirectory, ModelsError, ModelsOptions,
     NamedModel, PlanError, PlannedModel,
@@ -756,6 +757,30 @@ async fn the_machine_is_looked_at_again_before_each_load() {
     drop((call, _generation));
     house.models.load("b").await.unwrap();
     assert_eq!(house.loaded().await, ["b"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_comes_and_goes_is_counted_and_no_gauge_speaks_of_memory_that_is_free() {
+    let (recorder, exposition) = Exposition::new(Compat::None).unwrap();
+    let _guard = metrics::set_default_local_recorder(&recorder);
+    let house = House::open(&["a", "b"], ModelsOptions { memory_bytes: Some(SIZE), ..options() }).await;
+    house.load(&["a", "b"]).await;
+    let (call, _generation) = generate(&house.models, "b", 10).await.unwrap();
+    house.models.load("a").await.unwrap_err();
+    drop(call);
+    house.models.unload("b", MINUTE).await.unwrap();
+    let scraped = exposition.render();
+    for line in [
+        "cuelight_model_loads_total{model=\"a\",outcome=\"loaded\"} 1",
+        "cuelight_model_loads_total{model=\"a\",outcome=\"no_room\"} 1",
+        "cuelight_model_unloads_total{model=\"a\",reason=\"room\"} 1",
+        "cuelight_model_unloads_total{model=\"b\",reason=\"request\"} 1",
+        "cuelight_model_state{model=\"b\",state=\"draining\"} 0",
+        "cuelight_model_state{model=\"b\",state=\"unloaded\"} 1",
+        "cuelight_model_memory_bytes{model=\"b\",pool=\"weights\"} 0",
+    ] {
+        assert!(scraped.lines().any(|scraped| scraped == line), "{line}\n{scraped}");
+    }
 }
 
 /// The SplitMix64 generator, for choices that a seed repeats.

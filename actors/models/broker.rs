@@ -25,6 +25,7 @@ use super::entry::{Entry, Phase};
 use super::room::{Decision, Hold, Resident, Room};
 use super::source::{PlanError, PlannedModel};
 use super::{Held, ModelsError, Registry};
+use crate::metrics;
 use crate::runtime::{Runtime, RuntimeOptions, Status};
 
 /// The address of whoever is the broker now.
@@ -99,14 +100,37 @@ pub(super) enum BrokerMsg {
     GaveUp { entry: Arc<Entry>, reason: String },
     /// Unload a model once its calls have ended, or this long after; the reply comes when it is gone.
     Unload { entry: Arc<Entry>, drain: Duration, reply: oneshot::Sender<Result<(), ModelsError>> },
-    /// Its engine is dropped; it is in this phase now.
-    Unloaded { entry: Arc<Entry>, phase: Phase },
+    /// Its engine is dropped.
+    Unloaded { entry: Arc<Entry>, cause: Cause },
     /// Its last call ended.
     Idle(Arc<Entry>),
     /// It may have been idle for long enough.
     LookAgain(Arc<Entry>),
     /// Load nothing more, and end every cast within this time.
     Shutdown { drain: Duration, reply: oneshot::Sender<()> },
+}
+
+/// Why a model is unloaded.
+pub(super) enum Cause {
+    /// Somebody asked for it.
+    Request,
+    /// Nobody called it for as long as it stays.
+    Idle,
+    /// Another needs its room.
+    Room,
+    /// Its cast gave up, for this reason.
+    Fault(String),
+}
+
+impl Cause {
+    fn word(&self) -> &'static str {
+        match self {
+            Cause::Request => "request",
+            Cause::Idle => "idle",
+            Cause::Room => "room",
+            Cause::Fault(_) => "failed",
+        }
+    }
 }
 
 /// The broker's own.
@@ -169,7 +193,7 @@ impl Actor for BrokerActor {
             BrokerMsg::Loaded { entry, result } => state.loaded(&entry, result),
             BrokerMsg::GaveUp { entry, reason } => state.gave_up(&entry, reason),
             BrokerMsg::Unload { entry, drain, reply } => state.unload(&entry, drain, reply),
-            BrokerMsg::Unloaded { entry, phase } => state.unloaded(&entry, phase),
+            BrokerMsg::Unloaded { entry, cause } => state.unloaded(&entry, cause),
             BrokerMsg::Idle(entry) => state.set_timer(&entry),
             BrokerMsg::LookAgain(entry) => state.look_again(&entry),
             BrokerMsg::Shutdown { drain, reply } => state.shutdown(drain, reply),
@@ -284,8 +308,8 @@ impl BrokerState {
                     for index in going {
                         // One that was called a moment ago stays; the next look finds it busy.
                         if let Some(runtime) = others[index].entry.give_up(true) {
-                            tracing::info!(model = %others[index].entry.id, newcomer = %entry.id, "unloading to make room");
-                            self.unload_now(&others[index].entry, runtime, Duration::ZERO, Phase::Unloaded);
+                            tracing::info!(newcomer = %entry.id, "room is needed");
+                            self.unload_now(&others[index].entry, runtime, Duration::ZERO, Cause::Room);
                         }
                     }
                     continue;
@@ -326,6 +350,7 @@ impl BrokerState {
         match result {
             Ok(()) => {
                 tracing::info!(model = %entry.id, "loaded");
+                metrics::load_ended(&entry.id, "loaded");
                 entry.change(|slot| slot.loaded());
                 self.set_timer(entry);
             }
@@ -339,8 +364,7 @@ impl BrokerState {
 
     fn gave_up(&self, entry: &Arc<Entry>, reason: String) {
         if let Some(runtime) = entry.give_up(false) {
-            let error = ModelsError::Failed { id: entry.id.to_string(), reason };
-            self.unload_now(entry, runtime, Duration::ZERO, Phase::Refused { error, at: Instant::now() });
+            self.unload_now(entry, runtime, Duration::ZERO, Cause::Fault(reason));
         }
     }
 
@@ -356,8 +380,7 @@ impl BrokerState {
             Phase::Loaded => {
                 self.leaving.entry(entry.id.clone()).or_default().push(reply);
                 if let Some(runtime) = entry.give_up(false) {
-                    tracing::info!(model = %entry.id, "unloading by request");
-                    self.unload_now(entry, runtime, drain, Phase::Unloaded);
+                    self.unload_now(entry, runtime, drain, Cause::Request);
                 }
             }
             Phase::Unloaded | Phase::Refused { .. } => {
@@ -368,20 +391,28 @@ impl BrokerState {
 
     /// Lets the calls of a model that was given up end for at most `drain`, stops its cast, and waits until its memory
     /// is free.
-    fn unload_now(&self, entry: &Arc<Entry>, runtime: Runtime, drain: Duration, phase: Phase) {
+    fn unload_now(&self, entry: &Arc<Entry>, runtime: Runtime, drain: Duration, cause: Cause) {
+        tracing::info!(model = %entry.id, reason = cause.word(), "unloading");
         let (me, registry, entry) = (self.me.clone(), self.registry.clone(), entry.clone());
         tokio::spawn(async move {
             let _ = tokio::time::timeout(drain, entry.released()).await;
             stop(&entry, runtime).await;
-            me.report(&registry, BrokerMsg::Unloaded { entry, phase }).await;
+            me.report(&registry, BrokerMsg::Unloaded { entry, cause }).await;
         });
     }
 
-    fn unloaded(&mut self, entry: &Arc<Entry>, phase: Phase) {
+    fn unloaded(&mut self, entry: &Arc<Entry>, cause: Cause) {
         tracing::info!(model = %entry.id, "unloaded");
+        metrics::unloaded(&entry.id, cause.word());
         entry.change(|slot| {
             slot.memory = None;
-            slot.phase = phase;
+            slot.phase = match cause {
+                Cause::Fault(reason) => {
+                    let error = ModelsError::Failed { id: entry.id.to_string(), reason };
+                    Phase::Refused { error, at: Instant::now() }
+                }
+                Cause::Request | Cause::Idle | Cause::Room => Phase::Unloaded,
+            };
         });
         for reply in self.leaving.remove(&entry.id).unwrap_or_default() {
             let _ = reply.send(Ok(()));
@@ -407,8 +438,7 @@ impl BrokerState {
         match entry.expires_at() {
             Some(at) if at <= Instant::now() => {
                 if let Some(runtime) = entry.give_up(true) {
-                    tracing::info!(model = %entry.id, "unloading after its idle time");
-                    self.unload_now(entry, runtime, Duration::ZERO, Phase::Unloaded);
+                    self.unload_now(entry, runtime, Duration::ZERO, Cause::Idle);
                 }
             }
             _ => self.set_timer(entry),
@@ -450,7 +480,10 @@ fn held_bytes(models: &[Held]) -> u64 {
 /// When to try again to load a model that others leave no room for.
 const BUSY_RETRY_SECONDS: u64 = 2;
 
+/// Ends an attempt to load a model.
 fn refuse(entry: &Entry, error: ModelsError) {
+    let outcome = if matches!(error, ModelsError::Failed { .. }) { "failed" } else { "no_room" };
+    metrics::load_ended(&entry.id, outcome);
     entry.change(|slot| slot.phase = Phase::Refused { error, at: Instant::now() });
 }
 
