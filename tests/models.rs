@@ -140,6 +140,8 @@ async fn generate(models: &Models, name: &str, max_tokens: usize) -> Result<(Cal
         prompt_logprobs: None,
         skip_special_tokens: true,
         priority: 0,
+        client: None,
+        cache_salt: None,
     };
     // A model may be unloaded under a call that takes too long.
     let gone = |error: SubmitError| ModelsError::Unavailable { reason: error.to_string(), retry_after: MINUTE };

@@ -111,9 +111,11 @@ catalogue! {
     // Requests: how many there are.
     /// Sequences that hold KV blocks.
     REQUESTS_RUNNING: Gauge, "cuelight_requests_running" ["model"];
-    /// Sequences without KV blocks: none are free (capacity), or their client or the executor must come back (deferred).
+    /// Sequences that get no step: room is short (capacity), or the client or the executor must come back (deferred).
     REQUESTS_WAITING: Gauge, "cuelight_requests_waiting" ["model", "reason"];
-    /// Most sequences that can share a step.
+    /// Prompt tokens of requests that no step has touched yet.
+    QUEUED_TOKENS: Gauge, "cuelight_queued_prompt_tokens" ["model"];
+    /// Most sequences that run at once.
     SEQUENCES_CAPACITY: Gauge, "cuelight_sequences_capacity" ["model"];
     /// Requests that ended, by reason.
     REQUESTS_FINISHED: Counter, "cuelight_requests_finished_total" ["model", "reason"];

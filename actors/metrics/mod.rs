@@ -189,6 +189,8 @@ pub struct SchedulerMetrics {
     running: Gauge,
     waiting_capacity: Gauge,
     waiting_deferred: Gauge,
+    queued_tokens: Gauge,
+    capacity: Gauge,
     blocks_used: Gauge,
     blocks_cached: Gauge,
     blocks_total: Gauge,
@@ -206,23 +208,29 @@ struct Levels {
     running: usize,
     waiting_capacity: usize,
     waiting_deferred: usize,
+    queued_tokens: usize,
+    capacity: usize,
     blocks_used: usize,
     blocks_cached: usize,
     blocks_total: usize,
-    /// Since the policy began.
+    /// Since the policy began, or the executor was last rebuilt.
     evicted: u64,
 }
 
 impl From<&Counts> for Levels {
     fn from(counts: &Counts) -> Self {
+        let (waiting_capacity, waiting_deferred) =
+            if counts.executor_ready { (counts.waiting, counts.paused) } else { (0, counts.waiting) };
         Levels {
             running: counts.running,
-            waiting_capacity: counts.waiting,
-            waiting_deferred: 0,
+            waiting_capacity,
+            waiting_deferred,
+            queued_tokens: counts.queued_tokens,
+            capacity: counts.max_running,
             blocks_used: counts.blocks_used,
-            blocks_cached: 0,
+            blocks_cached: counts.blocks_cached,
             blocks_total: counts.blocks_total,
-            evicted: 0,
+            evicted: counts.evictions,
         }
     }
 }
@@ -237,6 +245,8 @@ impl SchedulerMetrics {
             running: gauge(REQUESTS_RUNNING),
             waiting_capacity: waiting("capacity"),
             waiting_deferred: waiting("deferred"),
+            queued_tokens: gauge(QUEUED_TOKENS),
+            capacity: gauge(SEQUENCES_CAPACITY),
             blocks_used: gauge(KV_BLOCKS_USED),
             blocks_cached: gauge(KV_BLOCKS_CACHED),
             blocks_total: gauge(KV_BLOCKS_TOTAL),
@@ -256,6 +266,8 @@ impl SchedulerMetrics {
         self.running.set(levels.running as f64);
         self.waiting_capacity.set(levels.waiting_capacity as f64);
         self.waiting_deferred.set(levels.waiting_deferred as f64);
+        self.queued_tokens.set(levels.queued_tokens as f64);
+        self.capacity.set(levels.capacity as f64);
         self.blocks_used.set(levels.blocks_used as f64);
         self.blocks_cached.set(levels.blocks_cached as f64);
         self.blocks_total.set(levels.blocks_total as f64);
@@ -294,14 +306,16 @@ pub(crate) fn prefill_rows(step: &Step) -> usize {
 }
 
 /// Every reason of [`rejected`].
-const REJECTION_REASONS: [&str; 4] = ["context_length_exceeded", "invalid_prompt", "overloaded", "unavailable"];
+const REJECTION_REASONS: [&str; 5] =
+    ["context_length_exceeded", "invalid_prompt", "queued_requests", "queued_tokens", "unavailable"];
 
 /// Counts a request that was not accepted.
 pub(crate) fn rejected(model_id: &Arc<str>, error: &SubmitError) {
     let reason = match error {
         SubmitError::ContextLengthExceeded { .. } => "context_length_exceeded",
         SubmitError::InvalidPrompt(_) => "invalid_prompt",
-        SubmitError::Overloaded { .. } => "overloaded",
+        SubmitError::Overloaded { .. } => "queued_requests",
+        SubmitError::QueueFull { .. } => "queued_tokens",
         SubmitError::Unavailable { .. } => "unavailable",
     };
     counter!(REJECTIONS, "model" => model_id.to_string(), "reason" => reason).increment(1);
@@ -383,7 +397,6 @@ pub(crate) fn loaded(model_id: &Arc<str>, card: &ModelCard, memory: &MemoryPlan,
     gauge!(MODEL_INFO, &info).set(1.0);
     let cache = [model(), ("block_size", BLOCK_TOKENS.to_string()), ("blocks", limits.kv_blocks.to_string())];
     gauge!(CACHE_CONFIG, &cache).set(1.0);
-    gauge!(SEQUENCES_CAPACITY, &[model()]).set(limits.max_sequences as f64);
     let pools = [("weights", memory.weights_bytes), ("kv", memory.kv_bytes), ("scratch", memory.scratch_bytes)];
     for (pool, bytes) in pools {
         gauge!(MODEL_MEMORY, &[model(), ("pool", pool.to_owned())]).set(bytes as f64);

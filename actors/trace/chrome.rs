@@ -192,8 +192,9 @@ impl Sink for ChromeTrace {
             TraceEvent::StepFormed { step, from, shape } => self.step_formed(pid, *step, *from, at, shape),
             TraceEvent::StepBegun(step) => self.models[pid - 1].steps.begun(*step, at),
             TraceEvent::StepComputed(step) => self.step_computed(pid, *step, at),
-            TraceEvent::StepSampled { step, from, sequences } => {
+            TraceEvent::StepSampled { step, from, chosen, sequences } => {
                 self.span(pid, SAMPLER, *step, "sample", (*from, at), json!({ "sequences": sequences }));
+                self.span(pid, SAMPLER, *step, "deliver", (*chosen, at), json!({}));
                 self.flow(pid, SAMPLER, *step, "f", *from);
             }
             TraceEvent::Preempted(request) => {

@@ -117,6 +117,8 @@ pub enum TraceEvent {
         step: StepId,
         /// When it began to.
         from: Instant,
+        /// When it had chosen the tokens, which the next step may wait for, and went on to tell the clients.
+        chosen: Instant,
         /// Sequences that got a token, or ended.
         sequences: usize,
     },
@@ -251,9 +253,12 @@ impl Tracer {
         self.record(|_| TraceEvent::StepComputed(step));
     }
 
-    /// The sampler finished a step that it began at `from`.
-    pub(crate) fn step_sampled(&self, step: StepId, from: Option<Instant>, sequences: usize) {
-        self.record(|at| TraceEvent::StepSampled { step, from: from.unwrap_or(at), sequences });
+    /// The sampler finished a step that it began at `from`, and whose tokens it had at `chosen`.
+    pub(crate) fn step_sampled(&self, step: StepId, from: Option<Instant>, chosen: Option<Instant>, sequences: usize) {
+        self.record(|at| {
+            let (from, chosen) = (from.unwrap_or(at), chosen.unwrap_or(at));
+            TraceEvent::StepSampled { step, from, chosen, sequences }
+        });
     }
 
     /// A sequence lost its KV blocks.
