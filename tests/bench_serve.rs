@@ -6,6 +6,7 @@
 mod common;
 
 use std::process::{ExitStatus, Stdio};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use common::listening::Listening;
@@ -154,11 +155,15 @@ async fn servers_take_turns_and_stand_side_by_side() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ctrl_c_prints_what_was_measured() {
-    let server = listening().await;
+    let model = slow();
+    let counters = model.counters.clone();
+    let server = Listening::start(model, ServerOptions::new(MODEL)).await;
     let wanted = ["-c", "2", "--duration", "600", "--prompt-tokens", "40", "--output-tokens", "5"];
     let child = command(&[&[server.url.as_str()], &wanted[..]].concat()).spawn().unwrap();
-    // Long enough to have begun to measure; the test holds however far it came.
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    // Far more than finding out about the server and warming it up take.
+    while counters.steps.load(Ordering::Relaxed) < 200 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
     let pid = child.id().unwrap().to_string();
     assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
     let output = child.wait_with_output().await.unwrap();
@@ -186,6 +191,21 @@ async fn what_is_wrong_is_one_clear_sentence() {
     bench(&[url, "--goodput", "speed:2"]).await.assert_refused(2, &["ttft:500"]);
     bench(&[url, "--output-file", "/nowhere/x.json"]).await.assert_refused(1, &["cannot write /nowhere/x.json"]);
     server.stop().await;
+}
+
+#[test]
+fn a_model_called_serve_can_still_be_measured_by_its_path() {
+    let run = |arguments: &[&str]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_cuelight"));
+        let output = command.arg("bench").args(arguments).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (code, error) = run(&["./serve"]);
+    assert!(code == Some(1) && error.contains("no such file: ./serve"), "{error}");
+    let (code, error) = run(&["serve"]);
+    assert!(code == Some(2) && error.contains("<URL>"), "{error}");
+    let (code, error) = run(&[]);
+    assert!(code == Some(2) && error.contains("<MODEL>"), "{error}");
 }
 
 /// A server that answers every request with these bytes and closes the connection; `None` never answers.

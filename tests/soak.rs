@@ -139,7 +139,9 @@ fn a_slope_is_that_of_the_nearest_line() {
 async fn a_long_time_of_everything_at_once_leaves_no_trace() {
     let seconds = std::env::var("CUELIGHT_SOAK_SECONDS").map_or(60, |text| text.parse().unwrap());
     let fault = std::env::var("CUELIGHT_SOAK_FAULT").ok().map(|text| serde_json::from_str::<Value>(&text).unwrap());
-    let server = ServerProcess::start(&["--max-seqs", "8", "--max-queued-requests", "32"]).await;
+    // Small, so that every block is in use soon and memory is settled, and so that sequences make room for others.
+    let flags = "--max-seqs 8 --max-queued-requests 32 --ctx-size 1024 --kv-memory 48MiB";
+    let server = ServerProcess::start(&flags.split(' ').collect::<Vec<_>>()).await;
     let counter = || AtomicU64::new(0);
     let soak = Arc::new(Soak {
         server,

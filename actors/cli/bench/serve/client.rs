@@ -11,6 +11,9 @@ use super::chunks::{Chunk, EventBuffer, Usage, refusal};
 use super::record::{Failure, Record};
 use super::workload::{Ask, Scale, words};
 
+/// A server that takes no connection for so long is not there.
+const CONNECT_WITHIN: Duration = Duration::from_secs(10);
+
 /// Which of the two APIs is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Endpoint {
@@ -106,8 +109,8 @@ impl Server {
     /// [`ServerError`].
     pub async fn connect(base: Url, options: CallOptions) -> Result<Self, ServerError> {
         // A proxy would be measured too.
-        let client = reqwest::Client::builder().no_proxy().http1_only().build();
-        let http = client.map_err(|error| unreachable_server(base.as_str(), error))?;
+        let client = reqwest::Client::builder().no_proxy().http1_only().connect_timeout(CONNECT_WITHIN);
+        let http = client.build().map_err(|error| unreachable_server(base.as_str(), error))?;
         let mut server =
             Server { http, base, options, model: String::new(), scale: Scale::GUESS, counts_tokens: false };
         server.model = match server.options.model.clone() {

@@ -114,13 +114,14 @@ impl Failure {
         }
     }
 
-    /// How long a client that was refused for want of room stays away.
+    /// How long a client that was refused for want of room, or found nobody, stays away.
     #[must_use]
     pub fn pause(&self) -> Duration {
         const UNSAID: Duration = Duration::from_millis(100);
         const LONGEST: Duration = Duration::from_secs(10);
         match self {
             Failure::Refused { status: 429 | 503, retry_after, .. } => retry_after.unwrap_or(UNSAID).min(LONGEST),
+            Failure::Unreachable(_) => UNSAID,
             _ => Duration::ZERO,
         }
     }

@@ -170,7 +170,8 @@ impl Report {
         let servers = names.iter().zip(&self.servers);
         let servers: String =
             servers.map(|(name, server)| format!("{name} {}, model {}\n", server.url, server.model)).collect();
-        let title = format!("{servers}{}, {rounds} rounds\n", self.workload);
+        let rounds = if rounds == 1 { "1 round".to_owned() } else { format!("{rounds} rounds") };
+        let title = format!("{servers}{}, {rounds}\n", self.workload);
         let failures: String = self.servers.iter().map(|server| failures(server, format)).collect();
         let parts = [title, Table { columns, rows }.print(format), failures];
         parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n")

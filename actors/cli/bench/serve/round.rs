@@ -35,7 +35,14 @@ pub async fn run(
     interrupt: &mut (impl Future + Unpin),
 ) -> Round {
     let start = Instant::now();
-    let is_late = |due: Duration| workload.duration.is_some_and(|limit| due.max(start.elapsed()) >= limit);
+    let is_late = |due: Duration| {
+        let sent = match workload.arrivals {
+            // Nothing holds these back, so what is sent follows from the seed alone.
+            Arrivals::Poisson { max_concurrency: None, .. } => due,
+            _ => due.max(start.elapsed()),
+        };
+        workload.duration.is_some_and(|limit| sent >= limit)
+    };
     let mut asks = workload.asks(round).peekable();
     let (mut running, mut result) = (JoinSet::new(), Round::default());
     loop {
