@@ -208,7 +208,8 @@ pub(crate) fn rejected(model_id: &Arc<str>, error: &SubmitError) {
     let reason = match error {
         SubmitError::ContextLengthExceeded { .. } => "context_length_exceeded",
         SubmitError::InvalidPrompt(_) => "invalid_prompt",
-        SubmitError::Overloaded { .. } => "overloaded",
+        SubmitError::Overloaded { .. } => "queued_requests",
+        SubmitError::QueueFull { .. } => "queued_tokens",
         SubmitError::Unavailable { .. } => "unavailable",
     };
     counter!(REJECTIONS, "model" => model_id.to_string(), "reason" => reason).increment(1);

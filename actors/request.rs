@@ -1,5 +1,6 @@
 //! A generation request and what comes back: the words that the API, the scheduler and the sampler share.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use cuelight_engine::engine::TokenId;
@@ -9,7 +10,7 @@ use cuelight_engine::engine::TokenId;
 pub struct RequestId(pub u64);
 
 /// One sequence to generate. An API call with `n > 1` makes several.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct GenerationRequest {
     /// The prompt's tokens, special ones included; at least one.
     pub prompt: Vec<TokenId>,
@@ -25,6 +26,10 @@ pub struct GenerationRequest {
     pub skip_special_tokens: bool,
     /// Lower runs first, as in vLLM; 0 for most.
     pub priority: i32,
+    /// Who asks; clients share the engine fairly. `None`: one client of all that do not say.
+    pub client: Option<Arc<str>>,
+    /// Requests share cached prefixes only with those of the same salt.
+    pub cache_salt: Option<Arc<str>>,
 }
 
 pub use cuelight_engine::sample::{PositionLogprobs, SamplingParams, TokenLogprob};
@@ -143,6 +148,14 @@ pub enum SubmitError {
     Overloaded {
         /// Requests that wait.
         waiting: usize,
+        /// When room is expected.
+        retry_after: Duration,
+    },
+    /// Too many tokens wait to be computed.
+    #[error("the server is overloaded: prompts of {tokens} tokens wait; try again later")]
+    QueueFull {
+        /// Tokens of prompts that wait.
+        tokens: usize,
         /// When room is expected.
         retry_after: Duration,
     },

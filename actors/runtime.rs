@@ -27,13 +27,15 @@ pub struct RuntimeOptions {
     /// The name of the model: a label of every metric.
     pub model_id: Arc<str>,
     /// Most requests in the house, running and waiting.
-    pub max_queued_requests: usize,
+    pub max_requests: usize,
     /// How steps are formed.
     pub policy: PolicyConfig,
     /// Events that wait for a client before its request pauses.
     pub client_buffer_events: usize,
     /// How long a client may leave its buffer full before it is cut off.
     pub client_stall_timeout: Duration,
+    /// How long a step may take before its device counts as lost.
+    pub step_timeout: Duration,
     /// How long to go on after faults.
     pub restarts: RestartPolicy,
 }
@@ -42,10 +44,11 @@ impl Default for RuntimeOptions {
     fn default() -> Self {
         RuntimeOptions {
             model_id: "default".into(),
-            max_queued_requests: 1024,
-            policy: PolicyConfig { prefill_chunk_tokens: 512, steps_in_flight: 1 },
+            max_requests: 1024,
+            policy: PolicyConfig::default(),
             client_buffer_events: 64,
             client_stall_timeout: Duration::from_secs(30),
+            step_timeout: Duration::from_secs(120),
             restarts: RestartPolicy::default(),
         }
     }
@@ -324,7 +327,7 @@ pub struct Shared {
 impl Shared {
     fn new(options: &RuntimeOptions) -> Self {
         let admission = Admission {
-            limit: options.max_queued_requests,
+            limit: options.max_requests,
             inside: AtomicUsize::new(0),
             departures: Mutex::new(VecDeque::new()),
         };
@@ -385,6 +388,8 @@ mod tests {
             prompt_logprobs: None,
             skip_special_tokens: true,
             priority: 0,
+            client: None,
+            cache_salt: None,
         }
     }
 

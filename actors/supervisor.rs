@@ -221,6 +221,7 @@ impl<S: ModelSource> SupervisorState<S> {
             engine,
             model_id: self.options.model_id.clone(),
             host: self.source.host(),
+            step_timeout: self.options.step_timeout,
             sampler: cast.sampler.clone(),
             scheduler: cast.scheduler.clone(),
             experts: cast.experts.clone(),

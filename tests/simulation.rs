@@ -50,6 +50,8 @@ fn request(prompt: &str, max_tokens: usize) -> GenerationRequest {
         prompt_logprobs: None,
         skip_special_tokens: true,
         priority: 0,
+        client: None,
+        cache_salt: None,
     }
 }
 
@@ -117,7 +119,7 @@ async fn alone(request: &GenerationRequest) -> Heard {
 fn assert_house_is_empty(runtime: &Runtime) {
     let counts = runtime.snapshot();
     assert_eq!((counts.running, counts.waiting, counts.blocks_used), (0, 0, 0));
-    assert!(runtime.try_permit(options().max_queued_requests).is_ok(), "a permit was not given back");
+    assert!(runtime.try_permit(options().max_requests).is_ok(), "a permit was not given back");
 }
 
 #[tokio::test(start_paused = true)]
@@ -165,7 +167,7 @@ async fn batch_chunks_and_preemption_do_not_change_a_bit() {
         for (steps_in_flight, kv_blocks) in [(1, 256), (2, 256), (1, 34)] {
             let mut model = timed_model();
             model.limits.kv_blocks = kv_blocks;
-            let policy = PolicyConfig { prefill_chunk_tokens, steps_in_flight };
+            let policy = PolicyConfig { prefill_chunk_tokens, steps_in_flight, ..PolicyConfig::default() };
             let runtime = start(model, RuntimeOptions { policy, ..options() }).await;
             let mut others = Vec::new();
             for i in 0..16 {
@@ -223,12 +225,12 @@ async fn alone_without_end(request: &GenerationRequest) -> Heard {
 fn assert_house_is_empty_but_for(runtime: &Runtime, clients: usize) {
     let counts = runtime.snapshot();
     assert_eq!((counts.running, counts.waiting, counts.blocks_used), (0, 0, 0));
-    assert!(runtime.try_permit(options().max_queued_requests - clients).is_ok());
+    assert!(runtime.try_permit(options().max_requests - clients).is_ok());
 }
 
 #[tokio::test(start_paused = true)]
 async fn past_the_limit_the_answer_is_overloaded_at_once() {
-    let runtime = start(timed_model(), RuntimeOptions { max_queued_requests: 3, ..options() }).await;
+    let runtime = start(timed_model(), RuntimeOptions { max_requests: 3, ..options() }).await;
     let first = runtime.try_permit(2).unwrap();
     let second = runtime.try_permit(1).unwrap();
     let refused = runtime.try_permit(1).err().unwrap();
@@ -409,10 +411,14 @@ async fn chaos(seed: u64, requests: usize) -> Vec<Heard> {
     });
     let mut model = SimulatedModel { faults: Some(faults), ..timed_model() };
     model.limits.kv_blocks = 40;
-    let policy =
-        PolicyConfig { prefill_chunk_tokens: 1 + dice.roll(64) as usize, steps_in_flight: 1 + dice.roll(2) as usize };
+    let policy = PolicyConfig {
+        prefill_chunk_tokens: 1 + dice.roll(64) as usize,
+        steps_in_flight: 1 + dice.roll(2) as usize,
+        steps_at_executor: 1 + dice.roll(2) as usize,
+        ..PolicyConfig::default()
+    };
     let counters = model.counters.clone();
-    let options = RuntimeOptions { policy, client_buffer_events: 16, max_queued_requests: 64, ..options() };
+    let options = RuntimeOptions { policy, client_buffer_events: 16, max_requests: 64, ..options() };
     let runtime = start(model, options).await;
     let mut clients = Vec::new();
     let mut arrival = Duration::ZERO;

@@ -113,7 +113,7 @@ impl ApiError {
             }
             ApiError::BodyTooLarge(_) => wire(StatusCode::PAYLOAD_TOO_LARGE, "request_too_large", "request_too_large"),
             // 429 rather than 503: a load balancer must not take an instance out for being busy.
-            ApiError::Submit(SubmitError::Overloaded { .. }) => {
+            ApiError::Submit(SubmitError::Overloaded { .. } | SubmitError::QueueFull { .. }) => {
                 wire(StatusCode::TOO_MANY_REQUESTS, "server_overloaded", "server_overloaded")
             }
             ApiError::Submit(SubmitError::Unavailable { .. }) | ApiError::Generation(GenerationError::ShuttingDown) => {
@@ -142,7 +142,9 @@ impl ApiError {
     fn retry_after(&self) -> Option<Duration> {
         match self {
             ApiError::Submit(
-                SubmitError::Overloaded { retry_after, .. } | SubmitError::Unavailable { retry_after, .. },
+                SubmitError::Overloaded { retry_after, .. }
+                | SubmitError::QueueFull { retry_after, .. }
+                | SubmitError::Unavailable { retry_after, .. },
             ) => Some(*retry_after),
             ApiError::Generation(GenerationError::ShuttingDown) => Some(Duration::from_secs(1)),
             _ => None,

@@ -120,6 +120,8 @@ impl GenerationOptions {
             prompt_logprobs: self.prompt_logprobs,
             skip_special_tokens: self.skip_special_tokens,
             priority: self.priority,
+            client: None,
+            cache_salt: None,
         };
         Ok((0..self.n as u64).map(move |i| {
             let mut request = request.clone();

@@ -5,6 +5,7 @@
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use cuelight_engine::backend::cpu::CpuEngine;
 use cuelight_engine::load::{self, Kernel, LoadOptions, LoadProgress, LoadedModel, Plan};
@@ -15,6 +16,7 @@ use super::{CliError, Context};
 use crate::causes::with_causes;
 use crate::config::Config;
 use crate::loader::ModelSource;
+use crate::policy::PolicyConfig;
 use crate::runtime::RuntimeOptions;
 
 /// How the configuration wants a file loaded.
@@ -41,11 +43,20 @@ pub fn load_options(config: &Config, path: &Path) -> Result<LoadOptions, CliErro
 /// How the configuration wants requests scheduled.
 #[must_use]
 pub fn runtime_options(config: &Config) -> RuntimeOptions {
-    let mut options = RuntimeOptions { max_queued_requests: config.max_queued_requests, ..RuntimeOptions::default() };
-    options.policy.prefill_chunk_tokens = config
-        .prefill_chunk
-        .map_or(config.max_batched_tokens.get(), |chunk| chunk.get().min(config.max_batched_tokens.get()));
-    options
+    let policy = PolicyConfig {
+        prefill_chunk_tokens: config.prefill_chunk.map_or(usize::MAX, NonZeroUsize::get),
+        inter_token_target: config.itl_target_ms.map(|target| Duration::from_millis(target.get() as u64)),
+        prefix_cache: !config.no_prefix_cache,
+        max_queued_tokens: config.max_queued_tokens.map_or(usize::MAX, NonZeroUsize::get),
+        ..PolicyConfig::default()
+    };
+    RuntimeOptions {
+        max_requests: config.max_seqs.get() + config.max_queued_requests,
+        policy,
+        client_stall_timeout: config.client_stall_timeout,
+        step_timeout: config.step_timeout,
+        ..RuntimeOptions::default()
+    }
 }
 
 /// Finds a model's file, plans its memory, prints the plan, and returns what the cast will load.

@@ -284,12 +284,26 @@ settings! { |home|
         api_key_file: Option<PathBuf> = None, "FILE";
         /// Origin that browsers may call from, or *; may be given several times.
         cors_origin: Vec<String> = Vec::new(), "ORIGIN";
-        /// Requests that may wait; more are refused at once with 503 and Retry-After.
+        /// Requests that may wait beside those that run; more are refused at once with 429 and Retry-After.
         max_queued_requests: usize = 256, "N";
+        /// Prompt tokens that may wait; unset: any number. A request past it is refused as one too many is.
+        max_queued_tokens: Option<NonZeroUsize> = None, "TOKENS";
         /// Longest request body, like 16MiB.
         max_body_size: ByteSize = ByteSize(16 << 20), "SIZE";
-        /// Most prompt tokens of one request in one step; unset: as many as fit the step.
+        /// Milliseconds from one token of a stream to its next that long prompts beside it may not exceed; unset: twice what a step takes without them.
+        itl_target_ms: Option<NonZeroUsize> = None, "MS";
+        /// Most prompt tokens of one request in one step, whatever the time; unset: as many as the time allows.
         prefill_chunk: Option<NonZeroUsize> = None, "TOKENS";
+        /// Do not keep the KV blocks of prompts for later requests that begin the same.
+        no_prefix_cache: bool = false, "";
+        /// Share cached prefixes only between requests of one API key.
+        tenant_isolation: bool = false, "";
+        /// How long a client may leave its stream unread, once the buffers are full, before it is cut off.
+        client_stall_timeout: Duration = Duration::from_secs(30), "TIME";
+        /// How long one step may take before the device counts as hung and is restarted.
+        step_timeout: Duration = Duration::from_secs(120), "TIME";
+        /// Longest time for one request, answer included; unset: no limit.
+        request_timeout: Option<Duration> = None, "TIME";
         /// On shutdown, how long running requests may go on, like 30s or 2m.
         drain_timeout: Duration = Duration::from_secs(30), "TIME";
     }
