@@ -406,13 +406,10 @@ impl BrokerState {
         metrics::unloaded(&entry.id, cause.word());
         entry.change(|slot| {
             slot.memory = None;
-            slot.phase = match cause {
-                Cause::Fault(reason) => {
-                    let error = ModelsError::Failed { id: entry.id.to_string(), reason };
-                    Phase::Refused { error, at: Instant::now() }
-                }
-                Cause::Request | Cause::Idle | Cause::Room => Phase::Unloaded,
-            };
+            match cause {
+                Cause::Fault(reason) => slot.refused(ModelsError::Failed { id: entry.id.to_string(), reason }),
+                Cause::Request | Cause::Idle | Cause::Room => slot.phase = Phase::Unloaded,
+            }
         });
         for reply in self.leaving.remove(&entry.id).unwrap_or_default() {
             let _ = reply.send(Ok(()));
@@ -484,7 +481,7 @@ const BUSY_RETRY_SECONDS: u64 = 2;
 fn refuse(entry: &Entry, error: ModelsError) {
     let outcome = if matches!(error, ModelsError::Failed { .. }) { "failed" } else { "no_room" };
     metrics::load_ended(&entry.id, outcome);
-    entry.change(|slot| slot.phase = Phase::Refused { error, at: Instant::now() });
+    entry.change(|slot| slot.refused(error));
 }
 
 /// Starts a cast and waits until it is ready. After an error nothing of it is left.

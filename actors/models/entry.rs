@@ -43,8 +43,8 @@ pub(super) struct Slot {
     pub planned: Option<PlannedModel>,
     /// What it holds of the machine, or is about to.
     pub memory: Option<MemoryPlan>,
-    /// Whether it ever was ready.
-    pub was_ready: bool,
+    /// Whether it was neither loaded nor refused yet.
+    is_first_load: bool,
     /// Calls that hold the runtime.
     calls: usize,
     /// Calls that wait for it.
@@ -116,7 +116,7 @@ impl Entry {
             runtime,
             planned: None,
             memory: None,
-            was_ready: false,
+            is_first_load: true,
             calls: 0,
             waiting: 0,
             last_used: None,
@@ -178,7 +178,7 @@ impl Entry {
     pub fn find(&self, caller: Caller, again: bool) -> Result<Found, ModelsError> {
         self.note(|slot| match &slot.phase {
             Phase::Loaded => Ok(slot.hold()),
-            Phase::Queued | Phase::Loading if caller != Caller::Operator && self.named && !slot.was_ready => {
+            Phase::Queued | Phase::Loading if caller != Caller::Operator && self.named && slot.is_first_load => {
                 // The server is not up yet, and says so as it does to probes.
                 Err(ModelsError::unavailable(format!("the model `{}` is still loading", self.id), 2))
             }
@@ -310,7 +310,7 @@ impl Entry {
                 waiting_calls: slot.waiting,
                 idle_for: slot.last_used.filter(|_| slot.is_unused()).map(|at| at.elapsed()),
                 unloads_in: expires_at.map(|at| at.saturating_duration_since(Instant::now())),
-                was_ready: slot.was_ready,
+                is_first_load: slot.is_first_load,
             }
         })
     }
@@ -340,8 +340,14 @@ impl Slot {
     /// The cast is ready.
     pub fn loaded(&mut self) {
         self.phase = Phase::Loaded;
-        self.was_ready = true;
+        self.is_first_load = false;
         self.last_used = Some(Instant::now());
+    }
+
+    /// It could not be loaded, or its cast gave up.
+    pub fn refused(&mut self, error: ModelsError) {
+        self.phase = Phase::Refused { error, at: Instant::now() };
+        self.is_first_load = false;
     }
 
     fn state(&self) -> ModelState {

@@ -195,8 +195,8 @@ pub struct ModelInfo {
     pub idle_for: Option<Duration>,
     /// When it will be unloaded if nobody calls it.
     pub unloads_in: Option<Duration>,
-    /// Whether it was ever loaded.
-    was_ready: bool,
+    /// Whether it was neither loaded nor refused yet.
+    is_first_load: bool,
 }
 
 /// What a server as a whole can do.
@@ -572,7 +572,7 @@ fn readiness_of(named: &[ModelInfo]) -> Readiness {
         return Readiness::Failed { reason, all: named.iter().all(|model| failure(model).is_some()) };
     }
     let comes_up =
-        |model: &ModelInfo| !model.was_ready && matches!(model.state, ModelState::Unloaded | ModelState::Loading(_));
+        |model: &ModelInfo| model.is_first_load && matches!(model.state, ModelState::Unloaded | ModelState::Loading(_));
     if named.iter().any(comes_up) {
         let mut sum = LoadProgress { done_bytes: 0, total_bytes: 0 };
         for model in named {
