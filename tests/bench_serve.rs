@@ -121,7 +121,7 @@ async fn answers_in_one_piece_and_plain_completions_are_measured_too() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn refusals_are_counted_by_whether_they_say_when_to_come_back() {
-    let limited = RuntimeOptions { max_queued_requests: 1, ..RuntimeOptions::default() };
+    let limited = RuntimeOptions { max_requests: 1, ..RuntimeOptions::default() };
     let one_at_a_time = SimulatedModel { step_time: Duration::from_millis(5), ..model() };
     let server = Listening::start_with(one_at_a_time, limited, ServerOptions::new(MODEL)).await;
     let wanted = ["--rate", "1000", "-n", "60", "--prompt-tokens", "40", "--output-tokens", "100", "-o", "json"];
