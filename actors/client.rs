@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock};
 use tokio::sync::{Notify, mpsc};
 
 use crate::request::{Event, GenerationError};
+use crate::trace::call::Call;
 
 /// Events that one step can send to one client before its end: the prompt's log-probabilities and a token.
 pub const EVENTS_PER_STEP: usize = 2;
@@ -25,6 +26,8 @@ struct Shared {
 pub struct ClientSink {
     events: mpsc::Sender<Event>,
     shared: Arc<Shared>,
+    /// The client's call, when it came over HTTP.
+    call: Option<Arc<Call>>,
 }
 
 /// Where the client takes them.
@@ -40,10 +43,23 @@ pub struct ClientStream {
 pub fn channel(capacity: usize) -> (ClientSink, ClientStream) {
     let (sender, receiver) = mpsc::channel(capacity.max(4 * EVENTS_PER_STEP));
     let shared = Arc::new(Shared::default());
-    (ClientSink { events: sender, shared: shared.clone() }, ClientStream { events: receiver, shared, ended: false })
+    let sink = ClientSink { events: sender, shared: shared.clone(), call: None };
+    (sink, ClientStream { events: receiver, shared, ended: false })
 }
 
 impl ClientSink {
+    /// The same for a client whose call is known.
+    #[must_use]
+    pub fn on_behalf_of(self, call: Option<Arc<Call>>) -> Self {
+        ClientSink { call, ..self }
+    }
+
+    /// The client's call, when it is known.
+    #[must_use]
+    pub fn call(&self) -> Option<&Arc<Call>> {
+        self.call.as_ref()
+    }
+
     /// Passes an event on. Whoever leaves [`Self::is_full`] clients alone never loses one.
     pub fn send(&self, event: Event) {
         let sent = self.events.try_send(event);

@@ -23,6 +23,7 @@ use crate::policy::{Effect, Outcome, Policy, PolicyConfig, PolicyEvent, Submissi
 use crate::request::{GenerationError, GenerationRequest, RequestId, SubmitError};
 use crate::runtime::Shared;
 use crate::sampler::SamplerMsg;
+use crate::trace::Turn;
 
 /// What the scheduler hears.
 pub enum SchedulerMsg {
@@ -108,6 +109,8 @@ pub struct SchedulerState {
     shared: Arc<Shared>,
     drained: Option<oneshot::Sender<()>>,
     metrics: SchedulerMetrics,
+    /// The handling of the current message.
+    turn: Turn,
 }
 
 /// The actor; everything it knows is in [`SchedulerState`].
@@ -127,7 +130,8 @@ impl Actor for Scheduler {
         sampler.cast(SamplerMsg::Connect(me))?;
         let policy = Policy::new(policy, limits);
         let metrics = SchedulerMetrics::new(&shared.model_id);
-        Ok(SchedulerState { policy, sampler, executor: None, shared, drained: None, metrics })
+        let turn = Turn::new(shared.tracer.clone());
+        Ok(SchedulerState { policy, sampler, executor: None, shared, drained: None, metrics, turn })
     }
 
     async fn handle(
@@ -136,6 +140,7 @@ impl Actor for Scheduler {
         message: SchedulerMsg,
         state: &mut SchedulerState,
     ) -> Result<(), ActorProcessingErr> {
+        state.turn.begin();
         match message {
             SchedulerMsg::Submit { id, request, sink, submitted, reply } => {
                 let _ = reply.send(state.submit(id, request, sink, submitted)?);
@@ -201,12 +206,19 @@ impl SchedulerState {
     fn perform(&mut self, effects: Vec<Effect>) -> Result<(), ActorProcessingErr> {
         for effect in effects {
             match effect {
-                Effect::Run(step) => self.tell_executor(ExecutorMsg::Run(step)),
+                Effect::Run(planned) => {
+                    self.metrics.formed(&planned.step);
+                    self.turn.step_formed(&planned.step, self.policy.members(planned.step.id));
+                    self.tell_executor(ExecutorMsg::Run(planned));
+                }
                 Effect::Resync => self.tell_executor(ExecutorMsg::Resync),
                 Effect::Started { id, cached_tokens } => {
                     self.sampler.cast(SamplerMsg::Started { id, cached_tokens })?;
                 }
-                Effect::Preempted(_) => self.metrics.preempted(),
+                Effect::Preempted(id) => {
+                    self.metrics.preempted();
+                    self.shared.tracer.preempted(id);
+                }
                 Effect::Cancelled(id) => self.sampler.cast(SamplerMsg::Forget(id))?,
                 Effect::Failed(id, error) => self.sampler.cast(SamplerMsg::Fail(id, error))?,
             }

@@ -12,11 +12,11 @@ use axum::http::{Request, StatusCode};
 use cuelight::api::ServerOptions;
 use cuelight::executor::EngineHost;
 use cuelight::loader::ModelSource;
+use cuelight::metrics::exposition::{Compat, Exposition};
 use cuelight::runtime::{Runtime, RuntimeOptions};
 use cuelight::simulation::{Fault, SimulatedEngine, SimulatedModel};
 use cuelight_engine::load::{LoadProgress, LoadedModel};
 use http_body_util::BodyExt;
-use metrics_exporter_prometheus::PrometheusBuilder;
 use serde_json::{Value, json};
 
 use common::listening::Listening;
@@ -794,8 +794,8 @@ async fn while_the_model_loads_the_server_answers_that_it_does() {
 
 #[tokio::test]
 async fn calls_are_counted_by_route_and_not_by_what_clients_invent() {
-    let recorder = PrometheusBuilder::new().build_recorder();
-    let options = ServerOptions { metrics: Some(recorder.handle()), ..ServerOptions::new(MODEL) };
+    let (recorder, exposition) = Exposition::new(Compat::None).unwrap();
+    let options = ServerOptions { metrics: Some(exposition), ..ServerOptions::new(MODEL) };
     let _guard = metrics::set_default_local_recorder(&recorder);
     let server = Server::start_with(model(), RuntimeOptions::default(), options).await;
     server.get("/v1/models/one").await;

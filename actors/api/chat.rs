@@ -17,24 +17,24 @@ use super::logprobs::{self, Spelling};
 use super::prompt::{ChatPrompt, chat_tokens};
 use super::sampling::{GenerationOptions, StreamOptions, logprobs_count};
 use super::sse::{self, Chunks};
-use super::{SharedServer, unix_seconds, unsupported};
+use super::{SharedServer, telemetry, unix_seconds, unsupported};
 use crate::request::{Event, PositionLogprobs};
 use crate::runtime::Model;
 
 pub(super) async fn create(State(server): State<SharedServer>, JsonBody(body): JsonBody) -> Result<Response, ApiError> {
     let fields = Fields::of_body(&body)?;
-    let served = server.served(fields.string("model")?)?;
     unsupported::refuse_in_chat(&fields)?;
     let options = read_options(&fields)?;
     let prompt = ChatPrompt::read(&fields)?;
 
+    let served = server.served(fields.string("model")?).await?;
     // Room is taken before the costly part, so that an overloaded server says so at once.
     let permit = served.runtime.try_permit(options.n)?;
     let model = served.model()?;
     check_biases(&options, &model)?;
     let prompt = chat_tokens(prompt, &model).await?;
     let sequences = options.sequences(prompt.clone(), model.limits.context_tokens)?.collect();
-    let generations = Generations::submit(&served.runtime, permit, sequences, server.options.request_timeout).await?;
+    let generations = Generations::submit(&served, permit, sequences, server.options.request_timeout).await?;
 
     let call = ChatCall::new(served.id, options, prompt, model.tokenizer.clone());
     match call.options.stream {
@@ -78,14 +78,7 @@ struct ChatCall {
 
 impl ChatCall {
     fn new(model: String, options: GenerationOptions, prompt: Vec<TokenId>, tokenizer: Arc<Tokenizer>) -> Self {
-        ChatCall {
-            id: format!("chatcmpl-{}", uuid::Uuid::new_v4().simple()),
-            created: unix_seconds(),
-            model,
-            tokenizer,
-            prompt,
-            options,
-        }
+        ChatCall { id: telemetry::response_id("chatcmpl"), created: unix_seconds(), model, tokenizer, prompt, options }
     }
 
     fn head(&self, object: &str) -> Value {

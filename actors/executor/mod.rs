@@ -30,6 +30,7 @@ use crate::policy::{PlannedStep, SampleTask};
 use crate::request::RequestId;
 use crate::sampler::SamplerMsg;
 use crate::scheduler::SchedulerMsg;
+use crate::trace::Tracer;
 
 pub(crate) use self::device::panic_message;
 
@@ -75,6 +76,8 @@ pub struct ExecutorArguments<E> {
     pub scheduler: ActorRef<SchedulerMsg>,
     /// Computes experts on the host.
     pub experts: ActorRef<ExpertsMsg>,
+    /// Hears what happens when.
+    pub tracer: Tracer,
 }
 
 /// The step at the device; its rows went there.
@@ -96,6 +99,7 @@ pub struct ExecutorState<E> {
     scheduler: ActorRef<SchedulerMsg>,
     experts: ActorRef<ExpertsMsg>,
     metrics: StepMetrics,
+    tracer: Tracer,
 }
 
 /// The actor; everything it knows is in [`ExecutorState`].
@@ -117,13 +121,13 @@ impl<E: Engine> Actor for Executor<E> {
         me: ActorRef<ExecutorMsg>,
         arguments: ExecutorArguments<E>,
     ) -> Result<ExecutorState<E>, ActorProcessingErr> {
-        let ExecutorArguments { model_id, engine, host, step_timeout, sampler, scheduler, experts } = arguments;
+        let ExecutorArguments { model_id, engine, host, step_timeout, sampler, scheduler, experts, tracer } = arguments;
         let device = Device::start(engine, host, me.clone())?;
         // Coarse, because it only has to tell seconds from for ever.
         me.send_interval((step_timeout / 4).max(Duration::from_millis(1)), || ExecutorMsg::Watch);
         let metrics = StepMetrics::new(&model_id);
         let queue = StepQueue::default();
-        Ok(ExecutorState { device, queue, active: None, step_timeout, sampler, scheduler, experts, metrics })
+        Ok(ExecutorState { device, queue, active: None, step_timeout, sampler, scheduler, experts, metrics, tracer })
     }
 
     async fn handle(
@@ -168,6 +172,7 @@ impl<E: Engine> ExecutorState<E> {
             let (id, begun, rows, sequences) = (step.id, Instant::now(), step.rows(), step.sequences.len());
             self.active = Some(Active { id, begun, rows, sequences, tasks });
             if rows > 0 {
+                self.tracer.step_begun(id);
                 self.device.ask(DeviceCommand::Begin(step), me);
             } else {
                 // All its requests have ended; those who count on the step still have to hear of it.
@@ -185,6 +190,7 @@ impl<E: Engine> ExecutorState<E> {
         let elapsed = output.elapsed;
         if active.rows > 0 {
             self.metrics.step(elapsed, active.rows, active.sequences);
+            self.tracer.step_computed(output.id);
         }
         // In this order and at once: whoever hears of a lost executor has heard of its finished steps before.
         self.scheduler.cast(SchedulerMsg::StepDone { step: active.id, elapsed })?;

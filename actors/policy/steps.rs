@@ -64,6 +64,11 @@ impl StepRecord {
 }
 
 impl Policy {
+    /// The requests that share a step that is not sampled yet, in the step's order.
+    pub fn members(&self, step: StepId) -> impl Iterator<Item = RequestId> {
+        self.steps.get(&step).into_iter().flat_map(|record| record.members.iter().map(|member| member.id))
+    }
+
     pub(super) fn step_done(&mut self, step: StepId, elapsed: Duration) {
         let Some(record) = self.steps.get_mut(&step).filter(|record| record.is_computing()) else { return };
         record.stage = Stage::Computed(elapsed);

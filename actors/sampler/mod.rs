@@ -34,6 +34,8 @@ use crate::metrics::RequestMetrics;
 use crate::policy::{Outcome, SampleTask};
 use crate::request::{Event, FinishReason, GenerationError, GenerationRequest, RequestId};
 use crate::scheduler::SchedulerMsg;
+use crate::trace::Tracer;
+use crate::trace::request::EndedRequest;
 
 /// What the sampler hears.
 pub enum SamplerMsg {
@@ -88,6 +90,8 @@ pub struct SamplerArguments {
     pub vocab_size: usize,
     /// How long a client may leave its channel full.
     pub client_stall_timeout: Duration,
+    /// Hears what happens when.
+    pub tracer: Tracer,
 }
 
 /// The sampler's own.
@@ -125,7 +129,8 @@ impl Actor for Sampler {
         match message {
             SamplerMsg::Connect(scheduler) => state.scheduler = Some(scheduler),
             SamplerMsg::Begin { id, request, context_tokens, sink, submitted } => {
-                let sequence = SequenceSampler::new(*request, context_tokens, sink, submitted);
+                let mut sequence = SequenceSampler::new(*request, context_tokens, sink, submitted);
+                sequence.detokenising = state.arguments.tracer.is_on().then_some(Duration::ZERO);
                 state.sequences.insert(id, Box::new(sequence));
             }
             SamplerMsg::Started { id, cached_tokens } => state.started(id, cached_tokens),
@@ -155,6 +160,7 @@ impl SamplerState {
         tasks: Vec<SampleTask>,
         executor: &ActorRef<ExecutorMsg>,
     ) -> Result<(), ActorProcessingErr> {
+        let from = self.arguments.tracer.now();
         let step = StepLogits {
             logits: Arc::new(output.logits),
             vocab_size: self.arguments.vocab_size,
@@ -162,10 +168,14 @@ impl SamplerState {
         };
         let shares = self.shares(tasks);
         let chosen = work::choose(step, shares).await?;
+        let chosen_at = self.arguments.tracer.now();
         let tokens = chosen.iter().filter_map(Chosen::next_token).collect();
         // An executor that is gone waits for nothing.
         let _ = executor.cast(ExecutorMsg::Tokens { step: output.id, tokens });
-        let outcomes = chosen.into_iter().map(|chosen| self.deliver(me, chosen)).collect();
+        // Whom a task wakes waits for it on the same worker. Let the device have its next step before clients are told.
+        tokio::task::yield_now().await;
+        let outcomes: Vec<_> = chosen.into_iter().map(|chosen| self.deliver(me, chosen)).collect();
+        self.arguments.tracer.step_sampled(output.id, from, chosen_at, outcomes.len());
         self.tell_scheduler(SchedulerMsg::Sampled { step: output.id, outcomes });
         Ok(())
     }
@@ -188,7 +198,7 @@ impl SamplerState {
         let (id, mut sequence) = (share.task.id, share.sequence);
         let advance = work::deliver(&mut sequence, choice, &self.arguments.tokenizer);
         if share.task.samples {
-            self.metrics.token(&sequence.times);
+            self.metrics.token(&sequence.times, || sequence.usage());
         }
         if advance.end.is_none() && !sequence.awaits_client && sequence.sink.is_full() {
             sequence.awaits_client = true;
@@ -224,7 +234,7 @@ impl SamplerState {
 
     fn end(&mut self, id: RequestId, end: Event) {
         let Some(sequence) = self.sequences.remove(&id) else { return };
-        self.metrics.ended(&end, &sequence.usage());
+        self.ended(&sequence.ended(id, &end));
         sequence.sink.finish(end);
     }
 
@@ -232,7 +242,15 @@ impl SamplerState {
     fn forget(&mut self, id: RequestId) {
         let Some(sequence) = self.sequences.remove(&id) else { return };
         let usage = sequence.usage();
-        self.metrics.ended(&Event::Finished { reason: FinishReason::Cancelled, text: String::new(), usage }, &usage);
+        let end = Event::Finished { reason: FinishReason::Cancelled, text: String::new(), usage };
+        self.ended(&sequence.ended(id, &end));
+    }
+
+    /// Lets everybody know who wants to.
+    fn ended(&self, request: &EndedRequest) {
+        self.metrics.ended(request);
+        request.log(&self.arguments.model_id);
+        self.arguments.tracer.request_ended(request);
     }
 
     fn cut_off(&mut self, id: RequestId) {

@@ -9,8 +9,10 @@ use tokio::time::Instant;
 
 use super::stop::StopMatcher;
 use crate::client::ClientSink;
+use crate::metrics::end_reason;
 use crate::policy::{SampleTask, Verdict};
-use crate::request::{Event, FinishReason, GenerationError, GenerationRequest, PositionLogprobs, Usage};
+use crate::request::{Event, FinishReason, GenerationError, GenerationRequest, PositionLogprobs, RequestId, Usage};
+use crate::trace::request::EndedRequest;
 
 /// What a sequence remembers from one token to the next.
 pub(super) struct SequenceSampler {
@@ -29,6 +31,8 @@ pub(super) struct SequenceSampler {
     /// Somebody waits for its client to read.
     pub awaits_client: bool,
     pub times: Times,
+    /// Time that turning its tokens into text took, when somebody wants to know.
+    pub detokenising: Option<Duration>,
     pub sink: ClientSink,
 }
 
@@ -80,6 +84,7 @@ impl SequenceSampler {
             stop: StopMatcher::new(&request.stop.strings),
             prompt_logprobs: request.prompt_logprobs.map(|_| vec![None]),
             times: Times { submitted, started: None, first_token: None, last_token: None, previous_token: None },
+            detokenising: None,
             cached_tokens: 0,
             awaits_client: false,
             request,
@@ -140,7 +145,7 @@ impl SequenceSampler {
         let (token, logprobs, last) = match choice {
             Choice::Token { token, logprobs, last } => (token, logprobs, last),
             Choice::Scored => return Advance { verdict: Verdict::Scored, end: None },
-            Choice::Nothing => return self.ended(FinishReason::Length, String::new()),
+            Choice::Nothing => return self.finished(FinishReason::Length, String::new()),
             Choice::Failed(error) => return Advance { verdict: Verdict::Ended, end: Some(Event::Failed(error)) },
         };
         let now = Instant::now();
@@ -203,11 +208,11 @@ impl SequenceSampler {
         let has_text = stop.token_ids.contains(&token) && stop.include_stop_string;
         let mut text = std::mem::take(&mut self.stop).finish();
         if has_text {
-            text.push_str(&self.decoder.push(tokenizer, token, self.request.skip_special_tokens));
+            text.push_str(&self.detokenise(tokenizer, token));
         }
         text.push_str(&self.decoder.finish());
         self.sink.send(Event::Token { token, text: String::new(), logprobs });
-        self.ended(FinishReason::StopToken(token), text)
+        self.finished(FinishReason::StopToken(token), text)
     }
 
     /// Sends a token's text to the client, unless a stop string ends it or may have begun in it.
@@ -218,8 +223,8 @@ impl SequenceSampler {
         last: Option<FinishReason>,
         tokenizer: &Tokenizer,
     ) -> Advance {
+        let mut text = self.detokenise(tokenizer, token);
         let stop = &self.request.stop;
-        let mut text = self.decoder.push(tokenizer, token, self.request.skip_special_tokens);
         if self.generated > stop.min_tokens || stop.min_tokens == 0 {
             let scan = self.stop.push(&text);
             text = scan.text;
@@ -228,7 +233,7 @@ impl SequenceSampler {
                     text.push_str(&matched);
                 }
                 self.sink.send(Event::Token { token, text, logprobs });
-                return self.ended(FinishReason::StopString(matched), String::new());
+                return self.finished(FinishReason::StopString(matched), String::new());
             }
         }
         self.sink.send(Event::Token { token, text, logprobs });
@@ -236,14 +241,44 @@ impl SequenceSampler {
             Some(reason) => {
                 let mut rest = self.stop.finish();
                 rest.push_str(&self.decoder.finish());
-                self.ended(reason, rest)
+                self.finished(reason, rest)
             }
             None => Advance { verdict: Verdict::Token(token), end: None },
         }
     }
 
-    fn ended(&self, reason: FinishReason, text: String) -> Advance {
+    fn detokenise(&mut self, tokenizer: &Tokenizer, token: TokenId) -> String {
+        let from = self.detokenising.map(|_| Instant::now());
+        let text = self.decoder.push(tokenizer, token, self.request.skip_special_tokens);
+        if let (Some(sum), Some(from)) = (&mut self.detokenising, from) {
+            *sum += from.elapsed();
+        }
+        text
+    }
+
+    fn finished(&self, reason: FinishReason, text: String) -> Advance {
         Advance { verdict: Verdict::Ended, end: Some(Event::Finished { reason, text, usage: self.usage() }) }
+    }
+
+    /// What is to be remembered of it after `end`.
+    pub fn ended(&self, id: RequestId, end: &Event) -> EndedRequest {
+        let error = match end {
+            Event::Failed(error) => Some(error.to_string()),
+            _ => None,
+        };
+        EndedRequest {
+            id,
+            call: self.sink.call().cloned(),
+            reason: end_reason(end),
+            error,
+            usage: self.usage(),
+            times: self.times,
+            at: Instant::now(),
+            max_tokens: self.max_tokens,
+            temperature: self.request.sampling.temperature,
+            top_p: self.request.sampling.top_p,
+            detokenising: self.detokenising,
+        }
     }
 
     pub fn usage(&self) -> Usage {
