@@ -5,7 +5,8 @@
 //! - [`cli`], [`config`], [`hub`], [`logging`]: what was asked for, and where the model is
 //! - [`api`]: HTTP to requests and back
 //! - [`request`]: what is asked for and what comes back
-//! - [`runtime`]: the front door
+//! - [`models`]: which models there are, and who may use which
+//! - [`runtime`]: the front door to one of them
 //! - [`supervisor`], [`loader`]: who starts everything, and starts it again
 //! - [`scheduler`] with its pure core [`policy`]: what runs next
 //! - [`executor`], [`experts`]: where it runs
@@ -25,6 +26,7 @@ pub mod hub;
 pub mod loader;
 pub mod logging;
 pub mod metrics;
+pub mod models;
 pub mod policy;
 pub mod request;
 pub mod runtime;

@@ -23,18 +23,18 @@ use crate::runtime::Model;
 
 pub(super) async fn create(State(server): State<SharedServer>, JsonBody(body): JsonBody) -> Result<Response, ApiError> {
     let fields = Fields::of_body(&body)?;
-    let served = server.served(fields.string("model")?)?;
     unsupported::refuse_in_chat(&fields)?;
     let options = read_options(&fields)?;
     let prompt = ChatPrompt::read(&fields)?;
 
+    let served = server.served(fields.string("model")?).await?;
     // Room is taken before the costly part, so that an overloaded server says so at once.
     let permit = served.runtime.try_permit(options.n)?;
     let model = served.model()?;
     check_biases(&options, &model)?;
     let prompt = chat_tokens(prompt, &model).await?;
     let sequences = options.sequences(prompt.clone(), model.limits.context_tokens)?.collect();
-    let generations = Generations::submit(&served.runtime, permit, sequences, server.options.request_timeout).await?;
+    let generations = Generations::submit(&served, permit, sequences, server.options.request_timeout).await?;
 
     let call = ChatCall::new(served.id, options, prompt, model.tokenizer.clone());
     match call.options.stream {

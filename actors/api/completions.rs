@@ -27,11 +27,11 @@ const DEFAULT_MAX_TOKENS: usize = 16;
 
 pub(super) async fn create(State(server): State<SharedServer>, JsonBody(body): JsonBody) -> Result<Response, ApiError> {
     let fields = Fields::of_body(&body)?;
-    let served = server.served(fields.string("model")?)?;
     unsupported::refuse_in_completions(&fields)?;
     let CompletionOptions { options, text } = CompletionOptions::read(&fields)?;
     let prompts = read_prompts(&fields)?;
 
+    let served = server.served(fields.string("model")?).await?;
     // Room is taken before the costly part, so that an overloaded server says so at once.
     let permit = served.runtime.try_permit(prompts.len() * options.n)?;
     let model = served.model()?;
@@ -41,7 +41,7 @@ pub(super) async fn create(State(server): State<SharedServer>, JsonBody(body): J
     for prompt in &prompts {
         sequences.extend(options.sequences(prompt.tokens.clone(), model.limits.context_tokens)?);
     }
-    let generations = Generations::submit(&served.runtime, permit, sequences, server.options.request_timeout).await?;
+    let generations = Generations::submit(&served, permit, sequences, server.options.request_timeout).await?;
 
     let call = CompletionCall::new(served.id, options, text, prompts, model.tokenizer.clone());
     match call.options.stream {

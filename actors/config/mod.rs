@@ -18,7 +18,7 @@ use std::time::Duration;
 use cuelight_engine::load::{Kernel, KvType};
 
 use crate::metrics::exposition::Compat;
-
+use crate::models::KeepAlive;
 use environment::{Environment, Home};
 use value::SettingValue;
 pub use value::{
@@ -280,6 +280,18 @@ settings! { |home|
         port: u16 = 8080, "PORT";
         /// Name under which clients ask for the model; unset: the model's own.
         alias: Option<String> = None, "NAME";
+        /// Directory whose GGUF files are models too, each loaded when it is first called.
+        models_dir: Option<PathBuf> = None, "DIR";
+        /// Memory that all loaded models may take together, like 8GiB; unset: what the machine has free.
+        memory: Option<ByteSize> = None, "SIZE";
+        /// Most models loaded at once; unset: as many as fit.
+        max_loaded_models: Option<NonZeroUsize> = None, "N";
+        /// How long a model stays loaded that nobody calls, like 10m, 0 or forever; unset: those on the command line stay, others 5m.
+        keep_alive: Option<KeepAlive> = None, "TIME";
+        /// Refuse calls to models that are not loaded, in place of loading them.
+        no_autoload: bool = false, "";
+        /// How long a call may wait for its model to be loaded, like 30s or 5m.
+        load_timeout: Duration = Duration::from_secs(300), "TIME";
         /// Key that clients must send; may be given several times.
         api_key: Secrets = Secrets::default(), "KEY";
         /// File with more such keys, one a line.

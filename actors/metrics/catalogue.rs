@@ -161,6 +161,10 @@ catalogue! {
     RESTARTS: Counter, "cuelight_actor_restarts_total" ["model", "actor"];
     /// 1 for the state that the model is in, 0 for the others.
     MODEL_STATE: Gauge, "cuelight_model_state" ["model", "state"];
+    /// Times that the model was loaded, or was not: it failed, or there was no room.
+    MODEL_LOADS: Counter, "cuelight_model_loads_total" ["model", "outcome"];
+    /// Times that the model was unloaded, by reason.
+    MODEL_UNLOADS: Counter, "cuelight_model_unloads_total" ["model", "reason"];
     /// 1; its labels tell what the model is and where it runs.
     MODEL_INFO: Gauge, "cuelight_model_info" ["model", "architecture", "quantization", "device"];
     /// 1; its labels tell how the KV cache is cut: tokens in a block, and blocks.

@@ -340,8 +340,49 @@ pub(crate) fn state(model_id: &Arc<str>, status: &Status) {
         let value = if state == status.word() { 1.0 } else { 0.0 };
         gauge!(MODEL_STATE, "model" => model_id.to_string(), "state" => state).set(value);
     }
+    gauge!(MODEL_STATE, "model" => model_id.to_string(), "state" => UNLOADED).set(0.0);
     counters(RESTARTS, model_id, "actor", &ACTORS);
+    counters(MODEL_LOADS, model_id, "outcome", &LOAD_OUTCOMES);
+    counters(MODEL_UNLOADS, model_id, "reason", &UNLOAD_REASONS);
     counters(REJECTIONS, model_id, "reason", &REJECTION_REASONS);
+}
+
+/// The state of a model that has no cast.
+const UNLOADED: &str = "unloaded";
+
+/// How attempts to load a model end.
+const LOAD_OUTCOMES: [&str; 3] = ["loaded", "failed", "no_room"];
+
+/// Why models are unloaded.
+const UNLOAD_REASONS: [&str; 4] = ["request", "idle", "room", "failed"];
+
+/// Counts an attempt to load a model, one of [`LOAD_OUTCOMES`].
+pub(crate) fn load_ended(model_id: &Arc<str>, outcome: &'static str) {
+    counter!(MODEL_LOADS, "model" => model_id.to_string(), "outcome" => outcome).increment(1);
+    match outcome {
+        "loaded" => {}
+        "failed" => gone(model_id, "failed"),
+        _ => gone(model_id, UNLOADED),
+    }
+}
+
+/// Counts that a model was unloaded, for one of [`UNLOAD_REASONS`].
+pub(crate) fn unloaded(model_id: &Arc<str>, reason: &'static str) {
+    counter!(MODEL_UNLOADS, "model" => model_id.to_string(), "reason" => reason).increment(1);
+    gone(model_id, if reason == "failed" { reason } else { UNLOADED });
+}
+
+/// Tells that a model has no cast any more, which would have said so.
+fn gone(model_id: &Arc<str>, now: &'static str) {
+    let model = || model_id.to_string();
+    for state in Status::WORDS.into_iter().chain([UNLOADED]) {
+        let value = if state == now { 1.0 } else { 0.0 };
+        gauge!(MODEL_STATE, "model" => model(), "state" => state).set(value);
+    }
+    for pool in ["weights", "kv", "scratch"] {
+        gauge!(MODEL_MEMORY, "model" => model(), "pool" => pool).set(0.0);
+    }
+    gauge!(SEQUENCES_CAPACITY, "model" => model()).set(0.0);
 }
 
 /// Tells what was loaded.
