@@ -143,6 +143,14 @@ pub enum SubmitError {
     /// A token id is not in the vocabulary, or the prompt is empty.
     #[error("{0}")]
     InvalidPrompt(String),
+    /// The call asks for more sequences than are ever taken.
+    #[error("the call asks for {asked} sequences at once; this server takes at most {most}")]
+    TooManySequences {
+        /// Prompts times answers.
+        asked: usize,
+        /// What there is room for when nothing else runs.
+        most: usize,
+    },
     /// Too many requests wait.
     #[error("the server is overloaded: {waiting} requests wait; try again later")]
     Overloaded {

@@ -308,6 +308,10 @@ impl Admission {
     const DEPARTURES: usize = 32;
 
     fn take(admission: &Arc<Self>, requests: usize) -> Result<Permit, SubmitError> {
+        let most = admission.limit;
+        if requests > most {
+            return Err(SubmitError::TooManySequences { asked: requests, most });
+        }
         let fits = |inside: usize| inside.checked_add(requests).filter(|&inside| inside <= admission.limit);
         match admission.inside.fetch_update(Ordering::AcqRel, Ordering::Acquire, fits) {
             Ok(_) => Ok(Permit(Arc::new(Room { admission: admission.clone(), requests }))),

@@ -27,7 +27,8 @@ async fn scrape_after(requests: usize, compat: Compat) -> String {
     let model = SimulatedModel { end_one_in: u64::MAX, step_time: Duration::from_millis(3), ..model() };
     let server = Server::start_with(model, runtime, options).await;
     for _ in 0..requests {
-        let messages = json!([{ "role": "user", "content": "hi" }]);
+        // Longer than a KV block, so that the later calls find a part of it.
+        let messages = json!([{ "role": "user", "content": "hello ".repeat(10) }]);
         let body = json!({ "model": MODEL, "messages": messages, "max_tokens": 8, "temperature": 0, "n": 2 });
         server.ok("/v1/chat/completions", &body).await;
     }
@@ -73,6 +74,7 @@ async fn what_is_scraped_is_what_happened() {
     let prompt = model("cuelight_request_prompt_tokens_sum", "");
     let by_source = |source: &str| model("cuelight_prompt_tokens_total", &format!(",source=\"{source}\""));
     assert_eq!(by_source("computed") + by_source("cached"), prompt);
+    assert!(by_source("computed") > 0.0 && by_source("cached") > 0.0, "{text}");
     assert_eq!(model("cuelight_prefix_cache_queries_total", ""), prompt);
     assert_eq!(model("cuelight_prefix_cache_hits_total", ""), by_source("cached"));
     assert_eq!(model("cuelight_inter_token_latency_seconds_count", ""), 42.0);
@@ -100,6 +102,7 @@ async fn what_is_scraped_is_what_happened() {
     for idle in ["cuelight_requests_running", "cuelight_kv_blocks_used", "cuelight_kv_usage_ratio"] {
         assert_eq!(model(idle, ""), 0.0, "{idle}");
     }
+    assert!(model("cuelight_kv_blocks_cached", "") > 0.0);
     assert_eq!(model("cuelight_kv_blocks_total", ""), 256.0);
     assert_eq!(model("cuelight_sequences_capacity", ""), 16.0);
     assert_eq!(model("cuelight_model_state", ",state=\"ready\""), 1.0);

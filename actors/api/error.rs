@@ -100,7 +100,8 @@ impl ApiError {
 
     fn wire(&self) -> Wire {
         match self {
-            ApiError::InvalidRequest { .. } | ApiError::Submit(SubmitError::InvalidPrompt(_)) => {
+            ApiError::InvalidRequest { .. }
+            | ApiError::Submit(SubmitError::InvalidPrompt(_) | SubmitError::TooManySequences { .. }) => {
                 wire(StatusCode::BAD_REQUEST, "invalid_request_error", "invalid_value")
             }
             ApiError::Submit(SubmitError::ContextLengthExceeded { .. }) => {
@@ -136,6 +137,7 @@ impl ApiError {
             ApiError::InvalidRequest { param, .. } => param.as_deref(),
             ApiError::NotImplemented { param, .. } => Some(param),
             ApiError::Model(ModelsError::Unknown(_) | ModelsError::Unnamed) => Some("model"),
+            ApiError::Submit(SubmitError::TooManySequences { .. }) => Some("n"),
             _ => None,
         }
     }

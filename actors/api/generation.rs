@@ -119,6 +119,12 @@ pub(super) struct Answer {
 }
 
 impl Answer {
+    /// How likely its tokens are, on average; that of no tokens is that of certainty.
+    pub fn mean_logprob(&self) -> f32 {
+        let sum: f32 = self.logprobs.iter().map(|position| position.chosen.logprob).sum();
+        sum / self.logprobs.len().max(1) as f32
+    }
+
     fn hear(&mut self, event: Event) {
         match event {
             Event::Prompt { logprobs } => self.prompt_logprobs = logprobs,

@@ -9,6 +9,7 @@
 //! [`crate::runtime::Generation`]s, which cancels them.
 
 mod auth;
+mod caller;
 mod chat;
 mod completions;
 mod error;
@@ -64,6 +65,8 @@ pub struct ServerOptions {
     pub max_body_bytes: usize,
     /// Silence on a stream after which a comment is sent, so that proxies keep it open.
     pub sse_ping_interval: Duration,
+    /// Whether callers with different keys never share cached prefixes.
+    pub tenant_isolation: bool,
     /// Longest time for one request; `None`: no limit.
     pub request_timeout: Option<Duration>,
     /// How long the calls of a model that is to be unloaded may go on.
@@ -89,6 +92,7 @@ impl Default for ServerOptions {
             cors_origins: Vec::new(),
             max_body_bytes: 32 << 20,
             sse_ping_interval: Duration::from_secs(10),
+            tenant_isolation: false,
             request_timeout: None,
             drain_timeout: Duration::from_secs(30),
             metrics: None,

@@ -73,6 +73,8 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
         api_keys,
         cors_origins: config.cors_origin.clone(),
         max_body_bytes: usize::try_from(config.max_body_size.0).unwrap_or(usize::MAX),
+        tenant_isolation: config.tenant_isolation,
+        request_timeout: config.request_timeout,
         drain_timeout: config.drain_timeout,
         metrics: Some(metrics),
         ..ServerOptions::default()

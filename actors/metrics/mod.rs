@@ -306,14 +306,21 @@ pub(crate) fn prefill_rows(step: &Step) -> usize {
 }
 
 /// Every reason of [`rejected`].
-const REJECTION_REASONS: [&str; 5] =
-    ["context_length_exceeded", "invalid_prompt", "queued_requests", "queued_tokens", "unavailable"];
+const REJECTION_REASONS: [&str; 6] = [
+    "context_length_exceeded",
+    "invalid_prompt",
+    "too_many_sequences",
+    "queued_requests",
+    "queued_tokens",
+    "unavailable",
+];
 
 /// Counts a request that was not accepted.
 pub(crate) fn rejected(model_id: &Arc<str>, error: &SubmitError) {
     let reason = match error {
         SubmitError::ContextLengthExceeded { .. } => "context_length_exceeded",
         SubmitError::InvalidPrompt(_) => "invalid_prompt",
+        SubmitError::TooManySequences { .. } => "too_many_sequences",
         SubmitError::Overloaded { .. } => "queued_requests",
         SubmitError::QueueFull { .. } => "queued_tokens",
         SubmitError::Unavailable { .. } => "unavailable",

@@ -143,31 +143,43 @@ impl<'a> Sample<'a> {
 
 impl Alias {
     fn write(&self, family: &Family<'_>, text: &mut String) {
-        let adds_up = !self.labels.is_empty();
-        let mut written: Vec<(String, f64)> = Vec::new();
         let _ = writeln!(text, "# HELP {} The same as {}.", self.vllm, self.native);
         let _ = writeln!(text, "# TYPE {} {}", self.vllm, family.kind);
-        for sample in &family.samples {
-            let suffix = sample.name.strip_prefix(family.name).unwrap_or_default();
-            if !adds_up {
-                let _ = writeln!(text, "{}{suffix}{{{}}} {}", self.vllm, self.relabel(sample), sample.value);
-                continue;
+        if self.labels.is_empty() {
+            for sample in &family.samples {
+                self.write_series(family, sample, text);
+                text.push(' ');
+                text.push_str(sample.value);
+                text.push('\n');
             }
-            let key = format!("{}{suffix}{{{}}}", self.vllm, self.relabel(sample));
-            let value: f64 = sample.value.parse().unwrap_or(f64::NAN);
-            match written.iter_mut().find(|(other, _)| *other == key) {
-                Some((_, sum)) => *sum += value,
-                None => written.push((key, value)),
-            }
-        }
-        for (key, value) in written {
-            let _ = writeln!(text, "{key} {value}");
+        } else {
+            self.write_sums(family, text);
         }
         text.push('\n');
     }
 
-    fn relabel(&self, sample: &Sample<'_>) -> String {
-        let mut labels = String::with_capacity(sample.labels.len() + 32);
+    /// Adds up what has the same labels once they are relabelled.
+    fn write_sums(&self, family: &Family<'_>, text: &mut String) {
+        let mut sums: Vec<(String, f64)> = Vec::new();
+        for sample in &family.samples {
+            let mut series = String::new();
+            self.write_series(family, sample, &mut series);
+            let value: f64 = sample.value.parse().unwrap_or(f64::NAN);
+            match sums.iter_mut().find(|(other, _)| *other == series) {
+                Some((_, sum)) => *sum += value,
+                None => sums.push((series, value)),
+            }
+        }
+        for (series, sum) in sums {
+            let _ = writeln!(text, "{series} {sum}");
+        }
+    }
+
+    /// `name{labels}`, in vLLM's words.
+    fn write_series(&self, family: &Family<'_>, sample: &Sample<'_>, text: &mut String) {
+        text.push_str(self.vllm);
+        text.push_str(sample.name.strip_prefix(family.name).unwrap_or_default());
+        text.push('{');
         for (name, value) in sample.labels() {
             let (name, value) = match self.labels.iter().find(|(native, _)| *native == name) {
                 Some((_, None)) => continue,
@@ -177,11 +189,12 @@ impl Alias {
                 None if name == "model" => ("model_name", value),
                 None => (name, value),
             };
-            let _ = write!(labels, "{name}=\"{value}\",");
+            for part in [name, "=\"", value, "\","] {
+                text.push_str(part);
+            }
         }
         // vLLM numbers the engines behind one server; a model has one here.
-        labels.push_str("engine=\"0\"");
-        labels
+        text.push_str("engine=\"0\"}");
     }
 }
 
