@@ -620,7 +620,8 @@ async fn files_of_a_directory_come_and_go() {
 #[tokio::test(start_paused = true)]
 async fn operators_see_what_each_model_takes_and_does() {
     let keep_alive = Some(KeepAlive::For(10 * MINUTE));
-    let house = House::open(&["a", "b"], ModelsOptions { keep_alive, ..options() }).await;
+    let options = ModelsOptions { keep_alive, memory_bytes: Some(3 * SIZE), ..options() };
+    let house = House::open(&["a", "b"], options).await;
     house.load(&["a"]).await;
     let (call, _generation) = generate(&house.models, "a", 100).await.unwrap();
     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -635,6 +636,7 @@ async fn operators_see_what_each_model_takes_and_does() {
     let idle = &report["data"][0];
     assert_eq!((idle["idle_seconds"].as_f64(), idle["unloads_in_seconds"].as_f64()), (Some(60.0), Some(540.0)));
     assert!(idle["expires_at"].as_str().unwrap().ends_with('Z'));
+    assert_eq!(report["memory"], json!({ "limit_bytes": 3 * SIZE, "held_bytes": SIZE, "free_bytes": 2 * SIZE }));
     let unloaded = &report["data"][1];
     assert_eq!((&unloaded["status"]["value"], &unloaded["memory"]), (&json!("unloaded"), &Value::Null));
 }
@@ -707,6 +709,25 @@ async fn to_stop_drains_all_models_at_the_same_time() {
     assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
     assert_eq!(house.live(), 0);
     assert!(house.models.call(Some("a")).await.is_err());
+}
+
+#[tokio::test]
+async fn to_stop_sends_away_those_who_wait_for_a_model() {
+    let counters = Arc::default();
+    let (gated, _never_open) = Moody::gated(sized(&counters, SIZE));
+    let models = vec![named("sound", sized(&counters, SIZE)), named("slow", gated)];
+    let options = ModelsOptions { memory_bytes: Some(2 * SIZE), ..options() };
+    let house = House::over(Models::start(options, models, None).await.unwrap(), counters);
+    house.load(&["sound"]).await;
+    let wait = house.post("/models/load", json!({ "model": "slow" }));
+    let stop = async {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        house.models.shutdown(MINUTE).await;
+    };
+    let both = async { tokio::join!(wait, stop) };
+    let (sent_away, ()) = tokio::time::timeout(Duration::from_secs(20), both).await.unwrap();
+    assert_eq!(sent_away.status, 503);
+    assert!(sent_away.text().contains("the server is shutting down"), "{}", sent_away.text());
 }
 
 #[tokio::test(start_paused = true)]

@@ -17,7 +17,7 @@ use super::error::ApiError;
 use super::extract::JsonBody;
 use super::fields::{Fields, missing};
 use super::{Server, SharedServer};
-use crate::models::{ModelInfo, ModelState};
+use crate::models::{MemoryRoom, ModelInfo, ModelState};
 
 pub(super) async fn list(State(server): State<SharedServer>, headers: HeaderMap) -> Json<Value> {
     let describe = if is_anthropic(&headers) { describe_anthropic } else { describe_openai };
@@ -46,10 +46,12 @@ pub(super) async fn show(
     Ok(Json(describe(&server, &info, &id)))
 }
 
-/// `GET /models`: every model with its state, its share of the machine, and what runs on it.
+/// `GET /models`: every model with its state, its share of the machine, and what runs on it; and what is left.
 pub(super) async fn report(State(server): State<SharedServer>) -> Json<Value> {
     let models: Vec<Value> = server.models.list().await.iter().map(describe_state).collect();
-    Json(json!({ "object": "list", "data": models }))
+    let MemoryRoom { limit_bytes, held_bytes, free_bytes } = server.models.memory();
+    let memory = json!({ "limit_bytes": limit_bytes, "held_bytes": held_bytes, "free_bytes": free_bytes });
+    Json(json!({ "object": "list", "data": models, "memory": memory }))
 }
 
 /// `POST /models/load`: answers once the model is ready, or at once with `"wait": false`.

@@ -355,8 +355,11 @@ impl BrokerState {
                 self.set_timer(entry);
             }
             Err(reason) => {
-                tracing::error!(model = %entry.id, reason, "the model could not be loaded");
                 entry.change(|slot| slot.memory = None);
+                if self.registry.is_stopping() {
+                    return refuse(entry, ModelsError::stopping());
+                }
+                tracing::error!(model = %entry.id, reason, "the model could not be loaded");
                 refuse(entry, ModelsError::Failed { id: entry.id.to_string(), reason });
             }
         }

@@ -199,6 +199,17 @@ pub struct ModelInfo {
     is_first_load: bool,
 }
 
+/// The memory that models share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryRoom {
+    /// What they may take together; `None`: what the machine has.
+    pub limit_bytes: Option<u64>,
+    /// What they hold.
+    pub held_bytes: u64,
+    /// What another could still take; `None` where the system does not say.
+    pub free_bytes: Option<u64>,
+}
+
 /// What a server as a whole can do.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Readiness {
@@ -238,6 +249,19 @@ impl Registry {
         self.entries.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// The model of this name.
+    fn entry(&self, name: &str) -> Option<Arc<Entry>> {
+        let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
+        entries.iter().find(|entry| entry.answers_to(name)).cloned()
+    }
+
+    /// The first model named at the start, or the only one there is.
+    fn default_entry(&self) -> Option<Arc<Entry>> {
+        let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
+        let only = if entries.len() == 1 { entries.first() } else { None };
+        entries.iter().find(|entry| entry.named).or(only).cloned()
+    }
+
     /// The models that hold memory.
     fn residents(&self) -> Vec<Held> {
         let held = |entry: Arc<Entry>| {
@@ -251,8 +275,19 @@ impl Registry {
         self.stopping.load(Ordering::Acquire)
     }
 
+    /// Refuses calls from now on, also those that wait.
     fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
+        for entry in self.entries() {
+            entry.change(|_| ());
+        }
+    }
+
+    /// What is held, and what is free beside it.
+    fn room(&self) -> MemoryRoom {
+        let held_bytes = self.residents().iter().map(|model| model.resident.bytes).sum();
+        let limit_bytes = self.options.memory_bytes;
+        MemoryRoom { limit_bytes, held_bytes, free_bytes: (self.options.machine)().free(limit_bytes, held_bytes) }
     }
 
     /// Ends all casts at the same time.
@@ -440,6 +475,12 @@ impl Models {
         self.0.registry.entries().iter().map(|entry| entry.info()).collect()
     }
 
+    /// What they hold of the machine, and what is left.
+    #[must_use]
+    pub fn memory(&self) -> MemoryRoom {
+        self.0.registry.room()
+    }
+
     /// One model.
     ///
     /// # Errors
@@ -482,23 +523,16 @@ impl Models {
     }
 
     async fn find(&self, name: Option<&str>) -> Result<Arc<Entry>, ModelsError> {
-        let entries = self.0.registry.entries();
+        let registry = &self.0.registry;
         let name = match name {
-            None | Some("" | "default") => {
-                let first = entries.iter().find(|entry| entry.named).or(match &entries[..] {
-                    [only] => Some(only),
-                    _ => None,
-                });
-                return first.cloned().ok_or(ModelsError::Unnamed);
-            }
+            None | Some("" | "default") => return registry.default_entry().ok_or(ModelsError::Unnamed),
             Some(name) => name,
         };
-        if let Some(entry) = entries.iter().find(|entry| entry.answers_to(name)) {
-            return Ok(entry.clone());
+        if let Some(entry) = registry.entry(name) {
+            return Ok(entry);
         }
         self.rescan().await;
-        let found = self.0.registry.entries().into_iter().find(|entry| entry.answers_to(name));
-        found.ok_or_else(|| ModelsError::Unknown(name.to_owned()))
+        registry.entry(name).ok_or_else(|| ModelsError::Unknown(name.to_owned()))
     }
 
     /// Takes hold of a model, however long that takes an operator, or within the limits of a call.
