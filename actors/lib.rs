@@ -22,6 +22,8 @@ pub mod client;
 pub mod config;
 pub mod executor;
 pub mod experts;
+#[cfg(feature = "fault-injection")]
+pub mod faults;
 pub mod hub;
 pub mod loader;
 pub mod logging;

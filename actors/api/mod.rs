@@ -12,6 +12,8 @@ mod auth;
 mod caller;
 mod chat;
 mod completions;
+#[cfg(feature = "fault-injection")]
+mod debug;
 mod error;
 mod extract;
 mod fields;
@@ -179,6 +181,8 @@ pub fn models_router(models: Models, options: ServerOptions) -> Result<Router, I
         .method_not_allowed_fallback(method_not_allowed)
         .fallback(not_found)
         .layer(middleware::from_fn_with_state(server.clone(), auth::require_key));
+    #[cfg(feature = "fault-injection")]
+    let probes = probes.route("/debug/fault", post(debug::fault));
     let app = probes
         .merge(keyed)
         .layer(DefaultBodyLimit::max(server.options.max_body_bytes))

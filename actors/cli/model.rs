@@ -139,10 +139,28 @@ impl GgufSource {
     }
 }
 
-impl ModelSource for GgufSource {
-    type Engine = CpuEngine;
+/// What computes a model.
+#[cfg(not(feature = "fault-injection"))]
+pub type ServedEngine = CpuEngine;
+/// What computes a model, or fails to when a test says so.
+#[cfg(feature = "fault-injection")]
+pub type ServedEngine = crate::faults::Faulty<CpuEngine>;
 
-    fn load(&self, progress: &mut dyn FnMut(LoadProgress)) -> Result<LoadedModel<CpuEngine>, String> {
+#[cfg(not(feature = "fault-injection"))]
+fn served(loaded: LoadedModel<CpuEngine>) -> LoadedModel<ServedEngine> {
+    loaded
+}
+
+#[cfg(feature = "fault-injection")]
+fn served(loaded: LoadedModel<CpuEngine>) -> LoadedModel<ServedEngine> {
+    let LoadedModel { engine, tokenizer, chat_template, card, memory } = loaded;
+    LoadedModel { engine: crate::faults::Faulty(engine), tokenizer, chat_template, card, memory }
+}
+
+impl ModelSource for GgufSource {
+    type Engine = ServedEngine;
+
+    fn load(&self, progress: &mut dyn FnMut(LoadProgress)) -> Result<LoadedModel<ServedEngine>, String> {
         let first = self.first.lock().ok().and_then(|mut first| first.take());
         let plan = first.map_or_else(|| load::plan(&self.options), Ok);
         let loaded = plan.and_then(|plan| {
@@ -152,7 +170,7 @@ impl ModelSource for GgufSource {
             })
         });
         self.bar.finish_and_clear();
-        loaded.map_err(|error| with_causes(&error))
+        loaded.map(served).map_err(|error| with_causes(&error))
     }
 }
 

@@ -203,6 +203,13 @@ impl ServerProcess {
     }
 
     /// Resident memory in MiB.
+    /// Makes the next step fail, in a build with the feature `fault-injection`.
+    pub async fn fault(&self, kind: &str) {
+        let url = format!("{}/debug/fault", self.url);
+        let answer = self.http.post(url).json(&json!({ "kind": kind })).send().await.unwrap();
+        assert_eq!(answer.status(), 204);
+    }
+
     pub fn resident_mib(&self) -> f64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
