@@ -67,6 +67,8 @@ pub enum Fault {
     NotANumber,
     /// The step asks for experts on the host.
     AwaitExperts,
+    /// The step takes so much longer.
+    Slow(Duration),
 }
 
 /// Decides over each step, by its number among all steps of all engines of the source.
@@ -252,7 +254,7 @@ impl Engine for SimulatedEngine {
                 let job = ExpertJob { step: step.id, layer: 0, hidden: Vec::new(), routes: Vec::new() };
                 return Ok(Progress::AwaitExperts(job));
             }
-            Some(Fault::NotANumber) | None => {}
+            Some(Fault::NotANumber | Fault::Slow(_)) | None => {}
         }
         let mut logits = Vec::with_capacity(step.logits_rows() * self.model.limits.vocab_size);
         for sequence in &step.sequences {
@@ -262,11 +264,15 @@ impl Engine for SimulatedEngine {
             logits.fill(f32::NAN);
         }
         let rows = u32::try_from(step.rows()).unwrap_or(u32::MAX);
-        Ok(Progress::Done(StepOutput {
-            id: step.id,
-            logits,
-            elapsed: self.model.step_time + self.model.row_time * rows,
-        }))
+        let mut elapsed = self.model.step_time + self.model.row_time * rows;
+        if let Some(Fault::Slow(longer)) = fault {
+            elapsed += longer;
+        }
+        if self.model.host == EngineHost::Thread {
+            // Virtual time passes by itself; on a thread the step has to take it.
+            std::thread::sleep(elapsed);
+        }
+        Ok(Progress::Done(StepOutput { id: step.id, logits, elapsed }))
     }
 
     fn resume(&mut self, result: ExpertResult) -> Result<Progress, EngineError> {

@@ -215,7 +215,8 @@ impl Policy {
             PolicyEvent::ExecutorLost { failed, reason } => self.executor_lost(failed, &reason, &mut effects),
             PolicyEvent::Drain => self.draining = true,
             PolicyEvent::EndAll(error) => {
-                let ids: Vec<_> = self.sequences.keys().copied().collect();
+                let mut ids: Vec<_> = self.sequences.keys().copied().collect();
+                ids.sort_unstable();
                 for id in ids {
                     self.end(id, Effect::Failed(id, error.clone()), &mut effects);
                 }
@@ -310,8 +311,9 @@ impl Policy {
         self.limits = limits;
         self.executor_ready = true;
         let context_tokens = self.context_tokens();
-        let too_long: Vec<_> =
+        let mut too_long: Vec<_> =
             self.sequences.values().filter(|s| s.tokens.len() > context_tokens).map(|s| s.rank.id).collect();
+        too_long.sort_unstable();
         for id in too_long {
             let reason = format!("it no longer fits the rebuilt engine's context of {context_tokens} tokens");
             self.end(id, Effect::Failed(id, GenerationError::Engine(reason)), effects);
