@@ -21,10 +21,11 @@ use ractor::{Actor, ActorProcessingErr, ActorRef, MessagingErr, SpawnErr};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use super::ModelsError;
 use super::entry::{Entry, Phase};
+use super::registry::{Held, Registry};
 use super::room::{Decision, Hold, Resident, Room};
 use super::source::{PlanError, PlannedModel};
-use super::{Held, ModelsError, Registry};
 use crate::metrics;
 use crate::runtime::{Runtime, RuntimeOptions, Status};
 

@@ -2,102 +2,42 @@
 //!
 //! - [`Models`], below: the front door. A call asks for a model by name and gets a [`Call`], which holds the model until
 //!   the response is over; a model that is not loaded is loaded first.
+//! - [`options`], [`registry`]: how models are kept, and which are known
 //! - [`entry`]: one model, and everything about it that changes
 //! - [`broker`]: the actor that loads and unloads, one at a time, never beyond the memory there is
 //! - [`room`]: what fits beside what, as pure decisions
 //! - [`source`]: where a model comes from, and the proof that its memory is free again
 //! - [`directory`]: models found as files
+//! - [`info`]: what is told about them
 //!
 //! Each loaded model is a [`Runtime`]: a cast of its own, whose faults the others never hear of.
 
 mod broker;
 mod directory;
 mod entry;
+mod info;
+mod options;
+mod registry;
 mod room;
 mod source;
 
-use std::num::NonZeroUsize;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
-use cuelight_engine::load::{LoadProgress, MemoryPlan};
-use futures_util::future::join_all;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use self::broker::{Broker, BrokerMsg};
 pub use self::directory::ModelsDirectory;
 pub use self::entry::Call;
-use self::entry::{Caller, Entry, Found, Phase};
+use self::entry::{Caller, Entry, Found};
+use self::info::readiness_of;
+pub use self::info::{MemoryRoom, ModelInfo, ModelState, Readiness};
+pub use self::options::{KeepAlive, ModelsOptions, NamedModel};
+use self::registry::Registry;
 pub use self::room::Machine;
-use self::room::Resident;
 pub use self::source::{ModelFactory, PlanError, PlannedModel};
-use crate::policy::Counts;
-use crate::runtime::{Model, Runtime, RuntimeOptions, StartError};
-
-/// How long a model stays loaded that nobody calls.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum KeepAlive {
-    /// This long; zero: it goes with its last call.
-    For(Duration),
-    /// As long as its room is not needed.
-    Forever,
-}
-
-/// How models are loaded and kept.
-#[derive(Debug, Clone)]
-pub struct ModelsOptions {
-    /// How each model's cast runs; the name is the model's own.
-    pub runtime: RuntimeOptions,
-    /// What all loaded models may take together; `None`: what the machine has.
-    pub memory_bytes: Option<u64>,
-    /// Most models loaded at once; `None`: as many as fit.
-    pub max_loaded_models: Option<NonZeroUsize>,
-    /// How long models stay that nobody calls; `None`: those named at the start stay for good, others for
-    /// [`Self::FOUND_KEEP_ALIVE`].
-    pub keep_alive: Option<KeepAlive>,
-    /// Calls load the model that they name.
-    pub autoload: bool,
-    /// How long a call waits for its model.
-    pub load_timeout: Duration,
-    /// Most calls that wait for one model.
-    pub max_waiting_calls: usize,
-    /// How much memory the machine has.
-    pub machine: fn() -> Machine,
-}
-
-impl ModelsOptions {
-    /// How long a model that was found in a directory stays without calls, when nothing else is said.
-    pub const FOUND_KEEP_ALIVE: Duration = Duration::from_secs(5 * 60);
-}
-
-impl Default for ModelsOptions {
-    fn default() -> Self {
-        ModelsOptions {
-            runtime: RuntimeOptions::default(),
-            memory_bytes: None,
-            max_loaded_models: None,
-            keep_alive: None,
-            autoload: true,
-            load_timeout: Duration::from_secs(5 * 60),
-            max_waiting_calls: 256,
-            machine: Machine::now,
-        }
-    }
-}
-
-/// A model that the server is started for.
-pub struct NamedModel {
-    /// The name that answers carry.
-    pub id: String,
-    /// More names for it.
-    pub aliases: Vec<String>,
-    /// Where it comes from.
-    pub factory: Arc<dyn ModelFactory>,
-    /// Its plan, if there is one already; used up by the first load.
-    pub planned: Option<PlannedModel>,
-}
+use crate::runtime::{Runtime, StartError};
 
 /// Why a call does not get its model.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -153,188 +93,6 @@ impl ModelsError {
     }
 }
 
-/// What a model is doing.
-#[derive(Debug, Clone, PartialEq)]
-pub enum ModelState {
-    /// On disk.
-    Unloaded,
-    /// Being loaded, or waiting for that.
-    Loading(LoadProgress),
-    /// Calls run.
-    Ready,
-    /// After a fault; calls wait.
-    Recovering,
-    /// Calls in progress end, then it goes.
-    Unloading,
-    /// It could not be loaded, or failed too often: why.
-    Failed(String),
-}
-
-/// A model and what it does, at one moment.
-#[derive(Clone)]
-pub struct ModelInfo {
-    /// Its name.
-    pub id: String,
-    /// More names for it.
-    pub aliases: Vec<String>,
-    /// Named when the server was started.
-    pub named: bool,
-    /// What it is doing.
-    pub state: ModelState,
-    /// Facts, once it is loaded.
-    pub model: Option<Arc<Model>>,
-    /// What it holds of the machine.
-    pub memory: Option<MemoryPlan>,
-    /// Sequences and KV blocks.
-    pub counts: Counts,
-    /// Calls that hold it.
-    pub calls: usize,
-    /// Calls that wait for it to be loaded.
-    pub waiting_calls: usize,
-    /// How long nobody has called it; `None` while somebody does, or before it was loaded.
-    pub idle_for: Option<Duration>,
-    /// When it will be unloaded if nobody calls it.
-    pub unloads_in: Option<Duration>,
-    /// Whether it was neither loaded nor refused yet.
-    is_first_load: bool,
-}
-
-/// The memory that models share.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MemoryRoom {
-    /// What they may take together; `None`: what the machine has.
-    pub limit_bytes: Option<u64>,
-    /// What they hold.
-    pub held_bytes: u64,
-    /// What another could still take; `None` where the system does not say.
-    pub free_bytes: Option<u64>,
-}
-
-/// What a server as a whole can do.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Readiness {
-    /// Every model named at the start has been loaded, and none is at fault.
-    Ready,
-    /// A model named at the start is still being loaded: all of their bytes.
-    Loading(LoadProgress),
-    /// A model named at the start is at fault and comes back.
-    Recovering,
-    /// No new calls; running ones end.
-    Draining,
-    /// Models named at the start are at fault: why. `all`: no other is left.
-    Failed {
-        /// Why.
-        reason: String,
-        /// No model named at the start is left.
-        all: bool,
-    },
-}
-
-/// The models that are known, and how they are kept.
-struct Registry {
-    entries: RwLock<Vec<Arc<Entry>>>,
-    directory: Option<ModelsDirectory>,
-    options: ModelsOptions,
-    stopping: AtomicBool,
-}
-
-/// A model that holds memory.
-struct Held {
-    entry: Arc<Entry>,
-    resident: Resident,
-}
-
-impl Registry {
-    fn entries(&self) -> Vec<Arc<Entry>> {
-        self.entries.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// The model of this name.
-    fn entry(&self, name: &str) -> Option<Arc<Entry>> {
-        let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
-        entries.iter().find(|entry| entry.answers_to(name)).cloned()
-    }
-
-    /// The first model named at the start, or the only one there is.
-    fn default_entry(&self) -> Option<Arc<Entry>> {
-        let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
-        let only = if entries.len() == 1 { entries.first() } else { None };
-        entries.iter().find(|entry| entry.named).or(only).cloned()
-    }
-
-    /// The models that hold memory.
-    fn residents(&self) -> Vec<Held> {
-        let held = |entry: Arc<Entry>| {
-            let (memory, hold) = entry.resident()?;
-            Some(Held { entry, resident: Resident { bytes: memory.total_bytes(), hold } })
-        };
-        self.entries().into_iter().filter_map(held).collect()
-    }
-
-    fn is_stopping(&self) -> bool {
-        self.stopping.load(Ordering::Acquire)
-    }
-
-    /// Refuses calls from now on, also those that wait.
-    fn stop(&self) {
-        self.stopping.store(true, Ordering::Release);
-        for entry in self.entries() {
-            entry.change(|_| ());
-        }
-    }
-
-    /// What is held, and what is free beside it.
-    fn room(&self) -> MemoryRoom {
-        let held_bytes = self.residents().iter().map(|model| model.resident.bytes).sum();
-        let limit_bytes = self.options.memory_bytes;
-        MemoryRoom { limit_bytes, held_bytes, free_bytes: (self.options.machine)().free(limit_bytes, held_bytes) }
-    }
-
-    /// Ends all casts at the same time.
-    async fn shutdown_casts(&self, drain: Duration) {
-        let entries = self.entries();
-        let runtimes: Vec<Runtime> =
-            entries.iter().filter_map(|entry| entry.read(|slot| slot.runtime.clone())).collect();
-        join_all(runtimes.iter().map(|runtime| runtime.shutdown(drain))).await;
-    }
-
-    /// Takes in what the directory holds now. Blocks for as long as listing a directory does.
-    fn rescan(&self) {
-        let Some(directory) = &self.directory else { return };
-        let found = match directory.scan() {
-            Ok(found) => found,
-            Err(error) => {
-                tracing::warn!(%error, directory = %directory.path().display(), "the models directory cannot be read");
-                return;
-            }
-        };
-        let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
-        // A model outlives its file for as long as it is loaded.
-        let is_here = |entry: &Entry| found.iter().any(|found| *found.id == *entry.id);
-        let is_idle = |entry: &Entry| entry.read(|slot| matches!(slot.phase, Phase::Unloaded | Phase::Refused { .. }));
-        entries.retain(|entry| entry.named || is_here(entry) || !is_idle(entry));
-        for file in found {
-            // A name given at the start wins.
-            if !entries.iter().any(|entry| entry.answers_to(&file.id)) {
-                let keep_alive = self.options.keep_alive;
-                let keep_alive = keep_alive.unwrap_or(KeepAlive::For(ModelsOptions::FOUND_KEEP_ALIVE)).limit();
-                let mut entry = Entry::new(&file.id, directory.factory(&file.path));
-                entry.keep_alive = keep_alive;
-                entries.push(Arc::new(entry));
-            }
-        }
-    }
-}
-
-impl KeepAlive {
-    fn limit(self) -> Option<Duration> {
-        match self {
-            KeepAlive::For(limit) => Some(limit),
-            KeepAlive::Forever => None,
-        }
-    }
-}
-
 /// A cheap handle on the models of a server. The broker stops when the last handle is dropped.
 #[derive(Clone)]
 pub struct Models(Arc<Inner>);
@@ -365,9 +123,8 @@ impl Models {
         directory: Option<ModelsDirectory>,
     ) -> Result<Models, StartError> {
         let entries = named.into_iter().map(|model| Arc::new(model.entry(options.keep_alive))).collect();
-        let registry = Registry { entries: RwLock::new(entries), directory, options, stopping: AtomicBool::new(false) };
+        let registry = Arc::new(Registry::new(entries, directory, options));
         registry.rescan();
-        let registry = Arc::new(registry);
         let broker = Broker::start(registry.clone()).await?;
         Ok(Models(Arc::new(Inner { registry, broker: Some(broker) })))
     }
@@ -377,12 +134,7 @@ impl Models {
     pub fn fixed(runtime: Runtime, id: &str, aliases: Vec<String>) -> Models {
         let mut entry = Entry::running(id, runtime);
         entry.aliases = aliases;
-        let registry = Registry {
-            entries: RwLock::new(vec![Arc::new(entry)]),
-            directory: None,
-            options: ModelsOptions::default(),
-            stopping: AtomicBool::new(false),
-        };
+        let registry = Registry::new(vec![Arc::new(entry)], None, ModelsOptions::default());
         Models(Arc::new(Inner { registry: Arc::new(registry), broker: None }))
     }
 
@@ -582,43 +334,4 @@ impl Models {
         }
         Ok(None)
     }
-}
-
-impl NamedModel {
-    fn entry(self, keep_alive: Option<KeepAlive>) -> Entry {
-        let mut entry = Entry::new(&self.id, self.factory);
-        entry.change(|slot| slot.planned = self.planned);
-        entry.aliases = self.aliases;
-        entry.named = true;
-        entry.kept = keep_alive.is_none();
-        entry.keep_alive = keep_alive.and_then(KeepAlive::limit);
-        entry
-    }
-}
-
-/// What a server can do whose models named at the start are these.
-fn readiness_of(named: &[ModelInfo]) -> Readiness {
-    let failure = |model: &ModelInfo| match &model.state {
-        ModelState::Failed(reason) => Some(reason.clone()),
-        _ => None,
-    };
-    if let Some(reason) = named.iter().find_map(failure) {
-        return Readiness::Failed { reason, all: named.iter().all(|model| failure(model).is_some()) };
-    }
-    let comes_up =
-        |model: &ModelInfo| model.is_first_load && matches!(model.state, ModelState::Unloaded | ModelState::Loading(_));
-    if named.iter().any(comes_up) {
-        let mut sum = LoadProgress { done_bytes: 0, total_bytes: 0 };
-        for model in named {
-            if let ModelState::Loading(progress) = model.state {
-                sum.done_bytes += progress.done_bytes;
-                sum.total_bytes += progress.total_bytes;
-            }
-        }
-        return Readiness::Loading(sum);
-    }
-    if named.iter().any(|model| model.state == ModelState::Recovering) {
-        return Readiness::Recovering;
-    }
-    Readiness::Ready
 }
