@@ -365,7 +365,9 @@ async fn what_cannot_be_honoured_is_named() {
     ] {
         assert_error(&server.post(CHAT, &chat(more)).await, 501, "not_implemented", "not_implemented", Some(param));
     }
-    for (more, param) in [(json!({ "suffix": "end" }), "suffix"), (json!({ "best_of": 2 }), "best_of")] {
+    for (more, param) in
+        [(json!({ "suffix": "end" }), "suffix"), (json!({ "logprob_token_ids": [1] }), "logprob_token_ids")]
+    {
         let answer = server.post(COMPLETIONS, &completion(more)).await;
         assert_error(&answer, 501, "not_implemented", "not_implemented", Some(param));
     }

@@ -552,37 +552,3 @@ async fn ten_thousand_requests_end_once_each_whatever_the_seed() {
 async fn a_seed_tells_the_whole_story() {
     assert_eq!(chaos(77, 100).await, chaos(77, 100).await);
 }
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "prints a rate; run with optimisation"]
-async fn how_many_tokens_a_second_the_cast_carries() {
-    for (streams, host) in
-        [(1, EngineHost::Thread), (64, EngineHost::Thread), (256, EngineHost::Thread), (256, EngineHost::VirtualTime)]
-    {
-        let mut model = SimulatedModel { end_one_in: u64::MAX, host, ..model() };
-        model.limits.context_tokens = 4096;
-        model.limits.kv_blocks = streams * 256;
-        model.limits.max_sequences = streams;
-        model.limits.max_logits_rows = streams;
-        model.limits.max_batched_tokens = streams + 256;
-        let counters = model.counters.clone();
-        let runtime = start(model, RuntimeOptions { client_buffer_events: 1024, ..options() }).await;
-        let mut asked = request("hello", 200_000 / streams.max(64));
-        asked.sampling.temperature = 0.0;
-        let begin = std::time::Instant::now();
-        let mut clients = Vec::new();
-        for _ in 0..streams {
-            clients.push(tokio::spawn(read(submit(&runtime, &asked).await)));
-        }
-        let mut tokens = 0;
-        for client in clients {
-            tokens += client.await.unwrap().tokens.len();
-        }
-        let (seconds, steps) = (begin.elapsed().as_secs_f64(), counters.steps.load(Ordering::Relaxed));
-        println!(
-            "{streams:4} streams, {host:?}: {:.0} tokens/s, {:.0} us a step",
-            tokens as f64 / seconds,
-            seconds * 1e6 / steps as f64
-        );
-    }
-}

@@ -132,8 +132,9 @@ fn solve(normal: &[[f64; TERMS]; TERMS], right: &[f64; TERMS], subset: u8) -> Op
         }
         for other in (0..n).filter(|&other| other != pivot) {
             let factor = rows[other][pivot] / own;
-            for column in pivot..=n {
-                rows[other][column] -= factor * rows[pivot][column];
+            let (own_row, other_row) = (rows[pivot].clone(), &mut rows[other]);
+            for (cell, own_cell) in other_row.iter_mut().zip(&own_row).skip(pivot) {
+                *cell -= factor * own_cell;
             }
         }
     }

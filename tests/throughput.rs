@@ -1,0 +1,202 @@
+//! What the runtime itself costs: a simulated engine whose steps take no time, so that all of it is scheduler, sampler,
+//! channels and HTTP.
+//!
+//! `cargo test --release --test throughput -- --ignored --nocapture --test-threads 1`
+//!
+//! The assertions leave a factor of two for a machine that has other things to do; the figures are printed.
+
+#![allow(clippy::unwrap_used)]
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use cuelight::api::ServerOptions;
+use cuelight::executor::EngineHost;
+use cuelight::policy::{Effect, Outcome, Policy, PolicyConfig, PolicyEvent, Submission, Verdict};
+use cuelight::request::{GenerationRequest, RequestId, SamplingParams, StopConditions};
+use cuelight::runtime::{Runtime, RuntimeOptions};
+use cuelight::simulation::{SimulatedModel, tokenizer};
+use cuelight_engine::engine::EngineLimits;
+
+mod common;
+
+use common::listening::Listening;
+
+/// A model that never ends by itself, with room for so many streams.
+fn tireless(streams: usize, host: EngineHost) -> SimulatedModel {
+    let mut model = SimulatedModel { end_one_in: u64::MAX, host, ..common::model() };
+    model.limits = limits(streams, model.limits.vocab_size);
+    model
+}
+
+fn limits(streams: usize, vocab_size: usize) -> EngineLimits {
+    EngineLimits {
+        vocab_size,
+        context_tokens: 4096,
+        kv_blocks: streams * 256,
+        max_batched_tokens: streams + 256,
+        max_sequences: streams,
+        max_logits_rows: streams,
+        device: "simulated".into(),
+    }
+}
+
+/// Tokens a second from the engine to clients, who only count them.
+async fn tokens_a_second(streams: usize, host: EngineHost) -> f64 {
+    let model = tireless(streams, host);
+    let counters = model.counters.clone();
+    let options = RuntimeOptions { client_buffer_events: 1024, ..RuntimeOptions::default() };
+    let runtime = Runtime::start(model, options).await.unwrap();
+    assert!(runtime.wait_ready().await.is_ok());
+    let request = GenerationRequest {
+        prompt: vec![100; 5],
+        sampling: SamplingParams { temperature: 0.0, ..SamplingParams::default() },
+        stop: StopConditions { max_tokens: 200_000 / streams.max(64), ..StopConditions::default() },
+        ..GenerationRequest::default()
+    };
+    let begin = Instant::now();
+    let mut clients = Vec::new();
+    for _ in 0..streams {
+        let permit = runtime.try_permit(1).unwrap();
+        let mut generation = runtime.submit(&permit, request.clone()).await.unwrap();
+        clients.push(tokio::spawn(async move {
+            let mut events = 0;
+            while generation.next().await.is_some() {
+                events += 1;
+            }
+            events
+        }));
+    }
+    let mut events = 0;
+    for client in clients {
+        events += client.await.unwrap();
+    }
+    let (seconds, steps) = (begin.elapsed().as_secs_f64(), counters.steps.load(Ordering::Relaxed));
+    let rate = f64::from(events) / seconds;
+    println!("{streams:4} streams, {host:?}: {rate:.0} token events/s, {:.0} us a step", seconds * 1e6 / steps as f64);
+    rate
+}
+
+#[test]
+#[ignore = "needs optimisation and a quiet machine"]
+fn two_hundred_thousand_tokens_a_second_pass_through_the_cast() {
+    let tokio = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    tokio.block_on(async {
+        tokens_a_second(1, EngineHost::Thread).await;
+        for streams in [64, 256] {
+            assert!(tokens_a_second(streams, EngineHost::Thread).await > 100_000.0);
+        }
+    });
+}
+
+/// Reads streams until the server closes them, and counts their events. The cheapest client there is, so that the
+/// figure is the server's.
+fn count_events(address: SocketAddr, streams: usize, tokens: usize) -> usize {
+    let body = format!("{{\"prompt\":\"hello\",\"max_tokens\":{tokens},\"temperature\":0,\"stream\":true}}");
+    let request = format!(
+        "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n\
+         content-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let mut open: Vec<TcpStream> = Vec::new();
+    for _ in 0..streams {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        open.push(stream);
+    }
+    let mut buffer = vec![0; 1 << 16];
+    let mut events = 0;
+    while !open.is_empty() {
+        let mut idle = true;
+        open.retain_mut(|stream| match stream.read(&mut buffer) {
+            Ok(0) => false,
+            Ok(read) => {
+                idle = false;
+                events += buffer[..read].windows(5).filter(|window| window == b"data:").count();
+                true
+            }
+            Err(error) => {
+                assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock, "{error}");
+                true
+            }
+        });
+        if idle {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    events
+}
+
+#[test]
+#[ignore = "needs optimisation and a quiet machine"]
+fn fifty_thousand_events_a_second_go_out_over_http() {
+    const STREAMS: usize = 256;
+    const TOKENS: usize = 1000;
+    let tokio = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let server = tokio.block_on(async {
+        let options = RuntimeOptions { max_requests: STREAMS, ..RuntimeOptions::default() };
+        Listening::start_with(tireless(STREAMS, EngineHost::Thread), options, ServerOptions::new("m")).await
+    });
+    let address = server.url.trim_start_matches("http://").parse().unwrap();
+    let begin = Instant::now();
+    let events = count_events(address, STREAMS, TOKENS);
+    let rate = events as f64 / begin.elapsed().as_secs_f64();
+    println!("{STREAMS} streams: {rate:.0} SSE events/s ({events} events)");
+    // An event may be cut in two by a read; hardly any is.
+    assert!(events > STREAMS * TOKENS * 99 / 100);
+    assert!(rate > 25_000.0);
+    tokio.block_on(server.stop());
+}
+
+#[test]
+#[ignore = "needs optimisation and a quiet machine"]
+fn a_step_of_two_hundred_and_fifty_six_sequences_is_formed_in_a_tenth_of_a_millisecond() {
+    const SEQUENCES: u64 = 256;
+    let limits = limits(SEQUENCES as usize, tokenizer().vocab_size());
+    let config = PolicyConfig { steps_in_flight: 1, ..PolicyConfig::default() };
+    let mut policy = Policy::new(config, limits.clone());
+    let mut effects = policy.on(PolicyEvent::ExecutorReady(limits));
+    for id in 0..SEQUENCES {
+        // About a thousand tokens, no two alike.
+        let prompt = (0..1000).map(|i| ((i * 7 + id * 13 + i * id) % 256) as u32).collect();
+        let submission = Submission {
+            id: RequestId(id),
+            prompt,
+            max_tokens: 2000,
+            priority: 0,
+            client: None,
+            cache_salt: None,
+            scores_prompt: false,
+        };
+        effects.extend(policy.submit(submission).unwrap());
+    }
+    let mut formed = Vec::new();
+    loop {
+        let planned = effects.into_iter().find_map(|effect| match effect {
+            Effect::Run(planned) => Some(planned),
+            _ => None,
+        });
+        let planned = planned.expect("there is always a step to form");
+        let elapsed = Duration::from_millis(5) + Duration::from_micros(200) * planned.step.rows() as u32;
+        // A step that samples nothing is over now, and the next is formed.
+        effects = policy.on(PolicyEvent::StepDone { step: planned.step.id, elapsed });
+        let outcomes =
+            planned.tasks.iter().map(|task| Outcome { id: task.id, verdict: Verdict::Token(7), pause: false });
+        let event = PolicyEvent::Sampled { step: planned.step.id, outcomes: outcomes.collect() };
+        let begin = Instant::now();
+        effects.extend(policy.on(event));
+        if planned.tasks.len() == SEQUENCES as usize {
+            formed.push(begin.elapsed());
+        }
+        if formed.len() == 500 {
+            break;
+        }
+    }
+    formed.sort_unstable();
+    let (median, p99) = (formed[formed.len() / 2], formed[formed.len() * 99 / 100]);
+    println!("a step of {SEQUENCES} sequences is taken note of and the next formed in {median:?}, p99 {p99:?}");
+    assert!(median < Duration::from_micros(200));
+}
