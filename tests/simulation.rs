@@ -475,6 +475,7 @@ async fn chaos(seed: u64, requests: usize) -> Vec<Heard> {
         steps_in_flight: 1 + dice.roll(2) as usize,
         steps_at_executor: 1 + dice.roll(2) as usize,
         prefix_cache: dice.roll(4) != 0,
+        verify: true,
         ..PolicyConfig::default()
     };
     let counters = model.counters.clone();
@@ -541,7 +542,7 @@ async fn under_faults_cancels_and_slow_readers_every_text_is_as_if_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-#[ignore = "takes a minute or so"]
+#[ignore = "takes long without optimisation"]
 async fn ten_thousand_requests_end_once_each_whatever_the_seed() {
     for seed in 100..103 {
         chaos(seed, 10_000).await;

@@ -19,7 +19,7 @@
 //! [`events`]: what is heard and said; [`batch`]: forming a step; [`residency`]: who holds blocks; [`steps`]: what
 //! becomes of steps that were formed.
 //!
-//! [`Policy::check`] states the invariants; debug builds verify them after every event.
+//! [`Policy::check`] states the invariants; debug builds verify them after every event ([`PolicyConfig::verify`]).
 
 mod batch;
 mod events;
@@ -69,6 +69,8 @@ pub struct PolicyConfig {
     pub prefix_cache: bool,
     /// Most prompt tokens that may wait; more are refused.
     pub max_queued_tokens: usize,
+    /// Verify the invariants after every event, and panic when one does not hold. For tests: it takes long.
+    pub verify: bool,
 }
 
 impl Default for PolicyConfig {
@@ -81,6 +83,7 @@ impl Default for PolicyConfig {
             steps_at_executor: 1,
             prefix_cache: true,
             max_queued_tokens: usize::MAX,
+            verify: cfg!(debug_assertions),
         }
     }
 }
@@ -228,7 +231,7 @@ impl Policy {
     /// Forms as many steps as may be in flight; every event ends here.
     fn settle(&mut self, mut effects: Vec<Effect>) -> Vec<Effect> {
         while self.may_form_step() && self.form_step(&mut effects) {}
-        if cfg!(debug_assertions) {
+        if self.config.verify {
             self.check();
         }
         effects

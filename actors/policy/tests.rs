@@ -28,6 +28,7 @@ const CONFIG: PolicyConfig = PolicyConfig {
     steps_at_executor: 1,
     prefix_cache: true,
     max_queued_tokens: usize::MAX,
+    verify: true,
 };
 
 fn submission(id: u64, prompt_tokens: usize) -> Submission {
