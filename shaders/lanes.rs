@@ -117,7 +117,8 @@ pub fn exp(x: f32) -> f32 {
     series * power
 }
 
-/// Compiles a function once for the portable kernel and once for AVX2 + FMA + F16C, and makes the dispatcher.
+/// Compiles a function once for the portable kernel and once for AVX2 + FMA + F16C, which all others have, and makes the
+/// dispatcher.
 ///
 /// The body is generic over `const FMA: bool`; the dispatcher takes a [`Kernel`](crate::cpu::Kernel) first.
 #[macro_export]
@@ -133,14 +134,16 @@ macro_rules! per_kernel {
                 $body::<true $(, $($generic),+)?>($($arg),*)
             }
             match kernel {
+                $crate::cpu::Kernel::Scalar => $body::<false $(, $($generic),+)?>($($arg),*),
                 #[cfg(target_arch = "x86_64")]
-                $crate::cpu::Kernel::Avx2 => {
+                _ => {
                     // The check is a cached flag; it makes a forced kernel on an old machine a panic, not undefined.
-                    assert!(kernel.is_supported(), "this machine has no AVX2");
-                    // SAFETY: the line above found the instructions on this machine.
+                    assert!(kernel.is_supported(), "this machine cannot run the {kernel} kernel");
+                    // SAFETY: every other kernel needs AVX2, FMA and F16C, and is supported by the line above.
                     unsafe { avx2($($arg),*) }
                 }
-                _ => $body::<false $(, $($generic),+)?>($($arg),*),
+                #[cfg(not(target_arch = "x86_64"))]
+                _ => unreachable!("this machine cannot run the {kernel} kernel"),
             }
         }
     };

@@ -1,0 +1,286 @@
+//! The loop that forms products: up to sixteen rows of a panel with a strip of outputs, for every format and instruction
+//! set.
+//!
+//! The codes of 32 columns are unpacked into registers, and each row of the tile is multiplied with them there. So a
+//! weight is read and unpacked once for up to sixteen rows: a batch of that size costs little more memory traffic than
+//! one row.
+
+use super::activations::{Block, PANEL_ROWS, Panel};
+use super::packed::{Packing, QUAD_BYTES, QUADS, STRIP_ROWS, UNIT_BYTES, planes};
+use super::registers::Registers;
+use crate::matmul::Task;
+use crate::quant::BlockFormat;
+
+/// Rows whose activations are kept in the second-level cache while the strips of a task pass by, in bytes.
+const ROWS_IN_CACHE_BYTES: usize = 512 * 1024;
+
+/// Computes the task.
+///
+/// # Safety
+/// The machine must have what the registers need.
+#[inline(always)]
+pub(super) unsafe fn run<R: Registers, F: BlockFormat>(task: &Task<'_>) {
+    let (packed, panels) = task.packed();
+    if F::INTEGERS.is_none() {
+        return;
+    }
+    let rows_in_cache = (ROWS_IN_CACHE_BYTES / panels.row_bytes().max(1)).next_multiple_of(PANEL_ROWS);
+    for first_row in (0..panels.rows()).step_by(rows_in_cache) {
+        let rows = first_row..panels.rows().min(first_row + rows_in_cache);
+        for first in task.outputs.clone().step_by(STRIP_ROWS) {
+            let strip = packed.strip(first);
+            let outputs = STRIP_ROWS.min(task.outputs.end - first);
+            for panel_row in rows.clone().step_by(PANEL_ROWS) {
+                let panel = panels.panel(panel_row);
+                let mut results = [[0.0; STRIP_ROWS]; PANEL_ROWS];
+                for lane in (0..outputs).step_by(R::LANES) {
+                    // SAFETY: the caller has the features.
+                    unsafe { multiply::<R, F>(strip, lane, panel, &mut results) };
+                }
+                for (row, results) in results[..panel.rows].iter().enumerate() {
+                    task.finish(panel_row + row, first, &results[..outputs]);
+                }
+            }
+        }
+    }
+}
+
+/// The results of all rows of a panel for `LANES` outputs of a strip, from `lane` on.
+#[inline(always)]
+unsafe fn multiply<R: Registers, F: BlockFormat>(
+    strip: &[u8],
+    lane: usize,
+    panel: Panel<'_>,
+    results: &mut [[f32; STRIP_ROWS]; PANEL_ROWS],
+) {
+    let mut row = 0;
+    while row < panel.rows {
+        let results = &mut results[row..];
+        let left = panel.rows - row;
+        // SAFETY: the caller has the features.
+        row += unsafe {
+            if R::TILE_ROWS >= 16 && left >= 16 {
+                tile::<R, F, 16>(strip, lane, panel, row, results)
+            } else if R::TILE_ROWS >= 8 && left >= 8 {
+                tile::<R, F, 8>(strip, lane, panel, row, results)
+            } else if left >= 4 {
+                tile::<R, F, 4>(strip, lane, panel, row, results)
+            } else if left >= 2 {
+                tile::<R, F, 2>(strip, lane, panel, row, results)
+            } else {
+                tile::<R, F, 1>(strip, lane, panel, row, results)
+            }
+        };
+    }
+}
+
+/// The results of `ROWS` rows of a panel, from `first_row` on; returns `ROWS`.
+#[inline(always)]
+unsafe fn tile<R: Registers, F: BlockFormat, const ROWS: usize>(
+    strip: &[u8],
+    lane: usize,
+    panel: Panel<'_>,
+    first_row: usize,
+    results: &mut [[f32; STRIP_ROWS]],
+) -> usize {
+    let blocks = strip.len() / Packing::<F>::BYTES;
+    assert!(first_row + ROWS <= panel.rows && results.len() >= ROWS && lane + R::LANES <= STRIP_ROWS);
+    assert_eq!(panel.blocks.len(), blocks * Packing::<F>::RUNS * panel.rows, "columns of weight and activations");
+    // SAFETY: the strip has `blocks` packed blocks, and the panel the rows of as many columns, by the lines above; a lane
+    // and its neighbours are inside the strip's sixteen. The caller has the features.
+    unsafe {
+        let mut sums = [R::splat(0.0); ROWS];
+        let mut activations = panel.blocks.as_ptr().add(first_row);
+        for block in 0..blocks {
+            let block = strip.as_ptr().add(block * Packing::<F>::BYTES);
+            let units = Units::<R>::load::<F>(block, lane);
+            for run in 0..Packing::<F>::RUNS {
+                let scales = units.scales_of_run::<F>(block, lane, run);
+                let codes = unpack::<R, F>(block.add(Packing::<F>::CODES + run * Packing::<F>::RUN_BYTES + 4 * lane));
+                for (row, sum) in sums.iter_mut().enumerate() {
+                    let activations = &*activations.add(row);
+                    let product = product::<R, F>(&codes, &scales, activations);
+                    *sum = R::multiply_add(product, R::splat(activations.scale), *sum);
+                }
+                activations = activations.wrapping_add(panel.rows);
+            }
+        }
+        for (results, sum) in results.iter_mut().zip(sums) {
+            R::store(sum, results.as_mut_ptr().add(lane));
+        }
+    }
+    ROWS
+}
+
+/// The units of a block's scales and minima.
+struct Units<R: Registers> {
+    scale: R::Floats,
+    minimum: R::Floats,
+}
+
+/// The scales and minima of 32 columns; where the group is 32, the first of each.
+struct Scales<R: Registers> {
+    scales: [R::Floats; 2],
+    minima: [R::Floats; 2],
+}
+
+impl<R: Registers> Units<R> {
+    #[inline(always)]
+    unsafe fn load<F: BlockFormat>(block: *const u8, lane: usize) -> Self {
+        // SAFETY: the block starts with the units; the caller has the features.
+        unsafe {
+            let scale = R::load_halves(block.add(2 * lane));
+            let minimum =
+                if Packing::<F>::LAYOUT.minimum { R::load_halves(block.add(UNIT_BYTES + 2 * lane)) } else { scale };
+            Units { scale, minimum }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn scales_of_run<F: BlockFormat>(&self, block: *const u8, lane: usize, run: usize) -> Scales<R> {
+        let layout = Packing::<F>::LAYOUT;
+        let mut scales = Scales { scales: [self.scale; 2], minima: [self.minimum; 2] };
+        if layout.group_scales {
+            let groups = 32 / layout.group;
+            for group in 0..groups {
+                // SAFETY: every group of the block has its scales there; the caller has the features.
+                unsafe {
+                    let bytes =
+                        block.add(Packing::<F>::SCALES + (run * groups + group) * Packing::<F>::SCALE_BYTES + lane);
+                    scales.scales[group] = R::multiply(self.scale, R::load_bytes(bytes));
+                    if layout.minimum {
+                        scales.minima[group] = R::multiply(self.minimum, R::load_bytes(bytes.add(STRIP_ROWS)));
+                    }
+                }
+            }
+        }
+        scales
+    }
+}
+
+/// What 32 columns add to a result, but for the scale of the activations.
+#[inline(always)]
+unsafe fn product<R: Registers, F: BlockFormat>(
+    codes: &[R::Integers; QUADS],
+    scales: &Scales<R>,
+    activations: &Block,
+) -> R::Floats {
+    let values = activations.values.as_ptr();
+    // SAFETY: eight quads are the 32 values; the caller has the features.
+    unsafe {
+        let mut halves = [R::zero(); 2];
+        for quad in 0..QUADS {
+            let half = &mut halves[quad / (QUADS / 2)];
+            *half = add_dot::<R, F>(*half, codes[quad], values.add(4 * quad));
+        }
+        if Packing::<F>::LAYOUT.group == 32 {
+            let sum = activations.sum;
+            return scaled::<R, F>(R::add(halves[0], halves[1]), sum, scales.scales[0], scales.minima[0], None);
+        }
+        let [first_sum, second_sum] = activations.half_sums;
+        let first = scaled::<R, F>(halves[0], first_sum, scales.scales[0], scales.minima[0], None);
+        scaled::<R, F>(halves[1], second_sum, scales.scales[1], scales.minima[1], Some(first))
+    }
+}
+
+/// `scale * (dot - offset * sum) + minimum * sum`, and `others` where there are.
+#[inline(always)]
+unsafe fn scaled<R: Registers, F: BlockFormat>(
+    dot: R::Integers,
+    sum: f32,
+    scale: R::Floats,
+    minimum: R::Floats,
+    others: Option<R::Floats>,
+) -> R::Floats {
+    let layout = Packing::<F>::LAYOUT;
+    // SAFETY: the caller has the features.
+    unsafe {
+        let mut dot = R::to_floats(dot);
+        if layout.offset != 0 {
+            // Exact: all three are integers below 2^24.
+            dot = R::multiply_add(R::splat(sum), R::splat(-f32::from(layout.offset)), dot);
+        }
+        let product = match others {
+            Some(others) => R::multiply_add(scale, dot, others),
+            None => R::multiply(scale, dot),
+        };
+        if layout.minimum { R::multiply_add(minimum, R::splat(sum), product) } else { product }
+    }
+}
+
+#[inline(always)]
+unsafe fn add_dot<R: Registers, F: BlockFormat>(
+    sums: R::Integers,
+    codes: R::Integers,
+    values: *const i8,
+) -> R::Integers {
+    // SAFETY: as the caller's.
+    unsafe {
+        if Packing::<F>::LAYOUT.bits == 8 {
+            R::add_dot::<8>(sums, codes, values)
+        } else {
+            R::add_dot::<7>(sums, codes, values)
+        }
+    }
+}
+
+/// The codes of 32 columns, a register for each quad.
+#[inline(always)]
+unsafe fn unpack<R: Registers, F: BlockFormat>(packed: *const u8) -> [R::Integers; QUADS] {
+    let [(low_width, _), (high_width, high_start)] = planes(Packing::<F>::LAYOUT.bits);
+    // SAFETY: the planes follow one another; the caller has the features.
+    unsafe {
+        let mut codes = [R::zero(); QUADS];
+        for (quad, codes) in codes.iter_mut().enumerate() {
+            let register = R::load(packed.add(quad % low_width * QUAD_BYTES));
+            *codes = low_bits::<R>(register, low_width, quad / low_width * low_width);
+            if high_width > 0 {
+                let register = R::load(packed.add((low_width + quad % high_width) * QUAD_BYTES));
+                *codes = add_high_bits::<R>(*codes, register, high_width, quad / high_width * high_width, high_start);
+            }
+        }
+        codes
+    }
+}
+
+/// The bits `from..from + width` of each byte. What a shift brings from a neighbouring byte is masked away.
+#[inline(always)]
+unsafe fn low_bits<R: Registers>(register: R::Integers, width: usize, from: usize) -> R::Integers {
+    // SAFETY: the caller has the features.
+    unsafe {
+        let shifted = match from {
+            0 => register,
+            2 => R::shift_right::<2>(register),
+            4 => R::shift_right::<4>(register),
+            _ => R::shift_right::<6>(register),
+        };
+        if width == 8 { shifted } else { R::and(shifted, u8::MAX >> (8 - width)) }
+    }
+}
+
+/// `codes`, and the bits `from..from + width` of each byte moved to `to`.
+#[inline(always)]
+unsafe fn add_high_bits<R: Registers>(
+    codes: R::Integers,
+    register: R::Integers,
+    width: usize,
+    from: usize,
+    to: usize,
+) -> R::Integers {
+    // SAFETY: the caller has the features.
+    unsafe {
+        let shifted = match to as isize - from as isize {
+            4 => R::shift_left::<4>(register),
+            3 => R::shift_left::<3>(register),
+            2 => R::shift_left::<2>(register),
+            1 => R::shift_left::<1>(register),
+            0 => register,
+            -1 => R::shift_right::<1>(register),
+            -2 => R::shift_right::<2>(register),
+            -3 => R::shift_right::<3>(register),
+            -4 => R::shift_right::<4>(register),
+            _ => R::shift_right::<5>(register),
+        };
+        R::or_masked(codes, shifted, (u8::MAX >> (8 - width)) << to)
+    }
+}
