@@ -29,7 +29,7 @@ pub(in crate::matmul) unsafe fn run<F: BlockFormat>(task: &Task<'_>) {
 #[allow(clippy::undocumented_unsafe_blocks)]
 impl Registers for Zmm {
     const LANES: usize = 16;
-    const TILE_ROWS: usize = 16;
+    const TILE_ROWS: usize = 8;
     type Integers = __m512i;
     type Floats = __m512;
 

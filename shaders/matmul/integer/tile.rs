@@ -1,9 +1,7 @@
-//! The loop that forms products: up to sixteen rows of a panel with a strip of outputs, for every format and instruction
-//! set.
+//! The loop that forms products: rows of a panel with a strip of outputs, for every format and instruction set.
 //!
-//! The codes of 32 columns are unpacked into registers, and each row of the tile is multiplied with them there. So a
-//! weight is read and unpacked once for up to sixteen rows: a batch of that size costs little more memory traffic than
-//! one row.
+//! The codes of 32 columns are unpacked into registers, and each row of a tile is multiplied with them there, up to eight
+//! rows: what they need of a strip comes from memory once, and for further rows from the cache.
 
 use super::activations::{Block, PANEL_ROWS, Panel};
 use super::packed::{Packing, QUAD_BYTES, QUADS, STRIP_ROWS, UNIT_BYTES, planes};
@@ -59,9 +57,7 @@ unsafe fn multiply<R: Registers, F: BlockFormat>(
         let left = panel.rows - row;
         // SAFETY: the caller has the features.
         row += unsafe {
-            if R::TILE_ROWS >= 16 && left >= 16 {
-                tile::<R, F, 16>(strip, lane, panel, row, results)
-            } else if R::TILE_ROWS >= 8 && left >= 8 {
+            if R::TILE_ROWS >= 8 && left >= 8 {
                 tile::<R, F, 8>(strip, lane, panel, row, results)
             } else if left >= 4 {
                 tile::<R, F, 4>(strip, lane, panel, row, results)
@@ -97,10 +93,8 @@ unsafe fn tile<R: Registers, F: BlockFormat, const ROWS: usize>(
             for run in 0..Packing::<F>::RUNS {
                 let scales = units.scales_of_run::<F>(block, lane, run);
                 let codes = unpack::<R, F>(block.add(Packing::<F>::CODES + run * Packing::<F>::RUN_BYTES + 4 * lane));
-                for (row, sum) in sums.iter_mut().enumerate() {
-                    let activations = &*activations.add(row);
-                    let product = product::<R, F>(&codes, &scales, activations);
-                    *sum = R::multiply_add(product, R::splat(activations.scale), *sum);
+                for (four, sums) in sums.chunks_mut(4).enumerate() {
+                    add_products::<R, F>(sums, &codes, &scales, activations.wrapping_add(4 * four));
                 }
                 activations = activations.wrapping_add(panel.rows);
             }
@@ -158,28 +152,50 @@ impl<R: Registers> Units<R> {
     }
 }
 
-/// What 32 columns add to a result, but for the scale of the activations.
+/// Adds the products of 32 columns to the sums of up to four rows, whose activations stand one after the other.
+///
+/// The rows take turns quad by quad: each is two chains of additions, and the others hide their latency.
 #[inline(always)]
-unsafe fn product<R: Registers, F: BlockFormat>(
+unsafe fn add_products<R: Registers, F: BlockFormat>(
+    sums: &mut [R::Floats],
     codes: &[R::Integers; QUADS],
     scales: &Scales<R>,
+    activations: *const Block,
+) {
+    // SAFETY: the caller has the activations of as many rows as sums, and the features.
+    unsafe {
+        let mut dots = [[R::zero(); 2]; 4];
+        for quad in 0..QUADS / 2 {
+            for (row, dots) in dots[..sums.len()].iter_mut().enumerate() {
+                let values = (*activations.add(row)).values.as_ptr();
+                for (half, dot) in dots.iter_mut().enumerate() {
+                    let quad = half * (QUADS / 2) + quad;
+                    *dot = add_dot::<R, F>(*dot, codes[quad], values.add(4 * quad));
+                }
+            }
+        }
+        for (row, (sum, dots)) in sums.iter_mut().zip(dots).enumerate() {
+            let activations = &*activations.add(row);
+            *sum = R::multiply_add(product::<R, F>(dots, scales, activations), R::splat(activations.scale), *sum);
+        }
+    }
+}
+
+/// What 32 columns add to a result, but for the scale of the activations, from the dot products of their halves.
+#[inline(always)]
+unsafe fn product<R: Registers, F: BlockFormat>(
+    [first, second]: [R::Integers; 2],
+    Scales { scales, minima }: &Scales<R>,
     activations: &Block,
 ) -> R::Floats {
-    let values = activations.values.as_ptr();
-    // SAFETY: eight quads are the 32 values; the caller has the features.
+    // SAFETY: the caller has the features.
     unsafe {
-        let mut halves = [R::zero(); 2];
-        for quad in 0..QUADS {
-            let half = &mut halves[quad / (QUADS / 2)];
-            *half = add_dot::<R, F>(*half, codes[quad], values.add(4 * quad));
-        }
         if Packing::<F>::LAYOUT.group == 32 {
-            let sum = activations.sum;
-            return scaled::<R, F>(R::add(halves[0], halves[1]), sum, scales.scales[0], scales.minima[0], None);
+            return scaled::<R, F>(R::add(first, second), activations.sum, scales[0], minima[0], None);
         }
         let [first_sum, second_sum] = activations.half_sums;
-        let first = scaled::<R, F>(halves[0], first_sum, scales.scales[0], scales.minima[0], None);
-        scaled::<R, F>(halves[1], second_sum, scales.scales[1], scales.minima[1], Some(first))
+        let first = scaled::<R, F>(first, first_sum, scales[0], minima[0], None);
+        scaled::<R, F>(second, second_sum, scales[1], minima[1], Some(first))
     }
 }
 
@@ -227,19 +243,35 @@ unsafe fn add_dot<R: Registers, F: BlockFormat>(
 /// The codes of 32 columns, a register for each quad.
 #[inline(always)]
 unsafe fn unpack<R: Registers, F: BlockFormat>(packed: *const u8) -> [R::Integers; QUADS] {
-    let [(low_width, _), (high_width, high_start)] = planes(Packing::<F>::LAYOUT.bits);
+    // Written out, since everything about a quad must be a constant to its own code.
+    // SAFETY: as the caller's.
+    unsafe {
+        [
+            unpack_quad::<R, F, 0>(packed),
+            unpack_quad::<R, F, 1>(packed),
+            unpack_quad::<R, F, 2>(packed),
+            unpack_quad::<R, F, 3>(packed),
+            unpack_quad::<R, F, 4>(packed),
+            unpack_quad::<R, F, 5>(packed),
+            unpack_quad::<R, F, 6>(packed),
+            unpack_quad::<R, F, 7>(packed),
+        ]
+    }
+}
+
+/// The codes of one quad, from the planes that have its bits.
+#[inline(always)]
+unsafe fn unpack_quad<R: Registers, F: BlockFormat, const QUAD: usize>(packed: *const u8) -> R::Integers {
+    let [(low_width, _), (high_width, high_start)] = const { planes(Packing::<F>::LAYOUT.bits) };
     // SAFETY: the planes follow one another; the caller has the features.
     unsafe {
-        let mut codes = [R::zero(); QUADS];
-        for (quad, codes) in codes.iter_mut().enumerate() {
-            let register = R::load(packed.add(quad % low_width * QUAD_BYTES));
-            *codes = low_bits::<R>(register, low_width, quad / low_width * low_width);
-            if high_width > 0 {
-                let register = R::load(packed.add((low_width + quad % high_width) * QUAD_BYTES));
-                *codes = add_high_bits::<R>(*codes, register, high_width, quad / high_width * high_width, high_start);
-            }
+        let register = R::load(packed.add(QUAD % low_width * QUAD_BYTES));
+        let codes = low_bits::<R>(register, low_width, QUAD / low_width * low_width);
+        if high_width == 0 {
+            return codes;
         }
-        codes
+        let register = R::load(packed.add((low_width + QUAD % high_width) * QUAD_BYTES));
+        add_high_bits::<R>(codes, register, high_width, QUAD / high_width * high_width, high_start)
     }
 }
 
