@@ -8,7 +8,7 @@ use std::str::FromStr;
 /// Chosen once at start ([`Kernel::detect`]) and passed to every op, so that a test can force each one.
 /// Within one kernel a row's sums are formed in one fixed order, whatever the other rows of the batch;
 /// different kernels may differ in the last bits. The integer kernels round the input of every product with quantised
-/// weights to 8 bits, all in the same way.
+/// weights to 15 bits, all in the same way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kernel {
     /// Portable Rust, one value at a time: the fallback and the yardstick for the others.
@@ -19,14 +19,13 @@ pub enum Kernel {
     Avx2Int8,
     /// The same with the integer dot products of AVX-VNNI.
     AvxVnni,
-    /// AVX-512 (F, BW, VL) with the integer dot products of VNNI.
+    /// AVX-512 (F, BW, DQ, VL) with the integer dot products of VNNI.
     Avx512Vnni,
 }
 
 impl Kernel {
     /// Every kernel, slowest first.
-    pub const ALL: &[Kernel] =
-        &[Kernel::Scalar, Kernel::Avx2, Kernel::Avx2Int8, Kernel::AvxVnni, Kernel::Avx512Vnni];
+    pub const ALL: &[Kernel] = &[Kernel::Scalar, Kernel::Avx2, Kernel::Avx2Int8, Kernel::AvxVnni, Kernel::Avx512Vnni];
 
     /// The fastest kernel that this machine can run.
     #[must_use]
@@ -41,7 +40,8 @@ impl Kernel {
         {
             use std::arch::is_x86_feature_detected as detected;
             let avx2 = || detected!("avx2") && detected!("fma") && detected!("f16c");
-            let avx512 = || detected!("avx512f") && detected!("avx512bw") && detected!("avx512vl");
+            let avx512 =
+                || detected!("avx512f") && detected!("avx512bw") && detected!("avx512dq") && detected!("avx512vl");
             match self {
                 Kernel::Scalar => true,
                 Kernel::Avx2 | Kernel::Avx2Int8 => avx2(),

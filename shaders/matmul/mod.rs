@@ -3,7 +3,7 @@
 //! - [`Linear`]: the op, its checks, and how its work is split into tasks
 //! - [`mod@reference`]: the same in float64, for tests
 //! - [`scalar`], [`avx2`]: the kernels in float32, one file an instruction set
-//! - [`integer`]: the kernels that round the input to 8 bits
+//! - [`integer`]: the kernels that round the input to 15 bits
 //!
 //! **A row's bits do not depend on the call.** Every float32 kernel forms a result, that is one input row times one weight row,
 //! as a fixed number of running sums: sum `l` takes the columns `l`, `l + LANES`, `l + 2 LANES` … in that order; the
@@ -37,8 +37,8 @@ pub mod scalar;
 /// - y: one for each weight, [rows, outputs] f32
 /// - In the float32 kernels weights are decoded to float32 and multiplied with float32 activations: agrees with
 ///   [`mod@reference`] to the rounding of float32 sums
-/// - In the integer kernels x is rounded to 8 bits in blocks of 32, by half a step of the block's largest magnitude over
-///   127 at most, wherever the weight is quantised: agrees with [`mod@reference`] to that
+/// - In the integer kernels x is rounded to 15 bits in blocks of 32, by at most half a step of the block's largest
+///   magnitude over 127 * 128, wherever the weight is quantised: agrees with [`mod@reference`] to that
 /// - Cost: with few rows reads every weight once; with many is bound by arithmetic
 #[derive(Debug)]
 pub struct Linear {

@@ -18,10 +18,10 @@ use std::arch::x86_64::{
 
 #[cfg(target_arch = "x86_64")]
 use super::avx2;
-use super::q4_k::{integer_scales_and_minima, scales_and_minima};
+use super::integer::{IntegerBlock, IntegerLayout, half_at};
 #[cfg(target_arch = "x86_64")]
 use super::q4_k::scales_and_minima_avx2;
-use super::integer::{IntegerBlock, IntegerLayout, half_at};
+use super::q4_k::{integer_scales_and_minima, scales_and_minima};
 use super::{BlockFormat, scale_at};
 
 /// 256 values in 176 bytes.
@@ -32,7 +32,8 @@ impl BlockFormat for Q5K {
     const BLOCK_BYTES: usize = 176;
     const GGML_ID: u32 = 13;
     const NAME: &'static str = "Q5_K";
-    const INTEGERS: Option<IntegerLayout> = Some(IntegerLayout { bits: 5, offset: 0, group: 32, group_scales: true, minimum: true });
+    const INTEGERS: Option<IntegerLayout> =
+        Some(IntegerLayout { bits: 5, offset: 0, group: 32, group_scales: true, minimum: true });
 
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {

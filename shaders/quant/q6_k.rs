@@ -27,7 +27,8 @@ impl BlockFormat for Q6K {
     const BLOCK_BYTES: usize = 210;
     const GGML_ID: u32 = 14;
     const NAME: &'static str = "Q6_K";
-    const INTEGERS: Option<IntegerLayout> = Some(IntegerLayout { bits: 6, offset: 32, group: 16, group_scales: true, minimum: false });
+    const INTEGERS: Option<IntegerLayout> =
+        Some(IntegerLayout { bits: 6, offset: 32, group: 16, group_scales: true, minimum: false });
 
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {

@@ -1,12 +1,17 @@
-//! The input of a product, rounded to 8 bits.
+//! The input of a product, rounded to 15 bits: two planes of 8-bit integers.
+//!
+//! Why not 8 bits, as other engines do: half a step is then 0.4 % of a block's largest value, and the noise that adds over
+//! the layers moved real models by 0.03 to 0.08 nat a token (see the journal). With a second plane it is beneath that of a
+//! float16 cache. Where memory is the limit, in decoding, the second plane costs nothing.
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{
     __m256, _mm_add_epi32, _mm_cvtepi32_ps, _mm_cvtsi128_si32, _mm_cvtss_f32, _mm_max_epu32, _mm_movehdup_ps,
-    _mm_shuffle_epi32, _mm256_add_epi32, _mm256_and_si256, _mm256_castps_si256, _mm256_castsi256_si128,
-    _mm256_cvtps_epi32, _mm256_extracti128_si256, _mm256_hadd_epi32, _mm256_loadu_ps, _mm256_max_epu32, _mm256_mul_ps,
-    _mm256_packs_epi16, _mm256_packs_epi32, _mm256_permutevar8x32_epi32, _mm256_set1_epi32, _mm256_set1_ps,
-    _mm256_setr_epi32, _mm256_storeu_si256,
+    _mm_shuffle_epi32, _mm256_add_epi16, _mm256_add_epi32, _mm256_and_si256, _mm256_castps_si256,
+    _mm256_castsi256_si128, _mm256_cvtps_epi32, _mm256_extracti128_si256, _mm256_hadd_epi32, _mm256_loadu_ps,
+    _mm256_max_epu32, _mm256_mul_ps, _mm256_packs_epi16, _mm256_packs_epi32, _mm256_permutevar8x32_epi32,
+    _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setr_epi32, _mm256_slli_epi16, _mm256_srai_epi16,
+    _mm256_storeu_si256, _mm256_sub_epi16,
 };
 use std::ops::Range;
 
@@ -17,17 +22,24 @@ pub const BLOCK_LEN: usize = 32;
 /// Rows of a panel.
 pub const PANEL_ROWS: usize = 16;
 
-/// 32 columns of one row: `x = scale * values`, to within half a `scale`.
+/// What a step of the high plane is worth, in steps of the low one, as a power of two.
+pub const LOW_BITS: u32 = 7;
+/// The largest magnitude of an integer.
+const LARGEST: i32 = 127 << LOW_BITS;
+
+/// 32 columns of one row: `x = scale * q` to within half a `scale`, with integers `q = 128 high + low`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Block {
     /// -127..=127.
-    pub values: [i8; BLOCK_LEN],
-    /// The largest magnitude of the block, over 127; 0 for a block of zeros.
+    pub high: [i8; BLOCK_LEN],
+    /// -64..=63.
+    pub low: [i8; BLOCK_LEN],
+    /// The largest magnitude of the block, over 127 * 128; 0 for a block of zeros.
     pub scale: f32,
-    /// The sum of the values: an integer.
+    /// The sum of the integers.
     pub sum: f32,
-    /// The sums of the first and the last 16 values.
+    /// The sums of the first and the last 16 integers.
     pub half_sums: [f32; 2],
 }
 
@@ -139,7 +151,8 @@ const SMALLEST: f32 = 1e-30;
 #[inline(always)]
 fn scale_and_inverse(largest: u32) -> (f32, f32) {
     let largest = f32::from_bits(largest);
-    if largest < SMALLEST { (0.0, 0.0) } else { (largest / 127.0, 127.0 / largest) }
+    let steps = LARGEST as f32;
+    if largest < SMALLEST { (0.0, 0.0) } else { (largest / steps, steps / largest) }
 }
 
 /// Rounds 32 values: the definition, which the vectorised one equals bit for bit.
@@ -147,9 +160,12 @@ fn scale_and_inverse(largest: u32) -> (f32, f32) {
 fn round_block(input: &[f32; BLOCK_LEN]) -> Block {
     let largest = input.iter().fold(0, |largest: u32, value| largest.max(value.to_bits() & 0x7fff_ffff));
     let (scale, inverse) = scale_and_inverse(largest);
-    let values = input.map(|value| (value * inverse).round_ties_even() as i8);
-    let sum = |values: &[i8]| values.iter().map(|value| f32::from(*value)).sum();
-    Block { values, scale, sum: sum(&values), half_sums: [sum(&values[..16]), sum(&values[16..])] }
+    let integers = input.map(|value| (value * inverse).round_ties_even() as i32);
+    let high = integers.map(|integer| (integer + (1 << (LOW_BITS - 1))) >> LOW_BITS);
+    let low: [i8; BLOCK_LEN] = std::array::from_fn(|index| (integers[index] - (high[index] << LOW_BITS)) as i8);
+    let sum = |integers: &[i32]| integers.iter().sum::<i32>() as f32;
+    let (high, half_sums) = (high.map(|high| high as i8), [sum(&integers[..16]), sum(&integers[16..])]);
+    Block { high, low, scale, sum: sum(&integers), half_sums }
 }
 
 /// Rounds a row into the blocks `first`, `first + stride` …, which nobody else may have at the time.
@@ -157,7 +173,8 @@ fn round_block(input: &[f32; BLOCK_LEN]) -> Block {
 fn round_row(input: &[f32], blocks: &SharedMut<'_, Block>, first: usize, stride: usize) {
     for (index, values) in input.as_chunks().0.iter().enumerate() {
         // SAFETY: the block is this row's alone, as the caller says.
-        unsafe { blocks.slice(first + index * stride, 1) }[0] = round_block(values);
+        unsafe { blocks.slice(first + index * stride, 1) }
+        [0] = round_block(values);
     }
 }
 
@@ -188,11 +205,18 @@ fn round_block_avx2(input: &[f32; BLOCK_LEN], block: &mut Block) {
 
     let inverse = _mm256_set1_ps(inverse);
     let [a, b, c, d] = values.map(|values| _mm256_cvtps_epi32(_mm256_mul_ps(values, inverse)));
-    // Packing works within each half of a register: the permutation puts the runs of four back in order.
-    let bytes = _mm256_packs_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
-    let bytes = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
-    // SAFETY: the block has 32 values of a byte.
-    unsafe { _mm256_storeu_si256(block.values.as_mut_ptr().cast(), bytes) };
+    let half_step = _mm256_set1_epi16(1 << (LOW_BITS - 1));
+    let (ab, cd) = (_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
+    let high = [ab, cd].map(|integers| _mm256_srai_epi16::<7>(_mm256_add_epi16(integers, half_step)));
+    let low =
+        [_mm256_sub_epi16(ab, _mm256_slli_epi16::<7>(high[0])), _mm256_sub_epi16(cd, _mm256_slli_epi16::<7>(high[1]))];
+    for (out, [ab, cd]) in [(&mut block.high, high), (&mut block.low, low)] {
+        // Packing works within each half of a register: the permutation puts the runs of four back in order.
+        let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+        let bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(ab, cd), order);
+        // SAFETY: there is room for the 32 bytes of the register.
+        unsafe { _mm256_storeu_si256(out.as_mut_ptr().cast(), bytes) };
+    }
 
     // Lanes 0 and 4 get parts of the first half's sum, lanes 1 and 5 of the second's.
     let sums = _mm256_hadd_epi32(_mm256_add_epi32(a, b), _mm256_add_epi32(c, d));
@@ -243,14 +267,17 @@ mod tests {
             let expected: Vec<Vec<Block>> = input.chunks_exact(columns).map(blocks_of).collect();
             for (row, blocks) in input.chunks_exact(columns).zip(&expected) {
                 for (values, block) in row.chunks_exact(BLOCK_LEN).zip(blocks) {
-                    for (&x, &q) in values.iter().zip(&block.values) {
+                    let integers: Vec<i32> =
+                        block.high.iter().zip(&block.low).map(|(high, low)| i32::from(*high) * 128 + i32::from(*low)).collect();
+                    for (&x, &q) in values.iter().zip(&integers) {
                         let error = (f64::from(x) - f64::from(block.scale) * f64::from(q)).abs();
-                        prop_assert!(error <= 0.5001 * f64::from(block.scale) + 1e-30, "{x} became {q} of {}", block.scale);
-                        prop_assert!(q >= -127);
+                        // Scale, inverse and product are rounded too: by a hundredth of a step together.
+                        prop_assert!(error <= 0.51 * f64::from(block.scale) + 1e-30, "{x} became {q} of {}", block.scale);
+                        prop_assert!(q.abs() <= LARGEST);
                     }
-                    let sum = |values: &[i8]| values.iter().map(|q| f32::from(*q)).sum::<f32>();
-                    prop_assert_eq!(block.sum, sum(&block.values));
-                    prop_assert_eq!(block.half_sums, [sum(&block.values[..16]), sum(&block.values[16..])]);
+                    let sum = |integers: &[i32]| integers.iter().sum::<i32>() as f32;
+                    prop_assert_eq!(block.sum, sum(&integers));
+                    prop_assert_eq!(block.half_sums, [sum(&integers[..16]), sum(&integers[16..])]);
                 }
             }
             for kernel in integer_kernels() {

@@ -4,7 +4,8 @@ use std::arch::x86_64::{
     __m256, __m256i, _mm_loadl_epi64, _mm_loadu_si128, _mm256_add_epi32, _mm256_and_si256, _mm256_cvtepi8_epi32,
     _mm256_cvtepi32_ps, _mm256_cvtph_ps, _mm256_dpbusd_avx_epi32, _mm256_fmadd_ps, _mm256_loadu_si256,
     _mm256_madd_epi16, _mm256_maddubs_epi16, _mm256_mul_ps, _mm256_or_si256, _mm256_set1_epi8, _mm256_set1_epi16,
-    _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_si256, _mm256_slli_epi16, _mm256_srli_epi16, _mm256_storeu_ps,
+    _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_si256, _mm256_slli_epi16, _mm256_sllv_epi32, _mm256_srli_epi16,
+    _mm256_storeu_ps,
 };
 
 use super::registers::Registers;
@@ -99,6 +100,11 @@ impl<const VNNI: bool> Registers for Ymm<VNNI> {
     }
 
     #[inline(always)]
+    unsafe fn scale_up<const BITS: u32>(a: __m256i) -> __m256i {
+        unsafe { _mm256_sllv_epi32(a, _mm256_set1_epi32(BITS as i32)) }
+    }
+
+    #[inline(always)]
     unsafe fn add_dot<const BITS: usize>(sums: __m256i, codes: __m256i, values: *const i8) -> __m256i {
         unsafe {
             let values = _mm256_set1_epi32(values.cast::<i32>().read_unaligned());
@@ -106,9 +112,8 @@ impl<const VNNI: bool> Registers for Ymm<VNNI> {
                 return _mm256_dpbusd_avx_epi32(sums, codes, values);
             }
             // A sum of two products must fit 16 bits with a sign, so codes have at most 7 bits here.
-            let dot = |codes, weight: i16| {
-                _mm256_madd_epi16(_mm256_maddubs_epi16(codes, values), _mm256_set1_epi16(weight))
-            };
+            let dot =
+                |codes, weight: i16| _mm256_madd_epi16(_mm256_maddubs_epi16(codes, values), _mm256_set1_epi16(weight));
             if BITS < 8 {
                 return _mm256_add_epi32(sums, dot(codes, 1));
             }

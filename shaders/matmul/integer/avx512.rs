@@ -3,8 +3,8 @@
 use std::arch::x86_64::{
     __m512, __m512i, _mm_loadu_si128, _mm256_loadu_si256, _mm512_add_epi32, _mm512_and_si512, _mm512_cvtepi8_epi32,
     _mm512_cvtepi32_ps, _mm512_cvtph_ps, _mm512_dpbusd_epi32, _mm512_fmadd_ps, _mm512_loadu_si512, _mm512_mul_ps,
-    _mm512_set1_epi8, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_si512, _mm512_slli_epi16, _mm512_srli_epi16,
-    _mm512_storeu_ps, _mm512_ternarylogic_epi32,
+    _mm512_set1_epi8, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_si512, _mm512_slli_epi16, _mm512_slli_epi32,
+    _mm512_srli_epi16, _mm512_storeu_ps, _mm512_ternarylogic_epi32,
 };
 
 use super::registers::Registers;
@@ -67,6 +67,11 @@ impl Registers for Zmm {
     #[inline(always)]
     unsafe fn add(a: __m512i, b: __m512i) -> __m512i {
         unsafe { _mm512_add_epi32(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn scale_up<const BITS: u32>(a: __m512i) -> __m512i {
+        unsafe { _mm512_slli_epi32::<BITS>(a) }
     }
 
     #[inline(always)]

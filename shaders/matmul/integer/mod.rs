@@ -1,4 +1,4 @@
-//! Products in small integers: weights as the codes they are stored in, activations rounded to 8 bits.
+//! Products in small integers: weights as the codes they are stored in, activations rounded to 15 bits.
 //!
 //! - [`activations`]: a row of the input in blocks of 32 integers, each with a scale; rounded once for all weights
 //! - [`packed`]: the weights, sixteen outputs side by side, arranged once at load

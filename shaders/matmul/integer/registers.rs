@@ -29,13 +29,15 @@ pub trait Registers {
     unsafe fn or_masked(a: Self::Integers, b: Self::Integers, mask: u8) -> Self::Integers;
     /// The sum of two.
     unsafe fn add(a: Self::Integers, b: Self::Integers) -> Self::Integers;
+    /// `a * 2^BITS`, each lane.
+    unsafe fn scale_up<const BITS: u32>(a: Self::Integers) -> Self::Integers;
     /// In each lane: the four unsigned codes, below `1 << BITS`, times the four signed values, added to `sums`. Exact.
     unsafe fn add_dot<const BITS: usize>(
         sums: Self::Integers,
         codes: Self::Integers,
         values: *const i8,
     ) -> Self::Integers;
-    /// As float32; exact below 2^24.
+    /// As float32, to the nearest.
     unsafe fn to_floats(a: Self::Integers) -> Self::Floats;
 
     /// One value in every lane.

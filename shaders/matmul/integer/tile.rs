@@ -3,7 +3,7 @@
 //! The codes of 32 columns are unpacked into registers, and each row of a tile is multiplied with them there, up to eight
 //! rows: what they need of a strip comes from memory once, and for further rows from the cache.
 
-use super::activations::{Block, PANEL_ROWS, Panel};
+use super::activations::{BLOCK_LEN, Block, LOW_BITS, PANEL_ROWS, Panel};
 use super::packed::{Packing, QUAD_BYTES, QUADS, STRIP_ROWS, UNIT_BYTES, planes};
 use super::registers::Registers;
 use crate::matmul::Task;
@@ -93,9 +93,10 @@ unsafe fn tile<R: Registers, F: BlockFormat, const ROWS: usize>(
             for run in 0..Packing::<F>::RUNS {
                 let scales = units.scales_of_run::<F>(block, lane, run);
                 let codes = unpack::<R, F>(block.add(Packing::<F>::CODES + run * Packing::<F>::RUN_BYTES + 4 * lane));
-                for (four, sums) in sums.chunks_mut(4).enumerate() {
-                    add_products::<R, F>(sums, &codes, &scales, activations.wrapping_add(4 * four));
-                }
+                // Not a loop over fours: the compiler would leave it one, with the sums in memory.
+                let (first, second) = sums.split_at_mut(ROWS.min(4));
+                add_products::<R, F>(first, &codes, &scales, activations);
+                add_products::<R, F>(second, &codes, &scales, activations.wrapping_add(4));
                 activations = activations.wrapping_add(panel.rows);
             }
         }
@@ -167,11 +168,15 @@ unsafe fn add_products<R: Registers, F: BlockFormat>(
         let mut dots = [[R::zero(); 2]; 4];
         for quad in 0..QUADS / 2 {
             for (row, dots) in dots[..sums.len()].iter_mut().enumerate() {
-                let values = (*activations.add(row)).values.as_ptr();
-                for (half, dot) in dots.iter_mut().enumerate() {
-                    let quad = half * (QUADS / 2) + quad;
-                    *dot = add_dot::<R, F>(*dot, codes[quad], values.add(4 * quad));
-                }
+                add_quads::<R, F>(dots, codes, &(*activations.add(row)).high, quad);
+            }
+        }
+        for dot in dots[..sums.len()].as_flattened_mut() {
+            *dot = R::scale_up::<LOW_BITS>(*dot);
+        }
+        for quad in 0..QUADS / 2 {
+            for (row, dots) in dots[..sums.len()].iter_mut().enumerate() {
+                add_quads::<R, F>(dots, codes, &(*activations.add(row)).low, quad);
             }
         }
         for (row, (sum, dots)) in sums.iter_mut().zip(dots).enumerate() {
@@ -213,7 +218,6 @@ unsafe fn scaled<R: Registers, F: BlockFormat>(
     unsafe {
         let mut dot = R::to_floats(dot);
         if layout.offset != 0 {
-            // Exact: all three are integers below 2^24.
             dot = R::multiply_add(R::splat(sum), R::splat(-f32::from(layout.offset)), dot);
         }
         let product = match others {
@@ -224,18 +228,24 @@ unsafe fn scaled<R: Registers, F: BlockFormat>(
     }
 }
 
+/// Adds the dot products of one quad of each half.
 #[inline(always)]
-unsafe fn add_dot<R: Registers, F: BlockFormat>(
-    sums: R::Integers,
-    codes: R::Integers,
-    values: *const i8,
-) -> R::Integers {
-    // SAFETY: as the caller's.
-    unsafe {
-        if Packing::<F>::LAYOUT.bits == 8 {
-            R::add_dot::<8>(sums, codes, values)
-        } else {
-            R::add_dot::<7>(sums, codes, values)
+unsafe fn add_quads<R: Registers, F: BlockFormat>(
+    dots: &mut [R::Integers; 2],
+    codes: &[R::Integers; QUADS],
+    plane: &[i8; BLOCK_LEN],
+    quad: usize,
+) {
+    for (half, dot) in dots.iter_mut().enumerate() {
+        let quad = half * (QUADS / 2) + quad;
+        // SAFETY: eight quads are the 32 values of the plane; the caller has the features.
+        unsafe {
+            let values = plane.as_ptr().add(4 * quad);
+            *dot = if Packing::<F>::LAYOUT.bits == 8 {
+                R::add_dot::<8>(*dot, codes[quad], values)
+            } else {
+                R::add_dot::<7>(*dot, codes[quad], values)
+            };
         }
     }
 }
