@@ -67,23 +67,25 @@ pub fn dot_columns<const FMA: bool, const N: usize, const LEN: usize>(
     columns: &[f32],
 ) -> [[f32; LEN]; N] {
     let len = x[0].len();
-    let x = x.map(|x| &x[..len]);
     let columns = &columns.as_chunks::<LEN>().0[..len];
-    let mut chains = [[[0.0; LEN]; N]; 2];
-    for index in 0..len / 2 * 2 {
-        let chain = &mut chains[index % 2];
+    let (pairs, last) = columns.as_chunks::<2>();
+    let (mut even, mut odd) = ([[0.0; LEN]; N], [[0.0; LEN]; N]);
+    for (index, [first, second]) in pairs.iter().enumerate() {
         for n in 0..N {
+            let (a, b) = (x[n][2 * index], x[n][2 * index + 1]);
             for lane in 0..LEN {
-                chain[n][lane] = multiply_add::<FMA>(x[n][index], columns[index][lane], chain[n][lane]);
+                even[n][lane] = multiply_add::<FMA>(a, first[lane], even[n][lane]);
+                odd[n][lane] = multiply_add::<FMA>(b, second[lane], odd[n][lane]);
             }
         }
     }
-    let [mut even, odd] = chains;
     for n in 0..N {
-        for lane in 0..LEN {
-            if len % 2 == 1 {
-                even[n][lane] = multiply_add::<FMA>(x[n][len - 1], columns[len - 1][lane], even[n][lane]);
+        for column in last {
+            for lane in 0..LEN {
+                even[n][lane] = multiply_add::<FMA>(x[n][len - 1], column[lane], even[n][lane]);
             }
+        }
+        for lane in 0..LEN {
             even[n][lane] += odd[n][lane];
         }
     }
@@ -131,13 +133,15 @@ pub fn exp(x: f32) -> f32 {
     // Adding and subtracting 1.5 * 2^23 rounds to the nearest integer.
     const ROUND: f32 = 12_582_912.0;
     let x = x.clamp(-87.0, 88.0);
-    let n = (x * std::f32::consts::LOG2_E + ROUND) - ROUND;
+    let rounded = x * std::f32::consts::LOG2_E + ROUND;
+    let n = rounded - ROUND;
     let r = (x - n * LN_2_HIGH) - n * LN_2_LOW;
     let mut series = 1.0 / 5040.0;
     for coefficient in [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
         series = series * r + coefficient;
     }
-    let power = f32::from_bits((((n as i32) + 127) << 23) as u32);
+    // The integer is in the low bits of the rounded sum; a cast would have to look out for NaN.
+    let power = f32::from_bits(rounded.to_bits().wrapping_sub(ROUND.to_bits()).wrapping_add(127) << 23);
     series * power
 }
 

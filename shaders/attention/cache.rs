@@ -140,6 +140,17 @@ impl KvCache {
     }
 }
 
+impl KvCache {
+    /// Asks the memory for one head of one block, so that a later [`KvCache::load`] does not wait for it.
+    #[inline(always)]
+    pub(super) fn prefetch(&self, layer: usize, block: u32, head: usize) {
+        let layer = &self.layers[layer];
+        let (offset, len) = (layer.head_offset(block, head), BLOCK_TOKENS * layer.shape.head_dim);
+        layer.keys.prefetch(offset, len);
+        layer.values.prefetch(offset, len);
+    }
+}
+
 impl Layer {
     fn head_offset(&self, block: u32, head: usize) -> usize {
         assert!(head < self.shape.n_kv_heads);
@@ -193,6 +204,22 @@ impl Plane {
                 }
             }
         }
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, offset: usize, len: usize) {
+        let (bytes, start) = match self {
+            Plane::F16(cells) => (2 * len, cells.0[offset..].as_ptr().cast::<u8>()),
+            Plane::F32(cells) => (4 * len, cells.0[offset..].as_ptr().cast::<u8>()),
+        };
+        #[cfg(target_arch = "x86_64")]
+        for line in (0..bytes).step_by(64) {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            // SAFETY: a prefetch never faults, and every x86-64 machine has it.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(line).cast()) };
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = (bytes, start);
     }
 
     /// # Safety

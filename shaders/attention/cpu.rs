@@ -155,6 +155,9 @@ fn attend_queries<const FMA: bool>(queries: &Queries<'_>) {
         unsafe {
             queries.view.kv.load::<FMA>(layer, queries.block_table[block], queries.kv_head, slots, keys, values);
         }
+        if let Some(next) = queries.block_table.get(block + 1).filter(|_| block < last / BLOCK_TOKENS) {
+            queries.view.kv.prefetch(layer, *next, queries.kv_head);
+        }
         // Rows before the block do not see it, nor those whose window lies behind it.
         let sees = |index: &usize| !queries.visible(*index, block).is_empty();
         let first = (0..count).find(sees).unwrap_or(count);
@@ -169,9 +172,10 @@ fn attend_queries<const FMA: bool>(queries: &Queries<'_>) {
         }
     }
     for (index, softmax) in softmax[..count].iter().enumerate() {
+        let sum = softmax.sum();
         // SAFETY: the slice is dropped before the next.
         for y in unsafe { queries.output(index) } {
-            *y /= softmax.sum;
+            *y /= sum;
         }
     }
 }
@@ -187,22 +191,34 @@ fn attend_block<const FMA: bool, const N: usize>(
     softmax: &mut [OnlineSoftmax; MAX_QUERIES],
 ) -> usize {
     let attention = queries.view.attention;
-    let mut scores = dot_columns::<FMA, N, BLOCK_TOKENS>(std::array::from_fn(|n| queries.query(first + n)), keys);
-    // SAFETY: they are slices of different queries, and the only ones.
-    let mut outputs: [&mut [f32]; N] = std::array::from_fn(|n| unsafe { queries.output(first + n) });
+    // Filled by a loop, since a function that makes an array of them is not inlined.
+    let mut inputs: [&[f32]; N] = [&[]; N];
+    let mut outputs: [&mut [f32]; N] = std::array::from_fn(|_| Default::default());
+    for n in 0..N {
+        inputs[n] = queries.query(first + n);
+        // SAFETY: these are slices of different queries, and the only ones.
+        outputs[n] = unsafe { queries.output(first + n) };
+    }
+    let mut scores = dot_columns::<FMA, N, BLOCK_TOKENS>(inputs, keys);
     let mut all_visible = true;
     for n in 0..N {
-        let visible = queries.visible(first + n, block);
-        all_visible &= visible.len() == BLOCK_TOKENS;
-        for (slot, score) in scores[n].iter_mut().enumerate() {
+        let scores = &mut scores[n];
+        for score in scores.iter_mut() {
             *score *= attention.scale;
-            if let Some(cap) = attention.softcap {
+        }
+        if let Some(cap) = attention.softcap {
+            for score in scores.iter_mut() {
                 *score = softcap(*score, cap);
             }
-            // Slots outside the window keep a weight of exactly 0, whatever is in the cache there.
-            *score = if visible.contains(&slot) { *score } else { f32::NEG_INFINITY };
         }
-        let rescale = softmax[first + n].take_block(&mut scores[n]);
+        let visible = queries.visible(first + n, block);
+        if visible.len() < BLOCK_TOKENS {
+            all_visible = false;
+            // Slots outside keep a weight of exactly 0, whatever is in the cache there.
+            scores[..visible.start].fill(f32::NEG_INFINITY);
+            scores[visible.end..].fill(f32::NEG_INFINITY);
+        }
+        let rescale = softmax[first + n].take_block(scores);
         if rescale != 1.0 {
             for y in outputs[n].iter_mut() {
                 *y *= rescale;
@@ -224,37 +240,45 @@ fn attend_block<const FMA: bool, const N: usize>(
 #[derive(Clone, Copy)]
 struct OnlineSoftmax {
     max: f32,
-    sum: f32,
+    /// The sum of the weights, each slot of the blocks by itself.
+    sums: [f32; BLOCK_TOKENS],
 }
 
 impl OnlineSoftmax {
-    const START: OnlineSoftmax = OnlineSoftmax { max: f32::NEG_INFINITY, sum: 0.0 };
+    const START: OnlineSoftmax = OnlineSoftmax { max: f32::NEG_INFINITY, sums: [0.0; BLOCK_TOKENS] };
 
     /// Turns a block's scores into weights relative to the new maximum, and returns by what the earlier sums must be
     /// multiplied.
     #[inline(always)]
     fn take_block(&mut self, scores: &mut [f32; BLOCK_TOKENS]) -> f32 {
-        let max = fold_halves(*scores, |a, b| if a > b { a } else { b }).max(self.max);
+        let max = fold_halves(*scores, |a, b| if a > b { a } else { b });
+        let max = if max > self.max { max } else { self.max };
         let rescale = if self.max == max { 1.0 } else { exp(self.max - max) };
-        for score in scores.iter_mut() {
+        for (score, sum) in scores.iter_mut().zip(&mut self.sums) {
             let weight = exp(*score - max);
             *score = if *score == f32::NEG_INFINITY { 0.0 } else { weight };
+            *sum = *sum * rescale + *score;
         }
-        self.sum = self.sum * rescale + fold_halves(*scores, |a, b| a + b);
         self.max = max;
         rescale
+    }
+
+    /// The sum of all weights.
+    #[inline(always)]
+    fn sum(&self) -> f32 {
+        fold_halves(self.sums, |a, b| a + b)
     }
 }
 
 /// Folds the upper half onto the lower until one value is left: an order that vectorises.
 #[inline(always)]
-fn fold_halves(mut values: [f32; BLOCK_TOKENS], fold: impl Fn(f32, f32) -> f32) -> f32 {
-    let mut half = BLOCK_TOKENS / 2;
-    while half > 0 {
-        for lane in 0..half {
-            values[lane] = fold(values[lane], values[lane + half]);
-        }
-        half /= 2;
+fn fold_halves(values: [f32; BLOCK_TOKENS], fold: impl Fn(f32, f32) -> f32) -> f32 {
+    let (mut eight, mut four) = ([0.0; 8], [0.0; 4]);
+    for lane in 0..8 {
+        eight[lane] = fold(values[lane], values[lane + 8]);
     }
-    values[0]
+    for lane in 0..4 {
+        four[lane] = fold(eight[lane], eight[lane + 4]);
+    }
+    fold(fold(four[0], four[2]), fold(four[1], four[3]))
 }

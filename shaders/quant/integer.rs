@@ -17,7 +17,7 @@ use super::MAX_BLOCK_LEN;
 pub struct IntegerLayout {
     /// Bits of a code: 2, 3, 4, 5, 6 or 8.
     pub bits: usize,
-    /// The code that stands for zero, but for the minimum.
+    /// The code that stands for zero, but for the minimum: 0, 4, 8, 16, 32 or 128.
     pub offset: u8,
     /// Values that share a scale: 16 or 32.
     pub group: usize,

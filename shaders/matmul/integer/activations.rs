@@ -6,12 +6,11 @@
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{
-    __m256, _mm_add_epi32, _mm_cvtepi32_ps, _mm_cvtsi128_si32, _mm_cvtss_f32, _mm_max_epu32, _mm_movehdup_ps,
-    _mm_shuffle_epi32, _mm256_add_epi16, _mm256_add_epi32, _mm256_and_si256, _mm256_castps_si256,
-    _mm256_castsi256_si128, _mm256_cvtps_epi32, _mm256_extracti128_si256, _mm256_hadd_epi32, _mm256_loadu_ps,
-    _mm256_max_epu32, _mm256_mul_ps, _mm256_packs_epi16, _mm256_packs_epi32, _mm256_permutevar8x32_epi32,
-    _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setr_epi32, _mm256_slli_epi16, _mm256_srai_epi16,
-    _mm256_storeu_si256, _mm256_sub_epi16,
+    __m256, _mm_add_epi32, _mm_cvtsi128_si32, _mm_extract_epi32, _mm_max_epu32, _mm_shuffle_epi32, _mm256_add_epi16,
+    _mm256_add_epi32, _mm256_and_si256, _mm256_castps_si256, _mm256_castsi256_si128, _mm256_cvtps_epi32,
+    _mm256_extracti128_si256, _mm256_hadd_epi32, _mm256_loadu_ps, _mm256_max_epu32, _mm256_mul_ps, _mm256_packs_epi16,
+    _mm256_packs_epi32, _mm256_permutevar8x32_epi32, _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_ps,
+    _mm256_setr_epi32, _mm256_slli_epi16, _mm256_srai_epi16, _mm256_storeu_si256, _mm256_sub_epi16,
 };
 use std::ops::Range;
 
@@ -38,9 +37,9 @@ pub struct Block {
     /// The largest magnitude of the block, over 127 * 128; 0 for a block of zeros.
     pub scale: f32,
     /// The sum of the integers.
-    pub sum: f32,
+    pub sum: i32,
     /// The sums of the first and the last 16 integers.
-    pub half_sums: [f32; 2],
+    pub half_sums: [i32; 2],
 }
 
 /// What a [`Block`] takes of scratch memory, which is counted in float32.
@@ -163,7 +162,7 @@ fn round_block(input: &[f32; BLOCK_LEN]) -> Block {
     let integers = input.map(|value| (value * inverse).round_ties_even() as i32);
     let high = integers.map(|integer| (integer + (1 << (LOW_BITS - 1))) >> LOW_BITS);
     let low: [i8; BLOCK_LEN] = std::array::from_fn(|index| (integers[index] - (high[index] << LOW_BITS)) as i8);
-    let sum = |integers: &[i32]| integers.iter().sum::<i32>() as f32;
+    let sum = |integers: &[i32]| integers.iter().sum();
     let (high, half_sums) = (high.map(|high| high as i8), [sum(&integers[..16]), sum(&integers[16..])]);
     Block { high, low, scale, sum: sum(&integers), half_sums }
 }
@@ -222,9 +221,8 @@ fn round_block_avx2(input: &[f32; BLOCK_LEN], block: &mut Block) {
     let sums = _mm256_hadd_epi32(_mm256_add_epi32(a, b), _mm256_add_epi32(c, d));
     let sums = _mm256_hadd_epi32(sums, sums);
     let sums = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256::<1>(sums));
-    let sums = _mm_cvtepi32_ps(sums);
     block.scale = scale;
-    block.half_sums = [_mm_cvtss_f32(sums), _mm_cvtss_f32(_mm_movehdup_ps(sums))];
+    block.half_sums = [_mm_cvtsi128_si32(sums), _mm_extract_epi32::<1>(sums)];
     block.sum = block.half_sums[0] + block.half_sums[1];
 }
 
@@ -275,7 +273,7 @@ mod tests {
                         prop_assert!(error <= 0.51 * f64::from(block.scale) + 1e-30, "{x} became {q} of {}", block.scale);
                         prop_assert!(q.abs() <= LARGEST);
                     }
-                    let sum = |integers: &[i32]| integers.iter().sum::<i32>() as f32;
+                    let sum = |integers: &[i32]| integers.iter().sum::<i32>();
                     prop_assert_eq!(block.sum, sum(&integers));
                     prop_assert_eq!(block.half_sums, [sum(&integers[..16]), sum(&integers[16..])]);
                 }

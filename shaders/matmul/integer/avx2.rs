@@ -1,11 +1,11 @@
 //! AVX2, with AVX-VNNI or without: eight outputs a register.
 
 use std::arch::x86_64::{
-    __m256, __m256i, _mm_loadl_epi64, _mm_loadu_si128, _mm256_add_epi32, _mm256_and_si256, _mm256_cvtepi8_epi32,
-    _mm256_cvtepi32_ps, _mm256_cvtph_ps, _mm256_dpbusd_avx_epi32, _mm256_fmadd_ps, _mm256_loadu_si256,
-    _mm256_madd_epi16, _mm256_maddubs_epi16, _mm256_mul_ps, _mm256_or_si256, _mm256_set1_epi8, _mm256_set1_epi16,
-    _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_si256, _mm256_slli_epi16, _mm256_sllv_epi32, _mm256_srli_epi16,
-    _mm256_storeu_ps,
+    __m256, __m256i, _mm_loadl_epi64, _mm_loadu_si128, _mm256_abs_epi8, _mm256_add_epi32, _mm256_and_si256,
+    _mm256_cvtepi8_epi32, _mm256_cvtepi32_ps, _mm256_cvtph_ps, _mm256_dpbusd_avx_epi32, _mm256_fmadd_ps,
+    _mm256_loadu_si256, _mm256_madd_epi16, _mm256_maddubs_epi16, _mm256_mul_ps, _mm256_or_si256, _mm256_set1_epi8,
+    _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_si256, _mm256_sign_epi8, _mm256_slli_epi16,
+    _mm256_sllv_epi32, _mm256_srli_epi16, _mm256_storeu_ps, _mm256_sub_epi32, _mm256_xor_si256,
 };
 
 use super::registers::Registers;
@@ -40,6 +40,7 @@ pub(in crate::matmul) unsafe fn run_vnni<F: BlockFormat>(task: &Task<'_>) {
 #[allow(clippy::undocumented_unsafe_blocks)]
 impl<const VNNI: bool> Registers for Ymm<VNNI> {
     const LANES: usize = 8;
+    const SIGNED_BYTES: bool = !VNNI;
     const TILE_ROWS: usize = 4;
     type Integers = __m256i;
     type Floats = __m256;
@@ -95,6 +96,16 @@ impl<const VNNI: bool> Registers for Ymm<VNNI> {
     }
 
     #[inline(always)]
+    unsafe fn splat_integer(value: i32) -> __m256i {
+        unsafe { _mm256_set1_epi32(value) }
+    }
+
+    #[inline(always)]
+    unsafe fn subtract(a: __m256i, b: __m256i) -> __m256i {
+        unsafe { _mm256_sub_epi32(a, b) }
+    }
+
+    #[inline(always)]
     unsafe fn add(a: __m256i, b: __m256i) -> __m256i {
         unsafe { _mm256_add_epi32(a, b) }
     }
@@ -111,15 +122,16 @@ impl<const VNNI: bool> Registers for Ymm<VNNI> {
             if VNNI {
                 return _mm256_dpbusd_avx_epi32(sums, codes, values);
             }
-            // A sum of two products must fit 16 bits with a sign, so codes have at most 7 bits here.
-            let dot =
-                |codes, weight: i16| _mm256_madd_epi16(_mm256_maddubs_epi16(codes, values), _mm256_set1_epi16(weight));
-            if BITS < 8 {
-                return _mm256_add_epi32(sums, dot(codes, 1));
-            }
-            let low = _mm256_and_si256(codes, _mm256_set1_epi8(15));
-            let high = _mm256_and_si256(_mm256_srli_epi16::<4>(codes), _mm256_set1_epi8(15));
-            _mm256_add_epi32(sums, _mm256_add_epi32(dot(low, 1), dot(high, 16)))
+            // A sum of two products must fit 16 bits with a sign: codes of 8 bits are made signed, and their sign is moved
+            // over to the values.
+            let (codes, values) = if BITS < 8 {
+                (codes, values)
+            } else {
+                let signed = _mm256_xor_si256(codes, _mm256_set1_epi8(i8::MIN));
+                (_mm256_abs_epi8(signed), _mm256_sign_epi8(values, signed))
+            };
+            let pairs = _mm256_maddubs_epi16(codes, values);
+            _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
         }
     }
 

@@ -4,7 +4,7 @@ use std::arch::x86_64::{
     __m512, __m512i, _mm_loadu_si128, _mm256_loadu_si256, _mm512_add_epi32, _mm512_and_si512, _mm512_cvtepi8_epi32,
     _mm512_cvtepi32_ps, _mm512_cvtph_ps, _mm512_dpbusd_epi32, _mm512_fmadd_ps, _mm512_loadu_si512, _mm512_mul_ps,
     _mm512_set1_epi8, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_si512, _mm512_slli_epi16, _mm512_slli_epi32,
-    _mm512_srli_epi16, _mm512_storeu_ps, _mm512_ternarylogic_epi32,
+    _mm512_srli_epi16, _mm512_storeu_ps, _mm512_sub_epi32, _mm512_ternarylogic_epi32,
 };
 
 use super::registers::Registers;
@@ -29,6 +29,7 @@ pub(in crate::matmul) unsafe fn run<F: BlockFormat>(task: &Task<'_>) {
 #[allow(clippy::undocumented_unsafe_blocks)]
 impl Registers for Zmm {
     const LANES: usize = 16;
+    const SIGNED_BYTES: bool = false;
     const TILE_ROWS: usize = 8;
     type Integers = __m512i;
     type Floats = __m512;
@@ -62,6 +63,16 @@ impl Registers for Zmm {
     unsafe fn or_masked(a: __m512i, b: __m512i, mask: u8) -> __m512i {
         // The truth table of a | (b & c).
         unsafe { _mm512_ternarylogic_epi32::<0xf8>(a, b, _mm512_set1_epi8(mask as i8)) }
+    }
+
+    #[inline(always)]
+    unsafe fn splat_integer(value: i32) -> __m512i {
+        unsafe { _mm512_set1_epi32(value) }
+    }
+
+    #[inline(always)]
+    unsafe fn subtract(a: __m512i, b: __m512i) -> __m512i {
+        unsafe { _mm512_sub_epi32(a, b) }
     }
 
     #[inline(always)]

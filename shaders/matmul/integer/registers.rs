@@ -8,6 +8,8 @@
 pub trait Registers {
     /// Outputs in a register; divides sixteen.
     const LANES: usize;
+    /// Whether codes of 8 bits are taken less 128, as signed bytes, by [`Registers::add_dot`].
+    const SIGNED_BYTES: bool;
     /// Most rows in a tile: as many as there are registers for.
     const TILE_ROWS: usize;
     /// Integers.
@@ -27,11 +29,15 @@ pub trait Registers {
     unsafe fn and(a: Self::Integers, mask: u8) -> Self::Integers;
     /// `a | (b & mask)`, each byte.
     unsafe fn or_masked(a: Self::Integers, b: Self::Integers, mask: u8) -> Self::Integers;
+    /// One value in every lane.
+    unsafe fn splat_integer(value: i32) -> Self::Integers;
+    /// The difference of two.
+    unsafe fn subtract(a: Self::Integers, b: Self::Integers) -> Self::Integers;
     /// The sum of two.
     unsafe fn add(a: Self::Integers, b: Self::Integers) -> Self::Integers;
     /// `a * 2^BITS`, each lane.
     unsafe fn scale_up<const BITS: u32>(a: Self::Integers) -> Self::Integers;
-    /// In each lane: the four unsigned codes, below `1 << BITS`, times the four signed values, added to `sums`. Exact.
+    /// In each lane: the four codes, of at most `BITS` bits, times the four values, added to `sums`. Exact.
     unsafe fn add_dot<const BITS: usize>(
         sums: Self::Integers,
         codes: Self::Integers,

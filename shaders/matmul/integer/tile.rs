@@ -207,24 +207,32 @@ unsafe fn product<R: Registers, F: BlockFormat>(
 /// `scale * (dot - offset * sum) + minimum * sum`, and `others` where there are.
 #[inline(always)]
 unsafe fn scaled<R: Registers, F: BlockFormat>(
-    dot: R::Integers,
-    sum: f32,
+    mut dot: R::Integers,
+    sum: i32,
     scale: R::Floats,
     minimum: R::Floats,
     others: Option<R::Floats>,
 ) -> R::Floats {
     let layout = Packing::<F>::LAYOUT;
+    let taken_off = if R::SIGNED_BYTES && layout.bits == 8 { 128 } else { 0 };
     // SAFETY: the caller has the features.
     unsafe {
-        let mut dot = R::to_floats(dot);
-        if layout.offset != 0 {
-            dot = R::multiply_add(R::splat(sum), R::splat(-f32::from(layout.offset)), dot);
-        }
-        let product = match others {
-            Some(others) => R::multiply_add(scale, dot, others),
-            None => R::multiply(scale, dot),
+        let sums = R::splat_integer(sum);
+        // Offsets are powers of two, and a shift is cheaper than a product.
+        dot = match layout.offset - taken_off {
+            0 => dot,
+            4 => R::subtract(dot, R::scale_up::<2>(sums)),
+            8 => R::subtract(dot, R::scale_up::<3>(sums)),
+            16 => R::subtract(dot, R::scale_up::<4>(sums)),
+            32 => R::subtract(dot, R::scale_up::<5>(sums)),
+            128 => R::subtract(dot, R::scale_up::<7>(sums)),
+            _ => unreachable!("offsets are 0, 4, 8, 16, 32 or 128"),
         };
-        if layout.minimum { R::multiply_add(minimum, R::splat(sum), product) } else { product }
+        let product = match others {
+            Some(others) => R::multiply_add(scale, R::to_floats(dot), others),
+            None => R::multiply(scale, R::to_floats(dot)),
+        };
+        if layout.minimum { R::multiply_add(minimum, R::to_floats(sums), product) } else { product }
     }
 }
 
