@@ -5,61 +5,89 @@
 
 use std::sync::{Arc, OnceLock};
 
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 
 use crate::request::{Event, GenerationError};
+use crate::trace::call::Call;
 
 /// Events that one step can send to one client before its end: the prompt's log-probabilities and a token.
 pub const EVENTS_PER_STEP: usize = 2;
+
+/// What both sides see.
+#[derive(Debug, Default)]
+struct Shared {
+    end: OnceLock<Event>,
+    /// The client has read half of its channel.
+    has_read: Notify,
+}
 
 /// Where the sampler puts a request's events.
 #[derive(Debug)]
 pub struct ClientSink {
     events: mpsc::Sender<Event>,
-    end: Arc<OnceLock<Event>>,
+    shared: Arc<Shared>,
+    /// The client's call, when it came over HTTP.
+    call: Option<Arc<Call>>,
 }
 
 /// Where the client takes them.
 #[derive(Debug)]
 pub struct ClientStream {
     events: mpsc::Receiver<Event>,
-    end: Arc<OnceLock<Event>>,
+    shared: Arc<Shared>,
     ended: bool,
 }
 
-/// A channel that holds `capacity` events, at least those of two steps.
+/// A channel that holds `capacity` events, at least those of four steps.
 #[must_use]
 pub fn channel(capacity: usize) -> (ClientSink, ClientStream) {
-    let (sender, receiver) = mpsc::channel(capacity.max(2 * EVENTS_PER_STEP));
-    let end = Arc::new(OnceLock::new());
-    (ClientSink { events: sender, end: end.clone() }, ClientStream { events: receiver, end, ended: false })
+    let (sender, receiver) = mpsc::channel(capacity.max(4 * EVENTS_PER_STEP));
+    let shared = Arc::new(Shared::default());
+    let sink = ClientSink { events: sender, shared: shared.clone(), call: None };
+    (sink, ClientStream { events: receiver, shared, ended: false })
 }
 
 impl ClientSink {
+    /// The same for a client whose call is known.
+    #[must_use]
+    pub fn on_behalf_of(self, call: Option<Arc<Call>>) -> Self {
+        ClientSink { call, ..self }
+    }
+
+    /// The client's call, when it is known.
+    #[must_use]
+    pub fn call(&self) -> Option<&Arc<Call>> {
+        self.call.as_ref()
+    }
+
     /// Passes an event on. Whoever leaves [`Self::is_full`] clients alone never loses one.
     pub fn send(&self, event: Event) {
         let sent = self.events.try_send(event);
         debug_assert!(!matches!(sent, Err(mpsc::error::TrySendError::Full(_))), "sent to a full client");
     }
 
-    /// Whether the events of another step may not fit.
+    /// Whether the events of another step may not fit, beside those of the step that may be under way.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        !self.events.is_closed() && self.events.capacity() < EVENTS_PER_STEP
+        !self.events.is_closed() && self.events.capacity() < 2 * EVENTS_PER_STEP
     }
 
     /// Resolves when the client has read half of its channel, or is gone.
     pub fn room(&self) -> impl Future<Output = ()> + Send + 'static {
-        let events = self.events.clone();
+        let (events, shared) = (self.events.clone(), self.shared.clone());
         async move {
-            // Both the permits and the error mean that waiting is over.
-            let _ = events.reserve_many(events.max_capacity() / 2).await;
+            while events.capacity() < events.max_capacity() / 2 && !events.is_closed() {
+                tokio::select! {
+                    () = shared.has_read.notified() => {}
+                    () = events.closed() => {}
+                }
+            }
         }
     }
 
     /// Ends the stream. The first end stands.
     pub fn finish(self, end: Event) {
-        let _ = self.end.set(end);
+        let _ = self.shared.end.set(end);
     }
 }
 
@@ -70,11 +98,14 @@ impl ClientStream {
             return None;
         }
         if let Some(event) = self.events.recv().await {
+            if self.events.len() == self.events.max_capacity() / 2 {
+                self.shared.has_read.notify_one();
+            }
             return Some(event);
         }
         self.ended = true;
         let lost = || GenerationError::Engine("the part of the server that served this request had to restart".into());
-        Some(self.end.get().cloned().unwrap_or_else(|| Event::Failed(lost())))
+        Some(self.shared.end.get().cloned().unwrap_or_else(|| Event::Failed(lost())))
     }
 
     /// Whether the end was read.
@@ -121,12 +152,13 @@ mod tests {
     #[tokio::test]
     async fn room_comes_with_reading_and_with_leaving() {
         let (sink, mut stream) = channel(4);
-        (0..3).for_each(|i| sink.send(token(i)));
+        (0..5).for_each(|i| sink.send(token(i)));
         assert!(sink.is_full());
         let room = tokio::spawn(sink.room());
         stream.next().await.unwrap();
         room.await.unwrap();
-        sink.send(token(3));
+        sink.send(token(5));
+        (6..8).for_each(|i| sink.send(token(i)));
         let room = tokio::spawn(sink.room());
         drop(stream);
         room.await.unwrap();

@@ -22,6 +22,6 @@ pub fn start(config: &Config, quiet: bool) {
     // Only a second call in one process fails, and the first one's choice is as good.
     let _ = match config.log_format {
         LogFormat::Text => subscriber.with_target(false).try_init(),
-        LogFormat::Json => subscriber.json().flatten_event(true).try_init(),
+        LogFormat::Json => subscriber.json().flatten_event(true).with_span_list(false).try_init(),
     };
 }

@@ -1,5 +1,6 @@
 //! A generation request and what comes back: the words that the API, the scheduler and the sampler share.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use cuelight_engine::engine::TokenId;
@@ -9,7 +10,7 @@ use cuelight_engine::engine::TokenId;
 pub struct RequestId(pub u64);
 
 /// One sequence to generate. An API call with `n > 1` makes several.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct GenerationRequest {
     /// The prompt's tokens, special ones included; at least one.
     pub prompt: Vec<TokenId>,
@@ -25,6 +26,10 @@ pub struct GenerationRequest {
     pub skip_special_tokens: bool,
     /// Lower runs first, as in vLLM; 0 for most.
     pub priority: i32,
+    /// Who asks; clients share the engine fairly. `None`: one client of all that do not say.
+    pub client: Option<Arc<str>>,
+    /// Requests share cached prefixes only with those of the same salt.
+    pub cache_salt: Option<Arc<str>>,
 }
 
 pub use cuelight_engine::sample::{PositionLogprobs, SamplingParams, TokenLogprob};
@@ -138,11 +143,27 @@ pub enum SubmitError {
     /// A token id is not in the vocabulary, or the prompt is empty.
     #[error("{0}")]
     InvalidPrompt(String),
+    /// The call asks for more sequences than are ever taken.
+    #[error("the call asks for {asked} sequences at once; this server takes at most {most}")]
+    TooManySequences {
+        /// Prompts times answers.
+        asked: usize,
+        /// What there is room for when nothing else runs.
+        most: usize,
+    },
     /// Too many requests wait.
     #[error("the server is overloaded: {waiting} requests wait; try again later")]
     Overloaded {
         /// Requests that wait.
         waiting: usize,
+        /// When room is expected.
+        retry_after: Duration,
+    },
+    /// Too many tokens wait to be computed.
+    #[error("the server is overloaded: prompts of {tokens} tokens wait; try again later")]
+    QueueFull {
+        /// Tokens of prompts that wait.
+        tokens: usize,
         /// When room is expected.
         retry_after: Duration,
     },

@@ -20,6 +20,8 @@ use crate::policy::{Counts, PolicyConfig};
 use crate::request::{Event, GenerationRequest, RequestId, SubmitError};
 use crate::scheduler::SchedulerMsg;
 use crate::supervisor::{RestartPolicy, Supervisor, SupervisorArguments, SupervisorMsg};
+use crate::trace::Tracer;
+use crate::trace::call::Call;
 
 /// Limits and times of a runtime.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,26 +29,32 @@ pub struct RuntimeOptions {
     /// The name of the model: a label of every metric.
     pub model_id: Arc<str>,
     /// Most requests in the house, running and waiting.
-    pub max_queued_requests: usize,
+    pub max_requests: usize,
     /// How steps are formed.
     pub policy: PolicyConfig,
     /// Events that wait for a client before its request pauses.
     pub client_buffer_events: usize,
     /// How long a client may leave its buffer full before it is cut off.
     pub client_stall_timeout: Duration,
+    /// How long a step may take before its device counts as lost.
+    pub step_timeout: Duration,
     /// How long to go on after faults.
     pub restarts: RestartPolicy,
+    /// Hears what happens when.
+    pub tracer: Tracer,
 }
 
 impl Default for RuntimeOptions {
     fn default() -> Self {
         RuntimeOptions {
             model_id: "default".into(),
-            max_queued_requests: 1024,
-            policy: PolicyConfig { prefill_chunk_tokens: 512, steps_in_flight: 1 },
+            max_requests: 1024,
+            policy: PolicyConfig::default(),
             client_buffer_events: 64,
             client_stall_timeout: Duration::from_secs(30),
+            step_timeout: Duration::from_secs(120),
             restarts: RestartPolicy::default(),
+            tracer: Tracer::default(),
         }
     }
 }
@@ -80,6 +88,23 @@ pub enum Status {
     Failed(String),
 }
 
+impl Status {
+    /// Every word of [`Self::word`].
+    pub const WORDS: [&str; 5] = ["loading", "ready", "recovering", "draining", "failed"];
+
+    /// The status in one word.
+    #[must_use]
+    pub fn word(&self) -> &'static str {
+        match self {
+            Status::Loading(_) => "loading",
+            Status::Ready => "ready",
+            Status::Recovering => "recovering",
+            Status::Draining => "draining",
+            Status::Failed(_) => "failed",
+        }
+    }
+}
+
 /// A runtime could not be started.
 #[derive(Debug, thiserror::Error)]
 #[error("the actors could not be started: {0}")]
@@ -110,7 +135,8 @@ impl Runtime {
     ///
     /// # Errors
     /// [`StartError`] when no actor can be started; a model that cannot be loaded is a [`Status`].
-    pub async fn start<S: ModelSource>(source: S, options: RuntimeOptions) -> Result<Runtime, StartError> {
+    pub async fn start<S: ModelSource>(source: S, mut options: RuntimeOptions) -> Result<Runtime, StartError> {
+        options.tracer = options.tracer.for_model(&options.model_id);
         let shared = Arc::new(Shared::new(&options));
         let arguments = SupervisorArguments { source: Arc::new(source), options, shared: shared.clone() };
         let (supervisor, _) = Actor::spawn(None, Supervisor::<S>::default(), arguments).await?;
@@ -170,7 +196,8 @@ impl Runtime {
     /// [`SubmitError::Unavailable`] when no model is ready, [`SubmitError::Overloaded`] when the house is full.
     pub fn try_permit(&self, sequences: usize) -> Result<Permit, SubmitError> {
         let permit = self.available().and_then(|()| Admission::take(&self.shared.admission, sequences));
-        permit.inspect_err(|error| metrics::rejected(&self.shared.model_id, error))
+        let permit = permit.inspect_err(|error| metrics::rejected(&self.shared.model_id, error));
+        permit.inspect(|_| metrics::permitted(&self.shared.model_id, sequences))
     }
 
     fn available(&self) -> Result<(), SubmitError> {
@@ -196,6 +223,7 @@ impl Runtime {
         let scheduler = self.shared.scheduler().ok_or_else(no_scheduler)?;
         let id = RequestId(self.shared.next_request.fetch_add(1, Ordering::Relaxed));
         let (sink, stream) = channel(self.shared.client_buffer_events);
+        let sink = sink.on_behalf_of(Call::current());
         let (reply, answer) = oneshot::channel();
         let request = Box::new(request);
         scheduler
@@ -280,6 +308,10 @@ impl Admission {
     const DEPARTURES: usize = 32;
 
     fn take(admission: &Arc<Self>, requests: usize) -> Result<Permit, SubmitError> {
+        let most = admission.limit;
+        if requests > most {
+            return Err(SubmitError::TooManySequences { asked: requests, most });
+        }
         let fits = |inside: usize| inside.checked_add(requests).filter(|&inside| inside <= admission.limit);
         match admission.inside.fetch_update(Ordering::AcqRel, Ordering::Acquire, fits) {
             Ok(_) => Ok(Permit(Arc::new(Room { admission: admission.clone(), requests }))),
@@ -312,6 +344,8 @@ impl Admission {
 pub struct Shared {
     /// The name of the model, for metrics.
     pub(crate) model_id: Arc<str>,
+    /// Hears what happens when.
+    pub(crate) tracer: Tracer,
     status: watch::Sender<Status>,
     model: watch::Sender<Option<Arc<Model>>>,
     scheduler: watch::Sender<Option<ActorRef<SchedulerMsg>>>,
@@ -324,13 +358,17 @@ pub struct Shared {
 impl Shared {
     fn new(options: &RuntimeOptions) -> Self {
         let admission = Admission {
-            limit: options.max_queued_requests,
+            limit: options.max_requests,
             inside: AtomicUsize::new(0),
             departures: Mutex::new(VecDeque::new()),
         };
+        let status = Status::Loading(LoadProgress { done_bytes: 0, total_bytes: 0 });
+        metrics::state(&options.model_id, &status);
+        options.tracer.status(&status);
         Shared {
             model_id: options.model_id.clone(),
-            status: watch::Sender::new(Status::Loading(LoadProgress { done_bytes: 0, total_bytes: 0 })),
+            tracer: options.tracer.clone(),
+            status: watch::Sender::new(status),
             model: watch::Sender::new(None),
             scheduler: watch::Sender::new(None),
             counts: Mutex::new(Counts::default()),
@@ -345,7 +383,11 @@ impl Shared {
     }
 
     pub(crate) fn set_status(&self, status: Status) {
-        self.status.send_replace(status);
+        let before = self.status.send_replace(status.clone());
+        if before.word() != status.word() {
+            metrics::state(&self.model_id, &status);
+            self.tracer.status(&status);
+        }
     }
 
     pub(crate) fn set_model(&self, model: Arc<Model>) {
@@ -385,6 +427,8 @@ mod tests {
             prompt_logprobs: None,
             skip_special_tokens: true,
             priority: 0,
+            client: None,
+            cache_salt: None,
         }
     }
 

@@ -9,6 +9,7 @@
 //! Failure: should it panic, the supervisor restarts the cast, and the requests in the house fail with a clear error.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use cuelight_engine::engine::{EngineLimits, StepId};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
@@ -22,6 +23,7 @@ use crate::policy::{Effect, Outcome, Policy, PolicyConfig, PolicyEvent, Submissi
 use crate::request::{GenerationError, GenerationRequest, RequestId, SubmitError};
 use crate::runtime::Shared;
 use crate::sampler::SamplerMsg;
+use crate::trace::Turn;
 
 /// What the scheduler hears.
 pub enum SchedulerMsg {
@@ -43,8 +45,13 @@ pub enum SchedulerMsg {
     /// The client of a paused request reads again.
     Resume(RequestId),
     /// The device finished a step; the sampler has its logits.
-    StepDone(StepId),
-    /// A step failed, but the executor lives.
+    StepDone {
+        /// The step.
+        step: StepId,
+        /// Time the device took.
+        elapsed: Duration,
+    },
+    /// A step failed, but the executor lives; it has forgotten the steps behind it.
     StepFailed {
         /// The step.
         step: StepId,
@@ -102,6 +109,8 @@ pub struct SchedulerState {
     shared: Arc<Shared>,
     drained: Option<oneshot::Sender<()>>,
     metrics: SchedulerMetrics,
+    /// The handling of the current message.
+    turn: Turn,
 }
 
 /// The actor; everything it knows is in [`SchedulerState`].
@@ -121,7 +130,8 @@ impl Actor for Scheduler {
         sampler.cast(SamplerMsg::Connect(me))?;
         let policy = Policy::new(policy, limits);
         let metrics = SchedulerMetrics::new(&shared.model_id);
-        Ok(SchedulerState { policy, sampler, executor: None, shared, drained: None, metrics })
+        let turn = Turn::new(shared.tracer.clone());
+        Ok(SchedulerState { policy, sampler, executor: None, shared, drained: None, metrics, turn })
     }
 
     async fn handle(
@@ -130,13 +140,14 @@ impl Actor for Scheduler {
         message: SchedulerMsg,
         state: &mut SchedulerState,
     ) -> Result<(), ActorProcessingErr> {
+        state.turn.begin();
         match message {
             SchedulerMsg::Submit { id, request, sink, submitted, reply } => {
                 let _ = reply.send(state.submit(id, request, sink, submitted)?);
             }
             SchedulerMsg::Cancel(id) => state.apply(PolicyEvent::Cancel(id))?,
             SchedulerMsg::Resume(id) => state.apply(PolicyEvent::Resume(id))?,
-            SchedulerMsg::StepDone(step) => state.apply(PolicyEvent::StepDone(step))?,
+            SchedulerMsg::StepDone { step, elapsed } => state.apply(PolicyEvent::StepDone { step, elapsed })?,
             SchedulerMsg::StepFailed { step, reason } => state.apply(PolicyEvent::StepFailed { step, reason })?,
             SchedulerMsg::Sampled { step, outcomes } => state.apply(PolicyEvent::Sampled { step, outcomes })?,
             SchedulerMsg::ExecutorReady { executor, limits } => {
@@ -171,7 +182,9 @@ impl SchedulerState {
             id,
             prompt: request.prompt.clone(),
             priority: request.priority,
-            generates: request.stop.max_tokens > 0,
+            max_tokens: request.stop.max_tokens,
+            client: request.client.clone(),
+            cache_salt: request.cache_salt.clone(),
             scores_prompt: request.prompt_logprobs.is_some(),
         };
         let effects = match self.policy.submit(submission) {
@@ -193,9 +206,19 @@ impl SchedulerState {
     fn perform(&mut self, effects: Vec<Effect>) -> Result<(), ActorProcessingErr> {
         for effect in effects {
             match effect {
-                Effect::Run { step, tasks } => self.run(ExecutorMsg::Run { step, tasks }),
-                Effect::Started(id) => self.sampler.cast(SamplerMsg::Started(id))?,
-                Effect::Preempted(_) => self.metrics.preempted(),
+                Effect::Run(planned) => {
+                    self.metrics.formed(&planned.step);
+                    self.turn.step_formed(&planned.step, self.policy.members(planned.step.id));
+                    self.tell_executor(ExecutorMsg::Run(planned));
+                }
+                Effect::Resync => self.tell_executor(ExecutorMsg::Resync),
+                Effect::Started { id, cached_tokens } => {
+                    self.sampler.cast(SamplerMsg::Started { id, cached_tokens })?;
+                }
+                Effect::Preempted(id) => {
+                    self.metrics.preempted();
+                    self.shared.tracer.preempted(id);
+                }
                 Effect::Cancelled(id) => self.sampler.cast(SamplerMsg::Forget(id))?,
                 Effect::Failed(id, error) => self.sampler.cast(SamplerMsg::Fail(id, error))?,
             }
@@ -211,7 +234,7 @@ impl SchedulerState {
         Ok(())
     }
 
-    fn run(&self, message: ExecutorMsg) {
+    fn tell_executor(&self, message: ExecutorMsg) {
         if let Some(executor) = &self.executor {
             // An executor that is gone is reported by the supervisor, and its steps are taken back then.
             let _ = executor.cast(message);

@@ -20,6 +20,7 @@ use cuelight_engine::load::{LoadProgress, LoadedModel, MemoryPlan, ModelCard};
 
 use crate::executor::EngineHost;
 use crate::loader::ModelSource;
+use crate::models::{ModelFactory, PlanError, PlannedModel};
 
 /// A tokenizer without a file: a token for each byte, by its value, and 256 for the end.
 #[must_use]
@@ -66,6 +67,8 @@ pub enum Fault {
     NotANumber,
     /// The step asks for experts on the host.
     AwaitExperts,
+    /// The step takes so much longer.
+    Slow(Duration),
 }
 
 /// Decides over each step, by its number among all steps of all engines of the source.
@@ -90,6 +93,8 @@ pub struct SimulatedModel {
     pub row_time: Duration,
     /// Where the engine runs.
     pub host: EngineHost,
+    /// What its weights are said to take; with its KV cache, what a live engine is counted as.
+    pub weights_bytes: u64,
     /// What goes wrong.
     pub faults: Option<FaultInjector>,
     /// What happened so far, in all clones.
@@ -107,6 +112,30 @@ pub struct SimulationCounters {
     pub rows: AtomicU64,
     /// Sequences that had a share of a step, summed over steps.
     pub shares: AtomicU64,
+    /// Bytes of the engines that exist.
+    pub live_bytes: AtomicU64,
+    /// The most of them at any moment.
+    pub peak_live_bytes: AtomicU64,
+}
+
+/// An engine's share of [`SimulationCounters::live_bytes`].
+struct LiveBytes {
+    bytes: u64,
+    counters: Arc<SimulationCounters>,
+}
+
+impl LiveBytes {
+    fn new(bytes: u64, counters: &Arc<SimulationCounters>) -> Self {
+        let live = counters.live_bytes.fetch_add(bytes, Ordering::AcqRel) + bytes;
+        counters.peak_live_bytes.fetch_max(live, Ordering::AcqRel);
+        LiveBytes { bytes, counters: counters.clone() }
+    }
+}
+
+impl Drop for LiveBytes {
+    fn drop(&mut self) {
+        self.counters.live_bytes.fetch_sub(self.bytes, Ordering::AcqRel);
+    }
 }
 
 impl SimulatedModel {
@@ -136,8 +165,35 @@ impl SimulatedModel {
             step_time: Duration::ZERO,
             row_time: Duration::ZERO,
             host: EngineHost::VirtualTime,
+            weights_bytes: 0,
             faults: None,
             counters: Arc::default(),
+        }
+    }
+
+    /// What an engine takes.
+    #[must_use]
+    pub fn memory(&self) -> MemoryPlan {
+        MemoryPlan {
+            weights_bytes: self.weights_bytes,
+            kv_bytes: (self.limits.kv_blocks * BLOCK_TOKENS * size_of::<u64>()) as u64,
+            scratch_bytes: 0,
+            available_bytes: None,
+            kv_blocks: self.limits.kv_blocks,
+            context_tokens: self.limits.context_tokens,
+        }
+    }
+}
+
+impl ModelFactory for SimulatedModel {
+    fn plan(&self, limit: Option<u64>) -> Result<PlannedModel, PlanError> {
+        let memory = self.memory();
+        let takes = memory.total_bytes();
+        match limit {
+            Some(limit) if takes > limit => {
+                Err(PlanError::TooLarge(format!("the model takes {takes} bytes, but only {limit} can be free")))
+            }
+            _ => Ok(PlannedModel::new(memory, self.clone())),
         }
     }
 }
@@ -148,25 +204,19 @@ impl ModelSource for SimulatedModel {
     fn load(&self, progress: &mut dyn FnMut(LoadProgress)) -> Result<LoadedModel<SimulatedEngine>, String> {
         self.counters.loads.fetch_add(1, Ordering::Relaxed);
         progress(LoadProgress { done_bytes: 1, total_bytes: 1 });
-        let limits = &self.limits;
-        let memory = MemoryPlan {
-            weights_bytes: 0,
-            kv_bytes: (limits.kv_blocks * BLOCK_TOKENS * size_of::<u64>()) as u64,
-            scratch_bytes: 0,
-            available_bytes: None,
-            kv_blocks: limits.kv_blocks,
-            context_tokens: limits.context_tokens,
-        };
+        let memory = self.memory();
+        let live = LiveBytes::new(memory.total_bytes(), &self.counters);
         let card = ModelCard {
             name: "simulated".into(),
             architecture: "simulated".into(),
             n_params: 0,
-            size_bytes: 0,
+            size_bytes: self.weights_bytes,
             quantization: "none".into(),
-            context_train: limits.context_tokens,
+            context_train: self.limits.context_tokens,
             license: None,
         };
-        let engine = SimulatedEngine { kv: vec![0; limits.kv_blocks * BLOCK_TOKENS], model: self.clone() };
+        let engine =
+            SimulatedEngine { kv: vec![0; self.limits.kv_blocks * BLOCK_TOKENS], model: self.clone(), _live: live };
         let (tokenizer, chat_template) = (self.tokenizer.clone(), self.chat_template.clone());
         Ok(LoadedModel { engine, tokenizer, chat_template, card, memory })
     }
@@ -181,6 +231,7 @@ pub struct SimulatedEngine {
     model: SimulatedModel,
     /// For each position of each block the hash of all tokens up to there.
     kv: Vec<u64>,
+    _live: LiveBytes,
 }
 
 impl Engine for SimulatedEngine {
@@ -203,7 +254,7 @@ impl Engine for SimulatedEngine {
                 let job = ExpertJob { step: step.id, layer: 0, hidden: Vec::new(), routes: Vec::new() };
                 return Ok(Progress::AwaitExperts(job));
             }
-            Some(Fault::NotANumber) | None => {}
+            Some(Fault::NotANumber | Fault::Slow(_)) | None => {}
         }
         let mut logits = Vec::with_capacity(step.logits_rows() * self.model.limits.vocab_size);
         for sequence in &step.sequences {
@@ -213,11 +264,15 @@ impl Engine for SimulatedEngine {
             logits.fill(f32::NAN);
         }
         let rows = u32::try_from(step.rows()).unwrap_or(u32::MAX);
-        Ok(Progress::Done(StepOutput {
-            id: step.id,
-            logits,
-            elapsed: self.model.step_time + self.model.row_time * rows,
-        }))
+        let mut elapsed = self.model.step_time + self.model.row_time * rows;
+        if let Some(Fault::Slow(longer)) = fault {
+            elapsed += longer;
+        }
+        if self.model.host == EngineHost::Thread {
+            // Virtual time passes by itself; on a thread the step has to take it.
+            std::thread::sleep(elapsed);
+        }
+        Ok(Progress::Done(StepOutput { id: step.id, logits, elapsed }))
     }
 
     fn resume(&mut self, result: ExpertResult) -> Result<Progress, EngineError> {

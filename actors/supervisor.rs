@@ -212,6 +212,7 @@ impl<S: ModelSource> SupervisorState<S> {
         }
         let LoadedModel { engine, tokenizer, chat_template, card, memory } = model;
         let limits = engine.limits().clone();
+        metrics::loaded(&self.options.model_id, &card, &memory, &limits);
         if self.cast.is_none() {
             let model = Model { card, memory, limits: limits.clone(), tokenizer, chat_template };
             self.start_cast(me, Arc::new(model)).await?;
@@ -221,9 +222,11 @@ impl<S: ModelSource> SupervisorState<S> {
             engine,
             model_id: self.options.model_id.clone(),
             host: self.source.host(),
+            step_timeout: self.options.step_timeout,
             sampler: cast.sampler.clone(),
             scheduler: cast.scheduler.clone(),
             experts: cast.experts.clone(),
+            tracer: self.options.tracer.clone(),
         };
         let (executor, _) =
             Actor::spawn_linked(None, Executor::<S::Engine>::default(), arguments, me.get_cell()).await?;
@@ -239,6 +242,7 @@ impl<S: ModelSource> SupervisorState<S> {
         let arguments = SamplerArguments {
             tokenizer: model.tokenizer.clone(),
             model_id: self.options.model_id.clone(),
+            tracer: self.options.tracer.clone(),
             vocab_size: model.limits.vocab_size,
             client_stall_timeout: self.options.client_stall_timeout,
         };
@@ -297,6 +301,7 @@ impl<S: ModelSource> SupervisorState<S> {
             return;
         }
         metrics::restarted(&self.options.model_id, actor);
+        self.options.tracer.restarted(actor, &reason);
         match self.restarts.next(Instant::now(), &self.options.restarts) {
             Some(pause) => {
                 tracing::warn!(actor, reason, ?pause, "restarting after a fault");

@@ -34,6 +34,8 @@ pub struct LoadOptions {
     pub max_batched_tokens: usize,
     /// Bytes for the KV cache; `None`: a whole context and something for each further sequence, within what is free.
     pub kv_bytes: Option<u64>,
+    /// Bytes that all of it may take, whatever is free now; `None`: what is free, but for a reserve.
+    pub memory_bytes: Option<u64>,
     /// How keys and values are stored.
     pub kv_type: KvType,
     /// Threads that compute, the executor's own included.
@@ -54,6 +56,7 @@ impl LoadOptions {
             max_sequences: 16,
             max_batched_tokens: 512,
             kv_bytes: None,
+            memory_bytes: None,
             kv_type: KvType::F16,
             threads: cpu::default_threads(),
             kernel: Kernel::detect(),
@@ -188,6 +191,7 @@ pub fn plan(options: &LoadOptions) -> Result<Plan, LoadError> {
         context_tokens: options.context_tokens,
         max_sequences,
         kv_bytes: options.kv_bytes,
+        limit_bytes: options.memory_bytes,
         available_bytes: memory::available(),
     })
     .map_err(|source| LoadError::TooLarge { path: options.path.clone(), source })?;

@@ -80,6 +80,8 @@ pub struct Request {
     pub max_sequences: usize,
     /// Bytes asked for the KV cache.
     pub kv_bytes: Option<u64>,
+    /// Bytes that it may take in all, whatever is free now: whoever says so knows what will be.
+    pub limit_bytes: Option<u64>,
     /// Bytes free.
     pub available_bytes: Option<u64>,
 }
@@ -138,7 +140,7 @@ pub fn plan(request: &Request) -> Result<MemoryPlan, TooLarge> {
     let context = request.context_tokens.unwrap_or(request.context_train).max(1);
     let shortest = request.context_tokens.unwrap_or(context.min(SHORTEST_CONTEXT));
 
-    let usable = request.available_bytes.map(|available| available - available / RESERVE_DIVISOR);
+    let usable = request.limit_bytes.or(request.available_bytes.map(usable));
     let room = usable.map_or(u64::MAX, |usable| usable.saturating_sub(request.weights_bytes + request.scratch_bytes));
     let wanted_blocks = match request.kv_bytes {
         Some(kv_bytes) => {
@@ -172,10 +174,16 @@ pub fn plan(request: &Request) -> Result<MemoryPlan, TooLarge> {
         weights_bytes: request.weights_bytes,
         kv_bytes: bytes(kv_blocks),
         scratch_bytes: request.scratch_bytes,
-        available_bytes: request.available_bytes,
+        available_bytes: request.limit_bytes.or(request.available_bytes),
         kv_blocks,
         context_tokens: context.min(kv_blocks * BLOCK_TOKENS),
     })
+}
+
+/// What may be used of `available_bytes`: a part is left to others.
+#[must_use]
+pub fn usable(available_bytes: u64) -> u64 {
+    available_bytes - available_bytes / RESERVE_DIVISOR
 }
 
 /// Memory that the system could give to a new program without swapping; `None` where it does not say.
@@ -183,8 +191,21 @@ pub fn plan(request: &Request) -> Result<MemoryPlan, TooLarge> {
 pub fn available() -> Option<u64> {
     let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kib * 1024)
+    kibibytes(line)
+}
+
+/// Memory of this process that [`available`] no longer counts: pages that it wrote to. Weights mapped from a file are not
+/// among them, the system could take those back. `None` where the system does not say.
+#[must_use]
+pub fn occupied() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    kibibytes(status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?)
+}
+
+/// `"  12 kB"` in bytes.
+fn kibibytes(text: &str) -> Option<u64> {
+    let kib: u64 = text.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024)
 }
 
 #[cfg(test)]
@@ -202,6 +223,7 @@ mod tests {
             context_tokens: None,
             max_sequences: 4,
             kv_bytes: None,
+            limit_bytes: None,
             available_bytes: Some(2000 * MIB),
         }
     }
@@ -240,6 +262,12 @@ mod tests {
         );
         let plan = plan(&Request { kv_bytes: Some(100 * MIB), ..request }).unwrap();
         assert_eq!((plan.kv_blocks, plan.context_tokens), (100, 1024));
+    }
+
+    #[test]
+    fn a_limit_holds_to_the_byte() {
+        let plan = plan(&Request { limit_bytes: Some(200 * MIB), ..request() }).unwrap();
+        assert_eq!((plan.kv_blocks, plan.total_bytes()), (90, 200 * MIB));
     }
 
     #[test]

@@ -2,10 +2,12 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// A home directory of its own, and the program in it.
 struct Home {
@@ -55,6 +57,13 @@ impl Ran {
         Ran { code: output.status.code().unwrap(), stdout: text(output.stdout), stderr: text(output.stderr) }
     }
 
+    /// The command line was wrong, in clap's words.
+    #[track_caller]
+    fn assert_refused_by_usage(&self, word: &str) {
+        assert_eq!(self.code, 2, "{}", self.stderr);
+        assert!(self.stderr.contains(word), "{}", self.stderr);
+    }
+
     /// It failed with this code and one line that contains these words, and printed nothing else.
     #[track_caller]
     fn assert_refused(&self, code: i32, words: &[&str]) {
@@ -78,7 +87,21 @@ fn help_teaches() {
     for word in ["Examples:", "cuelight run demo", "serve", "MODEL is"] {
         assert!(help.stdout.contains(word), "{word}");
     }
-    for command in ["run", "serve", "pull", "list", "rm", "show", "tokenize", "bench", "config", "completions"] {
+    for command in [
+        "run",
+        "serve",
+        "ps",
+        "load",
+        "stop",
+        "pull",
+        "list",
+        "rm",
+        "show",
+        "tokenize",
+        "bench",
+        "config",
+        "completions",
+    ] {
         let help = home.run(&[command, "--help"]);
         assert_eq!(help.code, 0, "{command}");
         assert!(help.stdout.contains("Usage: cuelight"), "{command}");
@@ -177,6 +200,130 @@ fn a_port_in_use_is_known_before_the_model_is_looked_for() {
     Home::new()
         .run(&["serve", "/no/such/model.gguf", "--port", &port])
         .assert_refused(1, &[&format!("port {port} on 127.0.0.1 is in use"), "--port"]);
+}
+
+#[test]
+fn models_to_serve_are_named_well_or_refused_before_any_is_loaded() {
+    let home = Home::new();
+    let serve = |arguments: &[&str]| home.run(&[&["serve", "--port", "0"], arguments].concat());
+    serve(&[]).assert_refused(2, &["--models-dir"]);
+    serve(&["a", "b", "--alias", "c"]).assert_refused(2, &["NAME=MODEL"]);
+    serve(&["a", "b", "--max-loaded-models", "1"]).assert_refused(2, &["--max-loaded-models"]);
+    serve(&["--models-dir", "/no/such/directory"]).assert_refused(1, &["/no/such/directory", "No such file"]);
+    let (llama, gemma) = (fixture("llama"), fixture("gemma2"));
+    serve(&[&llama, &llama]).assert_refused(2, &["two models would be called llama", "NAME=MODEL"]);
+    serve(&[&llama, "/no/such.gguf"]).assert_refused(1, &["no such file"]);
+    serve(&[&llama, &gemma, "--memory", "6MiB"]).assert_refused(1, &["gemma2.gguf", "KV cache at least", "available"]);
+    serve(&[&llama, "--keep-alive", "soon"]).assert_refused_by_usage("neither a time, like 30s or 10m, nor forever");
+}
+
+#[test]
+fn without_a_server_the_commands_that_want_one_say_so() {
+    let home = Home::new();
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    for command in [&["ps"][..], &["stop", "x"], &["load", "x"]] {
+        let arguments = [command, &["--url", &nobody]].concat();
+        home.run(&arguments).assert_refused(1, &["no server answers at", "cuelight serve"]);
+    }
+    home.run(&["ps", "--url", "http://"]).assert_refused(1, &["is no address like"]);
+}
+
+fn fixture(name: &str) -> String {
+    format!("{}/tests/fixtures/families/{name}.gguf", env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The program as a server, until dropped.
+struct Serving {
+    child: Child,
+    stderr: Arc<Mutex<String>>,
+    url: String,
+}
+
+impl Serving {
+    /// Starts it and waits until it has said this.
+    fn start(home: &Home, arguments: &[&str], ready: &str) -> Self {
+        let mut command = home.command(&[&["serve", "--port", "0"], arguments].concat());
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let (stderr, url) = (Arc::new(Mutex::new(String::new())), Arc::new(Mutex::new(None)));
+        let (said, is_ready) = std::sync::mpsc::channel();
+        let (all, ready) = (stderr.clone(), ready.to_owned());
+        let found = url.clone();
+        std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                all.lock().unwrap().push_str(&format!("{line}\n"));
+                if line.contains(&ready) {
+                    let rest = line.split_once("http://").unwrap().1;
+                    *found.lock().unwrap() = rest.split([',', ' ']).next().map(|host| format!("http://{host}"));
+                    let _ = said.send(());
+                }
+            }
+        });
+        if is_ready.recv_timeout(Duration::from_secs(30)).is_err() {
+            panic!("never ready: {}", stderr.lock().unwrap());
+        }
+        let url = url.lock().unwrap().clone().unwrap();
+        Serving { child, stderr, url }
+    }
+
+    /// Runs a command against it.
+    #[track_caller]
+    fn ask(&self, home: &Home, arguments: &[&str]) -> Ran {
+        home.run(&[arguments, &["--url", &self.url]].concat())
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn two_models_and_a_directory_are_served_listed_loaded_and_stopped() {
+    let home = Home::new();
+    home.file("models/found.gguf", &std::fs::read(fixture("llama-q8_0")).unwrap());
+    home.file("keys", b"secret\n");
+    let (first, second) = (format!("one={}", fixture("llama")), fixture("gemma2"));
+    let (models, keys) = (home.path("models"), home.path("keys"));
+    let arguments = [
+        first.as_str(),
+        &second,
+        "--models-dir",
+        models.to_str().unwrap(),
+        "--api-key-file",
+        keys.to_str().unwrap(),
+        "--threads",
+        "1",
+    ];
+    let server = Serving::start(&home, &arguments, "each loaded when it is called");
+
+    server.ask(&home, &["ps"]).assert_refused(1, &["wants an API key", "--api-key"]);
+    server.ask(&home, &["ps", "--api-key", "wrong"]).assert_refused(1, &["wants another API key"]);
+    let ask = |arguments: &[&str]| server.ask(&home, &[arguments, &["--api-key", "secret"]].concat());
+    let states = || -> Vec<(String, String)> {
+        let ran = ask(&["ps", "--json"]);
+        let report: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap_or_else(|_| panic!("{}", ran.stderr));
+        let word = |model: &serde_json::Value, key: &str| model[key].as_str().unwrap().to_owned();
+        report["data"].as_array().unwrap().iter().map(|model| (word(model, "id"), word(model, "state"))).collect()
+    };
+    let expected = |states: [&str; 3]| -> Vec<(String, String)> {
+        ["one", "gemma2", "found"].iter().zip(states).map(|(id, state)| ((*id).into(), state.into())).collect()
+    };
+    assert_eq!(states(), expected(["ready", "ready", "unloaded"]));
+    let listed = ask(&["ps"]);
+    assert_eq!(listed.stdout.lines().count(), 3, "{}", listed.stdout);
+    assert!(listed.stdout.starts_with("NAME") && listed.stdout.contains("4.7 MiB"), "{}", listed.stdout);
+    assert!(listed.stderr.contains("1 more not loaded"), "{}", listed.stderr);
+
+    assert_eq!(ask(&["load", "found"]).code, 0);
+    assert_eq!(ask(&["stop", "one"]).code, 0);
+    assert_eq!(states(), expected(["unloaded", "ready", "ready"]));
+    assert_eq!(ask(&["ps", "--all"]).stdout.lines().count(), 4);
+    ask(&["stop", "nope"]).assert_refused(1, &["the model `nope` does not exist here"]);
+    let said = server.stderr.lock().unwrap().clone();
+    assert_eq!(said.matches("memory plan").count(), 2, "{said}");
 }
 
 #[test]

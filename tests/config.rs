@@ -3,11 +3,13 @@
 #![allow(clippy::unwrap_used)]
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use cuelight::config::environment::Environment;
 use cuelight::config::{
     ByteSize, Config, Given, LogFormat, Origin, Raw, Resolved, SETTINGS, Section, markdown, resolve,
 };
+use cuelight::models::KeepAlive;
 
 struct Sandbox {
     directory: tempfile::TempDir,
@@ -194,4 +196,17 @@ fn the_documentation_lists_every_setting() {
     for section in Section::ALL {
         assert!(text.contains(&markdown(*section)), "`cuelight config --markdown` prints the tables as they should be");
     }
+}
+
+#[test]
+fn idle_times_are_times_or_for_ever() {
+    let given = |text: &str| {
+        let resolved = Sandbox::new().resolve(None, &[("CUELIGHT_KEEP_ALIVE", text)], Given::new());
+        resolved.map(|resolved| resolved.config.keep_alive)
+    };
+    let seconds = |seconds| Ok(Some(KeepAlive::For(Duration::from_secs(seconds))));
+    assert_eq!((given("90"), given("10m"), given("0")), (seconds(90), seconds(600), seconds(0)));
+    assert_eq!((given("forever"), given("-1")), (Ok(Some(KeepAlive::Forever)), Ok(Some(KeepAlive::Forever))));
+    assert_eq!(given("auto"), Ok(None));
+    assert!(given("soon").unwrap_err().contains("neither a time, like 30s or 10m, nor forever"));
 }

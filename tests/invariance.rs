@@ -33,7 +33,7 @@ async fn runtime(name: &str, prefill_chunk_tokens: usize, kv_blocks: Option<u64>
         let memory = plan(&options).unwrap().memory().clone();
         options.kv_bytes = Some(memory.kv_bytes / memory.kv_blocks as u64 * blocks);
     }
-    let policy = PolicyConfig { prefill_chunk_tokens, steps_in_flight: 1 };
+    let policy = PolicyConfig { prefill_chunk_tokens, steps_in_flight: 1, ..PolicyConfig::default() };
     let runtime =
         Runtime::start(Fixture { options }, RuntimeOptions { policy, ..RuntimeOptions::default() }).await.unwrap();
     assert!(runtime.wait_ready().await.is_ok());
@@ -57,6 +57,8 @@ fn request(seed: u64, temperature: f32) -> GenerationRequest {
         prompt_logprobs: None,
         skip_special_tokens: false,
         priority: 0,
+        client: None,
+        cache_salt: None,
     }
 }
 

@@ -50,6 +50,8 @@ fn request(prompt: &str, max_tokens: usize) -> GenerationRequest {
         prompt_logprobs: None,
         skip_special_tokens: true,
         priority: 0,
+        client: None,
+        cache_salt: None,
     }
 }
 
@@ -59,13 +61,23 @@ async fn submit(runtime: &Runtime, request: &GenerationRequest) -> Generation {
 }
 
 /// What a client heard of a request.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default)]
 struct Heard {
     text: String,
     tokens: Vec<TokenId>,
     /// The log-probabilities' bits, of prompt and answer.
     logprobs: Vec<u32>,
     end: Option<Result<FinishReason, GenerationError>>,
+    /// As the server tells it.
+    time_to_first_token: Duration,
+}
+
+/// When it was heard does not matter.
+impl PartialEq for Heard {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.text, &self.tokens, &self.logprobs, &self.end)
+            == (&other.text, &other.tokens, &other.logprobs, &other.end)
+    }
 }
 
 impl Heard {
@@ -84,6 +96,7 @@ impl Heard {
                 assert_eq!(usage.completion_tokens, self.tokens.len());
                 self.text.push_str(&text);
                 self.end = Some(Ok(reason));
+                self.time_to_first_token = usage.time_to_first_token;
             }
             Event::Failed(error) => self.end = Some(Err(error)),
         }
@@ -117,7 +130,7 @@ async fn alone(request: &GenerationRequest) -> Heard {
 fn assert_house_is_empty(runtime: &Runtime) {
     let counts = runtime.snapshot();
     assert_eq!((counts.running, counts.waiting, counts.blocks_used), (0, 0, 0));
-    assert!(runtime.try_permit(options().max_queued_requests).is_ok(), "a permit was not given back");
+    assert!(runtime.try_permit(options().max_requests).is_ok(), "a permit was not given back");
 }
 
 #[tokio::test(start_paused = true)]
@@ -165,7 +178,7 @@ async fn batch_chunks_and_preemption_do_not_change_a_bit() {
         for (steps_in_flight, kv_blocks) in [(1, 256), (2, 256), (1, 34)] {
             let mut model = timed_model();
             model.limits.kv_blocks = kv_blocks;
-            let policy = PolicyConfig { prefill_chunk_tokens, steps_in_flight };
+            let policy = PolicyConfig { prefill_chunk_tokens, steps_in_flight, ..PolicyConfig::default() };
             let runtime = start(model, RuntimeOptions { policy, ..options() }).await;
             let mut others = Vec::new();
             for i in 0..16 {
@@ -223,12 +236,12 @@ async fn alone_without_end(request: &GenerationRequest) -> Heard {
 fn assert_house_is_empty_but_for(runtime: &Runtime, clients: usize) {
     let counts = runtime.snapshot();
     assert_eq!((counts.running, counts.waiting, counts.blocks_used), (0, 0, 0));
-    assert!(runtime.try_permit(options().max_queued_requests - clients).is_ok());
+    assert!(runtime.try_permit(options().max_requests - clients).is_ok());
 }
 
 #[tokio::test(start_paused = true)]
 async fn past_the_limit_the_answer_is_overloaded_at_once() {
-    let runtime = start(timed_model(), RuntimeOptions { max_queued_requests: 3, ..options() }).await;
+    let runtime = start(timed_model(), RuntimeOptions { max_requests: 3, ..options() }).await;
     let first = runtime.try_permit(2).unwrap();
     let second = runtime.try_permit(1).unwrap();
     let refused = runtime.try_permit(1).err().unwrap();
@@ -284,6 +297,26 @@ async fn sixteen_streams_outlive_a_panic_with_the_same_text() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn sixteen_streams_outlive_a_device_that_hangs_with_the_same_text() {
+    let faults = Arc::new(|step: u64, _: &_| (step == 20).then_some(Fault::Slow(Duration::from_secs(3600))));
+    let model = SimulatedModel { faults: Some(faults), ..timed_model() };
+    let counters = model.counters.clone();
+    let step_timeout = Duration::from_secs(10);
+    let runtime = start(model, RuntimeOptions { step_timeout, ..options() }).await;
+    let begin = tokio::time::Instant::now();
+    let requests: Vec<_> = (0..16).map(|i| request(&format!("stream {i}"), 60)).collect();
+    let mut streams = Vec::new();
+    for request in &requests {
+        streams.push(tokio::spawn(read(submit(&runtime, request).await)));
+    }
+    for (stream, request) in streams.into_iter().zip(&requests) {
+        assert_eq!(stream.await.unwrap(), alone(request).await);
+    }
+    assert!(begin.elapsed() < 2 * step_timeout, "{:?}", begin.elapsed());
+    assert_eq!(counters.loads.load(Ordering::Relaxed), 2);
+}
+
+#[tokio::test(start_paused = true)]
 async fn after_too_many_faults_requests_are_told_and_the_status_says_why() {
     let faults = Arc::new(|_, _: &_| Some(Fault::DeviceLost));
     let restarts = RestartPolicy { max_restarts: 1, ..Default::default() };
@@ -332,8 +365,18 @@ impl Dice {
     }
 
     fn request(&mut self) -> GenerationRequest {
-        let prompt: String = (0..1 + self.roll(120)).map(|_| char::from(b'a' + self.roll(26) as u8)).collect();
+        // Half of all prompts begin like others.
+        let common = [
+            "",
+            "",
+            "a system prompt that many share, of several blocks; ",
+            "another one, also longer than one block: ",
+        ];
+        let mut prompt = common[self.roll(4) as usize].to_owned();
+        prompt.extend((0..1 + self.roll(80)).map(|_| char::from(b'a' + self.roll(26) as u8)));
         let mut request = request(&prompt, 1 + self.roll(80) as usize);
+        request.cache_salt = (self.roll(5) == 0).then(|| "salt".into());
+        request.client = (self.roll(3) == 0).then(|| format!("client {}", self.roll(3)).into());
         request.sampling = SamplingParams {
             temperature: self.roll(3) as f32 / 2.0,
             top_k: 10 * self.roll(2) as usize,
@@ -358,8 +401,13 @@ impl Dice {
 enum Client {
     Reads,
     ReadsSlowly,
+    /// It reads nothing, and so long that it is cut off if its answer does not fit its buffer.
+    Stalls,
     LeavesAfter(Duration),
 }
+
+/// How long a client may stall.
+const STALL_TIMEOUT: Duration = Duration::from_secs(20);
 
 async fn serve_client(runtime: Runtime, request: GenerationRequest, client: Client, arrival: Duration) -> Heard {
     sleep(arrival).await;
@@ -374,6 +422,10 @@ async fn serve_client(runtime: Runtime, request: GenerationRequest, client: Clie
     match client {
         Client::Reads => read(generation).await,
         Client::ReadsSlowly => read_slowly(generation, Duration::from_millis(40)).await,
+        Client::Stalls => {
+            sleep(20 * STALL_TIMEOUT).await;
+            read(generation).await
+        }
         Client::LeavesAfter(patience) => {
             let mut heard = Heard::default();
             let leave = sleep(patience);
@@ -391,7 +443,12 @@ async fn serve_client(runtime: Runtime, request: GenerationRequest, client: Clie
     }
 }
 
+/// Longest time from submission to the first token, in virtual time, faults and bursts included.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+
 /// Everything at once, from one seed; returns what each client heard.
+///
+/// The policy verifies its invariants after every event: blocks conserved, limits kept, nobody nowhere or twice.
 async fn chaos(seed: u64, requests: usize) -> Vec<Heard> {
     let mut dice = Dice(seed);
     let faults = Arc::new(move |number: u64, step: &cuelight_engine::engine::Step| {
@@ -400,43 +457,71 @@ async fn chaos(seed: u64, requests: usize) -> Vec<Heard> {
         }
         // A fault that hits the same request alone twice in a row is its own; chance is to strike only in company.
         let strikes = step.sequences.len() > 1;
-        match Dice(seed ^ number).roll(400) {
+        match Dice(seed ^ number).roll(1600) {
             0 if strikes => Some(Fault::Panic),
             1 if strikes => Some(Fault::DeviceLost),
             2 if strikes => Some(Fault::InvalidStep),
+            // Longer than the watchdog waits.
+            3 if strikes => Some(Fault::Slow(Duration::from_secs(30))),
+            4..8 => Some(Fault::Slow(Duration::from_millis(300))),
             _ => None,
         }
     });
     let mut model = SimulatedModel { faults: Some(faults), ..timed_model() };
-    model.limits.kv_blocks = 40;
-    let policy =
-        PolicyConfig { prefill_chunk_tokens: 1 + dice.roll(64) as usize, steps_in_flight: 1 + dice.roll(2) as usize };
+    model.limits.kv_blocks = 60;
+    let policy = PolicyConfig {
+        prefill_chunk_tokens: 1 + dice.roll(64) as usize,
+        inter_token_target: (dice.roll(2) == 0).then_some(Duration::from_millis(7)),
+        steps_in_flight: 1 + dice.roll(2) as usize,
+        steps_at_executor: 1 + dice.roll(2) as usize,
+        prefix_cache: dice.roll(4) != 0,
+        ..PolicyConfig::default()
+    };
     let counters = model.counters.clone();
-    let options = RuntimeOptions { policy, client_buffer_events: 16, max_queued_requests: 64, ..options() };
+    let options = RuntimeOptions {
+        policy,
+        client_buffer_events: 16,
+        client_stall_timeout: STALL_TIMEOUT,
+        step_timeout: Duration::from_secs(2),
+        max_requests: 64,
+        ..options()
+    };
     let runtime = start(model, options).await;
     let mut clients = Vec::new();
     let mut arrival = Duration::ZERO;
     for _ in 0..requests {
-        arrival += Duration::from_micros(dice.roll(60_000));
+        // Now and then fifty come at once.
+        let bursts = dice.roll(100) < 50 && clients.len() % 500 < 50;
+        arrival += if bursts { Duration::ZERO } else { Duration::from_micros(dice.roll(60_000)) };
         let request = dice.request();
-        let client = match dice.roll(10) {
-            0 | 1 => Client::LeavesAfter(Duration::from_millis(dice.roll(2000))),
-            2 => Client::ReadsSlowly,
+        let client = match dice.roll(40) {
+            0..8 => Client::LeavesAfter(Duration::from_millis(dice.roll(2000))),
+            8..12 => Client::ReadsSlowly,
+            12 => Client::Stalls,
             _ => Client::Reads,
         };
         let served = tokio::spawn(serve_client(runtime.clone(), request.clone(), client, arrival));
         clients.push((request, client, served));
     }
+    // What each request gives with nobody beside it, with nothing cached and without faults.
+    let policy = PolicyConfig { prefix_cache: false, ..PolicyConfig::default() };
+    let reference = start(self::model(), RuntimeOptions { policy, ..self::options() }).await;
     let mut all = Vec::new();
     for (request, client, served) in clients {
         let heard = served.await.unwrap();
-        let expected = alone(&request).await;
+        let expected = read(submit(&reference, &request).await).await;
         match client {
             Client::LeavesAfter(_) => assert!(expected.tokens.starts_with(&heard.tokens), "{request:?}"),
             _ if request.prompt.contains(&POISON) => {
                 assert!(matches!(heard.end, Some(Err(GenerationError::Engine(_)))), "{heard:?}");
             }
-            _ => assert_eq!(heard, expected, "{request:?}"),
+            Client::Stalls if heard.end == Some(Err(GenerationError::StalledClient)) => {
+                assert!(expected.tokens.starts_with(&heard.tokens), "{request:?}");
+            }
+            _ => {
+                assert!(heard.time_to_first_token < LONGEST_WAIT, "seed {seed}: {:?}", heard.time_to_first_token);
+                assert_eq!(heard, expected, "{request:?}");
+            }
         }
         all.push(heard);
     }
@@ -451,7 +536,15 @@ async fn chaos(seed: u64, requests: usize) -> Vec<Heard> {
 #[tokio::test(start_paused = true)]
 async fn under_faults_cancels_and_slow_readers_every_text_is_as_if_alone() {
     for seed in 0..4 {
-        chaos(seed, 500).await;
+        chaos(seed, 600).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+#[ignore = "takes a minute or so"]
+async fn ten_thousand_requests_end_once_each_whatever_the_seed() {
+    for seed in 100..103 {
+        chaos(seed, 10_000).await;
     }
 }
 

@@ -8,6 +8,7 @@ use sha2::{Digest, Sha256};
 use subtle::{Choice, ConstantTimeEq};
 
 use super::SharedServer;
+use super::caller::Caller;
 use super::error::ApiError;
 
 /// The keys that open the server, as digests of equal length so that comparing them tells nothing of their length.
@@ -23,22 +24,24 @@ impl Keys {
         !self.0.is_empty()
     }
 
-    /// Whether `key` is one of these. Takes the same time whichever matches.
-    fn contain(&self, key: &[u8]) -> bool {
+    /// Who calls with `key`, if it is one of these. Takes the same time whichever matches.
+    fn caller(&self, key: &[u8]) -> Option<Caller> {
         let digest: [u8; 32] = Sha256::digest(key).into();
-        self.0.iter().fold(Choice::from(0), |found, known| found | known.ct_eq(&digest)).into()
+        let is_known: bool = self.0.iter().fold(Choice::from(0), |found, known| found | known.ct_eq(&digest)).into();
+        is_known.then(|| Caller::with_key(&digest))
     }
 }
 
 /// Lets a request pass that has a known key, or any when no keys are set.
 pub(super) async fn require_key(
     State(server): State<SharedServer>,
-    request: Request,
+    mut request: Request,
     next: Next,
 ) -> Result<Response, ApiError> {
     let keys = &server.keys;
-    if keys.are_required() && !presented(request.headers()).any(|key| keys.contain(key)) {
-        return Err(ApiError::Unauthorized);
+    if keys.are_required() {
+        let caller = presented(request.headers()).find_map(|key| keys.caller(key)).ok_or(ApiError::Unauthorized)?;
+        request.extensions_mut().insert(caller);
     }
     Ok(next.run(request).await)
 }
@@ -60,8 +63,9 @@ mod tests {
     #[test]
     fn each_of_several_keys_opens_and_no_other_does() {
         let keys = Keys::new(&["first".to_owned(), "second".to_owned()]);
-        assert!(keys.contain(b"first") && keys.contain(b"second"));
-        assert!(!keys.contain(b"third") && !keys.contain(b"") && !keys.contain(b"firs"));
+        let opens = |key: &[u8]| keys.caller(key).is_some();
+        assert!(opens(b"first") && opens(b"second"));
+        assert!(!opens(b"third") && !opens(b"") && !opens(b"firs"));
     }
 
     #[test]

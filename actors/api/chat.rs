@@ -9,6 +9,7 @@ use cuelight_engine::engine::TokenId;
 use cuelight_engine::format::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
+use super::caller::{Caller, Tenancy};
 use super::error::ApiError;
 use super::extract::JsonBody;
 use super::fields::Fields;
@@ -17,24 +18,30 @@ use super::logprobs::{self, Spelling};
 use super::prompt::{ChatPrompt, chat_tokens};
 use super::sampling::{GenerationOptions, StreamOptions, logprobs_count};
 use super::sse::{self, Chunks};
-use super::{SharedServer, unix_seconds, unsupported};
+use super::{SharedServer, telemetry, unix_seconds, unsupported};
 use crate::request::{Event, PositionLogprobs};
 use crate::runtime::Model;
 
-pub(super) async fn create(State(server): State<SharedServer>, JsonBody(body): JsonBody) -> Result<Response, ApiError> {
+pub(super) async fn create(
+    State(server): State<SharedServer>,
+    caller: Caller,
+    JsonBody(body): JsonBody,
+) -> Result<Response, ApiError> {
     let fields = Fields::of_body(&body)?;
-    let served = server.served(fields.string("model")?)?;
     unsupported::refuse_in_chat(&fields)?;
-    let options = read_options(&fields)?;
+    let tenancy = Tenancy::read(&fields, &caller, server.options.tenant_isolation)?;
+    let options = read_options(&fields, tenancy)?;
     let prompt = ChatPrompt::read(&fields)?;
 
+    let served = server.served(fields.string("model")?).await?;
     // Room is taken before the costly part, so that an overloaded server says so at once.
     let permit = served.runtime.try_permit(options.n)?;
     let model = served.model()?;
     check_biases(&options, &model)?;
     let prompt = chat_tokens(prompt, &model).await?;
     let sequences = options.sequences(prompt.clone(), model.limits.context_tokens)?.collect();
-    let generations = Generations::submit(&served.runtime, permit, sequences, server.options.request_timeout).await?;
+    let timeout = options.timeout(server.options.request_timeout);
+    let generations = Generations::submit(&served, permit, sequences, timeout).await?;
 
     let call = ChatCall::new(served.id, options, prompt, model.tokenizer.clone());
     match call.options.stream {
@@ -43,14 +50,14 @@ pub(super) async fn create(State(server): State<SharedServer>, JsonBody(body): J
     }
 }
 
-fn read_options(fields: &Fields<'_>) -> Result<GenerationOptions, ApiError> {
+fn read_options(fields: &Fields<'_>, tenancy: Tenancy) -> Result<GenerationOptions, ApiError> {
     let max_tokens = fields.count("max_completion_tokens", 1)?.or(fields.count("max_tokens", 1)?);
     let wanted = fields.bool("logprobs")?.unwrap_or(false);
     let top = logprobs_count(fields, "top_logprobs")?;
     if !wanted && top.is_some_and(|top| top > 0) {
         return Err(ApiError::invalid("top_logprobs", "`top_logprobs` needs `logprobs` to be true"));
     }
-    GenerationOptions::read(fields, max_tokens, wanted.then_some(top.unwrap_or(0)))
+    GenerationOptions::read(fields, tenancy, max_tokens, wanted.then_some(top.unwrap_or(0)))
 }
 
 /// Checks what `logit_bias` names against the vocabulary.
@@ -78,14 +85,7 @@ struct ChatCall {
 
 impl ChatCall {
     fn new(model: String, options: GenerationOptions, prompt: Vec<TokenId>, tokenizer: Arc<Tokenizer>) -> Self {
-        ChatCall {
-            id: format!("chatcmpl-{}", uuid::Uuid::new_v4().simple()),
-            created: unix_seconds(),
-            model,
-            tokenizer,
-            prompt,
-            options,
-        }
+        ChatCall { id: telemetry::response_id("chatcmpl"), created: unix_seconds(), model, tokenizer, prompt, options }
     }
 
     fn head(&self, object: &str) -> Value {

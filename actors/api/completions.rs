@@ -9,6 +9,7 @@ use cuelight_engine::engine::TokenId;
 use cuelight_engine::format::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
+use super::caller::{Caller, Tenancy};
 use super::chat::check_biases;
 use super::error::ApiError;
 use super::extract::JsonBody;
@@ -18,30 +19,36 @@ use super::logprobs::{self, LegacyLogprobs, Spelling};
 use super::prompt::{PlacedPrompt, off_worker, read_prompts};
 use super::sampling::{GenerationOptions, StreamOptions, logprobs_count};
 use super::sse::{self, Chunks};
-use super::{SharedServer, unix_seconds, unsupported};
+use super::{SharedServer, telemetry, unix_seconds, unsupported};
 use crate::request::{Event, PositionLogprobs};
 use crate::runtime::Model;
 
 /// Tokens generated when the client does not say how many.
 const DEFAULT_MAX_TOKENS: usize = 16;
 
-pub(super) async fn create(State(server): State<SharedServer>, JsonBody(body): JsonBody) -> Result<Response, ApiError> {
+pub(super) async fn create(
+    State(server): State<SharedServer>,
+    caller: Caller,
+    JsonBody(body): JsonBody,
+) -> Result<Response, ApiError> {
     let fields = Fields::of_body(&body)?;
-    let served = server.served(fields.string("model")?)?;
     unsupported::refuse_in_completions(&fields)?;
-    let CompletionOptions { options, text } = CompletionOptions::read(&fields)?;
+    let CompletionOptions { options, text } =
+        CompletionOptions::read(&fields, Tenancy::read(&fields, &caller, server.options.tenant_isolation)?)?;
     let prompts = read_prompts(&fields)?;
 
+    let served = server.served(fields.string("model")?).await?;
     // Room is taken before the costly part, so that an overloaded server says so at once.
-    let permit = served.runtime.try_permit(prompts.len() * options.n)?;
+    let permit = served.runtime.try_permit(prompts.len() * options.best_of)?;
     let model = served.model()?;
     check_biases(&options, &model)?;
     let prompts = read_all(prompts, &model, text.add_special, options.skip_special_tokens).await?;
-    let mut sequences = Vec::with_capacity(prompts.len() * options.n);
+    let mut sequences = Vec::with_capacity(prompts.len() * options.best_of);
     for prompt in &prompts {
         sequences.extend(options.sequences(prompt.tokens.clone(), model.limits.context_tokens)?);
     }
-    let generations = Generations::submit(&served.runtime, permit, sequences, server.options.request_timeout).await?;
+    let timeout = options.timeout(server.options.request_timeout);
+    let generations = Generations::submit(&served, permit, sequences, timeout).await?;
 
     let call = CompletionCall::new(served.id, options, text, prompts, model.tokenizer.clone());
     match call.options.stream {
@@ -50,6 +57,16 @@ pub(super) async fn create(State(server): State<SharedServer>, JsonBody(body): J
         }
         None => Ok(Json(call.response(&generations.collect().await?)).into_response()),
     }
+}
+
+/// The `n` answers that are the most likely for their length, the best first; all in their order when none is to spare.
+fn best_answers(answers: &[Answer], n: usize) -> Vec<&Answer> {
+    let mut best: Vec<_> = answers.iter().collect();
+    if n < best.len() {
+        best.sort_by(|a, b| b.mean_logprob().total_cmp(&a.mean_logprob()));
+        best.truncate(n);
+    }
+    best
 }
 
 /// What a request asks for beside its prompts.
@@ -70,10 +87,10 @@ struct TextOptions {
 }
 
 impl CompletionOptions {
-    fn read(fields: &Fields<'_>) -> Result<Self, ApiError> {
+    fn read(fields: &Fields<'_>, tenancy: Tenancy) -> Result<Self, ApiError> {
         let max_tokens = fields.count("max_tokens", 0)?.unwrap_or(DEFAULT_MAX_TOKENS);
         let logprobs = logprobs_count(fields, "logprobs")?;
-        let mut options = GenerationOptions::read(fields, Some(max_tokens), logprobs)?;
+        let mut options = GenerationOptions::read(fields, tenancy, Some(max_tokens), logprobs)?;
         let text = TextOptions {
             echo: fields.bool("echo")?.unwrap_or(false),
             prompt_logprobs: options.prompt_logprobs.is_some(),
@@ -131,7 +148,7 @@ impl CompletionCall {
         tokenizer: Arc<Tokenizer>,
     ) -> Self {
         CompletionCall {
-            id: format!("cmpl-{}", uuid::Uuid::new_v4().simple()),
+            id: telemetry::response_id("cmpl"),
             created: unix_seconds(),
             model,
             tokenizer,
@@ -182,11 +199,11 @@ impl CompletionCall {
     /// The whole answer at once.
     fn response(&self, answers: &[Answer]) -> Value {
         let mut usage = UsageCount::default();
-        let mut choices = Vec::with_capacity(answers.len());
         for (index, answer) in answers.iter().enumerate() {
-            usage.add(index, self.options.n, &answer.usage);
-            choices.push(self.choice(index, answer));
+            usage.add(index, self.options.best_of, &answer.usage);
         }
+        let best = answers.chunks(self.options.best_of).flat_map(|answers| best_answers(answers, self.options.n));
+        let choices = best.enumerate().map(|(index, answer)| self.choice(index, answer)).collect();
         let mut response = self.head();
         response["choices"] = Value::Array(choices);
         response["usage"] = usage.json();

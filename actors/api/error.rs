@@ -7,6 +7,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
+use crate::models::ModelsError;
 use crate::request::{GenerationError, SubmitError};
 
 /// A call that failed. Its `Display` is the message that the client reads.
@@ -31,9 +32,9 @@ pub enum ApiError {
     /// No key, or one that is not known.
     #[error("a valid API key is required: send it as `Authorization: Bearer KEY` or `x-api-key: KEY`")]
     Unauthorized,
-    /// The request names a model that is not loaded.
-    #[error("the model `{0}` does not exist here; GET /v1/models lists those that do")]
-    ModelNotFound(String),
+    /// The model that the request names cannot be had.
+    #[error(transparent)]
+    Model(ModelsError),
     /// No such path.
     #[error("there is no {0}")]
     NotFound(String),
@@ -99,21 +100,22 @@ impl ApiError {
 
     fn wire(&self) -> Wire {
         match self {
-            ApiError::InvalidRequest { .. } | ApiError::Submit(SubmitError::InvalidPrompt(_)) => {
+            ApiError::InvalidRequest { .. }
+            | ApiError::Submit(SubmitError::InvalidPrompt(_) | SubmitError::TooManySequences { .. }) => {
                 wire(StatusCode::BAD_REQUEST, "invalid_request_error", "invalid_value")
             }
             ApiError::Submit(SubmitError::ContextLengthExceeded { .. }) => {
                 wire(StatusCode::BAD_REQUEST, "invalid_request_error", "context_length_exceeded")
             }
             ApiError::Unauthorized => wire(StatusCode::UNAUTHORIZED, "authentication_error", "invalid_api_key"),
-            ApiError::ModelNotFound(_) => wire(StatusCode::NOT_FOUND, "not_found_error", "model_not_found"),
+            ApiError::Model(error) => model_wire(error),
             ApiError::NotFound(_) => wire(StatusCode::NOT_FOUND, "not_found_error", "not_found"),
             ApiError::MethodNotAllowed(_) => {
                 wire(StatusCode::METHOD_NOT_ALLOWED, "invalid_request_error", "method_not_allowed")
             }
             ApiError::BodyTooLarge(_) => wire(StatusCode::PAYLOAD_TOO_LARGE, "request_too_large", "request_too_large"),
             // 429 rather than 503: a load balancer must not take an instance out for being busy.
-            ApiError::Submit(SubmitError::Overloaded { .. }) => {
+            ApiError::Submit(SubmitError::Overloaded { .. } | SubmitError::QueueFull { .. }) => {
                 wire(StatusCode::TOO_MANY_REQUESTS, "server_overloaded", "server_overloaded")
             }
             ApiError::Submit(SubmitError::Unavailable { .. }) | ApiError::Generation(GenerationError::ShuttingDown) => {
@@ -134,7 +136,8 @@ impl ApiError {
         match self {
             ApiError::InvalidRequest { param, .. } => param.as_deref(),
             ApiError::NotImplemented { param, .. } => Some(param),
-            ApiError::ModelNotFound(_) => Some("model"),
+            ApiError::Model(ModelsError::Unknown(_) | ModelsError::Unnamed) => Some("model"),
+            ApiError::Submit(SubmitError::TooManySequences { .. }) => Some("n"),
             _ => None,
         }
     }
@@ -142,8 +145,14 @@ impl ApiError {
     fn retry_after(&self) -> Option<Duration> {
         match self {
             ApiError::Submit(
-                SubmitError::Overloaded { retry_after, .. } | SubmitError::Unavailable { retry_after, .. },
+                SubmitError::Overloaded { retry_after, .. }
+                | SubmitError::QueueFull { retry_after, .. }
+                | SubmitError::Unavailable { retry_after, .. },
             ) => Some(*retry_after),
+            ApiError::Model(ModelsError::Unavailable { retry_after, .. }) => Some(*retry_after),
+            ApiError::Model(ModelsError::Failed { .. } | ModelsError::Overloaded { .. }) => {
+                Some(Duration::from_secs(5))
+            }
             ApiError::Generation(GenerationError::ShuttingDown) => Some(Duration::from_secs(1)),
             _ => None,
         }
@@ -159,7 +168,8 @@ impl ApiError {
         }
         match self {
             // Clients try every status from 500 on again, but this answer will not change.
-            ApiError::NotImplemented { .. } => {
+            ApiError::NotImplemented { .. }
+            | ApiError::Model(ModelsError::TooLarge(_) | ModelsError::NotLoaded(_) | ModelsError::Fixed(_)) => {
                 headers.insert("x-should-retry", HeaderValue::from_static("false"));
             }
             ApiError::Unauthorized => {
@@ -168,6 +178,31 @@ impl ApiError {
             _ => {}
         }
         headers
+    }
+}
+
+fn model_wire(error: &ModelsError) -> Wire {
+    match error {
+        ModelsError::Unknown(_) => wire(StatusCode::NOT_FOUND, "not_found_error", "model_not_found"),
+        ModelsError::Unnamed => wire(StatusCode::BAD_REQUEST, "invalid_request_error", "invalid_value"),
+        ModelsError::Fixed(_) => wire(StatusCode::BAD_REQUEST, "invalid_request_error", "model_is_fixed"),
+        ModelsError::NotLoaded(_) => wire(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error", "model_not_loaded"),
+        ModelsError::TooLarge(_) => {
+            wire(StatusCode::INSUFFICIENT_STORAGE, "insufficient_memory_error", "model_too_large")
+        }
+        ModelsError::Failed { .. } => wire(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error", "model_failed"),
+        ModelsError::Unavailable { .. } => wire(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error", "unavailable"),
+        // As for a queue that is full.
+        ModelsError::Overloaded { .. } => wire(StatusCode::TOO_MANY_REQUESTS, "server_overloaded", "server_overloaded"),
+    }
+}
+
+impl From<ModelsError> for ApiError {
+    fn from(error: ModelsError) -> Self {
+        ApiError::Model(match error {
+            ModelsError::Unknown(name) => ModelsError::Unknown(clip(&name)),
+            error => error,
+        })
     }
 }
 

@@ -10,9 +10,10 @@ use futures_util::stream::{self, BoxStream, SelectAll, Stream, StreamExt};
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
+use super::Served;
 use super::error::ApiError;
 use crate::request::{Event, FinishReason, GenerationError, GenerationRequest, PositionLogprobs, Usage};
-use crate::runtime::{Generation, Permit, Runtime};
+use crate::runtime::{Generation, Permit};
 
 /// The running sequences of one call, numbered from 0 in the order of its choices.
 pub(super) struct Generations {
@@ -21,6 +22,8 @@ pub(super) struct Generations {
     timeout: Option<(Instant, Duration)>,
     /// Holds the call's room until it is over.
     _permit: Permit,
+    /// Keeps the model loaded until then.
+    _served: Served,
 }
 
 impl Generations {
@@ -29,7 +32,7 @@ impl Generations {
     /// # Errors
     /// [`ApiError::Submit`] when one is not accepted; those before it are cancelled.
     pub async fn submit(
-        runtime: &Runtime,
+        served: &Served,
         permit: Permit,
         requests: Vec<GenerationRequest>,
         timeout: Option<Duration>,
@@ -38,10 +41,10 @@ impl Generations {
         let unfinished = requests.len();
         let mut events = SelectAll::new();
         for (choice, request) in requests.into_iter().enumerate() {
-            let generation = runtime.submit(&permit, request).await?;
+            let generation = served.runtime.submit(&permit, request).await?;
             events.push(events_of(choice, generation).boxed());
         }
-        Ok(Generations { events, unfinished, timeout, _permit: permit })
+        Ok(Generations { events, unfinished, timeout, _permit: permit, _served: served.clone() })
     }
 
     /// The next event of any sequence and the sequence's number; `None` when all have finished.
@@ -116,6 +119,12 @@ pub(super) struct Answer {
 }
 
 impl Answer {
+    /// How likely its tokens are, on average; that of no tokens is that of certainty.
+    pub fn mean_logprob(&self) -> f32 {
+        let sum: f32 = self.logprobs.iter().map(|position| position.chosen.logprob).sum();
+        sum / self.logprobs.len().max(1) as f32
+    }
+
     fn hear(&mut self, event: Event) {
         match event {
             Event::Prompt { logprobs } => self.prompt_logprobs = logprobs,

@@ -9,8 +9,11 @@
 //! [`crate::runtime::Generation`]s, which cancels them.
 
 mod auth;
+mod caller;
 mod chat;
 mod completions;
+#[cfg(feature = "fault-injection")]
+mod debug;
 mod error;
 mod extract;
 mod fields;
@@ -39,21 +42,22 @@ use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::serve::ListenerExt;
-use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
 pub use self::error::ApiError;
+use crate::metrics::exposition::Exposition;
+use crate::models::{Call, Models};
 use crate::request::SubmitError;
 use crate::runtime::{Model, Runtime};
 
 /// How the API answers; what the model can do is the runtime's business.
 #[derive(Clone)]
 pub struct ServerOptions {
-    /// The name under which the model is served and that answers carry.
+    /// The name of the one model that [`router`] is given; a registry brings its own names.
     pub model_id: String,
-    /// More names that requests may use.
+    /// More names for that model.
     pub aliases: Vec<String>,
     /// Keys that open every route but the probes; none: no key is asked for.
     pub api_keys: Vec<String>,
@@ -63,24 +67,36 @@ pub struct ServerOptions {
     pub max_body_bytes: usize,
     /// Silence on a stream after which a comment is sent, so that proxies keep it open.
     pub sse_ping_interval: Duration,
+    /// Whether callers with different keys never share cached prefixes.
+    pub tenant_isolation: bool,
     /// Longest time for one request; `None`: no limit.
     pub request_timeout: Option<Duration>,
+    /// How long the calls of a model that is to be unloaded may go on.
+    pub drain_timeout: Duration,
     /// What `/metrics` renders; `None`: there is no such route.
-    pub metrics: Option<PrometheusHandle>,
+    pub metrics: Option<Exposition>,
 }
 
 impl ServerOptions {
-    /// The defaults, for a model served as `model_id`.
+    /// The defaults, for one model served as `model_id`.
     #[must_use]
     pub fn new(model_id: impl Into<String>) -> Self {
+        ServerOptions { model_id: model_id.into(), ..ServerOptions::default() }
+    }
+}
+
+impl Default for ServerOptions {
+    fn default() -> Self {
         ServerOptions {
-            model_id: model_id.into(),
+            model_id: "default".to_owned(),
             aliases: Vec::new(),
             api_keys: Vec::new(),
             cors_origins: Vec::new(),
             max_body_bytes: 32 << 20,
             sse_ping_interval: Duration::from_secs(10),
+            tenant_isolation: false,
             request_timeout: None,
+            drain_timeout: Duration::from_secs(30),
             metrics: None,
         }
     }
@@ -93,7 +109,7 @@ pub struct InvalidOrigin(pub String);
 
 /// Answers connections until `shutdown` resolves, then lets the requests that run finish.
 ///
-/// Requests that run for too long are the runtime's to end: shut it down with a limit at the same time.
+/// Requests that run for too long are the models' to end: shut them down with a limit at the same time.
 ///
 /// # Errors
 /// An invalid CORS origin.
@@ -103,7 +119,20 @@ pub async fn serve(
     options: ServerOptions,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
-    let app = router(runtime, options).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+    serve_models(listener, fixed(runtime, &options), options, shutdown).await
+}
+
+/// As [`serve`], for models that come and go.
+///
+/// # Errors
+/// An invalid CORS origin.
+pub async fn serve_models(
+    listener: TcpListener,
+    models: Models,
+    options: ServerOptions,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> io::Result<()> {
+    let app = models_router(models, options).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
     // A token is a small packet, and the next is not there yet to share one with: never hold it back.
     let listener = listener.tap_io(|connection| {
         if let Err(error) = connection.set_nodelay(true) {
@@ -113,13 +142,25 @@ pub async fn serve(
     axum::serve(listener, app).with_graceful_shutdown(shutdown).await
 }
 
-/// The API as a service, for tests and for embedding.
+/// The API over one model as a service, for tests and for embedding.
 ///
 /// # Errors
 /// [`InvalidOrigin`] when a CORS origin is none.
 pub fn router(runtime: Runtime, options: ServerOptions) -> Result<Router, InvalidOrigin> {
+    models_router(fixed(runtime, &options), options)
+}
+
+fn fixed(runtime: Runtime, options: &ServerOptions) -> Models {
+    Models::fixed(runtime, &options.model_id, options.aliases.clone())
+}
+
+/// The API over models that come and go.
+///
+/// # Errors
+/// [`InvalidOrigin`] when a CORS origin is none.
+pub fn models_router(models: Models, options: ServerOptions) -> Result<Router, InvalidOrigin> {
     let cors = cors_layer(&options.cors_origins)?;
-    let server = Arc::new(Server::new(runtime, options));
+    let server = Arc::new(Server::new(models, options));
     let probes = Router::new()
         .route("/health", get(probes::health))
         .route("/ready", get(probes::ready))
@@ -132,11 +173,16 @@ pub fn router(runtime: Runtime, options: ServerOptions) -> Result<Router, Invali
         .route("/v1/completions", post(completions::create))
         .route("/v1/models", get(models::list))
         .route("/v1/models/{*id}", get(models::show))
+        .route("/models", get(models::report))
+        .route("/models/load", post(models::load))
+        .route("/models/unload", post(models::unload))
         .route("/tokenize", post(tokenize::tokenize))
         .route("/detokenize", post(tokenize::detokenize))
         .method_not_allowed_fallback(method_not_allowed)
         .fallback(not_found)
         .layer(middleware::from_fn_with_state(server.clone(), auth::require_key));
+    #[cfg(feature = "fault-injection")]
+    let probes = probes.route("/debug/fault", post(debug::fault));
     let app = probes
         .merge(keyed)
         .layer(DefaultBodyLimit::max(server.options.max_body_bytes))
@@ -152,7 +198,7 @@ pub fn router(runtime: Runtime, options: ServerOptions) -> Result<Router, Invali
 
 /// What every handler shares.
 struct Server {
-    runtime: Runtime,
+    models: Models,
     options: ServerOptions,
     keys: auth::Keys,
     /// Start of the server, in seconds of Unix time.
@@ -162,32 +208,24 @@ struct Server {
 type SharedServer = Arc<Server>;
 
 impl Server {
-    fn new(runtime: Runtime, options: ServerOptions) -> Self {
-        Server { keys: auth::Keys::new(&options.api_keys), started: unix_seconds(), runtime, options }
+    fn new(models: Models, options: ServerOptions) -> Self {
+        Server { keys: auth::Keys::new(&options.api_keys), started: unix_seconds(), models, options }
     }
 
-    /// Every name of the model, its own first.
-    fn model_ids(&self) -> impl Iterator<Item = &str> {
-        std::iter::once(&self.options.model_id).chain(&self.options.aliases).map(String::as_str)
-    }
-
-    /// Finds the model that a request names. With one model loaded, no name and `default` mean that one.
-    fn served(&self, name: Option<&str>) -> Result<Served, ApiError> {
-        match name {
-            None | Some("" | "default") => {}
-            Some(name) if self.model_ids().any(|id| id == name) => {}
-            Some(name) => return Err(ApiError::ModelNotFound(error::clip(name))),
-        }
-        Ok(Served { id: self.options.model_id.clone(), runtime: self.runtime.clone() })
+    /// Gets hold of the model that a request names, which may have to be loaded for it.
+    async fn served(&self, name: Option<&str>) -> Result<Served, ApiError> {
+        let call = self.models.call(name).await?;
+        Ok(Served { id: call.id().to_owned(), runtime: call.runtime().clone(), _call: Arc::new(call) })
     }
 }
 
-/// A model that a call can be made to.
+/// A model that a call is made to; it stays loaded while any clone of this exists.
 #[derive(Clone)]
 struct Served {
     /// The name that answers carry.
     id: String,
     runtime: Runtime,
+    _call: Arc<Call>,
 }
 
 impl Served {

@@ -1,18 +1,32 @@
-//! `/v1/models`: what is served here. One path, two schemas: OpenAI's, and Anthropic's for a client that says its
-//! `anthropic-version`.
+//! Which models are here.
+//!
+//! - `/v1/models` is one path with two schemas: OpenAI's, and Anthropic's for a client that says its
+//!   `anthropic-version`. It lists what can be asked for, under every name.
+//! - `/models` is for operators: what each model is doing and what it takes; `/models/load` and `/models/unload` change
+//!   that.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::HeaderMap;
+use cuelight_engine::load::{LoadProgress, MemoryPlan};
 use serde_json::{Value, json};
 
-use super::error::{ApiError, clip};
+use super::error::ApiError;
+use super::extract::JsonBody;
+use super::fields::{Fields, missing};
 use super::{Server, SharedServer};
-use crate::runtime::Status;
+use crate::models::{MemoryRoom, ModelInfo, ModelState};
 
 pub(super) async fn list(State(server): State<SharedServer>, headers: HeaderMap) -> Json<Value> {
     let describe = if is_anthropic(&headers) { describe_anthropic } else { describe_openai };
-    let models: Vec<Value> = server.model_ids().map(|id| describe(&server, id)).collect();
+    let infos = server.models.list().await;
+    let names = |info: &ModelInfo| -> Vec<Value> {
+        let aliases = info.aliases.iter().map(|alias| describe(&server, info, alias));
+        std::iter::once(describe(&server, info, &info.id)).chain(aliases).collect()
+    };
+    let models: Vec<Value> = infos.iter().flat_map(names).collect();
     Json(if is_anthropic(&headers) {
         let id_of = |model: Option<&Value>| model.map(|model| model["id"].clone());
         json!({ "has_more": false, "first_id": id_of(models.first()), "last_id": id_of(models.last()), "data": models })
@@ -26,12 +40,53 @@ pub(super) async fn show(
     Path(id): Path<String>,
     headers: HeaderMap,
 ) -> Result<Json<Value>, ApiError> {
-    let id = if id == "default" { server.options.model_id.clone() } else { id };
-    if !server.model_ids().any(|known| known == id) {
-        return Err(ApiError::ModelNotFound(clip(&id)));
-    }
+    let info = server.models.show(&id).await?;
+    let id = if id == "default" { info.id.clone() } else { id };
     let describe = if is_anthropic(&headers) { describe_anthropic } else { describe_openai };
-    Ok(Json(describe(&server, &id)))
+    Ok(Json(describe(&server, &info, &id)))
+}
+
+/// `GET /models`: every model with its state, its share of the machine, and what runs on it; and what is left.
+pub(super) async fn report(State(server): State<SharedServer>) -> Json<Value> {
+    let models: Vec<Value> = server.models.list().await.iter().map(describe_state).collect();
+    let MemoryRoom { limit_bytes, held_bytes, free_bytes } = server.models.memory();
+    let memory = json!({ "limit_bytes": limit_bytes, "held_bytes": held_bytes, "free_bytes": free_bytes });
+    Json(json!({ "object": "list", "data": models, "memory": memory }))
+}
+
+/// `POST /models/load`: answers once the model is ready, or at once with `"wait": false`.
+pub(super) async fn load(
+    State(server): State<SharedServer>,
+    JsonBody(body): JsonBody,
+) -> Result<Json<Value>, ApiError> {
+    let fields = Fields::of_body(&body)?;
+    let name = named_model(&fields)?;
+    if fields.bool("wait")?.unwrap_or(true) {
+        server.models.load(name).await?;
+    } else {
+        server.models.begin_load(name).await?;
+    }
+    changed(&server, name).await
+}
+
+/// `POST /models/unload`: answers once the model's calls have ended and its memory is free.
+pub(super) async fn unload(
+    State(server): State<SharedServer>,
+    JsonBody(body): JsonBody,
+) -> Result<Json<Value>, ApiError> {
+    let fields = Fields::of_body(&body)?;
+    let name = named_model(&fields)?;
+    server.models.unload(name, server.options.drain_timeout).await?;
+    changed(&server, name).await
+}
+
+fn named_model<'a>(fields: &Fields<'a>) -> Result<&'a str, ApiError> {
+    fields.string("model")?.ok_or_else(|| missing("model", "the name of a model"))
+}
+
+async fn changed(server: &Server, name: &str) -> Result<Json<Value>, ApiError> {
+    let model = describe_state(&server.models.show(name).await?);
+    Ok(Json(json!({ "success": true, "model": model })))
 }
 
 fn is_anthropic(headers: &HeaderMap) -> bool {
@@ -40,19 +95,19 @@ fn is_anthropic(headers: &HeaderMap) -> bool {
 
 /// `max_model_len` is the length that a request can really have, not the one the model was trained with: clients size
 /// their context by it.
-fn describe_openai(server: &Server, id: &str) -> Value {
+fn describe_openai(server: &Server, info: &ModelInfo, id: &str) -> Value {
     let mut described = json!({
         "id": id,
         "object": "model",
         "created": server.started,
         "owned_by": "cuelight",
-        "root": server.options.model_id,
+        "root": info.id,
         "parent": null,
         "max_model_len": null,
         "architecture": { "input_modalities": ["text"], "output_modalities": ["text"] },
-        "status": { "value": load_state(&server.runtime.status()) },
+        "status": status(&info.state),
     });
-    if let Some(model) = server.runtime.model() {
+    if let Some(model) = &info.model {
         described["max_model_len"] = json!(model.limits.context_tokens);
         described["meta"] = json!({
             "name": model.card.name,
@@ -69,8 +124,8 @@ fn describe_openai(server: &Server, id: &str) -> Value {
     described
 }
 
-fn describe_anthropic(server: &Server, id: &str) -> Value {
-    let display_name = server.runtime.model().map_or_else(|| id.to_owned(), |model| model.card.name.clone());
+fn describe_anthropic(server: &Server, info: &ModelInfo, id: &str) -> Value {
+    let display_name = info.model.as_ref().map_or_else(|| id.to_owned(), |model| model.card.name.clone());
     json!({ "type": "model", "id": id, "display_name": display_name, "created_at": created_at(server) })
 }
 
@@ -80,10 +135,69 @@ fn created_at(server: &Server) -> String {
     jiff::Timestamp::from_second(seconds).unwrap_or_default().to_string()
 }
 
-fn load_state(status: &Status) -> &'static str {
-    match status {
-        Status::Loading(_) => "loading",
-        Status::Failed(_) => "unloaded",
-        Status::Ready | Status::Recovering | Status::Draining => "loaded",
+/// The status in the words of llama-server's router.
+fn status(state: &ModelState) -> Value {
+    match state {
+        ModelState::Unloaded => json!({ "value": "unloaded" }),
+        ModelState::Loading(LoadProgress { done_bytes, total_bytes }) => {
+            json!({ "value": "loading", "progress": { "done_bytes": done_bytes, "total_bytes": total_bytes } })
+        }
+        ModelState::Ready | ModelState::Recovering | ModelState::Unloading => json!({ "value": "loaded" }),
+        ModelState::Failed(reason) => json!({ "value": "failed", "failed": true, "reason": reason }),
     }
+}
+
+/// The state in one word of our own, which tells more.
+fn state_word(state: &ModelState) -> &'static str {
+    match state {
+        ModelState::Unloaded => "unloaded",
+        ModelState::Loading(_) => "loading",
+        ModelState::Ready => "ready",
+        ModelState::Recovering => "recovering",
+        ModelState::Unloading => "unloading",
+        ModelState::Failed(_) => "failed",
+    }
+}
+
+fn describe_state(info: &ModelInfo) -> Value {
+    let limits = info.model.as_ref().map(|model| &model.limits);
+    json!({
+        "id": info.id,
+        "object": "model",
+        "aliases": info.aliases,
+        "named_at_start": info.named,
+        "status": status(&info.state),
+        "state": state_word(&info.state),
+        "device": limits.map(|limits| &limits.device),
+        "context_tokens": limits.map(|limits| limits.context_tokens),
+        "max_sequences": limits.map(|limits| limits.max_sequences),
+        "memory": info.memory.as_ref().map(describe_memory),
+        "requests": {
+            "running": info.counts.running,
+            "waiting": info.counts.waiting,
+            "calls": info.calls,
+            "waiting_for_load": info.waiting_calls,
+        },
+        "kv_blocks": { "used": info.counts.blocks_used, "total": info.counts.blocks_total },
+        "idle_seconds": info.idle_for.map(|idle| idle.as_secs_f64()),
+        "last_used": info.idle_for.and_then(|idle| timestamp(SystemTime::now().checked_sub(idle))),
+        "unloads_in_seconds": info.unloads_in.map(|left| left.as_secs_f64()),
+        "expires_at": info.unloads_in.and_then(|left| timestamp(SystemTime::now().checked_add(left))),
+    })
+}
+
+fn describe_memory(memory: &MemoryPlan) -> Value {
+    json!({
+        "weights_bytes": memory.weights_bytes,
+        "kv_bytes": memory.kv_bytes,
+        "scratch_bytes": memory.scratch_bytes,
+        "total_bytes": memory.total_bytes(),
+    })
+}
+
+/// A moment as RFC 3339 writes it, to the second.
+fn timestamp(at: Option<SystemTime>) -> Option<String> {
+    let since: Duration = at?.duration_since(UNIX_EPOCH).ok()?;
+    let at = jiff::Timestamp::from_second(i64::try_from(since.as_secs()).ok()?).ok()?;
+    Some(at.to_string())
 }

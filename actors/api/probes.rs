@@ -4,19 +4,22 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use cuelight_engine::load::LoadProgress;
 use serde_json::{Value, json};
 
 use super::SharedServer;
 use super::error::ApiError;
-use crate::runtime::Status;
+use crate::models::Readiness;
 
-/// `/health`: alive? 503 while the model loads, as llama-server says it, and when it could not be loaded.
-/// Asks nothing of the cast: a probe must not wait behind the work that it probes.
+/// `/health`: alive? 503 while the models named at the start are loaded for the first time, as llama-server says it, and
+/// when none of them is left. Asks nothing of an actor: a probe must not wait behind the work that it probes.
 pub(super) async fn health(State(server): State<SharedServer>) -> Response {
-    match server.runtime.status() {
-        Status::Loading(_) => unhealthy("Loading model"),
-        Status::Failed(reason) => unhealthy(&reason),
-        Status::Ready | Status::Recovering | Status::Draining => Json(json!({ "status": "ok" })).into_response(),
+    match server.models.readiness() {
+        Readiness::Loading(_) => unhealthy("Loading model"),
+        Readiness::Failed { reason, all: true } => unhealthy(&reason),
+        Readiness::Ready | Readiness::Recovering | Readiness::Draining | Readiness::Failed { all: false, .. } => {
+            Json(json!({ "status": "ok" })).into_response()
+        }
     }
 }
 
@@ -27,29 +30,16 @@ fn unhealthy(message: &str) -> Response {
 
 /// `/ready`: should requests be sent here now?
 pub(super) async fn ready(State(server): State<SharedServer>) -> Response {
-    let status = server.runtime.status();
-    let code = if status == Status::Ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    let mut body = json!({ "status": status_word(&status) });
-    match status {
-        Status::Loading(progress) => {
-            body["done_bytes"] = json!(progress.done_bytes);
-            body["total_bytes"] = json!(progress.total_bytes);
+    let body = match server.models.readiness() {
+        Readiness::Ready => return Json(json!({ "status": "ready" })).into_response(),
+        Readiness::Loading(LoadProgress { done_bytes, total_bytes }) => {
+            json!({ "status": "loading", "done_bytes": done_bytes, "total_bytes": total_bytes })
         }
-        Status::Failed(reason) => body["reason"] = json!(reason),
-        Status::Ready | Status::Recovering | Status::Draining => {}
-    }
-    (code, Json(body)).into_response()
-}
-
-/// A status in one word.
-pub(super) fn status_word(status: &Status) -> &'static str {
-    match status {
-        Status::Loading(_) => "loading",
-        Status::Ready => "ready",
-        Status::Recovering => "recovering",
-        Status::Draining => "draining",
-        Status::Failed(_) => "failed",
-    }
+        Readiness::Recovering => json!({ "status": "recovering" }),
+        Readiness::Draining => json!({ "status": "draining" }),
+        Readiness::Failed { reason, .. } => json!({ "status": "failed", "reason": reason }),
+    };
+    (StatusCode::SERVICE_UNAVAILABLE, Json(body)).into_response()
 }
 
 /// `/version`.
@@ -60,8 +50,8 @@ pub(super) async fn version() -> Json<Value> {
 /// `/metrics`, in Prometheus' text format.
 pub(super) async fn metrics(State(server): State<SharedServer>) -> Response {
     match &server.options.metrics {
-        Some(handle) => {
-            ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], handle.render()).into_response()
+        Some(exposition) => {
+            ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], exposition.render()).into_response()
         }
         None => ApiError::NotFound("/metrics here: this server records none".to_owned()).into_response(),
     }

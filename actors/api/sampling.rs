@@ -1,10 +1,12 @@
 //! The fields of a request that say how to generate, the same in chat and in legacy completions.
 
 use std::ops::{Bound, RangeInclusive};
+use std::time::Duration;
 
 use cuelight_engine::engine::TokenId;
 use serde_json::Value;
 
+use super::caller::Tenancy;
 use super::error::ApiError;
 use super::fields::{Fields, number, wrong_type};
 use crate::request::{GenerationRequest, SamplingParams, StopConditions, SubmitError};
@@ -23,6 +25,8 @@ const MOST_STOPS: usize = 256;
 pub(super) struct GenerationOptions {
     /// Answers to each prompt.
     pub n: usize,
+    /// Answers that are generated for each prompt, of which the `n` most likely are given.
+    pub best_of: usize,
     /// As the client asked; `None`: as far as the protocol's default goes.
     pub max_tokens: Option<usize>,
     pub sampling: SamplingParams,
@@ -34,6 +38,10 @@ pub(super) struct GenerationOptions {
     pub prompt_logprobs: Option<usize>,
     pub skip_special_tokens: bool,
     pub priority: i32,
+    /// Who asks.
+    pub tenancy: Tenancy,
+    /// Time that the client gives; `None`: as much as the server does.
+    pub timeout: Option<Duration>,
     /// Return the ids of prompt and answer beside the text.
     pub return_token_ids: bool,
     /// Write tokens as `token_id:123` in log-probabilities.
@@ -56,9 +64,17 @@ impl GenerationOptions {
     ///
     /// # Errors
     /// [`ApiError::InvalidRequest`] that names the field.
-    pub fn read(fields: &Fields<'_>, max_tokens: Option<usize>, logprobs: Option<usize>) -> Result<Self, ApiError> {
+    pub fn read(
+        fields: &Fields<'_>,
+        tenancy: Tenancy,
+        max_tokens: Option<usize>,
+        logprobs: Option<usize>,
+    ) -> Result<Self, ApiError> {
+        let n = fields.integer("n", 1..=MOST_CHOICES)?.map_or(1, |n| n as usize);
+        let seconds: Option<f32> = fields.number("timeout", (Bound::Excluded(0.0), Bound::Included(86400.0)))?;
         let options = GenerationOptions {
-            n: fields.integer("n", 1..=MOST_CHOICES)?.map_or(1, |n| n as usize),
+            n,
+            best_of: fields.integer("best_of", 1..=MOST_CHOICES)?.map_or(n, |best_of| best_of as usize),
             max_tokens,
             sampling: sampling_params(fields)?,
             stop: stop_conditions(fields)?,
@@ -66,6 +82,8 @@ impl GenerationOptions {
             prompt_logprobs: logprobs_count(fields, "prompt_logprobs")?,
             skip_special_tokens: fields.bool("skip_special_tokens")?.unwrap_or(true),
             priority: fields.integer("priority", i32_range())?.map_or(0, |priority| priority as i32),
+            tenancy,
+            timeout: seconds.map(Duration::from_secs_f32),
             return_token_ids: fields.bool("return_token_ids")?.unwrap_or(false),
             tokens_as_ids: fields.bool("return_tokens_as_token_ids")?.unwrap_or(false),
             stream: stream_options(fields)?,
@@ -91,18 +109,25 @@ impl GenerationOptions {
         if self.stream.is_none() && fields.get("stream_options").is_some() {
             return Err(ApiError::invalid("stream_options", "`stream_options` is only allowed when `stream` is true"));
         }
-        let best_of = fields.integer("best_of", 1..=MOST_CHOICES)?.unwrap_or(self.n as i64);
-        match best_of.cmp(&(self.n as i64)) {
-            std::cmp::Ordering::Less => Err(ApiError::invalid("best_of", "`best_of` must not be less than `n`")),
-            std::cmp::Ordering::Equal => Ok(()),
-            std::cmp::Ordering::Greater => Err(ApiError::NotImplemented {
-                param: "best_of".to_owned(),
-                message: "`best_of` above `n` cannot be honoured: ask for `n` answers and choose among them".to_owned(),
-            }),
+        if self.best_of < self.n {
+            return Err(ApiError::invalid("best_of", "`best_of` must not be less than `n`"));
+        }
+        if self.best_of > self.n && self.stream.is_some() {
+            let message = "which of `best_of` answers are the best is known at the end only; set `stream` to false";
+            return Err(ApiError::invalid("best_of", message));
+        }
+        Ok(())
+    }
+
+    /// Time for the whole call: what the client gives, at most what the server does.
+    pub fn timeout(&self, most: Option<Duration>) -> Option<Duration> {
+        match (self.timeout, most) {
+            (Some(asked), Some(most)) => Some(asked.min(most)),
+            (asked, most) => asked.or(most),
         }
     }
 
-    /// The `n` sequences that answer one prompt. With a seed, sequence `i` takes seed + `i`, so that they differ.
+    /// The `best_of` sequences that answer one prompt. They share its KV blocks. With a seed, sequence `i` takes seed + `i`, so that they differ.
     ///
     /// # Errors
     /// [`SubmitError::ContextLengthExceeded`] when the prompt leaves no room for a token.
@@ -116,12 +141,15 @@ impl GenerationOptions {
             prompt,
             sampling: self.sampling.clone(),
             stop: StopConditions { max_tokens, min_tokens: self.stop.min_tokens.min(max_tokens), ..self.stop.clone() },
-            logprobs: self.logprobs,
+            // The best are those with the highest probability.
+            logprobs: if self.best_of > self.n { self.logprobs.or(Some(0)) } else { self.logprobs },
             prompt_logprobs: self.prompt_logprobs,
             skip_special_tokens: self.skip_special_tokens,
             priority: self.priority,
+            client: self.tenancy.client.clone(),
+            cache_salt: self.tenancy.cache_salt.clone(),
         };
-        Ok((0..self.n as u64).map(move |i| {
+        Ok((0..self.best_of as u64).map(move |i| {
             let mut request = request.clone();
             request.sampling.seed = request.sampling.seed.map(|seed| seed.wrapping_add(i));
             request
@@ -235,7 +263,7 @@ mod tests {
 
     fn read(body: &Value) -> Result<GenerationOptions, ApiError> {
         let fields = Fields::of_body(body).unwrap();
-        GenerationOptions::read(&fields, fields.count("max_tokens", 1)?, None)
+        GenerationOptions::read(&fields, Tenancy::default(), fields.count("max_tokens", 1)?, None)
     }
 
     fn param(body: &Value) -> String {
@@ -270,7 +298,8 @@ mod tests {
             (json!({ "stream": true, "prompt_logprobs": 1 }), "prompt_logprobs"),
             (json!({ "min_tokens": 9, "max_tokens": 3 }), "min_tokens"),
             (json!({ "n": 2, "best_of": 1 }), "best_of"),
-            (json!({ "n": 2, "best_of": 3 }), "best_of"),
+            (json!({ "best_of": 3, "stream": true }), "best_of"),
+            (json!({ "timeout": 0 }), "timeout"),
         ] {
             assert_eq!(param(&body), name, "{body}");
         }

@@ -18,7 +18,7 @@ pub(super) async fn tokenize(
     JsonBody(body): JsonBody,
 ) -> Result<Json<Value>, ApiError> {
     let fields = Fields::of_body(&body)?;
-    let served = server.served(fields.string("model")?)?;
+    let served = server.served(fields.string("model")?).await?;
     let model = served.model()?;
     let with_pieces = fields.bool("with_pieces")?.unwrap_or(false);
     let with_strings = fields.bool("return_token_strs")?.unwrap_or(false);
@@ -49,7 +49,7 @@ pub(super) async fn detokenize(
     JsonBody(body): JsonBody,
 ) -> Result<Json<Value>, ApiError> {
     let fields = Fields::of_body(&body)?;
-    let served = server.served(fields.string("model")?)?;
+    let served = server.served(fields.string("model")?).await?;
     let model = served.model()?;
     let tokens = fields.token_ids("tokens")?.ok_or_else(|| missing("tokens", "a list of token ids"))?;
     let skip_special = fields.bool("skip_special_tokens")?.unwrap_or(false);

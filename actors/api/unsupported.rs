@@ -53,7 +53,6 @@ const GENERATION: &[Unsupported] = &[
     refuse("kv_transfer_params", empty, "KV transfer between servers is not available"),
     refuse("vllm_xargs", empty, "there are no such extra arguments here"),
     refuse("repetition_detection", never, "use a penalty or a stop string"),
-    refuse("cache_salt", never, "prefixes are not kept apart by salt yet"),
     refuse("stream_interval", one, "every token is sent at once"),
     refuse("timings_per_token", off, "use `stream_options.include_usage`"),
     refuse("return_progress", off, "progress of the prompt is not reported"),
@@ -62,6 +61,7 @@ const GENERATION: &[Unsupported] = &[
 /// Refused in chat completions.
 const CHAT: &[Unsupported] = &[
     refuse("echo", off, "use `continue_final_message`, or `/v1/completions`"),
+    refuse("best_of", one, "a chat gives `n` answers; `/v1/completions` can choose among more"),
     refuse("modalities", |value| *value == json!(["text"]), TEXT_ONLY),
     refuse("audio", never, TEXT_ONLY),
     refuse("web_search_options", never, "web search is not available"),

@@ -8,12 +8,16 @@ pub mod bench;
 mod completions;
 mod config;
 mod list;
+mod load;
 mod model;
+mod ps;
 mod pull;
+mod remote;
 mod rm;
 pub mod run;
 mod serve;
 mod show;
+mod stop;
 pub mod terminal;
 mod tokenize;
 
@@ -62,6 +66,9 @@ struct Cli {
 enum Command {
     Run(run::Args),
     Serve(serve::Args),
+    Ps(ps::Args),
+    Load(load::Args),
+    Stop(stop::Args),
     Pull(pull::Args),
     #[command(visible_alias = "ls")]
     List(list::Args),
@@ -84,6 +91,7 @@ impl Command {
             Command::Pull(args) => args.given(),
             Command::Bench(args) => args.given(),
             Command::Config(args) => args.given(),
+            Command::Ps(_) | Command::Load(_) | Command::Stop(_) => Given::new(),
             Command::List(_) | Command::Rm(_) | Command::Completions(_) => Given::new(),
         }
     }
@@ -97,6 +105,9 @@ impl Command {
         match self {
             Command::Run(args) => run::execute(args, context),
             Command::Serve(args) => serve::execute(&args, context),
+            Command::Ps(args) => ps::execute(&args, context),
+            Command::Load(args) => load::execute(&args, context),
+            Command::Stop(args) => stop::execute(&args, context),
             Command::Show(args) => show::execute(&args, context),
             Command::Tokenize(args) => tokenize::execute(&args, context),
             Command::Pull(args) => pull::execute(&args, context),

@@ -5,9 +5,10 @@
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use cuelight_engine::backend::cpu::CpuEngine;
-use cuelight_engine::load::{self, Kernel, LoadOptions, LoadProgress, LoadedModel, Plan};
+use cuelight_engine::load::{self, Kernel, LoadError, LoadOptions, LoadProgress, LoadedModel, Plan};
 use indicatif::ProgressBar;
 
 use super::terminal::Terminal;
@@ -15,6 +16,8 @@ use super::{CliError, Context};
 use crate::causes::with_causes;
 use crate::config::Config;
 use crate::loader::ModelSource;
+use crate::models::{ModelFactory, PlanError, PlannedModel};
+use crate::policy::PolicyConfig;
 use crate::runtime::RuntimeOptions;
 
 /// How the configuration wants a file loaded.
@@ -31,6 +34,7 @@ pub fn load_options(config: &Config, path: &Path) -> Result<LoadOptions, CliErro
         max_sequences: config.max_seqs.get(),
         max_batched_tokens: config.max_batched_tokens.get(),
         kv_bytes: config.kv_memory.map(|size| size.0),
+        memory_bytes: None,
         kv_type: config.kv_type,
         threads: config.thread_count(),
         kernel: config.kernel.unwrap_or_else(Kernel::detect),
@@ -41,11 +45,20 @@ pub fn load_options(config: &Config, path: &Path) -> Result<LoadOptions, CliErro
 /// How the configuration wants requests scheduled.
 #[must_use]
 pub fn runtime_options(config: &Config) -> RuntimeOptions {
-    let mut options = RuntimeOptions { max_queued_requests: config.max_queued_requests, ..RuntimeOptions::default() };
-    options.policy.prefill_chunk_tokens = config
-        .prefill_chunk
-        .map_or(config.max_batched_tokens.get(), |chunk| chunk.get().min(config.max_batched_tokens.get()));
-    options
+    let policy = PolicyConfig {
+        prefill_chunk_tokens: config.prefill_chunk.map_or(usize::MAX, NonZeroUsize::get),
+        inter_token_target: config.itl_target_ms.map(|target| Duration::from_millis(target.get() as u64)),
+        prefix_cache: !config.no_prefix_cache,
+        max_queued_tokens: config.max_queued_tokens.map_or(usize::MAX, NonZeroUsize::get),
+        ..PolicyConfig::default()
+    };
+    RuntimeOptions {
+        max_requests: config.max_seqs.get() + config.max_queued_requests,
+        policy,
+        client_stall_timeout: config.client_stall_timeout,
+        step_timeout: config.step_timeout,
+        ..RuntimeOptions::default()
+    }
 }
 
 /// Finds a model's file, plans its memory, prints the plan, and returns what the cast will load.
@@ -53,31 +66,101 @@ pub fn runtime_options(config: &Config) -> RuntimeOptions {
 /// # Errors
 /// [`CliError`] when there is no such model, or it cannot run or will not fit.
 pub fn plan(model: &str, context: &Context) -> Result<GgufSource, CliError> {
-    let path = context.hub().locate(model, &context.terminal.downloads())?;
-    let options = load_options(&context.config, &path)?;
+    let options = locate(model, context)?;
     let plan = load::plan(&options).map_err(CliError::other)?;
-    let (card, memory) = (plan.card(), plan.memory());
+    print_plan(&plan, context);
+    let bar = loading_bar(context.terminal, plan.memory().weights_bytes);
+    Ok(GgufSource::new(options, plan, bar))
+}
+
+/// The same for a model among others, which leave it `limit` bytes: what makes it, and its first plan.
+///
+/// # Errors
+/// As [`plan`].
+pub fn plan_beside(model: &str, limit: Option<u64>, context: &Context) -> Result<(GgufModel, PlannedModel), CliError> {
+    let factory = GgufModel { options: locate(model, context)? };
+    let options = LoadOptions { memory_bytes: limit, ..factory.options.clone() };
+    let plan = load::plan(&options).map_err(CliError::other)?;
+    print_plan(&plan, context);
+    let bar = loading_bar(context.terminal, plan.memory().weights_bytes);
+    Ok((factory, PlannedModel::new(plan.memory().clone(), GgufSource::new(options, plan, bar))))
+}
+
+fn locate(model: &str, context: &Context) -> Result<LoadOptions, CliError> {
+    let path = context.hub().locate(model, &context.terminal.downloads())?;
+    load_options(&context.config, &path)
+}
+
+fn print_plan(plan: &Plan, context: &Context) {
+    let card = plan.card();
     context.terminal.notice(&format!("{} ({}, {})", card.name, card.architecture, card.quantization));
-    context.terminal.notice(memory.to_string().trim_end());
-    // A second load must not come out smaller because the first one still holds its memory: the sizes are settled.
-    let options =
-        LoadOptions { context_tokens: Some(memory.context_tokens), kv_bytes: Some(memory.kv_bytes), ..options };
-    let bar = loading_bar(context.terminal, memory.weights_bytes);
-    Ok(GgufSource { options, first: Mutex::new(Some(plan)), bar })
+    context.terminal.notice(plan.memory().to_string().trim_end());
+}
+
+/// A file that a server loads when it is called for, and lets go.
+pub struct GgufModel {
+    options: LoadOptions,
+}
+
+impl GgufModel {
+    /// The file at `path`, under the configuration's settings.
+    #[must_use]
+    pub fn new(options: LoadOptions) -> Self {
+        GgufModel { options }
+    }
+}
+
+impl ModelFactory for GgufModel {
+    fn plan(&self, limit: Option<u64>) -> Result<PlannedModel, PlanError> {
+        let options = LoadOptions { memory_bytes: limit, ..self.options.clone() };
+        let plan = load::plan(&options).map_err(|error| match error {
+            LoadError::TooLarge { .. } => PlanError::TooLarge(with_causes(&error)),
+            error => PlanError::Unusable(with_causes(&error)),
+        })?;
+        Ok(PlannedModel::new(plan.memory().clone(), GgufSource::new(options, plan, ProgressBar::hidden())))
+    }
 }
 
 /// A planned file, for the cast to load: now, and again should its executor be lost.
 pub struct GgufSource {
     options: LoadOptions,
-    /// The plan that was printed; a later load makes its own.
+    /// The plan that was made first; a later load makes its own.
     first: Mutex<Option<Plan>>,
     bar: ProgressBar,
 }
 
-impl ModelSource for GgufSource {
-    type Engine = CpuEngine;
+impl GgufSource {
+    fn new(options: LoadOptions, plan: Plan, bar: ProgressBar) -> Self {
+        let memory = plan.memory();
+        // A second load must not come out smaller because the first one still holds its memory: the sizes are settled.
+        let options =
+            LoadOptions { context_tokens: Some(memory.context_tokens), kv_bytes: Some(memory.kv_bytes), ..options };
+        GgufSource { options, first: Mutex::new(Some(plan)), bar }
+    }
+}
 
-    fn load(&self, progress: &mut dyn FnMut(LoadProgress)) -> Result<LoadedModel<CpuEngine>, String> {
+/// What computes a model.
+#[cfg(not(feature = "fault-injection"))]
+pub type ServedEngine = CpuEngine;
+/// What computes a model, or fails to when a test says so.
+#[cfg(feature = "fault-injection")]
+pub type ServedEngine = crate::faults::Faulty<CpuEngine>;
+
+#[cfg(not(feature = "fault-injection"))]
+fn served(loaded: LoadedModel<CpuEngine>) -> LoadedModel<ServedEngine> {
+    loaded
+}
+
+#[cfg(feature = "fault-injection")]
+fn served(loaded: LoadedModel<CpuEngine>) -> LoadedModel<ServedEngine> {
+    let LoadedModel { engine, tokenizer, chat_template, card, memory } = loaded;
+    LoadedModel { engine: crate::faults::Faulty(engine), tokenizer, chat_template, card, memory }
+}
+
+impl ModelSource for GgufSource {
+    type Engine = ServedEngine;
+
+    fn load(&self, progress: &mut dyn FnMut(LoadProgress)) -> Result<LoadedModel<ServedEngine>, String> {
         let first = self.first.lock().ok().and_then(|mut first| first.take());
         let plan = first.map_or_else(|| load::plan(&self.options), Ok);
         let loaded = plan.and_then(|plan| {
@@ -87,7 +170,7 @@ impl ModelSource for GgufSource {
             })
         });
         self.bar.finish_and_clear();
-        loaded.map_err(|error| with_causes(&error))
+        loaded.map(served).map_err(|error| with_causes(&error))
     }
 }
 

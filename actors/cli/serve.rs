@@ -1,39 +1,49 @@
-//! `cuelight serve`: a model behind the OpenAI API.
+//! `cuelight serve`: models behind the OpenAI API.
 //!
 //! The port is bound before anything else, so that a taken port is known at once and `/health` can answer 503 while the
-//! model loads. SIGINT or SIGTERM drains: no new requests, running ones may end, a second signal ends them.
+//! models load. All of them are planned before any is loaded. SIGINT or SIGTERM drains: no new requests, running ones may
+//! end, a second signal ends them.
 
 use std::net::TcpListener;
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
-use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use cuelight_engine::load::LoadOptions;
+use futures_util::future::try_join_all;
 
 use crate::api::{self, ServerOptions};
 use crate::config::flags::{Flags, HubFlags, ModelFlags, ServerFlags};
 use crate::config::{Config, Given};
-use crate::metrics;
-use crate::runtime::{Runtime, RuntimeOptions, Status};
+use crate::metrics::exposition::Exposition;
+use crate::models::{Machine, ModelFactory, Models, ModelsDirectory, ModelsError, ModelsOptions, NamedModel};
+use crate::runtime::RuntimeOptions;
+use crate::trace::{self, Tracer};
 
-use super::model::{self, GgufSource};
+use super::model::{self, GgufModel};
 use super::{CliError, Context};
 
-/// Serve a model over HTTP, as the OpenAI API.
+/// Serve models over HTTP, as the OpenAI API.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   cuelight serve demo                              on http://127.0.0.1:8080
   cuelight serve ./model.gguf --host 0.0.0.0 --port 80 --api-key \"$KEY\"
   cuelight serve org/repo:Q8_0 --alias assistant --ctx-size 8192 --max-seqs 32 --kv-memory 4GiB
+  cuelight serve small=./a.gguf big=org/repo       two models, called small and big
+  cuelight serve --models-dir ./models --memory 8GiB --keep-alive 10m
+                                                   each file there, loaded when it is called
 
 Then, from another terminal:
   curl http://127.0.0.1:8080/v1/chat/completions -H 'Content-Type: application/json' \\
     -d '{\"model\": \"default\", \"messages\": [{\"role\": \"user\", \"content\": \"Hello!\"}], \"stream\": true}'
+  cuelight ps                                      what is loaded, and what it does
 
-Answers /v1/chat/completions, /v1/completions, /v1/models, /tokenize, /detokenize, /health, /ready and /metrics.")]
+Answers /v1/chat/completions, /v1/completions, /v1/models, /models, /tokenize, /detokenize, /health, /ready and /metrics.")]
 pub struct Args {
-    /// The model.
-    #[arg(value_name = "MODEL")]
-    model: String,
+    /// The models, all loaded at the start; NAME= gives one the name that clients use.
+    #[arg(value_name = "[NAME=]MODEL")]
+    models: Vec<String>,
     #[command(flatten)]
     server: Flags<ServerFlags>,
     #[command(flatten)]
@@ -51,55 +61,114 @@ impl Args {
 /// Serves until a signal comes.
 pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     let config = &context.config;
+    if args.models.is_empty() && config.models_dir.is_none() {
+        return Err(CliError::Usage("name a model, or a directory of models with --models-dir".to_owned()));
+    }
     let api_keys = api_keys(config)?;
     let listener = bind(&config.host, config.port)?;
-    let source = model::plan(&args.model, context)?;
-    let model_id = config.alias.clone().unwrap_or_else(|| model_id(&args.model));
-    let metrics = install_metrics()?;
+    let directory = config.models_dir.as_deref().map(|path| models_directory(path, config)).transpose()?;
+    let named = plan_all(&args.models, context)?;
+    let metrics = Exposition::install(config.metrics_compat).map_err(CliError::other)?;
     let options = ServerOptions {
         api_keys,
         cors_origins: config.cors_origin.clone(),
         max_body_bytes: usize::try_from(config.max_body_size.0).unwrap_or(usize::MAX),
+        tenant_isolation: config.tenant_isolation,
+        request_timeout: config.request_timeout,
+        drain_timeout: config.drain_timeout,
         metrics: Some(metrics),
-        ..ServerOptions::new(model_id)
+        ..ServerOptions::default()
     };
-    model::tokio_runtime()?.block_on(serve(listener, source, options, config))
+    let tracer =
+        trace::start(config.trace_file.as_deref(), config.otlp_endpoint.as_deref()).map_err(CliError::other)?;
+    let served = model::tokio_runtime()?.block_on(async {
+        let models = models_options(config, &tracer);
+        let models = Models::start(models, named, directory).await.map_err(CliError::other)?;
+        serve(listener, models, options, config).await
+    });
+    tracer.finish();
+    served
 }
 
-/// Collects the process's metrics. Called before the cast starts, which takes its handles then.
-fn install_metrics() -> Result<PrometheusHandle, CliError> {
-    let mut builder = PrometheusBuilder::new();
-    for (name, edges) in metrics::buckets() {
-        builder = builder.set_buckets_for_metric(Matcher::Full(name.to_owned()), edges).map_err(CliError::other)?;
+fn models_options(config: &Config, tracer: &Tracer) -> ModelsOptions {
+    ModelsOptions {
+        runtime: RuntimeOptions { tracer: tracer.clone(), ..model::runtime_options(config) },
+        memory_bytes: config.memory.map(|size| size.0),
+        max_loaded_models: config.max_loaded_models,
+        keep_alive: config.keep_alive,
+        autoload: !config.no_autoload,
+        load_timeout: config.load_timeout,
+        max_waiting_calls: config.max_queued_requests,
+        machine: Machine::now,
     }
-    let handle = builder.install_recorder().map_err(CliError::other)?;
-    metrics::describe();
-    Ok(handle)
 }
 
-async fn serve(
-    listener: TcpListener,
-    source: GgufSource,
-    options: ServerOptions,
-    config: &Config,
-) -> Result<(), CliError> {
+/// The models of `--models-dir`.
+fn models_directory(path: &Path, config: &Config) -> Result<ModelsDirectory, CliError> {
+    // Settings that are wrong for one file are wrong for all, and better known now.
+    let options = model::load_options(config, path)?;
+    let make = move |file: &Path| -> Arc<dyn ModelFactory> {
+        Arc::new(GgufModel::new(LoadOptions { path: file.to_owned(), ..options.clone() }))
+    };
+    ModelsDirectory::open(path, make).map_err(CliError::io(format!("read the models directory {}", path.display())))
+}
+
+/// Plans the models of the command line, each beside those before it, so that nothing is loaded that will not fit.
+fn plan_all(models: &[String], context: &Context) -> Result<Vec<NamedModel>, CliError> {
+    let config = &context.config;
+    if models.len() > 1 && config.alias.is_some() {
+        let advice = "--alias names one model; with several, write NAME=MODEL for each".to_owned();
+        return Err(CliError::Usage(advice));
+    }
+    if config.max_loaded_models.is_some_and(|most| most.get() < models.len()) {
+        return Err(CliError::Usage(format!(
+            "{} models are named, more than --max-loaded-models allows",
+            models.len()
+        )));
+    }
+    let budget = config.memory.map(|size| size.0);
+    let mut held_bytes = 0;
+    let mut named: Vec<NamedModel> = Vec::new();
+    for argument in models {
+        let (name, model) = split_name(argument);
+        let id = name.or(config.alias.as_deref()).map_or_else(|| model_id(model), str::to_owned);
+        if named.iter().any(|other| other.id == id) {
+            let advice = format!("two models would be called {id}; write NAME=MODEL to tell them apart");
+            return Err(CliError::Usage(advice));
+        }
+        let limit = Machine::now().limit(budget, held_bytes);
+        let (factory, planned) = model::plan_beside(model, limit, context)?;
+        held_bytes += planned.memory().total_bytes();
+        named.push(NamedModel { id, aliases: Vec::new(), factory: Arc::new(factory), planned: Some(planned) });
+    }
+    Ok(named)
+}
+
+/// `NAME=MODEL` taken apart. A file that has such a name is meant as it stands.
+fn split_name(argument: &str) -> (Option<&str>, &str) {
+    match argument.split_once('=') {
+        Some((name, model)) if !name.is_empty() && !model.is_empty() && !Path::new(argument).exists() => {
+            (Some(name), model)
+        }
+        _ => (None, argument),
+    }
+}
+
+async fn serve(listener: TcpListener, models: Models, options: ServerOptions, config: &Config) -> Result<(), CliError> {
     let address = listener.local_addr().map_err(CliError::io("listen"))?;
     let listener = tokio::net::TcpListener::from_std(listener).map_err(CliError::io("listen"))?;
-    let runtime_options =
-        RuntimeOptions { model_id: options.model_id.as_str().into(), ..model::runtime_options(config) };
-    let runtime = Runtime::start(source, runtime_options).await.map_err(CliError::other)?;
     let (stop, stopped) = tokio::sync::watch::channel(false);
     let mut wait = stopped.clone();
     let shutdown = async move {
         // An error means that nobody can say "stop" any more, which is as good as having said it.
         let _ = wait.wait_for(|stop| *stop).await;
     };
-    let (url, model_id) = (format!("http://{address}"), options.model_id.clone());
-    let mut server = tokio::spawn(api::serve(listener, runtime.clone(), options, shutdown));
+    let url = format!("http://{address}");
+    let mut server = tokio::spawn(api::serve_models(listener, models.clone(), options, shutdown));
     let ended = tokio::select! {
         // Only an error ends it before anybody asked.
         ended = &mut server => Some(ended),
-        error = announce(runtime.clone(), &url, &model_id) => return Err(error),
+        error = announce(&models, &url) => return Err(error),
         signal = model::stop_signal() => { signal?; None }
     };
     if let Some(ended) = ended {
@@ -109,9 +178,9 @@ async fn serve(
         "stopping: running requests have {} s to finish; press Ctrl-C again to end them now",
         config.drain_timeout.as_secs()
     );
-    // From here on the API refuses, as the runtime drains; the listener closes when the last answer is out.
+    // From here on the API refuses, as the models drain; the listener closes when the last answer is out.
     let drained = async {
-        runtime.shutdown(config.drain_timeout).await;
+        models.shutdown(config.drain_timeout).await;
         let _ = stop.send(true);
         // What is left is an idle connection, or a client that does not read.
         tokio::time::timeout(Duration::from_secs(5), &mut server).await.map_or(Ok(()), served)
@@ -126,36 +195,46 @@ fn served(ended: Result<std::io::Result<()>, tokio::task::JoinError>) -> Result<
     ended.map_err(CliError::other)?.map_err(CliError::io("serve"))
 }
 
-/// Says when the model is ready; resolves only when it cannot be.
-async fn announce(runtime: Runtime, url: &str, model_id: &str) -> CliError {
-    match runtime.wait_ready().await {
-        Ok(model) => {
-            eprintln!("ready: {model_id} ({}) on {url}", model.limits.device);
-            let limits = &model.limits;
-            tracing::info!(
-                url,
-                model = model_id,
-                context_tokens = limits.context_tokens,
-                kv_blocks = limits.kv_blocks,
-                "ready"
-            );
+/// Loads the models of the command line and says when each is ready. Resolves only when the server is of no use: one of
+/// them cannot be loaded, or later all of them have failed.
+async fn announce(models: &Models, url: &str) -> CliError {
+    let named = models.named();
+    let load = |id: &String| {
+        let id = id.clone();
+        async move {
+            models.load(&id).await?;
+            say_ready(models, &id, url).await
         }
-        Err(Status::Failed(reason)) => return CliError::Failed(reason),
-        // A signal came first, and somebody else hears it.
-        Err(_) => return std::future::pending().await,
+    };
+    if let Err(error) = try_join_all(named.iter().map(load)).await {
+        return CliError::Failed(match error {
+            ModelsError::Failed { reason, .. } => reason,
+            error => error.to_string(),
+        });
     }
-    // Later faults are the supervisor's; only one that it gives up on ends the program.
-    let mut runtime = runtime;
-    loop {
-        if let Status::Failed(reason) = runtime.status_changed().await {
-            return CliError::Failed(reason);
-        }
+    if let Some(directory) = models.directory() {
+        let found = models.list().await.len() - named.len();
+        eprintln!("ready: {found} models of {} on {url}, each loaded when it is called", directory.path().display());
+        // Without those of the command line there are still these.
+        return std::future::pending().await;
     }
+    CliError::Failed(models.all_failed().await)
+}
+
+async fn say_ready(models: &Models, id: &str, url: &str) -> Result<(), ModelsError> {
+    // It may have been unloaded meanwhile, by somebody quick.
+    if let Some(model) = models.show(id).await?.model {
+        let limits = &model.limits;
+        eprintln!("ready: {id} ({}) on {url}", limits.device);
+        let (context_tokens, kv_blocks) = (limits.context_tokens, limits.kv_blocks);
+        tracing::info!(url, model = id, context_tokens, kv_blocks, "ready");
+    }
+    Ok(())
 }
 
 /// What clients call the model when no alias is given: the reference, or a file's name without its ending.
 fn model_id(model: &str) -> String {
-    let is_path = std::path::Path::new(model).is_file();
+    let is_path = Path::new(model).is_file();
     let name = if is_path { model.rsplit(['/', '\\']).next().unwrap_or(model) } else { model };
     name.strip_suffix(".gguf").unwrap_or(name).to_owned()
 }
@@ -175,7 +254,7 @@ fn bind(host: &str, port: u16) -> Result<TcpListener, CliError> {
 }
 
 /// The keys of the configuration and those of the key file.
-fn api_keys(config: &Config) -> Result<Vec<String>, CliError> {
+pub(super) fn api_keys(config: &Config) -> Result<Vec<String>, CliError> {
     let mut keys: Vec<String> = config.api_key.0.iter().map(|key| key.0.clone()).collect();
     if let Some(path) = &config.api_key_file {
         let text =
@@ -205,6 +284,18 @@ mod tests {
         let file = tempfile::Builder::new().suffix(".gguf").tempfile().unwrap();
         let stem = file.path().file_stem().unwrap().to_str().unwrap();
         assert_eq!(model_id(file.path().to_str().unwrap()), stem);
+    }
+
+    #[test]
+    fn a_name_goes_before_its_model_unless_a_file_is_called_so() {
+        assert_eq!(split_name("small=org/repo:Q8_0"), (Some("small"), "org/repo:Q8_0"));
+        assert_eq!(split_name("org/repo"), (None, "org/repo"));
+        for odd in ["=demo", "demo="] {
+            assert_eq!(split_name(odd), (None, odd));
+        }
+        let file = tempfile::Builder::new().prefix("a=b").tempfile().unwrap();
+        let path = file.path().to_str().unwrap();
+        assert_eq!(split_name(path), (None, path));
     }
 
     #[test]

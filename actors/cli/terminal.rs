@@ -52,9 +52,23 @@ impl Terminal {
     /// A bar for bytes; invisible where nobody looks.
     #[must_use]
     pub fn bytes_bar(&self, message: &str, total: u64) -> ProgressBar {
-        let target = if self.talks { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
-        let bar = ProgressBar::with_draw_target(Some(total), target).with_message(message.to_owned());
         let template = "{msg} {wide_bar} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta}";
+        self.bar(message, Some(total), template)
+    }
+
+    /// A bar for requests, whose number need not be known; invisible where nobody looks.
+    #[must_use]
+    pub fn requests_bar(&self, message: &str, total: Option<u64>) -> ProgressBar {
+        let known = "{msg} {wide_bar} {pos}/{len} requests {per_sec} {eta}";
+        let bar =
+            self.bar(message, total, if total.is_some() { known } else { "{msg} {pos} requests {per_sec} {elapsed}" });
+        bar.tick();
+        bar
+    }
+
+    fn bar(&self, message: &str, total: Option<u64>, template: &str) -> ProgressBar {
+        let target = if self.talks { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        let bar = ProgressBar::with_draw_target(total, target).with_message(message.to_owned());
         bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
         bar
     }

@@ -17,6 +17,8 @@ use std::time::Duration;
 
 use cuelight_engine::load::{Kernel, KvType};
 
+use crate::metrics::exposition::Compat;
+use crate::models::KeepAlive;
 use environment::{Environment, Home};
 use value::SettingValue;
 pub use value::{
@@ -278,20 +280,52 @@ settings! { |home|
         port: u16 = 8080, "PORT";
         /// Name under which clients ask for the model; unset: the model's own.
         alias: Option<String> = None, "NAME";
+        /// Directory whose GGUF files are models too, each loaded when it is first called.
+        models_dir: Option<PathBuf> = None, "DIR";
+        /// Memory that all loaded models may take together, like 8GiB; unset: what the machine has free.
+        memory: Option<ByteSize> = None, "SIZE";
+        /// Most models loaded at once; unset: as many as fit.
+        max_loaded_models: Option<NonZeroUsize> = None, "N";
+        /// How long a model stays loaded that nobody calls, like 10m, 0 or forever; unset: those on the command line stay, others 5m.
+        keep_alive: Option<KeepAlive> = None, "TIME";
+        /// Refuse calls to models that are not loaded, in place of loading them.
+        no_autoload: bool = false, "";
+        /// How long a call may wait for its model to be loaded, like 30s or 5m.
+        load_timeout: Duration = Duration::from_secs(300), "TIME";
         /// Key that clients must send; may be given several times.
         api_key: Secrets = Secrets::default(), "KEY";
         /// File with more such keys, one a line.
         api_key_file: Option<PathBuf> = None, "FILE";
         /// Origin that browsers may call from, or *; may be given several times.
         cors_origin: Vec<String> = Vec::new(), "ORIGIN";
-        /// Requests that may wait; more are refused at once with 503 and Retry-After.
+        /// Requests that may wait beside those that run; more are refused at once with 429 and Retry-After.
         max_queued_requests: usize = 256, "N";
+        /// Prompt tokens that may wait; unset: any number. A request past it is refused as one too many is.
+        max_queued_tokens: Option<NonZeroUsize> = None, "TOKENS";
         /// Longest request body, like 16MiB.
         max_body_size: ByteSize = ByteSize(16 << 20), "SIZE";
-        /// Most prompt tokens of one request in one step; unset: as many as fit the step.
+        /// Milliseconds from one token of a stream to its next that long prompts beside it may not exceed; unset: twice what a step takes without them.
+        itl_target_ms: Option<NonZeroUsize> = None, "MS";
+        /// Most prompt tokens of one request in one step, whatever the time; unset: as many as the time allows.
         prefill_chunk: Option<NonZeroUsize> = None, "TOKENS";
+        /// Do not keep the KV blocks of prompts for later requests that begin the same.
+        no_prefix_cache: bool = false, "";
+        /// Share cached prefixes only between requests of one API key.
+        tenant_isolation: bool = false, "";
+        /// How long a client may leave its stream unread, once the buffers are full, before it is cut off.
+        client_stall_timeout: Duration = Duration::from_secs(30), "TIME";
+        /// How long one step may take before the device counts as hung and is restarted.
+        step_timeout: Duration = Duration::from_secs(120), "TIME";
+        /// Longest time for one request, answer included; unset: no limit.
+        request_timeout: Option<Duration> = None, "TIME";
         /// On shutdown, how long running requests may go on, like 30s or 2m.
         drain_timeout: Duration = Duration::from_secs(30), "TIME";
+        /// Whose names /metrics uses beside Cuelight's own, for dashboards and autoscalers made for them: none or vllm.
+        metrics_compat: Compat = Compat::None, "WHOSE";
+        /// File for a timeline of all steps and requests, in Chrome's trace format; unset: none is written.
+        trace_file: Option<PathBuf> = None, "FILE";
+        /// OpenTelemetry collector that gets a trace of each request, like http://localhost:4318; unset: none.
+        otlp_endpoint: Option<String> = None, "URL";
     }
     Sampling {
         /// Sampling temperature; 0 always takes the most likely token.

@@ -8,6 +8,9 @@ use std::time::Duration;
 
 use cuelight_engine::load::{Kernel, KvType};
 
+use crate::metrics::exposition::Compat;
+use crate::models::KeepAlive;
+
 /// A value as it was given, before its setting's type is known.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Raw {
@@ -243,6 +246,7 @@ macro_rules! words {
 
 words! {
     LogFormat { "text" = LogFormat::Text, "json" = LogFormat::Json }
+    Compat { "none" = Compat::None, "vllm" = Compat::Vllm }
     Color { "auto" = Color::Auto, "always" = Color::Always, "never" = Color::Never }
     KvType { "f16" = KvType::F16, "f32" = KvType::F32 }
 }
@@ -361,6 +365,24 @@ impl SettingValue for Duration {
 
     fn to_toml(&self) -> Option<String> {
         Some(quoted(&format!("{}s", self.as_secs_f64())))
+    }
+}
+
+impl SettingValue for KeepAlive {
+    fn from_raw(raw: &Raw) -> Result<Self, String> {
+        match scalar(raw)?.as_str() {
+            "forever" | "-1" => Ok(KeepAlive::Forever),
+            text => Duration::from_raw(raw)
+                .map(KeepAlive::For)
+                .map_err(|_| format!("{text:?} is neither a time, like 30s or 10m, nor forever")),
+        }
+    }
+
+    fn to_toml(&self) -> Option<String> {
+        match self {
+            KeepAlive::For(limit) => limit.to_toml(),
+            KeepAlive::Forever => Some(quoted("forever")),
+        }
     }
 }
 

@@ -74,6 +74,11 @@ impl<E: Engine> Device<E> {
         }
     }
 
+    /// Leaves the device to itself: it does not answer, so nobody waits for its end.
+    pub fn abandon(&mut self) {
+        *self = Device::Virtual(None);
+    }
+
     /// Stops the device after the step it works on. When this resolves, the engine's memory is free.
     pub async fn stop(&mut self) {
         match self {

@@ -1,40 +1,54 @@
 //! The Executor runs steps on one device.
 //!
-//! Hears from: the scheduler (`Run`), its device (`Device`), the experts (`Experts`).
+//! Hears from: the scheduler (`Run`, `Resync`), the sampler (`Tokens`), its device (`Device`), the experts (`Experts`).
 //! Says: logits to the sampler, `StepDone` to the scheduler, jobs to the experts.
 //!
-//! The engine blocks, so it has a thread of its own; the actor itself only passes messages.
+//! The engine blocks, so it has a thread of its own; the actor itself only passes messages. A step may come before the
+//! tokens that it begins with are sampled: it starts as soon as the sampler names them, while the sampler still speaks
+//! to clients about the step before.
 //!
-//! Failure: when the engine panics or loses its device, the executor names the failed step to the scheduler and dies of
-//! it; the supervisor rebuilds the engine and starts another executor. A step the engine refuses fails alone.
+//! Failure: when the engine panics, loses its device or does not answer in time, the executor names the failed step to
+//! the scheduler and dies of it; the supervisor rebuilds the engine and starts another executor. A step the engine
+//! refuses fails alone; the steps behind it were formed on its success and are forgotten.
 
 mod device;
+mod queue;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
-use cuelight_engine::engine::{Engine, ExpertResult, Progress, Step, StepId, StepOutput};
+use cuelight_engine::engine::{Engine, ExpertResult, Progress, StepId, StepOutput, TokenId};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
+use tokio::time::Instant;
 
 use self::device::{Device, DeviceCommand};
 pub use self::device::{DeviceReport, EngineHost};
+use self::queue::StepQueue;
 use crate::experts::{ExpertsError, ExpertsMsg};
 use crate::metrics::StepMetrics;
-use crate::policy::SampleTask;
+use crate::policy::{PlannedStep, SampleTask};
+use crate::request::RequestId;
 use crate::sampler::SamplerMsg;
 use crate::scheduler::SchedulerMsg;
+use crate::trace::Tracer;
 
 pub(crate) use self::device::panic_message;
 
 /// What an executor hears.
 pub enum ExecutorMsg {
     /// Compute a step, after those that came before.
-    Run {
+    Run(PlannedStep),
+    /// The scheduler knows that a step was refused.
+    Resync,
+    /// What a step brought to those of its requests that go on.
+    Tokens {
         /// The step.
-        step: Step,
-        /// What the sampler does with its logits.
-        tasks: Vec<SampleTask>,
+        step: StepId,
+        /// Their next tokens.
+        tokens: Vec<(RequestId, TokenId)>,
     },
+    /// Look whether the device is late.
+    Watch,
     /// The engine got somewhere, or is lost.
     Device(DeviceReport),
     /// The experts finished the job of a step, or could not.
@@ -54,23 +68,22 @@ pub struct ExecutorArguments<E> {
     pub engine: E,
     /// Where.
     pub host: EngineHost,
+    /// How long a step may take before the device counts as lost.
+    pub step_timeout: Duration,
     /// Gets the logits.
     pub sampler: ActorRef<SamplerMsg>,
     /// Hears how steps end.
     pub scheduler: ActorRef<SchedulerMsg>,
     /// Computes experts on the host.
     pub experts: ActorRef<ExpertsMsg>,
-}
-
-/// A step and what its logits are for.
-struct Job {
-    step: Step,
-    tasks: Vec<SampleTask>,
+    /// Hears what happens when.
+    pub tracer: Tracer,
 }
 
 /// The step at the device; its rows went there.
 struct Active {
     id: StepId,
+    begun: Instant,
     rows: usize,
     sequences: usize,
     tasks: Vec<SampleTask>,
@@ -79,12 +92,14 @@ struct Active {
 /// The executor's own.
 pub struct ExecutorState<E> {
     device: Device<E>,
-    queue: VecDeque<Job>,
+    queue: StepQueue,
     active: Option<Active>,
+    step_timeout: Duration,
     sampler: ActorRef<SamplerMsg>,
     scheduler: ActorRef<SchedulerMsg>,
     experts: ActorRef<ExpertsMsg>,
     metrics: StepMetrics,
+    tracer: Tracer,
 }
 
 /// The actor; everything it knows is in [`ExecutorState`].
@@ -106,10 +121,13 @@ impl<E: Engine> Actor for Executor<E> {
         me: ActorRef<ExecutorMsg>,
         arguments: ExecutorArguments<E>,
     ) -> Result<ExecutorState<E>, ActorProcessingErr> {
-        let ExecutorArguments { model_id, engine, host, sampler, scheduler, experts } = arguments;
-        let device = Device::start(engine, host, me)?;
+        let ExecutorArguments { model_id, engine, host, step_timeout, sampler, scheduler, experts, tracer } = arguments;
+        let device = Device::start(engine, host, me.clone())?;
+        // Coarse, because it only has to tell seconds from for ever.
+        me.send_interval((step_timeout / 4).max(Duration::from_millis(1)), || ExecutorMsg::Watch);
         let metrics = StepMetrics::new(&model_id);
-        Ok(ExecutorState { device, queue: VecDeque::new(), active: None, sampler, scheduler, experts, metrics })
+        let queue = StepQueue::default();
+        Ok(ExecutorState { device, queue, active: None, step_timeout, sampler, scheduler, experts, metrics, tracer })
     }
 
     async fn handle(
@@ -119,8 +137,11 @@ impl<E: Engine> Actor for Executor<E> {
         state: &mut ExecutorState<E>,
     ) -> Result<(), ActorProcessingErr> {
         match message {
-            ExecutorMsg::Run { step, tasks } => state.queue.push_back(Job { step, tasks }),
-            ExecutorMsg::Device(DeviceReport::Progress(Progress::Done(output))) => state.done(output)?,
+            ExecutorMsg::Run(step) => state.queue.push(step),
+            ExecutorMsg::Resync => state.queue.resync(),
+            ExecutorMsg::Tokens { step, tokens } => state.queue.bring(step, tokens),
+            ExecutorMsg::Watch => state.watch()?,
+            ExecutorMsg::Device(DeviceReport::Progress(Progress::Done(output))) => state.done(&me, output)?,
             ExecutorMsg::Device(DeviceReport::Progress(Progress::AwaitExperts(job))) => {
                 state.experts.cast(ExpertsMsg::Compute { job, reply_to: me.clone() })?;
             }
@@ -130,8 +151,7 @@ impl<E: Engine> Actor for Executor<E> {
             // The engine still waits in the middle of the step; only a new one can go on.
             ExecutorMsg::Experts { result: Err(error), .. } => return Err(state.lost(error.to_string())),
         }
-        state.start_next(&me);
-        Ok(())
+        state.start_next(&me)
     }
 
     async fn post_stop(
@@ -145,35 +165,56 @@ impl<E: Engine> Actor for Executor<E> {
 }
 
 impl<E: Engine> ExecutorState<E> {
-    /// Gives the device its next step when it has none.
-    fn start_next(&mut self, me: &ActorRef<ExecutorMsg>) {
-        if self.active.is_some() {
-            return;
+    /// Gives the device its next step when it has none and the step's tokens are known.
+    fn start_next(&mut self, me: &ActorRef<ExecutorMsg>) -> Result<(), ActorProcessingErr> {
+        while self.active.is_none() {
+            let Some(PlannedStep { step, tasks, .. }) = self.queue.pop() else { return Ok(()) };
+            let (id, begun, rows, sequences) = (step.id, Instant::now(), step.rows(), step.sequences.len());
+            self.active = Some(Active { id, begun, rows, sequences, tasks });
+            if rows > 0 {
+                self.tracer.step_begun(id);
+                self.device.ask(DeviceCommand::Begin(step), me);
+            } else {
+                // All its requests have ended; those who count on the step still have to hear of it.
+                self.done(me, StepOutput { id, logits: Vec::new(), elapsed: Duration::ZERO })?;
+            }
         }
-        let Some(Job { step, tasks }) = self.queue.pop_front() else { return };
-        self.active = Some(Active { id: step.id, rows: step.rows(), sequences: step.sequences.len(), tasks });
-        self.device.ask(DeviceCommand::Begin(step), me);
+        Ok(())
     }
 
-    fn done(&mut self, output: StepOutput) -> Result<(), ActorProcessingErr> {
+    fn done(&mut self, me: &ActorRef<ExecutorMsg>, output: StepOutput) -> Result<(), ActorProcessingErr> {
         let Some(active) = self.active.take() else { return Err("the engine finished a step nobody began".into()) };
         if output.id != active.id {
             return Err(format!("the engine finished {:?} instead of {:?}", output.id, active.id).into());
         }
-        self.metrics.step(output.elapsed, active.rows, active.sequences);
-        // In this order and at once: whoever hears of a lost executor has heard of its finished steps before.
-        self.scheduler.cast(SchedulerMsg::StepDone(active.id))?;
-        if !active.tasks.is_empty() {
-            self.sampler.cast(SamplerMsg::Sample { output, tasks: active.tasks })?;
+        let elapsed = output.elapsed;
+        if active.rows > 0 {
+            self.metrics.step(elapsed, active.rows, active.sequences);
+            self.tracer.step_computed(output.id);
         }
+        // In this order and at once: whoever hears of a lost executor has heard of its finished steps before.
+        self.scheduler.cast(SchedulerMsg::StepDone { step: active.id, elapsed })?;
+        self.sampler.cast(SamplerMsg::Sample { output, tasks: active.tasks, executor: me.clone() })?;
         Ok(())
     }
 
     fn refused(&mut self, reason: String) -> Result<(), ActorProcessingErr> {
         if let Some(active) = self.active.take() {
+            self.queue.fall_out_of_step();
             self.scheduler.cast(SchedulerMsg::StepFailed { step: active.id, reason })?;
         }
         Ok(())
+    }
+
+    /// Gives the device up when it is late.
+    fn watch(&mut self) -> Result<(), ActorProcessingErr> {
+        let Some(active) = self.active.as_ref().filter(|active| active.begun.elapsed() > self.step_timeout) else {
+            return Ok(());
+        };
+        let (rows, sequences, limit) = (active.rows, active.sequences, self.step_timeout);
+        let reason = format!("the device did not finish a step of {rows} rows of {sequences} sequences in {limit:?}");
+        self.device.abandon();
+        Err(self.lost(reason))
     }
 
     /// Tells the scheduler which step took the device down, and gives the reason this actor dies of.

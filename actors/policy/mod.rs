@@ -2,181 +2,87 @@
 //!
 //! # Rules
 //!
-//! - Who goes first is decided by priority, then arrival; nobody of the same priority is overtaken in the queue.
-//! - A step takes the decode rows first, then the next chunks of prompts that run, then new sequences, within
-//!   `max_batched_tokens`, `max_sequences` and `max_logits_rows`.
-//! - A sequence gets the blocks of all its tokens when it is admitted, and one more whenever it grows over a border.
-//!   When none is free, the youngest of the lowest priority gives up its blocks and is computed again later.
-//! - A sequence takes part in one step at a time. Its blocks are never freed while the device may write to them.
+//! - Who goes first is decided by priority, by what the client had already ([`fair_queue`]), then by arrival.
+//! - A step takes the decode rows first, then as many rows of prompts as the time that a step may take leaves room for
+//!   ([`step_time`]): first of prompts that run, then of new ones.
+//! - Steps overlap. While one is computed or sampled, the next is formed; a sequence whose newest token is not known yet
+//!   gets a place for it ([`AwaitedToken`]).
+//! - A sequence gets the blocks of all its tokens when it is admitted, those of its prefix from the cache if they are
+//!   there ([`kv_blocks`]), and one more whenever it grows over a border. When none can be had, the one whose turn is
+//!   last gives up its blocks and is computed again later.
+//! - Its blocks are never free while the device may write to them.
 //! - When the executor is lost, every sequence waits again with its tokens. Those of the failed step are suspects: each
 //!   runs alone until it is past the point of failure, and fails by itself when it takes the executor down again.
 //!
+//! # Layout
+//!
+//! [`events`]: what is heard and said; [`batch`]: forming a step; [`residency`]: who holds blocks; [`steps`]: what
+//! becomes of steps that were formed.
+//!
 //! [`Policy::check`] states the invariants; debug builds verify them after every event.
 
-pub mod kv_blocks;
-
 mod batch;
+mod events;
+mod fair_queue;
+pub mod kv_blocks;
+mod prefix_cache;
+mod residency;
 mod sequence;
+mod step_time;
+mod steps;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
-use cuelight_engine::engine::{BLOCK_TOKENS, EngineLimits, Step, StepId, TokenId};
+use cuelight_engine::engine::{BLOCK_TOKENS, EngineLimits, StepId};
 
+pub use self::events::{
+    AwaitedToken, Counts, Effect, Outcome, PlannedStep, PolicyEvent, SampleTask, Submission, Verdict,
+};
+use self::fair_queue::FairQueue;
 use self::kv_blocks::BlockTable;
 use self::sequence::{Place, Rank, Sequence};
+use self::step_time::StepTime;
+use self::steps::StepRecord;
 use crate::request::{GenerationError, RequestId, SubmitError};
+
+/// Tokens of an answer that are counted at most when a client's share is reckoned: few answers are as long as they may be.
+const COUNTED_ANSWER: usize = 512;
 
 /// How the policy forms steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PolicyConfig {
-    /// Most tokens of one prompt in a step.
+    /// Most tokens of one prompt in a step, whatever the time.
     pub prefill_chunk_tokens: usize,
+    /// How long a step with decode rows should take at most, prompt rows included; `None`: twice what its decode rows
+    /// take alone.
+    pub inter_token_target: Option<Duration>,
+    /// How long a step should take at most in which nobody waits for a next token.
+    pub prefill_step_limit: Duration,
     /// Steps that may be formed and not yet sampled.
     pub steps_in_flight: usize,
+    /// Steps among them that may be with the executor.
+    pub steps_at_executor: usize,
+    /// Whether blocks are kept for prompts with the same prefix.
+    pub prefix_cache: bool,
+    /// Most prompt tokens that may wait; more are refused.
+    pub max_queued_tokens: usize,
 }
 
-/// A request, as far as scheduling is concerned.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Submission {
-    /// The request.
-    pub id: RequestId,
-    /// Its prompt.
-    pub prompt: Vec<TokenId>,
-    /// Lower runs first.
-    pub priority: i32,
-    /// Whether it will generate anything; `false` needs no room for an answer.
-    pub generates: bool,
-    /// Whether all rows of the prompt must bring their logits back.
-    pub scores_prompt: bool,
-}
-
-/// What happened.
-#[derive(Debug, Clone, PartialEq)]
-pub enum PolicyEvent {
-    /// The client does not want the request any more.
-    Cancel(RequestId),
-    /// The device finished a step; its logits are with the sampler.
-    StepDone(StepId),
-    /// A step failed, the executor lives on.
-    StepFailed {
-        /// The step.
-        step: StepId,
-        /// Why.
-        reason: String,
-    },
-    /// The sampler finished a step.
-    Sampled {
-        /// The step.
-        step: StepId,
-        /// One for each [`SampleTask`] of it.
-        outcomes: Vec<Outcome>,
-    },
-    /// The client of a paused request reads again.
-    Resume(RequestId),
-    /// An executor with empty KV blocks is ready.
-    ExecutorReady(EngineLimits),
-    /// The executor and all KV blocks are gone.
-    ExecutorLost {
-        /// The step that took it down; `None` when unknown: then any step it was computing may have.
-        failed: Option<StepId>,
-        /// Why.
-        reason: String,
-    },
-    /// Take no new requests.
-    Drain,
-    /// End every request with this error.
-    EndAll(GenerationError),
-}
-
-/// What the sampler made of one sequence's logits.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Outcome {
-    /// The request.
-    pub id: RequestId,
-    /// What comes next for it.
-    pub verdict: Verdict,
-    /// The client's channel is full; wait for [`PolicyEvent::Resume`].
-    pub pause: bool,
-}
-
-/// What comes next for a sequence.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
-    /// It goes on with this token.
-    Token(TokenId),
-    /// A part of the prompt was scored; nothing was sampled.
-    Scored,
-    /// It ended, and the client knows.
-    Ended,
-}
-
-/// What must be done about it.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Effect {
-    /// Give the step to the executor, and its tasks to the sampler with the logits.
-    Run {
-        /// The step.
-        step: Step,
-        /// What the sampler does with the logits, in their order.
-        tasks: Vec<SampleTask>,
-    },
-    /// A request takes part in a step for the first time.
-    Started(RequestId),
-    /// A request lost its blocks to others and waits again.
-    Preempted(RequestId),
-    /// A request ended by its client's wish and is forgotten.
-    Cancelled(RequestId),
-    /// A request failed and is forgotten.
-    Failed(RequestId, GenerationError),
-}
-
-/// One sequence's share of a step's logits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SampleTask {
-    /// The request.
-    pub id: RequestId,
-    /// Rows of logits that are its own.
-    pub rows: usize,
-    /// Position of the token that the first of these rows computed.
-    pub first_position: usize,
-    /// Whether the rows tell how likely the prompt's tokens are.
-    pub scores_prompt: bool,
-    /// Whether the last row decides the next token.
-    pub samples: bool,
-}
-
-/// Counts for gauges.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counts {
-    /// Sequences that hold blocks.
-    pub running: usize,
-    /// Sequences that wait for blocks or for a place.
-    pub waiting: usize,
-    /// KV blocks in use.
-    pub blocks_used: usize,
-    /// KV blocks in all.
-    pub blocks_total: usize,
-}
-
-/// A sequence's part in a step.
-#[derive(Debug)]
-struct Member {
-    id: RequestId,
-    /// Computed tokens of the sequence once the step is done.
-    computed_after: usize,
-    /// Whether the sampler has to answer for it.
-    task: bool,
-}
-
-/// A step that is not sampled yet.
-#[derive(Debug)]
-struct StepRecord {
-    members: Vec<Member>,
-    /// The device still works on it, and writes to its members' blocks.
-    computing: bool,
+impl Default for PolicyConfig {
+    fn default() -> Self {
+        PolicyConfig {
+            prefill_chunk_tokens: usize::MAX,
+            inter_token_target: None,
+            prefill_step_limit: Duration::from_secs(1),
+            steps_in_flight: 2,
+            steps_at_executor: 1,
+            prefix_cache: true,
+            max_queued_tokens: usize::MAX,
+        }
+    }
 }
 
 /// The scheduler's state.
@@ -190,9 +96,17 @@ pub struct Policy {
     sequences: HashMap<RequestId, Sequence>,
     waiting: BTreeSet<Rank>,
     running: BTreeSet<Rank>,
+    queue: FairQueue,
+    step_time: StepTime,
     steps: BTreeMap<StepId, StepRecord>,
     next_step: StepId,
     next_arrival: u64,
+    /// Sequences whose client does not read.
+    paused: usize,
+    /// Tokens of prompts that no step has touched yet.
+    queued_tokens: usize,
+    /// Somebody found no block because all are in steps at the executor; form no step before those are done.
+    wants_quiet: bool,
 }
 
 impl Policy {
@@ -208,9 +122,14 @@ impl Policy {
             sequences: HashMap::new(),
             waiting: BTreeSet::new(),
             running: BTreeSet::new(),
+            queue: FairQueue::default(),
+            step_time: StepTime::default(),
             steps: BTreeMap::new(),
             next_step: StepId(0),
             next_arrival: 0,
+            paused: 0,
+            queued_tokens: 0,
+            wants_quiet: false,
         }
     }
 
@@ -232,38 +151,54 @@ impl Policy {
         Counts {
             running: self.running.len(),
             waiting: self.waiting.len(),
+            paused: self.paused,
+            executor_ready: self.executor_ready,
+            queued_tokens: self.queued_tokens,
+            max_running: self.max_running(),
             blocks_used: self.blocks.used(),
+            blocks_cached: self.blocks.cached(),
             blocks_total: self.blocks.total(),
+            evictions: self.blocks.evictions(),
         }
     }
 
     /// Takes a request in, or says why not.
     ///
     /// # Errors
-    /// [`SubmitError::InvalidPrompt`], [`SubmitError::ContextLengthExceeded`], or [`SubmitError::Unavailable`] while
-    /// draining.
+    /// [`SubmitError::InvalidPrompt`], [`SubmitError::ContextLengthExceeded`], [`SubmitError::QueueFull`], or
+    /// [`SubmitError::Unavailable`] while draining.
     pub fn submit(&mut self, submission: Submission) -> Result<Vec<Effect>, SubmitError> {
         self.validate(&submission)?;
-        let rank = Rank { priority: submission.priority, arrival: self.next_arrival, id: submission.id };
+        let Submission { id, prompt, max_tokens, priority, client, cache_salt, scores_prompt } = submission;
+        let prompt_tokens = prompt.len();
+        let turn = self.queue.turn(client, prompt_tokens + max_tokens.min(COUNTED_ANSWER), priority);
+        let rank = Rank { turn, arrival: self.next_arrival, id };
         self.next_arrival += 1;
-        let prompt_tokens = submission.prompt.len();
         let sequence = Sequence {
             rank,
-            tokens: submission.prompt,
+            priority,
+            salt: cache_salt,
+            tokens: prompt,
             prompt_tokens,
-            scored: if submission.scores_prompt { 0 } else { prompt_tokens },
+            most_tokens: prompt_tokens.saturating_add(max_tokens).min(self.context_tokens()),
+            scores_prompt,
+            scored: if scores_prompt { 0 } else { prompt_tokens },
             computed: 0,
+            planned: 0,
             blocks: Vec::new(),
+            remembered: 0,
             place: Place::Waiting,
-            in_flight: None,
+            leader: None,
+            in_flight: 0,
+            pending: Vec::new(),
             paused: false,
-            ended: false,
             suspect_until: 0,
             started: false,
             last_step: StepId(0),
         };
-        self.sequences.insert(submission.id, sequence);
+        self.sequences.insert(id, sequence);
         self.waiting.insert(rank);
+        self.queued_tokens += prompt_tokens;
         Ok(self.settle(Vec::new()))
     }
 
@@ -272,15 +207,16 @@ impl Policy {
         let mut effects = Vec::new();
         match event {
             PolicyEvent::Cancel(id) => self.end(id, Effect::Cancelled(id), &mut effects),
-            PolicyEvent::StepDone(step) => self.step_done(step),
-            PolicyEvent::StepFailed { step, reason } => self.step_failed(step, &reason, &mut effects),
+            PolicyEvent::StepDone { step, elapsed } => self.step_done(step, elapsed),
+            PolicyEvent::StepFailed { step, reason } => self.step_refused(step, &reason, &mut effects),
             PolicyEvent::Sampled { step, outcomes } => self.sampled(step, outcomes),
-            PolicyEvent::Resume(id) => self.resume(id),
+            PolicyEvent::Resume(id) => self.set_paused(id, false),
             PolicyEvent::ExecutorReady(limits) => self.executor_ready(limits, &mut effects),
             PolicyEvent::ExecutorLost { failed, reason } => self.executor_lost(failed, &reason, &mut effects),
             PolicyEvent::Drain => self.draining = true,
             PolicyEvent::EndAll(error) => {
-                let ids: Vec<_> = self.sequences.keys().copied().collect();
+                let mut ids: Vec<_> = self.sequences.keys().copied().collect();
+                ids.sort_unstable();
                 for id in ids {
                     self.end(id, Effect::Failed(id, error.clone()), &mut effects);
                 }
@@ -291,15 +227,22 @@ impl Policy {
 
     /// Forms as many steps as may be in flight; every event ends here.
     fn settle(&mut self, mut effects: Vec<Effect>) -> Vec<Effect> {
-        while self.executor_ready && self.steps.len() < self.config.steps_in_flight.max(1) {
-            if !self.form_step(&mut effects) {
-                break;
-            }
-        }
+        while self.may_form_step() && self.form_step(&mut effects) {}
         if cfg!(debug_assertions) {
             self.check();
         }
         effects
+    }
+
+    fn may_form_step(&mut self) -> bool {
+        let at_executor = self.steps.values().filter(|step| step.is_computing()).count();
+        if at_executor == 0 {
+            self.wants_quiet = false;
+        }
+        self.executor_ready
+            && !self.wants_quiet
+            && at_executor < self.config.steps_at_executor.max(1)
+            && self.steps.len() < self.config.steps_in_flight.max(1)
     }
 
     fn validate(&self, submission: &Submission) -> Result<(), SubmitError> {
@@ -319,75 +262,47 @@ impl Policy {
             )));
         }
         let (prompt_tokens, context_tokens) = (submission.prompt.len(), self.context_tokens());
-        if prompt_tokens + usize::from(submission.generates) > context_tokens {
+        if prompt_tokens + submission.max_tokens.min(1) > context_tokens {
             return Err(SubmitError::ContextLengthExceeded { prompt_tokens, context_tokens });
+        }
+        // A prompt that is longer than the limit by itself may still be the only one that waits.
+        let queued = self.queued_tokens;
+        let most = self.config.max_queued_tokens;
+        if queued > 0 && queued + prompt_tokens > most {
+            let excess = self.step_time.of_rows(queued + prompt_tokens - most);
+            return Err(SubmitError::QueueFull {
+                tokens: queued,
+                retry_after: excess.unwrap_or(Duration::from_secs(1)),
+            });
         }
         Ok(())
     }
 
-    /// Ends a request that nobody wants any more. Its blocks are free at once, or as soon as the device is done with them.
+    /// Ends a request that nobody wants any more.
     fn end(&mut self, id: RequestId, effect: Effect, effects: &mut Vec<Effect>) {
+        if self.sequences.contains_key(&id) {
+            effects.push(effect);
+            self.forget(id);
+        }
+    }
+
+    /// Gives a sequence's blocks back and remembers it no longer. Steps that still compute it do so for nothing.
+    fn forget(&mut self, id: RequestId) {
+        self.release_blocks(id);
+        let Some(sequence) = self.sequences.remove(&id) else { return };
+        self.waiting.remove(&sequence.rank);
+        self.running.remove(&sequence.rank);
+        self.paused -= usize::from(sequence.paused);
+        if !sequence.started {
+            self.queued_tokens -= sequence.prompt_tokens;
+        }
+    }
+
+    fn set_paused(&mut self, id: RequestId, paused: bool) {
         let Some(sequence) = self.sequences.get_mut(&id) else { return };
-        if sequence.ended {
-            return;
-        }
-        effects.push(effect);
-        let computing = sequence.in_flight.and_then(|step| self.steps.get(&step)).is_some_and(|step| step.computing);
-        if computing {
-            sequence.ended = true;
-        } else {
-            self.forget(id);
-        }
-    }
-
-    fn step_done(&mut self, step: StepId) {
-        let Some(record) = self.steps.get_mut(&step).filter(|record| record.computing) else { return };
-        record.computing = false;
-        let mut ended = Vec::new();
-        for member in &record.members {
-            let Some(sequence) = self.sequences.get_mut(&member.id) else { continue };
-            sequence.computed = member.computed_after;
-            if sequence.computed >= sequence.suspect_until {
-                sequence.suspect_until = 0;
-            }
-            if !member.task {
-                sequence.in_flight = None;
-            }
-            if sequence.ended {
-                ended.push(member.id);
-            }
-        }
-        let sampling = record.members.iter().any(|member| member.task);
-        for id in ended {
-            self.forget(id);
-        }
-        if !sampling {
-            self.steps.remove(&step);
-        }
-    }
-
-    fn sampled(&mut self, step: StepId, outcomes: Vec<Outcome>) {
-        debug_assert!(self.steps.get(&step).is_none_or(|record| !record.computing), "sampled before it was computed");
-        for Outcome { id, verdict, pause } in outcomes {
-            let Some(sequence) = self.sequences.get_mut(&id).filter(|sequence| sequence.in_flight == Some(step)) else {
-                continue;
-            };
-            sequence.in_flight = None;
-            sequence.paused = pause;
-            sequence.scored = sequence.scored.max(sequence.computed.min(sequence.prompt_tokens));
-            match verdict {
-                Verdict::Token(token) => sequence.tokens.push(token),
-                Verdict::Scored => {}
-                Verdict::Ended => self.forget(id),
-            }
-        }
-        self.steps.remove(&step);
-    }
-
-    fn resume(&mut self, id: RequestId) {
-        if let Some(sequence) = self.sequences.get_mut(&id) {
-            sequence.paused = false;
-        }
+        self.paused -= usize::from(sequence.paused);
+        self.paused += usize::from(paused);
+        sequence.paused = paused;
     }
 
     fn executor_ready(&mut self, limits: EngineLimits, effects: &mut Vec<Effect>) {
@@ -396,100 +311,56 @@ impl Policy {
         self.limits = limits;
         self.executor_ready = true;
         let context_tokens = self.context_tokens();
-        let too_long: Vec<_> =
+        let mut too_long: Vec<_> =
             self.sequences.values().filter(|s| s.tokens.len() > context_tokens).map(|s| s.rank.id).collect();
+        too_long.sort_unstable();
         for id in too_long {
             let reason = format!("it no longer fits the rebuilt engine's context of {context_tokens} tokens");
             self.end(id, Effect::Failed(id, GenerationError::Engine(reason)), effects);
+        }
+        for sequence in self.sequences.values_mut() {
+            sequence.most_tokens = sequence.most_tokens.min(context_tokens);
         }
     }
 
     fn executor_lost(&mut self, failed: Option<StepId>, reason: &str, effects: &mut Vec<Effect>) {
         self.executor_ready = false;
-        let computing: Vec<_> = self.steps.iter().filter(|(_, step)| step.computing).map(|(&id, _)| id).collect();
-        for step in computing {
-            if failed.is_none_or(|failed| failed == step) {
-                self.step_failed(step, reason, effects);
-            } else {
-                self.abandon(step);
-            }
-        }
+        self.steps_lost(failed, reason, effects);
         for rank in std::mem::take(&mut self.running) {
-            self.release_blocks(rank.id);
+            if let Some(sequence) = self.sequences.get_mut(&rank.id) {
+                sequence.lose_blocks();
+            }
             self.waiting.insert(rank);
         }
-    }
-
-    /// A step did not succeed: whoever took part is a suspect, and whoever was alone and suspect already has failed.
-    fn step_failed(&mut self, step: StepId, reason: &str, effects: &mut Vec<Effect>) {
-        let Some(record) = self.abandon(step) else { return };
-        let alone = record.members.len() == 1;
-        for member in record.members {
-            let Some(sequence) = self.sequences.get_mut(&member.id) else { continue };
-            if alone && sequence.is_suspect() {
-                let error = GenerationError::Engine(reason.to_owned());
-                self.end(member.id, Effect::Failed(member.id, error), effects);
-            } else {
-                sequence.suspect_until = sequence.suspect_until.max(member.computed_after);
-            }
-        }
-    }
-
-    /// Takes back a step that the device will not finish; nothing of it counts as computed.
-    fn abandon(&mut self, step: StepId) -> Option<StepRecord> {
-        let record = self.steps.remove(&step)?;
-        for member in &record.members {
-            let Some(sequence) = self.sequences.get_mut(&member.id) else { continue };
-            sequence.in_flight = None;
-            if sequence.ended {
-                self.forget(member.id);
-            }
-        }
-        Some(record)
-    }
-
-    /// Gives a sequence's blocks back and remembers it no longer.
-    fn forget(&mut self, id: RequestId) {
-        self.release_blocks(id);
-        if let Some(sequence) = self.sequences.remove(&id) {
-            self.waiting.remove(&sequence.rank);
-            self.running.remove(&sequence.rank);
-        }
-    }
-
-    /// Takes a sequence's blocks; what it had computed must be computed again.
-    fn release_blocks(&mut self, id: RequestId) {
-        let Some(sequence) = self.sequences.get_mut(&id) else { return };
-        sequence.computed = 0;
-        sequence.place = Place::Waiting;
-        for block in sequence.blocks.drain(..) {
-            self.blocks.release(block);
-        }
+        // The blocks are gone with the device, and what they held.
+        self.blocks = BlockTable::new(self.limits.kv_blocks);
     }
 
     /// Panics when an invariant does not hold.
     ///
-    /// - Every block is free or held, and by as many sequences as are counted.
+    /// - Every block is free, cached or held, and by as many sequences as are counted.
     /// - A sequence either waits, without blocks, or runs, with blocks for all it has computed.
-    /// - A sequence is in flight exactly when a step says so; at most `steps_in_flight` steps are.
+    /// - What a sequence is in flight for, steps say; at most `steps_in_flight` of them are.
     pub fn check(&self) {
-        assert!(
-            self.blocks.accounts_for(self.sequences.values().flat_map(|s| &s.blocks)),
-            "blocks are lost or doubled"
-        );
+        self.blocks.check(self.sequences.values().flat_map(|sequence| &sequence.blocks));
         assert_eq!(self.waiting.len() + self.running.len(), self.sequences.len(), "a sequence is nowhere or twice");
         for sequence in self.sequences.values() {
-            let (waits, runs) = (self.waiting.contains(&sequence.rank), self.running.contains(&sequence.rank));
+            let rank = sequence.rank;
+            let (waits, runs) = (self.waiting.contains(&rank), self.running.contains(&rank));
             assert_eq!((waits, runs), (sequence.place == Place::Waiting, sequence.place == Place::Running));
-            assert!(sequence.blocks.is_empty() || runs, "{:?} waits with blocks", sequence.rank);
-            assert!(sequence.computed <= sequence.blocks.len() * BLOCK_TOKENS, "{:?} lacks blocks", sequence.rank);
-            assert!(sequence.computed <= sequence.tokens.len(), "{:?} computed what it has not", sequence.rank);
-            assert!(sequence.tokens.len() <= self.context_tokens(), "{:?} is longer than the context", sequence.rank);
-            if let Some(step) = sequence.in_flight {
-                let record = self.steps.get(&step).expect("a sequence is in flight in a step that exists");
-                assert!(record.members.iter().any(|member| member.id == sequence.rank.id));
-            }
+            assert!(sequence.blocks.is_empty() || runs, "{rank:?} waits with blocks");
+            assert!(sequence.computed <= sequence.planned, "{rank:?} computed more than planned");
+            assert!(sequence.planned <= sequence.blocks.len() * BLOCK_TOKENS, "{rank:?} lacks blocks");
+            assert!(sequence.planned <= sequence.length(), "{rank:?} plans what it has not");
+            assert!(sequence.remembered * BLOCK_TOKENS <= sequence.computed, "{rank:?} is remembered too early");
+            assert!(sequence.tokens.len() <= self.context_tokens(), "{rank:?} is longer than the context");
+            let members = || self.steps.values().flat_map(|step| step.open_members()).filter(|m| m.id == rank.id);
+            assert_eq!(members().count(), sequence.in_flight, "{rank:?} is in flight elsewhere");
+            assert_eq!(members().filter(|member| member.samples).count(), sequence.pending.len());
         }
+        let count = |counts: fn(&Sequence) -> usize| self.sequences.values().map(counts).sum::<usize>();
+        assert_eq!(self.paused, count(|sequence| usize::from(sequence.paused)));
+        assert_eq!(self.queued_tokens, count(|s| if s.started { 0 } else { s.prompt_tokens }));
         assert!(self.steps.len() <= self.config.steps_in_flight.max(1), "too many steps in flight");
     }
 }

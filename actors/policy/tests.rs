@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use cuelight_engine::engine::{BLOCK_TOKENS, BlockId, LogitsWanted};
+use cuelight_engine::engine::{BlockId, LogitsWanted, Step, TokenId};
 use proptest::prelude::*;
 
 use super::*;
@@ -20,11 +20,37 @@ fn limits() -> EngineLimits {
     }
 }
 
-const CONFIG: PolicyConfig = PolicyConfig { prefill_chunk_tokens: 7, steps_in_flight: 1 };
+const CONFIG: PolicyConfig = PolicyConfig {
+    prefill_chunk_tokens: 7,
+    inter_token_target: Some(Duration::from_secs(3600)),
+    prefill_step_limit: Duration::from_secs(3600),
+    steps_in_flight: 1,
+    steps_at_executor: 1,
+    prefix_cache: true,
+    max_queued_tokens: usize::MAX,
+};
 
 fn submission(id: u64, prompt_tokens: usize) -> Submission {
     let prompt = (0..prompt_tokens).map(|i| ((id as usize * 37 + i * 11) % 1000) as TokenId).collect();
-    Submission { id: RequestId(id), prompt, priority: 0, generates: true, scores_prompt: false }
+    Submission {
+        id: RequestId(id),
+        prompt,
+        max_tokens: 1000,
+        priority: 0,
+        client: None,
+        cache_salt: None,
+        scores_prompt: false,
+    }
+}
+
+/// Time that the world's device takes.
+fn elapsed(step: &Step) -> Duration {
+    let attended: usize = step
+        .sequences
+        .iter()
+        .map(|rows| step_time::Work::of(rows.first_position as usize, rows.tokens.len()).attended)
+        .sum();
+    Duration::from_micros(5000 + 1000 * step.rows() as u64 + attended as u64 / 20)
 }
 
 /// How a request ended.
@@ -45,12 +71,6 @@ struct Known {
     end: Option<End>,
 }
 
-/// A step at the device or at the sampler.
-struct Pending {
-    step: Step,
-    tasks: Vec<SampleTask>,
-}
-
 /// Everything around the policy.
 struct World {
     policy: Policy,
@@ -58,10 +78,20 @@ struct World {
     requests: HashMap<RequestId, Known>,
     /// For each slot of the KV cache the hash of all tokens up to there.
     kv: HashMap<(BlockId, usize), u64>,
-    computing: VecDeque<Pending>,
-    sampling: VecDeque<Pending>,
+    computing: VecDeque<PlannedStep>,
+    sampling: VecDeque<PlannedStep>,
+    /// What is chosen and known to the executor, but not yet to the policy.
+    delivering: VecDeque<(StepId, Vec<Outcome>)>,
+    /// The tokens that steps brought.
+    tokens: HashMap<StepId, HashMap<RequestId, TokenId>>,
     ready: bool,
+    out_of_step: bool,
     preempted: usize,
+    /// Tokens found in the cache by requests when they started.
+    cached: HashMap<RequestId, usize>,
+    rows_computed: usize,
+    /// Whether some tokens end their request by what they spell.
+    stops: bool,
 }
 
 impl World {
@@ -73,14 +103,21 @@ impl World {
             kv: HashMap::new(),
             computing: VecDeque::new(),
             sampling: VecDeque::new(),
+            delivering: VecDeque::new(),
+            tokens: HashMap::new(),
             ready: true,
+            out_of_step: false,
             preempted: 0,
+            cached: HashMap::new(),
+            rows_computed: 0,
+            stops: false,
         };
         world.on(PolicyEvent::ExecutorReady(limits));
         world
     }
 
     fn submit(&mut self, submission: Submission, generate: usize) {
+        let submission = Submission { max_tokens: generate, ..submission };
         let prompt_tokens = submission.prompt.len();
         let known = Known {
             tokens: submission.prompt.clone(),
@@ -103,8 +140,11 @@ impl World {
     fn perform(&mut self, effects: Vec<Effect>) {
         for effect in effects {
             match effect {
-                Effect::Run { step, tasks } => self.begin(step, tasks),
-                Effect::Started(_) => {}
+                Effect::Run(step) => self.begin(step),
+                Effect::Resync => self.out_of_step = false,
+                Effect::Started { id, cached_tokens } => {
+                    assert_eq!(self.cached.insert(id, cached_tokens), None, "{id:?} started twice");
+                }
                 Effect::Preempted(_) => self.preempted += 1,
                 Effect::Cancelled(id) => self.end(id, End::Cancelled),
                 Effect::Failed(id, error) => self.end(id, End::Failed(error)),
@@ -114,21 +154,46 @@ impl World {
 
     fn end(&mut self, id: RequestId, end: End) {
         let known = self.requests.get_mut(&id).unwrap();
-        assert_eq!(known.end.replace(end), None, "{id:?} ended twice");
+        assert!(known.end.is_none() || known.end == Some(End::Sampled), "{id:?} ended twice");
+        // The sampler may have ended it a moment ago, without the policy knowing yet.
+        known.end.get_or_insert(end);
     }
 
-    fn begin(&mut self, step: Step, tasks: Vec<SampleTask>) {
+    fn begin(&mut self, planned: PlannedStep) {
         assert!(self.ready, "a step for an executor that is gone");
+        let (step, tasks) = (&planned.step, &planned.tasks);
         assert!(step.rows() <= self.limits.max_batched_tokens);
         assert!(step.sequences.len() <= self.limits.max_sequences);
         assert!(step.logits_rows() <= self.limits.max_logits_rows);
         assert_eq!(step.logits_rows(), tasks.iter().map(|task| task.rows).sum::<usize>());
-        self.computing.push_back(Pending { step, tasks });
+        if !self.out_of_step {
+            self.computing.push_back(planned);
+        }
+    }
+
+    /// The executor takes the oldest step, with the tokens that it awaits, if they are there.
+    fn take_step(&mut self) -> Option<PlannedStep> {
+        let first = self.computing.front()?;
+        if !first.awaits.iter().all(|awaited| self.tokens.contains_key(&awaited.from)) {
+            return None;
+        }
+        let mut planned = self.computing.pop_front()?;
+        for awaited in planned.awaits.iter().rev() {
+            match self.tokens[&awaited.from].get(&awaited.id) {
+                Some(&token) => planned.step.sequences[awaited.sequence].tokens = vec![token],
+                None => {
+                    planned.step.sequences.remove(awaited.sequence);
+                    planned.tasks.retain(|task| task.id != awaited.id);
+                }
+            }
+        }
+        Some(planned)
     }
 
     /// The device finishes the oldest step: every row must follow on what the cache holds.
     fn finish_step(&mut self) {
-        let Some(Pending { step, tasks }) = self.computing.pop_front() else { return };
+        let Some(planned) = self.take_step() else { return };
+        let PlannedStep { step, tasks, .. } = &planned;
         for sequence in &step.sequences {
             assert!(!sequence.tokens.is_empty());
             for (row, &token) in sequence.tokens.iter().enumerate() {
@@ -138,7 +203,7 @@ impl World {
                 self.kv.insert(slot(position), hash(before, token));
             }
         }
-        for task in &tasks {
+        for task in tasks {
             let mut shares = step.sequences.iter().filter(|share| share.logits != LogitsWanted::None);
             let known = &self.requests[&task.id];
             let end = task.first_position + task.rows;
@@ -149,19 +214,18 @@ impl World {
                 last + 1 == end && self.kv[&slot] == expected
             });
             assert!(found, "{:?} was computed from wrong blocks or tokens", task.id);
-            assert!(!task.samples || end == known.tokens.len());
+            assert!(!task.samples || end == known.tokens.len() || known.end.is_some());
         }
-        let id = step.id;
-        if !tasks.is_empty() {
-            self.sampling.push_back(Pending { step, tasks });
-        }
-        self.on(PolicyEvent::StepDone(id));
+        self.rows_computed += step.rows();
+        let event = PolicyEvent::StepDone { step: step.id, elapsed: elapsed(step) };
+        self.sampling.push_back(planned);
+        self.on(event);
     }
 
-    /// The sampler finishes the oldest step.
-    fn sample(&mut self, pause: bool) {
-        let Some(Pending { step, tasks }) = self.sampling.pop_front() else { return };
-        let mut outcomes = Vec::new();
+    /// The sampler chooses the tokens of the oldest step; the executor knows them at once.
+    fn choose(&mut self, pause: bool) {
+        let Some(PlannedStep { step, tasks, .. }) = self.sampling.pop_front() else { return };
+        let (mut outcomes, mut tokens) = (Vec::new(), HashMap::new());
         for task in tasks {
             let known = self.requests.get_mut(&task.id).unwrap();
             if known.end.is_some() {
@@ -175,31 +239,60 @@ impl World {
                 Verdict::Scored
             } else {
                 assert_eq!(known.scored, known.prompt_tokens, "it generates before its prompt is scored");
-                let token = known.tokens.iter().fold(7, |before, &token| hash(before, token)) % 1000;
-                known.tokens.push(token as TokenId);
+                let token = (known.tokens.iter().fold(7, |before, &token| hash(before, token)) % 1000) as TokenId;
+                known.tokens.push(token);
                 if known.tokens.len() >= known.until {
                     known.end = Some(End::Sampled);
                     Verdict::Ended
                 } else {
-                    Verdict::Token(token as TokenId)
+                    tokens.insert(task.id, token);
+                    // A stop string shows only when the text is made.
+                    let stops = self.stops && token.is_multiple_of(97);
+                    if stops {
+                        known.end = Some(End::Sampled);
+                    }
+                    if stops { Verdict::Ended } else { Verdict::Token(token) }
                 }
             };
             outcomes.push(Outcome { id: task.id, verdict, pause: pause && verdict != Verdict::Ended });
         }
-        self.on(PolicyEvent::Sampled { step: step.id, outcomes });
+        self.tokens.insert(step.id, tokens);
+        self.delivering.push_back((step.id, outcomes));
+    }
+
+    /// The policy hears what the sampler chose.
+    fn deliver(&mut self) {
+        if let Some((step, outcomes)) = self.delivering.pop_front() {
+            self.on(PolicyEvent::Sampled { step, outcomes });
+        }
+    }
+
+    fn sample(&mut self, pause: bool) {
+        self.choose(pause);
+        self.deliver();
     }
 
     fn lose_executor(&mut self, named: bool) {
-        let failed = self.computing.front().filter(|_| named).map(|pending| pending.step.id);
+        let failed = self.computing.front().filter(|_| named).map(|planned| planned.step.id);
         self.computing.clear();
         self.kv.clear();
         self.ready = false;
         self.on(PolicyEvent::ExecutorLost { failed, reason: "lost".into() });
     }
 
+    /// The executor refuses its next step and forgets all behind it.
+    fn refuse_step(&mut self) {
+        if let Some(PlannedStep { step, .. }) = self.take_step() {
+            self.computing.clear();
+            self.out_of_step = true;
+            self.on(PolicyEvent::StepFailed { step: step.id, reason: "refused".into() });
+        }
+    }
+
     fn restart_executor(&mut self) {
         if !self.ready {
             self.ready = true;
+            self.out_of_step = false;
             self.on(PolicyEvent::ExecutorReady(self.limits.clone()));
         }
     }
@@ -215,13 +308,16 @@ impl World {
     /// Lets everything run to its end; how many steps that took.
     fn run_out(&mut self) -> usize {
         self.restart_executor();
+        while !self.delivering.is_empty() {
+            self.deliver();
+        }
         self.resume_all();
         let mut steps = 0;
-        while !(self.computing.is_empty() && self.sampling.is_empty()) {
+        while !(self.computing.is_empty() && self.sampling.is_empty() && self.delivering.is_empty()) {
             self.finish_step();
             self.sample(false);
             steps += 1;
-            assert!(steps < 100_000, "it does not come to an end");
+            assert!(steps < 5000, "it does not come to an end");
         }
         steps
     }
@@ -232,6 +328,11 @@ impl World {
         for (id, known) in &self.requests {
             assert!(known.end.is_some(), "{id:?} never ended");
         }
+    }
+
+    /// Tokens of each share of the step at the device.
+    fn shares(&self) -> Vec<usize> {
+        self.computing[0].step.sequences.iter().map(|share| share.tokens.len()).collect()
     }
 }
 
@@ -248,9 +349,7 @@ fn two_requests_share_steps_and_decode_rows_come_first() {
     world.submit(submission(2, 20), 10);
     world.finish_step();
     world.sample(false);
-    let step = &world.computing[0].step;
-    let rows: Vec<_> = step.sequences.iter().map(|share| share.tokens.len()).collect();
-    assert_eq!(rows, [1, 7], "one decode row, then a chunk of the prompt");
+    assert_eq!(world.shares(), [1, 7], "one decode row, then a chunk of the prompt");
     world.run_out();
     world.assert_all_ended();
 }
@@ -299,7 +398,7 @@ fn a_request_that_cannot_fit_is_refused_with_the_sizes() {
     let mut policy = Policy::new(CONFIG, limits());
     let refused = policy.submit(submission(1, 128)).unwrap_err();
     assert_eq!(refused, SubmitError::ContextLengthExceeded { prompt_tokens: 128, context_tokens: 128 });
-    assert!(policy.submit(Submission { generates: false, ..submission(2, 128) }).is_ok());
+    assert!(policy.submit(Submission { max_tokens: 0, ..submission(2, 128) }).is_ok());
     assert!(matches!(policy.submit(submission(3, 0)), Err(SubmitError::InvalidPrompt(_))));
     let prompt = vec![1, 1000];
     assert!(matches!(policy.submit(Submission { prompt, ..submission(4, 1) }), Err(SubmitError::InvalidPrompt(_))));
@@ -348,8 +447,7 @@ fn a_refused_step_is_tried_again_and_then_fails_its_request() {
     let mut world = World::new(CONFIG, limits());
     world.submit(submission(1, 5), 5);
     for _ in 0..2 {
-        let step = world.computing.pop_front().unwrap().step.id;
-        world.on(PolicyEvent::StepFailed { step, reason: "refused".into() });
+        world.refuse_step();
     }
     world.assert_all_ended();
 }
@@ -376,27 +474,37 @@ fn equals_are_served_in_order_of_arrival() {
 /// One thing that happens to the world.
 #[derive(Debug, Clone)]
 enum Happening {
-    Submit { prompt_tokens: usize, generate: usize, priority: i32, scores_prompt: bool },
+    Submit { like: u64, prompt_tokens: usize, generate: usize, priority: i32, salted: bool, scores_prompt: bool },
     Cancel(u64),
     FinishStep,
-    Sample { pause: bool },
+    Choose { pause: bool },
+    Deliver,
     Resume(u64),
     LoseExecutor { named: bool },
+    RefuseStep,
     RestartExecutor,
 }
 
 fn happening() -> impl Strategy<Value = Happening> {
+    let submit = (0u64..4, 1usize..100, 1usize..60, 0i32..2, any::<bool>(), prop::bool::weighted(0.2)).prop_map(
+        |(like, prompt_tokens, generate, priority, salted, scores_prompt)| Happening::Submit {
+            like,
+            prompt_tokens,
+            generate,
+            priority,
+            salted,
+            scores_prompt,
+        },
+    );
     prop_oneof![
-        6 => (1usize..100, 1usize..60, 0i32..2, prop::bool::weighted(0.2)).prop_map(
-            |(prompt_tokens, generate, priority, scores_prompt)| Happening::Submit {
-                prompt_tokens, generate, priority, scores_prompt
-            }
-        ),
+        6 => submit,
         2 => (1u64..20).prop_map(Happening::Cancel),
         30 => Just(Happening::FinishStep),
-        30 => prop::bool::weighted(0.1).prop_map(|pause| Happening::Sample { pause }),
+        30 => prop::bool::weighted(0.1).prop_map(|pause| Happening::Choose { pause }),
+        30 => Just(Happening::Deliver),
         4 => (1u64..20).prop_map(Happening::Resume),
         1 => any::<bool>().prop_map(|named| Happening::LoseExecutor { named }),
+        1 => Just(Happening::RefuseStep),
         2 => Just(Happening::RestartExecutor),
     ]
 }
@@ -407,36 +515,207 @@ proptest! {
     fn whatever_happens_blocks_are_conserved_and_every_request_ends_once_with_the_right_tokens(
         happenings in prop::collection::vec(happening(), 1..400),
         chunk in prop::sample::select(vec![1usize, 7, 512]),
-        steps_in_flight in 1usize..3,
+        steps_in_flight in 1usize..4,
+        steps_at_executor in 1usize..3,
+        prefix_cache in any::<bool>(),
         kv_blocks in 8usize..40,
     ) {
-        let config = PolicyConfig { prefill_chunk_tokens: chunk, steps_in_flight };
+        let config = PolicyConfig {
+            prefill_chunk_tokens: chunk, steps_in_flight, steps_at_executor, prefix_cache, ..CONFIG
+        };
         let mut world = World::new(config, EngineLimits { kv_blocks, ..limits() });
+        world.stops = true;
         let mut next = 1;
         for happening in happenings {
             match happening {
-                Happening::Submit { prompt_tokens, generate, priority, scores_prompt } => {
-                    let submission = Submission { priority, scores_prompt, ..submission(next, prompt_tokens) };
+                Happening::Submit { like, prompt_tokens, generate, priority, salted, scores_prompt } => {
+                    // Few different prompts, so that many have a prefix in common.
+                    let submission = Submission {
+                        id: RequestId(next),
+                        priority,
+                        scores_prompt,
+                        client: Some(like.to_string().into()),
+                        cache_salt: salted.then(|| "salt".into()),
+                        ..submission(like, prompt_tokens)
+                    };
                     world.submit(submission, generate);
                     next += 1;
                 }
                 Happening::Cancel(id) => world.on(PolicyEvent::Cancel(RequestId(id))),
                 Happening::FinishStep => world.finish_step(),
-                Happening::Sample { pause } => world.sample(pause),
+                Happening::Choose { pause } => world.choose(pause),
+                Happening::Deliver => world.deliver(),
                 Happening::Resume(id) => world.on(PolicyEvent::Resume(RequestId(id))),
                 Happening::LoseExecutor { named } => {
                     if world.ready {
                         world.lose_executor(named);
                     }
                 }
+                Happening::RefuseStep => world.refuse_step(),
                 Happening::RestartExecutor => world.restart_executor(),
             }
         }
         world.run_out();
         world.assert_all_ended();
-        for known in world.requests.values() {
+        for (id, known) in &world.requests {
             // The tokens were checked row by row; a request that was not stopped has all of them.
-            prop_assert!(known.end != Some(End::Sampled) || known.tokens.len() == known.until);
+            let stopped = known.tokens.len() > known.prompt_tokens
+                && known.tokens.last().is_some_and(|token| token.is_multiple_of(97));
+            prop_assert!(known.end != Some(End::Sampled) || known.tokens.len() == known.until || stopped, "{:?}", id);
         }
     }
+}
+
+/// Runs one request to its end; the rows that were computed for it.
+fn rows_for(world: &mut World, submission: Submission, generate: usize) -> usize {
+    let before = world.rows_computed;
+    world.submit(submission, generate);
+    world.run_out();
+    world.rows_computed - before
+}
+
+fn roomy() -> EngineLimits {
+    EngineLimits {
+        kv_blocks: 64,
+        context_tokens: 1024,
+        max_batched_tokens: 256,
+        max_sequences: 8,
+        max_logits_rows: 64,
+        ..limits()
+    }
+}
+
+#[test]
+fn the_next_turn_of_a_conversation_computes_only_what_is_new() {
+    let mut world = World::new(PolicyConfig { prefill_chunk_tokens: 512, ..CONFIG }, roomy());
+    assert_eq!(rows_for(&mut world, submission(1, 100), 5), 100 + 4);
+    let mut prompt = world.requests[&RequestId(1)].tokens.clone();
+    prompt.extend(0..10);
+    let second = Submission { id: RequestId(2), prompt, ..submission(1, 1) };
+    assert_eq!(rows_for(&mut world, second, 1), 115 - 96);
+    assert_eq!(world.cached[&RequestId(2)], 96, "the answer's tokens are in the cache as well");
+}
+
+#[test]
+fn tenants_share_nothing() {
+    let mut world = World::new(PolicyConfig { prefill_chunk_tokens: 512, ..CONFIG }, roomy());
+    let of = |id: u64, salt: &str| Submission { id: RequestId(id), cache_salt: Some(salt.into()), ..submission(1, 64) };
+    assert_eq!(rows_for(&mut world, of(1, "a"), 1), 64);
+    assert_eq!(rows_for(&mut world, of(2, "b"), 1), 64);
+    assert_eq!(rows_for(&mut world, of(3, "a"), 1), 16, "all but the block of the last token");
+}
+
+#[test]
+fn answers_to_one_prompt_compute_it_once() {
+    let config = PolicyConfig { prefill_chunk_tokens: 32, steps_in_flight: 2, ..CONFIG };
+    let mut world = World::new(config, roomy());
+    for id in 1..=8 {
+        world.submit(Submission { id: RequestId(id), ..submission(1, 200) }, 1);
+    }
+    let used = world.policy.counts().blocks_used;
+    world.run_out();
+    world.assert_all_ended();
+    assert_eq!(used, 13, "the others wait for the first");
+    assert_eq!(world.rows_computed, 200 + 7 * 8);
+}
+
+#[test]
+fn who_follows_another_goes_on_alone_when_that_one_leaves() {
+    let mut world = World::new(CONFIG, roomy());
+    world.submit(submission(1, 200), 1);
+    world.submit(Submission { id: RequestId(2), ..submission(1, 200) }, 1);
+    for _ in 0..10 {
+        world.finish_step();
+        world.sample(false);
+    }
+    assert_eq!(world.policy.counts().waiting, 1);
+    world.on(PolicyEvent::Cancel(RequestId(1)));
+    world.run_out();
+    world.assert_all_ended();
+    assert_eq!(world.requests[&RequestId(2)].end, Some(End::Sampled));
+    assert!(world.cached[&RequestId(2)] > 0, "what was computed until then is used");
+}
+
+#[test]
+fn a_step_is_formed_before_its_tokens_are_known() {
+    let mut world = World::new(PolicyConfig { steps_in_flight: 2, ..CONFIG }, limits());
+    world.submit(submission(1, 5), 3);
+    world.finish_step();
+    let next = &world.computing[0];
+    assert_eq!(next.awaits, [AwaitedToken { sequence: 0, id: RequestId(1), from: StepId(0) }]);
+    world.finish_step();
+    assert_eq!(world.computing.len(), 1, "without its token it cannot be computed");
+    world.choose(false);
+    world.finish_step();
+    assert_eq!(world.computing.len(), 0, "two are in flight already");
+    world.deliver();
+    assert_eq!(world.computing.len(), 1);
+    world.run_out();
+    world.assert_all_ended();
+    assert_eq!(world.rows_computed, 5 + 2);
+}
+
+#[test]
+fn prompt_rows_fill_the_time_that_streams_leave() {
+    let limits = EngineLimits { context_tokens: 4096, kv_blocks: 1024, ..roomy() };
+    for target in [None, Some(Duration::from_millis(100))] {
+        let config =
+            PolicyConfig { prefill_chunk_tokens: usize::MAX, inter_token_target: target, ..PolicyConfig::default() };
+        let mut world = World::new(config, limits.clone());
+        for id in 1..=4 {
+            world.submit(submission(id, 20), 2000);
+        }
+        for _ in 0..100 {
+            world.finish_step();
+            world.sample(false);
+        }
+        world.submit(submission(9, 3000), 1);
+        let mut steps = 0;
+        while world.requests[&RequestId(9)].end.is_none() {
+            world.finish_step();
+            world.choose(false);
+            world.deliver();
+            let step = &world.computing[0].step;
+            let mut streams = step.clone();
+            streams.sequences.retain(|share| share.tokens.len() == 1);
+            let alone = elapsed(&streams);
+            let limit = target.unwrap_or(2 * alone).max(alone + Duration::from_millis(4)).mul_f64(1.1);
+            assert!(elapsed(step) <= limit, "{:?} at a limit of {limit:?}, {alone:?} alone", elapsed(step));
+            steps += 1;
+        }
+        let rows_per_step = 3000 / steps;
+        assert!(rows_per_step >= if target.is_some() { 40 } else { 4 }, "{steps} steps");
+    }
+}
+
+#[test]
+fn a_client_with_one_request_does_not_wait_behind_all_of_another() {
+    let mut world = World::new(CONFIG, limits());
+    let of = |id: u64, client: &str| Submission { client: Some(client.into()), ..submission(id, 10) };
+    for id in 1..=40 {
+        world.submit(of(id, "crowd"), 10);
+    }
+    for _ in 0..20 {
+        world.finish_step();
+        world.sample(false);
+    }
+    world.submit(of(100, "newcomer"), 10);
+    while world.requests[&RequestId(100)].end.is_none() {
+        world.finish_step();
+        world.sample(false);
+    }
+    let ended = world.requests.values().filter(|known| known.end.is_some()).count();
+    assert!(ended < 20, "{ended} of 40 went first");
+}
+
+#[test]
+fn past_the_limit_of_queued_tokens_a_request_is_refused_unless_nothing_waits() {
+    let config = PolicyConfig { max_queued_tokens: 50, ..CONFIG };
+    let mut policy = Policy::new(config, limits());
+    assert!(policy.submit(submission(1, 60)).is_ok(), "alone it may be as long as it fits");
+    assert!(matches!(policy.submit(submission(2, 1)), Err(SubmitError::QueueFull { tokens: 60, .. })));
+    policy.on(PolicyEvent::Cancel(RequestId(1)));
+    assert!(policy.submit(submission(3, 30)).is_ok());
+    assert!(policy.submit(submission(4, 20)).is_ok());
+    assert!(policy.submit(submission(5, 1)).is_err());
 }

@@ -1,7 +1,11 @@
 //! The Sampler turns logits into tokens and is the only one that speaks to clients.
 //!
 //! Hears from: the scheduler (`Begin`, `Started`, `Fail`, `Forget`), the executor (`Sample`), and itself about clients.
-//! Says: events to each client's channel, `Sampled` and `Cancel` to the scheduler.
+//! Says: tokens to the executor, whose next step may wait for them; events to each client's channel; `Sampled` and
+//! `Cancel` to the scheduler.
+//!
+//! First all tokens of a step are chosen, and only then does anybody hear of them: the executor at once, so that the
+//! device goes on while texts are made, searched for stop strings and sent.
 //!
 //! Failure: unusable logits, or a panic while one sequence is sampled, fail that request alone. When the actor itself
 //! dies, the supervisor restarts the cast; clients hear that their request failed, because their channels close.
@@ -23,12 +27,15 @@ use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::time::Instant;
 
 use self::sequence::SequenceSampler;
-use self::work::{Sampled, Share, StepLogits};
+use self::work::{Chosen, Share, StepLogits};
 use crate::client::ClientSink;
+use crate::executor::ExecutorMsg;
 use crate::metrics::RequestMetrics;
 use crate::policy::{Outcome, SampleTask};
 use crate::request::{Event, FinishReason, GenerationError, GenerationRequest, RequestId};
 use crate::scheduler::SchedulerMsg;
+use crate::trace::Tracer;
+use crate::trace::request::EndedRequest;
 
 /// What the sampler hears.
 pub enum SamplerMsg {
@@ -48,13 +55,20 @@ pub enum SamplerMsg {
         submitted: Instant,
     },
     /// A request takes part in a step for the first time.
-    Started(RequestId),
+    Started {
+        /// The request.
+        id: RequestId,
+        /// Tokens of its prompt that were found in the prefix cache.
+        cached_tokens: usize,
+    },
     /// The logits of a step.
     Sample {
         /// The step.
         output: StepOutput,
         /// Whose they are, in their order.
         tasks: Vec<SampleTask>,
+        /// Who may wait for the tokens.
+        executor: ActorRef<ExecutorMsg>,
     },
     /// A request ends with an error.
     Fail(RequestId, GenerationError),
@@ -76,6 +90,8 @@ pub struct SamplerArguments {
     pub vocab_size: usize,
     /// How long a client may leave its channel full.
     pub client_stall_timeout: Duration,
+    /// Hears what happens when.
+    pub tracer: Tracer,
 }
 
 /// The sampler's own.
@@ -113,14 +129,15 @@ impl Actor for Sampler {
         match message {
             SamplerMsg::Connect(scheduler) => state.scheduler = Some(scheduler),
             SamplerMsg::Begin { id, request, context_tokens, sink, submitted } => {
-                let sequence = SequenceSampler::new(*request, context_tokens, sink, submitted);
+                let mut sequence = SequenceSampler::new(*request, context_tokens, sink, submitted);
+                sequence.detokenising = state.arguments.tracer.is_on().then_some(Duration::ZERO);
                 state.sequences.insert(id, Box::new(sequence));
             }
-            SamplerMsg::Started(id) => state.started(id),
-            SamplerMsg::Sample { output, tasks } => state.sample(&me, output, tasks).await?,
+            SamplerMsg::Started { id, cached_tokens } => state.started(id, cached_tokens),
+            SamplerMsg::Sample { output, tasks, executor } => state.sample(&me, output, tasks, &executor).await?,
             SamplerMsg::Fail(id, error) => state.end(id, Event::Failed(error)),
             SamplerMsg::Forget(id) => state.forget(id),
-            SamplerMsg::ClientReads(id) => state.tell_scheduler(SchedulerMsg::Resume(id)),
+            SamplerMsg::ClientReads(id) => state.client_reads(id),
             SamplerMsg::ClientStalled(id) => state.cut_off(id),
         }
         Ok(())
@@ -128,27 +145,37 @@ impl Actor for Sampler {
 }
 
 impl SamplerState {
-    fn started(&mut self, id: RequestId) {
+    fn started(&mut self, id: RequestId, cached_tokens: usize) {
         if let Some(sequence) = self.sequences.get_mut(&id) {
+            sequence.cached_tokens = cached_tokens;
             sequence.times.started = Some(Instant::now());
         }
     }
 
-    /// Samples every task of a step and tells the scheduler what came of it.
+    /// Chooses a token for every task of a step, then tells executor, clients and scheduler, in this order.
     async fn sample(
         &mut self,
         me: &ActorRef<SamplerMsg>,
         output: StepOutput,
         tasks: Vec<SampleTask>,
+        executor: &ActorRef<ExecutorMsg>,
     ) -> Result<(), ActorProcessingErr> {
+        let from = self.arguments.tracer.now();
         let step = StepLogits {
             logits: Arc::new(output.logits),
             vocab_size: self.arguments.vocab_size,
             tokenizer: self.arguments.tokenizer.clone(),
         };
         let shares = self.shares(tasks);
-        let sampled = work::sample(step, shares).await?;
-        let outcomes = sampled.into_iter().map(|sampled| self.settle(me, sampled)).collect();
+        let chosen = work::choose(step, shares).await?;
+        let chosen_at = self.arguments.tracer.now();
+        let tokens = chosen.iter().filter_map(Chosen::next_token).collect();
+        // An executor that is gone waits for nothing.
+        let _ = executor.cast(ExecutorMsg::Tokens { step: output.id, tokens });
+        // Whom a task wakes waits for it on the same worker. Let the device have its next step before clients are told.
+        tokio::task::yield_now().await;
+        let outcomes: Vec<_> = chosen.into_iter().map(|chosen| self.deliver(me, chosen)).collect();
+        self.arguments.tracer.step_sampled(output.id, from, chosen_at, outcomes.len());
         self.tell_scheduler(SchedulerMsg::Sampled { step: output.id, outcomes });
         Ok(())
     }
@@ -166,16 +193,18 @@ impl SamplerState {
         shares
     }
 
-    /// Puts a sequence back, unless it ended, and pauses it when its client does not keep up.
-    fn settle(&mut self, me: &ActorRef<SamplerMsg>, Sampled { share, advance }: Sampled) -> Outcome {
-        let (id, sequence) = (share.task.id, share.sequence);
+    /// Speaks to a client, puts its sequence back, unless it ended, and pauses it when its client does not keep up.
+    fn deliver(&mut self, me: &ActorRef<SamplerMsg>, Chosen { share, choice }: Chosen) -> Outcome {
+        let (id, mut sequence) = (share.task.id, share.sequence);
+        let advance = work::deliver(&mut sequence, choice, &self.arguments.tokenizer);
         if share.task.samples {
-            self.metrics.token(&sequence.times);
+            self.metrics.token(&sequence.times, || sequence.usage());
         }
-        let pause = advance.end.is_none() && sequence.sink.is_full();
-        if pause {
+        if advance.end.is_none() && !sequence.awaits_client && sequence.sink.is_full() {
+            sequence.awaits_client = true;
             self.wait_for_client(me.clone(), id, sequence.sink.room());
         }
+        let pause = advance.end.is_none() && sequence.awaits_client;
         self.sequences.insert(id, sequence);
         if let Some(end) = advance.end {
             self.end(id, end);
@@ -196,9 +225,16 @@ impl SamplerState {
         });
     }
 
+    fn client_reads(&mut self, id: RequestId) {
+        if let Some(sequence) = self.sequences.get_mut(&id) {
+            sequence.awaits_client = false;
+            self.tell_scheduler(SchedulerMsg::Resume(id));
+        }
+    }
+
     fn end(&mut self, id: RequestId, end: Event) {
         let Some(sequence) = self.sequences.remove(&id) else { return };
-        self.metrics.ended(&end, &sequence.usage());
+        self.ended(&sequence.ended(id, &end));
         sequence.sink.finish(end);
     }
 
@@ -206,7 +242,15 @@ impl SamplerState {
     fn forget(&mut self, id: RequestId) {
         let Some(sequence) = self.sequences.remove(&id) else { return };
         let usage = sequence.usage();
-        self.metrics.ended(&Event::Finished { reason: FinishReason::Cancelled, text: String::new(), usage }, &usage);
+        let end = Event::Finished { reason: FinishReason::Cancelled, text: String::new(), usage };
+        self.ended(&sequence.ended(id, &end));
+    }
+
+    /// Lets everybody know who wants to.
+    fn ended(&self, request: &EndedRequest) {
+        self.metrics.ended(request);
+        request.log(&self.arguments.model_id);
+        self.arguments.tracer.request_ended(request);
     }
 
     fn cut_off(&mut self, id: RequestId) {

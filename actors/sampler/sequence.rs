@@ -9,8 +9,10 @@ use tokio::time::Instant;
 
 use super::stop::StopMatcher;
 use crate::client::ClientSink;
+use crate::metrics::end_reason;
 use crate::policy::{SampleTask, Verdict};
-use crate::request::{Event, FinishReason, GenerationError, GenerationRequest, PositionLogprobs, Usage};
+use crate::request::{Event, FinishReason, GenerationError, GenerationRequest, PositionLogprobs, RequestId, Usage};
+use crate::trace::request::EndedRequest;
 
 /// What a sequence remembers from one token to the next.
 pub(super) struct SequenceSampler {
@@ -24,7 +26,13 @@ pub(super) struct SequenceSampler {
     stop: StopMatcher,
     /// For each token of the prompt, as far as they are known; taken when they are sent.
     prompt_logprobs: Option<Vec<Option<PositionLogprobs>>>,
+    /// Tokens of the prompt that were found in the prefix cache.
+    pub cached_tokens: usize,
+    /// Somebody waits for its client to read.
+    pub awaits_client: bool,
     pub times: Times,
+    /// Time that turning its tokens into text took, when somebody wants to know.
+    pub detokenising: Option<Duration>,
     pub sink: ClientSink,
 }
 
@@ -39,7 +47,25 @@ pub(crate) struct Times {
     pub previous_token: Option<Instant>,
 }
 
-/// What a share of logits led to.
+/// What a share of logits says about what comes next, before anybody has heard of it.
+#[derive(Debug)]
+pub(super) enum Choice {
+    /// A part of the prompt was scored; nothing was sampled.
+    Scored,
+    /// This token.
+    Token {
+        token: TokenId,
+        logprobs: Option<PositionLogprobs>,
+        /// Why it is the last, as far as the token itself says; its text may still hold a stop string.
+        last: Option<FinishReason>,
+    },
+    /// Nothing: the request wanted no token.
+    Nothing,
+    /// Nothing, because of a fault.
+    Failed(GenerationError),
+}
+
+/// What a choice led to.
 pub(super) struct Advance {
     pub verdict: Verdict,
     /// Set when the request ended: what its client is told.
@@ -58,54 +84,77 @@ impl SequenceSampler {
             stop: StopMatcher::new(&request.stop.strings),
             prompt_logprobs: request.prompt_logprobs.map(|_| vec![None]),
             times: Times { submitted, started: None, first_token: None, last_token: None, previous_token: None },
+            detokenising: None,
+            cached_tokens: 0,
+            awaits_client: false,
             request,
             sink,
         }
     }
 
-    /// Takes the sequence's share of a step's logits: `task.rows` rows of the same length.
-    pub fn advance(
+    /// Chooses the next token by the sequence's share of a step's logits: `task.rows` rows of the same length.
+    pub fn choose(
         &mut self,
         task: &SampleTask,
         logits: &[f32],
         chooser: &mut Chooser,
         tokenizer: &Tokenizer,
-    ) -> Advance {
-        match self.try_advance(task, logits, chooser, tokenizer) {
-            Ok(advance) => advance,
-            Err(error) => {
-                let error = GenerationError::Engine(format!("the model's output is not usable: {error}"));
-                Advance { verdict: Verdict::Ended, end: Some(Event::Failed(error)) }
-            }
-        }
+    ) -> Choice {
+        self.try_choose(task, logits, chooser, tokenizer).unwrap_or_else(|error| {
+            Choice::Failed(GenerationError::Engine(format!("the model's output is not usable: {error}")))
+        })
     }
 
-    fn try_advance(
+    fn try_choose(
         &mut self,
         task: &SampleTask,
         logits: &[f32],
         chooser: &mut Chooser,
         tokenizer: &Tokenizer,
-    ) -> Result<Advance, InvalidLogits> {
+    ) -> Result<Choice, InvalidLogits> {
         let vocab_size = logits.len() / task.rows.max(1);
         if task.scores_prompt {
             self.score_prompt(task.first_position, logits.chunks_exact(vocab_size.max(1)))?;
         }
         if !task.samples {
-            return Ok(Advance { verdict: Verdict::Scored, end: None });
+            return Ok(Choice::Scored);
         }
         if self.max_tokens == 0 {
-            return Ok(self.ended(FinishReason::Length, String::new()));
+            return Ok(Choice::Nothing);
         }
         let row = &logits[logits.len() - vocab_size..];
-        let token = self.choose(row, chooser, tokenizer)?;
+        let token = self.choose_token(row, chooser, tokenizer)?;
         let logprobs = self.request.logprobs.map(|n| position_logprobs(row, token, n)).transpose()?;
+        self.generated += 1;
+        self.counts.record(token);
+        let last = match self.ends_with(token, tokenizer) {
+            true => Some(FinishReason::StopToken(token)),
+            false => (self.generated >= self.max_tokens).then_some(FinishReason::Length),
+        };
+        Ok(Choice::Token { token, logprobs, last })
+    }
+
+    fn ends_with(&self, token: TokenId, tokenizer: &Tokenizer) -> bool {
+        let stop = &self.request.stop;
+        stop.token_ids.contains(&token) || (!stop.ignore_eos && tokenizer.end_of_generation().contains(&token))
+    }
+
+    /// Tells the client what was chosen, and finds out whether that was the end.
+    pub fn deliver(&mut self, choice: Choice, tokenizer: &Tokenizer) -> Advance {
+        self.send_prompt();
+        let (token, logprobs, last) = match choice {
+            Choice::Token { token, logprobs, last } => (token, logprobs, last),
+            Choice::Scored => return Advance { verdict: Verdict::Scored, end: None },
+            Choice::Nothing => return self.finished(FinishReason::Length, String::new()),
+            Choice::Failed(error) => return Advance { verdict: Verdict::Ended, end: Some(Event::Failed(error)) },
+        };
         let now = Instant::now();
         self.times.first_token.get_or_insert(now);
         self.times.previous_token = self.times.last_token.replace(now);
-        self.generated += 1;
-        self.counts.record(token);
-        Ok(self.accept(token, logprobs, tokenizer))
+        match last {
+            Some(FinishReason::StopToken(token)) => self.stop_at_token(token, logprobs, tokenizer),
+            last => self.accept(token, logprobs, last, tokenizer),
+        }
     }
 
     /// Notes how likely the prompt's tokens were; rows that came before (the sequence is replayed) are passed over.
@@ -122,15 +171,25 @@ impl SequenceSampler {
                 known.push(Some(position_logprobs(row, prompt[next], top_n)?));
             }
         }
-        if known.len() == prompt.len()
+        Ok(())
+    }
+
+    /// Sends what is known of the prompt, once that is all.
+    fn send_prompt(&mut self) {
+        let is_known = |known: &Vec<_>| known.len() == self.request.prompt.len();
+        if self.prompt_logprobs.as_ref().is_some_and(is_known)
             && let Some(logprobs) = self.prompt_logprobs.take()
         {
             self.sink.send(Event::Prompt { logprobs });
         }
-        Ok(())
     }
 
-    fn choose(&self, row: &[f32], chooser: &mut Chooser, tokenizer: &Tokenizer) -> Result<TokenId, InvalidLogits> {
+    fn choose_token(
+        &self,
+        row: &[f32],
+        chooser: &mut Chooser,
+        tokenizer: &Tokenizer,
+    ) -> Result<TokenId, InvalidLogits> {
         let stop = &self.request.stop;
         let mut banned = Vec::new();
         if self.generated < stop.min_tokens {
@@ -143,20 +202,29 @@ impl SequenceSampler {
         chooser.choose(row, &self.request.sampling, &self.counts, &banned, draw)
     }
 
-    /// Sends a new token to the client and decides whether it was the last.
-    fn accept(&mut self, token: TokenId, logprobs: Option<PositionLogprobs>, tokenizer: &Tokenizer) -> Advance {
+    /// The end by a token that has no text, unless the client wants it.
+    fn stop_at_token(&mut self, token: TokenId, logprobs: Option<PositionLogprobs>, tokenizer: &Tokenizer) -> Advance {
         let stop = &self.request.stop;
-        let asked_for = stop.token_ids.contains(&token);
-        if asked_for || (!stop.ignore_eos && tokenizer.end_of_generation().contains(&token)) {
-            let mut text = std::mem::take(&mut self.stop).finish();
-            if asked_for && stop.include_stop_string {
-                text.push_str(&self.decoder.push(tokenizer, token, self.request.skip_special_tokens));
-            }
-            text.push_str(&self.decoder.finish());
-            self.sink.send(Event::Token { token, text: String::new(), logprobs });
-            return self.ended(FinishReason::StopToken(token), text);
+        let has_text = stop.token_ids.contains(&token) && stop.include_stop_string;
+        let mut text = std::mem::take(&mut self.stop).finish();
+        if has_text {
+            text.push_str(&self.detokenise(tokenizer, token));
         }
-        let mut text = self.decoder.push(tokenizer, token, self.request.skip_special_tokens);
+        text.push_str(&self.decoder.finish());
+        self.sink.send(Event::Token { token, text: String::new(), logprobs });
+        self.finished(FinishReason::StopToken(token), text)
+    }
+
+    /// Sends a token's text to the client, unless a stop string ends it or may have begun in it.
+    fn accept(
+        &mut self,
+        token: TokenId,
+        logprobs: Option<PositionLogprobs>,
+        last: Option<FinishReason>,
+        tokenizer: &Tokenizer,
+    ) -> Advance {
+        let mut text = self.detokenise(tokenizer, token);
+        let stop = &self.request.stop;
         if self.generated > stop.min_tokens || stop.min_tokens == 0 {
             let scan = self.stop.push(&text);
             text = scan.text;
@@ -165,20 +233,52 @@ impl SequenceSampler {
                     text.push_str(&matched);
                 }
                 self.sink.send(Event::Token { token, text, logprobs });
-                return self.ended(FinishReason::StopString(matched), String::new());
+                return self.finished(FinishReason::StopString(matched), String::new());
             }
         }
         self.sink.send(Event::Token { token, text, logprobs });
-        if self.generated >= self.max_tokens {
-            let mut rest = self.stop.finish();
-            rest.push_str(&self.decoder.finish());
-            return self.ended(FinishReason::Length, rest);
+        match last {
+            Some(reason) => {
+                let mut rest = self.stop.finish();
+                rest.push_str(&self.decoder.finish());
+                self.finished(reason, rest)
+            }
+            None => Advance { verdict: Verdict::Token(token), end: None },
         }
-        Advance { verdict: Verdict::Token(token), end: None }
     }
 
-    fn ended(&self, reason: FinishReason, text: String) -> Advance {
+    fn detokenise(&mut self, tokenizer: &Tokenizer, token: TokenId) -> String {
+        let from = self.detokenising.map(|_| Instant::now());
+        let text = self.decoder.push(tokenizer, token, self.request.skip_special_tokens);
+        if let (Some(sum), Some(from)) = (&mut self.detokenising, from) {
+            *sum += from.elapsed();
+        }
+        text
+    }
+
+    fn finished(&self, reason: FinishReason, text: String) -> Advance {
         Advance { verdict: Verdict::Ended, end: Some(Event::Finished { reason, text, usage: self.usage() }) }
+    }
+
+    /// What is to be remembered of it after `end`.
+    pub fn ended(&self, id: RequestId, end: &Event) -> EndedRequest {
+        let error = match end {
+            Event::Failed(error) => Some(error.to_string()),
+            _ => None,
+        };
+        EndedRequest {
+            id,
+            call: self.sink.call().cloned(),
+            reason: end_reason(end),
+            error,
+            usage: self.usage(),
+            times: self.times,
+            at: Instant::now(),
+            max_tokens: self.max_tokens,
+            temperature: self.request.sampling.temperature,
+            top_p: self.request.sampling.top_p,
+            detokenising: self.detokenising,
+        }
     }
 
     pub fn usage(&self) -> Usage {
@@ -189,7 +289,7 @@ impl SequenceSampler {
         };
         Usage {
             prompt_tokens: self.request.prompt.len(),
-            cached_tokens: 0,
+            cached_tokens: self.cached_tokens,
             completion_tokens: self.generated,
             queue_time: since(started, Some(submitted)),
             time_to_first_token: since(first_token, Some(submitted)),

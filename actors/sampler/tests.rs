@@ -29,6 +29,8 @@ impl Stage {
             prompt_logprobs: None,
             skip_special_tokens: true,
             priority: 0,
+            client: None,
+            cache_salt: None,
         };
         change(&mut request);
         let (sink, client) = channel(64);
@@ -45,7 +47,8 @@ impl Stage {
     }
 
     fn advance(&mut self, task: SampleTask, logits: &[f32]) -> Advance {
-        self.sequence.advance(&task, logits, &mut Chooser::default(), &self.tokenizer)
+        let choice = self.sequence.choose(&task, logits, &mut Chooser::default(), &self.tokenizer);
+        self.sequence.deliver(choice, &self.tokenizer)
     }
 
     /// Feeds tokens until the sequence ends; the reason and all of the text.

@@ -1,14 +1,15 @@
-//! A step's sampling as work that can be cut into parts and done anywhere.
+//! Choosing a step's tokens as work that can be cut into parts and done anywhere.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use cuelight_engine::engine::TokenId;
 use cuelight_engine::format::tokenizer::Tokenizer;
 use cuelight_engine::sample::Chooser;
 
-use super::sequence::{Advance, SequenceSampler};
+use super::sequence::{Advance, Choice, SequenceSampler};
 use crate::policy::{SampleTask, Verdict};
-use crate::request::{Event, GenerationError};
+use crate::request::{Event, GenerationError, RequestId};
 
 /// Logits above which sampling leaves the tokio worker: so many take about a millisecond.
 const HEAVY: usize = 1 << 18;
@@ -22,9 +23,19 @@ pub(super) struct Share {
 }
 
 /// A share whose logits were used.
-pub(super) struct Sampled {
+pub(super) struct Chosen {
     pub share: Share,
-    pub advance: Advance,
+    pub choice: Choice,
+}
+
+impl Chosen {
+    /// The token that the sequence certainly goes on with, unless its text turns out to hold a stop string.
+    pub fn next_token(&self) -> Option<(RequestId, TokenId)> {
+        match self.choice {
+            Choice::Token { token, last: None, .. } => Some((self.share.task.id, token)),
+            _ => None,
+        }
+    }
 }
 
 /// What is the same for all shares of a step.
@@ -35,13 +46,13 @@ pub(super) struct StepLogits {
     pub tokenizer: Arc<Tokenizer>,
 }
 
-/// Samples every share: here when that is quick, else on as many blocking threads as there are processors.
+/// Chooses for every share: here when that is quick, else on as many blocking threads as there are processors.
 ///
 /// # Errors
 /// When the runtime shuts down.
-pub(super) async fn sample(step: StepLogits, shares: Vec<Share>) -> Result<Vec<Sampled>, tokio::task::JoinError> {
+pub(super) async fn choose(step: StepLogits, shares: Vec<Share>) -> Result<Vec<Chosen>, tokio::task::JoinError> {
     if step.logits.len() < HEAVY {
-        return Ok(sample_part(&step, shares));
+        return Ok(choose_part(&step, shares));
     }
     let parts = std::thread::available_parallelism().map_or(1, usize::from).min(shares.len()).max(1);
     let mut rest = shares;
@@ -49,33 +60,38 @@ pub(super) async fn sample(step: StepLogits, shares: Vec<Share>) -> Result<Vec<S
     for part in (1..=parts).rev() {
         let mine = rest.split_off(rest.len() - rest.len() / part);
         let step = step.clone();
-        running.push(tokio::task::spawn_blocking(move || sample_part(&step, mine)));
+        running.push(tokio::task::spawn_blocking(move || choose_part(&step, mine)));
     }
-    let mut sampled = Vec::new();
+    let mut chosen = Vec::new();
     for part in running {
-        sampled.extend(part.await?);
+        chosen.extend(part.await?);
     }
-    Ok(sampled)
+    Ok(chosen)
 }
 
-fn sample_part(step: &StepLogits, shares: Vec<Share>) -> Vec<Sampled> {
+fn choose_part(step: &StepLogits, shares: Vec<Share>) -> Vec<Chosen> {
     let mut chooser = Chooser::default();
-    let sampled = shares.into_iter().map(|mut share| {
-        let advance = sample_one(step, &mut share, &mut chooser);
-        Sampled { share, advance }
+    let chosen = shares.into_iter().map(|mut share| {
+        let choice = choose_one(step, &mut share, &mut chooser);
+        Chosen { share, choice }
     });
-    sampled.collect()
+    chosen.collect()
 }
 
-fn sample_one(step: &StepLogits, share: &mut Share, chooser: &mut Chooser) -> Advance {
+fn choose_one(step: &StepLogits, share: &mut Share, chooser: &mut Chooser) -> Choice {
     let (start, end) = (share.offset, share.offset + share.task.rows * step.vocab_size);
     // Too few rows are no distribution, and found out as such.
     let logits = step.logits.get(start..end).unwrap_or_default();
     let sequence = &mut share.sequence;
     // Nothing of a sequence that panicked is used again, so its broken state harms nobody.
-    let advance = catch_unwind(AssertUnwindSafe(|| sequence.advance(&share.task, logits, chooser, &step.tokenizer)));
-    advance.unwrap_or_else(|_| {
-        let error = GenerationError::Engine("sampling its next token panicked".into());
+    let choice = catch_unwind(AssertUnwindSafe(|| sequence.choose(&share.task, logits, chooser, &step.tokenizer)));
+    choice.unwrap_or_else(|_| Choice::Failed(GenerationError::Engine("choosing its next token panicked".into())))
+}
+
+/// Tells the client of a sequence what was chosen for it.
+pub(super) fn deliver(sequence: &mut SequenceSampler, choice: Choice, tokenizer: &Tokenizer) -> Advance {
+    catch_unwind(AssertUnwindSafe(|| sequence.deliver(choice, tokenizer))).unwrap_or_else(|_| {
+        let error = GenerationError::Engine("turning its next token into text panicked".into());
         Advance { verdict: Verdict::Ended, end: Some(Event::Failed(error)) }
     })
 }

@@ -18,7 +18,11 @@ pub struct Listening {
 
 impl Listening {
     pub async fn start(model: SimulatedModel, options: ServerOptions) -> Self {
-        let runtime = Runtime::start(model, RuntimeOptions::default()).await.unwrap();
+        Self::start_with(model, RuntimeOptions::default(), options).await
+    }
+
+    pub async fn start_with(model: SimulatedModel, runtime: RuntimeOptions, options: ServerOptions) -> Self {
+        let runtime = Runtime::start(model, runtime).await.unwrap();
         assert!(runtime.wait_ready().await.is_ok());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());

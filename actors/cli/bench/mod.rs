@@ -1,9 +1,10 @@
-//! `cuelight bench`: how fast a model runs here, in llama-bench's terms.
+//! `cuelight bench`: how fast a model runs here, in llama-bench's terms; and [`serve`], how fast a server answers.
 //!
-//! It drives the engine directly, without actors, so that it measures what the engine can do.
+//! The former drives the engine directly, without actors, so that it measures what the engine can do.
 
 mod measure;
 mod report;
+pub mod serve;
 
 use std::num::NonZeroUsize;
 use std::path::Path;
@@ -20,6 +21,7 @@ use crate::config::flags::{Flags, HubFlags};
 
 /// Measure how fast a model runs on this machine.
 #[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true, disable_help_subcommand = true)]
 #[command(after_help = "\
 Every option takes a list with commas, and every combination is measured:
   cuelight bench demo                             a prompt of 512 tokens, and 128 tokens generated
@@ -30,9 +32,11 @@ Every option takes a list with commas, and every combination is measured:
 Each test is warmed up with its own shape before it is timed. t/s is the mean and the standard deviation of the
 repetitions. pp is prompt processing, tg text generation, @ d the tokens in the cache before the clock starts.")]
 pub struct Args {
-    /// The model.
-    #[arg(value_name = "MODEL")]
-    model: String,
+    #[command(subcommand)]
+    instead: Option<Instead>,
+    /// The model; a file called serve is written ./serve.
+    #[arg(value_name = "MODEL", required = true)]
+    model: Option<String>,
     /// Prompt lengths; 0 for none.
     #[arg(short = 'p', long, value_name = "N,…", value_delimiter = ',', default_value = "512")]
     n_prompt: Vec<usize>,
@@ -65,6 +69,12 @@ pub struct Args {
     output: Format,
     #[command(flatten)]
     hub: Flags<HubFlags>,
+}
+
+/// What else can be measured.
+#[derive(Debug, clap::Subcommand)]
+enum Instead {
+    Serve(Box<serve::Args>),
 }
 
 impl Args {
@@ -123,11 +133,15 @@ fn kv_type(text: &str) -> Result<KvType, String> {
 
 /// Measures, and prints each result when it is there.
 pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
+    if let Some(Instead::Serve(args)) = &args.instead {
+        return serve::execute(args, context);
+    }
+    let model = args.model.as_deref().unwrap_or_default();
     let shapes = args.shapes();
     let Some(context_tokens) = shapes.iter().map(Shape::context_tokens).max() else {
         return Err(CliError::Usage("there is nothing to measure: -p and -n are 0 and no -pg is given".to_owned()));
     };
-    let path = context.hub().locate(&args.model, &context.terminal.downloads())?;
+    let path = context.hub().locate(model, &context.terminal.downloads())?;
     let configured = model::load_options(&context.config, &path)?;
     let base = LoadOptions { context_tokens: Some(context_tokens), max_sequences: 1, kv_bytes: None, ..configured };
     print(args.output.head())?;

@@ -168,6 +168,8 @@ impl Session {
             prompt_logprobs: None,
             skip_special_tokens: true,
             priority: 0,
+            client: None,
+            cache_salt: None,
         }
     }
 

@@ -1,0 +1,346 @@
+//! One server, as its client sees it: what it serves, how it counts, and a call measured from sending to the last byte.
+
+use std::time::{Duration, Instant};
+
+use reqwest::header::HeaderMap;
+use reqwest::{RequestBuilder, Response, Url};
+use serde::Deserialize;
+use serde_json::json;
+
+use super::chunks::{Chunk, EventBuffer, Usage, refusal};
+use super::record::{Failure, Record};
+use super::workload::{Ask, Scale, words};
+
+/// A server that takes no connection for so long is not there.
+const CONNECT_WITHIN: Duration = Duration::from_secs(10);
+
+/// Which of the two APIs is called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Endpoint {
+    /// /v1/chat/completions
+    Chat,
+    /// /v1/completions
+    Completions,
+}
+
+impl Endpoint {
+    fn path(self) -> &'static str {
+        match self {
+            Endpoint::Chat => "v1/chat/completions",
+            Endpoint::Completions => "v1/completions",
+        }
+    }
+}
+
+/// How a server is called.
+#[derive(Debug, Clone)]
+pub struct CallOptions {
+    /// Which API.
+    pub endpoint: Endpoint,
+    /// The model's name; `None` for the first that the server lists.
+    pub model: Option<String>,
+    /// Sent as `Authorization: Bearer …`.
+    pub api_key: Option<String>,
+    /// Whether answers come token by token.
+    pub stream: bool,
+    /// Whether answers are made to have exactly the wanted length.
+    pub ignore_eos: bool,
+    /// 0 for the likeliest token each time.
+    pub temperature: f64,
+    /// After so long a call has failed.
+    pub timeout: Duration,
+}
+
+/// Why a server cannot be measured.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// Nothing there.
+    #[error("no server answers at {url}: {reason}")]
+    Unreachable {
+        /// What was called.
+        url: String,
+        /// Why not.
+        reason: String,
+    },
+    /// A key is needed, or another one.
+    #[error("{url} wants {}: {message}", if *.given { "another --api-key" } else { "an --api-key" })]
+    Unauthorized {
+        /// What was called.
+        url: String,
+        /// Whether a key was sent.
+        given: bool,
+        /// The server's sentence.
+        message: String,
+    },
+    /// It does not serve OpenAI's API, or not this model.
+    #[error("{url} failed: {failure}")]
+    Call {
+        /// What was called.
+        url: String,
+        /// What came of it.
+        failure: Failure,
+    },
+    /// Nothing to choose from.
+    #[error("{url} lists no model; name one with --model")]
+    NoModel {
+        /// What was called.
+        url: String,
+    },
+}
+
+/// A server that answered, and how to call it.
+#[derive(Debug)]
+pub struct Server {
+    http: reqwest::Client,
+    base: Url,
+    options: CallOptions,
+    /// The model that is called.
+    pub model: String,
+    /// How its tokens count.
+    pub scale: Scale,
+    /// Whether it counts tokens at all.
+    pub counts_tokens: bool,
+}
+
+impl Server {
+    /// Finds the model and how its tokens count, by two short calls.
+    ///
+    /// # Errors
+    /// [`ServerError`].
+    pub async fn connect(base: Url, options: CallOptions) -> Result<Self, ServerError> {
+        // A proxy would be measured too.
+        let client = reqwest::Client::builder().no_proxy().http1_only().connect_timeout(CONNECT_WITHIN);
+        let http = client.build().map_err(|error| unreachable_server(base.as_str(), error))?;
+        let mut server =
+            Server { http, base, options, model: String::new(), scale: Scale::GUESS, counts_tokens: false };
+        server.model = match server.options.model.clone() {
+            Some(model) => model,
+            None => server.first_model().await?,
+        };
+        // Two lengths: what each word costs, and what stands around them.
+        const SHORT: usize = 8;
+        const LONG: usize = 72;
+        let short = server.count(SHORT).await?;
+        let long = server.count(LONG).await?;
+        if let (Some(short), Some(long)) = (short, long)
+            && let Some(scale) = Scale::through((SHORT, short), (LONG, long))
+        {
+            server.scale = scale;
+            server.counts_tokens = true;
+        }
+        Ok(server)
+    }
+
+    /// Its address without the API's path.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        self.base.as_str().trim_end_matches('/')
+    }
+
+    async fn first_model(&self) -> Result<String, ServerError> {
+        #[derive(Deserialize)]
+        struct Models {
+            data: Vec<Model>,
+        }
+        #[derive(Deserialize)]
+        struct Model {
+            id: String,
+        }
+        let url = self.at("v1/models");
+        let get = self.authorized(self.http.get(&url)).timeout(self.options.timeout);
+        let response = get.send().await.map_err(|error| unreachable_server(&url, error))?;
+        let failed = |failure| self.failed(url.clone(), failure);
+        if !response.status().is_success() {
+            return Err(failed(refused(response).await));
+        }
+        let body = response.bytes().await.map_err(|error| failed(Failure::BrokeOff(reason(error))))?;
+        let models: Models =
+            serde_json::from_slice(&body).map_err(|error| failed(Failure::Unreadable(error.to_string())))?;
+        models.data.into_iter().next().map(|model| model.id).ok_or(ServerError::NoModel { url })
+    }
+
+    /// What the server counts of so many words; `None` if it does not count.
+    async fn count(&self, count: usize) -> Result<Option<usize>, ServerError> {
+        let body = self.body(&words(count, 1), 1, false);
+        let answer = self.ask(body, false, &mut Reading::new(Instant::now())).await;
+        let usage = answer.map_err(|failure| self.failed(self.endpoint(), failure))?;
+        Ok(usage.map(|usage| usage.prompt_tokens))
+    }
+
+    /// Sends a request whose answer only must come.
+    ///
+    /// # Errors
+    /// [`ServerError`] when it does not.
+    pub async fn warm_up(&self, ask: &Ask) -> Result<(), ServerError> {
+        let failure = self.measure(ask, Instant::now()).await.failure;
+        failure.map_or(Ok(()), |failure| Err(self.failed(self.endpoint(), failure)))
+    }
+
+    /// Puts a failure of a call that must not fail into words.
+    fn failed(&self, url: String, failure: Failure) -> ServerError {
+        match failure {
+            Failure::Unreachable(reason) => ServerError::Unreachable { url, reason },
+            Failure::Refused { status: 401 | 403, message, .. } => {
+                ServerError::Unauthorized { url, given: self.options.api_key.is_some(), message }
+            }
+            failure => ServerError::Call { url, failure },
+        }
+    }
+
+    /// Sends one request and reads its answer to the end; times count from `start`.
+    pub async fn measure(&self, ask: &Ask, start: Instant) -> Record {
+        let body = self.body(&ask.prompt.text(self.scale), ask.output_tokens, self.options.stream);
+        let mut reading = Reading::new(start);
+        let sent = start.elapsed();
+        let answer = self.ask(body, self.options.stream, &mut reading).await;
+        let ended = start.elapsed();
+        let (usage, failure) = match answer {
+            Ok(usage) => (usage, None),
+            Err(failure) => (None, Some(failure)),
+        };
+        Record { index: ask.index, due: None, sent, ended, chunks: reading.chunks, usage, failure }
+    }
+
+    /// Where the measured calls go.
+    fn endpoint(&self) -> String {
+        self.at(self.options.endpoint.path())
+    }
+
+    async fn ask(&self, body: Vec<u8>, stream: bool, reading: &mut Reading) -> Result<Option<Usage>, Failure> {
+        let limit = self.options.timeout;
+        let call = async {
+            let post = self.authorized(self.http.post(self.endpoint())).header("content-type", "application/json");
+            let response = post.body(body).send().await.map_err(not_sent)?;
+            if !response.status().is_success() {
+                return Err(refused(response).await);
+            }
+            if stream { reading.stream(response).await } else { whole(response).await }
+        };
+        tokio::time::timeout(limit, call).await.unwrap_or(Err(Failure::TimedOut(limit)))
+    }
+
+    fn body(&self, prompt: &str, output_tokens: usize, stream: bool) -> Vec<u8> {
+        let options = &self.options;
+        let mut body = json!({
+            "model": self.model,
+            "max_tokens": output_tokens,
+            "temperature": options.temperature,
+            "stream": stream,
+        });
+        match options.endpoint {
+            Endpoint::Chat => body["messages"] = json!([{ "role": "user", "content": prompt }]),
+            Endpoint::Completions => body["prompt"] = json!(prompt),
+        }
+        if options.ignore_eos {
+            body["ignore_eos"] = json!(true);
+            body["min_tokens"] = json!(output_tokens);
+        }
+        if stream {
+            body["stream_options"] = json!({ "include_usage": true });
+        }
+        body.to_string().into_bytes()
+    }
+
+    fn authorized(&self, request: RequestBuilder) -> RequestBuilder {
+        match &self.options.api_key {
+            Some(key) => request.bearer_auth(key),
+            None => request,
+        }
+    }
+
+    fn at(&self, path: &str) -> String {
+        format!("{}/{path}", self.url())
+    }
+}
+
+/// A stream as far as it was read; what was read outlives a call that is broken off.
+struct Reading {
+    start: Instant,
+    chunks: Vec<Duration>,
+}
+
+impl Reading {
+    fn new(start: Instant) -> Self {
+        Reading { start, chunks: Vec::new() }
+    }
+
+    async fn stream(&mut self, mut response: Response) -> Result<Option<Usage>, Failure> {
+        let (mut buffer, mut usage, mut ended) = (EventBuffer::default(), None, false);
+        while let Some(bytes) = response.chunk().await.map_err(broke_off)? {
+            let now = self.start.elapsed();
+            buffer.push(&bytes, |data| {
+                if data == b"[DONE]" {
+                    ended = true;
+                    return Ok(());
+                }
+                let chunk = read(data)?;
+                if chunk.has_text() {
+                    self.chunks.push(now);
+                }
+                usage = chunk.usage.or(usage);
+                ended |= chunk.is_finished();
+                Ok(())
+            })?;
+        }
+        match (ended, usage, self.chunks.is_empty()) {
+            (false, ..) => Err(Failure::BrokeOff("the stream ended before the answer".to_owned())),
+            (true, None, true) => Err(Failure::Empty),
+            (true, usage, _) => Ok(usage),
+        }
+    }
+}
+
+async fn whole(response: Response) -> Result<Option<Usage>, Failure> {
+    let body = response.bytes().await.map_err(broke_off)?;
+    let chunk = read(&body)?;
+    if chunk.choices.is_empty() {
+        return Err(Failure::Empty);
+    }
+    Ok(chunk.usage)
+}
+
+fn read(data: &[u8]) -> Result<Chunk, Failure> {
+    let chunk: Chunk = serde_json::from_slice(data).map_err(|error| Failure::Unreadable(error.to_string()))?;
+    match chunk.error {
+        Some(error) => Err(Failure::GaveUp(error.0)),
+        None => Ok(chunk),
+    }
+}
+
+async fn refused(response: Response) -> Failure {
+    let status = response.status();
+    let retry_after = retry_after(response.headers());
+    let body = response.bytes().await.unwrap_or_default();
+    let message = Some(refusal(&body)).filter(|message| !message.is_empty());
+    let message = message.unwrap_or_else(|| status.canonical_reason().unwrap_or("no explanation").to_owned());
+    Failure::Refused { status: status.as_u16(), retry_after, message }
+}
+
+/// `retry-after-ms`, which is finer, or the seconds of `retry-after`.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let number = |name| headers.get(name)?.to_str().ok()?.trim().parse::<f64>().ok();
+    let seconds = number("retry-after-ms").map(|ms| ms / 1000.0).or_else(|| number("retry-after"))?;
+    Duration::try_from_secs_f64(seconds).ok()
+}
+
+fn not_sent(error: reqwest::Error) -> Failure {
+    if error.is_connect() { Failure::Unreachable(reason(error)) } else { broke_off(error) }
+}
+
+fn broke_off(error: reqwest::Error) -> Failure {
+    Failure::BrokeOff(reason(error))
+}
+
+fn unreachable_server(url: &str, error: reqwest::Error) -> ServerError {
+    ServerError::Unreachable { url: url.to_owned(), reason: reason(error) }
+}
+
+/// The system's own words, which stand last in the chain of causes.
+fn reason(error: reqwest::Error) -> String {
+    let error = error.without_url();
+    let mut cause: &dyn std::error::Error = &error;
+    while let Some(deeper) = cause.source() {
+        cause = deeper;
+    }
+    cause.to_string()
+}

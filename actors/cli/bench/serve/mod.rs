@@ -1,0 +1,348 @@
+//! `cuelight bench serve`: load on any server that speaks OpenAI's API, and what its clients see of it.
+//!
+//! # Layout, in the order of a measurement
+//!
+//! - [`workload`]: what is sent, and when
+//! - [`client`] with [`chunks`]: one server, and one call to it
+//! - [`round`]: the workload sent to a server
+//! - [`record`], [`summary`], [`report`]: what came of a request, of a round, of everything
+//!
+//! One thread does all of it, because it often shares the machine with what it measures.
+
+mod chunks;
+mod client;
+mod record;
+mod report;
+mod round;
+mod summary;
+mod workload;
+
+use std::fs::File;
+use std::io::Write;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use reqwest::Url;
+use serde_json::{Value, json};
+
+use self::client::{CallOptions, Endpoint, Server};
+use self::report::{Format, Measured, MeasuredRound, Report};
+use self::summary::Objective;
+use self::workload::{Arrivals, Span, Workload};
+use crate::cli::terminal::{Terminal, print};
+use crate::cli::{CliError, Context, model};
+
+/// Requests when neither a number nor a duration was given.
+const DEFAULT_REQUESTS: usize = 100;
+
+/// Clients when neither a number nor a rate was given.
+const DEFAULT_CONCURRENCY: usize = 8;
+
+/// Measure a server under load: this one, or any other that speaks OpenAI's API.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  cuelight bench serve http://127.0.0.1:8080                          8 clients, 100 requests
+  cuelight bench serve http://127.0.0.1:8080 -c 16 --prompt-tokens 64-512 --output-tokens 128
+  cuelight bench serve http://127.0.0.1:8080 --rate 4 --duration 60 --goodput ttft:500,itl:50
+  cuelight bench serve http://127.0.0.1:8080 http://127.0.0.1:8081 --rounds 5     two servers in turn
+
+Latencies count from when a request is sent: ttft is the time to the first text, itl each gap between two chunks of
+text, tpot an answer's mean time per token after its first, e2e the time to the end. With --rate, delay is how much
+later than its turn a request was sent.")]
+pub struct Args {
+    /// The servers' addresses, with or without /v1.
+    #[arg(value_name = "URL", required = true, value_parser = address)]
+    urls: Vec<Url>,
+    /// Clients that each send their next request when the last is answered [default: 8].
+    #[arg(short = 'c', long, value_name = "N", conflicts_with = "rate", help_heading = "Load")]
+    concurrency: Option<NonZeroUsize>,
+    /// Requests a second, at random times (a Poisson process), whether earlier ones are answered or not.
+    #[arg(long, value_name = "R", value_parser = positive, help_heading = "Load")]
+    rate: Option<f64>,
+    /// With --rate: most requests unanswered at a time; others wait and are counted as delayed.
+    #[arg(long, value_name = "N", requires = "rate", help_heading = "Load")]
+    max_concurrency: Option<NonZeroUsize>,
+    /// Requests of a round [default: 100, or as many as --duration has room for].
+    #[arg(short = 'n', long, value_name = "N", help_heading = "Load")]
+    requests: Option<NonZeroUsize>,
+    /// Send no request later than this after a round's first.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, help_heading = "Load")]
+    duration: Option<Duration>,
+    /// Requests before the first round, one after the other, that are not measured.
+    #[arg(long, value_name = "N", default_value = "1", help_heading = "Load")]
+    warmup: usize,
+    /// Rounds; with several URLs the servers take turns within each.
+    #[arg(long, value_name = "N", default_value = "1", help_heading = "Load")]
+    rounds: NonZeroUsize,
+    /// Follows the lengths, texts and times. A server that has seen a seed answers it from its cache [default: random].
+    #[arg(long, value_name = "N", help_heading = "Load")]
+    seed: Option<u64>,
+    /// Length of prompts with their chat template: a number, or a range to draw from like 64-512.
+    #[arg(long, value_name = "SPAN", default_value = "512", help_heading = "Requests")]
+    prompt_tokens: Span,
+    /// Length of answers: a number, or a range to draw from.
+    #[arg(long, value_name = "SPAN", default_value = "128", help_heading = "Requests")]
+    output_tokens: Span,
+    /// Let answers end where the model ends them, and leave `ignore_eos` and `min_tokens` out of requests.
+    #[arg(long, help_heading = "Requests")]
+    respect_eos: bool,
+    /// How much of each prompt is the same in all, from 0 to 1.
+    #[arg(long, value_name = "SHARE", default_value = "0", value_parser = share, help_heading = "Requests")]
+    shared_prefix: f64,
+    /// Ask for answers in one piece, which have no ttft, itl and tpot.
+    #[arg(long, help_heading = "Requests")]
+    no_stream: bool,
+    /// Which API to call.
+    #[arg(long, value_name = "API", value_enum, default_value = "chat", help_heading = "Requests")]
+    endpoint: Endpoint,
+    /// The model to ask for [default: the first that the server lists].
+    #[arg(long, value_name = "NAME", help_heading = "Requests")]
+    model: Option<String>,
+    /// The key to send.
+    #[arg(long, value_name = "KEY", help_heading = "Requests")]
+    api_key: Option<String>,
+    /// Randomness of answers.
+    #[arg(long, visible_alias = "temp", value_name = "T", default_value = "0", value_parser = not_negative, help_heading = "Requests")]
+    temperature: f64,
+    /// Give a request up after this long.
+    #[arg(long, value_name = "SECONDS", default_value = "600", value_parser = seconds, help_heading = "Requests")]
+    timeout: Duration,
+    /// Count requests that keep to these milliseconds: ttft, itl (95 % of a request's gaps), tpot, e2e.
+    #[arg(long, value_name = "NAME:MS,…", value_delimiter = ',', help_heading = "Results")]
+    goodput: Vec<Objective>,
+    /// How to print the results.
+    #[arg(short = 'o', long, value_name = "FORMAT", value_enum, default_value = "text", help_heading = "Results")]
+    output: Format,
+    /// Also write them to this file, as JSON.
+    #[arg(long, value_name = "FILE", help_heading = "Results")]
+    output_file: Option<PathBuf>,
+    /// Put every request into the JSON.
+    #[arg(long, help_heading = "Results")]
+    detail: bool,
+}
+
+fn address(text: &str) -> Result<Url, String> {
+    let wrong = || "write the server's address with http:// or https://, like http://127.0.0.1:8080".to_owned();
+    let mut url = Url::parse(text).map_err(|_| wrong())?;
+    if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
+        return Err(wrong());
+    }
+    let path = url.path().trim_end_matches('/');
+    let path = path.strip_suffix("/v1").unwrap_or(path).to_owned();
+    url.set_path(&path);
+    url.set_query(None);
+    url.set_fragment(None);
+    Ok(url)
+}
+
+fn number(text: &str, is_right: impl Fn(f64) -> bool, right: &str) -> Result<f64, String> {
+    text.parse().ok().filter(|&number: &f64| number.is_finite() && is_right(number)).ok_or_else(|| right.to_owned())
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    number(text, |number| number > 0.0, "write a number above 0")
+}
+
+fn not_negative(text: &str) -> Result<f64, String> {
+    number(text, |number| number >= 0.0, "write a number from 0")
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    number(text, |number| (0.0..=1.0).contains(&number), "write a number from 0 to 1")
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let number = positive(text.strip_suffix('s').unwrap_or(text)).map_err(|_| "write seconds, like 60".to_owned())?;
+    Duration::try_from_secs_f64(number).map_err(|_| "that is longer than anybody waits".to_owned())
+}
+
+impl Args {
+    fn workload(&self) -> Workload {
+        let arrivals = match self.rate {
+            Some(per_second) => {
+                Arrivals::Poisson { per_second, max_concurrency: self.max_concurrency.map(NonZeroUsize::get) }
+            }
+            None => Arrivals::Closed { concurrency: self.concurrency.map_or(DEFAULT_CONCURRENCY, NonZeroUsize::get) },
+        };
+        let requests = match (self.requests, self.duration) {
+            (Some(requests), _) => Some(requests.get()),
+            (None, Some(_)) => None,
+            (None, None) => Some(DEFAULT_REQUESTS),
+        };
+        Workload {
+            // Small enough to be typed again.
+            seed: self.seed.unwrap_or_else(|| jiff::Timestamp::now().as_microsecond().unsigned_abs() % 1_000_000),
+            prompt_tokens: self.prompt_tokens,
+            output_tokens: self.output_tokens,
+            shared_prefix: self.shared_prefix,
+            arrivals,
+            requests,
+            duration: self.duration,
+        }
+    }
+
+    fn call_options(&self) -> CallOptions {
+        CallOptions {
+            endpoint: self.endpoint,
+            model: self.model.clone(),
+            api_key: self.api_key.clone(),
+            stream: !self.no_stream,
+            ignore_eos: !self.respect_eos,
+            temperature: self.temperature,
+            timeout: self.timeout,
+        }
+    }
+
+    /// The workload in a line.
+    fn describe(&self, workload: &Workload) -> String {
+        let load = match workload.arrivals {
+            Arrivals::Closed { concurrency } => format!("concurrency {concurrency}"),
+            Arrivals::Poisson { per_second, .. } => format!("{per_second} requests/s"),
+        };
+        let shared = match workload.shared_prefix {
+            0.0 => String::new(),
+            share => format!(" ({:.0} % shared)", share * 100.0),
+        };
+        let (prompt, output, seed) = (workload.prompt_tokens, workload.output_tokens, workload.seed);
+        let pieces = if self.no_stream { ", in one piece" } else { "" };
+        format!("{load}, prompts of {prompt} tokens{shared}, answers of {output}{pieces}, seed {seed}")
+    }
+
+    fn settings(&self, workload: &Workload) -> Value {
+        let concurrency = match workload.arrivals {
+            Arrivals::Closed { concurrency } => Some(concurrency),
+            Arrivals::Poisson { max_concurrency, .. } => max_concurrency,
+        };
+        json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "seed": workload.seed,
+            "rate": self.rate,
+            "concurrency": concurrency,
+            "requests": workload.requests,
+            "duration_seconds": self.duration.map(|duration| duration.as_secs_f64()),
+            "prompt_tokens": [workload.prompt_tokens.min, workload.prompt_tokens.max],
+            "output_tokens": [workload.output_tokens.min, workload.output_tokens.max],
+            "ignore_eos": !self.respect_eos,
+            "shared_prefix": workload.shared_prefix,
+            "stream": !self.no_stream,
+            "endpoint": match self.endpoint {
+                Endpoint::Chat => "chat",
+                Endpoint::Completions => "completions",
+            },
+            "temperature": self.temperature,
+            "timeout_seconds": self.timeout.as_secs_f64(),
+            "warmup": self.warmup,
+        })
+    }
+}
+
+/// Measures the servers and prints what came of it; after Ctrl-C, what there is.
+pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
+    // A file that cannot be written is better known before an hour of measuring.
+    let file = args.output_file.as_ref().map(|path| {
+        let what = format!("write {}", path.display());
+        File::create(path).map(|file| (file, what.clone())).map_err(CliError::io(what))
+    });
+    let file = file.transpose()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(CliError::io("start the threads"))?;
+    let (report, interrupted) = runtime.block_on(measure(args, context.terminal))?;
+    if let Some((mut file, what)) = file {
+        file.write_all(report.to_json().as_bytes()).map_err(CliError::io(what))?;
+    }
+    print(&report.print(args.output))?;
+    match (interrupted, report.succeeded()) {
+        (true, _) => Err(CliError::Interrupted),
+        (false, 0) => Err(CliError::Failed("no request was answered".to_owned())),
+        (false, _) => Ok(()),
+    }
+}
+
+/// All rounds on all servers, and whether Ctrl-C ended them.
+async fn measure(args: &Args, terminal: Terminal) -> Result<(Report, bool), CliError> {
+    let workload = args.workload();
+    let mut interrupt = pin!(model::interrupt());
+    let servers = tokio::select! {
+        biased;
+        _ = &mut interrupt => return Err(CliError::Interrupted),
+        servers = connect(args, &workload, terminal) => servers?,
+    };
+    let mut report = Report {
+        started: jiff::Timestamp::now().to_string(),
+        workload: args.describe(&workload),
+        settings: args.settings(&workload),
+        servers: servers.iter().map(measured).collect(),
+    };
+    for round in 0..args.rounds.get() {
+        for turn in 0..servers.len() {
+            // Who begins changes, so that nobody always follows the same neighbour.
+            let index = (round + turn) % servers.len();
+            let bar = terminal.requests_bar(servers[index].url(), workload.requests.map(|count| count as u64));
+            let result = round::run(&servers[index], &workload, round, &bar, &mut interrupt).await;
+            bar.finish_and_clear();
+            if !result.records.is_empty() {
+                let measured = MeasuredRound::of(&result, &args.goodput, args.detail);
+                report.servers[index].rounds.push(measured);
+            }
+            if result.interrupted {
+                return Ok((report, true));
+            }
+        }
+    }
+    Ok((report, false))
+}
+
+fn measured(server: &Arc<Server>) -> Measured {
+    Measured { url: server.url().to_owned(), model: server.model.clone(), rounds: Vec::new() }
+}
+
+/// Finds out about each server and warms it up.
+async fn connect(args: &Args, workload: &Workload, terminal: Terminal) -> Result<Vec<Arc<Server>>, CliError> {
+    let mut servers = Vec::new();
+    for url in &args.urls {
+        let server = Server::connect(url.clone(), args.call_options()).await.map_err(CliError::other)?;
+        let around = server.scale.overhead.round();
+        if !server.counts_tokens {
+            terminal.notice(&format!("{url} does not count tokens: a word of a prompt is taken for one"));
+        } else if around + 1.0 > workload.prompt_tokens.min as f64 {
+            terminal.notice(&format!("{url} puts {around} tokens around each prompt: the shortest will be longer"));
+        }
+        for index in 0..args.warmup {
+            server.warm_up(&workload.warm_up(index)).await.map_err(CliError::other)?;
+        }
+        servers.push(Arc::new(server));
+    }
+    Ok(servers)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_the_servers_with_or_without_the_apis_path() {
+        for (text, url) in [
+            ("http://127.0.0.1:8080", "http://127.0.0.1:8080/"),
+            ("http://127.0.0.1:8080/v1/", "http://127.0.0.1:8080/"),
+            ("https://example.com/models/v1?x#y", "https://example.com/models"),
+        ] {
+            assert_eq!(address(text).unwrap().as_str(), url);
+        }
+        for wrong in ["127.0.0.1:8080", "localhost:8080", "ftp://a", "demo", "", "http://"] {
+            assert!(address(wrong).unwrap_err().contains("http://"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn numbers_out_of_range_are_refused() {
+        assert!(share("0.5").is_ok() && share("1.1").is_err() && share("-0.1").is_err() && share("NaN").is_err());
+        assert!(positive("0.5").is_ok() && positive("0").is_err() && positive("inf").is_err());
+        assert_eq!(seconds("90s").unwrap(), Duration::from_secs(90));
+        assert!(seconds("0").is_err() && seconds("1e300").is_err() && seconds("soon").is_err());
+    }
+}

@@ -1,0 +1,368 @@
+//! The results in words, as Markdown, or as JSON.
+//!
+//! One round of one server is told in full. Several are told as medians over the rounds, the servers side by side with
+//! their ratio to the first.
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::record::Record;
+use super::round::Round;
+use super::summary::{Goodput, Objective, Spread, Summary, median};
+use crate::cli::terminal::{Align, table};
+
+/// How results are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// For a person.
+    Text,
+    /// For a program.
+    Json,
+    /// Markdown tables.
+    Md,
+}
+
+/// Everything that was measured.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// When the first round began, as RFC 3339.
+    pub started: String,
+    /// The workload in a line, for people.
+    #[serde(skip)]
+    pub workload: String,
+    /// The workload, for programs.
+    pub settings: Value,
+    /// A server each, in the order given.
+    pub servers: Vec<Measured>,
+}
+
+/// What was measured of one server.
+#[derive(Debug, Serialize)]
+pub struct Measured {
+    /// Its address.
+    pub url: String,
+    /// The model called.
+    pub model: String,
+    /// A round each.
+    pub rounds: Vec<MeasuredRound>,
+}
+
+/// A round in numbers, and request by request if that was wanted.
+#[derive(Debug, Serialize)]
+pub struct MeasuredRound {
+    /// In numbers.
+    #[serde(flatten)]
+    pub summary: Summary,
+    /// Request by request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub requests: Option<Vec<Value>>,
+}
+
+impl MeasuredRound {
+    /// Sums a round up.
+    #[must_use]
+    pub fn of(round: &Round, objectives: &[Objective], detail: bool) -> Self {
+        let requests = detail.then(|| round.records.iter().map(request).collect());
+        MeasuredRound { summary: Summary::of(round, objectives), requests }
+    }
+}
+
+fn request(record: &Record) -> Value {
+    let milliseconds = |time: std::time::Duration| time.as_secs_f64() * 1e3;
+    json!({
+        "index": record.index,
+        "due_ms": record.due.map(milliseconds),
+        "sent_ms": milliseconds(record.sent),
+        "ttft_ms": record.time_to_first_token().map(milliseconds),
+        "e2e_ms": milliseconds(record.duration()),
+        "itl_ms": record.gaps().map(milliseconds).collect::<Vec<f64>>(),
+        "prompt_tokens": record.usage.map(|usage| usage.prompt_tokens),
+        "cached_tokens": record.usage.and_then(|usage| usage.cached_tokens()),
+        "output_tokens": record.output_tokens(),
+        "failure": record.failure.as_ref().map(|failure| json!({ "kind": failure.kind(), "message": failure.to_string() })),
+    })
+}
+
+/// Something that medians and ratios are told of.
+struct Figure {
+    name: &'static str,
+    of: fn(&Summary) -> Option<f64>,
+}
+
+const FIGURES: [Figure; 15] = [
+    Figure { name: "requests/s", of: |summary| Some(summary.requests_per_second) },
+    Figure { name: "output tok/s", of: |summary| Some(summary.output_tokens_per_second) },
+    Figure { name: "total tok/s", of: |summary| Some(summary.total_tokens_per_second) },
+    Figure { name: "decode tok/s", of: |summary| summary.decode_tokens_per_second },
+    Figure { name: "ttft p50 ms", of: |summary| Some(summary.ttft_ms?.p50) },
+    Figure { name: "ttft p95 ms", of: |summary| Some(summary.ttft_ms?.p95) },
+    Figure { name: "itl p50 ms", of: |summary| Some(summary.itl_ms?.p50) },
+    Figure { name: "itl p95 ms", of: |summary| Some(summary.itl_ms?.p95) },
+    Figure { name: "itl p99 ms", of: |summary| Some(summary.itl_ms?.p99) },
+    Figure { name: "tpot p50 ms", of: |summary| Some(summary.tpot_ms?.p50) },
+    Figure { name: "e2e p50 ms", of: |summary| Some(summary.e2e_ms?.p50) },
+    Figure { name: "e2e p95 ms", of: |summary| Some(summary.e2e_ms?.p95) },
+    Figure { name: "delay p95 ms", of: |summary| Some(summary.schedule_delay_ms?.p95) },
+    Figure { name: "goodput requests/s", of: |summary| Some(summary.goodput.as_ref()?.requests_per_second) },
+    Figure { name: "failed", of: |summary| Some(summary.failed as f64) },
+];
+
+impl Measured {
+    /// The median over its rounds.
+    fn median(&self, figure: &Figure) -> Option<f64> {
+        median(self.rounds.iter().filter_map(|round| (figure.of)(&round.summary)).collect())
+    }
+}
+
+impl Report {
+    /// Requests that were answered, in all rounds of all servers.
+    #[must_use]
+    pub fn succeeded(&self) -> usize {
+        self.servers.iter().flat_map(|server| &server.rounds).map(|round| round.summary.succeeded).sum()
+    }
+
+    /// Everything as one JSON object.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        // Only keys that are no strings could fail, and there are none.
+        serde_json::to_string_pretty(self).map_or_else(|_| String::new(), |text| text + "\n")
+    }
+
+    /// The report in the format.
+    #[must_use]
+    pub fn print(&self, format: Format) -> String {
+        match (format, self.servers.as_slice()) {
+            (Format::Json, _) => self.to_json(),
+            (_, [server]) if server.rounds.len() <= 1 => self.one_round(format, server),
+            _ => self.medians(format),
+        }
+    }
+
+    fn one_round(&self, format: Format, server: &Measured) -> String {
+        let Some(MeasuredRound { summary, .. }) = server.rounds.first() else { return String::new() };
+        let latencies = [
+            ("ttft", summary.ttft_ms),
+            ("itl", summary.itl_ms),
+            ("tpot", summary.tpot_ms),
+            ("e2e", summary.e2e_ms),
+            ("delay", summary.schedule_delay_ms),
+        ];
+        let rows: Vec<Vec<String>> =
+            latencies.iter().filter_map(|(name, spread)| Some(latency_row(name, spread.as_ref()?))).collect();
+        let columns = ["ms", "mean", "p50", "p95", "p99", "max"].map(|name| (name, side(name == "ms")));
+        let facts = Table { columns: vec![("", Align::Left), ("", Align::Left)], rows: facts(summary) };
+        let latencies = Table { columns: columns.to_vec(), rows };
+        let parts = [self.title(server), facts.print(format), latencies.print(format), failures(server, format)];
+        parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n")
+    }
+
+    fn title(&self, server: &Measured) -> String {
+        format!("{}, model {}\n{}\n", server.url, server.model, self.workload)
+    }
+
+    fn medians(&self, format: Format) -> String {
+        let names: Vec<String> = (1..=self.servers.len()).map(|number| format!("[{number}]")).collect();
+        let ratios: Vec<String> = (2..=self.servers.len()).map(|number| format!("[{number}]/[1]")).collect();
+        let mut columns = vec![("median", Align::Left)];
+        columns.extend(names.iter().chain(&ratios).map(|name| (name.as_str(), Align::Right)));
+        let rows = FIGURES.iter().filter_map(|figure| self.median_row(figure)).collect();
+        let rounds = self.servers.iter().map(|server| server.rounds.len()).min().unwrap_or(0);
+        let servers = names.iter().zip(&self.servers);
+        let servers: String =
+            servers.map(|(name, server)| format!("{name} {}, model {}\n", server.url, server.model)).collect();
+        let rounds = if rounds == 1 { "1 round".to_owned() } else { format!("{rounds} rounds") };
+        let title = format!("{servers}{}, {rounds}\n", self.workload);
+        let failures: String = self.servers.iter().map(|server| failures(server, format)).collect();
+        let parts = [title, Table { columns, rows }.print(format), failures];
+        parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n")
+    }
+
+    /// A figure of all servers, and the ratio of each to the first; `None` if no server has it.
+    fn median_row(&self, figure: &Figure) -> Option<Vec<String>> {
+        let medians: Vec<Option<f64>> = self.servers.iter().map(|server| server.median(figure)).collect();
+        if medians.iter().all(Option::is_none) {
+            return None;
+        }
+        let first = medians.first().copied().flatten().filter(|&first| first > 0.0);
+        let ratio = |median: &Option<f64>| Some(format!("{:.2}", (*median)? / first?));
+        let values = medians.iter().map(|median| median.map_or_else(|| "-".to_owned(), number));
+        let ratios = medians.iter().skip(1).map(|median| ratio(median).unwrap_or_else(|| "-".to_owned()));
+        Some([figure.name.to_owned()].into_iter().chain(values).chain(ratios).collect())
+    }
+}
+
+/// What a round was, a line each.
+fn facts(summary: &Summary) -> Vec<Vec<String>> {
+    let unfinished =
+        if summary.unfinished > 0 { format!(", {} unfinished", summary.unfinished) } else { String::new() };
+    let requests = format!(
+        "{} answered, {} failed{unfinished} in {} s, at most {} at a time",
+        summary.succeeded,
+        summary.failed,
+        number(summary.seconds),
+        summary.peak_concurrency
+    );
+    let decode = summary.decode_tokens_per_second.map(|speed| format!(", {} while decoding", number(speed)));
+    let throughput = format!(
+        "{} requests/s, {} output tok/s, {} with prompts{}",
+        number(summary.requests_per_second),
+        number(summary.output_tokens_per_second),
+        number(summary.total_tokens_per_second),
+        decode.unwrap_or_default()
+    );
+    let cached = summary.cached_tokens.map(|tokens| format!(" ({tokens} cached)")).unwrap_or_default();
+    let counted = if summary.counted_by_server { "" } else { "; the server does not count: these are chunks" };
+    let tokens = format!("{} of prompts{cached}, {} of answers{counted}", summary.prompt_tokens, summary.output_tokens);
+    let mut facts = vec![("requests", requests), ("throughput", throughput), ("tokens", tokens)];
+    if let Some(goodput) = &summary.goodput {
+        facts.push(("goodput", goodput_fact(goodput)));
+    }
+    facts.into_iter().map(|(name, fact)| vec![name.to_owned(), fact]).collect()
+}
+
+fn goodput_fact(goodput: &Goodput) -> String {
+    let limits = goodput.objectives.iter();
+    let limits: Vec<String> =
+        limits.map(|objective| format!("{} ≤ {} ms", objective.latency.name(), objective.limit_ms)).collect();
+    let (rate, percent) = (number(goodput.requests_per_second), goodput.share * 100.0);
+    format!("{rate} requests/s, {percent:.1} % of all, with {}", limits.join(", "))
+}
+
+fn latency_row(name: &str, spread: &Spread) -> Vec<String> {
+    let values = [spread.mean, spread.p50, spread.p95, spread.p99, spread.max].map(number);
+    [name.to_owned()].into_iter().chain(values).collect()
+}
+
+/// The kinds of failures of all rounds; nothing if there were none.
+fn failures(server: &Measured, format: Format) -> String {
+    let rounds = server.rounds.iter();
+    let failures = rounds.flat_map(|round| &round.summary.failures);
+    let rows: Vec<Vec<String>> = failures
+        .map(|failures| vec![failures.kind.clone(), failures.count.to_string(), failures.example.clone()])
+        .collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    let columns = vec![("failures", Align::Left), ("count", Align::Right), ("for example", Align::Left)];
+    Table { columns, rows }.print(format)
+}
+
+fn side(is_name: bool) -> Align {
+    if is_name { Align::Left } else { Align::Right }
+}
+
+/// Rows that both formats print.
+struct Table<'a> {
+    columns: Vec<(&'a str, Align)>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Table<'_> {
+    fn print(&self, format: Format) -> String {
+        match format {
+            Format::Md => self.markdown(),
+            Format::Text | Format::Json if self.rows.is_empty() => String::new(),
+            Format::Text | Format::Json => table(&self.columns, &self.rows).trim_start_matches('\n').to_owned(),
+        }
+    }
+
+    fn markdown(&self) -> String {
+        let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
+        let head = line(self.columns.iter().map(|(name, _)| (*name).to_owned()).collect());
+        let rule = |align: &Align| if *align == Align::Left { "---" } else { "---:" };
+        let rule = line(self.columns.iter().map(|(_, align)| rule(align).to_owned()).collect());
+        let escaped = |row: &Vec<String>| line(row.iter().map(|cell| cell.replace('|', "\\|")).collect());
+        format!("{head}{rule}{}", self.rows.iter().map(escaped).collect::<String>())
+    }
+}
+
+/// Three digits or more: "0.123", "12.3", "1234".
+fn number(value: f64) -> String {
+    match value.abs() {
+        100.0.. => format!("{value:.0}"),
+        10.0.. => format!("{value:.1}"),
+        1.0.. => format!("{value:.2}"),
+        _ if value == 0.0 => "0".to_owned(),
+        _ => format!("{value:.3}"),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::super::record::Failure;
+    use super::super::record::tests::streamed;
+    use super::*;
+
+    fn round(chunks: &[u64]) -> MeasuredRound {
+        let failed = Record { failure: Some(Failure::Empty), ..streamed(&[]) };
+        let round = Round { records: vec![streamed(chunks), failed], peak: 1, ..Round::default() };
+        MeasuredRound::of(&round, &["ttft:500".parse().unwrap()], true)
+    }
+
+    fn report(servers: Vec<Vec<MeasuredRound>>) -> Report {
+        let servers = servers.into_iter().map(|rounds| Measured { url: "http://a".into(), model: "m".into(), rounds });
+        Report {
+            started: "2026-01-01T00:00:00Z".into(),
+            workload: "1 client".into(),
+            settings: json!({ "seed": 1 }),
+            servers: servers.collect(),
+        }
+    }
+
+    #[test]
+    fn one_round_is_told_in_full() {
+        let text = report(vec![vec![round(&[150, 160, 170])]]).print(Format::Text);
+        let expected = "\
+http://a, model m
+1 client
+
+requests    1 answered, 1 failed in 0.070 s, at most 1 at a time
+throughput  14.3 requests/s, 42.9 output tok/s, 42.9 with prompts, 100 while decoding
+tokens      0 of prompts, 3 of answers; the server does not count: these are chunks
+goodput     14.3 requests/s, 50.0 % of all, with ttft ≤ 500 ms
+
+ms    mean   p50   p95   p99   max
+ttft  50.0  50.0  50.0  50.0  50.0
+itl   10.0  10.0  10.0  10.0  10.0
+tpot  10.0  10.0  10.0  10.0  10.0
+e2e   70.0  70.0  70.0  70.0  70.0
+
+failures      count  for example
+empty answer      1  an answer without a token
+";
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn servers_stand_side_by_side_with_their_ratio_to_the_first() {
+        let slow = || round(&[200, 220, 240]);
+        let fast = || round(&[150, 160, 170]);
+        let report = report(vec![vec![fast(), slow(), fast()], vec![slow(), slow(), slow()]]);
+        let text = report.print(Format::Text);
+        let row = |name: &str| text.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{text}"));
+        assert_eq!(row("ttft p50").split_whitespace().collect::<Vec<_>>()[3..], ["50.0", "100", "2.00"]);
+        assert_eq!(row("itl p50").split_whitespace().last(), Some("2.00"));
+        assert!(!text.contains("delay"), "a closed loop has none: {text}");
+        let markdown = report.print(Format::Md);
+        assert!(markdown.contains("| median | [1] | [2] | [2]/[1] |\n| --- | ---: | ---: | ---: |\n"), "{markdown}");
+    }
+
+    #[test]
+    fn json_has_every_number_and_every_request() {
+        let json: Value = serde_json::from_str(&report(vec![vec![round(&[150, 160])]]).print(Format::Json)).unwrap();
+        let round = &json["servers"][0]["rounds"][0];
+        assert_eq!(round["succeeded"], 1);
+        assert_eq!(round["ttft_ms"]["p95"], 50.0);
+        assert_eq!(round["goodput"]["objectives"][0]["latency"], "ttft");
+        assert_eq!(round["requests"][0]["itl_ms"], json!([10.0]));
+        assert_eq!(round["requests"][1]["failure"]["kind"], "empty answer");
+        assert_eq!(json["settings"]["seed"], 1);
+    }
+
+    #[test]
+    fn a_bar_in_a_servers_words_does_not_break_the_table() {
+        let table = Table { columns: vec![("a", Align::Left)], rows: vec![vec!["x|y".into()]] };
+        assert_eq!(table.markdown(), "| a |\n| --- |\n| x\\|y |\n");
+    }
+}

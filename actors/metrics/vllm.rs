@@ -1,0 +1,256 @@
+//! The same numbers under the names that vLLM gave them, for what scrapes those: gateways that route by load,
+//! autoscalers, dashboards.
+//!
+//! Nothing is counted twice: the aliases are written from the rendered text of our own metrics.
+
+use std::fmt::Write;
+
+use super::catalogue::*;
+
+/// One of our metrics under another name.
+struct Alias {
+    native: &'static str,
+    vllm: &'static str,
+    /// Labels with another name there, or none; what an absent label told apart is added up.
+    labels: &'static [(&'static str, Option<&'static str>)],
+    /// Values of such labels that are worded differently there.
+    values: &'static [(&'static str, &'static str)],
+}
+
+/// The same but for the name.
+const fn same(native: &'static str, vllm: &'static str) -> Alias {
+    Alias { native, vllm, labels: &[], values: &[] }
+}
+
+const ALIASES: &[Alias] = &[
+    same(REQUESTS_RUNNING, "vllm:num_requests_running"),
+    Alias { labels: &[("reason", None)], ..same(REQUESTS_WAITING, "vllm:num_requests_waiting") },
+    same(REQUESTS_WAITING, "vllm:num_requests_waiting_by_reason"),
+    same(KV_USAGE, "vllm:kv_cache_usage_perc"),
+    Alias { labels: &[("blocks", Some("num_gpu_blocks"))], ..same(CACHE_CONFIG, "vllm:cache_config_info") },
+    Alias { labels: &[("source", None)], ..same(PROMPT_TOKENS, "vllm:prompt_tokens_total") },
+    Alias {
+        labels: &[("source", Some("source"))],
+        values: &[("computed", "local_compute"), ("cached", "local_cache_hit")],
+        ..same(PROMPT_TOKENS, "vllm:prompt_tokens_by_source_total")
+    },
+    same(GENERATION_TOKENS, "vllm:generation_tokens_total"),
+    same(PREFIX_CACHE_QUERIES, "vllm:prefix_cache_queries_total"),
+    same(PREFIX_CACHE_HITS, "vllm:prefix_cache_hits_total"),
+    same(PREEMPTIONS, "vllm:num_preemptions_total"),
+    Alias {
+        labels: &[("reason", Some("finished_reason"))],
+        values: &[
+            ("stop_token", "stop"),
+            ("stop_string", "stop"),
+            ("cancelled", "abort"),
+            ("stalled_client", "abort"),
+            ("shutting_down", "abort"),
+            ("engine_error", "error"),
+        ],
+        ..same(REQUESTS_FINISHED, "vllm:request_success_total")
+    },
+    same(REJECTIONS, "vllm:admission_rejections_total"),
+    same(TIME_TO_FIRST_TOKEN, "vllm:time_to_first_token_seconds"),
+    same(INTER_TOKEN_LATENCY, "vllm:inter_token_latency_seconds"),
+    same(TIME_PER_OUTPUT_TOKEN, "vllm:request_time_per_output_token_seconds"),
+    same(REQUEST_DURATION, "vllm:e2e_request_latency_seconds"),
+    same(QUEUE_TIME, "vllm:request_queue_time_seconds"),
+    same(PREFILL_TIME, "vllm:request_prefill_time_seconds"),
+    same(DECODE_TIME, "vllm:request_decode_time_seconds"),
+    same(INFERENCE_TIME, "vllm:request_inference_time_seconds"),
+    same(REQUEST_PROMPT_TOKENS, "vllm:request_prompt_tokens"),
+    same(REQUEST_GENERATION_TOKENS, "vllm:request_generation_tokens"),
+    same(REQUEST_MAX_TOKENS, "vllm:request_params_max_tokens"),
+    same(CALL_SEQUENCES, "vllm:request_params_n"),
+    same(STEP_ROWS, "vllm:iteration_tokens_total"),
+];
+
+/// The name of every alias.
+pub fn alias_names() -> impl Iterator<Item = &'static str> {
+    ALIASES.iter().map(|alias| alias.vllm)
+}
+
+/// All aliases as a Markdown table, for `docs/operations/`.
+#[must_use]
+pub fn markdown() -> String {
+    let mut text = "| vLLM's name | Made of |\n| --- | --- |\n".to_owned();
+    for Alias { native, vllm, .. } in ALIASES {
+        let _ = writeln!(text, "| `{vllm}` | `{native}` |");
+    }
+    text
+}
+
+/// Appends the aliases of everything in Prometheus' text `native`.
+pub fn append_aliases(native: &mut String) {
+    let mut aliases = String::with_capacity(native.len());
+    for family in native.split("\n\n").filter_map(Family::parse) {
+        for alias in ALIASES.iter().filter(|alias| alias.native == family.name) {
+            alias.write(&family, &mut aliases);
+        }
+    }
+    native.push_str(&aliases);
+}
+
+/// A metric's lines.
+struct Family<'a> {
+    name: &'a str,
+    kind: &'a str,
+    samples: Vec<Sample<'a>>,
+}
+
+/// One line: `name{labels} value`.
+struct Sample<'a> {
+    name: &'a str,
+    /// What stands between the braces.
+    labels: &'a str,
+    value: &'a str,
+}
+
+impl<'a> Family<'a> {
+    fn parse(text: &'a str) -> Option<Self> {
+        let lines = text.lines();
+        let declared = lines.clone().find_map(|line| line.strip_prefix("# TYPE "))?;
+        let (name, kind) = declared.split_once(' ')?;
+        let samples = lines.filter(|line| !line.starts_with('#')).filter_map(Sample::parse).collect();
+        Some(Family { name, kind, samples })
+    }
+}
+
+impl<'a> Sample<'a> {
+    fn parse(line: &'a str) -> Option<Self> {
+        let (head, value) = line.rsplit_once(' ')?;
+        let (name, labels) = head.split_once('{').unwrap_or((head, ""));
+        Some(Sample { name, labels: labels.strip_suffix('}').unwrap_or(labels), value })
+    }
+
+    /// Names and values of the labels, the values still escaped.
+    fn labels(&self) -> impl Iterator<Item = (&'a str, &'a str)> {
+        let mut rest = self.labels;
+        std::iter::from_fn(move || {
+            let (name, quoted) = rest.trim_start_matches(',').split_once("=\"")?;
+            let mut escaped = false;
+            let end = quoted.bytes().position(|byte| {
+                let ends = byte == b'"' && !escaped;
+                escaped = byte == b'\\' && !escaped;
+                ends
+            })?;
+            rest = &quoted[end + 1..];
+            Some((name, &quoted[..end]))
+        })
+    }
+}
+
+impl Alias {
+    fn write(&self, family: &Family<'_>, text: &mut String) {
+        let _ = writeln!(text, "# HELP {} The same as {}.", self.vllm, self.native);
+        let _ = writeln!(text, "# TYPE {} {}", self.vllm, family.kind);
+        if self.labels.is_empty() {
+            for sample in &family.samples {
+                self.write_series(family, sample, text);
+                text.push(' ');
+                text.push_str(sample.value);
+                text.push('\n');
+            }
+        } else {
+            self.write_sums(family, text);
+        }
+        text.push('\n');
+    }
+
+    /// Adds up what has the same labels once they are relabelled.
+    fn write_sums(&self, family: &Family<'_>, text: &mut String) {
+        let mut sums: Vec<(String, f64)> = Vec::new();
+        for sample in &family.samples {
+            let mut series = String::new();
+            self.write_series(family, sample, &mut series);
+            let value: f64 = sample.value.parse().unwrap_or(f64::NAN);
+            match sums.iter_mut().find(|(other, _)| *other == series) {
+                Some((_, sum)) => *sum += value,
+                None => sums.push((series, value)),
+            }
+        }
+        for (series, sum) in sums {
+            let _ = writeln!(text, "{series} {sum}");
+        }
+    }
+
+    /// `name{labels}`, in vLLM's words.
+    fn write_series(&self, family: &Family<'_>, sample: &Sample<'_>, text: &mut String) {
+        text.push_str(self.vllm);
+        text.push_str(sample.name.strip_prefix(family.name).unwrap_or_default());
+        text.push('{');
+        for (name, value) in sample.labels() {
+            let (name, value) = match self.labels.iter().find(|(native, _)| *native == name) {
+                Some((_, None)) => continue,
+                Some((_, Some(there))) => {
+                    (*there, self.values.iter().find(|(native, _)| *native == value).map_or(value, |(_, there)| there))
+                }
+                None if name == "model" => ("model_name", value),
+                None => (name, value),
+            };
+            for part in [name, "=\"", value, "\","] {
+                text.push_str(part);
+            }
+        }
+        // vLLM numbers the engines behind one server; a model has one here.
+        text.push_str("engine=\"0\"}");
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    const NATIVE: &str = "\
+# HELP cuelight_requests_waiting help
+# TYPE cuelight_requests_waiting gauge
+cuelight_requests_waiting{model=\"a\",reason=\"capacity\"} 2
+cuelight_requests_waiting{model=\"a\",reason=\"deferred\"} 3
+cuelight_requests_waiting{model=\"b, \\\"c\\\" }\",reason=\"deferred\"} 4
+
+# TYPE cuelight_requests_finished_total counter
+cuelight_requests_finished_total{model=\"a\",reason=\"stop_token\"} 1
+cuelight_requests_finished_total{model=\"a\",reason=\"stop_string\"} 5
+cuelight_requests_finished_total{model=\"a\",reason=\"length\"} 7
+
+# TYPE cuelight_step_rows histogram
+cuelight_step_rows_bucket{model=\"a\",le=\"1\"} 3
+cuelight_step_rows_sum{model=\"a\"} 8.5
+cuelight_step_rows_count{model=\"a\"} 3
+
+# TYPE process_start_time_seconds gauge
+process_start_time_seconds 1.5
+";
+
+    #[test]
+    fn aliases_rename_labels_and_add_up_what_they_do_not_tell_apart() {
+        let mut text = NATIVE.to_owned();
+        append_aliases(&mut text);
+        let aliases: Vec<&str> = text[NATIVE.len()..].lines().filter(|line| line.starts_with("vllm")).collect();
+        assert_eq!(
+            aliases,
+            [
+                "vllm:num_requests_waiting{model_name=\"a\",engine=\"0\"} 5",
+                "vllm:num_requests_waiting{model_name=\"b, \\\"c\\\" }\",engine=\"0\"} 4",
+                "vllm:num_requests_waiting_by_reason{model_name=\"a\",reason=\"capacity\",engine=\"0\"} 2",
+                "vllm:num_requests_waiting_by_reason{model_name=\"a\",reason=\"deferred\",engine=\"0\"} 3",
+                "vllm:num_requests_waiting_by_reason{model_name=\"b, \\\"c\\\" }\",reason=\"deferred\",engine=\"0\"} 4",
+                "vllm:request_success_total{model_name=\"a\",finished_reason=\"stop\",engine=\"0\"} 6",
+                "vllm:request_success_total{model_name=\"a\",finished_reason=\"length\",engine=\"0\"} 7",
+                "vllm:iteration_tokens_total_bucket{model_name=\"a\",le=\"1\",engine=\"0\"} 3",
+                "vllm:iteration_tokens_total_sum{model_name=\"a\",engine=\"0\"} 8.5",
+                "vllm:iteration_tokens_total_count{model_name=\"a\",engine=\"0\"} 3",
+            ]
+        );
+    }
+
+    #[test]
+    fn every_alias_is_of_a_metric_that_exists() {
+        for alias in ALIASES {
+            let native = METRICS.iter().find(|metric| metric.name == alias.native).unwrap();
+            assert!(alias.labels.iter().all(|(label, _)| native.labels.contains(label)), "{}", alias.vllm);
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! The models of a directory: each GGUF file there is one, and so is each set of shards.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::source::ModelFactory;
+
+/// A directory of models, and how its files become models.
+pub struct ModelsDirectory {
+    path: PathBuf,
+    make: Make,
+}
+
+type Make = Box<dyn Fn(&Path) -> Arc<dyn ModelFactory> + Send + Sync>;
+
+/// A model in a directory.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Found {
+    /// The file's stem, without the shard's number.
+    pub id: String,
+    /// The file, or its first shard.
+    pub path: PathBuf,
+}
+
+impl ModelsDirectory {
+    /// The files of `path`, each made a model by `make`.
+    ///
+    /// # Errors
+    /// Why the directory cannot be read.
+    pub fn open(
+        path: impl Into<PathBuf>,
+        make: impl Fn(&Path) -> Arc<dyn ModelFactory> + Send + Sync + 'static,
+    ) -> io::Result<Self> {
+        let path = path.into();
+        scan(&path)?;
+        Ok(ModelsDirectory { path, make: Box::new(make) })
+    }
+
+    /// The directory.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What is there now, by name. Reads no file.
+    pub(super) fn scan(&self) -> io::Result<Vec<Found>> {
+        scan(&self.path)
+    }
+
+    pub(super) fn factory(&self, path: &Path) -> Arc<dyn ModelFactory> {
+        (self.make)(path)
+    }
+}
+
+fn scan(directory: &Path) -> io::Result<Vec<Found>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let path = entry?.path();
+        let is_gguf = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"));
+        // Follows links: a cache's files are often linked to.
+        if !is_gguf || !path.is_file() {
+            continue;
+        }
+        let Some(stem) = path.file_stem().and_then(|stem| stem.to_str()) else { continue };
+        match shard(stem) {
+            None => found.push(Found { id: stem.to_owned(), path }),
+            Some((name, 1)) => found.push(Found { id: name.to_owned(), path }),
+            // The first shard stands for them all.
+            Some(_) => {}
+        }
+    }
+    found.sort_by(|a, b| a.id.cmp(&b.id));
+    found.dedup_by(|a, b| a.id == b.id);
+    Ok(found)
+}
+
+/// `name-00002-of-00003` taken apart: the name and the shard's number, from 1.
+fn shard(stem: &str) -> Option<(&str, usize)> {
+    const DIGITS: usize = 5;
+    let (rest, total) = stem.rsplit_once("-of-")?;
+    let (name, number) = rest.rsplit_once('-')?;
+    let is_number = |text: &str| text.len() == DIGITS && text.bytes().all(|byte| byte.is_ascii_digit());
+    (is_number(total) && is_number(number)).then(|| number.parse().ok().map(|number| (name, number)))?
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_file_is_a_model_and_so_is_each_set_of_shards() {
+        let directory = tempfile::tempdir().unwrap();
+        let names = [
+            "b.gguf",
+            "a.Q4_K_M.GGUF",
+            "big-00002-of-00002.gguf",
+            "big-00001-of-00002.gguf",
+            "second-half-00002-of-00002.gguf",
+            "part-of-it.gguf",
+            "notes.txt",
+        ];
+        for name in names {
+            fs::write(directory.path().join(name), b"").unwrap();
+        }
+        fs::create_dir(directory.path().join("folder.gguf")).unwrap();
+        let found = scan(directory.path()).unwrap();
+        let ids: Vec<&str> = found.iter().map(|found| found.id.as_str()).collect();
+        assert_eq!(ids, ["a.Q4_K_M", "b", "big", "part-of-it"]);
+        assert!(found[2].path.ends_with("big-00001-of-00002.gguf"));
+    }
+
+    #[test]
+    fn a_directory_that_is_not_there_is_an_error() {
+        assert!(scan(Path::new("/no/such/directory")).is_err());
+    }
+}

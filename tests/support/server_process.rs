@@ -1,0 +1,333 @@
+//! The program as a server of a real model, and a client that notes when each piece of an answer came.
+#![allow(dead_code, clippy::unwrap_used)]
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use reqwest::header::HeaderMap;
+use serde_json::{Value, json};
+use tokio::sync::MutexGuard;
+
+/// One server at a time: two would measure each other.
+static MACHINE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
+/// The file that all of this runs on.
+const MODEL_FILE: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
+
+/// No call of a test takes longer, unless it hangs.
+const HANGS_AFTER: Duration = Duration::from_secs(300);
+
+/// A server that runs until it is stopped or dropped.
+pub struct ServerProcess {
+    child: Child,
+    pub url: String,
+    log: Arc<Mutex<Vec<String>>>,
+    http: reqwest::Client,
+    _machine: MutexGuard<'static, ()>,
+}
+
+/// What came of a call.
+#[derive(Debug, Default)]
+pub struct Answer {
+    pub status: u16,
+    pub headers: HeaderMap,
+    pub sent: Option<Instant>,
+    /// When pieces with text came; of an answer in one piece when it came.
+    pub pieces: Vec<Instant>,
+    pub text: String,
+    pub finish_reason: Option<String>,
+    pub usage: Value,
+    /// Whether the answer came to its end: `[DONE]`, or a whole body.
+    pub is_whole: bool,
+    /// What a refusal's body, or an error event, says.
+    pub error: Value,
+}
+
+impl Answer {
+    pub fn time_to_first_token(&self) -> Duration {
+        self.pieces[0] - self.sent.unwrap()
+    }
+
+    pub fn gaps(&self) -> Vec<f64> {
+        gaps(&self.pieces)
+    }
+
+    /// Panics unless this is an answer, or a refusal that says when to come back.
+    #[track_caller]
+    pub fn assert_answered_or_refused(&self) {
+        match self.status {
+            200 => assert!(self.is_whole && self.error.is_null(), "{self:?}"),
+            429 | 503 => {
+                let seconds: u64 = self.headers["retry-after"].to_str().unwrap().parse().unwrap();
+                let milliseconds: u64 = self.headers["retry-after-ms"].to_str().unwrap().parse().unwrap();
+                assert!(seconds >= 1 && milliseconds >= 1 && milliseconds <= seconds * 1000, "{self:?}");
+            }
+            _ => panic!("{self:?}"),
+        }
+    }
+
+    /// How long a refused client was asked to stay away.
+    pub fn pause(&self) -> Duration {
+        let milliseconds = self.headers.get("retry-after-ms").and_then(|value| value.to_str().ok()?.parse().ok());
+        Duration::from_millis(milliseconds.unwrap_or(0))
+    }
+}
+
+/// Milliseconds between times.
+pub fn gaps(times: &[Instant]) -> Vec<f64> {
+    times.windows(2).map(|pair| (pair[1] - pair[0]).as_secs_f64() * 1e3).collect()
+}
+
+/// The value below which this part of the values lies.
+pub fn percentile(values: &[f64], quantile: f64) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    assert!(!sorted.is_empty(), "nothing was measured");
+    sorted[((sorted.len() - 1) as f64 * quantile).round() as usize]
+}
+
+pub fn median(values: &[f64]) -> f64 {
+    percentile(values, 0.5)
+}
+
+/// A number that follows from another: the SplitMix64 finaliser (Steele et al. 2014).
+pub fn random(seed: u64) -> u64 {
+    let mut z = seed.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
+
+/// A text of about so many tokens, another for each seed.
+pub fn text(tokens: usize, seed: u64) -> String {
+    const WORDS: [&str; 16] = [
+        "time", "work", "life", "case", "week", "hand", "place", "fact", "side", "home", "word", "city", "line",
+        "area", "idea", "form",
+    ];
+    let word = |index: usize| WORDS[random(seed ^ (index as u64) << 20) as usize % WORDS.len()];
+    (0..tokens).map(word).collect::<Vec<_>>().join(" ")
+}
+
+/// A chat request whose answer has exactly `tokens` tokens.
+pub fn chat(prompt: &str, tokens: usize) -> Value {
+    conversation(json!([{ "role": "user", "content": prompt }]), tokens)
+}
+
+pub fn conversation(messages: Value, tokens: usize) -> Value {
+    json!({ "model": "default", "messages": messages, "max_tokens": tokens, "ignore_eos": true, "temperature": 0 })
+}
+
+impl ServerProcess {
+    /// Starts it with these flags and waits until it is ready.
+    pub async fn start(flags: &[&str]) -> Self {
+        let machine = MACHINE.lock().await;
+        let folder = std::env::var_os("CUELIGHT_TEST_MODELS");
+        let folder = folder.expect("CUELIGHT_TEST_MODELS names the folder with the files of tests/fetch_models.py");
+        let model = PathBuf::from(folder).join(MODEL_FILE);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_cuelight"));
+        command.arg("serve").arg(model).args(["--port", "0"]).args(flags);
+        command.env_clear().env("HOME", env!("CARGO_TARGET_TMPDIR"));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let (url, log) = listen(&mut child).await;
+        ServerProcess { child, url, log, http: reqwest::Client::new(), _machine: machine }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it said so far.
+    pub fn log(&self) -> String {
+        self.log.lock().unwrap().join("\n")
+    }
+
+    /// Asks it to stop, as an init system does.
+    pub fn terminate(&self) {
+        assert!(Command::new("kill").args(["-TERM", &self.pid().to_string()]).status().unwrap().success());
+    }
+
+    /// How it ended; it must end soon.
+    pub async fn ended(&mut self, within: Duration) -> ExitStatus {
+        let end = Instant::now() + within;
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(Instant::now() < end, "it still runs:\n{}", self.log());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    pub async fn get(&self, path: &str) -> (u16, String) {
+        let response = self.http.get(format!("{}{path}", self.url)).send().await.unwrap();
+        (response.status().as_u16(), response.text().await.unwrap())
+    }
+
+    /// A metric, summed over its labels.
+    pub async fn metric(&self, name: &str) -> f64 {
+        let (status, text) = self.get("/metrics").await;
+        assert_eq!(status, 200, "{text}");
+        let values = text.lines().filter_map(|line| {
+            let (found, rest) = line.split_at(line.find(['{', ' '])?);
+            (found == name).then(|| rest.rsplit(' ').next()?.parse::<f64>().ok())?
+        });
+        let values: Vec<f64> = values.collect();
+        assert!(!values.is_empty(), "there is no {name} in\n{text}");
+        values.iter().sum()
+    }
+
+    /// What is in the house: running, waiting, KV blocks in use.
+    pub async fn occupancy(&self) -> [f64; 3] {
+        let (running, waiting) = (self.metric("cuelight_requests_running"), self.metric("cuelight_requests_waiting"));
+        [running.await, waiting.await, self.metric("cuelight_kv_blocks_used").await]
+    }
+
+    /// Waits until nothing is in the house.
+    #[track_caller]
+    pub fn assert_empties(&self, within: Duration) -> impl Future<Output = ()> {
+        let end = Instant::now() + within;
+        async move {
+            loop {
+                let occupancy = self.occupancy().await;
+                if occupancy == [0.0; 3] {
+                    return;
+                }
+                assert!(Instant::now() < end, "running, waiting, blocks: {occupancy:?}");
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        }
+    }
+
+    /// Resident memory in MiB.
+    /// Makes the next step fail, in a build with the feature `fault-injection`.
+    pub async fn fault(&self, kind: &str) {
+        let url = format!("{}/debug/fault", self.url);
+        let answer = self.http.post(url).json(&json!({ "kind": kind })).send().await.unwrap();
+        assert_eq!(answer.status(), 204);
+    }
+
+    pub fn resident_mib(&self) -> f64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<f64>().unwrap() / 1024.0
+    }
+
+    /// An answer in one piece.
+    pub async fn call(&self, body: &Value) -> Answer {
+        let call = async {
+            let (response, mut answer) = self.begin(body).await;
+            let body: Value = response.json().await.unwrap();
+            answer.pieces.push(Instant::now());
+            answer.text = body["choices"][0]["message"]["content"].as_str().unwrap_or_default().to_owned();
+            answer.finish_reason = body["choices"][0]["finish_reason"].as_str().map(str::to_owned);
+            answer.is_whole = answer.status == 200;
+            answer.usage = body["usage"].clone();
+            answer.error = body["error"].clone();
+            answer
+        };
+        tokio::time::timeout(HANGS_AFTER, call).await.expect("no call hangs")
+    }
+
+    /// An answer piece by piece.
+    pub async fn stream(&self, body: &Value) -> Answer {
+        self.stream_while(body, |_| true).await
+    }
+
+    /// An answer piece by piece, which the client leaves when `goes_on` says so.
+    pub async fn stream_while(&self, body: &Value, goes_on: impl FnMut(&Answer) -> bool) -> Answer {
+        let mut body = body.clone();
+        body["stream"] = json!(true);
+        body["stream_options"] = json!({ "include_usage": true });
+        tokio::time::timeout(HANGS_AFTER, self.read_stream(&body, goes_on)).await.expect("no stream hangs")
+    }
+
+    async fn begin(&self, body: &Value) -> (reqwest::Response, Answer) {
+        let request = self.http.post(format!("{}/v1/chat/completions", self.url)).json(body);
+        let sent = Some(Instant::now());
+        let response = request.send().await.unwrap();
+        let (status, headers) = (response.status().as_u16(), response.headers().clone());
+        (response, Answer { status, headers, sent, ..Answer::default() })
+    }
+
+    async fn read_stream(&self, body: &Value, mut goes_on: impl FnMut(&Answer) -> bool) -> Answer {
+        let (mut response, mut answer) = self.begin(body).await;
+        if answer.status != 200 {
+            answer.error = response.json::<Value>().await.unwrap()["error"].clone();
+            return answer;
+        }
+        let mut pending = Vec::new();
+        while let Some(bytes) = response.chunk().await.unwrap_or(None) {
+            pending.extend_from_slice(&bytes);
+            while let Some(end) = pending.iter().position(|&byte| byte == b'\n') {
+                let line: Vec<u8> = pending.drain(..=end).collect();
+                let Some(data) = line.strip_prefix(b"data: ") else { continue };
+                answer.take(data.trim_ascii());
+                if !goes_on(&answer) {
+                    return answer;
+                }
+            }
+        }
+        answer
+    }
+}
+
+impl Answer {
+    /// One event of a stream.
+    fn take(&mut self, data: &[u8]) {
+        if data == b"[DONE]" {
+            self.is_whole = true;
+            return;
+        }
+        let chunk: Value = serde_json::from_slice(data).unwrap();
+        let choice = &chunk["choices"][0];
+        if let Some(text) = choice["delta"]["content"].as_str().filter(|text| !text.is_empty()) {
+            self.pieces.push(Instant::now());
+            self.text.push_str(text);
+        }
+        if let Some(reason) = choice["finish_reason"].as_str() {
+            self.finish_reason = Some(reason.to_owned());
+        }
+        if chunk["usage"].is_object() {
+            self.usage = chunk["usage"].clone();
+        }
+        if chunk["error"].is_object() {
+            self.error = chunk["error"].clone();
+        }
+    }
+}
+
+impl Drop for ServerProcess {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Collects what the server says, and waits until it says where it listens.
+async fn listen(child: &mut Child) -> (String, Arc<Mutex<Vec<String>>>) {
+    let log = Arc::new(Mutex::new(Vec::new()));
+    let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let (ready, url) = tokio::sync::oneshot::channel();
+    let said = log.clone();
+    std::thread::spawn(move || {
+        let mut ready = Some(ready);
+        for line in lines.map_while(Result::ok) {
+            if line.starts_with("ready: ")
+                && let (Some(ready), Some((_, url))) = (ready.take(), line.rsplit_once(' '))
+            {
+                let _ = ready.send(url.to_owned());
+            }
+            said.lock().unwrap().push(line);
+        }
+    });
+    let url = tokio::time::timeout(Duration::from_secs(60), url).await;
+    match url {
+        Ok(Ok(url)) => (url, log),
+        _ => panic!("it is not ready:\n{}", log.lock().unwrap().join("\n")),
+    }
+}
