@@ -16,7 +16,7 @@ pub enum Kernel {
     /// AVX2 with FMA and F16C (x86-64-v3), float32 products.
     Avx2,
     /// The same with integer products.
-    Avx2Int8,
+    Avx2Integer,
     /// The same with the integer dot products of AVX-VNNI.
     AvxVnni,
     /// AVX-512 (F, BW, DQ, VL) with the integer dot products of VNNI.
@@ -25,7 +25,8 @@ pub enum Kernel {
 
 impl Kernel {
     /// Every kernel, slowest first.
-    pub const ALL: &[Kernel] = &[Kernel::Scalar, Kernel::Avx2, Kernel::Avx2Int8, Kernel::AvxVnni, Kernel::Avx512Vnni];
+    pub const ALL: &[Kernel] =
+        &[Kernel::Scalar, Kernel::Avx2, Kernel::Avx2Integer, Kernel::AvxVnni, Kernel::Avx512Vnni];
 
     /// The fastest kernel that this machine can run.
     #[must_use]
@@ -44,7 +45,7 @@ impl Kernel {
                 || detected!("avx512f") && detected!("avx512bw") && detected!("avx512dq") && detected!("avx512vl");
             match self {
                 Kernel::Scalar => true,
-                Kernel::Avx2 | Kernel::Avx2Int8 => avx2(),
+                Kernel::Avx2 | Kernel::Avx2Integer => avx2(),
                 Kernel::AvxVnni => avx2() && detected!("avxvnni"),
                 Kernel::Avx512Vnni => avx2() && avx512() && detected!("avx512vnni"),
             }
@@ -60,7 +61,7 @@ impl Kernel {
     pub fn is_integer(self) -> bool {
         match self {
             Kernel::Scalar | Kernel::Avx2 => false,
-            Kernel::Avx2Int8 | Kernel::AvxVnni | Kernel::Avx512Vnni => true,
+            Kernel::Avx2Integer | Kernel::AvxVnni | Kernel::Avx512Vnni => true,
         }
     }
 
@@ -70,7 +71,7 @@ impl Kernel {
         match self {
             Kernel::Scalar => "scalar",
             Kernel::Avx2 => "avx2",
-            Kernel::Avx2Int8 => "avx2-int8",
+            Kernel::Avx2Integer => "avx2-integer",
             Kernel::AvxVnni => "avx-vnni",
             Kernel::Avx512Vnni => "avx512-vnni",
         }

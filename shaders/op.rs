@@ -108,6 +108,18 @@ pub trait Op: Send + Sync + std::fmt::Debug {
         let _ = (kernel, team);
     }
 
+    /// Whether [`Op::prepare_cpu`] makes a copy of a weight, after which the op does not read the weight's own bytes.
+    fn replaces(&self, kernel: Kernel, weight: &Weight) -> bool {
+        let _ = (kernel, weight);
+        false
+    }
+
+    /// By how many bytes such copies are larger than what they replace.
+    fn growth(&self, kernel: Kernel) -> u64 {
+        let _ = kernel;
+        0
+    }
+
     /// Scratch memory for `rows` rows on the CPU, in values.
     fn scratch_len(&self, kernel: Kernel, rows: usize) -> usize {
         let _ = (kernel, rows);

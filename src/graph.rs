@@ -88,6 +88,12 @@ impl Graph {
         }
     }
 
+    /// By how many bytes the weights grow when they are arranged for a kernel.
+    #[must_use]
+    pub fn growth(&self, kernel: Kernel) -> u64 {
+        self.nodes.iter().map(|node| node.op.growth(kernel)).sum()
+    }
+
     /// The scratch memory that any op wants on the CPU, in values, for steps up to a size.
     #[must_use]
     pub fn scratch_len(&self, kernel: Kernel, max_rows: usize, max_selected: usize) -> usize {

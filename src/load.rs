@@ -184,7 +184,7 @@ pub fn plan(options: &LoadOptions) -> Result<Plan, LoadError> {
     let layout = MemoryLayout::new(&model.graph, options.max_batched_tokens, max_logits_rows);
     let scratch_len = model.graph.scratch_len(options.kernel, options.max_batched_tokens, max_logits_rows);
     let memory = memory::plan(&Request {
-        weights_bytes: model.weights_bytes,
+        weights_bytes: model.weights_bytes + model.graph.growth(options.kernel),
         scratch_bytes: ((layout.arena_len() + scratch_len) * size_of::<f32>()) as u64,
         block_bytes: model.kv_shapes.iter().map(|shape| shape.block_bytes(options.kv_type)).sum(),
         context_train: h.context_train,
@@ -254,7 +254,9 @@ impl Plan {
         progress(LoadProgress { done_bytes, total_bytes });
         let engine = CpuEngine::new(graph, kv, kernel, threads, self.limits, &mut |op| {
             for weight in op.weights() {
-                if !kernel.is_integer() || weight.format.integers().is_none() {
+                if op.replaces(kernel, weight) {
+                    weight.release();
+                } else {
                     page_in(weight);
                 }
                 // A matrix that serves twice, as embedding and head, is counted once.

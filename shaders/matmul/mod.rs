@@ -99,8 +99,18 @@ impl Op for Linear {
         }
     }
 
+    fn replaces(&self, kernel: Kernel, weight: &Weight) -> bool {
+        kernel.is_integer() && weight.format.integers().is_some()
+    }
+
+    fn growth(&self, kernel: Kernel) -> u64 {
+        let grows =
+            |weight: &Weight| PackedWeight::size(weight).map_or(0, |size| size.saturating_sub(weight.bytes().len()));
+        if kernel.is_integer() { self.weights.iter().map(|weight| grows(weight) as u64).sum() } else { 0 }
+    }
+
     fn scratch_len(&self, kernel: Kernel, rows: usize) -> usize {
-        let rounds = kernel.is_integer() && self.weights.iter().any(|weight| weight.format.integers().is_some());
+        let rounds = self.weights.iter().any(|weight| self.replaces(kernel, weight));
         if rounds { activations::scratch_len(rows, self.weights[0].columns) } else { 0 }
     }
 
@@ -192,7 +202,7 @@ impl<'a> Task<'a> {
             match kernel {
                 Kernel::Scalar => dispatch!(self.weight.format, F => scalar::run::<F>(self)),
                 Kernel::Avx2 => dispatch!(self.weight.format, F => avx2::run::<F>(self)),
-                Kernel::Avx2Int8 => dispatch!(self.weight.format, F => integer::avx2::run::<F>(self)),
+                Kernel::Avx2Integer => dispatch!(self.weight.format, F => integer::avx2::run::<F>(self)),
                 Kernel::AvxVnni => dispatch!(self.weight.format, F => integer::avx2::run_vnni::<F>(self)),
                 Kernel::Avx512Vnni => dispatch!(self.weight.format, F => integer::avx512::run::<F>(self)),
             }

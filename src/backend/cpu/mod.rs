@@ -58,17 +58,7 @@ impl CpuEngine {
         let scratch = vec![0.0; graph.scratch_len(kernel, limits.max_batched_tokens, limits.max_logits_rows)];
         let layout = MemoryLayout::new(&graph, limits.max_batched_tokens, limits.max_logits_rows);
         let arena = vec![0.0; layout.arena_len()];
-        CpuEngine {
-            layout,
-            arena,
-            scratch,
-            kv,
-            kernel,
-            team,
-            limits,
-            rows: RaggedRows::default(),
-            graph,
-        }
+        CpuEngine { layout, arena, scratch, kv, kernel, team, limits, rows: RaggedRows::default(), graph }
     }
 
     fn run(&mut self, step: &Step) {
