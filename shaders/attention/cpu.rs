@@ -19,6 +19,9 @@ const TASK_ROWS: usize = 16;
 /// Queries, that is a row and a head, that walk through the cache together at most.
 const MAX_QUERIES: usize = 128;
 
+/// What most heads are not longer than.
+const SHORT_HEAD_DIM: usize = 128;
+
 /// Writes the rows' keys and values into their slots.
 pub(super) fn store(attention: &Attention, args: &CpuArgs<'_>) {
     let (key, value) = (args.inputs[1], args.inputs[2]);
@@ -131,16 +134,22 @@ fn attend_heads_lanes<const FMA: bool>(view: &View<'_>, batch: Batch<'_>, rows: 
             rows: rows.len(),
             heads: first_head..heads.end.min(first_head + MAX_QUERIES / TASK_ROWS),
         };
-        attend_queries::<FMA>(&queries);
+        // Most heads are short, and room for long ones takes time to clear.
+        if view.attention.head_dim <= SHORT_HEAD_DIM {
+            attend_queries::<FMA, SHORT_HEAD_DIM>(&queries);
+        } else {
+            attend_queries::<FMA, MAX_HEAD_DIM>(&queries);
+        }
     }
 }
 
+/// `ROOM`: the longest head that there is room for.
 #[inline(always)]
-fn attend_queries<const FMA: bool>(queries: &Queries<'_>) {
+fn attend_queries<const FMA: bool, const ROOM: usize>(queries: &Queries<'_>) {
     let Attention { layer, head_dim, .. } = *queries.view.attention;
-    let mut keys = [0.0; BLOCK_TOKENS * MAX_HEAD_DIM];
-    let mut values = [0.0; BLOCK_TOKENS * MAX_HEAD_DIM];
-    let (keys, values) = (&mut keys[..BLOCK_TOKENS * head_dim], &mut values[..BLOCK_TOKENS * head_dim]);
+    let (mut keys, mut values) = ([[0.0; BLOCK_TOKENS]; ROOM], [[0.0; BLOCK_TOKENS]; ROOM]);
+    let keys = &mut keys.as_flattened_mut()[..BLOCK_TOKENS * head_dim];
+    let values = &mut values.as_flattened_mut()[..BLOCK_TOKENS * head_dim];
     let count = queries.rows * queries.heads.len();
     let mut softmax = [OnlineSoftmax::START; MAX_QUERIES];
     for index in 0..count {

@@ -3,11 +3,16 @@
 //! The codes of 32 columns are unpacked into registers, and each row of a tile is multiplied with them there, up to eight
 //! rows: what they need of a strip comes from memory once, and for further rows from the cache.
 
+use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+
 use super::activations::{BLOCK_LEN, Block, LOW_BITS, PANEL_ROWS, Panel};
 use super::packed::{Packing, QUAD_BYTES, QUADS, STRIP_ROWS, UNIT_BYTES, planes};
 use super::registers::Registers;
 use crate::matmul::Task;
 use crate::quant::BlockFormat;
+
+/// How far ahead weights are asked from memory, in bytes: the hardware does not look beyond a page of 4 KiB.
+const PREFETCH_AHEAD: usize = 8 * 1024;
 
 /// Rows whose activations are kept in the second-level cache while the strips of a task pass by, in bytes.
 const ROWS_IN_CACHE_BYTES: usize = 512 * 1024;
@@ -89,6 +94,9 @@ unsafe fn tile<R: Registers, F: BlockFormat, const ROWS: usize>(
         let mut activations = panel.blocks.as_ptr().add(first_row);
         for block in 0..blocks {
             let block = strip.as_ptr().add(block * Packing::<F>::BYTES);
+            if first_row == 0 {
+                prefetch_beyond::<F>(block);
+            }
             let units = Units::<R>::load::<F>(block, lane);
             for run in 0..Packing::<F>::RUNS {
                 let scales = units.scales_of_run::<F>(block, lane, run);
@@ -105,6 +113,16 @@ unsafe fn tile<R: Registers, F: BlockFormat, const ROWS: usize>(
         }
     }
     ROWS
+}
+
+/// Asks the memory for the packed block that lies [`PREFETCH_AHEAD`] behind this one; beyond the end this does nothing.
+#[inline(always)]
+fn prefetch_beyond<F: BlockFormat>(block: *const u8) {
+    const CACHE_LINE: usize = 64;
+    for line in (0..Packing::<F>::BYTES).step_by(CACHE_LINE) {
+        // SAFETY: a prefetch never faults, and every x86-64 machine has it.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(block.wrapping_add(PREFETCH_AHEAD + line).cast()) };
+    }
 }
 
 /// The units of a block's scales and minima.
