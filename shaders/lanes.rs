@@ -70,7 +70,8 @@ pub fn dot_columns<const FMA: bool, const N: usize, const LEN: usize>(
     let columns = &columns.as_chunks::<LEN>().0[..len];
     let (pairs, last) = columns.as_chunks::<2>();
     let (mut even, mut odd) = ([[0.0; LEN]; N], [[0.0; LEN]; N]);
-    for (index, [first, second]) in pairs.iter().enumerate() {
+    // By value, so that a column is loaded once and not for each `n`.
+    for (index, [first, second]) in pairs.iter().copied().enumerate() {
         for n in 0..N {
             let (a, b) = (x[n][2 * index], x[n][2 * index + 1]);
             for lane in 0..LEN {

@@ -63,7 +63,7 @@ pub struct Panels<'a> {
 /// One panel.
 #[derive(Clone, Copy)]
 pub struct Panel<'a> {
-    /// [blocks of a row][rows]
+    /// `[blocks of a row][rows]`
     pub blocks: &'a [Block],
     /// The rows it has.
     pub rows: usize,
@@ -187,7 +187,7 @@ fn round_row(input: &[f32], blocks: &SharedMut<'_, Block>, first: usize, stride:
     }
 }
 
-/// As [`round_block`].
+/// Rounds 32 values, to the bits of `round_block`.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
