@@ -2,6 +2,7 @@
 //!
 //! [`plan`] reads headers only and answers what the model would take, or why it does not fit; [`Plan::load`] then does it.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use crate::engine::{Engine, EngineLimits};
 use crate::format::chat_template::{ChatTemplate, ChatTemplateError};
 use crate::format::gguf::{Gguf, GgufError};
 use crate::format::tokenizer::{Tokenizer, TokenizerError};
-use crate::graph::MemoryLayout;
+use crate::graph::{MemoryLayout, Node};
 use crate::memory::{self, Request, TooLarge};
 use crate::model::{Model, ModelError};
 
@@ -250,13 +251,19 @@ impl Plan {
         let Model { graph, kv_shapes, weights_bytes: total_bytes, .. } = self.model;
         let kv = KvCache::new(kv_shapes, self.memory.kv_blocks, self.options.kv_type);
         let LoadOptions { kernel, threads, .. } = self.options;
+        // Of a matrix that is also the embedding only some rows are read from the file.
+        let of_op = |node: &Node| {
+            let replaced = node.op.weights().into_iter().filter(|weight| node.op.replaces(kernel, weight));
+            replaced.map(|weight| Arc::clone(&weight.name)).collect::<Vec<_>>()
+        };
+        let replaced: HashSet<Arc<str>> = graph.nodes().iter().flat_map(of_op).collect();
         let mut done_bytes = 0;
         progress(LoadProgress { done_bytes, total_bytes });
         let engine = CpuEngine::new(graph, kv, kernel, threads, self.limits, &mut |op| {
             for weight in op.weights() {
                 if op.replaces(kernel, weight) {
                     weight.release();
-                } else {
+                } else if !replaced.contains(&weight.name) {
                     page_in(weight);
                 }
                 // A matrix that serves twice, as embedding and head, is counted once.

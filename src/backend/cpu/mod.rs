@@ -1,6 +1,6 @@
 //! The CPU backend: an [`Engine`] that runs every op of a graph on a team of threads.
 //!
-//! It has no code per op: an op brings its own kernels ([`Op::run_cpu`](cuelight_shaders::op::Op::run_cpu)), and this
+//! It has no code per op: an op brings its own kernels ([`Op::run_cpu`]), and this
 //! module gives it its slices of the arena.
 
 pub mod team;
