@@ -89,6 +89,7 @@ fn bench_attention(bencher: divan::Bencher<'_, '_>, positions: Range<u32>) {
                 batch,
                 kv: &kv,
                 rows,
+                scratch: &mut [],
                 inputs: &[&query, &key_value, &key_value],
                 outputs: &mut [&mut output],
             });
@@ -97,7 +98,9 @@ fn bench_attention(bencher: divan::Bencher<'_, '_>, positions: Range<u32>) {
 
 fn linear(format: Format, outputs: usize, columns: usize) -> Linear {
     let weight = random::weight("bench", format, outputs, columns, 1);
-    Linear::new(vec![weight], vec![None]).expect("one weight and no bias always fit")
+    let mut linear = Linear::new(vec![weight], vec![None]).expect("one weight and no bias always fit");
+    linear.prepare_cpu(Kernel::detect(), &Solo);
+    linear
 }
 
 /// Runs the ops one after the other, each on an input of `rows` rows.
@@ -108,6 +111,8 @@ fn bench_linears(bencher: divan::Bencher<'_, '_>, linears: &[Linear], rows: usiz
     };
     let input = random::activations(widest(|(_, columns)| columns), 2);
     let mut output = vec![0.0; widest(|(outputs, _)| outputs)];
+    let scratch_len = linears.iter().map(|op| op.scratch_len(Kernel::detect(), rows)).max().unwrap_or(0);
+    let mut scratch = vec![0.0; scratch_len];
     let kv = KvCache::empty();
     let batch = Batch { tokens: &[], positions: &[], sequences: &[], block_tables: &[], selected: &[] };
     bencher
@@ -122,6 +127,7 @@ fn bench_linears(bencher: divan::Bencher<'_, '_>, linears: &[Linear], rows: usiz
                     batch,
                     kv: &kv,
                     rows,
+                    scratch: &mut scratch,
                     inputs: &[&input[..rows * weight.columns]],
                     outputs: &mut [&mut output[..rows * weight.rows]],
                 });

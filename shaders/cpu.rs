@@ -3,42 +3,65 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// The instruction set a CPU kernel is written for.
+/// The instruction set a CPU kernel is written for, and whether products are formed in float32 or in integers.
 ///
 /// Chosen once at start ([`Kernel::detect`]) and passed to every op, so that a test can force each one.
 /// Within one kernel a row's sums are formed in one fixed order, whatever the other rows of the batch;
-/// different kernels may differ in the last bits.
+/// different kernels may differ in the last bits. The integer kernels round the input of every product with quantised
+/// weights to 15 bits, all in the same way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kernel {
     /// Portable Rust, one value at a time: the fallback and the yardstick for the others.
     Scalar,
-    /// AVX2 with FMA and F16C (x86-64-v3).
+    /// AVX2 with FMA and F16C (x86-64-v3), float32 products.
     Avx2,
+    /// The same with integer products.
+    Avx2Integer,
+    /// The same with the integer dot products of AVX-VNNI.
+    AvxVnni,
+    /// AVX-512 (F, BW, DQ, VL) with the integer dot products of VNNI.
+    Avx512Vnni,
 }
 
 impl Kernel {
     /// Every kernel, slowest first.
-    pub const ALL: &[Kernel] = &[Kernel::Scalar, Kernel::Avx2];
+    pub const ALL: &[Kernel] =
+        &[Kernel::Scalar, Kernel::Avx2, Kernel::Avx2Integer, Kernel::AvxVnni, Kernel::Avx512Vnni];
 
     /// The fastest kernel that this machine can run.
     #[must_use]
     pub fn detect() -> Kernel {
-        if Kernel::Avx2.is_supported() { Kernel::Avx2 } else { Kernel::Scalar }
+        Kernel::ALL.iter().copied().rfind(|kernel| kernel.is_supported()).unwrap_or(Kernel::Scalar)
     }
 
     /// Whether this machine can run the kernel.
     #[must_use]
     pub fn is_supported(self) -> bool {
-        match self {
-            Kernel::Scalar => true,
-            #[cfg(target_arch = "x86_64")]
-            Kernel::Avx2 => {
-                std::arch::is_x86_feature_detected!("avx2")
-                    && std::arch::is_x86_feature_detected!("fma")
-                    && std::arch::is_x86_feature_detected!("f16c")
+        #[cfg(target_arch = "x86_64")]
+        {
+            use std::arch::is_x86_feature_detected as detected;
+            let avx2 = || detected!("avx2") && detected!("fma") && detected!("f16c");
+            let avx512 =
+                || detected!("avx512f") && detected!("avx512bw") && detected!("avx512dq") && detected!("avx512vl");
+            match self {
+                Kernel::Scalar => true,
+                Kernel::Avx2 | Kernel::Avx2Integer => avx2(),
+                Kernel::AvxVnni => avx2() && detected!("avxvnni"),
+                Kernel::Avx512Vnni => avx2() && avx512() && detected!("avx512vnni"),
             }
-            #[cfg(not(target_arch = "x86_64"))]
-            Kernel::Avx2 => false,
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        {
+            self == Kernel::Scalar
+        }
+    }
+
+    /// Whether products with quantised weights are formed in integers.
+    #[must_use]
+    pub fn is_integer(self) -> bool {
+        match self {
+            Kernel::Scalar | Kernel::Avx2 => false,
+            Kernel::Avx2Integer | Kernel::AvxVnni | Kernel::Avx512Vnni => true,
         }
     }
 
@@ -48,6 +71,9 @@ impl Kernel {
         match self {
             Kernel::Scalar => "scalar",
             Kernel::Avx2 => "avx2",
+            Kernel::Avx2Integer => "avx2-integer",
+            Kernel::AvxVnni => "avx-vnni",
+            Kernel::Avx512Vnni => "avx512-vnni",
         }
     }
 }

@@ -76,6 +76,7 @@ mod tests {
             batch,
             kv: &KvCache::empty(),
             rows: tokens.len(),
+            scratch: &mut [],
             inputs: &[],
             outputs: &mut [&mut output],
         });

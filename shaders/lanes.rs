@@ -4,6 +4,8 @@
 //! kernel and once for AVX2 (see [`per_kernel!`](crate::per_kernel)), so the order of every sum is part of the code and
 //! the same for any number of rows.
 
+use std::ops::Range;
+
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 
@@ -16,54 +18,79 @@ pub fn horizontal_sum(lanes: [f32; LANES]) -> f32 {
     ((lanes[0] + lanes[4]) + (lanes[1] + lanes[5])) + ((lanes[2] + lanes[6]) + (lanes[3] + lanes[7]))
 }
 
-/// `sum_i a[i] * b[i]` over the shorter of the two.
-#[inline(always)]
-pub fn dot<const FMA: bool>(a: &[f32], b: &[f32]) -> f32 {
-    let len = a.len().min(b.len());
-    let (a, b) = (&a[..len], &b[..len]);
-    let mut even = [0.0f32; LANES];
-    let mut odd = [0.0f32; LANES];
-    let mut a_pairs = a.chunks_exact(2 * LANES);
-    let mut b_pairs = b.chunks_exact(2 * LANES);
-    for (a, b) in a_pairs.by_ref().zip(b_pairs.by_ref()) {
-        for lane in 0..LANES {
-            even[lane] = multiply_add::<FMA>(a[lane], b[lane], even[lane]);
-            odd[lane] = multiply_add::<FMA>(a[LANES + lane], b[LANES + lane], odd[lane]);
-        }
-    }
-    for (index, (a, b)) in a_pairs.remainder().iter().zip(b_pairs.remainder()).enumerate() {
-        even[index % LANES] = multiply_add::<FMA>(*a, *b, even[index % LANES]);
-    }
-    for lane in 0..LANES {
-        even[lane] += odd[lane];
-    }
-    horizontal_sum(even)
-}
-
-/// `y[i] += sum_s weights[s] * rows[s * y.len() + i]`, in the order of the rows.
+/// `y[q][i] += sum_s weights[q][s] * rows[s * width + i]` over the rows in `range`, in their order; every `y[q]` is `width`
+/// long.
 ///
-/// The sums stay in registers from row to row, so this is faster than adding one scaled row after the other.
+/// The sums stay in registers from row to row, and a row is read once for all the `q`.
 #[inline(always)]
-pub fn add_weighted_rows<const FMA: bool>(y: &mut [f32], weights: &[f32], rows: &[f32]) {
+pub fn add_weighted_rows<const FMA: bool, const N: usize, const ROWS: usize>(
+    y: &mut [&mut [f32]; N],
+    weights: &[[f32; ROWS]; N],
+    rows: &[f32],
+    range: Range<usize>,
+) {
     const WIDE: usize = 4 * LANES;
-    let len = y.len();
-    let mut start = 0;
-    while start + WIDE <= len {
-        let mut sums: [f32; WIDE] = std::array::from_fn(|lane| y[start + lane]);
-        for (weight, row) in weights.iter().zip(rows.chunks_exact(len)) {
-            let row = &row[start..start + WIDE];
-            for lane in 0..WIDE {
-                sums[lane] = multiply_add::<FMA>(*weight, row[lane], sums[lane]);
+    let width = y[0].len();
+    assert!(range.end <= ROWS && rows.len() >= range.end * width && y.iter().all(|y| y.len() == width));
+    let whole = width - width % WIDE;
+    for start in (0..whole).step_by(WIDE) {
+        let mut sums = [[0.0; WIDE]; N];
+        for (sums, y) in sums.iter_mut().zip(y.iter()) {
+            sums.copy_from_slice(&y[start..start + WIDE]);
+        }
+        for slot in range.clone() {
+            let row = &rows[slot * width + start..][..WIDE];
+            for query in 0..N {
+                for lane in 0..WIDE {
+                    sums[query][lane] = multiply_add::<FMA>(weights[query][slot], row[lane], sums[query][lane]);
+                }
             }
         }
-        y[start..start + WIDE].copy_from_slice(&sums);
-        start += WIDE;
-    }
-    for (weight, row) in weights.iter().zip(rows.chunks_exact(len)) {
-        for (y, x) in y[start..].iter_mut().zip(&row[start..]) {
-            *y = multiply_add::<FMA>(*weight, *x, *y);
+        for (sums, y) in sums.iter().zip(y.iter_mut()) {
+            y[start..start + WIDE].copy_from_slice(sums);
         }
     }
+    for slot in range {
+        for (y, weights) in y.iter_mut().zip(weights) {
+            for (y, x) in y[whole..].iter_mut().zip(&rows[slot * width + whole..(slot + 1) * width]) {
+                *y = multiply_add::<FMA>(weights[slot], *x, *y);
+            }
+        }
+    }
+}
+
+/// `sum_i x[n][i] * columns[i * LEN + l]` for each of some vectors `x[n]` and each `l`: lanes are different sums, so none
+/// is ever split. Two chains for each, of even and odd `i`, hide the latency of additions.
+#[inline(always)]
+pub fn dot_columns<const FMA: bool, const N: usize, const LEN: usize>(
+    x: [&[f32]; N],
+    columns: &[f32],
+) -> [[f32; LEN]; N] {
+    let len = x[0].len();
+    let columns = &columns.as_chunks::<LEN>().0[..len];
+    let (pairs, last) = columns.as_chunks::<2>();
+    let (mut even, mut odd) = ([[0.0; LEN]; N], [[0.0; LEN]; N]);
+    // By value, so that a column is loaded once and not for each `n`.
+    for (index, [first, second]) in pairs.iter().copied().enumerate() {
+        for n in 0..N {
+            let (a, b) = (x[n][2 * index], x[n][2 * index + 1]);
+            for lane in 0..LEN {
+                even[n][lane] = multiply_add::<FMA>(a, first[lane], even[n][lane]);
+                odd[n][lane] = multiply_add::<FMA>(b, second[lane], odd[n][lane]);
+            }
+        }
+    }
+    for n in 0..N {
+        for column in last {
+            for lane in 0..LEN {
+                even[n][lane] = multiply_add::<FMA>(x[n][len - 1], column[lane], even[n][lane]);
+            }
+        }
+        for lane in 0..LEN {
+            even[n][lane] += odd[n][lane];
+        }
+    }
+    even
 }
 
 /// Half precision to single, over the shorter of the two.
@@ -107,17 +134,20 @@ pub fn exp(x: f32) -> f32 {
     // Adding and subtracting 1.5 * 2^23 rounds to the nearest integer.
     const ROUND: f32 = 12_582_912.0;
     let x = x.clamp(-87.0, 88.0);
-    let n = (x * std::f32::consts::LOG2_E + ROUND) - ROUND;
+    let rounded = x * std::f32::consts::LOG2_E + ROUND;
+    let n = rounded - ROUND;
     let r = (x - n * LN_2_HIGH) - n * LN_2_LOW;
     let mut series = 1.0 / 5040.0;
     for coefficient in [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
         series = series * r + coefficient;
     }
-    let power = f32::from_bits((((n as i32) + 127) << 23) as u32);
+    // The integer is in the low bits of the rounded sum; a cast would have to look out for NaN.
+    let power = f32::from_bits(rounded.to_bits().wrapping_sub(ROUND.to_bits()).wrapping_add(127) << 23);
     series * power
 }
 
-/// Compiles a function once for the portable kernel and once for AVX2 + FMA + F16C, and makes the dispatcher.
+/// Compiles a function once for the portable kernel, once for AVX2 + FMA + F16C and once for AVX-512, and makes the
+/// dispatcher.
 ///
 /// The body is generic over `const FMA: bool`; the dispatcher takes a [`Kernel`](crate::cpu::Kernel) first.
 #[macro_export]
@@ -132,15 +162,29 @@ macro_rules! per_kernel {
             fn avx2 $(<$($generic: $bound),+>)? ($($arg: $type),*) $(-> $result)? {
                 $body::<true $(, $($generic),+)?>($($arg),*)
             }
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+            #[allow(clippy::too_many_arguments)]
+            fn avx512 $(<$($generic: $bound),+>)? ($($arg: $type),*) $(-> $result)? {
+                $body::<true $(, $($generic),+)?>($($arg),*)
+            }
             match kernel {
+                $crate::cpu::Kernel::Scalar => $body::<false $(, $($generic),+)?>($($arg),*),
                 #[cfg(target_arch = "x86_64")]
-                $crate::cpu::Kernel::Avx2 => {
+                $crate::cpu::Kernel::Avx512Vnni => {
+                    assert!(kernel.is_supported(), "this machine cannot run the {kernel} kernel");
+                    // SAFETY: the kernel needs these instructions, and is supported by the line above.
+                    unsafe { avx512($($arg),*) }
+                }
+                #[cfg(target_arch = "x86_64")]
+                _ => {
                     // The check is a cached flag; it makes a forced kernel on an old machine a panic, not undefined.
-                    assert!(kernel.is_supported(), "this machine has no AVX2");
-                    // SAFETY: the line above found the instructions on this machine.
+                    assert!(kernel.is_supported(), "this machine cannot run the {kernel} kernel");
+                    // SAFETY: every other kernel needs AVX2, FMA and F16C, and is supported by the line above.
                     unsafe { avx2($($arg),*) }
                 }
-                _ => $body::<false $(, $($generic),+)?>($($arg),*),
+                #[cfg(not(target_arch = "x86_64"))]
+                _ => unreachable!("this machine cannot run the {kernel} kernel"),
             }
         }
     };
@@ -185,26 +229,35 @@ mod tests {
 
     proptest! {
         #[test]
-        fn weighted_rows_agree_with_float64(len in 1usize..100, rows in 0usize..17, seed: u64) {
-            let (y, weights) = (values(seed, len), values(seed ^ 1, rows));
-            let matrix = values(seed ^ 2, rows * len);
-            let expected: Vec<f64> = (0..len)
-                .map(|i| f64::from(y[i]) + (0..rows).map(|s| f64::from(weights[s]) * f64::from(matrix[s * len + i])).sum::<f64>())
-                .collect();
+        fn weighted_rows_agree_with_float64(len in 1usize..100, first in 0usize..8, rows in 0usize..9, seed: u64) {
+            let (y, weights) = ([values(seed, len), values(seed ^ 1, len)], [values(seed ^ 2, 16), values(seed ^ 3, 16)]);
+            let matrix = values(seed ^ 4, 16 * len);
+            let range = first..first + rows;
             for fused in [false, true] {
                 let mut found = y.clone();
-                let add = if fused { add_weighted_rows::<true> } else { add_weighted_rows::<false> };
-                add(&mut found, &weights, &matrix);
-                assert_close(&found, &expected, 1e-5);
+                let [a, b] = &mut found;
+                let add = if fused { add_weighted_rows::<true, 2, 16> } else { add_weighted_rows::<false, 2, 16> };
+                let arrays = [0, 1].map(|n| weights[n][..].try_into().expect("there are 16"));
+                add(&mut [a, b], &arrays, &matrix, range.clone());
+                for n in 0..2 {
+                    let sum = |i: usize| range.clone().map(|s| f64::from(weights[n][s]) * f64::from(matrix[s * len + i])).sum::<f64>();
+                    let expected: Vec<f64> = (0..len).map(|i| f64::from(y[n][i]) + sum(i)).collect();
+                    assert_close(&found[n], &expected, 1e-5);
+                }
             }
         }
 
         #[test]
-        fn dot_agrees_with_float64(values in prop::collection::vec((-2.0f32..2.0, -2.0f32..2.0), 0..200)) {
-            let (a, b): (Vec<f32>, Vec<f32>) = values.iter().copied().unzip();
-            let expected: f64 = values.iter().map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();
-            prop_assert!((f64::from(dot::<false>(&a, &b)) - expected).abs() < 1e-4);
-            prop_assert!((f64::from(dot::<true>(&a, &b)) - expected).abs() < 1e-4);
+        fn dots_with_columns_agree_with_float64(len in 1usize..100, seed: u64) {
+            let x = [values(seed, len), values(seed ^ 1, len), values(seed ^ 2, len)];
+            let matrix = values(seed ^ 3, 16 * len);
+            for fused in [false, true] {
+                let dot = if fused { dot_columns::<true, 3, 16> } else { dot_columns::<false, 3, 16> };
+                for (found, x) in dot([&x[0], &x[1], &x[2]], &matrix).iter().zip(&x) {
+                    let sum = |l: usize| (0..len).map(|i| f64::from(x[i]) * f64::from(matrix[i * 16 + l])).sum::<f64>();
+                    assert_close(found, &(0..16).map(sum).collect::<Vec<_>>(), 1e-5);
+                }
+            }
         }
     }
 }

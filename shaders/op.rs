@@ -74,6 +74,8 @@ pub struct CpuArgs<'a> {
     pub kv: &'a KvCache,
     /// How many rows the inputs have (`batch.rows()`, or `batch.selected.len()` behind SelectRows).
     pub rows: usize,
+    /// Memory to work in, at least [`Op::scratch_len`] values; what is in it has no meaning.
+    pub scratch: &'a mut [f32],
     /// The inputs, each [rows, width].
     pub inputs: &'a [&'a [f32]],
     /// The outputs, each [rows out, width]; they never alias an input.
@@ -99,6 +101,29 @@ pub trait Op: Send + Sync + std::fmt::Debug {
     /// Whether the outputs have only the rows that reach the head.
     fn selects_rows(&self) -> bool {
         false
+    }
+
+    /// Arranges the weights for a kernel. Called once, before the first [`Op::run_cpu`] and with the same kernel.
+    fn prepare_cpu(&mut self, kernel: Kernel, team: &dyn Team) {
+        let _ = (kernel, team);
+    }
+
+    /// Whether [`Op::prepare_cpu`] makes a copy of a weight, after which the op does not read the weight's own bytes.
+    fn replaces(&self, kernel: Kernel, weight: &Weight) -> bool {
+        let _ = (kernel, weight);
+        false
+    }
+
+    /// By how many bytes such copies are larger than what they replace.
+    fn growth(&self, kernel: Kernel) -> u64 {
+        let _ = kernel;
+        0
+    }
+
+    /// Scratch memory for `rows` rows on the CPU, in values.
+    fn scratch_len(&self, kernel: Kernel, rows: usize) -> usize {
+        let _ = (kernel, rows);
+        0
     }
 
     /// Computes the outputs on the CPU.

@@ -63,6 +63,7 @@ mod tests {
             batch,
             kv: &KvCache::empty(),
             rows,
+            scratch: &mut [],
             inputs: &[input],
             outputs: &mut [&mut output],
         });

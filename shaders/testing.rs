@@ -50,6 +50,7 @@ pub fn run(op: &dyn Op, kernel: Kernel, rows: usize, inputs: &[(&[f32], usize)])
         batch,
         kv: &kv,
         rows,
+        scratch: &mut [],
         inputs: &inputs,
         outputs: &mut output_slices,
     });

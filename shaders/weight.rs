@@ -6,17 +6,27 @@ use std::sync::Arc;
 
 use crate::quant::Format;
 
-/// Bytes with a shared owner: a part of a mapped file, or of a vector.
+/// Bytes that several weights are parts of: a mapped file, or a vector.
+pub trait Bytes: AsRef<[u8]> + Send + Sync {
+    /// Gives the memory of a part back to the system where it can be had again, as from a file. The bytes stay the same.
+    fn release(&self, range: Range<usize>) {
+        let _ = range;
+    }
+}
+
+impl Bytes for Vec<u8> {}
+
+/// A part of bytes with a shared owner.
 #[derive(Clone)]
 pub struct SharedBytes {
-    owner: Arc<dyn AsRef<[u8]> + Send + Sync>,
+    owner: Arc<dyn Bytes>,
     range: Range<usize>,
 }
 
 impl SharedBytes {
     /// The part `range` of the owner's bytes; `None` when it reaches beyond them.
     #[must_use]
-    pub fn new(owner: Arc<dyn AsRef<[u8]> + Send + Sync>, range: Range<usize>) -> Option<Self> {
+    pub fn new(owner: Arc<dyn Bytes>, range: Range<usize>) -> Option<Self> {
         (*owner).as_ref().get(range.clone())?;
         Some(SharedBytes { owner, range })
     }
@@ -125,6 +135,11 @@ impl Weight {
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         self.bytes.as_slice()
+    }
+
+    /// Says that the bytes will hardly be read again: the memory of a mapped file is given back.
+    pub fn release(&self) {
+        self.bytes.owner.release(self.bytes.range.clone());
     }
 
     /// Bytes of one row.

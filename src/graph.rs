@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use cuelight_shaders::cpu::{Kernel, Team};
 use cuelight_shaders::op::{Op, ShapeError};
 
 /// A value of a graph: a matrix with a row for each token of the step, or for each row that reaches the head.
@@ -77,6 +78,30 @@ impl Graph {
     #[must_use]
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
+    }
+
+    /// Arranges the weights for a kernel, op after op; `progress` hears of each op when it is done.
+    pub fn prepare_cpu(&mut self, kernel: Kernel, team: &dyn Team, progress: &mut dyn FnMut(&dyn Op)) {
+        for node in &mut self.nodes {
+            node.op.prepare_cpu(kernel, team);
+            progress(&*node.op);
+        }
+    }
+
+    /// By how many bytes the weights grow when they are arranged for a kernel.
+    #[must_use]
+    pub fn growth(&self, kernel: Kernel) -> u64 {
+        self.nodes.iter().map(|node| node.op.growth(kernel)).sum()
+    }
+
+    /// The scratch memory that any op wants on the CPU, in values, for steps up to a size.
+    #[must_use]
+    pub fn scratch_len(&self, kernel: Kernel, max_rows: usize, max_selected: usize) -> usize {
+        let of_node = |node: &Node| {
+            let all = node.inputs.first().is_none_or(|input| self.rows(*input) == Rows::All);
+            node.op.scratch_len(kernel, if all { max_rows } else { max_selected })
+        };
+        self.nodes.iter().map(of_node).max().unwrap_or(0)
     }
 
     /// Values in a row.

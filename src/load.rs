@@ -2,17 +2,19 @@
 //!
 //! [`plan`] reads headers only and answers what the model would take, or why it does not fit; [`Plan::load`] then does it.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cuelight_shaders::attention::KvCache;
+use cuelight_shaders::weight::Weight;
 
 use crate::backend::cpu::{self, CpuEngine};
 use crate::engine::{Engine, EngineLimits};
 use crate::format::chat_template::{ChatTemplate, ChatTemplateError};
 use crate::format::gguf::{Gguf, GgufError};
 use crate::format::tokenizer::{Tokenizer, TokenizerError};
-use crate::graph::MemoryLayout;
+use crate::graph::{MemoryLayout, Node};
 use crate::memory::{self, Request, TooLarge};
 use crate::model::{Model, ModelError};
 
@@ -181,9 +183,10 @@ pub fn plan(options: &LoadOptions) -> Result<Plan, LoadError> {
     let logits_rows_that_fit = LOGITS_BYTES / (h.vocab_size * size_of::<f32>());
     let max_logits_rows = logits_rows_that_fit.clamp(max_sequences, options.max_batched_tokens.max(max_sequences));
     let layout = MemoryLayout::new(&model.graph, options.max_batched_tokens, max_logits_rows);
+    let scratch_len = model.graph.scratch_len(options.kernel, options.max_batched_tokens, max_logits_rows);
     let memory = memory::plan(&Request {
-        weights_bytes: model.weights_bytes,
-        scratch_bytes: (layout.arena_len() * size_of::<f32>()) as u64,
+        weights_bytes: model.weights_bytes + model.graph.growth(options.kernel),
+        scratch_bytes: ((layout.arena_len() + scratch_len) * size_of::<f32>()) as u64,
         block_bytes: model.kv_shapes.iter().map(|shape| shape.block_bytes(options.kv_type)).sum(),
         context_train: h.context_train,
         context_tokens: options.context_tokens,
@@ -245,9 +248,31 @@ impl Plan {
     /// The same without the text side, for benchmarks and tests that speak in token ids.
     #[must_use]
     pub fn load_engine(self, progress: &mut dyn FnMut(LoadProgress)) -> CpuEngine {
-        page_in(&self.model, progress);
-        let kv = KvCache::new(self.model.kv_shapes, self.memory.kv_blocks, self.options.kv_type);
-        CpuEngine::new(self.model.graph, kv, self.options.kernel, self.options.threads, self.limits)
+        let Model { graph, kv_shapes, weights_bytes: total_bytes, .. } = self.model;
+        let kv = KvCache::new(kv_shapes, self.memory.kv_blocks, self.options.kv_type);
+        let LoadOptions { kernel, threads, .. } = self.options;
+        // Of a matrix that is also the embedding only some rows are read from the file.
+        let of_op = |node: &Node| {
+            let replaced = node.op.weights().into_iter().filter(|weight| node.op.replaces(kernel, weight));
+            replaced.map(|weight| Arc::clone(&weight.name)).collect::<Vec<_>>()
+        };
+        let replaced: HashSet<Arc<str>> = graph.nodes().iter().flat_map(of_op).collect();
+        let mut done_bytes = 0;
+        progress(LoadProgress { done_bytes, total_bytes });
+        let engine = CpuEngine::new(graph, kv, kernel, threads, self.limits, &mut |op| {
+            for weight in op.weights() {
+                if op.replaces(kernel, weight) {
+                    weight.release();
+                } else if !replaced.contains(&weight.name) {
+                    page_in(weight);
+                }
+                // A matrix that serves twice, as embedding and head, is counted once.
+                done_bytes = (done_bytes + weight.bytes().len() as u64).min(total_bytes);
+                progress(LoadProgress { done_bytes, total_bytes });
+            }
+        });
+        progress(LoadProgress { done_bytes: total_bytes, total_bytes });
+        engine
     }
 }
 
@@ -287,22 +312,11 @@ pub fn chat_template(
     source.map(compile).transpose().map_err(|source| LoadError::ChatTemplate { path: gguf.path().to_owned(), source })
 }
 
-/// Touches every page of the weights, so that the first request does not wait for the disk.
-fn page_in(model: &Model, progress: &mut dyn FnMut(LoadProgress)) {
+/// Touches every page of a weight that is used as it lies in the file, so that the first request does not wait for the
+/// disk.
+fn page_in(weight: &Weight) {
     const PAGE: usize = 4096;
-    const STRIDE: usize = 16 << 20;
-    let total_bytes = model.weights_bytes;
-    let mut done_bytes = 0;
-    progress(LoadProgress { done_bytes, total_bytes });
-    for weight in model.graph.nodes().iter().flat_map(|node| node.op.weights()) {
-        for part in weight.bytes().chunks(STRIDE) {
-            std::hint::black_box(part.iter().step_by(PAGE).fold(0u8, |sum, byte| sum.wrapping_add(*byte)));
-            // A matrix that serves twice, as embedding and head, is counted once.
-            done_bytes = (done_bytes + part.len() as u64).min(total_bytes);
-            progress(LoadProgress { done_bytes, total_bytes });
-        }
-    }
-    progress(LoadProgress { done_bytes: total_bytes, total_bytes });
+    std::hint::black_box(weight.bytes().iter().step_by(PAGE).fold(0u8, |sum, byte| sum.wrapping_add(*byte)));
 }
 
 impl ModelCard {

@@ -19,8 +19,8 @@ use runner::{Rows, Runner, Sequence, Setup, argmax, deltas, largest, load, log_p
 /// Mean |Δ log-prob| of a prompt's tokens with float32 weights and a float32 cache, in nats.
 const FLOAT_GATE: f64 = 1e-3;
 
-/// The same with weights stored in fewer bits, where kernels may round activations too.
-const QUANTISED_GATE: f64 = 0.03;
+/// The same with weights stored in fewer bits, where the integer kernels round activations to 15 bits.
+const QUANTISED_GATE: f64 = 2e-3;
 
 /// The same with float32 weights and a float16 cache: eleven bits of every key and value.
 const HALF_CACHE_GATE: f64 = 5e-3;

@@ -1,13 +1,15 @@
 //! The storage of keys and values: blocks of 16 positions.
 //!
-//! A layer's keys are laid out `[block, kv head, position in block, head_dim]`, its values alike, so that one head of one
-//! block is contiguous. Which block belongs to which sequence is not known here.
+//! A layer's values are laid out `[block, kv head, position in block, head_dim]`, its keys
+//! `[block, kv head, head_dim, position in block]`: one head of one block is contiguous, and the scores of its sixteen
+//! positions are lanes side by side. Which block belongs to which sequence is not known here.
 
 use std::cell::UnsafeCell;
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 
+use super::MAX_HEAD_DIM;
 use crate::lanes::widen;
 
 /// Positions in a block.
@@ -99,22 +101,23 @@ impl KvCache {
         let head_dim = layer.shape.head_dim;
         assert!(slot < BLOCK_TOKENS && key.len() == layer.shape.width() && value.len() == key.len());
         for (head, (key, value)) in key.chunks_exact(head_dim).zip(value.chunks_exact(head_dim)).enumerate() {
-            let offset = layer.head_offset(block, head) + slot * head_dim;
+            let offset = layer.head_offset(block, head);
             // SAFETY: this slot is ours by the caller's promise.
             unsafe {
-                layer.keys.write(offset, key);
-                layer.values.write(offset, value);
+                layer.keys.write_column(offset + slot, key);
+                layer.values.write(offset + slot * head_dim, value);
             }
         }
     }
 
-    /// Reads the first `slots` positions of one head of one block, widened to f32: [slots, head_dim] each.
+    /// Reads one head of one block, widened to f32: all keys, [head_dim, [`BLOCK_TOKENS`]], of which those of positions
+    /// never stored have no meaning, and the values of the first `slots` positions, [slots, head_dim].
     ///
     /// # Panics
     /// When the block, head or slots are out of range, or the outputs are too short.
     ///
     /// # Safety
-    /// No other thread may write these slots at the same time; with `FMA` the machine must have F16C.
+    /// No other thread may write this block at the same time; with `FMA` the machine must have F16C.
     #[inline(always)]
     pub(super) unsafe fn load<const FMA: bool>(
         &self,
@@ -128,12 +131,23 @@ impl KvCache {
         let layer = &self.layers[layer];
         assert!(slots <= BLOCK_TOKENS);
         let offset = layer.head_offset(block, head);
-        let len = slots * layer.shape.head_dim;
+        let head_dim = layer.shape.head_dim;
         // SAFETY: nobody writes them now, and F16C is there, by the caller's promise.
         unsafe {
-            layer.keys.read::<FMA>(offset, &mut keys[..len]);
-            layer.values.read::<FMA>(offset, &mut values[..len]);
+            layer.keys.read::<FMA>(offset, &mut keys[..BLOCK_TOKENS * head_dim]);
+            layer.values.read::<FMA>(offset, &mut values[..slots * head_dim]);
         }
+    }
+}
+
+impl KvCache {
+    /// Asks the memory for one head of one block, so that a later [`KvCache::load`] does not wait for it.
+    #[inline(always)]
+    pub(super) fn prefetch(&self, layer: usize, block: u32, head: usize) {
+        let layer = &self.layers[layer];
+        let (offset, len) = (layer.head_offset(block, head), BLOCK_TOKENS * layer.shape.head_dim);
+        layer.keys.prefetch(offset, len);
+        layer.values.prefetch(offset, len);
     }
 }
 
@@ -168,6 +182,44 @@ impl Plane {
                 Plane::F32(cells) => cells.get_mut(offset, values.len()).copy_from_slice(values),
             }
         }
+    }
+
+    /// Writes every [`BLOCK_TOKENS`]th value from `offset` on.
+    ///
+    /// # Safety
+    /// No other thread may touch these values at the same time.
+    unsafe fn write_column(&self, offset: usize, values: &[f32]) {
+        let places = (offset..).step_by(BLOCK_TOKENS);
+        // SAFETY: ours by the caller's promise.
+        unsafe {
+            match self {
+                Plane::F16(cells) => {
+                    let mut halves = [f16::ZERO; MAX_HEAD_DIM];
+                    let halves = &mut halves[..values.len()];
+                    halves.convert_from_f32_slice(values);
+                    places.zip(halves).for_each(|(place, half)| cells.get_mut(place, 1)[0] = *half);
+                }
+                Plane::F32(cells) => {
+                    places.zip(values).for_each(|(place, value)| cells.get_mut(place, 1)[0] = *value);
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, offset: usize, len: usize) {
+        let (bytes, start) = match self {
+            Plane::F16(cells) => (2 * len, cells.0[offset..].as_ptr().cast::<u8>()),
+            Plane::F32(cells) => (4 * len, cells.0[offset..].as_ptr().cast::<u8>()),
+        };
+        #[cfg(target_arch = "x86_64")]
+        for line in (0..bytes).step_by(64) {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            // SAFETY: a prefetch never faults, and every x86-64 machine has it.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(line).cast()) };
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = (bytes, start);
     }
 
     /// # Safety

@@ -164,6 +164,7 @@ mod tests {
                 batch,
                 kv: &self.cache,
                 rows: rows.len(),
+                scratch: &mut [],
                 inputs: &[&query, &key, &value],
                 outputs: &mut [&mut output],
             });

@@ -2,24 +2,29 @@
 //!
 //! - [`Linear`]: the op, its checks, and how its work is split into tasks
 //! - [`mod@reference`]: the same in float64, for tests
-//! - [`scalar`], [`avx2`]: the kernels, one file an instruction set
+//! - [`scalar`], [`avx2`]: the kernels in float32, one file an instruction set
+//! - [`integer`]: the kernels that round the input to 15 bits
 //!
-//! **A row's bits do not depend on the call.** Every kernel forms a result, that is one input row times one weight row,
+//! **A row's bits do not depend on the call.** Every float32 kernel forms a result, that is one input row times one weight row,
 //! as a fixed number of running sums: sum `l` takes the columns `l`, `l + LANES`, `l + 2 LANES` … in that order; the
 //! sums are then added in one fixed order, and the bias last. Tiles, panels and tasks only choose *which* results are
 //! formed together, never the order of additions inside one. So the result is the same whatever the number of rows, the row's
-//! place among them, the number of threads, or the split of the work.
+//! place among them, the number of threads, or the split of the work. The integer kernels have their own fixed order
+//! (see [`integer`]).
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::cpu::{Kernel, SharedMut};
+use crate::cpu::{Kernel, SharedMut, Team};
 use crate::op::{CpuArgs, Op, ShapeError};
 use crate::quant::dispatch;
 use crate::weight::Weight;
+use integer::activations::{self, Panels};
+use integer::packed::PackedWeight;
 
 #[cfg(target_arch = "x86_64")]
 pub mod avx2;
+pub mod integer;
 pub mod reference;
 pub mod scalar;
 
@@ -30,13 +35,17 @@ pub mod scalar;
 ///   value) are one op, so that their work is shared among the threads at once
 /// - b: `[outputs]` f32, or none
 /// - y: one for each weight, [rows, outputs] f32
-/// - Weights are decoded to float32 and multiplied with float32 activations: agrees with [`mod@reference`] to the rounding
-///   of float32 sums
+/// - In the float32 kernels weights are decoded to float32 and multiplied with float32 activations: agrees with
+///   [`mod@reference`] to the rounding of float32 sums
+/// - In the integer kernels x is rounded to 15 bits in blocks of 32, by at most half a step of the block's largest
+///   magnitude over 127 * 128, wherever the weight is quantised: agrees with [`mod@reference`] to that
 /// - Cost: with few rows reads every weight once; with many is bound by arithmetic
 #[derive(Debug)]
 pub struct Linear {
     weights: Vec<Weight>,
     biases: Vec<Option<Arc<[f32]>>>,
+    /// For the integer kernels, once prepared; `None` for weights in floating point.
+    packed: Vec<Option<PackedWeight>>,
 }
 
 /// How many weights can share an input.
@@ -64,7 +73,7 @@ impl Linear {
                 ShapeError::check("linear", format!("bias of {:?}", weight.name), bias.len(), weight.rows)?;
             }
         }
-        Ok(Linear { weights, biases })
+        Ok(Linear { weights, biases, packed: Vec::new() })
     }
 }
 
@@ -84,11 +93,36 @@ impl Op for Linear {
         self.weights.iter().collect()
     }
 
+    fn prepare_cpu(&mut self, kernel: Kernel, team: &dyn Team) {
+        if kernel.is_integer() {
+            self.packed = self.weights.iter().map(|weight| PackedWeight::new(weight, team)).collect();
+        }
+    }
+
+    fn replaces(&self, kernel: Kernel, weight: &Weight) -> bool {
+        kernel.is_integer() && weight.format.integers().is_some()
+    }
+
+    fn growth(&self, kernel: Kernel) -> u64 {
+        let grows =
+            |weight: &Weight| PackedWeight::size(weight).map_or(0, |size| size.saturating_sub(weight.bytes().len()));
+        if kernel.is_integer() { self.weights.iter().map(|weight| grows(weight) as u64).sum() } else { 0 }
+    }
+
+    fn scratch_len(&self, kernel: Kernel, rows: usize) -> usize {
+        let rounds = self.weights.iter().any(|weight| self.replaces(kernel, weight));
+        if rounds { activations::scratch_len(rows, self.weights[0].columns) } else { 0 }
+    }
+
     fn run_cpu(&self, args: &mut CpuArgs<'_>) {
         let kernel = args.kernel;
         assert!(kernel.is_supported(), "this machine cannot run the {kernel} kernel");
         assert_eq!(args.outputs.len(), self.weights.len(), "one output for each weight");
-        let (input, rows) = (args.inputs[0], args.rows);
+        let (input, rows, columns) = (args.inputs[0], args.rows, self.weights[0].columns);
+        assert_eq!(input.len(), rows * columns, "input of {:?} for {rows} rows", self.weights[0]);
+        let panels = (self.scratch_len(kernel, rows) > 0)
+            .then(|| Panels::round(kernel, args.team, input, rows, columns, args.scratch));
+        assert!(!kernel.is_integer() || self.packed.len() == self.weights.len(), "linear: not prepared for {kernel}");
         let mut outputs = args.outputs.iter_mut();
         let outputs: [Option<SharedMut<'_, f32>>; MAX_WEIGHTS] =
             std::array::from_fn(|_| outputs.next().map(|output| SharedMut::new(output)));
@@ -98,11 +132,20 @@ impl Op for Linear {
         let tasks = self.weights.iter().map(|weight| weight.rows.div_ceil(per_task)).sum();
         args.team.for_each(tasks, &|task| {
             let mut task = task;
-            for ((weight, bias), output) in self.weights.iter().zip(&self.biases).zip(outputs.iter().flatten()) {
+            for (index, (weight, output)) in self.weights.iter().zip(outputs.iter().flatten()).enumerate() {
                 let of_weight = weight.rows.div_ceil(per_task);
                 if task < of_weight {
-                    let part = task * per_task..weight.rows.min((task + 1) * per_task);
-                    return Task::new(weight, bias.as_deref(), part, input, rows, output).run(kernel);
+                    let packed = self.packed.get(index).and_then(Option::as_ref);
+                    let task = Task {
+                        weight,
+                        bias: self.biases[index].as_deref(),
+                        outputs: task * per_task..weight.rows.min((task + 1) * per_task),
+                        input,
+                        integers: packed.zip(panels),
+                        rows,
+                        output,
+                    };
+                    return task.run(kernel);
                 }
                 task -= of_weight;
             }
@@ -119,14 +162,16 @@ impl Linear {
         let outputs: usize = self.weights.iter().map(|weight| weight.rows).sum();
         let fair = if threads == 1 { outputs } else { outputs.div_ceil(threads * TASKS_PER_THREAD) };
         let least = LEAST_VALUES.div_ceil(self.weights[0].columns.max(1));
-        fair.max(least).next_multiple_of(TILE_OUTPUTS)
+        fair.max(least).next_multiple_of(TASK_OUTPUTS)
     }
 }
 
 /// Running sums of one result.
 const LANES: usize = 8;
-/// Kernels form this many outputs together at most; tasks are a multiple of it.
+/// The float32 kernels form this many outputs together at most.
 const TILE_OUTPUTS: usize = 8;
+/// Tasks are a multiple of this many outputs: a multiple of every kernel's tile.
+const TASK_OUTPUTS: usize = integer::packed::STRIP_ROWS;
 
 /// What one task computes: a part of the columns of one output, for all rows.
 struct Task<'a> {
@@ -136,34 +181,42 @@ struct Task<'a> {
     outputs: Range<usize>,
     /// [rows, columns]
     input: &'a [f32],
+    /// The weight and the input for the integer kernels.
+    integers: Option<(&'a PackedWeight, Panels<'a>)>,
     rows: usize,
     /// [rows, weight.rows]
     output: &'a SharedMut<'a, f32>,
 }
 
 impl<'a> Task<'a> {
-    fn new(
-        weight: &'a Weight,
-        bias: Option<&'a [f32]>,
-        outputs: Range<usize>,
-        input: &'a [f32],
-        rows: usize,
-        output: &'a SharedMut<'a, f32>,
-    ) -> Self {
-        assert_eq!(input.len(), rows * weight.columns, "input of {weight:?} for {rows} rows");
-        assert!(outputs.end <= weight.rows, "outputs {outputs:?} of {weight:?}");
-        Task { weight, bias, outputs, input, rows, output }
+    #[cfg(target_arch = "x86_64")]
+    fn run(&self, kernel: Kernel) {
+        let kernel = match self.integers {
+            Some(_) => kernel,
+            // Weights in floating point are multiplied in float32.
+            None if kernel.is_integer() => Kernel::Avx2,
+            None => kernel,
+        };
+        // SAFETY: `Linear::run_cpu` has checked that the machine supports the kernel; the integer ones need AVX2 too.
+        unsafe {
+            match kernel {
+                Kernel::Scalar => dispatch!(self.weight.format, F => scalar::run::<F>(self)),
+                Kernel::Avx2 => dispatch!(self.weight.format, F => avx2::run::<F>(self)),
+                Kernel::Avx2Integer => dispatch!(self.weight.format, F => integer::avx2::run::<F>(self)),
+                Kernel::AvxVnni => dispatch!(self.weight.format, F => integer::avx2::run_vnni::<F>(self)),
+                Kernel::Avx512Vnni => dispatch!(self.weight.format, F => integer::avx512::run::<F>(self)),
+            }
+        }
     }
 
-    fn run(&self, kernel: Kernel) {
-        match kernel {
-            Kernel::Scalar => dispatch!(self.weight.format, F => scalar::run::<F>(self)),
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: `Linear::run_cpu` has checked that the machine supports the kernel.
-            Kernel::Avx2 => dispatch!(self.weight.format, F => unsafe { avx2::run::<F>(self) }),
-            #[cfg(not(target_arch = "x86_64"))]
-            Kernel::Avx2 => unreachable!("`Linear::run_cpu` has checked that the machine supports the kernel"),
-        }
+    #[cfg(not(target_arch = "x86_64"))]
+    fn run(&self, _kernel: Kernel) {
+        dispatch!(self.weight.format, F => scalar::run::<F>(self));
+    }
+
+    /// The weight and the input for the integer kernels.
+    fn packed(&self) -> (&'a PackedWeight, Panels<'a>) {
+        self.integers.expect("an integer kernel runs only on packed weights")
     }
 
     /// The values of one row of the input in `columns`.

@@ -47,8 +47,54 @@ fn run(op: &Linear, kernel: Kernel, team: &dyn Team, input: &[f32]) -> Vec<Vec<f
     let mut parts: Vec<&mut [f32]> = outputs.iter_mut().map(Vec::as_mut_slice).collect();
     let batch = Batch { tokens: &[], positions: &[], sequences: &[], block_tables: &[], selected: &[] };
     let kv = KvCache::empty();
-    op.run_cpu(&mut CpuArgs { kernel, team, batch, kv: &kv, rows, inputs: &[input], outputs: &mut parts });
+    let scratch = &mut vec![f32::NAN; op.scratch_len(kernel, rows)];
+    op.run_cpu(&mut CpuArgs { kernel, team, batch, kv: &kv, rows, scratch, inputs: &[input], outputs: &mut parts });
     outputs
+}
+
+/// Whether the kernel rounds the input of this weight.
+fn rounds(kernel: Kernel, weight: &Weight) -> bool {
+    kernel.is_integer() && weight.format.integers().is_some()
+}
+
+/// The op, prepared for each kernel that this machine can run.
+fn prepared(op: impl Fn() -> Linear) -> Vec<(Kernel, Linear)> {
+    kernels()
+        .map(|kernel| {
+            let mut op = op();
+            op.prepare_cpu(kernel, &Scattered(2));
+            (kernel, op)
+        })
+        .collect()
+}
+
+/// How far a kernel may be from the reference for one result of one row: the rounding of float32 sums, and half a step of
+/// every rounded value of the input (see [`super::integer::activations`]).
+fn tolerances(op: &Linear, index: usize, kernel: Kernel, input: &[f32]) -> Vec<f64> {
+    let (weight, bias) = (&op.weights[index], op.biases[index].as_deref());
+    let expected = reference::linear(weight, bias, input);
+    if !rounds(kernel, weight) {
+        return expected.iter().map(|product| 1e-6 * product.magnitude).collect();
+    }
+    let values = weight.to_f32();
+    let of_row = input.chunks_exact(weight.columns).flat_map(|row| {
+        let largest = |block: &[f32]| block.iter().fold(0.0, |largest: f64, x| largest.max(f64::from(x.abs())));
+        let half_steps: Vec<f64> = row.chunks_exact(32).map(|block| largest(block) / (2.0 * 127.0 * 128.0)).collect();
+        let of_weights = |weights: &[f32]| {
+            let blocks = weights.chunks_exact(32).zip(&half_steps);
+            let rounding: f64 =
+                blocks.map(|(block, step)| step * block.iter().map(|w| f64::from(w.abs())).sum::<f64>()).sum();
+            1.02 * rounding + 1e-6 * parts(row)
+        };
+        values.chunks_exact(weight.columns).map(of_weights).collect::<Vec<_>>()
+    });
+    of_row.zip(&expected).map(|(of_row, product)| of_row + 1e-6 * product.magnitude).collect()
+}
+
+/// The sum of the magnitudes of the terms that integer kernels add up for a row: where a weight's value is at most LIMIT,
+/// its code times its scale and its minimum are at most thrice that together.
+fn parts(row: &[f32]) -> f64 {
+    3.0 * f64::from(random::LIMIT) * row.iter().map(|x| f64::from(x.abs())).sum::<f64>()
 }
 
 fn bits(values: &[f32]) -> Vec<u32> {
@@ -81,22 +127,58 @@ proptest! {
         let formats: Vec<Format> = formats.into_iter().map(|index| Format::ALL[index]).collect();
         let block_len = formats.iter().map(|format| format.block_len()).max().unwrap();
         let columns = if block_len == 256 { blocks % 5 + 1 } else { blocks } * block_len;
-        let op = linear(&formats, &outputs, columns, seed.into());
         let input = random::activations(rows * columns, seed.into());
-        for kernel in kernels() {
+        for (kernel, op) in prepared(|| linear(&formats, &outputs, columns, seed.into())) {
             let found = run(&op, kernel, &Solo, &input);
             for (index, found) in found.iter().enumerate() {
                 let expected = reference::linear(&op.weights[index], op.biases[index].as_deref(), &input);
                 prop_assert_eq!(found.len(), expected.len());
-                for (found, expected) in found.iter().zip(&expected) {
+                let tolerances = tolerances(&op, index, kernel, &input);
+                for ((found, expected), tolerance) in found.iter().zip(&expected).zip(tolerances) {
                     let error = (f64::from(*found) - expected.value).abs();
                     prop_assert!(
-                        error <= 1e-6 * expected.magnitude,
-                        "{kernel} {:?}: {found}, expected {expected:?}", op.weights[index]
+                        error <= tolerance,
+                        "{kernel} {:?}: {found}, expected {expected:?} within {tolerance}", op.weights[index]
                     );
                 }
             }
         }
+    }
+
+    /// With an input that 15 bits hold exactly nothing is left but the rounding of float32 sums.
+    #[test]
+    fn integer_kernels_are_exact_but_for_float32_sums(
+        format in 0..Format::ALL.len(),
+        outputs in 1..40_usize,
+        blocks in 1..40_usize,
+        rows in 1..20_usize,
+        seed in any::<u32>(),
+    ) {
+        let format = Format::ALL[format];
+        prop_assume!(format.integers().is_some());
+        let columns = if format.block_len() == 256 { blocks % 5 + 1 } else { blocks } * format.block_len();
+        let mut input = random::activations(rows * columns, seed.into());
+        for block in input.chunks_exact_mut(32) {
+            for value in block.iter_mut() {
+                *value = (*value * 16256.0).round() / 8192.0;
+            }
+            block[7] = 16256.0 / 8192.0;
+        }
+        let mut all: Vec<Vec<u32>> = Vec::new();
+        for (kernel, op) in prepared(|| linear(&[format], &[outputs], columns, seed.into())) {
+            if !kernel.is_integer() {
+                continue;
+            }
+            let found = &run(&op, kernel, &Solo, &input)[0];
+            let expected = reference::linear(&op.weights[0], op.biases[0].as_deref(), &input);
+            for (index, (found, expected)) in found.iter().zip(&expected).enumerate() {
+                let terms = expected.magnitude + parts(&input[index / outputs * columns..][..columns]);
+                let error = (f64::from(*found) - expected.value).abs();
+                prop_assert!(error <= 1e-6 * terms, "{kernel} {format}: {found}, expected {expected:?}");
+            }
+            all.push(bits(found));
+        }
+        prop_assert!(all.windows(2).all(|pair| pair[0] == pair[1]), "{format}: integer kernels differ");
     }
 
     #[test]
@@ -110,9 +192,8 @@ proptest! {
     ) {
         let format = Format::ALL[format];
         let columns = if format.block_len() == 256 { blocks % 4 + 1 } else { blocks } * format.block_len();
-        let op = linear(&[format], &[outputs], columns, seed.into());
         let input = random::activations(rows * columns, seed.into());
-        for kernel in kernels() {
+        for (kernel, op) in prepared(|| linear(&[format], &[outputs], columns, seed.into())) {
             let together = &run(&op, kernel, &Scattered(threads), &input)[0];
             for (row, input) in input.chunks_exact(columns).enumerate() {
                 let alone = &run(&op, kernel, &Solo, input)[0];
@@ -129,9 +210,8 @@ fn every_format_and_row_count_gives_the_bits_of_the_row_alone() {
     for &format in Format::ALL {
         // Beyond a span, and neither a whole span nor, where blocks allow it, a whole register.
         let columns = if format.block_len() == 256 { 768 } else { 544 + format.block_len() * 3 };
-        let op = linear(&[format, format], &[19, 8], columns, 7);
         let input = random::activations(ROWS * columns, 8);
-        for kernel in kernels() {
+        for (kernel, op) in prepared(|| linear(&[format, format], &[19, 8], columns, 7)) {
             let alone: Vec<_> = input.chunks_exact(columns).map(|input| run(&op, kernel, &Solo, input)).collect();
             for rows in 1..=ROWS {
                 // The last rows, so that a row's place in the call changes with the count.
@@ -149,21 +229,19 @@ fn every_format_and_row_count_gives_the_bits_of_the_row_alone() {
 
 #[test]
 fn more_rows_than_a_panel_are_all_computed() {
-    let op = linear(&[Format::Q4_K], &[24], 256, 1);
     let input = random::activations(300 * 256, 2);
-    for kernel in kernels() {
+    for (kernel, op) in prepared(|| linear(&[Format::Q4_K], &[24], 256, 1)) {
         let found = &run(&op, kernel, &Scattered(3), &input)[0];
         let expected = reference::linear(&op.weights[0], op.biases[0].as_deref(), &input);
-        for (found, expected) in found.iter().zip(expected) {
-            assert!((f64::from(*found) - expected.value).abs() <= 1e-6 * expected.magnitude, "{kernel}");
+        for ((found, expected), tolerance) in found.iter().zip(expected).zip(tolerances(&op, 0, kernel, &input)) {
+            assert!((f64::from(*found) - expected.value).abs() <= tolerance, "{kernel}");
         }
     }
 }
 
 #[test]
 fn no_rows_give_empty_outputs() {
-    let op = linear(&[Format::Q8_0], &[4], 32, 1);
-    for kernel in kernels() {
+    for (kernel, op) in prepared(|| linear(&[Format::Q8_0], &[4], 32, 1)) {
         assert_eq!(run(&op, kernel, &Solo, &[]), [Vec::<f32>::new()]);
     }
 }

@@ -11,11 +11,14 @@
 use std::fmt;
 use std::str::FromStr;
 
+use integer::{IntegerBlock, IntegerLayout};
+
 #[cfg(target_arch = "x86_64")]
 pub mod avx2;
 pub mod bfloat16;
 pub mod float16;
 pub mod float32;
+pub mod integer;
 pub mod q2_k;
 pub mod q3_k;
 pub mod q4_0;
@@ -100,11 +103,25 @@ pub trait BlockFormat {
     const GGML_ID: u32;
     /// The format's usual name.
     const NAME: &'static str;
+    /// The integers that a block is made of; `None`: integer kernels leave the format to float32.
+    const INTEGERS: Option<IntegerLayout> = None;
 
     /// Decodes one block: `block` has [`Self::BLOCK_BYTES`] bytes, `out` takes [`Self::BLOCK_LEN`] values.
     ///
     /// This is the definition that every other decoder must equal, bit for bit.
     fn decode(block: &[u8], out: &mut [f32]);
+
+    /// Takes one block apart for the integer kernels: what is not in the format's layout is left as it is.
+    ///
+    /// The values that follow from the parts are those of [`Self::decode`], bit for bit.
+    ///
+    /// # Panics
+    /// When the format has no integers (see [`Self::INTEGERS`]).
+    #[inline(always)]
+    fn integers(block: &[u8], out: &mut IntegerBlock) {
+        let _ = (block, out);
+        unreachable!("{} has no integers", Self::NAME)
+    }
 
     /// Decodes consecutive blocks.
     #[inline(always)]
@@ -189,6 +206,12 @@ impl Format {
     #[must_use]
     pub fn name(self) -> &'static str {
         dispatch!(self, F => F::NAME)
+    }
+
+    /// The integers that a block is made of; `None` for the floating-point formats.
+    #[must_use]
+    pub fn integers(self) -> Option<IntegerLayout> {
+        dispatch!(self, F => F::INTEGERS)
     }
 
     /// Values in a block.
@@ -343,7 +366,33 @@ mod tests {
         unsafe { F::decode_blocks_avx2(bytes, out) }
     }
 
+    /// The values of a block, from its integers.
+    fn from_integers<F: BlockFormat>(layout: IntegerLayout, block: &[u8], out: &mut [f32]) {
+        let mut integers = IntegerBlock::ZERO;
+        F::integers(block, &mut integers);
+        for (index, out) in out.iter_mut().enumerate() {
+            let group = index / layout.group;
+            assert!(usize::from(integers.codes[index]) < 1 << layout.bits);
+            let code = f32::from(i16::from(integers.codes[index]) - i16::from(layout.offset));
+            let in_units = |integer: i8| if layout.group_scales { f32::from(integer) } else { 1.0 };
+            *out = integers.unit.to_f32() * in_units(integers.scales[group]) * code;
+            if layout.minimum {
+                *out += integers.minimum_unit.to_f32() * in_units(integers.minima[group]);
+            }
+        }
+    }
+
     proptest! {
+        #[test]
+        fn the_integers_of_a_block_have_its_values(index in 0..Format::ALL.len(), seed in any::<u64>()) {
+            let format = Format::ALL[index];
+            let Some(layout) = format.integers() else { return Ok(()) };
+            let weight = random::weight("w", format, 1, format.block_len(), seed);
+            let mut values = vec![0.0; format.block_len()];
+            dispatch!(format, F => from_integers::<F>(layout, weight.bytes(), &mut values));
+            assert_same_bits(format, &values, &weight.to_f32());
+        }
+
         #[test]
         fn any_bytes_decode_without_panic(index in 0..Format::ALL.len(), bytes in prop::collection::vec(any::<u8>(), 0..1500)) {
             let format = Format::ALL[index];

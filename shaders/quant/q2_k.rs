@@ -14,6 +14,7 @@ use std::arch::x86_64::{_mm256_mul_ps, _mm256_set1_ps, _mm256_sub_ps};
 
 #[cfg(target_arch = "x86_64")]
 use super::avx2;
+use super::integer::{IntegerBlock, IntegerLayout, half_at};
 use super::{BlockFormat, scale_at};
 
 /// 256 values in 84 bytes.
@@ -24,6 +25,8 @@ impl BlockFormat for Q2K {
     const BLOCK_BYTES: usize = 84;
     const GGML_ID: u32 = 10;
     const NAME: &'static str = "Q2_K";
+    const INTEGERS: Option<IntegerLayout> =
+        Some(IntegerLayout { bits: 2, offset: 0, group: 16, group_scales: true, minimum: true });
 
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {
@@ -37,6 +40,23 @@ impl BlockFormat for Q2K {
             let bytes = &quants[half * 32 + start..][..16];
             for (out, &byte) in out.iter_mut().zip(bytes) {
                 *out = scale * f32::from((byte >> shift) & 3) - minimum;
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn integers(block: &[u8], out: &mut IntegerBlock) {
+        out.unit = half_at(block, 80);
+        out.minimum_unit = -half_at(block, 82);
+        for ((scale, minimum), &byte) in out.scales.iter_mut().zip(&mut out.minima).zip(&block[..16]) {
+            *scale = (byte & 15) as i8;
+            *minimum = (byte >> 4) as i8;
+        }
+        for (half, codes) in out.codes.chunks_exact_mut(128).enumerate() {
+            for (quarter, codes) in codes.chunks_exact_mut(32).enumerate() {
+                for (code, &byte) in codes.iter_mut().zip(&block[16 + half * 32..][..32]) {
+                    *code = (byte >> (quarter * 2)) & 3;
+                }
             }
         }
     }

@@ -16,6 +16,7 @@ use std::arch::x86_64::{
 
 #[cfg(target_arch = "x86_64")]
 use super::avx2;
+use super::integer::{IntegerBlock, IntegerLayout, half_at};
 use super::{BlockFormat, scale_at};
 
 /// 256 values in 110 bytes.
@@ -26,6 +27,8 @@ impl BlockFormat for Q3K {
     const BLOCK_BYTES: usize = 110;
     const GGML_ID: u32 = 11;
     const NAME: &'static str = "Q3_K";
+    const INTEGERS: Option<IntegerLayout> =
+        Some(IntegerLayout { bits: 3, offset: 4, group: 16, group_scales: true, minimum: false });
 
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {
@@ -38,6 +41,18 @@ impl BlockFormat for Q3K {
             for ((out, &low), &third) in out.iter_mut().zip(low_bits).zip(third_bits) {
                 let q = i32::from((low >> shift) & 3) + i32::from((third >> (group / 2)) & 1) * 4 - 4;
                 *out = scales[group] * q as f32;
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn integers(block: &[u8], out: &mut IntegerBlock) {
+        out.unit = half_at(block, 108);
+        out.scales = integer_scales(block);
+        for (part, codes) in out.codes.chunks_exact_mut(32).enumerate() {
+            let low_bits = &block[32 + part / 4 * 32..][..32];
+            for ((code, &low), &third) in codes.iter_mut().zip(low_bits).zip(&block[..32]) {
+                *code = (low >> (part % 4 * 2)) & 3 | (third >> part & 1) << 2;
             }
         }
     }
@@ -75,12 +90,23 @@ impl BlockFormat for Q3K {
 /// The scale of each group, times its unit `d`.
 #[inline(always)]
 fn scales(block: &[u8], d: f32) -> [f32; 16] {
-    let packed = &block[96..108];
+    let integers = integer_scales(block);
     let mut scales = [0.0; 16];
+    for (scale, integer) in scales.iter_mut().zip(integers) {
+        *scale = d * f32::from(integer);
+    }
+    scales
+}
+
+/// The scale of each group, in units.
+#[inline(always)]
+fn integer_scales(block: &[u8]) -> [i8; 16] {
+    let packed = &block[96..108];
+    let mut scales = [0; 16];
     for (group, scale) in scales.iter_mut().enumerate() {
         let low = (packed[group % 8] >> (group / 8 * 4)) & 15;
         let high = (packed[8 + group % 4] >> (group / 4 * 2)) & 3;
-        *scale = d * (i32::from(low | high << 4) - 32) as f32;
+        *scale = (low | high << 4) as i8 - 32;
     }
     scales
 }

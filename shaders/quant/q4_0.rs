@@ -12,6 +12,7 @@ use std::arch::x86_64::{_mm256_cvtepi32_ps, _mm256_mul_ps, _mm256_set1_epi32, _m
 
 #[cfg(target_arch = "x86_64")]
 use super::avx2;
+use super::integer::{IntegerBlock, IntegerLayout, half_at, nibbles};
 use super::{BlockFormat, scale_at};
 
 /// 32 values in 18 bytes.
@@ -22,6 +23,8 @@ impl BlockFormat for Q4_0 {
     const BLOCK_BYTES: usize = 18;
     const GGML_ID: u32 = 2;
     const NAME: &'static str = "Q4_0";
+    const INTEGERS: Option<IntegerLayout> =
+        Some(IntegerLayout { bits: 4, offset: 8, group: 32, group_scales: false, minimum: false });
 
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {
@@ -31,6 +34,12 @@ impl BlockFormat for Q4_0 {
             *low = d * (i32::from(byte & 15) - 8) as f32;
             *high = d * (i32::from(byte >> 4) - 8) as f32;
         }
+    }
+
+    #[inline(always)]
+    fn integers(block: &[u8], out: &mut IntegerBlock) {
+        out.unit = half_at(block, 0);
+        nibbles(&block[2..18], &mut out.codes);
     }
 
     #[cfg(target_arch = "x86_64")]

@@ -13,6 +13,7 @@ use std::arch::x86_64::{_mm256_add_ps, _mm256_cvtepi32_ps, _mm256_mul_ps};
 
 #[cfg(target_arch = "x86_64")]
 use super::avx2;
+use super::integer::{IntegerBlock, IntegerLayout, half_at, nibbles};
 use super::{BlockFormat, scale_at};
 
 /// 32 values in 20 bytes.
@@ -23,6 +24,8 @@ impl BlockFormat for Q4_1 {
     const BLOCK_BYTES: usize = 20;
     const GGML_ID: u32 = 3;
     const NAME: &'static str = "Q4_1";
+    const INTEGERS: Option<IntegerLayout> =
+        Some(IntegerLayout { bits: 4, offset: 0, group: 32, group_scales: false, minimum: true });
 
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {
@@ -33,6 +36,13 @@ impl BlockFormat for Q4_1 {
             *low = d * f32::from(byte & 15) + m;
             *high = d * f32::from(byte >> 4) + m;
         }
+    }
+
+    #[inline(always)]
+    fn integers(block: &[u8], out: &mut IntegerBlock) {
+        out.unit = half_at(block, 0);
+        out.minimum_unit = half_at(block, 2);
+        nibbles(&block[4..20], &mut out.codes);
     }
 
     #[cfg(target_arch = "x86_64")]

@@ -14,6 +14,7 @@ use std::arch::x86_64::{_mm256_mul_ps, _mm256_set1_ps, _mm256_sub_ps};
 
 #[cfg(target_arch = "x86_64")]
 use super::avx2;
+use super::integer::{IntegerBlock, IntegerLayout, MAX_GROUPS, half_at};
 use super::{BlockFormat, scale_at};
 
 /// 256 values in 144 bytes.
@@ -24,6 +25,8 @@ impl BlockFormat for Q4K {
     const BLOCK_BYTES: usize = 144;
     const GGML_ID: u32 = 12;
     const NAME: &'static str = "Q4_K";
+    const INTEGERS: Option<IntegerLayout> =
+        Some(IntegerLayout { bits: 4, offset: 0, group: 32, group_scales: true, minimum: true });
 
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {
@@ -33,6 +36,20 @@ impl BlockFormat for Q4K {
             for ((low, high), &byte) in low.iter_mut().zip(high).zip(bytes) {
                 *low = scales[2 * pair] * f32::from(byte & 15) - minima[2 * pair];
                 *high = scales[2 * pair + 1] * f32::from(byte >> 4) - minima[2 * pair + 1];
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn integers(block: &[u8], out: &mut IntegerBlock) {
+        out.unit = half_at(block, 0);
+        out.minimum_unit = -half_at(block, 2);
+        (out.scales, out.minima) = integer_scales_and_minima(block);
+        for (codes, bytes) in out.codes.chunks_exact_mut(64).zip(block[16..144].chunks_exact(32)) {
+            let (low, high) = codes.split_at_mut(32);
+            for ((low, high), &byte) in low.iter_mut().zip(high).zip(bytes) {
+                *low = byte & 15;
+                *high = byte >> 4;
             }
         }
     }
@@ -99,21 +116,37 @@ unsafe fn decode_pair_avx2(
 }
 
 /// The scale and the minimum of each group, times their units `d` and `dmin`, from the start of a block.
+#[inline(always)]
+pub(super) fn scales_and_minima(block: &[u8], d: f32, dmin: f32) -> ([f32; 8], [f32; 8]) {
+    let (scale_bytes, minimum_bytes) = packed_scales_and_minima(block);
+    (in_units(scale_bytes, d), in_units(minimum_bytes, dmin))
+}
+
+/// The scale and the minimum of each group, in units; those of groups that there are not are 0.
+#[inline(always)]
+pub(super) fn integer_scales_and_minima(block: &[u8]) -> ([i8; MAX_GROUPS], [i8; MAX_GROUPS]) {
+    let (scale_bytes, minimum_bytes) = packed_scales_and_minima(block);
+    let spread = |bytes: [u8; 8]| std::array::from_fn(|group| bytes.get(group).map_or(0, |&byte| byte as i8));
+    (spread(scale_bytes), spread(minimum_bytes))
+}
+
+/// The 6-bit scale and minimum of each group, from the start of a block.
 ///
 /// Groups 0..4 have their 6-bit scale in the low bits of byte `4 + g`, and their minimum in those of byte `8 + g`.
 /// Groups 4..8 have the low 4 bits in byte `8 + g` (scale in the low nibble, minimum in the high), and the upper two in
 /// the two bits left over of bytes `g` (scale) and `4 + g` (minimum).
 #[inline(always)]
-pub(super) fn scales_and_minima(block: &[u8], d: f32, dmin: f32) -> ([f32; 8], [f32; 8]) {
+fn packed_scales_and_minima(block: &[u8]) -> ([u8; 8], [u8; 8]) {
     const LOW_2: u32 = 0x0303_0303;
     const LOW_4: u32 = 0x0f0f_0f0f;
     const LOW_6: u32 = 0x3f3f_3f3f;
     // Four groups at a time, a byte each.
     let four = |at: usize| u32::from_le_bytes(block[at..at + 4].try_into().expect("the slice has 4 bytes"));
     let (first, second, third) = (four(4), four(8), four(12));
-    let scale_bytes = [first & LOW_6, (third & LOW_4) | ((first >> 6) & LOW_2) << 4];
-    let minimum_bytes = [second & LOW_6, ((third >> 4) & LOW_4) | ((second >> 6) & LOW_2) << 4];
-    (in_units(scale_bytes, d), in_units(minimum_bytes, dmin))
+    let scales = [first & LOW_6, (third & LOW_4) | ((first >> 6) & LOW_2) << 4];
+    let minima = [second & LOW_6, ((third >> 4) & LOW_4) | ((second >> 6) & LOW_2) << 4];
+    let bytes = |[low, high]: [u32; 2]| (u64::from(low) | u64::from(high) << 32).to_le_bytes();
+    (bytes(scales), bytes(minima))
 }
 
 /// As [`scales_and_minima`], with the units read from the block by F16C.
@@ -130,8 +163,7 @@ pub(super) unsafe fn scales_and_minima_avx2(block: &[u8]) -> ([f32; 8], [f32; 8]
 
 /// Eight bytes, each times `unit`.
 #[inline(always)]
-fn in_units([low, high]: [u32; 2], unit: f32) -> [f32; 8] {
-    let bytes = (u64::from(low) | u64::from(high) << 32).to_le_bytes();
+fn in_units(bytes: [u8; 8], unit: f32) -> [f32; 8] {
     let mut values = [0.0; 8];
     for (value, byte) in values.iter_mut().zip(bytes) {
         *value = unit * f32::from(byte);

@@ -13,6 +13,7 @@ use std::arch::x86_64::{_mm256_mul_ps, _mm256_set1_epi8, _mm256_sub_epi8};
 
 #[cfg(target_arch = "x86_64")]
 use super::avx2;
+use super::integer::{IntegerBlock, IntegerLayout, add_fifth_bits, half_at, nibbles};
 use super::{BlockFormat, scale_at};
 
 /// 32 values in 22 bytes.
@@ -23,6 +24,8 @@ impl BlockFormat for Q5_0 {
     const BLOCK_BYTES: usize = 22;
     const GGML_ID: u32 = 6;
     const NAME: &'static str = "Q5_0";
+    const INTEGERS: Option<IntegerLayout> =
+        Some(IntegerLayout { bits: 5, offset: 16, group: 32, group_scales: false, minimum: false });
 
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {
@@ -35,6 +38,13 @@ impl BlockFormat for Q5_0 {
             *low = d * (low_q as i32 - 16) as f32;
             *high = d * (high_q as i32 - 16) as f32;
         }
+    }
+
+    #[inline(always)]
+    fn integers(block: &[u8], out: &mut IntegerBlock) {
+        out.unit = half_at(block, 0);
+        nibbles(&block[6..22], &mut out.codes);
+        add_fifth_bits(&block[2..6], &mut out.codes);
     }
 
     #[cfg(target_arch = "x86_64")]

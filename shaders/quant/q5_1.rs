@@ -14,6 +14,7 @@ use std::arch::x86_64::{_mm256_add_ps, _mm256_mul_ps};
 
 #[cfg(target_arch = "x86_64")]
 use super::avx2;
+use super::integer::{IntegerBlock, IntegerLayout, add_fifth_bits, half_at, nibbles};
 use super::{BlockFormat, scale_at};
 
 /// 32 values in 24 bytes.
@@ -24,6 +25,8 @@ impl BlockFormat for Q5_1 {
     const BLOCK_BYTES: usize = 24;
     const GGML_ID: u32 = 7;
     const NAME: &'static str = "Q5_1";
+    const INTEGERS: Option<IntegerLayout> =
+        Some(IntegerLayout { bits: 5, offset: 0, group: 32, group_scales: false, minimum: true });
 
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {
@@ -37,6 +40,14 @@ impl BlockFormat for Q5_1 {
             *low = d * low_q as i32 as f32 + m;
             *high = d * high_q as i32 as f32 + m;
         }
+    }
+
+    #[inline(always)]
+    fn integers(block: &[u8], out: &mut IntegerBlock) {
+        out.unit = half_at(block, 0);
+        out.minimum_unit = half_at(block, 2);
+        nibbles(&block[8..24], &mut out.codes);
+        add_fifth_bits(&block[4..8], &mut out.codes);
     }
 
     #[cfg(target_arch = "x86_64")]

@@ -18,9 +18,10 @@ use std::arch::x86_64::{
 
 #[cfg(target_arch = "x86_64")]
 use super::avx2;
-use super::q4_k::scales_and_minima;
+use super::integer::{IntegerBlock, IntegerLayout, half_at};
 #[cfg(target_arch = "x86_64")]
 use super::q4_k::scales_and_minima_avx2;
+use super::q4_k::{integer_scales_and_minima, scales_and_minima};
 use super::{BlockFormat, scale_at};
 
 /// 256 values in 176 bytes.
@@ -31,6 +32,8 @@ impl BlockFormat for Q5K {
     const BLOCK_BYTES: usize = 176;
     const GGML_ID: u32 = 13;
     const NAME: &'static str = "Q5_K";
+    const INTEGERS: Option<IntegerLayout> =
+        Some(IntegerLayout { bits: 5, offset: 0, group: 32, group_scales: true, minimum: true });
 
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {
@@ -41,6 +44,21 @@ impl BlockFormat for Q5K {
             for ((out, &low), &fifth) in out.iter_mut().zip(low_bits).zip(fifth_bits) {
                 let q = (low >> (group % 2 * 4)) & 15 | ((fifth >> group) & 1) << 4;
                 *out = scales[group] * f32::from(q) - minima[group];
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn integers(block: &[u8], out: &mut IntegerBlock) {
+        out.unit = half_at(block, 0);
+        out.minimum_unit = -half_at(block, 2);
+        (out.scales, out.minima) = integer_scales_and_minima(block);
+        let (fifth_bits, quants) = (&block[16..48], &block[48..176]);
+        for (pair, (codes, bytes)) in out.codes.chunks_exact_mut(64).zip(quants.chunks_exact(32)).enumerate() {
+            let (low, high) = codes.split_at_mut(32);
+            for (((low, high), &byte), &fifth) in low.iter_mut().zip(high).zip(bytes).zip(fifth_bits) {
+                *low = byte & 15 | (fifth >> (2 * pair) & 1) << 4;
+                *high = byte >> 4 | (fifth >> (2 * pair + 1) & 1) << 4;
             }
         }
     }

@@ -16,6 +16,7 @@ use std::arch::x86_64::{
 
 #[cfg(target_arch = "x86_64")]
 use super::avx2;
+use super::integer::{IntegerBlock, IntegerLayout, half_at};
 use super::{BlockFormat, scale_at};
 
 /// 256 values in 210 bytes.
@@ -26,6 +27,8 @@ impl BlockFormat for Q6K {
     const BLOCK_BYTES: usize = 210;
     const GGML_ID: u32 = 14;
     const NAME: &'static str = "Q6_K";
+    const INTEGERS: Option<IntegerLayout> =
+        Some(IntegerLayout { bits: 6, offset: 32, group: 16, group_scales: true, minimum: false });
 
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {
@@ -39,6 +42,24 @@ impl BlockFormat for Q6K {
             for ((out, &low), &high) in out.iter_mut().zip(low_bits).zip(high_bits) {
                 let q = (low >> low_shift) & 15 | ((high >> high_shift) & 3) << 4;
                 *out = scales[group] * (i32::from(q) - 32) as f32;
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn integers(block: &[u8], out: &mut IntegerBlock) {
+        out.unit = half_at(block, 208);
+        for (scale, &byte) in out.scales.iter_mut().zip(&block[192..208]) {
+            *scale = byte as i8;
+        }
+        for (half, codes) in out.codes.chunks_exact_mut(128).enumerate() {
+            for (quarter, codes) in codes.chunks_exact_mut(32).enumerate() {
+                let low_bits = &block[half * 64 + quarter % 2 * 32..][..32];
+                let high_bits = &block[128 + half * 32..][..32];
+                let (low_shift, high_shift) = (quarter / 2 * 4, quarter * 2);
+                for ((code, &low), &high) in codes.iter_mut().zip(low_bits).zip(high_bits) {
+                    *code = (low >> low_shift) & 15 | ((high >> high_shift) & 3) << 4;
+                }
             }
         }
     }

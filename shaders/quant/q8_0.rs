@@ -12,6 +12,7 @@ use std::arch::x86_64::{_mm256_cvtepi8_epi32, _mm256_cvtepi32_ps, _mm256_mul_ps}
 
 #[cfg(target_arch = "x86_64")]
 use super::avx2;
+use super::integer::{IntegerBlock, IntegerLayout, half_at};
 use super::{BlockFormat, scale_at};
 
 /// 32 values in 34 bytes.
@@ -22,12 +23,23 @@ impl BlockFormat for Q8_0 {
     const BLOCK_BYTES: usize = 34;
     const GGML_ID: u32 = 8;
     const NAME: &'static str = "Q8_0";
+    const INTEGERS: Option<IntegerLayout> =
+        Some(IntegerLayout { bits: 8, offset: 128, group: 32, group_scales: false, minimum: false });
 
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {
         let d = scale_at(block, 0);
         for (out, &byte) in out[..32].iter_mut().zip(&block[2..34]) {
             *out = f32::from(byte as i8) * d;
+        }
+    }
+
+    #[inline(always)]
+    fn integers(block: &[u8], out: &mut IntegerBlock) {
+        out.unit = half_at(block, 0);
+        for (code, &byte) in out.codes[..32].iter_mut().zip(&block[2..34]) {
+            // From -128..128 to 0..256.
+            *code = byte ^ 0x80;
         }
     }
 

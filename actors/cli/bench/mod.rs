@@ -27,6 +27,7 @@ Every option takes a list with commas, and every combination is measured:
   cuelight bench demo                             a prompt of 512 tokens, and 128 tokens generated
   cuelight bench demo -p 128,512 -n 0 -t 1,2      prompts only, by length and threads
   cuelight bench demo -pg 512,128 -d 0,4096       a prompt and its answer together, empty and at depth
+  cuelight bench demo -p 0 --parallel 1,4,16      one sequence, and several in each step
   cuelight bench demo -r 10 -o json > bench.json  for a program
 
 Each test is warmed up with its own shape before it is timed. t/s is the mean and the standard deviation of the
@@ -49,6 +50,9 @@ pub struct Args {
     /// Tokens in the cache before each test.
     #[arg(short = 'd', long, value_name = "N,…", value_delimiter = ',', default_value = "0")]
     n_depth: Vec<usize>,
+    /// Sequences side by side in each test; t/s is that of all together.
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1")]
+    parallel: Vec<NonZeroUsize>,
     /// Threads; unset: as configured.
     #[arg(short = 't', long = "threads", id = "thread_counts", value_name = "N,…", value_delimiter = ',')]
     threads: Vec<NonZeroUsize>,
@@ -58,7 +62,7 @@ pub struct Args {
     /// How keys and values are stored: f16, f32.
     #[arg(long = "kv-type", id = "kv_types", value_name = "TYPE,…", value_delimiter = ',', value_parser = kv_type)]
     kv_types: Vec<KvType>,
-    /// Instruction sets: scalar, avx2; unset: as configured.
+    /// Instruction sets: scalar, avx2, avx2-integer, avx-vnni, avx512-vnni; unset: as configured.
     #[arg(long = "kernel", id = "kernels", value_name = "KERNEL,…", value_delimiter = ',')]
     kernels: Vec<Kernel>,
     /// Samples of each test.
@@ -82,15 +86,17 @@ impl Args {
         self.hub.given()
     }
 
-    /// The tests, in llama-bench's order: for each depth prompts, then generation, then both.
+    /// The tests, in llama-bench's order: for each depth, and number of sequences, prompts, then generation, then both.
     fn shapes(&self) -> Vec<Shape> {
-        let at_depth = |depth: usize| {
-            let prompts = self.n_prompt.iter().map(move |&prompt| Shape { prompt, generated: 0, depth });
-            let generations = self.n_gen.iter().map(move |&generated| Shape { prompt: 0, generated, depth });
-            let both = self.pg.iter().map(move |&(prompt, generated)| Shape { prompt, generated, depth });
+        let at = |depth: usize, parallel: usize| {
+            let shape = move |prompt, generated| Shape { prompt, generated, depth, parallel };
+            let prompts = self.n_prompt.iter().map(move |&prompt| shape(prompt, 0));
+            let generations = self.n_gen.iter().map(move |&generated| shape(0, generated));
+            let both = self.pg.iter().map(move |&(prompt, generated)| shape(prompt, generated));
             prompts.chain(generations).chain(both).filter(|shape| shape.timed_tokens() > 0)
         };
-        self.n_depth.iter().copied().flat_map(at_depth).collect()
+        let depths = self.n_depth.iter().copied();
+        depths.flat_map(|depth| self.parallel.iter().flat_map(move |count| at(depth, count.get()))).collect()
     }
 
     /// Every engine to build.
@@ -143,7 +149,8 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     };
     let path = context.hub().locate(model, &context.terminal.downloads())?;
     let configured = model::load_options(&context.config, &path)?;
-    let base = LoadOptions { context_tokens: Some(context_tokens), max_sequences: 1, kv_bytes: None, ..configured };
+    let max_sequences = shapes.iter().map(|shape| shape.parallel).max().unwrap_or(1);
+    let base = LoadOptions { context_tokens: Some(context_tokens), max_sequences, kv_bytes: None, ..configured };
     print(args.output.head())?;
     let mut index = 0;
     for options in args.engines(&base) {

@@ -83,6 +83,7 @@ impl Measurement {
             "n_prompt": self.shape.prompt,
             "n_gen": self.shape.generated,
             "n_depth": self.shape.depth,
+            "n_parallel": self.shape.parallel,
             "test_time": self.started,
             "avg_ns": avg_ns.round() as u64,
             "stddev_ns": stddev_ns.round() as u64,
@@ -186,7 +187,7 @@ mod tests {
             threads: 2,
             batch: 512,
             kv_type: "f16",
-            shape: Shape { prompt: 100, generated: 0, depth: 0 },
+            shape: Shape { prompt: 100, generated: 0, depth: 0, parallel: 1 },
             started: "2026-01-01T00:00:00Z".into(),
             samples: vec![Duration::from_secs(1), Duration::from_secs(2)],
         }

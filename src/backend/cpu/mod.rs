@@ -1,6 +1,6 @@
 //! The CPU backend: an [`Engine`] that runs every op of a graph on a team of threads.
 //!
-//! It has no code per op: an op brings its own kernels ([`Op::run_cpu`](cuelight_shaders::op::Op::run_cpu)), and this
+//! It has no code per op: an op brings its own kernels ([`Op::run_cpu`]), and this
 //! module gives it its slices of the arena.
 
 pub mod team;
@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use cuelight_shaders::attention::KvCache;
 use cuelight_shaders::cpu::{Kernel, SharedMut};
-use cuelight_shaders::op::{Batch, CpuArgs};
+use cuelight_shaders::op::{Batch, CpuArgs, Op};
 
 use crate::engine::{BLOCK_TOKENS, Engine, EngineError, EngineLimits, ExpertResult, Progress, Step, StepOutput};
 use crate::graph::{Graph, MemoryLayout, Rows, ValueId};
@@ -20,6 +20,7 @@ pub struct CpuEngine {
     graph: Graph,
     layout: MemoryLayout,
     arena: Vec<f32>,
+    scratch: Vec<f32>,
     kv: KvCache,
     kernel: Kernel,
     team: ThreadTeam,
@@ -37,25 +38,27 @@ struct RaggedRows {
 }
 
 impl CpuEngine {
-    /// An engine for steps within `limits`.
+    /// An engine for steps within `limits`; arranges the weights of the graph for its kernel, and tells `progress` of each
+    /// op whose weights are ready.
     ///
     /// # Panics
     /// When the graph has no output.
     #[must_use]
-    pub fn new(graph: Graph, kv: KvCache, kernel: Kernel, threads: usize, limits: EngineLimits) -> Self {
+    pub fn new(
+        mut graph: Graph,
+        kv: KvCache,
+        kernel: Kernel,
+        threads: usize,
+        limits: EngineLimits,
+        progress: &mut dyn FnMut(&dyn Op),
+    ) -> Self {
         assert!(graph.output().is_some(), "the graph has no ops");
+        let team = ThreadTeam::new(threads);
+        graph.prepare_cpu(kernel, &team, progress);
+        let scratch = vec![0.0; graph.scratch_len(kernel, limits.max_batched_tokens, limits.max_logits_rows)];
         let layout = MemoryLayout::new(&graph, limits.max_batched_tokens, limits.max_logits_rows);
         let arena = vec![0.0; layout.arena_len()];
-        CpuEngine {
-            layout,
-            arena,
-            kv,
-            kernel,
-            team: ThreadTeam::new(threads),
-            limits,
-            rows: RaggedRows::default(),
-            graph,
-        }
+        CpuEngine { layout, arena, scratch, kv, kernel, team, limits, rows: RaggedRows::default(), graph }
     }
 
     fn run(&mut self, step: &Step) {
@@ -87,6 +90,7 @@ impl CpuEngine {
                 batch,
                 kv: &self.kv,
                 rows,
+                scratch: &mut self.scratch,
                 inputs: &inputs,
                 outputs: &mut outputs,
             });

@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cuelight_shaders::quant::Format;
-use cuelight_shaders::weight::{SharedBytes, Weight};
+use cuelight_shaders::weight::{Bytes, SharedBytes, Weight};
 
 pub use error::{GgufError, GgufFault};
 pub use header::TensorInfo;
@@ -34,7 +34,7 @@ use value::FromValue;
 pub use value::{Strings, Value};
 
 /// A file's bytes: a map, or a vector.
-type FileBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
+type FileBytes = Arc<dyn Bytes>;
 
 /// An open model: its metadata, its table of tensors, and their bytes.
 pub struct Gguf {
@@ -292,7 +292,31 @@ fn map(path: &Path) -> std::io::Result<FileBytes> {
     // reads: ranges were checked against the map's own length, and text is checked again each time it is read. Another
     // process that truncates the file while it is open takes the pages away; that is the accepted risk of mapping.
     let map = unsafe { memmap2::Mmap::map(&file)? };
-    Ok(Arc::new(map))
+    Ok(Arc::new(MappedFile(map)))
+}
+
+/// A file in memory, read-only.
+struct MappedFile(memmap2::Mmap);
+
+impl AsRef<[u8]> for MappedFile {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Bytes for MappedFile {
+    fn release(&self, range: std::ops::Range<usize>) {
+        #[cfg(unix)]
+        {
+            // SAFETY: pages of a read-only map of a file are read from it again when they are next looked at.
+            let advised =
+                unsafe { self.0.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, range.start, range.len()) };
+            // Advice that the system does not take costs memory, nothing else.
+            let _ = advised;
+        }
+        #[cfg(not(unix))]
+        let _ = range;
+    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,172 @@
+//! AVX2, with AVX-VNNI or without: eight outputs a register.
+
+use std::arch::x86_64::{
+    __m256, __m256i, _mm_loadl_epi64, _mm_loadu_si128, _mm256_abs_epi8, _mm256_add_epi32, _mm256_and_si256,
+    _mm256_cvtepi8_epi32, _mm256_cvtepi32_ps, _mm256_cvtph_ps, _mm256_dpbusd_avx_epi32, _mm256_fmadd_ps,
+    _mm256_loadu_si256, _mm256_madd_epi16, _mm256_maddubs_epi16, _mm256_mul_ps, _mm256_or_si256, _mm256_set1_epi8,
+    _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_si256, _mm256_sign_epi8, _mm256_slli_epi16,
+    _mm256_sllv_epi32, _mm256_srli_epi16, _mm256_storeu_ps, _mm256_sub_epi32, _mm256_xor_si256,
+};
+
+use super::registers::Registers;
+use super::tile;
+use crate::matmul::Task;
+use crate::quant::BlockFormat;
+
+/// The registers of AVX2; `VNNI`: dot products are those of AVX-VNNI.
+struct Ymm<const VNNI: bool>;
+
+/// Computes the task.
+///
+/// # Safety
+/// The machine must have AVX2, FMA and F16C.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(in crate::matmul) unsafe fn run<F: BlockFormat>(task: &Task<'_>) {
+    // SAFETY: this function has the features.
+    unsafe { tile::run::<Ymm<false>, F>(task) }
+}
+
+/// Computes the task.
+///
+/// # Safety
+/// The machine must have AVX2, FMA, F16C and AVX-VNNI.
+#[target_feature(enable = "avx2,fma,f16c,avxvnni")]
+pub(in crate::matmul) unsafe fn run_vnni<F: BlockFormat>(task: &Task<'_>) {
+    // SAFETY: this function has the features.
+    unsafe { tile::run::<Ymm<true>, F>(task) }
+}
+
+// SAFETY (of every block below): the caller has the features and vouches for the pointers, as the trait says.
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl<const VNNI: bool> Registers for Ymm<VNNI> {
+    const LANES: usize = 8;
+    const SIGNED_BYTES: bool = !VNNI;
+    const TILE_ROWS: usize = 4;
+    type Integers = __m256i;
+    type Floats = __m256;
+
+    #[inline(always)]
+    unsafe fn zero() -> __m256i {
+        unsafe { _mm256_setzero_si256() }
+    }
+
+    #[inline(always)]
+    unsafe fn load(bytes: *const u8) -> __m256i {
+        unsafe { _mm256_loadu_si256(bytes.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn shift_right<const BITS: u32>(a: __m256i) -> __m256i {
+        // The intrinsics of AVX2 take a signed count where those of AVX-512 take an unsigned one.
+        unsafe {
+            match BITS {
+                0 => a,
+                1 => _mm256_srli_epi16::<1>(a),
+                2 => _mm256_srli_epi16::<2>(a),
+                3 => _mm256_srli_epi16::<3>(a),
+                4 => _mm256_srli_epi16::<4>(a),
+                5 => _mm256_srli_epi16::<5>(a),
+                6 => _mm256_srli_epi16::<6>(a),
+                _ => _mm256_srli_epi16::<7>(a),
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn shift_left<const BITS: u32>(a: __m256i) -> __m256i {
+        unsafe {
+            match BITS {
+                0 => a,
+                1 => _mm256_slli_epi16::<1>(a),
+                2 => _mm256_slli_epi16::<2>(a),
+                3 => _mm256_slli_epi16::<3>(a),
+                _ => _mm256_slli_epi16::<4>(a),
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn and(a: __m256i, mask: u8) -> __m256i {
+        unsafe { _mm256_and_si256(a, _mm256_set1_epi8(mask as i8)) }
+    }
+
+    #[inline(always)]
+    unsafe fn or_masked(a: __m256i, b: __m256i, mask: u8) -> __m256i {
+        unsafe { _mm256_or_si256(a, _mm256_and_si256(b, _mm256_set1_epi8(mask as i8))) }
+    }
+
+    #[inline(always)]
+    unsafe fn splat_integer(value: i32) -> __m256i {
+        unsafe { _mm256_set1_epi32(value) }
+    }
+
+    #[inline(always)]
+    unsafe fn subtract(a: __m256i, b: __m256i) -> __m256i {
+        unsafe { _mm256_sub_epi32(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn add(a: __m256i, b: __m256i) -> __m256i {
+        unsafe { _mm256_add_epi32(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn scale_up<const BITS: u32>(a: __m256i) -> __m256i {
+        unsafe { _mm256_sllv_epi32(a, _mm256_set1_epi32(BITS as i32)) }
+    }
+
+    #[inline(always)]
+    unsafe fn add_dot<const BITS: usize>(sums: __m256i, codes: __m256i, values: *const i8) -> __m256i {
+        unsafe {
+            let values = _mm256_set1_epi32(values.cast::<i32>().read_unaligned());
+            if VNNI {
+                return _mm256_dpbusd_avx_epi32(sums, codes, values);
+            }
+            // A sum of two products must fit 16 bits with a sign: codes of 8 bits are made signed, and their sign is moved
+            // over to the values.
+            let (codes, values) = if BITS < 8 {
+                (codes, values)
+            } else {
+                let signed = _mm256_xor_si256(codes, _mm256_set1_epi8(i8::MIN));
+                (_mm256_abs_epi8(signed), _mm256_sign_epi8(values, signed))
+            };
+            let pairs = _mm256_maddubs_epi16(codes, values);
+            _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn to_floats(a: __m256i) -> __m256 {
+        unsafe { _mm256_cvtepi32_ps(a) }
+    }
+
+    #[inline(always)]
+    unsafe fn splat(value: f32) -> __m256 {
+        unsafe { _mm256_set1_ps(value) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_halves(halves: *const u8) -> __m256 {
+        unsafe { _mm256_cvtph_ps(_mm_loadu_si128(halves.cast())) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_bytes(bytes: *const u8) -> __m256 {
+        unsafe { _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(bytes.cast()))) }
+    }
+
+    #[inline(always)]
+    unsafe fn multiply(a: __m256, b: __m256) -> __m256 {
+        unsafe { _mm256_mul_ps(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn multiply_add(a: __m256, b: __m256, c: __m256) -> __m256 {
+        unsafe { _mm256_fmadd_ps(a, b, c) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(a: __m256, out: *mut f32) {
+        unsafe { _mm256_storeu_ps(out, a) }
+    }
+}

@@ -1,0 +1,127 @@
+//! AVX-512 with VNNI: sixteen outputs a register.
+
+use std::arch::x86_64::{
+    __m512, __m512i, _mm_loadu_si128, _mm256_loadu_si256, _mm512_add_epi32, _mm512_and_si512, _mm512_cvtepi8_epi32,
+    _mm512_cvtepi32_ps, _mm512_cvtph_ps, _mm512_dpbusd_epi32, _mm512_fmadd_ps, _mm512_loadu_si512, _mm512_mul_ps,
+    _mm512_set1_epi8, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_si512, _mm512_slli_epi16, _mm512_slli_epi32,
+    _mm512_srli_epi16, _mm512_storeu_ps, _mm512_sub_epi32, _mm512_ternarylogic_epi32,
+};
+
+use super::registers::Registers;
+use super::tile;
+use crate::matmul::Task;
+use crate::quant::BlockFormat;
+
+/// The registers of AVX-512.
+struct Zmm;
+
+/// Computes the task.
+///
+/// # Safety
+/// The machine must have AVX-512 (F, BW, VL) with VNNI, FMA and F16C.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(in crate::matmul) unsafe fn run<F: BlockFormat>(task: &Task<'_>) {
+    // SAFETY: this function has the features.
+    unsafe { tile::run::<Zmm, F>(task) }
+}
+
+// SAFETY (of every block below): the caller has the features and vouches for the pointers, as the trait says.
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl Registers for Zmm {
+    const LANES: usize = 16;
+    const SIGNED_BYTES: bool = false;
+    const TILE_ROWS: usize = 8;
+    type Integers = __m512i;
+    type Floats = __m512;
+
+    #[inline(always)]
+    unsafe fn zero() -> __m512i {
+        unsafe { _mm512_setzero_si512() }
+    }
+
+    #[inline(always)]
+    unsafe fn load(bytes: *const u8) -> __m512i {
+        unsafe { _mm512_loadu_si512(bytes.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn shift_right<const BITS: u32>(a: __m512i) -> __m512i {
+        unsafe { _mm512_srli_epi16::<BITS>(a) }
+    }
+
+    #[inline(always)]
+    unsafe fn shift_left<const BITS: u32>(a: __m512i) -> __m512i {
+        unsafe { _mm512_slli_epi16::<BITS>(a) }
+    }
+
+    #[inline(always)]
+    unsafe fn and(a: __m512i, mask: u8) -> __m512i {
+        unsafe { _mm512_and_si512(a, _mm512_set1_epi8(mask as i8)) }
+    }
+
+    #[inline(always)]
+    unsafe fn or_masked(a: __m512i, b: __m512i, mask: u8) -> __m512i {
+        // The truth table of a | (b & c).
+        unsafe { _mm512_ternarylogic_epi32::<0xf8>(a, b, _mm512_set1_epi8(mask as i8)) }
+    }
+
+    #[inline(always)]
+    unsafe fn splat_integer(value: i32) -> __m512i {
+        unsafe { _mm512_set1_epi32(value) }
+    }
+
+    #[inline(always)]
+    unsafe fn subtract(a: __m512i, b: __m512i) -> __m512i {
+        unsafe { _mm512_sub_epi32(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn add(a: __m512i, b: __m512i) -> __m512i {
+        unsafe { _mm512_add_epi32(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn scale_up<const BITS: u32>(a: __m512i) -> __m512i {
+        unsafe { _mm512_slli_epi32::<BITS>(a) }
+    }
+
+    #[inline(always)]
+    unsafe fn add_dot<const BITS: usize>(sums: __m512i, codes: __m512i, values: *const i8) -> __m512i {
+        unsafe { _mm512_dpbusd_epi32(sums, codes, _mm512_set1_epi32(values.cast::<i32>().read_unaligned())) }
+    }
+
+    #[inline(always)]
+    unsafe fn to_floats(a: __m512i) -> __m512 {
+        unsafe { _mm512_cvtepi32_ps(a) }
+    }
+
+    #[inline(always)]
+    unsafe fn splat(value: f32) -> __m512 {
+        unsafe { _mm512_set1_ps(value) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_halves(halves: *const u8) -> __m512 {
+        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(halves.cast())) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_bytes(bytes: *const u8) -> __m512 {
+        unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(bytes.cast()))) }
+    }
+
+    #[inline(always)]
+    unsafe fn multiply(a: __m512, b: __m512) -> __m512 {
+        unsafe { _mm512_mul_ps(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn multiply_add(a: __m512, b: __m512, c: __m512) -> __m512 {
+        unsafe { _mm512_fmadd_ps(a, b, c) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(a: __m512, out: *mut f32) {
+        unsafe { _mm512_storeu_ps(out, a) }
+    }
+}

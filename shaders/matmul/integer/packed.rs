@@ -1,0 +1,203 @@
+//! Weights arranged for the integer kernels: sixteen outputs side by side.
+//!
+//! A *strip* is sixteen consecutive rows of the weight. It is stored block after block, each block of sixteen rows as
+//!
+//! | part    | bytes                  | content                                                                          |
+//! |---------|------------------------|----------------------------------------------------------------------------------|
+//! | units   | 32, or 64              | f16 of each row, then, where there is a minimum, that unit of each row           |
+//! | scales  | 16 or 32 a group, or 0 | i8 of each row, then, where there is a minimum, that of each row                 |
+//! | codes   | 64 x bits for each 32 columns | see below                                                                 |
+//!
+//! The codes of 32 columns are eight *quads* of four consecutive columns, the operand of one integer dot product in each
+//! of sixteen lanes. They are cut into planes of 8, 4, 2 or 1 bits (5 bits are a plane of 4 and one of 1), and a plane of
+//! `p` bits is `p` registers of 64 bytes: quad `q` is in register `q mod p`, at bit `q / p * p` of each byte. So a block
+//! takes as many bytes as in the file, but for the scales, which get a whole byte.
+
+use std::marker::PhantomData;
+
+use half::f16;
+
+use super::activations;
+use crate::cpu::{SharedMut, Team};
+use crate::quant::integer::{IntegerBlock, IntegerLayout};
+use crate::quant::{BlockFormat, dispatch};
+use crate::weight::Weight;
+
+/// Rows of a strip.
+pub const STRIP_ROWS: usize = 16;
+/// Quads in 32 columns.
+pub(super) const QUADS: usize = 8;
+/// Bytes of a quad of every row of a strip.
+pub(super) const QUAD_BYTES: usize = 4 * STRIP_ROWS;
+/// Bytes of a half of every row.
+pub(super) const UNIT_BYTES: usize = size_of::<f16>() * STRIP_ROWS;
+
+/// Sizes of a packed block of format `F`: all constants, so that one loop serves every format.
+pub(super) struct Packing<F>(PhantomData<F>);
+
+impl<F: BlockFormat> Packing<F> {
+    /// The format's integers. (Floating-point formats have none; theirs is never used.)
+    pub(super) const LAYOUT: IntegerLayout = match F::INTEGERS {
+        Some(layout) => layout,
+        None => IntegerLayout { bits: 8, offset: 0, group: 32, group_scales: false, minimum: false },
+    };
+    /// Runs of 32 columns in a block.
+    pub(super) const RUNS: usize = F::BLOCK_LEN / activations::BLOCK_LEN;
+    /// Scale and minimum count as two.
+    const PARTS: usize = 1 + Self::LAYOUT.minimum as usize;
+    /// Where the scales start.
+    pub(super) const SCALES: usize = Self::PARTS * UNIT_BYTES;
+    /// Bytes of a group's scale, and minimum where there is one.
+    pub(super) const SCALE_BYTES: usize = if Self::LAYOUT.group_scales { Self::PARTS * STRIP_ROWS } else { 0 };
+    /// Where the codes start.
+    pub(super) const CODES: usize = Self::SCALES + F::BLOCK_LEN / Self::LAYOUT.group * Self::SCALE_BYTES;
+    /// Bytes of the codes of 32 columns.
+    pub(super) const RUN_BYTES: usize = Self::LAYOUT.bits * QUAD_BYTES;
+    /// Bytes of a block of sixteen rows.
+    pub(super) const BYTES: usize = Self::CODES + Self::RUNS * Self::RUN_BYTES;
+}
+
+/// The planes that make codes of `bits`: for each its width and the bit it starts at.
+pub(super) const fn planes(bits: usize) -> [(usize, usize); 2] {
+    match bits {
+        1 | 2 | 4 | 8 => [(bits, 0), (0, 0)],
+        3 => [(2, 0), (1, 2)],
+        5 => [(4, 0), (1, 4)],
+        6 => [(4, 0), (2, 4)],
+        _ => panic!("codes have 2, 3, 4, 5, 6 or 8 bits"),
+    }
+}
+
+/// A weight in strips.
+pub struct PackedWeight {
+    lines: Box<[Line]>,
+    strip_bytes: usize,
+}
+
+/// A cache line, for its alignment.
+#[repr(align(64))]
+#[derive(Clone, Copy)]
+struct Line(#[expect(dead_code, reason = "read as bytes")] [u8; 64]);
+
+impl PackedWeight {
+    /// Bytes that a weight takes when packed; `None` when its format has no integers.
+    #[must_use]
+    pub fn size(weight: &Weight) -> Option<usize> {
+        weight.format.integers()?;
+        Some(weight.rows.div_ceil(STRIP_ROWS) * strip_bytes(weight))
+    }
+
+    /// Arranges a weight; `None` when its format has no integers.
+    #[must_use]
+    pub fn new(weight: &Weight, team: &dyn Team) -> Option<Self> {
+        let size = Self::size(weight)?;
+        let strip_bytes = strip_bytes(weight);
+        let mut lines = vec![Line([0; 64]); size.div_ceil(size_of::<Line>())].into_boxed_slice();
+        let bytes = SharedMut::new(lines.as_flattened_bytes());
+        team.for_each(weight.rows.div_ceil(STRIP_ROWS), &|strip| {
+            // SAFETY: each task writes its own strip.
+            let strip_bytes = unsafe { bytes.slice(strip * strip_bytes, strip_bytes) };
+            dispatch!(weight.format, F => pack_strip::<F>(weight, strip * STRIP_ROWS, strip_bytes));
+        });
+        Some(PackedWeight { lines, strip_bytes })
+    }
+
+    /// The strip whose first output is `first`, a multiple of [`STRIP_ROWS`].
+    #[must_use]
+    pub fn strip(&self, first: usize) -> &[u8] {
+        assert!(first.is_multiple_of(STRIP_ROWS));
+        &self.lines.as_bytes()[first / STRIP_ROWS * self.strip_bytes..][..self.strip_bytes]
+    }
+}
+
+impl std::fmt::Debug for PackedWeight {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "PackedWeight({} bytes)", self.lines.len() * size_of::<Line>())
+    }
+}
+
+/// Lines as the bytes they are.
+trait Bytes {
+    fn as_bytes(&self) -> &[u8];
+    fn as_flattened_bytes(&mut self) -> &mut [u8];
+}
+
+impl Bytes for [Line] {
+    fn as_bytes(&self) -> &[u8] {
+        // SAFETY: a line is 64 bytes and nothing else.
+        unsafe { std::slice::from_raw_parts(self.as_ptr().cast(), size_of_val(self)) }
+    }
+
+    fn as_flattened_bytes(&mut self) -> &mut [u8] {
+        // SAFETY: a line is 64 bytes and nothing else, and any bytes are a line.
+        unsafe { std::slice::from_raw_parts_mut(self.as_mut_ptr().cast(), size_of_val(self)) }
+    }
+}
+
+fn strip_bytes(weight: &Weight) -> usize {
+    dispatch!(weight.format, F => weight.columns / F::BLOCK_LEN * Packing::<F>::BYTES)
+}
+
+/// Packs up to sixteen rows from `first` on; rows that there are not become zeros.
+fn pack_strip<F: BlockFormat>(weight: &Weight, first: usize, strip: &mut [u8]) {
+    let rows = STRIP_ROWS.min(weight.rows - first);
+    let mut blocks = vec![IntegerBlock::ZERO; STRIP_ROWS];
+    for (index, packed) in strip.chunks_exact_mut(Packing::<F>::BYTES).enumerate() {
+        for (row, block) in blocks[..rows].iter_mut().enumerate() {
+            F::integers(&weight.row(first + row)[index * F::BLOCK_BYTES..][..F::BLOCK_BYTES], block);
+        }
+        pack_block::<F>(&blocks, packed);
+    }
+}
+
+fn pack_block<F: BlockFormat>(blocks: &[IntegerBlock], packed: &mut [u8]) {
+    let layout = Packing::<F>::LAYOUT;
+    let (units, rest) = packed.split_at_mut(Packing::<F>::SCALES);
+    let (scales, codes) = rest.split_at_mut(Packing::<F>::CODES - Packing::<F>::SCALES);
+    for (row, block) in blocks.iter().enumerate() {
+        let mut put = |part: usize, unit: f16| {
+            units[part * UNIT_BYTES + row * 2..][..2].copy_from_slice(&unit.to_le_bytes());
+        };
+        put(0, block.unit);
+        if layout.minimum {
+            put(1, block.minimum_unit);
+        }
+        if layout.group_scales {
+            for (group, scales) in scales.chunks_exact_mut(Packing::<F>::SCALE_BYTES).enumerate() {
+                scales[row] = block.scales[group] as u8;
+                if layout.minimum {
+                    scales[STRIP_ROWS + row] = block.minima[group] as u8;
+                }
+            }
+        }
+    }
+    for (run, packed) in codes.chunks_exact_mut(Packing::<F>::RUN_BYTES).enumerate() {
+        pack_run(layout.bits, run * activations::BLOCK_LEN, blocks, packed);
+    }
+}
+
+/// Packs the codes of 32 columns, from `column` on.
+fn pack_run(bits: usize, column: usize, blocks: &[IntegerBlock], mut packed: &mut [u8]) {
+    let mut quads = [[0_u32; STRIP_ROWS]; QUADS];
+    for (row, block) in blocks.iter().enumerate() {
+        for (quads, codes) in quads.iter_mut().zip(block.codes[column..].as_chunks::<4>().0) {
+            quads[row] = u32::from_le_bytes(*codes);
+        }
+    }
+    for (width, start) in planes(bits) {
+        let (plane, rest) = packed.split_at_mut(width * QUAD_BYTES);
+        for (register, out) in plane.chunks_exact_mut(QUAD_BYTES).enumerate() {
+            let mut words = [0_u32; STRIP_ROWS];
+            for (place, quads) in quads[register..].iter().step_by(width).enumerate() {
+                for (word, quad) in words.iter_mut().zip(quads) {
+                    let bits = (quad >> start) & (u32::from(u8::MAX >> (8 - width)) * 0x0101_0101);
+                    *word |= bits << (place * width);
+                }
+            }
+            for (out, word) in out.as_chunks_mut::<4>().0.iter_mut().zip(words) {
+                *out = word.to_le_bytes();
+            }
+        }
+        packed = rest;
+    }
+}

@@ -1,0 +1,354 @@
+//! The loop that forms products: rows of a panel with a strip of outputs, for every format and instruction set.
+//!
+//! The codes of 32 columns are unpacked into registers, and each row of a tile is multiplied with them there, up to eight
+//! rows: what they need of a strip comes from memory once, and for further rows from the cache.
+
+use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+
+use super::activations::{BLOCK_LEN, Block, LOW_BITS, PANEL_ROWS, Panel};
+use super::packed::{Packing, QUAD_BYTES, QUADS, STRIP_ROWS, UNIT_BYTES, planes};
+use super::registers::Registers;
+use crate::matmul::Task;
+use crate::quant::BlockFormat;
+
+/// How far ahead weights are asked from memory, in bytes: the hardware does not look beyond a page of 4 KiB.
+const PREFETCH_AHEAD: usize = 8 * 1024;
+
+/// Rows whose activations are kept in the second-level cache while the strips of a task pass by, in bytes.
+const ROWS_IN_CACHE_BYTES: usize = 512 * 1024;
+
+/// Computes the task.
+///
+/// # Safety
+/// The machine must have what the registers need.
+#[inline(always)]
+pub(super) unsafe fn run<R: Registers, F: BlockFormat>(task: &Task<'_>) {
+    let (packed, panels) = task.packed();
+    if F::INTEGERS.is_none() {
+        return;
+    }
+    let rows_in_cache = (ROWS_IN_CACHE_BYTES / panels.row_bytes().max(1)).next_multiple_of(PANEL_ROWS);
+    for first_row in (0..panels.rows()).step_by(rows_in_cache) {
+        let rows = first_row..panels.rows().min(first_row + rows_in_cache);
+        for first in task.outputs.clone().step_by(STRIP_ROWS) {
+            let strip = packed.strip(first);
+            let outputs = STRIP_ROWS.min(task.outputs.end - first);
+            for panel_row in rows.clone().step_by(PANEL_ROWS) {
+                let panel = panels.panel(panel_row);
+                let mut results = [[0.0; STRIP_ROWS]; PANEL_ROWS];
+                for lane in (0..outputs).step_by(R::LANES) {
+                    // SAFETY: the caller has the features.
+                    unsafe { multiply::<R, F>(strip, lane, panel, &mut results) };
+                }
+                for (row, results) in results[..panel.rows].iter().enumerate() {
+                    task.finish(panel_row + row, first, &results[..outputs]);
+                }
+            }
+        }
+    }
+}
+
+/// The results of all rows of a panel for `LANES` outputs of a strip, from `lane` on.
+#[inline(always)]
+unsafe fn multiply<R: Registers, F: BlockFormat>(
+    strip: &[u8],
+    lane: usize,
+    panel: Panel<'_>,
+    results: &mut [[f32; STRIP_ROWS]; PANEL_ROWS],
+) {
+    let mut row = 0;
+    while row < panel.rows {
+        let results = &mut results[row..];
+        let left = panel.rows - row;
+        // SAFETY: the caller has the features.
+        row += unsafe {
+            if R::TILE_ROWS >= 8 && left >= 8 {
+                tile::<R, F, 8>(strip, lane, panel, row, results)
+            } else if left >= 4 {
+                tile::<R, F, 4>(strip, lane, panel, row, results)
+            } else if left >= 2 {
+                tile::<R, F, 2>(strip, lane, panel, row, results)
+            } else {
+                tile::<R, F, 1>(strip, lane, panel, row, results)
+            }
+        };
+    }
+}
+
+/// The results of `ROWS` rows of a panel, from `first_row` on; returns `ROWS`.
+#[inline(always)]
+unsafe fn tile<R: Registers, F: BlockFormat, const ROWS: usize>(
+    strip: &[u8],
+    lane: usize,
+    panel: Panel<'_>,
+    first_row: usize,
+    results: &mut [[f32; STRIP_ROWS]],
+) -> usize {
+    let blocks = strip.len() / Packing::<F>::BYTES;
+    assert!(first_row + ROWS <= panel.rows && results.len() >= ROWS && lane + R::LANES <= STRIP_ROWS);
+    assert_eq!(panel.blocks.len(), blocks * Packing::<F>::RUNS * panel.rows, "columns of weight and activations");
+    // SAFETY: the strip has `blocks` packed blocks, and the panel the rows of as many columns, by the lines above; a lane
+    // and its neighbours are inside the strip's sixteen. The caller has the features.
+    unsafe {
+        let mut sums = [R::splat(0.0); ROWS];
+        let mut activations = panel.blocks.as_ptr().add(first_row);
+        for block in 0..blocks {
+            let block = strip.as_ptr().add(block * Packing::<F>::BYTES);
+            if first_row == 0 {
+                prefetch_beyond::<F>(block);
+            }
+            let units = Units::<R>::load::<F>(block, lane);
+            for run in 0..Packing::<F>::RUNS {
+                let scales = units.scales_of_run::<F>(block, lane, run);
+                let codes = unpack::<R, F>(block.add(Packing::<F>::CODES + run * Packing::<F>::RUN_BYTES + 4 * lane));
+                // Not a loop over fours: the compiler would leave it one, with the sums in memory.
+                let (first, second) = sums.split_at_mut(ROWS.min(4));
+                add_products::<R, F>(first, &codes, &scales, activations);
+                add_products::<R, F>(second, &codes, &scales, activations.wrapping_add(4));
+                activations = activations.wrapping_add(panel.rows);
+            }
+        }
+        for (results, sum) in results.iter_mut().zip(sums) {
+            R::store(sum, results.as_mut_ptr().add(lane));
+        }
+    }
+    ROWS
+}
+
+/// Asks the memory for the packed block that lies [`PREFETCH_AHEAD`] behind this one; beyond the end this does nothing.
+#[inline(always)]
+fn prefetch_beyond<F: BlockFormat>(block: *const u8) {
+    const CACHE_LINE: usize = 64;
+    for line in (0..Packing::<F>::BYTES).step_by(CACHE_LINE) {
+        // SAFETY: a prefetch never faults, and every x86-64 machine has it.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(block.wrapping_add(PREFETCH_AHEAD + line).cast()) };
+    }
+}
+
+/// The units of a block's scales and minima.
+struct Units<R: Registers> {
+    scale: R::Floats,
+    minimum: R::Floats,
+}
+
+/// The scales and minima of 32 columns; where the group is 32, the first of each.
+struct Scales<R: Registers> {
+    scales: [R::Floats; 2],
+    minima: [R::Floats; 2],
+}
+
+impl<R: Registers> Units<R> {
+    #[inline(always)]
+    unsafe fn load<F: BlockFormat>(block: *const u8, lane: usize) -> Self {
+        // SAFETY: the block starts with the units; the caller has the features.
+        unsafe {
+            let scale = R::load_halves(block.add(2 * lane));
+            let minimum =
+                if Packing::<F>::LAYOUT.minimum { R::load_halves(block.add(UNIT_BYTES + 2 * lane)) } else { scale };
+            Units { scale, minimum }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn scales_of_run<F: BlockFormat>(&self, block: *const u8, lane: usize, run: usize) -> Scales<R> {
+        let layout = Packing::<F>::LAYOUT;
+        let mut scales = Scales { scales: [self.scale; 2], minima: [self.minimum; 2] };
+        if layout.group_scales {
+            let groups = 32 / layout.group;
+            for group in 0..groups {
+                // SAFETY: every group of the block has its scales there; the caller has the features.
+                unsafe {
+                    let bytes =
+                        block.add(Packing::<F>::SCALES + (run * groups + group) * Packing::<F>::SCALE_BYTES + lane);
+                    scales.scales[group] = R::multiply(self.scale, R::load_bytes(bytes));
+                    if layout.minimum {
+                        scales.minima[group] = R::multiply(self.minimum, R::load_bytes(bytes.add(STRIP_ROWS)));
+                    }
+                }
+            }
+        }
+        scales
+    }
+}
+
+/// Adds the products of 32 columns to the sums of up to four rows, whose activations stand one after the other.
+///
+/// The rows take turns quad by quad: each is two chains of additions, and the others hide their latency.
+#[inline(always)]
+unsafe fn add_products<R: Registers, F: BlockFormat>(
+    sums: &mut [R::Floats],
+    codes: &[R::Integers; QUADS],
+    scales: &Scales<R>,
+    activations: *const Block,
+) {
+    // SAFETY: the caller has the activations of as many rows as sums, and the features.
+    unsafe {
+        let mut dots = [[R::zero(); 2]; 4];
+        for quad in 0..QUADS / 2 {
+            for (row, dots) in dots[..sums.len()].iter_mut().enumerate() {
+                add_quads::<R, F>(dots, codes, &(*activations.add(row)).high, quad);
+            }
+        }
+        for dot in dots[..sums.len()].as_flattened_mut() {
+            *dot = R::scale_up::<LOW_BITS>(*dot);
+        }
+        for quad in 0..QUADS / 2 {
+            for (row, dots) in dots[..sums.len()].iter_mut().enumerate() {
+                add_quads::<R, F>(dots, codes, &(*activations.add(row)).low, quad);
+            }
+        }
+        for (row, (sum, dots)) in sums.iter_mut().zip(dots).enumerate() {
+            let activations = &*activations.add(row);
+            *sum = R::multiply_add(product::<R, F>(dots, scales, activations), R::splat(activations.scale), *sum);
+        }
+    }
+}
+
+/// What 32 columns add to a result, but for the scale of the activations, from the dot products of their halves.
+#[inline(always)]
+unsafe fn product<R: Registers, F: BlockFormat>(
+    [first, second]: [R::Integers; 2],
+    Scales { scales, minima }: &Scales<R>,
+    activations: &Block,
+) -> R::Floats {
+    // SAFETY: the caller has the features.
+    unsafe {
+        if Packing::<F>::LAYOUT.group == 32 {
+            return scaled::<R, F>(R::add(first, second), activations.sum, scales[0], minima[0], None);
+        }
+        let [first_sum, second_sum] = activations.half_sums;
+        let first = scaled::<R, F>(first, first_sum, scales[0], minima[0], None);
+        scaled::<R, F>(second, second_sum, scales[1], minima[1], Some(first))
+    }
+}
+
+/// `scale * (dot - offset * sum) + minimum * sum`, and `others` where there are.
+#[inline(always)]
+unsafe fn scaled<R: Registers, F: BlockFormat>(
+    mut dot: R::Integers,
+    sum: i32,
+    scale: R::Floats,
+    minimum: R::Floats,
+    others: Option<R::Floats>,
+) -> R::Floats {
+    let layout = Packing::<F>::LAYOUT;
+    let taken_off = if R::SIGNED_BYTES && layout.bits == 8 { 128 } else { 0 };
+    // SAFETY: the caller has the features.
+    unsafe {
+        let sums = R::splat_integer(sum);
+        // Offsets are powers of two, and a shift is cheaper than a product.
+        dot = match layout.offset - taken_off {
+            0 => dot,
+            4 => R::subtract(dot, R::scale_up::<2>(sums)),
+            8 => R::subtract(dot, R::scale_up::<3>(sums)),
+            16 => R::subtract(dot, R::scale_up::<4>(sums)),
+            32 => R::subtract(dot, R::scale_up::<5>(sums)),
+            128 => R::subtract(dot, R::scale_up::<7>(sums)),
+            _ => unreachable!("offsets are 0, 4, 8, 16, 32 or 128"),
+        };
+        let product = match others {
+            Some(others) => R::multiply_add(scale, R::to_floats(dot), others),
+            None => R::multiply(scale, R::to_floats(dot)),
+        };
+        if layout.minimum { R::multiply_add(minimum, R::to_floats(sums), product) } else { product }
+    }
+}
+
+/// Adds the dot products of one quad of each half.
+#[inline(always)]
+unsafe fn add_quads<R: Registers, F: BlockFormat>(
+    dots: &mut [R::Integers; 2],
+    codes: &[R::Integers; QUADS],
+    plane: &[i8; BLOCK_LEN],
+    quad: usize,
+) {
+    for (half, dot) in dots.iter_mut().enumerate() {
+        let quad = half * (QUADS / 2) + quad;
+        // SAFETY: eight quads are the 32 values of the plane; the caller has the features.
+        unsafe {
+            let values = plane.as_ptr().add(4 * quad);
+            *dot = if Packing::<F>::LAYOUT.bits == 8 {
+                R::add_dot::<8>(*dot, codes[quad], values)
+            } else {
+                R::add_dot::<7>(*dot, codes[quad], values)
+            };
+        }
+    }
+}
+
+/// The codes of 32 columns, a register for each quad.
+#[inline(always)]
+unsafe fn unpack<R: Registers, F: BlockFormat>(packed: *const u8) -> [R::Integers; QUADS] {
+    // Written out, since everything about a quad must be a constant to its own code.
+    // SAFETY: as the caller's.
+    unsafe {
+        [
+            unpack_quad::<R, F, 0>(packed),
+            unpack_quad::<R, F, 1>(packed),
+            unpack_quad::<R, F, 2>(packed),
+            unpack_quad::<R, F, 3>(packed),
+            unpack_quad::<R, F, 4>(packed),
+            unpack_quad::<R, F, 5>(packed),
+            unpack_quad::<R, F, 6>(packed),
+            unpack_quad::<R, F, 7>(packed),
+        ]
+    }
+}
+
+/// The codes of one quad, from the planes that have its bits.
+#[inline(always)]
+unsafe fn unpack_quad<R: Registers, F: BlockFormat, const QUAD: usize>(packed: *const u8) -> R::Integers {
+    let [(low_width, _), (high_width, high_start)] = const { planes(Packing::<F>::LAYOUT.bits) };
+    // SAFETY: the planes follow one another; the caller has the features.
+    unsafe {
+        let register = R::load(packed.add(QUAD % low_width * QUAD_BYTES));
+        let codes = low_bits::<R>(register, low_width, QUAD / low_width * low_width);
+        if high_width == 0 {
+            return codes;
+        }
+        let register = R::load(packed.add((low_width + QUAD % high_width) * QUAD_BYTES));
+        add_high_bits::<R>(codes, register, high_width, QUAD / high_width * high_width, high_start)
+    }
+}
+
+/// The bits `from..from + width` of each byte. What a shift brings from a neighbouring byte is masked away.
+#[inline(always)]
+unsafe fn low_bits<R: Registers>(register: R::Integers, width: usize, from: usize) -> R::Integers {
+    // SAFETY: the caller has the features.
+    unsafe {
+        let shifted = match from {
+            0 => register,
+            2 => R::shift_right::<2>(register),
+            4 => R::shift_right::<4>(register),
+            _ => R::shift_right::<6>(register),
+        };
+        if width == 8 { shifted } else { R::and(shifted, u8::MAX >> (8 - width)) }
+    }
+}
+
+/// `codes`, and the bits `from..from + width` of each byte moved to `to`.
+#[inline(always)]
+unsafe fn add_high_bits<R: Registers>(
+    codes: R::Integers,
+    register: R::Integers,
+    width: usize,
+    from: usize,
+    to: usize,
+) -> R::Integers {
+    // SAFETY: the caller has the features.
+    unsafe {
+        let shifted = match to as isize - from as isize {
+            4 => R::shift_left::<4>(register),
+            3 => R::shift_left::<3>(register),
+            2 => R::shift_left::<2>(register),
+            1 => R::shift_left::<1>(register),
+            0 => register,
+            -1 => R::shift_right::<1>(register),
+            -2 => R::shift_right::<2>(register),
+            -3 => R::shift_right::<3>(register),
+            -4 => R::shift_right::<4>(register),
+            _ => R::shift_right::<5>(register),
+        };
+        R::or_masked(codes, shifted, (u8::MAX >> (8 - width)) << to)
+    }
+}
