@@ -8,10 +8,12 @@
 //! - [`weight`]: a matrix that stays quantised in memory
 //! - [`op`]: the contract of an operation and what it sees when it runs
 //! - [`cpu`]: instruction sets and the thread team that kernels run on
+//! - [`pages`]: memory for weights and keys
 //! - the operations themselves, one file or folder each
 
 pub mod cpu;
 pub mod op;
+pub mod pages;
 pub mod quant;
 pub mod weight;
 

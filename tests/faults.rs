@@ -19,12 +19,12 @@ async fn answers(server: &Arc<ServerProcess>, fault: Option<&'static str>) -> Ve
     let mut streams = Vec::new();
     for number in 0..STREAMS {
         let server = server.clone();
-        let mut request = chat(&text(60, number as u64), 40);
+        let mut request = chat(&text(60, number as u64), 160);
         request["temperature"] = 0.into();
         streams.push(tokio::spawn(async move { server.stream(&request).await }));
     }
     if let Some(kind) = fault {
-        tokio::time::sleep(Duration::from_millis(1500)).await;
+        tokio::time::sleep(Duration::from_millis(700)).await;
         server.fault(kind).await;
     }
     let mut answers = Vec::new();

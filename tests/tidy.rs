@@ -53,7 +53,7 @@ fn dependencies_point_one_way() {
     let serving = ["tokio", "ractor", "axum", "clap", "async-stream", "futures", "hf-hub", "metrics", "cuelight ="];
     outside("src/Cargo.toml", &serving);
     outside("shaders/Cargo.toml", &serving);
-    outside("shaders/Cargo.toml", &["cuelight-engine", "memmap2", "tokenizers", "minijinja", "serde"]);
+    outside("shaders/Cargo.toml", &["cuelight-engine", "tokenizers", "minijinja", "serde"]);
 }
 
 #[test]

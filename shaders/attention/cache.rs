@@ -4,13 +4,12 @@
 //! `[block, kv head, head_dim, position in block]`: one head of one block is contiguous, and the scores of its sixteen
 //! positions are lanes side by side. Which block belongs to which sequence is not known here.
 
-use std::cell::UnsafeCell;
-
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 
 use super::MAX_HEAD_DIM;
 use crate::lanes::widen;
+use crate::pages::{Pages, Plain};
 
 /// Positions in a block.
 pub const BLOCK_TOKENS: usize = 16;
@@ -167,8 +166,8 @@ enum Plane {
 impl Plane {
     fn new(kv_type: KvType, len: usize) -> Self {
         match kv_type {
-            KvType::F16 => Plane::F16(SharedCells::new(vec![f16::ZERO; len])),
-            KvType::F32 => Plane::F32(SharedCells::new(vec![0.0; len])),
+            KvType::F16 => Plane::F16(SharedCells::new(len)),
+            KvType::F32 => Plane::F32(SharedCells::new(len)),
         }
     }
 
@@ -209,8 +208,8 @@ impl Plane {
     #[inline(always)]
     fn prefetch(&self, offset: usize, len: usize) {
         let (bytes, start) = match self {
-            Plane::F16(cells) => (2 * len, cells.0[offset..].as_ptr().cast::<u8>()),
-            Plane::F32(cells) => (4 * len, cells.0[offset..].as_ptr().cast::<u8>()),
+            Plane::F16(cells) => (2 * len, cells.part(offset, len).cast::<u8>().cast_const()),
+            Plane::F32(cells) => (4 * len, cells.part(offset, len).cast::<u8>().cast_const()),
         };
         #[cfg(target_arch = "x86_64")]
         for line in (0..bytes).step_by(64) {
@@ -236,32 +235,36 @@ impl Plane {
     }
 }
 
-struct SharedCells<T>(Box<[UnsafeCell<T>]>);
+/// Values that are written through shared references.
+struct SharedCells<T>(Pages<T>);
 
 // SAFETY: every access goes through methods whose callers promise that nobody else touches the same part.
 unsafe impl<T: Send + Sync> Sync for SharedCells<T> {}
 
-impl<T> SharedCells<T> {
-    fn new(values: Vec<T>) -> Self {
-        let values = Box::into_raw(values.into_boxed_slice());
-        // SAFETY: UnsafeCell<T> has the layout of T, and the box is handed over whole; a cast keeps pages untouched.
-        SharedCells(unsafe { Box::from_raw(values as *mut [UnsafeCell<T>]) })
+impl<T: Plain> SharedCells<T> {
+    fn new(len: usize) -> Self {
+        SharedCells(Pages::zeroed(len))
+    }
+
+    /// Where a part starts; checks that it is one.
+    fn part(&self, offset: usize, len: usize) -> *mut T {
+        assert!(offset.checked_add(len).is_some_and(|end| end <= self.0.len()), "a part of the cache");
+        // SAFETY: within the pages, by the line above.
+        unsafe { self.0.as_ptr().add(offset) }
     }
 
     /// # Safety
     /// Nobody may write this part while the slice lives.
     unsafe fn get(&self, offset: usize, len: usize) -> &[T] {
-        let cells = &self.0[offset..][..len];
-        // SAFETY: in bounds by the line above, not written by the caller's promise.
-        unsafe { std::slice::from_raw_parts(cells.as_ptr().cast(), len) }
+        // SAFETY: in bounds, not written by the caller's promise.
+        unsafe { std::slice::from_raw_parts(self.part(offset, len), len) }
     }
 
     /// # Safety
     /// Nobody else may touch this part while the slice lives.
     #[allow(clippy::mut_from_ref)]
     unsafe fn get_mut(&self, offset: usize, len: usize) -> &mut [T] {
-        let cells = &self.0[offset..][..len];
-        // SAFETY: in bounds by the line above, not aliased by the caller's promise.
-        unsafe { std::slice::from_raw_parts_mut(UnsafeCell::raw_get(cells.as_ptr()), len) }
+        // SAFETY: in bounds, not aliased by the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.part(offset, len), len) }
     }
 }

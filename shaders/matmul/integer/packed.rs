@@ -19,6 +19,7 @@ use half::f16;
 
 use super::activations;
 use crate::cpu::{SharedMut, Team};
+use crate::pages::Pages;
 use crate::quant::integer::{IntegerBlock, IntegerLayout};
 use crate::quant::{BlockFormat, dispatch};
 use crate::weight::Weight;
@@ -70,14 +71,9 @@ pub(super) const fn planes(bits: usize) -> [(usize, usize); 2] {
 
 /// A weight in strips.
 pub struct PackedWeight {
-    lines: Box<[Line]>,
+    bytes: Pages<u8>,
     strip_bytes: usize,
 }
-
-/// A cache line, for its alignment.
-#[repr(align(64))]
-#[derive(Clone, Copy)]
-struct Line(#[expect(dead_code, reason = "read as bytes")] [u8; 64]);
 
 impl PackedWeight {
     /// Bytes that a weight takes when packed; `None` when its format has no integers.
@@ -92,45 +88,27 @@ impl PackedWeight {
     pub fn new(weight: &Weight, team: &dyn Team) -> Option<Self> {
         let size = Self::size(weight)?;
         let strip_bytes = strip_bytes(weight);
-        let mut lines = vec![Line([0; 64]); size.div_ceil(size_of::<Line>())].into_boxed_slice();
-        let bytes = SharedMut::new(lines.as_flattened_bytes());
+        let mut pages = Pages::zeroed(size);
+        let bytes = SharedMut::new(&mut pages);
         team.for_each(weight.rows.div_ceil(STRIP_ROWS), &|strip| {
             // SAFETY: each task writes its own strip.
             let strip_bytes = unsafe { bytes.slice(strip * strip_bytes, strip_bytes) };
             dispatch!(weight.format, F => pack_strip::<F>(weight, strip * STRIP_ROWS, strip_bytes));
         });
-        Some(PackedWeight { lines, strip_bytes })
+        Some(PackedWeight { bytes: pages, strip_bytes })
     }
 
     /// The strip whose first output is `first`, a multiple of [`STRIP_ROWS`].
     #[must_use]
     pub fn strip(&self, first: usize) -> &[u8] {
         assert!(first.is_multiple_of(STRIP_ROWS));
-        &self.lines.as_bytes()[first / STRIP_ROWS * self.strip_bytes..][..self.strip_bytes]
+        &self.bytes[first / STRIP_ROWS * self.strip_bytes..][..self.strip_bytes]
     }
 }
 
 impl std::fmt::Debug for PackedWeight {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "PackedWeight({} bytes)", self.lines.len() * size_of::<Line>())
-    }
-}
-
-/// Lines as the bytes they are.
-trait Bytes {
-    fn as_bytes(&self) -> &[u8];
-    fn as_flattened_bytes(&mut self) -> &mut [u8];
-}
-
-impl Bytes for [Line] {
-    fn as_bytes(&self) -> &[u8] {
-        // SAFETY: a line is 64 bytes and nothing else.
-        unsafe { std::slice::from_raw_parts(self.as_ptr().cast(), size_of_val(self)) }
-    }
-
-    fn as_flattened_bytes(&mut self) -> &mut [u8] {
-        // SAFETY: a line is 64 bytes and nothing else, and any bytes are a line.
-        unsafe { std::slice::from_raw_parts_mut(self.as_mut_ptr().cast(), size_of_val(self)) }
+        write!(f, "PackedWeight({} bytes)", self.bytes.len())
     }
 }
 
