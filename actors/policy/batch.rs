@@ -206,7 +206,7 @@ impl Policy {
         if batch.members.is_empty() {
             return self.config.prefill_step_limit;
         }
-        let stretched = || self.step_time.predict(batch.work).map(|alone| alone.mul_f64(STRETCH));
+        let stretched = || self.step_time.predict_decode(batch.work).map(|alone| alone.mul_f64(STRETCH));
         self.config.inter_token_target.or_else(stretched).unwrap_or(self.config.prefill_step_limit)
     }
 
