@@ -14,14 +14,13 @@ use super::{AwaitedToken, Effect, PlannedStep, Policy, SampleTask};
 use crate::request::RequestId;
 
 /// Rows of prompts that a step takes at least, whatever the time, so that prompts go on beside any number of streams.
-const LEAST_PROMPT_ROWS: usize = 2;
+const LEAST_PROMPT_ROWS: usize = 4;
 
 /// Rows of prompts in a step before it is known how long they take.
 const FIRST_PROMPT_ROWS: usize = 64;
 
-/// By default a step may take so many times the time that its decode rows take alone. Below 3, which clients begin to
-/// notice, by as much as steps vary.
-const STRETCH: f64 = 1.75;
+/// By default a step may take so many times the time that its decode rows take alone.
+const STRETCH: u32 = 2;
 
 /// A step being filled, and the room left in it.
 struct Batch {
@@ -206,7 +205,7 @@ impl Policy {
         if batch.members.is_empty() {
             return self.config.prefill_step_limit;
         }
-        let stretched = || self.step_time.predict_decode(batch.work).map(|alone| alone.mul_f64(STRETCH));
+        let stretched = || self.step_time.predict(batch.work).map(|alone| alone * STRETCH);
         self.config.inter_token_target.or_else(stretched).unwrap_or(self.config.prefill_step_limit)
     }
 

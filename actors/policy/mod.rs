@@ -56,8 +56,8 @@ const COUNTED_ANSWER: usize = 512;
 pub struct PolicyConfig {
     /// Most tokens of one prompt in a step, whatever the time.
     pub prefill_chunk_tokens: usize,
-    /// How long a step with decode rows should take at most, prompt rows included; `None`: 1.75 times what its decode
-    /// rows take alone.
+    /// How long a step with decode rows should take at most, prompt rows included; `None`: twice what its decode rows
+    /// take alone.
     pub inter_token_target: Option<Duration>,
     /// How long a step should take at most in which nobody waits for a next token.
     pub prefill_step_limit: Duration,

@@ -32,9 +32,6 @@ impl Work {
 /// Steps of each kind that are remembered.
 const REMEMBERED: usize = 48;
 
-/// Of these the last, by which the fit is judged.
-const RECENT: usize = 16;
-
 /// The unknowns: base, per row, per attended token.
 const TERMS: usize = 3;
 
@@ -72,18 +69,6 @@ impl StepTime {
         let [base, per_row, per_attended] = self.fit?;
         let seconds = base + per_row * work.rows as f64 + per_attended * work.attended as f64;
         Duration::try_from_secs_f64(seconds).ok()
-    }
-
-    /// The time of a step of decode rows alone, corrected by how far off the fit was for those that were measured: rows
-    /// of prompts cost more than theirs, and the fit is between the two.
-    pub fn predict_decode(&self, work: Work) -> Option<Duration> {
-        let predicted = self.predict(work)?;
-        let measured = self.decode.iter().rev().take(RECENT);
-        let (sum, count) = measured.fold((0.0, 0.0), |(sum, count), (work, seconds)| {
-            let fitted = self.predict(*work).map_or(*seconds, |fitted| fitted.as_secs_f64().max(1e-9));
-            (sum + seconds / fitted, count + 1.0)
-        });
-        Some(if count > 0.0 { predicted.mul_f64((sum / count).clamp(0.25, 1.0)) } else { predicted })
     }
 
     /// Time that `tokens` rows of prompts take beyond a step's base, at no depth.

@@ -680,12 +680,12 @@ fn prompt_rows_fill_the_time_that_streams_leave() {
             let mut streams = step.clone();
             streams.sequences.retain(|share| share.tokens.len() == 1);
             let alone = elapsed(&streams);
-            let limit = target.unwrap_or(alone.mul_f64(1.75)).max(alone + Duration::from_millis(2)).mul_f64(1.1);
+            let limit = target.unwrap_or(2 * alone).max(alone + Duration::from_millis(4)).mul_f64(1.1);
             assert!(elapsed(step) <= limit, "{:?} at a limit of {limit:?}, {alone:?} alone", elapsed(step));
             steps += 1;
         }
         let rows_per_step = 3000 / steps;
-        assert!(rows_per_step >= if target.is_some() { 40 } else { 3 }, "{steps} steps");
+        assert!(rows_per_step >= if target.is_some() { 40 } else { 4 }, "{steps} steps");
     }
 }
 
