@@ -423,12 +423,8 @@ mod tests {
             prompt: vec![100],
             sampling: SamplingParams::default(),
             stop: StopConditions { max_tokens: 300, ignore_eos: true, ..Default::default() },
-            logprobs: None,
-            prompt_logprobs: None,
             skip_special_tokens: true,
-            priority: 0,
-            client: None,
-            cache_salt: None,
+            ..GenerationRequest::default()
         }
     }
 

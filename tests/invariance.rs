@@ -54,11 +54,7 @@ fn request(seed: u64, temperature: f32) -> GenerationRequest {
             include_stop_string: false,
         },
         logprobs: Some(3),
-        prompt_logprobs: None,
-        skip_special_tokens: false,
-        priority: 0,
-        client: None,
-        cache_salt: None,
+        ..GenerationRequest::default()
     }
 }
 

@@ -136,12 +136,8 @@ async fn generate(models: &Models, name: &str, max_tokens: usize) -> Result<(Cal
         prompt: vec![100, 101],
         sampling: SamplingParams::default(),
         stop: StopConditions { max_tokens, ignore_eos: true, ..Default::default() },
-        logprobs: None,
-        prompt_logprobs: None,
         skip_special_tokens: true,
-        priority: 0,
-        client: None,
-        cache_salt: None,
+        ..GenerationRequest::default()
     };
     // A model may be unloaded under a call that takes too long.
     let gone = |error: SubmitError| ModelsError::Unavailable { reason: error.to_string(), retry_after: MINUTE };

@@ -212,7 +212,8 @@ async fn sixteen_clients_together_get_more_than_one_alone() {
         speeds.push(tokens / seconds);
     }
     println!("16 clients get {:.2} x what one gets", speeds[1] / speeds[0]);
-    assert!(speeds[1] > speeds[0], "{speeds:?}");
+    // The aim is 4 x; both are bound by the same products, so that a prompt is hardly faster than sixteen streams.
+    assert!(speeds[1] > 3.0 / NOISE * speeds[0], "{speeds:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -46,12 +46,8 @@ fn request(prompt: &str, max_tokens: usize) -> GenerationRequest {
         prompt: prompt.bytes().map(TokenId::from).collect(),
         sampling: SamplingParams { seed: Some(1), ..Default::default() },
         stop: StopConditions { max_tokens, ..Default::default() },
-        logprobs: None,
-        prompt_logprobs: None,
         skip_special_tokens: true,
-        priority: 0,
-        client: None,
-        cache_salt: None,
+        ..GenerationRequest::default()
     }
 }
 

@@ -18,6 +18,7 @@ use cuelight::policy::{Effect, Outcome, Policy, PolicyConfig, PolicyEvent, Submi
 use cuelight::request::{GenerationRequest, RequestId, SamplingParams, StopConditions};
 use cuelight::runtime::{Runtime, RuntimeOptions};
 use cuelight::simulation::{SimulatedModel, tokenizer};
+use cuelight::trace::{self, Tracer};
 use cuelight_engine::engine::EngineLimits;
 
 mod common;
@@ -25,8 +26,8 @@ mod common;
 use common::listening::Listening;
 
 /// A model that never ends by itself, with room for so many streams.
-fn tireless(streams: usize, host: EngineHost) -> SimulatedModel {
-    let mut model = SimulatedModel { end_one_in: u64::MAX, host, ..common::model() };
+fn tireless(streams: usize) -> SimulatedModel {
+    let mut model = SimulatedModel { end_one_in: u64::MAX, host: EngineHost::Thread, ..common::model() };
     model.limits = limits(streams, model.limits.vocab_size);
     model
 }
@@ -44,10 +45,10 @@ fn limits(streams: usize, vocab_size: usize) -> EngineLimits {
 }
 
 /// Tokens a second from the engine to clients, who only count them.
-async fn tokens_a_second(streams: usize, host: EngineHost) -> f64 {
-    let model = tireless(streams, host);
+async fn tokens_a_second(streams: usize, tracer: Tracer) -> f64 {
+    let model = tireless(streams);
     let counters = model.counters.clone();
-    let options = RuntimeOptions { client_buffer_events: 1024, ..RuntimeOptions::default() };
+    let options = RuntimeOptions { client_buffer_events: 1024, tracer, ..RuntimeOptions::default() };
     let runtime = Runtime::start(model, options).await.unwrap();
     assert!(runtime.wait_ready().await.is_ok());
     let request = GenerationRequest {
@@ -75,20 +76,35 @@ async fn tokens_a_second(streams: usize, host: EngineHost) -> f64 {
     }
     let (seconds, steps) = (begin.elapsed().as_secs_f64(), counters.steps.load(Ordering::Relaxed));
     let rate = f64::from(events) / seconds;
-    println!("{streams:4} streams, {host:?}: {rate:.0} token events/s, {:.0} us a step", seconds * 1e6 / steps as f64);
+    println!("{streams:4} streams: {rate:.0} token events/s, {:.0} us a step", seconds * 1e6 / steps as f64);
     rate
 }
 
 #[test]
 #[ignore = "needs optimisation and a quiet machine"]
 fn two_hundred_thousand_tokens_a_second_pass_through_the_cast() {
-    let tokio = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    tokio.block_on(async {
-        tokens_a_second(1, EngineHost::Thread).await;
+    two_threads().block_on(async {
+        tokens_a_second(1, Tracer::default()).await;
         for streams in [64, 256] {
-            assert!(tokens_a_second(streams, EngineHost::Thread).await > 100_000.0);
+            assert!(tokens_a_second(streams, Tracer::default()).await > 100_000.0);
         }
     });
+}
+
+#[test]
+#[ignore = "needs optimisation and a quiet machine"]
+fn a_timeline_of_everything_costs_less_than_half() {
+    let directory = tempfile::tempdir().unwrap();
+    let tracer = trace::start(Some(&directory.path().join("trace.json")), None).unwrap();
+    let (without, with) = two_threads()
+        .block_on(async { (tokens_a_second(64, Tracer::default()).await, tokens_a_second(64, tracer.clone()).await) });
+    tracer.finish();
+    println!("with a trace file {:.2} of the rate without", with / without);
+    assert!(with > without / 2.0);
+}
+
+fn two_threads() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 }
 
 /// Reads streams until the server closes them, and counts their events. The cheapest client there is, so that the
@@ -135,10 +151,10 @@ fn count_events(address: SocketAddr, streams: usize, tokens: usize) -> usize {
 fn fifty_thousand_events_a_second_go_out_over_http() {
     const STREAMS: usize = 256;
     const TOKENS: usize = 1000;
-    let tokio = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let tokio = two_threads();
     let server = tokio.block_on(async {
         let options = RuntimeOptions { max_requests: STREAMS, ..RuntimeOptions::default() };
-        Listening::start_with(tireless(STREAMS, EngineHost::Thread), options, ServerOptions::new("m")).await
+        Listening::start_with(tireless(STREAMS), options, ServerOptions::new("m")).await
     });
     let address = server.url.trim_start_matches("http://").parse().unwrap();
     let begin = Instant::now();

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cuelight::policy::PolicyConfig;
 use cuelight::request::{GenerationRequest, StopConditions};
@@ -179,39 +179,4 @@ fn a_recording_of_nothing_is_an_empty_array_and_ends_once() {
     tracer.finish();
     tracer.finish();
     assert_eq!(events(&path), [Value::Null; 0]);
-}
-
-/// Prints what recording costs: the same work on a free engine, with and without.
-#[test]
-#[ignore = "a measurement: run it optimised, with --nocapture"]
-fn what_a_recording_costs() {
-    let work = |recorded: bool| {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        runtime.block_on(async {
-            let directory = tempfile::tempdir().unwrap();
-            let file = directory.path().join("trace.json");
-            let tracer = trace::start(recorded.then_some(&*file), None).unwrap();
-            let mut model = SimulatedModel { end_one_in: u64::MAX, ..SimulatedModel::new(tokenizer()) };
-            model.limits.max_sequences = 64;
-            model.limits.kv_blocks = 4096;
-            let options = RuntimeOptions { tracer: tracer.clone(), policy: policy(1), ..RuntimeOptions::default() };
-            let runtime = Runtime::start(model, options).await.unwrap();
-            assert!(runtime.wait_ready().await.is_ok());
-            let permit = runtime.try_permit(64).unwrap();
-            let mut generations = Vec::new();
-            let started = Instant::now();
-            for _ in 0..64 {
-                generations.push(tokio::spawn(read(runtime.submit(&permit, request(8, 480)).await.unwrap())));
-            }
-            for generation in generations {
-                generation.await.unwrap();
-            }
-            let rate = 64.0 * 480.0 / started.elapsed().as_secs_f64();
-            tracer.finish();
-            rate
-        })
-    };
-    for _ in 0..5 {
-        println!("tokens a second: {:.0} without, {:.0} with a trace file", work(false), work(true));
-    }
 }

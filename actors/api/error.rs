@@ -51,7 +51,7 @@ pub enum ApiError {
     #[error(transparent)]
     Generation(#[from] GenerationError),
     /// The request took longer than the server allows.
-    #[error("the request did not finish within the {} seconds that this server allows", .0.as_secs_f32())]
+    #[error("the request did not finish within the {} seconds that it has", .0.as_secs_f32())]
     Timeout(Duration),
     /// A fault in the server's own code.
     #[error("the server failed on this request; its log says why")]

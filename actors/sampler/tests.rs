@@ -25,12 +25,8 @@ impl Stage {
             prompt: tokenizer.encode(prompt, false, false).unwrap(),
             sampling: SamplingParams { temperature: 0.0, ..Default::default() },
             stop,
-            logprobs: None,
-            prompt_logprobs: None,
             skip_special_tokens: true,
-            priority: 0,
-            client: None,
-            cache_salt: None,
+            ..GenerationRequest::default()
         };
         change(&mut request);
         let (sink, client) = channel(64);
