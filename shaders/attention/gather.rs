@@ -308,25 +308,25 @@ unsafe fn form_scores<V: Vector, H: StoredHead, const N: usize, const B: usize>(
         let mut sums = [[V::splat(0.0); B]; N];
         let mut scales = [V::splat(1.0); B];
         for group in (0..head_dim).step_by(SCALE_GROUP) {
-            for b in 0..B {
-                scales[b] = blocks[b].key_scales(group / SCALE_GROUP);
+            for (scales, block) in scales.iter_mut().zip(blocks) {
+                *scales = block.key_scales(group / SCALE_GROUP);
             }
             for dim in group..head_dim.min(group + SCALE_GROUP) {
                 let mut keys = [V::splat(0.0); B];
-                for b in 0..B {
-                    keys[b] = blocks[b].keys(dim, scales[b]);
+                for ((keys, block), scales) in keys.iter_mut().zip(blocks).zip(scales) {
+                    *keys = block.keys(dim, scales);
                 }
-                for n in 0..N {
-                    let x = V::splat(*inputs[n].add(dim));
-                    for b in 0..B {
-                        sums[n][b] = x.multiply_add(keys[b], sums[n][b]);
+                for (sums, input) in sums.iter_mut().zip(inputs) {
+                    let x = V::splat(*input.add(dim));
+                    for (sum, keys) in sums.iter_mut().zip(keys) {
+                        *sum = x.multiply_add(keys, *sum);
                     }
                 }
             }
         }
-        for n in 0..N {
-            for b in 0..B {
-                sums[n][b].store(scores[n].as_mut_ptr().add(at + b * BLOCK_TOKENS));
+        for (sums, scores) in sums.iter().zip(scores) {
+            for (block, sum) in sums.iter().enumerate() {
+                sum.store(scores.as_mut_ptr().add(at + block * BLOCK_TOKENS));
             }
         }
     }
@@ -376,9 +376,9 @@ unsafe fn add_lanes<V: Vector, H: StoredHead, const N: usize, const J: usize>(
     // SAFETY: as the caller's.
     unsafe {
         let mut sums = [[V::splat(0.0); J]; N];
-        for n in 0..N {
-            for j in 0..J {
-                sums[n][j] = V::load(outputs[n].add(dim + j * LANES));
+        for (sums, output) in sums.iter_mut().zip(outputs) {
+            for (j, sum) in sums.iter_mut().enumerate() {
+                *sum = V::load(output.add(dim + j * LANES));
             }
         }
         let mut slot = range.start;
@@ -387,21 +387,21 @@ unsafe fn add_lanes<V: Vector, H: StoredHead, const N: usize, const J: usize>(
             let end = range.end.min((slot / BLOCK_TOKENS + 1) * BLOCK_TOKENS);
             while slot < end {
                 let mut values = [V::splat(0.0); J];
-                for j in 0..J {
-                    values[j] = head.value(slot % BLOCK_TOKENS, dim + j * LANES);
+                for (j, values) in values.iter_mut().enumerate() {
+                    *values = head.value(slot % BLOCK_TOKENS, dim + j * LANES);
                 }
-                for n in 0..N {
-                    let weight = V::splat(weights[n][slot]);
-                    for j in 0..J {
-                        sums[n][j] = weight.multiply_add(values[j], sums[n][j]);
+                for (sums, weights) in sums.iter_mut().zip(weights) {
+                    let weight = V::splat(weights[slot]);
+                    for (sum, values) in sums.iter_mut().zip(values) {
+                        *sum = weight.multiply_add(values, *sum);
                     }
                 }
                 slot += 1;
             }
         }
-        for n in 0..N {
-            for j in 0..J {
-                sums[n][j].store(outputs[n].add(dim + j * LANES));
+        for (sums, output) in sums.iter().zip(outputs) {
+            for (j, sum) in sums.iter().enumerate() {
+                sum.store(output.add(dim + j * LANES));
             }
         }
     }

@@ -232,7 +232,11 @@ impl<'a> Task<'a> {
         assert!(self.outputs.start <= first && first + sums.len() <= self.outputs.end);
         // SAFETY: these columns are this task's alone (see `outputs`), and it holds no other part of the output.
         let output = unsafe { self.output.slice(row * self.weight.rows + first, sums.len()) };
-        output.copy_from_slice(sums);
+        match (<&mut [f32; TASK_OUTPUTS]>::try_from(&mut *output), <&[f32; TASK_OUTPUTS]>::try_from(sums)) {
+            // Most come by strips, which are stored without a call.
+            (Ok(output), Ok(sums)) => *output = *sums,
+            _ => output.copy_from_slice(sums),
+        }
         if let Some(bias) = self.bias {
             for (output, bias) in output.iter_mut().zip(&bias[first..]) {
                 *output += bias;
