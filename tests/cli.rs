@@ -99,6 +99,7 @@ fn help_teaches() {
         "show",
         "tokenize",
         "bench",
+        "perplexity",
         "config",
         "completions",
     ] {

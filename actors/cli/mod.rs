@@ -10,6 +10,7 @@ mod config;
 mod list;
 mod load;
 mod model;
+mod perplexity;
 mod ps;
 mod pull;
 mod remote;
@@ -76,6 +77,7 @@ enum Command {
     Show(show::Args),
     Tokenize(tokenize::Args),
     Bench(bench::Args),
+    Perplexity(perplexity::Args),
     Config(config::Args),
     Completions(completions::Args),
 }
@@ -90,6 +92,7 @@ impl Command {
             Command::Tokenize(args) => args.given(),
             Command::Pull(args) => args.given(),
             Command::Bench(args) => args.given(),
+            Command::Perplexity(args) => args.given(),
             Command::Config(args) => args.given(),
             Command::Ps(_) | Command::Load(_) | Command::Stop(_) => Given::new(),
             Command::List(_) | Command::Rm(_) | Command::Completions(_) => Given::new(),
@@ -114,6 +117,7 @@ impl Command {
             Command::List(args) => list::execute(&args, context),
             Command::Rm(args) => rm::execute(&args, context),
             Command::Bench(args) => bench::execute(&args, context),
+            Command::Perplexity(args) => perplexity::execute(&args, context),
             Command::Config(args) => config::execute(&args, context),
             Command::Completions(args) => completions::execute(&args, Cli::command()),
         }

@@ -129,7 +129,7 @@ fn pair(text: &str) -> Result<(usize, usize), String> {
     numbers.ok_or_else(|| "write the prompt's length, a comma and the tokens to generate, like 512,128".to_owned())
 }
 
-fn kv_type(text: &str) -> Result<KvType, String> {
+pub(super) fn kv_type(text: &str) -> Result<KvType, String> {
     match text {
         "f16" => Ok(KvType::F16),
         "f32" => Ok(KvType::F32),
