@@ -81,7 +81,7 @@ impl EngineJob {
         contender: &Contender,
         setting: Option<FlashAttention>,
         model: &Path,
-        record: &mut impl FnMut(Test, f64),
+        mut record: impl FnMut(Test, f64),
     ) -> Result<(), JobError> {
         let Some(command) = contender.bench(model, &self.plan, setting) else { return Ok(()) };
         let printed = child::output(command).await?;

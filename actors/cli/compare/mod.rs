@@ -86,11 +86,17 @@ impl Args {
         self.hub.given()
     }
 
-    /// The rows, in the order of the table.
-    fn tests(&self) -> Vec<Test> {
+    /// Numbers of clients, each once and in order.
+    fn clients(&self) -> Vec<usize> {
         let mut clients: Vec<usize> = self.clients.iter().map(|count| count.get()).collect();
         clients.sort_unstable();
         clients.dedup();
+        clients
+    }
+
+    /// The rows, in the order of the table.
+    fn tests(&self) -> Vec<Test> {
+        let clients = self.clients();
         let wanted = |kind: &Kind| self.only.contains(kind);
         Kind::ALL.iter().filter(|kind| wanted(kind)).flat_map(|kind| kind.tests(&clients)).collect()
     }
@@ -104,9 +110,9 @@ enum Job {
 }
 
 impl Job {
-    fn all(tests: &[Test], threads: usize, endpoint: Endpoint) -> Vec<Job> {
+    fn all(tests: &[Test], clients: &[usize], threads: usize, endpoint: Endpoint) -> Vec<Job> {
         let engine = EngineJob::all(tests, threads).into_iter().map(Job::Engine);
-        engine.chain(ServingJob::new(tests, threads, endpoint).map(Job::Serving)).collect()
+        engine.chain(ServingJob::new(tests, clients, threads, endpoint).map(Job::Serving)).collect()
     }
 
     /// What it runs, for people.
@@ -121,6 +127,22 @@ impl Job {
         match self {
             Job::Engine(_) => contender.has_bench(),
             Job::Serving(_) => contender.has_server(),
+        }
+    }
+
+    /// Runs it once; what was recorded before an error holds.
+    async fn run(
+        &self,
+        contender: &Contender,
+        setting: Option<FlashAttention>,
+        model: &Path,
+        round: usize,
+        terminal: Terminal,
+        record: impl FnMut(Test, f64),
+    ) -> Result<(), JobError> {
+        match self {
+            Job::Engine(job) => job.run(contender, setting, model, record).await,
+            Job::Serving(job) => job.run(contender, setting, model, round, terminal, record).await,
         }
     }
 }
@@ -143,7 +165,7 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     // Whether there is anybody to compare with is known before a model is fetched.
     let peers = peer::find(&args.peers, &context.search_path).map_err(CliError::other)?;
     let path = context.hub().locate(&args.model, &context.terminal.downloads())?;
-    let jobs = Job::all(&tests, threads, endpoint_for(&path)?);
+    let jobs = Job::all(&tests, &args.clients(), threads, endpoint_for(&path)?);
     let contenders = contenders(args, peers, &jobs, context)?;
     let mut comparison = Comparison::new(&path, threads, args.rounds.get(), tests, contenders);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -221,11 +243,8 @@ async fn measure(comparison: &mut Comparison, jobs: &[Job], path: &Path, termina
                 let who = contender.with_setting(setting);
                 terminal.notice(&format!("round {} of {rounds}: {who}, {}", round + 1, job.name()));
                 let mut samples = Vec::new();
-                let mut record = |test: Test, value: f64| samples.push((test, value));
-                let outcome: Result<(), JobError> = match job {
-                    Job::Engine(job) => job.run(contender, setting, path, &mut record).await,
-                    Job::Serving(job) => job.run(contender, setting, path, round, terminal, &mut record).await,
-                };
+                let record = |test: Test, value: f64| samples.push((test, value));
+                let outcome = job.run(contender, setting, path, round, terminal, record).await;
                 for (test, value) in samples {
                     comparison.record(test, index, setting, value);
                 }
@@ -277,7 +296,8 @@ mod tests {
     #[test]
     fn a_round_has_a_process_for_each_depth_and_one_for_serving() {
         let jobs = |words: &[&str]| {
-            let jobs = Job::all(&parse(words).unwrap().tests(), 2, Endpoint::Chat);
+            let args = parse(words).unwrap();
+            let jobs = Job::all(&args.tests(), &args.clients(), 2, Endpoint::Chat);
             jobs.iter().map(Job::name).collect::<Vec<_>>()
         };
         assert_eq!(jobs(&[]), ["prefill and decode", "decode at depth 2048", "serving"]);

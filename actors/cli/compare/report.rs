@@ -120,7 +120,11 @@ impl Comparison {
         }
         let rows: Vec<Vec<String>> = self.tests.iter().filter_map(|&test| self.row(test)).collect();
         let file = self.model.file_name().unwrap_or(self.model.as_os_str()).to_string_lossy();
-        let rounds = if self.rounds == 1 { "1 round".to_owned() } else { format!("medians of {} rounds", self.rounds) };
+        // Fewer than were wanted after Ctrl-C.
+        let rounds = match self.series.iter().map(|series| series.samples.len()).max().unwrap_or(0) {
+            1 => "1 round".to_owned(),
+            rounds => format!("medians of {rounds} rounds"),
+        };
         let threads = if self.threads == 1 { "1 thread".to_owned() } else { format!("{} threads", self.threads) };
         let less = if rows.iter().any(|row| row[0].ends_with('↓')) { "\n↓ less is better\n" } else { "" };
         format!("{file}, {threads}, {rounds}\n\n{}{less}", markdown(&columns, &rows))

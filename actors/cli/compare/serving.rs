@@ -52,6 +52,9 @@ const ASK_AGAIN_AFTER: Duration = Duration::from_millis(3);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServingJob {
     tests: Vec<Test>,
+    /// Slots of the server, as many as the most clients.
+    slots: usize,
+    /// Numbers of clients that ask in turn; none if all that counts is the first token.
     clients: Vec<usize>,
     threads: usize,
     endpoint: Endpoint,
@@ -92,17 +95,14 @@ pub enum ServingError {
 impl ServingJob {
     /// The job for these rows; `None` if no row is about a server.
     #[must_use]
-    pub fn new(tests: &[Test], threads: usize, endpoint: Endpoint) -> Option<Self> {
+    pub fn new(tests: &[Test], clients: &[usize], threads: usize, endpoint: Endpoint) -> Option<Self> {
         let is_about_server = |test: &&Test| !matches!(test, Test::Prefill { .. } | Test::Decode { .. });
         let tests: Vec<Test> = tests.iter().filter(is_about_server).copied().collect();
-        let clients = |test: &Test| if let Test::Throughput { clients } = test { Some(*clients) } else { None };
-        let clients: Vec<usize> = tests.iter().filter_map(clients).collect();
-        (!tests.is_empty()).then_some(ServingJob { tests, clients, threads, endpoint })
-    }
-
-    /// Slots for all clients; a server that is only started, or weighed, has those of the default table.
-    fn slots(&self) -> usize {
-        self.clients.iter().copied().max().unwrap_or(32)
+        let slots = clients.iter().copied().max().filter(|_| !tests.is_empty())?;
+        // Memory is weighed after the whole load, whether its rows are wanted or not.
+        let is_asked = tests.iter().any(|test| *test != Test::ColdStart);
+        let clients = if is_asked { clients.to_vec() } else { Vec::new() };
+        Some(ServingJob { tests, slots, clients, threads, endpoint })
     }
 
     /// Starts the server, asks it all, and stops it.
@@ -116,10 +116,10 @@ impl ServingJob {
         model: &Path,
         round: usize,
         terminal: Terminal,
-        record: &mut impl FnMut(Test, f64),
+        mut record: impl FnMut(Test, f64),
     ) -> Result<(), JobError> {
         let port = free_port().map_err(ServingError::NoPort)?;
-        let plan = ServerPlan { port, slots: self.slots(), slot_tokens: SLOT_TOKENS, threads: self.threads };
+        let plan = ServerPlan { port, slots: self.slots, slot_tokens: SLOT_TOKENS, threads: self.threads };
         let Some(command) = contender.server(model, &plan, setting) else { return Ok(()) };
         let url: Url = format!("http://127.0.0.1:{port}").parse().expect("an address and a number are a URL");
         let options = call_options(self.endpoint, contender.api_key());
@@ -279,10 +279,10 @@ mod tests {
 
     #[test]
     fn a_server_is_started_for_what_is_asked_of_servers_only() {
-        assert_eq!(ServingJob::new(&[Test::Prefill { tokens: 512 }], 2, Endpoint::Chat), None);
-        let start = ServingJob::new(&[Test::ColdStart], 2, Endpoint::Chat).unwrap();
-        assert!(start.clients.is_empty() && start.slots() == 32);
-        let serve = [4, 8].map(|clients| Test::Throughput { clients });
-        assert_eq!(ServingJob::new(&serve, 2, Endpoint::Chat).unwrap().slots(), 8);
+        let job = |tests: &[Test]| ServingJob::new(tests, &[4, 8], 2, Endpoint::Chat);
+        assert_eq!(job(&[Test::Prefill { tokens: 512 }]), None);
+        let start = job(&[Test::ColdStart]).unwrap();
+        assert!(start.clients.is_empty() && start.slots == 8);
+        assert_eq!(job(&[Test::PeakMemory]).unwrap().clients, [4, 8], "it is weighed under the same load");
     }
 }
