@@ -11,7 +11,6 @@ use cuelight_engine::load::{self, Kernel, KvType, LoadOptions, ModelCard};
 use cuelight_engine::perplexity::{Perplexity, Scored, Scorer, Text};
 use serde_json::json;
 
-use super::bench::kv_type;
 use super::terminal::{Align, TableFormat, markdown, print};
 use super::{CliError, Context, model};
 use crate::config::Given;
@@ -44,8 +43,8 @@ pub struct Args {
     /// Threads; unset: as configured.
     #[arg(short = 't', long = "threads", id = "thread_count", value_name = "N")]
     threads: Option<NonZeroUsize>,
-    /// How keys and values are stored: f16, f32.
-    #[arg(long = "kv-type", id = "kv_storage", value_name = "TYPE", value_parser = kv_type)]
+    /// How keys and values are stored: f16, f32, q8_0.
+    #[arg(long = "kv-type", id = "kv_storage", value_name = "TYPE")]
     kv_type: Option<KvType>,
     /// Instruction set: scalar, avx2, avx2-integer, avx-vnni, avx512-vnni; unset: as configured.
     #[arg(long = "kernel", id = "instruction_set", value_name = "KERNEL")]

@@ -236,7 +236,6 @@ async fn measure(comparison: &mut Comparison, jobs: &[Job], path: &Path, termina
             for (index, setting) in turns {
                 let contender = comparison.contender(index);
                 let turn = (index, setting, number);
-                // What failed once fails again, and a round without it is over sooner.
                 if !job.can_be_run_by(contender) || given_up.contains(&turn) {
                     continue;
                 }
@@ -245,13 +244,16 @@ async fn measure(comparison: &mut Comparison, jobs: &[Job], path: &Path, termina
                 let mut samples = Vec::new();
                 let record = |test: Test, value: f64| samples.push((test, value));
                 let outcome = job.run(contender, setting, path, round, terminal, record).await;
-                for (test, value) in samples {
-                    comparison.record(test, index, setting, value);
-                }
                 if let Err(error) = outcome {
                     terminal.notice(&format!("{who}, {}: {}", job.name(), with_causes(&error)));
                     comparison.fail(index, setting, &job.name(), with_causes(&error));
-                    given_up.push(turn);
+                    if samples.is_empty() {
+                        // What fails from the start fails again, and a round without it is over sooner.
+                        given_up.push(turn);
+                    }
+                }
+                for (test, value) in samples {
+                    comparison.record(test, index, setting, value);
                 }
             }
         }

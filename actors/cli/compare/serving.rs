@@ -45,9 +45,6 @@ const LEAST_REQUESTS: usize = 4;
 /// A server that has not answered by then never will.
 const START_WITHIN: Duration = Duration::from_secs(600);
 
-/// How often a server that starts is asked.
-const ASK_AGAIN_AFTER: Duration = Duration::from_millis(3);
-
 /// What one server process is measured for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServingJob {
@@ -142,7 +139,7 @@ impl ServingJob {
         Ok(asked?)
     }
 
-    /// Every number of clients in turn.
+    /// Every number of clients in turn. One of which a request fails has no figures, and the others still come.
     async fn ask(
         &self,
         url: Url,
@@ -157,6 +154,7 @@ impl ServingJob {
         }
         let server = Arc::new(Server::connect(url, options).await?);
         server.warm_up(&workload(1).warm_up(round)).await?;
+        let mut outcome = Ok(());
         for &clients in &self.clients {
             let workload = workload(clients);
             let bar = terminal.requests_bar(who, workload.requests.map(|count| count as u64));
@@ -166,14 +164,16 @@ impl ServingJob {
             let summary = Summary::of(&result, &[]);
             if let Some(failures) = summary.failures.first() {
                 let (failed, requests) = (summary.failed, summary.failed + summary.succeeded);
-                return Err(ServingError::Failed { clients, failed, requests, example: failures.example.clone() });
+                let example = failures.example.clone();
+                outcome = Err(ServingError::Failed { clients, failed, requests, example });
+                continue;
             }
             record(Test::Throughput { clients }, summary.output_tokens_per_second);
             if let Some(ttft) = summary.ttft_ms {
                 record(Test::FirstToken { clients }, ttft.p50);
             }
         }
-        Ok(())
+        outcome
     }
 }
 
@@ -232,7 +232,8 @@ async fn first_token(
         if started.elapsed() > START_WITHIN {
             return Err(ServingError::NotReady { failure }.into());
         }
-        tokio::time::sleep(ASK_AGAIN_AFTER).await;
+        // Rarely enough not to slow its start, and often enough that a hundredth of it is not seen.
+        tokio::time::sleep((started.elapsed() / 100).clamp(Duration::from_millis(2), Duration::from_millis(50))).await;
     }
 }
 
