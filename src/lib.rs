@@ -10,6 +10,7 @@
 //! - [`backend`]: what runs a graph: the CPU
 //! - [`engine`]: the door: steps in, logits out
 //! - [`sample`]: logits to a token
+//! - [`perplexity`]: logits of a text to how likely it was
 //! - [`memory`]: the plan of what a model takes
 //! - [`load`]: a path in, a ready model out
 
@@ -20,4 +21,5 @@ pub mod graph;
 pub mod load;
 pub mod memory;
 pub mod model;
+pub mod perplexity;
 pub mod sample;

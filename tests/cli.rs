@@ -99,6 +99,8 @@ fn help_teaches() {
         "show",
         "tokenize",
         "bench",
+        "compare",
+        "perplexity",
         "config",
         "completions",
     ] {
@@ -230,6 +232,43 @@ fn without_a_server_the_commands_that_want_one_say_so() {
 
 fn fixture(name: &str) -> String {
     format!("{}/tests/fixtures/families/{name}.gguf", env!("CARGO_MANIFEST_DIR"))
+}
+
+#[test]
+fn a_perplexity_says_what_was_scored() {
+    let home = Home::new();
+    let text = home.file("text.txt", "Some words, again and again. ".repeat(40).as_bytes());
+    let run =
+        |arguments: &[&str]| home.run(&[&["perplexity", &fixture("llama"), &text, "-t", "1"], arguments].concat());
+    let json = |arguments: &[&str]| -> serde_json::Value {
+        let ran = run(&[arguments, &["-o", "json"]].concat());
+        serde_json::from_str(&ran.stdout).unwrap_or_else(|_| panic!("{}", ran.stderr))
+    };
+    let half = json(&["-c", "64"]);
+    let windows = half["text_tokens"].as_u64().unwrap() / 64;
+    assert!(windows > 2 && half["windows"] == windows && half["scored_tokens"] == windows * 31, "{half}");
+    let (perplexity, nats) = (half["perplexity"].as_f64().unwrap(), half["mean_nats"].as_f64().unwrap());
+    assert!((perplexity.ln() - nats).abs() < 1e-9 && half["perplexity_stderr"].as_f64() > Some(0.0), "{half}");
+    let all = json(&["-c", "64", "--all-tokens"]);
+    assert_eq!((&all["scored_tokens"], &all["scored"]), (&(windows * 63).into(), &"all".into()));
+    let table = run(&["-c", "64"]).stdout;
+    assert!(table.starts_with("| model |") && table.contains(&format!("| {windows} x 64 |")), "{table}");
+    assert!(table.contains(&format!("{perplexity:.4} ± ")), "{table}");
+}
+
+#[test]
+fn a_text_without_a_perplexity_is_refused() {
+    let home = Home::new();
+    let (short, binary) = (home.file("short.txt", b"Hello"), home.file("binary", b"ab\xff\xfe"));
+    let refused = |file: &str, arguments: &[&str], words: &[&str]| {
+        home.run(&[&["perplexity", &fixture("llama"), file], arguments].concat()).assert_refused(1, words);
+    };
+    refused("/nowhere.txt", &[], &["cannot read the text /nowhere.txt", "No such file"]);
+    refused(&binary, &[], &["is not UTF-8 text (at byte 2)"]);
+    refused(&short, &[], &["tokens, but a window takes 512", "a longer text"]);
+    refused(&short, &["-c", "2"], &["take at least 3"]);
+    home.run(&["perplexity", "./no.gguf", &short]).assert_refused(1, &["no such file: ./no.gguf"]);
+    home.run(&["perplexity", &fixture("llama")]).assert_refused_by_usage("FILE");
 }
 
 /// The program as a server, until dropped.

@@ -8,7 +8,8 @@
 use std::path::{Path, PathBuf};
 
 use cuelight_engine::engine::TokenId;
-use cuelight_engine::load::{Kernel, KvType};
+use cuelight_engine::load::{self, Kernel, KvType, LoadOptions};
+use cuelight_engine::perplexity::{Perplexity, Scored, Scorer, Text as LongText};
 use serde::Deserialize;
 
 #[path = "support/runner.rs"]
@@ -22,13 +23,34 @@ const MEAN_GATE: f64 = 0.02;
 /// How much less likely than the best our likeliest token may be at any position, in nats.
 const REGRET_GATE: f64 = 0.1;
 
+/// By how much of itself the perplexity of a long text may differ.
+const PERPLEXITY_GATE: f64 = 0.003;
+
 /// What transformers says of one model.
 #[derive(Deserialize)]
 struct Expected {
     model: String,
     bytes: u64,
     sha256: String,
+    perplexity: ExpectedPerplexity,
     texts: Vec<Text>,
+}
+
+/// Windows of a long text, scored by each rule.
+#[derive(Deserialize)]
+struct ExpectedPerplexity {
+    file: String,
+    context: usize,
+    tokens: Vec<TokenId>,
+    scored: Vec<ExpectedNats>,
+}
+
+/// The mean negative log-likelihood of the tokens that a rule scores.
+#[derive(Deserialize)]
+struct ExpectedNats {
+    rule: String,
+    tokens: usize,
+    mean_nats: f64,
 }
 
 /// One text.
@@ -55,14 +77,19 @@ fn models_folder() -> PathBuf {
     PathBuf::from(folder.expect("CUELIGHT_TEST_MODELS names the folder with the files of tests/fetch_models.py"))
 }
 
-fn check(name: &str) {
+/// The answers for a model, and its file.
+fn expected(name: &str) -> (Expected, PathBuf) {
     let answers = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/fixtures/real/{name}.json"));
     let expected: Expected = serde_json::from_slice(&std::fs::read(answers).unwrap()).unwrap();
     let path = models_folder().join(&expected.model);
     let metadata = std::fs::metadata(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     assert_eq!(metadata.len(), expected.bytes, "size of {}", path.display());
     assert_eq!(sha256(&path), expected.sha256, "SHA-256 of {}", path.display());
+    (expected, path)
+}
 
+fn check(name: &str) {
+    let (expected, path) = expected(name);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let setup =
         Setup { kv_type: KvType::F16, kernel: Kernel::detect(), threads, context_tokens: 512, max_sequences: 8 };
@@ -84,6 +111,36 @@ fn check(name: &str) {
     assert!(complaints.is_empty(), "{name} is further than {MEAN_GATE} or {REGRET_GATE}:\n{}", complaints.join("\n"));
 }
 
+fn check_perplexity(name: &str) {
+    let (Expected { perplexity: expected, .. }, path) = expected(name);
+    let options = LoadOptions {
+        context_tokens: Some(expected.context),
+        max_sequences: 1,
+        kv_bytes: None,
+        ..LoadOptions::new(path)
+    };
+    let mut loaded = load::plan(&options).unwrap().load(&mut |_| {}).unwrap();
+    let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(&expected.file)).unwrap();
+    let text = LongText::new(&loaded.tokenizer, &text).unwrap();
+    assert_eq!(text.tokens, expected.tokens, "tokens of {}", expected.file);
+    let mut complaints = Vec::new();
+    for ExpectedNats { rule, tokens, mean_nats } in &expected.scored {
+        let scored = if rule == "all" { Scored::All } else { Scored::LaterHalf };
+        let (mut perplexity, mut scorer) = (Perplexity::default(), Scorer::new(&mut loaded.engine));
+        for window in text.windows(expected.context, scored).unwrap() {
+            scorer.score(&window, &mut perplexity).unwrap();
+        }
+        assert_eq!(perplexity.tokens, *tokens, "scored by the rule {rule}");
+        let (ours, theirs) = (perplexity.value(), mean_nats.exp());
+        let difference = ours / theirs - 1.0;
+        println!("{name:28} {rule:10} {tokens} tokens  {ours:.4}  expected {theirs:.4}  {:+.3} %", difference * 100.0);
+        if difference.is_nan() || difference.abs() > PERPLEXITY_GATE {
+            complaints.push(format!("{rule}: {ours:.4} in place of {theirs:.4}"));
+        }
+    }
+    assert!(complaints.is_empty(), "{name} is further than {PERPLEXITY_GATE} of it:\n{}", complaints.join("\n"));
+}
+
 #[test]
 #[ignore = "needs real weights: set CUELIGHT_TEST_MODELS"]
 fn smollm2_scores_texts_as_transformers_does() {
@@ -100,4 +157,22 @@ fn gemma_3_scores_texts_as_transformers_does() {
 #[ignore = "needs real weights: set CUELIGHT_TEST_MODELS"]
 fn qwen2_5_coder_scores_texts_as_transformers_does() {
     check("qwen2.5-coder-1.5b-instruct");
+}
+
+#[test]
+#[ignore = "needs real weights: set CUELIGHT_TEST_MODELS"]
+fn smollm2_is_as_surprised_by_a_long_text_as_its_dequantised_weights() {
+    check_perplexity("smollm2-135m-instruct");
+}
+
+#[test]
+#[ignore = "needs real weights: set CUELIGHT_TEST_MODELS"]
+fn gemma_3_is_as_surprised_by_a_long_text_as_its_dequantised_weights() {
+    check_perplexity("gemma-3-270m");
+}
+
+#[test]
+#[ignore = "needs real weights: set CUELIGHT_TEST_MODELS"]
+fn qwen2_5_coder_is_as_surprised_by_a_long_text_as_its_dequantised_weights() {
+    check_perplexity("qwen2.5-coder-1.5b-instruct");
 }

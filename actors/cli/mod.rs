@@ -5,11 +5,13 @@
 //! configuration, 130 after Ctrl-C, 1 for the rest.
 
 pub mod bench;
+pub mod compare;
 mod completions;
 mod config;
 mod list;
 mod load;
 mod model;
+mod perplexity;
 mod ps;
 mod pull;
 mod remote;
@@ -76,6 +78,8 @@ enum Command {
     Show(show::Args),
     Tokenize(tokenize::Args),
     Bench(bench::Args),
+    Compare(compare::Args),
+    Perplexity(perplexity::Args),
     Config(config::Args),
     Completions(completions::Args),
 }
@@ -90,6 +94,8 @@ impl Command {
             Command::Tokenize(args) => args.given(),
             Command::Pull(args) => args.given(),
             Command::Bench(args) => args.given(),
+            Command::Compare(args) => args.given(),
+            Command::Perplexity(args) => args.given(),
             Command::Config(args) => args.given(),
             Command::Ps(_) | Command::Load(_) | Command::Stop(_) => Given::new(),
             Command::List(_) | Command::Rm(_) | Command::Completions(_) => Given::new(),
@@ -114,6 +120,8 @@ impl Command {
             Command::List(args) => list::execute(&args, context),
             Command::Rm(args) => rm::execute(&args, context),
             Command::Bench(args) => bench::execute(&args, context),
+            Command::Compare(args) => compare::execute(&args, context),
+            Command::Perplexity(args) => perplexity::execute(&args, context),
             Command::Config(args) => config::execute(&args, context),
             Command::Completions(args) => completions::execute(&args, Cli::command()),
         }
@@ -127,6 +135,8 @@ pub struct Context {
     pub config: Config,
     /// The configuration file that was read, if any.
     pub config_file: Option<PathBuf>,
+    /// The folders in which the system looks for programs.
+    pub search_path: Vec<PathBuf>,
     /// How to talk to the person.
     pub terminal: Terminal,
 }
@@ -222,7 +232,8 @@ fn execute(cli: Cli) -> Result<(), CliError> {
     for warning in &resolved.warnings {
         terminal.notice(&format!("warning: {warning}"));
     }
-    cli.command.execute(&Context { config: resolved.config, config_file: resolved.file, terminal })
+    let search_path = environment.search_path();
+    cli.command.execute(&Context { config: resolved.config, config_file: resolved.file, search_path, terminal })
 }
 
 /// llama-bench's `-pg` has two letters after one dash, which clap would read as `-p g`.

@@ -66,6 +66,15 @@ impl Terminal {
         bar
     }
 
+    /// A bar for a known number of `things`; invisible where nobody looks.
+    #[must_use]
+    pub fn count_bar(&self, message: &str, total: usize, things: &str) -> ProgressBar {
+        let bar =
+            self.bar(message, Some(total as u64), &format!("{{msg}} {{wide_bar}} {{pos}}/{{len}} {things} {{eta}}"));
+        bar.tick();
+        bar
+    }
+
     fn bar(&self, message: &str, total: Option<u64>, template: &str) -> ProgressBar {
         let target = if self.talks { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
         let bar = ProgressBar::with_draw_target(total, target).with_message(message.to_owned());
@@ -152,6 +161,38 @@ pub fn table(columns: &[(&str, Align)], rows: &[Vec<String>]) -> String {
     std::iter::once(&headings).chain(rows).map(line).collect()
 }
 
+/// The same as a Markdown table.
+#[must_use]
+pub fn markdown(columns: &[(&str, Align)], rows: &[Vec<String>]) -> String {
+    let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
+    let head = line(columns.iter().map(|(name, _)| (*name).to_owned()).collect());
+    let rule = |align: &Align| if *align == Align::Left { "---" } else { "---:" };
+    let rule = line(columns.iter().map(|(_, align)| rule(align).to_owned()).collect());
+    let escaped = |row: &Vec<String>| line(row.iter().map(|cell| cell.replace('|', "\\|")).collect());
+    format!("{head}{rule}{}", rows.iter().map(escaped).collect::<String>())
+}
+
+/// How a command prints one table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum TableFormat {
+    /// A Markdown table.
+    Md,
+    /// JSON.
+    Json,
+}
+
+/// Three digits or more: "0.123", "12.3", "1234".
+#[must_use]
+pub fn number(value: f64) -> String {
+    match value.abs() {
+        100.0.. => format!("{value:.0}"),
+        10.0.. => format!("{value:.1}"),
+        1.0.. => format!("{value:.2}"),
+        _ if value == 0.0 => "0".to_owned(),
+        _ => format!("{value:.3}"),
+    }
+}
+
 /// How long ago something was, in the largest unit: "3 days ago".
 #[must_use]
 pub fn ago(time: SystemTime, now: SystemTime) -> String {
@@ -174,6 +215,13 @@ mod tests {
     fn columns_are_as_wide_as_their_widest_cell() {
         let rows = vec![vec!["a".to_owned(), "12".to_owned()], vec!["long".to_owned(), "3".to_owned()]];
         assert_eq!(table(&[("X", Align::Left), ("N", Align::Right)], &rows), "X      N\na     12\nlong   3\n");
+    }
+
+    #[test]
+    fn a_bar_in_somebodys_words_does_not_break_a_markdown_table() {
+        let rows = vec![vec!["x|y".to_owned(), "1".to_owned()]];
+        let text = markdown(&[("a", Align::Left), ("b", Align::Right)], &rows);
+        assert_eq!(text, "| a | b |\n| --- | ---: |\n| x\\|y | 1 |\n");
     }
 
     #[test]

@@ -52,6 +52,12 @@ impl Environment {
         }
     }
 
+    /// The folders in which the system looks for programs.
+    #[must_use]
+    pub fn search_path(&self) -> Vec<PathBuf> {
+        self.variables.get("PATH").map(|path| std::env::split_paths(path).collect()).unwrap_or_default()
+    }
+
     /// The settings that are set here.
     ///
     /// # Errors

@@ -2,10 +2,13 @@
 
     python tests/generate/real_models.py FOLDER [NAME ...]      (FOLDER: where tests/fetch_models.py put the files)
 
-Writes `tests/fixtures/real/NAME.json`. Needs torch, transformers and gguf, and for the largest model 10 GB of memory.
+Writes `tests/fixtures/real/NAME.json`. Needs torch, transformers and gguf, a built `cuelight` for the tokens of the
+long text, and for the largest model 10 GB of memory.
 """
 
 import hashlib
+import json
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +21,12 @@ import transformers
 import oracle
 from families import GEMMA3, LLAMA, QWEN2, Family, layout_of, rope
 
-FOLDER = Path(__file__).resolve().parent.parent / "fixtures" / "real"
+ROOT = Path(__file__).resolve().parent.parent.parent
+FOLDER = ROOT / "tests" / "fixtures" / "real"
+
+# What the perplexity is measured over: whole windows of so many tokens of this file.
+LONG_TEXT = "LICENSE-APACHE"
+WINDOW = 512
 
 PROSE = (
     "The bridge over the river had been closed since the spring, and the people of the two villages, who until then "
@@ -100,13 +108,17 @@ def generate(name: str, real: RealModel, folder: Path) -> None:
     model = dequantised_model(reader, real.family)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, gguf_file=real.file)
     cases = [text_case(model, tokenizer, kind, text, bos_of(reader)) for kind, text in real.texts.items()]
+    perplexity = perplexity_case(model, long_text_tokens(path), bos_of(reader))
     oracle.write_json(FOLDER / f"{name}.json", {
         "model": real.file,
         "bytes": path.stat().st_size,
         "sha256": real.sha256,
         "oracle": f"transformers {transformers.__version__} {real.family.model.__name__}, float32, dequantised weights",
+        "perplexity": perplexity,
         "texts": cases,
     })  # fmt: skip
+    for scored in perplexity["scored"]:
+        print(f"{name:30} perplexity of {scored['tokens']} tokens: {np.exp(scored['mean_nats']):.4f}", flush=True)
     for case in cases:
         mean = -np.mean(case["logprobs"])
         print(f"{name:30} {case['text']:6} {len(case['tokens']):4} tokens, {mean:.3f} nat a token", flush=True)
@@ -122,6 +134,41 @@ def text_case(model: torch.nn.Module, tokenizer, kind: str, text: str, bos: list
         "logprobs": [oracle.rounded(rows[i, tokens[i + 1]]) for i in range(len(tokens) - 1)],
         "near": [near(row) for row in rows],
     }
+
+
+def long_text_tokens(path: Path) -> list[int]:
+    """The long text's tokens, BOS included where the file wants one, by Cuelight, which cuts texts as llama.cpp does.
+
+    Transformers' reading of a GGUF tokenizer cuts runs of spaces in other places.
+    """
+    programs = [ROOT / "target" / profile / "cuelight" for profile in ("release", "debug")]
+    program = next(program for program in programs if program.exists())
+    command = [program, "tokenize", path, "--no-parse-special", "--file", ROOT / LONG_TEXT]
+    return json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+
+
+def perplexity_case(model: torch.nn.Module, tokens: list[int], bos: list[int]) -> dict:
+    """Mean negative log-likelihoods over the windows of a text, cut and scored as `src/perplexity.rs` says."""
+    starts = range(0, len(tokens) - WINDOW + 1, WINDOW)
+    windows = [bos + tokens[start + len(bos) : start + WINDOW] for start in starts]
+    nats = np.array([token_nats(model, window) for window in windows])
+    # Column i belongs to the token at place i + 1 of a window.
+    rules = {"later half": nats[:, WINDOW // 2 :], "all": nats}
+    return {
+        "file": LONG_TEXT,
+        "context": WINDOW,
+        "tokens": tokens,
+        "scored": [
+            {"rule": rule, "tokens": scored.size, "mean_nats": oracle.rounded(scored.mean())}
+            for rule, scored in rules.items()
+        ],
+    }
+
+
+def token_nats(model: torch.nn.Module, tokens: list[int]) -> list[float]:
+    """The negative log-likelihood of every token but the first."""
+    rows = oracle.log_probs(model, tokens)
+    return [-rows[i, tokens[i + 1]] for i in range(len(tokens) - 1)]
 
 
 def near(row: np.ndarray) -> list:

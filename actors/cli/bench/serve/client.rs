@@ -103,16 +103,24 @@ pub struct Server {
 }
 
 impl Server {
+    /// A server that was not asked anything yet: its model is the one of the options, and a word is taken for a token.
+    ///
+    /// # Errors
+    /// [`ServerError`] when this machine cannot call anybody.
+    pub fn uncalibrated(base: Url, options: CallOptions) -> Result<Self, ServerError> {
+        // A proxy would be measured too.
+        let client = reqwest::Client::builder().no_proxy().http1_only().connect_timeout(CONNECT_WITHIN);
+        let http = client.build().map_err(|error| unreachable_server(base.as_str(), error))?;
+        let model = options.model.clone().unwrap_or_default();
+        Ok(Server { http, base, options, model, scale: Scale::GUESS, counts_tokens: false })
+    }
+
     /// Finds the model and how its tokens count, by two short calls.
     ///
     /// # Errors
     /// [`ServerError`].
     pub async fn connect(base: Url, options: CallOptions) -> Result<Self, ServerError> {
-        // A proxy would be measured too.
-        let client = reqwest::Client::builder().no_proxy().http1_only().connect_timeout(CONNECT_WITHIN);
-        let http = client.build().map_err(|error| unreachable_server(base.as_str(), error))?;
-        let mut server =
-            Server { http, base, options, model: String::new(), scale: Scale::GUESS, counts_tokens: false };
+        let mut server = Server::uncalibrated(base, options)?;
         server.model = match server.options.model.clone() {
             Some(model) => model,
             None => server.first_model().await?,

@@ -10,12 +10,12 @@
 //! One thread does all of it, because it often shares the machine with what it measures.
 
 mod chunks;
-mod client;
-mod record;
+pub(in crate::cli) mod client;
+pub(in crate::cli) mod record;
 mod report;
-mod round;
-mod summary;
-mod workload;
+pub(in crate::cli) mod round;
+pub(in crate::cli) mod summary;
+pub(in crate::cli) mod workload;
 
 use std::fs::File;
 use std::io::Write;

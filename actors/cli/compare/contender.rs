@@ -1,0 +1,286 @@
+//! Those who are compared, and their command lines: this program first, then the peers.
+
+use std::path::{Path, PathBuf};
+
+use tokio::process::Command;
+
+use super::peer::Peer;
+
+/// The name that both servers give the model.
+pub const MODEL_NAME: &str = "compared";
+
+/// Whether a peer computes attention in one fused operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+pub enum FlashAttention {
+    /// Not fused.
+    Off,
+    /// Fused.
+    On,
+}
+
+impl FlashAttention {
+    /// For people.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            FlashAttention::Off => "fa off",
+            FlashAttention::On => "fa on",
+        }
+    }
+
+    /// As builds of every age read it.
+    fn value(self) -> &'static str {
+        match self {
+            FlashAttention::Off => "0",
+            FlashAttention::On => "1",
+        }
+    }
+}
+
+/// How a server is to be started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ServerPlan {
+    /// Where it listens, on 127.0.0.1.
+    pub port: u16,
+    /// Sequences it may compute at a time.
+    pub slots: usize,
+    /// Longest sequence.
+    pub slot_tokens: usize,
+    /// Threads that compute.
+    pub threads: usize,
+}
+
+/// What an engine is to measure, in llama-bench's words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BenchPlan {
+    /// Prompt lengths.
+    pub prompts: Vec<usize>,
+    /// Tokens to generate; 0 for none.
+    pub generated: usize,
+    /// Tokens in the cache before.
+    pub depth: usize,
+    /// Threads that compute.
+    pub threads: usize,
+}
+
+/// One who is compared.
+#[derive(Debug, Clone)]
+pub struct Contender {
+    /// What it is called in the table.
+    pub name: String,
+    programs: Programs,
+}
+
+#[derive(Debug, Clone)]
+enum Programs {
+    Ours { program: PathBuf, config_file: Option<PathBuf>, api_key: Option<String> },
+    Peer { peer: Peer, server_help: String, flash_attention: Vec<FlashAttention> },
+}
+
+impl Contender {
+    /// This program, with the configuration file it was started with and a key that its server will ask for.
+    #[must_use]
+    pub fn ours(program: PathBuf, config_file: Option<PathBuf>, api_key: Option<String>) -> Self {
+        let name = format!("cuelight {}", env!("CARGO_PKG_VERSION"));
+        Contender { name, programs: Programs::Ours { program, config_file, api_key } }
+    }
+
+    /// A peer, with the settings to try.
+    #[must_use]
+    pub fn peer(name: String, peer: Peer, flash_attention: Vec<FlashAttention>) -> Self {
+        let server_help = peer.server_help();
+        Contender { name, programs: Programs::Peer { peer, server_help, flash_attention } }
+    }
+
+    /// Whether it is this program.
+    #[must_use]
+    pub fn is_ours(&self) -> bool {
+        matches!(self.programs, Programs::Ours { .. })
+    }
+
+    /// Its name and where it is, for people.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        let folder = self.folder().display().to_string();
+        if self.name.contains(&folder) { self.name.clone() } else { format!("{} in {folder}", self.name) }
+    }
+
+    /// Where its programs are.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        match &self.programs {
+            Programs::Ours { program, .. } => program.parent().unwrap_or(program),
+            Programs::Peer { peer, .. } => &peer.folder,
+        }
+    }
+
+    /// Its name with a setting.
+    #[must_use]
+    pub fn with_setting(&self, setting: Option<FlashAttention>) -> String {
+        setting.map_or_else(|| self.name.clone(), |setting| format!("{} ({})", self.name, setting.name()))
+    }
+
+    /// The settings that it runs with, one after the other.
+    #[must_use]
+    pub fn settings(&self) -> Vec<Option<FlashAttention>> {
+        match &self.programs {
+            Programs::Ours { .. } => vec![None],
+            Programs::Peer { flash_attention, .. } => flash_attention.iter().copied().map(Some).collect(),
+        }
+    }
+
+    /// Whether it has a program that measures its engine.
+    #[must_use]
+    pub fn has_bench(&self) -> bool {
+        !matches!(&self.programs, Programs::Peer { peer: Peer { bench: None, .. }, .. })
+    }
+
+    /// Whether it has a server.
+    #[must_use]
+    pub fn has_server(&self) -> bool {
+        !matches!(&self.programs, Programs::Peer { peer: Peer { server: None, .. }, .. })
+    }
+
+    /// The key that its server asks for.
+    #[must_use]
+    pub fn api_key(&self) -> Option<String> {
+        match &self.programs {
+            Programs::Ours { api_key, .. } => api_key.clone(),
+            Programs::Peer { .. } => None,
+        }
+    }
+
+    /// What measures its engine, once, and prints llama-bench's JSON; `None` if it has none.
+    #[must_use]
+    pub fn bench(&self, model: &Path, plan: &BenchPlan, setting: Option<FlashAttention>) -> Option<Command> {
+        let mut command = match &self.programs {
+            Programs::Ours { program, config_file, .. } => {
+                let mut command = own_command(program, config_file.as_deref());
+                command.arg("bench").arg(model);
+                command
+            }
+            Programs::Peer { peer, .. } => {
+                let mut command = Command::new(peer.bench.as_ref()?);
+                command.arg("-m").arg(model);
+                command
+            }
+        };
+        let prompts: Vec<String> = plan.prompts.iter().map(usize::to_string).collect();
+        let prompts = if prompts.is_empty() { "0".to_owned() } else { prompts.join(",") };
+        command.args(["-p", &prompts, "-n", &plan.generated.to_string(), "-r", "1", "-o", "json"]);
+        command.args(["-t", &plan.threads.to_string()]);
+        if plan.depth > 0 {
+            // Left out where it is 0, for builds that know no depth.
+            command.args(["-d", &plan.depth.to_string()]);
+        }
+        if let Some(setting) = setting {
+            command.args(["-fa", setting.value()]);
+        }
+        Some(command)
+    }
+
+    /// What serves the model as [`MODEL_NAME`]; `None` if it has no server.
+    #[must_use]
+    pub fn server(&self, model: &Path, plan: &ServerPlan, setting: Option<FlashAttention>) -> Option<Command> {
+        let (port, slots, threads) = (plan.port.to_string(), plan.slots.to_string(), plan.threads.to_string());
+        match &self.programs {
+            Programs::Ours { program, config_file, .. } => {
+                let mut command = own_command(program, config_file.as_deref());
+                command.arg("serve").arg(model).args(["--host", "127.0.0.1", "--port", &port, "--alias", MODEL_NAME]);
+                command.args(["--threads", &threads, "--max-seqs", &slots]);
+                command.args(["--ctx-size", &plan.slot_tokens.to_string()]);
+                Some(command)
+            }
+            Programs::Peer { peer, server_help, .. } => {
+                let mut command = Command::new(peer.server.as_ref()?);
+                command.arg("-m").arg(model).args(["--host", "127.0.0.1", "--port", &port, "--alias", MODEL_NAME]);
+                // Its context is that of all slots together.
+                let tokens = (plan.slots * plan.slot_tokens).to_string();
+                command.args(["--threads", &threads, "-np", &slots, "-c", &tokens]);
+                match setting {
+                    Some(setting) if server_help.contains("[on|off") => {
+                        command.args(["-fa", setting.value()]);
+                    }
+                    // Older builds know only that it may be on.
+                    Some(FlashAttention::On) => {
+                        command.arg("-fa");
+                    }
+                    Some(FlashAttention::Off) | None => {}
+                }
+                if server_help.contains("--cache-ram") {
+                    // No prompt comes twice, so what it would keep of them costs it time and memory.
+                    command.args(["--cache-ram", "0"]);
+                }
+                Some(command)
+            }
+        }
+    }
+}
+
+fn own_command(program: &Path, config_file: Option<&Path>) -> Command {
+    let mut command = Command::new(program);
+    if let Some(file) = config_file {
+        command.arg("--config").arg(file);
+    }
+    command
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+pub mod tests {
+    use super::*;
+
+    /// A peer that is not there, whose server knows these options.
+    pub fn absent_peer(name: &str, server_help: &str) -> Contender {
+        let peer =
+            Peer { folder: "/p".into(), bench: Some("/p/llama-bench".into()), server: Some("/p/llama-server".into()) };
+        let flash_attention = vec![FlashAttention::Off, FlashAttention::On];
+        Contender {
+            name: name.to_owned(),
+            programs: Programs::Peer { peer, server_help: server_help.to_owned(), flash_attention },
+        }
+    }
+
+    pub fn ours() -> Contender {
+        Contender::ours("/bin/cuelight".into(), Some("/c.toml".into()), None)
+    }
+
+    fn line(command: Option<Command>) -> String {
+        let command = command.unwrap();
+        let words = std::iter::once(command.as_std().get_program()).chain(command.as_std().get_args());
+        words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn both_engines_are_asked_the_same() {
+        let plan = BenchPlan { prompts: vec![512, 2048], generated: 128, depth: 0, threads: 2 };
+        let same = "-p 512,2048 -n 128 -r 1 -o json -t 2";
+        let model = Path::new("m.gguf");
+        assert_eq!(
+            line(ours().bench(model, &plan, None)),
+            format!("/bin/cuelight --config /c.toml bench m.gguf {same}")
+        );
+        let peer = absent_peer("p", "");
+        let on = peer.bench(model, &plan, Some(FlashAttention::On));
+        assert_eq!(line(on), format!("/p/llama-bench -m m.gguf {same} -fa 1"));
+        let deep = BenchPlan { prompts: vec![], generated: 128, depth: 2048, threads: 2 };
+        assert!(line(ours().bench(model, &deep, None)).ends_with("-p 0 -n 128 -r 1 -o json -t 2 -d 2048"));
+    }
+
+    #[test]
+    fn both_servers_get_the_same_slots() {
+        let plan = ServerPlan { port: 5000, slots: 32, slot_tokens: 512, threads: 2 };
+        let ours = line(ours().server(Path::new("m.gguf"), &plan, None));
+        for words in ["serve m.gguf", "--port 5000", "--threads 2", "--max-seqs 32", "--ctx-size 512"] {
+            assert!(ours.contains(words), "{words}: {ours}");
+        }
+        let theirs =
+            |help: &str, setting| line(absent_peer("p", help).server(Path::new("m.gguf"), &plan, Some(setting)));
+        let new = theirs("-fa, --flash-attn [on|off|auto]\n-cram, --cache-ram N", FlashAttention::Off);
+        for words in ["-m m.gguf", "--port 5000", "--threads 2", "-np 32", "-c 16384", "-fa 0", "--cache-ram 0"] {
+            assert!(new.contains(words), "{words}: {new}");
+        }
+        assert!(theirs("-fa, --flash-attn  enable", FlashAttention::On).ends_with(" -fa"));
+        assert!(!theirs("-fa, --flash-attn  enable", FlashAttention::Off).contains("-fa"));
+    }
+}

@@ -1,0 +1,323 @@
+//! `cuelight compare`: this program and a peer side by side on this machine, and the ratios.
+//!
+//! A machine's speed changes from minute to minute, so everything is interleaved: round by round each contender runs in
+//! turn, each time as a fresh process, and what is told are medians over the rounds.
+//!
+//! # Layout, in the order of a comparison
+//!
+//! - [`rows`]: what is compared, and what was found
+//! - [`peer`]: where peers are, and what they are called
+//! - [`contender`]: the command lines of this program and of a peer
+//! - [`child`]: processes that do not outlive the comparison, and their last words
+//! - [`engine`], [`serving`]: the two jobs of a round
+//! - [`report`]: medians and ratios as Markdown or JSON
+
+mod child;
+mod contender;
+mod engine;
+mod peer;
+mod report;
+mod rows;
+mod serving;
+
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+
+use cuelight_engine::format::gguf::Gguf;
+
+use self::child::ChildError;
+use self::contender::{Contender, FlashAttention};
+use self::engine::EngineJob;
+use self::peer::Peer;
+use self::report::Comparison;
+use self::rows::{Kind, Test};
+use self::serving::{ServingError, ServingJob};
+use super::bench::serve::client::Endpoint;
+use super::terminal::{TableFormat, Terminal, print};
+use super::{CliError, Context, model};
+use crate::causes::with_causes;
+use crate::config::Given;
+use crate::config::flags::{Flags, HubFlags};
+
+/// Compare this program with llama-bench and llama-server on this machine.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  cuelight compare demo                                      with the llama-bench and llama-server on PATH
+  cuelight compare ./model.gguf --peer ~/llama.cpp/build/bin --rounds 7
+  cuelight compare ./model.gguf --peer old/bin --peer new/bin --only prefill,decode
+  cuelight compare ./model.gguf --only serve,memory,start --clients 1,16 -o json > compare.json
+
+In each round every contender runs in turn as a fresh process, in the opposite order each second round. A cell is the
+median over the rounds with the smallest and the largest; ratios are of medians, cuelight's over the peer's. A peer runs
+with each --flash-attn, and the better of them counts, row by row.")]
+pub struct Args {
+    /// The model, a GGUF file that both can read.
+    #[arg(value_name = "MODEL")]
+    model: String,
+    /// A folder with llama-bench and llama-server, or one of them; several to compare builds [default: PATH].
+    #[arg(long = "peer", value_name = "PATH")]
+    peers: Vec<PathBuf>,
+    /// Rounds.
+    #[arg(long, value_name = "N", default_value = "5")]
+    rounds: NonZeroUsize,
+    /// Which rows to measure.
+    #[arg(long, value_name = "ROWS,…", value_enum, value_delimiter = ',', default_values_t = Kind::ALL)]
+    only: Vec<Kind>,
+    /// Threads of each contender; unset: as configured.
+    #[arg(short = 't', long = "threads", id = "threads_each", value_name = "N")]
+    threads: Option<NonZeroUsize>,
+    /// Numbers of clients for the serving rows.
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1,4,8,16,32")]
+    clients: Vec<NonZeroUsize>,
+    /// The peer's flash attention: each is tried, the better one counts.
+    #[arg(long, value_name = "on,off", value_enum, value_delimiter = ',', default_value = "off,on")]
+    flash_attn: Vec<FlashAttention>,
+    /// How to print the results.
+    #[arg(short = 'o', long, value_name = "FORMAT", value_enum, default_value = "md")]
+    output: TableFormat,
+    #[command(flatten)]
+    hub: Flags<HubFlags>,
+}
+
+impl Args {
+    pub(super) fn given(&self) -> Given {
+        self.hub.given()
+    }
+
+    /// Numbers of clients, each once and in order.
+    fn clients(&self) -> Vec<usize> {
+        let mut clients: Vec<usize> = self.clients.iter().map(|count| count.get()).collect();
+        clients.sort_unstable();
+        clients.dedup();
+        clients
+    }
+
+    /// The rows, in the order of the table.
+    fn tests(&self) -> Vec<Test> {
+        let clients = self.clients();
+        let wanted = |kind: &Kind| self.only.contains(kind);
+        Kind::ALL.iter().filter(|kind| wanted(kind)).flat_map(|kind| kind.tests(&clients)).collect()
+    }
+}
+
+/// What a round consists of: each job is one process of each contender.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Job {
+    Engine(EngineJob),
+    Serving(ServingJob),
+}
+
+impl Job {
+    fn all(tests: &[Test], clients: &[usize], threads: usize, endpoint: Endpoint) -> Vec<Job> {
+        let engine = EngineJob::all(tests, threads).into_iter().map(Job::Engine);
+        engine.chain(ServingJob::new(tests, clients, threads, endpoint).map(Job::Serving)).collect()
+    }
+
+    /// What it runs, for people.
+    fn name(&self) -> String {
+        match self {
+            Job::Engine(job) => job.name(),
+            Job::Serving(_) => "serving".to_owned(),
+        }
+    }
+
+    fn can_be_run_by(&self, contender: &Contender) -> bool {
+        match self {
+            Job::Engine(_) => contender.has_bench(),
+            Job::Serving(_) => contender.has_server(),
+        }
+    }
+
+    /// Runs it once; what was recorded before an error holds.
+    async fn run(
+        &self,
+        contender: &Contender,
+        setting: Option<FlashAttention>,
+        model: &Path,
+        round: usize,
+        terminal: Terminal,
+        record: impl FnMut(Test, f64),
+    ) -> Result<(), JobError> {
+        match self {
+            Job::Engine(job) => job.run(contender, setting, model, record).await,
+            Job::Serving(job) => job.run(contender, setting, model, round, terminal, record).await,
+        }
+    }
+}
+
+/// Why a job gave no figures, or not all.
+#[derive(Debug, thiserror::Error)]
+enum JobError {
+    #[error(transparent)]
+    Child(#[from] ChildError),
+    #[error(transparent)]
+    Engine(#[from] engine::ResultsError),
+    #[error(transparent)]
+    Serving(#[from] ServingError),
+}
+
+/// Measures, and prints what came of it; after Ctrl-C, what there is.
+pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
+    let tests = args.tests();
+    let threads = args.threads.map_or_else(|| context.config.thread_count(), NonZeroUsize::get);
+    // Whether there is anybody to compare with is known before a model is fetched.
+    let peers = peer::find(&args.peers, &context.search_path).map_err(CliError::other)?;
+    let path = context.hub().locate(&args.model, &context.terminal.downloads())?;
+    let jobs = Job::all(&tests, &args.clients(), threads, endpoint_for(&path)?);
+    let contenders = contenders(args, peers, &jobs, context)?;
+    let mut comparison = Comparison::new(&path, threads, args.rounds.get(), tests, contenders);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(CliError::io("start the threads"))?;
+    let interrupted = runtime.block_on(async {
+        let stop = pin!(model::stop_signal());
+        // Whoever loses is dropped, and a child process that is dropped is killed.
+        tokio::select! {
+            biased;
+            _ = stop => true,
+            () = measure(&mut comparison, &jobs, &path, context.terminal) => false,
+        }
+    });
+    let is_empty = comparison.is_empty();
+    if !(is_empty && interrupted) {
+        print(&comparison.print(args.output))?;
+    }
+    match (interrupted, comparison.failures()) {
+        (true, _) => Err(CliError::Interrupted),
+        (false, Some(failures)) => Err(CliError::Failed(failures)),
+        (false, None) => Ok(()),
+    }
+}
+
+/// What servers of this file are asked for: a chat, where it says how one becomes a prompt.
+fn endpoint_for(path: &Path) -> Result<Endpoint, CliError> {
+    let gguf = Gguf::open(path).map_err(CliError::other)?;
+    let template = gguf.optional_str("tokenizer.chat_template").map_err(CliError::other)?;
+    Ok(if template.is_some() { Endpoint::Chat } else { Endpoint::Completions })
+}
+
+/// This program, and every peer that can run one of the jobs.
+fn contenders(args: &Args, found: Vec<Peer>, jobs: &[Job], context: &Context) -> Result<Vec<Contender>, CliError> {
+    let mut flash_attention = args.flash_attn.clone();
+    flash_attention.sort_unstable();
+    flash_attention.dedup();
+    let program = std::env::current_exe().map_err(CliError::io("find this program's own file"))?;
+    let keys = super::serve::api_keys(&context.config)?;
+    let mut contenders = vec![Contender::ours(program, context.config_file.clone(), keys.into_iter().next())];
+    for (name, peer) in peer::names(&found).into_iter().zip(found) {
+        let peer = Contender::peer(name, peer, flash_attention.clone());
+        let missing: Vec<String> = jobs.iter().filter(|job| !job.can_be_run_by(&peer)).map(Job::name).collect();
+        if missing.len() == jobs.len() {
+            let (peer, rows) = (peer.describe(), missing.join(", "));
+            return Err(CliError::Failed(format!(
+                "{peer} lacks the program for {rows}; choose other rows with --only"
+            )));
+        }
+        if !missing.is_empty() {
+            context.terminal.notice(&format!("{} lacks the program for {}", peer.describe(), missing.join(", ")));
+        }
+        contenders.push(peer);
+    }
+    Ok(contenders)
+}
+
+/// All rounds of all jobs.
+async fn measure(comparison: &mut Comparison, jobs: &[Job], path: &Path, terminal: Terminal) {
+    let rounds = comparison.rounds();
+    let mut given_up: Vec<(usize, Option<FlashAttention>, usize)> = Vec::new();
+    for round in 0..rounds {
+        for (number, job) in jobs.iter().enumerate() {
+            let mut turns = comparison.turns();
+            if round % 2 == 1 {
+                // So that nobody always follows the same neighbour.
+                turns.reverse();
+            }
+            for (index, setting) in turns {
+                let contender = comparison.contender(index);
+                let turn = (index, setting, number);
+                if !job.can_be_run_by(contender) || given_up.contains(&turn) {
+                    continue;
+                }
+                let who = contender.with_setting(setting);
+                terminal.notice(&format!("round {} of {rounds}: {who}, {}", round + 1, job.name()));
+                let mut samples = Vec::new();
+                let record = |test: Test, value: f64| samples.push((test, value));
+                let outcome = job.run(contender, setting, path, round, terminal, record).await;
+                if let Err(error) = outcome {
+                    terminal.notice(&format!("{who}, {}: {}", job.name(), with_causes(&error)));
+                    comparison.fail(index, setting, &job.name(), with_causes(&error));
+                    if samples.is_empty() {
+                        // What fails from the start fails again, and a round without it is over sooner.
+                        given_up.push(turn);
+                    }
+                }
+                for (test, value) in samples {
+                    comparison.record(test, index, setting, value);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn parse(words: &[&str]) -> Result<Args, clap::Error> {
+        Line::try_parse_from(["compare", "demo"].iter().chain(words)).map(|line| line.args)
+    }
+
+    fn names(words: &[&str]) -> Vec<String> {
+        parse(words).unwrap().tests().iter().map(Test::name).collect()
+    }
+
+    #[test]
+    fn every_row_is_measured_unless_some_are_named() {
+        let all = names(&[]);
+        assert_eq!(all[..4], ["prefill 512", "prefill 2048", "decode 128", "decode 128 at depth 2048"]);
+        assert_eq!(all.len(), 4 + 2 * 5 + 2, "{all:?}");
+        assert_eq!(names(&["--only", "start,decode"]), ["decode 128", "cold start"]);
+    }
+
+    #[test]
+    fn clients_are_sorted_and_counted_once() {
+        let rows = names(&["--only", "serve", "--clients", "8,1,8"]);
+        assert_eq!(rows, ["1 client", "8 clients", "1 client, first token", "8 clients, first token"]);
+    }
+
+    #[test]
+    fn a_round_has_a_process_for_each_depth_and_one_for_serving() {
+        let jobs = |words: &[&str]| {
+            let args = parse(words).unwrap();
+            let jobs = Job::all(&args.tests(), &args.clients(), 2, Endpoint::Chat);
+            jobs.iter().map(Job::name).collect::<Vec<_>>()
+        };
+        assert_eq!(jobs(&[]), ["prefill and decode", "decode at depth 2048", "serving"]);
+        assert_eq!(jobs(&["--only", "prefill,memory"]), ["prefill", "serving"]);
+        assert_eq!(jobs(&["--only", "depth"]), ["decode at depth 2048"]);
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for wrong in [
+            &["--only", "speed"][..],
+            &["--rounds", "0"],
+            &["--clients", "0"],
+            &["--clients", ""],
+            &["--flash-attn", "maybe"],
+            &["-o", "csv"],
+        ] {
+            assert!(parse(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

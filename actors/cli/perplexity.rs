@@ -1,0 +1,177 @@
+//! `cuelight perplexity`: how surprised a model is by a text.
+//!
+//! Like `bench` it drives the engine directly, without actors. What is computed stands in
+//! [`cuelight_engine::perplexity`].
+
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use cuelight_engine::load::{self, Kernel, KvType, LoadOptions, ModelCard};
+use cuelight_engine::perplexity::{Perplexity, Scored, Scorer, Text};
+use serde_json::json;
+
+use super::terminal::{Align, TableFormat, markdown, print};
+use super::{CliError, Context, model};
+use crate::config::Given;
+use crate::config::flags::{Flags, HubFlags};
+
+/// Measure how surprised a model is by a text; the lower, the better it knows the like of it.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  cuelight perplexity demo LICENSE-APACHE               with windows of 512 tokens, as llama-perplexity cuts them
+  cuelight perplexity ./model.gguf book.txt -c 2048
+  cuelight perplexity ./model.gguf book.txt --kv-type f32 -o json
+
+The text is cut into windows of --context tokens, side by side, and each is computed on its own; tokens after the last
+whole window are left out. Where the model wants a BOS token, it replaces the first token of each window. In each window
+the tokens after the first half are scored: with 512 those at places 257 to 511, counted from 0.")]
+pub struct Args {
+    /// The model.
+    #[arg(value_name = "MODEL")]
+    model: String,
+    /// The text, a file in UTF-8.
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Tokens of a window.
+    #[arg(short = 'c', long, value_name = "N", default_value = "512")]
+    context: NonZeroUsize,
+    /// Score every token of a window but its first, and not only the later half.
+    #[arg(long)]
+    all_tokens: bool,
+    /// Threads; unset: as configured.
+    #[arg(short = 't', long = "threads", id = "thread_count", value_name = "N")]
+    threads: Option<NonZeroUsize>,
+    /// How keys and values are stored: f16, f32, q8_0.
+    #[arg(long = "kv-type", id = "kv_storage", value_name = "TYPE")]
+    kv_type: Option<KvType>,
+    /// Instruction set: scalar, avx2, avx2-integer, avx-vnni, avx512-vnni; unset: as configured.
+    #[arg(long = "kernel", id = "instruction_set", value_name = "KERNEL")]
+    kernel: Option<Kernel>,
+    /// How to print the result.
+    #[arg(short = 'o', long, value_name = "FORMAT", value_enum, default_value = "md")]
+    output: TableFormat,
+    #[command(flatten)]
+    hub: Flags<HubFlags>,
+}
+
+impl Args {
+    pub(super) fn given(&self) -> Given {
+        self.hub.given()
+    }
+
+    fn scored(&self) -> Scored {
+        if self.all_tokens { Scored::All } else { Scored::LaterHalf }
+    }
+}
+
+/// What came of it.
+struct Outcome {
+    path: PathBuf,
+    card: ModelCard,
+    device: String,
+    text: Text,
+    context: usize,
+    scored: Scored,
+    windows: usize,
+    perplexity: Perplexity,
+    elapsed: Duration,
+}
+
+/// Computes the perplexity and prints it.
+pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
+    let text = read(&args.file)?;
+    let path = context.hub().locate(&args.model, &context.terminal.downloads())?;
+    let configured = model::load_options(&context.config, &path)?;
+    let options = LoadOptions {
+        context_tokens: Some(args.context.get()),
+        max_sequences: 1,
+        kv_bytes: None,
+        threads: args.threads.map_or(configured.threads, NonZeroUsize::get),
+        kv_type: args.kv_type.unwrap_or(configured.kv_type),
+        kernel: args.kernel.unwrap_or(configured.kernel),
+        ..configured
+    };
+    let outcome = compute(args, &text, &options, context)?;
+    print(&match args.output {
+        TableFormat::Md => outcome.markdown(),
+        TableFormat::Json => outcome.json(),
+    })
+}
+
+fn read(file: &Path) -> Result<String, CliError> {
+    let bytes = std::fs::read(file).map_err(CliError::io(format!("read the text {}", file.display())))?;
+    String::from_utf8(bytes).map_err(|error| {
+        let valid = error.utf8_error().valid_up_to();
+        CliError::Failed(format!("{} is not UTF-8 text (at byte {valid})", file.display()))
+    })
+}
+
+fn compute(args: &Args, text: &str, options: &LoadOptions, context: &Context) -> Result<Outcome, CliError> {
+    let plan = load::plan(options).map_err(CliError::other)?;
+    let (card, device) = (plan.card().clone(), plan.limits().device.clone());
+    let length = args.context.get();
+    if length > card.context_train {
+        let trained = card.context_train;
+        context.terminal.notice(&format!("warning: the model was trained with windows of {trained} tokens at most"));
+    }
+    let mut loaded = plan.load(&mut |_| {}).map_err(CliError::other)?;
+    let text = Text::new(&loaded.tokenizer, text).map_err(CliError::other)?;
+    let windows = text.windows(length, args.scored()).map_err(CliError::other)?;
+    let bar = context.terminal.count_bar("scoring", windows.len(), "windows");
+    let (mut scorer, mut perplexity, start) = (Scorer::new(&mut loaded.engine), Perplexity::default(), Instant::now());
+    for window in &windows {
+        scorer.score(window, &mut perplexity).map_err(CliError::other)?;
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    let (path, scored, elapsed) = (options.path.clone(), args.scored(), start.elapsed());
+    Ok(Outcome { path, card, device, text, context: length, scored, windows: windows.len(), perplexity, elapsed })
+}
+
+impl Outcome {
+    /// Tokens computed, of which only some are scored.
+    fn tokens_per_second(&self) -> f64 {
+        (self.windows * self.context) as f64 / self.elapsed.as_secs_f64().max(1e-9)
+    }
+
+    fn markdown(&self) -> String {
+        let columns = [("model", Align::Left), ("backend", Align::Left), ("windows", Align::Right)];
+        let columns = [&columns[..], &[("scored", Align::Right), ("perplexity", Align::Right), ("t/s", Align::Right)]];
+        let row = vec![
+            format!("{} {}", self.card.name, self.card.quantization),
+            self.device.clone(),
+            format!("{} x {}", self.windows, self.context),
+            self.perplexity.tokens.to_string(),
+            format!("{:.4} ± {:.4}", self.perplexity.value(), self.perplexity.standard_error()),
+            format!("{:.2}", self.tokens_per_second()),
+        ];
+        markdown(&columns.concat(), &[row])
+    }
+
+    fn json(&self) -> String {
+        let object = json!({
+            "build_version": env!("CARGO_PKG_VERSION"),
+            "backends": self.device,
+            "model_filename": self.path,
+            "model_type": format!("{} {}", self.card.architecture, self.card.quantization),
+            "context": self.context,
+            "scored": match self.scored {
+                Scored::LaterHalf => "later half",
+                Scored::All => "all",
+            },
+            "bos": self.text.bos,
+            "text_tokens": self.text.tokens.len(),
+            "windows": self.windows,
+            "scored_tokens": self.perplexity.tokens,
+            "mean_nats": self.perplexity.mean_nats(),
+            "stderr_nats": self.perplexity.standard_error_nats(),
+            "perplexity": self.perplexity.value(),
+            "perplexity_stderr": self.perplexity.standard_error(),
+            "seconds": self.elapsed.as_secs_f64(),
+            "tokens_per_second": self.tokens_per_second(),
+        });
+        format!("{object:#}\n")
+    }
+}

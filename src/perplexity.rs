@@ -1,0 +1,360 @@
+//! Perplexity: how surprised a model is by a text, `exp(-1/n · Σ ln p(token | tokens before it in its window))`.
+//!
+//! A text is cut into windows side by side, each computed on its own from an empty cache, as llama-perplexity does
+//! (llama.cpp, `tools/perplexity`); whoever compares two figures must have cut and scored alike. Tokens after the last
+//! whole window are left out. A model that wants a BOS token gets it in place of each window's first token, so that every
+//! window is as long as the others and starts as texts do.
+
+use crate::engine::{
+    BLOCK_TOKENS, BlockId, Engine, EngineError, LogitsWanted, Progress, SequenceRows, Step, StepId, TokenId,
+};
+use crate::format::tokenizer::{Tokenizer, TokenizerError};
+use crate::sample::{InvalidLogits, position_logprobs};
+
+/// Which tokens of a window count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scored {
+    /// Those from place `context / 2 + 1` on, counted from 0: each has at least half a window before it. The rule of
+    /// llama-perplexity.
+    LaterHalf,
+    /// All but the first, which nothing predicts.
+    All,
+}
+
+impl Scored {
+    /// The place of the first token that counts in a window of `context` tokens, from 0.
+    #[must_use]
+    pub fn first_place(self, context: usize) -> usize {
+        match self {
+            Scored::LaterHalf => context / 2 + 1,
+            Scored::All => 1,
+        }
+    }
+}
+
+/// One window of a text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Window {
+    /// Its tokens, as many as the context has.
+    pub tokens: Vec<TokenId>,
+    /// The tokens from this place on count.
+    pub first_scored: usize,
+}
+
+/// Why a text has no perplexity.
+#[derive(Debug, thiserror::Error)]
+pub enum PerplexityError {
+    /// Not one window.
+    #[error("the text has {tokens} tokens, but a window takes {context}; give a longer text, or a smaller context")]
+    TooShort {
+        /// Tokens of the text.
+        tokens: usize,
+        /// Tokens of a window.
+        context: usize,
+    },
+    /// A window in which no token counts.
+    #[error("no token of a window of {0} would be scored; take at least 3")]
+    ContextTooSmall(usize),
+    /// The engine was planned for less.
+    #[error("a window of {context} tokens is longer than the engine's context of {available}")]
+    ContextTooLarge {
+        /// Tokens of a window.
+        context: usize,
+        /// Tokens there is room for.
+        available: usize,
+    },
+    /// The engine failed.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// The model's answer is no distribution.
+    #[error(transparent)]
+    Logits(#[from] InvalidLogits),
+    /// The engine asked for something that nobody here has.
+    #[error("this model needs experts computed elsewhere, which a perplexity does without")]
+    AwaitsExperts,
+}
+
+/// A text as the model reads it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Text {
+    /// Its tokens, BOS before them where the model wants one, and never EOS after them: the text goes on.
+    pub tokens: Vec<TokenId>,
+    /// The token that every window starts with, where the model wants one.
+    pub bos: Option<TokenId>,
+}
+
+impl Text {
+    /// Tokenises a text, in which the names of special tokens are plain text.
+    ///
+    /// # Errors
+    /// [`TokenizerError`] for text made to exhaust the pre-tokenizer.
+    pub fn new(tokenizer: &Tokenizer, text: &str) -> Result<Self, TokenizerError> {
+        // No plain text becomes a special token, so what an empty text becomes is what the model wants around every one.
+        let around = tokenizer.encode("", true, false)?;
+        let bos = tokenizer.bos().filter(|bos| around.first() == Some(bos));
+        let mut tokens: Vec<TokenId> = bos.into_iter().collect();
+        tokens.extend(tokenizer.encode(text, false, false)?);
+        Ok(Text { tokens, bos })
+    }
+
+    /// Cuts it into windows of `context` tokens.
+    ///
+    /// # Errors
+    /// [`PerplexityError::TooShort`] and [`PerplexityError::ContextTooSmall`].
+    pub fn windows(&self, context: usize, scored: Scored) -> Result<Vec<Window>, PerplexityError> {
+        let first_scored = scored.first_place(context);
+        if first_scored >= context {
+            return Err(PerplexityError::ContextTooSmall(context));
+        }
+        if self.tokens.len() < context {
+            return Err(PerplexityError::TooShort { tokens: self.tokens.len(), context });
+        }
+        let window = |tokens: &[TokenId]| {
+            let mut tokens = tokens.to_vec();
+            if let (Some(bos), Some(first)) = (self.bos, tokens.first_mut()) {
+                *first = bos;
+            }
+            Window { tokens, first_scored }
+        };
+        Ok(self.tokens.chunks_exact(context).map(window).collect())
+    }
+}
+
+/// Negative log-likelihoods of tokens in nats, summed up.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Perplexity {
+    /// Tokens that counted.
+    pub tokens: usize,
+    sum: f64,
+    sum_of_squares: f64,
+}
+
+impl Perplexity {
+    /// Counts one token.
+    pub fn add(&mut self, nats: f64) {
+        self.tokens += 1;
+        self.sum += nats;
+        self.sum_of_squares += nats * nats;
+    }
+
+    /// Mean negative log-likelihood of a token, in nats; NaN of none.
+    #[must_use]
+    pub fn mean_nats(&self) -> f64 {
+        self.sum / self.tokens as f64
+    }
+
+    /// Standard error of that mean: the deviation of the tokens over the root of one less than their number. It says how
+    /// far another text of the kind may differ, and nothing about two models on the same text.
+    #[must_use]
+    pub fn standard_error_nats(&self) -> f64 {
+        let variance = self.sum_of_squares / self.tokens as f64 - self.mean_nats().powi(2);
+        // Rounding can take the variance of equal values below zero.
+        (variance.max(0.0) / self.tokens.saturating_sub(1).max(1) as f64).sqrt()
+    }
+
+    /// The perplexity.
+    #[must_use]
+    pub fn value(&self) -> f64 {
+        self.mean_nats().exp()
+    }
+
+    /// Its standard error, to first order.
+    #[must_use]
+    pub fn standard_error(&self) -> f64 {
+        self.value() * self.standard_error_nats()
+    }
+}
+
+/// Computes windows on an engine that nobody else uses, in its first KV blocks.
+pub struct Scorer<'a, E> {
+    engine: &'a mut E,
+    steps: u64,
+}
+
+impl<'a, E: Engine> Scorer<'a, E> {
+    /// A scorer; what the engine's cache holds is overwritten.
+    pub fn new(engine: &'a mut E) -> Self {
+        Scorer { engine, steps: 0 }
+    }
+
+    /// Adds the tokens of a window that count.
+    ///
+    /// # Errors
+    /// [`PerplexityError`].
+    pub fn score(&mut self, window: &Window, perplexity: &mut Perplexity) -> Result<(), PerplexityError> {
+        let limits = self.engine.limits().clone();
+        let (context, available) =
+            (window.tokens.len(), limits.context_tokens.min(limits.kv_blocks.saturating_mul(BLOCK_TOKENS)));
+        if context > available {
+            return Err(PerplexityError::ContextTooLarge { context, available });
+        }
+        // The row before a token predicts it; the last row predicts nothing that is known, but its step computes it.
+        let first_row = window.first_scored - 1;
+        let mut position = 0;
+        while position < context {
+            let (end, most, wanted) = if position < first_row {
+                (first_row, limits.max_batched_tokens, LogitsWanted::None)
+            } else {
+                (context, limits.max_batched_tokens.min(limits.max_logits_rows), LogitsWanted::All)
+            };
+            let rows = (end - position).min(most);
+            let logits = self.step(&window.tokens[..position + rows], position, wanted)?;
+            let predicted = window.tokens[position..].iter().skip(1);
+            for (row, &token) in logits.chunks_exact(limits.vocab_size).zip(predicted) {
+                perplexity.add(-f64::from(position_logprobs(row, token, 0)?.chosen.logprob));
+            }
+            position += rows;
+        }
+        Ok(())
+    }
+
+    /// Computes the tokens from `position` on, after those before it; [rows, vocab_size] logits if they are wanted.
+    fn step(&mut self, tokens: &[TokenId], position: usize, logits: LogitsWanted) -> Result<Vec<f32>, PerplexityError> {
+        let share = SequenceRows {
+            tokens: tokens[position..].to_vec(),
+            first_position: position as u32,
+            block_table: (0..tokens.len().div_ceil(BLOCK_TOKENS) as BlockId).collect(),
+            logits,
+        };
+        let step = Step { id: StepId(self.steps), sequences: vec![share] };
+        self.steps += 1;
+        match self.engine.begin(step)? {
+            Progress::Done(output) => Ok(output.logits),
+            Progress::AwaitExperts(_) => Err(PerplexityError::AwaitsExperts),
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::engine::{EngineLimits, ExpertResult, StepOutput};
+
+    /// After token t the token t + 1 has probability 3/4 among four, and the other three share the rest.
+    struct Counting {
+        limits: EngineLimits,
+        steps: Vec<(u32, usize, usize)>,
+    }
+
+    fn counting(max_batched_tokens: usize, max_logits_rows: usize) -> Counting {
+        let limits = EngineLimits {
+            vocab_size: 4,
+            context_tokens: 32,
+            kv_blocks: 2,
+            max_batched_tokens,
+            max_sequences: 1,
+            max_logits_rows,
+            device: "counting".into(),
+        };
+        Counting { limits, steps: Vec::new() }
+    }
+
+    impl Engine for Counting {
+        fn limits(&self) -> &EngineLimits {
+            &self.limits
+        }
+
+        fn begin(&mut self, step: Step) -> Result<Progress, EngineError> {
+            let share = &step.sequences[0];
+            assert!(share.tokens.len() <= self.limits.max_batched_tokens);
+            assert!(step.logits_rows() <= self.limits.max_logits_rows);
+            assert!(share.block_table.len() * BLOCK_TOKENS >= share.first_position as usize + share.tokens.len());
+            self.steps.push((share.first_position, share.tokens.len(), step.logits_rows()));
+            let wanted = if step.logits_rows() > 0 { &share.tokens[..] } else { &[] };
+            let row = |&token: &TokenId| (0..4).map(move |t| if t == (token + 1) % 4 { 9f32.ln() } else { 0.0 });
+            let logits = wanted.iter().flat_map(row).collect();
+            Ok(Progress::Done(StepOutput { id: step.id, logits, elapsed: Duration::ZERO }))
+        }
+
+        fn resume(&mut self, result: ExpertResult) -> Result<Progress, EngineError> {
+            Err(EngineError::InvalidStep { step: result.step, reason: "no experts here".into() })
+        }
+    }
+
+    fn windows(
+        tokens: &[TokenId],
+        bos: Option<TokenId>,
+        context: usize,
+        scored: Scored,
+    ) -> Result<Vec<Window>, PerplexityError> {
+        Text { tokens: tokens.to_vec(), bos }.windows(context, scored)
+    }
+
+    #[test]
+    fn a_text_is_cut_into_whole_windows_that_each_start_with_bos() {
+        let text: Vec<TokenId> = (100..110).collect();
+        let cut = windows(&text, Some(1), 4, Scored::LaterHalf).unwrap();
+        let tokens: Vec<&[TokenId]> = cut.iter().map(|window| &window.tokens[..]).collect();
+        assert_eq!(tokens, [[1, 101, 102, 103], [1, 105, 106, 107]], "the last two are no window");
+        assert_eq!(windows(&text, None, 4, Scored::All).unwrap()[1].tokens, [104, 105, 106, 107]);
+    }
+
+    #[test]
+    fn the_later_half_of_512_tokens_are_255_and_all_are_511() {
+        let text = vec![0; 512];
+        for (scored, count) in [(Scored::LaterHalf, 255), (Scored::All, 511)] {
+            assert_eq!(512 - windows(&text, None, 512, scored).unwrap()[0].first_scored, count);
+        }
+    }
+
+    #[test]
+    fn a_text_shorter_than_a_window_and_a_window_without_tokens_are_refused() {
+        let error = |tokens: &[TokenId], context| windows(tokens, None, context, Scored::LaterHalf).unwrap_err();
+        assert!(error(&[1, 2, 3], 4).to_string().contains("3 tokens, but a window takes 4"));
+        assert!(matches!(error(&[1, 2, 3], 2), PerplexityError::ContextTooSmall(2)));
+        assert!(matches!(error(&[], 0), PerplexityError::ContextTooSmall(0)));
+        assert!(windows(&[1, 2, 3], None, 3, Scored::LaterHalf).is_ok());
+    }
+
+    #[test]
+    fn the_perplexity_of_known_probabilities_is_the_inverse_of_their_geometric_mean() {
+        // From place 3 on: 3 after 2 as it should be, 1 after 3 not, 2 after 1 as it should be.
+        let cut = windows(&[0, 1, 2, 3, 1, 2], None, 6, Scored::All).unwrap();
+        let (mut engine, mut perplexity) = (counting(32, 32), Perplexity::default());
+        Scorer::new(&mut engine).score(&Window { first_scored: 3, ..cut[0].clone() }, &mut perplexity).unwrap();
+        assert_eq!(perplexity.tokens, 3);
+        let expected = (0.75f64 * (1.0 / 12.0) * 0.75).powf(-1.0 / 3.0);
+        assert!((perplexity.value() / expected - 1.0).abs() < 1e-6, "{} {expected}", perplexity.value());
+    }
+
+    #[test]
+    fn steps_keep_to_the_engines_limits_and_ask_only_for_logits_that_count() {
+        let cut = windows(&[0; 20], None, 20, Scored::LaterHalf).unwrap();
+        let mut engine = counting(8, 4);
+        let mut perplexity = Perplexity::default();
+        Scorer::new(&mut engine).score(&cut[0], &mut perplexity).unwrap();
+        assert_eq!(engine.steps, [(0, 8, 0), (8, 2, 0), (10, 4, 4), (14, 4, 4), (18, 2, 2)]);
+        assert_eq!(perplexity.tokens, 9);
+    }
+
+    #[test]
+    fn chunking_does_not_change_what_is_summed() {
+        let cut = windows(&[0, 1, 2, 2, 3, 0, 2, 1], None, 8, Scored::All).unwrap();
+        let scored = |max_batched_tokens, max_logits_rows| {
+            let mut perplexity = Perplexity::default();
+            let mut engine = counting(max_batched_tokens, max_logits_rows);
+            Scorer::new(&mut engine).score(&cut[0], &mut perplexity).unwrap();
+            perplexity
+        };
+        assert_eq!(scored(32, 32), scored(3, 1));
+    }
+
+    #[test]
+    fn a_window_beyond_the_engines_context_is_refused() {
+        let cut = windows(&[0; 40], None, 40, Scored::All).unwrap();
+        let error = Scorer::new(&mut counting(8, 8)).score(&cut[0], &mut Perplexity::default()).unwrap_err();
+        assert!(error.to_string().contains("40 tokens is longer than the engine's context of 32"), "{error}");
+    }
+
+    #[test]
+    fn the_standard_error_is_that_of_the_mean() {
+        let mut perplexity = Perplexity::default();
+        [1.0, 2.0, 3.0, 2.0].into_iter().for_each(|nats| perplexity.add(nats));
+        assert_eq!(perplexity.mean_nats(), 2.0);
+        assert!((perplexity.standard_error_nats() - (0.5f64 / 3.0).sqrt()).abs() < 1e-12);
+        assert!((perplexity.standard_error() - 2f64.exp() * (0.5f64 / 3.0).sqrt()).abs() < 1e-12);
+    }
+}
