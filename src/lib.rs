@@ -9,6 +9,7 @@
 //! - [`graph`]: ops over named values, and the memory plan
 //! - [`backend`]: what runs a graph: the CPU
 //! - [`engine`]: the door: steps in, logits out
+//! - [`profile`]: what each op of a step took
 //! - [`sample`]: logits to a token
 //! - [`memory`]: the plan of what a model takes
 //! - [`load`]: a path in, a ready model out
@@ -20,4 +21,5 @@ pub mod graph;
 pub mod load;
 pub mod memory;
 pub mod model;
+pub mod profile;
 pub mod sample;

@@ -45,6 +45,8 @@ pub struct LoadOptions {
     pub kernel: Kernel,
     /// A chat template to use instead of the file's.
     pub chat_template: Option<String>,
+    /// Measure each op of each step ([`StepOutput::ops`](crate::engine::StepOutput::ops)).
+    pub profile_ops: bool,
 }
 
 impl LoadOptions {
@@ -62,6 +64,7 @@ impl LoadOptions {
             threads: cpu::default_threads(),
             kernel: Kernel::detect(),
             chat_template: None,
+            profile_ops: false,
         }
     }
 }
@@ -250,7 +253,7 @@ impl Plan {
     pub fn load_engine(self, progress: &mut dyn FnMut(LoadProgress)) -> CpuEngine {
         let Model { graph, kv_shapes, weights_bytes: total_bytes, .. } = self.model;
         let kv = KvCache::new(kv_shapes, self.memory.kv_blocks, self.options.kv_type);
-        let LoadOptions { kernel, threads, .. } = self.options;
+        let LoadOptions { kernel, threads, profile_ops, .. } = self.options;
         // Of a matrix that is also the embedding only some rows are read from the file.
         let of_op = |node: &Node| {
             let replaced = node.op.weights().into_iter().filter(|weight| node.op.replaces(kernel, weight));
@@ -272,7 +275,7 @@ impl Plan {
             }
         });
         progress(LoadProgress { done_bytes: total_bytes, total_bytes });
-        engine
+        if profile_ops { engine.with_profile() } else { engine }
     }
 }
 

@@ -88,6 +88,20 @@ impl KvCache {
         KvCache { layers: Vec::new() }
     }
 
+    /// Bytes of one position in a layer, key and value together.
+    ///
+    /// # Panics
+    /// When there is no such layer.
+    #[must_use]
+    pub fn position_bytes(&self, layer: usize) -> u64 {
+        let layer = &self.layers[layer];
+        let kv_type = match layer.keys {
+            Plane::F16(_) => KvType::F16,
+            Plane::F32(_) => KvType::F32,
+        };
+        (2 * layer.shape.width() * kv_type.bytes()) as u64
+    }
+
     /// Stores one position: `key` and `value` are [n_kv_heads * head_dim].
     ///
     /// # Panics

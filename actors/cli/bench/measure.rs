@@ -181,7 +181,7 @@ mod tests {
             let share = &step.sequences[0];
             assert!(share.tokens.iter().all(|token| (*token as usize) < self.limits.vocab_size));
             self.steps.push((step.rows(), share.first_position, share.block_table.len(), step.logits_rows()));
-            Ok(Progress::Done(StepOutput { id: step.id, logits: Vec::new(), elapsed: Duration::ZERO }))
+            Ok(Progress::Done(StepOutput { id: step.id, logits: Vec::new(), elapsed: Duration::ZERO, ops: Vec::new() }))
         }
 
         fn resume(&mut self, result: ExpertResult) -> Result<Progress, EngineError> {
