@@ -1,6 +1,6 @@
 //! What an op must do at least: the bytes it cannot avoid and the operations of its formula.
 //!
-//! With what a machine can do in a second this is a lower bound of an op's time, and the
+//! With what a machine can do in a second (see [`roofline`](crate::roofline)) this is a lower bound of an op's time, and the
 //! time that it took says how near it is. What counts:
 //!
 //! - **Memory**: every weight once, as the kernel in use stores it (packed, where it packs), or the rows of it that are

@@ -10,6 +10,7 @@
 //! - [`cost`]: what an op must do at least
 //! - [`cpu`]: instruction sets and the thread team that kernels run on
 //! - [`pages`]: memory for weights and keys
+//! - [`roofline`]: how fast the machine can be at most
 //! - the operations themselves, one file or folder each
 
 pub mod cost;
@@ -17,6 +18,7 @@ pub mod cpu;
 pub mod op;
 pub mod pages;
 pub mod quant;
+pub mod roofline;
 pub mod weight;
 
 pub mod attention;

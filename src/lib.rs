@@ -10,6 +10,7 @@
 //! - [`backend`]: what runs a graph: the CPU
 //! - [`engine`]: the door: steps in, logits out
 //! - [`profile`]: what each op of a step took
+//! - [`roofline`]: what the machine can do at most
 //! - [`sample`]: logits to a token
 //! - [`memory`]: the plan of what a model takes
 //! - [`load`]: a path in, a ready model out
@@ -22,4 +23,5 @@ pub mod load;
 pub mod memory;
 pub mod model;
 pub mod profile;
+pub mod roofline;
 pub mod sample;

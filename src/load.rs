@@ -102,6 +102,12 @@ pub enum LoadError {
         /// The numbers, and what would help.
         source: TooLarge,
     },
+    /// The machine lacks the instruction set.
+    #[error("this machine cannot run the {kernel} kernel; without --kernel the fastest that it can is taken")]
+    Kernel {
+        /// The kernel.
+        kernel: Kernel,
+    },
     /// An option has an impossible value.
     #[error("{option} must be at least 1")]
     ZeroOption {
@@ -178,6 +184,9 @@ pub fn plan(options: &LoadOptions) -> Result<Plan, LoadError> {
         if value == 0 {
             return Err(LoadError::ZeroOption { option });
         }
+    }
+    if !options.kernel.is_supported() {
+        return Err(LoadError::Kernel { kernel: options.kernel });
     }
     let gguf = Gguf::open(&options.path)?;
     let model = Model::build(&gguf)?;
