@@ -42,6 +42,22 @@ impl<T: Plain> Pages<T> {
         Pages { map, len, values: PhantomData }
     }
 
+    /// As many zeros, all of which will be written soon: in large pages where the system has them, which are faster to get
+    /// and to look up. (Memory of which only parts are used would take more in large pages.)
+    ///
+    /// # Panics
+    /// As [`Pages::zeroed`].
+    #[must_use]
+    pub fn to_fill(len: usize) -> Self {
+        let pages = Self::zeroed(len);
+        #[cfg(target_os = "linux")]
+        {
+            // Where the system does not take the advice, its pages are small.
+            let _ = pages.map.advise(memmap2::Advice::HugePage);
+        }
+        pages
+    }
+
     /// Values; asks nothing of them, as the slice's own length would.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -88,5 +104,8 @@ mod tests {
         pages[4999] = 1.5;
         assert_eq!(pages.iter().sum::<f32>(), 1.5);
         assert!(Pages::<u8>::zeroed(0).is_empty());
+        let mut large = Pages::<u8>::to_fill(5 << 20);
+        large.fill(3);
+        assert!(large.iter().all(|&value| value == 3));
     }
 }

@@ -3,6 +3,7 @@
 //! [`plan`] reads headers only and answers what the model would take, or why it does not fit; [`Plan::load`] then does it.
 
 use std::collections::HashSet;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -161,7 +162,7 @@ pub struct LoadedModel<E: Engine> {
 /// A model that was looked at and fits.
 pub struct Plan {
     options: LoadOptions,
-    gguf: Gguf,
+    gguf: Arc<Gguf>,
     model: Model,
     memory: MemoryPlan,
     limits: EngineLimits,
@@ -218,7 +219,7 @@ pub fn plan(options: &LoadOptions) -> Result<Plan, LoadError> {
         device: cpu::describe(options.kernel, options.threads),
     };
     let card = ModelCard::read(&gguf, &model)?;
-    Ok(Plan { options: options.clone(), gguf, model, memory, limits, card })
+    Ok(Plan { options: options.clone(), gguf: Arc::new(gguf), model, memory, limits, card })
 }
 
 impl Plan {
@@ -240,16 +241,26 @@ impl Plan {
         &self.limits
     }
 
-    /// Makes the tokenizer, brings the weights into memory and reserves the rest.
+    /// Makes the tokenizer, brings the weights into memory and reserves the rest, side by side.
     ///
     /// # Errors
     /// [`LoadError`] when the tokenizer or chat template cannot be used.
     pub fn load(self, progress: &mut dyn FnMut(LoadProgress)) -> Result<LoadedModel<CpuEngine>, LoadError> {
-        let tokenizer = tokenizer(&self.gguf)?;
-        let chat_template = chat_template(&self.gguf, self.options.chat_template.as_deref(), &tokenizer)?;
+        let (gguf, given) = (Arc::clone(&self.gguf), self.options.chat_template.clone());
         let (card, memory) = (self.card.clone(), self.memory.clone());
+        // The text side computes on one thread, and while it does the engine mostly waits for memory.
+        let (text, engine) = std::thread::scope(|scope| {
+            let text = scope.spawn(move || -> Result<_, LoadError> {
+                let tokenizer = tokenizer(&gguf)?;
+                let chat_template = chat_template(&gguf, given.as_deref(), &tokenizer)?;
+                Ok((tokenizer, chat_template))
+            });
+            let engine = self.load_engine(progress);
+            (text.join().unwrap_or_else(|panic| resume_unwind(panic)), engine)
+        });
+        let (tokenizer, chat_template) = text?;
         Ok(LoadedModel {
-            engine: self.load_engine(progress),
+            engine,
             tokenizer: Arc::new(tokenizer),
             chat_template: chat_template.map(Arc::new),
             card,
