@@ -12,9 +12,8 @@ use super::{PREFETCH_AHEAD, READ_BYTES, ROUNDS};
 const REGISTER_BYTES: usize = size_of::<__m256i>();
 
 /// The exclusive or of all words.
-#[must_use]
 #[target_feature(enable = "avx2")]
-pub fn read(blocks: &[[u8; READ_BYTES]]) -> u64 {
+pub(super) fn read(blocks: &[[u8; READ_BYTES]]) -> u64 {
     const REGISTERS: usize = READ_BYTES / REGISTER_BYTES;
     let mut sums = [_mm256_setzero_si256(); 8];
     for block in blocks {
@@ -39,9 +38,8 @@ pub fn read(blocks: &[[u8; READ_BYTES]]) -> u64 {
 const CHAINS: usize = 10;
 
 /// Dot products in three instructions: products of bytes in pairs, pairs of those, and the sum.
-#[must_use]
 #[target_feature(enable = "avx2")]
-pub fn dot_products() -> u64 {
+pub(super) fn dot_products() -> u64 {
     let (one, ones) = (_mm256_set1_epi8(1), _mm256_set1_epi16(1));
     let values: [__m256i; CHAINS] = black_box(std::array::from_fn(|index| _mm256_set1_epi8(index as i8)));
     let (mut sums, mut codes) = ([_mm256_setzero_si256(); CHAINS], black_box(one));
@@ -57,9 +55,8 @@ pub fn dot_products() -> u64 {
 }
 
 /// Dot products in one instruction.
-#[must_use]
 #[target_feature(enable = "avx2,avxvnni")]
-pub fn dot_products_vnni() -> u64 {
+pub(super) fn dot_products_vnni() -> u64 {
     let (codes, values) = black_box((_mm256_set1_epi8(3), _mm256_set1_epi8(-5)));
     let mut sums = [_mm256_setzero_si256(); CHAINS];
     for _ in 0..ROUNDS {
@@ -72,9 +69,8 @@ pub fn dot_products_vnni() -> u64 {
 }
 
 /// Multiplies and adds in float32; says how many operations.
-#[must_use]
 #[target_feature(enable = "avx2,fma")]
-pub fn multiply_adds() -> u64 {
+pub(super) fn multiply_adds() -> u64 {
     let (factor, term) = black_box((_mm256_set1_ps(0.5), _mm256_set1_ps(1.0)));
     let mut sums = [_mm256_setzero_ps(); CHAINS];
     for _ in 0..ROUNDS {

@@ -11,9 +11,8 @@ use super::{PREFETCH_AHEAD, READ_BYTES, ROUNDS};
 const REGISTER_BYTES: usize = size_of::<__m512i>();
 
 /// The exclusive or of all words.
-#[must_use]
 #[target_feature(enable = "avx512f")]
-pub fn read(blocks: &[[u8; READ_BYTES]]) -> u64 {
+pub(super) fn read(blocks: &[[u8; READ_BYTES]]) -> u64 {
     const REGISTERS: usize = READ_BYTES / REGISTER_BYTES;
     let mut sums = [_mm512_setzero_si512(); REGISTERS];
     for block in blocks {
@@ -35,9 +34,8 @@ pub fn read(blocks: &[[u8; READ_BYTES]]) -> u64 {
 const CHAINS: usize = 16;
 
 /// Dot products in one instruction.
-#[must_use]
 #[target_feature(enable = "avx512f,avx512vnni")]
-pub fn dot_products() -> u64 {
+pub(super) fn dot_products() -> u64 {
     let (codes, values) = black_box((_mm512_set1_epi8(3), _mm512_set1_epi8(-5)));
     let mut sums = [_mm512_setzero_si512(); CHAINS];
     for _ in 0..ROUNDS {
@@ -50,9 +48,8 @@ pub fn dot_products() -> u64 {
 }
 
 /// Multiplies and adds in float32; says how many operations.
-#[must_use]
 #[target_feature(enable = "avx512f")]
-pub fn multiply_adds() -> u64 {
+pub(super) fn multiply_adds() -> u64 {
     let (factor, term) = black_box((_mm512_set1_ps(0.5), _mm512_set1_ps(1.0)));
     let mut sums = [_mm512_setzero_ps(); CHAINS];
     for _ in 0..ROUNDS {

@@ -3,16 +3,16 @@
 //! - [`read`]: memory, in order
 //! - [`dot_products`]: dot products of 8-bit integers, on registers alone
 //! - [`multiply_adds`]: multiplications with additions in float32, on registers alone
-//! - [`scalar`], [`avx2`], [`avx512`]: the instruction sets
+//! - `scalar`, `avx2`, `avx512`: the instruction sets
 //!
 //! Each is one thread's part; whoever measures runs many parts on a team, by the clock. An instruction set of its own
 //! (one with matrix registers, say) is one more file and its line in each of the three.
 
 #[cfg(target_arch = "x86_64")]
-pub mod avx2;
+mod avx2;
 #[cfg(target_arch = "x86_64")]
-pub mod avx512;
-pub mod scalar;
+mod avx512;
+mod scalar;
 
 use std::hint::black_box;
 

@@ -5,8 +5,7 @@ use std::hint::black_box;
 use super::{READ_BYTES, ROUNDS};
 
 /// The exclusive or of all words.
-#[must_use]
-pub fn read(blocks: &[[u8; READ_BYTES]]) -> u64 {
+pub(super) fn read(blocks: &[[u8; READ_BYTES]]) -> u64 {
     const WORDS: usize = READ_BYTES / size_of::<u64>();
     let mut sums = [0_u64; WORDS];
     for block in blocks {
@@ -18,8 +17,7 @@ pub fn read(blocks: &[[u8; READ_BYTES]]) -> u64 {
 }
 
 /// Multiplies and adds in float32; says how many operations.
-#[must_use]
-pub fn multiply_adds() -> u64 {
+pub(super) fn multiply_adds() -> u64 {
     // Eight registers of four lanes.
     const LANES: usize = 32;
     let (factor, term) = (black_box(0.5), black_box(1.0));
