@@ -42,13 +42,13 @@ impl<T: Plain> Pages<T> {
         Pages { map, len, values: PhantomData }
     }
 
-    /// As many zeros, all of which will be written soon: in large pages where the system has them, which are faster to get
-    /// and to look up. (Memory of which only parts are used would take more in large pages.)
+    /// As many zeros, in large pages where the system has them, so that looking up their places costs nothing. The memory
+    /// is taken in pieces of a large page, also where little of it is written.
     ///
     /// # Panics
     /// As [`Pages::zeroed`].
     #[must_use]
-    pub fn to_fill(len: usize) -> Self {
+    pub fn zeroed_large(len: usize) -> Self {
         let pages = Self::zeroed(len);
         #[cfg(target_os = "linux")]
         {
@@ -104,7 +104,7 @@ mod tests {
         pages[4999] = 1.5;
         assert_eq!(pages.iter().sum::<f32>(), 1.5);
         assert!(Pages::<u8>::zeroed(0).is_empty());
-        let mut large = Pages::<u8>::to_fill(5 << 20);
+        let mut large = Pages::<u8>::zeroed_large(5 << 20);
         large.fill(3);
         assert!(large.iter().all(|&value| value == 3));
     }

@@ -52,7 +52,7 @@ impl Roofline {
 
     fn with_working_set(kernel: Kernel, threads: usize, memory_bytes: usize, pass_time: Duration) -> Self {
         let team = ThreadTeam::new(threads);
-        let mut pages = Pages::<u8>::to_fill(memory_bytes);
+        let mut pages = Pages::<u8>::zeroed_large(memory_bytes);
         // Untouched pages would all be one page of zeros.
         pages.fill(1);
         let integer = kernel.is_integer().then(|| {

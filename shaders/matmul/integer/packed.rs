@@ -88,7 +88,7 @@ impl PackedWeight {
     pub fn new(weight: &Weight, team: &dyn Team) -> Option<Self> {
         let size = Self::size(weight)?;
         let strip_bytes = strip_bytes(weight);
-        let mut pages = Pages::to_fill(size);
+        let mut pages = Pages::zeroed(size);
         let bytes = SharedMut::new(&mut pages);
         team.for_each(weight.rows.div_ceil(STRIP_ROWS), &|strip| {
             // SAFETY: each task writes its own strip.
