@@ -17,6 +17,7 @@ use cuelight_engine::format::gguf::Gguf;
 use cuelight_engine::format::gguf::write::GgufBuilder;
 use cuelight_engine::format::tokenizer::Tokenizer;
 use cuelight_engine::load::{LoadProgress, LoadedModel, MemoryPlan, ModelCard};
+use cuelight_engine::profile::{Cost, OpLabel, OpSpan};
 
 use crate::executor::EngineHost;
 use crate::loader::ModelSource;
@@ -91,6 +92,8 @@ pub struct SimulatedModel {
     pub step_time: Duration,
     /// Time that each row of a step adds.
     pub row_time: Duration,
+    /// Whether each step tells of its ops: two, half of its time each.
+    pub profile_ops: bool,
     /// Where the engine runs.
     pub host: EngineHost,
     /// What its weights are said to take; with its KV cache, what a live engine is counted as.
@@ -164,6 +167,7 @@ impl SimulatedModel {
             end_one_in: 40,
             step_time: Duration::ZERO,
             row_time: Duration::ZERO,
+            profile_ops: false,
             host: EngineHost::VirtualTime,
             weights_bytes: 0,
             faults: None,
@@ -272,7 +276,8 @@ impl Engine for SimulatedEngine {
             // Virtual time passes by itself; on a thread the step has to take it.
             std::thread::sleep(elapsed);
         }
-        Ok(Progress::Done(StepOutput { id: step.id, logits, elapsed }))
+        let ops = if self.model.profile_ops { self.ops(elapsed) } else { Vec::new() };
+        Ok(Progress::Done(StepOutput { id: step.id, logits, elapsed, ops }))
     }
 
     fn resume(&mut self, result: ExpertResult) -> Result<Progress, EngineError> {
@@ -308,6 +313,17 @@ impl SimulatedEngine {
             }
         }
         Ok(())
+    }
+
+    /// The ops of a step that took so long.
+    fn ops(&self, elapsed: Duration) -> Vec<OpSpan> {
+        let op = |(half, weights): (u32, &str)| OpSpan {
+            op: Arc::new(OpLabel { op: "simulated", weights: weights.into(), layer: Some(half) }),
+            start: elapsed / 2 * half,
+            elapsed: elapsed / 2,
+            cost: Cost { memory_bytes: self.model.weights_bytes / 2, ..Cost::default() },
+        };
+        [(0, "first"), (1, "second")].map(op).to_vec()
     }
 
     fn compute(&mut self, sequence: &SequenceRows, logits: &mut Vec<f32>) {

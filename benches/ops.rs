@@ -81,7 +81,7 @@ fn bench_attention(bencher: divan::Bencher<'_, '_>, positions: Range<u32>) {
         Batch { tokens: &zeros, positions: &positions, sequences: &zeros, block_tables: &[&blocks], selected: &[] };
     bencher
         .counter(ItemsCount::new(seen))
-        .counter(BytesCount::new(seen * 2 * shape.width() * KvType::F16.bytes()))
+        .counter(BytesCount::new(seen * shape.block_bytes(KvType::F16) as usize / BLOCK_TOKENS))
         .bench_local(|| {
             attention.run_cpu(&mut CpuArgs {
                 kernel: Kernel::detect(),

@@ -1,5 +1,6 @@
 //! Embed: from token ids to rows of the embedding table.
 
+use crate::cost::{Cost, CostArgs};
 use crate::cpu::SharedMut;
 use crate::op::{CpuArgs, Op, ShapeError};
 use crate::weight::Weight;
@@ -35,6 +36,12 @@ impl Op for Embed {
 
     fn weights(&self) -> Vec<&Weight> {
         vec![&self.table]
+    }
+
+    fn cost(&self, args: &CostArgs<'_>) -> Cost {
+        let memory_bytes = (args.batch.rows() * self.table.row_bytes()) as u64;
+        let float_operations = args.output_values() as u64;
+        Cost { memory_bytes, activation_bytes: args.activation_bytes(), float_operations, ..Cost::default() }
     }
 
     /// # Panics

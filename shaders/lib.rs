@@ -7,14 +7,18 @@
 //! - [`quant`]: block formats, one file each: layout and reference dequantisation
 //! - [`weight`]: a matrix that stays quantised in memory
 //! - [`op`]: the contract of an operation and what it sees when it runs
+//! - [`cost`]: what an op must do at least
 //! - [`cpu`]: instruction sets and the thread team that kernels run on
 //! - [`pages`]: memory for weights and keys
+//! - [`roofline`]: how fast the machine can be at most
 //! - the operations themselves, one file or folder each
 
+pub mod cost;
 pub mod cpu;
 pub mod op;
 pub mod pages;
 pub mod quant;
+pub mod roofline;
 pub mod weight;
 
 pub mod attention;

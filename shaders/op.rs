@@ -6,6 +6,7 @@
 //! neighbours.
 
 use crate::attention::KvCache;
+use crate::cost::{Cost, CostArgs};
 use crate::cpu::{Kernel, Team};
 use crate::weight::Weight;
 
@@ -124,6 +125,17 @@ pub trait Op: Send + Sync + std::fmt::Debug {
     fn scratch_len(&self, kernel: Kernel, rows: usize, context_tokens: usize) -> usize {
         let _ = (kernel, rows, context_tokens);
         0
+    }
+
+    /// The least that the op does on the CPU; for an op that only passes over its values, that.
+    ///
+    /// The few operations of such an op on each value are one here: what it takes is decided by the bytes.
+    fn cost(&self, args: &CostArgs<'_>) -> Cost {
+        Cost {
+            activation_bytes: args.activation_bytes(),
+            float_operations: args.output_values() as u64,
+            ..Cost::default()
+        }
     }
 
     /// Computes the outputs on the CPU.

@@ -44,6 +44,22 @@ impl<T: Plain> Pages<T> {
         Pages { map, len, values: PhantomData }
     }
 
+    /// As many zeros, in large pages where the system has them, so that looking up their places costs nothing. The memory
+    /// is taken in pieces of a large page, also where little of it is written.
+    ///
+    /// # Panics
+    /// As [`Pages::zeroed`].
+    #[must_use]
+    pub fn zeroed_large(len: usize) -> Self {
+        let pages = Self::zeroed(len);
+        #[cfg(target_os = "linux")]
+        {
+            // Where the system does not take the advice, its pages are small.
+            let _ = pages.map.advise(memmap2::Advice::HugePage);
+        }
+        pages
+    }
+
     /// Values; asks nothing of them, as the slice's own length would.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -90,5 +106,8 @@ mod tests {
         pages[4999] = 1.5;
         assert_eq!(pages.iter().sum::<f32>(), 1.5);
         assert!(Pages::<u8>::zeroed(0).is_empty());
+        let mut large = Pages::<u8>::zeroed_large(5 << 20);
+        large.fill(3);
+        assert!(large.iter().all(|&value| value == 3));
     }
 }

@@ -1,5 +1,6 @@
 //! SelectRows: keeps the rows whose logits are wanted.
 
+use crate::cost::{Cost, CostArgs};
 use crate::op::{CpuArgs, Op, ShapeError};
 
 /// `y[i] = x[selected[i]]`: everything behind it (the last norm, the output head) is computed for those rows only.
@@ -29,6 +30,11 @@ impl Op for SelectRows {
 
     fn selects_rows(&self) -> bool {
         true
+    }
+
+    fn cost(&self, args: &CostArgs<'_>) -> Cost {
+        // The selected rows are read and written, the others not looked at.
+        Cost { activation_bytes: (2 * args.output_values() * size_of::<f32>()) as u64, ..Cost::default() }
     }
 
     /// # Panics

@@ -9,6 +9,8 @@
 
 use std::time::Duration;
 
+use crate::profile::{Cost, OpSpan};
+
 /// A token of the model's vocabulary.
 pub type TokenId = u32;
 
@@ -74,6 +76,12 @@ impl Step {
         self.sequences.iter().map(|sequence| sequence.tokens.len()).sum()
     }
 
+    /// The block table of each sequence.
+    #[must_use]
+    pub fn block_tables(&self) -> Vec<&[BlockId]> {
+        self.sequences.iter().map(|sequence| sequence.block_table.as_slice()).collect()
+    }
+
     /// Rows whose logits come back.
     #[must_use]
     pub fn logits_rows(&self) -> usize {
@@ -90,6 +98,8 @@ pub struct StepOutput {
     pub logits: Vec<f32>,
     /// Time the device took.
     pub elapsed: Duration,
+    /// What each op took, in their order; empty unless the engine was asked to measure it.
+    pub ops: Vec<OpSpan>,
 }
 
 /// Experts to compute away from the engine's device: one layer's routed rows.
@@ -176,4 +186,10 @@ pub trait Engine: Send + 'static {
     /// # Errors
     /// [`EngineError`] when no step waits for this result, or the device is lost.
     fn resume(&mut self, result: ExpertResult) -> Result<Progress, EngineError>;
+
+    /// The least that the step's ops have to do; `None` when the engine does not know.
+    fn cost(&self, step: &Step) -> Option<Cost> {
+        let _ = step;
+        None
+    }
 }

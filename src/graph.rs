@@ -98,7 +98,7 @@ impl Graph {
     #[must_use]
     pub fn scratch_len(&self, kernel: Kernel, max_rows: usize, max_selected: usize, context_tokens: usize) -> usize {
         let of_node = |node: &Node| {
-            let all = node.inputs.first().is_none_or(|input| self.rows(*input) == Rows::All);
+            let all = self.input_rows(node) == Rows::All;
             node.op.scratch_len(kernel, if all { max_rows } else { max_selected }, context_tokens)
         };
         self.nodes.iter().map(of_node).max().unwrap_or(0)
@@ -114,6 +114,12 @@ impl Graph {
     #[must_use]
     pub fn rows(&self, value: ValueId) -> Rows {
         self.values[value.0].rows
+    }
+
+    /// Which rows an op computes with.
+    #[must_use]
+    pub fn input_rows(&self, node: &Node) -> Rows {
+        node.inputs.first().map_or(Rows::All, |input| self.rows(*input))
     }
 
     /// The value the last op wrote: the logits.

@@ -9,6 +9,8 @@
 //! - [`graph`]: ops over named values, and the memory plan
 //! - [`backend`]: what runs a graph: the CPU
 //! - [`engine`]: the door: steps in, logits out
+//! - [`profile`]: what each op of a step took
+//! - [`roofline`]: what the machine can do at most
 //! - [`sample`]: logits to a token
 //! - [`perplexity`]: logits of a text to how likely it was
 //! - [`memory`]: the plan of what a model takes
@@ -22,4 +24,6 @@ pub mod load;
 pub mod memory;
 pub mod model;
 pub mod perplexity;
+pub mod profile;
+pub mod roofline;
 pub mod sample;

@@ -3,6 +3,7 @@
 //! [`plan`] reads headers only and answers what the model would take, or why it does not fit; [`Plan::load`] then does it.
 
 use std::collections::HashSet;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -45,6 +46,8 @@ pub struct LoadOptions {
     pub kernel: Kernel,
     /// A chat template to use instead of the file's.
     pub chat_template: Option<String>,
+    /// Measure each op of each step ([`StepOutput::ops`](crate::engine::StepOutput::ops)).
+    pub profile_ops: bool,
 }
 
 impl LoadOptions {
@@ -62,6 +65,7 @@ impl LoadOptions {
             threads: cpu::default_threads(),
             kernel: Kernel::detect(),
             chat_template: None,
+            profile_ops: false,
         }
     }
 }
@@ -98,6 +102,12 @@ pub enum LoadError {
         path: PathBuf,
         /// The numbers, and what would help.
         source: TooLarge,
+    },
+    /// The machine lacks the instruction set.
+    #[error("this machine cannot run the {kernel} kernel; without --kernel the fastest that it can is taken")]
+    Kernel {
+        /// The kernel.
+        kernel: Kernel,
     },
     /// An option has an impossible value.
     #[error("{option} must be at least 1")]
@@ -152,7 +162,7 @@ pub struct LoadedModel<E: Engine> {
 /// A model that was looked at and fits.
 pub struct Plan {
     options: LoadOptions,
-    gguf: Gguf,
+    gguf: Arc<Gguf>,
     model: Model,
     memory: MemoryPlan,
     limits: EngineLimits,
@@ -175,6 +185,9 @@ pub fn plan(options: &LoadOptions) -> Result<Plan, LoadError> {
         if value == 0 {
             return Err(LoadError::ZeroOption { option });
         }
+    }
+    if !options.kernel.is_supported() {
+        return Err(LoadError::Kernel { kernel: options.kernel });
     }
     let gguf = Gguf::open(&options.path)?;
     let model = Model::build(&gguf)?;
@@ -208,7 +221,7 @@ pub fn plan(options: &LoadOptions) -> Result<Plan, LoadError> {
         device: cpu::describe(options.kernel, options.threads),
     };
     let card = ModelCard::read(&gguf, &model)?;
-    Ok(Plan { options: options.clone(), gguf, model, memory, limits, card })
+    Ok(Plan { options: options.clone(), gguf: Arc::new(gguf), model, memory, limits, card })
 }
 
 impl Plan {
@@ -230,16 +243,26 @@ impl Plan {
         &self.limits
     }
 
-    /// Makes the tokenizer, brings the weights into memory and reserves the rest.
+    /// Makes the tokenizer, brings the weights into memory and reserves the rest, side by side.
     ///
     /// # Errors
     /// [`LoadError`] when the tokenizer or chat template cannot be used.
     pub fn load(self, progress: &mut dyn FnMut(LoadProgress)) -> Result<LoadedModel<CpuEngine>, LoadError> {
-        let tokenizer = tokenizer(&self.gguf)?;
-        let chat_template = chat_template(&self.gguf, self.options.chat_template.as_deref(), &tokenizer)?;
+        let (gguf, given) = (Arc::clone(&self.gguf), self.options.chat_template.clone());
         let (card, memory) = (self.card.clone(), self.memory.clone());
+        // The text side computes on one thread, and while it does the engine mostly waits for memory.
+        let (text, engine) = std::thread::scope(|scope| {
+            let text = scope.spawn(move || -> Result<_, LoadError> {
+                let tokenizer = tokenizer(&gguf)?;
+                let chat_template = chat_template(&gguf, given.as_deref(), &tokenizer)?;
+                Ok((tokenizer, chat_template))
+            });
+            let engine = self.load_engine(progress);
+            (text.join().unwrap_or_else(|panic| resume_unwind(panic)), engine)
+        });
+        let (tokenizer, chat_template) = text?;
         Ok(LoadedModel {
-            engine: self.load_engine(progress),
+            engine,
             tokenizer: Arc::new(tokenizer),
             chat_template: chat_template.map(Arc::new),
             card,
@@ -252,7 +275,7 @@ impl Plan {
     pub fn load_engine(self, progress: &mut dyn FnMut(LoadProgress)) -> CpuEngine {
         let Model { graph, kv_shapes, weights_bytes: total_bytes, .. } = self.model;
         let kv = KvCache::new(kv_shapes, self.memory.kv_blocks, self.options.kv_type);
-        let LoadOptions { kernel, threads, .. } = self.options;
+        let LoadOptions { kernel, threads, profile_ops, .. } = self.options;
         // Of a matrix that is also the embedding only some rows are read from the file.
         let of_op = |node: &Node| {
             let replaced = node.op.weights().into_iter().filter(|weight| node.op.replaces(kernel, weight));
@@ -274,7 +297,7 @@ impl Plan {
             }
         });
         progress(LoadProgress { done_bytes: total_bytes, total_bytes });
-        engine
+        if profile_ops { engine.with_profile() } else { engine }
     }
 }
 

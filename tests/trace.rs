@@ -151,6 +151,34 @@ async fn restarts_preemptions_and_the_models_status_are_shown() {
     assert_eq!(named("B"), ["loading", "ready", "recovering", "ready", "draining"]);
 }
 
+#[tokio::test(start_paused = true)]
+async fn measured_ops_lie_one_after_the_other_inside_their_step() {
+    let model = SimulatedModel { profile_ops: true, weights_bytes: 1000, ..model() };
+    let events = record(model, policy(1), vec![request(30, 5), request(3, 9)]).await;
+    let computed: HashMap<_, _> = track(&events, "compute").into_iter().map(|span| (span.step, span)).collect();
+    let ops: Vec<(&Value, Span)> = events
+        .iter()
+        .filter(|event| event["cat"] == "op")
+        .map(|event| {
+            let (from, duration) = (event["ts"].as_f64().unwrap(), event["dur"].as_f64().unwrap());
+            let step = event["args"]["step"].as_u64().unwrap();
+            (event, Span { step, from, to: from + duration })
+        })
+        .collect();
+    assert_eq!(ops.len(), 2 * computed.len());
+    for ((_, op), (_, next)) in ops.iter().zip(&ops[1..]) {
+        assert!(op.to <= next.from + 0.01, "{op:?} {next:?}");
+    }
+    for (event, op) in &ops {
+        let step = computed[&op.step];
+        assert!(step.from <= op.from + 0.01 && op.to <= step.to + 0.01, "{op:?} of {step:?}");
+        assert_eq!(event["tid"], ops[0].0["tid"]);
+        assert_eq!(event["args"]["bytes"], 500);
+    }
+    assert_eq!(ops[1].0["name"], "simulated second");
+    assert_eq!(ops[1].0["args"]["layer"], 1);
+}
+
 /// On the real clock, so that sampling takes time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_device_computes_the_next_step_while_the_sampler_works_on_the_last() {

@@ -39,6 +39,7 @@ pub fn load_options(config: &Config, path: &Path) -> Result<LoadOptions, CliErro
         threads: config.thread_count(),
         kernel: config.kernel.unwrap_or_else(Kernel::detect),
         chat_template: chat_template.transpose()?,
+        profile_ops: config.profile_ops,
     })
 }
 

@@ -272,6 +272,8 @@ settings! { |home|
         kernel: Option<Kernel> = None, "KERNEL";
         /// A file with a chat template (Jinja) to use in place of the model's own.
         chat_template: Option<PathBuf> = None, "FILE";
+        /// Measure each op of each step; the file that `trace_file` names shows them inside the steps.
+        profile_ops: bool = false, "";
     }
     Server {
         /// Address to listen on; 0.0.0.0 for all interfaces.

@@ -176,13 +176,13 @@ impl<E: Engine> ExecutorState<E> {
                 self.device.ask(DeviceCommand::Begin(step), me);
             } else {
                 // All its requests have ended; those who count on the step still have to hear of it.
-                self.done(me, StepOutput { id, logits: Vec::new(), elapsed: Duration::ZERO })?;
+                self.done(me, StepOutput { id, logits: Vec::new(), elapsed: Duration::ZERO, ops: Vec::new() })?;
             }
         }
         Ok(())
     }
 
-    fn done(&mut self, me: &ActorRef<ExecutorMsg>, output: StepOutput) -> Result<(), ActorProcessingErr> {
+    fn done(&mut self, me: &ActorRef<ExecutorMsg>, mut output: StepOutput) -> Result<(), ActorProcessingErr> {
         let Some(active) = self.active.take() else { return Err("the engine finished a step nobody began".into()) };
         if output.id != active.id {
             return Err(format!("the engine finished {:?} instead of {:?}", output.id, active.id).into());
@@ -190,7 +190,7 @@ impl<E: Engine> ExecutorState<E> {
         let elapsed = output.elapsed;
         if active.rows > 0 {
             self.metrics.step(elapsed, active.rows, active.sequences);
-            self.tracer.step_computed(output.id);
+            self.tracer.step_computed(output.id, elapsed, std::mem::take(&mut output.ops));
         }
         // In this order and at once: whoever hears of a lost executor has heard of its finished steps before.
         self.scheduler.cast(SchedulerMsg::StepDone { step: active.id, elapsed })?;

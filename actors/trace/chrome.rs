@@ -1,7 +1,8 @@
 //! A file in Chrome's trace event format, for Perfetto or `chrome://tracing`.
 //!
 //! A model is a process, its actors are the process's tracks: when the scheduler formed a step, the device computed it,
-//! the sampler sampled it; arrows lead from one to the next. Requests are spans of their own below, in their phases.
+//! the sampler sampled it; arrows lead from one to the next. Where ops are measured, a track has those of each step.
+//! Requests are spans of their own below, in their phases.
 //!
 //! The file is one JSON array. Viewers take it without its closing bracket too, so what was flushed before a crash can
 //! be looked at.
@@ -10,8 +11,10 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use cuelight_engine::engine::StepId;
+use cuelight_engine::profile::OpSpan;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -27,6 +30,8 @@ const SCHEDULER: u64 = 1;
 const DEVICE: u64 = 2;
 const SAMPLER: u64 = 3;
 const SUPERVISOR: u64 = 4;
+/// Only there where ops are measured.
+const OPS: u64 = 5;
 
 /// Writes records as trace events.
 pub struct ChromeTrace {
@@ -44,6 +49,8 @@ struct Model {
     steps: DeviceSteps,
     /// Whether a status's span is open.
     has_status: bool,
+    /// Whether the track of ops is introduced.
+    has_ops: bool,
 }
 
 impl ChromeTrace {
@@ -82,7 +89,8 @@ impl ChromeTrace {
         if let Some(index) = self.models.iter().position(|model| model.id == record.model_id) {
             return index + 1;
         }
-        let model = Model { id: record.model_id.clone(), steps: DeviceSteps::default(), has_status: false };
+        let model =
+            Model { id: record.model_id.clone(), steps: DeviceSteps::default(), has_status: false, has_ops: false };
         self.models.push(model);
         let pid = self.models.len();
         let name = json!({ "name": format!("model {}", record.model_id) });
@@ -90,12 +98,17 @@ impl ChromeTrace {
         for (tid, name) in
             [(SCHEDULER, "scheduler"), (DEVICE, "device"), (SAMPLER, "sampler"), (SUPERVISOR, "supervisor")]
         {
-            let name = json!({ "name": name });
-            self.write(&json!({ "name": "thread_name", "ph": "M", "pid": pid, "tid": tid, "args": name }));
-            let order = json!({ "sort_index": tid });
-            self.write(&json!({ "name": "thread_sort_index", "ph": "M", "pid": pid, "tid": tid, "args": order }));
+            self.introduce(pid, tid, name, tid);
         }
         pid
+    }
+
+    /// Names a track of a process and gives it a place among the others.
+    fn introduce(&mut self, pid: usize, tid: u64, name: &str, place: u64) {
+        let name = json!({ "name": name });
+        self.write(&json!({ "name": "thread_name", "ph": "M", "pid": pid, "tid": tid, "args": name }));
+        let order = json!({ "sort_index": place });
+        self.write(&json!({ "name": "thread_sort_index", "ph": "M", "pid": pid, "tid": tid, "args": order }));
     }
 
     fn step_formed(&mut self, pid: usize, step: StepId, from: Instant, to: Instant, shape: &StepShape) {
@@ -108,6 +121,27 @@ impl ChromeTrace {
         let Some(ComputedStep { from, shape }) = self.models[pid - 1].steps.computed(step, to) else { return };
         self.span(pid, DEVICE, step, "compute", (from, to), facts(&shape));
         self.flow(pid, DEVICE, step, "t", from);
+    }
+
+    /// The ops of a step that was over at `to`, having taken `elapsed`.
+    fn ops(&mut self, pid: usize, step: StepId, to: Instant, elapsed: Duration, ops: &[OpSpan]) {
+        if ops.is_empty() {
+            return;
+        }
+        if !std::mem::replace(&mut self.models[pid - 1].has_ops, true) {
+            self.introduce(pid, OPS, "ops", DEVICE);
+        }
+        // The news of the step's end came a little later than its end.
+        let began = self.micros(to) - elapsed.as_nanos() as f64 / 1e3;
+        for OpSpan { op, start, elapsed, cost } in ops {
+            let args = json!({
+                "step": step.0, "layer": op.layer, "bytes": cost.bytes(), "operations": cost.operations(),
+            });
+            self.write(&json!({
+                "name": op.kind(), "cat": "op", "ph": "X", "ts": began + start.as_nanos() as f64 / 1e3,
+                "dur": elapsed.as_nanos() as f64 / 1e3, "pid": pid, "tid": OPS, "args": args,
+            }));
+        }
     }
 
     /// A piece of work of an actor.
@@ -191,7 +225,10 @@ impl Sink for ChromeTrace {
         match &record.event {
             TraceEvent::StepFormed { step, from, shape } => self.step_formed(pid, *step, *from, at, shape),
             TraceEvent::StepBegun(step) => self.models[pid - 1].steps.begun(*step, at),
-            TraceEvent::StepComputed(step) => self.step_computed(pid, *step, at),
+            TraceEvent::StepComputed { step, elapsed, ops } => {
+                self.step_computed(pid, *step, at);
+                self.ops(pid, *step, at, *elapsed, ops);
+            }
             TraceEvent::StepSampled { step, from, chosen, sequences } => {
                 self.span(pid, SAMPLER, *step, "sample", (*from, at), json!({ "sequences": sequences }));
                 self.span(pid, SAMPLER, *step, "deliver", (*chosen, at), json!({}));

@@ -21,6 +21,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use cuelight_engine::engine::{Step, StepId};
+use cuelight_engine::profile::OpSpan;
 use tokio::time::Instant;
 
 use self::chrome::ChromeTrace;
@@ -110,7 +111,14 @@ pub enum TraceEvent {
     /// The device was given a step.
     StepBegun(StepId),
     /// The device finished a step.
-    StepComputed(StepId),
+    StepComputed {
+        /// The step.
+        step: StepId,
+        /// How long it computed.
+        elapsed: Duration,
+        /// What each op took, where that is measured.
+        ops: Vec<OpSpan>,
+    },
     /// The sampler finished a step.
     StepSampled {
         /// The step.
@@ -248,9 +256,9 @@ impl Tracer {
         self.record(|_| TraceEvent::StepBegun(step));
     }
 
-    /// The device finished a step.
-    pub(crate) fn step_computed(&self, step: StepId) {
-        self.record(|_| TraceEvent::StepComputed(step));
+    /// The device finished a step that took so long; `ops` are its parts, where they are measured.
+    pub(crate) fn step_computed(&self, step: StepId, elapsed: Duration, ops: Vec<OpSpan>) {
+        self.record(|_| TraceEvent::StepComputed { step, elapsed, ops });
     }
 
     /// The sampler finished a step that it began at `from`, and whose tokens it had at `chosen`.

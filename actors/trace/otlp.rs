@@ -227,7 +227,7 @@ impl Sink for SpanExport {
                 self.steps.entry(model_id.clone()).or_default().formed(*step, shape);
             }
             TraceEvent::StepBegun(step) => self.steps.entry(model_id.clone()).or_default().begun(*step, at),
-            TraceEvent::StepComputed(step) => {
+            TraceEvent::StepComputed { step, .. } => {
                 let steps = self.steps.entry(model_id.clone()).or_default();
                 if let Some(computed) = steps.computed(*step, at) {
                     self.computed(model_id, step.0, computed, at);

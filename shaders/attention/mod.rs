@@ -12,6 +12,7 @@ pub mod reference;
 
 pub use cache::{KvCache, KvShape, KvType};
 
+use crate::cost::{Cost, CostArgs};
 use crate::cpu::Kernel;
 use crate::op::{CpuArgs, Op, ShapeError};
 
@@ -92,6 +93,25 @@ impl Op for Attention {
 
     fn scratch_len(&self, _: Kernel, rows: usize, context_tokens: usize) -> usize {
         cpu::scratch_len(self, rows, context_tokens)
+    }
+
+    /// Two products for each row, head and position seen, `q·k` and the weighted sum of values; the softmax is not counted.
+    fn cost(&self, args: &CostArgs<'_>) -> Cost {
+        let (mut positions, mut seen) = (0, 0);
+        let rows = args.batch.sequences.iter().zip(args.batch.positions);
+        let mut last = None;
+        for (&sequence, &position) in rows {
+            let (first, end) = (self.first_visible(position as usize), position as usize + 1);
+            seen += end - first;
+            // A sequence's rows are consecutive: the first brings all that it sees, each further row its own position.
+            positions += if last.replace(sequence) == Some(sequence) { 1 } else { end - first };
+        }
+        Cost {
+            memory_bytes: positions as u64 * args.kv.position_bytes(self.layer),
+            activation_bytes: args.activation_bytes(),
+            float_operations: 4 * (seen * self.n_heads * self.head_dim) as u64,
+            ..Cost::default()
+        }
     }
 
     fn run_cpu(&self, args: &mut CpuArgs<'_>) {

@@ -15,6 +15,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::cost::{Cost, CostArgs};
 use crate::cpu::{Kernel, SharedMut, Team};
 use crate::op::{CpuArgs, Op, ShapeError};
 use crate::quant::dispatch;
@@ -112,6 +113,21 @@ impl Op for Linear {
     fn scratch_len(&self, kernel: Kernel, rows: usize, _: usize) -> usize {
         let rounds = self.weights.iter().any(|weight| self.replaces(kernel, weight));
         if rounds { activations::scratch_len(rows, self.weights[0].columns) } else { 0 }
+    }
+
+    fn cost(&self, args: &CostArgs<'_>) -> Cost {
+        let mut cost = Cost { activation_bytes: args.activation_bytes(), ..Cost::default() };
+        for weight in self.weights.iter().filter(|_| args.rows > 0) {
+            let operations = 2 * (args.rows * weight.rows * weight.columns) as u64;
+            if self.replaces(args.kernel, weight) {
+                cost.memory_bytes += PackedWeight::size(weight).unwrap_or(0) as u64;
+                cost.integer_operations += operations;
+            } else {
+                cost.memory_bytes += weight.bytes().len() as u64;
+                cost.float_operations += operations;
+            }
+        }
+        cost
     }
 
     fn run_cpu(&self, args: &mut CpuArgs<'_>) {

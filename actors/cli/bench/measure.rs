@@ -4,8 +4,10 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use cuelight_engine::engine::{
-    BLOCK_TOKENS, BlockId, Engine, EngineError, LogitsWanted, Progress, SequenceRows, Step, StepId, TokenId,
+    BLOCK_TOKENS, BlockId, Engine, EngineError, EngineLimits, LogitsWanted, Progress, SequenceRows, Step, StepId,
+    StepOutput, TokenId,
 };
+use cuelight_engine::profile::{Cost, OpSpan};
 
 /// What is timed: for each of some sequences `prompt` tokens computed, and then `generated` tokens one by one, all
 /// sequences in one step, after `depth` tokens that are not timed.
@@ -77,20 +79,22 @@ pub enum MeasureError {
     },
 }
 
-/// Sequences of one length on an engine, whose blocks are simply numbered in order.
-struct Sequences<'a, E> {
-    engine: &'a mut E,
-    shape: Shape,
-    position: usize,
-    steps: u64,
-    random: u64,
+/// What came of timing a shape.
+#[derive(Debug, Clone, Default)]
+pub struct Samples {
+    /// How long each repetition took.
+    pub times: Vec<Duration>,
+    /// The least that one repetition has to do, when the engine knows.
+    pub cost: Option<Cost>,
+    /// The ops of all repetitions, when the engine measures them.
+    pub ops: Vec<OpSpan>,
 }
 
 /// Times a shape: a warm-up of the same shape, then `repetitions` samples.
 ///
 /// # Errors
 /// [`MeasureError`].
-pub fn measure<E: Engine>(engine: &mut E, shape: Shape, repetitions: usize) -> Result<Vec<Duration>, MeasureError> {
+pub fn measure<E: Engine>(engine: &mut E, shape: Shape, repetitions: usize) -> Result<Samples, MeasureError> {
     let limits = engine.limits();
     let available = limits.context_tokens.min(limits.kv_blocks / shape.parallel * BLOCK_TOKENS);
     if shape.context_tokens() > available {
@@ -98,42 +102,94 @@ pub fn measure<E: Engine>(engine: &mut E, shape: Shape, repetitions: usize) -> R
     }
     // Decode steps all have one shape: a few of them warm up as well as all would.
     sample(engine, Shape { generated: shape.generated.min(8), ..shape })?;
-    (0..repetitions).map(|_| sample(engine, shape)).collect()
-}
-
-fn sample<E: Engine>(engine: &mut E, shape: Shape) -> Result<Duration, MeasureError> {
-    let mut sequences = Sequences { engine, shape, position: 0, steps: 0, random: 1 };
-    sequences.prefill(shape.depth)?;
-    let start = Instant::now();
-    sequences.prefill(shape.prompt)?;
-    for _ in 0..shape.generated {
-        sequences.step(0..shape.parallel, 1, LogitsWanted::Last)?;
-        sequences.position += 1;
+    let mut samples = Samples { cost: cost(engine, shape), ..Samples::default() };
+    for _ in 0..repetitions {
+        let (time, outputs) = sample(engine, shape)?;
+        samples.times.push(time);
+        samples.ops.extend(outputs.into_iter().flat_map(|output| output.ops));
     }
-    Ok(start.elapsed())
+    Ok(samples)
 }
 
-impl<E: Engine> Sequences<'_, E> {
+/// The time of one repetition, and what its timed steps brought but for their logits.
+fn sample<E: Engine>(engine: &mut E, shape: Shape) -> Result<(Duration, Vec<StepOutput>), MeasureError> {
+    let limits = engine.limits().clone();
+    Sequences::new(&limits, shape, 0).prefill(shape.depth, &mut |step| run(engine, step).map(drop))?;
+    let mut outputs = Vec::with_capacity(shape.prompt.div_ceil(limits.max_batched_tokens) + shape.generated);
+    let start = Instant::now();
+    Sequences::new(&limits, shape, shape.depth).timed(&mut |step| {
+        outputs.push(StepOutput { logits: Vec::new(), ..run(engine, step)? });
+        Ok(())
+    })?;
+    Ok((start.elapsed(), outputs))
+}
+
+/// The least that one repetition has to do.
+fn cost<E: Engine>(engine: &E, shape: Shape) -> Option<Cost> {
+    let mut total = Some(Cost::default());
+    let count = Sequences::new(engine.limits(), shape, shape.depth).timed(&mut |step| {
+        total = total.zip(engine.cost(&step)).map(|(total, cost)| total + cost);
+        Ok(())
+    });
+    count.ok().and(total)
+}
+
+fn run<E: Engine>(engine: &mut E, step: Step) -> Result<StepOutput, MeasureError> {
+    match engine.begin(step)? {
+        Progress::Done(output) => Ok(output),
+        Progress::AwaitExperts(_) => Err(MeasureError::AwaitsExperts),
+    }
+}
+
+/// What is done with each step.
+type Run<'a> = &'a mut dyn FnMut(Step) -> Result<(), MeasureError>;
+
+/// Sequences of one length, whose blocks are simply numbered in order.
+struct Sequences<'a> {
+    limits: &'a EngineLimits,
+    shape: Shape,
+    position: usize,
+    steps: u64,
+    random: u64,
+}
+
+impl<'a> Sequences<'a> {
+    /// Sequences that have come to a position.
+    fn new(limits: &'a EngineLimits, shape: Shape, position: usize) -> Self {
+        Sequences { limits, shape, position, steps: 0, random: 1 }
+    }
+
+    /// The part that is timed.
+    fn timed(&mut self, run: Run<'_>) -> Result<(), MeasureError> {
+        self.prefill(self.shape.prompt, run)?;
+        for _ in 0..self.shape.generated {
+            run(self.step(0..self.shape.parallel, 1, LogitsWanted::Last))?;
+            self.position += 1;
+        }
+        Ok(())
+    }
+
     /// Computes tokens of one sequence after the other in steps as large as the engine takes; the last row's logits come
     /// back, as in real use.
-    fn prefill(&mut self, tokens: usize) -> Result<(), MeasureError> {
-        let largest = self.engine.limits().max_batched_tokens;
+    fn prefill(&mut self, tokens: usize, run: Run<'_>) -> Result<(), MeasureError> {
+        let largest = self.limits.max_batched_tokens;
         let start = self.position;
         for sequence in 0..self.shape.parallel {
             self.position = start;
             while self.position < start + tokens {
                 let rows = (start + tokens - self.position).min(largest);
                 let last = self.position + rows == start + tokens;
-                self.step(sequence..sequence + 1, rows, if last { LogitsWanted::Last } else { LogitsWanted::None })?;
+                let wanted = if last { LogitsWanted::Last } else { LogitsWanted::None };
+                run(self.step(sequence..sequence + 1, rows, wanted))?;
                 self.position += rows;
             }
         }
         Ok(())
     }
 
-    /// One step of the next `rows` tokens of some sequences.
-    fn step(&mut self, sequences: Range<usize>, rows: usize, logits: LogitsWanted) -> Result<(), MeasureError> {
-        let vocab_size = self.engine.limits().vocab_size;
+    /// The step of the next `rows` tokens of some sequences.
+    fn step(&mut self, sequences: Range<usize>, rows: usize, logits: LogitsWanted) -> Step {
+        let vocab_size = self.limits.vocab_size;
         let blocks = (self.position + rows).div_ceil(BLOCK_TOKENS);
         let mut share = |sequence: usize| {
             let first_block = sequence * self.shape.blocks();
@@ -146,10 +202,7 @@ impl<E: Engine> Sequences<'_, E> {
         };
         let step = Step { id: StepId(self.steps), sequences: sequences.map(&mut share).collect() };
         self.steps += 1;
-        match self.engine.begin(step)? {
-            Progress::Done(_) => Ok(()),
-            Progress::AwaitExperts(_) => Err(MeasureError::AwaitsExperts),
-        }
+        step
     }
 }
 
@@ -162,7 +215,8 @@ fn next_token(random: &mut u64, vocab_size: usize) -> TokenId {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use cuelight_engine::engine::{EngineLimits, ExpertResult, StepOutput};
+    use cuelight_engine::engine::ExpertResult;
+    use cuelight_engine::profile::OpLabel;
 
     use super::*;
 
@@ -181,7 +235,14 @@ mod tests {
             let share = &step.sequences[0];
             assert!(share.tokens.iter().all(|token| (*token as usize) < self.limits.vocab_size));
             self.steps.push((step.rows(), share.first_position, share.block_table.len(), step.logits_rows()));
-            Ok(Progress::Done(StepOutput { id: step.id, logits: Vec::new(), elapsed: Duration::ZERO }))
+            let op = OpLabel { op: "noted", weights: String::new(), layer: None };
+            let cost = Cost::default();
+            let ops = vec![OpSpan { op: op.into(), start: Duration::ZERO, elapsed: Duration::ZERO, cost }];
+            Ok(Progress::Done(StepOutput { id: step.id, logits: vec![0.0], elapsed: Duration::ZERO, ops }))
+        }
+
+        fn cost(&self, step: &Step) -> Option<Cost> {
+            Some(Cost { memory_bytes: u64::from(step.sequences[0].first_position), ..Cost::default() })
         }
 
         fn resume(&mut self, result: ExpertResult) -> Result<Progress, EngineError> {
@@ -226,7 +287,15 @@ mod tests {
     fn each_sample_follows_a_warm_up() {
         let mut engine = notebook();
         let samples = measure(&mut engine, Shape { prompt: 32, generated: 0, depth: 0, parallel: 1 }, 3).unwrap();
-        assert_eq!((samples.len(), engine.steps.len()), (3, 4));
+        assert_eq!((samples.times.len(), engine.steps.len()), (3, 4));
+    }
+
+    #[test]
+    fn the_cost_and_the_ops_are_those_of_what_is_timed() {
+        let samples = measure(&mut notebook(), Shape { prompt: 40, generated: 2, depth: 16, parallel: 1 }, 3).unwrap();
+        // The notebook says that a step costs as much as its first position.
+        assert_eq!(samples.cost.unwrap().memory_bytes, 16 + 48 + 56 + 57);
+        assert_eq!(samples.ops.len(), 3 * 4);
     }
 
     #[test]

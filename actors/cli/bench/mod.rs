@@ -3,16 +3,20 @@
 //! The former drives the engine directly, without actors, so that it measures what the engine can do.
 
 mod measure;
+mod profile;
 mod report;
 pub mod serve;
 
+use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 use std::path::Path;
 
 use cuelight_engine::load::{self, Kernel, KvType, LoadOptions};
+use cuelight_engine::roofline::Roofline;
 
-use self::measure::{Shape, measure};
-use self::report::{Format, Measurement};
+use self::measure::{Samples, Shape, measure};
+use self::profile::Profile;
+use self::report::{Format, Measurement, limits_table};
 use super::model;
 use super::terminal::print;
 use super::{CliError, Context};
@@ -29,9 +33,12 @@ Every option takes a list with commas, and every combination is measured:
   cuelight bench demo -pg 512,128 -d 0,4096       a prompt and its answer together, empty and at depth
   cuelight bench demo -p 0 --parallel 1,4,16      one sequence, and several in each step
   cuelight bench demo -r 10 -o json > bench.json  for a program
+  cuelight bench demo --roofline --profile        how near the machine's limits, and where the time goes
 
 Each test is warmed up with its own shape before it is timed. t/s is the mean and the standard deviation of the
-repetitions. pp is prompt processing, tg text generation, @ d the tokens in the cache before the clock starts.")]
+repetitions. pp is prompt processing, tg text generation, @ d the tokens in the cache before the clock starts. GB/s are the
+weights and the cache that the steps must read at least, GOPS the model's multiplications and additions; with --roofline
+each with its share of what was measured. The integer kernels form every product twice: half of their peak is all there is.")]
 pub struct Args {
     #[command(subcommand)]
     instead: Option<Instead>,
@@ -68,6 +75,12 @@ pub struct Args {
     /// Samples of each test.
     #[arg(short = 'r', long, value_name = "N", default_value = "5")]
     repetitions: NonZeroUsize,
+    /// First measure what the machine can do, and show which share each test reaches.
+    #[arg(long)]
+    roofline: bool,
+    /// Measure each op, and show below each test where its time went.
+    #[arg(long)]
+    profile: bool,
     /// How to print the results.
     #[arg(short = 'o', long, value_name = "FORMAT", value_enum, default_value = "md")]
     output: Format,
@@ -142,16 +155,39 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     let path = context.hub().locate(model, &context.terminal.downloads())?;
     let configured = model::load_options(&context.config, &path)?;
     let max_sequences = shapes.iter().map(|shape| shape.parallel).max().unwrap_or(1);
-    let base = LoadOptions { context_tokens: Some(context_tokens), max_sequences, kv_bytes: None, ..configured };
-    print(args.output.head())?;
+    let profile_ops = args.profile;
+    let base =
+        LoadOptions { context_tokens: Some(context_tokens), max_sequences, kv_bytes: None, profile_ops, ..configured };
+    let engines = args.engines(&base);
+    let rooflines = if args.roofline { measure_machine(&engines, args.output)? } else { Vec::new() };
+    print(args.output.head(args.profile))?;
     let mut index = 0;
-    for options in args.engines(&base) {
-        for measurement in measure_engine(&options, &path, &shapes, args.repetitions.get()) {
+    for options in engines {
+        let is_its = |roofline: &&Roofline| (roofline.kernel, roofline.threads) == (options.kernel, options.threads);
+        let roofline = rooflines.iter().find(is_its).copied();
+        for measurement in measure_engine(&options, &path, &shapes, args.repetitions.get(), roofline) {
             print(&args.output.result(index, &measurement?))?;
             index += 1;
         }
     }
     print(args.output.tail())
+}
+
+/// Measures what the machine can do with the kernel and threads of each engine, and with one thread. Tells people.
+fn measure_machine(engines: &[LoadOptions], output: Format) -> Result<Vec<Roofline>, CliError> {
+    let mut all = Vec::new();
+    let kernels: BTreeSet<&str> = engines.iter().map(|options| options.kernel.name()).collect();
+    let measured = |kernel: &Kernel| kernels.contains(kernel.name()) && kernel.is_supported();
+    for kernel in Kernel::ALL.iter().copied().filter(measured) {
+        let threads = engines.iter().filter(|options| options.kernel == kernel).map(|options| options.threads);
+        let threads: BTreeSet<usize> = threads.chain([1]).collect();
+        let rooflines: Vec<Roofline> = threads.into_iter().map(|threads| Roofline::measure(kernel, threads)).collect();
+        if output == Format::Md {
+            print(&limits_table(&rooflines))?;
+        }
+        all.extend(rooflines);
+    }
+    Ok(all)
 }
 
 /// Builds an engine and measures the shapes on it, one each time the iterator is asked.
@@ -160,6 +196,7 @@ fn measure_engine<'a>(
     path: &'a Path,
     shapes: &'a [Shape],
     repetitions: usize,
+    roofline: Option<Roofline>,
 ) -> Box<dyn Iterator<Item = Result<Measurement, CliError>> + 'a> {
     let plan = match load::plan(options) {
         Ok(plan) => plan,
@@ -169,7 +206,8 @@ fn measure_engine<'a>(
     let mut engine = plan.load_engine(&mut |_| {});
     Box::new(shapes.iter().map(move |&shape| {
         let started = jiff::Timestamp::now().to_string();
-        let samples = measure(&mut engine, shape, repetitions).map_err(CliError::other)?;
+        let Samples { times, cost, ops } = measure(&mut engine, shape, repetitions).map_err(CliError::other)?;
+        let profile = options.profile_ops.then(|| Profile::new(&ops, times.iter().sum(), roofline.as_ref()));
         Ok(Measurement {
             path: path.display().to_string(),
             card: card.clone(),
@@ -179,7 +217,10 @@ fn measure_engine<'a>(
             kv_type: options.kv_type.name(),
             shape,
             started,
-            samples,
+            samples: times,
+            cost,
+            roofline,
+            profile,
         })
     }))
 }

@@ -3,9 +3,12 @@
 use std::time::Duration;
 
 use cuelight_engine::load::ModelCard;
+use cuelight_engine::profile::Cost;
+use cuelight_engine::roofline::Roofline;
 use serde_json::{Map, Value, json};
 
 use super::measure::Shape;
+use super::profile::{Profile, giga, percent, rate};
 use crate::config::ByteSize;
 
 /// How results are printed.
@@ -42,6 +45,29 @@ pub struct Measurement {
     pub started: String,
     /// The samples.
     pub samples: Vec<Duration>,
+    /// The least that each of them had to do, when that is known.
+    pub cost: Option<Cost>,
+    /// What the machine can do, when that was measured.
+    pub roofline: Option<Roofline>,
+    /// Where the time went, when that was measured.
+    pub profile: Option<Profile>,
+}
+
+/// What a test achieved of what the machine can do.
+struct Achieved {
+    gb_per_s: f64,
+    gops: f64,
+    roofline: Option<Roofline>,
+}
+
+impl Achieved {
+    fn bandwidth_share(&self) -> Option<f64> {
+        Some(self.gb_per_s * 1e9 / self.roofline?.memory_bandwidth)
+    }
+
+    fn peak_share(&self) -> Option<f64> {
+        Some(self.gops * 1e9 / self.roofline?.product_peak())
+    }
 }
 
 /// Mean and sample standard deviation.
@@ -62,6 +88,14 @@ impl Measurement {
     pub fn speeds(&self) -> Vec<f64> {
         let tokens = self.shape.timed_tokens() as f64;
         self.samples.iter().map(|sample| tokens / sample.as_secs_f64().max(1e-9)).collect()
+    }
+
+    /// What the mean of the samples comes to.
+    fn achieved(&self) -> Option<Achieved> {
+        let mean = self.samples.iter().sum::<Duration>() / u32::try_from(self.samples.len().max(1)).ok()?;
+        let cost = self.cost?;
+        let (gb_per_s, gops) = (giga(cost.memory_bytes, mean), giga(cost.operations(), mean));
+        Some(Achieved { gb_per_s, gops, roofline: self.roofline })
     }
 
     /// Everything but the samples.
@@ -90,10 +124,16 @@ impl Measurement {
             "avg_ts": avg_ts,
             "stddev_ts": stddev_ts,
         });
-        match fields {
-            Value::Object(fields) => fields,
-            _ => Map::new(),
+        let Value::Object(mut fields) = fields else { return Map::new() };
+        if let Some(achieved) = self.achieved() {
+            fields.insert("gb_per_s".to_owned(), json!(achieved.gb_per_s));
+            fields.insert("gops".to_owned(), json!(achieved.gops));
+            if let Some((bandwidth, peak)) = achieved.bandwidth_share().zip(achieved.peak_share()) {
+                fields.insert("bandwidth_share".to_owned(), json!(bandwidth));
+                fields.insert("peak_share".to_owned(), json!(peak));
+            }
         }
+        fields
     }
 
     fn object(&self) -> Value {
@@ -101,6 +141,12 @@ impl Measurement {
         let nanoseconds: Vec<u64> = self.samples.iter().map(|sample| sample.as_nanos() as u64).collect();
         fields.insert("samples_ns".to_owned(), json!(nanoseconds));
         fields.insert("samples_ts".to_owned(), json!(self.speeds()));
+        if let Some(roofline) = &self.roofline {
+            fields.insert("roofline".to_owned(), limits(roofline));
+        }
+        if let Some(profile) = &self.profile {
+            fields.insert("profile".to_owned(), profile.json());
+        }
         Value::Object(fields)
     }
 
@@ -110,9 +156,65 @@ impl Measurement {
         let (size, params) = (ByteSize(self.card.size_bytes), people(self.card.n_params));
         let (threads, test) = (self.threads, self.shape.name());
         let speed = format!("{mean:.2} ± {deviation:.2}");
-        format!("| {model} | {size} | {params} | {} | {threads} | {test} | {speed} |\n", self.device)
+        let (mut bandwidth, mut operations) = (String::new(), String::new());
+        if let Some(achieved) = self.achieved() {
+            let of = |share: Option<f64>| share.map(|share| format!(" ({})", percent(share))).unwrap_or_default();
+            bandwidth = rate(achieved.gb_per_s) + &of(achieved.bandwidth_share());
+            operations = rate(achieved.gops) + &of(achieved.peak_share());
+        }
+        let device = &self.device;
+        let row = format!(
+            "| {model} | {size} | {params} | {device} | {threads} | {test} | {speed} | {bandwidth} | {operations} |\n"
+        );
+        match &self.profile {
+            Some(profile) => format!("{MARKDOWN_HEAD}{row}\n{}\n", profile.markdown()),
+            None => row,
+        }
     }
 }
+
+/// What the machine can do, for programs.
+fn limits(roofline: &Roofline) -> Value {
+    json!({
+        "kernel": roofline.kernel.name(),
+        "threads": roofline.threads,
+        "memory_gb_per_s": roofline.memory_bandwidth / 1e9,
+        "cache_gb_per_s": roofline.cache_bandwidth / 1e9,
+        "int8_gops": roofline.integer_peak.map(|peak| peak / 1e9),
+        "f32_gops": roofline.float_peak / 1e9,
+    })
+}
+
+/// What the machine can do, for people: a column for each number of threads.
+#[must_use]
+pub fn limits_table(rooflines: &[Roofline]) -> String {
+    let Some(first) = rooflines.first() else { return String::new() };
+    let row = |name: &str, unit: &str, value: &dyn Fn(&Roofline) -> Option<f64>| {
+        let cell =
+            |roofline: &Roofline| value(roofline).map_or_else(|| "-".to_owned(), |value| rate(value / 1e9) + unit);
+        let cells: Vec<String> = rooflines.iter().map(cell).collect();
+        format!("| {name} | {} |\n", cells.join(" | "))
+    };
+    let threads = |roofline: &Roofline| match roofline.threads {
+        1 => "1 thread".to_owned(),
+        threads => format!("{threads} threads"),
+    };
+    let head: Vec<String> = rooflines.iter().map(threads).collect();
+    [
+        format!("| {} | {} |\n| --- |{}\n", first.kernel, head.join(" | "), " ---: |".repeat(head.len())),
+        row("read from memory", " GB/s", &|roofline| Some(roofline.memory_bandwidth)),
+        row("read within 64 MiB", " GB/s", &|roofline| Some(roofline.cache_bandwidth)),
+        row("int8 dot products", " GOPS", &|roofline| roofline.integer_peak),
+        row("f32 multiply-adds", " GOPS", &|roofline| Some(roofline.float_peak)),
+        "\n".to_owned(),
+    ]
+    .concat()
+}
+
+const MARKDOWN_HEAD: &str = "\
+| model | size | params | backend | threads | test | t/s | GB/s | GOPS |
+| --- | ---: | ---: | --- | ---: | ---: | ---: | ---: | ---: |
+";
 
 /// A count for people: "134.5 M".
 fn people(count: u64) -> String {
@@ -123,13 +225,12 @@ fn people(count: u64) -> String {
 }
 
 impl Format {
-    /// What comes before the first result.
+    /// What comes before the first result; when each has a profile below it, it also has its own head.
     #[must_use]
-    pub fn head(self) -> &'static str {
+    pub fn head(self, with_profiles: bool) -> &'static str {
         match self {
-            Format::Md => {
-                "| model | size | params | backend | threads | test | t/s |\n| --- | ---: | ---: | --- | ---: | ---: | ---: |\n"
-            }
+            Format::Md if with_profiles => "",
+            Format::Md => MARKDOWN_HEAD,
             Format::Json => "[\n",
             Format::Jsonl | Format::Csv => "",
         }
@@ -168,6 +269,8 @@ fn csv_cell(value: &Value) -> String {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use cuelight_engine::load::Kernel;
+
     use super::*;
 
     fn measurement() -> Measurement {
@@ -190,6 +293,20 @@ mod tests {
             shape: Shape { prompt: 100, generated: 0, depth: 0, parallel: 1 },
             started: "2026-01-01T00:00:00Z".into(),
             samples: vec![Duration::from_secs(1), Duration::from_secs(2)],
+            cost: None,
+            roofline: None,
+            profile: None,
+        }
+    }
+
+    fn roofline() -> Roofline {
+        Roofline {
+            kernel: Kernel::Avx2Integer,
+            threads: 2,
+            memory_bandwidth: 40e9,
+            cache_bandwidth: 50e9,
+            integer_peak: Some(1e12),
+            float_peak: 250e9,
         }
     }
 
@@ -203,13 +320,40 @@ mod tests {
     #[test]
     fn markdown_has_a_row_for_each_test() {
         let row = Format::Md.result(0, &measurement());
-        assert_eq!(row, "| Tiny Q4_1 | 96.0 MiB | 134.5 M | cpu (avx2, 2 threads) | 2 | pp100 | 75.00 ± 35.36 |\n");
+        let cells = "| Tiny Q4_1 | 96.0 MiB | 134.5 M | cpu (avx2, 2 threads) | 2 | pp100 | 75.00 ± 35.36 |";
+        assert_eq!(row, format!("{cells}  |  |\n"));
+        // In a second and a half on the average.
+        let cost = Cost { memory_bytes: 6_000_000_000, integer_operations: 300_000_000_000, ..Cost::default() };
+        let measured = Measurement { cost: Some(cost), ..measurement() };
+        assert_eq!(Format::Md.result(0, &measured), format!("{cells} 4.00 | 200 |\n"));
+        let measured = Measurement { roofline: Some(roofline()), ..measured };
+        assert_eq!(Format::Md.result(0, &measured), format!("{cells} 4.00 (10 %) | 200 (20 %) |\n"));
+        let line: Value = serde_json::from_str(&Format::Jsonl.result(0, &measured)).unwrap();
+        assert_eq!((line["gb_per_s"].as_f64(), line["peak_share"].as_f64()), (Some(4.0), Some(0.2)));
+        assert_eq!(line["roofline"]["int8_gops"], 1000.0);
+    }
+
+    #[test]
+    fn a_profile_stands_below_its_test() {
+        let profile = Profile::new(&[], Duration::from_secs(3), None);
+        let text = Format::Md.result(0, &Measurement { profile: Some(profile), ..measurement() });
+        assert!(text.starts_with(MARKDOWN_HEAD) && text.contains("\n\n| op | calls |"), "{text}");
+        assert_eq!(Format::Md.head(true), "");
+    }
+
+    #[test]
+    fn the_limits_have_a_column_for_each_number_of_threads() {
+        let rooflines = [Roofline { threads: 1, integer_peak: None, ..roofline() }, roofline()];
+        let table = limits_table(&rooflines);
+        assert!(table.starts_with("| avx2-integer | 1 thread | 2 threads |\n| --- | ---: | ---: |\n"), "{table}");
+        assert!(table.contains("\n| int8 dot products | - | 1000 GOPS |\n"), "{table}");
     }
 
     #[test]
     fn json_is_one_list_and_jsonl_an_object_a_line() {
         let (format, test) = (Format::Json, measurement());
-        let text = format!("{}{}{}{}", format.head(), format.result(0, &test), format.result(1, &test), format.tail());
+        let text =
+            format!("{}{}{}{}", format.head(false), format.result(0, &test), format.result(1, &test), format.tail());
         let list: Vec<Value> = serde_json::from_str(&text).unwrap();
         assert_eq!(list.len(), 2);
         assert_eq!(list[0]["samples_ns"], json!([1_000_000_000, 2_000_000_000]));

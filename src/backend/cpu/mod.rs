@@ -8,11 +8,13 @@ pub mod team;
 use std::time::Instant;
 
 use cuelight_shaders::attention::KvCache;
+use cuelight_shaders::cost::{Cost, CostArgs};
 use cuelight_shaders::cpu::{Kernel, SharedMut};
 use cuelight_shaders::op::{Batch, CpuArgs, Op};
 
 use crate::engine::{BLOCK_TOKENS, Engine, EngineError, EngineLimits, ExpertResult, Progress, Step, StepOutput};
-use crate::graph::{Graph, MemoryLayout, Rows, ValueId};
+use crate::graph::{Graph, MemoryLayout, Node, Rows, ValueId};
+use crate::profile::Profiler;
 use team::ThreadTeam;
 
 /// A model on the CPU.
@@ -26,6 +28,8 @@ pub struct CpuEngine {
     team: ThreadTeam,
     limits: EngineLimits,
     rows: RaggedRows,
+    /// Notes what each op takes, when somebody wants to know.
+    profiler: Option<Profiler>,
 }
 
 /// The rows of the current step, flattened; kept between steps for its memory.
@@ -59,32 +63,31 @@ impl CpuEngine {
         let scratch = vec![0.0; graph.scratch_len(kernel, rows, logits_rows, limits.context_tokens)];
         let layout = MemoryLayout::new(&graph, limits.max_batched_tokens, limits.max_logits_rows);
         let arena = vec![0.0; layout.arena_len()];
-        CpuEngine { layout, arena, scratch, kv, kernel, team, limits, rows: RaggedRows::default(), graph }
+        let rows = RaggedRows::default();
+        CpuEngine { layout, arena, scratch, kv, kernel, team, limits, rows, profiler: None, graph }
+    }
+
+    /// The same engine, which measures each op.
+    #[must_use]
+    pub fn with_profile(mut self) -> Self {
+        self.profiler = Some(Profiler::new(&self.graph));
+        self
     }
 
     fn run(&mut self, step: &Step) {
-        let block_tables: Vec<&[u32]> = step.sequences.iter().map(|sequence| sequence.block_table.as_slice()).collect();
-        let batch = Batch {
-            tokens: &self.rows.tokens,
-            positions: &self.rows.positions,
-            sequences: &self.rows.sequences,
-            block_tables: &block_tables,
-            selected: &self.rows.selected,
-        };
+        let block_tables = step.block_tables();
+        let batch = self.rows.batch(&block_tables);
         let arena = SharedMut::new(&mut self.arena);
         let slice = |value: ValueId| {
-            let rows = match self.graph.rows(value) {
-                Rows::All => batch.rows(),
-                Rows::Selected => batch.selected.len(),
-            };
+            let rows = count_rows(self.graph.rows(value), &batch);
             // SAFETY: the layout keeps values that live at the same time apart, and ops run one after the other.
             unsafe { arena.slice(self.layout.offset(value), rows * self.graph.width(value)) }
         };
         for node in self.graph.nodes() {
-            let input_rows = node.inputs.first().map_or(Rows::All, |input| self.graph.rows(*input));
-            let rows = if input_rows == Rows::All { batch.rows() } else { batch.selected.len() };
+            let rows = count_rows(self.graph.input_rows(node), &batch);
             let inputs: Vec<&[f32]> = node.inputs.iter().map(|input| &*slice(*input)).collect();
             let mut outputs: Vec<&mut [f32]> = node.outputs.iter().map(|output| slice(*output)).collect();
+            let began = self.profiler.as_ref().map(|_| Instant::now());
             node.op.run_cpu(&mut CpuArgs {
                 kernel: self.kernel,
                 team: &self.team,
@@ -95,8 +98,33 @@ impl CpuEngine {
                 inputs: &inputs,
                 outputs: &mut outputs,
             });
+            if let (Some(profiler), Some(began)) = (&mut self.profiler, began) {
+                profiler.note(began, node_cost(&self.graph, node, self.kernel, batch, &self.kv));
+            }
         }
     }
+}
+
+/// How many rows a value of the step has.
+fn count_rows(rows: Rows, batch: &Batch<'_>) -> usize {
+    match rows {
+        Rows::All => batch.rows(),
+        Rows::Selected => batch.selected.len(),
+    }
+}
+
+/// The least that an op of the step has to do.
+fn node_cost(graph: &Graph, node: &Node, kernel: Kernel, batch: Batch<'_>, kv: &KvCache) -> Cost {
+    let widths = |values: &[ValueId]| values.iter().map(|value| graph.width(*value)).collect::<Vec<_>>();
+    node.op.cost(&CostArgs {
+        kernel,
+        batch,
+        kv,
+        rows: count_rows(graph.input_rows(node), &batch),
+        output_rows: node.outputs.first().map_or(0, |output| count_rows(graph.rows(*output), &batch)),
+        input_widths: &widths(&node.inputs),
+        output_widths: &widths(&node.outputs),
+    })
 }
 
 impl Engine for CpuEngine {
@@ -108,6 +136,9 @@ impl Engine for CpuEngine {
         let started = Instant::now();
         validate(&step, &self.limits).map_err(|reason| EngineError::InvalidStep { step: step.id, reason })?;
         self.rows.fill(&step);
+        if let Some(profiler) = &mut self.profiler {
+            profiler.begin(started);
+        }
         if !self.rows.tokens.is_empty() {
             self.run(&step);
         }
@@ -118,7 +149,16 @@ impl Engine for CpuEngine {
             }
             None => Vec::new(),
         };
-        Ok(Progress::Done(StepOutput { id: step.id, logits, elapsed: started.elapsed() }))
+        let ops = self.profiler.as_mut().map(Profiler::finish).unwrap_or_default();
+        Ok(Progress::Done(StepOutput { id: step.id, logits, elapsed: started.elapsed(), ops }))
+    }
+
+    fn cost(&self, step: &Step) -> Option<Cost> {
+        let mut rows = RaggedRows::default();
+        rows.fill(step);
+        let block_tables = step.block_tables();
+        let batch = rows.batch(&block_tables);
+        Some(self.graph.nodes().iter().map(|node| node_cost(&self.graph, node, self.kernel, batch, &self.kv)).sum())
     }
 
     fn resume(&mut self, result: ExpertResult) -> Result<Progress, EngineError> {
@@ -128,6 +168,16 @@ impl Engine for CpuEngine {
 }
 
 impl RaggedRows {
+    fn batch<'a>(&'a self, block_tables: &'a [&'a [u32]]) -> Batch<'a> {
+        Batch {
+            tokens: &self.tokens,
+            positions: &self.positions,
+            sequences: &self.sequences,
+            block_tables,
+            selected: &self.selected,
+        }
+    }
+
     fn fill(&mut self, step: &Step) {
         self.tokens.clear();
         self.positions.clear();

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use tokenizers::Model;
-use tokenizers::models::bpe::{BPE, Vocab};
+use tokenizers::models::bpe::BPE;
 
 use super::pre_tokenizer::{PreTokenizer, Row};
 use super::vocabulary::Vocabulary;
@@ -36,19 +36,20 @@ impl BytePair {
         spelling: Spelling,
     ) -> Result<Self, TokenizerError> {
         // Merges of or into what is no token can never happen, and the model would refuse them.
+        let mut merged = String::new();
         let merges = gguf
             .strings("tokenizer.ggml.merges")?
             .filter_map(|merge| {
                 let space = merge.char_indices().skip(1).find(|(_, character)| *character == ' ')?.0;
                 let (left, right) = (&merge[..space], &merge[space + 1..]);
-                let merged = [left, right].concat();
+                merged.clear();
+                merged.extend([left, right]);
                 let all_known = [left, right, &merged].iter().all(|text| vocabulary.id(text).is_some());
                 all_known.then(|| (left.to_owned(), right.to_owned()))
             })
             .collect();
-        let vocab: Vocab = vocabulary.ids().map(|(text, id)| (text.to_owned(), id)).collect();
         let model = BPE::builder()
-            .vocab_and_merges(vocab, merges)
+            .vocab_and_merges(vocabulary.ids().clone(), merges)
             .ignore_merges(row.rules.whole_pieces)
             .byte_fallback(spelling == Spelling::SpaceMark)
             .build()

@@ -67,6 +67,10 @@ pub(super) fn end_of_generation(
 
     for (id, (text, kind)) in (0..).zip(entries.iter_mut()) {
         let text = text.as_str();
+        // Hundreds of thousands of tokens are none of these.
+        if !text.starts_with(['<', '[', '_']) {
+            continue;
+        }
         if (text == "<|end|>" && end_is_inner) || VISIBLE_SPELLINGS.contains(&text) {
             *kind = TokenKind::UserDefined;
         } else if text == "</s>" && *kind != TokenKind::Control {

@@ -1,6 +1,6 @@
 //! The tokens: their spelling, their kind and the bytes they stand for.
 
-use std::collections::HashMap;
+use tokenizers::models::bpe::Vocab;
 
 use super::byte_pair::Spelling;
 use super::{TokenizerError, byte_level};
@@ -44,7 +44,8 @@ impl TokenKind {
 
 /// All tokens.
 pub(super) struct Vocabulary {
-    id_of_text: HashMap<String, TokenId>,
+    /// A map of the `tokenizers` crate, which wants a copy: making it again would take as long as making it once.
+    id_of_text: Vocab,
     kinds: Vec<TokenKind>,
     /// The bytes of all tokens, one after the other, and where each token's end.
     bytes: Vec<u8>,
@@ -62,7 +63,7 @@ impl Vocabulary {
         }
         TokenId::try_from(entries.len()).map_err(|_| TokenizerError::Vocabulary("too many tokens".to_owned()))?;
         let mut vocabulary = Vocabulary {
-            id_of_text: HashMap::with_capacity(entries.len()),
+            id_of_text: Vocab::with_capacity(entries.len()),
             kinds: Vec::with_capacity(entries.len()),
             bytes: Vec::new(),
             ends: Vec::with_capacity(entries.len()),
@@ -103,9 +104,9 @@ impl Vocabulary {
         self.id_of_text.get(text).copied()
     }
 
-    /// All spellings and their tokens, in no order.
-    pub(super) fn ids(&self) -> impl Iterator<Item = (&str, TokenId)> {
-        self.id_of_text.iter().map(|(text, &id)| (text.as_str(), id))
+    /// All spellings and their tokens.
+    pub(super) fn ids(&self) -> &Vocab {
+        &self.id_of_text
     }
 
     /// What a token is for; `None` when there is no such token.

@@ -1,0 +1,223 @@
+//! What an op must do at least: the bytes it cannot avoid and the operations of its formula.
+//!
+//! With what a machine can do in a second (see [`roofline`](crate::roofline)) this is a lower bound of an op's time, and the
+//! time that it took says how near it is. What counts:
+//!
+//! - **Memory**: every weight once, as the kernel in use stores it (packed, where it packs), or the rows of it that are
+//!   looked up; every position of the KV cache that the step reads or writes once, keys and values, however many rows and
+//!   heads look at it. Biases and the weights of norms are too small to count.
+//! - **Activations**: what goes in and out in float32, once each. It stays in the caches where it fits, so it is told apart
+//!   from the bytes that come from memory.
+//! - **Operations**: a multiplication and an addition are two. They are the model's: that the integer kernels form
+//!   every product in two planes of 8 bits is their own affair, and not counted.
+
+use std::iter::Sum;
+use std::ops::{Add, AddAssign};
+
+use crate::attention::KvCache;
+use crate::cpu::Kernel;
+use crate::op::Batch;
+
+/// The least that an op, or a whole step, does.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// Bytes of weights and of the KV cache.
+    pub memory_bytes: u64,
+    /// Bytes of inputs and outputs.
+    pub activation_bytes: u64,
+    /// Operations on integers: products with quantised weights in the integer kernels.
+    pub integer_operations: u64,
+    /// Operations in float32.
+    pub float_operations: u64,
+}
+
+impl Cost {
+    /// All bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.memory_bytes + self.activation_bytes
+    }
+
+    /// All operations.
+    #[must_use]
+    pub fn operations(&self) -> u64 {
+        self.integer_operations + self.float_operations
+    }
+}
+
+impl Add for Cost {
+    type Output = Cost;
+
+    fn add(self, other: Cost) -> Cost {
+        Cost {
+            memory_bytes: self.memory_bytes + other.memory_bytes,
+            activation_bytes: self.activation_bytes + other.activation_bytes,
+            integer_operations: self.integer_operations + other.integer_operations,
+            float_operations: self.float_operations + other.float_operations,
+        }
+    }
+}
+
+impl AddAssign for Cost {
+    fn add_assign(&mut self, other: Cost) {
+        *self = *self + other;
+    }
+}
+
+impl Sum for Cost {
+    fn sum<I: Iterator<Item = Cost>>(costs: I) -> Cost {
+        costs.fold(Cost::default(), Add::add)
+    }
+}
+
+/// What an op's cost depends on: what [`CpuArgs`](crate::op::CpuArgs) has, without the values.
+#[derive(Clone, Copy)]
+pub struct CostArgs<'a> {
+    /// The instruction set.
+    pub kernel: Kernel,
+    /// The step.
+    pub batch: Batch<'a>,
+    /// The KV cache of all layers.
+    pub kv: &'a KvCache,
+    /// How many rows the inputs have.
+    pub rows: usize,
+    /// How many rows the outputs have.
+    pub output_rows: usize,
+    /// The widths of the inputs.
+    pub input_widths: &'a [usize],
+    /// The widths of the outputs.
+    pub output_widths: &'a [usize],
+}
+
+impl CostArgs<'_> {
+    /// Bytes of all inputs and outputs.
+    #[must_use]
+    pub fn activation_bytes(&self) -> u64 {
+        let inputs = self.rows * self.input_widths.iter().sum::<usize>();
+        ((inputs + self.output_values()) * size_of::<f32>()) as u64
+    }
+
+    /// Values in all outputs.
+    #[must_use]
+    pub fn output_values(&self) -> usize {
+        self.output_rows * self.output_widths.iter().sum::<usize>()
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::attention::{Attention, KvShape, KvType};
+    use crate::elementwise::Add as AddOp;
+    use crate::embed::Embed;
+    use crate::matmul::Linear;
+    use crate::op::Op;
+    use crate::quant::{Format, random};
+    use crate::select_rows::SelectRows;
+
+    /// Sequences that add so many rows from a position on.
+    struct Rows {
+        positions: Vec<u32>,
+        sequences: Vec<u32>,
+    }
+
+    fn rows(sequences: &[(u32, u32)]) -> Rows {
+        let mut rows = Rows { positions: Vec::new(), sequences: Vec::new() };
+        for (index, &(first, count)) in (0..).zip(sequences) {
+            rows.positions.extend(first..first + count);
+            rows.sequences.extend((0..count).map(|_| index));
+        }
+        rows
+    }
+
+    fn cost(op: &dyn Op, kernel: Kernel, rows: &Rows, selected: &[u32], kv: &KvCache, input_widths: &[usize]) -> Cost {
+        let batch = Batch {
+            tokens: &rows.sequences,
+            positions: &rows.positions,
+            sequences: &rows.sequences,
+            block_tables: &[],
+            selected,
+        };
+        let output_widths = op.output_widths(input_widths).unwrap();
+        let output_rows = if op.selects_rows() { selected.len() } else { batch.rows() };
+        let rows = batch.rows();
+        op.cost(&CostArgs { kernel, batch, kv, rows, output_rows, input_widths, output_widths: &output_widths })
+    }
+
+    #[test]
+    fn a_linear_reads_its_weights_once_whatever_the_rows() {
+        // 48 rows of 64 columns in Q4_1: two blocks of 20 bytes a row in the file, and as many packed in strips of 16.
+        let weight = |rows| random::weight("w", Format::Q4_1, rows, 64, 1);
+        let op = Linear::new(vec![weight(32), weight(16)], vec![None, None]).unwrap();
+        for (count, operations) in [(1, 2 * 48 * 64), (3, 3 * 2 * 48 * 64)] {
+            let of = |kernel| cost(&op, kernel, &rows(&[(0, count)]), &[], &KvCache::empty(), &[64]);
+            let floats = Cost {
+                memory_bytes: 48 * 40,
+                activation_bytes: u64::from(count) * (64 + 48) * 4,
+                integer_operations: 0,
+                float_operations: operations,
+            };
+            assert_eq!(of(Kernel::Scalar), floats);
+            assert_eq!(of(Kernel::Avx2Integer), Cost { integer_operations: operations, float_operations: 0, ..floats });
+        }
+        let nothing = cost(&op, Kernel::Scalar, &rows(&[]), &[], &KvCache::empty(), &[64]);
+        assert_eq!(nothing, Cost::default(), "without rows the weights are not looked at");
+    }
+
+    #[test]
+    fn a_packed_weight_counts_as_it_is_stored() {
+        // Q4_K: 144 bytes for 256 columns; packed its 6-bit scales and minima take a byte each: 2 + 2 + 16 + 128 = 148.
+        let op = Linear::new(vec![random::weight("w", Format::Q4_K, 16, 256, 1)], vec![None]).unwrap();
+        let of = |kernel| cost(&op, kernel, &rows(&[(0, 1)]), &[], &KvCache::empty(), &[256]);
+        assert_eq!(of(Kernel::Avx2).memory_bytes, 16 * 144);
+        assert_eq!(of(Kernel::Avx2Integer).memory_bytes, 16 * 148);
+        // Weights in floating point are used as they are, with float32 products.
+        let op = Linear::new(vec![random::weight("w", Format::F16, 16, 256, 1)], vec![None]).unwrap();
+        let cost = cost(&op, Kernel::Avx2Integer, &rows(&[(0, 1)]), &[], &KvCache::empty(), &[256]);
+        assert_eq!((cost.memory_bytes, cost.integer_operations), (16 * 512, 0));
+    }
+
+    #[test]
+    fn attention_reads_each_position_of_a_sequence_once_and_computes_with_each_for_every_row() {
+        let attention =
+            Attention { layer: 1, n_heads: 6, n_kv_heads: 2, head_dim: 8, scale: 1.0, window: None, softcap: None };
+        let shape = KvShape { n_kv_heads: 2, head_dim: 8 };
+        // A position's key and value: 2 heads of 8 values each.
+        for (kv_type, position_bytes) in [(KvType::F16, 2 * 16 * 2), (KvType::F32, 2 * 16 * 4)] {
+            let kv = KvCache::new(vec![shape; 2], 1, kv_type);
+            let of = |attention: &Attention, sequences: &[(u32, u32)]| {
+                cost(attention, Kernel::Scalar, &rows(sequences), &[], &kv, &[48, 16, 16])
+            };
+            // A decode row at position 9 sees ten; rows at 0, 1 and 2 see six together, of three.
+            let both = of(&attention, &[(9, 1), (0, 3)]);
+            assert_eq!(both.memory_bytes, (10 + 3) * position_bytes);
+            assert_eq!(both.float_operations, (10 + 6) * 6 * 8 * 4);
+            assert_eq!(both.activation_bytes, 4 * (48 + 16 + 16 + 48) * 4);
+            // With a window of four, rows at 9 and 10 see positions 6 to 10.
+            let window = Attention { window: Some(4), ..attention.clone() };
+            let window = of(&window, &[(9, 2)]);
+            assert_eq!((window.memory_bytes, window.float_operations), (5 * position_bytes, 8 * 6 * 8 * 4));
+        }
+    }
+
+    #[test]
+    fn an_embedding_reads_its_rows_and_small_ops_their_values() {
+        let table = Embed::new(random::weight("table", Format::Q8_0, 100, 64, 1), 1.0);
+        let embed = cost(&table, Kernel::Scalar, &rows(&[(0, 3)]), &[], &KvCache::empty(), &[]);
+        assert_eq!((embed.memory_bytes, embed.activation_bytes), (3 * 68, 3 * 64 * 4));
+
+        let add = cost(&AddOp, Kernel::Scalar, &rows(&[(0, 3)]), &[], &KvCache::empty(), &[64, 64]);
+        assert_eq!((add.memory_bytes, add.activation_bytes, add.operations()), (0, 3 * 3 * 64 * 4, 3 * 64));
+
+        let select = cost(&SelectRows, Kernel::Scalar, &rows(&[(0, 3)]), &[2], &KvCache::empty(), &[64]);
+        assert_eq!((select.activation_bytes, select.operations()), (2 * 64 * 4, 0));
+    }
+
+    #[test]
+    fn costs_add_up() {
+        let one = Cost { memory_bytes: 1, activation_bytes: 2, integer_operations: 3, float_operations: 4 };
+        let two = [one, one].into_iter().sum::<Cost>();
+        assert_eq!((two.bytes(), two.operations()), (6, 14));
+    }
+}
