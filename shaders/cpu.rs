@@ -27,14 +27,8 @@ pub enum Kernel {
 
 impl Kernel {
     /// Every kernel, slowest first.
-    pub const ALL: &[Kernel] = &[
-        Kernel::Scalar,
-        Kernel::Avx2,
-        Kernel::Avx2Integer,
-        Kernel::AvxVnni,
-        Kernel::Avx512Vnni,
-        Kernel::AmxInt8,
-    ];
+    pub const ALL: &[Kernel] =
+        &[Kernel::Scalar, Kernel::Avx2, Kernel::Avx2Integer, Kernel::AvxVnni, Kernel::Avx512Vnni, Kernel::AmxInt8];
 
     /// The fastest kernel that this machine can run.
     #[must_use]

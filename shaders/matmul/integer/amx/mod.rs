@@ -109,6 +109,7 @@ unsafe fn multiply<T: Tiles, F: BlockFormat, const WHOLE: bool>(task: &Task<'_>,
     // SAFETY: the shapes are those that `products` asks for; the caller vouches for the tiles.
     let mut tiles = unsafe { T::configure(&shapes(PANEL_ROWS.min(rows.len()))) };
     let mut spans = [const { Span::NONE }; STRIPS];
+    let mut dots = [const { Dots([[[[0; STRIP_ROWS]; PANEL_ROWS]; 2]; 2]) }; 2];
     let mut sums = [const { [MaybeUninit::<Sums>::uninit(); STRIPS] }; MOST_PANELS];
     for first in task.outputs.clone().step_by(STRIPS * STRIP_ROWS) {
         let strips = STRIPS.min((task.outputs.end - first).div_ceil(STRIP_ROWS));
@@ -130,7 +131,10 @@ unsafe fn multiply<T: Tiles, F: BlockFormat, const WHOLE: bool>(task: &Task<'_>,
                 let activations = &panel.blocks[blocks.start * Packing::<F>::RUNS * panel.rows..];
                 for (span, sums) in spans[..strips].iter().zip(sums) {
                     // SAFETY: the sums are zeros since the strips began; the rest is the caller's.
-                    unsafe { span.add_products::<T, F, WHOLE>(&mut tiles, activations, panel.rows, sums.assume_init_mut()) };
+                    unsafe {
+                        let sums = sums.assume_init_mut();
+                        span.add_products::<T, F, WHOLE>(&mut tiles, activations, panel.rows, &mut dots, sums);
+                    }
                 }
             }
         }
@@ -166,6 +170,19 @@ struct Span {
 #[repr(C, align(64))]
 struct Dots([[[[i32; STRIP_ROWS]; PANEL_ROWS]; 2]; 2]);
 
+impl Dots {
+    /// Those of a group and a row.
+    #[inline(always)]
+    unsafe fn of<const GROUP: usize>(&self, row: usize) -> __m512i {
+        let [high, low] = &self.0[GROUP];
+        // SAFETY: a row is a register; the caller has the features.
+        unsafe {
+            let high = Zmm::load(high[row].as_ptr().cast());
+            Zmm::add(Zmm::scale_up::<LOW_BITS>(high), Zmm::load(low[row].as_ptr().cast()))
+        }
+    }
+}
+
 impl Span {
     const NONE: Span = Span {
         codes: [[[0; QUAD_BYTES]; QUADS + QUADS / 2]; SPAN_RUNS],
@@ -179,7 +196,9 @@ impl Span {
         let layout = Packing::<F>::LAYOUT;
         self.runs = blocks.len() * Packing::<F>::RUNS;
         let mut unpacked = self.codes.iter_mut().zip(&mut self.scales);
-        for block in strip[blocks.start * Packing::<F>::BYTES..blocks.end * Packing::<F>::BYTES].chunks_exact(Packing::<F>::BYTES) {
+        for block in strip[blocks.start * Packing::<F>::BYTES..blocks.end * Packing::<F>::BYTES]
+            .chunks_exact(Packing::<F>::BYTES)
+        {
             let block = block.as_ptr();
             tile::prefetch_beyond::<F>(block);
             // SAFETY: the block is a whole one; the caller has the features.
@@ -205,6 +224,7 @@ impl Span {
         tiles: &mut T,
         activations: &[Block],
         rows: usize,
+        dots: &mut [Dots; 2],
         sums: &mut Sums,
     ) {
         let rows = if WHOLE { PANEL_ROWS } else { rows };
@@ -212,20 +232,18 @@ impl Span {
         // SAFETY: every run has its rows among the activations by the line above, and products before it is scaled; the
         // caller has the features.
         unsafe {
-            let mut dots = [const { MaybeUninit::<Dots>::uninit() }; 2];
             let mut registers = [_mm512_setzero_ps(); PANEL_ROWS];
             for (register, sums) in registers.iter_mut().zip(&*sums) {
                 *register = _mm512_loadu_ps(sums.as_ptr());
             }
-            products::<T, F>(tiles, &self.codes[0], activations.as_ptr(), dots[0].as_mut_ptr());
+            products::<T, F>(tiles, &self.codes[0], activations.as_ptr(), &mut dots[0]);
             for run in 0..self.runs {
                 let activations = activations.as_ptr().add(run * rows);
                 if run + 1 < self.runs {
-                    let dots = dots[(run + 1) % 2].as_mut_ptr();
-                    products::<T, F>(tiles, &self.codes[run + 1], activations.add(rows), dots);
+                    products::<T, F>(tiles, &self.codes[run + 1], activations.add(rows), &mut dots[(run + 1) % 2]);
                 }
-                let (dots, scales) = (dots[run % 2].as_ptr(), self.scales[run].assume_init_ref());
-                add_scaled::<F, WHOLE>(&mut registers, dots, scales, activations, rows);
+                let scales = self.scales[run].assume_init_ref();
+                add_scaled::<F, WHOLE>(&mut registers, &dots[run % 2], scales, activations, rows);
             }
             for (sums, register) in sums.iter_mut().zip(registers) {
                 _mm512_storeu_ps(sums.as_mut_ptr(), register);
@@ -240,10 +258,10 @@ unsafe fn products<T: Tiles, F: BlockFormat>(
     tiles: &mut T,
     codes: &[[u8; QUAD_BYTES]; QUADS + QUADS / 2],
     activations: *const Block,
-    dots: *mut Dots,
+    dots: &mut Dots,
 ) {
     let activations = activations.cast::<u8>();
-    let [first, second] = [0, 1].map(|group| dots.cast::<[[i32; STRIP_ROWS]; PANEL_ROWS]>().wrapping_add(2 * group));
+    let [[high, low], [second_high, second_low]] = &mut dots.0;
     // SAFETY: the tiles have `shapes`: the planes of rows that stand one after the other, eight quads, and as many rows of sums
     // as there is room for at most.
     unsafe {
@@ -261,11 +279,11 @@ unsafe fn products<T: Tiles, F: BlockFormat>(
             tiles.zero::<{ LOW_SUMS[1] }>();
             tiles.add_products::<{ LOW_SUMS[1] }, LOW, { CODES[1] }>();
         }
-        tiles.store::<{ HIGH_SUMS[0] }>(first.cast(), ROW_BYTES);
-        tiles.store::<{ LOW_SUMS[0] }>(first.add(1).cast(), ROW_BYTES);
+        tiles.store::<{ HIGH_SUMS[0] }>(high.as_mut_ptr().cast(), ROW_BYTES);
+        tiles.store::<{ LOW_SUMS[0] }>(low.as_mut_ptr().cast(), ROW_BYTES);
         if Packing::<F>::LAYOUT.group == 16 {
-            tiles.store::<{ HIGH_SUMS[1] }>(second.cast(), ROW_BYTES);
-            tiles.store::<{ LOW_SUMS[1] }>(second.add(1).cast(), ROW_BYTES);
+            tiles.store::<{ HIGH_SUMS[1] }>(second_high.as_mut_ptr().cast(), ROW_BYTES);
+            tiles.store::<{ LOW_SUMS[1] }>(second_low.as_mut_ptr().cast(), ROW_BYTES);
         }
     }
 }
@@ -274,24 +292,44 @@ unsafe fn products<T: Tiles, F: BlockFormat>(
 #[inline(always)]
 unsafe fn add_scaled<F: BlockFormat, const WHOLE: bool>(
     sums: &mut [__m512; PANEL_ROWS],
-    dots: *const Dots,
+    dots: &Dots,
     scales: &Scales<Zmm>,
     activations: *const Block,
     rows: usize,
 ) {
-    let rows = if WHOLE { PANEL_ROWS } else { rows };
-    for (row, sum) in sums[..rows].iter_mut().enumerate() {
+    // SAFETY: as the caller's.
+    unsafe {
+        if WHOLE {
+            // Not a loop over sixteen: the compiler would leave it one, with the sums in memory.
+            let [first, second, third, fourth] = sums.as_chunks_mut::<4>().0 else { unreachable!("sixteen rows") };
+            add_scaled_rows::<F>(first, 0, dots, scales, activations);
+            add_scaled_rows::<F>(second, 4, dots, scales, activations);
+            add_scaled_rows::<F>(third, 8, dots, scales, activations);
+            add_scaled_rows::<F>(fourth, 12, dots, scales, activations);
+        } else {
+            add_scaled_rows::<F>(&mut sums[..rows], 0, dots, scales, activations);
+        }
+    }
+}
+
+/// Adds the products of one run, scaled, to the sums of the rows from `first` on.
+#[inline(always)]
+unsafe fn add_scaled_rows<F: BlockFormat>(
+    sums: &mut [__m512],
+    first: usize,
+    dots: &Dots,
+    scales: &Scales<Zmm>,
+    activations: *const Block,
+) {
+    for (row, sum) in sums.iter_mut().enumerate() {
+        let row = first + row;
         // SAFETY: the row is among those of the dots and activations; the caller has the features.
         unsafe {
             let activations = &*activations.add(row);
-            let dot = |group: usize| -> __m512i {
-                let [high, low] = &(&(*dots).0)[group];
-                let high = Zmm::load(high[row].as_ptr().cast());
-                Zmm::add(Zmm::scale_up::<LOW_BITS>(high), Zmm::load(low[row].as_ptr().cast()))
-            };
-            let second = if Packing::<F>::LAYOUT.group == 16 { dot(1) } else { Zmm::zero() };
+            let first = dots.of::<0>(row);
+            let second = if Packing::<F>::LAYOUT.group == 16 { dots.of::<1>(row) } else { Zmm::zero() };
             // The codes have lost their offset already.
-            let product = tile::product::<Zmm, F>([dot(0), second], scales, activations, 0);
+            let product = tile::product::<Zmm, F>([first, second], scales, activations, 0);
             *sum = Zmm::multiply_add(product, Zmm::splat(activations.scale), *sum);
         }
     }

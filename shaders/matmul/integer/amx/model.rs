@@ -57,7 +57,9 @@ impl Tiles for Model {
             for k in 0..a_bytes {
                 let a = i32::from(self.tiles[A][row][k] as i8);
                 let b = self.tiles[B][k / 4];
-                for (sum, b) in self.tiles[SUMS][row][..sums_bytes].as_chunks_mut::<4>().0.iter_mut().zip(b.as_chunks::<4>().0) {
+                for (sum, b) in
+                    self.tiles[SUMS][row][..sums_bytes].as_chunks_mut::<4>().0.iter_mut().zip(b.as_chunks::<4>().0)
+                {
                     *sum = (i32::from_le_bytes(*sum) + a * i32::from(b[k % 4] as i8)).to_le_bytes();
                 }
             }

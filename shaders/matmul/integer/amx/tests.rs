@@ -15,6 +15,7 @@ use crate::quant::{Format, dispatch, random};
 /// A panel of rows, or as many panels as share a strip, and a panel more.
 const MOST_ROWS: usize = PANEL_ROWS * (MOST_PANELS + 1);
 
+/// Whether this machine lacks what the kernel needs beside tiles.
 fn skipped() -> bool {
     let skipped = !Kernel::Avx512Vnni.is_supported();
     if skipped {
@@ -68,7 +69,9 @@ proptest! {
         rows in prop_oneof![4 => 1..50_usize, 1 => 1..MOST_ROWS],
         seed in any::<u32>(),
     ) {
-        prop_assume!(!skipped());
+        if skipped() {
+            return Ok(());
+        }
         let format = integer_formats().nth(format).unwrap();
         let columns = if format.block_len() == 256 { blocks % 5 + 1 } else { blocks } * format.block_len();
         let first = first * STRIP_ROWS;

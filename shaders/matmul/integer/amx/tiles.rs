@@ -133,7 +133,9 @@ fn has_tiles() -> bool {
     let features = __cpuid_count(7, 0).edx;
     // SAFETY: OSXSAVE says that there is XGETBV.
     let saved = unsafe { enabled_states() };
-    features & AMX_TILE != 0 && features & AMX_INT8 != 0 && saved & XCR0_TILE_SHAPES_AND_DATA == XCR0_TILE_SHAPES_AND_DATA
+    features & AMX_TILE != 0
+        && features & AMX_INT8 != 0
+        && saved & XCR0_TILE_SHAPES_AND_DATA == XCR0_TILE_SHAPES_AND_DATA
 }
 
 #[target_feature(enable = "xsave")]
@@ -168,8 +170,9 @@ pub(super) unsafe fn check<T: Tiles>() -> bool {
     let byte = |index: usize| (index.wrapping_mul(0x9e37_79b9) >> 13) as i8;
     // Further apart than a row, as activations are.
     let a: [[i8; K + 16]; TILE_ROWS] = std::array::from_fn(|m| std::array::from_fn(|k| byte(m * 101 + k)));
-    let b: [[[i8; 4]; 16]; K / 4] =
-        std::array::from_fn(|k| std::array::from_fn(|n| std::array::from_fn(|four| byte(7000 + k * 64 + n * 4 + four))));
+    let b: [[[i8; 4]; 16]; K / 4] = std::array::from_fn(|k| {
+        std::array::from_fn(|n| std::array::from_fn(|four| byte(7000 + k * 64 + n * 4 + four)))
+    });
     (1..=TILE_ROWS).all(|rows| {
         const UNTOUCHED: i32 = 0x5a5a_5a5a;
         let mut sums = [[UNTOUCHED; 16]; TILE_ROWS];
