@@ -8,18 +8,19 @@
 //! columns of a strip: eight quads, as they are packed, but less their offset, since tiles take signed bytes. Their product
 //! is exact; it passes through memory to AVX-512, and from there on everything is as in [`tile`]: so are the bits.
 //!
-//! What it costs, in cycles for 16 rows, 16 outputs and 32 columns (reckoned, not measured: two loads and one store of 64
-//! bytes and two operations of 16 lanes each cycle; a product of tiles takes 16 cycles, however few its columns):
+//! What 16 rows, 16 outputs and 32 columns cost. Instructions are counted in the compiled loops; cycles are reckoned, not
+//! measured: a product of tiles takes 16 however few its columns, a tile 8 to be read and 16 to be written, and there are
+//! two operations on registers of 64 bytes each cycle, of which VNNI needs 256 for its dot products alone.
 //!
-//! | | products | tiles in and out | scales | all, as they overlap | AVX-512 with VNNI |
-//! |---|---|---|---|---|---|
-//! | groups of 32, no minimum | 32 | 20 in, 32 out | 40 | 40 to 60 | 170 |
-//! | groups of 32 with minimum | 32 | 20 in, 32 out | 56 | 56 to 70 | 190 |
-//! | groups of 16 | 64 | 24 in, 64 out | 72, with minimum 104 | 72 to 110 | 200, with minimum 230 |
+//! | groups of | minimum | instructions | cycles of products | of tiles read, written | of scaling | at best | with VNNI |
+//! |---|---|---|---|---|---|---|---|
+//! | 32 | no  | 120 | 32 | 20, 32 | 40  | 40  | 190 |
+//! | 32 | yes | 180 | 32 | 20, 32 | 64  | 64  | 200 |
+//! | 16 | no  | 190 | 64 | 24, 64 | 72  | 72  | 210 |
+//! | 16 | yes | 320 | 64 | 24, 64 | 120 | 120 | 230 |
 //!
-//! Scaling is the larger part. So codes lose their offset when they are unpacked, which happens once for up to
-//! [`MOST_PANELS`] panels, and not with every row; and while the products of one run are formed, those of the run before
-//! are scaled.
+//! Scaling is the larger part. So codes lose their offset where they are unpacked, once for up to [`MOST_PANELS`] panels, and
+//! not with every row; and while the products of one run are formed, those of the run before are scaled.
 
 #[cfg(test)]
 mod model;
@@ -195,17 +196,16 @@ impl Span {
     unsafe fn unpack<F: BlockFormat>(&mut self, strip: &[u8], blocks: Range<usize>) {
         let layout = Packing::<F>::LAYOUT;
         self.runs = blocks.len() * Packing::<F>::RUNS;
-        let mut unpacked = self.codes.iter_mut().zip(&mut self.scales);
-        for block in strip[blocks.start * Packing::<F>::BYTES..blocks.end * Packing::<F>::BYTES]
-            .chunks_exact(Packing::<F>::BYTES)
-        {
+        let strip = &strip[blocks.start * Packing::<F>::BYTES..blocks.end * Packing::<F>::BYTES];
+        for (index, block) in strip.chunks_exact(Packing::<F>::BYTES).enumerate() {
             let block = block.as_ptr();
             tile::prefetch_beyond::<F>(block);
             // SAFETY: the block is a whole one; the caller has the features.
             unsafe {
                 let units = Units::<Zmm>::load::<F>(block, 0);
-                for (run, (quads, scales)) in unpacked.by_ref().take(Packing::<F>::RUNS).enumerate() {
-                    scales.write(units.scales_of_run::<F>(block, 0, run));
+                for run in 0..Packing::<F>::RUNS {
+                    let quads = &mut self.codes[index * Packing::<F>::RUNS + run];
+                    self.scales[index * Packing::<F>::RUNS + run].write(units.scales_of_run::<F>(block, 0, run));
                     let packed = block.add(Packing::<F>::CODES + run * Packing::<F>::RUN_BYTES);
                     for (quad, codes) in tile::unpack::<Zmm, F>(packed).into_iter().enumerate() {
                         let codes = _mm512_sub_epi8(codes, _mm512_set1_epi8(layout.offset as i8));
@@ -233,8 +233,8 @@ impl Span {
         // caller has the features.
         unsafe {
             let mut registers = [_mm512_setzero_ps(); PANEL_ROWS];
-            for (register, sums) in registers.iter_mut().zip(&*sums) {
-                *register = _mm512_loadu_ps(sums.as_ptr());
+            for (row, register) in registers.iter_mut().enumerate() {
+                *register = _mm512_loadu_ps(sums[row].as_ptr());
             }
             products::<T, F>(tiles, &self.codes[0], activations.as_ptr(), &mut dots[0]);
             for run in 0..self.runs {
@@ -245,8 +245,8 @@ impl Span {
                 let scales = self.scales[run].assume_init_ref();
                 add_scaled::<F, WHOLE>(&mut registers, &dots[run % 2], scales, activations, rows);
             }
-            for (sums, register) in sums.iter_mut().zip(registers) {
-                _mm512_storeu_ps(sums.as_mut_ptr(), register);
+            for (row, register) in registers.iter().enumerate() {
+                _mm512_storeu_ps(sums[row].as_mut_ptr(), *register);
             }
         }
     }
