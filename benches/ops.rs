@@ -111,7 +111,7 @@ fn bench_linears(bencher: divan::Bencher<'_, '_>, linears: &[Linear], rows: usiz
     };
     let input = random::activations(widest(|(_, columns)| columns), 2);
     let mut output = vec![0.0; widest(|(outputs, _)| outputs)];
-    let scratch_len = linears.iter().map(|op| op.scratch_len(Kernel::detect(), rows)).max().unwrap_or(0);
+    let scratch_len = linears.iter().map(|op| op.scratch_len(Kernel::detect(), rows, 0)).max().unwrap_or(0);
     let mut scratch = vec![0.0; scratch_len];
     let kv = KvCache::empty();
     let batch = Batch { tokens: &[], positions: &[], sequences: &[], block_tables: &[], selected: &[] };

@@ -26,6 +26,7 @@ pub mod matmul;
 pub mod rms_norm;
 pub mod rope;
 pub mod select_rows;
+pub mod vector;
 
 #[cfg(test)]
 mod testing;

@@ -120,9 +120,9 @@ pub trait Op: Send + Sync + std::fmt::Debug {
         0
     }
 
-    /// Scratch memory for `rows` rows on the CPU, in values.
-    fn scratch_len(&self, kernel: Kernel, rows: usize) -> usize {
-        let _ = (kernel, rows);
+    /// Scratch memory for `rows` rows of sequences of up to `context_tokens` positions on the CPU, in values.
+    fn scratch_len(&self, kernel: Kernel, rows: usize, context_tokens: usize) -> usize {
+        let _ = (kernel, rows, context_tokens);
         0
     }
 

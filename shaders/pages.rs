@@ -18,6 +18,8 @@ pub unsafe trait Plain: Copy {}
 // SAFETY: any bytes are such a number.
 unsafe impl Plain for u8 {}
 // SAFETY: any bytes are such a number.
+unsafe impl Plain for i8 {}
+// SAFETY: any bytes are such a number.
 unsafe impl Plain for f32 {}
 // SAFETY: any bytes are such a number.
 unsafe impl Plain for f16 {}

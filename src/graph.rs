@@ -96,10 +96,10 @@ impl Graph {
 
     /// The scratch memory that any op wants on the CPU, in values, for steps up to a size.
     #[must_use]
-    pub fn scratch_len(&self, kernel: Kernel, max_rows: usize, max_selected: usize) -> usize {
+    pub fn scratch_len(&self, kernel: Kernel, max_rows: usize, max_selected: usize, context_tokens: usize) -> usize {
         let of_node = |node: &Node| {
             let all = node.inputs.first().is_none_or(|input| self.rows(*input) == Rows::All);
-            node.op.scratch_len(kernel, if all { max_rows } else { max_selected })
+            node.op.scratch_len(kernel, if all { max_rows } else { max_selected }, context_tokens)
         };
         self.nodes.iter().map(of_node).max().unwrap_or(0)
     }

@@ -183,7 +183,9 @@ pub fn plan(options: &LoadOptions) -> Result<Plan, LoadError> {
     let logits_rows_that_fit = LOGITS_BYTES / (h.vocab_size * size_of::<f32>());
     let max_logits_rows = logits_rows_that_fit.clamp(max_sequences, options.max_batched_tokens.max(max_sequences));
     let layout = MemoryLayout::new(&model.graph, options.max_batched_tokens, max_logits_rows);
-    let scratch_len = model.graph.scratch_len(options.kernel, options.max_batched_tokens, max_logits_rows);
+    let context_tokens = options.context_tokens.unwrap_or(h.context_train);
+    let rows = options.max_batched_tokens;
+    let scratch_len = model.graph.scratch_len(options.kernel, rows, max_logits_rows, context_tokens);
     let memory = memory::plan(&Request {
         weights_bytes: model.weights_bytes + model.graph.growth(options.kernel),
         scratch_bytes: ((layout.arena_len() + scratch_len) * size_of::<f32>()) as u64,

@@ -262,7 +262,7 @@ settings! { |home|
         max_batched_tokens: NonZeroUsize = count(512), "TOKENS";
         /// Memory for the KV cache, like 512MiB or 2GiB; unset: enough for the sequences, within what is free.
         kv_memory: Option<ByteSize> = None, "SIZE";
-        /// How keys and values are stored: f16 or f32.
+        /// How keys and values are stored: f16, f32, or q8_0 (8 bits, and a scale for 32 values).
         kv_type: KvType = KvType::F16, "TYPE";
         /// Threads that compute; unset: one for each core.
         threads: Option<NonZeroUsize> = None, "N";

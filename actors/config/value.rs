@@ -248,7 +248,7 @@ words! {
     LogFormat { "text" = LogFormat::Text, "json" = LogFormat::Json }
     Compat { "none" = Compat::None, "vllm" = Compat::Vllm }
     Color { "auto" = Color::Auto, "always" = Color::Always, "never" = Color::Never }
-    KvType { "f16" = KvType::F16, "f32" = KvType::F32 }
+    KvType { "f16" = KvType::F16, "f32" = KvType::F32, "q8_0" = KvType::Q8_0 }
 }
 
 /// Declares settings that are read with [`FromStr`] and printed by a function of their value.

@@ -1,26 +1,38 @@
-//! Attention on the CPU: one task for some rows and a KV head.
+//! Attention on the CPU: which rows are worked on together, and how their parts become a result.
 //!
-//! The rows of a task that belong to one sequence walk through its cache together, so that a block is widened to float32
-//! once for all of them and for all query heads of the KV head. What is computed for a row does not depend on the others:
-//! its own blocks in their order, sixteen scores at a time, and within a block its own sums.
+//! A sequence's positions are cut into *pieces* of [`PIECE_TOKENS`]. What a query gathers in a piece starts from nothing,
+//! and the pieces are merged in their order: so a long context can be shared among the threads, and a query's bits
+//! depend neither on that nor on other queries. Inside a piece see [`super::gather`].
 
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::cache::BLOCK_TOKENS;
+use super::gather::{GREATEST, HEADER, Queries, TASK_QUERIES, WEIGHT, WIDENED, gather};
 use super::{Attention, MAX_HEAD_DIM};
-use crate::cpu::SharedMut;
-use crate::elementwise::softcap;
-use crate::lanes::{add_weighted_rows, dot_columns, exp};
+use crate::cpu::{Kernel, SharedMut};
+use crate::lanes::exp;
 use crate::op::{Batch, CpuArgs};
-use crate::per_kernel;
 
-/// Rows of a task at most.
-const TASK_ROWS: usize = 16;
-/// Queries, that is a row and a head, that walk through the cache together at most.
-const MAX_QUERIES: usize = 128;
+/// Positions of a piece: a whole number of spans.
+const PIECE_TOKENS: usize = 256;
 
-/// What most heads are not longer than.
-const SHORT_HEAD_DIM: usize = 128;
+/// Heads of a task at most, so that several rows share what is read of the cache.
+const TASK_HEADS: usize = 16;
+
+/// Tasks for each thread below which contexts are shared out piece by piece.
+const TASKS_PER_THREAD: usize = 8;
+
+/// Scratch memory in values: what is gathered piece by piece of few rows, at most a few megabytes.
+pub(super) fn scratch_len(attention: &Attention, rows: usize, context_tokens: usize) -> usize {
+    const MOST: usize = 1 << 20;
+    (rows * attention.n_heads * context_tokens.div_ceil(PIECE_TOKENS) * part_len(attention)).min(MOST)
+}
+
+/// Values of what one query gathers in one piece.
+fn part_len(attention: &Attention) -> usize {
+    HEADER + attention.head_dim.next_multiple_of(BLOCK_TOKENS)
+}
 
 /// Writes the rows' keys and values into their slots.
 pub(super) fn store(attention: &Attention, args: &CpuArgs<'_>) {
@@ -43,251 +55,209 @@ pub(super) fn store(attention: &Attention, args: &CpuArgs<'_>) {
 
 /// Lets every row look at its sequence.
 pub(super) fn attend(attention: &Attention, args: &mut CpuArgs<'_>) {
-    let (kernel, batch, kv, rows) = (args.kernel, args.batch, args.kv, args.rows);
-    let output = SharedMut::new(args.outputs[0]);
-    let view = View { attention, kv, query: args.inputs[0], output: &output };
-    // As many rows as leave a few tasks for each thread: a long prompt's later rows take longer than its first.
-    const TASKS_PER_THREAD: usize = 8;
-    let tasks = TASKS_PER_THREAD * args.team.threads();
-    let task_rows = (rows * attention.n_kv_heads / tasks).clamp(1, TASK_ROWS);
-    args.team.for_each(rows.div_ceil(task_rows) * attention.n_kv_heads, &|task| {
-        let (part, kv_head) = (task / attention.n_kv_heads, task % attention.n_kv_heads);
-        let mut rest = part * task_rows..rows.min((part + 1) * task_rows);
-        while !rest.is_empty() {
-            let sequence = batch.sequences[rest.start];
-            let end = rest.clone().find(|row| batch.sequences[*row] != sequence).unwrap_or(rest.end);
-            attend_heads(kernel, &view, batch, rest.start..end, kv_head);
-            rest.start = end;
-        }
+    let (kernel, rows) = (args.kernel, args.rows);
+    let group = attention.n_heads / attention.n_kv_heads;
+    let heads_of_task = group.min(TASK_HEADS);
+    let head_parts = attention.n_kv_heads * group.div_ceil(heads_of_task);
+    let wanted = TASKS_PER_THREAD * args.team.threads();
+    // As many rows as leave some tasks for each thread: a long prompt's later rows take longer than its first.
+    let task_rows = (rows * head_parts / wanted).clamp(1, TASK_QUERIES / heads_of_task);
+    let row_parts = rows.div_ceil(task_rows);
+
+    let positions = args.batch.positions.iter().max().map_or(0, |last| *last as usize + 1);
+    let pieces = positions.div_ceil(PIECE_TOKENS);
+    let parts_len = rows * attention.n_heads * pieces * part_len(attention);
+    let split = args.team.threads() > 1 && pieces > 1 && row_parts * head_parts < wanted;
+    let split = split && parts_len <= args.scratch.len();
+
+    let (parts, output) = (SharedMut::new(&mut *args.scratch), SharedMut::new(args.outputs[0]));
+    let (whole, piece) = match attention.head_dim {
+        ..=SHORT_HEAD_DIM => (whole::<SHORT_HEAD_DIM> as Whole, piece::<SHORT_HEAD_DIM> as Piece),
+        _ => (whole::<MAX_HEAD_DIM> as Whole, piece::<MAX_HEAD_DIM> as Piece),
+    };
+    let view = View { attention, batch: args.batch, query: args.inputs[0], output: &output, parts: &parts, pieces };
+    // The rows and heads of a task, by its number.
+    let share = |task: usize| {
+        let (row_part, head_part) = (task / head_parts, task % head_parts);
+        let (kv_head, chunk) = (head_part % attention.n_kv_heads, head_part / attention.n_kv_heads);
+        let first = kv_head * group + chunk * heads_of_task;
+        let heads = first..(first + heads_of_task).min((kv_head + 1) * group);
+        (row_part * task_rows..rows.min((row_part + 1) * task_rows), kv_head, heads)
+    };
+    if !split {
+        args.team.for_each(row_parts * head_parts, &|task| {
+            let (rows, kv_head, heads) = share(task);
+            view.for_each_sequence(rows, |rows| {
+                whole(kernel, &view, &view.queries(args.kv, rows, kv_head, heads.clone()));
+            });
+        });
+        return;
+    }
+    args.team.for_each(row_parts * head_parts * pieces, &|task| {
+        let (rows, kv_head, heads) = share(task / pieces);
+        view.for_each_sequence(rows, |rows| {
+            piece(kernel, &view, &view.queries(args.kv, rows, kv_head, heads.clone()), task % pieces);
+        });
+    });
+    args.team.for_each(row_parts * head_parts, &|task| {
+        let (rows, kv_head, heads) = share(task);
+        view.for_each_sequence(rows, |rows| view.merge_parts(&view.queries(args.kv, rows, kv_head, heads.clone())));
     });
 }
+
+type Whole = fn(Kernel, &View<'_>, &Queries<'_>);
+type Piece = fn(Kernel, &View<'_>, &Queries<'_>, usize);
 
 /// What every task looks at.
 struct View<'a> {
     attention: &'a Attention,
-    kv: &'a super::KvCache,
+    batch: Batch<'a>,
     /// [rows, n_heads * head_dim]
     query: &'a [f32],
     /// As `query`.
     output: &'a SharedMut<'a, f32>,
+    /// Where a context is split: `[rows, n_heads, pieces, part]`.
+    parts: &'a SharedMut<'a, f32>,
+    pieces: usize,
 }
 
-/// Some rows at successive positions of one sequence, and some query heads of one KV head.
-struct Queries<'a> {
-    view: &'a View<'a>,
-    block_table: &'a [u32],
-    kv_head: usize,
-    first_row: usize,
-    first_position: usize,
-    rows: usize,
-    heads: Range<usize>,
-}
-
-impl Queries<'_> {
-    /// Where query `index`, counted row after row, has its values.
-    #[inline(always)]
-    fn offset(&self, index: usize) -> usize {
-        let (row, head) = (self.first_row + index / self.heads.len(), self.heads.start + index % self.heads.len());
-        (row * self.view.attention.n_heads + head) * self.view.attention.head_dim
+impl<'a> View<'a> {
+    /// Calls with each run of rows of one sequence.
+    fn for_each_sequence(&self, mut rest: Range<usize>, mut body: impl FnMut(Range<usize>)) {
+        while !rest.is_empty() {
+            let sequence = self.batch.sequences[rest.start];
+            let end = rest.clone().find(|row| self.batch.sequences[*row] != sequence).unwrap_or(rest.end);
+            body(rest.start..end);
+            rest.start = end;
+        }
     }
 
-    #[inline(always)]
-    fn query(&self, index: usize) -> &[f32] {
-        &self.view.query[self.offset(index)..][..self.view.attention.head_dim]
-    }
-
-    /// # Safety
-    /// No other slice of this query's output may live.
-    #[inline(always)]
-    #[allow(clippy::mut_from_ref)]
-    unsafe fn output(&self, index: usize) -> &mut [f32] {
-        // SAFETY: the task owns its rows' share of this KV head; not aliased by the caller's promise.
-        unsafe { self.view.output.slice(self.offset(index), self.view.attention.head_dim) }
-    }
-
-    /// The slots of a block that a query sees.
-    #[inline(always)]
-    fn visible(&self, index: usize, block: usize) -> Range<usize> {
-        let position = self.first_position + index / self.heads.len();
-        let start = block * BLOCK_TOKENS;
-        let first = self.view.attention.first_visible(position).saturating_sub(start).min(BLOCK_TOKENS);
-        first..(position + 1).saturating_sub(start).min(BLOCK_TOKENS)
-    }
-}
-
-per_kernel! {
-    /// All query heads of a KV head, for rows of one sequence.
-    fn attend_heads = attend_heads_lanes(view: &View<'_>, batch: Batch<'_>, rows: Range<usize>, kv_head: usize)
-}
-
-#[inline(always)]
-fn attend_heads_lanes<const FMA: bool>(view: &View<'_>, batch: Batch<'_>, rows: Range<usize>, kv_head: usize) {
-    let group = view.attention.n_heads / view.attention.n_kv_heads;
-    let heads = kv_head * group..(kv_head + 1) * group;
-    for first_head in heads.clone().step_by(MAX_QUERIES / TASK_ROWS) {
-        let queries = Queries {
-            view,
-            block_table: batch.block_tables[batch.sequences[rows.start] as usize],
+    fn queries(&self, kv: &'a super::KvCache, rows: Range<usize>, kv_head: usize, heads: Range<usize>) -> Queries<'a> {
+        Queries {
+            attention: self.attention,
+            layer: kv.layer(self.attention.layer),
+            block_table: self.batch.block_tables[self.batch.sequences[rows.start] as usize],
+            query: self.query,
             kv_head,
             first_row: rows.start,
-            first_position: batch.positions[rows.start] as usize,
+            first_position: self.batch.positions[rows.start] as usize,
             rows: rows.len(),
-            heads: first_head..heads.end.min(first_head + MAX_QUERIES / TASK_ROWS),
-        };
-        // Most heads are short, and room for long ones takes time to clear.
-        if view.attention.head_dim <= SHORT_HEAD_DIM {
-            attend_queries::<FMA, SHORT_HEAD_DIM>(&queries);
-        } else {
-            attend_queries::<FMA, MAX_HEAD_DIM>(&queries);
+            heads,
+        }
+    }
+
+    /// Where the parts of a query start.
+    fn parts_of(&self, queries: &Queries<'_>, index: usize) -> usize {
+        let (row, head) = queries.row_and_head(index);
+        (row * self.attention.n_heads + head) * self.pieces * part_len(self.attention)
+    }
+
+    /// Merges the pieces of the queries, and writes their results.
+    fn merge_parts(&self, queries: &Queries<'_>) {
+        let len = part_len(self.attention);
+        for index in 0..queries.len() {
+            // SAFETY: the task owns its queries' parts, and holds no other slice of them.
+            let parts = unsafe { self.parts.slice(self.parts_of(queries, index), self.pieces * len) };
+            let visible = pieces_seen(queries);
+            let (total, rest) = parts[visible.start * len..visible.end * len].split_at_mut(len);
+            rest.chunks_exact(len).for_each(|part| merge(total, part));
+            self.finish(queries, index, total);
+        }
+    }
+
+    /// Writes the result of a query that has seen everything.
+    fn finish(&self, queries: &Queries<'_>, index: usize, total: &[f32]) {
+        // SAFETY: the task owns its queries' share of the output, and holds no other slice of it.
+        let output = unsafe { self.output.slice(queries.offset(index), self.attention.head_dim) };
+        for (output, value) in output.iter_mut().zip(&total[HEADER..]) {
+            *output = value / total[WEIGHT];
         }
     }
 }
 
-/// `ROOM`: the longest head that there is room for.
-#[inline(always)]
-fn attend_queries<const FMA: bool, const ROOM: usize>(queries: &Queries<'_>) {
-    let Attention { layer, head_dim, .. } = *queries.view.attention;
-    let (mut keys, mut values) = ([[0.0; BLOCK_TOKENS]; ROOM], [[0.0; BLOCK_TOKENS]; ROOM]);
-    let keys = &mut keys.as_flattened_mut()[..BLOCK_TOKENS * head_dim];
-    let values = &mut values.as_flattened_mut()[..BLOCK_TOKENS * head_dim];
-    let count = queries.rows * queries.heads.len();
-    let mut softmax = [OnlineSoftmax::START; MAX_QUERIES];
-    for index in 0..count {
-        // SAFETY: the slice is dropped at once.
-        unsafe { queries.output(index) }.fill(0.0);
+/// The pieces that any of the queries sees.
+fn pieces_seen(queries: &Queries<'_>) -> Range<usize> {
+    let visible = queries.visible();
+    visible.start / PIECE_TOKENS..visible.end.div_ceil(PIECE_TOKENS)
+}
+
+fn piece_positions(piece: usize) -> Range<usize> {
+    piece * PIECE_TOKENS..(piece + 1) * PIECE_TOKENS
+}
+
+/// Adds what a query gathered in a piece to what it gathered in those before.
+fn merge(total: &mut [f32], part: &[f32]) {
+    // The greatest score has a weight of 1: whose sum is 0 has seen nothing.
+    if part[WEIGHT] == 0.0 {
+        return;
     }
-    let last = queries.first_position + queries.rows - 1;
-    for block in queries.view.attention.first_visible(queries.first_position) / BLOCK_TOKENS..=last / BLOCK_TOKENS {
-        let slots = (last + 1 - block * BLOCK_TOKENS).min(BLOCK_TOKENS);
-        // SAFETY: all of the step's keys and values were stored before any row attends; FMA is set only for kernels that
-        // need F16C.
+    if total[WEIGHT] == 0.0 {
+        total.copy_from_slice(part);
+        return;
+    }
+    let greatest = if total[GREATEST] > part[GREATEST] { total[GREATEST] } else { part[GREATEST] };
+    let factor = |score: f32| if score == greatest { 1.0 } else { exp(score - greatest) };
+    let (ours, theirs) = (factor(total[GREATEST]), factor(part[GREATEST]));
+    total[GREATEST] = greatest;
+    total[WEIGHT] = total[WEIGHT] * ours + part[WEIGHT] * theirs;
+    for (total, part) in total[HEADER..].iter_mut().zip(&part[HEADER..]) {
+        *total = *total * ours + part * theirs;
+    }
+}
+
+/// Memory of a task, on the stack, of which only what is used is cleared.
+struct Room<T>(MaybeUninit<T>);
+
+/// What as many queries as a task has gather.
+type Parts<const HEAD_DIM: usize> = Room<([[f32; HEADER]; TASK_QUERIES], [[f32; HEAD_DIM]; TASK_QUERIES])>;
+
+impl<T> Room<T> {
+    fn new() -> Self {
+        Room(MaybeUninit::uninit())
+    }
+
+    /// The first `len` float32, as zeros.
+    fn zeros(&mut self, len: usize) -> &mut [f32] {
+        assert!(len * size_of::<f32>() <= size_of::<T>() && align_of::<T>() >= align_of::<f32>());
+        // SAFETY: there is room for them, zero bytes are such values, and they are borrowed as long as the room.
         unsafe {
-            queries.view.kv.load::<FMA>(layer, queries.block_table[block], queries.kv_head, slots, keys, values);
-        }
-        if let Some(next) = queries.block_table.get(block + 1).filter(|_| block < last / BLOCK_TOKENS) {
-            queries.view.kv.prefetch(layer, *next, queries.kv_head);
-        }
-        // Rows before the block do not see it, nor those whose window lies behind it.
-        let sees = |index: &usize| !queries.visible(*index, block).is_empty();
-        let first = (0..count).find(sees).unwrap_or(count);
-        let end = (first..count).find(|index| !sees(index)).unwrap_or(count);
-        let mut index = first;
-        while index < end {
-            index += match end - index {
-                4.. => attend_block::<FMA, 4>(queries, index, block, keys, values, &mut softmax),
-                2.. => attend_block::<FMA, 2>(queries, index, block, keys, values, &mut softmax),
-                _ => attend_block::<FMA, 1>(queries, index, block, keys, values, &mut softmax),
-            };
-        }
-    }
-    for (index, softmax) in softmax[..count].iter().enumerate() {
-        let sum = softmax.sum();
-        // SAFETY: the slice is dropped before the next.
-        for y in unsafe { queries.output(index) } {
-            *y /= sum;
+            let start: *mut f32 = self.0.as_mut_ptr().cast();
+            start.write_bytes(0, len);
+            std::slice::from_raw_parts_mut(start, len)
         }
     }
 }
 
-/// Lets the queries `first..first + N` see one block; returns `N`.
-#[inline(always)]
-fn attend_block<const FMA: bool, const N: usize>(
-    queries: &Queries<'_>,
-    first: usize,
-    block: usize,
-    keys: &[f32],
-    values: &[f32],
-    softmax: &mut [OnlineSoftmax; MAX_QUERIES],
-) -> usize {
-    let attention = queries.view.attention;
-    // Filled by a loop, since a function that makes an array of them is not inlined.
-    let mut inputs: [&[f32]; N] = [&[]; N];
-    let mut outputs: [&mut [f32]; N] = std::array::from_fn(|_| Default::default());
-    for n in 0..N {
-        inputs[n] = queries.query(first + n);
-        // SAFETY: these are slices of different queries, and the only ones.
-        outputs[n] = unsafe { queries.output(first + n) };
+/// What most heads are not longer than: touching room for long ones takes time.
+const SHORT_HEAD_DIM: usize = 128;
+
+/// All that the queries see, piece by piece. `HEAD_DIM`: the longest head there is room for.
+fn whole<const HEAD_DIM: usize>(kernel: Kernel, view: &View<'_>, queries: &Queries<'_>) {
+    let len = part_len(view.attention);
+    let (mut parts, mut totals) = (Parts::<HEAD_DIM>::new(), Parts::<HEAD_DIM>::new());
+    let mut widened = Room::<[[f32; HEAD_DIM]; WIDENED]>::new();
+    let widened = widened.zeros(queries.widened_len());
+    let totals = totals.zeros(queries.len() * len);
+    for piece in pieces_seen(queries) {
+        let parts = parts.zeros(queries.len() * len);
+        gather(kernel, queries, piece_positions(piece), parts, widened);
+        totals.chunks_exact_mut(len).zip(parts.chunks_exact(len)).for_each(|(total, part)| merge(total, part));
     }
-    let mut scores = dot_columns::<FMA, N, BLOCK_TOKENS>(inputs, keys);
-    let mut all_visible = true;
-    for n in 0..N {
-        let scores = &mut scores[n];
-        for score in scores.iter_mut() {
-            *score *= attention.scale;
-        }
-        if let Some(cap) = attention.softcap {
-            for score in scores.iter_mut() {
-                *score = softcap(*score, cap);
-            }
-        }
-        let visible = queries.visible(first + n, block);
-        if visible.len() < BLOCK_TOKENS {
-            all_visible = false;
-            // Slots outside keep a weight of exactly 0, whatever is in the cache there.
-            scores[..visible.start].fill(f32::NEG_INFINITY);
-            scores[visible.end..].fill(f32::NEG_INFINITY);
-        }
-        let rescale = softmax[first + n].take_block(scores);
-        if rescale != 1.0 {
-            for y in outputs[n].iter_mut() {
-                *y *= rescale;
-            }
-        }
-    }
-    if all_visible {
-        add_weighted_rows::<FMA, N, BLOCK_TOKENS>(&mut outputs, &scores, values, 0..BLOCK_TOKENS);
-    } else {
-        for (n, output) in outputs.into_iter().enumerate() {
-            let visible = queries.visible(first + n, block);
-            add_weighted_rows::<FMA, 1, BLOCK_TOKENS>(&mut [output], &[scores[n]], values, visible);
-        }
-    }
-    N
+    totals.chunks_exact(len).enumerate().for_each(|(index, total)| view.finish(queries, index, total));
 }
 
-/// The running maximum and sum of one head's softmax.
-#[derive(Clone, Copy)]
-struct OnlineSoftmax {
-    max: f32,
-    /// The sum of the weights, each slot of the blocks by itself.
-    sums: [f32; BLOCK_TOKENS],
-}
-
-impl OnlineSoftmax {
-    const START: OnlineSoftmax = OnlineSoftmax { max: f32::NEG_INFINITY, sums: [0.0; BLOCK_TOKENS] };
-
-    /// Turns a block's scores into weights relative to the new maximum, and returns by what the earlier sums must be
-    /// multiplied.
-    #[inline(always)]
-    fn take_block(&mut self, scores: &mut [f32; BLOCK_TOKENS]) -> f32 {
-        let max = fold_halves(*scores, |a, b| if a > b { a } else { b });
-        let max = if max > self.max { max } else { self.max };
-        let rescale = if self.max == max { 1.0 } else { exp(self.max - max) };
-        for (score, sum) in scores.iter_mut().zip(&mut self.sums) {
-            let weight = exp(*score - max);
-            *score = if *score == f32::NEG_INFINITY { 0.0 } else { weight };
-            *sum = *sum * rescale + *score;
-        }
-        self.max = max;
-        rescale
+/// What the queries see of one piece, into their parts.
+fn piece<const HEAD_DIM: usize>(kernel: Kernel, view: &View<'_>, queries: &Queries<'_>, piece: usize) {
+    if !pieces_seen(queries).contains(&piece) {
+        return;
     }
-
-    /// The sum of all weights.
-    #[inline(always)]
-    fn sum(&self) -> f32 {
-        fold_halves(self.sums, |a, b| a + b)
+    let len = part_len(view.attention);
+    let (mut parts, mut widened) = (Parts::<HEAD_DIM>::new(), Room::<[[f32; HEAD_DIM]; WIDENED]>::new());
+    let parts = parts.zeros(queries.len() * len);
+    gather(kernel, queries, piece_positions(piece), parts, widened.zeros(queries.widened_len()));
+    for (index, part) in parts.chunks_exact(len).enumerate() {
+        // SAFETY: the task owns this piece of its queries' parts.
+        let out = unsafe { view.parts.slice(view.parts_of(queries, index) + piece * len, len) };
+        out.copy_from_slice(part);
     }
-}
-
-/// Folds the upper half onto the lower until one value is left: an order that vectorises.
-#[inline(always)]
-fn fold_halves(values: [f32; BLOCK_TOKENS], fold: impl Fn(f32, f32) -> f32) -> f32 {
-    let (mut eight, mut four) = ([0.0; 8], [0.0; 4]);
-    for lane in 0..8 {
-        eight[lane] = fold(values[lane], values[lane + 8]);
-    }
-    for lane in 0..4 {
-        four[lane] = fold(eight[lane], eight[lane + 4]);
-    }
-    fold(fold(four[0], four[2]), fold(four[1], four[3]))
 }

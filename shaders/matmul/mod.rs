@@ -109,7 +109,7 @@ impl Op for Linear {
         if kernel.is_integer() { self.weights.iter().map(|weight| grows(weight) as u64).sum() } else { 0 }
     }
 
-    fn scratch_len(&self, kernel: Kernel, rows: usize) -> usize {
+    fn scratch_len(&self, kernel: Kernel, rows: usize, _: usize) -> usize {
         let rounds = self.weights.iter().any(|weight| self.replaces(kernel, weight));
         if rounds { activations::scratch_len(rows, self.weights[0].columns) } else { 0 }
     }
@@ -120,7 +120,7 @@ impl Op for Linear {
         assert_eq!(args.outputs.len(), self.weights.len(), "one output for each weight");
         let (input, rows, columns) = (args.inputs[0], args.rows, self.weights[0].columns);
         assert_eq!(input.len(), rows * columns, "input of {:?} for {rows} rows", self.weights[0]);
-        let panels = (self.scratch_len(kernel, rows) > 0)
+        let panels = (self.scratch_len(kernel, rows, 0) > 0)
             .then(|| Panels::round(kernel, args.team, input, rows, columns, args.scratch));
         assert!(!kernel.is_integer() || self.packed.len() == self.weights.len(), "linear: not prepared for {kernel}");
         let mut outputs = args.outputs.iter_mut();

@@ -47,7 +47,7 @@ fn run(op: &Linear, kernel: Kernel, team: &dyn Team, input: &[f32]) -> Vec<Vec<f
     let mut parts: Vec<&mut [f32]> = outputs.iter_mut().map(Vec::as_mut_slice).collect();
     let batch = Batch { tokens: &[], positions: &[], sequences: &[], block_tables: &[], selected: &[] };
     let kv = KvCache::empty();
-    let scratch = &mut vec![f32::NAN; op.scratch_len(kernel, rows)];
+    let scratch = &mut vec![f32::NAN; op.scratch_len(kernel, rows, 0)];
     op.run_cpu(&mut CpuArgs { kernel, team, batch, kv: &kv, rows, scratch, inputs: &[input], outputs: &mut parts });
     outputs
 }

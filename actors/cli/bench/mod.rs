@@ -59,8 +59,8 @@ pub struct Args {
     /// Most rows in a step; unset: as configured.
     #[arg(short = 'b', long, value_name = "N,…", value_delimiter = ',')]
     batch_size: Vec<NonZeroUsize>,
-    /// How keys and values are stored: f16, f32.
-    #[arg(long = "kv-type", id = "kv_types", value_name = "TYPE,…", value_delimiter = ',', value_parser = kv_type)]
+    /// How keys and values are stored: f16, f32, q8_0.
+    #[arg(long = "kv-type", id = "kv_types", value_name = "TYPE,…", value_delimiter = ',')]
     kv_types: Vec<KvType>,
     /// Instruction sets: scalar, avx2, avx2-integer, avx-vnni, avx512-vnni, amx-int8; unset: as configured.
     #[arg(long = "kernel", id = "kernels", value_name = "KERNEL,…", value_delimiter = ',')]
@@ -129,14 +129,6 @@ fn pair(text: &str) -> Result<(usize, usize), String> {
     numbers.ok_or_else(|| "write the prompt's length, a comma and the tokens to generate, like 512,128".to_owned())
 }
 
-fn kv_type(text: &str) -> Result<KvType, String> {
-    match text {
-        "f16" => Ok(KvType::F16),
-        "f32" => Ok(KvType::F32),
-        _ => Err("known types: f16, f32".to_owned()),
-    }
-}
-
 /// Measures, and prints each result when it is there.
 pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     if let Some(Instead::Serve(args)) = &args.instead {
@@ -184,10 +176,7 @@ fn measure_engine<'a>(
             device: device.clone(),
             threads: options.threads,
             batch: options.max_batched_tokens,
-            kv_type: match options.kv_type {
-                KvType::F16 => "f16",
-                KvType::F32 => "f32",
-            },
+            kv_type: options.kv_type.name(),
             shape,
             started,
             samples,

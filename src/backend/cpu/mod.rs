@@ -55,7 +55,8 @@ impl CpuEngine {
         assert!(graph.output().is_some(), "the graph has no ops");
         let team = ThreadTeam::new(threads);
         graph.prepare_cpu(kernel, &team, progress);
-        let scratch = vec![0.0; graph.scratch_len(kernel, limits.max_batched_tokens, limits.max_logits_rows)];
+        let (rows, logits_rows) = (limits.max_batched_tokens, limits.max_logits_rows);
+        let scratch = vec![0.0; graph.scratch_len(kernel, rows, logits_rows, limits.context_tokens)];
         let layout = MemoryLayout::new(&graph, limits.max_batched_tokens, limits.max_logits_rows);
         let arena = vec![0.0; layout.arena_len()];
         CpuEngine { layout, arena, scratch, kv, kernel, team, limits, rows: RaggedRows::default(), graph }
