@@ -39,7 +39,7 @@ use super::packed::{Packing, QUAD_BYTES, QUADS, STRIP_ROWS};
 use super::registers::Registers;
 use super::tile::{self, Scales, Units};
 use crate::matmul::Task;
-use crate::quant::BlockFormat;
+use crate::quant::{BlockFormat, MAX_BLOCK_LEN};
 use tiles::{Amx, ROW_BYTES, Shapes, Tiles};
 
 /// Rows from which tiles pay: with fewer, memory is the limit, or most of a tile is empty.
@@ -49,7 +49,7 @@ const MOST_PANELS: usize = 16;
 /// Strips that share the way of activations from the second-level cache to the first.
 const STRIPS: usize = 2;
 /// Runs of 32 columns that are unpacked at a time: the longest block.
-const SPAN_RUNS: usize = 8;
+const SPAN_RUNS: usize = MAX_BLOCK_LEN / BLOCK_LEN;
 /// Bytes of rows to which strips come back: half of the second-level cache of any processor that has AMX.
 const ROWS_IN_CACHE_BYTES: usize = 1024 * 1024;
 
