@@ -21,12 +21,14 @@ pub enum Kernel {
     AvxVnni,
     /// AVX-512 (F, BW, DQ, VL) with the integer dot products of VNNI.
     Avx512Vnni,
+    /// The same, and for more than a few rows the products of tiles of bytes of AMX.
+    AmxInt8,
 }
 
 impl Kernel {
     /// Every kernel, slowest first.
     pub const ALL: &[Kernel] =
-        &[Kernel::Scalar, Kernel::Avx2, Kernel::Avx2Integer, Kernel::AvxVnni, Kernel::Avx512Vnni];
+        &[Kernel::Scalar, Kernel::Avx2, Kernel::Avx2Integer, Kernel::AvxVnni, Kernel::Avx512Vnni, Kernel::AmxInt8];
 
     /// The fastest kernel that this machine can run.
     #[must_use]
@@ -40,6 +42,8 @@ impl Kernel {
         #[cfg(target_arch = "x86_64")]
         {
             use std::arch::is_x86_feature_detected as detected;
+
+            use crate::matmul::integer::amx;
             let avx2 = || detected!("avx2") && detected!("fma") && detected!("f16c");
             let avx512 =
                 || detected!("avx512f") && detected!("avx512bw") && detected!("avx512dq") && detected!("avx512vl");
@@ -48,6 +52,7 @@ impl Kernel {
                 Kernel::Avx2 | Kernel::Avx2Integer => avx2(),
                 Kernel::AvxVnni => avx2() && detected!("avxvnni"),
                 Kernel::Avx512Vnni => avx2() && avx512() && detected!("avx512vnni"),
+                Kernel::AmxInt8 => Kernel::Avx512Vnni.is_supported() && amx::tiles::is_supported(),
             }
         }
         #[cfg(not(target_arch = "x86_64"))]
@@ -61,7 +66,7 @@ impl Kernel {
     pub fn is_integer(self) -> bool {
         match self {
             Kernel::Scalar | Kernel::Avx2 => false,
-            Kernel::Avx2Integer | Kernel::AvxVnni | Kernel::Avx512Vnni => true,
+            Kernel::Avx2Integer | Kernel::AvxVnni | Kernel::Avx512Vnni | Kernel::AmxInt8 => true,
         }
     }
 
@@ -74,6 +79,7 @@ impl Kernel {
             Kernel::Avx2Integer => "avx2-integer",
             Kernel::AvxVnni => "avx-vnni",
             Kernel::Avx512Vnni => "avx512-vnni",
+            Kernel::AmxInt8 => "amx-int8",
         }
     }
 }

@@ -67,7 +67,7 @@ macro_rules! per_kernel {
             match kernel {
                 $crate::cpu::Kernel::Scalar => $body::<false $(, $($generic),+)?>($($arg),*),
                 #[cfg(target_arch = "x86_64")]
-                $crate::cpu::Kernel::Avx512Vnni => {
+                $crate::cpu::Kernel::Avx512Vnni | $crate::cpu::Kernel::AmxInt8 => {
                     assert!(kernel.is_supported(), "this machine cannot run the {kernel} kernel");
                     // SAFETY: the kernel needs these instructions, and is supported by the line above.
                     unsafe { avx512($($arg),*) }

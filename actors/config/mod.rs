@@ -268,7 +268,7 @@ settings! { |home|
         threads: Option<NonZeroUsize> = None, "N";
         /// What computes: cpu.
         device: Device = Device::Cpu, "DEVICE";
-        /// Instruction set of the kernels: auto, scalar, avx2, avx2-integer, avx-vnni or avx512-vnni.
+        /// Instruction set of the kernels: auto, scalar, avx2, avx2-integer, avx-vnni, avx512-vnni or amx-int8.
         kernel: Option<Kernel> = None, "KERNEL";
         /// A file with a chat template (Jinja) to use in place of the model's own.
         chat_template: Option<PathBuf> = None, "FILE";

@@ -221,6 +221,7 @@ impl<'a> Task<'a> {
                 Kernel::Avx2Integer => dispatch!(self.weight.format, F => integer::avx2::run::<F>(self)),
                 Kernel::AvxVnni => dispatch!(self.weight.format, F => integer::avx2::run_vnni::<F>(self)),
                 Kernel::Avx512Vnni => dispatch!(self.weight.format, F => integer::avx512::run::<F>(self)),
+                Kernel::AmxInt8 => dispatch!(self.weight.format, F => integer::amx::run::<F>(self)),
             }
         }
     }

@@ -105,7 +105,7 @@ macro_rules! per_vector {
                 $crate::cpu::Kernel::Scalar => unsafe { $body::<$crate::vector::portable::Array>($($arg),*) },
                 #[cfg(target_arch = "x86_64")]
                 // SAFETY: the kernel needs these instructions, and is supported by the line above.
-                $crate::cpu::Kernel::Avx512Vnni => unsafe { avx512($($arg),*) },
+                $crate::cpu::Kernel::Avx512Vnni | $crate::cpu::Kernel::AmxInt8 => unsafe { avx512($($arg),*) },
                 #[cfg(target_arch = "x86_64")]
                 // SAFETY: every other kernel needs AVX2, FMA and F16C, and is supported by the line above.
                 _ => unsafe { avx2($($arg),*) },

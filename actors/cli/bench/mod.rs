@@ -69,7 +69,7 @@ pub struct Args {
     /// How keys and values are stored: f16, f32, q8_0.
     #[arg(long = "kv-type", id = "kv_types", value_name = "TYPE,…", value_delimiter = ',')]
     kv_types: Vec<KvType>,
-    /// Instruction sets: scalar, avx2, avx2-integer, avx-vnni, avx512-vnni; unset: as configured.
+    /// Instruction sets: scalar, avx2, avx2-integer, avx-vnni, avx512-vnni, amx-int8; unset: as configured.
     #[arg(long = "kernel", id = "kernels", value_name = "KERNEL,…", value_delimiter = ',')]
     kernels: Vec<Kernel>,
     /// Samples of each test.

@@ -13,7 +13,7 @@ use crate::matmul::Task;
 use crate::quant::BlockFormat;
 
 /// The registers of AVX-512.
-struct Zmm;
+pub(super) struct Zmm;
 
 /// Computes the task.
 ///

@@ -5,6 +5,7 @@
 //! - [`registers`]: what an instruction set must be able to do
 //! - [`avx512`], [`avx2`]: the instruction sets
 //! - `tile`: the one loop that forms products, for every format and instruction set
+//! - [`amx`]: another loop, for an instruction set that multiplies tiles; it unpacks and scales as `tile` does
 //!
 //! With `x = s q` in a block of activations and `w = d (c - offset) + m` in a group of weights (see
 //! [`quant::integer`](crate::quant::integer)), a block of 32 columns adds
@@ -17,6 +18,8 @@
 //! for any number of rows.
 
 pub mod activations;
+#[cfg(target_arch = "x86_64")]
+pub mod amx;
 #[cfg(target_arch = "x86_64")]
 pub mod avx2;
 #[cfg(target_arch = "x86_64")]

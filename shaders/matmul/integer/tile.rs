@@ -4,6 +4,7 @@
 //! rows: what they need of a strip comes from memory once, and for further rows from the cache.
 
 use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+use std::ops::Range;
 
 use super::activations::{BLOCK_LEN, Block, LOW_BITS, PANEL_ROWS, Panel};
 use super::packed::{Packing, QUAD_BYTES, QUADS, STRIP_ROWS, UNIT_BYTES, planes};
@@ -23,13 +24,24 @@ const ROWS_IN_CACHE_BYTES: usize = 512 * 1024;
 /// The machine must have what the registers need.
 #[inline(always)]
 pub(super) unsafe fn run<R: Registers, F: BlockFormat>(task: &Task<'_>) {
+    let (_, panels) = task.packed();
+    // SAFETY: as the caller's.
+    unsafe { run_rows::<R, F>(task, 0..panels.rows()) }
+}
+
+/// Computes some rows of the task, which start with a panel.
+///
+/// # Safety
+/// As [`run`].
+#[inline(always)]
+pub(super) unsafe fn run_rows<R: Registers, F: BlockFormat>(task: &Task<'_>, rows: Range<usize>) {
     let (packed, panels) = task.packed();
     if F::INTEGERS.is_none() {
         return;
     }
     let rows_in_cache = (ROWS_IN_CACHE_BYTES / panels.row_bytes().max(1)).next_multiple_of(PANEL_ROWS);
-    for first_row in (0..panels.rows()).step_by(rows_in_cache) {
-        let rows = first_row..panels.rows().min(first_row + rows_in_cache);
+    for first_row in rows.clone().step_by(rows_in_cache) {
+        let rows = first_row..rows.end.min(first_row + rows_in_cache);
         for first in task.outputs.clone().step_by(STRIP_ROWS) {
             let strip = packed.strip(first);
             let outputs = STRIP_ROWS.min(task.outputs.end - first);
@@ -117,7 +129,7 @@ unsafe fn tile<R: Registers, F: BlockFormat, const ROWS: usize>(
 
 /// Asks the memory for the packed block that lies [`PREFETCH_AHEAD`] behind this one; beyond the end this does nothing.
 #[inline(always)]
-fn prefetch_beyond<F: BlockFormat>(block: *const u8) {
+pub(super) fn prefetch_beyond<F: BlockFormat>(block: *const u8) {
     const CACHE_LINE: usize = 64;
     for line in (0..Packing::<F>::BYTES).step_by(CACHE_LINE) {
         // SAFETY: a prefetch never faults, and every x86-64 machine has it.
@@ -126,20 +138,20 @@ fn prefetch_beyond<F: BlockFormat>(block: *const u8) {
 }
 
 /// The units of a block's scales and minima.
-struct Units<R: Registers> {
+pub(super) struct Units<R: Registers> {
     scale: R::Floats,
     minimum: R::Floats,
 }
 
 /// The scales and minima of 32 columns; where the group is 32, the first of each.
-struct Scales<R: Registers> {
+pub(super) struct Scales<R: Registers> {
     scales: [R::Floats; 2],
     minima: [R::Floats; 2],
 }
 
 impl<R: Registers> Units<R> {
     #[inline(always)]
-    unsafe fn load<F: BlockFormat>(block: *const u8, lane: usize) -> Self {
+    pub(super) unsafe fn load<F: BlockFormat>(block: *const u8, lane: usize) -> Self {
         // SAFETY: the block starts with the units; the caller has the features.
         unsafe {
             let scale = R::load_halves(block.add(2 * lane));
@@ -150,7 +162,7 @@ impl<R: Registers> Units<R> {
     }
 
     #[inline(always)]
-    unsafe fn scales_of_run<F: BlockFormat>(&self, block: *const u8, lane: usize, run: usize) -> Scales<R> {
+    pub(super) unsafe fn scales_of_run<F: BlockFormat>(&self, block: *const u8, lane: usize, run: usize) -> Scales<R> {
         let layout = Packing::<F>::LAYOUT;
         let mut scales = Scales { scales: [self.scale; 2], minima: [self.minimum; 2] };
         if layout.group_scales {
@@ -181,6 +193,8 @@ unsafe fn add_products<R: Registers, F: BlockFormat>(
     scales: &Scales<R>,
     activations: *const Block,
 ) {
+    let layout = Packing::<F>::LAYOUT;
+    let offset = if R::SIGNED_BYTES && layout.bits == 8 { layout.offset - 128 } else { layout.offset };
     // SAFETY: the caller has the activations of as many rows as sums, and the features.
     unsafe {
         let mut dots = [[R::zero(); 2]; 4];
@@ -199,26 +213,29 @@ unsafe fn add_products<R: Registers, F: BlockFormat>(
         }
         for (row, (sum, dots)) in sums.iter_mut().zip(dots).enumerate() {
             let activations = &*activations.add(row);
-            *sum = R::multiply_add(product::<R, F>(dots, scales, activations), R::splat(activations.scale), *sum);
+            let product = product::<R, F>(dots, scales, activations, offset);
+            *sum = R::multiply_add(product, R::splat(activations.scale), *sum);
         }
     }
 }
 
-/// What 32 columns add to a result, but for the scale of the activations, from the dot products of their halves.
+/// What 32 columns add to a result, but for the scale of the activations, from the dot products of their halves with codes
+/// that still have an `offset`.
 #[inline(always)]
-unsafe fn product<R: Registers, F: BlockFormat>(
+pub(super) unsafe fn product<R: Registers, F: BlockFormat>(
     [first, second]: [R::Integers; 2],
     Scales { scales, minima }: &Scales<R>,
     activations: &Block,
+    offset: u8,
 ) -> R::Floats {
     // SAFETY: the caller has the features.
     unsafe {
         if Packing::<F>::LAYOUT.group == 32 {
-            return scaled::<R, F>(R::add(first, second), activations.sum, scales[0], minima[0], None);
+            return scaled::<R, F>(R::add(first, second), activations.sum, offset, scales[0], minima[0], None);
         }
         let [first_sum, second_sum] = activations.half_sums;
-        let first = scaled::<R, F>(first, first_sum, scales[0], minima[0], None);
-        scaled::<R, F>(second, second_sum, scales[1], minima[1], Some(first))
+        let first = scaled::<R, F>(first, first_sum, offset, scales[0], minima[0], None);
+        scaled::<R, F>(second, second_sum, offset, scales[1], minima[1], Some(first))
     }
 }
 
@@ -227,17 +244,16 @@ unsafe fn product<R: Registers, F: BlockFormat>(
 unsafe fn scaled<R: Registers, F: BlockFormat>(
     mut dot: R::Integers,
     sum: i32,
+    offset: u8,
     scale: R::Floats,
     minimum: R::Floats,
     others: Option<R::Floats>,
 ) -> R::Floats {
-    let layout = Packing::<F>::LAYOUT;
-    let taken_off = if R::SIGNED_BYTES && layout.bits == 8 { 128 } else { 0 };
     // SAFETY: the caller has the features.
     unsafe {
         let sums = R::splat_integer(sum);
         // Offsets are powers of two, and a shift is cheaper than a product.
-        dot = match layout.offset - taken_off {
+        dot = match offset {
             0 => dot,
             4 => R::subtract(dot, R::scale_up::<2>(sums)),
             8 => R::subtract(dot, R::scale_up::<3>(sums)),
@@ -250,7 +266,7 @@ unsafe fn scaled<R: Registers, F: BlockFormat>(
             Some(others) => R::multiply_add(scale, R::to_floats(dot), others),
             None => R::multiply(scale, R::to_floats(dot)),
         };
-        if layout.minimum { R::multiply_add(minimum, R::to_floats(sums), product) } else { product }
+        if Packing::<F>::LAYOUT.minimum { R::multiply_add(minimum, R::to_floats(sums), product) } else { product }
     }
 }
 
@@ -278,7 +294,7 @@ unsafe fn add_quads<R: Registers, F: BlockFormat>(
 
 /// The codes of 32 columns, a register for each quad.
 #[inline(always)]
-unsafe fn unpack<R: Registers, F: BlockFormat>(packed: *const u8) -> [R::Integers; QUADS] {
+pub(super) unsafe fn unpack<R: Registers, F: BlockFormat>(packed: *const u8) -> [R::Integers; QUADS] {
     // Written out, since everything about a quad must be a constant to its own code.
     // SAFETY: as the caller's.
     unsafe {

@@ -1,0 +1,113 @@
+//! The kernel on tiles in plain Rust against AVX-512 with VNNI: every bit.
+//!
+//! Where a machine has AMX, the tests of `matmul` run the real kernel too, like every other.
+
+use proptest::prelude::*;
+
+use super::model::Model;
+use super::*;
+use crate::cpu::{Kernel, SharedMut, Solo};
+use crate::matmul::integer::activations::{self, Panels};
+use crate::matmul::integer::avx512;
+use crate::matmul::integer::packed::PackedWeight;
+use crate::quant::{Format, dispatch, random};
+
+/// A panel of rows, or as many panels as share a strip, and a panel more.
+const MOST_ROWS: usize = PANEL_ROWS * (MOST_PANELS + 1);
+
+/// Whether this machine lacks what the kernel needs beside tiles.
+fn skipped() -> bool {
+    let skipped = !Kernel::Avx512Vnni.is_supported();
+    if skipped {
+        eprintln!("SKIPPED: this machine cannot run the {} kernel", Kernel::Avx512Vnni);
+    }
+    skipped
+}
+
+/// The bits of a product with a random weight, by the kernel on modelled tiles and by AVX-512; of the outputs from
+/// `first` on.
+fn both(format: Format, outputs: Range<usize>, columns: usize, rows: usize, seed: u64) -> [Vec<u32>; 2] {
+    let weight = random::weight("w", format, outputs.end, columns, seed);
+    let input = random::activations(rows * columns, seed);
+    let bias = random::activations(outputs.end, seed + 1);
+    let packed = PackedWeight::new(&weight, &Solo).unwrap();
+    let mut scratch = vec![f32::NAN; activations::scratch_len(rows, columns)];
+    let panels = Panels::round(Kernel::Avx512Vnni, &Solo, &input, rows, columns, &mut scratch);
+    let run = |run: &dyn Fn(&Task<'_>)| {
+        let mut output = vec![f32::NAN; rows * outputs.end];
+        run(&Task {
+            weight: &weight,
+            bias: Some(&bias),
+            outputs: outputs.clone(),
+            input: &input,
+            integers: Some((&packed, panels)),
+            rows,
+            output: &SharedMut::new(&mut output),
+        });
+        output.into_iter().map(f32::to_bits).collect()
+    };
+    // SAFETY: the machine has AVX-512 with VNNI, since the test was not skipped; the model needs nothing else.
+    unsafe {
+        [
+            run(&|task| dispatch!(format, F => run_with::<Model, F>(task))),
+            run(&|task| dispatch!(format, F => avx512::run::<F>(task))),
+        ]
+    }
+}
+
+fn integer_formats() -> impl Iterator<Item = Format> {
+    Format::ALL.iter().copied().filter(|format| format.integers().is_some())
+}
+
+proptest! {
+    #[test]
+    fn tiles_give_the_bits_of_avx512(
+        format in 0..integer_formats().count(),
+        first in 0..2_usize,
+        outputs in 1..80_usize,
+        blocks in 1..40_usize,
+        rows in prop_oneof![4 => 1..50_usize, 1 => 1..MOST_ROWS],
+        seed in any::<u32>(),
+    ) {
+        if skipped() {
+            return Ok(());
+        }
+        let format = integer_formats().nth(format).unwrap();
+        let columns = if format.block_len() == 256 { blocks % 5 + 1 } else { blocks } * format.block_len();
+        let first = first * STRIP_ROWS;
+        let [found, expected] = both(format, first..first + outputs, columns, rows, seed.into());
+        prop_assert!(found == expected, "{format}: bits differ");
+    }
+}
+
+#[test]
+fn every_format_and_row_count_gives_the_bits_of_avx512() {
+    if skipped() {
+        return;
+    }
+    for format in integer_formats() {
+        let columns = if format.block_len() == 256 { 512 } else { 9 * format.block_len() };
+        for rows in 1..=64 {
+            let [found, expected] = both(format, 0..35, columns, rows, 3);
+            assert!(found == expected, "{format}, {rows} rows: bits differ");
+        }
+    }
+}
+
+#[test]
+fn the_model_multiplies_as_tiles_do() {
+    // SAFETY: the model needs nothing.
+    assert!(unsafe { tiles::check::<Model>() });
+}
+
+#[test]
+fn shapes_are_laid_out_as_the_instruction_reads_them() {
+    let shapes = shapes(13);
+    assert_eq!(size_of_val(&shapes), 64);
+    // SAFETY: the value is 64 bytes without padding.
+    let bytes: [u8; 64] = unsafe { std::mem::transmute(shapes) };
+    assert_eq!(bytes[..2], [1, 0]);
+    assert_eq!(bytes[16..32], [32, 0, 32, 0, 64, 0, 64, 0, 64, 0, 64, 0, 64, 0, 64, 0]);
+    assert_eq!(bytes[48..56], [13, 13, 8, 8, 13, 13, 13, 13]);
+    assert!(bytes[2..16].iter().chain(&bytes[32..48]).chain(&bytes[56..]).all(|&byte| byte == 0));
+}
