@@ -79,6 +79,9 @@ fn bench_prints_where_the_time_of_a_test_went() {
         assert!(test.get("bandwidth_share").is_none() && test.get("roofline").is_none(), "nothing was measured");
     }
     let table = bench(&["--profile"]);
-    assert!(table.contains("| op | calls | ms | share |") && table.contains("| between ops | 0 |"), "{table}");
+    assert!(
+        table.contains("| op | calls | ms | longest | share |") && table.contains("| between ops | 0 |"),
+        "{table}"
+    );
     assert!(!bench(&[]).contains("| op |"));
 }

@@ -12,6 +12,8 @@ use serde_json::{Value, json};
 struct Row {
     calls: u64,
     elapsed: Duration,
+    /// Of one call: far above the mean, somebody else had the processor.
+    longest: Duration,
     cost: Cost,
     /// What the calls take at least on this machine.
     least: Option<Duration>,
@@ -38,6 +40,7 @@ impl Profile {
             let row = rows.entry(op.kind()).or_default();
             row.calls += 1;
             row.elapsed += *elapsed;
+            row.longest = row.longest.max(*elapsed);
             row.cost += *cost;
             if let Some(roofline) = roofline {
                 *row.least.get_or_insert_default() += roofline.least_time(cost.bytes(), cost);
@@ -54,18 +57,19 @@ impl Profile {
     /// A table for people.
     #[must_use]
     pub fn markdown(&self) -> String {
-        let mut text = "| op | calls | ms | share | GB/s | GOPS | roofline |\n\
-                        | --- | ---: | ---: | ---: | ---: | ---: | ---: |\n"
+        let mut text = "| op | calls | ms | longest | share | GB/s | GOPS | roofline |\n\
+                        | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n"
             .to_owned();
         for (name, row) in &self.rows {
             let share = percent(self.share(row));
             let milliseconds = row.elapsed.as_secs_f64() * 1e3;
+            let longest = if row.calls > 0 { format!("{:.3}", row.longest.as_secs_f64() * 1e3) } else { String::new() };
             let roofline = row.roofline().map(percent).unwrap_or_default();
             let rates = if row.calls > 0 { (row.gigabytes(), row.gigaoperations()) } else { (0.0, 0.0) };
             let (bytes, operations) = (rate(rates.0), rate(rates.1));
             let calls = row.calls;
             text.push_str(&format!(
-                "| {name} | {calls} | {milliseconds:.2} | {share} | {bytes} | {operations} | {roofline} |\n"
+                "| {name} | {calls} | {milliseconds:.2} | {longest} | {share} | {bytes} | {operations} | {roofline} |\n"
             ));
         }
         text
@@ -79,6 +83,7 @@ impl Profile {
                 "op": name,
                 "calls": row.calls,
                 "ns": row.elapsed.as_nanos() as u64,
+                "longest_ns": row.longest.as_nanos() as u64,
                 "share": self.share(row),
                 "bytes": row.cost.bytes(),
                 "operations": row.cost.operations(),
@@ -166,11 +171,11 @@ mod tests {
     #[test]
     fn ops_of_all_layers_are_added_up_and_the_rest_is_between_them() {
         let expected = "\
-| op | calls | ms | share | GB/s | GOPS | roofline |
-| --- | ---: | ---: | ---: | ---: | ---: | ---: |
-| linear a | 2 | 20.00 | 40 % | 0.80 | 3.20 | 20 % |
-| linear b | 1 | 5.00 | 10 % | 0.40 | 1.60 | 10 % |
-| between ops | 0 | 25.00 | 50 % |  |  |  |
+| op | calls | ms | longest | share | GB/s | GOPS | roofline |
+| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
+| linear a | 2 | 20.00 | 10.000 | 40 % | 0.80 | 3.20 | 20 % |
+| linear b | 1 | 5.00 | 5.000 | 10 % | 0.40 | 1.60 | 10 % |
+| between ops | 0 | 25.00 |  | 50 % |  |  |  |
 ";
         assert_eq!(profile().markdown(), expected);
     }
