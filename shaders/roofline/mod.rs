@@ -3,10 +3,10 @@
 //! - [`read`]: memory, in order
 //! - [`dot_products`]: dot products of 8-bit integers, on registers alone
 //! - [`multiply_adds`]: multiplications with additions in float32, on registers alone
-//! - `scalar`, `avx2`, `avx512`: the instruction sets
+//! - `scalar`, `avx2`, `avx512`: the instruction sets; the products of tiles are with their
+//!   [kernel](crate::matmul::integer::amx)
 //!
-//! Each is one thread's part; whoever measures runs many parts on a team, by the clock. An instruction set of its own
-//! (one with matrix registers, say) is one more file and its line in each of the three.
+//! Each is one thread's part; whoever measures runs many parts on a team, by the clock.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -17,6 +17,8 @@ mod scalar;
 use std::hint::black_box;
 
 use crate::cpu::Kernel;
+#[cfg(target_arch = "x86_64")]
+use crate::matmul::integer::amx;
 
 /// How often each register is used in one call of [`dot_products`] or [`multiply_adds`]: some tens of microseconds.
 const ROUNDS: u64 = 1 << 14;
@@ -40,7 +42,7 @@ pub fn read(kernel: Kernel, bytes: &[u8]) {
         match kernel {
             Kernel::Scalar => scalar::read(blocks),
             Kernel::Avx2 | Kernel::Avx2Integer | Kernel::AvxVnni => avx2::read(blocks),
-            Kernel::Avx512Vnni => avx512::read(blocks),
+            Kernel::Avx512Vnni | Kernel::AmxInt8 => avx512::read(blocks),
         }
     };
     #[cfg(not(target_arch = "x86_64"))]
@@ -64,6 +66,7 @@ pub fn dot_products(kernel: Kernel) -> Option<u64> {
             Kernel::Avx2Integer => Some(avx2::dot_products()),
             Kernel::AvxVnni => Some(avx2::dot_products_vnni()),
             Kernel::Avx512Vnni => Some(avx512::dot_products()),
+            Kernel::AmxInt8 => Some(amx::tiles::form_products(ROUNDS)),
         }
     }
     #[cfg(not(target_arch = "x86_64"))]
@@ -83,7 +86,7 @@ pub fn multiply_adds(kernel: Kernel) -> u64 {
         match kernel {
             Kernel::Scalar => scalar::multiply_adds(),
             Kernel::Avx2 | Kernel::Avx2Integer | Kernel::AvxVnni => avx2::multiply_adds(),
-            Kernel::Avx512Vnni => avx512::multiply_adds(),
+            Kernel::Avx512Vnni | Kernel::AmxInt8 => avx512::multiply_adds(),
         }
     }
     #[cfg(not(target_arch = "x86_64"))]
@@ -114,7 +117,7 @@ mod tests {
                 match kernel {
                     Kernel::Scalar => expected,
                     Kernel::Avx2 | Kernel::Avx2Integer | Kernel::AvxVnni => avx2::read(blocks),
-                    Kernel::Avx512Vnni => avx512::read(blocks),
+                    Kernel::Avx512Vnni | Kernel::AmxInt8 => avx512::read(blocks),
                 }
             };
             assert_eq!(sum, expected, "{kernel}");

@@ -98,6 +98,8 @@ fn every_format_and_row_count_gives_the_bits_of_avx512() {
 fn the_model_multiplies_as_tiles_do() {
     // SAFETY: the model needs nothing.
     assert!(unsafe { tiles::check::<Model>() });
+    // SAFETY: as above.
+    assert_eq!(unsafe { tiles::form_products_with::<Model>(1) }, 4 * 2 * 16 * 16 * 64);
 }
 
 #[test]

@@ -121,6 +121,35 @@ pub fn is_supported() -> bool {
     *SUPPORTED.get_or_init(|| has_tiles() && ask_leave() && unsafe { check::<Amx>() })
 }
 
+/// Multiplies tiles in registers alone, `rounds` times four, and says how many operations those were: two for each pair of
+/// bytes.
+///
+/// # Safety
+/// Tiles must be supported ([`is_supported`]).
+pub unsafe fn form_products(rounds: u64) -> u64 {
+    // SAFETY: as the caller's; every tile has the full shape.
+    unsafe { form_products_with::<Amx>(rounds) }
+}
+
+/// # Safety
+/// As [`Tiles`].
+pub(super) unsafe fn form_products_with<T: Tiles>(rounds: u64) -> u64 {
+    const SUMS: u64 = 4;
+    // SAFETY: every tile has the full shape; the rest is the caller's.
+    unsafe {
+        let mut tiles = T::configure(&Shapes::new([(TILE_ROWS, ROW_BYTES); TILES]));
+        tiles.zero::<0>();
+        tiles.zero::<1>();
+        for _ in 0..rounds {
+            tiles.add_products::<2, 0, 1>();
+            tiles.add_products::<3, 0, 1>();
+            tiles.add_products::<4, 0, 1>();
+            tiles.add_products::<5, 0, 1>();
+        }
+    }
+    2 * rounds * SUMS * (TILE_ROWS * TILE_ROWS * ROW_BYTES) as u64
+}
+
 /// Whether the processor has tiles and products of bytes, and the system saves tiles when it switches threads.
 fn has_tiles() -> bool {
     const OSXSAVE: u32 = 1 << 27;
