@@ -26,6 +26,9 @@ const REGRET_GATE: f64 = 0.1;
 /// By how much of itself the perplexity of a long text may differ.
 const PERPLEXITY_GATE: f64 = 0.003;
 
+/// The same with a cache in 8 bits. Qwen 2.5 pays most: the biases of its keys make a few dimensions very large.
+const PERPLEXITY_GATE_OF_Q8_0: f64 = 0.02;
+
 /// What transformers says of one model.
 #[derive(Deserialize)]
 struct Expected {
@@ -111,34 +114,36 @@ fn check(name: &str) {
     assert!(complaints.is_empty(), "{name} is further than {MEAN_GATE} or {REGRET_GATE}:\n{}", complaints.join("\n"));
 }
 
+/// Also with a cache in 8 bits, whose price this is.
 fn check_perplexity(name: &str) {
     let (Expected { perplexity: expected, .. }, path) = expected(name);
-    let options = LoadOptions {
-        context_tokens: Some(expected.context),
-        max_sequences: 1,
-        kv_bytes: None,
-        ..LoadOptions::new(path)
-    };
-    let mut loaded = load::plan(&options).unwrap().load(&mut |_| {}).unwrap();
-    let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(&expected.file)).unwrap();
-    let text = LongText::new(&loaded.tokenizer, &text).unwrap();
-    assert_eq!(text.tokens, expected.tokens, "tokens of {}", expected.file);
     let mut complaints = Vec::new();
-    for ExpectedNats { rule, tokens, mean_nats } in &expected.scored {
-        let scored = if rule == "all" { Scored::All } else { Scored::LaterHalf };
-        let (mut perplexity, mut scorer) = (Perplexity::default(), Scorer::new(&mut loaded.engine));
-        for window in text.windows(expected.context, scored).unwrap() {
-            scorer.score(&window, &mut perplexity).unwrap();
-        }
-        assert_eq!(perplexity.tokens, *tokens, "scored by the rule {rule}");
-        let (ours, theirs) = (perplexity.value(), mean_nats.exp());
-        let difference = ours / theirs - 1.0;
-        println!("{name:28} {rule:10} {tokens} tokens  {ours:.4}  expected {theirs:.4}  {:+.3} %", difference * 100.0);
-        if difference.is_nan() || difference.abs() > PERPLEXITY_GATE {
-            complaints.push(format!("{rule}: {ours:.4} in place of {theirs:.4}"));
+    for (kv_type, gate) in [(KvType::F16, PERPLEXITY_GATE), (KvType::Q8_0, PERPLEXITY_GATE_OF_Q8_0)] {
+        let (context_tokens, path) = (Some(expected.context), path.clone());
+        let options =
+            LoadOptions { context_tokens, max_sequences: 1, kv_bytes: None, kv_type, ..LoadOptions::new(path) };
+        let mut loaded = load::plan(&options).unwrap().load(&mut |_| {}).unwrap();
+        let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(&expected.file)).unwrap();
+        let text = LongText::new(&loaded.tokenizer, &text).unwrap();
+        assert_eq!(text.tokens, expected.tokens, "tokens of {}", expected.file);
+        for ExpectedNats { rule, tokens, mean_nats } in &expected.scored {
+            let scored = if rule == "all" { Scored::All } else { Scored::LaterHalf };
+            let (mut perplexity, mut scorer) = (Perplexity::default(), Scorer::new(&mut loaded.engine));
+            for window in text.windows(expected.context, scored).unwrap() {
+                scorer.score(&window, &mut perplexity).unwrap();
+            }
+            assert_eq!(perplexity.tokens, *tokens, "scored by the rule {rule}");
+            let (ours, theirs) = (perplexity.value(), mean_nats.exp());
+            let percent = (ours / theirs - 1.0) * 100.0;
+            println!(
+                "{name:28} {kv_type:5} {rule:10} {tokens} tokens  {ours:.4}  expected {theirs:.4}  {percent:+.3} %"
+            );
+            if percent.is_nan() || percent.abs() > 100.0 * gate {
+                complaints.push(format!("{kv_type}, {rule}: {ours:.4} in place of {theirs:.4}, by more than {gate}"));
+            }
         }
     }
-    assert!(complaints.is_empty(), "{name} is further than {PERPLEXITY_GATE} of it:\n{}", complaints.join("\n"));
+    assert!(complaints.is_empty(), "{name}:\n{}", complaints.join("\n"));
 }
 
 #[test]

@@ -144,7 +144,7 @@ impl Op for Linear {
             std::array::from_fn(|_| outputs.next().map(|output| SharedMut::new(output)));
 
         // Tasks are numbered through all weights, so that the threads share them in one go.
-        let per_task = self.outputs_per_task(args.team.threads());
+        let per_task = self.outputs_per_task(args.team.threads(), rows);
         let tasks = self.weights.iter().map(|weight| weight.rows.div_ceil(per_task)).sum();
         args.team.for_each(tasks, &|task| {
             let mut task = task;
@@ -172,12 +172,15 @@ impl Op for Linear {
 impl Linear {
     /// How many outputs one task forms: a few tasks for each thread, so that a slow one can be made up for, but none so
     /// small that handing it out costs more than doing it.
-    fn outputs_per_task(&self, threads: usize) -> usize {
-        const TASKS_PER_THREAD: usize = 4;
+    fn outputs_per_task(&self, threads: usize, rows: usize) -> usize {
+        const TASKS_PER_THREAD: usize = 8;
         const LEAST_VALUES: usize = 32 * 1024;
         let outputs: usize = self.weights.iter().map(|weight| weight.rows).sum();
         let fair = if threads == 1 { outputs } else { outputs.div_ceil(threads * TASKS_PER_THREAD) };
-        let least = LEAST_VALUES.div_ceil(self.weights[0].columns.max(1));
+        // A weight's value takes the longer the more rows it is multiplied with, but for the first few.
+        const ROWS_WHILE_READ: usize = 16;
+        let values_of_output = self.weights[0].columns.max(1) * rows.div_ceil(ROWS_WHILE_READ).max(1);
+        let least = LEAST_VALUES.div_ceil(values_of_output);
         fair.max(least).next_multiple_of(TASK_OUTPUTS)
     }
 }
