@@ -46,7 +46,7 @@ pub struct Args {
     /// How keys and values are stored: f16, f32, q8_0.
     #[arg(long = "kv-type", id = "kv_storage", value_name = "TYPE")]
     kv_type: Option<KvType>,
-    /// Instruction set: scalar, avx2, avx2-integer, avx-vnni, avx512-vnni; unset: as configured.
+    /// Instruction set: scalar, avx2, avx2-integer, avx-vnni, avx512-vnni, amx-int8; unset: as configured.
     #[arg(long = "kernel", id = "instruction_set", value_name = "KERNEL")]
     kernel: Option<Kernel>,
     /// How to print the result.
