@@ -5,6 +5,7 @@
 use std::collections::VecDeque;
 use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, ChildStderr, Command};
@@ -12,6 +13,9 @@ use tokio::task::JoinHandle;
 
 /// Lines of standard error that are kept.
 const LAST_WORDS: usize = 5;
+
+/// From a connection that breaks off to the end of the process that held it.
+const ENDS_WITHIN: Duration = Duration::from_millis(500);
 
 /// Why a child process gave nothing.
 #[derive(Debug, thiserror::Error)]
@@ -116,6 +120,12 @@ impl Running {
         self.child.id()
     }
 
+    /// Gives a process whose connections broke off the moment it takes to have ended.
+    pub async fn settle(&mut self) {
+        // Whether it ended is asked of `check`.
+        let _ = tokio::time::timeout(ENDS_WITHIN, self.child.wait()).await;
+    }
+
     /// Fails if it has ended.
     ///
     /// # Errors
@@ -177,7 +187,7 @@ mod tests {
         let mut running = Running::start(shell("echo no such model >&2; exit 1")).unwrap();
         let error = loop {
             match running.check().await {
-                Ok(()) => tokio::time::sleep(std::time::Duration::from_millis(2)).await,
+                Ok(()) => tokio::time::sleep(Duration::from_millis(2)).await,
                 Err(error) => break error.to_string(),
             }
         };
@@ -199,7 +209,7 @@ mod tests {
             if !is_alive(pid) {
                 return;
             }
-            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+            tokio::time::sleep(Duration::from_millis(10)).await;
         }
         panic!("{pid} still runs");
     }

@@ -130,7 +130,10 @@ impl ServingJob {
         };
         wanted(Test::ColdStart, milliseconds(first));
         let asked = self.ask(url, options, &contender.with_setting(setting), round, terminal, &mut wanted).await;
-        // Why it ended says more than that it no longer answers.
+        if asked.is_err() {
+            // Why it ended says more than that it no longer answers.
+            running.settle().await;
+        }
         running.check().await?;
         if let Some(bytes) = running.id().and_then(peak_resident_bytes) {
             wanted(Test::PeakMemory, bytes as f64 / f64::from(1 << 20));
