@@ -183,8 +183,9 @@ mod tests {
         let attention =
             Attention { layer: 1, n_heads: 6, n_kv_heads: 2, head_dim: 8, scale: 1.0, window: None, softcap: None };
         let shape = KvShape { n_kv_heads: 2, head_dim: 8 };
-        // A position's key and value: 2 heads of 8 values each.
-        for (kv_type, position_bytes) in [(KvType::F16, 2 * 16 * 2), (KvType::F32, 2 * 16 * 4)] {
+        // A position's key and value: 2 heads of 8 values each, stored as whole vectors of 16.
+        let per_head = [(KvType::F16, 16 * 2), (KvType::F32, 16 * 4), (KvType::Q8_0, 16 + 2)];
+        for (kv_type, position_bytes) in per_head.map(|(kv_type, bytes)| (kv_type, 2 * 2 * bytes)) {
             let kv = KvCache::new(vec![shape; 2], 1, kv_type);
             let of = |attention: &Attention, sequences: &[(u32, u32)]| {
                 cost(attention, Kernel::Scalar, &rows(sequences), &[], &kv, &[48, 16, 16])

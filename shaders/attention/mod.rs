@@ -123,7 +123,7 @@ impl Op for Attention {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cpu::{Kernel, Solo};
+    use crate::cpu::{Kernel, Solo, Team};
     use crate::op::Batch;
     use crate::testing::{assert_close, supported_kernels, values};
     use proptest::prelude::*;
@@ -163,6 +163,15 @@ mod tests {
 
         /// One step over `(sequence, positions)` parts; returns the rows' outputs.
         fn step(&self, kernel: Kernel, parts: &[(usize, std::ops::Range<usize>)]) -> Vec<Vec<f32>> {
+            self.step_of_team(kernel, &Solo, parts)
+        }
+
+        fn step_of_team(
+            &self,
+            kernel: Kernel,
+            team: &dyn Team,
+            parts: &[(usize, std::ops::Range<usize>)],
+        ) -> Vec<Vec<f32>> {
             let rows: Vec<(usize, usize)> = parts
                 .iter()
                 .flat_map(|(sequence, range)| range.clone().map(|position| (*sequence, position)))
@@ -185,13 +194,15 @@ mod tests {
                 selected: &[],
             };
             let mut output = vec![f32::NAN; query.len()];
+            let longest = self.block_tables[0].len() * cache::BLOCK_TOKENS;
+            let mut scratch = vec![f32::NAN; self.attention.scratch_len(kernel, rows.len(), longest)];
             self.attention.run_cpu(&mut CpuArgs {
                 kernel,
-                team: &Solo,
+                team,
                 batch,
                 kv: &self.cache,
                 rows: rows.len(),
-                scratch: &mut [],
+                scratch: &mut scratch,
                 inputs: &[&query, &key, &value],
                 outputs: &mut [&mut output],
             });
@@ -206,6 +217,19 @@ mod tests {
                 &self.key[sequence],
                 &self.value[sequence],
             )
+        }
+    }
+
+    /// As many as asks for contexts to be shared; does the last task first.
+    struct Crew;
+
+    impl Team for Crew {
+        fn threads(&self) -> usize {
+            16
+        }
+
+        fn for_each(&self, tasks: usize, body: &(dyn Fn(usize) + Sync)) {
+            (0..tasks).rev().for_each(body);
         }
     }
 
@@ -260,6 +284,29 @@ mod tests {
                 let rest = crowded.step(kernel, &[(0, cut..len), (1, 20..50)]);
                 parts.extend_from_slice(&rest[..len - cut]);
                 prop_assert_eq!(whole, parts);
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(12))]
+        #[test]
+        fn long_contexts_agree_with_the_reference_however_they_are_shared(
+            group in 1usize..6, head_dim in prop::sample::select(&[16usize, 24, 130]),
+            window in prop::option::of(1usize..600), len in 240usize..800, rows in 1usize..4,
+            kv_type in prop::sample::select(KvType::ALL), seed: u64,
+        ) {
+            let tolerance = match kv_type { KvType::F32 => 2e-5, KvType::F16 => 4e-3, KvType::Q8_0 => 6e-2 };
+            let attention = attention(2, group, head_dim, window, None);
+            for kernel in supported_kernels() {
+                let world = World::new(attention.clone(), &[len, 20], kv_type, seed);
+                let whole = world.step(kernel, &[(0, 0..len)]);
+                // The same rows once more, with a neighbour, and their context cut into pieces.
+                let shared = world.step_of_team(kernel, &Crew, &[(1, 0..1), (0, len - rows..len)]);
+                prop_assert_eq!(&whole[len - rows..], &shared[1..], "{}", kernel);
+                for (position, row) in whole.iter().enumerate().skip(len - rows) {
+                    assert_close(row, &world.reference(0, position), tolerance);
+                }
             }
         }
     }
