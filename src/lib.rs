@@ -17,6 +17,7 @@
 //! - [`load`]: a path in, a ready model out
 
 pub mod backend;
+pub mod device;
 pub mod engine;
 pub mod format;
 pub mod graph;
