@@ -12,6 +12,7 @@ use cuelight_engine::load::{ComputeDevice, Kernel, KvType, LoadOptions, VulkanOp
 use serde::Deserialize;
 
 #[path = "support/runner.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
 mod runner;
 
 use runner::{Rows, Runner, Sequence, Setup, deltas, largest, load, mean};
