@@ -1,1 +1,3 @@
+#![allow(clippy::unwrap_used)]
 
+mod matmul;
