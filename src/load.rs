@@ -2,7 +2,7 @@
 //!
 //! [`plan`] reads headers only and answers what the model would take, or why it does not fit; [`Plan::load`] then does it.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,19 +15,40 @@ use crate::engine::{Engine, EngineLimits};
 use crate::format::chat_template::{ChatTemplate, ChatTemplateError};
 use crate::format::gguf::{Gguf, GgufError};
 use crate::format::tokenizer::{Tokenizer, TokenizerError};
-use crate::graph::{MemoryLayout, Node};
+use crate::graph::{Graph, MemoryLayout, Node};
 use crate::memory::{self, Request, TooLarge};
 use crate::model::{Model, ModelError};
+use crate::synthetic::Synthetic;
+use crate::synthetic::making::Unmade;
 
 pub use crate::memory::MemoryPlan;
 pub use cuelight_shaders::attention::KvType;
 pub use cuelight_shaders::cpu::Kernel;
 
+/// Where a model comes from.
+#[derive(Debug, Clone)]
+pub enum Source {
+    /// A GGUF file, or one of its shards.
+    File(PathBuf),
+    /// Random weights, made in memory.
+    Synthetic(Synthetic),
+}
+
+impl Source {
+    /// The model's file; a synthetic one's weights are still to be made.
+    fn open(&self) -> Result<(Gguf, Option<Unmade>), GgufError> {
+        match self {
+            Source::File(path) => Ok((Gguf::open(path)?, None)),
+            Source::Synthetic(synthetic) => synthetic.outline().map(|(gguf, unmade)| (gguf, Some(unmade))),
+        }
+    }
+}
+
 /// What to load, and how much of the machine it may take.
 #[derive(Debug, Clone)]
 pub struct LoadOptions {
-    /// The GGUF file, or one of its shards.
-    pub path: PathBuf,
+    /// Where it comes from.
+    pub source: Source,
     /// Longest sequence; `None`: the model's own, or less when memory is short of it.
     pub context_tokens: Option<usize>,
     /// Most sequences in a step.
@@ -55,7 +76,7 @@ impl LoadOptions {
     #[must_use]
     pub fn new(path: impl Into<PathBuf>) -> Self {
         LoadOptions {
-            path: path.into(),
+            source: Source::File(path.into()),
             context_tokens: None,
             max_sequences: 16,
             max_batched_tokens: 512,
@@ -163,6 +184,8 @@ pub struct LoadedModel<E: Engine> {
 pub struct Plan {
     options: LoadOptions,
     gguf: Arc<Gguf>,
+    /// Weights that are made when the engine is.
+    unmade: Option<Unmade>,
     model: Model,
     memory: MemoryPlan,
     limits: EngineLimits,
@@ -189,7 +212,7 @@ pub fn plan(options: &LoadOptions) -> Result<Plan, LoadError> {
     if !options.kernel.is_supported() {
         return Err(LoadError::Kernel { kernel: options.kernel });
     }
-    let gguf = Gguf::open(&options.path)?;
+    let (gguf, unmade) = options.source.open()?;
     let model = Model::build(&gguf)?;
     let h = &model.hyperparameters;
     let max_sequences = options.max_sequences.min(options.max_batched_tokens);
@@ -199,8 +222,10 @@ pub fn plan(options: &LoadOptions) -> Result<Plan, LoadError> {
     let context_tokens = options.context_tokens.unwrap_or(h.context_train);
     let rows = options.max_batched_tokens;
     let scratch_len = model.graph.scratch_len(options.kernel, rows, max_logits_rows, context_tokens);
+    // What a kernel arranged anew goes back to the file, if there is one.
+    let beside_bytes = if unmade.is_some() { replaced(&model.graph, options.kernel).values().sum() } else { 0 };
     let memory = memory::plan(&Request {
-        weights_bytes: model.weights_bytes + model.graph.growth(options.kernel),
+        weights_bytes: model.weights_bytes + model.graph.growth(options.kernel) + beside_bytes,
         scratch_bytes: ((layout.arena_len() + scratch_len) * size_of::<f32>()) as u64,
         block_bytes: model.kv_shapes.iter().map(|shape| shape.block_bytes(options.kv_type)).sum(),
         context_train: h.context_train,
@@ -210,7 +235,7 @@ pub fn plan(options: &LoadOptions) -> Result<Plan, LoadError> {
         limit_bytes: options.memory_bytes,
         available_bytes: memory::available(),
     })
-    .map_err(|source| LoadError::TooLarge { path: options.path.clone(), source })?;
+    .map_err(|source| LoadError::TooLarge { path: gguf.path().to_owned(), source })?;
     let limits = EngineLimits {
         vocab_size: h.vocab_size,
         context_tokens: memory.context_tokens,
@@ -221,10 +246,16 @@ pub fn plan(options: &LoadOptions) -> Result<Plan, LoadError> {
         device: cpu::describe(options.kernel, options.threads),
     };
     let card = ModelCard::read(&gguf, &model)?;
-    Ok(Plan { options: options.clone(), gguf: Arc::new(gguf), model, memory, limits, card })
+    Ok(Plan { options: options.clone(), gguf: Arc::new(gguf), unmade, model, memory, limits, card })
 }
 
 impl Plan {
+    /// The model's file, or the description of a synthetic one.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.gguf.path()
+    }
+
     /// What the model takes.
     #[must_use]
     pub fn memory(&self) -> &MemoryPlan {
@@ -276,19 +307,18 @@ impl Plan {
         let Model { graph, kv_shapes, weights_bytes: total_bytes, .. } = self.model;
         let kv = KvCache::new(kv_shapes, self.memory.kv_blocks, self.options.kv_type);
         let LoadOptions { kernel, threads, profile_ops, .. } = self.options;
+        if let Some(unmade) = self.unmade {
+            unmade.make(threads);
+        }
         // Of a matrix that is also the embedding only some rows are read from the file.
-        let of_op = |node: &Node| {
-            let replaced = node.op.weights().into_iter().filter(|weight| node.op.replaces(kernel, weight));
-            replaced.map(|weight| Arc::clone(&weight.name)).collect::<Vec<_>>()
-        };
-        let replaced: HashSet<Arc<str>> = graph.nodes().iter().flat_map(of_op).collect();
+        let replaced = replaced(&graph, kernel);
         let mut done_bytes = 0;
         progress(LoadProgress { done_bytes, total_bytes });
         let engine = CpuEngine::new(graph, kv, kernel, threads, self.limits, &mut |op| {
             for weight in op.weights() {
                 if op.replaces(kernel, weight) {
                     weight.release();
-                } else if !replaced.contains(&weight.name) {
+                } else if !replaced.contains_key(&weight.name) {
                     page_in(weight);
                 }
                 // A matrix that serves twice, as embedding and head, is counted once.
@@ -299,6 +329,15 @@ impl Plan {
         progress(LoadProgress { done_bytes: total_bytes, total_bytes });
         if profile_ops { engine.with_profile() } else { engine }
     }
+}
+
+/// The weights of which a kernel keeps a copy of its own, with the bytes of each as it is stored.
+fn replaced(graph: &Graph, kernel: Kernel) -> HashMap<Arc<str>, u64> {
+    let of_op = |node: &Node| {
+        let replaced = node.op.weights().into_iter().filter(|weight| node.op.replaces(kernel, weight));
+        replaced.map(|weight| (Arc::clone(&weight.name), weight.bytes().len() as u64)).collect::<Vec<_>>()
+    };
+    graph.nodes().iter().flat_map(of_op).collect()
 }
 
 /// The file's tokenizer.
