@@ -185,6 +185,7 @@ impl SimulatedModel {
             available_bytes: None,
             kv_blocks: self.limits.kv_blocks,
             context_tokens: self.limits.context_tokens,
+            own_memory: None,
         }
     }
 }

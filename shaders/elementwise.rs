@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use crate::cpu::{Kernel, SharedMut};
+use crate::gpu::{Dispatch, GpuArgs, Module};
 use crate::lanes::exp;
 use crate::op::{CpuArgs, Op, ShapeError};
 use crate::per_kernel;
@@ -25,6 +26,10 @@ impl Op for Add {
     fn run_cpu(&self, args: &mut CpuArgs<'_>) {
         let (a, b) = (args.inputs[0], args.inputs[1]);
         for_each_row(args, &|kernel, range, y| add_row(kernel, &a[range.clone()], &b[range], y));
+    }
+
+    fn dispatches(&self, args: &GpuArgs<'_>) -> Vec<Dispatch> {
+        vec![args.each_column(Module::Add, args.elementwise(0, 0.0), args.outputs[0].width)]
     }
 }
 
@@ -57,6 +62,10 @@ impl Op for Softcap {
     fn run_cpu(&self, args: &mut CpuArgs<'_>) {
         let x = args.inputs[0];
         for_each_row(args, &|kernel, range, y| softcap_row(kernel, self.cap, &x[range], y));
+    }
+
+    fn dispatches(&self, args: &GpuArgs<'_>) -> Vec<Dispatch> {
+        vec![args.each_column(Module::Softcap, args.elementwise(0, self.cap), args.outputs[0].width)]
     }
 }
 

@@ -2,6 +2,8 @@
 
 use crate::cost::{Cost, CostArgs};
 use crate::cpu::SharedMut;
+use crate::gpu::weight::{RUN_COLUMNS, WeightLayout};
+use crate::gpu::{Dispatch, GpuArgs, Module};
 use crate::op::{CpuArgs, Op, ShapeError};
 use crate::weight::Weight;
 
@@ -63,6 +65,19 @@ impl Op for Embed {
                 }
             }
         });
+    }
+
+    fn dispatches(&self, args: &GpuArgs<'_>) -> Vec<Dispatch> {
+        let Weight { format, rows, columns, .. } = self.table;
+        let push = args.weights[0]
+            .push()
+            .address(args.outputs[0].region.address)
+            .address(args.step)
+            .size(columns)
+            .float(self.scale);
+        let mut dispatch = args.each_column(Module::Embed, push, columns.div_ceil(RUN_COLUMNS));
+        dispatch.constants.extend(WeightLayout::new(format, rows, columns).constants());
+        vec![dispatch]
     }
 }
 

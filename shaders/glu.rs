@@ -1,6 +1,7 @@
 //! Gated linear unit: the activation between the two halves of a feed-forward.
 
 use crate::cpu::SharedMut;
+use crate::gpu::{Dispatch, GpuArgs, Module};
 use crate::lanes::exp;
 use crate::op::{CpuArgs, Op, ShapeError};
 use crate::per_kernel;
@@ -76,6 +77,14 @@ impl Op for Glu {
             let y = unsafe { y.slice(range.start, width) };
             glu_row(kernel, self.activation, &gate[range.clone()], &up[range], y);
         });
+    }
+
+    fn dispatches(&self, args: &GpuArgs<'_>) -> Vec<Dispatch> {
+        let variant = match self.activation {
+            Activation::Silu => 0,
+            Activation::GeluTanh => 1,
+        };
+        vec![args.each_column(Module::Glu, args.elementwise(variant, 0.0), args.outputs[0].width)]
     }
 }
 

@@ -9,12 +9,14 @@
 //! - [`op`]: the contract of an operation and what it sees when it runs
 //! - [`cost`]: what an op must do at least
 //! - [`cpu`]: instruction sets and the thread team that kernels run on
+//! - [`gpu`]: what an op tells a GPU, and how weights lie there
 //! - [`pages`]: memory for weights and keys
 //! - [`roofline`]: how fast the machine can be at most
 //! - the operations themselves, one file or folder each
 
 pub mod cost;
 pub mod cpu;
+pub mod gpu;
 pub mod op;
 pub mod pages;
 pub mod quant;

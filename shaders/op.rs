@@ -8,6 +8,7 @@
 use crate::attention::KvCache;
 use crate::cost::{Cost, CostArgs};
 use crate::cpu::{Kernel, Team};
+use crate::gpu::{DeviceLimits, Dispatch, GpuArgs};
 use crate::weight::Weight;
 
 /// Why an op cannot be built or wired.
@@ -140,4 +141,18 @@ pub trait Op: Send + Sync + std::fmt::Debug {
 
     /// Computes the outputs on the CPU.
     fn run_cpu(&self, args: &mut CpuArgs<'_>);
+
+    /// Small tables of f32 that the op's shaders read beside its weights: norms, biases, frequencies.
+    fn gpu_tables(&self) -> Vec<&[f32]> {
+        Vec::new()
+    }
+
+    /// Scratch memory on a device for `rows` rows of sequences of up to `context_tokens` positions, in bytes.
+    fn gpu_scratch_bytes(&self, device: &DeviceLimits, rows: usize, context_tokens: usize) -> u64 {
+        let _ = (device, rows, context_tokens);
+        0
+    }
+
+    /// What computes the outputs on a GPU, in order.
+    fn dispatches(&self, args: &GpuArgs<'_>) -> Vec<Dispatch>;
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::cpu::SharedMut;
+use crate::gpu::{Dispatch, GpuArgs, Module, Push};
 use crate::lanes::{LANES, horizontal_sum, multiply_add};
 use crate::op::{CpuArgs, Op, ShapeError};
 use crate::per_kernel;
@@ -49,6 +50,26 @@ impl Op for RmsNorm {
             let y = unsafe { y.slice(row * width, width) };
             norm_row(kernel, &x[row * width..][..width], &self.weight, self.epsilon, y);
         });
+    }
+
+    fn gpu_tables(&self) -> Vec<&[f32]> {
+        vec![&self.weight]
+    }
+
+    fn dispatches(&self, args: &GpuArgs<'_>) -> Vec<Dispatch> {
+        let (width, group) = (args.inputs[0].width, self.weight.len());
+        let push = Push::new()
+            .address(args.inputs[0].region.address)
+            .address(args.tables[0].address)
+            .address(args.outputs[0].region.address)
+            .address(args.step)
+            .word(args.rows.kind())
+            .size(width)
+            .size(group)
+            .float(self.epsilon);
+        // One workgroup a group, each invocation with a value of it or a few.
+        let dispatch = args.each_column(Module::RmsNorm, push, width);
+        vec![Dispatch { groups: [(width / group) as u32, dispatch.groups[1], 1], ..dispatch }]
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::cpu::SharedMut;
+use crate::gpu::{DeviceValue, Dispatch, GpuArgs, Module, Push};
 use crate::op::{CpuArgs, Op, ShapeError};
 
 /// Which values of a head make a pair.
@@ -102,6 +103,35 @@ impl Op for Rope {
                 self.rotate_heads(&angles, &input[row * width..][..width], y);
             }
         });
+    }
+
+    fn gpu_tables(&self) -> Vec<&[f32]> {
+        vec![&self.frequencies]
+    }
+
+    fn dispatches(&self, args: &GpuArgs<'_>) -> Vec<Dispatch> {
+        args.inputs.iter().zip(args.outputs).map(|(input, output)| self.dispatch(args, *input, *output)).collect()
+    }
+}
+
+impl Rope {
+    /// Rotates one of the two values.
+    fn dispatch(&self, args: &GpuArgs<'_>, input: DeviceValue, output: DeviceValue) -> Dispatch {
+        let pairs = self.frequencies.len();
+        let push = Push::new()
+            .address(input.region.address)
+            .address(output.region.address)
+            .address(args.tables[0].address)
+            .address(args.step)
+            .word(args.rows.kind())
+            .size(input.width)
+            .size(self.head_dim)
+            .size(pairs)
+            .word(u32::from(self.pairs == RopePairs::Interleaved))
+            .float(self.magnitude);
+        let invocations = input.width / self.head_dim * (self.head_dim - pairs);
+        let dispatch = args.each_column(Module::Rope, push, invocations);
+        Dispatch { reads: vec![input.region], writes: vec![output.region], ..dispatch }
     }
 }
 

@@ -1,6 +1,7 @@
 //! SelectRows: keeps the rows whose logits are wanted.
 
 use crate::cost::{Cost, CostArgs};
+use crate::gpu::{Dispatch, GpuArgs, Module, Push, RowCount};
 use crate::op::{CpuArgs, Op, ShapeError};
 
 /// `y[i] = x[selected[i]]`: everything behind it (the last norm, the output head) is computed for those rows only.
@@ -50,6 +51,17 @@ impl Op for SelectRows {
             let start = row as usize * width;
             output.copy_from_slice(&input[start..start + width]);
         }
+    }
+
+    fn dispatches(&self, args: &GpuArgs<'_>) -> Vec<Dispatch> {
+        let (input, output) = (args.inputs[0], args.outputs[0]);
+        let push = Push::new()
+            .address(input.region.address)
+            .address(output.region.address)
+            .address(args.step)
+            .size(input.width);
+        let selected = GpuArgs { rows: RowCount::Selected(args.selected), ..*args };
+        vec![selected.each_column(Module::SelectRows, push, input.width)]
     }
 }
 

@@ -170,6 +170,24 @@ pub enum EngineError {
     DeviceLost(String),
 }
 
+impl Engine for Box<dyn Engine> {
+    fn limits(&self) -> &EngineLimits {
+        (**self).limits()
+    }
+
+    fn begin(&mut self, step: Step) -> Result<Progress, EngineError> {
+        (**self).begin(step)
+    }
+
+    fn resume(&mut self, result: ExpertResult) -> Result<Progress, EngineError> {
+        (**self).resume(result)
+    }
+
+    fn cost(&self, step: &Step) -> Option<Cost> {
+        (**self).cost(step)
+    }
+}
+
 /// A model on a device.
 pub trait Engine: Send + 'static {
     /// What it can take.

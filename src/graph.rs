@@ -143,6 +143,9 @@ impl fmt::Display for Graph {
     }
 }
 
+/// Values start at a multiple of so many: a cache line, and more than any kernel or shader loads at once.
+const VALUE_ALIGNMENT: usize = 16;
+
 /// Where each value lives in one arena of f32, for steps up to a size.
 ///
 /// Values whose lifetimes overlap never share memory, so that an op's inputs and outputs are always apart.
@@ -158,7 +161,7 @@ impl MemoryLayout {
     pub fn new(graph: &Graph, max_rows: usize, max_selected: usize) -> Self {
         let size = |value: usize| {
             let Value { width, rows } = &graph.values[value];
-            width * if *rows == Rows::All { max_rows } else { max_selected }
+            (width * if *rows == Rows::All { max_rows } else { max_selected }).next_multiple_of(VALUE_ALIGNMENT)
         };
         let mut last_use = vec![0; graph.values.len()];
         for (index, node) in graph.nodes.iter().enumerate() {
@@ -210,6 +213,7 @@ impl MemoryLayout {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cuelight_shaders::gpu::{Dispatch, GpuArgs};
     use cuelight_shaders::op::CpuArgs;
     use proptest::prelude::*;
 
@@ -229,6 +233,10 @@ mod tests {
         }
 
         fn run_cpu(&self, _args: &mut CpuArgs<'_>) {}
+
+        fn dispatches(&self, _args: &GpuArgs<'_>) -> Vec<Dispatch> {
+            Vec::new()
+        }
     }
 
     proptest! {

@@ -18,6 +18,7 @@
 //! - [`synthetic`]: models of random weights in a real one's shapes
 
 pub mod backend;
+pub mod device;
 pub mod engine;
 pub mod format;
 pub mod graph;

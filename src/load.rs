@@ -2,25 +2,26 @@
 //!
 //! [`plan`] reads headers only and answers what the model would take, or why it does not fit; [`Plan::load`] then does it.
 
-use std::collections::HashMap;
+mod engine;
+
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use cuelight_shaders::attention::KvCache;
-use cuelight_shaders::weight::Weight;
-
-use crate::backend::cpu::{self, CpuEngine};
+use crate::backend::cpu;
+use crate::backend::vulkan::VulkanError;
 use crate::engine::{Engine, EngineLimits};
 use crate::format::chat_template::{ChatTemplate, ChatTemplateError};
 use crate::format::gguf::{Gguf, GgufError};
 use crate::format::tokenizer::{Tokenizer, TokenizerError};
-use crate::graph::{Graph, MemoryLayout, Node};
 use crate::memory::{self, Request, TooLarge};
 use crate::model::{Model, ModelError};
 use crate::synthetic::Synthetic;
 use crate::synthetic::making::Unmade;
+use engine::Target;
 
+pub use crate::backend::vulkan::VulkanOptions;
+pub use crate::device::ComputeDevice;
 pub use crate::memory::MemoryPlan;
 pub use cuelight_shaders::attention::KvType;
 pub use cuelight_shaders::cpu::Kernel;
@@ -63,8 +64,14 @@ pub struct LoadOptions {
     pub kv_type: KvType,
     /// Threads that compute, the executor's own included.
     pub threads: usize,
-    /// The instruction set.
+    /// What computes.
+    pub device: ComputeDevice,
+    /// The instruction set of the processor's kernels.
     pub kernel: Kernel,
+    /// How a Vulkan device is used.
+    pub vulkan: VulkanOptions,
+    /// On a Vulkan device, a row's bits never depend on its batch, as they never do on the processor.
+    pub deterministic: bool,
     /// A chat template to use instead of the file's.
     pub chat_template: Option<String>,
     /// Measure each op of each step ([`StepOutput::ops`](crate::engine::StepOutput::ops)).
@@ -84,7 +91,10 @@ impl LoadOptions {
             memory_bytes: None,
             kv_type: KvType::F16,
             threads: cpu::default_threads(),
+            device: ComputeDevice::Cpu,
             kernel: Kernel::detect(),
+            vulkan: VulkanOptions::default(),
+            deterministic: false,
             chat_template: None,
             profile_ops: false,
         }
@@ -124,6 +134,9 @@ pub enum LoadError {
         /// The numbers, and what would help.
         source: TooLarge,
     },
+    /// The Vulkan device cannot be used, or failed.
+    #[error(transparent)]
+    Vulkan(#[from] VulkanError),
     /// The machine lacks the instruction set.
     #[error("this machine cannot run the {kernel} kernel; without --kernel the fastest that it can is taken")]
     Kernel {
@@ -190,6 +203,7 @@ pub struct Plan {
     memory: MemoryPlan,
     limits: EngineLimits,
     card: ModelCard,
+    target: Target,
 }
 
 /// Most bytes of logits in a step; a step with more sequences than this allows still gets one row for each.
@@ -209,44 +223,47 @@ pub fn plan(options: &LoadOptions) -> Result<Plan, LoadError> {
             return Err(LoadError::ZeroOption { option });
         }
     }
-    if !options.kernel.is_supported() {
-        return Err(LoadError::Kernel { kernel: options.kernel });
-    }
+    let target = Target::find(options)?;
     let (gguf, unmade) = options.source.open()?;
     let model = Model::build(&gguf)?;
     let h = &model.hyperparameters;
     let max_sequences = options.max_sequences.min(options.max_batched_tokens);
     let logits_rows_that_fit = LOGITS_BYTES / (h.vocab_size * size_of::<f32>());
     let max_logits_rows = logits_rows_that_fit.clamp(max_sequences, options.max_batched_tokens.max(max_sequences));
-    let layout = MemoryLayout::new(&model.graph, options.max_batched_tokens, max_logits_rows);
-    let context_tokens = options.context_tokens.unwrap_or(h.context_train);
-    let rows = options.max_batched_tokens;
-    let scratch_len = model.graph.scratch_len(options.kernel, rows, max_logits_rows, context_tokens);
-    // What a kernel arranged anew goes back to the file, if there is one.
-    let beside_bytes = if unmade.is_some() { replaced(&model.graph, options.kernel).values().sum() } else { 0 };
+    let mut limits = EngineLimits {
+        vocab_size: h.vocab_size,
+        context_tokens: options.context_tokens.unwrap_or(h.context_train),
+        kv_blocks: 0,
+        max_batched_tokens: options.max_batched_tokens,
+        max_sequences,
+        max_logits_rows,
+        device: target.describe(options),
+    };
+    let footprint = target.footprint(&model, options, &limits);
+    let own_memory = target.own_memory();
+    let too_large = |source| LoadError::TooLarge { path: gguf.path().to_owned(), source };
+    // What the device keeps a copy of goes back to the file, if there is one.
+    let beside = unmade.as_ref().map_or(0, |_| target.copied_bytes(&model, options));
+    if own_memory.is_some() {
+        memory::check(beside, memory::available()).map_err(too_large)?;
+    }
     let memory = memory::plan(&Request {
-        weights_bytes: model.weights_bytes + model.graph.growth(options.kernel) + beside_bytes,
-        scratch_bytes: ((layout.arena_len() + scratch_len) * size_of::<f32>()) as u64,
-        block_bytes: model.kv_shapes.iter().map(|shape| shape.block_bytes(options.kv_type)).sum(),
+        weights_bytes: footprint.weights + if own_memory.is_none() { beside } else { 0 },
+        scratch_bytes: footprint.scratch,
+        block_bytes: footprint.kv_block,
         context_train: h.context_train,
         context_tokens: options.context_tokens,
         max_sequences,
         kv_bytes: options.kv_bytes,
-        limit_bytes: options.memory_bytes,
-        available_bytes: memory::available(),
+        limit_bytes: options.memory_bytes.filter(|_| own_memory.is_none()),
+        available_bytes: target.available_bytes(),
+        own_memory,
     })
-    .map_err(|source| LoadError::TooLarge { path: gguf.path().to_owned(), source })?;
-    let limits = EngineLimits {
-        vocab_size: h.vocab_size,
-        context_tokens: memory.context_tokens,
-        kv_blocks: memory.kv_blocks,
-        max_batched_tokens: options.max_batched_tokens,
-        max_sequences,
-        max_logits_rows,
-        device: cpu::describe(options.kernel, options.threads),
-    };
+    .map_err(too_large)?;
+    limits.context_tokens = memory.context_tokens;
+    limits.kv_blocks = memory.kv_blocks;
     let card = ModelCard::read(&gguf, &model)?;
-    Ok(Plan { options: options.clone(), gguf: Arc::new(gguf), unmade, model, memory, limits, card })
+    Ok(Plan { options: options.clone(), gguf: Arc::new(gguf), unmade, model, memory, limits, card, target })
 }
 
 impl Plan {
@@ -277,8 +294,8 @@ impl Plan {
     /// Makes the tokenizer, brings the weights into memory and reserves the rest, side by side.
     ///
     /// # Errors
-    /// [`LoadError`] when the tokenizer or chat template cannot be used.
-    pub fn load(self, progress: &mut dyn FnMut(LoadProgress)) -> Result<LoadedModel<CpuEngine>, LoadError> {
+    /// [`LoadError`] when the tokenizer or chat template cannot be used, or the device refuses.
+    pub fn load(self, progress: &mut dyn FnMut(LoadProgress)) -> Result<LoadedModel<Box<dyn Engine>>, LoadError> {
         let (gguf, given) = (Arc::clone(&self.gguf), self.options.chat_template.clone());
         let (card, memory) = (self.card.clone(), self.memory.clone());
         // The text side computes on one thread, and while it does the engine mostly waits for memory.
@@ -293,7 +310,7 @@ impl Plan {
         });
         let (tokenizer, chat_template) = text?;
         Ok(LoadedModel {
-            engine,
+            engine: engine?,
             tokenizer: Arc::new(tokenizer),
             chat_template: chat_template.map(Arc::new),
             card,
@@ -302,42 +319,15 @@ impl Plan {
     }
 
     /// The same without the text side, for benchmarks and tests that speak in token ids.
-    #[must_use]
-    pub fn load_engine(self, progress: &mut dyn FnMut(LoadProgress)) -> CpuEngine {
-        let Model { graph, kv_shapes, weights_bytes: total_bytes, .. } = self.model;
-        let kv = KvCache::new(kv_shapes, self.memory.kv_blocks, self.options.kv_type);
-        let LoadOptions { kernel, threads, profile_ops, .. } = self.options;
+    ///
+    /// # Errors
+    /// [`LoadError`] when the device refuses.
+    pub fn load_engine(self, progress: &mut dyn FnMut(LoadProgress)) -> Result<Box<dyn Engine>, LoadError> {
         if let Some(unmade) = self.unmade {
-            unmade.make(threads);
+            unmade.make(self.options.threads);
         }
-        // Of a matrix that is also the embedding only some rows are read from the file.
-        let replaced = replaced(&graph, kernel);
-        let mut done_bytes = 0;
-        progress(LoadProgress { done_bytes, total_bytes });
-        let engine = CpuEngine::new(graph, kv, kernel, threads, self.limits, &mut |op| {
-            for weight in op.weights() {
-                if op.replaces(kernel, weight) {
-                    weight.release();
-                } else if !replaced.contains_key(&weight.name) {
-                    page_in(weight);
-                }
-                // A matrix that serves twice, as embedding and head, is counted once.
-                done_bytes = (done_bytes + weight.bytes().len() as u64).min(total_bytes);
-                progress(LoadProgress { done_bytes, total_bytes });
-            }
-        });
-        progress(LoadProgress { done_bytes: total_bytes, total_bytes });
-        if profile_ops { engine.with_profile() } else { engine }
+        self.target.build(self.model, &self.options, self.limits, progress)
     }
-}
-
-/// The weights of which a kernel keeps a copy of its own, with the bytes of each as it is stored.
-fn replaced(graph: &Graph, kernel: Kernel) -> HashMap<Arc<str>, u64> {
-    let of_op = |node: &Node| {
-        let replaced = node.op.weights().into_iter().filter(|weight| node.op.replaces(kernel, weight));
-        replaced.map(|weight| (Arc::clone(&weight.name), weight.bytes().len() as u64)).collect::<Vec<_>>()
-    };
-    graph.nodes().iter().flat_map(of_op).collect()
 }
 
 /// The file's tokenizer.
@@ -374,13 +364,6 @@ pub fn chat_template(
         }
     };
     source.map(compile).transpose().map_err(|source| LoadError::ChatTemplate { path: gguf.path().to_owned(), source })
-}
-
-/// Touches every page of a weight that is used as it lies in the file, so that the first request does not wait for the
-/// disk.
-fn page_in(weight: &Weight) {
-    const PAGE: usize = 4096;
-    std::hint::black_box(weight.bytes().iter().step_by(PAGE).fold(0u8, |sum, byte| sum.wrapping_add(*byte)));
 }
 
 impl ModelCard {

@@ -19,9 +19,17 @@ pub struct MemoryPlan {
     pub kv_blocks: usize,
     /// Longest sequence.
     pub context_tokens: usize,
+    /// The device whose memory it is; `None` for the machine's.
+    pub own_memory: Option<String>,
 }
 
 impl MemoryPlan {
+    /// Bytes of the machine's memory in all: none of a model that lives in a device's own.
+    #[must_use]
+    pub fn host_bytes(&self) -> u64 {
+        if self.own_memory.is_some() { 0 } else { self.total_bytes() }
+    }
+
     /// Bytes in all.
     #[must_use]
     pub fn total_bytes(&self) -> u64 {
@@ -32,7 +40,10 @@ impl MemoryPlan {
 impl fmt::Display for MemoryPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kv_tokens = self.kv_blocks * BLOCK_TOKENS;
-        writeln!(f, "memory plan")?;
+        match &self.own_memory {
+            Some(device) => writeln!(f, "memory plan of {device}")?,
+            None => writeln!(f, "memory plan")?,
+        }
         writeln!(f, "  weights  {:>10}", format_bytes(self.weights_bytes))?;
         writeln!(
             f,
@@ -84,6 +95,8 @@ pub struct Request {
     pub limit_bytes: Option<u64>,
     /// Bytes free.
     pub available_bytes: Option<u64>,
+    /// The device whose memory it is; `None` for the machine's.
+    pub own_memory: Option<String>,
 }
 
 /// Why the plan does not fit: the numbers, and what would help.
@@ -177,7 +190,21 @@ pub fn plan(request: &Request) -> Result<MemoryPlan, TooLarge> {
         available_bytes: request.limit_bytes.or(request.available_bytes),
         kv_blocks,
         context_tokens: context.min(kv_blocks * BLOCK_TOKENS),
+        own_memory: request.own_memory.clone(),
     })
+}
+
+/// Whether weights alone fit.
+///
+/// # Errors
+/// [`TooLarge::Memory`] when they do not.
+pub fn check(weights_bytes: u64, available_bytes: Option<u64>) -> Result<(), TooLarge> {
+    match available_bytes.map(usable) {
+        Some(available_bytes) if weights_bytes > available_bytes => {
+            Err(TooLarge::Memory { weights_bytes, kv_bytes: 0, scratch_bytes: 0, available_bytes })
+        }
+        _ => Ok(()),
+    }
 }
 
 /// What may be used of `available_bytes`: a part is left to others.
@@ -225,6 +252,7 @@ mod tests {
             kv_bytes: None,
             limit_bytes: None,
             available_bytes: Some(2000 * MIB),
+            own_memory: None,
         }
     }
 

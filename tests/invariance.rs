@@ -10,7 +10,7 @@ use cuelight::loader::ModelSource;
 use cuelight::policy::PolicyConfig;
 use cuelight::request::{Event, GenerationRequest, SamplingParams, StopConditions};
 use cuelight::runtime::{Runtime, RuntimeOptions};
-use cuelight_engine::backend::cpu::CpuEngine;
+use cuelight_engine::engine::Engine;
 use cuelight_engine::load::{LoadOptions, LoadProgress, LoadedModel, plan};
 
 struct Fixture {
@@ -18,9 +18,9 @@ struct Fixture {
 }
 
 impl ModelSource for Fixture {
-    type Engine = CpuEngine;
+    type Engine = Box<dyn Engine>;
 
-    fn load(&self, progress: &mut dyn FnMut(LoadProgress)) -> Result<LoadedModel<CpuEngine>, String> {
+    fn load(&self, progress: &mut dyn FnMut(LoadProgress)) -> Result<LoadedModel<Box<dyn Engine>>, String> {
         plan(&self.options).and_then(|plan| plan.load(progress)).map_err(|error| error.to_string())
     }
 }

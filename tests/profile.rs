@@ -34,7 +34,7 @@ fn options(profile_ops: bool) -> LoadOptions {
 
 #[test]
 fn a_step_tells_of_each_op_in_order_and_their_costs_are_the_steps() {
-    let mut engine = plan(&options(true)).unwrap().load_engine(&mut |_| {});
+    let mut engine = plan(&options(true)).unwrap().load_engine(&mut |_| {}).unwrap();
     for tokens in [1, 20] {
         let cost = engine.cost(&step(tokens)).unwrap();
         let output = run(&mut engine, step(tokens));
@@ -57,7 +57,7 @@ fn a_step_tells_of_each_op_in_order_and_their_costs_are_the_steps() {
 
 #[test]
 fn nothing_is_told_unless_asked_for() {
-    let mut engine = plan(&options(false)).unwrap().load_engine(&mut |_| {});
+    let mut engine = plan(&options(false)).unwrap().load_engine(&mut |_| {}).unwrap();
     assert!(run(&mut engine, step(3)).ops.is_empty());
 }
 

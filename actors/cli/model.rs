@@ -6,8 +6,10 @@ use std::num::NonZeroUsize;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use cuelight_engine::backend::cpu::CpuEngine;
-use cuelight_engine::load::{self, Kernel, LoadError, LoadOptions, LoadProgress, LoadedModel, Plan, Source};
+use cuelight_engine::engine::Engine;
+use cuelight_engine::load::{
+    self, Kernel, LoadError, LoadOptions, LoadProgress, LoadedModel, Plan, Source, VulkanOptions,
+};
 use indicatif::ProgressBar;
 
 use super::terminal::Terminal;
@@ -36,7 +38,14 @@ pub fn load_options(config: &Config, source: Source) -> Result<LoadOptions, CliE
         memory_bytes: None,
         kv_type: config.kv_type,
         threads: config.thread_count(),
+        device: config.device,
         kernel: config.kernel.unwrap_or_else(Kernel::detect),
+        vulkan: VulkanOptions {
+            pipeline_cache: Some(config.cache_dir.join("pipelines")),
+            validation: config.vulkan_validation,
+            ..VulkanOptions::default()
+        },
+        deterministic: config.deterministic,
         chat_template: chat_template.transpose()?,
         profile_ops: config.profile_ops,
     })
@@ -141,18 +150,18 @@ impl GgufSource {
 
 /// What computes a model.
 #[cfg(not(feature = "fault-injection"))]
-pub type ServedEngine = CpuEngine;
+pub type ServedEngine = Box<dyn Engine>;
 /// What computes a model, or fails to when a test says so.
 #[cfg(feature = "fault-injection")]
-pub type ServedEngine = crate::faults::Faulty<CpuEngine>;
+pub type ServedEngine = crate::faults::Faulty<Box<dyn Engine>>;
 
 #[cfg(not(feature = "fault-injection"))]
-fn served(loaded: LoadedModel<CpuEngine>) -> LoadedModel<ServedEngine> {
+fn served(loaded: LoadedModel<Box<dyn Engine>>) -> LoadedModel<ServedEngine> {
     loaded
 }
 
 #[cfg(feature = "fault-injection")]
-fn served(loaded: LoadedModel<CpuEngine>) -> LoadedModel<ServedEngine> {
+fn served(loaded: LoadedModel<Box<dyn Engine>>) -> LoadedModel<ServedEngine> {
     let LoadedModel { engine, tokenizer, chat_template, card, memory } = loaded;
     LoadedModel { engine: crate::faults::Faulty(engine), tokenizer, chat_template, card, memory }
 }

@@ -138,7 +138,7 @@ fn plan_all(models: &[String], context: &Context) -> Result<Vec<NamedModel>, Cli
         }
         let limit = Machine::now().limit(budget, held_bytes);
         let (factory, planned) = model::plan_beside(model, limit, context)?;
-        held_bytes += planned.memory().total_bytes();
+        held_bytes += planned.memory().host_bytes();
         named.push(NamedModel { id, aliases: Vec::new(), factory: Arc::new(factory), planned: Some(planned) });
     }
     Ok(named)

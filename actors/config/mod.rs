@@ -15,15 +15,13 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use cuelight_engine::load::{Kernel, KvType};
+use cuelight_engine::load::{ComputeDevice, Kernel, KvType};
 
 use crate::metrics::exposition::Compat;
 use crate::models::KeepAlive;
 use environment::{Environment, Home};
 use value::SettingValue;
-pub use value::{
-    ByteSize, Color, Device, LogFormat, LogLevel, Probability, Raw, Secret, Secrets, Temperature, ValueKind,
-};
+pub use value::{ByteSize, Color, LogFormat, LogLevel, Probability, Raw, Secret, Secrets, Temperature, ValueKind};
 
 /// A group of settings: a table of the configuration file and a heading of `--help`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -266,8 +264,12 @@ settings! { |home|
         kv_type: KvType = KvType::F16, "TYPE";
         /// Threads that compute; unset: one for each core.
         threads: Option<NonZeroUsize> = None, "N";
-        /// What computes: cpu.
-        device: Device = Device::Cpu, "DEVICE";
+        /// What computes: cpu, vulkan or vulkan:N; `cuelight devices` lists them.
+        device: ComputeDevice = ComputeDevice::Cpu, "DEVICE";
+        /// On a Vulkan device, a row's bits never depend on its batch (on the CPU they never do); slower with many rows.
+        deterministic: bool = false, "";
+        /// Have Vulkan's validation layer look at every call; slow, for those who write shaders and drivers.
+        vulkan_validation: bool = false, "";
         /// Instruction set of the kernels: auto, scalar, avx2, avx2-integer, avx-vnni, avx512-vnni or amx-int8.
         kernel: Option<Kernel> = None, "KERNEL";
         /// A file with a chat template (Jinja) to use in place of the model's own.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use cuelight_engine::load::{Kernel, KvType};
+use cuelight_engine::load::{ComputeDevice, Kernel, KvType};
 
 use crate::metrics::exposition::Compat;
 use crate::models::KeepAlive;
@@ -162,25 +162,6 @@ impl fmt::Debug for Secret {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Secrets(pub Vec<Secret>);
 
-/// What computes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Device {
-    /// The processor.
-    Cpu,
-}
-
-impl FromStr for Device {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "cpu" => Ok(Device::Cpu),
-            "vulkan" => Err("the Vulkan device is not in this build yet; use cpu".to_owned()),
-            _ => Err(format!("unknown device {text:?}; known devices: cpu")),
-        }
-    }
-}
-
 /// How log lines are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogFormat {
@@ -273,7 +254,7 @@ parsed! {
     Temperature: |number| format!("{:?}", number.0);
     LogLevel: |level| quoted(&level.0);
     Kernel: |kernel| quoted(kernel.name());
-    Device: |_device| quoted("cpu");
+    ComputeDevice: |device| quoted(&device.to_string());
 }
 
 /// Declares settings that are whole numbers, with what is said when one is not.

@@ -292,7 +292,7 @@ impl BrokerState {
             refuse(entry, ModelsError::stopping());
             return None;
         }
-        let needed_bytes = planned.memory().total_bytes();
+        let needed_bytes = planned.memory().host_bytes();
         loop {
             let others = self.registry.residents();
             let free_bytes = self.free_bytes(&others);

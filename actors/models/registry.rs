@@ -54,7 +54,7 @@ impl Registry {
     pub fn residents(&self) -> Vec<Held> {
         let held = |entry: Arc<Entry>| {
             let (memory, hold) = entry.resident()?;
-            Some(Held { entry, resident: Resident { bytes: memory.total_bytes(), hold } })
+            Some(Held { entry, resident: Resident { bytes: memory.host_bytes(), hold } })
         };
         self.entries().into_iter().filter_map(held).collect()
     }

@@ -3,17 +3,20 @@
 //! - [`cache`]: how keys and values are stored
 //! - `cpu`: how the work is shared, and parts become results
 //! - `gather`: the kernel
+//! - [`gpu`]: keys and values on a device, and what runs there
 //! - [`mod@reference`]: the formula in float64
 
 pub mod cache;
 mod cpu;
 mod gather;
+pub mod gpu;
 pub mod reference;
 
 pub use cache::{KvCache, KvShape, KvType};
 
 use crate::cost::{Cost, CostArgs};
 use crate::cpu::Kernel;
+use crate::gpu::{DeviceLimits, Dispatch, GpuArgs};
 use crate::op::{CpuArgs, Op, ShapeError};
 
 /// The longest head that the kernels have room for.
@@ -117,6 +120,14 @@ impl Op for Attention {
     fn run_cpu(&self, args: &mut CpuArgs<'_>) {
         cpu::store(self, args);
         cpu::attend(self, args);
+    }
+
+    fn gpu_scratch_bytes(&self, device: &DeviceLimits, rows: usize, context_tokens: usize) -> u64 {
+        gpu::scratch_bytes(self, device, rows, context_tokens)
+    }
+
+    fn dispatches(&self, args: &GpuArgs<'_>) -> Vec<Dispatch> {
+        gpu::dispatches(self, args)
     }
 }
 

@@ -4,6 +4,7 @@
 //! - [`mod@reference`]: the same in float64, for tests
 //! - [`scalar`], [`avx2`]: the kernels in float32, one file an instruction set
 //! - [`integer`]: the kernels that round the input to 15 bits
+//! - `gpu`: what runs on a GPU
 //!
 //! **A row's bits do not depend on the call.** Every float32 kernel forms a result, that is one input row times one weight row,
 //! as a fixed number of running sums: sum `l` takes the columns `l`, `l + LANES`, `l + 2 LANES` … in that order; the
@@ -17,6 +18,7 @@ use std::sync::Arc;
 
 use crate::cost::{Cost, CostArgs};
 use crate::cpu::{Kernel, SharedMut, Team};
+use crate::gpu::{Dispatch, GpuArgs};
 use crate::op::{CpuArgs, Op, ShapeError};
 use crate::quant::dispatch;
 use crate::weight::Weight;
@@ -25,6 +27,7 @@ use integer::packed::PackedWeight;
 
 #[cfg(target_arch = "x86_64")]
 pub mod avx2;
+mod gpu;
 pub mod integer;
 pub mod reference;
 pub mod scalar;
@@ -166,6 +169,14 @@ impl Op for Linear {
                 task -= of_weight;
             }
         });
+    }
+
+    fn gpu_tables(&self) -> Vec<&[f32]> {
+        self.biases.iter().flatten().map(|bias| &**bias).collect()
+    }
+
+    fn dispatches(&self, args: &GpuArgs<'_>) -> Vec<Dispatch> {
+        gpu::dispatches(self, args)
     }
 }
 

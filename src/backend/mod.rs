@@ -1,3 +1,5 @@
 //! What runs a graph.
 
 pub mod cpu;
+mod ragged;
+pub mod vulkan;

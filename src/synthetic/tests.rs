@@ -189,7 +189,7 @@ fn options(synthetic: Synthetic) -> LoadOptions {
 
 /// The logits after a prompt of `rows` tokens.
 fn logits(synthetic: Synthetic, rows: usize) -> Vec<f32> {
-    let mut engine = load::plan(&options(synthetic)).unwrap().load_engine(&mut |_| {});
+    let mut engine = load::plan(&options(synthetic)).unwrap().load_engine(&mut |_| {}).unwrap();
     let EngineLimits { vocab_size, kv_blocks, .. } = *engine.limits();
     let tokens = (0..rows as u32).map(|row| row * 37 % vocab_size as u32).collect();
     let block_table = (0..kv_blocks as u32).collect();

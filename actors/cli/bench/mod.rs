@@ -242,7 +242,10 @@ fn measure_engine<'a>(
     };
     let path = plan.path().display().to_string();
     let (card, device) = (plan.card().clone(), plan.limits().device.clone());
-    let mut engine = plan.load_engine(&mut |_| {});
+    let mut engine = match plan.load_engine(&mut |_| {}) {
+        Ok(engine) => engine,
+        Err(error) => return Box::new(std::iter::once(Err(CliError::other(error)))),
+    };
     Box::new(shapes.iter().map(move |&shape| {
         let started = jiff::Timestamp::now().to_string();
         let Samples { times, cost, ops } = measure(&mut engine, shape, repetitions).map_err(CliError::other)?;

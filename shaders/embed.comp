@@ -1,0 +1,32 @@
+#version 460
+// Rows of the embedding table, scaled: one workgroup for each row and stretch of its runs.
+
+#extension GL_GOOGLE_include_directive : require
+#include <gpu/common.glsl>
+#include <quant/matrix.glsl>
+
+layout(push_constant, scalar) uniform Push {
+    Matrix table;
+    FloatQuads y;
+    Step step;
+    uint columns;
+    float scale;
+};
+
+void main() {
+    uint row = gl_WorkGroupID.y;
+    uint runs = (columns + 31) / 32;
+    uint run_index = gl_GlobalInvocationID.x;
+    if (row >= step.rows || run_index >= runs) return;
+    Run run = load_run(table, uint64_t(step.tokens.at[row]) * runs + run_index);
+    [[unroll]] for (uint q = 0; q < QUADS; q++) {
+        vec4 value = values(run, q) * scale;
+        uint column = run_index * 32 + q * 4;
+        if (column + 4 <= columns && columns % 4 == 0) {
+            y.at[(row * columns + column) / 4] = value;
+        } else {
+            Floats single = Floats(uint64_t(y));
+            for (uint i = 0; i < 4 && column + i < columns; i++) single.at[row * columns + column + i] = value[i];
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! The shaders, compiled to SPIR-V when this crate is built (`build.rs`, `permutations.rs`).
+
+macro_rules! modules {
+    ($($name:ident => $file:literal,)+) => {
+        /// A compiled shader.
+        #[allow(missing_docs)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Module {
+            $($name,)+
+        }
+
+        impl Module {
+            /// Every module.
+            pub const ALL: &[Module] = &[$(Module::$name,)+];
+
+            /// Its name, for messages of a driver.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Module::$name => stringify!($name),)+
+                }
+            }
+
+            /// Its SPIR-V: little-endian words.
+            #[must_use]
+            pub fn code(self) -> &'static [u8] {
+                match self {
+                    $(Module::$name => include_bytes!($file),)+
+                }
+            }
+        }
+    };
+}
+include!(concat!(env!("OUT_DIR"), "/modules.rs"));
+
+#[cfg(test)]
+mod tests {
+    use super::Module;
+
+    #[test]
+    fn every_module_is_spir_v() {
+        for module in Module::ALL {
+            assert_eq!(module.code()[..4], 0x0723_0203_u32.to_le_bytes(), "{}", module.name());
+            assert!(module.code().len().is_multiple_of(4));
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! A step's rows in device memory: what `Step` in `gpu/common.glsl` points at.
+//!
+//! A header with the counts and the places of the arrays, then the arrays. The header's places never change, so a step writes
+//! its counts and as much of each array as it has.
+
+use std::ops::Range;
+
+use crate::op::Batch;
+
+/// Words of the header: two counts, and six addresses.
+const HEADER_WORDS: usize = 2 + 6 * 2;
+
+/// Where the arrays are, for steps up to a size.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StepLayout {
+    max_rows: usize,
+    max_selected: usize,
+    max_sequences: usize,
+    max_table_entries: usize,
+}
+
+impl StepLayout {
+    /// For steps of so many rows, rows with logits, sequences, and KV blocks of all sequences together.
+    #[must_use]
+    pub fn new(max_rows: usize, max_selected: usize, max_sequences: usize, max_table_entries: usize) -> Self {
+        StepLayout { max_rows, max_selected, max_sequences, max_table_entries }
+    }
+
+    /// Words of the arrays: tokens, positions, sequences, selection, table starts, tables.
+    fn lengths(&self) -> [usize; 6] {
+        let rows = self.max_rows;
+        [rows, rows, rows, self.max_selected, self.max_sequences, self.max_table_entries]
+    }
+
+    /// Where each array starts, in words.
+    fn starts(&self) -> [usize; 6] {
+        let mut next = HEADER_WORDS;
+        self.lengths().map(|length| {
+            let start = next;
+            next += length.max(1);
+            start
+        })
+    }
+
+    /// Bytes of all.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        let words = HEADER_WORDS + self.lengths().iter().map(|length| (*length).max(1)).sum::<usize>();
+        (words * size_of::<u32>()) as u64
+    }
+
+    /// Writes the addresses of the arrays into `words`, which will be at `address` on the device.
+    ///
+    /// # Panics
+    /// When `words` are fewer than [`StepLayout::bytes`].
+    pub fn write_header(&self, address: u64, words: &mut [u32]) {
+        for (place, start) in words[2..HEADER_WORDS].chunks_exact_mut(2).zip(self.starts()) {
+            let array = address + (start * size_of::<u32>()) as u64;
+            place.copy_from_slice(&[array as u32, (array >> 32) as u32]);
+        }
+    }
+
+    /// Writes a step into `words` behind its header; returns the stretches of words that it wrote.
+    ///
+    /// # Panics
+    /// When the step is larger than the layout.
+    pub fn write(&self, batch: &Batch<'_>, words: &mut [u32]) -> Vec<Range<usize>> {
+        let count = |count: usize| u32::try_from(count).expect("rows are counted in 32 bits");
+        words[..2].copy_from_slice(&[count(batch.rows()), count(batch.selected.len())]);
+        let mut entries = 0;
+        let table_starts: Vec<u32> = batch
+            .block_tables
+            .iter()
+            .map(|table| {
+                entries += table.len();
+                count(entries - table.len())
+            })
+            .collect();
+        let tables: Vec<u32> = batch.block_tables.concat();
+        let arrays = [batch.tokens, batch.positions, batch.sequences, batch.selected, &table_starts, &tables];
+        let mut written = vec![0..2];
+        for ((array, start), most) in arrays.into_iter().zip(self.starts()).zip(self.lengths()) {
+            assert!(array.len() <= most, "a step has {} entries where {most} have room", array.len());
+            if !array.is_empty() {
+                words[start..start + array.len()].copy_from_slice(array);
+                written.push(start..start + array.len());
+            }
+        }
+        written
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_header_points_at_what_a_step_writes() {
+        let layout = StepLayout::new(4, 2, 3, 8);
+        let mut words = vec![0; layout.bytes() as usize / 4];
+        layout.write_header(0x1_0000_0000, &mut words);
+        let batch = Batch {
+            tokens: &[10, 11, 12],
+            positions: &[0, 1, 5],
+            sequences: &[0, 0, 1],
+            block_tables: &[&[7], &[3, 2]],
+            selected: &[1, 2],
+        };
+        let written = layout.write(&batch, &mut words);
+        assert_eq!(words[..2], [3, 2]);
+        let array = |index: usize| {
+            let address = u64::from(words[2 + 2 * index]) | u64::from(words[3 + 2 * index]) << 32;
+            let start = (address - 0x1_0000_0000) as usize / 4;
+            &words[start..]
+        };
+        assert_eq!(array(0)[..3], [10, 11, 12]);
+        assert_eq!(array(2)[..3], [0, 0, 1]);
+        assert_eq!(array(3)[..2], [1, 2]);
+        assert_eq!(array(4)[..2], [0, 1]);
+        assert_eq!(array(5)[..3], [7, 3, 2]);
+        assert_eq!(written.iter().map(Range::len).sum::<usize>(), 2 + 3 * 3 + 2 + 2 + 3);
+    }
+}

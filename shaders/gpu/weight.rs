@@ -1,0 +1,280 @@
+//! Weights on a device: every format in the same layout.
+//!
+//! Rows are cut into *runs* of 32 columns. A quantised format is what its [`IntegerLayout`] says, cut into planes that lie one
+//! behind the other, each over all rows:
+//!
+//! | plane  | of a run or block                                                                      | bytes of a run        |
+//! |--------|----------------------------------------------------------------------------------------|-----------------------|
+//! | low    | 8, 4 or 2 bits of each code                                                            | 32, 16 or 8           |
+//! | high   | 1 or 2 more bits of each code (5, 6 or 3 bits)                                          | 4 or 8, or none       |
+//! | scales | i8 of each group, then, where there is a minimum, that of each group                   | 1 to 4, or none       |
+//! | units  | f16 of a block, then, where there is a minimum, its unit                               | 2 or 4 for each block |
+//!
+//! A plane of `p` bits has `p` words for a run: columns `4 q ..` are in word `q mod p`, from bit `q / p * p` of each byte on.
+//! So a lane loads 8 or 16 bytes at once, everything is aligned, and what a format is stays a matter of constants
+//! (`quant/matrix.glsl` decodes all of them). Formats in floating point are one plane of values. Rows end with zeros where
+//! their columns are not whole runs.
+
+use crate::gpu::{Push, Region};
+use crate::quant::integer::{IntegerBlock, IntegerLayout};
+use crate::quant::{BlockFormat, Format, dispatch};
+use crate::weight::Weight;
+
+/// Columns of a run.
+pub const RUN_COLUMNS: usize = 32;
+/// Runs that share a unit, where groups have scales.
+const RUNS_PER_SUPER_BLOCK: usize = 8;
+/// Where planes start.
+const PLANE_ALIGNMENT: usize = 16;
+/// A shader reads whole words: behind a plane of smaller entries is room for one.
+const PLANE_PADDING: usize = 4;
+
+/// A weight on a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeviceWeight {
+    /// Where each plane starts: low, high, scales, units.
+    pub planes: [u64; 4],
+    /// All of it.
+    pub region: Region,
+}
+
+impl DeviceWeight {
+    /// Push constants that begin with it: `Matrix` in `quant/matrix.glsl`.
+    #[must_use]
+    pub fn push(&self) -> Push {
+        self.planes.iter().fold(Push::new(), |push, plane| push.address(*plane))
+    }
+}
+
+/// How a format is packed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Packing {
+    /// As the layout says.
+    Integers(IntegerLayout),
+    /// Values of so many bits.
+    Floats { bits: usize },
+}
+
+/// The layout of one weight: where its planes start, and how many bytes they take.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WeightLayout {
+    format: Format,
+    packing: Packing,
+    rows: usize,
+    columns: usize,
+    starts: [usize; 4],
+    bytes: usize,
+}
+
+impl WeightLayout {
+    /// The layout of a weight of this shape.
+    #[must_use]
+    pub fn new(format: Format, rows: usize, columns: usize) -> Self {
+        let packing = match format.integers() {
+            Some(layout) => Packing::Integers(layout),
+            None => Packing::Floats { bits: 8 * format.block_bytes() / format.block_len() },
+        };
+        let mut layout = WeightLayout { format, packing, rows, columns, starts: [0; 4], bytes: 0 };
+        for plane in 0..4 {
+            layout.starts[plane] = layout.bytes;
+            let entries = rows * layout.runs() / layout.runs_of_entry(plane);
+            let bytes = (entries * layout.entry_bits(plane)).div_ceil(8);
+            if bytes > 0 {
+                layout.bytes += (bytes + PLANE_PADDING).next_multiple_of(PLANE_ALIGNMENT);
+            }
+        }
+        layout
+    }
+
+    /// Bytes of all planes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes as u64
+    }
+
+    /// Runs of a row.
+    fn runs(&self) -> usize {
+        self.columns.div_ceil(RUN_COLUMNS)
+    }
+
+    /// Runs that share an entry of a plane.
+    fn runs_of_entry(&self, plane: usize) -> usize {
+        match self.packing {
+            Packing::Integers(IntegerLayout { group_scales: true, .. }) if plane == 3 => RUNS_PER_SUPER_BLOCK,
+            _ => 1,
+        }
+    }
+
+    /// Bits of a plane's entry.
+    fn entry_bits(&self, plane: usize) -> usize {
+        match (self.packing, plane) {
+            (Packing::Floats { bits }, 0) => bits * RUN_COLUMNS,
+            (Packing::Floats { .. }, _) => 0,
+            (Packing::Integers(layout), 0) => split_bits(layout.bits).0 * RUN_COLUMNS,
+            (Packing::Integers(layout), 1) => split_bits(layout.bits).1 * RUN_COLUMNS,
+            (Packing::Integers(layout), 2) if !layout.group_scales => 0,
+            (Packing::Integers(layout), 2) => RUN_COLUMNS / layout.group * if layout.minimum { 16 } else { 8 },
+            (Packing::Integers(layout), _) => {
+                if layout.minimum {
+                    32
+                } else {
+                    16
+                }
+            }
+        }
+    }
+
+    /// The weight at an address.
+    #[must_use]
+    pub fn at(&self, address: u64) -> DeviceWeight {
+        DeviceWeight {
+            planes: self.starts.map(|start| address + start as u64),
+            region: Region { address, bytes: self.bytes() },
+        }
+    }
+
+    /// The specialization constants of `quant/matrix.glsl`.
+    #[must_use]
+    pub fn constants(&self) -> [(u32, u32); 6] {
+        let values = match self.packing {
+            Packing::Floats { bits } => [bits as u32, 0, 1, 0, 0, u32::from(self.format == Format::BF16)],
+            Packing::Integers(layout) => [
+                layout.bits as u32,
+                u32::from(layout.offset),
+                if layout.group_scales { (RUN_COLUMNS / layout.group) as u32 } else { 1 },
+                u32::from(layout.group_scales),
+                u32::from(layout.minimum),
+                0,
+            ],
+        };
+        let mut id = 9;
+        values.map(|value| {
+            id += 1;
+            (id, value)
+        })
+    }
+
+    /// Whether every row is whole runs.
+    #[must_use]
+    pub fn whole_runs(&self) -> bool {
+        self.columns.is_multiple_of(RUN_COLUMNS)
+    }
+
+    /// Packs the rows `first..first + count`: gives the bytes of each plane, and where in the weight they belong.
+    ///
+    /// # Panics
+    /// When the layout is another weight's.
+    #[must_use]
+    pub fn pack(&self, weight: &Weight, first: usize, count: usize) -> Vec<(u64, Vec<u8>)> {
+        assert_eq!((weight.format, weight.rows, weight.columns), (self.format, self.rows, self.columns));
+        let plane_bytes = |plane: usize, rows: usize| {
+            (rows * self.runs() / self.runs_of_entry(plane) * self.entry_bits(plane)).div_ceil(8)
+        };
+        let mut planes: [Vec<u8>; 4] = std::array::from_fn(|plane| Vec::with_capacity(plane_bytes(plane, count)));
+        for row in first..first + count {
+            match self.packing {
+                Packing::Floats { bits } => {
+                    planes[0].extend_from_slice(weight.row(row));
+                    planes[0].resize((row + 1 - first) * self.runs() * RUN_COLUMNS * bits / 8, 0);
+                }
+                Packing::Integers(layout) => {
+                    dispatch!(self.format, F => pack_row::<F>(layout, weight.row(row), &mut planes));
+                }
+            }
+        }
+        let place = |plane: usize| (self.starts[plane] + plane_bytes(plane, first)) as u64;
+        let filled = planes.into_iter().enumerate().filter(|(_, bytes)| !bytes.is_empty());
+        filled.map(|(plane, bytes)| (place(plane), bytes)).collect()
+    }
+}
+
+/// The bits of a code that are in the low and in the high plane.
+fn split_bits(bits: usize) -> (usize, usize) {
+    match bits {
+        3 => (2, 1),
+        5 => (4, 1),
+        6 => (4, 2),
+        whole => (whole, 0),
+    }
+}
+
+fn pack_row<F: BlockFormat>(layout: IntegerLayout, row: &[u8], planes: &mut [Vec<u8>; 4]) {
+    let mut block = IntegerBlock::ZERO;
+    let (low_bits, high_bits) = split_bits(layout.bits);
+    for bytes in row.chunks_exact(F::BLOCK_BYTES) {
+        F::integers(bytes, &mut block);
+        for codes in block.codes[..F::BLOCK_LEN].chunks_exact(RUN_COLUMNS) {
+            pack_codes(codes, 0, low_bits, &mut planes[0]);
+            pack_codes(codes, low_bits, high_bits, &mut planes[1]);
+        }
+        if layout.group_scales {
+            let groups = RUN_COLUMNS / layout.group;
+            for run in 0..F::BLOCK_LEN / RUN_COLUMNS {
+                let of_run = run * groups..(run + 1) * groups;
+                planes[2].extend(block.scales[of_run.clone()].iter().map(|scale| *scale as u8));
+                if layout.minimum {
+                    planes[2].extend(block.minima[of_run].iter().map(|minimum| *minimum as u8));
+                }
+            }
+        }
+        planes[3].extend(block.unit.to_le_bytes());
+        if layout.minimum {
+            planes[3].extend(block.minimum_unit.to_le_bytes());
+        }
+    }
+}
+
+/// Packs `bits` bits of each of 32 codes, from bit `start` of a code on.
+fn pack_codes(codes: &[u8], start: usize, bits: usize, plane: &mut Vec<u8>) {
+    let mut words = [0_u32; 8];
+    for (quad, codes) in codes.as_chunks::<4>().0.iter().enumerate().take(if bits == 0 { 0 } else { 8 }) {
+        let mask = (0xff >> (8 - bits)) * 0x0101_0101_u32;
+        let taken = (u32::from_le_bytes(*codes) >> start) & mask;
+        words[quad % bits] |= taken << (quad / bits * bits);
+    }
+    plane.extend(words[..bits].iter().flat_map(|word| word.to_le_bytes()));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::quant::random;
+
+    #[test]
+    fn a_packed_weight_is_as_large_as_in_its_file_but_for_whole_bytes_of_scales() {
+        let bytes = |format| WeightLayout::new(format, 64, 256).bytes() as usize;
+        let per_row = [
+            (Format::Q4_K, 148),
+            (Format::Q6_K, 210),
+            (Format::Q8_0, 272),
+            (Format::Q4_1, 160),
+            (Format::Q2_K, 100),
+            (Format::Q3_K, 114),
+            (Format::Q5_0, 176),
+            (Format::F16, 512),
+        ];
+        for (format, row) in per_row {
+            let planes = 4 * (PLANE_PADDING + PLANE_ALIGNMENT);
+            assert!((64 * row..64 * row + planes).contains(&bytes(format)), "{format}: {}", bytes(format));
+        }
+    }
+
+    #[test]
+    fn rows_packed_apart_make_the_same_bytes() {
+        for &format in Format::ALL {
+            let (rows, columns) = (35, 512);
+            let weight = random::weight("w", format, rows, columns, 3);
+            let layout = WeightLayout::new(format, rows, columns);
+            let place = |parts: &[(usize, usize)]| {
+                let mut all = vec![0; layout.bytes() as usize];
+                for (first, count) in parts {
+                    for (start, bytes) in layout.pack(&weight, *first, *count) {
+                        all[start as usize..][..bytes.len()].copy_from_slice(&bytes);
+                    }
+                }
+                all
+            };
+            assert_eq!(place(&[(0, rows)]), place(&[(0, 7), (7, 25), (32, 3)]), "{format}");
+        }
+    }
+}

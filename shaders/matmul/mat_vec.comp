@@ -1,0 +1,91 @@
+#version 460
+// y = x w^T + b for few rows of x: a workgroup forms some outputs of some rows, so that the rows share what is unpacked of
+// the weights.
+//
+// Invocation l takes the runs l, l + WORKGROUP_SIZE, ...; its sums are added in a tree. So a result's bits do not depend on
+// the other rows, nor on how many rows or outputs a workgroup has.
+
+#extension GL_GOOGLE_include_directive : require
+#include <gpu/common.glsl>
+#include <quant/matrix.glsl>
+
+layout(constant_id = 0) const uint WORKGROUP_SIZE = 32;
+layout(constant_id = 1) const uint ROWS = 1;
+layout(constant_id = 2) const uint OUTPUTS = 4;
+layout(constant_id = 3) const bool WHOLE_RUNS = true;
+
+layout(push_constant, scalar) uniform Push {
+    Matrix weight;
+    uint64_t x;
+    Floats bias;
+    uint64_t y;
+    Step step;
+    uint row_kind;
+    uint columns;
+    uint outputs;
+    uint has_bias;
+};
+
+shared float sums[ROWS * OUTPUTS][WORKGROUP_SIZE];
+
+vec4 load_input(uint row, uint column) {
+    uint64_t start = x + uint64_t(row) * columns * 4;
+    if (WHOLE_RUNS) return FloatQuads(start).at[column / 4];
+    vec4 quad = vec4(0.0);
+    [[unroll]] for (uint i = 0; i < 4; i++) if (column + i < columns) quad[i] = Floats(start).at[column + i];
+    return quad;
+}
+
+// The share of one run in a result.
+float multiply(Run run, uint row, uint column, float sum) {
+    vec4 products[2] = vec4[2](vec4(0.0), vec4(0.0));
+    vec4 inputs[2] = vec4[2](vec4(0.0), vec4(0.0));
+    [[unroll]] for (uint q = 0; q < QUADS; q++) {
+        vec4 quad = load_input(row, column + 4 * q);
+        products[group_of(q)] = fma(run.codes[q], quad, products[group_of(q)]);
+        if (MINIMUM) inputs[group_of(q)] += quad;
+    }
+    [[unroll]] for (uint g = 0; g < GROUPS; g++) {
+        sum = fma(run.scale[g], (products[g].x + products[g].y) + (products[g].z + products[g].w), sum);
+        if (MINIMUM) sum = fma(run.minimum[g], (inputs[g].x + inputs[g].y) + (inputs[g].z + inputs[g].w), sum);
+    }
+    return sum;
+}
+
+void main() {
+    uint first_output = spread_group() * OUTPUTS;
+    uint first_row = gl_WorkGroupID.y * ROWS;
+    uint rows = count_rows(step, row_kind);
+    if (first_row >= rows || first_output >= outputs) return;
+    uint runs = (columns + 31) / 32;
+    uint lane = gl_LocalInvocationID.x;
+
+    float partial[ROWS * OUTPUTS];
+    [[unroll]] for (uint i = 0; i < ROWS * OUTPUTS; i++) partial[i] = 0.0;
+    for (uint index = lane; index < runs; index += WORKGROUP_SIZE) {
+        [[unroll]] for (uint o = 0; o < OUTPUTS; o++) {
+            uint output_row = min(first_output + o, outputs - 1);
+            Run run = load_run(weight, uint64_t(output_row) * runs + index);
+            [[unroll]] for (uint r = 0; r < ROWS; r++) {
+                partial[r * OUTPUTS + o] = multiply(run, min(first_row + r, rows - 1), index * 32, partial[r * OUTPUTS + o]);
+            }
+        }
+    }
+
+    [[unroll]] for (uint i = 0; i < ROWS * OUTPUTS; i++) sums[i][lane] = partial[i];
+    barrier();
+    for (uint stride = WORKGROUP_SIZE / 2; stride > 0; stride /= 2) {
+        if (lane < stride) {
+            [[unroll]] for (uint i = 0; i < ROWS * OUTPUTS; i++) sums[i][lane] += sums[i][lane + stride];
+        }
+        barrier();
+    }
+    for (uint i = lane; i < ROWS * OUTPUTS; i += WORKGROUP_SIZE) {
+        uint row = first_row + i / OUTPUTS;
+        uint output_row = first_output + i % OUTPUTS;
+        if (row >= rows || output_row >= outputs) continue;
+        float result = sums[i][0];
+        if (has_bias != 0) result += bias.at[output_row];
+        Floats(y + uint64_t(row) * outputs * 4).at[output_row] = result;
+    }
+}

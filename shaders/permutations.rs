@@ -1,0 +1,33 @@
+// The shaders that `build.rs` compiles: data, read by it and by nobody else.
+//
+// What differs by number (tile sizes, the bits of a format, the length of a head) is a specialization constant, so that one
+// module makes many pipelines. A module is compiled twice only where a variant needs something of the device that others lack.
+
+/// One module: its name in Rust, its file, and what is defined while it is compiled.
+pub struct Permutation {
+    /// The variant of `Module`.
+    pub name: &'static str,
+    /// Where its `main` is, under `shaders/`.
+    pub file: &'static str,
+    /// Preprocessor symbols and their values.
+    pub defines: &'static [(&'static str, &'static str)],
+}
+
+const fn plain(name: &'static str, file: &'static str) -> Permutation {
+    Permutation { name, file, defines: &[] }
+}
+
+/// Every module.
+pub const PERMUTATIONS: &[Permutation] = &[
+    plain("Embed", "embed.comp"),
+    plain("RmsNorm", "rms_norm.comp"),
+    plain("Rope", "rope.comp"),
+    plain("Glu", "glu.comp"),
+    plain("Add", "add.comp"),
+    plain("Softcap", "softcap.comp"),
+    plain("SelectRows", "select_rows.comp"),
+    plain("MatVec", "matmul/mat_vec.comp"),
+    plain("KvStore", "attention/kv_store.comp"),
+    plain("Attend", "attention/attend.comp"),
+    plain("AttentionMerge", "attention/merge.comp"),
+];

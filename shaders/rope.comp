@@ -1,0 +1,41 @@
+#version 460
+// Rotary position embedding of one value: an invocation for each pair of each head, and for each value that is not rotated.
+
+#extension GL_GOOGLE_include_directive : require
+#include <gpu/common.glsl>
+#include <gpu/trigonometry.glsl>
+
+layout(push_constant, scalar) uniform Push {
+    Floats x;
+    Floats y;
+    Floats frequencies;
+    Step step;
+    uint row_kind;
+    uint width;
+    uint head_dim;
+    uint pairs;
+    uint interleaved;
+    float magnitude;
+};
+
+void main() {
+    uint row = gl_WorkGroupID.y;
+    if (row >= count_rows(step, row_kind)) return;
+    uint per_head = head_dim - pairs;
+    uint index = gl_GlobalInvocationID.x;
+    if (index >= width / head_dim * per_head) return;
+    uint start = row * width + index / per_head * head_dim;
+    uint pair = index % per_head;
+    if (pair >= pairs) {
+        uint rest = start + pair + pairs;
+        y.at[rest] = x.at[rest];
+        return;
+    }
+    vec2 turn = sin_cos(float(step.positions.at[row]) * frequencies.at[pair]) * magnitude;
+    uint first = start + (interleaved != 0 ? 2 * pair : pair);
+    uint second = interleaved != 0 ? first + 1 : first + pairs;
+    float a = x.at[first];
+    float b = x.at[second];
+    y.at[first] = a * turn.y - b * turn.x;
+    y.at[second] = a * turn.x + b * turn.y;
+}

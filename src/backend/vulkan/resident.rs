@@ -1,0 +1,207 @@
+//! What stays on the device from load to unload: weights, tables, and the KV cache.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use cuelight_shaders::attention::gpu::{DeviceKv, plane_block_bytes};
+use cuelight_shaders::attention::{KvShape, KvType};
+use cuelight_shaders::gpu::weight::WeightLayout;
+use cuelight_shaders::gpu::{DeviceWeight, Region};
+use cuelight_shaders::weight::Weight;
+
+use super::arena::{Arena, total_bytes};
+use super::device::Device;
+use super::error::VulkanError;
+use super::memory::{Buffer, Place};
+use super::record::{CommandPool, Recorder};
+use crate::graph::Graph;
+
+/// The weights and tables of a graph on a device.
+pub(super) struct DeviceWeights {
+    _arena: Arena,
+    /// For each node its weights and its tables.
+    pub of_nodes: Vec<(Vec<DeviceWeight>, Vec<Region>)>,
+}
+
+/// The weights of a graph, each once, in the order of their first use: a matrix may serve as embedding and as head.
+fn distinct_weights(graph: &Graph) -> (Vec<&Weight>, HashMap<Arc<str>, usize>) {
+    let mut weights: Vec<&Weight> = Vec::new();
+    let mut index_of = HashMap::new();
+    for weight in graph.nodes().iter().flat_map(|node| node.op.weights()) {
+        index_of.entry(Arc::clone(&weight.name)).or_insert_with(|| {
+            weights.push(weight);
+            weights.len() - 1
+        });
+    }
+    (weights, index_of)
+}
+
+fn layout_of(weight: &Weight) -> WeightLayout {
+    WeightLayout::new(weight.format, weight.rows, weight.columns)
+}
+
+fn tables(graph: &Graph) -> impl Iterator<Item = &[f32]> {
+    graph.nodes().iter().flat_map(|node| node.op.gpu_tables())
+}
+
+/// Bytes that a graph's weights and tables take on a device.
+pub(super) fn weights_bytes(graph: &Graph) -> u64 {
+    let (weights, _) = distinct_weights(graph);
+    let weights = weights.into_iter().map(|weight| layout_of(weight).bytes());
+    total_bytes(weights.chain(tables(graph).map(|table| size_of_val(table) as u64)))
+}
+
+/// Bytes of one KV block over all layers.
+pub(super) fn kv_block_bytes(shapes: &[KvShape], kv_type: KvType) -> u64 {
+    shapes.iter().map(|shape| 2 * plane_block_bytes(*shape, kv_type)).sum()
+}
+
+impl DeviceWeights {
+    /// Brings the weights to the device; `progress` hears of each when it is there.
+    pub fn load(device: &Arc<Device>, graph: &Graph, progress: &mut dyn FnMut(&Weight)) -> Result<Self, VulkanError> {
+        let (weights, index_of) = distinct_weights(graph);
+        let layouts: Vec<WeightLayout> = weights.iter().map(|weight| layout_of(weight)).collect();
+        let table_bytes = tables(graph).map(|table| size_of_val(table) as u64);
+        let sizes: Vec<u64> = layouts.iter().map(WeightLayout::bytes).chain(table_bytes).collect();
+        let mut arena = Arena::new(device, "the weights", &sizes)?;
+        let mut upload = Upload::new(device)?;
+        for (index, (weight, layout)) in weights.iter().zip(&layouts).enumerate() {
+            let (buffer, start) = arena.place(index);
+            upload.weight(weight, layout, buffer, start)?;
+            progress(weight);
+        }
+        for (index, table) in tables(graph).enumerate() {
+            let (buffer, start) = arena.place(weights.len() + index);
+            let bytes: Vec<u8> = table.iter().flat_map(|value| value.to_le_bytes()).collect();
+            upload.write(buffer, start, &bytes)?;
+        }
+        upload.finish()?;
+
+        let mut next_table = weights.len();
+        let of_node = |node: &crate::graph::Node| {
+            let weights = node.op.weights().into_iter().map(|weight| {
+                let index = index_of[&weight.name];
+                layouts[index].at(arena.region(index).address)
+            });
+            let tables = node.op.gpu_tables().into_iter().map(|_| {
+                next_table += 1;
+                arena.region(next_table - 1)
+            });
+            (weights.collect(), tables.collect())
+        };
+        let of_nodes = graph.nodes().iter().map(of_node).collect();
+        Ok(DeviceWeights { _arena: arena, of_nodes })
+    }
+}
+
+/// The KV cache on a device.
+pub(super) struct DeviceCache {
+    _arena: Arena,
+    pub kv: DeviceKv,
+}
+
+impl DeviceCache {
+    /// Room for so many blocks in every layer, all zeros: what lies between stored values must not spoil sums.
+    pub fn new(
+        device: &Arc<Device>,
+        shapes: &[KvShape],
+        n_blocks: usize,
+        kv_type: KvType,
+    ) -> Result<Self, VulkanError> {
+        let plane = |shape: &KvShape| plane_block_bytes(*shape, kv_type) * n_blocks as u64;
+        let sizes: Vec<u64> = shapes.iter().flat_map(|shape| [plane(shape); 2]).collect();
+        let arena = Arena::new(device, "the KV cache", &sizes)?;
+        let pool = CommandPool::new(device)?;
+        let mut recorder = Recorder::begin(device, pool.allocate()?)?;
+        for buffer in &arena.buffers {
+            recorder.clear(buffer);
+        }
+        device.wait(device.submit(&[recorder.end()?])?)?;
+        let layers = (0..shapes.len()).map(|layer| [arena.region(2 * layer), arena.region(2 * layer + 1)]).collect();
+        Ok(DeviceCache { kv: DeviceKv { kv_type, layers }, _arena: arena })
+    }
+}
+
+/// The way of bytes from the processor's memory to the device's.
+///
+/// Where the processor reaches the device's memory they are written there. Elsewhere they go through two stages in turn:
+/// one is filled while the device empties the other.
+struct Upload {
+    device: Arc<Device>,
+    pool: CommandPool,
+    stages: Vec<Stage>,
+    next: usize,
+}
+
+struct Stage {
+    buffer: Buffer,
+    commands: ash::vk::CommandBuffer,
+    /// When the device has emptied it.
+    emptied: u64,
+}
+
+impl Upload {
+    const STAGE_BYTES: usize = 16 << 20;
+
+    fn new(device: &Arc<Device>) -> Result<Self, VulkanError> {
+        let pool = CommandPool::new(device)?;
+        Ok(Upload { device: Arc::clone(device), pool, stages: Vec::new(), next: 0 })
+    }
+
+    /// Packs a weight and writes it from `start` on, some rows at a time.
+    fn weight(
+        &mut self,
+        weight: &Weight,
+        layout: &WeightLayout,
+        buffer: &mut Buffer,
+        start: u64,
+    ) -> Result<(), VulkanError> {
+        let rows_at_once = (Self::STAGE_BYTES / weight.row_bytes().max(1)).clamp(1, weight.rows.max(1));
+        for first in (0..weight.rows).step_by(rows_at_once) {
+            let count = rows_at_once.min(weight.rows - first);
+            for (place, bytes) in layout.pack(weight, first, count) {
+                self.write(buffer, start + place, &bytes)?;
+            }
+        }
+        weight.release();
+        Ok(())
+    }
+
+    fn write(&mut self, to: &mut Buffer, start: u64, bytes: &[u8]) -> Result<(), VulkanError> {
+        if let Some(mapped) = to.mapped() {
+            mapped[start as usize..start as usize + bytes.len()].copy_from_slice(bytes);
+            return Ok(());
+        }
+        let mut start = start;
+        for part in bytes.chunks(Self::STAGE_BYTES) {
+            self.stage(to, start, part)?;
+            start += part.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn stage(&mut self, to: &Buffer, start: u64, bytes: &[u8]) -> Result<(), VulkanError> {
+        const STAGES: usize = 2;
+        if self.stages.len() < STAGES {
+            let buffer = Buffer::new(&self.device, "uploads", Self::STAGE_BYTES as u64, Place::Host)?;
+            self.stages.push(Stage { buffer, commands: self.pool.allocate()?, emptied: 0 });
+        }
+        let index = self.next % self.stages.len();
+        self.next += 1;
+        let stage = &mut self.stages[index];
+        self.device.wait(stage.emptied)?;
+        let Some(mapped) = stage.buffer.mapped() else {
+            return Err(VulkanError::OutOfMemory { what: "uploads".to_owned(), bytes: bytes.len() as u64 });
+        };
+        mapped[..bytes.len()].copy_from_slice(bytes);
+        let mut recorder = Recorder::begin(&self.device, stage.commands)?;
+        recorder.copy((&stage.buffer, 0), (to, start), bytes.len() as u64);
+        stage.emptied = self.device.submit(&[recorder.end()?])?;
+        Ok(())
+    }
+
+    /// Waits until all of it is there.
+    fn finish(self) -> Result<(), VulkanError> {
+        self.device.wait_for_all()
+    }
+}
