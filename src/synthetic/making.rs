@@ -48,6 +48,7 @@ impl Synthetic {
         let recipe = Recipe::new(self);
         let file = File::create_new(path)?;
         let mut buffered = BufWriter::with_capacity(PIECE_BYTES, &file);
+        // The system must not be at its disk any more when somebody measures the model.
         let written = recipe.write(&mut buffered, progress).and_then(|()| file.sync_all());
         if written.is_err() {
             // The first error counts.
@@ -152,7 +153,7 @@ impl Recipe {
     /// The values of a piece that is a vector.
     fn vector(&self, piece: &Piece) -> Option<Vec<f32>> {
         let (tensor, _) = &self.tensors[piece.tensor];
-        // Far enough from one value that a mix-up of two vectors would show.
+        // Different values, so that a mix-up of two vectors would show.
         let around = |middle: f32, distance: f32| -> Vec<f32> {
             let random = random::activations(tensor.len(), piece.seed);
             random.into_iter().map(|value| middle + distance * value).collect()

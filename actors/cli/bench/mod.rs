@@ -8,6 +8,7 @@ mod report;
 pub mod serve;
 
 use std::collections::BTreeSet;
+use std::io;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
@@ -48,10 +49,11 @@ pub struct Args {
     /// The model; a file called serve is written ./serve.
     #[arg(value_name = "MODEL", required_unless_present = "synthetic")]
     model: Option<String>,
-    /// In place of MODEL, random weights in a known model's shapes, made in memory: llama-8b:q4_k_m.
+    /// In place of MODEL, random weights in a known model's shapes, made in memory: llama-8b:q4_k_m. A wrong name is
+    /// answered with all that are known.
     #[arg(long, value_name = "NAME:FORMAT", conflicts_with = "model")]
     synthetic: Option<Synthetic>,
-    /// Write the synthetic model to a GGUF file, and measure that file.
+    /// Write the synthetic model to a GGUF file, and measure that file (-p 0 -n 0: only write it).
     #[arg(long, value_name = "FILE", requires = "synthetic")]
     write: Option<PathBuf>,
     /// Prompt lengths; 0 for none.
@@ -207,7 +209,13 @@ fn write(synthetic: &Synthetic, path: &Path, context: &Context) -> Result<(), Cl
         bar.set_position(progress.done_bytes);
     });
     bar.finish_and_clear();
-    let bytes = written.map_err(CliError::io(format!("write {}", path.display())))?;
+    let bytes = written.map_err(|source| match source.kind() {
+        io::ErrorKind::AlreadyExists => CliError::Failed(format!(
+            "{} is there already; measure it without --synthetic, remove it, or write to another file",
+            path.display()
+        )),
+        _ => CliError::io(format!("write {}", path.display()))(source),
+    })?;
     context.terminal.notice(&format!("wrote {} ({})", path.display(), format_bytes(bytes)));
     Ok(())
 }
