@@ -14,7 +14,6 @@
 use std::iter::Sum;
 use std::ops::{Add, AddAssign};
 
-use crate::attention::KvCache;
 use crate::cpu::Kernel;
 use crate::op::Batch;
 
@@ -77,8 +76,8 @@ pub struct CostArgs<'a> {
     pub kernel: Kernel,
     /// The step.
     pub batch: Batch<'a>,
-    /// The KV cache of all layers.
-    pub kv: &'a KvCache,
+    /// For each layer the bytes of a position's key and value in the cache.
+    pub kv_position_bytes: &'a [u64],
     /// How many rows the inputs have.
     pub rows: usize,
     /// How many rows the outputs have.
@@ -108,7 +107,7 @@ impl CostArgs<'_> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::attention::{Attention, KvShape, KvType};
+    use crate::attention::{Attention, KvCache, KvShape, KvType};
     use crate::elementwise::Add as AddOp;
     use crate::embed::Embed;
     use crate::matmul::Linear;
@@ -142,7 +141,15 @@ mod tests {
         let output_widths = op.output_widths(input_widths).unwrap();
         let output_rows = if op.selects_rows() { selected.len() } else { batch.rows() };
         let rows = batch.rows();
-        op.cost(&CostArgs { kernel, batch, kv, rows, output_rows, input_widths, output_widths: &output_widths })
+        op.cost(&CostArgs {
+            kernel,
+            batch,
+            kv_position_bytes: &kv.position_bytes(),
+            rows,
+            output_rows,
+            input_widths,
+            output_widths: &output_widths,
+        })
     }
 
     #[test]

@@ -16,8 +16,8 @@ pub enum ComputeDevice {
 impl fmt::Display for ComputeDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ComputeDevice::Cpu => f.write_str("cpu"),
-            ComputeDevice::Vulkan(index) => write!(f, "vulkan:{index}"),
+            ComputeDevice::Cpu => f.pad("cpu"),
+            ComputeDevice::Vulkan(index) => f.pad(&format!("vulkan:{index}")),
         }
     }
 }

@@ -79,8 +79,11 @@ impl Profiler {
 
     /// The next op ran from `began` until now.
     pub fn note(&mut self, began: Instant, cost: Cost) {
-        let elapsed = began.elapsed();
-        let start = began.duration_since(self.step_began);
+        self.note_elapsed(began.duration_since(self.step_began), began.elapsed(), cost);
+    }
+
+    /// The next op ran for `elapsed`, from `start` after the step's begin on, by a device's clock.
+    pub fn note_elapsed(&mut self, start: Duration, elapsed: Duration, cost: Cost) {
         let op = Arc::clone(&self.labels[self.spans.len()]);
         self.spans.push(OpSpan { op, start, elapsed, cost });
     }

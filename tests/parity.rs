@@ -8,7 +8,7 @@
 use std::path::{Path, PathBuf};
 
 use cuelight_engine::engine::{Engine, LogitsWanted, TokenId};
-use cuelight_engine::load::{Kernel, KvType};
+use cuelight_engine::load::{ComputeDevice, Kernel, KvType};
 use serde::Deserialize;
 
 #[path = "support/runner.rs"]
@@ -67,7 +67,15 @@ fn folder() -> PathBuf {
 }
 
 fn setup(kernel: Kernel, kv_type: KvType) -> Setup {
-    Setup { kv_type, kernel, threads: 1, context_tokens: 256, max_sequences: 128 }
+    Setup {
+        kv_type,
+        kernel,
+        threads: 1,
+        context_tokens: 256,
+        max_sequences: 128,
+        device: ComputeDevice::Cpu,
+        deterministic: false,
+    }
 }
 
 /// Every kernel that runs here.

@@ -8,7 +8,7 @@
 use std::path::{Path, PathBuf};
 
 use cuelight_engine::engine::TokenId;
-use cuelight_engine::load::{self, Kernel, KvType, LoadOptions};
+use cuelight_engine::load::{self, ComputeDevice, Kernel, KvType, LoadOptions};
 use cuelight_engine::perplexity::{Perplexity, Scored, Scorer, Text as LongText};
 use serde::Deserialize;
 
@@ -91,11 +91,18 @@ fn expected(name: &str) -> (Expected, PathBuf) {
     (expected, path)
 }
 
-fn check(name: &str) {
+fn check(name: &str, device: ComputeDevice) {
     let (expected, path) = expected(name);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let setup =
-        Setup { kv_type: KvType::F16, kernel: Kernel::detect(), threads, context_tokens: 512, max_sequences: 8 };
+    let setup = Setup {
+        kv_type: KvType::F16,
+        kernel: Kernel::detect(),
+        threads,
+        context_tokens: 512,
+        max_sequences: 8,
+        device,
+        deterministic: false,
+    };
     let mut runner = load(&path, setup);
     let mut complaints = Vec::new();
     for text in &expected.texts {
@@ -106,7 +113,7 @@ fn check(name: &str) {
         let regrets: Vec<f64> =
             rows.iter().enumerate().map(|(position, row)| text.regret(position, argmax(row))).collect();
         let (mean, worst, regret) = (mean(&differences), largest(&differences), largest(&regrets));
-        println!("{name:28} {:6} mean {mean:.4}  worst {worst:.4}  regret {regret:.4}", text.text);
+        println!("{name:28} {device:9} {:6} mean {mean:.4}  worst {worst:.4}  regret {regret:.4}", text.text);
         if mean.is_nan() || mean > MEAN_GATE || regret > REGRET_GATE {
             complaints.push(format!("{}: mean |Δ log-prob| {mean:.4}, regret {regret:.4}", text.text));
         }
@@ -149,19 +156,31 @@ fn check_perplexity(name: &str) {
 #[test]
 #[ignore = "needs real weights: set CUELIGHT_TEST_MODELS"]
 fn smollm2_scores_texts_as_transformers_does() {
-    check("smollm2-135m-instruct");
+    check("smollm2-135m-instruct", ComputeDevice::Cpu);
 }
 
 #[test]
 #[ignore = "needs real weights: set CUELIGHT_TEST_MODELS"]
 fn gemma_3_scores_texts_as_transformers_does() {
-    check("gemma-3-270m");
+    check("gemma-3-270m", ComputeDevice::Cpu);
 }
 
 #[test]
 #[ignore = "needs real weights: set CUELIGHT_TEST_MODELS"]
 fn qwen2_5_coder_scores_texts_as_transformers_does() {
-    check("qwen2.5-coder-1.5b-instruct");
+    check("qwen2.5-coder-1.5b-instruct", ComputeDevice::Cpu);
+}
+
+#[test]
+#[ignore = "needs real weights: set CUELIGHT_TEST_MODELS, and a Vulkan device"]
+fn smollm2_scores_texts_as_transformers_does_on_a_vulkan_device() {
+    check("smollm2-135m-instruct", ComputeDevice::Vulkan(0));
+}
+
+#[test]
+#[ignore = "needs real weights: set CUELIGHT_TEST_MODELS, and a Vulkan device"]
+fn gemma_3_scores_texts_as_transformers_does_on_a_vulkan_device() {
+    check("gemma-3-270m", ComputeDevice::Vulkan(0));
 }
 
 #[test]

@@ -8,6 +8,7 @@ pub mod bench;
 pub mod compare;
 mod completions;
 mod config;
+mod devices;
 mod list;
 mod load;
 mod model;
@@ -75,6 +76,7 @@ enum Command {
     #[command(visible_alias = "ls")]
     List(list::Args),
     Rm(rm::Args),
+    Devices(devices::Args),
     Show(show::Args),
     Tokenize(tokenize::Args),
     Bench(bench::Args),
@@ -98,7 +100,7 @@ impl Command {
             Command::Perplexity(args) => args.given(),
             Command::Config(args) => args.given(),
             Command::Ps(_) | Command::Load(_) | Command::Stop(_) => Given::new(),
-            Command::List(_) | Command::Rm(_) | Command::Completions(_) => Given::new(),
+            Command::List(_) | Command::Rm(_) | Command::Devices(_) | Command::Completions(_) => Given::new(),
         }
     }
 
@@ -114,6 +116,7 @@ impl Command {
             Command::Ps(args) => ps::execute(&args, context),
             Command::Load(args) => load::execute(&args, context),
             Command::Stop(args) => stop::execute(&args, context),
+            Command::Devices(args) => devices::execute(&args, context),
             Command::Show(args) => show::execute(&args, context),
             Command::Tokenize(args) => tokenize::execute(&args, context),
             Command::Pull(args) => pull::execute(&args, context),

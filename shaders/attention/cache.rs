@@ -147,19 +147,18 @@ impl KvCache {
         &self.layers[layer]
     }
 
-    /// Bytes of one position in a layer, key and value together.
-    ///
-    /// # Panics
-    /// When there is no such layer.
+    /// For each layer the bytes of one position, key and value together.
     #[must_use]
-    pub fn position_bytes(&self, layer: usize) -> u64 {
-        let layer = &self.layers[layer];
-        let kv_type = match layer.store {
-            Store::F16(_) => KvType::F16,
-            Store::F32(_) => KvType::F32,
-            Store::Q8(_) => KvType::Q8_0,
+    pub fn position_bytes(&self) -> Vec<u64> {
+        let of_layer = |layer: &Layer| {
+            let kv_type = match layer.store {
+                Store::F16(_) => KvType::F16,
+                Store::F32(_) => KvType::F32,
+                Store::Q8(_) => KvType::Q8_0,
+            };
+            layer.shape.block_bytes(kv_type) / BLOCK_TOKENS as u64
         };
-        layer.shape.block_bytes(kv_type) / BLOCK_TOKENS as u64
+        self.layers.iter().map(of_layer).collect()
     }
 
     /// Stores one position: `key` and `value` are [n_kv_heads * head_dim].

@@ -110,7 +110,7 @@ impl Op for Attention {
             positions += if last.replace(sequence) == Some(sequence) { 1 } else { end - first };
         }
         Cost {
-            memory_bytes: positions as u64 * args.kv.position_bytes(self.layer),
+            memory_bytes: positions as u64 * args.kv_position_bytes[self.layer],
             activation_bytes: args.activation_bytes(),
             float_operations: 4 * (seen * self.n_heads * self.head_dim) as u64,
             ..Cost::default()

@@ -78,7 +78,7 @@ impl StepLayout {
             .collect();
         let tables: Vec<u32> = batch.block_tables.concat();
         let arrays = [batch.tokens, batch.positions, batch.sequences, batch.selected, &table_starts, &tables];
-        let mut written = vec![0..2];
+        let mut written = Vec::from([Range { start: 0, end: 2 }]);
         for ((array, start), most) in arrays.into_iter().zip(self.starts()).zip(self.lengths()) {
             assert!(array.len() <= most, "a step has {} entries where {most} have room", array.len());
             if !array.is_empty() {

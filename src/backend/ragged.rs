@@ -1,6 +1,5 @@
 //! A step as rows: what every backend makes of the sequences it is given, and what it checks before.
 
-use cuelight_shaders::attention::KvCache;
 use cuelight_shaders::cost::{Cost, CostArgs};
 use cuelight_shaders::cpu::Kernel;
 use cuelight_shaders::op::Batch;
@@ -53,12 +52,18 @@ pub(super) fn count_rows(rows: Rows, batch: &Batch<'_>) -> usize {
 }
 
 /// The least that an op of the step has to do.
-pub(super) fn node_cost(graph: &Graph, node: &Node, kernel: Kernel, batch: Batch<'_>, kv: &KvCache) -> Cost {
+pub(super) fn node_cost(
+    graph: &Graph,
+    node: &Node,
+    kernel: Kernel,
+    batch: Batch<'_>,
+    kv_position_bytes: &[u64],
+) -> Cost {
     let widths = |values: &[ValueId]| values.iter().map(|value| graph.width(*value)).collect::<Vec<_>>();
     node.op.cost(&CostArgs {
         kernel,
         batch,
-        kv,
+        kv_position_bytes,
         rows: count_rows(graph.input_rows(node), &batch),
         output_rows: node.outputs.first().map_or(0, |output| count_rows(graph.rows(*output), &batch)),
         input_widths: &widths(&node.inputs),

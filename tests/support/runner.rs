@@ -5,7 +5,7 @@ use std::path::Path;
 use cuelight_engine::engine::{
     BLOCK_TOKENS, BlockId, Engine, LogitsWanted, Progress, SequenceRows, Step, StepId, TokenId,
 };
-use cuelight_engine::load::{Kernel, KvType, LoadOptions, plan};
+use cuelight_engine::load::{ComputeDevice, Kernel, KvType, LoadOptions, plan};
 
 /// How a model is to be run.
 #[derive(Debug, Clone, Copy)]
@@ -20,6 +20,10 @@ pub struct Setup {
     pub context_tokens: usize,
     /// Most sequences in a step; steps may also return logits of this many rows.
     pub max_sequences: usize,
+    /// What computes.
+    pub device: ComputeDevice,
+    /// On a Vulkan device, bits that do not depend on the batch.
+    pub deterministic: bool,
 }
 
 /// A sequence in an engine's cache.
@@ -51,6 +55,8 @@ pub fn load(path: &Path, setup: Setup) -> Runner<impl Engine> {
         kv_type: setup.kv_type,
         threads: setup.threads,
         kernel: setup.kernel,
+        device: setup.device,
+        deterministic: setup.deterministic,
         ..LoadOptions::new(path)
     };
     let model = plan(&options)
@@ -60,7 +66,8 @@ pub fn load(path: &Path, setup: Setup) -> Runner<impl Engine> {
 }
 
 impl<E: Engine> Runner<E> {
-    fn new(engine: E) -> Self {
+    /// An engine with every block free.
+    pub fn new(engine: E) -> Self {
         let blocks = engine.limits().kv_blocks as BlockId;
         // Handed out from both ends in turn, so that no sequence's blocks are neighbours in memory.
         let free = (0..blocks).map(|i| if i % 2 == 0 { i / 2 } else { blocks - 1 - i / 2 }).collect();

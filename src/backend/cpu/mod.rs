@@ -25,6 +25,7 @@ pub struct CpuEngine {
     arena: Vec<f32>,
     scratch: Vec<f32>,
     kv: KvCache,
+    kv_position_bytes: Vec<u64>,
     kernel: Kernel,
     team: ThreadTeam,
     limits: EngineLimits,
@@ -56,7 +57,8 @@ impl CpuEngine {
         let layout = MemoryLayout::new(&graph, limits.max_batched_tokens, limits.max_logits_rows);
         let arena = vec![0.0; layout.arena_len()];
         let rows = RaggedRows::default();
-        CpuEngine { layout, arena, scratch, kv, kernel, team, limits, rows, profiler: None, graph }
+        let kv_position_bytes = kv.position_bytes();
+        CpuEngine { layout, arena, scratch, kv, kv_position_bytes, kernel, team, limits, rows, profiler: None, graph }
     }
 
     /// The same engine, which measures each op.
@@ -91,7 +93,8 @@ impl CpuEngine {
                 outputs: &mut outputs,
             });
             if let (Some(profiler), Some(began)) = (&mut self.profiler, began) {
-                profiler.note(began, node_cost(&self.graph, node, self.kernel, batch, &self.kv));
+                let cost = node_cost(&self.graph, node, self.kernel, batch, &self.kv_position_bytes);
+                profiler.note(began, cost);
             }
         }
     }
@@ -128,7 +131,8 @@ impl Engine for CpuEngine {
         rows.fill(step);
         let block_tables = step.block_tables();
         let batch = rows.batch(&block_tables);
-        Some(self.graph.nodes().iter().map(|node| node_cost(&self.graph, node, self.kernel, batch, &self.kv)).sum())
+        let cost = |node| node_cost(&self.graph, node, self.kernel, batch, &self.kv_position_bytes);
+        Some(self.graph.nodes().iter().map(cost).sum())
     }
 
     fn resume(&mut self, result: ExpertResult) -> Result<Progress, EngineError> {

@@ -31,7 +31,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use cuelight_shaders::attention::{KvShape, KvType};
+use cuelight_shaders::cpu::Kernel;
 use cuelight_shaders::gpu::StepLayout;
+use cuelight_shaders::op::Batch;
 use cuelight_shaders::weight::Weight;
 
 pub use device::{Device, VulkanOptions};
@@ -40,9 +42,10 @@ pub use instance::{Instance, InstanceOptions};
 pub use probe::DeviceInfo;
 
 use self::memory::{Buffer, Place};
-use crate::backend::ragged::{RaggedRows, validate};
+use crate::backend::ragged::{RaggedRows, node_cost, validate};
 use crate::engine::{BLOCK_TOKENS, Engine, EngineError, EngineLimits, ExpertResult, Progress, Step, StepOutput};
 use crate::graph::{Graph, MemoryLayout};
+use crate::profile::{Cost, OpSpan, Profiler};
 use plan::{Bucket, Plan};
 use record::{CommandPool, Recorder};
 use resident::{DeviceCache, DeviceWeights};
@@ -60,6 +63,8 @@ pub struct VulkanEngine {
     cache: DeviceCache,
     buffers: StepBuffers,
     pool: CommandPool,
+    /// Puts what the device's clock says into words; where ops are measured.
+    profiler: Option<Profiler>,
     device: Arc<Device>,
 }
 
@@ -144,6 +149,8 @@ impl VulkanEngine {
         let pool = CommandPool::new(&device)?;
         let scratch = plan::scratch_bytes(&graph, &device.info.limits, &limits);
         let buffers = StepBuffers::new(&device, &pool, &layout, scratch, &step_layout, &limits)?;
+        let has_clock = device.info.timestamp_ns > 0.0;
+        let profiler = (options.profile_ops && has_clock).then(|| Profiler::new(&graph));
         Ok(VulkanEngine {
             graph,
             layout,
@@ -156,26 +163,48 @@ impl VulkanEngine {
             cache,
             buffers,
             pool,
+            profiler,
             device,
         })
     }
 
     /// Runs the flattened step, and returns its logits and what each op took.
-    fn run(&mut self, step: &Step) -> Result<Vec<f32>, VulkanError> {
+    fn run(&mut self, step: &Step) -> Result<(Vec<f32>, Vec<OpSpan>), VulkanError> {
         let block_tables = step.block_tables();
         let batch = self.rows.batch(&block_tables);
         let written = self.step_layout.write(&batch, &mut self.buffers.words);
         let upload = self.buffers.write_step(&self.device, &written)?;
         let bucket = Bucket::of(&batch, &self.limits);
-        if !self.plans.contains_key(&bucket) {
-            let plan = Plan::record(self, bucket)?;
-            self.plans.insert(bucket, plan);
-            self.device.pipelines.save(&self.device.raw);
-        }
-        let plan = &self.plans[&bucket];
-        let commands: Vec<_> = upload.into_iter().chain([plan.commands]).collect();
-        self.device.wait(self.device.submit(&commands)?)?;
-        Ok(self.read_logits(batch.selected.len() * self.limits.vocab_size))
+        let costs: Vec<Cost> = self.costs(&batch);
+        let plan = match self.plans.remove(&bucket) {
+            Some(plan) if plan.is_cut_well() => plan,
+            found => {
+                let plan = Plan::record(self, bucket, &costs, found.as_ref())?;
+                if let Some(old) = found {
+                    self.pool.free(&old.submissions);
+                }
+                self.device.pipelines.save(&self.device.raw);
+                plan
+            }
+        };
+        let plan = self.plans.entry(bucket).or_insert(plan);
+        plan.run(&self.device, upload)?;
+        let ops = match &mut self.profiler {
+            Some(profiler) => {
+                for ((start, elapsed), cost) in plan.times(&self.device)?.into_iter().zip(costs) {
+                    profiler.note_elapsed(start, elapsed, cost);
+                }
+                profiler.finish()
+            }
+            None => Vec::new(),
+        };
+        Ok((self.read_logits(batch.selected.len() * self.limits.vocab_size), ops))
+    }
+
+    /// The least that each op of a step has to do.
+    fn costs(&self, batch: &Batch<'_>) -> Vec<Cost> {
+        let of_node = |node| node_cost(&self.graph, node, Kernel::Scalar, *batch, &self.cache.position_bytes);
+        self.graph.nodes().iter().map(of_node).collect()
     }
 
     /// Where the logits are in `work`, in bytes.
@@ -222,8 +251,8 @@ impl StepBuffers {
         let mut words = vec![0; step_layout.bytes() as usize / size_of::<u32>()];
         step_layout.write_header(step.region.address, &mut words);
         let mut buffers = StepBuffers { work, scratch_start, step, step_stage, logits, words };
-        let all = [0..buffers.words.len()];
-        if let Some(commands) = buffers.write_step(device, &all)? {
+        let all = std::ops::Range { start: 0, end: buffers.words.len() };
+        if let Some(commands) = buffers.write_step(device, &[all])? {
             device.wait(device.submit(&[commands])?)?;
         }
         Ok(buffers)
@@ -267,12 +296,18 @@ impl Engine for VulkanEngine {
         let started = Instant::now();
         validate(&step, &self.limits).map_err(|reason| EngineError::InvalidStep { step: step.id, reason })?;
         self.rows.fill(&step);
-        let logits = if self.rows.tokens.is_empty() {
-            Vec::new()
+        let (logits, ops) = if self.rows.tokens.is_empty() {
+            (Vec::new(), Vec::new())
         } else {
             self.run(&step).map_err(|error| EngineError::DeviceLost(error.to_string()))?
         };
-        Ok(Progress::Done(StepOutput { id: step.id, logits, elapsed: started.elapsed(), ops: Vec::new() }))
+        Ok(Progress::Done(StepOutput { id: step.id, logits, elapsed: started.elapsed(), ops }))
+    }
+
+    fn cost(&self, step: &Step) -> Option<Cost> {
+        let mut rows = RaggedRows::default();
+        rows.fill(step);
+        Some(self.costs(&rows.batch(&step.block_tables())).into_iter().sum())
     }
 
     fn resume(&mut self, result: ExpertResult) -> Result<Progress, EngineError> {

@@ -1,10 +1,15 @@
 //! A graph recorded for a bucket of steps: once, and then replayed.
 
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
 use ash::vk;
+use cuelight_shaders::cost::Cost;
 use cuelight_shaders::gpu::{DeviceLimits, DeviceValue, GpuArgs, Region, RowCount};
 use cuelight_shaders::op::Batch;
 
 use super::VulkanEngine;
+use super::device::Device;
 use super::error::VulkanError;
 use super::record::Recorder;
 use crate::engine::EngineLimits;
@@ -51,23 +56,133 @@ pub(super) fn scratch_bytes(graph: &Graph, device: &DeviceLimits, limits: &Engin
     graph.nodes().iter().map(of_node).max().unwrap_or(0)
 }
 
-/// The commands of a bucket.
+/// The commands of a bucket, cut into submissions that none takes long: systems reset devices that do not answer for a
+/// second or two.
 pub(super) struct Plan {
-    pub commands: vk::CommandBuffer,
+    pub submissions: Vec<vk::CommandBuffer>,
+    timestamps: Option<Timestamps>,
+    /// The longest that all of it took.
+    slowest: Duration,
 }
 
+/// How long a submission may take.
+const SUBMISSION_TIME: Duration = Duration::from_millis(300);
+
+/// What any device does in a second, for plans that were not measured yet.
+const SLOWEST_OPERATIONS: u64 = 20_000_000_000;
+
 impl Plan {
-    /// Records the engine's graph.
-    pub fn record(engine: &VulkanEngine, bucket: Bucket) -> Result<Self, VulkanError> {
-        let mut recorder = Recorder::begin(&engine.device, engine.pool.allocate()?)?;
-        for (index, node) in engine.graph.nodes().iter().enumerate() {
+    /// Records the engine's graph: by what its ops have to do, or by what the same plan took when it ran before.
+    pub fn record(
+        engine: &VulkanEngine,
+        bucket: Bucket,
+        costs: &[Cost],
+        before: Option<&Plan>,
+    ) -> Result<Self, VulkanError> {
+        let nodes = engine.graph.nodes();
+        let operations: u64 = costs.iter().map(Cost::operations).sum();
+        let wanted = match before {
+            Some(plan) => submissions(plan.slowest),
+            None => submissions(Duration::from_secs_f64(operations as f64 / SLOWEST_OPERATIONS as f64)),
+        };
+        let each = (operations / wanted.min(nodes.len()) as u64).max(1);
+        let timestamps = engine.profiler.as_ref().map(|_| Timestamps::new(engine, nodes.len())).transpose()?;
+        let begin = || Recorder::begin(&engine.device, engine.pool.allocate()?);
+
+        let mut submissions = Vec::new();
+        let (mut recorder, mut recorded) = (begin()?, 0);
+        if let Some(timestamps) = &timestamps {
+            recorder.timestamp(timestamps.queries, 0);
+        }
+        for (index, (node, cost)) in nodes.iter().zip(costs).enumerate() {
             record_node(&mut recorder, engine, bucket, index, node)?;
+            if let Some(timestamps) = &timestamps {
+                recorder.timestamp(timestamps.queries, index as u32 + 1);
+            }
+            recorded += cost.operations();
+            if recorded >= each && index + 1 < nodes.len() {
+                submissions.push(std::mem::replace(&mut recorder, begin()?).end()?);
+                recorded = 0;
+            }
         }
         if let Some(logits) = &engine.buffers.logits {
             let bytes = (bucket.selected * engine.limits.vocab_size * size_of::<f32>()) as u64;
             recorder.copy((&engine.buffers.work, engine.logits_start()), (logits, 0), bytes);
         }
-        Ok(Plan { commands: recorder.end()? })
+        submissions.push(recorder.end()?);
+        Ok(Plan { submissions, timestamps, slowest: Duration::ZERO })
+    }
+
+    /// Whether it is in about as many submissions as it should be, by what it took so far.
+    pub fn is_cut_well(&self) -> bool {
+        let (wanted, found) = (submissions(self.slowest), self.submissions.len());
+        self.slowest.is_zero() || (wanted <= 2 * found && found <= 2 * wanted)
+    }
+
+    /// Runs it after `first`, and waits for its end.
+    pub fn run(&mut self, device: &Device, first: Option<vk::CommandBuffer>) -> Result<(), VulkanError> {
+        if let Some(timestamps) = &self.timestamps {
+            timestamps.reset(device);
+        }
+        let began = Instant::now();
+        let mut done = 0;
+        for commands in first.iter().chain(&self.submissions) {
+            done = device.submit(&[*commands])?;
+        }
+        device.wait(done)?;
+        self.slowest = self.slowest.max(began.elapsed());
+        Ok(())
+    }
+
+    /// When each op began, since the first did, and how long it took, in the run that has ended.
+    pub fn times(&self, device: &Device) -> Result<Vec<(Duration, Duration)>, VulkanError> {
+        self.timestamps.as_ref().map_or(Ok(Vec::new()), |timestamps| timestamps.read(device))
+    }
+}
+
+/// How many submissions should share what takes so long.
+fn submissions(time: Duration) -> usize {
+    (time.as_secs_f64() / SUBMISSION_TIME.as_secs_f64()).ceil().max(1.0) as usize
+}
+
+/// The device's clock before each op and after the last.
+struct Timestamps {
+    queries: vk::QueryPool,
+    count: u32,
+    device: Arc<Device>,
+}
+
+impl Timestamps {
+    fn new(engine: &VulkanEngine, ops: usize) -> Result<Self, VulkanError> {
+        let (device, count) = (Arc::clone(&engine.device), ops as u32 + 1);
+        let info = vk::QueryPoolCreateInfo::default().query_type(vk::QueryType::TIMESTAMP).query_count(count);
+        // SAFETY: the device is alive.
+        let queries = unsafe { device.raw.create_query_pool(&info, None) };
+        Ok(Timestamps { queries: queries.map_err(VulkanError::of("vkCreateQueryPool"))?, count, device })
+    }
+
+    fn reset(&self, device: &Device) {
+        // SAFETY: the pool is the device's, and no commands that use it are running.
+        unsafe { device.raw.reset_query_pool(self.queries, 0, self.count) };
+    }
+
+    fn read(&self, device: &Device) -> Result<Vec<(Duration, Duration)>, VulkanError> {
+        let mut ticks = vec![0_u64; self.count as usize];
+        // SAFETY: the pool is the device's, and the commands that wrote to it have ended.
+        unsafe { device.raw.get_query_pool_results(self.queries, 0, &mut ticks, vk::QueryResultFlags::TYPE_64) }
+            .map_err(VulkanError::of("vkGetQueryPoolResults"))?;
+        let since = |ticks: u64, start: u64| {
+            let nanoseconds = ticks.saturating_sub(start) as f64 * f64::from(device.info.timestamp_ns);
+            Duration::from_nanos(nanoseconds as u64)
+        };
+        Ok(ticks.windows(2).map(|pair| (since(pair[0], ticks[0]), since(pair[1], pair[0]))).collect())
+    }
+}
+
+impl Drop for Timestamps {
+    fn drop(&mut self) {
+        // SAFETY: the engine waits for the device before it drops its plans.
+        unsafe { self.device.raw.destroy_query_pool(self.queries, None) };
     }
 }
 
@@ -104,4 +219,22 @@ fn record_node(
         scratch: Region { address: work.address + scratch_start, bytes: work.bytes - scratch_start },
     });
     dispatches.iter().try_for_each(|dispatch| recorder.dispatch(dispatch))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(submissions: usize, slowest: Duration) -> Plan {
+        Plan { submissions: vec![vk::CommandBuffer::null(); submissions], timestamps: None, slowest }
+    }
+
+    #[test]
+    fn a_plan_is_cut_anew_when_it_takes_far_longer_or_shorter_than_was_thought() {
+        assert!(plan(50, Duration::ZERO).is_cut_well(), "not measured");
+        assert!(plan(1, Duration::from_millis(10)).is_cut_well());
+        assert!(plan(4, Duration::from_secs(1)).is_cut_well());
+        assert!(!plan(1, Duration::from_secs(1)).is_cut_well());
+        assert!(!plan(50, Duration::from_secs(1)).is_cut_well());
+    }
 }

@@ -34,6 +34,14 @@ impl CommandPool {
     }
 }
 
+impl CommandPool {
+    /// Frees buffers that the device will not run again.
+    pub fn free(&self, buffers: &[vk::CommandBuffer]) {
+        // SAFETY: they are of this pool, and what was submitted of them has ended.
+        unsafe { self.device.raw.free_command_buffers(self.raw, buffers) };
+    }
+}
+
 impl Drop for CommandPool {
     fn drop(&mut self) {
         // SAFETY: its owner has waited for what was submitted.
@@ -98,8 +106,9 @@ impl<'a> Recorder<'a> {
         unsafe { self.device.raw.cmd_fill_buffer(self.raw, buffer.raw, 0, vk::WHOLE_SIZE, 0) };
     }
 
-    /// Notes the time when everything before is done.
+    /// Notes the time when everything before is done, and lets nothing begin before it is.
     pub fn timestamp(&mut self, queries: vk::QueryPool, index: u32) {
+        self.barrier();
         let stage = vk::PipelineStageFlags2::ALL_COMMANDS;
         // SAFETY: recording; the query exists and was reset.
         unsafe { self.device.raw.cmd_write_timestamp2(self.raw, stage, queries, index) };

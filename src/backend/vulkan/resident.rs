@@ -14,6 +14,7 @@ use super::device::Device;
 use super::error::VulkanError;
 use super::memory::{Buffer, Place};
 use super::record::{CommandPool, Recorder};
+use crate::engine::BLOCK_TOKENS;
 use crate::graph::Graph;
 
 /// The weights and tables of a graph on a device.
@@ -98,6 +99,8 @@ impl DeviceWeights {
 pub(super) struct DeviceCache {
     _arena: Arena,
     pub kv: DeviceKv,
+    /// For each layer the bytes of a position's key and value.
+    pub position_bytes: Vec<u64>,
 }
 
 impl DeviceCache {
@@ -118,7 +121,9 @@ impl DeviceCache {
         }
         device.wait(device.submit(&[recorder.end()?])?)?;
         let layers = (0..shapes.len()).map(|layer| [arena.region(2 * layer), arena.region(2 * layer + 1)]).collect();
-        Ok(DeviceCache { kv: DeviceKv { kv_type, layers }, _arena: arena })
+        let position = |shape: &KvShape| 2 * plane_block_bytes(*shape, kv_type) / BLOCK_TOKENS as u64;
+        let position_bytes = shapes.iter().map(position).collect();
+        Ok(DeviceCache { kv: DeviceKv { kv_type, layers }, position_bytes, _arena: arena })
     }
 }
 

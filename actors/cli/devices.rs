@@ -1,0 +1,96 @@
+//! `cuelight devices`: what could compute a model here.
+
+use cuelight_engine::backend::vulkan::{DeviceInfo, Instance, InstanceOptions, VulkanError};
+use cuelight_engine::load::{ComputeDevice, Kernel};
+use cuelight_engine::memory;
+use serde_json::json;
+
+use super::terminal::{Align, print, table};
+use super::{CliError, Context};
+use crate::config::ByteSize;
+
+/// List the devices that --device can name, and what each lacks.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Prints the list. A machine without Vulkan is told what is missing; its processor computes all the same.
+pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
+    let (devices, missing) = match vulkan_devices() {
+        Ok(devices) => (devices, None),
+        Err(error @ (VulkanError::NoLoader(_) | VulkanError::NoDriver)) => (Vec::new(), Some(error)),
+        Err(error) => return Err(CliError::other(error)),
+    };
+    if args.json {
+        let facts: Vec<_> = std::iter::once(processor_facts()).chain(devices.iter().map(facts)).collect();
+        return print(&format!("{:#}\n", serde_json::Value::from(facts)));
+    }
+    let columns = [
+        ("DEVICE", Align::Left),
+        ("NAME", Align::Left),
+        ("KIND", Align::Left),
+        ("MEMORY", Align::Right),
+        ("DRIVER", Align::Left),
+    ];
+    let size = |bytes: u64| ByteSize(bytes).to_string();
+    let processor = vec![
+        ComputeDevice::Cpu.to_string(),
+        Kernel::detect().to_string(),
+        "processor".to_owned(),
+        memory::available().map_or_else(|| "-".to_owned(), size),
+        "-".to_owned(),
+    ];
+    let row = |device: &DeviceInfo| {
+        let name = ComputeDevice::Vulkan(device.index).to_string();
+        vec![name, device.name.clone(), device.kind.to_owned(), size(device.memory_bytes), device.driver.clone()]
+    };
+    let rows: Vec<Vec<String>> = std::iter::once(processor).chain(devices.iter().map(row)).collect();
+    print(&table(&columns, &rows))?;
+    for device in &devices {
+        for missing in &device.missing {
+            context.terminal.notice(&format!("vulkan:{} cannot be used: it lacks {missing}", device.index));
+        }
+        for lacking in &device.lacking {
+            context.terminal.notice(&format!("vulkan:{} lacks {lacking}", device.index));
+        }
+    }
+    if let Some(missing) = missing {
+        context.terminal.notice(&missing.to_string());
+    }
+    Ok(())
+}
+
+fn vulkan_devices() -> Result<Vec<DeviceInfo>, VulkanError> {
+    Instance::load(InstanceOptions::default())?.devices()
+}
+
+fn processor_facts() -> serde_json::Value {
+    json!({
+        "device": ComputeDevice::Cpu.to_string(),
+        "kernel": Kernel::detect().name(),
+        "kind": "processor",
+        "memory_bytes": memory::available(),
+        "usable": true,
+    })
+}
+
+fn facts(device: &DeviceInfo) -> serde_json::Value {
+    json!({
+        "device": ComputeDevice::Vulkan(device.index).to_string(),
+        "name": device.name,
+        "kind": device.kind,
+        "driver": device.driver,
+        "vulkan": format!("{}.{}", device.api_version.0, device.api_version.1),
+        "memory_bytes": device.memory_bytes,
+        "max_allocation_bytes": device.max_allocation_bytes,
+        "subgroup_size": device.limits.subgroup_size,
+        "shared_memory_bytes": device.limits.shared_memory_bytes,
+        "max_workgroup_size": device.limits.max_workgroup_size,
+        "missing": device.missing,
+        "lacking": device.lacking,
+        "usable": device.missing.is_empty(),
+    })
+}

@@ -1,0 +1,210 @@
+//! Whole models on a Vulkan device: beside transformers, beside the CPU, and against themselves.
+//!
+//! Any device will do; where there is none, these tests say so and pass. Lavapipe is one: Mesa's Vulkan on the processor.
+
+#![allow(clippy::unwrap_used)]
+
+use std::path::{Path, PathBuf};
+
+use cuelight_engine::backend::vulkan::{Instance, InstanceOptions};
+use cuelight_engine::engine::{Engine, LogitsWanted, TokenId};
+use cuelight_engine::load::{ComputeDevice, Kernel, KvType, LoadOptions, VulkanOptions, plan};
+use serde::Deserialize;
+
+#[path = "support/runner.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod runner;
+
+use runner::{Rows, Runner, Sequence, Setup, deltas, largest, load, mean};
+
+/// Mean |Δ log-prob| of a prompt's tokens beside transformers, in nats.
+const GATE: f64 = 2e-3;
+
+/// The same with a float16 cache.
+const HALF_CACHE_GATE: f64 = 5e-3;
+
+/// What transformers says of one checkpoint.
+#[derive(Deserialize)]
+struct Expected {
+    model: String,
+    prompts: Vec<Prompt>,
+}
+
+#[derive(Deserialize)]
+struct Prompt {
+    tokens: Vec<TokenId>,
+    logprobs: Vec<f64>,
+}
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/families")
+}
+
+fn checkpoints() -> Vec<Expected> {
+    let mut paths: Vec<PathBuf> = std::fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
+    paths.sort();
+    paths.iter().map(|path| serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()).collect()
+}
+
+/// Whether there is a device to test on.
+fn has_device() -> bool {
+    let devices = Instance::load(InstanceOptions::default()).and_then(|instance| instance.devices());
+    let found = devices.is_ok_and(|devices| devices.first().is_some_and(|device| device.missing.is_empty()));
+    if !found {
+        eprintln!("SKIPPED: this machine has no usable Vulkan device");
+    }
+    found
+}
+
+fn setup(kv_type: KvType) -> Setup {
+    Setup {
+        kv_type,
+        kernel: Kernel::detect(),
+        threads: 1,
+        context_tokens: 512,
+        max_sequences: 128,
+        device: ComputeDevice::Vulkan(0),
+        deterministic: false,
+    }
+}
+
+#[test]
+fn every_checkpoint_agrees_with_transformers() {
+    if !has_device() {
+        return;
+    }
+    let mut complaints = Vec::new();
+    for expected in checkpoints() {
+        for (kv_type, gate) in [(KvType::F32, GATE), (KvType::F16, HALF_CACHE_GATE)] {
+            let mut runner = load(&folder().join(&expected.model), setup(kv_type));
+            let means: Vec<f64> = expected.prompts.iter().map(|prompt| distance(&mut runner, prompt)).collect();
+            let shown: Vec<String> = means.iter().map(|mean| format!("{mean:8.1e}")).collect();
+            println!("{:26} KV {kv_type:5} {}", expected.model, shown.join(" "));
+            if means.iter().any(|mean| mean.is_nan() || *mean > gate) {
+                complaints.push(format!(
+                    "{} (KV {kv_type}): mean |Δ log-prob|{} > {gate}",
+                    expected.model,
+                    shown.join(" ")
+                ));
+            }
+        }
+    }
+    assert!(complaints.is_empty(), "{}", complaints.join("\n"));
+}
+
+/// Mean |Δ log-prob| of a prompt, fed in chunks, the last of single tokens.
+fn distance(runner: &mut Runner<impl Engine>, prompt: &Prompt) -> f64 {
+    let mut sequence = Sequence::default();
+    let (most, rest) = prompt.tokens.split_at(prompt.tokens.len() - 3);
+    let mut rows = runner.feed(&mut sequence, most, 48);
+    rows.extend(runner.feed(&mut sequence, rest, 1));
+    runner.release(sequence);
+    mean(&deltas(&rows, &prompt.tokens, &prompt.logprobs))
+}
+
+#[test]
+fn a_context_of_many_blocks_gives_the_logits_of_the_cpu() {
+    if !has_device() {
+        return;
+    }
+    // Longer than the pieces that attention cuts contexts into, fed as a prompt and then a token at a time.
+    for name in ["llama-q4_k.gguf", "gemma2-q5_1.gguf", "mistral-window.gguf"] {
+        let tokens: Vec<TokenId> = (0..300).map(|index| (index * 37 + 11) % 500).collect();
+        let rows = |device| {
+            let mut runner = load(&folder().join(name), Setup { device, ..setup(KvType::F32) });
+            let mut sequence = Sequence::default();
+            let mut rows = runner.feed(&mut sequence, &tokens[..290], 64);
+            rows.extend(runner.feed(&mut sequence, &tokens[290..], 1));
+            rows
+        };
+        let (ours, theirs) = (rows(ComputeDevice::Vulkan(0)), rows(ComputeDevice::Cpu));
+        let apart = |(ours, theirs): (&Vec<f32>, &Vec<f32>)| {
+            let differences: Vec<f64> = ours.iter().zip(theirs).map(|(a, b)| f64::from((a - b).abs())).collect();
+            largest(&differences)
+        };
+        let worst = largest(&ours.iter().zip(&theirs).map(apart).collect::<Vec<_>>());
+        println!("{name}: largest difference of a logit {worst:.1e}");
+        assert!(worst < 0.02, "{name}: a logit is {worst} from the CPU's");
+    }
+}
+
+#[test]
+fn deterministic_logits_are_the_same_bits_in_any_chunks_and_in_any_company() {
+    if !has_device() {
+        return;
+    }
+    for name in ["llama-q4_k.gguf", "gemma2-q5_1.gguf", "qwen3-q8_0.gguf"] {
+        let setup = Setup { deterministic: true, ..setup(KvType::F16) };
+        let mut runner = load(&folder().join(name), setup);
+        let tokens: Vec<TokenId> = (0..280).map(|index| (index * 53 + 7) % 500).collect();
+        let mut sequence = Sequence::default();
+        let whole = runner.feed(&mut sequence, &tokens, 128);
+        runner.release(sequence);
+        for chunk in [1, 7, 64] {
+            let tokens = if chunk == 1 { &tokens[..40] } else { &tokens };
+            let mut sequence = Sequence::default();
+            let rows = runner.feed(&mut sequence, tokens, chunk);
+            runner.release(sequence);
+            assert_same_bits(&rows, &whole, &format!("{name}, chunks of {chunk}"));
+        }
+        assert_same_bits(&in_company(&mut runner, &tokens), &whole, &format!("{name}, in company"));
+    }
+}
+
+/// Feeds `tokens` while others, more with each step, go their own way in the same steps.
+fn in_company(runner: &mut Runner<impl Engine>, tokens: &[TokenId]) -> Rows {
+    let mut sequence = Sequence::default();
+    let mut others: Vec<Sequence> = (0..20).map(|_| Sequence::default()).collect();
+    let mut rows = Rows::new();
+    for (round, piece) in tokens.chunks(31).enumerate() {
+        let mut shares: Vec<runner::Share<'_>> = Vec::new();
+        for (index, other) in others.iter_mut().enumerate().take(round * 3) {
+            shares.push((other, &tokens[index..index + 1 + index % 4], LogitsWanted::Last));
+        }
+        let ours = shares.len() / 2;
+        shares.insert(ours, (&mut sequence, piece, LogitsWanted::All));
+        rows.extend(runner.step(&mut shares).swap_remove(ours));
+    }
+    runner.release(sequence);
+    others.into_iter().for_each(|other| runner.release(other));
+    rows
+}
+
+fn assert_same_bits(rows: &Rows, expected: &Rows, what: &str) {
+    for (position, (row, expected)) in rows.iter().zip(expected).enumerate() {
+        let differs = row.iter().zip(expected).position(|(ours, theirs)| ours.to_bits() != theirs.to_bits());
+        if let Some(token) = differs {
+            panic!("{what}: position {position}, token {token}: {} instead of {}", row[token], expected[token]);
+        }
+    }
+}
+
+#[test]
+fn memory_out_of_the_processors_reach_gives_the_same_bits() {
+    if !has_device() {
+        return;
+    }
+    let tokens: Vec<TokenId> = (1..90).collect();
+    let rows = |force_staging| {
+        let options = LoadOptions {
+            device: ComputeDevice::Vulkan(0),
+            context_tokens: Some(128),
+            vulkan: VulkanOptions { force_staging, ..VulkanOptions::default() },
+            ..LoadOptions::new(folder().join("qwen2-k-mixed.gguf"))
+        };
+        let engine = plan(&options).unwrap().load_engine(&mut |_| {}).unwrap();
+        Runner::new(engine).feed(&mut Sequence::default(), &tokens, 33)
+    };
+    assert_same_bits(&rows(true), &rows(false), "staged");
+}
+
+#[test]
+fn a_device_that_is_not_there_is_refused_with_the_number_that_are() {
+    if !has_device() {
+        return;
+    }
+    let options = LoadOptions { device: ComputeDevice::Vulkan(99), ..LoadOptions::new(folder().join("llama.gguf")) };
+    let error = plan(&options).map(drop).unwrap_err().to_string();
+    assert!(error.contains("no Vulkan device 99") && error.contains("cuelight devices"), "{error}");
+}
