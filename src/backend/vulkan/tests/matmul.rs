@@ -8,8 +8,9 @@ use cuelight_shaders::matmul::{Linear, reference};
 use cuelight_shaders::quant::{Format, random};
 use cuelight_shaders::weight::Weight;
 
-use crate::backend::vulkan::{Device, DeviceInfo, ExecutionOptions, Instance, VulkanEngine, VulkanOptions};
-use crate::engine::{Engine, EngineLimits, LogitsWanted, Progress, SequenceRows, Step, StepId};
+use crate::backend::stage::Stage;
+use crate::backend::vulkan::{Device, DeviceInfo, ExecutionOptions, Instance, VulkanOptions, VulkanStage};
+use crate::engine::{EngineLimits, LogitsWanted, SequenceRows, Step, StepId};
 use crate::graph::Graph;
 
 /// The first device, if there is one: as it is, and without its matrices where it has them.
@@ -53,17 +54,14 @@ fn run(device: &Arc<Device>, weight: &Weight, bias: Option<&[f32]>, x: &[f32], d
     };
     let options = ExecutionOptions { deterministic, ..ExecutionOptions::default() };
     let mut engine =
-        VulkanEngine::new(graph, Arc::clone(device), (&[], KvType::F16), limits, options, &mut |_| {}).unwrap();
+        VulkanStage::new(graph, Arc::clone(device), (&[], KvType::F16), limits, options, &mut |_| {}).unwrap();
     let sequence = SequenceRows {
         tokens: (0..rows).map(|row| (row % distinct) as u32).collect(),
         first_position: 0,
         block_table: (0..rows.div_ceil(16) as u32).collect(),
         logits: LogitsWanted::All,
     };
-    match engine.begin(Step { id: StepId(0), sequences: vec![sequence] }).unwrap() {
-        Progress::Done(output) => output.logits,
-        Progress::AwaitExperts(_) => unreachable!("there are no experts"),
-    }
+    engine.run(&Step { id: StepId(0), sequences: vec![sequence] }, &[]).unwrap().values.remove(0)
 }
 
 /// Rows of x for a weight.
