@@ -128,7 +128,7 @@ fn wrong_words_get_a_usage_error() {
         (&["run", "demo", "--temp", "-1"], "\"-1\" is not a number from 0 up"),
         (&["serve", "demo", "--port", "99999"], "\"99999\" is not a whole number from 0 to 65535"),
         (&["serve", "demo", "--kv-memory", "2XB"], "like 2GiB"),
-        (&["serve", "demo", "--device", "vulkan"], "the Vulkan device is not in this build yet; use cpu"),
+        (&["serve", "demo", "--device", "tpu"], "known devices: cpu, vulkan"),
         (&["serve", "demo", "--max-seqs", "0"], "\"0\" is not a whole number from 1 up"),
         (&["serve", "demo", "--kernel", "mmx"], "known kernels: scalar, avx2"),
         (&["bench", "demo", "-p", "many"], "invalid value"),
@@ -137,7 +137,8 @@ fn wrong_words_get_a_usage_error() {
         (&["bench", "--synthetic", "llama-8b:q9"], "known are: f32, f16, bf16, q8_0"),
         (&["bench", "--synthetic", "llama-8b"], "like llama-8b:q4_k_m"),
         (&["bench", "demo", "--synthetic", "llama-8b:q8_0"], "cannot be used with"),
-        (&["bench", "demo", "--write", "model.gguf"], "--synthetic <NAME:FORMAT>"),
+        (&["bench", "demo", "--write", "model.gguf"], "cannot be used with"),
+        (&["bench", "--write", "model.gguf"], "--synthetic <NAME:FORMAT>"),
     ] {
         let ran = home.run(arguments);
         assert_eq!(ran.code, 2, "{arguments:?}: {}", ran.stderr);
