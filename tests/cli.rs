@@ -128,7 +128,7 @@ fn wrong_words_get_a_usage_error() {
         (&["run", "demo", "--temp", "-1"], "\"-1\" is not a number from 0 up"),
         (&["serve", "demo", "--port", "99999"], "\"99999\" is not a whole number from 0 to 65535"),
         (&["serve", "demo", "--kv-memory", "2XB"], "like 2GiB"),
-        (&["serve", "demo", "--device", "tpu"], "known devices: cpu, vulkan"),
+        (&["serve", "demo", "--device", "cuda"], "known devices: cpu, vulkan, vulkan:N"),
         (&["serve", "demo", "--max-seqs", "0"], "\"0\" is not a whole number from 1 up"),
         (&["serve", "demo", "--kernel", "mmx"], "known kernels: scalar, avx2"),
         (&["bench", "demo", "-p", "many"], "invalid value"),

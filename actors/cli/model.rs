@@ -40,11 +40,7 @@ pub fn load_options(config: &Config, source: Source) -> Result<LoadOptions, CliE
         threads: config.thread_count(),
         device: config.device,
         kernel: config.kernel.unwrap_or_else(Kernel::detect),
-        vulkan: VulkanOptions {
-            pipeline_cache: Some(config.cache_dir.join("pipelines")),
-            validation: config.vulkan_validation,
-            ..VulkanOptions::default()
-        },
+        vulkan: VulkanOptions { pipeline_cache: Some(config.cache_dir.join("pipelines")), ..VulkanOptions::default() },
         deterministic: config.deterministic,
         chat_template: chat_template.transpose()?,
         profile_ops: config.profile_ops,

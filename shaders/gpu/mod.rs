@@ -33,7 +33,8 @@ impl Region {
     /// Whether any byte belongs to both.
     #[must_use]
     pub fn overlaps(&self, other: &Region) -> bool {
-        self.address < other.address + other.bytes && other.address < self.address + self.bytes
+        let end = |region: &Region| region.address + region.bytes;
+        self.address.max(other.address) < end(self).min(end(other))
     }
 }
 
@@ -48,6 +49,9 @@ pub struct DeviceLimits {
     pub max_groups: [u32; 3],
     /// Memory that a workgroup shares, in bytes.
     pub shared_memory_bytes: u32,
+    /// M, N and K of matrices that a subgroup multiplies: float16 times float16, summed in float32. Only a shape that
+    /// [`cooperative_shape_fits`](crate::matmul::cooperative_shape_fits).
+    pub cooperative_matrix: Option<[u32; 3]>,
 }
 
 /// Which rows a value has.
@@ -248,6 +252,7 @@ mod tests {
         assert!(region(0, 10).overlaps(&region(9, 1)));
         assert!(!region(0, 10).overlaps(&region(10, 5)));
         assert!(!region(0, 0).overlaps(&region(0, 0)));
+        assert!(!region(0, 10).overlaps(&region(5, 0)));
     }
 
     #[test]

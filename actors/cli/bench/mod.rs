@@ -12,7 +12,7 @@ use std::io;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
-use cuelight_engine::load::{self, Kernel, KvType, LoadOptions, Source};
+use cuelight_engine::load::{self, ComputeDevice, Kernel, KvType, LoadOptions, Source};
 use cuelight_engine::memory::format_bytes;
 use cuelight_engine::roofline::Roofline;
 use cuelight_engine::synthetic::Synthetic;
@@ -80,6 +80,9 @@ pub struct Args {
     /// How keys and values are stored: f16, f32, q8_0.
     #[arg(long = "kv-type", id = "kv_types", value_name = "TYPE,…", value_delimiter = ',')]
     kv_types: Vec<KvType>,
+    /// Devices: cpu, vulkan, vulkan:N; unset: as configured.
+    #[arg(long = "device", id = "devices", value_name = "DEVICE,…", value_delimiter = ',')]
+    devices: Vec<ComputeDevice>,
     /// Instruction sets: scalar, avx2, avx2-integer, avx-vnni, avx512-vnni, amx-int8; unset: as configured.
     #[arg(long = "kernel", id = "kernels", value_name = "KERNEL,…", value_delimiter = ',')]
     kernels: Vec<Kernel>,
@@ -144,12 +147,21 @@ impl Args {
         let batches = or_configured(self.batch_size.iter().map(|count| count.get()), base.max_batched_tokens);
         let kv_types = or_configured(self.kv_types.iter().copied(), base.kv_type);
         let kernels = or_configured(self.kernels.iter().copied(), base.kernel);
+        let devices = or_configured(self.devices.iter().copied(), base.device);
         let mut engines = Vec::new();
-        for &kernel in &kernels {
-            for &kv_type in &kv_types {
-                for &max_batched_tokens in &batches {
-                    for &threads in &threads {
-                        engines.push(LoadOptions { threads, max_batched_tokens, kv_type, kernel, ..base.clone() });
+        for &device in &devices {
+            for &kernel in &kernels {
+                for &kv_type in &kv_types {
+                    for &max_batched_tokens in &batches {
+                        let of = |&threads| LoadOptions {
+                            threads,
+                            max_batched_tokens,
+                            kv_type,
+                            kernel,
+                            device,
+                            ..base.clone()
+                        };
+                        engines.extend(threads.iter().map(of));
                     }
                 }
             }
