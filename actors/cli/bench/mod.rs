@@ -54,7 +54,7 @@ pub struct Args {
     #[arg(long, value_name = "NAME:FORMAT", conflicts_with = "model")]
     synthetic: Option<Synthetic>,
     /// Write the synthetic model to a GGUF file, and measure that file (-p 0 -n 0: only write it).
-    #[arg(long, value_name = "FILE", requires = "synthetic")]
+    #[arg(long, value_name = "FILE", requires = "synthetic", conflicts_with = "model")]
     write: Option<PathBuf>,
     /// Prompt lengths; 0 for none.
     #[arg(short = 'p', long, value_name = "N,…", value_delimiter = ',', default_value = "512")]
