@@ -1,7 +1,7 @@
-// The shaders that `build.rs` compiles: data, read by it and by nobody else.
-//
-// What differs by number (tile sizes, the bits of a format, the length of a head) is a specialization constant, so that one
-// module makes many pipelines. A module is compiled twice only where a variant needs something of the device that others lack.
+//! The shaders that `build.rs` compiles: data, read by it and by nobody else.
+//!
+//! What differs by number (tile sizes, the bits of a format, the length of a head) is a specialization constant, so that one
+//! module makes many pipelines. A module is compiled twice only where a variant needs something of the device that others lack.
 
 /// One module: its name in Rust, its file, and what is defined while it is compiled.
 pub struct Permutation {
@@ -27,6 +27,9 @@ pub const PERMUTATIONS: &[Permutation] = &[
     plain("Softcap", "softcap.comp"),
     plain("SelectRows", "select_rows.comp"),
     plain("MatVec", "matmul/mat_vec.comp"),
+    plain("MatMulTile", "matmul/tile.comp"),
+    plain("MatMulHalves", "matmul/halves.comp"),
+    plain("MatMulCooperative", "matmul/cooperative.comp"),
     plain("KvStore", "attention/kv_store.comp"),
     plain("Attend", "attention/attend.comp"),
     plain("AttentionMerge", "attention/merge.comp"),

@@ -11,7 +11,12 @@ use cuelight::policy::PolicyConfig;
 use cuelight::request::{Event, GenerationRequest, SamplingParams, StopConditions};
 use cuelight::runtime::{Runtime, RuntimeOptions};
 use cuelight_engine::engine::Engine;
-use cuelight_engine::load::{LoadOptions, LoadProgress, LoadedModel, plan};
+use cuelight_engine::load::{ComputeDevice, LoadOptions, LoadProgress, LoadedModel, plan};
+
+#[path = "support/vulkan_device.rs"]
+mod vulkan_device;
+
+use vulkan_device::has_device;
 
 struct Fixture {
     options: LoadOptions,
@@ -26,9 +31,16 @@ impl ModelSource for Fixture {
 }
 
 /// A runtime over a tiny checkpoint. A small cache forces preemption when many run.
-async fn runtime(name: &str, prefill_chunk_tokens: usize, kv_blocks: Option<u64>) -> Runtime {
+async fn runtime(name: &str, device: ComputeDevice, prefill_chunk_tokens: usize, kv_blocks: Option<u64>) -> Runtime {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/families").join(name);
-    let mut options = LoadOptions { threads: 2, context_tokens: Some(256), ..LoadOptions::new(path) };
+    let mut options = LoadOptions {
+        threads: 2,
+        context_tokens: Some(256),
+        device,
+        // On the CPU that is so without being asked for.
+        deterministic: device != ComputeDevice::Cpu,
+        ..LoadOptions::new(path)
+    };
     if let Some(blocks) = kv_blocks {
         let memory = plan(&options).unwrap().memory().clone();
         options.kv_bytes = Some(memory.kv_bytes / memory.kv_blocks as u64 * blocks);
@@ -74,8 +86,8 @@ async fn run(runtime: &Runtime, request: GenerationRequest) -> Vec<(u32, u32)> {
     tokens
 }
 
-async fn check(name: &str, temperature: f32) {
-    let alone = runtime(name, 512, None).await;
+async fn check(name: &str, device: ComputeDevice, temperature: f32) {
+    let alone = runtime(name, device, 512, None).await;
     let mut expected = Vec::new();
     for seed in 0..17 {
         expected.push(run(&alone, request(seed, temperature)).await);
@@ -83,7 +95,7 @@ async fn check(name: &str, temperature: f32) {
     alone.shutdown(Duration::ZERO).await;
     // With 20 blocks the seventeen cannot all stay: some are preempted and computed again.
     for (chunk, kv_blocks) in [(1, None), (7, None), (512, None), (7, Some(20))] {
-        let crowded = runtime(name, chunk, kv_blocks).await;
+        let crowded = runtime(name, device, chunk, kv_blocks).await;
         let running = (0..17).map(|seed| {
             let crowded = crowded.clone();
             tokio::spawn(async move { run(&crowded, request(seed, temperature)).await })
@@ -102,16 +114,23 @@ async fn check(name: &str, temperature: f32) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn greedy_requests_give_the_same_bits_alone_and_in_a_crowd() {
-    check("llama-q4_0.gguf", 0.0).await;
+    check("llama-q4_0.gguf", ComputeDevice::Cpu, 0.0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sampled_requests_give_the_same_bits_alone_and_in_a_crowd() {
-    check("qwen2-k-mixed.gguf", 0.8).await;
+    check("qwen2-k-mixed.gguf", ComputeDevice::Cpu, 0.8).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn windows_and_caps_change_nothing_about_it() {
-    check("gemma2.gguf", 0.0).await;
-    check("gemma3-q5_0.gguf", 0.0).await;
+    check("gemma2.gguf", ComputeDevice::Cpu, 0.0).await;
+    check("gemma3-q5_0.gguf", ComputeDevice::Cpu, 0.0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_on_a_vulkan_device_give_the_same_bits_alone_and_in_a_crowd_when_asked_to() {
+    if has_device() {
+        check("llama-q4_0.gguf", ComputeDevice::Vulkan(0), 0.8).await;
+    }
 }

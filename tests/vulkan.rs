@@ -6,7 +6,6 @@
 
 use std::path::{Path, PathBuf};
 
-use cuelight_engine::backend::vulkan::{Instance, InstanceOptions};
 use cuelight_engine::engine::{Engine, LogitsWanted, TokenId};
 use cuelight_engine::load::{ComputeDevice, Kernel, KvType, LoadOptions, VulkanOptions, plan};
 use serde::Deserialize;
@@ -14,8 +13,11 @@ use serde::Deserialize;
 #[path = "support/runner.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod runner;
+#[path = "support/vulkan_device.rs"]
+mod vulkan_device;
 
 use runner::{Rows, Runner, Sequence, Setup, deltas, largest, load, mean};
+use vulkan_device::has_device;
 
 /// Mean |Δ log-prob| of a prompt's tokens beside transformers, in nats.
 const GATE: f64 = 2e-3;
@@ -45,16 +47,6 @@ fn checkpoints() -> Vec<Expected> {
     paths.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
     paths.sort();
     paths.iter().map(|path| serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()).collect()
-}
-
-/// Whether there is a device to test on.
-fn has_device() -> bool {
-    let devices = Instance::load(InstanceOptions::default()).and_then(|instance| instance.devices());
-    let found = devices.is_ok_and(|devices| devices.first().is_some_and(|device| device.missing.is_empty()));
-    if !found {
-        eprintln!("SKIPPED: this machine has no usable Vulkan device");
-    }
-    found
 }
 
 fn setup(kv_type: KvType) -> Setup {

@@ -49,6 +49,9 @@ pub struct DeviceLimits {
     pub max_groups: [u32; 3],
     /// Memory that a workgroup shares, in bytes.
     pub shared_memory_bytes: u32,
+    /// M, N and K of matrices that a subgroup multiplies: float16 times float16, summed in float32. Only a shape that
+    /// [`cooperative_shape_fits`](crate::matmul::cooperative_shape_fits).
+    pub cooperative_matrix: Option<[u32; 3]>,
 }
 
 /// Which rows a value has.

@@ -21,6 +21,12 @@ macro_rules! modules {
                 }
             }
 
+            /// Whether its invocations must be in whole subgroups of [`DeviceLimits::subgroup_size`](super::DeviceLimits).
+            #[must_use]
+            pub fn needs_whole_subgroups(self) -> bool {
+                matches!(self, Module::MatMulCooperative)
+            }
+
             /// Its SPIR-V: little-endian words.
             #[must_use]
             pub fn code(self) -> &'static [u8] {

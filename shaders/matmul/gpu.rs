@@ -1,12 +1,148 @@
 //! What [`Linear`](super::Linear) runs on a GPU.
+//!
+//! - few rows, or any number where bits must not depend on it: `mat_vec.comp`
+//! - more, in float32: `tile.comp`
+//! - more, where the device multiplies matrices of float16: `halves.comp` once, then `cooperative.comp`
+//!
+//! # From which number of rows
+//!
+//! What takes time in `mat_vec.comp` is to unpack the weights, once for every 8 rows, and to read x again for every 4 outputs: 16
+//! bytes from the cache for 16 multiply-adds. Up to 8 rows nothing is unpacked twice, and a tile would be half empty: a
+//! product reads each weight once and is done. From 9 rows on `mat_vec.comp` unpacks at least twice, and a tile once. As steps are
+//! recorded for a power of two of rows, 9 rows are as many as 16.
+//!
+//! # Which tile
+//!
+//! A tile of R rows and O outputs reads (R + O) values for R O multiply-adds: large tiles read less. But a device is idle where
+//! there are fewer tiles than it has cores, and rows of a tile that are not there are computed for nothing. So the largest is
+//! taken that is no higher than the step and leaves [`MANY_TILES`], else the smallest.
+//!
+//! | | tile | invocations | shared memory | multiply-adds for a value read | for 16 bytes of shared memory |
+//! |---|---|---|---|---|---|
+//! | float32 | 128 x 128 | 256 | 36 KiB | 64 | 16 |
+//! | | 64 x 64 | 128 | 18 KiB | 32 | 10.7 |
+//! | | 32 x 32 | 64 | 9 KiB | 16 | 8 |
+//! | | 16 x 64 | 64 | 11 KiB | 12.8 | 8 |
+//! | float16 | 128 x 128 | 8 subgroups | 36 KiB | 64 | 170, with matrices |
+//! | | 64 x 64 | 4 subgroups | 18 KiB | 32 | 128 |
+//! | | 32 x 32 | 2 subgroups | 17 KiB | 16 | 85 |
+//! | | 16 x 64 | 4 subgroups | 11 KiB | 12.8 | 64 |
+//!
+//! (Columns 32 at a time in float32, 64 in float16 and 128 in its third; every tile fits 48 KiB, which is all that a large card may
+//! offer.) With 128 bytes of shared memory a cycle and core, the first row of float16 can be fed at 1360 multiply-adds a cycle:
+//! an H100's or H200's core does 2048 at its peak.
 
 use super::Linear;
 use crate::gpu::weight::{RUN_COLUMNS, WeightLayout};
-use crate::gpu::{DeviceValue, DeviceWeight, Dispatch, GpuArgs, Module, Region};
+use crate::gpu::{DeviceLimits, DeviceValue, DeviceWeight, Dispatch, GpuArgs, Module, Push, Region};
 use crate::weight::Weight;
 
-/// The most rows that share what is unpacked of the weights.
+/// The most rows that share what `mat_vec.comp` unpacks of the weights.
 const MAX_ROWS_TOGETHER: usize = 8;
+
+/// As many tiles as keep a large device busy: an H200 has 132 cores.
+const MANY_TILES: usize = 128;
+
+/// Bytes of a run in float16, and of what stands behind a row of them (`halves.glsl`).
+const RUN_BYTES: usize = 2 * RUN_COLUMNS;
+
+/// A tile of `tile.comp`, or of `cooperative.comp`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Tile {
+    rows: usize,
+    outputs: usize,
+    /// The part of one invocation, or of one subgroup.
+    part_rows: usize,
+    part_outputs: usize,
+    /// Runs of columns that are in shared memory at once.
+    runs: usize,
+}
+
+const fn tile(rows: usize, outputs: usize, part_rows: usize, part_outputs: usize, runs: usize) -> Tile {
+    Tile { rows, outputs, part_rows, part_outputs, runs }
+}
+
+/// For float32, the largest first.
+const TILES: [Tile; 4] = [tile(128, 128, 8, 8, 1), tile(64, 64, 4, 8, 1), tile(32, 32, 4, 4, 1), tile(16, 64, 4, 4, 1)];
+
+/// For matrices, the largest first. Their parts are whole matrices of any shape that `cooperative_shape_fits`.
+const COOPERATIVE_TILES: [Tile; 4] =
+    [tile(128, 128, 64, 32, 2), tile(64, 64, 32, 32, 2), tile(32, 32, 32, 16, 4), tile(16, 64, 16, 16, 2)];
+
+/// Whether `cooperative.comp` can use matrices of this shape (M, N, K).
+#[must_use]
+pub fn cooperative_shape_fits([m, n, k]: [u32; 3]) -> bool {
+    // K in runs and in units of 16 bytes; results leave four at a time.
+    let divides = |whole: u32, part: u32| part > 0 && whole.is_multiple_of(part);
+    divides(16, m) && divides(16, n) && n >= 4 && divides(32, k) && k >= 8
+}
+
+impl Tile {
+    /// Parts of the tile: invocations, or subgroups.
+    fn parts(self) -> usize {
+        self.rows / self.part_rows * (self.outputs / self.part_outputs)
+    }
+
+    /// How many of them cover a product.
+    fn count(self, rows: usize, outputs: usize) -> usize {
+        rows.div_ceil(self.rows) * outputs.div_ceil(self.outputs)
+    }
+
+    /// Shared memory with values of so many bytes: rows of whole runs, and 16 bytes between them.
+    fn shared_bytes(self, value_bytes: usize) -> usize {
+        (self.rows + self.outputs) * (self.runs * RUN_COLUMNS * value_bytes + 16)
+    }
+
+    /// The tile for a product: see the module's head.
+    fn choose(tiles: &[Tile], fits: impl Fn(Tile) -> bool, rows: usize, outputs: usize) -> Option<Tile> {
+        let usable = || tiles.iter().copied().filter(|tile| fits(*tile) && tile.rows <= rows.next_power_of_two());
+        let many = usable().find(|tile| tile.count(rows, outputs) >= MANY_TILES);
+        // Of as many the larger, which is the last of those that come reversed.
+        many.or_else(|| usable().rev().max_by_key(|tile| tile.count(rows, outputs)))
+    }
+}
+
+/// How a product is computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Method {
+    MatVec,
+    Tile(Tile),
+    Cooperative(Tile, [u32; 3]),
+}
+
+impl Method {
+    fn choose(device: &DeviceLimits, deterministic: bool, rows: usize, outputs: usize) -> Method {
+        if rows <= MAX_ROWS_TOGETHER || deterministic {
+            return Method::MatVec;
+        }
+        let fits = |invocations: usize, shared_bytes: usize, tile: Tile| {
+            let across = outputs.div_ceil(tile.outputs);
+            invocations <= device.max_workgroup_size as usize
+                && shared_bytes <= device.shared_memory_bytes as usize
+                && rows.div_ceil(tile.rows) <= device.max_groups[0] as usize
+                && across <= device.max_groups[1] as usize
+        };
+        if let Some(shape) = device.cooperative_matrix.filter(|shape| cooperative_shape_fits(*shape)) {
+            let fits = |tile: Tile| fits(tile.parts() * device.subgroup_size as usize, tile.shared_bytes(2), tile);
+            if let Some(tile) = Tile::choose(&COOPERATIVE_TILES, fits, rows, outputs) {
+                return Method::Cooperative(tile, shape);
+            }
+        }
+        let fits = |tile: Tile| fits(tile.parts(), tile.shared_bytes(4), tile);
+        Tile::choose(&TILES, fits, rows, outputs).map_or(Method::MatVec, Method::Tile)
+    }
+}
+
+/// Bytes that `halves.comp` writes for so many rows, where it is used.
+pub(super) fn scratch_bytes(linear: &Linear, device: &DeviceLimits, rows: usize) -> u64 {
+    let cooperative =
+        |weight: &Weight| matches!(Method::choose(device, false, rows, weight.rows), Method::Cooperative(..));
+    if linear.weights.iter().any(cooperative) { halves_bytes(rows, linear.weights[0].columns) } else { 0 }
+}
+
+fn halves_bytes(rows: usize, columns: usize) -> u64 {
+    (rows * (columns.div_ceil(RUN_COLUMNS) + 1) * RUN_BYTES) as u64
+}
 
 /// One weight with its input and output.
 struct Product<'a> {
@@ -17,7 +153,7 @@ struct Product<'a> {
     output: DeviceValue,
 }
 
-/// A dispatch for each weight; they do not depend on one another.
+/// A dispatch for each weight, and before them perhaps one for the input; the weights do not depend on one another.
 pub(super) fn dispatches(linear: &Linear, args: &GpuArgs<'_>) -> Vec<Dispatch> {
     let mut biases = args.tables.iter().copied();
     let bias_of = |bias: &Option<_>| bias.as_ref().and_then(|_| biases.next());
@@ -30,19 +166,102 @@ pub(super) fn dispatches(linear: &Linear, args: &GpuArgs<'_>) -> Vec<Dispatch> {
         input: args.inputs[0],
         output: *output,
     });
-    products.map(|product| product.mat_vec(args)).collect()
+    let products: Vec<_> = products.map(|product| product.dispatch(args)).collect();
+    let cooperative = products.iter().any(|product| product.module == Module::MatMulCooperative);
+    cooperative.then(|| halves(args)).into_iter().chain(products).collect()
+}
+
+/// Rounds the input to float16, into the scratch.
+fn halves(args: &GpuArgs<'_>) -> Dispatch {
+    let input = args.inputs[0];
+    let push = Push::new()
+        .address(input.region.address)
+        .address(args.scratch.address)
+        .address(args.step)
+        .word(args.rows.kind())
+        .size(input.width);
+    let whole_runs = input.width.is_multiple_of(RUN_COLUMNS);
+    Dispatch {
+        module: Module::MatMulHalves,
+        constants: vec![(0, args.workgroup_size().next_power_of_two()), (3, u32::from(whole_runs))],
+        push,
+        groups: groups([1, args.rows.most(), 1]),
+        reads: vec![input.region],
+        writes: vec![input_as_halves(args)],
+    }
+}
+
+/// Where [`halves`] writes.
+fn input_as_halves(args: &GpuArgs<'_>) -> Region {
+    let bytes = halves_bytes(args.rows.most(), args.inputs[0].width);
+    assert!(bytes <= args.scratch.bytes, "the scratch has room for what `scratch_bytes` asked for");
+    Region { address: args.scratch.address, bytes }
+}
+
+fn groups(groups: [usize; 3]) -> [u32; 3] {
+    groups.map(|groups| u32::try_from(groups).unwrap_or(u32::MAX))
 }
 
 impl Product<'_> {
+    fn dispatch(&self, args: &GpuArgs<'_>) -> Dispatch {
+        match Method::choose(args.device, args.deterministic, args.rows.most(), self.weight.rows) {
+            Method::MatVec => self.mat_vec(args),
+            Method::Tile(tile) => self.tile(args, tile),
+            Method::Cooperative(tile, shape) => self.cooperative(args, tile, shape),
+        }
+    }
+
     fn mat_vec(&self, args: &GpuArgs<'_>) -> Dispatch {
         const OUTPUTS: usize = 4;
-        let Weight { format, rows: outputs, columns, .. } = *self.weight;
         let rows = args.rows.most().next_power_of_two().min(MAX_ROWS_TOGETHER);
+        let lanes = lanes(args, self.weight.columns) as usize;
+        let groups = args.spread(self.weight.rows, OUTPUTS, args.rows.most().div_ceil(rows));
+        self.dispatch_of(args, Module::MatVec, self.input.region, &[(0, lanes), (1, rows), (2, OUTPUTS)], groups)
+    }
+
+    fn tile(&self, args: &GpuArgs<'_>, tile: Tile) -> Dispatch {
+        let constants =
+            [(0, tile.parts()), (1, tile.rows), (2, tile.outputs), (4, tile.part_rows), (5, tile.part_outputs)];
+        let groups = self.tiles(args, tile);
+        self.dispatch_of(args, Module::MatMulTile, self.input.region, &constants, groups)
+    }
+
+    fn cooperative(&self, args: &GpuArgs<'_>, tile: Tile, [m, n, k]: [u32; 3]) -> Dispatch {
+        let constants = [
+            (0, tile.parts() * args.device.subgroup_size as usize),
+            (1, tile.rows),
+            (2, tile.outputs),
+            (4, tile.part_rows),
+            (5, tile.part_outputs),
+            (6, m as usize),
+            (7, n as usize),
+            (8, k as usize),
+            (9, tile.runs),
+        ];
+        let groups = self.tiles(args, tile);
+        self.dispatch_of(args, Module::MatMulCooperative, input_as_halves(args), &constants, groups)
+    }
+
+    /// Tiles down and across.
+    fn tiles(&self, args: &GpuArgs<'_>, tile: Tile) -> [u32; 3] {
+        groups([args.rows.most().div_ceil(tile.rows), self.weight.rows.div_ceil(tile.outputs), 1])
+    }
+
+    /// What all kernels have in common: the push constants of `product.glsl`, and the weight's format.
+    fn dispatch_of(
+        &self,
+        args: &GpuArgs<'_>,
+        module: Module,
+        input: Region,
+        constants: &[(u32, usize)],
+        groups: [u32; 3],
+    ) -> Dispatch {
+        let Weight { format, rows: outputs, columns, .. } = *self.weight;
         let layout = WeightLayout::new(format, outputs, columns);
         let push = self
             .on_device
             .push()
-            .address(self.input.region.address)
+            .address(input.address)
             .address(self.bias.map_or(0, |bias| bias.address))
             .address(self.output.region.address)
             .address(args.step)
@@ -50,17 +269,13 @@ impl Product<'_> {
             .size(columns)
             .size(outputs)
             .word(u32::from(self.bias.is_some()));
-        let mut constants =
-            vec![(0, lanes(args, columns)), (1, rows as u32), (2, OUTPUTS as u32), (3, u32::from(layout.whole_runs()))];
-        constants.extend(layout.constants());
-        Dispatch {
-            module: Module::MatVec,
-            constants,
-            push,
-            groups: args.spread(outputs, OUTPUTS, args.rows.most().div_ceil(rows)),
-            reads: vec![self.input.region],
-            writes: vec![self.output.region],
-        }
+        let constants = constants.iter().map(|(id, value)| (*id, u32::try_from(*value).unwrap_or(u32::MAX)));
+        let whole_runs = (3, u32::from(layout.whole_runs()));
+        let mut constants: Vec<_> = constants.chain([whole_runs]).chain(layout.constants()).collect();
+        // Of `cooperative.comp` there is none missing from 0 on: in order each is at the index that is its number, which is
+        // where the validation layer (1.4.309) looks for the shapes of matrices.
+        constants.sort_unstable();
+        Dispatch { module, constants, push, groups, reads: vec![input], writes: vec![self.output.region] }
     }
 }
 
@@ -71,4 +286,79 @@ fn lanes(args: &GpuArgs<'_>, columns: usize) -> u32 {
     let wanted = columns.div_ceil(RUN_COLUMNS * RUNS_EACH).next_power_of_two();
     let wanted = u32::try_from(wanted).unwrap_or(MOST).min(MOST);
     wanted.max(args.device.subgroup_size).min(args.device.max_workgroup_size)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn device(cooperative_matrix: Option<[u32; 3]>, shared_memory_bytes: u32) -> DeviceLimits {
+        DeviceLimits {
+            subgroup_size: 32,
+            max_workgroup_size: 1024,
+            max_groups: [65535; 3],
+            shared_memory_bytes,
+            cooperative_matrix,
+        }
+    }
+
+    fn rows_and_outputs(method: Method) -> (usize, usize) {
+        match method {
+            Method::MatVec => (0, 0),
+            Method::Tile(tile) | Method::Cooperative(tile, _) => (tile.rows, tile.outputs),
+        }
+    }
+
+    #[test]
+    fn few_rows_and_deterministic_ones_are_no_tile() {
+        let device = device(Some([16, 16, 16]), 48 << 10);
+        assert_eq!(Method::choose(&device, false, 8, 4096), Method::MatVec);
+        assert_eq!(Method::choose(&device, true, 512, 4096), Method::MatVec);
+        assert!(matches!(Method::choose(&device, false, 16, 4096), Method::Cooperative(..)));
+    }
+
+    #[test]
+    fn tiles_are_as_large_as_leaves_many_of_them() {
+        for (cooperative, shape) in [(None, "float32"), (Some([16, 16, 16]), "float16")] {
+            let device = device(cooperative, 48 << 10);
+            let chosen = |rows, outputs| rows_and_outputs(Method::choose(&device, false, rows, outputs));
+            assert_eq!(chosen(2048, 4096), (128, 128), "{shape}");
+            assert_eq!(chosen(512, 1024), (64, 64), "{shape}");
+            assert_eq!(chosen(64, 1024), (32, 32), "{shape}");
+            assert_eq!(chosen(16, 128_256), (16, 64), "{shape}");
+            assert_eq!(chosen(512, 64), (16, 64), "{shape}");
+        }
+    }
+
+    #[test]
+    fn tiles_fit_the_device() {
+        let all = |tiles: [Tile; 4], bytes| tiles.iter().all(|tile| tile.shared_bytes(bytes) <= 48 << 10);
+        assert!(all(TILES, 4) && all(COOPERATIVE_TILES, 2));
+        assert_eq!(rows_and_outputs(Method::choose(&device(None, 32 << 10), false, 2048, 4096)), (64, 64));
+        assert_eq!(Method::choose(&device(None, 1 << 10), false, 2048, 4096), Method::MatVec);
+        let few_invocations = DeviceLimits { max_workgroup_size: 128, ..device(Some([16, 16, 16]), 48 << 10) };
+        assert_eq!(rows_and_outputs(Method::choose(&few_invocations, false, 2048, 4096)), (64, 64));
+    }
+
+    #[test]
+    fn every_invocation_has_as_much_to_do() {
+        for tile in TILES {
+            let (down, across) = (tile.rows / tile.part_rows, tile.outputs / tile.part_outputs);
+            assert_eq!((down * tile.part_rows, across * tile.part_outputs), (tile.rows, tile.outputs), "{tile:?}");
+        }
+        for tile in COOPERATIVE_TILES {
+            assert!(tile.part_rows.is_multiple_of(16) && tile.part_outputs.is_multiple_of(16), "{tile:?}");
+            // Results leave through a matrix of 16 x 16 floats for each subgroup.
+            assert!(tile.parts() * 16 * 16 * 4 <= tile.shared_bytes(2), "{tile:?}");
+        }
+    }
+
+    #[test]
+    fn matrices_of_odd_shapes_are_left_alone() {
+        assert!(cooperative_shape_fits([16, 16, 16]) && cooperative_shape_fits([8, 8, 8]));
+        assert!(cooperative_shape_fits([16, 8, 16]));
+        for shape in [[64, 16, 16], [16, 16, 4], [12, 16, 16], [0, 16, 16], [16, 2, 16], [16, 16, 64]] {
+            assert!(!cooperative_shape_fits(shape), "{shape:?}");
+        }
+    }
 }

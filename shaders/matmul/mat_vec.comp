@@ -8,40 +8,21 @@
 #extension GL_GOOGLE_include_directive : require
 #include <gpu/common.glsl>
 #include <quant/matrix.glsl>
+#include "input.glsl"
+#include "product.glsl"
 
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 32;
 layout(constant_id = 1) const uint ROWS = 1;
 layout(constant_id = 2) const uint OUTPUTS = 4;
-layout(constant_id = 3) const bool WHOLE_RUNS = true;
-
-layout(push_constant, scalar) uniform Push {
-    Matrix weight;
-    uint64_t x;
-    Floats bias;
-    uint64_t y;
-    Step step;
-    uint row_kind;
-    uint columns;
-    uint outputs;
-    uint has_bias;
-};
 
 shared float sums[ROWS * OUTPUTS][WORKGROUP_SIZE];
-
-vec4 load_input(uint row, uint column) {
-    uint64_t start = x + uint64_t(row) * columns * 4;
-    if (WHOLE_RUNS) return FloatQuads(start).at[column / 4];
-    vec4 quad = vec4(0.0);
-    [[unroll]] for (uint i = 0; i < 4; i++) if (column + i < columns) quad[i] = Floats(start).at[column + i];
-    return quad;
-}
 
 // The share of one run in a result.
 float multiply(Run run, uint row, uint column, float sum) {
     vec4 products[2] = vec4[2](vec4(0.0), vec4(0.0));
     vec4 inputs[2] = vec4[2](vec4(0.0), vec4(0.0));
     [[unroll]] for (uint q = 0; q < QUADS; q++) {
-        vec4 quad = load_input(row, column + 4 * q);
+        vec4 quad = load_input(x, columns, row, column + 4 * q);
         products[group_of(q)] = fma(run.codes[q], quad, products[group_of(q)]);
         if (MINIMUM) inputs[group_of(q)] += quad;
     }
@@ -84,8 +65,6 @@ void main() {
         uint row = first_row + i / OUTPUTS;
         uint output_row = first_output + i % OUTPUTS;
         if (row >= rows || output_row >= outputs) continue;
-        float result = sums[i][0];
-        if (has_bias != 0) result += bias.at[output_row];
-        Floats(y + uint64_t(row) * outputs * 4).at[output_row] = result;
+        store_result(row, output_row, sums[i][0]);
     }
 }

@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use crate::cost::{Cost, CostArgs};
 use crate::cpu::{Kernel, SharedMut, Team};
-use crate::gpu::{Dispatch, GpuArgs};
+use crate::gpu::{DeviceLimits, Dispatch, GpuArgs};
 use crate::op::{CpuArgs, Op, ShapeError};
 use crate::quant::dispatch;
 use crate::weight::Weight;
@@ -36,6 +36,8 @@ pub mod integer;
 pub mod reference;
 pub mod scalar;
 
+pub use gpu::cooperative_shape_fits;
+
 /// `y[r, o] = sum_c x[r, c] * w[o, c] + b[o]`, for each of one or several weights `w` that share the input `x`.
 ///
 /// - x: [rows, columns] f32
@@ -47,6 +49,9 @@ pub mod scalar;
 ///   [`mod@reference`] to the rounding of float32 sums
 /// - In the integer kernels x is rounded to 15 bits in blocks of 32, by at most half a step of the block's largest
 ///   magnitude over 127 * 128, wherever the weight is quantised: agrees with [`mod@reference`] to that
+/// - On a GPU in float32, in another order of additions. Where it multiplies matrices of float16, and the step has more than 8
+///   rows, each row of x is rounded to 11 bits of its largest magnitude or better, and so are the decoded weights of w:
+///   agrees with [`mod@reference`] to that
 /// - Cost: with few rows reads every weight once; with many is bound by arithmetic
 #[derive(Debug)]
 pub struct Linear {
@@ -177,6 +182,10 @@ impl Op for Linear {
 
     fn gpu_tables(&self) -> Vec<&[f32]> {
         self.biases.iter().flatten().map(|bias| &**bias).collect()
+    }
+
+    fn gpu_scratch_bytes(&self, device: &DeviceLimits, rows: usize, _: usize) -> u64 {
+        gpu::scratch_bytes(self, device, rows)
     }
 
     fn dispatches(&self, args: &GpuArgs<'_>) -> Vec<Dispatch> {

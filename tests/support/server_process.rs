@@ -2,7 +2,7 @@
 #![allow(dead_code, clippy::unwrap_used)]
 
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -121,12 +121,16 @@ pub fn conversation(messages: Value, tokens: usize) -> Value {
 }
 
 impl ServerProcess {
-    /// Starts it with these flags and waits until it is ready.
+    /// Starts it with real weights and these flags, and waits until it is ready.
     pub async fn start(flags: &[&str]) -> Self {
-        let machine = MACHINE.lock().await;
         let folder = std::env::var_os("CUELIGHT_TEST_MODELS");
         let folder = folder.expect("CUELIGHT_TEST_MODELS names the folder with the files of tests/fetch_models.py");
-        let model = PathBuf::from(folder).join(MODEL_FILE);
+        Self::start_model(&PathBuf::from(folder).join(MODEL_FILE), flags).await
+    }
+
+    /// Starts it with a model and these flags, and waits until it is ready.
+    pub async fn start_model(model: &Path, flags: &[&str]) -> Self {
+        let machine = MACHINE.lock().await;
         let mut command = Command::new(env!("CARGO_BIN_EXE_cuelight"));
         command.arg("serve").arg(model).args(["--port", "0"]).args(flags);
         command.env_clear().env("HOME", env!("CARGO_TARGET_TMPDIR"));
@@ -202,7 +206,6 @@ impl ServerProcess {
         }
     }
 
-    /// Resident memory in MiB.
     /// Makes the next step fail, in a build with the feature `fault-injection`.
     pub async fn fault(&self, kind: &str) {
         let url = format!("{}/debug/fault", self.url);
@@ -210,6 +213,7 @@ impl ServerProcess {
         assert_eq!(answer.status(), 204);
     }
 
+    /// Resident memory in MiB.
     pub fn resident_mib(&self) -> f64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();

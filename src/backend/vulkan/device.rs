@@ -195,13 +195,22 @@ fn create(instance: &Instance, info: &DeviceInfo, family: u32) -> Result<ash::De
         extensions.push(ash::khr::portability_subset::NAME.as_ptr());
     }
     let Required { core, mut v11, mut v12, mut v13 } = Required::new();
-    let create = vk::DeviceCreateInfo::default()
+    let mut matrices = vk::PhysicalDeviceCooperativeMatrixFeaturesKHR::default().cooperative_matrix(true);
+    if info.extensions.cooperative_matrix {
+        extensions.push(ash::khr::cooperative_matrix::NAME.as_ptr());
+        v12 = v12.shader_float16(true).vulkan_memory_model(true);
+        v13 = v13.subgroup_size_control(true).compute_full_subgroups(true);
+    }
+    let mut create = vk::DeviceCreateInfo::default()
         .queue_create_infos(&queues)
         .enabled_extension_names(&extensions)
         .enabled_features(&core)
         .push_next(&mut v11)
         .push_next(&mut v12)
         .push_next(&mut v13);
+    if info.extensions.cooperative_matrix {
+        create = create.push_next(&mut matrices);
+    }
     // SAFETY: the device is one of the instance; everything `create` points at lives until the call returns.
     unsafe { instance.raw.create_device(info.raw, &create, None) }.map_err(VulkanError::of("vkCreateDevice"))
 }

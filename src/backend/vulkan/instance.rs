@@ -21,7 +21,7 @@ pub struct InstanceOptions {
 pub struct Instance {
     pub(super) raw: ash::Instance,
     /// Keeps the library open.
-    _entry: ash::Entry,
+    pub(super) entry: ash::Entry,
     messenger: Option<Messenger>,
 }
 
@@ -74,7 +74,7 @@ impl Instance {
             vk::Result::ERROR_INCOMPATIBLE_DRIVER => VulkanError::NoDriver,
             result => VulkanError::Call { call: "vkCreateInstance", result },
         })?;
-        let mut instance = Instance { raw, _entry: entry, messenger: None };
+        let mut instance = Instance { raw, entry, messenger: None };
         if !layers.is_empty() {
             instance.messenger = Some(Messenger::new(&instance)?);
         }
@@ -120,7 +120,7 @@ impl Drop for Instance {
 
 impl Messenger {
     fn new(instance: &Instance) -> Result<Self, VulkanError> {
-        let functions = ash::ext::debug_utils::Instance::new(&instance._entry, &instance.raw);
+        let functions = ash::ext::debug_utils::Instance::new(&instance.entry, &instance.raw);
         let complaints: Box<Mutex<Vec<String>>> = Box::default();
         let info = vk::DebugUtilsMessengerCreateInfoEXT::default()
             .message_severity(

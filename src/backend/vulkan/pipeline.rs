@@ -15,6 +15,8 @@ pub(super) struct Pipelines {
     pub layout: vk::PipelineLayout,
     cache: vk::PipelineCache,
     file: Option<PathBuf>,
+    /// What a shader that needs whole subgroups can count on.
+    subgroup_size: u32,
     made: Mutex<Made>,
 }
 
@@ -44,7 +46,8 @@ impl Pipelines {
         // SAFETY: as above.
         let cache = unsafe { device.create_pipeline_cache(&create, None) };
         let cache = cache.map_err(VulkanError::of("vkCreatePipelineCache"))?;
-        Ok(Pipelines { layout, cache, file, made: Mutex::default() })
+        let subgroup_size = info.limits.subgroup_size;
+        Ok(Pipelines { layout, cache, file, subgroup_size, made: Mutex::default() })
     }
 
     /// The pipeline that runs a dispatch.
@@ -80,11 +83,16 @@ impl Pipelines {
             .collect();
         let values: Vec<u8> = dispatch.constants.iter().flat_map(|(_, value)| value.to_le_bytes()).collect();
         let constants = vk::SpecializationInfo::default().map_entries(&entries).data(&values);
-        let stage = vk::PipelineShaderStageCreateInfo::default()
+        let mut size =
+            vk::PipelineShaderStageRequiredSubgroupSizeCreateInfo::default().required_subgroup_size(self.subgroup_size);
+        let mut stage = vk::PipelineShaderStageCreateInfo::default()
             .stage(vk::ShaderStageFlags::COMPUTE)
             .module(module)
             .name(c"main")
             .specialization_info(&constants);
+        if dispatch.module.needs_whole_subgroups() {
+            stage = stage.flags(vk::PipelineShaderStageCreateFlags::REQUIRE_FULL_SUBGROUPS).push_next(&mut size);
+        }
         let create = vk::ComputePipelineCreateInfo::default().stage(stage).layout(self.layout);
         // SAFETY: the device is alive; module and layout are its own.
         let pipelines = unsafe { device.create_compute_pipelines(self.cache, &[create], None) };

@@ -2,6 +2,7 @@
 
 use ash::vk;
 use cuelight_shaders::gpu::DeviceLimits;
+use cuelight_shaders::matmul::cooperative_shape_fits;
 
 use super::instance::{Extensions, Instance};
 
@@ -43,6 +44,8 @@ pub(super) struct OptionalExtensions {
     pub memory_budget: bool,
     /// Must be asked for where it is: MoltenVK.
     pub portability_subset: bool,
+    /// Matrices, and everything that their shaders need besides.
+    pub cooperative_matrix: bool,
 }
 
 impl DeviceInfo {
@@ -67,6 +70,7 @@ impl DeviceInfo {
         let queue_family = families.iter().position(|family| family.queue_flags.contains(vk::QueueFlags::COMPUTE));
         let timestamps = queue_family.is_some_and(|family| families[family].timestamp_valid_bits == 64);
         let api_version = (vk::api_version_major(api_version), vk::api_version_minor(api_version));
+        let cooperative_matrix = cooperative_matrix(instance, raw, api_version, &extensions);
         let mut missing = missing_features(instance, raw, api_version);
         if queue_family.is_none() {
             missing.push("a queue for compute".to_owned());
@@ -85,16 +89,18 @@ impl DeviceInfo {
                     .min(limits.max_compute_work_group_size[0]),
                 max_groups: limits.max_compute_work_group_count,
                 shared_memory_bytes: limits.max_compute_shared_memory_size,
+                cooperative_matrix,
             },
             max_allocation_bytes: allocation.max_memory_allocation_size,
             missing,
-            lacking: lacking(&extensions),
+            lacking: lacking(&extensions, cooperative_matrix),
             timestamp_ns: if timestamps { limits.timestamp_period } else { 0.0 },
             raw,
             queue_family: queue_family.and_then(|family| u32::try_from(family).ok()),
             extensions: OptionalExtensions {
                 memory_budget: extensions.has(ash::ext::memory_budget::NAME),
                 portability_subset: extensions.has(ash::khr::portability_subset::NAME),
+                cooperative_matrix: cooperative_matrix.is_some(),
             },
             pipeline_cache_uuid,
             memory,
@@ -177,10 +183,62 @@ fn missing_features(instance: &Instance, raw: vk::PhysicalDevice, api_version: (
     bits.iter().filter(|(bit, _)| *bit == vk::FALSE).map(|(_, name)| (*name).to_owned()).collect()
 }
 
-fn lacking(extensions: &Extensions) -> Vec<&'static str> {
-    let wanted = [(
-        ash::ext::memory_budget::NAME,
-        "VK_EXT_memory_budget: what other programs use is not seen when memory is planned",
-    )];
-    wanted.iter().filter(|(name, _)| !extensions.has(name)).map(|(_, cost)| *cost).collect()
+/// The shape of matrices that subgroups multiply, float16 times float16 summed in float32: the largest that fits the shaders,
+/// where the device has all that they need.
+fn cooperative_matrix(
+    instance: &Instance,
+    raw: vk::PhysicalDevice,
+    api_version: (u32, u32),
+    extensions: &Extensions,
+) -> Option<[u32; 3]> {
+    if api_version < (1, 3) || !extensions.has(ash::khr::cooperative_matrix::NAME) {
+        return None;
+    }
+    let mut matrices = vk::PhysicalDeviceCooperativeMatrixFeaturesKHR::default();
+    let mut v12 = vk::PhysicalDeviceVulkan12Features::default();
+    let mut v13 = vk::PhysicalDeviceVulkan13Features::default();
+    let mut found =
+        vk::PhysicalDeviceFeatures2::default().push_next(&mut matrices).push_next(&mut v12).push_next(&mut v13);
+    // SAFETY: the device is one of the instance; every structure in the chain lives until the call returns.
+    unsafe { instance.raw.get_physical_device_features2(raw, &mut found) };
+    let bits = [
+        matrices.cooperative_matrix,
+        v12.shader_float16,
+        v12.vulkan_memory_model,
+        v13.subgroup_size_control,
+        v13.compute_full_subgroups,
+    ];
+    if bits.contains(&vk::FALSE) || !subgroup_size_can_be_fixed(instance, raw) {
+        return None;
+    }
+    let functions = ash::khr::cooperative_matrix::Instance::new(&instance.entry, &instance.raw);
+    // SAFETY: the device is one of the instance, and has the extension.
+    let shapes = unsafe { functions.get_physical_device_cooperative_matrix_properties(raw) }.unwrap_or_default();
+    let (half, float) = (vk::ComponentTypeKHR::FLOAT16, vk::ComponentTypeKHR::FLOAT32);
+    let of_kind = shapes.iter().filter(|shape| {
+        (shape.a_type, shape.b_type, shape.c_type, shape.result_type) == (half, half, float, float)
+            && shape.scope == vk::ScopeKHR::SUBGROUP
+    });
+    let fitting =
+        of_kind.map(|shape| [shape.m_size, shape.n_size, shape.k_size]).filter(|s| cooperative_shape_fits(*s));
+    fitting.max_by_key(|shape| shape.iter().product::<u32>())
+}
+
+/// Whether a shader can be sure of the subgroup size that the device tells: there is no other, or it can be asked for.
+fn subgroup_size_can_be_fixed(instance: &Instance, raw: vk::PhysicalDevice) -> bool {
+    let mut sizes = vk::PhysicalDeviceSubgroupSizeControlProperties::default();
+    let mut properties = vk::PhysicalDeviceProperties2::default().push_next(&mut sizes);
+    // SAFETY: the device is one of the instance; every structure in the chain lives until the call returns.
+    unsafe { instance.raw.get_physical_device_properties2(raw, &mut properties) };
+    sizes.min_subgroup_size == sizes.max_subgroup_size
+        || sizes.required_subgroup_size_stages.contains(vk::ShaderStageFlags::COMPUTE)
+}
+
+fn lacking(extensions: &Extensions, cooperative_matrix: Option<[u32; 3]>) -> Vec<&'static str> {
+    let memory_budget = (!extensions.has(ash::ext::memory_budget::NAME))
+        .then_some("VK_EXT_memory_budget: what other programs use is not seen when memory is planned");
+    let matrices = cooperative_matrix.is_none().then_some(
+        "VK_KHR_cooperative_matrix with float16 summed in float32: prompts and large batches are computed in float32",
+    );
+    [memory_budget, matrices].into_iter().flatten().collect()
 }

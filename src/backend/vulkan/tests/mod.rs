@@ -4,6 +4,7 @@
 //! - `one_op`: an op on a device, through the same memory, recorder and pipelines as a model
 //! - `cases`: what each op must compute, from the table that the CPU's tests run too
 //! - `invariance`: the same bits in any batch, and by any way to the device
+//! - `matmul`: products of many rows, by every kernel that the device has
 //! - `validation`: that the layer complains when it should
 //!
 //! Where there is no device, or no layer, the tests say so and pass; with the feature `require-vulkan` they fail.
@@ -12,6 +13,7 @@
 
 mod cases;
 mod invariance;
+mod matmul;
 mod one_op;
 mod validation;
 

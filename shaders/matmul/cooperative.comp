@@ -1,0 +1,151 @@
+#version 460
+// y = x w^T + b for many rows of x, in matrices that a subgroup multiplies: float16 times float16, summed in float32.
+//
+// As in `tile.comp` a workgroup forms a tile of y and goes through the columns, RUNS runs at a time, in shared memory: there x
+// is as `halves.comp` left it, and weights are decoded and rounded to float16. Each subgroup forms a part of the tile, in
+// matrices of M x N. What comes next is loaded and decoded while the present runs are multiplied.
+//
+// Rows in shared memory are an odd number of 16 bytes apart, so that the eight rows that a matrix reads at once lie in
+// different banks.
+
+#extension GL_GOOGLE_include_directive : require
+#extension GL_KHR_cooperative_matrix : require
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#include <gpu/common.glsl>
+#include <quant/matrix.glsl>
+#include "halves.glsl"
+#include "product.glsl"
+
+layout(constant_id = 0) const uint WORKGROUP_SIZE = 32;
+layout(constant_id = 1) const uint TILE_ROWS = 32;
+layout(constant_id = 2) const uint TILE_OUTPUTS = 32;
+layout(constant_id = 4) const uint SUBGROUP_ROWS = 32;
+layout(constant_id = 5) const uint SUBGROUP_OUTPUTS = 32;
+layout(constant_id = 6) const uint M = 16;
+layout(constant_id = 7) const uint N = 16;
+layout(constant_id = 8) const uint K = 16;
+layout(constant_id = 9) const uint RUNS = 1;
+
+// In units of eight halves, or four floats.
+const uint RUN_OCTETS = 4;
+const uint STRIDE = RUNS * RUN_OCTETS + 1;
+const uint MATRIX_QUADS = M * N / 4;
+
+const uint SUBGROUPS_ACROSS = TILE_OUTPUTS / SUBGROUP_OUTPUTS;
+const uint MATRICES_DOWN = SUBGROUP_ROWS / M;
+const uint MATRICES_ACROSS = SUBGROUP_OUTPUTS / N;
+
+// What an invocation stages of x, in octets, and of the weights, in runs.
+const uint INPUTS_EACH = (TILE_ROWS * RUNS * RUN_OCTETS + WORKGROUP_SIZE - 1) / WORKGROUP_SIZE;
+const uint WEIGHTS_EACH = (TILE_OUTPUTS * RUNS + WORKGROUP_SIZE - 1) / WORKGROUP_SIZE;
+
+// Rows of x, then of weights; in the end a matrix of results for each subgroup, on its way out.
+shared uvec4 staged[(TILE_ROWS + TILE_OUTPUTS) * STRIDE];
+
+struct Next {
+    uvec4 inputs[INPUTS_EACH];
+    uvec4 weights[WEIGHTS_EACH * RUN_OCTETS];
+};
+
+// Eight weights. Formats in floating point have a wider range than float16; models do not use it.
+uvec4 to_halves(vec4 first, vec4 second) {
+    if (BITS == 32 || BFLOAT) {
+        first = clamp(first, -65504.0, 65504.0);
+        second = clamp(second, -65504.0, 65504.0);
+    }
+    return uvec4(packHalf2x16(first.xy), packHalf2x16(first.zw), packHalf2x16(second.xy), packHalf2x16(second.zw));
+}
+
+// Rows and outputs beyond the last stand for the last; their results are not stored. Runs beyond the last are zeros.
+void load_next(uvec2 first, uint rows, uint first_run, uint runs, out Next next) {
+    uint lane = gl_LocalInvocationID.x;
+    [[unroll]] for (uint e = 0; e < INPUTS_EACH; e++) {
+        uint i = lane + e * WORKGROUP_SIZE;
+        uint row = min(first.x + i / (RUNS * RUN_OCTETS), rows - 1);
+        uint octet = first_run * RUN_OCTETS + i % (RUNS * RUN_OCTETS);
+        next.inputs[e] = octet < runs * RUN_OCTETS ? WordQuads(row_of_halves(x, row, runs)).at[octet] : uvec4(0);
+    }
+    [[unroll]] for (uint e = 0; e < WEIGHTS_EACH; e++) {
+        uint i = lane + e * WORKGROUP_SIZE;
+        uint output_row = min(first.y + i / RUNS, outputs - 1);
+        uint run_index = first_run + i % RUNS;
+        if (run_index < runs) {
+            Run run = load_run(weight, uint64_t(output_row) * runs + run_index);
+            [[unroll]] for (uint q = 0; q < RUN_OCTETS; q++) {
+                next.weights[e * RUN_OCTETS + q] = to_halves(values(run, 2 * q), values(run, 2 * q + 1));
+            }
+        } else {
+            [[unroll]] for (uint q = 0; q < RUN_OCTETS; q++) next.weights[e * RUN_OCTETS + q] = uvec4(0);
+        }
+    }
+}
+
+void stage(Next next) {
+    uint lane = gl_LocalInvocationID.x;
+    [[unroll]] for (uint e = 0; e < INPUTS_EACH; e++) {
+        uint i = lane + e * WORKGROUP_SIZE;
+        uint row = i / (RUNS * RUN_OCTETS);
+        if (row < TILE_ROWS) staged[row * STRIDE + i % (RUNS * RUN_OCTETS)] = next.inputs[e];
+    }
+    [[unroll]] for (uint e = 0; e < WEIGHTS_EACH; e++) {
+        uint i = lane + e * WORKGROUP_SIZE;
+        uint start = (TILE_ROWS + i / RUNS) * STRIDE + i % RUNS * RUN_OCTETS;
+        if (i / RUNS < TILE_OUTPUTS) {
+            [[unroll]] for (uint q = 0; q < RUN_OCTETS; q++) staged[start + q] = next.weights[e * RUN_OCTETS + q];
+        }
+    }
+}
+
+void main() {
+    uvec2 first = first_of_tile(TILE_ROWS, TILE_OUTPUTS);
+    uint rows = count_rows(step, row_kind);
+    if (first.x >= rows || first.y >= outputs) return;
+    uint runs = (columns + 31) / 32;
+    // Of this subgroup, inside the tile.
+    uint down = gl_SubgroupID / SUBGROUPS_ACROSS * SUBGROUP_ROWS;
+    uint across = gl_SubgroupID % SUBGROUPS_ACROSS * SUBGROUP_OUTPUTS;
+
+    coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator> sums[MATRICES_DOWN * MATRICES_ACROSS];
+    [[unroll]] for (uint i = 0; i < MATRICES_DOWN * MATRICES_ACROSS; i++) {
+        sums[i] = coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator>(0.0);
+    }
+    Next next;
+    load_next(first, rows, 0, runs, next);
+    for (uint first_run = 0; first_run < runs; first_run += RUNS) {
+        stage(next);
+        barrier();
+        if (first_run + RUNS < runs) load_next(first, rows, first_run + RUNS, runs, next);
+        for (uint k = 0; k < RUNS * 32; k += K) {
+            coopmat<float16_t, gl_ScopeSubgroup, M, K, gl_MatrixUseA> of_rows[MATRICES_DOWN];
+            [[unroll]] for (uint r = 0; r < MATRICES_DOWN; r++) {
+                coopMatLoad(of_rows[r], staged, (down + r * M) * STRIDE + k / 8, STRIDE, gl_CooperativeMatrixLayoutRowMajor);
+            }
+            [[unroll]] for (uint o = 0; o < MATRICES_ACROSS; o++) {
+                coopmat<float16_t, gl_ScopeSubgroup, K, N, gl_MatrixUseB> of_outputs;
+                uint start = (TILE_ROWS + across + o * N) * STRIDE + k / 8;
+                coopMatLoad(of_outputs, staged, start, STRIDE, gl_CooperativeMatrixLayoutColumnMajor);
+                [[unroll]] for (uint r = 0; r < MATRICES_DOWN; r++) {
+                    uint i = r * MATRICES_ACROSS + o;
+                    sums[i] = coopMatMulAdd(of_rows[r], of_outputs, sums[i]);
+                }
+            }
+        }
+        barrier();
+    }
+
+    uint place = gl_SubgroupID * MATRIX_QUADS;
+    [[unroll]] for (uint i = 0; i < MATRICES_DOWN * MATRICES_ACROSS; i++) {
+        coopMatStore(sums[i], staged, place, N / 4, gl_CooperativeMatrixLayoutRowMajor);
+        barrier();
+        for (uint e = gl_SubgroupInvocationID; e < M * N; e += gl_SubgroupSize) {
+            uint row = first.x + down + i / MATRICES_ACROSS * M + e / N;
+            uint output_row = first.y + across + i % MATRICES_ACROSS * N + e % N;
+            if (row >= rows || output_row >= outputs) continue;
+            float divisor = Floats(row_of_halves(x, row, runs) + runs * RUN_BYTES).at[0];
+            store_result(row, output_row, uintBitsToFloat(staged[place + e / 4][e % 4]) * divisor);
+        }
+        barrier();
+    }
+}

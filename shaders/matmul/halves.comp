@@ -1,0 +1,50 @@
+#version 460
+// Rounds rows of x to float16, once for all the tiles that read them.
+//
+// A float16 ends at 65504, and activations do not; below 2^-14 it loses bits. So a row is divided by the power of two that
+// brings its largest magnitude to 2^14 .. 2^15, which is exact, and the results are multiplied by it again: what is lost is
+// the rounding to 11 bits, and of values under the row's largest times 2^-29 some more. Infinities and NaN stay what they are.
+
+#extension GL_GOOGLE_include_directive : require
+#include <gpu/common.glsl>
+#include <gpu/reduce.glsl>
+#include "halves.glsl"
+#include "input.glsl"
+
+layout(push_constant, scalar) uniform Push {
+    uint64_t x;
+    uint64_t halves;
+    Step step;
+    uint row_kind;
+    uint columns;
+};
+
+// The power of two, as the bits of its exponent: both it and its inverse are normal numbers.
+uint exponent_of(float largest) {
+    uint exponent = floatBitsToUint(largest) >> 23 & 255u;
+    return clamp(exponent, 15u, 254u) - 14u;
+}
+
+void main() {
+    uint row = gl_WorkGroupID.y;
+    if (row >= count_rows(step, row_kind)) return;
+    uint runs = (columns + 31) / 32;
+    uint lane = gl_LocalInvocationID.x;
+
+    float largest = 0.0;
+    for (uint column = 4 * lane; column < columns; column += 4 * WORKGROUP_SIZE) {
+        vec4 quad = abs(load_input(x, columns, row, column));
+        largest = max(largest, max(max(quad.x, quad.y), max(quad.z, quad.w)));
+    }
+    uint exponent = exponent_of(workgroup_max(largest));
+    float inverse = uintBitsToFloat((254u - exponent) << 23);
+
+    uint64_t record = row_of_halves(halves, row, runs);
+    for (uint octet = lane; octet < 4 * runs; octet += WORKGROUP_SIZE) {
+        vec4 first = inverse * load_input(x, columns, row, 8 * octet);
+        vec4 second = inverse * load_input(x, columns, row, 8 * octet + 4);
+        WordQuads(record).at[octet] = uvec4(packHalf2x16(first.xy), packHalf2x16(first.zw),
+                                            packHalf2x16(second.xy), packHalf2x16(second.zw));
+    }
+    if (lane == 0) Floats(record + runs * RUN_BYTES).at[0] = uintBitsToFloat(exponent << 23);
+}

@@ -1,0 +1,121 @@
+//! A server whose model is on a Vulkan device: what it promises on the CPU it promises there.
+//!
+//! Tiny random weights; their texts mean nothing, but they are the same each time.
+
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+
+#[path = "support/server_process.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod server_process;
+#[path = "support/vulkan_device.rs"]
+mod vulkan_device;
+
+use server_process::{Answer, ServerProcess, chat, conversation, text};
+use vulkan_device::has_device;
+
+const STREAMS: usize = 16;
+
+async fn server() -> Arc<ServerProcess> {
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/families/llama-q4_k.gguf");
+    let flags = ["--device", "vulkan", "--deterministic", "--ctx-size", "512", "--step-timeout", "60s"];
+    Arc::new(ServerProcess::start_model(&model, &flags).await)
+}
+
+/// Sixteen streams at once.
+async fn together(server: &Arc<ServerProcess>) -> Vec<Answer> {
+    let mut streams = Vec::new();
+    for number in 0..STREAMS {
+        let server = server.clone();
+        streams.push(tokio::spawn(async move { server.stream(&request(number)).await }));
+    }
+    let mut answers = Vec::new();
+    for stream in streams {
+        answers.push(stream.await.unwrap());
+    }
+    answers
+}
+
+fn request(number: usize) -> serde_json::Value {
+    chat(&text(10 + 3 * number, number as u64), 40)
+}
+
+fn assert_same(heard: &[Answer], expected: &[Answer]) {
+    for (number, (heard, expected)) in heard.iter().zip(expected).enumerate() {
+        assert!(heard.status == 200 && heard.is_whole, "stream {number}: {heard:?}");
+        assert_eq!(heard.text, expected.text, "stream {number}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_together_have_the_texts_that_they_have_alone() {
+    if !has_device() {
+        return;
+    }
+    let server = server().await;
+    let mut alone = Vec::new();
+    for number in 0..STREAMS {
+        alone.push(server.stream(&request(number)).await);
+    }
+    assert!(alone.iter().all(|answer| !answer.text.is_empty()), "{alone:?}");
+    assert_same(&together(&server).await, &alone);
+    assert!(server.log().contains("vulkan:0"), "{}", server.log());
+    server.assert_empties(Duration::from_secs(10)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_that_hang_up_leave_nothing_behind() {
+    if !has_device() {
+        return;
+    }
+    let server = server().await;
+    for number in 0..6 {
+        let answer = server.stream_while(&chat(&text(30, number), 300), |answer| answer.pieces.len() < 3).await;
+        assert!(!answer.is_whole, "{answer:?}");
+    }
+    server.assert_empties(Duration::from_secs(10)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_next_turn_of_a_conversation_finds_its_prefix() {
+    if !has_device() {
+        return;
+    }
+    let server = server().await;
+    let question = json!({ "role": "user", "content": text(120, 1) });
+    let first = server.call(&conversation(json!([question]), 24)).await;
+    let answer = json!({ "role": "assistant", "content": first.text });
+    let next = json!({ "role": "user", "content": "go on" });
+    let second = server.call(&conversation(json!([question, answer, next]), 24)).await;
+    let cached = second.usage["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
+    assert!(cached >= 96, "{:?}", second.usage);
+    // The same without a cache to look into: another process, and one at a time.
+    drop(server);
+    let cold = self::server().await.call(&conversation(json!([question, answer, next]), 24)).await;
+    assert_eq!(second.text, cold.text);
+}
+
+#[cfg(feature = "fault-injection")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_device_that_is_lost_is_opened_anew_and_nothing_is_lost() {
+    if !has_device() {
+        return;
+    }
+    let server = server().await;
+    let expected = together(&server).await;
+    for kind in ["device_lost", "panic"] {
+        let streams = tokio::spawn({
+            let server = server.clone();
+            async move { together(&server).await }
+        });
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        server.fault(kind).await;
+        assert_same(&streams.await.unwrap(), &expected);
+    }
+    assert_eq!(server.metric("cuelight_actor_restarts_total").await, 2.0);
+}
