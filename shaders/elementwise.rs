@@ -2,11 +2,13 @@
 
 use std::ops::Range;
 
+use crate::cases::{Case, CaseStep, Expected};
 use crate::cpu::{Kernel, SharedMut};
 use crate::gpu::{Dispatch, GpuArgs, Module};
 use crate::lanes::exp;
 use crate::op::{CpuArgs, Op, ShapeError};
 use crate::per_kernel;
+use crate::quant::random;
 
 /// Residual connection: `y[i] = a[i] + b[i]`, all [rows, width].
 #[derive(Debug)]
@@ -107,6 +109,29 @@ fn softcap_lanes<const FMA: bool>(cap: f32, x: &[f32], y: &mut [f32]) {
     for (y, x) in y.iter_mut().zip(x) {
         *y = softcap(*x, cap);
     }
+}
+
+/// What these ops must compute: some shapes, and for the cap values far beyond it.
+#[must_use]
+pub fn cases() -> Vec<Case> {
+    let add = |(rows, width): (usize, usize)| {
+        let (a, b) = (random::activations(rows * width, 1), random::activations(rows * width, 2));
+        let expected = Expected::within(1e-6, a.iter().zip(&b).map(|(a, b)| f64::from(*a) + f64::from(*b)));
+        CaseStep::of_rows(rows, vec![a, b], vec![expected])
+    };
+    let cap = |cap: f32| {
+        let step = |(rows, width, scale): (usize, usize, f32)| {
+            let x: Vec<f32> = random::activations(rows * width, 1).iter().map(|x| x * scale).collect();
+            let wide = f64::from(cap);
+            let expected = x.iter().map(|x| wide * (f64::from(*x) / wide).tanh());
+            let expected = expected.map(|value| Expected { value, tolerance: 5e-6 * wide });
+            CaseStep::of_rows(rows, vec![x.clone()], vec![expected.collect()])
+        };
+        let steps = vec![step((1, 1, 1.0)), step((3, 77, 100.0)), step((2, 1000, 1e6)).of_selected()];
+        Case::new(format!("at {cap}"), Softcap::new(cap), steps)
+    };
+    let add = Case::new("of any shape", Add, [(1, 1), (3, 77), (64, 576), (200, 8)].map(add).into());
+    vec![add, cap(30.0), cap(0.5)]
 }
 
 #[cfg(test)]

@@ -1,10 +1,12 @@
 //! Embed: from token ids to rows of the embedding table.
 
+use crate::cases::{Case, CaseBatch, CaseStep, Expected};
 use crate::cost::{Cost, CostArgs};
 use crate::cpu::SharedMut;
 use crate::gpu::weight::{RUN_COLUMNS, WeightLayout};
 use crate::gpu::{Dispatch, GpuArgs, Module};
 use crate::op::{CpuArgs, Op, ShapeError};
+use crate::quant::{Format, random};
 use crate::weight::Weight;
 
 /// `y[r] = table[tokens[r]] * scale`, decoding only the rows it needs.
@@ -79,6 +81,30 @@ impl Op for Embed {
         dispatch.constants.extend(WeightLayout::new(format, rows, columns).constants());
         vec![dispatch]
     }
+}
+
+/// What it must compute: every format, and widths that are not whole runs where the format has such.
+#[must_use]
+pub fn cases() -> Vec<Case> {
+    const VOCABULARY: u32 = 50;
+    let case = |format: Format, columns: usize| {
+        let op = Embed::new(random::weight("table", format, VOCABULARY as usize, columns, 3), 2.5);
+        let table = op.table.to_f32();
+        let step = |rows: u32| {
+            let tokens: Vec<u32> = (0..rows).map(|row| (row * 7 + 3) % VOCABULARY).collect();
+            let values = tokens.iter().flat_map(|&token| &table[token as usize * columns..][..columns]);
+            // A value may be the difference of two that are larger, its code times its scale and its minimum.
+            let tolerance = f64::from(2.5 * 3.0 * random::LIMIT * f32::EPSILON);
+            let expected = values.map(|value| Expected { value: 2.5 * f64::from(*value), tolerance });
+            let step = CaseStep::of_rows(tokens.len(), vec![], vec![expected.collect()]);
+            CaseStep { batch: CaseBatch { tokens, ..step.batch }, ..step }
+        };
+        let steps = vec![step(1), step(3), step(40)];
+        Case::new(format!("{format}, {columns} columns"), op, steps)
+    };
+    let whole = Format::ALL.iter().map(|format| case(*format, 512));
+    let any_width = || Format::ALL.iter().filter(|format| format.block_len() == 1);
+    whole.chain(any_width().flat_map(|format| [33, 46, 2].map(|columns| case(*format, columns)))).collect()
 }
 
 #[cfg(test)]

@@ -1,10 +1,12 @@
 //! Gated linear unit: the activation between the two halves of a feed-forward.
 
+use crate::cases::{Case, CaseStep, Expected};
 use crate::cpu::SharedMut;
 use crate::gpu::{Dispatch, GpuArgs, Module};
 use crate::lanes::exp;
 use crate::op::{CpuArgs, Op, ShapeError};
 use crate::per_kernel;
+use crate::quant::random;
 
 /// The function on the gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,6 +109,23 @@ fn glu_loop(activation: impl Fn(f32) -> f32, gate: &[f32], up: &[f32], y: &mut [
     for ((y, gate), up) in y.iter_mut().zip(gate).zip(up) {
         *y = activation(*gate) * up;
     }
+}
+
+/// What it must compute: both activations, from where they are linear to where an exponential overflows.
+#[must_use]
+pub fn cases() -> Vec<Case> {
+    let case = |activation: Activation| {
+        let step = |(rows, width, scale): (usize, usize, f32)| {
+            let gate: Vec<f32> = random::activations(rows * width, 1).iter().map(|x| x * scale).collect();
+            let up = random::activations(rows * width, 2);
+            let values = gate.iter().zip(&up).map(|(g, u)| activation.reference(f64::from(*g)) * f64::from(*u));
+            let expected = Expected::within(1e-5, values);
+            CaseStep::of_rows(rows, vec![gate, up], vec![expected])
+        };
+        let shapes = [(1, 1, 1.0), (3, 1536, 0.01), (2, 77, 10.0), (64, 64, 100.0), (1, 500, 1e4), (1, 500, 1e20)];
+        Case::new(format!("{activation:?}"), Glu::new(activation), shapes.map(step).into())
+    };
+    [Activation::Silu, Activation::GeluTanh].map(case).into()
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@
 //! - [`pages`]: memory for weights and keys
 //! - [`roofline`]: how fast the machine can be at most
 //! - the operations themselves, one file or folder each
+//! - [`cases`]: what each of them must compute, for the tests of every backend
 
 pub mod cost;
 pub mod cpu;
@@ -24,6 +25,7 @@ pub mod roofline;
 pub mod weight;
 
 pub mod attention;
+pub mod cases;
 pub mod elementwise;
 pub mod embed;
 pub mod glu;

@@ -1,7 +1,7 @@
-// The shaders that `build.rs` compiles: data, read by it and by nobody else.
-//
-// What differs by number (tile sizes, the bits of a format, the length of a head) is a specialization constant, so that one
-// module makes many pipelines. A module is compiled twice only where a variant needs something of the device that others lack.
+//! The shaders that `build.rs` compiles: data, read by it and by nobody else.
+//!
+//! What differs by number (tile sizes, the bits of a format, the length of a head) is a specialization constant, so that one
+//! module makes many pipelines. A module is compiled twice only where a variant needs something of the device that others lack.
 
 /// One module: its name in Rust, its file, and what is defined while it is compiled.
 pub struct Permutation {

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
+use crate::cases::{Case, CaseStep, Expected};
 use crate::cpu::SharedMut;
 use crate::gpu::{Dispatch, GpuArgs, Module, Push};
 use crate::lanes::{LANES, horizontal_sum, multiply_add};
 use crate::op::{CpuArgs, Op, ShapeError};
 use crate::per_kernel;
+use crate::quant::random;
 
 /// Root-mean-square norm over groups of a row: `y[i] = x[i] * w[i] / sqrt(mean_i(x[i]^2) + eps)`.
 ///
@@ -108,6 +110,22 @@ pub fn reference(x: &[f32], weight: &[f32], epsilon: f32) -> Vec<f64> {
             group.iter().zip(weight).map(move |(x, w)| f64::from(*x) * scale * f64::from(*w))
         })
         .collect()
+}
+
+/// What it must compute: whole rows and heads, widths that fill no vector, one row to many.
+#[must_use]
+pub fn cases() -> Vec<Case> {
+    let case = |(groups, group): (usize, usize)| {
+        let weight: Arc<[f32]> = random::activations(group, 1).into();
+        let step = |rows: usize| {
+            let x = random::activations(rows * groups * group, rows as u64);
+            let expected = Expected::within(4e-6, reference(&x, &weight, 1e-5));
+            CaseStep::of_rows(rows, vec![x], vec![expected])
+        };
+        let steps = vec![step(1), step(3), step(64), step(5).of_selected()];
+        Case::new(format!("{groups} groups of {group}"), RmsNorm::new(Arc::clone(&weight), 1e-5), steps)
+    };
+    [(1, 576), (1, 1), (1, 77), (9, 64), (3, 5), (2, 1000), (1, 4096)].map(case).into()
 }
 
 #[cfg(test)]

@@ -1,8 +1,10 @@
 //! SelectRows: keeps the rows whose logits are wanted.
 
+use crate::cases::{Case, CaseStep, Expected};
 use crate::cost::{Cost, CostArgs};
 use crate::gpu::{Dispatch, GpuArgs, Module, Push, RowCount};
 use crate::op::{CpuArgs, Op, ShapeError};
+use crate::quant::random;
 
 /// `y[i] = x[selected[i]]`: everything behind it (the last norm, the output head) is computed for those rows only.
 ///
@@ -65,6 +67,22 @@ impl Op for SelectRows {
     }
 }
 
+/// What it must compute: one row, some and all, in their order.
+#[must_use]
+pub fn cases() -> Vec<Case> {
+    let step = |(rows, width, selected): (usize, usize, &[u32])| {
+        let x = random::activations(rows * width, rows as u64);
+        let chosen = selected.iter().flat_map(|&row| &x[row as usize * width..][..width]);
+        let expected = Expected::exactly(&chosen.copied().collect::<Vec<f32>>());
+        let mut step = CaseStep::of_rows(rows, vec![x], vec![expected]);
+        step.batch.selected = selected.into();
+        step
+    };
+    let steps =
+        [step((1, 1, &[0])), step((3, 77, &[0, 2])), step((3, 576, &[0, 1, 2])), step((100, 64, &[17, 98, 99]))];
+    vec![Case::new("of any step", SelectRows, steps.into())]
+}
+
 #[cfg(test)]
 mod tests {
     use super::SelectRows;
@@ -86,13 +104,6 @@ mod tests {
             outputs: &mut [&mut output],
         });
         output
-    }
-
-    #[test]
-    fn the_selected_rows_remain_in_order() {
-        let input = [0.0, 1.0, 10.0, 11.0, 20.0, 21.0];
-        assert_eq!(select(&[0, 2], 3, &input), [0.0, 1.0, 20.0, 21.0]);
-        assert_eq!(select(&[0, 1, 2], 3, &input), input);
     }
 
     #[test]

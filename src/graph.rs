@@ -80,6 +80,12 @@ impl Graph {
         &self.nodes
     }
 
+    /// The ops alone, in order.
+    #[must_use]
+    pub fn ops(&self) -> Vec<&dyn Op> {
+        self.nodes.iter().map(|node| &*node.op).collect()
+    }
+
     /// Arranges the weights for a kernel, op after op; `progress` hears of each op when it is done.
     pub fn prepare_cpu(&mut self, kernel: Kernel, team: &dyn Team, progress: &mut dyn FnMut(&dyn Op)) {
         for node in &mut self.nodes {

@@ -15,6 +15,7 @@
 //! - [`perplexity`]: logits of a text to how likely it was
 //! - [`memory`]: the plan of what a model takes
 //! - [`load`]: a path in, a ready model out
+//! - [`synthetic`]: models of random weights in a real one's shapes
 
 pub mod backend;
 pub mod device;
@@ -28,3 +29,4 @@ pub mod perplexity;
 pub mod profile;
 pub mod roofline;
 pub mod sample;
+pub mod synthetic;

@@ -16,6 +16,8 @@ use crate::format::gguf::{Gguf, GgufError};
 use crate::format::tokenizer::{Tokenizer, TokenizerError};
 use crate::memory::{self, Request, TooLarge};
 use crate::model::{Model, ModelError};
+use crate::synthetic::Synthetic;
+use crate::synthetic::making::Unmade;
 use engine::Target;
 
 pub use crate::backend::vulkan::VulkanOptions;
@@ -24,11 +26,30 @@ pub use crate::memory::MemoryPlan;
 pub use cuelight_shaders::attention::KvType;
 pub use cuelight_shaders::cpu::Kernel;
 
+/// Where a model comes from.
+#[derive(Debug, Clone)]
+pub enum Source {
+    /// A GGUF file, or one of its shards.
+    File(PathBuf),
+    /// Random weights, made in memory.
+    Synthetic(Synthetic),
+}
+
+impl Source {
+    /// The model's file; a synthetic one's weights are still to be made.
+    fn open(&self) -> Result<(Gguf, Option<Unmade>), GgufError> {
+        match self {
+            Source::File(path) => Ok((Gguf::open(path)?, None)),
+            Source::Synthetic(synthetic) => synthetic.outline().map(|(gguf, unmade)| (gguf, Some(unmade))),
+        }
+    }
+}
+
 /// What to load, and how much of the machine it may take.
 #[derive(Debug, Clone)]
 pub struct LoadOptions {
-    /// The GGUF file, or one of its shards.
-    pub path: PathBuf,
+    /// Where it comes from.
+    pub source: Source,
     /// Longest sequence; `None`: the model's own, or less when memory is short of it.
     pub context_tokens: Option<usize>,
     /// Most sequences in a step.
@@ -62,7 +83,7 @@ impl LoadOptions {
     #[must_use]
     pub fn new(path: impl Into<PathBuf>) -> Self {
         LoadOptions {
-            path: path.into(),
+            source: Source::File(path.into()),
             context_tokens: None,
             max_sequences: 16,
             max_batched_tokens: 512,
@@ -176,6 +197,8 @@ pub struct LoadedModel<E: Engine> {
 pub struct Plan {
     options: LoadOptions,
     gguf: Arc<Gguf>,
+    /// Weights that are made when the engine is.
+    unmade: Option<Unmade>,
     model: Model,
     memory: MemoryPlan,
     limits: EngineLimits,
@@ -201,7 +224,7 @@ pub fn plan(options: &LoadOptions) -> Result<Plan, LoadError> {
         }
     }
     let target = Target::find(options)?;
-    let gguf = Gguf::open(&options.path)?;
+    let (gguf, unmade) = options.source.open()?;
     let model = Model::build(&gguf)?;
     let h = &model.hyperparameters;
     let max_sequences = options.max_sequences.min(options.max_batched_tokens);
@@ -218,8 +241,14 @@ pub fn plan(options: &LoadOptions) -> Result<Plan, LoadError> {
     };
     let footprint = target.footprint(&model, options, &limits);
     let own_memory = target.own_memory();
+    let too_large = |source| LoadError::TooLarge { path: gguf.path().to_owned(), source };
+    // What the device keeps a copy of goes back to the file, if there is one.
+    let beside = unmade.as_ref().map_or(0, |_| target.copied_bytes(&model, options));
+    if own_memory.is_some() {
+        memory::check(beside, memory::available()).map_err(too_large)?;
+    }
     let memory = memory::plan(&Request {
-        weights_bytes: footprint.weights,
+        weights_bytes: footprint.weights + if own_memory.is_none() { beside } else { 0 },
         scratch_bytes: footprint.scratch,
         block_bytes: footprint.kv_block,
         context_train: h.context_train,
@@ -230,14 +259,20 @@ pub fn plan(options: &LoadOptions) -> Result<Plan, LoadError> {
         available_bytes: target.available_bytes(),
         own_memory,
     })
-    .map_err(|source| LoadError::TooLarge { path: options.path.clone(), source })?;
+    .map_err(too_large)?;
     limits.context_tokens = memory.context_tokens;
     limits.kv_blocks = memory.kv_blocks;
     let card = ModelCard::read(&gguf, &model)?;
-    Ok(Plan { options: options.clone(), gguf: Arc::new(gguf), model, memory, limits, card, target })
+    Ok(Plan { options: options.clone(), gguf: Arc::new(gguf), unmade, model, memory, limits, card, target })
 }
 
 impl Plan {
+    /// The model's file, or the description of a synthetic one.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.gguf.path()
+    }
+
     /// What the model takes.
     #[must_use]
     pub fn memory(&self) -> &MemoryPlan {
@@ -288,6 +323,9 @@ impl Plan {
     /// # Errors
     /// [`LoadError`] when the device refuses.
     pub fn load_engine(self, progress: &mut dyn FnMut(LoadProgress)) -> Result<Box<dyn Engine>, LoadError> {
+        if let Some(unmade) = self.unmade {
+            unmade.make(self.options.threads);
+        }
         self.target.build(self.model, &self.options, self.limits, progress)
     }
 }

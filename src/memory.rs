@@ -194,6 +194,19 @@ pub fn plan(request: &Request) -> Result<MemoryPlan, TooLarge> {
     })
 }
 
+/// Whether weights alone fit.
+///
+/// # Errors
+/// [`TooLarge::Memory`] when they do not.
+pub fn check(weights_bytes: u64, available_bytes: Option<u64>) -> Result<(), TooLarge> {
+    match available_bytes.map(usable) {
+        Some(available_bytes) if weights_bytes > available_bytes => {
+            Err(TooLarge::Memory { weights_bytes, kv_bytes: 0, scratch_bytes: 0, available_bytes })
+        }
+        _ => Ok(()),
+    }
+}
+
 /// What may be used of `available_bytes`: a part is left to others.
 #[must_use]
 pub fn usable(available_bytes: u64) -> u64 {

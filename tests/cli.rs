@@ -128,11 +128,16 @@ fn wrong_words_get_a_usage_error() {
         (&["run", "demo", "--temp", "-1"], "\"-1\" is not a number from 0 up"),
         (&["serve", "demo", "--port", "99999"], "\"99999\" is not a whole number from 0 to 65535"),
         (&["serve", "demo", "--kv-memory", "2XB"], "like 2GiB"),
-        (&["serve", "demo", "--device", "vulkan"], "the Vulkan device is not in this build yet; use cpu"),
+        (&["serve", "demo", "--device", "cuda"], "known devices: cpu, vulkan, vulkan:N"),
         (&["serve", "demo", "--max-seqs", "0"], "\"0\" is not a whole number from 1 up"),
         (&["serve", "demo", "--kernel", "mmx"], "known kernels: scalar, avx2"),
         (&["bench", "demo", "-p", "many"], "invalid value"),
         (&["bench", "demo", "-pg", "512"], "like 512,128"),
+        (&["bench", "--synthetic", "llama-9b:q8_0"], "known are: llama-1b, llama-3b, llama-8b"),
+        (&["bench", "--synthetic", "llama-8b:q9"], "known are: f32, f16, bf16, q8_0"),
+        (&["bench", "--synthetic", "llama-8b"], "like llama-8b:q4_k_m"),
+        (&["bench", "demo", "--synthetic", "llama-8b:q8_0"], "cannot be used with"),
+        (&["bench", "demo", "--write", "model.gguf"], "--synthetic <NAME:FORMAT>"),
     ] {
         let ran = home.run(arguments);
         assert_eq!(ran.code, 2, "{arguments:?}: {}", ran.stderr);
@@ -376,6 +381,27 @@ fn an_empty_cache_says_how_to_fill_it() {
     assert_eq!((ran.code, ran.stdout.as_str()), (0, ""));
     assert!(ran.stderr.contains("cuelight pull"), "{}", ran.stderr);
     Home::new().run(&["rm", "org/repo"]).assert_refused(1, &["org/repo is not in the cache"]);
+}
+
+#[test]
+fn a_synthetic_model_is_measured_from_memory_and_from_its_file() {
+    let home = Home::new();
+    let file = home.path("model.gguf").to_str().unwrap().to_owned();
+    let bench = ["bench", "-p", "8", "-n", "1", "-r", "1", "-o", "jsonl", "--synthetic", "smollm2-135m:q4_0"];
+    let in_memory = home.run(&bench);
+    let written = home.run(&[&bench[..], &["--write", &file]].concat());
+    assert!(written.stderr.contains(&format!("wrote {file} (")), "{}", written.stderr);
+    for ran in [&in_memory, &written] {
+        assert_eq!(ran.code, 0, "{}", ran.stderr);
+        assert_eq!(ran.stdout.lines().count(), 2);
+        let test: serde_json::Value = serde_json::from_str(ran.stdout.lines().next().unwrap()).unwrap();
+        assert_eq!(test["model_n_params"], 134_515_008);
+    }
+    assert!(in_memory.stdout.contains("smollm2-135m:q4_0") && written.stdout.contains(&file), "{}", written.stdout);
+    home.run(&["bench", "-p", "0", "-n", "0", "--synthetic", "smollm2-135m:q4_0", "--write", &file])
+        .assert_refused(1, &[&file, "is there already"]);
+    let said = home.run(&["run", &file, "the quick brown fox", "--max-tokens", "3"]);
+    assert_eq!(said.code, 0, "{}", said.stderr);
 }
 
 /// Puts a file into the shared cache the way hub clients do.

@@ -128,8 +128,8 @@ fn bad_values_name_where_they_were_given() {
     assert!(error.ends_with("one value is expected, not a list"), "{error}");
     let error = refuse(Some("[server]\nport = \n"), &[]);
     assert!(error.contains("config.toml:2: this is not valid TOML"), "{error}");
-    let error = refuse(None, &[("CUELIGHT_DEVICE", "vulkan")]);
-    assert!(error.contains("the Vulkan device is not in this build yet; use cpu"), "{error}");
+    let error = refuse(None, &[("CUELIGHT_DEVICE", "cuda")]);
+    assert!(error.contains("known devices: cpu, vulkan, vulkan:N"), "{error}");
 }
 
 #[test]

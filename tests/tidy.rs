@@ -69,8 +69,9 @@ fn actors_hold_no_unsafe_code_and_no_device_types() {
 #[test]
 fn the_environment_is_read_in_the_configuration_only() {
     let offenders = rust_files().into_iter().filter(|(name, text)| {
-        !name.starts_with("actors/config")
-            && (without_tests(text).contains("env::var") || text.contains("env::set_var"))
+        // Cargo tells a build script by variables alone where to write.
+        let may = name.starts_with("actors/config") || name.ends_with("build.rs");
+        !may && (without_tests(text).contains("env::var") || text.contains("env::set_var"))
     });
     assert_none("files that read the environment", offenders.map(|(name, _)| name).collect());
 }

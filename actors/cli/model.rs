@@ -3,12 +3,13 @@
 //! The plan of its memory is said aloud before anything is allocated; loading shows a bar.
 
 use std::num::NonZeroUsize;
-use std::path::Path;
 use std::sync::Mutex;
 use std::time::Duration;
 
 use cuelight_engine::engine::Engine;
-use cuelight_engine::load::{self, Kernel, LoadError, LoadOptions, LoadProgress, LoadedModel, Plan, VulkanOptions};
+use cuelight_engine::load::{
+    self, Kernel, LoadError, LoadOptions, LoadProgress, LoadedModel, Plan, Source, VulkanOptions,
+};
 use indicatif::ProgressBar;
 
 use super::terminal::Terminal;
@@ -20,16 +21,16 @@ use crate::models::{ModelFactory, PlanError, PlannedModel};
 use crate::policy::PolicyConfig;
 use crate::runtime::RuntimeOptions;
 
-/// How the configuration wants a file loaded.
+/// How the configuration wants a model loaded.
 ///
 /// # Errors
 /// [`CliError::Io`] when the chat template cannot be read.
-pub fn load_options(config: &Config, path: &Path) -> Result<LoadOptions, CliError> {
+pub fn load_options(config: &Config, source: Source) -> Result<LoadOptions, CliError> {
     let chat_template = config.chat_template.as_ref().map(|file| {
         std::fs::read_to_string(file).map_err(CliError::io(format!("read the chat template {}", file.display())))
     });
     Ok(LoadOptions {
-        path: path.to_owned(),
+        source,
         context_tokens: config.ctx_size.map(NonZeroUsize::get),
         max_sequences: config.max_seqs.get(),
         max_batched_tokens: config.max_batched_tokens.get(),
@@ -39,11 +40,7 @@ pub fn load_options(config: &Config, path: &Path) -> Result<LoadOptions, CliErro
         threads: config.thread_count(),
         device: config.device,
         kernel: config.kernel.unwrap_or_else(Kernel::detect),
-        vulkan: VulkanOptions {
-            pipeline_cache: Some(config.cache_dir.join("pipelines")),
-            validation: config.vulkan_validation,
-            ..VulkanOptions::default()
-        },
+        vulkan: VulkanOptions { pipeline_cache: Some(config.cache_dir.join("pipelines")), ..VulkanOptions::default() },
         deterministic: config.deterministic,
         chat_template: chat_template.transpose()?,
         profile_ops: config.profile_ops,
@@ -96,7 +93,7 @@ pub fn plan_beside(model: &str, limit: Option<u64>, context: &Context) -> Result
 
 fn locate(model: &str, context: &Context) -> Result<LoadOptions, CliError> {
     let path = context.hub().locate(model, &context.terminal.downloads())?;
-    load_options(&context.config, &path)
+    load_options(&context.config, Source::File(path))
 }
 
 fn print_plan(plan: &Plan, context: &Context) {

@@ -7,7 +7,7 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use cuelight_engine::load::{self, Kernel, KvType, LoadOptions, ModelCard};
+use cuelight_engine::load::{self, Kernel, KvType, LoadOptions, ModelCard, Source};
 use cuelight_engine::perplexity::{Perplexity, Scored, Scorer, Text};
 use serde_json::json;
 
@@ -83,7 +83,7 @@ struct Outcome {
 pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     let text = read(&args.file)?;
     let path = context.hub().locate(&args.model, &context.terminal.downloads())?;
-    let configured = model::load_options(&context.config, &path)?;
+    let configured = model::load_options(&context.config, Source::File(path))?;
     let options = LoadOptions {
         context_tokens: Some(args.context.get()),
         max_sequences: 1,
@@ -110,7 +110,7 @@ fn read(file: &Path) -> Result<String, CliError> {
 
 fn compute(args: &Args, text: &str, options: &LoadOptions, context: &Context) -> Result<Outcome, CliError> {
     let plan = load::plan(options).map_err(CliError::other)?;
-    let (card, device) = (plan.card().clone(), plan.limits().device.clone());
+    let (path, card, device) = (plan.path().to_owned(), plan.card().clone(), plan.limits().device.clone());
     let length = args.context.get();
     if length > card.context_train {
         let trained = card.context_train;
@@ -126,7 +126,7 @@ fn compute(args: &Args, text: &str, options: &LoadOptions, context: &Context) ->
         bar.inc(1);
     }
     bar.finish_and_clear();
-    let (path, scored, elapsed) = (options.path.clone(), args.scored(), start.elapsed());
+    let (scored, elapsed) = (args.scored(), start.elapsed());
     Ok(Outcome { path, card, device, text, context: length, scored, windows: windows.len(), perplexity, elapsed })
 }
 

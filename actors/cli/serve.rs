@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cuelight_engine::load::LoadOptions;
+use cuelight_engine::load::{LoadOptions, Source};
 use futures_util::future::try_join_all;
 
 use crate::api::{self, ServerOptions};
@@ -106,9 +106,9 @@ fn models_options(config: &Config, tracer: &Tracer) -> ModelsOptions {
 /// The models of `--models-dir`.
 fn models_directory(path: &Path, config: &Config) -> Result<ModelsDirectory, CliError> {
     // Settings that are wrong for one file are wrong for all, and better known now.
-    let options = model::load_options(config, path)?;
+    let options = model::load_options(config, Source::File(path.to_owned()))?;
     let make = move |file: &Path| -> Arc<dyn ModelFactory> {
-        Arc::new(GgufModel::new(LoadOptions { path: file.to_owned(), ..options.clone() }))
+        Arc::new(GgufModel::new(LoadOptions { source: Source::File(file.to_owned()), ..options.clone() }))
     };
     ModelsDirectory::open(path, make).map_err(CliError::io(format!("read the models directory {}", path.display())))
 }

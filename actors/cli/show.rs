@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use cuelight_engine::format::gguf::{Gguf, TensorInfo};
-use cuelight_engine::load::{self, MemoryPlan};
+use cuelight_engine::load::{self, MemoryPlan, Source};
 use serde_json::{Map, Value, json};
 
 use super::terminal::{Align, print, table};
@@ -47,7 +47,7 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     let path = context.hub().locate(&args.model, &context.terminal.downloads())?;
     let gguf = Gguf::open(&path).map_err(CliError::other)?;
     // A file that cannot run (a vocabulary, an unknown architecture) can still be looked at.
-    let memory = load::plan(&model::load_options(&context.config, &path)?)
+    let memory = load::plan(&model::load_options(&context.config, Source::File(path.clone()))?)
         .map(|plan| plan.memory().clone())
         .map_err(|error| with_causes(&error));
     if args.json {

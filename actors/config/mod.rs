@@ -268,8 +268,6 @@ settings! { |home|
         device: ComputeDevice = ComputeDevice::Cpu, "DEVICE";
         /// On a Vulkan device, a row's bits never depend on its batch (on the CPU they never do); slower with many rows.
         deterministic: bool = false, "";
-        /// Have Vulkan's validation layer look at every call; slow, for those who write shaders and drivers.
-        vulkan_validation: bool = false, "";
         /// Instruction set of the kernels: auto, scalar, avx2, avx2-integer, avx-vnni, avx512-vnni or amx-int8.
         kernel: Option<Kernel> = None, "KERNEL";
         /// A file with a chat template (Jinja) to use in place of the model's own.

@@ -5,14 +5,17 @@
 //! - `gather`: the kernel
 //! - [`gpu`]: keys and values on a device, and what runs there
 //! - [`mod@reference`]: the formula in float64
+//! - `cases`: what must come out
 
 pub mod cache;
+mod cases;
 mod cpu;
 mod gather;
 pub mod gpu;
 pub mod reference;
 
 pub use cache::{KvCache, KvShape, KvType};
+pub use cases::cases;
 
 use crate::cost::{Cost, CostArgs};
 use crate::cpu::Kernel;
@@ -133,101 +136,53 @@ impl Op for Attention {
 
 #[cfg(test)]
 mod tests {
+    use std::ops::Range;
+
+    use super::cases::{Sequences, rounding, shaped};
     use super::*;
     use crate::cpu::{Kernel, Solo, Team};
-    use crate::op::Batch;
     use crate::testing::{assert_close, supported_kernels, values};
     use proptest::prelude::*;
 
-    /// Some sequences of random keys and values, and how to run attention over parts of them.
+    /// Some sequences, their cache, and how to run attention over parts of them.
     struct World {
-        attention: Attention,
+        sequences: Sequences,
         cache: KvCache,
-        block_tables: Vec<Vec<u32>>,
-        query: Vec<Vec<f32>>,
-        key: Vec<Vec<f32>>,
-        value: Vec<Vec<f32>>,
     }
 
     impl World {
         fn new(attention: Attention, lengths: &[usize], kv_type: KvType, seed: u64) -> World {
-            let attention = attention.checked().unwrap();
-            let shape = KvShape { n_kv_heads: attention.n_kv_heads, head_dim: attention.head_dim };
-            let blocks_per_sequence = lengths.iter().max().unwrap() / cache::BLOCK_TOKENS + 1;
-            let n_blocks = blocks_per_sequence * lengths.len();
-            // Neighbouring blocks belong to different sequences.
-            let block_tables = (0..lengths.len())
-                .map(|s| (0..blocks_per_sequence).map(|b| (n_blocks - 1 - b * lengths.len() - s) as u32).collect())
-                .collect();
-            let rows = |salt: u64, width: usize| {
-                lengths.iter().zip(0..).map(|(len, s): (_, u64)| values(seed ^ salt ^ (s << 8), len * width)).collect()
-            };
-            World {
-                cache: KvCache::new(vec![shape; attention.layer + 1], n_blocks, kv_type),
-                block_tables,
-                query: rows(1, attention.n_heads * attention.head_dim),
-                key: rows(2, shape.width()),
-                value: rows(3, shape.width()),
-                attention,
-            }
+            let values = |_, len: usize, salt: u64| values(seed ^ salt, len);
+            let sequences = Sequences::new(attention.checked().unwrap(), lengths, values);
+            World { cache: KvCache::new(sequences.shapes(), sequences.n_blocks(), kv_type), sequences }
         }
 
         /// One step over `(sequence, positions)` parts; returns the rows' outputs.
-        fn step(&self, kernel: Kernel, parts: &[(usize, std::ops::Range<usize>)]) -> Vec<Vec<f32>> {
+        fn step(&self, kernel: Kernel, parts: &[(usize, Range<usize>)]) -> Vec<Vec<f32>> {
             self.step_of_team(kernel, &Solo, parts)
         }
 
-        fn step_of_team(
-            &self,
-            kernel: Kernel,
-            team: &dyn Team,
-            parts: &[(usize, std::ops::Range<usize>)],
-        ) -> Vec<Vec<f32>> {
-            let rows: Vec<(usize, usize)> = parts
-                .iter()
-                .flat_map(|(sequence, range)| range.clone().map(|position| (*sequence, position)))
-                .collect();
-            let gather = |source: &[Vec<f32>], width: usize| -> Vec<f32> {
-                rows.iter().flat_map(|(s, p)| source[*s][p * width..(p + 1) * width].iter().copied()).collect()
-            };
-            let (q_width, kv_width) =
-                (self.attention.n_heads * self.attention.head_dim, self.attention.n_kv_heads * self.attention.head_dim);
-            let (query, key, value) =
-                (gather(&self.query, q_width), gather(&self.key, kv_width), gather(&self.value, kv_width));
-            let sequences: Vec<u32> = rows.iter().map(|(s, _)| *s as u32).collect();
-            let positions: Vec<u32> = rows.iter().map(|(_, p)| *p as u32).collect();
-            let tables: Vec<&[u32]> = self.block_tables.iter().map(Vec::as_slice).collect();
-            let batch = Batch {
-                tokens: &sequences,
-                positions: &positions,
-                sequences: &sequences,
-                block_tables: &tables,
-                selected: &[],
-            };
-            let mut output = vec![f32::NAN; query.len()];
-            let longest = self.block_tables[0].len() * cache::BLOCK_TOKENS;
-            let mut scratch = vec![f32::NAN; self.attention.scratch_len(kernel, rows.len(), longest)];
-            self.attention.run_cpu(&mut CpuArgs {
+        fn step_of_team(&self, kernel: Kernel, team: &dyn Team, parts: &[(usize, Range<usize>)]) -> Vec<Vec<f32>> {
+            let Sequences { attention, block_tables, .. } = &self.sequences;
+            let (batch, inputs) = (self.sequences.batch(parts), self.sequences.inputs(parts));
+            let rows = batch.tokens.len();
+            let mut output = vec![f32::NAN; inputs[0].len()];
+            let longest = block_tables[0].len() * cache::BLOCK_TOKENS;
+            attention.run_cpu(&mut CpuArgs {
                 kernel,
                 team,
-                batch,
+                batch: batch.as_batch(&batch.tables()),
                 kv: &self.cache,
-                rows: rows.len(),
-                scratch: &mut scratch,
-                inputs: &[&query, &key, &value],
+                rows,
+                scratch: &mut vec![f32::NAN; attention.scratch_len(kernel, rows, longest)],
+                inputs: &inputs.iter().map(Vec::as_slice).collect::<Vec<_>>(),
                 outputs: &mut [&mut output],
             });
-            output.chunks_exact(q_width).map(<[f32]>::to_vec).collect()
+            output.chunks_exact(attention.n_heads * attention.head_dim).map(<[f32]>::to_vec).collect()
         }
 
         fn reference(&self, sequence: usize, position: usize) -> Vec<f64> {
-            reference::attend(
-                &self.attention,
-                position,
-                &self.query[sequence],
-                &self.key[sequence],
-                &self.value[sequence],
-            )
+            self.sequences.reference(sequence, position)
         }
     }
 
@@ -244,24 +199,6 @@ mod tests {
         }
     }
 
-    fn attention(
-        n_kv_heads: usize,
-        group: usize,
-        head_dim: usize,
-        window: Option<usize>,
-        softcap: Option<f32>,
-    ) -> Attention {
-        Attention {
-            layer: 1,
-            n_heads: n_kv_heads * group,
-            n_kv_heads,
-            head_dim,
-            scale: 3.0 / (head_dim as f32).sqrt(),
-            window,
-            softcap,
-        }
-    }
-
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(48))]
         #[test]
@@ -270,8 +207,8 @@ mod tests {
             window in prop::option::of(1usize..40), softcap in prop::option::of(1.0f32..50.0),
             len in 1usize..140, kv_type in prop::sample::select(KvType::ALL), seed: u64,
         ) {
-            let tolerance = match kv_type { KvType::F32 => 2e-5, KvType::F16 => 4e-3, KvType::Q8_0 => 6e-2 };
-            let attention = attention(n_kv_heads, group, head_dim, window, softcap);
+            let tolerance = rounding(kv_type);
+            let attention = shaped(head_dim, n_kv_heads, group, window, softcap);
             for kernel in supported_kernels() {
                 let world = World::new(attention.clone(), &[len], kv_type, seed);
                 for (position, row) in world.step(kernel, &[(0, 0..len)]).iter().enumerate() {
@@ -286,7 +223,7 @@ mod tests {
             len in 2usize..70, cut in 1usize..69, seed: u64,
         ) {
             let cut = cut.min(len - 1);
-            let attention = attention(2, 2, head_dim, window, None);
+            let attention = shaped(head_dim, 2, 2, window, None);
             for kernel in supported_kernels() {
                 let alone = World::new(attention.clone(), &[len, 50], KvType::F16, seed);
                 let whole = alone.step(kernel, &[(0, 0..len)]);
@@ -307,8 +244,8 @@ mod tests {
             window in prop::option::of(1usize..600), len in 240usize..800, rows in 1usize..4,
             kv_type in prop::sample::select(KvType::ALL), seed: u64,
         ) {
-            let tolerance = match kv_type { KvType::F32 => 2e-5, KvType::F16 => 4e-3, KvType::Q8_0 => 6e-2 };
-            let attention = attention(2, group, head_dim, window, None);
+            let tolerance = rounding(kv_type);
+            let attention = shaped(head_dim, 2, group, window, None);
             for kernel in supported_kernels() {
                 let world = World::new(attention.clone(), &[len, 20], kv_type, seed);
                 let whole = world.step(kernel, &[(0, 0..len)]);
@@ -324,7 +261,7 @@ mod tests {
 
     #[test]
     fn heads_that_do_not_group_are_refused() {
-        let mut wrong = attention(2, 2, 8, None, None);
+        let mut wrong = shaped(8, 2, 2, None, None);
         wrong.n_heads = 5;
         assert_eq!(
             wrong.checked().unwrap_err().to_string(),

@@ -33,7 +33,8 @@ impl Region {
     /// Whether any byte belongs to both.
     #[must_use]
     pub fn overlaps(&self, other: &Region) -> bool {
-        self.address < other.address + other.bytes && other.address < self.address + self.bytes
+        let end = |region: &Region| region.address + region.bytes;
+        self.address.max(other.address) < end(self).min(end(other))
     }
 }
 
@@ -251,6 +252,7 @@ mod tests {
         assert!(region(0, 10).overlaps(&region(9, 1)));
         assert!(!region(0, 10).overlaps(&region(10, 5)));
         assert!(!region(0, 0).overlaps(&region(0, 0)));
+        assert!(!region(0, 10).overlaps(&region(5, 0)));
     }
 
     #[test]

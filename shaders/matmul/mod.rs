@@ -5,6 +5,7 @@
 //! - [`scalar`], [`avx2`]: the kernels in float32, one file an instruction set
 //! - [`integer`]: the kernels that round the input to 15 bits
 //! - `gpu`: what runs on a GPU
+//! - `cases`: what must come out
 //!
 //! **A row's bits do not depend on the call.** Every float32 kernel forms a result, that is one input row times one weight row,
 //! as a fixed number of running sums: sum `l` takes the columns `l`, `l + LANES`, `l + 2 LANES` … in that order; the
@@ -25,8 +26,11 @@ use crate::weight::Weight;
 use integer::activations::{self, Panels};
 use integer::packed::PackedWeight;
 
+pub use cases::cases;
+
 #[cfg(target_arch = "x86_64")]
 pub mod avx2;
+mod cases;
 mod gpu;
 pub mod integer;
 pub mod reference;

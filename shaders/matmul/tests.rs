@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
+use super::cases::{exact_activations, parts};
 use super::{Linear, reference};
 use crate::attention::KvCache;
 use crate::cpu::{Kernel, Solo, Team};
@@ -91,12 +92,6 @@ fn tolerances(op: &Linear, index: usize, kernel: Kernel, input: &[f32]) -> Vec<f
     of_row.zip(&expected).map(|(of_row, product)| of_row + 1e-6 * product.magnitude).collect()
 }
 
-/// The sum of the magnitudes of the terms that integer kernels add up for a row: where a weight's value is at most LIMIT,
-/// its code times its scale and its minimum are at most thrice that together.
-fn parts(row: &[f32]) -> f64 {
-    3.0 * f64::from(random::LIMIT) * row.iter().map(|x| f64::from(x.abs())).sum::<f64>()
-}
-
 fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
@@ -157,13 +152,7 @@ proptest! {
         let format = Format::ALL[format];
         prop_assume!(format.integers().is_some());
         let columns = if format.block_len() == 256 { blocks % 5 + 1 } else { blocks } * format.block_len();
-        let mut input = random::activations(rows * columns, seed.into());
-        for block in input.chunks_exact_mut(32) {
-            for value in block.iter_mut() {
-                *value = (*value * 16256.0).round() / 8192.0;
-            }
-            block[7] = 16256.0 / 8192.0;
-        }
+        let input = exact_activations(rows * columns, seed.into());
         let mut all: Vec<Vec<u32>> = Vec::new();
         for (kernel, op) in prepared(|| linear(&[format], &[outputs], columns, seed.into())) {
             if !kernel.is_integer() {
@@ -223,18 +212,6 @@ fn every_format_and_row_count_gives_the_bits_of_the_row_alone() {
                     }
                 }
             }
-        }
-    }
-}
-
-#[test]
-fn more_rows_than_a_panel_are_all_computed() {
-    let input = random::activations(300 * 256, 2);
-    for (kernel, op) in prepared(|| linear(&[Format::Q4_K], &[24], 256, 1)) {
-        let found = &run(&op, kernel, &Scattered(3), &input)[0];
-        let expected = reference::linear(&op.weights[0], op.biases[0].as_deref(), &input);
-        for ((found, expected), tolerance) in found.iter().zip(expected).zip(tolerances(&op, 0, kernel, &input)) {
-            assert!((f64::from(*found) - expected.value).abs() <= tolerance, "{kernel}");
         }
     }
 }

@@ -1,9 +1,10 @@
 //! From a graph to an engine on the device that was chosen: what it would take there, and then the engine itself.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use cuelight_shaders::attention::KvCache;
+use cuelight_shaders::cpu::Kernel;
 use cuelight_shaders::weight::Weight;
 
 use super::{LoadError, LoadOptions, LoadProgress};
@@ -11,7 +12,7 @@ use crate::backend::cpu::{self, CpuEngine};
 use crate::backend::vulkan::{self, Device, DeviceInfo, ExecutionOptions, Footprint, Instance, VulkanEngine};
 use crate::device::ComputeDevice;
 use crate::engine::{Engine, EngineLimits};
-use crate::graph::{MemoryLayout, Node};
+use crate::graph::{Graph, MemoryLayout, Node};
 use crate::memory;
 use crate::model::Model;
 
@@ -75,6 +76,15 @@ impl Target {
         }
     }
 
+    /// Bytes of the stored weights that the device copies: where no file can take them back they stay in the machine's
+    /// memory, beside the footprint.
+    pub fn copied_bytes(&self, model: &Model, options: &LoadOptions) -> u64 {
+        match self {
+            Target::Cpu => replaced(&model.graph, options.kernel).values().sum(),
+            Target::Vulkan(..) => model.weights_bytes,
+        }
+    }
+
     /// The engine, with its weights where they belong.
     pub fn build(
         self,
@@ -110,22 +120,27 @@ fn cpu_engine(model: Model, options: &LoadOptions, limits: EngineLimits, done: &
     let kv = KvCache::new(model.kv_shapes, limits.kv_blocks, options.kv_type);
     let (graph, kernel) = (model.graph, options.kernel);
     // Of a matrix that is also the embedding only some rows are read from the file.
-    let of_op = |node: &Node| {
-        let replaced = node.op.weights().into_iter().filter(|weight| node.op.replaces(kernel, weight));
-        replaced.map(|weight| Arc::clone(&weight.name)).collect::<Vec<_>>()
-    };
-    let replaced: HashSet<Arc<str>> = graph.nodes().iter().flat_map(of_op).collect();
+    let replaced = replaced(&graph, kernel);
     let engine = CpuEngine::new(graph, kv, kernel, options.threads, limits, &mut |op| {
         for weight in op.weights() {
             if op.replaces(kernel, weight) {
                 weight.release();
-            } else if !replaced.contains(&weight.name) {
+            } else if !replaced.contains_key(&weight.name) {
                 page_in(weight);
             }
             done(weight);
         }
     });
     if options.profile_ops { engine.with_profile() } else { engine }
+}
+
+/// The weights of which a kernel keeps a copy of its own, and how many bytes each has as it is stored.
+fn replaced(graph: &Graph, kernel: Kernel) -> HashMap<Arc<str>, u64> {
+    let of_op = |node: &Node| {
+        let replaced = node.op.weights().into_iter().filter(|weight| node.op.replaces(kernel, weight));
+        replaced.map(|weight| (Arc::clone(&weight.name), weight.bytes().len() as u64)).collect::<Vec<_>>()
+    };
+    graph.nodes().iter().flat_map(of_op).collect()
 }
 
 /// Touches every page of a weight that is used as it lies in the file, so that the first request does not wait for the

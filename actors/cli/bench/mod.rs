@@ -8,11 +8,14 @@ mod report;
 pub mod serve;
 
 use std::collections::BTreeSet;
+use std::io;
 use std::num::NonZeroUsize;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use cuelight_engine::load::{self, Kernel, KvType, LoadOptions};
+use cuelight_engine::load::{self, ComputeDevice, Kernel, KvType, LoadOptions, Source};
+use cuelight_engine::memory::format_bytes;
 use cuelight_engine::roofline::Roofline;
+use cuelight_engine::synthetic::Synthetic;
 
 use self::measure::{Samples, Shape, measure};
 use self::profile::Profile;
@@ -34,6 +37,7 @@ Every option takes a list with commas, and every combination is measured:
   cuelight bench demo -p 0 --parallel 1,4,16      one sequence, and several in each step
   cuelight bench demo -r 10 -o json > bench.json  for a program
   cuelight bench demo --roofline --profile        how near the machine's limits, and where the time goes
+  cuelight bench --synthetic qwen3-8b:q8_0        random weights in the shapes of Qwen3 8B
 
 Each test is warmed up with its own shape before it is timed. t/s is the mean and the standard deviation of the
 repetitions. pp is prompt processing, tg text generation, @ d the tokens in the cache before the clock starts. GB/s are the
@@ -43,8 +47,15 @@ pub struct Args {
     #[command(subcommand)]
     instead: Option<Instead>,
     /// The model; a file called serve is written ./serve.
-    #[arg(value_name = "MODEL", required = true)]
+    #[arg(value_name = "MODEL", required_unless_present = "synthetic")]
     model: Option<String>,
+    /// In place of MODEL, random weights in a known model's shapes, made in memory: llama-8b:q4_k_m. A wrong name is
+    /// answered with all that are known.
+    #[arg(long, value_name = "NAME:FORMAT", conflicts_with = "model")]
+    synthetic: Option<Synthetic>,
+    /// Write the synthetic model to a GGUF file, and measure that file (-p 0 -n 0: only write it).
+    #[arg(long, value_name = "FILE", requires = "synthetic")]
+    write: Option<PathBuf>,
     /// Prompt lengths; 0 for none.
     #[arg(short = 'p', long, value_name = "N,…", value_delimiter = ',', default_value = "512")]
     n_prompt: Vec<usize>,
@@ -69,6 +80,9 @@ pub struct Args {
     /// How keys and values are stored: f16, f32, q8_0.
     #[arg(long = "kv-type", id = "kv_types", value_name = "TYPE,…", value_delimiter = ',')]
     kv_types: Vec<KvType>,
+    /// Devices: cpu, vulkan, vulkan:N; unset: as configured.
+    #[arg(long = "device", id = "devices", value_name = "DEVICE,…", value_delimiter = ',')]
+    devices: Vec<ComputeDevice>,
     /// Instruction sets: scalar, avx2, avx2-integer, avx-vnni, avx512-vnni, amx-int8; unset: as configured.
     #[arg(long = "kernel", id = "kernels", value_name = "KERNEL,…", value_delimiter = ',')]
     kernels: Vec<Kernel>,
@@ -99,6 +113,21 @@ impl Args {
         self.hub.given()
     }
 
+    /// The model to measure; a synthetic one is first written if that is wanted.
+    fn source(&self, context: &Context) -> Result<Source, CliError> {
+        match (&self.synthetic, &self.write) {
+            (Some(synthetic), Some(path)) => {
+                write(synthetic, path, context)?;
+                Ok(Source::File(path.clone()))
+            }
+            (Some(synthetic), None) => Ok(Source::Synthetic(*synthetic)),
+            (None, _) => {
+                let model = self.model.as_deref().unwrap_or_default();
+                Ok(Source::File(context.hub().locate(model, &context.terminal.downloads())?))
+            }
+        }
+    }
+
     /// The tests, in llama-bench's order: for each depth, and number of sequences, prompts, then generation, then both.
     fn shapes(&self) -> Vec<Shape> {
         let at = |depth: usize, parallel: usize| {
@@ -118,12 +147,21 @@ impl Args {
         let batches = or_configured(self.batch_size.iter().map(|count| count.get()), base.max_batched_tokens);
         let kv_types = or_configured(self.kv_types.iter().copied(), base.kv_type);
         let kernels = or_configured(self.kernels.iter().copied(), base.kernel);
+        let devices = or_configured(self.devices.iter().copied(), base.device);
         let mut engines = Vec::new();
-        for &kernel in &kernels {
-            for &kv_type in &kv_types {
-                for &max_batched_tokens in &batches {
-                    for &threads in &threads {
-                        engines.push(LoadOptions { threads, max_batched_tokens, kv_type, kernel, ..base.clone() });
+        for &device in &devices {
+            for &kernel in &kernels {
+                for &kv_type in &kv_types {
+                    for &max_batched_tokens in &batches {
+                        let of = |&threads| LoadOptions {
+                            threads,
+                            max_batched_tokens,
+                            kv_type,
+                            kernel,
+                            device,
+                            ..base.clone()
+                        };
+                        engines.extend(threads.iter().map(of));
                     }
                 }
             }
@@ -147,13 +185,15 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     if let Some(Instead::Serve(args)) = &args.instead {
         return serve::execute(args, context);
     }
-    let model = args.model.as_deref().unwrap_or_default();
     let shapes = args.shapes();
-    let Some(context_tokens) = shapes.iter().map(Shape::context_tokens).max() else {
+    if shapes.is_empty() && args.write.is_none() {
         return Err(CliError::Usage("there is nothing to measure: -p and -n are 0 and no -pg is given".to_owned()));
+    }
+    let source = args.source(context)?;
+    let Some(context_tokens) = shapes.iter().map(Shape::context_tokens).max() else {
+        return Ok(());
     };
-    let path = context.hub().locate(model, &context.terminal.downloads())?;
-    let configured = model::load_options(&context.config, &path)?;
+    let configured = model::load_options(&context.config, source)?;
     let max_sequences = shapes.iter().map(|shape| shape.parallel).max().unwrap_or(1);
     let profile_ops = args.profile;
     let base =
@@ -165,12 +205,31 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     for options in engines {
         let is_its = |roofline: &&Roofline| (roofline.kernel, roofline.threads) == (options.kernel, options.threads);
         let roofline = rooflines.iter().find(is_its).copied();
-        for measurement in measure_engine(&options, &path, &shapes, args.repetitions.get(), roofline) {
+        for measurement in measure_engine(&options, &shapes, args.repetitions.get(), roofline) {
             print(&args.output.result(index, &measurement?))?;
             index += 1;
         }
     }
     print(args.output.tail())
+}
+
+/// Writes a synthetic model to a file that is not there yet.
+fn write(synthetic: &Synthetic, path: &Path, context: &Context) -> Result<(), CliError> {
+    let bar = context.terminal.bytes_bar("writing", 0);
+    let written = synthetic.write(path, &mut |progress| {
+        bar.set_length(progress.total_bytes);
+        bar.set_position(progress.done_bytes);
+    });
+    bar.finish_and_clear();
+    let bytes = written.map_err(|source| match source.kind() {
+        io::ErrorKind::AlreadyExists => CliError::Failed(format!(
+            "{} is there already; measure it without --synthetic, remove it, or write to another file",
+            path.display()
+        )),
+        _ => CliError::io(format!("write {}", path.display()))(source),
+    })?;
+    context.terminal.notice(&format!("wrote {} ({})", path.display(), format_bytes(bytes)));
+    Ok(())
 }
 
 /// Measures what the machine can do with the kernel and threads of each engine, and with one thread. Tells people.
@@ -193,7 +252,6 @@ fn measure_machine(engines: &[LoadOptions], output: Format) -> Result<Vec<Roofli
 /// Builds an engine and measures the shapes on it, one each time the iterator is asked.
 fn measure_engine<'a>(
     options: &'a LoadOptions,
-    path: &'a Path,
     shapes: &'a [Shape],
     repetitions: usize,
     roofline: Option<Roofline>,
@@ -202,6 +260,7 @@ fn measure_engine<'a>(
         Ok(plan) => plan,
         Err(error) => return Box::new(std::iter::once(Err(CliError::other(error)))),
     };
+    let path = plan.path().display().to_string();
     let (card, device) = (plan.card().clone(), plan.limits().device.clone());
     let mut engine = match plan.load_engine(&mut |_| {}) {
         Ok(engine) => engine,
@@ -212,7 +271,7 @@ fn measure_engine<'a>(
         let Samples { times, cost, ops } = measure(&mut engine, shape, repetitions).map_err(CliError::other)?;
         let profile = options.profile_ops.then(|| Profile::new(&ops, times.iter().sum(), roofline.as_ref()));
         Ok(Measurement {
-            path: path.display().to_string(),
+            path: path.clone(),
             card: card.clone(),
             device: device.clone(),
             threads: options.threads,

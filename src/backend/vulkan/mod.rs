@@ -112,7 +112,7 @@ impl Footprint {
         let logits = (limits.max_logits_rows * limits.vocab_size * size_of::<f32>()) as u64;
         let scratch = plan::scratch_bytes(graph, &info.limits, limits);
         Footprint {
-            weights: resident::weights_bytes(graph),
+            weights: resident::weights_bytes(&graph.ops()),
             scratch: arena::total_bytes([values, scratch, logits, 2 * step_layout(limits).bytes()]),
             kv_block: resident::kv_block_bytes(shapes, kv_type),
         }
@@ -142,7 +142,7 @@ impl VulkanEngine {
         progress: &mut dyn FnMut(&Weight),
     ) -> Result<Self, VulkanError> {
         assert!(graph.output().is_some(), "the graph has no ops");
-        let weights = DeviceWeights::load(&device, &graph, progress)?;
+        let weights = DeviceWeights::load(&device, &graph.ops(), progress)?;
         let cache = DeviceCache::new(&device, shapes, limits.kv_blocks, kv_type)?;
         let layout = MemoryLayout::new(&graph, limits.max_batched_tokens, limits.max_logits_rows);
         let step_layout = step_layout(&limits);

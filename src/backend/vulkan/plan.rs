@@ -203,7 +203,7 @@ fn record_node(
     };
     let inputs: Vec<DeviceValue> = node.inputs.iter().map(value).collect();
     let outputs: Vec<DeviceValue> = node.outputs.iter().map(value).collect();
-    let (weights, tables) = &engine.weights.of_nodes[index];
+    let (weights, tables) = &engine.weights.of_ops[index];
     let dispatches = node.op.dispatches(&GpuArgs {
         device: &engine.device.info.limits,
         deterministic: engine.options.deterministic,

@@ -161,6 +161,7 @@ impl Hazards {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn barriers_stand_where_something_is_read_or_written_again_and_nowhere_else() {
@@ -174,5 +175,53 @@ mod tests {
         assert!(hazards.add(&[], &[region(25, 1)]), "writes again");
         assert!(!hazards.add(&[a], &[]));
         assert!(hazards.add(&[], &[region(9, 1)]), "writes what is being read");
+    }
+
+    /// Two sets of bytes of a memory of 64, one in each bit.
+    #[derive(Debug, Clone, Copy)]
+    struct Bytes {
+        read: u64,
+        written: u64,
+    }
+
+    impl Bytes {
+        fn of(reads: &[Region], writes: &[Region]) -> Bytes {
+            let bits = |regions: &[Region]| {
+                regions
+                    .iter()
+                    .flat_map(|region| region.address..region.address + region.bytes)
+                    .fold(0, |all, byte| all | 1 << byte)
+            };
+            Bytes { read: bits(reads), written: bits(writes) }
+        }
+
+        fn conflicts(self, other: Bytes) -> bool {
+            (self.written & (other.read | other.written)) | (self.read & other.written) != 0
+        }
+    }
+
+    fn regions() -> impl Strategy<Value = Vec<Region>> {
+        prop::collection::vec((0_u64..56, 0_u64..9).prop_map(|(address, bytes)| Region { address, bytes }), 0..3)
+    }
+
+    proptest! {
+        #[test]
+        fn of_two_that_conflict_a_barrier_stands_between_and_none_without_a_conflict(
+            accesses in prop::collection::vec((regions(), regions()), 1..40),
+        ) {
+            let mut hazards = Hazards::default();
+            let barriers: Vec<bool> = accesses.iter().map(|(reads, writes)| hazards.add(reads, writes)).collect();
+            let bytes: Vec<Bytes> = accesses.iter().map(|(reads, writes)| Bytes::of(reads, writes)).collect();
+            for (index, later) in bytes.iter().enumerate() {
+                // The first since the last barrier before this one.
+                let since = barriers[..index].iter().rposition(|barrier| *barrier).unwrap_or(0);
+                let conflicts = bytes[since..index].iter().any(|earlier| earlier.conflicts(*later));
+                prop_assert_eq!(barriers[index], conflicts, "access {}", index);
+                for (earlier, other) in bytes[..index].iter().enumerate() {
+                    let separated = barriers[earlier + 1..=index].contains(&true);
+                    prop_assert!(separated || !other.conflicts(*later), "{earlier} and {index} conflict");
+                }
+            }
+        }
     }
 }

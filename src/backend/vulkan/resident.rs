@@ -7,6 +7,7 @@ use cuelight_shaders::attention::gpu::{DeviceKv, plane_block_bytes};
 use cuelight_shaders::attention::{KvShape, KvType};
 use cuelight_shaders::gpu::weight::WeightLayout;
 use cuelight_shaders::gpu::{DeviceWeight, Region};
+use cuelight_shaders::op::Op;
 use cuelight_shaders::weight::Weight;
 
 use super::arena::{Arena, total_bytes};
@@ -15,20 +16,19 @@ use super::error::VulkanError;
 use super::memory::{Buffer, Place};
 use super::record::{CommandPool, Recorder};
 use crate::engine::BLOCK_TOKENS;
-use crate::graph::Graph;
 
-/// The weights and tables of a graph on a device.
+/// The weights and tables of some ops on a device.
 pub(super) struct DeviceWeights {
     _arena: Arena,
-    /// For each node its weights and its tables.
-    pub of_nodes: Vec<(Vec<DeviceWeight>, Vec<Region>)>,
+    /// For each op its weights and its tables.
+    pub of_ops: Vec<(Vec<DeviceWeight>, Vec<Region>)>,
 }
 
-/// The weights of a graph, each once, in the order of their first use: a matrix may serve as embedding and as head.
-fn distinct_weights(graph: &Graph) -> (Vec<&Weight>, HashMap<Arc<str>, usize>) {
-    let mut weights: Vec<&Weight> = Vec::new();
+/// The weights of ops, each once, in the order of their first use: a matrix may serve as embedding and as head.
+fn distinct_weights<'a>(ops: &[&'a dyn Op]) -> (Vec<&'a Weight>, HashMap<Arc<str>, usize>) {
+    let mut weights: Vec<&'a Weight> = Vec::new();
     let mut index_of = HashMap::new();
-    for weight in graph.nodes().iter().flat_map(|node| node.op.weights()) {
+    for weight in ops.iter().flat_map(|op| op.weights()) {
         index_of.entry(Arc::clone(&weight.name)).or_insert_with(|| {
             weights.push(weight);
             weights.len() - 1
@@ -41,15 +41,15 @@ fn layout_of(weight: &Weight) -> WeightLayout {
     WeightLayout::new(weight.format, weight.rows, weight.columns)
 }
 
-fn tables(graph: &Graph) -> impl Iterator<Item = &[f32]> {
-    graph.nodes().iter().flat_map(|node| node.op.gpu_tables())
+fn tables<'a>(ops: &[&'a dyn Op]) -> impl Iterator<Item = &'a [f32]> {
+    ops.iter().flat_map(|op| op.gpu_tables())
 }
 
-/// Bytes that a graph's weights and tables take on a device.
-pub(super) fn weights_bytes(graph: &Graph) -> u64 {
-    let (weights, _) = distinct_weights(graph);
+/// Bytes that the weights and tables of ops take on a device.
+pub(super) fn weights_bytes(ops: &[&dyn Op]) -> u64 {
+    let (weights, _) = distinct_weights(ops);
     let weights = weights.into_iter().map(|weight| layout_of(weight).bytes());
-    total_bytes(weights.chain(tables(graph).map(|table| size_of_val(table) as u64)))
+    total_bytes(weights.chain(tables(ops).map(|table| size_of_val(table) as u64)))
 }
 
 /// Bytes of one KV block over all layers.
@@ -59,10 +59,10 @@ pub(super) fn kv_block_bytes(shapes: &[KvShape], kv_type: KvType) -> u64 {
 
 impl DeviceWeights {
     /// Brings the weights to the device; `progress` hears of each when it is there.
-    pub fn load(device: &Arc<Device>, graph: &Graph, progress: &mut dyn FnMut(&Weight)) -> Result<Self, VulkanError> {
-        let (weights, index_of) = distinct_weights(graph);
+    pub fn load(device: &Arc<Device>, ops: &[&dyn Op], progress: &mut dyn FnMut(&Weight)) -> Result<Self, VulkanError> {
+        let (weights, index_of) = distinct_weights(ops);
         let layouts: Vec<WeightLayout> = weights.iter().map(|weight| layout_of(weight)).collect();
-        let table_bytes = tables(graph).map(|table| size_of_val(table) as u64);
+        let table_bytes = tables(ops).map(|table| size_of_val(table) as u64);
         let sizes: Vec<u64> = layouts.iter().map(WeightLayout::bytes).chain(table_bytes).collect();
         let mut arena = Arena::new(device, "the weights", &sizes)?;
         let mut upload = Upload::new(device)?;
@@ -71,7 +71,7 @@ impl DeviceWeights {
             upload.weight(weight, layout, buffer, start)?;
             progress(weight);
         }
-        for (index, table) in tables(graph).enumerate() {
+        for (index, table) in tables(ops).enumerate() {
             let (buffer, start) = arena.place(weights.len() + index);
             let bytes: Vec<u8> = table.iter().flat_map(|value| value.to_le_bytes()).collect();
             upload.write(buffer, start, &bytes)?;
@@ -79,19 +79,19 @@ impl DeviceWeights {
         upload.finish()?;
 
         let mut next_table = weights.len();
-        let of_node = |node: &crate::graph::Node| {
-            let weights = node.op.weights().into_iter().map(|weight| {
+        let of_op = |op: &&dyn Op| {
+            let weights = op.weights().into_iter().map(|weight| {
                 let index = index_of[&weight.name];
                 layouts[index].at(arena.region(index).address)
             });
-            let tables = node.op.gpu_tables().into_iter().map(|_| {
+            let tables = op.gpu_tables().into_iter().map(|_| {
                 next_table += 1;
                 arena.region(next_table - 1)
             });
             (weights.collect(), tables.collect())
         };
-        let of_nodes = graph.nodes().iter().map(of_node).collect();
-        Ok(DeviceWeights { _arena: arena, of_nodes })
+        let of_ops = ops.iter().map(of_op).collect();
+        Ok(DeviceWeights { _arena: arena, of_ops })
     }
 }
 

@@ -8,7 +8,7 @@
 //! - [`value`]: typed metadata
 //! - [`header`]: bytes of one file to its metadata and tensor table
 //! - [`shards`]: the files that make one model
-//! - [`mod@write`]: the other direction, for tests
+//! - [`mod@write`]: the other direction
 //!
 //! Source: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>, versions 2 and 3, little-endian.
 
@@ -68,8 +68,15 @@ impl Gguf {
     /// # Errors
     /// [`GgufError`] as for [`Gguf::open`].
     pub fn from_bytes(name: &str, bytes: Vec<u8>) -> Result<Self, GgufError> {
+        Self::from_shared(name, Arc::new(bytes))
+    }
+
+    /// The same for bytes that somebody else owns too.
+    ///
+    /// # Errors
+    /// [`GgufError`] as for [`Gguf::open`].
+    pub fn from_shared(name: &str, bytes: Arc<dyn Bytes>) -> Result<Self, GgufError> {
         let path = PathBuf::from(name);
-        let bytes: FileBytes = Arc::new(bytes);
         let header = parse(&bytes, 0).map_err(|fault| fault.in_file(&path))?;
         Self::join(path, vec![(header, bytes)])?.check_is_whole()
     }

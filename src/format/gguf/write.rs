@@ -1,4 +1,9 @@
-//! Makes GGUF files in memory, for tests.
+//! Makes GGUF files: whole ones in memory, for tests, and the headers of large ones.
+//!
+//! A large file's tensors come from elsewhere, piece by piece: [`GgufBuilder::space`] keeps a place for each, and
+//! [`GgufBuilder::header`] tells where it is.
+
+use std::ops::Range;
 
 use super::value::ValueType;
 
@@ -25,7 +30,21 @@ struct NewTensor {
     name: String,
     dims: Vec<u64>,
     ggml_type: u32,
+    /// How many bytes it takes in the file.
+    n_bytes: usize,
+    /// These bytes, or none when somebody else writes them.
     bytes: Vec<u8>,
+}
+
+/// A file without the bytes of its tensors.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileHeader {
+    /// Everything before the first tensor.
+    pub bytes: Vec<u8>,
+    /// Where in the file each tensor is, in the order in which they were added; what lies between is zero.
+    pub places: Vec<Range<usize>>,
+    /// Bytes of the whole file.
+    pub file_bytes: usize,
 }
 
 impl Default for GgufBuilder {
@@ -67,7 +86,16 @@ impl GgufBuilder {
     /// Adds a tensor; `dims` innermost first, `bytes` in the format that ggml numbers `ggml_type`.
     #[must_use]
     pub fn tensor(mut self, name: &str, dims: &[u64], ggml_type: u32, bytes: Vec<u8>) -> Self {
-        self.tensors.push(NewTensor { name: name.to_owned(), dims: dims.to_vec(), ggml_type, bytes });
+        let n_bytes = bytes.len();
+        self.tensors.push(NewTensor { name: name.to_owned(), dims: dims.to_vec(), ggml_type, n_bytes, bytes });
+        self
+    }
+
+    /// Adds a tensor of `n_bytes` bytes that the caller writes; in a file from [`GgufBuilder::build`] they are zero.
+    #[must_use]
+    pub fn space(mut self, name: &str, dims: &[u64], ggml_type: u32, n_bytes: usize) -> Self {
+        let (name, dims, bytes) = (name.to_owned(), dims.to_vec(), Vec::new());
+        self.tensors.push(NewTensor { name, dims, ggml_type, n_bytes, bytes });
         self
     }
 
@@ -81,26 +109,42 @@ impl GgufBuilder {
     /// The file.
     #[must_use]
     pub fn build(self) -> Vec<u8> {
-        let mut file = b"GGUF".to_vec();
-        file.extend(self.version.to_le_bytes());
-        file.extend((self.tensors.len() as u64).to_le_bytes());
-        file.extend(self.n_keys.to_le_bytes());
-        file.extend(&self.keys);
-        let mut offset = 0;
-        for tensor in &self.tensors {
-            put_string(&mut file, &tensor.name);
-            #[allow(clippy::cast_possible_truncation)] // Tests may state absurd numbers of dimensions, but not 2^32.
-            file.extend((tensor.dims.len() as u32).to_le_bytes());
-            file.extend(tensor.dims.iter().flat_map(|dim| dim.to_le_bytes()));
-            file.extend(tensor.ggml_type.to_le_bytes());
-            file.extend((offset as u64).to_le_bytes());
-            offset += tensor.bytes.len().next_multiple_of(self.alignment);
-        }
-        for tensor in &self.tensors {
-            file.resize(file.len().next_multiple_of(self.alignment), 0);
-            file.extend(&tensor.bytes);
+        let header = self.header();
+        let mut file = header.bytes;
+        file.resize(header.file_bytes, 0);
+        for (tensor, place) in self.tensors.iter().zip(header.places) {
+            file[place][..tensor.bytes.len()].copy_from_slice(&tensor.bytes);
         }
         file
+    }
+
+    /// The file without its tensors' bytes, and where they belong.
+    #[must_use]
+    pub fn header(&self) -> FileHeader {
+        let mut bytes = b"GGUF".to_vec();
+        bytes.extend(self.version.to_le_bytes());
+        bytes.extend((self.tensors.len() as u64).to_le_bytes());
+        bytes.extend(self.n_keys.to_le_bytes());
+        bytes.extend(&self.keys);
+        let mut offset = 0;
+        let mut offsets = Vec::with_capacity(self.tensors.len());
+        for tensor in &self.tensors {
+            put_string(&mut bytes, &tensor.name);
+            #[allow(clippy::cast_possible_truncation)] // Tests may state absurd numbers of dimensions, but not 2^32.
+            bytes.extend((tensor.dims.len() as u32).to_le_bytes());
+            bytes.extend(tensor.dims.iter().flat_map(|dim| dim.to_le_bytes()));
+            bytes.extend(tensor.ggml_type.to_le_bytes());
+            bytes.extend((offset as u64).to_le_bytes());
+            offsets.push(offset);
+            offset += tensor.n_bytes.next_multiple_of(self.alignment);
+        }
+        let data_start = bytes.len().next_multiple_of(self.alignment);
+        let start_and_length = offsets.iter().zip(&self.tensors);
+        let places: Vec<Range<usize>> = start_and_length
+            .map(|(offset, tensor)| data_start + offset..data_start + offset + tensor.n_bytes)
+            .collect();
+        let file_bytes = places.last().map_or(bytes.len(), |place| place.end);
+        FileHeader { bytes, places, file_bytes }
     }
 }
 

@@ -30,7 +30,7 @@ const CHAR_OF_BYTE: [char; 256] = {
 };
 
 /// Appends `bytes` as the vocabulary writes them.
-pub(super) fn encode(bytes: &[u8], out: &mut String) {
+pub(crate) fn encode(bytes: &[u8], out: &mut String) {
     out.extend(bytes.iter().map(|&byte| CHAR_OF_BYTE[usize::from(byte)]));
 }
 

@@ -10,7 +10,7 @@
 //! - [`stream`]: tokens back to text, one at a time
 //! - [`json`]: all of it by the `tokenizers` crate, for a `tokenizer.json`
 
-mod byte_level;
+pub(crate) mod byte_level;
 mod byte_pair;
 mod json;
 mod pre_tokenizer;

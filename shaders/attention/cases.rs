@@ -1,0 +1,192 @@
+//! What [`Attention`] must compute.
+//!
+//! Keys and values are whole 128ths with a largest of 127 in every stretch of 32, which every type of cache stores exactly:
+//! so all are held to the same bound. One case for each type has other values, and the bound of its rounding.
+
+use std::ops::Range;
+
+use super::cache::{BLOCK_TOKENS, SCALE_GROUP};
+use super::{Attention, KvShape, KvType, reference};
+use crate::cases::{Case, CaseBatch, CaseCache, CaseStep, Expected};
+use crate::gpu::RowCount;
+use crate::quant::random;
+
+/// Every type of cache with heads of all lengths, groups, windows and caps; contexts that end before, at and behind the
+/// border of a piece, with few rows (whose context is cut into pieces) and with many (whose is not).
+#[must_use]
+pub fn cases() -> Vec<Case> {
+    // (head_dim, KV heads, group, window, cap)
+    let shapes = [
+        (16, 2, 1, None, None),
+        (40, 1, 3, Some(20), None),
+        (64, 2, 8, None, Some(30.0)),
+        (80, 3, 3, Some(257), None),
+        (128, 1, 12, None, None),
+        (256, 1, 8, Some(100), Some(50.0)),
+        (512, 1, 3, None, None),
+        (1, 1, 1, Some(1), None),
+    ];
+    let of_type = |&kv_type: &KvType| {
+        let shape = move |(head_dim, n_kv_heads, group, window, softcap)| {
+            let attention = shaped(head_dim, n_kv_heads, group, window, softcap);
+            case(&Sequences::new(attention, &[271, 40], exact_values), kv_type, 2e-5, &two_sequences())
+        };
+        let long = shaped(64, 2, 3, None, None);
+        let long = case(&Sequences::new(long, &[800, 301, 40], exact_values), kv_type, 2e-5, &three_sequences());
+        let rounded =
+            Sequences::new(shaped(64, 2, 2, None, None), &[271, 40], |_, len, seed| random::activations(len, seed));
+        let rounded = case(&rounded, kv_type, rounding(kv_type), &two_sequences());
+        shapes.map(shape).into_iter().chain([long, rounded])
+    };
+    KvType::ALL.iter().flat_map(of_type).collect()
+}
+
+/// How far a result may be from the reference for keys and values in -1..1 that the cache rounds.
+pub(super) fn rounding(kv_type: KvType) -> f64 {
+    match kv_type {
+        KvType::F32 => 2e-5,
+        KvType::F16 => 4e-3,
+        KvType::Q8_0 => 6e-2,
+    }
+}
+
+/// Rows of a step: positions of a sequence.
+type Parts = Vec<(usize, Range<usize>)>;
+
+fn two_sequences() -> Vec<Parts> {
+    vec![vec![(0, 0..270), (1, 0..17)], vec![(1, 17..40), (0, 270..271)]]
+}
+
+fn three_sequences() -> Vec<Parts> {
+    vec![
+        vec![(0, 0..1), (1, 0..5)],
+        vec![(0, 1..255), (2, 0..17)],
+        vec![(0, 255..256)],
+        vec![(0, 256..257), (2, 17..18), (1, 5..300)],
+        vec![(1, 300..301), (0, 257..799)],
+        vec![(2, 18..40), (0, 799..800)],
+    ]
+}
+
+/// An attention in layer 1 whose scores are large enough to tell positions apart.
+pub(super) fn shaped(
+    head_dim: usize,
+    n_kv_heads: usize,
+    group: usize,
+    window: Option<usize>,
+    softcap: Option<f32>,
+) -> Attention {
+    let scale = 3.0 / (head_dim as f32).sqrt();
+    Attention { layer: 1, n_heads: n_kv_heads * group, n_kv_heads, head_dim, scale, window, softcap }
+}
+
+fn case(sequences: &Sequences, kv_type: KvType, tolerance: f64, steps: &[Parts]) -> Case {
+    let Attention { n_heads, n_kv_heads, head_dim, window, softcap, .. } = sequences.attention;
+    let name = format!("{kv_type}, {n_heads}/{n_kv_heads} heads of {head_dim}, window {window:?}, cap {softcap:?}");
+    let steps = steps.iter().map(|parts| sequences.case_step(parts, tolerance)).collect();
+    let cache = Some(CaseCache { shapes: sequences.shapes(), kv_type, blocks: sequences.n_blocks() });
+    Case { name, op: Box::new(sequences.attention.clone()), cache, steps }
+}
+
+/// Whole 128ths, the largest of every stretch of 32 values of a head 127 of them.
+fn exact_values(head_dim: usize, len: usize, seed: u64) -> Vec<f32> {
+    const STEP: f32 = 1.0 / 128.0;
+    let mut values: Vec<f32> = random::activations(len, seed).iter().map(|x| (x * 127.0).round() * STEP).collect();
+    for stretch in values.chunks_mut(head_dim).flat_map(|head| head.chunks_mut(SCALE_GROUP)) {
+        stretch[stretch.len() / 2] = 127.0 * STEP;
+    }
+    values
+}
+
+/// Sequences of random queries, keys and values, in blocks that lie scattered.
+pub(super) struct Sequences {
+    pub attention: Attention,
+    pub block_tables: Vec<Vec<u32>>,
+    query: Vec<Vec<f32>>,
+    key: Vec<Vec<f32>>,
+    value: Vec<Vec<f32>>,
+}
+
+impl Sequences {
+    /// Sequences of these lengths; `values(head_dim, count, seed)` makes keys and values.
+    pub fn new(attention: Attention, lengths: &[usize], values: impl Fn(usize, usize, u64) -> Vec<f32>) -> Self {
+        let blocks = lengths.iter().max().map_or(0, |longest| longest / BLOCK_TOKENS + 1);
+        let count = lengths.len();
+        // Neighbouring blocks belong to different sequences, the last to the beginning.
+        let block = |sequence: usize, block: usize| (blocks * count - 1 - block * count - sequence) as u32;
+        let table = |sequence: usize| (0..blocks).map(|index| block(sequence, index)).collect();
+        let width = KvShape { n_kv_heads: attention.n_kv_heads, head_dim: attention.head_dim }.width();
+        let of_each = |salt: u64, make: &dyn Fn(usize, u64) -> Vec<f32>| -> Vec<Vec<f32>> {
+            (0..).zip(lengths).map(|(sequence, length)| make(*length, salt + 8 * sequence)).collect()
+        };
+        Sequences {
+            block_tables: (0..count).map(table).collect(),
+            query: of_each(1, &|len, seed| random::activations(len * attention.n_heads * attention.head_dim, seed)),
+            key: of_each(2, &|len, seed| values(attention.head_dim, len * width, seed)),
+            value: of_each(3, &|len, seed| values(attention.head_dim, len * width, seed)),
+            attention,
+        }
+    }
+
+    /// A cache that has the attention's layer.
+    pub fn shapes(&self) -> Vec<KvShape> {
+        let Attention { layer, n_kv_heads, head_dim, .. } = self.attention;
+        vec![KvShape { n_kv_heads, head_dim }; layer + 1]
+    }
+
+    /// Blocks of all sequences.
+    pub fn n_blocks(&self) -> usize {
+        self.block_tables.iter().map(Vec::len).sum()
+    }
+
+    /// The rows of a step.
+    pub fn batch(&self, parts: &[(usize, Range<usize>)]) -> CaseBatch {
+        let rows = || parts.iter().flat_map(|(sequence, range)| range.clone().map(|position| (*sequence, position)));
+        let sequences: Vec<u32> = rows().map(|(sequence, _)| sequence as u32).collect();
+        CaseBatch {
+            tokens: sequences.clone(),
+            positions: rows().map(|(_, position)| position as u32).collect(),
+            selected: (0..sequences.len() as u32).collect(),
+            sequences,
+            block_tables: self.block_tables.clone(),
+        }
+    }
+
+    /// Query, key and value of the rows of a step.
+    pub fn inputs(&self, parts: &[(usize, Range<usize>)]) -> Vec<Vec<f32>> {
+        let Attention { n_heads, n_kv_heads, head_dim, .. } = self.attention;
+        let gather = |source: &[Vec<f32>], width: usize| {
+            parts.iter().flat_map(|(s, range)| &source[*s][range.start * width..range.end * width]).copied().collect()
+        };
+        vec![
+            gather(&self.query, n_heads * head_dim),
+            gather(&self.key, n_kv_heads * head_dim),
+            gather(&self.value, n_kv_heads * head_dim),
+        ]
+    }
+
+    /// What comes out for a position of a sequence.
+    pub fn reference(&self, sequence: usize, position: usize) -> Vec<f64> {
+        let (query, key, value) = (&self.query[sequence], &self.key[sequence], &self.value[sequence]);
+        reference::attend(&self.attention, position, query, key, value)
+    }
+
+    /// A step with what must come out. Of many rows the reference takes long: it is asked for the first and last of each
+    /// part, and some between.
+    fn case_step(&self, parts: &[(usize, Range<usize>)], tolerance: f64) -> CaseStep {
+        const EVERY: usize = 41;
+        let width = self.attention.n_heads * self.attention.head_dim;
+        let of_row = |sequence: usize, range: &Range<usize>, position: usize| {
+            let asked = position == range.start || position + 1 == range.end || position % EVERY == 0;
+            if asked {
+                Expected::within(tolerance, self.reference(sequence, position))
+            } else {
+                vec![Expected::ANY; width]
+            }
+        };
+        let rows = parts.iter().flat_map(|(sequence, range)| range.clone().map(move |p| of_row(*sequence, range, p)));
+        let expected = vec![rows.flatten().collect()];
+        let batch = self.batch(parts);
+        CaseStep { rows: RowCount::All(batch.tokens.len()), batch, inputs: self.inputs(parts), expected }
+    }
+}

@@ -1,0 +1,225 @@
+//! An op on a device: its weights and cache as a model has them, its values in a buffer with guards between.
+//!
+//! Everything in that buffer starts as a pattern, and must still be it afterwards wherever no dispatch says that it writes.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use cuelight_shaders::attention::KvType;
+use cuelight_shaders::cases::{CaseBatch, CaseCache};
+use cuelight_shaders::gpu::{DeviceLimits, DeviceValue, Dispatch, GpuArgs, Region, RowCount, StepLayout};
+use cuelight_shaders::op::Op;
+
+use crate::backend::vulkan::Device;
+use crate::backend::vulkan::error::VulkanError;
+use crate::backend::vulkan::memory::{Buffer, Place};
+use crate::backend::vulkan::plan::Bucket;
+use crate::backend::vulkan::record::{CommandPool, Recorder};
+use crate::backend::vulkan::resident::{DeviceCache, DeviceWeights};
+use crate::engine::EngineLimits;
+
+/// What memory holds before anything is written: a NaN, so that a result that comes of it shows.
+const PATTERN: u32 = 0x7fc0_c0de;
+
+/// Where parts of the buffer start, and what lies between two at least.
+const GUARD_BYTES: u64 = 256;
+
+/// An op, ready to run.
+pub struct OneOp<'a> {
+    op: &'a dyn Op,
+    weights: DeviceWeights,
+    cache: DeviceCache,
+    pool: CommandPool,
+    /// What the op is told of the device.
+    pub limits: DeviceLimits,
+    /// What the op is told to heed.
+    pub deterministic: bool,
+    device: Arc<Device>,
+}
+
+/// Where things are in the buffer.
+struct Places {
+    step: Region,
+    inputs: Vec<DeviceValue>,
+    outputs: Vec<DeviceValue>,
+    scratch: Region,
+}
+
+impl<'a> OneOp<'a> {
+    /// Brings the op's weights to the device, and makes room for its cache.
+    pub fn new(device: &Arc<Device>, op: &'a dyn Op, cache: Option<&CaseCache>) -> Result<Self, VulkanError> {
+        let none = CaseCache { shapes: Vec::new(), kv_type: KvType::F32, blocks: 0 };
+        let CaseCache { shapes, kv_type, blocks } = cache.unwrap_or(&none);
+        Ok(OneOp {
+            op,
+            weights: DeviceWeights::load(device, &[op], &mut |_| {})?,
+            cache: DeviceCache::new(device, shapes, *blocks, *kv_type)?,
+            pool: CommandPool::new(device)?,
+            limits: device.info.limits.clone(),
+            deterministic: false,
+            device: Arc::clone(device),
+        })
+    }
+
+    /// Runs a step in the bucket that an engine would choose; returns the outputs.
+    pub fn run(&self, batch: &CaseBatch, rows: RowCount, inputs: &[Vec<f32>]) -> Result<Vec<Vec<f32>>, VulkanError> {
+        self.run_in(bucket(batch), batch, rows, inputs)
+    }
+
+    /// Runs a step in a bucket.
+    pub fn run_in(
+        &self,
+        bucket: Bucket,
+        batch: &CaseBatch,
+        rows: RowCount,
+        inputs: &[Vec<f32>],
+    ) -> Result<Vec<Vec<f32>>, VulkanError> {
+        let entries = batch.block_tables.iter().map(Vec::len).sum();
+        let layout = StepLayout::new(bucket.rows, bucket.selected, batch.block_tables.len(), entries);
+        let input_widths: Vec<usize> = inputs.iter().map(|input| input.len() / rows.most()).collect();
+        let output_widths = self.op.output_widths(&input_widths).expect("a case is well formed");
+        let (bucket_rows, rows_out, bucket_rows_out) = match rows {
+            RowCount::All(_) if self.op.selects_rows() => {
+                (RowCount::All(bucket.rows), batch.selected.len(), bucket.selected)
+            }
+            RowCount::All(rows) => (RowCount::All(bucket.rows), rows, bucket.rows),
+            RowCount::Selected(rows) => (RowCount::Selected(bucket.selected), rows, bucket.selected),
+        };
+        let scratch_bytes = self.op.gpu_scratch_bytes(&self.limits, bucket_rows.most(), bucket.context_tokens);
+        let value_bytes = |rows: usize, widths: &[usize]| -> Vec<u64> {
+            widths.iter().map(|width| (rows * width * size_of::<f32>()) as u64).collect()
+        };
+        let input_bytes = value_bytes(bucket_rows.most(), &input_widths);
+        let output_bytes = value_bytes(bucket_rows_out, &output_widths);
+        let sizes = [vec![layout.bytes(), scratch_bytes], input_bytes, output_bytes].concat();
+        let (starts, total) = place(&sizes);
+
+        let work = Buffer::new(&self.device, "a test", total, Place::Device)?;
+        let region = |index: usize| Region { address: work.region.address + starts[index], bytes: sizes[index] };
+        let values = |first: usize, widths: &[usize]| -> Vec<DeviceValue> {
+            let of_each = widths.iter().enumerate();
+            of_each.map(|(index, width)| DeviceValue { region: region(first + index), width: *width }).collect()
+        };
+        let places = Places {
+            step: region(0),
+            scratch: region(1),
+            inputs: values(2, &input_widths),
+            outputs: values(2 + inputs.len(), &output_widths),
+        };
+
+        let mut before = vec![PATTERN; total as usize / size_of::<u32>()];
+        let words = |index: usize| starts[index] as usize / 4..(starts[index] + sizes[index]) as usize / 4;
+        layout.write_header(places.step.address, &mut before[words(0)]);
+        layout.write(&batch.as_batch(&batch.tables()), &mut before[words(0)]);
+        for (index, input) in inputs.iter().enumerate() {
+            let start = words(2 + index).start;
+            before[start..start + input.len()].copy_from_slice(&bits(input));
+        }
+
+        let dispatches = self.dispatches(bucket, bucket_rows, &places);
+        self.assert_declared(&dispatches, &work, &places);
+        let after = self.execute(&work, &before, &dispatches)?;
+        assert_untouched(&dispatches, work.region, &before, &after);
+        let output = |(index, width): (usize, &usize)| {
+            let start = words(2 + inputs.len() + index).start;
+            after[start..start + rows_out * width].iter().map(|word| f32::from_bits(*word)).collect()
+        };
+        Ok(output_widths.iter().enumerate().map(output).collect())
+    }
+
+    fn dispatches(&self, bucket: Bucket, rows: RowCount, places: &Places) -> Vec<Dispatch> {
+        let (weights, tables) = &self.weights.of_ops[0];
+        self.op.dispatches(&GpuArgs {
+            device: &self.limits,
+            deterministic: self.deterministic,
+            step: places.step.address,
+            rows,
+            selected: bucket.selected,
+            context_tokens: bucket.context_tokens,
+            inputs: &places.inputs,
+            outputs: &places.outputs,
+            weights,
+            tables,
+            kv: &self.cache.kv,
+            scratch: places.scratch,
+        })
+    }
+
+    /// Whatever a dispatch is given the address of, but for what never changes, it must say that it reads or writes: barriers
+    /// come of that.
+    fn assert_declared(&self, dispatches: &[Dispatch], work: &Buffer, places: &Places) {
+        let changing: Vec<Region> = self.cache.kv.layers.iter().flatten().copied().chain([work.region]).collect();
+        let holds = |region: &Region, address: u64| (region.address..region.address + region.bytes).contains(&address);
+        for dispatch in dispatches {
+            for address in dispatch.push.as_bytes().as_chunks().0.iter().map(|bytes| u64::from_le_bytes(*bytes)) {
+                let changes = changing.iter().any(|region| holds(region, address)) && !holds(&places.step, address);
+                let declared = dispatch.reads.iter().chain(&dispatch.writes).any(|region| holds(region, address));
+                assert!(!changes || declared, "{:?} does not say that it uses {address:#x}", dispatch.module);
+            }
+        }
+    }
+
+    /// Writes `before` into the buffer, runs the dispatches, and returns what is there then.
+    fn execute(&self, work: &Buffer, before: &[u32], dispatches: &[Dispatch]) -> Result<Vec<u32>, VulkanError> {
+        let bytes = size_of_val(before) as u64;
+        let mut stage = Buffer::new(&self.device, "a test", bytes, Place::Host)?;
+        let mapped = stage.mapped().expect("the processor reaches its own memory");
+        mapped.as_chunks_mut().0.iter_mut().zip(before).for_each(|(bytes, word)| *bytes = word.to_le_bytes());
+        let commands = self.pool.allocate()?;
+        let mut recorder = Recorder::begin(&self.device, commands)?;
+        recorder.copy((&stage, 0), (work, 0), bytes);
+        dispatches.iter().try_for_each(|dispatch| recorder.dispatch(dispatch))?;
+        recorder.copy((work, 0), (&stage, 0), bytes);
+        self.device.wait(self.device.submit(&[recorder.end()?])?)?;
+        let read = stage.readable().expect("the processor reaches its own memory");
+        Ok(read.as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).take(before.len()).collect())
+    }
+}
+
+/// Where things of these sizes start, with guards around each, and bytes of all.
+fn place(sizes: &[u64]) -> (Vec<u64>, u64) {
+    let mut end = GUARD_BYTES;
+    let starts = sizes.iter().map(|bytes| {
+        let start = end;
+        end = (start + bytes).next_multiple_of(GUARD_BYTES) + GUARD_BYTES;
+        start
+    });
+    (starts.collect(), end)
+}
+
+/// The bucket that an engine with large limits would choose.
+pub fn bucket(batch: &CaseBatch) -> Bucket {
+    let limits = EngineLimits {
+        vocab_size: 0,
+        context_tokens: 4096,
+        kv_blocks: 0,
+        max_batched_tokens: 4096,
+        max_sequences: 64,
+        max_logits_rows: 4096,
+        device: String::new(),
+    };
+    Bucket::of(&batch.as_batch(&batch.tables()), &limits)
+}
+
+/// The words of values.
+pub fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+/// Asserts that nothing has changed but what the dispatches write.
+fn assert_untouched(dispatches: &[Dispatch], work: Region, before: &[u32], after: &[u32]) {
+    let mut written = vec![false; before.len()];
+    for region in dispatches.iter().flat_map(|dispatch| &dispatch.writes) {
+        if let Some(range) = words_of(*region, work) {
+            written[range].fill(true);
+        }
+    }
+    let changed = (0..before.len()).find(|&index| !written[index] && before[index] != after[index]);
+    assert_eq!(changed, None, "a word that nobody says to write has changed");
+}
+
+fn words_of(region: Region, work: Region) -> Option<Range<usize>> {
+    let start = region.address.checked_sub(work.address)?;
+    let end = start + region.bytes;
+    (end <= work.bytes).then_some(start as usize / 4..end as usize / 4)
+}

@@ -1,0 +1,60 @@
+//! What a file says of its model, by the keys that a loader needs.
+
+use super::Synthetic;
+use super::models::RopeStretch;
+use crate::format::gguf::write::{GgufBuilder, ToValue};
+
+/// A file with its metadata, and without tensors.
+pub(super) fn describe(synthetic: &Synthetic) -> GgufBuilder {
+    let Synthetic { shape, mixture } = synthetic;
+    let file = GgufBuilder::new()
+        .key("general.architecture", shape.architecture)
+        .key("general.type", "model")
+        .key("general.name", format!("Synthetic {}", shape.title))
+        .key("general.file_type", mixture.file_type)
+        .key("general.quantization_version", 2_u32);
+    let mut keys = Keys { architecture: shape.architecture, file };
+    for (key, size) in [
+        ("context_length", shape.context_train),
+        ("embedding_length", shape.hidden_size),
+        ("block_count", shape.n_layers),
+        ("feed_forward_length", shape.intermediate_size),
+        ("vocab_size", shape.vocab_size),
+        ("attention.head_count", shape.n_heads),
+        ("attention.head_count_kv", shape.n_kv_heads),
+        ("attention.key_length", shape.head_dim),
+        ("attention.value_length", shape.head_dim),
+        ("rope.dimension_count", shape.head_dim),
+    ] {
+        keys = keys.size(key, size);
+    }
+    keys = keys.key("attention.layer_norm_rms_epsilon", shape.rms_norm_epsilon).key("rope.freq_base", shape.rope_base);
+    if let RopeStretch::Linear { factor } = shape.rope_stretch {
+        keys = keys.key("rope.scaling.type", "linear").key("rope.scaling.factor", factor);
+    }
+    if let Some(window) = shape.window {
+        keys = keys.size("attention.sliding_window", window);
+    }
+    if let Some((scores, logits)) = shape.softcaps {
+        keys = keys.key("attn_logit_softcapping", scores).key("final_logit_softcapping", logits);
+    }
+    shape.vocabulary.describe(shape.vocab_size, keys.file)
+}
+
+/// A file whose next keys are the architecture's.
+struct Keys {
+    architecture: &'static str,
+    file: GgufBuilder,
+}
+
+impl Keys {
+    fn key(self, key: &str, value: impl ToValue) -> Self {
+        let file = self.file.key(&format!("{}.{key}", self.architecture), value);
+        Keys { file, ..self }
+    }
+
+    fn size(self, key: &str, size: usize) -> Self {
+        #[allow(clippy::cast_possible_truncation)] // The table's sizes are far smaller.
+        self.key(key, size as u32)
+    }
+}

@@ -1,0 +1,155 @@
+//! Which format each tensor gets: llama.cpp's rules, as data.
+//!
+//! Source: `llama-quant.cpp` of llama.cpp, for dense models, without an importance matrix.
+
+use cuelight_shaders::quant::Format::{
+    self, BF16, F16, F32, Q2_K, Q3_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0,
+};
+
+use super::models::Shape;
+use super::tensors::{Content, Role, Tensor};
+
+/// A way to give formats to tensors.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Mixture {
+    /// What the user calls it.
+    pub name: &'static str,
+    /// llama.cpp's number for it, `general.file_type`.
+    pub file_type: u32,
+    /// What a matrix gets when nothing else is said.
+    pub base: Format,
+    /// What the head gets, or the embedding that is also the head.
+    pub head: Format,
+    /// What some tensors get; the first that fits counts.
+    pub exceptions: &'static [Exception],
+}
+
+/// Tensors that are worth more bits than others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Exception {
+    role: Role,
+    layers: Layers,
+    format: Format,
+}
+
+/// Some of the layers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Layers {
+    All,
+    /// All, in models whose heads of key and value serve this many query heads or more.
+    AllWhenShared(usize),
+    /// The first few.
+    First(usize),
+    /// One part in so many, from the first on.
+    FirstPart(usize),
+    /// The first eighth, the last eighth, and every third between.
+    Spread,
+}
+
+/// Every mixture that has a name here.
+pub const MIXTURES: &[Mixture] = &[
+    plain("f32", 0, F32, F32),
+    plain("f16", 1, F16, F16),
+    plain("bf16", 32, BF16, BF16),
+    plain("q8_0", 7, Q8_0, Q8_0),
+    plain("q4_0", 2, Q4_0, Q6_K),
+    plain("q4_1", 3, Q4_1, Q6_K),
+    plain("q5_0", 8, Q5_0, Q6_K),
+    plain("q5_1", 9, Q5_1, Q6_K),
+    Mixture {
+        exceptions: &[
+            exception(Role::Values, Layers::AllWhenShared(4), Q4_K),
+            exception(Role::Values, Layers::All, Q3_K),
+            exception(Role::Down, Layers::All, Q3_K),
+            exception(Role::AttentionOutput, Layers::All, Q3_K),
+        ],
+        ..plain("q2_k", 10, Q2_K, Q6_K)
+    },
+    plain("q3_k_s", 11, Q3_K, Q6_K),
+    Mixture {
+        exceptions: &[
+            exception(Role::Values, Layers::First(2), Q5_K),
+            exception(Role::Values, Layers::All, Q4_K),
+            exception(Role::Down, Layers::FirstPart(16), Q5_K),
+            exception(Role::Down, Layers::All, Q4_K),
+            exception(Role::AttentionOutput, Layers::All, Q4_K),
+        ],
+        ..plain("q3_k_m", 12, Q3_K, Q6_K)
+    },
+    Mixture {
+        exceptions: &[
+            exception(Role::Values, Layers::All, Q5_K),
+            exception(Role::Down, Layers::All, Q5_K),
+            exception(Role::AttentionOutput, Layers::All, Q5_K),
+        ],
+        ..plain("q3_k_l", 13, Q3_K, Q6_K)
+    },
+    Mixture {
+        exceptions: &[
+            exception(Role::Values, Layers::First(4), Q5_K),
+            exception(Role::Down, Layers::FirstPart(8), Q5_K),
+        ],
+        ..plain("q4_k_s", 14, Q4_K, Q6_K)
+    },
+    Mixture {
+        exceptions: &[exception(Role::Values, Layers::Spread, Q6_K), exception(Role::Down, Layers::Spread, Q6_K)],
+        ..plain("q4_k_m", 15, Q4_K, Q6_K)
+    },
+    plain("q5_k_s", 16, Q5_K, Q6_K),
+    Mixture {
+        exceptions: &[exception(Role::Values, Layers::Spread, Q6_K), exception(Role::Down, Layers::Spread, Q6_K)],
+        ..plain("q5_k_m", 17, Q5_K, Q6_K)
+    },
+    plain("q6_k", 18, Q6_K, Q6_K),
+];
+
+const fn plain(name: &'static str, file_type: u32, base: Format, head: Format) -> Mixture {
+    Mixture { name, file_type, base, head, exceptions: &[] }
+}
+
+const fn exception(role: Role, layers: Layers, format: Format) -> Exception {
+    Exception { role, layers, format }
+}
+
+impl Mixture {
+    /// The format of a tensor. Vectors are always float32.
+    #[must_use]
+    pub fn format(&self, tensor: &Tensor, shape: &Shape) -> Format {
+        let Content::Weights(role) = tensor.content else { return F32 };
+        let applies = |exception: &&Exception| exception.role == role && exception.layers.holds(tensor.layer, shape);
+        let wanted = match role {
+            Role::Head => self.head,
+            _ => self.exceptions.iter().find(applies).map_or(self.base, |exception| exception.format),
+        };
+        fitting(wanted, tensor.columns)
+    }
+}
+
+impl Layers {
+    fn holds(self, layer: usize, shape: &Shape) -> bool {
+        let n_layers = shape.n_layers;
+        match self {
+            Layers::All => true,
+            Layers::AllWhenShared(queries) => shape.n_heads / shape.n_kv_heads >= queries,
+            Layers::First(count) => layer < count,
+            Layers::FirstPart(parts) => layer < n_layers / parts,
+            Layers::Spread => {
+                let eighth = n_layers / 8;
+                layer < eighth || layer >= 7 * n_layers / 8 || (layer - eighth) % 3 == 2
+            }
+        }
+    }
+}
+
+/// The format, or one of shorter blocks for rows that are not whole blocks of it.
+fn fitting(format: Format, columns: usize) -> Format {
+    let fits = |format: &Format| columns.is_multiple_of(format.block_len());
+    let shorter = match format {
+        Q2_K | Q3_K => Q4_0,
+        Q4_K => Q5_0,
+        Q5_K => Q5_1,
+        Q6_K => Q8_0,
+        _ => F16,
+    };
+    [format, shorter].into_iter().find(fits).unwrap_or(F16)
+}
