@@ -7,7 +7,7 @@ use cuelight_shaders::gpu::{DeviceLimits, Module};
 use cuelight_shaders::{attention, cases, elementwise, embed, glu, matmul, rms_norm, rope, select_rows};
 
 use super::one_op::OneOp;
-use super::{assert_clean, shared_device};
+use super::{assert_clean, device_with_matrices, shared_device};
 
 /// Runs cases on a device with its limits changed, in both modes, and collects all that is wrong: one run tells everything.
 /// Returns the shaders that ran.
@@ -16,6 +16,8 @@ fn check_with(cases: &[Case], change: impl Fn(&mut DeviceLimits)) -> HashSet<Mod
     let (mut wrong, mut ran) = (Vec::new(), HashSet::new());
     for case in cases {
         let mut op = OneOp::new(&device, &*case.op, case.cache.as_ref()).unwrap();
+        // Float16 has another bound: see `linear_in_matrices_of_float16_computes_what_it_must`.
+        op.limits.cooperative_matrix = None;
         change(&mut op.limits);
         for deterministic in [false, true] {
             op.deterministic = deterministic;
@@ -62,6 +64,21 @@ fn attention_computes_what_it_must_with_contexts_cut_and_whole() {
 #[test]
 fn the_table_has_every_op() {
     assert_eq!(cases::all().len(), small_ops().len() + matmul::cases().len() + attention::cases().len());
+}
+
+#[test]
+fn linear_in_matrices_of_float16_computes_what_it_must() {
+    let Some(device) = device_with_matrices() else { return };
+    let mut wrong = Vec::new();
+    for case in matmul::half_cases() {
+        let op = OneOp::new(&device, &*case.op, None).unwrap();
+        for (index, step) in case.steps.iter().enumerate() {
+            let found = op.run(&step.batch, step.rows, &step.inputs).unwrap();
+            wrong.extend(case.check(index, &found).err());
+        }
+    }
+    assert!(wrong.is_empty(), "{} steps are wrong:\n{}", wrong.len(), wrong.join("\n"));
+    assert_clean(&device);
 }
 
 #[test]
