@@ -132,7 +132,7 @@ mod tests {
             let cuts = cuts(&graph, &Split::Shares(shares.to_vec()), shares.len()).unwrap();
             layers_of(graph, &cuts)
         };
-        assert_eq!(split(&[1.0, 1.0]), [9, 7], "the head belongs to the last");
+        assert_eq!(split(&[1.0, 1.0]), [11, 5], "the head is with the last, and weighs as much as six layers");
         assert_eq!(split(&[1.0, 3.0]).iter().sum::<usize>(), 16);
         assert_eq!(split(&[1e-9, 1.0]), [1, 15]);
         assert_eq!(split(&[1.0, 1e-9]), [15, 1]);
