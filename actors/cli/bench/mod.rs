@@ -12,9 +12,9 @@ use std::io;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
-use cuelight_engine::load::{self, Devices, Kernel, KvType, LoadOptions, Source};
+use cuelight_engine::load::{self, ComputeDevice, Devices, Kernel, KvType, LoadOptions, Source};
 use cuelight_engine::memory::format_bytes;
-use cuelight_engine::roofline::Roofline;
+use cuelight_engine::roofline::{Roofline, Worker};
 use cuelight_engine::synthetic::Synthetic;
 
 use self::measure::{Samples, Shape, measure};
@@ -203,7 +203,8 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     print(args.output.head(args.profile))?;
     let mut index = 0;
     for options in engines {
-        let is_its = |roofline: &&Roofline| (roofline.kernel, roofline.threads) == (options.kernel, options.threads);
+        let worker = worker(&options);
+        let is_its = |roofline: &&Roofline| Some(roofline.worker) == worker;
         let roofline = rooflines.iter().find(is_its).copied();
         for measurement in measure_engine(&options, &shapes, args.repetitions.get(), roofline) {
             print(&args.output.result(index, &measurement?))?;
@@ -232,19 +233,42 @@ fn write(synthetic: &Synthetic, path: &Path, context: &Context) -> Result<(), Cl
     Ok(())
 }
 
-/// Measures what the machine can do with the kernel and threads of each engine, and with one thread. Tells people.
+/// What does all of an engine's work; `None` where several devices share it.
+fn worker(options: &LoadOptions) -> Option<Worker> {
+    match (&options.device.0[..], options.gpu_layers) {
+        ([ComputeDevice::Cpu], None) => Some(Worker::Processor(options.kernel, options.threads)),
+        ([ComputeDevice::Vulkan(index)], None) => Some(Worker::Vulkan(*index)),
+        _ => None,
+    }
+}
+
+/// Measures what each engine's worker can do, and what the processor can with one thread. Tells people.
 fn measure_machine(engines: &[LoadOptions], output: Format) -> Result<Vec<Roofline>, CliError> {
     let mut all = Vec::new();
-    let kernels: BTreeSet<&str> = engines.iter().map(|options| options.kernel.name()).collect();
-    let measured = |kernel: &Kernel| kernels.contains(kernel.name()) && kernel.is_supported();
-    for kernel in Kernel::ALL.iter().copied().filter(measured) {
-        let threads = engines.iter().filter(|options| options.kernel == kernel).map(|options| options.threads);
-        let threads: BTreeSet<usize> = threads.chain([1]).collect();
-        let rooflines: Vec<Roofline> = threads.into_iter().map(|threads| Roofline::measure(kernel, threads)).collect();
+    let mut tell = |rooflines: Vec<Roofline>| {
         if output == Format::Md {
             print(&limits_table(&rooflines))?;
         }
         all.extend(rooflines);
+        Ok::<(), CliError>(())
+    };
+    let workers: Vec<Worker> = engines.iter().filter_map(worker).collect();
+    for kernel in Kernel::ALL.iter().copied().filter(|kernel| kernel.is_supported()) {
+        let threads = workers.iter().filter_map(|worker| match worker {
+            Worker::Processor(its, threads) if *its == kernel => Some(*threads),
+            _ => None,
+        });
+        let threads: BTreeSet<usize> = threads.flat_map(|threads| [1, threads]).collect();
+        if !threads.is_empty() {
+            tell(threads.into_iter().map(|threads| Roofline::measure(kernel, threads)).collect())?;
+        }
+    }
+    let devices: BTreeSet<usize> = workers
+        .iter()
+        .filter_map(|worker| if let Worker::Vulkan(index) = worker { Some(*index) } else { None })
+        .collect();
+    for device in devices {
+        tell(vec![Roofline::measure_vulkan(device).map_err(CliError::other)?])?;
     }
     Ok(all)
 }

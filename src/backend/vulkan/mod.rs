@@ -10,6 +10,7 @@
 //! - `pipeline`, `record`: shaders made ready, dispatches into command buffers
 //! - `plan`: a graph recorded once for a bucket of steps, to be replayed
 //! - `transfer`: values on their way in and out
+//! - [`roofline`]: what a device can do at most
 //! - this file: a step from its rows to what it gives
 //!
 //! [`Op::dispatches`]: cuelight_shaders::op::Op::dispatches
@@ -24,6 +25,7 @@ mod plan;
 mod probe;
 mod record;
 mod resident;
+pub mod roofline;
 #[cfg(test)]
 mod tests;
 mod transfer;
