@@ -89,6 +89,7 @@ fn facts(device: &DeviceInfo) -> serde_json::Value {
         "subgroup_size": device.limits.subgroup_size,
         "shared_memory_bytes": device.limits.shared_memory_bytes,
         "max_workgroup_size": device.limits.max_workgroup_size,
+        "cooperative_matrix": device.limits.cooperative_matrix,
         "missing": device.missing,
         "lacking": device.lacking,
         "usable": device.missing.is_empty(),

@@ -26,7 +26,7 @@ use crate::weight::Weight;
 use integer::activations::{self, Panels};
 use integer::packed::PackedWeight;
 
-pub use cases::cases;
+pub use cases::{cases, half_cases};
 
 #[cfg(target_arch = "x86_64")]
 pub mod avx2;

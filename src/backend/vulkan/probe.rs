@@ -208,7 +208,7 @@ fn cooperative_matrix(
         v13.subgroup_size_control,
         v13.compute_full_subgroups,
     ];
-    if bits.contains(&vk::FALSE) || !subgroup_size_can_be_fixed(instance, raw) {
+    if bits.contains(&vk::FALSE) || !subgroup_size_can_be_asked_for(instance, raw) {
         return None;
     }
     let functions = ash::khr::cooperative_matrix::Instance::new(&instance.entry, &instance.raw);
@@ -224,14 +224,13 @@ fn cooperative_matrix(
     fitting.max_by_key(|shape| shape.iter().product::<u32>())
 }
 
-/// Whether a shader can be sure of the subgroup size that the device tells: there is no other, or it can be asked for.
-fn subgroup_size_can_be_fixed(instance: &Instance, raw: vk::PhysicalDevice) -> bool {
+/// Whether a compute shader may say which subgroup size it wants: the one that the device tells may not be its only one.
+fn subgroup_size_can_be_asked_for(instance: &Instance, raw: vk::PhysicalDevice) -> bool {
     let mut sizes = vk::PhysicalDeviceSubgroupSizeControlProperties::default();
     let mut properties = vk::PhysicalDeviceProperties2::default().push_next(&mut sizes);
     // SAFETY: the device is one of the instance; every structure in the chain lives until the call returns.
     unsafe { instance.raw.get_physical_device_properties2(raw, &mut properties) };
-    sizes.min_subgroup_size == sizes.max_subgroup_size
-        || sizes.required_subgroup_size_stages.contains(vk::ShaderStageFlags::COMPUTE)
+    sizes.required_subgroup_size_stages.contains(vk::ShaderStageFlags::COMPUTE)
 }
 
 fn lacking(extensions: &Extensions, cooperative_matrix: Option<[u32; 3]>) -> Vec<&'static str> {

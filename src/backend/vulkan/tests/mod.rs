@@ -27,6 +27,16 @@ fn shared_device() -> Option<Arc<Device>> {
     found(SHARED.get_or_init(|| open(VulkanOptions { validation: true, ..VulkanOptions::default() })).clone())
 }
 
+/// The shared device, if it multiplies matrices of float16. Few do, so that this is told but never fails.
+fn device_with_matrices() -> Option<Arc<Device>> {
+    let device = shared_device()?;
+    let has_matrices = device.info.limits.cooperative_matrix.is_some();
+    if !has_matrices {
+        eprintln!("SKIPPED: {} has no cooperative matrices", device.info.name);
+    }
+    has_matrices.then_some(device)
+}
+
 /// A device of its own, for tests that break it or want it otherwise.
 fn own_device(options: VulkanOptions) -> Option<Arc<Device>> {
     found(open(options))
