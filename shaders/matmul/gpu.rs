@@ -1,4 +1,4 @@
-//! What [`Linear`](super::Linear) runs on a GPU.
+//! What [`Linear`] runs on a GPU.
 //!
 //! - few rows, or any number where bits must not depend on it: `mat_vec.comp`
 //! - more, in float32: `tile.comp`
