@@ -1,4 +1,4 @@
-//! What [`Linear`](super::Linear) runs on a GPU.
+//! What [`Linear`] runs on a GPU.
 //!
 //! - few rows, or any number where bits must not depend on it: `mat_vec.comp`
 //! - more, in float32: `tile.comp`
@@ -6,10 +6,10 @@
 //!
 //! # From which number of rows
 //!
-//! What takes time in `mat_vec.comp` is to unpack the weights, once for every 8 rows, and to read x again for every 4 outputs: 16
-//! bytes from the cache for 16 multiply-adds. Up to 8 rows nothing is unpacked twice, and a tile would be half empty: a
-//! product reads each weight once and is done. From 9 rows on `mat_vec.comp` unpacks at least twice, and a tile once. As steps are
-//! recorded for a power of two of rows, 9 rows are as many as 16.
+//! What takes time in `mat_vec.comp` is to unpack the weights, once for every 8 rows, and to read x, 16 bytes from the cache for 4
+//! multiply-adds. Up to 8 rows nothing is unpacked twice, and a tile would be half empty: a product reads each weight once and
+//! is done. From 9 rows on `mat_vec.comp` unpacks at least twice, and a tile once. As steps are recorded for a power of two of
+//! rows, 9 rows are as many as 16.
 //!
 //! # Which tile
 //!
@@ -20,17 +20,18 @@
 //! | | tile | invocations | shared memory | multiply-adds for a value read | for 16 bytes of shared memory |
 //! |---|---|---|---|---|---|
 //! | float32 | 128 x 128 | 256 | 36 KiB | 64 | 16 |
+//! | | 128 x 64 | 128 | 27 KiB | 42.7 | 16 |
 //! | | 64 x 64 | 128 | 18 KiB | 32 | 10.7 |
 //! | | 32 x 32 | 64 | 9 KiB | 16 | 8 |
 //! | | 16 x 64 | 64 | 11 KiB | 12.8 | 8 |
-//! | float16 | 128 x 128 | 8 subgroups | 36 KiB | 64 | 170, with matrices |
+//! | float16 | 128 x 128 | 8 subgroups | 36 KiB, or 20 | 64 | 171, in matrices of 16 x 16 |
 //! | | 64 x 64 | 4 subgroups | 18 KiB | 32 | 128 |
 //! | | 32 x 32 | 2 subgroups | 17 KiB | 16 | 85 |
 //! | | 16 x 64 | 4 subgroups | 11 KiB | 12.8 | 64 |
 //!
-//! (Columns 32 at a time in float32, 64 in float16 and 128 in its third; every tile fits 48 KiB, which is all that a large card may
-//! offer.) With 128 bytes of shared memory a cycle and core, the first row of float16 can be fed at 1360 multiply-adds a cycle:
-//! an H100's or H200's core does 2048 at its peak.
+//! (Columns come 32 at a time in float32, 64 in float16, 128 for its 32 x 32, and 32 for its largest where 36 KiB are too much.
+//! Every tile fits 48 KiB, which is all that a large card may offer.) With 128 bytes of shared memory a cycle and core, the
+//! first row of float16 can be fed at 1365 multiply-adds a cycle: a core of an H100 or H200 does 2048 at its peak.
 
 use super::Linear;
 use crate::gpu::weight::{RUN_COLUMNS, WeightLayout};
@@ -63,11 +64,22 @@ const fn tile(rows: usize, outputs: usize, part_rows: usize, part_outputs: usize
 }
 
 /// For float32, the largest first.
-const TILES: [Tile; 4] = [tile(128, 128, 8, 8, 1), tile(64, 64, 4, 8, 1), tile(32, 32, 4, 4, 1), tile(16, 64, 4, 4, 1)];
+const TILES: [Tile; 5] = [
+    tile(128, 128, 8, 8, 1),
+    tile(128, 64, 8, 8, 1),
+    tile(64, 64, 4, 8, 1),
+    tile(32, 32, 4, 4, 1),
+    tile(16, 64, 4, 4, 1),
+];
 
 /// For matrices, the largest first. Their parts are whole matrices of any shape that `cooperative_shape_fits`.
-const COOPERATIVE_TILES: [Tile; 4] =
-    [tile(128, 128, 64, 32, 2), tile(64, 64, 32, 32, 2), tile(32, 32, 32, 16, 4), tile(16, 64, 16, 16, 2)];
+const COOPERATIVE_TILES: [Tile; 5] = [
+    tile(128, 128, 64, 32, 2),
+    tile(128, 128, 64, 32, 1),
+    tile(64, 64, 32, 32, 2),
+    tile(32, 32, 32, 16, 4),
+    tile(16, 64, 16, 16, 2),
+];
 
 /// Whether `cooperative.comp` can use matrices of this shape (M, N, K).
 #[must_use]
@@ -332,9 +344,11 @@ mod tests {
 
     #[test]
     fn tiles_fit_the_device() {
-        let all = |tiles: [Tile; 4], bytes| tiles.iter().all(|tile| tile.shared_bytes(bytes) <= 48 << 10);
+        let all = |tiles: [Tile; 5], bytes| tiles.iter().all(|tile| tile.shared_bytes(bytes) <= 48 << 10);
         assert!(all(TILES, 4) && all(COOPERATIVE_TILES, 2));
-        assert_eq!(rows_and_outputs(Method::choose(&device(None, 32 << 10), false, 2048, 4096)), (64, 64));
+        assert_eq!(rows_and_outputs(Method::choose(&device(None, 32 << 10), false, 2048, 4096)), (128, 64));
+        let smaller = Method::choose(&device(Some([16, 16, 16]), 32 << 10), false, 2048, 4096);
+        assert_eq!(smaller, Method::Cooperative(tile(128, 128, 64, 32, 1), [16, 16, 16]));
         assert_eq!(Method::choose(&device(None, 1 << 10), false, 2048, 4096), Method::MatVec);
         let few_invocations = DeviceLimits { max_workgroup_size: 128, ..device(Some([16, 16, 16]), 48 << 10) };
         assert_eq!(rows_and_outputs(Method::choose(&few_invocations, false, 2048, 4096)), (64, 64));
