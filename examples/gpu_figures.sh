@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# Measures a GPU in one go: is it right, how fast can it be, how fast are models of random weights on it.
+#
+#   examples/gpu_figures.sh [FOLDER]
+#
+# Writes into FOLDER (gpu-figures): devices.txt and .json, tests.txt, and a table for each model and test. Needs no Rust: a stripped release binary does, and a Vulkan driver with its loader. docs/perf/gpu.md says how to bring
+# both to a bare machine, and what the figures are held against.
+#
+#   CUELIGHT=target/release/cuelight   the program
+#   TESTS=                             the engine's test program (cargo test --release --no-run -p cuelight-engine), if it is here
+#   DEVICE=vulkan:0
+#   MODELS="llama-8b:q4_k_m ..."       as `cuelight bench --synthetic` names them
+#   SEQUENCES="1,8,32,64,256"          at once
+#   DEPTHS="0,4096,16384"
+set -euo pipefail
+
+out="${1:-gpu-figures}"
+cuelight="${CUELIGHT:-target/release/cuelight}"
+device="${DEVICE:-vulkan:0}"
+models="${MODELS:-llama-8b:q4_k_m llama-8b:q8_0 llama-8b:f16 qwen3-8b:q4_k_m qwen3-8b:q8_0 qwen3-8b:f16}"
+sequences="${SEQUENCES:-1,8,32,64,256}"
+depths="${DEPTHS:-0,4096,16384}"
+prompts="${PROMPTS:-512,2048}"
+
+command -v "$cuelight" >/dev/null || { echo "there is no $cuelight; set CUELIGHT"; exit 1; }
+mkdir -p "$out"
+"$cuelight" devices 2>&1 | tee "$out/devices.txt"
+"$cuelight" devices --json > "$out/devices.json"
+
+if [ -n "${TESTS:-}" ]; then
+  echo "== is it right?"
+  # Wrong figures are worth nothing: nothing is measured on a device that fails.
+  "$TESTS" vulkan --nocapture 2>&1 | tee "$out/tests.txt"
+else
+  echo "no TESTS given: what the device computes is not checked" | tee "$out/tests.txt"
+fi
+
+# bench NAME ARGUMENT...
+bench() {
+  local name="$1"
+  shift
+  echo "== $name: $*"
+  "$cuelight" bench --device "$device" "$@" | tee "$out/$name.md"
+}
+
+for model in $models; do
+  name="${model//:/-}"
+  # Prompts; one sequence at depths; where its time goes, against what the device can do.
+  bench "$name-prompts" --synthetic "$model" -p "$prompts" -n 0 -b 2048 -r 3 --roofline --profile
+  bench "$name-depths" --synthetic "$model" -p 0 -n 64 -d "$depths" -r 3 --roofline --profile
+  # Many sequences, each with a short context.
+  bench "$name-sequences" --synthetic "$model" -p 0 -n 32 --parallel "$sequences" -r 3
+done
+echo "done: $out"
