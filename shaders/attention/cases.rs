@@ -177,7 +177,7 @@ impl Sequences {
         const EVERY: usize = 41;
         let width = self.attention.n_heads * self.attention.head_dim;
         let of_row = |sequence: usize, range: &Range<usize>, position: usize| {
-            let asked = position == range.start || position + 1 == range.end || position % EVERY == 0;
+            let asked = position == range.start || position + 1 == range.end || position.is_multiple_of(EVERY);
             if asked {
                 Expected::within(tolerance, self.reference(sequence, position))
             } else {

@@ -1,4 +1,4 @@
-//! Keys and values on a device, and what [`Attention`](super::Attention) runs there.
+//! Keys and values on a device, and what [`Attention`] runs there.
 
 use super::{Attention, KvShape, KvType};
 use crate::gpu::{DeviceLimits, Dispatch, GpuArgs, Module, Push, Region};
