@@ -17,6 +17,7 @@ use cuelight_engine::format::gguf::Gguf;
 use cuelight_engine::format::gguf::write::GgufBuilder;
 use cuelight_engine::format::tokenizer::Tokenizer;
 use cuelight_engine::load::{LoadProgress, LoadedModel, MemoryPlan, ModelCard};
+use cuelight_engine::memory::Pool;
 use cuelight_engine::profile::{Cost, OpLabel, OpSpan};
 
 use crate::executor::EngineHost;
@@ -178,14 +179,16 @@ impl SimulatedModel {
     /// What an engine takes.
     #[must_use]
     pub fn memory(&self) -> MemoryPlan {
+        let kv_bytes = (self.limits.kv_blocks * BLOCK_TOKENS * size_of::<u64>()) as u64;
+        let (weights_bytes, scratch_bytes, available_bytes) = (self.weights_bytes, 0, None);
         MemoryPlan {
-            weights_bytes: self.weights_bytes,
-            kv_bytes: (self.limits.kv_blocks * BLOCK_TOKENS * size_of::<u64>()) as u64,
-            scratch_bytes: 0,
-            available_bytes: None,
+            weights_bytes,
+            kv_bytes,
+            scratch_bytes,
+            available_bytes,
             kv_blocks: self.limits.kv_blocks,
             context_tokens: self.limits.context_tokens,
-            own_memory: None,
+            pools: vec![Pool { device: None, weights_bytes, kv_bytes, scratch_bytes, available_bytes }],
         }
     }
 }

@@ -100,6 +100,11 @@ pub trait Op: Send + Sync + std::fmt::Debug {
         Vec::new()
     }
 
+    /// The layer of the KV cache that the op stores to and reads, if it does.
+    fn kv_layer(&self) -> Option<usize> {
+        None
+    }
+
     /// Whether the outputs have only the rows that reach the head.
     fn selects_rows(&self) -> bool {
         false

@@ -1,4 +1,4 @@
-//! What computes a model: the processor, or a Vulkan device.
+//! What computes a model: the processor, a Vulkan device, or several of them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -36,9 +36,76 @@ impl FromStr for ComputeDevice {
     }
 }
 
+/// The devices that share a model's layers, in the layers' order; most often one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Devices(pub Vec<ComputeDevice>);
+
+impl From<ComputeDevice> for Devices {
+    fn from(device: ComputeDevice) -> Self {
+        Devices(vec![device])
+    }
+}
+
+impl fmt::Display for Devices {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0.iter().map(ComputeDevice::to_string).collect::<Vec<_>>().join(","))
+    }
+}
+
+impl FromStr for Devices {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        // A plus for lists of lists, as the benchmark takes them.
+        let devices = text.split([',', '+']).map(str::parse).collect::<Result<Vec<ComputeDevice>, _>>()?;
+        if devices.iter().filter(|device| **device == ComputeDevice::Cpu).count() > 1 {
+            return Err("cpu is named twice; there is one processor".to_owned());
+        }
+        Ok(Devices(devices))
+    }
+}
+
+/// What each of several devices gets of a model, in proportion.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Shares(pub Vec<f64>);
+
+impl fmt::Display for Shares {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0.iter().map(f64::to_string).collect::<Vec<_>>().join(","))
+    }
+}
+
+impl FromStr for Shares {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let share = |share: &str| match share.trim().parse::<f64>() {
+            Ok(number) if number.is_finite() && number > 0.0 => Ok(number),
+            _ => Err(format!("{share:?} is not a number above 0; shares look like 3,1")),
+        };
+        text.split(',').map(share).collect::<Result<Vec<_>, _>>().map(Shares)
+    }
+}
+
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lists_of_devices_and_shares_are_read_as_they_are_written() {
+        let devices: Devices = "cpu,vulkan:1".parse().unwrap();
+        assert_eq!(devices.0, [ComputeDevice::Cpu, ComputeDevice::Vulkan(1)]);
+        assert_eq!(devices.to_string(), "cpu,vulkan:1");
+        assert_eq!("cpu+vulkan:1".parse(), Ok(devices));
+        assert!("cpu,cpu".parse::<Devices>().is_err());
+        assert!("vulkan,".parse::<Devices>().is_err());
+        let shares: Shares = "3,1.5".parse().unwrap();
+        assert_eq!((shares.0.clone(), shares.to_string()), (vec![3.0, 1.5], "3,1.5".to_owned()));
+        for wrong in ["", "1,", "0,1", "-1", "nan", "inf"] {
+            assert!(wrong.parse::<Shares>().is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn devices_are_read_as_they_are_written() {

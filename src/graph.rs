@@ -1,5 +1,6 @@
 //! A model as an ordered list of coarse ops over named values, and where the values live in memory.
 
+use std::collections::HashMap;
 use std::fmt;
 
 use cuelight_shaders::cpu::{Kernel, Team};
@@ -18,7 +19,7 @@ pub enum Rows {
     Selected,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Value {
     width: usize,
     rows: Rows,
@@ -40,6 +41,10 @@ pub struct Node {
 pub struct Graph {
     values: Vec<Value>,
     nodes: Vec<Node>,
+    /// What a part of a model takes from the part before.
+    inputs: Vec<ValueId>,
+    /// What a part of a model gives to the next; none for the last part and for a whole model.
+    handed_on: Vec<ValueId>,
 }
 
 impl Graph {
@@ -128,11 +133,69 @@ impl Graph {
         node.inputs.first().map_or(Rows::All, |input| self.rows(*input))
     }
 
+    /// The values that somebody else writes before the first op runs: none for a whole model.
+    #[must_use]
+    pub fn inputs(&self) -> &[ValueId] {
+        &self.inputs
+    }
+
+    /// The values that remain when the last op has run: the logits, or what the next part of the model takes.
+    #[must_use]
+    pub fn outputs(&self) -> Vec<ValueId> {
+        if self.handed_on.is_empty() { self.output().into_iter().collect() } else { self.handed_on.clone() }
+    }
+
+    /// The values that ops before number `cut` write and later ones read.
+    #[must_use]
+    pub fn values_across(&self, cut: usize) -> Vec<ValueId> {
+        let (before, after) = self.nodes.split_at(cut);
+        let written = self.inputs.iter().chain(before.iter().flat_map(|node| &node.outputs));
+        let is_read = |value: &&ValueId| after.iter().any(|node| node.inputs.contains(value));
+        written.filter(is_read).copied().collect()
+    }
+
+    /// Cuts the graph before the ops of these numbers, ascending: each part takes what the parts before it wrote and it or
+    /// a later part reads.
+    #[must_use]
+    pub fn split(self, cuts: &[usize]) -> Vec<Graph> {
+        let across: Vec<Vec<ValueId>> = cuts.iter().map(|cut| self.values_across(*cut)).collect();
+        let ends = cuts.iter().copied().chain([self.nodes.len()]);
+        let mut nodes = self.nodes.into_iter();
+        let (mut parts, mut start) = (Vec::new(), 0);
+        for (index, end) in ends.enumerate() {
+            let taken = index.checked_sub(1).map_or(&self.inputs, |before| &across[before]);
+            let given = across.get(index).unwrap_or(&self.handed_on);
+            parts.push(part(&self.values, nodes.by_ref().take(end - start), taken, given));
+            start = end;
+        }
+        parts
+    }
+
     /// The value the last op wrote: the logits.
     #[must_use]
     pub fn output(&self) -> Option<ValueId> {
         self.nodes.last().and_then(|node| node.outputs.last().copied())
     }
+}
+
+/// A graph of some ops of another, with its own numbers for their values.
+fn part(values: &[Value], nodes: impl Iterator<Item = Node>, taken: &[ValueId], given: &[ValueId]) -> Graph {
+    let mut graph = Graph::default();
+    let mut numbers = HashMap::new();
+    let mut number = |graph: &mut Graph, value: &ValueId| {
+        *numbers.entry(*value).or_insert_with(|| {
+            graph.values.push(values[value.0].clone());
+            ValueId(graph.values.len() - 1)
+        })
+    };
+    graph.inputs = taken.iter().map(|value| number(&mut graph, value)).collect();
+    for node in nodes {
+        let inputs = node.inputs.iter().map(|value| number(&mut graph, value)).collect();
+        let outputs = node.outputs.iter().map(|value| number(&mut graph, value)).collect();
+        graph.nodes.push(Node { op: node.op, inputs, outputs });
+    }
+    graph.handed_on = given.iter().map(|value| number(&mut graph, value)).collect();
+    graph
 }
 
 impl fmt::Display for Graph {
@@ -175,7 +238,7 @@ impl MemoryLayout {
                 last_use[value.0] = index;
             }
         }
-        if let Some(output) = graph.output() {
+        for output in graph.outputs() {
             last_use[output.0] = graph.nodes.len();
         }
 
@@ -183,9 +246,11 @@ impl MemoryLayout {
         let mut arena_len = 0;
         // Live values as (offset, end, value), by offset.
         let mut live: Vec<(usize, usize, usize)> = Vec::new();
-        for (index, node) in graph.nodes.iter().enumerate() {
-            live.retain(|(_, _, value)| last_use[*value] >= index);
-            for output in &node.outputs {
+        // Inputs are there before the first op.
+        let born = std::iter::once(&graph.inputs).chain(graph.nodes.iter().map(|node| &node.outputs));
+        for (index, born) in born.enumerate() {
+            live.retain(|(_, _, value)| last_use[*value] + 1 >= index);
+            for output in born {
                 let mut offset = 0;
                 for (start, end, _) in &live {
                     if offset + size(output.0) <= *start {
@@ -251,25 +316,70 @@ mod tests {
             nodes in prop::collection::vec((prop::collection::vec(1usize..20, 1..3), any::<u32>()), 1..30),
             max_rows in 1usize..5,
         ) {
-            let mut graph = Graph::default();
-            let mut values: Vec<ValueId> = Vec::new();
-            for (widths, choice) in nodes {
-                let inputs: Vec<ValueId> =
-                    values.iter().enumerate().filter(|(i, _)| choice >> (i % 32) & 1 == 1).map(|(_, v)| *v).collect();
-                values.extend(graph.push(Any { widths }, &inputs).unwrap());
+            let graph = random_graph(nodes);
+            check_layout(&graph, max_rows);
+        }
+
+        #[test]
+        fn a_graph_in_parts_hands_over_what_is_read_later_and_nothing_else(
+            nodes in prop::collection::vec((prop::collection::vec(1usize..20, 1..3), any::<u32>()), 3..20),
+            first in 0usize..20, second in 0usize..20,
+        ) {
+            let graph = random_graph(nodes);
+            let (ops, output) = (graph.nodes().len(), graph.width(graph.output().unwrap()));
+            let mut cuts = [1 + first % (ops - 1), 1 + second % (ops - 1)];
+            cuts.sort_unstable();
+            let parts = graph.split(&cuts);
+            prop_assert_eq!(parts.iter().map(|part| part.nodes().len()).sum::<usize>(), ops);
+            prop_assert!(parts[0].inputs().is_empty());
+            for pair in parts.windows(2) {
+                let widths = |graph: &Graph, values: &[ValueId]| -> Vec<usize> {
+                    values.iter().map(|value| graph.width(*value)).collect()
+                };
+                prop_assert_eq!(widths(&pair[0], &pair[0].handed_on), widths(&pair[1], pair[1].inputs()));
             }
-            let layout = MemoryLayout::new(&graph, max_rows, max_rows);
-            // Walk the graph with the owner of every cell written down.
-            let mut owner: Vec<Option<ValueId>> = vec![None; layout.arena_len()];
-            let cells = |value: ValueId| layout.offset(value)..layout.offset(value) + graph.width(value) * max_rows;
-            for node in graph.nodes() {
-                for output in &node.outputs {
-                    owner[cells(*output)].fill(Some(*output));
+            let last = &parts[2];
+            prop_assert_eq!(last.width(last.outputs()[0]), output);
+            for part in &parts {
+                let mut known: Vec<ValueId> = part.inputs().to_vec();
+                for node in part.nodes() {
+                    prop_assert!(node.inputs.iter().all(|input| known.contains(input)));
+                    known.extend(&node.outputs);
                 }
-                for value in node.inputs.iter().chain(&node.outputs) {
-                    prop_assert!(owner[cells(*value)].iter().all(|o| *o == Some(*value)));
-                }
+                prop_assert!(part.handed_on.iter().all(|value| known.contains(value)));
+                check_layout(part, 3);
             }
         }
+    }
+
+    fn random_graph(nodes: Vec<(Vec<usize>, u32)>) -> Graph {
+        let mut graph = Graph::default();
+        let mut values: Vec<ValueId> = Vec::new();
+        for (widths, choice) in nodes {
+            let inputs: Vec<ValueId> =
+                values.iter().enumerate().filter(|(i, _)| choice >> (i % 32) & 1 == 1).map(|(_, v)| *v).collect();
+            values.extend(graph.push(Any { widths }, &inputs).unwrap());
+        }
+        graph
+    }
+
+    /// Walks the graph with the owner of every cell written down.
+    fn check_layout(graph: &Graph, max_rows: usize) {
+        let layout = MemoryLayout::new(graph, max_rows, max_rows);
+        let mut owner: Vec<Option<ValueId>> = vec![None; layout.arena_len()];
+        let cells = |value: ValueId| layout.offset(value)..layout.offset(value) + graph.width(value) * max_rows;
+        for input in graph.inputs() {
+            owner[cells(*input)].fill(Some(*input));
+        }
+        let check = |owner: &[Option<ValueId>], value: &ValueId| {
+            assert!(owner[cells(*value)].iter().all(|o| *o == Some(*value)));
+        };
+        for node in graph.nodes() {
+            for output in &node.outputs {
+                owner[cells(*output)].fill(Some(*output));
+            }
+            node.inputs.iter().chain(&node.outputs).for_each(|value| check(&owner, value));
+        }
+        graph.outputs().iter().for_each(|value| check(&owner, value));
     }
 }

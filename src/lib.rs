@@ -7,7 +7,8 @@
 //! - [`mod@format`]: GGUF, tokenizer, chat template
 //! - [`model`]: hyperparameters and one declarative file per family, wired into a graph
 //! - [`graph`]: ops over named values, and the memory plan
-//! - [`backend`]: what runs a graph: the CPU
+//! - [`placement`]: which layers are computed where
+//! - [`backend`]: what runs a graph, or a part of one: the CPU, a Vulkan device
 //! - [`engine`]: the door: steps in, logits out
 //! - [`profile`]: what each op of a step took
 //! - [`roofline`]: what the machine can do at most
@@ -26,6 +27,7 @@ pub mod load;
 pub mod memory;
 pub mod model;
 pub mod perplexity;
+pub mod placement;
 pub mod profile;
 pub mod roofline;
 pub mod sample;

@@ -14,14 +14,15 @@ use crate::engine::{Engine, EngineLimits};
 use crate::format::chat_template::{ChatTemplate, ChatTemplateError};
 use crate::format::gguf::{Gguf, GgufError};
 use crate::format::tokenizer::{Tokenizer, TokenizerError};
-use crate::memory::{self, Request, TooLarge};
+use crate::memory::{Request, TooLarge};
 use crate::model::{Model, ModelError};
+use crate::placement::SplitError;
 use crate::synthetic::Synthetic;
 use crate::synthetic::making::Unmade;
-use engine::Target;
+use engine::Part;
 
 pub use crate::backend::vulkan::VulkanOptions;
-pub use crate::device::ComputeDevice;
+pub use crate::device::{ComputeDevice, Devices, Shares};
 pub use crate::memory::MemoryPlan;
 pub use cuelight_shaders::attention::KvType;
 pub use cuelight_shaders::cpu::Kernel;
@@ -64,8 +65,12 @@ pub struct LoadOptions {
     pub kv_type: KvType,
     /// Threads that compute, the executor's own included.
     pub threads: usize,
-    /// What computes.
-    pub device: ComputeDevice,
+    /// What computes; several share the layers.
+    pub device: Devices,
+    /// What each of several devices gets, in proportion; `None`: by their free memory.
+    pub split: Option<Shares>,
+    /// With one Vulkan device, so many layers, the last ones, are computed there, and the others on the processor.
+    pub gpu_layers: Option<usize>,
     /// The instruction set of the processor's kernels.
     pub kernel: Kernel,
     /// How a Vulkan device is used.
@@ -91,7 +96,9 @@ impl LoadOptions {
             memory_bytes: None,
             kv_type: KvType::F16,
             threads: cpu::default_threads(),
-            device: ComputeDevice::Cpu,
+            device: ComputeDevice::Cpu.into(),
+            split: None,
+            gpu_layers: None,
             kernel: Kernel::detect(),
             vulkan: VulkanOptions::default(),
             deterministic: false,
@@ -134,6 +141,20 @@ pub enum LoadError {
         /// The numbers, and what would help.
         source: TooLarge,
     },
+    /// It cannot be divided among the devices as was asked for.
+    #[error(transparent)]
+    Split(#[from] SplitError),
+    /// Layers for a GPU, and none to compute them, or several.
+    #[error(
+        "--gpu-layers needs one Vulkan device, as with --device vulkan, and not {device}; several share layers by --split"
+    )]
+    GpuLayersWithoutGpu {
+        /// The devices that were chosen.
+        device: String,
+    },
+    /// Two ways of dividing.
+    #[error("--gpu-layers and --split both say how layers are divided; give one of them")]
+    GpuLayersBesideSplit,
     /// The Vulkan device cannot be used, or failed.
     #[error(transparent)]
     Vulkan(#[from] VulkanError),
@@ -199,11 +220,10 @@ pub struct Plan {
     gguf: Arc<Gguf>,
     /// Weights that are made when the engine is.
     unmade: Option<Unmade>,
-    model: Model,
+    parts: Vec<Part>,
     memory: MemoryPlan,
     limits: EngineLimits,
     card: ModelCard,
-    target: Target,
 }
 
 /// Most bytes of logits in a step; a step with more sequences than this allows still gets one row for each.
@@ -223,47 +243,41 @@ pub fn plan(options: &LoadOptions) -> Result<Plan, LoadError> {
             return Err(LoadError::ZeroOption { option });
         }
     }
-    let target = Target::find(options)?;
     let (gguf, unmade) = options.source.open()?;
     let model = Model::build(&gguf)?;
     let h = &model.hyperparameters;
     let max_sequences = options.max_sequences.min(options.max_batched_tokens);
     let logits_rows_that_fit = LOGITS_BYTES / (h.vocab_size * size_of::<f32>());
     let max_logits_rows = logits_rows_that_fit.clamp(max_sequences, options.max_batched_tokens.max(max_sequences));
+    let (vocab_size, context_train) = (h.vocab_size, h.context_train);
+    let card = ModelCard::read(&gguf, &model)?;
+    let parts = engine::divide(model, options)?;
     let mut limits = EngineLimits {
-        vocab_size: h.vocab_size,
-        context_tokens: options.context_tokens.unwrap_or(h.context_train),
+        vocab_size,
+        context_tokens: options.context_tokens.unwrap_or(context_train),
         kv_blocks: 0,
         max_batched_tokens: options.max_batched_tokens,
         max_sequences,
         max_logits_rows,
-        device: target.describe(options),
+        device: engine::describe(&parts, options),
     };
-    let footprint = target.footprint(&model, options, &limits);
-    let own_memory = target.own_memory();
-    let too_large = |source| LoadError::TooLarge { path: gguf.path().to_owned(), source };
-    // What the device keeps a copy of goes back to the file, if there is one.
-    let beside = unmade.as_ref().map_or(0, |_| target.copied_bytes(&model, options));
-    if own_memory.is_some() {
-        memory::check(beside, memory::available()).map_err(too_large)?;
-    }
-    let memory = memory::plan(&Request {
-        weights_bytes: footprint.weights + if own_memory.is_none() { beside } else { 0 },
-        scratch_bytes: footprint.scratch,
-        block_bytes: footprint.kv_block,
-        context_train: h.context_train,
+    let request = Request {
+        weights_bytes: 0,
+        scratch_bytes: 0,
+        block_bytes: 0,
+        context_train,
         context_tokens: options.context_tokens,
         max_sequences,
         kv_bytes: options.kv_bytes,
-        limit_bytes: options.memory_bytes.filter(|_| own_memory.is_none()),
-        available_bytes: target.available_bytes(),
-        own_memory,
-    })
-    .map_err(too_large)?;
+        limit_bytes: options.memory_bytes,
+        available_bytes: None,
+        own_memory: None,
+    };
+    let memory = engine::plan_memory(&parts, options, &limits, &request, unmade.is_some())
+        .map_err(|source| LoadError::TooLarge { path: gguf.path().to_owned(), source })?;
     limits.context_tokens = memory.context_tokens;
     limits.kv_blocks = memory.kv_blocks;
-    let card = ModelCard::read(&gguf, &model)?;
-    Ok(Plan { options: options.clone(), gguf: Arc::new(gguf), unmade, model, memory, limits, card, target })
+    Ok(Plan { options: options.clone(), gguf: Arc::new(gguf), unmade, parts, memory, limits, card })
 }
 
 impl Plan {
@@ -326,7 +340,7 @@ impl Plan {
         if let Some(unmade) = self.unmade {
             unmade.make(self.options.threads);
         }
-        self.target.build(self.model, &self.options, self.limits, progress)
+        engine::build(self.parts, &self.options, self.limits, progress)
     }
 }
 

@@ -19,15 +19,65 @@ pub struct MemoryPlan {
     pub kv_blocks: usize,
     /// Longest sequence.
     pub context_tokens: usize,
+    /// The memories that it is in: most often one, the machine's or a device's own.
+    pub pools: Vec<Pool>,
+}
+
+/// What a model takes of one memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pool {
     /// The device whose memory it is; `None` for the machine's.
-    pub own_memory: Option<String>,
+    pub device: Option<String>,
+    /// Weights of the layers that are computed there.
+    pub weights_bytes: u64,
+    /// Their KV cache.
+    pub kv_bytes: u64,
+    /// Their activations.
+    pub scratch_bytes: u64,
+    /// What is free there, where the system says.
+    pub available_bytes: Option<u64>,
+}
+
+impl Pool {
+    /// Bytes in all.
+    #[must_use]
+    pub fn total_bytes(&self) -> u64 {
+        self.weights_bytes + self.kv_bytes + self.scratch_bytes
+    }
 }
 
 impl MemoryPlan {
-    /// Bytes of the machine's memory in all: none of a model that lives in a device's own.
+    /// Bytes of the machine's memory: none of what lives in devices' own.
     #[must_use]
     pub fn host_bytes(&self) -> u64 {
-        if self.own_memory.is_some() { 0 } else { self.total_bytes() }
+        self.pools.iter().filter(|pool| pool.device.is_none()).map(Pool::total_bytes).sum()
+    }
+
+    /// The plan of a model that lives in several memories, each planned by itself, with the bytes of a KV block there: all
+    /// have as many blocks as the smallest has.
+    ///
+    /// # Panics
+    /// When there is none.
+    #[must_use]
+    pub fn together(plans: Vec<(MemoryPlan, u64)>) -> MemoryPlan {
+        let least = |size: fn(&MemoryPlan) -> usize| plans.iter().map(|(plan, _)| size(plan)).min();
+        let kv_blocks = least(|plan| plan.kv_blocks).expect("a model is in some memory");
+        let context_tokens = least(|plan| plan.context_tokens).unwrap_or(0);
+        let pools = plans.into_iter().flat_map(|(plan, block_bytes)| {
+            let of_blocks = block_bytes.saturating_mul(kv_blocks as u64);
+            plan.pools.into_iter().map(move |pool| Pool { kv_bytes: of_blocks, ..pool })
+        });
+        let pools: Vec<Pool> = pools.collect();
+        let sum = |bytes: fn(&Pool) -> u64| pools.iter().map(bytes).sum();
+        MemoryPlan {
+            weights_bytes: sum(|pool| pool.weights_bytes),
+            kv_bytes: sum(|pool| pool.kv_bytes),
+            scratch_bytes: sum(|pool| pool.scratch_bytes),
+            available_bytes: pools.iter().map(|pool| pool.available_bytes).sum(),
+            kv_blocks,
+            context_tokens,
+            pools,
+        }
     }
 
     /// Bytes in all.
@@ -40,9 +90,9 @@ impl MemoryPlan {
 impl fmt::Display for MemoryPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kv_tokens = self.kv_blocks * BLOCK_TOKENS;
-        match &self.own_memory {
-            Some(device) => writeln!(f, "memory plan of {device}")?,
-            None => writeln!(f, "memory plan")?,
+        match &self.pools[..] {
+            [Pool { device: Some(device), .. }] => writeln!(f, "memory plan of {device}")?,
+            _ => writeln!(f, "memory plan")?,
         }
         writeln!(f, "  weights  {:>10}", format_bytes(self.weights_bytes))?;
         writeln!(
@@ -54,10 +104,16 @@ impl fmt::Display for MemoryPlan {
         )?;
         writeln!(f, "  scratch  {:>10}", format_bytes(self.scratch_bytes))?;
         write!(f, "  total    {:>10}", format_bytes(self.total_bytes()))?;
-        match self.available_bytes {
-            Some(available) => write!(f, "  of {} available", format_bytes(available)),
-            None => Ok(()),
+        if let Some(available) = self.available_bytes {
+            write!(f, "  of {} available", format_bytes(available))?;
         }
+        for pool in self.pools.iter().filter(|_| self.pools.len() > 1) {
+            let bytes = [pool.total_bytes(), pool.weights_bytes, pool.kv_bytes, pool.scratch_bytes].map(format_bytes);
+            let [total, weights, kv, scratch] = &bytes;
+            let place = pool.device.as_deref().unwrap_or("the machine");
+            write!(f, "\n    {total:>10}  in {place}: weights {weights}, KV cache {kv}, scratch {scratch}")?;
+        }
+        Ok(())
     }
 }
 
@@ -190,7 +246,13 @@ pub fn plan(request: &Request) -> Result<MemoryPlan, TooLarge> {
         available_bytes: request.limit_bytes.or(request.available_bytes),
         kv_blocks,
         context_tokens: context.min(kv_blocks * BLOCK_TOKENS),
-        own_memory: request.own_memory.clone(),
+        pools: vec![Pool {
+            device: request.own_memory.clone(),
+            weights_bytes: request.weights_bytes,
+            kv_bytes: bytes(kv_blocks),
+            scratch_bytes: request.scratch_bytes,
+            available_bytes: request.limit_bytes.or(request.available_bytes),
+        }],
     })
 }
 
@@ -290,6 +352,18 @@ mod tests {
         );
         let plan = plan(&Request { kv_bytes: Some(100 * MIB), ..request }).unwrap();
         assert_eq!((plan.kv_blocks, plan.context_tokens), (100, 1024));
+    }
+
+    #[test]
+    fn memories_have_as_many_blocks_as_the_smallest_and_tell_what_each_holds() {
+        let card = Request { available_bytes: Some(300 * MIB), own_memory: Some("vulkan:0".to_owned()), ..request() };
+        let plans = [(request(), MIB), (card, MIB)].map(|(request, block)| (plan(&request).unwrap(), block));
+        let together = MemoryPlan::together(plans.to_vec());
+        assert_eq!((together.kv_blocks, together.context_tokens), (175, 175 * 16));
+        assert_eq!((together.total_bytes(), together.host_bytes()), (2 * 285 * MIB, 285 * MIB));
+        let shown = together.to_string();
+        assert!(shown.contains("285.0 MiB  in vulkan:0: weights 100.0 MiB, KV cache 175.0 MiB"), "{shown}");
+        assert!(shown.contains("in the machine"), "{shown}");
     }
 
     #[test]

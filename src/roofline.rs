@@ -9,22 +9,32 @@ use cuelight_shaders::pages::Pages;
 use cuelight_shaders::roofline as work;
 
 use crate::backend::cpu::team::ThreadTeam;
+use crate::backend::vulkan::{self, Device, DeviceInfo, Instance, VulkanError, VulkanOptions};
 use crate::memory;
 use crate::profile::Cost;
 
-/// The limits of a machine with so many threads and a kernel's instructions.
+/// What does the work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Worker {
+    /// The processor, with a kernel's instructions and so many threads.
+    Processor(Kernel, usize),
+    /// The Vulkan device of that number.
+    Vulkan(usize),
+}
+
+/// The limits of a machine with so many threads and a kernel's instructions, or of a device.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Roofline {
-    /// The instruction set.
-    pub kernel: Kernel,
-    /// Threads that did the work.
-    pub threads: usize,
+    /// What did the work.
+    pub worker: Worker,
     /// Bytes a second from memory: a working set far beyond the caches.
     pub memory_bandwidth: f64,
-    /// Bytes a second with a working set of 64 MiB, which large caches hold.
+    /// Bytes a second with a working set that large caches hold: 64 MiB, on a device 16 MiB.
     pub cache_bandwidth: f64,
-    /// Operations a second in dot products of 8-bit integers; `None` for a kernel that computes in float32.
+    /// Operations a second in dot products of 8-bit integers; `None` for a kernel that computes in float32, and for a device.
     pub integer_peak: Option<f64>,
+    /// Operations a second in products of float16 matrices, for a device that has them.
+    pub matrix_peak: Option<f64>,
     /// Operations a second in float32.
     pub float_peak: f64,
 }
@@ -50,6 +60,25 @@ impl Roofline {
         Self::with_working_set(kernel, threads, working_set(memory::available()), PASS_TIME)
     }
 
+    /// Measures a Vulkan device: about a second, and a GiB of its memory, or a quarter of what is free.
+    ///
+    /// # Errors
+    /// [`VulkanError`] when there is no such device, or it fails.
+    pub fn measure_vulkan(index: usize) -> Result<Self, VulkanError> {
+        let options = VulkanOptions::default();
+        let instance = Instance::load(options.instance())?;
+        let info = DeviceInfo::find(&instance, index)?;
+        let measured = vulkan::roofline::measure(&Device::open(instance, info, options)?)?;
+        Ok(Roofline {
+            worker: Worker::Vulkan(index),
+            memory_bandwidth: measured.memory_bandwidth,
+            cache_bandwidth: measured.cache_bandwidth,
+            integer_peak: None,
+            matrix_peak: measured.matrix_peak,
+            float_peak: measured.float_peak,
+        })
+    }
+
     fn with_working_set(kernel: Kernel, threads: usize, memory_bytes: usize, pass_time: Duration) -> Self {
         let team = ThreadTeam::new(threads);
         let mut pages = Pages::<u8>::zeroed_large(memory_bytes);
@@ -59,8 +88,8 @@ impl Roofline {
             operations(&team, pass_time, &|| work::dot_products(kernel).expect("an integer kernel has dot products"))
         });
         Roofline {
-            kernel,
-            threads,
+            worker: Worker::Processor(kernel, threads),
+            matrix_peak: None,
             memory_bandwidth: bandwidth(&team, kernel, &pages),
             cache_bandwidth: bandwidth(&team, kernel, &pages[..memory_bytes.min(CACHE_BYTES)]),
             integer_peak: integer,
@@ -72,15 +101,16 @@ impl Roofline {
     #[must_use]
     pub fn least_time(&self, bytes: u64, cost: &Cost) -> Duration {
         let memory = bytes as f64 / self.memory_bandwidth;
-        let integers = cost.integer_operations as f64 / self.integer_peak.unwrap_or(self.float_peak);
-        let arithmetic = integers + cost.float_operations as f64 / self.float_peak;
+        let integers = cost.integer_operations as f64 / self.product_peak();
+        // A device with matrices has them for whatever is large.
+        let arithmetic = integers + cost.float_operations as f64 / self.matrix_peak.unwrap_or(self.float_peak);
         Duration::from_secs_f64(memory.max(arithmetic))
     }
 
     /// The peak of what the kernel forms products with.
     #[must_use]
     pub fn product_peak(&self) -> f64 {
-        self.integer_peak.unwrap_or(self.float_peak)
+        self.integer_peak.or(self.matrix_peak).unwrap_or(self.float_peak)
     }
 }
 
@@ -145,8 +175,8 @@ mod tests {
     #[test]
     fn the_least_time_is_that_of_the_scarcer_thing() {
         let roofline = Roofline {
-            kernel: Kernel::Avx2Integer,
-            threads: 1,
+            worker: Worker::Processor(Kernel::Avx2Integer, 1),
+            matrix_peak: None,
             memory_bandwidth: 10.0,
             cache_bandwidth: 20.0,
             integer_peak: Some(100.0),
@@ -155,6 +185,17 @@ mod tests {
         let cost = Cost { integer_operations: 200, float_operations: 50, ..Cost::default() };
         assert_eq!(roofline.least_time(50, &cost), Duration::from_secs(5));
         assert_eq!(roofline.least_time(20, &cost), Duration::from_secs(3));
+    }
+
+    #[test]
+    fn a_vulkan_device_is_measured_where_there_is_one() {
+        match Roofline::measure_vulkan(0) {
+            Ok(roofline) => {
+                assert!(roofline.memory_bandwidth > 1e6 && roofline.cache_bandwidth > 1e6, "{roofline:?}");
+                assert!(roofline.float_peak > 1e6 && roofline.product_peak() > 1e6, "{roofline:?}");
+            }
+            Err(error) => eprintln!("SKIPPED: {error}"),
+        }
     }
 
     #[test]

@@ -137,7 +137,8 @@ fn wrong_words_get_a_usage_error() {
         (&["bench", "--synthetic", "llama-8b:q9"], "known are: f32, f16, bf16, q8_0"),
         (&["bench", "--synthetic", "llama-8b"], "like llama-8b:q4_k_m"),
         (&["bench", "demo", "--synthetic", "llama-8b:q8_0"], "cannot be used with"),
-        (&["bench", "demo", "--write", "model.gguf"], "--synthetic <NAME:FORMAT>"),
+        (&["bench", "demo", "--write", "model.gguf"], "cannot be used with"),
+        (&["bench", "--write", "model.gguf"], "--synthetic <NAME:FORMAT>"),
     ] {
         let ran = home.run(arguments);
         assert_eq!(ran.code, 2, "{arguments:?}: {}", ran.stderr);

@@ -36,7 +36,7 @@ async fn runtime(name: &str, device: ComputeDevice, prefill_chunk_tokens: usize,
     let mut options = LoadOptions {
         threads: 2,
         context_tokens: Some(256),
-        device,
+        device: device.into(),
         // On the CPU that is so without being asked for.
         deterministic: device != ComputeDevice::Cpu,
         ..LoadOptions::new(path)

@@ -8,8 +8,10 @@
 use std::path::{Path, PathBuf};
 
 use cuelight_engine::engine::TokenId;
+use cuelight_engine::format::gguf::Gguf;
 use cuelight_engine::load::{self, ComputeDevice, Kernel, KvType, LoadOptions};
 use cuelight_engine::perplexity::{Perplexity, Scored, Scorer, Text as LongText};
+use cuelight_engine::synthetic::Synthetic;
 use serde::Deserialize;
 
 #[path = "support/runner.rs"]
@@ -199,4 +201,21 @@ fn gemma_3_is_as_surprised_by_a_long_text_as_its_dequantised_weights() {
 #[ignore = "needs real weights: set CUELIGHT_TEST_MODELS"]
 fn qwen2_5_coder_is_as_surprised_by_a_long_text_as_its_dequantised_weights() {
     check_perplexity("qwen2.5-coder-1.5b-instruct");
+}
+
+/// Files that llama-quantize wrote: same tensors, same shapes, same formats.
+#[test]
+#[ignore = "needs real weights: set CUELIGHT_TEST_MODELS"]
+fn synthetic_models_have_the_tensors_that_llama_cpp_writes() {
+    for (file, description) in
+        [("gemma-3-270m.Q4_K_M.gguf", "gemma3-270m:q4_k_m"), ("SmolLM2-135M-Instruct.Q4_1.gguf", "smollm2-135m:q4_1")]
+    {
+        let real = Gguf::open(models_folder().join(file)).unwrap();
+        let (ours, _unmade) = description.parse::<Synthetic>().unwrap().outline().unwrap();
+        for tensor in real.tensors() {
+            let same = ours.tensor(&tensor.name).unwrap();
+            assert_eq!((&same.dims, same.format()), (&tensor.dims, tensor.format()), "{file}: {}", tensor.name);
+        }
+        assert_eq!(ours.tensors().len(), real.tensors().len(), "{file}");
+    }
 }

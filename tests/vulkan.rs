@@ -189,7 +189,7 @@ fn memory_out_of_the_processors_reach_gives_the_same_bits() {
     let tokens: Vec<TokenId> = (1..90).collect();
     let rows = |force_staging| {
         let options = LoadOptions {
-            device: ComputeDevice::Vulkan(0),
+            device: ComputeDevice::Vulkan(0).into(),
             context_tokens: Some(128),
             vulkan: VulkanOptions { force_staging, ..VulkanOptions::default() },
             ..LoadOptions::new(folder().join("qwen2-k-mixed.gguf"))
@@ -200,12 +200,75 @@ fn memory_out_of_the_processors_reach_gives_the_same_bits() {
     assert_same_bits(&rows(true), &rows(false), "staged");
 }
 
+/// Logits of a prompt in chunks, then of single tokens beside another sequence.
+fn logits(options: LoadOptions) -> Rows {
+    let tokens: Vec<TokenId> = (0..60).map(|index| (index * 29 + 3) % 500).collect();
+    let engine = plan(&options).unwrap().load_engine(&mut |_| {}).unwrap();
+    let mut runner = Runner::new(engine);
+    let (mut sequence, mut other) = (Sequence::default(), Sequence::default());
+    let mut rows = runner.feed(&mut sequence, &tokens[..50], 20);
+    for token in tokens[50..].chunks(1) {
+        let mut shares = [(&mut other, &tokens[..3], LogitsWanted::Last), (&mut sequence, token, LogitsWanted::All)];
+        rows.extend(runner.step(&mut shares).remove(1));
+    }
+    rows
+}
+
+#[test]
+fn two_devices_that_share_the_layers_give_the_bits_of_one() {
+    if !has_device() {
+        return;
+    }
+    // The same device twice: two logical devices, each with memory and a queue of its own.
+    let on = |device: &str, force_staging| {
+        logits(LoadOptions {
+            device: device.parse().unwrap(),
+            split: device.contains(',').then(|| "1,1".parse().unwrap()),
+            deterministic: true,
+            context_tokens: Some(128),
+            vulkan: VulkanOptions { force_staging, ..VulkanOptions::default() },
+            ..LoadOptions::new(folder().join("gemma2.gguf"))
+        })
+    };
+    let one = on("vulkan:0", false);
+    assert_same_bits(&on("vulkan:0,vulkan:0", false), &one, "two devices");
+    assert_same_bits(&on("vulkan:0,vulkan:0", true), &one, "two devices, staged");
+}
+
+#[test]
+fn layers_on_the_processor_and_on_a_device_make_one_model() {
+    if !has_device() {
+        return;
+    }
+    let on = |gpu_layers, kernel| {
+        logits(LoadOptions {
+            device: ComputeDevice::Vulkan(0).into(),
+            gpu_layers: Some(gpu_layers),
+            kernel,
+            kv_type: KvType::F32,
+            context_tokens: Some(128),
+            ..LoadOptions::new(folder().join("llama-q4_k.gguf"))
+        })
+    };
+    // Of two layers: none is the processor alone, two are the device alone. Products in float32 differ only by rounding.
+    let processor = on(0, Kernel::Scalar);
+    for gpu_layers in [1, 2] {
+        let apart = |(ours, theirs): (&Vec<f32>, &Vec<f32>)| {
+            largest(&ours.iter().zip(theirs).map(|(a, b)| f64::from((a - b).abs())).collect::<Vec<_>>())
+        };
+        let rows = on(gpu_layers, Kernel::Scalar);
+        let worst = largest(&rows.iter().zip(&processor).map(apart).collect::<Vec<_>>());
+        assert!(worst < 1e-3, "with {gpu_layers} layers on the device a logit is {worst} from the processor's");
+    }
+}
+
 #[test]
 fn a_device_that_is_not_there_is_refused_with_the_number_that_are() {
     if !has_device() {
         return;
     }
-    let options = LoadOptions { device: ComputeDevice::Vulkan(99), ..LoadOptions::new(folder().join("llama.gguf")) };
+    let options =
+        LoadOptions { device: ComputeDevice::Vulkan(99).into(), ..LoadOptions::new(folder().join("llama.gguf")) };
     let error = plan(&options).map(drop).unwrap_err().to_string();
     assert!(error.contains("no Vulkan device 99") && error.contains("cuelight devices"), "{error}");
 }

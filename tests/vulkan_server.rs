@@ -11,7 +11,6 @@ use std::time::Duration;
 use serde_json::json;
 
 #[path = "support/server_process.rs"]
-#[allow(dead_code, reason = "other tests use the rest")]
 mod server_process;
 #[path = "support/vulkan_device.rs"]
 mod vulkan_device;

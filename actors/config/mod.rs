@@ -15,7 +15,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use cuelight_engine::load::{ComputeDevice, Kernel, KvType};
+use cuelight_engine::load::{ComputeDevice, Devices, Kernel, KvType, Shares};
 
 use crate::metrics::exposition::Compat;
 use crate::models::KeepAlive;
@@ -264,8 +264,12 @@ settings! { |home|
         kv_type: KvType = KvType::F16, "TYPE";
         /// Threads that compute; unset: one for each core.
         threads: Option<NonZeroUsize> = None, "N";
-        /// What computes: cpu, vulkan or vulkan:N; `cuelight devices` lists them.
-        device: ComputeDevice = ComputeDevice::Cpu, "DEVICE";
+        /// What computes: cpu, vulkan or vulkan:N (`cuelight devices` lists them), or several with commas, which share the layers in this order.
+        device: Devices = ComputeDevice::Cpu.into(), "DEVICE,…";
+        /// What each of several devices gets of the layers, like 3,1; unset: by their free memory.
+        split: Option<Shares> = None, "N,…";
+        /// With one Vulkan device: compute so many layers there, the last ones, and the others on the CPU.
+        gpu_layers: Option<usize> = None, "N";
         /// On a Vulkan device, a row's bits never depend on its batch (on the CPU they never do); slower with many rows.
         deterministic: bool = false, "";
         /// Instruction set of the kernels: auto, scalar, avx2, avx2-integer, avx-vnni, avx512-vnni or amx-int8.

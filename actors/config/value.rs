@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use cuelight_engine::load::{ComputeDevice, Kernel, KvType};
+use cuelight_engine::load::{Devices, Kernel, KvType, Shares};
 
 use crate::metrics::exposition::Compat;
 use crate::models::KeepAlive;
@@ -254,7 +254,8 @@ parsed! {
     Temperature: |number| format!("{:?}", number.0);
     LogLevel: |level| quoted(&level.0);
     Kernel: |kernel| quoted(kernel.name());
-    ComputeDevice: |device| quoted(&device.to_string());
+    Devices: |devices| quoted(&devices.to_string());
+    Shares: |shares| quoted(&shares.to_string());
 }
 
 /// Declares settings that are whole numbers, with what is said when one is not.

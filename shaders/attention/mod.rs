@@ -97,6 +97,10 @@ impl Op for Attention {
         Ok(vec![inputs[0]])
     }
 
+    fn kv_layer(&self) -> Option<usize> {
+        Some(self.layer)
+    }
+
     fn scratch_len(&self, _: Kernel, rows: usize, context_tokens: usize) -> usize {
         cpu::scratch_len(self, rows, context_tokens)
     }

@@ -3,6 +3,7 @@
 //! - [`read`]: memory, in order
 //! - [`dot_products`]: dot products of 8-bit integers, on registers alone
 //! - [`multiply_adds`]: multiplications with additions in float32, on registers alone
+//! - [`gpu`]: the like on a GPU
 //! - `scalar`, `avx2`, `avx512`: the instruction sets; the products of tiles are with their
 //!   [kernel](crate::matmul::integer::amx)
 //!
@@ -12,6 +13,7 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+pub mod gpu;
 mod scalar;
 
 use std::hint::black_box;

@@ -2,4 +2,5 @@
 
 pub mod cpu;
 mod ragged;
+pub mod stage;
 pub mod vulkan;

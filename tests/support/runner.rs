@@ -55,7 +55,7 @@ pub fn load(path: &Path, setup: Setup) -> Runner<impl Engine> {
         kv_type: setup.kv_type,
         threads: setup.threads,
         kernel: setup.kernel,
-        device: setup.device,
+        device: setup.device.into(),
         deterministic: setup.deterministic,
         ..LoadOptions::new(path)
     };

@@ -12,9 +12,9 @@ use std::io;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
-use cuelight_engine::load::{self, ComputeDevice, Kernel, KvType, LoadOptions, Source};
+use cuelight_engine::load::{self, ComputeDevice, Devices, Kernel, KvType, LoadOptions, Source};
 use cuelight_engine::memory::format_bytes;
-use cuelight_engine::roofline::Roofline;
+use cuelight_engine::roofline::{Roofline, Worker};
 use cuelight_engine::synthetic::Synthetic;
 
 use self::measure::{Samples, Shape, measure};
@@ -54,7 +54,7 @@ pub struct Args {
     #[arg(long, value_name = "NAME:FORMAT", conflicts_with = "model")]
     synthetic: Option<Synthetic>,
     /// Write the synthetic model to a GGUF file, and measure that file (-p 0 -n 0: only write it).
-    #[arg(long, value_name = "FILE", requires = "synthetic")]
+    #[arg(long, value_name = "FILE", requires = "synthetic", conflicts_with = "model")]
     write: Option<PathBuf>,
     /// Prompt lengths; 0 for none.
     #[arg(short = 'p', long, value_name = "N,…", value_delimiter = ',', default_value = "512")]
@@ -80,9 +80,9 @@ pub struct Args {
     /// How keys and values are stored: f16, f32, q8_0.
     #[arg(long = "kv-type", id = "kv_types", value_name = "TYPE,…", value_delimiter = ',')]
     kv_types: Vec<KvType>,
-    /// Devices: cpu, vulkan, vulkan:N; unset: as configured.
+    /// Devices: cpu, vulkan, vulkan:N, or several that share the layers, like vulkan:0+vulkan:1; unset: as configured.
     #[arg(long = "device", id = "devices", value_name = "DEVICE,…", value_delimiter = ',')]
-    devices: Vec<ComputeDevice>,
+    devices: Vec<Devices>,
     /// Instruction sets: scalar, avx2, avx2-integer, avx-vnni, avx512-vnni, amx-int8; unset: as configured.
     #[arg(long = "kernel", id = "kernels", value_name = "KERNEL,…", value_delimiter = ',')]
     kernels: Vec<Kernel>,
@@ -147,9 +147,9 @@ impl Args {
         let batches = or_configured(self.batch_size.iter().map(|count| count.get()), base.max_batched_tokens);
         let kv_types = or_configured(self.kv_types.iter().copied(), base.kv_type);
         let kernels = or_configured(self.kernels.iter().copied(), base.kernel);
-        let devices = or_configured(self.devices.iter().copied(), base.device);
+        let devices = or_configured(self.devices.iter().cloned(), base.device.clone());
         let mut engines = Vec::new();
-        for &device in &devices {
+        for device in &devices {
             for &kernel in &kernels {
                 for &kv_type in &kv_types {
                     for &max_batched_tokens in &batches {
@@ -158,7 +158,7 @@ impl Args {
                             max_batched_tokens,
                             kv_type,
                             kernel,
-                            device,
+                            device: device.clone(),
                             ..base.clone()
                         };
                         engines.extend(threads.iter().map(of));
@@ -203,7 +203,8 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     print(args.output.head(args.profile))?;
     let mut index = 0;
     for options in engines {
-        let is_its = |roofline: &&Roofline| (roofline.kernel, roofline.threads) == (options.kernel, options.threads);
+        let worker = worker(&options);
+        let is_its = |roofline: &&Roofline| Some(roofline.worker) == worker;
         let roofline = rooflines.iter().find(is_its).copied();
         for measurement in measure_engine(&options, &shapes, args.repetitions.get(), roofline) {
             print(&args.output.result(index, &measurement?))?;
@@ -232,19 +233,42 @@ fn write(synthetic: &Synthetic, path: &Path, context: &Context) -> Result<(), Cl
     Ok(())
 }
 
-/// Measures what the machine can do with the kernel and threads of each engine, and with one thread. Tells people.
+/// What does all of an engine's work; `None` where several devices share it.
+fn worker(options: &LoadOptions) -> Option<Worker> {
+    match (&options.device.0[..], options.gpu_layers) {
+        ([ComputeDevice::Cpu], None) => Some(Worker::Processor(options.kernel, options.threads)),
+        ([ComputeDevice::Vulkan(index)], None) => Some(Worker::Vulkan(*index)),
+        _ => None,
+    }
+}
+
+/// Measures what each engine's worker can do, and what the processor can with one thread. Tells people.
 fn measure_machine(engines: &[LoadOptions], output: Format) -> Result<Vec<Roofline>, CliError> {
     let mut all = Vec::new();
-    let kernels: BTreeSet<&str> = engines.iter().map(|options| options.kernel.name()).collect();
-    let measured = |kernel: &Kernel| kernels.contains(kernel.name()) && kernel.is_supported();
-    for kernel in Kernel::ALL.iter().copied().filter(measured) {
-        let threads = engines.iter().filter(|options| options.kernel == kernel).map(|options| options.threads);
-        let threads: BTreeSet<usize> = threads.chain([1]).collect();
-        let rooflines: Vec<Roofline> = threads.into_iter().map(|threads| Roofline::measure(kernel, threads)).collect();
+    let mut tell = |rooflines: Vec<Roofline>| {
         if output == Format::Md {
             print(&limits_table(&rooflines))?;
         }
         all.extend(rooflines);
+        Ok::<(), CliError>(())
+    };
+    let workers: Vec<Worker> = engines.iter().filter_map(worker).collect();
+    for kernel in Kernel::ALL.iter().copied().filter(|kernel| kernel.is_supported()) {
+        let threads = workers.iter().filter_map(|worker| match worker {
+            Worker::Processor(its, threads) if *its == kernel => Some(*threads),
+            _ => None,
+        });
+        let threads: BTreeSet<usize> = threads.flat_map(|threads| [1, threads]).collect();
+        if !threads.is_empty() {
+            tell(threads.into_iter().map(|threads| Roofline::measure(kernel, threads)).collect())?;
+        }
+    }
+    let devices: BTreeSet<usize> = workers
+        .iter()
+        .filter_map(|worker| if let Worker::Vulkan(index) = worker { Some(*index) } else { None })
+        .collect();
+    for device in devices {
+        tell(vec![Roofline::measure_vulkan(device).map_err(CliError::other)?])?;
     }
     Ok(all)
 }

@@ -148,6 +148,7 @@ mod tests {
     use cuelight_engine::profile::OpLabel;
 
     use super::*;
+    use cuelight_engine::roofline::Worker;
 
     fn span(weights: &str, layer: u32, milliseconds: u64, bytes: u64) -> OpSpan {
         let op = OpLabel { op: "linear", weights: weights.into(), layer: Some(layer) };
@@ -157,8 +158,8 @@ mod tests {
 
     fn profile() -> Profile {
         let roofline = Roofline {
-            kernel: Kernel::Avx2Integer,
-            threads: 1,
+            worker: Worker::Processor(Kernel::Avx2Integer, 1),
+            matrix_peak: None,
             memory_bandwidth: 4e9,
             cache_bandwidth: 8e9,
             integer_peak: Some(1e12),

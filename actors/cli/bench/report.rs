@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use cuelight_engine::load::ComputeDevice;
 use cuelight_engine::load::ModelCard;
 use cuelight_engine::profile::Cost;
-use cuelight_engine::roofline::Roofline;
+use cuelight_engine::roofline::{Roofline, Worker};
 use serde_json::{Map, Value, json};
 
 use super::measure::Shape;
@@ -175,12 +176,18 @@ impl Measurement {
 
 /// What the machine can do, for programs.
 fn limits(roofline: &Roofline) -> Value {
+    let (device, kernel, threads) = match roofline.worker {
+        Worker::Processor(kernel, threads) => (ComputeDevice::Cpu, Some(kernel.name()), Some(threads)),
+        Worker::Vulkan(index) => (ComputeDevice::Vulkan(index), None, None),
+    };
     json!({
-        "kernel": roofline.kernel.name(),
-        "threads": roofline.threads,
+        "device": device.to_string(),
+        "kernel": kernel,
+        "threads": threads,
         "memory_gb_per_s": roofline.memory_bandwidth / 1e9,
         "cache_gb_per_s": roofline.cache_bandwidth / 1e9,
         "int8_gops": roofline.integer_peak.map(|peak| peak / 1e9),
+        "f16_matrix_gops": roofline.matrix_peak.map(|peak| peak / 1e9),
         "f32_gops": roofline.float_peak / 1e9,
     })
 }
@@ -195,16 +202,27 @@ pub fn limits_table(rooflines: &[Roofline]) -> String {
         let cells: Vec<String> = rooflines.iter().map(cell).collect();
         format!("| {name} | {} |\n", cells.join(" | "))
     };
-    let threads = |roofline: &Roofline| match roofline.threads {
-        1 => "1 thread".to_owned(),
-        threads => format!("{threads} threads"),
+    let worker = |roofline: &Roofline| match roofline.worker {
+        Worker::Processor(_, 1) => "1 thread".to_owned(),
+        Worker::Processor(_, threads) => format!("{threads} threads"),
+        Worker::Vulkan(_) => "device".to_owned(),
     };
-    let head: Vec<String> = rooflines.iter().map(threads).collect();
+    let head: Vec<String> = rooflines.iter().map(worker).collect();
+    let (name, caches, products) = match first.worker {
+        Worker::Processor(kernel, _) => {
+            let products = row("int8 dot products", " GOPS", &|roofline| roofline.integer_peak);
+            (kernel.to_string(), "read within 64 MiB", products)
+        }
+        Worker::Vulkan(index) => {
+            let products = row("f16 matrices", " GOPS", &|roofline| roofline.matrix_peak);
+            (ComputeDevice::Vulkan(index).to_string(), "read within 16 MiB", products)
+        }
+    };
     [
-        format!("| {} | {} |\n| --- |{}\n", first.kernel, head.join(" | "), " ---: |".repeat(head.len())),
+        format!("| {name} | {} |\n| --- |{}\n", head.join(" | "), " ---: |".repeat(head.len())),
         row("read from memory", " GB/s", &|roofline| Some(roofline.memory_bandwidth)),
-        row("read within 64 MiB", " GB/s", &|roofline| Some(roofline.cache_bandwidth)),
-        row("int8 dot products", " GOPS", &|roofline| roofline.integer_peak),
+        row(caches, " GB/s", &|roofline| Some(roofline.cache_bandwidth)),
+        products,
         row("f32 multiply-adds", " GOPS", &|roofline| Some(roofline.float_peak)),
         "\n".to_owned(),
     ]
@@ -301,8 +319,8 @@ mod tests {
 
     fn roofline() -> Roofline {
         Roofline {
-            kernel: Kernel::Avx2Integer,
-            threads: 2,
+            worker: Worker::Processor(Kernel::Avx2Integer, 2),
+            matrix_peak: None,
             memory_bandwidth: 40e9,
             cache_bandwidth: 50e9,
             integer_peak: Some(1e12),
@@ -343,7 +361,10 @@ mod tests {
 
     #[test]
     fn the_limits_have_a_column_for_each_number_of_threads() {
-        let rooflines = [Roofline { threads: 1, integer_peak: None, ..roofline() }, roofline()];
+        let rooflines = [
+            Roofline { worker: Worker::Processor(Kernel::Avx2Integer, 1), integer_peak: None, ..roofline() },
+            roofline(),
+        ];
         let table = limits_table(&rooflines);
         assert!(table.starts_with("| avx2-integer | 1 thread | 2 threads |\n| --- | ---: | ---: |\n"), "{table}");
         assert!(table.contains("\n| int8 dot products | - | 1000 GOPS |\n"), "{table}");

@@ -1,4 +1,4 @@
-//! The CPU backend: an [`Engine`] that runs every op of a graph on a team of threads.
+//! The CPU backend: a [`Stage`] that runs every op of a graph on a team of threads.
 //!
 //! It has no code per op: an op brings its own kernels ([`Op::run_cpu`]), and this
 //! module gives it its slices of the arena.
@@ -12,14 +12,15 @@ use cuelight_shaders::cost::Cost;
 use cuelight_shaders::cpu::{Kernel, SharedMut};
 use cuelight_shaders::op::{CpuArgs, Op};
 
-use crate::backend::ragged::{RaggedRows, count_rows, node_cost, validate};
-use crate::engine::{Engine, EngineError, EngineLimits, ExpertResult, Progress, Step, StepOutput};
+use crate::backend::ragged::{RaggedRows, count_rows, node_cost};
+use crate::backend::stage::{Stage, StageOutput};
+use crate::engine::{EngineError, EngineLimits, Step};
 use crate::graph::{Graph, MemoryLayout, ValueId};
 use crate::profile::Profiler;
 use team::ThreadTeam;
 
-/// A model on the CPU.
-pub struct CpuEngine {
+/// A model, or a part of one, on the CPU.
+pub struct CpuStage {
     graph: Graph,
     layout: MemoryLayout,
     arena: Vec<f32>,
@@ -28,14 +29,13 @@ pub struct CpuEngine {
     kv_position_bytes: Vec<u64>,
     kernel: Kernel,
     team: ThreadTeam,
-    limits: EngineLimits,
     rows: RaggedRows,
     /// Notes what each op takes, when somebody wants to know.
     profiler: Option<Profiler>,
 }
 
-impl CpuEngine {
-    /// An engine for steps within `limits`; arranges the weights of the graph for its kernel, and tells `progress` of each
+impl CpuStage {
+    /// A stage for steps within `limits`; arranges the weights of the graph for its kernel, and tells `progress` of each
     /// op whose weights are ready.
     ///
     /// # Panics
@@ -46,7 +46,7 @@ impl CpuEngine {
         kv: KvCache,
         kernel: Kernel,
         threads: usize,
-        limits: EngineLimits,
+        limits: &EngineLimits,
         progress: &mut dyn FnMut(&dyn Op),
     ) -> Self {
         assert!(graph.output().is_some(), "the graph has no ops");
@@ -58,17 +58,17 @@ impl CpuEngine {
         let arena = vec![0.0; layout.arena_len()];
         let rows = RaggedRows::default();
         let kv_position_bytes = kv.position_bytes();
-        CpuEngine { layout, arena, scratch, kv, kv_position_bytes, kernel, team, limits, rows, profiler: None, graph }
+        CpuStage { layout, arena, scratch, kv, kv_position_bytes, kernel, team, rows, profiler: None, graph }
     }
 
-    /// The same engine, which measures each op.
+    /// The same stage, which measures each op.
     #[must_use]
     pub fn with_profile(mut self) -> Self {
         self.profiler = Some(Profiler::new(&self.graph));
         self
     }
 
-    fn run(&mut self, step: &Step) {
+    fn compute(&mut self, step: &Step) {
         let block_tables = step.block_tables();
         let batch = self.rows.batch(&block_tables);
         let arena = SharedMut::new(&mut self.arena);
@@ -100,44 +100,34 @@ impl CpuEngine {
     }
 }
 
-impl Engine for CpuEngine {
-    fn limits(&self) -> &EngineLimits {
-        &self.limits
-    }
-
-    fn begin(&mut self, step: Step) -> Result<Progress, EngineError> {
-        let started = Instant::now();
-        validate(&step, &self.limits).map_err(|reason| EngineError::InvalidStep { step: step.id, reason })?;
-        self.rows.fill(&step);
+impl Stage for CpuStage {
+    fn run(&mut self, step: &Step, inputs: &[Vec<f32>]) -> Result<StageOutput, EngineError> {
+        self.rows.fill(step);
         if let Some(profiler) = &mut self.profiler {
-            profiler.begin(started);
+            profiler.begin(Instant::now());
         }
-        if !self.rows.tokens.is_empty() {
-            self.run(&step);
+        for (value, input) in self.graph.inputs().iter().zip(inputs) {
+            let start = self.layout.offset(*value);
+            self.arena[start..start + input.len()].copy_from_slice(input);
         }
-        let logits = match self.graph.output() {
-            Some(output) => {
-                let start = self.layout.offset(output);
-                self.arena[start..start + self.rows.selected.len() * self.limits.vocab_size].to_vec()
-            }
-            None => Vec::new(),
+        self.compute(step);
+        let block_tables = step.block_tables();
+        let batch = self.rows.batch(&block_tables);
+        let read = |value: &ValueId| {
+            let (start, rows) = (self.layout.offset(*value), count_rows(self.graph.rows(*value), &batch));
+            self.arena[start..start + rows * self.graph.width(*value)].to_vec()
         };
-        let ops = self.profiler.as_mut().map(Profiler::finish).unwrap_or_default();
-        Ok(Progress::Done(StepOutput { id: step.id, logits, elapsed: started.elapsed(), ops }))
+        let values = self.graph.outputs().iter().map(read).collect();
+        Ok(StageOutput { values, ops: self.profiler.as_mut().map(Profiler::finish).unwrap_or_default() })
     }
 
-    fn cost(&self, step: &Step) -> Option<Cost> {
+    fn cost(&self, step: &Step) -> Cost {
         let mut rows = RaggedRows::default();
         rows.fill(step);
         let block_tables = step.block_tables();
         let batch = rows.batch(&block_tables);
         let cost = |node| node_cost(&self.graph, node, self.kernel, batch, &self.kv_position_bytes);
-        Some(self.graph.nodes().iter().map(cost).sum())
-    }
-
-    fn resume(&mut self, result: ExpertResult) -> Result<Progress, EngineError> {
-        let reason = "no step of this engine waits for experts".to_owned();
-        Err(EngineError::InvalidStep { step: result.step, reason })
+        self.graph.nodes().iter().map(cost).sum()
     }
 }
 

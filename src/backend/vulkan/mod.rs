@@ -1,4 +1,4 @@
-//! The Vulkan backend: an [`Engine`] that runs a graph on a GPU.
+//! The Vulkan backend: a [`Stage`] that runs a graph on a GPU.
 //!
 //! It has no code per op: an op says what it runs as data ([`Op::dispatches`]), and one recorder makes command
 //! buffers of that. In reading order:
@@ -9,7 +9,9 @@
 //! - `resident`: weights, tables and the KV cache, from load to unload
 //! - `pipeline`, `record`: shaders made ready, dispatches into command buffers
 //! - `plan`: a graph recorded once for a bucket of steps, to be replayed
-//! - this file: a step from its rows to its logits
+//! - `transfer`: values on their way in and out
+//! - [`roofline`]: what a device can do at most
+//! - this file: a step from its rows to what it gives
 //!
 //! [`Op::dispatches`]: cuelight_shaders::op::Op::dispatches
 
@@ -23,12 +25,13 @@ mod plan;
 mod probe;
 mod record;
 mod resident;
+pub mod roofline;
 #[cfg(test)]
 mod tests;
+mod transfer;
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Instant;
 
 use cuelight_shaders::attention::{KvShape, KvType};
 use cuelight_shaders::cpu::Kernel;
@@ -42,16 +45,18 @@ pub use instance::{Instance, InstanceOptions};
 pub use probe::DeviceInfo;
 
 use self::memory::{Buffer, Place};
-use crate::backend::ragged::{RaggedRows, node_cost, validate};
-use crate::engine::{BLOCK_TOKENS, Engine, EngineError, EngineLimits, ExpertResult, Progress, Step, StepOutput};
+use crate::backend::ragged::{RaggedRows, node_cost};
+use crate::backend::stage::{Stage, StageOutput};
+use crate::engine::{BLOCK_TOKENS, EngineError, EngineLimits, Step};
 use crate::graph::{Graph, MemoryLayout};
-use crate::profile::{Cost, OpSpan, Profiler};
+use crate::profile::{Cost, Profiler};
 use plan::{Bucket, Plan};
 use record::{CommandPool, Recorder};
 use resident::{DeviceCache, DeviceWeights};
+use transfer::Transfer;
 
-/// A model on a Vulkan device.
-pub struct VulkanEngine {
+/// A model, or a part of one, on a Vulkan device.
+pub struct VulkanStage {
     graph: Graph,
     layout: MemoryLayout,
     step_layout: StepLayout,
@@ -97,8 +102,10 @@ struct StepBuffers {
     step: Buffer,
     /// Where the rows are written when the processor does not reach `step`, and the commands that bring them there.
     step_stage: Option<(Buffer, ash::vk::CommandBuffer)>,
-    /// Where logits go when the processor does not read `work` fast.
-    logits: Option<Buffer>,
+    /// What the graph takes, on its way to `work`.
+    taken: Transfer,
+    /// What it gives, on its way back.
+    given: Transfer,
     /// The rows, as written last; kept for its memory.
     words: Vec<u32>,
 }
@@ -109,11 +116,12 @@ impl Footprint {
     pub fn new(graph: &Graph, info: &DeviceInfo, limits: &EngineLimits, shapes: &[KvShape], kv_type: KvType) -> Self {
         let layout = MemoryLayout::new(graph, limits.max_batched_tokens, limits.max_logits_rows);
         let values = (layout.arena_len() * size_of::<f32>()) as u64;
-        let logits = (limits.max_logits_rows * limits.vocab_size * size_of::<f32>()) as u64;
+        let transfers =
+            transfer::bytes(graph, graph.inputs(), limits) + transfer::bytes(graph, &graph.outputs(), limits);
         let scratch = plan::scratch_bytes(graph, &info.limits, limits);
         Footprint {
             weights: resident::weights_bytes(&graph.ops()),
-            scratch: arena::total_bytes([values, scratch, logits, 2 * step_layout(limits).bytes()]),
+            scratch: arena::total_bytes([values, scratch, transfers, 2 * step_layout(limits).bytes()]),
             kv_block: resident::kv_block_bytes(shapes, kv_type),
         }
     }
@@ -125,8 +133,8 @@ fn step_layout(limits: &EngineLimits) -> StepLayout {
     StepLayout::new(limits.max_batched_tokens, limits.max_logits_rows, limits.max_sequences, table_entries)
 }
 
-impl VulkanEngine {
-    /// An engine for steps within `limits`; brings the weights to the device, and tells `progress` of each that is there.
+impl VulkanStage {
+    /// A stage for steps within `limits`; brings the weights to the device, and tells `progress` of each that is there.
     ///
     /// # Errors
     /// [`VulkanError`] when memory is short, or the driver refuses something.
@@ -148,10 +156,10 @@ impl VulkanEngine {
         let step_layout = step_layout(&limits);
         let pool = CommandPool::new(&device)?;
         let scratch = plan::scratch_bytes(&graph, &device.info.limits, &limits);
-        let buffers = StepBuffers::new(&device, &pool, &layout, scratch, &step_layout, &limits)?;
+        let buffers = StepBuffers::new(&device, &pool, &graph, &layout, scratch, &step_layout, &limits)?;
         let has_clock = device.info.timestamp_ns > 0.0;
         let profiler = (options.profile_ops && has_clock).then(|| Profiler::new(&graph));
-        Ok(VulkanEngine {
+        Ok(VulkanStage {
             graph,
             layout,
             step_layout,
@@ -168,12 +176,13 @@ impl VulkanEngine {
         })
     }
 
-    /// Runs the flattened step, and returns its logits and what each op took.
-    fn run(&mut self, step: &Step) -> Result<(Vec<f32>, Vec<OpSpan>), VulkanError> {
+    /// Runs the flattened step, and returns what it gives and what each op took.
+    fn compute(&mut self, step: &Step, inputs: &[Vec<f32>]) -> Result<StageOutput, VulkanError> {
         let block_tables = step.block_tables();
         let batch = self.rows.batch(&block_tables);
         let written = self.step_layout.write(&batch, &mut self.buffers.words);
         let upload = self.buffers.write_step(&self.device, &written)?;
+        self.buffers.taken.write(&mut self.buffers.work, inputs);
         let bucket = Bucket::of(&batch, &self.limits);
         let costs: Vec<Cost> = self.costs(&batch);
         let plan = match self.plans.remove(&bucket) {
@@ -198,7 +207,8 @@ impl VulkanEngine {
             }
             None => Vec::new(),
         };
-        Ok((self.read_logits(batch.selected.len() * self.limits.vocab_size), ops))
+        let values = self.buffers.given.read(&self.buffers.work, &batch);
+        Ok(StageOutput { values, ops })
     }
 
     /// The least that each op of a step has to do.
@@ -206,28 +216,13 @@ impl VulkanEngine {
         let of_node = |node| node_cost(&self.graph, node, Kernel::Scalar, *batch, &self.cache.position_bytes);
         self.graph.nodes().iter().map(of_node).collect()
     }
-
-    /// Where the logits are in `work`, in bytes.
-    fn logits_start(&self) -> u64 {
-        let output = self.graph.output().map_or(0, |output| self.layout.offset(output));
-        (output * size_of::<f32>()) as u64
-    }
-
-    fn read_logits(&self, count: usize) -> Vec<f32> {
-        let (buffer, start) = match &self.buffers.logits {
-            Some(logits) => (logits, 0),
-            None => (&self.buffers.work, self.logits_start() as usize),
-        };
-        let bytes = buffer.readable().unwrap_or_default();
-        let bytes = &bytes[start..start + count * size_of::<f32>()];
-        bytes.as_chunks::<4>().0.iter().map(|value| f32::from_le_bytes(*value)).collect()
-    }
 }
 
 impl StepBuffers {
     fn new(
         device: &Arc<Device>,
         pool: &CommandPool,
+        graph: &Graph,
         layout: &MemoryLayout,
         scratch_bytes: u64,
         step_layout: &StepLayout,
@@ -235,11 +230,10 @@ impl StepBuffers {
     ) -> Result<Self, VulkanError> {
         let scratch_start = ((layout.arena_len() * size_of::<f32>()) as u64).next_multiple_of(256);
         let work = Buffer::new(device, "the values between ops", scratch_start + scratch_bytes, Place::Device)?;
-        let logits_bytes = (limits.max_logits_rows * limits.vocab_size * size_of::<f32>()) as u64;
-        let logits = match work.readable() {
-            Some(_) => None,
-            None => Some(Buffer::new(device, "the logits", logits_bytes, Place::Host)?),
-        };
+        let mut work = work;
+        let is_written = work.mapped().is_some();
+        let taken = Transfer::new(device, graph, layout, graph.inputs(), limits, is_written)?;
+        let given = Transfer::new(device, graph, layout, &graph.outputs(), limits, work.readable().is_some())?;
         let mut step = Buffer::new(device, "the rows of a step", step_layout.bytes(), Place::Device)?;
         let step_stage = match step.mapped() {
             Some(_) => None,
@@ -250,7 +244,7 @@ impl StepBuffers {
         };
         let mut words = vec![0; step_layout.bytes() as usize / size_of::<u32>()];
         step_layout.write_header(step.region.address, &mut words);
-        let mut buffers = StepBuffers { work, scratch_start, step, step_stage, logits, words };
+        let mut buffers = StepBuffers { work, scratch_start, step, step_stage, taken, given, words };
         let all = std::ops::Range { start: 0, end: buffers.words.len() };
         if let Some(commands) = buffers.write_step(device, &[all])? {
             device.wait(device.submit(&[commands])?)?;
@@ -287,43 +281,27 @@ impl StepBuffers {
     }
 }
 
-impl Engine for VulkanEngine {
-    fn limits(&self) -> &EngineLimits {
-        &self.limits
+impl Stage for VulkanStage {
+    fn run(&mut self, step: &Step, inputs: &[Vec<f32>]) -> Result<StageOutput, EngineError> {
+        self.rows.fill(step);
+        self.compute(step, inputs).map_err(|error| EngineError::DeviceLost(error.to_string()))
     }
 
-    fn begin(&mut self, step: Step) -> Result<Progress, EngineError> {
-        let started = Instant::now();
-        validate(&step, &self.limits).map_err(|reason| EngineError::InvalidStep { step: step.id, reason })?;
-        self.rows.fill(&step);
-        let (logits, ops) = if self.rows.tokens.is_empty() {
-            (Vec::new(), Vec::new())
-        } else {
-            self.run(&step).map_err(|error| EngineError::DeviceLost(error.to_string()))?
-        };
-        Ok(Progress::Done(StepOutput { id: step.id, logits, elapsed: started.elapsed(), ops }))
-    }
-
-    fn cost(&self, step: &Step) -> Option<Cost> {
+    fn cost(&self, step: &Step) -> Cost {
         let mut rows = RaggedRows::default();
         rows.fill(step);
-        Some(self.costs(&rows.batch(&step.block_tables())).into_iter().sum())
-    }
-
-    fn resume(&mut self, result: ExpertResult) -> Result<Progress, EngineError> {
-        let reason = "no step of this engine waits for experts".to_owned();
-        Err(EngineError::InvalidStep { step: result.step, reason })
+        self.costs(&rows.batch(&step.block_tables())).into_iter().sum()
     }
 }
 
-impl Drop for VulkanEngine {
+impl Drop for VulkanStage {
     fn drop(&mut self) {
         // A device that is lost has nothing left to wait for.
         let _ = self.device.wait_for_all();
     }
 }
 
-/// What an engine on a device is called in reports: "vulkan:0 (NVIDIA H200)".
+/// What a device is called in reports: "vulkan:0 (NVIDIA H200)".
 #[must_use]
 pub fn describe(info: &DeviceInfo) -> String {
     format!("vulkan:{} ({})", info.index, info.name)

@@ -8,7 +8,7 @@ use cuelight_shaders::cost::Cost;
 use cuelight_shaders::gpu::{DeviceLimits, DeviceValue, GpuArgs, Region, RowCount};
 use cuelight_shaders::op::Batch;
 
-use super::VulkanEngine;
+use super::VulkanStage;
 use super::device::Device;
 use super::error::VulkanError;
 use super::record::Recorder;
@@ -36,7 +36,8 @@ impl Bucket {
         }
     }
 
-    fn rows(self, rows: Rows) -> RowCount {
+    /// How many rows a value has in it, at most.
+    pub fn rows(self, rows: Rows) -> RowCount {
         match rows {
             Rows::All => RowCount::All(self.rows),
             Rows::Selected => RowCount::Selected(self.selected),
@@ -74,7 +75,7 @@ const SLOWEST_OPERATIONS: u64 = 20_000_000_000;
 impl Plan {
     /// Records the engine's graph: by what its ops have to do, or by what the same plan took when it ran before.
     pub fn record(
-        engine: &VulkanEngine,
+        engine: &VulkanStage,
         bucket: Bucket,
         costs: &[Cost],
         before: Option<&Plan>,
@@ -91,6 +92,7 @@ impl Plan {
 
         let mut submissions = Vec::new();
         let (mut recorder, mut recorded) = (begin()?, 0);
+        engine.buffers.taken.record_in(&mut recorder, bucket, &engine.buffers.work);
         if let Some(timestamps) = &timestamps {
             recorder.timestamp(timestamps.queries, 0);
         }
@@ -105,10 +107,7 @@ impl Plan {
                 recorded = 0;
             }
         }
-        if let Some(logits) = &engine.buffers.logits {
-            let bytes = (bucket.selected * engine.limits.vocab_size * size_of::<f32>()) as u64;
-            recorder.copy((&engine.buffers.work, engine.logits_start()), (logits, 0), bytes);
-        }
+        engine.buffers.given.record_out(&mut recorder, bucket, &engine.buffers.work);
         submissions.push(recorder.end()?);
         Ok(Plan { submissions, timestamps, slowest: Duration::ZERO })
     }
@@ -153,7 +152,7 @@ struct Timestamps {
 }
 
 impl Timestamps {
-    fn new(engine: &VulkanEngine, ops: usize) -> Result<Self, VulkanError> {
+    fn new(engine: &VulkanStage, ops: usize) -> Result<Self, VulkanError> {
         let (device, count) = (Arc::clone(&engine.device), ops as u32 + 1);
         let info = vk::QueryPoolCreateInfo::default().query_type(vk::QueryType::TIMESTAMP).query_count(count);
         // SAFETY: the device is alive.
@@ -188,7 +187,7 @@ impl Drop for Timestamps {
 
 fn record_node(
     recorder: &mut Recorder<'_>,
-    engine: &VulkanEngine,
+    engine: &VulkanStage,
     bucket: Bucket,
     index: usize,
     node: &Node,

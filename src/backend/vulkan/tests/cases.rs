@@ -1,76 +1,96 @@
 //! The table of cases, on a device.
 
+use std::collections::HashSet;
+
 use cuelight_shaders::cases::Case;
-use cuelight_shaders::{attention, elementwise, embed, glu, matmul, rms_norm, rope, select_rows};
+use cuelight_shaders::gpu::{DeviceLimits, Module};
+use cuelight_shaders::{attention, cases, elementwise, embed, glu, matmul, rms_norm, rope, select_rows};
 
 use super::one_op::OneOp;
 use super::{assert_clean, device_with_matrices, shared_device};
 
-/// Runs cases, in both modes where it matters, and collects all that is wrong: one run says everything.
-fn check(cases: Vec<Case>) {
-    let Some(device) = shared_device() else { return };
-    let mut wrong = Vec::new();
-    for case in &cases {
+/// Runs cases on a device with its limits changed, and collects all that is wrong: one run tells everything. Returns the
+/// shaders that ran.
+fn check_with(cases: &[Case], deterministic: bool, change: impl Fn(&mut DeviceLimits)) -> HashSet<Module> {
+    let Some(device) = shared_device() else { return HashSet::new() };
+    let (mut wrong, mut ran) = (Vec::new(), HashSet::new());
+    for case in cases {
         let mut op = OneOp::new(&device, &*case.op, case.cache.as_ref()).unwrap();
-        // Float16 has another bound: see `linear_in_matrices_of_float16_computes_what_it_must`.
-        op.limits.cooperative_matrix = None;
-        for deterministic in [false, true] {
-            op.deterministic = deterministic;
-            for (index, step) in case.steps.iter().enumerate() {
-                let found = op.run(&step.batch, step.rows, &step.inputs).unwrap();
-                if let Err(error) = case.check(index, &found) {
-                    wrong.push(format!("deterministic {deterministic}: {error}"));
-                }
-            }
+        op.deterministic = deterministic;
+        change(&mut op.limits);
+        for (index, step) in case.steps.iter().enumerate() {
+            let found = op.run(&step.batch, step.rows, &step.inputs).unwrap();
+            wrong.extend(case.check(index, &found).err());
+            ran.extend(op.ran.borrow().iter().copied());
         }
     }
     assert!(wrong.is_empty(), "{} steps are wrong:\n{}", wrong.len(), wrong.join("\n"));
     assert_clean(&device);
+    ran
+}
+
+/// Float16 has another bound: see `linear_in_matrices_of_float16_computes_what_it_must`.
+fn in_float32(limits: &mut DeviceLimits) {
+    limits.cooperative_matrix = None;
+}
+
+/// The cases of ops that are one shader each.
+fn small_ops() -> Vec<Case> {
+    let of_ops = [embed::cases, rms_norm::cases, rope::cases, glu::cases, elementwise::cases, select_rows::cases];
+    of_ops.into_iter().flat_map(|cases| cases()).collect()
 }
 
 #[test]
 fn small_ops_compute_what_they_must() {
-    for cases in [embed::cases, rms_norm::cases, rope::cases, glu::cases, elementwise::cases, select_rows::cases] {
-        check(cases());
-    }
+    check_with(&small_ops(), false, |_| {});
 }
 
 #[test]
 fn linear_computes_what_it_must() {
-    check(matmul::cases());
+    for deterministic in [false, true] {
+        check_with(&matmul::cases(), deterministic, in_float32);
+    }
 }
 
 #[test]
 fn linear_in_matrices_of_float16_computes_what_it_must() {
-    let Some(device) = device_with_matrices() else { return };
-    let mut wrong = Vec::new();
-    for case in matmul::half_cases() {
-        let op = OneOp::new(&device, &*case.op, None).unwrap();
-        for (index, step) in case.steps.iter().enumerate() {
-            let found = op.run(&step.batch, step.rows, &step.inputs).unwrap();
-            wrong.extend(case.check(index, &found).err());
-        }
+    if device_with_matrices().is_some() {
+        check_with(&matmul::half_cases(), false, |_| {});
     }
-    assert!(wrong.is_empty(), "{} steps are wrong:\n{}", wrong.len(), wrong.join("\n"));
-    assert_clean(&device);
 }
 
 #[test]
-fn attention_computes_what_it_must() {
-    check(attention::cases());
+fn attention_computes_what_it_must_with_contexts_cut_and_whole() {
+    let ran = check_with(&attention::cases(), false, |_| {});
+    assert!(ran.is_empty() || ran.contains(&Module::AttentionMerge));
+}
+
+#[test]
+fn the_table_has_every_op() {
+    assert_eq!(cases::all().len(), small_ops().len() + matmul::cases().len() + attention::cases().len());
 }
 
 #[test]
 fn a_grid_that_is_short_in_one_dimension_goes_on_in_another() {
-    let Some(device) = shared_device() else { return };
-    for case in matmul::cases().iter().take(20) {
-        let mut op = OneOp::new(&device, &*case.op, None).unwrap();
-        op.limits.max_groups[0] = 2;
-        op.limits.cooperative_matrix = None;
-        for (index, step) in case.steps.iter().enumerate() {
-            let found = op.run(&step.batch, step.rows, &step.inputs).unwrap();
-            case.check(index, &found).unwrap();
-        }
+    let few_outputs = |case: &Case| case.op.weights().iter().all(|weight| weight.rows < 100);
+    let cases: Vec<Case> = matmul::cases().into_iter().filter(few_outputs).collect();
+    let change = |limits: &mut DeviceLimits| limits.max_groups[0] = 2;
+    check_with(&cases, true, change);
+}
+
+/// As wide as other makers' subgroups, and no more shared memory than any device has. It tries the shapes of workgroups:
+/// shaders that use subgroups themselves must go by those of the real device.
+#[test]
+fn workgroups_of_other_shapes_compute_the_same() {
+    for subgroup_size in [32, 128] {
+        let change = |limits: &mut DeviceLimits| {
+            in_float32(limits);
+            limits.subgroup_size = subgroup_size;
+            limits.max_workgroup_size = 128;
+            limits.shared_memory_bytes = 16 << 10;
+        };
+        check_with(&small_ops(), false, change);
+        check_with(&matmul::cases()[..4], false, change);
+        check_with(&attention::cases()[..4], false, change);
     }
-    assert_clean(&device);
 }

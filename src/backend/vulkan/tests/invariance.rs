@@ -1,16 +1,18 @@
 //! The same bits: in a batch of any size and any chunks where that is promised, and by any way to the device.
 
 use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
 
-use cuelight_shaders::attention;
 use cuelight_shaders::cases::{Case, CaseBatch};
-use cuelight_shaders::gpu::RowCount;
+use cuelight_shaders::gpu::{Module, RowCount};
 use cuelight_shaders::matmul::Linear;
 use cuelight_shaders::quant::{Format, random};
+use cuelight_shaders::{attention, embed, rms_norm};
 
 use super::one_op::{OneOp, bits, bucket};
 use super::{assert_clean, own_device, shared_device};
-use crate::backend::vulkan::VulkanOptions;
+use crate::backend::vulkan::{Device, VulkanOptions};
 
 fn linear(format: Format, outputs: usize, columns: usize) -> Linear {
     let bias = random::activations(outputs, 2).into();
@@ -42,73 +44,111 @@ fn a_row_of_linear_has_the_same_bits_in_a_batch_of_any_size() {
     assert_clean(&device);
 }
 
-/// Each row's inputs, by sequence and position.
-type RowsOfSequences = HashMap<(u32, u32), Vec<Vec<f32>>>;
+/// A row of a step: a sequence, and a position in it.
+type Place = (u32, u32);
 
-/// The rows of all steps of a case.
-fn rows_of(case: &Case) -> RowsOfSequences {
-    let mut rows = HashMap::new();
-    for step in &case.steps {
-        let widths = step.input_widths();
-        let places = step.batch.sequences.iter().zip(&step.batch.positions);
-        for (row, (&sequence, &position)) in places.enumerate() {
-            let of_input = |(input, width): (&Vec<f32>, &usize)| input[row * width..(row + 1) * width].to_vec();
-            rows.insert((sequence, position), step.inputs.iter().zip(&widths).map(of_input).collect());
+/// The rows of a case of attention, to be run in other steps than the table's.
+struct Rows<'a> {
+    case: &'a Case,
+    /// The inputs of each.
+    inputs: HashMap<Place, Vec<&'a [f32]>>,
+}
+
+/// What came out of the rows, and whether the context of any was cut into pieces.
+#[derive(Default)]
+struct Found {
+    bits: HashMap<Place, Vec<u32>>,
+    cut: bool,
+}
+
+impl<'a> Rows<'a> {
+    fn of(case: &'a Case) -> Self {
+        let mut inputs = HashMap::new();
+        for step in &case.steps {
+            let widths = step.input_widths();
+            let places = step.batch.sequences.iter().copied().zip(step.batch.positions.iter().copied());
+            for (row, place) in places.enumerate() {
+                let of_row =
+                    step.inputs.iter().zip(&widths).map(|(input, width)| &input[row * width..(row + 1) * width]);
+                inputs.insert(place, of_row.collect());
+            }
         }
+        Rows { case, inputs }
     }
-    rows
+
+    /// Some positions of a sequence, as far as it goes.
+    fn part(&self, sequence: u32, positions: Range<u32>) -> Vec<Place> {
+        positions.map(|position| (sequence, position)).filter(|place| self.inputs.contains_key(place)).collect()
+    }
+
+    /// Each sequence by itself, in chunks of so many rows.
+    fn alone(&self, chunk: usize) -> Vec<Vec<Place>> {
+        let of_sequence =
+            |sequence| self.part(sequence, 0..LONGEST).chunks(chunk).map(<[Place]>::to_vec).collect::<Vec<_>>();
+        (0..SEQUENCES).flat_map(of_sequence).collect()
+    }
+
+    /// All sequences at once, each in chunks of so many rows.
+    fn together(&self, chunk: usize) -> Vec<Vec<Place>> {
+        let starts = (0..LONGEST).step_by(chunk);
+        let of_step = |start| (0..SEQUENCES).flat_map(move |sequence| self.part(sequence, start..start + chunk as u32));
+        starts.map(|start| of_step(start).collect()).collect()
+    }
+
+    /// Runs the steps, each in a bucket of at least so many rows.
+    fn run(&self, device: &Arc<Device>, steps: Vec<Vec<Place>>, rows_of_bucket: usize) -> Found {
+        let mut op = OneOp::new(device, &*self.case.op, self.case.cache.as_ref()).unwrap();
+        op.deterministic = true;
+        let mut found = Found::default();
+        for step in steps {
+            let batch = CaseBatch {
+                positions: step.iter().map(|(_, position)| *position).collect(),
+                sequences: step.iter().map(|(sequence, _)| *sequence).collect(),
+                block_tables: self.case.steps[0].batch.block_tables.clone(),
+                ..CaseBatch::of_rows(step.len())
+            };
+            let input = |index: usize| step.iter().flat_map(|place| self.inputs[place][index]).copied().collect();
+            let inputs: Vec<Vec<f32>> = (0..3).map(input).collect();
+            let mut bucket = bucket(&batch);
+            bucket.rows = bucket.rows.max(rows_of_bucket);
+            let output = op.run_in(bucket, &batch, RowCount::All(step.len()), &inputs).unwrap().swap_remove(0);
+            found.cut |= op.ran.borrow().contains(&Module::AttentionMerge);
+            let width = output.len() / step.len();
+            found.bits.extend(step.into_iter().zip(output.chunks_exact(width).map(bits)));
+        }
+        found
+    }
 }
 
-/// A step of these rows, and its inputs.
-fn step_of(case: &Case, rows: &RowsOfSequences, wanted: &[(u32, u32)]) -> (CaseBatch, Vec<Vec<f32>>) {
-    let batch = CaseBatch {
-        positions: wanted.iter().map(|(_, position)| *position).collect(),
-        sequences: wanted.iter().map(|(sequence, _)| *sequence).collect(),
-        block_tables: case.steps[0].batch.block_tables.clone(),
-        ..CaseBatch::of_rows(wanted.len())
-    };
-    let input = |index: usize| wanted.iter().flat_map(|row| rows[row][index].iter().copied()).collect();
-    (batch, (0..case.steps[0].inputs.len()).map(input).collect())
-}
+/// Sequences of the long cases, and the longest of them.
+const SEQUENCES: u32 = 3;
+const LONGEST: u32 = 800;
 
 #[test]
 fn a_row_of_attention_has_the_same_bits_in_any_chunks_and_with_its_context_cut_or_not() {
     let Some(device) = shared_device() else { return };
-    let longest = |case: &Case| case.steps.iter().map(|step| step.batch.context_tokens()).max();
-    for case in attention::cases().iter().filter(|case| longest(case) >= Some(800)) {
-        let rows = rows_of(case);
-        let length = |sequence: u32| rows.keys().filter(|(of, _)| *of == sequence).count() as u32;
-        let of_sequence = |sequence: u32, from: u32, to: u32| (from..to).map(move |position| (sequence, position));
-        // Every row, in steps cut by `cut`; with `many` in a bucket of so many rows that no context is cut into pieces.
-        let run = |steps: Vec<Vec<(u32, u32)>>, many: bool| {
-            let mut op = OneOp::new(&device, &*case.op, case.cache.as_ref()).unwrap();
-            op.deterministic = true;
-            let mut found = HashMap::new();
-            for step in steps {
-                let (batch, inputs) = step_of(case, &rows, &step);
-                let mut bucket = bucket(&batch);
-                bucket.rows = if many { 4096 } else { bucket.rows };
-                let output = op.run_in(bucket, &batch, RowCount::All(step.len()), &inputs).unwrap().swap_remove(0);
-                let width = output.len() / step.len();
-                found.extend(step.into_iter().zip(output.chunks_exact(width).map(bits)));
-            }
-            found
-        };
-        let alone = |chunk: usize| -> Vec<Vec<(u32, u32)>> {
-            let of_each = |sequence| of_sequence(sequence, 0, length(sequence)).collect::<Vec<_>>();
-            (0..3).flat_map(|sequence| of_each(sequence).chunks(chunk).map(<[_]>::to_vec).collect::<Vec<_>>()).collect()
-        };
-        let together = |step: u32| (0..3).flat_map(|s| of_sequence(s, 9 * step, length(s).min(9 * step + 9))).collect();
-        let expected = run(alone(1000), false);
-        assert_eq!(expected.len(), rows.len());
+    let is_long = |case: &Case| case.steps.iter().any(|step| step.batch.context_tokens() == LONGEST as usize);
+    let cases = attention::cases();
+    assert!(cases.iter().any(is_long));
+    for case in cases.iter().filter(|case| is_long(case)) {
+        let rows = Rows::of(case);
+        let expected = rows.run(&device, rows.alone(LONGEST as usize), 1);
+        assert_eq!(expected.bits.len(), rows.inputs.len());
+        // In buckets of many rows no context is cut.
         let ways = [
-            ("in chunks of 64", run(alone(64), false)),
-            ("in chunks of 256, contexts whole", run(alone(256), true)),
-            ("in company", run((0..89).map(together).collect(), false)),
+            ("in chunks of 64", rows.run(&device, rows.alone(64), 1), true),
+            ("in chunks of 200, contexts whole", rows.run(&device, rows.alone(200), 4096), false),
+            ("in company", rows.run(&device, rows.together(9), 1), true),
         ];
-        for (way, found) in ways {
-            let other = expected.iter().find(|(row, bits)| found.get(row) != Some(bits)).map(|(row, _)| row);
-            assert_eq!(other, None, "{} {way}: a (sequence, position) with other bits", case.name);
+        for (way, found, cut) in ways {
+            let other = expected.bits.iter().find(|(place, bits)| found.bits.get(place) != Some(bits));
+            assert_eq!(
+                other.map(|(place, _)| place),
+                None,
+                "{} {way}: a (sequence, position) with other bits",
+                case.name
+            );
+            assert_eq!(found.cut, cut, "{way}");
         }
     }
     assert_clean(&device);
@@ -127,7 +167,7 @@ fn memory_out_of_the_processors_reach_holds_the_same() {
         bits(&op.run(&CaseBatch::of_rows(3), RowCount::All(3), &input).unwrap()[0])
     };
     assert!(run(&staged) == run(&mapped), "a large weight");
-    let cases = [cuelight_shaders::embed::cases(), attention::cases(), cuelight_shaders::rms_norm::cases()];
+    let cases = [embed::cases(), attention::cases(), rms_norm::cases()];
     for case in cases.iter().flat_map(|cases| cases.first()) {
         let run = |device| {
             let op = OneOp::new(device, &*case.op, case.cache.as_ref()).unwrap();

@@ -2,12 +2,14 @@
 //!
 //! Everything in that buffer starts as a pattern, and must still be it afterwards wherever no dispatch says that it writes.
 
+use std::cell::RefCell;
+use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 
 use cuelight_shaders::attention::KvType;
 use cuelight_shaders::cases::{CaseBatch, CaseCache};
-use cuelight_shaders::gpu::{DeviceLimits, DeviceValue, Dispatch, GpuArgs, Region, RowCount, StepLayout};
+use cuelight_shaders::gpu::{DeviceLimits, DeviceValue, Dispatch, GpuArgs, Module, Region, RowCount, StepLayout};
 use cuelight_shaders::op::Op;
 
 use crate::backend::vulkan::Device;
@@ -34,6 +36,8 @@ pub struct OneOp<'a> {
     pub limits: DeviceLimits,
     /// What the op is told to heed.
     pub deterministic: bool,
+    /// The shaders that ran in the last step.
+    pub ran: RefCell<HashSet<Module>>,
     device: Arc<Device>,
 }
 
@@ -57,6 +61,7 @@ impl<'a> OneOp<'a> {
             pool: CommandPool::new(device)?,
             limits: device.info.limits.clone(),
             deterministic: false,
+            ran: RefCell::default(),
             device: Arc::clone(device),
         })
     }
@@ -117,6 +122,7 @@ impl<'a> OneOp<'a> {
         }
 
         let dispatches = self.dispatches(bucket, bucket_rows, &places);
+        self.ran.replace(dispatches.iter().map(|dispatch| dispatch.module).collect());
         self.assert_declared(&dispatches, &work, &places);
         let after = self.execute(&work, &before, &dispatches)?;
         assert_untouched(&dispatches, work.region, &before, &after);

@@ -7,7 +7,9 @@
 use std::sync::Arc;
 
 use ash::vk;
+use cuelight_shaders::{attention, rms_norm};
 
+use super::one_op::OneOp;
 use super::{assert_clean, own_device, skip};
 use crate::backend::vulkan::memory::{Buffer, Place};
 use crate::backend::vulkan::record::{CommandPool, Recorder};
@@ -76,4 +78,19 @@ fn the_layer_sees_a_copy_beyond_the_end() {
         device.raw.cmd_copy_buffer(commands, buffer.raw, buffer.raw, &[copy]);
     }
     assert!(!device.instance().complaints().is_empty());
+}
+
+#[test]
+fn a_device_is_left_with_nothing_on_it() {
+    let Some(device) = validated_device() else { return };
+    let instance = Arc::clone(device.instance());
+    for case in [rms_norm::cases(), attention::cases()].iter().flat_map(|cases| cases.first()) {
+        let op = OneOp::new(&device, &*case.op, case.cache.as_ref()).unwrap();
+        let step = &case.steps[0];
+        op.run(&step.batch, step.rows, &step.inputs).unwrap();
+    }
+    assert_eq!(Arc::strong_count(&device), 1, "something on the device is left");
+    // The layer complains of whatever a device still has when it goes.
+    drop(device);
+    assert_eq!(instance.complaints(), Vec::<String>::new());
 }

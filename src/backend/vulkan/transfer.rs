@@ -1,0 +1,117 @@
+//! Values on their way between the processor and a graph: what the part of the model before gave, and logits or what the next
+//! part takes.
+
+use std::sync::Arc;
+
+use cuelight_shaders::op::Batch;
+
+use super::device::Device;
+use super::error::VulkanError;
+use super::memory::{Buffer, Place};
+use super::plan::Bucket;
+use super::record::Recorder;
+use crate::backend::ragged::count_rows;
+use crate::engine::EngineLimits;
+use crate::graph::{Graph, MemoryLayout, Rows, ValueId};
+
+/// Some values of a graph, and the memory they go through where the processor does not reach their own.
+pub(super) struct Transfer {
+    values: Vec<Moved>,
+    stage: Option<Buffer>,
+}
+
+/// One of the values.
+struct Moved {
+    rows: Rows,
+    width: usize,
+    /// Where it is among the graph's values, in bytes.
+    start: u64,
+    /// Where it is in the stage, in bytes.
+    stage_start: u64,
+}
+
+/// Bytes of some values of the largest step.
+pub(super) fn bytes(graph: &Graph, values: &[ValueId], limits: &EngineLimits) -> u64 {
+    values.iter().map(|value| value_bytes(graph, *value, limits)).sum()
+}
+
+fn value_bytes(graph: &Graph, value: ValueId, limits: &EngineLimits) -> u64 {
+    let rows = match graph.rows(value) {
+        Rows::All => limits.max_batched_tokens,
+        Rows::Selected => limits.max_logits_rows,
+    };
+    (rows * graph.width(value) * size_of::<f32>()) as u64
+}
+
+impl Transfer {
+    /// For these values; `is_direct` where the processor reaches the graph's own memory.
+    pub fn new(
+        device: &Arc<Device>,
+        graph: &Graph,
+        layout: &MemoryLayout,
+        values: &[ValueId],
+        limits: &EngineLimits,
+        is_direct: bool,
+    ) -> Result<Self, VulkanError> {
+        let mut stage_bytes = 0;
+        let moved = |value: &ValueId| {
+            let stage_start = stage_bytes;
+            stage_bytes += value_bytes(graph, *value, limits);
+            let start = (layout.offset(*value) * size_of::<f32>()) as u64;
+            Moved { rows: graph.rows(*value), width: graph.width(*value), start, stage_start }
+        };
+        let values: Vec<Moved> = values.iter().map(moved).collect();
+        let stage = (!is_direct && stage_bytes > 0)
+            .then(|| Buffer::new(device, "values on their way", stage_bytes, Place::Host))
+            .transpose()?;
+        Ok(Transfer { values, stage })
+    }
+
+    /// Records the way from the stage to the graph's values.
+    pub fn record_in(&self, recorder: &mut Recorder<'_>, bucket: Bucket, work: &Buffer) {
+        let Some(stage) = &self.stage else { return };
+        for value in &self.values {
+            recorder.copy((stage, value.stage_start), (work, value.start), value.bytes(bucket));
+        }
+    }
+
+    /// Records the way back.
+    pub fn record_out(&self, recorder: &mut Recorder<'_>, bucket: Bucket, work: &Buffer) {
+        let Some(stage) = &self.stage else { return };
+        for value in &self.values {
+            recorder.copy((work, value.start), (stage, value.stage_start), value.bytes(bucket));
+        }
+    }
+
+    /// Writes the values, each [rows, width], where the device or the recorded commands take them.
+    pub fn write(&mut self, work: &mut Buffer, values: &[Vec<f32>]) {
+        let staged = self.stage.is_some();
+        let bytes = self.stage.as_mut().unwrap_or(work).mapped().unwrap_or_default();
+        for (moved, values) in self.values.iter().zip(values) {
+            let start = if staged { moved.stage_start } else { moved.start } as usize;
+            let bytes = &mut bytes[start..start + size_of_val(&values[..])];
+            for (bytes, value) in bytes.as_chunks_mut().0.iter_mut().zip(values) {
+                *bytes = value.to_le_bytes();
+            }
+        }
+    }
+
+    /// Reads the values of a step that has run.
+    pub fn read(&self, work: &Buffer, batch: &Batch<'_>) -> Vec<Vec<f32>> {
+        let bytes = self.stage.as_ref().unwrap_or(work).readable().unwrap_or_default();
+        let read = |value: &Moved| {
+            let start = if self.stage.is_some() { value.stage_start } else { value.start } as usize;
+            let length = count_rows(value.rows, batch) * value.width * size_of::<f32>();
+            let bytes = &bytes[start..start + length];
+            bytes.as_chunks::<4>().0.iter().map(|value| f32::from_le_bytes(*value)).collect()
+        };
+        self.values.iter().map(read).collect()
+    }
+}
+
+impl Moved {
+    /// Bytes of as many rows as a bucket has.
+    fn bytes(&self, bucket: Bucket) -> u64 {
+        (bucket.rows(self.rows).most() * self.width * size_of::<f32>()) as u64
+    }
+}

@@ -1,0 +1,164 @@
+//! Which layers of a model are computed where, when it is on several devices.
+//!
+//! A graph is cut between layers, where one value is all that goes across: the residual stream. The first part has the
+//! embedding, the last the output head.
+
+use std::collections::HashSet;
+
+use crate::graph::{Graph, Rows};
+
+/// How a model is divided among devices.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Split {
+    /// In proportion to these shares of the layers' bytes, one for each device.
+    Shares(Vec<f64>),
+    /// So many layers, the last ones, and all that follows them, on the last device; the others on the first of two.
+    LastLayers(usize),
+}
+
+/// Why a model cannot be divided so.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SplitError {
+    /// There are not layers enough.
+    #[error("the model has {layers} layers, too few for {devices} devices")]
+    TooFewLayers {
+        /// Layers of the model.
+        layers: usize,
+        /// Devices to divide it among.
+        devices: usize,
+    },
+    /// Not a share for each device.
+    #[error("--split names {shares} shares for {devices} devices")]
+    WrongShares {
+        /// Shares given.
+        shares: usize,
+        /// Devices.
+        devices: usize,
+    },
+    /// A share that is none.
+    #[error("a share of --split must be a number above 0")]
+    BadShare,
+}
+
+/// The ops before which a graph is to be cut for so many devices.
+///
+/// # Errors
+/// [`SplitError`] when that cannot be.
+pub fn cuts(graph: &Graph, split: &Split, devices: usize) -> Result<Vec<usize>, SplitError> {
+    let starts = layer_starts(graph);
+    match split {
+        Split::LastLayers(count) => {
+            let first = starts.len().saturating_sub(*count);
+            // With none or all of them one of the two would have nothing to do.
+            let cut = starts.get(first).filter(|_| first > 0);
+            cut.map(|start| vec![*start]).ok_or(SplitError::TooFewLayers { layers: starts.len(), devices })
+        }
+        Split::Shares(shares) => by_shares(graph, &starts, shares, devices),
+    }
+}
+
+/// How many layers the graph has.
+#[must_use]
+pub fn layers(graph: &Graph) -> usize {
+    graph.nodes().iter().filter(|node| node.op.kv_layer().is_some()).count()
+}
+
+fn by_shares(graph: &Graph, starts: &[usize], shares: &[f64], devices: usize) -> Result<Vec<usize>, SplitError> {
+    let layers = starts.len();
+    if shares.len() != devices {
+        return Err(SplitError::WrongShares { shares: shares.len(), devices });
+    }
+    if shares.iter().any(|share| !share.is_finite() || *share <= 0.0) {
+        return Err(SplitError::BadShare);
+    }
+    if layers < devices {
+        return Err(SplitError::TooFewLayers { layers, devices });
+    }
+    let ends = starts.iter().skip(1).copied().chain([graph.nodes().len()]);
+    let bytes: Vec<f64> =
+        starts.iter().zip(ends).map(|(start, end)| weights_bytes(graph, *start, end) as f64).collect();
+    let (all_bytes, all_shares): (f64, f64) = (bytes.iter().sum(), shares.iter().sum());
+    let mut cuts = Vec::new();
+    let (mut layer, mut before, mut due) = (0, 0.0, 0.0);
+    for (device, share) in shares[..devices - 1].iter().enumerate() {
+        due += share / all_shares * all_bytes;
+        // At least one layer each, and one left for each device that follows.
+        let most = layers - (devices - 1 - device);
+        let first = layer;
+        while layer < most && (layer == first || before + bytes[layer] / 2.0 <= due) {
+            before += bytes[layer];
+            layer += 1;
+        }
+        cuts.push(starts[layer]);
+    }
+    Ok(cuts)
+}
+
+/// The op that each layer begins with: the last before its attention that can be cut before.
+fn layer_starts(graph: &Graph) -> Vec<usize> {
+    let can_be_cut = |cut: &usize| matches!(graph.values_across(*cut)[..], [value] if graph.rows(value) == Rows::All);
+    let attentions = (0..graph.nodes().len()).filter(|index| graph.nodes()[*index].op.kv_layer().is_some());
+    attentions.filter_map(|attention| (1..=attention).rev().find(can_be_cut)).collect()
+}
+
+/// Bytes of the weights of some ops, each once.
+fn weights_bytes(graph: &Graph, start: usize, end: usize) -> u64 {
+    let mut seen = HashSet::new();
+    let weights = graph.nodes()[start..end].iter().flat_map(|node| node.op.weights());
+    weights.filter(|weight| seen.insert(&weight.name)).map(|weight| weight.bytes().len() as u64).sum()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::model::Model;
+    use crate::synthetic::Synthetic;
+
+    fn graph() -> Graph {
+        // Sixteen layers of one size.
+        let synthetic: Synthetic = "llama-1b:q4_0".parse().unwrap();
+        Model::build(&synthetic.outline().unwrap().0).unwrap().graph
+    }
+
+    fn layers_of(graph: Graph, cuts: &[usize]) -> Vec<usize> {
+        graph.split(cuts).iter().map(layers).collect()
+    }
+
+    #[test]
+    fn layers_are_divided_in_proportion() {
+        let split = |shares: &[f64]| {
+            let graph = graph();
+            let cuts = cuts(&graph, &Split::Shares(shares.to_vec()), shares.len()).unwrap();
+            layers_of(graph, &cuts)
+        };
+        assert_eq!(split(&[1.0, 1.0]), [11, 5], "the head is with the last, and weighs as much as six layers");
+        assert_eq!(split(&[1.0, 3.0]).iter().sum::<usize>(), 16);
+        assert_eq!(split(&[1e-9, 1.0]), [1, 15]);
+        assert_eq!(split(&[1.0, 1e-9]), [15, 1]);
+        assert_eq!(split(&[1.0; 16]), [1; 16]);
+    }
+
+    #[test]
+    fn the_last_layers_go_with_the_head() {
+        let graph = graph();
+        let cuts = cuts(&graph, &Split::LastLayers(5), 2).unwrap();
+        let parts = graph.split(&cuts);
+        assert_eq!(parts.iter().map(layers).collect::<Vec<_>>(), [11, 5]);
+        assert_eq!(parts[1].inputs().len(), 1);
+    }
+
+    #[test]
+    fn what_cannot_be_divided_is_refused() {
+        let refuse = |split: Split, devices| cuts(&graph(), &split, devices).unwrap_err();
+        assert_eq!(
+            refuse(Split::Shares(vec![1.0; 17]), 17).to_string(),
+            "the model has 16 layers, too few for 17 devices"
+        );
+        assert_eq!(refuse(Split::Shares(vec![1.0]), 2), SplitError::WrongShares { shares: 1, devices: 2 });
+        assert_eq!(refuse(Split::Shares(vec![1.0, 0.0]), 2), SplitError::BadShare);
+        assert_eq!(refuse(Split::Shares(vec![1.0, f64::NAN]), 2), SplitError::BadShare);
+        refuse(Split::LastLayers(0), 2);
+        refuse(Split::LastLayers(16), 2);
+    }
+}
