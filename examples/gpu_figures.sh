@@ -3,8 +3,9 @@
 #
 #   examples/gpu_figures.sh [FOLDER]
 #
-# Writes into FOLDER (gpu-figures): devices.txt and .json, tests.txt, and a table for each model and test. Needs no Rust: a stripped release binary does, and a Vulkan driver with its loader. docs/perf/gpu.md says how to bring
-# both to a bare machine, and what the figures are held against.
+# Writes into FOLDER (gpu-figures): devices.txt and .json, tests.txt, and a table for each model and test. Needs no Rust:
+# a stripped release binary does, and a Vulkan driver with its loader. docs/perf/gpu.md says how to bring both to a bare
+# machine, and what the figures are held against.
 #
 #   CUELIGHT=target/release/cuelight   the program
 #   TESTS=                             the engine's test program (cargo test --release --no-run -p cuelight-engine), if it is here
