@@ -14,7 +14,7 @@ use serde::Deserialize;
 #[path = "support/runner.rs"]
 mod runner;
 
-use runner::{Rows, Runner, Sequence, Setup, argmax, deltas, largest, load, log_probs, mean};
+use runner::{Rows, Runner, Sequence, Setup, argmax, assert_same_bits, deltas, largest, load, log_probs, mean};
 
 /// Mean |Δ log-prob| of a prompt's tokens with float32 weights and a float32 cache, in nats.
 const FLOAT_GATE: f64 = 1e-3;
@@ -259,14 +259,4 @@ fn in_company(runner: &mut Runner<impl Engine>, tokens: &[TokenId], chunk: usize
     runner.release(sequence);
     others.into_iter().for_each(|other| runner.release(other));
     rows
-}
-
-fn assert_same_bits(rows: &Rows, expected: &Rows, what: &str) {
-    assert_eq!(rows.len(), expected.len(), "{what}: number of rows");
-    for (position, (row, expected)) in rows.iter().zip(expected).enumerate() {
-        let differs = row.iter().zip(expected).position(|(ours, theirs)| ours.to_bits() != theirs.to_bits());
-        if let Some(token) = differs {
-            panic!("{what}: position {position}, token {token}: {} instead of {}", row[token], expected[token]);
-        }
-    }
 }

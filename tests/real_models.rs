@@ -15,6 +15,7 @@ use cuelight_engine::synthetic::Synthetic;
 use serde::Deserialize;
 
 #[path = "support/runner.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
 mod runner;
 
 use runner::{Sequence, Setup, argmax, deltas, largest, load, mean, sha256};

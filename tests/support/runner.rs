@@ -151,6 +151,18 @@ pub fn deltas(rows: &[Vec<f32>], tokens: &[TokenId], expected: &[f64]) -> Vec<f6
         .collect()
 }
 
+/// Compares rows of logits bit by bit.
+#[track_caller]
+pub fn assert_same_bits(rows: &[Vec<f32>], expected: &[Vec<f32>], what: &str) {
+    assert_eq!(rows.len(), expected.len(), "{what}: number of rows");
+    for (position, (row, expected)) in rows.iter().zip(expected).enumerate() {
+        let differs = row.iter().zip(expected).position(|(ours, theirs)| ours.to_bits() != theirs.to_bits());
+        if let Some(token) = differs {
+            panic!("{what}: position {position}, token {token}: {} instead of {}", row[token], expected[token]);
+        }
+    }
+}
+
 /// The mean of some values; NaN stays NaN.
 pub fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
