@@ -8,7 +8,7 @@
 use crate::attention::{KvShape, KvType};
 use crate::gpu::RowCount;
 use crate::op::{Batch, Op};
-use crate::{attention, elementwise, embed, glu, matmul, rms_norm, rope, select_rows};
+use crate::{attention, elementwise, embed, experts, glu, matmul, rms_norm, rope, select_rows};
 
 /// An op, and what it must compute.
 #[derive(Debug)]
@@ -83,6 +83,7 @@ pub fn all() -> Vec<Case> {
         select_rows::cases(),
         matmul::cases(),
         attention::cases(),
+        experts::cases(),
     ];
     of_ops.into_iter().flatten().collect()
 }
@@ -259,6 +260,11 @@ mod tests {
     #[test]
     fn every_kernel_computes_what_linear_must() {
         check(matmul::cases());
+    }
+
+    #[test]
+    fn every_kernel_computes_what_experts_must() {
+        check(experts::cases());
     }
 
     #[test]

@@ -8,40 +8,70 @@ use crate::op::{CpuArgs, Op, ShapeError};
 use crate::per_kernel;
 use crate::quant::random;
 
-/// The function on the gate.
+/// What becomes of a gate and the value beside it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activation {
-    /// `x / (1 + e^-x)`.
+    /// `gate / (1 + e^-gate) * up`.
     Silu,
-    /// `x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`.
+    /// `gate/2 (1 + tanh(sqrt(2/pi) (gate + 0.044715 gate^3))) * up`.
     GeluTanh,
+    /// `g / (1 + e^(-1.702 g)) * (u + 1)`, with `g = min(gate, 7)` and `u` between -7 and 7.
+    ///
+    /// Source: OpenAI 2025, "gpt-oss-120b & gpt-oss-20b Model Card" and its reference implementation.
+    ClampedSwiglu,
 }
+
+/// [`Activation::ClampedSwiglu`]: values beyond this count as this.
+const CLAMP: f32 = 7.0;
+/// [`Activation::ClampedSwiglu`]: the logistic function's slope.
+const SLOPE: f32 = 1.702;
 
 impl Activation {
     #[inline(always)]
-    fn apply(self, x: f32) -> f32 {
-        // Both are x times a logistic function: 1/2 (1 + tanh z) = 1 / (1 + e^-2z).
+    fn apply(self, gate: f32, up: f32) -> f32 {
+        // All are the gate times a logistic function: 1/2 (1 + tanh z) = 1 / (1 + e^-2z).
         const SQRT_8_OVER_PI: f32 = 1.595_769;
-        let z = match self {
-            Activation::Silu => x,
-            Activation::GeluTanh => SQRT_8_OVER_PI * (x + 0.044_715 * x * x * x),
+        let (gate, up) = match self {
+            Activation::ClampedSwiglu => (gate.min(CLAMP), up.clamp(-CLAMP, CLAMP) + 1.0),
+            Activation::Silu | Activation::GeluTanh => (gate, up),
         };
-        x / (1.0 + exp(-z))
+        let z = match self {
+            Activation::Silu => gate,
+            Activation::GeluTanh => SQRT_8_OVER_PI * (gate + 0.044_715 * gate * gate * gate),
+            Activation::ClampedSwiglu => SLOPE * gate,
+        };
+        gate / (1.0 + exp(-z)) * up
     }
 
     /// The formula in float64.
     #[must_use]
-    pub fn reference(self, x: f64) -> f64 {
+    pub fn reference(self, gate: f64, up: f64) -> f64 {
+        let logistic = |x: f64| 1.0 / (1.0 + (-x).exp());
         match self {
-            Activation::Silu => x / (1.0 + (-x).exp()),
+            Activation::Silu => gate * logistic(gate) * up,
             Activation::GeluTanh => {
-                x / 2.0 * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh())
+                let inner = (2.0 / std::f64::consts::PI).sqrt() * (gate + 0.044715 * gate.powi(3));
+                gate / 2.0 * (1.0 + inner.tanh()) * up
             }
+            Activation::ClampedSwiglu => {
+                let gate = gate.min(f64::from(CLAMP));
+                gate * logistic(f64::from(SLOPE) * gate) * (up.clamp(-f64::from(CLAMP), f64::from(CLAMP)) + 1.0)
+            }
+        }
+    }
+
+    /// What stands for it in shaders.
+    #[must_use]
+    pub fn variant(self) -> u32 {
+        match self {
+            Activation::Silu => 0,
+            Activation::GeluTanh => 1,
+            Activation::ClampedSwiglu => 2,
         }
     }
 }
 
-/// `y[i] = activation(gate[i]) * up[i]`; gate, up and y are [rows, intermediate_size].
+/// `y[i] = activation(gate[i], up[i])`; gate, up and y are [rows, intermediate_size].
 ///
 /// Source: Shazeer 2020, "GLU Variants Improve Transformer".
 #[derive(Debug)]
@@ -82,11 +112,7 @@ impl Op for Glu {
     }
 
     fn dispatches(&self, args: &GpuArgs<'_>) -> Vec<Dispatch> {
-        let variant = match self.activation {
-            Activation::Silu => 0,
-            Activation::GeluTanh => 1,
-        };
-        vec![args.each_column(Module::Glu, args.elementwise(variant, 0.0), args.outputs[0].width)]
+        vec![args.each_column(Module::Glu, args.elementwise(self.activation.variant(), 0.0), args.outputs[0].width)]
     }
 }
 
@@ -95,37 +121,64 @@ per_kernel! {
     fn glu_row = glu_row_lanes(activation: Activation, gate: &[f32], up: &[f32], y: &mut [f32])
 }
 
+per_kernel! {
+    /// One row, written over its gate.
+    pub(crate) fn glu_row_in_place = glu_row_in_place_lanes(activation: Activation, gate: &mut [f32], up: &[f32])
+}
+
+/// Calls a loop with each activation as a constant, so that each loop vectorises.
+macro_rules! each_activation {
+    ($activation:expr, $apply:ident => $body:expr) => {
+        match $activation {
+            Activation::Silu => {
+                let $apply = |gate, up| Activation::Silu.apply(gate, up);
+                $body
+            }
+            Activation::GeluTanh => {
+                let $apply = |gate, up| Activation::GeluTanh.apply(gate, up);
+                $body
+            }
+            Activation::ClampedSwiglu => {
+                let $apply = |gate, up| Activation::ClampedSwiglu.apply(gate, up);
+                $body
+            }
+        }
+    };
+}
+
 #[inline(always)]
 fn glu_row_lanes<const FMA: bool>(activation: Activation, gate: &[f32], up: &[f32], y: &mut [f32]) {
-    // The match is outside the loop, so that each loop vectorises.
-    match activation {
-        Activation::Silu => glu_loop(|x| Activation::Silu.apply(x), gate, up, y),
-        Activation::GeluTanh => glu_loop(|x| Activation::GeluTanh.apply(x), gate, up, y),
-    }
+    each_activation!(activation, apply => {
+        for ((y, &gate), &up) in y.iter_mut().zip(gate).zip(up) {
+            *y = apply(gate, up);
+        }
+    });
 }
 
 #[inline(always)]
-fn glu_loop(activation: impl Fn(f32) -> f32, gate: &[f32], up: &[f32], y: &mut [f32]) {
-    for ((y, gate), up) in y.iter_mut().zip(gate).zip(up) {
-        *y = activation(*gate) * up;
-    }
+fn glu_row_in_place_lanes<const FMA: bool>(activation: Activation, gate: &mut [f32], up: &[f32]) {
+    each_activation!(activation, apply => {
+        for (gate, &up) in gate.iter_mut().zip(up) {
+            *gate = apply(*gate, up);
+        }
+    });
 }
 
-/// What it must compute: both activations, from where they are linear to where an exponential overflows.
+/// What it must compute: all activations, from where they are linear to where an exponential overflows.
 #[must_use]
 pub fn cases() -> Vec<Case> {
     let case = |activation: Activation| {
         let step = |(rows, width, scale): (usize, usize, f32)| {
             let gate: Vec<f32> = random::activations(rows * width, 1).iter().map(|x| x * scale).collect();
             let up = random::activations(rows * width, 2);
-            let values = gate.iter().zip(&up).map(|(g, u)| activation.reference(f64::from(*g)) * f64::from(*u));
+            let values = gate.iter().zip(&up).map(|(g, u)| activation.reference(f64::from(*g), f64::from(*u)));
             let expected = Expected::within(1e-5, values);
             CaseStep::of_rows(rows, vec![gate, up], vec![expected])
         };
         let shapes = [(1, 1, 1.0), (3, 1536, 0.01), (2, 77, 10.0), (64, 64, 100.0), (1, 500, 1e4), (1, 500, 1e20)];
         Case::new(format!("{activation:?}"), Glu::new(activation), shapes.map(step).into())
     };
-    [Activation::Silu, Activation::GeluTanh].map(case).into()
+    [Activation::Silu, Activation::GeluTanh, Activation::ClampedSwiglu].map(case).into()
 }
 
 #[cfg(test)]
@@ -139,9 +192,9 @@ mod tests {
         fn every_kernel_agrees_with_the_reference(rows in 1usize..4, width in 1usize..100, scale in 0.1f32..30.0, seed: u64) {
             let gate: Vec<f32> = values(seed, rows * width).iter().map(|x| x * scale).collect();
             let up = values(seed ^ 1, rows * width);
-            for activation in [Activation::Silu, Activation::GeluTanh] {
+            for activation in [Activation::Silu, Activation::GeluTanh, Activation::ClampedSwiglu] {
                 let expected: Vec<f64> =
-                    gate.iter().zip(&up).map(|(g, u)| activation.reference(f64::from(*g)) * f64::from(*u)).collect();
+                    gate.iter().zip(&up).map(|(g, u)| activation.reference(f64::from(*g), f64::from(*u))).collect();
                 for kernel in supported_kernels() {
                     let outputs = run(&Glu::new(activation), kernel, rows, &[(&gate, width), (&up, width)]);
                     assert_close(&outputs[0], &expected, 1e-6 * f64::from(scale.max(1.0)));

@@ -28,6 +28,7 @@ pub mod attention;
 pub mod cases;
 pub mod elementwise;
 pub mod embed;
+pub mod experts;
 pub mod glu;
 pub mod lanes;
 pub mod matmul;

@@ -8,6 +8,7 @@
 use crate::attention::KvCache;
 use crate::cost::{Cost, CostArgs};
 use crate::cpu::{Kernel, Team};
+use crate::experts::Experts;
 use crate::gpu::{DeviceLimits, Dispatch, GpuArgs};
 use crate::weight::Weight;
 
@@ -102,6 +103,11 @@ pub trait Op: Send + Sync + std::fmt::Debug {
 
     /// The layer of the KV cache that the op stores to and reads, if it does.
     fn kv_layer(&self) -> Option<usize> {
+        None
+    }
+
+    /// The routed experts, where the op is that: a place where a plan can be cut, and part of the work done elsewhere.
+    fn as_experts(&self) -> Option<&Experts> {
         None
     }
 

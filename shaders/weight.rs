@@ -24,6 +24,14 @@ pub struct SharedBytes {
 }
 
 impl SharedBytes {
+    /// A part of this part.
+    #[must_use]
+    fn part(&self, range: Range<usize>) -> Option<Self> {
+        self.as_slice().get(range.clone())?;
+        let start = self.range.start;
+        Some(SharedBytes { owner: Arc::clone(&self.owner), range: start + range.start..start + range.end })
+    }
+
     /// The part `range` of the owner's bytes; `None` when it reaches beyond them.
     #[must_use]
     pub fn new(owner: Arc<dyn Bytes>, range: Range<usize>) -> Option<Self> {
@@ -155,6 +163,16 @@ impl Weight {
     #[must_use]
     pub fn row(&self, row: usize) -> &[u8] {
         &self.bytes()[row * self.row_bytes..(row + 1) * self.row_bytes]
+    }
+
+    /// Some of its rows, as a matrix of their own over the same bytes.
+    ///
+    /// # Panics
+    /// When there are no such rows.
+    #[must_use]
+    pub fn part(&self, rows: Range<usize>) -> Weight {
+        let bytes = self.bytes.part(rows.start * self.row_bytes..rows.end * self.row_bytes);
+        Weight { rows: rows.len(), bytes: bytes.expect("the weight has these rows"), ..self.clone() }
     }
 
     /// The whole matrix in float32: for small tensors (norms, biases) and for tests.

@@ -214,33 +214,34 @@ const LANES: usize = 8;
 /// The float32 kernels form this many outputs together at most.
 const TILE_OUTPUTS: usize = 8;
 /// Tasks are a multiple of this many outputs: a multiple of every kernel's tile.
-const TASK_OUTPUTS: usize = integer::packed::STRIP_ROWS;
+pub(crate) const TASK_OUTPUTS: usize = integer::packed::STRIP_ROWS;
 
 /// What one task computes: a part of the columns of one output, for all rows.
-struct Task<'a> {
-    weight: &'a Weight,
-    bias: Option<&'a [f32]>,
+pub(crate) struct Task<'a> {
+    pub weight: &'a Weight,
+    pub bias: Option<&'a [f32]>,
     /// Rows of the weight, which are columns of the output. No other task of the same output has any of them.
-    outputs: Range<usize>,
-    /// [rows, columns]
-    input: &'a [f32],
+    pub outputs: Range<usize>,
+    /// [rows, columns]; may be empty where there are `integers`.
+    pub input: &'a [f32],
     /// The weight and the input for the integer kernels.
-    integers: Option<(&'a PackedWeight, Panels<'a>)>,
-    rows: usize,
+    pub integers: Option<(&'a PackedWeight, Panels<'a>)>,
+    pub rows: usize,
     /// [rows, weight.rows]
-    output: &'a SharedMut<'a, f32>,
+    pub output: &'a SharedMut<'a, f32>,
 }
 
 impl<'a> Task<'a> {
+    /// Computes it; the machine must support the kernel.
     #[cfg(target_arch = "x86_64")]
-    fn run(&self, kernel: Kernel) {
+    pub fn run(&self, kernel: Kernel) {
         let kernel = match self.integers {
             Some(_) => kernel,
             // Weights in floating point are multiplied in float32.
             None if kernel.is_integer() => Kernel::Avx2,
             None => kernel,
         };
-        // SAFETY: `Linear::run_cpu` has checked that the machine supports the kernel; the integer ones need AVX2 too.
+        // SAFETY: the ops that make tasks check that the machine supports the kernel; the integer ones need AVX2 too.
         unsafe {
             match kernel {
                 Kernel::Scalar => dispatch!(self.weight.format, F => scalar::run::<F>(self)),
@@ -253,8 +254,9 @@ impl<'a> Task<'a> {
         }
     }
 
+    /// Computes it.
     #[cfg(not(target_arch = "x86_64"))]
-    fn run(&self, _kernel: Kernel) {
+    pub fn run(&self, _kernel: Kernel) {
         dispatch!(self.weight.format, F => scalar::run::<F>(self));
     }
 

@@ -85,28 +85,35 @@ impl<'a> Panels<'a> {
         columns: usize,
         scratch: &'a mut [f32],
     ) -> Self {
-        assert!(columns.is_multiple_of(BLOCK_LEN) && input.len() == rows * columns);
-        assert!(kernel.is_integer() && kernel.is_supported(), "this machine cannot round for the {kernel} kernel");
-        let blocks = blocks_in(&mut scratch[..scratch_len(rows, columns)]);
-        let blocks_per_row = columns / BLOCK_LEN;
-        // A task takes rows of one panel; a single row is not worth a hand-over.
-        const ROWS_PER_TASK: usize = 4;
-        let shared = SharedMut::new(&mut *blocks);
-        team.for_each(rows.div_ceil(ROWS_PER_TASK), &|task| {
-            for row in task * ROWS_PER_TASK..rows.min((task + 1) * ROWS_PER_TASK) {
-                let first_row = row - row % PANEL_ROWS;
-                let panel_rows = PANEL_ROWS.min(rows - first_row);
-                let first = first_row * blocks_per_row + row - first_row;
-                let input = &input[row * columns..(row + 1) * columns];
-                // SAFETY: an integer kernel needs AVX2, FMA and F16C, and is supported by the line above. A row's blocks
-                // are written by one task.
-                #[cfg_attr(not(target_arch = "x86_64"), expect(unused_unsafe, reason = "a safe function elsewhere"))]
-                unsafe {
-                    round_row(input, &shared, first, panel_rows);
-                }
-            }
-        });
-        Panels { blocks, rows, blocks_per_row }
+        assert!(input.len() == rows * columns);
+        let input = |row: usize| &input[row * columns..(row + 1) * columns];
+        let blocks = round_rows(kernel, team, rows, columns, &input, &|_| 0..rows, scratch);
+        Panels { blocks, rows, blocks_per_row: columns / BLOCK_LEN }
+    }
+
+    /// Rounds rows that belong to several products, each with consecutive ones: `group_of(row)` are the rows of the product
+    /// that row `row` belongs to. [`Panels::of_group`] has the panels of each.
+    ///
+    /// # Panics
+    /// As [`Panels::round`].
+    pub fn round_groups<'r>(
+        kernel: Kernel,
+        team: &dyn Team,
+        rows: usize,
+        columns: usize,
+        input: &(dyn Fn(usize) -> &'r [f32] + Sync),
+        group_of: &(dyn Fn(usize) -> Range<usize> + Sync),
+        scratch: &'a mut [f32],
+    ) -> Self {
+        let blocks = round_rows(kernel, team, rows, columns, input, group_of, scratch);
+        Panels { blocks, rows, blocks_per_row: columns / BLOCK_LEN }
+    }
+
+    /// The rows of one product, of those that [`Panels::round_groups`] rounded.
+    #[must_use]
+    pub fn of_group(&self, rows: Range<usize>) -> Self {
+        let blocks = &self.blocks[rows.start * self.blocks_per_row..rows.end * self.blocks_per_row];
+        Panels { blocks, rows: rows.len(), blocks_per_row: self.blocks_per_row }
     }
 
     /// How many rows there are.
@@ -129,6 +136,42 @@ impl<'a> Panels<'a> {
         let blocks: Range<usize> = first_row * self.blocks_per_row..(first_row + rows) * self.blocks_per_row;
         Panel { blocks: &self.blocks[blocks], rows }
     }
+}
+
+/// Rounds rows into panels of their groups.
+fn round_rows<'r, 'a>(
+    kernel: Kernel,
+    team: &dyn Team,
+    rows: usize,
+    columns: usize,
+    input: &(dyn Fn(usize) -> &'r [f32] + Sync),
+    group_of: &(dyn Fn(usize) -> Range<usize> + Sync),
+    scratch: &'a mut [f32],
+) -> &'a [Block] {
+    assert!(columns.is_multiple_of(BLOCK_LEN));
+    assert!(kernel.is_integer() && kernel.is_supported(), "this machine cannot round for the {kernel} kernel");
+    let blocks = blocks_in(&mut scratch[..scratch_len(rows, columns)]);
+    let blocks_per_row = columns / BLOCK_LEN;
+    // A single row is not worth a hand-over.
+    const ROWS_PER_TASK: usize = 4;
+    let shared = SharedMut::new(&mut *blocks);
+    team.for_each(rows.div_ceil(ROWS_PER_TASK), &|task| {
+        for row in task * ROWS_PER_TASK..rows.min((task + 1) * ROWS_PER_TASK) {
+            let group = group_of(row);
+            let first_row = row - (row - group.start) % PANEL_ROWS;
+            let panel_rows = PANEL_ROWS.min(group.end - first_row);
+            let first = first_row * blocks_per_row + row - first_row;
+            let input = input(row);
+            assert_eq!(input.len(), columns);
+            // SAFETY: an integer kernel needs AVX2, FMA and F16C, and is supported by the line above. A row's blocks
+            // are written by one task.
+            #[cfg_attr(not(target_arch = "x86_64"), expect(unused_unsafe, reason = "a safe function elsewhere"))]
+            unsafe {
+                round_row(input, &shared, first, panel_rows);
+            }
+        }
+    });
+    blocks
 }
 
 /// Scratch memory as blocks.

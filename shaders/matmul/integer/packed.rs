@@ -14,6 +14,8 @@
 //! takes as many bytes as in the file, but for the scales, which get a whole byte.
 
 use std::marker::PhantomData;
+use std::ops::Range;
+use std::sync::Arc;
 
 use half::f16;
 
@@ -71,7 +73,9 @@ pub(super) const fn planes(bits: usize) -> [(usize, usize); 2] {
 
 /// A weight in strips.
 pub struct PackedWeight {
-    bytes: Pages<u8>,
+    /// May have other weights in it as well.
+    pages: Arc<Pages<u8>>,
+    range: Range<usize>,
     strip_bytes: usize,
 }
 
@@ -86,29 +90,48 @@ impl PackedWeight {
     /// Arranges a weight; `None` when its format has no integers.
     #[must_use]
     pub fn new(weight: &Weight, team: &dyn Team) -> Option<Self> {
-        let size = Self::size(weight)?;
-        let strip_bytes = strip_bytes(weight);
-        let mut pages = Pages::zeroed(size);
+        Self::together(std::slice::from_ref(weight), team)?.pop()
+    }
+
+    /// Arranges weights of one shape and format in one stretch of memory; `None` when their format has no integers, or there
+    /// are none.
+    #[must_use]
+    pub fn together(weights: &[Weight], team: &dyn Team) -> Option<Vec<Self>> {
+        let first = weights.first()?;
+        let (size, strip_bytes) = (Self::size(first)?, strip_bytes(first));
+        let alike = |weight: &Weight| {
+            (weight.format, weight.rows, weight.columns) == (first.format, first.rows, first.columns)
+        };
+        assert!(weights.iter().all(alike), "weights packed together are of one shape and format");
+        let strips = first.rows.div_ceil(STRIP_ROWS);
+        let mut pages = Pages::zeroed(size * weights.len());
         let bytes = SharedMut::new(&mut pages);
-        team.for_each(weight.rows.div_ceil(STRIP_ROWS), &|strip| {
+        team.for_each(strips * weights.len(), &|task| {
             // SAFETY: each task writes its own strip.
-            let strip_bytes = unsafe { bytes.slice(strip * strip_bytes, strip_bytes) };
-            dispatch!(weight.format, F => pack_strip::<F>(weight, strip * STRIP_ROWS, strip_bytes));
+            let packed = unsafe { bytes.slice(task * strip_bytes, strip_bytes) };
+            let (weight, strip) = (&weights[task / strips], task % strips);
+            dispatch!(weight.format, F => pack_strip::<F>(weight, strip * STRIP_ROWS, packed));
         });
-        Some(PackedWeight { bytes: pages, strip_bytes })
+        let pages = Arc::new(pages);
+        let part = |index: usize| PackedWeight {
+            pages: Arc::clone(&pages),
+            range: index * size..(index + 1) * size,
+            strip_bytes,
+        };
+        Some((0..weights.len()).map(part).collect())
     }
 
     /// The strip whose first output is `first`, a multiple of [`STRIP_ROWS`].
     #[must_use]
     pub fn strip(&self, first: usize) -> &[u8] {
         assert!(first.is_multiple_of(STRIP_ROWS));
-        &self.bytes[first / STRIP_ROWS * self.strip_bytes..][..self.strip_bytes]
+        &self.pages[self.range.clone()][first / STRIP_ROWS * self.strip_bytes..][..self.strip_bytes]
     }
 }
 
 impl std::fmt::Debug for PackedWeight {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "PackedWeight({} bytes)", self.bytes.len())
+        write!(f, "PackedWeight({} bytes)", self.range.len())
     }
 }
 

@@ -1,0 +1,178 @@
+//! What routes and experts must be.
+
+use std::sync::Arc;
+
+use super::{ExpertMatrix, Experts, Groups, Route, RouteWeighting, Scoring, reference};
+use crate::cases::{Case, CaseStep, Expected};
+use crate::glu::Activation;
+use crate::quant::{Format, random};
+
+/// Every way to score and to weight; every kind of weights, one row to many, biases, experts that nobody uses or all do.
+#[must_use]
+pub fn cases() -> Vec<Case> {
+    route_cases().into_iter().chain(expert_cases()).collect()
+}
+
+fn route_cases() -> Vec<Case> {
+    let route = |scoring, n_experts, top_k| Route::new(scoring, n_experts, top_k).expect("as many as there are");
+    let numbers = |len: usize, seed| -> Arc<[f32]> { random::activations(len, seed).into() };
+    let grouped = |count, used| {
+        let route = route(Scoring::Sigmoid, 32, 4).grouped(Some(Groups { count, used }));
+        let route = route.and_then(|route| route.with_bias(Some(numbers(32, 3))));
+        route.expect("the groups divide the experts").renormalised(true).scaled(2.5)
+    };
+    let own_scales = route(Scoring::Softmax, 9, 3).renormalised(true).with_expert_scales(Some(numbers(9, 4)));
+    let named = [
+        ("softmax", route(Scoring::Softmax, 60, 4)),
+        ("renormalised", route(Scoring::Softmax, 128, 8).renormalised(true)),
+        ("all of one", route(Scoring::Softmax, 1, 1)),
+        ("all of seven", route(Scoring::Softmax, 7, 7)),
+        ("sigmoid", route(Scoring::Sigmoid, 16, 1)),
+        ("four groups", grouped(4, 2)),
+        ("groups of one", grouped(32, 5)),
+        ("scales of experts", own_scales.expect("a scale for each")),
+        ("many", route(Scoring::Sigmoid, 384, 8).renormalised(true)),
+    ];
+    named.into_iter().map(|(name, route)| Case::new(name, route.clone(), route_steps(&route))).collect()
+}
+
+fn route_steps(route: &Route) -> Vec<CaseStep> {
+    let step = |(rows, scale): (usize, f32)| {
+        let logits: Vec<f32> = spread_logits(rows * route.n_experts(), rows as u64, scale);
+        let expected = logits.chunks_exact(route.n_experts()).flat_map(|row| {
+            let row: Vec<f64> = row.iter().map(|x| f64::from(*x)).collect();
+            let routes = reference::routes(route, &row);
+            let experts: Vec<f32> = routes.iter().map(|(expert, _)| *expert as f32).collect();
+            let weights = routes.iter().map(|(_, weight)| *weight);
+            Expected::exactly(&experts).into_iter().chain(Expected::within(1e-5, weights)).collect::<Vec<_>>()
+        });
+        CaseStep::of_rows(rows, vec![logits.clone()], vec![expected.collect()])
+    };
+    [(1, 1.0), (5, 4.0), (33, 0.5)].map(step).into()
+}
+
+/// Logits that no rounding can put into another order: multiples of a step, none twice in a row of up to 512.
+fn spread_logits(len: usize, seed: u64, scale: f32) -> Vec<f32> {
+    const STEPS: usize = 521;
+    let value = |index: usize| (index.wrapping_mul(163).wrapping_add(seed as usize * 7) % STEPS) as f32 / STEPS as f32;
+    (0..len).map(|index| scale * (value(index) - 0.5)).collect()
+}
+
+fn expert_cases() -> Vec<Case> {
+    let usual = Spec::default();
+    let of_format = |format: Format| {
+        let block = format.block_len().max(32);
+        Spec { formats: [format; 3], hidden: 2 * block, intermediate: block, ..usual }
+    };
+    let every_format = Format::ALL.iter().map(|format| of_format(*format));
+    let special = [
+        Spec { formats: [Format::Q4_0, Format::Q8_0, Format::F16], ..usual },
+        Spec { formats: [Format::F32, Format::Q4_1, Format::Q5_0], bias: true, ..usual },
+        Spec { bias: true, activation: Activation::ClampedSwiglu, ..usual },
+        Spec { weighting: RouteWeighting::Input, top_k: 1, ..usual },
+        Spec { weighting: RouteWeighting::Input, formats: [Format::Q8_0; 3], ..usual },
+        Spec { fused: true, formats: [Format::Q4_0; 3], bias: true, activation: Activation::GeluTanh, ..usual },
+        Spec { n_experts: 1, top_k: 1, ..usual },
+        Spec { n_experts: 64, top_k: 8, formats: [Format::Q8_0; 3], ..usual },
+        Spec { some_elsewhere: true, formats: [Format::Q8_0; 3], ..usual },
+    ];
+    every_format.chain(special).map(Spec::case).collect()
+}
+
+/// Experts of some kind.
+#[derive(Clone, Copy)]
+struct Spec {
+    n_experts: usize,
+    top_k: usize,
+    hidden: usize,
+    intermediate: usize,
+    formats: [Format; 3],
+    fused: bool,
+    bias: bool,
+    activation: Activation,
+    weighting: RouteWeighting,
+    some_elsewhere: bool,
+}
+
+impl Default for Spec {
+    fn default() -> Self {
+        Spec {
+            n_experts: 5,
+            top_k: 2,
+            hidden: 64,
+            intermediate: 96,
+            formats: [Format::F32; 3],
+            fused: false,
+            bias: false,
+            activation: Activation::Silu,
+            weighting: RouteWeighting::Output,
+            some_elsewhere: false,
+        }
+    }
+}
+
+impl Spec {
+    fn case(self) -> Case {
+        let experts = self.experts();
+        let steps = [1, 2, 7, 40].map(|rows| self.step(&experts, rows)).into();
+        let kind = if self.fused { "fused" } else { "apart" };
+        let [gate, up, down] = self.formats;
+        let name = format!(
+            "{} of {} experts [{}, {}] {gate} {up} {down}, {kind}, {:?}, {:?}",
+            self.top_k, self.n_experts, self.intermediate, self.hidden, self.activation, self.weighting
+        );
+        Case::new(name, experts, steps)
+    }
+
+    fn experts(&self) -> Experts {
+        let bias = |len: usize, seed| -> Option<Arc<[f32]>> { self.bias.then(|| random::activations(len, seed).into()) };
+        let matrix = |index: usize, outputs: usize, columns: usize| {
+            let rows = self.n_experts * outputs;
+            let weight = random::weight(&format!("w{index}"), self.formats[index], rows, columns, index as u64);
+            (weight, bias(rows, 7 + index as u64))
+        };
+        let apart = |index, outputs, columns| {
+            let (weight, bias) = matrix(index, outputs, columns);
+            ExpertMatrix::new(weight, self.n_experts, bias).expect("the tensor has all experts")
+        };
+        let [gate, up] = if self.fused {
+            let (weight, bias) = matrix(0, 2 * self.intermediate, self.hidden);
+            ExpertMatrix::halves(&weight, self.n_experts, bias.as_ref()).expect("the tensor has all experts")
+        } else {
+            [apart(0, self.intermediate, self.hidden), apart(1, self.intermediate, self.hidden)]
+        };
+        let down = apart(2, self.hidden, self.intermediate);
+        Experts::new([gate, up, down], self.activation, self.weighting, self.top_k).expect("the matrices fit together")
+    }
+
+    /// Rows of which the last all use the same experts.
+    fn step(&self, experts: &Experts, rows: usize) -> CaseStep {
+        // Small, so that neither activation is in its flat part only.
+        let x: Vec<f32> = random::activations(rows * self.hidden, rows as u64).iter().map(|x| x / 64.0).collect();
+        let mut routes = Vec::new();
+        let mut expected = Vec::new();
+        for row in 0..rows {
+            let first = if row < rows.div_ceil(2) { row * 3 } else { 1 };
+            let chosen = |slot: usize| (first + slot * slot + slot) % self.n_experts;
+            let mut of_row: Vec<(usize, f64)> = Vec::new();
+            for slot in 0..self.top_k {
+                // Quadratic steps may meet the same expert twice; routes never do.
+                let mut expert = chosen(slot);
+                while of_row.iter().any(|(other, _)| *other == expert) {
+                    expert = (expert + 1) % self.n_experts;
+                }
+                of_row.push((expert, f64::from(1.0 / (slot + 1) as f32)));
+            }
+            let elsewhere = |slot: usize| self.some_elsewhere && (row + slot) % 3 == 0;
+            routes.extend(of_row.iter().enumerate().map(|(slot, (e, _))| if elsewhere(slot) { -1.0 } else { *e as f32 }));
+            routes.extend(of_row.iter().map(|(_, weight)| *weight as f32));
+            let here = of_row.iter().enumerate().filter(|(slot, _)| !elsewhere(*slot)).map(|(_, route)| *route);
+            let x: Vec<f64> = x[row * self.hidden..][..self.hidden].iter().map(|x| f64::from(*x)).collect();
+            let y = reference::output(experts, &x, &here.collect::<Vec<_>>());
+            // Rounding to 15 bits, twice, moves sums whose parts cancel out by some thousandths of what a row's sums are like.
+            let usual = (y.iter().map(|y| y * y).sum::<f64>() / y.len() as f64).sqrt();
+            expected.extend(y.into_iter().map(|value| Expected { value, tolerance: 4e-3 * usual }));
+        }
+        CaseStep::of_rows(rows, vec![x, routes], vec![expected])
+    }
+}

@@ -1,0 +1,312 @@
+//! Experts on the CPU: group the rows, then the same products as everything else, an expert's for all its rows at once.
+
+use std::ops::Range;
+
+use super::grouping::Grouping;
+use super::{ExpertMatrix, Experts, RouteWeighting};
+use crate::cpu::{Kernel, SharedMut, Team};
+use crate::glu::glu_row_in_place;
+use crate::matmul::integer::activations::{self, Panels};
+use crate::matmul::{TASK_OUTPUTS, Task};
+use crate::per_kernel;
+
+/// Rows and where they are routed to.
+#[derive(Debug, Clone, Copy)]
+pub struct ExpertRows<'a> {
+    /// [rows, hidden_size]
+    pub x: &'a [f32],
+    /// [rows, 2 top_k]: experts, then their weights.
+    pub routes: &'a [f32],
+    /// How many rows.
+    pub rows: usize,
+}
+
+/// Pairs of a row and an expert that are computed together at most: bounds the scratch memory of long prefills.
+const MAX_PAIRS: usize = 8192;
+
+/// Rows of which as many pairs come.
+fn rows_at_once(experts: &Experts) -> usize {
+    (MAX_PAIRS / experts.top_k).max(1)
+}
+
+/// Parts of the scratch memory, in values, for so many pairs.
+struct Parts {
+    gathered: usize,
+    rounded: usize,
+    intermediate: usize,
+    output: usize,
+}
+
+impl Parts {
+    fn new(experts: &Experts, kernel: Kernel, pairs: usize) -> Self {
+        let (hidden, intermediate) = (experts.hidden_size(), experts.intermediate_size());
+        let gathers = experts.gathers(kernel);
+        let rounds = |matrix: &ExpertMatrix| is_integer(matrix, kernel);
+        let rounded = |matrix: &ExpertMatrix| {
+            if rounds(matrix) { activations::scratch_len(pairs, matrix.columns()) } else { 0 }
+        };
+        Parts {
+            gathered: if gathers { pairs * hidden } else { 0 },
+            rounded: experts.matrices().map(rounded).into_iter().max().unwrap_or(0),
+            intermediate: pairs * intermediate,
+            output: pairs * hidden,
+        }
+    }
+
+    fn total(&self) -> usize {
+        self.gathered + self.rounded + 2 * self.intermediate + self.output
+    }
+}
+
+/// Scratch memory for `rows` rows, in values.
+pub(super) fn scratch_len(experts: &Experts, kernel: Kernel, rows: usize) -> usize {
+    Parts::new(experts, kernel, rows.min(rows_at_once(experts)) * experts.top_k).total()
+}
+
+fn is_integer(matrix: &ExpertMatrix, kernel: Kernel) -> bool {
+    kernel.is_integer() && matrix.tensor().format.integers().is_some()
+}
+
+impl Experts {
+    /// Whether the rows of each expert are copied next to one another, as products in float32 want them.
+    fn gathers(&self, kernel: Kernel) -> bool {
+        let floats = [&self.gate, &self.up].iter().any(|matrix| !is_integer(matrix, kernel));
+        floats || self.weighting == RouteWeighting::Input
+    }
+
+    /// Scratch memory that [`Experts::compute`] needs for `rows` rows, in values.
+    #[must_use]
+    pub fn compute_scratch_len(&self, kernel: Kernel, rows: usize) -> usize {
+        scratch_len(self, kernel, rows)
+    }
+
+    /// Computes the outputs of the rows, [rows, hidden_size]. The weights must have been prepared for the kernel.
+    ///
+    /// # Panics
+    /// When the machine does not support the kernel, the slices are too short, or a route leads to an expert that there is
+    /// not.
+    pub fn compute(
+        &self,
+        kernel: Kernel,
+        team: &dyn Team,
+        rows: ExpertRows<'_>,
+        scratch: &mut [f32],
+        output: &mut [f32],
+    ) {
+        assert!(kernel.is_supported(), "this machine cannot run the {kernel} kernel");
+        let (hidden, routes_width) = (self.hidden_size(), 2 * self.top_k);
+        assert_eq!(rows.x.len(), rows.rows * hidden, "input of the experts");
+        assert_eq!(rows.routes.len(), rows.rows * routes_width, "routes of the experts");
+        assert_eq!(output.len(), rows.rows * hidden, "output of the experts");
+        let step = rows_at_once(self);
+        let parts = rows.x.chunks(step * hidden).zip(rows.routes.chunks(step * routes_width));
+        for ((x, routes), output) in parts.zip(output.chunks_mut(step * hidden)) {
+            self.compute_part(kernel, team, ExpertRows { x, routes, rows: x.len() / hidden }, scratch, output);
+        }
+    }
+
+    fn compute_part(
+        &self,
+        kernel: Kernel,
+        team: &dyn Team,
+        rows: ExpertRows<'_>,
+        scratch: &mut [f32],
+        output: &mut [f32],
+    ) {
+        let (hidden, intermediate) = (self.hidden_size(), self.intermediate_size());
+        let grouping = Grouping::new(rows.routes, self.top_k, self.n_experts());
+        let pairs = grouping.routes.len();
+        let parts = Parts::new(self, kernel, pairs);
+        let (gathered, rest) = scratch.split_at_mut(parts.gathered);
+        let (rounded, rest) = rest.split_at_mut(parts.rounded);
+        let (gate, rest) = rest.split_at_mut(parts.intermediate);
+        let (up, rest) = rest.split_at_mut(parts.intermediate);
+        let down = &mut rest[..parts.output];
+
+        self.gather(team, rows, &grouping, gathered);
+        let row_of_pair = |pair: usize| {
+            let row = grouping.routes[pair] / self.top_k;
+            let (values, row) = if gathered.is_empty() { (rows.x, row) } else { (&*gathered, pair) };
+            &values[row * hidden..(row + 1) * hidden]
+        };
+        let products = Products { kernel, team, grouping: &grouping };
+        let panels = products.round(&[&self.gate, &self.up], &row_of_pair, rounded);
+        products.run([(&self.gate, &mut *gate), (&self.up, up)], gathered, panels);
+        let activated = SharedMut::new(gate);
+        team.for_each(pairs, &|pair| {
+            // SAFETY: each task has its own pair.
+            let gate = unsafe { activated.slice(pair * intermediate, intermediate) };
+            glu_row_in_place(kernel, self.activation, gate, &up[pair * intermediate..][..intermediate]);
+        });
+        let activated: &[f32] = gate;
+        let row_of_pair = |pair: usize| &activated[pair * intermediate..][..intermediate];
+        let panels = products.round(&[&self.down], &row_of_pair, rounded);
+        products.run([(&self.down, &mut *down)], activated, panels);
+        self.add_up(kernel, team, rows, &grouping, down, output);
+    }
+
+    /// Copies each pair's row, weighted where that is due before the products.
+    fn gather(&self, team: &dyn Team, rows: ExpertRows<'_>, grouping: &Grouping, gathered: &mut [f32]) {
+        if gathered.is_empty() {
+            return;
+        }
+        let hidden = self.hidden_size();
+        let shared = SharedMut::new(gathered);
+        team.for_each(grouping.routes.len(), &|pair| {
+            let (row, slot) = (grouping.routes[pair] / self.top_k, grouping.routes[pair] % self.top_k);
+            let weight = match self.weighting {
+                RouteWeighting::Input => route_weight(rows.routes, self.top_k, row, slot),
+                RouteWeighting::Output => 1.0,
+            };
+            // SAFETY: each task has its own pair.
+            let gathered = unsafe { shared.slice(pair * hidden, hidden) };
+            for (gathered, x) in gathered.iter_mut().zip(&rows.x[row * hidden..]) {
+                *gathered = x * weight;
+            }
+        });
+    }
+
+    /// Adds up what a row's experts gave, in the order of its routes.
+    fn add_up(
+        &self,
+        kernel: Kernel,
+        team: &dyn Team,
+        rows: ExpertRows<'_>,
+        grouping: &Grouping,
+        down: &[f32],
+        output: &mut [f32],
+    ) {
+        let hidden = self.hidden_size();
+        let output = SharedMut::new(output);
+        team.for_each(rows.rows, &|row| {
+            // SAFETY: each task has its own row.
+            let output = unsafe { output.slice(row * hidden, hidden) };
+            output.fill(0.0);
+            for slot in 0..self.top_k {
+                let Some(pair) = grouping.pair_of_route[row * self.top_k + slot] else { continue };
+                let weight = match self.weighting {
+                    RouteWeighting::Output => route_weight(rows.routes, self.top_k, row, slot),
+                    RouteWeighting::Input => 1.0,
+                };
+                add_weighted(kernel, &down[pair * hidden..(pair + 1) * hidden], weight, output);
+            }
+        });
+    }
+}
+
+fn route_weight(routes: &[f32], top_k: usize, row: usize, slot: usize) -> f32 {
+    routes[row * 2 * top_k + top_k + slot]
+}
+
+/// Products of the rows of each expert with its matrices.
+struct Products<'a> {
+    kernel: Kernel,
+    team: &'a dyn Team,
+    grouping: &'a Grouping,
+}
+
+/// A part of the outputs of one expert's matrix.
+struct Part {
+    matrix: usize,
+    group: usize,
+    outputs: Range<usize>,
+    cost: usize,
+}
+
+impl Products<'_> {
+    /// The pairs' rows for the integer kernels, where any of the matrices wants them so.
+    fn round<'r, 's>(
+        &self,
+        matrices: &[&ExpertMatrix],
+        row_of_pair: &(dyn Fn(usize) -> &'r [f32] + Sync),
+        scratch: &'s mut [f32],
+    ) -> Option<Panels<'s>> {
+        if !matrices.iter().any(|matrix| is_integer(matrix, self.kernel)) {
+            return None;
+        }
+        let (pairs, columns) = (self.grouping.routes.len(), matrices[0].columns());
+        let group_of = |pair| self.grouping.group_of(pair);
+        Some(Panels::round_groups(self.kernel, self.team, pairs, columns, row_of_pair, &group_of, scratch))
+    }
+
+    /// Forms the products of all matrices, each into its output [pairs, outputs].
+    fn run<const N: usize>(
+        &self,
+        matrices: [(&ExpertMatrix, &mut [f32]); N],
+        input: &[f32],
+        panels: Option<Panels<'_>>,
+    ) {
+        let mut outputs: Vec<SharedMut<'_, f32>> = Vec::with_capacity(N * self.grouping.groups.len());
+        let matrices = matrices.map(|(matrix, mut output)| {
+            for group in &self.grouping.groups {
+                let (of_group, rest) = output.split_at_mut(group.pairs.len() * matrix.outputs());
+                outputs.push(SharedMut::new(of_group));
+                output = rest;
+            }
+            matrix
+        });
+        let parts = self.parts(&matrices);
+        self.team.for_each(parts.len(), &|index| {
+            let Part { matrix, group, outputs: range, .. } = &parts[index];
+            let output = &outputs[matrix * self.grouping.groups.len() + group];
+            let (matrix, group) = (matrices[*matrix], &self.grouping.groups[*group]);
+            let columns = matrix.columns();
+            let integers = matrix.packed(group.expert).zip(panels);
+            assert!(integers.is_some() || !is_integer(matrix, self.kernel), "experts: not prepared for {}", self.kernel);
+            let input = match integers {
+                Some(_) => &[],
+                None => &input[group.pairs.start * columns..group.pairs.end * columns],
+            };
+            let task = Task {
+                weight: matrix.expert(group.expert),
+                bias: matrix.expert_bias(group.expert),
+                outputs: range.clone(),
+                input,
+                integers: integers.map(|(packed, panels)| (packed, panels.of_group(group.pairs.clone()))),
+                rows: group.pairs.len(),
+                output,
+            };
+            task.run(self.kernel);
+        });
+    }
+
+    /// Cuts the products into parts that take about as long as one another, longest first, a few for each thread.
+    fn parts(&self, matrices: &[&ExpertMatrix]) -> Vec<Part> {
+        const PARTS_PER_THREAD: usize = 8;
+        // A weight's value takes the longer the more rows it is multiplied with, but for the first few.
+        const ROWS_WHILE_READ: usize = 16;
+        const LEAST_COST: usize = 32 * 1024;
+        let groups = &self.grouping.groups;
+        let cost_of_output = |matrix: &ExpertMatrix, pairs: usize| matrix.columns() * pairs.div_ceil(ROWS_WHILE_READ);
+        let of_groups = |matrix: &&ExpertMatrix| -> usize {
+            groups.iter().map(|group| cost_of_output(matrix, group.pairs.len()) * matrix.outputs()).sum()
+        };
+        let total: usize = matrices.iter().map(of_groups).sum();
+        let fair = (total / (self.team.threads() * PARTS_PER_THREAD)).max(LEAST_COST);
+        let mut parts = Vec::new();
+        for (number, matrix) in matrices.iter().enumerate() {
+            for (group_number, group) in groups.iter().enumerate() {
+                let cost = cost_of_output(matrix, group.pairs.len()).max(1);
+                let step = (fair / cost).max(1).next_multiple_of(TASK_OUTPUTS);
+                for start in (0..matrix.outputs()).step_by(step) {
+                    let outputs = start..matrix.outputs().min(start + step);
+                    parts.push(Part { matrix: number, group: group_number, cost: cost * outputs.len(), outputs });
+                }
+            }
+        }
+        parts.sort_by_key(|part| std::cmp::Reverse(part.cost));
+        parts
+    }
+}
+
+per_kernel! {
+    /// `y += weight * x`.
+    fn add_weighted = add_weighted_lanes(x: &[f32], weight: f32, y: &mut [f32])
+}
+
+#[inline(always)]
+fn add_weighted_lanes<const FMA: bool>(x: &[f32], weight: f32, y: &mut [f32]) {
+    for (y, x) in y.iter_mut().zip(x) {
+        *y += weight * x;
+    }
+}

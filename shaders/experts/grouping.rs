@@ -1,0 +1,94 @@
+//! Rows sorted by the expert that they go to.
+
+use std::ops::Range;
+
+/// Routes by expert: a *pair* is a row and one of its experts, and pairs of one expert stand together, in the order of rows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Grouping {
+    /// For each pair its route, `row * top_k + slot`.
+    pub routes: Vec<usize>,
+    /// For each route its pair; `None` where no expert here computes it.
+    pub pair_of_route: Vec<Option<usize>>,
+    /// The experts that any row uses, ascending, each with its pairs.
+    pub groups: Vec<Group>,
+    /// For each pair its group.
+    group_of_pair: Vec<u32>,
+}
+
+/// An expert and its pairs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Group {
+    pub expert: usize,
+    pub pairs: Range<usize>,
+}
+
+impl Grouping {
+    /// Groups the routes of some rows: for each row `top_k` experts, then as many weights.
+    ///
+    /// # Panics
+    /// When a route leads to an expert that there is not.
+    pub fn new(routes: &[f32], top_k: usize, n_experts: usize) -> Self {
+        let experts = routes.chunks_exact(2 * top_k).flat_map(|row| &row[..top_k]);
+        // Negative: computed elsewhere.
+        let experts: Vec<Option<usize>> = experts.map(|&expert| (expert >= 0.0).then_some(expert as usize)).collect();
+        let mut ends = vec![0; n_experts];
+        for expert in experts.iter().flatten() {
+            ends[*expert] += 1;
+        }
+        let (mut groups, mut pairs) = (Vec::new(), 0);
+        for (expert, count) in ends.iter_mut().enumerate().filter(|(_, count)| **count > 0) {
+            groups.push(Group { expert, pairs: pairs..pairs + *count });
+            // From here on where the expert's next pair goes.
+            (*count, pairs) = (pairs, pairs + *count);
+        }
+        let mut routes = vec![0; pairs];
+        let mut pair_of_route = vec![None; experts.len()];
+        for (route, expert) in experts.iter().enumerate() {
+            if let Some(expert) = expert {
+                let pair = ends[*expert];
+                ends[*expert] += 1;
+                routes[pair] = route;
+                pair_of_route[route] = Some(pair);
+            }
+        }
+        let numbered = (0..).zip(&groups);
+        let group_of_pair = numbered.flat_map(|(number, group)| std::iter::repeat_n(number, group.pairs.len())).collect();
+        Grouping { routes, pair_of_route, groups, group_of_pair }
+    }
+
+    /// The pairs of the expert that computes a pair.
+    pub fn group_of(&self, pair: usize) -> Range<usize> {
+        self.groups[self.group_of_pair[pair] as usize].pairs.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn every_route_is_in_the_group_of_its_expert_and_rows_stay_in_order(
+            routes in prop::collection::vec((-1..6_i32, -1..6_i32), 0..20),
+        ) {
+            let values: Vec<f32> = routes.iter().flat_map(|&(a, b)| [a as f32, b as f32, 0.5, 0.5]).collect();
+            let experts: Vec<i32> = routes.iter().flat_map(|&(a, b)| [a, b]).collect();
+            let grouping = Grouping::new(&values, 2, 6);
+            let computed = experts.iter().filter(|expert| **expert >= 0).count();
+            prop_assert_eq!(grouping.routes.len(), computed);
+            for (route, &expert) in experts.iter().enumerate() {
+                prop_assert_eq!(grouping.pair_of_route[route].is_some(), expert >= 0);
+                if let Some(pair) = grouping.pair_of_route[route] {
+                    prop_assert_eq!(grouping.routes[pair], route);
+                }
+            }
+            for group in &grouping.groups {
+                let routes = &grouping.routes[group.pairs.clone()];
+                prop_assert!(!routes.is_empty() && routes.is_sorted());
+                prop_assert!(routes.iter().all(|route| experts[*route] == group.expert as i32));
+                prop_assert!(group.pairs.clone().all(|pair| grouping.group_of(pair) == group.pairs));
+            }
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! The formulas in float64.
+
+use super::{Experts, Groups, Route, RouteWeighting, Scoring};
+
+/// The routes of one row of logits: experts and their weights, best first.
+#[must_use]
+pub fn routes(route: &Route, logits: &[f64]) -> Vec<(usize, f64)> {
+    let scores: Vec<f64> = match route.scoring() {
+        Scoring::Sigmoid => logits.iter().map(|x| 1.0 / (1.0 + (-x).exp())).collect(),
+        Scoring::Softmax => {
+            let largest = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let exponentials: Vec<f64> = logits.iter().map(|x| (x - largest).exp()).collect();
+            let sum: f64 = exponentials.iter().sum();
+            exponentials.iter().map(|x| x / sum).collect()
+        }
+    };
+    let bias = |expert: usize| route.bias().map_or(0.0, |bias| f64::from(bias[expert]));
+    let preferences: Vec<f64> = scores.iter().enumerate().map(|(expert, score)| score + bias(expert)).collect();
+    let descending = |values: &[f64], among: Vec<usize>| {
+        let mut order = among;
+        order.sort_by(|a, b| values[*b].total_cmp(&values[*a]).then(a.cmp(b)));
+        order
+    };
+    let mut allowed: Vec<usize> = (0..logits.len()).collect();
+    if let Some(Groups { count, used }) = route.groups() {
+        let size = logits.len() / count;
+        let group_scores: Vec<f64> = (0..count)
+            .map(|group| {
+                let members = descending(&preferences, (group * size..(group + 1) * size).collect());
+                members.iter().take(2).map(|member| preferences[*member]).sum()
+            })
+            .collect();
+        let best: Vec<usize> = descending(&group_scores, (0..count).collect()).into_iter().take(used).collect();
+        allowed.retain(|expert| best.contains(&(expert / size)));
+    }
+    let chosen: Vec<usize> = descending(&preferences, allowed).into_iter().take(route.top_k()).collect();
+    let sum: f64 = if route.renormalises() { chosen.iter().map(|expert| scores[*expert]).sum() } else { 1.0 };
+    let expert_scale = |expert: usize| route.expert_scales().map_or(1.0, |scales| f64::from(scales[expert]));
+    let weight = |expert: usize| scores[expert] / sum * f64::from(route.scale()) * expert_scale(expert);
+    chosen.into_iter().map(|expert| (expert, weight(expert))).collect()
+}
+
+/// What the experts make of one row.
+#[must_use]
+pub fn output(experts: &Experts, x: &[f64], routes: &[(usize, f64)]) -> Vec<f64> {
+    let mut y = vec![0.0; experts.hidden_size()];
+    for &(expert, weight) in routes {
+        let (before, after) = match experts.weighting {
+            RouteWeighting::Output => (1.0, weight),
+            RouteWeighting::Input => (weight, 1.0),
+        };
+        let x: Vec<f64> = x.iter().map(|x| x * before).collect();
+        let product = |matrix: &super::ExpertMatrix, x: &[f64]| -> Vec<f64> {
+            let (weight, bias) = (matrix.expert(expert).to_f32(), matrix.expert_bias(expert));
+            let bias = |output: usize| bias.map_or(0.0, |bias| f64::from(bias[output]));
+            let dot = |row: &[f32]| row.iter().zip(x).map(|(w, x)| f64::from(*w) * x).sum::<f64>();
+            weight.chunks_exact(x.len()).enumerate().map(|(output, row)| dot(row) + bias(output)).collect()
+        };
+        let (gate, up) = (product(&experts.gate, &x), product(&experts.up, &x));
+        let activated: Vec<f64> = gate.iter().zip(&up).map(|(g, u)| experts.activation.reference(*g, *u)).collect();
+        for (y, out) in y.iter_mut().zip(product(&experts.down, &activated)) {
+            *y += after * out;
+        }
+    }
+    y
+}
