@@ -35,6 +35,48 @@ impl Op for Add {
     }
 }
 
+/// `y[r, i] = x[r, i] / (1 + e^-gate[r])`: x and y [rows, width], gate [rows, 1].
+///
+/// Source: Yang et al. 2024, "Qwen2 Technical Report", the gate of the shared expert.
+#[derive(Debug)]
+pub struct GateRows;
+
+impl Op for GateRows {
+    fn name(&self) -> &'static str {
+        "gate_rows"
+    }
+
+    fn output_widths(&self, inputs: &[usize]) -> Result<Vec<usize>, ShapeError> {
+        ShapeError::check(self.name(), "number of inputs", inputs.len(), 2)?;
+        ShapeError::check(self.name(), "width of the gate", inputs[1], 1)?;
+        Ok(vec![inputs[0]])
+    }
+
+    fn run_cpu(&self, args: &mut CpuArgs<'_>) {
+        let (x, gates) = (args.inputs[0], args.inputs[1]);
+        for_each_row(args, &|kernel, range, y| {
+            let gate = gates[range.start / range.len().max(1)];
+            scale_row(kernel, &x[range], 1.0 / (1.0 + exp(-gate)), y);
+        });
+    }
+
+    fn dispatches(&self, args: &GpuArgs<'_>) -> Vec<Dispatch> {
+        vec![args.each_column(Module::GateRows, args.elementwise(0, 0.0), args.outputs[0].width)]
+    }
+}
+
+per_kernel! {
+    /// `y = factor * x`.
+    fn scale_row = scale_row_lanes(x: &[f32], factor: f32, y: &mut [f32])
+}
+
+#[inline(always)]
+fn scale_row_lanes<const FMA: bool>(x: &[f32], factor: f32, y: &mut [f32]) {
+    for (y, x) in y.iter_mut().zip(x) {
+        *y = x * factor;
+    }
+}
+
 /// Soft cap: `y[i] = cap * tanh(x[i] / cap)`, [rows, width].
 ///
 /// Source: Gemma 2 technical report (2024), section 2.
@@ -130,8 +172,18 @@ pub fn cases() -> Vec<Case> {
         let steps = vec![step((1, 1, 1.0)), step((3, 77, 100.0)), step((2, 1000, 1e6)).of_selected()];
         Case::new(format!("at {cap}"), Softcap::new(cap), steps)
     };
-    let add = Case::new("of any shape", Add, [(1, 1), (3, 77), (64, 576), (200, 8)].map(add).into());
-    vec![add, cap(30.0), cap(0.5)]
+    let gate = |(rows, width): (usize, usize)| {
+        let (x, gates) = (random::activations(rows * width, 1), random::activations(rows, 2));
+        let gates: Vec<f32> = gates.iter().map(|gate| gate * 8.0).collect();
+        let factor = |index: usize| 1.0 / (1.0 + (-f64::from(gates[index / width])).exp());
+        let expected = x.iter().enumerate().map(|(index, x)| f64::from(*x) * factor(index));
+        let expected = Expected::within(1e-6, expected);
+        CaseStep::of_rows(rows, vec![x.clone(), gates.clone()], vec![expected])
+    };
+    const SHAPES: [(usize, usize); 4] = [(1, 1), (3, 77), (64, 576), (200, 8)];
+    let add = Case::new("of any shape", Add, SHAPES.map(add).into());
+    let gate = Case::new("of any shape", GateRows, SHAPES.map(gate).into());
+    vec![add, gate, cap(30.0), cap(0.5)]
 }
 
 #[cfg(test)]

@@ -24,6 +24,7 @@ pub const PERMUTATIONS: &[Permutation] = &[
     plain("Rope", "rope.comp"),
     plain("Glu", "glu.comp"),
     plain("Add", "add.comp"),
+    plain("GateRows", "gate_rows.comp"),
     plain("Softcap", "softcap.comp"),
     plain("SelectRows", "select_rows.comp"),
     plain("MatVec", "matmul/mat_vec.comp"),

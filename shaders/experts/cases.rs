@@ -125,7 +125,8 @@ impl Spec {
     }
 
     fn experts(&self) -> Experts {
-        let bias = |len: usize, seed| -> Option<Arc<[f32]>> { self.bias.then(|| random::activations(len, seed).into()) };
+        let bias =
+            |len: usize, seed| -> Option<Arc<[f32]>> { self.bias.then(|| random::activations(len, seed).into()) };
         let matrix = |index: usize, outputs: usize, columns: usize| {
             let rows = self.n_experts * outputs;
             let weight = random::weight(&format!("w{index}"), self.formats[index], rows, columns, index as u64);
@@ -164,7 +165,8 @@ impl Spec {
                 of_row.push((expert, f64::from(1.0 / (slot + 1) as f32)));
             }
             let elsewhere = |slot: usize| self.some_elsewhere && (row + slot) % 3 == 0;
-            routes.extend(of_row.iter().enumerate().map(|(slot, (e, _))| if elsewhere(slot) { -1.0 } else { *e as f32 }));
+            routes
+                .extend(of_row.iter().enumerate().map(|(slot, (e, _))| if elsewhere(slot) { -1.0 } else { *e as f32 }));
             routes.extend(of_row.iter().map(|(_, weight)| *weight as f32));
             let here = of_row.iter().enumerate().filter(|(slot, _)| !elsewhere(*slot)).map(|(_, route)| *route);
             let x: Vec<f64> = x[row * self.hidden..][..self.hidden].iter().map(|x| f64::from(*x)).collect();

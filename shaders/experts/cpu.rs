@@ -252,7 +252,11 @@ impl Products<'_> {
             let (matrix, group) = (matrices[*matrix], &self.grouping.groups[*group]);
             let columns = matrix.columns();
             let integers = matrix.packed(group.expert).zip(panels);
-            assert!(integers.is_some() || !is_integer(matrix, self.kernel), "experts: not prepared for {}", self.kernel);
+            assert!(
+                integers.is_some() || !is_integer(matrix, self.kernel),
+                "experts: not prepared for {}",
+                self.kernel
+            );
             let input = match integers {
                 Some(_) => &[],
                 None => &input[group.pairs.start * columns..group.pairs.end * columns],

@@ -52,7 +52,8 @@ impl Grouping {
             }
         }
         let numbered = (0..).zip(&groups);
-        let group_of_pair = numbered.flat_map(|(number, group)| std::iter::repeat_n(number, group.pairs.len())).collect();
+        let group_of_pair =
+            numbered.flat_map(|(number, group)| std::iter::repeat_n(number, group.pairs.len())).collect();
         Grouping { routes, pair_of_route, groups, group_of_pair }
     }
 

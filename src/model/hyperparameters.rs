@@ -1,7 +1,9 @@
 //! What a file's metadata says about its model.
 
+use cuelight_shaders::experts::{Groups, RouteWeighting, Scoring};
+
 use super::ModelError;
-use super::arch::{AttentionScale, Family, Windows};
+use super::arch::{AttentionScale, Family, RoutingSpec, Windows};
 use super::rope::RopeScaling;
 use crate::format::gguf::{Gguf, Value};
 
@@ -18,8 +20,10 @@ pub struct HyperParameters {
     pub n_layers: usize,
     /// Width of the residual stream.
     pub hidden_size: usize,
-    /// Width of the feed-forward.
+    /// Width of the dense feed-forward.
     pub intermediate_size: usize,
+    /// The experts of layers that have some.
+    pub experts: Option<ExpertSizes>,
     /// Query heads.
     pub n_heads: usize,
     /// Key and value heads.
@@ -46,8 +50,32 @@ pub struct HyperParameters {
     pub rope_scaling: RopeScaling,
 }
 
+/// The experts of a layer, and how rows find them.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ExpertSizes {
+    /// How many there are.
+    pub n_experts: usize,
+    /// How many of them a row uses.
+    pub top_k: usize,
+    /// Width of one expert's feed-forward.
+    pub intermediate_size: usize,
+    /// How a router's logits become scores.
+    pub scoring: Scoring,
+    /// The weights of a row's experts add up to 1 before they are scaled.
+    pub renormalise: bool,
+    /// What multiplies the weights.
+    pub scale: f32,
+    /// Groups of experts, of which a row looks at some.
+    pub groups: Option<Groups>,
+    /// Where a weight takes effect.
+    pub weighting: RouteWeighting,
+}
+
 /// Sizes beyond this are a damaged file: they would only fail later, and less clearly.
 const LARGEST_SIZE: usize = 1 << 24;
+
+/// More experts than any model has; their numbers are exact in float32.
+const MOST_EXPERTS: usize = 1 << 12;
 
 impl HyperParameters {
     /// Reads them as the family wants them.
@@ -71,7 +99,7 @@ impl HyperParameters {
         if !n_heads.is_multiple_of(n_kv_heads) {
             return Err(keys.invalid("attention.head_count_kv", n_kv_heads, format!("a divisor of {n_heads} heads")));
         }
-        let n_layers = keys.size("block_count")?;
+        let n_layers = keys.layers()?;
         let rotary_dim = keys.optional_size("rope.dimension_count")?.unwrap_or(head_dim);
         if rotary_dim > head_dim || rotary_dim % 2 == 1 {
             return Err(keys.invalid("rope.dimension_count", rotary_dim, format!("even and at most {head_dim}")));
@@ -80,10 +108,12 @@ impl HyperParameters {
             Some(scale) => scale,
             None => family.attention.scale.value(n_layers, hidden_size, n_heads, head_dim),
         };
+        let intermediate_size = keys.size("feed_forward_length")?;
         Ok(HyperParameters {
             vocab_size: vocab_size(gguf)?,
             context_train: keys.size("context_length")?,
-            intermediate_size: keys.size("feed_forward_length")?,
+            experts: family.routing.map(|routing| keys.experts(routing, intermediate_size)).transpose()?.flatten(),
+            intermediate_size,
             rms_norm_epsilon: keys.positive("attention.layer_norm_rms_epsilon")?,
             attention_scale,
             attention_softcap: keys.optional_positive("attn_logit_softcapping")?,
@@ -140,6 +170,17 @@ impl<'a> Keys<'a> {
         self.checked_size(key, size)
     }
 
+    /// Layers that are computed: those that predict further tokens come last, and are left out.
+    fn layers(&self) -> Result<usize, ModelError> {
+        let (all, beyond) = (self.size("block_count")?, self.gguf.optional_u32(&self.name("nextn_predict_layers"))?);
+        let beyond = beyond.unwrap_or(0) as usize;
+        if beyond < all {
+            Ok(all - beyond)
+        } else {
+            Err(self.invalid("nextn_predict_layers", beyond, format!("below {all}")))
+        }
+    }
+
     fn optional_size(&self, key: &str) -> Result<Option<usize>, ModelError> {
         let size = self.gguf.optional_u32(&self.name(key))?;
         size.map(|size| self.checked_size(key, size as usize)).transpose()
@@ -188,6 +229,44 @@ impl<'a> Keys<'a> {
         }
         let is_global = |layer: usize| global_every > 0 && (layer + 1).is_multiple_of(global_every);
         Ok((0..n_layers).map(|layer| (!is_global(layer)).then_some(window as usize)).collect())
+    }
+
+    /// `None` for a model without experts.
+    fn experts(&self, routing: RoutingSpec, dense_size: usize) -> Result<Option<ExpertSizes>, ModelError> {
+        let n_experts = self.gguf.optional_u32(&self.name("expert_count"))?.unwrap_or(0);
+        if n_experts == 0 {
+            return Ok(None);
+        }
+        let n_experts = self.checked_size("expert_count", n_experts as usize)?;
+        if n_experts > MOST_EXPERTS {
+            return Err(self.invalid("expert_count", n_experts, format!("at most {MOST_EXPERTS}")));
+        }
+        let top_k = self.size("expert_used_count")?;
+        if top_k > n_experts {
+            return Err(self.invalid("expert_used_count", top_k, format!("at most {n_experts}, as many as there are")));
+        }
+        let scoring = match self.gguf.optional_u32(&self.name("expert_gating_func"))? {
+            None | Some(0) => routing.scoring,
+            Some(1) => Scoring::Softmax,
+            Some(2) => Scoring::Sigmoid,
+            Some(other) => return Err(self.invalid("expert_gating_func", other, "1 (softmax) or 2 (sigmoid)")),
+        };
+        let count = self.optional_size("expert_group_count")?.filter(|count| *count > 1);
+        let groups = match count {
+            Some(count) => Some(Groups { count, used: self.size("expert_group_used_count")? }),
+            None => None,
+        };
+        Ok(Some(ExpertSizes {
+            n_experts,
+            top_k,
+            // Files that do not name it mean the dense width.
+            intermediate_size: self.optional_size("expert_feed_forward_length")?.unwrap_or(dense_size),
+            scoring,
+            renormalise: self.gguf.optional_bool(&self.name("expert_weights_norm"))?.unwrap_or(routing.renormalise),
+            scale: self.optional_positive("expert_weights_scale")?.unwrap_or(1.0),
+            groups,
+            weighting: routing.weighting,
+        }))
     }
 
     fn rope_scaling(&self) -> Result<RopeScaling, ModelError> {

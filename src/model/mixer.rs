@@ -3,6 +3,7 @@
 use cuelight_shaders::attention::Attention;
 use cuelight_shaders::rope::Rope;
 
+use super::arch::QkNorm;
 use super::rope::{Frequencies, RopeScaling};
 use super::{Builder, WireError};
 use crate::graph::ValueId;
@@ -16,8 +17,14 @@ pub fn grouped_query_attention(builder: &mut Builder<'_>, layer: usize, x: Value
     let (query_width, kv_width) = (h.n_heads * h.head_dim, h.n_kv_heads * h.head_dim);
     let projected = builder.linear(layer, &[("attn_q", query_width), ("attn_k", kv_width), ("attn_v", kv_width)], x)?;
     let [mut query, mut key, value] = projected[..] else { unreachable!("three weights make three outputs") };
-    if spec.qk_norm {
-        query = builder.grouped_norm(&format!("blk.{layer}.attn_q_norm.weight"), h.head_dim, query)?;
+    let query_norm = format!("blk.{layer}.attn_q_norm.weight");
+    let norms_heads = match spec.qk_norm {
+        QkNorm::Never => false,
+        QkNorm::Always => true,
+        QkNorm::WhereStored => builder.weights.has(&query_norm),
+    };
+    if norms_heads {
+        query = builder.grouped_norm(&query_norm, h.head_dim, query)?;
         key = builder.grouped_norm(&format!("blk.{layer}.attn_k_norm.weight"), h.head_dim, key)?;
     }
 

@@ -26,7 +26,7 @@ use cuelight_shaders::select_rows::SelectRows;
 use crate::format::gguf::{Gguf, GgufError};
 use crate::graph::{Graph, ValueId};
 use arch::{EmbeddingScale, Family, Norms};
-use hyperparameters::HyperParameters;
+use hyperparameters::{ExpertSizes, HyperParameters};
 use weights::Weights;
 
 /// Why a file is not a model that can run.
@@ -77,6 +77,16 @@ pub enum ModelError {
         /// The architecture.
         architecture: String,
     },
+    /// A layer has a router, but the metadata knows of no experts, or the family of no way to choose them.
+    #[error(
+        "{file}: a layer has a router of experts, but the metadata and the architecture {architecture:?} have none"
+    )]
+    NoExperts {
+        /// The file.
+        file: String,
+        /// The architecture.
+        architecture: String,
+    },
     /// Two ops do not fit together.
     #[error("{file}: {source}")]
     Shape {
@@ -110,7 +120,7 @@ impl Model {
         let hyperparameters = HyperParameters::read(gguf, family)?;
         let mut builder = Builder { weights: Weights::new(gguf), graph: Graph::default(), family, h: &hyperparameters };
         builder.wire().map_err(|error| error.in_file(gguf))?;
-        builder.weights.check_all_layer_tensors_used(&hyperparameters.architecture)?;
+        builder.weights.check_all_layer_tensors_used(&hyperparameters.architecture, hyperparameters.n_layers)?;
         let weights_bytes = builder.weights.bytes();
         let graph = builder.graph;
         let kv_shape = KvShape { n_kv_heads: hyperparameters.n_kv_heads, head_dim: hyperparameters.head_dim };
@@ -195,12 +205,23 @@ impl Builder<'_> {
         }
         let x = self.graph.push_one(Add, &[x, mixed])?;
 
-        let normed = self.norm(&name("ffn_norm"), x)?;
-        let mut fed = ffn::dense(self, layer, normed)?;
+        let before = match self.family.norms {
+            Norms::Before | Norms::BeforeAndAfter => "ffn_norm",
+            Norms::BeforeButNamedAfter => "post_attention_norm",
+        };
+        let normed = self.norm(&name(before), x)?;
+        let mut fed = ffn::feed_forward(self, layer, normed)?;
         if sandwich {
             fed = self.norm(&name("post_ffw_norm"), fed)?;
         }
         Ok(self.graph.push_one(Add, &[x, fed])?)
+    }
+
+    /// The sizes of the model's experts, for a layer that has some.
+    fn expert_sizes(&self) -> Result<ExpertSizes, WireError> {
+        let architecture = &self.h.architecture;
+        let missing = || ModelError::NoExperts { file: self.weights.file(), architecture: architecture.clone() };
+        Ok(self.h.experts.ok_or_else(missing)?)
     }
 
     /// A norm over the whole row.

@@ -22,6 +22,37 @@ impl<'a> Weights<'a> {
         Weights { gguf, used: HashSet::new(), bytes: 0 }
     }
 
+    /// The file, for errors.
+    #[must_use]
+    pub fn file(&self) -> String {
+        self.gguf.path().display().to_string()
+    }
+
+    /// Whether the file has such a tensor.
+    #[must_use]
+    pub fn has(&self, name: &str) -> bool {
+        self.gguf.tensor(name).is_some()
+    }
+
+    /// The output dimension of a tensor, if the file has it and it can be a matrix.
+    #[must_use]
+    pub fn rows(&self, name: &str) -> Option<usize> {
+        self.gguf.tensor(name).and_then(|tensor| usize::try_from(tensor.n_rows()).ok())
+    }
+
+    /// The biases [n_experts, outputs] of a layer's experts as one vector, or `None` when the file has no such tensor.
+    ///
+    /// # Errors
+    /// As [`Weights::matrix`], but for a missing tensor.
+    pub fn optional_expert_biases(
+        &mut self,
+        name: &str,
+        n_experts: usize,
+        outputs: usize,
+    ) -> Result<Option<Arc<[f32]>>, ModelError> {
+        Ok(self.optional_matrix(name, n_experts, outputs)?.map(|biases| biases.to_f32().into()))
+    }
+
     /// The matrix `name`, [rows, columns], on the mapped bytes.
     ///
     /// # Errors
@@ -30,7 +61,7 @@ impl<'a> Weights<'a> {
         let weight = self.gguf.weight(name)?;
         if [weight.rows, weight.columns] != [rows, columns] {
             return Err(ModelError::TensorShape {
-                file: self.gguf.path().display().to_string(),
+                file: self.file(),
                 tensor: name.to_owned(),
                 found: [weight.rows, weight.columns],
                 expected: [rows, columns],
@@ -47,7 +78,7 @@ impl<'a> Weights<'a> {
     /// # Errors
     /// As [`Weights::matrix`], but for a missing tensor.
     pub fn optional_matrix(&mut self, name: &str, rows: usize, columns: usize) -> Result<Option<Weight>, ModelError> {
-        self.gguf.tensor(name).is_some().then(|| self.matrix(name, rows, columns)).transpose()
+        self.has(name).then(|| self.matrix(name, rows, columns)).transpose()
     }
 
     /// The vector `name`, `[len]`, as float32.
@@ -63,7 +94,7 @@ impl<'a> Weights<'a> {
     /// # Errors
     /// As [`Weights::matrix`], but for a missing tensor.
     pub fn optional_vector(&mut self, name: &str, len: usize) -> Result<Option<Arc<[f32]>>, ModelError> {
-        self.gguf.tensor(name).is_some().then(|| self.vector(name, len)).transpose()
+        self.has(name).then(|| self.vector(name, len)).transpose()
     }
 
     /// Bytes of the tensors used so far, each once.
@@ -72,16 +103,19 @@ impl<'a> Weights<'a> {
         self.bytes
     }
 
-    /// Refuses a file with layer tensors that nothing used: they belong to a variant that would be computed wrongly.
+    /// Refuses a file with tensors in the first `n_layers` layers that nothing used: they belong to a variant that would be
+    /// computed wrongly.
     ///
     /// # Errors
     /// [`ModelError::UnusedTensor`] with the first of them.
-    pub fn check_all_layer_tensors_used(&self, architecture: &str) -> Result<(), ModelError> {
-        let unused = self.gguf.tensors().iter().find(|t| t.name.starts_with("blk.") && !self.used.contains(&*t.name));
+    pub fn check_all_layer_tensors_used(&self, architecture: &str, n_layers: usize) -> Result<(), ModelError> {
+        let layer = |name: &str| name.strip_prefix("blk.")?.split('.').next()?.parse::<usize>().ok();
+        let is_unused = |name: &str| layer(name).is_some_and(|layer| layer < n_layers) && !self.used.contains(name);
+        let unused = self.gguf.tensors().iter().find(|tensor| is_unused(&tensor.name));
         match unused {
             None => Ok(()),
             Some(tensor) => Err(ModelError::UnusedTensor {
-                file: self.gguf.path().display().to_string(),
+                file: self.file(),
                 tensor: tensor.name.to_string(),
                 architecture: architecture.to_owned(),
             }),

@@ -3,7 +3,7 @@
 use std::f32::consts::PI;
 
 use super::models::{RopeStretch, Shape};
-use crate::model::arch::{FAMILIES, Norms};
+use crate::model::arch::{FAMILIES, Norms, QkNorm};
 
 /// A tensor of a model.
 #[derive(Debug, Clone, PartialEq)]
@@ -118,7 +118,7 @@ impl List {
         let (hidden, intermediate) = (shape.hidden_size, shape.intermediate_size);
         let (queries, keys) = (shape.n_heads * shape.head_dim, shape.n_kv_heads * shape.head_dim);
         let family = FAMILIES.iter().find(|family| family.architecture == shape.architecture);
-        let norms_heads = family.is_some_and(|family| family.attention.qk_norm);
+        let norms_heads = family.is_some_and(|family| family.attention.qk_norm != QkNorm::Never);
         let norms_after = family.is_some_and(|family| family.norms == Norms::BeforeAndAfter);
         let layer = self.layer;
         let name = |stem: &str| format!("blk.{layer}.{stem}");

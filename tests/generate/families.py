@@ -39,6 +39,8 @@ class Family:
     # Gemma stores its norms minus 1.
     norm_mean: float = 1.0
     rotates_neighbours: bool = False
+    # Writes the keys that only this architecture has.
+    write_keys: Callable[[gguf.GGUFWriter, object], None] = lambda writer, config: None
 
 
 LLAMA = Family(
@@ -79,6 +81,66 @@ GEMMA3 = Family(
 )
 
 
+def write_mixtral_keys(writer: gguf.GGUFWriter, config) -> None:
+    write_expert_counts(writer, config.num_local_experts, config.num_experts_per_tok)
+
+
+def write_qwen_moe_keys(writer: gguf.GGUFWriter, config) -> None:
+    write_expert_counts(writer, config.num_experts, config.num_experts_per_tok)
+    writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    if shared := getattr(config, "shared_expert_intermediate_size", None):
+        writer.add_expert_shared_feed_forward_length(shared)
+
+
+def write_glm4_moe_keys(writer: gguf.GGUFWriter, config) -> None:
+    write_expert_counts(writer, config.n_routed_experts, config.num_experts_per_tok)
+    writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    writer.add_expert_shared_count(config.n_shared_experts)
+    writer.add_leading_dense_block_count(config.first_k_dense_replace)
+    writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    writer.add_expert_weights_scale(config.routed_scaling_factor)
+    writer.add_expert_weights_norm(config.norm_topk_prob)
+    writer.add_expert_group_count(config.n_group)
+    writer.add_expert_group_used_count(config.topk_group)
+    writer.add_rope_dimension_count(int(config.head_dim * config.rope_parameters["partial_rotary_factor"]))
+
+
+def write_expert_counts(writer: gguf.GGUFWriter, count: int, used: int) -> None:
+    writer.add_expert_count(count)
+    writer.add_expert_used_count(used)
+
+
+MIXTRAL = Family(
+    gguf.MODEL_ARCH.LLAMA,
+    transformers.MixtralForCausalLM,
+    transformers.MixtralConfig,
+    vocabulary.write_sentencepiece,
+    rotates_neighbours=True,
+    write_keys=write_mixtral_keys,
+)
+QWEN2_MOE = Family(
+    gguf.MODEL_ARCH.QWEN2MOE,
+    transformers.Qwen2MoeForCausalLM,
+    transformers.Qwen2MoeConfig,
+    vocabulary.write_byte_level,
+    write_keys=write_qwen_moe_keys,
+)
+QWEN3_MOE = Family(
+    gguf.MODEL_ARCH.QWEN3MOE,
+    transformers.Qwen3MoeForCausalLM,
+    transformers.Qwen3MoeConfig,
+    vocabulary.write_byte_level,
+    write_keys=write_qwen_moe_keys,
+)
+GLM4_MOE = Family(
+    gguf.MODEL_ARCH.GLM4_MOE,
+    transformers.Glm4MoeForCausalLM,
+    transformers.Glm4MoeConfig,
+    vocabulary.write_byte_level,
+    write_keys=write_glm4_moe_keys,
+)
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """One file: a family, its sizes and options as transformers names them, and how its weights are stored."""
@@ -90,6 +152,8 @@ class Checkpoint:
     # Keys written besides what the config implies.
     extra_keys: dict[str, float] = field(default_factory=dict)
     head_gain: float = 2.0
+    # Another draw, where in the first a row is so undecided between two experts that the rounding of a cache decides.
+    draw: int = 0
 
 
 def sizes(**changes) -> dict:
@@ -127,6 +191,21 @@ GEMMA3_SIZES = sizes(
 WIDE = dict(hidden_size=256, intermediate_size=256, num_hidden_layers=2, tie_word_embeddings=True)
 MIXED_Q4_K = {"*": Format.Q4_K, "attn_v": Format.Q6_K, "ffn_down": Format.Q6_K, "token_embd": Format.Q6_K}
 
+MIXTRAL_SIZES = sizes(num_local_experts=4, num_experts_per_tok=2, rope_parameters=rope())
+QWEN2_MOE_SIZES = sizes(
+    num_experts=6, num_experts_per_tok=3, moe_intermediate_size=32, shared_expert_intermediate_size=48,
+    norm_topk_prob=False, rope_parameters=rope(theta=1000000.0),
+)  # fmt: skip
+QWEN3_MOE_SIZES = sizes(
+    num_experts=8, num_experts_per_tok=3, moe_intermediate_size=32, norm_topk_prob=True, head_dim=24,
+    rope_parameters=rope(theta=1000000.0),
+)  # fmt: skip
+GLM4_MOE_SIZES = sizes(
+    n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=32, n_shared_experts=1, first_k_dense_replace=1,
+    n_group=4, topk_group=2, routed_scaling_factor=1.5, norm_topk_prob=True, head_dim=32, attention_bias=True,
+    use_qk_norm=True, rope_parameters=rope(theta=1000000.0, partial_rotary_factor=0.5),
+)  # fmt: skip
+
 CHECKPOINTS: dict[str, Checkpoint] = {
     # Float32 weights: the engine's arithmetic must agree to rounding.
     "llama": Checkpoint(LLAMA, sizes(rope_parameters=rope())),
@@ -157,6 +236,10 @@ CHECKPOINTS: dict[str, Checkpoint] = {
     "gemma3-rope-linear": Checkpoint(GEMMA3, GEMMA3_SIZES | dict(rope_parameters={
         "sliding_attention": rope(theta=5000.0), "full_attention": rope("linear", 1000000.0, factor=8.0)}),
         extra_keys={"rope.freq_base_swa": 5000.0}),
+    "mixtral": Checkpoint(MIXTRAL, MIXTRAL_SIZES, draw=1),
+    "qwen2moe": Checkpoint(QWEN2_MOE, QWEN2_MOE_SIZES),
+    "qwen3moe": Checkpoint(QWEN3_MOE, QWEN3_MOE_SIZES),
+    "glm4moe": Checkpoint(GLM4_MOE, GLM4_MOE_SIZES),
     # Stored in fewer bits: compared with transformers on the dequantised weights.
     "llama-f16": Checkpoint(LLAMA, sizes(rope_parameters=rope()), {"*": Format.F16}),
     "llama-q8_0": Checkpoint(LLAMA, sizes(rope_parameters=rope()), {"*": Format.Q8_0}),
@@ -171,6 +254,12 @@ CHECKPOINTS: dict[str, Checkpoint] = {
                              {"*": Format.Q8_0}),
     "gemma2-q5_1": Checkpoint(GEMMA2, GEMMA2_SIZES, {"*": Format.Q5_1, "token_embd": Format.Q8_0}),
     "gemma3-q5_0": Checkpoint(GEMMA3, GEMMA3_SIZES, {"*": Format.Q5_0, "token_embd": Format.Q8_0}),
+    "mixtral-q4_0": Checkpoint(MIXTRAL, MIXTRAL_SIZES, {
+        "*": Format.Q4_0, "ffn_gate_inp": Format.F32, "output": Format.Q8_0}),
+    "qwen3moe-q4_k": Checkpoint(
+        QWEN3_MOE,
+        QWEN3_MOE_SIZES | WIDE | dict(moe_intermediate_size=256, num_experts=4, head_dim=32, num_attention_heads=8),
+        MIXED_Q4_K | {"ffn_gate_inp": Format.F32, "ffn_down_exps": Format.Q6_K}),
 }  # fmt: skip
 
 
@@ -184,7 +273,7 @@ def main(names: list[str]) -> None:
 
 def generate(name: str, checkpoint: Checkpoint) -> None:
     """Writes one checkpoint and its answers."""
-    rng = np.random.default_rng(zlib.crc32(name.encode()))
+    rng = np.random.default_rng(zlib.crc32(name.encode()) + checkpoint.draw)
     config = checkpoint.family.config(**checkpoint.config, attn_implementation="eager")
     with torch.device("meta"):
         shapes = {key: tuple(value.shape) for key, value in checkpoint.family.model(config).state_dict().items()}
@@ -249,6 +338,7 @@ def write_metadata(writer: gguf.GGUFWriter, name: str, checkpoint: Checkpoint, c
         writer.add_attn_logit_softcapping(cap)
     if cap := getattr(config, "final_logit_softcapping", None):
         writer.add_final_logit_softcapping(cap)
+    checkpoint.family.write_keys(writer, config)
     for key, value in checkpoint.extra_keys.items():
         writer.add_float32(f"{architecture}.{key}", value)
 
@@ -277,16 +367,33 @@ def write_weights(writer, checkpoint: Checkpoint, config, shapes: dict, rng) -> 
     state = {}
     for key, shape in shapes.items():
         values = random_tensor(key, shape, gain, rng)
-        stored_name = names.get_name(key, try_suffixes=(".weight", ".bias"))
         layout = layout_of(key, checkpoint.family, config)
-        format = format_of(stored_name, shape, checkpoint.formats)
-        stored = encode(np.ascontiguousarray(layout.into_file(values)), format, rng)
-        writer.add_tensor(stored_name, stored, raw_dtype=format)
-        values = layout.out_of_file(gguf.quants.dequantize(stored, format).reshape(shape))
+        parts = []
+        for stored_name, part in stored_parts(key, values, names):
+            format = format_of(stored_name, part.shape, checkpoint.formats)
+            stored = encode(np.ascontiguousarray(layout.into_file(part)), format, rng)
+            writer.add_tensor(stored_name, stored, raw_dtype=format)
+            parts.append(layout.out_of_file(gguf.quants.dequantize(stored, format).reshape(part.shape)))
+        values = np.concatenate(parts, axis=1) if len(parts) > 1 else parts[0].reshape(shape)
         state[key] = torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32))
     if config.rope_parameters.get("rope_type") == "llama3":
         writer.add_tensor("rope_freqs.weight", rope_factors(config))
     return state
+
+
+def stored_parts(key: str, values: np.ndarray, names: gguf.TensorNameMap) -> list[tuple[str, np.ndarray]]:
+    """The tensors of the file that hold a tensor of transformers: gate and up of all experts are one there and two here."""
+    if ".mlp.experts." in key:
+        layer = key.split(".")[2]
+        if key.endswith("down_proj"):
+            return [(f"blk.{layer}.ffn_down_exps.weight", values)]
+        gate, up = np.split(values, 2, axis=1)
+        return [(f"blk.{layer}.ffn_gate_exps.weight", gate), (f"blk.{layer}.ffn_up_exps.weight", up)]
+    if key.endswith(".mlp.gate.e_score_correction_bias"):
+        return [(f"blk.{key.split('.')[2]}.exp_probs_b.bias", values)]
+    name = names.get_name(key, try_suffixes=(".weight", ".bias"))
+    # The gate of a shared expert is one row, stored as a vector.
+    return [(name, values.reshape(-1) if name.endswith("ffn_gate_inp_shexp.weight") else values)]
 
 
 def layout_of(key: str, family: Family, config) -> Layout:

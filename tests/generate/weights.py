@@ -32,9 +32,11 @@ def random_tensor(name: str, shape: tuple[int, ...], gain: dict[str, float], rng
 
 
 def tensor_gain(name: str, gain: dict[str, float]) -> float:
-    """Queries and keys, and the output head, get more than 1/sqrt(fan-in): attention and logits should be peaked."""
+    """Queries and keys, routers, and the output head, get more than 1/sqrt(fan-in): what they choose should be clear."""
     if "q_proj" in name or "k_proj" in name:
         return gain["query_key"]
+    if name.endswith(".mlp.gate.weight"):
+        return 2.0
     if "embed_tokens" in name or "lm_head" in name:
         return gain["head"]
     return 1.0

@@ -99,9 +99,8 @@ impl PackedWeight {
     pub fn together(weights: &[Weight], team: &dyn Team) -> Option<Vec<Self>> {
         let first = weights.first()?;
         let (size, strip_bytes) = (Self::size(first)?, strip_bytes(first));
-        let alike = |weight: &Weight| {
-            (weight.format, weight.rows, weight.columns) == (first.format, first.rows, first.columns)
-        };
+        let alike =
+            |weight: &Weight| (weight.format, weight.rows, weight.columns) == (first.format, first.rows, first.columns);
         assert!(weights.iter().all(alike), "weights packed together are of one shape and format");
         let strips = first.rows.div_ceil(STRIP_ROWS);
         let mut pages = Pages::zeroed(size * weights.len());

@@ -5,10 +5,14 @@
 
 mod gemma2;
 mod gemma3;
+mod glm4moe;
 mod llama;
 mod qwen2;
+mod qwen2moe;
 mod qwen3;
+mod qwen3moe;
 
+use cuelight_shaders::experts::{RouteWeighting, Scoring};
 use cuelight_shaders::glu::Activation;
 use cuelight_shaders::rope::RopePairs;
 
@@ -16,7 +20,16 @@ use super::ModelError;
 use crate::format::gguf::Gguf;
 
 /// All families.
-pub const FAMILIES: &[&Family] = &[&llama::FAMILY, &qwen2::FAMILY, &qwen3::FAMILY, &gemma2::FAMILY, &gemma3::FAMILY];
+pub const FAMILIES: &[&Family] = &[
+    &llama::FAMILY,
+    &qwen2::FAMILY,
+    &qwen3::FAMILY,
+    &gemma2::FAMILY,
+    &gemma3::FAMILY,
+    &qwen2moe::FAMILY,
+    &qwen3moe::FAMILY,
+    &glm4moe::FAMILY,
+];
 
 /// What a family's layers are made of.
 #[derive(Debug)]
@@ -31,6 +44,8 @@ pub struct Family {
     pub attention: AttentionSpec,
     /// The activation of the gated feed-forward.
     pub activation: Activation,
+    /// How rows find their experts, in layers that have some.
+    pub routing: Option<RoutingSpec>,
 }
 
 /// What multiplies the embedded tokens.
@@ -47,6 +62,8 @@ pub enum EmbeddingScale {
 pub enum Norms {
     /// Before the mixer and before the feed-forward.
     Before,
+    /// The same, where the second is called the norm after attention.
+    BeforeButNamedAfter,
     /// Also after each, before the residual is added.
     BeforeAndAfter,
 }
@@ -54,8 +71,8 @@ pub enum Norms {
 /// The parts of grouped-query attention that differ between families. Biases are used where the file has them.
 #[derive(Debug)]
 pub struct AttentionSpec {
-    /// Queries and keys are normed head by head before they are rotated.
-    pub qk_norm: bool,
+    /// Whether queries and keys are normed head by head before they are rotated.
+    pub qk_norm: QkNorm,
     /// Which values of a head are rotated together.
     pub rope_pairs: RopePairs,
     /// What multiplies the scores when the file does not say.
@@ -64,6 +81,17 @@ pub struct AttentionSpec {
     pub windows: Windows,
     /// The rotary base of layers with a window, when it differs from the others' and the file does not say.
     pub rope_base_windowed: Option<f32>,
+}
+
+/// Whether queries and keys are normed head by head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QkNorm {
+    /// No.
+    Never,
+    /// Yes; a file without these norms is not of the family.
+    Always,
+    /// In models whose files have these norms.
+    WhereStored,
 }
 
 /// What multiplies attention scores: one over the square root of …
@@ -76,6 +104,17 @@ pub enum AttentionScale {
         /// Layers of that model.
         n_layers: usize,
     },
+}
+
+/// How rows find their experts. Groups, bias and scale are used where the file has them, and so is a shared expert.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RoutingSpec {
+    /// How logits become scores, when the file does not say.
+    pub scoring: Scoring,
+    /// The weights of a row's experts add up to 1, when the file does not say.
+    pub renormalise: bool,
+    /// Where a weight takes effect.
+    pub weighting: RouteWeighting,
 }
 
 /// Which layers see only the file's window.

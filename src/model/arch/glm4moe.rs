@@ -1,0 +1,24 @@
+//! GLM 4.5: dense layers first, then experts that are chosen by sigmoid and bias beside a shared one; a part of each head is
+//! rotated.
+//!
+//! Source: GLM-4.5 Team 2025, "GLM-4.5: Agentic, Reasoning, and Coding (ARC) Foundation Models".
+
+use super::{
+    Activation, AttentionScale, AttentionSpec, EmbeddingScale, Family, Norms, QkNorm, RopePairs, RouteWeighting,
+    RoutingSpec, Scoring, Windows,
+};
+
+pub(super) const FAMILY: Family = Family {
+    architecture: "glm4moe",
+    embedding_scale: EmbeddingScale::One,
+    norms: Norms::BeforeButNamedAfter,
+    attention: AttentionSpec {
+        qk_norm: QkNorm::WhereStored,
+        rope_pairs: RopePairs::Halves,
+        scale: AttentionScale::HeadDim,
+        windows: Windows::Never,
+        rope_base_windowed: None,
+    },
+    activation: Activation::Silu,
+    routing: Some(RoutingSpec { scoring: Scoring::Sigmoid, renormalise: true, weighting: RouteWeighting::Output }),
+};
