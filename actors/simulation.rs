@@ -226,7 +226,7 @@ impl ModelSource for SimulatedModel {
         let engine =
             SimulatedEngine { kv: vec![0; self.limits.kv_blocks * BLOCK_TOKENS], model: self.clone(), _live: live };
         let (tokenizer, chat_template) = (self.tokenizer.clone(), self.chat_template.clone());
-        Ok(LoadedModel { engine, tokenizer, chat_template, card, memory })
+        Ok(LoadedModel { engine, tokenizer, chat_template, experts: None, card, memory })
     }
 
     fn host(&self) -> EngineHost {

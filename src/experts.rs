@@ -39,6 +39,8 @@ pub struct HostExperts {
     kernel: Kernel,
     team: ThreadTeam,
     scratch: Vec<f32>,
+    /// Dropped with the experts, and after them.
+    _guard: Option<Box<dyn Send>>,
 }
 
 impl HostExperts {
@@ -58,7 +60,7 @@ impl HostExperts {
             layer.weights().into_iter().for_each(|weight| progress(layer, weight));
         }
         let scratch = layers.iter().map(|layer| layer.compute_scratch_len(kernel, max_rows)).max().unwrap_or(0);
-        HostExperts { layers, kernel, team, scratch: vec![0.0; scratch] }
+        HostExperts { layers, kernel, team, scratch: vec![0.0; scratch], _guard: None }
     }
 
     /// Computes a job on the team's threads, the caller's included.
@@ -83,6 +85,12 @@ impl HostExperts {
         let expert_rows = ExpertRows { x: &job.hidden, routes: &job.routes, rows };
         experts.compute(self.kernel, &self.team, expert_rows, &mut self.scratch, &mut output);
         Ok(ExpertResult { step: job.step, layer: job.layer, output })
+    }
+
+    /// Keeps something as long as the experts take memory.
+    #[must_use]
+    pub fn guarded_by(self, guard: impl Send + 'static) -> Self {
+        HostExperts { _guard: Some(Box::new(guard)), ..self }
     }
 
     /// How many layers have experts here.

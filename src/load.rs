@@ -229,6 +229,14 @@ pub struct LoadedModel<E: Engine> {
     pub memory: MemoryPlan,
 }
 
+impl<E: Engine> LoadedModel<E> {
+    /// The same with another engine around its engine.
+    pub fn map_engine<F: Engine>(self, wrap: impl FnOnce(E) -> F) -> LoadedModel<F> {
+        let LoadedModel { engine, tokenizer, chat_template, experts, card, memory } = self;
+        LoadedModel { engine: wrap(engine), tokenizer, chat_template, experts, card, memory }
+    }
+}
+
 /// A model that was looked at and fits.
 pub struct Plan {
     options: LoadOptions,

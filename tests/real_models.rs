@@ -105,6 +105,7 @@ fn check(name: &str, device: ComputeDevice) {
         max_sequences: 8,
         device,
         deterministic: false,
+        cpu_experts: CpuExperts::Auto,
     };
     let mut runner = load(&path, setup);
     let mut complaints = Vec::new();

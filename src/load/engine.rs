@@ -309,7 +309,8 @@ impl Part {
         limits: &EngineLimits,
         request: &Request,
     ) -> Option<HostPart> {
-        if let Target::Cpu = self.target {
+        // On the processor they are its own already, unless somebody wants them apart.
+        if matches!((&self.target, options.cpu_experts), (Target::Cpu, CpuExperts::Auto)) {
             return None;
         }
         let graph = self.graphs.pop()?;
