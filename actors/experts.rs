@@ -1,6 +1,7 @@
 //! The Experts actor computes routed experts that a device leaves to the processor, while the device does something else.
 //!
-//! Hears from: executors (`Compute`), its thread (`Computed`). Says: `Experts` to the executor that asked.
+//! Hears from: executors (`Compute`), the supervisor (`Loaded`), its thread (`Computed`). Says, through its thread: `Experts` to
+//! the executor that asked.
 //!
 //! Computing blocks, so it has a thread of its own, which takes one job after the other; the thread and the team that it leads
 //! are the model's, see [`HostExperts`].
@@ -38,21 +39,15 @@ pub enum ExpertsMsg {
         /// Who waits.
         reply_to: ActorRef<ExecutorMsg>,
     },
-    /// The thread finished a job.
+    /// The thread finished a job, and has answered it.
     Computed {
-        /// Which one, and what it made of it.
-        outcome: Outcome,
-        /// Who waits.
-        reply_to: ActorRef<ExecutorMsg>,
+        /// The job.
+        job: Arc<ExpertJob>,
+        /// When it began.
+        began: Instant,
+        /// How long it took.
+        elapsed: Duration,
     },
-}
-
-/// What became of a job.
-pub struct Outcome {
-    job: Arc<ExpertJob>,
-    result: Result<ExpertResult, ExpertsError>,
-    began: Instant,
-    elapsed: Duration,
 }
 
 /// Why a job was not computed.
@@ -123,8 +118,12 @@ impl Actor for Experts {
     ) -> Result<(), ActorProcessingErr> {
         match message {
             ExpertsMsg::Loaded(experts) => state.jobs = start_thread(experts, &me)?,
-            ExpertsMsg::Compute { job, reply_to } => state.compute(job, reply_to),
-            ExpertsMsg::Computed { outcome, reply_to } => state.computed(outcome, &reply_to),
+            ExpertsMsg::Compute { job, reply_to } => {
+                #[cfg(feature = "fault-injection")]
+                crate::faults::strike_experts()?;
+                state.compute(job, reply_to);
+            }
+            ExpertsMsg::Computed { job, began, elapsed } => state.computed(&job, began, elapsed),
         }
         Ok(())
     }
@@ -139,12 +138,10 @@ impl ExpertsState {
         }
     }
 
-    fn computed(&self, outcome: Outcome, reply_to: &ActorRef<ExecutorMsg>) {
-        let Outcome { job, result, began, elapsed } = outcome;
+    fn computed(&self, job: &ExpertJob, began: Instant, elapsed: Duration) {
         let routes = job.routes.len() / 2;
         self.metrics.job(routes, elapsed);
         self.tracer.experts_computed(step_and_part(job.step), (job.layer, routes), began, elapsed);
-        answer(reply_to, job.step, result);
     }
 }
 
@@ -165,8 +162,10 @@ fn start_thread(
         for (job, reply_to) in jobs {
             let began = Instant::now();
             let result = compute(&experts, &job);
-            let outcome = Outcome { job, result, began, elapsed: began.elapsed() };
-            if me.cast(ExpertsMsg::Computed { outcome, reply_to }).is_err() {
+            let elapsed = began.elapsed();
+            // At once, since a device waits for it; the rest has time.
+            answer(&reply_to, job.step, result);
+            if me.cast(ExpertsMsg::Computed { job, began, elapsed }).is_err() {
                 return;
             }
         }

@@ -104,3 +104,15 @@ fn a_model_without_experts_takes_the_option_and_leaves_nothing_to_the_host() {
     let plan = plan(&options("qwen3.gguf", CpuExperts::All)).unwrap();
     assert!(!plan.limits().device.contains("experts"), "{}", plan.limits().device);
 }
+
+#[cfg(feature = "fault-injection")]
+#[tokio::test(flavor = "multi_thread")]
+async fn experts_that_die_in_the_middle_of_a_step_are_replaced_and_no_token_is_another() {
+    let runtime = runtime("qwen3moe.gguf", CpuExperts::All).await;
+    let seeds = [1, 2, 3, 4];
+    let expected = answers(&runtime, &seeds).await;
+    for _ in 0..3 {
+        cuelight::faults::Fault::Experts.arm();
+        assert_eq!(answers(&runtime, &seeds).await, expected);
+    }
+}
