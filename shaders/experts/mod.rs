@@ -5,6 +5,7 @@
 //! - [`matrix`]: the weights of all experts of a layer
 //! - `grouping`: rows sorted by expert, so that an expert's weights are read once for all of them
 //! - `cpu`: how that is computed here
+//! - `gpu`: what runs on a GPU
 //! - [`mod@reference`]: the same in float64
 //! - `cases`: what must come out
 //!
@@ -13,6 +14,7 @@
 
 mod cases;
 mod cpu;
+mod gpu;
 mod grouping;
 pub mod matrix;
 pub mod reference;
@@ -21,7 +23,7 @@ mod route;
 use crate::cost::{Cost, CostArgs};
 use crate::cpu::{Kernel, Team};
 use crate::glu::Activation;
-use crate::gpu::{Dispatch, GpuArgs};
+use crate::gpu::{DeviceLimits, Dispatch, GpuArgs};
 use crate::op::{CpuArgs, Op, ShapeError};
 use crate::weight::Weight;
 pub use cases::cases;
@@ -188,8 +190,18 @@ impl Op for Experts {
         self.compute(args.kernel, args.team, rows, args.scratch, args.outputs[0]);
     }
 
-    fn dispatches(&self, _args: &GpuArgs<'_>) -> Vec<Dispatch> {
-        Vec::new()
+    fn gpu_tables(&self) -> Vec<&[f32]> {
+        let mut biases: Vec<&[f32]> = self.matrices().into_iter().filter_map(ExpertMatrix::bias).collect();
+        biases.dedup_by(|a, b| std::ptr::eq(*a, *b));
+        biases
+    }
+
+    fn gpu_scratch_bytes(&self, _: &DeviceLimits, rows: usize, _: usize) -> u64 {
+        gpu::scratch_bytes(self, rows)
+    }
+
+    fn dispatches(&self, args: &GpuArgs<'_>) -> Vec<Dispatch> {
+        gpu::experts(self, args)
     }
 }
 

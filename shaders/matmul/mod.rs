@@ -31,7 +31,7 @@ pub use cases::{cases, half_cases};
 #[cfg(target_arch = "x86_64")]
 pub mod avx2;
 mod cases;
-mod gpu;
+pub(crate) mod gpu;
 pub mod integer;
 pub mod reference;
 pub mod scalar;
