@@ -237,7 +237,8 @@ impl<'a> Part<'a> {
         let (places, bytes) = Places::new(experts, rows * experts.top_k, args.scratch.address);
         assert!(bytes <= args.scratch.bytes, "the scratch has room for what `scratch_bytes` asked for");
         let method = Method::choose(experts, args.device, args.deterministic, rows);
-        let blocks = Region { bytes: method.blocks_bytes(rows * experts.top_k, experts.n_experts()) as u64, ..places.blocks };
+        let blocks =
+            Region { bytes: method.blocks_bytes(rows * experts.top_k, experts.n_experts()) as u64, ..places.blocks };
         Part { experts, args, first, rows, method, places: Places { blocks, ..places } }
     }
 

@@ -349,11 +349,17 @@ impl Part {
         let whole = self.footprint(options, limits);
         let bytes_of = |index: &usize| vulkan::weights_bytes(&[&*self.graphs[0].nodes()[*index].op]);
         let mut weights = whole.weights;
+        // What goes out to the experts and what comes back, with the residual stream both ways.
+        let handed_out = |experts: &Experts| {
+            let widths = 4 * experts.hidden_size() + 2 * experts.top_k();
+            (limits.max_batched_tokens * widths * size_of::<f32>()) as u64
+        };
+        let handed_out = self.graphs[0].nodes().iter().filter_map(|node| node.op.as_experts()).map(handed_out).max();
         let context = request.context_tokens.unwrap_or(request.context_train).min(FAIR_CONTEXT);
         for count in 0..experts.len() {
             let plan = memory::plan(&Request {
                 weights_bytes: weights,
-                scratch_bytes: whole.scratch,
+                scratch_bytes: whole.scratch + if count > 0 { handed_out.unwrap_or(0) } else { 0 },
                 block_bytes: whole.kv_block,
                 limit_bytes: options.device_bytes,
                 available_bytes: self.target.available_bytes(),

@@ -113,6 +113,9 @@ struct StepBuffers {
     step: Buffer,
     /// Where the rows are written when the processor does not reach `step`, and the commands that bring them there.
     step_stage: Option<(Buffer, ash::vk::CommandBuffer)>,
+    /// What a piece takes and gives goes through these, where the processor does not reach the values themselves.
+    taken_stage: Option<Buffer>,
+    given_stage: Option<Buffer>,
     /// The rows, as written last; kept for its memory.
     words: Vec<u32>,
 }
@@ -128,10 +131,7 @@ impl Footprint {
         kv_type: KvType,
     ) -> Self {
         let values = values_bytes(graphs, limits);
-        let transfers = graphs.iter().map(|graph| {
-            transfer::bytes(graph, graph.inputs(), limits) + transfer::bytes(graph, &graph.outputs(), limits)
-        });
-        let transfers = transfers.sum();
+        let transfers = taken_bytes(graphs, limits) + given_bytes(graphs, limits);
         let scratch = scratch_bytes(graphs, info, limits);
         let ops: Vec<&dyn Op> = graphs.iter().flat_map(Graph::ops).collect();
         Footprint {
@@ -146,6 +146,16 @@ impl Footprint {
 fn values_bytes(graphs: &[Graph], limits: &EngineLimits) -> u64 {
     let of_graph = |graph| MemoryLayout::new(graph, limits.max_batched_tokens, limits.max_logits_rows).arena_len();
     graphs.iter().map(of_graph).max().unwrap_or(0) as u64 * size_of::<f32>() as u64
+}
+
+/// Bytes that any of the graphs takes.
+fn taken_bytes(graphs: &[Graph], limits: &EngineLimits) -> u64 {
+    graphs.iter().map(|graph| transfer::bytes(graph, graph.inputs(), limits)).max().unwrap_or(0)
+}
+
+/// Bytes that any of the graphs gives.
+fn given_bytes(graphs: &[Graph], limits: &EngineLimits) -> u64 {
+    graphs.iter().map(|graph| transfer::bytes(graph, &graph.outputs(), limits)).max().unwrap_or(0)
 }
 
 /// Bytes of scratch of any of their ops.
@@ -182,21 +192,19 @@ impl VulkanStage {
         let cache = DeviceCache::new(&device, shapes, limits.kv_blocks, kv_type)?;
         let step_layout = step_layout(&limits);
         let pool = CommandPool::new(&device)?;
-        let scratch = scratch_bytes(&graphs, &device.info, &limits);
-        let mut buffers = StepBuffers::new(&device, &pool, values_bytes(&graphs, &limits), scratch, &step_layout)?;
+        let buffers = StepBuffers::new(&device, &pool, &graphs, &limits, &step_layout)?;
         let has_clock = device.info.timestamp_ns > 0.0;
-        let (is_written, is_read) = (buffers.work.mapped().is_some(), buffers.work.readable().is_some());
         let mut first_op = 0;
         let piece = |graph: Graph| {
             let layout = MemoryLayout::new(&graph, limits.max_batched_tokens, limits.max_logits_rows);
-            let taken = Transfer::new(&device, &graph, &layout, graph.inputs(), &limits, is_written)?;
-            let given = Transfer::new(&device, &graph, &layout, &graph.outputs(), &limits, is_read)?;
+            let taken = Transfer::new(&graph, &layout, graph.inputs(), &limits);
+            let given = Transfer::new(&graph, &layout, &graph.outputs(), &limits);
             let profiler = (options.profile_ops && has_clock).then(|| Profiler::new(&graph));
             let first = first_op;
             first_op += graph.nodes().len();
-            Ok(Piece { graph, layout, first_op: first, taken, given, profiler })
+            Piece { graph, layout, first_op: first, taken, given, profiler }
         };
-        let pieces = graphs.into_iter().map(piece).collect::<Result<Vec<_>, VulkanError>>()?;
+        let pieces = graphs.into_iter().map(piece).collect();
         Ok(VulkanStage {
             pieces,
             step_layout,
@@ -218,7 +226,8 @@ impl VulkanStage {
         let batch = self.rows.batch(&block_tables);
         let written = self.step_layout.write(&batch, &mut self.buffers.words);
         let upload = self.buffers.write_step(&self.device, &written)?;
-        self.pieces[number].taken.write(&mut self.buffers.work, inputs);
+        let StepBuffers { work, taken_stage, .. } = &mut self.buffers;
+        self.pieces[number].taken.write(work, taken_stage.as_mut(), inputs);
         let bucket = Bucket::of(&batch, &self.limits);
         let costs: Vec<Cost> = self.costs(&self.pieces[number].graph, &batch);
         let plan = match self.plans.remove(&(number, bucket)) {
@@ -244,7 +253,7 @@ impl VulkanStage {
             }
             None => Vec::new(),
         };
-        let values = piece.given.read(&self.buffers.work, &batch);
+        let values = piece.given.read(&self.buffers.work, self.buffers.given_stage.as_ref(), &batch);
         Ok(StageOutput { values, ops })
     }
 
@@ -259,12 +268,15 @@ impl StepBuffers {
     fn new(
         device: &Arc<Device>,
         pool: &CommandPool,
-        values_bytes: u64,
-        scratch_bytes: u64,
+        graphs: &[Graph],
+        limits: &EngineLimits,
         step_layout: &StepLayout,
     ) -> Result<Self, VulkanError> {
-        let scratch_start = values_bytes.next_multiple_of(256);
-        let work = Buffer::new(device, "the values between ops", scratch_start + scratch_bytes, Place::Device)?;
+        let scratch_start = values_bytes(graphs, limits).next_multiple_of(256);
+        let work_bytes = scratch_start + scratch_bytes(graphs, &device.info, limits);
+        let mut work = Buffer::new(device, "the values between ops", work_bytes, Place::Device)?;
+        let taken_stage = transfer::stage(device, taken_bytes(graphs, limits), work.mapped().is_some())?;
+        let given_stage = transfer::stage(device, given_bytes(graphs, limits), work.readable().is_some())?;
         let mut step = Buffer::new(device, "the rows of a step", step_layout.bytes(), Place::Device)?;
         let step_stage = match step.mapped() {
             Some(_) => None,
@@ -275,7 +287,7 @@ impl StepBuffers {
         };
         let mut words = vec![0; step_layout.bytes() as usize / size_of::<u32>()];
         step_layout.write_header(step.region.address, &mut words);
-        let mut buffers = StepBuffers { work, scratch_start, step, step_stage, words };
+        let mut buffers = StepBuffers { work, scratch_start, step, step_stage, taken_stage, given_stage, words };
         let all = std::ops::Range { start: 0, end: buffers.words.len() };
         if let Some(commands) = buffers.write_step(device, &[all])? {
             device.wait(device.submit(&[commands])?)?;

@@ -11,7 +11,7 @@ use cuelight_shaders::op::Batch;
 use super::device::Device;
 use super::error::VulkanError;
 use super::record::Recorder;
-use super::{Piece, VulkanStage};
+use super::{Piece, StepBuffers, VulkanStage};
 use crate::engine::EngineLimits;
 use crate::graph::{Graph, Node, Rows, ValueId};
 
@@ -93,7 +93,8 @@ impl Plan {
 
         let mut submissions = Vec::new();
         let (mut recorder, mut recorded) = (begin()?, 0);
-        piece.taken.record_in(&mut recorder, bucket, &engine.buffers.work);
+        let StepBuffers { work, taken_stage, given_stage, .. } = &engine.buffers;
+        piece.taken.record_in(&mut recorder, bucket, work, taken_stage.as_ref());
         if let Some(timestamps) = &timestamps {
             recorder.timestamp(timestamps.queries, 0);
         }
@@ -108,7 +109,7 @@ impl Plan {
                 recorded = 0;
             }
         }
-        piece.given.record_out(&mut recorder, bucket, &engine.buffers.work);
+        piece.given.record_out(&mut recorder, bucket, work, given_stage.as_ref());
         submissions.push(recorder.end()?);
         Ok(Plan { submissions, timestamps, slowest: Duration::ZERO })
     }
