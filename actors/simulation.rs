@@ -188,6 +188,7 @@ impl SimulatedModel {
             available_bytes,
             kv_blocks: self.limits.kv_blocks,
             context_tokens: self.limits.context_tokens,
+            in_file_bytes: 0,
             pools: vec![Pool { device: None, weights_bytes, kv_bytes, scratch_bytes, available_bytes }],
         }
     }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 
 use cuelight_shaders::cpu::{Kernel, Team};
+use cuelight_shaders::experts::Experts;
 use cuelight_shaders::op::{Op, ShapeError};
 
 /// A value of a graph: a matrix with a row for each token of the step, or for each row that reaches the head.
@@ -89,6 +90,11 @@ impl Graph {
     #[must_use]
     pub fn ops(&self) -> Vec<&dyn Op> {
         self.nodes.iter().map(|node| &*node.op).collect()
+    }
+
+    /// The routed experts, layer after layer.
+    pub fn experts_mut(&mut self) -> impl DoubleEndedIterator<Item = &mut Experts> {
+        self.nodes.iter_mut().filter_map(|node| node.op.as_experts_mut())
     }
 
     /// Arranges the weights for a kernel, op after op; `progress` hears of each op when it is done.

@@ -180,3 +180,26 @@ fn a_device_without_room_for_what_must_be_there_is_refused_with_the_numbers() {
     let error = plan(&LoadOptions { device_bytes: Some(100_000), ..options }).err().unwrap().to_string();
     assert!(error.contains("only 97.7 KiB"), "{error}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn experts_for_which_there_is_no_memory_stay_in_the_file() {
+    let whole = options("mixtral-q4_0.gguf", CpuExperts::Auto);
+    let all = plan(&whole).unwrap().memory().clone();
+    // A layer has 4 experts of three matrices [96, 64], 18 bytes for 32 values; packed, some more.
+    let layer = 4 * 3 * 96 * 64 / 32 * 18;
+    for limit in [all.weights_bytes - layer / 2, all.weights_bytes - layer - layer / 2] {
+        // A context of 256 tokens, and no more.
+        let kv_bytes = 16 * all.kv_bytes / all.kv_blocks as u64;
+        let memory_bytes = Some(limit + all.scratch_bytes + kv_bytes);
+        let small = LoadOptions { memory_bytes, ..whole.clone() };
+        let memory = plan(&small).unwrap().memory().clone();
+        assert!(memory.total_bytes() <= memory_bytes.unwrap(), "{memory}");
+        assert!(memory.in_file_bytes > 0 && memory.in_file_bytes % layer == 0, "{memory}");
+        assert!(memory.to_string().contains("of experts that stay in the file"), "{memory}");
+        // In float32 where others round to 15 bits: near, but not the same bits.
+        let (near, found) = (start(options("mixtral-q4_0.gguf", CpuExperts::Auto)).await, start(small).await);
+        let (near, found) = (answers(&near, &[1, 2]).await, answers(&found, &[1, 2]).await);
+        let first = |answers: &[Vec<(u32, u32)>]| answers.iter().map(|tokens| tokens[0].0).collect::<Vec<_>>();
+        assert_eq!(first(&near), first(&found));
+    }
+}
