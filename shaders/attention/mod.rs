@@ -3,7 +3,7 @@
 //! - [`cache`]: how keys and values are stored
 //! - `cpu`: how the work is shared, and parts become results
 //! - `gather`: the kernel
-//! - [`gpu`]: keys and values on a device, and what runs there
+//! - [`gpu`]: keys and values on a device, and what runs there: by rows, or by tiles of them
 //! - [`mod@reference`]: the formula in float64
 //! - `cases`: what must come out
 

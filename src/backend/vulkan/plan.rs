@@ -236,6 +236,33 @@ mod tests {
     }
 
     #[test]
+    fn a_bucket_tells_sequences_apart_where_they_have_many_rows() {
+        let limits = EngineLimits {
+            vocab_size: 0,
+            context_tokens: 4096,
+            kv_blocks: 0,
+            max_batched_tokens: 512,
+            max_sequences: 64,
+            max_logits_rows: 64,
+            device: String::new(),
+        };
+        let bucket = |rows_of_each: &[usize]| {
+            let of_each = || (0..).zip(rows_of_each);
+            let sequences: Vec<u32> = of_each().flat_map(|(index, rows)| vec![index; *rows]).collect();
+            let positions: Vec<u32> = of_each().flat_map(|(_, rows)| 0..*rows as u32).collect();
+            let (tokens, tables) = (&positions, vec![&[][..]; rows_of_each.len()]);
+            let batch =
+                Batch { tokens, positions: &positions, sequences: &sequences, block_tables: &tables, selected: &[] };
+            let bucket = Bucket::of(&batch, &limits);
+            (bucket.rows, bucket.sequences)
+        };
+        assert_eq!(bucket(&[300]), (512, 1));
+        assert_eq!(bucket(&[300, 1, 1]), (512, 4));
+        assert_eq!(bucket(&[1; 9]), (16, 16), "every decode step of as many rows");
+        assert_eq!(bucket(&[2; 9]), (32, 32));
+    }
+
+    #[test]
     fn a_plan_is_cut_anew_when_it_takes_far_longer_or_shorter_than_was_thought() {
         assert!(plan(50, Duration::ZERO).is_cut_well(), "not measured");
         assert!(plan(1, Duration::from_millis(10)).is_cut_well());

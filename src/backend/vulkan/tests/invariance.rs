@@ -151,20 +151,19 @@ fn a_row_of_attention_has_the_same_bits_in_any_chunks_and_tiles_and_with_its_con
         assert_eq!(expected.bits.len(), rows.inputs.len());
         assert!(!expected.ran.contains(&Module::AttendTile));
         let (own, row_by_row) = (Buckets::Own, Buckets::RowByRow);
+        let large = Buckets::Large;
         let ways = [
-            ("in tiles", rows.run(&device, rows.alone(LONGEST as usize), own), true, None),
-            ("in tiles of chunks of 77", rows.run(&device, rows.alone(77), own), true, Some(true)),
-            (
-                "in tiles of chunks of 200, contexts whole",
-                rows.run(&device, rows.alone(200), Buckets::Large),
-                true,
-                Some(false),
-            ),
-            ("in tiles, in company", rows.run(&device, rows.together(50), own), true, Some(true)),
-            ("in chunks of 64", rows.run(&device, rows.alone(64), row_by_row), false, Some(true)),
-            ("in company", rows.run(&device, rows.together(9), row_by_row), false, Some(true)),
+            ("in tiles", rows.alone(LONGEST as usize), own, true, None),
+            ("in tiles of chunks of 77", rows.alone(77), own, true, Some(true)),
+            ("in tiles of chunks of 200, contexts whole", rows.alone(200), large, true, Some(false)),
+            ("in tiles, in company", rows.together(50), own, true, Some(true)),
+            ("in tiles and alone", rows.together(39), large, true, Some(true)),
+            ("in tiles and alone, in larger chunks", rows.together(75), large, true, Some(true)),
+            ("in chunks of 64", rows.alone(64), row_by_row, false, Some(true)),
+            ("in company", rows.together(9), row_by_row, false, Some(true)),
         ];
-        for (way, found, tiles, cut) in ways {
+        for (way, steps, buckets, tiles, cut) in ways {
+            let found = rows.run(&device, steps, buckets);
             let other = expected.bits.iter().find(|(place, bits)| found.bits.get(place) != Some(bits));
             assert_eq!(
                 other.map(|(place, _)| place),
