@@ -1,8 +1,8 @@
 //! Keys and values on a device, and what [`Attention`] runs there.
 //!
 //! - `kv_store.comp`: the rows' keys and values into the cache
-//! - few rows of a sequence: `attend.comp`, a workgroup for each row and some heads
-//! - more: `attend_tile.comp`, a workgroup for some rows and heads together
+//! - few rows of a sequence: `attend.comp`, a workgroup for each row and at most 8 heads
+//! - more, or many heads for one KV head: `attend_tile.comp`, a workgroup for up to 32 queries together
 //! - `merge.comp`: where each piece of a context had a workgroup of its own
 //!
 //! # What a tile reads
@@ -89,6 +89,13 @@ impl QueryTile {
         (queries * (PIECE_TOKENS / 4 + 1) + stage + queries) * QUAD
     }
 
+    /// Whether it is at least half full with so many rows of each sequence, and more queries share what is read than would
+    /// of a row alone.
+    fn pays(&self, rows_of_sequence: usize, heads_of_row: usize) -> bool {
+        let queries = self.heads * rows_of_sequence.min(self.rows);
+        2 * queries >= self.queries && queries >= 2 * heads_of_row
+    }
+
     /// Tiles of all heads of a row.
     fn head_tiles(&self, attention: &Attention) -> usize {
         attention.kv.n_kv_heads * attention.group().div_ceil(self.heads)
@@ -131,9 +138,6 @@ const MOST_SPLIT_GROUPS: usize = 4096;
 
 /// Most invocations of a workgroup of a row.
 const MAX_LANES: usize = 128;
-
-/// With so many rows for each sequence of a bucket, rows are attended to in tiles: with fewer most of their queries would be none.
-const ROWS_FOR_TILES: usize = 4;
 
 /// Bytes of the partial results of the pieces.
 pub(super) fn scratch_bytes(attention: &Attention, device: &DeviceLimits, rows: usize, context_tokens: usize) -> u64 {
@@ -224,18 +228,20 @@ impl Run<'_> {
     fn attend(&self) -> Vec<Dispatch> {
         let (args, rows) = (self.args, self.args.rows.most());
         let cut = |rows| Cut::new(self.attention, args.device, rows, args.context_tokens);
-        let tile = QueryTile::fitting(self.attention, args.device).filter(|_| rows >= ROWS_FOR_TILES * args.sequences);
-        let Some(tile) = tile else {
-            return self.rows(&cut(rows), Rows::All(rows)).collect();
+        let cut_of_all = cut(rows);
+        let pays = |tile: &QueryTile, rows_of_sequence| tile.pays(rows_of_sequence, cut_of_all.heads);
+        let tile = QueryTile::fitting(self.attention, args.device);
+        let Some(tile) = tile.filter(|tile| pays(tile, rows / args.sequences)) else {
+            return self.rows(&cut_of_all, Rows::All(rows)).collect();
         };
-        if cut(rows).split || args.sequences == 1 {
-            let merged = self.merge(&cut(rows), Rows::All(rows));
-            return [self.tiles(&tile, &cut(rows), false)].into_iter().chain(merged).collect();
+        if cut_of_all.split || args.sequences == 1 || pays(&tile, 1) {
+            let merged = self.merge(&cut_of_all, Rows::All(rows));
+            return [self.tiles(&tile, &cut_of_all, false)].into_iter().chain(merged).collect();
         }
         // What is alone in its sequence would leave most of a tile empty, and go through a long context piece after piece.
         let alone = Rows::Alone(args.sequences);
         let mut dispatches: Vec<Dispatch> = self.rows(&cut(args.sequences), alone).collect();
-        dispatches.insert(1, self.tiles(&tile, &cut(rows), true));
+        dispatches.insert(1, self.tiles(&tile, &cut_of_all, true));
         dispatches
     }
 
@@ -356,6 +362,18 @@ mod tests {
             (tile.heads, tile.rows)
         };
         assert_eq!([1, 3, 4, 7, 32, 48, 128].map(shape), [(1, 32), (3, 10), (4, 8), (7, 4), (32, 1), (24, 1), (32, 1)]);
+    }
+
+    #[test]
+    fn tiles_pay_for_prompts_and_for_many_heads_of_one_kv_head() {
+        let pays = |group, rows| {
+            let tile = QueryTile::fitting(&shaped(64, 2, group, None, None), &device(48 << 10)).unwrap();
+            tile.pays(rows, group.min(8))
+        };
+        assert_eq!([1, 8, 16, 512].map(|rows| pays(1, rows)), [false, false, true, true]);
+        assert_eq!([1, 2, 4, 512].map(|rows| pays(4, rows)), [false, false, true, true]);
+        assert_eq!([1, 2].map(|rows| pays(8, rows)), [false, true]);
+        assert!(pays(128, 1), "a row of latent attention");
     }
 
     proptest! {
