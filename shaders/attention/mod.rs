@@ -54,7 +54,7 @@ pub struct Attention {
     pub window: Option<usize>,
     /// Soft cap on the scores.
     pub softcap: Option<f32>,
-    /// A learned score for each query head, [n_heads], which takes part in the softmax and has no value.
+    /// A learned score for each query head, `[n_heads]`, which takes part in the softmax and has no value.
     pub sinks: Option<Arc<[f32]>>,
 }
 
