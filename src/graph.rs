@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 
+use cuelight_shaders::choose_token::{CHOICE_WORDS, ChooseToken};
 use cuelight_shaders::cpu::{Kernel, Team};
 use cuelight_shaders::op::{Op, ShapeError};
 
@@ -43,8 +44,20 @@ pub struct Graph {
     nodes: Vec<Node>,
     /// What a part of a model takes from the part before.
     inputs: Vec<ValueId>,
-    /// What a part of a model gives to the next; none for the last part and for a whole model.
+    /// What a part of a model gives to the next; none for the last part and for a whole model, unless it chooses tokens.
     handed_on: Vec<ValueId>,
+    token_choice: Option<TokenChoiceValues>,
+}
+
+/// The values of a graph that chooses tokens itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TokenChoiceValues {
+    /// What each row asks for ([`choose_token::words`](cuelight_shaders::choose_token::words)): the last that the graph takes.
+    pub choices: ValueId,
+    /// What is chosen from.
+    pub logits: ValueId,
+    /// What was chosen ([`Chosen`](cuelight_shaders::choose_token::Chosen)).
+    pub tokens: ValueId,
 }
 
 impl Graph {
@@ -77,6 +90,32 @@ impl Graph {
         let outputs = self.push(op, inputs)?;
         ShapeError::check(name, "number of outputs", outputs.len(), 1)?;
         Ok(outputs[0])
+    }
+
+    /// The same graph, which then chooses tokens from the logits of rows that ask for it; unchanged where the vocabulary is
+    /// too large for that.
+    #[must_use]
+    pub fn with_token_choice(mut self) -> Self {
+        let Some(logits) = self.output() else { return self };
+        let (rows, widths) = (self.rows(logits), [self.width(logits), CHOICE_WORDS]);
+        if ChooseToken.output_widths(&widths).is_err() {
+            return self;
+        }
+        let [choices, tokens] = [CHOICE_WORDS, 1].map(|width| {
+            self.values.push(Value { width, rows });
+            ValueId(self.values.len() - 1)
+        });
+        self.inputs.push(choices);
+        self.nodes.push(Node { op: Box::new(ChooseToken), inputs: vec![logits, choices], outputs: vec![tokens] });
+        self.handed_on = vec![logits, tokens];
+        self.token_choice = Some(TokenChoiceValues { choices, logits, tokens });
+        self
+    }
+
+    /// The values by which it chooses tokens, when it does.
+    #[must_use]
+    pub fn token_choice(&self) -> Option<TokenChoiceValues> {
+        self.token_choice
     }
 
     /// The ops in order.
@@ -139,7 +178,8 @@ impl Graph {
         &self.inputs
     }
 
-    /// The values that remain when the last op has run: the logits, or what the next part of the model takes.
+    /// The values that remain when the last op has run: the logits, also where tokens are chosen from them, or what the next
+    /// part of the model takes.
     #[must_use]
     pub fn outputs(&self) -> Vec<ValueId> {
         if self.handed_on.is_empty() { self.output().into_iter().collect() } else { self.handed_on.clone() }
@@ -171,7 +211,7 @@ impl Graph {
         parts
     }
 
-    /// The value the last op wrote: the logits.
+    /// The value the last op wrote: the logits, unless it chooses tokens.
     #[must_use]
     pub fn output(&self) -> Option<ValueId> {
         self.nodes.last().and_then(|node| node.outputs.last().copied())
@@ -318,6 +358,20 @@ mod tests {
         ) {
             let graph = random_graph(nodes);
             check_layout(&graph, max_rows);
+        }
+
+        #[test]
+        fn a_graph_that_chooses_keeps_its_logits_to_the_end(
+            nodes in prop::collection::vec((prop::collection::vec(1usize..20, 1..3), any::<u32>()), 1..30),
+        ) {
+            let graph = random_graph(nodes);
+            let logits = graph.output().unwrap();
+            let graph = graph.with_token_choice();
+            let TokenChoiceValues { choices, tokens, .. } = graph.token_choice().unwrap();
+            prop_assert_eq!(graph.outputs(), [logits, tokens]);
+            prop_assert_eq!(graph.inputs(), [choices]);
+            prop_assert_eq!(graph.width(tokens), 1);
+            check_layout(&graph, 3);
         }
 
         #[test]

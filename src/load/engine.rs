@@ -39,7 +39,7 @@ pub(super) fn divide(model: Model, options: &LoadOptions) -> Result<Vec<Part>, L
     let targets = devices.iter().map(|device| Target::find(*device, options)).collect::<Result<Vec<_>, _>>()?;
     if targets.len() == 1 {
         let Model { graph, kv_shapes, weights_bytes, .. } = model;
-        let alone = (graph, kv_shapes);
+        let alone = (targets[0].let_choose(graph), kv_shapes);
         let part = |(target, (graph, kv_shapes))| Part { target, graph, kv_shapes, weights_bytes };
         return Ok(targets.into_iter().zip([alone]).map(part).collect());
     }
@@ -48,11 +48,15 @@ pub(super) fn divide(model: Model, options: &LoadOptions) -> Result<Vec<Part>, L
         Split::Shares(free.collect())
     });
     let cuts = placement::cuts(&model.graph, &split, targets.len())?;
+    let mut graphs = model.graph.split(&cuts);
+    if let (Some(target), Some(last)) = (targets.last(), graphs.pop()) {
+        graphs.push(target.let_choose(last));
+    }
     let part = |(target, graph): (Target, Graph)| {
         let kv_shapes = own_layers(&graph, &model.kv_shapes);
         Part { target, kv_shapes, weights_bytes: distinct_bytes(&graph), graph }
     };
-    Ok(targets.into_iter().zip(model.graph.split(&cuts)).map(part).collect())
+    Ok(targets.into_iter().zip(graphs).map(part).collect())
 }
 
 /// What the options ask for; no split where the devices' free memory decides.
@@ -164,6 +168,14 @@ impl Target {
                 let info = DeviceInfo::find(&instance, index)?;
                 Ok(Target::Vulkan(Box::new(info), instance))
             }
+        }
+    }
+
+    /// The last part's graph as this device runs it: from its memory a token comes back more easily than a row of logits.
+    fn let_choose(&self, graph: Graph) -> Graph {
+        match self {
+            Target::Cpu => graph,
+            Target::Vulkan(..) => graph.with_token_choice(),
         }
     }
 

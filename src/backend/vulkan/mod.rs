@@ -31,9 +31,11 @@ mod tests;
 mod transfer;
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use cuelight_shaders::attention::{KvShape, KvType};
+use cuelight_shaders::choose_token;
 use cuelight_shaders::cpu::Kernel;
 use cuelight_shaders::gpu::StepLayout;
 use cuelight_shaders::op::Batch;
@@ -45,15 +47,15 @@ pub use instance::{Instance, InstanceOptions};
 pub use probe::DeviceInfo;
 
 use self::memory::{Buffer, Place};
-use crate::backend::ragged::{RaggedRows, node_cost};
+use crate::backend::ragged::{RaggedRows, node_cost, wanted};
 use crate::backend::stage::{Stage, StageOutput};
-use crate::engine::{BLOCK_TOKENS, EngineError, EngineLimits, Step};
+use crate::engine::{BLOCK_TOKENS, Chosen, EngineError, EngineLimits, Step};
 use crate::graph::{Graph, MemoryLayout};
 use crate::profile::{Cost, Profiler};
 use plan::{Bucket, Plan};
 use record::{CommandPool, Recorder};
 use resident::{DeviceCache, DeviceWeights};
-use transfer::Transfer;
+use transfer::{LogitsTransfer, Transfer};
 
 /// A model, or a part of one, on a Vulkan device.
 pub struct VulkanStage {
@@ -104,8 +106,10 @@ struct StepBuffers {
     step_stage: Option<(Buffer, ash::vk::CommandBuffer)>,
     /// What the graph takes, on its way to `work`.
     taken: Transfer,
-    /// What it gives, on its way back.
+    /// What it gives, on its way back, but for logits from which tokens are chosen.
     given: Transfer,
+    /// Those of them that nobody chose from.
+    logits: Option<LogitsTransfer>,
     /// The rows, as written last; kept for its memory.
     words: Vec<u32>,
 }
@@ -182,7 +186,14 @@ impl VulkanStage {
         let batch = self.rows.batch(&block_tables);
         let written = self.step_layout.write(&batch, &mut self.buffers.words);
         let upload = self.buffers.write_step(&self.device, &written)?;
-        self.buffers.taken.write(&mut self.buffers.work, inputs);
+        let choices = self.graph.token_choice().map(|_| choice_words(step));
+        let taken = inputs.iter().map(Vec::as_slice).chain(choices.as_deref());
+        self.buffers.taken.write(&mut self.buffers.work, taken);
+        let rows_back = unchosen_rows(step);
+        let download = match &self.buffers.logits {
+            Some(logits) => logits.record(&self.device, &self.buffers.work, &rows_back)?,
+            None => None,
+        };
         let bucket = Bucket::of(&batch, &self.limits);
         let costs: Vec<Cost> = self.costs(&batch);
         let plan = match self.plans.remove(&bucket) {
@@ -197,7 +208,7 @@ impl VulkanStage {
             }
         };
         let plan = self.plans.entry(bucket).or_insert(plan);
-        plan.run(&self.device, upload)?;
+        plan.run(&self.device, upload, download)?;
         let ops = match &mut self.profiler {
             Some(profiler) => {
                 for ((start, elapsed), cost) in plan.times(&self.device)?.into_iter().zip(costs) {
@@ -207,8 +218,16 @@ impl VulkanStage {
             }
             None => Vec::new(),
         };
-        let values = self.buffers.given.read(&self.buffers.work, &batch);
-        Ok(StageOutput { values, ops })
+        let mut values = self.buffers.given.read(&self.buffers.work, &batch);
+        let mut chosen = Vec::new();
+        if let Some(logits) = &self.buffers.logits {
+            let tokens = values.pop().unwrap_or_default();
+            let of_sequence =
+                |(rows, choice): (Range<usize>, Option<_>)| choice.map(|_| Chosen::of_value(tokens[rows.start]));
+            chosen.extend(wanted(step).map(of_sequence));
+            values.push(logits.read(&self.buffers.work, &rows_back));
+        }
+        Ok(StageOutput { values, chosen, ops })
     }
 
     /// The least that each op of a step has to do.
@@ -216,6 +235,18 @@ impl VulkanStage {
         let of_node = |node| node_cost(&self.graph, node, Kernel::Scalar, *batch, &self.cache.position_bytes);
         self.graph.nodes().iter().map(of_node).collect()
     }
+}
+
+/// What each selected row of a step asks for, as a graph takes it that chooses tokens.
+fn choice_words(step: &Step) -> Vec<f32> {
+    let of_rows =
+        |(rows, choice): (Range<usize>, Option<_>)| rows.flat_map(move |_| choose_token::words(choice.as_ref()));
+    wanted(step).flat_map(of_rows).collect()
+}
+
+/// The selected rows from which no token is chosen here, in stretches.
+fn unchosen_rows(step: &Step) -> Vec<Range<usize>> {
+    wanted(step).filter(|(_, choice)| choice.is_none()).map(|(rows, _)| rows).collect()
 }
 
 impl StepBuffers {
@@ -233,7 +264,13 @@ impl StepBuffers {
         let mut work = work;
         let is_written = work.mapped().is_some();
         let taken = Transfer::new(device, graph, layout, graph.inputs(), limits, is_written)?;
-        let given = Transfer::new(device, graph, layout, &graph.outputs(), limits, work.readable().is_some())?;
+        let is_read = work.readable().is_some();
+        let choice = graph.token_choice();
+        let outputs = choice.map_or_else(|| graph.outputs(), |choice| vec![choice.tokens]);
+        let given = Transfer::new(device, graph, layout, &outputs, limits, is_read)?;
+        let logits =
+            choice.map(|choice| LogitsTransfer::new(device, pool, graph, (choice.logits, layout), limits, is_read));
+        let logits = logits.transpose()?;
         let mut step = Buffer::new(device, "the rows of a step", step_layout.bytes(), Place::Device)?;
         let step_stage = match step.mapped() {
             Some(_) => None,
@@ -244,8 +281,8 @@ impl StepBuffers {
         };
         let mut words = vec![0; step_layout.bytes() as usize / size_of::<u32>()];
         step_layout.write_header(step.region.address, &mut words);
-        let mut buffers = StepBuffers { work, scratch_start, step, step_stage, taken, given, words };
-        let all = std::ops::Range { start: 0, end: buffers.words.len() };
+        let mut buffers = StepBuffers { work, scratch_start, step, step_stage, taken, given, logits, words };
+        let all = Range { start: 0, end: buffers.words.len() };
         if let Some(commands) = buffers.write_step(device, &[all])? {
             device.wait(device.submit(&[commands])?)?;
         }
@@ -256,7 +293,7 @@ impl StepBuffers {
     fn write_step(
         &mut self,
         device: &Device,
-        written: &[std::ops::Range<usize>],
+        written: &[Range<usize>],
     ) -> Result<Option<ash::vk::CommandBuffer>, VulkanError> {
         const WORD: usize = size_of::<u32>();
         let target = match &mut self.step_stage {
