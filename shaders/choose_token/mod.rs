@@ -55,7 +55,7 @@ pub fn inverse(temperature: f32) -> f32 {
 /// The least scaled logit that `min_p` keeps; never that of a token without probability.
 #[must_use]
 pub fn floor(min_p: f32) -> f32 {
-    min_p.ln().max(f32::MIN).min(0.0)
+    min_p.ln().clamp(f32::MIN, 0.0)
 }
 
 /// A choice in the numbers of the formula.

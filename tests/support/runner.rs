@@ -96,11 +96,6 @@ impl<E: Engine> Runner<E> {
         }
     }
 
-    /// Logits in a row.
-    pub fn vocab_size(&self) -> usize {
-        self.engine.limits().vocab_size
-    }
-
     fn append(&mut self, (sequence, tokens, logits): &mut Share<'_>) -> SequenceRows {
         let first_position = sequence.length as u32;
         sequence.length += tokens.len();
