@@ -65,8 +65,14 @@ impl Shape {
         let tile_group: u32 = group(TILE_GROUP);
         // `draw.comp` has an invocation for each tile.
         let least = vocab_size.div_ceil(tile_group as usize).next_multiple_of(tile_group as usize);
-        let roomy = device.shared_memory_bytes >= 32 << 10;
-        let (row_group, near) = if roomy { (group(1024), 2048) } else { (group(256), 512) };
+        // `truncate.comp` shares four numbers of 64 bits for each invocation, and two of 32 for each token near the best.
+        let (most, near) = match device.shared_memory_bytes >> 10 {
+            48.. => (1024, 1024),
+            32.. => (512, 1024),
+            _ => (256, 512),
+        };
+        // Waiting for one another costs more than it helps where subgroups are many.
+        let row_group = group(most.min(32 * device.subgroup_size));
         Shape { tile_group, row_group, tile: least.max(TILE), near }
     }
 

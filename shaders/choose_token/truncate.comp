@@ -27,6 +27,23 @@ uint64_t total;
 // Whether the tokens in `near` are all that a search needs to see.
 bool searches_near;
 
+shared uint64_t triples[3 * WORKGROUP_SIZE];
+
+// The sums of every invocation's three numbers, in all of them: one tree for all three.
+void sum_triples(inout uint64_t sums[3]) {
+    uint lane = gl_LocalInvocationID.x;
+    for (uint i = 0; i < 3; i++) triples[i * WORKGROUP_SIZE + lane] = sums[i];
+    barrier();
+    for (uint stride = WORKGROUP_SIZE / 2; stride > 0; stride /= 2) {
+        for (uint i = 0; lane < stride && i < 3; i++) {
+            triples[i * WORKGROUP_SIZE + lane] += triples[i * WORKGROUP_SIZE + lane + stride];
+        }
+        barrier();
+    }
+    for (uint i = 0; i < 3; i++) sums[i] = triples[i * WORKGROUP_SIZE];
+    barrier();
+}
+
 const uint COUNTS = 0; // tokens by magnitude
 const uint WEIGHS = 1; // weights by magnitude
 const uint COUNTS_EQUALS = 2; // tokens of the cutoff's magnitude by their numbers
@@ -46,7 +63,7 @@ void measure(uint what, uvec3 limits, out uint64_t sums[3]) {
             if (place <= limits[i]) sums[i] += share;
         }
     }
-    for (uint i = 0; i < 3; i++) sums[i] = workgroup_sum(sums[i]);
+    sum_triples(sums);
 }
 
 // The first place at which the sum reaches the goal, which it does at the last. `before` and `upto` are the sums just before it
@@ -111,9 +128,11 @@ void gather_near(Choice choice) {
         uint place = atomicAdd(near_count, 1);
         if (place < NEAR_TOKENS) near[place] = uvec2(far, token);
     }
-    count = workgroup_sum(count);
-    total = workgroup_sum(total);
-    total_near = workgroup_sum(total_near);
+    uint64_t sums[3] = uint64_t[3](count, total, total_near);
+    sum_triples(sums);
+    count = sums[0];
+    total = sums[1];
+    total_near = sums[2];
     uint found = near_count;
     bool reach = choice.top_k > 0 ? found >= choice.top_k : total_near >= share_of(total, choice.top_p);
     searches_near = found <= NEAR_TOKENS && (reach || uint64_t(found) == count);
