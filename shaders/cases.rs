@@ -8,7 +8,7 @@
 use crate::attention::{KvShape, KvType};
 use crate::gpu::RowCount;
 use crate::op::{Batch, Op};
-use crate::{attention, elementwise, embed, experts, glu, matmul, rms_norm, rope, select_rows};
+use crate::{attention, choose_token, elementwise, embed, experts, glu, matmul, rms_norm, rope, select_rows};
 
 /// An op, and what it must compute.
 #[derive(Debug)]
@@ -81,6 +81,7 @@ pub fn all() -> Vec<Case> {
         glu::cases(),
         elementwise::cases(),
         select_rows::cases(),
+        choose_token::cases::cases(),
         matmul::cases(),
         attention::cases(),
         experts::cases(),
@@ -255,6 +256,7 @@ mod tests {
         for cases in [embed::cases, rms_norm::cases, rope::cases, glu::cases, elementwise::cases, select_rows::cases] {
             check(cases());
         }
+        check(choose_token::cases::cases());
     }
 
     #[test]

@@ -4,7 +4,9 @@ use std::collections::HashSet;
 
 use cuelight_shaders::cases::Case;
 use cuelight_shaders::gpu::{DeviceLimits, Module};
-use cuelight_shaders::{attention, cases, elementwise, embed, experts, glu, matmul, rms_norm, rope, select_rows};
+use cuelight_shaders::{
+    attention, cases, choose_token, elementwise, embed, experts, glu, matmul, rms_norm, rope, select_rows,
+};
 
 use super::one_op::OneOp;
 use super::{assert_clean, device_with_matrices, shared_device};
@@ -34,10 +36,10 @@ fn in_float32(limits: &mut DeviceLimits) {
     limits.cooperative_matrix = None;
 }
 
-/// The cases of ops that are one shader each.
+/// The cases of ops with little to compute.
 fn small_ops() -> Vec<Case> {
     let of_ops = [embed::cases, rms_norm::cases, rope::cases, glu::cases, elementwise::cases, select_rows::cases];
-    of_ops.into_iter().flat_map(|cases| cases()).collect()
+    of_ops.into_iter().chain([choose_token::cases::cases as fn() -> Vec<Case>]).flat_map(|cases| cases()).collect()
 }
 
 #[test]
