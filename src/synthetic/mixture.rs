@@ -3,7 +3,7 @@
 //! Source: `llama-quant.cpp` of llama.cpp, for dense models, without an importance matrix.
 
 use cuelight_shaders::quant::Format::{
-    self, BF16, F16, F32, Q2_K, Q3_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0,
+    self, BF16, F16, F32, IQ4_NL, IQ4_XS, Q2_K, Q3_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0,
 };
 
 use super::models::Shape;
@@ -101,7 +101,13 @@ pub const MIXTURES: &[Mixture] = &[
         ..plain("q5_k_m", 17, Q5_K, Q6_K)
     },
     plain("q6_k", 18, Q6_K, Q6_K),
+    Mixture { exceptions: UNEQUAL_STEPS, ..plain("iq4_nl", 25, IQ4_NL, Q6_K) },
+    Mixture { exceptions: UNEQUAL_STEPS, ..plain("iq4_xs", 30, IQ4_XS, Q6_K) },
 ];
+
+/// The exceptions of both mixtures of unequal steps.
+const UNEQUAL_STEPS: &[Exception] =
+    &[exception(Role::Values, Layers::AllWhenShared(4), Q5_K), exception(Role::Down, Layers::FirstPart(8), Q5_K)];
 
 const fn plain(name: &'static str, file_type: u32, base: Format, head: Format) -> Mixture {
     Mixture { name, file_type, base, head, exceptions: &[] }
@@ -149,6 +155,7 @@ fn fitting(format: Format, columns: usize) -> Format {
         Q4_K => Q5_0,
         Q5_K => Q5_1,
         Q6_K => Q8_0,
+        IQ4_XS => IQ4_NL,
         _ => F16,
     };
     [format, shorter].into_iter().find(fits).unwrap_or(F16)
