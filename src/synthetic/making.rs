@@ -126,8 +126,13 @@ impl Recipe {
             let format = synthetic.mixture.format(&tensor, synthetic.shape);
             let row_bytes = format.row_bytes(tensor.columns).expect("mixtures choose formats that fit the row");
             let (columns, rows) = (tensor.columns as u64, tensor.rows as u64);
-            let dims = if rows == 1 { vec![columns] } else { vec![columns, rows] };
-            file = file.space(&tensor.name, &dims, format.ggml_id(), tensor.rows * row_bytes);
+            let dims = match (rows, tensor.experts as u64) {
+                (1, 1) => vec![columns],
+                (rows, 1) => vec![columns, rows],
+                (rows, experts) => vec![columns, rows, experts],
+            };
+            let bytes = tensor.experts * tensor.rows * row_bytes;
+            file = file.space(&tensor.name, &dims, format.ggml_id(), bytes);
             formatted.push((tensor, format));
         }
         Recipe { header: file.header(), tensors: formatted }
@@ -139,7 +144,7 @@ impl Recipe {
             let (content, format) = (&self.tensors[tensor].0.content, self.tensors[tensor].1);
             let piece_bytes = match content {
                 Content::Weights(_) => PIECE_BYTES / format.block_bytes() * format.block_bytes(),
-                Content::Norm | Content::Bias | Content::Values(_) => place.len().max(1),
+                Content::Norm | Content::Bias | Content::Router | Content::Values(_) => place.len().max(1),
             };
             let end = place.end;
             place.clone().step_by(piece_bytes).enumerate().map(move |(index, start)| {
@@ -150,7 +155,7 @@ impl Recipe {
         self.header.places.iter().enumerate().flat_map(of_tensor)
     }
 
-    /// The values of a piece that is a vector.
+    /// The values of a piece that is in float32: a vector, or a router.
     fn vector(&self, piece: &Piece) -> Option<Vec<f32>> {
         let (tensor, _) = &self.tensors[piece.tensor];
         // Different values, so that a mix-up of two vectors would show.
@@ -162,6 +167,7 @@ impl Recipe {
             Content::Weights(_) => None,
             Content::Norm => Some(around(1.0, 0.1)),
             Content::Bias => Some(around(0.0, *Stock::MAGNITUDE.end())),
+            Content::Router => Some(router(tensor, around(0.0, 1.0))),
             Content::Values(values) => Some(values.clone()),
         }
     }
@@ -217,6 +223,23 @@ impl Recipe {
         }
         out.flush()
     }
+}
+
+/// A router's rows, of random values between -1 and 1: the further down an expert stands in its layer's order, the smaller
+/// its row, and with it its logits. So a few experts get most rows, as in trained models, and which of them a row gets
+/// depends on the row.
+fn router(tensor: &Tensor, mut values: Vec<f32>) -> Vec<f32> {
+    // Logits of the first expert spread by about 4 where the input's values are near 1, and fall with the power of the rank.
+    const LARGEST: f32 = 7.0;
+    const POWER: f32 = -0.4;
+    let scale = |expert: usize| {
+        let rank = (expert + 37 * tensor.layer) % tensor.rows;
+        LARGEST * ((1 + rank) as f32).powf(POWER) / (tensor.columns as f32).sqrt()
+    };
+    for (expert, row) in values.chunks_exact_mut(tensor.columns).enumerate() {
+        row.iter_mut().for_each(|value| *value *= scale(expert));
+    }
+    values
 }
 
 /// Random blocks of every format that a model has.

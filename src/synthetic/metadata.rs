@@ -32,6 +32,15 @@ pub(super) fn describe(synthetic: &Synthetic) -> GgufBuilder {
     if let RopeStretch::Linear { factor } = shape.rope_stretch {
         keys = keys.key("rope.scaling.type", "linear").key("rope.scaling.factor", factor);
     }
+    if let Some(experts) = shape.experts {
+        keys = keys
+            .size("expert_count", experts.count)
+            .size("expert_used_count", experts.used)
+            .size("expert_feed_forward_length", experts.intermediate_size);
+        if experts.shared_size > 0 {
+            keys = keys.size("expert_shared_feed_forward_length", experts.shared_size);
+        }
+    }
     if let Some(window) = shape.window {
         keys = keys.size("attention.sliding_window", window);
     }

@@ -1,6 +1,6 @@
 //! Which format each tensor gets: llama.cpp's rules, as data.
 //!
-//! Source: `llama-quant.cpp` of llama.cpp, for dense models, without an importance matrix.
+//! Source: `llama-quant.cpp` of llama.cpp, without an importance matrix, but for its rules on models of eight experts.
 
 use cuelight_shaders::quant::Format::{
     self, BF16, F16, F32, IQ4_NL, IQ4_XS, Q2_K, Q3_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0,
@@ -36,7 +36,7 @@ pub struct Exception {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Layers {
     All,
-    /// All, in models whose heads of key and value serve this many query heads or more.
+    /// All, in models whose heads of key and value serve this many query heads or more, or that have experts.
     AllWhenShared(usize),
     /// The first few.
     First(usize),
@@ -118,7 +118,7 @@ const fn exception(role: Role, layers: Layers, format: Format) -> Exception {
 }
 
 impl Mixture {
-    /// The format of a tensor. Vectors are always float32.
+    /// The format of a tensor. Vectors and routers are always float32.
     #[must_use]
     pub fn format(&self, tensor: &Tensor, shape: &Shape) -> Format {
         let Content::Weights(role) = tensor.content else { return F32 };
@@ -136,7 +136,7 @@ impl Layers {
         let n_layers = shape.n_layers;
         match self {
             Layers::All => true,
-            Layers::AllWhenShared(queries) => shape.n_heads / shape.n_kv_heads >= queries,
+            Layers::AllWhenShared(queries) => shape.n_heads / shape.n_kv_heads >= queries || shape.experts.is_some(),
             Layers::First(count) => layer < count,
             Layers::FirstPart(parts) => layer < n_layers / parts,
             Layers::Spread => {

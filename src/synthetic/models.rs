@@ -48,6 +48,21 @@ pub struct Shape {
     pub qkv_bias: bool,
     /// The embedding is also the head.
     pub tied: bool,
+    /// The experts of its layers.
+    pub experts: Option<ExpertShape>,
+}
+
+/// Experts in place of the dense feed-forward.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExpertShape {
+    /// How many there are.
+    pub count: usize,
+    /// How many of them a row uses.
+    pub used: usize,
+    /// Width of one expert's feed-forward.
+    pub intermediate_size: usize,
+    /// Width of the gated expert that every row uses; 0: there is none.
+    pub shared_size: usize,
 }
 
 /// How rotary frequencies are stretched for long contexts.
@@ -312,6 +327,49 @@ pub const MODELS: &[Shape] = &[
         ..GEMMA_2
     },
     Shape {
+        name: "qwen1.5-moe-a2.7b",
+        title: "Qwen1.5 MoE A2.7B",
+        architecture: "qwen2moe",
+        parameters: 14_315_784_192,
+        n_layers: 24,
+        hidden_size: 2048,
+        intermediate_size: 5632,
+        n_heads: 16,
+        n_kv_heads: 16,
+        context_train: 8192,
+        experts: Some(ExpertShape { count: 60, used: 4, intermediate_size: 1408, shared_size: 5632 }),
+        ..QWEN_2
+    },
+    Shape { name: "qwen3-30b-a3b", title: "Qwen3 30B A3B", parameters: 30_532_122_624, n_layers: 48, ..QWEN_3_MOE },
+    // As much of it as a machine with 24 GB has room for, beside a file of the same weights.
+    Shape {
+        name: "qwen3-moe-16x64",
+        title: "Qwen3 30B A3B with 16 layers and 64 experts",
+        parameters: 5_758_326_784,
+        n_layers: 16,
+        experts: Some(ExpertShape { count: 64, used: 8, intermediate_size: 768, shared_size: 0 }),
+        ..QWEN_3_MOE
+    },
+    Shape {
+        name: "qwen3-moe-8x32",
+        title: "Qwen3 30B A3B with 8 layers and 32 experts",
+        parameters: 1_981_845_504,
+        n_layers: 8,
+        experts: Some(ExpertShape { count: 32, used: 8, intermediate_size: 768, shared_size: 0 }),
+        ..QWEN_3_MOE
+    },
+    Shape {
+        name: "qwen3-235b-a22b",
+        title: "Qwen3 235B A22B",
+        parameters: 235_093_634_560,
+        n_layers: 94,
+        hidden_size: 4096,
+        intermediate_size: 12288,
+        n_heads: 64,
+        experts: Some(ExpertShape { count: 128, used: 8, intermediate_size: 1536, shared_size: 0 }),
+        ..QWEN_3_MOE
+    },
+    Shape {
         name: "gemma3-270m",
         title: "Gemma 3 270M",
         parameters: 268_098_176,
@@ -399,6 +457,7 @@ const LLAMA_3: Shape = Shape {
     softcaps: None,
     qkv_bias: false,
     tied: false,
+    experts: None,
 };
 
 const SMOLLM_2: Shape = Shape {
@@ -425,6 +484,16 @@ const QWEN_2: Shape = Shape {
 };
 
 const QWEN_3: Shape = Shape { architecture: "qwen3", context_train: 40960, qkv_bias: false, ..QWEN_2 };
+
+const QWEN_3_MOE: Shape = Shape {
+    architecture: "qwen3moe",
+    hidden_size: 2048,
+    intermediate_size: 6144,
+    n_heads: 32,
+    n_kv_heads: 4,
+    experts: Some(ExpertShape { count: 128, used: 8, intermediate_size: 768, shared_size: 0 }),
+    ..QWEN_3
+};
 
 const GEMMA_2: Shape = Shape {
     architecture: "gemma2",

@@ -2,7 +2,7 @@
 
 use std::f32::consts::PI;
 
-use super::models::{RopeStretch, Shape};
+use super::models::{ExpertShape, RopeStretch, Shape};
 use crate::model::arch::{FAMILIES, Norms, QkNorm};
 
 /// A tensor of a model.
@@ -14,6 +14,8 @@ pub struct Tensor {
     pub rows: usize,
     /// Input dimension.
     pub columns: usize,
+    /// How many matrices of `rows` there are, one for each expert; 1 where there are no experts.
+    pub experts: usize,
     /// The layer that it belongs to; 0 outside of layers.
     pub layer: usize,
     /// What is in it.
@@ -29,6 +31,8 @@ pub enum Content {
     Norm,
     /// A bias, near 0.
     Bias,
+    /// A router: float32, and some experts are chosen far more often than others.
+    Router,
     /// Just these values.
     Values(Vec<f32>),
 }
@@ -54,7 +58,7 @@ impl Tensor {
     /// Number of values.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.rows * self.columns
+        self.rows * self.columns * self.experts
     }
 
     /// Whether it has no values, which no tensor of a model has.
@@ -106,12 +110,17 @@ struct List {
 impl List {
     fn matrix(&mut self, stem: &str, rows: usize, columns: usize, role: Role) {
         let (name, layer) = (format!("{stem}.weight"), self.layer);
-        self.tensors.push(Tensor { name, rows, columns, layer, content: Content::Weights(role) });
+        self.tensors.push(Tensor { name, rows, columns, experts: 1, layer, content: Content::Weights(role) });
+    }
+
+    fn experts(&mut self, stem: &str, experts: usize, [rows, columns]: [usize; 2], role: Role) {
+        let (name, layer) = (format!("{stem}.weight"), self.layer);
+        self.tensors.push(Tensor { name, rows, columns, experts, layer, content: Content::Weights(role) });
     }
 
     fn vector(&mut self, name: &str, columns: usize, content: Content) {
         let (name, layer) = (name.to_owned(), self.layer);
-        self.tensors.push(Tensor { name, rows: 1, columns, layer, content });
+        self.tensors.push(Tensor { name, rows: 1, columns, experts: 1, layer, content });
     }
 
     fn layer(&mut self, shape: &Shape) {
@@ -142,11 +151,34 @@ impl List {
             self.vector(&norm("post_attention"), hidden, Content::Norm);
         }
         self.vector(&norm("ffn"), hidden, Content::Norm);
-        self.matrix(&name("ffn_gate"), intermediate, hidden, Role::Other);
-        self.matrix(&name("ffn_up"), intermediate, hidden, Role::Other);
-        self.matrix(&name("ffn_down"), hidden, intermediate, Role::Down);
+        match shape.experts {
+            None => self.dense(&name, ["ffn_gate", "ffn_up", "ffn_down"], [intermediate, hidden]),
+            Some(experts) => self.mixture(&name, experts, hidden),
+        }
         if norms_after {
             self.vector(&norm("post_ffw"), hidden, Content::Norm);
+        }
+    }
+}
+
+impl List {
+    fn dense(&mut self, name: &impl Fn(&str) -> String, [gate, up, down]: [&str; 3], [inner, hidden]: [usize; 2]) {
+        self.matrix(&name(gate), inner, hidden, Role::Other);
+        self.matrix(&name(up), inner, hidden, Role::Other);
+        self.matrix(&name(down), hidden, inner, Role::Down);
+    }
+
+    fn mixture(&mut self, name: &impl Fn(&str) -> String, experts: ExpertShape, hidden: usize) {
+        let ExpertShape { count, intermediate_size, shared_size, .. } = experts;
+        let (router, layer) = (format!("{}.weight", name("ffn_gate_inp")), self.layer);
+        let content = Content::Router;
+        self.tensors.push(Tensor { name: router, rows: count, columns: hidden, experts: 1, layer, content });
+        self.experts(&name("ffn_gate_exps"), count, [intermediate_size, hidden], Role::Other);
+        self.experts(&name("ffn_up_exps"), count, [intermediate_size, hidden], Role::Other);
+        self.experts(&name("ffn_down_exps"), count, [hidden, intermediate_size], Role::Down);
+        if shared_size > 0 {
+            self.vector(&format!("{}.weight", name("ffn_gate_inp_shexp")), hidden, Content::Bias);
+            self.dense(name, ["ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp"], [shared_size, hidden]);
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use super::models::ExpertShape;
 use super::tensors::{parameters, tensors};
 use super::*;
 use crate::engine::{Engine, EngineLimits, LogitsWanted, Progress, SequenceRows, Step, StepId};
@@ -21,6 +22,12 @@ fn shrunk(shape: &Shape) -> &'static Shape {
         head_dim: 64,
         vocab_size: 1000,
         window: shape.window.map(|_| 8),
+        experts: shape.experts.map(|experts| ExpertShape {
+            count: 6,
+            used: 2,
+            intermediate_size: 256,
+            shared_size: experts.shared_size.min(256),
+        }),
         ..*shape
     })
 }
