@@ -36,5 +36,6 @@ pub const PERMUTATIONS: &[Permutation] = &[
     plain("MultiplyMatrices", "roofline/matrices.comp"),
     plain("KvStore", "attention/kv_store.comp"),
     plain("Attend", "attention/attend.comp"),
+    plain("AttendTile", "attention/attend_tile.comp"),
     plain("AttentionMerge", "attention/merge.comp"),
 ];

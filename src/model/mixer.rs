@@ -1,6 +1,6 @@
 //! Mixers: the half of a layer in which a row looks at other rows of its sequence.
 
-use cuelight_shaders::attention::Attention;
+use cuelight_shaders::attention::{Attention, KvShape};
 use cuelight_shaders::rope::Rope;
 
 use super::arch::QkNorm;
@@ -35,11 +35,11 @@ pub fn grouped_query_attention(builder: &mut Builder<'_>, layer: usize, x: Value
     let attention = Attention {
         layer,
         n_heads: h.n_heads,
-        n_kv_heads: h.n_kv_heads,
-        head_dim: h.head_dim,
+        kv: KvShape::grouped(h.n_kv_heads, h.head_dim),
         scale: h.attention_scale,
         window: h.windows[layer],
         softcap: h.attention_softcap,
+        sinks: None,
     };
     let attended = builder.graph.push_one(attention.checked()?, &[rotated[0], rotated[1], value])?;
     Ok(builder.linear(layer, &[("attn_output", h.hidden_size)], attended)?[0])

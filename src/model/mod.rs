@@ -123,7 +123,7 @@ impl Model {
         builder.weights.check_all_layer_tensors_used(&hyperparameters.architecture, hyperparameters.n_layers)?;
         let weights_bytes = builder.weights.bytes();
         let graph = builder.graph;
-        let kv_shape = KvShape { n_kv_heads: hyperparameters.n_kv_heads, head_dim: hyperparameters.head_dim };
+        let kv_shape = KvShape::grouped(hyperparameters.n_kv_heads, hyperparameters.head_dim);
         Ok(Model { graph, kv_shapes: vec![kv_shape; hyperparameters.n_layers], weights_bytes, hyperparameters })
     }
 }

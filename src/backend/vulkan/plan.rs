@@ -20,6 +20,8 @@ use crate::graph::{Graph, Node, Rows, ValueId};
 pub(super) struct Bucket {
     pub rows: usize,
     pub selected: usize,
+    /// As many as rows where sequences have few rows each: decode steps of a size are all one bucket.
+    pub sequences: usize,
     pub context_tokens: usize,
 }
 
@@ -27,10 +29,14 @@ impl Bucket {
     /// The bucket of a step: powers of two, so that there are few, within what the engine takes.
     pub fn of(batch: &Batch<'_>, limits: &EngineLimits) -> Self {
         const SHORTEST_CONTEXT: usize = 256;
+        const FEW_ROWS_OF_SEQUENCE: usize = 4;
         let up_to = |count: usize, most: usize| count.max(1).next_power_of_two().min(most.max(1));
         let longest = batch.positions.iter().max().map_or(0, |position| *position as usize + 1);
+        let rows = up_to(batch.rows(), limits.max_batched_tokens);
+        let sequences = up_to(batch.run_starts().count(), rows);
         Bucket {
-            rows: up_to(batch.rows(), limits.max_batched_tokens),
+            rows,
+            sequences: if sequences * FEW_ROWS_OF_SEQUENCE > rows { rows } else { sequences },
             selected: up_to(batch.selected.len(), limits.max_logits_rows),
             context_tokens: up_to(longest.max(SHORTEST_CONTEXT), limits.context_tokens.max(SHORTEST_CONTEXT)),
         }
@@ -209,6 +215,7 @@ fn record_node(
         step: engine.buffers.step.region.address,
         rows: bucket.rows(engine.graph.input_rows(node)),
         selected: bucket.selected,
+        sequences: bucket.sequences,
         context_tokens: bucket.context_tokens,
         inputs: &inputs,
         outputs: &outputs,

@@ -60,9 +60,10 @@ fn linear_in_matrices_of_float16_computes_what_it_must() {
 }
 
 #[test]
-fn attention_computes_what_it_must_with_contexts_cut_and_whole() {
+fn attention_computes_what_it_must_in_rows_and_tiles_with_contexts_cut_and_whole() {
     let ran = check_with(&attention::cases(), false, |_| {});
-    assert!(ran.is_empty() || ran.contains(&Module::AttentionMerge));
+    let ways = [Module::Attend, Module::AttendTile, Module::AttentionMerge];
+    assert!(ran.is_empty() || ways.iter().all(|module| ran.contains(module)));
 }
 
 #[test]
@@ -91,6 +92,17 @@ fn workgroups_of_other_shapes_compute_the_same() {
         };
         check_with(&small_ops(), false, change);
         check_with(&matmul::cases()[..4], false, change);
-        check_with(&attention::cases()[..4], false, change);
+        // Without tiles, for which 16 KiB are too few, with tiles of 16 queries, and where the device has as much of 32.
+        let Some(device) = shared_device() else { return };
+        for shared_memory_kib in [16, 32, 48] {
+            if shared_memory_kib << 10 > device.info.limits.shared_memory_bytes {
+                continue;
+            }
+            let ran = check_with(&attention::cases()[..4], false, |limits| {
+                change(limits);
+                limits.shared_memory_bytes = shared_memory_kib << 10;
+            });
+            assert_eq!(ran.contains(&Module::AttendTile), shared_memory_kib > 16);
+        }
     }
 }
