@@ -1,6 +1,6 @@
 //! Keys and values on a device, and what [`Attention`] runs there.
 
-use super::{Attention, KvShape, KvType};
+use super::{Attention, KvShape, KvType, Window};
 use crate::gpu::{DeviceLimits, Dispatch, GpuArgs, Module, Push, Region};
 
 use super::cache::BLOCK_TOKENS;
@@ -183,6 +183,7 @@ fn store(attention: &Attention, args: &GpuArgs<'_>, input: usize, head_dim: usiz
 
 fn attend(attention: &Attention, args: &GpuArgs<'_>, cut: &Cut, [keys, values]: [Region; 2]) -> Dispatch {
     let output = if cut.split { args.scratch } else { args.outputs[0].region };
+    let [window, chunk] = Window::push(attention.window);
     let push = Push::new()
         .address(args.inputs[0].region.address)
         .address(keys.address)
@@ -192,7 +193,8 @@ fn attend(attention: &Attention, args: &GpuArgs<'_>, cut: &Cut, [keys, values]: 
         .address(sinks_address(args))
         .size(attention.n_heads)
         .size(attention.kv.n_kv_heads)
-        .size(attention.window.unwrap_or(0))
+        .size(window)
+        .size(chunk)
         .size(cut.pieces)
         .float(attention.scale)
         .float(attention.softcap.unwrap_or(0.0));
@@ -221,13 +223,15 @@ fn attend(attention: &Attention, args: &GpuArgs<'_>, cut: &Cut, [keys, values]: 
 
 fn merge(attention: &Attention, args: &GpuArgs<'_>, cut: &Cut) -> Dispatch {
     let output = args.outputs[0].region;
+    let [window, chunk] = Window::push(attention.window);
     let push = Push::new()
         .address(args.scratch.address)
         .address(output.address)
         .address(args.step)
         .address(sinks_address(args))
         .size(attention.n_heads)
-        .size(attention.window.unwrap_or(0))
+        .size(window)
+        .size(chunk)
         .size(cut.pieces);
     let mut constants = vec![(0, args.device.subgroup_size)];
     constants.extend(head_constants(attention, args.kv.kv_type));

@@ -4,6 +4,8 @@
 //
 // Invocation l takes the runs l, l + WORKGROUP_SIZE, ...; its sums are added in a tree. So a result's bits do not depend on
 // the other rows, nor on how many rows or outputs a workgroup has.
+//
+// With several heads a row of x is a row of `columns` for each head.
 
 #extension GL_GOOGLE_include_directive : require
 #include <gpu/common.glsl>
@@ -14,6 +16,7 @@
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 32;
 layout(constant_id = 1) const uint ROWS = 1;
 layout(constant_id = 2) const uint OUTPUTS = 4;
+layout(constant_id = 16) const uint HEADS = 1;         // of x, each with its own share of the outputs
 
 shared float sums[ROWS * OUTPUTS][WORKGROUP_SIZE];
 
@@ -47,8 +50,10 @@ void main() {
         [[unroll]] for (uint o = 0; o < OUTPUTS; o++) {
             uint output_row = min(first_output + o, outputs - 1);
             Run run = load_run(weight, uint64_t(output_row) * runs + index);
+            uint head = HEADS == 1 ? 0 : output_row / (outputs / HEADS);
             [[unroll]] for (uint r = 0; r < ROWS; r++) {
-                partial[r * OUTPUTS + o] = multiply(run, min(first_row + r, rows - 1), index * 32, partial[r * OUTPUTS + o]);
+                uint row = min(first_row + r, rows - 1) * HEADS + head;
+                partial[r * OUTPUTS + o] = multiply(run, row, index * 32, partial[r * OUTPUTS + o]);
             }
         }
     }

@@ -9,7 +9,7 @@ use crate::weight::Weight;
 pub const LIMIT: f32 = 4.0;
 
 /// What the largest magnitude in a block of several values of [`weight`] exceeds.
-const SMALLEST_LARGEST: f32 = 1e-6;
+const SMALLEST_LARGEST: f32 = 1e-3;
 
 /// A weight of random blocks whose values are finite and at most [`LIMIT`] in magnitude.
 ///

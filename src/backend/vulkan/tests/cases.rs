@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use cuelight_shaders::cases::Case;
 use cuelight_shaders::gpu::{DeviceLimits, Module};
-use cuelight_shaders::{attention, cases, elementwise, embed, glu, matmul, rms_norm, rope, select_rows};
+use cuelight_shaders::{attention, cases, elementwise, embed, glu, heads, matmul, rms_norm, rope, select_rows};
 
 use super::one_op::OneOp;
 use super::{assert_clean, device_with_matrices, shared_device};
@@ -36,8 +36,8 @@ fn in_float32(limits: &mut DeviceLimits) {
 
 /// The cases of ops that are one shader each.
 fn small_ops() -> Vec<Case> {
-    let of_ops = [embed::cases, rms_norm::cases, rope::cases, glu::cases, elementwise::cases, select_rows::cases];
-    of_ops.into_iter().flat_map(|cases| cases()).collect()
+    let of_ops = [embed::cases, rms_norm::cases, rope::cases, glu::cases, elementwise::cases, heads::cases];
+    of_ops.into_iter().chain([select_rows::cases as fn() -> Vec<Case>]).flat_map(|cases| cases()).collect()
 }
 
 #[test]
