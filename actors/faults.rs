@@ -1,7 +1,7 @@
 //! Faults on demand, for tests of a whole server; built only with the feature `fault-injection`.
 //!
 //! `POST /debug/fault` with `{"kind": "panic"}`, `"device_lost"` or `"hang"` arms one fault, and the next step of any
-//! engine meets it.
+//! engine meets it; `"experts"` waits for the next job of experts on the host, and takes their actor down.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -17,6 +17,8 @@ pub enum Fault {
     DeviceLost,
     /// The step takes longer than any watchdog waits.
     Hang,
+    /// The Experts actor dies of the next job.
+    Experts,
 }
 
 /// Long for a watchdog, short enough for the thread to end with its test.
@@ -32,6 +34,7 @@ impl Fault {
             "panic" => Some(Fault::Panic),
             "device_lost" => Some(Fault::DeviceLost),
             "hang" => Some(Fault::Hang),
+            "experts" => Some(Fault::Experts),
             _ => None,
         }
     }
@@ -41,10 +44,24 @@ impl Fault {
         *ARMED.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(self);
     }
 
-    fn take() -> Option<Self> {
-        ARMED.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take()
+    /// Takes the armed fault, if it is one of these.
+    fn take(is_wanted: impl Fn(Fault) -> bool) -> Option<Self> {
+        ARMED.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take_if(|fault| is_wanted(*fault))
     }
 }
+
+/// Fails when the fault of experts is armed.
+///
+/// # Errors
+/// [`InjectedFault`], of which the Experts actor is to die.
+pub fn strike_experts() -> Result<(), InjectedFault> {
+    Fault::take(|fault| fault == Fault::Experts).map_or(Ok(()), |_| Err(InjectedFault))
+}
+
+/// What an actor dies of when a test says so.
+#[derive(Debug, thiserror::Error)]
+#[error("injected")]
+pub struct InjectedFault;
 
 /// An engine that meets the faults that are armed.
 pub struct Faulty<E>(pub E);
@@ -55,11 +72,11 @@ impl<E: Engine> Engine for Faulty<E> {
     }
 
     fn begin(&mut self, step: Step) -> Result<Progress, EngineError> {
-        match Fault::take() {
+        match Fault::take(|fault| fault != Fault::Experts) {
             Some(Fault::Panic) => panic!("injected"),
             Some(Fault::DeviceLost) => return Err(EngineError::DeviceLost("injected".into())),
             Some(Fault::Hang) => std::thread::sleep(HANG),
-            None => {}
+            Some(Fault::Experts) | None => {}
         }
         self.0.begin(step)
     }

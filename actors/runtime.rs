@@ -14,6 +14,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
 use crate::client::{ClientStream, channel};
+use crate::executor::OverlapMode;
 use crate::loader::ModelSource;
 use crate::metrics;
 use crate::policy::{Counts, PolicyConfig};
@@ -38,6 +39,8 @@ pub struct RuntimeOptions {
     pub client_stall_timeout: Duration,
     /// How long a step may take before its device counts as lost.
     pub step_timeout: Duration,
+    /// Whether steps may be divided, so that the device works while experts on the host do.
+    pub overlap: OverlapMode,
     /// How long to go on after faults.
     pub restarts: RestartPolicy,
     /// Hears what happens when.
@@ -53,6 +56,7 @@ impl Default for RuntimeOptions {
             client_buffer_events: 64,
             client_stall_timeout: Duration::from_secs(30),
             step_timeout: Duration::from_secs(120),
+            overlap: OverlapMode::Auto,
             restarts: RestartPolicy::default(),
             tracer: Tracer::default(),
         }

@@ -188,6 +188,7 @@ impl SimulatedModel {
             available_bytes,
             kv_blocks: self.limits.kv_blocks,
             context_tokens: self.limits.context_tokens,
+            in_file_bytes: 0,
             pools: vec![Pool { device: None, weights_bytes, kv_bytes, scratch_bytes, available_bytes }],
         }
     }
@@ -226,7 +227,7 @@ impl ModelSource for SimulatedModel {
         let engine =
             SimulatedEngine { kv: vec![0; self.limits.kv_blocks * BLOCK_TOKENS], model: self.clone(), _live: live };
         let (tokenizer, chat_template) = (self.tokenizer.clone(), self.chat_template.clone());
-        Ok(LoadedModel { engine, tokenizer, chat_template, card, memory })
+        Ok(LoadedModel { engine, tokenizer, chat_template, experts: None, card, memory })
     }
 
     fn host(&self) -> EngineHost {

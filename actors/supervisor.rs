@@ -16,12 +16,13 @@
 //!
 //! - The executor dies: the model is loaded anew and its sequences are computed again. Clients see a pause.
 //! - The loader dies: another takes its place, and its work.
-//! - The sampler, the scheduler or the experts die, which nothing but a bug can cause: what they knew of requests is
-//!   gone, so the requests in the house fail, and all of them start anew.
+//! - The experts die: others take their place over the same weights, and are asked again for what was not answered.
+//! - The sampler or the scheduler die, which nothing but a bug can cause: what they knew of requests is gone, so the requests
+//!   in the house fail, and all of them start anew.
 //! - Faults come faster than [`RestartPolicy`] allows: the status becomes [`Status::Failed`]. The process lives.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use cuelight_engine::engine::Engine;
@@ -31,7 +32,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::executor::{Executor, ExecutorArguments, ExecutorMsg};
-use crate::experts::{Experts, ExpertsMsg};
+use crate::experts::{Experts, ExpertsArguments, ExpertsMsg, SharedExperts};
 use crate::loader::{Loader, LoaderArguments, LoaderMsg, ModelSource};
 use crate::metrics;
 use crate::request::GenerationError;
@@ -110,6 +111,8 @@ struct Cast {
     sampler: ActorRef<SamplerMsg>,
     scheduler: ActorRef<SchedulerMsg>,
     experts: ActorRef<ExpertsMsg>,
+    /// What the experts compute; kept here for those that take their place.
+    host_experts: Option<SharedExperts>,
     /// `None` while it is being rebuilt.
     executor: Option<ActorRef<ExecutorMsg>>,
 }
@@ -210,7 +213,7 @@ impl<S: ModelSource> SupervisorState<S> {
         if self.stopping {
             return Ok(());
         }
-        let LoadedModel { engine, tokenizer, chat_template, card, memory } = model;
+        let LoadedModel { engine, experts, tokenizer, chat_template, card, memory } = model;
         let limits = engine.limits().clone();
         metrics::loaded(&self.options.model_id, &card, &memory, &limits);
         if self.cast.is_none() {
@@ -218,6 +221,8 @@ impl<S: ModelSource> SupervisorState<S> {
             self.start_cast(me, Arc::new(model)).await?;
         }
         let Some(cast) = &mut self.cast else { return Ok(()) };
+        cast.host_experts = experts.map(|experts| Arc::new(Mutex::new(experts)));
+        cast.experts.cast(ExpertsMsg::Loaded(cast.host_experts.clone()))?;
         let arguments = ExecutorArguments {
             engine,
             model_id: self.options.model_id.clone(),
@@ -226,6 +231,7 @@ impl<S: ModelSource> SupervisorState<S> {
             sampler: cast.sampler.clone(),
             scheduler: cast.scheduler.clone(),
             experts: cast.experts.clone(),
+            overlap: self.options.overlap,
             tracer: self.options.tracer.clone(),
         };
         let (executor, _) =
@@ -254,9 +260,40 @@ impl<S: ModelSource> SupervisorState<S> {
             shared: self.shared.clone(),
         };
         let (scheduler, _) = Actor::spawn_linked(None, Scheduler, arguments, me.get_cell()).await?;
-        let (experts, _) = Actor::spawn_linked(None, Experts, (), me.get_cell()).await?;
-        self.cast = Some(Cast { sampler, scheduler, experts, executor: None });
+        let experts = self.spawn_experts(me, None).await?;
+        self.cast = Some(Cast { sampler, scheduler, experts, host_experts: None, executor: None });
         self.shared.set_model(model);
+        Ok(())
+    }
+
+    async fn spawn_experts(
+        &self,
+        me: &Me<S>,
+        experts: Option<SharedExperts>,
+    ) -> Result<ActorRef<ExpertsMsg>, ActorProcessingErr> {
+        let (model_id, tracer) = (self.options.model_id.clone(), self.options.tracer.clone());
+        let arguments = ExpertsArguments { model_id, experts, tracer };
+        Ok(Actor::spawn_linked(None, Experts, arguments, me.get_cell()).await?.0)
+    }
+
+    /// Puts others in the place of the experts that died: over the same weights, so that no step is lost.
+    async fn replace_experts(&mut self, me: &Me<S>, reason: &str) -> Result<(), ActorProcessingErr> {
+        metrics::restarted(&self.options.model_id, "experts");
+        self.options.tracer.restarted("experts", reason);
+        if self.restarts.next(Instant::now(), &self.options.restarts).is_none() {
+            tracing::error!(actor = "experts", reason, "giving up after too many faults");
+            self.give_up(format!("the server failed too often and gave up; the last fault was: {reason}"));
+            return Ok(());
+        }
+        tracing::warn!(actor = "experts", reason, "restarting after a fault");
+        let host_experts = self.cast.as_ref().and_then(|cast| cast.host_experts.clone());
+        let experts = self.spawn_experts(me, host_experts).await?;
+        let Some(cast) = &mut self.cast else { return Ok(()) };
+        cast.experts = experts.clone();
+        if let Some(executor) = &cast.executor {
+            // One that is gone has nothing to ask; its successor gets the new experts from the start.
+            let _ = executor.cast(ExecutorMsg::ExpertsRestarted(experts));
+        }
         Ok(())
     }
 
@@ -285,9 +322,14 @@ impl<S: ModelSource> SupervisorState<S> {
         let Some(cast) = &mut self.cast else { return Ok(()) };
         if cast.executor.as_ref().is_some_and(|executor| executor.get_id() == id) {
             cast.executor = None;
+            // They are loaded anew with the engine, and should not be there twice.
+            cast.host_experts = None;
+            cast.experts.cast(ExpertsMsg::Loaded(None))?;
             let reason = reason.to_owned();
             cast.scheduler.cast(SchedulerMsg::ExecutorLost { failed: None, reason: reason.clone() })?;
             self.recover(me, "executor", reason);
+        } else if cast.experts.get_id() == id {
+            self.replace_experts(me, reason).await?;
         } else if let Some(actor) = cast.name_of(child) {
             self.stop_cast().await;
             self.recover(me, actor, reason.to_owned());
@@ -355,7 +397,7 @@ impl<S: ModelSource> SupervisorState<S> {
     /// Stops the cast in the order of its messages, so that every client hears its end.
     async fn stop_cast(&mut self) {
         self.shared.set_scheduler(None);
-        let Some(Cast { sampler, scheduler, experts, executor }) = self.cast.take() else { return };
+        let Some(Cast { sampler, scheduler, experts, executor, .. }) = self.cast.take() else { return };
         // An actor that died already is waited for in vain; there is nothing to do about it.
         let _ = scheduler.drain_and_wait(Some(STOP_TIMEOUT)).await;
         let _ = sampler.drain_and_wait(Some(STOP_TIMEOUT)).await;

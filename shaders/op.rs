@@ -117,6 +117,11 @@ pub trait Op: Send + Sync + std::fmt::Debug {
         None
     }
 
+    /// The same, to be changed before it is prepared.
+    fn as_experts_mut(&mut self) -> Option<&mut Experts> {
+        None
+    }
+
     /// Whether the outputs have only the rows that reach the head.
     fn selects_rows(&self) -> bool {
         false

@@ -36,6 +36,43 @@ impl FromStr for ComputeDevice {
     }
 }
 
+/// Whose routed experts the processor computes for a model on a device.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum CpuExperts {
+    /// Those of as many layers as the device has no room for.
+    #[default]
+    Auto,
+    /// Those of all layers.
+    All,
+    /// Those of so many layers, the first ones.
+    Layers(usize),
+}
+
+impl fmt::Display for CpuExperts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CpuExperts::Auto => f.pad("auto"),
+            CpuExperts::All => f.pad("all"),
+            CpuExperts::Layers(count) => f.pad(&count.to_string()),
+        }
+    }
+}
+
+impl FromStr for CpuExperts {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(CpuExperts::Auto),
+            "all" => Ok(CpuExperts::All),
+            count => count
+                .parse()
+                .map(CpuExperts::Layers)
+                .map_err(|_| format!("{text:?} is not auto, all, or how many layers' experts the processor computes")),
+        }
+    }
+}
+
 /// The devices that share a model's layers, in the layers' order; most often one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Devices(pub Vec<ComputeDevice>);

@@ -107,12 +107,12 @@ pub struct StepOutput {
 pub struct ExpertJob {
     /// The step that waits.
     pub step: StepId,
-    /// The layer.
-    pub layer: u32,
+    /// The layer, counted among those whose experts are elsewhere.
+    pub layer: usize,
     /// [rows, hidden_size] input of the experts.
     pub hidden: Vec<f32>,
-    /// For each row its experts and their weights.
-    pub routes: Vec<Vec<(u32, f32)>>,
+    /// [rows, 2 top_k]: each row's experts, then their weights; a negative expert is computed by somebody else.
+    pub routes: Vec<f32>,
 }
 
 /// The answer to an [`ExpertJob`].
@@ -121,7 +121,7 @@ pub struct ExpertResult {
     /// The step that waits.
     pub step: StepId,
     /// The layer.
-    pub layer: u32,
+    pub layer: usize,
     /// [rows, hidden_size] weighted sum of the experts' outputs.
     pub output: Vec<f32>,
 }
@@ -193,7 +193,8 @@ pub trait Engine: Send + 'static {
     /// What it can take.
     fn limits(&self) -> &EngineLimits;
 
-    /// Starts a step. Blocks until the step is done or waits for experts.
+    /// Starts a step. Blocks until the step is done or waits for experts. While it waits other steps may be started, so that
+    /// the device has something to do; their numbers differ, and no two steps write the same blocks.
     ///
     /// # Errors
     /// [`EngineError`] when the step is invalid or the device is lost.

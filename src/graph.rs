@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 
 use cuelight_shaders::cpu::{Kernel, Team};
+use cuelight_shaders::experts::Experts;
 use cuelight_shaders::op::{Op, ShapeError};
 
 /// A value of a graph: a matrix with a row for each token of the step, or for each row that reaches the head.
@@ -91,6 +92,11 @@ impl Graph {
         self.nodes.iter().map(|node| &*node.op).collect()
     }
 
+    /// The routed experts, layer after layer.
+    pub fn experts_mut(&mut self) -> impl DoubleEndedIterator<Item = &mut Experts> {
+        self.nodes.iter_mut().filter_map(|node| node.op.as_experts_mut())
+    }
+
     /// Arranges the weights for a kernel, op after op; `progress` hears of each op when it is done.
     pub fn prepare_cpu(&mut self, kernel: Kernel, team: &dyn Team, progress: &mut dyn FnMut(&dyn Op)) {
         for node in &mut self.nodes {
@@ -171,11 +177,66 @@ impl Graph {
         parts
     }
 
+    /// Takes some ops out, by their numbers, ascending: what is left before, between and behind them, and how their values go
+    /// from each part to the next.
+    #[must_use]
+    pub fn cut_out(self, ops: &[usize]) -> CutGraph {
+        let carried: Vec<Vec<ValueId>> = ops
+            .iter()
+            .map(|op| {
+                let (before, rest) = self.nodes.split_at(*op);
+                let written = self.inputs.iter().chain(before.iter().flat_map(|node| &node.outputs));
+                let is_read = |value: &&ValueId| rest[1..].iter().any(|node| node.inputs.contains(value));
+                written.filter(is_read).copied().collect()
+            })
+            .collect();
+        let mut nodes = self.nodes.into_iter();
+        let (mut cut, mut taken, mut start) = (CutGraph::default(), self.inputs, 0);
+        for (op, carried) in ops.iter().zip(carried) {
+            let before: Vec<Node> = nodes.by_ref().take(op - start).collect();
+            let Some(removed) = nodes.next() else { break };
+            let mut given = carried.clone();
+            given.extend(removed.inputs.iter().filter(|input| !carried.contains(input)));
+            let place = |value: &ValueId| given.iter().position(|other| other == value).unwrap_or_default();
+            cut.handovers.push(Handover {
+                inputs: removed.inputs.iter().map(place).collect(),
+                carried: (0..carried.len()).collect(),
+            });
+            cut.parts.push(part(&self.values, before.into_iter(), &taken, &given));
+            taken = carried.into_iter().chain(removed.outputs.iter().copied()).collect();
+            cut.removed.push(removed.op);
+            start = op + 1;
+        }
+        cut.parts.push(part(&self.values, nodes, &taken, &self.handed_on));
+        cut
+    }
+
     /// The value the last op wrote: the logits.
     #[must_use]
     pub fn output(&self) -> Option<ValueId> {
         self.nodes.last().and_then(|node| node.outputs.last().copied())
     }
+}
+
+/// A graph without some of its ops, which somebody else computes.
+#[derive(Debug, Default)]
+pub struct CutGraph {
+    /// What is left, in order: one more than the ops taken out.
+    pub parts: Vec<Graph>,
+    /// The ops taken out; each stands between two parts.
+    pub removed: Vec<Box<dyn Op>>,
+    /// For each of them, what becomes of the values that the part before it gives.
+    pub handovers: Vec<Handover>,
+}
+
+/// How values go from one part of a cut graph to the next, past an op that was taken out between them. The next part takes
+/// those that are carried, in this order, and then what the op makes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Handover {
+    /// Which of the given values the op reads, in its order.
+    pub inputs: Vec<usize>,
+    /// Which of them go on.
+    pub carried: Vec<usize>,
 }
 
 /// A graph of some ops of another, with its own numbers for their values.
@@ -350,6 +411,33 @@ mod tests {
                 check_layout(part, 3);
             }
         }
+    }
+
+    #[test]
+    fn a_graph_without_an_op_hands_its_inputs_out_and_takes_its_outputs() {
+        let mut graph = Graph::default();
+        let op = |width: usize| Any { widths: vec![width] };
+        let x = graph.push_one(op(3), &[]).unwrap();
+        let routes = graph.push_one(op(2), &[x]).unwrap();
+        let routed = graph.push_one(op(3), &[x, routes]).unwrap();
+        let sum = graph.push_one(op(3), &[x, routed]).unwrap();
+        let routes = graph.push_one(op(2), &[sum]).unwrap();
+        let last = graph.push_one(op(7), &[sum, routes]).unwrap();
+        graph.push_one(op(5), &[last]).unwrap();
+
+        let cut = graph.cut_out(&[2, 5]);
+        assert_eq!(cut.removed.len(), 2);
+        let shapes = |part: &Graph| {
+            let widths = |values: &[ValueId]| values.iter().map(|value| part.width(*value)).collect::<Vec<_>>();
+            (widths(part.inputs()), part.nodes().len(), widths(&part.outputs()))
+        };
+        let found: Vec<_> = cut.parts.iter().map(shapes).collect();
+        let expected = [(vec![], 2, vec![3, 2]), (vec![3, 3], 2, vec![3, 2]), (vec![7], 1, vec![5])];
+        assert_eq!(found, expected);
+        let handover =
+            |inputs: &[usize], carried: &[usize]| Handover { inputs: inputs.into(), carried: carried.into() };
+        assert_eq!(cut.handovers, [handover(&[0, 1], &[0]), handover(&[0, 1], &[])]);
+        cut.parts.iter().for_each(|part| check_layout(part, 3));
     }
 
     fn random_graph(nodes: Vec<(Vec<usize>, u32)>) -> Graph {

@@ -10,6 +10,7 @@
 //! - [`placement`]: which layers are computed where
 //! - [`backend`]: what runs a graph, or a part of one: the CPU, a Vulkan device
 //! - [`engine`]: the door: steps in, logits out
+//! - [`experts`]: experts that the processor computes for a device
 //! - [`profile`]: what each op of a step took
 //! - [`roofline`]: what the machine can do at most
 //! - [`sample`]: logits to a token
@@ -21,6 +22,7 @@
 pub mod backend;
 pub mod device;
 pub mod engine;
+pub mod experts;
 pub mod format;
 pub mod graph;
 pub mod load;

@@ -9,8 +9,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::backend::cpu;
+use crate::backend::offload::WithExperts;
 use crate::backend::vulkan::VulkanError;
 use crate::engine::{Engine, EngineLimits};
+use crate::experts::HostExperts;
 use crate::format::chat_template::{ChatTemplate, ChatTemplateError};
 use crate::format::gguf::{Gguf, GgufError};
 use crate::format::tokenizer::{Tokenizer, TokenizerError};
@@ -19,10 +21,10 @@ use crate::model::{Model, ModelError};
 use crate::placement::SplitError;
 use crate::synthetic::Synthetic;
 use crate::synthetic::making::Unmade;
-use engine::Part;
+use engine::Division;
 
 pub use crate::backend::vulkan::VulkanOptions;
-pub use crate::device::{ComputeDevice, Devices, Shares};
+pub use crate::device::{ComputeDevice, CpuExperts, Devices, Shares};
 pub use crate::memory::MemoryPlan;
 pub use cuelight_shaders::attention::KvType;
 pub use cuelight_shaders::cpu::Kernel;
@@ -71,6 +73,10 @@ pub struct LoadOptions {
     pub split: Option<Shares>,
     /// With one Vulkan device, so many layers, the last ones, are computed there, and the others on the processor.
     pub gpu_layers: Option<usize>,
+    /// Whose routed experts the processor computes for a Vulkan device.
+    pub cpu_experts: CpuExperts,
+    /// Bytes that the model may take on a Vulkan device, as if it had no more; `None`: what is free there.
+    pub device_bytes: Option<u64>,
     /// The instruction set of the processor's kernels.
     pub kernel: Kernel,
     /// How a Vulkan device is used.
@@ -99,6 +105,8 @@ impl LoadOptions {
             device: ComputeDevice::Cpu.into(),
             split: None,
             gpu_layers: None,
+            cpu_experts: CpuExperts::Auto,
+            device_bytes: None,
             kernel: Kernel::detect(),
             vulkan: VulkanOptions::default(),
             deterministic: false,
@@ -155,6 +163,11 @@ pub enum LoadError {
     /// Two ways of dividing.
     #[error("--gpu-layers and --split both say how layers are divided; give one of them")]
     GpuLayersBesideSplit,
+    /// Experts on the processor, and layers on several devices.
+    #[error(
+        "--cpu-experts needs one Vulkan device that has all layers; without --split and --gpu-layers it can be used"
+    )]
+    ExpertsBesideSplit,
     /// The Vulkan device cannot be used, or failed.
     #[error(transparent)]
     Vulkan(#[from] VulkanError),
@@ -208,10 +221,20 @@ pub struct LoadedModel<E: Engine> {
     pub tokenizer: Arc<Tokenizer>,
     /// How a conversation becomes a prompt, when the file says.
     pub chat_template: Option<Arc<ChatTemplate>>,
+    /// The experts that the engine hands out, if it does.
+    pub experts: Option<HostExperts>,
     /// Facts.
     pub card: ModelCard,
     /// What it takes.
     pub memory: MemoryPlan,
+}
+
+impl<E: Engine> LoadedModel<E> {
+    /// The same with another engine around its engine.
+    pub fn map_engine<F: Engine>(self, wrap: impl FnOnce(E) -> F) -> LoadedModel<F> {
+        let LoadedModel { engine, tokenizer, chat_template, experts, card, memory } = self;
+        LoadedModel { engine: wrap(engine), tokenizer, chat_template, experts, card, memory }
+    }
 }
 
 /// A model that was looked at and fits.
@@ -220,7 +243,7 @@ pub struct Plan {
     gguf: Arc<Gguf>,
     /// Weights that are made when the engine is.
     unmade: Option<Unmade>,
-    parts: Vec<Part>,
+    division: Division,
     memory: MemoryPlan,
     limits: EngineLimits,
     card: ModelCard,
@@ -251,7 +274,6 @@ pub fn plan(options: &LoadOptions) -> Result<Plan, LoadError> {
     let max_logits_rows = logits_rows_that_fit.clamp(max_sequences, options.max_batched_tokens.max(max_sequences));
     let (vocab_size, context_train) = (h.vocab_size, h.context_train);
     let card = ModelCard::read(&gguf, &model)?;
-    let parts = engine::divide(model, options)?;
     let mut limits = EngineLimits {
         vocab_size,
         context_tokens: options.context_tokens.unwrap_or(context_train),
@@ -259,7 +281,7 @@ pub fn plan(options: &LoadOptions) -> Result<Plan, LoadError> {
         max_batched_tokens: options.max_batched_tokens,
         max_sequences,
         max_logits_rows,
-        device: engine::describe(&parts, options),
+        device: String::new(),
     };
     let request = Request {
         weights_bytes: 0,
@@ -273,11 +295,20 @@ pub fn plan(options: &LoadOptions) -> Result<Plan, LoadError> {
         available_bytes: None,
         own_memory: None,
     };
-    let memory = engine::plan_memory(&parts, options, &limits, &request, unmade.is_some())
-        .map_err(|source| LoadError::TooLarge { path: gguf.path().to_owned(), source })?;
+    let mut division = engine::divide(model, options, &limits, &request)?;
+    limits.device = division.describe(options);
+    let memory = match division.plan_memory(options, &limits, &request, unmade.is_some()) {
+        // Experts may stay in their file, where there is one.
+        Err(too_large) if unmade.is_none() => {
+            division.leave_experts_in_file(options, &limits, &request).ok_or(too_large)
+        }
+        planned => planned,
+    };
+    let memory = memory.map_err(|source| LoadError::TooLarge { path: gguf.path().to_owned(), source })?;
+    let memory = MemoryPlan { in_file_bytes: division.in_file_bytes(), ..memory };
     limits.context_tokens = memory.context_tokens;
     limits.kv_blocks = memory.kv_blocks;
-    Ok(Plan { options: options.clone(), gguf: Arc::new(gguf), unmade, parts, memory, limits, card })
+    Ok(Plan { options: options.clone(), gguf: Arc::new(gguf), unmade, division, memory, limits, card })
 }
 
 impl Plan {
@@ -319,12 +350,13 @@ impl Plan {
                 let chat_template = chat_template(&gguf, given.as_deref(), &tokenizer)?;
                 Ok((tokenizer, chat_template))
             });
-            let engine = self.load_engine(progress);
+            let engine = self.load_parts(progress);
             (text.join().unwrap_or_else(|panic| resume_unwind(panic)), engine)
         });
-        let (tokenizer, chat_template) = text?;
+        let ((tokenizer, chat_template), (engine, experts)) = (text?, engine?);
         Ok(LoadedModel {
-            engine: engine?,
+            engine,
+            experts,
             tokenizer: Arc::new(tokenizer),
             chat_template: chat_template.map(Arc::new),
             card,
@@ -332,15 +364,27 @@ impl Plan {
         })
     }
 
-    /// The same without the text side, for benchmarks and tests that speak in token ids.
+    /// The same without the text side, for benchmarks and tests that speak in token ids. The engine computes all experts
+    /// itself.
     ///
     /// # Errors
     /// [`LoadError`] when the device refuses.
     pub fn load_engine(self, progress: &mut dyn FnMut(LoadProgress)) -> Result<Box<dyn Engine>, LoadError> {
+        let (engine, experts) = self.load_parts(progress)?;
+        Ok(match experts {
+            Some(experts) => Box::new(WithExperts::new(engine, experts)),
+            None => engine,
+        })
+    }
+
+    fn load_parts(
+        self,
+        progress: &mut dyn FnMut(LoadProgress),
+    ) -> Result<(Box<dyn Engine>, Option<HostExperts>), LoadError> {
         if let Some(unmade) = self.unmade {
             unmade.make(self.options.threads);
         }
-        engine::build(self.parts, &self.options, self.limits, progress)
+        self.division.build(&self.options, self.limits, progress)
     }
 }
 

@@ -517,9 +517,9 @@ impl ModelSource for LingeringModel {
     type Engine = Lingering<<SimulatedModel as ModelSource>::Engine>;
 
     fn load(&self, progress: &mut dyn FnMut(LoadProgress)) -> Result<LoadedModel<Self::Engine>, String> {
-        let LoadedModel { engine, tokenizer, chat_template, card, memory } = self.model.load(progress)?;
+        let LoadedModel { engine, tokenizer, chat_template, experts, card, memory } = self.model.load(progress)?;
         let engine = Lingering { engine, gate: self.gate.clone() };
-        Ok(LoadedModel { engine, tokenizer, chat_template, card, memory })
+        Ok(LoadedModel { engine, tokenizer, chat_template, experts, card, memory })
     }
 }
 

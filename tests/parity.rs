@@ -8,7 +8,7 @@
 use std::path::{Path, PathBuf};
 
 use cuelight_engine::engine::{Engine, LogitsWanted, TokenId};
-use cuelight_engine::load::{ComputeDevice, Kernel, KvType};
+use cuelight_engine::load::{ComputeDevice, CpuExperts, Kernel, KvType};
 use serde::Deserialize;
 
 #[path = "support/runner.rs"]
@@ -75,6 +75,7 @@ fn setup(kernel: Kernel, kv_type: KvType) -> Setup {
         max_sequences: 128,
         device: ComputeDevice::Cpu,
         deterministic: false,
+        cpu_experts: CpuExperts::Auto,
     }
 }
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use cuelight_engine::backend::vulkan::{Instance, InstanceOptions};
 use cuelight_engine::engine::{Engine, LogitsWanted, TokenId};
-use cuelight_engine::load::{ComputeDevice, Kernel, KvType, LoadOptions, VulkanOptions, plan};
+use cuelight_engine::load::{ComputeDevice, CpuExperts, Kernel, KvType, LoadOptions, VulkanOptions, plan};
 use serde::Deserialize;
 
 #[path = "support/runner.rs"]
@@ -65,6 +65,7 @@ fn setup(kv_type: KvType) -> Setup {
         max_sequences: 128,
         device: ComputeDevice::Vulkan(0),
         deterministic: false,
+        cpu_experts: CpuExperts::Auto,
     }
 }
 

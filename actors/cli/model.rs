@@ -41,6 +41,8 @@ pub fn load_options(config: &Config, source: Source) -> Result<LoadOptions, CliE
         device: config.device.clone(),
         split: config.split.clone(),
         gpu_layers: config.gpu_layers,
+        cpu_experts: config.cpu_experts,
+        device_bytes: config.vram.map(|size| size.0),
         kernel: config.kernel.unwrap_or_else(Kernel::detect),
         vulkan: VulkanOptions { pipeline_cache: Some(config.cache_dir.join("pipelines")), ..VulkanOptions::default() },
         deterministic: config.deterministic,
@@ -64,6 +66,7 @@ pub fn runtime_options(config: &Config) -> RuntimeOptions {
         policy,
         client_stall_timeout: config.client_stall_timeout,
         step_timeout: config.step_timeout,
+        overlap: config.overlap,
         ..RuntimeOptions::default()
     }
 }
@@ -160,8 +163,7 @@ fn served(loaded: LoadedModel<Box<dyn Engine>>) -> LoadedModel<ServedEngine> {
 
 #[cfg(feature = "fault-injection")]
 fn served(loaded: LoadedModel<Box<dyn Engine>>) -> LoadedModel<ServedEngine> {
-    let LoadedModel { engine, tokenizer, chat_template, card, memory } = loaded;
-    LoadedModel { engine: crate::faults::Faulty(engine), tokenizer, chat_template, card, memory }
+    loaded.map_engine(crate::faults::Faulty)
 }
 
 impl ModelSource for GgufSource {

@@ -15,7 +15,8 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use cuelight_engine::load::{ComputeDevice, Devices, Kernel, KvType, Shares};
+use crate::executor::OverlapMode;
+use cuelight_engine::load::{ComputeDevice, CpuExperts, Devices, Kernel, KvType, Shares};
 
 use crate::metrics::exposition::Compat;
 use crate::models::KeepAlive;
@@ -270,6 +271,12 @@ settings! { |home|
         split: Option<Shares> = None, "N,…";
         /// With one Vulkan device: compute so many layers there, the last ones, and the others on the CPU.
         gpu_layers: Option<usize> = None, "N";
+        /// Whose routed experts the CPU computes for a Vulkan device: auto (those that it has no room for), all, or those of so many layers, the first ones.
+        cpu_experts: CpuExperts = CpuExperts::Auto, "LAYERS";
+        /// Memory that the model may take on a Vulkan device, like 8GiB, as if it had no more; unset: what is free there.
+        vram: Option<ByteSize> = None, "SIZE";
+        /// Whether the device computes one half of a step while the CPU computes the experts of the other: auto (where that is faster) or off.
+        overlap: OverlapMode = OverlapMode::Auto, "WHEN";
         /// On a Vulkan device, a row's bits never depend on its batch (on the CPU they never do); slower with many rows.
         deterministic: bool = false, "";
         /// Instruction set of the kernels: auto, scalar, avx2, avx2-integer, avx-vnni, avx512-vnni or amx-int8.

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use cuelight_engine::load::{Devices, Kernel, KvType, Shares};
+use crate::executor::OverlapMode;
+use cuelight_engine::load::{CpuExperts, Devices, Kernel, KvType, Shares};
 
 use crate::metrics::exposition::Compat;
 use crate::models::KeepAlive;
@@ -228,6 +229,7 @@ macro_rules! words {
 words! {
     LogFormat { "text" = LogFormat::Text, "json" = LogFormat::Json }
     Compat { "none" = Compat::None, "vllm" = Compat::Vllm }
+    OverlapMode { "auto" = OverlapMode::Auto, "off" = OverlapMode::Off }
     Color { "auto" = Color::Auto, "always" = Color::Always, "never" = Color::Never }
     KvType { "f16" = KvType::F16, "f32" = KvType::F32, "q8_0" = KvType::Q8_0 }
 }
@@ -254,6 +256,7 @@ parsed! {
     Temperature: |number| format!("{:?}", number.0);
     LogLevel: |level| quoted(&level.0);
     Kernel: |kernel| quoted(kernel.name());
+    CpuExperts: |experts| quoted(&experts.to_string());
     Devices: |devices| quoted(&devices.to_string());
     Shares: |shares| quoted(&shares.to_string());
 }

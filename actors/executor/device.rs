@@ -6,11 +6,13 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use cuelight_engine::engine::{Engine, EngineError, ExpertResult, Progress, Step};
+use cuelight_engine::engine::{Engine, EngineError, ExpertResult, Progress, Step, StepId};
 use ractor::ActorRef;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use super::ExecutorMsg;
+use super::parts::step_and_part;
 
 /// Where an engine runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,12 +30,27 @@ pub(super) enum DeviceCommand {
     Resume(ExpertResult),
 }
 
+/// What came of it, and when it was computed.
+pub struct DeviceNews {
+    /// What came of it.
+    pub report: DeviceReport,
+    /// When the device began.
+    pub from: Instant,
+    /// How long it computed.
+    pub elapsed: Duration,
+}
+
 /// What came of it.
 pub enum DeviceReport {
     /// The step is done or waits for experts.
     Progress(Progress),
-    /// The step was refused; the engine is as before.
-    Refused(String),
+    /// A step was refused; the engine is as before.
+    Refused {
+        /// The step, by the number that the engine knows it by.
+        step: StepId,
+        /// Why.
+        reason: String,
+    },
     /// The engine is gone.
     Lost(String),
 }
@@ -95,8 +112,10 @@ impl<E: Engine> Device<E> {
 fn serve<E: Engine>(engine: E, commands: &mpsc::Receiver<DeviceCommand>, reports: &ActorRef<ExecutorMsg>) {
     let mut engine = Some(engine);
     while let Ok(command) = commands.recv() {
+        let from = Instant::now();
         let report = run(&mut engine, command);
-        if reports.cast(ExecutorMsg::Device(report)).is_err() || engine.is_none() {
+        let news = DeviceNews { report, from, elapsed: from.elapsed() };
+        if reports.cast(ExecutorMsg::Device(news)).is_err() || engine.is_none() {
             return;
         }
     }
@@ -108,14 +127,15 @@ fn ask_virtual<E: Engine>(engine: &mut Option<E>, command: DeviceCommand, report
         DeviceReport::Progress(Progress::Done(output)) => output.elapsed,
         _ => Duration::ZERO,
     };
+    let news = DeviceNews { report, from: Instant::now(), elapsed };
     if elapsed.is_zero() {
-        let _ = reports.cast(ExecutorMsg::Device(report));
+        let _ = reports.cast(ExecutorMsg::Device(news));
         return;
     }
     let reports = reports.clone();
     tokio::spawn(async move {
         tokio::time::sleep(elapsed).await;
-        let _ = reports.cast(ExecutorMsg::Device(report));
+        let _ = reports.cast(ExecutorMsg::Device(news));
     });
 }
 
@@ -129,7 +149,10 @@ fn run<E: Engine>(slot: &mut Option<E>, command: DeviceCommand) -> DeviceReport 
     }));
     let reason = match result {
         Ok(Ok(progress)) => return DeviceReport::Progress(progress),
-        Ok(Err(error @ EngineError::InvalidStep { .. })) => return DeviceReport::Refused(error.to_string()),
+        Ok(Err(EngineError::InvalidStep { step, reason })) => {
+            let error = EngineError::InvalidStep { step: step_and_part(step).0, reason };
+            return DeviceReport::Refused { step, reason: error.to_string() };
+        }
         Ok(Err(error @ EngineError::DeviceLost(_))) => error.to_string(),
         Err(panic) => format!("the engine panicked: {}", panic_message(panic.as_ref())),
     };

@@ -7,25 +7,35 @@
 //! tokens that it begins with are sampled: it starts as soon as the sampler names them, while the sampler still speaks
 //! to clients about the step before.
 //!
+//! A step of a model whose experts are partly on the host may be at the device in two parts (`overlap`, `parts`): while one
+//! waits for the experts, the device computes the other.
+//!
 //! Failure: when the engine panics, loses its device or does not answer in time, the executor names the failed step to
 //! the scheduler and dies of it; the supervisor rebuilds the engine and starts another executor. A step the engine
 //! refuses fails alone; the steps behind it were formed on its success and are forgotten.
 
 mod device;
+mod overlap;
+mod parts;
 mod queue;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cuelight_engine::engine::{Engine, ExpertResult, Progress, StepId, StepOutput, TokenId};
+use cuelight_engine::engine::{Engine, ExpertJob, ExpertResult, Progress, StepId, StepOutput, TokenId};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::time::Instant;
 
 use self::device::{Device, DeviceCommand};
-pub use self::device::{DeviceReport, EngineHost};
+pub use self::device::{DeviceNews, DeviceReport, EngineHost};
+pub use self::overlap::OverlapMode;
+use self::overlap::{Kind, Overlap};
+use self::parts::Parts;
+pub(crate) use self::parts::step_and_part;
 use self::queue::StepQueue;
 use crate::experts::{ExpertsError, ExpertsMsg};
-use crate::metrics::StepMetrics;
+use crate::metrics::{ExpertMetrics, StepMetrics};
 use crate::policy::{PlannedStep, SampleTask};
 use crate::request::RequestId;
 use crate::sampler::SamplerMsg;
@@ -50,7 +60,9 @@ pub enum ExecutorMsg {
     /// Look whether the device is late.
     Watch,
     /// The engine got somewhere, or is lost.
-    Device(DeviceReport),
+    Device(DeviceNews),
+    /// The experts died, and these take their place: what was not answered must be asked again.
+    ExpertsRestarted(ActorRef<ExpertsMsg>),
     /// The experts finished the job of a step, or could not.
     Experts {
         /// The step that waits.
@@ -76,6 +88,8 @@ pub struct ExecutorArguments<E> {
     pub scheduler: ActorRef<SchedulerMsg>,
     /// Computes experts on the host.
     pub experts: ActorRef<ExpertsMsg>,
+    /// Whether steps may be divided, so that the device works while the experts do.
+    pub overlap: OverlapMode,
     /// Hears what happens when.
     pub tracer: Tracer,
 }
@@ -86,6 +100,8 @@ struct Active {
     begun: Instant,
     rows: usize,
     sequences: usize,
+    kind: Kind,
+    parts: Parts,
     tasks: Vec<SampleTask>,
 }
 
@@ -98,7 +114,11 @@ pub struct ExecutorState<E> {
     sampler: ActorRef<SamplerMsg>,
     scheduler: ActorRef<SchedulerMsg>,
     experts: ActorRef<ExpertsMsg>,
+    /// What the experts have not answered yet, by the part that waits.
+    jobs: HashMap<StepId, Arc<ExpertJob>>,
+    overlap: Overlap,
     metrics: StepMetrics,
+    expert_metrics: ExpertMetrics,
     tracer: Tracer,
 }
 
@@ -121,13 +141,26 @@ impl<E: Engine> Actor for Executor<E> {
         me: ActorRef<ExecutorMsg>,
         arguments: ExecutorArguments<E>,
     ) -> Result<ExecutorState<E>, ActorProcessingErr> {
-        let ExecutorArguments { model_id, engine, host, step_timeout, sampler, scheduler, experts, tracer } = arguments;
+        let ExecutorArguments { model_id, engine, host, step_timeout, sampler, scheduler, experts, overlap, tracer } =
+            arguments;
         let device = Device::start(engine, host, me.clone())?;
         // Coarse, because it only has to tell seconds from for ever.
         me.send_interval((step_timeout / 4).max(Duration::from_millis(1)), || ExecutorMsg::Watch);
         let metrics = StepMetrics::new(&model_id);
-        let queue = StepQueue::default();
-        Ok(ExecutorState { device, queue, active: None, step_timeout, sampler, scheduler, experts, metrics, tracer })
+        Ok(ExecutorState {
+            device,
+            queue: StepQueue::default(),
+            active: None,
+            step_timeout,
+            sampler,
+            scheduler,
+            experts,
+            jobs: HashMap::new(),
+            overlap: Overlap::new(overlap),
+            metrics,
+            expert_metrics: ExpertMetrics::new(&model_id),
+            tracer,
+        })
     }
 
     async fn handle(
@@ -141,13 +174,9 @@ impl<E: Engine> Actor for Executor<E> {
             ExecutorMsg::Resync => state.queue.resync(),
             ExecutorMsg::Tokens { step, tokens } => state.queue.bring(step, tokens),
             ExecutorMsg::Watch => state.watch()?,
-            ExecutorMsg::Device(DeviceReport::Progress(Progress::Done(output))) => state.done(&me, output)?,
-            ExecutorMsg::Device(DeviceReport::Progress(Progress::AwaitExperts(job))) => {
-                state.experts.cast(ExpertsMsg::Compute { job, reply_to: me.clone() })?;
-            }
-            ExecutorMsg::Device(DeviceReport::Refused(reason)) => state.refused(reason)?,
-            ExecutorMsg::Device(DeviceReport::Lost(reason)) => return Err(state.lost(reason)),
-            ExecutorMsg::Experts { result: Ok(result), .. } => state.device.ask(DeviceCommand::Resume(result), &me),
+            ExecutorMsg::Device(news) => state.device_says(&me, news)?,
+            ExecutorMsg::ExpertsRestarted(experts) => state.ask_again(&me, experts)?,
+            ExecutorMsg::Experts { step, result: Ok(result) } => state.experts_answered(&me, step, result),
             // The engine still waits in the middle of the step; only a new one can go on.
             ExecutorMsg::Experts { result: Err(error), .. } => return Err(state.lost(error.to_string())),
         }
@@ -170,10 +199,14 @@ impl<E: Engine> ExecutorState<E> {
         while self.active.is_none() {
             let Some(PlannedStep { step, tasks, .. }) = self.queue.pop() else { return Ok(()) };
             let (id, begun, rows, sequences) = (step.id, Instant::now(), step.rows(), step.sequences.len());
-            self.active = Some(Active { id, begun, rows, sequences, tasks });
+            let kind = Overlap::kind(&step);
+            let (parts, steps) = Parts::divide(step, self.overlap.parts(kind));
+            self.active = Some(Active { id, begun, rows, sequences, kind, parts, tasks });
             if rows > 0 {
                 self.tracer.step_begun(id);
-                self.device.ask(DeviceCommand::Begin(step), me);
+                for step in steps {
+                    self.device.ask(DeviceCommand::Begin(step), me);
+                }
             } else {
                 // All its requests have ended; those who count on the step still have to hear of it.
                 self.done(me, StepOutput { id, logits: Vec::new(), elapsed: Duration::ZERO, ops: Vec::new() })?;
@@ -182,11 +215,87 @@ impl<E: Engine> ExecutorState<E> {
         Ok(())
     }
 
+    fn device_says(&mut self, me: &ActorRef<ExecutorMsg>, news: DeviceNews) -> Result<(), ActorProcessingErr> {
+        let DeviceNews { report, from, elapsed } = news;
+        match report {
+            DeviceReport::Progress(progress) => {
+                let part = match &progress {
+                    Progress::Done(output) => output.id,
+                    Progress::AwaitExperts(job) => job.step,
+                };
+                self.note_piece(part, &progress, from, elapsed);
+                match progress {
+                    Progress::Done(output) => self.part_ended(me, part, Ok(output)),
+                    Progress::AwaitExperts(job) => self.ask_experts(me, job),
+                }
+            }
+            DeviceReport::Refused { step, reason } => self.part_ended(me, step, Err(reason)),
+            DeviceReport::Lost(reason) => Err(self.lost(reason)),
+        }
+    }
+
+    /// Says what the device did between experts; a step that hands none out is one piece, and told as a whole.
+    fn note_piece(&mut self, part: StepId, progress: &Progress, from: Instant, elapsed: Duration) {
+        let hands_out = matches!(progress, Progress::AwaitExperts(_)) || self.overlap.hands_out();
+        if hands_out {
+            self.expert_metrics.piece(elapsed);
+            self.tracer.piece_computed(step_and_part(part), from, elapsed);
+        }
+    }
+
+    /// The engine waits for experts: they compute while it does something else, if there is something.
+    fn ask_experts(&mut self, me: &ActorRef<ExecutorMsg>, job: ExpertJob) -> Result<(), ActorProcessingErr> {
+        let job = Arc::new(job);
+        self.overlap.experts_asked();
+        self.jobs.insert(job.step, Arc::clone(&job));
+        Ok(self.experts.cast(ExpertsMsg::Compute { job, reply_to: me.clone() })?)
+    }
+
+    /// Other experts: what the old ones did not answer, they may never.
+    fn ask_again(
+        &mut self,
+        me: &ActorRef<ExecutorMsg>,
+        experts: ActorRef<ExpertsMsg>,
+    ) -> Result<(), ActorProcessingErr> {
+        self.experts = experts;
+        for job in self.jobs.values() {
+            self.experts.cast(ExpertsMsg::Compute { job: Arc::clone(job), reply_to: me.clone() })?;
+        }
+        Ok(())
+    }
+
+    fn experts_answered(&mut self, me: &ActorRef<ExecutorMsg>, step: StepId, result: ExpertResult) {
+        // An answer that came twice, since it was asked for again, is taken once.
+        if self.jobs.get(&step).is_some_and(|job| job.layer == result.layer) {
+            self.jobs.remove(&step);
+            self.device.ask(DeviceCommand::Resume(result), me);
+        }
+    }
+
+    /// A part of the step at the device is done, or was refused. The step is, when all its parts are.
+    fn part_ended(
+        &mut self,
+        me: &ActorRef<ExecutorMsg>,
+        part: StepId,
+        outcome: Result<StepOutput, String>,
+    ) -> Result<(), ActorProcessingErr> {
+        let Some(active) = &mut self.active else { return Err("the engine finished a step nobody began".into()) };
+        if !active.parts.end(part, outcome) {
+            return Err(format!("the engine finished {:?} instead of {:?}", step_and_part(part).0, active.id).into());
+        }
+        let count = active.parts.count();
+        let Some(outcome) = active.parts.outcome(active.begun.elapsed()) else { return Ok(()) };
+        match outcome {
+            Ok(output) => {
+                self.overlap.took(active.kind, count, active.rows, output.elapsed);
+                self.done(me, output)
+            }
+            Err(reason) => self.refused(reason),
+        }
+    }
+
     fn done(&mut self, me: &ActorRef<ExecutorMsg>, mut output: StepOutput) -> Result<(), ActorProcessingErr> {
         let Some(active) = self.active.take() else { return Err("the engine finished a step nobody began".into()) };
-        if output.id != active.id {
-            return Err(format!("the engine finished {:?} instead of {:?}", output.id, active.id).into());
-        }
         let elapsed = output.elapsed;
         if active.rows > 0 {
             self.metrics.step(elapsed, active.rows, active.sequences);

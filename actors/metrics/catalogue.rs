@@ -156,6 +156,14 @@ catalogue! {
     /// Sequences that shared a step.
     STEP_SEQUENCES: Histogram(STEP_COUNTS), "cuelight_step_sequences" ["model"];
 
+    // Experts on the host.
+    /// Routes, each of a row to one of its experts, that experts on the host computed.
+    HOST_EXPERT_ROUTES: Counter, "cuelight_host_expert_routes_total" ["model"];
+    /// Time that experts on the host took for one layer of a step, or of a half of one.
+    HOST_EXPERT_TIME: Histogram(TOKEN_SECONDS), "cuelight_host_expert_time_seconds" ["model"];
+    /// Time that the device took between two layers whose experts are on the host.
+    DEVICE_PIECE_TIME: Histogram(TOKEN_SECONDS), "cuelight_device_piece_time_seconds" ["model"];
+
     // Actors and models.
     /// Restarts after a fault, by actor.
     RESTARTS: Counter, "cuelight_actor_restarts_total" ["model", "actor"];

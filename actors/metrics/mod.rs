@@ -184,6 +184,35 @@ impl StepMetrics {
     }
 }
 
+/// What is counted of experts on the host, and of the device between them.
+pub struct ExpertMetrics {
+    routes: Counter,
+    job_time: Histogram,
+    piece_time: Histogram,
+}
+
+impl ExpertMetrics {
+    pub(crate) fn new(model_id: &Arc<str>) -> Self {
+        let model = [("model", model_id.to_string())];
+        ExpertMetrics {
+            routes: counter!(HOST_EXPERT_ROUTES, &model),
+            job_time: histogram!(HOST_EXPERT_TIME, &model),
+            piece_time: histogram!(DEVICE_PIECE_TIME, &model),
+        }
+    }
+
+    /// The experts computed a job of so many routes.
+    pub(crate) fn job(&self, routes: usize, elapsed: Duration) {
+        self.routes.increment(routes as u64);
+        self.job_time.record(elapsed);
+    }
+
+    /// The device computed a piece of a step.
+    pub(crate) fn piece(&self, elapsed: Duration) {
+        self.piece_time.record(elapsed);
+    }
+}
+
 /// What the scheduler counts.
 pub struct SchedulerMetrics {
     running: Gauge,

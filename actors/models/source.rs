@@ -105,9 +105,10 @@ impl<S: ModelSource> ModelSource for Leased<S> {
 
     fn load(&self, progress: &mut dyn FnMut(LoadProgress)) -> Result<LoadedModel<Self::Engine>, String> {
         let lease = self.live.lease();
-        let LoadedModel { engine, tokenizer, chat_template, card, memory } = self.source.load(progress)?;
-        let engine = LeasedEngine { engine, _lease: lease };
-        Ok(LoadedModel { engine, tokenizer, chat_template, card, memory })
+        let mut loaded = self.source.load(progress)?.map_engine(|engine| LeasedEngine { engine, _lease: lease });
+        // Its experts may outlive the engine by a moment.
+        loaded.experts = loaded.experts.map(|experts| experts.guarded_by(self.live.lease()));
+        Ok(loaded)
     }
 
     fn host(&self) -> EngineHost {

@@ -32,6 +32,9 @@ const SAMPLER: u64 = 3;
 const SUPERVISOR: u64 = 4;
 /// Only there where ops are measured.
 const OPS: u64 = 5;
+/// Only there where experts are computed on the host, as are the pieces of the device's steps between them.
+const PIECES: u64 = 6;
+const EXPERTS: u64 = 7;
 
 /// Writes records as trace events.
 pub struct ChromeTrace {
@@ -49,8 +52,8 @@ struct Model {
     steps: DeviceSteps,
     /// Whether a status's span is open.
     has_status: bool,
-    /// Whether the track of ops is introduced.
-    has_ops: bool,
+    /// The tracks that are introduced when there is something on them, and are.
+    introduced: Vec<u64>,
 }
 
 impl ChromeTrace {
@@ -89,8 +92,12 @@ impl ChromeTrace {
         if let Some(index) = self.models.iter().position(|model| model.id == record.model_id) {
             return index + 1;
         }
-        let model =
-            Model { id: record.model_id.clone(), steps: DeviceSteps::default(), has_status: false, has_ops: false };
+        let model = Model {
+            id: record.model_id.clone(),
+            steps: DeviceSteps::default(),
+            has_status: false,
+            introduced: Vec::new(),
+        };
         self.models.push(model);
         let pid = self.models.len();
         let name = json!({ "name": format!("model {}", record.model_id) });
@@ -111,6 +118,14 @@ impl ChromeTrace {
         self.write(&json!({ "name": "thread_sort_index", "ph": "M", "pid": pid, "tid": tid, "args": order }));
     }
 
+    /// Introduces a track that most models do not have, behind the device's.
+    fn introduce_late(&mut self, pid: usize, tid: u64, name: &str) {
+        if !self.models[pid - 1].introduced.contains(&tid) {
+            self.models[pid - 1].introduced.push(tid);
+            self.introduce(pid, tid, name, DEVICE);
+        }
+    }
+
     fn step_formed(&mut self, pid: usize, step: StepId, from: Instant, to: Instant, shape: &StepShape) {
         self.span(pid, SCHEDULER, step, "form", (from, to), facts(shape));
         self.flow(pid, SCHEDULER, step, "s", from);
@@ -128,9 +143,7 @@ impl ChromeTrace {
         if ops.is_empty() {
             return;
         }
-        if !std::mem::replace(&mut self.models[pid - 1].has_ops, true) {
-            self.introduce(pid, OPS, "ops", DEVICE);
-        }
+        self.introduce_late(pid, OPS, "ops");
         // The news of the step's end came a little later than its end.
         let began = self.micros(to) - elapsed.as_nanos() as f64 / 1e3;
         for OpSpan { op, start, elapsed, cost } in ops {
@@ -228,6 +241,15 @@ impl Sink for ChromeTrace {
             TraceEvent::StepComputed { step, elapsed, ops } => {
                 self.step_computed(pid, *step, at);
                 self.ops(pid, *step, at, *elapsed, ops);
+            }
+            TraceEvent::PieceComputed { step, part, from, elapsed } => {
+                self.introduce_late(pid, PIECES, "device, between experts on the host");
+                self.span(pid, PIECES, *step, "piece", (*from, *from + *elapsed), json!({ "part": part }));
+            }
+            TraceEvent::ExpertsComputed { step, part, layer, routes, from, elapsed } => {
+                self.introduce_late(pid, EXPERTS, "experts on the host");
+                let args = json!({ "part": part, "layer": layer, "routes": routes });
+                self.span(pid, EXPERTS, *step, "experts", (*from, *from + *elapsed), args);
             }
             TraceEvent::StepSampled { step, from, chosen, sequences } => {
                 self.span(pid, SAMPLER, *step, "sample", (*from, at), json!({ "sequences": sequences }));

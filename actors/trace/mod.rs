@@ -119,6 +119,32 @@ pub enum TraceEvent {
         /// What each op took, where that is measured.
         ops: Vec<OpSpan>,
     },
+    /// The device finished a piece of a step, after which the step waits for experts or is done.
+    PieceComputed {
+        /// The step.
+        step: StepId,
+        /// Which of the step's micro-batches.
+        part: u64,
+        /// When it began.
+        from: Instant,
+        /// How long it computed.
+        elapsed: Duration,
+    },
+    /// The experts on the host finished a job.
+    ExpertsComputed {
+        /// The step.
+        step: StepId,
+        /// Which of the step's micro-batches.
+        part: u64,
+        /// The layer, counted among those with experts on the host.
+        layer: usize,
+        /// Routes of rows to experts.
+        routes: usize,
+        /// When it began.
+        from: Instant,
+        /// How long it computed.
+        elapsed: Duration,
+    },
     /// The sampler finished a step.
     StepSampled {
         /// The step.
@@ -259,6 +285,22 @@ impl Tracer {
     /// The device finished a step that took so long; `ops` are its parts, where they are measured.
     pub(crate) fn step_computed(&self, step: StepId, elapsed: Duration, ops: Vec<OpSpan>) {
         self.record(|_| TraceEvent::StepComputed { step, elapsed, ops });
+    }
+
+    /// The device computed a piece of a part of a step, from `from` on.
+    pub(crate) fn piece_computed(&self, (step, part): (StepId, u64), from: Instant, elapsed: Duration) {
+        self.record(|_| TraceEvent::PieceComputed { step, part, from, elapsed });
+    }
+
+    /// The experts computed a job of a part of a step, from `from` on.
+    pub(crate) fn experts_computed(
+        &self,
+        (step, part): (StepId, u64),
+        (layer, routes): (usize, usize),
+        from: Instant,
+        elapsed: Duration,
+    ) {
+        self.record(|_| TraceEvent::ExpertsComputed { step, part, layer, routes, from, elapsed });
     }
 
     /// The sampler finished a step that it began at `from`, and whose tokens it had at `chosen`.

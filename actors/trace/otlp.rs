@@ -235,6 +235,8 @@ impl Sink for SpanExport {
             }
             TraceEvent::RequestEnded(request) => self.request(model_id, request),
             TraceEvent::StepSampled { .. }
+            | TraceEvent::PieceComputed { .. }
+            | TraceEvent::ExpertsComputed { .. }
             | TraceEvent::Preempted(_)
             | TraceEvent::Status(_)
             | TraceEvent::Restarted { .. } => {}

@@ -108,11 +108,10 @@ vec4 gather(uint start, uint first, uint end, uint head, uint quad) {
 
 void main() {
     uint tiles = (n_heads / n_kv_heads + HEADS - 1) / HEADS;
-    row = gl_WorkGroupID.y;
     kv_head = gl_WorkGroupID.x / tiles;
     first_head = kv_head * (n_heads / n_kv_heads) + gl_WorkGroupID.x % tiles * HEADS;
     heads = min(HEADS, (kv_head + 1) * (n_heads / n_kv_heads) - first_head);
-    if (row >= step.rows) return;
+    if (!find_row(step, gl_WorkGroupID.y, row)) return;
     uint position = step.positions.at[row];
     uint first_seen = first_visible(position);
     uint first_piece = first_seen / PIECE_TOKENS;
@@ -150,7 +149,7 @@ void main() {
         uint own = i * WORKGROUP_SIZE + gl_LocalInvocationID.x;
         if (own >= heads * VALUE_QUADS) continue;
         uint head = own / VALUE_QUADS;
-        uint row_and_head = row * n_heads + first_head + head;
-        write_gathered(row_and_head, last_piece, own % VALUE_QUADS, gathered[i], softmax[head]);
+        uint quad = own % VALUE_QUADS;
+        write_gathered(row, gl_WorkGroupID.y, first_head + head, last_piece, quad, gathered[i], softmax[head]);
     }
 }

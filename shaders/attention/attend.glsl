@@ -1,6 +1,8 @@
 // What both ways of attending share: what they are given, what a row sees, scores and results. SPLIT: whether a workgroup has
 // one piece of the context, and not all.
 
+#include <attention/runs.glsl>
+
 layout(push_constant, scalar) uniform Push {
     Floats query;
     uint64_t keys;
@@ -36,11 +38,11 @@ float score_of(vec4 sums) {
     return cap > 0.0 ? softcap(sum, cap) : sum;
 }
 
-// Four values of a head of a row, gathered from all that it sees, or with SPLIT from a piece.
-void write_gathered(uint row_and_head, uint piece, uint quad, vec4 gathered, Softmax softmax) {
+// Four values of a head of a row, gathered from all that it sees, or with SPLIT from a piece: these go by the row's number.
+void write_gathered(uint row, uint number, uint head, uint piece, uint quad, vec4 gathered, Softmax softmax) {
     if (SPLIT) {
-        write_partial(result, row_and_head, max_pieces, piece, quad, gathered, softmax);
+        write_partial(result, number * n_heads + head, max_pieces, piece, quad, gathered, softmax);
     } else {
-        write_result(Floats(result), sinks, row_and_head, row_and_head % n_heads, quad, gathered, softmax);
+        write_result(Floats(result), sinks, row * n_heads + head, head, quad, gathered, softmax);
     }
 }

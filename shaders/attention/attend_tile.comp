@@ -53,7 +53,7 @@ uint column = gl_LocalInvocationID.x % COLUMNS;
 uint first_query = gl_LocalInvocationID.x / COLUMNS * 4;
 
 // Finds the rows of a tile, if it has any. The tiles of a run of rows of one sequence begin at (its first row) / ROWS + (its
-// index): that leaves room for all tiles of the runs before, however they divide.
+// index): that leaves room for all tiles of the runs before, however they divide. With ALONE runs of one row have none.
 bool find_rows(uint tile) {
     uint run = 0;
     uint end = step.runs;
@@ -61,11 +61,11 @@ bool find_rows(uint tile) {
         uint middle = (run + end) / 2;
         if (step.run_starts.at[middle] / ROWS + middle <= tile) run = middle; else end = middle;
     }
-    uint run_start = step.run_starts.at[run];
-    uint run_end = run + 1 < step.runs ? step.run_starts.at[run + 1] : step.rows;
-    first_row = run_start + (tile - (run_start / ROWS + run)) * ROWS;
-    if (first_row >= run_end) return false;
-    rows = min(ROWS, run_end - first_row);
+    uint start = step.run_starts.at[run];
+    end = run_end(step, run);
+    first_row = start + (tile - (start / ROWS + run)) * ROWS;
+    if (first_row >= end || ALONE && end == start + 1) return false;
+    rows = min(ROWS, end - first_row);
     return true;
 }
 
@@ -73,15 +73,20 @@ bool is_query(uint query) {
     return query / HEADS < rows && query % HEADS < heads;
 }
 
-uint row_and_head(uint query) {
-    return (first_row + query / HEADS) * n_heads + first_head + query % HEADS;
+uint row_of(uint query) {
+    return first_row + query / HEADS;
+}
+
+uint head_of(uint query) {
+    return first_head + query % HEADS;
 }
 
 void load_stage(uint span, uint first, uint end, uint first_quad) {
     for (uint i = gl_LocalInvocationID.x; i < QUERIES * STAGE_QUADS; i += WORKGROUP_SIZE) {
         uint query = i / STAGE_QUADS;
         uint quad = i % STAGE_QUADS;
-        vec4 x = is_query(query) ? load_query(row_and_head(query), first_quad + quad) : vec4(0.0);
+        vec4 x = vec4(0.0);
+        if (is_query(query)) x = load_query(row_of(query) * n_heads + head_of(query), first_quad + quad);
         stage[query * STAGE_STRIDE + quad] = x;
     }
     for (uint i = gl_LocalInvocationID.x; i < SPAN_TOKENS * STAGE_QUADS; i += WORKGROUP_SIZE) {
@@ -202,7 +207,7 @@ void main() {
     kv_head = gl_WorkGroupID.x / tiles;
     first_head = kv_head * (n_heads / n_kv_heads) + gl_WorkGroupID.x % tiles * HEADS;
     heads = min(HEADS, (kv_head + 1) * (n_heads / n_kv_heads) - first_head);
-    if (step.rows == 0 || !find_rows(gl_WorkGroupID.y)) return;
+    if (step.runs == 0 || !find_rows(gl_WorkGroupID.y)) return;
     first_position = step.positions.at[first_row];
     uint first_seen = first_visible(first_position);
     uint end_seen = first_position + rows;
@@ -244,7 +249,8 @@ void main() {
         [[unroll]] for (uint i = 0; i < OWN_QUADS; i++) {
             uint quad = i * COLUMNS + column;
             if (quad >= VALUE_QUADS) continue;
-            write_gathered(row_and_head(query), last_piece, quad, gathered[i][q], softmaxes[query]);
+            uint row = row_of(query);
+            write_gathered(row, row, head_of(query), last_piece, quad, gathered[i][q], softmaxes[query]);
         }
     }
 }

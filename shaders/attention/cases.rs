@@ -34,7 +34,7 @@ pub fn cases() -> Vec<Case> {
         let long = |attention| {
             case(&Sequences::new(attention, &[800, 301, 40], exact_values), kv_type, 2e-5, &three_sequences())
         };
-        let latent = with_sinks(of_shape(KvShape::latent(48, 40), 18, Some(300), Some(30.0)));
+        let latent = with_sinks(of_shape(KvShape::latent(48, 40), 16, Some(300), Some(30.0)));
         let long = [shaped(64, 2, 3, None, None), latent].map(long);
         let rounded =
             Sequences::new(shaped(64, 2, 2, None, None), &[271, 40], |_, len, seed| random::activations(len, seed));
@@ -54,7 +54,7 @@ fn other_forms() -> [Attention; 7] {
         with_sinks(shaped(32, 1, 3, None, Some(30.0))),
         of_shape(unequal(2, 192, 128), 1, None, None),
         with_sinks(of_shape(unequal(1, 24, 72), 5, Some(20), None)),
-        of_shape(KvShape::latent(576, 512), 5, None, None),
+        of_shape(KvShape::latent(576, 512), 18, None, None),
         in_chunks(shaped(32, 2, 2, None, None), 50),
         in_chunks(shaped(16, 1, 4, None, None), 256),
     ]

@@ -6,6 +6,7 @@
 #include <attention/cache.glsl>
 #include <attention/pieces.glsl>
 #include <attention/heads.glsl>
+#include <attention/runs.glsl>
 
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 32;
 
@@ -21,9 +22,9 @@ layout(push_constant, scalar) uniform Push {
 };
 
 void main() {
-    uint row = gl_WorkGroupID.y;
+    uint row;
     uint head = gl_WorkGroupID.x;
-    if (row >= step.rows) return;
+    if (!find_row(step, gl_WorkGroupID.y, row)) return;
     uint position = step.positions.at[row];
     uint first_visible = first_in_sight(position, window, chunk);
     uint last_piece = position / PIECE_TOKENS;
@@ -31,7 +32,7 @@ void main() {
         Softmax softmax = Softmax(-1.0 / 0.0, 0.0);
         vec4 gathered = vec4(0.0);
         for (uint piece = first_visible / PIECE_TOKENS; piece <= last_piece; piece++) {
-            FloatQuads partial = partial_of(partials, row * n_heads + head, max_pieces, piece);
+            FloatQuads partial = partial_of(partials, gl_WorkGroupID.y * n_heads + head, max_pieces, piece);
             vec2 factors = merge(softmax, Softmax(partial.at[0].x, partial.at[0].y));
             gathered = merge_values(gathered, partial.at[1 + quad], factors);
         }

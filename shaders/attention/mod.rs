@@ -3,7 +3,7 @@
 //! - [`cache`]: how keys and values are stored
 //! - `cpu`: how the work is shared, and parts become results
 //! - `gather`: the kernel
-//! - [`gpu`]: keys and values on a device, and what runs there
+//! - [`gpu`]: keys and values on a device, and what runs there: by rows, or by tiles of them
 //! - [`mod@reference`]: the formula in float64
 //! - `cases`: what must come out
 
@@ -83,7 +83,7 @@ pub struct Attention {
     pub window: Option<Window>,
     /// Soft cap on the scores.
     pub softcap: Option<f32>,
-    /// A learned score for each query head, [n_heads], which takes part in the softmax and has no value.
+    /// A learned score for each query head, `[n_heads]`, which takes part in the softmax and has no value.
     pub sinks: Option<Arc<[f32]>>,
 }
 

@@ -5,6 +5,7 @@
 //! - [`matrix`]: the weights of all experts of a layer
 //! - `grouping`: rows sorted by expert, so that an expert's weights are read once for all of them
 //! - `cpu`: how that is computed here
+//! - `gpu`: what runs on a GPU
 //! - [`mod@reference`]: the same in float64
 //! - `cases`: what must come out
 //!
@@ -13,6 +14,7 @@
 
 mod cases;
 mod cpu;
+mod gpu;
 mod grouping;
 pub mod matrix;
 pub mod reference;
@@ -21,7 +23,7 @@ mod route;
 use crate::cost::{Cost, CostArgs};
 use crate::cpu::{Kernel, Team};
 use crate::glu::Activation;
-use crate::gpu::{Dispatch, GpuArgs};
+use crate::gpu::{DeviceLimits, Dispatch, GpuArgs};
 use crate::op::{CpuArgs, Op, ShapeError};
 use crate::weight::Weight;
 pub use cases::cases;
@@ -116,6 +118,20 @@ impl Experts {
         self.matrices().iter().map(|matrix| (matrix.outputs() * matrix.tensor().row_bytes()) as u64).sum()
     }
 
+    /// Leaves the weights in their file, to be read when a row uses them: for models that are larger than the memory. The
+    /// products are formed in float32 then.
+    pub fn leave_in_file(&mut self) {
+        for matrix in [&mut self.gate, &mut self.up, &mut self.down] {
+            matrix.leave_in_file();
+        }
+    }
+
+    /// Whether the weights are left in their file.
+    #[must_use]
+    pub fn is_left_in_file(&self) -> bool {
+        self.gate.is_left_in_file()
+    }
+
     fn matrices(&self) -> [&ExpertMatrix; 3] {
         [&self.gate, &self.up, &self.down]
     }
@@ -149,6 +165,10 @@ impl Op for Experts {
         Some(self)
     }
 
+    fn as_experts_mut(&mut self) -> Option<&mut Experts> {
+        Some(self)
+    }
+
     fn prepare_cpu(&mut self, kernel: Kernel, team: &dyn Team) {
         for matrix in [&mut self.gate, &mut self.up, &mut self.down] {
             matrix.prepare_cpu(kernel, team);
@@ -156,7 +176,7 @@ impl Op for Experts {
     }
 
     fn replaces(&self, kernel: Kernel, weight: &Weight) -> bool {
-        kernel.is_integer() && weight.format.integers().is_some()
+        kernel.is_integer() && weight.format.integers().is_some() && !self.is_left_in_file()
     }
 
     fn growth(&self, kernel: Kernel) -> u64 {
@@ -188,8 +208,18 @@ impl Op for Experts {
         self.compute(args.kernel, args.team, rows, args.scratch, args.outputs[0]);
     }
 
-    fn dispatches(&self, _args: &GpuArgs<'_>) -> Vec<Dispatch> {
-        Vec::new()
+    fn gpu_tables(&self) -> Vec<&[f32]> {
+        let mut biases: Vec<&[f32]> = self.matrices().into_iter().filter_map(ExpertMatrix::bias).collect();
+        biases.dedup_by(|a, b| std::ptr::eq(*a, *b));
+        biases
+    }
+
+    fn gpu_scratch_bytes(&self, _: &DeviceLimits, rows: usize, _: usize) -> u64 {
+        gpu::scratch_bytes(self, rows)
+    }
+
+    fn dispatches(&self, args: &GpuArgs<'_>) -> Vec<Dispatch> {
+        gpu::experts(self, args)
     }
 }
 
@@ -231,8 +261,11 @@ mod tests {
                 [f32::from(first), f32::from((first + distance) % 6), weight, 1.0 - weight]
             };
             let routes: Vec<f32> = routes.iter().flat_map(of_row).collect();
-            for kernel in supported_kernels() {
+            for (kernel, left_in_file) in supported_kernels().flat_map(|kernel| [(kernel, false), (kernel, true)]) {
                 let mut experts = experts(format);
+                if left_in_file {
+                    experts.leave_in_file();
+                }
                 experts.prepare_cpu(kernel, &Solo);
                 let together = compute(&experts, kernel, &x, &routes);
                 for (row, (x, routes)) in x.chunks_exact(96).zip(routes.chunks_exact(4)).enumerate() {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::gpu;
 use crate::cpu::SharedMut;
 use crate::gpu::{Dispatch, GpuArgs};
 use crate::lanes::exp;
@@ -273,7 +274,11 @@ impl Op for Route {
         });
     }
 
-    fn dispatches(&self, _args: &GpuArgs<'_>) -> Vec<Dispatch> {
-        Vec::new()
+    fn gpu_tables(&self) -> Vec<&[f32]> {
+        self.bias().into_iter().chain(self.expert_scales()).collect()
+    }
+
+    fn dispatches(&self, args: &GpuArgs<'_>) -> Vec<Dispatch> {
+        gpu::route(self, args)
     }
 }

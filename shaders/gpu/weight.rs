@@ -146,12 +146,12 @@ impl WeightLayout {
             (13, u32::from(layout.group_scales)),
             (14, u32::from(layout.minimum)),
             (15, u32::from(self.format == Format::BF16)),
-            (30, u32::from(layout.unit == Unit::PowerOfTwo)),
-            (31, u32::from(layout.codebook.is_some())),
-            (32, word(0)),
-            (33, word(4)),
-            (34, word(8)),
-            (35, word(12)),
+            (40, u32::from(layout.unit == Unit::PowerOfTwo)),
+            (41, u32::from(layout.codebook.is_some())),
+            (42, word(0)),
+            (43, word(4)),
+            (44, word(8)),
+            (45, word(12)),
         ]
     }
 

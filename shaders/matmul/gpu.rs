@@ -47,11 +47,11 @@ const MANY_TILES: usize = 128;
 /// Bytes of a run in float16, and of what stands behind a row of them (`halves.glsl`).
 const RUN_BYTES: usize = 2 * RUN_COLUMNS;
 
-/// A tile of `tile.comp`, or of `cooperative.comp`.
+/// A tile of `tile.glsl`, or of `cooperative.comp`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Tile {
-    rows: usize,
-    outputs: usize,
+pub(crate) struct Tile {
+    pub rows: usize,
+    pub outputs: usize,
     /// The part of one invocation, or of one subgroup.
     part_rows: usize,
     part_outputs: usize,
@@ -105,12 +105,36 @@ impl Tile {
         (self.rows + self.outputs) * (self.runs * RUN_COLUMNS * value_bytes + 16)
     }
 
-    /// The tile for a product: see the module's head.
-    fn choose(tiles: &[Tile], fits: impl Fn(Tile) -> bool, rows: usize, outputs: usize) -> Option<Tile> {
+    /// The tile for a product, of which there are so many side by side: see the module's head.
+    fn choose(
+        tiles: &[Tile],
+        fits: impl Fn(Tile) -> bool,
+        (rows, outputs): (usize, usize),
+        products: usize,
+    ) -> Option<Tile> {
         let usable = || tiles.iter().copied().filter(|tile| fits(*tile) && tile.rows <= rows.next_power_of_two());
-        let many = usable().find(|tile| tile.count(rows, outputs) >= MANY_TILES);
+        let many = usable().find(|tile| products * tile.count(rows, outputs) >= MANY_TILES);
         // Of as many the larger, which is the last of those that come reversed.
         many.or_else(|| usable().rev().max_by_key(|tile| tile.count(rows, outputs)))
+    }
+
+    /// The tile of `tile.glsl` for so many products of this size, with so many bytes of shared memory for each row beside it.
+    pub fn in_float32(device: &DeviceLimits, size: (usize, usize), products: usize, row_bytes: usize) -> Option<Tile> {
+        let fits = |tile: Tile| {
+            tile.parts() <= device.max_workgroup_size as usize
+                && tile.shared_bytes(4) + tile.rows * row_bytes <= device.shared_memory_bytes as usize
+        };
+        Tile::choose(&TILES, fits, size, products)
+    }
+
+    /// The rows that a tile in float32 may have.
+    pub fn heights() -> impl Iterator<Item = usize> {
+        TILES.iter().map(|tile| tile.rows)
+    }
+
+    /// The specialization constants of `tile.glsl`.
+    pub fn constants(self) -> [(u32, usize); 5] {
+        [(0, self.parts()), (1, self.rows), (2, self.outputs), (4, self.part_rows), (5, self.part_outputs)]
     }
 }
 
@@ -136,12 +160,12 @@ impl Method {
         };
         if let Some(shape) = device.cooperative_matrix.filter(|shape| cooperative_shape_fits(*shape)) {
             let fits = |tile: Tile| fits(tile.parts() * device.subgroup_size as usize, tile.shared_bytes(2), tile);
-            if let Some(tile) = Tile::choose(&COOPERATIVE_TILES, fits, rows, outputs) {
+            if let Some(tile) = Tile::choose(&COOPERATIVE_TILES, fits, (rows, outputs), 1) {
                 return Method::Cooperative(tile, shape);
             }
         }
         let fits = |tile: Tile| fits(tile.parts(), tile.shared_bytes(4), tile);
-        Tile::choose(&TILES, fits, rows, outputs).map_or(Method::MatVec, Method::Tile)
+        Tile::choose(&TILES, fits, (rows, outputs), 1).map_or(Method::MatVec, Method::Tile)
     }
 }
 
@@ -233,19 +257,18 @@ impl Product<'_> {
     }
 
     fn mat_vec(&self, args: &GpuArgs<'_>) -> Dispatch {
-        const OUTPUTS: usize = 4;
+        // A workgroup has outputs of one head.
+        let outputs = if (self.weight.rows / self.heads).is_multiple_of(4) || self.heads == 1 { 4 } else { 1 };
         let rows = args.rows.most().next_power_of_two().min(MAX_ROWS_TOGETHER);
-        let lanes = lanes(args, self.weight.columns) as usize;
-        let groups = args.spread(self.weight.rows, OUTPUTS, args.rows.most().div_ceil(rows));
-        let constants = [(0, lanes), (1, rows), (2, OUTPUTS), (16, self.heads)];
+        let lanes = mat_vec_lanes(args.device, self.weight.columns);
+        let groups = args.spread(self.weight.rows, outputs, args.rows.most().div_ceil(rows));
+        let constants = [(0, lanes), (1, rows), (2, outputs), (16, self.heads)];
         self.dispatch_of(args, Module::MatVec, self.input.region, &constants, groups)
     }
 
     fn tile(&self, args: &GpuArgs<'_>, tile: Tile) -> Dispatch {
-        let constants =
-            [(0, tile.parts()), (1, tile.rows), (2, tile.outputs), (4, tile.part_rows), (5, tile.part_outputs)];
         let groups = self.tiles(args, tile);
-        self.dispatch_of(args, Module::MatMulTile, self.input.region, &constants, groups)
+        self.dispatch_of(args, Module::MatMulTile, self.input.region, &tile.constants(), groups)
     }
 
     fn cooperative(&self, args: &GpuArgs<'_>, tile: Tile, [m, n, k]: [u32; 3]) -> Dispatch {
@@ -301,13 +324,12 @@ impl Product<'_> {
     }
 }
 
-/// Invocations that share a result: a subgroup, or more where a row has many runs.
-fn lanes(args: &GpuArgs<'_>, columns: usize) -> u32 {
-    const MOST: u32 = 128;
+/// Invocations of `mat_vec.glsl` that share a result: a subgroup, or more where a row has many runs.
+pub(crate) fn mat_vec_lanes(device: &DeviceLimits, columns: usize) -> usize {
+    const MOST: usize = 128;
     const RUNS_EACH: usize = 2;
-    let wanted = columns.div_ceil(RUN_COLUMNS * RUNS_EACH).next_power_of_two();
-    let wanted = u32::try_from(wanted).unwrap_or(MOST).min(MOST);
-    wanted.max(args.device.subgroup_size).min(args.device.max_workgroup_size)
+    let wanted = columns.div_ceil(RUN_COLUMNS * RUNS_EACH).next_power_of_two().min(MOST);
+    wanted.max(device.subgroup_size as usize).min(device.max_workgroup_size as usize)
 }
 
 #[cfg(test)]

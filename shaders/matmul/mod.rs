@@ -32,7 +32,7 @@ pub use cases::{cases, half_cases};
 #[cfg(target_arch = "x86_64")]
 pub mod avx2;
 mod cases;
-mod gpu;
+pub(crate) mod gpu;
 mod heads;
 pub mod integer;
 pub mod reference;

@@ -8,12 +8,12 @@ layout(constant_id = 12) const uint GROUPS = 1;       // scales in a run
 layout(constant_id = 13) const bool GROUP_SCALES = false;
 layout(constant_id = 14) const bool MINIMUM = false;
 layout(constant_id = 15) const bool BFLOAT = false;
-layout(constant_id = 30) const bool POWERS_OF_TWO = false; // units are exponents
-layout(constant_id = 31) const bool CODEBOOK = false;      // codes are looked up
-layout(constant_id = 32) const uint BOOK_0 = 0;            // a signed byte for each of sixteen codes
-layout(constant_id = 33) const uint BOOK_4 = 0;
-layout(constant_id = 34) const uint BOOK_8 = 0;
-layout(constant_id = 35) const uint BOOK_12 = 0;
+layout(constant_id = 40) const bool POWERS_OF_TWO = false; // units are exponents
+layout(constant_id = 41) const bool CODEBOOK = false;      // codes are looked up
+layout(constant_id = 42) const uint BOOK_0 = 0;            // a signed byte for each of sixteen codes
+layout(constant_id = 43) const uint BOOK_4 = 0;
+layout(constant_id = 44) const uint BOOK_8 = 0;
+layout(constant_id = 45) const uint BOOK_12 = 0;
 
 const uint QUADS = 8;                                 // of four columns, in a run
 const uint LOW_BITS = BITS == 6 || BITS == 5 ? 4 : BITS == 3 ? 2 : BITS;

@@ -13,16 +13,16 @@ use crate::backend::ragged::validate;
 use crate::engine::{Engine, EngineError, EngineLimits, ExpertResult, Progress, SequenceRows, Step, StepOutput};
 use crate::profile::{Cost, OpSpan};
 
-/// A part of a model on a device.
+/// A part of a model on a device, in one piece or, where ops between them are computed elsewhere, in several.
 pub trait Stage: Send + 'static {
-    /// Computes a step that was checked: takes the values that the part's graph takes, each [rows, width], and returns those
-    /// that it gives.
+    /// Computes a piece for a step that was checked: takes the values that its graph takes, each [rows, width], and returns
+    /// those that it gives. Nothing but the KV cache remains from one call to the next.
     ///
     /// # Errors
     /// [`EngineError::DeviceLost`] when the device fails.
-    fn run(&mut self, step: &Step, inputs: &[Vec<f32>]) -> Result<StageOutput, EngineError>;
+    fn run(&mut self, piece: usize, step: &Step, inputs: &[Vec<f32>]) -> Result<StageOutput, EngineError>;
 
-    /// The least that the part's ops have to do for a step.
+    /// The least that the ops of all pieces have to do for a step.
     fn cost(&self, step: &Step) -> Cost;
 }
 
@@ -101,7 +101,7 @@ fn run_stage(
 ) -> Result<Vec<OpSpan>, EngineError> {
     let mut ops = Vec::new();
     for (number, inputs) in handed {
-        let output = stage.run(&batches[number], &inputs)?;
+        let output = stage.run(0, &batches[number], &inputs)?;
         ops.extend(output.ops);
         give(number, output.values);
     }
@@ -113,7 +113,8 @@ fn no_stage() -> EngineError {
 }
 
 /// Cuts a step into at most `most` parts of about as many rows each. A sequence stays whole: its later rows see the earlier.
-fn micro_batches(step: Step, most: usize) -> Vec<Step> {
+#[must_use]
+pub fn micro_batches(step: Step, most: usize) -> Vec<Step> {
     let id = step.id;
     let rows_each = step.rows().div_ceil(most.max(1));
     let mut batches: Vec<Step> = Vec::new();
@@ -141,7 +142,7 @@ impl Engine for StagedEngine {
         validate(&step, &self.limits).map_err(|reason| EngineError::InvalidStep { step: id, reason })?;
         let mut output = match &mut self.stages[..] {
             _ if step.rows() == 0 => StageOutput::default(),
-            [only] => only.run(&step, &[])?,
+            [only] => only.run(0, &step, &[])?,
             stages => {
                 let batches = micro_batches(step, stages.len());
                 self.run_staged(&batches)?
@@ -201,7 +202,7 @@ mod tests {
     }
 
     impl Stage for Adds {
-        fn run(&mut self, step: &Step, inputs: &[Vec<f32>]) -> Result<StageOutput, EngineError> {
+        fn run(&mut self, _piece: usize, step: &Step, inputs: &[Vec<f32>]) -> Result<StageOutput, EngineError> {
             if self.fails {
                 return Err(EngineError::DeviceLost("injected".into()));
             }
@@ -253,7 +254,7 @@ mod tests {
     }
 
     impl Stage for Meets {
-        fn run(&mut self, _step: &Step, _inputs: &[Vec<f32>]) -> Result<StageOutput, EngineError> {
+        fn run(&mut self, _piece: usize, _step: &Step, _inputs: &[Vec<f32>]) -> Result<StageOutput, EngineError> {
             let (count, changed) = &*self.at_work;
             let mut here = count.lock().unwrap();
             *here += 1;

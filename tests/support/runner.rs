@@ -5,7 +5,7 @@ use std::path::Path;
 use cuelight_engine::engine::{
     BLOCK_TOKENS, BlockId, Engine, LogitsWanted, Progress, SequenceRows, Step, StepId, TokenId,
 };
-use cuelight_engine::load::{ComputeDevice, Kernel, KvType, LoadOptions, plan};
+use cuelight_engine::load::{ComputeDevice, CpuExperts, Kernel, KvType, LoadOptions, plan};
 
 /// How a model is to be run.
 #[derive(Debug, Clone, Copy)]
@@ -24,6 +24,8 @@ pub struct Setup {
     pub device: ComputeDevice,
     /// On a Vulkan device, bits that do not depend on the batch.
     pub deterministic: bool,
+    /// Whose experts are computed apart from the device.
+    pub cpu_experts: CpuExperts,
 }
 
 /// A sequence in an engine's cache.
@@ -57,12 +59,13 @@ pub fn load(path: &Path, setup: Setup) -> Runner<impl Engine> {
         kernel: setup.kernel,
         device: setup.device.into(),
         deterministic: setup.deterministic,
+        cpu_experts: setup.cpu_experts,
         ..LoadOptions::new(path)
     };
-    let model = plan(&options)
-        .and_then(|plan| plan.load(&mut |_| {}))
+    let engine = plan(&options)
+        .and_then(|plan| plan.load_engine(&mut |_| {}))
         .unwrap_or_else(|error| panic!("{} does not load: {error}", path.display()));
-    Runner::new(model.engine)
+    Runner::new(engine)
 }
 
 impl<E: Engine> Runner<E> {
@@ -82,7 +85,9 @@ impl<E: Engine> Runner<E> {
         let vocab_size = self.engine.limits().vocab_size;
         let output = match self.engine.begin(step).unwrap_or_else(|error| panic!("{error}")) {
             Progress::Done(output) => output,
-            Progress::AwaitExperts(job) => panic!("a dense model asked for experts of layer {}", job.layer),
+            Progress::AwaitExperts(job) => {
+                panic!("the engine should compute the experts of layer {} itself", job.layer)
+            }
         };
         let mut rows = output.logits.chunks_exact(vocab_size).map(<[f32]>::to_vec);
         let result =

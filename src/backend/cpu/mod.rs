@@ -21,8 +21,7 @@ use team::ThreadTeam;
 
 /// A model, or a part of one, on the CPU.
 pub struct CpuStage {
-    graph: Graph,
-    layout: MemoryLayout,
+    pieces: Vec<Piece>,
     arena: Vec<f32>,
     scratch: Vec<f32>,
     kv: KvCache,
@@ -30,58 +29,72 @@ pub struct CpuStage {
     kernel: Kernel,
     team: ThreadTeam,
     rows: RaggedRows,
+}
+
+/// A graph that runs without interruption.
+struct Piece {
+    graph: Graph,
+    layout: MemoryLayout,
     /// Notes what each op takes, when somebody wants to know.
     profiler: Option<Profiler>,
 }
 
 impl CpuStage {
-    /// A stage for steps within `limits`; arranges the weights of the graph for its kernel, and tells `progress` of each
-    /// op whose weights are ready.
+    /// A stage of these pieces for steps within `limits`; arranges the weights of the graphs for its kernel, and tells
+    /// `progress` of each op whose weights are ready.
     ///
     /// # Panics
-    /// When the graph has no output.
+    /// When a graph gives nothing.
     #[must_use]
     pub fn new(
-        mut graph: Graph,
+        graphs: Vec<Graph>,
         kv: KvCache,
         kernel: Kernel,
         threads: usize,
         limits: &EngineLimits,
         progress: &mut dyn FnMut(&dyn Op),
     ) -> Self {
-        assert!(graph.output().is_some(), "the graph has no ops");
         let team = ThreadTeam::new(threads);
-        graph.prepare_cpu(kernel, &team, progress);
         let (rows, logits_rows) = (limits.max_batched_tokens, limits.max_logits_rows);
-        let scratch = vec![0.0; graph.scratch_len(kernel, rows, logits_rows, limits.context_tokens)];
-        let layout = MemoryLayout::new(&graph, limits.max_batched_tokens, limits.max_logits_rows);
-        let arena = vec![0.0; layout.arena_len()];
-        let rows = RaggedRows::default();
-        let kv_position_bytes = kv.position_bytes();
-        CpuStage { layout, arena, scratch, kv, kv_position_bytes, kernel, team, rows, profiler: None, graph }
+        let (mut scratch_len, mut arena_len) = (0, 0);
+        let piece = |mut graph: Graph| {
+            assert!(!graph.outputs().is_empty(), "the graph gives nothing");
+            graph.prepare_cpu(kernel, &team, progress);
+            scratch_len = scratch_len.max(graph.scratch_len(kernel, rows, logits_rows, limits.context_tokens));
+            let layout = MemoryLayout::new(&graph, rows, logits_rows);
+            arena_len = arena_len.max(layout.arena_len());
+            Piece { layout, profiler: None, graph }
+        };
+        let pieces = graphs.into_iter().map(piece).collect();
+        let (arena, scratch) = (vec![0.0; arena_len], vec![0.0; scratch_len]);
+        let (rows, kv_position_bytes) = (RaggedRows::default(), kv.position_bytes());
+        CpuStage { pieces, arena, scratch, kv, kv_position_bytes, kernel, team, rows }
     }
 
     /// The same stage, which measures each op.
     #[must_use]
     pub fn with_profile(mut self) -> Self {
-        self.profiler = Some(Profiler::new(&self.graph));
+        for piece in &mut self.pieces {
+            piece.profiler = Some(Profiler::new(&piece.graph));
+        }
         self
     }
 
-    fn compute(&mut self, step: &Step) {
+    fn compute(&mut self, piece: usize, step: &Step) {
+        let Piece { graph, layout, profiler } = &mut self.pieces[piece];
         let block_tables = step.block_tables();
         let batch = self.rows.batch(&block_tables);
         let arena = SharedMut::new(&mut self.arena);
         let slice = |value: ValueId| {
-            let rows = count_rows(self.graph.rows(value), &batch);
+            let rows = count_rows(graph.rows(value), &batch);
             // SAFETY: the layout keeps values that live at the same time apart, and ops run one after the other.
-            unsafe { arena.slice(self.layout.offset(value), rows * self.graph.width(value)) }
+            unsafe { arena.slice(layout.offset(value), rows * graph.width(value)) }
         };
-        for node in self.graph.nodes() {
-            let rows = count_rows(self.graph.input_rows(node), &batch);
+        for node in graph.nodes() {
+            let rows = count_rows(graph.input_rows(node), &batch);
             let inputs: Vec<&[f32]> = node.inputs.iter().map(|input| &*slice(*input)).collect();
             let mut outputs: Vec<&mut [f32]> = node.outputs.iter().map(|output| slice(*output)).collect();
-            let began = self.profiler.as_ref().map(|_| Instant::now());
+            let began = profiler.as_ref().map(|_| Instant::now());
             node.op.run_cpu(&mut CpuArgs {
                 kernel: self.kernel,
                 team: &self.team,
@@ -92,8 +105,8 @@ impl CpuStage {
                 inputs: &inputs,
                 outputs: &mut outputs,
             });
-            if let (Some(profiler), Some(began)) = (&mut self.profiler, began) {
-                let cost = node_cost(&self.graph, node, self.kernel, batch, &self.kv_position_bytes);
+            if let (Some(profiler), Some(began)) = (&mut *profiler, began) {
+                let cost = node_cost(graph, node, self.kernel, batch, &self.kv_position_bytes);
                 profiler.note(began, cost);
             }
         }
@@ -101,24 +114,26 @@ impl CpuStage {
 }
 
 impl Stage for CpuStage {
-    fn run(&mut self, step: &Step, inputs: &[Vec<f32>]) -> Result<StageOutput, EngineError> {
+    fn run(&mut self, piece: usize, step: &Step, inputs: &[Vec<f32>]) -> Result<StageOutput, EngineError> {
         self.rows.fill(step);
-        if let Some(profiler) = &mut self.profiler {
+        let Piece { graph, layout, profiler } = &mut self.pieces[piece];
+        if let Some(profiler) = profiler {
             profiler.begin(Instant::now());
         }
-        for (value, input) in self.graph.inputs().iter().zip(inputs) {
-            let start = self.layout.offset(*value);
+        for (value, input) in graph.inputs().iter().zip(inputs) {
+            let start = layout.offset(*value);
             self.arena[start..start + input.len()].copy_from_slice(input);
         }
-        self.compute(step);
+        self.compute(piece, step);
+        let Piece { graph, layout, profiler } = &mut self.pieces[piece];
         let block_tables = step.block_tables();
         let batch = self.rows.batch(&block_tables);
         let read = |value: &ValueId| {
-            let (start, rows) = (self.layout.offset(*value), count_rows(self.graph.rows(*value), &batch));
-            self.arena[start..start + rows * self.graph.width(*value)].to_vec()
+            let (start, rows) = (layout.offset(*value), count_rows(graph.rows(*value), &batch));
+            self.arena[start..start + rows * graph.width(*value)].to_vec()
         };
-        let values = self.graph.outputs().iter().map(read).collect();
-        Ok(StageOutput { values, ops: self.profiler.as_mut().map(Profiler::finish).unwrap_or_default() })
+        let values = graph.outputs().iter().map(read).collect();
+        Ok(StageOutput { values, ops: profiler.as_mut().map(Profiler::finish).unwrap_or_default() })
     }
 
     fn cost(&self, step: &Step) -> Cost {
@@ -126,8 +141,11 @@ impl Stage for CpuStage {
         rows.fill(step);
         let block_tables = step.block_tables();
         let batch = rows.batch(&block_tables);
-        let cost = |node| node_cost(&self.graph, node, self.kernel, batch, &self.kv_position_bytes);
-        self.graph.nodes().iter().map(cost).sum()
+        let of_piece = |Piece { graph, .. }: &Piece| {
+            let cost = |node| node_cost(graph, node, self.kernel, batch, &self.kv_position_bytes);
+            graph.nodes().iter().map(cost).sum::<Cost>()
+        };
+        self.pieces.iter().map(of_piece).sum()
     }
 }
 

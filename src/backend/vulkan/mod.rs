@@ -13,7 +13,6 @@
 //! - [`roofline`]: what a device can do at most
 //! - this file: a step from its rows to what it gives
 //!
-//! [`Op::dispatches`]: cuelight_shaders::op::Op::dispatches
 
 mod arena;
 mod device;
@@ -36,7 +35,7 @@ use std::sync::Arc;
 use cuelight_shaders::attention::{KvShape, KvType};
 use cuelight_shaders::cpu::Kernel;
 use cuelight_shaders::gpu::StepLayout;
-use cuelight_shaders::op::Batch;
+use cuelight_shaders::op::{Batch, Op};
 use cuelight_shaders::weight::Weight;
 
 pub use device::{Device, VulkanOptions};
@@ -57,20 +56,32 @@ use transfer::Transfer;
 
 /// A model, or a part of one, on a Vulkan device.
 pub struct VulkanStage {
-    graph: Graph,
-    layout: MemoryLayout,
+    pieces: Vec<Piece>,
     step_layout: StepLayout,
     limits: EngineLimits,
     options: ExecutionOptions,
     rows: RaggedRows,
-    plans: HashMap<Bucket, Plan>,
+    /// Of each piece, by its number.
+    plans: HashMap<(usize, Bucket), Plan>,
     weights: DeviceWeights,
     cache: DeviceCache,
     buffers: StepBuffers,
     pool: CommandPool,
+    device: Arc<Device>,
+}
+
+/// A graph that runs without interruption. All pieces share the memory for values.
+struct Piece {
+    graph: Graph,
+    layout: MemoryLayout,
+    /// The number of its first op among those of all pieces.
+    first_op: usize,
+    /// What the graph takes, on its way to the values.
+    taken: Transfer,
+    /// What it gives, on its way back.
+    given: Transfer,
     /// Puts what the device's clock says into words; where ops are measured.
     profiler: Option<Profiler>,
-    device: Arc<Device>,
 }
 
 /// How steps are run.
@@ -102,29 +113,54 @@ struct StepBuffers {
     step: Buffer,
     /// Where the rows are written when the processor does not reach `step`, and the commands that bring them there.
     step_stage: Option<(Buffer, ash::vk::CommandBuffer)>,
-    /// What the graph takes, on its way to `work`.
-    taken: Transfer,
-    /// What it gives, on its way back.
-    given: Transfer,
+    /// What a piece takes and gives goes through these, where the processor does not reach the values themselves.
+    taken_stage: Option<Buffer>,
+    given_stage: Option<Buffer>,
     /// The rows, as written last; kept for its memory.
     words: Vec<u32>,
 }
 
 impl Footprint {
-    /// What `graph` takes on a device for steps within the limits (whose number of KV blocks is not known yet).
+    /// What graphs take on a device for steps within the limits (whose number of KV blocks is not known yet).
     #[must_use]
-    pub fn new(graph: &Graph, info: &DeviceInfo, limits: &EngineLimits, shapes: &[KvShape], kv_type: KvType) -> Self {
-        let layout = MemoryLayout::new(graph, limits.max_batched_tokens, limits.max_logits_rows);
-        let values = (layout.arena_len() * size_of::<f32>()) as u64;
-        let transfers =
-            transfer::bytes(graph, graph.inputs(), limits) + transfer::bytes(graph, &graph.outputs(), limits);
-        let scratch = plan::scratch_bytes(graph, &info.limits, limits);
+    pub fn new(
+        graphs: &[Graph],
+        info: &DeviceInfo,
+        limits: &EngineLimits,
+        shapes: &[KvShape],
+        kv_type: KvType,
+    ) -> Self {
+        let values = values_bytes(graphs, limits);
+        let transfers = taken_bytes(graphs, limits) + given_bytes(graphs, limits);
+        let scratch = scratch_bytes(graphs, info, limits);
+        let ops: Vec<&dyn Op> = graphs.iter().flat_map(Graph::ops).collect();
         Footprint {
-            weights: resident::weights_bytes(&graph.ops()),
+            weights: resident::weights_bytes(&ops),
             scratch: arena::total_bytes([values, scratch, transfers, 2 * step_layout(limits).bytes()]),
             kv_block: resident::kv_block_bytes(shapes, kv_type),
         }
     }
+}
+
+/// Bytes of the values of any of the graphs.
+fn values_bytes(graphs: &[Graph], limits: &EngineLimits) -> u64 {
+    let of_graph = |graph| MemoryLayout::new(graph, limits.max_batched_tokens, limits.max_logits_rows).arena_len();
+    graphs.iter().map(of_graph).max().unwrap_or(0) as u64 * size_of::<f32>() as u64
+}
+
+/// Bytes that any of the graphs takes.
+fn taken_bytes(graphs: &[Graph], limits: &EngineLimits) -> u64 {
+    graphs.iter().map(|graph| transfer::bytes(graph, graph.inputs(), limits)).max().unwrap_or(0)
+}
+
+/// Bytes that any of the graphs gives.
+fn given_bytes(graphs: &[Graph], limits: &EngineLimits) -> u64 {
+    graphs.iter().map(|graph| transfer::bytes(graph, &graph.outputs(), limits)).max().unwrap_or(0)
+}
+
+/// Bytes of scratch of any of their ops.
+fn scratch_bytes(graphs: &[Graph], info: &DeviceInfo, limits: &EngineLimits) -> u64 {
+    graphs.iter().map(|graph| plan::scratch_bytes(graph, &info.limits, limits)).max().unwrap_or(0)
 }
 
 fn step_layout(limits: &EngineLimits) -> StepLayout {
@@ -134,34 +170,43 @@ fn step_layout(limits: &EngineLimits) -> StepLayout {
 }
 
 impl VulkanStage {
-    /// A stage for steps within `limits`; brings the weights to the device, and tells `progress` of each that is there.
+    /// A stage of these pieces for steps within `limits`; brings the weights to the device, and tells `progress` of each that
+    /// is there.
     ///
     /// # Errors
     /// [`VulkanError`] when memory is short, or the driver refuses something.
     ///
     /// # Panics
-    /// When the graph has no output.
+    /// When a graph gives nothing.
     pub fn new(
-        graph: Graph,
+        graphs: Vec<Graph>,
         device: Arc<Device>,
         (shapes, kv_type): (&[KvShape], KvType),
         limits: EngineLimits,
         options: ExecutionOptions,
         progress: &mut dyn FnMut(&Weight),
     ) -> Result<Self, VulkanError> {
-        assert!(graph.output().is_some(), "the graph has no ops");
-        let weights = DeviceWeights::load(&device, &graph.ops(), progress)?;
+        assert!(graphs.iter().all(|graph| !graph.outputs().is_empty()), "a graph gives nothing");
+        let ops: Vec<&dyn Op> = graphs.iter().flat_map(Graph::ops).collect();
+        let weights = DeviceWeights::load(&device, &ops, progress)?;
         let cache = DeviceCache::new(&device, shapes, limits.kv_blocks, kv_type)?;
-        let layout = MemoryLayout::new(&graph, limits.max_batched_tokens, limits.max_logits_rows);
         let step_layout = step_layout(&limits);
         let pool = CommandPool::new(&device)?;
-        let scratch = plan::scratch_bytes(&graph, &device.info.limits, &limits);
-        let buffers = StepBuffers::new(&device, &pool, &graph, &layout, scratch, &step_layout, &limits)?;
+        let buffers = StepBuffers::new(&device, &pool, &graphs, &limits, &step_layout)?;
         let has_clock = device.info.timestamp_ns > 0.0;
-        let profiler = (options.profile_ops && has_clock).then(|| Profiler::new(&graph));
+        let mut first_op = 0;
+        let piece = |graph: Graph| {
+            let layout = MemoryLayout::new(&graph, limits.max_batched_tokens, limits.max_logits_rows);
+            let taken = Transfer::new(&graph, &layout, graph.inputs(), &limits);
+            let given = Transfer::new(&graph, &layout, &graph.outputs(), &limits);
+            let profiler = (options.profile_ops && has_clock).then(|| Profiler::new(&graph));
+            let first = first_op;
+            first_op += graph.nodes().len();
+            Piece { graph, layout, first_op: first, taken, given, profiler }
+        };
+        let pieces = graphs.into_iter().map(piece).collect();
         Ok(VulkanStage {
-            graph,
-            layout,
+            pieces,
             step_layout,
             limits,
             options,
@@ -171,24 +216,24 @@ impl VulkanStage {
             cache,
             buffers,
             pool,
-            profiler,
             device,
         })
     }
 
-    /// Runs the flattened step, and returns what it gives and what each op took.
-    fn compute(&mut self, step: &Step, inputs: &[Vec<f32>]) -> Result<StageOutput, VulkanError> {
+    /// Runs a piece for the flattened step, and returns what it gives and what each op took.
+    fn compute(&mut self, number: usize, step: &Step, inputs: &[Vec<f32>]) -> Result<StageOutput, VulkanError> {
         let block_tables = step.block_tables();
         let batch = self.rows.batch(&block_tables);
         let written = self.step_layout.write(&batch, &mut self.buffers.words);
         let upload = self.buffers.write_step(&self.device, &written)?;
-        self.buffers.taken.write(&mut self.buffers.work, inputs);
+        let StepBuffers { work, taken_stage, .. } = &mut self.buffers;
+        self.pieces[number].taken.write(work, taken_stage.as_mut(), inputs);
         let bucket = Bucket::of(&batch, &self.limits);
-        let costs: Vec<Cost> = self.costs(&batch);
-        let plan = match self.plans.remove(&bucket) {
+        let costs: Vec<Cost> = self.costs(&self.pieces[number].graph, &batch);
+        let plan = match self.plans.remove(&(number, bucket)) {
             Some(plan) if plan.is_cut_well() => plan,
             found => {
-                let plan = Plan::record(self, bucket, &costs, found.as_ref())?;
+                let plan = Plan::record(self, &self.pieces[number], bucket, &costs, found.as_ref())?;
                 if let Some(old) = found {
                     self.pool.free(&old.submissions);
                 }
@@ -196,9 +241,10 @@ impl VulkanStage {
                 plan
             }
         };
-        let plan = self.plans.entry(bucket).or_insert(plan);
+        let plan = self.plans.entry((number, bucket)).or_insert(plan);
         plan.run(&self.device, upload)?;
-        let ops = match &mut self.profiler {
+        let piece = &mut self.pieces[number];
+        let ops = match &mut piece.profiler {
             Some(profiler) => {
                 for ((start, elapsed), cost) in plan.times(&self.device)?.into_iter().zip(costs) {
                     profiler.note_elapsed(start, elapsed, cost);
@@ -207,14 +253,14 @@ impl VulkanStage {
             }
             None => Vec::new(),
         };
-        let values = self.buffers.given.read(&self.buffers.work, &batch);
+        let values = piece.given.read(&self.buffers.work, self.buffers.given_stage.as_ref(), &batch);
         Ok(StageOutput { values, ops })
     }
 
-    /// The least that each op of a step has to do.
-    fn costs(&self, batch: &Batch<'_>) -> Vec<Cost> {
-        let of_node = |node| node_cost(&self.graph, node, Kernel::Scalar, *batch, &self.cache.position_bytes);
-        self.graph.nodes().iter().map(of_node).collect()
+    /// The least that each op of a graph has to do for a step.
+    fn costs(&self, graph: &Graph, batch: &Batch<'_>) -> Vec<Cost> {
+        let of_node = |node| node_cost(graph, node, Kernel::Scalar, *batch, &self.cache.position_bytes);
+        graph.nodes().iter().map(of_node).collect()
     }
 }
 
@@ -222,18 +268,15 @@ impl StepBuffers {
     fn new(
         device: &Arc<Device>,
         pool: &CommandPool,
-        graph: &Graph,
-        layout: &MemoryLayout,
-        scratch_bytes: u64,
-        step_layout: &StepLayout,
+        graphs: &[Graph],
         limits: &EngineLimits,
+        step_layout: &StepLayout,
     ) -> Result<Self, VulkanError> {
-        let scratch_start = ((layout.arena_len() * size_of::<f32>()) as u64).next_multiple_of(256);
-        let work = Buffer::new(device, "the values between ops", scratch_start + scratch_bytes, Place::Device)?;
-        let mut work = work;
-        let is_written = work.mapped().is_some();
-        let taken = Transfer::new(device, graph, layout, graph.inputs(), limits, is_written)?;
-        let given = Transfer::new(device, graph, layout, &graph.outputs(), limits, work.readable().is_some())?;
+        let scratch_start = values_bytes(graphs, limits).next_multiple_of(256);
+        let work_bytes = scratch_start + scratch_bytes(graphs, &device.info, limits);
+        let mut work = Buffer::new(device, "the values between ops", work_bytes, Place::Device)?;
+        let taken_stage = transfer::stage(device, taken_bytes(graphs, limits), work.mapped().is_some())?;
+        let given_stage = transfer::stage(device, given_bytes(graphs, limits), work.readable().is_some())?;
         let mut step = Buffer::new(device, "the rows of a step", step_layout.bytes(), Place::Device)?;
         let step_stage = match step.mapped() {
             Some(_) => None,
@@ -244,7 +287,7 @@ impl StepBuffers {
         };
         let mut words = vec![0; step_layout.bytes() as usize / size_of::<u32>()];
         step_layout.write_header(step.region.address, &mut words);
-        let mut buffers = StepBuffers { work, scratch_start, step, step_stage, taken, given, words };
+        let mut buffers = StepBuffers { work, scratch_start, step, step_stage, taken_stage, given_stage, words };
         let all = std::ops::Range { start: 0, end: buffers.words.len() };
         if let Some(commands) = buffers.write_step(device, &[all])? {
             device.wait(device.submit(&[commands])?)?;
@@ -282,15 +325,17 @@ impl StepBuffers {
 }
 
 impl Stage for VulkanStage {
-    fn run(&mut self, step: &Step, inputs: &[Vec<f32>]) -> Result<StageOutput, EngineError> {
+    fn run(&mut self, piece: usize, step: &Step, inputs: &[Vec<f32>]) -> Result<StageOutput, EngineError> {
         self.rows.fill(step);
-        self.compute(step, inputs).map_err(|error| EngineError::DeviceLost(error.to_string()))
+        self.compute(piece, step, inputs).map_err(|error| EngineError::DeviceLost(error.to_string()))
     }
 
     fn cost(&self, step: &Step) -> Cost {
         let mut rows = RaggedRows::default();
         rows.fill(step);
-        self.costs(&rows.batch(&step.block_tables())).into_iter().sum()
+        let block_tables = step.block_tables();
+        let batch = rows.batch(&block_tables);
+        self.pieces.iter().flat_map(|piece| self.costs(&piece.graph, &batch)).sum()
     }
 }
 
@@ -299,6 +344,12 @@ impl Drop for VulkanStage {
         // A device that is lost has nothing left to wait for.
         let _ = self.device.wait_for_all();
     }
+}
+
+/// Bytes that the weights and tables of ops take on a device.
+#[must_use]
+pub fn weights_bytes(ops: &[&dyn Op]) -> u64 {
+    resident::weights_bytes(ops)
 }
 
 /// What a device is called in reports: "vulkan:0 (NVIDIA H200)".

@@ -8,10 +8,10 @@ use cuelight_shaders::cost::Cost;
 use cuelight_shaders::gpu::{DeviceLimits, DeviceValue, GpuArgs, Region, RowCount};
 use cuelight_shaders::op::Batch;
 
-use super::VulkanStage;
 use super::device::Device;
 use super::error::VulkanError;
 use super::record::Recorder;
+use super::{Piece, StepBuffers, VulkanStage};
 use crate::engine::EngineLimits;
 use crate::graph::{Graph, Node, Rows, ValueId};
 
@@ -79,31 +79,33 @@ const SUBMISSION_TIME: Duration = Duration::from_millis(300);
 const SLOWEST_OPERATIONS: u64 = 20_000_000_000;
 
 impl Plan {
-    /// Records the engine's graph: by what its ops have to do, or by what the same plan took when it ran before.
+    /// Records a piece's graph: by what its ops have to do, or by what the same plan took when it ran before.
     pub fn record(
         engine: &VulkanStage,
+        piece: &Piece,
         bucket: Bucket,
         costs: &[Cost],
         before: Option<&Plan>,
     ) -> Result<Self, VulkanError> {
-        let nodes = engine.graph.nodes();
+        let nodes = piece.graph.nodes();
         let operations: u64 = costs.iter().map(Cost::operations).sum();
         let wanted = match before {
             Some(plan) => submissions(plan.slowest),
             None => submissions(Duration::from_secs_f64(operations as f64 / SLOWEST_OPERATIONS as f64)),
         };
-        let each = (operations / wanted.min(nodes.len()) as u64).max(1);
-        let timestamps = engine.profiler.as_ref().map(|_| Timestamps::new(engine, nodes.len())).transpose()?;
+        let each = (operations / wanted.clamp(1, nodes.len().max(1)) as u64).max(1);
+        let timestamps = piece.profiler.as_ref().map(|_| Timestamps::new(engine, nodes.len())).transpose()?;
         let begin = || Recorder::begin(&engine.device, engine.pool.allocate()?);
 
         let mut submissions = Vec::new();
         let (mut recorder, mut recorded) = (begin()?, 0);
-        engine.buffers.taken.record_in(&mut recorder, bucket, &engine.buffers.work);
+        let StepBuffers { work, taken_stage, given_stage, .. } = &engine.buffers;
+        piece.taken.record_in(&mut recorder, bucket, work, taken_stage.as_ref());
         if let Some(timestamps) = &timestamps {
             recorder.timestamp(timestamps.queries, 0);
         }
         for (index, (node, cost)) in nodes.iter().zip(costs).enumerate() {
-            record_node(&mut recorder, engine, bucket, index, node)?;
+            record_node(&mut recorder, (engine, piece), bucket, index, node)?;
             if let Some(timestamps) = &timestamps {
                 recorder.timestamp(timestamps.queries, index as u32 + 1);
             }
@@ -113,7 +115,7 @@ impl Plan {
                 recorded = 0;
             }
         }
-        engine.buffers.given.record_out(&mut recorder, bucket, &engine.buffers.work);
+        piece.given.record_out(&mut recorder, bucket, work, given_stage.as_ref());
         submissions.push(recorder.end()?);
         Ok(Plan { submissions, timestamps, slowest: Duration::ZERO })
     }
@@ -193,7 +195,7 @@ impl Drop for Timestamps {
 
 fn record_node(
     recorder: &mut Recorder<'_>,
-    engine: &VulkanStage,
+    (engine, piece): (&VulkanStage, &Piece),
     bucket: Bucket,
     index: usize,
     node: &Node,
@@ -201,19 +203,19 @@ fn record_node(
     let work = engine.buffers.work.region;
     let scratch_start = engine.buffers.scratch_start;
     let value = |value: &ValueId| {
-        let width = engine.graph.width(*value);
-        let rows = bucket.rows(engine.graph.rows(*value)).most();
-        let address = work.address + (engine.layout.offset(*value) * size_of::<f32>()) as u64;
+        let width = piece.graph.width(*value);
+        let rows = bucket.rows(piece.graph.rows(*value)).most();
+        let address = work.address + (piece.layout.offset(*value) * size_of::<f32>()) as u64;
         DeviceValue { region: Region { address, bytes: (rows * width * size_of::<f32>()) as u64 }, width }
     };
     let inputs: Vec<DeviceValue> = node.inputs.iter().map(value).collect();
     let outputs: Vec<DeviceValue> = node.outputs.iter().map(value).collect();
-    let (weights, tables) = &engine.weights.of_ops[index];
+    let (weights, tables) = &engine.weights.of_ops[piece.first_op + index];
     let dispatches = node.op.dispatches(&GpuArgs {
         device: &engine.device.info.limits,
         deterministic: engine.options.deterministic,
         step: engine.buffers.step.region.address,
-        rows: bucket.rows(engine.graph.input_rows(node)),
+        rows: bucket.rows(piece.graph.input_rows(node)),
         selected: bucket.selected,
         sequences: bucket.sequences,
         context_tokens: bucket.context_tokens,
@@ -233,6 +235,33 @@ mod tests {
 
     fn plan(submissions: usize, slowest: Duration) -> Plan {
         Plan { submissions: vec![vk::CommandBuffer::null(); submissions], timestamps: None, slowest }
+    }
+
+    #[test]
+    fn a_bucket_tells_sequences_apart_where_they_have_many_rows() {
+        let limits = EngineLimits {
+            vocab_size: 0,
+            context_tokens: 4096,
+            kv_blocks: 0,
+            max_batched_tokens: 512,
+            max_sequences: 64,
+            max_logits_rows: 64,
+            device: String::new(),
+        };
+        let bucket = |rows_of_each: &[usize]| {
+            let of_each = || (0..).zip(rows_of_each);
+            let sequences: Vec<u32> = of_each().flat_map(|(index, rows)| vec![index; *rows]).collect();
+            let positions: Vec<u32> = of_each().flat_map(|(_, rows)| 0..*rows as u32).collect();
+            let (tokens, tables) = (&positions, vec![&[][..]; rows_of_each.len()]);
+            let batch =
+                Batch { tokens, positions: &positions, sequences: &sequences, block_tables: &tables, selected: &[] };
+            let bucket = Bucket::of(&batch, &limits);
+            (bucket.rows, bucket.sequences)
+        };
+        assert_eq!(bucket(&[300]), (512, 1));
+        assert_eq!(bucket(&[300, 1, 1]), (512, 4));
+        assert_eq!(bucket(&[1; 9]), (16, 16), "every decode step of as many rows");
+        assert_eq!(bucket(&[2; 9]), (32, 32));
     }
 
     #[test]

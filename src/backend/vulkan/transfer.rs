@@ -14,10 +14,9 @@ use crate::backend::ragged::count_rows;
 use crate::engine::EngineLimits;
 use crate::graph::{Graph, MemoryLayout, Rows, ValueId};
 
-/// Some values of a graph, and the memory they go through where the processor does not reach their own.
+/// Some values of a graph, on their way in or out.
 pub(super) struct Transfer {
     values: Vec<Moved>,
-    stage: Option<Buffer>,
 }
 
 /// One of the values.
@@ -43,16 +42,16 @@ fn value_bytes(graph: &Graph, value: ValueId, limits: &EngineLimits) -> u64 {
     (rows * graph.width(value) * size_of::<f32>()) as u64
 }
 
+/// Memory that values of any of the pieces go through, where the processor does not reach their own: `bytes` is what they
+/// take at most.
+pub(super) fn stage(device: &Arc<Device>, bytes: u64, is_direct: bool) -> Result<Option<Buffer>, VulkanError> {
+    let is_needed = !is_direct && bytes > 0;
+    is_needed.then(|| Buffer::new(device, "values on their way", bytes, Place::Host)).transpose()
+}
+
 impl Transfer {
-    /// For these values; `is_direct` where the processor reaches the graph's own memory.
-    pub fn new(
-        device: &Arc<Device>,
-        graph: &Graph,
-        layout: &MemoryLayout,
-        values: &[ValueId],
-        limits: &EngineLimits,
-        is_direct: bool,
-    ) -> Result<Self, VulkanError> {
+    /// For these values.
+    pub fn new(graph: &Graph, layout: &MemoryLayout, values: &[ValueId], limits: &EngineLimits) -> Self {
         let mut stage_bytes = 0;
         let moved = |value: &ValueId| {
             let stage_start = stage_bytes;
@@ -60,33 +59,29 @@ impl Transfer {
             let start = (layout.offset(*value) * size_of::<f32>()) as u64;
             Moved { rows: graph.rows(*value), width: graph.width(*value), start, stage_start }
         };
-        let values: Vec<Moved> = values.iter().map(moved).collect();
-        let stage = (!is_direct && stage_bytes > 0)
-            .then(|| Buffer::new(device, "values on their way", stage_bytes, Place::Host))
-            .transpose()?;
-        Ok(Transfer { values, stage })
+        Transfer { values: values.iter().map(moved).collect() }
     }
 
     /// Records the way from the stage to the graph's values.
-    pub fn record_in(&self, recorder: &mut Recorder<'_>, bucket: Bucket, work: &Buffer) {
-        let Some(stage) = &self.stage else { return };
+    pub fn record_in(&self, recorder: &mut Recorder<'_>, bucket: Bucket, work: &Buffer, stage: Option<&Buffer>) {
+        let Some(stage) = stage else { return };
         for value in &self.values {
             recorder.copy((stage, value.stage_start), (work, value.start), value.bytes(bucket));
         }
     }
 
     /// Records the way back.
-    pub fn record_out(&self, recorder: &mut Recorder<'_>, bucket: Bucket, work: &Buffer) {
-        let Some(stage) = &self.stage else { return };
+    pub fn record_out(&self, recorder: &mut Recorder<'_>, bucket: Bucket, work: &Buffer, stage: Option<&Buffer>) {
+        let Some(stage) = stage else { return };
         for value in &self.values {
             recorder.copy((work, value.start), (stage, value.stage_start), value.bytes(bucket));
         }
     }
 
     /// Writes the values, each [rows, width], where the device or the recorded commands take them.
-    pub fn write(&mut self, work: &mut Buffer, values: &[Vec<f32>]) {
-        let staged = self.stage.is_some();
-        let bytes = self.stage.as_mut().unwrap_or(work).mapped().unwrap_or_default();
+    pub fn write(&self, work: &mut Buffer, stage: Option<&mut Buffer>, values: &[Vec<f32>]) {
+        let staged = stage.is_some();
+        let bytes = stage.unwrap_or(work).mapped().unwrap_or_default();
         for (moved, values) in self.values.iter().zip(values) {
             let start = if staged { moved.stage_start } else { moved.start } as usize;
             let bytes = &mut bytes[start..start + size_of_val(&values[..])];
@@ -97,10 +92,10 @@ impl Transfer {
     }
 
     /// Reads the values of a step that has run.
-    pub fn read(&self, work: &Buffer, batch: &Batch<'_>) -> Vec<Vec<f32>> {
-        let bytes = self.stage.as_ref().unwrap_or(work).readable().unwrap_or_default();
+    pub fn read(&self, work: &Buffer, stage: Option<&Buffer>, batch: &Batch<'_>) -> Vec<Vec<f32>> {
+        let bytes = stage.unwrap_or(work).readable().unwrap_or_default();
         let read = |value: &Moved| {
-            let start = if self.stage.is_some() { value.stage_start } else { value.start } as usize;
+            let start = if stage.is_some() { value.stage_start } else { value.start } as usize;
             let length = count_rows(value.rows, batch) * value.width * size_of::<f32>();
             let bytes = &bytes[start..start + length];
             bytes.as_chunks::<4>().0.iter().map(|value| f32::from_le_bytes(*value)).collect()

@@ -4,7 +4,9 @@ use std::collections::HashSet;
 
 use cuelight_shaders::cases::Case;
 use cuelight_shaders::gpu::{DeviceLimits, Module};
-use cuelight_shaders::{attention, cases, elementwise, embed, glu, heads, matmul, rms_norm, rope, select_rows};
+use cuelight_shaders::{
+    attention, cases, elementwise, embed, experts, glu, heads, matmul, rms_norm, rope, select_rows,
+};
 
 use super::one_op::OneOp;
 use super::{assert_clean, device_with_matrices, shared_device};
@@ -67,8 +69,17 @@ fn attention_computes_what_it_must_in_rows_and_tiles_with_contexts_cut_and_whole
 }
 
 #[test]
+fn routes_and_experts_compute_what_they_must() {
+    for deterministic in [false, true] {
+        let ran = check_with(&experts::cases(), deterministic, in_float32);
+        assert!(ran.is_empty() || ran.contains(&Module::ExpertsTile) != deterministic);
+    }
+}
+
+#[test]
 fn the_table_has_every_op() {
-    assert_eq!(cases::all().len(), small_ops().len() + matmul::cases().len() + attention::cases().len());
+    let large = [matmul::cases, attention::cases, experts::cases].iter().map(|cases| cases().len()).sum::<usize>();
+    assert_eq!(cases::all().len(), small_ops().len() + large);
 }
 
 #[test]
@@ -77,6 +88,7 @@ fn a_grid_that_is_short_in_one_dimension_goes_on_in_another() {
     let cases: Vec<Case> = matmul::cases().into_iter().filter(few_outputs).collect();
     let change = |limits: &mut DeviceLimits| limits.max_groups[0] = 2;
     check_with(&cases, true, change);
+    check_with(&experts::cases()[9..12], false, change);
 }
 
 /// As wide as other makers' subgroups, and no more shared memory than any device has. It tries the shapes of workgroups:
@@ -92,6 +104,7 @@ fn workgroups_of_other_shapes_compute_the_same() {
         };
         check_with(&small_ops(), false, change);
         check_with(&matmul::cases()[..4], false, change);
+        check_with(&experts::cases()[..12], false, change);
         // Without tiles, for which 16 KiB are too few, with tiles of 16 queries, and where the device has as much of 32.
         let Some(device) = shared_device() else { return };
         for shared_memory_kib in [16, 32, 48] {

@@ -64,9 +64,9 @@ struct Found {
 /// The buckets that steps run in.
 #[derive(Clone, Copy)]
 enum Buckets {
-    /// An engine's own, which decides by the rows of a sequence whether they are attended to in tiles.
+    /// An engine's own, by which an op decides whether rows are attended to in tiles.
     Own,
-    /// As if each row were of another sequence: no tiles.
+    /// Those, where shared memory has no room for tiles.
     RowByRow,
     /// Of many rows, so that no context is cut.
     Large,
@@ -123,7 +123,7 @@ impl<'a> Rows<'a> {
             let mut bucket = bucket(&batch);
             match buckets {
                 Buckets::Own => {}
-                Buckets::RowByRow => bucket.sequences = bucket.rows,
+                Buckets::RowByRow => op.limits.shared_memory_bytes = 16 << 10,
                 Buckets::Large => bucket.rows = 4096,
             }
             let output = op.run_in(bucket, &batch, RowCount::All(step.len()), &inputs).unwrap().swap_remove(0);
@@ -151,20 +151,19 @@ fn a_row_of_attention_has_the_same_bits_in_any_chunks_and_tiles_and_with_its_con
         assert_eq!(expected.bits.len(), rows.inputs.len());
         assert!(!expected.ran.contains(&Module::AttendTile));
         let (own, row_by_row) = (Buckets::Own, Buckets::RowByRow);
+        let large = Buckets::Large;
         let ways = [
-            ("in tiles", rows.run(&device, rows.alone(LONGEST as usize), own), true, None),
-            ("in tiles of chunks of 77", rows.run(&device, rows.alone(77), own), true, Some(true)),
-            (
-                "in tiles of chunks of 200, contexts whole",
-                rows.run(&device, rows.alone(200), Buckets::Large),
-                true,
-                Some(false),
-            ),
-            ("in tiles, in company", rows.run(&device, rows.together(50), own), true, Some(true)),
-            ("in chunks of 64", rows.run(&device, rows.alone(64), row_by_row), false, Some(true)),
-            ("in company", rows.run(&device, rows.together(9), row_by_row), false, Some(true)),
+            ("in tiles", rows.alone(LONGEST as usize), own, true, None),
+            ("in tiles of chunks of 77", rows.alone(77), own, true, Some(true)),
+            ("in tiles of chunks of 200, contexts whole", rows.alone(200), large, true, Some(false)),
+            ("in tiles, in company", rows.together(50), own, true, Some(true)),
+            ("in tiles and alone", rows.together(39), large, true, None),
+            ("in tiles and alone, in larger chunks", rows.together(75), large, true, None),
+            ("in chunks of 64", rows.alone(64), row_by_row, false, Some(true)),
+            ("in company", rows.together(9), row_by_row, false, Some(true)),
         ];
-        for (way, found, tiles, cut) in ways {
+        for (way, steps, buckets, tiles, cut) in ways {
+            let found = rows.run(&device, steps, buckets);
             let other = expected.bits.iter().find(|(place, bits)| found.bits.get(place) != Some(bits));
             assert_eq!(
                 other.map(|(place, _)| place),

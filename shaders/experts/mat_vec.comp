@@ -1,0 +1,65 @@
+#version 460
+// Products of the routes of a block with its expert: of few, or each route by itself.
+
+#extension GL_GOOGLE_include_directive : require
+#include <gpu/common.glsl>
+#include <gpu/activation.glsl>
+#include <quant/matrix.glsl>
+#include <matmul/input.glsl>
+#include <matmul/mat_vec.glsl>
+#include "routes.glsl"
+#include "blocks.glsl"
+#include "product.glsl"
+
+// Of a workgroup, of each matrix.
+const uint OWN_OUTPUTS = OUTPUTS / MATRICES;
+
+uint first_output;
+uint expert;
+uint n_routes;
+uint own_routes[ROWS];
+
+bool has_row(uint r) {
+    return ROWS == 1 || r < n_routes;
+}
+
+vec4 input_quad(uint r, uint column) {
+    return load_routed(own_routes[r], column);
+}
+
+Run weight_run(uint o, uint index) {
+    uint output_row = first_output + o % OWN_OUTPUTS;
+    if (o < OWN_OUTPUTS) return load_weight(expert, output_row, index);
+    return load_second(expert, output_row, index);
+}
+
+// Finds the routes of this workgroup; `false` when it has none.
+bool find_routes() {
+    uint group = gl_WorkGroupID.y;
+    if (blocks == 0) {
+        n_routes = 1;
+        own_routes[0] = group;
+        return group / TOP_K < count_rows(step, row_kind) && find_expert(routes, group, expert);
+    }
+    if (group >= Words(blocks).at[0]) return false;
+    uint64_t block = find_block(blocks, group, ROWS);
+    uvec4 head = WordQuads(block).at[0];
+    expert = head.x;
+    n_routes = head.y;
+    [[unroll]] for (uint r = 0; r < ROWS; r++) own_routes[r] = Words(block).at[4 + min(r, n_routes - 1)];
+    return true;
+}
+
+void main() {
+    first_output = spread_group() * OWN_OUTPUTS;
+    if (first_output >= EXPERT_OUTPUTS || !find_routes()) return;
+    form_results(RUNS);
+    for (uint i = gl_LocalInvocationID.x; i < ROWS * OWN_OUTPUTS; i += WORKGROUP_SIZE) {
+        uint r = i / OWN_OUTPUTS;
+        uint o = i % OWN_OUTPUTS;
+        if (r >= n_routes || first_output + o >= EXPERT_OUTPUTS) continue;
+        float beside = sums[r * OUTPUTS + o + OUTPUTS - OWN_OUTPUTS][0];
+        uint route = blocks == 0 ? own_routes[0] : Words(find_block(blocks, gl_WorkGroupID.y, ROWS)).at[4 + r];
+        store_result(expert, route, first_output + o, sums[r * OUTPUTS + o][0], beside);
+    }
+}

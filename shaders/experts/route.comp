@@ -1,0 +1,158 @@
+#version 460
+// The best experts of each row: a workgroup for a row.
+//
+// What is compared are keys: integers in the order of the numbers that they stand for, so that every comparison has an answer,
+// whatever a router gives. Key 0 is what may not be chosen (any more).
+
+#extension GL_GOOGLE_include_directive : require
+#include <gpu/common.glsl>
+#include <gpu/reduce.glsl>
+
+layout(constant_id = 1) const uint N_EXPERTS = 1;
+layout(constant_id = 2) const uint TOP_K = 1;
+layout(constant_id = 3) const bool SOFTMAX = true;
+layout(constant_id = 4) const uint N_GROUPS = 1;
+layout(constant_id = 5) const uint USED_GROUPS = 1;
+layout(constant_id = 6) const bool HAS_BIAS = false;
+layout(constant_id = 7) const bool HAS_SCALES = false;
+layout(constant_id = 8) const bool RENORMALISE = false;
+
+layout(push_constant, scalar) uniform Push {
+    Floats logits;  // [rows, N_EXPERTS]
+    Floats bias;    // [N_EXPERTS]
+    Floats scales;  // [N_EXPERTS]
+    Floats routes;  // [rows, 2 TOP_K]
+    Step step;
+    uint row_kind;
+    float scale;
+};
+
+const uint GROUP_SIZE = N_EXPERTS / N_GROUPS;
+const float SMALLEST = 1.17549435e-38;
+
+shared float scores[N_EXPERTS];
+shared float preferences[N_EXPERTS];
+shared uint keys[N_EXPERTS];
+shared uint group_keys[N_GROUPS];
+shared uint chosen[TOP_K];
+shared uvec2 best_of_lanes[WORKGROUP_SIZE];
+
+uint key_of(float value) {
+    uint bits = floatBitsToUint(value);
+    bool negative = (bits & 0x80000000u) != 0;
+    // Infinity has the largest bits of any number.
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return 1;
+    return negative ? ~bits : bits | 0x80000000u;
+}
+
+bool is_better(uvec2 a, uvec2 b) {
+    return a.x > b.x || (a.x == b.x && a.y < b.y);
+}
+
+// The better of two (key, index): of equals the one with the lower index.
+uvec2 better(uvec2 a, uvec2 b) {
+    return is_better(b, a) ? b : a;
+}
+
+// The best of every invocation's, in all of them. All must come here.
+uint workgroup_best(uvec2 candidate) {
+    uint lane = gl_LocalInvocationID.x;
+    best_of_lanes[lane] = candidate;
+    barrier();
+    for (uint stride = WORKGROUP_SIZE / 2; stride > 0; stride /= 2) {
+        if (lane < stride) best_of_lanes[lane] = better(best_of_lanes[lane], best_of_lanes[lane + stride]);
+        barrier();
+    }
+    uint best = best_of_lanes[0].y;
+    barrier();
+    return best;
+}
+
+void score(uint64_t row) {
+    uint lane = gl_LocalInvocationID.x;
+    Floats of_row = Floats(row);
+    float largest = uintBitsToFloat(0xff800000u);
+    float sum = 0.0;
+    if (SOFTMAX) {
+        for (uint e = lane; e < N_EXPERTS; e += WORKGROUP_SIZE) largest = max(largest, of_row.at[e]);
+        largest = workgroup_max(largest);
+        for (uint e = lane; e < N_EXPERTS; e += WORKGROUP_SIZE) sum += exp(of_row.at[e] - largest);
+        sum = workgroup_sum(sum);
+    }
+    for (uint e = lane; e < N_EXPERTS; e += WORKGROUP_SIZE) {
+        float x = of_row.at[e];
+        scores[e] = SOFTMAX ? exp(x - largest) / sum : 1.0 / (1.0 + exp(-x));
+        preferences[e] = HAS_BIAS ? scores[e] + bias.at[e] : scores[e];
+        keys[e] = key_of(preferences[e]);
+    }
+    barrier();
+}
+
+// A group counts as the sum of its two best.
+float two_best(uint group) {
+    float first = preferences[group * GROUP_SIZE];
+    if (GROUP_SIZE == 1) return first;
+    float second = preferences[group * GROUP_SIZE + 1];
+    if (second > first) {
+        float larger = second;
+        second = first;
+        first = larger;
+    }
+    for (uint e = group * GROUP_SIZE + 2; e < (group + 1) * GROUP_SIZE; e++) {
+        float preference = preferences[e];
+        second = max(second, min(first, preference));
+        first = max(first, preference);
+    }
+    return first + second;
+}
+
+// Leaves the experts of the best groups.
+void rule_out_groups() {
+    uint lane = gl_LocalInvocationID.x;
+    for (uint g = lane; g < N_GROUPS; g += WORKGROUP_SIZE) group_keys[g] = key_of(two_best(g));
+    barrier();
+    for (uint i = 0; i < USED_GROUPS; i++) {
+        uvec2 candidate = uvec2(0, N_GROUPS - 1);
+        for (uint g = lane; g < N_GROUPS; g += WORKGROUP_SIZE) candidate = better(candidate, uvec2(group_keys[g], g));
+        uint best = workgroup_best(candidate);
+        // What is left in the end are the groups that were not used.
+        if (lane == 0) group_keys[best] = 0;
+        barrier();
+    }
+    for (uint e = lane; e < N_EXPERTS; e += WORKGROUP_SIZE) {
+        if (group_keys[e / GROUP_SIZE] != 0) keys[e] = 0;
+    }
+    barrier();
+}
+
+void main() {
+    uint row = gl_WorkGroupID.y;
+    if (row >= count_rows(step, row_kind)) return;
+    uint lane = gl_LocalInvocationID.x;
+    score(uint64_t(logits) + uint64_t(row) * N_EXPERTS * 4);
+    if (USED_GROUPS < N_GROUPS) rule_out_groups();
+    for (uint k = 0; k < TOP_K; k++) {
+        uvec2 candidate = uvec2(0, N_EXPERTS - 1);
+        for (uint e = lane; e < N_EXPERTS; e += WORKGROUP_SIZE) candidate = better(candidate, uvec2(keys[e], e));
+        uint best = workgroup_best(candidate);
+        if (lane == 0) {
+            chosen[k] = best;
+            keys[best] = 0;
+        }
+        barrier();
+    }
+
+    float divisor = 1.0;
+    if (RENORMALISE) {
+        float sum = 0.0;
+        for (uint k = 0; k < TOP_K; k++) sum += scores[chosen[k]];
+        // Where all scores have vanished no weight is better than another.
+        divisor = max(sum, SMALLEST);
+    }
+    Floats of_row = Floats(uint64_t(routes) + uint64_t(row) * TOP_K * 8);
+    for (uint k = lane; k < TOP_K; k += WORKGROUP_SIZE) {
+        uint expert = chosen[k];
+        of_row.at[k] = float(expert);
+        of_row.at[TOP_K + k] = scores[expert] / divisor * scale * (HAS_SCALES ? scales.at[expert] : 1.0);
+    }
+}

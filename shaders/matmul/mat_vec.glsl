@@ -1,0 +1,56 @@
+// Results of few rows: a workgroup forms OUTPUTS results of each of ROWS rows, so that the rows share what is unpacked of the
+// weights.
+//
+// Invocation l takes the runs l, l + WORKGROUP_SIZE, ...; its sums are added in a tree. So a result's bits do not depend on
+// the other rows, nor on how many rows or outputs a workgroup has.
+
+layout(constant_id = 0) const uint WORKGROUP_SIZE = 32;
+layout(constant_id = 1) const uint ROWS = 1;
+layout(constant_id = 2) const uint OUTPUTS = 4;
+
+shared float sums[ROWS * OUTPUTS][WORKGROUP_SIZE];
+
+// Which rows and which outputs a workgroup has, says the shader that includes this.
+bool has_row(uint r);
+vec4 input_quad(uint r, uint column);
+Run weight_run(uint o, uint index);
+
+// The share of one run in a result.
+float multiply(Run run, uint r, uint column, float sum) {
+    vec4 products[2] = vec4[2](vec4(0.0), vec4(0.0));
+    vec4 inputs[2] = vec4[2](vec4(0.0), vec4(0.0));
+    [[unroll]] for (uint q = 0; q < QUADS; q++) {
+        vec4 quad = input_quad(r, column + 4 * q);
+        products[group_of(q)] = fma(run.codes[q], quad, products[group_of(q)]);
+        if (MINIMUM) inputs[group_of(q)] += quad;
+    }
+    [[unroll]] for (uint g = 0; g < GROUPS; g++) {
+        sum = fma(run.scale[g], (products[g].x + products[g].y) + (products[g].z + products[g].w), sum);
+        if (MINIMUM) sum = fma(run.minimum[g], (inputs[g].x + inputs[g].y) + (inputs[g].z + inputs[g].w), sum);
+    }
+    return sum;
+}
+
+// Leaves result o of row r in sums[r * OUTPUTS + o][0]. All invocations must come here.
+void form_results(uint runs) {
+    uint lane = gl_LocalInvocationID.x;
+    float partial[ROWS * OUTPUTS];
+    [[unroll]] for (uint i = 0; i < ROWS * OUTPUTS; i++) partial[i] = 0.0;
+    for (uint index = lane; index < runs; index += WORKGROUP_SIZE) {
+        [[unroll]] for (uint o = 0; o < OUTPUTS; o++) {
+            Run run = weight_run(o, index);
+            [[unroll]] for (uint r = 0; r < ROWS; r++) {
+                if (has_row(r)) partial[r * OUTPUTS + o] = multiply(run, r, index * 32, partial[r * OUTPUTS + o]);
+            }
+        }
+    }
+
+    [[unroll]] for (uint i = 0; i < ROWS * OUTPUTS; i++) sums[i][lane] = partial[i];
+    barrier();
+    for (uint stride = WORKGROUP_SIZE / 2; stride > 0; stride /= 2) {
+        if (lane < stride) {
+            [[unroll]] for (uint i = 0; i < ROWS * OUTPUTS; i++) sums[i][lane] += sums[i][lane + stride];
+        }
+        barrier();
+    }
+}
