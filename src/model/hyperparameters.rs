@@ -473,3 +473,7 @@ impl Windows {
         }
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;
