@@ -107,7 +107,7 @@ impl CostArgs<'_> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::attention::{Attention, KvCache, KvShape, KvType};
+    use crate::attention::{Attention, KvCache, KvShape, KvType, Window};
     use crate::elementwise::Add as AddOp;
     use crate::embed::Embed;
     use crate::matmul::Linear;
@@ -203,7 +203,7 @@ mod tests {
             assert_eq!(both.float_operations, (10 + 6) * 6 * 8 * 4);
             assert_eq!(both.activation_bytes, 4 * (48 + 16 + 16 + 48) * 4);
             // With a window of four, rows at 9 and 10 see positions 6 to 10.
-            let window = Attention { window: Some(4), ..attention.clone() };
+            let window = Attention { window: Some(Window::Last(4)), ..attention.clone() };
             let window = of(&window, &[(9, 2)]);
             assert_eq!((window.memory_bytes, window.float_operations), (5 * position_bytes, 8 * 6 * 8 * 4));
         }

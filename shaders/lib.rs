@@ -31,6 +31,7 @@ pub mod elementwise;
 pub mod embed;
 pub mod experts;
 pub mod glu;
+pub mod heads;
 pub mod lanes;
 pub mod matmul;
 pub mod rms_norm;

@@ -13,6 +13,7 @@ layout(push_constant, scalar) uniform Push {
     uint n_heads;
     uint n_kv_heads;
     uint window;           // 0: none
+    uint chunk;            // 0: none
     uint max_pieces;       // of a row, with SPLIT
     float scale;
     float cap;             // 0: none
@@ -20,7 +21,7 @@ layout(push_constant, scalar) uniform Push {
 
 // The first position that a row at `position` sees.
 uint first_visible(uint position) {
-    return window > 0 && position + 1 > window ? position + 1 - window : 0;
+    return first_in_sight(position, window, chunk);
 }
 
 // Four values of a query, and 0 behind its end.

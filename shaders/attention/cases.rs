@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use super::cache::{BLOCK_TOKENS, SCALE_GROUP};
-use super::{Attention, KvShape, KvType, reference};
+use super::{Attention, KvShape, KvType, Window, reference};
 use crate::cases::{Case, CaseBatch, CaseCache, CaseStep, Expected};
 use crate::gpu::RowCount;
 use crate::quant::random;
@@ -46,8 +46,8 @@ pub fn cases() -> Vec<Case> {
     KvType::ALL.iter().flat_map(of_type).collect()
 }
 
-/// Sinks, keys and values of different lengths, and values that are part of their keys.
-fn other_forms() -> [Attention; 5] {
+/// Sinks, keys and values of different lengths, values that are part of their keys, and chunks.
+fn other_forms() -> [Attention; 7] {
     let unequal = |n_kv_heads, key_dim, value_dim| KvShape { value_dim, ..KvShape::grouped(n_kv_heads, key_dim) };
     [
         with_sinks(shaped(64, 2, 4, Some(128), None)),
@@ -55,6 +55,8 @@ fn other_forms() -> [Attention; 5] {
         of_shape(unequal(2, 192, 128), 1, None, None),
         with_sinks(of_shape(unequal(1, 24, 72), 5, Some(20), None)),
         of_shape(KvShape::latent(576, 512), 18, None, None),
+        in_chunks(shaped(32, 2, 2, None, None), 50),
+        in_chunks(shaped(16, 1, 4, None, None), 256),
     ]
 }
 
@@ -99,7 +101,13 @@ pub(super) fn shaped(
 /// The same with heads of any shape.
 pub(super) fn of_shape(kv: KvShape, group: usize, window: Option<usize>, softcap: Option<f32>) -> Attention {
     let scale = 3.0 / (kv.key_dim as f32).sqrt();
+    let window = window.map(Window::Last);
     Attention { layer: 1, n_heads: kv.n_kv_heads * group, kv, scale, window, softcap, sinks: None }
+}
+
+/// The same, where rows see their own chunk.
+pub(super) fn in_chunks(attention: Attention, positions: usize) -> Attention {
+    Attention { window: Some(Window::Chunk(positions)), ..attention }
 }
 
 /// With sinks some of which are far below all scores, and some above.

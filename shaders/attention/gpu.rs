@@ -13,7 +13,7 @@
 //! bit: 32 KiB for 32 queries. With what is staged of keys and queries that is 46.5 KiB; for devices that offer 32 KiB there
 //! are tiles of 16 queries (27.8 KiB).
 
-use super::{Attention, KvShape, KvType};
+use super::{Attention, KvShape, KvType, Window};
 use crate::gpu::{DeviceLimits, Dispatch, GpuArgs, Module, Push, Region};
 
 use super::cache::BLOCK_TOKENS;
@@ -268,6 +268,7 @@ impl Run<'_> {
     fn dispatch(&self, module: Module, cut: &Cut, mut constants: Vec<(u32, u32)>, [x, y]: [usize; 2]) -> Dispatch {
         let Run { attention, args, keys, values } = *self;
         let output = if cut.split { args.scratch } else { args.outputs[0].region };
+        let [window, chunk] = Window::push(attention.window);
         let push = Push::new()
             .address(args.inputs[0].region.address)
             .address(keys.address)
@@ -277,7 +278,8 @@ impl Run<'_> {
             .address(sinks_address(args))
             .size(attention.n_heads)
             .size(attention.kv.n_kv_heads)
-            .size(attention.window.unwrap_or(0))
+            .size(window)
+            .size(chunk)
             .size(cut.pieces)
             .float(attention.scale)
             .float(attention.softcap.unwrap_or(0.0));
@@ -297,13 +299,15 @@ impl Run<'_> {
     fn merge(&self, cut: &Cut, rows: Rows) -> Option<Dispatch> {
         let (attention, args) = (self.attention, self.args);
         let output = args.outputs[0].region;
+        let [window, chunk] = Window::push(attention.window);
         let push = Push::new()
             .address(args.scratch.address)
             .address(output.address)
             .address(args.step)
             .address(sinks_address(args))
             .size(attention.n_heads)
-            .size(attention.window.unwrap_or(0))
+            .size(window)
+            .size(chunk)
             .size(cut.pieces);
         let mut constants = vec![(0, args.device.subgroup_size), rows.constant()];
         constants.extend(head_constants(attention, args.kv.kv_type));

@@ -10,6 +10,12 @@ const uint VALUE_STRIDE = VALUES_IN_KEYS ? KEY_STRIDE : OWN_VALUE_STRIDE;
 const uint KEY_QUADS = KEY_STRIDE / 4;
 const uint VALUE_QUADS = (VALUE_DIM + 3) / 4;
 
+// The first position that a row at `position` sees: of the last so many (`window`) or of its chunk of so many; 0: no such limit.
+uint first_in_sight(uint position, uint window, uint chunk) {
+    if (chunk > 0) return position - position % chunk;
+    return window > 0 && position + 1 > window ? position + 1 - window : 0;
+}
+
 // Where the partial results of a head of a row in a piece are: [row, head, piece] records of (largest, sum, -, -) and the
 // gathered values.
 FloatQuads partial_of(uint64_t partials, uint row_and_head, uint max_pieces, uint piece) {

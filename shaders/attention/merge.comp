@@ -17,6 +17,7 @@ layout(push_constant, scalar) uniform Push {
     uint64_t sinks;        // 0: none
     uint n_heads;
     uint window;
+    uint chunk;
     uint max_pieces;
 };
 
@@ -25,7 +26,7 @@ void main() {
     uint head = gl_WorkGroupID.x;
     if (!find_row(step, gl_WorkGroupID.y, row)) return;
     uint position = step.positions.at[row];
-    uint first_visible = window > 0 && position + 1 > window ? position + 1 - window : 0;
+    uint first_visible = first_in_sight(position, window, chunk);
     uint last_piece = position / PIECE_TOKENS;
     for (uint quad = gl_LocalInvocationID.x; quad < VALUE_QUADS; quad += WORKGROUP_SIZE) {
         Softmax softmax = Softmax(-1.0 / 0.0, 0.0);

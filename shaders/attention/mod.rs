@@ -27,9 +27,38 @@ use crate::op::{CpuArgs, Op, ShapeError};
 /// The longest key that the kernels have room for: 512 latent values and 64 rotated ones.
 pub const MAX_HEAD_DIM: usize = 576;
 
+/// How far back a row sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Window {
+    /// The last so many positions, its own included.
+    Last(usize),
+    /// Its own chunk: positions are cut into chunks of so many.
+    Chunk(usize),
+}
+
+impl Window {
+    /// The first position that a row at `position` sees.
+    #[must_use]
+    pub fn first_visible(self, position: usize) -> usize {
+        match self {
+            Window::Last(positions) => (position + 1).saturating_sub(positions),
+            Window::Chunk(positions) => position - position % positions.max(1),
+        }
+    }
+
+    /// The two kinds as shaders are told of them, 0 for none: the last so many, a chunk of so many.
+    fn push(window: Option<Window>) -> [usize; 2] {
+        match window {
+            None => [0, 0],
+            Some(Window::Last(positions)) => [positions, 0],
+            Some(Window::Chunk(positions)) => [0, positions],
+        }
+    }
+}
+
 /// Grouped-query attention: stores the rows' keys and values, then lets every row look at its own sequence.
 ///
-/// For a row at position `p`, with `t` over the positions `max(0, p - window + 1) ..= p` of its sequence:
+/// For a row at position `p`, with `t` over the positions of its sequence up to `p` that its window shows:
 /// `s[t] = softcap(scale * q·k[t])`, `y = sum_t softmax(s)[t] v[t]`; query head `h` reads KV head
 /// `h / (n_heads / n_kv_heads)`. With sinks the softmax of head `h` has one more score, `sinks[h]`, that brings no value.
 ///
@@ -50,8 +79,8 @@ pub struct Attention {
     pub kv: KvShape,
     /// Multiplies the scores, `1 / sqrt(key_dim)` for most models.
     pub scale: f32,
-    /// How many positions a row sees, its own included; `None`: all.
-    pub window: Option<usize>,
+    /// How far back a row sees; `None`: to the beginning.
+    pub window: Option<Window>,
     /// Soft cap on the scores.
     pub softcap: Option<f32>,
     /// A learned score for each query head, `[n_heads]`, which takes part in the softmax and has no value.
@@ -87,7 +116,7 @@ impl Attention {
 
     /// The first position that a row at `position` sees.
     fn first_visible(&self, position: usize) -> usize {
-        self.window.map_or(0, |window| (position + 1).saturating_sub(window))
+        self.window.map_or(0, |window| window.first_visible(position))
     }
 }
 
@@ -156,7 +185,7 @@ impl Op for Attention {
 mod tests {
     use std::ops::Range;
 
-    use super::cases::{Sequences, of_shape, rounding, shaped, with_sinks};
+    use super::cases::{Sequences, in_chunks, of_shape, rounding, shaped, with_sinks};
     use super::*;
     use crate::cpu::{Kernel, Solo, Team};
     use crate::testing::{assert_close, supported_kernels, values};
@@ -256,11 +285,12 @@ mod tests {
         #[test]
         fn chunks_and_neighbours_do_not_change_a_bit(
             head_dim in 1usize..40, window in prop::option::of(1usize..40), in_keys: bool, kv_type in prop::sample::select(KvType::ALL),
-            len in 2usize..70, cut in 1usize..69, seed: u64,
+            len in 2usize..70, cut in 1usize..69, chunk in prop::option::of(1usize..40), seed: u64,
         ) {
             let cut = cut.min(len - 1);
             let shape = if in_keys { KvShape::latent(head_dim + 3, head_dim) } else { KvShape::grouped(2, head_dim) };
             let attention = with_sinks(of_shape(shape, 2, window, None));
+            let attention = if let Some(chunk) = chunk { in_chunks(attention, chunk) } else { attention };
             for kernel in supported_kernels() {
                 let alone = World::new(attention.clone(), &[len, 50], kv_type, seed);
                 let whole = alone.step(kernel, &[(0, 0..len)]);
@@ -278,12 +308,13 @@ mod tests {
         #[test]
         fn long_contexts_agree_with_the_reference_however_they_are_shared(
             group in 1usize..6, head_dim in prop::sample::select(&[16usize, 24, 130]),
-            window in prop::option::of(1usize..600), len in 240usize..800, rows in 1usize..4,
-            kv_type in prop::sample::select(KvType::ALL), in_keys: bool, seed: u64,
+            window in prop::option::of(1usize..600), chunk in prop::option::of(1usize..600),
+            len in 240usize..800, rows in 1usize..4, kv_type in prop::sample::select(KvType::ALL), in_keys: bool, seed: u64,
         ) {
             let tolerance = rounding(kv_type);
             let shape = if in_keys { KvShape::latent(head_dim + 8, head_dim) } else { KvShape::grouped(2, head_dim) };
             let attention = with_sinks(of_shape(shape, group, window, None));
+            let attention = if let Some(chunk) = chunk { in_chunks(attention, chunk) } else { attention };
             for kernel in supported_kernels() {
                 let world = World::new(attention.clone(), &[len, 20], kv_type, seed);
                 let whole = world.step(kernel, &[(0, 0..len)]);

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use cuelight_shaders::cases::Case;
 use cuelight_shaders::gpu::{DeviceLimits, Module};
 use cuelight_shaders::{
-    attention, cases, choose_token, elementwise, embed, experts, glu, matmul, rms_norm, rope, select_rows,
+    attention, cases, choose_token, elementwise, embed, experts, glu, heads, matmul, rms_norm, rope, select_rows,
 };
 
 use super::one_op::OneOp;
@@ -38,8 +38,9 @@ fn in_float32(limits: &mut DeviceLimits) {
 
 /// The cases of ops with little to compute.
 fn small_ops() -> Vec<Case> {
-    let of_ops = [embed::cases, rms_norm::cases, rope::cases, glu::cases, elementwise::cases, select_rows::cases];
-    of_ops.into_iter().chain([choose_token::cases::cases as fn() -> Vec<Case>]).flat_map(|cases| cases()).collect()
+    let of_ops = [embed::cases, rms_norm::cases, rope::cases, glu::cases, elementwise::cases, heads::cases];
+    let others = [select_rows::cases as fn() -> Vec<Case>, choose_token::cases::cases];
+    of_ops.into_iter().chain(others).flat_map(|cases| cases()).collect()
 }
 
 #[test]
