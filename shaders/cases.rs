@@ -8,7 +8,7 @@
 use crate::attention::{KvShape, KvType};
 use crate::gpu::RowCount;
 use crate::op::{Batch, Op};
-use crate::{attention, elementwise, embed, experts, glu, heads, matmul, rms_norm, rope, select_rows};
+use crate::{attention, choose_token, elementwise, embed, experts, glu, heads, matmul, rms_norm, rope, select_rows};
 
 /// An op, and what it must compute.
 #[derive(Debug)]
@@ -82,6 +82,7 @@ pub fn all() -> Vec<Case> {
         elementwise::cases(),
         heads::cases(),
         select_rows::cases(),
+        choose_token::cases::cases(),
         matmul::cases(),
         attention::cases(),
         experts::cases(),
@@ -253,10 +254,17 @@ mod tests {
 
     #[test]
     fn every_kernel_computes_what_the_small_ops_must() {
-        let small = [embed::cases, rms_norm::cases, rope::cases, glu::cases, elementwise::cases, heads::cases];
-        for cases in small.into_iter().chain([select_rows::cases as fn() -> Vec<Case>]) {
-            check(cases());
-        }
+        let small: [fn() -> Vec<Case>; 8] = [
+            embed::cases,
+            rms_norm::cases,
+            rope::cases,
+            glu::cases,
+            elementwise::cases,
+            heads::cases,
+            select_rows::cases,
+            choose_token::cases::cases,
+        ];
+        small.into_iter().for_each(|cases| check(cases()));
     }
 
     #[test]

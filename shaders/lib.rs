@@ -26,6 +26,7 @@ pub mod weight;
 
 pub mod attention;
 pub mod cases;
+pub mod choose_token;
 pub mod elementwise;
 pub mod embed;
 pub mod experts;

@@ -65,6 +65,7 @@ pub(super) fn divide(
     if targets.len() == 1 {
         let Model { graph, kv_shapes, weights_bytes, .. } = model;
         let target = targets.remove(0);
+        let graph = target.let_choose(graph);
         let mut whole = Part { target, graphs: vec![graph], kv_shapes, weights_bytes };
         let host = whole.hand_experts_out(options, limits, request);
         return Ok(Division { parts: vec![whole], host });
@@ -77,11 +78,15 @@ pub(super) fn divide(
         Split::Shares(free.collect())
     });
     let cuts = placement::cuts(&model.graph, &split, targets.len())?;
+    let mut graphs = model.graph.split(&cuts);
+    if let (Some(target), Some(last)) = (targets.last(), graphs.pop()) {
+        graphs.push(target.let_choose(last));
+    }
     let part = |(target, graph): (Target, Graph)| {
         let kv_shapes = own_layers(&graph, &model.kv_shapes);
         Part { target, kv_shapes, weights_bytes: distinct_bytes(&graph), graphs: vec![graph] }
     };
-    Ok(Division { parts: targets.into_iter().zip(model.graph.split(&cuts)).map(part).collect(), host: None })
+    Ok(Division { parts: targets.into_iter().zip(graphs).map(part).collect(), host: None })
 }
 
 /// What the options ask for; no split where the devices' free memory decides.
@@ -292,6 +297,14 @@ impl Target {
                 let info = DeviceInfo::find(&instance, index)?;
                 Ok(Target::Vulkan(Box::new(info), instance))
             }
+        }
+    }
+
+    /// The last part's graph as this device runs it: from its memory a token comes back more easily than a row of logits.
+    fn let_choose(&self, graph: Graph) -> Graph {
+        match self {
+            Target::Cpu => graph,
+            Target::Vulkan(..) => graph.with_token_choice(),
         }
     }
 

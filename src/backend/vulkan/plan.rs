@@ -126,14 +126,19 @@ impl Plan {
         self.slowest.is_zero() || (wanted <= 2 * found && found <= 2 * wanted)
     }
 
-    /// Runs it after `first`, and waits for its end.
-    pub fn run(&mut self, device: &Device, first: Option<vk::CommandBuffer>) -> Result<(), VulkanError> {
+    /// Runs it after `first` and before `last`, and waits for the end.
+    pub fn run(
+        &mut self,
+        device: &Device,
+        first: Option<vk::CommandBuffer>,
+        last: Option<vk::CommandBuffer>,
+    ) -> Result<(), VulkanError> {
         if let Some(timestamps) = &self.timestamps {
             timestamps.reset(device);
         }
         let began = Instant::now();
         let mut done = 0;
-        for commands in first.iter().chain(&self.submissions) {
+        for commands in first.iter().chain(&self.submissions).chain(&last) {
             done = device.submit(&[*commands])?;
         }
         device.wait(done)?;

@@ -34,9 +34,11 @@ fn read(architecture: &str, keys: &[(&str, Stored)]) -> Result<HyperParameters, 
         all.retain(|(other, _)| other != key);
         all.push((key, value.clone()));
     }
-    let mut file = GgufBuilder::new()
-        .key("general.architecture", architecture)
-        .tensor_f32("token_embd.weight", &[64, 10], &[0.0; 640]);
+    let mut file = GgufBuilder::new().key("general.architecture", architecture).tensor_f32(
+        "token_embd.weight",
+        &[64, 10],
+        &[0.0; 640],
+    );
     for (key, value) in all {
         let key = format!("{architecture}.{key}");
         file = match value {

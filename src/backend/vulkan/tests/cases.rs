@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use cuelight_shaders::cases::Case;
 use cuelight_shaders::gpu::{DeviceLimits, Module};
 use cuelight_shaders::{
-    attention, cases, elementwise, embed, experts, glu, heads, matmul, rms_norm, rope, select_rows,
+    attention, cases, choose_token, elementwise, embed, experts, glu, heads, matmul, rms_norm, rope, select_rows,
 };
 
 use super::one_op::OneOp;
@@ -36,10 +36,19 @@ fn in_float32(limits: &mut DeviceLimits) {
     limits.cooperative_matrix = None;
 }
 
-/// The cases of ops that are one shader each.
+/// The cases of ops with little to compute.
 fn small_ops() -> Vec<Case> {
-    let of_ops = [embed::cases, rms_norm::cases, rope::cases, glu::cases, elementwise::cases, heads::cases];
-    of_ops.into_iter().chain([select_rows::cases as fn() -> Vec<Case>]).flat_map(|cases| cases()).collect()
+    let of_ops: [fn() -> Vec<Case>; 8] = [
+        embed::cases,
+        rms_norm::cases,
+        rope::cases,
+        glu::cases,
+        elementwise::cases,
+        heads::cases,
+        select_rows::cases,
+        choose_token::cases::cases,
+    ];
+    of_ops.into_iter().flat_map(|cases| cases()).collect()
 }
 
 #[test]
