@@ -164,7 +164,7 @@ impl Spec {
                 }
                 of_row.push((expert, f64::from(1.0 / (slot + 1) as f32)));
             }
-            let elsewhere = |slot: usize| self.some_elsewhere && (row + slot) % 3 == 0;
+            let elsewhere = |slot: usize| self.some_elsewhere && (row + slot).is_multiple_of(3);
             routes
                 .extend(of_row.iter().enumerate().map(|(slot, (e, _))| if elsewhere(slot) { -1.0 } else { *e as f32 }));
             routes.extend(of_row.iter().map(|(_, weight)| *weight as f32));

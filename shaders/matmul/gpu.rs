@@ -119,12 +119,7 @@ impl Tile {
     }
 
     /// The tile of `tile.glsl` for so many products of this size, with so many bytes of shared memory for each row beside it.
-    pub fn in_float32(
-        device: &DeviceLimits,
-        size: (usize, usize),
-        products: usize,
-        row_bytes: usize,
-    ) -> Option<Tile> {
+    pub fn in_float32(device: &DeviceLimits, size: (usize, usize), products: usize, row_bytes: usize) -> Option<Tile> {
         let fits = |tile: Tile| {
             tile.parts() <= device.max_workgroup_size as usize
                 && tile.shared_bytes(4) + tile.rows * row_bytes <= device.shared_memory_bytes as usize

@@ -254,7 +254,7 @@ mod tests {
     }
 
     impl Stage for Meets {
-        fn run(&mut self, _step: &Step, _inputs: &[Vec<f32>]) -> Result<StageOutput, EngineError> {
+        fn run(&mut self, _piece: usize, _step: &Step, _inputs: &[Vec<f32>]) -> Result<StageOutput, EngineError> {
             let (count, changed) = &*self.at_work;
             let mut here = count.lock().unwrap();
             *here += 1;
