@@ -137,7 +137,7 @@ fn deterministic_logits_are_the_same_bits_in_any_chunks_and_in_any_company() {
     if !has_device() {
         return;
     }
-    for name in ["llama-q4_k.gguf", "gemma2-q5_1.gguf", "qwen3-q8_0.gguf"] {
+    for name in ["llama-q4_k.gguf", "gemma2-q5_1.gguf", "qwen3-q8_0.gguf", "qwen3moe-q4_k.gguf"] {
         let setup = Setup { deterministic: true, ..setup(KvType::F16) };
         let mut runner = load(&folder().join(name), setup);
         let tokens: Vec<TokenId> = (0..280).map(|index| (index * 53 + 7) % 500).collect();

@@ -22,8 +22,9 @@
 //!
 //! - Each route by itself, without blocks, where routes are so few that hardly two meet at an expert: what grouping takes would be
 //!   a good part of the whole.
-//! - `mat_vec.comp`, where an expert has up to 8 routes on average, and always where bits must not depend on the bucket: up to 8
-//!   routes share what is unpacked of the weights.
+//! - `mat_vec.comp` in blocks of 4, where an expert has up to 8 routes on average, and always where bits must not depend on the
+//!   bucket: the routes share what is unpacked of the weights. Most experts have fewer than 8 then, and larger blocks would
+//!   keep registers and shared memory for routes that are not there.
 //! - `tile.comp` where it has more: tiles no higher than that average, since a tile's missing rows are computed for nothing.
 //!
 //! # Memory to work in
@@ -78,11 +79,13 @@ const MAX_ROUTES: usize = 16384;
 /// Most bytes of values between the products, as far as a part of one row does not take more.
 const MAX_VALUES_BYTES: usize = 128 << 20;
 
-/// Routes that `mat_vec.comp` takes on at once, where an expert has few and where it has more.
-const FEW_ROUTES: usize = 4;
-const MORE_ROUTES: usize = 8;
+/// Routes that `mat_vec.comp` takes on at once.
+const ROUTES_TOGETHER: usize = 4;
 
-/// Rows of the lowest tile that is used.
+/// The most routes of an expert, on average, with which `mat_vec.comp` is used.
+const FEW_ROUTES: usize = 8;
+
+/// Rows of the lowest tile.
 const LEAST_HEIGHT: usize = 16;
 
 /// How the routes of a part are computed.
@@ -90,8 +93,8 @@ const LEAST_HEIGHT: usize = 16;
 enum Method {
     /// Each by itself.
     Direct,
-    /// In blocks of so many.
-    MatVec(usize),
+    /// In blocks of a few.
+    MatVec,
     /// In blocks as high as the tile.
     Tile(Tile),
 }
@@ -104,21 +107,20 @@ impl Method {
             return Method::Direct;
         }
         let usual = routes.div_ceil(n_experts);
-        let mat_vec = Method::MatVec(if usual <= FEW_ROUTES / 2 { FEW_ROUTES } else { MORE_ROUTES });
-        if usual <= MORE_ROUTES || deterministic {
-            return mat_vec;
+        if usual <= FEW_ROUTES || deterministic {
+            return Method::MatVec;
         }
         let height = (usual.next_power_of_two() / 2).max(LEAST_HEIGHT);
         let outputs = experts.intermediate_size().min(experts.hidden_size());
         // Beside the tile the routes of its rows are in shared memory.
-        Tile::in_float32(device, (height, outputs), n_experts, size_of::<u32>()).map_or(mat_vec, Method::Tile)
+        Tile::in_float32(device, (height, outputs), n_experts, size_of::<u32>()).map_or(Method::MatVec, Method::Tile)
     }
 
     /// Routes of a block; 0 where there are no blocks.
     fn block_routes(self) -> usize {
         match self {
             Method::Direct => 0,
-            Method::MatVec(routes) => routes,
+            Method::MatVec => ROUTES_TOGETHER,
             Method::Tile(tile) => tile.rows,
         }
     }
@@ -155,7 +157,7 @@ impl Places {
     fn new(experts: &Experts, routes: usize, address: u64) -> (Places, u64) {
         const ALIGNMENT: u64 = 256;
         // As much as any method takes: which one is chosen depends on more than is known where memory is planned.
-        let heights = Tile::heights().chain([FEW_ROUTES, MORE_ROUTES]);
+        let heights = Tile::heights().chain([ROUTES_TOGETHER]);
         let bytes_of =
             |block_routes: usize| 16 + (experts.n_experts() + routes / block_routes) * (16 + 4 * block_routes);
         let mut end = address;
@@ -329,7 +331,7 @@ impl<'a> Part<'a> {
         };
         let (module, shape, outputs) = match self.method {
             Method::Direct => mat_vec(1),
-            Method::MatVec(rows) => mat_vec(rows),
+            Method::MatVec => mat_vec(ROUTES_TOGETHER),
             Method::Tile(tile) => (Module::ExpertsTile, tile.constants().into(), tile.outputs),
         };
         let weighted = self.experts.weighting == RouteWeighting::Input && !product.input_of_routes;
@@ -417,4 +419,59 @@ impl DeviceMatrix<'_> {
 /// Sizes of values are checked when a model is planned; a dispatch that is too large is refused by its device.
 fn word(size: usize) -> u32 {
     u32::try_from(size).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::glu::Activation;
+    use crate::quant::{Format, random};
+
+    fn experts(n_experts: usize, top_k: usize) -> Experts {
+        let matrix = |outputs: usize, columns| {
+            let weight = random::weight("w", Format::F16, n_experts * outputs, columns, 1);
+            ExpertMatrix::new(weight, n_experts, None).unwrap()
+        };
+        let matrices = [matrix(4, 32), matrix(4, 32), matrix(32, 4)];
+        Experts::new(matrices, Activation::Silu, RouteWeighting::Output, top_k).unwrap()
+    }
+
+    fn device() -> DeviceLimits {
+        DeviceLimits {
+            subgroup_size: 32,
+            max_workgroup_size: 1024,
+            max_groups: [65535; 3],
+            shared_memory_bytes: 48 << 10,
+            cooperative_matrix: None,
+        }
+    }
+
+    #[test]
+    fn the_more_routes_an_expert_has_the_more_are_computed_together() {
+        let experts = experts(128, 8);
+        let of = |rows, deterministic| Method::choose(&experts, &device(), deterministic, rows).block_routes();
+        assert_eq!([1, 4, 8, 128, 256, 512, 2048].map(|rows| of(rows, false)), [0, 0, 4, 4, 16, 16, 64]);
+        assert_eq!([1, 4, 8, 128, 256, 512, 2048].map(|rows| of(rows, true)), [0, 0, 4, 4, 4, 4, 4]);
+    }
+
+    #[test]
+    fn a_grid_has_room_for_every_block_and_memory_for_every_part() {
+        for (n_experts, top_k) in [(1, 1), (8, 2), (64, 6), (512, 10)] {
+            let experts = experts(n_experts, top_k);
+            for rows in [1, 2, 7, 300, 4096, 100_000] {
+                let of_part = rows.min(most_rows(&experts));
+                let routes = of_part * top_k;
+                let method = Method::choose(&experts, &device(), false, of_part);
+                assert!(method.most_blocks(routes, n_experts) <= 65535, "{rows} rows");
+                let (places, bytes) = Places::new(&experts, routes, 0);
+                assert!(
+                    method.blocks_bytes(routes, n_experts) as u64 <= places.blocks.bytes,
+                    "{rows} rows, {method:?}"
+                );
+                assert!(bytes <= scratch_bytes(&experts, rows), "{rows} rows");
+                assert!(scratch_bytes(&experts, rows) <= scratch_bytes(&experts, rows + 1), "{rows} rows");
+            }
+        }
+    }
 }
