@@ -79,7 +79,7 @@ enum Command {
     Devices(devices::Args),
     Show(show::Args),
     Tokenize(tokenize::Args),
-    Bench(bench::Args),
+    Bench(Box<bench::Args>),
     Compare(compare::Args),
     Perplexity(perplexity::Args),
     Config(config::Args),

@@ -276,11 +276,7 @@ impl HostPart {
     ) -> (HostExperts, Vec<Handover>) {
         let rows = limits.max_batched_tokens;
         let experts = HostExperts::new(self.layers, options.kernel, options.threads, rows, &mut |op, weight| {
-            if op.replaces(options.kernel, weight) {
-                weight.release()
-            } else {
-                page_in(weight)
-            }
+            ready(op, weight, options.kernel);
             done(weight);
         });
         (experts, self.handovers)
@@ -416,7 +412,7 @@ impl Part {
         };
         let handed_out = self.graphs[0].nodes().iter().filter_map(|node| node.op.as_experts()).map(handed_out).max();
         let context = request.context_tokens.unwrap_or(request.context_train).min(FAIR_CONTEXT);
-        for count in 0..experts.len() {
+        for (count, layer) in experts.iter().enumerate() {
             let plan = memory::plan(&Request {
                 weights_bytes: weights,
                 scratch_bytes: whole.scratch + if count > 0 { handed_out.unwrap_or(0) } else { 0 },
@@ -428,7 +424,7 @@ impl Part {
             if plan.is_ok_and(|plan| plan.context_tokens >= context) {
                 return count;
             }
-            weights = weights.saturating_sub(bytes_of(&experts[count]));
+            weights = weights.saturating_sub(bytes_of(layer));
         }
         experts.len()
     }
