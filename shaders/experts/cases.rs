@@ -66,15 +66,15 @@ fn expert_cases() -> Vec<Case> {
     };
     let every_format = Format::ALL.iter().map(|format| of_format(*format));
     let special = [
-        Spec { formats: [Format::Q4_0, Format::Q8_0, Format::F16], ..usual },
+        Spec { formats: [Format::Q4_0, Format::Q5_0, Format::F16], ..usual },
         Spec { formats: [Format::F32, Format::Q4_1, Format::Q5_0], bias: true, ..usual },
         Spec { bias: true, activation: Activation::ClampedSwiglu, ..usual },
         Spec { weighting: RouteWeighting::Input, top_k: 1, ..usual },
-        Spec { weighting: RouteWeighting::Input, formats: [Format::Q8_0; 3], ..usual },
+        Spec { weighting: RouteWeighting::Input, formats: [Format::Q5_0; 3], ..usual },
         Spec { fused: true, formats: [Format::Q4_0; 3], bias: true, activation: Activation::GeluTanh, ..usual },
         Spec { n_experts: 1, top_k: 1, ..usual },
-        Spec { n_experts: 64, top_k: 8, formats: [Format::Q8_0; 3], ..usual },
-        Spec { some_elsewhere: true, formats: [Format::Q8_0; 3], ..usual },
+        Spec { n_experts: 64, top_k: 8, formats: [Format::Q5_0; 3], ..usual },
+        Spec { some_elsewhere: true, formats: [Format::Q5_0; 3], ..usual },
     ];
     every_format.chain(special).map(Spec::case).collect()
 }
