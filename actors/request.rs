@@ -32,6 +32,13 @@ pub struct GenerationRequest {
     pub cache_salt: Option<Arc<str>>,
 }
 
+impl GenerationRequest {
+    /// The seed of its random choices. One that it does not bring is drawn once, and the same from then on.
+    pub fn fix_seed(&mut self) -> u64 {
+        *self.sampling.seed.get_or_insert_with(|| uuid::Uuid::new_v4().as_u64_pair().0)
+    }
+}
+
 pub use cuelight_engine::sample::{PositionLogprobs, SamplingParams, TokenLogprob};
 
 /// When a generation ends. The default ends at `max_tokens` 0: set it.

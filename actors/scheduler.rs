@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cuelight_engine::engine::{EngineLimits, StepId};
+use cuelight_engine::sample::Draw;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -19,7 +20,7 @@ use tokio::time::Instant;
 use crate::client::ClientSink;
 use crate::executor::ExecutorMsg;
 use crate::metrics::SchedulerMetrics;
-use crate::policy::{Effect, Outcome, Policy, PolicyConfig, PolicyEvent, Submission};
+use crate::policy::{Effect, EngineChoice, Outcome, Policy, PolicyConfig, PolicyEvent, Submission};
 use crate::request::{GenerationError, GenerationRequest, RequestId, SubmitError};
 use crate::runtime::Shared;
 use crate::sampler::SamplerMsg;
@@ -174,10 +175,11 @@ impl SchedulerState {
     fn submit(
         &mut self,
         id: RequestId,
-        request: Box<GenerationRequest>,
+        mut request: Box<GenerationRequest>,
         sink: ClientSink,
         submitted: Instant,
     ) -> Result<Result<(), SubmitError>, ActorProcessingErr> {
+        let engine_choice = engine_choice(&mut request);
         let submission = Submission {
             id,
             prompt: request.prompt.clone(),
@@ -186,6 +188,7 @@ impl SchedulerState {
             client: request.client.clone(),
             cache_salt: request.cache_salt.clone(),
             scores_prompt: request.prompt_logprobs.is_some(),
+            engine_choice,
         };
         let effects = match self.policy.submit(submission) {
             Ok(effects) => effects,
@@ -239,5 +242,52 @@ impl SchedulerState {
             // An executor that is gone is reported by the supervisor, and its steps are taken back then.
             let _ = executor.cast(message);
         }
+    }
+}
+
+/// How the engine may choose the request's tokens: where nothing but a row of logits counts, and nobody wants to see it.
+fn engine_choice(request: &mut GenerationRequest) -> Option<EngineChoice> {
+    // The sampler, which has the request from here on, draws by the same seed.
+    let seed = request.fix_seed();
+    let choice = request.sampling.of_row_alone(Draw { seed, index: 0 }).filter(|_| request.logprobs.is_none());
+    // Before that some tokens are forbidden.
+    choice.map(|choice| EngineChoice { choice, seed, from: request.stop.min_tokens })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::SamplingParams;
+
+    #[test]
+    fn the_engine_may_choose_where_nothing_but_the_row_counts() {
+        let may = |change: fn(&mut GenerationRequest)| {
+            let mut request = GenerationRequest::default();
+            change(&mut request);
+            engine_choice(&mut request).is_some()
+        };
+        assert!(may(|_| {}));
+        assert!(may(
+            |request| request.sampling = SamplingParams { top_k: 9, top_p: 0.5, min_p: 0.1, ..Default::default() }
+        ));
+        assert!(
+            may(|request| request.prompt_logprobs = Some(3)),
+            "the prompt's rows come to the host, the others need not"
+        );
+        assert!(!may(|request| request.logprobs = Some(0)));
+        assert!(!may(|request| request.sampling.frequency_penalty = 0.1));
+        assert!(!may(|request| request.sampling.logit_bias = vec![(1, 1.0)]));
+        assert!(!may(|request| request.sampling.typical_p = 0.9));
+    }
+
+    #[test]
+    fn scheduler_and_sampler_draw_by_one_seed() {
+        let mut request = GenerationRequest::default();
+        let seed = engine_choice(&mut request).map(|engine| engine.seed);
+        assert_eq!(seed, Some(request.fix_seed()));
+        request.sampling.seed = Some(7);
+        request.stop.min_tokens = 3;
+        let engine = engine_choice(&mut request);
+        assert_eq!(engine.map(|engine| (engine.seed, engine.from)), Some((7, 3)));
     }
 }

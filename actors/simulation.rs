@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use cuelight_engine::engine::{
-    BLOCK_TOKENS, Engine, EngineError, EngineLimits, ExpertJob, ExpertResult, Progress, SequenceRows, Step, StepOutput,
-    TokenId,
+    BLOCK_TOKENS, Chosen, Engine, EngineError, EngineLimits, ExpertJob, ExpertResult, LogitsWanted, Progress,
+    SequenceRows, Step, StepOutput, TokenId,
 };
 use cuelight_engine::format::chat_template::ChatTemplate;
 use cuelight_engine::format::gguf::Gguf;
@@ -19,6 +19,7 @@ use cuelight_engine::format::tokenizer::Tokenizer;
 use cuelight_engine::load::{LoadProgress, LoadedModel, MemoryPlan, ModelCard};
 use cuelight_engine::memory::Pool;
 use cuelight_engine::profile::{Cost, OpLabel, OpSpan};
+use cuelight_engine::sample::choose_by_row;
 
 use crate::executor::EngineHost;
 use crate::loader::ModelSource;
@@ -95,6 +96,8 @@ pub struct SimulatedModel {
     pub row_time: Duration,
     /// Whether each step tells of its ops: two, half of its time each.
     pub profile_ops: bool,
+    /// Whether the engine chooses tokens itself where it may.
+    pub chooses: bool,
     /// Where the engine runs.
     pub host: EngineHost,
     /// What its weights are said to take; with its KV cache, what a live engine is counted as.
@@ -169,6 +172,7 @@ impl SimulatedModel {
             step_time: Duration::ZERO,
             row_time: Duration::ZERO,
             profile_ops: false,
+            chooses: false,
             host: EngineHost::VirtualTime,
             weights_bytes: 0,
             faults: None,
@@ -188,6 +192,7 @@ impl SimulatedModel {
             available_bytes,
             kv_blocks: self.limits.kv_blocks,
             context_tokens: self.limits.context_tokens,
+            in_file_bytes: 0,
             pools: vec![Pool { device: None, weights_bytes, kv_bytes, scratch_bytes, available_bytes }],
         }
     }
@@ -265,11 +270,16 @@ impl Engine for SimulatedEngine {
             Some(Fault::NotANumber | Fault::Slow(_)) | None => {}
         }
         let mut logits = Vec::with_capacity(step.logits_rows() * self.model.limits.vocab_size);
+        let mut chosen = Vec::new();
         for sequence in &step.sequences {
+            let start = logits.len();
             self.compute(sequence, &mut logits);
-        }
-        if fault == Some(Fault::NotANumber) {
-            logits.fill(f32::NAN);
+            if fault == Some(Fault::NotANumber) {
+                logits[start..].fill(f32::NAN);
+            }
+            if self.model.chooses && logits.len() > start {
+                chosen.push(choose(sequence.logits, start, &mut logits));
+            }
         }
         let rows = u32::try_from(step.rows()).unwrap_or(u32::MAX);
         let mut elapsed = self.model.step_time + self.model.row_time * rows;
@@ -281,12 +291,20 @@ impl Engine for SimulatedEngine {
             std::thread::sleep(elapsed);
         }
         let ops = if self.model.profile_ops { self.ops(elapsed) } else { Vec::new() };
-        Ok(Progress::Done(StepOutput { id: step.id, logits, elapsed, ops }))
+        Ok(Progress::Done(StepOutput { id: step.id, logits, chosen, elapsed, ops }))
     }
 
     fn resume(&mut self, result: ExpertResult) -> Result<Progress, EngineError> {
         Err(EngineError::InvalidStep { step: result.step, reason: "no step waits for experts".into() })
     }
+}
+
+/// Chooses from the row that starts there, if that is what is wanted; then the row does not come back.
+fn choose(wanted: LogitsWanted, start: usize, logits: &mut Vec<f32>) -> Option<Chosen> {
+    let LogitsWanted::Token(choice) = wanted else { return None };
+    let chosen = choose_by_row(&logits[start..], &choice);
+    logits.truncate(start);
+    Some(chosen)
 }
 
 fn invalid(step: &Step, reason: String) -> EngineError {

@@ -66,13 +66,13 @@ fn attention_prefill(bencher: divan::Bencher<'_, '_>, tokens: u32) {
 /// Attention of the rows at these positions of one sequence; `items` are positions looked at, `bytes` those of the cache.
 fn bench_attention(bencher: divan::Bencher<'_, '_>, positions: Range<u32>) {
     let (n_heads, n_kv_heads, head_dim) = (9, 3, 64);
-    let attention = Attention { layer: 0, n_heads, n_kv_heads, head_dim, scale: 0.125, window: None, softcap: None };
-    let shape = KvShape { n_kv_heads, head_dim };
+    let shape = KvShape::grouped(n_kv_heads, head_dim);
+    let attention = Attention { layer: 0, n_heads, kv: shape, scale: 0.125, window: None, softcap: None, sinks: None };
     let blocks: Vec<u32> = (0..positions.end.div_ceil(BLOCK_TOKENS as u32)).collect();
     let kv = KvCache::new(vec![shape], blocks.len(), KvType::F16);
     let rows = positions.len();
     let query = random::activations(rows * n_heads * head_dim, 1);
-    let key_value = random::activations(rows * shape.width(), 2);
+    let key_value = random::activations(rows * shape.key_width(), 2);
     let mut output = vec![0.0; query.len()];
     let seen: usize = positions.clone().map(|position| position as usize + 1).sum();
     let positions: Vec<u32> = positions.collect();

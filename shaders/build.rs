@@ -19,7 +19,7 @@ use permutations::{PERMUTATIONS, Permutation};
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-changed=permutations.rs");
-    for folder in ["gpu", "quant", "matmul", "attention", "experts"] {
+    for folder in ["gpu", "quant", "matmul", "attention", "experts", "choose_token"] {
         println!("cargo:rerun-if-changed={folder}");
     }
     let out = PathBuf::from(env::var("OUT_DIR")?);

@@ -8,7 +8,7 @@
 use crate::attention::{KvShape, KvType};
 use crate::gpu::RowCount;
 use crate::op::{Batch, Op};
-use crate::{attention, elementwise, embed, experts, glu, matmul, rms_norm, rope, select_rows};
+use crate::{attention, choose_token, elementwise, embed, experts, glu, heads, matmul, rms_norm, rope, select_rows};
 
 /// An op, and what it must compute.
 #[derive(Debug)]
@@ -80,7 +80,9 @@ pub fn all() -> Vec<Case> {
         rope::cases(),
         glu::cases(),
         elementwise::cases(),
+        heads::cases(),
         select_rows::cases(),
+        choose_token::cases::cases(),
         matmul::cases(),
         attention::cases(),
         experts::cases(),
@@ -252,9 +254,11 @@ mod tests {
 
     #[test]
     fn every_kernel_computes_what_the_small_ops_must() {
-        for cases in [embed::cases, rms_norm::cases, rope::cases, glu::cases, elementwise::cases, select_rows::cases] {
+        let small = [embed::cases, rms_norm::cases, rope::cases, glu::cases, elementwise::cases, heads::cases];
+        for cases in small.into_iter().chain([select_rows::cases as fn() -> Vec<Case>]) {
             check(cases());
         }
+        check(choose_token::cases::cases());
     }
 
     #[test]

@@ -107,7 +107,7 @@ impl CostArgs<'_> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::attention::{Attention, KvCache, KvShape, KvType};
+    use crate::attention::{Attention, KvCache, KvShape, KvType, Window};
     use crate::elementwise::Add as AddOp;
     use crate::embed::Embed;
     use crate::matmul::Linear;
@@ -187,9 +187,9 @@ mod tests {
 
     #[test]
     fn attention_reads_each_position_of_a_sequence_once_and_computes_with_each_for_every_row() {
+        let shape = KvShape::grouped(2, 8);
         let attention =
-            Attention { layer: 1, n_heads: 6, n_kv_heads: 2, head_dim: 8, scale: 1.0, window: None, softcap: None };
-        let shape = KvShape { n_kv_heads: 2, head_dim: 8 };
+            Attention { layer: 1, n_heads: 6, kv: shape, scale: 1.0, window: None, softcap: None, sinks: None };
         // A position's key and value: 2 heads of 8 values each, stored as whole vectors of 16.
         let per_head = [(KvType::F16, 16 * 2), (KvType::F32, 16 * 4), (KvType::Q8_0, 16 + 2)];
         for (kv_type, position_bytes) in per_head.map(|(kv_type, bytes)| (kv_type, 2 * 2 * bytes)) {
@@ -203,7 +203,7 @@ mod tests {
             assert_eq!(both.float_operations, (10 + 6) * 6 * 8 * 4);
             assert_eq!(both.activation_bytes, 4 * (48 + 16 + 16 + 48) * 4);
             // With a window of four, rows at 9 and 10 see positions 6 to 10.
-            let window = Attention { window: Some(4), ..attention.clone() };
+            let window = Attention { window: Some(Window::Last(4)), ..attention.clone() };
             let window = of(&window, &[(9, 2)]);
             assert_eq!((window.memory_bytes, window.float_operations), (5 * position_bytes, 8 * 6 * 8 * 4));
         }

@@ -77,6 +77,94 @@ fn scale_row_lanes<const FMA: bool>(x: &[f32], factor: f32, y: &mut [f32]) {
     }
 }
 
+/// `y[i] = factor * x[i]`, [rows, width].
+#[derive(Debug)]
+pub struct Scale {
+    factor: f32,
+}
+
+impl Scale {
+    /// By this factor.
+    #[must_use]
+    pub fn new(factor: f32) -> Self {
+        Scale { factor }
+    }
+}
+
+impl Op for Scale {
+    fn name(&self) -> &'static str {
+        "scale"
+    }
+
+    fn output_widths(&self, inputs: &[usize]) -> Result<Vec<usize>, ShapeError> {
+        ShapeError::check(self.name(), "number of inputs", inputs.len(), 1)?;
+        Ok(inputs.to_vec())
+    }
+
+    fn run_cpu(&self, args: &mut CpuArgs<'_>) {
+        let x = args.inputs[0];
+        for_each_row(args, &|kernel, range, y| scale_row(kernel, &x[range], self.factor, y));
+    }
+
+    fn dispatches(&self, args: &GpuArgs<'_>) -> Vec<Dispatch> {
+        vec![args.each_column(Module::Scale, args.elementwise(0, self.factor), args.outputs[0].width)]
+    }
+}
+
+/// Queries that grow with their position: `y[r, i] = x[r, i] * (1 + strength * ln(1 + floor((p + 1) / step)))` for a row at
+/// position `p`, [rows, width]. Where nothing is rotated, attention would else blur over long contexts.
+///
+/// Source: Nakanishi 2025, "Scalable-Softmax Is Superior for Attention"; in steps as Llama 4 has it.
+#[derive(Debug)]
+pub struct ScaleByPosition {
+    step: u32,
+    strength: f32,
+}
+
+impl ScaleByPosition {
+    /// Growing every `step` positions, of which there must be at least one.
+    ///
+    /// # Errors
+    /// [`ShapeError`] when a step has no positions.
+    pub fn new(step: u32, strength: f32) -> Result<Self, ShapeError> {
+        if step == 0 {
+            let (what, expected) = ("positions of a step".to_owned(), "at least 1".to_owned());
+            return Err(ShapeError::Mismatch { op: "scale_by_position", what, found: 0, expected });
+        }
+        Ok(ScaleByPosition { step, strength })
+    }
+
+    /// What multiplies a row at a position.
+    fn factor(&self, position: u32) -> f32 {
+        let steps = (position.saturating_add(1) / self.step) as f32;
+        1.0 + self.strength * steps.ln_1p()
+    }
+}
+
+impl Op for ScaleByPosition {
+    fn name(&self) -> &'static str {
+        "scale_by_position"
+    }
+
+    fn output_widths(&self, inputs: &[usize]) -> Result<Vec<usize>, ShapeError> {
+        ShapeError::check(self.name(), "number of inputs", inputs.len(), 1)?;
+        Ok(inputs.to_vec())
+    }
+
+    fn run_cpu(&self, args: &mut CpuArgs<'_>) {
+        let (x, positions) = (args.inputs[0], args.batch.positions);
+        for_each_row(args, &|kernel, range, y| {
+            let position = positions[range.start / range.len().max(1)];
+            scale_row(kernel, &x[range], self.factor(position), y);
+        });
+    }
+
+    fn dispatches(&self, args: &GpuArgs<'_>) -> Vec<Dispatch> {
+        let push = args.elementwise(self.step, self.strength);
+        vec![args.each_column(Module::ScaleByPosition, push, args.outputs[0].width)]
+    }
+}
+
 /// Soft cap: `y[i] = cap * tanh(x[i] / cap)`, [rows, width].
 ///
 /// Source: Gemma 2 technical report (2024), section 2.
@@ -183,7 +271,25 @@ pub fn cases() -> Vec<Case> {
     const SHAPES: [(usize, usize); 4] = [(1, 1), (3, 77), (64, 576), (200, 8)];
     let add = Case::new("of any shape", Add, SHAPES.map(add).into());
     let gate = Case::new("of any shape", GateRows, SHAPES.map(gate).into());
-    vec![add, gate, cap(30.0), cap(0.5)]
+    let scale = |(rows, width): (usize, usize)| {
+        let x = random::activations(rows * width, 1);
+        let expected = Expected::within(1e-6, x.iter().map(|x| 0.3 * f64::from(*x)));
+        CaseStep::of_rows(rows, vec![x.clone()], vec![expected])
+    };
+    let scale = Case::new("of any shape", Scale::new(0.3), SHAPES.map(scale).into());
+    vec![add, gate, cap(30.0), cap(0.5), scale, scale_by_position_case()]
+}
+
+fn scale_by_position_case() -> Case {
+    const POSITIONS: [u32; 6] = [0, 6, 7, 13, 14, 100_000];
+    let (width, op) = (37, ScaleByPosition { step: 7, strength: 0.1 });
+    let x = random::activations(POSITIONS.len() * width, 1);
+    let factor = |position: u32| 1.0 + f64::from(op.strength) * f64::from((position + 1) / op.step).ln_1p();
+    let expected = x.iter().enumerate().map(|(index, x)| f64::from(*x) * factor(POSITIONS[index / width]));
+    let expected = vec![Expected::within(1e-6, expected)];
+    let mut step = CaseStep::of_rows(POSITIONS.len(), vec![x.clone()], expected);
+    step.batch.positions = POSITIONS.into();
+    Case::new("in steps of 7", op, vec![step])
 }
 
 #[cfg(test)]

@@ -26,10 +26,12 @@ pub mod weight;
 
 pub mod attention;
 pub mod cases;
+pub mod choose_token;
 pub mod elementwise;
 pub mod embed;
 pub mod experts;
 pub mod glu;
+pub mod heads;
 pub mod lanes;
 pub mod matmul;
 pub mod rms_norm;

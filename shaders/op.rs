@@ -49,7 +49,7 @@ pub struct Batch<'a> {
     pub tokens: &'a [u32],
     /// `[rows]` position of each row in its sequence.
     pub positions: &'a [u32],
-    /// `[rows]` index into `block_tables`.
+    /// `[rows]` index into `block_tables`; the rows of a sequence stand together, at successive positions.
     pub sequences: &'a [u32],
     /// For each sequence the KV blocks that hold its positions, in order.
     pub block_tables: &'a [&'a [u32]],
@@ -62,6 +62,12 @@ impl Batch<'_> {
     #[must_use]
     pub fn rows(&self) -> usize {
         self.tokens.len()
+    }
+
+    /// The first row of each run of rows of one sequence.
+    pub fn run_starts(&self) -> impl Iterator<Item = usize> {
+        let sequences = self.sequences;
+        (0..sequences.len()).filter(move |&row| row == 0 || sequences[row] != sequences[row - 1])
     }
 }
 
@@ -108,6 +114,11 @@ pub trait Op: Send + Sync + std::fmt::Debug {
 
     /// The routed experts, where the op is that: a place where a plan can be cut, and part of the work done elsewhere.
     fn as_experts(&self) -> Option<&Experts> {
+        None
+    }
+
+    /// The same, to be changed before it is prepared.
+    fn as_experts_mut(&mut self) -> Option<&mut Experts> {
         None
     }
 

@@ -50,7 +50,7 @@ pub fn run(op: &dyn Op, kernel: Kernel, rows: usize, inputs: &[(&[f32], usize)])
         batch,
         kv: &kv,
         rows,
-        scratch: &mut [],
+        scratch: &mut vec![f32::NAN; op.scratch_len(kernel, rows, rows)],
         inputs: &inputs,
         outputs: &mut output_slices,
     });

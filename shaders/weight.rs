@@ -12,6 +12,11 @@ pub trait Bytes: AsRef<[u8]> + Send + Sync {
     fn release(&self, range: Range<usize>) {
         let _ = range;
     }
+
+    /// Asks for the memory of a part, where it has to be fetched, as from a file: it will be read soon.
+    fn prefetch(&self, range: Range<usize>) {
+        let _ = range;
+    }
 }
 
 impl Bytes for Vec<u8> {}
@@ -148,6 +153,11 @@ impl Weight {
     /// Says that the bytes will hardly be read again: the memory of a mapped file is given back.
     pub fn release(&self) {
         self.bytes.owner.release(self.bytes.range.clone());
+    }
+
+    /// Says that the bytes will be read soon: those of a mapped file are fetched meanwhile.
+    pub fn prefetch(&self) {
+        self.bytes.owner.prefetch(self.bytes.range.clone());
     }
 
     /// Bytes of one row.

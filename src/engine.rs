@@ -9,6 +9,8 @@
 
 use std::time::Duration;
 
+pub use cuelight_shaders::choose_token::{Chosen, TokenChoice};
+
 use crate::profile::{Cost, OpSpan};
 
 /// A token of the model's vocabulary.
@@ -25,7 +27,7 @@ pub const BLOCK_TOKENS: usize = 16;
 pub struct StepId(pub u64);
 
 /// Which rows of a sequence's share need logits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum LogitsWanted {
     /// None: a prefill chunk that is not the last.
     None,
@@ -33,22 +35,24 @@ pub enum LogitsWanted {
     Last,
     /// Every row's: the prompt's log-probabilities were asked for.
     All,
+    /// Not the logits but the token that this chooses from the last row's. An engine that does not choose returns the row.
+    Token(TokenChoice),
 }
 
 impl LogitsWanted {
-    /// How many rows of logits come back for `rows` tokens.
+    /// How many rows of logits are computed for `rows` tokens.
     #[must_use]
     pub fn rows(self, rows: usize) -> usize {
         match self {
             LogitsWanted::None => 0,
-            LogitsWanted::Last => rows.min(1),
+            LogitsWanted::Last | LogitsWanted::Token(_) => rows.min(1),
             LogitsWanted::All => rows,
         }
     }
 }
 
 /// One sequence's share of a step: consecutive tokens of it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct SequenceRows {
     /// The tokens to compute; one for a decode row, more for a prefill chunk.
     pub tokens: Vec<TokenId>,
@@ -61,7 +65,7 @@ pub struct SequenceRows {
 }
 
 /// One forward pass over a ragged batch.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Step {
     /// Given by the scheduler.
     pub id: StepId,
@@ -82,7 +86,7 @@ impl Step {
         self.sequences.iter().map(|sequence| sequence.block_table.as_slice()).collect()
     }
 
-    /// Rows whose logits come back.
+    /// Rows whose logits are computed.
     #[must_use]
     pub fn logits_rows(&self) -> usize {
         self.sequences.iter().map(|sequence| sequence.logits.rows(sequence.tokens.len())).sum()
@@ -94,8 +98,12 @@ impl Step {
 pub struct StepOutput {
     /// The step.
     pub id: StepId,
-    /// [logits rows, vocab_size]: the wanted rows, sequence after sequence in the step's order.
+    /// [logits rows, vocab_size]: the wanted rows, sequence after sequence in the step's order, without those of sequences
+    /// whose token was chosen.
     pub logits: Vec<f32>,
+    /// For each sequence that wants logits, in the step's order, what the engine chose; `None` where its logits come back.
+    /// Empty from an engine that does not choose.
+    pub chosen: Vec<Option<Chosen>>,
     /// Time the device took.
     pub elapsed: Duration,
     /// What each op took, in their order; empty unless the engine was asked to measure it.

@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::fmt;
 
+use cuelight_shaders::choose_token::{CHOICE_WORDS, ChooseToken};
 use cuelight_shaders::cpu::{Kernel, Team};
+use cuelight_shaders::experts::Experts;
 use cuelight_shaders::op::{Op, ShapeError};
 
 /// A value of a graph: a matrix with a row for each token of the step, or for each row that reaches the head.
@@ -43,8 +45,20 @@ pub struct Graph {
     nodes: Vec<Node>,
     /// What a part of a model takes from the part before.
     inputs: Vec<ValueId>,
-    /// What a part of a model gives to the next; none for the last part and for a whole model.
+    /// What a part of a model gives to the next; none for the last part and for a whole model, unless it chooses tokens.
     handed_on: Vec<ValueId>,
+    token_choice: Option<TokenChoiceValues>,
+}
+
+/// The values of a graph that chooses tokens itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TokenChoiceValues {
+    /// What each row asks for ([`choose_token::words`](cuelight_shaders::choose_token::words)): the last that the graph takes.
+    pub choices: ValueId,
+    /// What is chosen from.
+    pub logits: ValueId,
+    /// What was chosen ([`Chosen`](cuelight_shaders::choose_token::Chosen)).
+    pub tokens: ValueId,
 }
 
 impl Graph {
@@ -79,6 +93,32 @@ impl Graph {
         Ok(outputs[0])
     }
 
+    /// The same graph, which then chooses tokens from the logits of rows that ask for it; unchanged where the vocabulary is
+    /// too large for that.
+    #[must_use]
+    pub fn with_token_choice(mut self) -> Self {
+        let Some(logits) = self.output() else { return self };
+        let (rows, widths) = (self.rows(logits), [self.width(logits), CHOICE_WORDS]);
+        if ChooseToken.output_widths(&widths).is_err() {
+            return self;
+        }
+        let [choices, tokens] = [CHOICE_WORDS, 1].map(|width| {
+            self.values.push(Value { width, rows });
+            ValueId(self.values.len() - 1)
+        });
+        self.inputs.push(choices);
+        self.nodes.push(Node { op: Box::new(ChooseToken), inputs: vec![logits, choices], outputs: vec![tokens] });
+        self.handed_on = vec![logits, tokens];
+        self.token_choice = Some(TokenChoiceValues { choices, logits, tokens });
+        self
+    }
+
+    /// The values by which it chooses tokens, when it does.
+    #[must_use]
+    pub fn token_choice(&self) -> Option<TokenChoiceValues> {
+        self.token_choice
+    }
+
     /// The ops in order.
     #[must_use]
     pub fn nodes(&self) -> &[Node] {
@@ -89,6 +129,11 @@ impl Graph {
     #[must_use]
     pub fn ops(&self) -> Vec<&dyn Op> {
         self.nodes.iter().map(|node| &*node.op).collect()
+    }
+
+    /// The routed experts, layer after layer.
+    pub fn experts_mut(&mut self) -> impl DoubleEndedIterator<Item = &mut Experts> {
+        self.nodes.iter_mut().filter_map(|node| node.op.as_experts_mut())
     }
 
     /// Arranges the weights for a kernel, op after op; `progress` hears of each op when it is done.
@@ -139,7 +184,8 @@ impl Graph {
         &self.inputs
     }
 
-    /// The values that remain when the last op has run: the logits, or what the next part of the model takes.
+    /// The values that remain when the last op has run: the logits, also where tokens are chosen from them, or what the next
+    /// part of the model takes.
     #[must_use]
     pub fn outputs(&self) -> Vec<ValueId> {
         if self.handed_on.is_empty() { self.output().into_iter().collect() } else { self.handed_on.clone() }
@@ -165,7 +211,7 @@ impl Graph {
         for (index, end) in ends.enumerate() {
             let taken = index.checked_sub(1).map_or(&self.inputs, |before| &across[before]);
             let given = across.get(index).unwrap_or(&self.handed_on);
-            parts.push(part(&self.values, nodes.by_ref().take(end - start), taken, given));
+            parts.push(part(&self.values, nodes.by_ref().take(end - start), taken, given, None));
             start = end;
         }
         parts
@@ -175,17 +221,20 @@ impl Graph {
     /// from each part to the next.
     #[must_use]
     pub fn cut_out(self, ops: &[usize]) -> CutGraph {
+        // What is asked of the choice of tokens is for the last part alone.
+        let choices = self.token_choice.map(|choice| choice.choices);
         let carried: Vec<Vec<ValueId>> = ops
             .iter()
             .map(|op| {
                 let (before, rest) = self.nodes.split_at(*op);
                 let written = self.inputs.iter().chain(before.iter().flat_map(|node| &node.outputs));
                 let is_read = |value: &&ValueId| rest[1..].iter().any(|node| node.inputs.contains(value));
-                written.filter(is_read).copied().collect()
+                written.filter(is_read).filter(|value| Some(**value) != choices).copied().collect()
             })
             .collect();
         let mut nodes = self.nodes.into_iter();
-        let (mut cut, mut taken, mut start) = (CutGraph::default(), self.inputs, 0);
+        let inputs = self.inputs.iter().filter(|value| Some(**value) != choices).copied().collect();
+        let (mut cut, mut taken, mut start): (_, Vec<ValueId>, _) = (CutGraph::default(), inputs, 0);
         for (op, carried) in ops.iter().zip(carried) {
             let before: Vec<Node> = nodes.by_ref().take(op - start).collect();
             let Some(removed) = nodes.next() else { break };
@@ -196,16 +245,17 @@ impl Graph {
                 inputs: removed.inputs.iter().map(place).collect(),
                 carried: (0..carried.len()).collect(),
             });
-            cut.parts.push(part(&self.values, before.into_iter(), &taken, &given));
+            cut.parts.push(part(&self.values, before.into_iter(), &taken, &given, None));
             taken = carried.into_iter().chain(removed.outputs.iter().copied()).collect();
             cut.removed.push(removed.op);
             start = op + 1;
         }
-        cut.parts.push(part(&self.values, nodes, &taken, &self.handed_on));
+        taken.extend(choices);
+        cut.parts.push(part(&self.values, nodes, &taken, &self.handed_on, self.token_choice));
         cut
     }
 
-    /// The value the last op wrote: the logits.
+    /// The value the last op wrote: the logits, unless it chooses tokens.
     #[must_use]
     pub fn output(&self) -> Option<ValueId> {
         self.nodes.last().and_then(|node| node.outputs.last().copied())
@@ -234,7 +284,13 @@ pub struct Handover {
 }
 
 /// A graph of some ops of another, with its own numbers for their values.
-fn part(values: &[Value], nodes: impl Iterator<Item = Node>, taken: &[ValueId], given: &[ValueId]) -> Graph {
+fn part(
+    values: &[Value],
+    nodes: impl Iterator<Item = Node>,
+    taken: &[ValueId],
+    given: &[ValueId],
+    token_choice: Option<TokenChoiceValues>,
+) -> Graph {
     let mut graph = Graph::default();
     let mut numbers = HashMap::new();
     let mut number = |graph: &mut Graph, value: &ValueId| {
@@ -250,6 +306,10 @@ fn part(values: &[Value], nodes: impl Iterator<Item = Node>, taken: &[ValueId], 
         graph.nodes.push(Node { op: node.op, inputs, outputs });
     }
     graph.handed_on = given.iter().map(|value| number(&mut graph, value)).collect();
+    graph.token_choice = token_choice.map(|TokenChoiceValues { choices, logits, tokens }| {
+        let [choices, logits, tokens] = [choices, logits, tokens].map(|value| number(&mut graph, &value));
+        TokenChoiceValues { choices, logits, tokens }
+    });
     graph
 }
 
@@ -376,6 +436,20 @@ mod tests {
         }
 
         #[test]
+        fn a_graph_that_chooses_keeps_its_logits_to_the_end(
+            nodes in prop::collection::vec((prop::collection::vec(1usize..20, 1..3), any::<u32>()), 1..30),
+        ) {
+            let graph = random_graph(nodes);
+            let logits = graph.output().unwrap();
+            let graph = graph.with_token_choice();
+            let TokenChoiceValues { choices, tokens, .. } = graph.token_choice().unwrap();
+            prop_assert_eq!(graph.outputs(), [logits, tokens]);
+            prop_assert_eq!(graph.inputs(), [choices]);
+            prop_assert_eq!(graph.width(tokens), 1);
+            check_layout(&graph, 3);
+        }
+
+        #[test]
         fn a_graph_in_parts_hands_over_what_is_read_later_and_nothing_else(
             nodes in prop::collection::vec((prop::collection::vec(1usize..20, 1..3), any::<u32>()), 3..20),
             first in 0usize..20, second in 0usize..20,
@@ -419,14 +493,16 @@ mod tests {
         let last = graph.push_one(op(7), &[sum, routes]).unwrap();
         graph.push_one(op(5), &[last]).unwrap();
 
-        let cut = graph.cut_out(&[2, 5]);
+        let cut = graph.with_token_choice().cut_out(&[2, 5]);
         assert_eq!(cut.removed.len(), 2);
+        let choosing: Vec<bool> = cut.parts.iter().map(|part| part.token_choice().is_some()).collect();
+        assert_eq!(choosing, [false, false, true]);
         let shapes = |part: &Graph| {
             let widths = |values: &[ValueId]| values.iter().map(|value| part.width(*value)).collect::<Vec<_>>();
             (widths(part.inputs()), part.nodes().len(), widths(&part.outputs()))
         };
         let found: Vec<_> = cut.parts.iter().map(shapes).collect();
-        let expected = [(vec![], 2, vec![3, 2]), (vec![3, 3], 2, vec![3, 2]), (vec![7], 1, vec![5])];
+        let expected = [(vec![], 2, vec![3, 2]), (vec![3, 3], 2, vec![3, 2]), (vec![7, CHOICE_WORDS], 2, vec![5, 1])];
         assert_eq!(found, expected);
         let handover =
             |inputs: &[usize], carried: &[usize]| Handover { inputs: inputs.into(), carried: carried.into() };

@@ -9,7 +9,7 @@
 //! - [`graph`]: ops over named values, and the memory plan
 //! - [`placement`]: which layers are computed where
 //! - [`backend`]: what runs a graph, or a part of one: the CPU, a Vulkan device
-//! - [`engine`]: the door: steps in, logits out
+//! - [`engine`]: the door: steps in, logits or chosen tokens out
 //! - [`experts`]: experts that the processor computes for a device
 //! - [`profile`]: what each op of a step took
 //! - [`roofline`]: what the machine can do at most

@@ -295,11 +295,17 @@ pub fn plan(options: &LoadOptions) -> Result<Plan, LoadError> {
         available_bytes: None,
         own_memory: None,
     };
-    let division = engine::divide(model, options, &limits, &request)?;
+    let mut division = engine::divide(model, options, &limits, &request)?;
     limits.device = division.describe(options);
-    let memory = division
-        .plan_memory(options, &limits, &request, unmade.is_some())
-        .map_err(|source| LoadError::TooLarge { path: gguf.path().to_owned(), source })?;
+    let memory = match division.plan_memory(options, &limits, &request, unmade.is_some()) {
+        // Experts may stay in their file, where there is one.
+        Err(too_large) if unmade.is_none() => {
+            division.leave_experts_in_file(options, &limits, &request).ok_or(too_large)
+        }
+        planned => planned,
+    };
+    let memory = memory.map_err(|source| LoadError::TooLarge { path: gguf.path().to_owned(), source })?;
+    let memory = MemoryPlan { in_file_bytes: division.in_file_bytes(), ..memory };
     limits.context_tokens = memory.context_tokens;
     limits.kv_blocks = memory.kv_blocks;
     Ok(Plan { options: options.clone(), gguf: Arc::new(gguf), unmade, division, memory, limits, card })

@@ -21,6 +21,8 @@ pub struct MemoryPlan {
     pub context_tokens: usize,
     /// The memories that it is in: most often one, the machine's or a device's own.
     pub pools: Vec<Pool>,
+    /// Bytes of experts beside all this, which stay in the file and are read from there as rows use them.
+    pub in_file_bytes: u64,
 }
 
 /// What a model takes of one memory.
@@ -77,6 +79,7 @@ impl MemoryPlan {
             kv_blocks,
             context_tokens,
             pools,
+            in_file_bytes: 0,
         }
     }
 
@@ -106,6 +109,13 @@ impl fmt::Display for MemoryPlan {
         write!(f, "  total    {:>10}", format_bytes(self.total_bytes()))?;
         if let Some(available) = self.available_bytes {
             write!(f, "  of {} available", format_bytes(available))?;
+        }
+        if self.in_file_bytes > 0 {
+            let bytes = format_bytes(self.in_file_bytes);
+            write!(
+                f,
+                "\n  beside   {bytes:>10}  of experts that stay in the file, and are read from it when a token uses them"
+            )?;
         }
         for pool in self.pools.iter().filter(|_| self.pools.len() > 1) {
             let bytes = [pool.total_bytes(), pool.weights_bytes, pool.kv_bytes, pool.scratch_bytes].map(format_bytes);
@@ -253,6 +263,7 @@ pub fn plan(request: &Request) -> Result<MemoryPlan, TooLarge> {
             scratch_bytes: request.scratch_bytes,
             available_bytes: request.limit_bytes.or(request.available_bytes),
         }],
+        in_file_bytes: 0,
     })
 }
 

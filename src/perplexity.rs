@@ -266,7 +266,13 @@ mod tests {
             let wanted = if step.logits_rows() > 0 { &share.tokens[..] } else { &[] };
             let row = |&token: &TokenId| (0..4).map(move |t| if t == (token + 1) % 4 { 9f32.ln() } else { 0.0 });
             let logits = wanted.iter().flat_map(row).collect();
-            Ok(Progress::Done(StepOutput { id: step.id, logits, elapsed: Duration::ZERO, ops: Vec::new() }))
+            Ok(Progress::Done(StepOutput {
+                id: step.id,
+                logits,
+                chosen: Vec::new(),
+                elapsed: Duration::ZERO,
+                ops: Vec::new(),
+            }))
         }
 
         fn resume(&mut self, result: ExpertResult) -> Result<Progress, EngineError> {

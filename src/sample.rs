@@ -5,6 +5,10 @@
 //!
 //! In this order: [`penalties`] and bias change logits, [`choose`] truncates the distribution and draws from it.
 //! [`logprobs`] tells how likely a token was before any of that.
+//!
+//! Where nothing but the row counts, an engine may choose by itself ([`SamplingParams::of_row_alone`]). It gives the same
+//! token: the formula, and the integers that make it independent of the order of sums, are those of
+//! [`cuelight_shaders::choose_token`].
 
 pub mod choose;
 mod exp;
@@ -12,11 +16,12 @@ pub mod logprobs;
 pub mod penalties;
 mod random;
 
-pub use choose::{Chooser, Draw};
+pub use choose::{Chooser, Draw, token_of};
+pub use cuelight_shaders::choose_token::reference::choose as choose_by_row;
 pub use logprobs::{PositionLogprobs, TokenLogprob, position_logprobs};
 pub use penalties::TokenCounts;
 
-use crate::engine::TokenId;
+use crate::engine::{TokenChoice, TokenId};
 
 /// How the next token is chosen from the logits. The default is the model's plain distribution.
 #[derive(Debug, Clone, PartialEq)]
@@ -91,6 +96,15 @@ impl SamplingParams {
             check("logit_bias", !bias.is_nan() && bias < f32::INFINITY, bias, &format!("a number for token {token}"))?;
         }
         Ok(())
+    }
+
+    /// The choice for an engine, if it depends on nothing but a row of logits and the draw.
+    #[must_use]
+    pub fn of_row_alone(&self, draw: Draw) -> Option<TokenChoice> {
+        let SamplingParams { temperature, top_p, min_p, .. } = *self;
+        let top_k = u32::try_from(self.top_k).unwrap_or(u32::MAX);
+        let is_alone = penalties::is_identity(self) && self.typical_p >= 1.0;
+        is_alone.then(|| TokenChoice { temperature, top_k, top_p, min_p, random: draw.random() })
     }
 }
 

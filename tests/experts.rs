@@ -8,7 +8,12 @@ use cuelight::loader::ModelSource;
 use cuelight::request::{Event, GenerationRequest, SamplingParams, StopConditions};
 use cuelight::runtime::{Runtime, RuntimeOptions};
 use cuelight_engine::engine::Engine;
-use cuelight_engine::load::{CpuExperts, LoadOptions, LoadProgress, LoadedModel, plan};
+use cuelight_engine::load::{ComputeDevice, CpuExperts, LoadOptions, LoadProgress, LoadedModel, plan};
+
+#[path = "support/vulkan_device.rs"]
+mod vulkan_device;
+
+use vulkan_device::has_device;
 
 struct Fixture(LoadOptions);
 
@@ -26,7 +31,11 @@ fn options(name: &str, cpu_experts: CpuExperts) -> LoadOptions {
 }
 
 async fn runtime(name: &str, cpu_experts: CpuExperts) -> Runtime {
-    let runtime = Runtime::start(Fixture(options(name, cpu_experts)), RuntimeOptions::default()).await.unwrap();
+    start(options(name, cpu_experts)).await
+}
+
+async fn start(options: LoadOptions) -> Runtime {
+    let runtime = Runtime::start(Fixture(options), RuntimeOptions::default()).await.unwrap();
     assert!(runtime.wait_ready().await.is_ok());
     runtime
 }
@@ -114,5 +123,83 @@ async fn experts_that_die_in_the_middle_of_a_step_are_replaced_and_no_token_is_a
     for _ in 0..3 {
         cuelight::faults::Fault::Experts.arm();
         assert_eq!(answers(&runtime, &seeds).await, expected);
+    }
+}
+
+/// Options for a Vulkan device that has no room for all of the model, or `None` where there is no device.
+fn on_a_small_device(name: &str) -> Option<LoadOptions> {
+    if !has_device() {
+        return None;
+    }
+    let device = ComputeDevice::Vulkan(0);
+    let whole = LoadOptions {
+        device: device.into(),
+        // So that the experts weigh more than what is computed with them.
+        max_batched_tokens: 64,
+        ..options(name, CpuExperts::Layers(0))
+    };
+    let memory = plan(&whole).unwrap().memory().clone();
+    let experts = 3 * 8 * 3 * 32 * 64 * 4;
+    // Room for everything but half of the experts, with a cache of a context and a half.
+    let kv_bytes = 24 * memory.kv_bytes / memory.kv_blocks as u64;
+    let device_bytes = Some(memory.weights_bytes - experts / 2 + memory.scratch_bytes + kv_bytes);
+    Some(LoadOptions { device_bytes, cpu_experts: CpuExperts::Auto, deterministic: true, ..whole })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_device_that_is_too_small_leaves_as_many_experts_to_the_host_as_it_must() {
+    let Some(options) = on_a_small_device("qwen3moe.gguf") else { return };
+    let small = plan(&options).unwrap();
+    let device = small.limits().device.clone();
+    assert!(
+        device.contains("the experts of 1 of 3 layers") || device.contains("the experts of 2 of 3 layers"),
+        "{device}"
+    );
+    let on_device = small.memory().pools.iter().find(|pool| pool.device.is_some()).unwrap().total_bytes();
+    assert!(on_device <= options.device_bytes.unwrap(), "{on_device} of {:?}", options.device_bytes);
+
+    let seeds = [1, 2, 4];
+    let on_cpu = answers(&runtime("qwen3moe.gguf", CpuExperts::Auto).await, &seeds).await;
+    let runtime = start(options).await;
+    let found = answers(&runtime, &seeds).await;
+    for (found, expected) in found.iter().flatten().zip(on_cpu.iter().flatten()) {
+        let logprob = |bits: u32| f32::from_bits(bits);
+        assert_eq!(found.0, expected.0);
+        assert!((logprob(found.1) - logprob(expected.1)).abs() < 1e-2, "{found:?} on the device, {expected:?} without");
+    }
+    let mut alone = Vec::new();
+    for seed in seeds {
+        alone.extend(answers(&runtime, &[seed]).await);
+    }
+    assert_eq!(alone, found, "bits, whoever shares the steps");
+}
+
+#[test]
+fn a_device_without_room_for_what_must_be_there_is_refused_with_the_numbers() {
+    let Some(options) = on_a_small_device("qwen3moe.gguf") else { return };
+    let error = plan(&LoadOptions { device_bytes: Some(100_000), ..options }).err().unwrap().to_string();
+    assert!(error.contains("only 97.7 KiB"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn experts_for_which_there_is_no_memory_stay_in_the_file() {
+    let whole = options("mixtral-q4_0.gguf", CpuExperts::Auto);
+    let all = plan(&whole).unwrap().memory().clone();
+    // A layer has 4 experts of three matrices [96, 64], 18 bytes for 32 values; packed, some more.
+    let layer = 4 * 3 * 96 * 64 / 32 * 18;
+    for limit in [all.weights_bytes - layer / 2, all.weights_bytes - layer - layer / 2] {
+        // A context of 256 tokens, and no more.
+        let kv_bytes = 16 * all.kv_bytes / all.kv_blocks as u64;
+        let memory_bytes = Some(limit + all.scratch_bytes + kv_bytes);
+        let small = LoadOptions { memory_bytes, ..whole.clone() };
+        let memory = plan(&small).unwrap().memory().clone();
+        assert!(memory.total_bytes() <= memory_bytes.unwrap(), "{memory}");
+        assert!(memory.in_file_bytes > 0 && memory.in_file_bytes % layer == 0, "{memory}");
+        assert!(memory.to_string().contains("of experts that stay in the file"), "{memory}");
+        // In float32 where others round to 15 bits: near, but not the same bits.
+        let (near, found) = (start(options("mixtral-q4_0.gguf", CpuExperts::Auto)).await, start(small).await);
+        let (near, found) = (answers(&near, &[1, 2]).await, answers(&found, &[1, 2]).await);
+        let first = |answers: &[Vec<(u32, u32)>]| answers.iter().map(|tokens| tokens[0].0).collect::<Vec<_>>();
+        assert_eq!(first(&near), first(&found));
     }
 }

@@ -65,7 +65,13 @@ impl CardEngine {
         if layer == LAYERS {
             let mut logits = vec![0.0; step.logits_rows() * VOCABULARY];
             logits.chunks_exact_mut(VOCABULARY).for_each(|row| row[usize::from(b'a')] = 9.0);
-            return Ok(Progress::Done(StepOutput { id, logits, elapsed: began.elapsed(), ops: Vec::new() }));
+            return Ok(Progress::Done(StepOutput {
+                id,
+                logits,
+                chosen: Vec::new(),
+                elapsed: began.elapsed(),
+                ops: Vec::new(),
+            }));
         }
         self.waiting.insert(id, (step, layer + 1, began));
         let hidden = vec![0.25; rows * HIDDEN];

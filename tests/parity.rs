@@ -188,7 +188,7 @@ fn a_half_precision_cache_costs_no_more_than_its_gate() {
 #[test]
 fn every_checkpoint_is_the_file_its_answers_belong_to() {
     let all = Expected::all();
-    for family in ["llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3"] {
+    for family in ["llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "mixtral", "gpt-oss", "deepseek3"] {
         for float in [true, false] {
             let found = all.iter().any(|expected| expected.model.starts_with(family) && expected.is_float() == float);
             assert!(found, "no checkpoint of {family} with float32 weights: {float}");
@@ -201,9 +201,18 @@ fn every_checkpoint_is_the_file_its_answers_belong_to() {
 
 #[test]
 fn logits_are_the_same_bits_in_any_chunks_and_in_any_company() {
-    for name in
-        ["llama.gguf", "llama-q4_k.gguf", "mistral-window.gguf", "gemma2-q5_1.gguf", "gemma3.gguf", "qwen3-q8_0.gguf"]
-    {
+    for name in [
+        "llama.gguf",
+        "llama-q4_k.gguf",
+        "mistral-window.gguf",
+        "gemma2-q5_1.gguf",
+        "gemma3.gguf",
+        "qwen3-q8_0.gguf",
+        "gpt-oss-mxfp4.gguf",
+        "deepseek3-q4_0.gguf",
+        "llama4.gguf",
+        "gemma4.gguf",
+    ] {
         let expected = Expected::all().into_iter().find(|expected| expected.model == name).unwrap();
         let prompt = expected.prompts.last().unwrap();
         let tokens: Vec<TokenId> = prompt.tokens.iter().chain(&prompt.greedy).copied().collect();

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use cuelight_engine::engine::TokenId;
 use cuelight_engine::format::gguf::Gguf;
-use cuelight_engine::load::{self, ComputeDevice, Kernel, KvType, LoadOptions};
+use cuelight_engine::load::{self, ComputeDevice, CpuExperts, Kernel, KvType, LoadOptions};
 use cuelight_engine::perplexity::{Perplexity, Scored, Scorer, Text as LongText};
 use cuelight_engine::synthetic::Synthetic;
 use serde::Deserialize;

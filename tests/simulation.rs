@@ -463,7 +463,8 @@ async fn chaos(seed: u64, requests: usize) -> Vec<Heard> {
             _ => None,
         }
     });
-    let mut model = SimulatedModel { faults: Some(faults), ..timed_model() };
+    // Whoever chooses, the texts are the same.
+    let mut model = SimulatedModel { faults: Some(faults), chooses: seed % 2 == 1, ..timed_model() };
     model.limits.kv_blocks = 60;
     let policy = PolicyConfig {
         prefill_chunk_tokens: 1 + dice.roll(64) as usize,

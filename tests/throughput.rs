@@ -186,6 +186,7 @@ fn a_step_of_two_hundred_and_fifty_six_sequences_is_formed_in_a_tenth_of_a_milli
             client: None,
             cache_salt: None,
             scores_prompt: false,
+            engine_choice: None,
         };
         effects.extend(policy.submit(submission).unwrap());
     }

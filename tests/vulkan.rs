@@ -7,8 +7,9 @@
 use std::path::{Path, PathBuf};
 
 use cuelight_engine::backend::vulkan::{Instance, InstanceOptions};
-use cuelight_engine::engine::{Engine, LogitsWanted, TokenId};
+use cuelight_engine::engine::{Chosen, Engine, LogitsWanted, TokenChoice, TokenId};
 use cuelight_engine::load::{ComputeDevice, CpuExperts, Kernel, KvType, LoadOptions, VulkanOptions, plan};
+use cuelight_engine::sample::choose_by_row;
 use serde::Deserialize;
 
 #[path = "support/runner.rs"]
@@ -253,6 +254,87 @@ fn layers_on_the_processor_and_on_a_device_make_one_model() {
         let rows = on(gpu_layers, Kernel::Scalar);
         let worst = largest(&rows.iter().zip(&processor).map(apart).collect::<Vec<_>>());
         assert!(worst < 1e-3, "with {gpu_layers} layers on the device a logit is {worst} from the processor's");
+    }
+}
+
+/// Tokens of the tiny checkpoints.
+const VOCABULARY: usize = 512;
+
+/// What rows may ask for: greedy, and draws with each truncation and with all of them.
+fn choices(index: u64) -> [TokenChoice; 5] {
+    let random = (index + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let plain = TokenChoice { temperature: 0.8, top_k: 0, top_p: 1.0, min_p: 0.0, random };
+    let together = TokenChoice { top_k: 20, top_p: 0.9, min_p: 0.02, ..plain };
+    [TokenChoice::GREEDY, plain, TokenChoice { top_k: 7, ..plain }, TokenChoice { top_p: 0.7, ..plain }, together]
+}
+
+#[test]
+fn a_device_chooses_what_the_host_would_and_brings_back_no_logits_of_those_rows() {
+    if !has_device() {
+        return;
+    }
+    let model = |device: &str, force_staging| {
+        let options = LoadOptions {
+            device: device.parse().unwrap(),
+            split: device.contains(',').then(|| "1,1".parse().unwrap()),
+            deterministic: true,
+            context_tokens: Some(128),
+            vulkan: VulkanOptions { force_staging, ..VulkanOptions::default() },
+            ..LoadOptions::new(folder().join("llama-q4_k.gguf"))
+        };
+        Runner::new(plan(&options).unwrap().load_engine(&mut |_| {}).unwrap())
+    };
+    for (device, force_staging) in [("vulkan:0", false), ("vulkan:0", true), ("vulkan:0,vulkan:0", true)] {
+        let mut runner = model(device, force_staging);
+        let mut sequences: Vec<Sequence> = (0..7).map(|_| Sequence::default()).collect();
+        let prompt: Vec<TokenId> = (0..9).map(|index| index * 31 % 500).collect();
+        let mut next = prompt;
+        for index in 0..12 {
+            let asked = choices(index).map(LogitsWanted::Token);
+            // Beside those that choose, one whose logits come back, of the same tokens; and one that wants nothing.
+            let wanted = [&asked[..2], &[LogitsWanted::Last, LogitsWanted::None], &asked[2..]].concat();
+            let mut shares: Vec<_> =
+                sequences.iter_mut().zip(wanted).map(|(sequence, wanted)| (sequence, &next[..], wanted)).collect();
+            let output = runner.run(&mut shares);
+            assert_eq!(output.logits.len(), VOCABULARY, "one row of six comes back");
+            let expected = choices(index).map(|choice| Some(choose_by_row(&output.logits, &choice)));
+            let expected = [&expected[..2], &[None], &expected[2..]].concat();
+            assert_eq!(output.chosen, expected, "{device}, staged {force_staging}, token {index}");
+            let Some(Chosen::Token(token)) = output.chosen[1] else { panic!("{:?}", output.chosen) };
+            next = vec![token];
+        }
+    }
+}
+
+#[test]
+#[ignore = "prints times; run with --release, and CUELIGHT_TEST_MODEL=FILE for a model with a real vocabulary"]
+fn how_long_a_decode_step_takes_with_tokens_and_with_logits_brought_back() {
+    if !has_device() {
+        return;
+    }
+    let tiny = folder().join("llama-q4_k.gguf");
+    let path = std::env::var_os("CUELIGHT_TEST_MODEL").map_or(tiny, PathBuf::from);
+    let mut runner = load(&path, setup(KvType::F16));
+    for count in [1, 8, 16] {
+        let mut sequences: Vec<Sequence> = (0..count).map(|_| Sequence::default()).collect();
+        let [greedy, plain, _, nucleus, _] = choices(1).map(LogitsWanted::Token);
+        let ways = [("logits", LogitsWanted::Last), ("greedy", greedy), ("drawn", plain), ("top_p", nucleus)];
+        let mut times = ways.map(|_| Vec::new());
+        for round in 0..10 {
+            for (way, times) in ways.iter().zip(&mut times) {
+                let mut shares: Vec<_> = sequences.iter_mut().map(|sequence| (sequence, &[7][..], way.1)).collect();
+                let elapsed = runner.run(&mut shares).elapsed;
+                // The first rounds record and compile.
+                if round > 1 {
+                    times.push(elapsed.as_secs_f64() * 1e3);
+                }
+            }
+        }
+        for ((name, _), mut times) in ways.iter().zip(times) {
+            times.sort_by(f64::total_cmp);
+            println!("{count:2} sequences, {name:6}: median {:8.3} ms, least {:8.3}", times[times.len() / 2], times[0]);
+        }
+        sequences.into_iter().for_each(|sequence| runner.release(sequence));
     }
 }
 

@@ -67,6 +67,46 @@ async fn streams_together_have_the_texts_that_they_have_alone() {
     server.assert_empties(Duration::from_secs(10)).await;
 }
 
+/// Where weights and cache are float32 a device's logits differ from the processor's by rounding alone, which decides nothing
+/// here.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_device_that_chooses_says_what_the_processor_says() {
+    if !has_device() {
+        return;
+    }
+    let asked = |sampling: serde_json::Value| {
+        let mut request = chat(&text(20, 3), 30);
+        let fields = request.as_object_mut().unwrap();
+        fields.extend(sampling.as_object().unwrap().clone());
+        request
+    };
+    let requests = [
+        asked(json!({ "temperature": 0 })),
+        asked(json!({ "temperature": 0.9, "seed": 11 })),
+        asked(json!({ "temperature": 1.2, "seed": 12, "top_k": 30, "top_p": 0.9, "min_p": 0.01 })),
+        // Chosen on the host, whatever the device.
+        asked(json!({ "temperature": 0.9, "seed": 13, "presence_penalty": 1.5 })),
+    ];
+    let (mut texts, mut logits) = (Vec::new(), Vec::new());
+    for device in ["vulkan", "cpu"] {
+        let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/families/llama.gguf");
+        let flags = ["--device", device, "--ctx-size", "512", "--kv-type", "f32", "--step-timeout", "60s"];
+        let server = ServerProcess::start_model(&model, &flags).await;
+        for request in &requests {
+            let before = server.metric("cuelight_logits_bytes_total").await;
+            let answer = server.call(request).await;
+            assert_eq!(answer.status, 200, "{answer:?}");
+            texts.push(answer.text);
+            logits.push(server.metric("cuelight_logits_bytes_total").await - before);
+        }
+    }
+    let (device, processor) = texts.split_at(requests.len());
+    assert_eq!(device, processor);
+    assert!(device.iter().all(|text| !text.is_empty()) && device[0] != device[1], "{device:?}");
+    assert_eq!(logits[..3], [0.0; 3], "the device brings tokens and no logits");
+    assert!(logits[3..].iter().all(|bytes| *bytes > 0.0), "{logits:?}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_that_hang_up_leave_nothing_behind() {
     if !has_device() {

@@ -4,8 +4,8 @@
 //! Says: logits to the sampler, `StepDone` to the scheduler, jobs to the experts.
 //!
 //! The engine blocks, so it has a thread of its own; the actor itself only passes messages. A step may come before the
-//! tokens that it begins with are sampled: it starts as soon as the sampler names them, while the sampler still speaks
-//! to clients about the step before.
+//! tokens that it begins with are sampled: it starts as soon as the engine, where it chooses itself, or the sampler names
+//! them, while the sampler still speaks to clients about the step before.
 //!
 //! A step of a model whose experts are partly on the host may be at the device in two parts (`overlap`, `parts`): while one
 //! waits for the experts, the device computes the other.
@@ -23,7 +23,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cuelight_engine::engine::{Engine, ExpertJob, ExpertResult, Progress, StepId, StepOutput, TokenId};
+use cuelight_engine::engine::{Chosen, Engine, ExpertJob, ExpertResult, Progress, StepId, StepOutput, TokenId};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::time::Instant;
 
@@ -209,7 +209,7 @@ impl<E: Engine> ExecutorState<E> {
                 }
             } else {
                 // All its requests have ended; those who count on the step still have to hear of it.
-                self.done(me, StepOutput { id, logits: Vec::new(), elapsed: Duration::ZERO, ops: Vec::new() })?;
+                self.done(me, nothing(id))?;
             }
         }
         Ok(())
@@ -298,8 +298,11 @@ impl<E: Engine> ExecutorState<E> {
         let Some(active) = self.active.take() else { return Err("the engine finished a step nobody began".into()) };
         let elapsed = output.elapsed;
         if active.rows > 0 {
-            self.metrics.step(elapsed, active.rows, active.sequences);
+            self.metrics.step(elapsed, active.rows, active.sequences, &output.logits);
             self.tracer.step_computed(output.id, elapsed, std::mem::take(&mut output.ops));
+        }
+        if let Some(tokens) = chosen_tokens(&active.tasks, &output.chosen) {
+            self.queue.bring(active.id, tokens);
         }
         // In this order and at once: whoever hears of a lost executor has heard of its finished steps before.
         self.scheduler.cast(SchedulerMsg::StepDone { step: active.id, elapsed })?;
@@ -331,5 +334,45 @@ impl<E: Engine> ExecutorState<E> {
         let failed = self.active.take().map(|active| active.id);
         let _ = self.scheduler.cast(SchedulerMsg::ExecutorLost { failed, reason: reason.clone() });
         reason.into()
+    }
+}
+
+/// What a step without rows brings.
+fn nothing(id: StepId) -> StepOutput {
+    StepOutput { id, logits: Vec::new(), chosen: Vec::new(), elapsed: Duration::ZERO, ops: Vec::new() }
+}
+
+/// The tokens that the engine chose, when it chose for all who need one.
+///
+/// The next step need not wait for the sampler then. The sampler may find that one of these tokens is the last of its
+/// request: that row is computed for nothing, into blocks that stay the request's until the step is done, and who hears
+/// of it passes it over. The same happens to a request that ends by a stop string.
+fn chosen_tokens(tasks: &[SampleTask], chosen: &[Option<Chosen>]) -> Option<Vec<(RequestId, TokenId)>> {
+    if chosen.len() != tasks.len() {
+        return None;
+    }
+    let samples = tasks.iter().zip(chosen).filter(|(task, _)| task.samples);
+    let tokens = samples.map(|(task, chosen)| chosen.map(|chosen| (task.id, chosen))).collect::<Option<Vec<_>>>()?;
+    let usable = |(id, chosen)| match chosen {
+        Chosen::Token(token) => Some((id, token)),
+        Chosen::Nothing | Chosen::NotFinite(_) => None,
+    };
+    Some(tokens.into_iter().filter_map(usable).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_step_has_its_tokens_at_once_when_the_engine_chose_all_of_them() {
+        let task =
+            |id, samples| SampleTask { id: RequestId(id), rows: 1, first_position: 0, scores_prompt: false, samples };
+        let tasks = [task(1, true), task(2, true), task(3, false)];
+        let [some, faulty] = [Some(Chosen::Token(9)), Some(Chosen::NotFinite(4))];
+        assert_eq!(chosen_tokens(&tasks, &[some, some, None]), Some(vec![(RequestId(1), 9), (RequestId(2), 9)]));
+        assert_eq!(chosen_tokens(&tasks, &[faulty, some, None]), Some(vec![(RequestId(2), 9)]), "one has failed");
+        assert_eq!(chosen_tokens(&tasks, &[some, None, None]), None, "the sampler has the logits of one");
+        assert_eq!(chosen_tokens(&tasks, &[]), None, "an engine that does not choose");
     }
 }

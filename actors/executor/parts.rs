@@ -58,6 +58,7 @@ impl Parts {
         let join = |whole: Result<StepOutput, String>, part| {
             let (mut whole, part): (StepOutput, StepOutput) = (whole?, part?);
             whole.logits.extend(part.logits);
+            whole.chosen.extend(part.chosen);
             whole.ops.extend(part.ops);
             Ok(StepOutput { elapsed, ..whole })
         };
@@ -85,7 +86,7 @@ mod tests {
 
     fn output(part: &Step) -> StepOutput {
         let logits = part.sequences.iter().map(|rows| rows.tokens[0] as f32).collect();
-        StepOutput { id: part.id, logits, elapsed: Duration::from_millis(1), ops: Vec::new() }
+        StepOutput { id: part.id, logits, chosen: Vec::new(), elapsed: Duration::from_millis(1), ops: Vec::new() }
     }
 
     #[test]

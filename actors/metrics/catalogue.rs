@@ -155,6 +155,8 @@ catalogue! {
     STEP_PREFILL_ROWS: Histogram(STEP_COUNTS), "cuelight_step_prefill_rows" ["model"];
     /// Sequences that shared a step.
     STEP_SEQUENCES: Histogram(STEP_COUNTS), "cuelight_step_sequences" ["model"];
+    /// Bytes of logits that steps brought to the sampler; a token that the engine chose needs none.
+    LOGITS_BYTES: Counter, "cuelight_logits_bytes_total" ["model"];
 
     // Experts on the host.
     /// Routes, each of a row to one of its experts, that experts on the host computed.

@@ -169,15 +169,23 @@ pub struct StepMetrics {
     time: Histogram,
     rows: Histogram,
     sequences: Histogram,
+    logits_bytes: Counter,
 }
 
 impl StepMetrics {
     pub(crate) fn new(model_id: &Arc<str>) -> Self {
         let histogram = |name: &'static str| histogram!(name, &[("model", model_id.to_string())]);
-        StepMetrics { time: histogram(STEP_TIME), rows: histogram(STEP_ROWS), sequences: histogram(STEP_SEQUENCES) }
+        StepMetrics {
+            time: histogram(STEP_TIME),
+            rows: histogram(STEP_ROWS),
+            sequences: histogram(STEP_SEQUENCES),
+            logits_bytes: counter!(LOGITS_BYTES, &[("model", model_id.to_string())]),
+        }
     }
 
-    pub(crate) fn step(&self, elapsed: Duration, rows: usize, sequences: usize) {
+    /// Counts a step of so many rows and sequences that brought these logits.
+    pub(crate) fn step(&self, elapsed: Duration, rows: usize, sequences: usize, logits: &[f32]) {
+        self.logits_bytes.increment(size_of_val(logits) as u64);
         self.time.record(elapsed);
         self.rows.record(rows as f64);
         self.sequences.record(sequences as f64);

@@ -63,7 +63,7 @@ impl Batch {
             tokens,
             first_position: u32::try_from(from).expect("a context is shorter than 2^32 tokens"),
             block_table: sequence.blocks[..to.div_ceil(BLOCK_TOKENS)].iter().map(|block| block.id()).collect(),
-            logits,
+            logits: if samples && logits == LogitsWanted::Last { sequence.next_token() } else { logits },
         });
         self.members.push(Member { id, from, to, task: logits_rows > 0, samples });
         if logits_rows > 0 {

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cuelight_engine::engine::{EngineLimits, Step, StepId, TokenId};
+use cuelight_engine::engine::{EngineLimits, Step, StepId, TokenChoice, TokenId};
+use cuelight_engine::sample::Draw;
 
 use crate::request::{GenerationError, RequestId};
 
 /// A request, as far as scheduling is concerned.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Submission {
     /// The request.
     pub id: RequestId,
@@ -24,6 +25,28 @@ pub struct Submission {
     pub cache_salt: Option<Arc<str>>,
     /// Whether all rows of the prompt must bring their logits back.
     pub scores_prompt: bool,
+    /// How the engine may choose its tokens; `None` when the sampler must see the logits.
+    pub engine_choice: Option<EngineChoice>,
+}
+
+/// How an engine may choose a request's tokens by itself.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct EngineChoice {
+    /// How, but for the random number.
+    pub choice: TokenChoice,
+    /// Where the random numbers come from.
+    pub seed: u64,
+    /// So many tokens are chosen by the sampler first.
+    pub from: usize,
+}
+
+impl EngineChoice {
+    /// The choice of the token number `index` of those that are generated, if that is the engine's.
+    #[must_use]
+    pub fn of_token(&self, index: usize) -> Option<TokenChoice> {
+        let random = Draw { seed: self.seed, index: index as u64 }.random();
+        (index >= self.from).then_some(TokenChoice { random, ..self.choice })
+    }
 }
 
 /// What happened.
@@ -114,7 +137,7 @@ pub enum Effect {
 }
 
 /// A step, and what belongs to it outside of the engine.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct PlannedStep {
     /// The rows to compute.
     pub step: Step,

@@ -39,7 +39,7 @@ use std::time::Duration;
 use cuelight_engine::engine::{BLOCK_TOKENS, EngineLimits, StepId};
 
 pub use self::events::{
-    AwaitedToken, Counts, Effect, Outcome, PlannedStep, PolicyEvent, SampleTask, Submission, Verdict,
+    AwaitedToken, Counts, Effect, EngineChoice, Outcome, PlannedStep, PolicyEvent, SampleTask, Submission, Verdict,
 };
 use self::fair_queue::FairQueue;
 use self::kv_blocks::BlockTable;
@@ -172,7 +172,8 @@ impl Policy {
     /// [`SubmitError::Unavailable`] while draining.
     pub fn submit(&mut self, submission: Submission) -> Result<Vec<Effect>, SubmitError> {
         self.validate(&submission)?;
-        let Submission { id, prompt, max_tokens, priority, client, cache_salt, scores_prompt } = submission;
+        let Submission { id, prompt, max_tokens, priority, client, cache_salt, scores_prompt, engine_choice } =
+            submission;
         let prompt_tokens = prompt.len();
         let turn = self.queue.turn(client, prompt_tokens + max_tokens.min(COUNTED_ANSWER), priority);
         let rank = Rank { turn, arrival: self.next_arrival, id };
@@ -186,6 +187,7 @@ impl Policy {
             most_tokens: prompt_tokens.saturating_add(max_tokens).min(self.context_tokens()),
             scores_prompt,
             scored: if scores_prompt { 0 } else { prompt_tokens },
+            engine_choice,
             computed: 0,
             planned: 0,
             blocks: Vec::new(),

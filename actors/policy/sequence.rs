@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use cuelight_engine::engine::{BLOCK_TOKENS, LogitsWanted, StepId, TokenId};
 
+use super::events::EngineChoice;
 use super::kv_blocks::BlockHandle;
 use super::prefix_cache::Content;
 use crate::request::RequestId;
@@ -53,6 +54,7 @@ pub(super) struct Sequence {
     pub scores_prompt: bool,
     /// Rows of the prompt that still have to bring their logits back start here; `prompt_tokens` when none do.
     pub scored: usize,
+    pub engine_choice: Option<EngineChoice>,
     /// Tokens whose keys and values are in `blocks`.
     pub computed: usize,
     /// The same, once all steps that are formed are done.
@@ -77,7 +79,7 @@ pub(super) struct Sequence {
 }
 
 /// Rows of a sequence for the next step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Share {
     pub rows: usize,
     pub logits: LogitsWanted,
@@ -137,6 +139,13 @@ impl Sequence {
             logits = LogitsWanted::None;
         }
         (rows > 0).then_some(Share { rows, logits })
+    }
+
+    /// What is wanted of the row that brings the next token: the token where the engine may choose it, else its logits.
+    pub fn next_token(&self) -> LogitsWanted {
+        let index = self.length() - self.prompt_tokens;
+        let choice = self.engine_choice.and_then(|engine| engine.of_token(index));
+        choice.map_or(LogitsWanted::Last, LogitsWanted::Token)
     }
 
     /// At most `rows`, so that a chunk of some length ends where a block does and the next begins with a whole one.

@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use cuelight_engine::engine::{BlockId, LogitsWanted, Step, TokenId};
+use cuelight_engine::engine::{BlockId, LogitsWanted, Step, TokenChoice, TokenId};
 use proptest::prelude::*;
 
 use super::*;
@@ -41,6 +41,7 @@ fn submission(id: u64, prompt_tokens: usize) -> Submission {
         client: None,
         cache_salt: None,
         scores_prompt: false,
+        engine_choice: None,
     }
 }
 
@@ -414,6 +415,23 @@ fn scored_prompts_are_cut_to_the_rows_of_logits_there_are() {
     assert_eq!(world.computing[0].step.logits_rows(), 8);
     assert_eq!(world.run_out(), 4 + 2, "30 rows by 8, then a token a step");
     world.assert_all_ended();
+}
+
+#[test]
+fn the_engine_chooses_from_the_first_token_that_it_may() {
+    let engine = EngineChoice { choice: TokenChoice::GREEDY, seed: 5, from: 2 };
+    let mut world = World::new(CONFIG, limits());
+    world.submit(Submission { engine_choice: Some(engine), ..submission(1, 20) }, 4);
+    let mut wanted = Vec::new();
+    while let Some(planned) = world.computing.front() {
+        wanted.extend(planned.step.sequences.iter().map(|share| share.logits));
+        world.finish_step();
+        world.sample(false);
+    }
+    wanted.retain(|wanted| *wanted != LogitsWanted::None);
+    let random = |index| cuelight_engine::sample::Draw { seed: 5, index }.random();
+    let token = |index| LogitsWanted::Token(TokenChoice { random: random(index), ..TokenChoice::GREEDY });
+    assert_eq!(wanted, [LogitsWanted::Last, LogitsWanted::Last, token(2), token(3)]);
 }
 
 #[test]

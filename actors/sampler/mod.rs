@@ -1,4 +1,4 @@
-//! The Sampler turns logits into tokens and is the only one that speaks to clients.
+//! The Sampler turns logits into tokens, unless the engine has chosen them already, and is the only one that speaks to clients.
 //!
 //! Hears from: the scheduler (`Begin`, `Started`, `Fail`, `Forget`), the executor (`Sample`), and itself about clients.
 //! Says: tokens to the executor, whose next step may wait for them; events to each client's channel; `Sampled` and
@@ -21,7 +21,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cuelight_engine::engine::StepOutput;
+use cuelight_engine::engine::{Chosen as ChosenByEngine, StepOutput};
 use cuelight_engine::format::tokenizer::Tokenizer;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::time::Instant;
@@ -61,7 +61,7 @@ pub enum SamplerMsg {
         /// Tokens of its prompt that were found in the prefix cache.
         cached_tokens: usize,
     },
-    /// The logits of a step.
+    /// The logits of a step, and the tokens that the engine chose.
     Sample {
         /// The step.
         output: StepOutput,
@@ -166,7 +166,7 @@ impl SamplerState {
             vocab_size: self.arguments.vocab_size,
             tokenizer: self.arguments.tokenizer.clone(),
         };
-        let shares = self.shares(tasks);
+        let shares = self.shares(tasks, output.chosen);
         let chosen = work::choose(step, shares).await?;
         let chosen_at = self.arguments.tracer.now();
         let tokens = chosen.iter().filter_map(Chosen::next_token).collect();
@@ -180,15 +180,16 @@ impl SamplerState {
         Ok(())
     }
 
-    /// Takes the sequences of a step out, each with the place of its logits. Those whose client left are passed over.
-    fn shares(&mut self, tasks: Vec<SampleTask>) -> Vec<Share> {
+    /// Takes the sequences of a step out, each with what was chosen for it or the place of its logits. Those whose client
+    /// left are passed over.
+    fn shares(&mut self, tasks: Vec<SampleTask>, chosen: Vec<Option<ChosenByEngine>>) -> Vec<Share> {
         let mut offset = 0;
         let mut shares = Vec::with_capacity(tasks.len());
-        for task in tasks {
+        for (task, chosen) in tasks.into_iter().zip(chosen.into_iter().chain(std::iter::repeat(None))) {
             if let Some(sequence) = self.sequences.remove(&task.id) {
-                shares.push(Share { task, sequence, offset });
+                shares.push(Share { task, sequence, chosen, offset });
             }
-            offset += task.rows * self.arguments.vocab_size;
+            offset += if chosen.is_some() { 0 } else { task.rows * self.arguments.vocab_size };
         }
         shares
     }

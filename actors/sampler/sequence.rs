@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use cuelight_engine::engine::TokenId;
+use cuelight_engine::engine::{Chosen, TokenId};
 use cuelight_engine::format::tokenizer::{StreamDecoder, Tokenizer};
-use cuelight_engine::sample::{Chooser, Draw, InvalidLogits, TokenCounts, position_logprobs};
+use cuelight_engine::sample::{Chooser, Draw, InvalidLogits, TokenCounts, position_logprobs, token_of};
 use tokio::time::Instant;
 
 use super::stop::StopMatcher;
@@ -47,7 +47,16 @@ pub(crate) struct Times {
     pub previous_token: Option<Instant>,
 }
 
-/// What a share of logits says about what comes next, before anybody has heard of it.
+/// What a step brought for a sequence.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Computed<'a> {
+    /// Its rows of logits.
+    Logits(&'a [f32]),
+    /// What the engine chose from them.
+    Chosen(Chosen),
+}
+
+/// What a share of a step says about what comes next, before anybody has heard of it.
 #[derive(Debug)]
 pub(super) enum Choice {
     /// A part of the prompt was scored; nothing was sampled.
@@ -73,11 +82,11 @@ pub(super) struct Advance {
 }
 
 impl SequenceSampler {
-    pub fn new(request: GenerationRequest, context_tokens: usize, sink: ClientSink, submitted: Instant) -> Self {
+    pub fn new(mut request: GenerationRequest, context_tokens: usize, sink: ClientSink, submitted: Instant) -> Self {
         let room = context_tokens.saturating_sub(request.prompt.len());
         SequenceSampler {
             max_tokens: request.stop.max_tokens.min(room),
-            seed: request.sampling.seed.unwrap_or_else(fresh_seed),
+            seed: request.fix_seed(),
             counts: TokenCounts::new(&request.prompt),
             generated: 0,
             decoder: StreamDecoder::continuing(),
@@ -92,15 +101,16 @@ impl SequenceSampler {
         }
     }
 
-    /// Chooses the next token by the sequence's share of a step's logits: `task.rows` rows of the same length.
+    /// Chooses the next token by the sequence's share of a step: `task.rows` rows of logits of the same length, or what
+    /// the engine chose.
     pub fn choose(
         &mut self,
         task: &SampleTask,
-        logits: &[f32],
+        computed: Computed<'_>,
         chooser: &mut Chooser,
         tokenizer: &Tokenizer,
     ) -> Choice {
-        self.try_choose(task, logits, chooser, tokenizer).unwrap_or_else(|error| {
+        self.try_choose(task, computed, chooser, tokenizer).unwrap_or_else(|error| {
             Choice::Failed(GenerationError::Engine(format!("the model's output is not usable: {error}")))
         })
     }
@@ -108,13 +118,12 @@ impl SequenceSampler {
     fn try_choose(
         &mut self,
         task: &SampleTask,
-        logits: &[f32],
+        computed: Computed<'_>,
         chooser: &mut Chooser,
         tokenizer: &Tokenizer,
     ) -> Result<Choice, InvalidLogits> {
-        let vocab_size = logits.len() / task.rows.max(1);
-        if task.scores_prompt {
-            self.score_prompt(task.first_position, logits.chunks_exact(vocab_size.max(1)))?;
+        if let (Computed::Logits(logits), true) = (computed, task.scores_prompt) {
+            self.score_prompt(task.first_position, logits.chunks_exact(row_length(logits, task).max(1)))?;
         }
         if !task.samples {
             return Ok(Choice::Scored);
@@ -122,9 +131,14 @@ impl SequenceSampler {
         if self.max_tokens == 0 {
             return Ok(Choice::Nothing);
         }
-        let row = &logits[logits.len() - vocab_size..];
-        let token = self.choose_token(row, chooser, tokenizer)?;
-        let logprobs = self.request.logprobs.map(|n| position_logprobs(row, token, n)).transpose()?;
+        let (token, logprobs) = match computed {
+            Computed::Chosen(chosen) => (token_of(chosen)?, None),
+            Computed::Logits(logits) => {
+                let row = &logits[logits.len() - row_length(logits, task)..];
+                let token = self.choose_token(row, chooser, tokenizer)?;
+                (token, self.request.logprobs.map(|n| position_logprobs(row, token, n)).transpose()?)
+            }
+        };
         self.generated += 1;
         self.counts.record(token);
         let last = match self.ends_with(token, tokenizer) {
@@ -298,6 +312,7 @@ impl SequenceSampler {
     }
 }
 
-fn fresh_seed() -> u64 {
-    uuid::Uuid::new_v4().as_u64_pair().0
+/// Logits in each of a share's rows.
+fn row_length(logits: &[f32], task: &SampleTask) -> usize {
+    logits.len() / task.rows.max(1)
 }

@@ -1,10 +1,10 @@
 //! One sequence at the sampler, fed with rows that leave no choice.
 #![allow(clippy::unwrap_used)]
 
-use cuelight_engine::engine::TokenId;
+use cuelight_engine::engine::{Chosen, TokenId};
 use cuelight_engine::sample::Chooser;
 
-use super::sequence::{Advance, SequenceSampler};
+use super::sequence::{Advance, Computed, SequenceSampler};
 use super::*;
 use crate::client::{ClientStream, channel};
 use crate::policy::Verdict;
@@ -43,7 +43,7 @@ impl Stage {
     }
 
     fn advance(&mut self, task: SampleTask, logits: &[f32]) -> Advance {
-        let choice = self.sequence.choose(&task, logits, &mut Chooser::default(), &self.tokenizer);
+        let choice = self.sequence.choose(&task, Computed::Logits(logits), &mut Chooser::default(), &self.tokenizer);
         self.sequence.deliver(choice, &self.tokenizer)
     }
 
@@ -145,6 +145,23 @@ async fn prompts_are_scored_once_though_rows_come_twice() {
     let Some(Event::Prompt { logprobs }) = stage.client.next().await else { panic!() };
     let ranks: Vec<_> = logprobs.iter().map(|position| position.as_ref().map(|p| (p.chosen.token, p.rank))).collect();
     assert_eq!(ranks, [None, Some((prompt[1], 1)), Some((prompt[2], 1)), Some((prompt[3], 1))]);
+}
+
+#[tokio::test]
+async fn what_the_engine_chose_counts_like_a_choice_of_its_own() {
+    let mut stage = Stage::new("hi", stop(3), |_| {});
+    let task = SampleTask { id: RequestId(1), rows: 1, first_position: 0, scores_prompt: false, samples: true };
+    let mut hear = |chosen| {
+        let choice = stage.sequence.choose(&task, Computed::Chosen(chosen), &mut Chooser::default(), &stage.tokenizer);
+        stage.sequence.deliver(choice, &stage.tokenizer)
+    };
+    let a = tokens("a")[0];
+    assert_eq!(hear(Chosen::Token(a)).verdict, Verdict::Token(a));
+    for unusable in [Chosen::Nothing, Chosen::NotFinite(7)] {
+        assert!(matches!(hear(unusable).end, Some(Event::Failed(GenerationError::Engine(_)))));
+    }
+    let ended = hear(Chosen::Token(end())).end;
+    assert!(matches!(ended, Some(Event::Finished { reason: FinishReason::StopToken(_), .. })), "{ended:?}");
 }
 
 #[tokio::test]

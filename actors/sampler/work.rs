@@ -3,26 +3,28 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use cuelight_engine::engine::TokenId;
+use cuelight_engine::engine::{Chosen as ChosenByEngine, TokenId};
 use cuelight_engine::format::tokenizer::Tokenizer;
 use cuelight_engine::sample::Chooser;
 
-use super::sequence::{Advance, Choice, SequenceSampler};
+use super::sequence::{Advance, Choice, Computed, SequenceSampler};
 use crate::policy::{SampleTask, Verdict};
 use crate::request::{Event, GenerationError, RequestId};
 
 /// Logits above which sampling leaves the tokio worker: so many take about a millisecond.
 const HEAVY: usize = 1 << 18;
 
-/// One sequence and where its logits lie in the step's.
+/// One sequence and what a step brought for it.
 pub(super) struct Share {
     pub task: SampleTask,
     pub sequence: Box<SequenceSampler>,
-    /// Its first logit; it has `task.rows` rows.
+    /// What the engine chose; then it has no logits.
+    pub chosen: Option<ChosenByEngine>,
+    /// Its first logit in the step's; it has `task.rows` rows.
     pub offset: usize,
 }
 
-/// A share whose logits were used.
+/// A share that was used.
 pub(super) struct Chosen {
     pub share: Share,
     pub choice: Choice,
@@ -81,10 +83,11 @@ fn choose_part(step: &StepLogits, shares: Vec<Share>) -> Vec<Chosen> {
 fn choose_one(step: &StepLogits, share: &mut Share, chooser: &mut Chooser) -> Choice {
     let (start, end) = (share.offset, share.offset + share.task.rows * step.vocab_size);
     // Too few rows are no distribution, and found out as such.
-    let logits = step.logits.get(start..end).unwrap_or_default();
+    let logits = Computed::Logits(step.logits.get(start..end).unwrap_or_default());
+    let computed = share.chosen.map_or(logits, Computed::Chosen);
     let sequence = &mut share.sequence;
     // Nothing of a sequence that panicked is used again, so its broken state harms nobody.
-    let choice = catch_unwind(AssertUnwindSafe(|| sequence.choose(&share.task, logits, chooser, &step.tokenizer)));
+    let choice = catch_unwind(AssertUnwindSafe(|| sequence.choose(&share.task, computed, chooser, &step.tokenizer)));
     choice.unwrap_or_else(|_| Choice::Failed(GenerationError::Engine("choosing its next token panicked".into())))
 }
 

@@ -1,34 +1,23 @@
 #version 460
 // Attention of one row to its sequence, for the query heads that share a KV head: one workgroup for each row, KV head and
-// tile of query heads, and with SPLIT for each piece of the context.
+// tile of query heads, and with SPLIT for each piece of the context. For many rows of one sequence there is `attend_tile.comp`.
 
 #extension GL_GOOGLE_include_directive : require
 #include <gpu/common.glsl>
 #include <gpu/softcap.glsl>
 #include <attention/cache.glsl>
 #include <attention/pieces.glsl>
+#include <attention/heads.glsl>
 
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 32;
 layout(constant_id = 1) const uint HEADS = 1;        // of a tile
 layout(constant_id = 2) const bool SPLIT = false;
 
-layout(push_constant, scalar) uniform Push {
-    Floats query;
-    uint64_t keys;
-    uint64_t values;
-    uint64_t result;       // y, or with SPLIT the partial results
-    Step step;
-    uint n_heads;
-    uint n_kv_heads;
-    uint window;           // 0: none
-    uint max_pieces;       // of a row, with SPLIT
-    float scale;
-    float cap;             // 0: none
-};
+#include <attention/attend.glsl>
 
-const uint OWN_QUADS = (HEADS * HEAD_QUADS + WORKGROUP_SIZE - 1) / WORKGROUP_SIZE;
+const uint OWN_QUADS = (HEADS * VALUE_QUADS + WORKGROUP_SIZE - 1) / WORKGROUP_SIZE;
 
-shared vec4 queries[HEADS * HEAD_QUADS];
+shared vec4 queries[HEADS * KEY_QUADS];
 shared float scores[HEADS][PIECE_TOKENS];
 shared float lanes[HEADS][WORKGROUP_SIZE];
 
@@ -40,15 +29,9 @@ uint heads;
 uint table_start;
 
 void load_queries() {
-    for (uint i = gl_LocalInvocationID.x; i < HEADS * HEAD_QUADS; i += WORKGROUP_SIZE) {
-        uint head = i / HEAD_QUADS;
-        uint column = i % HEAD_QUADS * 4;
-        vec4 quad = vec4(0.0);
-        uint start = (row * n_heads + first_head + head) * HEAD_DIM + column;
-        if (head < heads) {
-            [[unroll]] for (uint c = 0; c < 4; c++) if (column + c < HEAD_DIM) quad[c] = query.at[start + c];
-        }
-        queries[i] = quad;
+    for (uint i = gl_LocalInvocationID.x; i < HEADS * KEY_QUADS; i += WORKGROUP_SIZE) {
+        uint head = i / KEY_QUADS;
+        queries[i] = head < heads ? load_query(row * n_heads + first_head + head, i % KEY_QUADS) : vec4(0.0);
     }
     barrier();
 }
@@ -68,17 +51,14 @@ void reduce_lanes(bool for_largest) {
 }
 
 void score(uint position, uint slot_of_piece) {
-    uint64_t record = record_of(keys, step, table_start, position, n_kv_heads, kv_head);
+    uint64_t record = record_of(keys, KEY_STRIDE, step, table_start, position, n_kv_heads, kv_head);
     vec4 sums[HEADS];
     [[unroll]] for (uint h = 0; h < HEADS; h++) sums[h] = vec4(0.0);
-    for (uint q = 0; q < HEAD_QUADS; q++) {
-        vec4 key = load_cached(record, position % BLOCK_TOKENS, q);
-        [[unroll]] for (uint h = 0; h < HEADS; h++) sums[h] = fma(key, queries[h * HEAD_QUADS + q], sums[h]);
+    for (uint q = 0; q < KEY_QUADS; q++) {
+        vec4 key = load_cached(record, KEY_STRIDE, position % BLOCK_TOKENS, q);
+        [[unroll]] for (uint h = 0; h < HEADS; h++) sums[h] = fma(key, queries[h * KEY_QUADS + q], sums[h]);
     }
-    [[unroll]] for (uint h = 0; h < HEADS; h++) {
-        float sum = scale * ((sums[h].x + sums[h].y) + (sums[h].z + sums[h].w));
-        scores[h][slot_of_piece] = cap > 0.0 ? softcap(sum, cap) : sum;
-    }
+    [[unroll]] for (uint h = 0; h < HEADS; h++) scores[h][slot_of_piece] = score_of(sums[h]);
 }
 
 // Scores of the positions first..end of a piece, as weights of a softmax over them.
@@ -117,39 +97,24 @@ void weigh(uint start, uint first, uint end, out Softmax piece[HEADS]) {
 vec4 gather(uint start, uint first, uint end, uint head, uint quad) {
     vec4 sum = vec4(0.0);
     for (uint block = first / BLOCK_TOKENS * BLOCK_TOKENS; block < end; block += BLOCK_TOKENS) {
-        uint64_t record = record_of(values, step, table_start, block, n_kv_heads, kv_head);
+        uint64_t record = record_of(values, VALUE_STRIDE, step, table_start, block, n_kv_heads, kv_head);
         for (uint position = max(block, first); position < min(block + BLOCK_TOKENS, end); position++) {
-            vec4 value = load_cached(record, position - block, quad);
+            vec4 value = load_cached(record, VALUE_STRIDE, position - block, quad);
             sum = fma(vec4(scores[head][position - start]), value, sum);
         }
     }
     return sum;
 }
 
-void write_result(uint head, uint quad, vec4 gathered, float sum) {
-    uint start = (row * n_heads + first_head + head) * HEAD_DIM + quad * 4;
-    vec4 normed = gathered / sum;
-    [[unroll]] for (uint c = 0; c < 4; c++) if (quad * 4 + c < HEAD_DIM) Floats(result).at[start + c] = normed[c];
-}
-
-// [row, head, piece] records of (largest, sum, -, -) and the gathered values.
-void write_partial(uint piece, uint head, uint quad, vec4 gathered, Softmax softmax) {
-    uint64_t record = (uint64_t(row * n_heads + first_head + head) * max_pieces + piece) * (HEAD_QUADS + 1);
-    FloatQuads partials = FloatQuads(result + record * 16);
-    if (quad == 0) partials.at[0] = vec4(softmax.largest, softmax.sum, 0.0, 0.0);
-    partials.at[1 + quad] = gathered;
-}
-
 void main() {
     uint tiles = (n_heads / n_kv_heads + HEADS - 1) / HEADS;
-    row = gl_WorkGroupID.y;
     kv_head = gl_WorkGroupID.x / tiles;
     first_head = kv_head * (n_heads / n_kv_heads) + gl_WorkGroupID.x % tiles * HEADS;
     heads = min(HEADS, (kv_head + 1) * (n_heads / n_kv_heads) - first_head);
-    if (row >= step.rows) return;
+    if (!find_row(step, gl_WorkGroupID.y, row)) return;
     uint position = step.positions.at[row];
-    uint first_visible = window > 0 && position + 1 > window ? position + 1 - window : 0;
-    uint first_piece = first_visible / PIECE_TOKENS;
+    uint first_seen = first_visible(position);
+    uint first_piece = first_seen / PIECE_TOKENS;
     uint last_piece = position / PIECE_TOKENS;
     if (SPLIT) {
         if (gl_WorkGroupID.z < first_piece || gl_WorkGroupID.z > last_piece) return;
@@ -165,7 +130,7 @@ void main() {
     [[unroll]] for (uint h = 0; h < HEADS; h++) softmax[h] = Softmax(-1.0 / 0.0, 0.0);
     for (uint piece = first_piece; piece <= last_piece; piece++) {
         uint start = piece * PIECE_TOKENS;
-        uint first = max(start, first_visible);
+        uint first = max(start, first_seen);
         uint end = min(start + PIECE_TOKENS, position + 1);
         Softmax of_piece[HEADS];
         weigh(start, first, end, of_piece);
@@ -173,21 +138,18 @@ void main() {
         [[unroll]] for (uint h = 0; h < HEADS; h++) factors[h] = merge(softmax[h], of_piece[h]);
         [[unroll]] for (uint i = 0; i < OWN_QUADS; i++) {
             uint own = i * WORKGROUP_SIZE + gl_LocalInvocationID.x;
-            if (own >= heads * HEAD_QUADS) continue;
-            uint head = own / HEAD_QUADS;
-            vec4 values_of_piece = gather(start, first, end, head, own % HEAD_QUADS);
+            if (own >= heads * VALUE_QUADS) continue;
+            uint head = own / VALUE_QUADS;
+            vec4 values_of_piece = gather(start, first, end, head, own % VALUE_QUADS);
             gathered[i] = merge_values(gathered[i], values_of_piece, factors[head]);
         }
         barrier();
     }
     [[unroll]] for (uint i = 0; i < OWN_QUADS; i++) {
         uint own = i * WORKGROUP_SIZE + gl_LocalInvocationID.x;
-        if (own >= heads * HEAD_QUADS) continue;
-        uint head = own / HEAD_QUADS;
-        if (SPLIT) {
-            write_partial(last_piece, head, own % HEAD_QUADS, gathered[i], softmax[head]);
-        } else {
-            write_result(head, own % HEAD_QUADS, gathered[i], softmax[head].sum);
-        }
+        if (own >= heads * VALUE_QUADS) continue;
+        uint head = own / VALUE_QUADS;
+        uint quad = own % VALUE_QUADS;
+        write_gathered(row, gl_WorkGroupID.y, first_head + head, last_piece, quad, gathered[i], softmax[head]);
     }
 }

@@ -1,40 +1,42 @@
 // Keys and values on a device, as `attention/gpu.rs` lays them out: one record for each KV head of each block, [16 positions,
-// STRIDE values], and in 8 bits behind the codes [16 positions, STRIDE / 32] scales.
+// stride] values, and in 8 bits behind the codes [16 positions, stride / 32] scales. Keys and values have strides of their
+// own, which are constants wherever these functions are called.
 
 #extension GL_EXT_shader_16bit_storage : require
 
 layout(constant_id = 20) const uint KV_TYPE = 1; // 0: float32, 1: float16, 2: 8 bits and a scale for 32 values
-layout(constant_id = 21) const uint HEAD_DIM = 64;
 
 const uint BLOCK_TOKENS = 16;
 const uint VALUES_TOGETHER = KV_TYPE == 2 ? 32 : 8; // stored by one invocation
-const uint STRIDE = (HEAD_DIM + VALUES_TOGETHER - 1) / VALUES_TOGETHER * VALUES_TOGETHER;
-const uint HEAD_QUADS = STRIDE / 4;
-const uint RECORD_BYTES = BLOCK_TOKENS * STRIDE * (KV_TYPE == 0 ? 4 : KV_TYPE == 1 ? 2 : 1) + (KV_TYPE == 2 ? STRIDE : 0);
 
 layout(buffer_reference, scalar, buffer_reference_align = 2) buffer Halves { float16_t at[]; };
 
+// Bytes of a record.
+uint record_bytes(uint stride) {
+    return BLOCK_TOKENS * stride * (KV_TYPE == 0 ? 4 : KV_TYPE == 1 ? 2 : 1) + (KV_TYPE == 2 ? stride : 0);
+}
+
 // The scale of 32 values of a position's head.
-uint64_t scale_address(uint64_t record, uint slot, uint group) {
-    return record + BLOCK_TOKENS * STRIDE + (slot * (STRIDE / 32) + group) * 2;
+uint64_t scale_address(uint64_t record, uint stride, uint slot, uint group) {
+    return record + BLOCK_TOKENS * stride + (slot * (stride / 32) + group) * 2;
 }
 
 // Four values of the head at a position of its block.
-vec4 load_cached(uint64_t record, uint slot, uint quad) {
-    uint index = slot * HEAD_QUADS + quad;
+vec4 load_cached(uint64_t record, uint stride, uint slot, uint quad) {
+    uint index = slot * (stride / 4) + quad;
     if (KV_TYPE == 0) return FloatQuads(record).at[index];
     if (KV_TYPE == 1) {
         uvec2 words = WordPairs(record).at[index];
         return vec4(unpackHalf2x16(words.x), unpackHalf2x16(words.y));
     }
     int codes = int(Words(record).at[index]);
-    float scale = float(Halves(scale_address(record, slot, quad / 8)).at[0]);
+    float scale = float(Halves(scale_address(record, stride, slot, quad / 8)).at[0]);
     return scale * vec4(bitfieldExtract(codes, 0, 8), bitfieldExtract(codes, 8, 8), bitfieldExtract(codes, 16, 8),
                         bitfieldExtract(codes, 24, 8));
 }
 
 // Where the record of a KV head is that holds a position of a sequence.
-uint64_t record_of(uint64_t cache, Step step, uint table_start, uint position, uint n_kv_heads, uint kv_head) {
+uint64_t record_of(uint64_t cache, uint stride, Step step, uint table_start, uint position, uint n_kv_heads, uint kv_head) {
     uint block = step.tables.at[table_start + position / BLOCK_TOKENS];
-    return cache + (uint64_t(block) * n_kv_heads + kv_head) * RECORD_BYTES;
+    return cache + (uint64_t(block) * n_kv_heads + kv_head) * record_bytes(stride);
 }

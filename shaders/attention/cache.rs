@@ -1,8 +1,8 @@
 //! The storage of keys and values: blocks of 16 positions.
 //!
-//! A layer's values are laid out `[block, kv head, position in block, head_dim]`, its keys
-//! `[block, kv head, head_dim, position in block]`: one head of one block is contiguous, and the scores of its sixteen
-//! positions are lanes side by side. `head_dim` is rounded up to whole vectors of sixteen; what is in the gap stays 0.
+//! A layer's values are laid out `[block, kv head, position in block, value_dim]`, its keys
+//! `[block, kv head, key_dim, position in block]`: one head of one block is contiguous, and the scores of its sixteen
+//! positions are lanes side by side. Dimensions are rounded up to whole vectors of sixteen; what is in the gap stays 0.
 //! Which block belongs to which sequence is not known here.
 
 use half::f16;
@@ -70,32 +70,67 @@ impl std::str::FromStr for KvType {
     }
 }
 
-/// The shape of one layer's keys (and values).
+/// The shape of one layer's keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvShape {
     /// Key and value heads.
     pub n_kv_heads: usize,
-    /// Values in a head.
-    pub head_dim: usize,
+    /// Values in the key of a head, and in a query.
+    pub key_dim: usize,
+    /// Values in the value of a head.
+    pub value_dim: usize,
+    /// Whether a value is the first `value_dim` values of its key, so that only keys are stored.
+    pub values_in_keys: bool,
 }
 
 impl KvShape {
-    /// Values of one position.
+    /// Heads whose keys and values are equally long.
     #[must_use]
-    pub fn width(&self) -> usize {
-        self.n_kv_heads * self.head_dim
+    pub fn grouped(n_kv_heads: usize, head_dim: usize) -> Self {
+        KvShape { n_kv_heads, key_dim: head_dim, value_dim: head_dim, values_in_keys: false }
     }
 
-    /// Values of a head as stored: whole vectors.
+    /// Latent attention: one head for all queries, whose key is a latent vector of `value_dim` values, which is the value as
+    /// well, and what is rotated.
     #[must_use]
-    pub fn stride(&self) -> usize {
-        self.head_dim.next_multiple_of(LANES)
+    pub fn latent(key_dim: usize, value_dim: usize) -> Self {
+        KvShape { n_kv_heads: 1, key_dim, value_dim, values_in_keys: true }
+    }
+
+    /// Values in the keys of one position.
+    #[must_use]
+    pub fn key_width(&self) -> usize {
+        self.n_kv_heads * self.key_dim
+    }
+
+    /// Values in the values of one position.
+    #[must_use]
+    pub fn value_width(&self) -> usize {
+        self.n_kv_heads * self.value_dim
+    }
+
+    /// Of these, how many are stored by themselves.
+    #[must_use]
+    pub fn stored_value_width(&self) -> usize {
+        self.n_kv_heads * self.stored_value_dim()
+    }
+
+    /// Values of a head that are stored beside its key.
+    #[must_use]
+    pub fn stored_value_dim(&self) -> usize {
+        if self.values_in_keys { 0 } else { self.value_dim }
+    }
+
+    /// Values of a head's key, and of its value, as stored: whole vectors.
+    fn strides(&self) -> [usize; 2] {
+        [self.key_dim, self.stored_value_dim()].map(|dim| dim.next_multiple_of(LANES))
     }
 
     /// Bytes of one block of this layer, keys and values together.
     #[must_use]
     pub fn block_bytes(&self, kv_type: KvType) -> u64 {
-        (2 * BLOCK_TOKENS * self.n_kv_heads * kv_type.bytes(self.stride())) as u64
+        let of_position: usize = self.strides().iter().map(|stride| kv_type.bytes(*stride)).sum();
+        (BLOCK_TOKENS * self.n_kv_heads * of_position) as u64
     }
 }
 
@@ -126,9 +161,9 @@ impl KvCache {
             .map(|shape| {
                 let heads = n_blocks * shape.n_kv_heads;
                 let store = match kv_type {
-                    KvType::F16 => Store::F16(Planes::new(heads, shape.stride())),
-                    KvType::F32 => Store::F32(Planes::new(heads, shape.stride())),
-                    KvType::Q8_0 => Store::Q8(ScaledPlanes::new(heads, shape.stride())),
+                    KvType::F16 => Store::F16(Planes::new(heads, shape.strides())),
+                    KvType::F32 => Store::F32(Planes::new(heads, shape.strides())),
+                    KvType::Q8_0 => Store::Q8(ScaledPlanes::new(heads, shape.strides())),
                 };
                 Layer { shape, store }
             })
@@ -161,7 +196,8 @@ impl KvCache {
         self.layers.iter().map(of_layer).collect()
     }
 
-    /// Stores one position: `key` and `value` are [n_kv_heads * head_dim].
+    /// Stores one position: `key` is [n_kv_heads * key_dim], `value` [n_kv_heads * value_dim], or empty where values are part
+    /// of the keys.
     ///
     /// # Panics
     /// When the block, slot or shape is out of range.
@@ -170,9 +206,11 @@ impl KvCache {
     /// No other thread may read or write the same slot of the same block at the same time.
     pub unsafe fn store(&self, layer: usize, block: u32, slot: usize, key: &[f32], value: &[f32]) {
         let layer = &self.layers[layer];
-        let head_dim = layer.shape.head_dim;
-        assert!(slot < BLOCK_TOKENS && key.len() == layer.shape.width() && value.len() == key.len());
-        for (head, (key, value)) in key.chunks_exact(head_dim).zip(value.chunks_exact(head_dim)).enumerate() {
+        let (key_dim, value_dim) = (layer.shape.key_dim, layer.shape.stored_value_dim());
+        assert!(slot < BLOCK_TOKENS && key.len() == layer.shape.key_width());
+        assert!(value.len() == layer.shape.stored_value_width());
+        for head in 0..layer.shape.n_kv_heads {
+            let (key, value) = (&key[head * key_dim..][..key_dim], &value[head * value_dim..][..value_dim]);
             let index = layer.head_index(block, head);
             // SAFETY: this slot is ours by the caller's promise.
             unsafe {
@@ -206,7 +244,7 @@ pub(super) trait Storage {
     fn head(&self, index: usize) -> Self::Head;
 }
 
-/// One head of one block: keys `[head_dim, 16 positions]`, values `[16 positions, head_dim]`.
+/// One head of one block: keys `[key_dim, 16 positions]`, values `[16 positions, value_dim]`.
 ///
 /// Every function needs the instruction set of its vectors, coordinates inside the head, and that nobody writes it now.
 #[allow(clippy::missing_safety_doc)]
@@ -225,7 +263,8 @@ pub(super) trait StoredHead: Copy {
 pub(super) struct Planes<T> {
     keys: SharedCells<T>,
     values: SharedCells<T>,
-    stride: usize,
+    /// Of a key, and of a value.
+    strides: [usize; 2],
 }
 
 /// A number that vectors are loaded from.
@@ -262,23 +301,31 @@ impl Number for f32 {
     }
 }
 
-impl<T: Number> Planes<T> {
-    fn new(heads: usize, stride: usize) -> Self {
-        let len = heads * BLOCK_TOKENS * stride;
-        Planes { keys: SharedCells::new(len), values: SharedCells::new(len), stride }
+impl<T: Plain> Planes<T> {
+    fn new(heads: usize, strides: [usize; 2]) -> Self {
+        let [keys, values] = strides.map(|stride| SharedCells::new(heads * BLOCK_TOKENS * stride));
+        Planes { keys, values, strides }
     }
 
+    fn head_at(&self, index: usize) -> PlainHead<T> {
+        let [key_len, value_len] = self.strides.map(|stride| BLOCK_TOKENS * stride);
+        let (keys, values) = (self.keys.part(index * key_len, key_len), self.values.part(index * value_len, value_len));
+        PlainHead { keys, values, strides: self.strides }
+    }
+}
+
+impl<T: Number> Planes<T> {
     /// # Safety
     /// No other thread may touch this slot at the same time.
     unsafe fn write(&self, index: usize, slot: usize, key: &[f32], value: &[f32]) {
-        let start = index * BLOCK_TOKENS * self.stride;
+        let [first_key, first_value] = self.strides.map(|stride| index * BLOCK_TOKENS * stride);
         let mut numbers = [T::default(); MAX_HEAD_DIM];
         let numbers = &mut numbers[..key.len()];
         T::from_single(key, numbers);
         // SAFETY: ours by the caller's promise.
         unsafe {
-            self.keys.write_column(start + slot, numbers);
-            T::from_single(value, self.values.get_mut(start + slot * self.stride, value.len()));
+            self.keys.write_column(first_key + slot, numbers);
+            T::from_single(value, self.values.get_mut(first_value + slot * self.strides[1], value.len()));
         }
     }
 }
@@ -287,9 +334,7 @@ impl<T: Number> Storage for Planes<T> {
     type Head = PlainHead<T>;
 
     fn head(&self, index: usize) -> PlainHead<T> {
-        let len = BLOCK_TOKENS * self.stride;
-        let (keys, values) = (self.keys.part(index * len, len), self.values.part(index * len, len));
-        PlainHead { keys, values, stride: self.stride }
+        self.head_at(index)
     }
 }
 
@@ -297,13 +342,13 @@ impl<T: Number> Storage for Planes<T> {
 pub(super) struct PlainHead<T> {
     keys: *const T,
     values: *const T,
-    stride: usize,
+    strides: [usize; 2],
 }
 
 impl<T> PlainHead<T> {
-    /// A head whose keys and values stand in memory of our own, `16 * stride` each.
-    pub(super) fn of(keys: *const T, values: *const T, stride: usize) -> Self {
-        PlainHead { keys, values, stride }
+    /// A head whose keys and values stand in memory of our own, 16 times their stride each.
+    pub(super) fn of(keys: *const T, values: *const T, strides: [usize; 2]) -> Self {
+        PlainHead { keys, values, strides }
     }
 }
 
@@ -331,14 +376,14 @@ impl<T: Number> StoredHead for PlainHead<T> {
     #[inline(always)]
     unsafe fn value<V: Vector>(self, slot: usize, dim: usize) -> V {
         // SAFETY: the caller's coordinates are inside the head.
-        unsafe { T::load(self.values.add(slot * self.stride + dim)) }
+        unsafe { T::load(self.values.add(slot * self.strides[1] + dim)) }
     }
 
     #[inline(always)]
     fn prefetch(self) {
-        let bytes = BLOCK_TOKENS * self.stride * size_of::<T>();
-        prefetch(self.keys.cast(), bytes);
-        prefetch(self.values.cast(), bytes);
+        let [key_bytes, value_bytes] = self.strides.map(|stride| BLOCK_TOKENS * stride * size_of::<T>());
+        prefetch(self.keys.cast(), key_bytes);
+        prefetch(self.values.cast(), value_bytes);
     }
 }
 
@@ -349,44 +394,41 @@ pub(super) struct ScaledPlanes {
     codes: Planes<i8>,
     key_scales: SharedCells<f16>,
     value_scales: SharedCells<f16>,
-    groups: usize,
-}
-
-impl Planes<i8> {
-    fn of_codes(heads: usize, stride: usize) -> Self {
-        let len = heads * BLOCK_TOKENS * stride;
-        Planes { keys: SharedCells::new(len), values: SharedCells::new(len), stride }
-    }
+    /// Of a key, and of a value.
+    groups: [usize; 2],
 }
 
 impl ScaledPlanes {
-    fn new(heads: usize, stride: usize) -> Self {
-        let groups = stride.div_ceil(SCALE_GROUP);
-        let scales = || SharedCells::new(heads * BLOCK_TOKENS * groups);
-        ScaledPlanes { codes: Planes::of_codes(heads, stride), key_scales: scales(), value_scales: scales(), groups }
+    fn new(heads: usize, strides: [usize; 2]) -> Self {
+        let groups = strides.map(|stride| stride.div_ceil(SCALE_GROUP));
+        let [key_scales, value_scales] = groups.map(|groups| SharedCells::new(heads * BLOCK_TOKENS * groups));
+        ScaledPlanes { codes: Planes::new(heads, strides), key_scales, value_scales, groups }
     }
 
     /// # Safety
     /// No other thread may touch this slot at the same time.
     unsafe fn write(&self, index: usize, slot: usize, key: &[f32], value: &[f32]) {
-        let stride = self.codes.stride;
-        let (start, first_scale) = (index * BLOCK_TOKENS * stride, index * BLOCK_TOKENS * self.groups);
+        let [key_groups, value_groups] = self.groups;
+        let first = |stride: usize| index * BLOCK_TOKENS * stride;
+        let [first_key, first_value] = self.codes.strides.map(first);
+        let (first_key_scale, first_value_scale) = (first(key_groups), first(value_groups));
         let mut codes = [0; SCALE_GROUP];
         for (group, values) in key.chunks(SCALE_GROUP).enumerate() {
             let codes = &mut codes[..values.len()];
             let scale = round_to_bytes(values, codes);
             // SAFETY: ours by the caller's promise.
             unsafe {
-                self.key_scales.get_mut(first_scale + group * BLOCK_TOKENS + slot, 1)[0] = scale;
-                self.codes.keys.write_column(start + group * SCALE_GROUP * BLOCK_TOKENS + slot, codes);
+                self.key_scales.get_mut(first_key_scale + group * BLOCK_TOKENS + slot, 1)[0] = scale;
+                self.codes.keys.write_column(first_key + group * SCALE_GROUP * BLOCK_TOKENS + slot, codes);
             }
         }
         for (group, values) in value.chunks(SCALE_GROUP).enumerate() {
             // SAFETY: ours by the caller's promise.
             unsafe {
-                let codes = self.codes.values.get_mut(start + slot * stride + group * SCALE_GROUP, values.len());
+                let start = first_value + slot * self.codes.strides[1] + group * SCALE_GROUP;
+                let codes = self.codes.values.get_mut(start, values.len());
                 let scale = round_to_bytes(values, codes);
-                self.value_scales.get_mut(first_scale + slot * self.groups + group, 1)[0] = scale;
+                self.value_scales.get_mut(first_value_scale + slot * value_groups + group, 1)[0] = scale;
             }
         }
     }
@@ -410,13 +452,14 @@ impl Storage for ScaledPlanes {
     type Head = ScaledHead;
 
     fn head(&self, index: usize) -> ScaledHead {
-        let (codes, scales) = (BLOCK_TOKENS * self.codes.stride, BLOCK_TOKENS * self.groups);
+        let [key_scales, value_scales] = self.groups.map(|groups| BLOCK_TOKENS * groups);
+        let PlainHead { keys, values, strides } = self.codes.head_at(index);
         ScaledHead {
-            keys: self.codes.keys.part(index * codes, codes),
-            values: self.codes.values.part(index * codes, codes),
-            key_scales: self.key_scales.part(index * scales, scales),
-            value_scales: self.value_scales.part(index * scales, scales),
-            stride: self.codes.stride,
+            keys,
+            values,
+            key_scales: self.key_scales.part(index * key_scales, key_scales),
+            value_scales: self.value_scales.part(index * value_scales, value_scales),
+            strides,
             groups: self.groups,
         }
     }
@@ -429,8 +472,8 @@ pub(super) struct ScaledHead {
     values: *const i8,
     key_scales: *const f16,
     value_scales: *const f16,
-    stride: usize,
-    groups: usize,
+    strides: [usize; 2],
+    groups: [usize; 2],
 }
 
 impl StoredHead for ScaledHead {
@@ -450,17 +493,18 @@ impl StoredHead for ScaledHead {
     unsafe fn value<V: Vector>(self, slot: usize, dim: usize) -> V {
         // SAFETY: the caller's coordinates are inside the head.
         unsafe {
-            let scale = *self.value_scales.add(slot * self.groups + dim / SCALE_GROUP);
-            V::load_bytes(self.values.add(slot * self.stride + dim)).multiply(V::splat_half(scale))
+            let scale = *self.value_scales.add(slot * self.groups[1] + dim / SCALE_GROUP);
+            V::load_bytes(self.values.add(slot * self.strides[1] + dim)).multiply(V::splat_half(scale))
         }
     }
 
     #[inline(always)]
     fn prefetch(self) {
-        prefetch(self.keys.cast(), BLOCK_TOKENS * self.stride);
-        prefetch(self.values.cast(), BLOCK_TOKENS * self.stride);
-        prefetch(self.key_scales.cast(), BLOCK_TOKENS * self.groups * size_of::<f16>());
-        prefetch(self.value_scales.cast(), BLOCK_TOKENS * self.groups * size_of::<f16>());
+        let ([key_stride, value_stride], [key_groups, value_groups]) = (self.strides, self.groups);
+        prefetch(self.keys.cast(), BLOCK_TOKENS * key_stride);
+        prefetch(self.values.cast(), BLOCK_TOKENS * value_stride);
+        prefetch(self.key_scales.cast(), BLOCK_TOKENS * key_groups * size_of::<f16>());
+        prefetch(self.value_scales.cast(), BLOCK_TOKENS * value_groups * size_of::<f16>());
     }
 }
 
@@ -535,8 +579,11 @@ mod tests {
 
     #[test]
     fn a_block_takes_what_its_type_says() {
-        let shape = KvShape { n_kv_heads: 2, head_dim: 64 };
-        let bytes = |kv_type| shape.block_bytes(kv_type);
-        assert_eq!((bytes(KvType::F32), bytes(KvType::F16), bytes(KvType::Q8_0)), (16384, 8192, 4352));
+        let bytes = |shape: KvShape| [KvType::F32, KvType::F16, KvType::Q8_0].map(|kv_type| shape.block_bytes(kv_type));
+        assert_eq!(bytes(KvShape::grouped(2, 64)), [16384, 8192, 4352]);
+        let unequal = KvShape { value_dim: 128, ..KvShape::grouped(1, 192) };
+        assert_eq!(bytes(unequal), [16 * 320 * 4, 16 * 320 * 2, 16 * (320 + 10 * 2)]);
+        // Only keys.
+        assert_eq!(bytes(KvShape::latent(576, 512)), [16 * 576 * 4, 16 * 576 * 2, 16 * (576 + 18 * 2)]);
     }
 }

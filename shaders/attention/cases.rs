@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use super::cache::{BLOCK_TOKENS, SCALE_GROUP};
-use super::{Attention, KvShape, KvType, reference};
+use super::{Attention, KvShape, KvType, Window, reference};
 use crate::cases::{Case, CaseBatch, CaseCache, CaseStep, Expected};
 use crate::gpu::RowCount;
 use crate::quant::random;
@@ -31,14 +31,33 @@ pub fn cases() -> Vec<Case> {
             let attention = shaped(head_dim, n_kv_heads, group, window, softcap);
             case(&Sequences::new(attention, &[271, 40], exact_values), kv_type, 2e-5, &two_sequences())
         };
-        let long = shaped(64, 2, 3, None, None);
-        let long = case(&Sequences::new(long, &[800, 301, 40], exact_values), kv_type, 2e-5, &three_sequences());
+        let long = |attention| {
+            case(&Sequences::new(attention, &[800, 301, 40], exact_values), kv_type, 2e-5, &three_sequences())
+        };
+        let latent = with_sinks(of_shape(KvShape::latent(48, 40), 16, Some(300), Some(30.0)));
+        let long = [shaped(64, 2, 3, None, None), latent].map(long);
         let rounded =
             Sequences::new(shaped(64, 2, 2, None, None), &[271, 40], |_, len, seed| random::activations(len, seed));
         let rounded = case(&rounded, kv_type, rounding(kv_type), &two_sequences());
-        shapes.map(shape).into_iter().chain([long, rounded])
+        let other =
+            |attention| case(&Sequences::new(attention, &[271, 40], exact_values), kv_type, 2e-5, &two_sequences());
+        shapes.map(shape).into_iter().chain(long).chain([rounded]).chain(other_forms().map(other))
     };
     KvType::ALL.iter().flat_map(of_type).collect()
+}
+
+/// Sinks, keys and values of different lengths, values that are part of their keys, and chunks.
+fn other_forms() -> [Attention; 7] {
+    let unequal = |n_kv_heads, key_dim, value_dim| KvShape { value_dim, ..KvShape::grouped(n_kv_heads, key_dim) };
+    [
+        with_sinks(shaped(64, 2, 4, Some(128), None)),
+        with_sinks(shaped(32, 1, 3, None, Some(30.0))),
+        of_shape(unequal(2, 192, 128), 1, None, None),
+        with_sinks(of_shape(unequal(1, 24, 72), 5, Some(20), None)),
+        of_shape(KvShape::latent(576, 512), 18, None, None),
+        in_chunks(shaped(32, 2, 2, None, None), 50),
+        in_chunks(shaped(16, 1, 4, None, None), 256),
+    ]
 }
 
 /// How far a result may be from the reference for keys and values in -1..1 that the cache rounds.
@@ -76,13 +95,35 @@ pub(super) fn shaped(
     window: Option<usize>,
     softcap: Option<f32>,
 ) -> Attention {
-    let scale = 3.0 / (head_dim as f32).sqrt();
-    Attention { layer: 1, n_heads: n_kv_heads * group, n_kv_heads, head_dim, scale, window, softcap }
+    of_shape(KvShape::grouped(n_kv_heads, head_dim), group, window, softcap)
+}
+
+/// The same with heads of any shape.
+pub(super) fn of_shape(kv: KvShape, group: usize, window: Option<usize>, softcap: Option<f32>) -> Attention {
+    let scale = 3.0 / (kv.key_dim as f32).sqrt();
+    let window = window.map(Window::Last);
+    Attention { layer: 1, n_heads: kv.n_kv_heads * group, kv, scale, window, softcap, sinks: None }
+}
+
+/// The same, where rows see their own chunk.
+pub(super) fn in_chunks(attention: Attention, positions: usize) -> Attention {
+    Attention { window: Some(Window::Chunk(positions)), ..attention }
+}
+
+/// With sinks some of which are far below all scores, and some above.
+pub(super) fn with_sinks(attention: Attention) -> Attention {
+    let sinks = (0..attention.n_heads).map(|head| [2.5, -1.0, 40.0, -90.0][head % 4]).collect();
+    Attention { sinks: Some(sinks), ..attention }
 }
 
 fn case(sequences: &Sequences, kv_type: KvType, tolerance: f64, steps: &[Parts]) -> Case {
-    let Attention { n_heads, n_kv_heads, head_dim, window, softcap, .. } = sequences.attention;
-    let name = format!("{kv_type}, {n_heads}/{n_kv_heads} heads of {head_dim}, window {window:?}, cap {softcap:?}");
+    let Attention { n_heads, kv, window, softcap, ref sinks, .. } = sequences.attention;
+    let KvShape { n_kv_heads, key_dim, value_dim, values_in_keys } = kv;
+    let form = if values_in_keys { ", latent" } else { "" };
+    let sinks = if sinks.is_some() { ", sinks" } else { "" };
+    let name = format!(
+        "{kv_type}, {n_heads}/{n_kv_heads} heads of {key_dim}/{value_dim}{form}, window {window:?}, cap {softcap:?}{sinks}"
+    );
     let steps = steps.iter().map(|parts| sequences.case_step(parts, tolerance)).collect();
     let cache = Some(CaseCache { shapes: sequences.shapes(), kv_type, blocks: sequences.n_blocks() });
     Case { name, op: Box::new(sequences.attention.clone()), cache, steps }
@@ -108,30 +149,29 @@ pub(super) struct Sequences {
 }
 
 impl Sequences {
-    /// Sequences of these lengths; `values(head_dim, count, seed)` makes keys and values.
+    /// Sequences of these lengths; `values(dim, count, seed)` makes keys and values.
     pub fn new(attention: Attention, lengths: &[usize], values: impl Fn(usize, usize, u64) -> Vec<f32>) -> Self {
         let blocks = lengths.iter().max().map_or(0, |longest| longest / BLOCK_TOKENS + 1);
         let count = lengths.len();
         // Neighbouring blocks belong to different sequences, the last to the beginning.
         let block = |sequence: usize, block: usize| (blocks * count - 1 - block * count - sequence) as u32;
         let table = |sequence: usize| (0..blocks).map(|index| block(sequence, index)).collect();
-        let width = KvShape { n_kv_heads: attention.n_kv_heads, head_dim: attention.head_dim }.width();
+        let kv = attention.kv;
         let of_each = |salt: u64, make: &dyn Fn(usize, u64) -> Vec<f32>| -> Vec<Vec<f32>> {
             (0..).zip(lengths).map(|(sequence, length)| make(*length, salt + 8 * sequence)).collect()
         };
         Sequences {
             block_tables: (0..count).map(table).collect(),
-            query: of_each(1, &|len, seed| random::activations(len * attention.n_heads * attention.head_dim, seed)),
-            key: of_each(2, &|len, seed| values(attention.head_dim, len * width, seed)),
-            value: of_each(3, &|len, seed| values(attention.head_dim, len * width, seed)),
+            query: of_each(1, &|len, seed| random::activations(len * attention.n_heads * kv.key_dim, seed)),
+            key: of_each(2, &|len, seed| values(kv.key_dim, len * kv.key_width(), seed)),
+            value: of_each(3, &|len, seed| values(kv.value_dim, len * kv.stored_value_width(), seed)),
             attention,
         }
     }
 
     /// A cache that has the attention's layer.
     pub fn shapes(&self) -> Vec<KvShape> {
-        let Attention { layer, n_kv_heads, head_dim, .. } = self.attention;
-        vec![KvShape { n_kv_heads, head_dim }; layer + 1]
+        vec![self.attention.kv; self.attention.layer + 1]
     }
 
     /// Blocks of all sequences.
@@ -152,17 +192,17 @@ impl Sequences {
         }
     }
 
-    /// Query, key and value of the rows of a step.
+    /// Query, key and, where it is an input, value of the rows of a step.
     pub fn inputs(&self, parts: &[(usize, Range<usize>)]) -> Vec<Vec<f32>> {
-        let Attention { n_heads, n_kv_heads, head_dim, .. } = self.attention;
+        let Attention { n_heads, kv, .. } = self.attention;
         let gather = |source: &[Vec<f32>], width: usize| {
             parts.iter().flat_map(|(s, range)| &source[*s][range.start * width..range.end * width]).copied().collect()
         };
-        vec![
-            gather(&self.query, n_heads * head_dim),
-            gather(&self.key, n_kv_heads * head_dim),
-            gather(&self.value, n_kv_heads * head_dim),
-        ]
+        let mut inputs = vec![gather(&self.query, n_heads * kv.key_dim), gather(&self.key, kv.key_width())];
+        if !kv.values_in_keys {
+            inputs.push(gather(&self.value, kv.value_width()));
+        }
+        inputs
     }
 
     /// What comes out for a position of a sequence.
@@ -175,7 +215,7 @@ impl Sequences {
     /// part, and some between.
     fn case_step(&self, parts: &[(usize, Range<usize>)], tolerance: f64) -> CaseStep {
         const EVERY: usize = 41;
-        let width = self.attention.n_heads * self.attention.head_dim;
+        let width = self.attention.n_heads * self.attention.kv.value_dim;
         let of_row = |sequence: usize, range: &Range<usize>, position: usize| {
             let asked = position == range.start || position + 1 == range.end || position.is_multiple_of(EVERY);
             if asked {

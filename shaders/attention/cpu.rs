@@ -31,24 +31,24 @@ pub(super) fn scratch_len(attention: &Attention, rows: usize, context_tokens: us
 
 /// Values of what one query gathers in one piece.
 fn part_len(attention: &Attention) -> usize {
-    HEADER + attention.head_dim.next_multiple_of(BLOCK_TOKENS)
+    HEADER + attention.kv.value_dim.next_multiple_of(BLOCK_TOKENS)
 }
 
 /// Writes the rows' keys and values into their slots.
 pub(super) fn store(attention: &Attention, args: &CpuArgs<'_>) {
-    let (key, value) = (args.inputs[1], args.inputs[2]);
-    let width = attention.n_kv_heads * attention.head_dim;
+    let (key_width, value_width) = (attention.kv.key_width(), attention.kv.stored_value_width());
+    // Values that are part of their keys are no input.
+    let (key, value) = (args.inputs[1], args.inputs.get(2).copied().unwrap_or_default());
     let batch = args.batch;
     // Rows of one block share cache lines: a block's worth of rows is one task.
     args.team.for_each(args.rows.div_ceil(BLOCK_TOKENS), &|task| {
         for row in task * BLOCK_TOKENS..args.rows.min((task + 1) * BLOCK_TOKENS) {
             let position = batch.positions[row] as usize;
             let block = batch.block_tables[batch.sequences[row] as usize][position / BLOCK_TOKENS];
-            let range = row * width..(row + 1) * width;
+            let key = &key[row * key_width..][..key_width];
+            let value = &value[row * value_width..][..value_width];
             // SAFETY: no two rows of a step share a position of a sequence, and no two sequences a block they write.
-            unsafe {
-                args.kv.store(attention.layer, block, position % BLOCK_TOKENS, &key[range.clone()], &value[range]);
-            }
+            unsafe { args.kv.store(attention.layer, block, position % BLOCK_TOKENS, key, value) };
         }
     });
 }
@@ -56,9 +56,9 @@ pub(super) fn store(attention: &Attention, args: &CpuArgs<'_>) {
 /// Lets every row look at its sequence.
 pub(super) fn attend(attention: &Attention, args: &mut CpuArgs<'_>) {
     let (kernel, rows) = (args.kernel, args.rows);
-    let group = attention.n_heads / attention.n_kv_heads;
+    let (group, n_kv_heads) = (attention.group(), attention.kv.n_kv_heads);
     let heads_of_task = group.min(TASK_HEADS);
-    let head_parts = attention.n_kv_heads * group.div_ceil(heads_of_task);
+    let head_parts = n_kv_heads * group.div_ceil(heads_of_task);
     let wanted = TASKS_PER_THREAD * args.team.threads();
     // As many rows as leave some tasks for each thread: a long prompt's later rows take longer than its first.
     let task_rows = (rows * head_parts / wanted).clamp(1, TASK_QUERIES / heads_of_task);
@@ -71,7 +71,7 @@ pub(super) fn attend(attention: &Attention, args: &mut CpuArgs<'_>) {
     let split = split && parts_len <= args.scratch.len();
 
     let (parts, output) = (SharedMut::new(&mut *args.scratch), SharedMut::new(args.outputs[0]));
-    let (whole, piece) = match attention.head_dim {
+    let (whole, piece) = match attention.kv.key_dim.max(attention.kv.value_dim) {
         ..=SHORT_HEAD_DIM => (whole::<SHORT_HEAD_DIM> as Whole, piece::<SHORT_HEAD_DIM> as Piece),
         _ => (whole::<MAX_HEAD_DIM> as Whole, piece::<MAX_HEAD_DIM> as Piece),
     };
@@ -79,7 +79,7 @@ pub(super) fn attend(attention: &Attention, args: &mut CpuArgs<'_>) {
     // The rows and heads of a task, by its number.
     let share = |task: usize| {
         let (row_part, head_part) = (task / head_parts, task % head_parts);
-        let (kv_head, chunk) = (head_part % attention.n_kv_heads, head_part / attention.n_kv_heads);
+        let (kv_head, chunk) = (head_part % n_kv_heads, head_part / n_kv_heads);
         let first = kv_head * group + chunk * heads_of_task;
         let heads = first..(first + heads_of_task).min((kv_head + 1) * group);
         (row_part * task_rows..rows.min((row_part + 1) * task_rows), kv_head, heads)
@@ -112,9 +112,9 @@ type Piece = fn(Kernel, &View<'_>, &Queries<'_>, usize);
 struct View<'a> {
     attention: &'a Attention,
     batch: Batch<'a>,
-    /// [rows, n_heads * head_dim]
+    /// [rows, n_heads * key_dim]
     query: &'a [f32],
-    /// As `query`.
+    /// [rows, n_heads * value_dim]
     output: &'a SharedMut<'a, f32>,
     /// Where a context is split: `[rows, n_heads, pieces, part]`.
     parts: &'a SharedMut<'a, f32>,
@@ -167,10 +167,20 @@ impl<'a> View<'a> {
 
     /// Writes the result of a query that has seen everything.
     fn finish(&self, queries: &Queries<'_>, index: usize, total: &[f32]) {
+        let (row, head) = queries.row_and_head(index);
+        let value_dim = self.attention.kv.value_dim;
+        let start = (row * self.attention.n_heads + head) * value_dim;
         // SAFETY: the task owns its queries' share of the output, and holds no other slice of it.
-        let output = unsafe { self.output.slice(queries.offset(index), self.attention.head_dim) };
+        let output = unsafe { self.output.slice(start, value_dim) };
+        let Some(sinks) = &self.attention.sinks else {
+            for (output, value) in output.iter_mut().zip(&total[HEADER..]) {
+                *output = value / total[WEIGHT];
+            }
+            return;
+        };
+        let (factor, weight) = with_sink(total, sinks[head]);
         for (output, value) in output.iter_mut().zip(&total[HEADER..]) {
-            *output = value / total[WEIGHT];
+            *output = value * factor / weight;
         }
     }
 }
@@ -183,6 +193,14 @@ fn pieces_seen(queries: &Queries<'_>) -> Range<usize> {
 
 fn piece_positions(piece: usize) -> Range<usize> {
     piece * PIECE_TOKENS..(piece + 1) * PIECE_TOKENS
+}
+
+/// What the values of a query that has seen everything are multiplied with, and divided by, when a score without a value
+/// joins its softmax.
+fn with_sink(total: &[f32], sink: f32) -> (f32, f32) {
+    let greatest = if total[GREATEST] > sink { total[GREATEST] } else { sink };
+    let factor = exp(total[GREATEST] - greatest);
+    (factor, total[WEIGHT] * factor + exp(sink - greatest))
 }
 
 /// Adds what a query gathered in a piece to what it gathered in those before.

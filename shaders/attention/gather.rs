@@ -2,13 +2,13 @@
 //!
 //! A *span* is [`SPAN_BLOCKS`] blocks. Tiles of up to four queries take a span after the other: the scores of its positions, one
 //! step of the online softmax, the weighted sum of its values. With few queries keys and values are widened where they are
-//! used, with many once for all. Either way a score is one chain of additions over the dimensions, and a value one over
+//! used, with many once for all; values that are part of their keys are always, as keys lie the other way. Either way a score is one chain of additions over the dimensions, and a value one over
 //! the positions, so that a query's bits do not depend on the others.
 
 use std::ops::Range;
 
-use super::Attention;
 use super::cache::{BLOCK_TOKENS, Layer, PlainHead, SCALE_GROUP, Storage, Store, StoredHead};
+use super::{Attention, KvShape};
 use crate::elementwise::softcap;
 use crate::per_vector;
 use crate::vector::{LANES, Vector, exp};
@@ -36,7 +36,7 @@ pub(super) struct Queries<'a> {
     pub attention: &'a Attention,
     pub layer: &'a Layer,
     pub block_table: &'a [u32],
-    /// [rows, n_heads * head_dim]
+    /// [rows, n_heads * key_dim]
     pub query: &'a [f32],
     pub kv_head: usize,
     pub first_row: usize,
@@ -53,18 +53,20 @@ impl Queries<'_> {
 
     /// Values of the room that [`gather`] needs.
     pub fn widened_len(&self) -> usize {
-        if self.len() > QUERIES_THAT_WIDEN { WIDENED * self.attention.head_dim.next_multiple_of(LANES) } else { 0 }
+        let kv = &self.attention.kv;
+        let dims = kv.key_dim.next_multiple_of(LANES) + kv.value_dim.next_multiple_of(LANES);
+        if kv.values_in_keys || self.len() > QUERIES_THAT_WIDEN { SPAN_TOKENS * dims } else { 0 }
     }
 
     pub fn row_and_head(&self, index: usize) -> (usize, usize) {
         (self.first_row + index / self.heads.len(), self.heads.start + index % self.heads.len())
     }
 
-    /// Where a query has its values, and its result.
+    /// Where a query has its values.
     #[inline(always)]
     pub fn offset(&self, index: usize) -> usize {
         let (row, head) = self.row_and_head(index);
-        (row * self.attention.n_heads + head) * self.attention.head_dim
+        (row * self.attention.n_heads + head) * self.attention.kv.key_dim
     }
 
     /// The positions that any query sees.
@@ -83,7 +85,7 @@ impl Queries<'_> {
 
 per_vector! {
     /// What each query gathers from `positions`, a whole number of spans; `parts` is `[queries, HEADER + stride]`, and 0
-    /// before; `room` is `[WIDENED, stride]`. Nobody may write the positions at the time.
+    /// before; `room` is [`Queries::widened_len`]. Nobody may write the positions at the time.
     pub(super) fn gather = gather_vectors(
         queries: &Queries<'_>,
         positions: Range<usize>,
@@ -136,8 +138,9 @@ unsafe fn gather_stored<V: Vector, S: Storage, const WIDEN: bool>(
         }
         // SAFETY: as the caller's; the blocks hold the positions, and those not stored yet are nobody's to see.
         unsafe {
-            if WIDEN && queries.len() > QUERIES_THAT_WIDEN {
-                let heads = widen::<V, S::Head>(&heads[..blocks], queries.attention.head_dim, room);
+            let in_keys = queries.attention.kv.values_in_keys;
+            if in_keys || (WIDEN && queries.len() > QUERIES_THAT_WIDEN) {
+                let heads = widen::<V, S::Head>(&heads[..blocks], &queries.attention.kv, room);
                 tiles::<V, _, false>(queries, &heads[..blocks], start, parts);
             } else {
                 tiles::<V, _, true>(queries, &heads[..blocks], start, parts);
@@ -149,42 +152,65 @@ unsafe fn gather_stored<V: Vector, S: Storage, const WIDEN: bool>(
     }
 }
 
-/// Values that the keys and values of a span take in single precision, for each dimension of a head.
+/// Values that the keys and values of a span take in single precision, for each dimension of the longest head.
 pub(super) const WIDENED: usize = 2 * SPAN_TOKENS;
 
-/// Widens some blocks into `room`, [`WIDENED`] values for each of the `stride` dimensions that are stored.
+/// Widens some blocks into `room`, [`SPAN_TOKENS`] values for each dimension that is stored of a key, then of a value.
 ///
 /// # Safety
 /// As [`StoredHead`]. What is returned is good as long as the room.
 #[inline(always)]
 unsafe fn widen<V: Vector, H: StoredHead>(
     heads: &[H],
-    head_dim: usize,
+    shape: &KvShape,
     room: &mut [f32],
 ) -> [PlainHead<f32>; SPAN_BLOCKS] {
-    let stride = head_dim.next_multiple_of(LANES);
-    assert!(room.len() >= WIDENED * stride && heads.len() <= SPAN_BLOCKS);
-    let room = room.as_mut_ptr();
-    let block = |index: usize| room.wrapping_add(index * BLOCK_TOKENS * stride);
+    let (key_stride, value_stride) = (shape.key_dim.next_multiple_of(LANES), shape.value_dim.next_multiple_of(LANES));
+    assert!(room.len() >= SPAN_TOKENS * (key_stride + value_stride) && heads.len() <= SPAN_BLOCKS);
+    let (keys, values) = room.split_at_mut(SPAN_TOKENS * key_stride);
+    let (keys, values) = (keys.as_mut_ptr(), values.as_mut_ptr());
+    let keys_of = |block: usize| keys.wrapping_add(block * BLOCK_TOKENS * key_stride);
+    let values_of = |block: usize| values.wrapping_add(block * BLOCK_TOKENS * value_stride);
     for (index, head) in heads.iter().enumerate() {
-        let (keys, values) = (block(2 * index), block(2 * index + 1));
+        let (keys, values) = (keys_of(index), values_of(index));
         // SAFETY: the room has 16 positions of the head for each block's keys and values, by the assertion; the rest as
         // the caller's.
         unsafe {
-            for group in 0..head_dim.div_ceil(SCALE_GROUP) {
+            for group in 0..shape.key_dim.div_ceil(SCALE_GROUP) {
                 let scales = head.key_scales::<V>(group);
-                for dim in group * SCALE_GROUP..head_dim.min((group + 1) * SCALE_GROUP) {
+                for dim in group * SCALE_GROUP..shape.key_dim.min((group + 1) * SCALE_GROUP) {
                     head.keys(dim, scales).store(keys.add(dim * BLOCK_TOKENS));
                 }
             }
+            if shape.values_in_keys {
+                turn(keys, values, shape.value_dim, value_stride);
+                continue;
+            }
             for slot in 0..BLOCK_TOKENS {
-                for dim in (0..stride).step_by(LANES) {
-                    head.value::<V>(slot, dim).store(values.add(slot * stride + dim));
+                for dim in (0..value_stride).step_by(LANES) {
+                    head.value::<V>(slot, dim).store(values.add(slot * value_stride + dim));
                 }
             }
         }
     }
-    std::array::from_fn(|index| PlainHead::of(block(2 * index), block(2 * index + 1), stride))
+    std::array::from_fn(|index| PlainHead::of(keys_of(index), values_of(index), [key_stride, value_stride]))
+}
+
+/// Copies the first `dims` dimensions of a block's keys, `[dim, 16 positions]`, to where its values are, `[16 positions, stride]`.
+///
+/// # Safety
+/// There are so many of both, and they do not overlap.
+#[inline(always)]
+unsafe fn turn(keys: *const f32, values: *mut f32, dims: usize, stride: usize) {
+    // In squares, so that what is written stays in the cache until its lines are full.
+    for first in (0..dims).step_by(LANES) {
+        for slot in 0..BLOCK_TOKENS {
+            for dim in first..dims.min(first + LANES) {
+                // SAFETY: as the caller's.
+                unsafe { *values.add(slot * stride + dim) = *keys.add(dim * BLOCK_TOKENS + slot) };
+            }
+        }
+    }
 }
 
 /// Lets all queries see a span, which starts at position `start`; `FEW`: tiles of every size, for there are few.
@@ -236,13 +262,13 @@ unsafe fn tile<V: Vector, H: StoredHead, const N: usize>(
     let mut outputs = [std::ptr::null_mut(); N];
     let mut visible: [Range<usize>; N] = [const { 0..0 }; N];
     for n in 0..N {
-        inputs[n] = queries.query[queries.offset(first + n)..][..attention.head_dim].as_ptr();
+        inputs[n] = queries.query[queries.offset(first + n)..][..attention.kv.key_dim].as_ptr();
         outputs[n] = parts[(first + n) * part_len..][..part_len][HEADER..].as_mut_ptr();
         visible[n] = queries.visible_in(first + n, start, tokens);
         seen = seen.start.min(visible[n].start)..seen.end.max(visible[n].end);
     }
     let mut scores = [[0.0; SPAN_TOKENS]; N];
-    // SAFETY: inputs are `head_dim` values and outputs a whole number of vectors, by the lines above, and different from
+    // SAFETY: inputs are `key_dim` values and outputs a whole number of vectors, by the lines above, and different from
     // one another; the rest as the caller's.
     unsafe {
         let abreast = const { abreast(V::SUMS, N) };
@@ -251,10 +277,10 @@ unsafe fn tile<V: Vector, H: StoredHead, const N: usize>(
             let at = block * BLOCK_TOKENS;
             block += match (abreast, &span[block..]) {
                 (4, &[a, b, c, d]) => {
-                    form_scores::<V, H, N, 4>(&inputs, [a, b, c, d], attention.head_dim, at, &mut scores)
+                    form_scores::<V, H, N, 4>(&inputs, [a, b, c, d], attention.kv.key_dim, at, &mut scores)
                 }
-                (2.., &[a, b, ..]) => form_scores::<V, H, N, 2>(&inputs, [a, b], attention.head_dim, at, &mut scores),
-                _ => form_scores::<V, H, N, 1>(&inputs, [span[block]], attention.head_dim, at, &mut scores),
+                (2.., &[a, b, ..]) => form_scores::<V, H, N, 2>(&inputs, [a, b], attention.kv.key_dim, at, &mut scores),
+                _ => form_scores::<V, H, N, 1>(&inputs, [span[block]], attention.kv.key_dim, at, &mut scores),
             };
         }
         for n in 0..N {
@@ -293,12 +319,12 @@ const fn abreast(sums: usize, n: usize) -> usize {
 /// The dot products of `N` queries with the keys of `B` blocks, into the scores from `at` on; returns `B`.
 ///
 /// # Safety
-/// As [`StoredHead`]; each input has `head_dim` values.
+/// As [`StoredHead`]; each input has `key_dim` values.
 #[inline(always)]
 unsafe fn form_scores<V: Vector, H: StoredHead, const N: usize, const B: usize>(
     inputs: &[*const f32; N],
     blocks: [H; B],
-    head_dim: usize,
+    key_dim: usize,
     at: usize,
     scores: &mut [[f32; SPAN_TOKENS]; N],
 ) -> usize {
@@ -307,11 +333,11 @@ unsafe fn form_scores<V: Vector, H: StoredHead, const N: usize, const B: usize>(
     unsafe {
         let mut sums = [[V::splat(0.0); B]; N];
         let mut scales = [V::splat(1.0); B];
-        for group in (0..head_dim).step_by(SCALE_GROUP) {
+        for group in (0..key_dim).step_by(SCALE_GROUP) {
             for (scales, block) in scales.iter_mut().zip(blocks) {
                 *scales = block.key_scales(group / SCALE_GROUP);
             }
-            for dim in group..head_dim.min(group + SCALE_GROUP) {
+            for dim in group..key_dim.min(group + SCALE_GROUP) {
                 let mut keys = [V::splat(0.0); B];
                 for ((keys, block), scales) in keys.iter_mut().zip(blocks).zip(scales) {
                     *keys = block.keys(dim, scales);

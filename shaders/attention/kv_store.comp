@@ -5,6 +5,10 @@
 #include <gpu/common.glsl>
 #include <attention/cache.glsl>
 
+layout(constant_id = 21) const uint HEAD_DIM = 64; // of a key, or of a value
+
+const uint STRIDE = (HEAD_DIM + VALUES_TOGETHER - 1) / VALUES_TOGETHER * VALUES_TOGETHER;
+
 layout(push_constant, scalar) uniform Push {
     Floats x;
     uint64_t cache;
@@ -32,7 +36,7 @@ void store_in_8_bits(uint64_t record, uint slot, uint start, uint stretch) {
         uvec4 codes = uvec4(ivec4(round(clamp(quads[q] * inverse, -127.0, 127.0)))) & 255u;
         words.at[q] = codes.x | codes.y << 8 | codes.z << 16 | codes.w << 24;
     }
-    Halves(scale_address(record, slot, stretch)).at[0] = float16_t(scale);
+    Halves(scale_address(record, STRIDE, slot, stretch)).at[0] = float16_t(scale);
 }
 
 void main() {
@@ -44,7 +48,7 @@ void main() {
     uint stretch = index % stretches;
     uint position = step.positions.at[row];
     uint table_start = step.table_starts.at[step.sequences.at[row]];
-    uint64_t record = record_of(cache, step, table_start, position, n_kv_heads, head);
+    uint64_t record = record_of(cache, STRIDE, step, table_start, position, n_kv_heads, head);
     uint slot = position % BLOCK_TOKENS;
     uint start = (row * n_kv_heads + head) * HEAD_DIM;
     if (KV_TYPE == 2) {
@@ -53,7 +57,7 @@ void main() {
     }
     [[unroll]] for (uint q = 0; q < VALUES_TOGETHER / 4; q++) {
         vec4 quad = load_quad(start, stretch * VALUES_TOGETHER + 4 * q);
-        uint place = slot * HEAD_QUADS + stretch * (VALUES_TOGETHER / 4) + q;
+        uint place = slot * (STRIDE / 4) + stretch * (VALUES_TOGETHER / 4) + q;
         if (KV_TYPE == 0) {
             FloatQuads(record).at[place] = quad;
         } else {

@@ -5,6 +5,8 @@
 #include <gpu/common.glsl>
 #include <attention/cache.glsl>
 #include <attention/pieces.glsl>
+#include <attention/heads.glsl>
+#include <attention/runs.glsl>
 
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 32;
 
@@ -12,29 +14,28 @@ layout(push_constant, scalar) uniform Push {
     uint64_t partials;
     Floats y;
     Step step;
+    uint64_t sinks;        // 0: none
     uint n_heads;
     uint window;
+    uint chunk;
     uint max_pieces;
 };
 
 void main() {
-    uint row = gl_WorkGroupID.y;
+    uint row;
     uint head = gl_WorkGroupID.x;
-    if (row >= step.rows) return;
+    if (!find_row(step, gl_WorkGroupID.y, row)) return;
     uint position = step.positions.at[row];
-    uint first_visible = window > 0 && position + 1 > window ? position + 1 - window : 0;
+    uint first_visible = first_in_sight(position, window, chunk);
     uint last_piece = position / PIECE_TOKENS;
-    for (uint quad = gl_LocalInvocationID.x; quad < HEAD_QUADS; quad += WORKGROUP_SIZE) {
+    for (uint quad = gl_LocalInvocationID.x; quad < VALUE_QUADS; quad += WORKGROUP_SIZE) {
         Softmax softmax = Softmax(-1.0 / 0.0, 0.0);
         vec4 gathered = vec4(0.0);
         for (uint piece = first_visible / PIECE_TOKENS; piece <= last_piece; piece++) {
-            uint64_t record = (uint64_t(row * n_heads + head) * max_pieces + piece) * (HEAD_QUADS + 1);
-            FloatQuads partial = FloatQuads(partials + record * 16);
+            FloatQuads partial = partial_of(partials, gl_WorkGroupID.y * n_heads + head, max_pieces, piece);
             vec2 factors = merge(softmax, Softmax(partial.at[0].x, partial.at[0].y));
             gathered = merge_values(gathered, partial.at[1 + quad], factors);
         }
-        vec4 normed = gathered / softmax.sum;
-        uint start = (row * n_heads + head) * HEAD_DIM + quad * 4;
-        [[unroll]] for (uint c = 0; c < 4; c++) if (quad * 4 + c < HEAD_DIM) y.at[start + c] = normed[c];
+        write_result(y, sinks, row * n_heads + head, head, quad, gathered, softmax);
     }
 }

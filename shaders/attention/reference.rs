@@ -1,34 +1,40 @@
 //! Attention in float64, over plain contiguous rows.
 
-use super::Attention;
+use super::{Attention, KvShape};
 
-/// One row's output, [n_heads * head_dim].
+/// One row's output, [n_heads * value_dim].
 ///
-/// `query` is [positions, n_heads * head_dim], `key` and `value` [positions, n_kv_heads * head_dim] of one sequence.
+/// `query` is [positions, n_heads * key_dim], `key` and `value` [positions, n_kv_heads * their dim] of one sequence; `value`
+/// is not looked at where values are part of the keys.
 #[must_use]
 pub fn attend(attention: &Attention, position: usize, query: &[f32], key: &[f32], value: &[f32]) -> Vec<f64> {
-    let Attention { n_heads, n_kv_heads, head_dim, .. } = *attention;
+    let Attention { n_heads, kv: KvShape { n_kv_heads, key_dim, value_dim, values_in_keys }, .. } = *attention;
     let visible = attention.first_visible(position)..position + 1;
-    let mut output = Vec::with_capacity(n_heads * head_dim);
+    let mut output = Vec::with_capacity(n_heads * value_dim);
     for head in 0..n_heads {
         let kv_head = head / (n_heads / n_kv_heads);
-        let q = &query[(position * n_heads + head) * head_dim..][..head_dim];
-        let kv_row = |rows: &[f32], t: usize| rows[(t * n_kv_heads + kv_head) * head_dim..][..head_dim].to_vec();
+        let q = &query[(position * n_heads + head) * key_dim..][..key_dim];
+        let key_of = |t: usize| &key[(t * n_kv_heads + kv_head) * key_dim..][..key_dim];
+        let value_of = |t: usize| match values_in_keys {
+            true => &key_of(t)[..value_dim],
+            false => &value[(t * n_kv_heads + kv_head) * value_dim..][..value_dim],
+        };
         let scores: Vec<f64> = visible
             .clone()
             .map(|t| {
-                let product: f64 = q.iter().zip(kv_row(key, t)).map(|(q, k)| f64::from(*q) * f64::from(k)).sum();
+                let product: f64 = q.iter().zip(key_of(t)).map(|(q, k)| f64::from(*q) * f64::from(*k)).sum();
                 let score = product * f64::from(attention.scale);
                 attention.softcap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh())
             })
             .collect();
-        let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let sum: f64 = scores.iter().map(|s| (s - max).exp()).sum();
-        let mut y = vec![0.0; head_dim];
+        let sink = attention.sinks.as_ref().map(|sinks| f64::from(sinks[head]));
+        let max = scores.iter().copied().chain(sink).fold(f64::NEG_INFINITY, f64::max);
+        let sum: f64 = scores.iter().copied().chain(sink).map(|s| (s - max).exp()).sum();
+        let mut y = vec![0.0; value_dim];
         for (t, score) in visible.clone().zip(&scores) {
             let weight = (score - max).exp() / sum;
-            for (y, v) in y.iter_mut().zip(kv_row(value, t)) {
-                *y += weight * f64::from(v);
+            for (y, v) in y.iter_mut().zip(value_of(t)) {
+                *y += weight * f64::from(*v);
             }
         }
         output.extend(y);

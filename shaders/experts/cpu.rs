@@ -41,7 +41,7 @@ impl Parts {
     fn new(experts: &Experts, kernel: Kernel, pairs: usize) -> Self {
         let (hidden, intermediate) = (experts.hidden_size(), experts.intermediate_size());
         let gathers = experts.gathers(kernel);
-        let rounds = |matrix: &ExpertMatrix| is_integer(matrix, kernel);
+        let rounds = |matrix: &ExpertMatrix| matrix.is_integer(kernel);
         let rounded = |matrix: &ExpertMatrix| {
             if rounds(matrix) { activations::scratch_len(pairs, matrix.columns()) } else { 0 }
         };
@@ -63,14 +63,10 @@ pub(super) fn scratch_len(experts: &Experts, kernel: Kernel, rows: usize) -> usi
     Parts::new(experts, kernel, rows.min(rows_at_once(experts)) * experts.top_k).total()
 }
 
-fn is_integer(matrix: &ExpertMatrix, kernel: Kernel) -> bool {
-    kernel.is_integer() && matrix.tensor().format.integers().is_some()
-}
-
 impl Experts {
     /// Whether the rows of each expert are copied next to one another, as products in float32 want them.
     fn gathers(&self, kernel: Kernel) -> bool {
-        let floats = [&self.gate, &self.up].iter().any(|matrix| !is_integer(matrix, kernel));
+        let floats = [&self.gate, &self.up].iter().any(|matrix| !matrix.is_integer(kernel));
         floats || self.weighting == RouteWeighting::Input
     }
 
@@ -116,6 +112,7 @@ impl Experts {
         let (hidden, intermediate) = (self.hidden_size(), self.intermediate_size());
         let grouping = Grouping::new(rows.routes, self.top_k, self.n_experts());
         let pairs = grouping.routes.len();
+        self.prefetch(&grouping);
         let parts = Parts::new(self, kernel, pairs);
         let (gathered, rest) = scratch.split_at_mut(parts.gathered);
         let (rounded, rest) = rest.split_at_mut(parts.rounded);
@@ -143,6 +140,13 @@ impl Experts {
         let panels = products.round(&[&self.down], &row_of_pair, rounded);
         products.run([(&self.down, &mut *down)], activated, panels);
         self.add_up(kernel, team, rows, &grouping, down, output);
+    }
+
+    /// Asks for the weights that are still in their file, all at once, before the first is waited for.
+    fn prefetch(&self, grouping: &Grouping) {
+        for matrix in self.matrices().into_iter().filter(|matrix| matrix.is_left_in_file()) {
+            grouping.groups.iter().for_each(|group| matrix.expert(group.expert).prefetch());
+        }
     }
 
     /// Copies each pair's row, weighted where that is due before the products.
@@ -221,7 +225,7 @@ impl Products<'_> {
         row_of_pair: &(dyn Fn(usize) -> &'r [f32] + Sync),
         scratch: &'s mut [f32],
     ) -> Option<Panels<'s>> {
-        if !matrices.iter().any(|matrix| is_integer(matrix, self.kernel)) {
+        if !matrices.iter().any(|matrix| matrix.is_integer(self.kernel)) {
             return None;
         }
         let (pairs, columns) = (self.grouping.routes.len(), matrices[0].columns());
@@ -252,11 +256,7 @@ impl Products<'_> {
             let (matrix, group) = (matrices[*matrix], &self.grouping.groups[*group]);
             let columns = matrix.columns();
             let integers = matrix.packed(group.expert).zip(panels);
-            assert!(
-                integers.is_some() || !is_integer(matrix, self.kernel),
-                "experts: not prepared for {}",
-                self.kernel
-            );
+            assert!(integers.is_some() || !matrix.is_integer(self.kernel), "experts: not prepared for {}", self.kernel);
             let input = match integers {
                 Some(_) => &[],
                 None => &input[group.pairs.start * columns..group.pairs.end * columns],

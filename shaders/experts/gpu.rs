@@ -410,7 +410,7 @@ impl<'a> Part<'a> {
 }
 
 impl DeviceMatrix<'_> {
-    fn weight_constants(&self) -> [(u32, u32); 6] {
+    fn weight_constants(&self) -> [(u32, u32); 12] {
         let tensor = self.matrix.tensor();
         WeightLayout::new(tensor.format, tensor.rows, tensor.columns).constants()
     }

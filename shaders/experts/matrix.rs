@@ -19,8 +19,10 @@ pub struct ExpertMatrix {
     /// [experts * stride]
     bias: Option<Arc<[f32]>>,
     experts: Vec<Weight>,
-    /// For the integer kernels, once prepared; none for weights in floating point.
+    /// For the integer kernels, once prepared; none for weights in floating point, or left in their file.
     packed: Arc<[PackedWeight]>,
+    /// Whether the weights are read as they lie in their file, when a row uses them.
+    left_in_file: bool,
 }
 
 impl ExpertMatrix {
@@ -57,7 +59,7 @@ impl ExpertMatrix {
         }
         let of_expert = |expert: usize| tensor.part(expert * stride + rows.start..expert * stride + rows.end);
         let experts = (0..n_experts).map(of_expert).collect();
-        Ok(ExpertMatrix { stride, rows, bias, experts, packed: Arc::new([]), tensor })
+        Ok(ExpertMatrix { stride, rows, bias, experts, packed: Arc::new([]), left_in_file: false, tensor })
     }
 
     /// The tensor of all experts.
@@ -110,6 +112,21 @@ impl ExpertMatrix {
         self.bias.as_ref().map(|bias| &bias[first..first + self.rows.len()])
     }
 
+    /// Whether a kernel multiplies it in integers.
+    pub(super) fn is_integer(&self, kernel: Kernel) -> bool {
+        kernel.is_integer() && self.tensor.format.integers().is_some() && !self.left_in_file
+    }
+
+    /// Leaves the weights where they are: none are arranged, and what no row uses takes no memory.
+    pub(super) fn leave_in_file(&mut self) {
+        self.left_in_file = true;
+    }
+
+    /// Whether they were left in their file.
+    pub(super) fn is_left_in_file(&self) -> bool {
+        self.left_in_file
+    }
+
     /// One expert's matrix for the integer kernels, where there is one.
     pub(super) fn packed(&self, expert: usize) -> Option<&PackedWeight> {
         self.packed.get(expert)
@@ -117,7 +134,7 @@ impl ExpertMatrix {
 
     /// Arranges all experts for a kernel.
     pub(super) fn prepare_cpu(&mut self, kernel: Kernel, team: &dyn Team) {
-        if kernel.is_integer() {
+        if self.is_integer(kernel) {
             self.packed = PackedWeight::together(&self.experts, team).unwrap_or_default().into();
         }
     }
@@ -125,7 +142,7 @@ impl ExpertMatrix {
     /// Bytes of all experts as a kernel reads them.
     pub(super) fn bytes(&self, kernel: Kernel) -> u64 {
         let stored = self.outputs() * self.tensor.row_bytes();
-        let packed = self.experts.first().filter(|_| kernel.is_integer()).and_then(PackedWeight::size);
+        let packed = self.experts.first().filter(|_| self.is_integer(kernel)).and_then(PackedWeight::size);
         (packed.unwrap_or(stored) * self.n_experts()) as u64
     }
 

@@ -118,6 +118,20 @@ impl Experts {
         self.matrices().iter().map(|matrix| (matrix.outputs() * matrix.tensor().row_bytes()) as u64).sum()
     }
 
+    /// Leaves the weights in their file, to be read when a row uses them: for models that are larger than the memory. The
+    /// products are formed in float32 then.
+    pub fn leave_in_file(&mut self) {
+        for matrix in [&mut self.gate, &mut self.up, &mut self.down] {
+            matrix.leave_in_file();
+        }
+    }
+
+    /// Whether the weights are left in their file.
+    #[must_use]
+    pub fn is_left_in_file(&self) -> bool {
+        self.gate.is_left_in_file()
+    }
+
     fn matrices(&self) -> [&ExpertMatrix; 3] {
         [&self.gate, &self.up, &self.down]
     }
@@ -151,6 +165,10 @@ impl Op for Experts {
         Some(self)
     }
 
+    fn as_experts_mut(&mut self) -> Option<&mut Experts> {
+        Some(self)
+    }
+
     fn prepare_cpu(&mut self, kernel: Kernel, team: &dyn Team) {
         for matrix in [&mut self.gate, &mut self.up, &mut self.down] {
             matrix.prepare_cpu(kernel, team);
@@ -158,7 +176,7 @@ impl Op for Experts {
     }
 
     fn replaces(&self, kernel: Kernel, weight: &Weight) -> bool {
-        kernel.is_integer() && weight.format.integers().is_some()
+        kernel.is_integer() && weight.format.integers().is_some() && !self.is_left_in_file()
     }
 
     fn growth(&self, kernel: Kernel) -> u64 {
@@ -243,8 +261,11 @@ mod tests {
                 [f32::from(first), f32::from((first + distance) % 6), weight, 1.0 - weight]
             };
             let routes: Vec<f32> = routes.iter().flat_map(of_row).collect();
-            for kernel in supported_kernels() {
+            for (kernel, left_in_file) in supported_kernels().flat_map(|kernel| [(kernel, false), (kernel, true)]) {
                 let mut experts = experts(format);
+                if left_in_file {
+                    experts.leave_in_file();
+                }
                 experts.prepare_cpu(kernel, &Solo);
                 let together = compute(&experts, kernel, &x, &routes);
                 for (row, (x, routes)) in x.chunks_exact(96).zip(routes.chunks_exact(4)).enumerate() {

@@ -22,12 +22,15 @@ layout(buffer_reference, scalar, buffer_reference_align = 16) buffer FloatQuads 
 layout(buffer_reference, scalar, buffer_reference_align = 8) readonly buffer Step {
     uint rows;
     uint selected;
+    uint runs;             // of rows of one sequence
+    uint unused;
     Words tokens;
     Words positions;
     Words sequences;
     Words selection;
     Words table_starts;
     Words tables;
+    Words run_starts;      // the first row of each run
 };
 
 // Which count of rows a dispatch goes by, as in `RowCount`.

@@ -104,6 +104,8 @@ pub struct GpuArgs<'a> {
     pub rows: RowCount,
     /// Most rows whose logits are wanted.
     pub selected: usize,
+    /// The most sequences that the rows are of.
+    pub sequences: usize,
     /// The longest that a sequence of the bucket is.
     pub context_tokens: usize,
     /// The inputs.

@@ -7,8 +7,11 @@ use std::ops::Range;
 
 use crate::op::Batch;
 
-/// Words of the header: two counts, and six addresses.
-const HEADER_WORDS: usize = 2 + 6 * 2;
+/// Words of the header's counts: rows, selected rows and runs of rows, and one so that addresses are aligned.
+const COUNTS: usize = 4;
+
+/// Words of the header: the counts, and an address for each array.
+const HEADER_WORDS: usize = COUNTS + 7 * 2;
 
 /// Where the arrays are, for steps up to a size.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,14 +29,14 @@ impl StepLayout {
         StepLayout { max_rows, max_selected, max_sequences, max_table_entries }
     }
 
-    /// Words of the arrays: tokens, positions, sequences, selection, table starts, tables.
-    fn lengths(&self) -> [usize; 6] {
-        let rows = self.max_rows;
-        [rows, rows, rows, self.max_selected, self.max_sequences, self.max_table_entries]
+    /// Words of the arrays: tokens, positions, sequences, selection, table starts, tables, run starts.
+    fn lengths(&self) -> [usize; 7] {
+        let (rows, sequences) = (self.max_rows, self.max_sequences);
+        [rows, rows, rows, self.max_selected, sequences, self.max_table_entries, sequences]
     }
 
     /// Where each array starts, in words.
-    fn starts(&self) -> [usize; 6] {
+    fn starts(&self) -> [usize; 7] {
         let mut next = HEADER_WORDS;
         self.lengths().map(|length| {
             let start = next;
@@ -54,7 +57,7 @@ impl StepLayout {
     /// # Panics
     /// When `words` are fewer than [`StepLayout::bytes`].
     pub fn write_header(&self, address: u64, words: &mut [u32]) {
-        for (place, start) in words[2..HEADER_WORDS].chunks_exact_mut(2).zip(self.starts()) {
+        for (place, start) in words[COUNTS..HEADER_WORDS].chunks_exact_mut(2).zip(self.starts()) {
             let array = address + (start * size_of::<u32>()) as u64;
             place.copy_from_slice(&[array as u32, (array >> 32) as u32]);
         }
@@ -66,7 +69,9 @@ impl StepLayout {
     /// When the step is larger than the layout.
     pub fn write(&self, batch: &Batch<'_>, words: &mut [u32]) -> Vec<Range<usize>> {
         let count = |count: usize| u32::try_from(count).expect("rows are counted in 32 bits");
-        words[..2].copy_from_slice(&[count(batch.rows()), count(batch.selected.len())]);
+        let run_starts: Vec<u32> = batch.run_starts().map(count).collect();
+        let counts = [batch.rows(), batch.selected.len(), run_starts.len(), 0];
+        words[..COUNTS].copy_from_slice(&counts.map(count));
         let mut entries = 0;
         let table_starts: Vec<u32> = batch
             .block_tables
@@ -77,8 +82,9 @@ impl StepLayout {
             })
             .collect();
         let tables: Vec<u32> = batch.block_tables.concat();
-        let arrays = [batch.tokens, batch.positions, batch.sequences, batch.selected, &table_starts, &tables];
-        let mut written = Vec::from([Range { start: 0, end: 2 }]);
+        let Batch { tokens, positions, sequences, selected, .. } = *batch;
+        let arrays = [tokens, positions, sequences, selected, &table_starts, &tables, &run_starts];
+        let mut written = Vec::from([Range { start: 0, end: COUNTS }]);
         for ((array, start), most) in arrays.into_iter().zip(self.starts()).zip(self.lengths()) {
             assert!(array.len() <= most, "a step has {} entries where {most} have room", array.len());
             if !array.is_empty() {
@@ -107,9 +113,10 @@ mod tests {
             selected: &[1, 2],
         };
         let written = layout.write(&batch, &mut words);
-        assert_eq!(words[..2], [3, 2]);
+        assert_eq!(words[..3], [3, 2, 2]);
         let array = |index: usize| {
-            let address = u64::from(words[2 + 2 * index]) | u64::from(words[3 + 2 * index]) << 32;
+            let [low, high] = [0, 1].map(|word| words[COUNTS + 2 * index + word]);
+            let address = u64::from(low) | u64::from(high) << 32;
             let start = (address - 0x1_0000_0000) as usize / 4;
             &words[start..]
         };
@@ -118,6 +125,7 @@ mod tests {
         assert_eq!(array(3)[..2], [1, 2]);
         assert_eq!(array(4)[..2], [0, 1]);
         assert_eq!(array(5)[..3], [7, 3, 2]);
-        assert_eq!(written.iter().map(Range::len).sum::<usize>(), 2 + 3 * 3 + 2 + 2 + 3);
+        assert_eq!(array(6)[..2], [0, 2], "the first row of each run of rows of a sequence");
+        assert_eq!(written.iter().map(Range::len).sum::<usize>(), 4 + 3 * 3 + 2 + 2 + 3 + 2);
     }
 }

@@ -8,7 +8,7 @@
 //! | low    | 8, 4 or 2 bits of each code                                                            | 32, 16 or 8           |
 //! | high   | 1 or 2 more bits of each code (5, 6 or 3 bits)                                          | 4 or 8, or none       |
 //! | scales | i8 of each group, then, where there is a minimum, that of each group                   | 1 to 4, or none       |
-//! | units  | f16 of a block, then, where there is a minimum, its unit                               | 2 or 4 for each block |
+//! | units  | f16 of a block, then, where there is a minimum, its unit; or a power of two            | 2, 4 or 1 for each block |
 //!
 //! A plane of `p` bits has `p` words for a run: columns `4 q ..` are in word `q mod p`, from bit `q / p * p` of each byte on.
 //! So a lane loads 8 or 16 bytes at once, everything is aligned, and what a format is stays a matter of constants
@@ -16,7 +16,7 @@
 //! their columns are not whole runs.
 
 use crate::gpu::{Push, Region};
-use crate::quant::integer::{IntegerBlock, IntegerLayout};
+use crate::quant::integer::{IntegerBlock, IntegerLayout, Unit};
 use crate::quant::{BlockFormat, Format, dispatch};
 use crate::weight::Weight;
 
@@ -114,13 +114,7 @@ impl WeightLayout {
             (Packing::Integers(layout), 1) => split_bits(layout.bits).1 * RUN_COLUMNS,
             (Packing::Integers(layout), 2) if !layout.group_scales => 0,
             (Packing::Integers(layout), 2) => RUN_COLUMNS / layout.group * if layout.minimum { 16 } else { 8 },
-            (Packing::Integers(layout), _) => {
-                if layout.minimum {
-                    32
-                } else {
-                    16
-                }
-            }
+            (Packing::Integers(layout), _) => 8 * layout.unit_bytes() * if layout.minimum { 2 } else { 1 },
         }
     }
 
@@ -135,23 +129,30 @@ impl WeightLayout {
 
     /// The specialization constants of `quant/matrix.glsl`.
     #[must_use]
-    pub fn constants(&self) -> [(u32, u32); 6] {
-        let values = match self.packing {
-            Packing::Floats { bits } => [bits as u32, 0, 1, 0, 0, u32::from(self.format == Format::BF16)],
-            Packing::Integers(layout) => [
-                layout.bits as u32,
-                u32::from(layout.offset),
-                if layout.group_scales { (RUN_COLUMNS / layout.group) as u32 } else { 1 },
-                u32::from(layout.group_scales),
-                u32::from(layout.minimum),
-                0,
-            ],
+    pub fn constants(&self) -> [(u32, u32); 12] {
+        let layout = match self.packing {
+            Packing::Floats { bits } => IntegerLayout::new(bits, 0, RUN_COLUMNS),
+            Packing::Integers(layout) => layout,
         };
-        let mut id = 9;
-        values.map(|value| {
-            id += 1;
-            (id, value)
-        })
+        let codebook = layout.codebook.unwrap_or_default();
+        let word = |first: usize| {
+            let bytes: [u8; 4] = std::array::from_fn(|index| codebook[first + index] as u8);
+            u32::from_le_bytes(bytes)
+        };
+        [
+            (10, layout.bits as u32),
+            (11, if layout.codebook.is_some() { 0 } else { u32::from(layout.offset) }),
+            (12, if layout.group_scales { (RUN_COLUMNS / layout.group) as u32 } else { 1 }),
+            (13, u32::from(layout.group_scales)),
+            (14, u32::from(layout.minimum)),
+            (15, u32::from(self.format == Format::BF16)),
+            (40, u32::from(layout.unit == Unit::PowerOfTwo)),
+            (41, u32::from(layout.codebook.is_some())),
+            (42, word(0)),
+            (43, word(4)),
+            (44, word(8)),
+            (45, word(12)),
+        ]
     }
 
     /// Whether every row is whole runs.
@@ -217,7 +218,10 @@ fn pack_row<F: BlockFormat>(layout: IntegerLayout, row: &[u8], planes: &mut [Vec
                 }
             }
         }
-        planes[3].extend(block.unit.to_le_bytes());
+        match layout.unit {
+            Unit::Half => planes[3].extend(block.unit.to_le_bytes()),
+            Unit::PowerOfTwo => planes[3].push(block.unit_exponent),
+        }
         if layout.minimum {
             planes[3].extend(block.minimum_unit.to_le_bytes());
         }
@@ -251,6 +255,9 @@ mod tests {
             (Format::Q2_K, 100),
             (Format::Q3_K, 114),
             (Format::Q5_0, 176),
+            (Format::IQ4_NL, 144),
+            (Format::IQ4_XS, 138),
+            (Format::MXFP4, 136),
             (Format::F16, 512),
         ];
         for (format, row) in per_row {

@@ -1,4 +1,4 @@
-//! What [`Linear`] must compute.
+//! What [`Linear`] and [`HeadLinear`](super::HeadLinear) must compute.
 //!
 //! Inputs are values that 15 bits hold exactly, so that kernels in integers are held to the same bound as the others: the
 //! rounding of float32 sums.
@@ -12,10 +12,12 @@ use crate::quant::{Format, random};
 use crate::weight::Weight;
 
 /// Every format with one row to many, with and without bias; several weights of one input; rows that are not whole runs;
-/// more outputs than a dimension of a GPU's grid has workgroups.
+/// more outputs than a dimension of a GPU's grid has workgroups; a weight for each head.
 #[must_use]
 pub fn cases() -> Vec<Case> {
-    cases_within(|product, parts| 1e-6 * (product.magnitude + parts))
+    let mut cases = cases_within(|product, parts| 1e-6 * (product.magnitude + parts));
+    cases.extend(super::heads::cases());
+    cases
 }
 
 /// The same with the bound of matrices of float16: x and w keep 11 bits, and a device may cut where it should round.

@@ -187,6 +187,8 @@ struct Product<'a> {
     bias: Option<Region>,
     input: DeviceValue,
     output: DeviceValue,
+    /// Heads of the input, each with its own share of the outputs.
+    heads: usize,
 }
 
 /// A dispatch for each weight, and before them perhaps one for the input; the weights do not depend on one another.
@@ -201,10 +203,17 @@ pub(super) fn dispatches(linear: &Linear, args: &GpuArgs<'_>) -> Vec<Dispatch> {
         bias,
         input: args.inputs[0],
         output: *output,
+        heads: 1,
     });
     let products: Vec<_> = products.map(|product| product.dispatch(args)).collect();
     let cooperative = products.iter().any(|product| product.module == Module::MatMulCooperative);
     cooperative.then(|| halves(args)).into_iter().chain(products).collect()
+}
+
+/// The product of every head with its own part of the weight.
+pub(super) fn dispatch_of_heads(weight: &Weight, heads: usize, args: &GpuArgs<'_>) -> Dispatch {
+    let (input, output) = (args.inputs[0], args.outputs[0]);
+    Product { weight, on_device: args.weights[0], bias: None, input, output, heads }.mat_vec(args)
 }
 
 /// Rounds the input to float16, into the scratch.
@@ -248,11 +257,13 @@ impl Product<'_> {
     }
 
     fn mat_vec(&self, args: &GpuArgs<'_>) -> Dispatch {
-        const OUTPUTS: usize = 4;
+        // A workgroup has outputs of one head.
+        let outputs = if (self.weight.rows / self.heads).is_multiple_of(4) || self.heads == 1 { 4 } else { 1 };
         let rows = args.rows.most().next_power_of_two().min(MAX_ROWS_TOGETHER);
         let lanes = mat_vec_lanes(args.device, self.weight.columns);
-        let groups = args.spread(self.weight.rows, OUTPUTS, args.rows.most().div_ceil(rows));
-        self.dispatch_of(args, Module::MatVec, self.input.region, &[(0, lanes), (1, rows), (2, OUTPUTS)], groups)
+        let groups = args.spread(self.weight.rows, outputs, args.rows.most().div_ceil(rows));
+        let constants = [(0, lanes), (1, rows), (2, outputs), (16, self.heads)];
+        self.dispatch_of(args, Module::MatVec, self.input.region, &constants, groups)
     }
 
     fn tile(&self, args: &GpuArgs<'_>, tile: Tile) -> Dispatch {

@@ -1,5 +1,7 @@
 #version 460
 // y = x w^T + b for few rows of x.
+//
+// With several heads a row of x is one of `columns` for each head, and a workgroup has outputs of one of them alone.
 
 #extension GL_GOOGLE_include_directive : require
 #include <gpu/common.glsl>
@@ -7,6 +9,8 @@
 #include "input.glsl"
 #include "product.glsl"
 #include "mat_vec.glsl"
+
+layout(constant_id = 16) const uint HEADS = 1;         // of x, each with its own share of the outputs
 
 uint first_output;
 uint first_row;
@@ -18,7 +22,8 @@ bool has_row(uint r) {
 }
 
 vec4 input_quad(uint r, uint column) {
-    return load_input(x, columns, min(first_row + r, rows - 1), column);
+    uint head = HEADS == 1 ? 0 : first_output / (outputs / HEADS);
+    return load_input(x, columns, min(first_row + r, rows - 1) * HEADS + head, column);
 }
 
 Run weight_run(uint o, uint index) {

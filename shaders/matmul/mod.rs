@@ -4,6 +4,7 @@
 //! - [`mod@reference`]: the same in float64, for tests
 //! - [`scalar`], [`avx2`]: the kernels in float32, one file an instruction set
 //! - [`integer`]: the kernels that round the input to 15 bits
+//! - `heads`: a weight for each head of the input
 //! - `gpu`: what runs on a GPU
 //! - `cases`: what must come out
 //!
@@ -32,11 +33,13 @@ pub use cases::{cases, half_cases};
 pub mod avx2;
 mod cases;
 pub(crate) mod gpu;
+mod heads;
 pub mod integer;
 pub mod reference;
 pub mod scalar;
 
 pub use gpu::cooperative_shape_fits;
+pub use heads::HeadLinear;
 
 /// `y[r, o] = sum_c x[r, c] * w[o, c] + b[o]`, for each of one or several weights `w` that share the input `x`.
 ///

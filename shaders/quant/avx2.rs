@@ -5,12 +5,14 @@
 
 use std::arch::x86_64::{
     __m128i, __m256, __m256i, _mm_cvtph_ps, _mm_cvtsi32_si128, _mm_cvtss_f32, _mm_loadl_epi64, _mm_loadu_si128,
-    _mm_srli_epi16, _mm_unpackhi_epi64, _mm256_and_si256, _mm256_broadcastss_ps, _mm256_castsi256_si128,
-    _mm256_cmpeq_epi8, _mm256_cvtepi8_epi32, _mm256_cvtepi32_ps, _mm256_cvtepu8_epi32, _mm256_extracti128_si256,
-    _mm256_loadu_ps, _mm256_loadu_si256, _mm256_or_si256, _mm256_set_m128i, _mm256_set1_epi8, _mm256_set1_epi32,
-    _mm256_set1_epi64x, _mm256_setr_epi64x, _mm256_shuffle_epi8, _mm256_srli_epi16, _mm256_srli_epi32,
-    _mm256_storeu_ps,
+    _mm_srli_epi16, _mm_unpackhi_epi64, _mm256_and_si256, _mm256_broadcastsi128_si256, _mm256_broadcastss_ps,
+    _mm256_castsi256_si128, _mm256_cmpeq_epi8, _mm256_cvtepi8_epi32, _mm256_cvtepi32_ps, _mm256_cvtepu8_epi32,
+    _mm256_extracti128_si256, _mm256_loadu_ps, _mm256_loadu_si256, _mm256_or_si256, _mm256_set_m128i, _mm256_set1_epi8,
+    _mm256_set1_epi32, _mm256_set1_epi64x, _mm256_setr_epi64x, _mm256_shuffle_epi8, _mm256_srli_epi16,
+    _mm256_srli_epi32, _mm256_storeu_ps,
 };
+
+use super::integer::Codebook;
 
 /// Values in a register.
 pub(super) const LANES: usize = 8;
@@ -150,6 +152,22 @@ pub(super) unsafe fn five_bits(fifth: &[u8], low: &[u8]) -> __m256i {
         let fifth = _mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32(fifth), byte), bit);
         let fifth = _mm256_and_si256(_mm256_cmpeq_epi8(fifth, bit), _mm256_set1_epi8(16));
         _mm256_or_si256(low, fifth)
+    }
+}
+
+/// What a table has at 32 codes of 4 bits, a signed byte each: the codes in 16 bytes, first all low nibbles, then all high.
+///
+/// # Safety
+/// The machine must have AVX2.
+#[inline(always)]
+pub(super) unsafe fn looked_up(codebook: &Codebook, codes: &[u8]) -> __m256i {
+    let codes: &[u8; 16] = codes[..16].try_into().expect("the slice has 16 bytes");
+    // SAFETY: 16 bytes are read of each, and they are there; the caller has the features.
+    unsafe {
+        let codes = _mm_loadu_si128(codes.as_ptr().cast());
+        let codes = _mm256_set_m128i(_mm_srli_epi16::<4>(codes), codes);
+        let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(codebook.as_ptr().cast()));
+        _mm256_shuffle_epi8(table, _mm256_and_si256(codes, _mm256_set1_epi8(15)))
     }
 }
 

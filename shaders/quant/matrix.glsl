@@ -8,13 +8,19 @@ layout(constant_id = 12) const uint GROUPS = 1;       // scales in a run
 layout(constant_id = 13) const bool GROUP_SCALES = false;
 layout(constant_id = 14) const bool MINIMUM = false;
 layout(constant_id = 15) const bool BFLOAT = false;
+layout(constant_id = 40) const bool POWERS_OF_TWO = false; // units are exponents
+layout(constant_id = 41) const bool CODEBOOK = false;      // codes are looked up
+layout(constant_id = 42) const uint BOOK_0 = 0;            // a signed byte for each of sixteen codes
+layout(constant_id = 43) const uint BOOK_4 = 0;
+layout(constant_id = 44) const uint BOOK_8 = 0;
+layout(constant_id = 45) const uint BOOK_12 = 0;
 
 const uint QUADS = 8;                                 // of four columns, in a run
 const uint LOW_BITS = BITS == 6 || BITS == 5 ? 4 : BITS == 3 ? 2 : BITS;
 const uint HIGH_BITS = BITS - LOW_BITS;
 const uint RUNS_PER_BLOCK = GROUP_SCALES ? 8 : 1;
 const uint SCALE_BITS = GROUP_SCALES ? GROUPS * (MINIMUM ? 16 : 8) : 0;
-const uint UNIT_BITS = MINIMUM ? 32 : 16;
+const uint UNIT_BITS = POWERS_OF_TWO ? 8 : MINIMUM ? 32 : 16;
 
 struct Matrix {
     uint64_t low;     // planes of codes, or values
@@ -23,7 +29,8 @@ struct Matrix {
     uint64_t units;
 };
 
-// 32 columns of a row: value[c] = scale * code[c] + minimum, each of the group that c is in.
+// 32 columns of a row: value[c] = scale * code[c] + minimum, each of the group that c is in; codes less their offset, or as
+// the codebook has them.
 struct Run {
     vec4 codes[QUADS];
     float scale[2];
@@ -32,6 +39,18 @@ struct Run {
 
 vec4 bytes_to_floats(uint word) {
     return vec4(uvec4(word, word >> 8, word >> 16, word >> 24) & 255u);
+}
+
+// What the codebook has at four codes. Chosen and not indexed: some compilers put a table that is indexed into memory.
+vec4 look_up(uint codes) {
+    uvec4 code = uvec4(codes, codes >> 8, codes >> 16, codes >> 24);
+    bvec4 by_4 = notEqual(code & 4u, uvec4(0));
+    bvec4 by_8 = notEqual(code & 8u, uvec4(0));
+    uvec4 low = mix(uvec4(BOOK_0), uvec4(BOOK_4), by_4);
+    uvec4 high = mix(uvec4(BOOK_8), uvec4(BOOK_12), by_4);
+    // The byte moves to the top, and down again with its sign.
+    ivec4 moved = ivec4(mix(low, high, by_8) << (24u - 8u * (code & 3u)));
+    return vec4(moved >> 24);
 }
 
 // Sixteen or eight bits out of a plane of such entries.
@@ -97,12 +116,18 @@ void load_codes(Matrix matrix, uint64_t index, inout Run run) {
             const uint planes = max(HIGH_BITS, 1u);
             codes |= (high[q % planes] >> (q / planes * planes) & high_mask) << LOW_BITS;
         }
-        run.codes[q] = bytes_to_floats(codes) - float(OFFSET);
+        run.codes[q] = CODEBOOK ? look_up(codes) : bytes_to_floats(codes) - float(OFFSET);
     }
 }
 
+// 2^(exponent - 128).
+float power_of_two(uint exponent) {
+    return uintBitsToFloat(exponent < 2 ? 0x00200000u << exponent : exponent - 1 << 23);
+}
+
 void load_scales(Matrix matrix, uint64_t index, inout Run run) {
-    vec2 unit = unpackHalf2x16(entry(matrix.units, index / RUNS_PER_BLOCK, UNIT_BITS));
+    uint stored = entry(matrix.units, index / RUNS_PER_BLOCK, UNIT_BITS);
+    vec2 unit = POWERS_OF_TWO ? vec2(power_of_two(stored), 0.0) : unpackHalf2x16(stored);
     if (!GROUP_SCALES) {
         run.scale[0] = unit.x;
         run.minimum[0] = MINIMUM ? unit.y : 0.0;

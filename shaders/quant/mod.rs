@@ -19,6 +19,9 @@ pub mod bfloat16;
 pub mod float16;
 pub mod float32;
 pub mod integer;
+pub mod iq4_nl;
+pub mod iq4_xs;
+pub mod mxfp4;
 pub mod q2_k;
 pub mod q3_k;
 pub mod q4_0;
@@ -91,6 +94,12 @@ formats! {
     Q5_K => q5_k::Q5K,
     /// 6 bits; 8-bit scales for 16 values, in a super-block of 256.
     Q6_K => q6_k::Q6K,
+    /// 4 bits into a table of unequal steps, and a scale for 32 values.
+    IQ4_NL => iq4_nl::Iq4Nl,
+    /// 4 bits into the same table; 6-bit scales for 32 values, in a super-block of 256.
+    IQ4_XS => iq4_xs::Iq4Xs,
+    /// Floating point of 4 bits, and a power of two for 32 values.
+    MXFP4 => mxfp4::Mxfp4,
 }
 
 /// One block format: its sizes, and what a block's bytes are worth.
@@ -284,6 +293,7 @@ fn scale_at(block: &[u8], offset: usize) -> f32 {
 mod tests {
     use proptest::prelude::*;
 
+    use super::integer::Unit;
     use super::*;
 
     fn fixture(format: Format) -> &'static [u8] {
@@ -306,6 +316,9 @@ mod tests {
             Format::Q4_K => file!("q4_k"),
             Format::Q5_K => file!("q5_k"),
             Format::Q6_K => file!("q6_k"),
+            Format::IQ4_NL => file!("iq4_nl"),
+            Format::IQ4_XS => file!("iq4_xs"),
+            Format::MXFP4 => file!("mxfp4"),
         }
     }
 
@@ -370,12 +383,16 @@ mod tests {
     fn from_integers<F: BlockFormat>(layout: IntegerLayout, block: &[u8], out: &mut [f32]) {
         let mut integers = IntegerBlock::ZERO;
         F::integers(block, &mut integers);
+        let unit = match layout.unit {
+            Unit::Half => integers.unit.to_f32(),
+            Unit::PowerOfTwo => integer::power_of_two(integers.unit_exponent),
+        };
         for (index, out) in out.iter_mut().enumerate() {
             let group = index / layout.group;
             assert!(usize::from(integers.codes[index]) < 1 << layout.bits);
-            let code = f32::from(i16::from(integers.codes[index]) - i16::from(layout.offset));
+            let code = f32::from(layout.integer(integers.codes[index]));
             let in_units = |integer: i8| if layout.group_scales { f32::from(integer) } else { 1.0 };
-            *out = integers.unit.to_f32() * in_units(integers.scales[group]) * code;
+            *out = unit * in_units(integers.scales[group]) * code;
             if layout.minimum {
                 *out += integers.minimum_unit.to_f32() * in_units(integers.minima[group]);
             }

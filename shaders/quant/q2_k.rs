@@ -25,8 +25,7 @@ impl BlockFormat for Q2K {
     const BLOCK_BYTES: usize = 84;
     const GGML_ID: u32 = 10;
     const NAME: &'static str = "Q2_K";
-    const INTEGERS: Option<IntegerLayout> =
-        Some(IntegerLayout { bits: 2, offset: 0, group: 16, group_scales: true, minimum: true });
+    const INTEGERS: Option<IntegerLayout> = Some(IntegerLayout::new(2, 0, 16).with_group_scales().with_minimum());
 
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {

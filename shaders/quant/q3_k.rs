@@ -27,8 +27,7 @@ impl BlockFormat for Q3K {
     const BLOCK_BYTES: usize = 110;
     const GGML_ID: u32 = 11;
     const NAME: &'static str = "Q3_K";
-    const INTEGERS: Option<IntegerLayout> =
-        Some(IntegerLayout { bits: 3, offset: 4, group: 16, group_scales: true, minimum: false });
+    const INTEGERS: Option<IntegerLayout> = Some(IntegerLayout::new(3, 4, 16).with_group_scales());
 
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {

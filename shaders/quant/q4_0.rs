@@ -23,8 +23,7 @@ impl BlockFormat for Q4_0 {
     const BLOCK_BYTES: usize = 18;
     const GGML_ID: u32 = 2;
     const NAME: &'static str = "Q4_0";
-    const INTEGERS: Option<IntegerLayout> =
-        Some(IntegerLayout { bits: 4, offset: 8, group: 32, group_scales: false, minimum: false });
+    const INTEGERS: Option<IntegerLayout> = Some(IntegerLayout::new(4, 8, 32));
 
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {

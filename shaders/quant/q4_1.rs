@@ -24,8 +24,7 @@ impl BlockFormat for Q4_1 {
     const BLOCK_BYTES: usize = 20;
     const GGML_ID: u32 = 3;
     const NAME: &'static str = "Q4_1";
-    const INTEGERS: Option<IntegerLayout> =
-        Some(IntegerLayout { bits: 4, offset: 0, group: 32, group_scales: false, minimum: true });
+    const INTEGERS: Option<IntegerLayout> = Some(IntegerLayout::new(4, 0, 32).with_minimum());
 
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {

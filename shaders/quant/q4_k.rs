@@ -25,8 +25,7 @@ impl BlockFormat for Q4K {
     const BLOCK_BYTES: usize = 144;
     const GGML_ID: u32 = 12;
     const NAME: &'static str = "Q4_K";
-    const INTEGERS: Option<IntegerLayout> =
-        Some(IntegerLayout { bits: 4, offset: 0, group: 32, group_scales: true, minimum: true });
+    const INTEGERS: Option<IntegerLayout> = Some(IntegerLayout::new(4, 0, 32).with_group_scales().with_minimum());
 
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {

@@ -24,8 +24,7 @@ impl BlockFormat for Q5_0 {
     const BLOCK_BYTES: usize = 22;
     const GGML_ID: u32 = 6;
     const NAME: &'static str = "Q5_0";
-    const INTEGERS: Option<IntegerLayout> =
-        Some(IntegerLayout { bits: 5, offset: 16, group: 32, group_scales: false, minimum: false });
+    const INTEGERS: Option<IntegerLayout> = Some(IntegerLayout::new(5, 16, 32));
 
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {

@@ -25,8 +25,7 @@ impl BlockFormat for Q5_1 {
     const BLOCK_BYTES: usize = 24;
     const GGML_ID: u32 = 7;
     const NAME: &'static str = "Q5_1";
-    const INTEGERS: Option<IntegerLayout> =
-        Some(IntegerLayout { bits: 5, offset: 0, group: 32, group_scales: false, minimum: true });
+    const INTEGERS: Option<IntegerLayout> = Some(IntegerLayout::new(5, 0, 32).with_minimum());
 
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {

@@ -32,8 +32,7 @@ impl BlockFormat for Q5K {
     const BLOCK_BYTES: usize = 176;
     const GGML_ID: u32 = 13;
     const NAME: &'static str = "Q5_K";
-    const INTEGERS: Option<IntegerLayout> =
-        Some(IntegerLayout { bits: 5, offset: 0, group: 32, group_scales: true, minimum: true });
+    const INTEGERS: Option<IntegerLayout> = Some(IntegerLayout::new(5, 0, 32).with_group_scales().with_minimum());
 
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {

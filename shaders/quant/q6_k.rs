@@ -27,8 +27,7 @@ impl BlockFormat for Q6K {
     const BLOCK_BYTES: usize = 210;
     const GGML_ID: u32 = 14;
     const NAME: &'static str = "Q6_K";
-    const INTEGERS: Option<IntegerLayout> =
-        Some(IntegerLayout { bits: 6, offset: 32, group: 16, group_scales: true, minimum: false });
+    const INTEGERS: Option<IntegerLayout> = Some(IntegerLayout::new(6, 32, 16).with_group_scales());
 
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {

@@ -23,8 +23,7 @@ impl BlockFormat for Q8_0 {
     const BLOCK_BYTES: usize = 34;
     const GGML_ID: u32 = 8;
     const NAME: &'static str = "Q8_0";
-    const INTEGERS: Option<IntegerLayout> =
-        Some(IntegerLayout { bits: 8, offset: 128, group: 32, group_scales: false, minimum: false });
+    const INTEGERS: Option<IntegerLayout> = Some(IntegerLayout::new(8, 128, 32));
 
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {

@@ -8,6 +8,9 @@ use crate::weight::Weight;
 /// The largest magnitude of a value of [`weight`].
 pub const LIMIT: f32 = 4.0;
 
+/// What the largest magnitude in a block of several values of [`weight`] exceeds.
+const SMALLEST_LARGEST: f32 = 1e-3;
+
 /// A weight of random blocks whose values are finite and at most [`LIMIT`] in magnitude.
 ///
 /// The same seed gives the same weight. Only a few hundred different blocks are drawn: enough to tell rows apart, and a
@@ -18,7 +21,9 @@ pub const LIMIT: f32 = 4.0;
 #[must_use]
 pub fn weight(name: &str, format: Format, rows: usize, columns: usize, seed: u64) -> Weight {
     let mut random = SplitMix { state: seed };
-    let is_within = |values: &[f32]| values.iter().all(|value| value.abs() <= LIMIT);
+    // A block that is tiny beside the others would hide what is wrong with it.
+    let is_seen = |values: &[f32]| values.len() == 1 || values.iter().any(|value| value.abs() > SMALLEST_LARGEST);
+    let is_within = |values: &[f32]| values.iter().all(|value| value.abs() <= LIMIT) && is_seen(values);
     let pool: Vec<Vec<u8>> = (0..DIFFERENT_BLOCKS).map(|_| block(format, &mut random, is_within)).collect();
     let blocks = rows * (columns / format.block_len());
     let mut bytes = Vec::with_capacity(blocks * format.block_bytes());

@@ -44,13 +44,13 @@ impl OffloadedEngine {
     /// Runs the next piece of a step.
     fn run(&mut self, mut waiting: Waiting, inputs: &[Vec<f32>]) -> Result<Progress, EngineError> {
         let before = waiting.began.elapsed();
-        let StageOutput { mut values, ops } = self.stage.run(waiting.piece, &waiting.step, inputs)?;
+        let StageOutput { mut values, chosen, ops } = self.stage.run(waiting.piece, &waiting.step, inputs)?;
         waiting.ops.extend(ops.into_iter().map(|op| OpSpan { start: op.start + before, ..op }));
         let id = waiting.step.id;
         let Some(handover) = self.handovers.get(waiting.piece) else {
             let logits = values.pop().unwrap_or_default();
             let elapsed = waiting.began.elapsed();
-            return Ok(Progress::Done(StepOutput { id, logits, elapsed, ops: waiting.ops }));
+            return Ok(Progress::Done(StepOutput { id, logits, chosen, elapsed, ops: waiting.ops }));
         };
         let layer = waiting.piece;
         let mut input = |index: usize| {
@@ -80,7 +80,13 @@ impl Engine for OffloadedEngine {
         let began = Instant::now();
         if step.rows() == 0 {
             let (id, elapsed) = (step.id, began.elapsed());
-            return Ok(Progress::Done(StepOutput { id, logits: Vec::new(), elapsed, ops: Vec::new() }));
+            return Ok(Progress::Done(StepOutput {
+                id,
+                logits: Vec::new(),
+                chosen: Vec::new(),
+                elapsed,
+                ops: Vec::new(),
+            }));
         }
         let (carried, ops) = (Vec::new(), Vec::new());
         self.run(Waiting { step, piece: 0, carried, began, ops }, &[])

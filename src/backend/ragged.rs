@@ -1,10 +1,12 @@
 //! A step as rows: what every backend makes of the sequences it is given, and what it checks before.
 
+use std::ops::Range;
+
 use cuelight_shaders::cost::{Cost, CostArgs};
 use cuelight_shaders::cpu::Kernel;
 use cuelight_shaders::op::Batch;
 
-use crate::engine::{BLOCK_TOKENS, EngineLimits, Step};
+use crate::engine::{BLOCK_TOKENS, EngineLimits, LogitsWanted, Step, TokenChoice};
 use crate::graph::{Graph, Node, Rows, ValueId};
 
 /// The rows of the current step, flattened; kept between steps for its memory.
@@ -41,6 +43,20 @@ impl RaggedRows {
             self.selected.extend((rows - wanted..rows).map(|row| row as u32));
         }
     }
+}
+
+/// For each sequence that wants logits, which of the selected rows are its own, and the choice that it asks for.
+pub(super) fn wanted(step: &Step) -> impl Iterator<Item = (Range<usize>, Option<TokenChoice>)> {
+    let mut end = 0;
+    step.sequences.iter().filter_map(move |sequence| {
+        let start = end;
+        end += sequence.logits.rows(sequence.tokens.len());
+        let choice = match sequence.logits {
+            LogitsWanted::Token(choice) => Some(choice),
+            LogitsWanted::None | LogitsWanted::Last | LogitsWanted::All => None,
+        };
+        (end > start).then_some((start..end, choice))
+    })
 }
 
 /// How many rows a value of the step has.
@@ -108,7 +124,7 @@ pub(super) fn validate(step: &Step, limits: &EngineLimits) -> Result<(), String>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{LogitsWanted, SequenceRows, StepId};
+    use crate::engine::{SequenceRows, StepId};
 
     fn limits() -> EngineLimits {
         EngineLimits {
@@ -147,6 +163,15 @@ mod tests {
         let mut alien = rows(1, 0, &[0]);
         alien.tokens[0] = 10;
         check(vec![alien], Err("sequence 0 has token 10 of a vocabulary of 10"));
+    }
+
+    #[test]
+    fn rows_are_told_apart_by_what_is_wanted_of_them() {
+        let choice = TokenChoice::GREEDY;
+        let of = |count, logits| SequenceRows { logits, ..rows(count, 0, &[0]) };
+        let wants = [LogitsWanted::All, LogitsWanted::None, LogitsWanted::Token(choice), LogitsWanted::Last];
+        let step = Step { id: StepId(0), sequences: wants.map(|logits| of(3, logits)).into() };
+        assert_eq!(wanted(&step).collect::<Vec<_>>(), [(0..3, None), (3..4, Some(choice)), (4..5, None)]);
     }
 
     #[test]

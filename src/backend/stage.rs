@@ -10,7 +10,9 @@ use std::thread;
 use std::time::Instant;
 
 use crate::backend::ragged::validate;
-use crate::engine::{Engine, EngineError, EngineLimits, ExpertResult, Progress, SequenceRows, Step, StepOutput};
+use crate::engine::{
+    Chosen, Engine, EngineError, EngineLimits, ExpertResult, Progress, SequenceRows, Step, StepOutput,
+};
 use crate::profile::{Cost, OpSpan};
 
 /// A part of a model on a device, in one piece or, where ops between them are computed elsewhere, in several.
@@ -31,6 +33,8 @@ pub trait Stage: Send + 'static {
 pub struct StageOutput {
     /// The values that the part's graph gives; for the last part the logits.
     pub values: Vec<Vec<f32>>,
+    /// What the last part chose itself, as in [`StepOutput::chosen`]: the logits are without those rows.
+    pub chosen: Vec<Option<Chosen>>,
     /// What each op took, where they are measured.
     pub ops: Vec<OpSpan>,
 }
@@ -70,15 +74,16 @@ impl StagedEngine {
                 let (give, next) = mpsc::channel::<Handed>();
                 let take = std::mem::replace(&mut handed, next);
                 threads.push(scope.spawn(move || {
-                    run_stage(stage.as_mut(), batches, &take, |number, values| {
-                        let _ = give.send((number, values));
+                    run_stage(stage.as_mut(), batches, &take, |number, output| {
+                        let _ = give.send((number, output.values));
                     })
                 }));
             }
-            let mut logits = Vec::new();
+            let (mut logits, mut chosen) = (Vec::new(), Vec::new());
             // Batches come in their order, so their logits follow one another.
-            let ops_of_last = run_stage(last.as_mut(), batches, &handed, |_, mut values| {
-                logits.append(&mut values.pop().unwrap_or_default());
+            let ops_of_last = run_stage(last.as_mut(), batches, &handed, |_, mut output| {
+                logits.append(&mut output.values.pop().unwrap_or_default());
+                chosen.append(&mut output.chosen);
             });
             // If this stage failed, those before find nobody to hand to, and end.
             drop(handed);
@@ -87,7 +92,7 @@ impl StagedEngine {
                 ops.extend(thread.join().unwrap_or_else(|panic| resume_unwind(panic))?);
             }
             ops.extend(ops_of_last?);
-            Ok(StageOutput { values: vec![logits], ops })
+            Ok(StageOutput { values: vec![logits], chosen, ops })
         })
     }
 }
@@ -97,13 +102,13 @@ fn run_stage(
     stage: &mut dyn Stage,
     batches: &[Step],
     handed: &mpsc::Receiver<Handed>,
-    mut give: impl FnMut(usize, Vec<Vec<f32>>),
+    mut give: impl FnMut(usize, StageOutput),
 ) -> Result<Vec<OpSpan>, EngineError> {
     let mut ops = Vec::new();
     for (number, inputs) in handed {
-        let output = stage.run(0, &batches[number], &inputs)?;
-        ops.extend(output.ops);
-        give(number, output.values);
+        let mut output = stage.run(0, &batches[number], &inputs)?;
+        ops.append(&mut output.ops);
+        give(number, output);
     }
     Ok(ops)
 }
@@ -149,7 +154,8 @@ impl Engine for StagedEngine {
             }
         };
         let logits = output.values.pop().unwrap_or_default();
-        Ok(Progress::Done(StepOutput { id, logits, elapsed: started.elapsed(), ops: output.ops }))
+        let StageOutput { chosen, ops, .. } = output;
+        Ok(Progress::Done(StepOutput { id, logits, chosen, elapsed: started.elapsed(), ops }))
     }
 
     fn cost(&self, step: &Step) -> Option<Cost> {
@@ -210,7 +216,7 @@ mod tests {
             let values: Vec<f32> = inputs.first().cloned().unwrap_or_else(tokens);
             Ok(StageOutput {
                 values: vec![values.iter().map(|value| value * 10.0 + self.number).collect()],
-                ops: vec![],
+                ..StageOutput::default()
             })
         }
 
@@ -264,7 +270,7 @@ mod tests {
                 self.met.fetch_add(1, Ordering::Relaxed);
             }
             *here = here.saturating_sub(1);
-            Ok(StageOutput { values: vec![vec![0.0]], ops: Vec::new() })
+            Ok(StageOutput { values: vec![vec![0.0]], ..StageOutput::default() })
         }
 
         fn cost(&self, _step: &Step) -> Cost {

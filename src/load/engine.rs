@@ -65,6 +65,7 @@ pub(super) fn divide(
     if targets.len() == 1 {
         let Model { graph, kv_shapes, weights_bytes, .. } = model;
         let target = targets.remove(0);
+        let graph = target.let_choose(graph);
         let mut whole = Part { target, graphs: vec![graph], kv_shapes, weights_bytes };
         let host = whole.hand_experts_out(options, limits, request);
         return Ok(Division { parts: vec![whole], host });
@@ -77,11 +78,15 @@ pub(super) fn divide(
         Split::Shares(free.collect())
     });
     let cuts = placement::cuts(&model.graph, &split, targets.len())?;
+    let mut graphs = model.graph.split(&cuts);
+    if let (Some(target), Some(last)) = (targets.last(), graphs.pop()) {
+        graphs.push(target.let_choose(last));
+    }
     let part = |(target, graph): (Target, Graph)| {
         let kv_shapes = own_layers(&graph, &model.kv_shapes);
         Part { target, kv_shapes, weights_bytes: distinct_bytes(&graph), graphs: vec![graph] }
     };
-    Ok(Division { parts: targets.into_iter().zip(model.graph.split(&cuts)).map(part).collect(), host: None })
+    Ok(Division { parts: targets.into_iter().zip(graphs).map(part).collect(), host: None })
 }
 
 /// What the options ask for; no split where the devices' free memory decides.
@@ -173,6 +178,45 @@ impl Division {
         Ok(MemoryPlan::together(plans))
     }
 
+    /// Leaves the experts of as few layers as possible in the file, the last ones, so that the rest has room: they are read
+    /// from there as rows use them. `None`: even that would not help.
+    pub fn leave_experts_in_file(
+        &mut self,
+        options: &LoadOptions,
+        limits: &EngineLimits,
+        request: &Request,
+    ) -> Option<MemoryPlan> {
+        let on_cpu = |part: &Part| matches!(part.target, Target::Cpu);
+        let mut layers = self.experts_on_cpu().count();
+        while layers > 0 {
+            layers -= 1;
+            if let Some(experts) = self.experts_on_cpu().nth(layers) {
+                experts.leave_in_file();
+            }
+            for part in self.parts.iter_mut().filter(|part| on_cpu(part)) {
+                part.count_weights();
+            }
+            if let Ok(plan) = self.plan_memory(options, limits, request, false) {
+                return Some(plan);
+            }
+        }
+        None
+    }
+
+    fn experts_on_cpu(&mut self) -> impl Iterator<Item = &mut Experts> {
+        let parts = self.parts.iter_mut().filter(|part| matches!(part.target, Target::Cpu));
+        let in_parts = parts.flat_map(|part| part.graphs.iter_mut().flat_map(Graph::experts_mut));
+        in_parts.chain(self.host.iter_mut().flat_map(|host| &mut host.layers))
+    }
+
+    /// Bytes of the experts that are left in the file.
+    pub fn in_file_bytes(&self) -> u64 {
+        let in_parts = self.parts.iter().flat_map(|part| &part.graphs).flat_map(Graph::nodes);
+        let in_parts = in_parts.filter_map(|node| node.op.as_experts());
+        let layers = in_parts.chain(self.host.iter().flat_map(|host| &host.layers));
+        layers.filter(|layer| layer.is_left_in_file()).map(stored_bytes).sum()
+    }
+
     /// The engine of all parts, with its weights where they belong, and the experts that it hands out.
     pub fn build(
         self,
@@ -210,7 +254,7 @@ impl HostPart {
     }
 
     fn footprint(&self, options: &LoadOptions, limits: &EngineLimits) -> Footprint {
-        let weights = self.layers.iter().flat_map(Experts::weights).map(|weight| weight.bytes().len() as u64);
+        let weights = self.layers.iter().filter(|layer| !layer.is_left_in_file()).map(stored_bytes);
         let growth = self.layers.iter().map(|layer| layer.growth(options.kernel));
         let rows = limits.max_batched_tokens;
         let scratch = self.layers.iter().map(|layer| layer.compute_scratch_len(options.kernel, rows)).max();
@@ -221,8 +265,7 @@ impl HostPart {
     fn copied_bytes(&self, options: &LoadOptions) -> u64 {
         let replaced =
             |layer: &&Experts| layer.weights().into_iter().any(|weight| layer.replaces(options.kernel, weight));
-        let layers = self.layers.iter().filter(replaced);
-        layers.flat_map(Experts::weights).map(|weight| weight.bytes().len() as u64).sum()
+        self.layers.iter().filter(replaced).map(stored_bytes).sum()
     }
 
     fn build(
@@ -257,6 +300,14 @@ impl Target {
         }
     }
 
+    /// The last part's graph as this device runs it: from its memory a token comes back more easily than a row of logits.
+    fn let_choose(&self, graph: Graph) -> Graph {
+        match self {
+            Target::Cpu => graph,
+            Target::Vulkan(..) => graph.with_token_choice(),
+        }
+    }
+
     fn describe(&self, options: &LoadOptions) -> String {
         match self {
             Target::Cpu => cpu::describe(options.kernel, options.threads),
@@ -285,6 +336,15 @@ impl Target {
 }
 
 impl Part {
+    /// Counts the weights anew: but for experts that are left in the file.
+    fn count_weights(&mut self) {
+        let in_memory = |node: &&Node| !node.op.as_experts().is_some_and(Experts::is_left_in_file);
+        let nodes = self.graphs.iter().flat_map(Graph::nodes).filter(in_memory);
+        let weights = nodes.flat_map(|node| node.op.weights());
+        let bytes: HashMap<_, _> = weights.map(|weight| (&weight.name, weight.bytes().len() as u64)).collect();
+        self.weights_bytes = bytes.values().sum();
+    }
+
     /// What the part takes on its device. Of the limits only those on steps are looked at.
     fn footprint(&self, options: &LoadOptions, limits: &EngineLimits) -> Footprint {
         let (graphs, kv_type) = (&self.graphs, options.kv_type);
@@ -349,11 +409,17 @@ impl Part {
         let whole = self.footprint(options, limits);
         let bytes_of = |index: &usize| vulkan::weights_bytes(&[&*self.graphs[0].nodes()[*index].op]);
         let mut weights = whole.weights;
+        // What goes out to the experts and what comes back, with the residual stream both ways.
+        let handed_out = |experts: &Experts| {
+            let widths = 4 * experts.hidden_size() + 2 * experts.top_k();
+            (limits.max_batched_tokens * widths * size_of::<f32>()) as u64
+        };
+        let handed_out = self.graphs[0].nodes().iter().filter_map(|node| node.op.as_experts()).map(handed_out).max();
         let context = request.context_tokens.unwrap_or(request.context_train).min(FAIR_CONTEXT);
         for count in 0..experts.len() {
             let plan = memory::plan(&Request {
                 weights_bytes: weights,
-                scratch_bytes: whole.scratch,
+                scratch_bytes: whole.scratch + if count > 0 { handed_out.unwrap_or(0) } else { 0 },
                 block_bytes: whole.kv_block,
                 limit_bytes: options.device_bytes,
                 available_bytes: self.target.available_bytes(),
@@ -408,10 +474,8 @@ fn cpu_stage(
     let replaced = replaced(&graphs, kernel);
     let stage = CpuStage::new(graphs, kv, kernel, options.threads, limits, &mut |op| {
         for weight in op.weights() {
-            if op.replaces(kernel, weight) {
-                weight.release();
-            } else if !replaced.contains_key(&weight.name) {
-                page_in(weight);
+            if !replaced.contains_key(&weight.name) || op.replaces(kernel, weight) {
+                ready(op, weight, kernel);
             }
             done(weight);
         }
@@ -426,6 +490,21 @@ fn replaced(graphs: &[Graph], kernel: Kernel) -> HashMap<Arc<str>, u64> {
         replaced.map(|weight| (Arc::clone(&weight.name), weight.bytes().len() as u64)).collect::<Vec<_>>()
     };
     graphs.iter().flat_map(Graph::nodes).flat_map(of_op).collect()
+}
+
+/// Bytes of a layer's experts as they are stored.
+fn stored_bytes(experts: &Experts) -> u64 {
+    experts.weights().into_iter().map(|weight| weight.bytes().len() as u64).sum()
+}
+
+/// Gives a weight that an op has copied back to its file, and fetches one that it reads there; but experts that are left in
+/// the file stay there until a row uses them.
+fn ready(op: &dyn Op, weight: &Weight, kernel: Kernel) {
+    if op.replaces(kernel, weight) {
+        weight.release();
+    } else if !op.as_experts().is_some_and(Experts::is_left_in_file) {
+        page_in(weight);
+    }
 }
 
 /// Touches every page of a weight that is used as it lies in the file, so that the first request does not wait for the

@@ -1,10 +1,11 @@
 //! What a file's metadata says about its model.
 
+use cuelight_shaders::attention::Window;
 use cuelight_shaders::experts::{Groups, RouteWeighting, Scoring};
 
 use super::ModelError;
-use super::arch::{AttentionScale, Family, RoutingSpec, Windows};
-use super::rope::RopeScaling;
+use super::arch::{AttentionScale, ExpertStance, Family, Mixer, Rotation, RoutingSpec, Windows, YarnRamp};
+use super::rope::{RopeScaling, yarn_magnitude};
 use crate::format::gguf::{Gguf, Value};
 
 /// The sizes and constants of a model, checked to be possible.
@@ -26,10 +27,10 @@ pub struct HyperParameters {
     pub experts: Option<ExpertSizes>,
     /// Query heads.
     pub n_heads: usize,
-    /// Key and value heads.
-    pub n_kv_heads: usize,
-    /// Values in a head.
-    pub head_dim: usize,
+    /// For each layer, its heads.
+    pub heads: Vec<Heads>,
+    /// What latent attention is made of, in models that have it.
+    pub latent: Option<LatentSizes>,
     /// Added to the mean square in every norm.
     pub rms_norm_epsilon: f32,
     /// Multiplies attention scores.
@@ -38,16 +39,47 @@ pub struct HyperParameters {
     pub attention_softcap: Option<f32>,
     /// Soft cap on logits.
     pub logit_softcap: Option<f32>,
-    /// For each layer, how many positions it sees; `None`: all.
-    pub windows: Vec<Option<usize>>,
-    /// Values of a head that are rotated.
-    pub rotary_dim: usize,
+    /// For each layer, how far back it sees; `None`: to the beginning.
+    pub windows: Vec<Option<Window>>,
+    /// How queries grow with their position where they are not rotated.
+    pub position_scale: Option<PositionScale>,
     /// Base of the rotary frequencies.
     pub rope_base: f32,
     /// Base in layers with a window, where the family has one of its own.
     pub rope_base_windowed: Option<f32>,
     /// How the frequencies are stretched for long contexts.
     pub rope_scaling: RopeScaling,
+}
+
+/// The heads of a layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Heads {
+    /// Key and value heads.
+    pub n_kv_heads: usize,
+    /// Values in a head; of latent attention those of the latent vector and the rotated part.
+    pub head_dim: usize,
+    /// Values of a head that are rotated.
+    pub rotary_dim: usize,
+}
+
+/// What latent attention is made of, beside what is rotated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LatentSizes {
+    /// Values of the latent vector.
+    pub rank: usize,
+    /// Values of a key without those that are rotated.
+    pub key_dim: usize,
+    /// Values of a value.
+    pub value_dim: usize,
+}
+
+/// How queries grow with their position.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PositionScale {
+    /// Positions after which they grow again.
+    pub step: u32,
+    /// How strongly.
+    pub strength: f32,
 }
 
 /// The experts of a layer, and how rows find them.
@@ -69,6 +101,8 @@ pub struct ExpertSizes {
     pub groups: Option<Groups>,
     /// Where a weight takes effect.
     pub weighting: RouteWeighting,
+    /// How they stand to the dense feed-forward.
+    pub stance: ExpertStance,
 }
 
 /// Sizes beyond this are a damaged file: they would only fail later, and less clearly.
@@ -85,29 +119,19 @@ impl HyperParameters {
     pub fn read(gguf: &Gguf, family: &Family) -> Result<Self, ModelError> {
         let keys = Keys::new(gguf)?;
         let hidden_size = keys.size("embedding_length")?;
-        let n_heads = keys.size("attention.head_count")?;
-        let n_kv_heads = keys.optional_size("attention.head_count_kv")?.unwrap_or(n_heads);
-        let head_dim = match keys.optional_size("attention.key_length")? {
-            Some(head_dim) => head_dim,
-            None => hidden_size / n_heads,
+        let (n_heads, n_layers) = (keys.size("attention.head_count")?, keys.layers()?);
+        let windows = keys.windows(family.attention.windows, n_layers)?;
+        let heads = keys.heads(n_heads, hidden_size / n_heads, &windows)?;
+        let latent = match family.mixer {
+            Mixer::GroupedQueryAttention => None,
+            Mixer::LatentAttention => Some(keys.latent(heads[0])?),
         };
-        if let Some(value_length) = keys.optional_size("attention.value_length")?
-            && value_length != head_dim
-        {
-            return Err(keys.invalid("attention.value_length", value_length, format!("the key length {head_dim}")));
-        }
-        if !n_heads.is_multiple_of(n_kv_heads) {
-            return Err(keys.invalid("attention.head_count_kv", n_kv_heads, format!("a divisor of {n_heads} heads")));
-        }
-        let n_layers = keys.layers()?;
-        let rotary_dim = keys.optional_size("rope.dimension_count")?.unwrap_or(head_dim);
-        if rotary_dim > head_dim || rotary_dim % 2 == 1 {
-            return Err(keys.invalid("rope.dimension_count", rotary_dim, format!("even and at most {head_dim}")));
-        }
+        let key_dim = latent.map_or(heads[0].head_dim, |latent| latent.key_dim + heads[0].rotary_dim);
         let attention_scale = match keys.optional_positive("attention.scale")? {
             Some(scale) => scale,
-            None => family.attention.scale.value(n_layers, hidden_size, n_heads, head_dim),
+            None => family.attention.scale.value(n_layers, hidden_size, n_heads, key_dim) * keys.yarn_score_scale()?,
         };
+        keys.refuse_shared_keys()?;
         let intermediate_size = keys.size("feed_forward_length")?;
         Ok(HyperParameters {
             vocab_size: vocab_size(gguf)?,
@@ -118,20 +142,20 @@ impl HyperParameters {
             attention_scale,
             attention_softcap: keys.optional_positive("attn_logit_softcapping")?,
             logit_softcap: keys.optional_positive("final_logit_softcapping")?,
-            windows: keys.windows(family.attention.windows, n_layers)?,
+            position_scale: keys.position_scale(family.attention.rotation, &windows)?,
+            windows,
             rope_base: keys.optional_positive("rope.freq_base")?.unwrap_or(10_000.0),
             rope_base_windowed: match family.attention.rope_base_windowed {
                 Some(base) => Some(keys.optional_positive("rope.freq_base_swa")?.unwrap_or(base)),
                 None => None,
             },
-            rope_scaling: keys.rope_scaling()?,
+            rope_scaling: keys.rope_scaling(family.attention.yarn_ramp)?,
             architecture: keys.architecture,
             n_layers,
             hidden_size,
             n_heads,
-            n_kv_heads,
-            head_dim,
-            rotary_dim,
+            heads,
+            latent,
         })
     }
 }
@@ -208,9 +232,120 @@ impl<'a> Keys<'a> {
         if value > 0.0 && value.is_finite() { Ok(value) } else { Err(self.invalid(key, value, "above 0")) }
     }
 
+    /// A size that may be another in each layer.
+    fn size_of_layers(&self, key: &str, n_layers: usize) -> Result<Option<Vec<usize>>, ModelError> {
+        let name = self.name(key);
+        if !matches!(self.gguf.value(&name), Some(Value::Array(_))) {
+            return Ok(self.optional_size(key)?.map(|size| vec![size; n_layers]));
+        }
+        let sizes = self.gguf.integers(&name)?;
+        if sizes.len() < n_layers {
+            return Err(self.invalid(key, sizes.len(), format!("one size for each of {n_layers} layers")));
+        }
+        let checked = |size: &i64| self.checked_size(key, usize::try_from(*size).unwrap_or(0));
+        sizes[..n_layers].iter().map(checked).collect::<Result<_, _>>().map(Some)
+    }
+
+    /// The heads of each layer. Those of layers with a window may have keys of their own.
+    fn heads(&self, n_heads: usize, default_dim: usize, windows: &[Option<Window>]) -> Result<Vec<Heads>, ModelError> {
+        let kv_heads = self.size_of_layers("attention.head_count_kv", windows.len())?;
+        let kv_heads = kv_heads.unwrap_or_else(|| vec![n_heads; windows.len()]);
+        if let Some(wrong) = kv_heads.iter().find(|kv_heads| !n_heads.is_multiple_of(**kv_heads)) {
+            return Err(self.invalid("attention.head_count_kv", wrong, format!("a divisor of {n_heads} heads")));
+        }
+        let of_all = self.head_shape("", (default_dim, None))?;
+        let windowed = self.head_shape("_swa", of_all)?;
+        let of_layer = |(n_kv_heads, window): (usize, &Option<Window>)| {
+            let (head_dim, rotary_dim) = if window.is_some() { windowed } else { of_all };
+            Heads { n_kv_heads, head_dim, rotary_dim: rotary_dim.unwrap_or(head_dim) }
+        };
+        Ok(kv_heads.into_iter().zip(windows).map(of_layer).collect())
+    }
+
+    /// The length of a head and of its rotated part, from keys that end like this.
+    fn head_shape(
+        &self,
+        end: &str,
+        (dim, rotary_dim): (usize, Option<usize>),
+    ) -> Result<(usize, Option<usize>), ModelError> {
+        let (key, value) = (format!("attention.key_length{end}"), format!("attention.value_length{end}"));
+        let rotary = format!("rope.dimension_count{end}");
+        let own_dim = self.optional_size(&key)?;
+        let head_dim = own_dim.unwrap_or(dim);
+        // Latent attention has values that are shorter than its keys, and says so elsewhere.
+        let is_latent = self.gguf.value(&self.name("attention.kv_lora_rank")).is_some();
+        if let Some(value_dim) = self.optional_size(&value)?
+            && value_dim != head_dim
+            && !is_latent
+        {
+            return Err(self.invalid(&value, value_dim, format!("the key length {head_dim}")));
+        }
+        let rotary_dim = match self.optional_size(&rotary)? {
+            Some(rotary_dim) => Some(rotary_dim),
+            None if own_dim.is_some() => None,
+            None => rotary_dim,
+        };
+        match rotary_dim {
+            Some(wrong) if wrong > head_dim || wrong % 2 == 1 => {
+                Err(self.invalid(&rotary, wrong, format!("even and at most {head_dim}")))
+            }
+            rotary_dim => Ok((head_dim, rotary_dim)),
+        }
+    }
+
+    /// What latent attention is made of.
+    fn latent(&self, heads: Heads) -> Result<LatentSizes, ModelError> {
+        let rank = self.size("attention.kv_lora_rank")?;
+        let Heads { head_dim, rotary_dim, .. } = heads;
+        if self.gguf.value(&self.name("attention.key_length_mla")).is_none() {
+            let expected = "there: this file is of an older form, and must be converted anew";
+            return Err(self.invalid("attention.key_length_mla", "missing", expected));
+        }
+        if head_dim != rank + rotary_dim {
+            let expected = format!("{rank} of the latent vector and {rotary_dim} that are rotated");
+            return Err(self.invalid("attention.key_length", head_dim, expected));
+        }
+        let key_dim = self.size("attention.key_length_mla")?;
+        if key_dim <= rotary_dim {
+            return Err(self.invalid("attention.key_length_mla", key_dim, format!("above {rotary_dim}")));
+        }
+        Ok(LatentSizes { rank, key_dim: key_dim - rotary_dim, value_dim: self.size("attention.value_length_mla")? })
+    }
+
+    /// Layers that read the keys and values of others are not known here.
+    fn refuse_shared_keys(&self) -> Result<(), ModelError> {
+        match self.gguf.optional_u32(&self.name("attention.shared_kv_layers"))?.unwrap_or(0) {
+            0 => Ok(()),
+            layers => Err(self.invalid("attention.shared_kv_layers", layers, "0: such models are not supported")),
+        }
+    }
+
+    /// How queries grow where a model does not rotate them.
+    fn position_scale(
+        &self,
+        rotation: Rotation,
+        windows: &[Option<Window>],
+    ) -> Result<Option<PositionScale>, ModelError> {
+        let Rotation::LayersWithWindow { step, strength } = rotation else { return Ok(None) };
+        if windows.iter().all(Option::is_none) {
+            return Ok(None);
+        }
+        let step = self.gguf.optional_u32(&self.name("attention.temperature_length"))?.unwrap_or(step);
+        let strength = self.gguf.optional_f32(&self.name("attention.temperature_scale"))?.unwrap_or(strength);
+        Ok(Some(PositionScale { step, strength }))
+    }
+
     /// Which layers have a window: the file's own pattern where it has one, else the family's.
-    fn windows(&self, windows: Windows, n_layers: usize) -> Result<Vec<Option<usize>>, ModelError> {
-        let window = self.gguf.optional_u32(&self.name("attention.sliding_window"))?.filter(|window| *window > 0);
+    fn windows(&self, windows: Windows, n_layers: usize) -> Result<Vec<Option<Window>>, ModelError> {
+        let stored = self.gguf.optional_u32(&self.name("attention.sliding_window"))?;
+        let window = match windows {
+            Windows::ChunksButEvery { .. } if stored == Some(0) => None,
+            Windows::ChunksButEvery { positions, .. } => {
+                let stored = self.optional_size("attention.chunk_size")?;
+                Some(Window::Chunk(stored.unwrap_or(positions as usize)))
+            }
+            _ => stored.filter(|window| *window > 0).map(|window| Window::Last(window as usize)),
+        };
         let (Some(window), Some(mut global_every)) = (window, windows.global_every()) else {
             return Ok(vec![None; n_layers]);
         };
@@ -222,13 +357,13 @@ impl<'a> Keys<'a> {
                     let expected = format!("one truth value for each of {n_layers} layers");
                     return Err(self.invalid("attention.sliding_window_pattern", windowed.len(), expected));
                 }
-                return Ok(windowed.into_iter().map(|windowed| windowed.then_some(window as usize)).collect());
+                return Ok(windowed.into_iter().map(|windowed| windowed.then_some(window)).collect());
             }
             Some(_) => global_every = self.gguf.u32(&pattern)? as usize,
             None => {}
         }
         let is_global = |layer: usize| global_every > 0 && (layer + 1).is_multiple_of(global_every);
-        Ok((0..n_layers).map(|layer| (!is_global(layer)).then_some(window as usize)).collect())
+        Ok((0..n_layers).map(|layer| (!is_global(layer)).then_some(window)).collect())
     }
 
     /// `None` for a model without experts.
@@ -245,10 +380,13 @@ impl<'a> Keys<'a> {
         if top_k > n_experts {
             return Err(self.invalid("expert_used_count", top_k, format!("at most {n_experts}, as many as there are")));
         }
+        let renormalise = self.gguf.optional_bool(&self.name("expert_weights_norm"))?.unwrap_or(routing.renormalise);
         let scoring = match self.gguf.optional_u32(&self.name("expert_gating_func"))? {
             None | Some(0) => routing.scoring,
             Some(1) => Scoring::Softmax,
             Some(2) => Scoring::Sigmoid,
+            // Over the chosen ones alone, which is over all and made to add up to 1 again.
+            Some(3) if renormalise => Scoring::Softmax,
             Some(other) => return Err(self.invalid("expert_gating_func", other, "1 (softmax) or 2 (sigmoid)")),
         };
         let count = self.optional_size("expert_group_count")?.filter(|count| *count > 1);
@@ -262,18 +400,37 @@ impl<'a> Keys<'a> {
             // Files that do not name it mean the dense width.
             intermediate_size: self.optional_size("expert_feed_forward_length")?.unwrap_or(dense_size),
             scoring,
-            renormalise: self.gguf.optional_bool(&self.name("expert_weights_norm"))?.unwrap_or(routing.renormalise),
+            renormalise,
             scale: self.optional_positive("expert_weights_scale")?.unwrap_or(1.0),
             groups,
             weighting: routing.weighting,
+            stance: routing.stance,
         }))
     }
 
-    fn rope_scaling(&self) -> Result<RopeScaling, ModelError> {
-        let factor = match self.optional_positive("rope.scaling.factor")? {
+    /// By how much a context becomes longer than in training.
+    fn rope_factor(&self) -> Result<f32, ModelError> {
+        Ok(match self.optional_positive("rope.scaling.factor")? {
             Some(factor) => factor,
             None => self.optional_positive("rope.scale_linear")?.unwrap_or(1.0),
-        };
+        })
+    }
+
+    /// The strength of YaRN's temperature where a file wants it on all scores, and not on what is rotated alone.
+    fn yarn_strength_of_scores(&self) -> Result<Option<f32>, ModelError> {
+        // Files have it times the 0.1 of the rule.
+        Ok(self.optional_positive("rope.scaling.yarn_log_multiplier")?.map(|strength| strength / 0.1))
+    }
+
+    /// What multiplies the scale of scores for that.
+    fn yarn_score_scale(&self) -> Result<f32, ModelError> {
+        let factor = self.rope_factor()?;
+        let strength = self.yarn_strength_of_scores()?;
+        Ok(strength.map_or(1.0, |strength| yarn_magnitude(factor, strength).powi(2)))
+    }
+
+    fn rope_scaling(&self, ramp: YarnRamp) -> Result<RopeScaling, ModelError> {
+        let factor = self.rope_factor()?;
         let kind = self.gguf.optional_str(&self.name("rope.scaling.type"))?;
         match kind.unwrap_or(if factor == 1.0 { "none" } else { "linear" }) {
             "none" => Ok(RopeScaling::None),
@@ -283,7 +440,11 @@ impl<'a> Keys<'a> {
                 original_context: self.size("rope.scaling.original_context_length")?,
                 beta_fast: self.optional_positive("rope.scaling.yarn_beta_fast")?.unwrap_or(32.0),
                 beta_slow: self.optional_positive("rope.scaling.yarn_beta_slow")?.unwrap_or(1.0),
-                attention_factor: self.optional_positive("rope.scaling.attn_factor")?.unwrap_or(1.0),
+                whole_pairs: ramp == YarnRamp::WholePairs,
+                magnitude: match self.yarn_strength_of_scores()? {
+                    Some(_) => 1.0,
+                    None => yarn_magnitude(factor, 1.0),
+                } * self.optional_positive("rope.scaling.attn_factor")?.unwrap_or(1.0),
             }),
             other => Err(self.invalid("rope.scaling.type", format!("{other:?}"), "\"none\", \"linear\" or \"yarn\"")),
         }
@@ -296,6 +457,7 @@ impl AttentionScale {
             AttentionScale::HeadDim => head_dim,
             AttentionScale::HeadDimBut { n_layers: deep } if n_layers == deep => hidden_size / n_heads,
             AttentionScale::HeadDimBut { .. } => head_dim,
+            AttentionScale::One => 1,
         };
         1.0 / (width as f32).sqrt()
     }
@@ -307,7 +469,11 @@ impl Windows {
         match self {
             Windows::Never => None,
             Windows::EveryLayer => Some(0),
-            Windows::AllButEvery(layers) => Some(layers),
+            Windows::AllButEvery(layers) | Windows::ChunksButEvery { layers, .. } => Some(layers),
         }
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;

@@ -16,11 +16,14 @@ pub mod mixer;
 pub mod rope;
 pub mod weights;
 
+use std::sync::Arc;
+
 use cuelight_shaders::attention::KvShape;
-use cuelight_shaders::elementwise::{Add, Softcap};
+use cuelight_shaders::elementwise::{Add, Scale, Softcap};
 use cuelight_shaders::embed::Embed;
 use cuelight_shaders::matmul::Linear;
 use cuelight_shaders::op::ShapeError;
+use cuelight_shaders::rms_norm::RmsNorm;
 use cuelight_shaders::select_rows::SelectRows;
 
 use crate::format::gguf::{Gguf, GgufError};
@@ -87,6 +90,12 @@ pub enum ModelError {
         /// The architecture.
         architecture: String,
     },
+    /// A layer has latent attention, but the metadata does not say what it is made of.
+    #[error("{file}: the architecture has latent attention, but the metadata does not say of which sizes")]
+    NoLatentSizes {
+        /// The file.
+        file: String,
+    },
     /// Two ops do not fit together.
     #[error("{file}: {source}")]
     Shape {
@@ -118,13 +127,18 @@ impl Model {
     pub fn build(gguf: &Gguf) -> Result<Model, ModelError> {
         let family = arch::of(gguf)?;
         let hyperparameters = HyperParameters::read(gguf, family)?;
-        let mut builder = Builder { weights: Weights::new(gguf), graph: Graph::default(), family, h: &hyperparameters };
+        let mut builder = Builder {
+            weights: Weights::new(gguf),
+            graph: Graph::default(),
+            kv_shapes: Vec::with_capacity(hyperparameters.n_layers),
+            family,
+            h: &hyperparameters,
+        };
         builder.wire().map_err(|error| error.in_file(gguf))?;
         builder.weights.check_all_layer_tensors_used(&hyperparameters.architecture, hyperparameters.n_layers)?;
         let weights_bytes = builder.weights.bytes();
-        let graph = builder.graph;
-        let kv_shape = KvShape { n_kv_heads: hyperparameters.n_kv_heads, head_dim: hyperparameters.head_dim };
-        Ok(Model { graph, kv_shapes: vec![kv_shape; hyperparameters.n_layers], weights_bytes, hyperparameters })
+        let Builder { graph, kv_shapes, .. } = builder;
+        Ok(Model { graph, kv_shapes, weights_bytes, hyperparameters })
     }
 }
 
@@ -134,6 +148,8 @@ pub struct Builder<'a> {
     pub weights: Weights<'a>,
     /// The ops so far.
     pub graph: Graph,
+    /// The cache that each layer so far needs.
+    pub kv_shapes: Vec<KvShape>,
     /// How this model's layers are made.
     pub family: &'static Family,
     /// The model's sizes.
@@ -199,7 +215,7 @@ impl Builder<'_> {
         let name = |tensor: &str| format!("blk.{layer}.{tensor}.weight");
 
         let normed = self.norm(&name("attn_norm"), x)?;
-        let mut mixed = mixer::grouped_query_attention(self, layer, normed)?;
+        let mut mixed = mixer::mix(self, layer, normed)?;
         if sandwich {
             mixed = self.norm(&name("post_attention_norm"), mixed)?;
         }
@@ -210,11 +226,15 @@ impl Builder<'_> {
             Norms::BeforeButNamedAfter => "post_attention_norm",
         };
         let normed = self.norm(&name(before), x)?;
-        let mut fed = ffn::feed_forward(self, layer, normed)?;
+        let mut fed = ffn::feed_forward(self, layer, x, normed)?;
         if sandwich {
             fed = self.norm(&name("post_ffw_norm"), fed)?;
         }
-        Ok(self.graph.push_one(Add, &[x, fed])?)
+        let x = self.graph.push_one(Add, &[x, fed])?;
+        match self.weights.optional_vector(&name("layer_output_scale"), 1)? {
+            Some(scale) => Ok(self.graph.push_one(Scale::new(scale[0]), &[x])?),
+            None => Ok(x),
+        }
     }
 
     /// The sizes of the model's experts, for a layer that has some.
@@ -232,8 +252,12 @@ impl Builder<'_> {
     /// A norm over each stretch of `group` values.
     pub fn grouped_norm(&mut self, tensor: &str, group: usize, x: ValueId) -> Result<ValueId, WireError> {
         let weight = self.weights.vector(tensor, group)?;
-        let norm = cuelight_shaders::rms_norm::RmsNorm::new(weight, self.h.rms_norm_epsilon);
-        Ok(self.graph.push_one(norm, &[x])?)
+        self.norm_by(weight, x)
+    }
+
+    /// A norm over each stretch of as many values as there are weights.
+    pub fn norm_by(&mut self, weight: Arc<[f32]>, x: ValueId) -> Result<ValueId, WireError> {
+        Ok(self.graph.push_one(RmsNorm::new(weight, self.h.rms_norm_epsilon), &[x])?)
     }
 
     /// Several projections of one input; each is (tensor stem, output size), with its bias where the file has one.

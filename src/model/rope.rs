@@ -22,9 +22,17 @@ pub enum RopeScaling {
         beta_fast: f32,
         /// Frequencies that turn less often than this are interpolated.
         beta_slow: f32,
-        /// Multiplies the rule's own magnitude.
-        attention_factor: f32,
+        /// Whether the ramp begins and ends at whole pairs.
+        whole_pairs: bool,
+        /// What multiplies the rotated values.
+        magnitude: f32,
     },
+}
+
+/// YaRN's attention temperature for a context that becomes `factor` times as long.
+#[must_use]
+pub fn yarn_magnitude(factor: f32, strength: f32) -> f32 {
+    if factor > 1.0 { 0.1 * strength * factor.ln() + 1.0 } else { 1.0 }
 }
 
 /// The frequencies of a rotary embedding, and what multiplies the rotated values.
@@ -32,7 +40,7 @@ pub enum RopeScaling {
 pub struct Frequencies {
     /// [rotary_dim / 2] radians a position.
     pub values: Vec<f32>,
-    /// YaRN's attention temperature, applied to query and key alike; 1 otherwise.
+    /// YaRN's attention temperature, applied to query and key alike (or to all scores, see [`RopeScaling::Yarn`]); 1 otherwise.
     pub magnitude: f32,
 }
 
@@ -46,20 +54,20 @@ impl Frequencies {
         let (mut values, magnitude): (Vec<f32>, f32) = match scaling {
             RopeScaling::None => (plain.collect(), 1.0),
             RopeScaling::Linear { factor } => (plain.map(|frequency| frequency / factor).collect(), 1.0),
-            RopeScaling::Yarn { factor, original_context, beta_fast, beta_slow, attention_factor } => {
+            RopeScaling::Yarn { factor, original_context, beta_fast, beta_slow, whole_pairs, magnitude } => {
                 let turning = |turns: f32| {
                     rotary_dim as f32 * (original_context as f32 / (turns * 2.0 * PI)).ln() / (2.0 * base.ln())
                 };
                 let last = (rotary_dim - 1) as f32;
-                let low = turning(beta_fast).floor().clamp(0.0, last);
-                let high = turning(beta_slow).ceil().clamp(0.0, last);
+                let (low, high) = (turning(beta_fast), turning(beta_slow));
+                let (low, high) = if whole_pairs { (low.floor(), high.ceil()) } else { (low, high) };
+                let (low, high) = (low.clamp(0.0, last), high.clamp(0.0, last));
                 let span = if low == high { 0.001 } else { high - low };
                 let stretch = |(i, frequency): (usize, f32)| {
                     let interpolated = ((i as f32 - low) / span).clamp(0.0, 1.0);
                     frequency / factor * interpolated + frequency * (1.0 - interpolated)
                 };
-                let magnitude = if factor > 1.0 { 0.1 * factor.ln() + 1.0 } else { 1.0 };
-                (plain.enumerate().map(stretch).collect(), magnitude * attention_factor)
+                (plain.enumerate().map(stretch).collect(), magnitude)
             }
         };
         for (value, factor) in values.iter_mut().zip(factors.unwrap_or_default()) {
@@ -96,7 +104,8 @@ mod tests {
             original_context: 4096,
             beta_fast: 32.0,
             beta_slow: 1.0,
-            attention_factor: 1.0,
+            whole_pairs: true,
+            magnitude: yarn_magnitude(4.0, 1.0),
         };
         let plain = Frequencies::new(10_000.0, 128, RopeScaling::None, None);
         let yarn = Frequencies::new(10_000.0, 128, scaling, None);

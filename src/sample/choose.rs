@@ -1,9 +1,14 @@
 //! The choice of a token: greedy, or drawn from the truncated distribution.
 //!
-//! Truncations apply in this order, each to what the one before left: temperature, min_p, top_k, typical_p, top_p.
+//! Truncations apply in this order, each to what the one before left: temperature, min_p, top_k, typical_p, top_p. But for
+//! typical_p this is the formula of [`ChooseToken`](cuelight_shaders::choose_token::ChooseToken), gone through so that few
+//! tokens are sorted.
 
-use super::exp::{exp, sum_exp};
-use super::random::uniform;
+use cuelight_shaders::choose_token::weight::{below, share_of, sum, weight};
+use cuelight_shaders::choose_token::{Chosen, floor, inverse};
+
+use super::exp::sum_exp;
+use super::random::random_bits;
 use super::{InvalidLogits, SamplingParams, TokenCounts, penalties};
 use crate::engine::TokenId;
 
@@ -14,6 +19,26 @@ pub struct Draw {
     pub seed: u64,
     /// Index of the generated token, from 0.
     pub index: u64,
+}
+
+impl Draw {
+    /// Its random number: 64 even bits.
+    #[must_use]
+    pub fn random(self) -> u64 {
+        random_bits(self.seed, self.index)
+    }
+}
+
+/// The token that an engine chose.
+///
+/// # Errors
+/// [`InvalidLogits`] when it found that the row is no distribution.
+pub fn token_of(chosen: Chosen) -> Result<TokenId, InvalidLogits> {
+    match chosen {
+        Chosen::Token(token) => Ok(token),
+        Chosen::Nothing => Err(InvalidLogits::Empty),
+        Chosen::NotFinite(token) => Err(InvalidLogits::NotFinite(token)),
+    }
 }
 
 /// A candidate: token and logit; after the truncations begin, logit divided by temperature.
@@ -67,27 +92,27 @@ fn draw_from(
     if params.temperature <= 0.0 || params.top_k == 1 {
         return Ok(best);
     }
-    let u = uniform(draw.seed, draw.index);
     // Relative to the best, so that a tiny temperature gives 0 and minus infinity, never infinity.
-    let scaled = |logit: f32| (logit - max) / params.temperature;
+    let inverse = inverse(params.temperature);
+    let scaled = |logit: f32| (logit - max) * inverse;
     let keeps_all = params.top_k == 0 && params.top_p >= 1.0 && params.min_p <= 0.0 && params.typical_p >= 1.0;
     if keeps_all {
-        return Ok(pick_from_row(u, best, logits, scaled));
+        return Ok(pick_from_row(draw.random(), best, logits, scaled));
     }
     truncate(logits, scaled, params, candidates);
-    let total = sum_exp(candidates, |(_, logit)| logit);
-    let fallback = candidates.first().map_or(best, |&(token, _)| token);
-    Ok(pick(u * total, fallback, candidates.iter().copied()))
+    candidates.sort_unstable_by_key(|(token, _)| *token);
+    let total = sum(candidates, |(_, logit)| logit);
+    Ok(pick(below(total, draw.random()), best, candidates.iter().copied()))
 }
 
 /// Draws from a whole row: finds the block of the row by the blocks' sums, then the token in the block.
-fn pick_from_row(u: f64, fallback: TokenId, logits: &[f32], scaled: impl Fn(f32) -> f32) -> TokenId {
+fn pick_from_row(random: u64, fallback: TokenId, logits: &[f32], scaled: impl Fn(f32) -> f32) -> TokenId {
     const BLOCK: usize = 1024;
-    let sums: Vec<f64> = logits.chunks(BLOCK).map(|block| sum_exp(block, &scaled)).collect();
-    let mut left = u * sums.iter().sum::<f64>();
+    let sums: Vec<u64> = logits.chunks(BLOCK).map(|block| sum(block, &scaled)).collect();
+    let mut left = below(sums.iter().sum(), random);
     let found = sums.iter().position(|sum| {
         let here = left < *sum;
-        left -= if here { 0.0 } else { *sum };
+        left -= if here { 0 } else { *sum };
         here
     });
     let Some(block) = found else { return fallback };
@@ -101,23 +126,23 @@ fn truncate(logits: &[f32], scaled: impl Fn(f32) -> f32, params: &SamplingParams
     /// Tokens less likely than e^-12 times the best rarely matter, and there are many of them.
     const NEAR: f32 = -12.0;
     // At least this rules out tokens that cannot be chosen at all.
-    let floor = params.min_p.ln().max(f32::MIN);
+    let floor = floor(params.min_p);
     let gather = |floor: f32, candidates: &mut Vec<Candidate>| {
         candidates.clear();
         let all = logits.iter().enumerate().map(|(token, &logit)| (token as TokenId, scaled(logit)));
         candidates.extend(all.filter(|&(_, logit)| logit >= floor));
     };
-    let sum = |candidates: &[Candidate]| sum_exp(candidates, |(_, logit)| logit);
+    let weigh = |candidates: &[Candidate]| sum(candidates, |(_, logit)| logit);
     gather(floor.max(NEAR), candidates);
-    let mut total = sum(candidates);
+    let mut total = weigh(candidates);
     if floor < NEAR {
         let enough = if params.top_k > 0 {
             candidates.len() >= params.top_k
         } else {
             let near = total;
             let kept = |logit: f32| if logit >= floor { logit } else { f32::NEG_INFINITY };
-            total = sum_exp(logits, |logit| kept(scaled(logit)));
-            params.typical_p >= 1.0 && near >= f64::from(params.top_p) * total
+            total = sum(logits, |logit| kept(scaled(logit)));
+            params.typical_p >= 1.0 && near >= share_of(total, params.top_p)
         };
         if !enough {
             gather(floor, candidates);
@@ -125,32 +150,27 @@ fn truncate(logits: &[f32], scaled: impl Fn(f32) -> f32, params: &SamplingParams
     }
     if params.top_k > 0 {
         keep_best(candidates, params.top_k);
-        total = sum(candidates);
+        total = weigh(candidates);
     }
     if params.typical_p < 1.0 {
         keep_typical(candidates, params.typical_p);
-        total = sum(candidates);
+        total = weigh(candidates);
     }
     if params.top_p < 1.0 {
-        keep_nucleus(candidates, f64::from(params.top_p) * total);
+        keep_nucleus(candidates, share_of(total, params.top_p));
     }
 }
 
-/// The first token, in the candidates' order, at which the running sum of probabilities passes `target`.
-fn pick(target: f64, fallback: TokenId, candidates: impl Iterator<Item = Candidate>) -> TokenId {
-    let mut left = target;
-    let mut last = fallback;
-    for (token, logit) in candidates {
-        let weight = f64::from(exp(logit));
-        if weight > 0.0 {
-            last = token;
-            left -= weight;
-            if left < 0.0 {
-                break;
-            }
-        }
-    }
-    last
+/// The first token, in the candidates' order, at which the running sum of weights passes `left`; `fallback` when none is.
+fn pick(left: u64, fallback: TokenId, mut candidates: impl Iterator<Item = Candidate>) -> TokenId {
+    let mut left = left;
+    let found = candidates.find(|&(_, logit)| {
+        let weight = weight(logit);
+        let here = left < weight;
+        left -= if here { 0 } else { weight };
+        here
+    });
+    found.map_or(fallback, |(token, _)| token)
 }
 
 /// Best first; of equals the lower id.
@@ -168,7 +188,7 @@ fn keep_best(candidates: &mut Vec<Candidate>, k: usize) {
 }
 
 /// Keeps the fewest best whose weights sum to `target`. Sorts only as many as it must look at.
-fn keep_nucleus(candidates: &mut Vec<Candidate>, target: f64) {
+fn keep_nucleus(candidates: &mut Vec<Candidate>, target: u64) {
     let mut sorted = 256;
     loop {
         let looked_at = sorted.min(candidates.len());
@@ -178,8 +198,8 @@ fn keep_nucleus(candidates: &mut Vec<Candidate>, target: f64) {
         candidates[..looked_at].sort_unstable_by(by_rank);
         let mut left = target;
         let end = candidates[..looked_at].iter().position(|&(_, logit)| {
-            left -= f64::from(exp(logit));
-            left <= 0.0
+            left = left.saturating_sub(weight(logit));
+            left == 0
         });
         if let Some(end) = end {
             return candidates.truncate(end + 1);
@@ -266,6 +286,7 @@ pub(super) fn largest(logits: &[f32]) -> Result<(TokenId, f32), InvalidLogits> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use cuelight_shaders::choose_token::reference;
     use proptest::prelude::*;
 
     fn choose(logits: &[f32], params: &SamplingParams, index: u64) -> TokenId {
@@ -392,7 +413,8 @@ mod tests {
     #[test]
     #[ignore = "prints times; run with --release"]
     fn how_long_a_choice_takes() {
-        let logits: Vec<f32> = (0..262_144).map(|i| 12.0 * uniform(3, i) as f32).collect();
+        let logits: Vec<f32> =
+            (0..262_144).map(|i| 12.0 * (random_bits(3, i) >> 40) as f32 / (1 << 24) as f32).collect();
         let params = SamplingParams::default();
         let cases = [
             ("greedy", SamplingParams { temperature: 0.0, ..params.clone() }),
@@ -421,6 +443,26 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(512))]
+        #[test]
+        fn the_choice_is_the_one_an_engine_would_make(
+            logits in prop::collection::vec(-9f32..9.0, 1..700), rounds in any::<bool>(),
+            temperature in 0f32..3.0, top_k in 0usize..20, top_p in 0f32..1.0, min_p in 0f32..0.5, which in 0u8..8, seed: u64,
+        ) {
+            let logits: Vec<f32> = logits.iter().map(|logit| if rounds { logit.round() } else { *logit }).collect();
+            let on = |bit: u8| which & bit != 0;
+            let params = SamplingParams {
+                temperature,
+                top_k: if on(1) { top_k } else { 0 },
+                top_p: if on(2) { top_p.max(1e-7) } else { 1.0 },
+                min_p: if on(4) { min_p } else { 0.0 },
+                ..Default::default()
+            };
+            let draw = Draw { seed, index: 3 };
+            let found = Chooser::default().choose(&logits, &params, &TokenCounts::default(), &[], draw);
+            let choice = params.of_row_alone(draw).unwrap();
+            prop_assert_eq!(found, token_of(reference::choose(&logits, &choice)), "{:?}", params);
+        }
+
         #[test]
         fn truncations_keep_what_their_definitions_keep(
             // Whole quarters: nearly equal logits are a matter of rounding, not of definition.

@@ -3,7 +3,7 @@
 //! Source: `llama-quant.cpp` of llama.cpp, without an importance matrix, but for its rules on models of eight experts.
 
 use cuelight_shaders::quant::Format::{
-    self, BF16, F16, F32, Q2_K, Q3_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0,
+    self, BF16, F16, F32, IQ4_NL, IQ4_XS, MXFP4, Q2_K, Q3_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0,
 };
 
 use super::models::Shape;
@@ -22,6 +22,8 @@ pub struct Mixture {
     pub head: Format,
     /// What some tensors get; the first that fits counts.
     pub exceptions: &'static [Exception],
+    /// What routed experts get, where that is something of its own.
+    pub experts: Option<Format>,
 }
 
 /// Tensors that are worth more bits than others.
@@ -101,10 +103,17 @@ pub const MIXTURES: &[Mixture] = &[
         ..plain("q5_k_m", 17, Q5_K, Q6_K)
     },
     plain("q6_k", 18, Q6_K, Q6_K),
+    Mixture { exceptions: UNEQUAL_STEPS, ..plain("iq4_nl", 25, IQ4_NL, Q6_K) },
+    Mixture { exceptions: UNEQUAL_STEPS, ..plain("iq4_xs", 30, IQ4_XS, Q6_K) },
+    Mixture { experts: Some(MXFP4), ..plain("mxfp4_moe", 38, Q8_0, Q8_0) },
 ];
 
+/// The exceptions of both mixtures of unequal steps.
+const UNEQUAL_STEPS: &[Exception] =
+    &[exception(Role::Values, Layers::AllWhenShared(4), Q5_K), exception(Role::Down, Layers::FirstPart(8), Q5_K)];
+
 const fn plain(name: &'static str, file_type: u32, base: Format, head: Format) -> Mixture {
-    Mixture { name, file_type, base, head, exceptions: &[] }
+    Mixture { name, file_type, base, head, exceptions: &[], experts: None }
 }
 
 const fn exception(role: Role, layers: Layers, format: Format) -> Exception {
@@ -117,8 +126,9 @@ impl Mixture {
     pub fn format(&self, tensor: &Tensor, shape: &Shape) -> Format {
         let Content::Weights(role) = tensor.content else { return F32 };
         let applies = |exception: &&Exception| exception.role == role && exception.layers.holds(tensor.layer, shape);
-        let wanted = match role {
-            Role::Head => self.head,
+        let wanted = match (role, self.experts) {
+            (Role::Head, _) => self.head,
+            (_, Some(experts)) if tensor.experts > 1 => experts,
             _ => self.exceptions.iter().find(applies).map_or(self.base, |exception| exception.format),
         };
         fitting(wanted, tensor.columns)
@@ -149,6 +159,7 @@ fn fitting(format: Format, columns: usize) -> Format {
         Q4_K => Q5_0,
         Q5_K => Q5_1,
         Q6_K => Q8_0,
+        IQ4_XS => IQ4_NL,
         _ => F16,
     };
     [format, shorter].into_iter().find(fits).unwrap_or(F16)

@@ -8,7 +8,7 @@ Writes `tests/fixtures/families/NAME.gguf` and `NAME.json`. The same versions of
 import hashlib
 import sys
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Callable
 
@@ -19,6 +19,7 @@ import transformers
 from gguf import GGMLQuantizationType as Format
 
 import oracle
+import parts
 import vocabulary
 from weights import AS_IS, ONE_ADDED, Layout, encode, interleaved_rotation, random_tensor
 
@@ -41,6 +42,10 @@ class Family:
     rotates_neighbours: bool = False
     # Writes the keys that only this architecture has.
     write_keys: Callable[[gguf.GGUFWriter, object], None] = lambda writer, config: None
+    # Writes how many heads of keys and values there are and how long, where they are not all of one length.
+    write_heads: Callable[[gguf.GGUFWriter, object], None] | None = None
+    # How tensors are stored that are more than renamed.
+    rules: Callable[[object], dict[str, parts.Parts]] = lambda config: parts.EXPERTS
 
 
 LLAMA = Family(
@@ -141,6 +146,105 @@ GLM4_MOE = Family(
 )
 
 
+def write_gpt_oss_keys(writer: gguf.GGUFWriter, config) -> None:
+    write_expert_counts(writer, config.num_local_experts, config.num_experts_per_tok)
+    writer.add_expert_feed_forward_length(config.intermediate_size)
+
+
+def write_deepseek_keys(writer: gguf.GGUFWriter, config) -> None:
+    write_expert_counts(writer, config.n_routed_experts, config.num_experts_per_tok)
+    writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    writer.add_expert_shared_count(config.n_shared_experts)
+    writer.add_leading_dense_block_count(config.first_k_dense_replace)
+    writer.add_expert_weights_scale(config.routed_scaling_factor)
+    if isinstance(config, transformers.DeepseekV3Config):
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+        writer.add_expert_weights_norm(config.norm_topk_prob)
+        writer.add_expert_group_count(config.n_group)
+        writer.add_expert_group_used_count(config.topk_group)
+    if config.q_lora_rank:
+        writer.add_q_lora_rank(config.q_lora_rank)
+    if mscale := config.rope_parameters.get("mscale_all_dim"):
+        writer.add_rope_scaling_yarn_log_mul(0.1 * mscale)
+
+
+def write_latent_heads(writer: gguf.GGUFWriter, config) -> None:
+    writer.add_head_count_kv(1)
+    writer.add_kv_lora_rank(config.kv_lora_rank)
+    writer.add_key_length(config.kv_lora_rank + config.qk_rope_head_dim)
+    writer.add_value_length(config.kv_lora_rank)
+    writer.add_key_length_mla(config.qk_nope_head_dim + config.qk_rope_head_dim)
+    writer.add_value_length_mla(config.v_head_dim)
+    writer.add_rope_dimension_count(config.qk_rope_head_dim)
+
+
+def write_llama4_keys(writer: gguf.GGUFWriter, config) -> None:
+    write_expert_counts(writer, config.num_local_experts, config.num_experts_per_tok)
+    writer.add_expert_feed_forward_length(config.intermediate_size)
+    writer.add_interleave_moe_layer_step(config.interleave_moe_layer_step)
+    writer.add_rope_dimension_count(config.head_dim)
+    # Files do not have these, and mean 8192, 8192 and 0.1.
+    writer.add_uint32("llama4.attention.chunk_size", config.attention_chunk_size)
+    writer.add_attn_temperature_length(config.floor_scale)
+    writer.add_attn_temperature_scale(config.attn_scale)
+
+
+def write_gemma4_keys(writer: gguf.GGUFWriter, config) -> None:
+    writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config.layer_types])
+    writer.add_rope_freq_base_swa(config.rope_parameters["sliding_attention"]["rope_theta"])
+    writer.add_shared_kv_layers(config.num_kv_shared_layers)
+    writer.add_embedding_length_per_layer_input(config.hidden_size_per_layer_input)
+    if config.enable_moe_block:
+        write_expert_counts(writer, config.num_experts, config.top_k_experts)
+        writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+
+
+def write_unequal_heads(writer: gguf.GGUFWriter, config) -> None:
+    full = config.per_layer_config[config.layer_types.index("full_attention")]
+    writer.add_head_count_kv([config.per_layer_config[i].num_key_value_heads for i in range(config.num_hidden_layers)])
+    for write in (writer.add_key_length, writer.add_value_length, writer.add_rope_dimension_count):
+        write(full.head_dim)
+    for write in (writer.add_key_length_swa, writer.add_value_length_swa, writer.add_rope_dimension_count_swa):
+        write(config.per_layer_config[config.layer_types.index("sliding_attention")].head_dim)
+
+
+GPT_OSS = Family(
+    gguf.MODEL_ARCH.GPT_OSS,
+    transformers.GptOssForCausalLM,
+    transformers.GptOssConfig,
+    vocabulary.write_byte_level,
+    write_keys=write_gpt_oss_keys,
+    rules=lambda config: parts.GPT_OSS,
+)
+DEEPSEEK2 = Family(
+    gguf.MODEL_ARCH.DEEPSEEK2,
+    transformers.DeepseekV2ForCausalLM,
+    transformers.DeepseekV2Config,
+    vocabulary.write_byte_level,
+    write_keys=write_deepseek_keys,
+    write_heads=write_latent_heads,
+    rules=lambda config: parts.EXPERTS | parts.latent(config),
+)
+DEEPSEEK3 = replace(DEEPSEEK2, model=transformers.DeepseekV3ForCausalLM, config=transformers.DeepseekV3Config)
+LLAMA4 = Family(
+    gguf.MODEL_ARCH.LLAMA4,
+    transformers.Llama4ForCausalLM,
+    transformers.Llama4TextConfig,
+    vocabulary.write_byte_level,
+    write_keys=write_llama4_keys,
+    rules=lambda config: parts.LLAMA4,
+)
+GEMMA4 = Family(
+    gguf.MODEL_ARCH.GEMMA4,
+    transformers.Gemma4ForCausalLM,
+    transformers.Gemma4TextConfig,
+    vocabulary.write_sentencepiece,
+    write_keys=write_gemma4_keys,
+    write_heads=write_unequal_heads,
+    rules=lambda config: parts.GEMMA4,
+)
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """One file: a family, its sizes and options as transformers names them, and how its weights are stored."""
@@ -206,6 +310,38 @@ GLM4_MOE_SIZES = sizes(
     use_qk_norm=True, rope_parameters=rope(theta=1000000.0, partial_rotary_factor=0.5),
 )  # fmt: skip
 
+GPT_OSS_SIZES = sizes(
+    num_local_experts=6, num_experts_per_tok=3, head_dim=32, sliding_window=24, intermediate_size=96,
+    max_position_embeddings=4096,
+    rope_parameters=rope("yarn", 150000.0, factor=8.0, beta_fast=32.0, beta_slow=1.0, truncate=False,
+                         original_max_position_embeddings=512),
+)  # fmt: skip
+# The norms of latent attention have an epsilon of their own in transformers, which is the usual one.
+DEEPSEEK2_SIZES = sizes(
+    num_key_value_heads=4, rms_norm_eps=1e-6, n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=32,
+    n_shared_experts=2, first_k_dense_replace=1, routed_scaling_factor=1.5, q_lora_rank=None, kv_lora_rank=40,
+    qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=20, topk_method="greedy", rope_parameters=rope(),
+)  # fmt: skip
+DEEPSEEK3_SIZES = sizes(
+    num_key_value_heads=4, rms_norm_eps=1e-6, n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=32,
+    n_shared_experts=1, first_k_dense_replace=1, n_group=4, topk_group=2, routed_scaling_factor=2.5,
+    norm_topk_prob=True, q_lora_rank=24, kv_lora_rank=40, qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=20,
+    max_position_embeddings=4096,
+    rope_parameters=rope("yarn", factor=8.0, beta_fast=32.0, beta_slow=1.0, mscale=1.0, mscale_all_dim=1.0,
+                         original_max_position_embeddings=512),
+)  # fmt: skip
+LLAMA4_SIZES = sizes(
+    num_hidden_layers=4, intermediate_size=48, intermediate_size_mlp=96, head_dim=24, num_local_experts=6,
+    num_experts_per_tok=2, interleave_moe_layer_step=2, attention_chunk_size=32, floor_scale=16, attn_scale=0.2,
+    rope_parameters=rope(theta=500000.0),
+)  # fmt: skip
+GEMMA4_SIZES = sizes(
+    num_hidden_layers=4, layer_types=["sliding_attention", "full_attention"] * 2, head_dim=16, global_head_dim=32,
+    num_global_key_value_heads=1, attention_k_eq_v=True, sliding_window=24, tie_word_embeddings=True,
+    hidden_size_per_layer_input=0, vocab_size_per_layer_input=vocabulary.SIZE, enable_moe_block=True, num_experts=8,
+    top_k_experts=3, moe_intermediate_size=32, final_logit_softcapping=8.0,
+)  # fmt: skip
+
 CHECKPOINTS: dict[str, Checkpoint] = {
     # Float32 weights: the engine's arithmetic must agree to rounding.
     "llama": Checkpoint(LLAMA, sizes(rope_parameters=rope())),
@@ -240,6 +376,13 @@ CHECKPOINTS: dict[str, Checkpoint] = {
     "qwen2moe": Checkpoint(QWEN2_MOE, QWEN2_MOE_SIZES),
     "qwen3moe": Checkpoint(QWEN3_MOE, QWEN3_MOE_SIZES),
     "glm4moe": Checkpoint(GLM4_MOE, GLM4_MOE_SIZES),
+    "gpt-oss": Checkpoint(GPT_OSS, GPT_OSS_SIZES, draw=1),
+    "deepseek2": Checkpoint(DEEPSEEK2, DEEPSEEK2_SIZES),
+    "deepseek3": Checkpoint(DEEPSEEK3, DEEPSEEK3_SIZES),
+    "llama4": Checkpoint(LLAMA4, LLAMA4_SIZES, draw=1),
+    "gemma4": Checkpoint(GEMMA4, GEMMA4_SIZES, draw=1),
+    "gemma4-dense": Checkpoint(GEMMA4, GEMMA4_SIZES | dict(num_hidden_layers=2, layer_types=GEMMA4_SIZES["layer_types"][:2],
+                                                           enable_moe_block=False)),
     # Stored in fewer bits: compared with transformers on the dequantised weights.
     "llama-f16": Checkpoint(LLAMA, sizes(rope_parameters=rope()), {"*": Format.F16}),
     "llama-q8_0": Checkpoint(LLAMA, sizes(rope_parameters=rope()), {"*": Format.Q8_0}),
@@ -252,6 +395,16 @@ CHECKPOINTS: dict[str, Checkpoint] = {
         "*": Format.Q5_K, "ffn_gate": Format.Q2_K, "ffn_up": Format.Q3_K, "token_embd": Format.Q4_K}),
     "qwen3-q8_0": Checkpoint(QWEN3, sizes(head_dim=32, rope_parameters=rope(), tie_word_embeddings=True),
                              {"*": Format.Q8_0}),
+    "llama-iq4_nl": Checkpoint(LLAMA, sizes(rope_parameters=rope()), {"*": Format.IQ4_NL, "output": Format.Q8_0}),
+    "llama-iq4_xs": Checkpoint(LLAMA, sizes(rope_parameters=rope(), **WIDE), {
+        "*": Format.IQ4_XS, "ffn_down": Format.Q5_K, "token_embd": Format.Q6_K}),
+    "gpt-oss-mxfp4": Checkpoint(GPT_OSS, GPT_OSS_SIZES, {
+        "*": Format.Q8_0, "ffn_gate_inp": Format.F32, "ffn_gate_exps": Format.MXFP4, "ffn_up_exps": Format.MXFP4,
+        "ffn_down_exps": Format.MXFP4}),
+    "deepseek3-q4_0": Checkpoint(DEEPSEEK3, DEEPSEEK3_SIZES | dict(
+        q_lora_rank=32, kv_lora_rank=96, qk_nope_head_dim=32, qk_rope_head_dim=16, v_head_dim=64), {
+        "*": Format.Q4_0, "ffn_gate_inp": Format.F32, "attn_k_b": Format.Q8_0, "attn_v_b": Format.Q8_0,
+        "output": Format.Q8_0}),
     "gemma2-q5_1": Checkpoint(GEMMA2, GEMMA2_SIZES, {"*": Format.Q5_1, "token_embd": Format.Q8_0}),
     "gemma3-q5_0": Checkpoint(GEMMA3, GEMMA3_SIZES, {"*": Format.Q5_0, "token_embd": Format.Q8_0}),
     "mixtral-q4_0": Checkpoint(MIXTRAL, MIXTRAL_SIZES, {
@@ -322,11 +475,15 @@ def write_metadata(writer: gguf.GGUFWriter, name: str, checkpoint: Checkpoint, c
     writer.add_block_count(config.num_hidden_layers)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
-    writer.add_feed_forward_length(config.intermediate_size)
+    # Llama 4 calls the size of its dense layers otherwise, and that of its experts so.
+    writer.add_feed_forward_length(getattr(config, "intermediate_size_mlp", config.intermediate_size))
     writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
+    if checkpoint.family.write_heads:
+        checkpoint.family.write_heads(writer, config)
+    else:
+        writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    if "head_dim" in checkpoint.config:
+    if "head_dim" in checkpoint.config and not checkpoint.family.write_heads:
         writer.add_key_length(config.head_dim)
         writer.add_value_length(config.head_dim)
     if checkpoint.family.rotates_neighbours:
@@ -368,32 +525,20 @@ def write_weights(writer, checkpoint: Checkpoint, config, shapes: dict, rng) -> 
     for key, shape in shapes.items():
         values = random_tensor(key, shape, gain, rng)
         layout = layout_of(key, checkpoint.family, config)
-        parts = []
-        for stored_name, part in stored_parts(key, values, names):
+        rule = parts.find(checkpoint.family.rules(config), key)
+        rule = rule or parts.Parts((names.get_name(key, try_suffixes=(".weight", ".bias")),))
+        read = []
+        for stored_name, part in zip(rule.names, rule.into_file(values), strict=True):
             format = format_of(stored_name, part.shape, checkpoint.formats)
             stored = encode(np.ascontiguousarray(layout.into_file(part)), format, rng)
             writer.add_tensor(stored_name, stored, raw_dtype=format)
-            parts.append(layout.out_of_file(gguf.quants.dequantize(stored, format).reshape(part.shape)))
-        values = np.concatenate(parts, axis=1) if len(parts) > 1 else parts[0].reshape(shape)
-        state[key] = torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32))
+            read.append(layout.out_of_file(gguf.quants.dequantize(stored, format).reshape(part.shape)))
+        state[key] = torch.from_numpy(np.ascontiguousarray(rule.out_of_file(read), dtype=np.float32))
     if config.rope_parameters.get("rope_type") == "llama3":
         writer.add_tensor("rope_freqs.weight", rope_factors(config))
+    if config.rope_parameters.get("full_attention", {}).get("rope_type") == "proportional":
+        writer.add_tensor("rope_freqs.weight", proportional_factors(config))
     return state
-
-
-def stored_parts(key: str, values: np.ndarray, names: gguf.TensorNameMap) -> list[tuple[str, np.ndarray]]:
-    """The tensors of the file that hold a tensor of transformers: gate and up of all experts are one there and two here."""
-    if ".mlp.experts." in key:
-        layer = key.split(".")[2]
-        if key.endswith("down_proj"):
-            return [(f"blk.{layer}.ffn_down_exps.weight", values)]
-        gate, up = np.split(values, 2, axis=1)
-        return [(f"blk.{layer}.ffn_gate_exps.weight", gate), (f"blk.{layer}.ffn_up_exps.weight", up)]
-    if key.endswith(".mlp.gate.e_score_correction_bias"):
-        return [(f"blk.{key.split('.')[2]}.exp_probs_b.bias", values)]
-    name = names.get_name(key, try_suffixes=(".weight", ".bias"))
-    # The gate of a shared expert is one row, stored as a vector.
-    return [(name, values.reshape(-1) if name.endswith("ffn_gate_inp_shexp.weight") else values)]
 
 
 def layout_of(key: str, family: Family, config) -> Layout:
@@ -422,6 +567,13 @@ def rope_factors(config) -> np.ndarray:
     low, high = parameters["low_freq_factor"], parameters["high_freq_factor"]
     smooth = np.clip((turns - low) / (high - low), 0.0, 1.0)
     return (1.0 / ((1.0 - smooth) / parameters["factor"] + smooth)).astype(np.float32)
+
+
+def proportional_factors(config) -> np.ndarray:
+    """[head_dim / 2] divisors: pairs behind the part that is rotated get frequencies of next to nothing."""
+    half = config.per_layer_config[config.layer_types.index("full_attention")].head_dim // 2
+    rotated = int(config.rope_parameters["full_attention"]["partial_rotary_factor"] * half)
+    return np.array([1.0] * rotated + [1e30] * (half - rotated), dtype=np.float32)
 
 
 if __name__ == "__main__":

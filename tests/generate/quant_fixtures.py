@@ -28,7 +28,11 @@ SCALES = {
     "Q4_K": [0, 2],
     "Q5_K": [0, 2],
     "Q6_K": [208],
+    "IQ4_NL": [0],
+    "IQ4_XS": [0],
 }
+# The format whose scale is a power of two: a byte at the beginning.
+POWER_OF_TWO = "MXFP4"
 
 # Zeros of both signs, the smallest and largest subnormals, the smallest and largest normals, one, infinity.
 EDGE_SCALES = [0x0000, 0x8000, 0x0001, 0x83FF, 0x0400, 0xFBFF, 0x7BFF, 0x3C00, 0x7C00]
@@ -55,6 +59,19 @@ def quantised_blocks(name: str, size: int, rng: np.random.Generator) -> np.ndarr
     return np.stack(blocks)
 
 
+def power_of_two_blocks(size: int, rng: np.random.Generator) -> np.ndarray:
+    """Every exponent, over random codes."""
+    blocks = rng.integers(0, 256, (256, size), np.uint8)
+    blocks[:, 0] = np.arange(256)
+    return blocks
+
+
+def blocks_of(name: str, size: int, rng: np.random.Generator) -> np.ndarray:
+    if name == POWER_OF_TWO:
+        return power_of_two_blocks(size, rng)
+    return quantised_blocks(name, size, rng) if name in SCALES else plain_values(name, rng)
+
+
 def plain_values(name: str, rng: np.random.Generator) -> np.ndarray:
     """Values of the formats without blocks: edge patterns of the format, then random bits."""
     kind, exponent = {"F32": (np.uint32, 0x7F800000), "F16": (np.uint16, 0x7C00), "BF16": (np.uint16, 0x7F80)}[name]
@@ -66,10 +83,10 @@ def plain_values(name: str, rng: np.random.Generator) -> np.ndarray:
 
 def main() -> None:
     OUT.mkdir(parents=True, exist_ok=True)
-    for index, name in enumerate(["F32", "F16", "BF16", *SCALES]):
+    for index, name in enumerate(["F32", "F16", "BF16", *SCALES, POWER_OF_TWO]):
         rng = np.random.default_rng(index)
         kind = GGMLQuantizationType[name]
-        blocks = quantised_blocks(name, GGML_QUANT_SIZES[kind][1], rng) if name in SCALES else plain_values(name, rng)
+        blocks = blocks_of(name, GGML_QUANT_SIZES[kind][1], rng)
         with np.errstate(all="ignore"):
             values = dequantize(blocks, kind).astype("<f4")
         path = OUT / f"{name.lower()}.bin"

@@ -4,6 +4,7 @@ A tensor lives in the GGUF as llama.cpp's converter lays it out; the oracle comp
 every tensor is laid out, quantised, dequantised and laid back before transformers sees it.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Callable
 
@@ -11,22 +12,27 @@ import gguf
 import numpy as np
 from gguf import GGMLQuantizationType as Format
 
-# Byte offsets of the float16 scale, and of the float16 minimum where there is one, in each K-quant block.
+# Byte offsets of the float16 scale, and of the float16 minimum where there is one, in each block that the `gguf` package cannot
+# round to.
 K_SCALES = {
     Format.Q2_K: (80, 82),
     Format.Q3_K: (108, None),
     Format.Q4_K: (0, 2),
     Format.Q5_K: (0, 2),
     Format.Q6_K: (208, None),
+    Format.IQ4_NL: (0, None),
+    Format.IQ4_XS: (0, None),
 }
 
 
 def random_tensor(name: str, shape: tuple[int, ...], gain: dict[str, float], rng: np.random.Generator) -> np.ndarray:
     """Values that keep activations near 1 and logits far apart, so that an error anywhere shows in the output."""
     noise = rng.standard_normal(shape)
-    if name.endswith("norm.weight"):
+    if re.search(r"norm(_\d)?\.weight$", name):
         return (gain["norm_mean"] + 0.2 * noise).astype(np.float32)
-    if name.endswith(".bias"):
+    if name.endswith(("router.scale", "per_expert_scale", "layer_scalar")):
+        return (1.0 + 0.2 * noise).astype(np.float32)
+    if name.endswith((".bias", "_proj_bias", "sinks")):
         return (0.5 * noise).astype(np.float32)
     return (tensor_gain(name, gain) / np.sqrt(shape[-1]) * noise).astype(np.float32)
 
@@ -35,8 +41,11 @@ def tensor_gain(name: str, gain: dict[str, float]) -> float:
     """Queries and keys, routers, and the output head, get more than 1/sqrt(fan-in): what they choose should be clear."""
     if "q_proj" in name or "k_proj" in name:
         return gain["query_key"]
-    if name.endswith(".mlp.gate.weight"):
+    if name.endswith((".mlp.gate.weight", "router.weight")):
         return 2.0
+    if name.endswith("router.proj.weight"):
+        # Its input is as long as a row of one value, not of many.
+        return 16.0
     if "embed_tokens" in name or "lm_head" in name:
         return gain["head"]
     return 1.0

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use cuelight_engine::engine::{
-    BLOCK_TOKENS, BlockId, Engine, LogitsWanted, Progress, SequenceRows, Step, StepId, TokenId,
+    BLOCK_TOKENS, BlockId, Engine, LogitsWanted, Progress, SequenceRows, Step, StepId, StepOutput, TokenId,
 };
 use cuelight_engine::load::{ComputeDevice, CpuExperts, Kernel, KvType, LoadOptions, plan};
 
@@ -79,21 +79,26 @@ impl<E: Engine> Runner<E> {
 
     /// Appends to each sequence in one step; returns the wanted rows of each.
     pub fn step(&mut self, shares: &mut [Share<'_>]) -> Vec<Rows> {
-        let sequences = shares.iter_mut().map(|share| self.append(share)).collect();
-        let step = Step { id: StepId(self.next_step), sequences };
-        self.next_step += 1;
+        let output = self.run(shares);
         let vocab_size = self.engine.limits().vocab_size;
-        let output = match self.engine.begin(step).unwrap_or_else(|error| panic!("{error}")) {
-            Progress::Done(output) => output,
-            Progress::AwaitExperts(job) => {
-                panic!("the engine should compute the experts of layer {} itself", job.layer)
-            }
-        };
         let mut rows = output.logits.chunks_exact(vocab_size).map(<[f32]>::to_vec);
         let result =
             shares.iter().map(|(_, tokens, wanted)| rows.by_ref().take(wanted.rows(tokens.len())).collect()).collect();
         assert!(rows.next().is_none(), "the step returned more rows of logits than it was asked for");
         result
+    }
+
+    /// Appends to each sequence in one step; returns what came of it.
+    pub fn run(&mut self, shares: &mut [Share<'_>]) -> StepOutput {
+        let sequences = shares.iter_mut().map(|share| self.append(share)).collect();
+        let step = Step { id: StepId(self.next_step), sequences };
+        self.next_step += 1;
+        match self.engine.begin(step).unwrap_or_else(|error| panic!("{error}")) {
+            Progress::Done(output) => output,
+            Progress::AwaitExperts(job) => {
+                panic!("the engine should compute the experts of layer {} itself", job.layer)
+            }
+        }
     }
 
     fn append(&mut self, (sequence, tokens, logits): &mut Share<'_>) -> SequenceRows {

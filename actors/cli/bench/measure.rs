@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use cuelight_engine::engine::{
     BLOCK_TOKENS, BlockId, Engine, EngineError, EngineLimits, LogitsWanted, Progress, SequenceRows, Step, StepId,
-    StepOutput, TokenId,
+    StepOutput, TokenChoice, TokenId,
 };
 use cuelight_engine::profile::{Cost, OpSpan};
 
@@ -141,6 +141,9 @@ fn run<E: Engine>(engine: &mut E, step: Step) -> Result<StepOutput, MeasureError
     }
 }
 
+/// What a sequence wants of its last row: an engine that chooses tokens does, the others return the logits.
+const NEXT_TOKEN: LogitsWanted = LogitsWanted::Token(TokenChoice::GREEDY);
+
 /// What is done with each step.
 type Run<'a> = &'a mut dyn FnMut(Step) -> Result<(), MeasureError>;
 
@@ -163,14 +166,14 @@ impl<'a> Sequences<'a> {
     fn timed(&mut self, run: Run<'_>) -> Result<(), MeasureError> {
         self.prefill(self.shape.prompt, run)?;
         for _ in 0..self.shape.generated {
-            run(self.step(0..self.shape.parallel, 1, LogitsWanted::Last))?;
+            run(self.step(0..self.shape.parallel, 1, NEXT_TOKEN))?;
             self.position += 1;
         }
         Ok(())
     }
 
-    /// Computes tokens of one sequence after the other in steps as large as the engine takes; the last row's logits come
-    /// back, as in real use.
+    /// Computes tokens of one sequence after the other in steps as large as the engine takes; the last row's token comes
+    /// back, or its logits, as in real use.
     fn prefill(&mut self, tokens: usize, run: Run<'_>) -> Result<(), MeasureError> {
         let largest = self.limits.max_batched_tokens;
         let start = self.position;
@@ -179,7 +182,7 @@ impl<'a> Sequences<'a> {
             while self.position < start + tokens {
                 let rows = (start + tokens - self.position).min(largest);
                 let last = self.position + rows == start + tokens;
-                let wanted = if last { LogitsWanted::Last } else { LogitsWanted::None };
+                let wanted = if last { NEXT_TOKEN } else { LogitsWanted::None };
                 run(self.step(sequence..sequence + 1, rows, wanted))?;
                 self.position += rows;
             }
@@ -238,7 +241,8 @@ mod tests {
             let op = OpLabel { op: "noted", weights: String::new(), layer: None };
             let cost = Cost::default();
             let ops = vec![OpSpan { op: op.into(), start: Duration::ZERO, elapsed: Duration::ZERO, cost }];
-            Ok(Progress::Done(StepOutput { id: step.id, logits: vec![0.0], elapsed: Duration::ZERO, ops }))
+            let (logits, chosen) = (vec![0.0], Vec::new());
+            Ok(Progress::Done(StepOutput { id: step.id, logits, chosen, elapsed: Duration::ZERO, ops }))
         }
 
         fn cost(&self, step: &Step) -> Option<Cost> {

@@ -2,10 +2,12 @@
 
 use std::arch::x86_64::{
     __m256, __m256i, _mm_loadl_epi64, _mm_loadu_si128, _mm256_abs_epi8, _mm256_add_epi32, _mm256_and_si256,
-    _mm256_cvtepi8_epi32, _mm256_cvtepi32_ps, _mm256_cvtph_ps, _mm256_dpbusd_avx_epi32, _mm256_fmadd_ps,
+    _mm256_blendv_epi8, _mm256_broadcastsi128_si256, _mm256_castsi256_ps, _mm256_cmpgt_epi32, _mm256_cvtepi8_epi32,
+    _mm256_cvtepi32_ps, _mm256_cvtepu8_epi32, _mm256_cvtph_ps, _mm256_dpbusd_avx_epi32, _mm256_fmadd_ps,
     _mm256_loadu_si256, _mm256_madd_epi16, _mm256_maddubs_epi16, _mm256_mul_ps, _mm256_or_si256, _mm256_set1_epi8,
-    _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_si256, _mm256_sign_epi8, _mm256_slli_epi16,
-    _mm256_sllv_epi32, _mm256_srli_epi16, _mm256_storeu_ps, _mm256_sub_epi32, _mm256_xor_si256,
+    _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_si256, _mm256_shuffle_epi8, _mm256_sign_epi8,
+    _mm256_slli_epi16, _mm256_slli_epi32, _mm256_sllv_epi32, _mm256_srli_epi16, _mm256_storeu_ps, _mm256_sub_epi32,
+    _mm256_xor_si256,
 };
 
 use super::registers::Registers;
@@ -96,6 +98,11 @@ impl<const VNNI: bool> Registers for Ymm<VNNI> {
     }
 
     #[inline(always)]
+    unsafe fn look_up(table: &[u8; 16], codes: __m256i) -> __m256i {
+        unsafe { _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast())), codes) }
+    }
+
+    #[inline(always)]
     unsafe fn splat_integer(value: i32) -> __m256i {
         unsafe { _mm256_set1_epi32(value) }
     }
@@ -148,6 +155,18 @@ impl<const VNNI: bool> Registers for Ymm<VNNI> {
     #[inline(always)]
     unsafe fn load_halves(halves: *const u8) -> __m256 {
         unsafe { _mm256_cvtph_ps(_mm_loadu_si128(halves.cast())) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_powers_of_two(exponents: *const u8) -> __m256 {
+        unsafe {
+            let exponents = _mm256_cvtepu8_epi32(_mm_loadl_epi64(exponents.cast()));
+            let normal = _mm256_slli_epi32::<23>(_mm256_sub_epi32(exponents, _mm256_set1_epi32(1)));
+            // Right below 2, and not looked at elsewhere.
+            let subnormal = _mm256_sllv_epi32(_mm256_set1_epi32(0x0020_0000), exponents);
+            let is_subnormal = _mm256_cmpgt_epi32(_mm256_set1_epi32(2), exponents);
+            _mm256_castsi256_ps(_mm256_blendv_epi8(normal, subnormal, is_subnormal))
+        }
     }
 
     #[inline(always)]

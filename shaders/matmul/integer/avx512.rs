@@ -1,10 +1,12 @@
 //! AVX-512 with VNNI: sixteen outputs a register.
 
 use std::arch::x86_64::{
-    __m512, __m512i, _mm_loadu_si128, _mm256_loadu_si256, _mm512_add_epi32, _mm512_and_si512, _mm512_cvtepi8_epi32,
-    _mm512_cvtepi32_ps, _mm512_cvtph_ps, _mm512_dpbusd_epi32, _mm512_fmadd_ps, _mm512_loadu_si512, _mm512_mul_ps,
-    _mm512_set1_epi8, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_si512, _mm512_slli_epi16, _mm512_slli_epi32,
-    _mm512_srli_epi16, _mm512_storeu_ps, _mm512_sub_epi32, _mm512_ternarylogic_epi32,
+    __m512, __m512i, _mm_loadu_si128, _mm256_loadu_si256, _mm512_add_epi32, _mm512_and_si512, _mm512_broadcast_i32x4,
+    _mm512_castsi512_ps, _mm512_cmplt_epi32_mask, _mm512_cvtepi8_epi32, _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32,
+    _mm512_cvtph_ps, _mm512_dpbusd_epi32, _mm512_fmadd_ps, _mm512_loadu_si512, _mm512_mask_mov_epi32, _mm512_mul_ps,
+    _mm512_set1_epi8, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_si512, _mm512_shuffle_epi8, _mm512_slli_epi16,
+    _mm512_slli_epi32, _mm512_sllv_epi32, _mm512_srli_epi16, _mm512_storeu_ps, _mm512_sub_epi32,
+    _mm512_ternarylogic_epi32,
 };
 
 use super::registers::Registers;
@@ -66,6 +68,11 @@ impl Registers for Zmm {
     }
 
     #[inline(always)]
+    unsafe fn look_up(table: &[u8; 16], codes: __m512i) -> __m512i {
+        unsafe { _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast())), codes) }
+    }
+
+    #[inline(always)]
     unsafe fn splat_integer(value: i32) -> __m512i {
         unsafe { _mm512_set1_epi32(value) }
     }
@@ -103,6 +110,18 @@ impl Registers for Zmm {
     #[inline(always)]
     unsafe fn load_halves(halves: *const u8) -> __m512 {
         unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(halves.cast())) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_powers_of_two(exponents: *const u8) -> __m512 {
+        unsafe {
+            let exponents = _mm512_cvtepu8_epi32(_mm_loadu_si128(exponents.cast()));
+            let normal = _mm512_slli_epi32::<23>(_mm512_sub_epi32(exponents, _mm512_set1_epi32(1)));
+            // Right below 2, and not looked at elsewhere.
+            let subnormal = _mm512_sllv_epi32(_mm512_set1_epi32(0x0020_0000), exponents);
+            let is_subnormal = _mm512_cmplt_epi32_mask(exponents, _mm512_set1_epi32(2));
+            _mm512_castsi512_ps(_mm512_mask_mov_epi32(normal, is_subnormal, subnormal))
+        }
     }
 
     #[inline(always)]

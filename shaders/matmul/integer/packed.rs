@@ -4,7 +4,7 @@
 //!
 //! | part    | bytes                  | content                                                                          |
 //! |---------|------------------------|----------------------------------------------------------------------------------|
-//! | units   | 32, or 64              | f16 of each row, then, where there is a minimum, that unit of each row           |
+//! | units   | 32, 64, or 16          | f16 of each row, then, where there is a minimum, that unit of each row; or powers of two, a byte of each row |
 //! | scales  | 16 or 32 a group, or 0 | i8 of each row, then, where there is a minimum, that of each row                 |
 //! | codes   | 64 x bits for each 32 columns | see below                                                                 |
 //!
@@ -17,12 +17,10 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::Arc;
 
-use half::f16;
-
 use super::activations;
 use crate::cpu::{SharedMut, Team};
 use crate::pages::Pages;
-use crate::quant::integer::{IntegerBlock, IntegerLayout};
+use crate::quant::integer::{IntegerBlock, IntegerLayout, Unit};
 use crate::quant::{BlockFormat, dispatch};
 use crate::weight::Weight;
 
@@ -32,8 +30,6 @@ pub const STRIP_ROWS: usize = 16;
 pub(super) const QUADS: usize = 8;
 /// Bytes of a quad of every row of a strip.
 pub(super) const QUAD_BYTES: usize = 4 * STRIP_ROWS;
-/// Bytes of a half of every row.
-pub(super) const UNIT_BYTES: usize = size_of::<f16>() * STRIP_ROWS;
 
 /// Sizes of a packed block of format `F`: all constants, so that one loop serves every format.
 pub(super) struct Packing<F>(PhantomData<F>);
@@ -42,14 +38,29 @@ impl<F: BlockFormat> Packing<F> {
     /// The format's integers. (Floating-point formats have none; theirs is never used.)
     pub(super) const LAYOUT: IntegerLayout = match F::INTEGERS {
         Some(layout) => layout,
-        None => IntegerLayout { bits: 8, offset: 0, group: 32, group_scales: false, minimum: false },
+        None => IntegerLayout::new(8, 0, 32),
     };
+    /// The operands that codes of four bits stand for, where the format looks them up.
+    pub(super) const OPERANDS: Option<[u8; 16]> = match Self::LAYOUT.codebook {
+        None => None,
+        Some(_) => {
+            let mut operands = [0; 16];
+            let mut code = 0;
+            while code < operands.len() {
+                operands[code] = Self::LAYOUT.operand(code as u8);
+                code += 1;
+            }
+            Some(operands)
+        }
+    };
+    /// Bytes of a unit of every row.
+    pub(super) const UNIT_BYTES: usize = Self::LAYOUT.unit_bytes() * STRIP_ROWS;
     /// Runs of 32 columns in a block.
     pub(super) const RUNS: usize = F::BLOCK_LEN / activations::BLOCK_LEN;
     /// Scale and minimum count as two.
     const PARTS: usize = 1 + Self::LAYOUT.minimum as usize;
     /// Where the scales start.
-    pub(super) const SCALES: usize = Self::PARTS * UNIT_BYTES;
+    pub(super) const SCALES: usize = Self::PARTS * Self::UNIT_BYTES;
     /// Bytes of a group's scale, and minimum where there is one.
     pub(super) const SCALE_BYTES: usize = if Self::LAYOUT.group_scales { Self::PARTS * STRIP_ROWS } else { 0 };
     /// Where the codes start.
@@ -155,12 +166,15 @@ fn pack_block<F: BlockFormat>(blocks: &[IntegerBlock], packed: &mut [u8]) {
     let (units, rest) = packed.split_at_mut(Packing::<F>::SCALES);
     let (scales, codes) = rest.split_at_mut(Packing::<F>::CODES - Packing::<F>::SCALES);
     for (row, block) in blocks.iter().enumerate() {
-        let mut put = |part: usize, unit: f16| {
-            units[part * UNIT_BYTES + row * 2..][..2].copy_from_slice(&unit.to_le_bytes());
+        let mut put = |part: usize, unit: &[u8]| {
+            units[part * Packing::<F>::UNIT_BYTES + row * unit.len()..][..unit.len()].copy_from_slice(unit);
         };
-        put(0, block.unit);
+        match layout.unit {
+            Unit::Half => put(0, &block.unit.to_le_bytes()),
+            Unit::PowerOfTwo => put(0, &[block.unit_exponent]),
+        }
         if layout.minimum {
-            put(1, block.minimum_unit);
+            put(1, &block.minimum_unit.to_le_bytes());
         }
         if layout.group_scales {
             for (group, scales) in scales.chunks_exact_mut(Packing::<F>::SCALE_BYTES).enumerate() {

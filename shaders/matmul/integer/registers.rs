@@ -29,6 +29,8 @@ pub trait Registers {
     unsafe fn and(a: Self::Integers, mask: u8) -> Self::Integers;
     /// `a | (b & mask)`, each byte.
     unsafe fn or_masked(a: Self::Integers, b: Self::Integers, mask: u8) -> Self::Integers;
+    /// What `table` has at each byte, which is below 16.
+    unsafe fn look_up(table: &[u8; 16], codes: Self::Integers) -> Self::Integers;
     /// One value in every lane.
     unsafe fn splat_integer(value: i32) -> Self::Integers;
     /// The difference of two.
@@ -37,7 +39,7 @@ pub trait Registers {
     unsafe fn add(a: Self::Integers, b: Self::Integers) -> Self::Integers;
     /// `a * 2^BITS`, each lane.
     unsafe fn scale_up<const BITS: u32>(a: Self::Integers) -> Self::Integers;
-    /// In each lane: the four codes, of at most `BITS` bits, times the four values, added to `sums`. Exact.
+    /// In each lane: the four operands, of at most `BITS` bits, times the four values, added to `sums`. Exact.
     unsafe fn add_dot<const BITS: usize>(
         sums: Self::Integers,
         codes: Self::Integers,
@@ -50,6 +52,8 @@ pub trait Registers {
     unsafe fn splat(value: f32) -> Self::Floats;
     /// `LANES` halves.
     unsafe fn load_halves(halves: *const u8) -> Self::Floats;
+    /// `LANES` powers of two, a byte `e` for `2^(e - 128)`: see [`power_of_two`](crate::quant::integer::power_of_two).
+    unsafe fn load_powers_of_two(exponents: *const u8) -> Self::Floats;
     /// `LANES` signed bytes.
     unsafe fn load_bytes(bytes: *const u8) -> Self::Floats;
     /// `a * b`.

@@ -7,10 +7,11 @@ use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 use std::ops::Range;
 
 use super::activations::{BLOCK_LEN, Block, LOW_BITS, PANEL_ROWS, Panel};
-use super::packed::{Packing, QUAD_BYTES, QUADS, STRIP_ROWS, UNIT_BYTES, planes};
+use super::packed::{Packing, QUAD_BYTES, QUADS, STRIP_ROWS, planes};
 use super::registers::Registers;
 use crate::matmul::Task;
 use crate::quant::BlockFormat;
+use crate::quant::integer::Unit;
 
 /// How far ahead weights are asked from memory, in bytes: the hardware does not look beyond a page of 4 KiB.
 const PREFETCH_AHEAD: usize = 8 * 1024;
@@ -154,9 +155,15 @@ impl<R: Registers> Units<R> {
     pub(super) unsafe fn load<F: BlockFormat>(block: *const u8, lane: usize) -> Self {
         // SAFETY: the block starts with the units; the caller has the features.
         unsafe {
-            let scale = R::load_halves(block.add(2 * lane));
-            let minimum =
-                if Packing::<F>::LAYOUT.minimum { R::load_halves(block.add(UNIT_BYTES + 2 * lane)) } else { scale };
+            let scale = match Packing::<F>::LAYOUT.unit {
+                Unit::Half => R::load_halves(block.add(2 * lane)),
+                Unit::PowerOfTwo => R::load_powers_of_two(block.add(lane)),
+            };
+            let minimum = if Packing::<F>::LAYOUT.minimum {
+                R::load_halves(block.add(Packing::<F>::UNIT_BYTES + 2 * lane))
+            } else {
+                scale
+            };
             Units { scale, minimum }
         }
     }
@@ -194,7 +201,7 @@ unsafe fn add_products<R: Registers, F: BlockFormat>(
     activations: *const Block,
 ) {
     let layout = Packing::<F>::LAYOUT;
-    let offset = if R::SIGNED_BYTES && layout.bits == 8 { layout.offset - 128 } else { layout.offset };
+    let offset = if R::SIGNED_BYTES && layout.operand_bits() == 8 { layout.offset - 128 } else { layout.offset };
     // SAFETY: the caller has the activations of as many rows as sums, and the features.
     unsafe {
         let mut dots = [[R::zero(); 2]; 4];
@@ -283,7 +290,7 @@ unsafe fn add_quads<R: Registers, F: BlockFormat>(
         // SAFETY: eight quads are the 32 values of the plane; the caller has the features.
         unsafe {
             let values = plane.as_ptr().add(4 * quad);
-            *dot = if Packing::<F>::LAYOUT.bits == 8 {
+            *dot = if Packing::<F>::LAYOUT.operand_bits() == 8 {
                 R::add_dot::<8>(*dot, codes[quad], values)
             } else {
                 R::add_dot::<7>(*dot, codes[quad], values)
@@ -292,7 +299,7 @@ unsafe fn add_quads<R: Registers, F: BlockFormat>(
     }
 }
 
-/// The codes of 32 columns, a register for each quad.
+/// The operands of 32 columns, a register for each quad.
 #[inline(always)]
 pub(super) unsafe fn unpack<R: Registers, F: BlockFormat>(packed: *const u8) -> [R::Integers; QUADS] {
     // Written out, since everything about a quad must be a constant to its own code.
@@ -311,9 +318,22 @@ pub(super) unsafe fn unpack<R: Registers, F: BlockFormat>(packed: *const u8) -> 
     }
 }
 
-/// The codes of one quad, from the planes that have its bits.
+/// The operands of one quad: its codes, or what the format's codebook has there.
 #[inline(always)]
 unsafe fn unpack_quad<R: Registers, F: BlockFormat, const QUAD: usize>(packed: *const u8) -> R::Integers {
+    // SAFETY: as the caller's.
+    unsafe {
+        let codes = unpack_codes::<R, F, QUAD>(packed);
+        match &const { Packing::<F>::OPERANDS } {
+            Some(operands) => R::look_up(operands, codes),
+            None => codes,
+        }
+    }
+}
+
+/// The codes of one quad, from the planes that have its bits.
+#[inline(always)]
+unsafe fn unpack_codes<R: Registers, F: BlockFormat, const QUAD: usize>(packed: *const u8) -> R::Integers {
     let [(low_width, _), (high_width, high_start)] = const { planes(Packing::<F>::LAYOUT.bits) };
     // SAFETY: the planes follow one another; the caller has the features.
     unsafe {

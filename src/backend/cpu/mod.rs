@@ -133,7 +133,9 @@ impl Stage for CpuStage {
             self.arena[start..start + rows * graph.width(*value)].to_vec()
         };
         let values = graph.outputs().iter().map(read).collect();
-        Ok(StageOutput { values, ops: profiler.as_mut().map(Profiler::finish).unwrap_or_default() })
+        // Tokens are chosen by whoever reads the logits: they lie in the same memory.
+        let chosen = Vec::new();
+        Ok(StageOutput { values, chosen, ops: profiler.as_mut().map(Profiler::finish).unwrap_or_default() })
     }
 
     fn cost(&self, step: &Step) -> Cost {

@@ -30,9 +30,11 @@ mod tests;
 mod transfer;
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use cuelight_shaders::attention::{KvShape, KvType};
+use cuelight_shaders::choose_token;
 use cuelight_shaders::cpu::Kernel;
 use cuelight_shaders::gpu::StepLayout;
 use cuelight_shaders::op::{Batch, Op};
@@ -44,15 +46,15 @@ pub use instance::{Instance, InstanceOptions};
 pub use probe::DeviceInfo;
 
 use self::memory::{Buffer, Place};
-use crate::backend::ragged::{RaggedRows, node_cost};
+use crate::backend::ragged::{RaggedRows, node_cost, wanted};
 use crate::backend::stage::{Stage, StageOutput};
-use crate::engine::{BLOCK_TOKENS, EngineError, EngineLimits, Step};
-use crate::graph::{Graph, MemoryLayout};
+use crate::engine::{BLOCK_TOKENS, Chosen, EngineError, EngineLimits, Step};
+use crate::graph::{Graph, MemoryLayout, ValueId};
 use crate::profile::{Cost, Profiler};
 use plan::{Bucket, Plan};
 use record::{CommandPool, Recorder};
 use resident::{DeviceCache, DeviceWeights};
-use transfer::Transfer;
+use transfer::{LogitsTransfer, Transfer};
 
 /// A model, or a part of one, on a Vulkan device.
 pub struct VulkanStage {
@@ -78,8 +80,10 @@ struct Piece {
     first_op: usize,
     /// What the graph takes, on its way to the values.
     taken: Transfer,
-    /// What it gives, on its way back.
+    /// What it gives, on its way back, but for logits from which tokens are chosen.
     given: Transfer,
+    /// Those of them that nobody chose from.
+    logits: Option<LogitsTransfer>,
     /// Puts what the device's clock says into words; where ops are measured.
     profiler: Option<Profiler>,
 }
@@ -113,6 +117,9 @@ struct StepBuffers {
     step: Buffer,
     /// Where the rows are written when the processor does not reach `step`, and the commands that bring them there.
     step_stage: Option<(Buffer, ash::vk::CommandBuffer)>,
+    /// What a piece takes and gives goes through these, where the processor does not reach the values themselves.
+    taken_stage: Option<Buffer>,
+    given_stage: Option<Buffer>,
     /// The rows, as written last; kept for its memory.
     words: Vec<u32>,
 }
@@ -128,10 +135,10 @@ impl Footprint {
         kv_type: KvType,
     ) -> Self {
         let values = values_bytes(graphs, limits);
-        let transfers = graphs.iter().map(|graph| {
-            transfer::bytes(graph, graph.inputs(), limits) + transfer::bytes(graph, &graph.outputs(), limits)
-        });
-        let transfers = transfers.sum();
+        let logits = graphs
+            .iter()
+            .filter_map(|graph| graph.token_choice().map(|choice| transfer::bytes(graph, &[choice.logits], limits)));
+        let transfers = taken_bytes(graphs, limits) + given_bytes(graphs, limits) + logits.sum::<u64>();
         let scratch = scratch_bytes(graphs, info, limits);
         let ops: Vec<&dyn Op> = graphs.iter().flat_map(Graph::ops).collect();
         Footprint {
@@ -146,6 +153,21 @@ impl Footprint {
 fn values_bytes(graphs: &[Graph], limits: &EngineLimits) -> u64 {
     let of_graph = |graph| MemoryLayout::new(graph, limits.max_batched_tokens, limits.max_logits_rows).arena_len();
     graphs.iter().map(of_graph).max().unwrap_or(0) as u64 * size_of::<f32>() as u64
+}
+
+/// Bytes that any of the graphs takes.
+fn taken_bytes(graphs: &[Graph], limits: &EngineLimits) -> u64 {
+    graphs.iter().map(|graph| transfer::bytes(graph, graph.inputs(), limits)).max().unwrap_or(0)
+}
+
+/// Bytes that any of the graphs gives, but for logits from which tokens are chosen.
+fn given_bytes(graphs: &[Graph], limits: &EngineLimits) -> u64 {
+    graphs.iter().map(|graph| transfer::bytes(graph, &given_values(graph), limits)).max().unwrap_or(0)
+}
+
+/// What a graph gives, or of the values that it chooses tokens by, the tokens.
+fn given_values(graph: &Graph) -> Vec<ValueId> {
+    graph.token_choice().map_or_else(|| graph.outputs(), |choice| vec![choice.tokens])
 }
 
 /// Bytes of scratch of any of their ops.
@@ -182,21 +204,24 @@ impl VulkanStage {
         let cache = DeviceCache::new(&device, shapes, limits.kv_blocks, kv_type)?;
         let step_layout = step_layout(&limits);
         let pool = CommandPool::new(&device)?;
-        let scratch = scratch_bytes(&graphs, &device.info, &limits);
-        let mut buffers = StepBuffers::new(&device, &pool, values_bytes(&graphs, &limits), scratch, &step_layout)?;
+        let buffers = StepBuffers::new(&device, &pool, &graphs, &limits, &step_layout)?;
         let has_clock = device.info.timestamp_ns > 0.0;
-        let (is_written, is_read) = (buffers.work.mapped().is_some(), buffers.work.readable().is_some());
+        let is_read = buffers.work.readable().is_some();
         let mut first_op = 0;
         let piece = |graph: Graph| {
             let layout = MemoryLayout::new(&graph, limits.max_batched_tokens, limits.max_logits_rows);
-            let taken = Transfer::new(&device, &graph, &layout, graph.inputs(), &limits, is_written)?;
-            let given = Transfer::new(&device, &graph, &layout, &graph.outputs(), &limits, is_read)?;
+            let taken = Transfer::new(&graph, &layout, graph.inputs(), &limits);
+            let given = Transfer::new(&graph, &layout, &given_values(&graph), &limits);
+            let logits = graph
+                .token_choice()
+                .map(|choice| LogitsTransfer::new(&device, &pool, &graph, (choice.logits, &layout), &limits, is_read));
+            let logits = logits.transpose()?;
             let profiler = (options.profile_ops && has_clock).then(|| Profiler::new(&graph));
             let first = first_op;
             first_op += graph.nodes().len();
-            Ok(Piece { graph, layout, first_op: first, taken, given, profiler })
+            Ok(Piece { graph, layout, first_op: first, taken, given, logits, profiler })
         };
-        let pieces = graphs.into_iter().map(piece).collect::<Result<Vec<_>, VulkanError>>()?;
+        let pieces = graphs.into_iter().map(piece).collect::<Result<_, VulkanError>>()?;
         Ok(VulkanStage {
             pieces,
             step_layout,
@@ -218,7 +243,16 @@ impl VulkanStage {
         let batch = self.rows.batch(&block_tables);
         let written = self.step_layout.write(&batch, &mut self.buffers.words);
         let upload = self.buffers.write_step(&self.device, &written)?;
-        self.pieces[number].taken.write(&mut self.buffers.work, inputs);
+        let piece = &self.pieces[number];
+        let choices = piece.graph.token_choice().map(|_| choice_words(step));
+        let taken = inputs.iter().map(Vec::as_slice).chain(choices.as_deref());
+        let StepBuffers { work, taken_stage, .. } = &mut self.buffers;
+        piece.taken.write(work, taken_stage.as_mut(), taken);
+        let rows_back = unchosen_rows(step);
+        let download = match &piece.logits {
+            Some(logits) => logits.record(&self.device, &self.buffers.work, &rows_back)?,
+            None => None,
+        };
         let bucket = Bucket::of(&batch, &self.limits);
         let costs: Vec<Cost> = self.costs(&self.pieces[number].graph, &batch);
         let plan = match self.plans.remove(&(number, bucket)) {
@@ -233,7 +267,7 @@ impl VulkanStage {
             }
         };
         let plan = self.plans.entry((number, bucket)).or_insert(plan);
-        plan.run(&self.device, upload)?;
+        plan.run(&self.device, upload, download)?;
         let piece = &mut self.pieces[number];
         let ops = match &mut piece.profiler {
             Some(profiler) => {
@@ -244,8 +278,16 @@ impl VulkanStage {
             }
             None => Vec::new(),
         };
-        let values = piece.given.read(&self.buffers.work, &batch);
-        Ok(StageOutput { values, ops })
+        let mut values = piece.given.read(&self.buffers.work, self.buffers.given_stage.as_ref(), &batch);
+        let mut chosen = Vec::new();
+        if let Some(logits) = &piece.logits {
+            let tokens = values.pop().unwrap_or_default();
+            let of_sequence =
+                |(rows, choice): (Range<usize>, Option<_>)| choice.map(|_| Chosen::of_value(tokens[rows.start]));
+            chosen.extend(wanted(step).map(of_sequence));
+            values.push(logits.read(&self.buffers.work, &rows_back));
+        }
+        Ok(StageOutput { values, chosen, ops })
     }
 
     /// The least that each op of a graph has to do for a step.
@@ -255,16 +297,31 @@ impl VulkanStage {
     }
 }
 
+/// What each selected row of a step asks for, as a graph takes it that chooses tokens.
+fn choice_words(step: &Step) -> Vec<f32> {
+    let of_rows =
+        |(rows, choice): (Range<usize>, Option<_>)| rows.flat_map(move |_| choose_token::words(choice.as_ref()));
+    wanted(step).flat_map(of_rows).collect()
+}
+
+/// The selected rows from which no token is chosen here, in stretches.
+fn unchosen_rows(step: &Step) -> Vec<Range<usize>> {
+    wanted(step).filter(|(_, choice)| choice.is_none()).map(|(rows, _)| rows).collect()
+}
+
 impl StepBuffers {
     fn new(
         device: &Arc<Device>,
         pool: &CommandPool,
-        values_bytes: u64,
-        scratch_bytes: u64,
+        graphs: &[Graph],
+        limits: &EngineLimits,
         step_layout: &StepLayout,
     ) -> Result<Self, VulkanError> {
-        let scratch_start = values_bytes.next_multiple_of(256);
-        let work = Buffer::new(device, "the values between ops", scratch_start + scratch_bytes, Place::Device)?;
+        let scratch_start = values_bytes(graphs, limits).next_multiple_of(256);
+        let work_bytes = scratch_start + scratch_bytes(graphs, &device.info, limits);
+        let mut work = Buffer::new(device, "the values between ops", work_bytes, Place::Device)?;
+        let taken_stage = transfer::stage(device, taken_bytes(graphs, limits), work.mapped().is_some())?;
+        let given_stage = transfer::stage(device, given_bytes(graphs, limits), work.readable().is_some())?;
         let mut step = Buffer::new(device, "the rows of a step", step_layout.bytes(), Place::Device)?;
         let step_stage = match step.mapped() {
             Some(_) => None,
@@ -275,8 +332,8 @@ impl StepBuffers {
         };
         let mut words = vec![0; step_layout.bytes() as usize / size_of::<u32>()];
         step_layout.write_header(step.region.address, &mut words);
-        let mut buffers = StepBuffers { work, scratch_start, step, step_stage, words };
-        let all = std::ops::Range { start: 0, end: buffers.words.len() };
+        let mut buffers = StepBuffers { work, scratch_start, step, step_stage, taken_stage, given_stage, words };
+        let all = Range { start: 0, end: buffers.words.len() };
         if let Some(commands) = buffers.write_step(device, &[all])? {
             device.wait(device.submit(&[commands])?)?;
         }
@@ -287,7 +344,7 @@ impl StepBuffers {
     fn write_step(
         &mut self,
         device: &Device,
-        written: &[std::ops::Range<usize>],
+        written: &[Range<usize>],
     ) -> Result<Option<ash::vk::CommandBuffer>, VulkanError> {
         const WORD: usize = size_of::<u32>();
         let target = match &mut self.step_stage {

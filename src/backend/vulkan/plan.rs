@@ -11,7 +11,7 @@ use cuelight_shaders::op::Batch;
 use super::device::Device;
 use super::error::VulkanError;
 use super::record::Recorder;
-use super::{Piece, VulkanStage};
+use super::{Piece, StepBuffers, VulkanStage};
 use crate::engine::EngineLimits;
 use crate::graph::{Graph, Node, Rows, ValueId};
 
@@ -20,6 +20,8 @@ use crate::graph::{Graph, Node, Rows, ValueId};
 pub(super) struct Bucket {
     pub rows: usize,
     pub selected: usize,
+    /// As many as rows where sequences have few rows each: decode steps of a size are all one bucket.
+    pub sequences: usize,
     pub context_tokens: usize,
 }
 
@@ -27,10 +29,14 @@ impl Bucket {
     /// The bucket of a step: powers of two, so that there are few, within what the engine takes.
     pub fn of(batch: &Batch<'_>, limits: &EngineLimits) -> Self {
         const SHORTEST_CONTEXT: usize = 256;
+        const FEW_ROWS_OF_SEQUENCE: usize = 4;
         let up_to = |count: usize, most: usize| count.max(1).next_power_of_two().min(most.max(1));
         let longest = batch.positions.iter().max().map_or(0, |position| *position as usize + 1);
+        let rows = up_to(batch.rows(), limits.max_batched_tokens);
+        let sequences = up_to(batch.run_starts().count(), rows);
         Bucket {
-            rows: up_to(batch.rows(), limits.max_batched_tokens),
+            rows,
+            sequences: if sequences * FEW_ROWS_OF_SEQUENCE > rows { rows } else { sequences },
             selected: up_to(batch.selected.len(), limits.max_logits_rows),
             context_tokens: up_to(longest.max(SHORTEST_CONTEXT), limits.context_tokens.max(SHORTEST_CONTEXT)),
         }
@@ -93,7 +99,8 @@ impl Plan {
 
         let mut submissions = Vec::new();
         let (mut recorder, mut recorded) = (begin()?, 0);
-        piece.taken.record_in(&mut recorder, bucket, &engine.buffers.work);
+        let StepBuffers { work, taken_stage, given_stage, .. } = &engine.buffers;
+        piece.taken.record_in(&mut recorder, bucket, work, taken_stage.as_ref());
         if let Some(timestamps) = &timestamps {
             recorder.timestamp(timestamps.queries, 0);
         }
@@ -108,7 +115,7 @@ impl Plan {
                 recorded = 0;
             }
         }
-        piece.given.record_out(&mut recorder, bucket, &engine.buffers.work);
+        piece.given.record_out(&mut recorder, bucket, work, given_stage.as_ref());
         submissions.push(recorder.end()?);
         Ok(Plan { submissions, timestamps, slowest: Duration::ZERO })
     }
@@ -119,14 +126,19 @@ impl Plan {
         self.slowest.is_zero() || (wanted <= 2 * found && found <= 2 * wanted)
     }
 
-    /// Runs it after `first`, and waits for its end.
-    pub fn run(&mut self, device: &Device, first: Option<vk::CommandBuffer>) -> Result<(), VulkanError> {
+    /// Runs it after `first` and before `last`, and waits for the end.
+    pub fn run(
+        &mut self,
+        device: &Device,
+        first: Option<vk::CommandBuffer>,
+        last: Option<vk::CommandBuffer>,
+    ) -> Result<(), VulkanError> {
         if let Some(timestamps) = &self.timestamps {
             timestamps.reset(device);
         }
         let began = Instant::now();
         let mut done = 0;
-        for commands in first.iter().chain(&self.submissions) {
+        for commands in first.iter().chain(&self.submissions).chain(&last) {
             done = device.submit(&[*commands])?;
         }
         device.wait(done)?;
@@ -210,6 +222,7 @@ fn record_node(
         step: engine.buffers.step.region.address,
         rows: bucket.rows(piece.graph.input_rows(node)),
         selected: bucket.selected,
+        sequences: bucket.sequences,
         context_tokens: bucket.context_tokens,
         inputs: &inputs,
         outputs: &outputs,
@@ -227,6 +240,33 @@ mod tests {
 
     fn plan(submissions: usize, slowest: Duration) -> Plan {
         Plan { submissions: vec![vk::CommandBuffer::null(); submissions], timestamps: None, slowest }
+    }
+
+    #[test]
+    fn a_bucket_tells_sequences_apart_where_they_have_many_rows() {
+        let limits = EngineLimits {
+            vocab_size: 0,
+            context_tokens: 4096,
+            kv_blocks: 0,
+            max_batched_tokens: 512,
+            max_sequences: 64,
+            max_logits_rows: 64,
+            device: String::new(),
+        };
+        let bucket = |rows_of_each: &[usize]| {
+            let of_each = || (0..).zip(rows_of_each);
+            let sequences: Vec<u32> = of_each().flat_map(|(index, rows)| vec![index; *rows]).collect();
+            let positions: Vec<u32> = of_each().flat_map(|(_, rows)| 0..*rows as u32).collect();
+            let (tokens, tables) = (&positions, vec![&[][..]; rows_of_each.len()]);
+            let batch =
+                Batch { tokens, positions: &positions, sequences: &sequences, block_tables: &tables, selected: &[] };
+            let bucket = Bucket::of(&batch, &limits);
+            (bucket.rows, bucket.sequences)
+        };
+        assert_eq!(bucket(&[300]), (512, 1));
+        assert_eq!(bucket(&[300, 1, 1]), (512, 4));
+        assert_eq!(bucket(&[1; 9]), (16, 16), "every decode step of as many rows");
+        assert_eq!(bucket(&[2; 9]), (32, 32));
     }
 
     #[test]

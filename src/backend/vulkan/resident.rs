@@ -54,7 +54,7 @@ pub(super) fn weights_bytes(ops: &[&dyn Op]) -> u64 {
 
 /// Bytes of one KV block over all layers.
 pub(super) fn kv_block_bytes(shapes: &[KvShape], kv_type: KvType) -> u64 {
-    shapes.iter().map(|shape| 2 * plane_block_bytes(*shape, kv_type)).sum()
+    shapes.iter().flat_map(|shape| plane_block_bytes(*shape, kv_type)).sum()
 }
 
 impl DeviceWeights {
@@ -111,8 +111,8 @@ impl DeviceCache {
         n_blocks: usize,
         kv_type: KvType,
     ) -> Result<Self, VulkanError> {
-        let plane = |shape: &KvShape| plane_block_bytes(*shape, kv_type) * n_blocks as u64;
-        let sizes: Vec<u64> = shapes.iter().flat_map(|shape| [plane(shape); 2]).collect();
+        let planes = |shape: &KvShape| plane_block_bytes(*shape, kv_type).map(|bytes| bytes * n_blocks as u64);
+        let sizes: Vec<u64> = shapes.iter().flat_map(planes).collect();
         let arena = Arena::new(device, "the KV cache", &sizes)?;
         let pool = CommandPool::new(device)?;
         let mut recorder = Recorder::begin(device, pool.allocate()?)?;
@@ -121,7 +121,7 @@ impl DeviceCache {
         }
         device.wait(device.submit(&[recorder.end()?])?)?;
         let layers = (0..shapes.len()).map(|layer| [arena.region(2 * layer), arena.region(2 * layer + 1)]).collect();
-        let position = |shape: &KvShape| 2 * plane_block_bytes(*shape, kv_type) / BLOCK_TOKENS as u64;
+        let position = |shape: &KvShape| plane_block_bytes(*shape, kv_type).iter().sum::<u64>() / BLOCK_TOKENS as u64;
         let position_bytes = shapes.iter().map(position).collect();
         Ok(DeviceCache { kv: DeviceKv { kv_type, layers }, position_bytes, _arena: arena })
     }

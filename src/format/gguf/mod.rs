@@ -324,6 +324,16 @@ impl Bytes for MappedFile {
         #[cfg(not(unix))]
         let _ = range;
     }
+
+    fn prefetch(&self, range: std::ops::Range<usize>) {
+        #[cfg(unix)]
+        {
+            // Advice that the system does not take costs time, nothing else.
+            let _ = self.0.advise_range(memmap2::Advice::WillNeed, range.start, range.len());
+        }
+        #[cfg(not(unix))]
+        let _ = range;
+    }
 }
 
 #[cfg(test)]

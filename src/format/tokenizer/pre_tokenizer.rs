@@ -41,6 +41,8 @@ const QWEN2: &str =
 const QWEN35: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const O200K: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+/// As [`O200K`], but for Chinese characters, which are cut before.
+const KIMI_K2: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const DEEPSEEK_V3: &str = r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"##;
 const BLOOM: &str = r" ?[^(\s|.,!?\x{2026}\x{3002}\x{FF0C}\x{3001}\x{0964}\x{06D4}\x{060C})]+";
 /// Letters of alphabets with case, in the order of Unicode; the other scripts are cut elsewhere.
@@ -146,6 +148,7 @@ const ROWS: &[Row] = &[
     Row { names: &["falcon"], patterns: &[r"[\p{P}\$\+<=>\^~\|`]+", GPT2, r"[0-9][0-9][0-9]"], rules: PLAIN },
     Row { names: &["tekken"], patterns: &[TEKKEN], rules: WHOLE_BOS },
     Row { names: &["gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2"], patterns: &[O200K], rules: PLAIN },
+    Row { names: &["kimi-k2"], patterns: &[r"\p{Han}+", KIMI_K2], rules: PLAIN },
     Row { names: &["tiny_aya", "cohere2moe"], patterns: &[r"\d{1,3}(?=(?:\d{3})*\b)", O200K], rules: PLAIN },
     Row { names: &["poro-chat", "bloom", "gpt3-finnish"], patterns: &[BLOOM], rules: PLAIN },
     Row { names: &["viking"], patterns: &[BLOOM, DIGIT], rules: PLAIN },
@@ -269,6 +272,13 @@ mod tests {
         assert_cut("smollm", "a 1234", &["a", " ", "1", "2", "3", "4"]);
         assert_cut("llama-bpe", "a 1234", &["a", " ", "123", "4"]);
         assert_cut("qwen2", "a 1234", &["a", " ", "1", "2", "3", "4"]);
+        assert_cut("kimi-k2", "a 1234", &["a", " ", "123", "4"]);
+    }
+
+    #[test]
+    fn chinese_characters_stand_apart_where_a_model_wants_it() {
+        assert_cut("kimi-k2", "It's 你好Wörld", &["It's", " ", "你好", "Wörld"]);
+        assert_cut("gpt-4o", "It's 你好Wörld", &["It's", " 你好", "Wörld"]);
     }
 
     #[test]

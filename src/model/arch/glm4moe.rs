@@ -4,21 +4,21 @@
 //! Source: GLM-4.5 Team 2025, "GLM-4.5: Agentic, Reasoning, and Coding (ARC) Foundation Models".
 
 use super::{
-    Activation, AttentionScale, AttentionSpec, EmbeddingScale, Family, Norms, QkNorm, RopePairs, RouteWeighting,
-    RoutingSpec, Scoring, Windows,
+    Activation, AttentionSpec, EmbeddingScale, ExpertStance, Family, Mixer, Norms, QkNorm, RouteWeighting, RoutingSpec,
+    Scoring,
 };
 
 pub(super) const FAMILY: Family = Family {
     architecture: "glm4moe",
     embedding_scale: EmbeddingScale::One,
     norms: Norms::BeforeButNamedAfter,
-    attention: AttentionSpec {
-        qk_norm: QkNorm::WhereStored,
-        rope_pairs: RopePairs::Halves,
-        scale: AttentionScale::HeadDim,
-        windows: Windows::Never,
-        rope_base_windowed: None,
-    },
+    mixer: Mixer::GroupedQueryAttention,
+    attention: AttentionSpec { qk_norm: QkNorm::WhereStored, ..AttentionSpec::PLAIN },
     activation: Activation::Silu,
-    routing: Some(RoutingSpec { scoring: Scoring::Sigmoid, renormalise: true, weighting: RouteWeighting::Output }),
+    routing: Some(RoutingSpec {
+        scoring: Scoring::Sigmoid,
+        renormalise: true,
+        weighting: RouteWeighting::Output,
+        stance: ExpertStance::Instead,
+    }),
 };

@@ -4,7 +4,7 @@
 //! query and key rows are permuted against the original checkpoints.
 
 use super::{
-    Activation, AttentionScale, AttentionSpec, EmbeddingScale, Family, Norms, QkNorm, RopePairs, RouteWeighting,
+    Activation, AttentionSpec, EmbeddingScale, ExpertStance, Family, Mixer, Norms, RopePairs, RouteWeighting,
     RoutingSpec, Scoring, Windows,
 };
 
@@ -12,13 +12,17 @@ pub(super) const FAMILY: Family = Family {
     architecture: "llama",
     embedding_scale: EmbeddingScale::One,
     norms: Norms::Before,
+    mixer: Mixer::GroupedQueryAttention,
     attention: AttentionSpec {
-        qk_norm: QkNorm::Never,
         rope_pairs: RopePairs::Interleaved,
-        scale: AttentionScale::HeadDim,
         windows: Windows::EveryLayer,
-        rope_base_windowed: None,
+        ..AttentionSpec::PLAIN
     },
     activation: Activation::Silu,
-    routing: Some(RoutingSpec { scoring: Scoring::Softmax, renormalise: true, weighting: RouteWeighting::Output }),
+    routing: Some(RoutingSpec {
+        scoring: Scoring::Softmax,
+        renormalise: true,
+        weighting: RouteWeighting::Output,
+        stance: ExpertStance::Instead,
+    }),
 };

@@ -3,10 +3,14 @@
 //! A family says which parts its layers are made of; sizes come from the file's metadata, tensor names are common to all.
 //! A new mathematical idea is a new mixer or feed-forward and a variant here, never a test for a family's name.
 
+mod deepseek2;
 mod gemma2;
 mod gemma3;
+mod gemma4;
 mod glm4moe;
+mod gpt_oss;
 mod llama;
+mod llama4;
 mod qwen2;
 mod qwen2moe;
 mod qwen3;
@@ -29,6 +33,10 @@ pub const FAMILIES: &[&Family] = &[
     &qwen2moe::FAMILY,
     &qwen3moe::FAMILY,
     &glm4moe::FAMILY,
+    &gpt_oss::FAMILY,
+    &deepseek2::FAMILY,
+    &llama4::FAMILY,
+    &gemma4::FAMILY,
 ];
 
 /// What a family's layers are made of.
@@ -41,6 +49,8 @@ pub struct Family {
     /// Where a layer's norms stand.
     pub norms: Norms,
     /// How rows look at one another.
+    pub mixer: Mixer,
+    /// What differs between families in that.
     pub attention: AttentionSpec,
     /// The activation of the gated feed-forward.
     pub activation: Activation,
@@ -68,7 +78,16 @@ pub enum Norms {
     BeforeAndAfter,
 }
 
-/// The parts of grouped-query attention that differ between families. Biases are used where the file has them.
+/// How rows look at one another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mixer {
+    /// Some query heads share a head of keys and values.
+    GroupedQueryAttention,
+    /// All heads share one latent vector, of which keys and values are made.
+    LatentAttention,
+}
+
+/// The parts of attention that differ between families. Biases and sinks are used where the file has them.
 #[derive(Debug)]
 pub struct AttentionSpec {
     /// Whether queries and keys are normed head by head before they are rotated.
@@ -81,6 +100,58 @@ pub struct AttentionSpec {
     pub windows: Windows,
     /// The rotary base of layers with a window, when it differs from the others' and the file does not say.
     pub rope_base_windowed: Option<f32>,
+    /// Which layers rotate queries and keys.
+    pub rotation: Rotation,
+    /// Where YaRN's ramp begins and ends.
+    pub yarn_ramp: YarnRamp,
+    /// What the values of a head go through.
+    pub values: Values,
+}
+
+impl AttentionSpec {
+    /// What most families have: nothing but scores and a rotation.
+    pub const PLAIN: AttentionSpec = AttentionSpec {
+        qk_norm: QkNorm::Never,
+        rope_pairs: RopePairs::Halves,
+        scale: AttentionScale::HeadDim,
+        windows: Windows::Never,
+        rope_base_windowed: None,
+        rotation: Rotation::EveryLayer,
+        yarn_ramp: YarnRamp::WholePairs,
+        values: Values::AsProjected,
+    };
+}
+
+/// Which layers rotate queries and keys.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Rotation {
+    /// All.
+    EveryLayer,
+    /// Those with a window, where a model has such; in the others queries grow with their position.
+    LayersWithWindow {
+        /// Positions after which they grow again, when the file does not say.
+        step: u32,
+        /// How strongly, when the file does not say.
+        strength: f32,
+    },
+}
+
+/// Where the ramp begins and ends by which YaRN goes from frequencies that it keeps to those that it interpolates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum YarnRamp {
+    /// At whole pairs, outside of what the rule says.
+    WholePairs,
+    /// Where the rule says.
+    Exact,
+}
+
+/// What the values of a head go through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Values {
+    /// Nothing.
+    AsProjected,
+    /// A norm without weight; in layers without a projection of their own values are the keys before their norm and rotation.
+    Normed,
 }
 
 /// Whether queries and keys are normed head by head.
@@ -92,6 +163,11 @@ pub enum QkNorm {
     Always,
     /// In models whose files have these norms.
     WhereStored,
+    /// Without weight and after they are rotated, in layers that rotate them; but not in the family's model of so many experts.
+    UnweightedBut {
+        /// Experts of that model.
+        n_experts: usize,
+    },
 }
 
 /// What multiplies attention scores: one over the square root of …
@@ -104,6 +180,8 @@ pub enum AttentionScale {
         /// Layers of that model.
         n_layers: usize,
     },
+    /// … one.
+    One,
 }
 
 /// How rows find their experts. Groups, bias and scale are used where the file has them, and so is a shared expert.
@@ -115,6 +193,17 @@ pub struct RoutingSpec {
     pub renormalise: bool,
     /// Where a weight takes effect.
     pub weighting: RouteWeighting,
+    /// How experts stand to the dense feed-forward.
+    pub stance: ExpertStance,
+}
+
+/// How experts stand to the dense feed-forward.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExpertStance {
+    /// In its place.
+    Instead,
+    /// Beside it: each has norms of its own before and after, the router one more, and what they give is added.
+    Beside,
 }
 
 /// Which layers see only the file's window.
@@ -126,6 +215,13 @@ pub enum Windows {
     EveryLayer,
     /// All but every n-th.
     AllButEvery(usize),
+    /// All but every n-th see only their own chunk of the positions, unless the file has no window.
+    ChunksButEvery {
+        /// Every how many layers one sees all.
+        layers: usize,
+        /// Positions of a chunk, when the file does not say.
+        positions: u32,
+    },
 }
 
 /// The architectures that can run.

@@ -3,21 +3,20 @@
 //! Source: Yang et al. 2024, "Qwen2 Technical Report".
 
 use super::{
-    Activation, AttentionScale, AttentionSpec, EmbeddingScale, Family, Norms, QkNorm, RopePairs, RouteWeighting,
-    RoutingSpec, Scoring, Windows,
+    Activation, AttentionSpec, EmbeddingScale, ExpertStance, Family, Mixer, Norms, RouteWeighting, RoutingSpec, Scoring,
 };
 
 pub(super) const FAMILY: Family = Family {
     architecture: "qwen2moe",
     embedding_scale: EmbeddingScale::One,
     norms: Norms::Before,
-    attention: AttentionSpec {
-        qk_norm: QkNorm::Never,
-        rope_pairs: RopePairs::Halves,
-        scale: AttentionScale::HeadDim,
-        windows: Windows::Never,
-        rope_base_windowed: None,
-    },
+    mixer: Mixer::GroupedQueryAttention,
+    attention: AttentionSpec::PLAIN,
     activation: Activation::Silu,
-    routing: Some(RoutingSpec { scoring: Scoring::Softmax, renormalise: false, weighting: RouteWeighting::Output }),
+    routing: Some(RoutingSpec {
+        scoring: Scoring::Softmax,
+        renormalise: false,
+        weighting: RouteWeighting::Output,
+        stance: ExpertStance::Instead,
+    }),
 };

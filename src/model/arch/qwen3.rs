@@ -2,19 +2,14 @@
 //!
 //! Source: Yang et al. 2025, "Qwen3 Technical Report".
 
-use super::{Activation, AttentionScale, AttentionSpec, EmbeddingScale, Family, Norms, QkNorm, RopePairs, Windows};
+use super::{Activation, AttentionSpec, EmbeddingScale, Family, Mixer, Norms, QkNorm};
 
 pub(super) const FAMILY: Family = Family {
     architecture: "qwen3",
     embedding_scale: EmbeddingScale::One,
     norms: Norms::Before,
-    attention: AttentionSpec {
-        qk_norm: QkNorm::Always,
-        rope_pairs: RopePairs::Halves,
-        scale: AttentionScale::HeadDim,
-        windows: Windows::Never,
-        rope_base_windowed: None,
-    },
+    mixer: Mixer::GroupedQueryAttention,
+    attention: AttentionSpec { qk_norm: QkNorm::Always, ..AttentionSpec::PLAIN },
     activation: Activation::Silu,
     routing: None,
 };

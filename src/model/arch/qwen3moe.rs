@@ -3,21 +3,21 @@
 //! Source: Yang et al. 2025, "Qwen3 Technical Report".
 
 use super::{
-    Activation, AttentionScale, AttentionSpec, EmbeddingScale, Family, Norms, QkNorm, RopePairs, RouteWeighting,
-    RoutingSpec, Scoring, Windows,
+    Activation, AttentionSpec, EmbeddingScale, ExpertStance, Family, Mixer, Norms, QkNorm, RouteWeighting, RoutingSpec,
+    Scoring,
 };
 
 pub(super) const FAMILY: Family = Family {
     architecture: "qwen3moe",
     embedding_scale: EmbeddingScale::One,
     norms: Norms::Before,
-    attention: AttentionSpec {
-        qk_norm: QkNorm::Always,
-        rope_pairs: RopePairs::Halves,
-        scale: AttentionScale::HeadDim,
-        windows: Windows::Never,
-        rope_base_windowed: None,
-    },
+    mixer: Mixer::GroupedQueryAttention,
+    attention: AttentionSpec { qk_norm: QkNorm::Always, ..AttentionSpec::PLAIN },
     activation: Activation::Silu,
-    routing: Some(RoutingSpec { scoring: Scoring::Softmax, renormalise: true, weighting: RouteWeighting::Output }),
+    routing: Some(RoutingSpec {
+        scoring: Scoring::Softmax,
+        renormalise: true,
+        weighting: RouteWeighting::Output,
+        stance: ExpertStance::Instead,
+    }),
 };

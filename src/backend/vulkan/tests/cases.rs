@@ -4,7 +4,9 @@ use std::collections::HashSet;
 
 use cuelight_shaders::cases::Case;
 use cuelight_shaders::gpu::{DeviceLimits, Module};
-use cuelight_shaders::{attention, cases, elementwise, embed, experts, glu, matmul, rms_norm, rope, select_rows};
+use cuelight_shaders::{
+    attention, cases, choose_token, elementwise, embed, experts, glu, heads, matmul, rms_norm, rope, select_rows,
+};
 
 use super::one_op::OneOp;
 use super::{assert_clean, device_with_matrices, shared_device};
@@ -34,10 +36,11 @@ fn in_float32(limits: &mut DeviceLimits) {
     limits.cooperative_matrix = None;
 }
 
-/// The cases of ops that are one shader each.
+/// The cases of ops with little to compute.
 fn small_ops() -> Vec<Case> {
-    let of_ops = [embed::cases, rms_norm::cases, rope::cases, glu::cases, elementwise::cases, select_rows::cases];
-    of_ops.into_iter().flat_map(|cases| cases()).collect()
+    let of_ops = [embed::cases, rms_norm::cases, rope::cases, glu::cases, elementwise::cases, heads::cases];
+    let others = [select_rows::cases as fn() -> Vec<Case>, choose_token::cases::cases];
+    of_ops.into_iter().chain(others).flat_map(|cases| cases()).collect()
 }
 
 #[test]
@@ -60,9 +63,10 @@ fn linear_in_matrices_of_float16_computes_what_it_must() {
 }
 
 #[test]
-fn attention_computes_what_it_must_with_contexts_cut_and_whole() {
+fn attention_computes_what_it_must_in_rows_and_tiles_with_contexts_cut_and_whole() {
     let ran = check_with(&attention::cases(), false, |_| {});
-    assert!(ran.is_empty() || ran.contains(&Module::AttentionMerge));
+    let ways = [Module::Attend, Module::AttendTile, Module::AttentionMerge];
+    assert!(ran.is_empty() || ways.iter().all(|module| ran.contains(module)));
 }
 
 #[test]
@@ -101,7 +105,18 @@ fn workgroups_of_other_shapes_compute_the_same() {
         };
         check_with(&small_ops(), false, change);
         check_with(&matmul::cases()[..4], false, change);
-        check_with(&attention::cases()[..4], false, change);
         check_with(&experts::cases()[..12], false, change);
+        // Without tiles, for which 16 KiB are too few, with tiles of 16 queries, and where the device has as much of 32.
+        let Some(device) = shared_device() else { return };
+        for shared_memory_kib in [16, 32, 48] {
+            if shared_memory_kib << 10 > device.info.limits.shared_memory_bytes {
+                continue;
+            }
+            let ran = check_with(&attention::cases()[..4], false, |limits| {
+                change(limits);
+                limits.shared_memory_bytes = shared_memory_kib << 10;
+            });
+            assert_eq!(ran.contains(&Module::AttendTile), shared_memory_kib > 16);
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! The same bits: in a batch of any size and any chunks where that is promised, and by any way to the device.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -54,11 +54,22 @@ struct Rows<'a> {
     inputs: HashMap<Place, Vec<&'a [f32]>>,
 }
 
-/// What came out of the rows, and whether the context of any was cut into pieces.
+/// What came out of the rows, and the shaders that ran.
 #[derive(Default)]
 struct Found {
     bits: HashMap<Place, Vec<u32>>,
-    cut: bool,
+    ran: HashSet<Module>,
+}
+
+/// The buckets that steps run in.
+#[derive(Clone, Copy)]
+enum Buckets {
+    /// An engine's own, by which an op decides whether rows are attended to in tiles.
+    Own,
+    /// Those, where shared memory has no room for tiles.
+    RowByRow,
+    /// Of many rows, so that no context is cut.
+    Large,
 }
 
 impl<'a> Rows<'a> {
@@ -95,8 +106,8 @@ impl<'a> Rows<'a> {
         starts.map(|start| of_step(start).collect()).collect()
     }
 
-    /// Runs the steps, each in a bucket of at least so many rows.
-    fn run(&self, device: &Arc<Device>, steps: Vec<Vec<Place>>, rows_of_bucket: usize) -> Found {
+    /// Runs the steps.
+    fn run(&self, device: &Arc<Device>, steps: Vec<Vec<Place>>, buckets: Buckets) -> Found {
         let mut op = OneOp::new(device, &*self.case.op, self.case.cache.as_ref()).unwrap();
         op.deterministic = true;
         let mut found = Found::default();
@@ -108,11 +119,15 @@ impl<'a> Rows<'a> {
                 ..CaseBatch::of_rows(step.len())
             };
             let input = |index: usize| step.iter().flat_map(|place| self.inputs[place][index]).copied().collect();
-            let inputs: Vec<Vec<f32>> = (0..3).map(input).collect();
+            let inputs: Vec<Vec<f32>> = (0..self.case.steps[0].inputs.len()).map(input).collect();
             let mut bucket = bucket(&batch);
-            bucket.rows = bucket.rows.max(rows_of_bucket);
+            match buckets {
+                Buckets::Own => {}
+                Buckets::RowByRow => op.limits.shared_memory_bytes = 16 << 10,
+                Buckets::Large => bucket.rows = 4096,
+            }
             let output = op.run_in(bucket, &batch, RowCount::All(step.len()), &inputs).unwrap().swap_remove(0);
-            found.cut |= op.ran.borrow().contains(&Module::AttentionMerge);
+            found.ran.extend(op.ran.borrow().iter().copied());
             let width = output.len() / step.len();
             found.bits.extend(step.into_iter().zip(output.chunks_exact(width).map(bits)));
         }
@@ -125,22 +140,30 @@ const SEQUENCES: u32 = 3;
 const LONGEST: u32 = 800;
 
 #[test]
-fn a_row_of_attention_has_the_same_bits_in_any_chunks_and_with_its_context_cut_or_not() {
+fn a_row_of_attention_has_the_same_bits_in_any_chunks_and_tiles_and_with_its_context_cut_or_not() {
     let Some(device) = shared_device() else { return };
     let is_long = |case: &Case| case.steps.iter().any(|step| step.batch.context_tokens() == LONGEST as usize);
     let cases = attention::cases();
     assert!(cases.iter().any(is_long));
     for case in cases.iter().filter(|case| is_long(case)) {
         let rows = Rows::of(case);
-        let expected = rows.run(&device, rows.alone(LONGEST as usize), 1);
+        let expected = rows.run(&device, rows.alone(LONGEST as usize), Buckets::RowByRow);
         assert_eq!(expected.bits.len(), rows.inputs.len());
-        // In buckets of many rows no context is cut.
+        assert!(!expected.ran.contains(&Module::AttendTile));
+        let (own, row_by_row) = (Buckets::Own, Buckets::RowByRow);
+        let large = Buckets::Large;
         let ways = [
-            ("in chunks of 64", rows.run(&device, rows.alone(64), 1), true),
-            ("in chunks of 200, contexts whole", rows.run(&device, rows.alone(200), 4096), false),
-            ("in company", rows.run(&device, rows.together(9), 1), true),
+            ("in tiles", rows.alone(LONGEST as usize), own, true, None),
+            ("in tiles of chunks of 77", rows.alone(77), own, true, Some(true)),
+            ("in tiles of chunks of 200, contexts whole", rows.alone(200), large, true, Some(false)),
+            ("in tiles, in company", rows.together(50), own, true, Some(true)),
+            ("in tiles and alone", rows.together(39), large, true, None),
+            ("in tiles and alone, in larger chunks", rows.together(75), large, true, None),
+            ("in chunks of 64", rows.alone(64), row_by_row, false, Some(true)),
+            ("in company", rows.together(9), row_by_row, false, Some(true)),
         ];
-        for (way, found, cut) in ways {
+        for (way, steps, buckets, tiles, cut) in ways {
+            let found = rows.run(&device, steps, buckets);
             let other = expected.bits.iter().find(|(place, bits)| found.bits.get(place) != Some(bits));
             assert_eq!(
                 other.map(|(place, _)| place),
@@ -148,7 +171,9 @@ fn a_row_of_attention_has_the_same_bits_in_any_chunks_and_with_its_context_cut_o
                 "{} {way}: a (sequence, position) with other bits",
                 case.name
             );
-            assert_eq!(found.cut, cut, "{way}");
+            assert_eq!(found.ran.contains(&Module::AttendTile), tiles, "{way}");
+            let was_cut = found.ran.contains(&Module::AttentionMerge);
+            assert!(cut.is_none_or(|cut| cut == was_cut), "{way}: cut {was_cut}");
         }
     }
     assert_clean(&device);

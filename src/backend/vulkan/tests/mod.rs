@@ -3,6 +3,7 @@
 //!
 //! - `one_op`: an op on a device, through the same memory, recorder and pipelines as a model
 //! - `cases`: what each op must compute, from the table that the CPU's tests run too
+//! - `choice`: tokens chosen on the device beside the host's
 //! - `experts`: experts in steps of every size
 //! - `invariance`: the same bits in any batch, and by any way to the device
 //! - `matmul`: products of many rows, by every kernel that the device has
@@ -13,6 +14,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod cases;
+mod choice;
 mod experts;
 mod invariance;
 mod matmul;

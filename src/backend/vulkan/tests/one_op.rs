@@ -141,6 +141,7 @@ impl<'a> OneOp<'a> {
             step: places.step.address,
             rows,
             selected: bucket.selected,
+            sequences: bucket.sequences,
             context_tokens: bucket.context_tokens,
             inputs: &places.inputs,
             outputs: &places.outputs,

@@ -1,0 +1,48 @@
+// What both ways of attending share: what they are given, what a row sees, scores and results. SPLIT: whether a workgroup has
+// one piece of the context, and not all.
+
+#include <attention/runs.glsl>
+
+layout(push_constant, scalar) uniform Push {
+    Floats query;
+    uint64_t keys;
+    uint64_t values;
+    uint64_t result;       // y, or with SPLIT the partial results
+    Step step;
+    uint64_t sinks;        // 0: none
+    uint n_heads;
+    uint n_kv_heads;
+    uint window;           // 0: none
+    uint chunk;            // 0: none
+    uint max_pieces;       // of a row, with SPLIT
+    float scale;
+    float cap;             // 0: none
+};
+
+// The first position that a row at `position` sees.
+uint first_visible(uint position) {
+    return first_in_sight(position, window, chunk);
+}
+
+// Four values of a query, and 0 behind its end.
+vec4 load_query(uint row_and_head, uint quad) {
+    vec4 x = vec4(0.0);
+    [[unroll]] for (uint c = 0; c < 4; c++) {
+        if (quad * 4 + c < KEY_DIM) x[c] = query.at[row_and_head * KEY_DIM + quad * 4 + c];
+    }
+    return x;
+}
+
+float score_of(vec4 sums) {
+    float sum = scale * ((sums.x + sums.y) + (sums.z + sums.w));
+    return cap > 0.0 ? softcap(sum, cap) : sum;
+}
+
+// Four values of a head of a row, gathered from all that it sees, or with SPLIT from a piece: these go by the row's number.
+void write_gathered(uint row, uint number, uint head, uint piece, uint quad, vec4 gathered, Softmax softmax) {
+    if (SPLIT) {
+        write_partial(result, number * n_heads + head, max_pieces, piece, quad, gathered, softmax);
+    } else {
+        write_result(Floats(result), sinks, row * n_heads + head, head, quad, gathered, softmax);
+    }
+}

@@ -1,0 +1,256 @@
+#version 460
+// Attention of a tile of queries, which are some rows of one sequence and some heads of one KV head, so that keys and values
+// are read once for all of them: one workgroup for each tile, and with SPLIT for each piece of the context.
+//
+// A query's sums are formed from the same terms in the same order as in `attend.comp`, so that its bits are the same: a score is
+// four chains over the dimensions, a value one chain over the positions of a piece, to which positions that the query does not
+// see add 0, and the sum of the weights is the tree of LANES partial sums that the lanes of `attend.comp` make.
+
+#extension GL_GOOGLE_include_directive : require
+#include <gpu/common.glsl>
+#include <gpu/softcap.glsl>
+#include <attention/cache.glsl>
+#include <attention/pieces.glsl>
+#include <attention/heads.glsl>
+
+layout(constant_id = 0) const uint WORKGROUP_SIZE = 64;
+layout(constant_id = 1) const uint HEADS = 1;        // of a tile
+layout(constant_id = 2) const bool SPLIT = false;
+layout(constant_id = 3) const uint LANES = 64;       // of a workgroup of `attend.comp`
+
+#include <attention/attend.glsl>
+
+const uint QUERIES = WORKGROUP_SIZE / 4;             // of a tile, row after row
+const uint ROWS = QUERIES / HEADS;
+
+// Scores are formed for so many positions at once, from so many quads of keys and queries in shared memory at a time. Each
+// invocation forms them, and later values, for 4 queries; the 16 that have the same queries are told apart by their column.
+const uint SPAN_TOKENS = 64;
+const uint COLUMNS = 16;
+const uint STAGE_QUADS = 8;
+const uint STAGE_STRIDE = STAGE_QUADS + 1;           // neighbours read different banks
+
+const uint PIECE_QUADS = PIECE_TOKENS / 4;
+const uint WEIGHTS_STRIDE = PIECE_QUADS + 1;
+const uint OWN_QUADS = (VALUE_QUADS + COLUMNS - 1) / COLUMNS;
+
+shared vec4 weights[QUERIES * WEIGHTS_STRIDE];       // [query, position of the piece]; first the scores
+shared vec4 stage[(QUERIES + SPAN_TOKENS) * STAGE_STRIDE]; // queries, then keys; between scores what a softmax is reduced from
+shared Softmax softmaxes[QUERIES];                   // at the end
+shared vec2 factors[QUERIES];                        // of `merge`
+
+// What the workgroup works on.
+uint first_row;
+uint rows;
+uint first_position;
+uint kv_head;
+uint first_head;
+uint heads;
+uint table_start;
+
+// What the invocation works on.
+uint column = gl_LocalInvocationID.x % COLUMNS;
+uint first_query = gl_LocalInvocationID.x / COLUMNS * 4;
+
+// Finds the rows of a tile, if it has any. The tiles of a run of rows of one sequence begin at (its first row) / ROWS + (its
+// index): that leaves room for all tiles of the runs before, however they divide. With ALONE runs of one row have none.
+bool find_rows(uint tile) {
+    uint run = 0;
+    uint end = step.runs;
+    while (end - run > 1) {
+        uint middle = (run + end) / 2;
+        if (step.run_starts.at[middle] / ROWS + middle <= tile) run = middle; else end = middle;
+    }
+    uint start = step.run_starts.at[run];
+    end = run_end(step, run);
+    first_row = start + (tile - (start / ROWS + run)) * ROWS;
+    if (first_row >= end || ALONE && end == start + 1) return false;
+    rows = min(ROWS, end - first_row);
+    return true;
+}
+
+bool is_query(uint query) {
+    return query / HEADS < rows && query % HEADS < heads;
+}
+
+uint row_of(uint query) {
+    return first_row + query / HEADS;
+}
+
+uint head_of(uint query) {
+    return first_head + query % HEADS;
+}
+
+void load_stage(uint span, uint first, uint end, uint first_quad) {
+    for (uint i = gl_LocalInvocationID.x; i < QUERIES * STAGE_QUADS; i += WORKGROUP_SIZE) {
+        uint query = i / STAGE_QUADS;
+        uint quad = i % STAGE_QUADS;
+        vec4 x = vec4(0.0);
+        if (is_query(query)) x = load_query(row_of(query) * n_heads + head_of(query), first_quad + quad);
+        stage[query * STAGE_STRIDE + quad] = x;
+    }
+    for (uint i = gl_LocalInvocationID.x; i < SPAN_TOKENS * STAGE_QUADS; i += WORKGROUP_SIZE) {
+        uint place = i / STAGE_QUADS;
+        uint quad = i % STAGE_QUADS;
+        uint position = span + place;
+        vec4 key = vec4(0.0);
+        if (position >= first && position < end && first_quad + quad < KEY_QUADS) {
+            uint64_t record = record_of(keys, KEY_STRIDE, step, table_start, position, n_kv_heads, kv_head);
+            key = load_cached(record, KEY_STRIDE, position % BLOCK_TOKENS, first_quad + quad);
+        }
+        // An invocation forms scores of four successive positions, which lie COLUMNS apart here.
+        stage[(QUERIES + place % 4 * COLUMNS + place / 4) * STAGE_STRIDE + quad] = key;
+    }
+}
+
+// The scores of a span of a piece, as far as its positions are in first..end.
+void form_scores(uint start, uint span, uint first, uint end) {
+    vec4 sums[4][4]; // [query][position]
+    [[unroll]] for (uint q = 0; q < 4; q++) [[unroll]] for (uint p = 0; p < 4; p++) sums[q][p] = vec4(0.0);
+    for (uint first_quad = 0; first_quad < KEY_QUADS; first_quad += STAGE_QUADS) {
+        barrier();
+        load_stage(span, first, end, first_quad);
+        barrier();
+        uint quads = min(STAGE_QUADS, KEY_QUADS - first_quad);
+        for (uint quad = 0; quad < quads; quad++) {
+            vec4 keys_of_four[4];
+            [[unroll]] for (uint p = 0; p < 4; p++) {
+                keys_of_four[p] = stage[(QUERIES + p * COLUMNS + column) * STAGE_STRIDE + quad];
+            }
+            [[unroll]] for (uint q = 0; q < 4; q++) {
+                vec4 x = stage[(first_query + q) * STAGE_STRIDE + quad];
+                [[unroll]] for (uint p = 0; p < 4; p++) sums[q][p] = fma(keys_of_four[p], x, sums[q][p]);
+            }
+        }
+    }
+    [[unroll]] for (uint q = 0; q < 4; q++) {
+        vec4 scores;
+        [[unroll]] for (uint p = 0; p < 4; p++) scores[p] = score_of(sums[q][p]);
+        weights[(first_query + q) * WEIGHTS_STRIDE + (span - start) / 4 + column] = scores;
+    }
+}
+
+// Which of four places, from `place` on, are in the range.
+bvec4 within(uint place, uvec2 range) {
+    uvec4 places = place + uvec4(0, 1, 2, 3);
+    bvec4 is_within;
+    [[unroll]] for (uint c = 0; c < 4; c++) is_within[c] = places[c] >= range.x && places[c] < range.y;
+    return is_within;
+}
+
+// Turns the scores of a piece into weights, and merges each query's softmax over it with that of the pieces before. Four
+// invocations share a query, and each has every fourth quad of its positions.
+void weigh(uint start, inout Softmax softmax) {
+    const uint PARTS = 4;
+    uint query = gl_LocalInvocationID.x / PARTS;
+    uint part = gl_LocalInvocationID.x % PARTS;
+    uint own = query * WEIGHTS_STRIDE;
+    uint position = first_position + query / HEADS;
+    uvec2 visible = uvec2(first_visible(position), position + 1);
+    visible = is_query(query) ? clamp(visible, start, start + PIECE_TOKENS) - start : uvec2(0);
+
+    float largest = -1.0 / 0.0;
+    for (uint quad = part; quad < PIECE_QUADS; quad += PARTS) {
+        vec4 scores = mix(vec4(-1.0 / 0.0), weights[own + quad], within(4 * quad, visible));
+        largest = max(largest, max(max(scores.x, scores.y), max(scores.z, scores.w)));
+    }
+    stage[query * PARTS + part].x = largest;
+    barrier();
+    [[unroll]] for (uint other = 0; other < PARTS; other++) largest = max(largest, stage[query * PARTS + other].x);
+
+    vec4 sums[LANES / 4 / PARTS];
+    [[unroll]] for (uint i = 0; i < LANES / 4 / PARTS; i++) {
+        sums[i] = vec4(0.0);
+        for (uint quad = part + i * PARTS; quad < PIECE_QUADS; quad += LANES / 4) {
+            vec4 weight = mix(vec4(0.0), exp(weights[own + quad] - largest), within(4 * quad, visible));
+            weights[own + quad] = weight;
+            sums[i] += weight;
+        }
+    }
+    [[unroll]] for (uint stride = LANES / 8 / PARTS; stride > 0; stride /= 2) {
+        [[unroll]] for (uint i = 0; i < stride; i++) sums[i] += sums[i + stride];
+    }
+    uint of_query = (QUERIES + query) * PARTS;
+    stage[of_query + part] = sums[0];
+    barrier();
+    vec4 sum = (stage[of_query] + stage[of_query + 2]) + (stage[of_query + 1] + stage[of_query + 3]);
+    bool sees_any = visible.x < visible.y;
+    vec2 factors_of_query = vec2(1.0, 0.0);
+    if (sees_any) factors_of_query = merge(softmax, Softmax(largest, (sum.x + sum.z) + (sum.y + sum.w)));
+    if (part == 0) {
+        factors[query] = factors_of_query;
+        softmaxes[query] = softmax;
+    }
+    barrier();
+}
+
+// The weighted sums of four dimensions of the values at positions first..end of a piece.
+void gather(uint start, uint first, uint end, uint quad, out vec4 sums[4]) {
+    [[unroll]] for (uint q = 0; q < 4; q++) sums[q] = vec4(0.0);
+    for (uint four = first / 4 * 4; four < end; four += 4) {
+        uint64_t record = record_of(values, VALUE_STRIDE, step, table_start, four, n_kv_heads, kv_head);
+        vec4 weights_of_four[4];
+        [[unroll]] for (uint q = 0; q < 4; q++) {
+            weights_of_four[q] = weights[(first_query + q) * WEIGHTS_STRIDE + (four - start) / 4];
+        }
+        [[unroll]] for (uint p = 0; p < 4; p++) {
+            // Whatever is in slots that no query sees, it must not be multiplied.
+            if (four + p < first || four + p >= end) continue;
+            vec4 value = load_cached(record, VALUE_STRIDE, four % BLOCK_TOKENS + p, quad);
+            [[unroll]] for (uint q = 0; q < 4; q++) sums[q] = fma(vec4(weights_of_four[q][p]), value, sums[q]);
+        }
+    }
+}
+
+void main() {
+    uint tiles = (n_heads / n_kv_heads + HEADS - 1) / HEADS;
+    kv_head = gl_WorkGroupID.x / tiles;
+    first_head = kv_head * (n_heads / n_kv_heads) + gl_WorkGroupID.x % tiles * HEADS;
+    heads = min(HEADS, (kv_head + 1) * (n_heads / n_kv_heads) - first_head);
+    if (step.runs == 0 || !find_rows(gl_WorkGroupID.y)) return;
+    first_position = step.positions.at[first_row];
+    uint first_seen = first_visible(first_position);
+    uint end_seen = first_position + rows;
+    uint first_piece = first_seen / PIECE_TOKENS;
+    uint last_piece = (end_seen - 1) / PIECE_TOKENS;
+    if (SPLIT) {
+        if (gl_WorkGroupID.z < first_piece || gl_WorkGroupID.z > last_piece) return;
+        first_piece = gl_WorkGroupID.z;
+        last_piece = gl_WorkGroupID.z;
+    }
+    table_start = step.table_starts.at[step.sequences.at[first_row]];
+
+    vec4 gathered[OWN_QUADS][4];
+    [[unroll]] for (uint i = 0; i < OWN_QUADS; i++) [[unroll]] for (uint q = 0; q < 4; q++) gathered[i][q] = vec4(0.0);
+    Softmax softmax = Softmax(-1.0 / 0.0, 0.0);
+    for (uint piece = first_piece; piece <= last_piece; piece++) {
+        uint start = piece * PIECE_TOKENS;
+        uint first = max(start, first_seen);
+        uint end = min(start + PIECE_TOKENS, end_seen);
+        for (uint span = first / SPAN_TOKENS * SPAN_TOKENS; span < end; span += SPAN_TOKENS) {
+            form_scores(start, span, first, end);
+        }
+        barrier();
+        weigh(start, softmax);
+        [[unroll]] for (uint i = 0; i < OWN_QUADS; i++) {
+            uint quad = i * COLUMNS + column;
+            if (quad >= VALUE_QUADS) continue;
+            vec4 of_piece[4];
+            gather(start, first, end, quad, of_piece);
+            [[unroll]] for (uint q = 0; q < 4; q++) {
+                gathered[i][q] = merge_values(gathered[i][q], of_piece[q], factors[first_query + q]);
+            }
+        }
+        barrier();
+    }
+    [[unroll]] for (uint q = 0; q < 4; q++) {
+        uint query = first_query + q;
+        if (!is_query(query)) continue;
+        [[unroll]] for (uint i = 0; i < OWN_QUADS; i++) {
+            uint quad = i * COLUMNS + column;
+            if (quad >= VALUE_QUADS) continue;
+            uint row = row_of(query);
+            write_gathered(row, row, head_of(query), last_piece, quad, gathered[i][q], softmaxes[query]);
+        }
+    }
+}

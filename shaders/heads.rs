@@ -1,0 +1,168 @@
+//! Heads that are taken apart and put together: rotary position embedding is for a part of a latent head alone.
+
+use crate::cases::{Case, CaseStep, Expected};
+use crate::cpu::SharedMut;
+use crate::gpu::{DeviceValue, Dispatch, GpuArgs, Module, Push};
+use crate::op::{CpuArgs, Op, ShapeError};
+use crate::quant::random;
+
+/// The two parts of every head: x [rows, heads * (first + second)] becomes [rows, heads * first] and [rows, heads * second].
+#[derive(Debug)]
+pub struct SplitHeads {
+    /// Values of a head in the first output.
+    pub first: usize,
+    /// Values of a head in the second.
+    pub second: usize,
+}
+
+/// The parts of every head put together: [rows, heads * first] and [rows, heads * second] become
+/// [rows, heads * (first + second)].
+#[derive(Debug)]
+pub struct JoinHeads {
+    /// Values of a head in the first input.
+    pub first: usize,
+    /// Values of a head in the second.
+    pub second: usize,
+}
+
+/// A part of every head of a value.
+#[derive(Clone, Copy)]
+struct Part {
+    /// Values of a whole head.
+    head: usize,
+    /// Where the part begins.
+    start: usize,
+}
+
+impl Op for SplitHeads {
+    fn name(&self) -> &'static str {
+        "split_heads"
+    }
+
+    fn output_widths(&self, inputs: &[usize]) -> Result<Vec<usize>, ShapeError> {
+        ShapeError::check(self.name(), "number of inputs", inputs.len(), 1)?;
+        let head = self.first + self.second;
+        let heads = inputs[0] / head.max(1);
+        ShapeError::check(self.name(), "width of the input", inputs[0], heads * head)?;
+        Ok(vec![heads * self.first, heads * self.second])
+    }
+
+    fn run_cpu(&self, args: &mut CpuArgs<'_>) {
+        let x = args.inputs[0];
+        let head = self.first + self.second;
+        let row = x.len() / args.rows.max(1);
+        let [first, second] = &mut *args.outputs else { return };
+        let [first, second] = [SharedMut::new(first), SharedMut::new(second)];
+        args.team.for_each(args.rows, &|index| {
+            let heads = row / head;
+            // SAFETY: each task writes its own row of each output.
+            let (first, second) = unsafe {
+                let first = first.slice(index * heads * self.first, heads * self.first);
+                (first, second.slice(index * heads * self.second, heads * self.second))
+            };
+            for (index, x) in x[index * row..(index + 1) * row].chunks_exact(head).enumerate() {
+                first[index * self.first..(index + 1) * self.first].copy_from_slice(&x[..self.first]);
+                second[index * self.second..(index + 1) * self.second].copy_from_slice(&x[self.first..]);
+            }
+        });
+    }
+
+    fn dispatches(&self, args: &GpuArgs<'_>) -> Vec<Dispatch> {
+        let (x, head) = (args.inputs[0], self.first + self.second);
+        let part = |output: DeviceValue, start, length| {
+            copy(args, [x, output], Part { head, start }, Part { head: length, start: 0 }, length)
+        };
+        vec![part(args.outputs[0], 0, self.first), part(args.outputs[1], self.first, self.second)]
+    }
+}
+
+impl Op for JoinHeads {
+    fn name(&self) -> &'static str {
+        "join_heads"
+    }
+
+    fn output_widths(&self, inputs: &[usize]) -> Result<Vec<usize>, ShapeError> {
+        ShapeError::check(self.name(), "number of inputs", inputs.len(), 2)?;
+        let heads = inputs[0] / self.first.max(1);
+        ShapeError::check(self.name(), "width of the first input", inputs[0], heads * self.first)?;
+        ShapeError::check(self.name(), "width of the second input", inputs[1], heads * self.second)?;
+        Ok(vec![inputs[0] + inputs[1]])
+    }
+
+    fn run_cpu(&self, args: &mut CpuArgs<'_>) {
+        let (first, second) = (args.inputs[0], args.inputs[1]);
+        let head = self.first + self.second;
+        let row = (first.len() + second.len()) / args.rows.max(1);
+        let y = SharedMut::new(args.outputs[0]);
+        args.team.for_each(args.rows, &|index| {
+            let first_head = index * (row / head);
+            // SAFETY: each task writes its own row.
+            let y = unsafe { y.slice(index * row, row) };
+            for (index, y) in y.chunks_exact_mut(head).enumerate() {
+                let index = first_head + index;
+                y[..self.first].copy_from_slice(&first[index * self.first..(index + 1) * self.first]);
+                y[self.first..].copy_from_slice(&second[index * self.second..(index + 1) * self.second]);
+            }
+        });
+    }
+
+    fn dispatches(&self, args: &GpuArgs<'_>) -> Vec<Dispatch> {
+        let (y, head) = (args.outputs[0], self.first + self.second);
+        let part = |input: DeviceValue, start, length| {
+            copy(args, [input, y], Part { head: length, start: 0 }, Part { head, start }, length)
+        };
+        vec![part(args.inputs[0], 0, self.first), part(args.inputs[1], self.first, self.second)]
+    }
+}
+
+/// Copies `length` values of every head.
+fn copy(args: &GpuArgs<'_>, [x, y]: [DeviceValue; 2], from: Part, to: Part, length: usize) -> Dispatch {
+    let heads = x.width / from.head;
+    let push = Push::new()
+        .address(x.region.address)
+        .address(y.region.address)
+        .address(args.step)
+        .word(args.rows.kind())
+        .size(heads)
+        .size(length)
+        .size(from.head)
+        .size(from.start)
+        .size(to.head)
+        .size(to.start);
+    let dispatch = args.each_column(Module::Heads, push, heads * length);
+    Dispatch { reads: vec![x.region], writes: vec![y.region], ..dispatch }
+}
+
+/// What they must compute: one head and many, parts of any lengths.
+#[must_use]
+pub fn cases() -> Vec<Case> {
+    let case = |(rows, heads, first, second): (usize, usize, usize, usize)| {
+        let name = format!("{heads} heads of {first} and {second}");
+        let whole = random::activations(rows * heads * (first + second), 1);
+        let parts = |from: usize, to: usize| -> Vec<f32> {
+            whole.chunks_exact(first + second).flat_map(|head| head[from..to].to_vec()).collect()
+        };
+        let parts = [parts(0, first), parts(first, first + second)];
+        let expected = parts.iter().map(|part| Expected::exactly(part)).collect();
+        let split = CaseStep::of_rows(rows, vec![whole.clone()], expected);
+        let join = CaseStep::of_rows(rows, parts.into(), vec![Expected::exactly(&whole)]);
+        [
+            Case::new(name.clone(), SplitHeads { first, second }, vec![split]),
+            Case::new(name, JoinHeads { first, second }, vec![join]),
+        ]
+    };
+    [(1, 1, 1, 1), (3, 5, 128, 64), (70, 1, 512, 64), (2, 16, 7, 9)].into_iter().flat_map(case).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn widths_that_are_no_whole_heads_are_refused() {
+        assert_eq!(SplitHeads { first: 3, second: 2 }.output_widths(&[20]), Ok(vec![12, 8]));
+        assert!(SplitHeads { first: 3, second: 2 }.output_widths(&[21]).is_err());
+        assert_eq!(JoinHeads { first: 3, second: 2 }.output_widths(&[12, 8]), Ok(vec![20]));
+        assert!(JoinHeads { first: 3, second: 2 }.output_widths(&[12, 9]).is_err());
+    }
+}

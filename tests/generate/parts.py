@@ -1,0 +1,104 @@
+"""How one tensor of transformers is stored as one or several in a file, where llama.cpp's converter does more than to rename it."""
+
+import re
+from dataclasses import dataclass
+from typing import Callable
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The tensors of a layer that hold one of transformers, and the way back."""
+
+    names: tuple[str, ...]
+    into_file: Callable[[np.ndarray], list[np.ndarray]] = lambda values: [values]
+    out_of_file: Callable[[list[np.ndarray]], np.ndarray] = lambda parts: parts[0]
+
+
+def transposed(values: np.ndarray) -> np.ndarray:
+    return values.swapaxes(-1, -2)
+
+
+def halves(axis: int, turn: Callable[[np.ndarray], np.ndarray] = lambda values: values) -> dict[str, Callable]:
+    """Two matrices, one after the other along an axis of what `turn` makes of the tensor."""
+    return dict(
+        into_file=lambda values: np.split(turn(values), 2, axis=axis),
+        out_of_file=lambda parts: turn(np.concatenate(parts, axis=axis)),
+    )
+
+
+def every_other(axis: int, turn: Callable[[np.ndarray], np.ndarray] = lambda values: values) -> dict[str, Callable]:
+    """Two matrices whose rows take turns along an axis of what `turn` makes of the tensor."""
+
+    def back(parts: list[np.ndarray]) -> np.ndarray:
+        shape = list(parts[0].shape)
+        shape[axis] *= 2
+        return turn(np.stack(parts, axis=axis + 1).reshape(shape))
+
+    def into(values: np.ndarray) -> list[np.ndarray]:
+        turned = np.moveaxis(turn(values), axis, 0)
+        return [np.moveaxis(part, 0, axis) for part in (turned[::2], turned[1::2])]
+
+    return dict(into_file=into, out_of_file=back)
+
+
+TURNED = dict(into_file=lambda values: [transposed(values)], out_of_file=lambda parts: transposed(parts[0]))
+GATE_AND_UP = ("ffn_gate_exps.weight", "ffn_up_exps.weight")
+DOWN = Parts(("ffn_down_exps.weight",))
+CORRECTION = {r"mlp\.gate\.e_score_correction_bias": Parts(("exp_probs_b.bias",))}
+
+# Keys are patterns of what follows `model.layers.N.`.
+EXPERTS = CORRECTION | {
+    r"mlp\.experts\.gate_up_proj": Parts(GATE_AND_UP, **halves(1)),
+    r"mlp\.experts\.down_proj": DOWN,
+    # The gate of a shared expert is one row, stored as a vector.
+    r"mlp\.shared_expert_gate\.weight": Parts(
+        ("ffn_gate_inp_shexp.weight",), lambda values: [values.reshape(-1)], lambda parts: parts[0].reshape(1, -1)
+    ),
+}
+GPT_OSS = {
+    r"mlp\.experts\.gate_up_proj": Parts(GATE_AND_UP, **every_other(1, transposed)),
+    r"mlp\.experts\.gate_up_proj_bias": Parts(("ffn_gate_exps.bias", "ffn_up_exps.bias"), **every_other(1)),
+    r"mlp\.experts\.down_proj": Parts(DOWN.names, **TURNED),
+    r"mlp\.experts\.down_proj_bias": Parts(("ffn_down_exps.bias",)),
+    r"self_attn\.sinks": Parts(("attn_sinks.weight",)),
+}
+LLAMA4 = {
+    r"feed_forward\.experts\.gate_up_proj": Parts(GATE_AND_UP, **halves(1, transposed)),
+    r"feed_forward\.experts\.down_proj": Parts(DOWN.names, **TURNED),
+}
+GEMMA4 = {
+    r"experts\.gate_up_proj": Parts(("ffn_gate_up_exps.weight",)),
+    r"experts\.down_proj": DOWN,
+    r"router\.scale": Parts(("ffn_gate_inp.scale",)),
+    r"router\.per_expert_scale": Parts(("ffn_down_exps.scale",)),
+    r"layer_scalar": Parts(("layer_output_scale.weight",)),
+}
+
+
+def latent(config) -> dict[str, Parts]:
+    """The matrix that makes keys and values of the latent vector, in two; that of the keys is turned, to be applied to queries."""
+    heads, key, value = config.num_attention_heads, config.qk_nope_head_dim, config.v_head_dim
+
+    def into(values: np.ndarray) -> list[np.ndarray]:
+        keys, values = np.split(values.reshape(heads, key + value, -1), [key], axis=1)
+        return [transposed(keys), values]
+
+    def back(parts: list[np.ndarray]) -> np.ndarray:
+        return np.concatenate([transposed(parts[0]), parts[1]], axis=1).reshape(heads * (key + value), -1)
+
+    return {r"self_attn\.kv_b_proj\.weight": Parts(("attn_k_b.weight", "attn_v_b.weight"), into, back)}
+
+
+def find(rules: dict[str, Parts], key: str) -> Parts | None:
+    """The rule for a tensor of transformers, with the names that its parts have in the file."""
+    found = re.fullmatch(r"model\.layers\.(\d+)\.(.+)", key)
+    if not found:
+        return None
+    layer, rest = found.groups()
+    for pattern, parts in rules.items():
+        if re.fullmatch(pattern, rest):
+            names = tuple(f"blk.{layer}.{name}" for name in parts.names)
+            return Parts(names, parts.into_file, parts.out_of_file)
+    return None
