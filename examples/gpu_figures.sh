@@ -13,6 +13,8 @@
 #   MODELS="llama-8b:q4_k_m ..."       as `cuelight bench --synthetic` names them
 #   SEQUENCES="1,8,32,64,256"          at once
 #   DEPTHS="0,4096,16384"
+#   MOE="qwen3-30b-a3b:q4_k_m"         a mixture of experts, written to FOLDER (18 GB) for a server to serve; empty: none
+#   VRAM="24GiB 12GiB 8GiB 6GiB"       how much of the device it may take
 set -euo pipefail
 
 out="${1:-gpu-figures}"
@@ -22,6 +24,9 @@ models="${MODELS:-llama-8b:q4_k_m llama-8b:q8_0 llama-8b:f16 qwen3-8b:q4_k_m qwe
 sequences="${SEQUENCES:-1,8,32,64,256}"
 depths="${DEPTHS:-0,4096,16384}"
 prompts="${PROMPTS:-512,2048}"
+
+moe="${MOE-qwen3-30b-a3b:q4_k_m}"
+vram="${VRAM:-24GiB 12GiB 8GiB 6GiB}"
 
 command -v "$cuelight" >/dev/null || { echo "there is no $cuelight; set CUELIGHT"; exit 1; }
 mkdir -p "$out"
@@ -52,4 +57,41 @@ for model in $models; do
   # Many sequences, each with a short context.
   bench "$name-sequences" --synthetic "$model" -p 0 -n 32 --parallel "$sequences" -r 3
 done
+# A mixture of experts on a smaller and smaller card: what lies where, how fast, and whether device and CPU work together.
+address=127.0.0.1:8123
+serve_and_measure() {
+  local name="$1"
+  shift
+  "$cuelight" serve "$out/moe.gguf" --device "$device" --port "${address##*:}" --ctx-size 4096 \
+    --trace-file "$out/$name-trace.json" "$@" > "$out/$name-server.txt" 2>&1 &
+  local server=$!
+  for _ in $(seq 600); do
+    if ! kill -0 "$server" 2>/dev/null; then
+      echo "$name: the server ended: $(tail -n 1 "$out/$name-server.txt")"
+      return
+    fi
+    (exec 3<>"/dev/tcp/${address/:/\/}") 2>/dev/null && break
+    sleep 1
+  done
+  for clients in 1 8; do
+    "$cuelight" bench serve "http://$address" -c "$clients" -n $((4 * clients)) --prompt-tokens 512 --output-tokens 64 \
+      -o md | tee "$out/$name-$clients-clients.md"
+  done
+  exec 3<>"/dev/tcp/${address/:/\/}"
+  printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3
+  cat <&3 > "$out/$name-metrics.txt"
+  exec 3>&-
+  kill -INT "$server"
+  wait "$server" || true
+}
+
+if [ -n "$moe" ]; then
+  [ -e "$out/moe.gguf" ] || "$cuelight" bench --synthetic "$moe" --write "$out/moe.gguf" -p 0 -n 0
+  bench moe-resident "$out/moe.gguf" -p "$prompts" -n 64 -r 3 --roofline --profile
+  for size in $vram; do
+    echo "== $moe with $size"
+    serve_and_measure "moe-$size-overlap" --vram "$size"
+    serve_and_measure "moe-$size-in-turn" --vram "$size" --overlap off
+  done
+fi
 echo "done: $out"

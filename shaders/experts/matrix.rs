@@ -105,7 +105,7 @@ impl ExpertMatrix {
         &self.experts[expert]
     }
 
-    /// One expert's bias, [outputs].
+    /// One expert's bias, `[outputs]`.
     #[must_use]
     pub fn expert_bias(&self, expert: usize) -> Option<&[f32]> {
         let first = expert * self.stride + self.rows.start;

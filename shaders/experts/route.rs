@@ -38,11 +38,11 @@ pub struct Route {
     n_experts: usize,
     top_k: usize,
     groups: Option<Groups>,
-    /// [n_experts]
+    /// `[n_experts]`
     bias: Option<Arc<[f32]>>,
     renormalise: bool,
     scale: f32,
-    /// [n_experts]
+    /// `[n_experts]`
     expert_scales: Option<Arc<[f32]>>,
 }
 
@@ -71,7 +71,7 @@ impl Route {
         Route { scale, ..self }
     }
 
-    /// With each expert's weight times its own scale, [n_experts].
+    /// With each expert's weight times its own scale, `[n_experts]`.
     ///
     /// # Errors
     /// [`ShapeError`] when they are not as many.
@@ -80,7 +80,7 @@ impl Route {
         Ok(Route { expert_scales, ..self })
     }
 
-    /// With this added to the scores where experts are chosen, [n_experts].
+    /// With this added to the scores where experts are chosen, `[n_experts]`.
     ///
     /// # Errors
     /// [`ShapeError`] when they are not as many.

@@ -32,6 +32,10 @@ pub(super) fn describe(synthetic: &Synthetic) -> GgufBuilder {
     if let RopeStretch::Linear { factor } = shape.rope_stretch {
         keys = keys.key("rope.scaling.type", "linear").key("rope.scaling.factor", factor);
     }
+    if let RopeStretch::Yarn { factor, original_context } = shape.rope_stretch {
+        keys = keys.key("rope.scaling.type", "yarn").key("rope.scaling.factor", factor);
+        keys = keys.size("rope.scaling.original_context_length", original_context);
+    }
     if let Some(experts) = shape.experts {
         keys = keys
             .size("expert_count", experts.count)

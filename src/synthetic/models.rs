@@ -44,12 +44,25 @@ pub struct Shape {
     pub window: Option<usize>,
     /// Soft caps of attention scores and of logits.
     pub softcaps: Option<(f32, f32)>,
-    /// Query, key and value have biases.
-    pub qkv_bias: bool,
+    /// Which products have biases.
+    pub biases: Biases,
+    /// Attention has a sink for each head.
+    pub sinks: bool,
     /// The embedding is also the head.
     pub tied: bool,
     /// The experts of its layers.
     pub experts: Option<ExpertShape>,
+}
+
+/// Which products have biases.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Biases {
+    /// None.
+    Never,
+    /// Those of query, key and value.
+    QueryKeyValue,
+    /// All of a layer: the router's and the experts' too.
+    EveryProduct,
 }
 
 /// Experts in place of the dense feed-forward.
@@ -74,6 +87,13 @@ pub enum RopeStretch {
     Linear {
         /// How much longer the context becomes.
         factor: f32,
+    },
+    /// YaRN's rule, in layers with and without a window.
+    Yarn {
+        /// How much longer the context becomes.
+        factor: f32,
+        /// Tokens of the context before.
+        original_context: usize,
     },
     /// Llama 3's rule: slow frequencies by the factor, fast ones not, with a ramp between (see [`tensors`](super::tensors)).
     Llama3 {
@@ -370,6 +390,22 @@ pub const MODELS: &[Shape] = &[
         ..QWEN_3_MOE
     },
     Shape {
+        name: "gpt-oss-20b",
+        title: "gpt-oss 20B",
+        parameters: 20_914_757_184,
+        n_layers: 24,
+        experts: Some(ExpertShape { count: 32, used: 4, intermediate_size: 2880, shared_size: 0 }),
+        ..GPT_OSS
+    },
+    Shape {
+        name: "gpt-oss-120b",
+        title: "gpt-oss 120B",
+        parameters: 116_829_156_672,
+        n_layers: 36,
+        experts: Some(ExpertShape { count: 128, used: 4, intermediate_size: 2880, shared_size: 0 }),
+        ..GPT_OSS
+    },
+    Shape {
         name: "gemma3-270m",
         title: "Gemma 3 270M",
         parameters: 268_098_176,
@@ -455,7 +491,8 @@ const LLAMA_3: Shape = Shape {
     rope_stretch: RopeStretch::Llama3 { factor: 8.0 },
     window: None,
     softcaps: None,
-    qkv_bias: false,
+    biases: Biases::Never,
+    sinks: false,
     tied: false,
     experts: None,
 };
@@ -479,11 +516,11 @@ const QWEN_2: Shape = Shape {
     rms_norm_epsilon: 1e-6,
     rope_base: 1_000_000.0,
     rope_stretch: RopeStretch::None,
-    qkv_bias: true,
+    biases: Biases::QueryKeyValue,
     ..LLAMA_3
 };
 
-const QWEN_3: Shape = Shape { architecture: "qwen3", context_train: 40960, qkv_bias: false, ..QWEN_2 };
+const QWEN_3: Shape = Shape { architecture: "qwen3", context_train: 40960, biases: Biases::Never, ..QWEN_2 };
 
 const QWEN_3_MOE: Shape = Shape {
     architecture: "qwen3moe",
@@ -493,6 +530,23 @@ const QWEN_3_MOE: Shape = Shape {
     n_kv_heads: 4,
     experts: Some(ExpertShape { count: 128, used: 8, intermediate_size: 768, shared_size: 0 }),
     ..QWEN_3
+};
+
+const GPT_OSS: Shape = Shape {
+    architecture: "gpt-oss",
+    hidden_size: 2880,
+    intermediate_size: 2880,
+    n_heads: 64,
+    n_kv_heads: 8,
+    head_dim: 64,
+    vocab_size: 201_088,
+    vocabulary: Vocabulary::BytePair { pre_tokenizer: "gpt-4o" },
+    rope_base: 150_000.0,
+    rope_stretch: RopeStretch::Yarn { factor: 32.0, original_context: 4096 },
+    window: Some(128),
+    biases: Biases::EveryProduct,
+    sinks: true,
+    ..LLAMA_3
 };
 
 const GEMMA_2: Shape = Shape {

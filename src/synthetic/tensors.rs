@@ -2,7 +2,7 @@
 
 use std::f32::consts::PI;
 
-use super::models::{ExpertShape, RopeStretch, Shape};
+use super::models::{Biases, ExpertShape, RopeStretch, Shape};
 use crate::model::arch::{FAMILIES, Norms, QkNorm};
 
 /// A tensor of a model.
@@ -138,7 +138,7 @@ impl List {
             [("attn_q", queries, Role::Other), ("attn_k", keys, Role::Other), ("attn_v", keys, Role::Values)]
         {
             self.matrix(&name(stem), rows, hidden, role);
-            if shape.qkv_bias {
+            if shape.biases != Biases::Never {
                 self.vector(&format!("{}.bias", name(stem)), rows, Content::Bias);
             }
         }
@@ -147,13 +147,25 @@ impl List {
             self.vector(&norm("attn_k"), shape.head_dim, Content::Norm);
         }
         self.matrix(&name("attn_output"), hidden, queries, Role::AttentionOutput);
+        if shape.biases == Biases::EveryProduct {
+            self.vector(&name("attn_output.bias"), hidden, Content::Bias);
+        }
+        if shape.sinks {
+            self.vector(&name("attn_sinks.weight"), shape.n_heads, Content::Bias);
+        }
         if norms_after {
             self.vector(&norm("post_attention"), hidden, Content::Norm);
         }
-        self.vector(&norm("ffn"), hidden, Content::Norm);
+        let named_after = family.is_some_and(|family| family.norms == Norms::BeforeButNamedAfter);
+        self.vector(&norm(if named_after { "post_attention" } else { "ffn" }), hidden, Content::Norm);
         match shape.experts {
             None => self.dense(&name, ["ffn_gate", "ffn_up", "ffn_down"], [intermediate, hidden]),
-            Some(experts) => self.mixture(&name, experts, hidden),
+            Some(experts) => {
+                self.mixture(&name, experts, hidden);
+                if shape.biases == Biases::EveryProduct {
+                    self.expert_biases(&name, experts, hidden);
+                }
+            }
         }
         if norms_after {
             self.vector(&norm("post_ffw"), hidden, Content::Norm);
@@ -166,6 +178,17 @@ impl List {
         self.matrix(&name(gate), inner, hidden, Role::Other);
         self.matrix(&name(up), inner, hidden, Role::Other);
         self.matrix(&name(down), hidden, inner, Role::Down);
+    }
+
+    fn expert_biases(&mut self, name: &impl Fn(&str) -> String, experts: ExpertShape, hidden: usize) {
+        let ExpertShape { count, intermediate_size, .. } = experts;
+        self.vector(&name("ffn_gate_inp.bias"), count, Content::Bias);
+        for (stem, columns) in
+            [("ffn_gate_exps", intermediate_size), ("ffn_up_exps", intermediate_size), ("ffn_down_exps", hidden)]
+        {
+            let (name, layer, content) = (format!("{}.bias", name(stem)), self.layer, Content::Bias);
+            self.tensors.push(Tensor { name, rows: count, columns, experts: 1, layer, content });
+        }
     }
 
     fn mixture(&mut self, name: &impl Fn(&str) -> String, experts: ExpertShape, hidden: usize) {

@@ -103,6 +103,10 @@ fn a_mixture_gives_more_bits_to_some_tensors() {
     assert_eq!(formats("llama-8b", "q5_k_m", &names), ["Q5_K", "Q6_K", "Q6_K", "Q5_K", "Q6_K", "Q5_K"]);
     assert_eq!(formats("llama-8b", "q8_0", &names[..2]), ["Q8_0", "Q8_0"]);
     assert_eq!(formats("llama-8b", "q4_0", &names[..3]), ["Q4_0", "Q6_K", "Q4_0"]);
+    let unequal = ["token_embd", "output", "blk.0.attn_v", "blk.0.ffn_down", "blk.9.ffn_down"];
+    assert_eq!(formats("llama-8b", "iq4_xs", &unequal), ["IQ4_XS", "Q6_K", "Q5_K", "Q5_K", "IQ4_XS"]);
+    let experts = ["token_embd", "output", "blk.3.attn_v", "blk.3.ffn_down_exps"];
+    assert_eq!(formats("gpt-oss-20b", "mxfp4_moe", &experts), ["Q8_0", "Q8_0", "Q8_0", "MXFP4"]);
     assert_eq!(formats("llama-8b", "f16", &["output", "blk.0.attn_norm"]), ["F16", "F32"]);
 }
 

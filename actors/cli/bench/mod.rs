@@ -12,7 +12,7 @@ use std::io;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
-use cuelight_engine::load::{self, ComputeDevice, Devices, Kernel, KvType, LoadOptions, Source};
+use cuelight_engine::load::{self, ComputeDevice, CpuExperts, Devices, Kernel, KvType, LoadOptions, Source};
 use cuelight_engine::memory::format_bytes;
 use cuelight_engine::roofline::{Roofline, Worker};
 use cuelight_engine::synthetic::Synthetic;
@@ -23,8 +23,8 @@ use self::report::{Format, Measurement, limits_table};
 use super::model;
 use super::terminal::print;
 use super::{CliError, Context};
-use crate::config::Given;
 use crate::config::flags::{Flags, HubFlags};
+use crate::config::{ByteSize, Given};
 
 /// Measure how fast a model runs on this machine.
 #[derive(Debug, clap::Args)]
@@ -86,6 +86,13 @@ pub struct Args {
     /// Instruction sets: scalar, avx2, avx2-integer, avx-vnni, avx512-vnni, amx-int8; unset: as configured.
     #[arg(long = "kernel", id = "kernels", value_name = "KERNEL,…", value_delimiter = ',')]
     kernels: Vec<Kernel>,
+    /// Whose routed experts the CPU computes for a Vulkan device: auto, all, or how many layers'; unset: as configured. Device and
+    /// CPU take turns here; `bench serve` shows what they do at the same time.
+    #[arg(long = "cpu-experts", id = "experts_on_cpu", value_name = "LAYERS")]
+    cpu_experts: Option<CpuExperts>,
+    /// Memory that the model may take on a Vulkan device, like 8GiB; unset: as configured.
+    #[arg(long = "vram", id = "device_memory", value_name = "SIZE")]
+    vram: Option<ByteSize>,
     /// Samples of each test.
     #[arg(short = 'r', long, value_name = "N", default_value = "5")]
     repetitions: NonZeroUsize,
@@ -159,6 +166,8 @@ impl Args {
                             kv_type,
                             kernel,
                             device: device.clone(),
+                            cpu_experts: self.cpu_experts.unwrap_or(base.cpu_experts),
+                            device_bytes: self.vram.map_or(base.device_bytes, |size| Some(size.0)),
                             ..base.clone()
                         };
                         engines.extend(threads.iter().map(of));
