@@ -100,7 +100,7 @@ fn a_row_of_experts_has_the_same_bits_in_a_batch_of_any_size() {
 /// Compares what tiles give with what each row gives alone.
 fn check_tiles(n_experts: usize, top_k: usize, shape: [usize; 2], counts: &[usize]) -> HashSet<Module> {
     let Some(device) = shared_device() else { return HashSet::new() };
-    let experts = experts(Format::Q8_0, n_experts, top_k, shape);
+    let experts = experts(Format::Q4_0, n_experts, top_k, shape);
     let rows = Rows::skewed(&experts, *counts.iter().max().unwrap());
     let mut ran = HashSet::new();
     for &count in counts {
