@@ -3,6 +3,8 @@
 //! [`plan`] reads headers only and answers what the model would take, or why it does not fit; [`Plan::load`] then does it.
 
 mod engine;
+mod host_part;
+mod part;
 
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};

@@ -1,56 +1,29 @@
 //! From a graph to an engine on the devices that were chosen: what it would take there, and then the engine itself.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 
-use cuelight_shaders::attention::{KvCache, KvShape};
-use cuelight_shaders::cpu::Kernel;
+use cuelight_shaders::attention::KvShape;
 use cuelight_shaders::experts::Experts;
-use cuelight_shaders::op::Op;
 use cuelight_shaders::weight::Weight;
 
+use super::host_part::{HostPart, stored_bytes};
+use super::part::{Part, Target};
 use super::{LoadError, LoadOptions, LoadProgress};
-use crate::backend::cpu::{self, CpuStage};
 use crate::backend::offload::OffloadedEngine;
-use crate::backend::stage::{Stage, StagedEngine};
-use crate::backend::vulkan::{self, Device, DeviceInfo, ExecutionOptions, Footprint, Instance, VulkanStage};
+use crate::backend::stage::StagedEngine;
+use crate::backend::vulkan::Footprint;
 use crate::device::{ComputeDevice, CpuExperts, Shares};
 use crate::engine::{Engine, EngineLimits};
 use crate::experts::HostExperts;
-use crate::graph::{Graph, Handover, MemoryLayout, Node};
+use crate::graph::Graph;
 use crate::memory::{self, MemoryPlan, Request, TooLarge};
 use crate::model::Model;
 use crate::placement::{self, Split};
-
-/// A device that a model, or a part of one, is planned for.
-enum Target {
-    Cpu,
-    Vulkan(Box<DeviceInfo>, Arc<Instance>),
-}
-
-/// A part of a model, and the device that computes it.
-pub(super) struct Part {
-    target: Target,
-    /// Its pieces: more than one where experts between them are computed elsewhere.
-    graphs: Vec<Graph>,
-    /// For each layer of the model its cache, without heads where the layer belongs to another part.
-    kv_shapes: Vec<KvShape>,
-    weights_bytes: u64,
-}
 
 /// A model divided among what computes it.
 pub(super) struct Division {
     parts: Vec<Part>,
     host: Option<HostPart>,
-}
-
-/// Experts that the processor computes for a model on a device.
-struct HostPart {
-    layers: Vec<Experts>,
-    /// Between the pieces of the device's part.
-    handovers: Vec<Handover>,
-    /// Layers with experts in the whole model.
-    of_layers: usize,
 }
 
 /// Divides a model among the devices that were chosen. Nothing is opened yet.
@@ -244,268 +217,4 @@ impl Division {
             _ => Ok((Box::new(StagedEngine::new(stages, limits)), None)),
         }
     }
-}
-
-impl HostPart {
-    fn describe(&self, options: &LoadOptions) -> String {
-        let (layers, of_layers) = (self.layers.len(), self.of_layers);
-        let device = cpu::describe(options.kernel, options.threads);
-        format!("the experts of {layers} of {of_layers} layers on {device}")
-    }
-
-    fn footprint(&self, options: &LoadOptions, limits: &EngineLimits) -> Footprint {
-        let weights = self.layers.iter().filter(|layer| !layer.is_left_in_file()).map(stored_bytes);
-        let growth = self.layers.iter().map(|layer| layer.growth(options.kernel));
-        let rows = limits.max_batched_tokens;
-        let scratch = self.layers.iter().map(|layer| layer.compute_scratch_len(options.kernel, rows)).max();
-        let scratch = (scratch.unwrap_or(0) * size_of::<f32>()) as u64;
-        Footprint { weights: weights.chain(growth).sum(), scratch, kv_block: 0 }
-    }
-
-    fn copied_bytes(&self, options: &LoadOptions) -> u64 {
-        let replaced =
-            |layer: &&Experts| layer.weights().into_iter().any(|weight| layer.replaces(options.kernel, weight));
-        self.layers.iter().filter(replaced).map(stored_bytes).sum()
-    }
-
-    fn build(
-        self,
-        options: &LoadOptions,
-        limits: &EngineLimits,
-        done: &mut dyn FnMut(&Weight),
-    ) -> (HostExperts, Vec<Handover>) {
-        let rows = limits.max_batched_tokens;
-        let experts = HostExperts::new(self.layers, options.kernel, options.threads, rows, &mut |op, weight| {
-            ready(op, weight, options.kernel);
-            done(weight);
-        });
-        (experts, self.handovers)
-    }
-}
-
-impl Target {
-    fn find(device: ComputeDevice, options: &LoadOptions) -> Result<Self, LoadError> {
-        match device {
-            ComputeDevice::Cpu if options.kernel.is_supported() => Ok(Target::Cpu),
-            ComputeDevice::Cpu => Err(LoadError::Kernel { kernel: options.kernel }),
-            ComputeDevice::Vulkan(index) => {
-                let instance = Instance::load(options.vulkan.instance())?;
-                let info = DeviceInfo::find(&instance, index)?;
-                Ok(Target::Vulkan(Box::new(info), instance))
-            }
-        }
-    }
-
-    /// The last part's graph as this device runs it: from its memory a token comes back more easily than a row of logits.
-    fn let_choose(&self, graph: Graph) -> Graph {
-        match self {
-            Target::Cpu => graph,
-            Target::Vulkan(..) => graph.with_token_choice(),
-        }
-    }
-
-    fn describe(&self, options: &LoadOptions) -> String {
-        match self {
-            Target::Cpu => cpu::describe(options.kernel, options.threads),
-            Target::Vulkan(info, _) => vulkan::describe(info),
-        }
-    }
-
-    /// The device's name where its memory is its own and not the machine's.
-    fn own_memory(&self, options: &LoadOptions) -> Option<String> {
-        match self {
-            // A limit of its own makes any memory one's own.
-            Target::Vulkan(info, _) if !info.is_processor() || options.device_bytes.is_some() => {
-                Some(vulkan::describe(info))
-            }
-            Target::Cpu | Target::Vulkan(..) => None,
-        }
-    }
-
-    /// Bytes free there, where the system says.
-    fn available_bytes(&self) -> Option<u64> {
-        match self {
-            Target::Cpu => memory::available(),
-            Target::Vulkan(info, instance) => Some(info.available_bytes(instance)),
-        }
-    }
-}
-
-impl Part {
-    /// Counts the weights anew: but for experts that are left in the file.
-    fn count_weights(&mut self) {
-        let in_memory = |node: &&Node| !node.op.as_experts().is_some_and(Experts::is_left_in_file);
-        let nodes = self.graphs.iter().flat_map(Graph::nodes).filter(in_memory);
-        let weights = nodes.flat_map(|node| node.op.weights());
-        let bytes: HashMap<_, _> = weights.map(|weight| (&weight.name, weight.bytes().len() as u64)).collect();
-        self.weights_bytes = bytes.values().sum();
-    }
-
-    /// What the part takes on its device. Of the limits only those on steps are looked at.
-    fn footprint(&self, options: &LoadOptions, limits: &EngineLimits) -> Footprint {
-        let (graphs, kv_type) = (&self.graphs, options.kv_type);
-        if let Target::Vulkan(info, _) = &self.target {
-            return Footprint::new(graphs, info, limits, &self.kv_shapes, kv_type);
-        }
-        let (rows, logits_rows) = (limits.max_batched_tokens, limits.max_logits_rows);
-        let values = |graph| MemoryLayout::new(graph, rows, logits_rows).arena_len();
-        let scratch = |graph: &Graph| graph.scratch_len(options.kernel, rows, logits_rows, limits.context_tokens);
-        let values = graphs.iter().map(values).max().unwrap_or(0) + graphs.iter().map(scratch).max().unwrap_or(0);
-        Footprint {
-            weights: self.weights_bytes + graphs.iter().map(|graph| graph.growth(options.kernel)).sum::<u64>(),
-            scratch: (values * size_of::<f32>()) as u64,
-            kv_block: self.kv_shapes.iter().map(|shape| shape.block_bytes(kv_type)).sum(),
-        }
-    }
-
-    /// Takes out the experts that the options leave to the processor, if any.
-    fn hand_experts_out(
-        &mut self,
-        options: &LoadOptions,
-        limits: &EngineLimits,
-        request: &Request,
-    ) -> Option<HostPart> {
-        // On the processor they are its own already, unless somebody wants them apart.
-        if matches!((&self.target, options.cpu_experts), (Target::Cpu, CpuExperts::Auto)) {
-            return None;
-        }
-        let graph = self.graphs.pop()?;
-        let with_experts: Vec<usize> =
-            (0..graph.nodes().len()).filter(|index| graph.nodes()[*index].op.as_experts().is_some()).collect();
-        let of_layers = with_experts.len();
-        let count = match options.cpu_experts {
-            CpuExperts::All => of_layers,
-            CpuExperts::Layers(count) => count.min(of_layers),
-            CpuExperts::Auto => {
-                self.graphs.push(graph);
-                let count = self.fewest_handed_out(&with_experts, options, limits, request);
-                let graph = self.graphs.pop()?;
-                return self.hand_out(graph, &with_experts[..count], of_layers);
-            }
-        };
-        self.hand_out(graph, &with_experts[..count], of_layers)
-    }
-
-    fn hand_out(&mut self, graph: Graph, experts: &[usize], of_layers: usize) -> Option<HostPart> {
-        let cut = graph.cut_out(experts);
-        self.graphs = cut.parts;
-        let layers = cut.removed.iter().filter_map(|op| op.as_experts().cloned()).collect();
-        (!experts.is_empty()).then_some(HostPart { layers, handovers: cut.handovers, of_layers })
-    }
-
-    /// With how few layers' experts on the processor, the first ones, the rest and a fair KV cache have room on the device.
-    fn fewest_handed_out(
-        &self,
-        experts: &[usize],
-        options: &LoadOptions,
-        limits: &EngineLimits,
-        request: &Request,
-    ) -> usize {
-        const FAIR_CONTEXT: usize = 8192;
-        let whole = self.footprint(options, limits);
-        let bytes_of = |index: &usize| vulkan::weights_bytes(&[&*self.graphs[0].nodes()[*index].op]);
-        let mut weights = whole.weights;
-        // What goes out to the experts and what comes back, with the residual stream both ways.
-        let handed_out = |experts: &Experts| {
-            let widths = 4 * experts.hidden_size() + 2 * experts.top_k();
-            (limits.max_batched_tokens * widths * size_of::<f32>()) as u64
-        };
-        let handed_out = self.graphs[0].nodes().iter().filter_map(|node| node.op.as_experts()).map(handed_out).max();
-        let context = request.context_tokens.unwrap_or(request.context_train).min(FAIR_CONTEXT);
-        for (count, layer) in experts.iter().enumerate() {
-            let plan = memory::plan(&Request {
-                weights_bytes: weights,
-                scratch_bytes: whole.scratch + if count > 0 { handed_out.unwrap_or(0) } else { 0 },
-                block_bytes: whole.kv_block,
-                limit_bytes: options.device_bytes,
-                available_bytes: self.target.available_bytes(),
-                ..request.clone()
-            });
-            if plan.is_ok_and(|plan| plan.context_tokens >= context) {
-                return count;
-            }
-            weights = weights.saturating_sub(bytes_of(layer));
-        }
-        experts.len()
-    }
-
-    /// Bytes of the stored weights that the device copies: where no file can take them back they stay in the machine's
-    /// memory, beside the footprint.
-    fn copied_bytes(&self, options: &LoadOptions) -> u64 {
-        match self.target {
-            Target::Cpu => replaced(&self.graphs, options.kernel).values().sum(),
-            Target::Vulkan(..) => self.weights_bytes,
-        }
-    }
-
-    fn build(
-        self,
-        options: &LoadOptions,
-        limits: &EngineLimits,
-        done: &mut dyn FnMut(&Weight),
-    ) -> Result<Box<dyn Stage>, LoadError> {
-        match self.target {
-            Target::Cpu => Ok(Box::new(cpu_stage(self.graphs, self.kv_shapes, options, limits, done))),
-            Target::Vulkan(info, instance) => {
-                let device = Device::open(instance, *info, options.vulkan.clone())?;
-                let execution =
-                    ExecutionOptions { deterministic: options.deterministic, profile_ops: options.profile_ops };
-                let cache = (&*self.kv_shapes, options.kv_type);
-                Ok(Box::new(VulkanStage::new(self.graphs, device, cache, limits.clone(), execution, done)?))
-            }
-        }
-    }
-}
-
-fn cpu_stage(
-    graphs: Vec<Graph>,
-    kv_shapes: Vec<KvShape>,
-    options: &LoadOptions,
-    limits: &EngineLimits,
-    done: &mut dyn FnMut(&Weight),
-) -> CpuStage {
-    let kv = KvCache::new(kv_shapes, limits.kv_blocks, options.kv_type);
-    let kernel = options.kernel;
-    // Of a matrix that is also the embedding only some rows are read from the file.
-    let replaced = replaced(&graphs, kernel);
-    let stage = CpuStage::new(graphs, kv, kernel, options.threads, limits, &mut |op| {
-        for weight in op.weights() {
-            if !replaced.contains_key(&weight.name) || op.replaces(kernel, weight) {
-                ready(op, weight, kernel);
-            }
-            done(weight);
-        }
-    });
-    if options.profile_ops { stage.with_profile() } else { stage }
-}
-
-/// The weights of which a kernel keeps a copy of its own, and how many bytes each has as it is stored.
-fn replaced(graphs: &[Graph], kernel: Kernel) -> HashMap<Arc<str>, u64> {
-    let of_op = |node: &Node| {
-        let replaced = node.op.weights().into_iter().filter(|weight| node.op.replaces(kernel, weight));
-        replaced.map(|weight| (Arc::clone(&weight.name), weight.bytes().len() as u64)).collect::<Vec<_>>()
-    };
-    graphs.iter().flat_map(Graph::nodes).flat_map(of_op).collect()
-}
-
-/// Bytes of a layer's experts as they are stored.
-fn stored_bytes(experts: &Experts) -> u64 {
-    experts.weights().into_iter().map(|weight| weight.bytes().len() as u64).sum()
-}
-
-/// Gives a weight that an op has copied back to its file, and fetches one that it reads there; but experts that are left in
-/// the file stay there until a row uses them.
-fn ready(op: &dyn Op, weight: &Weight, kernel: Kernel) {
-    if op.replaces(kernel, weight) {
-        weight.release();
-    } else if !op.as_experts().is_some_and(Experts::is_left_in_file) {
-        page_in(weight);
-    }
-}
-
-/// Touches every page of a weight that is used as it lies in the file, so that the first request does not wait for the
-/// disk.
-fn page_in(weight: &Weight) {
-    const PAGE: usize = 4096;
-    std::hint::black_box(weight.bytes().iter().step_by(PAGE).fold(0u8, |sum, byte| sum.wrapping_add(*byte)));
 }

@@ -1,0 +1,139 @@
+//! Experts that the processor computes for a model on a device: which ones, what they take, and how they get there.
+
+use cuelight_shaders::experts::Experts;
+use cuelight_shaders::op::Op;
+use cuelight_shaders::weight::Weight;
+
+use super::LoadOptions;
+use super::part::{Part, Target, ready};
+use crate::backend::cpu;
+use crate::backend::vulkan::{self, Footprint};
+use crate::device::CpuExperts;
+use crate::engine::EngineLimits;
+use crate::experts::HostExperts;
+use crate::graph::{Graph, Handover};
+use crate::memory::{self, Request};
+
+/// Experts that the processor computes for a model on a device.
+pub(super) struct HostPart {
+    pub layers: Vec<Experts>,
+    /// Between the pieces of the device's part.
+    pub handovers: Vec<Handover>,
+    /// Layers with experts in the whole model.
+    pub of_layers: usize,
+}
+
+impl HostPart {
+    pub fn describe(&self, options: &LoadOptions) -> String {
+        let (layers, of_layers) = (self.layers.len(), self.of_layers);
+        let device = cpu::describe(options.kernel, options.threads);
+        format!("the experts of {layers} of {of_layers} layers on {device}")
+    }
+
+    pub fn footprint(&self, options: &LoadOptions, limits: &EngineLimits) -> Footprint {
+        let weights = self.layers.iter().filter(|layer| !layer.is_left_in_file()).map(stored_bytes);
+        let growth = self.layers.iter().map(|layer| layer.growth(options.kernel));
+        let rows = limits.max_batched_tokens;
+        let scratch = self.layers.iter().map(|layer| layer.compute_scratch_len(options.kernel, rows)).max();
+        let scratch = (scratch.unwrap_or(0) * size_of::<f32>()) as u64;
+        Footprint { weights: weights.chain(growth).sum(), scratch, kv_block: 0 }
+    }
+
+    pub fn copied_bytes(&self, options: &LoadOptions) -> u64 {
+        let replaced =
+            |layer: &&Experts| layer.weights().into_iter().any(|weight| layer.replaces(options.kernel, weight));
+        self.layers.iter().filter(replaced).map(stored_bytes).sum()
+    }
+
+    pub fn build(
+        self,
+        options: &LoadOptions,
+        limits: &EngineLimits,
+        done: &mut dyn FnMut(&Weight),
+    ) -> (HostExperts, Vec<Handover>) {
+        let rows = limits.max_batched_tokens;
+        let experts = HostExperts::new(self.layers, options.kernel, options.threads, rows, &mut |op, weight| {
+            ready(op, weight, options.kernel);
+            done(weight);
+        });
+        (experts, self.handovers)
+    }
+}
+
+impl Part {
+    /// Takes out the experts that the options leave to the processor, if any.
+    pub fn hand_experts_out(
+        &mut self,
+        options: &LoadOptions,
+        limits: &EngineLimits,
+        request: &Request,
+    ) -> Option<HostPart> {
+        // On the processor they are its own already, unless somebody wants them apart.
+        if matches!((&self.target, options.cpu_experts), (Target::Cpu, CpuExperts::Auto)) {
+            return None;
+        }
+        let graph = self.graphs.pop()?;
+        let with_experts: Vec<usize> =
+            (0..graph.nodes().len()).filter(|index| graph.nodes()[*index].op.as_experts().is_some()).collect();
+        let of_layers = with_experts.len();
+        let count = match options.cpu_experts {
+            CpuExperts::All => of_layers,
+            CpuExperts::Layers(count) => count.min(of_layers),
+            CpuExperts::Auto => {
+                self.graphs.push(graph);
+                let count = self.fewest_handed_out(&with_experts, options, limits, request);
+                let graph = self.graphs.pop()?;
+                return self.hand_out(graph, &with_experts[..count], of_layers);
+            }
+        };
+        self.hand_out(graph, &with_experts[..count], of_layers)
+    }
+
+    fn hand_out(&mut self, graph: Graph, experts: &[usize], of_layers: usize) -> Option<HostPart> {
+        let cut = graph.cut_out(experts);
+        self.graphs = cut.parts;
+        let layers = cut.removed.iter().filter_map(|op| op.as_experts().cloned()).collect();
+        (!experts.is_empty()).then_some(HostPart { layers, handovers: cut.handovers, of_layers })
+    }
+
+    /// With how few layers' experts on the processor, the first ones, the rest and a fair KV cache have room on the device.
+    fn fewest_handed_out(
+        &self,
+        experts: &[usize],
+        options: &LoadOptions,
+        limits: &EngineLimits,
+        request: &Request,
+    ) -> usize {
+        const FAIR_CONTEXT: usize = 8192;
+        let whole = self.footprint(options, limits);
+        let bytes_of = |index: &usize| vulkan::weights_bytes(&[&*self.graphs[0].nodes()[*index].op]);
+        let mut weights = whole.weights;
+        // What goes out to the experts and what comes back, with the residual stream both ways.
+        let handed_out = |experts: &Experts| {
+            let widths = 4 * experts.hidden_size() + 2 * experts.top_k();
+            (limits.max_batched_tokens * widths * size_of::<f32>()) as u64
+        };
+        let handed_out = self.graphs[0].nodes().iter().filter_map(|node| node.op.as_experts()).map(handed_out).max();
+        let context = request.context_tokens.unwrap_or(request.context_train).min(FAIR_CONTEXT);
+        for (count, layer) in experts.iter().enumerate() {
+            let plan = memory::plan(&Request {
+                weights_bytes: weights,
+                scratch_bytes: whole.scratch + if count > 0 { handed_out.unwrap_or(0) } else { 0 },
+                block_bytes: whole.kv_block,
+                limit_bytes: options.device_bytes,
+                available_bytes: self.target.available_bytes(),
+                ..request.clone()
+            });
+            if plan.is_ok_and(|plan| plan.context_tokens >= context) {
+                return count;
+            }
+            weights = weights.saturating_sub(bytes_of(layer));
+        }
+        experts.len()
+    }
+}
+
+/// Bytes of a layer's experts as they are stored.
+pub(super) fn stored_bytes(experts: &Experts) -> u64 {
+    experts.weights().into_iter().map(|weight| weight.bytes().len() as u64).sum()
+}
