@@ -203,3 +203,33 @@ async fn experts_for_which_there_is_no_memory_stay_in_the_file() {
         assert_eq!(first(&near), first(&found));
     }
 }
+
+/// Why a fixture does not load in which one number of the metadata is another.
+fn refusal_with(name: &str, key: &str, value: u32) -> String {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/families").join(name);
+    let mut bytes = std::fs::read(path).unwrap();
+    let place = bytes.windows(key.len()).position(|window| window == key.as_bytes()).unwrap() + key.len();
+    // Behind the key stand the type, 4 for a u32, and the value.
+    assert_eq!(bytes[place..place + 4], 4_u32.to_le_bytes());
+    bytes[place + 4..place + 8].copy_from_slice(&value.to_le_bytes());
+    let folder = tempfile::tempdir().unwrap();
+    let broken = folder.path().join("broken.gguf");
+    std::fs::write(&broken, bytes).unwrap();
+    let options = LoadOptions { context_tokens: Some(64), ..LoadOptions::new(broken) };
+    plan(&options).err().unwrap().to_string()
+}
+
+#[test]
+fn experts_that_are_not_what_the_metadata_says_are_refused_by_name() {
+    let refusal = |key: &str, value| refusal_with("qwen3moe.gguf", key, value);
+    let wrong = refusal("qwen3moe.expert_count", 7);
+    assert!(wrong.contains("\"blk.0.ffn_gate_inp.weight\" is [8, 64], but the metadata says [7, 64]"), "{wrong}");
+    let wrong = refusal("qwen3moe.expert_feed_forward_length", 40);
+    assert!(wrong.contains("\"blk.0.ffn_gate_exps.weight\" is [256, 64], but the metadata says [320, 64]"), "{wrong}");
+    let wrong = refusal("qwen3moe.expert_used_count", 9);
+    assert!(wrong.contains("expert_used_count") && wrong.contains("at most 8"), "{wrong}");
+    let wrong = refusal("qwen3moe.expert_count", 1 << 20);
+    assert!(wrong.contains("expert_count") && wrong.contains("at most 4096"), "{wrong}");
+    let wrong = refusal("qwen3moe.expert_count", 0);
+    assert!(wrong.contains("a layer has a router of experts"), "{wrong}");
+}
