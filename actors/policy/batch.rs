@@ -82,6 +82,10 @@ impl Batch {
 impl Policy {
     /// Forms one step, or none when nobody can use it.
     pub(super) fn form_step(&mut self, effects: &mut Vec<Effect>) -> bool {
+        if self.is_suspect_in_flight() {
+            // Until it is cleared or has failed it stays alone: another would take its blocks, and it the other's, for ever.
+            return false;
+        }
         let mut batch = self.empty_batch();
         match self.first_suspect() {
             Some(suspect) => self.add_alone(suspect, &mut batch, effects),
@@ -125,6 +129,10 @@ impl Policy {
     fn first_suspect(&self) -> Option<Rank> {
         let is_free = |sequence: &Sequence| sequence.is_suspect() && sequence.is_admissible();
         self.sequences.values().filter(|sequence| is_free(sequence)).map(|sequence| sequence.rank).min()
+    }
+
+    fn is_suspect_in_flight(&self) -> bool {
+        self.sequences.values().any(|sequence| sequence.is_suspect() && sequence.in_flight > 0)
     }
 
     /// Puts a suspect into the step, and nobody else, so that a failure has one cause.

@@ -434,6 +434,32 @@ fn the_engine_chooses_from_the_first_token_that_it_may() {
     assert_eq!(wanted, [LogitsWanted::Last, LogitsWanted::Last, token(2), token(3)]);
 }
 
+/// Blocks for one of two long requests: a suspect that is scored in several steps must not lose its blocks between them to one
+/// that goes before it, from which it would take them back.
+#[test]
+fn a_suspect_and_a_request_of_higher_priority_do_not_take_blocks_from_each_other_for_ever() {
+    let limits = EngineLimits { kv_blocks: 8, max_logits_rows: 8, ..limits() };
+    let mut world = World::new(
+        PolicyConfig {
+            steps_in_flight: 3,
+            steps_at_executor: 1,
+            prefill_chunk_tokens: 32,
+            prefix_cache: false,
+            ..CONFIG
+        },
+        limits,
+    );
+    world.submit(Submission { scores_prompt: true, priority: 1, ..submission(1, 80) }, 1);
+    for _ in 0..4 {
+        world.finish_step();
+        world.sample(false);
+    }
+    world.lose_executor(false);
+    world.submit(Submission { priority: 0, ..submission(2, 90) }, 1);
+    world.run_out();
+    world.assert_all_ended();
+}
+
 #[test]
 fn a_poisoned_request_fails_alone_and_the_others_go_on() {
     let mut world = World::new(CONFIG, limits());
