@@ -434,32 +434,6 @@ fn the_engine_chooses_from_the_first_token_that_it_may() {
     assert_eq!(wanted, [LogitsWanted::Last, LogitsWanted::Last, token(2), token(3)]);
 }
 
-/// Blocks for one of two long requests: a suspect that is scored in several steps must not lose its blocks between them to one
-/// that goes before it, from which it would take them back.
-#[test]
-fn a_suspect_and_a_request_of_higher_priority_do_not_take_blocks_from_each_other_for_ever() {
-    let limits = EngineLimits { kv_blocks: 8, max_logits_rows: 8, ..limits() };
-    let mut world = World::new(
-        PolicyConfig {
-            steps_in_flight: 3,
-            steps_at_executor: 1,
-            prefill_chunk_tokens: 32,
-            prefix_cache: false,
-            ..CONFIG
-        },
-        limits,
-    );
-    world.submit(Submission { scores_prompt: true, priority: 1, ..submission(1, 80) }, 1);
-    for _ in 0..4 {
-        world.finish_step();
-        world.sample(false);
-    }
-    world.lose_executor(false);
-    world.submit(Submission { priority: 0, ..submission(2, 90) }, 1);
-    world.run_out();
-    world.assert_all_ended();
-}
-
 #[test]
 fn a_poisoned_request_fails_alone_and_the_others_go_on() {
     let mut world = World::new(CONFIG, limits());
@@ -554,6 +528,90 @@ fn happening() -> impl Strategy<Value = Happening> {
     ]
 }
 
+impl World {
+    fn happen(&mut self, happening: Happening) {
+        match happening {
+            Happening::Submit { like, prompt_tokens, generate, priority, salted, scores_prompt } => {
+                // Few different prompts, so that many have a prefix in common.
+                let submission = Submission {
+                    id: RequestId(self.requests.len() as u64 + 1),
+                    priority,
+                    scores_prompt,
+                    client: Some(like.to_string().into()),
+                    cache_salt: salted.then(|| "salt".into()),
+                    ..submission(like, prompt_tokens)
+                };
+                self.submit(submission, generate);
+            }
+            Happening::Cancel(id) => self.on(PolicyEvent::Cancel(RequestId(id))),
+            Happening::FinishStep => self.finish_step(),
+            Happening::Choose { pause } => self.choose(pause),
+            Happening::Deliver => self.deliver(),
+            Happening::Resume(id) => self.on(PolicyEvent::Resume(RequestId(id))),
+            Happening::LoseExecutor { named } => {
+                if self.ready {
+                    self.lose_executor(named);
+                }
+            }
+            Happening::RefuseStep => self.refuse_step(),
+            Happening::RestartExecutor => self.restart_executor(),
+        }
+    }
+}
+
+/// A suspect is scored in several steps, and one that goes before it is computed in several as well; there are blocks for one
+/// of them. Neither may take the other's blocks between two of its steps, again and again.
+#[test]
+fn a_suspect_and_a_request_that_goes_before_it_both_come_to_their_end() {
+    use Happening::{Choose, Deliver, FinishStep, LoseExecutor};
+    let submit = |prompt_tokens, priority, scores_prompt| Happening::Submit {
+        like: 0,
+        prompt_tokens,
+        generate: 1,
+        priority,
+        salted: false,
+        scores_prompt,
+    };
+    let (chosen, paused) = (|| Choose { pause: false }, || Choose { pause: true });
+    let happenings = vec![
+        submit(33, 1, true),
+        FinishStep,
+        FinishStep,
+        FinishStep,
+        paused(),
+        submit(25, 0, true),
+        chosen(),
+        chosen(),
+        Deliver,
+        Deliver,
+        FinishStep,
+        submit(81, 1, false),
+        Deliver,
+        FinishStep,
+        chosen(),
+        Deliver,
+        paused(),
+        FinishStep,
+        FinishStep,
+        Deliver,
+        LoseExecutor { named: false },
+        submit(1, 0, false),
+        submit(81, 0, false),
+    ];
+    let config = PolicyConfig {
+        prefill_chunk_tokens: 512,
+        steps_in_flight: 3,
+        steps_at_executor: 1,
+        prefix_cache: false,
+        ..CONFIG
+    };
+    let mut world = World::new(config, EngineLimits { kv_blocks: 10, ..limits() });
+    world.stops = true;
+    happenings.into_iter().for_each(|happening| world.happen(happening));
+    world.run_out();
+    world.assert_all_ended();
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
     #[test]
@@ -570,36 +628,7 @@ proptest! {
         };
         let mut world = World::new(config, EngineLimits { kv_blocks, ..limits() });
         world.stops = true;
-        let mut next = 1;
-        for happening in happenings {
-            match happening {
-                Happening::Submit { like, prompt_tokens, generate, priority, salted, scores_prompt } => {
-                    // Few different prompts, so that many have a prefix in common.
-                    let submission = Submission {
-                        id: RequestId(next),
-                        priority,
-                        scores_prompt,
-                        client: Some(like.to_string().into()),
-                        cache_salt: salted.then(|| "salt".into()),
-                        ..submission(like, prompt_tokens)
-                    };
-                    world.submit(submission, generate);
-                    next += 1;
-                }
-                Happening::Cancel(id) => world.on(PolicyEvent::Cancel(RequestId(id))),
-                Happening::FinishStep => world.finish_step(),
-                Happening::Choose { pause } => world.choose(pause),
-                Happening::Deliver => world.deliver(),
-                Happening::Resume(id) => world.on(PolicyEvent::Resume(RequestId(id))),
-                Happening::LoseExecutor { named } => {
-                    if world.ready {
-                        world.lose_executor(named);
-                    }
-                }
-                Happening::RefuseStep => world.refuse_step(),
-                Happening::RestartExecutor => world.restart_executor(),
-            }
-        }
+        happenings.into_iter().for_each(|happening| world.happen(happening));
         world.run_out();
         world.assert_all_ended();
         for (id, known) in &world.requests {
