@@ -198,7 +198,8 @@ fn create(instance: &Instance, info: &DeviceInfo, family: u32) -> Result<ash::De
     let mut matrices = vk::PhysicalDeviceCooperativeMatrixFeaturesKHR::default().cooperative_matrix(true);
     if info.extensions.cooperative_matrix {
         extensions.push(ash::khr::cooperative_matrix::NAME.as_ptr());
-        v12 = v12.shader_float16(true).vulkan_memory_model(true);
+        // Atomic operations of other shaders have the scope of the device where nothing else is said.
+        v12 = v12.shader_float16(true).vulkan_memory_model(true).vulkan_memory_model_device_scope(true);
         v13 = v13.subgroup_size_control(true).compute_full_subgroups(true);
     }
     let mut create = vk::DeviceCreateInfo::default()

@@ -205,6 +205,7 @@ fn cooperative_matrix(
         matrices.cooperative_matrix,
         v12.shader_float16,
         v12.vulkan_memory_model,
+        v12.vulkan_memory_model_device_scope,
         v13.subgroup_size_control,
         v13.compute_full_subgroups,
     ];
