@@ -111,7 +111,7 @@ fn agrees(means: &[f64], gate: f64, rounded_experts: bool) -> bool {
 }
 
 fn has_experts(model: &str) -> bool {
-    let gguf = Gguf::open(&folder().join(model)).unwrap();
+    let gguf = Gguf::open(folder().join(model)).unwrap();
     gguf.tensors().iter().any(|tensor| tensor.name.contains("_exps."))
 }
 
