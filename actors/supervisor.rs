@@ -422,11 +422,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 impl Cast {
     fn name_of(&self, child: &ActorCell) -> Option<&'static str> {
         let id = child.get_id();
-        let actors = [
-            (self.sampler.get_id(), "sampler"),
-            (self.scheduler.get_id(), "scheduler"),
-            (self.experts.get_id(), "experts"),
-        ];
+        let actors = [(self.sampler.get_id(), "sampler"), (self.scheduler.get_id(), "scheduler")];
         actors.into_iter().find(|&(actor, _)| actor == id).map(|(_, name)| name)
     }
 }

@@ -59,7 +59,7 @@ impl HostExperts {
             layer.prepare_cpu(kernel, &team);
             layer.weights().into_iter().for_each(|weight| progress(layer, weight));
         }
-        let scratch = layers.iter().map(|layer| layer.compute_scratch_len(kernel, max_rows)).max().unwrap_or(0);
+        let scratch = layers.iter().map(|layer| layer.scratch_len(kernel, max_rows, 0)).max().unwrap_or(0);
         HostExperts { layers, kernel, team, scratch: vec![0.0; scratch], _guard: None }
     }
 
@@ -67,6 +67,9 @@ impl HostExperts {
     ///
     /// # Errors
     /// [`ExpertJobError`] when the job is none of these experts'.
+    ///
+    /// # Panics
+    /// When it has more rows than was planned for, which no step of the engine's limits has.
     pub fn compute(&mut self, job: &ExpertJob) -> Result<ExpertResult, ExpertJobError> {
         let layers = self.layers.len();
         let missing = ExpertJobError::NoSuchLayer { layer: job.layer, layers };
@@ -76,10 +79,6 @@ impl HostExperts {
         if !is_rows || job.routes.len() != rows * 2 * experts.top_k() {
             let (hidden, routes) = (job.hidden.len(), job.routes.len());
             return Err(ExpertJobError::NotRows { layer: job.layer, hidden, routes });
-        }
-        let needed = experts.compute_scratch_len(self.kernel, rows);
-        if self.scratch.len() < needed {
-            self.scratch.resize(needed, 0.0);
         }
         let mut output = vec![0.0; job.hidden.len()];
         let expert_rows = ExpertRows { x: &job.hidden, routes: &job.routes, rows };
@@ -91,11 +90,5 @@ impl HostExperts {
     #[must_use]
     pub fn guarded_by(self, guard: impl Send + 'static) -> Self {
         HostExperts { _guard: Some(Box::new(guard)), ..self }
-    }
-
-    /// How many layers have experts here.
-    #[must_use]
-    pub fn layers(&self) -> usize {
-        self.layers.len()
     }
 }

@@ -2,32 +2,19 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::path::PathBuf;
-
-use cuelight::loader::ModelSource;
-use cuelight::request::{Event, GenerationRequest, SamplingParams, StopConditions};
 use cuelight::runtime::{Runtime, RuntimeOptions};
-use cuelight_engine::engine::Engine;
-use cuelight_engine::load::{ComputeDevice, CpuExperts, LoadOptions, LoadProgress, LoadedModel, plan};
+use cuelight_engine::load::{ComputeDevice, CpuExperts, LoadOptions, plan};
 
+#[path = "support/tiny_runtime.rs"]
+mod tiny_runtime;
 #[path = "support/vulkan_device.rs"]
 mod vulkan_device;
 
+use tiny_runtime::{answer, checkpoint, request};
 use vulkan_device::has_device;
 
-struct Fixture(LoadOptions);
-
-impl ModelSource for Fixture {
-    type Engine = Box<dyn Engine>;
-
-    fn load(&self, progress: &mut dyn FnMut(LoadProgress)) -> Result<LoadedModel<Box<dyn Engine>>, String> {
-        plan(&self.0).and_then(|plan| plan.load(progress)).map_err(|error| error.to_string())
-    }
-}
-
 fn options(name: &str, cpu_experts: CpuExperts) -> LoadOptions {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/families").join(name);
-    LoadOptions { threads: 2, context_tokens: Some(256), cpu_experts, ..LoadOptions::new(path) }
+    LoadOptions { threads: 2, context_tokens: Some(256), cpu_experts, ..LoadOptions::new(checkpoint(name)) }
 }
 
 async fn runtime(name: &str, cpu_experts: CpuExperts) -> Runtime {
@@ -35,50 +22,19 @@ async fn runtime(name: &str, cpu_experts: CpuExperts) -> Runtime {
 }
 
 async fn start(options: LoadOptions) -> Runtime {
-    let runtime = Runtime::start(Fixture(options), RuntimeOptions::default()).await.unwrap();
-    assert!(runtime.wait_ready().await.is_ok());
-    runtime
+    tiny_runtime::start(options, RuntimeOptions::default()).await
 }
 
-fn request(seed: u64) -> GenerationRequest {
-    let length = 5 + (seed * 29) % 90;
-    GenerationRequest {
-        prompt: (0..length).map(|i| ((i * i + 7 * i + seed * 131) % 500) as u32).collect(),
-        sampling: SamplingParams { temperature: 0.8, seed: Some(seed), ..SamplingParams::default() },
-        stop: StopConditions {
-            max_tokens: 24,
-            min_tokens: 0,
-            strings: Vec::new(),
-            token_ids: Vec::new(),
-            ignore_eos: true,
-            include_stop_string: false,
-        },
-        logprobs: Some(3),
-        ..GenerationRequest::default()
-    }
-}
-
-/// Tokens with the bits of their log-probabilities, of requests that run side by side.
+/// The answers to requests that run side by side.
 async fn answers(runtime: &Runtime, seeds: &[u64]) -> Vec<Vec<(u32, u32)>> {
-    let mut generations = Vec::new();
-    for seed in seeds {
-        let permit = runtime.try_permit(1).unwrap();
-        generations.push((runtime.submit(&permit, request(*seed)).await.unwrap(), permit));
-    }
+    let ask = |seed: &u64| {
+        let (runtime, request) = (runtime.clone(), request(*seed, 0.8));
+        tokio::spawn(async move { answer(&runtime, request).await })
+    };
+    let running: Vec<_> = seeds.iter().map(ask).collect();
     let mut answers = Vec::new();
-    for (mut generation, _permit) in generations {
-        let mut tokens = Vec::new();
-        while let Some(event) = generation.next().await {
-            match event {
-                Event::Token { token, logprobs, .. } => {
-                    tokens.push((token, logprobs.unwrap().chosen.logprob.to_bits()));
-                }
-                Event::Failed(error) => panic!("a request failed: {error}"),
-                Event::Prompt { .. } | Event::Finished { .. } => {}
-            }
-        }
-        assert_eq!(tokens.len(), 24);
-        answers.push(tokens);
+    for task in running {
+        answers.push(task.await.unwrap());
     }
     answers
 }
@@ -206,8 +162,7 @@ async fn experts_for_which_there_is_no_memory_stay_in_the_file() {
 
 /// Why a fixture does not load in which one number of the metadata is another.
 fn refusal_with(name: &str, key: &str, value: u32) -> String {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/families").join(name);
-    let mut bytes = std::fs::read(path).unwrap();
+    let mut bytes = std::fs::read(checkpoint(name)).unwrap();
     let place = bytes.windows(key.len()).position(|window| window == key.as_bytes()).unwrap() + key.len();
     // Behind the key stand the type, 4 for a u32, and the value.
     assert_eq!(bytes[place..place + 4], 4_u32.to_le_bytes());

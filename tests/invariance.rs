@@ -3,94 +3,43 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::path::PathBuf;
 use std::time::Duration;
 
-use cuelight::loader::ModelSource;
 use cuelight::policy::PolicyConfig;
-use cuelight::request::{Event, GenerationRequest, SamplingParams, StopConditions};
 use cuelight::runtime::{Runtime, RuntimeOptions};
-use cuelight_engine::engine::Engine;
-use cuelight_engine::load::{ComputeDevice, LoadOptions, LoadProgress, LoadedModel, plan};
+use cuelight_engine::load::{ComputeDevice, LoadOptions, plan};
 
+#[path = "support/tiny_runtime.rs"]
+mod tiny_runtime;
 #[path = "support/vulkan_device.rs"]
 mod vulkan_device;
 
+use tiny_runtime::{answer, checkpoint, request, start};
 use vulkan_device::has_device;
-
-struct Fixture {
-    options: LoadOptions,
-}
-
-impl ModelSource for Fixture {
-    type Engine = Box<dyn Engine>;
-
-    fn load(&self, progress: &mut dyn FnMut(LoadProgress)) -> Result<LoadedModel<Box<dyn Engine>>, String> {
-        plan(&self.options).and_then(|plan| plan.load(progress)).map_err(|error| error.to_string())
-    }
-}
 
 /// A runtime over a tiny checkpoint. A small cache forces preemption when many run.
 async fn runtime(name: &str, device: ComputeDevice, prefill_chunk_tokens: usize, kv_blocks: Option<u64>) -> Runtime {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/families").join(name);
     let mut options = LoadOptions {
         threads: 2,
         context_tokens: Some(256),
         device: device.into(),
         // On the CPU that is so without being asked for.
         deterministic: device != ComputeDevice::Cpu,
-        ..LoadOptions::new(path)
+        ..LoadOptions::new(checkpoint(name))
     };
     if let Some(blocks) = kv_blocks {
         let memory = plan(&options).unwrap().memory().clone();
         options.kv_bytes = Some(memory.kv_bytes / memory.kv_blocks as u64 * blocks);
     }
     let policy = PolicyConfig { prefill_chunk_tokens, steps_in_flight: 1, ..PolicyConfig::default() };
-    let runtime =
-        Runtime::start(Fixture { options }, RuntimeOptions { policy, ..RuntimeOptions::default() }).await.unwrap();
-    assert!(runtime.wait_ready().await.is_ok());
-    runtime
-}
-
-fn request(seed: u64, temperature: f32) -> GenerationRequest {
-    let length = 5 + (seed as usize * 29) % 90;
-    GenerationRequest {
-        prompt: (0..length as u64).map(|i| ((i * i + 7 * i + seed * 131) % 500) as u32).collect(),
-        sampling: SamplingParams { temperature, seed: Some(seed), ..SamplingParams::default() },
-        stop: StopConditions {
-            max_tokens: 24,
-            min_tokens: 0,
-            strings: Vec::new(),
-            token_ids: Vec::new(),
-            ignore_eos: true,
-            include_stop_string: false,
-        },
-        logprobs: Some(3),
-        ..GenerationRequest::default()
-    }
-}
-
-/// Tokens with the bits of their log-probabilities.
-async fn run(runtime: &Runtime, request: GenerationRequest) -> Vec<(u32, u32)> {
-    let permit = runtime.try_permit(1).unwrap();
-    let mut generation = runtime.submit(&permit, request).await.unwrap();
-    let mut tokens = Vec::new();
-    while let Some(event) = generation.next().await {
-        match event {
-            Event::Token { token, logprobs, .. } => tokens.push((token, logprobs.unwrap().chosen.logprob.to_bits())),
-            Event::Failed(error) => panic!("{error}"),
-            Event::Prompt { .. } | Event::Finished { .. } => {}
-        }
-    }
-    assert_eq!(tokens.len(), 24);
-    tokens
+    start(options, RuntimeOptions { policy, ..RuntimeOptions::default() }).await
 }
 
 async fn check(name: &str, device: ComputeDevice, temperature: f32) {
     let alone = runtime(name, device, 512, None).await;
     let mut expected = Vec::new();
     for seed in 0..17 {
-        expected.push(run(&alone, request(seed, temperature)).await);
+        expected.push(answer(&alone, request(seed, temperature)).await);
     }
     alone.shutdown(Duration::ZERO).await;
     // With 20 blocks the seventeen cannot all stay: some are preempted and computed again.
@@ -98,7 +47,7 @@ async fn check(name: &str, device: ComputeDevice, temperature: f32) {
         let crowded = runtime(name, device, chunk, kv_blocks).await;
         let running = (0..17).map(|seed| {
             let crowded = crowded.clone();
-            tokio::spawn(async move { run(&crowded, request(seed, temperature)).await })
+            tokio::spawn(async move { answer(&crowded, request(seed, temperature)).await })
         });
         let running: Vec<_> = running.collect();
         for (seed, task) in running.into_iter().enumerate() {

@@ -70,13 +70,8 @@ impl Experts {
         floats || self.weighting == RouteWeighting::Input
     }
 
-    /// Scratch memory that [`Experts::compute`] needs for `rows` rows, in values.
-    #[must_use]
-    pub fn compute_scratch_len(&self, kernel: Kernel, rows: usize) -> usize {
-        scratch_len(self, kernel, rows)
-    }
-
-    /// Computes the outputs of the rows, [rows, hidden_size]. The weights must have been prepared for the kernel.
+    /// Computes the outputs of the rows, [rows, hidden_size]. The weights must have been prepared for the kernel, and
+    /// `scratch` be as long as [`Op::scratch_len`](crate::op::Op::scratch_len) says.
     ///
     /// # Panics
     /// When the machine does not support the kernel, the slices are too short, or a route leads to an expert that there is

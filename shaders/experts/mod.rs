@@ -112,12 +112,6 @@ impl Experts {
         self.gate.outputs()
     }
 
-    /// Bytes of one expert as it is stored.
-    #[must_use]
-    pub fn expert_bytes(&self) -> u64 {
-        self.matrices().iter().map(|matrix| (matrix.outputs() * matrix.tensor().row_bytes()) as u64).sum()
-    }
-
     /// Leaves the weights in their file, to be read when a row uses them: for models that are larger than the memory. The
     /// products are formed in float32 then.
     pub fn leave_in_file(&mut self) {
@@ -242,7 +236,7 @@ mod tests {
 
     fn compute(experts: &Experts, kernel: Kernel, x: &[f32], routes: &[f32]) -> Vec<f32> {
         let rows = ExpertRows { x, routes, rows: x.len() / 96 };
-        let mut scratch = vec![f32::NAN; experts.compute_scratch_len(kernel, rows.rows)];
+        let mut scratch = vec![f32::NAN; experts.scratch_len(kernel, rows.rows, 0)];
         let mut output = vec![f32::NAN; x.len()];
         experts.compute(kernel, &Solo, rows, &mut scratch, &mut output);
         output

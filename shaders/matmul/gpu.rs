@@ -36,6 +36,7 @@
 use super::Linear;
 use crate::gpu::weight::{RUN_COLUMNS, WeightLayout};
 use crate::gpu::{DeviceLimits, DeviceValue, DeviceWeight, Dispatch, GpuArgs, Module, Push, Region};
+use crate::quant::Format;
 use crate::weight::Weight;
 
 /// The most rows that share what `mat_vec.comp` unpacks of the weights.
@@ -147,6 +148,12 @@ enum Method {
 }
 
 impl Method {
+    /// The method for a weight. One that was left in float32, as routers are, is there to be precise: it is not rounded.
+    fn of(weight: &Weight, device: &DeviceLimits, deterministic: bool, rows: usize) -> Method {
+        let cooperative_matrix = device.cooperative_matrix.filter(|_| weight.format != Format::F32);
+        Method::choose(&DeviceLimits { cooperative_matrix, ..device.clone() }, deterministic, rows, weight.rows)
+    }
+
     fn choose(device: &DeviceLimits, deterministic: bool, rows: usize, outputs: usize) -> Method {
         if rows <= MAX_ROWS_TOGETHER || deterministic {
             return Method::MatVec;
@@ -171,8 +178,7 @@ impl Method {
 
 /// Bytes that `halves.comp` writes for so many rows, where it is used.
 pub(super) fn scratch_bytes(linear: &Linear, device: &DeviceLimits, rows: usize) -> u64 {
-    let cooperative =
-        |weight: &Weight| matches!(Method::choose(device, false, rows, weight.rows), Method::Cooperative(..));
+    let cooperative = |weight: &Weight| matches!(Method::of(weight, device, false, rows), Method::Cooperative(..));
     if linear.weights.iter().any(cooperative) { halves_bytes(rows, linear.weights[0].columns) } else { 0 }
 }
 
@@ -249,7 +255,7 @@ fn groups(groups: [usize; 3]) -> [u32; 3] {
 
 impl Product<'_> {
     fn dispatch(&self, args: &GpuArgs<'_>) -> Dispatch {
-        match Method::choose(args.device, args.deterministic, args.rows.most(), self.weight.rows) {
+        match Method::of(self.weight, args.device, args.deterministic, args.rows.most()) {
             Method::MatVec => self.mat_vec(args),
             Method::Tile(tile) => self.tile(args, tile),
             Method::Cooperative(tile, shape) => self.cooperative(args, tile, shape),
@@ -335,6 +341,7 @@ pub(crate) fn mat_vec_lanes(device: &DeviceLimits, columns: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::quant::random;
 
     fn device(cooperative_matrix: Option<[u32; 3]>, shared_memory_bytes: u32) -> DeviceLimits {
         DeviceLimits {
@@ -359,6 +366,17 @@ mod tests {
         assert_eq!(Method::choose(&device, false, 8, 4096), Method::MatVec);
         assert_eq!(Method::choose(&device, true, 512, 4096), Method::MatVec);
         assert!(matches!(Method::choose(&device, false, 16, 4096), Method::Cooperative(..)));
+    }
+
+    #[test]
+    fn weights_in_float32_are_not_rounded() {
+        let device = device(Some([16, 16, 16]), 48 << 10);
+        let method = |format| {
+            let weight = random::weight("w", format, 64, 256, 1);
+            Method::of(&weight, &device, false, 512)
+        };
+        assert!(matches!(method(Format::F32), Method::Tile(_)));
+        assert!(matches!(method(Format::F16), Method::Cooperative(..)));
     }
 
     #[test]

@@ -52,9 +52,9 @@ pub use heads::HeadLinear;
 ///   [`mod@reference`] to the rounding of float32 sums
 /// - In the integer kernels x is rounded to 15 bits in blocks of 32, by at most half a step of the block's largest
 ///   magnitude over 127 * 128, wherever the weight is quantised: agrees with [`mod@reference`] to that
-/// - On a GPU in float32, in another order of additions. Where it multiplies matrices of float16, and the step has more than 8
-///   rows, each row of x is rounded to 11 bits of its largest magnitude or better, and so are the decoded weights of w:
-///   agrees with [`mod@reference`] to that
+/// - On a GPU in float32, in another order of additions. Where it multiplies matrices of float16, w is not stored in float32,
+///   and the step has more than 8 rows, each row of x is rounded to 11 bits of its largest magnitude or better, and so are the
+///   decoded weights of w: agrees with [`mod@reference`] to that
 /// - Cost: with few rows reads every weight once; with many is bound by arithmetic
 #[derive(Debug)]
 pub struct Linear {

@@ -34,7 +34,7 @@ impl HostPart {
         let weights = self.layers.iter().filter(|layer| !layer.is_left_in_file()).map(stored_bytes);
         let growth = self.layers.iter().map(|layer| layer.growth(options.kernel));
         let rows = limits.max_batched_tokens;
-        let scratch = self.layers.iter().map(|layer| layer.compute_scratch_len(options.kernel, rows)).max();
+        let scratch = self.layers.iter().map(|layer| layer.scratch_len(options.kernel, rows, 0)).max();
         let scratch = (scratch.unwrap_or(0) * size_of::<f32>()) as u64;
         Footprint { weights: weights.chain(growth).sum(), scratch, kv_block: 0 }
     }

@@ -1,0 +1,67 @@
+//! The whole cast over a tiny checkpoint of random weights, and requests whose answers are compared bit by bit.
+
+use std::path::{Path, PathBuf};
+
+use cuelight::loader::ModelSource;
+use cuelight::request::{Event, GenerationRequest, SamplingParams, StopConditions};
+use cuelight::runtime::{Runtime, RuntimeOptions};
+use cuelight_engine::engine::Engine;
+use cuelight_engine::load::{LoadOptions, LoadProgress, LoadedModel, plan};
+
+/// Loads what the options say.
+struct Fixture(LoadOptions);
+
+impl ModelSource for Fixture {
+    type Engine = Box<dyn Engine>;
+
+    fn load(&self, progress: &mut dyn FnMut(LoadProgress)) -> Result<LoadedModel<Box<dyn Engine>>, String> {
+        plan(&self.0).and_then(|plan| plan.load(progress)).map_err(|error| error.to_string())
+    }
+}
+
+/// The file of a checkpoint.
+pub fn checkpoint(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/families").join(name)
+}
+
+/// A cast that is ready.
+pub async fn start(options: LoadOptions, runtime: RuntimeOptions) -> Runtime {
+    let runtime = Runtime::start(Fixture(options), runtime).await.unwrap();
+    assert!(runtime.wait_ready().await.is_ok());
+    runtime
+}
+
+/// A request of 24 tokens; the seed decides its prompt as well.
+pub fn request(seed: u64, temperature: f32) -> GenerationRequest {
+    let length = 5 + (seed as usize * 29) % 90;
+    GenerationRequest {
+        prompt: (0..length as u64).map(|i| ((i * i + 7 * i + seed * 131) % 500) as u32).collect(),
+        sampling: SamplingParams { temperature, seed: Some(seed), ..SamplingParams::default() },
+        stop: StopConditions {
+            max_tokens: 24,
+            min_tokens: 0,
+            strings: Vec::new(),
+            token_ids: Vec::new(),
+            ignore_eos: true,
+            include_stop_string: false,
+        },
+        logprobs: Some(3),
+        ..GenerationRequest::default()
+    }
+}
+
+/// The tokens of a [`request`], with the bits of their log-probabilities.
+pub async fn answer(runtime: &Runtime, request: GenerationRequest) -> Vec<(u32, u32)> {
+    let permit = runtime.try_permit(1).unwrap();
+    let mut generation = runtime.submit(&permit, request).await.unwrap();
+    let mut tokens = Vec::new();
+    while let Some(event) = generation.next().await {
+        match event {
+            Event::Token { token, logprobs, .. } => tokens.push((token, logprobs.unwrap().chosen.logprob.to_bits())),
+            Event::Failed(error) => panic!("a request failed: {error}"),
+            Event::Prompt { .. } | Event::Finished { .. } => {}
+        }
+    }
+    assert_eq!(tokens.len(), 24);
+    tokens
+}
