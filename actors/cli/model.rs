@@ -103,7 +103,8 @@ fn locate(model: &str, context: &Context) -> Result<LoadOptions, CliError> {
 
 fn print_plan(plan: &Plan, context: &Context) {
     let card = plan.card();
-    context.terminal.notice(&format!("{} ({}, {})", card.name, card.architecture, card.quantization));
+    let device = &plan.limits().device;
+    context.terminal.notice(&format!("{} ({}, {}) on {device}", card.name, card.architecture, card.quantization));
     context.terminal.notice(plan.memory().to_string().trim_end());
 }
 
