@@ -1,12 +1,13 @@
 //! Experts that the processor computes for a model whose other parts are on a device.
 
-use cuelight_shaders::cpu::Kernel;
+use cuelight_shaders::cpu::{Kernel, Team};
 use cuelight_shaders::experts::{ExpertRows, Experts};
 use cuelight_shaders::op::Op;
 use cuelight_shaders::weight::Weight;
 
 use crate::backend::cpu::team::ThreadTeam;
 use crate::engine::{ExpertJob, ExpertResult};
+use crate::threads::RightOfWay;
 
 /// Why a job cannot be computed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -71,6 +72,18 @@ impl HostExperts {
     /// # Panics
     /// When it has more rows than was planned for, which no step of the engine's limits has.
     pub fn compute(&mut self, job: &ExpertJob) -> Result<ExpertResult, ExpertJobError> {
+        self.compute_giving_way(job, &RightOfWay::default())
+    }
+
+    /// Computes a job as [`HostExperts::compute`] does, but makes room, between two tasks, for a thread that has the right
+    /// of way.
+    ///
+    /// # Errors
+    /// [`ExpertJobError`] when the job is none of these experts'.
+    ///
+    /// # Panics
+    /// As [`HostExperts::compute`].
+    pub fn compute_giving_way(&mut self, job: &ExpertJob, way: &RightOfWay) -> Result<ExpertResult, ExpertJobError> {
         let layers = self.layers.len();
         let missing = ExpertJobError::NoSuchLayer { layer: job.layer, layers };
         let experts = self.layers.get(job.layer).ok_or(missing)?;
@@ -82,7 +95,8 @@ impl HostExperts {
         }
         let mut output = vec![0.0; job.hidden.len()];
         let expert_rows = ExpertRows { x: &job.hidden, routes: &job.routes, rows };
-        experts.compute(self.kernel, &self.team, expert_rows, &mut self.scratch, &mut output);
+        let team = GivesWay { team: &self.team, way };
+        experts.compute(self.kernel, &team, expert_rows, &mut self.scratch, &mut output);
         Ok(ExpertResult { step: job.step, layer: job.layer, output })
     }
 
@@ -90,5 +104,26 @@ impl HostExperts {
     #[must_use]
     pub fn guarded_by(self, guard: impl Send + 'static) -> Self {
         HostExperts { _guard: Some(Box::new(guard)), ..self }
+    }
+}
+
+/// A team whose threads make room between two tasks.
+struct GivesWay<'a> {
+    team: &'a ThreadTeam,
+    way: &'a RightOfWay,
+}
+
+impl Team for GivesWay<'_> {
+    fn threads(&self) -> usize {
+        self.team.threads()
+    }
+
+    fn for_each(&self, tasks: usize, body: &(dyn Fn(usize) + Sync)) {
+        self.team.for_each(tasks, &|task| {
+            if self.way.is_wanted() {
+                std::thread::yield_now();
+            }
+            body(task);
+        });
     }
 }

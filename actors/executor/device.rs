@@ -2,17 +2,19 @@
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc;
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use cuelight_engine::engine::{Engine, EngineError, ExpertResult, Progress, Step, StepId};
+use cuelight_engine::engine::{Engine, EngineError, ExpertJob, Progress, Step, StepId, StepOutput};
+use cuelight_engine::threads::{RightOfWay, wake_promptly};
 use ractor::ActorRef;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::ExecutorMsg;
 use super::parts::step_and_part;
+use crate::experts::{self, ExpertDesk, ReplyTo};
 
 /// Where an engine runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,7 +29,8 @@ pub enum EngineHost {
 /// What the engine is asked to do next.
 pub(super) enum DeviceCommand {
     Begin(Step),
-    Resume(ExpertResult),
+    /// The experts have answered what it asked.
+    Resume(experts::Answer),
 }
 
 /// What came of it, and when it was computed.
@@ -42,8 +45,10 @@ pub struct DeviceNews {
 
 /// What came of it.
 pub enum DeviceReport {
-    /// The step is done or waits for experts.
-    Progress(Progress),
+    /// The step is done.
+    Done(StepOutput),
+    /// The step, by the number that the engine knows it by, waits for experts, which were asked.
+    AwaitsExperts(StepId),
     /// A step was refused; the engine is as before.
     Refused {
         /// The step, by the number that the engine knows it by.
@@ -59,72 +64,121 @@ pub enum DeviceReport {
 pub(super) enum Device<E> {
     Thread {
         /// Dropped to stop the thread.
-        commands: Option<mpsc::Sender<DeviceCommand>>,
+        commands: Option<mpsc::UnboundedSender<DeviceCommand>>,
+        way: Arc<RightOfWay>,
         /// Closed when the thread has dropped the engine.
         gone: oneshot::Receiver<()>,
     },
-    Virtual(Option<E>),
+    Virtual {
+        engine: Option<E>,
+        desk: ExpertDesk,
+    },
+    Abandoned,
 }
 
 impl<E: Engine> Device<E> {
-    /// Puts the engine in its place. Its reports go to the executor.
-    pub fn start(engine: E, host: EngineHost, reports: ActorRef<ExecutorMsg>) -> std::io::Result<Self> {
+    /// Puts the engine in its place. Its reports go to the executor, what it wants of experts on the host to their desk.
+    pub fn start(
+        engine: E,
+        host: EngineHost,
+        desk: ExpertDesk,
+        reports: ActorRef<ExecutorMsg>,
+    ) -> std::io::Result<Self> {
         if host == EngineHost::VirtualTime {
-            return Ok(Device::Virtual(Some(engine)));
+            return Ok(Device::Virtual { engine: Some(engine), desk });
         }
-        let (commands, receiver) = mpsc::channel();
+        let (commands, receiver) = mpsc::unbounded_channel();
         let (alive, gone) = oneshot::channel();
+        let way = Arc::<RightOfWay>::default();
+        let resume = commands.downgrade();
+        let thread = DeviceThread { engine: Some(engine), resume, way: Arc::clone(&way), desk, reports };
         thread::Builder::new().name("cuelight-device".into()).spawn(move || {
-            serve(engine, &receiver, &reports);
+            thread.serve(receiver);
             drop(alive);
         })?;
-        Ok(Device::Thread { commands: Some(commands), gone })
+        Ok(Device::Thread { commands: Some(commands), way, gone })
     }
 
     /// Asks for the next thing. A device that is gone has reported so already.
     pub fn ask(&mut self, command: DeviceCommand, reports: &ActorRef<ExecutorMsg>) {
         match self {
-            Device::Thread { commands, .. } => {
+            Device::Thread { commands, way, .. } => {
+                way.call();
                 let _ = commands.as_ref().map(|commands| commands.send(command));
             }
-            Device::Virtual(engine) => ask_virtual(engine, command, reports),
+            Device::Virtual { engine, desk } => ask_virtual(engine, command, desk, reports),
+            Device::Abandoned => {}
         }
     }
 
     /// Leaves the device to itself: it does not answer, so nobody waits for its end.
     pub fn abandon(&mut self) {
-        *self = Device::Virtual(None);
+        *self = Device::Abandoned;
     }
 
     /// Stops the device after the step it works on. When this resolves, the engine's memory is free.
     pub async fn stop(&mut self) {
         match self {
-            Device::Thread { commands, gone } => {
+            Device::Thread { commands, gone, .. } => {
                 *commands = None;
                 let _ = gone.await;
             }
-            Device::Virtual(engine) => *engine = None,
+            Device::Virtual { engine, .. } => *engine = None,
+            Device::Abandoned => {}
         }
     }
 }
 
-/// The device thread: one command after the other until the executor or the engine is gone.
-fn serve<E: Engine>(engine: E, commands: &mpsc::Receiver<DeviceCommand>, reports: &ActorRef<ExecutorMsg>) {
-    let mut engine = Some(engine);
-    while let Ok(command) = commands.recv() {
-        let from = Instant::now();
-        let report = run(&mut engine, command);
-        let news = DeviceNews { report, from, elapsed: from.elapsed() };
-        if reports.cast(ExecutorMsg::Device(news)).is_err() || engine.is_none() {
-            return;
+/// What the device's thread has.
+struct DeviceThread<E> {
+    engine: Option<E>,
+    /// Where the experts' answers go: to the thread itself, as long as the executor wants it.
+    resume: mpsc::WeakUnboundedSender<DeviceCommand>,
+    /// Experts on all cores make room when this thread has something to do.
+    way: Arc<RightOfWay>,
+    desk: ExpertDesk,
+    reports: ActorRef<ExecutorMsg>,
+}
+
+impl<E: Engine> DeviceThread<E> {
+    /// One command after the other until the executor or the engine is gone.
+    fn serve(mut self, mut commands: mpsc::UnboundedReceiver<DeviceCommand>) {
+        wake_promptly();
+        while let Some(command) = commands.blocking_recv() {
+            self.way.answer();
+            let from = Instant::now();
+            let ran = run(&mut self.engine, command);
+            let elapsed = from.elapsed();
+            self.way.done();
+            // First of all, so that the experts begin.
+            let report = ran.hand_out(|job| self.desk.ask(job, Arc::clone(&self.way), self.reply()));
+            let news = DeviceNews { report, from, elapsed };
+            if self.reports.cast(ExecutorMsg::Device(news)).is_err() || self.engine.is_none() {
+                return;
+            }
         }
+    }
+
+    fn reply(&self) -> ReplyTo {
+        let (resume, way) = (self.resume.clone(), Arc::clone(&self.way));
+        Box::new(move |answer| {
+            way.call();
+            let _ = resume.upgrade().map(|commands| commands.send(DeviceCommand::Resume(answer)));
+        })
     }
 }
 
-fn ask_virtual<E: Engine>(engine: &mut Option<E>, command: DeviceCommand, reports: &ActorRef<ExecutorMsg>) {
-    let report = run(engine, command);
+fn ask_virtual<E: Engine>(
+    engine: &mut Option<E>,
+    command: DeviceCommand,
+    desk: &ExpertDesk,
+    reports: &ActorRef<ExecutorMsg>,
+) {
+    let executor = reports.clone();
+    let reply: ReplyTo = Box::new(move |answer| drop(executor.cast(ExecutorMsg::Experts(answer))));
+    let report = run(engine, command).hand_out(|job| desk.ask(job, Arc::default(), reply));
     let elapsed = match &report {
-        DeviceReport::Progress(Progress::Done(output)) => output.elapsed,
+        DeviceReport::Done(output) => output.elapsed,
         _ => Duration::ZERO,
     };
     let news = DeviceNews { report, from: Instant::now(), elapsed };
@@ -139,23 +193,50 @@ fn ask_virtual<E: Engine>(engine: &mut Option<E>, command: DeviceCommand, report
     });
 }
 
+/// What came of a command.
+enum Ran {
+    Progress(Progress),
+    Failed(DeviceReport),
+}
+
+impl Ran {
+    /// The report of it; a job for the experts is asked before.
+    fn hand_out(self, ask: impl FnOnce(ExpertJob)) -> DeviceReport {
+        match self {
+            Ran::Progress(Progress::Done(output)) => DeviceReport::Done(output),
+            Ran::Progress(Progress::AwaitExperts(job)) => {
+                let step = job.step;
+                ask(job);
+                DeviceReport::AwaitsExperts(step)
+            }
+            Ran::Failed(report) => report,
+        }
+    }
+}
+
 /// Runs one command. An engine that panics or loses its device is dropped before anybody hears of it, so that its
 /// memory is free when the next one is built.
-fn run<E: Engine>(slot: &mut Option<E>, command: DeviceCommand) -> DeviceReport {
-    let Some(engine) = slot else { return DeviceReport::Lost("the engine is gone already".into()) };
-    let result = catch_unwind(AssertUnwindSafe(|| match command {
-        DeviceCommand::Begin(step) => engine.begin(step),
-        DeviceCommand::Resume(result) => engine.resume(result),
-    }));
+fn run<E: Engine>(slot: &mut Option<E>, command: DeviceCommand) -> Ran {
+    let Some(engine) = slot else { return Ran::Failed(DeviceReport::Lost("the engine is gone already".into())) };
+    let result = match command {
+        DeviceCommand::Begin(step) => catch_unwind(AssertUnwindSafe(|| engine.begin(step))),
+        DeviceCommand::Resume(Ok(result)) => catch_unwind(AssertUnwindSafe(|| engine.resume(result))),
+        // The engine still waits in the middle of the step; only a new one can go on.
+        DeviceCommand::Resume(Err(error)) => return Ran::Failed(give_up(slot, error.to_string())),
+    };
     let reason = match result {
-        Ok(Ok(progress)) => return DeviceReport::Progress(progress),
+        Ok(Ok(progress)) => return Ran::Progress(progress),
         Ok(Err(EngineError::InvalidStep { step, reason })) => {
             let error = EngineError::InvalidStep { step: step_and_part(step).0, reason };
-            return DeviceReport::Refused { step, reason: error.to_string() };
+            return Ran::Failed(DeviceReport::Refused { step, reason: error.to_string() });
         }
         Ok(Err(error @ EngineError::DeviceLost(_))) => error.to_string(),
         Err(panic) => format!("the engine panicked: {}", panic_message(panic.as_ref())),
     };
+    Ran::Failed(give_up(slot, reason))
+}
+
+fn give_up<E>(slot: &mut Option<E>, reason: String) -> DeviceReport {
     // Dropping a broken engine may panic once more.
     let _ = catch_unwind(AssertUnwindSafe(|| drop(slot.take())));
     DeviceReport::Lost(reason)
