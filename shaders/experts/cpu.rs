@@ -15,7 +15,7 @@ use crate::per_kernel;
 pub struct ExpertRows<'a> {
     /// [rows, hidden_size]
     pub x: &'a [f32],
-    /// [rows, 2 top_k]: experts, then their weights.
+    /// [rows, 2 top_k], or with places [rows, 3 top_k]: experts, their weights, their places.
     pub routes: &'a [f32],
     /// How many rows.
     pub rows: usize,
@@ -85,7 +85,7 @@ impl Experts {
         output: &mut [f32],
     ) {
         assert!(kernel.is_supported(), "this machine cannot run the {kernel} kernel");
-        let (hidden, routes_width) = (self.hidden_size(), 2 * self.top_k);
+        let (hidden, routes_width) = (self.hidden_size(), self.routes_width());
         assert_eq!(rows.x.len(), rows.rows * hidden, "input of the experts");
         assert_eq!(rows.routes.len(), rows.rows * routes_width, "routes of the experts");
         assert_eq!(output.len(), rows.rows * hidden, "output of the experts");
@@ -105,7 +105,7 @@ impl Experts {
         output: &mut [f32],
     ) {
         let (hidden, intermediate) = (self.hidden_size(), self.intermediate_size());
-        let grouping = Grouping::new(rows.routes, self.top_k, self.n_experts());
+        let grouping = Grouping::new(self.places(rows.routes), self.gate.n_experts());
         let pairs = grouping.routes.len();
         self.prefetch(&grouping);
         let parts = Parts::new(self, kernel, pairs);
@@ -137,6 +137,20 @@ impl Experts {
         self.add_up(kernel, team, rows, &grouping, down, output);
     }
 
+    /// For each route the place of its expert; `None` where it is computed elsewhere.
+    fn places<'r>(&self, routes: &'r [f32]) -> impl Iterator<Item = Option<usize>> + use<'r> {
+        let (width, top_k, is_placed) = (self.routes_width(), self.top_k, self.is_placed());
+        routes.chunks_exact(width).flat_map(move |row| {
+            let (experts, rest) = row.split_at(top_k);
+            let places = if is_placed { &rest[top_k..] } else { experts };
+            experts.iter().zip(places).map(|(expert, place)| (*expert >= 0.0).then_some(*place as usize))
+        })
+    }
+
+    fn route_weight(&self, routes: &[f32], row: usize, slot: usize) -> f32 {
+        routes[row * self.routes_width() + self.top_k + slot]
+    }
+
     /// Asks for the weights that are still in their file, all at once, before the first is waited for.
     fn prefetch(&self, grouping: &Grouping) {
         for matrix in self.matrices().into_iter().filter(|matrix| matrix.is_left_in_file()) {
@@ -154,7 +168,7 @@ impl Experts {
         team.for_each(grouping.routes.len(), &|pair| {
             let (row, slot) = (grouping.routes[pair] / self.top_k, grouping.routes[pair] % self.top_k);
             let weight = match self.weighting {
-                RouteWeighting::Input => route_weight(rows.routes, self.top_k, row, slot),
+                RouteWeighting::Input => self.route_weight(rows.routes, row, slot),
                 RouteWeighting::Output => 1.0,
             };
             // SAFETY: each task has its own pair.
@@ -184,17 +198,13 @@ impl Experts {
             for slot in 0..self.top_k {
                 let Some(pair) = grouping.pair_of_route[row * self.top_k + slot] else { continue };
                 let weight = match self.weighting {
-                    RouteWeighting::Output => route_weight(rows.routes, self.top_k, row, slot),
+                    RouteWeighting::Output => self.route_weight(rows.routes, row, slot),
                     RouteWeighting::Input => 1.0,
                 };
                 add_weighted(kernel, &down[pair * hidden..(pair + 1) * hidden], weight, output);
             }
         });
     }
-}
-
-fn route_weight(routes: &[f32], top_k: usize, row: usize, slot: usize) -> f32 {
-    routes[row * 2 * top_k + top_k + slot]
 }
 
 /// Products of the rows of each expert with its matrices.
