@@ -6,7 +6,7 @@ use super::grouping::Grouping;
 use super::{ExpertMatrix, Experts, RouteWeighting};
 use crate::cpu::{Kernel, SharedMut, Team};
 use crate::glu::glu_row_in_place;
-use crate::matmul::integer::activations::{self, Panels};
+use crate::matmul::integer::activations::{self, Panels, Sources};
 use crate::matmul::{TASK_OUTPUTS, Task};
 use crate::per_kernel;
 
@@ -116,13 +116,18 @@ impl Experts {
         let down = &mut rest[..parts.output];
 
         self.gather(team, rows, &grouping, gathered);
-        let row_of_pair = |pair: usize| {
-            let row = grouping.routes[pair] / self.top_k;
-            let (values, row) = if gathered.is_empty() { (rows.x, row) } else { (&*gathered, pair) };
-            &values[row * hidden..(row + 1) * hidden]
-        };
         let products = Products { kernel, team, grouping: &grouping };
-        let panels = products.round(&[&self.gate, &self.up], &row_of_pair, rounded);
+        // Rows are rounded once for all of their experts, unless each has them weighted.
+        let row = |row: usize| &rows.x[row * hidden..(row + 1) * hidden];
+        let pair = |pair: usize| &gathered[pair * hidden..(pair + 1) * hidden];
+        let pairs_of_row = |row: usize, pairs: &mut Vec<usize>| {
+            pairs.extend(grouping.pair_of_route[row * self.top_k..(row + 1) * self.top_k].iter().flatten());
+        };
+        let sources = match self.weighting {
+            RouteWeighting::Output => Sources { count: rows.rows, input: &row, copies: &pairs_of_row },
+            RouteWeighting::Input => Sources::each_once(pairs, &pair),
+        };
+        let panels = products.round(&[&self.gate, &self.up], sources, rounded);
         products.run([(&self.gate, &mut *gate), (&self.up, up)], gathered, panels);
         let activated = SharedMut::new(gate);
         team.for_each(pairs, &|pair| {
@@ -131,8 +136,8 @@ impl Experts {
             glu_row_in_place(kernel, self.activation, gate, &up[pair * intermediate..][..intermediate]);
         });
         let activated: &[f32] = gate;
-        let row_of_pair = |pair: usize| &activated[pair * intermediate..][..intermediate];
-        let panels = products.round(&[&self.down], &row_of_pair, rounded);
+        let pair = |pair: usize| &activated[pair * intermediate..][..intermediate];
+        let panels = products.round(&[&self.down], Sources::each_once(pairs, &pair), rounded);
         products.run([(&self.down, &mut *down)], activated, panels);
         self.add_up(kernel, team, rows, &grouping, down, output);
     }
@@ -224,10 +229,10 @@ struct Part {
 
 impl Products<'_> {
     /// The pairs' rows for the integer kernels, where any of the matrices wants them so.
-    fn round<'r, 's>(
+    fn round<'s>(
         &self,
         matrices: &[&ExpertMatrix],
-        row_of_pair: &(dyn Fn(usize) -> &'r [f32] + Sync),
+        sources: Sources<'_>,
         scratch: &'s mut [f32],
     ) -> Option<Panels<'s>> {
         if !matrices.iter().any(|matrix| matrix.is_integer(self.kernel)) {
@@ -235,7 +240,7 @@ impl Products<'_> {
         }
         let (pairs, columns) = (self.grouping.routes.len(), matrices[0].columns());
         let group_of = |pair| self.grouping.group_of(pair);
-        Some(Panels::round_groups(self.kernel, self.team, pairs, columns, row_of_pair, &group_of, scratch))
+        Some(Panels::round_groups(self.kernel, self.team, (pairs, columns), sources, &group_of, scratch))
     }
 
     /// Forms the products of all matrices, each into its output [pairs, outputs].
