@@ -21,15 +21,17 @@ impl RightOfWay {
         self.calls.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The thread is at it. While it waits for its device, nobody needs to make room.
-    pub fn answer(&self) {
-        self.at_work.store(true, Ordering::Relaxed);
+    /// The thread takes up what it was called for.
+    pub fn take(&self) {
         self.calls.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// The thread is done with it.
-    pub fn done(&self) {
+    /// The thread is at work. While it waits for its device, nobody needs to make room.
+    pub fn while_at_work<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.at_work.store(true, Ordering::Relaxed);
+        let done = work();
         self.at_work.store(false, Ordering::Relaxed);
+        done
     }
 
     /// Whether the thread waits for a core.
@@ -76,12 +78,10 @@ mod tests {
         way.call();
         way.call();
         assert!(way.is_wanted());
-        way.answer();
-        assert!(!way.is_wanted(), "it is at the first, and the second has time");
-        way.done();
+        way.take();
+        way.while_at_work(|| assert!(!way.is_wanted(), "it is at the first, and the second has time"));
         assert!(way.is_wanted());
-        way.answer();
-        way.done();
+        way.take();
         assert!(!way.is_wanted());
     }
 

@@ -144,16 +144,24 @@ impl<E: Engine> DeviceThread<E> {
     /// One command after the other until the executor or the engine is gone.
     fn serve(mut self, mut commands: mpsc::UnboundedReceiver<DeviceCommand>) {
         wake_promptly();
+        let way = Arc::clone(&self.way);
         while let Some(command) = commands.blocking_recv() {
-            self.way.answer();
+            way.take();
             let from = Instant::now();
-            let ran = run(&mut self.engine, command);
+            let result = way.while_at_work(|| run(&mut self.engine, command));
             let elapsed = from.elapsed();
-            self.way.done();
             // First of all, so that the experts begin.
-            let report = ran.hand_out(|job| self.desk.ask(job, Arc::clone(&self.way), self.reply()));
+            let report = hand_out(result, |job| self.desk.ask(job, Arc::clone(&way), self.reply()));
+            let waits = match report {
+                DeviceReport::AwaitsExperts(step) => Some(step),
+                _ => None,
+            };
             let news = DeviceNews { report, from, elapsed };
             if self.reports.cast(ExecutorMsg::Device(news)).is_err() || self.engine.is_none() {
+                return;
+            }
+            if let Some(lost) = waits.and_then(|step| way.while_at_work(|| work_beside(&mut self.engine, step))) {
+                let _ = self.reports.cast(ExecutorMsg::Device(lost));
                 return;
             }
         }
@@ -168,6 +176,13 @@ impl<E: Engine> DeviceThread<E> {
     }
 }
 
+/// Lets the engine do what it can of a step that waits for experts; says so when it is lost by that.
+fn work_beside<E: Engine>(slot: &mut Option<E>, step: StepId) -> Option<DeviceNews> {
+    let from = Instant::now();
+    let report = lose_if_broken(slot, |engine| engine.work_beside(step)).err()?;
+    Some(DeviceNews { report, from, elapsed: from.elapsed() })
+}
+
 fn ask_virtual<E: Engine>(
     engine: &mut Option<E>,
     command: DeviceCommand,
@@ -176,7 +191,7 @@ fn ask_virtual<E: Engine>(
 ) {
     let executor = reports.clone();
     let reply: ReplyTo = Box::new(move |answer| drop(executor.cast(ExecutorMsg::Experts(answer))));
-    let report = run(engine, command).hand_out(|job| desk.ask(job, Arc::default(), reply));
+    let report = hand_out(run(engine, command), |job| desk.ask(job, Arc::default(), reply));
     let elapsed = match &report {
         DeviceReport::Done(output) => output.elapsed,
         _ => Duration::ZERO,
@@ -193,50 +208,49 @@ fn ask_virtual<E: Engine>(
     });
 }
 
-/// What came of a command.
-enum Ran {
-    Progress(Progress),
-    Failed(DeviceReport),
-}
-
-impl Ran {
-    /// The report of it; a job for the experts is asked before.
-    fn hand_out(self, ask: impl FnOnce(ExpertJob)) -> DeviceReport {
-        match self {
-            Ran::Progress(Progress::Done(output)) => DeviceReport::Done(output),
-            Ran::Progress(Progress::AwaitExperts(job)) => {
-                let step = job.step;
-                ask(job);
-                DeviceReport::AwaitsExperts(step)
-            }
-            Ran::Failed(report) => report,
+/// What there is to report of a command; a job for the experts is asked before.
+fn hand_out(result: Result<Progress, DeviceReport>, ask: impl FnOnce(ExpertJob)) -> DeviceReport {
+    match result {
+        Ok(Progress::Done(output)) => DeviceReport::Done(output),
+        Ok(Progress::AwaitExperts(job)) => {
+            let step = job.step;
+            ask(job);
+            DeviceReport::AwaitsExperts(step)
         }
+        Err(report) => report,
     }
 }
 
-/// Runs one command. An engine that panics or loses its device is dropped before anybody hears of it, so that its
-/// memory is free when the next one is built.
-fn run<E: Engine>(slot: &mut Option<E>, command: DeviceCommand) -> Ran {
-    let Some(engine) = slot else { return Ran::Failed(DeviceReport::Lost("the engine is gone already".into())) };
-    let result = match command {
-        DeviceCommand::Begin(step) => catch_unwind(AssertUnwindSafe(|| engine.begin(step))),
-        DeviceCommand::Resume(Ok(result)) => catch_unwind(AssertUnwindSafe(|| engine.resume(result))),
+/// Runs one command.
+fn run<E: Engine>(slot: &mut Option<E>, command: DeviceCommand) -> Result<Progress, DeviceReport> {
+    match command {
+        DeviceCommand::Begin(step) => lose_if_broken(slot, |engine| engine.begin(step)),
+        DeviceCommand::Resume(Ok(result)) => lose_if_broken(slot, |engine| engine.resume(result)),
         // The engine still waits in the middle of the step; only a new one can go on.
-        DeviceCommand::Resume(Err(error)) => return Ran::Failed(give_up(slot, error.to_string())),
-    };
-    let reason = match result {
-        Ok(Ok(progress)) => return Ran::Progress(progress),
+        DeviceCommand::Resume(Err(error)) => Err(lose(slot, error.to_string())),
+    }
+}
+
+/// Lets the engine do something. One that panics or loses its device is dropped before anybody hears of it, so that its memory
+/// is free when the next one is built.
+fn lose_if_broken<E: Engine, T>(
+    slot: &mut Option<E>,
+    work: impl FnOnce(&mut E) -> Result<T, EngineError>,
+) -> Result<T, DeviceReport> {
+    let Some(engine) = slot else { return Err(DeviceReport::Lost("the engine is gone already".into())) };
+    let reason = match catch_unwind(AssertUnwindSafe(|| work(engine))) {
+        Ok(Ok(done)) => return Ok(done),
         Ok(Err(EngineError::InvalidStep { step, reason })) => {
             let error = EngineError::InvalidStep { step: step_and_part(step).0, reason };
-            return Ran::Failed(DeviceReport::Refused { step, reason: error.to_string() });
+            return Err(DeviceReport::Refused { step, reason: error.to_string() });
         }
         Ok(Err(error @ EngineError::DeviceLost(_))) => error.to_string(),
         Err(panic) => format!("the engine panicked: {}", panic_message(panic.as_ref())),
     };
-    Ran::Failed(give_up(slot, reason))
+    Err(lose(slot, reason))
 }
 
-fn give_up<E>(slot: &mut Option<E>, reason: String) -> DeviceReport {
+fn lose<E>(slot: &mut Option<E>, reason: String) -> DeviceReport {
     // Dropping a broken engine may panic once more.
     let _ = catch_unwind(AssertUnwindSafe(|| drop(slot.take())));
     DeviceReport::Lost(reason)

@@ -192,7 +192,7 @@ mod tests {
     /// Lays a job of this step on the desk; its answers come out of the channel.
     fn ask(desk: &ExpertDesk, step: u64) -> mpsc::Receiver<Answer> {
         let (reply, answers) = mpsc::channel();
-        let job = ExpertJob { step: StepId(step), layer: 3, hidden: Vec::new(), routes: Vec::new() };
+        let job = ExpertJob { step: StepId(step), layer: 3, hidden: Vec::new(), routes: Vec::new(), n_routes: 0 };
         desk.ask(job, Arc::default(), Box::new(move |answer| reply.send(answer).unwrap()));
         answers
     }
