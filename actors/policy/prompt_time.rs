@@ -21,13 +21,14 @@ impl PromptTime {
     /// A step is formed whose streams alone take so long, while so many prompts are to be computed.
     pub fn earn(&mut self, alone: Duration, prompts: usize) {
         let prompts = u32::try_from(prompts).unwrap_or(u32::MAX).clamp(1, PROMPTS_FOR_HALF);
-        self.0 = (self.0 + alone * prompts / PROMPTS_FOR_HALF).min(alone * (STRETCH - 1));
+        self.0 = (self.0 + alone * prompts / PROMPTS_FOR_HALF).min(2 * alone * (STRETCH - 1));
     }
 
     /// What the step may take beyond the time of its streams; none while a chunk that takes `least` is not worth it yet.
     pub fn available(&self, alone: Duration, least: Duration) -> Option<Duration> {
         // Who saved up all that can be has waited long enough, however slow the prompt.
-        (self.0 >= least || self.0 >= alone * (STRETCH - 1)).then_some(self.0)
+        let most = alone * (STRETCH - 1);
+        (self.0 >= least.min(most)).then_some(self.0.min(most))
     }
 
     /// The prompts' rows take so long.
