@@ -13,11 +13,14 @@ use super::steps::{Member, StepRecord};
 use super::{AwaitedToken, Effect, PlannedStep, Policy, SampleTask};
 use crate::request::RequestId;
 
-/// Rows of prompts that a step takes at least, if any, so that prompts go on beside any number of streams.
+/// Rows of prompts that a step takes at least, whatever the time, so that prompts go on beside any number of streams.
 const LEAST_PROMPT_ROWS: usize = 4;
 
 /// Rows of prompts in a step before it is known how long they take.
 const FIRST_PROMPT_ROWS: usize = 64;
+
+/// By default a step may take so many times the time that its decode rows take alone.
+const STRETCH: u32 = 2;
 
 /// A step being filled, and the room left in it.
 struct Batch {
@@ -158,19 +161,10 @@ impl Policy {
 
     /// Chunks of prompts as the time allows: first of those that run, then of those that wait, in the order of turns.
     fn add_prompts(&mut self, batch: &mut Batch, effects: &mut Vec<Effect>) {
-        let running: Vec<_> = self.ready().filter(|sequence| !sequence.decodes()).map(|s| s.rank).collect();
+        let limit = self.time_limit(batch);
         let has_streams = !batch.members.is_empty();
         batch.least_prompt_rows = if has_streams { LEAST_PROMPT_ROWS } else { BLOCK_TOKENS };
-        let alone = self.step_time.predict(batch.work);
-        let Some(limit) = self.time_limit(batch, running.len() + self.waiting.len()) else { return };
-        self.add_chunks(running, limit, batch, effects);
-        let together = self.step_time.predict(batch.work);
-        if let Some((alone, together)) = alone.zip(together).filter(|_| has_streams) {
-            self.prompt_time.spend(together.saturating_sub(alone));
-        }
-    }
-
-    fn add_chunks(&mut self, running: Vec<Rank>, limit: Duration, batch: &mut Batch, effects: &mut Vec<Effect>) {
+        let running: Vec<_> = self.ready().filter(|sequence| !sequence.decodes()).map(|s| s.rank).collect();
         for rank in running {
             if batch.is_full() {
                 return;
@@ -214,23 +208,13 @@ impl Policy {
         running.filter(|sequence| sequence.is_ready() && !sequence.is_suspect())
     }
 
-    /// How long the step may take with chunks of so many prompts; none when it should have no chunk.
-    fn time_limit(&mut self, batch: &Batch, prompts: usize) -> Option<Duration> {
-        let limit = self.config.prefill_step_limit;
+    /// How long the step may take, with what it has so far.
+    fn time_limit(&self, batch: &Batch) -> Duration {
         if batch.members.is_empty() {
-            return Some(limit);
+            return self.config.prefill_step_limit;
         }
-        let Some(alone) = self.step_time.predict(batch.work) else { return Some(limit) };
-        self.prompt_time.earn(alone, prompts);
-        if self.config.inter_token_target.is_some() {
-            return self.config.inter_token_target;
-        }
-        let mut with_least = batch.work;
-        with_least.add(Work::of(0, batch.least_prompt_rows));
-        let least = self.step_time.predict(with_least).unwrap_or_default().saturating_sub(alone);
-        // Nothing is known of prompts before there was one.
-        let least = if self.step_time.knows_prefill() { least } else { Duration::ZERO };
-        Some(alone + self.prompt_time.available(alone, least)?)
+        let stretched = || self.step_time.predict(batch.work).map(|alone| alone * STRETCH);
+        self.config.inter_token_target.or_else(stretched).unwrap_or(self.config.prefill_step_limit)
     }
 
     /// How many rows of a prompt, from `position` on, the step can still take in its time.

@@ -26,7 +26,6 @@ mod events;
 mod fair_queue;
 pub mod kv_blocks;
 mod prefix_cache;
-mod prompt_time;
 mod residency;
 mod sequence;
 mod step_time;
@@ -44,7 +43,6 @@ pub use self::events::{
 };
 use self::fair_queue::FairQueue;
 use self::kv_blocks::BlockTable;
-use self::prompt_time::PromptTime;
 use self::sequence::{Place, Rank, Sequence};
 use self::step_time::StepTime;
 use self::steps::StepRecord;
@@ -59,7 +57,7 @@ pub struct PolicyConfig {
     /// Most tokens of one prompt in a step, whatever the time.
     pub prefill_chunk_tokens: usize,
     /// How long a step with decode rows should take at most, prompt rows included; `None`: twice what its decode rows
-    /// take alone, and on average a fifth more for each prompt, up to five.
+    /// take alone.
     pub inter_token_target: Option<Duration>,
     /// How long a step should take at most in which nobody waits for a next token.
     pub prefill_step_limit: Duration,
@@ -103,7 +101,6 @@ pub struct Policy {
     running: BTreeSet<Rank>,
     queue: FairQueue,
     step_time: StepTime,
-    prompt_time: PromptTime,
     steps: BTreeMap<StepId, StepRecord>,
     next_step: StepId,
     next_arrival: u64,
@@ -130,7 +127,6 @@ impl Policy {
             running: BTreeSet::new(),
             queue: FairQueue::default(),
             step_time: StepTime::default(),
-            prompt_time: PromptTime::default(),
             steps: BTreeMap::new(),
             next_step: StepId(0),
             next_arrival: 0,
