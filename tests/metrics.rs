@@ -67,6 +67,7 @@ async fn what_is_scraped_is_what_happened() {
         let key = format!("{name}{{model=\"{MODEL}\"{more}}}");
         *samples.get(key.as_str()).unwrap_or_else(|| panic!("{key} is not in\n{text}"))
     };
+    const REPLICA: &str = ",replica=\"0\"";
     // Three calls of two sequences with eight tokens each.
     assert_eq!(model("cuelight_requests_finished_total", ",reason=\"length\""), 6.0);
     assert_eq!(model("cuelight_requests_finished_total", ",reason=\"engine_error\""), 0.0);
@@ -100,11 +101,11 @@ async fn what_is_scraped_is_what_happened() {
     assert!(model("cuelight_step_prefill_rows_sum", "") <= computed);
     assert_eq!(model("cuelight_step_rows_count", ""), model("cuelight_step_prefill_rows_count", ""));
     for idle in ["cuelight_requests_running", "cuelight_kv_blocks_used", "cuelight_kv_usage_ratio"] {
-        assert_eq!(model(idle, ""), 0.0, "{idle}");
+        assert_eq!(model(idle, REPLICA), 0.0, "{idle}");
     }
-    assert!(model("cuelight_kv_blocks_cached", "") > 0.0);
-    assert_eq!(model("cuelight_kv_blocks_total", ""), 256.0);
-    assert_eq!(model("cuelight_sequences_capacity", ""), 16.0);
+    assert!(model("cuelight_kv_blocks_cached", REPLICA) > 0.0);
+    assert_eq!(model("cuelight_kv_blocks_total", REPLICA), 256.0);
+    assert_eq!(model("cuelight_sequences_capacity", REPLICA), 16.0);
     assert_eq!(model("cuelight_model_state", ",state=\"ready\""), 1.0);
     assert_eq!(model("cuelight_model_state", ",state=\"loading\""), 0.0);
 }
