@@ -187,9 +187,14 @@ fn rendering_is_quick_with_full_histograms() {
 /// Gives every metric a series for each value that a label may have, about.
 fn fill(model: &str) {
     for metric in METRICS {
-        let variants = if metric.labels.len() > 1 { 7 } else { 1 };
+        let varies = metric.labels.iter().any(|label| !["model", "replica"].contains(label));
+        let variants = if varies { 7 } else { 1 };
         for variant in 0..variants {
-            let value = |label: &str| if label == "model" { model.to_owned() } else { format!("value-{variant}") };
+            let value = |label: &str| match label {
+                "model" => model.to_owned(),
+                "replica" => "0".to_owned(),
+                _ => format!("value-{variant}"),
+            };
             let labels: Vec<(&str, String)> = metric.labels.iter().map(|label| (*label, value(label))).collect();
             match metric.kind {
                 Kind::Counter => metrics::counter!(metric.name, &labels).increment(12_345),

@@ -153,6 +153,8 @@ async fn a_device_that_is_lost_delays_its_own_requests_and_nobody_elses() {
         let models = [model(), SimulatedModel { faults: Some(fails), ..model() }];
         let runtime = start(&models, RuntimeOptions::default()).await;
         let mut watching = runtime.clone();
+        // So far it has become ready.
+        assert_eq!(watching.status_changed().await, Status::Ready);
         let changed = tokio::spawn(async move { watching.status_changed().await });
         assert_eq!(together(&runtime, &requests).await, expected);
         assert_eq!(loads(&models), [1, 2]);
