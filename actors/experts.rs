@@ -139,9 +139,8 @@ impl ExpertsState {
     }
 
     fn computed(&self, job: &ExpertJob, began: Instant, elapsed: Duration) {
-        let routes = job.routes.len() / 2;
-        self.metrics.job(routes, elapsed);
-        self.tracer.experts_computed(step_and_part(job.step), (job.layer, routes), began, elapsed);
+        self.metrics.job(job.n_routes, elapsed);
+        self.tracer.experts_computed(step_and_part(job.step), (job.layer, job.n_routes), began, elapsed);
     }
 }
 

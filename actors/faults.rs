@@ -81,6 +81,10 @@ impl<E: Engine> Engine for Faulty<E> {
         self.0.begin(step)
     }
 
+    fn work_beside(&mut self, step: StepId) -> Result<(), EngineError> {
+        self.0.work_beside(step)
+    }
+
     fn resume(&mut self, result: ExpertResult) -> Result<Progress, EngineError> {
         self.0.resume(result)
     }

@@ -3,6 +3,7 @@
 //! [`plan`] reads headers only and answers what the model would take, or why it does not fit; [`Plan::load`] then does it.
 
 mod engine;
+mod expert_cache;
 mod host_part;
 mod part;
 mod replicas;
@@ -19,7 +20,7 @@ use crate::experts::HostExperts;
 use crate::format::chat_template::{ChatTemplate, ChatTemplateError};
 use crate::format::gguf::{Gguf, GgufError};
 use crate::format::tokenizer::{Tokenizer, TokenizerError};
-use crate::memory::{Request, TooLarge};
+use crate::memory::{Request, TooLarge, format_bytes};
 use crate::model::{Model, ModelError};
 use crate::placement::SplitError;
 use crate::synthetic::Synthetic;
@@ -81,6 +82,8 @@ pub struct LoadOptions {
     pub cpu_experts: CpuExperts,
     /// Bytes that the model may take on a Vulkan device, as if it had no more; `None`: what is free there.
     pub device_bytes: Option<u64>,
+    /// Bytes of a Vulkan device that keep experts which the processor has, as they are used; `None`: none.
+    pub expert_cache_bytes: Option<u64>,
     /// The instruction set of the processor's kernels.
     pub kernel: Kernel,
     /// How a Vulkan device is used.
@@ -111,6 +114,7 @@ impl LoadOptions {
             gpu_layers: None,
             cpu_experts: CpuExperts::Auto,
             device_bytes: None,
+            expert_cache_bytes: None,
             kernel: Kernel::detect(),
             vulkan: VulkanOptions::default(),
             deterministic: false,
@@ -183,6 +187,27 @@ pub enum LoadError {
         "--cpu-experts needs one Vulkan device that has all layers; without --split and --gpu-layers it can be used"
     )]
     ExpertsBesideSplit,
+    /// A cache of experts, and nowhere to have it.
+    #[error("--expert-cache needs one Vulkan device that has all layers, as with --device vulkan")]
+    ExpertCacheWithoutDevice,
+    /// A cache of experts, and bits that must not depend on what it has.
+    #[error(
+        "with --expert-cache it depends on what was asked before which experts the device computes, and so does rounding;          with --deterministic it must not: give one of them"
+    )]
+    ExpertCacheBesideDeterministic,
+    /// Room for less than one expert.
+    #[error(
+        "--expert-cache {} has no room for an expert, which takes {}", format_bytes(*bytes), format_bytes(*least_bytes)
+    )]
+    ExpertCacheTooSmall {
+        /// The bytes that were given.
+        bytes: u64,
+        /// What an expert takes.
+        least_bytes: u64,
+    },
+    /// A thread cannot be started.
+    #[error("the system starts no thread: {0}")]
+    Thread(#[from] std::io::Error),
     /// The Vulkan device cannot be used, or failed.
     #[error(transparent)]
     Vulkan(#[from] VulkanError),

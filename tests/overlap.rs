@@ -65,17 +65,17 @@ impl CardEngine {
         if layer == LAYERS {
             let mut logits = vec![0.0; step.logits_rows() * VOCABULARY];
             logits.chunks_exact_mut(VOCABULARY).for_each(|row| row[usize::from(b'a')] = 9.0);
-            return Ok(Progress::Done(StepOutput {
-                id,
-                logits,
-                chosen: Vec::new(),
-                elapsed: began.elapsed(),
-                ops: Vec::new(),
-            }));
+            return Ok(Progress::Done(StepOutput { logits, elapsed: began.elapsed(), ..StepOutput::empty(id) }));
         }
         self.waiting.insert(id, (step, layer + 1, began));
         let hidden = vec![0.25; rows * HIDDEN];
-        Ok(Progress::AwaitExperts(ExpertJob { step: id, layer: 0, hidden, routes: self.routes(rows) }))
+        Ok(Progress::AwaitExperts(ExpertJob {
+            step: id,
+            layer: 0,
+            hidden,
+            routes: self.routes(rows),
+            n_routes: rows * TOP_K,
+        }))
     }
 
     /// Each row's experts, all of its own choice.
@@ -156,6 +156,7 @@ fn expert_time(rows: usize) -> Duration {
                 layer: 0,
                 hidden: vec![0.25; rows * HIDDEN],
                 routes: engine.routes(rows),
+                n_routes: rows * TOP_K,
             };
             let began = Instant::now();
             experts.compute(&job).unwrap();

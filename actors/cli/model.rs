@@ -45,6 +45,7 @@ pub fn load_options(config: &Config, source: Source) -> Result<LoadOptions, CliE
         gpu_layers: config.gpu_layers,
         cpu_experts: config.cpu_experts,
         device_bytes: config.vram.map(|size| size.0),
+        expert_cache_bytes: config.expert_cache.map(|size| size.0),
         kernel: config.kernel.unwrap_or_else(Kernel::detect),
         vulkan: VulkanOptions { pipeline_cache: Some(config.cache_dir.join("pipelines")), ..VulkanOptions::default() },
         deterministic: config.deterministic,

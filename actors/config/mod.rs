@@ -275,6 +275,8 @@ settings! { |home|
         cpu_experts: CpuExperts = CpuExperts::Auto, "LAYERS";
         /// Memory that the model may take on a Vulkan device, like 8GiB, as if it had no more; unset: what is free there.
         vram: Option<ByteSize> = None, "SIZE";
+        /// Memory of a Vulkan device, like 4GiB, that keeps experts which the CPU has: those that are used often are computed on the device.
+        expert_cache: Option<ByteSize> = None, "SIZE";
         /// Whether the device computes one half of a step while the CPU computes the experts of the other: auto (where that is faster) or off.
         overlap: OverlapMode = OverlapMode::Auto, "WHEN";
         /// On a Vulkan device, a row's bits never depend on its batch (on the CPU they never do); slower with many rows.

@@ -115,10 +115,25 @@ fn serve<E: Engine>(engine: E, commands: &mpsc::Receiver<DeviceCommand>, reports
         let from = Instant::now();
         let report = run(&mut engine, command);
         let news = DeviceNews { report, from, elapsed: from.elapsed() };
+        let waits = match &news.report {
+            DeviceReport::Progress(Progress::AwaitExperts(job)) => Some(job.step),
+            _ => None,
+        };
         if reports.cast(ExecutorMsg::Device(news)).is_err() || engine.is_none() {
             return;
         }
+        if let Some(lost) = waits.and_then(|step| work_beside(&mut engine, step)) {
+            let _ = reports.cast(ExecutorMsg::Device(lost));
+            return;
+        }
     }
+}
+
+/// Lets the engine do what it can of a step that waits for experts; says so when it is lost by that.
+fn work_beside<E: Engine>(slot: &mut Option<E>, step: StepId) -> Option<DeviceNews> {
+    let from = Instant::now();
+    let report = lose_if_broken(slot, |engine| engine.work_beside(step)).err()?;
+    Some(DeviceNews { report, from, elapsed: from.elapsed() })
 }
 
 fn ask_virtual<E: Engine>(engine: &mut Option<E>, command: DeviceCommand, reports: &ActorRef<ExecutorMsg>) {
@@ -139,26 +154,34 @@ fn ask_virtual<E: Engine>(engine: &mut Option<E>, command: DeviceCommand, report
     });
 }
 
-/// Runs one command. An engine that panics or loses its device is dropped before anybody hears of it, so that its
-/// memory is free when the next one is built.
+/// Runs one command.
 fn run<E: Engine>(slot: &mut Option<E>, command: DeviceCommand) -> DeviceReport {
-    let Some(engine) = slot else { return DeviceReport::Lost("the engine is gone already".into()) };
-    let result = catch_unwind(AssertUnwindSafe(|| match command {
+    let result = lose_if_broken(slot, |engine| match command {
         DeviceCommand::Begin(step) => engine.begin(step),
         DeviceCommand::Resume(result) => engine.resume(result),
-    }));
-    let reason = match result {
-        Ok(Ok(progress)) => return DeviceReport::Progress(progress),
+    });
+    result.map_or_else(|report| report, DeviceReport::Progress)
+}
+
+/// Lets the engine do something. One that panics or loses its device is dropped before anybody hears of it, so that its memory
+/// is free when the next one is built.
+fn lose_if_broken<E: Engine, T>(
+    slot: &mut Option<E>,
+    work: impl FnOnce(&mut E) -> Result<T, EngineError>,
+) -> Result<T, DeviceReport> {
+    let Some(engine) = slot else { return Err(DeviceReport::Lost("the engine is gone already".into())) };
+    let reason = match catch_unwind(AssertUnwindSafe(|| work(engine))) {
+        Ok(Ok(done)) => return Ok(done),
         Ok(Err(EngineError::InvalidStep { step, reason })) => {
             let error = EngineError::InvalidStep { step: step_and_part(step).0, reason };
-            return DeviceReport::Refused { step, reason: error.to_string() };
+            return Err(DeviceReport::Refused { step, reason: error.to_string() });
         }
         Ok(Err(error @ EngineError::DeviceLost(_))) => error.to_string(),
         Err(panic) => format!("the engine panicked: {}", panic_message(panic.as_ref())),
     };
     // Dropping a broken engine may panic once more.
     let _ = catch_unwind(AssertUnwindSafe(|| drop(slot.take())));
-    DeviceReport::Lost(reason)
+    Err(DeviceReport::Lost(reason))
 }
 
 /// The text of a panic, when it has one.

@@ -209,7 +209,7 @@ impl<E: Engine> ExecutorState<E> {
                 }
             } else {
                 // All its requests have ended; those who count on the step still have to hear of it.
-                self.done(me, nothing(id))?;
+                self.done(me, StepOutput::empty(id))?;
             }
         }
         Ok(())
@@ -299,6 +299,7 @@ impl<E: Engine> ExecutorState<E> {
         let elapsed = output.elapsed;
         if active.rows > 0 {
             self.metrics.step(elapsed, active.rows, active.sequences, &output.logits);
+            self.expert_metrics.cache(output.experts);
             self.tracer.step_computed(output.id, elapsed, std::mem::take(&mut output.ops));
         }
         if let Some(tokens) = chosen_tokens(&active.tasks, &output.chosen) {
@@ -335,11 +336,6 @@ impl<E: Engine> ExecutorState<E> {
         let _ = self.scheduler.cast(SchedulerMsg::ExecutorLost { failed, reason: reason.clone() });
         reason.into()
     }
-}
-
-/// What a step without rows brings.
-fn nothing(id: StepId) -> StepOutput {
-    StepOutput { id, logits: Vec::new(), chosen: Vec::new(), elapsed: Duration::ZERO, ops: Vec::new() }
 }
 
 /// The tokens that the engine chose, when it chose for all who need one.

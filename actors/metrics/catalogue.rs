@@ -165,6 +165,12 @@ catalogue! {
     HOST_EXPERT_TIME: Histogram(TOKEN_SECONDS), "cuelight_host_expert_time_seconds" ["model"];
     /// Time that the device took between two layers whose experts are on the host.
     DEVICE_PIECE_TIME: Histogram(TOKEN_SECONDS), "cuelight_device_piece_time_seconds" ["model"];
+    /// Routes whose experts the host has, and the device's cache had too: computed there, and not counted above.
+    CACHED_EXPERT_ROUTES: Counter, "cuelight_cached_expert_routes_total" ["model"];
+    /// Experts that were brought to the device's cache.
+    EXPERT_UPLOADS: Counter, "cuelight_expert_cache_uploads_total" ["model"];
+    /// Their bytes.
+    EXPERT_UPLOADED_BYTES: Counter, "cuelight_expert_cache_uploaded_bytes_total" ["model"];
 
     // Actors and models.
     /// Restarts after a fault, by actor.

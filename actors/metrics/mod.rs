@@ -24,7 +24,7 @@ use crate::request::{Event, FinishReason, GenerationError, SubmitError, Usage};
 use crate::runtime::Status;
 use crate::sampler::sequence::Times;
 use crate::trace::request::EndedRequest;
-use cuelight_engine::engine::{BLOCK_TOKENS, EngineLimits, LogitsWanted, SequenceRows, Step};
+use cuelight_engine::engine::{BLOCK_TOKENS, EngineLimits, ExpertCounts, LogitsWanted, SequenceRows, Step};
 use cuelight_engine::load::{MemoryPlan, ModelCard};
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 
@@ -200,6 +200,9 @@ pub struct ExpertMetrics {
     routes: Counter,
     job_time: Histogram,
     piece_time: Histogram,
+    cached_routes: Counter,
+    uploads: Counter,
+    uploaded_bytes: Counter,
 }
 
 impl ExpertMetrics {
@@ -209,6 +212,9 @@ impl ExpertMetrics {
             routes: counter!(HOST_EXPERT_ROUTES, &model),
             job_time: histogram!(HOST_EXPERT_TIME, &model),
             piece_time: histogram!(DEVICE_PIECE_TIME, &model),
+            cached_routes: counter!(CACHED_EXPERT_ROUTES, &model),
+            uploads: counter!(EXPERT_UPLOADS, &model),
+            uploaded_bytes: counter!(EXPERT_UPLOADED_BYTES, &model),
         }
     }
 
@@ -216,6 +222,13 @@ impl ExpertMetrics {
     pub(crate) fn job(&self, routes: usize, elapsed: Duration) {
         self.routes.increment(routes as u64);
         self.job_time.record(elapsed);
+    }
+
+    /// What the device's cache of experts did in a step.
+    pub(crate) fn cache(&self, counts: ExpertCounts) {
+        self.cached_routes.increment(counts.cached_routes);
+        self.uploads.increment(counts.uploads);
+        self.uploaded_bytes.increment(counts.uploaded_bytes);
     }
 
     /// The device computed a piece of a step.

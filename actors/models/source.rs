@@ -4,7 +4,7 @@
 //! engine carries a [`Lease`], and the broker counts those instead of believing what others say of a model. That holds
 //! after a panic too, and for an engine whose thread outlives its cast.
 
-use cuelight_engine::engine::{Engine, EngineError, EngineLimits, ExpertResult, Progress, Step};
+use cuelight_engine::engine::{Engine, EngineError, EngineLimits, ExpertResult, Progress, Step, StepId};
 use cuelight_engine::load::{LoadProgress, LoadedModel, MemoryPlan};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -139,6 +139,10 @@ impl<E: Engine> Engine for LeasedEngine<E> {
 
     fn begin(&mut self, step: Step) -> Result<Progress, EngineError> {
         self.engine.begin(step)
+    }
+
+    fn work_beside(&mut self, step: StepId) -> Result<(), EngineError> {
+        self.engine.work_beside(step)
     }
 
     fn resume(&mut self, result: ExpertResult) -> Result<Progress, EngineError> {

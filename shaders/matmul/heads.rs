@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::gpu;
-use super::integer::activations::{self, Panels};
+use super::integer::activations::{self, Panels, Sources};
 use super::integer::packed::PackedWeight;
 use super::{TASK_OUTPUTS, Task, reference};
 use crate::cases::{Case, CaseStep, Expected};
@@ -83,7 +83,11 @@ impl HeadLinear {
         let row_of_pair = |pair: usize| &x[(pair % rows * heads + pair / rows) * columns..][..columns];
         let panels = self.rounds(kernel).then(|| {
             let head_of_pair = |pair: usize| pair / rows * rows..(pair / rows + 1) * rows;
-            Panels::round_groups(kernel, team, rows * heads, columns, &row_of_pair, &head_of_pair, rounded)
+            {
+                let pairs = rows * heads;
+                let sources = Sources::each_once(pairs, &row_of_pair);
+                Panels::round_groups(kernel, team, (pairs, columns), sources, &head_of_pair, rounded)
+            }
         });
         for (pair, gathered) in gathered.chunks_exact_mut(columns).enumerate() {
             gathered.copy_from_slice(row_of_pair(pair));

@@ -6,7 +6,7 @@ use cuelight_shaders::attention::KvShape;
 use cuelight_shaders::experts::Experts;
 use cuelight_shaders::weight::Weight;
 
-use super::host_part::{HostPart, stored_bytes};
+use super::host_part::{BuiltHost, HostPart, stored_bytes};
 use super::part::{Part, Target};
 use super::{LoadError, LoadOptions, LoadProgress};
 use crate::backend::offload::OffloadedEngine;
@@ -45,12 +45,13 @@ pub(super) fn divide(
 ) -> Result<Division, LoadError> {
     let (devices, split) = devices_and_split(&model.graph, options)?;
     let mut targets = devices.iter().map(|device| Target::find(*device, options)).collect::<Result<Vec<_>, _>>()?;
+    check_expert_cache(&targets, options)?;
     if targets.len() == 1 {
         let Model { graph, kv_shapes, weights_bytes, .. } = model;
         let target = targets.remove(0);
         let graph = target.let_choose(graph);
         let mut whole = Part { target, graphs: vec![graph], kv_shapes, weights_bytes };
-        let host = whole.hand_experts_out(options, limits, request);
+        let host = whole.hand_experts_out(options, limits, request)?;
         return Ok(Division { parts: vec![whole], host });
     }
     if !matches!(options.cpu_experts, CpuExperts::Auto | CpuExperts::Layers(0)) {
@@ -70,6 +71,16 @@ pub(super) fn divide(
         Part { target, kv_shapes, weights_bytes: distinct_bytes(&graph), graphs: vec![graph] }
     };
     Ok(Division { parts: targets.into_iter().zip(graphs).map(part).collect(), host: None })
+}
+
+/// A cache of experts needs a device that has a memory of its own, and all layers.
+fn check_expert_cache(targets: &[Target], options: &LoadOptions) -> Result<(), LoadError> {
+    match (options.expert_cache_bytes, targets) {
+        (None, _) => Ok(()),
+        (Some(_), [Target::Vulkan(..)]) if options.deterministic => Err(LoadError::ExpertCacheBesideDeterministic),
+        (Some(_), [Target::Vulkan(..)]) => Ok(()),
+        (Some(_), _) => Err(LoadError::ExpertCacheWithoutDevice),
+    }
 }
 
 /// What the options ask for; no split where the devices' free memory decides.
@@ -227,11 +238,11 @@ impl Division {
         };
         let stages = self.parts.into_iter().map(|part| part.build(options, &limits, &mut done));
         let mut stages = stages.collect::<Result<Vec<_>, _>>()?;
-        let host = self.host.map(|host| host.build(options, &limits, &mut done));
+        let host = self.host.map(|host| host.build(options, &limits, &mut done)).transpose()?;
         progress(LoadProgress { done_bytes: total_bytes, total_bytes });
         match host {
-            Some((experts, handovers)) if stages.len() == 1 => {
-                let engine = OffloadedEngine::new(stages.remove(0), handovers, limits);
+            Some(BuiltHost { experts, handovers, cache }) if stages.len() == 1 => {
+                let engine = OffloadedEngine::new(stages.remove(0), handovers, limits).with_cache(cache);
                 Ok((Box::new(engine), Some(experts)))
             }
             _ => Ok((Box::new(StagedEngine::new(stages, limits)), None)),

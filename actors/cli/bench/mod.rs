@@ -93,6 +93,9 @@ pub struct Args {
     /// Memory that the model may take on a Vulkan device, like 8GiB; unset: as configured.
     #[arg(long = "vram", id = "device_memory", value_name = "SIZE")]
     vram: Option<ByteSize>,
+    /// Memory of a Vulkan device that keeps experts which the CPU has, as they are used, like 4GiB; unset: as configured.
+    #[arg(long = "expert-cache", id = "expert_cache_memory", value_name = "SIZE")]
+    expert_cache: Option<ByteSize>,
     /// Samples of each test.
     #[arg(short = 'r', long, value_name = "N", default_value = "5")]
     repetitions: NonZeroUsize,
@@ -168,6 +171,7 @@ impl Args {
                             device: device.clone(),
                             cpu_experts: self.cpu_experts.unwrap_or(base.cpu_experts),
                             device_bytes: self.vram.map_or(base.device_bytes, |size| Some(size.0)),
+                            expert_cache_bytes: self.expert_cache.map_or(base.expert_cache_bytes, |size| Some(size.0)),
                             ..base.clone()
                         };
                         engines.extend(threads.iter().map(of));

@@ -69,6 +69,25 @@ pub struct Panel<'a> {
     pub rows: usize,
 }
 
+/// Rows to be rounded, and what rows of panels are copies of each; no row of two, and none of one twice.
+#[derive(Clone, Copy)]
+pub struct Sources<'a> {
+    /// How many.
+    pub count: usize,
+    /// The values of one.
+    pub input: &'a (dyn Fn(usize) -> &'a [f32] + Sync),
+    /// Adds the rows that are copies of one.
+    pub copies: &'a (dyn Fn(usize, &mut Vec<usize>) + Sync),
+}
+
+impl<'a> Sources<'a> {
+    /// As many rows, each the only copy of one.
+    #[must_use]
+    pub fn each_once(count: usize, input: &'a (dyn Fn(usize) -> &'a [f32] + Sync)) -> Self {
+        Sources { count, input, copies: &|source, copies| copies.push(source) }
+    }
+}
+
 impl<'a> Panels<'a> {
     /// Rounds `rows` rows of `columns` values each into `scratch`.
     ///
@@ -87,25 +106,24 @@ impl<'a> Panels<'a> {
     ) -> Self {
         assert!(input.len() == rows * columns);
         let input = |row: usize| &input[row * columns..(row + 1) * columns];
-        let blocks = round_rows(kernel, team, rows, columns, &input, &|_| 0..rows, scratch);
-        Panels { blocks, rows, blocks_per_row: columns / BLOCK_LEN }
+        Panels::round_groups(kernel, team, (rows, columns), Sources::each_once(rows, &input), &|_| 0..rows, scratch)
     }
 
     /// Rounds rows that belong to several products, each with consecutive ones: `group_of(row)` are the rows of the product
-    /// that row `row` belongs to. [`Panels::of_group`] has the panels of each.
+    /// that row `row` belongs to. [`Panels::of_group`] has the panels of each. Each row is a copy of a source, which is rounded
+    /// once for all of its copies.
     ///
     /// # Panics
-    /// As [`Panels::round`].
-    pub fn round_groups<'r>(
+    /// As [`Panels::round`], and when a source has a copy beyond the rows.
+    pub fn round_groups(
         kernel: Kernel,
         team: &dyn Team,
-        rows: usize,
-        columns: usize,
-        input: &(dyn Fn(usize) -> &'r [f32] + Sync),
+        (rows, columns): (usize, usize),
+        sources: Sources<'_>,
         group_of: &(dyn Fn(usize) -> Range<usize> + Sync),
         scratch: &'a mut [f32],
     ) -> Self {
-        let blocks = round_rows(kernel, team, rows, columns, input, group_of, scratch);
+        let blocks = round_rows(kernel, team, (rows, columns), sources, group_of, scratch);
         Panels { blocks, rows, blocks_per_row: columns / BLOCK_LEN }
     }
 
@@ -139,12 +157,11 @@ impl<'a> Panels<'a> {
 }
 
 /// Rounds rows into panels of their groups.
-fn round_rows<'r, 'a>(
+fn round_rows<'a>(
     kernel: Kernel,
     team: &dyn Team,
-    rows: usize,
-    columns: usize,
-    input: &(dyn Fn(usize) -> &'r [f32] + Sync),
+    (rows, columns): (usize, usize),
+    sources: Sources<'_>,
     group_of: &(dyn Fn(usize) -> Range<usize> + Sync),
     scratch: &'a mut [f32],
 ) -> &'a [Block] {
@@ -155,23 +172,37 @@ fn round_rows<'r, 'a>(
     // A single row is not worth a hand-over.
     const ROWS_PER_TASK: usize = 4;
     let shared = SharedMut::new(&mut *blocks);
-    team.for_each(rows.div_ceil(ROWS_PER_TASK), &|task| {
-        for row in task * ROWS_PER_TASK..rows.min((task + 1) * ROWS_PER_TASK) {
-            let group = group_of(row);
-            let first_row = row - (row - group.start) % PANEL_ROWS;
-            let panel_rows = PANEL_ROWS.min(group.end - first_row);
-            let first = first_row * blocks_per_row + row - first_row;
-            let input = input(row);
+    let place_of = |row: usize| {
+        assert!(row < rows);
+        let group = group_of(row);
+        let first_row = row - (row - group.start) % PANEL_ROWS;
+        let stride = PANEL_ROWS.min(group.end - first_row);
+        RowPlace { first: first_row * blocks_per_row + row - first_row, stride }
+    };
+    team.for_each(sources.count.div_ceil(ROWS_PER_TASK), &|task| {
+        let (mut copies, mut places) = (Vec::new(), Vec::new());
+        for source in task * ROWS_PER_TASK..sources.count.min((task + 1) * ROWS_PER_TASK) {
+            copies.clear();
+            (sources.copies)(source, &mut copies);
+            places.clear();
+            places.extend(copies.iter().map(|row| place_of(*row)));
+            let input = (sources.input)(source);
             assert_eq!(input.len(), columns);
             // SAFETY: an integer kernel needs AVX2, FMA and F16C, and is supported by the line above. A row's blocks
-            // are written by one task.
+            // are written by one task, that of its source.
             #[cfg_attr(not(target_arch = "x86_64"), expect(unused_unsafe, reason = "a safe function elsewhere"))]
             unsafe {
-                round_row(input, &shared, first, panel_rows);
+                round_row(input, &shared, &places);
             }
         }
     });
     blocks
+}
+
+/// Where a row's blocks are: from the first on, each so far behind the one before.
+struct RowPlace {
+    first: usize,
+    stride: usize,
 }
 
 /// Scratch memory as blocks.
@@ -210,23 +241,22 @@ fn round_block(input: &[f32; BLOCK_LEN]) -> Block {
     Block { high, low, scale, sum: sum(&integers), half_sums }
 }
 
-/// Rounds a row into the blocks `first`, `first + stride` …, which nobody else may have at the time.
-#[cfg(not(target_arch = "x86_64"))]
-fn round_row(input: &[f32], blocks: &SharedMut<'_, Block>, first: usize, stride: usize) {
+/// Rounds a row into each of some places, whose blocks nobody else may have at the time.
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c"))]
+fn round_row(input: &[f32], blocks: &SharedMut<'_, Block>, places: &[RowPlace]) {
+    let Some((first, others)) = places.split_first() else { return };
     for (index, values) in input.as_chunks().0.iter().enumerate() {
-        // SAFETY: the block is this row's alone, as the caller says.
-        unsafe { blocks.slice(first + index * stride, 1) }
-        [0] = round_block(values);
-    }
-}
-
-/// Rounds a row into the blocks `first`, `first + stride` …, which nobody else may have at the time.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn round_row(input: &[f32], blocks: &SharedMut<'_, Block>, first: usize, stride: usize) {
-    for (index, values) in input.as_chunks().0.iter().enumerate() {
-        // SAFETY: the block is this row's alone, as the caller says.
-        round_block_avx2(values, &mut unsafe { blocks.slice(first + index * stride, 1) }[0]);
+        // SAFETY: the blocks of all places are this row's alone, as the caller says.
+        let [block] = (unsafe { blocks.slice(first.first + index * first.stride, 1) }) else { return };
+        #[cfg(target_arch = "x86_64")]
+        round_block_avx2(values, block);
+        #[cfg(not(target_arch = "x86_64"))]
+        round_block(values).clone_into(block);
+        for place in others {
+            // SAFETY: as above.
+            let copies = unsafe { blocks.slice(place.first + index * place.stride, 1) };
+            copies.fill(*block);
+        }
     }
 }
 
