@@ -7,7 +7,7 @@
 
 use crate::attention::KvCache;
 use crate::cost::{Cost, CostArgs};
-use crate::cpu::{Kernel, Team};
+use crate::cpu::{ActivationBits, Kernel, Team};
 use crate::experts::Experts;
 use crate::gpu::{DeviceLimits, Dispatch, GpuArgs};
 use crate::weight::Weight;
@@ -75,6 +75,8 @@ impl Batch<'_> {
 pub struct CpuArgs<'a> {
     /// The instruction set to use.
     pub kernel: Kernel,
+    /// What integer kernels round inputs to.
+    pub activation_bits: ActivationBits,
     /// The threads to use.
     pub team: &'a dyn Team,
     /// The step.

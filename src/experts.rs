@@ -1,6 +1,6 @@
 //! Experts that the processor computes for a model whose other parts are on a device.
 
-use cuelight_shaders::cpu::Kernel;
+use cuelight_shaders::cpu::{ActivationBits, Kernel};
 use cuelight_shaders::experts::{ExpertRows, Experts};
 use cuelight_shaders::op::Op;
 use cuelight_shaders::weight::Weight;
@@ -37,6 +37,7 @@ pub enum ExpertJobError {
 pub struct HostExperts {
     layers: Vec<Experts>,
     kernel: Kernel,
+    activation_bits: ActivationBits,
     team: ThreadTeam,
     scratch: Vec<f32>,
     /// Dropped with the experts, and after them.
@@ -60,7 +61,14 @@ impl HostExperts {
             layer.weights().into_iter().for_each(|weight| progress(layer, weight));
         }
         let scratch = layers.iter().map(|layer| layer.scratch_len(kernel, max_rows, 0)).max().unwrap_or(0);
-        HostExperts { layers, kernel, team, scratch: vec![0.0; scratch], _guard: None }
+        let activation_bits = ActivationBits::default();
+        HostExperts { layers, kernel, activation_bits, team, scratch: vec![0.0; scratch], _guard: None }
+    }
+
+    /// The same experts, which round inputs of products to so many bits.
+    #[must_use]
+    pub fn with_activation_bits(self, activation_bits: ActivationBits) -> Self {
+        HostExperts { activation_bits, ..self }
     }
 
     /// Computes a job on the team's threads, the caller's included.
@@ -82,7 +90,7 @@ impl HostExperts {
         }
         let mut output = vec![0.0; job.hidden.len()];
         let expert_rows = ExpertRows { x: &job.hidden, routes: &job.routes, rows };
-        experts.compute(self.kernel, &self.team, expert_rows, &mut self.scratch, &mut output);
+        experts.compute((self.kernel, self.activation_bits), &self.team, expert_rows, &mut self.scratch, &mut output);
         Ok(ExpertResult { step: job.step, layer: job.layer, output })
     }
 

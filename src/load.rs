@@ -31,7 +31,7 @@ pub use crate::backend::vulkan::VulkanOptions;
 pub use crate::device::{ComputeDevice, CpuExperts, Devices, Shares, UnevenDevices};
 pub use crate::memory::MemoryPlan;
 pub use cuelight_shaders::attention::KvType;
-pub use cuelight_shaders::cpu::Kernel;
+pub use cuelight_shaders::cpu::{ActivationBits, Kernel};
 pub use replicas::plan_replicas;
 
 /// Where a model comes from.
@@ -86,6 +86,8 @@ pub struct LoadOptions {
     pub expert_cache_bytes: Option<u64>,
     /// The instruction set of the processor's kernels.
     pub kernel: Kernel,
+    /// What the processor's integer kernels round the inputs of products to.
+    pub activation_bits: ActivationBits,
     /// How a Vulkan device is used.
     pub vulkan: VulkanOptions,
     /// On a Vulkan device, a row's bits never depend on its batch, as they never do on the processor.
@@ -116,6 +118,7 @@ impl LoadOptions {
             device_bytes: None,
             expert_cache_bytes: None,
             kernel: Kernel::detect(),
+            activation_bits: ActivationBits::default(),
             vulkan: VulkanOptions::default(),
             deterministic: false,
             chat_template: None,

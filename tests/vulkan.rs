@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 use cuelight_engine::backend::vulkan::{Instance, InstanceOptions};
 use cuelight_engine::engine::{Chosen, Engine, LogitsWanted, TokenChoice, TokenId};
 use cuelight_engine::format::gguf::Gguf;
-use cuelight_engine::load::{ComputeDevice, CpuExperts, Kernel, KvType, LoadError, LoadOptions, VulkanOptions, plan};
+use cuelight_engine::load::{
+    ActivationBits, ComputeDevice, CpuExperts, Kernel, KvType, LoadError, LoadOptions, VulkanOptions, plan,
+};
 use cuelight_engine::sample::choose_by_row;
 use serde::Deserialize;
 
@@ -69,6 +71,7 @@ fn setup(kv_type: KvType) -> Setup {
         device: ComputeDevice::Vulkan(0),
         deterministic: false,
         cpu_experts: CpuExperts::Auto,
+        activation_bits: ActivationBits::default(),
     }
 }
 

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::executor::OverlapMode;
-use cuelight_engine::load::{ComputeDevice, CpuExperts, Devices, Kernel, KvType, Shares};
+use cuelight_engine::load::{ActivationBits, ComputeDevice, CpuExperts, Devices, Kernel, KvType, Shares};
 
 use crate::metrics::exposition::Compat;
 use crate::models::KeepAlive;
@@ -283,6 +283,8 @@ settings! { |home|
         deterministic: bool = false, "";
         /// Instruction set of the kernels: auto, scalar, avx2, avx2-integer, avx-vnni, avx512-vnni or amx-int8.
         kernel: Option<Kernel> = None, "KERNEL";
+        /// Bits that integer kernels round the inputs of products to: 15, or 8, which is faster with many rows and less exact.
+        activation_bits: ActivationBits = ActivationBits::Fifteen, "BITS";
         /// A file with a chat template (Jinja) to use in place of the model's own.
         chat_template: Option<PathBuf> = None, "FILE";
         /// Measure each op of each step; the file that `trace_file` names shows them inside the steps.

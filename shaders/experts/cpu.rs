@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::grouping::Grouping;
 use super::{ExpertMatrix, Experts, RouteWeighting};
-use crate::cpu::{Kernel, SharedMut, Team};
+use crate::cpu::{ActivationBits, Kernel, SharedMut, Team};
 use crate::glu::glu_row_in_place;
 use crate::matmul::integer::activations::{self, Panels, Sources};
 use crate::matmul::{TASK_OUTPUTS, Task};
@@ -78,7 +78,7 @@ impl Experts {
     /// not.
     pub fn compute(
         &self,
-        kernel: Kernel,
+        (kernel, bits): (Kernel, ActivationBits),
         team: &dyn Team,
         rows: ExpertRows<'_>,
         scratch: &mut [f32],
@@ -92,13 +92,13 @@ impl Experts {
         let step = rows_at_once(self);
         let parts = rows.x.chunks(step * hidden).zip(rows.routes.chunks(step * routes_width));
         for ((x, routes), output) in parts.zip(output.chunks_mut(step * hidden)) {
-            self.compute_part(kernel, team, ExpertRows { x, routes, rows: x.len() / hidden }, scratch, output);
+            self.compute_part((kernel, bits), team, ExpertRows { x, routes, rows: x.len() / hidden }, scratch, output);
         }
     }
 
     fn compute_part(
         &self,
-        kernel: Kernel,
+        (kernel, bits): (Kernel, ActivationBits),
         team: &dyn Team,
         rows: ExpertRows<'_>,
         scratch: &mut [f32],
@@ -116,7 +116,7 @@ impl Experts {
         let down = &mut rest[..parts.output];
 
         self.gather(team, rows, &grouping, gathered);
-        let products = Products { kernel, team, grouping: &grouping };
+        let products = Products { kernel, bits, team, grouping: &grouping };
         // Rows are rounded once for all of their experts, unless each has them weighted.
         let row = |row: usize| &rows.x[row * hidden..(row + 1) * hidden];
         let pair = |pair: usize| &gathered[pair * hidden..(pair + 1) * hidden];
@@ -215,6 +215,7 @@ impl Experts {
 /// Products of the rows of each expert with its matrices.
 struct Products<'a> {
     kernel: Kernel,
+    bits: ActivationBits,
     team: &'a dyn Team,
     grouping: &'a Grouping,
 }
@@ -240,7 +241,7 @@ impl Products<'_> {
         }
         let (pairs, columns) = (self.grouping.routes.len(), matrices[0].columns());
         let group_of = |pair| self.grouping.group_of(pair);
-        Some(Panels::round_groups(self.kernel, self.team, (pairs, columns), sources, &group_of, scratch))
+        Some(Panels::round_groups(self.kernel, self.bits, self.team, (pairs, columns), sources, &group_of, scratch))
     }
 
     /// Forms the products of all matrices, each into its output [pairs, outputs].

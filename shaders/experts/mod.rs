@@ -218,7 +218,7 @@ impl Op for Experts {
 
     fn run_cpu(&self, args: &mut CpuArgs<'_>) {
         let rows = ExpertRows { x: args.inputs[0], routes: args.inputs[1], rows: args.rows };
-        self.compute(args.kernel, args.team, rows, args.scratch, args.outputs[0]);
+        self.compute((args.kernel, args.activation_bits), args.team, rows, args.scratch, args.outputs[0]);
     }
 
     fn gpu_tables(&self) -> Vec<&[f32]> {
@@ -240,7 +240,7 @@ impl Op for Experts {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::cpu::Solo;
+    use crate::cpu::{ActivationBits, Solo};
     use crate::quant::{Format, random};
     use crate::testing::supported_kernels;
     use proptest::prelude::*;
@@ -257,7 +257,7 @@ mod tests {
         let rows = ExpertRows { x, routes, rows: x.len() / 96 };
         let mut scratch = vec![f32::NAN; experts.scratch_len(kernel, rows.rows, 0)];
         let mut output = vec![f32::NAN; x.len()];
-        experts.compute(kernel, &Solo, rows, &mut scratch, &mut output);
+        experts.compute((kernel, ActivationBits::default()), &Solo, rows, &mut scratch, &mut output);
         output
     }
 

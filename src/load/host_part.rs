@@ -37,7 +37,7 @@ pub(super) struct BuiltHost {
 impl HostPart {
     pub fn describe(&self, options: &LoadOptions) -> String {
         let (layers, of_layers) = (self.layers.len(), self.of_layers);
-        let device = cpu::describe(options.kernel, options.threads);
+        let device = cpu::describe(options.kernel, options.activation_bits, options.threads);
         let experts: usize = self.layers.iter().map(Experts::n_experts).sum();
         let places: usize = self.pools.iter().map(|pool| pool.places).sum();
         let cached = format!(", and any {places} of these {experts} also in the device's cache");
@@ -73,6 +73,7 @@ impl HostPart {
             ready(op, weight, options.kernel);
             done(weight);
         });
+        let experts = experts.with_activation_bits(options.activation_bits);
         Ok(BuiltHost { experts, handovers: self.handovers, cache })
     }
 }

@@ -6,7 +6,7 @@ use cuelight_engine::engine::{
     BLOCK_TOKENS, BlockId, Engine, ExpertCounts, LogitsWanted, Progress, SequenceRows, Step, StepId, StepOutput,
     TokenId,
 };
-use cuelight_engine::load::{ComputeDevice, CpuExperts, Kernel, KvType, LoadOptions, plan};
+use cuelight_engine::load::{ActivationBits, ComputeDevice, CpuExperts, Kernel, KvType, LoadOptions, plan};
 
 /// How a model is to be run.
 #[derive(Debug, Clone, Copy)]
@@ -27,6 +27,8 @@ pub struct Setup {
     pub deterministic: bool,
     /// Whose experts are computed apart from the device.
     pub cpu_experts: CpuExperts,
+    /// What integer kernels round the inputs of products to.
+    pub activation_bits: ActivationBits,
 }
 
 /// A sequence in an engine's cache.
@@ -63,6 +65,7 @@ pub fn load(path: &Path, setup: Setup) -> Runner<impl Engine> {
         device: setup.device.into(),
         deterministic: setup.deterministic,
         cpu_experts: setup.cpu_experts,
+        activation_bits: setup.activation_bits,
         ..LoadOptions::new(path)
     };
     let engine = plan(&options)
