@@ -1,4 +1,4 @@
-//! The Supervisor owns the tree of actors, restarts what dies, and says what the whole is doing.
+//! The Supervisor owns the tree of actors, restarts what dies, and says what the whole is doing: for one replica of a model.
 //!
 //! ```text
 //! Supervisor
@@ -215,7 +215,7 @@ impl<S: ModelSource> SupervisorState<S> {
         }
         let LoadedModel { engine, experts, tokenizer, chat_template, card, memory } = model;
         let limits = engine.limits().clone();
-        metrics::loaded(&self.options.model_id, &card, &memory, &limits);
+        metrics::replica_loaded(&self.options.model_id, self.shared.replica, &card, &limits);
         if self.cast.is_none() {
             let model = Model { card, memory, limits: limits.clone(), tokenizer, chat_template };
             self.start_cast(me, Arc::new(model)).await?;
@@ -274,14 +274,15 @@ impl<S: ModelSource> SupervisorState<S> {
 
     /// Puts others in the place of the experts that died: at the same desk, so that no step is lost.
     async fn replace_experts(&mut self, me: &Me<S>, reason: &str) -> Result<(), ActorProcessingErr> {
+        let replica = self.shared.replica;
         metrics::restarted(&self.options.model_id, "experts");
         self.options.tracer.restarted("experts", reason);
         if self.restarts.next(Instant::now(), &self.options.restarts).is_none() {
-            tracing::error!(actor = "experts", reason, "giving up after too many faults");
+            tracing::error!(actor = "experts", replica, reason, "giving up after too many faults");
             self.give_up(format!("the server failed too often and gave up; the last fault was: {reason}"));
             return Ok(());
         }
-        tracing::warn!(actor = "experts", reason, "restarting after a fault");
+        tracing::warn!(actor = "experts", replica, reason, "restarting after a fault");
         let Some(desk) = self.cast.as_ref().map(|cast| cast.desk.clone()) else { return Ok(()) };
         let experts = self.spawn_experts(me, desk).await?;
         if let Some(cast) = &mut self.cast {
@@ -334,17 +335,18 @@ impl<S: ModelSource> SupervisorState<S> {
         if self.stopping {
             return;
         }
+        let replica = self.shared.replica;
         metrics::restarted(&self.options.model_id, actor);
         self.options.tracer.restarted(actor, &reason);
         match self.restarts.next(Instant::now(), &self.options.restarts) {
             Some(pause) => {
-                tracing::warn!(actor, reason, ?pause, "restarting after a fault");
+                tracing::warn!(actor, replica, reason, ?pause, "restarting after a fault");
                 self.set_status(Status::Recovering);
                 self.loading = true;
                 me.send_after(pause, || SupervisorMsg::Reload);
             }
             None => {
-                tracing::error!(actor, reason, "giving up after too many faults");
+                tracing::error!(actor, replica, reason, "giving up after too many faults");
                 self.give_up(format!("the server failed too often and gave up; the last fault was: {reason}"));
             }
         }

@@ -297,6 +297,8 @@ settings! { |home|
         port: u16 = 8080, "PORT";
         /// Name under which clients ask for the model; unset: the model's own.
         alias: Option<String> = None, "NAME";
+        /// How many times each model is loaded, each copy with a scheduler and a KV cache of its own on its share of the devices that `device` names; requests are shared out among them.
+        replicas: NonZeroUsize = count(1), "N";
         /// Directory whose GGUF files are models too, each loaded when it is first called.
         models_dir: Option<PathBuf> = None, "DIR";
         /// Memory that all loaded models may take together, like 8GiB; unset: what the machine has free.

@@ -38,7 +38,7 @@ pub enum PlanError {
 type Started = BoxFuture<'static, Result<Runtime, StartError>>;
 type Start = Box<dyn FnOnce(RuntimeOptions, LiveEngines) -> Started + Send + Sync>;
 
-/// A model that was looked at: what it takes, and how to start it.
+/// A model that was looked at: what it takes, all replicas together, and how to start it.
 pub struct PlannedModel {
     memory: MemoryPlan,
     start: Start,
@@ -48,7 +48,16 @@ impl PlannedModel {
     /// A model that takes `memory` and comes from `source`.
     #[must_use]
     pub fn new<S: ModelSource>(memory: MemoryPlan, source: S) -> Self {
-        let start: Start = Box::new(move |options, live| Runtime::start(Leased { source, live }, options).boxed());
+        Self::replicated(memory, vec![source])
+    }
+
+    /// A model of so many replicas, which take `memory` together; each comes from a source of its own.
+    #[must_use]
+    pub fn replicated<S: ModelSource>(memory: MemoryPlan, sources: Vec<S>) -> Self {
+        let start: Start = Box::new(move |options, live| {
+            let leased = |source| Leased { source, live: live.clone() };
+            Runtime::start_replicas(sources.into_iter().map(leased).collect(), options).boxed()
+        });
         PlannedModel { memory, start }
     }
 

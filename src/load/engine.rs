@@ -26,6 +26,16 @@ pub(super) struct Division {
     host: Option<HostPart>,
 }
 
+/// How many replicas of a model take a part of each memory, by [`Target::own_memory`]; one where nothing is said.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Sharers(pub HashMap<Option<String>, u64>);
+
+impl Sharers {
+    fn of(&self, memory: &Option<String>) -> u64 {
+        self.0.get(memory).copied().unwrap_or(1)
+    }
+}
+
 /// Divides a model among the devices that were chosen. Nothing is opened yet.
 pub(super) fn divide(
     model: Model,
@@ -112,15 +122,26 @@ impl Division {
         parts.chain(host).collect::<Vec<_>>().join(" + ")
     }
 
+    /// The memories that its parts are in, each once; `None` is the machine's.
+    pub fn memories(&self, options: &LoadOptions) -> Vec<Option<String>> {
+        let of_parts = self.parts.iter().map(|part| part.target.own_memory(options));
+        let mut memories: Vec<Option<String>> = of_parts.chain(self.host.as_ref().map(|_| None)).collect();
+        memories.sort();
+        memories.dedup();
+        memories
+    }
+
     /// Plans the memory of all parts: those that share a memory together, and then as many blocks as the smallest has.
     ///
     /// `request` has what does not depend on a device. `unmade` is whether there is a file to give stored weights back to.
+    /// Of a memory that others share it takes an equal part.
     pub fn plan_memory(
         &self,
         options: &LoadOptions,
         limits: &EngineLimits,
         request: &Request,
         unmade: bool,
+        sharers: &Sharers,
     ) -> Result<MemoryPlan, TooLarge> {
         let footprints: Vec<Footprint> = self.parts.iter().map(|part| part.footprint(options, limits)).collect();
         let all_blocks: u64 = footprints.iter().map(|footprint| footprint.kv_block).sum();
@@ -129,16 +150,14 @@ impl Division {
         let copied = self.parts.iter().map(|part| part.copied_bytes(options));
         let copied: u64 = copied.chain(self.host.as_ref().map(|host| host.copied_bytes(options))).sum();
         let beside = if unmade { copied } else { 0 };
-        let mut memories: Vec<Option<String>> =
-            self.parts.iter().map(|part| part.target.own_memory(options)).chain(on_host.map(|_| None)).collect();
-        memories.sort();
-        memories.dedup();
+        let memories = self.memories(options);
         if !memories.contains(&None) {
             memory::check(beside, memory::available())?;
         }
         let mut plans = Vec::new();
         for own_memory in memories {
             let is_machine = own_memory.is_none();
+            let share = |bytes: u64| bytes / sharers.of(&own_memory);
             let parts = self.parts.iter().zip(&footprints);
             let here = || parts.clone().filter(|(part, _)| part.target.own_memory(options) == own_memory);
             let footprints = || here().map(|(_, footprint)| *footprint).chain(on_host.filter(|_| is_machine));
@@ -152,9 +171,9 @@ impl Division {
                 scratch_bytes: footprints().map(|footprint| footprint.scratch).sum(),
                 block_bytes,
                 kv_bytes: request.kv_bytes.map(of_kv).filter(|_| block_bytes > 0),
-                limit_bytes: if is_machine { request.limit_bytes } else { options.device_bytes },
-                available_bytes: available.or_else(|| is_machine.then(memory::available).flatten()),
-                own_memory,
+                limit_bytes: if is_machine { request.limit_bytes } else { options.device_bytes }.map(share),
+                available_bytes: available.or_else(|| is_machine.then(memory::available).flatten()).map(share),
+                own_memory: own_memory.clone(),
                 ..request.clone()
             })?;
             plans.push((plan, block_bytes));
@@ -169,6 +188,7 @@ impl Division {
         options: &LoadOptions,
         limits: &EngineLimits,
         request: &Request,
+        sharers: &Sharers,
     ) -> Option<MemoryPlan> {
         let on_cpu = |part: &Part| matches!(part.target, Target::Cpu);
         let mut layers = self.experts_on_cpu().count();
@@ -180,7 +200,7 @@ impl Division {
             for part in self.parts.iter_mut().filter(|part| on_cpu(part)) {
                 part.count_weights();
             }
-            if let Ok(plan) = self.plan_memory(options, limits, request, false) {
+            if let Ok(plan) = self.plan_memory(options, limits, request, false, sharers) {
                 return Some(plan);
             }
         }

@@ -44,7 +44,8 @@ Every option takes a list with commas, and every combination is measured:
 Each test is warmed up with its own shape before it is timed. t/s is the mean and the standard deviation of the
 repetitions. pp is prompt processing, tg text generation, @ d the tokens in the cache before the clock starts. GB/s are the
 weights and the cache that the steps must read at least, GOPS the model's multiplications and additions; with --roofline
-each with its share of what was measured. The integer kernels form every product twice: half of their peak is all there is.")]
+each with its share of what was measured. The integer kernels form every product twice, unless activations have 8
+bits: half of their peak is all there is.")]
 pub struct Args {
     #[command(subcommand)]
     instead: Option<Instead>,
