@@ -174,13 +174,13 @@ async fn two_replicas_say_what_one_device_says_and_both_work() {
     assert_eq!(model["device"].as_str().unwrap().matches("vulkan:0").count(), 2, "{model}");
     assert_eq!(model["max_sequences"], 32);
     // A conversation goes on where it began, though the other replica is idle for longer.
-    let question = json!({ "role": "user", "content": text(120, 77) });
+    let question = json!({ "role": "user", "content": text(100, 77) });
     let first = server.call(&conversation(json!([question]), 24)).await;
     let answer = json!({ "role": "assistant", "content": first.text });
     let next = json!({ "role": "user", "content": "go on" });
     let second = server.call(&conversation(json!([question, answer, next]), 24)).await;
-    let cached = second.usage["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
-    assert!(cached >= 96, "{:?}", second.usage);
+    let cached = second.usage["prompt_tokens_details"]["cached_tokens"].as_u64();
+    assert!(cached.is_some_and(|cached| cached >= 96), "{second:?}");
 }
 
 #[cfg(feature = "fault-injection")]
