@@ -81,7 +81,7 @@ impl<E: Engine> Engine for Faulty<E> {
         self.0.begin(step)
     }
 
-    fn work_beside(&mut self, step: StepId) -> Result<(), EngineError> {
+    fn work_beside(&mut self, step: StepId) -> Result<bool, EngineError> {
         self.0.work_beside(step)
     }
 
