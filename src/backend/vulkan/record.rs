@@ -44,7 +44,9 @@ impl CommandPool {
 
 impl Drop for CommandPool {
     fn drop(&mut self) {
-        // SAFETY: its owner has waited for what was submitted.
+        // Whoever fails half-way has not waited.
+        self.device.settle();
+        // SAFETY: the device is idle, and nobody else has the buffers of this pool.
         unsafe { self.device.raw.destroy_command_pool(self.raw, None) };
     }
 }
