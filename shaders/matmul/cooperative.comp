@@ -144,7 +144,8 @@ void main() {
             uint output_row = first.y + across + i % MATRICES_ACROSS * N + e % N;
             if (row >= rows || output_row >= outputs) continue;
             float divisor = Floats(row_of_halves(x, row, runs) + runs * RUN_BYTES).at[0];
-            store_result(row, output_row, uintBitsToFloat(staged[place + e / 4][e % 4]) * divisor);
+            float result = uintBitsToFloat(staged[place + e / 4][e % 4]) * divisor;
+            store_result(row, output_row, biased(bias, output_row, result));
         }
         barrier();
     }

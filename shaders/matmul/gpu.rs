@@ -34,8 +34,11 @@
 //! first row of float16 can be fed at 1365 multiply-adds a cycle: a core of an H100 or H200 does 2048 at its peak.
 
 use super::Linear;
+use crate::fusion::FusesWith;
+use crate::glu::{Activation, Glu};
 use crate::gpu::weight::{RUN_COLUMNS, WeightLayout};
 use crate::gpu::{DeviceLimits, DeviceValue, DeviceWeight, Dispatch, GpuArgs, Module, Push, Region};
+use crate::op::Op;
 use crate::quant::Format;
 use crate::weight::Weight;
 
@@ -195,13 +198,20 @@ struct Product<'a> {
     output: DeviceValue,
     /// Heads of the input, each with its own share of the outputs.
     heads: usize,
+    /// A second weight, whose results these, activated, are multiplied with: for few rows alone.
+    gated: Option<Gated>,
+}
+
+/// The second weight of a gated product, which is like the first in shape and format.
+struct Gated {
+    on_device: DeviceWeight,
+    bias: Option<Region>,
+    activation: Activation,
 }
 
 /// A dispatch for each weight, and before them perhaps one for the input; the weights do not depend on one another.
 pub(super) fn dispatches(linear: &Linear, args: &GpuArgs<'_>) -> Vec<Dispatch> {
-    let mut biases = args.tables.iter().copied();
-    let bias_of = |bias: &Option<_>| bias.as_ref().and_then(|_| biases.next());
-    let biases: Vec<Option<Region>> = linear.biases.iter().map(bias_of).collect();
+    let biases = biases(linear, args.tables);
     let weights = linear.weights.iter().zip(args.weights);
     let products = weights.zip(args.outputs).zip(biases).map(|(((weight, on_device), output), bias)| Product {
         weight,
@@ -210,16 +220,78 @@ pub(super) fn dispatches(linear: &Linear, args: &GpuArgs<'_>) -> Vec<Dispatch> {
         input: args.inputs[0],
         output: *output,
         heads: 1,
+        gated: None,
     });
     let products: Vec<_> = products.map(|product| product.dispatch(args)).collect();
     let cooperative = products.iter().any(|product| product.module == Module::MatMulCooperative);
     cooperative.then(|| halves(args)).into_iter().chain(products).collect()
 }
 
+/// Where the biases are, of the weights that have one.
+fn biases(linear: &Linear, tables: &[Region]) -> Vec<Option<Region>> {
+    let mut tables = tables.iter().copied();
+    linear.biases.iter().map(|bias| bias.as_ref().and_then(|_| tables.next())).collect()
+}
+
+/// The first half of a gated feed-forward. A step of few rows forms each value of both products in one workgroup, which
+/// activates the one with the other; with tiles of many rows it would have half as many registers for either, and what passes
+/// over the values once more costs little beside the products.
+impl FusesWith<Glu> for Linear {
+    const NAME: &'static str = "gated_linear";
+    const INPUTS: usize = 1;
+    const GIVES_BETWEEN: bool = false;
+
+    fn fuses_with(&self, _: &Glu) -> bool {
+        let [gate, up] = &self.weights[..] else { return false };
+        (gate.format, gate.rows, gate.columns) == (up.format, up.rows, up.columns)
+    }
+
+    fn widths_between(&self, _: &Glu) -> Vec<usize> {
+        self.weights.iter().map(|weight| weight.rows).collect()
+    }
+
+    fn scratch_bytes_with(&self, _: &Glu, device: &DeviceLimits, rows: usize, _: usize) -> u64 {
+        match Method::of(&self.weights[0], device, false, rows) {
+            Method::MatVec => 0,
+            _ => gates_bytes(self, rows) + scratch_bytes(self, device, rows),
+        }
+    }
+
+    fn dispatches_with(&self, glu: &Glu, args: &GpuArgs<'_>) -> Vec<Dispatch> {
+        let weight = &self.weights[0];
+        if Method::of(weight, args.device, args.deterministic, args.rows.most()) == Method::MatVec {
+            let biases = biases(self, args.tables);
+            let gated = Gated { on_device: args.weights[1], bias: biases[1], activation: glu.activation() };
+            let (input, output) = (args.inputs[0], args.outputs[0]);
+            let product = Product {
+                weight,
+                on_device: args.weights[0],
+                bias: biases[0],
+                input,
+                output,
+                heads: 1,
+                gated: Some(gated),
+            };
+            return vec![product.mat_vec(args)];
+        }
+        // The gates into the scratch; what they are multiplied with into the output, where each value is replaced.
+        let (gates, scratch) = args.scratch.split_at(gates_bytes(self, args.rows.most()));
+        let gates = DeviceValue { region: gates, ..args.outputs[0] };
+        let both = [gates, args.outputs[0]];
+        let products = dispatches(self, &GpuArgs { outputs: &both, scratch, ..*args });
+        products.into_iter().chain(glu.dispatches(&GpuArgs { inputs: &both, ..*args })).collect()
+    }
+}
+
+/// Bytes of the gates of so many rows, and what aligns the next thing.
+fn gates_bytes(linear: &Linear, rows: usize) -> u64 {
+    ((rows * linear.weights[0].rows * size_of::<f32>()) as u64).next_multiple_of(256)
+}
+
 /// The product of every head with its own part of the weight.
 pub(super) fn dispatch_of_heads(weight: &Weight, heads: usize, args: &GpuArgs<'_>) -> Dispatch {
     let (input, output) = (args.inputs[0], args.outputs[0]);
-    Product { weight, on_device: args.weights[0], bias: None, input, output, heads }.mat_vec(args)
+    Product { weight, on_device: args.weights[0], bias: None, input, output, heads, gated: None }.mat_vec(args)
 }
 
 /// Rounds the input to float16, into the scratch.
@@ -267,8 +339,10 @@ impl Product<'_> {
         let outputs = if (self.weight.rows / self.heads).is_multiple_of(4) || self.heads == 1 { 4 } else { 1 };
         let rows = args.rows.most().next_power_of_two().min(MAX_ROWS_TOGETHER);
         let lanes = mat_vec_lanes(args.device, self.weight.columns);
-        let groups = args.spread(self.weight.rows, outputs, args.rows.most().div_ceil(rows));
-        let constants = [(0, lanes), (1, rows), (2, outputs), (16, self.heads)];
+        let weights = if self.gated.is_some() { 2 } else { 1 };
+        let groups = args.spread(self.weight.rows, outputs / weights, args.rows.most().div_ceil(rows));
+        let activation = self.gated.as_ref().map_or(0, |gated| gated.activation.variant() as usize);
+        let constants = [(0, lanes), (1, rows), (2, outputs), (16, self.heads), (17, weights - 1), (18, activation)];
         self.dispatch_of(args, Module::MatVec, self.input.region, &constants, groups)
     }
 
@@ -309,17 +383,19 @@ impl Product<'_> {
     ) -> Dispatch {
         let Weight { format, rows: outputs, columns, .. } = *self.weight;
         let layout = WeightLayout::new(format, outputs, columns);
-        let push = self
-            .on_device
-            .push()
+        let address = |bias: Option<Region>| bias.map_or(0, |bias| bias.address);
+        let second = self.gated.as_ref();
+        let planes = self.on_device.planes.into_iter().chain(second.map_or([0; 4], |second| second.on_device.planes));
+        let push = planes
+            .fold(Push::new(), Push::address)
             .address(input.address)
-            .address(self.bias.map_or(0, |bias| bias.address))
+            .address(address(self.bias))
+            .address(address(second.and_then(|second| second.bias)))
             .address(self.output.region.address)
             .address(args.step)
             .word(args.rows.kind())
             .size(columns)
-            .size(outputs)
-            .word(u32::from(self.bias.is_some()));
+            .size(outputs);
         let constants = constants.iter().map(|(id, value)| (*id, u32::try_from(*value).unwrap_or(u32::MAX)));
         let whole_runs = (3, u32::from(layout.whole_runs()));
         let mut constants: Vec<_> = constants.chain([whole_runs]).chain(layout.constants()).collect();

@@ -30,7 +30,8 @@ void main() {
         [[unroll]] for (uint o = 0; o < LANE_OUTPUTS; o++) {
             uint row = first.x + tile_row(r);
             uint output_row = first.y + tile_output(o);
-            if (row < rows && output_row < outputs) store_result(row, output_row, sums[r * LANE_OUTPUTS + o]);
+            if (row >= rows || output_row >= outputs) continue;
+            store_result(row, output_row, biased(bias, output_row, sums[r * LANE_OUTPUTS + o]));
         }
     }
 }

@@ -140,14 +140,14 @@ impl<'a> Recorder<'a> {
 
 /// What ran since the last barrier read and wrote.
 #[derive(Default)]
-struct Hazards {
+pub(super) struct Hazards {
     reads: Vec<Region>,
     writes: Vec<Region>,
 }
 
 impl Hazards {
     /// Adds what comes next; whether it needs a barrier before.
-    fn add(&mut self, reads: &[Region], writes: &[Region]) -> bool {
+    pub fn add(&mut self, reads: &[Region], writes: &[Region]) -> bool {
         let meets = |ours: &[Region], theirs: &[Region]| ours.iter().any(|a| theirs.iter().any(|b| a.overlaps(b)));
         let needed = meets(reads, &self.writes) || meets(writes, &self.writes) || meets(writes, &self.reads);
         if needed {
