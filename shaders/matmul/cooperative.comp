@@ -99,7 +99,7 @@ void stage(Next next) {
 }
 
 void main() {
-    uvec2 first = first_of_tile(TILE_ROWS, TILE_OUTPUTS);
+    uvec2 first = tile_index() * uvec2(TILE_ROWS, TILE_OUTPUTS);
     uint rows = count_rows(step, row_kind);
     if (first.x >= rows || first.y >= outputs) return;
     uint runs = (columns + 31) / 32;

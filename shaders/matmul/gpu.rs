@@ -3,6 +3,7 @@
 //! - few rows, or any number where bits must not depend on it: `mat_vec.comp`
 //! - more, in float32: `tile.comp`
 //! - more, where the device multiplies matrices of float16: `halves.comp` once, then `cooperative.comp`
+//! - a weight for each head: `mat_vec.comp` or `tile.comp`, whose workgroups then have outputs of one head each
 //!
 //! # From which number of rows
 //!
@@ -288,10 +289,20 @@ fn gates_bytes(linear: &Linear, rows: usize) -> u64 {
     ((rows * linear.weights[0].rows * size_of::<f32>()) as u64).next_multiple_of(256)
 }
 
-/// The product of every head with its own part of the weight.
+/// The product of every head with its own part of the weight, with many rows in tiles of one head each.
 pub(super) fn dispatch_of_heads(weight: &Weight, heads: usize, args: &GpuArgs<'_>) -> Dispatch {
     let (input, output) = (args.inputs[0], args.outputs[0]);
-    Product { weight, on_device: args.weights[0], bias: None, input, output, heads, gated: None }.mat_vec(args)
+    let product = Product { weight, on_device: args.weights[0], bias: None, input, output, heads, gated: None };
+    let rows = args.rows.most();
+    let size = (rows, weight.rows / heads.max(1));
+    let fits = |tile: &Tile| {
+        let [down, across] = product.tiles_down_and_across(rows, *tile);
+        down <= args.device.max_groups[0] as usize && across <= args.device.max_groups[1] as usize
+    };
+    match Tile::in_float32(args.device, size, heads, 0).filter(fits) {
+        Some(tile) if rows > MAX_ROWS_TOGETHER && !args.deterministic => product.tile(args, tile),
+        _ => product.mat_vec(args),
+    }
 }
 
 /// Rounds the input to float16, into the scratch.
@@ -348,7 +359,8 @@ impl Product<'_> {
 
     fn tile(&self, args: &GpuArgs<'_>, tile: Tile) -> Dispatch {
         let groups = self.tiles(args, tile);
-        self.dispatch_of(args, Module::MatMulTile, self.input.region, &tile.constants(), groups)
+        let constants = tile.constants().into_iter().chain([(16, self.heads)]).collect::<Vec<_>>();
+        self.dispatch_of(args, Module::MatMulTile, self.input.region, &constants, groups)
     }
 
     fn cooperative(&self, args: &GpuArgs<'_>, tile: Tile, [m, n, k]: [u32; 3]) -> Dispatch {
@@ -367,9 +379,15 @@ impl Product<'_> {
         self.dispatch_of(args, Module::MatMulCooperative, input_as_halves(args), &constants, groups)
     }
 
-    /// Tiles down and across.
     fn tiles(&self, args: &GpuArgs<'_>, tile: Tile) -> [u32; 3] {
-        groups([args.rows.most().div_ceil(tile.rows), self.weight.rows.div_ceil(tile.outputs), 1])
+        let [down, across] = self.tiles_down_and_across(args.rows.most(), tile);
+        groups([down, across, 1])
+    }
+
+    /// A tile has outputs of one head.
+    fn tiles_down_and_across(&self, rows: usize, tile: Tile) -> [usize; 2] {
+        let outputs = self.weight.rows / self.heads;
+        [rows.div_ceil(tile.rows), self.heads * outputs.div_ceil(tile.outputs)]
     }
 
     /// What all kernels have in common: the push constants of `product.glsl`, and the weight's format.

@@ -22,9 +22,8 @@ void store_result(uint row, uint output_row, float result) {
     Floats(y + uint64_t(row) * outputs * 4).at[output_row] = result;
 }
 
-// The first row and output of this workgroup's tile. Rows come first: workgroups that run side by side share weights, which
-// are the larger part of what is read.
-uvec2 first_of_tile(uint tile_rows, uint tile_outputs) {
-    uint across = gl_WorkGroupID.y + gl_WorkGroupID.z * gl_NumWorkGroups.y;
-    return uvec2(gl_WorkGroupID.x * tile_rows, across * tile_outputs);
+// Which tile this workgroup has, down and across. Rows come first: workgroups that run side by side share weights, which are
+// the larger part of what is read.
+uvec2 tile_index() {
+    return uvec2(gl_WorkGroupID.x, gl_WorkGroupID.y + gl_WorkGroupID.z * gl_NumWorkGroups.y);
 }
