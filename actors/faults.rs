@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use cuelight_engine::backend::vulkan::faults::DeviceCall;
-use cuelight_engine::engine::{Engine, EngineError, EngineLimits, ExpertResult, Progress, Step};
+use cuelight_engine::engine::{Engine, EngineError, EngineLimits, ExpertResult, Progress, Step, StepId};
 
 /// What goes wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,6 +88,10 @@ impl<E: Engine> Engine for Faulty<E> {
             Some(Fault::Experts | Fault::LostAt(_)) | None => {}
         }
         self.0.begin(step)
+    }
+
+    fn work_beside(&mut self, step: StepId) -> Result<(), EngineError> {
+        self.0.work_beside(step)
     }
 
     fn resume(&mut self, result: ExpertResult) -> Result<Progress, EngineError> {

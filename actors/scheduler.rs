@@ -130,7 +130,7 @@ impl Actor for Scheduler {
         let SchedulerArguments { policy, limits, sampler, shared } = arguments;
         sampler.cast(SamplerMsg::Connect(me))?;
         let policy = Policy::new(policy, limits);
-        let metrics = SchedulerMetrics::new(&shared.model_id);
+        let metrics = SchedulerMetrics::new(&shared.model_id, shared.replica);
         let turn = Turn::new(shared.tracer.clone());
         Ok(SchedulerState { policy, sampler, executor: None, shared, drained: None, metrics, turn })
     }

@@ -264,7 +264,7 @@ impl Engine for SimulatedEngine {
             Some(Fault::DeviceLost) => return Err(EngineError::DeviceLost("injected".into())),
             Some(Fault::InvalidStep) => return Err(invalid(&step, "injected".into())),
             Some(Fault::AwaitExperts) => {
-                let job = ExpertJob { step: step.id, layer: 0, hidden: Vec::new(), routes: Vec::new() };
+                let job = ExpertJob { step: step.id, layer: 0, hidden: Vec::new(), routes: Vec::new(), n_routes: 0 };
                 return Ok(Progress::AwaitExperts(job));
             }
             Some(Fault::NotANumber | Fault::Slow(_)) | None => {}
@@ -291,7 +291,7 @@ impl Engine for SimulatedEngine {
             std::thread::sleep(elapsed);
         }
         let ops = if self.model.profile_ops { self.ops(elapsed) } else { Vec::new() };
-        Ok(Progress::Done(StepOutput { id: step.id, logits, chosen, elapsed, ops }))
+        Ok(Progress::Done(StepOutput { logits, chosen, elapsed, ops, ..StepOutput::empty(step.id) }))
     }
 
     fn resume(&mut self, result: ExpertResult) -> Result<Progress, EngineError> {

@@ -1,4 +1,4 @@
-//! The Supervisor owns the tree of actors, restarts what dies, and says what the whole is doing.
+//! The Supervisor owns the tree of actors, restarts what dies, and says what the whole is doing: for one replica of a model.
 //!
 //! ```text
 //! Supervisor
@@ -32,7 +32,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::executor::{Executor, ExecutorArguments, ExecutorMsg};
-use crate::experts::{Experts, ExpertsArguments, ExpertsMsg, SharedExperts};
+use crate::experts::{ExpertDesk, Experts, ExpertsArguments, ExpertsMsg};
 use crate::loader::{Loader, LoaderArguments, LoaderMsg, ModelSource};
 use crate::metrics;
 use crate::request::GenerationError;
@@ -111,8 +111,8 @@ struct Cast {
     sampler: ActorRef<SamplerMsg>,
     scheduler: ActorRef<SchedulerMsg>,
     experts: ActorRef<ExpertsMsg>,
-    /// What the experts compute; kept here for those that take their place.
-    host_experts: Option<SharedExperts>,
+    /// Where they are asked; what was not answered lies there for those that take their place.
+    desk: ExpertDesk,
     /// `None` while it is being rebuilt.
     executor: Option<ActorRef<ExecutorMsg>>,
 }
@@ -215,14 +215,13 @@ impl<S: ModelSource> SupervisorState<S> {
         }
         let LoadedModel { engine, experts, tokenizer, chat_template, card, memory } = model;
         let limits = engine.limits().clone();
-        metrics::loaded(&self.options.model_id, &card, &memory, &limits);
+        metrics::replica_loaded(&self.options.model_id, self.shared.replica, &card, &limits);
         if self.cast.is_none() {
             let model = Model { card, memory, limits: limits.clone(), tokenizer, chat_template };
             self.start_cast(me, Arc::new(model)).await?;
         }
         let Some(cast) = &mut self.cast else { return Ok(()) };
-        cast.host_experts = experts.map(|experts| Arc::new(Mutex::new(experts)));
-        cast.experts.cast(ExpertsMsg::Loaded(cast.host_experts.clone()))?;
+        cast.desk.set_experts(experts.map(|experts| Arc::new(Mutex::new(experts))));
         let arguments = ExecutorArguments {
             engine,
             model_id: self.options.model_id.clone(),
@@ -230,7 +229,7 @@ impl<S: ModelSource> SupervisorState<S> {
             step_timeout: self.options.step_timeout,
             sampler: cast.sampler.clone(),
             scheduler: cast.scheduler.clone(),
-            experts: cast.experts.clone(),
+            desk: cast.desk.clone(),
             overlap: self.options.overlap,
             tracer: self.options.tracer.clone(),
         };
@@ -260,39 +259,34 @@ impl<S: ModelSource> SupervisorState<S> {
             shared: self.shared.clone(),
         };
         let (scheduler, _) = Actor::spawn_linked(None, Scheduler, arguments, me.get_cell()).await?;
-        let experts = self.spawn_experts(me, None).await?;
-        self.cast = Some(Cast { sampler, scheduler, experts, host_experts: None, executor: None });
+        let desk = ExpertDesk::default();
+        let experts = self.spawn_experts(me, desk.clone()).await?;
+        self.cast = Some(Cast { sampler, scheduler, experts, desk, executor: None });
         self.shared.set_model(model);
         Ok(())
     }
 
-    async fn spawn_experts(
-        &self,
-        me: &Me<S>,
-        experts: Option<SharedExperts>,
-    ) -> Result<ActorRef<ExpertsMsg>, ActorProcessingErr> {
+    async fn spawn_experts(&self, me: &Me<S>, desk: ExpertDesk) -> Result<ActorRef<ExpertsMsg>, ActorProcessingErr> {
         let (model_id, tracer) = (self.options.model_id.clone(), self.options.tracer.clone());
-        let arguments = ExpertsArguments { model_id, experts, tracer };
+        let arguments = ExpertsArguments { model_id, desk, tracer };
         Ok(Actor::spawn_linked(None, Experts, arguments, me.get_cell()).await?.0)
     }
 
-    /// Puts others in the place of the experts that died: over the same weights, so that no step is lost.
+    /// Puts others in the place of the experts that died: at the same desk, so that no step is lost.
     async fn replace_experts(&mut self, me: &Me<S>, reason: &str) -> Result<(), ActorProcessingErr> {
+        let replica = self.shared.replica;
         metrics::restarted(&self.options.model_id, "experts");
         self.options.tracer.restarted("experts", reason);
         if self.restarts.next(Instant::now(), &self.options.restarts).is_none() {
-            tracing::error!(actor = "experts", reason, "giving up after too many faults");
+            tracing::error!(actor = "experts", replica, reason, "giving up after too many faults");
             self.give_up(format!("the server failed too often and gave up; the last fault was: {reason}"));
             return Ok(());
         }
-        tracing::warn!(actor = "experts", reason, "restarting after a fault");
-        let host_experts = self.cast.as_ref().and_then(|cast| cast.host_experts.clone());
-        let experts = self.spawn_experts(me, host_experts).await?;
-        let Some(cast) = &mut self.cast else { return Ok(()) };
-        cast.experts = experts.clone();
-        if let Some(executor) = &cast.executor {
-            // One that is gone has nothing to ask; its successor gets the new experts from the start.
-            let _ = executor.cast(ExecutorMsg::ExpertsRestarted(experts));
+        tracing::warn!(actor = "experts", replica, reason, "restarting after a fault");
+        let Some(desk) = self.cast.as_ref().map(|cast| cast.desk.clone()) else { return Ok(()) };
+        let experts = self.spawn_experts(me, desk).await?;
+        if let Some(cast) = &mut self.cast {
+            cast.experts = experts;
         }
         Ok(())
     }
@@ -323,8 +317,7 @@ impl<S: ModelSource> SupervisorState<S> {
         if cast.executor.as_ref().is_some_and(|executor| executor.get_id() == id) {
             cast.executor = None;
             // They are loaded anew with the engine, and should not be there twice.
-            cast.host_experts = None;
-            cast.experts.cast(ExpertsMsg::Loaded(None))?;
+            cast.desk.set_experts(None);
             let reason = reason.to_owned();
             cast.scheduler.cast(SchedulerMsg::ExecutorLost { failed: None, reason: reason.clone() })?;
             self.recover(me, "executor", reason);
@@ -342,17 +335,18 @@ impl<S: ModelSource> SupervisorState<S> {
         if self.stopping {
             return;
         }
+        let replica = self.shared.replica;
         metrics::restarted(&self.options.model_id, actor);
         self.options.tracer.restarted(actor, &reason);
         match self.restarts.next(Instant::now(), &self.options.restarts) {
             Some(pause) => {
-                tracing::warn!(actor, reason, ?pause, "restarting after a fault");
+                tracing::warn!(actor, replica, reason, ?pause, "restarting after a fault");
                 self.set_status(Status::Recovering);
                 self.loading = true;
                 me.send_after(pause, || SupervisorMsg::Reload);
             }
             None => {
-                tracing::error!(actor, reason, "giving up after too many faults");
+                tracing::error!(actor, replica, reason, "giving up after too many faults");
                 self.give_up(format!("the server failed too often and gave up; the last fault was: {reason}"));
             }
         }

@@ -11,7 +11,7 @@ use cuelight_engine::backend::cpu::default_threads;
 use cuelight_engine::backend::cpu::team::ThreadTeam;
 use cuelight_shaders::attention::cache::BLOCK_TOKENS;
 use cuelight_shaders::attention::{Attention, KvCache, KvShape, KvType};
-use cuelight_shaders::cpu::{Kernel, Solo, Team};
+use cuelight_shaders::cpu::{ActivationBits, Kernel, Solo, Team};
 use cuelight_shaders::matmul::Linear;
 use cuelight_shaders::op::{Batch, CpuArgs, Op};
 use cuelight_shaders::quant::{Format, random};
@@ -85,6 +85,7 @@ fn bench_attention(bencher: divan::Bencher<'_, '_>, positions: Range<u32>) {
         .bench_local(|| {
             attention.run_cpu(&mut CpuArgs {
                 kernel: Kernel::detect(),
+                activation_bits: ActivationBits::default(),
                 team: &Solo,
                 batch,
                 kv: &kv,
@@ -123,6 +124,7 @@ fn bench_linears(bencher: divan::Bencher<'_, '_>, linears: &[Linear], rows: usiz
                 let weight = op.weights()[0];
                 op.run_cpu(&mut CpuArgs {
                     kernel: Kernel::detect(),
+                    activation_bits: ActivationBits::default(),
                     team,
                     batch,
                     kv: &kv,

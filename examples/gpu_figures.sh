@@ -27,6 +27,8 @@ prompts="${PROMPTS:-512,2048}"
 
 moe="${MOE-qwen3-30b-a3b:q4_k_m}"
 vram="${VRAM:-24GiB 12GiB 8GiB 6GiB}"
+# Of that, for what is not an expert: weights, the KV cache, activations.
+cache_reserve=3
 
 command -v "$cuelight" >/dev/null || { echo "there is no $cuelight; set CUELIGHT"; exit 1; }
 mkdir -p "$out"
@@ -92,6 +94,8 @@ if [ -n "$moe" ]; then
     echo "== $moe with $size"
     serve_and_measure "moe-$size-overlap" --vram "$size"
     serve_and_measure "moe-$size-in-turn" --vram "$size" --overlap off
+    # Every layer's experts on the processor, and most of the card for those in use.
+    serve_and_measure "moe-$size-cache" --vram "$size" --cpu-experts all --expert-cache "$((${size%GiB} - cache_reserve))GiB"
   done
 fi
 echo "done: $out"

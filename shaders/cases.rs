@@ -211,7 +211,7 @@ impl Expected {
 mod tests {
     use super::*;
     use crate::attention::KvCache;
-    use crate::cpu::{Kernel, Solo};
+    use crate::cpu::{ActivationBits, Kernel, Solo};
     use crate::op::CpuArgs;
     use crate::testing::supported_kernels;
 
@@ -227,6 +227,7 @@ mod tests {
         let rows = step.rows.most();
         case.op.run_cpu(&mut CpuArgs {
             kernel,
+            activation_bits: ActivationBits::default(),
             team: &Solo,
             batch: step.batch.as_batch(&step.batch.tables()),
             kv,

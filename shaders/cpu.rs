@@ -8,7 +8,7 @@ use std::str::FromStr;
 /// Chosen once at start ([`Kernel::detect`]) and passed to every op, so that a test can force each one.
 /// Within one kernel a row's sums are formed in one fixed order, whatever the other rows of the batch;
 /// different kernels may differ in the last bits. The integer kernels round the input of every product with quantised
-/// weights to 15 bits, all in the same way.
+/// weights to as many bits as [`ActivationBits`] says, all in the same way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kernel {
     /// Portable Rust, one value at a time: the fallback and the yardstick for the others.
@@ -98,6 +98,39 @@ impl FromStr for Kernel {
             let known: Vec<_> = Kernel::ALL.iter().map(|kernel| kernel.name()).collect();
             format!("unknown kernel {name:?}; known kernels: {}", known.join(", "))
         })
+    }
+}
+
+/// To how many bits the integer kernels round the input of a product with quantised weights.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum ActivationBits {
+    /// 15, in two planes of bytes: as good as float16.
+    #[default]
+    Fifteen,
+    /// 8, in one plane, as other engines do: half the products, and log-probabilities that move by some hundredths.
+    Eight,
+}
+
+impl ActivationBits {
+    /// Every number of bits.
+    pub const ALL: &[ActivationBits] = &[ActivationBits::Fifteen, ActivationBits::Eight];
+}
+
+impl fmt::Display for ActivationBits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            ActivationBits::Fifteen => "15",
+            ActivationBits::Eight => "8",
+        })
+    }
+}
+
+impl FromStr for ActivationBits {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = ActivationBits::ALL.iter().copied().find(|bits| bits.to_string() == text);
+        known.ok_or_else(|| format!("activations are rounded to 15 or 8 bits, not to {text:?}"))
     }
 }
 

@@ -111,7 +111,7 @@ pub fn cases() -> Vec<Case> {
 mod tests {
     use super::Embed;
     use crate::attention::KvCache;
-    use crate::cpu::{Kernel, Solo};
+    use crate::cpu::{ActivationBits, Kernel, Solo};
     use crate::op::{Batch, CpuArgs, Op};
     use crate::quant::{Format, random};
 
@@ -120,6 +120,7 @@ mod tests {
         let batch = Batch { tokens, positions: &[], sequences: &[], block_tables: &[], selected: &[] };
         op.run_cpu(&mut CpuArgs {
             kernel: Kernel::Scalar,
+            activation_bits: ActivationBits::default(),
             team: &Solo,
             batch,
             kv: &KvCache::empty(),

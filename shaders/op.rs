@@ -9,7 +9,7 @@ use std::any::Any;
 
 use crate::attention::KvCache;
 use crate::cost::{Cost, CostArgs};
-use crate::cpu::{Kernel, Team};
+use crate::cpu::{ActivationBits, Kernel, Team};
 use crate::experts::Experts;
 use crate::gpu::{DeviceLimits, Dispatch, GpuArgs};
 use crate::weight::Weight;
@@ -77,6 +77,8 @@ impl Batch<'_> {
 pub struct CpuArgs<'a> {
     /// The instruction set to use.
     pub kernel: Kernel,
+    /// What integer kernels round inputs to.
+    pub activation_bits: ActivationBits,
     /// The threads to use.
     pub team: &'a dyn Team,
     /// The step.

@@ -87,7 +87,7 @@ pub fn cases() -> Vec<Case> {
 mod tests {
     use super::SelectRows;
     use crate::attention::KvCache;
-    use crate::cpu::{Kernel, Solo};
+    use crate::cpu::{ActivationBits, Kernel, Solo};
     use crate::op::{Batch, CpuArgs, Op};
 
     fn select(selected: &[u32], rows: usize, input: &[f32]) -> Vec<f32> {
@@ -95,6 +95,7 @@ mod tests {
         let batch = Batch { tokens: &[], positions: &[], sequences: &[], block_tables: &[], selected };
         SelectRows::new().run_cpu(&mut CpuArgs {
             kernel: Kernel::Scalar,
+            activation_bits: ActivationBits::default(),
             team: &Solo,
             batch,
             kv: &KvCache::empty(),

@@ -1,7 +1,7 @@
 //! What the tests of the ops share.
 
 use crate::attention::KvCache;
-use crate::cpu::{Kernel, Solo};
+use crate::cpu::{ActivationBits, Kernel, Solo};
 use crate::op::{Batch, CpuArgs, Op};
 
 /// The kernels that this machine can run.
@@ -46,6 +46,7 @@ pub fn run(op: &dyn Op, kernel: Kernel, rows: usize, inputs: &[(&[f32], usize)])
     let kv = KvCache::empty();
     op.run_cpu(&mut CpuArgs {
         kernel,
+        activation_bits: ActivationBits::default(),
         team: &Solo,
         batch,
         kv: &kv,

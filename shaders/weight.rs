@@ -144,6 +144,18 @@ impl Weight {
         Weight::new(name, Format::F32, rows, columns, bytes.into()).expect("values fill the shape")
     }
 
+    /// A weight like another one, of so many rows, which has no bytes: only a device has some, which come to it later.
+    #[must_use]
+    pub fn blank(like: &Weight, rows: usize) -> Self {
+        Weight { name: format!("room for {}", like.name).into(), rows, bytes: Vec::new().into(), ..like.clone() }
+    }
+
+    /// Whether it has no bytes.
+    #[must_use]
+    pub fn is_blank(&self) -> bool {
+        self.bytes().is_empty()
+    }
+
     /// All bytes, row after row.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {

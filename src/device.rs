@@ -102,6 +102,45 @@ impl FromStr for Devices {
     }
 }
 
+impl Devices {
+    /// The devices of each of so many replicas: the first ones for the first, as many for each.
+    ///
+    /// # Errors
+    /// [`UnevenDevices`].
+    pub fn of_replicas(&self, replicas: usize) -> Result<Vec<Devices>, UnevenDevices> {
+        let uneven = || UnevenDevices { devices: self.clone(), replicas };
+        match self.0.len().checked_div(replicas) {
+            Some(each) if each > 0 && self.0.len().is_multiple_of(replicas) => {
+                Ok(self.0.chunks(each).map(|devices| Devices(devices.to_vec())).collect())
+            }
+            _ => Err(uneven()),
+        }
+    }
+}
+
+/// Replicas do not get as many devices each.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{replicas} replicas need as many devices each, at least one, but --device names {}: {devices}{}",
+    devices.0.len(), why_not_cpu(devices)
+)]
+pub struct UnevenDevices {
+    /// The devices.
+    pub devices: Devices,
+    /// How many are to share them.
+    pub replicas: usize,
+}
+
+/// On one processor a second copy of the weights would only be a second thing to read for each step: rows that share a step
+/// share one reading of them.
+fn why_not_cpu(devices: &Devices) -> &'static str {
+    if devices.0 == [ComputeDevice::Cpu] {
+        ", and one processor computes one replica for all requests faster than several; leave --replicas out"
+    } else {
+        ""
+    }
+}
+
 /// What each of several devices gets of a model, in proportion.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Shares(pub Vec<f64>);
@@ -142,6 +181,22 @@ mod tests {
         for wrong in ["", "1,", "0,1", "-1", "nan", "inf"] {
             assert!(wrong.parse::<Shares>().is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn replicas_get_devices_in_their_order_and_as_many_each() {
+        let shares = |devices: &str, replicas| {
+            let shares = devices.parse::<Devices>().unwrap().of_replicas(replicas);
+            shares.map(|shares| shares.iter().map(Devices::to_string).collect::<Vec<_>>())
+        };
+        assert_eq!(shares("cpu", 1).unwrap(), ["cpu"]);
+        assert_eq!(shares("vulkan:0,vulkan:1", 2).unwrap(), ["vulkan:0", "vulkan:1"]);
+        assert_eq!(shares("vulkan:0,vulkan:1,vulkan:2,cpu", 2).unwrap(), ["vulkan:0,vulkan:1", "vulkan:2,cpu"]);
+        let error = shares("vulkan:0,vulkan:1,vulkan:2", 2).unwrap_err().to_string();
+        assert!(error.starts_with("2 replicas") && error.contains("names 3: vulkan:0,vulkan:1,vulkan:2"), "{error}");
+        let error = shares("cpu", 2).unwrap_err().to_string();
+        assert!(error.contains("names 1: cpu") && error.contains("leave --replicas out"), "{error}");
+        assert!(shares("vulkan:0", 2).is_err() && shares("cpu", 0).is_err());
     }
 
     #[test]

@@ -108,6 +108,46 @@ pub struct StepOutput {
     pub elapsed: Duration,
     /// What each op took, in their order; empty unless the engine was asked to measure it.
     pub ops: Vec<OpSpan>,
+    /// What the engine's own cache of experts did.
+    pub experts: ExpertCounts,
+}
+
+impl StepOutput {
+    /// What a step without rows brings.
+    #[must_use]
+    pub fn empty(id: StepId) -> Self {
+        StepOutput {
+            id,
+            logits: Vec::new(),
+            chosen: Vec::new(),
+            elapsed: Duration::ZERO,
+            ops: Vec::new(),
+            experts: ExpertCounts::default(),
+        }
+    }
+}
+
+/// What a device's cache of experts that the host has did in a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ExpertCounts {
+    /// Routes whose experts were there.
+    pub cached_routes: u64,
+    /// Experts that were brought there.
+    pub uploads: u64,
+    /// Their bytes.
+    pub uploaded_bytes: u64,
+}
+
+impl std::ops::Add for ExpertCounts {
+    type Output = ExpertCounts;
+
+    fn add(self, other: ExpertCounts) -> ExpertCounts {
+        ExpertCounts {
+            cached_routes: self.cached_routes + other.cached_routes,
+            uploads: self.uploads + other.uploads,
+            uploaded_bytes: self.uploaded_bytes + other.uploaded_bytes,
+        }
+    }
 }
 
 /// Experts to compute away from the engine's device: one layer's routed rows.
@@ -121,6 +161,8 @@ pub struct ExpertJob {
     pub hidden: Vec<f32>,
     /// [rows, 2 top_k]: each row's experts, then their weights; a negative expert is computed by somebody else.
     pub routes: Vec<f32>,
+    /// How many of the routes are to be computed.
+    pub n_routes: usize,
 }
 
 /// The answer to an [`ExpertJob`].
@@ -187,6 +229,10 @@ impl Engine for Box<dyn Engine> {
         (**self).begin(step)
     }
 
+    fn work_beside(&mut self, step: StepId) -> Result<(), EngineError> {
+        (**self).work_beside(step)
+    }
+
     fn resume(&mut self, result: ExpertResult) -> Result<Progress, EngineError> {
         (**self).resume(result)
     }
@@ -207,6 +253,16 @@ pub trait Engine: Send + 'static {
     /// # Errors
     /// [`EngineError`] when the step is invalid or the device is lost.
     fn begin(&mut self, step: Step) -> Result<Progress, EngineError>;
+
+    /// Does what can be done of a step that waits for experts before they are there; to be called when the job was handed out.
+    /// Blocks. Nothing is lost but time when it is not called.
+    ///
+    /// # Errors
+    /// [`EngineError`] when the device is lost.
+    fn work_beside(&mut self, step: StepId) -> Result<(), EngineError> {
+        let _ = step;
+        Ok(())
+    }
 
     /// Continues a step that waited for experts.
     ///

@@ -1,12 +1,13 @@
 //! Experts that the processor computes for a model whose other parts are on a device.
 
-use cuelight_shaders::cpu::Kernel;
+use cuelight_shaders::cpu::{ActivationBits, Kernel, Team};
 use cuelight_shaders::experts::{ExpertRows, Experts};
 use cuelight_shaders::op::Op;
 use cuelight_shaders::weight::Weight;
 
 use crate::backend::cpu::team::ThreadTeam;
 use crate::engine::{ExpertJob, ExpertResult};
+use crate::threads::RightOfWay;
 
 /// Why a job cannot be computed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -37,6 +38,7 @@ pub enum ExpertJobError {
 pub struct HostExperts {
     layers: Vec<Experts>,
     kernel: Kernel,
+    activation_bits: ActivationBits,
     team: ThreadTeam,
     scratch: Vec<f32>,
     /// Dropped with the experts, and after them.
@@ -60,7 +62,14 @@ impl HostExperts {
             layer.weights().into_iter().for_each(|weight| progress(layer, weight));
         }
         let scratch = layers.iter().map(|layer| layer.scratch_len(kernel, max_rows, 0)).max().unwrap_or(0);
-        HostExperts { layers, kernel, team, scratch: vec![0.0; scratch], _guard: None }
+        let activation_bits = ActivationBits::default();
+        HostExperts { layers, kernel, activation_bits, team, scratch: vec![0.0; scratch], _guard: None }
+    }
+
+    /// The same experts, which round inputs of products to so many bits.
+    #[must_use]
+    pub fn with_activation_bits(self, activation_bits: ActivationBits) -> Self {
+        HostExperts { activation_bits, ..self }
     }
 
     /// Computes a job on the team's threads, the caller's included.
@@ -71,6 +80,18 @@ impl HostExperts {
     /// # Panics
     /// When it has more rows than was planned for, which no step of the engine's limits has.
     pub fn compute(&mut self, job: &ExpertJob) -> Result<ExpertResult, ExpertJobError> {
+        self.compute_giving_way(job, &RightOfWay::default())
+    }
+
+    /// Computes a job as [`HostExperts::compute`] does, but makes room, between two tasks, for a thread that has the right
+    /// of way.
+    ///
+    /// # Errors
+    /// [`ExpertJobError`] when the job is none of these experts'.
+    ///
+    /// # Panics
+    /// As [`HostExperts::compute`].
+    pub fn compute_giving_way(&mut self, job: &ExpertJob, way: &RightOfWay) -> Result<ExpertResult, ExpertJobError> {
         let layers = self.layers.len();
         let missing = ExpertJobError::NoSuchLayer { layer: job.layer, layers };
         let experts = self.layers.get(job.layer).ok_or(missing)?;
@@ -82,7 +103,8 @@ impl HostExperts {
         }
         let mut output = vec![0.0; job.hidden.len()];
         let expert_rows = ExpertRows { x: &job.hidden, routes: &job.routes, rows };
-        experts.compute(self.kernel, &self.team, expert_rows, &mut self.scratch, &mut output);
+        let (team, how) = (GivesWay { team: &self.team, way }, (self.kernel, self.activation_bits));
+        experts.compute(how, &team, expert_rows, &mut self.scratch, &mut output);
         Ok(ExpertResult { step: job.step, layer: job.layer, output })
     }
 
@@ -90,5 +112,26 @@ impl HostExperts {
     #[must_use]
     pub fn guarded_by(self, guard: impl Send + 'static) -> Self {
         HostExperts { _guard: Some(Box::new(guard)), ..self }
+    }
+}
+
+/// A team whose threads make room between two tasks.
+struct GivesWay<'a> {
+    team: &'a ThreadTeam,
+    way: &'a RightOfWay,
+}
+
+impl Team for GivesWay<'_> {
+    fn threads(&self) -> usize {
+        self.team.threads()
+    }
+
+    fn for_each(&self, tasks: usize, body: &(dyn Fn(usize) + Sync)) {
+        self.team.for_each(tasks, &|task| {
+            if self.way.is_wanted() {
+                std::thread::yield_now();
+            }
+            body(task);
+        });
     }
 }

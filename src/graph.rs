@@ -1,5 +1,6 @@
 //! A model as an ordered list of coarse ops over named values, and where the values live in memory.
 
+mod cut;
 mod fuse;
 
 use std::collections::HashMap;
@@ -9,6 +10,8 @@ use cuelight_shaders::choose_token::{CHOICE_WORDS, ChooseToken};
 use cuelight_shaders::cpu::{Kernel, Team};
 use cuelight_shaders::experts::Experts;
 use cuelight_shaders::op::{Op, ShapeError};
+
+pub use cut::{Beside, CutGraph, Handover};
 
 /// A value of a graph: a matrix with a row for each token of the step, or for each row that reaches the head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -64,6 +67,19 @@ pub struct TokenChoiceValues {
 }
 
 impl Graph {
+    /// A graph of one op with one output, which takes values of these widths, a row for each token.
+    ///
+    /// # Errors
+    /// [`ShapeError`] when they do not fit the op.
+    pub fn of_op(op: impl Op + 'static, widths: &[usize]) -> Result<Self, ShapeError> {
+        let mut graph = Graph::default();
+        graph.values = widths.iter().map(|width| Value { width: *width, rows: Rows::All }).collect();
+        graph.inputs = (0..widths.len()).map(ValueId).collect();
+        let inputs = graph.inputs.clone();
+        graph.push_one(op, &inputs)?;
+        Ok(graph)
+    }
+
     /// Appends an op; its shapes are checked here, so that a graph that was built can run.
     ///
     /// # Errors
@@ -219,70 +235,11 @@ impl Graph {
         parts
     }
 
-    /// Takes some ops out, by their numbers, ascending: what is left before, between and behind them, and how their values go
-    /// from each part to the next.
-    #[must_use]
-    pub fn cut_out(self, ops: &[usize]) -> CutGraph {
-        // What is asked of the choice of tokens is for the last part alone.
-        let choices = self.token_choice.map(|choice| choice.choices);
-        let carried: Vec<Vec<ValueId>> = ops
-            .iter()
-            .map(|op| {
-                let (before, rest) = self.nodes.split_at(*op);
-                let written = self.inputs.iter().chain(before.iter().flat_map(|node| &node.outputs));
-                let is_read = |value: &&ValueId| rest[1..].iter().any(|node| node.inputs.contains(value));
-                written.filter(is_read).filter(|value| Some(**value) != choices).copied().collect()
-            })
-            .collect();
-        let mut nodes = self.nodes.into_iter();
-        let inputs = self.inputs.iter().filter(|value| Some(**value) != choices).copied().collect();
-        let (mut cut, mut taken, mut start): (_, Vec<ValueId>, _) = (CutGraph::default(), inputs, 0);
-        for (op, carried) in ops.iter().zip(carried) {
-            let before: Vec<Node> = nodes.by_ref().take(op - start).collect();
-            let Some(removed) = nodes.next() else { break };
-            let mut given = carried.clone();
-            given.extend(removed.inputs.iter().filter(|input| !carried.contains(input)));
-            let place = |value: &ValueId| given.iter().position(|other| other == value).unwrap_or_default();
-            cut.handovers.push(Handover {
-                inputs: removed.inputs.iter().map(place).collect(),
-                carried: (0..carried.len()).collect(),
-            });
-            cut.parts.push(part(&self.values, before.into_iter(), &taken, &given, None));
-            taken = carried.into_iter().chain(removed.outputs.iter().copied()).collect();
-            cut.removed.push(removed.op);
-            start = op + 1;
-        }
-        taken.extend(choices);
-        cut.parts.push(part(&self.values, nodes, &taken, &self.handed_on, self.token_choice));
-        cut
-    }
-
     /// The value the last op wrote: the logits, unless it chooses tokens.
     #[must_use]
     pub fn output(&self) -> Option<ValueId> {
         self.nodes.last().and_then(|node| node.outputs.last().copied())
     }
-}
-
-/// A graph without some of its ops, which somebody else computes.
-#[derive(Debug, Default)]
-pub struct CutGraph {
-    /// What is left, in order: one more than the ops taken out.
-    pub parts: Vec<Graph>,
-    /// The ops taken out; each stands between two parts.
-    pub removed: Vec<Box<dyn Op>>,
-    /// For each of them, what becomes of the values that the part before it gives.
-    pub handovers: Vec<Handover>,
-}
-
-/// How values go from one part of a cut graph to the next, past an op that was taken out between them. The next part takes
-/// those that are carried, in this order, and then what the op makes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Handover {
-    /// Which of the given values the op reads, in its order.
-    pub inputs: Vec<usize>,
-    /// Which of them go on.
-    pub carried: Vec<usize>,
 }
 
 /// A graph of some ops of another, with its own numbers for their values.
@@ -506,10 +463,82 @@ mod tests {
         let found: Vec<_> = cut.parts.iter().map(shapes).collect();
         let expected = [(vec![], 2, vec![3, 2]), (vec![3, 3], 2, vec![3, 2]), (vec![7, CHOICE_WORDS], 2, vec![5, 1])];
         assert_eq!(found, expected);
-        let handover =
-            |inputs: &[usize], carried: &[usize]| Handover { inputs: inputs.into(), carried: carried.into() };
+        let handover = |inputs: &[usize], carried: &[usize]| Handover {
+            inputs: inputs.into(),
+            carried: carried.into(),
+            beside: None,
+        };
         assert_eq!(cut.handovers, [handover(&[0, 1], &[0]), handover(&[0, 1], &[])]);
         cut.parts.iter().for_each(|part| check_layout(part, 3));
+    }
+
+    #[test]
+    fn what_an_op_taken_out_is_not_needed_for_is_computed_beside_it() {
+        let mut graph = Graph::default();
+        let op = |width: usize| Any { widths: vec![width] };
+        let x = graph.push_one(op(3), &[]).unwrap();
+        let early = graph.push_one(op(4), &[x]).unwrap();
+        let routes = graph.push_one(op(2), &[x]).unwrap();
+        let routed = graph.push_one(op(3), &[x, routes]).unwrap();
+        let shared = graph.push_one(op(6), &[x, early]).unwrap();
+        let shared = graph.push_one(op(5), &[shared]).unwrap();
+        graph.push_one(op(7), &[routed, shared]).unwrap();
+
+        let cut = graph.cut_out(&[3]);
+        let counts: Vec<usize> = cut.parts.iter().chain(&cut.beside).map(|part| part.nodes().len()).collect();
+        assert_eq!(counts, [2, 1, 3]);
+        let widths = |graph: &Graph, values: &[ValueId]| values.iter().map(|v| graph.width(*v)).collect::<Vec<_>>();
+        let beside = &cut.beside[0];
+        assert_eq!((widths(beside, beside.inputs()), widths(beside, &beside.outputs())), (vec![3], vec![5]));
+        let handover =
+            Handover { inputs: vec![0, 1], carried: vec![], beside: Some(Beside { graph: 0, inputs: vec![0] }) };
+        assert_eq!(cut.handovers, [handover]);
+        assert_eq!(
+            widths(&cut.parts[1], cut.parts[1].inputs()),
+            [5, 3],
+            "what was made beside, and what was taken out"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn parts_and_what_is_beside_ops_know_all_they_read_and_miss_no_op(
+            nodes in prop::collection::vec((prop::collection::vec(1usize..20, 1..3), any::<u32>()), 4..30),
+            first in 0usize..30, second in 0usize..30,
+        ) {
+            let graph = random_graph(nodes);
+            let (ops, output) = (graph.nodes().len(), graph.width(graph.output().unwrap()));
+            let mut removed = [first % (ops - 1), second % (ops - 1)];
+            removed.sort_unstable();
+            let removed = if removed[0] == removed[1] { &removed[..1] } else { &removed[..] };
+            let cut = graph.cut_out(removed);
+            let left: usize = cut.parts.iter().chain(&cut.beside).map(|part| part.nodes().len()).sum();
+            prop_assert_eq!(left + removed.len(), ops);
+            let widths = |graph: &Graph, values: &[ValueId]| values.iter().map(|v| graph.width(*v)).collect::<Vec<_>>();
+            for (number, handover) in cut.handovers.iter().enumerate() {
+                let given = widths(&cut.parts[number], &cut.parts[number].handed_on);
+                let mut taken: Vec<usize> = handover.carried.iter().map(|carried| given[*carried]).collect();
+                if let Some(Beside { graph, inputs }) = &handover.beside {
+                    let beside = &cut.beside[*graph];
+                    prop_assert_eq!(widths(beside, beside.inputs()), inputs.iter().map(|i| given[*i]).collect::<Vec<_>>());
+                    taken.extend(widths(beside, &beside.handed_on));
+                }
+                taken.extend(cut.removed[number].output_widths(&[]).unwrap());
+                let next = &cut.parts[number + 1];
+                prop_assert_eq!(widths(next, next.inputs()), taken);
+            }
+            let last = cut.parts.last().unwrap();
+            prop_assert_eq!(last.width(last.outputs()[0]), output);
+            for part in cut.parts.iter().chain(&cut.beside) {
+                let mut known: Vec<ValueId> = part.inputs().to_vec();
+                for node in part.nodes() {
+                    prop_assert!(node.inputs.iter().all(|input| known.contains(input)));
+                    known.extend(&node.outputs);
+                }
+                prop_assert!(part.handed_on.iter().all(|value| known.contains(value)));
+                check_layout(part, 3);
+            }
+        }
     }
 
     fn random_graph(nodes: Vec<(Vec<usize>, u32)>) -> Graph {

@@ -18,6 +18,7 @@
 //! - [`memory`]: the plan of what a model takes
 //! - [`load`]: a path in, a ready model out
 //! - [`synthetic`]: models of random weights in a real one's shapes
+//! - [`threads`]: cores for threads that feed a device
 
 pub mod backend;
 pub mod device;
@@ -34,3 +35,4 @@ pub mod profile;
 pub mod roofline;
 pub mod sample;
 pub mod synthetic;
+pub mod threads;

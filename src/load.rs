@@ -3,8 +3,10 @@
 //! [`plan`] reads headers only and answers what the model would take, or why it does not fit; [`Plan::load`] then does it.
 
 mod engine;
+mod expert_cache;
 mod host_part;
 mod part;
+mod replicas;
 
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
@@ -18,18 +20,19 @@ use crate::experts::HostExperts;
 use crate::format::chat_template::{ChatTemplate, ChatTemplateError};
 use crate::format::gguf::{Gguf, GgufError};
 use crate::format::tokenizer::{Tokenizer, TokenizerError};
-use crate::memory::{Request, TooLarge};
+use crate::memory::{Request, TooLarge, format_bytes};
 use crate::model::{Model, ModelError};
 use crate::placement::SplitError;
 use crate::synthetic::Synthetic;
 use crate::synthetic::making::Unmade;
-use engine::Division;
+use engine::{Division, Sharers};
 
 pub use crate::backend::vulkan::VulkanOptions;
-pub use crate::device::{ComputeDevice, CpuExperts, Devices, Shares};
+pub use crate::device::{ComputeDevice, CpuExperts, Devices, Shares, UnevenDevices};
 pub use crate::memory::MemoryPlan;
 pub use cuelight_shaders::attention::KvType;
-pub use cuelight_shaders::cpu::Kernel;
+pub use cuelight_shaders::cpu::{ActivationBits, Kernel};
+pub use replicas::plan_replicas;
 
 /// Where a model comes from.
 #[derive(Debug, Clone)]
@@ -79,8 +82,12 @@ pub struct LoadOptions {
     pub cpu_experts: CpuExperts,
     /// Bytes that the model may take on a Vulkan device, as if it had no more; `None`: what is free there.
     pub device_bytes: Option<u64>,
+    /// Bytes of a Vulkan device that keep experts which the processor has, as they are used; `None`: none.
+    pub expert_cache_bytes: Option<u64>,
     /// The instruction set of the processor's kernels.
     pub kernel: Kernel,
+    /// What the processor's integer kernels round the inputs of products to.
+    pub activation_bits: ActivationBits,
     /// How a Vulkan device is used.
     pub vulkan: VulkanOptions,
     /// On a Vulkan device, a row's bits never depend on its batch, as they never do on the processor.
@@ -109,7 +116,9 @@ impl LoadOptions {
             gpu_layers: None,
             cpu_experts: CpuExperts::Auto,
             device_bytes: None,
+            expert_cache_bytes: None,
             kernel: Kernel::detect(),
+            activation_bits: ActivationBits::default(),
             vulkan: VulkanOptions::default(),
             deterministic: false,
             chat_template: None,
@@ -151,6 +160,17 @@ pub enum LoadError {
         /// The numbers, and what would help.
         source: TooLarge,
     },
+    /// A replica takes more memory than its share of what there is.
+    #[error("{source}; {sharers} replicas share that memory, and this is what each can have of it")]
+    ReplicaTooLarge {
+        /// The numbers.
+        source: Box<LoadError>,
+        /// How many share the memory at most.
+        sharers: u64,
+    },
+    /// The replicas do not get as many devices each.
+    #[error(transparent)]
+    UnevenDevices(#[from] UnevenDevices),
     /// It cannot be divided among the devices as was asked for.
     #[error(transparent)]
     Split(#[from] SplitError),
@@ -170,6 +190,27 @@ pub enum LoadError {
         "--cpu-experts needs one Vulkan device that has all layers; without --split and --gpu-layers it can be used"
     )]
     ExpertsBesideSplit,
+    /// A cache of experts, and nowhere to have it.
+    #[error("--expert-cache needs one Vulkan device that has all layers, as with --device vulkan")]
+    ExpertCacheWithoutDevice,
+    /// A cache of experts, and bits that must not depend on what it has.
+    #[error(
+        "with --expert-cache it depends on what was asked before which experts the device computes, and so does rounding;          with --deterministic it must not: give one of them"
+    )]
+    ExpertCacheBesideDeterministic,
+    /// Room for less than one expert.
+    #[error(
+        "--expert-cache {} has no room for an expert, which takes {}", format_bytes(*bytes), format_bytes(*least_bytes)
+    )]
+    ExpertCacheTooSmall {
+        /// The bytes that were given.
+        bytes: u64,
+        /// What an expert takes.
+        least_bytes: u64,
+    },
+    /// A thread cannot be started.
+    #[error("the system starts no thread: {0}")]
+    Thread(#[from] std::io::Error),
     /// The Vulkan device cannot be used, or failed.
     #[error(transparent)]
     Vulkan(#[from] VulkanError),
@@ -259,6 +300,22 @@ const LOGITS_BYTES: usize = 64 << 20;
 /// # Errors
 /// [`LoadError`] when the file is not a model that can run here, or does not fit.
 pub fn plan(options: &LoadOptions) -> Result<Plan, LoadError> {
+    draft(options)?.plan(&Sharers::default())
+}
+
+/// A model that was looked at; its memory is still to be planned.
+struct Draft {
+    options: LoadOptions,
+    gguf: Gguf,
+    unmade: Option<Unmade>,
+    division: Division,
+    limits: EngineLimits,
+    request: Request,
+    card: ModelCard,
+}
+
+/// Reads the headers and divides the model among its devices.
+fn draft(options: &LoadOptions) -> Result<Draft, LoadError> {
     for (option, value) in [
         ("max-seqs", options.max_sequences),
         ("max-batched-tokens", options.max_batched_tokens),
@@ -297,20 +354,28 @@ pub fn plan(options: &LoadOptions) -> Result<Plan, LoadError> {
         available_bytes: None,
         own_memory: None,
     };
-    let mut division = engine::divide(model, options, &limits, &request)?;
+    let division = engine::divide(model, options, &limits, &request)?;
     limits.device = division.describe(options);
-    let memory = match division.plan_memory(options, &limits, &request, unmade.is_some()) {
-        // Experts may stay in their file, where there is one.
-        Err(too_large) if unmade.is_none() => {
-            division.leave_experts_in_file(options, &limits, &request).ok_or(too_large)
-        }
-        planned => planned,
-    };
-    let memory = memory.map_err(|source| LoadError::TooLarge { path: gguf.path().to_owned(), source })?;
-    let memory = MemoryPlan { in_file_bytes: division.in_file_bytes(), ..memory };
-    limits.context_tokens = memory.context_tokens;
-    limits.kv_blocks = memory.kv_blocks;
-    Ok(Plan { options: options.clone(), gguf: Arc::new(gguf), unmade, division, memory, limits, card })
+    Ok(Draft { options: options.clone(), gguf, unmade, division, limits, request, card })
+}
+
+impl Draft {
+    /// Plans the memory, as one of so many that share each.
+    fn plan(self, sharers: &Sharers) -> Result<Plan, LoadError> {
+        let Draft { options, gguf, unmade, mut division, mut limits, request, card } = self;
+        let memory = match division.plan_memory(&options, &limits, &request, unmade.is_some(), sharers) {
+            // Experts may stay in their file, where there is one.
+            Err(too_large) if unmade.is_none() => {
+                division.leave_experts_in_file(&options, &limits, &request, sharers).ok_or(too_large)
+            }
+            planned => planned,
+        };
+        let memory = memory.map_err(|source| LoadError::TooLarge { path: gguf.path().to_owned(), source })?;
+        let memory = MemoryPlan { in_file_bytes: division.in_file_bytes(), ..memory };
+        limits.context_tokens = memory.context_tokens;
+        limits.kv_blocks = memory.kv_blocks;
+        Ok(Plan { options, gguf: Arc::new(gguf), unmade, division, memory, limits, card })
+    }
 }
 
 impl Plan {
@@ -318,6 +383,12 @@ impl Plan {
     #[must_use]
     pub fn path(&self) -> &Path {
         self.gguf.path()
+    }
+
+    /// What it was planned with.
+    #[must_use]
+    pub fn options(&self) -> &LoadOptions {
+        &self.options
     }
 
     /// What the model takes.

@@ -83,6 +83,36 @@ impl MemoryPlan {
         }
     }
 
+    /// The plan of all replicas of a model, each of which has one of its own: what they take together of each memory.
+    #[must_use]
+    pub fn of_replicas<'a>(plans: impl Iterator<Item = &'a MemoryPlan> + Clone) -> MemoryPlan {
+        let mut pools: Vec<Pool> = Vec::new();
+        for pool in plans.clone().flat_map(|plan| &plan.pools) {
+            match pools.iter_mut().find(|other| other.device == pool.device) {
+                Some(other) => {
+                    other.weights_bytes += pool.weights_bytes;
+                    other.kv_bytes += pool.kv_bytes;
+                    other.scratch_bytes += pool.scratch_bytes;
+                    // Each was planned into a share of it.
+                    other.available_bytes = other.available_bytes.zip(pool.available_bytes).map(|(a, b)| a + b);
+                }
+                None => pools.push(pool.clone()),
+            }
+        }
+        let sum = |bytes: fn(&Pool) -> u64| pools.iter().map(bytes).sum();
+        MemoryPlan {
+            weights_bytes: sum(|pool| pool.weights_bytes),
+            kv_bytes: sum(|pool| pool.kv_bytes),
+            scratch_bytes: sum(|pool| pool.scratch_bytes),
+            available_bytes: pools.iter().map(|pool| pool.available_bytes).sum(),
+            kv_blocks: plans.clone().map(|plan| plan.kv_blocks).sum(),
+            context_tokens: plans.clone().map(|plan| plan.context_tokens).min().unwrap_or(0),
+            pools,
+            // One file serves all of them.
+            in_file_bytes: plans.map(|plan| plan.in_file_bytes).max().unwrap_or(0),
+        }
+    }
+
     /// Bytes in all.
     #[must_use]
     pub fn total_bytes(&self) -> u64 {

@@ -228,7 +228,6 @@ impl<'a, E: Engine> Scorer<'a, E> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use std::time::Duration;
 
     use super::*;
     use crate::engine::{EngineLimits, ExpertResult, StepOutput};
@@ -266,13 +265,7 @@ mod tests {
             let wanted = if step.logits_rows() > 0 { &share.tokens[..] } else { &[] };
             let row = |&token: &TokenId| (0..4).map(move |t| if t == (token + 1) % 4 { 9f32.ln() } else { 0.0 });
             let logits = wanted.iter().flat_map(row).collect();
-            Ok(Progress::Done(StepOutput {
-                id: step.id,
-                logits,
-                chosen: Vec::new(),
-                elapsed: Duration::ZERO,
-                ops: Vec::new(),
-            }))
+            Ok(Progress::Done(StepOutput { logits, ..StepOutput::empty(step.id) }))
         }
 
         fn resume(&mut self, result: ExpertResult) -> Result<Progress, EngineError> {

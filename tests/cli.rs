@@ -226,6 +226,19 @@ fn models_to_serve_are_named_well_or_refused_before_any_is_loaded() {
 }
 
 #[test]
+fn replicas_without_as_many_devices_each_are_refused_with_the_numbers() {
+    let home = Home::new();
+    let serve = |arguments: &[&str]| home.run(&[&["serve", "--port", "0", "/no/such.gguf"], arguments].concat());
+    serve(&["--replicas", "2"]).assert_refused(2, &["2 replicas", "names 1: cpu", "leave --replicas out"]);
+    let three = "vulkan:0,vulkan:1,vulkan:2";
+    serve(&["--device", three, "--replicas", "2"])
+        .assert_refused(2, &["2 replicas", "names 3: vulkan:0,vulkan:1,vulkan:2"]);
+    serve(&["--device", "vulkan", "--replicas", "4"]).assert_refused(2, &["4 replicas", "names 1: vulkan:0"]);
+    serve(&["--device", three, "--replicas", "3"]).assert_refused(1, &["no such file"]);
+    serve(&["--replicas", "0"]).assert_refused_by_usage("--replicas");
+}
+
+#[test]
 fn without_a_server_the_commands_that_want_one_say_so() {
     let home = Home::new();
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();

@@ -130,6 +130,39 @@ async fn a_device_that_is_too_small_leaves_as_many_experts_to_the_host_as_it_mus
     assert_eq!(alone, found, "bits, whoever shares the steps");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn sixteen_clients_of_a_device_that_is_too_small_lose_nothing() {
+    let Some(options) = on_a_small_device("qwen3moe.gguf") else { return };
+    let seeds: Vec<u64> = (1..=16).collect();
+    let on_cpu = answers(&runtime("qwen3moe.gguf", CpuExperts::Auto).await, &seeds).await;
+    // Bits that do not depend on the company, and a cache of experts, by which they do.
+    let cache = LoadOptions {
+        expert_cache_bytes: Some(200_000),
+        device_bytes: options.device_bytes.map(|bytes| bytes + 200_000),
+        cpu_experts: CpuExperts::All,
+        deterministic: false,
+        ..options.clone()
+    };
+    for options in [options, cache] {
+        let runtime = start(options).await;
+        let found = answers(&runtime, &seeds).await;
+        let lengths = |answers: &[Vec<(u32, u32)>]| answers.iter().map(Vec::len).collect::<Vec<_>>();
+        assert_eq!(lengths(&found), lengths(&on_cpu));
+        // A draw that lies on the border between two tokens may go the other way; what follows is another text then.
+        let mut same = 0;
+        for (found, expected) in found.iter().zip(&on_cpu) {
+            let pairs = || found.iter().zip(expected.iter());
+            let together = pairs().take_while(|(found, expected)| found.0 == expected.0);
+            for (found, expected) in together.clone() {
+                let apart = (f32::from_bits(found.1) - f32::from_bits(expected.1)).abs();
+                assert!(apart < 2e-2, "a log-probability is {apart} from the processor's");
+            }
+            same += usize::from(together.count() == expected.len());
+        }
+        assert!(same >= 12, "only {same} of 16 texts are those of the processor");
+    }
+}
+
 #[test]
 fn a_device_without_room_for_what_must_be_there_is_refused_with_the_numbers() {
     let Some(options) = on_a_small_device("qwen3moe.gguf") else { return };

@@ -67,6 +67,7 @@ async fn what_is_scraped_is_what_happened() {
         let key = format!("{name}{{model=\"{MODEL}\"{more}}}");
         *samples.get(key.as_str()).unwrap_or_else(|| panic!("{key} is not in\n{text}"))
     };
+    const REPLICA: &str = ",replica=\"0\"";
     // Three calls of two sequences with eight tokens each.
     assert_eq!(model("cuelight_requests_finished_total", ",reason=\"length\""), 6.0);
     assert_eq!(model("cuelight_requests_finished_total", ",reason=\"engine_error\""), 0.0);
@@ -100,11 +101,11 @@ async fn what_is_scraped_is_what_happened() {
     assert!(model("cuelight_step_prefill_rows_sum", "") <= computed);
     assert_eq!(model("cuelight_step_rows_count", ""), model("cuelight_step_prefill_rows_count", ""));
     for idle in ["cuelight_requests_running", "cuelight_kv_blocks_used", "cuelight_kv_usage_ratio"] {
-        assert_eq!(model(idle, ""), 0.0, "{idle}");
+        assert_eq!(model(idle, REPLICA), 0.0, "{idle}");
     }
-    assert!(model("cuelight_kv_blocks_cached", "") > 0.0);
-    assert_eq!(model("cuelight_kv_blocks_total", ""), 256.0);
-    assert_eq!(model("cuelight_sequences_capacity", ""), 16.0);
+    assert!(model("cuelight_kv_blocks_cached", REPLICA) > 0.0);
+    assert_eq!(model("cuelight_kv_blocks_total", REPLICA), 256.0);
+    assert_eq!(model("cuelight_sequences_capacity", REPLICA), 16.0);
     assert_eq!(model("cuelight_model_state", ",state=\"ready\""), 1.0);
     assert_eq!(model("cuelight_model_state", ",state=\"loading\""), 0.0);
 }
@@ -186,9 +187,14 @@ fn rendering_is_quick_with_full_histograms() {
 /// Gives every metric a series for each value that a label may have, about.
 fn fill(model: &str) {
     for metric in METRICS {
-        let variants = if metric.labels.len() > 1 { 7 } else { 1 };
+        let varies = metric.labels.iter().any(|label| !["model", "replica"].contains(label));
+        let variants = if varies { 7 } else { 1 };
         for variant in 0..variants {
-            let value = |label: &str| if label == "model" { model.to_owned() } else { format!("value-{variant}") };
+            let value = |label: &str| match label {
+                "model" => model.to_owned(),
+                "replica" => "0".to_owned(),
+                _ => format!("value-{variant}"),
+            };
             let labels: Vec<(&str, String)> = metric.labels.iter().map(|label| (*label, value(label))).collect();
             match metric.kind {
                 Kind::Counter => metrics::counter!(metric.name, &labels).increment(12_345),

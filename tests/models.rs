@@ -24,7 +24,7 @@ use cuelight::models::{
 use cuelight::request::{Event, GenerationError, GenerationRequest, SamplingParams, StopConditions, SubmitError};
 use cuelight::runtime::Generation;
 use cuelight::simulation::{Fault, SimulatedModel, SimulationCounters};
-use cuelight_engine::engine::{Engine, EngineError, EngineLimits, ExpertResult, Progress, Step};
+use cuelight_engine::engine::{Engine, EngineError, EngineLimits, ExpertResult, Progress, Step, StepId};
 use cuelight_engine::load::{LoadProgress, LoadedModel};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
@@ -500,6 +500,10 @@ impl<E: Engine> Engine for Lingering<E> {
 
     fn begin(&mut self, step: Step) -> Result<Progress, EngineError> {
         self.engine.begin(step)
+    }
+
+    fn work_beside(&mut self, step: StepId) -> Result<(), EngineError> {
+        self.engine.work_beside(step)
     }
 
     fn resume(&mut self, result: ExpertResult) -> Result<Progress, EngineError> {

@@ -1,8 +1,9 @@
 //! How much a device and the host's experts work at the same time.
 //!
 //! The device is simulated: a step sleeps on it as long as a model of a card says. The experts are real kernels on this
-//! machine's cores, in the shape of a Qwen3 mixture cut to half its width. Between them stand the real executor, scheduler and
-//! Experts actor.
+//! machine's cores, in the shape of Qwen3 30B A3B: what lies between device and experts takes its time whatever the shape, so
+//! only beside jobs of a real one does it count as it will. All layers share one layer's weights, 340 MB that no cache
+//! holds, and there are 12 in place of 48. Between card and experts stand the real executor, scheduler and Experts actor.
 //!
 //! `cargo test --release --test overlap -- --ignored --nocapture`; with `CUELIGHT_TEST_TRACE=FILE` it writes a timeline.
 
@@ -10,6 +11,8 @@
 
 use std::collections::HashMap;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -28,11 +31,11 @@ use cuelight_shaders::experts::{ExpertMatrix, Experts, RouteWeighting};
 use cuelight_shaders::glu::Activation;
 use cuelight_shaders::quant::{Format, random};
 
-const HIDDEN: usize = 1024;
+const HIDDEN: usize = 2048;
 const INTERMEDIATE: usize = 768;
 const N_EXPERTS: usize = 128;
 const TOP_K: usize = 8;
-const LAYERS: usize = 8;
+const LAYERS: usize = 12;
 const VOCABULARY: usize = 257;
 const STREAMS: usize = 8;
 
@@ -56,6 +59,8 @@ struct CardEngine {
     limits: EngineLimits,
     waiting: HashMap<StepId, (Step, usize, Instant)>,
     seed: u64,
+    /// Rows of all steps.
+    rows: Arc<AtomicUsize>,
 }
 
 impl CardEngine {
@@ -65,17 +70,17 @@ impl CardEngine {
         if layer == LAYERS {
             let mut logits = vec![0.0; step.logits_rows() * VOCABULARY];
             logits.chunks_exact_mut(VOCABULARY).for_each(|row| row[usize::from(b'a')] = 9.0);
-            return Ok(Progress::Done(StepOutput {
-                id,
-                logits,
-                chosen: Vec::new(),
-                elapsed: began.elapsed(),
-                ops: Vec::new(),
-            }));
+            return Ok(Progress::Done(StepOutput { logits, elapsed: began.elapsed(), ..StepOutput::empty(id) }));
         }
         self.waiting.insert(id, (step, layer + 1, began));
         let hidden = vec![0.25; rows * HIDDEN];
-        Ok(Progress::AwaitExperts(ExpertJob { step: id, layer: 0, hidden, routes: self.routes(rows) }))
+        Ok(Progress::AwaitExperts(ExpertJob {
+            step: id,
+            layer: 0,
+            hidden,
+            routes: self.routes(rows),
+            n_routes: rows * TOP_K,
+        }))
     }
 
     /// Each row's experts, all of its own choice.
@@ -99,6 +104,7 @@ impl Engine for CardEngine {
     }
 
     fn begin(&mut self, step: Step) -> Result<Progress, EngineError> {
+        self.rows.fetch_add(step.rows(), Ordering::Relaxed);
         self.piece(step, 0, Instant::now())
     }
 
@@ -109,7 +115,16 @@ impl Engine for CardEngine {
     }
 }
 
-struct CardModel(Card);
+struct CardModel {
+    card: Card,
+    rows: Arc<AtomicUsize>,
+}
+
+impl CardModel {
+    fn new(card: Card) -> Self {
+        CardModel { card, rows: Arc::default() }
+    }
+}
 
 impl ModelSource for CardModel {
     type Engine = CardEngine;
@@ -125,7 +140,8 @@ impl ModelSource for CardModel {
             max_logits_rows: 16,
             device: "a card that sleeps".into(),
         };
-        let engine = CardEngine { card: self.0, limits, waiting: HashMap::new(), seed: 7 };
+        let rows = Arc::clone(&self.rows);
+        let engine = CardEngine { card: self.card, limits, waiting: HashMap::new(), seed: 7, rows };
         Ok(LoadedModel { experts: Some(host_experts()), ..simulated.map_engine(|_| engine) })
     }
 }
@@ -144,26 +160,37 @@ fn host_experts() -> HostExperts {
     HostExperts::new(vec![experts], Kernel::detect(), threads, 512, &mut |_, _| {})
 }
 
-/// What the experts take for one layer of so many rows: the median of some.
+/// What the experts take for one layer of so many rows, when as long a pause lies before each: the median of some.
 fn expert_time(rows: usize) -> Duration {
     let mut experts = host_experts();
-    let limits = CardModel(Card { launch: Duration::ZERO, per_row: Duration::ZERO }).load(&mut |_| {}).unwrap();
-    let mut engine = limits.engine;
-    let mut times: Vec<Duration> = (0..31)
+    let model = CardModel::new(Card { launch: Duration::ZERO, per_row: Duration::ZERO });
+    let mut engine = model.load(&mut |_| {}).unwrap().engine;
+    let mut pause = Duration::ZERO;
+    let mut times: Vec<Duration> = (0..101)
         .map(|step| {
             let job = ExpertJob {
                 step: StepId(step),
                 layer: 0,
                 hidden: vec![0.25; rows * HIDDEN],
                 routes: engine.routes(rows),
+                n_routes: rows * TOP_K,
             };
+            thread::sleep(pause);
             let began = Instant::now();
             experts.compute(&job).unwrap();
-            began.elapsed()
+            pause = began.elapsed();
+            pause
         })
         .collect();
     times.sort();
-    times[15]
+    times[50]
+}
+
+/// A card that takes for its part of a layer as long as the experts for theirs.
+fn as_long_as_the_experts() -> Card {
+    let of_step = expert_time(STREAMS);
+    let launch = of_step / 20;
+    Card { launch, per_row: (of_step - launch) / STREAMS as u32 }
 }
 
 fn request(prompt: usize, max_tokens: usize) -> GenerationRequest {
@@ -175,63 +202,110 @@ fn request(prompt: usize, max_tokens: usize) -> GenerationRequest {
     }
 }
 
-async fn start(card: Card, overlap: OverlapMode, tracer: Tracer) -> Runtime {
+async fn start(model: CardModel, overlap: OverlapMode, tracer: Tracer) -> Runtime {
     let options = RuntimeOptions { overlap, tracer, ..RuntimeOptions::default() };
-    let runtime = Runtime::start(CardModel(card), options).await.unwrap();
+    let runtime = Runtime::start(model, options).await.unwrap();
     assert!(runtime.wait_ready().await.is_ok());
     runtime
 }
 
-/// Tokens a second of so many streams together.
-async fn tokens_a_second(runtime: &Runtime, streams: usize, tokens: usize) -> f64 {
-    let began = Instant::now();
-    let mut clients = Vec::new();
-    for _ in 0..streams {
+/// Starts streams of so many tokens each; what is returned counts the tokens of all.
+async fn stream(runtime: &Runtime, tokens: usize) -> Arc<AtomicUsize> {
+    let count = Arc::<AtomicUsize>::default();
+    for _ in 0..STREAMS {
         let permit = runtime.try_permit(1).unwrap();
         let mut generation = runtime.submit(&permit, request(4, tokens)).await.unwrap();
-        clients.push(tokio::spawn(async move {
-            let mut count = 0;
+        let count = Arc::clone(&count);
+        tokio::spawn(async move {
             while let Some(event) = generation.next().await {
-                count += usize::from(matches!(event, Event::Token { .. }));
+                count.fetch_add(usize::from(matches!(event, Event::Token { .. })), Ordering::Relaxed);
             }
             drop(permit);
-            count
-        }));
+        });
     }
-    let mut count = 0;
-    for client in clients {
-        count += client.await.unwrap();
+    count
+}
+
+/// Waits until each of the streams has brought so many tokens.
+async fn reach(count: &AtomicUsize, tokens: usize) -> Instant {
+    while count.load(Ordering::Relaxed) < STREAMS * tokens {
+        tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    assert_eq!(count, streams * tokens);
-    count as f64 / began.elapsed().as_secs_f64()
+    Instant::now()
+}
+
+/// Tokens a second of the streams together, from the first to the last of so many tokens each.
+async fn tokens_a_second(runtime: &Runtime, tokens: usize) -> f64 {
+    let count = stream(runtime, tokens).await;
+    let began = reach(&count, 1).await;
+    let elapsed = reach(&count, tokens).await - began;
+    (STREAMS * (tokens - 1)) as f64 / elapsed.as_secs_f64()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "measures time: run it optimised and alone"]
 async fn a_device_and_experts_that_take_as_long_as_each_other_overlap() {
-    let of_step = expert_time(STREAMS);
-    let launch = of_step / 20;
-    let card = Card { launch, per_row: (of_step - launch) / STREAMS as u32 };
+    let card = as_long_as_the_experts();
+    let of_step = card.time(STREAMS);
     println!(
         "experts of a layer: {of_step:?} for {STREAMS} rows, {:?} for half of them; the card as long",
         expert_time(STREAMS / 2)
     );
     let file = std::env::var("CUELIGHT_TEST_TRACE").ok();
     let tracer = trace::start(file.as_deref().map(Path::new), None).unwrap();
-    let one_by_one = start(card, OverlapMode::Off, Tracer::default()).await;
-    let overlapped = start(card, OverlapMode::Auto, tracer.clone()).await;
+    let one_by_one = start(CardModel::new(card), OverlapMode::Off, Tracer::default()).await;
+    let overlapped = start(CardModel::new(card), OverlapMode::Auto, tracer.clone()).await;
     // The first steps find out what is faster.
-    tokens_a_second(&overlapped, STREAMS, 24).await;
+    tokens_a_second(&overlapped, 24).await;
     let mut ratios: Vec<f64> = Vec::new();
     for _ in 0..5 {
-        let off = tokens_a_second(&one_by_one, STREAMS, 32).await;
-        let auto = tokens_a_second(&overlapped, STREAMS, 32).await;
+        let off = tokens_a_second(&one_by_one, 16).await;
+        let auto = tokens_a_second(&overlapped, 16).await;
         println!("off {off:.1} t/s, auto {auto:.1} t/s: {:.2}", auto / off);
         ratios.push(auto / off);
     }
     tracer.finish();
     ratios.sort_by(f64::total_cmp);
-    println!("overlap: {:.2} times the throughput (median)", ratios[2]);
+    println!("overlap: {:.2} times the throughput (median)", ratios[ratios.len() / 2]);
     // The aim is 1.6; see the journal for what stands between. Whoever chooses by measuring is at least not slower.
-    assert!(ratios[2] >= 0.95, "both ways were measured, and the slower one was kept");
+    assert!(ratios[ratios.len() / 2] >= 0.95, "both ways were measured, and the slower one was kept");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "measures time: run it optimised and alone"]
+async fn the_prompt_of_one_client_leaves_the_streams_of_others_about_half_of_the_time() {
+    let model = CardModel::new(as_long_as_the_experts());
+    let rows = Arc::clone(&model.rows);
+    let runtime = start(model, OverlapMode::Auto, Tracer::default()).await;
+    tokens_a_second(&runtime, 24).await;
+    let mut kept: Vec<f64> = Vec::new();
+    for round in 0..6 {
+        let alone = tokens_a_second(&runtime, 24).await;
+        let streams = stream(&runtime, 24).await;
+        reach(&streams, 2).await;
+        // Of its own, so that nothing of it is in the cache.
+        let mut long = request(2048, 1);
+        long.prompt[0] = 201 + round;
+        let permit = runtime.try_permit(1).unwrap();
+        let prompt = runtime.submit(&permit, long).await.unwrap();
+        let (began, before) = (reach(&streams, 4).await, rows.load(Ordering::Relaxed));
+        let elapsed = (reach(&streams, 24).await - began).as_secs_f64();
+        let of_streams = STREAMS * 20;
+        let of_prompt = rows.load(Ordering::Relaxed).saturating_sub(before + of_streams);
+        drop((prompt, permit));
+        let beside = of_streams as f64 / elapsed;
+        let (share, rate) = (beside / alone, of_prompt as f64 / elapsed);
+        println!(
+            "{alone:.1} t/s alone, {beside:.1} beside a prompt, {share:.2} of it; {rate:.0} tokens a second of the prompt"
+        );
+        // The first teaches how long prompts take.
+        if round > 0 {
+            kept.push(share);
+        }
+    }
+    kept.sort_by(f64::total_cmp);
+    println!("beside a prompt: {:.2} of the throughput (median)", kept[kept.len() / 2]);
+    // The aim is 0.8. Steps may take twice the time of their streams, so it is half, and less where the machine does other
+    // things meanwhile; see the journal for what stands between.
+    assert!(kept[kept.len() / 2] >= 0.3, "a prompt took more of the time of streams than it may");
 }

@@ -8,7 +8,7 @@
 use std::path::{Path, PathBuf};
 
 use cuelight_engine::engine::{Engine, LogitsWanted, TokenId};
-use cuelight_engine::load::{ComputeDevice, CpuExperts, Kernel, KvType};
+use cuelight_engine::load::{ActivationBits, ComputeDevice, CpuExperts, Kernel, KvType};
 use serde::Deserialize;
 
 #[path = "support/runner.rs"]
@@ -76,12 +76,29 @@ fn setup(kernel: Kernel, kv_type: KvType) -> Setup {
         device: ComputeDevice::Cpu,
         deterministic: false,
         cpu_experts: CpuExperts::Auto,
+        activation_bits: ActivationBits::default(),
     }
 }
 
 /// Every kernel that runs here.
 fn kernels() -> Vec<Kernel> {
     Kernel::ALL.iter().copied().filter(|kernel| kernel.is_supported()).collect()
+}
+
+/// What is left of the agreement when inputs of products are rounded to 8 bits, as other engines round them.
+#[test]
+fn in_eight_bits_every_checkpoint_is_near_transformers() {
+    const EIGHT_BITS_GATE: f64 = 0.1;
+    let kernel = Kernel::detect();
+    for expected in Expected::all().iter().filter(|expected| !expected.is_float()) {
+        let setup = Setup { activation_bits: ActivationBits::Eight, ..setup(kernel, KvType::F32) };
+        let distance = Distance::measure(expected, setup, f64::INFINITY);
+        let shown: Vec<String> = distance.prompt_means.iter().map(|mean| format!("{mean:8.1e}")).collect();
+        println!("{:26} {kernel} in 8 bits {}", expected.model, shown.join(" "));
+        let mut means = distance.prompt_means;
+        means.sort_by(f64::total_cmp);
+        assert!(means[means.len() / 2] <= EIGHT_BITS_GATE, "{}: {}", expected.model, shown.join(" "));
+    }
 }
 
 /// How far an engine is from transformers on one checkpoint.

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use cuelight_engine::engine::TokenId;
 use cuelight_engine::format::gguf::Gguf;
-use cuelight_engine::load::{self, ComputeDevice, CpuExperts, Kernel, KvType, LoadOptions};
+use cuelight_engine::load::{self, ActivationBits, ComputeDevice, CpuExperts, Kernel, KvType, LoadOptions};
 use cuelight_engine::perplexity::{Perplexity, Scored, Scorer, Text as LongText};
 use cuelight_engine::synthetic::Synthetic;
 use serde::Deserialize;
@@ -106,6 +106,7 @@ fn check(name: &str, device: ComputeDevice) {
         device,
         deterministic: false,
         cpu_experts: CpuExperts::Auto,
+        activation_bits: ActivationBits::default(),
     };
     let mut runner = load(&path, setup);
     let mut complaints = Vec::new();

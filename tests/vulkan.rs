@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 use cuelight_engine::backend::vulkan::{Instance, InstanceOptions};
 use cuelight_engine::engine::{Chosen, Engine, LogitsWanted, TokenChoice, TokenId};
 use cuelight_engine::format::gguf::Gguf;
-use cuelight_engine::load::{ComputeDevice, CpuExperts, Kernel, KvType, LoadOptions, VulkanOptions, plan};
+use cuelight_engine::load::{
+    ActivationBits, ComputeDevice, CpuExperts, Kernel, KvType, LoadError, LoadOptions, VulkanOptions, plan,
+};
 use cuelight_engine::sample::choose_by_row;
 use serde::Deserialize;
 
@@ -69,6 +71,7 @@ fn setup(kv_type: KvType) -> Setup {
         device: ComputeDevice::Vulkan(0),
         deterministic: false,
         cpu_experts: CpuExperts::Auto,
+        activation_bits: ActivationBits::default(),
     }
 }
 
@@ -97,6 +100,62 @@ fn every_checkpoint_agrees_with_transformers() {
         }
     }
     assert!(complaints.is_empty(), "{}", complaints.join("\n"));
+}
+
+#[test]
+fn experts_that_come_and_go_between_the_host_and_a_small_cache_agree_with_transformers() {
+    if !has_device() {
+        return;
+    }
+    let mut complaints = Vec::new();
+    for (index, expected) in checkpoints().into_iter().enumerate().filter(|(_, expected)| has_experts(&expected.model))
+    {
+        let rounded = has_matrices() && expected.formats != ["F32"];
+        let options = LoadOptions {
+            device: ComputeDevice::Vulkan(0).into(),
+            cpu_experts: CpuExperts::All,
+            kv_type: KvType::F32,
+            context_tokens: Some(512),
+            vulkan: VulkanOptions { force_staging: index % 2 == 0, ..VulkanOptions::default() },
+            ..LoadOptions::new(folder().join(&expected.model))
+        };
+        let place_bytes = match plan(&LoadOptions { expert_cache_bytes: Some(1), ..options.clone() }) {
+            Err(LoadError::ExpertCacheTooSmall { least_bytes, .. }) => least_bytes,
+            other => panic!("{}: {:?}", expected.model, other.err()),
+        };
+        let options = LoadOptions { expert_cache_bytes: Some(2 * place_bytes), ..options };
+        let planned = plan(&options).unwrap();
+        let device = &planned.limits().device;
+        assert!(device.contains("also in the device's cache"), "{device}");
+        let mut runner = Runner::new(planned.load_engine(&mut |_| {}).unwrap());
+        let means: Vec<f64> = expected.prompts.iter().map(|prompt| distance(&mut runner, prompt)).collect();
+        let shown: Vec<String> = means.iter().map(|mean| format!("{mean:8.1e}")).collect();
+        println!("{:26} {} {:?}", expected.model, shown.join(" "), runner.experts);
+        let gate = if rounded { HALF_GATE } else { GATE };
+        if !agrees(&means, gate, rounded) || runner.experts.cached_routes == 0 {
+            complaints.push(format!("{}: {} {:?}", expected.model, shown.join(" "), runner.experts));
+        }
+    }
+    assert!(complaints.is_empty(), "{}", complaints.join("\n"));
+}
+
+#[test]
+fn a_cache_of_experts_where_there_can_be_none_is_refused() {
+    let refusal = |change: fn(&mut LoadOptions)| {
+        let mut options =
+            LoadOptions { expert_cache_bytes: Some(1 << 20), ..LoadOptions::new(folder().join("qwen3moe.gguf")) };
+        change(&mut options);
+        plan(&options).err().unwrap().to_string()
+    };
+    let on_cpu = refusal(|_| ());
+    assert!(on_cpu.contains("--expert-cache needs one Vulkan device"), "{on_cpu}");
+    if has_device() {
+        let deterministic = refusal(|options| {
+            options.device = ComputeDevice::Vulkan(0).into();
+            options.deterministic = true;
+        });
+        assert!(deterministic.contains("--deterministic"), "{deterministic}");
+    }
 }
 
 /// Whether the mean of every prompt is within the gate.

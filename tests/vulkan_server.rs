@@ -21,13 +21,18 @@ use vulkan_device::has_device;
 const STREAMS: usize = 16;
 
 async fn server() -> Arc<ServerProcess> {
-    server_in(&[]).await
+    server_on(&["--device", "vulkan"], &[]).await
 }
 
-async fn server_in(variables: &[(&str, &str)]) -> Arc<ServerProcess> {
+/// Two replicas on two logical devices, which stand in for two GPUs.
+async fn replicas() -> Arc<ServerProcess> {
+    server_on(&["--device", "vulkan:0,vulkan:0", "--replicas", "2"], &[]).await
+}
+
+async fn server_on(devices: &[&str], variables: &[(&str, &str)]) -> Arc<ServerProcess> {
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/families/llama-q4_k.gguf");
-    let flags = ["--device", "vulkan", "--deterministic", "--ctx-size", "512", "--step-timeout", "60s"];
-    Arc::new(ServerProcess::start_model_in(&model, &flags, variables).await)
+    let flags = ["--deterministic", "--ctx-size", "512", "--step-timeout", "60s"];
+    Arc::new(ServerProcess::start_model_in(&model, &[devices, &flags].concat(), variables).await)
 }
 
 /// Sixteen streams at once.
@@ -143,6 +148,65 @@ async fn the_next_turn_of_a_conversation_finds_its_prefix() {
     assert_eq!(second.text, cold.text);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn two_replicas_say_what_one_device_says_and_both_work() {
+    if !has_device() {
+        return;
+    }
+    let expected = together(&server().await).await;
+    let server = replicas().await;
+    assert!(server.log().contains("for 2 replicas"), "{}", server.log());
+    assert_same(&together(&server).await, &expected);
+    server.assert_empties(Duration::from_secs(10)).await;
+    let (_, metrics) = server.get("/metrics").await;
+    for replica in [0, 1] {
+        let label = format!("replica=\"{replica}\"}} ");
+        let of_replica = |name: &str| -> f64 {
+            let is_it = |line: &&str| line.starts_with(name) && line.contains(&label);
+            metrics.lines().find(is_it).unwrap().rsplit(' ').next().unwrap().parse().unwrap()
+        };
+        assert!(of_replica("cuelight_kv_blocks_cached{") > 20.0, "replica {replica} had little to do:\n{metrics}");
+        assert_eq!(of_replica("cuelight_replica_ready{"), 1.0);
+    }
+    let (_, models) = server.get("/models").await;
+    let models: serde_json::Value = serde_json::from_str(&models).unwrap();
+    let model = &models["data"][0];
+    assert_eq!(model["device"].as_str().unwrap().matches("vulkan:0").count(), 2, "{model}");
+    assert_eq!(model["max_sequences"], 32);
+    // A conversation goes on where it began, though the other replica is idle for longer.
+    let question = json!({ "role": "user", "content": text(120, 77) });
+    let first = server.call(&conversation(json!([question]), 24)).await;
+    let answer = json!({ "role": "assistant", "content": first.text });
+    let next = json!({ "role": "user", "content": "go on" });
+    let second = server.call(&conversation(json!([question, answer, next]), 24)).await;
+    let cached = second.usage["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
+    assert!(cached >= 96, "{:?}", second.usage);
+}
+
+#[cfg(feature = "fault-injection")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_loses_its_device_comes_back_while_the_server_stays_ready() {
+    if !has_device() {
+        return;
+    }
+    let expected = together(&server().await).await;
+    let server = replicas().await;
+    let streams = tokio::spawn({
+        let server = server.clone();
+        async move { together(&server).await }
+    });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    server.fault("device_lost").await;
+    while !streams.is_finished() {
+        let (status, answer) = server.get("/ready").await;
+        assert_eq!(status, 200, "{answer}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_same(&streams.await.unwrap(), &expected);
+    assert_eq!(server.metric("cuelight_actor_restarts_total").await, 1.0);
+    assert_eq!(server.metric("cuelight_replica_ready").await, 2.0);
+}
+
 #[cfg(feature = "fault-injection")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_device_that_is_lost_is_opened_anew_and_nothing_is_lost() {
@@ -181,7 +245,8 @@ async fn a_device_that_its_driver_calls_lost_is_destroyed_properly_and_no_token_
     ];
     std::fs::write(&settings, lines.join("\n")).unwrap();
     let layer = ("VK_INSTANCE_LAYERS", "VK_LAYER_KHRONOS_validation");
-    let server = server_in(&[layer, ("VK_LAYER_SETTINGS_PATH", settings.to_str().unwrap())]).await;
+    let server =
+        server_on(&["--device", "vulkan"], &[layer, ("VK_LAYER_SETTINGS_PATH", settings.to_str().unwrap())]).await;
     let loaded = std::fs::read_to_string(format!("/proc/{}/maps", server.pid())).unwrap_or_default();
     if !loaded.contains("VkLayer_khronos_validation") {
         eprintln!("SKIPPED: the Vulkan validation layer is not installed: nobody looks on");

@@ -3,13 +3,15 @@
 //! The plan of its memory is said aloud before anything is allocated; loading shows a bar.
 
 use std::num::NonZeroUsize;
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use cuelight_engine::engine::Engine;
+use cuelight_engine::engine::{BLOCK_TOKENS, Engine};
 use cuelight_engine::load::{
-    self, Kernel, LoadError, LoadOptions, LoadProgress, LoadedModel, Plan, Source, VulkanOptions,
+    self, Kernel, LoadError, LoadOptions, LoadProgress, LoadedModel, MemoryPlan, Plan, Source, VulkanOptions,
 };
+use cuelight_engine::memory::format_bytes;
 use indicatif::ProgressBar;
 
 use super::terminal::Terminal;
@@ -43,7 +45,9 @@ pub fn load_options(config: &Config, source: Source) -> Result<LoadOptions, CliE
         gpu_layers: config.gpu_layers,
         cpu_experts: config.cpu_experts,
         device_bytes: config.vram.map(|size| size.0),
+        expert_cache_bytes: config.expert_cache.map(|size| size.0),
         kernel: config.kernel.unwrap_or_else(Kernel::detect),
+        activation_bits: config.activation_bits,
         vulkan: VulkanOptions { pipeline_cache: Some(config.cache_dir.join("pipelines")), ..VulkanOptions::default() },
         deterministic: config.deterministic,
         chat_template: chat_template.transpose()?,
@@ -62,7 +66,7 @@ pub fn runtime_options(config: &Config) -> RuntimeOptions {
         ..PolicyConfig::default()
     };
     RuntimeOptions {
-        max_requests: config.max_seqs.get() + config.max_queued_requests,
+        max_requests: config.max_seqs.get() * config.replicas.get() + config.max_queued_requests,
         policy,
         client_stall_timeout: config.client_stall_timeout,
         step_timeout: config.step_timeout,
@@ -76,24 +80,29 @@ pub fn runtime_options(config: &Config) -> RuntimeOptions {
 /// # Errors
 /// [`CliError`] when there is no such model, or it cannot run or will not fit.
 pub fn plan(model: &str, context: &Context) -> Result<GgufSource, CliError> {
-    let options = locate(model, context)?;
-    let plan = load::plan(&options).map_err(CliError::other)?;
-    print_plan(&plan, context);
-    let bar = loading_bar(context.terminal, plan.memory().weights_bytes);
-    Ok(GgufSource::new(options, plan, bar))
+    let plan = load::plan(&locate(model, context)?).map_err(CliError::other)?;
+    print_plans(std::slice::from_ref(&plan), plan.memory(), context);
+    let bar = LoadingBar::new(loading_bar(context.terminal, plan.memory().weights_bytes), 1);
+    Ok(GgufSource::new(plan, &bar))
 }
 
-/// The same for a model among others, which leave it `limit` bytes: what makes it, and its first plan.
+/// The same for a model among others, which leave it `limit` bytes, with all its replicas: what makes it, and its first plan.
 ///
 /// # Errors
 /// As [`plan`].
 pub fn plan_beside(model: &str, limit: Option<u64>, context: &Context) -> Result<(GgufModel, PlannedModel), CliError> {
-    let factory = GgufModel { options: locate(model, context)? };
-    let options = LoadOptions { memory_bytes: limit, ..factory.options.clone() };
-    let plan = load::plan(&options).map_err(CliError::other)?;
-    print_plan(&plan, context);
-    let bar = loading_bar(context.terminal, plan.memory().weights_bytes);
-    Ok((factory, PlannedModel::new(plan.memory().clone(), GgufSource::new(options, plan, bar))))
+    let factory = GgufModel::new(locate(model, context)?, context.config.replicas);
+    let plans = factory.plans(limit).map_err(CliError::other)?;
+    let memory = MemoryPlan::of_replicas(plans.iter().map(Plan::memory));
+    print_plans(&plans, &memory, context);
+    let bar = loading_bar(context.terminal, memory.weights_bytes);
+    Ok((factory, planned(memory, plans, bar)))
+}
+
+/// What loads each of the replicas that were planned.
+fn planned(memory: MemoryPlan, plans: Vec<Plan>, bar: ProgressBar) -> PlannedModel {
+    let bar = LoadingBar::new(bar, plans.len());
+    PlannedModel::replicated(memory, plans.into_iter().map(|plan| GgufSource::new(plan, &bar)).collect())
 }
 
 fn locate(model: &str, context: &Context) -> Result<LoadOptions, CliError> {
@@ -101,52 +110,88 @@ fn locate(model: &str, context: &Context) -> Result<LoadOptions, CliError> {
     load_options(&context.config, Source::File(path))
 }
 
-fn print_plan(plan: &Plan, context: &Context) {
-    let card = plan.card();
-    let device = &plan.limits().device;
-    context.terminal.notice(&format!("{} ({}, {}) on {device}", card.name, card.architecture, card.quantization));
-    context.terminal.notice(plan.memory().to_string().trim_end());
+/// Says what a model is and takes; `memory` is that of all its replicas.
+fn print_plans(plans: &[Plan], memory: &MemoryPlan, context: &Context) {
+    let Some(card) = plans.first().map(Plan::card) else { return };
+    let devices: Vec<&str> = plans.iter().map(|plan| plan.limits().device.as_str()).collect();
+    let (name, architecture, quantization) = (&card.name, &card.architecture, &card.quantization);
+    context.terminal.notice(&format!("{name} ({architecture}, {quantization}) on {}", devices.join(", ")));
+    context.terminal.notice(memory.to_string().trim_end());
+    if plans.len() > 1 {
+        context.terminal.notice(&format!("  for {} replicas:", plans.len()));
+        for (plan, device) in plans.iter().zip(devices) {
+            let bytes = format_bytes(plan.memory().total_bytes());
+            let kv_tokens = plan.memory().kv_blocks * BLOCK_TOKENS;
+            context.terminal.notice(&format!("    {bytes:>10}  on {device}, {kv_tokens} tokens of KV cache"));
+        }
+    }
 }
 
 /// A file that a server loads when it is called for, and lets go.
 pub struct GgufModel {
     options: LoadOptions,
+    replicas: NonZeroUsize,
 }
 
 impl GgufModel {
-    /// The file at `path`, under the configuration's settings.
+    /// The file at `path`, under the configuration's settings, so many times.
     #[must_use]
-    pub fn new(options: LoadOptions) -> Self {
-        GgufModel { options }
+    pub fn new(options: LoadOptions, replicas: NonZeroUsize) -> Self {
+        GgufModel { options, replicas }
+    }
+
+    fn plans(&self, limit: Option<u64>) -> Result<Vec<Plan>, LoadError> {
+        let options = LoadOptions { memory_bytes: limit, ..self.options.clone() };
+        load::plan_replicas(&options, self.replicas.get())
     }
 }
 
 impl ModelFactory for GgufModel {
     fn plan(&self, limit: Option<u64>) -> Result<PlannedModel, PlanError> {
-        let options = LoadOptions { memory_bytes: limit, ..self.options.clone() };
-        let plan = load::plan(&options).map_err(|error| match error {
-            LoadError::TooLarge { .. } => PlanError::TooLarge(with_causes(&error)),
+        let plans = self.plans(limit).map_err(|error| match error {
+            LoadError::TooLarge { .. } | LoadError::ReplicaTooLarge { .. } => PlanError::TooLarge(with_causes(&error)),
             error => PlanError::Unusable(with_causes(&error)),
         })?;
-        Ok(PlannedModel::new(plan.memory().clone(), GgufSource::new(options, plan, ProgressBar::hidden())))
+        let memory = MemoryPlan::of_replicas(plans.iter().map(Plan::memory));
+        Ok(planned(memory, plans, ProgressBar::hidden()))
     }
 }
 
-/// A planned file, for the cast to load: now, and again should its executor be lost.
+/// A planned file, for one cast to load: now, and again should its executor be lost.
 pub struct GgufSource {
     options: LoadOptions,
     /// The plan that was made first; a later load makes its own.
     first: Mutex<Option<Plan>>,
-    bar: ProgressBar,
+    bar: Arc<LoadingBar>,
 }
 
 impl GgufSource {
-    fn new(options: LoadOptions, plan: Plan, bar: ProgressBar) -> Self {
+    fn new(plan: Plan, bar: &Arc<LoadingBar>) -> Self {
         let memory = plan.memory();
         // A second load must not come out smaller because the first one still holds its memory: the sizes are settled.
-        let options =
-            LoadOptions { context_tokens: Some(memory.context_tokens), kv_bytes: Some(memory.kv_bytes), ..options };
-        GgufSource { options, first: Mutex::new(Some(plan)), bar }
+        let (context_tokens, kv_bytes) = (Some(memory.context_tokens), Some(memory.kv_bytes));
+        let options = LoadOptions { context_tokens, kv_bytes, ..plan.options().clone() };
+        GgufSource { options, first: Mutex::new(Some(plan)), bar: bar.clone() }
+    }
+}
+
+/// One bar for all that load a model's weights side by side, the first time.
+struct LoadingBar {
+    bar: ProgressBar,
+    /// Who still has not loaded.
+    loading: AtomicUsize,
+}
+
+impl LoadingBar {
+    fn new(bar: ProgressBar, replicas: usize) -> Arc<Self> {
+        Arc::new(LoadingBar { bar, loading: AtomicUsize::new(replicas) })
+    }
+
+    /// One of them has loaded, or has failed to.
+    fn ended(&self) {
+        if self.loading.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.bar.finish_and_clear();
+        }
     }
 }
 
@@ -172,14 +217,19 @@ impl ModelSource for GgufSource {
 
     fn load(&self, progress: &mut dyn FnMut(LoadProgress)) -> Result<LoadedModel<ServedEngine>, String> {
         let first = self.first.lock().ok().and_then(|mut first| first.take());
-        let plan = first.map_or_else(|| load::plan(&self.options), Ok);
-        let loaded = plan.and_then(|plan| {
-            plan.load(&mut |now| {
-                self.bar.set_position(now.done_bytes);
-                progress(now);
-            })
-        });
-        self.bar.finish_and_clear();
+        let loaded = match first {
+            Some(plan) => {
+                let mut shown_bytes = 0;
+                let loaded = plan.load(&mut |now| {
+                    self.bar.bar.inc(now.done_bytes.saturating_sub(shown_bytes));
+                    shown_bytes = now.done_bytes;
+                    progress(now);
+                });
+                self.bar.ended();
+                loaded
+            }
+            None => load::plan(&self.options).and_then(|plan| plan.load(progress)),
+        };
         loaded.map(served).map_err(|error| with_causes(&error))
     }
 }

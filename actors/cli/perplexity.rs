@@ -7,7 +7,7 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use cuelight_engine::load::{self, Kernel, KvType, LoadOptions, ModelCard, Source};
+use cuelight_engine::load::{self, ActivationBits, Kernel, KvType, LoadOptions, ModelCard, Source};
 use cuelight_engine::perplexity::{Perplexity, Scored, Scorer, Text};
 use serde_json::json;
 
@@ -49,6 +49,9 @@ pub struct Args {
     /// Instruction set: scalar, avx2, avx2-integer, avx-vnni, avx512-vnni, amx-int8; unset: as configured.
     #[arg(long = "kernel", id = "instruction_set", value_name = "KERNEL")]
     kernel: Option<Kernel>,
+    /// Bits that integer kernels round the inputs of products to: 15 or 8; unset: as configured.
+    #[arg(long = "activation-bits", id = "bits_of_activations", value_name = "BITS")]
+    activation_bits: Option<ActivationBits>,
     /// How to print the result.
     #[arg(short = 'o', long, value_name = "FORMAT", value_enum, default_value = "md")]
     output: TableFormat,
@@ -91,6 +94,7 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
         threads: args.threads.map_or(configured.threads, NonZeroUsize::get),
         kv_type: args.kv_type.unwrap_or(configured.kv_type),
         kernel: args.kernel.unwrap_or(configured.kernel),
+        activation_bits: args.activation_bits.unwrap_or(configured.activation_bits),
         ..configured
     };
     let outcome = compute(args, &text, &options, context)?;

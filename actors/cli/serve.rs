@@ -64,6 +64,7 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     if args.models.is_empty() && config.models_dir.is_none() {
         return Err(CliError::Usage("name a model, or a directory of models with --models-dir".to_owned()));
     }
+    config.device.of_replicas(config.replicas.get()).map_err(|error| CliError::Usage(error.to_string()))?;
     let api_keys = api_keys(config)?;
     let listener = bind(&config.host, config.port)?;
     let directory = config.models_dir.as_deref().map(|path| models_directory(path, config)).transpose()?;
@@ -107,8 +108,10 @@ fn models_options(config: &Config, tracer: &Tracer) -> ModelsOptions {
 fn models_directory(path: &Path, config: &Config) -> Result<ModelsDirectory, CliError> {
     // Settings that are wrong for one file are wrong for all, and better known now.
     let options = model::load_options(config, Source::File(path.to_owned()))?;
+    let replicas = config.replicas;
     let make = move |file: &Path| -> Arc<dyn ModelFactory> {
-        Arc::new(GgufModel::new(LoadOptions { source: Source::File(file.to_owned()), ..options.clone() }))
+        let options = LoadOptions { source: Source::File(file.to_owned()), ..options.clone() };
+        Arc::new(GgufModel::new(options, replicas))
     };
     ModelsDirectory::open(path, make).map_err(CliError::io(format!("read the models directory {}", path.display())))
 }

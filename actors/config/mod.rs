@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::executor::OverlapMode;
-use cuelight_engine::load::{ComputeDevice, CpuExperts, Devices, Kernel, KvType, Shares};
+use cuelight_engine::load::{ActivationBits, ComputeDevice, CpuExperts, Devices, Kernel, KvType, Shares};
 
 use crate::metrics::exposition::Compat;
 use crate::models::KeepAlive;
@@ -275,12 +275,16 @@ settings! { |home|
         cpu_experts: CpuExperts = CpuExperts::Auto, "LAYERS";
         /// Memory that the model may take on a Vulkan device, like 8GiB, as if it had no more; unset: what is free there.
         vram: Option<ByteSize> = None, "SIZE";
+        /// Memory of a Vulkan device, like 4GiB, that keeps experts which the CPU has: those that are used often are computed on the device.
+        expert_cache: Option<ByteSize> = None, "SIZE";
         /// Whether the device computes one half of a step while the CPU computes the experts of the other: auto (where that is faster) or off.
         overlap: OverlapMode = OverlapMode::Auto, "WHEN";
         /// On a Vulkan device, a row's bits never depend on its batch (on the CPU they never do); slower with many rows.
         deterministic: bool = false, "";
         /// Instruction set of the kernels: auto, scalar, avx2, avx2-integer, avx-vnni, avx512-vnni or amx-int8.
         kernel: Option<Kernel> = None, "KERNEL";
+        /// Bits that integer kernels round the inputs of products to: 15, or 8, which is faster with many rows and less exact.
+        activation_bits: ActivationBits = ActivationBits::Fifteen, "BITS";
         /// A file with a chat template (Jinja) to use in place of the model's own.
         chat_template: Option<PathBuf> = None, "FILE";
         /// Measure each op of each step; the file that `trace_file` names shows them inside the steps.
@@ -293,6 +297,8 @@ settings! { |home|
         port: u16 = 8080, "PORT";
         /// Name under which clients ask for the model; unset: the model's own.
         alias: Option<String> = None, "NAME";
+        /// How many times each model is loaded, each copy with a scheduler and a KV cache of its own on its share of the devices that `device` names; requests are shared out among them.
+        replicas: NonZeroUsize = count(1), "N";
         /// Directory whose GGUF files are models too, each loaded when it is first called.
         models_dir: Option<PathBuf> = None, "DIR";
         /// Memory that all loaded models may take together, like 8GiB; unset: what the machine has free.

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use crate::executor::OverlapMode;
-use cuelight_engine::load::{CpuExperts, Devices, Kernel, KvType, Shares};
+use cuelight_engine::load::{ActivationBits, CpuExperts, Devices, Kernel, KvType, Shares};
 
 use crate::metrics::exposition::Compat;
 use crate::models::KeepAlive;
@@ -256,6 +256,7 @@ parsed! {
     Temperature: |number| format!("{:?}", number.0);
     LogLevel: |level| quoted(&level.0);
     Kernel: |kernel| quoted(kernel.name());
+    ActivationBits: |bits| bits.to_string();
     CpuExperts: |experts| quoted(&experts.to_string());
     Devices: |devices| quoted(&devices.to_string());
     Shares: |shares| quoted(&shares.to_string());

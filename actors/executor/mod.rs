@@ -1,9 +1,10 @@
 //! The Executor runs steps on one device.
 //!
-//! Hears from: the scheduler (`Run`, `Resync`), the sampler (`Tokens`), its device (`Device`), the experts (`Experts`).
-//! Says: logits to the sampler, `StepDone` to the scheduler, jobs to the experts.
+//! Hears from: the scheduler (`Run`, `Resync`), the sampler (`Tokens`), its device (`Device`).
+//! Says: logits to the sampler, `StepDone` to the scheduler.
 //!
-//! The engine blocks, so it has a thread of its own; the actor itself only passes messages. A step may come before the
+//! The engine blocks, so it has a thread of its own; the actor itself only passes messages. What the engine wants of the host's
+//! experts its thread lays on their desk itself, and gets back from there; this actor hears of it afterwards. A step may come before the
 //! tokens that it begins with are sampled: it starts as soon as the engine, where it chooses itself, or the sampler names
 //! them, while the sampler still speaks to clients about the step before.
 //!
@@ -19,11 +20,10 @@ mod overlap;
 mod parts;
 mod queue;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cuelight_engine::engine::{Chosen, Engine, ExpertJob, ExpertResult, Progress, StepId, StepOutput, TokenId};
+use cuelight_engine::engine::{Chosen, Engine, StepId, StepOutput, TokenId};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::time::Instant;
 
@@ -34,7 +34,7 @@ use self::overlap::{Kind, Overlap};
 use self::parts::Parts;
 pub(crate) use self::parts::step_and_part;
 use self::queue::StepQueue;
-use crate::experts::{ExpertsError, ExpertsMsg};
+use crate::experts::{self, ExpertDesk};
 use crate::metrics::{ExpertMetrics, StepMetrics};
 use crate::policy::{PlannedStep, SampleTask};
 use crate::request::RequestId;
@@ -61,15 +61,8 @@ pub enum ExecutorMsg {
     Watch,
     /// The engine got somewhere, or is lost.
     Device(DeviceNews),
-    /// The experts died, and these take their place: what was not answered must be asked again.
-    ExpertsRestarted(ActorRef<ExpertsMsg>),
-    /// The experts finished the job of a step, or could not.
-    Experts {
-        /// The step that waits.
-        step: StepId,
-        /// Their answer.
-        result: Result<ExpertResult, ExpertsError>,
-    },
+    /// The experts answer an engine that has no thread.
+    Experts(experts::Answer),
 }
 
 /// What an executor needs to start.
@@ -86,8 +79,8 @@ pub struct ExecutorArguments<E> {
     pub sampler: ActorRef<SamplerMsg>,
     /// Hears how steps end.
     pub scheduler: ActorRef<SchedulerMsg>,
-    /// Computes experts on the host.
-    pub experts: ActorRef<ExpertsMsg>,
+    /// Where the engine's jobs for experts on the host are laid.
+    pub desk: ExpertDesk,
     /// Whether steps may be divided, so that the device works while the experts do.
     pub overlap: OverlapMode,
     /// Hears what happens when.
@@ -113,9 +106,6 @@ pub struct ExecutorState<E> {
     step_timeout: Duration,
     sampler: ActorRef<SamplerMsg>,
     scheduler: ActorRef<SchedulerMsg>,
-    experts: ActorRef<ExpertsMsg>,
-    /// What the experts have not answered yet, by the part that waits.
-    jobs: HashMap<StepId, Arc<ExpertJob>>,
     overlap: Overlap,
     metrics: StepMetrics,
     expert_metrics: ExpertMetrics,
@@ -141,9 +131,9 @@ impl<E: Engine> Actor for Executor<E> {
         me: ActorRef<ExecutorMsg>,
         arguments: ExecutorArguments<E>,
     ) -> Result<ExecutorState<E>, ActorProcessingErr> {
-        let ExecutorArguments { model_id, engine, host, step_timeout, sampler, scheduler, experts, overlap, tracer } =
+        let ExecutorArguments { model_id, engine, host, step_timeout, sampler, scheduler, desk, overlap, tracer } =
             arguments;
-        let device = Device::start(engine, host, me.clone())?;
+        let device = Device::start(engine, host, desk, me.clone())?;
         // Coarse, because it only has to tell seconds from for ever.
         me.send_interval((step_timeout / 4).max(Duration::from_millis(1)), || ExecutorMsg::Watch);
         let metrics = StepMetrics::new(&model_id);
@@ -154,8 +144,6 @@ impl<E: Engine> Actor for Executor<E> {
             step_timeout,
             sampler,
             scheduler,
-            experts,
-            jobs: HashMap::new(),
             overlap: Overlap::new(overlap),
             metrics,
             expert_metrics: ExpertMetrics::new(&model_id),
@@ -175,10 +163,7 @@ impl<E: Engine> Actor for Executor<E> {
             ExecutorMsg::Tokens { step, tokens } => state.queue.bring(step, tokens),
             ExecutorMsg::Watch => state.watch()?,
             ExecutorMsg::Device(news) => state.device_says(&me, news)?,
-            ExecutorMsg::ExpertsRestarted(experts) => state.ask_again(&me, experts)?,
-            ExecutorMsg::Experts { step, result: Ok(result) } => state.experts_answered(&me, step, result),
-            // The engine still waits in the middle of the step; only a new one can go on.
-            ExecutorMsg::Experts { result: Err(error), .. } => return Err(state.lost(error.to_string())),
+            ExecutorMsg::Experts(answer) => state.device.ask(DeviceCommand::Resume(answer), &me),
         }
         state.start_next(&me)
     }
@@ -209,7 +194,7 @@ impl<E: Engine> ExecutorState<E> {
                 }
             } else {
                 // All its requests have ended; those who count on the step still have to hear of it.
-                self.done(me, nothing(id))?;
+                self.done(me, StepOutput::empty(id))?;
             }
         }
         Ok(())
@@ -218,16 +203,14 @@ impl<E: Engine> ExecutorState<E> {
     fn device_says(&mut self, me: &ActorRef<ExecutorMsg>, news: DeviceNews) -> Result<(), ActorProcessingErr> {
         let DeviceNews { report, from, elapsed } = news;
         match report {
-            DeviceReport::Progress(progress) => {
-                let part = match &progress {
-                    Progress::Done(output) => output.id,
-                    Progress::AwaitExperts(job) => job.step,
-                };
-                self.note_piece(part, &progress, from, elapsed);
-                match progress {
-                    Progress::Done(output) => self.part_ended(me, part, Ok(output)),
-                    Progress::AwaitExperts(job) => self.ask_experts(me, job),
-                }
+            DeviceReport::Done(output) => {
+                self.note_piece(output.id, from, elapsed);
+                self.part_ended(me, output.id, Ok(output))
+            }
+            DeviceReport::AwaitsExperts(part) => {
+                self.overlap.experts_asked();
+                self.note_piece(part, from, elapsed);
+                Ok(())
             }
             DeviceReport::Refused { step, reason } => self.part_ended(me, step, Err(reason)),
             DeviceReport::Lost(reason) => Err(self.lost(reason)),
@@ -235,40 +218,10 @@ impl<E: Engine> ExecutorState<E> {
     }
 
     /// Says what the device did between experts; a step that hands none out is one piece, and told as a whole.
-    fn note_piece(&mut self, part: StepId, progress: &Progress, from: Instant, elapsed: Duration) {
-        let hands_out = matches!(progress, Progress::AwaitExperts(_)) || self.overlap.hands_out();
-        if hands_out {
+    fn note_piece(&mut self, part: StepId, from: Instant, elapsed: Duration) {
+        if self.overlap.hands_out() {
             self.expert_metrics.piece(elapsed);
             self.tracer.piece_computed(step_and_part(part), from, elapsed);
-        }
-    }
-
-    /// The engine waits for experts: they compute while it does something else, if there is something.
-    fn ask_experts(&mut self, me: &ActorRef<ExecutorMsg>, job: ExpertJob) -> Result<(), ActorProcessingErr> {
-        let job = Arc::new(job);
-        self.overlap.experts_asked();
-        self.jobs.insert(job.step, Arc::clone(&job));
-        Ok(self.experts.cast(ExpertsMsg::Compute { job, reply_to: me.clone() })?)
-    }
-
-    /// Other experts: what the old ones did not answer, they may never.
-    fn ask_again(
-        &mut self,
-        me: &ActorRef<ExecutorMsg>,
-        experts: ActorRef<ExpertsMsg>,
-    ) -> Result<(), ActorProcessingErr> {
-        self.experts = experts;
-        for job in self.jobs.values() {
-            self.experts.cast(ExpertsMsg::Compute { job: Arc::clone(job), reply_to: me.clone() })?;
-        }
-        Ok(())
-    }
-
-    fn experts_answered(&mut self, me: &ActorRef<ExecutorMsg>, step: StepId, result: ExpertResult) {
-        // An answer that came twice, since it was asked for again, is taken once.
-        if self.jobs.get(&step).is_some_and(|job| job.layer == result.layer) {
-            self.jobs.remove(&step);
-            self.device.ask(DeviceCommand::Resume(result), me);
         }
     }
 
@@ -299,6 +252,7 @@ impl<E: Engine> ExecutorState<E> {
         let elapsed = output.elapsed;
         if active.rows > 0 {
             self.metrics.step(elapsed, active.rows, active.sequences, &output.logits);
+            self.expert_metrics.cache(output.experts);
             self.tracer.step_computed(output.id, elapsed, std::mem::take(&mut output.ops));
         }
         if let Some(tokens) = chosen_tokens(&active.tasks, &output.chosen) {
@@ -335,11 +289,6 @@ impl<E: Engine> ExecutorState<E> {
         let _ = self.scheduler.cast(SchedulerMsg::ExecutorLost { failed, reason: reason.clone() });
         reason.into()
     }
-}
-
-/// What a step without rows brings.
-fn nothing(id: StepId) -> StepOutput {
-    StepOutput { id, logits: Vec::new(), chosen: Vec::new(), elapsed: Duration::ZERO, ops: Vec::new() }
 }
 
 /// The tokens that the engine chose, when it chose for all who need one.

@@ -60,6 +60,7 @@ impl Parts {
             whole.logits.extend(part.logits);
             whole.chosen.extend(part.chosen);
             whole.ops.extend(part.ops);
+            whole.experts = whole.experts + part.experts;
             Ok(StepOutput { elapsed, ..whole })
         };
         let joined = outcomes.fold(first, join);
@@ -86,7 +87,7 @@ mod tests {
 
     fn output(part: &Step) -> StepOutput {
         let logits = part.sequences.iter().map(|rows| rows.tokens[0] as f32).collect();
-        StepOutput { id: part.id, logits, chosen: Vec::new(), elapsed: Duration::from_millis(1), ops: Vec::new() }
+        StepOutput { logits, elapsed: Duration::from_millis(1), ..StepOutput::empty(part.id) }
     }
 
     #[test]

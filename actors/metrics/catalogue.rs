@@ -110,13 +110,13 @@ catalogue! {
 
     // Requests: how many there are.
     /// Sequences that hold KV blocks.
-    REQUESTS_RUNNING: Gauge, "cuelight_requests_running" ["model"];
+    REQUESTS_RUNNING: Gauge, "cuelight_requests_running" ["model", "replica"];
     /// Sequences that get no step: room is short (capacity), or the client or the executor must come back (deferred).
-    REQUESTS_WAITING: Gauge, "cuelight_requests_waiting" ["model", "reason"];
+    REQUESTS_WAITING: Gauge, "cuelight_requests_waiting" ["model", "replica", "reason"];
     /// Prompt tokens of requests that no step has touched yet.
-    QUEUED_TOKENS: Gauge, "cuelight_queued_prompt_tokens" ["model"];
+    QUEUED_TOKENS: Gauge, "cuelight_queued_prompt_tokens" ["model", "replica"];
     /// Most sequences that run at once.
-    SEQUENCES_CAPACITY: Gauge, "cuelight_sequences_capacity" ["model"];
+    SEQUENCES_CAPACITY: Gauge, "cuelight_sequences_capacity" ["model", "replica"];
     /// Requests that ended, by reason.
     REQUESTS_FINISHED: Counter, "cuelight_requests_finished_total" ["model", "reason"];
     /// Requests that were not accepted, by reason.
@@ -132,13 +132,13 @@ catalogue! {
 
     // KV blocks and the prefix cache.
     /// KV blocks that sequences hold.
-    KV_BLOCKS_USED: Gauge, "cuelight_kv_blocks_used" ["model"];
+    KV_BLOCKS_USED: Gauge, "cuelight_kv_blocks_used" ["model", "replica"];
     /// KV blocks that nobody holds and the prefix cache keeps.
-    KV_BLOCKS_CACHED: Gauge, "cuelight_kv_blocks_cached" ["model"];
+    KV_BLOCKS_CACHED: Gauge, "cuelight_kv_blocks_cached" ["model", "replica"];
     /// KV blocks in all.
-    KV_BLOCKS_TOTAL: Gauge, "cuelight_kv_blocks_total" ["model"];
+    KV_BLOCKS_TOTAL: Gauge, "cuelight_kv_blocks_total" ["model", "replica"];
     /// Share of the KV blocks that sequences hold, from 0 to 1.
-    KV_USAGE: Gauge, "cuelight_kv_usage_ratio" ["model"];
+    KV_USAGE: Gauge, "cuelight_kv_usage_ratio" ["model", "replica"];
     /// Cached KV blocks given up to make room.
     KV_EVICTIONS: Counter, "cuelight_kv_evictions_total" ["model"];
     /// Prompt tokens looked up in the prefix cache.
@@ -165,21 +165,29 @@ catalogue! {
     HOST_EXPERT_TIME: Histogram(TOKEN_SECONDS), "cuelight_host_expert_time_seconds" ["model"];
     /// Time that the device took between two layers whose experts are on the host.
     DEVICE_PIECE_TIME: Histogram(TOKEN_SECONDS), "cuelight_device_piece_time_seconds" ["model"];
+    /// Routes whose experts the host has, and the device's cache had too: computed there, and not counted above.
+    CACHED_EXPERT_ROUTES: Counter, "cuelight_cached_expert_routes_total" ["model"];
+    /// Experts that were brought to the device's cache.
+    EXPERT_UPLOADS: Counter, "cuelight_expert_cache_uploads_total" ["model"];
+    /// Their bytes.
+    EXPERT_UPLOADED_BYTES: Counter, "cuelight_expert_cache_uploaded_bytes_total" ["model"];
 
     // Actors and models.
     /// Restarts after a fault, by actor.
     RESTARTS: Counter, "cuelight_actor_restarts_total" ["model", "actor"];
     /// 1 for the state that the model is in, 0 for the others.
     MODEL_STATE: Gauge, "cuelight_model_state" ["model", "state"];
+    /// 1 for a replica of the model that runs, 0 for one that is being loaded, recovers or has failed.
+    REPLICA_READY: Gauge, "cuelight_replica_ready" ["model", "replica"];
     /// Times that the model was loaded, or was not: it failed, or there was no room.
     MODEL_LOADS: Counter, "cuelight_model_loads_total" ["model", "outcome"];
     /// Times that the model was unloaded, by reason.
     MODEL_UNLOADS: Counter, "cuelight_model_unloads_total" ["model", "reason"];
-    /// 1; its labels tell what the model is and where it runs.
-    MODEL_INFO: Gauge, "cuelight_model_info" ["model", "architecture", "quantization", "device"];
+    /// 1; its labels tell what the model is and where the replica runs.
+    MODEL_INFO: Gauge, "cuelight_model_info" ["model", "replica", "architecture", "quantization", "device"];
     /// 1; its labels tell how the KV cache is cut: tokens in a block, and blocks.
-    CACHE_CONFIG: Gauge, "cuelight_cache_config_info" ["model", "block_size", "blocks"];
-    /// Memory that was planned for the model, by what it is for.
+    CACHE_CONFIG: Gauge, "cuelight_cache_config_info" ["model", "replica", "block_size", "blocks"];
+    /// Memory that was planned for the model, all replicas together, by what it is for.
     MODEL_MEMORY: Gauge, "cuelight_model_memory_bytes" ["model", "pool"];
 
     // HTTP.

@@ -7,6 +7,9 @@
 //! Actors hold the handles of what they count often, so that counting takes no lock and no look-up. Handles are made
 //! when the cast starts: install a recorder before that. They are made for every label value that can be, so that a
 //! reason that never occurred is scraped as 0, and its first occurrence is an increase.
+//!
+//! What is counted is counted for a model, whichever of its replicas does it; what can only be said of one replica, how full
+//! it is and whether it runs, carries its number.
 
 pub mod catalogue;
 pub mod exposition;
@@ -21,7 +24,7 @@ use crate::request::{Event, FinishReason, GenerationError, SubmitError, Usage};
 use crate::runtime::Status;
 use crate::sampler::sequence::Times;
 use crate::trace::request::EndedRequest;
-use cuelight_engine::engine::{BLOCK_TOKENS, EngineLimits, LogitsWanted, SequenceRows, Step};
+use cuelight_engine::engine::{BLOCK_TOKENS, EngineLimits, ExpertCounts, LogitsWanted, SequenceRows, Step};
 use cuelight_engine::load::{MemoryPlan, ModelCard};
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 
@@ -197,6 +200,9 @@ pub struct ExpertMetrics {
     routes: Counter,
     job_time: Histogram,
     piece_time: Histogram,
+    cached_routes: Counter,
+    uploads: Counter,
+    uploaded_bytes: Counter,
 }
 
 impl ExpertMetrics {
@@ -206,6 +212,9 @@ impl ExpertMetrics {
             routes: counter!(HOST_EXPERT_ROUTES, &model),
             job_time: histogram!(HOST_EXPERT_TIME, &model),
             piece_time: histogram!(DEVICE_PIECE_TIME, &model),
+            cached_routes: counter!(CACHED_EXPERT_ROUTES, &model),
+            uploads: counter!(EXPERT_UPLOADS, &model),
+            uploaded_bytes: counter!(EXPERT_UPLOADED_BYTES, &model),
         }
     }
 
@@ -213,6 +222,13 @@ impl ExpertMetrics {
     pub(crate) fn job(&self, routes: usize, elapsed: Duration) {
         self.routes.increment(routes as u64);
         self.job_time.record(elapsed);
+    }
+
+    /// What the device's cache of experts did in a step.
+    pub(crate) fn cache(&self, counts: ExpertCounts) {
+        self.cached_routes.increment(counts.cached_routes);
+        self.uploads.increment(counts.uploads);
+        self.uploaded_bytes.increment(counts.uploaded_bytes);
     }
 
     /// The device computed a piece of a step.
@@ -273,11 +289,13 @@ impl From<&Counts> for Levels {
 }
 
 impl SchedulerMetrics {
-    pub(crate) fn new(model_id: &Arc<str>) -> Self {
-        let gauge = |name: &'static str| gauge!(name, &[("model", model_id.to_string())]);
+    pub(crate) fn new(model_id: &Arc<str>, replica: usize) -> Self {
+        let replica = || ("replica", replica.to_string());
+        let gauge = |name: &'static str| gauge!(name, &[("model", model_id.to_string()), replica()]);
         let counter = |name: &'static str| counter!(name, &[("model", model_id.to_string())]);
-        let waiting =
-            |reason: &str| gauge!(REQUESTS_WAITING, &[("model", model_id.to_string()), ("reason", reason.to_owned())]);
+        let waiting = |reason: &str| {
+            gauge!(REQUESTS_WAITING, &[("model", model_id.to_string()), replica(), ("reason", reason.to_owned())])
+        };
         SchedulerMetrics {
             running: gauge(REQUESTS_RUNNING),
             waiting_capacity: waiting("capacity"),
@@ -426,24 +444,36 @@ fn gone(model_id: &Arc<str>, now: &'static str) {
     for pool in ["weights", "kv", "scratch"] {
         gauge!(MODEL_MEMORY, "model" => model(), "pool" => pool).set(0.0);
     }
-    gauge!(SEQUENCES_CAPACITY, "model" => model()).set(0.0);
 }
 
-/// Tells what was loaded.
-pub(crate) fn loaded(model_id: &Arc<str>, card: &ModelCard, memory: &MemoryPlan, limits: &EngineLimits) {
-    let model = || ("model", model_id.to_string());
+/// Tells whether a replica of a model runs.
+pub(crate) fn replica_ready(model_id: &Arc<str>, replica: usize, is_ready: bool) {
+    let labels = [("model", model_id.to_string()), ("replica", replica.to_string())];
+    gauge!(REPLICA_READY, &labels).set(if is_ready { 1.0 } else { 0.0 });
+}
+
+/// Tells what a replica of a model has loaded.
+pub(crate) fn replica_loaded(model_id: &Arc<str>, replica: usize, card: &ModelCard, limits: &EngineLimits) {
+    let labels = || [("model", model_id.to_string()), ("replica", replica.to_string())];
+    let [model, number] = labels();
     let info = [
-        model(),
+        model,
+        number,
         ("architecture", card.architecture.clone()),
         ("quantization", card.quantization.clone()),
         ("device", limits.device.clone()),
     ];
     gauge!(MODEL_INFO, &info).set(1.0);
-    let cache = [model(), ("block_size", BLOCK_TOKENS.to_string()), ("blocks", limits.kv_blocks.to_string())];
+    let [model, number] = labels();
+    let cache = [model, number, ("block_size", BLOCK_TOKENS.to_string()), ("blocks", limits.kv_blocks.to_string())];
     gauge!(CACHE_CONFIG, &cache).set(1.0);
+}
+
+/// Tells what a model takes, all replicas together.
+pub(crate) fn model_memory(model_id: &Arc<str>, memory: &MemoryPlan) {
     let pools = [("weights", memory.weights_bytes), ("kv", memory.kv_bytes), ("scratch", memory.scratch_bytes)];
     for (pool, bytes) in pools {
-        gauge!(MODEL_MEMORY, &[model(), ("pool", pool.to_owned())]).set(bytes as f64);
+        gauge!(MODEL_MEMORY, &[("model", model_id.to_string()), ("pool", pool.to_owned())]).set(bytes as f64);
     }
 }
 
@@ -462,13 +492,13 @@ mod tests {
             line.and_then(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok())
         };
         metrics::with_local_recorder(&recorder, || {
-            let mut first = SchedulerMetrics::new(&"m".into());
+            let mut first = SchedulerMetrics::new(&"m".into(), 0);
             first.set_levels(&Levels { evicted: 3, blocks_used: 5, blocks_total: 10, ..Levels::default() });
             first.set_levels(&Levels { evicted: 4, blocks_used: 5, blocks_total: 10, ..Levels::default() });
             assert_eq!((value(KV_EVICTIONS), value(KV_USAGE)), (Some(4.0), Some(0.5)));
             drop(first);
             assert_eq!((value(KV_EVICTIONS), value(KV_USAGE)), (Some(4.0), Some(0.0)));
-            SchedulerMetrics::new(&"m".into()).set_levels(&Levels { evicted: 2, ..Levels::default() });
+            SchedulerMetrics::new(&"m".into(), 0).set_levels(&Levels { evicted: 2, ..Levels::default() });
             assert_eq!(value(KV_EVICTIONS), Some(6.0));
         });
     }

@@ -187,14 +187,20 @@ impl Alias {
                     (*there, self.values.iter().find(|(native, _)| *native == value).map_or(value, |(_, there)| there))
                 }
                 None if name == "model" => ("model_name", value),
+                None if name == "replica" => ("engine", value),
                 None => (name, value),
             };
             for part in [name, "=\"", value, "\","] {
                 text.push_str(part);
             }
         }
-        // vLLM numbers the engines behind one server; a model has one here.
-        text.push_str("engine=\"0\"}");
+        // vLLM numbers the engines behind one server; what all replicas count together is told of the first.
+        if sample.labels().any(|(name, _)| name == "replica") {
+            text.pop();
+        } else {
+            text.push_str("engine=\"0\"");
+        }
+        text.push('}');
     }
 }
 
@@ -206,9 +212,10 @@ mod tests {
     const NATIVE: &str = "\
 # HELP cuelight_requests_waiting help
 # TYPE cuelight_requests_waiting gauge
-cuelight_requests_waiting{model=\"a\",reason=\"capacity\"} 2
-cuelight_requests_waiting{model=\"a\",reason=\"deferred\"} 3
-cuelight_requests_waiting{model=\"b, \\\"c\\\" }\",reason=\"deferred\"} 4
+cuelight_requests_waiting{model=\"a\",replica=\"0\",reason=\"capacity\"} 2
+cuelight_requests_waiting{model=\"a\",replica=\"0\",reason=\"deferred\"} 3
+cuelight_requests_waiting{model=\"a\",replica=\"1\",reason=\"deferred\"} 6
+cuelight_requests_waiting{model=\"b, \\\"c\\\" }\",replica=\"0\",reason=\"deferred\"} 4
 
 # TYPE cuelight_requests_finished_total counter
 cuelight_requests_finished_total{model=\"a\",reason=\"stop_token\"} 1
@@ -233,10 +240,12 @@ process_start_time_seconds 1.5
             aliases,
             [
                 "vllm:num_requests_waiting{model_name=\"a\",engine=\"0\"} 5",
+                "vllm:num_requests_waiting{model_name=\"a\",engine=\"1\"} 6",
                 "vllm:num_requests_waiting{model_name=\"b, \\\"c\\\" }\",engine=\"0\"} 4",
-                "vllm:num_requests_waiting_by_reason{model_name=\"a\",reason=\"capacity\",engine=\"0\"} 2",
-                "vllm:num_requests_waiting_by_reason{model_name=\"a\",reason=\"deferred\",engine=\"0\"} 3",
-                "vllm:num_requests_waiting_by_reason{model_name=\"b, \\\"c\\\" }\",reason=\"deferred\",engine=\"0\"} 4",
+                "vllm:num_requests_waiting_by_reason{model_name=\"a\",engine=\"0\",reason=\"capacity\"} 2",
+                "vllm:num_requests_waiting_by_reason{model_name=\"a\",engine=\"0\",reason=\"deferred\"} 3",
+                "vllm:num_requests_waiting_by_reason{model_name=\"a\",engine=\"1\",reason=\"deferred\"} 6",
+                "vllm:num_requests_waiting_by_reason{model_name=\"b, \\\"c\\\" }\",engine=\"0\",reason=\"deferred\"} 4",
                 "vllm:request_success_total{model_name=\"a\",finished_reason=\"stop\",engine=\"0\"} 6",
                 "vllm:request_success_total{model_name=\"a\",finished_reason=\"length\",engine=\"0\"} 7",
                 "vllm:iteration_tokens_total_bucket{model_name=\"a\",le=\"1\",engine=\"0\"} 3",

@@ -4,7 +4,7 @@
 //! engine carries a [`Lease`], and the broker counts those instead of believing what others say of a model. That holds
 //! after a panic too, and for an engine whose thread outlives its cast.
 
-use cuelight_engine::engine::{Engine, EngineError, EngineLimits, ExpertResult, Progress, Step};
+use cuelight_engine::engine::{Engine, EngineError, EngineLimits, ExpertResult, Progress, Step, StepId};
 use cuelight_engine::load::{LoadProgress, LoadedModel, MemoryPlan};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -38,7 +38,7 @@ pub enum PlanError {
 type Started = BoxFuture<'static, Result<Runtime, StartError>>;
 type Start = Box<dyn FnOnce(RuntimeOptions, LiveEngines) -> Started + Send + Sync>;
 
-/// A model that was looked at: what it takes, and how to start it.
+/// A model that was looked at: what it takes, all replicas together, and how to start it.
 pub struct PlannedModel {
     memory: MemoryPlan,
     start: Start,
@@ -48,7 +48,16 @@ impl PlannedModel {
     /// A model that takes `memory` and comes from `source`.
     #[must_use]
     pub fn new<S: ModelSource>(memory: MemoryPlan, source: S) -> Self {
-        let start: Start = Box::new(move |options, live| Runtime::start(Leased { source, live }, options).boxed());
+        Self::replicated(memory, vec![source])
+    }
+
+    /// A model of so many replicas, which take `memory` together; each comes from a source of its own.
+    #[must_use]
+    pub fn replicated<S: ModelSource>(memory: MemoryPlan, sources: Vec<S>) -> Self {
+        let start: Start = Box::new(move |options, live| {
+            let leased = |source| Leased { source, live: live.clone() };
+            Runtime::start_replicas(sources.into_iter().map(leased).collect(), options).boxed()
+        });
         PlannedModel { memory, start }
     }
 
@@ -130,6 +139,10 @@ impl<E: Engine> Engine for LeasedEngine<E> {
 
     fn begin(&mut self, step: Step) -> Result<Progress, EngineError> {
         self.engine.begin(step)
+    }
+
+    fn work_beside(&mut self, step: StepId) -> Result<(), EngineError> {
+        self.engine.work_beside(step)
     }
 
     fn resume(&mut self, result: ExpertResult) -> Result<Progress, EngineError> {

@@ -182,7 +182,7 @@ pub struct Counts {
     pub waiting: usize,
     /// Of all sequences those whose client does not read.
     pub paused: usize,
-    /// Whether there is an executor; without one everybody waits for it.
+    /// Whether there is an executor (of several schedulers: any); without one everybody waits for it.
     pub executor_ready: bool,
     /// Tokens of prompts that no step has touched yet.
     pub queued_tokens: usize,
@@ -196,4 +196,23 @@ pub struct Counts {
     pub blocks_total: usize,
     /// Cached blocks forgotten so far, to make room for others.
     pub evictions: u64,
+}
+
+impl Counts {
+    /// Those of two schedulers together.
+    #[must_use]
+    pub fn plus(self, other: Counts) -> Counts {
+        Counts {
+            running: self.running + other.running,
+            waiting: self.waiting + other.waiting,
+            paused: self.paused + other.paused,
+            executor_ready: self.executor_ready || other.executor_ready,
+            queued_tokens: self.queued_tokens + other.queued_tokens,
+            max_running: self.max_running + other.max_running,
+            blocks_used: self.blocks_used + other.blocks_used,
+            blocks_cached: self.blocks_cached + other.blocks_cached,
+            blocks_total: self.blocks_total + other.blocks_total,
+            evictions: self.evictions + other.evictions,
+        }
+    }
 }

@@ -10,7 +10,6 @@
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use cuelight_engine::engine::StepId;
@@ -20,7 +19,7 @@ use tokio::time::Instant;
 
 use super::request::EndedRequest;
 use super::steps::{ComputedStep, DeviceSteps};
-use super::{Record, Sink, StepShape, TraceEvent};
+use super::{CastId, Record, Sink, StepShape, TraceEvent};
 
 /// Larger files cannot be looked at.
 const MAX_BYTES: u64 = 1 << 30;
@@ -48,7 +47,7 @@ pub struct ChromeTrace {
 
 /// What is remembered of a model.
 struct Model {
-    id: Arc<str>,
+    cast: CastId,
     steps: DeviceSteps,
     /// Whether a status's span is open.
     has_status: bool,
@@ -89,18 +88,18 @@ impl ChromeTrace {
 
     /// The model's place among the processes, from 1; new ones are introduced.
     fn process(&mut self, record: &Record) -> usize {
-        if let Some(index) = self.models.iter().position(|model| model.id == record.model_id) {
+        if let Some(index) = self.models.iter().position(|model| model.cast == record.cast) {
             return index + 1;
         }
         let model = Model {
-            id: record.model_id.clone(),
+            cast: record.cast.clone(),
             steps: DeviceSteps::default(),
             has_status: false,
             introduced: Vec::new(),
         };
         self.models.push(model);
         let pid = self.models.len();
-        let name = json!({ "name": format!("model {}", record.model_id) });
+        let name = json!({ "name": format!("model {}", record.cast) });
         self.write(&json!({ "name": "process_name", "ph": "M", "pid": pid, "args": name }));
         for (tid, name) in
             [(SCHEDULER, "scheduler"), (DEVICE, "device"), (SAMPLER, "sampler"), (SUPERVISOR, "supervisor")]

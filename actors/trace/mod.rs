@@ -69,9 +69,30 @@ pub fn start(file: Option<&Path>, collector: Option<&str>) -> Result<Tracer, Tra
 /// Records that wait for a sink before more are dropped: some seconds of a busy server, a few megabytes.
 const CHANNEL_RECORDS: usize = 1 << 14;
 
-/// A cheap handle through which one model's actors say what happened.
+/// A cheap handle through which the actors of one cast say what happened.
 #[derive(Clone, Default)]
-pub struct Tracer(Option<Arc<Recording>>, Arc<str>);
+pub struct Tracer {
+    recording: Option<Arc<Recording>>,
+    cast: CastId,
+}
+
+/// Whose actors say something.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct CastId {
+    /// The model.
+    pub model_id: Arc<str>,
+    /// Which of its replicas, where there are several.
+    pub replica: Option<usize>,
+}
+
+impl fmt::Display for CastId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.replica {
+            Some(replica) => write!(f, "{}, replica {replica}", self.model_id),
+            None => f.write_str(&self.model_id),
+        }
+    }
+}
 
 /// What all handles share.
 struct Recording {
@@ -87,10 +108,10 @@ enum Message {
     Finish,
 }
 
-/// Something that happened in one model's cast.
+/// Something that happened in one cast.
 pub struct Record {
-    /// The model.
-    pub model_id: Arc<str>,
+    /// Where.
+    pub cast: CastId,
     /// When it happened, or had happened.
     pub at: Instant,
     /// What.
@@ -234,18 +255,18 @@ impl Tracer {
             })?;
             recording.threads.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
         }
-        Ok(Tracer(Some(recording), Arc::from("")))
+        Ok(Tracer { recording: Some(recording), cast: CastId::default() })
     }
 
-    /// The same, for another model's actors.
+    /// The same, for another model's actors; of which replica, where it has several.
     #[must_use]
-    pub fn for_model(&self, model_id: &Arc<str>) -> Self {
-        Tracer(self.0.clone(), model_id.clone())
+    pub fn for_replica(&self, model_id: &Arc<str>, replica: Option<usize>) -> Self {
+        Tracer { recording: self.recording.clone(), cast: CastId { model_id: model_id.clone(), replica } }
     }
 
     /// Ends the recording: waits until the sinks have everything, and takes nothing more.
     pub fn finish(&self) {
-        let Some(recording) = &self.0 else { return };
+        let Some(recording) = &self.recording else { return };
         let threads = std::mem::take(&mut *recording.threads.lock().unwrap_or_else(PoisonError::into_inner));
         for sink in &recording.sinks {
             // A sink that is gone has finished.
@@ -260,13 +281,13 @@ impl Tracer {
     /// Whether anybody wants to know.
     #[must_use]
     pub fn is_on(&self) -> bool {
-        self.0.is_some()
+        self.recording.is_some()
     }
 
     /// The time, when anybody wants to know: the begin of what a later call reports.
     #[must_use]
     pub fn now(&self) -> Option<Instant> {
-        self.0.is_some().then(Instant::now)
+        self.recording.is_some().then(Instant::now)
     }
 
     /// A step was formed since `from`; `members` are its requests, in its order.
@@ -332,9 +353,9 @@ impl Tracer {
     }
 
     fn record(&self, event: impl FnOnce(Instant) -> TraceEvent) {
-        let Some(recording) = &self.0 else { return };
+        let Some(recording) = &self.recording else { return };
         let at = Instant::now();
-        let record = Arc::new(Record { model_id: self.1.clone(), at, event: event(at) });
+        let record = Arc::new(Record { cast: self.cast.clone(), at, event: event(at) });
         for sink in &recording.sinks {
             if sink.try_send(Message::Record(record.clone())).is_err() {
                 recording.dropped.fetch_add(1, Ordering::Relaxed);
@@ -369,14 +390,16 @@ impl Turn {
 
 impl fmt::Debug for Tracer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tracer").field("sinks", &self.0.as_ref().map_or(0, |recording| recording.sinks.len())).finish()
+        f.debug_struct("Tracer")
+            .field("sinks", &self.recording.as_ref().map_or(0, |recording| recording.sinks.len()))
+            .finish()
     }
 }
 
 impl PartialEq for Tracer {
     /// Whether both record to the same sinks.
     fn eq(&self, other: &Self) -> bool {
-        self.0.as_ref().map(Arc::as_ptr) == other.0.as_ref().map(Arc::as_ptr)
+        self.recording.as_ref().map(Arc::as_ptr) == other.recording.as_ref().map(Arc::as_ptr)
     }
 }
 

@@ -24,7 +24,7 @@ use tokio::time::Instant;
 use super::call::TraceParent;
 use super::request::EndedRequest;
 use super::steps::{ComputedStep, DeviceSteps};
-use super::{Record, Sink, TraceEvent};
+use super::{CastId, Record, Sink, TraceEvent};
 use crate::request::RequestId;
 
 /// Spans that wait for the collector before more are dropped.
@@ -58,7 +58,7 @@ pub struct SpanExport {
     tracer: SdkTracer,
     /// The same moment on both clocks.
     epoch: (Instant, SystemTime),
-    steps: HashMap<Arc<str>, DeviceSteps>,
+    steps: HashMap<CastId, DeviceSteps>,
     chunks: BTreeMap<(RequestId, Arc<str>), Vec<Chunk>>,
 }
 
@@ -221,14 +221,14 @@ fn integer(name: &'static str, value: impl TryInto<i64>) -> KeyValue {
 
 impl Sink for SpanExport {
     fn record(&mut self, record: &Record) -> bool {
-        let (model_id, at) = (&record.model_id, record.at);
+        let (cast, model_id, at) = (&record.cast, &record.cast.model_id, record.at);
         match &record.event {
             TraceEvent::StepFormed { step, shape, .. } => {
-                self.steps.entry(model_id.clone()).or_default().formed(*step, shape);
+                self.steps.entry(cast.clone()).or_default().formed(*step, shape);
             }
-            TraceEvent::StepBegun(step) => self.steps.entry(model_id.clone()).or_default().begun(*step, at),
+            TraceEvent::StepBegun(step) => self.steps.entry(cast.clone()).or_default().begun(*step, at),
             TraceEvent::StepComputed { step, .. } => {
-                let steps = self.steps.entry(model_id.clone()).or_default();
+                let steps = self.steps.entry(cast.clone()).or_default();
                 if let Some(computed) = steps.computed(*step, at) {
                     self.computed(model_id, step.0, computed, at);
                 }

@@ -188,7 +188,7 @@ mod tests {
 
     use super::cases::{Sequences, in_chunks, of_shape, rounding, shaped, with_sinks};
     use super::*;
-    use crate::cpu::{Kernel, Solo, Team};
+    use crate::cpu::{ActivationBits, Kernel, Solo, Team};
     use crate::testing::{assert_close, supported_kernels, values};
     use proptest::prelude::*;
 
@@ -219,6 +219,7 @@ mod tests {
             let longest = block_tables[0].len() * cache::BLOCK_TOKENS;
             attention.run_cpu(&mut CpuArgs {
                 kernel,
+                activation_bits: ActivationBits::default(),
                 team,
                 batch: batch.as_batch(&batch.tables()),
                 kv: &self.cache,

@@ -75,6 +75,8 @@ fn expert_cases() -> Vec<Case> {
         Spec { n_experts: 1, top_k: 1, ..usual },
         Spec { n_experts: 64, top_k: 8, formats: [Format::Q5_0; 3], ..usual },
         Spec { some_elsewhere: true, formats: [Format::Q5_0; 3], ..usual },
+        Spec { placed: true, some_elsewhere: true, ..usual },
+        Spec { placed: true, bias: true, fused: true, formats: [Format::Q4_0; 3], ..usual },
     ];
     every_format.chain(special).map(Spec::case).collect()
 }
@@ -92,6 +94,7 @@ struct Spec {
     activation: Activation,
     weighting: RouteWeighting,
     some_elsewhere: bool,
+    placed: bool,
 }
 
 impl Default for Spec {
@@ -107,6 +110,7 @@ impl Default for Spec {
             activation: Activation::Silu,
             weighting: RouteWeighting::Output,
             some_elsewhere: false,
+            placed: false,
         }
     }
 }
@@ -117,8 +121,9 @@ impl Spec {
         let steps = [1, 2, 7, 40].map(|rows| self.step(&experts, rows)).into();
         let kind = if self.fused { "fused" } else { "apart" };
         let [gate, up, down] = self.formats;
+        let placed = if self.placed { ", placed" } else { "" };
         let name = format!(
-            "{} of {} experts [{}, {}] {gate} {up} {down}, {kind}, {:?}, {:?}",
+            "{} of {} experts [{}, {}] {gate} {up} {down}, {kind}, {:?}, {:?}{placed}",
             self.top_k, self.n_experts, self.intermediate, self.hidden, self.activation, self.weighting
         );
         Case::new(name, experts, steps)
@@ -128,22 +133,34 @@ impl Spec {
         let bias =
             |len: usize, seed| -> Option<Arc<[f32]>> { self.bias.then(|| random::activations(len, seed).into()) };
         let matrix = |index: usize, outputs: usize, columns: usize| {
-            let rows = self.n_experts * outputs;
+            let rows = self.places() * outputs;
             let weight = random::weight(&format!("w{index}"), self.formats[index], rows, columns, index as u64);
             (weight, bias(rows, 7 + index as u64))
         };
         let apart = |index, outputs, columns| {
             let (weight, bias) = matrix(index, outputs, columns);
-            ExpertMatrix::new(weight, self.n_experts, bias).expect("the tensor has all experts")
+            ExpertMatrix::new(weight, self.places(), bias).expect("the tensor has all experts")
         };
         let [gate, up] = if self.fused {
             let (weight, bias) = matrix(0, 2 * self.intermediate, self.hidden);
-            ExpertMatrix::halves(&weight, self.n_experts, bias.as_ref()).expect("the tensor has all experts")
+            ExpertMatrix::halves(&weight, self.places(), bias.as_ref()).expect("the tensor has all experts")
         } else {
             [apart(0, self.intermediate, self.hidden), apart(1, self.intermediate, self.hidden)]
         };
         let down = apart(2, self.hidden, self.intermediate);
-        Experts::new([gate, up, down], self.activation, self.weighting, self.top_k).expect("the matrices fit together")
+        let experts = Experts::new([gate, up, down], self.activation, self.weighting, self.top_k);
+        let experts = experts.expect("the matrices fit together");
+        if self.placed { experts.placed(self.n_experts) } else { experts }
+    }
+
+    /// Experts that the tensors have: with places more than a row may be routed to.
+    fn places(&self) -> usize {
+        if self.placed { 2 * self.n_experts } else { self.n_experts }
+    }
+
+    /// Where the tensors have an expert.
+    fn place(&self, expert: usize) -> usize {
+        if self.placed { (3 * expert + 1) % self.places() } else { expert }
     }
 
     /// Rows of which the last all use the same experts.
@@ -168,7 +185,11 @@ impl Spec {
             routes
                 .extend(of_row.iter().enumerate().map(|(slot, (e, _))| if elsewhere(slot) { -1.0 } else { *e as f32 }));
             routes.extend(of_row.iter().map(|(_, weight)| *weight as f32));
-            let here = of_row.iter().enumerate().filter(|(slot, _)| !elsewhere(*slot)).map(|(_, route)| *route);
+            if self.placed {
+                routes.extend(of_row.iter().map(|(expert, _)| self.place(*expert) as f32));
+            }
+            let here = of_row.iter().enumerate().filter(|(slot, _)| !elsewhere(*slot));
+            let here = here.map(|(_, (expert, weight))| (self.place(*expert), *weight));
             let x: Vec<f64> = x[row * self.hidden..][..self.hidden].iter().map(|x| f64::from(*x)).collect();
             let y = reference::output(experts, &x, &here.collect::<Vec<_>>());
             // Rounding to 15 bits, twice, moves sums whose parts cancel out by some thousandths of what a row's sums are like.

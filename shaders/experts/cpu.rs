@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use super::grouping::Grouping;
 use super::{ExpertMatrix, Experts, RouteWeighting};
-use crate::cpu::{Kernel, SharedMut, Team};
+use crate::cpu::{ActivationBits, Kernel, SharedMut, Team};
 use crate::glu::glu_row_in_place;
-use crate::matmul::integer::activations::{self, Panels};
+use crate::matmul::integer::activations::{self, Panels, Sources};
 use crate::matmul::{TASK_OUTPUTS, Task};
 use crate::per_kernel;
 
@@ -15,7 +15,7 @@ use crate::per_kernel;
 pub struct ExpertRows<'a> {
     /// [rows, hidden_size]
     pub x: &'a [f32],
-    /// [rows, 2 top_k]: experts, then their weights.
+    /// [rows, 2 top_k], or with places [rows, 3 top_k]: experts, their weights, their places.
     pub routes: &'a [f32],
     /// How many rows.
     pub rows: usize,
@@ -78,34 +78,34 @@ impl Experts {
     /// not.
     pub fn compute(
         &self,
-        kernel: Kernel,
+        (kernel, bits): (Kernel, ActivationBits),
         team: &dyn Team,
         rows: ExpertRows<'_>,
         scratch: &mut [f32],
         output: &mut [f32],
     ) {
         assert!(kernel.is_supported(), "this machine cannot run the {kernel} kernel");
-        let (hidden, routes_width) = (self.hidden_size(), 2 * self.top_k);
+        let (hidden, routes_width) = (self.hidden_size(), self.routes_width());
         assert_eq!(rows.x.len(), rows.rows * hidden, "input of the experts");
         assert_eq!(rows.routes.len(), rows.rows * routes_width, "routes of the experts");
         assert_eq!(output.len(), rows.rows * hidden, "output of the experts");
         let step = rows_at_once(self);
         let parts = rows.x.chunks(step * hidden).zip(rows.routes.chunks(step * routes_width));
         for ((x, routes), output) in parts.zip(output.chunks_mut(step * hidden)) {
-            self.compute_part(kernel, team, ExpertRows { x, routes, rows: x.len() / hidden }, scratch, output);
+            self.compute_part((kernel, bits), team, ExpertRows { x, routes, rows: x.len() / hidden }, scratch, output);
         }
     }
 
     fn compute_part(
         &self,
-        kernel: Kernel,
+        (kernel, bits): (Kernel, ActivationBits),
         team: &dyn Team,
         rows: ExpertRows<'_>,
         scratch: &mut [f32],
         output: &mut [f32],
     ) {
         let (hidden, intermediate) = (self.hidden_size(), self.intermediate_size());
-        let grouping = Grouping::new(rows.routes, self.top_k, self.n_experts());
+        let grouping = Grouping::new(self.places(rows.routes), self.gate.n_experts());
         let pairs = grouping.routes.len();
         self.prefetch(&grouping);
         let parts = Parts::new(self, kernel, pairs);
@@ -116,13 +116,18 @@ impl Experts {
         let down = &mut rest[..parts.output];
 
         self.gather(team, rows, &grouping, gathered);
-        let row_of_pair = |pair: usize| {
-            let row = grouping.routes[pair] / self.top_k;
-            let (values, row) = if gathered.is_empty() { (rows.x, row) } else { (&*gathered, pair) };
-            &values[row * hidden..(row + 1) * hidden]
+        let products = Products { kernel, bits, team, grouping: &grouping };
+        // Rows are rounded once for all of their experts, unless each has them weighted.
+        let row = |row: usize| &rows.x[row * hidden..(row + 1) * hidden];
+        let pair = |pair: usize| &gathered[pair * hidden..(pair + 1) * hidden];
+        let pairs_of_row = |row: usize, pairs: &mut Vec<usize>| {
+            pairs.extend(grouping.pair_of_route[row * self.top_k..(row + 1) * self.top_k].iter().flatten());
         };
-        let products = Products { kernel, team, grouping: &grouping };
-        let panels = products.round(&[&self.gate, &self.up], &row_of_pair, rounded);
+        let sources = match self.weighting {
+            RouteWeighting::Output => Sources { count: rows.rows, input: &row, copies: &pairs_of_row },
+            RouteWeighting::Input => Sources::each_once(pairs, &pair),
+        };
+        let panels = products.round(&[&self.gate, &self.up], sources, rounded);
         products.run([(&self.gate, &mut *gate), (&self.up, up)], gathered, panels);
         let activated = SharedMut::new(gate);
         team.for_each(pairs, &|pair| {
@@ -131,10 +136,24 @@ impl Experts {
             glu_row_in_place(kernel, self.activation, gate, &up[pair * intermediate..][..intermediate]);
         });
         let activated: &[f32] = gate;
-        let row_of_pair = |pair: usize| &activated[pair * intermediate..][..intermediate];
-        let panels = products.round(&[&self.down], &row_of_pair, rounded);
+        let pair = |pair: usize| &activated[pair * intermediate..][..intermediate];
+        let panels = products.round(&[&self.down], Sources::each_once(pairs, &pair), rounded);
         products.run([(&self.down, &mut *down)], activated, panels);
         self.add_up(kernel, team, rows, &grouping, down, output);
+    }
+
+    /// For each route the place of its expert; `None` where it is computed elsewhere.
+    fn places<'r>(&self, routes: &'r [f32]) -> impl Iterator<Item = Option<usize>> + use<'r> {
+        let (width, top_k, is_placed) = (self.routes_width(), self.top_k, self.is_placed());
+        routes.chunks_exact(width).flat_map(move |row| {
+            let (experts, rest) = row.split_at(top_k);
+            let places = if is_placed { &rest[top_k..] } else { experts };
+            experts.iter().zip(places).map(|(expert, place)| (*expert >= 0.0).then_some(*place as usize))
+        })
+    }
+
+    fn route_weight(&self, routes: &[f32], row: usize, slot: usize) -> f32 {
+        routes[row * self.routes_width() + self.top_k + slot]
     }
 
     /// Asks for the weights that are still in their file, all at once, before the first is waited for.
@@ -154,7 +173,7 @@ impl Experts {
         team.for_each(grouping.routes.len(), &|pair| {
             let (row, slot) = (grouping.routes[pair] / self.top_k, grouping.routes[pair] % self.top_k);
             let weight = match self.weighting {
-                RouteWeighting::Input => route_weight(rows.routes, self.top_k, row, slot),
+                RouteWeighting::Input => self.route_weight(rows.routes, row, slot),
                 RouteWeighting::Output => 1.0,
             };
             // SAFETY: each task has its own pair.
@@ -184,7 +203,7 @@ impl Experts {
             for slot in 0..self.top_k {
                 let Some(pair) = grouping.pair_of_route[row * self.top_k + slot] else { continue };
                 let weight = match self.weighting {
-                    RouteWeighting::Output => route_weight(rows.routes, self.top_k, row, slot),
+                    RouteWeighting::Output => self.route_weight(rows.routes, row, slot),
                     RouteWeighting::Input => 1.0,
                 };
                 add_weighted(kernel, &down[pair * hidden..(pair + 1) * hidden], weight, output);
@@ -193,13 +212,10 @@ impl Experts {
     }
 }
 
-fn route_weight(routes: &[f32], top_k: usize, row: usize, slot: usize) -> f32 {
-    routes[row * 2 * top_k + top_k + slot]
-}
-
 /// Products of the rows of each expert with its matrices.
 struct Products<'a> {
     kernel: Kernel,
+    bits: ActivationBits,
     team: &'a dyn Team,
     grouping: &'a Grouping,
 }
@@ -214,10 +230,10 @@ struct Part {
 
 impl Products<'_> {
     /// The pairs' rows for the integer kernels, where any of the matrices wants them so.
-    fn round<'r, 's>(
+    fn round<'s>(
         &self,
         matrices: &[&ExpertMatrix],
-        row_of_pair: &(dyn Fn(usize) -> &'r [f32] + Sync),
+        sources: Sources<'_>,
         scratch: &'s mut [f32],
     ) -> Option<Panels<'s>> {
         if !matrices.iter().any(|matrix| matrix.is_integer(self.kernel)) {
@@ -225,7 +241,7 @@ impl Products<'_> {
         }
         let (pairs, columns) = (self.grouping.routes.len(), matrices[0].columns());
         let group_of = |pair| self.grouping.group_of(pair);
-        Some(Panels::round_groups(self.kernel, self.team, pairs, columns, row_of_pair, &group_of, scratch))
+        Some(Panels::round_groups(self.kernel, self.bits, self.team, (pairs, columns), sources, &group_of, scratch))
     }
 
     /// Forms the products of all matrices, each into its output [pairs, outputs].

@@ -293,8 +293,9 @@ impl<'a> Part<'a> {
         self.rows_of(self.args.inputs[1].region)
     }
 
-    fn route_constants(&self) -> [(u32, u32); 2] {
-        [(20, word(self.experts.n_experts())), (21, word(self.experts.top_k))]
+    fn route_constants(&self) -> [(u32, u32); 3] {
+        let experts = self.experts;
+        [(20, word(experts.n_experts())), (21, word(experts.top_k)), (32, u32::from(experts.is_placed()))]
     }
 
     fn group(&self) -> Dispatch {

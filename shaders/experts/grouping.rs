@@ -23,15 +23,14 @@ pub(super) struct Group {
 }
 
 impl Grouping {
-    /// Groups the routes of some rows: for each row `top_k` experts, then as many weights.
+    /// Groups the routes of some rows by the places of their experts, each below `places`; `None` where an expert is
+    /// computed elsewhere.
     ///
     /// # Panics
-    /// When a route leads to an expert that there is not.
-    pub fn new(routes: &[f32], top_k: usize, n_experts: usize) -> Self {
-        let experts = routes.chunks_exact(2 * top_k).flat_map(|row| &row[..top_k]);
-        // Negative: computed elsewhere.
-        let experts: Vec<Option<usize>> = experts.map(|&expert| (expert >= 0.0).then_some(expert as usize)).collect();
-        let mut ends = vec![0; n_experts];
+    /// When a route leads to a place that there is not.
+    pub fn new(routes: impl Iterator<Item = Option<usize>>, places: usize) -> Self {
+        let experts: Vec<Option<usize>> = routes.collect();
+        let mut ends = vec![0; places];
         for expert in experts.iter().flatten() {
             ends[*expert] += 1;
         }
@@ -73,9 +72,8 @@ mod tests {
         fn every_route_is_in_the_group_of_its_expert_and_rows_stay_in_order(
             routes in prop::collection::vec((-1..6_i32, -1..6_i32), 0..20),
         ) {
-            let values: Vec<f32> = routes.iter().flat_map(|&(a, b)| [a as f32, b as f32, 0.5, 0.5]).collect();
             let experts: Vec<i32> = routes.iter().flat_map(|&(a, b)| [a, b]).collect();
-            let grouping = Grouping::new(&values, 2, 6);
+            let grouping = Grouping::new(experts.iter().map(|expert| usize::try_from(*expert).ok()), 6);
             let computed = experts.iter().filter(|expert| **expert >= 0).count();
             prop_assert_eq!(grouping.routes.len(), computed);
             for (route, &expert) in experts.iter().enumerate() {

@@ -15,7 +15,7 @@
 const uint OWN_OUTPUTS = OUTPUTS / MATRICES;
 
 uint first_output;
-uint expert;
+uint place;
 uint n_routes;
 uint own_routes[ROWS];
 
@@ -29,8 +29,8 @@ vec4 input_quad(uint r, uint column) {
 
 Run weight_run(uint o, uint index) {
     uint output_row = first_output + o % OWN_OUTPUTS;
-    if (o < OWN_OUTPUTS) return load_weight(expert, output_row, index);
-    return load_second(expert, output_row, index);
+    if (o < OWN_OUTPUTS) return load_weight(place, output_row, index);
+    return load_second(place, output_row, index);
 }
 
 // Finds the routes of this workgroup; `false` when it has none.
@@ -39,14 +39,17 @@ bool find_routes() {
     if (blocks == 0) {
         n_routes = 1;
         own_routes[0] = group;
-        return group / TOP_K < count_rows(step, row_kind) && find_expert(routes, group, expert);
+        uint expert;
+        if (group / TOP_K >= count_rows(step, row_kind) || !find_expert(routes, group, expert)) return false;
+        place = place_of(routes, group, expert);
+        return true;
     }
     if (group >= Words(blocks).at[0]) return false;
     uint64_t block = find_block(blocks, group, ROWS);
     uvec4 head = WordQuads(block).at[0];
-    expert = head.x;
     n_routes = head.y;
     [[unroll]] for (uint r = 0; r < ROWS; r++) own_routes[r] = Words(block).at[4 + min(r, n_routes - 1)];
+    place = place_of(routes, own_routes[0], head.x);
     return true;
 }
 
@@ -60,6 +63,6 @@ void main() {
         if (r >= n_routes || first_output + o >= EXPERT_OUTPUTS) continue;
         float beside = sums[r * OUTPUTS + o + OUTPUTS - OWN_OUTPUTS][0];
         uint route = blocks == 0 ? own_routes[0] : Words(find_block(blocks, gl_WorkGroupID.y, ROWS)).at[4 + r];
-        store_result(expert, route, first_output + o, sums[r * OUTPUTS + o][0], beside);
+        store_result(place, route, first_output + o, sums[r * OUTPUTS + o][0], beside);
     }
 }

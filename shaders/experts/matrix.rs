@@ -62,6 +62,12 @@ impl ExpertMatrix {
         Ok(ExpertMatrix { stride, rows, bias, experts, packed: Arc::new([]), left_in_file: false, tensor })
     }
 
+    /// Room for so many experts like these, without any bytes.
+    pub(super) fn blank(&self, places: usize, bias: Option<Arc<[f32]>>) -> Self {
+        let tensor = Weight::blank(&self.tensor, places * self.stride);
+        ExpertMatrix { tensor, bias, rows: self.rows.clone(), experts: Vec::new(), packed: Arc::new([]), ..*self }
+    }
+
     /// The tensor of all experts.
     #[must_use]
     pub fn tensor(&self) -> &Weight {
@@ -71,7 +77,7 @@ impl ExpertMatrix {
     /// How many experts there are.
     #[must_use]
     pub fn n_experts(&self) -> usize {
-        self.experts.len()
+        self.tensor.rows / self.stride.max(1)
     }
 
     /// Output dimension of one expert.

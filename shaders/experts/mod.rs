@@ -3,6 +3,7 @@
 //! - [`Route`]: which experts a row uses, and how much each counts
 //! - [`Experts`]: what they make of the row
 //! - [`matrix`]: the weights of all experts of a layer
+//! - [`pool`]: room for some experts of several layers, which come and go
 //! - `grouping`: rows sorted by expert, so that an expert's weights are read once for all of them
 //! - `cpu`: how that is computed here
 //! - `gpu`: what runs on a GPU
@@ -17,6 +18,7 @@ mod cpu;
 mod gpu;
 mod grouping;
 pub mod matrix;
+pub mod pool;
 pub mod reference;
 mod route;
 
@@ -43,6 +45,8 @@ pub enum RouteWeighting {
 /// The routed experts of a layer: `y[r] = sum over the routes (e, w) of row r of w * down_e(activation(gate_e x, up_e x))`.
 ///
 /// - Inputs: x [rows, hidden_size], routes [rows, 2 top_k] as [`Route`] gives them; output [rows, hidden_size].
+/// - With *places* the routes are [rows, 3 top_k]: behind the weights stands for each route the place of its expert in the tensors,
+///   which have other experts than one layer's (see [`pool`]).
 /// - A route to a negative expert counts nothing: that expert is computed elsewhere.
 /// - Each product rounds as [`Linear`](crate::matmul::Linear) says.
 /// - Cost: reads the weights of every expert that any row uses once.
@@ -55,6 +59,8 @@ pub struct Experts {
     activation: Activation,
     weighting: RouteWeighting,
     top_k: usize,
+    n_experts: usize,
+    is_placed: bool,
 }
 
 impl Experts {
@@ -85,13 +91,26 @@ impl Experts {
                 expected: format!("between 1 and {}", gate.n_experts()),
             });
         }
-        Ok(Experts { gate, up, down, activation, weighting, top_k })
+        let n_experts = gate.n_experts();
+        Ok(Experts { gate, up, down, activation, weighting, top_k, n_experts, is_placed: false })
     }
 
-    /// How many experts there are.
+    /// How many experts a row may be routed to.
     #[must_use]
     pub fn n_experts(&self) -> usize {
-        self.gate.n_experts()
+        self.n_experts
+    }
+
+    /// Whether routes say where the tensors have their experts.
+    #[must_use]
+    pub fn is_placed(&self) -> bool {
+        self.is_placed
+    }
+
+    /// Width of a row's routes.
+    #[must_use]
+    pub fn routes_width(&self) -> usize {
+        self.top_k * if self.is_placed { 3 } else { 2 }
     }
 
     /// How many of them a row uses.
@@ -145,7 +164,7 @@ impl Op for Experts {
     fn output_widths(&self, inputs: &[usize]) -> Result<Vec<usize>, ShapeError> {
         ShapeError::check(self.name(), "number of inputs", inputs.len(), 2)?;
         ShapeError::check(self.name(), "width of the input", inputs[0], self.hidden_size())?;
-        ShapeError::check(self.name(), "width of the routes", inputs[1], 2 * self.top_k)?;
+        ShapeError::check(self.name(), "width of the routes", inputs[1], self.routes_width())?;
         Ok(vec![inputs[0]])
     }
 
@@ -199,7 +218,7 @@ impl Op for Experts {
 
     fn run_cpu(&self, args: &mut CpuArgs<'_>) {
         let rows = ExpertRows { x: args.inputs[0], routes: args.inputs[1], rows: args.rows };
-        self.compute(args.kernel, args.team, rows, args.scratch, args.outputs[0]);
+        self.compute((args.kernel, args.activation_bits), args.team, rows, args.scratch, args.outputs[0]);
     }
 
     fn gpu_tables(&self) -> Vec<&[f32]> {
@@ -221,7 +240,7 @@ impl Op for Experts {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::cpu::Solo;
+    use crate::cpu::{ActivationBits, Solo};
     use crate::quant::{Format, random};
     use crate::testing::supported_kernels;
     use proptest::prelude::*;
@@ -238,7 +257,7 @@ mod tests {
         let rows = ExpertRows { x, routes, rows: x.len() / 96 };
         let mut scratch = vec![f32::NAN; experts.scratch_len(kernel, rows.rows, 0)];
         let mut output = vec![f32::NAN; x.len()];
-        experts.compute(kernel, &Solo, rows, &mut scratch, &mut output);
+        experts.compute((kernel, ActivationBits::default()), &Solo, rows, &mut scratch, &mut output);
         output
     }
 

@@ -30,7 +30,7 @@ layout(push_constant, scalar) uniform Push {
     uint64_t y;
     uint64_t routes;
     uint64_t blocks;      // or 0: each route by itself
-    Floats bias;          // [N_EXPERTS * EXPERT_STRIDE], or none
+    Floats bias;          // [places * EXPERT_STRIDE], or none
     Floats second_bias;
     Step step;
     uint row_kind;
@@ -44,31 +44,31 @@ vec4 load_routed(uint route, uint column) {
     return weighted;
 }
 
-// The row of an output in its tensor. Outputs beyond the last stand for the last; their results are not stored.
-uint tensor_row(uint expert, uint output_row) {
-    return expert * EXPERT_STRIDE + FIRST + min(output_row, EXPERT_OUTPUTS - 1);
+// The row of an output of the expert at a place in its tensor. Outputs beyond the last stand for the last; their results are not stored.
+uint tensor_row(uint place, uint output_row) {
+    return place * EXPERT_STRIDE + FIRST + min(output_row, EXPERT_OUTPUTS - 1);
 }
 
-uint second_row(uint expert, uint output_row) {
-    return expert * SECOND_STRIDE + SECOND_FIRST + min(output_row, EXPERT_OUTPUTS - 1);
+uint second_row(uint place, uint output_row) {
+    return place * SECOND_STRIDE + SECOND_FIRST + min(output_row, EXPERT_OUTPUTS - 1);
 }
 
-Run load_weight(uint expert, uint output_row, uint index) {
-    return load_run(matrix, uint64_t(tensor_row(expert, output_row)) * RUNS + index);
+Run load_weight(uint place, uint output_row, uint index) {
+    return load_run(matrix, uint64_t(tensor_row(place, output_row)) * RUNS + index);
 }
 
-Run load_second(uint expert, uint output_row, uint index) {
-    return load_run(second, uint64_t(second_row(expert, output_row)) * RUNS + index);
+Run load_second(uint place, uint output_row, uint index) {
+    return load_run(second, uint64_t(second_row(place, output_row)) * RUNS + index);
 }
 
 // Stores a result that has its bias still to come, and perhaps that of the second matrix beside it.
-void store_result(uint expert, uint route, uint output_row, float result, float beside) {
-    Floats place = Floats(y + (uint64_t(route) * EXPERT_OUTPUTS + output_row) * 4);
-    if (uint64_t(bias) != 0) result += bias.at[tensor_row(expert, output_row)];
-    if (KIND == KIND_ACTIVATE) result = activate(ACTIVATION, place.at[0], result);
+void store_result(uint place, uint route, uint output_row, float result, float beside) {
+    Floats stored = Floats(y + (uint64_t(route) * EXPERT_OUTPUTS + output_row) * 4);
+    if (uint64_t(bias) != 0) result += bias.at[tensor_row(place, output_row)];
+    if (KIND == KIND_ACTIVATE) result = activate(ACTIVATION, stored.at[0], result);
     if (KIND == KIND_BOTH) {
-        if (uint64_t(second_bias) != 0) beside += second_bias.at[second_row(expert, output_row)];
+        if (uint64_t(second_bias) != 0) beside += second_bias.at[second_row(place, output_row)];
         result = activate(ACTIVATION, result, beside);
     }
-    place.at[0] = result;
+    stored.at[0] = result;
 }

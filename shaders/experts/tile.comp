@@ -18,7 +18,7 @@ const uint LANE_OWN_OUTPUTS = LANE_OUTPUTS / MATRICES;
 shared uint own_routes[TILE_ROWS];
 
 uint first_output;
-uint expert;
+uint place;
 
 vec4 input_quad(uint r, uint column) {
     return load_routed(own_routes[r], column);
@@ -26,8 +26,8 @@ vec4 input_quad(uint r, uint column) {
 
 Run weight_run(uint o, uint index) {
     uint output_row = first_output + o % OWN_OUTPUTS;
-    if (o < OWN_OUTPUTS) return load_weight(expert, output_row, index);
-    return load_second(expert, output_row, index);
+    if (o < OWN_OUTPUTS) return load_weight(place, output_row, index);
+    return load_second(place, output_row, index);
 }
 
 void main() {
@@ -35,13 +35,13 @@ void main() {
     if (first_output >= EXPERT_OUTPUTS || gl_WorkGroupID.y >= Words(blocks).at[0]) return;
     uint64_t block = find_block(blocks, gl_WorkGroupID.y, TILE_ROWS);
     uvec4 head = WordQuads(block).at[0];
-    expert = head.x;
     uint n_routes = head.y;
     // Routes beyond the last stand for the last; their results are not stored.
     for (uint r = gl_LocalInvocationID.x; r < TILE_ROWS; r += WORKGROUP_SIZE) {
         own_routes[r] = Words(block).at[4 + min(r, n_routes - 1)];
     }
     barrier();
+    place = place_of(routes, own_routes[0], head.x);
     float sums[LANE_RESULTS];
     form_tile(RUNS, sums);
     [[unroll]] for (uint r = 0; r < LANE_ROWS; r++) {
@@ -49,7 +49,7 @@ void main() {
             uint output_row = first_output + tile_output(o);
             if (tile_row(r) >= n_routes || output_row >= EXPERT_OUTPUTS) continue;
             uint i = r * LANE_OUTPUTS + o;
-            store_result(expert, own_routes[tile_row(r)], output_row, sums[i], sums[i + LANE_OUTPUTS - LANE_OWN_OUTPUTS]);
+            store_result(place, own_routes[tile_row(r)], output_row, sums[i], sums[i + LANE_OUTPUTS - LANE_OWN_OUTPUTS]);
         }
     }
 }

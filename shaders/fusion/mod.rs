@@ -161,7 +161,7 @@ impl<First: FusesWith<Second>, Second: Op> Op for Pair<First, Second> {
     }
 
     fn run_cpu(&self, args: &mut CpuArgs<'_>) {
-        let CpuArgs { kernel, team, batch, kv, rows, .. } = *args;
+        let CpuArgs { kernel, activation_bits, team, batch, kv, rows, .. } = *args;
         let (inputs, others) = args.inputs.split_at(First::INPUTS);
         let mut given: Vec<&mut [f32]> = args.outputs.iter_mut().map(|output| &mut **output).collect();
         let mut outputs = given.split_off(given.len() - 1);
@@ -180,6 +180,7 @@ impl<First: FusesWith<Second>, Second: Op> Op for Pair<First, Second> {
             outputs: &mut outputs_of_first,
             scratch: &mut *scratch,
             kernel,
+            activation_bits,
             team,
             batch,
             kv,
@@ -188,7 +189,7 @@ impl<First: FusesWith<Second>, Second: Op> Op for Pair<First, Second> {
         });
         let inputs: Vec<&[f32]> = between.iter().map(|value| &**value).chain(others.iter().copied()).collect();
         let (inputs, outputs) = (&inputs[..], &mut outputs[..]);
-        self.second.run_cpu(&mut CpuArgs { kernel, team, batch, kv, rows, scratch, inputs, outputs });
+        self.second.run_cpu(&mut CpuArgs { kernel, activation_bits, team, batch, kv, rows, scratch, inputs, outputs });
     }
 
     fn gpu_tables(&self) -> Vec<&[f32]> {

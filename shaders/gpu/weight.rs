@@ -15,6 +15,8 @@
 //! (`quant/matrix.glsl` decodes all of them). Formats in floating point are one plane of values. Rows end with zeros where
 //! their columns are not whole runs.
 
+use std::ops::Range;
+
 use crate::gpu::{Push, Region};
 use crate::quant::integer::{IntegerBlock, IntegerLayout, Unit};
 use crate::quant::{BlockFormat, Format, dispatch};
@@ -167,25 +169,44 @@ impl WeightLayout {
     /// When the layout is another weight's.
     #[must_use]
     pub fn pack(&self, weight: &Weight, first: usize, count: usize) -> Vec<(u64, Vec<u8>)> {
-        assert_eq!((weight.format, weight.rows, weight.columns), (self.format, self.rows, self.columns));
-        let plane_bytes = |plane: usize, rows: usize| {
-            (rows * self.runs() / self.runs_of_entry(plane) * self.entry_bits(plane)).div_ceil(8)
-        };
-        let mut planes: [Vec<u8>; 4] = std::array::from_fn(|plane| Vec::with_capacity(plane_bytes(plane, count)));
-        for row in first..first + count {
+        assert_eq!(weight.rows, self.rows);
+        let planes = self.planes(weight, first..first + count);
+        let filled = planes.into_iter().enumerate().filter(|(_, bytes)| !bytes.is_empty());
+        filled.map(|(plane, bytes)| (self.plane_start(plane, first), bytes)).collect()
+    }
+
+    /// The planes of some rows of a weight that has this layout, or differs from one in the number of its rows.
+    ///
+    /// # Panics
+    /// When the weight has another format or width, or no such rows.
+    #[must_use]
+    pub fn planes(&self, weight: &Weight, rows: Range<usize>) -> [Vec<u8>; 4] {
+        assert_eq!((weight.format, weight.columns), (self.format, self.columns));
+        let mut planes: [Vec<u8>; 4] =
+            std::array::from_fn(|plane| Vec::with_capacity(self.plane_bytes(plane, rows.len())));
+        for (number, row) in rows.enumerate() {
             match self.packing {
                 Packing::Floats { bits } => {
                     planes[0].extend_from_slice(weight.row(row));
-                    planes[0].resize((row + 1 - first) * self.runs() * RUN_COLUMNS * bits / 8, 0);
+                    planes[0].resize((number + 1) * self.runs() * RUN_COLUMNS * bits / 8, 0);
                 }
                 Packing::Integers(layout) => {
                     dispatch!(self.format, F => pack_row::<F>(layout, weight.row(row), &mut planes));
                 }
             }
         }
-        let place = |plane: usize| (self.starts[plane] + plane_bytes(plane, first)) as u64;
-        let filled = planes.into_iter().enumerate().filter(|(_, bytes)| !bytes.is_empty());
-        filled.map(|(plane, bytes)| (place(plane), bytes)).collect()
+        planes
+    }
+
+    /// Where a row of a plane starts.
+    #[must_use]
+    pub fn plane_start(&self, plane: usize, row: usize) -> u64 {
+        (self.starts[plane] + self.plane_bytes(plane, row)) as u64
+    }
+
+    /// Bytes that so many rows take of a plane.
+    fn plane_bytes(&self, plane: usize, rows: usize) -> usize {
+        (rows * self.runs() / self.runs_of_entry(plane) * self.entry_bits(plane)).div_ceil(8)
     }
 }
 

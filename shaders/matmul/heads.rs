@@ -3,12 +3,12 @@
 use std::fmt;
 
 use super::gpu;
-use super::integer::activations::{self, Panels};
+use super::integer::activations::{self, Panels, Sources};
 use super::integer::packed::PackedWeight;
 use super::{TASK_OUTPUTS, Task, reference};
 use crate::cases::{Case, CaseStep, Expected};
 use crate::cost::{Cost, CostArgs};
-use crate::cpu::{Kernel, SharedMut, Team};
+use crate::cpu::{ActivationBits, Kernel, SharedMut, Team};
 use crate::gpu::{Dispatch, GpuArgs};
 use crate::op::{CpuArgs, Op, ShapeError};
 use crate::quant::{Format, random};
@@ -74,7 +74,15 @@ impl HeadLinear {
     }
 
     /// Computes some rows. A pair is a row of a head; those of a head stand together.
-    fn compute(&self, kernel: Kernel, team: &dyn Team, x: &[f32], scratch: &mut [f32], y: &mut [f32]) {
+    fn compute(
+        &self,
+        kernel: Kernel,
+        bits: ActivationBits,
+        team: &dyn Team,
+        x: &[f32],
+        scratch: &mut [f32],
+        y: &mut [f32],
+    ) {
         let (heads, columns, outputs) = (self.heads.len(), self.weight.columns, self.outputs());
         let rows = x.len() / (heads * columns);
         let Parts { gathered, rounded, output } = self.parts(kernel, rows);
@@ -83,7 +91,11 @@ impl HeadLinear {
         let row_of_pair = |pair: usize| &x[(pair % rows * heads + pair / rows) * columns..][..columns];
         let panels = self.rounds(kernel).then(|| {
             let head_of_pair = |pair: usize| pair / rows * rows..(pair / rows + 1) * rows;
-            Panels::round_groups(kernel, team, rows * heads, columns, &row_of_pair, &head_of_pair, rounded)
+            {
+                let pairs = rows * heads;
+                let sources = Sources::each_once(pairs, &row_of_pair);
+                Panels::round_groups(kernel, bits, team, (pairs, columns), sources, &head_of_pair, rounded)
+            }
         });
         for (pair, gathered) in gathered.chunks_exact_mut(columns).enumerate() {
             gathered.copy_from_slice(row_of_pair(pair));
@@ -175,7 +187,7 @@ impl Op for HeadLinear {
         let rows = self.rows_at_once();
         let parts = x.chunks((rows * self.heads.len() * self.weight.columns).max(1));
         for (x, y) in parts.zip(args.outputs[0].chunks_mut((rows * self.weight.rows).max(1))) {
-            self.compute(kernel, args.team, x, args.scratch, y);
+            self.compute(kernel, args.activation_bits, args.team, x, args.scratch, y);
         }
     }
 

@@ -153,7 +153,7 @@ impl Op for Linear {
         let (input, rows, columns) = (args.inputs[0], args.rows, self.weights[0].columns);
         assert_eq!(input.len(), rows * columns, "input of {:?} for {rows} rows", self.weights[0]);
         let panels = (self.scratch_len(kernel, rows, 0) > 0)
-            .then(|| Panels::round(kernel, args.team, input, rows, columns, args.scratch));
+            .then(|| Panels::round(kernel, args.activation_bits, args.team, input, rows, columns, args.scratch));
         assert!(!kernel.is_integer() || self.packed.len() == self.weights.len(), "linear: not prepared for {kernel}");
         let mut outputs = args.outputs.iter_mut();
         let outputs: [Option<SharedMut<'_, f32>>; MAX_WEIGHTS] =

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::cases::{exact_activations, parts};
 use super::{Linear, reference};
 use crate::attention::KvCache;
-use crate::cpu::{Kernel, Solo, Team};
+use crate::cpu::{ActivationBits, Kernel, Solo, Team};
 use crate::op::{Batch, CpuArgs, Op};
 use crate::quant::{Format, random};
 use crate::weight::Weight;
@@ -43,13 +43,33 @@ fn kernels() -> impl Iterator<Item = Kernel> {
 }
 
 fn run(op: &Linear, kernel: Kernel, team: &dyn Team, input: &[f32]) -> Vec<Vec<f32>> {
+    run_in_bits(op, kernel, ActivationBits::default(), team, input)
+}
+
+fn run_in_bits(
+    op: &Linear,
+    kernel: Kernel,
+    activation_bits: ActivationBits,
+    team: &dyn Team,
+    input: &[f32],
+) -> Vec<Vec<f32>> {
     let rows = input.len() / op.weights[0].columns;
     let mut outputs: Vec<Vec<f32>> = op.weights.iter().map(|weight| vec![f32::NAN; rows * weight.rows]).collect();
     let mut parts: Vec<&mut [f32]> = outputs.iter_mut().map(Vec::as_mut_slice).collect();
     let batch = Batch { tokens: &[], positions: &[], sequences: &[], block_tables: &[], selected: &[] };
     let kv = KvCache::empty();
     let scratch = &mut vec![f32::NAN; op.scratch_len(kernel, rows, 0)];
-    op.run_cpu(&mut CpuArgs { kernel, team, batch, kv: &kv, rows, scratch, inputs: &[input], outputs: &mut parts });
+    op.run_cpu(&mut CpuArgs {
+        kernel,
+        activation_bits,
+        team,
+        batch,
+        kv: &kv,
+        rows,
+        scratch,
+        inputs: &[input],
+        outputs: &mut parts,
+    });
     outputs
 }
 
@@ -136,6 +156,35 @@ proptest! {
                         "{kernel} {:?}: {found}, expected {expected:?} within {tolerance}", op.weights[index]
                     );
                 }
+            }
+        }
+    }
+
+    /// Eight bits are the first plane of fifteen: where that is all there is, the bits are the same.
+    #[test]
+    fn in_eight_bits_every_kernel_has_the_same_bits_and_those_of_fifteen_where_eight_are_enough(
+        format in 0..Format::ALL.len(),
+        outputs in 1..40_usize,
+        blocks in 1..20_usize,
+        rows in 1..40_usize,
+        seed in any::<u32>(),
+    ) {
+        let format = Format::ALL[format];
+        let columns = if format.block_len() == 256 { blocks % 5 + 1 } else { blocks } * format.block_len();
+        let input = random::activations(rows * columns, seed.into());
+        // Whole numbers up to 127, and in every block one that is 127.
+        let mut whole: Vec<f32> = input.iter().map(|x| (x * 40.0).round().clamp(-127.0, 127.0)).collect();
+        whole.chunks_mut(32).for_each(|block| block[0] = 127.0);
+        let mut first = None;
+        for (kernel, op) in prepared(|| linear(&[format], &[outputs], columns, seed.into())) {
+            let run = |bits, input: &[f32]| -> Vec<u32> {
+                run_in_bits(&op, kernel, bits, &Solo, input)[0].iter().map(|value| value.to_bits()).collect()
+            };
+            let exact = run(ActivationBits::Eight, &whole);
+            prop_assert_eq!(&exact, &run(ActivationBits::Fifteen, &whole), "{}", kernel);
+            if rounds(kernel, &op.weights[0]) {
+                let found = run(ActivationBits::Eight, &input);
+                prop_assert_eq!(first.get_or_insert_with(|| found.clone()), &found, "{}", kernel);
             }
         }
     }

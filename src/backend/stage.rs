@@ -9,6 +9,8 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Instant;
 
+use cuelight_shaders::experts::pool::PackedExpert;
+
 use crate::backend::ragged::validate;
 use crate::engine::{
     Chosen, Engine, EngineError, EngineLimits, ExpertResult, Progress, SequenceRows, Step, StepOutput,
@@ -23,6 +25,16 @@ pub trait Stage: Send + 'static {
     /// # Errors
     /// [`EngineError::DeviceLost`] when the device fails.
     fn run(&mut self, piece: usize, step: &Step, inputs: &[Vec<f32>]) -> Result<StageOutput, EngineError>;
+
+    /// Brings an expert to a place of the pool that a piece computes with. It may be there for the next call, and for none
+    /// before.
+    ///
+    /// # Errors
+    /// [`EngineError::DeviceLost`] when the device fails, or has no pools.
+    fn place_expert(&mut self, piece: usize, place: usize, expert: &PackedExpert) -> Result<(), EngineError> {
+        let _ = (place, expert);
+        Err(EngineError::DeviceLost(format!("piece {piece} has no pool of experts")))
+    }
 
     /// The least that the ops of all pieces have to do for a step.
     fn cost(&self, step: &Step) -> Cost;
@@ -155,7 +167,8 @@ impl Engine for StagedEngine {
         };
         let logits = output.values.pop().unwrap_or_default();
         let StageOutput { chosen, ops, .. } = output;
-        Ok(Progress::Done(StepOutput { id, logits, chosen, elapsed: started.elapsed(), ops }))
+        let elapsed = started.elapsed();
+        Ok(Progress::Done(StepOutput { logits, chosen, elapsed, ops, ..StepOutput::empty(id) }))
     }
 
     fn cost(&self, step: &Step) -> Option<Cost> {

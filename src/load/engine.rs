@@ -6,7 +6,7 @@ use cuelight_shaders::attention::KvShape;
 use cuelight_shaders::experts::Experts;
 use cuelight_shaders::weight::Weight;
 
-use super::host_part::{HostPart, stored_bytes};
+use super::host_part::{BuiltHost, HostPart, stored_bytes};
 use super::part::{Part, Target};
 use super::{LoadError, LoadOptions, LoadProgress};
 use crate::backend::offload::OffloadedEngine;
@@ -26,6 +26,16 @@ pub(super) struct Division {
     host: Option<HostPart>,
 }
 
+/// How many replicas of a model take a part of each memory, by [`Target::own_memory`]; one where nothing is said.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Sharers(pub HashMap<Option<String>, u64>);
+
+impl Sharers {
+    fn of(&self, memory: &Option<String>) -> u64 {
+        self.0.get(memory).copied().unwrap_or(1)
+    }
+}
+
 /// Divides a model among the devices that were chosen. Nothing is opened yet.
 pub(super) fn divide(
     model: Model,
@@ -35,12 +45,13 @@ pub(super) fn divide(
 ) -> Result<Division, LoadError> {
     let (devices, split) = devices_and_split(&model.graph, options)?;
     let mut targets = devices.iter().map(|device| Target::find(*device, options)).collect::<Result<Vec<_>, _>>()?;
+    check_expert_cache(&targets, options)?;
     if targets.len() == 1 {
         let Model { graph, kv_shapes, weights_bytes, .. } = model;
         let target = targets.remove(0);
         let graph = target.fuse(target.let_choose(graph));
         let mut whole = Part { target, graphs: vec![graph], kv_shapes, weights_bytes };
-        let host = whole.hand_experts_out(options, limits, request);
+        let host = whole.hand_experts_out(options, limits, request)?;
         return Ok(Division { parts: vec![whole], host });
     }
     if !matches!(options.cpu_experts, CpuExperts::Auto | CpuExperts::Layers(0)) {
@@ -61,6 +72,16 @@ pub(super) fn divide(
         Part { target, kv_shapes, weights_bytes, graphs }
     };
     Ok(Division { parts: targets.into_iter().zip(graphs).map(part).collect(), host: None })
+}
+
+/// A cache of experts needs a device that has a memory of its own, and all layers.
+fn check_expert_cache(targets: &[Target], options: &LoadOptions) -> Result<(), LoadError> {
+    match (options.expert_cache_bytes, targets) {
+        (None, _) => Ok(()),
+        (Some(_), [Target::Vulkan(..)]) if options.deterministic => Err(LoadError::ExpertCacheBesideDeterministic),
+        (Some(_), [Target::Vulkan(..)]) => Ok(()),
+        (Some(_), _) => Err(LoadError::ExpertCacheWithoutDevice),
+    }
 }
 
 /// What the options ask for; no split where the devices' free memory decides.
@@ -102,15 +123,26 @@ impl Division {
         parts.chain(host).collect::<Vec<_>>().join(" + ")
     }
 
+    /// The memories that its parts are in, each once; `None` is the machine's.
+    pub fn memories(&self, options: &LoadOptions) -> Vec<Option<String>> {
+        let of_parts = self.parts.iter().map(|part| part.target.own_memory(options));
+        let mut memories: Vec<Option<String>> = of_parts.chain(self.host.as_ref().map(|_| None)).collect();
+        memories.sort();
+        memories.dedup();
+        memories
+    }
+
     /// Plans the memory of all parts: those that share a memory together, and then as many blocks as the smallest has.
     ///
     /// `request` has what does not depend on a device. `unmade` is whether there is a file to give stored weights back to.
+    /// Of a memory that others share it takes an equal part.
     pub fn plan_memory(
         &self,
         options: &LoadOptions,
         limits: &EngineLimits,
         request: &Request,
         unmade: bool,
+        sharers: &Sharers,
     ) -> Result<MemoryPlan, TooLarge> {
         let footprints: Vec<Footprint> = self.parts.iter().map(|part| part.footprint(options, limits)).collect();
         let all_blocks: u64 = footprints.iter().map(|footprint| footprint.kv_block).sum();
@@ -119,16 +151,14 @@ impl Division {
         let copied = self.parts.iter().map(|part| part.copied_bytes(options));
         let copied: u64 = copied.chain(self.host.as_ref().map(|host| host.copied_bytes(options))).sum();
         let beside = if unmade { copied } else { 0 };
-        let mut memories: Vec<Option<String>> =
-            self.parts.iter().map(|part| part.target.own_memory(options)).chain(on_host.map(|_| None)).collect();
-        memories.sort();
-        memories.dedup();
+        let memories = self.memories(options);
         if !memories.contains(&None) {
             memory::check(beside, memory::available())?;
         }
         let mut plans = Vec::new();
         for own_memory in memories {
             let is_machine = own_memory.is_none();
+            let share = |bytes: u64| bytes / sharers.of(&own_memory);
             let parts = self.parts.iter().zip(&footprints);
             let here = || parts.clone().filter(|(part, _)| part.target.own_memory(options) == own_memory);
             let footprints = || here().map(|(_, footprint)| *footprint).chain(on_host.filter(|_| is_machine));
@@ -142,9 +172,9 @@ impl Division {
                 scratch_bytes: footprints().map(|footprint| footprint.scratch).sum(),
                 block_bytes,
                 kv_bytes: request.kv_bytes.map(of_kv).filter(|_| block_bytes > 0),
-                limit_bytes: if is_machine { request.limit_bytes } else { options.device_bytes },
-                available_bytes: available.or_else(|| is_machine.then(memory::available).flatten()),
-                own_memory,
+                limit_bytes: if is_machine { request.limit_bytes } else { options.device_bytes }.map(share),
+                available_bytes: available.or_else(|| is_machine.then(memory::available).flatten()).map(share),
+                own_memory: own_memory.clone(),
                 ..request.clone()
             })?;
             plans.push((plan, block_bytes));
@@ -159,6 +189,7 @@ impl Division {
         options: &LoadOptions,
         limits: &EngineLimits,
         request: &Request,
+        sharers: &Sharers,
     ) -> Option<MemoryPlan> {
         let on_cpu = |part: &Part| matches!(part.target, Target::Cpu);
         let mut layers = self.experts_on_cpu().count();
@@ -170,7 +201,7 @@ impl Division {
             for part in self.parts.iter_mut().filter(|part| on_cpu(part)) {
                 part.count_weights();
             }
-            if let Ok(plan) = self.plan_memory(options, limits, request, false) {
+            if let Ok(plan) = self.plan_memory(options, limits, request, false, sharers) {
                 return Some(plan);
             }
         }
@@ -208,11 +239,11 @@ impl Division {
         };
         let stages = self.parts.into_iter().map(|part| part.build(options, &limits, &mut done));
         let mut stages = stages.collect::<Result<Vec<_>, _>>()?;
-        let host = self.host.map(|host| host.build(options, &limits, &mut done));
+        let host = self.host.map(|host| host.build(options, &limits, &mut done)).transpose()?;
         progress(LoadProgress { done_bytes: total_bytes, total_bytes });
         match host {
-            Some((experts, handovers)) if stages.len() == 1 => {
-                let engine = OffloadedEngine::new(stages.remove(0), handovers, limits);
+            Some(BuiltHost { experts, handovers, cache }) if stages.len() == 1 => {
+                let engine = OffloadedEngine::new(stages.remove(0), handovers, limits).with_cache(cache);
                 Ok((Box::new(engine), Some(experts)))
             }
             _ => Ok((Box::new(StagedEngine::new(stages, limits)), None)),

@@ -4,9 +4,11 @@ use cuelight_shaders::experts::Experts;
 use cuelight_shaders::op::Op;
 use cuelight_shaders::weight::Weight;
 
-use super::LoadOptions;
+use super::expert_cache::{self, PlannedPool};
 use super::part::{Part, Target, ready};
+use super::{LoadError, LoadOptions};
 use crate::backend::cpu;
+use crate::backend::offload::{ExpertCache, ExpertPool};
 use crate::backend::vulkan::{self, Footprint};
 use crate::device::CpuExperts;
 use crate::engine::EngineLimits;
@@ -21,13 +23,26 @@ pub(super) struct HostPart {
     pub handovers: Vec<Handover>,
     /// Layers with experts in the whole model.
     pub of_layers: usize,
+    /// Room on the device for some of them.
+    pub pools: Vec<ExpertPool>,
+}
+
+/// What becomes of it.
+pub(super) struct BuiltHost {
+    pub experts: HostExperts,
+    pub handovers: Vec<Handover>,
+    pub cache: Option<ExpertCache>,
 }
 
 impl HostPart {
     pub fn describe(&self, options: &LoadOptions) -> String {
         let (layers, of_layers) = (self.layers.len(), self.of_layers);
-        let device = cpu::describe(options.kernel, options.threads);
-        format!("the experts of {layers} of {of_layers} layers on {device}")
+        let device = cpu::describe(options.kernel, options.activation_bits, options.threads);
+        let experts: usize = self.layers.iter().map(Experts::n_experts).sum();
+        let places: usize = self.pools.iter().map(|pool| pool.places).sum();
+        let cached = format!(", and any {places} of these {experts} also in the device's cache");
+        let cached = if places > 0 { &cached } else { "" };
+        format!("the experts of {layers} of {of_layers} layers on {device}{cached}")
     }
 
     pub fn footprint(&self, options: &LoadOptions, limits: &EngineLimits) -> Footprint {
@@ -50,13 +65,16 @@ impl HostPart {
         options: &LoadOptions,
         limits: &EngineLimits,
         done: &mut dyn FnMut(&Weight),
-    ) -> (HostExperts, Vec<Handover>) {
+    ) -> Result<BuiltHost, LoadError> {
         let rows = limits.max_batched_tokens;
+        let has_cache = !self.pools.is_empty();
+        let cache = has_cache.then(|| ExpertCache::new(self.layers.clone(), self.pools)).transpose()?;
         let experts = HostExperts::new(self.layers, options.kernel, options.threads, rows, &mut |op, weight| {
             ready(op, weight, options.kernel);
             done(weight);
         });
-        (experts, self.handovers)
+        let experts = experts.with_activation_bits(options.activation_bits);
+        Ok(BuiltHost { experts, handovers: self.handovers, cache })
     }
 }
 
@@ -67,33 +85,44 @@ impl Part {
         options: &LoadOptions,
         limits: &EngineLimits,
         request: &Request,
-    ) -> Option<HostPart> {
+    ) -> Result<Option<HostPart>, LoadError> {
         // On the processor they are its own already, unless somebody wants them apart.
         if matches!((&self.target, options.cpu_experts), (Target::Cpu, CpuExperts::Auto)) {
-            return None;
+            return Ok(None);
         }
-        let graph = self.graphs.pop()?;
+        let Some(graph) = self.graphs.first() else { return Ok(None) };
         let with_experts: Vec<usize> =
             (0..graph.nodes().len()).filter(|index| graph.nodes()[*index].op.as_experts().is_some()).collect();
         let of_layers = with_experts.len();
         let count = match options.cpu_experts {
             CpuExperts::All => of_layers,
             CpuExperts::Layers(count) => count.min(of_layers),
-            CpuExperts::Auto => {
-                self.graphs.push(graph);
-                let count = self.fewest_handed_out(&with_experts, options, limits, request);
-                let graph = self.graphs.pop()?;
-                return self.hand_out(graph, &with_experts[..count], of_layers);
-            }
+            CpuExperts::Auto => self.fewest_handed_out(&with_experts, options, limits, request),
         };
-        self.hand_out(graph, &with_experts[..count], of_layers)
+        if count == 0 {
+            return Ok(None);
+        }
+        let Some(graph) = self.graphs.pop() else { return Ok(None) };
+        let cut = graph.cut_out(&with_experts[..count]);
+        let layers: Vec<Experts> = cut.removed.iter().filter_map(|op| op.as_experts().cloned()).collect();
+        self.graphs = cut.parts;
+        self.graphs.extend(cut.beside);
+        let pools = self.add_pools(&layers, options)?;
+        Ok(Some(HostPart { layers, handovers: cut.handovers, of_layers, pools }))
     }
 
-    fn hand_out(&mut self, graph: Graph, experts: &[usize], of_layers: usize) -> Option<HostPart> {
-        let cut = graph.cut_out(experts);
-        self.graphs = cut.parts;
-        let layers = cut.removed.iter().filter_map(|op| op.as_experts().cloned()).collect();
-        (!experts.is_empty()).then_some(HostPart { layers, handovers: cut.handovers, of_layers })
+    /// Adds the pieces of the device's cache of experts, if it is to have one.
+    fn add_pools(&mut self, layers: &[Experts], options: &LoadOptions) -> Result<Vec<ExpertPool>, LoadError> {
+        let (Some(bytes), Target::Vulkan(info, _)) = (options.expert_cache_bytes, &self.target) else {
+            return Ok(Vec::new());
+        };
+        let mut pools = Vec::new();
+        for PlannedPool { experts, places, layers } in expert_cache::pools(layers, bytes, info.max_allocation_bytes)? {
+            let widths = [experts.hidden_size(), experts.routes_width()];
+            pools.push(ExpertPool { piece: self.graphs.len(), places, layers });
+            self.graphs.push(Graph::of_op(experts, &widths).expect("it takes rows and routes of these widths"));
+        }
+        Ok(pools)
     }
 
     /// With how few layers' experts on the processor, the first ones, the rest and a fair KV cache have room on the device.
@@ -108,16 +137,17 @@ impl Part {
         let whole = self.footprint(options, limits);
         let bytes_of = |index: &usize| vulkan::weights_bytes(&[&*self.graphs[0].nodes()[*index].op]);
         let mut weights = whole.weights;
-        // What goes out to the experts and what comes back, with the residual stream both ways.
+        // What goes out to the experts and what comes back, with the residual stream both ways and what is made beside.
         let handed_out = |experts: &Experts| {
-            let widths = 4 * experts.hidden_size() + 2 * experts.top_k();
+            let widths = 5 * experts.hidden_size() + 3 * experts.top_k();
             (limits.max_batched_tokens * widths * size_of::<f32>()) as u64
         };
         let handed_out = self.graphs[0].nodes().iter().filter_map(|node| node.op.as_experts()).map(handed_out).max();
         let context = request.context_tokens.unwrap_or(request.context_train).min(FAIR_CONTEXT);
         for (count, layer) in experts.iter().enumerate() {
+            let cache = options.expert_cache_bytes.filter(|_| count > 0).unwrap_or(0);
             let plan = memory::plan(&Request {
-                weights_bytes: weights,
+                weights_bytes: weights + cache,
                 scratch_bytes: whole.scratch + if count > 0 { handed_out.unwrap_or(0) } else { 0 },
                 block_bytes: whole.kv_block,
                 limit_bytes: options.device_bytes,

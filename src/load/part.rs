@@ -65,7 +65,7 @@ impl Target {
 
     pub fn describe(&self, options: &LoadOptions) -> String {
         match self {
-            Target::Cpu => cpu::describe(options.kernel, options.threads),
+            Target::Cpu => cpu::describe(options.kernel, options.activation_bits, options.threads),
             Target::Vulkan(info, _) => vulkan::describe(info),
         }
     }
@@ -164,6 +164,7 @@ fn cpu_stage(
             done(weight);
         }
     });
+    let stage = stage.with_activation_bits(options.activation_bits);
     if options.profile_ops { stage.with_profile() } else { stage }
 }
 

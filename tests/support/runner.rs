@@ -3,9 +3,10 @@
 use std::path::Path;
 
 use cuelight_engine::engine::{
-    BLOCK_TOKENS, BlockId, Engine, LogitsWanted, Progress, SequenceRows, Step, StepId, StepOutput, TokenId,
+    BLOCK_TOKENS, BlockId, Engine, ExpertCounts, LogitsWanted, Progress, SequenceRows, Step, StepId, StepOutput,
+    TokenId,
 };
-use cuelight_engine::load::{ComputeDevice, CpuExperts, Kernel, KvType, LoadOptions, plan};
+use cuelight_engine::load::{ActivationBits, ComputeDevice, CpuExperts, Kernel, KvType, LoadOptions, plan};
 
 /// How a model is to be run.
 #[derive(Debug, Clone, Copy)]
@@ -26,6 +27,8 @@ pub struct Setup {
     pub deterministic: bool,
     /// Whose experts are computed apart from the device.
     pub cpu_experts: CpuExperts,
+    /// What integer kernels round the inputs of products to.
+    pub activation_bits: ActivationBits,
 }
 
 /// A sequence in an engine's cache.
@@ -46,6 +49,8 @@ pub struct Runner<E: Engine> {
     engine: E,
     free: Vec<BlockId>,
     next_step: u64,
+    /// What the device's cache of experts did in all steps.
+    pub experts: ExpertCounts,
 }
 
 /// Loads the model at `path`.
@@ -60,6 +65,7 @@ pub fn load(path: &Path, setup: Setup) -> Runner<impl Engine> {
         device: setup.device.into(),
         deterministic: setup.deterministic,
         cpu_experts: setup.cpu_experts,
+        activation_bits: setup.activation_bits,
         ..LoadOptions::new(path)
     };
     let engine = plan(&options)
@@ -74,7 +80,7 @@ impl<E: Engine> Runner<E> {
         let blocks = engine.limits().kv_blocks as BlockId;
         // Handed out from both ends in turn, so that no sequence's blocks are neighbours in memory.
         let free = (0..blocks).map(|i| if i % 2 == 0 { i / 2 } else { blocks - 1 - i / 2 }).collect();
-        Runner { engine, free, next_step: 0 }
+        Runner { engine, free, next_step: 0, experts: ExpertCounts::default() }
     }
 
     /// Appends to each sequence in one step; returns the wanted rows of each.
@@ -94,7 +100,10 @@ impl<E: Engine> Runner<E> {
         let step = Step { id: StepId(self.next_step), sequences };
         self.next_step += 1;
         match self.engine.begin(step).unwrap_or_else(|error| panic!("{error}")) {
-            Progress::Done(output) => output,
+            Progress::Done(output) => {
+                self.experts = self.experts + output.experts;
+                output
+            }
             Progress::AwaitExperts(job) => {
                 panic!("the engine should compute the experts of layer {} itself", job.layer)
             }

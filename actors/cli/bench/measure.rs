@@ -241,8 +241,7 @@ mod tests {
             let op = OpLabel { op: "noted", weights: String::new(), layer: None };
             let cost = Cost::default();
             let ops = vec![OpSpan { op: op.into(), start: Duration::ZERO, elapsed: Duration::ZERO, cost }];
-            let (logits, chosen) = (vec![0.0], Vec::new());
-            Ok(Progress::Done(StepOutput { id: step.id, logits, chosen, elapsed: Duration::ZERO, ops }))
+            Ok(Progress::Done(StepOutput { logits: vec![0.0], ops, ..StepOutput::empty(step.id) }))
         }
 
         fn cost(&self, step: &Step) -> Option<Cost> {

@@ -12,7 +12,9 @@ use std::io;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
-use cuelight_engine::load::{self, ComputeDevice, CpuExperts, Devices, Kernel, KvType, LoadOptions, Source};
+use cuelight_engine::load::{
+    self, ActivationBits, ComputeDevice, CpuExperts, Devices, Kernel, KvType, LoadOptions, Source,
+};
 use cuelight_engine::memory::format_bytes;
 use cuelight_engine::roofline::{Roofline, Worker};
 use cuelight_engine::synthetic::Synthetic;
@@ -42,7 +44,8 @@ Every option takes a list with commas, and every combination is measured:
 Each test is warmed up with its own shape before it is timed. t/s is the mean and the standard deviation of the
 repetitions. pp is prompt processing, tg text generation, @ d the tokens in the cache before the clock starts. GB/s are the
 weights and the cache that the steps must read at least, GOPS the model's multiplications and additions; with --roofline
-each with its share of what was measured. The integer kernels form every product twice: half of their peak is all there is.")]
+each with its share of what was measured. The integer kernels form every product twice, unless activations have 8
+bits: half of their peak is all there is.")]
 pub struct Args {
     #[command(subcommand)]
     instead: Option<Instead>,
@@ -86,6 +89,9 @@ pub struct Args {
     /// Instruction sets: scalar, avx2, avx2-integer, avx-vnni, avx512-vnni, amx-int8; unset: as configured.
     #[arg(long = "kernel", id = "kernels", value_name = "KERNEL,…", value_delimiter = ',')]
     kernels: Vec<Kernel>,
+    /// Bits that integer kernels round the inputs of products to: 15, 8; unset: as configured.
+    #[arg(long = "activation-bits", id = "bits_of_activations", value_name = "BITS,…", value_delimiter = ',')]
+    activation_bits: Vec<ActivationBits>,
     /// Whose routed experts the CPU computes for a Vulkan device: auto, all, or how many layers'; unset: as configured. Device and
     /// CPU take turns here; `bench serve` shows what they do at the same time.
     #[arg(long = "cpu-experts", id = "experts_on_cpu", value_name = "LAYERS")]
@@ -93,6 +99,9 @@ pub struct Args {
     /// Memory that the model may take on a Vulkan device, like 8GiB; unset: as configured.
     #[arg(long = "vram", id = "device_memory", value_name = "SIZE")]
     vram: Option<ByteSize>,
+    /// Memory of a Vulkan device that keeps experts which the CPU has, as they are used, like 4GiB; unset: as configured.
+    #[arg(long = "expert-cache", id = "expert_cache_memory", value_name = "SIZE")]
+    expert_cache: Option<ByteSize>,
     /// Samples of each test.
     #[arg(short = 'r', long, value_name = "N", default_value = "5")]
     repetitions: NonZeroUsize,
@@ -148,40 +157,36 @@ impl Args {
         depths.flat_map(|depth| self.parallel.iter().flat_map(move |count| at(depth, count.get()))).collect()
     }
 
-    /// Every engine to build.
+    /// Every engine to build: all that the lists allow, where there are some, each of one with each of the others.
     fn engines(&self, base: &LoadOptions) -> Vec<LoadOptions> {
-        let threads = or_configured(self.threads.iter().map(|count| count.get()), base.threads);
-        let batches = or_configured(self.batch_size.iter().map(|count| count.get()), base.max_batched_tokens);
-        let kv_types = or_configured(self.kv_types.iter().copied(), base.kv_type);
-        let kernels = or_configured(self.kernels.iter().copied(), base.kernel);
-        let devices = or_configured(self.devices.iter().cloned(), base.device.clone());
-        let mut engines = Vec::new();
-        for device in &devices {
-            for &kernel in &kernels {
-                for &kv_type in &kv_types {
-                    for &max_batched_tokens in &batches {
-                        let of = |&threads| LoadOptions {
-                            threads,
-                            max_batched_tokens,
-                            kv_type,
-                            kernel,
-                            device: device.clone(),
-                            cpu_experts: self.cpu_experts.unwrap_or(base.cpu_experts),
-                            device_bytes: self.vram.map_or(base.device_bytes, |size| Some(size.0)),
-                            ..base.clone()
-                        };
-                        engines.extend(threads.iter().map(of));
-                    }
-                }
-            }
-        }
+        let sizes = |counts: &[NonZeroUsize]| counts.iter().map(|count| count.get()).collect::<Vec<_>>();
+        let mut engines = vec![LoadOptions {
+            cpu_experts: self.cpu_experts.unwrap_or(base.cpu_experts),
+            device_bytes: self.vram.map_or(base.device_bytes, |size| Some(size.0)),
+            expert_cache_bytes: self.expert_cache.map_or(base.expert_cache_bytes, |size| Some(size.0)),
+            ..base.clone()
+        }];
+        with_each(&mut engines, &self.devices, |options, device| options.device = device.clone());
+        with_each(&mut engines, &self.kernels, |options, kernel| options.kernel = *kernel);
+        with_each(&mut engines, &self.activation_bits, |options, bits| options.activation_bits = *bits);
+        with_each(&mut engines, &self.kv_types, |options, kv_type| options.kv_type = *kv_type);
+        with_each(&mut engines, &sizes(&self.batch_size), |options, rows| options.max_batched_tokens = *rows);
+        with_each(&mut engines, &sizes(&self.threads), |options, threads| options.threads = *threads);
         engines
     }
 }
 
-fn or_configured<T>(given: impl Iterator<Item = T>, configured: T) -> Vec<T> {
-    let given: Vec<T> = given.collect();
-    if given.is_empty() { vec![configured] } else { given }
+/// Makes of each engine one with each of the values, if there are any.
+fn with_each<T>(engines: &mut Vec<LoadOptions>, values: &[T], set: impl Fn(&mut LoadOptions, &T)) {
+    if values.is_empty() {
+        return;
+    }
+    let with = |options: &LoadOptions, value: &T| {
+        let mut options = options.clone();
+        set(&mut options, value);
+        options
+    };
+    *engines = engines.iter().flat_map(|options| values.iter().map(|value| with(options, value))).collect();
 }
 
 fn pair(text: &str) -> Result<(usize, usize), String> {

@@ -1,20 +1,22 @@
-//! The input of a product, rounded to 15 bits: two planes of 8-bit integers.
+//! The input of a product, rounded to 15 bits: two planes of 8-bit integers; or to 8 bits, and then the second plane is
+//! zeros, which no kernel looks at.
 //!
-//! Why not 8 bits, as other engines do: half a step is then 0.4 % of a block's largest value, and the noise that adds over
+//! Why not always 8 bits, as other engines do: half a step is then 0.4 % of a block's largest value, and the noise that adds over
 //! the layers moved real models by 0.03 to 0.08 nat a token (see the journal). With a second plane it is beneath that of a
 //! float16 cache. Where memory is the limit, in decoding, the second plane costs nothing.
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{
-    __m256, _mm_add_epi32, _mm_cvtsi128_si32, _mm_extract_epi32, _mm_max_epu32, _mm_shuffle_epi32, _mm256_add_epi16,
-    _mm256_add_epi32, _mm256_and_si256, _mm256_castps_si256, _mm256_castsi256_si128, _mm256_cvtps_epi32,
-    _mm256_extracti128_si256, _mm256_hadd_epi32, _mm256_loadu_ps, _mm256_max_epu32, _mm256_mul_ps, _mm256_packs_epi16,
-    _mm256_packs_epi32, _mm256_permutevar8x32_epi32, _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_ps,
-    _mm256_setr_epi32, _mm256_slli_epi16, _mm256_srai_epi16, _mm256_storeu_si256, _mm256_sub_epi16,
+    __m256, _mm_add_epi32, _mm_cvtsi32_si128, _mm_cvtsi128_si32, _mm_extract_epi32, _mm_max_epu32, _mm_shuffle_epi32,
+    _mm256_add_epi16, _mm256_add_epi32, _mm256_and_si256, _mm256_castps_si256, _mm256_castsi256_si128,
+    _mm256_cvtps_epi32, _mm256_extracti128_si256, _mm256_hadd_epi32, _mm256_loadu_ps, _mm256_max_epu32, _mm256_mul_ps,
+    _mm256_packs_epi16, _mm256_packs_epi32, _mm256_permutevar8x32_epi32, _mm256_set1_epi16, _mm256_set1_epi32,
+    _mm256_set1_ps, _mm256_setr_epi32, _mm256_sll_epi32, _mm256_slli_epi16, _mm256_srai_epi16, _mm256_storeu_si256,
+    _mm256_sub_epi16,
 };
 use std::ops::Range;
 
-use crate::cpu::{Kernel, SharedMut, Team};
+use crate::cpu::{ActivationBits, Kernel, SharedMut, Team};
 
 /// Columns of a block.
 pub const BLOCK_LEN: usize = 32;
@@ -58,6 +60,7 @@ pub struct Panels<'a> {
     blocks: &'a [Block],
     rows: usize,
     blocks_per_row: usize,
+    bits: ActivationBits,
 }
 
 /// One panel.
@@ -67,6 +70,27 @@ pub struct Panel<'a> {
     pub blocks: &'a [Block],
     /// The rows it has.
     pub rows: usize,
+    /// To how many bits they were rounded.
+    pub bits: ActivationBits,
+}
+
+/// Rows to be rounded, and what rows of panels are copies of each; no row of two, and none of one twice.
+#[derive(Clone, Copy)]
+pub struct Sources<'a> {
+    /// How many.
+    pub count: usize,
+    /// The values of one.
+    pub input: &'a (dyn Fn(usize) -> &'a [f32] + Sync),
+    /// Adds the rows that are copies of one.
+    pub copies: &'a (dyn Fn(usize, &mut Vec<usize>) + Sync),
+}
+
+impl<'a> Sources<'a> {
+    /// As many rows, each the only copy of one.
+    #[must_use]
+    pub fn each_once(count: usize, input: &'a (dyn Fn(usize) -> &'a [f32] + Sync)) -> Self {
+        Sources { count, input, copies: &|source, copies| copies.push(source) }
+    }
 }
 
 impl<'a> Panels<'a> {
@@ -79,6 +103,7 @@ impl<'a> Panels<'a> {
     /// integer ones, or not supported.
     pub fn round(
         kernel: Kernel,
+        bits: ActivationBits,
         team: &dyn Team,
         input: &[f32],
         rows: usize,
@@ -87,33 +112,34 @@ impl<'a> Panels<'a> {
     ) -> Self {
         assert!(input.len() == rows * columns);
         let input = |row: usize| &input[row * columns..(row + 1) * columns];
-        let blocks = round_rows(kernel, team, rows, columns, &input, &|_| 0..rows, scratch);
-        Panels { blocks, rows, blocks_per_row: columns / BLOCK_LEN }
+        let sources = Sources::each_once(rows, &input);
+        Panels::round_groups(kernel, bits, team, (rows, columns), sources, &|_| 0..rows, scratch)
     }
 
     /// Rounds rows that belong to several products, each with consecutive ones: `group_of(row)` are the rows of the product
-    /// that row `row` belongs to. [`Panels::of_group`] has the panels of each.
+    /// that row `row` belongs to. [`Panels::of_group`] has the panels of each. Each row is a copy of a source, which is rounded
+    /// once for all of its copies.
     ///
     /// # Panics
-    /// As [`Panels::round`].
-    pub fn round_groups<'r>(
+    /// As [`Panels::round`], and when a source has a copy beyond the rows.
+    pub fn round_groups(
         kernel: Kernel,
+        bits: ActivationBits,
         team: &dyn Team,
-        rows: usize,
-        columns: usize,
-        input: &(dyn Fn(usize) -> &'r [f32] + Sync),
+        (rows, columns): (usize, usize),
+        sources: Sources<'_>,
         group_of: &(dyn Fn(usize) -> Range<usize> + Sync),
         scratch: &'a mut [f32],
     ) -> Self {
-        let blocks = round_rows(kernel, team, rows, columns, input, group_of, scratch);
-        Panels { blocks, rows, blocks_per_row: columns / BLOCK_LEN }
+        let blocks = round_rows(kernel, bits, team, (rows, columns), sources, group_of, scratch);
+        Panels { blocks, rows, blocks_per_row: columns / BLOCK_LEN, bits }
     }
 
     /// The rows of one product, of those that [`Panels::round_groups`] rounded.
     #[must_use]
     pub fn of_group(&self, rows: Range<usize>) -> Self {
         let blocks = &self.blocks[rows.start * self.blocks_per_row..rows.end * self.blocks_per_row];
-        Panels { blocks, rows: rows.len(), blocks_per_row: self.blocks_per_row }
+        Panels { blocks, rows: rows.len(), ..*self }
     }
 
     /// How many rows there are.
@@ -134,17 +160,17 @@ impl<'a> Panels<'a> {
         assert!(first_row.is_multiple_of(PANEL_ROWS) && first_row < self.rows);
         let rows = PANEL_ROWS.min(self.rows - first_row);
         let blocks: Range<usize> = first_row * self.blocks_per_row..(first_row + rows) * self.blocks_per_row;
-        Panel { blocks: &self.blocks[blocks], rows }
+        Panel { blocks: &self.blocks[blocks], rows, bits: self.bits }
     }
 }
 
 /// Rounds rows into panels of their groups.
-fn round_rows<'r, 'a>(
+fn round_rows<'a>(
     kernel: Kernel,
+    bits: ActivationBits,
     team: &dyn Team,
-    rows: usize,
-    columns: usize,
-    input: &(dyn Fn(usize) -> &'r [f32] + Sync),
+    (rows, columns): (usize, usize),
+    sources: Sources<'_>,
     group_of: &(dyn Fn(usize) -> Range<usize> + Sync),
     scratch: &'a mut [f32],
 ) -> &'a [Block] {
@@ -155,23 +181,40 @@ fn round_rows<'r, 'a>(
     // A single row is not worth a hand-over.
     const ROWS_PER_TASK: usize = 4;
     let shared = SharedMut::new(&mut *blocks);
-    team.for_each(rows.div_ceil(ROWS_PER_TASK), &|task| {
-        for row in task * ROWS_PER_TASK..rows.min((task + 1) * ROWS_PER_TASK) {
-            let group = group_of(row);
-            let first_row = row - (row - group.start) % PANEL_ROWS;
-            let panel_rows = PANEL_ROWS.min(group.end - first_row);
-            let first = first_row * blocks_per_row + row - first_row;
-            let input = input(row);
+    let place_of = |row: usize| {
+        assert!(row < rows);
+        let group = group_of(row);
+        let first_row = row - (row - group.start) % PANEL_ROWS;
+        let stride = PANEL_ROWS.min(group.end - first_row);
+        RowPlace { first: first_row * blocks_per_row + row - first_row, stride }
+    };
+    team.for_each(sources.count.div_ceil(ROWS_PER_TASK), &|task| {
+        let (mut copies, mut places) = (Vec::new(), Vec::new());
+        for source in task * ROWS_PER_TASK..sources.count.min((task + 1) * ROWS_PER_TASK) {
+            copies.clear();
+            (sources.copies)(source, &mut copies);
+            places.clear();
+            places.extend(copies.iter().map(|row| place_of(*row)));
+            let input = (sources.input)(source);
             assert_eq!(input.len(), columns);
             // SAFETY: an integer kernel needs AVX2, FMA and F16C, and is supported by the line above. A row's blocks
-            // are written by one task.
+            // are written by one task, that of its source.
             #[cfg_attr(not(target_arch = "x86_64"), expect(unused_unsafe, reason = "a safe function elsewhere"))]
             unsafe {
-                round_row(input, &shared, first, panel_rows);
+                match bits {
+                    ActivationBits::Fifteen => round_row::<false>(input, &shared, &places),
+                    ActivationBits::Eight => round_row::<true>(input, &shared, &places),
+                }
             }
         }
     });
     blocks
+}
+
+/// Where a row's blocks are: from the first on, each so far behind the one before.
+struct RowPlace {
+    first: usize,
+    stride: usize,
 }
 
 /// Scratch memory as blocks.
@@ -197,12 +240,19 @@ fn scale_and_inverse(largest: u32) -> (f32, f32) {
     if largest < SMALLEST { (0.0, 0.0) } else { (largest / steps, steps / largest) }
 }
 
+/// What the values of a block are multiplied with to be rounded, and by how many bits the integers are shifted then: with 8 bits
+/// they are whole steps of the high plane.
+const fn steps<const EIGHT: bool>(inverse: f32) -> (f32, u32) {
+    if EIGHT { (inverse / (1 << LOW_BITS) as f32, LOW_BITS) } else { (inverse, 0) }
+}
+
 /// Rounds 32 values: the definition, which the vectorised one equals bit for bit.
 #[cfg(any(test, not(target_arch = "x86_64")))]
-fn round_block(input: &[f32; BLOCK_LEN]) -> Block {
+fn round_block<const EIGHT: bool>(input: &[f32; BLOCK_LEN]) -> Block {
     let largest = input.iter().fold(0, |largest: u32, value| largest.max(value.to_bits() & 0x7fff_ffff));
     let (scale, inverse) = scale_and_inverse(largest);
-    let integers = input.map(|value| (value * inverse).round_ties_even() as i32);
+    let (inverse, shift) = steps::<EIGHT>(inverse);
+    let integers = input.map(|value| ((value * inverse).round_ties_even() as i32) << shift);
     let high = integers.map(|integer| (integer + (1 << (LOW_BITS - 1))) >> LOW_BITS);
     let low: [i8; BLOCK_LEN] = std::array::from_fn(|index| (integers[index] - (high[index] << LOW_BITS)) as i8);
     let sum = |integers: &[i32]| integers.iter().sum();
@@ -210,23 +260,22 @@ fn round_block(input: &[f32; BLOCK_LEN]) -> Block {
     Block { high, low, scale, sum: sum(&integers), half_sums }
 }
 
-/// Rounds a row into the blocks `first`, `first + stride` …, which nobody else may have at the time.
-#[cfg(not(target_arch = "x86_64"))]
-fn round_row(input: &[f32], blocks: &SharedMut<'_, Block>, first: usize, stride: usize) {
+/// Rounds a row into each of some places, whose blocks nobody else may have at the time.
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c"))]
+fn round_row<const EIGHT: bool>(input: &[f32], blocks: &SharedMut<'_, Block>, places: &[RowPlace]) {
+    let Some((first, others)) = places.split_first() else { return };
     for (index, values) in input.as_chunks().0.iter().enumerate() {
-        // SAFETY: the block is this row's alone, as the caller says.
-        unsafe { blocks.slice(first + index * stride, 1) }
-        [0] = round_block(values);
-    }
-}
-
-/// Rounds a row into the blocks `first`, `first + stride` …, which nobody else may have at the time.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn round_row(input: &[f32], blocks: &SharedMut<'_, Block>, first: usize, stride: usize) {
-    for (index, values) in input.as_chunks().0.iter().enumerate() {
-        // SAFETY: the block is this row's alone, as the caller says.
-        round_block_avx2(values, &mut unsafe { blocks.slice(first + index * stride, 1) }[0]);
+        // SAFETY: the blocks of all places are this row's alone, as the caller says.
+        let [block] = (unsafe { blocks.slice(first.first + index * first.stride, 1) }) else { return };
+        #[cfg(target_arch = "x86_64")]
+        round_block_avx2::<EIGHT>(values, block);
+        #[cfg(not(target_arch = "x86_64"))]
+        round_block::<EIGHT>(values).clone_into(block);
+        for place in others {
+            // SAFETY: as above.
+            let copies = unsafe { blocks.slice(place.first + index * place.stride, 1) };
+            copies.fill(*block);
+        }
     }
 }
 
@@ -234,7 +283,7 @@ fn round_row(input: &[f32], blocks: &SharedMut<'_, Block>, first: usize, stride:
 #[cfg(target_arch = "x86_64")]
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn round_block_avx2(input: &[f32; BLOCK_LEN], block: &mut Block) {
+fn round_block_avx2<const EIGHT: bool>(input: &[f32; BLOCK_LEN], block: &mut Block) {
     let magnitude = _mm256_set1_epi32(0x7fff_ffff);
     // SAFETY: each of the four reads has eight of the 32 values.
     let values: [__m256; 4] = std::array::from_fn(|eight| unsafe { _mm256_loadu_ps(input.as_ptr().add(8 * eight)) });
@@ -245,8 +294,9 @@ fn round_block_avx2(input: &[f32; BLOCK_LEN], block: &mut Block) {
     let largest = _mm_max_epu32(largest, _mm_shuffle_epi32::<0b10_11_00_01>(largest));
     let (scale, inverse) = scale_and_inverse(_mm_cvtsi128_si32(largest) as u32);
 
-    let inverse = _mm256_set1_ps(inverse);
-    let [a, b, c, d] = values.map(|values| _mm256_cvtps_epi32(_mm256_mul_ps(values, inverse)));
+    let (inverse, shift) = steps::<EIGHT>(inverse);
+    let (inverse, shift) = (_mm256_set1_ps(inverse), _mm_cvtsi32_si128(shift as i32));
+    let [a, b, c, d] = values.map(|values| _mm256_sll_epi32(_mm256_cvtps_epi32(_mm256_mul_ps(values, inverse)), shift));
     let half_step = _mm256_set1_epi16(1 << (LOW_BITS - 1));
     let (ab, cd) = (_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
     let high = [ab, cd].map(|integers| _mm256_srai_epi16::<7>(_mm256_add_epi16(integers, half_step)));
@@ -282,10 +332,10 @@ mod tests {
         Kernel::ALL.iter().copied().filter(|kernel| kernel.is_integer() && kernel.is_supported())
     }
 
-    fn rounded(kernel: Kernel, input: &[f32], rows: usize) -> Vec<Vec<Block>> {
+    fn rounded(kernel: Kernel, bits: ActivationBits, input: &[f32], rows: usize) -> Vec<Vec<Block>> {
         let columns = input.len() / rows;
         let mut scratch = vec![f32::NAN; scratch_len(rows, columns)];
-        let panels = Panels::round(kernel, &Solo, input, rows, columns, &mut scratch);
+        let panels = Panels::round(kernel, bits, &Solo, input, rows, columns, &mut scratch);
         let block = |row: usize, index: usize| {
             let panel = panels.panel(row - row % PANEL_ROWS);
             panel.blocks[index * panel.rows + row % PANEL_ROWS]
@@ -300,11 +350,14 @@ mod tests {
             blocks in 1..5_usize,
             exponent in -45..38_i32,
             seed in any::<u64>(),
+            bits in prop::sample::select(ActivationBits::ALL),
         ) {
             let columns = blocks * BLOCK_LEN;
             let scale = 10.0_f64.powi(exponent) as f32;
             let input: Vec<f32> = random::activations(rows * columns, seed).iter().map(|x| x * scale).collect();
-            let blocks_of = |row: &[f32]| row.as_chunks().0.iter().map(round_block).collect::<Vec<_>>();
+            let round = if bits == ActivationBits::Eight { round_block::<true> } else { round_block::<false> };
+            let step = if bits == ActivationBits::Eight { 128.0 } else { 1.0 };
+            let blocks_of = |row: &[f32]| row.as_chunks().0.iter().map(round).collect::<Vec<_>>();
             let expected: Vec<Vec<Block>> = input.chunks_exact(columns).map(blocks_of).collect();
             for (row, blocks) in input.chunks_exact(columns).zip(&expected) {
                 for (values, block) in row.chunks_exact(BLOCK_LEN).zip(blocks) {
@@ -313,7 +366,8 @@ mod tests {
                     for (&x, &q) in values.iter().zip(&integers) {
                         let error = (f64::from(x) - f64::from(block.scale) * f64::from(q)).abs();
                         // Scale, inverse and product are rounded too: by a hundredth of a step together.
-                        prop_assert!(error <= 0.51 * f64::from(block.scale) + 1e-30, "{x} became {q} of {}", block.scale);
+                        prop_assert!(error <= 0.51 * step * f64::from(block.scale) + 1e-30, "{x} became {q} of {}", block.scale);
+                        prop_assert!(bits == ActivationBits::Fifteen || q % 128 == 0, "the low plane is zeros");
                         prop_assert!(q.abs() <= LARGEST);
                     }
                     let sum = |integers: &[i32]| integers.iter().sum::<i32>();
@@ -322,7 +376,7 @@ mod tests {
                 }
             }
             for kernel in integer_kernels() {
-                prop_assert_eq!(&rounded(kernel, &input, rows), &expected, "{}", kernel);
+                prop_assert_eq!(&rounded(kernel, bits, &input, rows), &expected, "{}", kernel);
             }
         }
     }
@@ -333,7 +387,8 @@ mod tests {
             let mut input = [1.0; BLOCK_LEN];
             input[20] = alien;
             for kernel in integer_kernels() {
-                assert!(!rounded(kernel, &input, 1)[0][0].scale.is_finite(), "{kernel}: {alien}");
+                let rounded = rounded(kernel, ActivationBits::Fifteen, &input, 1);
+                assert!(!rounded[0][0].scale.is_finite(), "{kernel}: {alien}");
             }
         }
     }

@@ -9,6 +9,7 @@ use std::ops::Range;
 use super::activations::{BLOCK_LEN, Block, LOW_BITS, PANEL_ROWS, Panel};
 use super::packed::{Packing, QUAD_BYTES, QUADS, STRIP_ROWS, planes};
 use super::registers::Registers;
+use crate::cpu::ActivationBits;
 use crate::matmul::Task;
 use crate::quant::BlockFormat;
 use crate::quant::integer::Unit;
@@ -116,8 +117,8 @@ unsafe fn tile<R: Registers, F: BlockFormat, const ROWS: usize>(
                 let codes = unpack::<R, F>(block.add(Packing::<F>::CODES + run * Packing::<F>::RUN_BYTES + 4 * lane));
                 // Not a loop over fours: the compiler would leave it one, with the sums in memory.
                 let (first, second) = sums.split_at_mut(ROWS.min(4));
-                add_products::<R, F>(first, &codes, &scales, activations);
-                add_products::<R, F>(second, &codes, &scales, activations.wrapping_add(4));
+                add_products::<R, F>(first, &codes, &scales, activations, panel.bits);
+                add_products::<R, F>(second, &codes, &scales, activations.wrapping_add(4), panel.bits);
                 activations = activations.wrapping_add(panel.rows);
             }
         }
@@ -199,6 +200,7 @@ unsafe fn add_products<R: Registers, F: BlockFormat>(
     codes: &[R::Integers; QUADS],
     scales: &Scales<R>,
     activations: *const Block,
+    bits: ActivationBits,
 ) {
     let layout = Packing::<F>::LAYOUT;
     let offset = if R::SIGNED_BYTES && layout.operand_bits() == 8 { layout.offset - 128 } else { layout.offset };
@@ -213,9 +215,11 @@ unsafe fn add_products<R: Registers, F: BlockFormat>(
         for dot in dots[..sums.len()].as_flattened_mut() {
             *dot = R::scale_up::<LOW_BITS>(*dot);
         }
-        for quad in 0..QUADS / 2 {
-            for (row, dots) in dots[..sums.len()].iter_mut().enumerate() {
-                add_quads::<R, F>(dots, codes, &(*activations.add(row)).low, quad);
+        if bits == ActivationBits::Fifteen {
+            for quad in 0..QUADS / 2 {
+                for (row, dots) in dots[..sums.len()].iter_mut().enumerate() {
+                    add_quads::<R, F>(dots, codes, &(*activations.add(row)).low, quad);
+                }
             }
         }
         for (row, (sum, dots)) in sums.iter_mut().zip(dots).enumerate() {

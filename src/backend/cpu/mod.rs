@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use cuelight_shaders::attention::KvCache;
 use cuelight_shaders::cost::Cost;
-use cuelight_shaders::cpu::{Kernel, SharedMut};
+use cuelight_shaders::cpu::{ActivationBits, Kernel, SharedMut};
 use cuelight_shaders::op::{CpuArgs, Op};
 
 use crate::backend::ragged::{RaggedRows, count_rows, node_cost};
@@ -27,6 +27,7 @@ pub struct CpuStage {
     kv: KvCache,
     kv_position_bytes: Vec<u64>,
     kernel: Kernel,
+    activation_bits: ActivationBits,
     team: ThreadTeam,
     rows: RaggedRows,
 }
@@ -68,7 +69,14 @@ impl CpuStage {
         let pieces = graphs.into_iter().map(piece).collect();
         let (arena, scratch) = (vec![0.0; arena_len], vec![0.0; scratch_len]);
         let (rows, kv_position_bytes) = (RaggedRows::default(), kv.position_bytes());
-        CpuStage { pieces, arena, scratch, kv, kv_position_bytes, kernel, team, rows }
+        let activation_bits = ActivationBits::default();
+        CpuStage { pieces, arena, scratch, kv, kv_position_bytes, kernel, activation_bits, team, rows }
+    }
+
+    /// The same stage, which rounds inputs of products to so many bits.
+    #[must_use]
+    pub fn with_activation_bits(self, activation_bits: ActivationBits) -> Self {
+        CpuStage { activation_bits, ..self }
     }
 
     /// The same stage, which measures each op.
@@ -97,6 +105,7 @@ impl CpuStage {
             let began = profiler.as_ref().map(|_| Instant::now());
             node.op.run_cpu(&mut CpuArgs {
                 kernel: self.kernel,
+                activation_bits: self.activation_bits,
                 team: &self.team,
                 batch,
                 kv: &self.kv,
@@ -153,9 +162,10 @@ impl Stage for CpuStage {
 
 /// What an engine's threads and kernel are called in reports.
 #[must_use]
-pub fn describe(kernel: Kernel, threads: usize) -> String {
+pub fn describe(kernel: Kernel, bits: ActivationBits, threads: usize) -> String {
     let plural = if threads == 1 { "" } else { "s" };
-    format!("cpu ({kernel}, {threads} thread{plural})")
+    let in_bits = if bits == ActivationBits::Eight && kernel.is_integer() { " in 8 bits" } else { "" };
+    format!("cpu ({kernel}{in_bits}, {threads} thread{plural})")
 }
 
 /// The threads to use when nobody says: all that the process may use.

@@ -34,6 +34,16 @@ impl Arena {
         self.places[index].1
     }
 
+    /// The buffer that an address is in, and where.
+    pub fn find(&mut self, address: u64) -> Option<(&mut Buffer, u64)> {
+        let has = |buffer: &&mut Buffer| {
+            (buffer.region.address..buffer.region.address + buffer.region.bytes).contains(&address)
+        };
+        let buffer = self.buffers.iter_mut().find(has)?;
+        let start = address - buffer.region.address;
+        Some((buffer, start))
+    }
+
     /// The buffer that the thing is in, and where.
     pub fn place(&mut self, index: usize) -> (&mut Buffer, u64) {
         let (buffer, region) = self.places[index];

@@ -88,7 +88,24 @@ pub(super) struct Buffer {
     device: Arc<Device>,
 }
 
+/// A part of a buffer.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct BufferPart {
+    pub raw: vk::Buffer,
+    pub start: u64,
+    pub region: Region,
+}
+
 impl Buffer {
+    /// So many bytes from `start` on.
+    ///
+    /// # Panics
+    /// When there are not so many.
+    pub fn part(&self, start: u64, bytes: u64) -> BufferPart {
+        assert!(start.checked_add(bytes).is_some_and(|end| end <= self.region.bytes), "a part is inside its buffer");
+        BufferPart { raw: self.raw, start, region: Region { address: self.region.address + start, bytes } }
+    }
+
     /// Allocates `bytes` for `what`.
     pub fn new(device: &Arc<Device>, what: &str, bytes: u64, place: Place) -> Result<Self, VulkanError> {
         let bytes = bytes.max(16).next_multiple_of(16);

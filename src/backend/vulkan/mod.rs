@@ -38,6 +38,7 @@ use std::sync::Arc;
 use cuelight_shaders::attention::{KvShape, KvType};
 use cuelight_shaders::choose_token;
 use cuelight_shaders::cpu::Kernel;
+use cuelight_shaders::experts::pool::PackedExpert;
 use cuelight_shaders::gpu::StepLayout;
 use cuelight_shaders::op::{Batch, Op};
 use cuelight_shaders::weight::Weight;
@@ -375,6 +376,16 @@ impl Stage for VulkanStage {
     fn run(&mut self, piece: usize, step: &Step, inputs: &[Vec<f32>]) -> Result<StageOutput, EngineError> {
         self.rows.fill(step);
         self.compute(piece, step, inputs).map_err(|error| EngineError::DeviceLost(error.to_string()))
+    }
+
+    fn place_expert(&mut self, piece: usize, place: usize, expert: &PackedExpert) -> Result<(), EngineError> {
+        let Piece { graph, first_op, .. } = &self.pieces[piece];
+        let Some(pool) = graph.nodes().first().and_then(|node| node.op.as_experts()).filter(|pool| pool.is_placed())
+        else {
+            return Err(EngineError::DeviceLost(format!("piece {piece} has no pool of experts")));
+        };
+        let placed = self.weights.place_expert((*first_op, pool), place, expert);
+        placed.map_err(|error| EngineError::DeviceLost(error.to_string()))
     }
 
     fn cost(&self, step: &Step) -> Cost {

@@ -7,7 +7,7 @@ use cuelight_shaders::gpu::{Dispatch, Region};
 
 use super::device::Device;
 use super::error::VulkanError;
-use super::memory::Buffer;
+use super::memory::{Buffer, BufferPart};
 
 /// Command buffers of one thread, freed when dropped.
 pub(super) struct CommandPool {
@@ -90,12 +90,16 @@ impl<'a> Recorder<'a> {
 
     /// Copies `bytes` from one buffer to another, each from an offset on.
     pub fn copy(&mut self, (from, start): (&Buffer, u64), (to, to_start): (&Buffer, u64), bytes: u64) {
-        let part = |buffer: &Buffer, start| Region { address: buffer.region.address + start, bytes };
-        if self.hazards.add(&[part(from, start)], &[part(to, to_start)]) {
+        self.copy_part(from.part(start, bytes), to.part(to_start, bytes));
+    }
+
+    /// Copies a part of a buffer to a part of another one, as long.
+    pub fn copy_part(&mut self, from: BufferPart, to: BufferPart) {
+        if self.hazards.add(&[from.region], &[to.region]) {
             self.barrier();
         }
-        let copy = vk::BufferCopy::default().src_offset(start).dst_offset(to_start).size(bytes);
-        // SAFETY: recording; callers copy inside the buffers.
+        let copy = vk::BufferCopy::default().src_offset(from.start).dst_offset(to.start).size(from.region.bytes);
+        // SAFETY: recording; a part is inside its buffer.
         unsafe { self.device.raw.cmd_copy_buffer(self.raw, from.raw, to.raw, &[copy]) };
     }
 

@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use cuelight_shaders::attention::gpu::{DeviceKv, plane_block_bytes};
 use cuelight_shaders::attention::{KvShape, KvType};
+use cuelight_shaders::experts::Experts;
+use cuelight_shaders::experts::pool::{PackedExpert, Target};
 use cuelight_shaders::gpu::weight::WeightLayout;
 use cuelight_shaders::gpu::{DeviceWeight, Region};
 use cuelight_shaders::op::Op;
@@ -13,13 +15,15 @@ use cuelight_shaders::weight::Weight;
 use super::arena::{Arena, total_bytes};
 use super::device::Device;
 use super::error::VulkanError;
-use super::memory::{Buffer, Place};
+use super::memory::{Buffer, BufferPart, Place};
 use super::record::{CommandPool, Recorder};
 use crate::engine::BLOCK_TOKENS;
 
 /// The weights and tables of some ops on a device.
 pub(super) struct DeviceWeights {
-    _arena: Arena,
+    arena: Arena,
+    /// For what comes later.
+    upload: Upload,
     /// For each op its weights and its tables.
     pub of_ops: Vec<(Vec<DeviceWeight>, Vec<Region>)>,
 }
@@ -68,7 +72,9 @@ impl DeviceWeights {
         let mut upload = Upload::new(device)?;
         for (index, (weight, layout)) in weights.iter().zip(&layouts).enumerate() {
             let (buffer, start) = arena.place(index);
-            upload.weight(weight, layout, buffer, start)?;
+            if !weight.is_blank() {
+                upload.weight(weight, layout, buffer, start)?;
+            }
             progress(weight);
         }
         for (index, table) in tables(ops).enumerate() {
@@ -91,7 +97,28 @@ impl DeviceWeights {
             (weights.collect(), tables.collect())
         };
         let of_ops = ops.iter().map(of_op).collect();
-        Ok(DeviceWeights { _arena: arena, of_ops })
+        Ok(DeviceWeights { arena, upload, of_ops })
+    }
+
+    /// Writes an expert to a place of the pool that an op is. What is submitted later finds it there; nothing submitted
+    /// before may still read what was there.
+    pub fn place_expert(
+        &mut self,
+        (op, pool): (usize, &Experts),
+        place: usize,
+        expert: &PackedExpert,
+    ) -> Result<(), VulkanError> {
+        let (weights, tables) = &self.of_ops[op];
+        for (target, start, bytes) in expert.writes(pool, place) {
+            let region = match target {
+                Target::Weight(index) => weights[index].region,
+                Target::Table(index) => tables[index],
+            };
+            assert!(start + bytes.len() as u64 <= region.bytes, "the pool has this place");
+            let (buffer, start) = self.arena.find(region.address + start).expect("what an op has is in the arena");
+            self.upload.write(buffer, start, bytes)?;
+        }
+        self.upload.submit()
     }
 }
 
@@ -135,12 +162,16 @@ struct Upload {
     device: Arc<Device>,
     pool: CommandPool,
     stages: Vec<Stage>,
-    next: usize,
+    /// Number of the stage that is being filled.
+    current: usize,
 }
 
 struct Stage {
     buffer: Buffer,
     commands: ash::vk::CommandBuffer,
+    filled: u64,
+    /// Where the stretches that it is filled with go.
+    copies: Vec<(BufferPart, BufferPart)>,
     /// When the device has emptied it.
     emptied: u64,
 }
@@ -150,7 +181,7 @@ impl Upload {
 
     fn new(device: &Arc<Device>) -> Result<Self, VulkanError> {
         let pool = CommandPool::new(device)?;
-        Ok(Upload { device: Arc::clone(device), pool, stages: Vec::new(), next: 0 })
+        Ok(Upload { device: Arc::clone(device), pool, stages: Vec::new(), current: 0 })
     }
 
     /// Packs a weight and writes it from `start` on, some rows at a time.
@@ -172,41 +203,64 @@ impl Upload {
         Ok(())
     }
 
+    /// Writes bytes from `start` on. They are there after [`Upload::submit`], for what is submitted later.
     fn write(&mut self, to: &mut Buffer, start: u64, bytes: &[u8]) -> Result<(), VulkanError> {
         if let Some(mapped) = to.mapped() {
             mapped[start as usize..start as usize + bytes.len()].copy_from_slice(bytes);
             return Ok(());
         }
-        let mut start = start;
-        for part in bytes.chunks(Self::STAGE_BYTES) {
-            self.stage(to, start, part)?;
-            start += part.len() as u64;
+        let (mut start, mut left) = (start, bytes);
+        while !left.is_empty() {
+            let stage = self.stage()?;
+            let (filled, room) = (stage.filled as usize, Self::STAGE_BYTES - stage.filled as usize);
+            let (part, rest) = left.split_at(left.len().min(room));
+            let Some(mapped) = stage.buffer.mapped() else {
+                return Err(VulkanError::OutOfMemory { what: "uploads".to_owned(), bytes: left.len() as u64 });
+            };
+            mapped[filled..filled + part.len()].copy_from_slice(part);
+            let len = part.len() as u64;
+            stage.copies.push((stage.buffer.part(stage.filled, len), to.part(start, len)));
+            // Copies of whole words are faster on some devices.
+            stage.filled = (stage.filled + len).next_multiple_of(16).min(Self::STAGE_BYTES as u64);
+            (start, left) = (start + len, rest);
+            if stage.filled as usize == Self::STAGE_BYTES {
+                self.submit()?;
+            }
         }
         Ok(())
     }
 
-    fn stage(&mut self, to: &Buffer, start: u64, bytes: &[u8]) -> Result<(), VulkanError> {
-        const STAGES: usize = 2;
-        if self.stages.len() < STAGES {
+    /// The stage that is being filled.
+    fn stage(&mut self) -> Result<&mut Stage, VulkanError> {
+        if self.stages.len() <= self.current {
             let buffer = Buffer::new(&self.device, "uploads", Self::STAGE_BYTES as u64, Place::Host)?;
-            self.stages.push(Stage { buffer, commands: self.pool.allocate()?, emptied: 0 });
+            let commands = self.pool.allocate()?;
+            self.stages.push(Stage { buffer, commands, filled: 0, copies: Vec::new(), emptied: 0 });
         }
-        let index = self.next % self.stages.len();
-        self.next += 1;
-        let stage = &mut self.stages[index];
-        self.device.wait(stage.emptied)?;
-        let Some(mapped) = stage.buffer.mapped() else {
-            return Err(VulkanError::OutOfMemory { what: "uploads".to_owned(), bytes: bytes.len() as u64 });
-        };
-        mapped[..bytes.len()].copy_from_slice(bytes);
+        let stage = &mut self.stages[self.current];
+        if stage.filled == 0 {
+            self.device.wait(stage.emptied)?;
+        }
+        Ok(stage)
+    }
+
+    /// Sends what was written and is not on its way yet.
+    fn submit(&mut self) -> Result<(), VulkanError> {
+        const STAGES: usize = 2;
+        let Some(stage) = self.stages.get_mut(self.current).filter(|stage| stage.filled > 0) else { return Ok(()) };
         let mut recorder = Recorder::begin(&self.device, stage.commands)?;
-        recorder.copy((&stage.buffer, 0), (to, start), bytes.len() as u64);
+        for (from, to) in stage.copies.drain(..) {
+            recorder.copy_part(from, to);
+        }
         stage.emptied = self.device.submit(&[recorder.end()?])?;
+        stage.filled = 0;
+        self.current = (self.current + 1) % STAGES;
         Ok(())
     }
 
     /// Waits until all of it is there.
-    fn finish(self) -> Result<(), VulkanError> {
+    fn finish(&mut self) -> Result<(), VulkanError> {
+        self.submit()?;
         self.device.wait_for_all()
     }
 }

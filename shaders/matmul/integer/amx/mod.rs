@@ -38,6 +38,7 @@ use super::avx512::Zmm;
 use super::packed::{Packing, QUAD_BYTES, QUADS, STRIP_ROWS};
 use super::registers::Registers;
 use super::tile::{self, Scales, Units};
+use crate::cpu::ActivationBits;
 use crate::matmul::Task;
 use crate::quant::{BlockFormat, MAX_BLOCK_LEN};
 use tiles::{Amx, ROW_BYTES, Shapes, Tiles};
@@ -134,7 +135,8 @@ unsafe fn multiply<T: Tiles, F: BlockFormat, const WHOLE: bool>(task: &Task<'_>,
                     // SAFETY: the sums are zeros since the strips began; the rest is the caller's.
                     unsafe {
                         let sums = sums.assume_init_mut();
-                        span.add_products::<T, F, WHOLE>(&mut tiles, activations, panel.rows, &mut dots, sums);
+                        let activations = (activations, panel.rows, panel.bits);
+                        span.add_products::<T, F, WHOLE>(&mut tiles, activations, &mut dots, sums);
                     }
                 }
             }
@@ -222,8 +224,7 @@ impl Span {
     unsafe fn add_products<T: Tiles, F: BlockFormat, const WHOLE: bool>(
         &self,
         tiles: &mut T,
-        activations: &[Block],
-        rows: usize,
+        (activations, rows, bits): (&[Block], usize, ActivationBits),
         dots: &mut [Dots; 2],
         sums: &mut Sums,
     ) {
@@ -236,11 +237,17 @@ impl Span {
             for (row, register) in registers.iter_mut().enumerate() {
                 *register = _mm512_loadu_ps(sums[row].as_ptr());
             }
-            products::<T, F>(tiles, &self.codes[0], activations.as_ptr(), &mut dots[0]);
+            products::<T, F>(tiles, &self.codes[0], activations.as_ptr(), bits, &mut dots[0]);
             for run in 0..self.runs {
                 let activations = activations.as_ptr().add(run * rows);
                 if run + 1 < self.runs {
-                    products::<T, F>(tiles, &self.codes[run + 1], activations.add(rows), &mut dots[(run + 1) % 2]);
+                    products::<T, F>(
+                        tiles,
+                        &self.codes[run + 1],
+                        activations.add(rows),
+                        bits,
+                        &mut dots[(run + 1) % 2],
+                    );
                 }
                 let scales = self.scales[run].assume_init_ref();
                 add_scaled::<F, WHOLE>(&mut registers, &dots[run % 2], scales, activations, rows);
@@ -258,8 +265,11 @@ unsafe fn products<T: Tiles, F: BlockFormat>(
     tiles: &mut T,
     codes: &[[u8; QUAD_BYTES]; QUADS + QUADS / 2],
     activations: *const Block,
+    bits: ActivationBits,
     dots: &mut Dots,
 ) {
+    // With 8 bits the sums of the low plane stay the zeros that they began as.
+    let has_low = bits == ActivationBits::Fifteen;
     let activations = activations.cast::<u8>();
     let [[high, low], [second_high, second_low]] = &mut dots.0;
     // SAFETY: the tiles have `shapes`: the planes of rows that stand one after the other, eight quads, and as many rows of sums
@@ -269,21 +279,29 @@ unsafe fn products<T: Tiles, F: BlockFormat>(
         tiles.load::<{ CODES[0] }>(codes.as_ptr().cast(), QUAD_BYTES);
         tiles.zero::<{ HIGH_SUMS[0] }>();
         tiles.add_products::<{ HIGH_SUMS[0] }, HIGH, { CODES[0] }>();
-        tiles.load::<LOW>(activations.add(offset_of!(Block, low)), size_of::<Block>());
-        tiles.zero::<{ LOW_SUMS[0] }>();
-        tiles.add_products::<{ LOW_SUMS[0] }, LOW, { CODES[0] }>();
+        if has_low {
+            tiles.load::<LOW>(activations.add(offset_of!(Block, low)), size_of::<Block>());
+            tiles.zero::<{ LOW_SUMS[0] }>();
+            tiles.add_products::<{ LOW_SUMS[0] }, LOW, { CODES[0] }>();
+        }
         if Packing::<F>::LAYOUT.group == 16 {
             tiles.load::<{ CODES[1] }>(codes[QUADS / 2..].as_ptr().cast(), QUAD_BYTES);
             tiles.zero::<{ HIGH_SUMS[1] }>();
             tiles.add_products::<{ HIGH_SUMS[1] }, HIGH, { CODES[1] }>();
-            tiles.zero::<{ LOW_SUMS[1] }>();
-            tiles.add_products::<{ LOW_SUMS[1] }, LOW, { CODES[1] }>();
+            if has_low {
+                tiles.zero::<{ LOW_SUMS[1] }>();
+                tiles.add_products::<{ LOW_SUMS[1] }, LOW, { CODES[1] }>();
+            }
         }
         tiles.store::<{ HIGH_SUMS[0] }>(high.as_mut_ptr().cast(), ROW_BYTES);
-        tiles.store::<{ LOW_SUMS[0] }>(low.as_mut_ptr().cast(), ROW_BYTES);
+        if has_low {
+            tiles.store::<{ LOW_SUMS[0] }>(low.as_mut_ptr().cast(), ROW_BYTES);
+        }
         if Packing::<F>::LAYOUT.group == 16 {
             tiles.store::<{ HIGH_SUMS[1] }>(second_high.as_mut_ptr().cast(), ROW_BYTES);
-            tiles.store::<{ LOW_SUMS[1] }>(second_low.as_mut_ptr().cast(), ROW_BYTES);
+            if has_low {
+                tiles.store::<{ LOW_SUMS[1] }>(second_low.as_mut_ptr().cast(), ROW_BYTES);
+            }
         }
     }
 }

@@ -27,12 +27,13 @@ fn skipped() -> bool {
 /// The bits of a product with a random weight, by the kernel on modelled tiles and by AVX-512; of the outputs from
 /// `first` on.
 fn both(format: Format, outputs: Range<usize>, columns: usize, rows: usize, seed: u64) -> [Vec<u32>; 2] {
+    let bits = ActivationBits::ALL[seed as usize % 2];
     let weight = random::weight("w", format, outputs.end, columns, seed);
     let input = random::activations(rows * columns, seed);
     let bias = random::activations(outputs.end, seed + 1);
     let packed = PackedWeight::new(&weight, &Solo).unwrap();
     let mut scratch = vec![f32::NAN; activations::scratch_len(rows, columns)];
-    let panels = Panels::round(Kernel::Avx512Vnni, &Solo, &input, rows, columns, &mut scratch);
+    let panels = Panels::round(Kernel::Avx512Vnni, bits, &Solo, &input, rows, columns, &mut scratch);
     let run = |run: &dyn Fn(&Task<'_>)| {
         let mut output = vec![f32::NAN; rows * outputs.end];
         run(&Task {

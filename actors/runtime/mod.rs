@@ -1,18 +1,36 @@
-//! The front door to the cast: start it, submit to it, watch it, stop it.
+//! The front door to a model's cast: start it, submit to it, watch it, stop it.
+//!
+//! - this file: [`Runtime`], the handle that everybody else holds
+//! - [`admission`]: who may come in
+//! - [`replica`]: one copy of the model and its cast, as seen from here
+//! - [`front`]: what the copies have in common, and what they are as one
+//! - [`router`]: which of them takes a request, as a pure decision
+//!
+//! A model has one cast, or several that know nothing of each other: each with its own copy of the model, scheduler and KV
+//! cache. That there are several is known in this folder only.
 
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+mod admission;
+mod front;
+mod replica;
+pub mod router;
+
+use std::sync::Arc;
 use std::time::Duration;
 
 use cuelight_engine::engine::EngineLimits;
 use cuelight_engine::format::chat_template::ChatTemplate;
 use cuelight_engine::format::tokenizer::Tokenizer;
 use cuelight_engine::load::{LoadProgress, MemoryPlan, ModelCard};
-use ractor::{Actor, ActorCell, ActorRef};
+use futures_util::future::join_all;
+use ractor::ActorRef;
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
+pub use self::admission::Permit;
+use self::admission::{Admission, Room};
+use self::front::{Front, Ticket};
+use self::replica::Replica;
+pub use self::replica::Shared;
 use crate::client::{ClientStream, channel};
 use crate::executor::OverlapMode;
 use crate::loader::ModelSource;
@@ -20,7 +38,7 @@ use crate::metrics;
 use crate::policy::{Counts, PolicyConfig};
 use crate::request::{Event, GenerationRequest, RequestId, SubmitError};
 use crate::scheduler::SchedulerMsg;
-use crate::supervisor::{RestartPolicy, Supervisor, SupervisorArguments, SupervisorMsg};
+use crate::supervisor::RestartPolicy;
 use crate::trace::Tracer;
 use crate::trace::call::Call;
 
@@ -29,7 +47,7 @@ use crate::trace::call::Call;
 pub struct RuntimeOptions {
     /// The name of the model: a label of every metric.
     pub model_id: Arc<str>,
-    /// Most requests in the house, running and waiting.
+    /// Most requests in the house, running and waiting, of all replicas together.
     pub max_requests: usize,
     /// How steps are formed.
     pub policy: PolicyConfig,
@@ -114,24 +132,12 @@ impl Status {
 #[error("the actors could not be started: {0}")]
 pub struct StartError(#[from] ractor::SpawnErr);
 
-/// A cheap handle on the running cast. The cast stops at once when the last handle is dropped.
+/// A cheap handle on the running cast, or casts. They stop at once when the last handle is dropped.
 #[derive(Clone)]
 pub struct Runtime {
-    shared: Arc<Shared>,
+    front: Arc<Front>,
     status: watch::Receiver<Status>,
-    cast: Arc<CastHandle>,
-}
-
-/// The supervisor, whatever its engine.
-struct CastHandle {
-    cell: ActorCell,
-    drain: Box<dyn Fn(Duration) + Send + Sync>,
-}
-
-impl Drop for CastHandle {
-    fn drop(&mut self) {
-        self.cell.stop(None);
-    }
+    replicas: Arc<[Replica]>,
 }
 
 impl Runtime {
@@ -139,29 +145,36 @@ impl Runtime {
     ///
     /// # Errors
     /// [`StartError`] when no actor can be started; a model that cannot be loaded is a [`Status`].
-    pub async fn start<S: ModelSource>(source: S, mut options: RuntimeOptions) -> Result<Runtime, StartError> {
-        options.tracer = options.tracer.for_model(&options.model_id);
-        let shared = Arc::new(Shared::new(&options));
-        let arguments = SupervisorArguments { source: Arc::new(source), options, shared: shared.clone() };
-        let (supervisor, _) = Actor::spawn(None, Supervisor::<S>::default(), arguments).await?;
-        let cell = supervisor.get_cell();
-        let drain = Box::new(move |limit| {
-            let _ = supervisor.cast(SupervisorMsg::Drain(limit));
-        });
-        let status = shared.status.subscribe();
-        Ok(Runtime { shared, status, cast: Arc::new(CastHandle { cell, drain }) })
+    pub async fn start<S: ModelSource>(source: S, options: RuntimeOptions) -> Result<Runtime, StartError> {
+        Self::start_replicas(vec![source], options).await
+    }
+
+    /// The same with a cast for each of the sources, which are those of one model.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub async fn start_replicas<S: ModelSource>(
+        sources: Vec<S>,
+        options: RuntimeOptions,
+    ) -> Result<Runtime, StartError> {
+        let front = Arc::new(Front::new(sources.len(), &options));
+        let mut replicas = Vec::with_capacity(sources.len());
+        for (index, source) in sources.into_iter().enumerate() {
+            replicas.push(Replica::start(index, source, options.clone(), &front).await?);
+        }
+        Ok(Runtime { status: front.subscribe(), front, replicas: replicas.into() })
     }
 
     /// What the cast is doing.
     #[must_use]
     pub fn status(&self) -> Status {
-        self.shared.status()
+        self.front.status()
     }
 
     /// Resolves whenever the status changes, to the new one.
     pub async fn status_changed(&mut self) -> Status {
         if self.status.changed().await.is_err() {
-            // The sender lives in `shared`, which this handle holds.
+            // The sender lives in `front`, which this handle holds.
             std::future::pending::<()>().await;
         }
         self.status.borrow_and_update().clone()
@@ -182,16 +195,22 @@ impl Runtime {
         }
     }
 
-    /// The model, once loaded.
+    /// The model, once loaded. Of several replicas: what they take and can together.
     #[must_use]
     pub fn model(&self) -> Option<Arc<Model>> {
-        self.shared.model.borrow().clone()
+        self.front.model()
     }
 
-    /// Counts for gauges, as of the last event.
+    /// Counts for gauges, as of the last event, summed over the replicas.
     #[must_use]
     pub fn snapshot(&self) -> Counts {
-        self.shared.counts()
+        self.replicas.iter().map(|replica| replica.shared.counts()).fold(Counts::default(), Counts::plus)
+    }
+
+    /// The same of each replica.
+    #[must_use]
+    pub fn snapshots(&self) -> Vec<Counts> {
+        self.replicas.iter().map(|replica| replica.shared.counts()).collect()
     }
 
     /// Takes room for the sequences that a call will submit, before its body is looked at.
@@ -199,9 +218,9 @@ impl Runtime {
     /// # Errors
     /// [`SubmitError::Unavailable`] when no model is ready, [`SubmitError::Overloaded`] when the house is full.
     pub fn try_permit(&self, sequences: usize) -> Result<Permit, SubmitError> {
-        let permit = self.available().and_then(|()| Admission::take(&self.shared.admission, sequences));
-        let permit = permit.inspect_err(|error| metrics::rejected(&self.shared.model_id, error));
-        permit.inspect(|_| metrics::permitted(&self.shared.model_id, sequences))
+        let permit = self.available().and_then(|()| Admission::take(&self.front.admission, sequences));
+        let permit = permit.inspect_err(|error| metrics::rejected(&self.front.model_id, error));
+        permit.inspect(|_| metrics::permitted(&self.front.model_id, sequences))
     }
 
     fn available(&self) -> Result<(), SubmitError> {
@@ -220,13 +239,40 @@ impl Runtime {
     /// [`SubmitError`] when it cannot run, whatever the load.
     pub async fn submit(&self, permit: &Permit, request: GenerationRequest) -> Result<Generation, SubmitError> {
         let submitted = self.try_submit(permit, request).await;
-        submitted.inspect_err(|error| metrics::rejected(&self.shared.model_id, error))
+        submitted.inspect_err(|error| metrics::rejected(&self.front.model_id, error))
     }
 
+    /// Submits it to the replica that the router names, and to another when that one has no room or no scheduler.
     async fn try_submit(&self, permit: &Permit, request: GenerationRequest) -> Result<Generation, SubmitError> {
-        let scheduler = self.shared.scheduler().ok_or_else(no_scheduler)?;
-        let id = RequestId(self.shared.next_request.fetch_add(1, Ordering::Relaxed));
-        let (sink, stream) = channel(self.shared.client_buffer_events);
+        let prefix = self.front.prefix_of(&request);
+        let mut request = Some(request);
+        let mut refused = Vec::new();
+        let mut refusal = None;
+        while let Some(ticket) = Front::route(&self.front, &prefix, &refused) {
+            refused.push(ticket.replica());
+            let is_last = refused.len() == self.replicas.len();
+            let Some(this) = (if is_last { request.take() } else { request.clone() }) else { break };
+            match self.submit_to(ticket, permit, this).await {
+                Err(error @ (SubmitError::QueueFull { .. } | SubmitError::Unavailable { .. })) => {
+                    // The router's first choice knows best when to come again.
+                    refusal.get_or_insert(error);
+                }
+                answer => return answer,
+            }
+        }
+        self.available()?;
+        Err(refusal.unwrap_or_else(no_scheduler))
+    }
+
+    async fn submit_to(
+        &self,
+        ticket: Ticket,
+        permit: &Permit,
+        request: GenerationRequest,
+    ) -> Result<Generation, SubmitError> {
+        let scheduler = self.replicas[ticket.replica()].shared.scheduler().ok_or_else(no_scheduler)?;
+        let id = self.front.next_request();
+        let (sink, stream) = channel(self.front.client_buffer_events);
         let sink = sink.on_behalf_of(Call::current());
         let (reply, answer) = oneshot::channel();
         let request = Box::new(request);
@@ -234,7 +280,7 @@ impl Runtime {
             .cast(SchedulerMsg::Submit { id, request, sink, submitted: Instant::now(), reply })
             .map_err(|_| no_scheduler())?;
         // From here on whoever drops this future cancels the request.
-        let mut generation = Generation { id, stream, scheduler, open: true, _permit: permit.0.clone() };
+        let mut generation = Generation { id, stream, scheduler, open: true, ticket, _permit: permit.0.clone() };
         let answer = answer.await.unwrap_or_else(|_| Err(no_scheduler()));
         generation.open = answer.is_ok();
         answer.map(|()| generation)
@@ -242,9 +288,7 @@ impl Runtime {
 
     /// Takes no more requests, lets running ones finish for up to `drain`, then stops the cast.
     pub async fn shutdown(&self, drain: Duration) {
-        (self.cast.drain)(drain);
-        // Without a limit the only error is that it has stopped already.
-        let _ = self.cast.cell.wait(None).await;
+        join_all(self.replicas.iter().map(|replica| replica.shutdown(drain))).await;
     }
 }
 
@@ -261,6 +305,8 @@ pub struct Generation {
     scheduler: ActorRef<SchedulerMsg>,
     /// Whether there is something to cancel.
     open: bool,
+    /// Its share of the load of its replica.
+    ticket: Ticket,
     /// The request stays in the house as long as somebody waits for it.
     _permit: Arc<Room>,
 }
@@ -270,6 +316,9 @@ impl Generation {
     pub async fn next(&mut self) -> Option<Event> {
         let event = self.stream.next().await;
         self.open = !self.stream.is_ended();
+        if event.is_some() {
+            self.ticket.prompt_computed();
+        }
         event
     }
 }
@@ -283,141 +332,11 @@ impl Drop for Generation {
     }
 }
 
-/// Room for some requests, taken before the call's body is tokenised. It is given back when the permit and all
-/// generations submitted with it are dropped.
-pub struct Permit(Arc<Room>);
-
-/// Requests counted as in the house until dropped.
-struct Room {
-    admission: Arc<Admission>,
-    requests: usize,
-}
-
-impl Drop for Room {
-    fn drop(&mut self) {
-        self.admission.give_back(self.requests);
-    }
-}
-
-/// Bounds the requests in the house, and measures how fast they leave.
-struct Admission {
-    limit: usize,
-    inside: AtomicUsize,
-    /// When the last few requests left, oldest first.
-    departures: Mutex<VecDeque<Instant>>,
-}
-
-impl Admission {
-    /// Departures that the drain rate is measured over.
-    const DEPARTURES: usize = 32;
-
-    fn take(admission: &Arc<Self>, requests: usize) -> Result<Permit, SubmitError> {
-        let most = admission.limit;
-        if requests > most {
-            return Err(SubmitError::TooManySequences { asked: requests, most });
-        }
-        let fits = |inside: usize| inside.checked_add(requests).filter(|&inside| inside <= admission.limit);
-        match admission.inside.fetch_update(Ordering::AcqRel, Ordering::Acquire, fits) {
-            Ok(_) => Ok(Permit(Arc::new(Room { admission: admission.clone(), requests }))),
-            Err(waiting) => Err(SubmitError::Overloaded { waiting, retry_after: admission.retry_after(requests) }),
-        }
-    }
-
-    fn give_back(&self, requests: usize) {
-        self.inside.fetch_sub(requests, Ordering::AcqRel);
-        let now = Instant::now();
-        let mut departures = self.departures.lock().unwrap_or_else(PoisonError::into_inner);
-        for _ in 0..requests.min(Self::DEPARTURES) {
-            departures.push_back(now);
-        }
-        let excess = departures.len().saturating_sub(Self::DEPARTURES);
-        departures.drain(..excess);
-    }
-
-    /// When `requests` more will have left, at the rate of the last departures.
-    fn retry_after(&self, requests: usize) -> Duration {
-        let departures = self.departures.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(&first) = departures.front() else { return Duration::from_secs(1) };
-        let each = first.elapsed() / u32::try_from(departures.len()).unwrap_or(1);
-        let all = each.saturating_mul(u32::try_from(requests).unwrap_or(u32::MAX));
-        all.clamp(Duration::from_millis(100), Duration::from_secs(60))
-    }
-}
-
-/// What handles, supervisor and scheduler see of each other.
-pub struct Shared {
-    /// The name of the model, for metrics.
-    pub(crate) model_id: Arc<str>,
-    /// Hears what happens when.
-    pub(crate) tracer: Tracer,
-    status: watch::Sender<Status>,
-    model: watch::Sender<Option<Arc<Model>>>,
-    scheduler: watch::Sender<Option<ActorRef<SchedulerMsg>>>,
-    counts: Mutex<Counts>,
-    admission: Arc<Admission>,
-    next_request: AtomicU64,
-    client_buffer_events: usize,
-}
-
-impl Shared {
-    fn new(options: &RuntimeOptions) -> Self {
-        let admission = Admission {
-            limit: options.max_requests,
-            inside: AtomicUsize::new(0),
-            departures: Mutex::new(VecDeque::new()),
-        };
-        let status = Status::Loading(LoadProgress { done_bytes: 0, total_bytes: 0 });
-        metrics::state(&options.model_id, &status);
-        options.tracer.status(&status);
-        Shared {
-            model_id: options.model_id.clone(),
-            tracer: options.tracer.clone(),
-            status: watch::Sender::new(status),
-            model: watch::Sender::new(None),
-            scheduler: watch::Sender::new(None),
-            counts: Mutex::new(Counts::default()),
-            admission: Arc::new(admission),
-            next_request: AtomicU64::new(1),
-            client_buffer_events: options.client_buffer_events,
-        }
-    }
-
-    pub(crate) fn status(&self) -> Status {
-        self.status.borrow().clone()
-    }
-
-    pub(crate) fn set_status(&self, status: Status) {
-        let before = self.status.send_replace(status.clone());
-        if before.word() != status.word() {
-            metrics::state(&self.model_id, &status);
-            self.tracer.status(&status);
-        }
-    }
-
-    pub(crate) fn set_model(&self, model: Arc<Model>) {
-        self.model.send_replace(Some(model));
-    }
-
-    fn scheduler(&self) -> Option<ActorRef<SchedulerMsg>> {
-        self.scheduler.borrow().clone()
-    }
-
-    pub(crate) fn set_scheduler(&self, scheduler: Option<ActorRef<SchedulerMsg>>) {
-        self.scheduler.send_replace(scheduler);
-    }
-
-    fn counts(&self) -> Counts {
-        *self.counts.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn set_counts(&self, counts: Counts) {
-        *self.counts.lock().unwrap_or_else(PoisonError::into_inner) = counts;
-    }
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use ractor::ActorCell;
+
     use super::*;
     use crate::request::{GenerationError, SamplingParams, StopConditions};
     use crate::simulation::{SimulatedModel, tokenizer};
@@ -446,13 +365,13 @@ mod tests {
         let model = SimulatedModel { step_time: Duration::from_millis(5), ..SimulatedModel::new(tokenizer()) };
         let mut runtime = Runtime::start(model, RuntimeOptions::default()).await.unwrap();
         runtime.wait_ready().await.ok().unwrap();
-        let children = runtime.cast.cell.get_children().len();
+        let children = runtime.replicas[0].cell.get_children().len();
         assert_eq!(children, 5);
         for index in 0..children {
             let permit = runtime.try_permit(1).unwrap();
             let mut running = runtime.submit(&permit, request()).await.unwrap();
             running.next().await.unwrap();
-            let mut cells = runtime.cast.cell.get_children();
+            let mut cells = runtime.replicas[0].cell.get_children();
             cells.sort_by_key(ActorCell::get_id);
             cells[index].kill();
             match last_event(running).await {
@@ -468,20 +387,5 @@ mod tests {
             assert!(matches!(last_event(again).await, Event::Finished { .. }), "after actor {index} died");
             assert_eq!(runtime.snapshot().blocks_used, 0);
         }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn the_drain_rate_decides_when_to_come_again() {
-        let admission = Admission { limit: 1, inside: AtomicUsize::new(0), departures: Mutex::default() };
-        let admission = Arc::new(admission);
-        for _ in 0..10 {
-            let permit = Admission::take(&admission, 1).unwrap();
-            tokio::time::sleep(Duration::from_secs(3)).await;
-            drop(permit);
-        }
-        let _permit = Admission::take(&admission, 1).unwrap();
-        let Err(SubmitError::Overloaded { waiting, retry_after }) = Admission::take(&admission, 1) else { panic!() };
-        assert_eq!(waiting, 1);
-        assert!((Duration::from_secs(2)..Duration::from_secs(4)).contains(&retry_after), "{retry_after:?}");
     }
 }

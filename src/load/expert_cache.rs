@@ -1,0 +1,125 @@
+//! Room on a device for experts that the host has: how it is divided among layers.
+//!
+//! Layers whose experts have one shape share a pool, in which those that are used often stay, whichever layer they are of. Each
+//! pool gets a part of the room as large as its layers' part of all experts. A pool whose tensors were larger than what the
+//! device allocates at once is made two, of fewer layers each.
+
+use cuelight_shaders::experts::Experts;
+
+use super::LoadError;
+use crate::backend::vulkan;
+
+/// A pool to be: for experts of these layers, counted among those whose experts the host has.
+pub(super) struct PlannedPool {
+    pub experts: Experts,
+    pub places: usize,
+    pub layers: Vec<usize>,
+}
+
+/// Divides `bytes` of a device that allocates at most so many at once.
+pub(super) fn pools(layers: &[Experts], bytes: u64, most_at_once: u64) -> Result<Vec<PlannedPool>, LoadError> {
+    let stored = |layer: &usize| layers[*layer].place_bytes() * layers[*layer].n_experts() as u64;
+    let all: u64 = (0..layers.len()).map(|layer| stored(&layer)).sum();
+    let of_shape = |shape: &[usize]| -> Vec<PlannedPool> {
+        let of_layers = |layers: &[usize]| {
+            let stored: u64 = layers.iter().map(stored).sum();
+            (u128::from(bytes) * u128::from(stored) / u128::from(all.max(1))) as u64
+        };
+        let parts = of_layers(shape).min(all).div_ceil(most_at_once.max(1)).clamp(1, shape.len() as u64);
+        let each = shape.len().div_ceil(parts as usize);
+        shape.chunks(each).filter_map(|of_pool| planned(layers, of_pool, of_layers(of_pool))).collect()
+    };
+    let pools: Vec<PlannedPool> = shapes(layers).iter().flat_map(|shape| of_shape(shape)).collect();
+    if pools.is_empty() && !layers.is_empty() {
+        let least_bytes = layers.iter().map(Experts::place_bytes).max().unwrap_or(0);
+        return Err(LoadError::ExpertCacheTooSmall { bytes, least_bytes });
+    }
+    Ok(pools)
+}
+
+/// The layers by the shape of their experts.
+fn shapes(layers: &[Experts]) -> Vec<Vec<usize>> {
+    let mut shapes: Vec<Vec<usize>> = Vec::new();
+    for (index, layer) in layers.iter().enumerate() {
+        match shapes.iter_mut().find(|shape| layers[shape[0]].shares_pool(layer)) {
+            Some(shape) => shape.push(index),
+            None => shapes.push(vec![index]),
+        }
+    }
+    shapes
+}
+
+/// As many places as the bytes are enough for, and no more than there are experts; `None` without any.
+fn planned(layers: &[Experts], of_pool: &[usize], bytes: u64) -> Option<PlannedPool> {
+    let first = &layers[of_pool[0]];
+    let most = of_pool.len() * first.n_experts();
+    let mut places = usize::try_from(bytes / first.place_bytes().max(1)).unwrap_or(usize::MAX).min(most);
+    while places > 0 {
+        let experts = first.pool(places);
+        if vulkan::weights_bytes(&[&experts]) <= bytes {
+            return Some(PlannedPool { experts, places, layers: of_pool.to_vec() });
+        }
+        places -= 1;
+    }
+    None
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use cuelight_shaders::experts::{ExpertMatrix, RouteWeighting};
+    use cuelight_shaders::glu::Activation;
+    use cuelight_shaders::quant::{Format, random};
+
+    const N_EXPERTS: usize = 8;
+
+    fn layers(down: &[Format]) -> Vec<Experts> {
+        let layer = |(index, down): (usize, &Format)| {
+            let matrix = |stem: &str, format, outputs: usize, columns| {
+                let weight = random::weight(&format!("{stem}.{index}"), format, N_EXPERTS * outputs, columns, 1);
+                ExpertMatrix::new(weight, N_EXPERTS, None).unwrap()
+            };
+            let [gate, up] = ["gate", "up"].map(|stem| matrix(stem, Format::Q4_0, 256, 512));
+            let down = matrix("down", *down, 512, 256);
+            Experts::new([gate, up, down], Activation::Silu, RouteWeighting::Output, 2).unwrap()
+        };
+        down.iter().enumerate().map(layer).collect()
+    }
+
+    fn bytes_of(pools: &[PlannedPool]) -> u64 {
+        pools.iter().map(|pool| vulkan::weights_bytes(&[&pool.experts])).sum()
+    }
+
+    #[test]
+    fn layers_of_one_shape_share_a_pool_and_the_room_is_kept_to_the_byte() {
+        let layers = layers(&[Format::Q4_0, Format::Q8_0, Format::Q4_0, Format::Q4_0]);
+        let place = layers[0].place_bytes();
+        for bytes in [5 * place, 9 * place + 1, 16 * place - 1, 1000 * place] {
+            let pools = pools(&layers, bytes, u64::MAX).unwrap();
+            assert!(bytes_of(&pools) <= bytes);
+            let shared: Vec<&[usize]> = pools.iter().map(|pool| &pool.layers[..]).collect();
+            assert_eq!(shared, [&[0, 2, 3][..], &[1]][..pools.len()]);
+            assert!(pools[0].places as u64 >= bytes.min(32 * place) / place * 2 / 3 - 1, "{}", pools[0].places);
+            assert!(pools.iter().all(|pool| pool.places <= pool.layers.len() * N_EXPERTS));
+        }
+    }
+
+    #[test]
+    fn a_pool_too_large_for_one_allocation_is_made_several() {
+        let layers = layers(&[Format::Q4_0; 4]);
+        let place = layers[0].place_bytes();
+        let pools = pools(&layers, 16 * place, 6 * place).unwrap();
+        assert_eq!(pools.iter().map(|pool| pool.layers.len()).collect::<Vec<_>>(), [2, 2]);
+        assert!(bytes_of(&pools) <= 16 * place);
+    }
+
+    #[test]
+    fn room_for_no_expert_is_refused_with_what_one_takes() {
+        let layers = layers(&[Format::Q4_0]);
+        let least = layers[0].place_bytes();
+        let Err(error) = pools(&layers, least / 2, u64::MAX) else { panic!("half an expert has no use") };
+        assert!(error.to_string().contains("--expert-cache"), "{error}");
+        assert!(pools(&[], 0, u64::MAX).unwrap().is_empty());
+    }
+}
