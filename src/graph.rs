@@ -1,6 +1,7 @@
 //! A model as an ordered list of coarse ops over named values, and where the values live in memory.
 
 mod cut;
+mod fuse;
 
 use std::collections::HashMap;
 use std::fmt;
