@@ -1,11 +1,13 @@
 //! Faults on demand, for tests of a whole server; built only with the feature `fault-injection`.
 //!
 //! `POST /debug/fault` with `{"kind": "panic"}`, `"device_lost"` or `"hang"` arms one fault, and the next step of any
-//! engine meets it; `"experts"` waits for the next job of experts on the host, and takes their actor down.
+//! engine meets it; `"experts"` waits for the next job of experts on the host, and takes their actor down. `"lost_at_submit"`
+//! and `"lost_at_wait"` make a GPU's driver say that the device is lost, when it is given work or waited for.
 
 use std::sync::Mutex;
 use std::time::Duration;
 
+use cuelight_engine::backend::vulkan::faults::DeviceCall;
 use cuelight_engine::engine::{Engine, EngineError, EngineLimits, ExpertResult, Progress, Step, StepId};
 
 /// What goes wrong.
@@ -13,8 +15,10 @@ use cuelight_engine::engine::{Engine, EngineError, EngineLimits, ExpertResult, P
 pub enum Fault {
     /// The engine panics.
     Panic,
-    /// The device is lost.
+    /// The engine says that its device is lost.
     DeviceLost,
+    /// The driver of a GPU says so, in answer to this call.
+    LostAt(DeviceCall),
     /// The step takes longer than any watchdog waits.
     Hang,
     /// The Experts actor dies of the next job.
@@ -33,6 +37,8 @@ impl Fault {
         match kind {
             "panic" => Some(Fault::Panic),
             "device_lost" => Some(Fault::DeviceLost),
+            "lost_at_submit" => Some(Fault::LostAt(DeviceCall::Submit)),
+            "lost_at_wait" => Some(Fault::LostAt(DeviceCall::Wait)),
             "hang" => Some(Fault::Hang),
             "experts" => Some(Fault::Experts),
             _ => None,
@@ -41,6 +47,9 @@ impl Fault {
 
     /// Strikes with the next step.
     pub fn arm(self) {
+        if let Fault::LostAt(call) = self {
+            return call.arm();
+        }
         *ARMED.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(self);
     }
 
@@ -76,12 +85,12 @@ impl<E: Engine> Engine for Faulty<E> {
             Some(Fault::Panic) => panic!("injected"),
             Some(Fault::DeviceLost) => return Err(EngineError::DeviceLost("injected".into())),
             Some(Fault::Hang) => std::thread::sleep(HANG),
-            Some(Fault::Experts) | None => {}
+            Some(Fault::Experts | Fault::LostAt(_)) | None => {}
         }
         self.0.begin(step)
     }
 
-    fn work_beside(&mut self, step: StepId) -> Result<(), EngineError> {
+    fn work_beside(&mut self, step: StepId) -> Result<bool, EngineError> {
         self.0.work_beside(step)
     }
 

@@ -8,7 +8,9 @@
 use crate::attention::{KvShape, KvType};
 use crate::gpu::RowCount;
 use crate::op::{Batch, Op};
-use crate::{attention, choose_token, elementwise, embed, experts, glu, heads, matmul, rms_norm, rope, select_rows};
+use crate::{
+    attention, choose_token, elementwise, embed, experts, fusion, glu, heads, matmul, rms_norm, rope, select_rows,
+};
 
 /// An op, and what it must compute.
 #[derive(Debug)]
@@ -86,6 +88,7 @@ pub fn all() -> Vec<Case> {
         matmul::cases(),
         attention::cases(),
         experts::cases(),
+        fusion::cases(),
     ];
     of_ops.into_iter().flatten().collect()
 }
@@ -276,6 +279,11 @@ mod tests {
     #[test]
     fn every_kernel_computes_what_experts_must() {
         check(experts::cases());
+    }
+
+    #[test]
+    fn every_kernel_computes_what_fused_ops_must() {
+        check(fusion::cases());
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::per_kernel;
 use crate::quant::random;
 
 /// Residual connection: `y[i] = a[i] + b[i]`, all [rows, width].
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Add;
 
 impl Op for Add {

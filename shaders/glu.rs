@@ -74,7 +74,7 @@ impl Activation {
 /// `y[i] = activation(gate[i], up[i])`; gate, up and y are [rows, intermediate_size].
 ///
 /// Source: Shazeer 2020, "GLU Variants Improve Transformer".
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Glu {
     activation: Activation,
 }
@@ -84,6 +84,12 @@ impl Glu {
     #[must_use]
     pub fn new(activation: Activation) -> Self {
         Glu { activation }
+    }
+
+    /// What becomes of a gate and the value beside it.
+    #[must_use]
+    pub fn activation(&self) -> Activation {
+        self.activation
     }
 }
 

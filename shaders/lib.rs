@@ -13,6 +13,7 @@
 //! - [`pages`]: memory for weights and keys
 //! - [`roofline`]: how fast the machine can be at most
 //! - the operations themselves, one file or folder each
+//! - [`fusion`]: neighbours among them that a GPU computes together
 //! - [`cases`]: what each of them must compute, for the tests of every backend
 
 pub mod cost;
@@ -30,6 +31,7 @@ pub mod choose_token;
 pub mod elementwise;
 pub mod embed;
 pub mod experts;
+pub mod fusion;
 pub mod glu;
 pub mod heads;
 pub mod lanes;

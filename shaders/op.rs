@@ -5,6 +5,8 @@
 //! attention, which reads the KV cache of the row's own sequence: so a row's result does not depend on its
 //! neighbours.
 
+use std::any::Any;
+
 use crate::attention::KvCache;
 use crate::cost::{Cost, CostArgs};
 use crate::cpu::{ActivationBits, Kernel, Team};
@@ -94,7 +96,7 @@ pub struct CpuArgs<'a> {
 }
 
 /// One operation of a graph, with its parameters and weights.
-pub trait Op: Send + Sync + std::fmt::Debug {
+pub trait Op: Any + Send + Sync + std::fmt::Debug {
     /// The op's name, for profiles and errors.
     fn name(&self) -> &'static str;
 

@@ -5,8 +5,12 @@
 #include <gpu/common.glsl>
 #include <gpu/reduce.glsl>
 
+layout(constant_id = 1) const bool ADDS = false; // norms the sum of two values, and stores that too
+
 layout(push_constant, scalar) uniform Push {
     Floats x;
+    Floats added;
+    Floats sum;
     Floats weight;
     Floats y;
     Step step;
@@ -23,10 +27,16 @@ void main() {
     float squares = 0.0;
     for (uint i = gl_LocalInvocationID.x; i < group_width; i += WORKGROUP_SIZE) {
         float value = x.at[start + i];
+        if (ADDS) {
+            value += added.at[start + i];
+            sum.at[start + i] = value;
+        }
         squares = fma(value, value, squares);
     }
     float scale = 1.0 / sqrt(workgroup_sum(squares) / float(group_width) + epsilon);
     for (uint i = gl_LocalInvocationID.x; i < group_width; i += WORKGROUP_SIZE) {
-        y.at[start + i] = x.at[start + i] * scale * weight.at[i];
+        // What this invocation stored itself.
+        float value = ADDS ? sum.at[start + i] : x.at[start + i];
+        y.at[start + i] = value * scale * weight.at[i];
     }
 }

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use crate::cases::{Case, CaseStep, Expected};
 use crate::cpu::SharedMut;
-use crate::gpu::{Dispatch, GpuArgs, Module, Push};
+use crate::elementwise::Add;
+use crate::fusion::FusesWith;
+use crate::gpu::{DeviceValue, Dispatch, GpuArgs, Module, Push};
 use crate::lanes::{LANES, horizontal_sum, multiply_add};
 use crate::op::{CpuArgs, Op, ShapeError};
 use crate::per_kernel;
@@ -16,7 +18,7 @@ use crate::quant::random;
 ///   serves the residual stream (one group a row) and the heads of a query or key (one group a head).
 /// - `epsilon` is inside the root.
 /// - Source: Zhang & Sennrich 2019, equation 4.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct RmsNorm {
     weight: Arc<[f32]>,
     epsilon: f32,
@@ -59,19 +61,45 @@ impl Op for RmsNorm {
     }
 
     fn dispatches(&self, args: &GpuArgs<'_>) -> Vec<Dispatch> {
+        vec![self.dispatch(args)]
+    }
+}
+
+impl RmsNorm {
+    /// Norms the input, or the sum of two, which then is the first of two outputs.
+    fn dispatch(&self, args: &GpuArgs<'_>) -> Dispatch {
+        let address = |value: Option<&DeviceValue>| value.map_or(0, |value| value.region.address);
+        let (sum, normed) = match args.outputs {
+            [sum, normed] => (Some(sum), Some(normed)),
+            outputs => (None, outputs.first()),
+        };
         let (width, group) = (args.inputs[0].width, self.weight.len());
         let push = Push::new()
             .address(args.inputs[0].region.address)
+            .address(address(args.inputs.get(1)))
+            .address(address(sum))
             .address(args.tables[0].address)
-            .address(args.outputs[0].region.address)
+            .address(address(normed))
             .address(args.step)
             .word(args.rows.kind())
             .size(width)
             .size(group)
             .float(self.epsilon);
         // One workgroup a group, each invocation with a value of it or a few.
-        let dispatch = args.each_column(Module::RmsNorm, push, width);
-        vec![Dispatch { groups: [(width / group) as u32, dispatch.groups[1], 1], ..dispatch }]
+        let mut dispatch = args.each_column(Module::RmsNorm, push, width);
+        dispatch.constants.push((1, u32::from(sum.is_some())));
+        Dispatch { groups: [(width / group) as u32, dispatch.groups[1], 1], ..dispatch }
+    }
+}
+
+/// The residual stream, and what the next half of a layer takes of it.
+impl FusesWith<RmsNorm> for Add {
+    const NAME: &'static str = "add_norm";
+    const INPUTS: usize = 2;
+    const GIVES_BETWEEN: bool = true;
+
+    fn dispatches_with(&self, norm: &RmsNorm, args: &GpuArgs<'_>) -> Vec<Dispatch> {
+        vec![norm.dispatch(args)]
     }
 }
 

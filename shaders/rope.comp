@@ -3,7 +3,7 @@
 
 #extension GL_GOOGLE_include_directive : require
 #include <gpu/common.glsl>
-#include <gpu/trigonometry.glsl>
+#include <gpu/rotation.glsl>
 
 layout(push_constant, scalar) uniform Push {
     Floats x;
@@ -31,11 +31,10 @@ void main() {
         y.at[rest] = x.at[rest];
         return;
     }
-    vec2 turn = sin_cos(float(step.positions.at[row]) * frequencies.at[pair]) * magnitude;
     uint first = start + (interleaved != 0 ? 2 * pair : pair);
     uint second = interleaved != 0 ? first + 1 : first + pairs;
-    float a = x.at[first];
-    float b = x.at[second];
-    y.at[first] = a * turn.y - b * turn.x;
-    y.at[second] = a * turn.x + b * turn.y;
+    vec2 values = vec2(x.at[first], x.at[second]);
+    vec2 rotated = rotate(values, step.positions.at[row], frequencies.at[pair], magnitude);
+    y.at[first] = rotated.x;
+    y.at[second] = rotated.y;
 }

@@ -25,7 +25,7 @@ pub enum RopePairs {
 /// - `frequencies`: [rotary_dim / 2], scaling rules already applied; the rest of a head passes through.
 /// - `magnitude`: m, which YaRN raises above 1.
 /// - Source: Su et al. 2021; YaRN: Peng et al. 2023.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Rope {
     head_dim: usize,
     pairs: RopePairs,
@@ -46,6 +46,30 @@ impl Rope {
             });
         }
         Ok(Rope { head_dim, pairs, frequencies, magnitude })
+    }
+
+    /// Values in a head.
+    #[must_use]
+    pub fn head_dim(&self) -> usize {
+        self.head_dim
+    }
+
+    /// Pairs of a head that are rotated.
+    #[must_use]
+    pub fn n_pairs(&self) -> usize {
+        self.frequencies.len()
+    }
+
+    /// Whether pairs are neighbours.
+    #[must_use]
+    pub fn is_interleaved(&self) -> bool {
+        self.pairs == RopePairs::Interleaved
+    }
+
+    /// What rotated values are multiplied with.
+    #[must_use]
+    pub fn magnitude(&self) -> f32 {
+        self.magnitude
     }
 
     /// Where the pair `index` of a head stands.
@@ -129,7 +153,7 @@ impl Rope {
             .size(input.width)
             .size(self.head_dim)
             .size(pairs)
-            .word(u32::from(self.pairs == RopePairs::Interleaved))
+            .word(u32::from(self.is_interleaved()))
             .float(self.magnitude);
         let invocations = input.width / self.head_dim * (self.head_dim - pairs);
         let dispatch = args.each_column(Module::Rope, push, invocations);

@@ -229,7 +229,7 @@ impl Engine for Box<dyn Engine> {
         (**self).begin(step)
     }
 
-    fn work_beside(&mut self, step: StepId) -> Result<(), EngineError> {
+    fn work_beside(&mut self, step: StepId) -> Result<bool, EngineError> {
         (**self).work_beside(step)
     }
 
@@ -255,13 +255,13 @@ pub trait Engine: Send + 'static {
     fn begin(&mut self, step: Step) -> Result<Progress, EngineError>;
 
     /// Does what can be done of a step that waits for experts before they are there; to be called when the job was handed out.
-    /// Blocks. Nothing is lost but time when it is not called.
+    /// Blocks. Nothing is lost but time when it is not called. Returns whether there was anything to do.
     ///
     /// # Errors
     /// [`EngineError`] when the device is lost.
-    fn work_beside(&mut self, step: StepId) -> Result<(), EngineError> {
+    fn work_beside(&mut self, step: StepId) -> Result<bool, EngineError> {
         let _ = step;
-        Ok(())
+        Ok(false)
     }
 
     /// Continues a step that waited for experts.

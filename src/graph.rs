@@ -1,6 +1,7 @@
 //! A model as an ordered list of coarse ops over named values, and where the values live in memory.
 
 mod cut;
+mod fuse;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -71,10 +72,9 @@ impl Graph {
     /// # Errors
     /// [`ShapeError`] when they do not fit the op.
     pub fn of_op(op: impl Op + 'static, widths: &[usize]) -> Result<Self, ShapeError> {
-        let mut graph = Graph::default();
-        graph.values = widths.iter().map(|width| Value { width: *width, rows: Rows::All }).collect();
-        graph.inputs = (0..widths.len()).map(ValueId).collect();
-        let inputs = graph.inputs.clone();
+        let inputs: Vec<ValueId> = (0..widths.len()).map(ValueId).collect();
+        let values = widths.iter().map(|width| Value { width: *width, rows: Rows::All }).collect();
+        let mut graph = Graph { values, inputs: inputs.clone(), ..Graph::default() };
         graph.push_one(op, &inputs)?;
         Ok(graph)
     }

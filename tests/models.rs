@@ -502,7 +502,7 @@ impl<E: Engine> Engine for Lingering<E> {
         self.engine.begin(step)
     }
 
-    fn work_beside(&mut self, step: StepId) -> Result<(), EngineError> {
+    fn work_beside(&mut self, step: StepId) -> Result<bool, EngineError> {
         self.engine.work_beside(step)
     }
 

@@ -21,18 +21,18 @@ use vulkan_device::has_device;
 const STREAMS: usize = 16;
 
 async fn server() -> Arc<ServerProcess> {
-    server_on(&["--device", "vulkan"]).await
+    server_on(&["--device", "vulkan"], &[]).await
 }
 
 /// Two replicas on two logical devices, which stand in for two GPUs.
 async fn replicas() -> Arc<ServerProcess> {
-    server_on(&["--device", "vulkan:0,vulkan:0", "--replicas", "2"]).await
+    server_on(&["--device", "vulkan:0,vulkan:0", "--replicas", "2"], &[]).await
 }
 
-async fn server_on(devices: &[&str]) -> Arc<ServerProcess> {
+async fn server_on(devices: &[&str], variables: &[(&str, &str)]) -> Arc<ServerProcess> {
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/families/llama-q4_k.gguf");
     let flags = ["--deterministic", "--ctx-size", "512", "--step-timeout", "60s"];
-    Arc::new(ServerProcess::start_model(&model, &[devices, &flags].concat()).await)
+    Arc::new(ServerProcess::start_model_in(&model, &[devices, &flags].concat(), variables).await)
 }
 
 /// Sixteen streams at once.
@@ -225,4 +225,50 @@ async fn a_device_that_is_lost_is_opened_anew_and_nothing_is_lost() {
         assert_same(&streams.await.unwrap(), &expected);
     }
     assert_eq!(server.metric("cuelight_actor_restarts_total").await, 2.0);
+}
+
+/// The driver's word goes all the way up, and what was on the lost device is destroyed before it: by the layer's book.
+#[cfg(feature = "fault-injection")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_device_that_its_driver_calls_lost_is_destroyed_properly_and_no_token_is_another() {
+    if !has_device() {
+        return;
+    }
+    // The server opens its devices out of a test's sight, so the layer is put in by the loader and writes to a file.
+    let folder = tempfile::tempdir().unwrap();
+    let (settings, complaints) = (folder.path().join("vk_layer_settings.txt"), folder.path().join("complaints"));
+    let lines = [
+        format!("khronos_validation.log_filename = {}", complaints.display()),
+        "khronos_validation.debug_action = VK_DBG_LAYER_ACTION_LOG_MSG".to_owned(),
+        "khronos_validation.report_flags = error,warn".to_owned(),
+        "khronos_validation.enables = VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT".to_owned(),
+    ];
+    std::fs::write(&settings, lines.join("\n")).unwrap();
+    let layer = ("VK_INSTANCE_LAYERS", "VK_LAYER_KHRONOS_validation");
+    let server =
+        server_on(&["--device", "vulkan"], &[layer, ("VK_LAYER_SETTINGS_PATH", settings.to_str().unwrap())]).await;
+    let loaded = std::fs::read_to_string(format!("/proc/{}/maps", server.pid())).unwrap_or_default();
+    if !loaded.contains("VkLayer_khronos_validation") {
+        eprintln!("SKIPPED: the Vulkan validation layer is not installed: nobody looks on");
+    }
+
+    let expected = together(&server).await;
+    for (number, kind) in (1..).zip(["lost_at_submit", "lost_at_wait"]) {
+        let before = server.metric("cuelight_generation_tokens_total").await;
+        let streams = tokio::spawn({
+            let server = server.clone();
+            async move { together(&server).await }
+        });
+        while server.metric("cuelight_generation_tokens_total").await < before + (STREAMS * 10) as f64 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        server.fault(kind).await;
+        assert_same(&streams.await.unwrap(), &expected);
+        assert_eq!(server.metric("cuelight_actor_restarts_total").await, f64::from(number), "{kind}");
+    }
+    let log = server.log();
+    assert!(log.contains("the driver reports that the device was lost"), "{log}");
+    server.assert_empties(Duration::from_secs(10)).await;
+    let complaints = std::fs::read_to_string(complaints).unwrap_or_default();
+    assert!(complaints.trim().is_empty(), "the validation layer complains:\n{complaints}");
 }

@@ -11,7 +11,7 @@ pub(super) async fn fault(JsonBody(body): JsonBody) -> Result<StatusCode, ApiErr
     let fields = Fields::of_body(&body)?;
     let kind = fields.string("kind")?.unwrap_or_default();
     let fault = Fault::named(kind)
-        .ok_or_else(|| ApiError::invalid("kind", "`kind` must be \"panic\", \"device_lost\" or \"hang\""))?;
+        .ok_or_else(|| ApiError::invalid("kind", "`kind` must name a fault that `actors/faults.rs` knows"))?;
     fault.arm();
     Ok(StatusCode::NO_CONTENT)
 }

@@ -49,6 +49,8 @@ pub enum DeviceReport {
     Done(StepOutput),
     /// The step, by the number that the engine knows it by, waits for experts, which were asked.
     AwaitsExperts(StepId),
+    /// Something was done of a step that waits for experts.
+    WorkedBeside(StepId),
     /// A step was refused; the engine is as before.
     Refused {
         /// The step, by the number that the engine knows it by.
@@ -160,8 +162,10 @@ impl<E: Engine> DeviceThread<E> {
             if self.reports.cast(ExecutorMsg::Device(news)).is_err() || self.engine.is_none() {
                 return;
             }
-            if let Some(lost) = waits.and_then(|step| way.while_at_work(|| work_beside(&mut self.engine, step))) {
-                let _ = self.reports.cast(ExecutorMsg::Device(lost));
+            let Some(news) = waits.and_then(|step| way.while_at_work(|| work_beside(&mut self.engine, step))) else {
+                continue;
+            };
+            if self.reports.cast(ExecutorMsg::Device(news)).is_err() || self.engine.is_none() {
                 return;
             }
         }
@@ -176,10 +180,14 @@ impl<E: Engine> DeviceThread<E> {
     }
 }
 
-/// Lets the engine do what it can of a step that waits for experts; says so when it is lost by that.
+/// Lets the engine do what it can of a step that waits for experts; `None` when there is nothing to do.
 fn work_beside<E: Engine>(slot: &mut Option<E>, step: StepId) -> Option<DeviceNews> {
     let from = Instant::now();
-    let report = lose_if_broken(slot, |engine| engine.work_beside(step)).err()?;
+    let report = match lose_if_broken(slot, |engine| engine.work_beside(step)) {
+        Ok(false) => return None,
+        Ok(true) => DeviceReport::WorkedBeside(step),
+        Err(report) => report,
+    };
     Some(DeviceNews { report, from, elapsed: from.elapsed() })
 }
 

@@ -212,6 +212,10 @@ impl<E: Engine> ExecutorState<E> {
                 self.note_piece(part, from, elapsed);
                 Ok(())
             }
+            DeviceReport::WorkedBeside(part) => {
+                self.note_piece(part, from, elapsed);
+                Ok(())
+            }
             DeviceReport::Refused { step, reason } => self.part_ended(me, step, Err(reason)),
             DeviceReport::Lost(reason) => Err(self.lost(reason)),
         }

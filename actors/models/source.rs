@@ -141,7 +141,7 @@ impl<E: Engine> Engine for LeasedEngine<E> {
         self.engine.begin(step)
     }
 
-    fn work_beside(&mut self, step: StepId) -> Result<(), EngineError> {
+    fn work_beside(&mut self, step: StepId) -> Result<bool, EngineError> {
         self.engine.work_beside(step)
     }
 

@@ -8,8 +8,10 @@ use std::ops::Range;
 use super::cache::{BLOCK_TOKENS, SCALE_GROUP};
 use super::{Attention, KvShape, KvType, Window, reference};
 use crate::cases::{Case, CaseBatch, CaseCache, CaseStep, Expected};
+use crate::fusion::FusedCase;
 use crate::gpu::RowCount;
 use crate::quant::random;
+use crate::rope::{self, Rope, RopePairs};
 
 /// Every type of cache with heads of all lengths, groups, windows and caps; contexts that end before, at and behind the
 /// border of a piece, with few rows (whose context is cut into pieces) and with many (whose is not).
@@ -58,6 +60,42 @@ fn other_forms() -> [Attention; 7] {
         in_chunks(shaped(32, 2, 2, None, None), 50),
         in_chunks(shaped(16, 1, 4, None, None), 256),
     ]
+}
+
+/// Queries and keys that are rotated on their way: both pairings, whole heads and parts of them, heads of no whole quads, keys
+/// and values of different lengths, every type of cache.
+pub fn rotated_cases() -> Vec<FusedCase> {
+    let unequal = of_shape(KvShape { value_dim: 72, ..KvShape::grouped(1, 24) }, 3, None, None);
+    let shapes = [
+        (shaped(64, 2, 4, None, None), 32),
+        (shaped(128, 1, 2, Some(100), None), 64),
+        (shaped(40, 2, 1, None, None), 10),
+        (shaped(7, 1, 3, None, None), 2),
+        (with_sinks(unequal), 12),
+    ];
+    let of_type = |&kv_type: &KvType| {
+        let pairings = [RopePairs::Halves, RopePairs::Interleaved];
+        let of_shape = move |(attention, pairs): (Attention, usize)| {
+            pairings.map(|pairing| rotated_case(&attention, pairs, pairing, kv_type))
+        };
+        shapes.clone().into_iter().flat_map(of_shape)
+    };
+    KvType::ALL.iter().flat_map(of_type).collect()
+}
+
+fn rotated_case(attention: &Attention, pairs: usize, pairing: RopePairs, kv_type: KvType) -> FusedCase {
+    // Powers of two, so that float32 holds the angle of any position.
+    let frequencies = (0..pairs).map(|pair| 0.5_f32.powi(pair as i32 % 16)).collect();
+    let rope = Rope::new(attention.kv.key_dim, pairing, frequencies, 1.1).expect("pairs are of the head");
+    let projected = Sequences::new(attention.clone(), &[271, 40], |_, len, seed| random::activations(len, seed));
+    let rotated = projected.rotated(&rope);
+    // What a rotation is off by moves every score, and rotated keys are larger.
+    let tolerance = (2.0 * rounding(kv_type)).max(2e-4);
+    let step = |parts: &Parts| CaseStep { inputs: projected.inputs(parts), ..rotated.case_step(parts, tolerance) };
+    let steps = two_sequences().iter().map(step).collect();
+    let name = format!("{kv_type}, {pairing:?}, {pairs} pairs of {:?}", attention.kv);
+    let cache = Some(CaseCache { shapes: projected.shapes(), kv_type, blocks: projected.n_blocks() });
+    FusedCase::new(&name, rope, attention.clone(), cache, steps)
 }
 
 /// How far a result may be from the reference for keys and values in -1..1 that the cache rounds.
@@ -166,6 +204,23 @@ impl Sequences {
             key: of_each(2, &|len, seed| values(kv.key_dim, len * kv.key_width(), seed)),
             value: of_each(3, &|len, seed| values(kv.value_dim, len * kv.stored_value_width(), seed)),
             attention,
+        }
+    }
+
+    /// The same sequences with queries and keys rotated.
+    fn rotated(&self, rope: &Rope) -> Self {
+        let each_row = |values: &[f32], width: usize| -> Vec<f32> {
+            let rows = (0..).zip(values.chunks_exact(width));
+            rows.flat_map(|(position, row)| rope::reference(rope, position, row)).map(|value| value as f32).collect()
+        };
+        let all = |values: &[Vec<f32>], width: usize| values.iter().map(|values| each_row(values, width)).collect();
+        let Attention { n_heads, kv, .. } = self.attention;
+        Sequences {
+            attention: self.attention.clone(),
+            block_tables: self.block_tables.clone(),
+            query: all(&self.query, n_heads * kv.key_dim),
+            key: all(&self.key, kv.key_width()),
+            value: self.value.clone(),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Keys and values on a device, and what [`Attention`] runs there.
 //!
-//! - `kv_store.comp`: the rows' keys and values into the cache
+//! - `kv_store.comp`: the rows' keys and values into the cache, rotated on their way where they come as they were projected
 //! - few rows of a sequence: `attend.comp`, a workgroup for each row and at most 8 heads
 //! - more, or many heads for one KV head: `attend_tile.comp`, a workgroup for up to 32 queries together
 //! - `merge.comp`: where each piece of a context had a workgroup of its own
@@ -13,10 +13,12 @@
 //! bit: 32 KiB for 32 queries. With what is staged of keys and queries that is 46.5 KiB; for devices that offer 32 KiB there
 //! are tiles of 16 queries (27.8 KiB).
 
-use super::{Attention, KvShape, KvType, Window};
-use crate::gpu::{DeviceLimits, Dispatch, GpuArgs, Module, Push, Region};
-
 use super::cache::BLOCK_TOKENS;
+use super::{Attention, KvShape, KvType, Window};
+use crate::fusion::FusesWith;
+use crate::gpu::{DeviceLimits, DeviceValue, Dispatch, GpuArgs, Module, Push, Region};
+use crate::op::Op;
+use crate::rope::Rope;
 
 /// Positions that have a softmax of their own (`attention/pieces.glsl`).
 const PIECE_TOKENS: usize = 256;
@@ -153,15 +155,59 @@ pub(super) fn scratch_bytes(attention: &Attention, device: &DeviceLimits, rows: 
 
 /// Stores keys and values, then attends; with a split also merges.
 pub(super) fn dispatches(attention: &Attention, args: &GpuArgs<'_>) -> Vec<Dispatch> {
-    let planes = args.kv.layers[attention.layer];
-    let mut dispatches = vec![store(attention, args, 1, attention.kv.key_dim, planes[0])];
-    if !attention.kv.values_in_keys {
-        dispatches.push(store(attention, args, 2, attention.kv.value_dim, planes[1]));
+    let stored = store(attention, args, None);
+    [stored].into_iter().chain(Run::new(attention, args).attend()).collect()
+}
+
+/// What is rotated while keys and values are stored.
+struct Rotation<'a> {
+    rope: &'a Rope,
+    frequencies: Region,
+    /// As it was projected; the rotated one is the attention's input.
+    query: DeviceValue,
+}
+
+/// Rotates, stores and attends: keys go to the cache without a stop between.
+impl FusesWith<Attention> for Rope {
+    const NAME: &'static str = "rotated_attention";
+    const INPUTS: usize = 2;
+    const GIVES_BETWEEN: bool = false;
+
+    fn fuses_with(&self, attention: &Attention) -> bool {
+        self.head_dim() == attention.kv.key_dim
     }
-    let [keys, values] = if attention.kv.values_in_keys { [planes[0]; 2] } else { planes };
-    let run = Run { attention, args, keys, values };
-    dispatches.extend(run.attend());
-    dispatches
+
+    fn widths_between(&self, attention: &Attention) -> Vec<usize> {
+        vec![attention.n_heads * attention.kv.key_dim, attention.kv.key_width()]
+    }
+
+    fn scratch_bytes_with(
+        &self,
+        attention: &Attention,
+        device: &DeviceLimits,
+        rows: usize,
+        context_tokens: usize,
+    ) -> u64 {
+        query_bytes(attention, rows) + scratch_bytes(attention, device, rows, context_tokens)
+    }
+
+    fn dispatches_with(&self, attention: &Attention, args: &GpuArgs<'_>) -> Vec<Dispatch> {
+        let query = args.inputs[0];
+        let (rotated, scratch) = args.scratch.split_at(query_bytes(attention, args.rows.most()));
+        let rotated = DeviceValue { region: Region { bytes: query.region.bytes, ..rotated }, ..query };
+        let inputs = [&[rotated], &args.inputs[1..]].concat();
+        let (tables, of_attention) = args.tables.split_at(self.gpu_tables().len());
+        let rotation = Rotation { rope: self, frequencies: tables[0], query };
+        let args = &GpuArgs { inputs: &inputs, tables: of_attention, scratch, ..*args };
+        let stored = store(attention, args, Some(&rotation));
+        [stored].into_iter().chain(Run::new(attention, args).attend()).collect()
+    }
+}
+
+/// Bytes of the rotated queries of so many rows, and what aligns the next thing.
+fn query_bytes(attention: &Attention, rows: usize) -> u64 {
+    let width = attention.n_heads * attention.kv.key_dim;
+    ((rows * width * size_of::<f32>()) as u64).next_multiple_of(256)
 }
 
 /// The specialization constant of `attention/cache.glsl`.
@@ -185,13 +231,37 @@ fn sinks_address(args: &GpuArgs<'_>) -> u64 {
     args.tables.first().map_or(0, |sinks| sinks.address)
 }
 
-fn store(attention: &Attention, args: &GpuArgs<'_>, input: usize, head_dim: usize, cache: Region) -> Dispatch {
-    let (input, n_kv_heads) = (args.inputs[input].region, attention.kv.n_kv_heads);
-    let push = Push::new().address(input.address).address(cache.address).address(args.step).size(n_kv_heads);
-    let stretches = head_dim.div_ceil(values_together(args.kv.kv_type));
-    let mut dispatch = args.each_column(Module::KvStore, push, n_kv_heads * stretches);
-    dispatch.constants.extend([cache_constant(args.kv.kv_type), (21, head_dim as u32)]);
-    Dispatch { reads: vec![input], writes: vec![cache], ..dispatch }
+/// Stores the keys and values of all rows, and rotates what is to be rotated.
+fn store(attention: &Attention, args: &GpuArgs<'_>, rotation: Option<&Rotation<'_>>) -> Dispatch {
+    let Attention { n_heads, kv, layer, .. } = *attention;
+    let [keys, values] = args.kv.layers[layer];
+    let (key, value) = (args.inputs[1].region, args.inputs.get(2).map(|value| value.region));
+    let rotated = args.inputs[0].region;
+    let query = rotation.map(|rotation| rotation.query.region);
+    let push = Push::new()
+        .address(key.address)
+        .address(value.map_or(0, |value| value.address))
+        .address(keys.address)
+        .address(value.map_or(0, |_| values.address))
+        .address(query.map_or(0, |query| query.address))
+        .address(query.map_or(0, |_| rotated.address))
+        .address(rotation.map_or(0, |rotation| rotation.frequencies.address))
+        .address(args.step)
+        .size(kv.n_kv_heads)
+        .size(n_heads)
+        .float(rotation.map_or(0.0, |rotation| rotation.rope.magnitude()));
+    let stretches = |dim: usize| dim.div_ceil(values_together(args.kv.kv_type));
+    let of_values = value.map_or(0, |_| kv.n_kv_heads * stretches(kv.value_dim));
+    let of_queries = query.map_or(0, |_| n_heads * stretches(kv.key_dim));
+    let invocations = kv.n_kv_heads * stretches(kv.key_dim) + of_values + of_queries;
+    let mut dispatch = args.each_column(Module::KvStore, push, invocations);
+    dispatch.constants.extend(head_constants(attention, args.kv.kv_type));
+    if let Some(Rotation { rope, .. }) = rotation {
+        dispatch.constants.extend([(24, 1), (25, rope.n_pairs() as u32), (26, u32::from(rope.is_interleaved()))]);
+    }
+    let reads = [Some(key), value, query].into_iter().flatten().collect();
+    let writes = [Some(keys), value.map(|_| values), query.map(|_| rotated)].into_iter().flatten().collect();
+    Dispatch { reads, writes, ..dispatch }
 }
 
 /// Which rows a dispatch has (`attention/runs.glsl`).
@@ -224,7 +294,12 @@ struct Run<'a> {
     values: Region,
 }
 
-impl Run<'_> {
+impl<'a> Run<'a> {
+    fn new(attention: &'a Attention, args: &'a GpuArgs<'a>) -> Self {
+        let [keys, values] = args.kv.layers[attention.layer];
+        Run { attention, args, keys, values: if attention.kv.values_in_keys { keys } else { values } }
+    }
+
     fn attend(&self) -> Vec<Dispatch> {
         let (args, rows) = (self.args, self.args.rows.most());
         let cut = |rows| Cut::new(self.attention, args.device, rows, args.context_tokens);

@@ -1,12 +1,7 @@
 // The heads of an attention that is computed over `attention/cache.glsl`, and how its results are written.
 
-layout(constant_id = 21) const uint KEY_DIM = 64;
-layout(constant_id = 22) const uint VALUE_DIM = 64;
-layout(constant_id = 23) const bool VALUES_IN_KEYS = false; // a value is the beginning of its key
+#include <attention/sizes.glsl>
 
-const uint KEY_STRIDE = (KEY_DIM + VALUES_TOGETHER - 1) / VALUES_TOGETHER * VALUES_TOGETHER;
-const uint OWN_VALUE_STRIDE = (VALUE_DIM + VALUES_TOGETHER - 1) / VALUES_TOGETHER * VALUES_TOGETHER;
-const uint VALUE_STRIDE = VALUES_IN_KEYS ? KEY_STRIDE : OWN_VALUE_STRIDE;
 const uint KEY_QUADS = KEY_STRIDE / 4;
 const uint VALUE_QUADS = (VALUE_DIM + 3) / 4;
 

@@ -1,67 +1,126 @@
 #version 460
-// Stores the keys, or the values, of the step's rows: an invocation for each stretch of values of each head of each row.
+// Stores the keys and values of the step's rows: an invocation for each stretch of values of each head of each row.
+//
+// Where queries and keys come as they were projected, it also rotates them: keys on their way, and queries beside them.
 
 #extension GL_GOOGLE_include_directive : require
 #include <gpu/common.glsl>
+#include <gpu/rotation.glsl>
 #include <attention/cache.glsl>
+#include <attention/sizes.glsl>
 
-layout(constant_id = 21) const uint HEAD_DIM = 64; // of a key, or of a value
-
-const uint STRIDE = (HEAD_DIM + VALUES_TOGETHER - 1) / VALUES_TOGETHER * VALUES_TOGETHER;
+layout(constant_id = 24) const bool ROTATES = false;
+layout(constant_id = 25) const uint PAIRS = 1;             // of a head that are rotated; the rest passes through
+layout(constant_id = 26) const bool INTERLEAVED = false;   // a pair are neighbours, not in two halves
 
 layout(push_constant, scalar) uniform Push {
-    Floats x;
-    uint64_t cache;
+    Floats key;
+    Floats value;
+    uint64_t key_cache;
+    uint64_t value_cache;
+    Floats query;
+    Floats rotated_query;
+    Floats frequencies;
     Step step;
     uint n_kv_heads;
+    uint n_heads;
+    float magnitude;
 };
 
-vec4 load_quad(uint start, uint column) {
+// Quads of a stretch, and how many there are in any type of cache.
+const uint OWN_QUADS = VALUES_TOGETHER / 4;
+const uint MOST_QUADS = 8;
+
+uint row;
+uint position;
+
+// A value of a head that begins at `start`, rotated.
+float rotated_value(Floats x, uint start, uint column) {
+    uint pair = INTERLEAVED ? column / 2 : column % PAIRS;
+    uint first = INTERLEAVED ? 2 * pair : pair;
+    uint second = INTERLEAVED ? first + 1 : first + PAIRS;
+    vec2 values = vec2(x.at[start + first], x.at[start + second]);
+    vec2 rotated = rotate(values, position, frequencies.at[pair], magnitude);
+    return column == first ? rotated.x : rotated.y;
+}
+
+// Four values of a head of `dim`, the first `turned` of them rotated; zeros behind its end.
+vec4 load_quad(Floats x, uint start, uint column, uint dim, uint turned) {
     vec4 quad = vec4(0.0);
-    [[unroll]] for (uint i = 0; i < 4; i++) if (column + i < HEAD_DIM) quad[i] = x.at[start + column + i];
+    [[unroll]] for (uint i = 0; i < 4; i++) {
+        if (column + i < turned) {
+            quad[i] = rotated_value(x, start, column + i);
+        } else if (column + i < dim) {
+            quad[i] = x.at[start + column + i];
+        }
+    }
     return quad;
 }
 
-void store_in_8_bits(uint64_t record, uint slot, uint start, uint stretch) {
-    vec4 quads[8];
+void store_in_8_bits(uint64_t record, uint stride, uint slot, uint stretch, vec4 quads[MOST_QUADS]) {
     vec4 largest = vec4(0.0);
-    [[unroll]] for (uint q = 0; q < 8; q++) {
-        quads[q] = load_quad(start, stretch * 32 + 4 * q);
-        largest = max(largest, abs(quads[q]));
-    }
+    [[unroll]] for (uint q = 0; q < OWN_QUADS; q++) largest = max(largest, abs(quads[q]));
     float scale = max(max(largest.x, largest.y), max(largest.z, largest.w)) / 127.0;
     float inverse = scale == 0.0 ? 0.0 : 1.0 / scale;
-    Words words = Words(record + slot * STRIDE + stretch * 32);
-    [[unroll]] for (uint q = 0; q < 8; q++) {
+    Words words = Words(record + slot * stride + stretch * 32);
+    [[unroll]] for (uint q = 0; q < OWN_QUADS; q++) {
         uvec4 codes = uvec4(ivec4(round(clamp(quads[q] * inverse, -127.0, 127.0)))) & 255u;
         words.at[q] = codes.x | codes.y << 8 | codes.z << 16 | codes.w << 24;
     }
-    Halves(scale_address(record, STRIDE, slot, stretch)).at[0] = float16_t(scale);
+    Halves(scale_address(record, stride, slot, stretch)).at[0] = float16_t(scale);
+}
+
+// Stores a stretch of the keys, or of the values: `index` counts those of a row.
+void store(Floats x, uint64_t cache, uint dim, uint stride, uint turned, uint index) {
+    uint stretches = stride / VALUES_TOGETHER;
+    uint head = index / stretches;
+    uint stretch = index % stretches;
+    uint start = (row * n_kv_heads + head) * dim;
+    vec4 quads[MOST_QUADS];
+    [[unroll]] for (uint q = 0; q < OWN_QUADS; q++) {
+        quads[q] = load_quad(x, start, stretch * VALUES_TOGETHER + 4 * q, dim, turned);
+    }
+    uint table_start = step.table_starts.at[step.sequences.at[row]];
+    uint64_t record = record_of(cache, stride, step, table_start, position, n_kv_heads, head);
+    uint slot = position % BLOCK_TOKENS;
+    if (KV_TYPE == 2) {
+        store_in_8_bits(record, stride, slot, stretch, quads);
+        return;
+    }
+    [[unroll]] for (uint q = 0; q < OWN_QUADS; q++) {
+        uint place = slot * (stride / 4) + stretch * OWN_QUADS + q;
+        if (KV_TYPE == 0) {
+            FloatQuads(record).at[place] = quads[q];
+        } else {
+            WordPairs(record).at[place] = uvec2(packHalf2x16(quads[q].xy), packHalf2x16(quads[q].zw));
+        }
+    }
+}
+
+void rotate_query(uint index) {
+    uint stretches = KEY_STRIDE / VALUES_TOGETHER;
+    uint start = (row * n_heads + index / stretches) * KEY_DIM;
+    uint first = index % stretches * VALUES_TOGETHER;
+    [[unroll]] for (uint q = 0; q < OWN_QUADS; q++) {
+        uint column = first + 4 * q;
+        vec4 quad = load_quad(query, start, column, KEY_DIM, 2 * PAIRS);
+        [[unroll]] for (uint i = 0; i < 4; i++) if (column + i < KEY_DIM) rotated_query.at[start + column + i] = quad[i];
+    }
 }
 
 void main() {
-    uint row = gl_WorkGroupID.y;
-    uint stretches = STRIDE / VALUES_TOGETHER;
+    row = gl_WorkGroupID.y;
+    if (row >= step.rows) return;
+    position = step.positions.at[row];
     uint index = gl_GlobalInvocationID.x;
-    if (row >= step.rows || index >= n_kv_heads * stretches) return;
-    uint head = index / stretches;
-    uint stretch = index % stretches;
-    uint position = step.positions.at[row];
-    uint table_start = step.table_starts.at[step.sequences.at[row]];
-    uint64_t record = record_of(cache, STRIDE, step, table_start, position, n_kv_heads, head);
-    uint slot = position % BLOCK_TOKENS;
-    uint start = (row * n_kv_heads + head) * HEAD_DIM;
-    if (KV_TYPE == 2) {
-        store_in_8_bits(record, slot, start, stretch);
-        return;
-    }
-    [[unroll]] for (uint q = 0; q < VALUES_TOGETHER / 4; q++) {
-        vec4 quad = load_quad(start, stretch * VALUES_TOGETHER + 4 * q);
-        uint place = slot * (STRIDE / 4) + stretch * (VALUES_TOGETHER / 4) + q;
-        if (KV_TYPE == 0) {
-            FloatQuads(record).at[place] = quad;
-        } else {
-            WordPairs(record).at[place] = uvec2(packHalf2x16(quad.xy), packHalf2x16(quad.zw));
-        }
+    uint of_keys = n_kv_heads * (KEY_STRIDE / VALUES_TOGETHER);
+    uint of_values = VALUES_IN_KEYS ? 0 : n_kv_heads * (VALUE_STRIDE / VALUES_TOGETHER);
+    uint of_queries = ROTATES ? n_heads * (KEY_STRIDE / VALUES_TOGETHER) : 0;
+    if (index < of_keys) {
+        store(key, key_cache, KEY_DIM, KEY_STRIDE, ROTATES ? 2 * PAIRS : 0, index);
+    } else if (index - of_keys < of_values) {
+        store(value, value_cache, VALUE_DIM, VALUE_STRIDE, 0, index - of_keys);
+    } else if (index - of_keys - of_values < of_queries) {
+        rotate_query(index - of_keys - of_values);
     }
 }

@@ -16,6 +16,7 @@ pub mod reference;
 
 pub use cache::{KvCache, KvShape, KvType};
 pub use cases::cases;
+pub(crate) use cases::rotated_cases;
 
 use std::sync::Arc;
 

@@ -36,6 +36,16 @@ impl Region {
         let end = |region: &Region| region.address + region.bytes;
         self.address.max(other.address) < end(self).min(end(other))
     }
+
+    /// Its first bytes, and the rest.
+    ///
+    /// # Panics
+    /// When it has not as many.
+    #[must_use]
+    pub fn split_at(&self, bytes: u64) -> (Region, Region) {
+        assert!(bytes <= self.bytes, "a region of {} bytes has no {bytes}", self.bytes);
+        (Region { bytes, ..*self }, Region { address: self.address + bytes, bytes: self.bytes - bytes })
+    }
 }
 
 /// What a device can do, as far as ops choose by it. All of it is asked of the device.

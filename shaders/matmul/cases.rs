@@ -88,7 +88,7 @@ fn step(weights: &[Weight], biases: &[Option<Arc<[f32]>>], rows: usize, toleranc
 }
 
 /// Values in -2..2 that 15 bits hold exactly, when each block of 32 has a scale of its own.
-pub(super) fn exact_activations(len: usize, seed: u64) -> Vec<f32> {
+pub(crate) fn exact_activations(len: usize, seed: u64) -> Vec<f32> {
     const LARGEST: f32 = 127.0 * 128.0;
     const STEP: f32 = 1.0 / 8192.0;
     let mut values = random::activations(len, seed);
@@ -101,6 +101,6 @@ pub(super) fn exact_activations(len: usize, seed: u64) -> Vec<f32> {
 
 /// The sum of the magnitudes of what is added up for a row where codes, scales and minima are multiplied apart: where a
 /// weight's value is at most [`random::LIMIT`], its code times its scale and its minimum are at most thrice that together.
-pub(super) fn parts(row: &[f32]) -> f64 {
+pub(crate) fn parts(row: &[f32]) -> f64 {
     3.0 * f64::from(random::LIMIT) * row.iter().map(|x| f64::from(x.abs())).sum::<f64>()
 }

@@ -99,7 +99,7 @@ void stage(Next next) {
 }
 
 void main() {
-    uvec2 first = first_of_tile(TILE_ROWS, TILE_OUTPUTS);
+    uvec2 first = tile_index() * uvec2(TILE_ROWS, TILE_OUTPUTS);
     uint rows = count_rows(step, row_kind);
     if (first.x >= rows || first.y >= outputs) return;
     uint runs = (columns + 31) / 32;
@@ -144,7 +144,8 @@ void main() {
             uint output_row = first.y + across + i % MATRICES_ACROSS * N + e % N;
             if (row >= rows || output_row >= outputs) continue;
             float divisor = Floats(row_of_halves(x, row, runs) + runs * RUN_BYTES).at[0];
-            store_result(row, output_row, uintBitsToFloat(staged[place + e / 4][e % 4]) * divisor);
+            float result = uintBitsToFloat(staged[place + e / 4][e % 4]) * divisor;
+            store_result(row, output_row, biased(bias, output_row, result));
         }
         barrier();
     }

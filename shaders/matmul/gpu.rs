@@ -3,6 +3,7 @@
 //! - few rows, or any number where bits must not depend on it: `mat_vec.comp`
 //! - more, in float32: `tile.comp`
 //! - more, where the device multiplies matrices of float16: `halves.comp` once, then `cooperative.comp`
+//! - a weight for each head: `mat_vec.comp` or `tile.comp`, whose workgroups then have outputs of one head each
 //!
 //! # From which number of rows
 //!
@@ -34,8 +35,11 @@
 //! first row of float16 can be fed at 1365 multiply-adds a cycle: a core of an H100 or H200 does 2048 at its peak.
 
 use super::Linear;
+use crate::fusion::FusesWith;
+use crate::glu::{Activation, Glu};
 use crate::gpu::weight::{RUN_COLUMNS, WeightLayout};
 use crate::gpu::{DeviceLimits, DeviceValue, DeviceWeight, Dispatch, GpuArgs, Module, Push, Region};
+use crate::op::Op;
 use crate::quant::Format;
 use crate::weight::Weight;
 
@@ -195,13 +199,20 @@ struct Product<'a> {
     output: DeviceValue,
     /// Heads of the input, each with its own share of the outputs.
     heads: usize,
+    /// A second weight, whose results these, activated, are multiplied with: for few rows alone.
+    gated: Option<Gated>,
+}
+
+/// The second weight of a gated product, which is like the first in shape and format.
+struct Gated {
+    on_device: DeviceWeight,
+    bias: Option<Region>,
+    activation: Activation,
 }
 
 /// A dispatch for each weight, and before them perhaps one for the input; the weights do not depend on one another.
 pub(super) fn dispatches(linear: &Linear, args: &GpuArgs<'_>) -> Vec<Dispatch> {
-    let mut biases = args.tables.iter().copied();
-    let bias_of = |bias: &Option<_>| bias.as_ref().and_then(|_| biases.next());
-    let biases: Vec<Option<Region>> = linear.biases.iter().map(bias_of).collect();
+    let biases = biases(linear, args.tables);
     let weights = linear.weights.iter().zip(args.weights);
     let products = weights.zip(args.outputs).zip(biases).map(|(((weight, on_device), output), bias)| Product {
         weight,
@@ -210,16 +221,88 @@ pub(super) fn dispatches(linear: &Linear, args: &GpuArgs<'_>) -> Vec<Dispatch> {
         input: args.inputs[0],
         output: *output,
         heads: 1,
+        gated: None,
     });
     let products: Vec<_> = products.map(|product| product.dispatch(args)).collect();
     let cooperative = products.iter().any(|product| product.module == Module::MatMulCooperative);
     cooperative.then(|| halves(args)).into_iter().chain(products).collect()
 }
 
-/// The product of every head with its own part of the weight.
+/// Where the biases are, of the weights that have one.
+fn biases(linear: &Linear, tables: &[Region]) -> Vec<Option<Region>> {
+    let mut tables = tables.iter().copied();
+    linear.biases.iter().map(|bias| bias.as_ref().and_then(|_| tables.next())).collect()
+}
+
+/// The first half of a gated feed-forward. A step of few rows forms each value of both products in one workgroup, which
+/// activates the one with the other; with tiles of many rows it would have half as many registers for either, and what passes
+/// over the values once more costs little beside the products.
+impl FusesWith<Glu> for Linear {
+    const NAME: &'static str = "gated_linear";
+    const INPUTS: usize = 1;
+    const GIVES_BETWEEN: bool = false;
+
+    fn fuses_with(&self, _: &Glu) -> bool {
+        let [gate, up] = &self.weights[..] else { return false };
+        (gate.format, gate.rows, gate.columns) == (up.format, up.rows, up.columns)
+    }
+
+    fn widths_between(&self, _: &Glu) -> Vec<usize> {
+        self.weights.iter().map(|weight| weight.rows).collect()
+    }
+
+    fn scratch_bytes_with(&self, _: &Glu, device: &DeviceLimits, rows: usize, _: usize) -> u64 {
+        match Method::of(&self.weights[0], device, false, rows) {
+            Method::MatVec => 0,
+            _ => gates_bytes(self, rows) + scratch_bytes(self, device, rows),
+        }
+    }
+
+    fn dispatches_with(&self, glu: &Glu, args: &GpuArgs<'_>) -> Vec<Dispatch> {
+        let weight = &self.weights[0];
+        if Method::of(weight, args.device, args.deterministic, args.rows.most()) == Method::MatVec {
+            let biases = biases(self, args.tables);
+            let gated = Gated { on_device: args.weights[1], bias: biases[1], activation: glu.activation() };
+            let (input, output) = (args.inputs[0], args.outputs[0]);
+            let product = Product {
+                weight,
+                on_device: args.weights[0],
+                bias: biases[0],
+                input,
+                output,
+                heads: 1,
+                gated: Some(gated),
+            };
+            return vec![product.mat_vec(args)];
+        }
+        // The gates into the scratch; what they are multiplied with into the output, where each value is replaced.
+        let (gates, scratch) = args.scratch.split_at(gates_bytes(self, args.rows.most()));
+        let gates = DeviceValue { region: gates, ..args.outputs[0] };
+        let both = [gates, args.outputs[0]];
+        let products = dispatches(self, &GpuArgs { outputs: &both, scratch, ..*args });
+        products.into_iter().chain(glu.dispatches(&GpuArgs { inputs: &both, ..*args })).collect()
+    }
+}
+
+/// Bytes of the gates of so many rows, and what aligns the next thing.
+fn gates_bytes(linear: &Linear, rows: usize) -> u64 {
+    ((rows * linear.weights[0].rows * size_of::<f32>()) as u64).next_multiple_of(256)
+}
+
+/// The product of every head with its own part of the weight, with many rows in tiles of one head each.
 pub(super) fn dispatch_of_heads(weight: &Weight, heads: usize, args: &GpuArgs<'_>) -> Dispatch {
     let (input, output) = (args.inputs[0], args.outputs[0]);
-    Product { weight, on_device: args.weights[0], bias: None, input, output, heads }.mat_vec(args)
+    let product = Product { weight, on_device: args.weights[0], bias: None, input, output, heads, gated: None };
+    let rows = args.rows.most();
+    let size = (rows, weight.rows / heads.max(1));
+    let fits = |tile: &Tile| {
+        let [down, across] = product.tiles_down_and_across(rows, *tile);
+        down <= args.device.max_groups[0] as usize && across <= args.device.max_groups[1] as usize
+    };
+    match Tile::in_float32(args.device, size, heads, 0).filter(fits) {
+        Some(tile) if rows > MAX_ROWS_TOGETHER && !args.deterministic => product.tile(args, tile),
+        _ => product.mat_vec(args),
+    }
 }
 
 /// Rounds the input to float16, into the scratch.
@@ -267,14 +350,17 @@ impl Product<'_> {
         let outputs = if (self.weight.rows / self.heads).is_multiple_of(4) || self.heads == 1 { 4 } else { 1 };
         let rows = args.rows.most().next_power_of_two().min(MAX_ROWS_TOGETHER);
         let lanes = mat_vec_lanes(args.device, self.weight.columns);
-        let groups = args.spread(self.weight.rows, outputs, args.rows.most().div_ceil(rows));
-        let constants = [(0, lanes), (1, rows), (2, outputs), (16, self.heads)];
+        let weights = if self.gated.is_some() { 2 } else { 1 };
+        let groups = args.spread(self.weight.rows, outputs / weights, args.rows.most().div_ceil(rows));
+        let activation = self.gated.as_ref().map_or(0, |gated| gated.activation.variant() as usize);
+        let constants = [(0, lanes), (1, rows), (2, outputs), (16, self.heads), (17, weights - 1), (18, activation)];
         self.dispatch_of(args, Module::MatVec, self.input.region, &constants, groups)
     }
 
     fn tile(&self, args: &GpuArgs<'_>, tile: Tile) -> Dispatch {
         let groups = self.tiles(args, tile);
-        self.dispatch_of(args, Module::MatMulTile, self.input.region, &tile.constants(), groups)
+        let constants = tile.constants().into_iter().chain([(16, self.heads)]).collect::<Vec<_>>();
+        self.dispatch_of(args, Module::MatMulTile, self.input.region, &constants, groups)
     }
 
     fn cooperative(&self, args: &GpuArgs<'_>, tile: Tile, [m, n, k]: [u32; 3]) -> Dispatch {
@@ -293,9 +379,15 @@ impl Product<'_> {
         self.dispatch_of(args, Module::MatMulCooperative, input_as_halves(args), &constants, groups)
     }
 
-    /// Tiles down and across.
     fn tiles(&self, args: &GpuArgs<'_>, tile: Tile) -> [u32; 3] {
-        groups([args.rows.most().div_ceil(tile.rows), self.weight.rows.div_ceil(tile.outputs), 1])
+        let [down, across] = self.tiles_down_and_across(args.rows.most(), tile);
+        groups([down, across, 1])
+    }
+
+    /// A tile has outputs of one head.
+    fn tiles_down_and_across(&self, rows: usize, tile: Tile) -> [usize; 2] {
+        let outputs = self.weight.rows / self.heads;
+        [rows.div_ceil(tile.rows), self.heads * outputs.div_ceil(tile.outputs)]
     }
 
     /// What all kernels have in common: the push constants of `product.glsl`, and the weight's format.
@@ -309,17 +401,19 @@ impl Product<'_> {
     ) -> Dispatch {
         let Weight { format, rows: outputs, columns, .. } = *self.weight;
         let layout = WeightLayout::new(format, outputs, columns);
-        let push = self
-            .on_device
-            .push()
+        let address = |bias: Option<Region>| bias.map_or(0, |bias| bias.address);
+        let second = self.gated.as_ref();
+        let planes = self.on_device.planes.into_iter().chain(second.map_or([0; 4], |second| second.on_device.planes));
+        let push = planes
+            .fold(Push::new(), Push::address)
             .address(input.address)
-            .address(self.bias.map_or(0, |bias| bias.address))
+            .address(address(self.bias))
+            .address(address(second.and_then(|second| second.bias)))
             .address(self.output.region.address)
             .address(args.step)
             .word(args.rows.kind())
             .size(columns)
-            .size(outputs)
-            .word(u32::from(self.bias.is_some()));
+            .size(outputs);
         let constants = constants.iter().map(|(id, value)| (*id, u32::try_from(*value).unwrap_or(u32::MAX)));
         let whole_runs = (3, u32::from(layout.whole_runs()));
         let mut constants: Vec<_> = constants.chain([whole_runs]).chain(layout.constants()).collect();

@@ -1,16 +1,22 @@
 #version 460
-// y = x w^T + b for few rows of x.
+// y = x w^T + b for few rows of x, or of two such products the first, activated, times the second.
 //
 // With several heads a row of x is one of `columns` for each head, and a workgroup has outputs of one of them alone.
 
 #extension GL_GOOGLE_include_directive : require
 #include <gpu/common.glsl>
+#include <gpu/activation.glsl>
 #include <quant/matrix.glsl>
 #include "input.glsl"
 #include "product.glsl"
 #include "mat_vec.glsl"
 
 layout(constant_id = 16) const uint HEADS = 1;         // of x, each with its own share of the outputs
+layout(constant_id = 17) const bool GATED = false;     // two weights side by side, alike in shape and format
+layout(constant_id = 18) const uint ACTIVATION = 0;
+
+// Of a workgroup, of each weight.
+const uint OWN_OUTPUTS = GATED ? OUTPUTS / 2 : OUTPUTS;
 
 uint first_output;
 uint first_row;
@@ -27,18 +33,27 @@ vec4 input_quad(uint r, uint column) {
 }
 
 Run weight_run(uint o, uint index) {
-    return load_run(weight, uint64_t(min(first_output + o, outputs - 1)) * ((columns + 31) / 32) + index);
+    uint64_t run = uint64_t(min(first_output + o % OWN_OUTPUTS, outputs - 1)) * ((columns + 31) / 32) + index;
+    if (o < OWN_OUTPUTS) return load_run(weight, run);
+    return load_run(second, run);
 }
 
 void main() {
-    first_output = spread_group() * OUTPUTS;
+    first_output = spread_group() * OWN_OUTPUTS;
     first_row = gl_WorkGroupID.y * ROWS;
     rows = count_rows(step, row_kind);
     if (first_row >= rows || first_output >= outputs) return;
     form_results((columns + 31) / 32);
-    for (uint i = gl_LocalInvocationID.x; i < ROWS * OUTPUTS; i += WORKGROUP_SIZE) {
-        uint row = first_row + i / OUTPUTS;
-        uint output_row = first_output + i % OUTPUTS;
-        if (row < rows && output_row < outputs) store_result(row, output_row, sums[i][0]);
+    for (uint i = gl_LocalInvocationID.x; i < ROWS * OWN_OUTPUTS; i += WORKGROUP_SIZE) {
+        uint row = first_row + i / OWN_OUTPUTS;
+        uint output_row = first_output + i % OWN_OUTPUTS;
+        if (row >= rows || output_row >= outputs) continue;
+        uint place = i / OWN_OUTPUTS * OUTPUTS + i % OWN_OUTPUTS;
+        float result = biased(bias, output_row, sums[place][0]);
+        if (GATED) {
+            float beside = biased(second_bias, output_row, sums[place + OUTPUTS - OWN_OUTPUTS][0]);
+            result = activate(ACTIVATION, result, beside);
+        }
+        store_result(row, output_row, result);
     }
 }

@@ -28,6 +28,7 @@ use integer::activations::{self, Panels};
 use integer::packed::PackedWeight;
 
 pub use cases::{cases, half_cases};
+pub(crate) use cases::{exact_activations, parts};
 
 #[cfg(target_arch = "x86_64")]
 pub mod avx2;
@@ -56,7 +57,7 @@ pub use heads::HeadLinear;
 ///   and the step has more than 8 rows, each row of x is rounded to 11 bits of its largest magnitude or better, and so are the
 ///   decoded weights of w: agrees with [`mod@reference`] to that
 /// - Cost: with few rows reads every weight once; with many is bound by arithmetic
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Linear {
     weights: Vec<Weight>,
     biases: Vec<Option<Arc<[f32]>>>,

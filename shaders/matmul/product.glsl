@@ -2,25 +2,28 @@
 
 layout(push_constant, scalar) uniform Push {
     Matrix weight;
+    Matrix second;        // of a gated product
     uint64_t x;
-    Floats bias;
+    Floats bias;          // [outputs], or none
+    Floats second_bias;
     uint64_t y;
     Step step;
     uint row_kind;
     uint columns;
     uint outputs;
-    uint has_bias;
 };
 
-// Stores a result that has its bias still to come.
+// A result with its bias.
+float biased(Floats bias, uint output_row, float result) {
+    return uint64_t(bias) == 0 ? result : result + bias.at[output_row];
+}
+
 void store_result(uint row, uint output_row, float result) {
-    if (has_bias != 0) result += bias.at[output_row];
     Floats(y + uint64_t(row) * outputs * 4).at[output_row] = result;
 }
 
-// The first row and output of this workgroup's tile. Rows come first: workgroups that run side by side share weights, which
-// are the larger part of what is read.
-uvec2 first_of_tile(uint tile_rows, uint tile_outputs) {
-    uint across = gl_WorkGroupID.y + gl_WorkGroupID.z * gl_NumWorkGroups.y;
-    return uvec2(gl_WorkGroupID.x * tile_rows, across * tile_outputs);
+// Which tile this workgroup has, down and across. Rows come first: workgroups that run side by side share weights, which are
+// the larger part of what is read.
+uvec2 tile_index() {
+    return uvec2(gl_WorkGroupID.x, gl_WorkGroupID.y + gl_WorkGroupID.z * gl_NumWorkGroups.y);
 }

@@ -1,5 +1,7 @@
 #version 460
 // y = x w^T + b for many rows of x, in float32.
+//
+// With several heads a row of x is one of `columns` for each head, and a tile has outputs of one of them alone.
 
 #extension GL_GOOGLE_include_directive : require
 #include <gpu/common.glsl>
@@ -8,29 +10,39 @@
 #include "product.glsl"
 #include "tile.glsl"
 
+layout(constant_id = 16) const uint HEADS = 1; // of x, each with its own share of the outputs
+
 uvec2 first;
+uint head;
+uint end;  // of the head's outputs
 uint rows;
 
 // Rows and outputs beyond the last stand for the last; their results are not stored.
 vec4 input_quad(uint r, uint column) {
-    return load_input(x, columns, min(first.x + r, rows - 1), column);
+    return load_input(x, columns, min(first.x + r, rows - 1) * HEADS + head, column);
 }
 
 Run weight_run(uint o, uint index) {
-    return load_run(weight, uint64_t(min(first.y + o, outputs - 1)) * ((columns + 31) / 32) + index);
+    return load_run(weight, uint64_t(min(first.y + o, end - 1)) * ((columns + 31) / 32) + index);
 }
 
 void main() {
-    first = first_of_tile(TILE_ROWS, TILE_OUTPUTS);
+    uint of_head = outputs / HEADS;
+    uvec2 tile = tile_index();
+    uint tiles_of_head = (of_head + TILE_OUTPUTS - 1) / TILE_OUTPUTS;
+    head = tile.y / tiles_of_head;
+    end = (head + 1) * of_head;
+    first = uvec2(tile.x * TILE_ROWS, head * of_head + tile.y % tiles_of_head * TILE_OUTPUTS);
     rows = count_rows(step, row_kind);
-    if (first.x >= rows || first.y >= outputs) return;
+    if (first.x >= rows || head >= HEADS) return;
     float sums[LANE_RESULTS];
     form_tile((columns + 31) / 32, sums);
     [[unroll]] for (uint r = 0; r < LANE_ROWS; r++) {
         [[unroll]] for (uint o = 0; o < LANE_OUTPUTS; o++) {
             uint row = first.x + tile_row(r);
             uint output_row = first.y + tile_output(o);
-            if (row < rows && output_row < outputs) store_result(row, output_row, sums[r * LANE_OUTPUTS + o]);
+            if (row >= rows || output_row >= end) continue;
+            store_result(row, output_row, biased(bias, output_row, sums[r * LANE_OUTPUTS + o]));
         }
     }
 }

@@ -49,7 +49,7 @@ pub(super) fn divide(
     if targets.len() == 1 {
         let Model { graph, kv_shapes, weights_bytes, .. } = model;
         let target = targets.remove(0);
-        let graph = target.let_choose(graph);
+        let graph = target.fuse(target.let_choose(graph));
         let mut whole = Part { target, graphs: vec![graph], kv_shapes, weights_bytes };
         let host = whole.hand_experts_out(options, limits, request)?;
         return Ok(Division { parts: vec![whole], host });
@@ -68,7 +68,8 @@ pub(super) fn divide(
     }
     let part = |(target, graph): (Target, Graph)| {
         let kv_shapes = own_layers(&graph, &model.kv_shapes);
-        Part { target, kv_shapes, weights_bytes: distinct_bytes(&graph), graphs: vec![graph] }
+        let (weights_bytes, graphs) = (distinct_bytes(&graph), vec![target.fuse(graph)]);
+        Part { target, kv_shapes, weights_bytes, graphs }
     };
     Ok(Division { parts: targets.into_iter().zip(graphs).map(part).collect(), host: None })
 }

@@ -55,6 +55,14 @@ impl Target {
         }
     }
 
+    /// A part's graph as this device runs it: a GPU computes some neighbouring ops together.
+    pub fn fuse(&self, graph: Graph) -> Graph {
+        match self {
+            Target::Cpu => graph,
+            Target::Vulkan(..) => graph.fused(),
+        }
+    }
+
     pub fn describe(&self, options: &LoadOptions) -> String {
         match self {
             Target::Cpu => cpu::describe(options.kernel, options.activation_bits, options.threads),

@@ -130,10 +130,15 @@ impl ServerProcess {
 
     /// Starts it with a model and these flags, and waits until it is ready.
     pub async fn start_model(model: &Path, flags: &[&str]) -> Self {
+        Self::start_model_in(model, flags, &[]).await
+    }
+
+    /// The same with variables of the environment, of which it has no others but HOME.
+    pub async fn start_model_in(model: &Path, flags: &[&str], variables: &[(&str, &str)]) -> Self {
         let machine = MACHINE.lock().await;
         let mut command = Command::new(env!("CARGO_BIN_EXE_cuelight"));
         command.arg("serve").arg(model).args(["--port", "0"]).args(flags);
-        command.env_clear().env("HOME", env!("CARGO_TARGET_TMPDIR"));
+        command.env_clear().env("HOME", env!("CARGO_TARGET_TMPDIR")).envs(variables.iter().copied());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let (url, log) = listen(&mut child).await;
@@ -206,7 +211,7 @@ impl ServerProcess {
         }
     }
 
-    /// Makes the next step fail, in a build with the feature `fault-injection`.
+    /// Makes the next step fail (`actors/faults.rs`), in a build with the feature `fault-injection`.
     pub async fn fault(&self, kind: &str) {
         let url = format!("{}/debug/fault", self.url);
         let answer = self.http.post(url).json(&json!({ "kind": kind })).send().await.unwrap();

@@ -83,6 +83,7 @@ pub(super) const fn planes(bits: usize) -> [(usize, usize); 2] {
 }
 
 /// A weight in strips.
+#[derive(Clone)]
 pub struct PackedWeight {
     /// May have other weights in it as well.
     pages: Arc<Pages<u8>>,

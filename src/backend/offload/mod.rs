@@ -204,11 +204,12 @@ impl Engine for OffloadedEngine {
         self.run(Waiting::new(step), Vec::new())
     }
 
-    fn work_beside(&mut self, step: StepId) -> Result<(), EngineError> {
-        let Some(mut waiting) = self.waiting.remove(&step) else { return Ok(()) };
+    fn work_beside(&mut self, step: StepId) -> Result<bool, EngineError> {
+        let Some(mut waiting) = self.waiting.remove(&step) else { return Ok(false) };
+        let had_work = waiting.cached.is_some() || waiting.beside.is_some();
         let result = self.compute_beside(&mut waiting);
         self.waiting.insert(step, waiting);
-        result
+        result.map(|()| had_work)
     }
 
     fn resume(&mut self, result: ExpertResult) -> Result<Progress, EngineError> {
@@ -265,7 +266,7 @@ impl<E: Engine> Engine for WithExperts<E> {
         self.finish(progress)
     }
 
-    fn work_beside(&mut self, step: StepId) -> Result<(), EngineError> {
+    fn work_beside(&mut self, step: StepId) -> Result<bool, EngineError> {
         self.engine.work_beside(step)
     }
 

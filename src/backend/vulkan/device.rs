@@ -1,12 +1,15 @@
 //! A device in use: its queue, its memory, its pipelines.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ash::vk;
 
 use super::error::VulkanError;
+#[cfg(feature = "fault-injection")]
+use super::faults::DeviceCall;
 use super::instance::{Instance, InstanceOptions};
 use super::memory::Memory;
 use super::pipeline::Pipelines;
@@ -49,7 +52,9 @@ pub(super) struct Queue {
     raw: vk::Queue,
     pub family: u32,
     timeline: vk::Semaphore,
-    submitted: std::sync::Mutex<u64>,
+    submitted: Mutex<u64>,
+    /// Once a call has found the device lost, it is for all: a driver may say so only once.
+    is_lost: AtomicBool,
 }
 
 impl Device {
@@ -90,7 +95,7 @@ impl Device {
 
     /// Hands command buffers to the device, to run in their order; returns what to wait for.
     pub(super) fn submit(&self, commands: &[vk::CommandBuffer]) -> Result<u64, VulkanError> {
-        let mut submitted = self.queue.submitted.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut submitted = self.queue.submitted.lock().unwrap_or_else(PoisonError::into_inner);
         let value = *submitted + 1;
         let commands: Vec<_> =
             commands.iter().map(|raw| vk::CommandBufferSubmitInfo::default().command_buffer(*raw)).collect();
@@ -99,8 +104,10 @@ impl Device {
             .value(value)
             .stage_mask(vk::PipelineStageFlags2::ALL_COMMANDS)];
         let submit = vk::SubmitInfo2::default().command_buffer_infos(&commands).signal_semaphore_infos(&signals);
+        #[cfg(feature = "fault-injection")]
+        self.strike(DeviceCall::Submit);
         // SAFETY: the queue is used under the lock; the buffers are recorded and their owner waits before it frees them.
-        unsafe { self.raw.queue_submit2(self.queue.raw, &[submit], vk::Fence::null()) }
+        self.unless_lost(|| unsafe { self.raw.queue_submit2(self.queue.raw, &[submit], vk::Fence::null()) })
             .map_err(VulkanError::of("vkQueueSubmit2"))?;
         *submitted = value;
         Ok(value)
@@ -113,9 +120,11 @@ impl Device {
         let semaphores = [self.queue.timeline];
         let values = [value];
         let info = vk::SemaphoreWaitInfo::default().semaphores(&semaphores).values(&values);
+        #[cfg(feature = "fault-injection")]
+        self.strike(DeviceCall::Wait);
         loop {
             // SAFETY: the semaphore is the device's.
-            match unsafe { self.raw.wait_semaphores(&info, SLICE.as_nanos() as u64) } {
+            match self.unless_lost(|| unsafe { self.raw.wait_semaphores(&info, SLICE.as_nanos() as u64) }) {
                 Ok(()) => return Ok(()),
                 Err(vk::Result::TIMEOUT) => {}
                 Err(result) => return Err(VulkanError::of("vkWaitSemaphores")(result)),
@@ -125,8 +134,41 @@ impl Device {
 
     /// Waits for everything that was submitted.
     pub(super) fn wait_for_all(&self) -> Result<(), VulkanError> {
-        let value = *self.queue.submitted.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let value = *self.queue.submitted.lock().unwrap_or_else(PoisonError::into_inner);
         self.wait(value)
+    }
+
+    /// Returns when the device uses nothing any more, so that what lives on it may be destroyed: also one that is lost.
+    pub(super) fn settle(&self) {
+        let _submitting = self.queue.submitted.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: nobody else uses the queue, which is under the lock. Whatever comes of it, nothing runs afterwards: drivers
+        // must return from this call, and what a device ran when it was lost counts as done.
+        let _ = unsafe { self.raw.device_wait_idle() };
+    }
+
+    /// Makes a call that may find the device lost, unless one has before.
+    fn unless_lost(&self, call: impl FnOnce() -> ash::prelude::VkResult<()>) -> ash::prelude::VkResult<()> {
+        if self.queue.is_lost.load(Ordering::Relaxed) {
+            return Err(vk::Result::ERROR_DEVICE_LOST);
+        }
+        let result = call();
+        if result == Err(vk::Result::ERROR_DEVICE_LOST) {
+            self.lose();
+        }
+        result
+    }
+
+    /// Takes the device for lost from now on.
+    pub(super) fn lose(&self) {
+        self.queue.is_lost.store(true, Ordering::Relaxed);
+    }
+
+    /// Loses the device if this call is armed to.
+    #[cfg(feature = "fault-injection")]
+    fn strike(&self, call: DeviceCall) {
+        if call.is_struck() {
+            self.lose();
+        }
     }
 }
 
@@ -224,7 +266,7 @@ impl Queue {
         unsafe {
             let timeline = device.create_semaphore(&info, None).map_err(VulkanError::of("vkCreateSemaphore"))?;
             let raw = device.get_device_queue(family, 0);
-            Ok(Queue { raw, family, timeline, submitted: std::sync::Mutex::new(0) })
+            Ok(Queue { raw, family, timeline, submitted: Mutex::new(0), is_lost: AtomicBool::new(false) })
         }
     }
 }

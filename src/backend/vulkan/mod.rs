@@ -17,6 +17,8 @@
 mod arena;
 mod device;
 mod error;
+#[cfg(feature = "fault-injection")]
+pub mod faults;
 mod instance;
 mod memory;
 mod pipeline;
@@ -397,8 +399,7 @@ impl Stage for VulkanStage {
 
 impl Drop for VulkanStage {
     fn drop(&mut self) {
-        // A device that is lost has nothing left to wait for.
-        let _ = self.device.wait_for_all();
+        self.device.settle();
     }
 }
 

@@ -44,7 +44,9 @@ impl CommandPool {
 
 impl Drop for CommandPool {
     fn drop(&mut self) {
-        // SAFETY: its owner has waited for what was submitted.
+        // Whoever fails half-way has not waited.
+        self.device.settle();
+        // SAFETY: the device is idle, and nobody else has the buffers of this pool.
         unsafe { self.device.raw.destroy_command_pool(self.raw, None) };
     }
 }
@@ -142,14 +144,14 @@ impl<'a> Recorder<'a> {
 
 /// What ran since the last barrier read and wrote.
 #[derive(Default)]
-struct Hazards {
+pub(super) struct Hazards {
     reads: Vec<Region>,
     writes: Vec<Region>,
 }
 
 impl Hazards {
     /// Adds what comes next; whether it needs a barrier before.
-    fn add(&mut self, reads: &[Region], writes: &[Region]) -> bool {
+    pub fn add(&mut self, reads: &[Region], writes: &[Region]) -> bool {
         let meets = |ours: &[Region], theirs: &[Region]| ours.iter().any(|a| theirs.iter().any(|b| a.overlaps(b)));
         let needed = meets(reads, &self.writes) || meets(writes, &self.writes) || meets(writes, &self.reads);
         if needed {

@@ -118,7 +118,6 @@ impl Bench {
 
 impl Drop for Bench {
     fn drop(&mut self) {
-        // A device that is lost has nothing left to wait for.
-        let _ = self.device.wait_for_all();
+        self.device.settle();
     }
 }

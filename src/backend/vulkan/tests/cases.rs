@@ -5,7 +5,8 @@ use std::collections::HashSet;
 use cuelight_shaders::cases::Case;
 use cuelight_shaders::gpu::{DeviceLimits, Module};
 use cuelight_shaders::{
-    attention, cases, choose_token, elementwise, embed, experts, glu, heads, matmul, rms_norm, rope, select_rows,
+    attention, cases, choose_token, elementwise, embed, experts, fusion, glu, heads, matmul, rms_norm, rope,
+    select_rows,
 };
 
 use super::one_op::OneOp;
@@ -78,8 +79,22 @@ fn routes_and_experts_compute_what_they_must() {
 }
 
 #[test]
+fn fused_ops_compute_what_they_must() {
+    for deterministic in [false, true] {
+        let ran = check_with(&fusion::cases(), deterministic, in_float32);
+        assert!(
+            ran.is_empty() || ran.contains(&Module::Glu) != deterministic,
+            "with many rows a gate is an op of its own"
+        );
+    }
+}
+
+#[test]
 fn the_table_has_every_op() {
-    let large = [matmul::cases, attention::cases, experts::cases].iter().map(|cases| cases().len()).sum::<usize>();
+    let large = [matmul::cases, attention::cases, experts::cases, fusion::cases]
+        .iter()
+        .map(|cases| cases().len())
+        .sum::<usize>();
     assert_eq!(cases::all().len(), small_ops().len() + large);
 }
 
@@ -106,6 +121,7 @@ fn workgroups_of_other_shapes_compute_the_same() {
         check_with(&small_ops(), false, change);
         check_with(&matmul::cases()[..4], false, change);
         check_with(&experts::cases()[..12], false, change);
+        check_with(&fusion::cases()[..12], false, change);
         // Without tiles, for which 16 KiB are too few, with tiles of 16 queries, and where the device has as much of 32.
         let Some(device) = shared_device() else { return };
         for shared_memory_kib in [16, 32, 48] {

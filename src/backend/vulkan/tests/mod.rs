@@ -5,6 +5,7 @@
 //! - `cases`: what each op must compute, from the table that the CPU's tests run too
 //! - `choice`: tokens chosen on the device beside the host's
 //! - `experts`: experts in steps of every size
+//! - `fused`: ops that are computed together beside the same apart
 //! - `invariance`: the same bits in any batch, and by any way to the device
 //! - `matmul`: products of many rows, by every kernel that the device has
 //! - `validation`: that the layer complains when it should
@@ -16,6 +17,7 @@
 mod cases;
 mod choice;
 mod experts;
+mod fused;
 mod invariance;
 mod matmul;
 mod one_op;

@@ -13,7 +13,7 @@ use super::one_op::OneOp;
 use super::{assert_clean, own_device, skip};
 use crate::backend::vulkan::memory::{Buffer, Place};
 use crate::backend::vulkan::record::{CommandPool, Recorder};
-use crate::backend::vulkan::{Device, VulkanOptions};
+use crate::backend::vulkan::{Device, VulkanError, VulkanOptions};
 
 /// A device of its own with the layer looking on: what it complains of must not spoil other tests.
 fn validated_device() -> Option<Arc<Device>> {
@@ -91,6 +91,29 @@ fn a_device_is_left_with_nothing_on_it() {
     }
     assert_eq!(Arc::strong_count(&device), 1, "something on the device is left");
     // The layer complains of whatever a device still has when it goes.
+    drop(device);
+    assert_eq!(instance.complaints(), Vec::<String>::new());
+}
+
+#[test]
+fn a_device_that_is_lost_stays_lost_and_what_it_still_runs_is_waited_for() {
+    let Some(device) = validated_device() else { return };
+    let instance = Arc::clone(device.instance());
+    let pool = CommandPool::new(&device).unwrap();
+    let buffer = Buffer::new(&device, "a test", 64 << 20, Place::Device).unwrap();
+    let mut recorder = Recorder::begin(&device, pool.allocate().unwrap()).unwrap();
+    for _ in 0..20 {
+        recorder.clear(&buffer);
+    }
+    let commands = recorder.end().unwrap();
+    let submitted = device.submit(&[commands]).unwrap();
+    device.lose();
+    assert_eq!(device.wait(submitted), Err(VulkanError::DeviceLost));
+    assert_eq!(device.submit(&[commands]), Err(VulkanError::DeviceLost));
+    assert_eq!(device.wait_for_all(), Err(VulkanError::DeviceLost));
+    // The pool goes first, and waits.
+    drop(pool);
+    drop(buffer);
     drop(device);
     assert_eq!(instance.complaints(), Vec::<String>::new());
 }

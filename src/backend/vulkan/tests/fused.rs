@@ -1,0 +1,225 @@
+//! Ops that a device computes together beside the same ops apart: the same bits in fewer dispatches.
+
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cuelight_shaders::attention::KvType;
+use cuelight_shaders::attention::gpu::{DeviceKv, plane_block_bytes};
+use cuelight_shaders::fusion::{FusedCase, fused_cases};
+use cuelight_shaders::gpu::weight::WeightLayout;
+use cuelight_shaders::gpu::{DeviceLimits, DeviceValue, GpuArgs, Region, RowCount};
+use cuelight_shaders::weight::Weight;
+
+use super::one_op::OneOp;
+use super::{assert_clean, shared_device};
+use crate::backend::stage::Stage;
+use crate::backend::vulkan::record::Hazards;
+use crate::backend::vulkan::{Device, ExecutionOptions, VulkanStage};
+use crate::engine::{EngineLimits, LogitsWanted, SequenceRows, Step, StepId};
+use crate::format::gguf::Gguf;
+use crate::graph::{Graph, MemoryLayout, ValueId};
+use crate::model::Model;
+use crate::synthetic::Synthetic;
+
+fn bits(values: &[Vec<f32>]) -> Vec<Vec<u32>> {
+    values.iter().map(|value| value.iter().map(|x| x.to_bits()).collect()).collect()
+}
+
+/// Runs the steps of a case by the pair and by its ops one after the other, each with a cache of its own.
+fn assert_same_bits(device: &Arc<Device>, fused: &FusedCase, deterministic: bool) {
+    let FusedCase { first, second, case } = fused;
+    let ready = |op| {
+        let mut op = OneOp::new(device, op, case.cache.as_ref()).unwrap();
+        op.deterministic = deterministic;
+        op
+    };
+    let [both, one, other] = [&case.op, first, second].map(|op| ready(&**op));
+    for (index, step) in case.steps.iter().enumerate() {
+        let run = |op: &OneOp<'_>, inputs: &[Vec<f32>]| op.run(&step.batch, step.rows, inputs).unwrap();
+        let widths = step.input_widths();
+        let of_first = (1..=widths.len()).find(|count| first.output_widths(&widths[..*count]).is_ok()).unwrap();
+        let between = run(&one, &step.inputs[..of_first]);
+        let apart = run(&other, &[&between, &step.inputs[of_first..]].concat());
+        let together = run(&both, &step.inputs);
+        let given = together.len() - apart.len();
+        let expected = [&between[..given], &apart].concat();
+        assert!(bits(&together) == bits(&expected), "{} {}: step {index}", case.op.name(), case.name);
+    }
+}
+
+#[test]
+fn a_pair_has_the_bits_of_its_ops_one_after_the_other() {
+    let Some(device) = shared_device() else { return };
+    for fused in fused_cases() {
+        for deterministic in [false, true] {
+            assert_same_bits(&device, &fused, deterministic);
+        }
+    }
+    assert_clean(&device);
+}
+
+fn limits(model: &Model) -> EngineLimits {
+    EngineLimits {
+        vocab_size: model.graph.output().map_or(0, |logits| model.graph.width(logits)),
+        context_tokens: 512,
+        kv_blocks: 32,
+        max_batched_tokens: 64,
+        max_sequences: 4,
+        max_logits_rows: 64,
+        device: String::new(),
+    }
+}
+
+/// The model on a device, its ops fused or not.
+fn stage(device: &Arc<Device>, model: Model, fused: bool) -> VulkanStage {
+    let limits = limits(&model);
+    let graph = if fused { model.graph.fused() } else { model.graph };
+    let cache = (&*model.kv_shapes, KvType::F16);
+    let options = ExecutionOptions::default();
+    VulkanStage::new(vec![graph], Arc::clone(device), cache, limits, options, &mut |_| {}).unwrap()
+}
+
+/// Rows of one sequence at these positions.
+fn step(positions: Range<usize>) -> Step {
+    let rows = SequenceRows {
+        tokens: positions.clone().map(|position| (position * position + 3) as u32 % 500).collect(),
+        first_position: positions.start as u32,
+        block_table: (0..32).rev().collect(),
+        logits: LogitsWanted::All,
+    };
+    Step { id: StepId(0), sequences: vec![rows] }
+}
+
+/// One of each way to wire a layer.
+const FAMILIES: [&str; 10] = [
+    "llama-q4_k",
+    "llama-rope-yarn",
+    "qwen2",
+    "qwen3moe",
+    "gemma2-scale",
+    "gemma3",
+    "gemma4",
+    "deepseek2",
+    "gpt-oss-mxfp4",
+    "llama4",
+];
+
+/// Every logit of a prompt in two chunks and of two decode steps.
+#[test]
+fn models_have_the_same_logits_with_their_ops_fused_and_apart() {
+    let Some(device) = shared_device() else { return };
+    let families = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/families");
+    for name in FAMILIES {
+        let path = families.join(format!("{name}.gguf"));
+        let gguf = Gguf::open(&path).unwrap();
+        let [mut apart, mut fused] = [false, true].map(|fused| stage(&device, Model::build(&gguf).unwrap(), fused));
+        for positions in [0..40, 40..45, 45..46, 46..47] {
+            let [expected, found] =
+                [&mut apart, &mut fused].map(|stage| stage.run(0, &step(positions.clone()), &[]).unwrap().values);
+            assert!(bits(&found) == bits(&expected), "{name}, rows at {positions:?}");
+        }
+    }
+    assert_clean(&device);
+}
+
+/// Dispatches and the barriers between them, of one row.
+fn dispatches_and_barriers(graph: &Graph, kv: &DeviceKv) -> [usize; 2] {
+    let device = DeviceLimits {
+        subgroup_size: 32,
+        max_workgroup_size: 1024,
+        max_groups: [65535; 3],
+        shared_memory_bytes: 48 << 10,
+        cooperative_matrix: Some([16; 3]),
+    };
+    const WEIGHTS: u64 = 1 << 40;
+    let layout = MemoryLayout::new(graph, 1, 1);
+    let value = |value: &ValueId| {
+        let (address, width) = (4 * layout.offset(*value) as u64, graph.width(*value));
+        DeviceValue { region: Region { address, bytes: 4 * width as u64 }, width }
+    };
+    let (mut hazards, mut counts) = (Hazards::default(), [0, 0]);
+    for node in graph.nodes() {
+        let values = |values: &[ValueId]| values.iter().map(value).collect::<Vec<_>>();
+        let layout_of = |weight: &Weight| WeightLayout::new(weight.format, weight.rows, weight.columns).at(WEIGHTS);
+        let weights: Vec<_> = node.op.weights().into_iter().map(layout_of).collect();
+        let tables = vec![Region { address: WEIGHTS, bytes: 4 }; node.op.gpu_tables().len()];
+        let dispatches = node.op.dispatches(&GpuArgs {
+            device: &device,
+            deterministic: false,
+            step: WEIGHTS,
+            rows: RowCount::All(1),
+            selected: 1,
+            sequences: 1,
+            context_tokens: 256,
+            inputs: &values(&node.inputs),
+            outputs: &values(&node.outputs),
+            weights: &weights,
+            tables: &tables,
+            kv,
+            scratch: Region { address: 1 << 30, bytes: 1 << 30 },
+        });
+        for dispatch in dispatches {
+            counts[0] += 1;
+            counts[1] += usize::from(hazards.add(&dispatch.reads, &dispatch.writes));
+        }
+    }
+    counts
+}
+
+/// The same of a layer in the middle: what a model has more with one layer more.
+fn of_layer(model: &str, fused: bool) -> [usize; 2] {
+    let synthetic: Synthetic = model.parse().unwrap();
+    let Model { graph, kv_shapes, .. } = Model::build(&synthetic.outline().unwrap().0).unwrap();
+    let mut address = 1 << 50;
+    let layers = kv_shapes.iter().map(|shape| {
+        plane_block_bytes(*shape, KvType::F16).map(|bytes| {
+            address += bytes;
+            Region { address: address - bytes, bytes }
+        })
+    });
+    let kv = DeviceKv { kv_type: KvType::F16, layers: layers.collect() };
+    let graph = if fused { graph.fused() } else { graph };
+    let [dispatches, barriers] = dispatches_and_barriers(&graph, &kv);
+    println!("{model}, fused {fused}: {dispatches} dispatches, {barriers} barriers in all");
+    [dispatches, barriers].map(|count| count / kv_shapes.len())
+}
+
+#[test]
+fn a_layer_of_a_decode_step_takes_fewer_dispatches_and_barriers() {
+    assert_eq!([false, true].map(|fused| of_layer("llama-8b:q4_k_m", fused)), [[16, 12], [10, 8]]);
+    assert_eq!([false, true].map(|fused| of_layer("qwen3-30b-a3b:q4_k_m", fused)), [[19, 15], [15, 12]]);
+}
+
+/// Processor time of this process so far.
+fn processor_time() -> Duration {
+    const TICKS: f64 = 100.0;
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+    let fields: Vec<&str> = stat[stat.rfind(')').unwrap()..].split_whitespace().collect();
+    let ticks: f64 = fields[12..14].iter().map(|ticks| ticks.parse::<f64>().unwrap()).sum();
+    Duration::from_secs_f64(ticks / TICKS)
+}
+
+/// `cargo test -p cuelight-engine --lib how_long_a_decode -- --ignored --nocapture`
+#[test]
+#[ignore = "measures; run it alone"]
+fn how_long_a_decode_step_takes_fused_and_apart() {
+    const STEPS: usize = 40;
+    let Some(device) = shared_device() else { return };
+    let synthetic: Synthetic = "smollm2-135m:q4_1".parse().unwrap();
+    let (gguf, unmade) = synthetic.outline().unwrap();
+    unmade.make(2);
+    let mut stages = [false, true].map(|fused| stage(&device, Model::build(&gguf).unwrap(), fused));
+    for round in 0..7 {
+        for (stage, name) in stages.iter_mut().zip(["apart", "fused"]) {
+            let before = processor_time();
+            for position in 0..STEPS {
+                stage.run(0, &step(position..position + 1), &[]).unwrap();
+            }
+            let each = (processor_time() - before).as_secs_f64() * 1e3 / STEPS as f64;
+            // The first round records and compiles.
+            println!("round {round}, {name}: {each:.2} ms of the processor a step");
+        }
+    }
+}
