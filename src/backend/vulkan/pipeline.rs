@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use ash::vk;
@@ -109,8 +110,10 @@ impl Pipelines {
         made.new = false;
         // SAFETY: the cache is the device's.
         let Ok(data) = (unsafe { device.get_pipeline_cache_data(self.cache) }) else { return };
-        // Complete or not at all: others may read it now.
-        let unfinished = file.with_extension(format!("{}.part", std::process::id()));
+        // Complete or not at all: others may read it now, or write one of their own.
+        static WRITTEN: AtomicU64 = AtomicU64::new(0);
+        let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
+        let unfinished = file.with_extension(format!("{}-{number}.part", std::process::id()));
         let folder = file.parent().map_or(Ok(()), std::fs::create_dir_all);
         let written = folder.and_then(|()| std::fs::write(&unfinished, data));
         if written.and_then(|()| std::fs::rename(&unfinished, file)).is_err() {
