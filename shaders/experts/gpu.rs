@@ -350,6 +350,8 @@ impl<'a> Part<'a> {
             (29, word(stride)),
             (30, word(second_first)),
             (31, word(second_stride)),
+            (33, u32::from(product.matrices[0].bias != 0)),
+            (34, u32::from(second.bias != 0)),
         ];
         let constants = shape.into_iter().map(|(id, value)| (id, word(value))).chain(own).chain(self.route_constants());
         let routes = self.routes();

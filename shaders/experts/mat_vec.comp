@@ -36,7 +36,7 @@ Run weight_run(uint o, uint index) {
 // Finds the routes of this workgroup; `false` when it has none.
 bool find_routes() {
     uint group = gl_WorkGroupID.y;
-    if (blocks == 0) {
+    if (ROWS == 1) {
         n_routes = 1;
         own_routes[0] = group;
         uint expert;
@@ -62,7 +62,7 @@ void main() {
         uint o = i % OWN_OUTPUTS;
         if (r >= n_routes || first_output + o >= EXPERT_OUTPUTS) continue;
         float beside = sums[r * OUTPUTS + o + OUTPUTS - OWN_OUTPUTS][0];
-        uint route = blocks == 0 ? own_routes[0] : Words(find_block(blocks, gl_WorkGroupID.y, ROWS)).at[4 + r];
+        uint route = ROWS == 1 ? own_routes[0] : Words(find_block(blocks, gl_WorkGroupID.y, ROWS)).at[4 + r];
         store_result(place, route, first_output + o, sums[r * OUTPUTS + o][0], beside);
     }
 }

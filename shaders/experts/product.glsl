@@ -17,6 +17,10 @@ layout(constant_id = 29) const uint EXPERT_STRIDE = 32;
 layout(constant_id = 30) const uint SECOND_FIRST = 0;
 layout(constant_id = 31) const uint SECOND_STRIDE = 32;
 
+// Constants, since a driver may read from an address before it looks whether anybody asks for what is there.
+layout(constant_id = 33) const bool HAS_BIAS = false;
+layout(constant_id = 34) const bool HAS_SECOND_BIAS = false;
+
 const uint KIND_ACTIVATE = 1;  // multiplies what stands there, activated
 const uint KIND_BOTH = 2;      // both matrices, one to activate the other with
 
@@ -64,10 +68,10 @@ Run load_second(uint place, uint output_row, uint index) {
 // Stores a result that has its bias still to come, and perhaps that of the second matrix beside it.
 void store_result(uint place, uint route, uint output_row, float result, float beside) {
     Floats stored = Floats(y + (uint64_t(route) * EXPERT_OUTPUTS + output_row) * 4);
-    if (uint64_t(bias) != 0) result += bias.at[tensor_row(place, output_row)];
+    if (HAS_BIAS) result += bias.at[tensor_row(place, output_row)];
     if (KIND == KIND_ACTIVATE) result = activate(ACTIVATION, stored.at[0], result);
     if (KIND == KIND_BOTH) {
-        if (uint64_t(second_bias) != 0) beside += second_bias.at[second_row(place, output_row)];
+        if (HAS_SECOND_BIAS) beside += second_bias.at[second_row(place, output_row)];
         result = activate(ACTIVATION, result, beside);
     }
     stored.at[0] = result;

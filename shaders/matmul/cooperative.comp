@@ -145,7 +145,7 @@ void main() {
             if (row >= rows || output_row >= outputs) continue;
             float divisor = Floats(row_of_halves(x, row, runs) + runs * RUN_BYTES).at[0];
             float result = uintBitsToFloat(staged[place + e / 4][e % 4]) * divisor;
-            store_result(row, output_row, biased(bias, output_row, result));
+            store_result(row, output_row, biased(result, output_row));
         }
         barrier();
     }

@@ -415,8 +415,13 @@ impl Product<'_> {
             .size(columns)
             .size(outputs);
         let constants = constants.iter().map(|(id, value)| (*id, u32::try_from(*value).unwrap_or(u32::MAX)));
-        let whole_runs = (3, u32::from(layout.whole_runs()));
-        let mut constants: Vec<_> = constants.chain([whole_runs]).chain(layout.constants()).collect();
+        let has_second_bias = second.is_some_and(|second| second.bias.is_some());
+        let own = [
+            (3, u32::from(layout.whole_runs())),
+            (19, u32::from(self.bias.is_some())),
+            (20, u32::from(has_second_bias)),
+        ];
+        let mut constants: Vec<_> = constants.chain(own).chain(layout.constants()).collect();
         // Of `cooperative.comp` there is none missing from 0 on: in order each is at the index that is its number, which is
         // where the validation layer (1.4.309) looks for the shapes of matrices.
         constants.sort_unstable();

@@ -34,8 +34,8 @@ vec4 input_quad(uint r, uint column) {
 
 Run weight_run(uint o, uint index) {
     uint64_t run = uint64_t(min(first_output + o % OWN_OUTPUTS, outputs - 1)) * ((columns + 31) / 32) + index;
-    if (o < OWN_OUTPUTS) return load_run(weight, run);
-    return load_run(second, run);
+    if (GATED && o >= OWN_OUTPUTS) return load_run(second, run);
+    return load_run(weight, run);
 }
 
 void main() {
@@ -49,9 +49,10 @@ void main() {
         uint output_row = first_output + i % OWN_OUTPUTS;
         if (row >= rows || output_row >= outputs) continue;
         uint place = i / OWN_OUTPUTS * OUTPUTS + i % OWN_OUTPUTS;
-        float result = biased(bias, output_row, sums[place][0]);
+        float result = biased(sums[place][0], output_row);
         if (GATED) {
-            float beside = biased(second_bias, output_row, sums[place + OUTPUTS - OWN_OUTPUTS][0]);
+            float beside = sums[place + OUTPUTS - OWN_OUTPUTS][0];
+            if (HAS_SECOND_BIAS) beside += second_bias.at[output_row];
             result = activate(ACTIVATION, result, beside);
         }
         store_result(row, output_row, result);

@@ -13,9 +13,14 @@ layout(push_constant, scalar) uniform Push {
     uint outputs;
 };
 
+// Constants, since a driver may read from an address before it looks whether anybody asks for what is there.
+layout(constant_id = 19) const bool HAS_BIAS = false;
+layout(constant_id = 20) const bool HAS_SECOND_BIAS = false;
+
 // A result with its bias.
-float biased(Floats bias, uint output_row, float result) {
-    return uint64_t(bias) == 0 ? result : result + bias.at[output_row];
+float biased(float result, uint output_row) {
+    if (HAS_BIAS) result += bias.at[output_row];
+    return result;
 }
 
 void store_result(uint row, uint output_row, float result) {

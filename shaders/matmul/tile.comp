@@ -42,7 +42,7 @@ void main() {
             uint row = first.x + tile_row(r);
             uint output_row = first.y + tile_output(o);
             if (row >= rows || output_row >= end) continue;
-            store_result(row, output_row, biased(bias, output_row, sums[r * LANE_OUTPUTS + o]));
+            store_result(row, output_row, biased(sums[r * LANE_OUTPUTS + o], output_row));
         }
     }
 }
