@@ -267,7 +267,7 @@ async fn a_device_and_experts_that_take_as_long_as_each_other_overlap() {
     tracer.finish();
     ratios.sort_by(f64::total_cmp);
     println!("overlap: {:.2} times the throughput (median)", ratios[ratios.len() / 2]);
-    // The aim is 1.6; see the journal for what stands between. Whoever chooses by measuring is at least not slower.
+    // 1.66 alone on two cores; see the journal. Beside other work, whoever chooses by measuring is at least not slower.
     assert!(ratios[ratios.len() / 2] >= 0.95, "both ways were measured, and the slower one was kept");
 }
 
