@@ -195,7 +195,8 @@ pub enum LoadError {
     ExpertCacheWithoutDevice,
     /// A cache of experts, and bits that must not depend on what it has.
     #[error(
-        "with --expert-cache it depends on what was asked before which experts the device computes, and so does rounding;          with --deterministic it must not: give one of them"
+        "with --expert-cache it depends on what was asked before which experts the device computes, and so does rounding; \
+         with --deterministic it must not: give one of them"
     )]
     ExpertCacheBesideDeterministic,
     /// Room for less than one expert.

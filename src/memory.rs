@@ -70,17 +70,7 @@ impl MemoryPlan {
             plan.pools.into_iter().map(move |pool| Pool { kv_bytes: of_blocks, ..pool })
         });
         let pools: Vec<Pool> = pools.collect();
-        let sum = |bytes: fn(&Pool) -> u64| pools.iter().map(bytes).sum();
-        MemoryPlan {
-            weights_bytes: sum(|pool| pool.weights_bytes),
-            kv_bytes: sum(|pool| pool.kv_bytes),
-            scratch_bytes: sum(|pool| pool.scratch_bytes),
-            available_bytes: pools.iter().map(|pool| pool.available_bytes).sum(),
-            kv_blocks,
-            context_tokens,
-            pools,
-            in_file_bytes: 0,
-        }
+        MemoryPlan { kv_blocks, context_tokens, ..MemoryPlan::of_pools(pools) }
     }
 
     /// The plan of all replicas of a model, each of which has one of its own: what they take together of each memory.
@@ -99,17 +89,27 @@ impl MemoryPlan {
                 None => pools.push(pool.clone()),
             }
         }
+        MemoryPlan {
+            kv_blocks: plans.clone().map(|plan| plan.kv_blocks).sum(),
+            context_tokens: plans.clone().map(|plan| plan.context_tokens).min().unwrap_or(0),
+            // One file serves all of them.
+            in_file_bytes: plans.map(|plan| plan.in_file_bytes).max().unwrap_or(0),
+            ..MemoryPlan::of_pools(pools)
+        }
+    }
+
+    /// What these take together, without a word of what they are enough for.
+    fn of_pools(pools: Vec<Pool>) -> MemoryPlan {
         let sum = |bytes: fn(&Pool) -> u64| pools.iter().map(bytes).sum();
         MemoryPlan {
             weights_bytes: sum(|pool| pool.weights_bytes),
             kv_bytes: sum(|pool| pool.kv_bytes),
             scratch_bytes: sum(|pool| pool.scratch_bytes),
             available_bytes: pools.iter().map(|pool| pool.available_bytes).sum(),
-            kv_blocks: plans.clone().map(|plan| plan.kv_blocks).sum(),
-            context_tokens: plans.clone().map(|plan| plan.context_tokens).min().unwrap_or(0),
+            kv_blocks: 0,
+            context_tokens: 0,
             pools,
-            // One file serves all of them.
-            in_file_bytes: plans.map(|plan| plan.in_file_bytes).max().unwrap_or(0),
+            in_file_bytes: 0,
         }
     }
 
