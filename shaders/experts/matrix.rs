@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::cpu::{Kernel, Team};
+use crate::gpu::weight::WeightLayout;
 use crate::matmul::integer::packed::PackedWeight;
 use crate::op::ShapeError;
 use crate::weight::Weight;
@@ -136,6 +137,18 @@ impl ExpertMatrix {
     /// One expert's matrix for the integer kernels, where there is one.
     pub(super) fn packed(&self, expert: usize) -> Option<&PackedWeight> {
         self.packed.get(expert)
+    }
+
+    /// Writes one expert's matrix as the planes of a GPU's layout for its tensor.
+    pub(super) fn write_planes(&self, expert: usize, layout: &WeightLayout, planes: [&mut [u8]; 4]) {
+        let weight = &self.experts[expert];
+        match self.packed(expert) {
+            Some(packed) => packed.write_planes(weight, planes),
+            None => {
+                let stored = layout.planes(weight, 0..weight.rows);
+                planes.into_iter().zip(stored).for_each(|(plane, stored)| plane.copy_from_slice(&stored));
+            }
+        }
     }
 
     /// Arranges all experts for a kernel.

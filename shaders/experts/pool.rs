@@ -1,23 +1,16 @@
 //! Room on a device for some experts of several layers, which come and go.
 //!
 //! A pool is an [`Experts`] op with *places*: tensors that have room for so many experts, and routes that say where each one is. Its
-//! tensors have no bytes of their own; an expert is packed for the device ([`PackedExpert`]) and written to a place there.
+//! tensors have no bytes of their own; an expert is written as a device takes it ([`Experts::write_expert`]) and brought to a
+//! place there.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::{ExpertMatrix, Experts};
 use crate::gpu::weight::WeightLayout;
 use crate::op::Op;
 use crate::weight::Weight;
-
-/// An expert as a device takes it: the same bytes at any place.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PackedExpert {
-    /// For each of the op's tensors the planes of the expert's rows.
-    weights: Vec<[Vec<u8>; 4]>,
-    /// For each of the op's tables what the expert has of it.
-    tables: Vec<Vec<u8>>,
-}
 
 /// What of an op bytes belong to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +19,17 @@ pub enum Target {
     Weight(usize),
     /// One of its tables, by its number.
     Table(usize),
+}
+
+/// A part of an expert's bytes, and where in a pool it belongs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExpertPart {
+    /// The weight or table.
+    pub target: Target,
+    /// Where in it the part starts.
+    pub start: u64,
+    /// Which of the expert's bytes these are.
+    pub bytes: Range<usize>,
 }
 
 impl Experts {
@@ -64,24 +68,69 @@ impl Experts {
         of_op(self) == of_op(other) && self.matrices().map(of_matrix) == other.matrices().map(of_matrix)
     }
 
-    /// Packs one of the experts for a device.
+    /// Bytes of one expert as a device takes it.
+    #[must_use]
+    pub fn expert_bytes(&self) -> usize {
+        self.parts_at(0).last().map_or(0, |part| part.bytes.end)
+    }
+
+    /// Writes one of the experts as a device takes it, the same bytes for any place. They come from what was arranged for the
+    /// processor, or, where nothing was, from the file.
     ///
     /// # Panics
-    /// When there is no such expert, or these are a pool.
-    #[must_use]
-    pub fn pack(&self, expert: usize) -> PackedExpert {
-        let of_weight = |weight: &Weight| {
-            let rows = weight.rows / self.n_experts;
-            layout_of(weight).planes(weight, expert * rows..(expert + 1) * rows)
-        };
-        let of_table = |table: &[f32]| {
-            let len = table.len() / self.n_experts;
-            table[expert * len..(expert + 1) * len].iter().flat_map(|value| value.to_le_bytes()).collect()
-        };
-        PackedExpert {
-            weights: self.weights().into_iter().map(of_weight).collect(),
-            tables: self.gpu_tables().into_iter().map(of_table).collect(),
+    /// When there is no such expert, these are a pool, or `bytes` are not [`Experts::expert_bytes`].
+    pub fn write_expert(&self, expert: usize, bytes: &mut [u8]) {
+        let mut rest = bytes;
+        for (index, weight) in self.weights().into_iter().enumerate() {
+            let (layout, rows) = (layout_of(weight), weight.rows / self.n_experts);
+            let mut planes = [0, 1, 2, 3].map(|plane| {
+                let (bytes, behind) = std::mem::take(&mut rest).split_at_mut(layout.plane_bytes(plane, rows));
+                rest = behind;
+                bytes
+            });
+            let of_tensor = |matrix: &&ExpertMatrix| matrix.tensor().name == self.weights()[index].name;
+            for matrix in self.matrices().into_iter().filter(of_tensor) {
+                let (first, end) = (matrix.first_and_stride().0, matrix.first_and_stride().0 + matrix.outputs());
+                let mut plane = 0;
+                let of_matrix = planes.each_mut().map(|bytes| {
+                    let range = layout.plane_bytes(plane, first)..layout.plane_bytes(plane, end);
+                    plane += 1;
+                    &mut bytes[range]
+                });
+                matrix.write_planes(expert, &layout, of_matrix);
+            }
         }
+        for table in self.gpu_tables() {
+            let len = table.len() / self.n_experts;
+            for value in &table[expert * len..(expert + 1) * len] {
+                let (bytes, behind) = std::mem::take(&mut rest).split_at_mut(size_of::<f32>());
+                bytes.copy_from_slice(&value.to_le_bytes());
+                rest = behind;
+            }
+        }
+        assert!(rest.is_empty(), "the bytes are one expert's");
+    }
+
+    /// Where an expert's bytes belong for it to be at a place of these, which are a pool.
+    #[must_use]
+    pub fn parts_at(&self, place: usize) -> Vec<ExpertPart> {
+        let mut parts = Vec::new();
+        let mut end = 0;
+        let mut part = |target, start: u64, len: usize| {
+            end += len;
+            parts.push(ExpertPart { target, start, bytes: end - len..end });
+        };
+        for (index, weight) in self.weights().into_iter().enumerate() {
+            let (layout, rows) = (layout_of(weight), weight.rows / self.gate.n_experts());
+            for plane in (0..4).filter(|plane| layout.plane_bytes(*plane, rows) > 0) {
+                part(Target::Weight(index), layout.plane_start(plane, place * rows), layout.plane_bytes(plane, rows));
+            }
+        }
+        for (index, table) in self.gpu_tables().into_iter().enumerate() {
+            let len = size_of_val(table) / self.gate.n_experts();
+            part(Target::Table(index), (place * len) as u64, len);
+        }
+        parts
     }
 
     /// Bytes that a place of a pool of these takes on a device.
@@ -93,30 +142,6 @@ impl Experts {
     }
 }
 
-impl PackedExpert {
-    /// What to write where, for the expert to be at a place of a pool: bytes, and where in the weight or table they start.
-    pub fn writes<'a>(&'a self, pool: &Experts, place: usize) -> Vec<(Target, u64, &'a [u8])> {
-        let mut writes = Vec::new();
-        for (index, (planes, weight)) in self.weights.iter().zip(pool.weights()).enumerate() {
-            let (layout, rows) = (layout_of(weight), weight.rows / pool.gate.n_experts());
-            let filled = planes.iter().enumerate().filter(|(_, bytes)| !bytes.is_empty());
-            writes.extend(filled.map(|(plane, bytes)| {
-                (Target::Weight(index), layout.plane_start(plane, place * rows), bytes.as_slice())
-            }));
-        }
-        let tables = self.tables.iter().enumerate();
-        writes.extend(tables.map(|(index, bytes)| (Target::Table(index), (place * bytes.len()) as u64, &bytes[..])));
-        writes
-    }
-
-    /// Bytes in all.
-    #[must_use]
-    pub fn bytes(&self) -> u64 {
-        let weights = self.weights.iter().flatten();
-        weights.chain(&self.tables).map(|bytes| bytes.len() as u64).sum()
-    }
-}
-
 fn layout_of(weight: &Weight) -> WeightLayout {
     WeightLayout::new(weight.format, weight.rows, weight.columns)
 }
@@ -125,9 +150,11 @@ fn layout_of(weight: &Weight) -> WeightLayout {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::cpu::Solo;
     use crate::experts::RouteWeighting;
     use crate::glu::Activation;
     use crate::quant::{Format, random};
+    use crate::testing::supported_kernels;
 
     const N_EXPERTS: usize = 5;
 
@@ -156,13 +183,16 @@ mod tests {
             Memory { weights: weights.collect(), tables: tables.collect() }
         }
 
-        fn write(&mut self, packed: &PackedExpert, pool: &Experts, place: usize) {
-            for (target, start, bytes) in packed.writes(pool, place) {
-                let memory = match target {
+        fn write(&mut self, experts: &Experts, expert: usize, pool: &Experts, place: usize) {
+            let mut bytes = vec![0xaa; experts.expert_bytes()];
+            experts.write_expert(expert, &mut bytes);
+            for part in pool.parts_at(place) {
+                let memory = match part.target {
                     Target::Weight(index) => &mut self.weights[index],
                     Target::Table(index) => &mut self.tables[index],
                 };
-                memory[start as usize..][..bytes.len()].copy_from_slice(bytes);
+                let bytes = &bytes[part.bytes];
+                memory[part.start as usize..][..bytes.len()].copy_from_slice(bytes);
             }
         }
     }
@@ -175,7 +205,7 @@ mod tests {
             assert!(pool.is_placed() && pool.weights().iter().all(|weight| weight.is_blank()));
             let mut memory = Memory::of(&pool);
             for expert in 0..N_EXPERTS {
-                memory.write(&experts.pack(expert), &pool, expert);
+                memory.write(&experts, expert, &pool, expert);
             }
             let mut whole = Memory::of(&experts);
             for (bytes, weight) in whole.weights.iter_mut().zip(experts.weights()) {
@@ -192,15 +222,32 @@ mod tests {
     }
 
     #[test]
+    fn what_was_arranged_for_the_processor_gives_the_same_bytes() {
+        for (format, kernel) in supported_kernels().flat_map(|kernel| [(Format::Q4_0, kernel), (Format::MXFP4, kernel)]) {
+            let stored = experts(format, 1);
+            let mut arranged = stored.clone();
+            arranged.prepare_cpu(kernel, &Solo);
+            for expert in 0..N_EXPERTS {
+                let [from_file, from_strips] = [&stored, &arranged].map(|experts| {
+                    let mut bytes = vec![0xaa; experts.expert_bytes()];
+                    experts.write_expert(expert, &mut bytes);
+                    bytes
+                });
+                assert!(from_file == from_strips, "{format}, {kernel}");
+            }
+        }
+    }
+
+    #[test]
     fn an_expert_takes_the_room_of_one_wherever_it_is() {
         let experts = experts(Format::Q5_0, 1);
         let pool = experts.pool(9);
         let (mut once, mut twice) = (Memory::of(&pool), Memory::of(&pool));
-        once.write(&experts.pack(4), &pool, 7);
-        twice.write(&experts.pack(1), &pool, 7);
-        twice.write(&experts.pack(4), &pool, 7);
+        once.write(&experts, 4, &pool, 7);
+        twice.write(&experts, 1, &pool, 7);
+        twice.write(&experts, 4, &pool, 7);
         assert_eq!((once.weights, once.tables), (twice.weights, twice.tables), "nothing is left of the first");
-        assert!(experts.place_bytes() >= experts.pack(0).bytes());
+        assert!(experts.place_bytes() >= experts.expert_bytes() as u64);
         let of_pool = pool.weights().into_iter().map(|weight| layout_of(weight).bytes()).sum::<u64>();
         assert!(of_pool + 9 * 4 * (2 * 32 + 64) <= 9 * experts.place_bytes() + 100, "{of_pool}");
     }

@@ -205,7 +205,8 @@ impl WeightLayout {
     }
 
     /// Bytes that so many rows take of a plane.
-    fn plane_bytes(&self, plane: usize, rows: usize) -> usize {
+    #[must_use]
+    pub fn plane_bytes(&self, plane: usize, rows: usize) -> usize {
         (rows * self.runs() / self.runs_of_entry(plane) * self.entry_bits(plane)).div_ceil(8)
     }
 }

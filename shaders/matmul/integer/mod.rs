@@ -2,6 +2,7 @@
 //!
 //! - [`activations`]: a row of the input in blocks of 32 integers, each with a scale; rounded once for all weights
 //! - [`packed`]: the weights, sixteen outputs side by side, arranged once at load
+//! - `planes`: the same as a GPU has them
 //! - [`registers`]: what an instruction set must be able to do
 //! - [`avx512`], [`avx2`]: the instruction sets
 //! - `tile`: the one loop that forms products, for every format and instruction set
@@ -25,6 +26,7 @@ pub mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub mod avx512;
 pub mod packed;
+mod planes;
 #[cfg(target_arch = "x86_64")]
 pub mod registers;
 #[cfg(target_arch = "x86_64")]
