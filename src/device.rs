@@ -73,6 +73,43 @@ impl FromStr for CpuExperts {
     }
 }
 
+/// For which steps all experts that the host has come to the device.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ExpertStreaming {
+    /// For steps of so many rows that it was measured to be faster.
+    #[default]
+    Auto,
+    /// Never: all places are the cache's.
+    Off,
+    /// For steps of so many rows and more.
+    FromRows(usize),
+}
+
+impl fmt::Display for ExpertStreaming {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ExpertStreaming::Auto => f.pad("auto"),
+            ExpertStreaming::Off => f.pad("off"),
+            ExpertStreaming::FromRows(rows) => f.pad(&rows.to_string()),
+        }
+    }
+}
+
+impl FromStr for ExpertStreaming {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match (text, text.parse::<usize>()) {
+            ("auto", _) => Ok(ExpertStreaming::Auto),
+            ("off", _) => Ok(ExpertStreaming::Off),
+            (_, Ok(rows)) if rows > 0 => Ok(ExpertStreaming::FromRows(rows)),
+            _ => {
+                Err(format!("{text:?} is not auto, off, or from how many rows of a step on experts come to the device"))
+            }
+        }
+    }
+}
+
 /// The devices that share a model's layers, in the layers' order; most often one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Devices(pub Vec<ComputeDevice>);

@@ -132,6 +132,8 @@ impl StepOutput {
 pub struct ExpertCounts {
     /// Routes whose experts were there.
     pub cached_routes: u64,
+    /// Routes whose experts came for this step.
+    pub streamed_routes: u64,
     /// Experts that were brought there.
     pub uploads: u64,
     /// Their bytes.
@@ -144,6 +146,7 @@ impl std::ops::Add for ExpertCounts {
     fn add(self, other: ExpertCounts) -> ExpertCounts {
         ExpertCounts {
             cached_routes: self.cached_routes + other.cached_routes,
+            streamed_routes: self.streamed_routes + other.streamed_routes,
             uploads: self.uploads + other.uploads,
             uploaded_bytes: self.uploaded_bytes + other.uploaded_bytes,
         }

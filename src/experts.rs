@@ -72,6 +72,12 @@ impl HostExperts {
         HostExperts { activation_bits, ..self }
     }
 
+    /// The experts of each layer, as they were arranged.
+    #[must_use]
+    pub fn layers(&self) -> &[Experts] {
+        &self.layers
+    }
+
     /// Computes a job on the team's threads, the caller's included.
     ///
     /// # Errors

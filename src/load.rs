@@ -28,7 +28,7 @@ use crate::synthetic::making::Unmade;
 use engine::{Division, Sharers};
 
 pub use crate::backend::vulkan::VulkanOptions;
-pub use crate::device::{ComputeDevice, CpuExperts, Devices, Shares, UnevenDevices};
+pub use crate::device::{ComputeDevice, CpuExperts, Devices, ExpertStreaming, Shares, UnevenDevices};
 pub use crate::memory::MemoryPlan;
 pub use cuelight_shaders::attention::KvType;
 pub use cuelight_shaders::cpu::{ActivationBits, Kernel};
@@ -84,6 +84,8 @@ pub struct LoadOptions {
     pub device_bytes: Option<u64>,
     /// Bytes of a Vulkan device that keep experts which the processor has, as they are used; `None`: none.
     pub expert_cache_bytes: Option<u64>,
+    /// For which steps all experts that the host has come to the device, through a part of that memory.
+    pub expert_streaming: ExpertStreaming,
     /// The instruction set of the processor's kernels.
     pub kernel: Kernel,
     /// What the processor's integer kernels round the inputs of products to.
@@ -117,6 +119,7 @@ impl LoadOptions {
             cpu_experts: CpuExperts::Auto,
             device_bytes: None,
             expert_cache_bytes: None,
+            expert_streaming: ExpertStreaming::Auto,
             kernel: Kernel::detect(),
             activation_bits: ActivationBits::default(),
             vulkan: VulkanOptions::default(),
@@ -209,6 +212,9 @@ pub enum LoadError {
         /// What an expert takes.
         least_bytes: u64,
     },
+    /// The device refuses what brings experts to it.
+    #[error("experts cannot be brought to the device: {0}")]
+    Upload(String),
     /// A thread cannot be started.
     #[error("the system starts no thread: {0}")]
     Thread(#[from] std::io::Error),

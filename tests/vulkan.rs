@@ -7,10 +7,11 @@
 use std::path::{Path, PathBuf};
 
 use cuelight_engine::backend::vulkan::{Instance, InstanceOptions};
-use cuelight_engine::engine::{Chosen, Engine, LogitsWanted, TokenChoice, TokenId};
+use cuelight_engine::engine::{Chosen, Engine, ExpertCounts, LogitsWanted, TokenChoice, TokenId};
 use cuelight_engine::format::gguf::Gguf;
 use cuelight_engine::load::{
-    ActivationBits, ComputeDevice, CpuExperts, Kernel, KvType, LoadError, LoadOptions, VulkanOptions, plan,
+    ActivationBits, ComputeDevice, CpuExperts, ExpertStreaming, Kernel, KvType, LoadError, LoadOptions, VulkanOptions,
+    plan,
 };
 use cuelight_engine::sample::choose_by_row;
 use serde::Deserialize;
@@ -104,6 +105,19 @@ fn every_checkpoint_agrees_with_transformers() {
 
 #[test]
 fn experts_that_come_and_go_between_the_host_and_a_small_cache_agree_with_transformers() {
+    agree_with_a_cache_of(2, ExpertStreaming::Off, |counts| counts.cached_routes > 0 && counts.streamed_routes == 0);
+}
+
+#[test]
+fn experts_that_all_come_to_the_device_for_a_prompt_agree_with_transformers() {
+    // Two at once, so that every layer takes several passes; and one stays in the cache.
+    agree_with_a_cache_of(5, ExpertStreaming::FromRows(8), |counts| {
+        counts.streamed_routes > 0 && counts.uploaded_bytes > 0
+    });
+}
+
+/// Checks every mixture with all experts on the host and room for so many on the device, and what must have been counted.
+fn agree_with_a_cache_of(places: u64, expert_streaming: ExpertStreaming, counted: fn(&ExpertCounts) -> bool) {
     if !has_device() {
         return;
     }
@@ -123,7 +137,7 @@ fn experts_that_come_and_go_between_the_host_and_a_small_cache_agree_with_transf
             Err(LoadError::ExpertCacheTooSmall { least_bytes, .. }) => least_bytes,
             other => panic!("{}: {:?}", expected.model, other.err()),
         };
-        let options = LoadOptions { expert_cache_bytes: Some(2 * place_bytes), ..options };
+        let options = LoadOptions { expert_cache_bytes: Some(places * place_bytes), expert_streaming, ..options };
         let planned = plan(&options).unwrap();
         let device = &planned.limits().device;
         assert!(device.contains("also in the device's cache"), "{device}");
@@ -132,7 +146,7 @@ fn experts_that_come_and_go_between_the_host_and_a_small_cache_agree_with_transf
         let shown: Vec<String> = means.iter().map(|mean| format!("{mean:8.1e}")).collect();
         println!("{:26} {} {:?}", expected.model, shown.join(" "), runner.experts);
         let gate = if rounded { HALF_GATE } else { GATE };
-        if !agrees(&means, gate, rounded) || runner.experts.cached_routes == 0 {
+        if !agrees(&means, gate, rounded) || !counted(&runner.experts) {
             complaints.push(format!("{}: {} {:?}", expected.model, shown.join(" "), runner.experts));
         }
     }

@@ -44,6 +44,7 @@ pub fn load_options(config: &Config, source: Source) -> Result<LoadOptions, CliE
         split: config.split.clone(),
         gpu_layers: config.gpu_layers,
         cpu_experts: config.cpu_experts,
+        expert_streaming: config.expert_streaming,
         device_bytes: config.vram.map(|size| size.0),
         expert_cache_bytes: config.expert_cache.map(|size| size.0),
         kernel: config.kernel.unwrap_or_else(Kernel::detect),

@@ -16,7 +16,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::executor::OverlapMode;
-use cuelight_engine::load::{ActivationBits, ComputeDevice, CpuExperts, Devices, Kernel, KvType, Shares};
+use cuelight_engine::load::{
+    ActivationBits, ComputeDevice, CpuExperts, Devices, ExpertStreaming, Kernel, KvType, Shares,
+};
 
 use crate::metrics::exposition::Compat;
 use crate::models::KeepAlive;
@@ -277,6 +279,8 @@ settings! { |home|
         vram: Option<ByteSize> = None, "SIZE";
         /// Memory of a Vulkan device, like 4GiB, that keeps experts which the CPU has: those that are used often are computed on the device.
         expert_cache: Option<ByteSize> = None, "SIZE";
+        /// When the experts that the CPU has all come to the device for a step, through a part of that memory: auto (for prompts of so many tokens that it was measured to be faster), off, or from how many tokens of a step on.
+        expert_streaming: ExpertStreaming = ExpertStreaming::Auto, "TOKENS";
         /// Whether the device computes one half of a step while the CPU computes the experts of the other: auto (where that is faster) or off.
         overlap: OverlapMode = OverlapMode::Auto, "WHEN";
         /// On a Vulkan device, a row's bits never depend on its batch (on the CPU they never do); slower with many rows.

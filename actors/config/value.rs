@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use crate::executor::OverlapMode;
-use cuelight_engine::load::{ActivationBits, CpuExperts, Devices, Kernel, KvType, Shares};
+use cuelight_engine::load::{ActivationBits, CpuExperts, Devices, ExpertStreaming, Kernel, KvType, Shares};
 
 use crate::metrics::exposition::Compat;
 use crate::models::KeepAlive;
@@ -258,6 +258,7 @@ parsed! {
     Kernel: |kernel| quoted(kernel.name());
     ActivationBits: |bits| bits.to_string();
     CpuExperts: |experts| quoted(&experts.to_string());
+    ExpertStreaming: |streaming| quoted(&streaming.to_string());
     Devices: |devices| quoted(&devices.to_string());
     Shares: |shares| quoted(&shares.to_string());
 }

@@ -167,7 +167,9 @@ catalogue! {
     DEVICE_PIECE_TIME: Histogram(TOKEN_SECONDS), "cuelight_device_piece_time_seconds" ["model"];
     /// Routes whose experts the host has, and the device's cache had too: computed there, and not counted above.
     CACHED_EXPERT_ROUTES: Counter, "cuelight_cached_expert_routes_total" ["model"];
-    /// Experts that were brought to the device's cache.
+    /// Routes whose experts came to the device for the step, a long prompt: computed there, and not counted above.
+    STREAMED_EXPERT_ROUTES: Counter, "cuelight_streamed_expert_routes_total" ["model"];
+    /// Experts that were brought to the device, to its cache or for a step.
     EXPERT_UPLOADS: Counter, "cuelight_expert_cache_uploads_total" ["model"];
     /// Their bytes.
     EXPERT_UPLOADED_BYTES: Counter, "cuelight_expert_cache_uploaded_bytes_total" ["model"];

@@ -201,6 +201,7 @@ pub struct ExpertMetrics {
     job_time: Histogram,
     piece_time: Histogram,
     cached_routes: Counter,
+    streamed_routes: Counter,
     uploads: Counter,
     uploaded_bytes: Counter,
 }
@@ -213,6 +214,7 @@ impl ExpertMetrics {
             job_time: histogram!(HOST_EXPERT_TIME, &model),
             piece_time: histogram!(DEVICE_PIECE_TIME, &model),
             cached_routes: counter!(CACHED_EXPERT_ROUTES, &model),
+            streamed_routes: counter!(STREAMED_EXPERT_ROUTES, &model),
             uploads: counter!(EXPERT_UPLOADS, &model),
             uploaded_bytes: counter!(EXPERT_UPLOADED_BYTES, &model),
         }
@@ -224,9 +226,10 @@ impl ExpertMetrics {
         self.job_time.record(elapsed);
     }
 
-    /// What the device's cache of experts did in a step.
+    /// What experts on the device that the host has did in a step.
     pub(crate) fn cache(&self, counts: ExpertCounts) {
         self.cached_routes.increment(counts.cached_routes);
+        self.streamed_routes.increment(counts.streamed_routes);
         self.uploads.increment(counts.uploads);
         self.uploaded_bytes.increment(counts.uploaded_bytes);
     }

@@ -223,7 +223,8 @@ mod tests {
 
     #[test]
     fn what_was_arranged_for_the_processor_gives_the_same_bytes() {
-        for (format, kernel) in supported_kernels().flat_map(|kernel| [(Format::Q4_0, kernel), (Format::MXFP4, kernel)]) {
+        for (format, kernel) in supported_kernels().flat_map(|kernel| [(Format::Q4_0, kernel), (Format::MXFP4, kernel)])
+        {
             let stored = experts(format, 1);
             let mut arranged = stored.clone();
             arranged.prepare_cpu(kernel, &Solo);

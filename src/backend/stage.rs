@@ -9,7 +9,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Instant;
 
-use cuelight_shaders::experts::pool::PackedExpert;
+use cuelight_shaders::experts::Experts;
 
 use crate::backend::ragged::validate;
 use crate::engine::{
@@ -26,18 +26,30 @@ pub trait Stage: Send + 'static {
     /// [`EngineError::DeviceLost`] when the device fails.
     fn run(&mut self, piece: usize, step: &Step, inputs: &[Vec<f32>]) -> Result<StageOutput, EngineError>;
 
-    /// Brings an expert to a place of the pool that a piece computes with. It may be there for the next call, and for none
-    /// before.
+    /// Somebody who brings experts to the stage's pools.
     ///
     /// # Errors
     /// [`EngineError::DeviceLost`] when the device fails, or has no pools.
-    fn place_expert(&mut self, piece: usize, place: usize, expert: &PackedExpert) -> Result<(), EngineError> {
-        let _ = (place, expert);
-        Err(EngineError::DeviceLost(format!("piece {piece} has no pool of experts")))
+    fn expert_upload(&self) -> Result<Box<dyn ExpertUpload>, EngineError> {
+        Err(EngineError::DeviceLost("it has no pools of experts".to_owned()))
     }
 
     /// The least that the ops of all pieces have to do for a step.
     fn cost(&self, step: &Step) -> Cost;
+}
+
+/// Brings experts to the pools of a stage while that computes: each on a thread of its own.
+pub trait ExpertUpload: Send {
+    /// Brings an expert, by its layer and number, to a place of the pool that a piece computes with. Whatever the stage is
+    /// asked for after this has returned finds it there; what it computes meanwhile must not use that place. Returns the bytes
+    /// that were brought.
+    ///
+    /// # Errors
+    /// [`EngineError::DeviceLost`] when the device fails.
+    ///
+    /// # Panics
+    /// When there is no such pool, place or expert, or the pool is for experts of another shape.
+    fn bring(&mut self, piece_and_place: (usize, usize), expert: (&Experts, usize)) -> Result<u64, EngineError>;
 }
 
 /// What a stage made of a step.

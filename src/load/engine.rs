@@ -6,10 +6,9 @@ use cuelight_shaders::attention::KvShape;
 use cuelight_shaders::experts::Experts;
 use cuelight_shaders::weight::Weight;
 
-use super::host_part::{BuiltHost, HostPart, stored_bytes};
+use super::host_part::{HostPart, stored_bytes};
 use super::part::{Part, Target};
 use super::{LoadError, LoadOptions, LoadProgress};
-use crate::backend::offload::OffloadedEngine;
 use crate::backend::stage::StagedEngine;
 use crate::backend::vulkan::Footprint;
 use crate::device::{ComputeDevice, CpuExperts, Shares};
@@ -239,14 +238,14 @@ impl Division {
         };
         let stages = self.parts.into_iter().map(|part| part.build(options, &limits, &mut done));
         let mut stages = stages.collect::<Result<Vec<_>, _>>()?;
-        let host = self.host.map(|host| host.build(options, &limits, &mut done)).transpose()?;
-        progress(LoadProgress { done_bytes: total_bytes, total_bytes });
-        match host {
-            Some(BuiltHost { experts, handovers, cache }) if stages.len() == 1 => {
-                let engine = OffloadedEngine::new(stages.remove(0), handovers, limits).with_cache(cache);
-                Ok((Box::new(engine), Some(experts)))
+        let (engine, experts): (Box<dyn Engine>, _) = match self.host {
+            Some(host) if stages.len() == 1 => {
+                let (engine, experts) = host.build(stages.remove(0), options, limits, &mut done)?;
+                (Box::new(engine), Some(experts))
             }
-            _ => Ok((Box::new(StagedEngine::new(stages, limits)), None)),
-        }
+            _ => (Box::new(StagedEngine::new(stages, limits)), None),
+        };
+        progress(LoadProgress { done_bytes: total_bytes, total_bytes });
+        Ok((engine, experts))
     }
 }

@@ -8,16 +8,24 @@ use cuelight_shaders::experts::Experts;
 
 use super::LoadError;
 use crate::backend::vulkan;
+use crate::device::ExpertStreaming;
 
 /// A pool to be: for experts of these layers, counted among those whose experts the host has.
 pub(super) struct PlannedPool {
     pub experts: Experts,
     pub places: usize,
+    /// Of those, how many are for prompts.
+    pub stream_places: usize,
     pub layers: Vec<usize>,
 }
 
 /// Divides `bytes` of a device that allocates at most so many at once.
-pub(super) fn pools(layers: &[Experts], bytes: u64, most_at_once: u64) -> Result<Vec<PlannedPool>, LoadError> {
+pub(super) fn pools(
+    layers: &[Experts],
+    bytes: u64,
+    most_at_once: u64,
+    streaming: ExpertStreaming,
+) -> Result<Vec<PlannedPool>, LoadError> {
     let stored = |layer: &usize| layers[*layer].place_bytes() * layers[*layer].n_experts() as u64;
     let all: u64 = (0..layers.len()).map(|layer| stored(&layer)).sum();
     let of_shape = |shape: &[usize]| -> Vec<PlannedPool> {
@@ -27,7 +35,8 @@ pub(super) fn pools(layers: &[Experts], bytes: u64, most_at_once: u64) -> Result
         };
         let parts = of_layers(shape).min(all).div_ceil(most_at_once.max(1)).clamp(1, shape.len() as u64);
         let each = shape.len().div_ceil(parts as usize);
-        shape.chunks(each).filter_map(|of_pool| planned(layers, of_pool, of_layers(of_pool))).collect()
+        let planned = |of_pool| planned(layers, of_pool, of_layers(of_pool), streaming);
+        shape.chunks(each).filter_map(planned).collect()
     };
     let pools: Vec<PlannedPool> = shapes(layers).iter().flat_map(|shape| of_shape(shape)).collect();
     if pools.is_empty() && !layers.is_empty() {
@@ -50,18 +59,32 @@ fn shapes(layers: &[Experts]) -> Vec<Vec<usize>> {
 }
 
 /// As many places as the bytes are enough for, and no more than there are experts; `None` without any.
-fn planned(layers: &[Experts], of_pool: &[usize], bytes: u64) -> Option<PlannedPool> {
+fn planned(layers: &[Experts], of_pool: &[usize], bytes: u64, streaming: ExpertStreaming) -> Option<PlannedPool> {
     let first = &layers[of_pool[0]];
     let most = of_pool.len() * first.n_experts();
     let mut places = usize::try_from(bytes / first.place_bytes().max(1)).unwrap_or(usize::MAX).min(most);
     while places > 0 {
         let experts = first.pool(places);
         if vulkan::weights_bytes(&[&experts]) <= bytes {
-            return Some(PlannedPool { experts, places, layers: of_pool.to_vec() });
+            let stream_places = stream_places(places, first.n_experts(), streaming);
+            return Some(PlannedPool { experts, places, stream_places, layers: of_pool.to_vec() });
         }
         places -= 1;
     }
     None
+}
+
+/// How many of the places are for prompts: as many as a layer has experts, but half of all at most, in two halves. Where that is
+/// a small part of a layer, each layer would take many passes, and it is not even tried.
+fn stream_places(places: usize, n_experts: usize, streaming: ExpertStreaming) -> usize {
+    const MOST_PASSES: usize = 8;
+    let halves = (n_experts.min(places / 2) + 1) / 2;
+    match streaming {
+        ExpertStreaming::Off => 0,
+        ExpertStreaming::Auto if halves * MOST_PASSES < n_experts => 0,
+        // One place is left to the cache.
+        ExpertStreaming::Auto | ExpertStreaming::FromRows(_) => 2 * halves.min((places - 1) / 2),
+    }
 }
 
 #[cfg(test)]
@@ -96,7 +119,7 @@ mod tests {
         let layers = layers(&[Format::Q4_0, Format::Q8_0, Format::Q4_0, Format::Q4_0]);
         let place = layers[0].place_bytes();
         for bytes in [5 * place, 9 * place + 1, 16 * place - 1, 1000 * place] {
-            let pools = pools(&layers, bytes, u64::MAX).unwrap();
+            let pools = pools(&layers, bytes, u64::MAX, ExpertStreaming::Auto).unwrap();
             assert!(bytes_of(&pools) <= bytes);
             let shared: Vec<&[usize]> = pools.iter().map(|pool| &pool.layers[..]).collect();
             assert_eq!(shared, [&[0, 2, 3][..], &[1]][..pools.len()]);
@@ -109,17 +132,29 @@ mod tests {
     fn a_pool_too_large_for_one_allocation_is_made_several() {
         let layers = layers(&[Format::Q4_0; 4]);
         let place = layers[0].place_bytes();
-        let pools = pools(&layers, 16 * place, 6 * place).unwrap();
+        let pools = pools(&layers, 16 * place, 6 * place, ExpertStreaming::Auto).unwrap();
         assert_eq!(pools.iter().map(|pool| pool.layers.len()).collect::<Vec<_>>(), [2, 2]);
         assert!(bytes_of(&pools) <= 16 * place);
+    }
+
+    #[test]
+    fn a_part_of_the_places_is_for_prompts_and_one_at_least_the_caches() {
+        use ExpertStreaming::{Auto, FromRows, Off};
+        let of = |places, streaming| stream_places(places, 128, streaming);
+        assert_eq!([1000, 256, 100, 60].map(|places| of(places, Auto)), [128, 128, 50, 30]);
+        assert_eq!([31, 20, 1].map(|places| of(places, Auto)), [0, 0, 0], "too many passes");
+        assert_eq!([1000, 20, 3, 2, 1].map(|places| of(places, FromRows(1))), [128, 10, 2, 0, 0]);
+        assert_eq!(of(1000, Off), 0);
     }
 
     #[test]
     fn room_for_no_expert_is_refused_with_what_one_takes() {
         let layers = layers(&[Format::Q4_0]);
         let least = layers[0].place_bytes();
-        let Err(error) = pools(&layers, least / 2, u64::MAX) else { panic!("half an expert has no use") };
+        let Err(error) = pools(&layers, least / 2, u64::MAX, ExpertStreaming::Auto) else {
+            panic!("half an expert has no use")
+        };
         assert!(error.to_string().contains("--expert-cache"), "{error}");
-        assert!(pools(&[], 0, u64::MAX).unwrap().is_empty());
+        assert!(pools(&[], 0, u64::MAX, ExpertStreaming::Auto).unwrap().is_empty());
     }
 }

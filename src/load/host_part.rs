@@ -8,10 +8,11 @@ use super::expert_cache::{self, PlannedPool};
 use super::part::{Part, Target, ready};
 use super::{LoadError, LoadOptions};
 use crate::backend::cpu;
-use crate::backend::offload::{ExpertCache, ExpertPool};
+use crate::backend::offload::{ExpertCache, ExpertPool, OffloadedEngine};
+use crate::backend::stage::Stage;
 use crate::backend::vulkan::{self, Footprint};
 use crate::device::CpuExperts;
-use crate::engine::EngineLimits;
+use crate::engine::{EngineError, EngineLimits};
 use crate::experts::HostExperts;
 use crate::graph::{Graph, Handover};
 use crate::memory::{self, Request};
@@ -27,19 +28,12 @@ pub(super) struct HostPart {
     pub pools: Vec<ExpertPool>,
 }
 
-/// What becomes of it.
-pub(super) struct BuiltHost {
-    pub experts: HostExperts,
-    pub handovers: Vec<Handover>,
-    pub cache: Option<ExpertCache>,
-}
-
 impl HostPart {
     pub fn describe(&self, options: &LoadOptions) -> String {
         let (layers, of_layers) = (self.layers.len(), self.of_layers);
         let device = cpu::describe(options.kernel, options.activation_bits, options.threads);
         let experts: usize = self.layers.iter().map(Experts::n_experts).sum();
-        let places: usize = self.pools.iter().map(|pool| pool.places).sum();
+        let places: usize = self.pools.iter().map(|pool| pool.places - pool.stream_places).sum();
         let cached = format!(", and any {places} of these {experts} also in the device's cache");
         let cached = if places > 0 { &cached } else { "" };
         format!("the experts of {layers} of {of_layers} layers on {device}{cached}")
@@ -50,8 +44,15 @@ impl HostPart {
         let growth = self.layers.iter().map(|layer| layer.growth(options.kernel));
         let rows = limits.max_batched_tokens;
         let scratch = self.layers.iter().map(|layer| layer.scratch_len(options.kernel, rows, 0)).max();
-        let scratch = (scratch.unwrap_or(0) * size_of::<f32>()) as u64;
+        let scratch = (scratch.unwrap_or(0) * size_of::<f32>()) as u64 + self.on_their_way(options);
         Footprint { weights: weights.chain(growth).sum(), scratch, kv_block: 0 }
+    }
+
+    /// Bytes of the memory through which experts come to the device.
+    fn on_their_way(&self, options: &LoadOptions) -> u64 {
+        let of_pools = self.pools.iter().flat_map(|pool| &pool.layers);
+        let most = of_pools.map(|layer| self.layers[*layer].expert_bytes()).max().unwrap_or(0);
+        vulkan::upload_bytes(most) * upload_threads(options) as u64
     }
 
     pub fn copied_bytes(&self, options: &LoadOptions) -> u64 {
@@ -60,22 +61,39 @@ impl HostPart {
         self.layers.iter().filter(replaced).map(stored_bytes).sum()
     }
 
+    /// The engine on a device, which hands these experts out, and those who compute them.
     pub fn build(
         self,
+        stage: Box<dyn Stage>,
         options: &LoadOptions,
-        limits: &EngineLimits,
+        limits: EngineLimits,
         done: &mut dyn FnMut(&Weight),
-    ) -> Result<BuiltHost, LoadError> {
+    ) -> Result<(OffloadedEngine, HostExperts), LoadError> {
         let rows = limits.max_batched_tokens;
-        let has_cache = !self.pools.is_empty();
-        let cache = has_cache.then(|| ExpertCache::new(self.layers.clone(), self.pools)).transpose()?;
         let experts = HostExperts::new(self.layers, options.kernel, options.threads, rows, &mut |op, weight| {
             ready(op, weight, options.kernel);
             done(weight);
         });
         let experts = experts.with_activation_bits(options.activation_bits);
-        Ok(BuiltHost { experts, handovers: self.handovers, cache })
+        if self.pools.is_empty() {
+            return Ok((OffloadedEngine::new(stage, self.handovers, limits), experts));
+        }
+        let lost = |error: EngineError| LoadError::Upload(error.to_string());
+        let uploads = (0..upload_threads(options)).map(|_| stage.expert_upload());
+        let uploads = uploads.collect::<Result<Vec<_>, _>>().map_err(lost)?;
+        let layers = experts.layers().to_vec();
+        let streamed = self.pools.iter().filter(|pool| pool.stream_places > 0).flat_map(|pool| &pool.layers);
+        let bytes = streamed.map(|layer| (layers[*layer].expert_bytes() * layers[*layer].n_experts()) as u64).sum();
+        let cache = ExpertCache::new(layers, self.pools, uploads)?;
+        let engine = OffloadedEngine::new(stage, self.handovers, limits);
+        Ok((engine.with_cache(cache, options.expert_streaming, bytes), experts))
     }
+}
+
+/// Threads that bring experts to a device: few keep any bus busy.
+fn upload_threads(options: &LoadOptions) -> usize {
+    const MOST: usize = 4;
+    options.threads.clamp(1, MOST)
 }
 
 impl Part {
@@ -117,9 +135,10 @@ impl Part {
             return Ok(Vec::new());
         };
         let mut pools = Vec::new();
-        for PlannedPool { experts, places, layers } in expert_cache::pools(layers, bytes, info.max_allocation_bytes)? {
+        let planned = expert_cache::pools(layers, bytes, info.max_allocation_bytes, options.expert_streaming)?;
+        for PlannedPool { experts, places, stream_places, layers } in planned {
             let widths = [experts.hidden_size(), experts.routes_width()];
-            pools.push(ExpertPool { piece: self.graphs.len(), places, layers });
+            pools.push(ExpertPool { piece: self.graphs.len(), places, stream_places, layers });
             self.graphs.push(Graph::of_op(experts, &widths).expect("it takes rows and routes of these widths"));
         }
         Ok(pools)

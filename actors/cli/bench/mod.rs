@@ -13,7 +13,7 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use cuelight_engine::load::{
-    self, ActivationBits, ComputeDevice, CpuExperts, Devices, Kernel, KvType, LoadOptions, Source,
+    self, ActivationBits, ComputeDevice, CpuExperts, Devices, ExpertStreaming, Kernel, KvType, LoadOptions, Source,
 };
 use cuelight_engine::memory::format_bytes;
 use cuelight_engine::roofline::{Roofline, Worker};
@@ -102,6 +102,10 @@ pub struct Args {
     /// Memory of a Vulkan device that keeps experts which the CPU has, as they are used, like 4GiB; unset: as configured.
     #[arg(long = "expert-cache", id = "expert_cache_memory", value_name = "SIZE")]
     expert_cache: Option<ByteSize>,
+    /// When the experts that the CPU has all come to the device for a step: auto, off, or from how many tokens on; unset: as
+    /// configured.
+    #[arg(long = "expert-streaming", id = "streaming_of_experts", value_name = "TOKENS")]
+    expert_streaming: Option<ExpertStreaming>,
     /// Samples of each test.
     #[arg(short = 'r', long, value_name = "N", default_value = "5")]
     repetitions: NonZeroUsize,
@@ -163,6 +167,7 @@ impl Args {
         let mut engines = vec![LoadOptions {
             cpu_experts: self.cpu_experts.unwrap_or(base.cpu_experts),
             device_bytes: self.vram.map_or(base.device_bytes, |size| Some(size.0)),
+            expert_streaming: self.expert_streaming.unwrap_or(base.expert_streaming),
             expert_cache_bytes: self.expert_cache.map_or(base.expert_cache_bytes, |size| Some(size.0)),
             ..base.clone()
         }];

@@ -4,7 +4,9 @@
 //! nearly every expert once, drives none of those out that every token uses. How often each was used is halved from time to
 //! time. (Einziger, Friedman and Manes 2017, "TinyLFU: A Highly Efficient Cache Admission Policy".)
 
-use std::collections::{BTreeMap, HashSet};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 
 /// The experts of a pool, each by a number of its own.
 #[derive(Debug)]
@@ -21,8 +23,8 @@ pub(super) struct HotSet {
     uses: Vec<u32>,
     uses_until_halving: usize,
     clock: u64,
-    /// Experts that were promised a place, and are on their way.
-    coming: HashSet<usize>,
+    /// Experts that are to come, with their places once they have some.
+    coming: HashMap<usize, Option<usize>>,
 }
 
 impl HotSet {
@@ -39,7 +41,7 @@ impl HotSet {
             uses: vec![0; n_experts],
             uses_until_halving: Self::USES_BEFORE_HALVING * n_experts,
             clock: 0,
-            coming: HashSet::new(),
+            coming: HashMap::new(),
         }
     }
 
@@ -71,12 +73,13 @@ impl HotSet {
 
     /// Whether an expert that is not here should be brought; it is awaited from then on.
     pub fn wants(&mut self, expert: usize) -> bool {
-        if self.place_of[expert].is_some() || self.coming.contains(&expert) {
+        if self.place_of[expert].is_some() || self.coming.contains_key(&expert) {
             return false;
         }
-        let is_wanted = self.free > self.coming.len() || self.uses[expert] > self.uses_of_oldest();
+        let without_place = self.coming.values().filter(|place| place.is_none()).count();
+        let is_wanted = self.free > without_place || self.uses[expert] > self.uses_of_oldest();
         if is_wanted {
-            self.coming.insert(expert);
+            self.coming.insert(expert, None);
         }
         is_wanted
     }
@@ -87,22 +90,40 @@ impl HotSet {
         place.map_or(0, |(expert, _)| self.uses[expert])
     }
 
-    /// An awaited expert is there: its place, which no other expert has from now on.
-    pub fn admit(&mut self, expert: usize) -> Option<usize> {
-        self.coming.remove(&expert);
+    /// Gives an expert that is to come a place; whoever was there is not any more. `None` where every place is another's that
+    /// is on its way: then it is not awaited any longer.
+    pub fn reserve(&mut self, expert: usize) -> Option<usize> {
         let place = match self.free.checked_sub(1) {
             Some(free) => {
                 self.free = free;
-                free
+                Some(free)
             }
-            None => *self.by_last_use.first_key_value()?.1,
+            None => self.by_last_use.pop_first().map(|(_, place)| place),
         };
-        if let Some((driven_out, _)) = self.places[place] {
+        let Some(place) = place else {
+            self.coming.remove(&expert);
+            return None;
+        };
+        if let Some((driven_out, _)) = self.places[place].take() {
             self.place_of[driven_out] = None;
         }
-        self.place_of[expert] = Some(place);
-        self.touch(place, expert);
+        self.coming.insert(expert, Some(place));
         Some(place)
+    }
+
+    /// An expert has come to the place that it was given.
+    pub fn arrived(&mut self, expert: usize) {
+        if let Some(place) = self.coming.remove(&expert).flatten() {
+            self.place_of[expert] = Some(place);
+            self.touch(place, expert);
+        }
+    }
+
+    /// Of some experts those that are not here, the ones used most lately first.
+    pub fn missing(&self, experts: Range<usize>) -> Vec<usize> {
+        let mut missing: Vec<usize> = experts.filter(|expert| self.place_of[*expert].is_none()).collect();
+        missing.sort_by_key(|expert| Reverse(self.uses[*expert]));
+        missing
     }
 }
 
@@ -116,7 +137,8 @@ mod tests {
     fn use_and_bring(set: &mut HotSet, expert: usize) -> bool {
         let hit = set.use_expert(expert).is_some();
         if !hit && set.wants(expert) {
-            set.admit(expert).unwrap();
+            set.reserve(expert).unwrap();
+            set.arrived(expert);
         }
         hit
     }
@@ -180,18 +202,23 @@ mod tests {
             uses in prop::collection::vec(0_usize..20, 1..400), places in 1_usize..25,
         ) {
             let mut set = HotSet::new(20, places);
-            let mut coming = Vec::new();
+            let (mut coming, mut on_their_way) = (Vec::new(), Vec::new());
             for (number, expert) in uses.into_iter().enumerate() {
                 if set.use_expert(expert).is_none() && set.wants(expert) {
                     prop_assert!(!set.wants(expert), "it is awaited already");
                     coming.push(expert);
                 }
-                if number % 3 == 0 && let Some(expert) = coming.pop() {
-                    prop_assert!(set.admit(expert).unwrap() < places);
-                    prop_assert!(set.use_expert(expert).is_some());
+                if number % 3 == 0 && let Some(expert) = coming.pop() && let Some(place) = set.reserve(expert) {
+                    prop_assert!(place < places && !on_their_way.iter().any(|(_, other)| *other == place));
+                    prop_assert!(set.use_expert(expert).is_none(), "not yet");
+                    on_their_way.push((expert, place));
+                }
+                if number % 4 == 0 && let Some((expert, place)) = on_their_way.pop() {
+                    set.arrived(expert);
+                    prop_assert_eq!(set.use_expert(expert), Some(place));
                 }
                 let here = set.place_of.iter().flatten();
-                prop_assert!(here.clone().collect::<HashSet<_>>().len() == here.count());
+                prop_assert!(here.clone().collect::<std::collections::HashSet<_>>().len() == here.count());
                 for (place, expert) in set.places.iter().enumerate() {
                     prop_assert!(expert.is_none_or(|(expert, _)| set.place_of[expert] == Some(place)));
                 }

@@ -6,7 +6,7 @@ use cuelight_shaders::gpu::Region;
 
 use super::device::Device;
 use super::error::VulkanError;
-use super::memory::{Buffer, Place};
+use super::memory::{Buffer, BufferPart, Place};
 
 /// Where things start: a multiple of what any shader loads at once, and of a cache line.
 const ALIGNMENT: u64 = 256;
@@ -34,14 +34,12 @@ impl Arena {
         self.places[index].1
     }
 
-    /// The buffer that an address is in, and where.
-    pub fn find(&mut self, address: u64) -> Option<(&mut Buffer, u64)> {
-        let has = |buffer: &&mut Buffer| {
-            (buffer.region.address..buffer.region.address + buffer.region.bytes).contains(&address)
-        };
-        let buffer = self.buffers.iter_mut().find(has)?;
-        let start = address - buffer.region.address;
-        Some((buffer, start))
+    /// The part of a buffer that a region is.
+    pub fn part(&self, region: Region) -> Option<BufferPart> {
+        let start = |buffer: &Buffer| region.address.checked_sub(buffer.region.address);
+        let has = |buffer: &&Buffer| start(buffer).is_some_and(|start| start + region.bytes <= buffer.region.bytes);
+        let buffer = self.buffers.iter().find(has)?;
+        Some(buffer.part(start(buffer)?, region.bytes))
     }
 
     /// The buffer that the thing is in, and where.

@@ -96,6 +96,18 @@ pub(super) struct BufferPart {
     pub region: Region,
 }
 
+impl BufferPart {
+    /// So many bytes from `start` on.
+    ///
+    /// # Panics
+    /// When there are not so many.
+    pub fn part(self, start: u64, bytes: u64) -> BufferPart {
+        assert!(start.checked_add(bytes).is_some_and(|end| end <= self.region.bytes), "a part is inside another");
+        let region = Region { address: self.region.address + start, bytes };
+        BufferPart { start: self.start + start, region, ..self }
+    }
+}
+
 impl Buffer {
     /// So many bytes from `start` on.
     ///

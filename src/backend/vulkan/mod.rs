@@ -7,6 +7,7 @@
 //! - `device`: a device in use: its queue and what it waits for
 //! - `memory`, `arena`: few large buffers, and things in them
 //! - `resident`: weights, tables and the KV cache, from load to unload
+//! - `expert_upload`: experts that come to it in between
 //! - `pipeline`, `record`: shaders made ready, dispatches into command buffers
 //! - `plan`: a graph recorded once for a bucket of steps, to be replayed
 //! - `transfer`: values on their way in and out
@@ -17,6 +18,7 @@
 mod arena;
 mod device;
 mod error;
+mod expert_upload;
 #[cfg(feature = "fault-injection")]
 pub mod faults;
 mod instance;
@@ -38,7 +40,6 @@ use std::sync::Arc;
 use cuelight_shaders::attention::{KvShape, KvType};
 use cuelight_shaders::choose_token;
 use cuelight_shaders::cpu::Kernel;
-use cuelight_shaders::experts::pool::PackedExpert;
 use cuelight_shaders::gpu::StepLayout;
 use cuelight_shaders::op::{Batch, Op};
 use cuelight_shaders::weight::Weight;
@@ -50,10 +51,11 @@ pub use probe::DeviceInfo;
 
 use self::memory::{Buffer, Place};
 use crate::backend::ragged::{RaggedRows, node_cost, wanted};
-use crate::backend::stage::{Stage, StageOutput};
+use crate::backend::stage::{ExpertUpload, Stage, StageOutput};
 use crate::engine::{BLOCK_TOKENS, Chosen, EngineError, EngineLimits, Step};
 use crate::graph::{Graph, MemoryLayout, ValueId};
 use crate::profile::{Cost, Profiler};
+use expert_upload::DeviceUpload;
 use plan::{Bucket, Plan};
 use record::{CommandPool, Recorder};
 use resident::{DeviceCache, DeviceWeights};
@@ -378,14 +380,13 @@ impl Stage for VulkanStage {
         self.compute(piece, step, inputs).map_err(|error| EngineError::DeviceLost(error.to_string()))
     }
 
-    fn place_expert(&mut self, piece: usize, place: usize, expert: &PackedExpert) -> Result<(), EngineError> {
-        let Piece { graph, first_op, .. } = &self.pieces[piece];
-        let Some(pool) = graph.nodes().first().and_then(|node| node.op.as_experts()).filter(|pool| pool.is_placed())
-        else {
-            return Err(EngineError::DeviceLost(format!("piece {piece} has no pool of experts")));
-        };
-        let placed = self.weights.place_expert((*first_op, pool), place, expert);
-        placed.map_err(|error| EngineError::DeviceLost(error.to_string()))
+    fn expert_upload(&self) -> Result<Box<dyn ExpertUpload>, EngineError> {
+        let pools = self.pieces.iter().enumerate().filter_map(|(number, piece)| {
+            let pool = piece.graph.nodes().first()?.op.as_experts().filter(|pool| pool.is_placed())?;
+            Some((number, self.weights.pool_parts(piece.first_op, pool)))
+        });
+        let upload = DeviceUpload::new(&self.device, &self.weights.arena, pools.collect());
+        upload.map(|upload| Box::new(upload) as _).map_err(|error| EngineError::DeviceLost(error.to_string()))
     }
 
     fn cost(&self, step: &Step) -> Cost {
@@ -407,6 +408,12 @@ impl Drop for VulkanStage {
 #[must_use]
 pub fn weights_bytes(ops: &[&dyn Op]) -> u64 {
     resident::weights_bytes(ops)
+}
+
+/// Bytes of the machine's memory that somebody takes who brings experts of so many bytes to a device.
+#[must_use]
+pub fn upload_bytes(expert_bytes: usize) -> u64 {
+    expert_upload::upload_bytes(expert_bytes)
 }
 
 /// What a device is called in reports: "vulkan:0 (NVIDIA H200)".

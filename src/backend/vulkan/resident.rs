@@ -6,7 +6,6 @@ use std::sync::Arc;
 use cuelight_shaders::attention::gpu::{DeviceKv, plane_block_bytes};
 use cuelight_shaders::attention::{KvShape, KvType};
 use cuelight_shaders::experts::Experts;
-use cuelight_shaders::experts::pool::{PackedExpert, Target};
 use cuelight_shaders::gpu::weight::WeightLayout;
 use cuelight_shaders::gpu::{DeviceWeight, Region};
 use cuelight_shaders::op::Op;
@@ -15,15 +14,14 @@ use cuelight_shaders::weight::Weight;
 use super::arena::{Arena, total_bytes};
 use super::device::Device;
 use super::error::VulkanError;
+use super::expert_upload::PoolParts;
 use super::memory::{Buffer, BufferPart, Place};
 use super::record::{CommandPool, Recorder};
 use crate::engine::BLOCK_TOKENS;
 
 /// The weights and tables of some ops on a device.
 pub(super) struct DeviceWeights {
-    arena: Arena,
-    /// For what comes later.
-    upload: Upload,
+    pub arena: Arc<Arena>,
     /// For each op its weights and its tables.
     pub of_ops: Vec<(Vec<DeviceWeight>, Vec<Region>)>,
 }
@@ -97,28 +95,15 @@ impl DeviceWeights {
             (weights.collect(), tables.collect())
         };
         let of_ops = ops.iter().map(of_op).collect();
-        Ok(DeviceWeights { arena, upload, of_ops })
+        Ok(DeviceWeights { arena: Arc::new(arena), of_ops })
     }
 
-    /// Writes an expert to a place of the pool that an op is. What is submitted later finds it there; nothing submitted
-    /// before may still read what was there.
-    pub fn place_expert(
-        &mut self,
-        (op, pool): (usize, &Experts),
-        place: usize,
-        expert: &PackedExpert,
-    ) -> Result<(), VulkanError> {
+    /// Where op number `op`, a pool of experts, has its tensors and tables.
+    pub fn pool_parts(&self, op: usize, pool: &Experts) -> PoolParts {
         let (weights, tables) = &self.of_ops[op];
-        for (target, start, bytes) in expert.writes(pool, place) {
-            let region = match target {
-                Target::Weight(index) => weights[index].region,
-                Target::Table(index) => tables[index],
-            };
-            assert!(start + bytes.len() as u64 <= region.bytes, "the pool has this place");
-            let (buffer, start) = self.arena.find(region.address + start).expect("what an op has is in the arena");
-            self.upload.write(buffer, start, bytes)?;
-        }
-        self.upload.submit()
+        let part = |region| self.arena.part(region).expect("what an op has is in the arena");
+        let weights = weights.iter().map(|weight| part(weight.region)).collect();
+        PoolParts { pool: pool.clone(), weights, tables: tables.iter().map(|table| part(*table)).collect() }
     }
 }
 
@@ -203,7 +188,7 @@ impl Upload {
         Ok(())
     }
 
-    /// Writes bytes from `start` on. They are there after [`Upload::submit`], for what is submitted later.
+    /// Writes bytes from `start` on. They are there after [`Upload::finish`].
     fn write(&mut self, to: &mut Buffer, start: u64, bytes: &[u8]) -> Result<(), VulkanError> {
         if let Some(mapped) = to.mapped() {
             mapped[start as usize..start as usize + bytes.len()].copy_from_slice(bytes);
