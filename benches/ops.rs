@@ -12,6 +12,8 @@ use cuelight_engine::backend::cpu::team::ThreadTeam;
 use cuelight_shaders::attention::cache::BLOCK_TOKENS;
 use cuelight_shaders::attention::{Attention, KvCache, KvShape, KvType};
 use cuelight_shaders::cpu::{ActivationBits, Kernel, Solo, Team};
+use cuelight_shaders::experts::{ExpertMatrix, Experts, RouteWeighting};
+use cuelight_shaders::glu::Activation;
 use cuelight_shaders::matmul::Linear;
 use cuelight_shaders::op::{Batch, CpuArgs, Op};
 use cuelight_shaders::quant::{Format, random};
@@ -95,6 +97,26 @@ fn bench_attention(bencher: divan::Bencher<'_, '_>, positions: Range<u32>) {
                 outputs: &mut [&mut output],
             });
         });
+}
+
+/// One thread writes experts as a device takes them: what it costs to bring one there, but for the bus. Of the shape of
+/// Qwen3 30B A3B's, and of as many as no cache holds.
+#[divan::bench(args = [Format::Q4_0, Format::Q4_K, Format::Q6_K, Format::Q8_0, Format::MXFP4, Format::BF16], sample_count = 10)]
+fn expert_for_a_device(bencher: divan::Bencher<'_, '_>, format: &Format) {
+    const HIDDEN: usize = 2048;
+    const INTERMEDIATE: usize = 768;
+    const N_EXPERTS: usize = 32;
+    let matrix = |name: &str, outputs: usize, columns| {
+        let weight = random::weight(name, *format, N_EXPERTS * outputs, columns, 1);
+        ExpertMatrix::new(weight, N_EXPERTS, None).expect("a whole number of experts")
+    };
+    let matrices = [matrix("gate", INTERMEDIATE, HIDDEN), matrix("up", INTERMEDIATE, HIDDEN), matrix("down", HIDDEN, INTERMEDIATE)];
+    let mut experts = Experts::new(matrices, Activation::Silu, RouteWeighting::Output, 8).expect("they fit together");
+    experts.prepare_cpu(Kernel::detect(), &Solo);
+    let mut bytes = vec![0; experts.expert_bytes()];
+    bencher.counter(BytesCount::new(bytes.len() * N_EXPERTS)).bench_local(|| {
+        (0..N_EXPERTS).for_each(|expert| experts.write_expert(expert, &mut bytes));
+    });
 }
 
 fn linear(format: Format, outputs: usize, columns: usize) -> Linear {

@@ -91,11 +91,17 @@ if [ -n "$moe" ]; then
   [ -e "$out/moe.gguf" ] || "$cuelight" bench --synthetic "$moe" --write "$out/moe.gguf" -p 0 -n 0
   bench moe-resident "$out/moe.gguf" -p "$prompts" -n 64 -r 3 --roofline --profile
   for size in $vram; do
+    # Long prompts, with their experts on the processor, and with all of them coming to the device for each chunk.
+    cache="$((${size%GiB} - cache_reserve))GiB"
+    for streaming in off 1 auto; do
+      bench "moe-$size-streaming-$streaming" "$out/moe.gguf" --vram "$size" --cpu-experts all --expert-cache "$cache" \
+        --expert-streaming "$streaming" -p 128,512,2048,4096 -b 4096 -n 32 -r 3
+    done
     echo "== $moe with $size"
     serve_and_measure "moe-$size-overlap" --vram "$size"
     serve_and_measure "moe-$size-in-turn" --vram "$size" --overlap off
     # Every layer's experts on the processor, and most of the card for those in use.
-    serve_and_measure "moe-$size-cache" --vram "$size" --cpu-experts all --expert-cache "$((${size%GiB} - cache_reserve))GiB"
+    serve_and_measure "moe-$size-cache" --vram "$size" --cpu-experts all --expert-cache "$cache"
   done
 fi
 echo "done: $out"
