@@ -101,7 +101,8 @@ impl Chunk {
 }
 
 impl ExpertCache {
-    /// Experts on their way to the cache at most: what is missed often will be missed again.
+    /// Experts on their way to the cache at most: what is missed often will be missed again. And to a pool no more than half of
+    /// its places, whose experts are gone before others have come.
     const MOST_UNDER_WAY: usize = 2;
 
     /// Pools for these layers' experts; every layer is in one of them at most. Each of `uploads` gets a thread.
@@ -138,9 +139,9 @@ impl ExpertCache {
             return SplitRoutes { host: Some(routes), device: None, device_routes: 0 };
         };
         let (here, missing) = self.find(layer, &routes);
+        let most = (self.pools[number].experts.places() / 2).clamp(1, Self::MOST_UNDER_WAY);
         for expert in missing {
-            let has_time = self.wanted.len() + self.under_way < Self::MOST_UNDER_WAY;
-            if has_time && self.pools[number].experts.wants(first + expert) {
+            if self.wanted.len() + self.under_way < most && self.pools[number].experts.wants(first + expert) {
                 self.wanted.push((number, layer, expert));
             }
         }
@@ -341,7 +342,7 @@ mod tests {
 
     #[test]
     fn what_is_missed_is_the_hosts_and_comes_and_is_the_devices_from_then_on() {
-        let mut cache = cache(3, 0);
+        let mut cache = cache(4, 0);
         // Two rows, of experts 3 and 1, and of 3 and 0.
         let routes = vec![3.0, 1.0, 0.6, 0.4, 3.0, 0.0, 0.5, 0.5];
         let first = cache.split(2, routes.clone());
@@ -351,7 +352,7 @@ mod tests {
         let second = cache.split(2, routes.clone());
         assert_eq!(second.host, Some(vec![-1.0, -1.0, 0.6, 0.4, -1.0, 0.0, 0.5, 0.5]));
         // Places are given out from the last on.
-        let device = vec![3.0, 1.0, 0.6, 0.4, 2.0, 1.0, 3.0, -1.0, 0.5, 0.5, 2.0, -1.0];
+        let device = vec![3.0, 1.0, 0.6, 0.4, 3.0, 2.0, 3.0, -1.0, 0.5, 0.5, 3.0, -1.0];
         assert_eq!((second.device, second.device_routes), (Some((7, device)), 3));
 
         await_arrivals(&mut cache, 1);

@@ -45,6 +45,11 @@ impl HotSet {
         }
     }
 
+    /// Experts that there is room for.
+    pub fn places(&self) -> usize {
+        self.places.len()
+    }
+
     /// A step uses an expert: where it is, if it is here.
     pub fn use_expert(&mut self, expert: usize) -> Option<usize> {
         self.count(expert);
@@ -84,10 +89,10 @@ impl HotSet {
         is_wanted
     }
 
-    /// How often the expert was used lately that would make room.
+    /// How often the expert was used lately that would make room; as if always, where none can.
     fn uses_of_oldest(&self) -> u32 {
         let place = self.by_last_use.first_key_value().and_then(|(_, place)| self.places[*place]);
-        place.map_or(0, |(expert, _)| self.uses[expert])
+        place.map_or(u32::MAX, |(expert, _)| self.uses[expert])
     }
 
     /// Gives an expert that is to come a place; whoever was there is not any more. `None` where every place is another's that
