@@ -2,8 +2,10 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::time::Duration;
+
 use cuelight::runtime::{Runtime, RuntimeOptions};
-use cuelight_engine::load::{ComputeDevice, CpuExperts, LoadOptions, plan};
+use cuelight_engine::load::{ComputeDevice, CpuExperts, ExpertStreaming, LoadOptions, plan};
 
 #[path = "support/tiny_runtime.rs"]
 mod tiny_runtime;
@@ -102,6 +104,11 @@ fn on_a_small_device(name: &str) -> Option<LoadOptions> {
     Some(LoadOptions { device_bytes, cpu_experts: CpuExperts::Auto, deterministic: true, ..whole })
 }
 
+/// Waits until a runtime has left its device: a driver must not be in use when the program ends.
+async fn leave_device(runtime: &Runtime) {
+    runtime.shutdown(Duration::ZERO).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_device_that_is_too_small_leaves_as_many_experts_to_the_host_as_it_must() {
     let Some(options) = on_a_small_device("qwen3moe.gguf") else { return };
@@ -128,6 +135,7 @@ async fn a_device_that_is_too_small_leaves_as_many_experts_to_the_host_as_it_mus
         alone.extend(answers(&runtime, &[seed]).await);
     }
     assert_eq!(alone, found, "bits, whoever shares the steps");
+    leave_device(&runtime).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -135,7 +143,7 @@ async fn sixteen_clients_of_a_device_that_is_too_small_lose_nothing() {
     let Some(options) = on_a_small_device("qwen3moe.gguf") else { return };
     let seeds: Vec<u64> = (1..=16).collect();
     let on_cpu = answers(&runtime("qwen3moe.gguf", CpuExperts::Auto).await, &seeds).await;
-    // Bits that do not depend on the company, and a cache of experts, by which they do.
+    // Bits that do not depend on the company, a cache of experts, by which they do, and experts that come for prompts.
     let cache = LoadOptions {
         expert_cache_bytes: Some(200_000),
         device_bytes: options.device_bytes.map(|bytes| bytes + 200_000),
@@ -143,7 +151,8 @@ async fn sixteen_clients_of_a_device_that_is_too_small_lose_nothing() {
         deterministic: false,
         ..options.clone()
     };
-    for options in [options, cache] {
+    let streaming = LoadOptions { expert_streaming: ExpertStreaming::FromRows(16), ..cache.clone() };
+    for options in [options, cache, streaming] {
         let runtime = start(options).await;
         let found = answers(&runtime, &seeds).await;
         let lengths = |answers: &[Vec<(u32, u32)>]| answers.iter().map(Vec::len).collect::<Vec<_>>();
@@ -160,6 +169,7 @@ async fn sixteen_clients_of_a_device_that_is_too_small_lose_nothing() {
             same += usize::from(together.count() == expected.len());
         }
         assert!(same >= 12, "only {same} of 16 texts are those of the processor");
+        leave_device(&runtime).await;
     }
 }
 
