@@ -101,23 +101,15 @@ impl Policy {
         // When all are short, the order of turns serves them all.
         let long = contenders.iter().filter(|contender| !contender.is_short);
         let Some(best_priority) = long.map(|contender| contender.priority).min() else { return whole };
-        // Blocks for those who wait for them and are passed.
+        // Blocks for those that wait for them and are passed.
         let mut kept_blocks = 0;
         for Contender { rank, priority, share, is_short } in contenders {
             let waits = self.waiting.contains(&rank);
-            if !is_short || priority > best_priority {
+            let victims = if waits { Victims::LowerPriority(priority) } else { Victims::Behind(rank) };
+            let passes = is_short && priority <= best_priority;
+            if !passes || (waits && !self.admit_past(kept_blocks, rank, victims, effects)) {
                 kept_blocks += if waits { self.blocks_of_all(rank.id) } else { 0 };
                 continue;
-            }
-            let victims = if waits { Victims::LowerPriority(priority) } else { Victims::Behind(rank) };
-            if waits {
-                let has_room = kept_blocks == 0
-                    || self.blocks.available() >= kept_blocks + self.blocks_of_all(rank.id) + self.active();
-                match if has_room { self.admit(rank, victims, effects) } else { Admission::NoRoom } {
-                    Admission::Admitted => {}
-                    Admission::Follows => continue,
-                    Admission::NoRoom => break,
-                }
             }
             // Blocks for others may have been taken from it, or from the prefix that it was to have.
             if self.running.contains(&rank) && self.sequences[&rank.id].remaining() <= share {
@@ -132,17 +124,39 @@ impl Policy {
         whole
     }
 
+    /// Admits a prompt if so many blocks are then left for those before it, and the one more that each needs beside it.
+    fn admit_past(&mut self, kept_blocks: usize, rank: Rank, victims: Victims, effects: &mut Vec<Effect>) -> bool {
+        let wanted = kept_blocks + self.blocks_of_all(rank.id) + self.active() + 1;
+        let has_room = kept_blocks == 0 || self.blocks.available() >= wanted;
+        has_room && self.admit(rank, victims, effects) == Admission::Admitted
+    }
+
     /// The first prompts in the order of turns, those that run before those that wait: so many that the step can take some
     /// rows of each.
     fn contenders(&mut self, running: &[Rank], limit: Duration, batch: &Batch) -> Vec<Contender> {
         let first_position = running.first().map_or(0, |rank| self.sequences[&rank.id].planned);
         let rows = self.prompt_rows_within(limit, batch, first_position).min(batch.rows_left);
         let most = (rows / LEAST_PROMPT_ROWS).min(batch.sequences_left).min(MOST_CONTENDERS);
-        let mut places: Vec<_> =
+        let mut begins: Vec<_> =
             running.iter().take(most).map(|&rank| (rank, self.sequences[&rank.id].planned)).collect();
-        let free = self.max_running().saturating_sub(self.active()).min(most - places.len());
-        let mut last = None;
-        while let Some(rank) = self.next_waiting(last).filter(|_| places.len() < running.len().min(most) + free) {
+        let places = self.max_running().saturating_sub(self.active());
+        self.first_waiting(places.min(most - begins.len()), &mut begins);
+        let count = begins.len();
+        let contender = |(rank, begin): (Rank, usize)| {
+            let sequence = &self.sequences[&rank.id];
+            let rows = self.prompt_rows_within(limit, batch, begin).min(batch.rows_left);
+            let share = (rows / count).min(self.config.prefill_chunk_tokens);
+            // Whose rows all bring logits back takes more than time.
+            let is_short = sequence.length() - begin <= share && sequence.scored >= sequence.prompt_tokens;
+            Contender { rank, priority: sequence.priority, share, is_short }
+        };
+        begins.into_iter().map(contender).collect()
+    }
+
+    /// Adds the first `most` prompts that wait for nothing but a place, and where each begins after its cached prefix.
+    fn first_waiting(&mut self, most: usize, begins: &mut Vec<(Rank, usize)>) {
+        let (most, mut last) = (begins.len() + most, None);
+        while let Some(rank) = self.next_waiting(last).filter(|_| begins.len() < most) {
             last = Some(rank);
             let sequence = &self.sequences[&rank.id];
             if !sequence.is_admissible() || sequence.is_suspect() || self.follows(rank.id) {
@@ -150,19 +164,9 @@ impl Policy {
             }
             let cached = self.cached_blocks(sequence);
             if !self.begins_to_follow(rank, cached) {
-                places.push((rank, cached * BLOCK_TOKENS));
+                begins.push((rank, cached * BLOCK_TOKENS));
             }
         }
-        let count = places.len();
-        let contender = |(rank, position): (Rank, usize)| {
-            let sequence = &self.sequences[&rank.id];
-            let rows = self.prompt_rows_within(limit, batch, position).min(batch.rows_left);
-            let share = (rows / count).min(self.config.prefill_chunk_tokens);
-            // Whose rows all bring logits back takes more than time.
-            let is_short = sequence.length() - position <= share && sequence.scored >= sequence.prompt_tokens;
-            Contender { rank, priority: sequence.priority, share, is_short }
-        };
-        places.into_iter().map(contender).collect()
     }
 
     /// Chunks of those that run, then of those that wait, until the time is used up.
@@ -205,6 +209,7 @@ impl Policy {
         self.waiting.range((from, Bound::Unbounded)).next().copied()
     }
 
+    /// Blocks of all tokens of a sequence.
     fn blocks_of_all(&self, id: RequestId) -> usize {
         BlockTable::blocks_for(self.sequences[&id].tokens.len())
     }
