@@ -271,9 +271,10 @@ async fn a_device_and_experts_that_take_as_long_as_each_other_overlap() {
     assert!(ratios[ratios.len() / 2] >= 0.95, "both ways were measured, and the slower one was kept");
 }
 
+/// Eight streams, and beside them one client's prompt of 2048 tokens: what the streams keep of the rate that they had alone.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "measures time: run it optimised and alone"]
-async fn the_prompt_of_one_client_leaves_the_streams_of_others_about_half_of_the_time() {
+async fn the_prompt_of_one_client_leaves_the_streams_of_others_most_of_the_time() {
     let model = CardModel::new(as_long_as_the_experts());
     let rows = Arc::clone(&model.rows);
     let runtime = start(model, OverlapMode::Auto, Tracer::default()).await;
@@ -304,8 +305,7 @@ async fn the_prompt_of_one_client_leaves_the_streams_of_others_about_half_of_the
         }
     }
     kept.sort_by(f64::total_cmp);
-    println!("beside a prompt: {:.2} of the throughput (median)", kept[kept.len() / 2]);
-    // The aim is 0.8. Steps may take twice the time of their streams, so it is half, and less where the machine does other
-    // things meanwhile; see the journal for what stands between.
-    assert!(kept[kept.len() / 2] >= 0.3, "a prompt took more of the time of streams than it may");
+    println!("beside a prompt streams keep {:.2} of their rate (median)", kept[kept.len() / 2]);
+    // The aim is 0.8, and by the share of prompts it is five sixths; less where the machine does other things meanwhile.
+    assert!(kept[kept.len() / 2] >= 0.5, "a prompt took more of the time of streams than it may");
 }

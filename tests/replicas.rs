@@ -9,14 +9,16 @@ use std::time::Duration;
 use cuelight::metrics::exposition::{Compat, Exposition};
 use cuelight::models::{ModelFactory, Models, ModelsOptions, NamedModel, PlanError, PlannedModel};
 use cuelight::policy::PolicyConfig;
-use cuelight::request::{
-    Event, FinishReason, GenerationError, GenerationRequest, SamplingParams, StopConditions, SubmitError, Usage,
-};
+use cuelight::request::{Event, FinishReason, GenerationError, GenerationRequest, SubmitError, Usage};
 use cuelight::runtime::{Generation, Runtime, RuntimeOptions, Status};
 use cuelight::simulation::{Fault, SimulatedModel, tokenizer};
 use cuelight::supervisor::RestartPolicy;
-use cuelight_engine::engine::TokenId;
 use cuelight_engine::load::MemoryPlan;
+
+#[path = "support/text_request.rs"]
+mod text_request;
+
+use text_request::{request, submit};
 
 /// A copy with counters of its own, whose steps take as long as those of a small model.
 fn model() -> SimulatedModel {
@@ -32,21 +34,6 @@ async fn start(models: &[SimulatedModel], options: RuntimeOptions) -> Runtime {
     let runtime = Runtime::start_replicas(models.to_vec(), options).await.unwrap();
     runtime.wait_ready().await.ok().unwrap();
     runtime
-}
-
-fn request(prompt: &str, max_tokens: usize) -> GenerationRequest {
-    GenerationRequest {
-        prompt: prompt.bytes().map(TokenId::from).collect(),
-        sampling: SamplingParams { seed: Some(1), ..Default::default() },
-        stop: StopConditions { max_tokens, ..Default::default() },
-        skip_special_tokens: true,
-        ..GenerationRequest::default()
-    }
-}
-
-async fn submit(runtime: &Runtime, request: &GenerationRequest) -> Generation {
-    let permit = runtime.try_permit(1).unwrap();
-    runtime.submit(&permit, request.clone()).await.unwrap()
 }
 
 /// The text of a request and how it ended.

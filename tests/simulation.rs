@@ -10,14 +10,17 @@ use std::time::Duration;
 
 use cuelight::executor::EngineHost;
 use cuelight::policy::PolicyConfig;
-use cuelight::request::{
-    Event, FinishReason, GenerationError, GenerationRequest, SamplingParams, StopConditions, SubmitError,
-};
+use cuelight::request::{Event, FinishReason, GenerationError, GenerationRequest, SamplingParams, SubmitError};
 use cuelight::runtime::{Generation, Runtime, RuntimeOptions, Status};
 use cuelight::simulation::{Fault, SimulatedModel, tokenizer};
 use cuelight::supervisor::RestartPolicy;
 use cuelight_engine::engine::TokenId;
 use tokio::time::sleep;
+
+#[path = "support/text_request.rs"]
+mod text_request;
+
+use text_request::{request, submit};
 
 /// A token that some engines choke on.
 const POISON: TokenId = 1;
@@ -39,21 +42,6 @@ async fn start(model: SimulatedModel, options: RuntimeOptions) -> Runtime {
     let runtime = Runtime::start(model, options).await.unwrap();
     runtime.wait_ready().await.ok().unwrap();
     runtime
-}
-
-fn request(prompt: &str, max_tokens: usize) -> GenerationRequest {
-    GenerationRequest {
-        prompt: prompt.bytes().map(TokenId::from).collect(),
-        sampling: SamplingParams { seed: Some(1), ..Default::default() },
-        stop: StopConditions { max_tokens, ..Default::default() },
-        skip_special_tokens: true,
-        ..GenerationRequest::default()
-    }
-}
-
-async fn submit(runtime: &Runtime, request: &GenerationRequest) -> Generation {
-    let permit = runtime.try_permit(1).unwrap();
-    runtime.submit(&permit, request.clone()).await.unwrap()
 }
 
 /// What a client heard of a request.

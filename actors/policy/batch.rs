@@ -1,7 +1,4 @@
-//! Forming the next step: who takes part, with how many rows, in which blocks.
-
-use std::ops::Bound;
-use std::time::Duration;
+//! Forming the next step: streams, prompts ([`prompts`](super::prompts)), and the blocks of their rows.
 
 use cuelight_engine::engine::{BLOCK_TOKENS, LogitsWanted, SequenceRows, Step, StepId};
 
@@ -13,31 +10,22 @@ use super::steps::{Member, StepRecord};
 use super::{AwaitedToken, Effect, PlannedStep, Policy, SampleTask};
 use crate::request::RequestId;
 
-/// Rows of prompts that a step takes at least, whatever the time, so that prompts go on beside any number of streams.
-const LEAST_PROMPT_ROWS: usize = 4;
-
-/// Rows of prompts in a step before it is known how long they take.
-const FIRST_PROMPT_ROWS: usize = 64;
-
-/// By default a step may take so many times the time that its decode rows take alone.
-const STRETCH: u32 = 2;
-
 /// A step being filled, and the room left in it.
-struct Batch {
+pub(super) struct Batch {
     id: StepId,
-    rows_left: usize,
-    sequences_left: usize,
+    pub rows_left: usize,
+    pub sequences_left: usize,
     logits_rows_left: usize,
     /// Rows of prompts that it must take, if there are any, and those that it has.
-    least_prompt_rows: usize,
-    prompt_rows: usize,
-    work: Work,
-    members: Vec<Member>,
+    pub least_prompt_rows: usize,
+    pub prompt_rows: usize,
+    pub work: Work,
+    pub members: Vec<Member>,
     planned: PlannedStep,
 }
 
 impl Batch {
-    fn is_full(&self) -> bool {
+    pub fn is_full(&self) -> bool {
         self.rows_left == 0 || self.sequences_left == 0
     }
 
@@ -159,92 +147,21 @@ impl Policy {
         }
     }
 
-    /// Chunks of prompts as the time allows: first of those that run, then of those that wait, in the order of turns.
-    fn add_prompts(&mut self, batch: &mut Batch, effects: &mut Vec<Effect>) {
-        let limit = self.time_limit(batch);
-        let has_streams = !batch.members.is_empty();
-        batch.least_prompt_rows = if has_streams { LEAST_PROMPT_ROWS } else { BLOCK_TOKENS };
-        let running: Vec<_> = self.ready().filter(|sequence| !sequence.decodes()).map(|s| s.rank).collect();
-        for rank in running {
-            if batch.is_full() {
-                return;
-            }
-            if self.running.contains(&rank) && !self.add_chunk(rank.id, Victims::Behind(rank), limit, batch, effects) {
-                return;
-            }
-        }
-        self.admit_waiting(limit, batch, effects);
-    }
-
-    /// Admits in the order of turns until somebody does not fit; only who waits for a prefix is overtaken.
-    fn admit_waiting(&mut self, limit: Duration, batch: &mut Batch, effects: &mut Vec<Effect>) {
-        let mut last = None;
-        while let Some(rank) = self.next_waiting(last) {
-            last = Some(rank);
-            let sequence = &self.sequences[&rank.id];
-            if !sequence.is_admissible() || sequence.is_suspect() {
-                continue;
-            }
-            if batch.is_full() || self.prompt_rows_within(limit, batch, 0) == 0 || self.active() >= self.max_running() {
-                return;
-            }
-            let victims = Victims::LowerPriority(sequence.priority);
-            match self.admit(rank, victims, effects) {
-                Admission::Admitted => drop(self.add_chunk(rank.id, victims, limit, batch, effects)),
-                Admission::Follows => {}
-                Admission::NoRoom => return,
-            }
-        }
-    }
-
-    fn next_waiting(&self, last: Option<Rank>) -> Option<Rank> {
-        let from = last.map_or(Bound::Unbounded, Bound::Excluded);
-        self.waiting.range((from, Bound::Unbounded)).next().copied()
-    }
-
     /// Running sequences that may take part, in the order of turns.
-    fn ready(&self) -> impl Iterator<Item = &Sequence> {
+    pub(super) fn ready(&self) -> impl Iterator<Item = &Sequence> {
         let running = self.running.iter().map(|rank| &self.sequences[&rank.id]);
         running.filter(|sequence| sequence.is_ready() && !sequence.is_suspect())
     }
 
-    /// How long the step may take, with what it has so far.
-    fn time_limit(&self, batch: &Batch) -> Duration {
-        if batch.members.is_empty() {
-            return self.config.prefill_step_limit;
-        }
-        let stretched = || self.step_time.predict(batch.work).map(|alone| alone * STRETCH);
-        self.config.inter_token_target.or_else(stretched).unwrap_or(self.config.prefill_step_limit)
-    }
-
-    /// How many rows of a prompt, from `position` on, the step can still take in its time.
-    fn prompt_rows_within(&self, limit: Duration, batch: &Batch, position: usize) -> usize {
-        let in_time = match self.step_time.knows_prefill() {
-            true => self.step_time.rows_within(limit, batch.work, position).unwrap_or(usize::MAX),
-            false => FIRST_PROMPT_ROWS.saturating_sub(batch.prompt_rows),
-        };
-        in_time.max(batch.least_prompt_rows.saturating_sub(batch.prompt_rows))
-    }
-
-    /// Adds a chunk of a prompt. `false` when the step has no time left for another.
-    fn add_chunk(
+    /// Puts at most `rows` of a running sequence's next rows into the step, with the blocks they need.
+    pub(super) fn add(
         &mut self,
         id: RequestId,
+        rows: usize,
         victims: Victims,
-        limit: Duration,
         batch: &mut Batch,
         effects: &mut Vec<Effect>,
-    ) -> bool {
-        let rows = self.prompt_rows_within(limit, batch, self.sequences[&id].planned);
-        let before = batch.rows_left;
-        let wanted = self.sequences[&id].remaining();
-        self.add(id, rows, victims, batch, effects);
-        batch.prompt_rows += before - batch.rows_left;
-        rows > wanted
-    }
-
-    /// Puts at most `rows` of a running sequence's next rows into the step, with the blocks they need.
-    fn add(&mut self, id: RequestId, rows: usize, victims: Victims, batch: &mut Batch, effects: &mut Vec<Effect>) {
+    ) {
         let sequence = &self.sequences[&id];
         let rows = rows.min(batch.rows_left).min(self.config.prefill_chunk_tokens.max(1));
         let Some(share) = sequence.share(rows, batch.logits_rows_left) else { return };

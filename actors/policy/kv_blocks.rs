@@ -101,15 +101,25 @@ impl<S: BuildHasher> BlockTable<S> {
         BlockHandle(id)
     }
 
-    /// The cached blocks that hold the longest prefix of `tokens` in whole blocks, taken for the caller.
-    pub fn take_prefix(&mut self, salt: Option<&Arc<str>>, tokens: &[TokenId]) -> Vec<BlockHandle> {
-        let mut prefix: Vec<BlockHandle> = Vec::new();
+    /// The known blocks that hold the longest prefix of `tokens` in whole blocks.
+    fn find_prefix(&self, salt: Option<&Arc<str>>, tokens: &[TokenId]) -> Vec<BlockId> {
+        let mut prefix: Vec<BlockId> = Vec::new();
         for block in tokens.chunks_exact(BLOCK_TOKENS) {
-            let content = Content::new(salt, prefix.last().map(BlockHandle::id), block);
+            let content = Content::new(salt, prefix.last().copied(), block);
             let Some(id) = self.contents.find(&content) else { break };
-            prefix.push(self.share(id));
+            prefix.push(id);
         }
         prefix
+    }
+
+    /// Blocks that [`take_prefix`](Self::take_prefix) would take.
+    pub fn count_prefix(&self, salt: Option<&Arc<str>>, tokens: &[TokenId]) -> usize {
+        self.find_prefix(salt, tokens).len()
+    }
+
+    /// The known blocks that hold the longest prefix of `tokens` in whole blocks, taken for the caller.
+    pub fn take_prefix(&mut self, salt: Option<&Arc<str>>, tokens: &[TokenId]) -> Vec<BlockHandle> {
+        self.find_prefix(salt, tokens).into_iter().map(|id| self.share(id)).collect()
     }
 
     /// Notes that `block` holds the keys and values of `content`. When another block does already, the caller gets that
@@ -276,6 +286,7 @@ mod tests {
         let first = compute(&mut table, None, &prompt);
         let second = table.take_prefix(None, &prompt[..40]);
         assert_eq!(ids(&second), ids(&first)[..2]);
+        assert_eq!(table.count_prefix(None, &prompt[..40]), 2);
         assert_eq!((table.used(), table.cached()), (3, 0));
         release_all(&mut table, first.into_iter().chain(second).collect());
         assert_eq!((table.used(), table.cached()), (0, 3));

@@ -3,8 +3,9 @@
 //! # Rules
 //!
 //! - Who goes first is decided by priority, by what the client had already ([`fair_queue`]), then by arrival.
-//! - A step takes the decode rows first, then as many rows of prompts as the time that a step may take leaves room for
-//!   ([`step_time`]): first of prompts that run, then of new ones.
+//! - A step takes the decode rows first, then, unless prompts must stand back for streams ([`prompt_time`]), as many rows of
+//!   prompts as the time that a step may take leaves room for ([`step_time`]): first of short ones, then of prompts that
+//!   run, then of new ones ([`prompts`]).
 //! - Steps overlap. While one is computed or sampled, the next is formed; a sequence whose newest token is not known yet
 //!   gets a place for it ([`AwaitedToken`]).
 //! - A sequence gets the blocks of all its tokens when it is admitted, those of its prefix from the cache if they are
@@ -16,8 +17,8 @@
 //!
 //! # Layout
 //!
-//! [`events`]: what is heard and said; [`batch`]: forming a step; [`residency`]: who holds blocks; [`steps`]: what
-//! becomes of steps that were formed.
+//! [`events`]: what is heard and said; [`batch`] and [`prompts`]: forming a step; [`residency`]: who holds blocks;
+//! [`steps`]: what becomes of steps that were formed.
 //!
 //! [`Policy::check`] states the invariants; debug builds verify them after every event ([`PolicyConfig::verify`]).
 
@@ -26,6 +27,8 @@ mod events;
 mod fair_queue;
 pub mod kv_blocks;
 mod prefix_cache;
+mod prompt_time;
+mod prompts;
 mod residency;
 mod sequence;
 mod step_time;
@@ -43,6 +46,7 @@ pub use self::events::{
 };
 use self::fair_queue::FairQueue;
 use self::kv_blocks::BlockTable;
+use self::prompt_time::PromptTime;
 use self::sequence::{Place, Rank, Sequence};
 use self::step_time::StepTime;
 use self::steps::StepRecord;
@@ -56,8 +60,8 @@ const COUNTED_ANSWER: usize = 512;
 pub struct PolicyConfig {
     /// Most tokens of one prompt in a step, whatever the time.
     pub prefill_chunk_tokens: usize,
-    /// How long a step with decode rows should take at most, prompt rows included; `None`: twice what its decode rows
-    /// take alone.
+    /// How long a step with decode rows should take at most, prompt rows included, and as long as every one of them may
+    /// take. `None`: twice what its decode rows take alone, and on average as the share of prompts says.
     pub inter_token_target: Option<Duration>,
     /// How long a step should take at most in which nobody waits for a next token.
     pub prefill_step_limit: Duration,
@@ -101,6 +105,7 @@ pub struct Policy {
     running: BTreeSet<Rank>,
     queue: FairQueue,
     step_time: StepTime,
+    prompt_time: PromptTime,
     steps: BTreeMap<StepId, StepRecord>,
     next_step: StepId,
     next_arrival: u64,
@@ -127,6 +132,7 @@ impl Policy {
             running: BTreeSet::new(),
             queue: FairQueue::default(),
             step_time: StepTime::default(),
+            prompt_time: PromptTime::default(),
             steps: BTreeMap::new(),
             next_step: StepId(0),
             next_arrival: 0,

@@ -82,12 +82,8 @@ impl Policy {
             true => self.blocks.take_prefix(sequence.salt.as_ref(), sequence.cacheable()),
             false => Vec::new(),
         };
-        if !alone
-            && prefix.len() * BLOCK_TOKENS < sequence.cacheable().len()
-            && let Some(leader) = self.find_leader(rank, prefix.len())
-        {
+        if !alone && self.begins_to_follow(rank, prefix.len()) {
             prefix.into_iter().rev().for_each(|block| self.blocks.release(block));
-            self.sequence_mut(rank.id).leader = Some(leader);
             return Admission::Follows;
         }
         if !self.make_room(blocks - prefix.len() + reserve, victims, effects) {
@@ -108,10 +104,31 @@ impl Policy {
         Admission::Admitted
     }
 
+    /// Blocks of a waiting sequence's prefix that are in the cache.
+    pub(super) fn cached_blocks(&self, sequence: &Sequence) -> usize {
+        match self.config.prefix_cache {
+            true => self.blocks.count_prefix(sequence.salt.as_ref(), sequence.cacheable()),
+            false => 0,
+        }
+    }
+
     /// Whether a sequence still waits for a prefix that another computes.
-    fn follows(&self, id: RequestId) -> bool {
+    pub(super) fn follows(&self, id: RequestId) -> bool {
         let Some(Leader { id: leader, blocks }) = self.sequences[&id].leader else { return false };
         self.sequences.get(&leader).is_some_and(|leader| is_leading(leader, blocks))
+    }
+
+    /// Has a sequence wait for the one, if any, that computes what it needs after its first `cached` blocks.
+    pub(super) fn begins_to_follow(&mut self, rank: Rank, cached: usize) -> bool {
+        if cached * BLOCK_TOKENS >= self.sequences[&rank.id].cacheable().len() {
+            return false;
+        }
+        let leader = self.find_leader(rank, cached);
+        let follows = leader.is_some();
+        if follows {
+            self.sequence_mut(rank.id).leader = leader;
+        }
+        follows
     }
 
     /// A running sequence that is about to compute what this one needs after its first `cached` blocks.
