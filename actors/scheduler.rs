@@ -51,6 +51,8 @@ pub enum SchedulerMsg {
         step: StepId,
         /// Time the device took.
         elapsed: Duration,
+        /// From how many rows on a step takes hardly longer for more of them, as far as the engine knows.
+        bulk_rows: Option<usize>,
     },
     /// A step failed, but the executor lives; it has forgotten the steps behind it.
     StepFailed {
@@ -148,7 +150,9 @@ impl Actor for Scheduler {
             }
             SchedulerMsg::Cancel(id) => state.apply(PolicyEvent::Cancel(id))?,
             SchedulerMsg::Resume(id) => state.apply(PolicyEvent::Resume(id))?,
-            SchedulerMsg::StepDone { step, elapsed } => state.apply(PolicyEvent::StepDone { step, elapsed })?,
+            SchedulerMsg::StepDone { step, elapsed, bulk_rows } => {
+                state.apply(PolicyEvent::StepDone { step, elapsed, bulk_rows })?;
+            }
             SchedulerMsg::StepFailed { step, reason } => state.apply(PolicyEvent::StepFailed { step, reason })?,
             SchedulerMsg::Sampled { step, outcomes } => state.apply(PolicyEvent::Sampled { step, outcomes })?,
             SchedulerMsg::ExecutorReady { executor, limits } => {

@@ -110,7 +110,11 @@ fn expert_for_a_device(bencher: divan::Bencher<'_, '_>, format: &Format) {
         let weight = random::weight(name, *format, N_EXPERTS * outputs, columns, 1);
         ExpertMatrix::new(weight, N_EXPERTS, None).expect("a whole number of experts")
     };
-    let matrices = [matrix("gate", INTERMEDIATE, HIDDEN), matrix("up", INTERMEDIATE, HIDDEN), matrix("down", HIDDEN, INTERMEDIATE)];
+    let matrices = [
+        matrix("gate", INTERMEDIATE, HIDDEN),
+        matrix("up", INTERMEDIATE, HIDDEN),
+        matrix("down", HIDDEN, INTERMEDIATE),
+    ];
     let mut experts = Experts::new(matrices, Activation::Silu, RouteWeighting::Output, 8).expect("they fit together");
     experts.prepare_cpu(Kernel::detect(), &Solo);
     let mut bytes = vec![0; experts.expert_bytes()];

@@ -110,6 +110,8 @@ pub struct StepOutput {
     pub ops: Vec<OpSpan>,
     /// What the engine's own cache of experts did.
     pub experts: ExpertCounts,
+    /// From how many rows on a step takes hardly longer for more of them, as far as the engine knows.
+    pub bulk_rows: Option<usize>,
 }
 
 impl StepOutput {
@@ -123,6 +125,7 @@ impl StepOutput {
             elapsed: Duration::ZERO,
             ops: Vec::new(),
             experts: ExpertCounts::default(),
+            bulk_rows: None,
         }
     }
 }

@@ -199,7 +199,7 @@ fn a_step_of_two_hundred_and_fifty_six_sequences_is_formed_in_a_tenth_of_a_milli
         let planned = planned.expect("there is always a step to form");
         let elapsed = Duration::from_millis(5) + Duration::from_micros(200) * planned.step.rows() as u32;
         // A step that samples nothing is over now, and the next is formed.
-        effects = policy.on(PolicyEvent::StepDone { step: planned.step.id, elapsed });
+        effects = policy.on(PolicyEvent::StepDone { step: planned.step.id, elapsed, bulk_rows: None });
         let outcomes =
             planned.tasks.iter().map(|task| Outcome { id: task.id, verdict: Verdict::Token(7), pause: false });
         let event = PolicyEvent::Sampled { step: planned.step.id, outcomes: outcomes.collect() };

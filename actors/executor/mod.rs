@@ -3,10 +3,10 @@
 //! Hears from: the scheduler (`Run`, `Resync`), the sampler (`Tokens`), its device (`Device`).
 //! Says: logits to the sampler, `StepDone` to the scheduler.
 //!
-//! The engine blocks, so it has a thread of its own; the actor itself only passes messages. What the engine wants of the host's
-//! experts its thread lays on their desk itself, and gets back from there; this actor hears of it afterwards. A step may come before the
-//! tokens that it begins with are sampled: it starts as soon as the engine, where it chooses itself, or the sampler names
-//! them, while the sampler still speaks to clients about the step before.
+//! The engine blocks, so it has a thread of its own; the actor itself only passes messages. What the engine wants of the
+//! host's experts its thread lays on their desk itself, and gets back from there; this actor hears of it afterwards. A step
+//! may come before the tokens that it begins with are sampled: it starts as soon as the engine, where it chooses itself, or
+//! the sampler names them, while the sampler still speaks to clients about the step before.
 //!
 //! A step of a model whose experts are partly on the host may be at the device in two parts (`overlap`, `parts`): while one
 //! waits for the experts, the device computes the other.
@@ -253,7 +253,7 @@ impl<E: Engine> ExecutorState<E> {
 
     fn done(&mut self, me: &ActorRef<ExecutorMsg>, mut output: StepOutput) -> Result<(), ActorProcessingErr> {
         let Some(active) = self.active.take() else { return Err("the engine finished a step nobody began".into()) };
-        let elapsed = output.elapsed;
+        let (elapsed, bulk_rows) = (output.elapsed, output.bulk_rows);
         if active.rows > 0 {
             self.metrics.step(elapsed, active.rows, active.sequences, &output.logits);
             self.expert_metrics.cache(output.experts);
@@ -263,7 +263,7 @@ impl<E: Engine> ExecutorState<E> {
             self.queue.bring(active.id, tokens);
         }
         // In this order and at once: whoever hears of a lost executor has heard of its finished steps before.
-        self.scheduler.cast(SchedulerMsg::StepDone { step: active.id, elapsed })?;
+        self.scheduler.cast(SchedulerMsg::StepDone { step: active.id, elapsed, bulk_rows })?;
         self.sampler.cast(SamplerMsg::Sample { output, tasks: active.tasks, executor: me.clone() })?;
         Ok(())
     }

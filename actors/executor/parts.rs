@@ -61,6 +61,7 @@ impl Parts {
             whole.chosen.extend(part.chosen);
             whole.ops.extend(part.ops);
             whole.experts = whole.experts + part.experts;
+            whole.bulk_rows = part.bulk_rows;
             Ok(StepOutput { elapsed, ..whole })
         };
         let joined = outcomes.fold(first, join);

@@ -60,6 +60,8 @@ pub enum PolicyEvent {
         step: StepId,
         /// Time the device took.
         elapsed: Duration,
+        /// From how many rows on a step takes hardly longer for more of them, as far as the engine knows.
+        bulk_rows: Option<usize>,
     },
     /// A step failed; the executor lives on and has forgotten the steps behind it.
     StepFailed {

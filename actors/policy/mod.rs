@@ -105,6 +105,8 @@ pub struct Policy {
     running: BTreeSet<Rank>,
     queue: FairQueue,
     step_time: StepTime,
+    /// From how many rows on a step takes hardly longer for more of them.
+    bulk_rows: Option<usize>,
     prompt_time: PromptTime,
     steps: BTreeMap<StepId, StepRecord>,
     next_step: StepId,
@@ -132,6 +134,7 @@ impl Policy {
             running: BTreeSet::new(),
             queue: FairQueue::default(),
             step_time: StepTime::default(),
+            bulk_rows: None,
             prompt_time: PromptTime::default(),
             steps: BTreeMap::new(),
             next_step: StepId(0),
@@ -218,7 +221,7 @@ impl Policy {
         let mut effects = Vec::new();
         match event {
             PolicyEvent::Cancel(id) => self.end(id, Effect::Cancelled(id), &mut effects),
-            PolicyEvent::StepDone { step, elapsed } => self.step_done(step, elapsed),
+            PolicyEvent::StepDone { step, elapsed, bulk_rows } => self.step_done(step, elapsed, bulk_rows),
             PolicyEvent::StepFailed { step, reason } => self.step_refused(step, &reason, &mut effects),
             PolicyEvent::Sampled { step, outcomes } => self.sampled(step, outcomes),
             PolicyEvent::Resume(id) => self.set_paused(id, false),

@@ -24,6 +24,9 @@ const LEAST_PROMPT_ROWS: usize = 4;
 /// Rows of prompts in a step before it is known how long they take.
 const FIRST_PROMPT_ROWS: usize = 64;
 
+/// Of a step that is worth its time however long it takes.
+const NO_LIMIT: Duration = Duration::MAX;
+
 /// Prompts that are looked at, at most, to find short ones among them.
 const MOST_CONTENDERS: usize = 32;
 
@@ -44,7 +47,9 @@ impl Policy {
         let alone = self.step_time.predict(batch.work).filter(|_| streams > 0);
         let mut running: Vec<_> = self.ready().filter(|sequence| !sequence.decodes()).map(|s| s.rank).collect();
         let prompts = running.len() + self.waiting_prompts();
+        batch.in_bulk = streams == 0 && self.pays_in_bulk(&running, batch);
         let Some(limit) = self.time_for_prompts(alone, streams, prompts) else { return };
+        let limit = if batch.in_bulk { NO_LIMIT } else { limit };
         batch.least_prompt_rows = if streams > 0 { LEAST_PROMPT_ROWS } else { BLOCK_TOKENS };
         if prompts > 1 {
             let whole = self.add_short(&running, limit, batch, effects);
@@ -78,9 +83,16 @@ impl Policy {
         (!self.prompt_time.is_owed()).then_some(limit)
     }
 
+    /// Whether there are so many rows of prompts that a step takes hardly longer for as many as it can have.
+    fn pays_in_bulk(&self, running: &[Rank], batch: &Batch) -> bool {
+        let left: usize = running.iter().map(|rank| self.sequences[&rank.id].remaining()).sum();
+        self.bulk_rows.is_some_and(|rows| rows <= (left + self.queued_tokens).min(batch.rows_left))
+    }
+
     /// How many rows of a prompt, from `position` on, the step can still take in its time.
     fn prompt_rows_within(&self, limit: Duration, batch: &Batch, position: usize) -> usize {
         let in_time = match self.step_time.knows_prefill() {
+            _ if limit == NO_LIMIT => usize::MAX,
             true => self.step_time.rows_within(limit, batch.work, position).unwrap_or(usize::MAX),
             false => FIRST_PROMPT_ROWS.saturating_sub(batch.prompt_rows),
         };

@@ -43,13 +43,33 @@ pub(super) struct StepRecord {
     members: Vec<Member>,
     stage: Stage,
     work: Work,
-    has_prompt_rows: bool,
+    prompt_rows: PromptRows,
+}
+
+/// What a step has of prompts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PromptRows {
+    None,
+    /// As many as its time allowed.
+    InTime,
+    /// As many as it could have, because more take hardly longer.
+    InBulk,
+}
+
+impl PromptRows {
+    pub fn of(rows: usize, in_bulk: bool) -> Self {
+        match (rows, in_bulk) {
+            (0, _) => PromptRows::None,
+            (_, false) => PromptRows::InTime,
+            (_, true) => PromptRows::InBulk,
+        }
+    }
 }
 
 impl StepRecord {
     /// A step that goes to the executor now.
-    pub fn new(members: Vec<Member>, work: Work, has_prompt_rows: bool) -> Self {
-        StepRecord { members, stage: Stage::Computing, work, has_prompt_rows }
+    pub fn new(members: Vec<Member>, work: Work, prompt_rows: PromptRows) -> Self {
+        StepRecord { members, stage: Stage::Computing, work, prompt_rows }
     }
 
     /// Whether the executor still has it.
@@ -69,10 +89,14 @@ impl Policy {
         self.steps.get(&step).into_iter().flat_map(|record| record.members.iter().map(|member| member.id))
     }
 
-    pub(super) fn step_done(&mut self, step: StepId, elapsed: Duration) {
+    pub(super) fn step_done(&mut self, step: StepId, elapsed: Duration, bulk_rows: Option<usize>) {
         let Some(record) = self.steps.get_mut(&step).filter(|record| record.is_computing()) else { return };
         record.stage = Stage::Computed(elapsed);
-        self.step_time.observe(record.work, record.has_prompt_rows, elapsed);
+        // In bulk rows take another time than in small numbers, which is what is asked for.
+        if record.prompt_rows != PromptRows::InBulk {
+            self.step_time.observe(record.work, record.prompt_rows != PromptRows::None, elapsed);
+        }
+        self.bulk_rows = bulk_rows;
         self.take_note();
     }
 

@@ -53,12 +53,15 @@ struct Machine {
     base: Duration,
     per_row: Duration,
     per_attended: Duration,
+    /// From so many rows on all steps take this long.
+    bulk: Option<(usize, Duration)>,
 }
 
 const MACHINE: Machine = Machine {
     base: Duration::from_millis(5),
     per_row: Duration::from_millis(1),
     per_attended: Duration::from_nanos(50),
+    bulk: None,
 };
 
 impl Machine {
@@ -67,7 +70,10 @@ impl Machine {
         for rows in &step.sequences {
             work.add(step_time::Work::of(rows.first_position as usize, rows.tokens.len()));
         }
-        self.base + self.per_row * work.rows as u32 + self.per_attended * work.attended as u32
+        match self.bulk {
+            Some((rows, elapsed)) if work.rows >= rows => elapsed,
+            _ => self.base + self.per_row * work.rows as u32 + self.per_attended * work.attended as u32,
+        }
     }
 }
 
@@ -237,7 +243,8 @@ impl World {
             assert!(!task.samples || end == known.tokens.len() || known.end.is_some());
         }
         self.rows_computed += step.rows();
-        let event = PolicyEvent::StepDone { step: step.id, elapsed: self.machine.elapsed(step) };
+        let bulk_rows = self.machine.bulk.map(|(rows, _)| rows);
+        let event = PolicyEvent::StepDone { step: step.id, elapsed: self.machine.elapsed(step), bulk_rows };
         self.sampling.push_back(planned);
         self.on(event);
     }

@@ -111,6 +111,33 @@ fn prompts_take_their_share_of_the_time_of_streams_and_no_more() {
 }
 
 #[test]
+fn where_more_rows_take_no_longer_a_step_without_streams_takes_all_it_can() {
+    // 900 rows in a second; or, from 1200 on, as many as there are in three.
+    let bulk = Some((1200, Duration::from_secs(3)));
+    let machine = Machine { per_row: Duration::from_micros(1100), per_attended: Duration::ZERO, bulk, ..MACHINE };
+    let rows_of_steps = |prompts: &[usize], streams: u64| {
+        let mut world = world_of_streams(PolicyConfig::default(), machine, streams.max(1));
+        if streams == 0 {
+            world.on(PolicyEvent::Cancel(RequestId(1)));
+            world.run_out();
+        }
+        for (id, tokens) in prompts.iter().enumerate() {
+            world.submit(submission(10 + id as u64, *tokens), 1);
+        }
+        let mut rows = Vec::new();
+        while let Some(planned) = world.computing.front().filter(|_| rows.len() < 4) {
+            rows.push(planned.step.rows());
+            step(&mut world);
+        }
+        rows
+    };
+    assert_eq!(rows_of_steps(&[6000], 0)[0], 6000);
+    assert!(rows_of_steps(&[1000], 0).iter().all(|rows| *rows <= 910), "too few for that");
+    assert!(rows_of_steps(&[600; 10], 0).iter().max() >= Some(&5000), "of several prompts as well");
+    assert!(rows_of_steps(&[6000], 3).iter().all(|rows| *rows < 40), "streams do not wait for seconds");
+}
+
+#[test]
 fn a_prompt_begins_in_the_next_step_beside_any_number_of_streams() {
     let mut world = world_of_streams(PolicyConfig::default(), MACHINE, 16);
     world.submit(submission(17, 4), 1);
@@ -152,6 +179,7 @@ proptest! {
             base: Duration::from_micros(base),
             per_row: Duration::from_micros(per_row),
             per_attended: Duration::from_nanos(per_attended),
+            ..MACHINE
         };
         let inter_token_target = target.map(Duration::from_millis);
         let config = PolicyConfig { inter_token_target, verify: false, ..PolicyConfig::default() };

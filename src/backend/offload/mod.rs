@@ -141,6 +141,7 @@ impl OffloadedEngine {
                     elapsed: waiting.began.elapsed(),
                     ops: waiting.ops,
                     experts: waiting.counts,
+                    bulk_rows: self.break_even.streams_from(),
                 }));
             }
             if let Some(job) = self.hand_over(&mut waiting, values) {
