@@ -46,7 +46,7 @@ pub struct DeviceNews {
 /// What came of it.
 pub enum DeviceReport {
     /// The step is done.
-    Done(StepOutput),
+    Done(Box<StepOutput>),
     /// The step, by the number that the engine knows it by, waits for experts, which were asked.
     AwaitsExperts(StepId),
     /// Something was done of a step that waits for experts.
@@ -219,7 +219,7 @@ fn ask_virtual<E: Engine>(
 /// What there is to report of a command; a job for the experts is asked before.
 fn hand_out(result: Result<Progress, DeviceReport>, ask: impl FnOnce(ExpertJob)) -> DeviceReport {
     match result {
-        Ok(Progress::Done(output)) => DeviceReport::Done(output),
+        Ok(Progress::Done(output)) => DeviceReport::Done(Box::new(output)),
         Ok(Progress::AwaitExperts(job)) => {
             let step = job.step;
             ask(job);

@@ -205,7 +205,7 @@ impl<E: Engine> ExecutorState<E> {
         match report {
             DeviceReport::Done(output) => {
                 self.note_piece(output.id, from, elapsed);
-                self.part_ended(me, output.id, Ok(output))
+                self.part_ended(me, output.id, Ok(*output))
             }
             DeviceReport::AwaitsExperts(part) => {
                 self.overlap.experts_asked();

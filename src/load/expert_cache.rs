@@ -78,7 +78,7 @@ fn planned(layers: &[Experts], of_pool: &[usize], bytes: u64, streaming: ExpertS
 /// a small part of a layer, each layer would take many passes, and it is not even tried.
 fn stream_places(places: usize, n_experts: usize, streaming: ExpertStreaming) -> usize {
     const MOST_PASSES: usize = 8;
-    let halves = (n_experts.min(places / 2) + 1) / 2;
+    let halves = n_experts.min(places / 2).div_ceil(2);
     match streaming {
         ExpertStreaming::Off => 0,
         ExpertStreaming::Auto if halves * MOST_PASSES < n_experts => 0,
