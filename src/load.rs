@@ -53,6 +53,12 @@ impl Source {
     }
 }
 
+/// That a cache of experts could be smaller, where there is one.
+fn beside_the_cache(cache_bytes: Option<u64>) -> String {
+    let smaller = |bytes| format!(", or a smaller --expert-cache, which is {} of the weights", format_bytes(bytes));
+    cache_bytes.map(smaller).unwrap_or_default()
+}
+
 /// What to load, and how much of the machine it may take.
 #[derive(Debug, Clone)]
 pub struct LoadOptions {
@@ -156,10 +162,12 @@ pub enum LoadError {
         source: ChatTemplateError,
     },
     /// It takes more memory than there is.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {source}{}", path.display(), beside_the_cache(*cache_bytes))]
     TooLarge {
         /// The file.
         path: PathBuf,
+        /// What was asked for to keep experts on the device, which counts among the weights there.
+        cache_bytes: Option<u64>,
         /// The numbers, and what would help.
         source: TooLarge,
     },
@@ -202,6 +210,12 @@ pub enum LoadError {
          with --deterministic it must not: give one of them"
     )]
     ExpertCacheBesideDeterministic,
+    /// Experts that come to the device, and no room for them there.
+    #[error("--expert-streaming {rows} needs room for experts on the device: --expert-cache SIZE")]
+    StreamingWithoutCache {
+        /// From how many rows on they were to come.
+        rows: usize,
+    },
     /// Room for less than one expert.
     #[error(
         "--expert-cache {} has no room for an expert, which takes {}", format_bytes(*bytes), format_bytes(*least_bytes)
@@ -377,7 +391,11 @@ impl Draft {
             }
             planned => planned,
         };
-        let memory = memory.map_err(|source| LoadError::TooLarge { path: gguf.path().to_owned(), source })?;
+        let memory = memory.map_err(|source| LoadError::TooLarge {
+            path: gguf.path().to_owned(),
+            cache_bytes: options.expert_cache_bytes,
+            source,
+        })?;
         let memory = MemoryPlan { in_file_bytes: division.in_file_bytes(), ..memory };
         limits.context_tokens = memory.context_tokens;
         limits.kv_blocks = memory.kv_blocks;

@@ -162,6 +162,11 @@ fn a_cache_of_experts_where_there_can_be_none_is_refused() {
         plan(&options).err().unwrap().to_string()
     };
     let on_cpu = refusal(|_| ());
+    let streaming = refusal(|options| {
+        options.expert_cache_bytes = None;
+        options.expert_streaming = ExpertStreaming::FromRows(64);
+    });
+    assert!(streaming.contains("--expert-streaming 64 needs room"), "{streaming}");
     assert!(on_cpu.contains("--expert-cache needs one Vulkan device"), "{on_cpu}");
     if has_device() {
         let deterministic = refusal(|options| {

@@ -11,7 +11,7 @@ use super::part::{Part, Target};
 use super::{LoadError, LoadOptions, LoadProgress};
 use crate::backend::stage::StagedEngine;
 use crate::backend::vulkan::Footprint;
-use crate::device::{ComputeDevice, CpuExperts, Shares};
+use crate::device::{ComputeDevice, CpuExperts, ExpertStreaming, Shares};
 use crate::engine::{Engine, EngineLimits};
 use crate::experts::HostExperts;
 use crate::graph::Graph;
@@ -76,7 +76,10 @@ pub(super) fn divide(
 /// A cache of experts needs a device that has a memory of its own, and all layers.
 fn check_expert_cache(targets: &[Target], options: &LoadOptions) -> Result<(), LoadError> {
     match (options.expert_cache_bytes, targets) {
-        (None, _) => Ok(()),
+        (None, _) => match options.expert_streaming {
+            ExpertStreaming::FromRows(rows) => Err(LoadError::StreamingWithoutCache { rows }),
+            ExpertStreaming::Auto | ExpertStreaming::Off => Ok(()),
+        },
         (Some(_), [Target::Vulkan(..)]) if options.deterministic => Err(LoadError::ExpertCacheBesideDeterministic),
         (Some(_), [Target::Vulkan(..)]) => Ok(()),
         (Some(_), _) => Err(LoadError::ExpertCacheWithoutDevice),

@@ -34,7 +34,9 @@ impl HostPart {
         let device = cpu::describe(options.kernel, options.activation_bits, options.threads);
         let experts: usize = self.layers.iter().map(Experts::n_experts).sum();
         let places: usize = self.pools.iter().map(|pool| pool.places - pool.stream_places).sum();
-        let cached = format!(", and any {places} of these {experts} also in the device's cache");
+        let at_once = self.pools.iter().map(|pool| pool.stream_places).filter(|places| *places > 0).min();
+        let streamed = at_once.map(|places| format!(", {places} more at a time for long prompts")).unwrap_or_default();
+        let cached = format!(", and any {places} of these {experts} also in the device's cache{streamed}");
         let cached = if places > 0 { &cached } else { "" };
         format!("the experts of {layers} of {of_layers} layers on {device}{cached}")
     }
