@@ -84,6 +84,8 @@ pub struct LoadOptions {
     pub device_bytes: Option<u64>,
     /// Bytes of a Vulkan device that keep experts which the processor has, as they are used; `None`: none.
     pub expert_cache_bytes: Option<u64>,
+    /// Experts that stay in the file are read while the layer before is computed, as far as they can be foreseen.
+    pub expert_read_ahead: bool,
     /// The instruction set of the processor's kernels.
     pub kernel: Kernel,
     /// What the processor's integer kernels round the inputs of products to.
@@ -117,6 +119,7 @@ impl LoadOptions {
             cpu_experts: CpuExperts::Auto,
             device_bytes: None,
             expert_cache_bytes: None,
+            expert_read_ahead: true,
             kernel: Kernel::detect(),
             activation_bits: ActivationBits::default(),
             vulkan: VulkanOptions::default(),

@@ -46,6 +46,7 @@ pub fn load_options(config: &Config, source: Source) -> Result<LoadOptions, CliE
         cpu_experts: config.cpu_experts,
         device_bytes: config.vram.map(|size| size.0),
         expert_cache_bytes: config.expert_cache.map(|size| size.0),
+        expert_read_ahead: true,
         kernel: config.kernel.unwrap_or_else(Kernel::detect),
         activation_bits: config.activation_bits,
         vulkan: VulkanOptions { pipeline_cache: Some(config.cache_dir.join("pipelines")), ..VulkanOptions::default() },

@@ -202,10 +202,18 @@ impl Division {
                 part.count_weights();
             }
             if let Ok(plan) = self.plan_memory(options, limits, request, false, sharers) {
+                self.read_ahead(options.expert_read_ahead);
                 return Some(plan);
             }
         }
         None
+    }
+
+    /// Has experts that are left in the file asked for before they are computed.
+    fn read_ahead(&mut self, ahead: bool) {
+        for part in self.parts.iter_mut().filter(|part| matches!(part.target, Target::Cpu)) {
+            part.graphs = part.graphs.drain(..).map(|graph| graph.with_read_ahead(ahead)).collect();
+        }
     }
 
     fn experts_on_cpu(&mut self) -> impl Iterator<Item = &mut Experts> {
