@@ -9,6 +9,7 @@ use crate::glu::glu_row_in_place;
 use crate::matmul::integer::activations::{self, Panels, Sources};
 use crate::matmul::{TASK_OUTPUTS, Task};
 use crate::per_kernel;
+use crate::weight::Weight;
 
 /// Rows and where they are routed to.
 #[derive(Debug, Clone, Copy)]
@@ -161,6 +162,12 @@ impl Experts {
         let mut is_used = vec![false; self.gate.n_experts()];
         self.places(routes).flatten().for_each(|place| is_used[place] = true);
         (0..is_used.len()).filter(|expert| is_used[*expert]).collect()
+    }
+
+    /// All matrices of some experts, one expert after the other.
+    #[must_use]
+    pub fn weights_of(&self, experts: &[usize]) -> Vec<Weight> {
+        experts.iter().flat_map(|expert| self.matrices().map(|matrix| matrix.expert(*expert).clone())).collect()
     }
 
     /// Asks for the weights of some experts that are left in their file, all at once, before the first is waited for.

@@ -4,6 +4,7 @@
 //! - [`Experts`]: what they make of the row
 //! - [`matrix`]: the weights of all experts of a layer
 //! - [`ReadAhead`]: experts that are left in their file are asked for before they are computed
+//! - [`Reader`]: the thread that reads them
 //! - [`pool`]: room for some experts of several layers, which come and go
 //! - `grouping`: rows sorted by expert, so that an expert's weights are read once for all of them
 //! - `cpu`: how that is computed here
@@ -21,6 +22,7 @@ mod grouping;
 pub mod matrix;
 pub mod pool;
 mod read_ahead;
+mod reader;
 pub mod reference;
 mod route;
 
@@ -34,6 +36,7 @@ pub use cases::cases;
 pub use cpu::ExpertRows;
 pub use matrix::ExpertMatrix;
 pub use read_ahead::{NextLayer, ReadAhead};
+pub use reader::Reader;
 pub use route::{Groups, Route, Scoring};
 
 /// Where the weight of a route takes effect.
