@@ -7,8 +7,8 @@ use std::thread::JoinHandle;
 
 use crate::weight::Weight;
 
-/// Reads weights on a thread of its own, so that they are in the page cache when they are used. It reads the first before it
-/// goes on to the next but one: whoever finds that he wants others does not wait for all that he wanted before.
+/// Reads weights on a thread of its own, so that they are in memory when they are used. It waits for each, with only the next one
+/// asked for meanwhile: the disk always has something to do, and little that has to be finished when others are wished.
 #[derive(Debug)]
 pub struct Reader {
     wish: Arc<Wish>,
