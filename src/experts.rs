@@ -110,6 +110,9 @@ impl HostExperts {
         let mut output = vec![0.0; job.hidden.len()];
         let expert_rows = ExpertRows { x: &job.hidden, routes: &job.routes, rows };
         let (team, how) = (GivesWay { team: &self.team, way }, (self.kernel, self.activation_bits));
+        if experts.is_left_in_file() {
+            experts.ask_for(&experts.used_by(&job.routes), &team);
+        }
         experts.compute(how, &team, expert_rows, &mut self.scratch, &mut output);
         Ok(ExpertResult { step: job.step, layer: job.layer, output })
     }

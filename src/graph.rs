@@ -2,6 +2,7 @@
 
 mod cut;
 mod fuse;
+mod read_ahead;
 
 use std::collections::HashMap;
 use std::fmt;

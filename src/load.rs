@@ -92,6 +92,8 @@ pub struct LoadOptions {
     pub expert_cache_bytes: Option<u64>,
     /// For which steps all experts that the host has come to the device, through a part of that memory.
     pub expert_streaming: ExpertStreaming,
+    /// Experts that stay in the file are read while the layer before is computed, as far as they can be foreseen.
+    pub expert_read_ahead: bool,
     /// The instruction set of the processor's kernels.
     pub kernel: Kernel,
     /// What the processor's integer kernels round the inputs of products to.
@@ -126,6 +128,7 @@ impl LoadOptions {
             device_bytes: None,
             expert_cache_bytes: None,
             expert_streaming: ExpertStreaming::Auto,
+            expert_read_ahead: true,
             kernel: Kernel::detect(),
             activation_bits: ActivationBits::default(),
             vulkan: VulkanOptions::default(),

@@ -195,11 +195,13 @@ async fn experts_for_which_there_is_no_memory_stay_in_the_file() {
         assert!(memory.total_bytes() <= memory_bytes, "{memory}");
         assert!(memory.in_file_bytes > 0 && memory.in_file_bytes.is_multiple_of(layer), "{memory}");
         assert!(memory.to_string().contains("of experts that stay in the file"), "{memory}");
+        let on_demand = answers(&start(LoadOptions { expert_read_ahead: false, ..small.clone() }).await, &[1, 2]).await;
         // In float32 where others round to 15 bits: near, but not the same bits.
         let (near, found) = (start(options("mixtral-q4_0.gguf", CpuExperts::Auto)).await, start(small).await);
         let (near, found) = (answers(&near, &[1, 2]).await, answers(&found, &[1, 2]).await);
         let first = |answers: &[Vec<(u32, u32)>]| answers.iter().map(|tokens| tokens[0].0).collect::<Vec<_>>();
         assert_eq!(first(&near), first(&found));
+        assert_eq!(found, on_demand, "bits, whoever asks for weights");
     }
 }
 

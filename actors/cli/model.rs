@@ -47,6 +47,7 @@ pub fn load_options(config: &Config, source: Source) -> Result<LoadOptions, CliE
         expert_streaming: config.expert_streaming,
         device_bytes: config.vram.map(|size| size.0),
         expert_cache_bytes: config.expert_cache.map(|size| size.0),
+        expert_read_ahead: true,
         kernel: config.kernel.unwrap_or_else(Kernel::detect),
         activation_bits: config.activation_bits,
         vulkan: VulkanOptions { pipeline_cache: Some(config.cache_dir.join("pipelines")), ..VulkanOptions::default() },

@@ -9,6 +9,7 @@ use crate::glu::glu_row_in_place;
 use crate::matmul::integer::activations::{self, Panels, Sources};
 use crate::matmul::{TASK_OUTPUTS, Task};
 use crate::per_kernel;
+use crate::weight::Weight;
 
 /// Rows and where they are routed to.
 #[derive(Debug, Clone, Copy)]
@@ -107,7 +108,6 @@ impl Experts {
         let (hidden, intermediate) = (self.hidden_size(), self.intermediate_size());
         let grouping = Grouping::new(self.places(rows.routes), self.gate.n_experts());
         let pairs = grouping.routes.len();
-        self.prefetch(&grouping);
         let parts = Parts::new(self, kernel, pairs);
         let (gathered, rest) = scratch.split_at_mut(parts.gathered);
         let (rounded, rest) = rest.split_at_mut(parts.rounded);
@@ -156,11 +156,25 @@ impl Experts {
         routes[row * self.routes_width() + self.top_k + slot]
     }
 
-    /// Asks for the weights that are still in their file, all at once, before the first is waited for.
-    fn prefetch(&self, grouping: &Grouping) {
-        for matrix in self.matrices().into_iter().filter(|matrix| matrix.is_left_in_file()) {
-            grouping.groups.iter().for_each(|group| matrix.expert(group.expert).prefetch());
-        }
+    /// The experts that any of these routes leads to, ascending.
+    #[must_use]
+    pub fn used_by(&self, routes: &[f32]) -> Vec<usize> {
+        let mut is_used = vec![false; self.gate.n_experts()];
+        self.places(routes).flatten().for_each(|place| is_used[place] = true);
+        (0..is_used.len()).filter(|expert| is_used[*expert]).collect()
+    }
+
+    /// All matrices of some experts, one expert after the other.
+    #[must_use]
+    pub fn weights_of(&self, experts: &[usize]) -> Vec<Weight> {
+        experts.iter().flat_map(|expert| self.matrices().map(|matrix| matrix.expert(*expert).clone())).collect()
+    }
+
+    /// Asks for the weights of some experts that are left in their file, all at once, before the first is waited for.
+    pub fn ask_for(&self, experts: &[usize], team: &dyn Team) {
+        let matrices = self.matrices();
+        let asks = if self.is_left_in_file() { matrices.len() * experts.len() } else { 0 };
+        team.for_each(asks, &|ask| matrices[ask / experts.len()].expert(experts[ask % experts.len()]).prefetch());
     }
 
     /// Copies each pair's row, weighted where that is due before the products.

@@ -3,6 +3,8 @@
 //! - [`Route`]: which experts a row uses, and how much each counts
 //! - [`Experts`]: what they make of the row
 //! - [`matrix`]: the weights of all experts of a layer
+//! - [`ReadAhead`]: experts that are left in their file are asked for before they are computed
+//! - [`Reader`]: the thread that reads them
 //! - [`pool`]: room for some experts of several layers, which come and go
 //! - `grouping`: rows sorted by expert, so that an expert's weights are read once for all of them
 //! - `cpu`: how that is computed here
@@ -19,6 +21,8 @@ mod gpu;
 mod grouping;
 pub mod matrix;
 pub mod pool;
+mod read_ahead;
+mod reader;
 pub mod reference;
 mod route;
 
@@ -31,6 +35,8 @@ use crate::weight::Weight;
 pub use cases::cases;
 pub use cpu::ExpertRows;
 pub use matrix::ExpertMatrix;
+pub use read_ahead::{NextLayer, ReadAhead};
+pub use reader::Reader;
 pub use route::{Groups, Route, Scoring};
 
 /// Where the weight of a route takes effect.
@@ -132,7 +138,7 @@ impl Experts {
     }
 
     /// Leaves the weights in their file, to be read when a row uses them: for models that are larger than the memory. The
-    /// products are formed in float32 then.
+    /// products are formed in float32 then. [`Experts::ask_for`] has those read at once that some rows will use.
     pub fn leave_in_file(&mut self) {
         for matrix in [&mut self.gate, &mut self.up, &mut self.down] {
             matrix.leave_in_file();

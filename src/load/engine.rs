@@ -1,9 +1,10 @@
 //! From a graph to an engine on the devices that were chosen: what it would take there, and then the engine itself.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use cuelight_shaders::attention::KvShape;
-use cuelight_shaders::experts::Experts;
+use cuelight_shaders::experts::{Experts, Reader};
 use cuelight_shaders::weight::Weight;
 
 use super::host_part::{HostPart, stored_bytes};
@@ -224,9 +225,22 @@ impl Division {
         layers.filter(|layer| layer.is_left_in_file()).map(stored_bytes).sum()
     }
 
+    /// Has experts that are left in the file asked for before they are computed.
+    fn read_ahead(&mut self, options: &LoadOptions) -> Result<(), LoadError> {
+        if self.in_file_bytes() == 0 {
+            return Ok(());
+        }
+        for part in self.parts.iter_mut().filter(|part| matches!(part.target, Target::Cpu)) {
+            let reader = Arc::new(Reader::start()?);
+            let graphs = part.graphs.drain(..);
+            part.graphs = graphs.map(|graph| graph.with_read_ahead(&reader, options.expert_read_ahead)).collect();
+        }
+        Ok(())
+    }
+
     /// The engine of all parts, with its weights where they belong, and the experts that it hands out.
     pub fn build(
-        self,
+        mut self,
         options: &LoadOptions,
         limits: EngineLimits,
         progress: &mut dyn FnMut(LoadProgress),
@@ -234,6 +248,7 @@ impl Division {
         let total_bytes = self.parts.iter().map(|part| part.weights_bytes).sum();
         let mut done_bytes = 0;
         progress(LoadProgress { done_bytes, total_bytes });
+        self.read_ahead(options)?;
         // A matrix that serves twice, as embedding and head, is counted once.
         let mut done = |weight: &Weight| {
             done_bytes = (done_bytes + weight.bytes().len() as u64).min(total_bytes);

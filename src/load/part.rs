@@ -177,19 +177,13 @@ fn replaced(graphs: &[Graph], kernel: Kernel) -> HashMap<Arc<str>, u64> {
     graphs.iter().flat_map(Graph::nodes).flat_map(of_op).collect()
 }
 
-/// Gives a weight that an op has copied back to its file, and fetches one that it reads there; but experts that are left in
+/// Gives a weight that an op has copied back to its file, and fetches one that it reads there, so that the first request does
+/// not wait for the disk; but experts that are left in
 /// the file stay there until a row uses them.
 pub(super) fn ready(op: &dyn Op, weight: &Weight, kernel: Kernel) {
     if op.replaces(kernel, weight) {
         weight.release();
     } else if !op.as_experts().is_some_and(Experts::is_left_in_file) {
-        page_in(weight);
+        weight.page_in();
     }
-}
-
-/// Touches every page of a weight that is used as it lies in the file, so that the first request does not wait for the
-/// disk.
-fn page_in(weight: &Weight) {
-    const PAGE: usize = 4096;
-    std::hint::black_box(weight.bytes().iter().step_by(PAGE).fold(0u8, |sum, byte| sum.wrapping_add(*byte)));
 }
