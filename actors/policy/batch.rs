@@ -3,6 +3,7 @@
 use cuelight_engine::engine::{BLOCK_TOKENS, LogitsWanted, SequenceRows, Step, StepId};
 
 use super::kv_blocks::BlockTable;
+use super::prompt_time::Charge;
 use super::residency::{Admission, Victims};
 use super::sequence::{Rank, Sequence, Share};
 use super::step_time::Work;
@@ -19,6 +20,8 @@ pub(super) struct Batch {
     /// Rows of prompts that it must take, if there are any, and those that it has.
     pub least_prompt_rows: usize,
     pub prompt_rows: usize,
+    /// What those are to take from streams.
+    pub charge: Option<Charge>,
     pub work: Work,
     pub members: Vec<Member>,
     planned: PlannedStep,
@@ -85,7 +88,7 @@ impl Policy {
         if batch.members.is_empty() {
             return false;
         }
-        let Batch { id, work, members, prompt_rows, mut planned, .. } = batch;
+        let Batch { id, work, members, prompt_rows, charge, mut planned, .. } = batch;
         for member in &members {
             let sequence = self.sequences.get_mut(&member.id).expect("a member of a new step exists");
             if !std::mem::replace(&mut sequence.started, true) {
@@ -94,7 +97,7 @@ impl Policy {
             }
         }
         self.next_step = StepId(id.0 + 1);
-        self.steps.insert(id, StepRecord::new(members, work, prompt_rows > 0));
+        self.steps.insert(id, StepRecord::new(members, work, prompt_rows > 0, charge));
         planned.step.id = id;
         effects.push(Effect::Run(planned));
         true
@@ -108,6 +111,7 @@ impl Policy {
             logits_rows_left: self.limits.max_logits_rows,
             least_prompt_rows: 0,
             prompt_rows: 0,
+            charge: None,
             work: Work::default(),
             members: Vec::new(),
             planned: PlannedStep { step: Step::default(), ..PlannedStep::default() },

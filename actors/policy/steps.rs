@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use cuelight_engine::engine::{BLOCK_TOKENS, StepId};
 
+use super::prompt_time::Charge;
 use super::sequence::Place;
 use super::step_time::Work;
 use super::{Effect, Outcome, Policy, Verdict};
@@ -44,12 +45,13 @@ pub(super) struct StepRecord {
     stage: Stage,
     work: Work,
     has_prompt_rows: bool,
+    charge: Option<Charge>,
 }
 
 impl StepRecord {
     /// A step that goes to the executor now.
-    pub fn new(members: Vec<Member>, work: Work, has_prompt_rows: bool) -> Self {
-        StepRecord { members, stage: Stage::Computing, work, has_prompt_rows }
+    pub fn new(members: Vec<Member>, work: Work, has_prompt_rows: bool, charge: Option<Charge>) -> Self {
+        StepRecord { members, stage: Stage::Computing, work, has_prompt_rows, charge }
     }
 
     /// Whether the executor still has it.
@@ -73,6 +75,9 @@ impl Policy {
         let Some(record) = self.steps.get_mut(&step).filter(|record| record.is_computing()) else { return };
         record.stage = Stage::Computed(elapsed);
         self.step_time.observe(record.work, record.has_prompt_rows, elapsed);
+        if let Some(charge) = record.charge {
+            self.prompt_time.correct(charge, elapsed);
+        }
         self.take_note();
     }
 
