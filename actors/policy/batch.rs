@@ -3,6 +3,7 @@
 use cuelight_engine::engine::{BLOCK_TOKENS, LogitsWanted, SequenceRows, Step, StepId};
 
 use super::kv_blocks::BlockTable;
+use super::prompt_time::Charge;
 use super::residency::{Admission, Victims};
 use super::sequence::{Rank, Sequence, Share};
 use super::step_time::Work;
@@ -21,6 +22,8 @@ pub(super) struct Batch {
     pub prompt_rows: usize,
     /// Whether it takes as many rows of prompts as it can.
     pub in_bulk: bool,
+    /// What those are to take from streams.
+    pub charge: Option<Charge>,
     pub work: Work,
     pub members: Vec<Member>,
     planned: PlannedStep,
@@ -87,7 +90,7 @@ impl Policy {
         if batch.members.is_empty() {
             return false;
         }
-        let Batch { id, work, members, prompt_rows, in_bulk, mut planned, .. } = batch;
+        let Batch { id, work, members, prompt_rows, in_bulk, charge, mut planned, .. } = batch;
         for member in &members {
             let sequence = self.sequences.get_mut(&member.id).expect("a member of a new step exists");
             if !std::mem::replace(&mut sequence.started, true) {
@@ -96,7 +99,8 @@ impl Policy {
             }
         }
         self.next_step = StepId(id.0 + 1);
-        self.steps.insert(id, StepRecord::new(members, work, PromptRows::of(prompt_rows, in_bulk)));
+        let prompt_rows = PromptRows::of(prompt_rows, in_bulk, charge);
+        self.steps.insert(id, StepRecord::new(members, work, prompt_rows));
         planned.step.id = id;
         effects.push(Effect::Run(planned));
         true
@@ -111,6 +115,7 @@ impl Policy {
             least_prompt_rows: 0,
             prompt_rows: 0,
             in_bulk: false,
+            charge: None,
             work: Work::default(),
             members: Vec::new(),
             planned: PlannedStep { step: Step::default(), ..PlannedStep::default() },

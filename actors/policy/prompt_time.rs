@@ -22,6 +22,14 @@ pub(super) const PROMPTS_FOR_HALF: usize = 5;
 /// is of a slow prompt does, takes more than its share: it comes every `MOST_OWED * PROMPTS_FOR_HALF` steps at the latest.
 const MOST_OWED: f64 = 4.0;
 
+/// What a step with rows of prompts is expected to take from its streams.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Charge {
+    /// The time that streams wait in any case.
+    free: Duration,
+    expected: Duration,
+}
+
 /// The account of the time that prompts take from streams.
 #[derive(Debug, Default)]
 pub(super) struct PromptTime {
@@ -45,9 +53,16 @@ impl PromptTime {
         self.balance < 0.0
     }
 
-    /// Prompts take so long in this step.
-    pub fn spend(&mut self, time: Duration) {
-        self.balance -= time.as_secs_f64();
+    /// A step is expected to take so long, prompts included, of which `free` is taken from nobody.
+    pub fn spend(&mut self, together: Duration, free: Duration) -> Charge {
+        let expected = together.saturating_sub(free);
+        self.balance -= expected.as_secs_f64();
+        Charge { free, expected }
+    }
+
+    /// The step took so long: chunks may well be dearer than a sum of rows says.
+    pub fn correct(&mut self, charge: Charge, elapsed: Duration) {
+        self.balance += charge.expected.as_secs_f64() - elapsed.saturating_sub(charge.free).as_secs_f64();
     }
 
     /// Nobody waits for a next token to whom anything could be owed.
@@ -62,9 +77,9 @@ mod tests {
 
     const ALONE: Duration = Duration::from_millis(10);
 
-    /// Of 1000 steps beside prompts without end, whose chunks take so long: the time of all as a multiple of that of their
+    /// Of 1000 steps beside prompts without end, whose chunks take longer than expected or not: the time of all as a multiple of that of their
     /// streams, and the longest row of steps without a chunk.
-    fn stretched(streams: usize, prompts: usize, chunk: Duration) -> (f64, usize) {
+    fn stretched(streams: usize, prompts: usize, expected: Duration, chunk: Duration) -> (f64, usize) {
         let mut prompt_time = PromptTime::default();
         let (mut total, mut without, mut longest) = (Duration::ZERO, 0, 0);
         for _ in 0..1000 {
@@ -74,7 +89,8 @@ mod tests {
                 without += 1;
                 longest = longest.max(without);
             } else {
-                prompt_time.spend(chunk);
+                let charge = prompt_time.spend(ALONE + expected, ALONE);
+                prompt_time.correct(charge, ALONE + chunk);
                 total += chunk;
                 without = 0;
             }
@@ -88,7 +104,7 @@ mod tests {
             [(1, 1, 2.0), (2, 1, 1.5), (4, 1, 1.25), (8, 1, 1.2), (64, 1, 1.2), (8, 3, 1.6), (8, 5, 2.0), (8, 99, 2.0)];
         for (streams, prompts, expected) in cases {
             for chunk in [4, 7, 10, 15].map(Duration::from_millis) {
-                let (mean, _) = stretched(streams, prompts, chunk);
+                let (mean, _) = stretched(streams, prompts, Duration::from_millis(8), chunk);
                 // Who takes less in a step than it might has less.
                 let expected = f64::min(expected, 1.0 + chunk.as_secs_f64() / ALONE.as_secs_f64());
                 assert!((mean - expected).abs() < 0.01, "{prompts} beside {streams}, {chunk:?}: {mean} for {expected}");
@@ -98,7 +114,7 @@ mod tests {
 
     #[test]
     fn a_prompt_whose_least_chunk_is_slower_than_many_steps_goes_on() {
-        let (_, longest) = stretched(8, 1, 100 * ALONE);
+        let (_, longest) = stretched(8, 1, ALONE, 100 * ALONE);
         assert!(longest <= 20, "{longest} steps without it");
     }
 
@@ -110,7 +126,7 @@ mod tests {
         }
         prompt_time.earn(ALONE, 8, 1);
         assert!(!prompt_time.is_owed());
-        prompt_time.spend(ALONE);
+        prompt_time.spend(2 * ALONE, ALONE);
         let without = (0..100).take_while(|_| {
             prompt_time.earn(ALONE, 8, 1);
             prompt_time.is_owed()

@@ -59,7 +59,7 @@ impl Policy {
         if let Some((alone, together)) = alone.zip(self.step_time.predict(batch.work)) {
             // What the target allows is taken from nobody.
             let free = self.config.inter_token_target.map_or(alone, |target| target.max(alone));
-            self.prompt_time.spend(together.saturating_sub(free));
+            batch.charge = (batch.prompt_rows > 0).then(|| self.prompt_time.spend(together, free));
         }
     }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use cuelight_engine::engine::{BLOCK_TOKENS, StepId};
 
+use super::prompt_time::Charge;
 use super::sequence::Place;
 use super::step_time::Work;
 use super::{Effect, Outcome, Policy, Verdict};
@@ -47,20 +48,20 @@ pub(super) struct StepRecord {
 }
 
 /// What a step has of prompts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) enum PromptRows {
     None,
-    /// As many as its time allowed.
-    InTime,
+    /// As many as its time allowed, and what they are to take from streams, where there are some.
+    InTime(Option<Charge>),
     /// As many as it could have, because more take hardly longer.
     InBulk,
 }
 
 impl PromptRows {
-    pub fn of(rows: usize, in_bulk: bool) -> Self {
+    pub fn of(rows: usize, in_bulk: bool, charge: Option<Charge>) -> Self {
         match (rows, in_bulk) {
             (0, _) => PromptRows::None,
-            (_, false) => PromptRows::InTime,
+            (_, false) => PromptRows::InTime(charge),
             (_, true) => PromptRows::InBulk,
         }
     }
@@ -93,8 +94,11 @@ impl Policy {
         let Some(record) = self.steps.get_mut(&step).filter(|record| record.is_computing()) else { return };
         record.stage = Stage::Computed(elapsed);
         // In bulk rows take another time than in small numbers, which is what is asked for.
-        if record.prompt_rows != PromptRows::InBulk {
-            self.step_time.observe(record.work, record.prompt_rows != PromptRows::None, elapsed);
+        if !matches!(record.prompt_rows, PromptRows::InBulk) {
+            self.step_time.observe(record.work, !matches!(record.prompt_rows, PromptRows::None), elapsed);
+        }
+        if let PromptRows::InTime(Some(charge)) = record.prompt_rows {
+            self.prompt_time.correct(charge, elapsed);
         }
         self.bulk_rows = bulk_rows;
         self.take_note();
