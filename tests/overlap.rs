@@ -306,6 +306,6 @@ async fn the_prompt_of_one_client_leaves_the_streams_of_others_most_of_the_time(
     }
     kept.sort_by(f64::total_cmp);
     println!("beside a prompt streams keep {:.2} of their rate (median)", kept[kept.len() / 2]);
-    // The aim is 0.8, and by the share of prompts it is five sixths; less where the machine does other things meanwhile.
+    // The aim is 0.8, and by the share of prompts it is six sevenths; less where the machine does other things meanwhile.
     assert!(kept[kept.len() / 2] >= 0.5, "a prompt took more of the time of streams than it may");
 }

@@ -327,7 +327,7 @@ settings! { |home|
         max_queued_tokens: Option<NonZeroUsize> = None, "TOKENS";
         /// Longest request body, like 16MiB.
         max_body_size: ByteSize = ByteSize(16 << 20), "SIZE";
-        /// Milliseconds from one token of a stream to its next that prompts beside it may fill but not exceed; unset: now and then twice what a step takes without them, so that one prompt slows many streams by a sixth, and five or more by half.
+        /// Milliseconds from one token of a stream to its next that prompts beside it may fill but not exceed; unset: now and then twice what a step takes without them, so that one prompt slows many streams by a seventh, and six or more by half.
         itl_target_ms: Option<NonZeroUsize> = None, "MS";
         /// Most prompt tokens of one request in one step, whatever the time; unset: as many as the time allows.
         prefill_chunk: Option<NonZeroUsize> = None, "TOKENS";
