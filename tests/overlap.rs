@@ -209,37 +209,56 @@ async fn start(model: CardModel, overlap: OverlapMode, tracer: Tracer) -> Runtim
     runtime
 }
 
-/// Starts streams of so many tokens each; what is returned counts the tokens of all.
-async fn stream(runtime: &Runtime, tokens: usize) -> Arc<AtomicUsize> {
-    let count = Arc::<AtomicUsize>::default();
-    for _ in 0..STREAMS {
-        let permit = runtime.try_permit(1).unwrap();
-        let mut generation = runtime.submit(&permit, request(4, tokens)).await.unwrap();
-        let count = Arc::clone(&count);
-        tokio::spawn(async move {
-            while let Some(event) = generation.next().await {
-                count.fetch_add(usize::from(matches!(event, Event::Token { .. })), Ordering::Relaxed);
-            }
-            drop(permit);
-        });
+/// Streams that run: the tokens that each has brought.
+struct Streams(Vec<Arc<AtomicUsize>>);
+
+impl Streams {
+    /// Starts streams of so many tokens each.
+    async fn start(runtime: &Runtime, tokens: usize) -> Streams {
+        let mut counts = Vec::new();
+        for _ in 0..STREAMS {
+            let permit = runtime.try_permit(1).unwrap();
+            let mut generation = runtime.submit(&permit, request(4, tokens)).await.unwrap();
+            let count = Arc::<AtomicUsize>::default();
+            counts.push(Arc::clone(&count));
+            tokio::spawn(async move {
+                while let Some(event) = generation.next().await {
+                    count.fetch_add(usize::from(matches!(event, Event::Token { .. })), Ordering::Relaxed);
+                }
+                drop(permit);
+            });
+        }
+        Streams(counts)
     }
-    count
+
+    fn tokens(&self) -> impl Iterator<Item = usize> {
+        self.0.iter().map(|count| count.load(Ordering::Relaxed))
+    }
+
+    /// Waits until every stream has brought so many tokens.
+    async fn all_have(&self, tokens: usize) {
+        while self.tokens().any(|count| count < tokens) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    /// Tokens a second of all together, from now until one has brought so many: all of them run all the time.
+    async fn tokens_a_second(&self, until: usize) -> f64 {
+        let (began, before): (_, usize) = (Instant::now(), self.tokens().sum());
+        while self.tokens().all(|count| count < until) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        (self.tokens().sum::<usize>() - before) as f64 / began.elapsed().as_secs_f64()
+    }
 }
 
-/// Waits until each of the streams has brought so many tokens.
-async fn reach(count: &AtomicUsize, tokens: usize) -> Instant {
-    while count.load(Ordering::Relaxed) < STREAMS * tokens {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-    Instant::now()
-}
-
-/// Tokens a second of the streams together, from the first to the last of so many tokens each.
+/// Tokens a second of streams together, each of about so many tokens, while all of them run.
 async fn tokens_a_second(runtime: &Runtime, tokens: usize) -> f64 {
-    let count = stream(runtime, tokens).await;
-    let began = reach(&count, 1).await;
-    let elapsed = reach(&count, tokens).await - began;
-    (STREAMS * (tokens - 1)) as f64 / elapsed.as_secs_f64()
+    let streams = Streams::start(runtime, tokens).await;
+    streams.all_have(1).await;
+    let rate = streams.tokens_a_second(tokens).await;
+    streams.all_have(tokens).await;
+    rate
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -259,8 +278,8 @@ async fn a_device_and_experts_that_take_as_long_as_each_other_overlap() {
     tokens_a_second(&overlapped, 24).await;
     let mut ratios: Vec<f64> = Vec::new();
     for _ in 0..5 {
-        let off = tokens_a_second(&one_by_one, 16).await;
-        let auto = tokens_a_second(&overlapped, 16).await;
+        let off = tokens_a_second(&one_by_one, 24).await;
+        let auto = tokens_a_second(&overlapped, 24).await;
         println!("off {off:.1} t/s, auto {auto:.1} t/s: {:.2}", auto / off);
         ratios.push(auto / off);
     }
@@ -282,20 +301,21 @@ async fn the_prompt_of_one_client_leaves_the_streams_of_others_most_of_the_time(
     let mut kept: Vec<f64> = Vec::new();
     for round in 0..6 {
         let alone = tokens_a_second(&runtime, 24).await;
-        let streams = stream(&runtime, 24).await;
-        reach(&streams, 2).await;
+        let streams = Streams::start(&runtime, 128).await;
+        streams.all_have(2).await;
         // Of its own, so that nothing of it is in the cache.
         let mut long = request(2048, 1);
         long.prompt[0] = 201 + round;
         let permit = runtime.try_permit(1).unwrap();
         let prompt = runtime.submit(&permit, long).await.unwrap();
-        let (began, before) = (reach(&streams, 4).await, rows.load(Ordering::Relaxed));
-        let elapsed = (reach(&streams, 24).await - began).as_secs_f64();
-        let of_streams = STREAMS * 20;
-        let of_prompt = rows.load(Ordering::Relaxed).saturating_sub(before + of_streams);
+        streams.all_have(4).await;
+        let (began, before) = (Instant::now(), rows.load(Ordering::Relaxed));
+        let beside = streams.tokens_a_second(128).await;
+        let elapsed = began.elapsed().as_secs_f64();
+        let of_prompt = (rows.load(Ordering::Relaxed) - before) as f64 - beside * elapsed;
         drop((prompt, permit));
-        let beside = of_streams as f64 / elapsed;
-        let (share, rate) = (beside / alone, of_prompt as f64 / elapsed);
+        streams.all_have(128).await;
+        let (share, rate) = (beside / alone, of_prompt / elapsed);
         println!(
             "{alone:.1} t/s alone, {beside:.1} beside a prompt, {share:.2} of it; {rate:.0} tokens a second of the prompt"
         );
