@@ -80,8 +80,8 @@ mod tests {
 
     const ALONE: Duration = Duration::from_millis(10);
 
-    /// Of 1000 steps beside prompts without end, whose chunks take longer than expected or not: the time of all as a multiple of that of their
-    /// streams, and the longest row of steps without a chunk.
+    /// Of 1000 steps beside prompts without end, whose chunks take longer than expected or not: the time of all as a
+    /// multiple of that of their streams, and the longest row of steps without a chunk.
     fn stretched(streams: usize, prompts: usize, expected: Duration, chunk: Duration) -> (f64, usize) {
         let mut prompt_time = PromptTime::default();
         let (mut total, mut without, mut longest) = (Duration::ZERO, 0, 0);

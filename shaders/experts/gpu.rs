@@ -15,13 +15,13 @@
 //!
 //! # How many blocks there are
 //!
-//! Of R routes to E experts, in blocks of B routes, there are at most E + R / B blocks: every expert has one that is not full at
-//! most. That many workgroups are dispatched, and those beyond the last block return at once.
+//! Of R routes to E experts, in blocks of B routes, there are at most E + R / B blocks: every expert has one that is
+//! not full at most. That many workgroups are dispatched, and those beyond the last block return at once.
 //!
 //! # Which kernel
 //!
-//! - Each route by itself, without blocks, where routes are so few that hardly two meet at an expert: what grouping takes would be
-//!   a good part of the whole.
+//! - Each route by itself, without blocks, where routes are so few that hardly two meet at an expert: what grouping
+//!   takes would be a good part of the whole.
 //! - `mat_vec.comp` in blocks of 4, where an expert has up to 8 routes on average, and always where bits must not depend on the
 //!   bucket: the routes share what is unpacked of the weights. Most experts have fewer than 8 then, and larger blocks would
 //!   keep registers and shared memory for routes that are not there.

@@ -51,8 +51,8 @@ pub enum RouteWeighting {
 /// The routed experts of a layer: `y[r] = sum over the routes (e, w) of row r of w * down_e(activation(gate_e x, up_e x))`.
 ///
 /// - Inputs: x [rows, hidden_size], routes [rows, 2 top_k] as [`Route`] gives them; output [rows, hidden_size].
-/// - With *places* the routes are [rows, 3 top_k]: behind the weights stands for each route the place of its expert in the tensors,
-///   which have other experts than one layer's (see [`pool`]).
+/// - With *places* the routes are [rows, 3 top_k]: behind the weights stands for each route the place of its expert in
+///   the tensors, which have other experts than one layer's (see [`pool`]).
 /// - A route to a negative expert counts nothing: that expert is computed elsewhere.
 /// - Each product rounds as [`Linear`](crate::matmul::Linear) says.
 /// - Cost: reads the weights of every expert that any row uses once.

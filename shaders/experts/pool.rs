@@ -1,8 +1,8 @@
 //! Room on a device for some experts of several layers, which come and go.
 //!
-//! A pool is an [`Experts`] op with *places*: tensors that have room for so many experts, and routes that say where each one is. Its
-//! tensors have no bytes of their own; an expert is written as a device takes it ([`Experts::write_expert`]) and brought to a
-//! place there.
+//! A pool is an [`Experts`] op with *places*: tensors that have room for so many experts, and routes that say where
+//! each one is. Its tensors have no bytes of their own; an expert is written as a device takes it
+//! ([`Experts::write_expert`]) and brought to a place there.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -16,9 +16,9 @@ use crate::weight::Weight;
 ///
 /// - Inputs: x [rows, hidden_size], the residual stream before this layer's experts, and the routes to them
 ///   [rows, 2 top_k]; no output: it changes when weights are read, and never what is computed with them.
-/// - The next layer's routes are foreseen by its own norm and router, applied to x: a trained layer adds
-///   little to the residual stream, so that most routes are right. When that layer has been routed, what was foreseen and not read yet is left, and
-///   what it really uses is asked for.
+/// - The next layer's routes are foreseen by its own norm and router, applied to x: a trained layer adds little to the
+///   residual stream, so that most routes are right. When that layer has been routed, what was foreseen and not read
+///   yet is left, and what it really uses is asked for.
 /// - Of many rows only some are looked at, evenly spaced.
 /// - Cost: that router, and a call of the system for each matrix of an expert.
 /// - Source: Eliseev & Mazur 2023, "Fast Inference of Mixture-of-Experts Language Models with Offloading", 3.2.

@@ -7,8 +7,9 @@ use std::thread::JoinHandle;
 
 use crate::weight::Weight;
 
-/// Reads weights on a thread of its own, so that they are in memory when they are used. It waits for each, with only the next one
-/// asked for meanwhile: the disk always has something to do, and little that has to be finished when others are wished.
+/// Reads weights on a thread of its own, so that they are in memory when they are used. It waits for each, with only
+/// the next one asked for meanwhile: the disk always has something to do, and little that has to be finished when
+/// others are wished.
 #[derive(Debug)]
 pub struct Reader {
     wish: Arc<Wish>,

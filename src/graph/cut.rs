@@ -1,7 +1,7 @@
 //! A graph without some of its ops, which somebody else computes: what is left before, between, behind and *beside* them.
 //!
-//! What an op that was taken out is not needed for can be computed while that op is computed elsewhere, such as the experts that
-//! every row uses beside those it is routed to. Those ops are parts of their own.
+//! What an op that was taken out is not needed for can be computed while that op is computed elsewhere, such as the
+//! experts that every row uses beside those it is routed to. Those ops are parts of their own.
 
 use std::collections::{HashMap, HashSet};
 

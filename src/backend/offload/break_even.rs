@@ -1,7 +1,8 @@
 //! From how many rows on it is faster to bring a layer's experts to the device than to compute them on the host.
 //!
-//! On the host a step takes the longer the more rows it has. To bring the experts takes the same however many rows they are for, so there is
-//! a number of rows from which on that is faster. Both are measured: a line is fitted to what steps of either way took.
+//! On the host a step takes the longer the more rows it has. To bring the experts takes the same however many rows they
+//! are for, so there is a number of rows from which on that is faster. Both are measured: a line is fitted to what
+//! steps of either way took.
 
 use std::time::Duration;
 

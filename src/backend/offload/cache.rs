@@ -1,9 +1,10 @@
 //! The device's pools: places for experts that the host has.
 //!
-//! All layers of one shape share a pool. Most of its places are a cache: experts used often stay there ([`HotSet`] says which). What a
-//! step uses and is not there the host computes at once, and it may be brought meanwhile, by threads of their own
-//! ([`Uploads`]); so no step waits for an expert to come. The other places are for long prompts, whose experts all come to the
-//! device, in two halves: with one it computes while the other is filled ([`stream`](super::stream)).
+//! All layers of one shape share a pool. Most of its places are a cache: experts used often stay there ([`HotSet`] says
+//! which). What a step uses and is not there the host computes at once, and it may be brought meanwhile, by threads of
+//! their own ([`Uploads`]); so no step waits for an expert to come. The other places are for long prompts, whose
+//! experts all come to the device, in two halves: with one it computes while the other is filled
+//! ([`stream`](super::stream)).
 
 use std::collections::HashMap;
 
@@ -163,8 +164,8 @@ impl ExpertCache {
         }
     }
 
-    /// The places of a layer's experts that are in the cache, of those that these routes use, and the others, each once, in the order
-    /// of the routes.
+    /// The places of a layer's experts that are in the cache, of those that these routes use, and the others, each
+    /// once, in the order of the routes.
     pub(super) fn find(&mut self, layer: usize, routes: &[f32]) -> (HashMap<usize, usize>, Vec<usize>) {
         let Some(LayerPlace { pool, first, top_k, .. }) = self.layers[layer] else {
             return (HashMap::new(), Vec::new());
@@ -212,8 +213,8 @@ impl ExpertCache {
         Some(pool.places_of_half).filter(|places| *places > 0)
     }
 
-    /// The piece that computes with a layer's experts, with the routes [rows, 2 top_k] to those that are at these places; `None`
-    /// where there are no such routes.
+    /// The piece that computes with a layer's experts, with the routes [rows, 2 top_k] to those that are at these
+    /// places; `None` where there are no such routes.
     pub(super) fn pass(
         &self,
         layer: usize,
@@ -247,8 +248,8 @@ impl ExpertCache {
         Some(chunk)
     }
 
-    /// Sends for experts of a layer before it is known which ones it needs: those that it used most lately and that are not in the
-    /// cache.
+    /// Sends for experts of a layer before it is known which ones it needs: those that it used most lately and that are
+    /// not in the cache.
     pub(super) fn send_for_likely(&mut self, layer: usize) -> Option<Chunk> {
         let places = self.places_of_half(layer)?;
         let LayerPlace { pool, first, n_experts, .. } = self.layers[layer]?;

@@ -7,8 +7,8 @@
 //! While a step's experts are computed elsewhere the device computes what does not need them: experts that every row uses, and
 //! those of the step's own that it has in its cache ([`cache`], [`hot_set`]). All of it is added up when the others come back.
 //!
-//! For a step of many rows nearly every expert is used, and all of them may come to the device ([`stream`]) where that was measured
-//! to be faster ([`break_even`]).
+//! For a step of many rows nearly every expert is used, and all of them may come to the device ([`stream`]) where that
+//! was measured to be faster ([`break_even`]).
 
 mod break_even;
 mod cache;
@@ -119,8 +119,8 @@ impl OffloadedEngine {
         OffloadedEngine { stage, handovers, cache: None, break_even, limits, waiting: HashMap::new() }
     }
 
-    /// The same with room for experts on the device, whose pools are pieces of the stage, and when `bytes` of them come to it for
-    /// a long prompt.
+    /// The same with room for experts on the device, whose pools are pieces of the stage, and when `bytes` of them come
+    /// to it for a long prompt.
     #[must_use]
     pub fn with_cache(self, cache: ExpertCache, streaming: ExpertStreaming, bytes: u64) -> Self {
         OffloadedEngine { cache: Some(cache), break_even: BreakEven::new(streaming, bytes), ..self }

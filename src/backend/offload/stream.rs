@@ -1,5 +1,5 @@
-//! A layer's experts on the device for a long prompt, whose rows use nearly all of them: in *passes*, each with the experts that have
-//! room at once.
+//! A layer's experts on the device for a long prompt, whose rows use nearly all of them: in *passes*, each with the
+//! experts that have room at once.
 //!
 //! While the device computes one pass, the experts of the next are on their way; behind the last pass of a layer come the next
 //! layer's, those that it used most lately, before it is known which ones it will need.

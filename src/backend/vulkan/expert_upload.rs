@@ -1,7 +1,8 @@
 //! The way of experts to pools on the device, beside what the device computes.
 //!
-//! Whoever brings experts has a thread of its own: it writes one to memory that the device reads, hands the device the copies to the
-//! expert's place, and writes the next one meanwhile. There is one queue, so that what is computed later finds it there.
+//! Whoever brings experts has a thread of its own: it writes one to memory that the device reads, hands the device the
+//! copies to the expert's place, and writes the next one meanwhile. There is one queue, so that what is computed later
+//! finds it there.
 
 use std::collections::HashMap;
 use std::sync::Arc;
