@@ -141,7 +141,7 @@ mod tests {
     fn a_part_of_the_places_is_for_prompts_and_one_at_least_the_caches() {
         use ExpertStreaming::{Auto, FromRows, Off};
         let of = |places, streaming| stream_places(places, 128, streaming);
-        assert_eq!([1000, 256, 100, 60].map(|places| of(places, Auto)), [128, 128, 50, 30]);
+        assert_eq!([1000, 256, 100, 64].map(|places| of(places, Auto)), [128, 128, 50, 32]);
         assert_eq!([31, 20, 1].map(|places| of(places, Auto)), [0, 0, 0], "too many passes");
         assert_eq!([1000, 20, 3, 2, 1].map(|places| of(places, FromRows(1))), [128, 10, 2, 0, 0]);
         assert_eq!(of(1000, Off), 0);
