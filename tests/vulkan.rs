@@ -110,7 +110,7 @@ fn experts_that_come_and_go_between_the_host_and_a_small_cache_agree_with_transf
 
 #[test]
 fn experts_that_all_come_to_the_device_for_a_prompt_agree_with_transformers() {
-    // Two at once, so that every layer takes several passes; and one stays in the cache.
+    // One place in each half, so that every layer takes many passes; three are the cache's.
     agree_with_a_cache_of(5, ExpertStreaming::FromRows(8), |counts| {
         counts.streamed_routes > 0 && counts.uploaded_bytes > 0
     });
