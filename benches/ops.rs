@@ -1,4 +1,4 @@
-//! How fast the ops are: bytes of weights and multiply-adds a second.
+//! The speed of the ops: bytes of weights and multiply-adds per second.
 //!
 //! Run:  cargo bench --bench ops            (all)
 //!       cargo bench --bench ops -- linear  (some)
@@ -9,11 +9,11 @@ use std::ops::Range;
 
 use cuelight_engine::backend::cpu::default_threads;
 use cuelight_engine::backend::cpu::team::ThreadTeam;
-use cuelight_shaders::attention::cache::BLOCK_TOKENS;
-use cuelight_shaders::attention::{Attention, KvCache, KvShape, KvType};
+use cuelight_shaders::attention::Attention;
 use cuelight_shaders::cpu::{ActivationBits, Kernel, Solo, Team};
 use cuelight_shaders::experts::{ExpertMatrix, Experts, RouteWeighting};
 use cuelight_shaders::glu::Activation;
+use cuelight_shaders::kv::{BLOCK_TOKENS, KvCache, KvShape, KvType};
 use cuelight_shaders::matmul::Linear;
 use cuelight_shaders::op::{Batch, CpuArgs, Op};
 use cuelight_shaders::quant::{Format, random};
@@ -24,7 +24,7 @@ fn main() {
     divan::main();
 }
 
-/// One thread, one row, a matrix that fits the second-level cache in most formats: the speed of decoding weights.
+/// One thread, one row, and a matrix that fits the second-level cache in most formats: the speed of decoding weights.
 #[divan::bench(args = Format::ALL)]
 fn linear_one_row(bencher: divan::Bencher<'_, '_>, format: &Format) {
     bench_linears(bencher, &[linear(*format, 1024, 768)], 1, &Solo);
@@ -42,7 +42,8 @@ fn linear_prefill(bencher: divan::Bencher<'_, '_>, format: &Format) {
     bench_linears(bencher, &[linear(*format, 1024, 768)], 256, &Solo);
 }
 
-/// Every Linear of SmolLM2-135M (30 layers in Q4_1, the output head in Q8_0) on all threads, for some rows.
+/// All Linears of SmolLM2-135M (30 layers in Q4_1, the output head in Q8_0) on all threads, for several numbers of
+/// rows.
 #[divan::bench(args = [1, 8, 128], sample_count = 20)]
 fn linears_of_smollm2(bencher: divan::Bencher<'_, '_>, rows: usize) {
     const LAYER: [(usize, usize); 7] =
@@ -53,19 +54,20 @@ fn linears_of_smollm2(bencher: divan::Bencher<'_, '_>, rows: usize) {
     bench_linears(bencher, &linears, rows, &ThreadTeam::new(default_threads()));
 }
 
-/// One layer of SmolLM2-135M's attention on one thread: a decode row at this depth.
+/// The attention of one layer of SmolLM2-135M on one thread: a decode row at this position.
 #[divan::bench(args = [128, 512, 2048])]
 fn attention_decode(bencher: divan::Bencher<'_, '_>, depth: u32) {
     bench_attention(bencher, depth..depth + 1);
 }
 
-/// The same for a whole prompt.
+/// The same attention for a whole prompt.
 #[divan::bench(args = [128, 512], sample_count = 20)]
 fn attention_prefill(bencher: divan::Bencher<'_, '_>, tokens: u32) {
     bench_attention(bencher, 0..tokens);
 }
 
-/// Attention of the rows at these positions of one sequence; `items` are positions looked at, `bytes` those of the cache.
+/// Attention of the rows at these positions of one sequence. `items` are visible positions, `bytes` are those of the
+/// cache.
 fn bench_attention(bencher: divan::Bencher<'_, '_>, positions: Range<u32>) {
     let (n_heads, n_kv_heads, head_dim) = (9, 3, 64);
     let shape = KvShape::grouped(n_kv_heads, head_dim);
@@ -99,8 +101,8 @@ fn bench_attention(bencher: divan::Bencher<'_, '_>, positions: Range<u32>) {
         });
 }
 
-/// One thread writes experts as a device takes them: what it costs to bring one there, but for the bus. Of the shape of
-/// Qwen3 30B A3B's, and of as many as no cache holds.
+/// One thread writes experts in the layout of a device: the cost of an upload without the transfer. The experts have
+/// the shape of those of Qwen3 30B A3B, and there are more of them than any CPU cache holds.
 #[divan::bench(args = [Format::Q4_0, Format::Q4_K, Format::Q6_K, Format::Q8_0, Format::MXFP4, Format::BF16], sample_count = 10)]
 fn expert_for_a_device(bencher: divan::Bencher<'_, '_>, format: &Format) {
     const HIDDEN: usize = 2048;

@@ -1,4 +1,4 @@
-//! Whole steps of a tiny checkpoint: what the engine itself costs around its kernels.
+//! Whole steps of a tiny checkpoint: the overhead of the engine around its kernels.
 //!
 //! `cargo bench --bench step`
 
@@ -24,8 +24,7 @@ fn step(sequences: u32, tokens: usize, first_position: u32) -> Step {
 fn run(bencher: Bencher<'_, '_>, step: &Step) {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/families/llama-q4_0.gguf");
     let options = LoadOptions { context_tokens: Some(1024), ..LoadOptions::new(path) };
-    let mut engine =
-        plan(&options).expect("the fixture fits").load_engine(&mut |_| {}).expect("the processor computes");
+    let mut engine = plan(&options).expect("the fixture fits").load_engine(&mut |_| {}).expect("the CPU engine loads");
     bencher.counter(divan::counter::ItemsCount::new(step.rows())).bench_local(|| engine.begin(step.clone()));
 }
 

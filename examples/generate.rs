@@ -1,4 +1,4 @@
-//! The engine without the cast: greedy text from a GGUF file in one page.
+//! The engine without the actors: greedy text from a GGUF file, on one page.
 //!
 //! `cargo run --release --example generate -- MODEL.gguf "Once upon a time"`
 
@@ -16,7 +16,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (Some(path), Some(prompt)) = (arguments.next(), arguments.next()) else {
         return Err("usage: generate MODEL.gguf PROMPT".into());
     };
-    // One sequence at a time, so its blocks are simply 0, 1, 2, …
+    // There is one sequence, so its blocks are 0, 1, 2, …
     let options = LoadOptions { max_sequences: 1, ..LoadOptions::new(path) };
     let plan = plan(&options)?;
     eprintln!("{}", plan.memory());
@@ -27,7 +27,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut decoder = StreamDecoder::continuing();
     let mut position = 0;
     for _ in 0..MAX_TOKENS {
-        // First the whole prompt, in steps the engine can take; then one token at a time.
+        // First the whole prompt, in steps within the engine's limits, then one token at a time.
         let mut logits = Vec::new();
         while position < tokens.len() {
             let end = tokens.len().min(position + limits.max_batched_tokens);

@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
-# Measures a GPU in one go: is it right, how fast can it be, how fast are models of random weights on it.
+# Measures a GPU: whether its results are correct, its peak throughput, and the speed of models with random weights on it.
 #
 #   examples/gpu_figures.sh [FOLDER]
 #
-# Writes into FOLDER (gpu-figures): devices.txt and .json, tests.txt, and a table for each model and test. Needs no Rust:
-# a stripped release binary does, and a Vulkan driver with its loader. docs/perf/gpu.md says how to bring both to a bare
-# machine, and what the figures are held against.
+# Writes into FOLDER (gpu-figures): devices.txt and .json, tests.txt, and a table for each model and test. Needs no Rust, only a
+# stripped release binary and a Vulkan driver with its loader. docs/perf/gpu.md describes how to install both on a bare machine,
+# and what the figures are compared with.
 #
 #   CUELIGHT=target/release/cuelight   the program
-#   TESTS=                             the engine's test program (cargo test --release --no-run -p cuelight-engine), if it is here
+#   TESTS=                             the engine's test program (cargo test --release --no-run -p cuelight-engine); optional
 #   DEVICE=vulkan:0
-#   MODELS="llama-8b:q4_k_m ..."       as `cuelight bench --synthetic` names them
-#   SEQUENCES="1,8,32,64,256"          at once
+#   MODELS="llama-8b:q4_k_m ..."       names for `cuelight bench --synthetic`
+#   SEQUENCES="1,8,32,64,256"          numbers of concurrent sequences
 #   DEPTHS="0,4096,16384"
-#   MOE="qwen3-30b-a3b:q4_k_m"         a mixture of experts, written to FOLDER (18 GB) for a server to serve; empty: none
-#   VRAM="24GiB 12GiB 8GiB 6GiB"       how much of the device it may take
+#   MOE="qwen3-30b-a3b:q4_k_m"         a mixture-of-experts model, written to FOLDER (18 GB) and served; empty: none
+#   VRAM="24GiB 12GiB 8GiB 6GiB"       limits of device memory for it
 set -euo pipefail
 
 out="${1:-gpu-figures}"
@@ -27,7 +27,7 @@ prompts="${PROMPTS:-512,2048}"
 
 moe="${MOE-qwen3-30b-a3b:q4_k_m}"
 vram="${VRAM:-24GiB 12GiB 8GiB 6GiB}"
-# Of that, for what is not an expert: weights, the KV cache, activations.
+# GiB of that for everything except experts: other weights, the KV cache, activations.
 cache_reserve=3
 
 command -v "$cuelight" >/dev/null || { echo "there is no $cuelight; set CUELIGHT"; exit 1; }
@@ -36,11 +36,11 @@ mkdir -p "$out"
 "$cuelight" devices --json > "$out/devices.json"
 
 if [ -n "${TESTS:-}" ]; then
-  echo "== is it right?"
-  # Wrong figures are worth nothing: nothing is measured on a device that fails.
+  echo "== correctness"
+  # A device that fails is not measured: its figures would mean nothing.
   "$TESTS" vulkan --nocapture 2>&1 | tee "$out/tests.txt"
 else
-  echo "no TESTS given: what the device computes is not checked" | tee "$out/tests.txt"
+  echo "no TESTS given: the results of the device are not checked" | tee "$out/tests.txt"
 fi
 
 # bench NAME ARGUMENT...
@@ -53,13 +53,13 @@ bench() {
 
 for model in $models; do
   name="${model//:/-}"
-  # Prompts; one sequence at depths; where its time goes, against what the device can do.
+  # Prompts, then one sequence at several depths; with the time of each op compared with the device's peak throughput.
   bench "$name-prompts" --synthetic "$model" -p "$prompts" -n 0 -b 2048 -r 3 --roofline --profile
   bench "$name-depths" --synthetic "$model" -p 0 -n 64 -d "$depths" -r 3 --roofline --profile
-  # Many sequences, each with a short context.
+  # Many sequences with short contexts.
   bench "$name-sequences" --synthetic "$model" -p 0 -n 32 --parallel "$sequences" -r 3
 done
-# A mixture of experts on a smaller and smaller card: what lies where, how fast, and whether device and CPU work together.
+# A mixture-of-experts model with less and less device memory: placement, speed, and overlap of device and CPU.
 address=127.0.0.1:8123
 serve_and_measure() {
   local name="$1"
@@ -91,7 +91,7 @@ if [ -n "$moe" ]; then
   [ -e "$out/moe.gguf" ] || "$cuelight" bench --synthetic "$moe" --write "$out/moe.gguf" -p 0 -n 0
   bench moe-resident "$out/moe.gguf" -p "$prompts" -n 64 -r 3 --roofline --profile
   for size in $vram; do
-    # Long prompts, with their experts on the processor, and with all of them coming to the device for each chunk.
+    # Long prompts with experts on the CPU, and with all experts streamed to the device for each chunk.
     cache="$((${size%GiB} - cache_reserve))GiB"
     for streaming in off 1 auto; do
       bench "moe-$size-streaming-$streaming" "$out/moe.gguf" --vram "$size" --cpu-experts all --expert-cache "$cache" \
@@ -99,8 +99,8 @@ if [ -n "$moe" ]; then
     done
     echo "== $moe with $size"
     serve_and_measure "moe-$size-overlap" --vram "$size"
-    serve_and_measure "moe-$size-in-turn" --vram "$size" --overlap off
-    # Every layer's experts on the processor, and most of the card for those in use.
+    serve_and_measure "moe-$size-sequential" --vram "$size" --overlap off
+    # All experts on the CPU, and most of the device memory as expert cache.
     serve_and_measure "moe-$size-cache" --vram "$size" --cpu-experts all --expert-cache "$cache"
   done
 fi

@@ -1,5 +1,5 @@
 #version 460
-// Sums, value by value.
+// The sum of two values.
 
 #extension GL_GOOGLE_include_directive : require
 #include <gpu/common.glsl>

@@ -1,15 +1,15 @@
-//! What an op must do at least: the bytes it cannot avoid and the operations of its formula.
+//! The least work of an op: the bytes that it cannot avoid and the operations of its formula.
 //!
-//! With what a machine can do in a second (see [`roofline`](crate::roofline)) this is a lower bound of an op's time, and the
-//! time that it took says how near it is. What counts:
+//! Together with the peak rates of a machine (see [`roofline`](crate::roofline)) this gives a lower bound of an op's
+//! time, to which the measured time is compared. The cost has these parts:
 //!
-//! - **Memory**: every weight once, as the kernel in use stores it (packed, where it packs), or the rows of it that are
-//!   looked up; every position of the KV cache that the step reads or writes once, keys and values, however many rows and
-//!   heads look at it. Biases and the weights of norms are too small to count.
-//! - **Activations**: what goes in and out in float32, once each. It stays in the caches where it fits, so it is told apart
-//!   from the bytes that come from memory.
-//! - **Operations**: a multiplication and an addition are two. They are the model's: that the integer kernels form
-//!   every product in two planes of 8 bits is their own affair, and not counted.
+//! - **Memory**: every weight once, in the form in which the kernel stores it (packed, if the kernel packs), or only
+//!   the rows that are looked up. Also every position of the KV cache that the step reads or writes: its key and value
+//!   once, no matter how many rows and heads read them. Biases and the weights of norms are too small to count.
+//! - **Activations**: inputs and outputs in float32, each once. They stay in the CPU's caches if they fit, so they are
+//!   counted separately from the bytes that come from memory.
+//! - **Operations**: a multiplication and an addition are two operations. Only the operations of the model count. The
+//!   integer kernels compute every product in two planes of 8 bits, which is not counted twice.
 
 use std::iter::Sum;
 use std::ops::{Add, AddAssign};
@@ -17,7 +17,7 @@ use std::ops::{Add, AddAssign};
 use crate::cpu::Kernel;
 use crate::op::Batch;
 
-/// The least that an op, or a whole step, does.
+/// The least work of an op, or of a whole step.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Cost {
     /// Bytes of weights and of the KV cache.
@@ -69,18 +69,18 @@ impl Sum for Cost {
     }
 }
 
-/// What an op's cost depends on: what [`CpuArgs`](crate::op::CpuArgs) has, without the values.
+/// What the cost of an op depends on: the [`CpuArgs`](crate::op::CpuArgs) without the values.
 #[derive(Clone, Copy)]
 pub struct CostArgs<'a> {
     /// The instruction set.
     pub kernel: Kernel,
-    /// The step.
+    /// The rows of the step.
     pub batch: Batch<'a>,
-    /// For each layer the bytes of a position's key and value in the cache.
+    /// The bytes of one position's key and value in the cache, for each layer.
     pub kv_position_bytes: &'a [u64],
-    /// How many rows the inputs have.
+    /// The number of rows of the inputs.
     pub rows: usize,
-    /// How many rows the outputs have.
+    /// The number of rows of the outputs.
     pub output_rows: usize,
     /// The widths of the inputs.
     pub input_widths: &'a [usize],
@@ -96,7 +96,7 @@ impl CostArgs<'_> {
         ((inputs + self.output_values()) * size_of::<f32>()) as u64
     }
 
-    /// Values in all outputs.
+    /// The number of values in all outputs.
     #[must_use]
     pub fn output_values(&self) -> usize {
         self.output_rows * self.output_widths.iter().sum::<usize>()
@@ -104,18 +104,18 @@ impl CostArgs<'_> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::attention::{Attention, KvCache, KvShape, KvType, Window};
-    use crate::elementwise::Add as AddOp;
+    use crate::add::Add as AddOp;
+    use crate::attention::{Attention, Window};
     use crate::embed::Embed;
+    use crate::kv::{KvCache, KvShape, KvType};
     use crate::matmul::Linear;
     use crate::op::Op;
     use crate::quant::{Format, random};
     use crate::select_rows::SelectRows;
 
-    /// Sequences that add so many rows from a position on.
+    /// The rows of a step.
     struct Rows {
         positions: Vec<u32>,
         sequences: Vec<u32>,
@@ -153,8 +153,9 @@ mod tests {
     }
 
     #[test]
-    fn a_linear_reads_its_weights_once_whatever_the_rows() {
-        // 48 rows of 64 columns in Q4_1: two blocks of 20 bytes a row in the file, and as many packed in strips of 16.
+    fn a_linear_reads_its_weights_once_for_any_number_of_rows() {
+        // 48 rows of 64 columns in Q4_1: two blocks of 20 bytes per row in the file, and the same when packed in strips
+        // of 16.
         let weight = |rows| random::weight("w", Format::Q4_1, rows, 64, 1);
         let op = Linear::new(vec![weight(32), weight(16)], vec![None, None]).unwrap();
         for (count, operations) in [(1, 2 * 48 * 64), (3, 3 * 2 * 48 * 64)] {
@@ -169,40 +170,41 @@ mod tests {
             assert_eq!(of(Kernel::Avx2Integer), Cost { integer_operations: operations, float_operations: 0, ..floats });
         }
         let nothing = cost(&op, Kernel::Scalar, &rows(&[]), &[], &KvCache::empty(), &[64]);
-        assert_eq!(nothing, Cost::default(), "without rows the weights are not looked at");
+        assert_eq!(nothing, Cost::default(), "without rows the weights are not read");
     }
 
     #[test]
-    fn a_packed_weight_counts_as_it_is_stored() {
-        // Q4_K: 144 bytes for 256 columns; packed its 6-bit scales and minima take a byte each: 2 + 2 + 16 + 128 = 148.
+    fn a_packed_weight_counts_its_packed_bytes() {
+        // Q4_K: 144 bytes for 256 columns; packed, each 6-bit scale and minimum uses a byte: 2 + 2 + 16 + 128 = 148.
         let op = Linear::new(vec![random::weight("w", Format::Q4_K, 16, 256, 1)], vec![None]).unwrap();
         let of = |kernel| cost(&op, kernel, &rows(&[(0, 1)]), &[], &KvCache::empty(), &[256]);
         assert_eq!(of(Kernel::Avx2).memory_bytes, 16 * 144);
         assert_eq!(of(Kernel::Avx2Integer).memory_bytes, 16 * 148);
-        // Weights in floating point are used as they are, with float32 products.
+        // Floating-point weights are used unpacked, with float32 products.
         let op = Linear::new(vec![random::weight("w", Format::F16, 16, 256, 1)], vec![None]).unwrap();
         let cost = cost(&op, Kernel::Avx2Integer, &rows(&[(0, 1)]), &[], &KvCache::empty(), &[256]);
         assert_eq!((cost.memory_bytes, cost.integer_operations), (16 * 512, 0));
     }
 
     #[test]
-    fn attention_reads_each_position_of_a_sequence_once_and_computes_with_each_for_every_row() {
+    fn attention_reads_each_position_once_and_computes_with_it_for_every_row() {
         let shape = KvShape::grouped(2, 8);
         let attention =
             Attention { layer: 1, n_heads: 6, kv: shape, scale: 1.0, window: None, softcap: None, sinks: None };
-        // A position's key and value: 2 heads of 8 values each, stored as whole vectors of 16.
+        // The key and value of a position: 2 heads of 8 values each, stored as whole vectors of 16.
         let per_head = [(KvType::F16, 16 * 2), (KvType::F32, 16 * 4), (KvType::Q8_0, 16 + 2)];
         for (kv_type, position_bytes) in per_head.map(|(kv_type, bytes)| (kv_type, 2 * 2 * bytes)) {
             let kv = KvCache::new(vec![shape; 2], 1, kv_type);
             let of = |attention: &Attention, sequences: &[(u32, u32)]| {
                 cost(attention, Kernel::Scalar, &rows(sequences), &[], &kv, &[48, 16, 16])
             };
-            // A decode row at position 9 sees ten; rows at 0, 1 and 2 see six together, of three.
+            // A decode row at position 9 sees ten positions. Rows at 0, 1 and 2 see six in total, which are three
+            // positions.
             let both = of(&attention, &[(9, 1), (0, 3)]);
             assert_eq!(both.memory_bytes, (10 + 3) * position_bytes);
             assert_eq!(both.float_operations, (10 + 6) * 6 * 8 * 4);
             assert_eq!(both.activation_bytes, 4 * (48 + 16 + 16 + 48) * 4);
-            // With a window of four, rows at 9 and 10 see positions 6 to 10.
+            // With a window of four, the rows at 9 and 10 see positions 6 to 10.
             let window = Attention { window: Some(Window::Last(4)), ..attention.clone() };
             let window = of(&window, &[(9, 2)]);
             assert_eq!((window.memory_bytes, window.float_operations), (5 * position_bytes, 8 * 6 * 8 * 4));
@@ -210,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn an_embedding_reads_its_rows_and_small_ops_their_values() {
+    fn an_embedding_reads_its_rows_and_small_ops_read_their_values() {
         let table = Embed::new(random::weight("table", Format::Q8_0, 100, 64, 1), 1.0);
         let embed = cost(&table, Kernel::Scalar, &rows(&[(0, 3)]), &[], &KvCache::empty(), &[]);
         assert_eq!((embed.memory_bytes, embed.activation_bytes), (3 * 68, 3 * 64 * 4));

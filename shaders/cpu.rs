@@ -3,25 +3,25 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// The instruction set a CPU kernel is written for, and whether products are formed in float32 or in integers.
+/// The instruction set of a CPU kernel, and whether it computes products in float32 or in integers.
 ///
-/// Chosen once at start ([`Kernel::detect`]) and passed to every op, so that a test can force each one.
-/// Within one kernel a row's sums are formed in one fixed order, whatever the other rows of the batch;
-/// different kernels may differ in the last bits. The integer kernels round the input of every product with quantised
-/// weights to as many bits as [`ActivationBits`] says, all in the same way.
+/// It is chosen once at start ([`Kernel::detect`]) and passed to every op, so that a test can force each kernel. Within
+/// one kernel the sums of a row are formed in one fixed order that does not depend on the other rows of the batch.
+/// Different kernels may differ in the last bits. All integer kernels round the input of every product with quantised
+/// weights in the same way, to the number of bits of [`ActivationBits`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kernel {
-    /// Portable Rust, one value at a time: the fallback and the yardstick for the others.
+    /// Portable Rust, one value at a time: the fallback, and the baseline for the other kernels.
     Scalar,
     /// AVX2 with FMA and F16C (x86-64-v3), float32 products.
     Avx2,
-    /// The same with integer products.
+    /// AVX2 with integer products.
     Avx2Integer,
-    /// The same with the integer dot products of AVX-VNNI.
+    /// AVX2 with the integer dot products of AVX-VNNI.
     AvxVnni,
     /// AVX-512 (F, BW, DQ, VL) with the integer dot products of VNNI.
     Avx512Vnni,
-    /// The same, and for more than a few rows the products of tiles of bytes of AMX.
+    /// AVX-512 as above, and AMX products of tiles of bytes for more than a few rows.
     AmxInt8,
 }
 
@@ -43,7 +43,7 @@ impl Kernel {
         {
             use std::arch::is_x86_feature_detected as detected;
 
-            use crate::matmul::integer::amx;
+            use crate::matmul::integer::amx::tiles;
             let avx2 = || detected!("avx2") && detected!("fma") && detected!("f16c");
             let avx512 =
                 || detected!("avx512f") && detected!("avx512bw") && detected!("avx512dq") && detected!("avx512vl");
@@ -52,7 +52,7 @@ impl Kernel {
                 Kernel::Avx2 | Kernel::Avx2Integer => avx2(),
                 Kernel::AvxVnni => avx2() && detected!("avxvnni"),
                 Kernel::Avx512Vnni => avx2() && avx512() && detected!("avx512vnni"),
-                Kernel::AmxInt8 => Kernel::Avx512Vnni.is_supported() && amx::tiles::is_supported(),
+                Kernel::AmxInt8 => Kernel::Avx512Vnni.is_supported() && tiles::is_supported(),
             }
         }
         #[cfg(not(target_arch = "x86_64"))]
@@ -61,7 +61,7 @@ impl Kernel {
         }
     }
 
-    /// Whether products with quantised weights are formed in integers.
+    /// Whether products with quantised weights are computed in integers.
     #[must_use]
     pub fn is_integer(self) -> bool {
         match self {
@@ -70,7 +70,7 @@ impl Kernel {
         }
     }
 
-    /// The name that `--kernel` takes.
+    /// The name of the kernel, which [`FromStr`] accepts.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -101,13 +101,13 @@ impl FromStr for Kernel {
     }
 }
 
-/// To how many bits the integer kernels round the input of a product with quantised weights.
+/// The number of bits to which the integer kernels round the input of a product with quantised weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ActivationBits {
-    /// 15, in two planes of bytes: as good as float16.
+    /// 15, in two planes of bytes: as accurate as float16.
     #[default]
     Fifteen,
-    /// 8, in one plane, as other engines do: half the products, and log-probabilities that move by some hundredths.
+    /// 8, in one plane, as in other engines: half the products, but log-probabilities change by some hundredths.
     Eight,
 }
 
@@ -136,15 +136,15 @@ impl FromStr for ActivationBits {
 
 /// The threads that share the work of one op.
 pub trait Team: Sync {
-    /// How many threads take part, the caller included.
+    /// The number of threads, including the caller.
     fn threads(&self) -> usize;
 
-    /// Runs `body(task)` once for each task in `0..tasks`, in any order and on any thread, and returns when all are done.
-    /// A panic in `body` reaches the caller.
+    /// Runs `body(task)` once for each task in `0..tasks`, in any order and on any thread. Returns when all tasks are
+    /// done. A panic in `body` propagates to the caller.
     fn for_each(&self, tasks: usize, body: &(dyn Fn(usize) + Sync));
 }
 
-/// A team of one: the caller does everything.
+/// A team of one thread: the caller.
 pub struct Solo;
 
 impl Team for Solo {
@@ -159,33 +159,33 @@ impl Team for Solo {
     }
 }
 
-/// A mutable slice that several tasks of a [`Team`] write at once, each its own part.
+/// A mutable slice that several tasks of a [`Team`] write at once, each to its own range.
 pub struct SharedMut<'a, T> {
     start: *mut T,
     len: usize,
     borrow: std::marker::PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: access goes through `slice`, whose caller promises that no two live parts overlap.
+// SAFETY: access goes through `slice`, whose caller promises that no two live ranges overlap.
 unsafe impl<T: Send> Sync for SharedMut<'_, T> {}
 
 impl<'a, T> SharedMut<'a, T> {
-    /// Takes the slice for the time of the parallel section.
+    /// Borrows the slice for the duration of the parallel section.
     pub fn new(slice: &'a mut [T]) -> Self {
         SharedMut { start: slice.as_mut_ptr(), len: slice.len(), borrow: std::marker::PhantomData }
     }
 
-    /// The part `offset..offset + len`.
+    /// The range `offset..offset + len`.
     ///
     /// # Panics
-    /// When the part reaches beyond the slice.
+    /// When the range reaches beyond the slice.
     ///
     /// # Safety
-    /// No other live part, on this or another thread, may overlap it.
+    /// No other live range, on this or another thread, may overlap it.
     #[allow(clippy::mut_from_ref)]
     #[must_use]
     pub unsafe fn slice(&self, offset: usize, len: usize) -> &mut [T] {
-        assert!(offset <= self.len && len <= self.len - offset, "part {offset}+{len} of a slice of {}", self.len);
+        assert!(offset <= self.len && len <= self.len - offset, "range {offset}+{len} of a slice of {}", self.len);
         // SAFETY: inside the slice by the line above; not aliased by the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(offset), len) }
     }

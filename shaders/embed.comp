@@ -1,5 +1,5 @@
 #version 460
-// Rows of the embedding table, scaled: one workgroup for each row and stretch of its runs.
+// Rows of the embedding table, scaled: one invocation for each run of each row.
 
 #extension GL_GOOGLE_include_directive : require
 #include <gpu/common.glsl>

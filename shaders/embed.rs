@@ -1,4 +1,4 @@
-//! Embed: from token ids to rows of the embedding table.
+//! Embed: looks up the rows of the embedding table by token id.
 
 use crate::cases::{Case, CaseBatch, CaseStep, Expected};
 use crate::cost::{Cost, CostArgs};
@@ -9,11 +9,11 @@ use crate::op::{CpuArgs, Op, ShapeError};
 use crate::quant::{Format, random};
 use crate::weight::Weight;
 
-/// `y[r] = table[tokens[r]] * scale`, decoding only the rows it needs.
+/// `y[r] = table[tokens[r]] * scale`; only the rows that are looked up are decoded.
 ///
-/// - table: [vocabulary, hidden] in any format; it may be the very weight of the output head
-/// - y: [rows, hidden] f32; there is no input, the tokens are those of the batch
-/// - `scale` is 1 for most models; Gemma takes the square root of `hidden`
+/// - table: [vocabulary, hidden] in any format; it may also be the weight of the output head
+/// - y: [rows, hidden] f32; there is no input, as the tokens are those of the batch
+/// - `scale` is 1 for most models; Gemma uses the square root of `hidden`
 #[derive(Debug)]
 pub struct Embed {
     table: Weight,
@@ -21,7 +21,7 @@ pub struct Embed {
 }
 
 impl Embed {
-    /// The op over a table, whose values are multiplied by `scale`.
+    /// An embedding over `table`, whose values are multiplied by `scale`.
     #[must_use]
     pub fn new(table: Weight, scale: f32) -> Self {
         Embed { table, scale }
@@ -49,7 +49,7 @@ impl Op for Embed {
     }
 
     /// # Panics
-    /// When a token is not in the table: whoever forms the batch has checked them.
+    /// When a token is not in the table. The engine checks the tokens before it forms the batch.
     fn run_cpu(&self, args: &mut CpuArgs<'_>) {
         const ROWS_PER_TASK: usize = 16;
         let (tokens, width) = (args.batch.tokens, self.table.columns);
@@ -59,7 +59,7 @@ impl Op for Embed {
         args.team.for_each(tokens.len().div_ceil(ROWS_PER_TASK), &|task| {
             let first = task * ROWS_PER_TASK;
             for (row, &token) in tokens.iter().enumerate().skip(first).take(ROWS_PER_TASK) {
-                // SAFETY: each row belongs to one task, and its part is dropped before the next.
+                // SAFETY: each row belongs to one task, and its slice is dropped before the next.
                 let output = unsafe { output.slice(row * width, width) };
                 self.table.format.dequantize(self.table.row(token as usize), output);
                 for value in output {
@@ -83,7 +83,7 @@ impl Op for Embed {
     }
 }
 
-/// What it must compute: every format, and widths that are not whole runs where the format has such.
+/// The expected results: every format, and widths that are not whole runs, where the format permits them.
 #[must_use]
 pub fn cases() -> Vec<Case> {
     const VOCABULARY: u32 = 50;
@@ -93,7 +93,7 @@ pub fn cases() -> Vec<Case> {
         let step = |rows: u32| {
             let tokens: Vec<u32> = (0..rows).map(|row| (row * 7 + 3) % VOCABULARY).collect();
             let values = tokens.iter().flat_map(|&token| &table[token as usize * columns..][..columns]);
-            // A value may be the difference of two that are larger, its code times its scale and its minimum.
+            // A value may be the difference of two larger ones: its code times its scale, and its minimum.
             let tolerance = f64::from(2.5 * 3.0 * random::LIMIT * f32::EPSILON);
             let expected = values.map(|value| Expected { value: 2.5 * f64::from(*value), tolerance });
             let step = CaseStep::of_rows(tokens.len(), vec![], vec![expected.collect()]);
@@ -110,8 +110,8 @@ pub fn cases() -> Vec<Case> {
 #[cfg(test)]
 mod tests {
     use super::Embed;
-    use crate::attention::KvCache;
     use crate::cpu::{ActivationBits, Kernel, Solo};
+    use crate::kv::KvCache;
     use crate::op::{Batch, CpuArgs, Op};
     use crate::quant::{Format, random};
 

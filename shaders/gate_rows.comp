@@ -1,5 +1,5 @@
 #version 460
-// Each row of a, times the logistic function of its gate in b.
+// Each row of a times the logistic function of its gate in b.
 
 #extension GL_GOOGLE_include_directive : require
 #include <gpu/common.glsl>

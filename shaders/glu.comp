@@ -1,5 +1,5 @@
 #version 460
-// Gated linear unit: an activation of a, times b.
+// Gated linear unit: an activation of a times b.
 
 #extension GL_GOOGLE_include_directive : require
 #include <gpu/common.glsl>

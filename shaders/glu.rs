@@ -1,4 +1,4 @@
-//! Gated linear unit: the activation between the two halves of a feed-forward.
+//! Gated linear unit: the activation between the two projections of a feed-forward.
 
 use crate::cases::{Case, CaseStep, Expected};
 use crate::cpu::SharedMut;
@@ -8,7 +8,7 @@ use crate::op::{CpuArgs, Op, ShapeError};
 use crate::per_kernel;
 use crate::quant::random;
 
-/// What becomes of a gate and the value beside it.
+/// The gate activation: a function of a gate and of the value that it gates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activation {
     /// `gate / (1 + e^-gate) * up`.
@@ -21,15 +21,15 @@ pub enum Activation {
     ClampedSwiglu,
 }
 
-/// [`Activation::ClampedSwiglu`]: values beyond this count as this.
+/// [`Activation::ClampedSwiglu`]: the limit to which values are clamped.
 const CLAMP: f32 = 7.0;
-/// [`Activation::ClampedSwiglu`]: the logistic function's slope.
+/// [`Activation::ClampedSwiglu`]: the slope of the logistic function.
 const SLOPE: f32 = 1.702;
 
 impl Activation {
     #[inline(always)]
     fn apply(self, gate: f32, up: f32) -> f32 {
-        // All are the gate times a logistic function: 1/2 (1 + tanh z) = 1 / (1 + e^-2z).
+        // Every activation is the gate times a logistic function: 1/2 (1 + tanh z) = 1 / (1 + e^-2z).
         const SQRT_8_OVER_PI: f32 = 1.595_769;
         let (gate, up) = match self {
             Activation::ClampedSwiglu => (gate.min(CLAMP), up.clamp(-CLAMP, CLAMP) + 1.0),
@@ -60,7 +60,7 @@ impl Activation {
         }
     }
 
-    /// What stands for it in shaders.
+    /// The number that represents the activation in shaders.
     #[must_use]
     pub fn variant(self) -> u32 {
         match self {
@@ -86,7 +86,7 @@ impl Glu {
         Glu { activation }
     }
 
-    /// What becomes of a gate and the value beside it.
+    /// The gate activation.
     #[must_use]
     pub fn activation(&self) -> Activation {
         self.activation
@@ -132,7 +132,7 @@ per_kernel! {
     pub(crate) fn glu_row_in_place = glu_row_in_place_lanes(activation: Activation, gate: &mut [f32], up: &[f32])
 }
 
-/// Calls a loop with each activation as a constant, so that each loop vectorises.
+/// Expands a loop once for each activation as a constant, so that each loop vectorises.
 macro_rules! each_activation {
     ($activation:expr, $apply:ident => $body:expr) => {
         match $activation {
@@ -170,7 +170,8 @@ fn glu_row_in_place_lanes<const FMA: bool>(activation: Activation, gate: &mut [f
     });
 }
 
-/// What it must compute: all activations, from where they are linear to where an exponential overflows.
+/// The expected results: all activations, from the range where they are linear to the one where an exponential
+/// overflows.
 #[must_use]
 pub fn cases() -> Vec<Case> {
     let case = |activation: Activation| {

@@ -1,5 +1,5 @@
 #version 460
-// Copies a part of every head of a row to a part of every head of another: what `SplitHeads` and `JoinHeads` are made of.
+// Copies a range of every head of x to a range of every head of y: the shader of `SplitHeads` and `JoinHeads`.
 
 #extension GL_GOOGLE_include_directive : require
 #include <gpu/common.glsl>
@@ -10,9 +10,9 @@ layout(push_constant, scalar) uniform Push {
     Step step;
     uint row_kind;
     uint heads;
-    uint length;      // of the part
+    uint length;      // of the range
     uint x_head;      // values of a head of x
-    uint x_start;     // where the part begins in it
+    uint x_start;     // the start of the range in it
     uint y_head;
     uint y_start;
 };

@@ -1,4 +1,4 @@
-//! Heads that are taken apart and put together: rotary position embedding is for a part of a latent head alone.
+//! Splitting and joining heads: in latent attention, rotary position embedding applies only to a part of each head.
 
 use crate::cases::{Case, CaseStep, Expected};
 use crate::cpu::SharedMut;
@@ -6,7 +6,8 @@ use crate::gpu::{DeviceValue, Dispatch, GpuArgs, Module, Push};
 use crate::op::{CpuArgs, Op, ShapeError};
 use crate::quant::random;
 
-/// The two parts of every head: x [rows, heads * (first + second)] becomes [rows, heads * first] and [rows, heads * second].
+/// Splits every head in two: x [rows, heads * (first + second)] becomes [rows, heads * first] and [rows, heads *
+/// second].
 #[derive(Debug)]
 pub struct SplitHeads {
     /// Values of a head in the first output.
@@ -15,8 +16,8 @@ pub struct SplitHeads {
     pub second: usize,
 }
 
-/// The parts of every head put together: [rows, heads * first] and [rows, heads * second] become
-/// [rows, heads * (first + second)].
+/// Joins the two parts of every head: [rows, heads * first] and [rows, heads * second] become [rows, heads * (first +
+/// second)].
 #[derive(Debug)]
 pub struct JoinHeads {
     /// Values of a head in the first input.
@@ -25,12 +26,12 @@ pub struct JoinHeads {
     pub second: usize,
 }
 
-/// A part of every head of a value.
+/// A range of values in every head.
 #[derive(Clone, Copy)]
-struct Part {
+struct HeadRange {
     /// Values of a whole head.
     head: usize,
-    /// Where the part begins.
+    /// The start of the range in the head.
     start: usize,
 }
 
@@ -70,7 +71,7 @@ impl Op for SplitHeads {
     fn dispatches(&self, args: &GpuArgs<'_>) -> Vec<Dispatch> {
         let (x, head) = (args.inputs[0], self.first + self.second);
         let part = |output: DeviceValue, start, length| {
-            copy(args, [x, output], Part { head, start }, Part { head: length, start: 0 }, length)
+            copy(args, [x, output], HeadRange { head, start }, HeadRange { head: length, start: 0 }, length)
         };
         vec![part(args.outputs[0], 0, self.first), part(args.outputs[1], self.first, self.second)]
     }
@@ -109,14 +110,14 @@ impl Op for JoinHeads {
     fn dispatches(&self, args: &GpuArgs<'_>) -> Vec<Dispatch> {
         let (y, head) = (args.outputs[0], self.first + self.second);
         let part = |input: DeviceValue, start, length| {
-            copy(args, [input, y], Part { head: length, start: 0 }, Part { head, start }, length)
+            copy(args, [input, y], HeadRange { head: length, start: 0 }, HeadRange { head, start }, length)
         };
         vec![part(args.inputs[0], 0, self.first), part(args.inputs[1], self.first, self.second)]
     }
 }
 
-/// Copies `length` values of every head.
-fn copy(args: &GpuArgs<'_>, [x, y]: [DeviceValue; 2], from: Part, to: Part, length: usize) -> Dispatch {
+/// The dispatch that copies `length` values of every head.
+fn copy(args: &GpuArgs<'_>, [x, y]: [DeviceValue; 2], from: HeadRange, to: HeadRange, length: usize) -> Dispatch {
     let heads = x.width / from.head;
     let push = Push::new()
         .address(x.region.address)
@@ -133,7 +134,7 @@ fn copy(args: &GpuArgs<'_>, [x, y]: [DeviceValue; 2], from: Part, to: Part, leng
     Dispatch { reads: vec![x.region], writes: vec![y.region], ..dispatch }
 }
 
-/// What they must compute: one head and many, parts of any lengths.
+/// The expected results: one head and many, parts of any lengths.
 #[must_use]
 pub fn cases() -> Vec<Case> {
     let case = |(rows, heads, first, second): (usize, usize, usize, usize)| {
@@ -159,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn widths_that_are_no_whole_heads_are_refused() {
+    fn widths_that_are_not_whole_heads_are_refused() {
         assert_eq!(SplitHeads { first: 3, second: 2 }.output_widths(&[20]), Ok(vec![12, 8]));
         assert!(SplitHeads { first: 3, second: 2 }.output_widths(&[21]).is_err());
         assert_eq!(JoinHeads { first: 3, second: 2 }.output_widths(&[12, 8]), Ok(vec![20]));

@@ -1,49 +1,34 @@
-//! Eight-lane building blocks that the small kernels share.
+//! Functions over eight lanes that the small kernels share.
 //!
-//! Each is ordinary Rust over `[f32; 8]` accumulators, inlined into a caller that is compiled once for the portable
-//! kernel and once for AVX2 (see [`per_kernel!`](crate::per_kernel)), so the order of every sum is part of the code and
-//! the same for any number of rows.
+//! Each is ordinary Rust over `[f32; 8]` accumulators, inlined into a caller that is compiled for each instruction set
+//! (see [`per_kernel!`](crate::per_kernel)). So the order of every sum is part of the code and the same for any number
+//! of rows.
 
 /// Lanes of an AVX2 register of f32.
 pub const LANES: usize = 8;
 
-/// Sums the lanes pairwise, in one fixed order.
+/// The sum of all lanes, always added in this order: that of halving an AVX2 register until one lane is left.
 #[inline(always)]
 pub fn horizontal_sum(lanes: [f32; LANES]) -> f32 {
-    ((lanes[0] + lanes[4]) + (lanes[1] + lanes[5])) + ((lanes[2] + lanes[6]) + (lanes[3] + lanes[7]))
+    let [a, b, c, d, e, f, g, h] = lanes;
+    ((a + e) + (c + g)) + ((b + f) + (d + h))
 }
 
-/// `a * b + c`, fused where the instruction set has it.
+/// `a * b + c`, fused if the instruction set has it.
 #[inline(always)]
 pub fn multiply_add<const FMA: bool>(a: f32, b: f32, c: f32) -> f32 {
     if FMA { a.mul_add(b, c) } else { a * b + c }
 }
 
-/// `e^x` to about one unit in the last place, without branches so that it vectorises.
-///
-/// Splits `x = n ln 2 + r` with `|r| <= ln 2 / 2`, sums the Taylor series of `e^r` to the seventh power (remainder below
-/// 6e-9) and scales by `2^n`. Arguments are clamped to where the result is a normal number.
+/// `e^x` to about one unit in the last digit, without branches so that it vectorises: see
+/// [`vector::exp`](crate::vector::exp).
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
-    const LN_2_HIGH: f32 = 0.693_359_4;
-    const LN_2_LOW: f32 = -2.121_944_4e-4;
-    // Adding and subtracting 1.5 * 2^23 rounds to the nearest integer.
-    const ROUND: f32 = 12_582_912.0;
-    let x = x.clamp(-87.0, 88.0);
-    let rounded = x * std::f32::consts::LOG2_E + ROUND;
-    let n = rounded - ROUND;
-    let r = (x - n * LN_2_HIGH) - n * LN_2_LOW;
-    let mut series = 1.0 / 5040.0;
-    for coefficient in [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
-        series = series * r + coefficient;
-    }
-    // The integer is in the low bits of the rounded sum; a cast would have to look out for NaN.
-    let power = f32::from_bits(rounded.to_bits().wrapping_sub(ROUND.to_bits()).wrapping_add(127) << 23);
-    series * power
+    // SAFETY: a single value needs no instruction set.
+    unsafe { crate::vector::exp(x) }
 }
 
-/// Compiles a function once for the portable kernel, once for AVX2 + FMA + F16C and once for AVX-512, and makes the
-/// dispatcher.
+/// Compiles a function for the portable kernel, for AVX2 + FMA + F16C and for AVX-512, and defines the dispatcher.
 ///
 /// The body is generic over `const FMA: bool`; the dispatcher takes a [`Kernel`](crate::cpu::Kernel) first.
 #[macro_export]
@@ -74,7 +59,8 @@ macro_rules! per_kernel {
                 }
                 #[cfg(target_arch = "x86_64")]
                 _ => {
-                    // The check is a cached flag; it makes a forced kernel on an old machine a panic, not undefined.
+                    // The check is a cached flag. With it, a forced kernel on an old machine panics instead of being
+                    // undefined.
                     assert!(kernel.is_supported(), "this machine cannot run the {kernel} kernel");
                     // SAFETY: every other kernel needs AVX2, FMA and F16C, and is supported by the line above.
                     unsafe { avx2($($arg),*) }

@@ -1,4 +1,4 @@
-//! Every operation and quantisation format of Cuelight, each beside its reference.
+//! Every operation and quantisation format of Cuelight, each next to its reference.
 //!
 //! This crate computes *an op*: it knows nothing of models, files, actors or requests.
 //!
@@ -7,39 +7,51 @@
 //! - [`quant`]: block formats, one file each: layout and reference dequantisation
 //! - [`weight`]: a matrix that stays quantised in memory
 //! - [`op`]: the contract of an operation and what it sees when it runs
-//! - [`cost`]: what an op must do at least
+//! - [`kv`]: the storage of keys and values
+//! - [`cost`]: the least work that an op does
 //! - [`cpu`]: instruction sets and the thread team that kernels run on
-//! - [`gpu`]: what an op tells a GPU, and how weights lie there
+//! - [`gpu`]: how an op describes its work on a GPU, and the layout of weights there
 //! - [`pages`]: memory for weights and keys
-//! - [`roofline`]: how fast the machine can be at most
+//! - [`vector`], [`lanes`]: the arithmetic that CPU kernels share
+//! - [`roofline`]: the peak speed of the machine
 //! - the operations themselves, one file or folder each
-//! - [`fusion`]: neighbours among them that a GPU computes together
-//! - [`cases`]: what each of them must compute, for the tests of every backend
+//! - [`fusion`]: neighbouring ops that a GPU computes together
+//! - [`cases`]: the expected results of an op, for the tests of every backend
+//! - [`ops`]: the registry of all ops and their cases
 
+pub mod cases;
 pub mod cost;
 pub mod cpu;
+pub mod elementwise;
 pub mod gpu;
+pub mod kv;
+pub mod lanes;
 pub mod op;
+pub mod ops;
 pub mod pages;
 pub mod quant;
 pub mod roofline;
+pub mod vector;
 pub mod weight;
 
+// Ops: one line for each. `build.rs` reads this list up to the next empty line and makes the registry (`ops.rs`) of it:
+// the module's `cases()`. The shaders of an op are NAME.comp, or all .comp files of the folder NAME.
+pub mod add;
 pub mod attention;
-pub mod cases;
-pub mod choose_token;
-pub mod elementwise;
 pub mod embed;
 pub mod experts;
 pub mod fusion;
+pub mod gate_rows;
 pub mod glu;
 pub mod heads;
-pub mod lanes;
 pub mod matmul;
 pub mod rms_norm;
 pub mod rope;
+pub mod sample_token;
+pub mod scale;
+pub mod scale_by_position;
 pub mod select_rows;
-pub mod vector;
+pub mod softcap;
 
 #[cfg(test)]
 mod testing;

@@ -1,7 +1,8 @@
-//! Large memory straight from the system: zero at first, taken only where it is written, and given back when dropped.
+//! Large memory directly from the system: it is zero at first, uses physical memory only where it is written, and
+//! returns to the system when it is dropped.
 //!
-//! An engine allocates hundreds of pieces of some megabytes, and frees them together when its model is unloaded or
-//! rebuilt. The heap would keep much of that between smaller things that live on.
+//! An engine allocates hundreds of ranges of some megabytes, and frees them together when its model is unloaded or
+//! reloaded. The heap would keep much of that memory, because smaller allocations between the ranges live longer.
 
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
@@ -9,22 +10,22 @@ use std::ops::{Deref, DerefMut};
 use half::f16;
 use memmap2::MmapMut;
 
-/// Values for which any bytes are one, and zero bytes are zero.
+/// Types for which any bytes are a valid value, and zero bytes are zero.
 ///
 /// # Safety
-/// Just that, without padding and with an alignment no larger than a page's.
+/// The type has this property, no padding, and an alignment of at most a page.
 pub unsafe trait Plain: Copy {}
 
-// SAFETY: any bytes are such a number.
+// SAFETY: any bytes are a valid number.
 unsafe impl Plain for u8 {}
-// SAFETY: any bytes are such a number.
+// SAFETY: any bytes are a valid number.
 unsafe impl Plain for i8 {}
-// SAFETY: any bytes are such a number.
+// SAFETY: any bytes are a valid number.
 unsafe impl Plain for f32 {}
-// SAFETY: any bytes are such a number.
+// SAFETY: any bytes are a valid number.
 unsafe impl Plain for f16 {}
 
-/// A slice with pages of its own; its start is aligned to a page.
+/// A slice with its own pages, whose start is aligned to a page.
 pub struct Pages<T> {
     map: MmapMut,
     len: usize,
@@ -32,20 +33,20 @@ pub struct Pages<T> {
 }
 
 impl<T: Plain> Pages<T> {
-    /// So many zeros.
+    /// `len` zeros.
     ///
     /// # Panics
-    /// When the system has no more memory, as any allocation.
+    /// When the system has no memory left, as any allocation.
     #[must_use]
     pub fn zeroed(len: usize) -> Self {
         let bytes = len.checked_mul(size_of::<T>()).expect("a length in memory");
-        // A map of nothing is an error.
+        // An empty map is an error.
         let map = MmapMut::map_anon(bytes.max(1)).expect("the system has memory left");
         Pages { map, len, values: PhantomData }
     }
 
-    /// As many zeros, in large pages where the system has them, so that looking up their places costs nothing. The memory
-    /// is taken in pieces of a large page, also where little of it is written.
+    /// `len` zeros in large pages, if the system has them, so that address translation costs nothing. Physical memory
+    /// is then used in units of a large page, even if little of it is written.
     ///
     /// # Panics
     /// As [`Pages::zeroed`].
@@ -54,13 +55,13 @@ impl<T: Plain> Pages<T> {
         let pages = Self::zeroed(len);
         #[cfg(target_os = "linux")]
         {
-            // Where the system does not take the advice, its pages are small.
+            // If the system ignores the advice, the pages are small.
             let _ = pages.map.advise(memmap2::Advice::HugePage);
         }
         pages
     }
 
-    /// Values; asks nothing of them, as the slice's own length would.
+    /// The number of values, without creating a reference to them, unlike the length of the slice.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
@@ -72,7 +73,7 @@ impl<T: Plain> Pages<T> {
         self.len == 0
     }
 
-    /// Where the values start, for writing through shared references.
+    /// A pointer to the values, for writing through shared references.
     #[must_use]
     pub fn as_ptr(&self) -> *mut T {
         self.map.as_ptr().cast_mut().cast()
@@ -83,14 +84,14 @@ impl<T: Plain> Deref for Pages<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // SAFETY: the map holds `len` values from a page's start on, and any bytes are values.
+        // SAFETY: the map holds `len` values from the start of a page, and any bytes are valid values.
         unsafe { std::slice::from_raw_parts(self.map.as_ptr().cast(), self.len) }
     }
 }
 
 impl<T: Plain> DerefMut for Pages<T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        // SAFETY: as above, and nobody else has a reference.
+        // SAFETY: as above, and no other reference exists.
         unsafe { std::slice::from_raw_parts_mut(self.map.as_mut_ptr().cast(), self.len) }
     }
 }

@@ -5,7 +5,7 @@
 #include <gpu/common.glsl>
 #include <gpu/reduce.glsl>
 
-layout(constant_id = 1) const bool ADDS = false; // norms the sum of two values, and stores that too
+layout(constant_id = 1) const bool ADDS = false; // normalises the sum of two values, and stores the sum too
 
 layout(push_constant, scalar) uniform Push {
     Floats x;
@@ -35,7 +35,7 @@ void main() {
     }
     float scale = 1.0 / sqrt(workgroup_sum(squares) / float(group_width) + epsilon);
     for (uint i = gl_LocalInvocationID.x; i < group_width; i += WORKGROUP_SIZE) {
-        // What this invocation stored itself.
+        // The sum was stored by this invocation.
         float value = ADDS ? sum.at[start + i] : x.at[start + i];
         y.at[start + i] = value * scale * weight.at[i];
     }

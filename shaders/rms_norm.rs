@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use crate::add::Add;
 use crate::cases::{Case, CaseStep, Expected};
 use crate::cpu::SharedMut;
-use crate::elementwise::Add;
 use crate::fusion::FusesWith;
 use crate::gpu::{DeviceValue, Dispatch, GpuArgs, Module, Push};
 use crate::lanes::{LANES, horizontal_sum, multiply_add};
@@ -14,8 +14,8 @@ use crate::quant::random;
 
 /// Root-mean-square norm over groups of a row: `y[i] = x[i] * w[i] / sqrt(mean_i(x[i]^2) + eps)`.
 ///
-/// - x, y: [rows, n * weight.len()]; each stretch of `weight.len()` values is normed by itself, so that one op
-///   serves the residual stream (one group a row) and the heads of a query or key (one group a head).
+/// - x, y: [rows, n * weight.len()]; each group of `weight.len()` values is normalised by itself. The residual stream
+///   has one group per row, a query or key has one group per head.
 /// - `epsilon` is inside the root.
 /// - Source: Zhang & Sennrich 2019, equation 4.
 #[derive(Debug, Clone)]
@@ -66,11 +66,11 @@ impl Op for RmsNorm {
 }
 
 impl RmsNorm {
-    /// Norms the input, or the sum of two, which then is the first of two outputs.
+    /// Normalises the input, or the sum of two inputs, which is then the first of two outputs.
     fn dispatch(&self, args: &GpuArgs<'_>) -> Dispatch {
         let address = |value: Option<&DeviceValue>| value.map_or(0, |value| value.region.address);
-        let (sum, normed) = match args.outputs {
-            [sum, normed] => (Some(sum), Some(normed)),
+        let (sum, normalised) = match args.outputs {
+            [sum, normalised] => (Some(sum), Some(normalised)),
             outputs => (None, outputs.first()),
         };
         let (width, group) = (args.inputs[0].width, self.weight.len());
@@ -79,20 +79,20 @@ impl RmsNorm {
             .address(address(args.inputs.get(1)))
             .address(address(sum))
             .address(args.tables[0].address)
-            .address(address(normed))
+            .address(address(normalised))
             .address(args.step)
             .word(args.rows.kind())
             .size(width)
             .size(group)
             .float(self.epsilon);
-        // One workgroup a group, each invocation with a value of it or a few.
+        // One workgroup for each group; each invocation handles one or a few of its values.
         let mut dispatch = args.each_column(Module::RmsNorm, push, width);
         dispatch.constants.push((1, u32::from(sum.is_some())));
         Dispatch { groups: [(width / group) as u32, dispatch.groups[1], 1], ..dispatch }
     }
 }
 
-/// The residual stream, and what the next half of a layer takes of it.
+/// The residual stream and its norm, which the next half of a layer reads.
 impl FusesWith<RmsNorm> for Add {
     const NAME: &'static str = "add_norm";
     const INPUTS: usize = 2;
@@ -104,7 +104,7 @@ impl FusesWith<RmsNorm> for Add {
 }
 
 per_kernel! {
-    /// Norms every group of one row.
+    /// Normalises every group of one row.
     fn norm_row = norm_row_lanes(x: &[f32], weight: &[f32], epsilon: f32, y: &mut [f32])
 }
 
@@ -140,7 +140,7 @@ pub fn reference(x: &[f32], weight: &[f32], epsilon: f32) -> Vec<f64> {
         .collect()
 }
 
-/// What it must compute: whole rows and heads, widths that fill no vector, one row to many.
+/// The expected results: whole rows and heads, widths that fill no vector, one row to many.
 #[must_use]
 pub fn cases() -> Vec<Case> {
     let case = |(groups, group): (usize, usize)| {

@@ -1,5 +1,6 @@
 #version 460
-// Rotary position embedding of one value: an invocation for each pair of each head, and for each value that is not rotated.
+// Rotary position embedding of one value: one invocation for each pair of each head, and for each value that is not
+// rotated.
 
 #extension GL_GOOGLE_include_directive : require
 #include <gpu/common.glsl>

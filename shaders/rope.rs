@@ -8,7 +8,7 @@ use crate::gpu::{DeviceValue, Dispatch, GpuArgs, Module, Push, RowCount};
 use crate::op::{CpuArgs, Op, ShapeError};
 use crate::quant::random;
 
-/// Which values of a head make a pair.
+/// The values of a head that form a pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RopePairs {
     /// Neighbours: `(0, 1), (2, 3), …`, as in the paper and in GGUF files of the llama family.
@@ -22,8 +22,8 @@ pub enum RopePairs {
 /// `m (a cos pf - b sin pf, a sin pf + b cos pf)`.
 ///
 /// - Two inputs and outputs, query [rows, n_heads * head_dim] and key [rows, n_kv_heads * head_dim].
-/// - `frequencies`: [rotary_dim / 2], scaling rules already applied; the rest of a head passes through.
-/// - `magnitude`: m, which YaRN raises above 1.
+/// - `frequencies`: [rotary_dim / 2], after scaling rules; the other values of a head are copied.
+/// - `magnitude`: m, which is above 1 with YaRN.
 /// - Source: Su et al. 2021; YaRN: Peng et al. 2023.
 #[derive(Debug, Clone)]
 pub struct Rope {
@@ -34,8 +34,10 @@ pub struct Rope {
 }
 
 impl Rope {
+    /// A rotation of heads of `head_dim` values.
+    ///
     /// # Errors
-    /// [`ShapeError`] when the frequencies are more than half of the head.
+    /// [`ShapeError`] when there are more frequencies than pairs in a head.
     pub fn new(head_dim: usize, pairs: RopePairs, frequencies: Arc<[f32]>, magnitude: f32) -> Result<Self, ShapeError> {
         if frequencies.len() * 2 > head_dim {
             return Err(ShapeError::Mismatch {
@@ -54,25 +56,25 @@ impl Rope {
         self.head_dim
     }
 
-    /// Pairs of a head that are rotated.
+    /// The number of pairs of a head that are rotated.
     #[must_use]
     pub fn n_pairs(&self) -> usize {
         self.frequencies.len()
     }
 
-    /// Whether pairs are neighbours.
+    /// Whether the values of a pair are neighbours.
     #[must_use]
     pub fn is_interleaved(&self) -> bool {
         self.pairs == RopePairs::Interleaved
     }
 
-    /// What rotated values are multiplied with.
+    /// The factor of rotated values.
     #[must_use]
     pub fn magnitude(&self) -> f32 {
         self.magnitude
     }
 
-    /// Where the pair `index` of a head stands.
+    /// The indices of the values of a pair in a head.
     fn pair(&self, index: usize) -> (usize, usize) {
         match self.pairs {
             RopePairs::Interleaved => (2 * index, 2 * index + 1),
@@ -141,7 +143,7 @@ impl Op for Rope {
 }
 
 impl Rope {
-    /// Rotates one of the two values.
+    /// The dispatch that rotates one of the two inputs.
     fn dispatch(&self, args: &GpuArgs<'_>, input: DeviceValue, output: DeviceValue) -> Dispatch {
         let pairs = self.frequencies.len();
         let push = Push::new()
@@ -178,7 +180,7 @@ pub fn reference(rope: &Rope, position: u32, x: &[f32]) -> Vec<f64> {
     y
 }
 
-/// What it must compute: both pairings, whole and partial heads, positions up to 130,000.
+/// The expected results: both pairings, whole and partial heads, positions up to 130,000.
 #[must_use]
 pub fn cases() -> Vec<Case> {
     let shapes = [(64, 32), (128, 64), (40, 10), (6, 3), (7, 2)];
@@ -188,7 +190,7 @@ pub fn cases() -> Vec<Case> {
 
 fn case(pairs: RopePairs, (head_dim, frequencies): (usize, usize)) -> Case {
     const POSITIONS: [u32; 9] = [0, 1, 2, 17, 1000, 4095, 32_768, 100_000, 130_000];
-    // Powers of two, so that float32 holds the angle of any position.
+    // Powers of two, so that float32 represents the angle of any position exactly.
     let of_pair = |pair: usize| 0.5_f32.powi(pair as i32 % 16);
     let rope = Rope { head_dim, pairs, frequencies: (0..frequencies).map(of_pair).collect(), magnitude: 1.1 };
     let rows = POSITIONS.len();

@@ -1,5 +1,5 @@
 #version 460
-// Each value times the parameter.
+// Each value times a factor.
 
 #extension GL_GOOGLE_include_directive : require
 #include <gpu/common.glsl>

@@ -1,5 +1,5 @@
 #version 460
-// Each row times what its position makes it: see `ScaleByPosition`.
+// Each row times a factor that depends on its position: see `ScaleByPosition`.
 
 #extension GL_GOOGLE_include_directive : require
 #include <gpu/common.glsl>

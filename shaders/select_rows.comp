@@ -1,5 +1,5 @@
 #version 460
-// Copies the rows whose logits are wanted.
+// Copies the rows whose logits are requested.
 
 #extension GL_GOOGLE_include_directive : require
 #include <gpu/common.glsl>

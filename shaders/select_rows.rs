@@ -1,4 +1,4 @@
-//! SelectRows: keeps the rows whose logits are wanted.
+//! SelectRows: keeps the rows whose logits are requested.
 
 use crate::cases::{Case, CaseStep, Expected};
 use crate::cost::{Cost, CostArgs};
@@ -6,7 +6,7 @@ use crate::gpu::{Dispatch, GpuArgs, Module, Push, RowCount};
 use crate::op::{CpuArgs, Op, ShapeError};
 use crate::quant::random;
 
-/// `y[i] = x[selected[i]]`: everything behind it (the last norm, the output head) is computed for those rows only.
+/// `y[i] = x[selected[i]]`: all later ops (the last norm, the output head) compute only the selected rows.
 ///
 /// - x: [rows, width] f32, y: [selected, width] f32
 /// - `batch.selected` gives the rows, ascending
@@ -36,7 +36,7 @@ impl Op for SelectRows {
     }
 
     fn cost(&self, args: &CostArgs<'_>) -> Cost {
-        // The selected rows are read and written, the others not looked at.
+        // The selected rows are read and written; the others are not read.
         Cost { activation_bytes: (2 * args.output_values() * size_of::<f32>()) as u64, ..Cost::default() }
     }
 
@@ -67,7 +67,7 @@ impl Op for SelectRows {
     }
 }
 
-/// What it must compute: one row, some and all, in their order.
+/// The expected results: one row, some rows and all rows, in their order.
 #[must_use]
 pub fn cases() -> Vec<Case> {
     let step = |(rows, width, selected): (usize, usize, &[u32])| {
@@ -86,8 +86,8 @@ pub fn cases() -> Vec<Case> {
 #[cfg(test)]
 mod tests {
     use super::SelectRows;
-    use crate::attention::KvCache;
     use crate::cpu::{ActivationBits, Kernel, Solo};
+    use crate::kv::KvCache;
     use crate::op::{Batch, CpuArgs, Op};
 
     fn select(selected: &[u32], rows: usize, input: &[f32]) -> Vec<f32> {
@@ -108,13 +108,13 @@ mod tests {
     }
 
     #[test]
-    fn no_selected_row_gives_an_empty_output() {
+    fn without_selected_rows_the_output_is_empty() {
         assert_eq!(select(&[], 1, &[1.0, 2.0]), []);
         assert_eq!(select(&[], 0, &[]), []);
     }
 
     #[test]
-    fn the_width_stays() {
+    fn the_output_has_the_width_of_the_input() {
         assert_eq!(SelectRows::new().output_widths(&[576]), Ok(vec![576]));
         assert!(SelectRows::new().output_widths(&[1, 2]).is_err());
         assert!(SelectRows::new().selects_rows());

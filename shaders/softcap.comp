@@ -1,5 +1,5 @@
 #version 460
-// Soft cap: values beyond the parameter are bent back.
+// Soft cap: limits values smoothly to the parameter.
 
 #extension GL_GOOGLE_include_directive : require
 #include <gpu/common.glsl>

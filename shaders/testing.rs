@@ -1,7 +1,7 @@
-//! What the tests of the ops share.
+//! Helpers that the tests of the ops share.
 
-use crate::attention::KvCache;
 use crate::cpu::{ActivationBits, Kernel, Solo};
+use crate::kv::KvCache;
 use crate::op::{Batch, CpuArgs, Op};
 
 /// The kernels that this machine can run.
@@ -35,7 +35,7 @@ pub fn assert_close(found: &[f32], expected: &[f64], tolerance: f64) {
 /// Runs an op that needs no cache over rows at positions 0, 1, … of one sequence.
 pub fn run(op: &dyn Op, kernel: Kernel, rows: usize, inputs: &[(&[f32], usize)]) -> Vec<Vec<f32>> {
     let widths: Vec<usize> = inputs.iter().map(|(_, width)| *width).collect();
-    let widths = op.output_widths(&widths).expect("the test wires the op rightly");
+    let widths = op.output_widths(&widths).expect("the inputs of the test fit the op");
     let positions: Vec<u32> = (0..rows as u32).collect();
     let zeros = vec![0; rows];
     let batch =

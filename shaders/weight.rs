@@ -1,4 +1,4 @@
-//! A matrix that stays quantised in memory.
+//! Weight matrices, which stay quantised in memory.
 
 use std::fmt;
 use std::ops::Range;
@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use crate::quant::Format;
 
-/// Bytes that several weights are parts of: a mapped file, or a vector.
+/// A buffer that several weights share: a mapped file, or a vector.
 pub trait Bytes: AsRef<[u8]> + Send + Sync {
-    /// Gives the memory of a part back to the system where it can be had again, as from a file. The bytes stay the same.
+    /// Releases the memory of `range` if it can be loaded again, for example from a file. The contents do not change.
     fn release(&self, range: Range<usize>) {
         let _ = range;
     }
 
-    /// Asks for the memory of a part, where it has to be fetched, as from a file: it will be read soon.
+    /// Starts loading `range` into memory if it is backed by a file. Call it shortly before the range is read.
     fn prefetch(&self, range: Range<usize>) {
         let _ = range;
     }
@@ -21,7 +21,7 @@ pub trait Bytes: AsRef<[u8]> + Send + Sync {
 
 impl Bytes for Vec<u8> {}
 
-/// A part of bytes with a shared owner.
+/// A range of a shared buffer.
 #[derive(Clone)]
 pub struct SharedBytes {
     owner: Arc<dyn Bytes>,
@@ -29,15 +29,15 @@ pub struct SharedBytes {
 }
 
 impl SharedBytes {
-    /// A part of this part.
+    /// A range within this range; `None` when it is out of bounds.
     #[must_use]
-    fn part(&self, range: Range<usize>) -> Option<Self> {
+    fn slice(&self, range: Range<usize>) -> Option<Self> {
         self.as_slice().get(range.clone())?;
         let start = self.range.start;
         Some(SharedBytes { owner: Arc::clone(&self.owner), range: start + range.start..start + range.end })
     }
 
-    /// The part `range` of the owner's bytes; `None` when it reaches beyond them.
+    /// The bytes `range` of `owner`; `None` when the range is out of bounds.
     #[must_use]
     pub fn new(owner: Arc<dyn Bytes>, range: Range<usize>) -> Option<Self> {
         (*owner).as_ref().get(range.clone())?;
@@ -58,14 +58,14 @@ impl From<Vec<u8>> for SharedBytes {
     }
 }
 
-/// A weight matrix `[rows, columns]`, row-major, each row a whole number of blocks of its format.
+/// A weight matrix of shape `[rows, columns]`, row-major. Each row is a whole number of blocks of its format.
 ///
-/// `rows` is the output dimension of a Linear and the vocabulary of an Embed; a vector has one row.
+/// `rows` is the output dimension of a `Linear`, and the vocabulary size of an `Embed`. A vector has one row.
 #[derive(Clone)]
 pub struct Weight {
     /// The tensor's name in its file, for errors and profiles.
     pub name: Arc<str>,
-    /// How its values are stored.
+    /// The storage format of its values.
     pub format: Format,
     /// Output dimension.
     pub rows: usize,
@@ -75,7 +75,7 @@ pub struct Weight {
     bytes: SharedBytes,
 }
 
-/// Why bytes do not make a weight.
+/// The bytes do not match the shape of a weight.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WeightError {
     /// A row is not a whole number of blocks.
@@ -90,8 +90,8 @@ pub enum WeightError {
         /// Values in a block.
         block: usize,
     },
-    /// The bytes are not as many as the shape needs.
-    #[error("tensor {name:?} has {found} bytes, but [{rows}, {columns}] in {format} takes {expected}")]
+    /// The number of bytes does not match the shape.
+    #[error("tensor {name:?} has {found} bytes, but [{rows}, {columns}] in {format} needs {expected}")]
     WrongSize {
         /// The tensor.
         name: String,
@@ -109,10 +109,10 @@ pub enum WeightError {
 }
 
 impl Weight {
-    /// Checks the bytes against the shape.
+    /// A weight over `bytes`, which must match the shape.
     ///
     /// # Errors
-    /// [`WeightError`] when a row is not a whole number of blocks, or the size is wrong.
+    /// [`WeightError`] when a row is not a whole number of blocks, or the number of bytes is wrong.
     pub fn new(
         name: &str,
         format: Format,
@@ -137,20 +137,26 @@ impl Weight {
     /// A float32 weight from values: for tests, and for tables computed at load.
     ///
     /// # Panics
-    /// When `values` are not `rows * columns`.
+    /// When the number of values is not `rows * columns`.
     #[must_use]
     pub fn from_f32(name: &str, rows: usize, columns: usize, values: &[f32]) -> Self {
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-        Weight::new(name, Format::F32, rows, columns, bytes.into()).expect("values fill the shape")
+        Weight::new(name, Format::F32, rows, columns, bytes.into()).expect("the number of values matches the shape")
     }
 
-    /// A weight like another one, of so many rows, which has no bytes: only a device has some, which come to it later.
+    /// A weight with the name, format and columns of `like` and `rows` rows, but without bytes: memory on a device that
+    /// is filled later.
     #[must_use]
     pub fn blank(like: &Weight, rows: usize) -> Self {
-        Weight { name: format!("room for {}", like.name).into(), rows, bytes: Vec::new().into(), ..like.clone() }
+        Weight {
+            name: format!("device memory for {}", like.name).into(),
+            rows,
+            bytes: Vec::new().into(),
+            ..like.clone()
+        }
     }
 
-    /// Whether it has no bytes.
+    /// Whether it has no bytes, as one made by [`Weight::blank`].
     #[must_use]
     pub fn is_blank(&self) -> bool {
         self.bytes().is_empty()
@@ -162,17 +168,18 @@ impl Weight {
         self.bytes.as_slice()
     }
 
-    /// Says that the bytes will hardly be read again: the memory of a mapped file is given back.
+    /// Releases the memory if a mapped file backs it. Call it when the bytes are unlikely to be read again.
     pub fn release(&self) {
         self.bytes.owner.release(self.bytes.range.clone());
     }
 
-    /// Says that the bytes will be read soon: those of a mapped file are fetched meanwhile.
+    /// Starts loading the bytes in the background if a mapped file backs them.
     pub fn prefetch(&self) {
         self.bytes.owner.prefetch(self.bytes.range.clone());
     }
 
-    /// Touches every page: the bytes of a mapped file are in memory then, and whoever reads them does not wait for the disk.
+    /// Reads one byte of every page, so that the bytes of a mapped file are in memory and later reads do not wait for
+    /// the disk.
     pub fn page_in(&self) {
         const PAGE: usize = 4096;
         std::hint::black_box(self.bytes().iter().step_by(PAGE).fold(0u8, |sum, byte| sum.wrapping_add(*byte)));
@@ -187,23 +194,23 @@ impl Weight {
     /// The bytes of row `row`.
     ///
     /// # Panics
-    /// When there is no such row.
+    /// When `row` is out of bounds.
     #[must_use]
     pub fn row(&self, row: usize) -> &[u8] {
         &self.bytes()[row * self.row_bytes..(row + 1) * self.row_bytes]
     }
 
-    /// Some of its rows, as a matrix of their own over the same bytes.
+    /// The matrix of the given rows. It shares the bytes.
     ///
     /// # Panics
-    /// When there are no such rows.
+    /// When `rows` is out of bounds.
     #[must_use]
-    pub fn part(&self, rows: Range<usize>) -> Weight {
-        let bytes = self.bytes.part(rows.start * self.row_bytes..rows.end * self.row_bytes);
+    pub fn slice_rows(&self, rows: Range<usize>) -> Weight {
+        let bytes = self.bytes.slice(rows.start * self.row_bytes..rows.end * self.row_bytes);
         Weight { rows: rows.len(), bytes: bytes.expect("the weight has these rows"), ..self.clone() }
     }
 
-    /// The whole matrix in float32: for small tensors (norms, biases) and for tests.
+    /// The whole matrix as float32. For small tensors (norms, biases) and tests.
     #[must_use]
     pub fn to_f32(&self) -> Vec<f32> {
         let mut values = vec![0.0; self.rows * self.columns];

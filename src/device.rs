@@ -1,15 +1,47 @@
-//! What computes a model: the processor, a Vulkan device, or several of them.
+//! The devices that compute a model: the CPU, a Vulkan device, or several of them.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A device, as `--device` names it.
+/// Why a text is not a device or a setting of devices.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ParseDeviceError {
+    /// Not the name of a device.
+    #[error("unknown device {text:?}; known devices: cpu, vulkan, vulkan:N")]
+    UnknownDevice {
+        /// The text.
+        text: String,
+    },
+    /// The list contains the CPU more than once.
+    #[error("cpu is listed twice, but there is one CPU")]
+    CpuTwice,
+    /// Not a setting of [`CpuExperts`].
+    #[error("{text:?} is not auto, all, or the number of layers whose experts the CPU computes")]
+    CpuExperts {
+        /// The text.
+        text: String,
+    },
+    /// Not a setting of [`ExpertStreaming`].
+    #[error("{text:?} is not auto, off, or the number of rows from which a step's experts are streamed to the device")]
+    ExpertStreaming {
+        /// The text.
+        text: String,
+    },
+    /// Not a share.
+    #[error("{text:?} is not a number above 0; shares look like 3,1")]
+    Share {
+        /// The text.
+        text: String,
+    },
+}
+
+/// A device, written as `cpu` or `vulkan:N`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum ComputeDevice {
-    /// The processor.
+    /// The CPU.
     #[default]
     Cpu,
-    /// The Vulkan device of that number, in the loader's order.
+    /// The Vulkan device of this index, in the loader's order.
     Vulkan(usize),
 }
 
@@ -23,11 +55,10 @@ impl fmt::Display for ComputeDevice {
 }
 
 impl FromStr for ComputeDevice {
-    type Err = String;
+    type Err = ParseDeviceError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        let unknown =
-            || format!("unknown device {text:?}; known devices: cpu, vulkan, vulkan:N (see `cuelight devices`)");
+    fn from_str(text: &str) -> Result<Self, ParseDeviceError> {
+        let unknown = || ParseDeviceError::UnknownDevice { text: text.to_owned() };
         match text.split_once(':').unwrap_or((text, "0")) {
             ("cpu", _) if text == "cpu" => Ok(ComputeDevice::Cpu),
             ("vulkan", index) => index.parse().map(ComputeDevice::Vulkan).map_err(|_| unknown()),
@@ -36,15 +67,15 @@ impl FromStr for ComputeDevice {
     }
 }
 
-/// Whose routed experts the processor computes for a model on a device.
+/// The layers whose routed experts the CPU computes for a model on a device.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum CpuExperts {
-    /// Those of as many layers as the device has no room for.
+    /// As many layers as necessary for the rest to fit in device memory.
     #[default]
     Auto,
-    /// Those of all layers.
+    /// All layers.
     All,
-    /// Those of so many layers, the first ones.
+    /// The first layers, this many.
     Layers(usize),
 }
 
@@ -59,29 +90,29 @@ impl fmt::Display for CpuExperts {
 }
 
 impl FromStr for CpuExperts {
-    type Err = String;
+    type Err = ParseDeviceError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, ParseDeviceError> {
         match text {
             "auto" => Ok(CpuExperts::Auto),
             "all" => Ok(CpuExperts::All),
             count => count
                 .parse()
                 .map(CpuExperts::Layers)
-                .map_err(|_| format!("{text:?} is not auto, all, or how many layers' experts the processor computes")),
+                .map_err(|_| ParseDeviceError::CpuExperts { text: text.to_owned() }),
         }
     }
 }
 
-/// For which steps all experts that the host has come to the device.
+/// The steps for which all experts on the host are streamed to the device.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ExpertStreaming {
-    /// For steps of so many rows that it was measured to be faster.
+    /// Steps of as many rows as streaming was measured to be faster for.
     #[default]
     Auto,
-    /// Never: all places are the cache's.
+    /// No steps: all slots on the device belong to the cache.
     Off,
-    /// For steps of so many rows and more.
+    /// Steps of at least this many rows.
     FromRows(usize),
 }
 
@@ -96,21 +127,19 @@ impl fmt::Display for ExpertStreaming {
 }
 
 impl FromStr for ExpertStreaming {
-    type Err = String;
+    type Err = ParseDeviceError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, ParseDeviceError> {
         match (text, text.parse::<usize>()) {
             ("auto", _) => Ok(ExpertStreaming::Auto),
             ("off", _) => Ok(ExpertStreaming::Off),
             (_, Ok(rows)) if rows > 0 => Ok(ExpertStreaming::FromRows(rows)),
-            _ => {
-                Err(format!("{text:?} is not auto, off, or from how many rows of a step on experts come to the device"))
-            }
+            _ => Err(ParseDeviceError::ExpertStreaming { text: text.to_owned() }),
         }
     }
 }
 
-/// The devices that share a model's layers, in the layers' order; most often one.
+/// The devices that share a model's layers, in the order of the layers. Usually one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Devices(pub Vec<ComputeDevice>);
 
@@ -127,23 +156,23 @@ impl fmt::Display for Devices {
 }
 
 impl FromStr for Devices {
-    type Err = String;
+    type Err = ParseDeviceError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        // A plus for lists of lists, as the benchmark takes them.
+    fn from_str(text: &str) -> Result<Self, ParseDeviceError> {
+        // The benchmark takes comma-separated lists of lists, in which a plus separates devices.
         let devices = text.split([',', '+']).map(str::parse).collect::<Result<Vec<ComputeDevice>, _>>()?;
         if devices.iter().filter(|device| **device == ComputeDevice::Cpu).count() > 1 {
-            return Err("cpu is named twice; there is one processor".to_owned());
+            return Err(ParseDeviceError::CpuTwice);
         }
         Ok(Devices(devices))
     }
 }
 
 impl Devices {
-    /// The devices of each of so many replicas: the first ones for the first, as many for each.
+    /// Divides the devices among replicas: equal numbers, in order.
     ///
     /// # Errors
-    /// [`UnevenDevices`].
+    /// [`UnevenDevices`] when the number of devices is not a multiple of the number of replicas.
     pub fn of_replicas(&self, replicas: usize) -> Result<Vec<Devices>, UnevenDevices> {
         let uneven = || UnevenDevices { devices: self.clone(), replicas };
         match self.0.len().checked_div(replicas) {
@@ -155,30 +184,30 @@ impl Devices {
     }
 }
 
-/// Replicas do not get as many devices each.
+/// The devices cannot be divided evenly among the replicas.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{replicas} replicas need as many devices each, at least one, but --device names {}: {devices}{}",
-    devices.0.len(), why_not_cpu(devices)
+    "{replicas} replicas need the same number of devices each, at least one, but {} given: {devices}{}",
+    counted(devices),
+    why_not_cpu(devices)
 )]
 pub struct UnevenDevices {
     /// The devices.
     pub devices: Devices,
-    /// How many are to share them.
+    /// The number of replicas.
     pub replicas: usize,
 }
 
-/// On one processor a second copy of the weights would only be a second thing to read for each step: rows that share a step
-/// share one reading of them.
-fn why_not_cpu(devices: &Devices) -> &'static str {
-    if devices.0 == [ComputeDevice::Cpu] {
-        ", and one processor computes one replica for all requests faster than several; leave --replicas out"
-    } else {
-        ""
-    }
+fn counted(devices: &Devices) -> String {
+    if devices.0.len() == 1 { "1 is".to_owned() } else { format!("{} are", devices.0.len()) }
 }
 
-/// What each of several devices gets of a model, in proportion.
+/// Several replicas on one CPU would read the weights once each per step; in one replica all rows of a step share one reading.
+fn why_not_cpu(devices: &Devices) -> &'static str {
+    if devices.0 == [ComputeDevice::Cpu] { "; on one CPU a single replica is faster than several" } else { "" }
+}
+
+/// The proportions in which several devices share a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Shares(pub Vec<f64>);
 
@@ -189,24 +218,23 @@ impl fmt::Display for Shares {
 }
 
 impl FromStr for Shares {
-    type Err = String;
+    type Err = ParseDeviceError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, ParseDeviceError> {
         let share = |share: &str| match share.trim().parse::<f64>() {
             Ok(number) if number.is_finite() && number > 0.0 => Ok(number),
-            _ => Err(format!("{share:?} is not a number above 0; shares look like 3,1")),
+            _ => Err(ParseDeviceError::Share { text: share.to_owned() }),
         };
         text.split(',').map(share).collect::<Result<Vec<_>, _>>().map(Shares)
     }
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
     #[test]
-    fn lists_of_devices_and_shares_are_read_as_they_are_written() {
+    fn lists_of_devices_and_shares_parse_and_print() {
         let devices: Devices = "cpu,vulkan:1".parse().unwrap();
         assert_eq!(devices.0, [ComputeDevice::Cpu, ComputeDevice::Vulkan(1)]);
         assert_eq!(devices.to_string(), "cpu,vulkan:1");
@@ -221,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn replicas_get_devices_in_their_order_and_as_many_each() {
+    fn replicas_get_equal_numbers_of_devices_in_order() {
         let shares = |devices: &str, replicas| {
             let shares = devices.parse::<Devices>().unwrap().of_replicas(replicas);
             shares.map(|shares| shares.iter().map(Devices::to_string).collect::<Vec<_>>())
@@ -230,14 +258,17 @@ mod tests {
         assert_eq!(shares("vulkan:0,vulkan:1", 2).unwrap(), ["vulkan:0", "vulkan:1"]);
         assert_eq!(shares("vulkan:0,vulkan:1,vulkan:2,cpu", 2).unwrap(), ["vulkan:0,vulkan:1", "vulkan:2,cpu"]);
         let error = shares("vulkan:0,vulkan:1,vulkan:2", 2).unwrap_err().to_string();
-        assert!(error.starts_with("2 replicas") && error.contains("names 3: vulkan:0,vulkan:1,vulkan:2"), "{error}");
+        assert!(
+            error.starts_with("2 replicas") && error.contains("3 are given: vulkan:0,vulkan:1,vulkan:2"),
+            "{error}"
+        );
         let error = shares("cpu", 2).unwrap_err().to_string();
-        assert!(error.contains("names 1: cpu") && error.contains("leave --replicas out"), "{error}");
+        assert!(error.contains("1 is given: cpu") && error.contains("a single replica"), "{error}");
         assert!(shares("vulkan:0", 2).is_err() && shares("cpu", 0).is_err());
     }
 
     #[test]
-    fn devices_are_read_as_they_are_written() {
+    fn devices_parse_and_print() {
         for (text, device) in [
             ("cpu", ComputeDevice::Cpu),
             ("vulkan:0", ComputeDevice::Vulkan(0)),
@@ -246,10 +277,9 @@ mod tests {
             assert_eq!(text.parse(), Ok(device));
             assert_eq!(device.to_string(), text);
         }
-        assert_eq!("vulkan".parse(), Ok(ComputeDevice::Vulkan(0)), "the first");
+        assert_eq!("vulkan".parse(), Ok(ComputeDevice::Vulkan(0)), "the default is the first");
         for wrong in ["", "cpu:1", "vulkan:", "vulkan:x", "cuda", "vulkan:-1"] {
-            let error = wrong.parse::<ComputeDevice>().unwrap_err();
-            assert!(error.contains("cuelight devices"), "{wrong}: {error}");
+            assert_eq!(wrong.parse::<ComputeDevice>(), Err(ParseDeviceError::UnknownDevice { text: wrong.to_owned() }));
         }
     }
 }

@@ -1,16 +1,17 @@
-//! The Engine: the only door through which actors compute.
+//! The [`Engine`] trait: the only interface through which actors compute.
 //!
-//! An engine owns a device, the weights on it and the KV blocks' storage. It does not own the block *table*: which
-//! block belongs to whom is the scheduler's business, and every [`Step`] says so anew. An engine therefore keeps no
-//! state about a sequence, which is what makes replay after a fault, preemption and prefix sharing simple.
+//! An engine owns a device, the weights on it and the storage of the KV blocks. It does not own the assignment of blocks to
+//! sequences: the scheduler does, and every [`Step`] contains the block tables it needs. So an engine keeps no state of a
+//! sequence except the KV cache, which makes replay after a fault, preemption and prefix sharing simple.
 //!
-//! A step is resumable: [`Engine::begin`] runs until the step is done or until it needs experts that live elsewhere;
-//! then it hands out the job and [`Engine::resume`] takes the result back.
+//! A step is resumable. [`Engine::begin`] runs until the step is done or needs experts that are computed elsewhere. In the
+//! second case it returns an [`ExpertJob`], and [`Engine::resume`] continues with the result.
 
 use std::time::Duration;
 
-pub use cuelight_shaders::choose_token::{Chosen, TokenChoice};
+pub use cuelight_shaders::sample_token::{RowSamplingParams, SampledToken};
 
+use crate::mapped_file::FileChange;
 use crate::profile::{Cost, OpSpan};
 
 /// A token of the model's vocabulary.
@@ -20,27 +21,27 @@ pub type TokenId = u32;
 pub type BlockId = u32;
 
 /// Tokens in one KV block.
-pub const BLOCK_TOKENS: usize = 16;
+pub const BLOCK_TOKENS: usize = cuelight_shaders::kv::BLOCK_TOKENS;
 
 /// Numbers the steps of one executor, from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct StepId(pub u64);
 
-/// Which rows of a sequence's share need logits.
+/// The rows of a sequence for which a step computes logits.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum LogitsWanted {
-    /// None: a prefill chunk that is not the last.
+    /// No rows: for a prefill chunk that is not the last.
     None,
-    /// The last row's: the next token is sampled from them.
+    /// The last row: the next token is sampled from it.
     Last,
-    /// Every row's: the prompt's log-probabilities were asked for.
+    /// Every row: for the log-probabilities of the prompt.
     All,
-    /// Not the logits but the token that this chooses from the last row's. An engine that does not choose returns the row.
-    Token(TokenChoice),
+    /// The token sampled from the last row with these parameters. An engine that does not sample returns the row instead.
+    Token(RowSamplingParams),
 }
 
 impl LogitsWanted {
-    /// How many rows of logits are computed for `rows` tokens.
+    /// The number of rows of logits that are computed for `rows` tokens.
     #[must_use]
     pub fn rows(self, rows: usize) -> usize {
         match self {
@@ -51,12 +52,12 @@ impl LogitsWanted {
     }
 }
 
-/// One sequence's share of a step: consecutive tokens of it.
+/// The rows of one sequence in a step: consecutive tokens.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SequenceRows {
-    /// The tokens to compute; one for a decode row, more for a prefill chunk.
+    /// The tokens to compute: one for a decode step, more for a prefill chunk.
     pub tokens: Vec<TokenId>,
-    /// Position of the first of them; all earlier positions are in the cache.
+    /// Position of the first token. All earlier positions are in the KV cache.
     pub first_position: u32,
     /// The blocks that hold positions `0..first_position + tokens.len()`, in order.
     pub block_table: Vec<BlockId>,
@@ -67,14 +68,14 @@ pub struct SequenceRows {
 /// One forward pass over a ragged batch.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Step {
-    /// Given by the scheduler.
+    /// Assigned by the scheduler.
     pub id: StepId,
-    /// The sequences; no two share a block they write.
+    /// The sequences. No two write the same block.
     pub sequences: Vec<SequenceRows>,
 }
 
 impl Step {
-    /// Rows in all.
+    /// The total number of rows.
     #[must_use]
     pub fn rows(&self) -> usize {
         self.sequences.iter().map(|sequence| sequence.tokens.len()).sum()
@@ -86,60 +87,60 @@ impl Step {
         self.sequences.iter().map(|sequence| sequence.block_table.as_slice()).collect()
     }
 
-    /// Rows whose logits are computed.
+    /// The number of rows whose logits are computed.
     #[must_use]
     pub fn logits_rows(&self) -> usize {
         self.sequences.iter().map(|sequence| sequence.logits.rows(sequence.tokens.len())).sum()
     }
 }
 
-/// What a finished step brings back.
+/// The result of a finished step.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StepOutput {
     /// The step.
     pub id: StepId,
-    /// [logits rows, vocab_size]: the wanted rows, sequence after sequence in the step's order, without those of sequences
-    /// whose token was chosen.
+    /// [logits rows, vocab_size]: the requested rows, in the order of the step's sequences, without the rows from which the
+    /// engine sampled a token.
     pub logits: Vec<f32>,
-    /// For each sequence that wants logits, in the step's order, what the engine chose; `None` where its logits come back.
-    /// Empty from an engine that does not choose.
-    pub chosen: Vec<Option<Chosen>>,
-    /// Time the device took.
+    /// One entry per sequence that requests logits, in the order of the step: the token that the engine sampled, or `None` if
+    /// its logits are returned. Empty for an engine that does not sample.
+    pub sampled: Vec<Option<SampledToken>>,
+    /// The time that the device took.
     pub elapsed: Duration,
-    /// What each op took, in their order; empty unless the engine was asked to measure it.
+    /// The measured ops in their order; empty unless the engine measures ops.
     pub ops: Vec<OpSpan>,
-    /// What the engine's own cache of experts did.
+    /// Statistics of the device's expert cache.
     pub experts: ExpertCounts,
-    /// From how many rows on a step takes hardly longer for more of them, as far as the engine knows.
-    pub bulk_rows: Option<usize>,
+    /// The number of rows from which additional rows hardly lengthen a step; `None` if unknown.
+    pub prefill_saturation_rows: Option<usize>,
 }
 
 impl StepOutput {
-    /// What a step without rows brings.
+    /// The result of a step without rows.
     #[must_use]
     pub fn empty(id: StepId) -> Self {
         StepOutput {
             id,
             logits: Vec::new(),
-            chosen: Vec::new(),
+            sampled: Vec::new(),
             elapsed: Duration::ZERO,
             ops: Vec::new(),
             experts: ExpertCounts::default(),
-            bulk_rows: None,
+            prefill_saturation_rows: None,
         }
     }
 }
 
-/// What a device's cache of experts that the host has did in a step.
+/// Statistics of a device's expert cache for one step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ExpertCounts {
-    /// Routes whose experts were there.
+    /// Routes whose experts were in the cache.
     pub cached_routes: u64,
-    /// Routes whose experts came for this step.
+    /// Routes whose experts were streamed to the device for this step.
     pub streamed_routes: u64,
-    /// Experts that were brought there.
+    /// Experts that were uploaded.
     pub uploads: u64,
-    /// Their bytes.
+    /// Bytes of the uploaded experts.
     pub uploaded_bytes: u64,
 }
 
@@ -156,74 +157,77 @@ impl std::ops::Add for ExpertCounts {
     }
 }
 
-/// Experts to compute away from the engine's device: one layer's routed rows.
+/// A request to compute experts outside the engine's device: the routed rows of one layer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ExpertJob {
     /// The step that waits.
     pub step: StepId,
-    /// The layer, counted among those whose experts are elsewhere.
+    /// The layer, counted among the layers whose experts are elsewhere.
     pub layer: usize,
-    /// [rows, hidden_size] input of the experts.
+    /// [rows, hidden_size]: the input of the experts.
     pub hidden: Vec<f32>,
-    /// [rows, 2 top_k]: each row's experts, then their weights; a negative expert is computed by somebody else.
+    /// [rows, 2 top_k]: each row's expert numbers, then their weights. A negative number is not computed by this job.
     pub routes: Vec<f32>,
-    /// How many of the routes are to be computed.
+    /// The number of routes that this job computes.
     pub n_routes: usize,
 }
 
-/// The answer to an [`ExpertJob`].
+/// The result of an [`ExpertJob`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct ExpertResult {
     /// The step that waits.
     pub step: StepId,
     /// The layer.
     pub layer: usize,
-    /// [rows, hidden_size] weighted sum of the experts' outputs.
+    /// [rows, hidden_size]: the weighted sum of the experts' outputs.
     pub output: Vec<f32>,
 }
 
-/// How far a step got.
+/// The progress of a step.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Progress {
-    /// Finished.
+    /// The step is done.
     Done(StepOutput),
-    /// Waits for experts; pass their result to [`Engine::resume`].
+    /// The step waits for experts. Pass their result to [`Engine::resume`].
     AwaitExperts(ExpertJob),
 }
 
-/// What the engine can take, fixed when it was planned.
+/// The limits of an engine, fixed when the model is planned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineLimits {
-    /// Logits in a row.
+    /// Number of logits in a row.
     pub vocab_size: usize,
-    /// Longest sequence, prompt and answer together, in tokens.
+    /// Maximum tokens of a sequence, prompt and answer together.
     pub context_tokens: usize,
-    /// KV blocks, numbered from 0.
+    /// Number of KV blocks, numbered from 0.
     pub kv_blocks: usize,
-    /// Most rows in a step.
+    /// Maximum rows of a step.
     pub max_batched_tokens: usize,
-    /// Most sequences in a step.
+    /// Maximum sequences of a step.
     pub max_sequences: usize,
-    /// Most rows with logits in a step; at least `max_sequences`.
+    /// Maximum rows with logits of a step; at least `max_sequences`.
     pub max_logits_rows: usize,
-    /// What computes, for people: "cpu (avx2, 2 threads)".
+    /// A description of the device: "cpu (avx2, 2 threads)".
     pub device: String,
 }
 
 /// Why a step failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EngineError {
-    /// The step breaks the engine's limits or its own rules: a fault of the scheduler.
-    #[error("step {step:?} is not one this engine can run: {reason}")]
+    /// The step violates the engine's limits or is inconsistent. The scheduler is at fault.
+    #[error("the engine cannot run step {}: {reason}", step.0)]
     InvalidStep {
         /// The step.
         step: StepId,
-        /// What is wrong with it.
+        /// What is wrong with the step.
         reason: String,
     },
-    /// The device is gone; the engine must be rebuilt.
+    /// The device failed. The engine must be reloaded.
     #[error("the device was lost: {0}")]
     DeviceLost(String),
+    /// The model file changed, so nothing that was computed from it can be used. Loading it again would give another model.
+    #[error(transparent)]
+    FileChanged(FileChange),
 }
 
 impl Engine for Box<dyn Engine> {
@@ -235,8 +239,8 @@ impl Engine for Box<dyn Engine> {
         (**self).begin(step)
     }
 
-    fn work_beside(&mut self, step: StepId) -> Result<bool, EngineError> {
-        (**self).work_beside(step)
+    fn run_overlapped(&mut self, step: StepId) -> Result<bool, EngineError> {
+        (**self).run_overlapped(step)
     }
 
     fn resume(&mut self, result: ExpertResult) -> Result<Progress, EngineError> {
@@ -250,22 +254,22 @@ impl Engine for Box<dyn Engine> {
 
 /// A model on a device.
 pub trait Engine: Send + 'static {
-    /// What it can take.
+    /// The limits of the engine.
     fn limits(&self) -> &EngineLimits;
 
-    /// Starts a step. Blocks until the step is done or waits for experts. While it waits other steps may be started, so that
-    /// the device has something to do; their numbers differ, and no two steps write the same blocks.
+    /// Starts a step. Blocks until the step is done or waits for experts. While it waits, other steps may be started to keep
+    /// the device busy. Their ids must differ, and no two steps may write the same block.
     ///
     /// # Errors
     /// [`EngineError`] when the step is invalid or the device is lost.
     fn begin(&mut self, step: Step) -> Result<Progress, EngineError>;
 
-    /// Does what can be done of a step that waits for experts before they are there; to be called when the job was handed out.
-    /// Blocks. Nothing is lost but time when it is not called. Returns whether there was anything to do.
+    /// Computes the parts of a waiting step that do not need the awaited experts. To be called after the expert job was sent.
+    /// Blocks. The call is optional: without it, [`Engine::resume`] computes these parts. Returns whether there was work to do.
     ///
     /// # Errors
     /// [`EngineError`] when the device is lost.
-    fn work_beside(&mut self, step: StepId) -> Result<bool, EngineError> {
+    fn run_overlapped(&mut self, step: StepId) -> Result<bool, EngineError> {
         let _ = step;
         Ok(false)
     }
@@ -276,7 +280,7 @@ pub trait Engine: Send + 'static {
     /// [`EngineError`] when no step waits for this result, or the device is lost.
     fn resume(&mut self, result: ExpertResult) -> Result<Progress, EngineError>;
 
-    /// The least that the step's ops have to do; `None` when the engine does not know.
+    /// The minimum work of the step's ops; `None` if the engine does not know it.
     fn cost(&self, step: &Step) -> Option<Cost> {
         let _ = step;
         None

@@ -1,4 +1,4 @@
-//! A model as an ordered list of coarse ops over named values, and where the values live in memory.
+//! A model as an ordered list of coarse ops over values, and the layout of the values in memory.
 
 mod cut;
 mod fuse;
@@ -7,23 +7,25 @@ mod read_ahead;
 use std::collections::HashMap;
 use std::fmt;
 
-use cuelight_shaders::choose_token::{CHOICE_WORDS, ChooseToken};
 use cuelight_shaders::cpu::{Kernel, Team};
 use cuelight_shaders::experts::Experts;
 use cuelight_shaders::op::{Op, ShapeError};
+use cuelight_shaders::sample_token::{PARAMS_WORDS, SampleToken};
 
-pub use cut::{Beside, CutGraph, Handover};
+use crate::cancel::LoadCancelled;
 
-/// A value of a graph: a matrix with a row for each token of the step, or for each row that reaches the head.
+pub use cut::{CutGraph, Handover, ParallelGraph};
+
+/// A value of a graph: a matrix with one row per token of the step, or one per row whose logits are requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ValueId(usize);
 
 /// Which rows a value has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rows {
-    /// One for each token of the step.
+    /// One per token of the step.
     All,
-    /// One for each row whose logits are wanted.
+    /// One per row whose logits are requested.
     Selected,
 }
 
@@ -33,45 +35,47 @@ struct Value {
     rows: Rows,
 }
 
-/// One op with what it reads and writes.
+/// One op with the values that it reads and writes.
 #[derive(Debug)]
 pub struct Node {
     /// The op.
     pub op: Box<dyn Op>,
-    /// What it reads.
+    /// The values that it reads.
     pub inputs: Vec<ValueId>,
-    /// What it writes; each value is written once.
+    /// The values that it writes. Each value is written once.
     pub outputs: Vec<ValueId>,
 }
 
-/// Ops in the order they run.
+/// Ops in execution order.
 #[derive(Debug, Default)]
 pub struct Graph {
     values: Vec<Value>,
     nodes: Vec<Node>,
-    /// What a part of a model takes from the part before.
+    /// The values that a part of a model takes from the previous part.
     inputs: Vec<ValueId>,
-    /// What a part of a model gives to the next; none for the last part and for a whole model, unless it chooses tokens.
-    handed_on: Vec<ValueId>,
-    token_choice: Option<TokenChoiceValues>,
+    /// The values that a part of a model passes to the next. Empty for the last part and for a whole model, unless it samples
+    /// tokens.
+    passed_on: Vec<ValueId>,
+    token_choice: Option<RowSamplingValues>,
 }
 
-/// The values of a graph that chooses tokens itself.
+/// The values of a graph that samples tokens itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TokenChoiceValues {
-    /// What each row asks for ([`choose_token::words`](cuelight_shaders::choose_token::words)): the last that the graph takes.
+pub struct RowSamplingValues {
+    /// The sampling parameters of each row ([`sample_token::words`](cuelight_shaders::sample_token::words)); the graph's last
+    /// input.
     pub choices: ValueId,
-    /// What is chosen from.
+    /// The logits to sample from.
     pub logits: ValueId,
-    /// What was chosen ([`Chosen`](cuelight_shaders::choose_token::Chosen)).
+    /// The sampled tokens ([`SampledToken`](cuelight_shaders::sample_token::SampledToken)).
     pub tokens: ValueId,
 }
 
 impl Graph {
-    /// A graph of one op with one output, which takes values of these widths, a row for each token.
+    /// A graph of one op with one output. Its inputs have these widths and one row per token.
     ///
     /// # Errors
-    /// [`ShapeError`] when they do not fit the op.
+    /// [`ShapeError`] when the op does not accept these widths.
     pub fn of_op(op: impl Op + 'static, widths: &[usize]) -> Result<Self, ShapeError> {
         let inputs: Vec<ValueId> = (0..widths.len()).map(ValueId).collect();
         let values = widths.iter().map(|width| Value { width: *width, rows: Rows::All }).collect();
@@ -80,10 +84,10 @@ impl Graph {
         Ok(graph)
     }
 
-    /// Appends an op; its shapes are checked here, so that a graph that was built can run.
+    /// Appends an op and returns its outputs. Shapes are checked, so a graph that was built can run.
     ///
     /// # Errors
-    /// [`ShapeError`] when the inputs do not fit the op.
+    /// [`ShapeError`] when the op does not accept its inputs.
     pub fn push(&mut self, op: impl Op + 'static, inputs: &[ValueId]) -> Result<Vec<ValueId>, ShapeError> {
         let widths: Vec<usize> = inputs.iter().map(|input| self.values[input.0].width).collect();
         let output_widths = op.output_widths(&widths)?;
@@ -103,7 +107,7 @@ impl Graph {
     /// Appends an op with one output.
     ///
     /// # Errors
-    /// [`ShapeError`] when the inputs do not fit the op, or it has another number of outputs.
+    /// [`ShapeError`] when the op does not accept its inputs, or has another number of outputs.
     pub fn push_one(&mut self, op: impl Op + 'static, inputs: &[ValueId]) -> Result<ValueId, ShapeError> {
         let name = op.name();
         let outputs = self.push(op, inputs)?;
@@ -111,29 +115,28 @@ impl Graph {
         Ok(outputs[0])
     }
 
-    /// The same graph, which then chooses tokens from the logits of rows that ask for it; unchanged where the vocabulary is
-    /// too large for that.
+    /// The same graph with token sampling appended, for rows that request it. Unchanged if the vocabulary is too large for it.
     #[must_use]
     pub fn with_token_choice(mut self) -> Self {
         let Some(logits) = self.output() else { return self };
-        let (rows, widths) = (self.rows(logits), [self.width(logits), CHOICE_WORDS]);
-        if ChooseToken.output_widths(&widths).is_err() {
+        let (rows, widths) = (self.rows(logits), [self.width(logits), PARAMS_WORDS]);
+        if SampleToken.output_widths(&widths).is_err() {
             return self;
         }
-        let [choices, tokens] = [CHOICE_WORDS, 1].map(|width| {
+        let [choices, tokens] = [PARAMS_WORDS, 1].map(|width| {
             self.values.push(Value { width, rows });
             ValueId(self.values.len() - 1)
         });
         self.inputs.push(choices);
-        self.nodes.push(Node { op: Box::new(ChooseToken), inputs: vec![logits, choices], outputs: vec![tokens] });
-        self.handed_on = vec![logits, tokens];
-        self.token_choice = Some(TokenChoiceValues { choices, logits, tokens });
+        self.nodes.push(Node { op: Box::new(SampleToken), inputs: vec![logits, choices], outputs: vec![tokens] });
+        self.passed_on = vec![logits, tokens];
+        self.token_choice = Some(RowSamplingValues { choices, logits, tokens });
         self
     }
 
-    /// The values by which it chooses tokens, when it does.
+    /// The values of token sampling, if the graph has it.
     #[must_use]
-    pub fn token_choice(&self) -> Option<TokenChoiceValues> {
+    pub fn token_choice(&self) -> Option<RowSamplingValues> {
         self.token_choice
     }
 
@@ -149,26 +152,34 @@ impl Graph {
         self.nodes.iter().map(|node| &*node.op).collect()
     }
 
-    /// The routed experts, layer after layer.
+    /// The routed experts, in layer order.
     pub fn experts_mut(&mut self) -> impl DoubleEndedIterator<Item = &mut Experts> {
         self.nodes.iter_mut().filter_map(|node| node.op.as_experts_mut())
     }
 
-    /// Arranges the weights for a kernel, op after op; `progress` hears of each op when it is done.
-    pub fn prepare_cpu(&mut self, kernel: Kernel, team: &dyn Team, progress: &mut dyn FnMut(&dyn Op)) {
-        for node in &mut self.nodes {
+    /// Repacks the weights for a kernel, op by op. `progress` is called after each op.
+    ///
+    /// # Errors
+    /// [`LoadCancelled`] when `progress` returns it.
+    pub fn prepare_cpu(
+        &mut self,
+        kernel: Kernel,
+        team: &dyn Team,
+        progress: &mut dyn FnMut(&dyn Op) -> Result<(), LoadCancelled>,
+    ) -> Result<(), LoadCancelled> {
+        self.nodes.iter_mut().try_for_each(|node| {
             node.op.prepare_cpu(kernel, team);
-            progress(&*node.op);
-        }
+            progress(&*node.op)
+        })
     }
 
-    /// By how many bytes the weights grow when they are arranged for a kernel.
+    /// Extra bytes of the weights after repacking for a kernel.
     #[must_use]
-    pub fn growth(&self, kernel: Kernel) -> u64 {
-        self.nodes.iter().map(|node| node.op.growth(kernel)).sum()
+    pub fn repack_overhead_bytes(&self, kernel: Kernel) -> u64 {
+        self.nodes.iter().map(|node| node.op.repack_overhead_bytes(kernel)).sum()
     }
 
-    /// The scratch memory that any op wants on the CPU, in values, for steps up to a size.
+    /// The largest scratch memory of an op on the CPU, in values, for steps up to a size.
     #[must_use]
     pub fn scratch_len(&self, kernel: Kernel, max_rows: usize, max_selected: usize, context_tokens: usize) -> usize {
         let of_node = |node: &Node| {
@@ -178,7 +189,7 @@ impl Graph {
         self.nodes.iter().map(of_node).max().unwrap_or(0)
     }
 
-    /// Values in a row.
+    /// Values per row.
     #[must_use]
     pub fn width(&self, value: ValueId) -> usize {
         self.values[value.0].width
@@ -190,26 +201,26 @@ impl Graph {
         self.values[value.0].rows
     }
 
-    /// Which rows an op computes with.
+    /// Which rows an op reads.
     #[must_use]
     pub fn input_rows(&self, node: &Node) -> Rows {
         node.inputs.first().map_or(Rows::All, |input| self.rows(*input))
     }
 
-    /// The values that somebody else writes before the first op runs: none for a whole model.
+    /// The values that the caller writes before the first op runs. Empty for a whole model without token sampling.
     #[must_use]
     pub fn inputs(&self) -> &[ValueId] {
         &self.inputs
     }
 
-    /// The values that remain when the last op has run: the logits, also where tokens are chosen from them, or what the next
-    /// part of the model takes.
+    /// The values that stay valid after the last op: the logits, the sampled tokens if the graph samples, or the inputs of the
+    /// model's next part.
     #[must_use]
     pub fn outputs(&self) -> Vec<ValueId> {
-        if self.handed_on.is_empty() { self.output().into_iter().collect() } else { self.handed_on.clone() }
+        if self.passed_on.is_empty() { self.output().into_iter().collect() } else { self.passed_on.clone() }
     }
 
-    /// The values that ops before number `cut` write and later ones read.
+    /// The values that ops before index `cut` write and later ones read.
     #[must_use]
     pub fn values_across(&self, cut: usize) -> Vec<ValueId> {
         let (before, after) = self.nodes.split_at(cut);
@@ -218,8 +229,8 @@ impl Graph {
         written.filter(is_read).copied().collect()
     }
 
-    /// Cuts the graph before the ops of these numbers, ascending: each part takes what the parts before it wrote and it or
-    /// a later part reads.
+    /// Cuts the graph before the ops at these ascending indices. Each part takes the values that previous parts wrote and that it
+    /// or a later part reads.
     #[must_use]
     pub fn split(self, cuts: &[usize]) -> Vec<Graph> {
         let across: Vec<Vec<ValueId>> = cuts.iter().map(|cut| self.values_across(*cut)).collect();
@@ -228,27 +239,27 @@ impl Graph {
         let (mut parts, mut start) = (Vec::new(), 0);
         for (index, end) in ends.enumerate() {
             let taken = index.checked_sub(1).map_or(&self.inputs, |before| &across[before]);
-            let given = across.get(index).unwrap_or(&self.handed_on);
+            let given = across.get(index).unwrap_or(&self.passed_on);
             parts.push(part(&self.values, nodes.by_ref().take(end - start), taken, given, None));
             start = end;
         }
         parts
     }
 
-    /// The value the last op wrote: the logits, unless it chooses tokens.
+    /// The value that the last op writes: the logits, unless the graph samples tokens.
     #[must_use]
     pub fn output(&self) -> Option<ValueId> {
         self.nodes.last().and_then(|node| node.outputs.last().copied())
     }
 }
 
-/// A graph of some ops of another, with its own numbers for their values.
+/// A graph of some ops of another graph, with its own value numbers.
 fn part(
     values: &[Value],
     nodes: impl Iterator<Item = Node>,
     taken: &[ValueId],
     given: &[ValueId],
-    token_choice: Option<TokenChoiceValues>,
+    token_choice: Option<RowSamplingValues>,
 ) -> Graph {
     let mut graph = Graph::default();
     let mut numbers = HashMap::new();
@@ -264,10 +275,10 @@ fn part(
         let outputs = node.outputs.iter().map(|value| number(&mut graph, value)).collect();
         graph.nodes.push(Node { op: node.op, inputs, outputs });
     }
-    graph.handed_on = given.iter().map(|value| number(&mut graph, value)).collect();
-    graph.token_choice = token_choice.map(|TokenChoiceValues { choices, logits, tokens }| {
+    graph.passed_on = given.iter().map(|value| number(&mut graph, value)).collect();
+    graph.token_choice = token_choice.map(|RowSamplingValues { choices, logits, tokens }| {
         let [choices, logits, tokens] = [choices, logits, tokens].map(|value| number(&mut graph, &value));
-        TokenChoiceValues { choices, logits, tokens }
+        RowSamplingValues { choices, logits, tokens }
     });
     graph
 }
@@ -286,12 +297,12 @@ impl fmt::Display for Graph {
     }
 }
 
-/// Values start at a multiple of so many: a cache line, and more than any kernel or shader loads at once.
+/// Values start at a multiple of this many floats: a cache line, and more than any kernel or shader loads at once.
 const VALUE_ALIGNMENT: usize = 16;
 
-/// Where each value lives in one arena of f32, for steps up to a size.
+/// The offset of each value in one arena of f32, for steps up to a size.
 ///
-/// Values whose lifetimes overlap never share memory, so that an op's inputs and outputs are always apart.
+/// Values whose lifetimes overlap never share memory, so an op's inputs and outputs never overlap.
 #[derive(Debug, PartialEq, Eq)]
 pub struct MemoryLayout {
     offsets: Vec<usize>,
@@ -299,7 +310,7 @@ pub struct MemoryLayout {
 }
 
 impl MemoryLayout {
-    /// Places the values, first fit in order of their birth.
+    /// Assigns offsets: first fit, in the order in which values are written.
     #[must_use]
     pub fn new(graph: &Graph, max_rows: usize, max_selected: usize) -> Self {
         let size = |value: usize| {
@@ -320,11 +331,11 @@ impl MemoryLayout {
         let mut arena_len = 0;
         // Live values as (offset, end, value), by offset.
         let mut live: Vec<(usize, usize, usize)> = Vec::new();
-        // Inputs are there before the first op.
-        let born = std::iter::once(&graph.inputs).chain(graph.nodes.iter().map(|node| &node.outputs));
-        for (index, born) in born.enumerate() {
+        // Inputs are written before the first op.
+        let written = std::iter::once(&graph.inputs).chain(graph.nodes.iter().map(|node| &node.outputs));
+        for (index, written) in written.enumerate() {
             live.retain(|(_, _, value)| last_use[*value] + 1 >= index);
-            for output in born {
+            for output in written {
                 let mut offset = 0;
                 for (start, end, _) in &live {
                     if offset + size(output.0) <= *start {
@@ -342,13 +353,13 @@ impl MemoryLayout {
         MemoryLayout { offsets, arena_len }
     }
 
-    /// Where the value starts, in values.
+    /// The value's offset, in floats.
     #[must_use]
     pub fn offset(&self, value: ValueId) -> usize {
         self.offsets[value.0]
     }
 
-    /// Values in the arena.
+    /// The arena's length, in floats.
     #[must_use]
     pub fn arena_len(&self) -> usize {
         self.arena_len
@@ -362,7 +373,7 @@ mod tests {
     use cuelight_shaders::op::CpuArgs;
     use proptest::prelude::*;
 
-    /// An op of any number of inputs and outputs, as wide as told.
+    /// An op with any inputs and with outputs of the given widths.
     #[derive(Debug)]
     struct Any {
         widths: Vec<usize>,
@@ -395,13 +406,13 @@ mod tests {
         }
 
         #[test]
-        fn a_graph_that_chooses_keeps_its_logits_to_the_end(
+        fn a_graph_with_token_sampling_keeps_its_logits_to_the_end(
             nodes in prop::collection::vec((prop::collection::vec(1usize..20, 1..3), any::<u32>()), 1..30),
         ) {
             let graph = random_graph(nodes);
             let logits = graph.output().unwrap();
             let graph = graph.with_token_choice();
-            let TokenChoiceValues { choices, tokens, .. } = graph.token_choice().unwrap();
+            let RowSamplingValues { choices, tokens, .. } = graph.token_choice().unwrap();
             prop_assert_eq!(graph.outputs(), [logits, tokens]);
             prop_assert_eq!(graph.inputs(), [choices]);
             prop_assert_eq!(graph.width(tokens), 1);
@@ -409,7 +420,7 @@ mod tests {
         }
 
         #[test]
-        fn a_graph_in_parts_hands_over_what_is_read_later_and_nothing_else(
+        fn parts_of_a_graph_pass_on_exactly_the_values_that_are_read_later(
             nodes in prop::collection::vec((prop::collection::vec(1usize..20, 1..3), any::<u32>()), 3..20),
             first in 0usize..20, second in 0usize..20,
         ) {
@@ -424,7 +435,7 @@ mod tests {
                 let widths = |graph: &Graph, values: &[ValueId]| -> Vec<usize> {
                     values.iter().map(|value| graph.width(*value)).collect()
                 };
-                prop_assert_eq!(widths(&pair[0], &pair[0].handed_on), widths(&pair[1], pair[1].inputs()));
+                prop_assert_eq!(widths(&pair[0], &pair[0].passed_on), widths(&pair[1], pair[1].inputs()));
             }
             let last = &parts[2];
             prop_assert_eq!(last.width(last.outputs()[0]), output);
@@ -434,14 +445,14 @@ mod tests {
                     prop_assert!(node.inputs.iter().all(|input| known.contains(input)));
                     known.extend(&node.outputs);
                 }
-                prop_assert!(part.handed_on.iter().all(|value| known.contains(value)));
+                prop_assert!(part.passed_on.iter().all(|value| known.contains(value)));
                 check_layout(part, 3);
             }
         }
     }
 
     #[test]
-    fn a_graph_without_an_op_hands_its_inputs_out_and_takes_its_outputs() {
+    fn a_cut_graph_passes_out_the_inputs_of_removed_ops_and_takes_their_outputs() {
         let mut graph = Graph::default();
         let op = |width: usize| Any { widths: vec![width] };
         let x = graph.push_one(op(3), &[]).unwrap();
@@ -461,19 +472,19 @@ mod tests {
             (widths(part.inputs()), part.nodes().len(), widths(&part.outputs()))
         };
         let found: Vec<_> = cut.parts.iter().map(shapes).collect();
-        let expected = [(vec![], 2, vec![3, 2]), (vec![3, 3], 2, vec![3, 2]), (vec![7, CHOICE_WORDS], 2, vec![5, 1])];
+        let expected = [(vec![], 2, vec![3, 2]), (vec![3, 3], 2, vec![3, 2]), (vec![7, PARAMS_WORDS], 2, vec![5, 1])];
         assert_eq!(found, expected);
         let handover = |inputs: &[usize], carried: &[usize]| Handover {
             inputs: inputs.into(),
             carried: carried.into(),
-            beside: None,
+            parallel: None,
         };
         assert_eq!(cut.handovers, [handover(&[0, 1], &[0]), handover(&[0, 1], &[])]);
         cut.parts.iter().for_each(|part| check_layout(part, 3));
     }
 
     #[test]
-    fn what_an_op_taken_out_is_not_needed_for_is_computed_beside_it() {
+    fn ops_independent_of_a_removed_op_are_computed_in_parallel_to_it() {
         let mut graph = Graph::default();
         let op = |width: usize| Any { widths: vec![width] };
         let x = graph.push_one(op(3), &[]).unwrap();
@@ -485,24 +496,27 @@ mod tests {
         graph.push_one(op(7), &[routed, shared]).unwrap();
 
         let cut = graph.cut_out(&[3]);
-        let counts: Vec<usize> = cut.parts.iter().chain(&cut.beside).map(|part| part.nodes().len()).collect();
+        let counts: Vec<usize> = cut.parts.iter().chain(&cut.parallel).map(|part| part.nodes().len()).collect();
         assert_eq!(counts, [2, 1, 3]);
         let widths = |graph: &Graph, values: &[ValueId]| values.iter().map(|v| graph.width(*v)).collect::<Vec<_>>();
-        let beside = &cut.beside[0];
-        assert_eq!((widths(beside, beside.inputs()), widths(beside, &beside.outputs())), (vec![3], vec![5]));
-        let handover =
-            Handover { inputs: vec![0, 1], carried: vec![], beside: Some(Beside { graph: 0, inputs: vec![0] }) };
+        let parallel = &cut.parallel[0];
+        assert_eq!((widths(parallel, parallel.inputs()), widths(parallel, &parallel.outputs())), (vec![3], vec![5]));
+        let handover = Handover {
+            inputs: vec![0, 1],
+            carried: vec![],
+            parallel: Some(ParallelGraph { graph: 0, inputs: vec![0] }),
+        };
         assert_eq!(cut.handovers, [handover]);
         assert_eq!(
             widths(&cut.parts[1], cut.parts[1].inputs()),
             [5, 3],
-            "what was made beside, and what was taken out"
+            "the parallel output, then that of the removed op"
         );
     }
 
     proptest! {
         #[test]
-        fn parts_and_what_is_beside_ops_know_all_they_read_and_miss_no_op(
+        fn parts_and_parallel_graphs_have_all_their_inputs_and_every_op_once(
             nodes in prop::collection::vec((prop::collection::vec(1usize..20, 1..3), any::<u32>()), 4..30),
             first in 0usize..30, second in 0usize..30,
         ) {
@@ -512,16 +526,16 @@ mod tests {
             removed.sort_unstable();
             let removed = if removed[0] == removed[1] { &removed[..1] } else { &removed[..] };
             let cut = graph.cut_out(removed);
-            let left: usize = cut.parts.iter().chain(&cut.beside).map(|part| part.nodes().len()).sum();
+            let left: usize = cut.parts.iter().chain(&cut.parallel).map(|part| part.nodes().len()).sum();
             prop_assert_eq!(left + removed.len(), ops);
             let widths = |graph: &Graph, values: &[ValueId]| values.iter().map(|v| graph.width(*v)).collect::<Vec<_>>();
             for (number, handover) in cut.handovers.iter().enumerate() {
-                let given = widths(&cut.parts[number], &cut.parts[number].handed_on);
+                let given = widths(&cut.parts[number], &cut.parts[number].passed_on);
                 let mut taken: Vec<usize> = handover.carried.iter().map(|carried| given[*carried]).collect();
-                if let Some(Beside { graph, inputs }) = &handover.beside {
-                    let beside = &cut.beside[*graph];
-                    prop_assert_eq!(widths(beside, beside.inputs()), inputs.iter().map(|i| given[*i]).collect::<Vec<_>>());
-                    taken.extend(widths(beside, &beside.handed_on));
+                if let Some(ParallelGraph { graph, inputs }) = &handover.parallel {
+                    let parallel = &cut.parallel[*graph];
+                    prop_assert_eq!(widths(parallel, parallel.inputs()), inputs.iter().map(|i| given[*i]).collect::<Vec<_>>());
+                    taken.extend(widths(parallel, &parallel.passed_on));
                 }
                 taken.extend(cut.removed[number].output_widths(&[]).unwrap());
                 let next = &cut.parts[number + 1];
@@ -529,13 +543,13 @@ mod tests {
             }
             let last = cut.parts.last().unwrap();
             prop_assert_eq!(last.width(last.outputs()[0]), output);
-            for part in cut.parts.iter().chain(&cut.beside) {
+            for part in cut.parts.iter().chain(&cut.parallel) {
                 let mut known: Vec<ValueId> = part.inputs().to_vec();
                 for node in part.nodes() {
                     prop_assert!(node.inputs.iter().all(|input| known.contains(input)));
                     known.extend(&node.outputs);
                 }
-                prop_assert!(part.handed_on.iter().all(|value| known.contains(value)));
+                prop_assert!(part.passed_on.iter().all(|value| known.contains(value)));
                 check_layout(part, 3);
             }
         }
@@ -552,7 +566,7 @@ mod tests {
         graph
     }
 
-    /// Walks the graph with the owner of every cell written down.
+    /// Runs through the graph and records which value owns each cell of the arena.
     fn check_layout(graph: &Graph, max_rows: usize) {
         let layout = MemoryLayout::new(graph, max_rows, max_rows);
         let mut owner: Vec<Option<ValueId>> = vec![None; layout.arena_len()];

@@ -1,32 +1,39 @@
-//! A model: from a file on disk to logits.
+//! The inference engine: a model file on disk in, logits or sampled tokens out.
 //!
-//! This crate knows no async, no HTTP and no command line; `cuelight`'s actors drive it through [`engine::Engine`].
+//! This crate has no async code, no HTTP and no command line. The actors of `cuelight` drive it through [`engine::Engine`].
 //!
-//! # Layout, in the order data flows
+//! # Layout, in the order of data flow
 //!
 //! - [`mod@format`]: GGUF, tokenizer, chat template
-//! - [`model`]: hyperparameters and one declarative file per family, wired into a graph
-//! - [`graph`]: ops over named values, and the memory plan
-//! - [`placement`]: which layers are computed where
-//! - [`backend`]: what runs a graph, or a part of one: the CPU, a Vulkan device
-//! - [`engine`]: the door: steps in, logits or chosen tokens out
-//! - [`experts`]: experts that the processor computes for a device
-//! - [`profile`]: what each op of a step took
-//! - [`roofline`]: what the machine can do at most
+//! - [`model`]: hyperparameters and one declarative file per family, built into a graph
+//! - [`graph`]: ops over values, and their memory layout
+//! - [`placement`]: which device computes which layers
+//! - [`backend`]: runs graphs on the CPU or a Vulkan device
+//! - [`engine`]: the interface for actors: steps in, logits or sampled tokens out
+//! - [`experts`]: experts that the CPU computes for a device
+//! - [`profile`]: the time of each op of a step
+//! - [`roofline`]: the machine's peak throughput
 //! - [`sample`]: logits to a token
-//! - [`perplexity`]: logits of a text to how likely it was
-//! - [`memory`]: the plan of what a model takes
-//! - [`load`]: a path in, a ready model out
-//! - [`synthetic`]: models of random weights in a real one's shapes
-//! - [`threads`]: cores for threads that feed a device
+//! - [`perplexity`]: the likelihood of a text
+//! - [`memory`]: the memory plan of a model
+//! - [`load`]: plans and loads a model
+//! - [`synthetic`]: models with random weights and the shapes of real models
+//! - [`threads`]: CPU time for threads that feed a device
+//! - [`mapped_file`]: files mapped read-only, and whether they still are what was mapped
+//! - [`cancel`]: ends a load early
+//! - [`cgroup`]: the limits of a container or service
 
 pub mod backend;
+pub mod cancel;
+pub mod cgroup;
 pub mod device;
 pub mod engine;
 pub mod experts;
 pub mod format;
 pub mod graph;
+pub mod heap;
 pub mod load;
+pub mod mapped_file;
 pub mod memory;
 pub mod model;
 pub mod perplexity;

@@ -1,79 +1,95 @@
-//! The memory plan: weights, KV cache and scratch against what the machine has, from numbers alone.
+//! The memory plan: weights, KV cache and scratch memory compared with the available memory, computed from numbers alone.
 
 use std::fmt;
+use std::path::Path;
 
+use crate::cgroup::{self, MemoryLimit};
 use crate::engine::BLOCK_TOKENS;
 
-/// What a model takes of the machine.
+/// The memory that a model uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemoryPlan {
-    /// Mapped from the file.
+    /// Weights, mapped from the file or copied.
     pub weights_bytes: u64,
-    /// The paged KV cache.
+    /// The part of the weights that is mapped from the file. The system can reclaim it.
+    pub mapped_bytes: u64,
+    /// The KV cache.
     pub kv_bytes: u64,
     /// Activations and logits of the largest step.
     pub scratch_bytes: u64,
-    /// What the machine has free, where the system says.
+    /// The tokenizer.
+    pub text_bytes: u64,
+    /// The texts and results of requests.
+    pub request_bytes: u64,
+    /// What the program used when the plan was made: its code, and what it holds for other models.
+    pub program_bytes: Option<u64>,
+    /// Free memory, if the system reports it.
     pub available_bytes: Option<u64>,
-    /// Blocks in the KV cache.
+    /// The limit of a control group, where it leaves less memory than the machine has.
+    pub limit: Option<MemoryLimit>,
+    /// Blocks of the KV cache.
     pub kv_blocks: usize,
-    /// Longest sequence.
+    /// The longest sequence in tokens.
     pub context_tokens: usize,
-    /// The memories that it is in: most often one, the machine's or a device's own.
+    /// The memories that it uses: usually one, the host's or a device's.
     pub pools: Vec<Pool>,
-    /// Bytes of experts beside all this, which stay in the file and are read from there as rows use them.
+    /// Bytes of experts that stay in the file and are read from it when rows use them; not included in the other fields.
     pub in_file_bytes: u64,
 }
 
-/// What a model takes of one memory.
+/// What a model uses of one memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pool {
-    /// The device whose memory it is; `None` for the machine's.
+    /// The device; `None` for the host's memory.
     pub device: Option<String>,
-    /// Weights of the layers that are computed there.
+    /// Weights of the layers on this device.
     pub weights_bytes: u64,
-    /// Their KV cache.
+    /// The KV cache of these layers.
     pub kv_bytes: u64,
-    /// Their activations.
+    /// Activations and logits of these layers.
     pub scratch_bytes: u64,
-    /// What is free there, where the system says.
+    /// The tokenizer.
+    pub text_bytes: u64,
+    /// The texts and results of requests.
+    pub request_bytes: u64,
+    /// Free memory there, if the system reports it.
     pub available_bytes: Option<u64>,
 }
 
 impl Pool {
-    /// Bytes in all.
+    /// Bytes in total.
     #[must_use]
     pub fn total_bytes(&self) -> u64 {
-        self.weights_bytes + self.kv_bytes + self.scratch_bytes
+        self.weights_bytes + self.kv_bytes + self.scratch_bytes + self.text_bytes + self.request_bytes
     }
 }
 
 impl MemoryPlan {
-    /// Bytes of the machine's memory: none of what lives in devices' own.
+    /// Bytes of host memory, without the devices' own memories.
     #[must_use]
     pub fn host_bytes(&self) -> u64 {
         self.pools.iter().filter(|pool| pool.device.is_none()).map(Pool::total_bytes).sum()
     }
 
-    /// The plan of a model that lives in several memories, each planned by itself, with the bytes of a KV block there: all
-    /// have as many blocks as the smallest has.
+    /// Combines the plans of one model's memories, each given with the bytes of a KV block there. All get as many blocks as the
+    /// smallest plan has.
     ///
     /// # Panics
-    /// When there is none.
+    /// When `plans` is empty.
     #[must_use]
     pub fn together(plans: Vec<(MemoryPlan, u64)>) -> MemoryPlan {
         let least = |size: fn(&MemoryPlan) -> usize| plans.iter().map(|(plan, _)| size(plan)).min();
-        let kv_blocks = least(|plan| plan.kv_blocks).expect("a model is in some memory");
+        let kv_blocks = least(|plan| plan.kv_blocks).expect("a model uses at least one memory");
         let context_tokens = least(|plan| plan.context_tokens).unwrap_or(0);
         let pools = plans.into_iter().flat_map(|(plan, block_bytes)| {
-            let of_blocks = block_bytes.saturating_mul(kv_blocks as u64);
-            plan.pools.into_iter().map(move |pool| Pool { kv_bytes: of_blocks, ..pool })
+            let kv_bytes = block_bytes.saturating_mul(kv_blocks as u64);
+            plan.pools.into_iter().map(move |pool| Pool { kv_bytes, ..pool })
         });
         let pools: Vec<Pool> = pools.collect();
         MemoryPlan { kv_blocks, context_tokens, ..MemoryPlan::of_pools(pools) }
     }
 
-    /// The plan of all replicas of a model, each of which has one of its own: what they take together of each memory.
+    /// The sum of the plans of a model's replicas, for each memory.
     #[must_use]
     pub fn of_replicas<'a>(plans: impl Iterator<Item = &'a MemoryPlan> + Clone) -> MemoryPlan {
         let mut pools: Vec<Pool> = Vec::new();
@@ -83,7 +99,9 @@ impl MemoryPlan {
                     other.weights_bytes += pool.weights_bytes;
                     other.kv_bytes += pool.kv_bytes;
                     other.scratch_bytes += pool.scratch_bytes;
-                    // Each was planned into a share of it.
+                    other.text_bytes += pool.text_bytes;
+                    other.request_bytes += pool.request_bytes;
+                    // Each replica was planned with its share of the free memory.
                     other.available_bytes = other.available_bytes.zip(pool.available_bytes).map(|(a, b)| a + b);
                 }
                 None => pools.push(pool.clone()),
@@ -92,19 +110,28 @@ impl MemoryPlan {
         MemoryPlan {
             kv_blocks: plans.clone().map(|plan| plan.kv_blocks).sum(),
             context_tokens: plans.clone().map(|plan| plan.context_tokens).min().unwrap_or(0),
-            // One file serves all of them.
-            in_file_bytes: plans.map(|plan| plan.in_file_bytes).max().unwrap_or(0),
+            // All replicas read the same file.
+            in_file_bytes: plans.clone().map(|plan| plan.in_file_bytes).max().unwrap_or(0),
+            mapped_bytes: plans.clone().map(|plan| plan.mapped_bytes).sum(),
+            program_bytes: plans.clone().filter_map(|plan| plan.program_bytes).max(),
+            limit: plans.clone().find_map(|plan| plan.limit.clone()),
             ..MemoryPlan::of_pools(pools)
         }
     }
 
-    /// What these take together, without a word of what they are enough for.
-    fn of_pools(pools: Vec<Pool>) -> MemoryPlan {
+    /// The sum of these memories. What is not of one memory is left empty.
+    #[must_use]
+    pub fn of_pools(pools: Vec<Pool>) -> MemoryPlan {
         let sum = |bytes: fn(&Pool) -> u64| pools.iter().map(bytes).sum();
         MemoryPlan {
             weights_bytes: sum(|pool| pool.weights_bytes),
             kv_bytes: sum(|pool| pool.kv_bytes),
             scratch_bytes: sum(|pool| pool.scratch_bytes),
+            text_bytes: sum(|pool| pool.text_bytes),
+            request_bytes: sum(|pool| pool.request_bytes),
+            mapped_bytes: 0,
+            program_bytes: None,
+            limit: None,
             available_bytes: pools.iter().map(|pool| pool.available_bytes).sum(),
             kv_blocks: 0,
             context_tokens: 0,
@@ -113,10 +140,10 @@ impl MemoryPlan {
         }
     }
 
-    /// Bytes in all.
+    /// Bytes in total.
     #[must_use]
     pub fn total_bytes(&self) -> u64 {
-        self.weights_bytes + self.kv_bytes + self.scratch_bytes
+        self.weights_bytes + self.kv_bytes + self.scratch_bytes + self.text_bytes + self.request_bytes
     }
 }
 
@@ -127,7 +154,11 @@ impl fmt::Display for MemoryPlan {
             [Pool { device: Some(device), .. }] => writeln!(f, "memory plan of {device}")?,
             _ => writeln!(f, "memory plan")?,
         }
-        writeln!(f, "  weights  {:>10}", format_bytes(self.weights_bytes))?;
+        write!(f, "  weights  {:>10}", format_bytes(self.weights_bytes))?;
+        match self.mapped_bytes {
+            0 => writeln!(f)?,
+            bytes => writeln!(f, "  {} of it mapped from the file", format_bytes(bytes))?,
+        }
         writeln!(
             f,
             "  KV cache {:>10}  {kv_tokens} tokens in {} blocks, context {}",
@@ -136,28 +167,50 @@ impl fmt::Display for MemoryPlan {
             self.context_tokens
         )?;
         writeln!(f, "  scratch  {:>10}", format_bytes(self.scratch_bytes))?;
+        for (name, bytes) in [("text    ", self.text_bytes), ("requests", self.request_bytes)] {
+            if bytes > 0 {
+                writeln!(f, "  {name} {:>10}", format_bytes(bytes))?;
+            }
+        }
         write!(f, "  total    {:>10}", format_bytes(self.total_bytes()))?;
         if let Some(available) = self.available_bytes {
             write!(f, "  of {} available", format_bytes(available))?;
+        }
+        if let Some(MemoryLimit { limit_bytes, file, .. }) = &self.limit {
+            write!(f, ", by the limit of {} in {}", format_bytes(*limit_bytes), file.display())?;
+        }
+        if let Some(program) = self.program_bytes {
+            let (all, program) = (format_mib(self.total_bytes() + program), format_bytes(program));
+            write!(f, "\n  process  {all:>10}  with the {program} that the program itself uses")?;
         }
         if self.in_file_bytes > 0 {
             let bytes = format_bytes(self.in_file_bytes);
             write!(
                 f,
-                "\n  beside   {bytes:>10}  of experts that stay in the file, and are read from it when a token uses them"
+                "\n  in file  {bytes:>10}  of experts that stay in the file and are read from it when a token uses them"
             )?;
         }
         for pool in self.pools.iter().filter(|_| self.pools.len() > 1) {
             let bytes = [pool.total_bytes(), pool.weights_bytes, pool.kv_bytes, pool.scratch_bytes].map(format_bytes);
             let [total, weights, kv, scratch] = &bytes;
-            let place = pool.device.as_deref().unwrap_or("the machine");
-            write!(f, "\n    {total:>10}  in {place}: weights {weights}, KV cache {kv}, scratch {scratch}")?;
+            let memory = pool.device.as_deref().unwrap_or("host memory");
+            write!(f, "\n    {total:>10}  in {memory}: weights {weights}, KV cache {kv}, scratch {scratch}")?;
+            for (name, bytes) in [("text", pool.text_bytes), ("requests", pool.request_bytes)] {
+                if bytes > 0 {
+                    write!(f, ", {name} {}", format_bytes(bytes))?;
+                }
+            }
         }
         Ok(())
     }
 }
 
-/// `1.5 GiB`, `97.3 MiB`: three digits or so, for people.
+/// Bytes in MiB, for comparison with what tools like `top` show.
+fn format_mib(bytes: u64) -> String {
+    format!("{:.1} MiB", bytes as f64 / (1 << 20) as f64)
+}
+
+/// Bytes for people, with one decimal: `1.5 GiB`, `97.3 MiB`.
 #[must_use]
 pub fn format_bytes(bytes: u64) -> String {
     let mut value = bytes as f64;
@@ -170,87 +223,99 @@ pub fn format_bytes(bytes: u64) -> String {
     format!("{value:.1} TiB")
 }
 
-/// What is asked of the machine.
+/// What a model requests of one memory.
 #[derive(Debug, Clone)]
-pub struct Request {
+pub struct MemoryRequest {
     /// Bytes of the weights.
     pub weights_bytes: u64,
     /// Bytes of activations and logits.
     pub scratch_bytes: u64,
-    /// Bytes of one KV block over all layers.
+    /// Bytes of the tokenizer, in host memory.
+    pub text_bytes: u64,
+    /// Bytes of the texts and results of requests, in host memory.
+    pub request_bytes: u64,
+    /// Bytes of one KV block, summed over the layers.
     pub block_bytes: u64,
-    /// The context the model was trained with.
+    /// The context length in training, in tokens.
     pub context_train: usize,
-    /// The context asked for; `None`: the trained one, or less when memory is short.
+    /// The requested context; `None` for that of training, or less if memory is short.
     pub context_tokens: Option<usize>,
-    /// Most sequences at once.
+    /// Most sequences in a step.
     pub max_sequences: usize,
-    /// Bytes asked for the KV cache.
+    /// The requested bytes of the KV cache.
     pub kv_bytes: Option<u64>,
-    /// Bytes that it may take in all, whatever is free now: whoever says so knows what will be.
+    /// Most bytes in total, independent of what is free now. The caller knows what will be freed before the load.
     pub limit_bytes: Option<u64>,
-    /// Bytes free.
+    /// Free bytes.
     pub available_bytes: Option<u64>,
-    /// The device whose memory it is; `None` for the machine's.
+    /// The device; `None` for the host's memory.
     pub own_memory: Option<String>,
 }
 
-/// Why the plan does not fit: the numbers, and what would help.
+/// Why a model does not fit.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TooLarge {
-    /// Not even a short context fits beside the weights.
+    /// Not even a short context fits in addition to the weights.
     #[error(
-        "the model takes {} (weights {}, KV cache at least {}, scratch {}), but only {} of memory is available; a smaller \
-         quantisation, a smaller --ctx-size or --max-batched-tokens would help",
-        format_bytes(weights_bytes + kv_bytes + scratch_bytes), format_bytes(*weights_bytes), format_bytes(*kv_bytes),
-        format_bytes(*scratch_bytes), format_bytes(*available_bytes)
+        "the model needs {} (weights {}, KV cache at least {}, scratch {}{}), but only {} of memory is available",
+        format_bytes(weights_bytes + kv_bytes + scratch_bytes + text_bytes), format_bytes(*weights_bytes),
+        format_bytes(*kv_bytes), format_bytes(*scratch_bytes), and_text(*text_bytes), format_bytes(*available_bytes)
     )]
     Memory {
         /// Bytes of the weights.
         weights_bytes: u64,
-        /// Bytes of the smallest KV cache that would do.
+        /// Bytes of the smallest useful KV cache.
         kv_bytes: u64,
         /// Bytes of scratch.
         scratch_bytes: u64,
+        /// Bytes of the tokenizer and of requests.
+        text_bytes: u64,
         /// Bytes that may be used.
         available_bytes: u64,
     },
-    /// The KV memory asked for does not hold the context asked for.
+    /// The requested KV cache cannot hold the requested context.
     #[error(
-        "a context of {context_tokens} tokens takes {} of KV cache, but --kv-memory allows {}; raise it, or lower --ctx-size",
+        "a context of {context_tokens} tokens needs {} of KV cache, but the KV cache is limited to {}",
         format_bytes(*needed_bytes), format_bytes(*kv_bytes)
     )]
     KvMemory {
         /// The context.
         context_tokens: usize,
-        /// Bytes it takes.
+        /// Bytes that it needs.
         needed_bytes: u64,
         /// Bytes allowed.
         kv_bytes: u64,
     },
 }
 
-/// Each further sequence gets at least this much of the cache by default.
+/// The part of the message about text, where there is one.
+fn and_text(bytes: u64) -> String {
+    if bytes > 0 { format!(", text {}", format_bytes(bytes)) } else { String::new() }
+}
+
+/// Tokens of the KV cache that each sequence after the first gets by default.
 const TOKENS_PER_SEQUENCE: usize = 1024;
 
-/// A context below this is not worth starting for, unless it was asked for.
+/// A shorter context is refused, unless it was requested.
 const SHORTEST_CONTEXT: usize = 512;
 
-/// Part of the free memory that is left to others.
+/// One part in this many of the free memory is left to other programs.
 const RESERVE_DIVISOR: u64 = 20;
 
-/// Plans the KV cache into what is left beside weights and scratch.
+/// Plans the KV cache into the memory that weights and scratch leave.
 ///
 /// # Errors
 /// [`TooLarge`] when it does not fit.
-pub fn plan(request: &Request) -> Result<MemoryPlan, TooLarge> {
+pub fn plan(request: &MemoryRequest) -> Result<MemoryPlan, TooLarge> {
     let blocks = |tokens: usize| tokens.div_ceil(BLOCK_TOKENS);
     let bytes = |blocks: usize| request.block_bytes.saturating_mul(blocks as u64);
     let context = request.context_tokens.unwrap_or(request.context_train).max(1);
     let shortest = request.context_tokens.unwrap_or(context.min(SHORTEST_CONTEXT));
 
     let usable = request.limit_bytes.or(request.available_bytes.map(usable));
-    let room = usable.map_or(u64::MAX, |usable| usable.saturating_sub(request.weights_bytes + request.scratch_bytes));
+    let text_bytes = request.text_bytes + request.request_bytes;
+    let other_bytes = request.weights_bytes + request.scratch_bytes + text_bytes;
+    let left = usable.map_or(u64::MAX, |usable| usable.saturating_sub(other_bytes));
     let wanted_blocks = match request.kv_bytes {
         Some(kv_bytes) => {
             let allowed = usize::try_from(kv_bytes / request.block_bytes.max(1)).unwrap_or(usize::MAX);
@@ -269,70 +334,102 @@ pub fn plan(request: &Request) -> Result<MemoryPlan, TooLarge> {
         }
     };
     let least_blocks = if request.kv_bytes.is_some() { wanted_blocks } else { blocks(shortest) };
-    if bytes(least_blocks) > room {
+    if bytes(least_blocks) > left {
         return Err(TooLarge::Memory {
             weights_bytes: request.weights_bytes,
             kv_bytes: bytes(least_blocks),
             scratch_bytes: request.scratch_bytes,
+            text_bytes,
             available_bytes: usable.unwrap_or(u64::MAX),
         });
     }
-    let fitting = usize::try_from(room / request.block_bytes.max(1)).unwrap_or(usize::MAX);
+    let fitting = usize::try_from(left / request.block_bytes.max(1)).unwrap_or(usize::MAX);
     let kv_blocks = wanted_blocks.min(fitting);
-    Ok(MemoryPlan {
+    let pool = Pool {
+        device: request.own_memory.clone(),
         weights_bytes: request.weights_bytes,
         kv_bytes: bytes(kv_blocks),
         scratch_bytes: request.scratch_bytes,
+        text_bytes: request.text_bytes,
+        request_bytes: request.request_bytes,
         available_bytes: request.limit_bytes.or(request.available_bytes),
-        kv_blocks,
-        context_tokens: context.min(kv_blocks * BLOCK_TOKENS),
-        pools: vec![Pool {
-            device: request.own_memory.clone(),
-            weights_bytes: request.weights_bytes,
-            kv_bytes: bytes(kv_blocks),
-            scratch_bytes: request.scratch_bytes,
-            available_bytes: request.limit_bytes.or(request.available_bytes),
-        }],
-        in_file_bytes: 0,
-    })
+    };
+    let context_tokens = context.min(kv_blocks * BLOCK_TOKENS);
+    Ok(MemoryPlan { kv_blocks, context_tokens, ..MemoryPlan::of_pools(vec![pool]) })
 }
 
-/// Whether weights alone fit.
+/// Checks that weights alone fit.
 ///
 /// # Errors
 /// [`TooLarge::Memory`] when they do not.
 pub fn check(weights_bytes: u64, available_bytes: Option<u64>) -> Result<(), TooLarge> {
     match available_bytes.map(usable) {
         Some(available_bytes) if weights_bytes > available_bytes => {
-            Err(TooLarge::Memory { weights_bytes, kv_bytes: 0, scratch_bytes: 0, available_bytes })
+            Err(TooLarge::Memory { weights_bytes, kv_bytes: 0, scratch_bytes: 0, text_bytes: 0, available_bytes })
         }
         _ => Ok(()),
     }
 }
 
-/// What may be used of `available_bytes`: a part is left to others.
+/// The usable part of `available_bytes`; the rest is left to other programs.
 #[must_use]
 pub fn usable(available_bytes: u64) -> u64 {
     available_bytes - available_bytes / RESERVE_DIVISOR
 }
 
-/// Memory that the system could give to a new program without swapping; `None` where it does not say.
+/// Memory that the system can give to a new program without swapping, within the limits of this process's control groups;
+/// `None` if neither is reported.
 #[must_use]
 pub fn available() -> Option<u64> {
-    let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    kibibytes(line)
+    available_in(Path::new("/")).map(|(bytes, _)| bytes)
 }
 
-/// Memory of this process that [`available`] no longer counts: pages that it wrote to. Weights mapped from a file are not
-/// among them, the system could take those back. `None` where the system does not say.
+/// The limit of a control group, where it leaves less memory than the machine has.
+#[must_use]
+pub fn limit() -> Option<MemoryLimit> {
+    available_in(Path::new("/"))?.1
+}
+
+/// [`available`] and [`limit`], in the system whose files are below `root`.
+fn available_in(root: &Path) -> Option<(u64, Option<MemoryLimit>)> {
+    let meminfo = std::fs::read_to_string(root.join("proc/meminfo")).unwrap_or_default();
+    let of_machine = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:")).and_then(kibibytes);
+    match (of_machine, cgroup::memory_limit(root)) {
+        (Some(bytes), Some(limit)) if bytes <= limit.available_bytes => Some((bytes, None)),
+        (_, Some(limit)) => Some((limit.available_bytes, Some(limit))),
+        (bytes, None) => Some((bytes?, None)),
+    }
+}
+
+/// Memory of this process: what it has allocated, and its code, which counts whole because it is read from the file when it
+/// runs. `None` if the system does not report it.
+#[must_use]
+pub fn of_program() -> Option<u64> {
+    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+    let code: u64 = maps.lines().filter_map(code_bytes).sum();
+    Some(occupied()? + code)
+}
+
+/// The bytes of a line of `/proc/self/maps`, if it maps a part of a program or library.
+fn code_bytes(line: &str) -> Option<u64> {
+    let mut fields = line.split_ascii_whitespace();
+    let (range, access) = (fields.next()?, fields.next()?);
+    let (_, _, inode) = (fields.next()?, fields.next()?, fields.next()?);
+    let (start, end) = range.split_once('-')?;
+    let is_code = inode != "0" && access.ends_with('p') && !access.starts_with("---");
+    let address = |text| u64::from_str_radix(text, 16).ok();
+    is_code.then(|| address(end)?.checked_sub(address(start)?)).flatten()
+}
+
+/// Memory of this process that [`available`] no longer counts: the pages that it has written. Weights mapped from a file do not
+/// count, because the system can reclaim their pages. `None` if the system does not report it.
 #[must_use]
 pub fn occupied() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     kibibytes(status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?)
 }
 
-/// `"  12 kB"` in bytes.
+/// Parses `"  12 kB"` to bytes.
 fn kibibytes(text: &str) -> Option<u64> {
     let kib: u64 = text.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kib.checked_mul(1024)
@@ -344,10 +441,12 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    fn request() -> Request {
-        Request {
+    fn request() -> MemoryRequest {
+        MemoryRequest {
             weights_bytes: 100 * MIB,
             scratch_bytes: 10 * MIB,
+            text_bytes: 0,
+            request_bytes: 0,
             block_bytes: MIB,
             context_train: 4096,
             context_tokens: None,
@@ -360,61 +459,98 @@ mod tests {
     }
 
     #[test]
-    fn by_default_one_whole_context_and_something_for_each_other_sequence() {
+    fn by_default_the_cache_holds_one_whole_context_and_a_share_per_further_sequence() {
         let plan = plan(&request()).unwrap();
         assert_eq!((plan.kv_blocks, plan.context_tokens), (256 + 3 * 64, 4096));
         assert_eq!(plan.total_bytes(), (100 + 10 + 448) * MIB);
     }
 
     #[test]
-    fn a_context_nobody_asked_for_shrinks_to_what_fits() {
-        let plan = plan(&Request { available_bytes: Some(200 * MIB), ..request() }).unwrap();
+    fn a_context_that_was_not_requested_shrinks_to_fit() {
+        let plan = plan(&MemoryRequest { available_bytes: Some(200 * MIB), ..request() }).unwrap();
         assert_eq!((plan.kv_blocks, plan.context_tokens), (80, 1280));
     }
 
     #[test]
-    fn a_context_that_was_asked_for_is_refused_when_it_does_not_fit() {
-        let request = Request { available_bytes: Some(200 * MIB), context_tokens: Some(4096), ..request() };
+    fn a_requested_context_is_refused_when_it_does_not_fit() {
+        let request = MemoryRequest { available_bytes: Some(200 * MIB), context_tokens: Some(4096), ..request() };
         assert_eq!(
             plan(&request).unwrap_err().to_string(),
-            "the model takes 366.0 MiB (weights 100.0 MiB, KV cache at least 256.0 MiB, scratch 10.0 MiB), but only \
-             190.0 MiB of memory is available; a smaller quantisation, a smaller --ctx-size or --max-batched-tokens \
-             would help"
+            "the model needs 366.0 MiB (weights 100.0 MiB, KV cache at least 256.0 MiB, scratch 10.0 MiB), but only \
+             190.0 MiB of memory is available"
         );
     }
 
     #[test]
-    fn kv_memory_below_the_context_is_refused_with_the_number_it_takes() {
-        let request = Request { kv_bytes: Some(10 * MIB), context_tokens: Some(1024), ..request() };
+    fn kv_memory_below_the_context_is_refused_with_the_bytes_it_needs() {
+        let request = MemoryRequest { kv_bytes: Some(10 * MIB), context_tokens: Some(1024), ..request() };
         assert_eq!(
             plan(&request).unwrap_err().to_string(),
-            "a context of 1024 tokens takes 64.0 MiB of KV cache, but --kv-memory allows 10.0 MiB; raise it, or lower \
-             --ctx-size"
+            "a context of 1024 tokens needs 64.0 MiB of KV cache, but the KV cache is limited to 10.0 MiB"
         );
-        let plan = plan(&Request { kv_bytes: Some(100 * MIB), ..request }).unwrap();
+        let plan = plan(&MemoryRequest { kv_bytes: Some(100 * MIB), ..request }).unwrap();
         assert_eq!((plan.kv_blocks, plan.context_tokens), (100, 1024));
     }
 
     #[test]
-    fn memories_have_as_many_blocks_as_the_smallest_and_tell_what_each_holds() {
-        let card = Request { available_bytes: Some(300 * MIB), own_memory: Some("vulkan:0".to_owned()), ..request() };
+    fn all_memories_get_the_blocks_of_the_smallest_and_each_is_shown() {
+        let card =
+            MemoryRequest { available_bytes: Some(300 * MIB), own_memory: Some("vulkan:0".to_owned()), ..request() };
         let plans = [(request(), MIB), (card, MIB)].map(|(request, block)| (plan(&request).unwrap(), block));
         let together = MemoryPlan::together(plans.to_vec());
         assert_eq!((together.kv_blocks, together.context_tokens), (175, 175 * 16));
         assert_eq!((together.total_bytes(), together.host_bytes()), (2 * 285 * MIB, 285 * MIB));
         let shown = together.to_string();
         assert!(shown.contains("285.0 MiB  in vulkan:0: weights 100.0 MiB, KV cache 175.0 MiB"), "{shown}");
-        assert!(shown.contains("in the machine"), "{shown}");
+        assert!(shown.contains("in host memory"), "{shown}");
     }
 
     #[test]
-    fn a_limit_holds_to_the_byte() {
-        let plan = plan(&Request { limit_bytes: Some(200 * MIB), ..request() }).unwrap();
+    fn a_limit_is_used_to_the_byte() {
+        let plan = plan(&MemoryRequest { limit_bytes: Some(200 * MIB), ..request() }).unwrap();
         assert_eq!((plan.kv_blocks, plan.total_bytes()), (90, 200 * MIB));
     }
 
     #[test]
-    fn without_numbers_from_the_system_nothing_is_refused() {
-        assert!(plan(&Request { available_bytes: None, weights_bytes: u64::MAX / 4, ..request() }).is_ok());
+    fn tokenizer_and_requests_take_their_part() {
+        let request =
+            MemoryRequest { limit_bytes: Some(200 * MIB), text_bytes: 6 * MIB, request_bytes: 4 * MIB, ..request() };
+        let plan = plan(&request).unwrap();
+        assert_eq!((plan.kv_blocks, plan.total_bytes(), plan.host_bytes()), (80, 200 * MIB, 200 * MIB));
+        let plan = MemoryPlan { program_bytes: Some(50 * MIB), mapped_bytes: 30 * MIB, ..plan };
+        assert_eq!(
+            plan.to_string(),
+            "memory plan\n  weights   100.0 MiB  30.0 MiB of it mapped from the file\n  KV cache   80.0 MiB  1280 tokens in 80 \
+             blocks, context 1280\n  scratch    10.0 MiB\n  text        6.0 MiB\n  requests    4.0 MiB\n  total     200.0 MiB  \
+             of 200.0 MiB available\n  process   250.0 MiB  with the 50.0 MiB that the program itself uses"
+        );
+    }
+
+    #[test]
+    fn the_limit_of_a_container_is_what_is_available() {
+        let root = tempfile::tempdir().unwrap();
+        let write = |file: &str, text: &str| {
+            let path = root.path().join(file);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        write("proc/meminfo", "MemTotal: 9000000 kB\nMemAvailable:  4194304 kB\n");
+        assert_eq!(available_in(root.path()), Some((4 << 30, None)));
+        write("proc/self/cgroup", "0::/\n");
+        write("proc/self/mountinfo", "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n");
+        write("sys/fs/cgroup/memory.max", "536870912\n");
+        write("sys/fs/cgroup/memory.current", "104857600\n");
+        let (bytes, limit) = available_in(root.path()).unwrap();
+        assert_eq!((bytes, limit.as_ref().map(|limit| limit.limit_bytes)), (412 * MIB, Some(512 * MIB)));
+        let plan = MemoryPlan { limit, ..plan(&MemoryRequest { available_bytes: Some(bytes), ..request() }).unwrap() };
+        let shown = plan.to_string();
+        assert!(shown.contains("of 412.0 MiB available, by the limit of 512.0 MiB in "), "{shown}");
+        write("proc/meminfo", "MemAvailable: 102400 kB\n");
+        assert_eq!(available_in(root.path()), Some((100 * MIB, None)), "the machine has less");
+    }
+
+    #[test]
+    fn without_a_report_of_free_memory_nothing_is_refused() {
+        assert!(plan(&MemoryRequest { available_bytes: None, weights_bytes: u64::MAX / 4, ..request() }).is_ok());
     }
 }

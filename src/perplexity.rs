@@ -1,9 +1,9 @@
-//! Perplexity: how surprised a model is by a text, `exp(-1/n · Σ ln p(token | tokens before it in its window))`.
+//! Perplexity of a model on a text: `exp(-1/n · Σ ln p(token | previous tokens in its window))`.
 //!
-//! A text is cut into windows side by side, each computed on its own from an empty cache, as llama-perplexity does
-//! (llama.cpp, `tools/perplexity`); whoever compares two figures must have cut and scored alike. Tokens after the last
-//! whole window are left out. A model that wants a BOS token gets it in place of each window's first token, so that every
-//! window is as long as the others and starts as texts do.
+//! The text is split into adjacent windows. Each is computed separately from an empty cache, as llama-perplexity does
+//! (llama.cpp, `tools/perplexity`). Two figures are comparable only if windows and scoring are the same. Tokens after the last
+//! full window are ignored. For a model with a BOS token, BOS replaces the first token of each window, so that all windows
+//! have the same length and start like a text.
 
 use crate::engine::{
     BLOCK_TOKENS, BlockId, Engine, EngineError, LogitsWanted, Progress, SequenceRows, Step, StepId, TokenId,
@@ -11,20 +11,20 @@ use crate::engine::{
 use crate::format::tokenizer::{Tokenizer, TokenizerError};
 use crate::sample::{InvalidLogits, position_logprobs};
 
-/// Which tokens of a window count.
+/// Which tokens of a window are scored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scored {
-    /// Those from place `context / 2 + 1` on, counted from 0: each has at least half a window before it. The rule of
-    /// llama-perplexity.
+    /// The tokens from index `context / 2 + 1`, counted from 0, so that at least half a window precedes each. This is the rule
+    /// of llama-perplexity.
     LaterHalf,
-    /// All but the first, which nothing predicts.
+    /// All tokens except the first, which has no prediction.
     All,
 }
 
 impl Scored {
-    /// The place of the first token that counts in a window of `context` tokens, from 0.
+    /// The index of the first scored token in a window of `context` tokens.
     #[must_use]
-    pub fn first_place(self, context: usize) -> usize {
+    pub fn first_index(self, context: usize) -> usize {
         match self {
             Scored::LaterHalf => context / 2 + 1,
             Scored::All => 1,
@@ -35,61 +35,61 @@ impl Scored {
 /// One window of a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Window {
-    /// Its tokens, as many as the context has.
+    /// The tokens of the window.
     pub tokens: Vec<TokenId>,
-    /// The tokens from this place on count.
+    /// The index of the first scored token.
     pub first_scored: usize,
 }
 
-/// Why a text has no perplexity.
+/// Why a perplexity cannot be computed.
 #[derive(Debug, thiserror::Error)]
 pub enum PerplexityError {
-    /// Not one window.
-    #[error("the text has {tokens} tokens, but a window takes {context}; give a longer text, or a smaller context")]
+    /// The text is shorter than a window.
+    #[error("the text has {tokens} tokens, but a window needs {context}; use a longer text or a smaller context")]
     TooShort {
         /// Tokens of the text.
         tokens: usize,
         /// Tokens of a window.
         context: usize,
     },
-    /// A window in which no token counts.
-    #[error("no token of a window of {0} would be scored; take at least 3")]
+    /// A window would have no scored token.
+    #[error("no token of a window of {0} tokens would be scored; use at least 3")]
     ContextTooSmall(usize),
-    /// The engine was planned for less.
+    /// The engine's context is smaller than a window.
     #[error("a window of {context} tokens is longer than the engine's context of {available}")]
     ContextTooLarge {
         /// Tokens of a window.
         context: usize,
-        /// Tokens there is room for.
+        /// Tokens of the engine's context.
         available: usize,
     },
     /// The engine failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// The model's answer is no distribution.
+    /// The model's logits are not a distribution.
     #[error(transparent)]
     Logits(#[from] InvalidLogits),
-    /// The engine asked for something that nobody here has.
-    #[error("this model needs experts computed elsewhere, which a perplexity does without")]
+    /// The engine needs experts that are computed elsewhere.
+    #[error("this model needs experts that are computed elsewhere, which a perplexity measurement does not support")]
     AwaitsExperts,
 }
 
-/// A text as the model reads it.
+/// A tokenized text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Text {
-    /// Its tokens, BOS before them where the model wants one, and never EOS after them: the text goes on.
+    /// The tokens, after BOS if the model uses one. No EOS follows, because windows end in the middle of the text.
     pub tokens: Vec<TokenId>,
-    /// The token that every window starts with, where the model wants one.
+    /// The BOS token that every window starts with, if the model uses one.
     pub bos: Option<TokenId>,
 }
 
 impl Text {
-    /// Tokenises a text, in which the names of special tokens are plain text.
+    /// Tokenizes a text. Names of special tokens in it are plain text.
     ///
     /// # Errors
-    /// [`TokenizerError`] for text made to exhaust the pre-tokenizer.
+    /// [`TokenizerError`] for text that exhausts the limits of the pre-tokenizer.
     pub fn new(tokenizer: &Tokenizer, text: &str) -> Result<Self, TokenizerError> {
-        // No plain text becomes a special token, so what an empty text becomes is what the model wants around every one.
+        // The encoding of an empty text consists of the special tokens that the model adds to every text.
         let around = tokenizer.encode("", true, false)?;
         let bos = tokenizer.bos().filter(|bos| around.first() == Some(bos));
         let mut tokens: Vec<TokenId> = bos.into_iter().collect();
@@ -97,12 +97,12 @@ impl Text {
         Ok(Text { tokens, bos })
     }
 
-    /// Cuts it into windows of `context` tokens.
+    /// Splits the text into windows of `context` tokens.
     ///
     /// # Errors
     /// [`PerplexityError::TooShort`] and [`PerplexityError::ContextTooSmall`].
     pub fn windows(&self, context: usize, scored: Scored) -> Result<Vec<Window>, PerplexityError> {
-        let first_scored = scored.first_place(context);
+        let first_scored = scored.first_index(context);
         if first_scored >= context {
             return Err(PerplexityError::ContextTooSmall(context));
         }
@@ -120,35 +120,35 @@ impl Text {
     }
 }
 
-/// Negative log-likelihoods of tokens in nats, summed up.
+/// The sum of the negative log-likelihoods of tokens, in nats.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Perplexity {
-    /// Tokens that counted.
+    /// Number of scored tokens.
     pub tokens: usize,
     sum: f64,
     sum_of_squares: f64,
 }
 
 impl Perplexity {
-    /// Counts one token.
+    /// Adds one token.
     pub fn add(&mut self, nats: f64) {
         self.tokens += 1;
         self.sum += nats;
         self.sum_of_squares += nats * nats;
     }
 
-    /// Mean negative log-likelihood of a token, in nats; NaN of none.
+    /// Mean negative log-likelihood of a token, in nats; NaN without tokens.
     #[must_use]
     pub fn mean_nats(&self) -> f64 {
         self.sum / self.tokens as f64
     }
 
-    /// Standard error of that mean: the deviation of the tokens over the root of one less than their number. It says how
-    /// far another text of the kind may differ, and nothing about two models on the same text.
+    /// Standard error of the mean: the standard deviation divided by `sqrt(tokens - 1)`. It estimates how much the mean varies
+    /// between similar texts. It does not apply to the difference of two models on the same text.
     #[must_use]
     pub fn standard_error_nats(&self) -> f64 {
         let variance = self.sum_of_squares / self.tokens as f64 - self.mean_nats().powi(2);
-        // Rounding can take the variance of equal values below zero.
+        // Rounding can make the variance of equal values negative.
         (variance.max(0.0) / self.tokens.saturating_sub(1).max(1) as f64).sqrt()
     }
 
@@ -158,29 +158,29 @@ impl Perplexity {
         self.mean_nats().exp()
     }
 
-    /// Its standard error, to first order.
+    /// The standard error of the perplexity, to first order.
     #[must_use]
     pub fn standard_error(&self) -> f64 {
         self.value() * self.standard_error_nats()
     }
 }
 
-/// Computes windows on an engine that nobody else uses, in its first KV blocks.
+/// Scores windows on an engine that has no other users, in its first KV blocks.
 pub struct Scorer<'a, E> {
     engine: &'a mut E,
     steps: u64,
 }
 
 impl<'a, E: Engine> Scorer<'a, E> {
-    /// A scorer; what the engine's cache holds is overwritten.
+    /// A scorer. It overwrites the engine's KV cache.
     pub fn new(engine: &'a mut E) -> Self {
         Scorer { engine, steps: 0 }
     }
 
-    /// Adds the tokens of a window that count.
+    /// Adds the scored tokens of a window.
     ///
     /// # Errors
-    /// [`PerplexityError`].
+    /// [`PerplexityError`] when the window exceeds the context, or the engine fails.
     pub fn score(&mut self, window: &Window, perplexity: &mut Perplexity) -> Result<(), PerplexityError> {
         let limits = self.engine.limits().clone();
         let (context, available) =
@@ -188,7 +188,7 @@ impl<'a, E: Engine> Scorer<'a, E> {
         if context > available {
             return Err(PerplexityError::ContextTooLarge { context, available });
         }
-        // The row before a token predicts it; the last row predicts nothing that is known, but its step computes it.
+        // The row before a token predicts it. The last row predicts no known token, but its step computes it anyway.
         let first_row = window.first_scored - 1;
         let mut position = 0;
         while position < context {
@@ -201,22 +201,22 @@ impl<'a, E: Engine> Scorer<'a, E> {
             let logits = self.step(&window.tokens[..position + rows], position, wanted)?;
             let predicted = window.tokens[position..].iter().skip(1);
             for (row, &token) in logits.chunks_exact(limits.vocab_size).zip(predicted) {
-                perplexity.add(-f64::from(position_logprobs(row, token, 0)?.chosen.logprob));
+                perplexity.add(-f64::from(position_logprobs(row, token, 0)?.sampled.logprob));
             }
             position += rows;
         }
         Ok(())
     }
 
-    /// Computes the tokens from `position` on, after those before it; [rows, vocab_size] logits if they are wanted.
+    /// Computes the tokens from index `position`. Returns [rows, vocab_size] logits if they are requested.
     fn step(&mut self, tokens: &[TokenId], position: usize, logits: LogitsWanted) -> Result<Vec<f32>, PerplexityError> {
-        let share = SequenceRows {
+        let rows = SequenceRows {
             tokens: tokens[position..].to_vec(),
             first_position: position as u32,
             block_table: (0..tokens.len().div_ceil(BLOCK_TOKENS) as BlockId).collect(),
             logits,
         };
-        let step = Step { id: StepId(self.steps), sequences: vec![share] };
+        let step = Step { id: StepId(self.steps), sequences: vec![rows] };
         self.steps += 1;
         match self.engine.begin(step)? {
             Progress::Done(output) => Ok(output.logits),
@@ -226,13 +226,11 @@ impl<'a, E: Engine> Scorer<'a, E> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
-
     use super::*;
     use crate::engine::{EngineLimits, ExpertResult, StepOutput};
 
-    /// After token t the token t + 1 has probability 3/4 among four, and the other three share the rest.
+    /// After token t, token t + 1 of four has probability 3/4, and each of the others 1/12.
     struct Counting {
         limits: EngineLimits,
         steps: Vec<(u32, usize, usize)>,
@@ -257,12 +255,12 @@ mod tests {
         }
 
         fn begin(&mut self, step: Step) -> Result<Progress, EngineError> {
-            let share = &step.sequences[0];
-            assert!(share.tokens.len() <= self.limits.max_batched_tokens);
+            let rows = &step.sequences[0];
+            assert!(rows.tokens.len() <= self.limits.max_batched_tokens);
             assert!(step.logits_rows() <= self.limits.max_logits_rows);
-            assert!(share.block_table.len() * BLOCK_TOKENS >= share.first_position as usize + share.tokens.len());
-            self.steps.push((share.first_position, share.tokens.len(), step.logits_rows()));
-            let wanted = if step.logits_rows() > 0 { &share.tokens[..] } else { &[] };
+            assert!(rows.block_table.len() * BLOCK_TOKENS >= rows.first_position as usize + rows.tokens.len());
+            self.steps.push((rows.first_position, rows.tokens.len(), step.logits_rows()));
+            let wanted = if step.logits_rows() > 0 { &rows.tokens[..] } else { &[] };
             let row = |&token: &TokenId| (0..4).map(move |t| if t == (token + 1) % 4 { 9f32.ln() } else { 0.0 });
             let logits = wanted.iter().flat_map(row).collect();
             Ok(Progress::Done(StepOutput { logits, ..StepOutput::empty(step.id) }))
@@ -283,16 +281,16 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_cut_into_whole_windows_that_each_start_with_bos() {
+    fn a_text_is_split_into_full_windows_that_start_with_bos() {
         let text: Vec<TokenId> = (100..110).collect();
         let cut = windows(&text, Some(1), 4, Scored::LaterHalf).unwrap();
         let tokens: Vec<&[TokenId]> = cut.iter().map(|window| &window.tokens[..]).collect();
-        assert_eq!(tokens, [[1, 101, 102, 103], [1, 105, 106, 107]], "the last two are no window");
+        assert_eq!(tokens, [[1, 101, 102, 103], [1, 105, 106, 107]], "the last two tokens are not a full window");
         assert_eq!(windows(&text, None, 4, Scored::All).unwrap()[1].tokens, [104, 105, 106, 107]);
     }
 
     #[test]
-    fn the_later_half_of_512_tokens_are_255_and_all_are_511() {
+    fn a_window_of_512_tokens_has_255_or_511_scored_tokens() {
         let text = vec![0; 512];
         for (scored, count) in [(Scored::LaterHalf, 255), (Scored::All, 511)] {
             assert_eq!(512 - windows(&text, None, 512, scored).unwrap()[0].first_scored, count);
@@ -300,17 +298,17 @@ mod tests {
     }
 
     #[test]
-    fn a_text_shorter_than_a_window_and_a_window_without_tokens_are_refused() {
+    fn texts_shorter_than_a_window_and_windows_without_scores_are_refused() {
         let error = |tokens: &[TokenId], context| windows(tokens, None, context, Scored::LaterHalf).unwrap_err();
-        assert!(error(&[1, 2, 3], 4).to_string().contains("3 tokens, but a window takes 4"));
+        assert!(error(&[1, 2, 3], 4).to_string().contains("3 tokens, but a window needs 4"));
         assert!(matches!(error(&[1, 2, 3], 2), PerplexityError::ContextTooSmall(2)));
         assert!(matches!(error(&[], 0), PerplexityError::ContextTooSmall(0)));
         assert!(windows(&[1, 2, 3], None, 3, Scored::LaterHalf).is_ok());
     }
 
     #[test]
-    fn the_perplexity_of_known_probabilities_is_the_inverse_of_their_geometric_mean() {
-        // From place 3 on: 3 after 2 as it should be, 1 after 3 not, 2 after 1 as it should be.
+    fn perplexity_is_the_inverse_of_the_geometric_mean_of_probabilities() {
+        // From index 3: token 3 after 2 is likely, token 1 after 3 is not, token 2 after 1 is.
         let cut = windows(&[0, 1, 2, 3, 1, 2], None, 6, Scored::All).unwrap();
         let (mut engine, mut perplexity) = (counting(32, 32), Perplexity::default());
         Scorer::new(&mut engine).score(&Window { first_scored: 3, ..cut[0].clone() }, &mut perplexity).unwrap();
@@ -320,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_keep_to_the_engines_limits_and_ask_only_for_logits_that_count() {
+    fn steps_respect_the_limits_and_request_only_scored_logits() {
         let cut = windows(&[0; 20], None, 20, Scored::LaterHalf).unwrap();
         let mut engine = counting(8, 4);
         let mut perplexity = Perplexity::default();
@@ -330,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn chunking_does_not_change_what_is_summed() {
+    fn chunking_does_not_change_the_sum() {
         let cut = windows(&[0, 1, 2, 2, 3, 0, 2, 1], None, 8, Scored::All).unwrap();
         let scored = |max_batched_tokens, max_logits_rows| {
             let mut perplexity = Perplexity::default();
@@ -342,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_beyond_the_engines_context_is_refused() {
+    fn a_window_longer_than_the_engines_context_is_refused() {
         let cut = windows(&[0; 40], None, 40, Scored::All).unwrap();
         let error = Scorer::new(&mut counting(8, 8)).score(&cut[0], &mut Perplexity::default()).unwrap_err();
         assert!(error.to_string().contains("40 tokens is longer than the engine's context of 32"), "{error}");

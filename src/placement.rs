@@ -1,7 +1,7 @@
-//! Which layers of a model are computed where, when it is on several devices.
+//! Which device computes which layers of a model on several devices.
 //!
-//! A graph is cut between layers, where one value is all that goes across: the residual stream. The first part has the
-//! embedding, the last the output head.
+//! A graph is cut between layers, where only one value crosses: the residual stream. The first part has the embedding, the last
+//! the output head.
 
 use std::collections::HashSet;
 
@@ -12,44 +12,44 @@ use crate::graph::{Graph, Rows};
 pub enum Split {
     /// In proportion to these shares of the layers' bytes, one for each device.
     Shares(Vec<f64>),
-    /// So many layers, the last ones, and all that follows them, on the last device; the others on the first of two.
+    /// This many layers, counted from the last, and the output head on the second of two devices; the others on the first.
     LastLayers(usize),
 }
 
-/// Why a model cannot be divided so.
+/// Why a model cannot be divided as requested.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SplitError {
-    /// There are not layers enough.
+    /// The model has too few layers.
     #[error("the model has {layers} layers, too few for {devices} devices")]
     TooFewLayers {
-        /// Layers of the model.
+        /// Number of layers of the model.
         layers: usize,
-        /// Devices to divide it among.
+        /// Number of devices.
         devices: usize,
     },
-    /// Not a share for each device.
-    #[error("--split names {shares} shares for {devices} devices")]
+    /// The number of shares differs from the number of devices.
+    #[error("{shares} shares of the layers were given for {devices} devices")]
     WrongShares {
-        /// Shares given.
+        /// Number of shares.
         shares: usize,
-        /// Devices.
+        /// Number of devices.
         devices: usize,
     },
-    /// A share that is none.
-    #[error("a share of --split must be a number above 0")]
+    /// A share is not a finite number above 0.
+    #[error("a device's share of the layers must be a finite number above 0")]
     BadShare,
 }
 
-/// The ops before which a graph is to be cut for so many devices.
+/// The indices of the ops before which to cut a graph for `devices` devices.
 ///
 /// # Errors
-/// [`SplitError`] when that cannot be.
+/// [`SplitError`] when the model cannot be divided as requested.
 pub fn cuts(graph: &Graph, split: &Split, devices: usize) -> Result<Vec<usize>, SplitError> {
     let starts = layer_starts(graph);
     match split {
         Split::LastLayers(count) => {
             let first = starts.len().saturating_sub(*count);
-            // With none or all of them one of the two would have nothing to do.
+            // With no layers or all of them, one of the two devices would have none.
             let cut = starts.get(first).filter(|_| first > 0);
             cut.map(|start| vec![*start]).ok_or(SplitError::TooFewLayers { layers: starts.len(), devices })
         }
@@ -57,7 +57,7 @@ pub fn cuts(graph: &Graph, split: &Split, devices: usize) -> Result<Vec<usize>, 
     }
 }
 
-/// How many layers the graph has.
+/// Number of layers of the graph.
 #[must_use]
 pub fn layers(graph: &Graph) -> usize {
     graph.nodes().iter().filter(|node| node.op.kv_layer().is_some()).count()
@@ -79,14 +79,14 @@ fn by_shares(graph: &Graph, starts: &[usize], shares: &[f64], devices: usize) ->
         starts.iter().zip(ends).map(|(start, end)| weights_bytes(graph, *start, end) as f64).collect();
     let (all_bytes, all_shares): (f64, f64) = (bytes.iter().sum(), shares.iter().sum());
     let mut cuts = Vec::new();
-    let (mut layer, mut before, mut due) = (0, 0.0, 0.0);
+    let (mut layer, mut assigned, mut target) = (0, 0.0, 0.0);
     for (device, share) in shares[..devices - 1].iter().enumerate() {
-        due += share / all_shares * all_bytes;
-        // At least one layer each, and one left for each device that follows.
+        target += share / all_shares * all_bytes;
+        // Each device gets at least one layer, and one is left for each further device.
         let most = layers - (devices - 1 - device);
         let first = layer;
-        while layer < most && (layer == first || before + bytes[layer] / 2.0 <= due) {
-            before += bytes[layer];
+        while layer < most && (layer == first || assigned + bytes[layer] / 2.0 <= target) {
+            assigned += bytes[layer];
             layer += 1;
         }
         cuts.push(starts[layer]);
@@ -94,14 +94,14 @@ fn by_shares(graph: &Graph, starts: &[usize], shares: &[f64], devices: usize) ->
     Ok(cuts)
 }
 
-/// The op that each layer begins with: the last before its attention that can be cut before.
+/// The first op of each layer: the last op up to its attention before which the graph can be cut.
 fn layer_starts(graph: &Graph) -> Vec<usize> {
     let can_be_cut = |cut: &usize| matches!(graph.values_across(*cut)[..], [value] if graph.rows(value) == Rows::All);
     let attentions = (0..graph.nodes().len()).filter(|index| graph.nodes()[*index].op.kv_layer().is_some());
     attentions.filter_map(|attention| (1..=attention).rev().find(can_be_cut)).collect()
 }
 
-/// Bytes of the weights of some ops, each once.
+/// Bytes of the weights of some ops, each counted once.
 fn weights_bytes(graph: &Graph, start: usize, end: usize) -> u64 {
     let mut seen = HashSet::new();
     let weights = graph.nodes()[start..end].iter().flat_map(|node| node.op.weights());
@@ -109,16 +109,15 @@ fn weights_bytes(graph: &Graph, start: usize, end: usize) -> u64 {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::model::Model;
+    use crate::model::ModelGraph;
     use crate::synthetic::Synthetic;
 
     fn graph() -> Graph {
-        // Sixteen layers of one size.
+        // Sixteen layers of equal size.
         let synthetic: Synthetic = "llama-1b:q4_0".parse().unwrap();
-        Model::build(&synthetic.outline().unwrap().0).unwrap().graph
+        ModelGraph::build(&synthetic.outline().unwrap().0).unwrap().graph
     }
 
     fn layers_of(graph: Graph, cuts: &[usize]) -> Vec<usize> {
@@ -132,7 +131,7 @@ mod tests {
             let cuts = cuts(&graph, &Split::Shares(shares.to_vec()), shares.len()).unwrap();
             layers_of(graph, &cuts)
         };
-        assert_eq!(split(&[1.0, 1.0]), [11, 5], "the head is with the last, and weighs as much as six layers");
+        assert_eq!(split(&[1.0, 1.0]), [11, 5], "the head is on the last device and has as many bytes as six layers");
         assert_eq!(split(&[1.0, 3.0]).iter().sum::<usize>(), 16);
         assert_eq!(split(&[1e-9, 1.0]), [1, 15]);
         assert_eq!(split(&[1.0, 1e-9]), [15, 1]);
@@ -140,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_layers_go_with_the_head() {
+    fn the_last_layers_are_on_the_device_of_the_head() {
         let graph = graph();
         let cuts = cuts(&graph, &Split::LastLayers(5), 2).unwrap();
         let parts = graph.split(&cuts);
@@ -149,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_divided_is_refused() {
+    fn impossible_splits_are_refused() {
         let refuse = |split: Split, devices| cuts(&graph(), &split, devices).unwrap_err();
         assert_eq!(
             refuse(Split::Shares(vec![1.0; 17]), 17).to_string(),

@@ -1,4 +1,4 @@
-//! What each op of a step took, and what it had to do: for benchmarks and timelines.
+//! The measured time and the minimum work of each op of a step, for benchmarks and timelines.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,11 +12,12 @@ pub use cuelight_shaders::cost::Cost;
 /// One op of a model.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OpLabel {
-    /// The op: "linear".
+    /// The name of the op: "linear".
     pub op: &'static str,
-    /// Its weights without the layer, and without `.weight`: "attn_q, attn_k, attn_v"; empty without weights.
+    /// The names of its weights without the layer and without `.weight`: "attn_q, attn_k, attn_v". Empty for an op without
+    /// weights.
     pub weights: String,
-    /// The layer that its weights belong to, where their names say so.
+    /// The layer of its weights; `None` if their names do not contain one.
     pub layer: Option<u32>,
 }
 
@@ -28,14 +29,14 @@ impl OpLabel {
         OpLabel { op: op.name(), weights: weights.join(", "), layer }
     }
 
-    /// What the op is called together with its like in other layers: "linear ffn_down".
+    /// The name that the op shares with the same op in other layers: "linear ffn_down".
     #[must_use]
     pub fn kind(&self) -> String {
         if self.weights.is_empty() { self.op.to_owned() } else { format!("{} {}", self.op, self.weights) }
     }
 }
 
-/// `blk.7.attn_q.weight` as layer 7 and `attn_q`.
+/// Splits `blk.7.attn_q.weight` into layer 7 and `attn_q`.
 fn split_name(name: &str) -> (Option<u32>, &str) {
     let name = name.strip_suffix(".weight").unwrap_or(name);
     let of_layer = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
@@ -45,20 +46,20 @@ fn split_name(name: &str) -> (Option<u32>, &str) {
     }
 }
 
-/// One op of one step.
+/// One op of one step, measured.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OpSpan {
-    /// Which.
+    /// The op.
     pub op: Arc<OpLabel>,
-    /// When it began, since the step's begin.
+    /// When the op began, relative to the begin of the step.
     pub start: Duration,
     /// How long it took.
     pub elapsed: Duration,
-    /// The least that it had to do.
+    /// The minimum work of the op.
     pub cost: Cost,
 }
 
-/// Notes the ops of a step as they run.
+/// Records the ops of a step as they run.
 pub(crate) struct Profiler {
     labels: Vec<Arc<OpLabel>>,
     spans: Vec<OpSpan>,
@@ -66,29 +67,29 @@ pub(crate) struct Profiler {
 }
 
 impl Profiler {
-    /// For the ops of a graph, in its order.
+    /// A profiler for the ops of a graph, in its order.
     pub fn new(graph: &Graph) -> Self {
         let labels = graph.nodes().iter().map(|node| Arc::new(OpLabel::new(&*node.op))).collect();
         Profiler { labels, spans: Vec::new(), step_began: Instant::now() }
     }
 
-    /// A step begins.
+    /// Marks the begin of a step.
     pub fn begin(&mut self, at: Instant) {
         self.step_began = at;
     }
 
-    /// The next op ran from `began` until now.
-    pub fn note(&mut self, began: Instant, cost: Cost) {
-        self.note_elapsed(began.duration_since(self.step_began), began.elapsed(), cost);
+    /// Records the next op, which ran from `began` until now.
+    pub fn record(&mut self, began: Instant, cost: Cost) {
+        self.record_elapsed(began.duration_since(self.step_began), began.elapsed(), cost);
     }
 
-    /// The next op ran for `elapsed`, from `start` after the step's begin on, by a device's clock.
-    pub fn note_elapsed(&mut self, start: Duration, elapsed: Duration, cost: Cost) {
+    /// Records the next op, which began `start` after the begin of the step and ran for `elapsed` by the device's clock.
+    pub fn record_elapsed(&mut self, start: Duration, elapsed: Duration, cost: Cost) {
         let op = Arc::clone(&self.labels[self.spans.len()]);
         self.spans.push(OpSpan { op, start, elapsed, cost });
     }
 
-    /// The ops of the step, which is over.
+    /// Ends the step and returns its ops.
     pub fn finish(&mut self) -> Vec<OpSpan> {
         std::mem::replace(&mut self.spans, Vec::with_capacity(self.labels.len()))
     }
@@ -103,18 +104,18 @@ mod tests {
     fn label(names: &[&str]) -> OpLabel {
         let weights: Vec<Weight> = names.iter().map(|name| Weight::from_f32(name, 1, 1, &[0.0])).collect();
         let biases = vec![None; weights.len()];
-        OpLabel::new(&Linear::new(weights, biases).expect("weights that fit"))
+        OpLabel::new(&Linear::new(weights, biases).expect("weights of equal width"))
     }
 
     #[test]
-    fn ops_are_named_by_their_weights_and_grouped_over_the_layers() {
+    fn ops_are_named_after_their_weights_and_grouped_across_layers() {
         let label = label(&["blk.12.attn_q.weight", "blk.12.attn_k.weight"]);
         assert_eq!(label, OpLabel { op: "linear", weights: "attn_q, attn_k".into(), layer: Some(12) });
         assert_eq!(label.kind(), "linear attn_q, attn_k");
     }
 
     #[test]
-    fn a_weight_outside_the_layers_has_its_own_name() {
+    fn a_weight_outside_the_layers_keeps_its_full_name() {
         assert_eq!(label(&["output.weight"]), OpLabel { op: "linear", weights: "output".into(), layer: None });
         assert_eq!(label(&["blk.x.odd"]).weights, "blk.x.odd");
     }

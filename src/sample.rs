@@ -1,153 +1,27 @@
-//! Logits to a token.
+//! Samples tokens from logits.
 //!
-//! Everything here is a pure function of the logits, the parameters, what the sequence contains, and a seed with the
-//! token's index. Choosing again for the same place, after a preemption or a fault, gives the same token.
+//! Every function here is a pure function of the logits, the parameters, the tokens of the sequence, a seed and the token's
+//! index. Sampling the same position again after a preemption or a fault therefore gives the same token.
 //!
-//! In this order: [`penalties`] and bias change logits, [`choose`] truncates the distribution and draws from it.
-//! [`logprobs`] tells how likely a token was before any of that.
+//! [`penalties`] and bias change the logits first. [`TokenSampler::choose`] then truncates the distribution and draws from
+//! it. [`logprobs`] reports how likely a token was before any of these changes.
 //!
-//! Where nothing but the row counts, an engine may choose by itself ([`SamplingParams::of_row_alone`]). It gives the same
-//! token: the formula, and the integers that make it independent of the order of sums, are those of
-//! [`cuelight_shaders::choose_token`].
+//! An engine may sample tokens itself when the result depends on one row of logits only ([`SamplingParams::of_row_alone`]).
+//! It returns the same token: both use the formula of [`cuelight_shaders::sample_token`], whose integer sums do not depend
+//! on the order of summation.
 
-pub mod choose;
+mod draw;
+mod error;
 mod exp;
 pub mod logprobs;
+mod params;
 pub mod penalties;
-mod random;
+pub mod token_sampler;
 
-pub use choose::{Chooser, Draw, token_of};
-pub use cuelight_shaders::choose_token::reference::choose as choose_by_row;
+pub use cuelight_shaders::sample_token::reference::sample as choose_by_row;
+pub use draw::Draw;
+pub use error::InvalidLogits;
 pub use logprobs::{PositionLogprobs, TokenLogprob, position_logprobs};
+pub use params::{InvalidSamplingParam, SamplingParams};
 pub use penalties::TokenCounts;
-
-use crate::engine::{TokenChoice, TokenId};
-
-/// How the next token is chosen from the logits. The default is the model's plain distribution.
-#[derive(Debug, Clone, PartialEq)]
-pub struct SamplingParams {
-    /// Divides the logits; 0 is greedy.
-    pub temperature: f32,
-    /// Keep the k most likely tokens; 0 keeps all.
-    pub top_k: usize,
-    /// Keep the most likely tokens whose probabilities sum to this; 1 keeps all.
-    pub top_p: f32,
-    /// Keep tokens at least this likely relative to the most likely; 0 keeps all.
-    pub min_p: f32,
-    /// Locally typical sampling (Meister et al. 2022); 1 keeps all.
-    pub typical_p: f32,
-    /// Divides (positive) or multiplies (negative) the logits of tokens already seen, prompt included; 1 is off.
-    pub repetition_penalty: f32,
-    /// Subtracted from the logits of tokens already generated.
-    pub presence_penalty: f32,
-    /// Subtracted once for each time a token was generated.
-    pub frequency_penalty: f32,
-    /// Added to the logits of these tokens.
-    pub logit_bias: Vec<(TokenId, f32)>,
-    /// Makes the random choice repeatable; `None` draws a fresh seed.
-    pub seed: Option<u64>,
-}
-
-impl Default for SamplingParams {
-    fn default() -> Self {
-        SamplingParams {
-            temperature: 1.0,
-            top_k: 0,
-            top_p: 1.0,
-            min_p: 0.0,
-            typical_p: 1.0,
-            repetition_penalty: 1.0,
-            presence_penalty: 0.0,
-            frequency_penalty: 0.0,
-            logit_bias: Vec::new(),
-            seed: None,
-        }
-    }
-}
-
-/// A sampling parameter that has no meaning.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{param} {reason}")]
-pub struct InvalidSamplingParam {
-    /// Its name, as in the API.
-    pub param: &'static str,
-    /// What it must be.
-    pub reason: String,
-}
-
-impl SamplingParams {
-    /// Checks every range.
-    ///
-    /// # Errors
-    /// The first parameter that is outside of its range.
-    pub fn validate(&self) -> Result<(), InvalidSamplingParam> {
-        let SamplingParams { temperature, top_p, min_p, typical_p, repetition_penalty, .. } = *self;
-        let SamplingParams { presence_penalty, frequency_penalty, .. } = *self;
-        let finite = f32::is_finite;
-        check("temperature", finite(temperature) && temperature >= 0.0, temperature, "a number of at least 0")?;
-        check("top_p", top_p > 0.0 && top_p <= 1.0, top_p, "above 0 and at most 1")?;
-        check("min_p", (0.0..=1.0).contains(&min_p), min_p, "from 0 to 1")?;
-        check("typical_p", typical_p > 0.0 && typical_p <= 1.0, typical_p, "above 0 and at most 1")?;
-        let positive = finite(repetition_penalty) && repetition_penalty > 0.0;
-        check("repetition_penalty", positive, repetition_penalty, "a number above 0")?;
-        check("presence_penalty", finite(presence_penalty), presence_penalty, "a finite number")?;
-        check("frequency_penalty", finite(frequency_penalty), frequency_penalty, "a finite number")?;
-        for &(token, bias) in &self.logit_bias {
-            check("logit_bias", !bias.is_nan() && bias < f32::INFINITY, bias, &format!("a number for token {token}"))?;
-        }
-        Ok(())
-    }
-
-    /// The choice for an engine, if it depends on nothing but a row of logits and the draw.
-    #[must_use]
-    pub fn of_row_alone(&self, draw: Draw) -> Option<TokenChoice> {
-        let SamplingParams { temperature, top_p, min_p, .. } = *self;
-        let top_k = u32::try_from(self.top_k).unwrap_or(u32::MAX);
-        let is_alone = penalties::is_identity(self) && self.typical_p >= 1.0;
-        is_alone.then(|| TokenChoice { temperature, top_k, top_p, min_p, random: draw.random() })
-    }
-}
-
-fn check(param: &'static str, holds: bool, value: f32, expected: &str) -> Result<(), InvalidSamplingParam> {
-    if holds {
-        return Ok(());
-    }
-    Err(InvalidSamplingParam { param, reason: format!("must be {expected}, but is {value}") })
-}
-
-/// Logits that are no distribution: a fault of the engine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum InvalidLogits {
-    /// A logit is not a number, or infinitely large.
-    #[error("the logit of token {0} is not a finite number")]
-    NotFinite(TokenId),
-    /// No token has any probability.
-    #[error("no token has a probability above 0")]
-    Empty,
-    /// The engine returned a row of another length.
-    #[error("the row of logits has no entry for token {0}")]
-    MissingToken(TokenId),
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_default_is_valid_and_each_range_is_checked_by_name() {
-        assert_eq!(SamplingParams::default().validate(), Ok(()));
-        let bad: [(&str, SamplingParams); 8] = [
-            ("temperature", SamplingParams { temperature: -1.0, ..Default::default() }),
-            ("temperature", SamplingParams { temperature: f32::NAN, ..Default::default() }),
-            ("top_p", SamplingParams { top_p: 0.0, ..Default::default() }),
-            ("min_p", SamplingParams { min_p: 1.5, ..Default::default() }),
-            ("typical_p", SamplingParams { typical_p: f32::NAN, ..Default::default() }),
-            ("repetition_penalty", SamplingParams { repetition_penalty: 0.0, ..Default::default() }),
-            ("presence_penalty", SamplingParams { presence_penalty: f32::INFINITY, ..Default::default() }),
-            ("logit_bias", SamplingParams { logit_bias: vec![(3, f32::NAN)], ..Default::default() }),
-        ];
-        for (param, params) in bad {
-            assert_eq!(params.validate().map_err(|error| error.param), Err(param));
-        }
-    }
-}
+pub use token_sampler::{TokenSampler, token_of};

@@ -1,69 +1,69 @@
-//! Cores for threads that feed a device, beside threads that compute on all of them.
+//! CPU time for threads that submit work to a device, while other threads compute on all cores.
 //!
-//! A thread that waits for a device starts the next piece of work on it when the last is done. When it wakes on a machine whose
-//! cores are all busy, Linux may leave it waiting for a millisecond or four, with the device idle. Two things help: it asks for
-//! short turns ([`wake_promptly`]), and those who compute look between two tasks whether it waits ([`RightOfWay`]).
+//! A thread that waits for a device submits the next work when the device is done. If all cores are busy, Linux may delay the
+//! thread by one to four milliseconds, while the device is idle. Two measures help: the thread requests short time slices
+//! ([`wake_promptly`]), and compute threads check between two tasks whether it waits for a core ([`YieldHint`]).
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Tells threads that compute whether one that feeds a device has something to do and is not at it: then it waits for a core.
+/// Signals to compute threads that a thread which submits work to a device waits for a core: it has work and is not running.
 ///
-/// Only advice, so nothing is ordered by it.
+/// The signal is only a hint, so its atomic operations are relaxed.
 #[derive(Debug, Default)]
-pub struct RightOfWay {
-    calls: AtomicUsize,
-    at_work: AtomicBool,
+pub struct YieldHint {
+    requests: AtomicUsize,
+    working: AtomicBool,
 }
 
-impl RightOfWay {
-    /// There is something to do for the thread.
-    pub fn call(&self) {
-        self.calls.fetch_add(1, Ordering::Relaxed);
+impl YieldHint {
+    /// Records that the thread has received work.
+    pub fn request(&self) {
+        self.requests.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The thread takes up what it was called for.
-    pub fn take(&self) {
-        self.calls.fetch_sub(1, Ordering::Relaxed);
+    /// Records that the thread has started on the work.
+    pub fn accept(&self) {
+        self.requests.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// The thread is at work. While it waits for its device, nobody needs to make room.
-    pub fn while_at_work<T>(&self, work: impl FnOnce() -> T) -> T {
-        self.at_work.store(true, Ordering::Relaxed);
+    /// Runs `work` on the thread. Meanwhile, including waits for the device, other threads need not yield.
+    pub fn while_working<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.working.store(true, Ordering::Relaxed);
         let done = work();
-        self.at_work.store(false, Ordering::Relaxed);
+        self.working.store(false, Ordering::Relaxed);
         done
     }
 
     /// Whether the thread waits for a core.
     #[must_use]
     pub fn is_wanted(&self) -> bool {
-        self.calls.load(Ordering::Relaxed) > 0 && !self.at_work.load(Ordering::Relaxed)
+        self.requests.load(Ordering::Relaxed) > 0 && !self.working.load(Ordering::Relaxed)
     }
 }
 
-/// Asks the system to let this thread run as soon as it has something to do, at the price of shorter turns.
+/// Asks the system to schedule this thread soon after it wakes, in return for shorter time slices.
 ///
-/// For a thread that mostly waits and starts what others compute, on a machine whose cores are all busy. Since version 6.6 Linux
-/// lets a thread that computes finish what is left of its turn, most of a millisecond, before one that wakes; since 6.12
-/// not when the one that wakes asks for shorter turns. Elsewhere, and where it is not allowed, this does nothing. It takes
-/// nothing from other threads: the share of a thread is as it was.
+/// For a thread that mostly waits and submits work to others, on a machine whose cores are all busy. Since version 6.6 Linux
+/// lets a running thread finish its time slice, most of a millisecond, before a waking thread runs; since 6.12 a waking
+/// thread with shorter time slices preempts it. On other systems, and without permission, this does nothing. The thread's
+/// share of CPU time does not change.
 #[cfg(target_os = "linux")]
 pub fn wake_promptly() {
-    /// The shortest turn that Linux gives, in nanoseconds.
-    const TURN: u64 = 100_000;
+    /// The shortest time slice of Linux, in nanoseconds.
+    const TIME_SLICE: u64 = 100_000;
     let size = size_of::<libc::sched_attr>() as libc::c_uint;
-    // SAFETY: a struct of integers, for which zero is a value.
+    // SAFETY: a struct of integers, for which zero is valid.
     let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
-    // SAFETY: writes at most `size` bytes, of this thread's (0) attributes.
+    // SAFETY: writes at most `size` bytes with the attributes of this thread (0).
     let got = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, size, 0) };
     if got == 0 && attributes.sched_policy == libc::SCHED_OTHER as u32 {
-        attributes.sched_runtime = TURN;
-        // SAFETY: reads `attributes.size` bytes, which the kernel set to what it wrote.
+        attributes.sched_runtime = TIME_SLICE;
+        // SAFETY: reads `attributes.size` bytes, which the kernel has set to the size that it wrote.
         let _ = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
     }
 }
 
-/// Does nothing here; for Linux it is described above.
+/// Does nothing on this system.
 #[cfg(not(target_os = "linux"))]
 pub fn wake_promptly() {}
 
@@ -72,21 +72,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn way_is_made_for_who_is_called_and_not_at_it() {
-        let way = RightOfWay::default();
-        assert!(!way.is_wanted());
-        way.call();
-        way.call();
-        assert!(way.is_wanted());
-        way.take();
-        way.while_at_work(|| assert!(!way.is_wanted(), "it is at the first, and the second has time"));
-        assert!(way.is_wanted());
-        way.take();
-        assert!(!way.is_wanted());
+    fn a_yield_is_wanted_while_a_request_waits_and_no_work_runs() {
+        let yield_hint = YieldHint::default();
+        assert!(!yield_hint.is_wanted());
+        yield_hint.request();
+        yield_hint.request();
+        assert!(yield_hint.is_wanted());
+        yield_hint.accept();
+        yield_hint.while_working(|| assert!(!yield_hint.is_wanted(), "it is running, so the second request can wait"));
+        assert!(yield_hint.is_wanted());
+        yield_hint.accept();
+        assert!(!yield_hint.is_wanted());
     }
 
     #[test]
-    fn a_thread_may_ask_to_wake_promptly_anywhere() {
-        std::thread::spawn(wake_promptly).join().expect("it asks, and takes no for an answer");
+    fn wake_promptly_never_fails() {
+        std::thread::spawn(wake_promptly).join().expect("a refusal is ignored");
     }
 }

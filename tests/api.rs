@@ -10,12 +10,12 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use cuelight::api::ServerOptions;
-use cuelight::executor::EngineHost;
-use cuelight::loader::ModelSource;
 use cuelight::metrics::exposition::{Compat, Exposition};
-use cuelight::runtime::{Runtime, RuntimeOptions};
-use cuelight::simulation::{Fault, SimulatedEngine, SimulatedModel};
-use cuelight_engine::load::{LoadProgress, LoadedModel};
+use cuelight::pipeline::executor::EngineHost;
+use cuelight::pipeline::loader::{ModelSource, SourceError};
+use cuelight::pipeline::runtime::{Runtime, RuntimeOptions};
+use cuelight::pipeline::simulation::{Fault, SimulatedEngine, SimulatedModel};
+use cuelight_engine::load::{LoadCancel, LoadProgress, LoadedModel};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 
@@ -40,7 +40,7 @@ fn completion(more: Value) -> Value {
     body
 }
 
-/// A model that never ends by itself.
+/// A model that never ends an answer itself.
 fn tireless() -> SimulatedModel {
     SimulatedModel { end_one_in: u64::MAX, ..model() }
 }
@@ -96,7 +96,7 @@ async fn a_chat_stream_is_role_text_finish_usage_done() {
 }
 
 #[tokio::test]
-async fn without_include_usage_no_chunk_speaks_of_it() {
+async fn without_include_usage_no_chunk_has_usage() {
     let server = Server::start(model()).await;
     let chunks = server.post(CHAT, &chat(json!({ "stream": true }))).await.chunks();
     assert!(chunks.iter().all(|chunk| chunk.get("usage").is_none()));
@@ -114,7 +114,7 @@ async fn continuous_usage_counts_up_to_the_last() {
 }
 
 #[tokio::test]
-async fn several_answers_differ_by_seed_and_stream_as_they_answer_whole() {
+async fn several_answers_differ_by_seed_and_stream_the_same_text() {
     let server = Server::start(tireless()).await;
     let request =
         |n: u64, seed: u64, stream: bool| chat(json!({ "n": n, "seed": seed, "temperature": 1, "stream": stream }));
@@ -142,7 +142,7 @@ async fn several_answers_differ_by_seed_and_stream_as_they_answer_whole() {
 }
 
 #[tokio::test]
-async fn chat_logprobs_carry_bytes_and_alternatives_on_the_chunk_of_their_token() {
+async fn chat_logprobs_have_bytes_and_alternatives_and_stream_with_their_token() {
     let server = Server::start(tireless()).await;
     let more = json!({ "logprobs": true, "top_logprobs": 2 });
     let whole = server.ok(CHAT, &chat(more)).await;
@@ -150,7 +150,7 @@ async fn chat_logprobs_carry_bytes_and_alternatives_on_the_chunk_of_their_token(
     assert_eq!(content.len(), 8);
     for position in content {
         assert_eq!(position["top_logprobs"].as_array().unwrap().len(), 2);
-        assert_eq!(position["top_logprobs"][0]["token"], position["token"], "greedy takes the most likely");
+        assert_eq!(position["top_logprobs"][0]["token"], position["token"], "greedy sampling picks the most likely");
         let bytes: Vec<u8> = serde_json::from_value(position["bytes"].clone()).unwrap();
         assert_eq!(position["token"], json!(String::from_utf8(bytes).unwrap()));
         assert!(position["logprob"].as_f64().unwrap() <= 0.0);
@@ -163,7 +163,7 @@ async fn chat_logprobs_carry_bytes_and_alternatives_on_the_chunk_of_their_token(
 }
 
 #[tokio::test]
-async fn a_stop_string_ends_the_text_and_is_named() {
+async fn a_stop_string_ends_the_text_and_is_reported() {
     let server = Server::start(tireless()).await;
     let whole = server.ok(COMPLETIONS, &completion(json!({ "max_tokens": 24 }))).await;
     let text = whole["choices"][0]["text"].as_str().unwrap();
@@ -180,7 +180,7 @@ async fn a_stop_string_ends_the_text_and_is_named() {
 }
 
 #[tokio::test]
-async fn the_models_own_end_has_no_stop_reason_and_a_stop_token_has_its_id() {
+async fn only_a_stop_token_of_the_client_is_reported_as_stop_reason() {
     let server = Server::start(SimulatedModel { end_one_in: 1, ..model() }).await;
     let choice = &server.ok(COMPLETIONS, &completion(json!({}))).await["choices"][0];
     assert_eq!(
@@ -196,7 +196,7 @@ async fn the_models_own_end_has_no_stop_reason_and_a_stop_token_has_its_id() {
 }
 
 #[tokio::test]
-async fn choices_of_several_prompts_stand_in_the_prompts_order() {
+async fn choices_of_several_prompts_are_in_the_order_of_the_prompts() {
     let server = Server::start(tireless()).await;
     let alone = |prompt: &str| completion(json!({ "prompt": prompt, "return_token_ids": true }));
     let first = server.ok(COMPLETIONS, &alone("the sky is")).await;
@@ -241,7 +241,7 @@ async fn a_prompt_is_scored_without_generating() {
 }
 
 #[tokio::test]
-async fn an_echo_goes_before_the_answer_and_so_do_its_logprobs() {
+async fn an_echo_and_its_logprobs_precede_the_answer() {
     let server = Server::start(tireless()).await;
     let plain = server.ok(COMPLETIONS, &completion(json!({ "logprobs": 0 }))).await;
     let echo = server.ok(COMPLETIONS, &completion(json!({ "logprobs": 0, "echo": true }))).await;
@@ -257,7 +257,7 @@ async fn an_echo_goes_before_the_answer_and_so_do_its_logprobs() {
 }
 
 #[tokio::test]
-async fn tokens_can_be_named_by_their_ids() {
+async fn tokens_can_be_reported_as_ids() {
     let server = Server::start(tireless()).await;
     let more = json!({ "logprobs": 1, "return_tokens_as_token_ids": true, "return_token_ids": true });
     let choice = &server.ok(COMPLETIONS, &completion(more)).await["choices"][0];
@@ -279,7 +279,7 @@ async fn tokens_can_be_named_by_their_ids() {
 }
 
 #[tokio::test]
-async fn prompt_logprobs_come_by_token_id() {
+async fn prompt_logprobs_are_keyed_by_token_id() {
     let server = Server::start(tireless()).await;
     let more = json!({ "prompt_logprobs": 1, "return_token_ids": true });
     let choice = &server.ok(COMPLETIONS, &completion(more.clone())).await["choices"][0];
@@ -295,7 +295,7 @@ async fn prompt_logprobs_come_by_token_id() {
 }
 
 #[tokio::test]
-async fn a_logit_bias_decides() {
+async fn a_logit_bias_excludes_a_token() {
     let server = Server::start(tireless()).await;
     let whole = server.ok(COMPLETIONS, &completion(json!({ "return_token_ids": true }))).await;
     let token = whole["choices"][0]["token_ids"][0].to_string();
@@ -320,7 +320,7 @@ fn assert_error(answer: &Answer, status: u16, kind: &str, code: &str, param: Opt
 }
 
 #[tokio::test]
-async fn each_bad_field_is_a_400_that_names_it_also_when_streaming() {
+async fn each_invalid_field_is_a_400_that_names_it_with_and_without_stream() {
     let server = Server::start(model()).await;
     for (more, param) in [
         (json!({ "temperature": -1 }), "temperature"),
@@ -353,7 +353,7 @@ async fn each_bad_field_is_a_400_that_names_it_also_when_streaming() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_honoured_is_named() {
+async fn an_unsupported_field_is_a_400_that_names_it() {
     let server = Server::start(model()).await;
     for (more, param) in [
         (json!({ "response_format": { "type": "json_object" } }), "response_format"),
@@ -363,13 +363,14 @@ async fn what_cannot_be_honoured_is_named() {
             "messages[0].content[0].type",
         ),
     ] {
-        assert_error(&server.post(CHAT, &chat(more)).await, 501, "not_implemented", "not_implemented", Some(param));
+        let answer = server.post(CHAT, &chat(more)).await;
+        assert_error(&answer, 400, "invalid_request_error", "unsupported_value", Some(param));
     }
     for (more, param) in
         [(json!({ "suffix": "end" }), "suffix"), (json!({ "logprob_token_ids": [1] }), "logprob_token_ids")]
     {
         let answer = server.post(COMPLETIONS, &completion(more)).await;
-        assert_error(&answer, 501, "not_implemented", "not_implemented", Some(param));
+        assert_error(&answer, 400, "invalid_request_error", "unsupported_value", Some(param));
     }
 }
 
@@ -378,7 +379,7 @@ async fn harmless_and_unknown_fields_are_accepted() {
     let server = Server::start(model()).await;
     let more = json!({
         "user": "u", "metadata": { "a": "b" }, "store": true, "service_tier": "auto", "parallel_tool_calls": false,
-        "seed": null, "response_format": { "type": "text" }, "tools": [], "best_of": 1, "nobody_knows_this": [1],
+        "seed": null, "response_format": { "type": "text" }, "tools": [], "best_of": 1, "unknown_field": [1],
         "tool_choice": "auto", "reasoning_effort": "low",
     });
     server.ok(CHAT, &chat(more)).await;
@@ -400,7 +401,7 @@ async fn a_prompt_longer_than_the_context_is_refused_with_the_numbers() {
 }
 
 #[tokio::test]
-async fn an_answer_ends_where_the_context_does() {
+async fn an_answer_ends_at_the_end_of_the_context() {
     let server = Server::start(tireless()).await;
     let prompt: Vec<u32> = vec![5; 500];
     let answer = server.ok(COMPLETIONS, &completion(json!({ "prompt": prompt, "max_tokens": 100 }))).await;
@@ -411,7 +412,7 @@ async fn an_answer_ends_where_the_context_does() {
 }
 
 #[tokio::test]
-async fn one_model_is_served_under_its_names_and_as_default() {
+async fn one_model_is_served_under_all_its_names_and_as_default() {
     let options = ServerOptions { aliases: vec!["gpt-4o".into()], ..ServerOptions::new(MODEL) };
     let server = Server::start_with(model(), RuntimeOptions::default(), options).await;
     for name in [json!(MODEL), json!("gpt-4o"), json!("default"), json!(""), Value::Null] {
@@ -443,17 +444,16 @@ async fn one_model_is_served_under_its_names_and_as_default() {
 }
 
 #[tokio::test]
-async fn bodies_that_are_no_json_object_and_paths_that_are_none() {
+async fn malformed_bodies_and_unknown_paths_are_refused() {
     let server = Server::start(model()).await;
-    let raw = |body: &'static str| Request::post(CHAT).body(Body::from(body)).unwrap();
+    let raw = |body: &'static str| {
+        Request::post(CHAT).header("content-type", "application/json").body(Body::from(body)).unwrap()
+    };
     for body in ["", "{", "[]", "\"hi\"", "{\"messages\": \u{1}}"] {
         assert_error(&server.call(raw(body)).await, 400, "invalid_request_error", "invalid_value", None);
     }
     assert_error(&server.get("/v1/nothing").await, 404, "not_found_error", "not_found", None);
     assert_error(&server.get(CHAT).await, 405, "invalid_request_error", "method_not_allowed", None);
-    let untyped =
-        Request::post(CHAT).header("content-type", "text/plain").body(Body::from(chat(json!({})).to_string()));
-    assert_eq!(server.call(untyped.unwrap()).await.status, StatusCode::OK);
 }
 
 #[tokio::test]
@@ -465,7 +465,7 @@ async fn a_body_larger_than_the_limit_is_a_413() {
 }
 
 #[tokio::test]
-async fn with_keys_every_route_but_the_probes_wants_one() {
+async fn with_keys_every_route_except_the_probes_requires_one() {
     let options = ServerOptions { api_keys: vec!["one".into(), "two".into()], ..ServerOptions::new(MODEL) };
     let server = Server::start_with(model(), RuntimeOptions::default(), options).await;
     for path in ["/v1/models", "/v1/nothing", CHAT, "/tokenize"] {
@@ -487,7 +487,7 @@ async fn with_keys_every_route_but_the_probes_wants_one() {
 }
 
 #[tokio::test]
-async fn pages_of_allowed_origins_may_call_and_ask_first_without_a_key() {
+async fn pages_of_allowed_origins_may_call_and_send_preflights_without_a_key() {
     let options = ServerOptions {
         api_keys: vec!["one".into()],
         cors_origins: vec!["https://chat.example".into()],
@@ -511,7 +511,7 @@ async fn pages_of_allowed_origins_may_call_and_ask_first_without_a_key() {
 }
 
 #[tokio::test]
-async fn every_response_has_a_request_id_and_the_clients_own_if_it_sent_one() {
+async fn every_response_has_the_clients_request_id_or_a_fresh_one() {
     let server = Server::start(model()).await;
     assert!(server.get("/health").await.headers["x-request-id"].to_str().unwrap().starts_with("req_"));
     let request = Request::get("/health").header("x-request-id", "mine").body(Body::empty()).unwrap();
@@ -519,7 +519,7 @@ async fn every_response_has_a_request_id_and_the_clients_own_if_it_sent_one() {
 }
 
 #[tokio::test]
-async fn text_goes_to_tokens_and_back_in_both_dialects() {
+async fn text_becomes_tokens_and_back_with_both_sets_of_fields() {
     let server = Server::start(model()).await;
     let vllm = server.ok("/tokenize", &json!({ "prompt": "the sky", "add_special_tokens": false })).await;
     let llama = server.ok("/tokenize", &json!({ "content": "the sky", "with_pieces": true })).await;
@@ -542,7 +542,7 @@ async fn text_goes_to_tokens_and_back_in_both_dialects() {
 }
 
 #[tokio::test]
-async fn a_full_house_says_when_to_come_back_and_its_room_returns_with_the_answer() {
+async fn a_full_server_answers_429_until_a_request_ends() {
     let runtime = RuntimeOptions { max_requests: 2, ..RuntimeOptions::default() };
     let slow = SimulatedModel { step_time: Duration::from_millis(20), ..tireless() };
     let server = Server::start_with(slow, runtime, ServerOptions::new(MODEL)).await;
@@ -558,7 +558,7 @@ async fn a_full_house_says_when_to_come_back_and_its_room_returns_with_the_answe
 }
 
 #[tokio::test]
-async fn dropping_a_body_or_a_call_frees_its_blocks() {
+async fn dropping_a_body_or_a_request_frees_its_blocks() {
     let slow = SimulatedModel { step_time: Duration::from_millis(5), ..tireless() };
     let server = Server::start(slow).await;
     let mut body = server.begin(post(CHAT, &chat(json!({ "stream": true, "max_tokens": 400 })))).await.into_body();
@@ -573,14 +573,17 @@ async fn dropping_a_body_or_a_call_frees_its_blocks() {
 }
 
 #[tokio::test]
-async fn a_fault_before_the_first_token_is_a_status_and_after_it_an_event() {
+async fn a_fault_is_a_status_without_a_stream_and_an_event_in_a_stream() {
     let at = |step: u64| SimulatedModel {
         faults: Some(Arc::new(move |n, _| (n == step).then_some(Fault::NotANumber))),
         ..tireless()
     };
     let server = Server::start(at(0)).await;
-    let answer = server.post(CHAT, &chat(json!({ "stream": true }))).await;
-    assert_error(&answer, 500, "server_error", "engine_error", None);
+    assert_error(&server.post(CHAT, &chat(json!({}))).await, 500, "server_error", "engine_error", None);
+    // A fault happens once, so the stream gets a server of its own.
+    let server = Server::start(at(0)).await;
+    let chunks = server.post(CHAT, &chat(json!({ "stream": true }))).await.chunks();
+    assert_eq!(chunks[0]["error"]["code"], "engine_error");
 
     let server = Server::start(at(4)).await;
     let chunks = server.post(CHAT, &chat(json!({ "stream": true }))).await.chunks();
@@ -590,7 +593,7 @@ async fn a_fault_before_the_first_token_is_a_status_and_after_it_an_event() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn silence_is_filled_with_comments() {
+async fn comments_fill_the_time_without_output() {
     let slow = SimulatedModel { step_time: Duration::from_secs(25), ..tireless() };
     let server = Server::start(slow).await;
     let answer = server.post(CHAT, &chat(json!({ "stream": true, "max_tokens": 1 }))).await;
@@ -611,7 +614,7 @@ async fn a_request_that_takes_too_long_is_a_408_or_ends_its_stream() {
 }
 
 #[tokio::test]
-async fn after_shutdown_requests_are_told_to_go_elsewhere() {
+async fn after_shutdown_requests_get_503() {
     let server = Server::start(model()).await;
     assert_eq!(server.get("/ready").await.json(), json!({ "status": "ready" }));
     assert_eq!(server.get("/health").await.json(), json!({ "status": "ok" }));
@@ -620,11 +623,11 @@ async fn after_shutdown_requests_are_told_to_go_elsewhere() {
     assert_error(&answer, 503, "unavailable_error", "unavailable", None);
     assert!(answer.headers.contains_key("retry-after"));
     assert_eq!(server.get("/ready").await.status, StatusCode::SERVICE_UNAVAILABLE);
-    assert_eq!(server.get("/health").await.status, StatusCode::OK, "alive, though not for long");
+    assert_eq!(server.get("/health").await.status, StatusCode::OK, "the process is still alive");
 }
 
 #[tokio::test]
-async fn a_client_that_hangs_up_frees_its_blocks_before_and_after_the_first_token() {
+async fn a_client_that_disconnects_frees_its_blocks_with_and_without_stream() {
     let slow = SimulatedModel { step_time: Duration::from_millis(20), ..tireless() };
     let server = Listening::start(slow, ServerOptions::new(MODEL)).await;
     let used = || server.runtime.snapshot().blocks_used;
@@ -632,7 +635,10 @@ async fn a_client_that_hangs_up_frees_its_blocks_before_and_after_the_first_toke
         let client = reqwest::Client::new();
         let request = client.post(format!("{}{CHAT}", server.url)).json(&chat(more)).send();
         let held = tokio::time::timeout(Duration::from_millis(100), request).await;
-        assert!(used() > 0);
+        // A stream's headers arrive before the request is scheduled.
+        while used() == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
         // Dropping the response, or the request that waits for one, closes the connection.
         drop((held, client));
         tokio::time::timeout(Duration::from_secs(5), async {
@@ -641,7 +647,7 @@ async fn a_client_that_hangs_up_frees_its_blocks_before_and_after_the_first_toke
             }
         })
         .await
-        .expect("the blocks are freed long before the answer would be done");
+        .expect("the blocks are freed long before the answer would end");
     }
     server.stop().await;
 }
@@ -658,12 +664,12 @@ async fn two_clients_stream_at_once_and_share_steps() {
     let (first, second) = tokio::join!(call(), call());
     assert_eq!(first.matches("\"content\"").count(), second.matches("\"content\"").count());
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-    assert!(count(&counters.shares) > count(&counters.steps) * 3 / 2, "most steps serve both");
+    assert!(count(&counters.sequences) > count(&counters.steps) * 3 / 2, "most steps serve both");
     server.stop().await;
 }
 
 #[tokio::test]
-async fn no_value_of_any_field_is_more_than_a_refusal() {
+async fn no_value_of_any_field_causes_a_server_error() {
     let server = Server::start(model()).await;
     let deep = (0..100).fold(json!(1), |inner, _| json!([inner]));
     let values = [
@@ -739,7 +745,7 @@ async fn no_value_of_any_field_is_more_than_a_refusal() {
                 let mut body = chat(json!({ "prompt": "the sky", "max_tokens": 2 }));
                 body[field] = value.clone();
                 let answer = server.post(path, &body).await;
-                let expected = [200, 400, 404, 429, 501].contains(&answer.status.as_u16());
+                let expected = [200, 400, 404, 429].contains(&answer.status.as_u16());
                 assert!(expected, "{path} {field}: {value} gave {} {}", answer.status, answer.text());
                 assert!(
                     answer.status == StatusCode::OK || answer.body.len() < 2000,
@@ -750,7 +756,7 @@ async fn no_value_of_any_field_is_more_than_a_refusal() {
     }
 }
 
-/// A model whose loading takes until it is allowed to end, and may then fail.
+/// A model whose loading waits for a permission, and may then fail.
 struct SlowToLoad {
     model: SimulatedModel,
     allowed: std::sync::Mutex<std::sync::mpsc::Receiver<Result<(), String>>>,
@@ -759,9 +765,13 @@ struct SlowToLoad {
 impl ModelSource for SlowToLoad {
     type Engine = SimulatedEngine;
 
-    fn load(&self, progress: &mut dyn FnMut(LoadProgress)) -> Result<LoadedModel<SimulatedEngine>, String> {
+    fn load(
+        &self,
+        cancel: &LoadCancel,
+        progress: &mut dyn FnMut(LoadProgress),
+    ) -> Result<LoadedModel<SimulatedEngine>, SourceError> {
         self.allowed.lock().unwrap().recv().unwrap()?;
-        self.model.load(progress)
+        self.model.load(cancel, progress)
     }
 
     fn host(&self) -> EngineHost {
@@ -770,7 +780,7 @@ impl ModelSource for SlowToLoad {
 }
 
 #[tokio::test]
-async fn while_the_model_loads_the_server_answers_that_it_does() {
+async fn while_the_model_loads_requests_get_503() {
     for (outcome, health) in [(Ok(()), 200), (Err("the file is gone".to_owned()), 503)] {
         let (allow, allowed) = std::sync::mpsc::channel();
         let source = SlowToLoad { model: model(), allowed: allowed.into() };
@@ -795,7 +805,7 @@ async fn while_the_model_loads_the_server_answers_that_it_does() {
 }
 
 #[tokio::test]
-async fn calls_are_counted_by_route_and_not_by_what_clients_invent() {
+async fn requests_are_counted_by_route_pattern_and_not_by_path() {
     let (recorder, exposition) = Exposition::new(Compat::None).unwrap();
     let options = ServerOptions { metrics: Some(exposition), ..ServerOptions::new(MODEL) };
     let _guard = metrics::set_default_local_recorder(&recorder);

@@ -12,7 +12,7 @@ use async_openai::types::chat::{
 };
 use async_openai::types::completions::CreateCompletionRequestArgs;
 use cuelight::api::ServerOptions;
-use cuelight::simulation::SimulatedModel;
+use cuelight::pipeline::simulation::SimulatedModel;
 use futures_util::StreamExt;
 
 use common::listening::Listening;
@@ -22,7 +22,7 @@ const KEY: &str = "the-key";
 
 async fn start() -> (Listening, Client<OpenAIConfig>) {
     let model = SimulatedModel { end_one_in: u64::MAX, ..model() };
-    let options = ServerOptions { api_keys: vec![KEY.to_owned()], ..ServerOptions::new(MODEL) };
+    let options = ServerOptions { api_keys: vec![KEY.into()], ..ServerOptions::new(MODEL) };
     let server = Listening::start(model, options).await;
     let client = client(&server, KEY);
     (server, client)
@@ -74,7 +74,7 @@ async fn models_chat_and_completions_answer() {
 }
 
 #[tokio::test]
-async fn a_chat_streams_what_it_answers_whole_and_then_its_usage() {
+async fn a_stream_has_the_text_of_the_whole_answer_and_then_the_usage() {
     let (server, client) = start().await;
     let whole = client.chat().create(request()).await.unwrap();
     let options = ChatCompletionStreamOptions { include_usage: Some(true), include_obfuscation: None };
@@ -97,7 +97,7 @@ async fn a_chat_streams_what_it_answers_whole_and_then_its_usage() {
 }
 
 #[tokio::test]
-async fn several_answers_seed_stop_and_logprobs() {
+async fn several_answers_with_seed_stop_and_logprobs() {
     let (server, client) = start().await;
     let seeded = CreateChatCompletionRequest { n: Some(2), temperature: Some(1.0), seed: Some(3), ..request() };
     let first = client.chat().create(seeded.clone()).await.unwrap();
@@ -121,7 +121,7 @@ async fn several_answers_seed_stop_and_logprobs() {
 }
 
 #[tokio::test]
-async fn errors_arrive_with_their_code_and_param() {
+async fn errors_have_their_code_and_param() {
     let (server, client) = start().await;
     let failure = |result: Result<_, OpenAIError>| match result {
         Err(OpenAIError::ApiError(error)) => (error.status_code.as_u16(), error.api_error.code, error.api_error.param),

@@ -1,5 +1,4 @@
-//! `cuelight bench serve`, the program itself, against servers on real sockets: the simulated model's, and some that
-//! misbehave.
+//! The program `cuelight bench serve` against servers on real sockets: one with a simulated model, and faulty ones.
 
 #![allow(clippy::unwrap_used)]
 
@@ -12,8 +11,8 @@ use std::time::Duration;
 use common::listening::Listening;
 use common::{MODEL, model};
 use cuelight::api::ServerOptions;
-use cuelight::runtime::RuntimeOptions;
-use cuelight::simulation::SimulatedModel;
+use cuelight::pipeline::runtime::RuntimeOptions;
+use cuelight::pipeline::simulation::SimulatedModel;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -51,12 +50,12 @@ fn command(arguments: &[&str]) -> Command {
 
 async fn bench(arguments: &[&str]) -> Ran {
     let output = tokio::time::timeout(Duration::from_secs(60), command(arguments).output()).await;
-    let output = output.expect("it ends").unwrap();
+    let output = output.expect("the program ends in time").unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
     Ran { status: output.status, stdout: text(output.stdout), stderr: text(output.stderr) }
 }
 
-/// A model that takes time, so that there are latencies.
+/// A model with a step time, so that latencies are not 0.
 fn slow() -> SimulatedModel {
     SimulatedModel { step_time: Duration::from_millis(2), ..model() }
 }
@@ -66,7 +65,7 @@ async fn listening() -> Listening {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_closed_loop_sends_what_was_asked_for_and_counts_what_came() {
+async fn a_closed_loop_sends_the_requested_load_and_counts_answers() {
     let server = listening().await;
     let wanted = ["-c", "4", "-n", "20", "--prompt-tokens", "100", "--output-tokens", "12", "-o", "json", "--detail"];
     let ran = bench(&[&[server.url.as_str()], &wanted[..], &["--goodput", "ttft:60000"]].concat()).await;
@@ -80,7 +79,7 @@ async fn a_closed_loop_sends_what_was_asked_for_and_counts_what_came() {
     let requests = round["requests"].as_array().unwrap();
     assert_eq!(requests.len(), 20);
     for request in requests {
-        // A word is five of this tokenizer's tokens.
+        // A word has five tokens in this tokenizer.
         let prompt_tokens = request["prompt_tokens"].as_i64().unwrap();
         assert!((prompt_tokens - 100).abs() <= 3, "{request}");
         assert_eq!(request["output_tokens"], 12);
@@ -92,19 +91,19 @@ async fn a_closed_loop_sends_what_was_asked_for_and_counts_what_came() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_open_loop_keeps_its_rate_whatever_the_server_does() {
+async fn an_open_loop_keeps_its_rate() {
     let server = listening().await;
     let wanted = ["--rate", "50", "--duration", "1", "--prompt-tokens", "20-60", "--output-tokens", "2-6"];
     let ran = bench(&[&[server.url.as_str()], &wanted[..], &["--seed", "3", "-o", "json"]].concat()).await;
     let round = ran.round();
     let sent = round["succeeded"].as_u64().unwrap() + round["failed"].as_u64().unwrap();
-    assert!((30..=70).contains(&sent), "{sent} requests came in a second");
+    assert!((30..=70).contains(&sent), "{sent} requests were sent in a second");
     assert_eq!(round["schedule_delay_ms"]["count"], json!(sent));
     server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn answers_in_one_piece_and_plain_completions_are_measured_too() {
+async fn unstreamed_answers_and_text_completions_are_measured() {
     let server = listening().await;
     let wanted =
         ["-n", "4", "--prompt-tokens", "39", "--output-tokens", "5", "-o", "json", "--endpoint", "completions"];
@@ -120,7 +119,7 @@ async fn answers_in_one_piece_and_plain_completions_are_measured_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn refusals_are_counted_by_whether_they_say_when_to_come_back() {
+async fn refusals_are_counted_with_and_without_retry_after() {
     let limited = RuntimeOptions { max_requests: 1, ..RuntimeOptions::default() };
     let one_at_a_time = SimulatedModel { step_time: Duration::from_millis(5), ..model() };
     let server = Listening::start_with(one_at_a_time, limited, ServerOptions::new(MODEL)).await;
@@ -135,7 +134,7 @@ async fn refusals_are_counted_by_whether_they_say_when_to_come_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn servers_take_turns_and_stand_side_by_side() {
+async fn several_servers_alternate_and_share_a_table() {
     let (first, second) = (listening().await, listening().await);
     let file = tempfile::NamedTempFile::new().unwrap();
     let wanted = ["-n", "4", "--prompt-tokens", "40", "--output-tokens", "5", "--rounds", "3", "--output-file"];
@@ -154,13 +153,13 @@ async fn servers_take_turns_and_stand_side_by_side() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ctrl_c_prints_what_was_measured() {
+async fn ctrl_c_prints_the_results_so_far() {
     let model = slow();
     let counters = model.counters.clone();
     let server = Listening::start(model, ServerOptions::new(MODEL)).await;
     let wanted = ["-c", "2", "--duration", "600", "--prompt-tokens", "40", "--output-tokens", "5"];
     let child = command(&[&[server.url.as_str()], &wanted[..]].concat()).spawn().unwrap();
-    // Far more than finding out about the server and warming it up take.
+    // Far more steps than calibration and warm-up need.
     while counters.steps.load(Ordering::Relaxed) < 200 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -174,16 +173,16 @@ async fn ctrl_c_prints_what_was_measured() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_wrong_is_one_clear_sentence() {
-    let locked = ServerOptions { api_keys: vec!["right".to_owned()], ..ServerOptions::new(MODEL) };
+async fn errors_are_one_clear_sentence() {
+    let locked = ServerOptions { api_keys: vec!["right".into()], ..ServerOptions::new(MODEL) };
     let server = Listening::start(model(), locked).await;
     let url = server.url.as_str();
-    bench(&[url]).await.assert_refused(1, &["/v1/models", "wants an --api-key"]);
-    bench(&[url, "--api-key", "wrong"]).await.assert_refused(1, &["wants another --api-key"]);
+    bench(&[url]).await.assert_refused(1, &["/v1/models", "needs an --api-key"]);
+    bench(&[url, "--api-key", "wrong"]).await.assert_refused(1, &["needs another --api-key"]);
     let right = [url, "--api-key", "right"];
     bench(&[&right[..], &["--model", "nope"]].concat()).await.assert_refused(1, &["404", "`nope` does not exist"]);
     bench(&[&right[..], &["--prompt-tokens", "9999"]].concat()).await.assert_refused(1, &["400", "context"]);
-    bench(&[&format!("{url}/elsewhere")]).await.assert_refused(1, &["wants an --api-key"]);
+    bench(&[&format!("{url}/elsewhere")]).await.assert_refused(1, &["needs an --api-key"]);
     bench(&["http://127.0.0.1:1"]).await.assert_refused(1, &["no server answers at http://127.0.0.1:1", "refused"]);
     bench(&["127.0.0.1:8080"]).await.assert_refused(2, &["http://127.0.0.1:8080"]);
     bench(&[url, "--prompt-tokens", "9-3"]).await.assert_refused(2, &["64-512"]);
@@ -194,7 +193,7 @@ async fn what_is_wrong_is_one_clear_sentence() {
 }
 
 #[test]
-fn a_model_called_serve_can_still_be_measured_by_its_path() {
+fn a_model_named_serve_is_measured_by_its_path() {
     let run = |arguments: &[&str]| {
         let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_cuelight"));
         let output = command.arg("bench").args(arguments).output().unwrap();
@@ -209,7 +208,7 @@ fn a_model_called_serve_can_still_be_measured_by_its_path() {
 }
 
 /// A server that answers every request with these bytes and closes the connection; `None` never answers.
-async fn rude(answer: impl Fn(bool) -> Option<String> + Send + Sync + 'static) -> String {
+async fn faulty_server(answer: impl Fn(bool) -> Option<String> + Send + Sync + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let answer = std::sync::Arc::new(answer);
@@ -217,7 +216,7 @@ async fn rude(answer: impl Fn(bool) -> Option<String> + Send + Sync + 'static) -
         while let Ok((mut stream, _)) = listener.accept().await {
             let answer = answer.clone();
             tokio::spawn(async move {
-                // The requests here are small enough to come in one piece.
+                // The requests of these tests fit into one read.
                 let mut request = vec![0; 65536];
                 let length = stream.read(&mut request).await.unwrap_or(0);
                 let wants_stream = String::from_utf8_lossy(&request[..length]).contains("\"stream\":true");
@@ -231,16 +230,16 @@ async fn rude(answer: impl Fn(bool) -> Option<String> + Send + Sync + 'static) -
     url
 }
 
-const WHOLE: &str = r#"{"choices":[{"message":{"content":"a"},"finish_reason":"length"}]}"#;
+const UNSTREAMED: &str = r#"{"choices":[{"message":{"content":"a"},"finish_reason":"length"}]}"#;
 
 fn ok(kind: &str, body: &str) -> String {
     format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\nconnection: close\r\n\r\n{body}")
 }
 
-/// What is said of a server that streams like this, and answers calibration as it should.
+/// The result, and the kind of the first failure, for a server that streams this text and answers calibration correctly.
 async fn failure_of(stream: &'static str) -> (Ran, String) {
-    let url = rude(move |wants_stream| {
-        Some(if wants_stream { ok("text/event-stream", stream) } else { ok("application/json", WHOLE) })
+    let url = faulty_server(move |wants_stream| {
+        Some(if wants_stream { ok("text/event-stream", stream) } else { ok("application/json", UNSTREAMED) })
     });
     let url = url.await;
     let ran = bench(&[&url, "--model", "m", "-n", "2", "--warmup", "0", "-o", "json", "--prompt-tokens", "8"]).await;
@@ -249,9 +248,9 @@ async fn failure_of(stream: &'static str) -> (Ran, String) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn broken_answers_are_failures_of_their_kind() {
+async fn broken_answers_are_counted_by_kind() {
     for (stream, kind) in [
-        ("data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n", "broke off"),
+        ("data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n", "disconnected"),
         (
             "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\ndata: {\"error\":{\"message\":\"lost\"}}\n\n",
             "error in the stream",
@@ -266,15 +265,15 @@ async fn broken_answers_are_failures_of_their_kind() {
     let chunk = "data: {\"choices\":[{\"delta\":{\"content\":\"a\"},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n";
     let (ran, _) = failure_of(chunk).await;
     assert_eq!((&ran.round()["succeeded"], &ran.round()["output_tokens"]), (&json!(2), &json!(2)));
-    assert!(ran.stderr.contains("does not count tokens"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("does not report token counts"), "{}", ran.stderr);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_is_silent_is_given_up() {
-    let url = rude(|wants_stream| (!wants_stream).then(|| ok("application/json", WHOLE))).await;
+async fn a_request_to_a_silent_server_times_out() {
+    let url = faulty_server(|wants_stream| (!wants_stream).then(|| ok("application/json", UNSTREAMED))).await;
     let wanted = ["--model", "m", "-n", "2", "--warmup", "0", "-o", "json", "--timeout", "0.3"];
     let ran = bench(&[&[url.as_str()], &wanted[..]].concat()).await;
     assert_eq!(ran.round()["failures"][0]["kind"], "timed out");
-    let nonsense = rude(|_| Some(ok("text/html", "<html>"))).await;
-    bench(&[&nonsense]).await.assert_refused(1, &["/v1/models", "cannot be read"]);
+    let html = faulty_server(|_| Some(ok("text/html", "<html>"))).await;
+    bench(&[&html]).await.assert_refused(1, &["/v1/models", "invalid response"]);
 }

@@ -1,9 +1,9 @@
-//! Chat templates against transformers, byte by byte.
+//! Chat templates, compared with transformers byte by byte.
 //!
-//! Our own lie in `tests/fixtures/chat_templates` with what transformers renders (`tests/generate/chat_template_fixtures.py`).
-//! llama.cpp's collection lies in the folder that `CUELIGHT_TEST_TEMPLATES` names (`tests/fetch_vocabularies.sh` unpacks
-//! it); without it those tests say so and pass. CI always has it. Where the generator was run on that folder, its
-//! renderings are compared too.
+//! `tests/fixtures/chat_templates` has templates with transformers' renderings, written by
+//! `tests/generate/chat_template_fixtures.py`. `CUELIGHT_TEST_TEMPLATES` names a folder with llama.cpp's collection, which
+//! `tests/fetch_vocabularies.sh` unpacks; without it those tests print that they are skipped and pass. CI always has it. If the
+//! generator was run on that folder, its renderings are compared too.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ fn collection() -> Option<PathBuf> {
 /// The templates in a folder, in order: name and source.
 fn templates(folder: &Path) -> Vec<(PathBuf, String)> {
     let entries = fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
-    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.expect("a folder that stays readable").path()).collect();
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.expect("the folder stays readable").path()).collect();
     paths.retain(|path| path.extension().is_some_and(|extension| extension == "jinja"));
     paths.sort();
     let read = |path: PathBuf| {
@@ -45,7 +45,7 @@ fn render(source: &str, conversation: &Value) -> Result<String, ChatTemplateErro
     ChatTemplate::new(source, "<s>", "</s>")?.render(&inputs)
 }
 
-/// A conversation with a system message, and one without for templates that refuse it.
+/// A conversation with a system message, and one without it for templates that refuse system messages.
 fn conversations() -> [Value; 2] {
     let turns = [
         json!({"role": "user", "content": "What is the capital of France?"}),
@@ -79,12 +79,12 @@ fn every_template_of_the_collection_renders_a_plain_conversation() {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-/// Templates that we render otherwise, on purpose: Jinja2 takes what is joined to a text marked `safe` for HTML and
-/// writes `&#39;` for an apostrophe, which no model wants to see.
+/// Templates that are rendered differently on purpose: Jinja2 escapes text that is joined to a `safe` text as HTML and writes
+/// `&#39;` for an apostrophe, which no model expects.
 const DIFFERENT: &[&str] = &["meetkai-functionary-medium-v3.1.jinja"];
 
-/// Compares with transformers' renderings where they are known. Returns how many were equal, and the other ones. Where
-/// transformers fails we may, too.
+/// Compares templates with transformers' renderings, where these exist. Returns the number of equal renderings, and the different
+/// ones. Conversations that transformers refuses are not compared.
 fn compare(folder: &Path) -> (usize, Vec<String>) {
     let (mut equal, mut different) = (0, Vec::new());
     for (path, source) in templates(folder) {
@@ -108,14 +108,14 @@ fn compare(folder: &Path) -> (usize, Vec<String>) {
 }
 
 #[test]
-fn our_templates_render_as_in_transformers_to_the_byte() {
+fn the_templates_of_this_repository_render_the_bytes_of_transformers() {
     let (equal, different) = compare(Path::new(FIXTURES));
     assert!(different.is_empty(), "{}", different.join("\n"));
     assert_eq!(equal, 20, "transformers refuses one of the 21 conversations");
 }
 
 #[test]
-fn the_collection_renders_as_in_transformers_to_the_byte() {
+fn the_collection_renders_the_bytes_of_transformers() {
     let Some(folder) = collection() else { return };
     let (equal, different) = compare(&folder);
     println!("{equal} conversations render as in transformers, {} do not", different.len());

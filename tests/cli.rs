@@ -1,4 +1,4 @@
-//! The program itself, from outside: what it prints, and how it refuses what is wrong.
+//! The program's commands: their output, and their errors.
 
 #![allow(clippy::unwrap_used)]
 
@@ -9,7 +9,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// A home directory of its own, and the program in it.
+/// A temporary home directory for the program.
 struct Home {
     directory: tempfile::TempDir,
 }
@@ -57,14 +57,14 @@ impl Ran {
         Ran { code: output.status.code().unwrap(), stdout: text(output.stdout), stderr: text(output.stderr) }
     }
 
-    /// The command line was wrong, in clap's words.
+    /// clap refused the command line with this word.
     #[track_caller]
     fn assert_refused_by_usage(&self, word: &str) {
         assert_eq!(self.code, 2, "{}", self.stderr);
         assert!(self.stderr.contains(word), "{}", self.stderr);
     }
 
-    /// It failed with this code and one line that contains these words, and printed nothing else.
+    /// The program failed with this code and one error line that contains these words, and printed nothing to stdout.
     #[track_caller]
     fn assert_refused(&self, code: i32, words: &[&str]) {
         assert_eq!((self.code, self.stdout.as_str()), (code, ""), "{}", self.stderr);
@@ -80,7 +80,7 @@ impl Ran {
 }
 
 #[test]
-fn help_teaches() {
+fn help_has_examples_and_defaults() {
     let home = Home::new();
     let help = home.run(&["--help"]);
     assert_eq!(help.code, 0);
@@ -112,14 +112,65 @@ fn help_teaches() {
 }
 
 #[test]
-fn no_arguments_show_the_help_and_fail() {
+fn without_arguments_three_commands_to_try_are_shown() {
     let ran = Home::new().run(&[]);
-    assert_eq!(ran.code, 2);
-    assert!(ran.stderr.contains("Usage: cuelight"));
+    assert_eq!((ran.code, ran.stdout.as_str()), (2, ""));
+    for command in ["cuelight run demo", "cuelight serve demo", "cuelight bench demo", "cuelight --help"] {
+        assert!(ran.stderr.contains(command), "{command}: {}", ran.stderr);
+    }
 }
 
 #[test]
-fn wrong_words_get_a_usage_error() {
+fn run_help_begins_with_what_a_chat_user_needs() {
+    let help = Home::new().run(&["run", "--help"]).stdout;
+    let position = |word: &str| help.find(word).unwrap_or_else(|| panic!("{word} is not in {help}"));
+    for flag in ["--system", "--temp", "--max-tokens", "--ctx-size", "--device", "--raw", "--verbose"] {
+        assert!(position(flag) < position("--kv-memory"), "{flag}");
+        assert!(position(flag) < position("--top-k"), "{flag}");
+    }
+}
+
+#[test]
+fn flags_of_other_programs_get_a_tip() {
+    let home = Home::new();
+    for (arguments, tip) in [
+        (&["run", "-m", "model.gguf"][..], "tip: the model is the first argument"),
+        (&["run", "demo", "-p", "hello"], "tip: the prompt follows the model"),
+        (&["run", "demo", "-n", "5"], "tip: --max-tokens N"),
+        (&["run", "demo", "--ctx", "4096"], "tip: --ctx-size TOKENS"),
+        (&["run", "demo", "--num_ctx=4096"], "tip: --ctx-size TOKENS"),
+        (&["run", "demo", "-c", "4096"], "tip: --ctx-size TOKENS"),
+        (&["serve", "demo", "--ctx", "4096"], "tip: --ctx-size TOKENS"),
+    ] {
+        home.run(arguments).assert_refused_by_usage(tip);
+    }
+}
+
+#[test]
+fn a_name_of_ollama_is_answered_with_a_reference() {
+    let home = Home::new();
+    let words = ["llama3.2:1b is a name of Ollama's library", "bartowski/Llama-3.2-1B-Instruct-GGUF"];
+    home.run(&["run", "llama3.2:1b", "hello"]).assert_refused(1, &words);
+    home.run(&["pull", "hf.co/org/repo:Q8_0"]).assert_refused(1, &["write only the repository: org/repo:Q8_0"]);
+}
+
+#[test]
+fn the_demo_is_listed_and_removed() {
+    let home = Home::new();
+    let file = home.file(".cache/cuelight/demo/SmolLM2-135M-Instruct.Q4_1.gguf", &[7; 3 << 20]);
+    let list = home.run(&["list"]).stdout;
+    assert!(list.contains("demo   Q4_1   3.0 MiB  just now"), "{list}");
+    let json: serde_json::Value = serde_json::from_str(&home.run(&["list", "--json"]).stdout).unwrap();
+    assert_eq!((&json[0]["model"], &json[0]["paths"][0]), (&"demo".into(), &file.clone().into()));
+    home.run(&["rm", "demo"]).assert_refused(2, &["--yes"]);
+    let removed = home.run(&["rm", "demo", "--yes"]);
+    assert!(removed.code == 0 && removed.stderr.contains("removed demo, 3.0 MiB freed"), "{}", removed.stderr);
+    assert!(!Path::new(&file).exists());
+    home.run(&["rm", "demo", "--yes"]).assert_refused(1, &["demo is not in the cache"]);
+}
+
+#[test]
+fn invalid_arguments_get_a_usage_error() {
     let home = Home::new();
     for (arguments, word) in [
         (&["serv", "demo"][..], "a similar subcommand exists: 'serve'"),
@@ -133,8 +184,8 @@ fn wrong_words_get_a_usage_error() {
         (&["serve", "demo", "--kernel", "mmx"], "known kernels: scalar, avx2"),
         (&["bench", "demo", "-p", "many"], "invalid value"),
         (&["bench", "demo", "-pg", "512"], "like 512,128"),
-        (&["bench", "--synthetic", "llama-9b:q8_0"], "known are: llama-1b, llama-3b, llama-8b"),
-        (&["bench", "--synthetic", "llama-8b:q9"], "known are: f32, f16, bf16, q8_0"),
+        (&["bench", "--synthetic", "llama-9b:q8_0"], "known models: llama-1b, llama-3b, llama-8b"),
+        (&["bench", "--synthetic", "llama-8b:q9"], "known formats: f32, f16, bf16, q8_0"),
         (&["bench", "--synthetic", "llama-8b"], "like llama-8b:q4_k_m"),
         (&["bench", "demo", "--synthetic", "llama-8b:q8_0"], "cannot be used with"),
         (&["bench", "demo", "--write", "model.gguf"], "cannot be used with"),
@@ -147,7 +198,7 @@ fn wrong_words_get_a_usage_error() {
 }
 
 #[test]
-fn a_model_that_is_not_there_is_one_sentence() {
+fn a_missing_model_is_reported_in_one_sentence() {
     let home = Home::new();
     for command in ["run", "show", "tokenize", "bench"] {
         home.run(
@@ -161,7 +212,7 @@ fn a_model_that_is_not_there_is_one_sentence() {
 }
 
 #[test]
-fn a_file_that_is_no_gguf_is_one_sentence() {
+fn a_file_that_is_not_gguf_is_reported_in_one_sentence() {
     let home = Home::new();
     let text = home.file("text.gguf", b"this is a text and no model at all");
     let empty = home.file("empty.gguf", b"");
@@ -173,7 +224,7 @@ fn a_file_that_is_no_gguf_is_one_sentence() {
 }
 
 #[test]
-fn wrong_configuration_names_its_place() {
+fn a_configuration_error_names_its_source() {
     let home = Home::new();
     home.file(".config/cuelight/config.toml", b"[server]\nprot = 1\n");
     home.run(&["config"])
@@ -185,7 +236,7 @@ fn wrong_configuration_names_its_place() {
 }
 
 #[test]
-fn config_prints_where_values_come_from() {
+fn config_prints_the_source_of_each_value() {
     let home = Home::new();
     let file = home.file("my.toml", b"[model]\nmax_seqs = 3\n");
     let ran = home.run_with(&["config", "--config", &file, "--temp", "0.5"], &[("CUELIGHT_PORT", "81")]);
@@ -202,7 +253,7 @@ fn config_prints_where_values_come_from() {
 }
 
 #[test]
-fn a_port_in_use_is_known_before_the_model_is_looked_for() {
+fn a_port_in_use_is_reported_before_the_model_is_located() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     Home::new()
@@ -211,7 +262,7 @@ fn a_port_in_use_is_known_before_the_model_is_looked_for() {
 }
 
 #[test]
-fn models_to_serve_are_named_well_or_refused_before_any_is_loaded() {
+fn models_to_serve_are_checked_before_any_is_loaded() {
     let home = Home::new();
     let serve = |arguments: &[&str]| home.run(&[&["serve", "--port", "0"], arguments].concat());
     serve(&[]).assert_refused(2, &["--models-dir"]);
@@ -219,34 +270,34 @@ fn models_to_serve_are_named_well_or_refused_before_any_is_loaded() {
     serve(&["a", "b", "--max-loaded-models", "1"]).assert_refused(2, &["--max-loaded-models"]);
     serve(&["--models-dir", "/no/such/directory"]).assert_refused(1, &["/no/such/directory", "No such file"]);
     let (llama, gemma) = (fixture("llama"), fixture("gemma2"));
-    serve(&[&llama, &llama]).assert_refused(2, &["two models would be called llama", "NAME=MODEL"]);
+    serve(&[&llama, &llama]).assert_refused(2, &["two models would have the name llama", "NAME=MODEL"]);
     serve(&[&llama, "/no/such.gguf"]).assert_refused(1, &["no such file"]);
-    serve(&[&llama, &gemma, "--memory", "6MiB"]).assert_refused(1, &["gemma2.gguf", "KV cache at least", "available"]);
+    serve(&[&llama, &gemma, "--memory", "11MiB"]).assert_refused(1, &["gemma2.gguf", "KV cache at least", "available"]);
     serve(&[&llama, "--keep-alive", "soon"]).assert_refused_by_usage("neither a time, like 30s or 10m, nor forever");
 }
 
 #[test]
-fn replicas_without_as_many_devices_each_are_refused_with_the_numbers() {
+fn replicas_need_a_device_each() {
     let home = Home::new();
     let serve = |arguments: &[&str]| home.run(&[&["serve", "--port", "0", "/no/such.gguf"], arguments].concat());
-    serve(&["--replicas", "2"]).assert_refused(2, &["2 replicas", "names 1: cpu", "leave --replicas out"]);
+    serve(&["--replicas", "2"]).assert_refused(2, &["2 replicas", "1 is given: cpu", "leave --replicas out"]);
     let three = "vulkan:0,vulkan:1,vulkan:2";
     serve(&["--device", three, "--replicas", "2"])
-        .assert_refused(2, &["2 replicas", "names 3: vulkan:0,vulkan:1,vulkan:2"]);
-    serve(&["--device", "vulkan", "--replicas", "4"]).assert_refused(2, &["4 replicas", "names 1: vulkan:0"]);
+        .assert_refused(2, &["2 replicas", "3 are given: vulkan:0,vulkan:1,vulkan:2"]);
+    serve(&["--device", "vulkan", "--replicas", "4"]).assert_refused(2, &["4 replicas", "1 is given: vulkan:0"]);
     serve(&["--device", three, "--replicas", "3"]).assert_refused(1, &["no such file"]);
     serve(&["--replicas", "0"]).assert_refused_by_usage("--replicas");
 }
 
 #[test]
-fn without_a_server_the_commands_that_want_one_say_so() {
+fn commands_for_a_server_report_a_missing_server() {
     let home = Home::new();
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     for command in [&["ps"][..], &["stop", "x"], &["load", "x"]] {
-        let arguments = [command, &["--url", &nobody]].concat();
+        let arguments = [command, &["--url", &unused]].concat();
         home.run(&arguments).assert_refused(1, &["no server answers at", "cuelight serve"]);
     }
-    home.run(&["ps", "--url", "http://"]).assert_refused(1, &["is no address like"]);
+    home.run(&["ps", "--url", "http://"]).assert_refused(1, &["is not an address like"]);
 }
 
 fn fixture(name: &str) -> String {
@@ -254,7 +305,7 @@ fn fixture(name: &str) -> String {
 }
 
 #[test]
-fn a_perplexity_says_what_was_scored() {
+fn a_perplexity_reports_what_was_scored() {
     let home = Home::new();
     let text = home.file("text.txt", "Some words, again and again. ".repeat(40).as_bytes());
     let run =
@@ -276,7 +327,7 @@ fn a_perplexity_says_what_was_scored() {
 }
 
 #[test]
-fn a_text_without_a_perplexity_is_refused() {
+fn a_text_without_a_full_window_is_refused() {
     let home = Home::new();
     let (short, binary) = (home.file("short.txt", b"Hello"), home.file("binary", b"ab\xff\xfe"));
     let refused = |file: &str, arguments: &[&str], words: &[&str]| {
@@ -284,8 +335,8 @@ fn a_text_without_a_perplexity_is_refused() {
     };
     refused("/nowhere.txt", &[], &["cannot read the text /nowhere.txt", "No such file"]);
     refused(&binary, &[], &["is not UTF-8 text (at byte 2)"]);
-    refused(&short, &[], &["tokens, but a window takes 512", "a longer text"]);
-    refused(&short, &["-c", "2"], &["take at least 3"]);
+    refused(&short, &[], &["tokens, but a window needs 512", "a longer text"]);
+    refused(&short, &["-c", "2"], &["at least 3"]);
     home.run(&["perplexity", "./no.gguf", &short]).assert_refused(1, &["no such file: ./no.gguf"]);
     home.run(&["perplexity", &fixture("llama")]).assert_refused_by_usage("FILE");
 }
@@ -298,13 +349,13 @@ struct Serving {
 }
 
 impl Serving {
-    /// Starts it and waits until it has said this.
+    /// Starts it, and waits until it has printed this.
     fn start(home: &Home, arguments: &[&str], ready: &str) -> Self {
         let mut command = home.command(&[&["serve", "--port", "0"], arguments].concat());
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let (stderr, url) = (Arc::new(Mutex::new(String::new())), Arc::new(Mutex::new(None)));
-        let (said, is_ready) = std::sync::mpsc::channel();
+        let (ready_sender, is_ready) = std::sync::mpsc::channel();
         let (all, ready) = (stderr.clone(), ready.to_owned());
         let found = url.clone();
         std::thread::spawn(move || {
@@ -313,7 +364,7 @@ impl Serving {
                 if line.contains(&ready) {
                     let rest = line.split_once("http://").unwrap().1;
                     *found.lock().unwrap() = rest.split([',', ' ']).next().map(|host| format!("http://{host}"));
-                    let _ = said.send(());
+                    let _ = ready_sender.send(());
                 }
             }
         });
@@ -339,7 +390,7 @@ impl Drop for Serving {
 }
 
 #[test]
-fn two_models_and_a_directory_are_served_listed_loaded_and_stopped() {
+fn models_are_served_listed_loaded_and_stopped() {
     let home = Home::new();
     home.file("models/found.gguf", &std::fs::read(fixture("llama-q8_0")).unwrap());
     home.file("keys", b"secret\n");
@@ -355,10 +406,10 @@ fn two_models_and_a_directory_are_served_listed_loaded_and_stopped() {
         "--threads",
         "1",
     ];
-    let server = Serving::start(&home, &arguments, "each loaded when it is called");
+    let server = Serving::start(&home, &arguments, "each loaded on its first request");
 
-    server.ask(&home, &["ps"]).assert_refused(1, &["wants an API key", "--api-key"]);
-    server.ask(&home, &["ps", "--api-key", "wrong"]).assert_refused(1, &["wants another API key"]);
+    server.ask(&home, &["ps"]).assert_refused(1, &["needs an API key", "--api-key"]);
+    server.ask(&home, &["ps", "--api-key", "wrong"]).assert_refused(1, &["needs another API key"]);
     let ask = |arguments: &[&str]| server.ask(&home, &[arguments, &["--api-key", "secret"]].concat());
     let states = || -> Vec<(String, String)> {
         let ran = ask(&["ps", "--json"]);
@@ -380,8 +431,8 @@ fn two_models_and_a_directory_are_served_listed_loaded_and_stopped() {
     assert_eq!(states(), expected(["unloaded", "ready", "ready"]));
     assert_eq!(ask(&["ps", "--all"]).stdout.lines().count(), 4);
     ask(&["stop", "nope"]).assert_refused(1, &["the model `nope` does not exist here"]);
-    let said = server.stderr.lock().unwrap().clone();
-    assert_eq!(said.matches("memory plan").count(), 2, "{said}");
+    let log = server.stderr.lock().unwrap().clone();
+    assert_eq!(log.matches("memory plan").count(), 2, "{log}");
 }
 
 #[test]
@@ -390,7 +441,7 @@ fn an_empty_prompt_is_refused_before_anything_is_loaded() {
 }
 
 #[test]
-fn an_empty_cache_says_how_to_fill_it() {
+fn an_empty_list_names_the_command_to_download_a_model() {
     let ran = Home::new().run(&["list"]);
     assert_eq!((ran.code, ran.stdout.as_str()), (0, ""));
     assert!(ran.stderr.contains("cuelight pull"), "{}", ran.stderr);
@@ -398,7 +449,7 @@ fn an_empty_cache_says_how_to_fill_it() {
 }
 
 #[test]
-fn a_synthetic_model_is_measured_from_memory_and_from_its_file() {
+fn a_synthetic_model_is_measured_in_memory_and_from_a_file() {
     let home = Home::new();
     let file = home.path("model.gguf").to_str().unwrap().to_owned();
     let bench = ["bench", "-p", "8", "-n", "1", "-r", "1", "-o", "jsonl", "--synthetic", "smollm2-135m:q4_0"];
@@ -413,12 +464,12 @@ fn a_synthetic_model_is_measured_from_memory_and_from_its_file() {
     }
     assert!(in_memory.stdout.contains("smollm2-135m:q4_0") && written.stdout.contains(&file), "{}", written.stdout);
     home.run(&["bench", "-p", "0", "-n", "0", "--synthetic", "smollm2-135m:q4_0", "--write", &file])
-        .assert_refused(1, &[&file, "is there already"]);
-    let said = home.run(&["run", &file, "the quick brown fox", "--max-tokens", "3"]);
-    assert_eq!(said.code, 0, "{}", said.stderr);
+        .assert_refused(1, &[&file, "already exists"]);
+    let answered = home.run(&["run", &file, "the quick brown fox", "--max-tokens", "3"]);
+    assert_eq!(answered.code, 0, "{}", answered.stderr);
 }
 
-/// Puts a file into the shared cache the way hub clients do.
+/// Puts a file into the shared cache as hub clients do.
 fn cached(home: &Home, name: &str) {
     let repository = ".cache/huggingface/hub/models--Org--Model";
     home.file(&format!("{repository}/refs/main"), b"c0ffee");
@@ -454,7 +505,7 @@ fn completions_exist_for_every_shell() {
 }
 
 #[test]
-fn a_reader_that_leaves_early_is_no_error() {
+fn a_closed_pipe_is_not_an_error() {
     let mut child =
         Home::new().command(&["completions", "bash"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());

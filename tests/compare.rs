@@ -1,4 +1,4 @@
-//! `cuelight compare` from outside: the program itself beside a peer that is a shell script.
+//! The program `cuelight compare` with peers that are shell scripts.
 
 #![cfg(unix)]
 #![allow(clippy::unwrap_used)]
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-/// Prints llama-bench's JSON for what it is asked, and notes how it was called.
+/// Prints llama-bench's JSON for its arguments, and records how it was called.
 const BENCH: &str = r#"
 case "$1" in --version) echo "version: 4000 (abc1234)" >&2; exit 0;; esac
 echo "$*" >> "$0.calls"
@@ -28,7 +28,7 @@ done
 echo "{\"n_prompt\": 0, \"n_gen\": $generated, \"n_depth\": $depth, \"avg_ts\": 2.5}]"
 "#;
 
-/// Serves with this program, by llama-server's words.
+/// Serves with this program, with llama-server's flags.
 const SERVER: &str = r#"
 case "$1" in --help) echo "-fa, --flash-attn [on|off|auto]"; exit 0;; --version) exit 1;; esac
 while [ $# -gt 0 ]; do
@@ -38,7 +38,7 @@ done
 exec PROGRAM serve "$model" --port "$port" --alias "$alias" --max-seqs "$slots" --ctx-size 512
 "#;
 
-/// Starts, says where its process is, and never answers.
+/// Starts, records its process id, and never answers.
 const SILENT_SERVER: &str = r#"
 case "$1" in -*) [ "$1" = -m ] || exit 0;; esac
 echo $$ > "$0.pid"
@@ -89,7 +89,7 @@ fn report(output: &Output) -> Value {
 }
 
 #[test]
-fn engines_are_compared_in_turns_and_the_peers_better_setting_counts() {
+fn runs_alternate_and_the_peers_better_setting_counts() {
     let home = Home::new();
     let peer = home.script("bin/llama-bench", BENCH);
     let output = home.compare(&home.path("bin"), &["--only", "prefill,decode", "--rounds", "2", "-o", "json"]);
@@ -109,14 +109,14 @@ fn engines_are_compared_in_turns_and_the_peers_better_setting_counts() {
     assert!((ratio - ours / 110.0).abs() < 1e-9);
     let calls = std::fs::read_to_string(peer.with_file_name("llama-bench.calls")).unwrap();
     let settings: Vec<&str> = calls.lines().map(|line| line.rsplit(' ').next().unwrap()).collect();
-    assert_eq!(settings, ["0", "1", "1", "0"], "every second round goes backwards");
+    assert_eq!(settings, ["0", "1", "1", "0"], "every second round runs in reverse order");
     let order: Vec<String> =
         text(&output.stderr).lines().filter(|line| line.starts_with("round")).map(str::to_owned).collect();
     assert!(order[0].contains("cuelight") && order[5].contains("cuelight"), "{order:#?}");
 }
 
 #[test]
-fn a_peer_that_fails_is_told_with_its_last_words_and_the_other_rows_come() {
+fn a_failed_peer_is_reported_and_the_other_rows_are_measured() {
     let home = Home::new();
     home.script("bin/llama-bench", BENCH);
     let output = home.compare(&home.path("bin"), &["--only", "decode,depth", "--rounds", "1", "--flash-attn", "on"]);
@@ -132,34 +132,38 @@ fn a_peer_that_fails_is_told_with_its_last_words_and_the_other_rows_come() {
 }
 
 #[test]
-fn servers_are_started_asked_and_weighed() {
+fn servers_are_started_and_measured() {
     let home = Home::new();
     home.script("bin/llama-server", SERVER);
     let arguments = ["--only", "serve,memory,start", "--clients", "1,3", "--rounds", "1", "-o", "json"];
     let output = home.compare(&home.path("bin"), &[&arguments[..], &["--flash-attn", "off"]].concat());
     assert!(output.status.success(), "{}", text(&output.stderr));
     let report = report(&output);
-    assert_eq!(report["contenders"][1]["name"], json!(home.path("bin")), "a build that tells no version");
+    assert_eq!(
+        report["contenders"][1]["name"],
+        json!(home.path("bin")),
+        "a build without a version is named by its directory"
+    );
     for row in report["rows"].as_array().unwrap() {
-        let is_told = cfg!(target_os = "linux") || row["test"] != "peak memory";
+        let has_figure = cfg!(target_os = "linux") || row["test"] != "peak memory";
         let results = row["results"].as_array().unwrap();
-        assert_eq!(results.len(), if is_told { 2 } else { 0 }, "{row}");
+        assert_eq!(results.len(), if has_figure { 2 } else { 0 }, "{row}");
         assert!(results.iter().all(|result| result["median"].as_f64().unwrap() > 0.0), "{row}");
-        assert_eq!(row["ratios"][0]["ratio"].is_f64(), is_told, "{row}");
+        assert_eq!(row["ratios"][0]["ratio"].is_f64(), has_figure, "{row}");
     }
     assert_eq!(report["rows"].as_array().unwrap().len(), 6);
 }
 
 #[test]
-fn ctrl_c_prints_what_there_is_and_leaves_no_process() {
+fn ctrl_c_prints_the_results_so_far_and_kills_the_peer() {
     let home = Home::new();
     let server = home.script("bin/llama-server", SILENT_SERVER);
     let arguments = ["--peer", server.to_str().unwrap(), "--only", "start", "--rounds", "1", "--flash-attn", "off"];
     let child = home.command(&arguments).spawn().unwrap();
-    let noted = server.with_file_name("llama-server.pid");
+    let pid_file = server.with_file_name("llama-server.pid");
     let start = Instant::now();
     let peer = loop {
-        match std::fs::read_to_string(&noted).ok().filter(|pid| pid.ends_with('\n')) {
+        match std::fs::read_to_string(&pid_file).ok().filter(|pid| pid.ends_with('\n')) {
             Some(pid) => break pid.trim().to_owned(),
             None => std::thread::sleep(Duration::from_millis(10)),
         }
@@ -181,7 +185,7 @@ fn ctrl_c_prints_what_there_is_and_leaves_no_process() {
 }
 
 #[test]
-fn a_server_that_ends_is_told_with_its_last_words() {
+fn a_server_that_exits_is_reported_with_its_last_lines() {
     let home = Home::new();
     home.script("bin/llama-server", "\n[ \"$1\" = -m ] && echo \"cannot map the model\" >&2\nexit 1\n");
     let output = home.compare(&home.path("bin"), &["--only", "start", "--rounds", "2", "--flash-attn", "off"]);
@@ -192,7 +196,7 @@ fn a_server_that_ends_is_told_with_its_last_words() {
 }
 
 #[test]
-fn without_a_peer_it_is_told_what_was_looked_for_and_where() {
+fn without_a_peer_the_error_names_programs_and_directories() {
     let home = Home::new();
     home.script("bin/llama-bench", BENCH);
     let refused = |command: &mut Command, code: i32, words: &[&str]| {
@@ -214,5 +218,5 @@ fn without_a_peer_it_is_told_what_was_looked_for_and_where() {
     refused(&mut home.command(&["--peer", bin, "--only", "start"]), 1, &["lacks the program for serving", "--only"]);
     refused(&mut home.command(&["--peer", bin, "--only", "speed"]), 2, &["prefill", "serve"]);
     let found = home.command(&["--only", "decode", "--rounds", "1"]).env("PATH", bin).output().unwrap();
-    assert!(found.status.success(), "it is found on PATH: {}", text(&found.stderr));
+    assert!(found.status.success(), "a peer in PATH is found: {}", text(&found.stderr));
 }

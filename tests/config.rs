@@ -1,15 +1,19 @@
-//! The configuration: which source wins, and what is said about wrong values.
+//! The configuration: precedence of the sources, errors for wrong values, and the flags.
 
 #![allow(clippy::unwrap_used)]
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use clap::{Args, Command};
+use cuelight::api::ServerOptions;
 use cuelight::config::environment::Environment;
+use cuelight::config::flags::{Flags, ModelFlags, ServerFlags};
 use cuelight::config::{
     ByteSize, Config, Given, LogFormat, Origin, Raw, Resolved, SETTINGS, Section, markdown, resolve,
 };
-use cuelight::models::KeepAlive;
+use cuelight::models::{KeepAlive, ModelsOptions};
+use cuelight::pipeline::runtime::RuntimeOptions;
 
 struct Sandbox {
     directory: tempfile::TempDir,
@@ -112,7 +116,7 @@ fn unknown_keys_are_refused_with_a_suggestion_and_a_line() {
 }
 
 #[test]
-fn bad_values_name_where_they_were_given() {
+fn errors_for_bad_values_name_their_source() {
     let refuse = |file, variables: &[_]| Sandbox::new().resolve(file, variables, Given::new()).unwrap_err();
     let error = refuse(None, &[("CUELIGHT_PORT", "99999")]);
     assert_eq!(
@@ -140,7 +144,7 @@ fn a_file_that_was_named_must_exist() {
 }
 
 #[test]
-fn variables_of_other_programs_count_but_ours_are_stronger() {
+fn variables_of_other_programs_are_weaker_than_our_own() {
     let config = |variables: &[_]| Sandbox::new().resolve(None, variables, Given::new()).unwrap().config;
     assert!(config(&[("HF_HUB_OFFLINE", "1")]).offline);
     assert!(!config(&[("HF_HUB_OFFLINE", "1"), ("CUELIGHT_OFFLINE", "0")]).offline);
@@ -152,13 +156,13 @@ fn variables_of_other_programs_count_but_ours_are_stronger() {
 }
 
 #[test]
-fn a_misspelt_variable_is_warned_about() {
+fn a_misspelt_variable_causes_a_warning() {
     let resolved = Sandbox::new().resolve(None, &[("CUELIGHT_PROT", "1")], Given::new()).unwrap();
     assert_eq!(resolved.warnings, ["environment variable CUELIGHT_PROT sets nothing (did you mean CUELIGHT_PORT?)"]);
 }
 
 #[test]
-fn what_is_printed_reads_back_as_the_same_configuration() {
+fn the_printed_configuration_reads_back_unchanged() {
     let sandbox = Sandbox::new();
     let printed = sandbox.resolve(None, &[("CUELIGHT_SYSTEM", "a \"b\"\nc")], Given::new()).unwrap().config.to_toml();
     let again = sandbox.resolve(Some(&printed), &[], Given::new()).unwrap().config;
@@ -178,7 +182,7 @@ fn secrets_are_not_printed() {
 }
 
 #[test]
-fn sizes_are_read_as_people_write_them() {
+fn sizes_may_have_units() {
     for (text, bytes) in
         [("1024", 1024), ("2GiB", 2 << 30), ("2 gib", 2 << 30), ("1.5G", 3 << 29), ("10MB", 10_000_000)]
     {
@@ -194,12 +198,12 @@ fn the_documentation_lists_every_setting() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/configuration.md");
     let text = std::fs::read_to_string(path).unwrap();
     for section in Section::ALL {
-        assert!(text.contains(&markdown(*section)), "`cuelight config --markdown` prints the tables as they should be");
+        assert!(text.contains(&markdown(*section)), "`cuelight config --markdown` prints the right tables");
     }
 }
 
 #[test]
-fn idle_times_are_times_or_for_ever() {
+fn keep_alive_is_a_time_or_forever() {
     let given = |text: &str| {
         let resolved = Sandbox::new().resolve(None, &[("CUELIGHT_KEEP_ALIVE", text)], Given::new());
         resolved.map(|resolved| resolved.config.keep_alive)
@@ -209,4 +213,43 @@ fn idle_times_are_times_or_for_ever() {
     assert_eq!((given("forever"), given("-1")), (Ok(Some(KeepAlive::Forever)), Ok(Some(KeepAlive::Forever))));
     assert_eq!(given("auto"), Ok(None));
     assert!(given("soon").unwrap_err().contains("neither a time, like 30s or 10m, nor forever"));
+}
+
+#[test]
+fn the_defaults_are_those_of_the_parts_that_use_them() {
+    let config = Sandbox::new().resolve(None, &[], Given::new()).unwrap().config;
+    let (server, models, runtime) = (ServerOptions::default(), ModelsOptions::default(), RuntimeOptions::default());
+    assert_eq!(config.max_body_size, ByteSize(server.max_body_bytes as u64));
+    assert_eq!(config.drain_timeout, server.drain_timeout);
+    assert_eq!((config.load_timeout, config.max_queued_requests), (models.load_timeout, models.max_waiting_calls));
+    assert_eq!(
+        (config.step_timeout, config.client_stall_timeout),
+        (runtime.step_timeout, runtime.client_stall_timeout)
+    );
+}
+
+#[test]
+fn every_setting_is_explained_in_one_sentence() {
+    for setting in SETTINGS {
+        let doc = setting.doc.trim();
+        assert!(doc.ends_with('.') && !doc.contains(". "), "{}: {doc}", setting.name);
+        assert!(doc.starts_with(|first: char| first.is_uppercase()), "{}: {doc}", setting.name);
+    }
+}
+
+#[test]
+fn advanced_flags_are_listed_by_the_long_help_only() {
+    let command = Flags::<ModelFlags>::augment_args(Flags::<ServerFlags>::augment_args(Command::new("serve")));
+    let (short, long) = (command.clone().render_help().to_string(), command.clone().render_long_help().to_string());
+    assert!(long.contains("Advanced:") && !short.contains("Advanced:"), "{short}");
+    let sections = [Section::Model, Section::Server];
+    for setting in SETTINGS.iter().filter(|setting| setting.has_flag && sections.contains(&setting.section)) {
+        let flag = format!("--{} ", setting.flag());
+        let lists = |help: &str| help.contains(&flag) || help.contains(&format!("--{}\n", setting.flag()));
+        assert!(lists(&long), "{flag}");
+        assert_eq!(lists(&short), !setting.is_advanced, "{flag}");
+    }
+    for flag in ["--host", "--port", "--api-key", "--device", "--vram", "--ctx-size", "--max-seqs"] {
+        assert!(short.contains(flag), "{flag}");
+    }
 }

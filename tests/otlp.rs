@@ -1,4 +1,4 @@
-//! Spans as a collector receives them: a small one listens, and what the server sends is decoded and looked at.
+//! Tests of the exported spans: a minimal collector receives and decodes what the server sends.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -12,9 +12,9 @@ use axum::extract::State;
 use axum::http::HeaderValue;
 use axum::routing::post as on_post;
 use cuelight::api::ServerOptions;
-use cuelight::policy::PolicyConfig;
-use cuelight::runtime::RuntimeOptions;
-use cuelight::simulation::{Fault, SimulatedModel};
+use cuelight::pipeline::policy::PolicyConfig;
+use cuelight::pipeline::runtime::RuntimeOptions;
+use cuelight::pipeline::simulation::{Fault, SimulatedModel};
 use cuelight::trace;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value as Any;
@@ -32,7 +32,7 @@ async fn receive(State(received): State<Received>, body: Bytes) {
     received.lock().unwrap().push(ExportTraceServiceRequest::decode(body).unwrap());
 }
 
-/// Makes one call to a server that is traced; the answer and all spans.
+/// Makes one call to a server with tracing. Returns the answer and all spans.
 async fn traced(model: SimulatedModel, body: Value, traceparent: Option<&'static str>) -> (Answer, Vec<Span>) {
     let received = Received::default();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -70,7 +70,7 @@ fn chat() -> Value {
     })
 }
 
-fn tireless() -> SimulatedModel {
+fn endless() -> SimulatedModel {
     SimulatedModel { end_one_in: u64::MAX, step_time: Duration::from_millis(1), ..model() }
 }
 
@@ -93,9 +93,9 @@ fn attribute(span: &Span, key: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_request_is_a_span_of_its_client_with_its_phases_below() {
+async fn a_request_is_a_child_of_the_clients_span_with_its_phases_below() {
     let (answer, spans) =
-        traced(tireless(), chat(), Some("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")).await;
+        traced(endless(), chat(), Some("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")).await;
     let request = spans.iter().find(|span| span.name == format!("chat {MODEL}")).unwrap();
     assert_eq!(request.trace_id, 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736_u128.to_be_bytes());
     assert_eq!(request.parent_span_id, 0x00f0_67aa_0ba9_02b7_u64.to_be_bytes());
@@ -121,9 +121,9 @@ async fn a_request_is_a_span_of_its_client_with_its_phases_below() {
         assert_eq!(attribute(request, key), value, "{key}");
     }
 
-    let below: Vec<&Span> = spans.iter().filter(|span| span.parent_span_id == request.span_id).collect();
-    assert_eq!(below.len() + 1, spans.len());
-    let named = |name: &str| below.iter().filter(|span| span.name == name).copied().collect::<Vec<_>>();
+    let children: Vec<&Span> = spans.iter().filter(|span| span.parent_span_id == request.span_id).collect();
+    assert_eq!(children.len() + 1, spans.len());
+    let named = |name: &str| children.iter().filter(|span| span.name == name).copied().collect::<Vec<_>>();
     let prefill = named("prefill");
     assert!(prefill.len() > 2, "{prefill:?}");
     let computed: i64 = prefill.iter().map(|span| attribute(span, "cuelight.prefill.tokens").as_i64().unwrap()).sum();
@@ -131,11 +131,11 @@ async fn a_request_is_a_span_of_its_client_with_its_phases_below() {
     let prompt_tokens = prompt_tokens.as_i64().unwrap();
     assert!((prompt_tokens - 1..=prompt_tokens).contains(&computed), "{computed} of {prompt_tokens}");
     let [queue, decode, detokenise] = ["queue", "decode", "detokenise"].map(|name| {
-        let [span] = named(name)[..] else { panic!("{name}: {below:?}") };
+        let [span] = named(name)[..] else { panic!("{name}: {children:?}") };
         span
     });
     assert_eq!(attribute(detokenise, "cuelight.aggregate"), true);
-    for span in &below {
+    for span in &children {
         assert!(request.start_time_unix_nano <= span.start_time_unix_nano, "{span:?}");
         assert!(span.start_time_unix_nano <= span.end_time_unix_nano, "{span:?}");
         assert!(span.end_time_unix_nano <= request.end_time_unix_nano, "{span:?}");
@@ -147,14 +147,14 @@ async fn a_request_is_a_span_of_its_client_with_its_phases_below() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_does_not_sample_gets_no_spans() {
     let (answer, spans) =
-        traced(tireless(), chat(), Some("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00")).await;
+        traced(endless(), chat(), Some("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00")).await;
     assert_eq!(answer.status, 200);
     assert_eq!(spans, []);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_failure_is_told_as_one() {
-    let model = SimulatedModel { faults: Some(Arc::new(|_, _: &_| Some(Fault::NotANumber))), ..tireless() };
+async fn a_failed_request_has_an_error_status() {
+    let model = SimulatedModel { faults: Some(Arc::new(|_, _: &_| Some(Fault::NotANumber))), ..endless() };
     let (answer, spans) = traced(model, chat(), None).await;
     assert_eq!(answer.status, 500);
     let request = spans.iter().find(|span| span.name == format!("chat {MODEL}")).unwrap();
@@ -166,7 +166,7 @@ async fn a_failure_is_told_as_one() {
 }
 
 #[test]
-fn a_collector_that_cannot_be_reached_by_http_is_one_sentence() {
+fn an_unusable_collector_url_is_reported_in_one_sentence() {
     let error = trace::start(None, Some("https://collector")).unwrap_err().to_string();
     assert!(error.starts_with("the collector's URL \"https://collector\" does not begin with http://"), "{error}");
     let error = trace::start(None, Some("http://bad host")).unwrap_err().to_string();

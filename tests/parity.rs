@@ -1,6 +1,6 @@
-//! Tiny checkpoints of every family against what Hugging Face transformers says of them.
+//! Tiny checkpoints of every family, compared with Hugging Face transformers.
 //!
-//! `tests/generate/families.py` wrote the files and the answers; `docs/testing.md` explains the gates.
+//! `tests/generate/families.py` writes the files and the expected values; `docs/testing.md` explains the gates.
 //! `cargo test --test parity -- --nocapture` prints the measured figures.
 
 #![allow(clippy::unwrap_used)]
@@ -19,13 +19,13 @@ use runner::{Rows, Runner, Sequence, Setup, argmax, assert_same_bits, deltas, la
 /// Mean |Δ log-prob| of a prompt's tokens with float32 weights and a float32 cache, in nats.
 const FLOAT_GATE: f64 = 1e-3;
 
-/// The same with weights stored in fewer bits, where the integer kernels round activations to 15 bits.
+/// [`FLOAT_GATE`] for quantised weights, with which the integer kernels round activations to 15 bits.
 const QUANTISED_GATE: f64 = 2e-3;
 
-/// The same with float32 weights and a float16 cache: eleven bits of every key and value.
+/// [`FLOAT_GATE`] for a float16 cache, which keeps eleven bits of every key and value.
 const HALF_CACHE_GATE: f64 = 5e-3;
 
-/// What transformers says of one checkpoint.
+/// The expected values of one checkpoint, from transformers.
 #[derive(Deserialize)]
 struct Expected {
     model: String,
@@ -34,7 +34,7 @@ struct Expected {
     prompts: Vec<Prompt>,
 }
 
-/// One prompt, and its continuation when the likeliest token is taken each time.
+/// One prompt and its greedy continuation.
 #[derive(Deserialize)]
 struct Prompt {
     tokens: Vec<TokenId>,
@@ -45,7 +45,7 @@ struct Prompt {
 }
 
 impl Expected {
-    /// Every checkpoint in the folder, by name.
+    /// Every checkpoint in the folder, sorted by name.
     fn all() -> Vec<Expected> {
         let mut paths: Vec<PathBuf> = std::fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().path()).collect();
         paths.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
@@ -80,14 +80,14 @@ fn setup(kernel: Kernel, kv_type: KvType) -> Setup {
     }
 }
 
-/// Every kernel that runs here.
+/// Every kernel that this machine supports.
 fn kernels() -> Vec<Kernel> {
     Kernel::ALL.iter().copied().filter(|kernel| kernel.is_supported()).collect()
 }
 
-/// What is left of the agreement when inputs of products are rounded to 8 bits, as other engines round them.
+/// The agreement when the inputs of products are rounded to 8 bits, as in other engines.
 #[test]
-fn in_eight_bits_every_checkpoint_is_near_transformers() {
+fn with_eight_bit_activations_every_checkpoint_is_near_transformers() {
     const EIGHT_BITS_GATE: f64 = 0.1;
     let kernel = Kernel::detect();
     for expected in Expected::all().iter().filter(|expected| !expected.is_float()) {
@@ -101,7 +101,7 @@ fn in_eight_bits_every_checkpoint_is_near_transformers() {
     }
 }
 
-/// How far an engine is from transformers on one checkpoint.
+/// The distance between an engine and transformers on one checkpoint.
 #[derive(Default)]
 struct Distance {
     prompt_means: Vec<f64>,
@@ -112,7 +112,7 @@ struct Distance {
 }
 
 impl Distance {
-    /// Runs every prompt, then its continuation a token at a time; `gate` is the margin below which two tokens tie.
+    /// Runs every prompt, then its continuation one token at a time. Tokens whose margin is at most `gate` count as tied.
     fn measure(expected: &Expected, setup: Setup, gate: f64) -> Distance {
         let mut runner = load(&expected.path(), setup);
         let mut distance = Distance::default();
@@ -160,31 +160,31 @@ impl Distance {
         );
     }
 
-    /// What is wrong with it, if anything.
-    fn complaints(&self, gate: f64) -> Vec<String> {
+    /// The failures, if any.
+    fn failures(&self, gate: f64) -> Vec<String> {
         let over = self.prompt_means.iter().filter(|mean| mean.is_nan() || **mean > gate);
-        let mut complaints: Vec<String> = over.map(|mean| format!("mean |Δ log-prob| {mean:.2e} > {gate}")).collect();
-        complaints.extend(self.greedy_differences.iter().cloned());
-        complaints
+        let mut failures: Vec<String> = over.map(|mean| format!("mean |Δ log-prob| {mean:.2e} > {gate}")).collect();
+        failures.extend(self.greedy_differences.iter().cloned());
+        failures
     }
 }
 
-/// Measures each checkpoint that `choose` takes with these kernels, prints the table, and fails with all complaints.
+/// Measures each checkpoint for which `choose` is true with these kernels, prints the table, and fails with all failures.
 fn check(choose: impl Fn(&Expected) -> bool, kernels: &[Kernel], kv_type: KvType, gate: f64) {
-    let mut complaints = Vec::new();
+    let mut failures = Vec::new();
     let mut measured = 0;
     for expected in Expected::all().iter().filter(|expected| choose(expected)) {
         for &kernel in kernels {
             let distance = Distance::measure(expected, setup(kernel, kv_type), gate);
             let variant = format!("{kernel}, KV {kv_type:?}");
             distance.print(&expected.model, &variant);
-            let found = distance.complaints(gate);
-            complaints.extend(found.iter().map(|complaint| format!("{} ({variant}): {complaint}", expected.model)));
+            let found = distance.failures(gate);
+            failures.extend(found.iter().map(|failure| format!("{} ({variant}): {failure}", expected.model)));
             measured += 1;
         }
     }
     assert!(measured > 0, "no checkpoint was measured");
-    assert!(complaints.is_empty(), "{}", complaints.join("\n"));
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
 #[test]
@@ -198,12 +198,12 @@ fn quantised_checkpoints_agree_with_transformers_on_the_dequantised_weights() {
 }
 
 #[test]
-fn a_half_precision_cache_costs_no_more_than_its_gate() {
+fn checkpoints_with_a_float16_cache_agree_within_its_gate() {
     check(Expected::is_float, &[Kernel::detect()], KvType::F16, HALF_CACHE_GATE);
 }
 
 #[test]
-fn every_checkpoint_is_the_file_its_answers_belong_to() {
+fn every_checkpoint_is_the_file_of_its_expected_values() {
     let all = Expected::all();
     for family in ["llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "mixtral", "gpt-oss", "deepseek3"] {
         for float in [true, false] {
@@ -217,7 +217,7 @@ fn every_checkpoint_is_the_file_its_answers_belong_to() {
 }
 
 #[test]
-fn logits_are_the_same_bits_in_any_chunks_and_in_any_company() {
+fn logits_have_the_same_bits_in_any_chunks_and_any_batch() {
     for name in [
         "llama.gguf",
         "llama-q4_k.gguf",
@@ -241,7 +241,7 @@ fn logits_are_the_same_bits_in_any_chunks_and_in_any_company() {
     }
 }
 
-/// Runs `tokens` every way there is and compares each row of logits, bit by bit, with the whole in one step.
+/// Runs `tokens` in different chunks, batches and thread counts and compares each row of logits, bit by bit, with one step.
 fn is_invariant(expected: &Expected, tokens: &[TokenId], setup: Setup) {
     let mut runner = load(&expected.path(), setup);
     let mut sequence = Sequence::default();
@@ -256,21 +256,21 @@ fn is_invariant(expected: &Expected, tokens: &[TokenId], setup: Setup) {
         runner.release(sequence);
     }
     for chunk in [1, 7, 64] {
-        same(&in_company(&mut runner, tokens, chunk, &expected.prompts), &format!("among 16, chunks of {chunk}"));
+        same(&in_batch(&mut runner, tokens, chunk, &expected.prompts), &format!("among 16, chunks of {chunk}"));
     }
-    let mut shared_out = load(&expected.path(), Setup { threads: 2, ..setup });
-    same(&shared_out.feed(&mut Sequence::default(), tokens, 32), "two threads, chunks of 32");
+    let mut two_threads = load(&expected.path(), Setup { threads: 2, ..setup });
+    same(&two_threads.feed(&mut Sequence::default(), tokens, 32), "two threads, chunks of 32");
 }
 
-/// Feeds `tokens` in chunks while 16 others go their own way in the same steps, some of them starting later.
-fn in_company(runner: &mut Runner<impl Engine>, tokens: &[TokenId], chunk: usize, prompts: &[Prompt]) -> Rows {
+/// Feeds `tokens` in chunks while up to 16 other sequences run in the same steps, some of them starting later.
+fn in_batch(runner: &mut Runner<impl Engine>, tokens: &[TokenId], chunk: usize, prompts: &[Prompt]) -> Rows {
     const OTHERS: usize = 16;
     let mut sequence = Sequence::default();
     let mut others: Vec<Sequence> = (0..OTHERS).map(|_| Sequence::default()).collect();
     let mut fed = [0; OTHERS];
     let mut rows = Rows::new();
     for (round, piece) in tokens.chunks(chunk).enumerate() {
-        let mut shares: Vec<runner::Share<'_>> = Vec::new();
+        let mut shares: Vec<runner::RunnerRows<'_>> = Vec::new();
         for (index, other) in others.iter_mut().enumerate().take(round * 3 + 1) {
             let text = &prompts[index % prompts.len()].tokens;
             let end = (fed[index] + 1 + index % 5).min(text.len());

@@ -1,4 +1,4 @@
-//! What each op of a step took: from the engine, and from `cuelight bench --profile`.
+//! The time of each op of a step, from the engine and from `cuelight bench --profile`.
 #![allow(clippy::unwrap_used)]
 
 use std::process::Command;
@@ -17,7 +17,7 @@ fn run(engine: &mut impl Engine, step: Step) -> StepOutput {
     }
 }
 
-/// A prompt of so many tokens, and a token of another sequence.
+/// A prompt of `tokens` tokens, and one token of another sequence.
 fn step(tokens: u32) -> Step {
     let rows = |tokens: u32, block_table: Vec<u32>| SequenceRows {
         tokens: (0..tokens).collect(),
@@ -33,7 +33,7 @@ fn options(profile_ops: bool) -> LoadOptions {
 }
 
 #[test]
-fn a_step_tells_of_each_op_in_order_and_their_costs_are_the_steps() {
+fn a_step_reports_each_op_in_order_and_their_costs_sum_to_that_of_the_step() {
     let mut engine = plan(&options(true)).unwrap().load_engine(&mut |_| {}).unwrap();
     for tokens in [1, 20] {
         let cost = engine.cost(&step(tokens)).unwrap();
@@ -50,19 +50,19 @@ fn a_step_tells_of_each_op_in_order_and_their_costs_are_the_steps() {
     let (short, long) = (engine.cost(&step(1)).unwrap(), engine.cost(&step(20)).unwrap());
     assert!(
         long.operations() > 3 * short.operations(),
-        "the head has two rows each time, the layers ten times as many"
+        "the head has two rows in both steps, the layers ten times as many in the second"
     );
-    assert!(long.memory_bytes < 2 * short.memory_bytes, "weights are read once, whatever the rows");
+    assert!(long.memory_bytes < 2 * short.memory_bytes, "weights are read once for any number of rows");
 }
 
 #[test]
-fn nothing_is_told_unless_asked_for() {
+fn ops_are_not_measured_unless_requested() {
     let mut engine = plan(&options(false)).unwrap().load_engine(&mut |_| {}).unwrap();
     assert!(run(&mut engine, step(3)).ops.is_empty());
 }
 
 #[test]
-fn bench_prints_where_the_time_of_a_test_went() {
+fn bench_prints_the_time_of_each_op() {
     let bench = |more: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_cuelight"));
         command.args(["bench", MODEL, "-p", "8", "-n", "4", "-r", "2"]).args(more);
@@ -76,7 +76,10 @@ fn bench_prints_where_the_time_of_a_test_went() {
         let head = rows.iter().find(|row| row["op"] == "linear output").unwrap_or(&rows[0]);
         assert_eq!(head["calls"].as_u64().unwrap() % (2 * steps), 0, "two repetitions of {steps} steps");
         assert!(test["gb_per_s"].as_f64().unwrap() > 0.0 && test["gops"].as_f64().unwrap() > 0.0);
-        assert!(test.get("bandwidth_share").is_none() && test.get("roofline").is_none(), "nothing was measured");
+        assert!(
+            test.get("bandwidth_share").is_none() && test.get("roofline").is_none(),
+            "the roofline was not measured"
+        );
     }
     let table = bench(&["--profile"]);
     assert!(

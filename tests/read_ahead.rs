@@ -1,8 +1,7 @@
-//! What reading experts ahead is worth: steps of a mixture that is larger than the memory, with and without it, in turn.
+//! Measures read-ahead of experts: alternating steps with and without it, of a mixture-of-experts model larger than the memory.
 //!
-//! The page cache is made to have only a share of the experts before each step, by dropping the others from it; the disk is the
-//! machine's own. Needs a file of a mixture on a disk, such as
-//! `cuelight bench --synthetic qwen3-moe-16x64:q4_k_m --write FILE` makes:
+//! Before each step, all experts except a given share are dropped from the page cache. The disk is the machine's own. Needs a file
+//! of such a model on a disk, for example from `cuelight bench --synthetic qwen3-moe-16x64:q4_k_m --write FILE`:
 //!
 //! `CUELIGHT_TEST_MIXTURE=FILE cargo test --release --test read_ahead -- --ignored --nocapture`
 
@@ -27,26 +26,26 @@ use runner::{Runner, Sequence};
 
 const ROUNDS: usize = 9;
 
-/// A kind of step.
-struct Kind {
+/// The shape of a step.
+struct StepShape {
     name: &'static str,
     sequences: usize,
     tokens: usize,
 }
 
-const KINDS: [Kind; 3] = [
-    Kind { name: "one row", sequences: 1, tokens: 1 },
-    Kind { name: "eight sequences", sequences: 8, tokens: 1 },
-    Kind { name: "prompt of 128", sequences: 1, tokens: 128 },
+const SHAPES: [StepShape; 3] = [
+    StepShape { name: "one row", sequences: 1, tokens: 1 },
+    StepShape { name: "eight sequences", sequences: 8, tokens: 1 },
+    StepShape { name: "prompt of 128", sequences: 1, tokens: 128 },
 ];
 
 #[test]
 #[ignore = "needs a mixture on a disk: set CUELIGHT_TEST_MIXTURE"]
-fn reading_ahead_beside_reading_on_demand() {
+fn read_ahead_compared_with_reading_on_demand() {
     let path = PathBuf::from(std::env::var_os("CUELIGHT_TEST_MIXTURE").unwrap());
     let whole = LoadOptions { context_tokens: Some(1024), kv_bytes: Some(256 << 20), ..LoadOptions::new(&path) };
     let all = plan(&whole).unwrap().memory().clone();
-    // Room for a quarter of the weights.
+    // Memory for a quarter of the weights.
     let memory_bytes = Some(all.total_bytes() - all.weights_bytes / 4 * 3);
     let load = |expert_read_ahead| {
         let plan = plan(&LoadOptions { memory_bytes, expert_read_ahead, ..whole.clone() }).unwrap();
@@ -57,25 +56,26 @@ fn reading_ahead_beside_reading_on_demand() {
     println!("{}: {:.2} GB of experts in the file", path.display(), in_file_bytes as f64 / 1e9);
     let experts = ExpertsOnDisk::new(&path, in_file_bytes);
     let mut engines = [on_demand, ahead];
-    for kind in &KINDS {
+    for shape in &SHAPES {
         for resident in [0.0, 0.5, 0.75, 1.0] {
-            compare(kind, resident, &experts, &mut engines);
+            compare(shape, resident, &experts, &mut engines);
         }
     }
 }
 
-/// Steps of one kind on both engines, in turn.
-fn compare(kind: &Kind, resident: f64, experts: &ExpertsOnDisk, engines: &mut [Runner<impl Engine>; 2]) {
+/// Runs steps of one shape alternately on both engines.
+fn compare(shape: &StepShape, resident: f64, experts: &ExpertsOnDisk, engines: &mut [Runner<impl Engine>; 2]) {
     let mut times = [vec![], vec![]];
     for round in 0..ROUNDS {
-        let seed = (round + kind.sequences * 100) as u64;
+        let seed = (round + shape.sequences * 100) as u64;
         let random = |index: usize| (hash(seed << 32 | index as u64) % 1000) as u32;
         let mut logits = Vec::new();
-        for turn in 0..2 {
-            let which = (turn + round) % 2;
-            let mut sequences: Vec<Sequence> = (0..kind.sequences).map(|_| Sequence::default()).collect();
-            let tokens: Vec<Vec<u32>> =
-                (0..kind.sequences).map(|s| (0..kind.tokens).map(|t| random(s * kind.tokens + t)).collect()).collect();
+        for half in 0..2 {
+            let which = (half + round) % 2;
+            let mut sequences: Vec<Sequence> = (0..shape.sequences).map(|_| Sequence::default()).collect();
+            let tokens: Vec<Vec<u32>> = (0..shape.sequences)
+                .map(|s| (0..shape.tokens).map(|t| random(s * shape.tokens + t)).collect())
+                .collect();
             let mut shares: Vec<_> =
                 sequences.iter_mut().zip(&tokens).map(|(s, t)| (s, &t[..], LogitsWanted::Last)).collect();
             experts.leave_resident(resident, seed);
@@ -84,12 +84,12 @@ fn compare(kind: &Kind, resident: f64, experts: &ExpertsOnDisk, engines: &mut [R
             times[which].push(began.elapsed());
             sequences.into_iter().for_each(|sequence| engines[which].release(sequence));
         }
-        assert!(logits[0] == logits[1], "bits, whoever asks for weights");
+        assert!(logits[0] == logits[1], "both engines must give the same bits");
     }
     let [on_demand, ahead] = times.map(|times| median(times).as_secs_f64() * 1e3);
     println!(
         "{:16} {:3.0} % in the page cache: on demand {on_demand:7.1} ms, ahead {ahead:7.1} ms, {:.2} times as fast",
-        kind.name,
+        shape.name,
         resident * 100.0,
         on_demand / ahead
     );
@@ -108,16 +108,16 @@ fn hash(seed: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Where a file has the experts that no engine keeps in memory.
+/// The experts in a file that no engine keeps in memory.
 struct ExpertsOnDisk {
     path: PathBuf,
     file: File,
-    /// For each expert of each layer the places of its matrices.
+    /// The byte ranges of the matrices of each expert of each layer.
     experts: Vec<Vec<Range<u64>>>,
 }
 
 impl ExpertsOnDisk {
-    /// Those of the last layers that have so many bytes together.
+    /// The experts of the last layers, up to `in_file_bytes` bytes.
     fn new(path: &Path, in_file_bytes: u64) -> Self {
         let gguf = Gguf::open(path).unwrap();
         let n_experts: usize = gguf
@@ -143,51 +143,51 @@ impl ExpertsOnDisk {
             }
             left -= bytes as u64;
             experts.extend((0..n_experts).map(|expert| {
-                let place = |matrix: &cuelight_shaders::weight::Weight| {
-                    let of_one = (matrix.bytes().len() / n_experts) as u64;
-                    let start = offset_of(matrix.bytes().as_ptr() as u64) + expert as u64 * of_one;
-                    start..start + of_one
+                let range = |matrix: &cuelight_shaders::weight::Weight| {
+                    let expert_bytes = (matrix.bytes().len() / n_experts) as u64;
+                    let start = offset_of(matrix.bytes().as_ptr() as u64) + expert as u64 * expert_bytes;
+                    start..start + expert_bytes
                 };
-                matrices.iter().map(place).collect()
+                matrices.iter().map(range).collect()
             }));
         }
         ExpertsOnDisk { path: path.to_owned(), file: File::open(path).unwrap(), experts }
     }
 
-    /// Drops all but a share of them from the page cache, and brings those to it.
+    /// Reads a share of the experts into the page cache and drops the others from it.
     fn leave_resident(&self, share: f64, seed: u64) {
         let is_kept = |index: usize| (hash(seed ^ (index as u64) << 20) as f64) < share * u64::MAX as f64;
         let maps = maps_of(&self.path);
         let mut buffer = Vec::new();
         for keeps in [false, true] {
-            for (_, places) in self.experts.iter().enumerate().filter(|(index, _)| is_kept(*index) == keeps) {
-                for place in places {
+            for (_, ranges) in self.experts.iter().enumerate().filter(|(index, _)| is_kept(*index) == keeps) {
+                for range in ranges {
                     if keeps {
-                        buffer.resize((place.end - place.start) as usize, 0);
-                        self.file.read_exact_at(&mut buffer, place.start).unwrap();
+                        buffer.resize((range.end - range.start) as usize, 0);
+                        self.file.read_exact_at(&mut buffer, range.start).unwrap();
                     } else {
-                        self.drop_pages(&maps, place);
+                        self.drop_pages(&maps, range);
                     }
                 }
             }
         }
     }
 
-    /// Drops a stretch of the file from the page cache, which takes that nobody has it mapped.
-    fn drop_pages(&self, maps: &[(Range<u64>, u64)], place: &Range<u64>) {
-        // Pages that another tensor begins or ends in stay: they belong to what every step uses.
-        let (start, end) = (place.start.next_multiple_of(4096), place.end & !4095);
+    /// Drops a range of the file from the page cache. Its mapped pages are dropped first, because mapped pages stay cached.
+    fn drop_pages(&self, maps: &[(Range<u64>, u64)], range: &Range<u64>) {
+        // Pages shared with another tensor stay: every step uses them.
+        let (start, end) = (range.start.next_multiple_of(4096), range.end & !4095);
         for (at, offset) in maps {
             let (first, last) = (start.max(*offset), end.min(offset + (at.end - at.start)));
             if first < last {
-                // SAFETY: these are read-only maps of a file, whose pages come back from it when they are next looked at.
+                // SAFETY: the range is in a read-only mapping of a file; its pages are read again on the next access.
                 unsafe {
                     let address = (at.start + first - offset) as *mut libc::c_void;
                     assert_eq!(libc::madvise(address, (last - first) as usize, libc::MADV_DONTNEED), 0);
                 }
             }
         }
-        // SAFETY: a call of the system with a file that is open.
+        // SAFETY: the file descriptor is open, and the call does not access memory of this process.
         let advised = unsafe {
             let length = (end - start) as libc::off_t;
             libc::posix_fadvise(self.file.as_raw_fd(), start as libc::off_t, length, libc::POSIX_FADV_DONTNEED)
@@ -196,7 +196,7 @@ impl ExpertsOnDisk {
     }
 }
 
-/// Where this process has a file mapped, and from which offset on.
+/// The address ranges at which this process has a file mapped, with their offsets in the file.
 fn maps_of(path: &Path) -> Vec<(Range<u64>, u64)> {
     let path = fs::canonicalize(path).unwrap();
     let maps = fs::read_to_string("/proc/self/maps").unwrap();

@@ -1,6 +1,6 @@
-//! Real models against what Hugging Face transformers says of the same texts with the file's dequantised weights.
+//! Real models, compared with Hugging Face transformers on the same texts and the file's dequantised weights.
 //!
-//! `tests/fetch_models.py` fetches the files, `tests/generate/real_models.py` wrote the answers:
+//! `tests/fetch_models.py` downloads the files, `tests/generate/real_models.py` writes the expected values:
 //! `CUELIGHT_TEST_MODELS=FOLDER cargo test --release --test real_models -- --ignored --nocapture --test-threads 1`.
 
 #![allow(clippy::unwrap_used)]
@@ -20,19 +20,19 @@ mod runner;
 
 use runner::{Sequence, Setup, argmax, deltas, largest, load, mean, sha256};
 
-/// Mean |Δ log-prob| of a text's tokens, in nats.
+/// Largest mean |Δ log-prob| of a text's tokens, in nats.
 const MEAN_GATE: f64 = 0.02;
 
-/// How much less likely than the best our likeliest token may be at any position, in nats.
+/// How much less likely than the expected best token our best token may be at any position, in nats.
 const REGRET_GATE: f64 = 0.1;
 
-/// By how much of itself the perplexity of a long text may differ.
+/// Largest relative difference of a long text's perplexity.
 const PERPLEXITY_GATE: f64 = 0.003;
 
-/// The same with a cache in 8 bits. Qwen 2.5 pays most: the biases of its keys make a few dimensions very large.
+/// [`PERPLEXITY_GATE`] for an 8-bit cache. Qwen 2.5 differs most, because the biases of its keys make a few dimensions very large.
 const PERPLEXITY_GATE_OF_Q8_0: f64 = 0.02;
 
-/// What transformers says of one model.
+/// The expected values of one model, from transformers.
 #[derive(Deserialize)]
 struct Expected {
     model: String,
@@ -65,12 +65,12 @@ struct Text {
     text: String,
     tokens: Vec<TokenId>,
     logprobs: Vec<f64>,
-    /// At each position the best token and those within half a nat of it, best first.
+    /// For each position, the best token and all tokens within half a nat of it, best first.
     near: Vec<Vec<(TokenId, f64)>>,
 }
 
 impl Text {
-    /// How much less likely `token` is than the best at `position`; at least half a nat if it is not near.
+    /// How much less likely `token` is than the best token at `position`; 0.5 if it is not in `near`.
     fn regret(&self, position: usize, token: TokenId) -> f64 {
         let near = &self.near[position];
         let found = near.iter().find(|(candidate, _)| *candidate == token);
@@ -83,7 +83,7 @@ fn models_folder() -> PathBuf {
     PathBuf::from(folder.expect("CUELIGHT_TEST_MODELS names the folder with the files of tests/fetch_models.py"))
 }
 
-/// The answers for a model, and its file.
+/// The expected values of a model, and its file.
 fn expected(name: &str) -> (Expected, PathBuf) {
     let answers = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/fixtures/real/{name}.json"));
     let expected: Expected = serde_json::from_slice(&std::fs::read(answers).unwrap()).unwrap();
@@ -109,7 +109,7 @@ fn check(name: &str, device: ComputeDevice) {
         activation_bits: ActivationBits::default(),
     };
     let mut runner = load(&path, setup);
-    let mut complaints = Vec::new();
+    let mut failures = Vec::new();
     for text in &expected.texts {
         let mut sequence = Sequence::default();
         let rows = runner.feed(&mut sequence, &text.tokens, usize::MAX);
@@ -120,16 +120,16 @@ fn check(name: &str, device: ComputeDevice) {
         let (mean, worst, regret) = (mean(&differences), largest(&differences), largest(&regrets));
         println!("{name:28} {device:9} {:6} mean {mean:.4}  worst {worst:.4}  regret {regret:.4}", text.text);
         if mean.is_nan() || mean > MEAN_GATE || regret > REGRET_GATE {
-            complaints.push(format!("{}: mean |Δ log-prob| {mean:.4}, regret {regret:.4}", text.text));
+            failures.push(format!("{}: mean |Δ log-prob| {mean:.4}, regret {regret:.4}", text.text));
         }
     }
-    assert!(complaints.is_empty(), "{name} is further than {MEAN_GATE} or {REGRET_GATE}:\n{}", complaints.join("\n"));
+    assert!(failures.is_empty(), "{name} is further than {MEAN_GATE} or {REGRET_GATE}:\n{}", failures.join("\n"));
 }
 
-/// Also with a cache in 8 bits, whose price this is.
+/// Compares perplexities, with a float16 and with an 8-bit cache.
 fn check_perplexity(name: &str) {
     let (Expected { perplexity: expected, .. }, path) = expected(name);
-    let mut complaints = Vec::new();
+    let mut failures = Vec::new();
     for (kv_type, gate) in [(KvType::F16, PERPLEXITY_GATE), (KvType::Q8_0, PERPLEXITY_GATE_OF_Q8_0)] {
         let (context_tokens, path) = (Some(expected.context), path.clone());
         let options =
@@ -151,11 +151,13 @@ fn check_perplexity(name: &str) {
                 "{name:28} {kv_type:5} {rule:10} {tokens} tokens  {ours:.4}  expected {theirs:.4}  {percent:+.3} %"
             );
             if percent.is_nan() || percent.abs() > 100.0 * gate {
-                complaints.push(format!("{kv_type}, {rule}: {ours:.4} in place of {theirs:.4}, by more than {gate}"));
+                failures.push(format!(
+                    "{kv_type}, {rule}: {ours:.4} instead of {theirs:.4}, a difference of more than {gate}"
+                ));
             }
         }
     }
-    assert!(complaints.is_empty(), "{name}:\n{}", complaints.join("\n"));
+    assert!(failures.is_empty(), "{name}:\n{}", failures.join("\n"));
 }
 
 #[test]
@@ -190,23 +192,23 @@ fn gemma_3_scores_texts_as_transformers_does_on_a_vulkan_device() {
 
 #[test]
 #[ignore = "needs real weights: set CUELIGHT_TEST_MODELS"]
-fn smollm2_is_as_surprised_by_a_long_text_as_its_dequantised_weights() {
+fn smollm2_has_the_perplexity_of_its_dequantised_weights_on_a_long_text() {
     check_perplexity("smollm2-135m-instruct");
 }
 
 #[test]
 #[ignore = "needs real weights: set CUELIGHT_TEST_MODELS"]
-fn gemma_3_is_as_surprised_by_a_long_text_as_its_dequantised_weights() {
+fn gemma_3_has_the_perplexity_of_its_dequantised_weights_on_a_long_text() {
     check_perplexity("gemma-3-270m");
 }
 
 #[test]
 #[ignore = "needs real weights: set CUELIGHT_TEST_MODELS"]
-fn qwen2_5_coder_is_as_surprised_by_a_long_text_as_its_dequantised_weights() {
+fn qwen2_5_coder_has_the_perplexity_of_its_dequantised_weights_on_a_long_text() {
     check_perplexity("qwen2.5-coder-1.5b-instruct");
 }
 
-/// Files that llama-quantize wrote: same tensors, same shapes, same formats.
+/// Compares tensors, shapes and formats with files that llama-quantize wrote.
 #[test]
 #[ignore = "needs real weights: set CUELIGHT_TEST_MODELS"]
 fn synthetic_models_have_the_tensors_that_llama_cpp_writes() {
@@ -214,7 +216,7 @@ fn synthetic_models_have_the_tensors_that_llama_cpp_writes() {
         [("gemma-3-270m.Q4_K_M.gguf", "gemma3-270m:q4_k_m"), ("SmolLM2-135M-Instruct.Q4_1.gguf", "smollm2-135m:q4_1")]
     {
         let real = Gguf::open(models_folder().join(file)).unwrap();
-        let (ours, _unmade) = description.parse::<Synthetic>().unwrap().outline().unwrap();
+        let (ours, _pending) = description.parse::<Synthetic>().unwrap().outline().unwrap();
         for tensor in real.tensors() {
             let same = ours.tensor(&tensor.name).unwrap();
             assert_eq!((&same.dims, same.format()), (&tensor.dims, tensor.format()), "{file}: {}", tensor.name);

@@ -1,9 +1,8 @@
-//! The program as a server of a real model, under the loads that it promises to stand.
+//! Load tests of the server with a real model.
 //!
 //! `CUELIGHT_TEST_MODELS=FOLDER cargo test --release --test real_server -- --ignored --nocapture`
 //!
-//! Figures are printed. Where a promise is about time it is asserted with [`NOISE`], as the machine may be doing
-//! something else as well.
+//! Figures are printed. Assertions about times allow for [`NOISE`], because the machine may be busy.
 
 #![allow(clippy::unwrap_used)]
 
@@ -20,17 +19,17 @@ mod server_process;
 
 use server_process::{Answer, ServerProcess, chat, conversation, gaps, median, percentile, random, text};
 
-/// By how much a promise about time may be missed before a test fails.
+/// Tolerance factor of assertions about times.
 const NOISE: f64 = 1.5;
 
-/// Runs the jobs all at once and collects what they give, in the order they end.
+/// Runs the jobs concurrently and collects their results in the order in which they end.
 async fn all<T: Send + 'static>(jobs: impl IntoIterator<Item = impl Future<Output = T> + Send + 'static>) -> Vec<T> {
     jobs.into_iter().collect::<JoinSet<T>>().join_all().await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs real weights: set CUELIGHT_TEST_MODELS"]
-async fn a_thousand_clients_that_hang_up_leave_nothing_behind() {
+async fn a_thousand_disconnected_clients_leave_no_requests_behind() {
     const CLIENTS: u64 = 1000;
     const AT_ONCE: usize = 64;
     let server = Arc::new(ServerProcess::start(&["--max-seqs", "16"]).await);
@@ -39,7 +38,7 @@ async fn a_thousand_clients_that_hang_up_leave_nothing_behind() {
         let (server, turnstile) = (server.clone(), turnstile.clone());
         async move {
             let _turn = turnstile.acquire().await.unwrap();
-            // A third hang up before anything can have come back.
+            // A third disconnect before the server can have responded.
             let patience =
                 Duration::from_millis(if number.is_multiple_of(3) { random(number) % 5 } else { random(number) % 800 });
             let body = chat(&text(20, number), 400);
@@ -58,9 +57,9 @@ async fn a_thousand_clients_that_hang_up_leave_nothing_behind() {
     server.assert_empties(Duration::from_secs(5)).await;
 }
 
-/// So many clients that send one request after the other until so many are answered among them. Who is refused stays away
-/// as long as it is asked to, a second at most, so that the crowd does not thin out.
-async fn crowd(server: &Arc<ServerProcess>, clients: u64, wanted: usize, seed: u64) -> Vec<Answer> {
+/// Runs `clients` clients that send one request after another until `wanted` are answered in total. A refused client waits
+/// for its `retry-after`, at most one second, so that the load stays high.
+async fn load(server: &Arc<ServerProcess>, clients: u64, wanted: usize, seed: u64) -> Vec<Answer> {
     let answered = Arc::new(AtomicUsize::new(0));
     let client = |number: u64| {
         let (server, answered) = (server.clone(), answered.clone());
@@ -88,28 +87,84 @@ fn all_gaps(answers: &[Answer]) -> Vec<f64> {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs real weights: set CUELIGHT_TEST_MODELS"]
-async fn ten_times_too_many_clients_are_refused_politely_and_do_not_slow_those_who_are_in() {
-    // Room for eight that run and eight that wait.
+async fn excess_clients_are_refused_and_do_not_slow_accepted_ones() {
+    // Eight requests run and eight wait.
     const BATCH: u64 = 8;
-    const ROOM: u64 = 16;
+    const CAPACITY: u64 = 16;
     let server = Arc::new(ServerProcess::start(&["--max-seqs", "8", "--max-queued-requests", "8"]).await);
-    crowd(&server, BATCH, 8, 1).await;
-    let unloaded = crowd(&server, BATCH, 32, 2).await;
-    assert!(unloaded.iter().all(|answer| answer.status == 200), "a full batch is no overload");
-    let overloaded = crowd(&server, 10 * ROOM, 48, 3).await;
+    load(&server, BATCH, 8, 1).await;
+    let unloaded = load(&server, BATCH, 32, 2).await;
+    assert!(unloaded.iter().all(|answer| answer.status == 200), "a full batch is not an overload");
+    let overloaded = load(&server, 10 * CAPACITY, 48, 3).await;
     let (answered, refused): (Vec<Answer>, Vec<Answer>) =
         overloaded.into_iter().partition(|answer| answer.status == 200);
-    let (alone, crowded) = (percentile(&all_gaps(&unloaded), 0.95), percentile(&all_gaps(&answered), 0.95));
+    let (alone, loaded) = (percentile(&all_gaps(&unloaded), 0.95), percentile(&all_gaps(&answered), 0.95));
     println!("{} answered, {} refused", answered.len(), refused.len());
-    println!("p95 between tokens: {alone:.1} ms at 8 clients, {crowded:.1} ms at 160: {:.2} x", crowded / alone);
+    println!("p95 between tokens: {alone:.1} ms at 8 clients, {loaded:.1} ms at 160: {:.2} x", loaded / alone);
     assert!(answered.len() >= 48 && !refused.is_empty());
-    assert!(crowded <= 2.0 * NOISE * alone, "{crowded} ms against {alone} ms");
+    assert!(loaded <= 2.0 * NOISE * alone, "{loaded} ms against {alone} ms");
     server.assert_empties(Duration::from_secs(5)).await;
+}
+
+/// Times to the first token of a client that sends one short question after the other, in milliseconds.
+async fn times_to_first_token(server: &ServerProcess, questions: u64, seed: u64) -> Vec<f64> {
+    let mut times = Vec::new();
+    for question in 0..questions {
+        let body = chat(&text(150, seed + question), 8);
+        let answer = server.stream_with_key(&body, Some("modest"), |_| true).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        times.push(answer.time_to_first_token().as_secs_f64() * 1e3);
+    }
+    times
+}
+
+/// One client sends as much as it can: long prompts, long answers, several choices, high priority and many users.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs real weights: set CUELIGHT_TEST_MODELS"]
+async fn a_client_that_sends_as_much_as_it_can_does_not_shut_out_another() {
+    const CALLS: u64 = 48;
+    let keys = ["--api-key", "greedy", "--api-key", "modest"];
+    let server = Arc::new(ServerProcess::start(&[&keys[..], &["--max-seqs", "8"]].concat()).await);
+    times_to_first_token(&server, 2, 0).await;
+    let alone = times_to_first_token(&server, 7, 100).await;
+    let stop = Arc::new(AtomicBool::new(false));
+    let greedy: Vec<_> = (0..CALLS)
+        .map(|number| {
+            let (server, stop) = (server.clone(), stop.clone());
+            tokio::spawn(async move {
+                let mut calls = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    let mut body = chat(&text(100 + 200 * (number as usize % 8), 1000 * number + calls), 500);
+                    body["n"] = json!(1 + number % 4);
+                    body["priority"] = json!(-100);
+                    body["user"] = json!(format!("{number} {calls}"));
+                    let stop = stop.clone();
+                    let goes_on = move |_: &Answer| !stop.load(Ordering::Relaxed);
+                    let answer = server.stream_with_key(&body, Some("greedy"), goes_on).await;
+                    tokio::time::sleep(answer.pause().min(Duration::from_millis(200))).await;
+                    calls += 1;
+                }
+            })
+        })
+        .collect();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let next_to_it = times_to_first_token(&server, 9, 200).await;
+    stop.store(true, Ordering::Relaxed);
+    for calls in greedy {
+        calls.await.unwrap();
+    }
+    let (alone, loaded) = (median(&alone), median(&next_to_it));
+    println!(
+        "first token after {alone:.0} ms alone, after {loaded:.0} ms next to a greedy client: {:.1}x",
+        loaded / alone
+    );
+    println!("each: {next_to_it:.0?}");
+    assert!(loaded <= 3.0 * NOISE * alone, "{loaded:.0} ms against {alone:.0} ms");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs real weights: set CUELIGHT_TEST_MODELS"]
-async fn a_long_prompt_does_not_freeze_those_who_are_already_talking() {
+async fn a_long_prompt_does_not_block_running_streams() {
     const STREAMS: u64 = 8;
     const SETTLED: usize = 16;
     let server = Arc::new(ServerProcess::start(&["--max-seqs", "16"]).await);
@@ -132,7 +187,7 @@ async fn a_long_prompt_does_not_freeze_those_who_are_already_talking() {
     while settled.load(Ordering::Relaxed) < STREAMS as usize {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    // The pace of eight streams alone.
+    // The time per token of eight streams alone.
     tokio::time::sleep(Duration::from_secs(2)).await;
     let arrival = Instant::now();
     let long = server.stream(&chat(&text(4000, 99), 1)).await;
@@ -144,7 +199,7 @@ async fn a_long_prompt_does_not_freeze_those_who_are_already_talking() {
     for answer in streams.join_all().await {
         let begin = answer.pieces.partition_point(|&time| time < arrival);
         before.extend(gaps(&answer.pieces[SETTLED - 1..begin]));
-        // The gap that the arrival falls into counts.
+        // The gap in which the prompt arrives counts.
         during.extend(gaps(&answer.pieces[begin - 1..]));
     }
     let alone = median(&before);
@@ -154,8 +209,8 @@ async fn a_long_prompt_does_not_freeze_those_who_are_already_talking() {
         let gap = percentile(&during, quantile);
         println!("  p{:<3} {gap:.1} ms, {:.2} x", quantile * 100.0, gap / alone);
     }
-    // The aim is 3 x for every token, and not reached; what else a shared machine does decides over the worst of
-    // thousands. A step that takes the whole chunk, as without a budget, is hundreds of times as long.
+    // The goal is a factor of 3 for every token, which is not reached: on a shared machine other work determines the worst
+    // of thousands. A step with the whole prompt, as without a time budget, would take hundreds of times as long.
     let (usual, slow, worst) = (median(&during), percentile(&during, 0.99), percentile(&during, 1.0));
     assert!(usual <= 3.0 * NOISE * alone, "{usual:.1} ms against {alone:.1} ms");
     assert!(slow <= 9.0 * alone && worst <= 30.0 * alone, "{slow:.1} ms, {worst:.1} ms against {alone:.1} ms");
@@ -163,7 +218,7 @@ async fn a_long_prompt_does_not_freeze_those_who_are_already_talking() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs real weights: set CUELIGHT_TEST_MODELS"]
-async fn the_second_turn_of_a_conversation_computes_only_what_is_new() {
+async fn the_second_message_of_a_conversation_computes_only_new_tokens() {
     let server = ServerProcess::start(&["--max-seqs", "4"]).await;
     server.stream(&chat(&text(200, 1), 4)).await;
     let mut ratios = Vec::new();
@@ -184,7 +239,7 @@ async fn the_second_turn_of_a_conversation_computes_only_what_is_new() {
             second / first
         );
         assert!(cold.usage["prompt_tokens"].as_u64() > Some(1400));
-        assert!(cached > 0, "the second turn begins as the first did");
+        assert!(cached > 0, "the second message shares the prefix of the first");
         ratios.push(second / first);
     }
     assert!(median(&ratios) <= 0.15 * NOISE, "{ratios:?}");
@@ -192,7 +247,7 @@ async fn the_second_turn_of_a_conversation_computes_only_what_is_new() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs real weights: set CUELIGHT_TEST_MODELS"]
-async fn sixteen_clients_together_get_more_than_one_alone() {
+async fn sixteen_clients_get_more_throughput_than_one() {
     let server = Arc::new(ServerProcess::start(&["--max-seqs", "16"]).await);
     server.stream(&chat("warm up", 8)).await;
     let mut speeds = Vec::new();
@@ -202,23 +257,23 @@ async fn sixteen_clients_together_get_more_than_one_alone() {
             async move { server.stream(&chat(&text(20, random(clients * 100 + number)), 128)).await }
         };
         let answers = all((0..clients).map(client)).await;
-        // From when all of them decode until the first is done.
+        // From when all of them decode until the first one is done.
         let first = answers.iter().map(|answer| answer.pieces[0]).max().unwrap();
         let last = answers.iter().map(|answer| *answer.pieces.last().unwrap()).min().unwrap();
         let within = answers.iter().flat_map(|answer| &answer.pieces).filter(|&&time| first < time && time <= last);
-        assert!(first < last, "answers are long enough to overlap");
+        assert!(first < last, "the answers must overlap");
         let (tokens, seconds) = (within.count() as f64, (last - first).as_secs_f64());
         println!("{clients:2} clients: {:.1} tok/s while all decode", tokens / seconds);
         speeds.push(tokens / seconds);
     }
     println!("16 clients get {:.2} x what one gets", speeds[1] / speeds[0]);
-    // The aim is 4 x; both are bound by the same products, so that a prompt is hardly faster than sixteen streams.
+    // The goal is a factor of 4. Both are bound by the same matrix products, so a prompt is hardly faster than 16 streams.
     assert!(speeds[1] > 3.0 / NOISE * speeds[0], "{speeds:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs real weights: set CUELIGHT_TEST_MODELS"]
-async fn a_server_that_is_told_to_stop_finishes_what_runs() {
+async fn a_terminated_server_finishes_running_requests() {
     const STREAMS: u64 = 4;
     const TOKENS: usize = 150;
     let server = Arc::new(ServerProcess::start(&["--max-seqs", "4", "--drain-timeout", "120s"]).await);
@@ -244,9 +299,9 @@ async fn a_server_that_is_told_to_stop_finishes_what_runs() {
     // The signal takes a moment to arrive.
     let end = Instant::now() + Duration::from_secs(5);
     while server.get("/ready").await.0 != 503 {
-        assert!(Instant::now() < end, "/ready says yes after SIGTERM");
+        assert!(Instant::now() < end, "/ready still succeeds after SIGTERM");
     }
-    assert_eq!(server.get("/health").await.0, 200, "it is alive as long as it works");
+    assert_eq!(server.get("/health").await.0, 200, "it is healthy until it stops");
     let refused = server.call(&chat("too late", 4)).await;
     assert_eq!(refused.status, 503);
     refused.assert_answered_or_refused();
@@ -255,6 +310,6 @@ async fn a_server_that_is_told_to_stop_finishes_what_runs() {
         assert_eq!(answer.finish_reason.as_deref(), Some("length"));
         assert_eq!(answer.usage["completion_tokens"], TOKENS);
     }
-    let mut server = Arc::into_inner(server).expect("the streams are done with it");
+    let mut server = Arc::into_inner(server).expect("no stream uses the server any more");
     assert_eq!(server.ended(Duration::from_secs(15)).await.code(), Some(0), "{}", server.log());
 }

@@ -1,18 +1,18 @@
-//! One model in several replicas, over simulated engines on a paused clock: who takes which request, and what clients see
-//! of that, which is nothing.
+//! Tests of a model with several replicas, with simulated engines on a paused clock: which replica gets which request, and
+//! that clients see no difference.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use cuelight::core::request::{Event, FinishReason, GenerationError, GenerationRequest, SubmitError, Usage};
 use cuelight::metrics::exposition::{Compat, Exposition};
 use cuelight::models::{ModelFactory, Models, ModelsOptions, NamedModel, PlanError, PlannedModel};
-use cuelight::policy::PolicyConfig;
-use cuelight::request::{Event, FinishReason, GenerationError, GenerationRequest, SubmitError, Usage};
-use cuelight::runtime::{Generation, Runtime, RuntimeOptions, Status};
-use cuelight::simulation::{Fault, SimulatedModel, tokenizer};
-use cuelight::supervisor::RestartPolicy;
+use cuelight::pipeline::policy::PolicyConfig;
+use cuelight::pipeline::runtime::{Generation, Runtime, RuntimeOptions, Status};
+use cuelight::pipeline::simulation::{Fault, SimulatedModel, tokenizer};
+use cuelight::pipeline::supervisor::RestartPolicy;
 use cuelight_engine::load::MemoryPlan;
 
 #[path = "support/text_request.rs"]
@@ -20,7 +20,7 @@ mod text_request;
 
 use text_request::{request, submit};
 
-/// A copy with counters of its own, whose steps take as long as those of a small model.
+/// A copy with its own counters and the step times of a small model.
 fn model() -> SimulatedModel {
     SimulatedModel {
         step_time: Duration::from_millis(5),
@@ -38,13 +38,13 @@ async fn start(models: &[SimulatedModel], options: RuntimeOptions) -> Runtime {
 
 /// The text of a request and how it ended.
 async fn read(mut generation: Generation) -> (String, Result<(FinishReason, Usage), GenerationError>) {
-    let mut heard = String::new();
+    let mut received = String::new();
     loop {
-        match generation.next().await.expect("there is an end") {
+        match generation.next().await.expect("a stream has a last event") {
             Event::Prompt { .. } => {}
-            Event::Token { text, .. } => heard.push_str(&text),
-            Event::Finished { reason, text, usage } => return (heard + &text, Ok((reason, usage))),
-            Event::Failed(error) => return (heard, Err(error)),
+            Event::Token { text, .. } => received.push_str(&text),
+            Event::Finished { reason, text, usage } => return (received + &text, Ok((reason, usage))),
+            Event::Failed(error) => return (received, Err(error)),
         }
     }
 }
@@ -54,7 +54,7 @@ async fn answer(runtime: &Runtime, request: &GenerationRequest) -> (String, Usag
     (text, end.unwrap().1)
 }
 
-/// All of them at the same time.
+/// Runs all requests concurrently.
 async fn together(runtime: &Runtime, requests: &[GenerationRequest]) -> Vec<String> {
     let mut streams = Vec::new();
     for request in requests {
@@ -69,7 +69,7 @@ async fn together(runtime: &Runtime, requests: &[GenerationRequest]) -> Vec<Stri
     texts
 }
 
-/// Rows that each copy has computed.
+/// Number of rows that each copy has computed.
 fn rows(models: &[SimulatedModel]) -> Vec<u64> {
     models.iter().map(|model| model.counters.rows.load(Ordering::Relaxed)).collect()
 }
@@ -78,13 +78,13 @@ fn loads(models: &[SimulatedModel]) -> Vec<u64> {
     models.iter().map(|model| model.counters.loads.load(Ordering::Relaxed)).collect()
 }
 
-fn assert_house_is_empty(runtime: &Runtime) {
+fn assert_nothing_is_held(runtime: &Runtime) {
     let counts = runtime.snapshot();
     assert_eq!((counts.running, counts.waiting, counts.blocks_used), (0, 0, 0));
 }
 
 #[tokio::test(start_paused = true)]
-async fn replicas_share_the_work_and_say_what_one_says() {
+async fn replicas_share_the_work_and_give_the_same_texts_as_one() {
     let requests: Vec<_> = (0..60).map(|index| request(&format!("{index} asks for something"), 30)).collect();
     let expected = together(&start(&[model()], RuntimeOptions::default()).await, &requests).await;
     let models = [model(), model(), model()];
@@ -94,22 +94,22 @@ async fn replicas_share_the_work_and_say_what_one_says() {
     let computed = rows(&models);
     let (least, most) = (computed.iter().min().unwrap(), computed.iter().max().unwrap());
     assert!(*least * 10 >= *most * 9, "{computed:?}");
-    // Twenty sequences each, sixteen of them at once.
+    // Each has twenty sequences, sixteen of them at once.
     assert!(begin.elapsed() < Duration::from_millis(2 * 30 * 7), "{:?}", begin.elapsed());
-    assert_house_is_empty(&runtime);
+    assert_nothing_is_held(&runtime);
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_turns_of_a_conversation_meet_in_the_replica_that_has_its_prefix() {
+async fn the_messages_of_a_conversation_go_to_the_replica_with_its_prefix() {
     let models = [model(), model()];
     let runtime = start(&models, RuntimeOptions::default()).await;
     let mut conversations: Vec<String> =
         (0..5).map(|index| format!("{index}. {}", "tell me more ".repeat(8))).collect();
-    for turn in 0..4 {
+    for message in 0..4 {
         for text in &mut conversations {
             let (answer, usage) = answer(&runtime, &request(text, 20)).await;
-            if turn > 0 {
-                assert!(usage.cached_tokens + 48 > usage.prompt_tokens, "turn {turn}: {usage:?}");
+            if message > 0 {
+                assert!(usage.cached_tokens + 48 > usage.prompt_tokens, "message {message}: {usage:?}");
             }
             text.push_str(&answer);
             text.push_str(" and then?");
@@ -120,7 +120,7 @@ async fn the_turns_of_a_conversation_meet_in_the_replica_that_has_its_prefix() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_prefix_cache_the_least_loaded_takes_a_request() {
+async fn without_a_prefix_cache_the_least_loaded_replica_gets_a_request() {
     let models = [model(), model()];
     let policy = PolicyConfig { prefix_cache: false, ..PolicyConfig::default() };
     let runtime = start(&models, RuntimeOptions { policy, ..RuntimeOptions::default() }).await;
@@ -132,7 +132,7 @@ async fn without_a_prefix_cache_the_least_loaded_takes_a_request() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_device_that_is_lost_delays_its_own_requests_and_nobody_elses() {
+async fn a_lost_device_delays_only_the_requests_of_its_replica() {
     let requests: Vec<_> = (0..16).map(|index| request(&format!("stream {index}"), 60)).collect();
     let expected = together(&start(&[model()], RuntimeOptions::default()).await, &requests).await;
     for fault in [Fault::DeviceLost, Fault::Panic] {
@@ -140,19 +140,19 @@ async fn a_device_that_is_lost_delays_its_own_requests_and_nobody_elses() {
         let models = [model(), SimulatedModel { faults: Some(fails), ..model() }];
         let runtime = start(&models, RuntimeOptions::default()).await;
         let mut watching = runtime.clone();
-        // So far it has become ready.
+        // Consumes the change to ready.
         assert_eq!(watching.status_changed().await, Status::Ready);
         let changed = tokio::spawn(async move { watching.status_changed().await });
         assert_eq!(together(&runtime, &requests).await, expected);
         assert_eq!(loads(&models), [1, 2]);
-        assert!(!changed.is_finished(), "the model was ready all the time");
+        assert!(!changed.is_finished(), "the model must stay ready");
         changed.abort();
-        assert_house_is_empty(&runtime);
+        assert_nothing_is_held(&runtime);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_replica_that_is_given_up_takes_its_requests_along_and_the_others_serve_on() {
+async fn a_replica_that_gives_up_fails_its_requests_and_the_others_continue() {
     let fails = Arc::new(|step: u64, _: &_| (step >= 20).then_some(Fault::DeviceLost));
     let models = [SimulatedModel { faults: Some(fails.clone()), ..model() }, model()];
     let restarts = RestartPolicy { max_restarts: 0, ..RestartPolicy::default() };
@@ -164,8 +164,8 @@ async fn a_replica_that_is_given_up_takes_its_requests_along_and_the_others_serv
     assert!(second.await.1.is_ok());
     assert_eq!(runtime.status(), Status::Ready);
     let texts = together(&runtime, &vec![request("c", 10); 8]).await;
-    assert_eq!(texts.len(), 8, "all by the one that is left");
-    // With the last one the model fails.
+    assert_eq!(texts.len(), 8, "all on the remaining replica");
+    // The model fails with the last replica.
     let models = [0, 1].map(|_| SimulatedModel { faults: Some(fails.clone()), ..model() });
     let runtime = start(&models, options).await;
     let both = [submit(&runtime, &request("a", 40)).await, submit(&runtime, &request("b", 40)).await];
@@ -177,14 +177,14 @@ async fn a_replica_that_is_given_up_takes_its_requests_along_and_the_others_serv
 }
 
 #[tokio::test(start_paused = true)]
-async fn limits_hold_for_all_replicas_together_and_a_full_one_passes_requests_on() {
+async fn limits_count_all_replicas_and_a_full_replica_is_skipped() {
     let mut models = [model(), model()];
     models.iter_mut().for_each(|model| model.limits.max_sequences = 1);
     let policy = PolicyConfig { max_queued_tokens: 50, ..PolicyConfig::default() };
     let runtime = start(&models, RuntimeOptions { max_requests: 5, policy, ..RuntimeOptions::default() }).await;
     let prompt = request(&"x".repeat(40), 100);
     let mut inside = Vec::new();
-    // One runs and one waits in each; the prefix sends them all to the first, which has no room for the third.
+    // One request runs and one waits in each replica. The prefix routes all to the first, whose queue is full for the third.
     for _ in 0..4 {
         inside.push(submit(&runtime, &prompt).await);
     }
@@ -196,7 +196,7 @@ async fn limits_hold_for_all_replicas_together_and_a_full_one_passes_requests_on
     assert!(matches!(runtime.try_permit(6), Err(SubmitError::TooManySequences { asked: 6, most: 5 })));
     drop((inside, permit));
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_house_is_empty(&runtime);
+    assert_nothing_is_held(&runtime);
     assert!(runtime.try_permit(5).is_ok());
 }
 
@@ -220,7 +220,7 @@ async fn all_replicas_drain_and_then_stop() {
     stopping.await.unwrap();
 }
 
-/// A model of two replicas that share their counters.
+/// A model with two replicas that share their counters.
 struct Two(SimulatedModel);
 
 impl ModelFactory for Two {
@@ -231,7 +231,7 @@ impl ModelFactory for Two {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_model_comes_and_goes_with_all_its_replicas_and_tells_what_they_take_together() {
+async fn a_model_is_loaded_and_unloaded_with_all_replicas_and_reports_their_total_memory() {
     let (recorder, exposition) = Exposition::new(Compat::Vllm).unwrap();
     let _guard = metrics::set_default_local_recorder(&recorder);
     let model = SimulatedModel { weights_bytes: 1000, ..model() };
@@ -248,7 +248,7 @@ async fn a_model_comes_and_goes_with_all_its_replicas_and_tells_what_they_take_t
         let limits = info.model.unwrap().limits.clone();
         assert_eq!((limits.max_sequences, limits.device.as_str()), (32, "simulated, simulated"));
         assert_eq!(limits.context_tokens, model.limits.context_tokens);
-        let call = models.call(Some("m")).await.unwrap();
+        let call = models.acquire(Some("m")).await.unwrap();
         let running = [
             submit(call.runtime(), &request("one", 100)).await,
             submit(call.runtime(), &request("another", 100)).await,

@@ -1,10 +1,10 @@
-//! A long time of everything at once on a real model: streams, answers in one piece, clients that hang up, bursts of too
-//! many. Nothing may fail but by refusal, and memory must stay where it is.
+//! A soak test with a real model: streams, complete responses, clients that disconnect, and bursts beyond the limit. No
+//! request may fail except by refusal, and memory must not grow.
 //!
 //! `CUELIGHT_TEST_MODELS=FOLDER CUELIGHT_SOAK_SECONDS=1800 cargo test --release --test soak -- --ignored --nocapture`
 //!
-//! Without `CUELIGHT_SOAK_SECONDS` it takes a minute. With `--features fault-injection` the engine is taken down every few
-//! seconds as well, and still nothing may fail.
+//! Without `CUELIGHT_SOAK_SECONDS` it takes a minute. With `--features fault-injection` the engine fails every few seconds
+//! as well, and still no request may fail.
 
 #![allow(clippy::unwrap_used)]
 
@@ -24,17 +24,17 @@ const STREAMERS: u64 = 4;
 const CALLERS: u64 = 2;
 const QUITTERS: u64 = 2;
 
-/// Clients of a burst; the server has room for a quarter of them.
+/// Clients of a burst. The server accepts a quarter of them.
 const BURST: u64 = 128;
 const BURST_EVERY: Duration = Duration::from_secs(10);
 
-/// How often memory is looked at.
+/// Interval between two memory measurements.
 const SAMPLE_EVERY: Duration = Duration::from_millis(500);
 
-/// Growth that allocators are allowed without a leak, in MiB.
+/// Allowed growth that is not a leak, in MiB.
 const ALLOCATOR_MIB: f64 = 8.0;
 
-/// The server, and what happened to its clients.
+/// The server, and counts of what its clients got.
 struct Soak {
     server: ServerProcess,
     end: Instant,
@@ -46,18 +46,18 @@ struct Soak {
 }
 
 impl Soak {
-    fn goes_on(&self) -> bool {
+    fn is_running(&self) -> bool {
         Instant::now() < self.end
     }
 
-    /// Another request each time.
+    /// A new request on each call.
     fn request(&self) -> Value {
         let seed = random(self.seed.fetch_add(1, Ordering::Relaxed));
         let prompt_tokens = 5 + seed % 200;
         chat(&text(prompt_tokens as usize, seed), 1 + (seed >> 32) as usize % 48)
     }
 
-    /// Counts an answer, which must be one or a refusal, and stays away as long as it asks.
+    /// Counts a response, which must be a success or a refusal, and waits for its `retry-after`.
     async fn count(&self, answer: Answer) {
         answer.assert_answered_or_refused();
         let counter = if answer.status == 200 { &self.answered } else { &self.refused };
@@ -66,19 +66,19 @@ impl Soak {
     }
 
     async fn stream(self: Arc<Self>) {
-        while self.goes_on() {
+        while self.is_running() {
             self.count(self.server.stream(&self.request()).await).await;
         }
     }
 
     async fn call(self: Arc<Self>) {
-        while self.goes_on() {
+        while self.is_running() {
             self.count(self.server.call(&self.request()).await).await;
         }
     }
 
-    async fn quit(self: Arc<Self>) {
-        while self.goes_on() {
+    async fn disconnect(self: Arc<Self>) {
+        while self.is_running() {
             let patience = Duration::from_millis(random(self.seed.load(Ordering::Relaxed)) % 300);
             match tokio::time::timeout(patience, self.server.stream(&self.request())).await {
                 Ok(answer) => self.count(answer).await,
@@ -88,7 +88,7 @@ impl Soak {
     }
 
     async fn burst(self: Arc<Self>) {
-        while self.goes_on() {
+        while self.is_running() {
             let client = |soak: Arc<Self>| async move { soak.count(soak.server.stream(&soak.request()).await).await };
             let burst: JoinSet<()> = (0..BURST).map(|_| client(self.clone())).collect();
             burst.join_all().await;
@@ -96,13 +96,13 @@ impl Soak {
         }
     }
 
-    /// Takes the engine down now and then; nobody may notice but by the time it takes.
+    /// Triggers an engine fault from time to time. Clients may only notice the delay.
     #[cfg(feature = "fault-injection")]
-    async fn strike(self: Arc<Self>) {
+    async fn inject_faults(self: Arc<Self>) {
         for number in 0.. {
-            // Seldom enough for the limit on restarts.
+            // Rare enough for the limit on restarts.
             tokio::time::sleep(Duration::from_secs(9)).await;
-            if !self.goes_on() {
+            if !self.is_running() {
                 return;
             }
             self.server.fault(["panic", "device_lost"][number % 2]).await;
@@ -111,7 +111,7 @@ impl Soak {
     }
 }
 
-/// The slope of the line through points at equal distances that is nearest to them, for each distance.
+/// The slope per step of the least-squares line through equidistant points.
 fn slope(values: &[f64]) -> f64 {
     let n = values.len() as f64;
     let mean = values.iter().sum::<f64>() / n;
@@ -122,16 +122,16 @@ fn slope(values: &[f64]) -> f64 {
 }
 
 #[test]
-fn a_slope_is_that_of_the_nearest_line() {
+fn the_slope_is_that_of_the_least_squares_line() {
     assert_eq!(slope(&[1.0, 3.0, 5.0]), 2.0);
     assert_eq!(slope(&[2.0, 1.0, 2.0]), 0.0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs real weights: set CUELIGHT_TEST_MODELS"]
-async fn a_long_time_of_everything_at_once_leaves_no_trace() {
+async fn a_long_mixed_load_causes_no_errors_and_no_memory_growth() {
     let seconds = std::env::var("CUELIGHT_SOAK_SECONDS").map_or(60, |text| text.parse().unwrap());
-    // Small, so that every block is in use soon and memory is settled, and so that sequences make room for others.
+    // Few blocks, so that all are in use soon, memory is stable, and sequences are preempted.
     let flags = "--max-seqs 8 --max-queued-requests 32 --ctx-size 1024 --kv-memory 48MiB";
     let server = ServerProcess::start(&flags.split(' ').collect::<Vec<_>>()).await;
     let counter = || AtomicU64::new(0);
@@ -148,16 +148,16 @@ async fn a_long_time_of_everything_at_once_leaves_no_trace() {
     let mut clients = JoinSet::new();
     (0..STREAMERS).for_each(|_| drop(clients.spawn(soak.clone().stream())));
     (0..CALLERS).for_each(|_| drop(clients.spawn(soak.clone().call())));
-    (0..QUITTERS).for_each(|_| drop(clients.spawn(soak.clone().quit())));
+    (0..QUITTERS).for_each(|_| drop(clients.spawn(soak.clone().disconnect())));
     clients.spawn(soak.clone().burst());
     #[cfg(feature = "fault-injection")]
-    clients.spawn(soak.clone().strike());
+    clients.spawn(soak.clone().inject_faults());
 
     let mut resident_mib = Vec::new();
-    while soak.goes_on() {
+    while soak.is_running() {
         tokio::time::sleep(SAMPLE_EVERY).await;
         resident_mib.push(soak.server.resident_mib());
-        // A client that panicked has something to say now, not in half an hour.
+        // Reports a client that panicked now instead of at the end.
         while let Some(ended) = clients.try_join_next() {
             ended.unwrap();
         }
@@ -173,7 +173,7 @@ async fn a_long_time_of_everything_at_once_leaves_no_trace() {
         count(&soak.hung_up),
         count(&soak.faults)
     );
-    // The first third is for what is allocated once.
+    // The first third contains one-time allocations.
     let settled = &resident_mib[resident_mib.len() / 3..];
     let growth = slope(settled) * settled.len() as f64;
     let a_minute = slope(settled) * 60.0 / SAMPLE_EVERY.as_secs_f64();
@@ -182,5 +182,5 @@ async fn a_long_time_of_everything_at_once_leaves_no_trace() {
         settled[settled.len() - 1]
     );
     assert!(growth <= ALLOCATOR_MIB, "memory grew by {growth:.1} MiB");
-    assert!(count(&soak.answered) > 0 && count(&soak.refused) > 0, "there was load, and overload");
+    assert!(count(&soak.answered) > 0 && count(&soak.refused) > 0, "there must be load and overload");
 }

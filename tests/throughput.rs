@@ -1,9 +1,9 @@
-//! What the runtime itself costs: a simulated engine whose steps take no time, so that all of it is scheduler, sampler,
-//! channels and HTTP.
+//! Measures the overhead of the runtime with a simulated engine whose steps take no time. What remains is scheduler,
+//! sampler, channels and HTTP.
 //!
 //! `cargo test --release --test throughput -- --ignored --nocapture --test-threads 1`
 //!
-//! The assertions leave a factor of two for a machine that has other things to do; the figures are printed.
+//! The assertions leave a factor of two for a busy machine. The figures are printed.
 
 #![allow(clippy::unwrap_used)]
 
@@ -13,11 +13,11 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use cuelight::api::ServerOptions;
-use cuelight::executor::EngineHost;
-use cuelight::policy::{Effect, Outcome, Policy, PolicyConfig, PolicyEvent, Submission, Verdict};
-use cuelight::request::{GenerationRequest, RequestId, SamplingParams, StopConditions};
-use cuelight::runtime::{Runtime, RuntimeOptions};
-use cuelight::simulation::{SimulatedModel, tokenizer};
+use cuelight::core::request::{GenerationRequest, RequestId, SamplingParams, StopConditions};
+use cuelight::pipeline::executor::EngineHost;
+use cuelight::pipeline::policy::{Effect, Outcome, Policy, PolicyConfig, PolicyEvent, Submission, Verdict};
+use cuelight::pipeline::runtime::{Runtime, RuntimeOptions};
+use cuelight::pipeline::simulation::{SimulatedModel, tokenizer};
 use cuelight::trace::{self, Tracer};
 use cuelight_engine::engine::EngineLimits;
 
@@ -25,8 +25,8 @@ mod common;
 
 use common::listening::Listening;
 
-/// A model that never ends by itself, with room for so many streams.
-fn tireless(streams: usize) -> SimulatedModel {
+/// A model that never ends a generation, with capacity for `streams` streams.
+fn endless(streams: usize) -> SimulatedModel {
     let mut model = SimulatedModel { end_one_in: u64::MAX, host: EngineHost::Thread, ..common::model() };
     model.limits = limits(streams, model.limits.vocab_size);
     model
@@ -44,9 +44,9 @@ fn limits(streams: usize, vocab_size: usize) -> EngineLimits {
     }
 }
 
-/// Tokens a second from the engine to clients, who only count them.
-async fn tokens_a_second(streams: usize, tracer: Tracer) -> f64 {
-    let model = tireless(streams);
+/// Tokens per second from the engine to clients that only count them.
+async fn tokens_per_second(streams: usize, tracer: Tracer) -> f64 {
+    let model = endless(streams);
     let counters = model.counters.clone();
     let options = RuntimeOptions { client_buffer_events: 1024, tracer, ..RuntimeOptions::default() };
     let runtime = Runtime::start(model, options).await.unwrap();
@@ -82,22 +82,23 @@ async fn tokens_a_second(streams: usize, tracer: Tracer) -> f64 {
 
 #[test]
 #[ignore = "needs optimisation and a quiet machine"]
-fn two_hundred_thousand_tokens_a_second_pass_through_the_cast() {
+fn the_pipeline_handles_two_hundred_thousand_tokens_per_second() {
     two_threads().block_on(async {
-        tokens_a_second(1, Tracer::default()).await;
+        tokens_per_second(1, Tracer::default()).await;
         for streams in [64, 256] {
-            assert!(tokens_a_second(streams, Tracer::default()).await > 100_000.0);
+            assert!(tokens_per_second(streams, Tracer::default()).await > 100_000.0);
         }
     });
 }
 
 #[test]
 #[ignore = "needs optimisation and a quiet machine"]
-fn a_timeline_of_everything_costs_less_than_half() {
+fn tracing_costs_less_than_half_of_the_throughput() {
     let directory = tempfile::tempdir().unwrap();
     let tracer = trace::start(Some(&directory.path().join("trace.json")), None).unwrap();
-    let (without, with) = two_threads()
-        .block_on(async { (tokens_a_second(64, Tracer::default()).await, tokens_a_second(64, tracer.clone()).await) });
+    let (without, with) = two_threads().block_on(async {
+        (tokens_per_second(64, Tracer::default()).await, tokens_per_second(64, tracer.clone()).await)
+    });
     tracer.finish();
     println!("with a trace file {:.2} of the rate without", with / without);
     assert!(with > without / 2.0);
@@ -107,8 +108,8 @@ fn two_threads() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 }
 
-/// Reads streams until the server closes them, and counts their events. The cheapest client there is, so that the
-/// figure is the server's.
+/// Reads streams until the server closes them, and counts their events. A minimal client, so that the figure shows the
+/// cost of the server.
 fn count_events(address: SocketAddr, streams: usize, tokens: usize) -> usize {
     let body = format!("{{\"prompt\":\"hello\",\"max_tokens\":{tokens},\"temperature\":0,\"stream\":true}}");
     let request = format!(
@@ -148,20 +149,20 @@ fn count_events(address: SocketAddr, streams: usize, tokens: usize) -> usize {
 
 #[test]
 #[ignore = "needs optimisation and a quiet machine"]
-fn fifty_thousand_events_a_second_go_out_over_http() {
+fn http_delivers_fifty_thousand_events_per_second() {
     const STREAMS: usize = 256;
     const TOKENS: usize = 1000;
     let tokio = two_threads();
     let server = tokio.block_on(async {
         let options = RuntimeOptions { max_requests: STREAMS, ..RuntimeOptions::default() };
-        Listening::start_with(tireless(STREAMS), options, ServerOptions::new("m")).await
+        Listening::start_with(endless(STREAMS), options, ServerOptions::new("m")).await
     });
     let address = server.url.trim_start_matches("http://").parse().unwrap();
     let begin = Instant::now();
     let events = count_events(address, STREAMS, TOKENS);
     let rate = events as f64 / begin.elapsed().as_secs_f64();
     println!("{STREAMS} streams: {rate:.0} SSE events/s ({events} events)");
-    // An event may be cut in two by a read; hardly any is.
+    // A read may split an event, which is rare.
     assert!(events > STREAMS * TOKENS * 99 / 100);
     assert!(rate > 25_000.0);
     tokio.block_on(server.stop());
@@ -169,14 +170,14 @@ fn fifty_thousand_events_a_second_go_out_over_http() {
 
 #[test]
 #[ignore = "needs optimisation and a quiet machine"]
-fn a_step_of_two_hundred_and_fifty_six_sequences_is_formed_in_a_tenth_of_a_millisecond() {
+fn a_step_of_256_sequences_is_formed_in_a_tenth_of_a_millisecond() {
     const SEQUENCES: u64 = 256;
     let limits = limits(SEQUENCES as usize, tokenizer().vocab_size());
     let config = PolicyConfig { steps_in_flight: 1, ..PolicyConfig::default() };
     let mut policy = Policy::new(config, limits.clone());
     let mut effects = policy.on(PolicyEvent::ExecutorReady(limits));
     for id in 0..SEQUENCES {
-        // About a thousand tokens, no two alike.
+        // About a thousand tokens, all prompts different.
         let prompt = (0..1000).map(|i| ((i * 7 + id * 13 + i * id) % 256) as u32).collect();
         let submission = Submission {
             id: RequestId(id),
@@ -186,7 +187,7 @@ fn a_step_of_two_hundred_and_fifty_six_sequences_is_formed_in_a_tenth_of_a_milli
             client: None,
             cache_salt: None,
             scores_prompt: false,
-            engine_choice: None,
+            engine_sampling: None,
         };
         effects.extend(policy.submit(submission).unwrap());
     }
@@ -198,8 +199,8 @@ fn a_step_of_two_hundred_and_fifty_six_sequences_is_formed_in_a_tenth_of_a_milli
         });
         let planned = planned.expect("there is always a step to form");
         let elapsed = Duration::from_millis(5) + Duration::from_micros(200) * planned.step.rows() as u32;
-        // A step that samples nothing is over now, and the next is formed.
-        effects = policy.on(PolicyEvent::StepDone { step: planned.step.id, elapsed, bulk_rows: None });
+        // A step that samples nothing has ended here, and the next one is formed.
+        effects = policy.on(PolicyEvent::StepDone { step: planned.step.id, elapsed, prefill_saturation_rows: None });
         let outcomes =
             planned.tasks.iter().map(|task| Outcome { id: task.id, verdict: Verdict::Token(7), pause: false });
         let event = PolicyEvent::Sampled { step: planned.step.id, outcomes: outcomes.collect() };

@@ -1,7 +1,7 @@
-//! Tokenizers against the token ids that others expect.
+//! Tokenizers, compared with the token ids of other implementations.
 //!
-//! The vocabularies of llama.cpp (`ggml-vocab-*.gguf` beside `.inp` and `.out` files) are too large to keep here: set
-//! `CUELIGHT_TEST_VOCABS` to their folder, `models/` in llama.cpp's sources. A small vocabulary of our own always runs.
+//! The vocabularies of llama.cpp (`ggml-vocab-*.gguf` with `.inp` and `.out` files) are too large for this repository. Set
+//! `CUELIGHT_TEST_VOCABS` to their folder, `models/` in llama.cpp's sources. The small vocabularies of this repository always run.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use cuelight_engine::format::tokenizer::{StreamDecoder, Tokenizer, TokenizerErro
 
 const SEPARATOR: &str = "\n__ggml_vocab_test__\n";
 
-/// The kinds that must agree, and the one that must be refused.
+/// The vocabularies that must agree.
 const EXPECTED: &[&str] = &[
     "command-r",
     "deepseek-coder",
@@ -28,9 +28,10 @@ const EXPECTED: &[&str] = &[
     "refact",
     "starcoder",
 ];
+/// The vocabulary that must be refused.
 const REFUSED: &str = "bert-bge";
 
-/// Our own, made by `tests/generate/tokenizer_fixtures.py` with the libraries' ids.
+/// Vocabularies that `tests/generate/tokenizer_fixtures.py` writes with the ids of the libraries that trained them.
 const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/tokenizer");
 
 fn vocabulary_folder() -> Option<PathBuf> {
@@ -45,22 +46,23 @@ fn load(path: &Path) -> Result<Tokenizer, TokenizerError> {
     Tokenizer::from_gguf(&Gguf::open(path)?)
 }
 
-/// The texts and their tokens that lie beside a vocabulary.
+/// The texts and their tokens, from the files next to a vocabulary.
 fn vectors(vocabulary: &Path) -> Vec<(String, Vec<u32>)> {
-    let beside = |ending: &str| {
+    let read = |ending: &str| {
         let path = PathBuf::from(format!("{}{ending}", vocabulary.display()));
         fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
     };
     let ids = |line: &str| line.split_whitespace().map(|id| id.parse().expect("a token id")).collect();
-    let (inputs, outputs) = (beside(".inp"), beside(".out"));
-    // Each text is ended by the separator; what follows the last is nothing.
+    let (inputs, outputs) = (read(".inp"), read(".out"));
+    // The separator ends each text, including the last.
     let inputs: Vec<&str> = inputs.split_terminator(SEPARATOR).collect();
     let outputs: Vec<Vec<u32>> = outputs.lines().map(ids).collect();
     assert_eq!(inputs.len(), outputs.len(), "{}", vocabulary.display());
     inputs.into_iter().map(str::to_owned).zip(outputs).collect()
 }
 
-/// Every text must give the expected tokens, and the tokens the text, at once and one at a time. Says what does not.
+/// Checks that every text gives the expected tokens, and that the tokens decode to the text, at once and streamed. Returns the
+/// differences.
 fn disagreements(path: &Path, tokenizer: &Tokenizer) -> Vec<String> {
     let mut found = Vec::new();
     for (text, expected) in vectors(path) {
@@ -73,7 +75,7 @@ fn disagreements(path: &Path, tokenizer: &Tokenizer) -> Vec<String> {
         let mut streamed: String = tokens.iter().map(|&token| decoder.push(tokenizer, token, false)).collect();
         streamed += &decoder.finish();
         if decoded != text || streamed != text {
-            found.push(format!("{}: {text:?} comes back as {decoded:?}, streamed {streamed:?}", path.display()));
+            found.push(format!("{}: {text:?} decodes to {decoded:?}, streamed {streamed:?}", path.display()));
         }
     }
     found

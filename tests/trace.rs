@@ -1,4 +1,4 @@
-//! The trace file: a run of the simulated cast is recorded, parsed and looked at.
+//! Tests of the trace file: a run of the simulated pipeline is recorded, parsed and checked.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use cuelight::policy::PolicyConfig;
-use cuelight::request::{GenerationRequest, StopConditions};
-use cuelight::runtime::{Generation, Runtime, RuntimeOptions};
-use cuelight::simulation::{Fault, SimulatedModel, tokenizer};
+use cuelight::core::request::{GenerationRequest, StopConditions};
+use cuelight::pipeline::policy::PolicyConfig;
+use cuelight::pipeline::runtime::{Generation, Runtime, RuntimeOptions};
+use cuelight::pipeline::simulation::{Fault, SimulatedModel, tokenizer};
 use cuelight::trace;
 use serde_json::Value;
 
@@ -28,7 +28,7 @@ async fn read(mut generation: Generation) {
     while generation.next().await.is_some() {}
 }
 
-/// Runs `requests` at once with a trace, and returns its events.
+/// Runs `requests` concurrently with a trace and returns its events.
 async fn record(model: SimulatedModel, policy: PolicyConfig, requests: Vec<GenerationRequest>) -> Vec<Value> {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("trace.json");
@@ -64,7 +64,7 @@ struct Span {
     to: f64,
 }
 
-/// The spans of a track, by the word their names begin with.
+/// The spans whose names begin with `word`.
 fn track(events: &[Value], word: &str) -> Vec<Span> {
     let spans = events.iter().filter(|event| event["ph"] == "X").filter_map(|event| {
         let (name, step) = event["name"].as_str()?.split_once(' ')?;
@@ -83,7 +83,7 @@ fn policy(steps_in_flight: usize) -> PolicyConfig {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_step_is_formed_then_computed_then_sampled_and_a_track_does_one_at_a_time() {
+async fn a_step_is_formed_computed_and_sampled_and_spans_of_a_track_do_not_overlap() {
     let requests = (0..20).map(|i| request(10 + 40 * (i % 3), 20)).collect();
     let events = record(model(), policy(1), requests).await;
     let [formed, computed, sampled] = ["form", "compute", "sample"].map(|word| track(&events, word));
@@ -91,7 +91,7 @@ async fn a_step_is_formed_then_computed_then_sampled_and_a_track_does_one_at_a_t
     assert_eq!(formed.len(), computed.len());
     for spans in [&formed, &computed, &sampled] {
         assert!(spans.iter().all(|span| span.from <= span.to));
-        // Timestamps have a resolution of a nanosecond, sums of them a little less.
+        // Timestamps have a resolution of a nanosecond, and their sums slightly less.
         assert!(spans.windows(2).all(|pair| pair[0].to <= pair[1].from + 0.01), "{spans:?}");
     }
     let by_step = |spans: &[Span]| spans.iter().map(|span| (span.step, *span)).collect::<HashMap<_, _>>();
@@ -133,12 +133,12 @@ async fn a_request_is_a_span_with_its_phases_inside() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn restarts_preemptions_and_the_models_status_are_shown() {
+async fn restarts_preemptions_and_status_changes_are_recorded() {
     let steps = Arc::new(AtomicU64::new(0));
     let counted = steps.clone();
     let faults = move |_, _: &_| (counted.fetch_add(1, Ordering::Relaxed) == 7).then_some(Fault::DeviceLost);
     let mut model = SimulatedModel { faults: Some(Arc::new(faults)), ..model() };
-    // Room for three of the four sequences at their full length.
+    // Blocks for three of the four sequences at their full length.
     model.limits.kv_blocks = 20;
     let events = record(model, policy(1), (0..4).map(|_| request(60, 60)).collect()).await;
     let named = |phase: &str| {
@@ -152,7 +152,7 @@ async fn restarts_preemptions_and_the_models_status_are_shown() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn measured_ops_lie_one_after_the_other_inside_their_step() {
+async fn measured_ops_follow_each_other_inside_their_step() {
     let model = SimulatedModel { profile_ops: true, weights_bytes: 1000, ..model() };
     let events = record(model, policy(1), vec![request(30, 5), request(3, 9)]).await;
     let computed: HashMap<_, _> = track(&events, "compute").into_iter().map(|span| (span.step, span)).collect();
@@ -179,9 +179,9 @@ async fn measured_ops_lie_one_after_the_other_inside_their_step() {
     assert_eq!(ops[1].0["args"]["layer"], 1);
 }
 
-/// On the real clock, so that sampling takes time.
+/// Uses the real clock, so that sampling takes time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_device_computes_the_next_step_while_the_sampler_works_on_the_last() {
+async fn the_device_computes_the_next_step_during_sampling() {
     let mut model = SimulatedModel { step_time: Duration::from_millis(3), ..model() };
     (model.limits.max_sequences, model.limits.kv_blocks) = (64, 1024);
     let events = record(model, policy(2), (0..64).map(|_| request(4, 40)).collect()).await;
@@ -189,18 +189,18 @@ async fn the_device_computes_the_next_step_while_the_sampler_works_on_the_last()
     let overlaps = |a: &Span, b: &Span| a.step != b.step && a.from < b.to && b.from < a.to;
     let overlapping = sampled.iter().filter(|sampled| computed.iter().any(|step| overlaps(step, sampled))).count();
     println!("{overlapping} of {} samplings overlap a step", sampled.len());
-    // On a machine with nothing else to do it is nearly every one.
+    // On an idle machine it is nearly every step.
     assert!(overlapping * 10 > sampled.len(), "{overlapping} of {} samplings overlap a step", sampled.len());
 }
 
 #[test]
-fn a_file_that_cannot_be_written_is_one_sentence() {
+fn an_unwritable_file_is_reported_in_one_sentence() {
     let error = trace::start(Some(Path::new("/nowhere/trace.json")), None).unwrap_err();
     assert_eq!(error.to_string(), "the trace file /nowhere/trace.json cannot be written");
 }
 
 #[test]
-fn a_recording_of_nothing_is_an_empty_array_and_ends_once() {
+fn an_empty_recording_is_an_empty_array() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("trace.json");
     let tracer = trace::start(Some(&path), None).unwrap();

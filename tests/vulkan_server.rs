@@ -1,6 +1,6 @@
-//! A server whose model is on a Vulkan device: what it promises on the CPU it promises there.
+//! Tests of a server whose model is on a Vulkan device. It must behave as on the CPU.
 //!
-//! Tiny random weights; their texts mean nothing, but they are the same each time.
+//! The models have tiny random weights. Their texts are meaningless but deterministic.
 
 #![allow(clippy::unwrap_used)]
 
@@ -24,7 +24,7 @@ async fn server() -> Arc<ServerProcess> {
     server_on(&["--device", "vulkan"], &[]).await
 }
 
-/// Two replicas on two logical devices, which stand in for two GPUs.
+/// Two replicas on two logical devices of one GPU, instead of on two GPUs.
 async fn replicas() -> Arc<ServerProcess> {
     server_on(&["--device", "vulkan:0,vulkan:0", "--replicas", "2"], &[]).await
 }
@@ -35,7 +35,7 @@ async fn server_on(devices: &[&str], variables: &[(&str, &str)]) -> Arc<ServerPr
     Arc::new(ServerProcess::start_model_in(&model, &[devices, &flags].concat(), variables).await)
 }
 
-/// Sixteen streams at once.
+/// Runs sixteen streams concurrently.
 async fn together(server: &Arc<ServerProcess>) -> Vec<Answer> {
     let mut streams = Vec::new();
     for number in 0..STREAMS {
@@ -53,15 +53,15 @@ fn request(number: usize) -> serde_json::Value {
     chat(&text(10 + 3 * number, number as u64), 40)
 }
 
-fn assert_same(heard: &[Answer], expected: &[Answer]) {
-    for (number, (heard, expected)) in heard.iter().zip(expected).enumerate() {
-        assert!(heard.status == 200 && heard.is_whole, "stream {number}: {heard:?}");
-        assert_eq!(heard.text, expected.text, "stream {number}");
+fn assert_same(received: &[Answer], expected: &[Answer]) {
+    for (number, (received, expected)) in received.iter().zip(expected).enumerate() {
+        assert!(received.status == 200 && received.is_whole, "stream {number}: {received:?}");
+        assert_eq!(received.text, expected.text, "stream {number}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn streams_together_have_the_texts_that_they_have_alone() {
+async fn concurrent_streams_give_the_same_texts_as_alone() {
     if !has_device() {
         return;
     }
@@ -76,10 +76,10 @@ async fn streams_together_have_the_texts_that_they_have_alone() {
     server.assert_empties(Duration::from_secs(10)).await;
 }
 
-/// Where weights and cache are float32 a device's logits differ from the processor's by rounding alone, which decides nothing
-/// here.
+/// With float32 weights and cache, the logits of the device differ from those of the CPU only by rounding, which does not
+/// change a token here.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_device_that_chooses_says_what_the_processor_says() {
+async fn a_device_that_samples_gives_the_same_texts_as_the_cpu() {
     if !has_device() {
         return;
     }
@@ -93,7 +93,7 @@ async fn a_device_that_chooses_says_what_the_processor_says() {
         asked(json!({ "temperature": 0 })),
         asked(json!({ "temperature": 0.9, "seed": 11 })),
         asked(json!({ "temperature": 1.2, "seed": 12, "top_k": 30, "top_p": 0.9, "min_p": 0.01 })),
-        // Chosen on the host, whatever the device.
+        // Sampled on the host on every device.
         asked(json!({ "temperature": 0.9, "seed": 13, "presence_penalty": 1.5 })),
     ];
     let (mut texts, mut logits) = (Vec::new(), Vec::new());
@@ -112,12 +112,12 @@ async fn a_device_that_chooses_says_what_the_processor_says() {
     let (device, processor) = texts.split_at(requests.len());
     assert_eq!(device, processor);
     assert!(device.iter().all(|text| !text.is_empty()) && device[0] != device[1], "{device:?}");
-    assert_eq!(logits[..3], [0.0; 3], "the device brings tokens and no logits");
+    assert_eq!(logits[..3], [0.0; 3], "the device returns tokens and no logits");
     assert!(logits[3..].iter().all(|bytes| *bytes > 0.0), "{logits:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn clients_that_hang_up_leave_nothing_behind() {
+async fn disconnected_clients_leave_no_requests_behind() {
     if !has_device() {
         return;
     }
@@ -130,7 +130,7 @@ async fn clients_that_hang_up_leave_nothing_behind() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_next_turn_of_a_conversation_finds_its_prefix() {
+async fn the_next_message_of_a_conversation_finds_its_prefix() {
     if !has_device() {
         return;
     }
@@ -142,14 +142,14 @@ async fn the_next_turn_of_a_conversation_finds_its_prefix() {
     let second = server.call(&conversation(json!([question, answer, next]), 24)).await;
     let cached = second.usage["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
     assert!(cached >= 96, "{:?}", second.usage);
-    // The same without a cache to look into: another process, and one at a time.
+    // The same without a cached prefix: in another process, one request at a time.
     drop(server);
     let cold = self::server().await.call(&conversation(json!([question, answer, next]), 24)).await;
     assert_eq!(second.text, cold.text);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_replicas_say_what_one_device_says_and_both_work() {
+async fn two_replicas_give_the_same_texts_as_one_and_both_work() {
     if !has_device() {
         return;
     }
@@ -173,7 +173,7 @@ async fn two_replicas_say_what_one_device_says_and_both_work() {
     let model = &models["data"][0];
     assert_eq!(model["device"].as_str().unwrap().matches("vulkan:0").count(), 2, "{model}");
     assert_eq!(model["max_sequences"], 32);
-    // A conversation goes on where it began, though the other replica is idle for longer.
+    // A conversation continues on its replica, although the other one has been idle for longer.
     let question = json!({ "role": "user", "content": text(100, 77) });
     let first = server.call(&conversation(json!([question]), 24)).await;
     let answer = json!({ "role": "assistant", "content": first.text });
@@ -185,7 +185,7 @@ async fn two_replicas_say_what_one_device_says_and_both_work() {
 
 #[cfg(feature = "fault-injection")]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_replica_that_loses_its_device_comes_back_while_the_server_stays_ready() {
+async fn a_replica_recovers_from_a_lost_device_while_the_server_stays_ready() {
     if !has_device() {
         return;
     }
@@ -209,7 +209,7 @@ async fn a_replica_that_loses_its_device_comes_back_while_the_server_stays_ready
 
 #[cfg(feature = "fault-injection")]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_device_that_is_lost_is_opened_anew_and_nothing_is_lost() {
+async fn a_lost_device_is_reopened_and_no_request_fails() {
     if !has_device() {
         return;
     }
@@ -227,14 +227,15 @@ async fn a_device_that_is_lost_is_opened_anew_and_nothing_is_lost() {
     assert_eq!(server.metric("cuelight_actor_restarts_total").await, 2.0);
 }
 
-/// The driver's word goes all the way up, and what was on the lost device is destroyed before it: by the layer's book.
+/// An error of the driver reaches the server, and the objects of the lost device are destroyed before the device. The
+/// validation layer checks that.
 #[cfg(feature = "fault-injection")]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_device_that_its_driver_calls_lost_is_destroyed_properly_and_no_token_is_another() {
+async fn a_device_lost_by_its_driver_is_destroyed_properly_and_texts_are_unchanged() {
     if !has_device() {
         return;
     }
-    // The server opens its devices out of a test's sight, so the layer is put in by the loader and writes to a file.
+    // The server opens its devices in another process, so the Vulkan loader inserts the layer, which writes to a file.
     let folder = tempfile::tempdir().unwrap();
     let (settings, complaints) = (folder.path().join("vk_layer_settings.txt"), folder.path().join("complaints"));
     let lines = [
@@ -249,7 +250,7 @@ async fn a_device_that_its_driver_calls_lost_is_destroyed_properly_and_no_token_
         server_on(&["--device", "vulkan"], &[layer, ("VK_LAYER_SETTINGS_PATH", settings.to_str().unwrap())]).await;
     let loaded = std::fs::read_to_string(format!("/proc/{}/maps", server.pid())).unwrap_or_default();
     if !loaded.contains("VkLayer_khronos_validation") {
-        eprintln!("SKIPPED: the Vulkan validation layer is not installed: nobody looks on");
+        eprintln!("SKIPPED: the Vulkan validation layer is not installed");
     }
 
     let expected = together(&server).await;
@@ -270,5 +271,5 @@ async fn a_device_that_its_driver_calls_lost_is_destroyed_properly_and_no_token_
     assert!(log.contains("the driver reports that the device was lost"), "{log}");
     server.assert_empties(Duration::from_secs(10)).await;
     let complaints = std::fs::read_to_string(complaints).unwrap_or_default();
-    assert!(complaints.trim().is_empty(), "the validation layer complains:\n{complaints}");
+    assert!(complaints.trim().is_empty(), "the validation layer reported errors:\n{complaints}");
 }

@@ -4,48 +4,36 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, header};
 use axum::middleware::Next;
 use axum::response::Response;
-use sha2::{Digest, Sha256};
 use subtle::{Choice, ConstantTimeEq};
 
-use super::SharedServer;
 use super::caller::Caller;
 use super::error::ApiError;
+use super::options::ApiKey;
+use super::server::SharedServer;
 
-/// The keys that open the server, as digests of equal length so that comparing them tells nothing of their length.
-pub(super) struct Keys(Vec<[u8; 32]>);
-
-impl Keys {
-    pub fn new(keys: &[String]) -> Self {
-        Keys(keys.iter().map(|key| Sha256::digest(key).into()).collect())
-    }
-
-    /// Whether a key is needed at all.
-    fn are_required(&self) -> bool {
-        !self.0.is_empty()
-    }
-
-    /// Who calls with `key`, if it is one of these. Takes the same time whichever matches.
-    fn caller(&self, key: &[u8]) -> Option<Caller> {
-        let digest: [u8; 32] = Sha256::digest(key).into();
-        let is_known: bool = self.0.iter().fold(Choice::from(0), |found, known| found | known.ct_eq(&digest)).into();
-        is_known.then(|| Caller::with_key(&digest))
-    }
+/// The caller that `key` belongs to, if it is an accepted key. The digests of all keys are compared in constant time.
+/// Digests have equal lengths, so the time does not depend on a key's length either.
+fn caller(accepted: &[ApiKey], key: &[u8]) -> Option<Caller> {
+    let digest = ApiKey::of(key);
+    let is_known = accepted.iter().fold(Choice::from(0), |found, known| found | known.digest().ct_eq(digest.digest()));
+    bool::from(is_known).then(|| Caller::with_key(digest.digest()))
 }
 
-/// Lets a request pass that has a known key, or any when no keys are set.
+/// Passes on a request that has an accepted key, or any request when no keys are set.
 pub(super) async fn require_key(
     State(server): State<SharedServer>,
     mut request: Request,
     next: Next,
 ) -> Result<Response, ApiError> {
-    let keys = &server.keys;
-    if keys.are_required() {
-        let caller = presented(request.headers()).find_map(|key| keys.caller(key)).ok_or(ApiError::Unauthorized)?;
+    let keys = &server.options().api_keys;
+    if !keys.is_empty() {
+        let caller = presented(request.headers()).find_map(|key| caller(keys, key)).ok_or(ApiError::Unauthorized)?;
         request.extensions_mut().insert(caller);
     }
     Ok(next.run(request).await)
 }
 
+/// The keys that a request carries.
 fn presented(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
     let bearer = headers.get(header::AUTHORIZATION).and_then(|value| {
         let (scheme, key) = value.as_bytes().split_at_checked(7)?;
@@ -56,20 +44,19 @@ fn presented(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
     #[test]
-    fn each_of_several_keys_opens_and_no_other_does() {
-        let keys = Keys::new(&["first".to_owned(), "second".to_owned()]);
-        let opens = |key: &[u8]| keys.caller(key).is_some();
-        assert!(opens(b"first") && opens(b"second"));
-        assert!(!opens(b"third") && !opens(b"") && !opens(b"firs"));
+    fn each_configured_key_is_accepted_and_no_other() {
+        let keys = [ApiKey::of(b"first"), ApiKey::of(b"second")];
+        let accepts = |key: &[u8]| caller(&keys, key).is_some();
+        assert!(accepts(b"first") && accepts(b"second"));
+        assert!(!accepts(b"third") && !accepts(b"") && !accepts(b"firs"));
     }
 
     #[test]
-    fn a_key_comes_as_bearer_or_as_x_api_key() {
+    fn a_key_is_read_from_authorization_and_from_x_api_key() {
         let mut headers = HeaderMap::new();
         headers.insert(header::AUTHORIZATION, "bearer abc".parse().unwrap());
         headers.insert("x-api-key", "def".parse().unwrap());

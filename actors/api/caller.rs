@@ -1,19 +1,26 @@
-//! Who makes a call: whose share of the engine it takes, and whose cached prefixes it may use.
+//! The caller of a request: the client that it is scheduled for, and the cached prefixes that it may reuse.
 
 use std::convert::Infallible;
 use std::fmt::Write;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 
+use super::connections::Peer;
 use super::error::ApiError;
 use super::fields::Fields;
+use super::options::{ClientIdentity, ServerOptions};
+use crate::core::shared_limit::Client;
 
-/// The key that a call came with, as a word that does not tell it.
+/// Where a request comes from.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Caller {
+    /// The API key as a digest that does not reveal it.
     key: Option<Arc<str>>,
+    /// The address, when the connection has one.
+    peer: Option<IpAddr>,
 }
 
 impl Caller {
@@ -24,7 +31,16 @@ impl Caller {
             // Writing to a string cannot fail.
             let _ = write!(key, "{byte:02x}");
         }
-        Caller { key: Some(key.into()) }
+        Caller { key: Some(key.into()), peer: None }
+    }
+
+    /// The client that the caller is: its key, or its address. An IPv6 network of 64 bits is one client.
+    pub fn client(&self) -> Client {
+        let address = || match self.peer? {
+            IpAddr::V4(address) => Some(address.to_string().into()),
+            IpAddr::V6(address) => Some(format!("{}/64", Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)).into()),
+        };
+        self.key.clone().or_else(address)
     }
 }
 
@@ -32,36 +48,40 @@ impl<S: Sync> FromRequestParts<S> for Caller {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Infallible> {
-        Ok(parts.extensions.get::<Caller>().cloned().unwrap_or_default())
+        let caller = parts.extensions.get::<Caller>().cloned().unwrap_or_default();
+        Ok(Caller { peer: parts.extensions.get::<Peer>().map(|peer| peer.0), ..caller })
     }
 }
 
-/// What a call's origin means to the scheduler.
+/// What the scheduler needs to know about the caller.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Tenancy {
-    /// Clients share the engine fairly: each user of each key is one.
-    pub client: Option<Arc<str>>,
-    /// Prefixes are shared within one salt.
+    /// Clients share the engine fairly.
+    pub client: Client,
+    /// Prefixes are shared only among requests with the same salt.
     pub cache_salt: Option<Arc<str>>,
 }
 
 impl Tenancy {
-    /// Reads `user` or `safety_identifier`, and `cache_salt`. With `isolation` callers of different keys share no prefix.
+    /// Reads `user` or `safety_identifier` where these identify clients, and `cache_salt`. With
+    /// [`ServerOptions::tenant_isolation`], callers with different keys share no prefix.
     ///
     /// # Errors
     /// [`ApiError::InvalidRequest`] that names the field.
-    pub fn read(fields: &Fields<'_>, caller: &Caller, isolation: bool) -> Result<Self, ApiError> {
+    pub fn read(fields: &Fields<'_>, caller: &Caller, options: &ServerOptions) -> Result<Self, ApiError> {
         let user = fields.string("safety_identifier")?.or(fields.string("user")?);
         let salt = fields.string("cache_salt")?;
         if salt == Some("") {
             return Err(ApiError::invalid("cache_salt", "`cache_salt` must not be empty; leave it out for none"));
         }
-        let key = caller.key.as_deref();
-        Ok(Tenancy { client: joined(key, user), cache_salt: joined(key.filter(|_| isolation), salt) })
+        let client = caller.client();
+        let user = user.filter(|_| options.client_identity == ClientIdentity::User);
+        let key = caller.key.as_deref().filter(|_| options.tenant_isolation);
+        Ok(Tenancy { client: joined(client.as_deref(), user), cache_salt: joined(key, salt) })
     }
 }
 
-/// Both parts in one word, in which neither can be mistaken for the other.
+/// Key and word in one string. The separator keeps different pairs different.
 fn joined(key: Option<&str>, word: Option<&str>) -> Option<Arc<str>> {
     match (key, word) {
         (None, None) => None,
@@ -70,23 +90,42 @@ fn joined(key: Option<&str>, word: Option<&str>) -> Option<Arc<str>> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use serde_json::{Value, json};
 
     use super::*;
 
     fn read(body: &Value, caller: &Caller, isolation: bool) -> Tenancy {
-        Tenancy::read(&Fields::of_body(body).unwrap(), caller, isolation).unwrap()
+        let options = ServerOptions { tenant_isolation: isolation, ..ServerOptions::default() };
+        Tenancy::read(&Fields::of_body(body).unwrap(), caller, &options).unwrap()
     }
 
     #[test]
-    fn without_key_user_and_salt_all_are_one() {
+    fn users_are_clients_of_their_own_only_where_the_caller_is_trusted() {
+        let client = |user: &str, client_identity| {
+            let options = ServerOptions { client_identity, ..ServerOptions::default() };
+            let body = json!({ "user": user });
+            Tenancy::read(&Fields::of_body(&body).unwrap(), &Caller::with_key(b"a"), &options).unwrap().client
+        };
+        assert_eq!(client("u", ClientIdentity::Key), client("v", ClientIdentity::Key));
+        assert_ne!(client("u", ClientIdentity::User), client("v", ClientIdentity::User));
+    }
+
+    #[test]
+    fn without_a_key_each_address_is_a_client() {
+        let from = |address: &str| Caller { key: None, peer: Some(address.parse().unwrap()) }.client();
+        assert_ne!(from("10.0.0.1"), from("10.0.0.2"));
+        assert_eq!(from("2001:db8::1"), from("2001:db8::ffff:2"));
+        assert_ne!(from("2001:db8::1"), from("2001:db8:0:1::1"));
+    }
+
+    #[test]
+    fn requests_without_key_user_or_salt_share_one_tenancy() {
         assert_eq!(read(&json!({}), &Caller::default(), true), Tenancy::default());
     }
 
     #[test]
-    fn keys_are_clients_and_with_isolation_tenants() {
+    fn each_key_is_a_client_and_with_isolation_a_tenant() {
         let (a, b) = (Caller::with_key(b"a"), Caller::with_key(b"b"));
         let body = json!({ "user": "u" });
         assert_ne!(read(&body, &a, false).client, read(&body, &b, false).client);
@@ -95,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_salt_is_its_own_whatever_key_it_comes_with() {
+    fn a_salt_differs_from_a_key_of_the_same_text() {
         let body = json!({ "cache_salt": "61" });
         let plain = read(&body, &Caller::default(), true).cache_salt;
         let of_key = read(&json!({}), &Caller::with_key(b"a"), true).cache_salt;

@@ -1,16 +1,16 @@
-//! What can go wrong with a call, and the one place that decides how each case looks on the wire.
+//! The errors of the API. This file alone decides the status, the body and the headers of each.
 
 use std::time::Duration;
 
-use axum::Json;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use serde_json::{Value, json};
 
+use crate::core::request::{GenerationError, SubmitError};
 use crate::models::ModelsError;
-use crate::request::{GenerationError, SubmitError};
 
-/// A call that failed. Its `Display` is the message that the client reads.
+/// Why a request failed. `Display` is the message that the client reads.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ApiError {
     /// A field is missing, of the wrong type, out of range, or contradicts another.
@@ -18,32 +18,62 @@ pub enum ApiError {
     InvalidRequest {
         /// Path of the field, `messages[1].role`; `None` when the body as a whole is wrong.
         param: Option<String>,
-        /// One sentence that names the field and what it takes.
+        /// One sentence that names the field and the values that it accepts.
         message: String,
     },
-    /// A field that this server knows, with a value that it cannot honour.
+    /// A known field has a value that this server does not support.
     #[error("{message}")]
-    NotImplemented {
+    Unsupported {
         /// Path of the field.
         param: String,
-        /// One sentence with what can be done instead.
+        /// One sentence that says what to use instead.
         message: String,
     },
-    /// No key, or one that is not known.
+    /// The request has no key, or one that is not accepted.
     #[error("a valid API key is required: send it as `Authorization: Bearer KEY` or `x-api-key: KEY`")]
     Unauthorized,
-    /// The model that the request names cannot be had.
+    /// The request comes from a web page of an origin that is not allowed.
+    #[error("web pages of the origin `{0}` may not use this server; --cors-origin allows an origin")]
+    OriginNotAllowed(String),
+    /// The `Host` header has a name that this server does not answer to.
+    #[error("this server does not answer to the host name `{0}`; --allowed-host allows a name")]
+    HostNotAllowed(String),
+    /// The model that the request names is not available.
     #[error(transparent)]
     Model(ModelsError),
     /// No such path.
     #[error("there is no {0}")]
     NotFound(String),
-    /// The path exists, but not for this method.
-    #[error("{0} is not a method of this path")]
+    /// The path exists, but not with this method.
+    #[error("this path does not accept the method {0}")]
     MethodNotAllowed(String),
     /// The body is longer than this many bytes.
     #[error("the request body is larger than the {0} bytes that this server accepts")]
     BodyTooLarge(usize),
+    /// The body needs more memory than all requests together may use.
+    #[error(
+        "the request needs about {} MiB of memory, more than the {} MiB for all requests together; send fewer values, or \
+         raise --request-memory",
+        needed >> 20, limit >> 20
+    )]
+    RequestTooComplex {
+        /// Bytes that it needs.
+        needed: usize,
+        /// Bytes for all requests.
+        limit: usize,
+    },
+    /// Other requests use the memory for requests.
+    #[error("the server is overloaded: other requests use the memory for requests; try again later")]
+    OutOfRequestMemory,
+    /// The body did not arrive in time.
+    #[error("no data of the request body arrived for {} seconds", .0.as_secs_f32())]
+    BodyTimeout(Duration),
+    /// All connections are in use; this one is for probes.
+    #[error("all connections of this server are in use; try again later")]
+    NoConnection,
+    /// The body is not declared as JSON, or its encoding is not supported.
+    #[error("{0}")]
+    UnsupportedMediaType(String),
     /// The request was not accepted by the runtime.
     #[error(transparent)]
     Submit(#[from] SubmitError),
@@ -51,14 +81,14 @@ pub enum ApiError {
     #[error(transparent)]
     Generation(#[from] GenerationError),
     /// The request took longer than the server allows.
-    #[error("the request did not finish within the {} seconds that it has", .0.as_secs_f32())]
+    #[error("the request did not finish within its limit of {} seconds", .0.as_secs_f32())]
     Timeout(Duration),
-    /// A fault in the server's own code.
-    #[error("the server failed on this request; its log says why")]
+    /// A bug in the server.
+    #[error("the server failed on this request; the cause is in its log")]
     Internal,
 }
 
-/// How an error looks on the wire.
+/// The status, `type` and `code` of an error.
 struct Wire {
     status: StatusCode,
     kind: &'static str,
@@ -69,21 +99,35 @@ const fn wire(status: StatusCode, kind: &'static str, code: &'static str) -> Wir
     Wire { status, kind, code }
 }
 
+const fn invalid(code: &'static str) -> Wire {
+    wire(StatusCode::BAD_REQUEST, "invalid_request_error", code)
+}
+
+/// The `code` of the error in a response, as an extension of the response, for the log.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ErrorCode(pub &'static str);
+
 impl ApiError {
-    /// The field `param` is not what it must be.
+    /// The field `param` is invalid.
     pub(super) fn invalid(param: impl Into<String>, message: impl Into<String>) -> Self {
         ApiError::InvalidRequest { param: Some(param.into()), message: message.into() }
     }
 
-    /// The body as a whole is not what it must be.
+    /// The body as a whole is invalid.
     pub(super) fn invalid_body(message: impl Into<String>) -> Self {
         ApiError::InvalidRequest { param: None, message: message.into() }
     }
 
-    /// The status that a response with this error has.
+    /// The status of a response with this error.
     #[must_use]
     pub fn status(&self) -> StatusCode {
         self.wire().status
+    }
+
+    /// The `code` in the body.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        self.wire().code
     }
 
     /// `{"error": {message, type, param, code}}`, the body of a response and the data of an SSE error event.
@@ -102,29 +146,35 @@ impl ApiError {
         match self {
             ApiError::InvalidRequest { .. }
             | ApiError::Submit(SubmitError::InvalidPrompt(_) | SubmitError::TooManySequences { .. }) => {
-                wire(StatusCode::BAD_REQUEST, "invalid_request_error", "invalid_value")
+                invalid("invalid_value")
             }
-            ApiError::Submit(SubmitError::ContextLengthExceeded { .. }) => {
-                wire(StatusCode::BAD_REQUEST, "invalid_request_error", "context_length_exceeded")
-            }
+            ApiError::Unsupported { .. } => invalid("unsupported_value"),
+            ApiError::Submit(SubmitError::ContextLengthExceeded { .. }) => invalid("context_length_exceeded"),
             ApiError::Unauthorized => wire(StatusCode::UNAUTHORIZED, "authentication_error", "invalid_api_key"),
+            ApiError::OriginNotAllowed(_) => wire(StatusCode::FORBIDDEN, "permission_error", "origin_not_allowed"),
+            ApiError::HostNotAllowed(_) => wire(StatusCode::FORBIDDEN, "permission_error", "host_not_allowed"),
             ApiError::Model(error) => model_wire(error),
             ApiError::NotFound(_) => wire(StatusCode::NOT_FOUND, "not_found_error", "not_found"),
             ApiError::MethodNotAllowed(_) => {
                 wire(StatusCode::METHOD_NOT_ALLOWED, "invalid_request_error", "method_not_allowed")
             }
-            ApiError::BodyTooLarge(_) => wire(StatusCode::PAYLOAD_TOO_LARGE, "request_too_large", "request_too_large"),
-            // 429 rather than 503: a load balancer must not take an instance out for being busy.
-            ApiError::Submit(SubmitError::Overloaded { .. } | SubmitError::QueueFull { .. }) => {
+            ApiError::BodyTooLarge(_) | ApiError::RequestTooComplex { .. } => {
+                wire(StatusCode::PAYLOAD_TOO_LARGE, "request_too_large", "request_too_large")
+            }
+            ApiError::UnsupportedMediaType(_) => {
+                wire(StatusCode::UNSUPPORTED_MEDIA_TYPE, "invalid_request_error", "unsupported_media_type")
+            }
+            // Not 503: a load balancer must not remove an instance because it is busy.
+            ApiError::Submit(SubmitError::Overloaded { .. } | SubmitError::QueueFull { .. })
+            | ApiError::OutOfRequestMemory => {
                 wire(StatusCode::TOO_MANY_REQUESTS, "server_overloaded", "server_overloaded")
             }
-            ApiError::Submit(SubmitError::Unavailable { .. }) | ApiError::Generation(GenerationError::ShuttingDown) => {
-                wire(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error", "unavailable")
-            }
-            ApiError::Timeout(_) | ApiError::Generation(GenerationError::StalledClient) => {
+            ApiError::Submit(SubmitError::Unavailable { .. })
+            | ApiError::Generation(GenerationError::ShuttingDown)
+            | ApiError::NoConnection => wire(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error", "unavailable"),
+            ApiError::Timeout(_) | ApiError::BodyTimeout(_) | ApiError::Generation(GenerationError::StalledClient) => {
                 wire(StatusCode::REQUEST_TIMEOUT, "timeout", "timeout")
             }
-            ApiError::NotImplemented { .. } => wire(StatusCode::NOT_IMPLEMENTED, "not_implemented", "not_implemented"),
             ApiError::Generation(GenerationError::Engine(_)) => {
                 wire(StatusCode::INTERNAL_SERVER_ERROR, "server_error", "engine_error")
             }
@@ -135,7 +185,7 @@ impl ApiError {
     fn param(&self) -> Option<&str> {
         match self {
             ApiError::InvalidRequest { param, .. } => param.as_deref(),
-            ApiError::NotImplemented { param, .. } => Some(param),
+            ApiError::Unsupported { param, .. } => Some(param),
             ApiError::Model(ModelsError::Unknown(_) | ModelsError::Unnamed) => Some("model"),
             ApiError::Submit(SubmitError::TooManySequences { .. }) => Some("n"),
             _ => None,
@@ -150,32 +200,40 @@ impl ApiError {
                 | SubmitError::Unavailable { retry_after, .. },
             ) => Some(*retry_after),
             ApiError::Model(ModelsError::Unavailable { retry_after, .. }) => Some(*retry_after),
-            ApiError::Model(ModelsError::Failed { .. } | ModelsError::Overloaded { .. }) => {
-                Some(Duration::from_secs(5))
-            }
-            ApiError::Generation(GenerationError::ShuttingDown) => Some(Duration::from_secs(1)),
+            ApiError::Model(
+                ModelsError::Failed { .. } | ModelsError::FileChanged { .. } | ModelsError::Overloaded { .. },
+            ) => Some(Duration::from_secs(5)),
+            ApiError::Generation(GenerationError::ShuttingDown)
+            | ApiError::OutOfRequestMemory
+            | ApiError::NoConnection => Some(Duration::from_secs(1)),
             _ => None,
+        }
+    }
+
+    /// Whether the same request may succeed later.
+    fn is_worth_retrying(&self) -> bool {
+        match self.status() {
+            StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS => true,
+            status => status.is_server_error() && !matches!(self, ApiError::Model(ModelsError::NotLoaded(_))),
         }
     }
 
     fn headers(&self) -> HeaderMap {
         let mut headers = HeaderMap::new();
         if let Some(after) = self.retry_after() {
-            // The standard header has whole seconds; clients of OpenAI's making read the finer one first.
+            // The standard header has whole seconds. OpenAI's clients read the one in milliseconds first.
             let seconds = u64::try_from(after.as_millis().div_ceil(1000)).unwrap_or(u64::MAX).max(1);
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
             headers.insert("retry-after-ms", HeaderValue::from(u64::try_from(after.as_millis()).unwrap_or(u64::MAX)));
         }
-        match self {
-            // Clients try every status from 500 on again, but this answer will not change.
-            ApiError::NotImplemented { .. }
-            | ApiError::Model(ModelsError::TooLarge(_) | ModelsError::NotLoaded(_) | ModelsError::Fixed(_)) => {
-                headers.insert("x-should-retry", HeaderValue::from_static("false"));
-            }
-            ApiError::Unauthorized => {
-                headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-            }
-            _ => {}
+        if !self.is_worth_retrying() {
+            headers.insert("x-should-retry", HeaderValue::from_static("false"));
+        }
+        if matches!(self, ApiError::BodyTimeout(_) | ApiError::NoConnection) {
+            headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        if matches!(self, ApiError::Unauthorized) {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         headers
     }
@@ -184,15 +242,16 @@ impl ApiError {
 fn model_wire(error: &ModelsError) -> Wire {
     match error {
         ModelsError::Unknown(_) => wire(StatusCode::NOT_FOUND, "not_found_error", "model_not_found"),
-        ModelsError::Unnamed => wire(StatusCode::BAD_REQUEST, "invalid_request_error", "invalid_value"),
-        ModelsError::Fixed(_) => wire(StatusCode::BAD_REQUEST, "invalid_request_error", "model_is_fixed"),
+        ModelsError::Unnamed => invalid("invalid_value"),
+        ModelsError::Fixed(_) => invalid("model_is_fixed"),
+        ModelsError::TooLarge(_) => invalid("model_too_large"),
         ModelsError::NotLoaded(_) => wire(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error", "model_not_loaded"),
-        ModelsError::TooLarge(_) => {
-            wire(StatusCode::INSUFFICIENT_STORAGE, "insufficient_memory_error", "model_too_large")
-        }
         ModelsError::Failed { .. } => wire(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error", "model_failed"),
+        ModelsError::FileChanged { .. } => {
+            wire(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error", "model_file_changed")
+        }
         ModelsError::Unavailable { .. } => wire(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error", "unavailable"),
-        // As for a queue that is full.
+        // Not 503, as for a full queue.
         ModelsError::Overloaded { .. } => wire(StatusCode::TOO_MANY_REQUESTS, "server_overloaded", "server_overloaded"),
     }
 }
@@ -208,14 +267,14 @@ impl From<ModelsError> for ApiError {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        (self.status(), self.headers(), Json(self.body())).into_response()
+        (self.status(), self.headers(), Extension(ErrorCode(self.code())), Json(self.body())).into_response()
     }
 }
 
-/// At most this much of a client's input is repeated to it, in characters.
+/// Longest part of a client's input that an error message repeats, in characters.
 const ECHO_CHARS: usize = 64;
 
-/// The begin of `text`, short enough to be repeated in an error.
+/// The start of `text`, short enough to be repeated in an error message.
 pub(super) fn clip(text: &str) -> String {
     match text.char_indices().nth(ECHO_CHARS) {
         Some((end, _)) => format!("{}…", &text[..end]),
@@ -224,12 +283,11 @@ pub(super) fn clip(text: &str) -> String {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
     #[test]
-    fn context_overflow_says_the_phrases_that_clients_match_and_the_numbers() {
+    fn context_overflow_has_the_phrases_that_clients_match_and_the_numbers() {
         let error = ApiError::from(SubmitError::ContextLengthExceeded { prompt_tokens: 5000, context_tokens: 4096 });
         assert_eq!(error.status(), StatusCode::BAD_REQUEST);
         assert_eq!(
@@ -247,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn overload_says_when_to_come_back_in_seconds_and_in_milliseconds() {
+    fn overload_has_a_retry_time_in_seconds_and_in_milliseconds() {
         let error = ApiError::from(SubmitError::Overloaded { waiting: 7, retry_after: Duration::from_millis(1200) })
             .into_response();
         assert_eq!(error.status(), StatusCode::TOO_MANY_REQUESTS);
@@ -256,14 +314,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_implemented_is_not_worth_another_try() {
-        let error = ApiError::NotImplemented { param: "suffix".into(), message: "no".into() }.into_response();
-        assert_eq!(error.status(), StatusCode::NOT_IMPLEMENTED);
+    fn an_unsupported_value_is_a_400_that_clients_do_not_retry() {
+        let error = ApiError::Unsupported { param: "suffix".into(), message: "no".into() }.into_response();
+        assert_eq!(error.status(), StatusCode::BAD_REQUEST);
         assert_eq!(error.headers()["x-should-retry"], "false");
     }
 
     #[test]
-    fn echoed_input_is_bounded_and_cut_between_characters() {
+    fn an_overloaded_server_may_be_asked_again() {
+        let error = ApiError::from(SubmitError::Overloaded { waiting: 7, retry_after: Duration::from_secs(1) });
+        assert!(!error.into_response().headers().contains_key("x-should-retry"));
+    }
+
+    #[test]
+    fn repeated_input_is_cut_between_characters() {
         assert_eq!(clip("short"), "short");
         let clipped = clip(&"é".repeat(5000));
         assert_eq!(clipped.chars().count(), ECHO_CHARS + 1);

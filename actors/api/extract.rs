@@ -1,31 +1,115 @@
-//! A request's body as JSON, whatever its content type says, with errors in the API's own words.
+//! A request's body as JSON, with errors in the API's format.
 
-use axum::body::Bytes;
-use axum::extract::{FromRequest, Request};
+use axum::body::{Body, HttpBody};
+use axum::extract::{FromRequest, FromRequestParts, Request};
+use axum::http::{HeaderMap, header};
+use http_body_util::BodyExt;
 use serde_json::Value;
+use tokio::time::timeout;
 
-use super::SharedServer;
-use super::error::ApiError;
+use super::blocking::off_worker;
+use super::caller::Caller;
+use super::error::{ApiError, clip};
+use super::json_size;
+use super::options::ServerOptions;
+use super::request_memory::{RequestMemory, Reservation};
+use super::server::SharedServer;
 
 /// The body of a request.
-pub(super) struct JsonBody(pub Value);
+pub(super) struct JsonBody {
+    pub value: Value,
+    /// The memory of the body and of what is made of it. To be dropped with them, before an answer is generated.
+    pub memory: Reservation,
+}
+
+/// Copies of the texts of a body that exist at the same time: the parsed ones, the prompt's, and the rendered one with the
+/// tokenizer's.
+const TEXT_COPIES: usize = 6;
 
 impl FromRequest<SharedServer> for JsonBody {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, server: &SharedServer) -> Result<Self, ApiError> {
-        let bytes = Bytes::from_request(request, server).await.map_err(|rejection| {
-            if rejection.status() == axum::http::StatusCode::PAYLOAD_TOO_LARGE {
-                ApiError::BodyTooLarge(server.options.max_body_bytes)
-            } else {
-                ApiError::invalid_body("the request body could not be read")
-            }
-        })?;
+        check_content(request.headers())?;
+        let (mut parts, body) = request.into_parts();
+        let Ok(caller) = Caller::from_request_parts(&mut parts, server).await;
+        let mut memory = RequestMemory::reserve(&server.request_memory, caller.client());
+        let bytes = read(body, &server.options(), &mut memory).await?;
         if bytes.is_empty() {
             return Err(ApiError::invalid_body("the request body is empty: a JSON object is expected"));
         }
-        let value = serde_json::from_slice(&bytes)
-            .map_err(|error| ApiError::invalid_body(format!("the request body is not valid JSON: {error}")))?;
-        Ok(JsonBody(value))
+        off_worker(bytes.len(), move || {
+            memory.grow(json_size::estimate(&bytes).map_err(invalid_json)?)?;
+            let value = serde_json::from_slice(&bytes).map_err(invalid_json)?;
+            Ok(JsonBody { value, memory })
+        })
+        .await
+    }
+}
+
+fn invalid_json(error: serde_json::Error) -> ApiError {
+    ApiError::invalid_body(format!("the request body is not valid JSON: {error}"))
+}
+
+/// Reads a body within its limits of size, memory and time.
+async fn read(mut body: Body, options: &ServerOptions, memory: &mut Reservation) -> Result<Vec<u8>, ApiError> {
+    let most = options.max_body_bytes;
+    let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+    if announced > most {
+        return Err(ApiError::BodyTooLarge(most));
+    }
+    let mut bytes = Vec::new();
+    while let Some(frame) =
+        timeout(options.body_timeout, body.frame()).await.map_err(|_| ApiError::BodyTimeout(options.body_timeout))?
+    {
+        let frame = frame.map_err(|_| ApiError::invalid_body("the request body could not be read"))?;
+        let Ok(data) = frame.into_data() else { continue };
+        if bytes.len() + data.len() > most {
+            return Err(ApiError::BodyTooLarge(most));
+        }
+        memory.grow(TEXT_COPIES * data.len())?;
+        bytes.extend_from_slice(&data);
+    }
+    Ok(bytes)
+}
+
+/// Requires a JSON content type, which a web page of another origin cannot send without permission, and a body that the
+/// decompression layer has decoded.
+fn check_content(headers: &HeaderMap) -> Result<(), ApiError> {
+    let text = |name| headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()));
+    if let Some(encoding) = text(header::CONTENT_ENCODING).filter(|encoding| encoding != "identity") {
+        let message = format!("the content encoding `{}` is not supported; use gzip or none", clip(&encoding));
+        return Err(ApiError::UnsupportedMediaType(message));
+    }
+    match text(header::CONTENT_TYPE) {
+        Some(kind) if is_json(&kind) => Ok(()),
+        Some(kind) => Err(ApiError::UnsupportedMediaType(format!(
+            "the content type must be `application/json`, not `{}`",
+            clip(&kind)
+        ))),
+        None => Err(ApiError::UnsupportedMediaType(
+            "the request has no content type: send the header `Content-Type: application/json`".to_owned(),
+        )),
+    }
+}
+
+/// Whether a content type is `application/json` or `application/…+json`, with or without parameters.
+fn is_json(content_type: &str) -> bool {
+    let essence = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    essence.strip_prefix("application/").is_some_and(|subtype| subtype == "json" || subtype.ends_with("+json"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_content_types_are_recognised() {
+        for json in ["application/json", "application/json; charset=utf-8", "Application/JSON", "application/ld+json"] {
+            assert!(is_json(json), "{json}");
+        }
+        for other in ["text/plain", "application/x-www-form-urlencoded", "json", "text/json", "application/jsonp", ""] {
+            assert!(!is_json(other), "{other}");
+        }
     }
 }

@@ -1,8 +1,8 @@
 //! Reads the fields of a JSON object.
 //!
-//! A request's fields are read one by one rather than derived, so that each error names the exact field by its path
-//! (`messages[1].content[0].type`), says what the field takes, and repeats no more than a little of the input. As
-//! clients expect, `null` means absent and a field nobody asks for is ignored.
+//! A request's fields are read one by one and not derived, so that each error names the exact field by its path
+//! (`messages[1].content[0].type`), says which values the field accepts, and repeats only a little of the input. As
+//! clients expect, `null` means absent, and unknown fields are ignored.
 
 use std::ops::{Bound, RangeBounds, RangeInclusive};
 
@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use super::error::{ApiError, clip};
 use cuelight_engine::engine::TokenId;
 
-/// A JSON object and where in the body it stands.
+/// A JSON object and its path in the body.
 #[derive(Clone)]
 pub(super) struct Fields<'a> {
     map: &'a Map<String, Value>,
@@ -76,7 +76,7 @@ impl<'a> Fields<'a> {
         self.get(name).map(|value| integer(value, &self.path(name), range)).transpose()
     }
 
-    /// An integer from `least` to more than any machine could count.
+    /// An integer of at least `least`, up to a limit that no real count reaches.
     pub fn count(&self, name: &str, least: u32) -> Result<Option<usize>, ApiError> {
         let count = self.integer(name, i64::from(least)..=MOST_COUNTED)?;
         Ok(count.map(|count| usize::try_from(count).unwrap_or(usize::MAX)))
@@ -91,10 +91,10 @@ impl<'a> Fields<'a> {
         &self,
         name: &str,
         wanted: &str,
-        cast: impl FnOnce(&'a Value) -> Option<T>,
+        convert: impl FnOnce(&'a Value) -> Option<T>,
     ) -> Result<Option<T>, ApiError> {
         let Some(value) = self.get(name) else { return Ok(None) };
-        cast(value).map(Some).ok_or_else(|| wrong_type(&self.path(name), wanted, value))
+        convert(value).map(Some).ok_or_else(|| wrong_type(&self.path(name), wanted, value))
     }
 }
 
@@ -110,7 +110,7 @@ pub(super) fn number(value: &Value, path: &str, range: impl RangeBounds<f64>) ->
     Ok(number as f32)
 }
 
-/// A whole number within `range`; `1.0` counts as one.
+/// A whole number within `range`. `1.0` is accepted as 1.
 pub(super) fn integer(value: &Value, path: &str, range: RangeInclusive<i64>) -> Result<i64, ApiError> {
     let whole = |number: f64| (number.fract() == 0.0 && number.abs() < 2f64.powi(53)).then_some(number as i64);
     let integer = value.as_i64().or_else(|| value.as_f64().and_then(whole));
@@ -128,7 +128,7 @@ pub(super) fn integer(value: &Value, path: &str, range: RangeInclusive<i64>) -> 
     }
 }
 
-/// Token ids, each of which fits the type; the vocabulary is the model's to check.
+/// Token ids. Whether they are in a model's vocabulary is checked later.
 pub(super) fn token_ids(ids: &[Value], path: &str) -> Result<Vec<TokenId>, ApiError> {
     ids.iter()
         .enumerate()
@@ -142,12 +142,12 @@ pub(super) fn token_ids(ids: &[Value], path: &str) -> Result<Vec<TokenId>, ApiEr
         .collect()
 }
 
-/// `path` is of another type than `wanted`.
+/// The error for a field whose type is not `wanted`.
 pub(super) fn wrong_type(path: &str, wanted: &str, value: &Value) -> ApiError {
     ApiError::invalid(path, format!("`{path}` must be {wanted}, not {}", kind(value)))
 }
 
-/// A required field is not there.
+/// The error for a required field that is absent.
 pub(super) fn missing(path: &str, wanted: &str) -> ApiError {
     ApiError::invalid(path, format!("`{path}` is required: {wanted}"))
 }
@@ -174,7 +174,6 @@ fn describe(range: &impl RangeBounds<f64>) -> String {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use serde_json::json;
 
@@ -183,7 +182,7 @@ mod tests {
     fn message(error: &ApiError) -> (String, String) {
         match error {
             ApiError::InvalidRequest { param: Some(param), message } => (param.clone(), message.clone()),
-            other => panic!("not about a field: {other:?}"),
+            other => panic!("the error names no field: {other:?}"),
         }
     }
 
@@ -195,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_names_the_nested_field_and_what_it_takes() {
+    fn an_error_names_the_nested_field_and_the_accepted_values() {
         let body = json!({ "stream_options": { "include_usage": "yes" } });
         let options = Fields::of_body(&body).unwrap().object("stream_options").unwrap().unwrap();
         let (param, message) = message(&options.bool("include_usage").unwrap_err());
@@ -219,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_id_that_is_none_is_named_by_its_place() {
+    fn an_invalid_token_id_is_named_by_its_path() {
         let ids = [json!(1), json!(-4)];
         assert_eq!(message(&token_ids(&ids, "prompt").unwrap_err()).0, "prompt[1]");
     }

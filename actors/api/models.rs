@@ -1,9 +1,9 @@
-//! Which models are here.
+//! The routes about models.
 //!
-//! - `/v1/models` is one path with two schemas: OpenAI's, and Anthropic's for a client that says its
-//!   `anthropic-version`. It lists what can be asked for, under every name.
-//! - `/models` is for operators: what each model is doing and what it takes; `/models/load` and `/models/unload` change
-//!   that.
+//! - `/v1/models` has two schemas: OpenAI's, and Anthropic's for a client that sends `anthropic-version`. It lists every
+//!   name that a request may use.
+//! - `/models` is for operators: the state and the memory of each model. `/models/load` and `/models/unload` load and unload
+//!   a model.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -16,8 +16,8 @@ use serde_json::{Value, json};
 use super::error::ApiError;
 use super::extract::JsonBody;
 use super::fields::{Fields, missing};
-use super::{Server, SharedServer};
-use crate::models::{MemoryRoom, ModelInfo, ModelState};
+use super::server::{Server, SharedServer};
+use crate::models::{MemoryUse, ModelInfo, ModelState};
 
 pub(super) async fn list(State(server): State<SharedServer>, headers: HeaderMap) -> Json<Value> {
     let describe = if is_anthropic(&headers) { describe_anthropic } else { describe_openai };
@@ -46,18 +46,18 @@ pub(super) async fn show(
     Ok(Json(describe(&server, &info, &id)))
 }
 
-/// `GET /models`: every model with its state, its share of the machine, and what runs on it; and what is left.
+/// `GET /models`: the state, the memory and the requests of each model, and the memory that is left.
 pub(super) async fn report(State(server): State<SharedServer>) -> Json<Value> {
     let models: Vec<Value> = server.models.list().await.iter().map(describe_state).collect();
-    let MemoryRoom { limit_bytes, held_bytes, free_bytes } = server.models.memory();
+    let MemoryUse { limit_bytes, held_bytes, free_bytes } = server.models.memory();
     let memory = json!({ "limit_bytes": limit_bytes, "held_bytes": held_bytes, "free_bytes": free_bytes });
     Json(json!({ "object": "list", "data": models, "memory": memory }))
 }
 
-/// `POST /models/load`: answers once the model is ready, or at once with `"wait": false`.
+/// `POST /models/load`: answers when the model is ready, or at once with `"wait": false`.
 pub(super) async fn load(
     State(server): State<SharedServer>,
-    JsonBody(body): JsonBody,
+    JsonBody { value: body, .. }: JsonBody,
 ) -> Result<Json<Value>, ApiError> {
     let fields = Fields::of_body(&body)?;
     let name = named_model(&fields)?;
@@ -69,14 +69,14 @@ pub(super) async fn load(
     changed(&server, name).await
 }
 
-/// `POST /models/unload`: answers once the model's calls have ended and its memory is free.
+/// `POST /models/unload`: answers when the model's requests have ended and its memory is free.
 pub(super) async fn unload(
     State(server): State<SharedServer>,
-    JsonBody(body): JsonBody,
+    JsonBody { value: body, .. }: JsonBody,
 ) -> Result<Json<Value>, ApiError> {
     let fields = Fields::of_body(&body)?;
     let name = named_model(&fields)?;
-    server.models.unload(name, server.options.drain_timeout).await?;
+    server.models.unload(name, server.options().drain_timeout).await?;
     changed(&server, name).await
 }
 
@@ -93,8 +93,8 @@ fn is_anthropic(headers: &HeaderMap) -> bool {
     headers.contains_key("anthropic-version")
 }
 
-/// `max_model_len` is the length that a request can really have, not the one the model was trained with: clients size
-/// their context by it.
+/// A model in OpenAI's schema. `max_model_len` is the longest context that a request can use here, not the one that the
+/// model was trained with, because clients size their context by it.
 fn describe_openai(server: &Server, info: &ModelInfo, id: &str) -> Value {
     let mut described = json!({
         "id": id,
@@ -129,13 +129,13 @@ fn describe_anthropic(server: &Server, info: &ModelInfo, id: &str) -> Value {
     json!({ "type": "model", "id": id, "display_name": display_name, "created_at": created_at(server) })
 }
 
-/// When the server started, as RFC 3339 writes it.
+/// The start of the server in RFC 3339 format.
 fn created_at(server: &Server) -> String {
     let seconds = i64::try_from(server.started).unwrap_or_default();
     jiff::Timestamp::from_second(seconds).unwrap_or_default().to_string()
 }
 
-/// The status in the words of llama-server's router.
+/// The status with the names of llama-server's router.
 fn status(state: &ModelState) -> Value {
     match state {
         ModelState::Unloaded => json!({ "value": "unloaded" }),
@@ -147,7 +147,7 @@ fn status(state: &ModelState) -> Value {
     }
 }
 
-/// The state in one word of our own, which tells more.
+/// The state in one word. It distinguishes more states than [`status`].
 fn state_word(state: &ModelState) -> &'static str {
     match state {
         ModelState::Unloaded => "unloaded",
@@ -191,11 +191,13 @@ fn describe_memory(memory: &MemoryPlan) -> Value {
         "weights_bytes": memory.weights_bytes,
         "kv_bytes": memory.kv_bytes,
         "scratch_bytes": memory.scratch_bytes,
+        "text_bytes": memory.text_bytes,
+        "request_bytes": memory.request_bytes,
         "total_bytes": memory.total_bytes(),
     })
 }
 
-/// A moment as RFC 3339 writes it, to the second.
+/// A time in RFC 3339 format, in whole seconds.
 fn timestamp(at: Option<SystemTime>) -> Option<String> {
     let since: Duration = at?.duration_since(UNIX_EPOCH).ok()?;
     let at = jiff::Timestamp::from_second(i64::try_from(since.as_secs()).ok()?).ok()?;

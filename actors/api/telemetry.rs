@@ -1,4 +1,4 @@
-//! What is recorded about every call: a request id that goes back to the client, a log line, and HTTP metrics.
+//! Records every request: an id that is returned to the client, HTTP metrics, and log lines.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,29 +10,30 @@ use axum::response::Response;
 use metrics::{counter, histogram};
 use tracing::Instrument;
 
+use super::error::ErrorCode;
 use crate::metrics::catalogue::{HTTP_REQUESTS, HTTP_RESPONSE_START};
-use crate::trace::call::{Call, TraceParent};
+use crate::trace::request_context::{RequestContext, TraceParent};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const TRACE_PARENT: HeaderName = HeaderName::from_static("traceparent");
 
-/// Gives the call its id, and records it once its response starts.
+/// Gives the request its id, and records it when its response starts.
 pub(super) async fn observe(request: Request, next: Next) -> Response {
     let started = Instant::now();
     let id = request_id(request.headers());
     let method = request.method().clone();
-    // The pattern, not the path: what clients invent must not become labels.
+    // The pattern and not the path: a label must not have values that clients invent.
     let route = request.extensions().get::<MatchedPath>().map_or("unmatched", MatchedPath::as_str).to_owned();
     let span = tracing::info_span!("http", request_id = id.to_str().unwrap_or_default(), %method, route);
     let parent = request.headers().get(TRACE_PARENT).and_then(|header| TraceParent::parse(header.to_str().ok()?));
-    let call = Call::new(id.to_str().unwrap_or_default().to_owned(), operation(&route), parent);
-    let mut response = Arc::new(call).serve(next.run(request).instrument(span.clone())).await;
-    let (status, elapsed) = (response.status(), started.elapsed());
-    span.in_scope(|| tracing::debug!(status = status.as_u16(), elapsed_ms = elapsed.as_millis() as u64, "answered"));
+    let context = RequestContext::new(id.to_str().unwrap_or_default().to_owned(), operation(&route), parent);
+    let mut response = Arc::new(context).serve(next.run(request).instrument(span.clone())).await;
+    let elapsed = started.elapsed();
+    span.in_scope(|| log(&response, elapsed.as_millis() as u64));
     let labels = [
         ("method", known_method(method.as_str()).to_owned()),
         ("route", route.clone()),
-        ("status", status.as_u16().to_string()),
+        ("status", response.status().as_u16().to_string()),
     ];
     counter!(HTTP_REQUESTS, &labels).increment(1);
     histogram!(HTTP_RESPONSE_START, "route" => route).record(elapsed);
@@ -40,23 +41,33 @@ pub(super) async fn observe(request: Request, next: Next) -> Response {
     response
 }
 
-/// What a route does, as GenAI conventions word it.
+/// One line for each request. A refused request has an error code and is visible at the default log level; the span adds
+/// the method, the route and the request id.
+fn log(response: &Response, elapsed_ms: u64) {
+    let status = response.status().as_u16();
+    match response.extensions().get::<ErrorCode>() {
+        Some(ErrorCode(code)) => tracing::info!(status, code, elapsed_ms, "request refused"),
+        None => tracing::debug!(status, elapsed_ms, "request answered"),
+    }
+}
+
+/// The operation of a route, as the OpenTelemetry conventions for generative AI name it.
 fn operation(route: &str) -> &'static str {
     match route {
-        "/v1/chat/completions" => "chat",
-        "/v1/completions" => "text_completion",
+        "/v1/chat/completions" | "/chat/completions" => "chat",
+        "/v1/completions" | "/completions" => "text_completion",
         _ => "other",
     }
 }
 
-/// A fresh id for the answer to the current call, like `chatcmpl-…`.
+/// A fresh id for the response to the current request, like `chatcmpl-…`.
 pub(super) fn response_id(prefix: &str) -> String {
     let id = format!("{prefix}-{}", uuid::Uuid::new_v4().simple());
-    Call::answered_as(&id);
+    RequestContext::answered_as(&id);
     id
 }
 
-/// The client's own id when it is short and plain, else a fresh one.
+/// The client's own id when it is short and plain text, else a fresh one.
 fn request_id(headers: &HeaderMap) -> HeaderValue {
     const LONGEST: usize = 128;
     let given = headers.get(REQUEST_ID).filter(|id| (1..=LONGEST).contains(&id.len()) && id.to_str().is_ok());
@@ -66,7 +77,7 @@ fn request_id(headers: &HeaderMap) -> HeaderValue {
     })
 }
 
-/// The method as a label; a client can invent methods without end.
+/// The method as a label. Clients can invent any number of methods.
 fn known_method(method: &str) -> &str {
     match method {
         "GET" | "POST" | "HEAD" | "OPTIONS" | "PUT" | "DELETE" | "PATCH" => method,

@@ -1,4 +1,4 @@
-//! `cuelight completions`: what shells need to complete our command line.
+//! `cuelight completions`: completion scripts for shells.
 
 use clap_complete::Shell;
 

@@ -1,23 +1,23 @@
-//! `cuelight config`: the settings in force, and where each came from.
+//! `cuelight config`: the current settings, and the source of each.
 
 use super::terminal::print;
 use super::{CliError, Context};
 use crate::config::flags::{Flags, HubFlags, ModelFlags, SamplingFlags, ServerFlags};
 use crate::config::{Given, Section, markdown};
 
-/// Print the configuration as a TOML file that says where each value came from.
+/// Print the configuration as a TOML file with the source of each value.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-A setting is taken from the first of these that has it:
+A setting comes from the first of these sources that has it:
   1. a flag                        --max-seqs 32
   2. the environment               CUELIGHT_MAX_SEQS=32
-  3. the configuration file        max_seqs = 32, below [model]
+  3. the configuration file        max_seqs = 32, under [model]
   4. its default
 
-The file is the one --config names, else cuelight/config.toml in $XDG_CONFIG_HOME or ~/.config. This command prints
-one that can be used as it is:
+The file is the one that --config names, else cuelight/config.toml in $XDG_CONFIG_HOME or ~/.config. The output of this
+command is a valid configuration file:
   cuelight config > ~/.config/cuelight/config.toml
-HF_TOKEN, HF_HOME, HF_ENDPOINT, HF_HUB_OFFLINE and NO_COLOR mean what they mean elsewhere.")]
+HF_TOKEN, HF_HOME, HF_ENDPOINT, HF_HUB_OFFLINE and NO_COLOR have their usual meanings.")]
 pub struct Args {
     /// Print the tables of docs/configuration.md.
     #[arg(long, hide = true)]

@@ -1,4 +1,4 @@
-//! `cuelight devices`: what could compute a model here.
+//! `cuelight devices`: the devices that can compute a model on this machine.
 
 use cuelight_engine::backend::vulkan::{DeviceInfo, Instance, InstanceOptions, VulkanError};
 use cuelight_engine::load::{ComputeDevice, Kernel};
@@ -9,7 +9,7 @@ use super::terminal::{Align, print, table};
 use super::{CliError, Context};
 use crate::config::ByteSize;
 
-/// List the devices that --device can name, and what each lacks.
+/// List the devices for --device, and the features that each lacks.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Print JSON.
@@ -17,7 +17,7 @@ pub struct Args {
     json: bool,
 }
 
-/// Prints the list. A machine without Vulkan is told what is missing; its processor computes all the same.
+/// Prints the list. Without Vulkan, a notice names what to install; the CPU is always in the list.
 pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     let (devices, missing) = match vulkan_devices() {
         Ok(devices) => (devices, None),
@@ -25,8 +25,8 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
         Err(error) => return Err(CliError::other(error)),
     };
     if args.json {
-        let facts: Vec<_> = std::iter::once(processor_facts()).chain(devices.iter().map(facts)).collect();
-        return print(&format!("{:#}\n", serde_json::Value::from(facts)));
+        let list: Vec<_> = std::iter::once(cpu_json()).chain(devices.iter().map(device_json)).collect();
+        return print(&format!("{:#}\n", serde_json::Value::from(list)));
     }
     let columns = [
         ("DEVICE", Align::Left),
@@ -36,10 +36,10 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
         ("DRIVER", Align::Left),
     ];
     let size = |bytes: u64| ByteSize(bytes).to_string();
-    let processor = vec![
+    let cpu = vec![
         ComputeDevice::Cpu.to_string(),
         Kernel::detect().to_string(),
-        "processor".to_owned(),
+        "cpu".to_owned(),
         memory::available().map_or_else(|| "-".to_owned(), size),
         "-".to_owned(),
     ];
@@ -47,7 +47,7 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
         let name = ComputeDevice::Vulkan(device.index).to_string();
         vec![name, device.name.clone(), device.kind.to_owned(), size(device.memory_bytes), device.driver.clone()]
     };
-    let rows: Vec<Vec<String>> = std::iter::once(processor).chain(devices.iter().map(row)).collect();
+    let rows: Vec<Vec<String>> = std::iter::once(cpu).chain(devices.iter().map(row)).collect();
     print(&table(&columns, &rows))?;
     for device in &devices {
         for missing in &device.missing {
@@ -67,17 +67,17 @@ fn vulkan_devices() -> Result<Vec<DeviceInfo>, VulkanError> {
     Instance::load(InstanceOptions::default())?.devices()
 }
 
-fn processor_facts() -> serde_json::Value {
+fn cpu_json() -> serde_json::Value {
     json!({
         "device": ComputeDevice::Cpu.to_string(),
         "kernel": Kernel::detect().name(),
-        "kind": "processor",
+        "kind": "cpu",
         "memory_bytes": memory::available(),
         "usable": true,
     })
 }
 
-fn facts(device: &DeviceInfo) -> serde_json::Value {
+fn device_json(device: &DeviceInfo) -> serde_json::Value {
     json!({
         "device": ComputeDevice::Vulkan(device.index).to_string(),
         "name": device.name,

@@ -1,15 +1,17 @@
 //! `cuelight list`: the models on this machine.
 
+use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::terminal::{Align, ago, print, table};
 use super::{CliError, Context};
 use crate::config::ByteSize;
 use crate::hub::cache::CachedModel;
+use crate::hub::reference::quant_of;
 
-/// List the models in the cache.
+/// List the models on this machine.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Print JSON.
@@ -17,15 +19,28 @@ pub struct Args {
     json: bool,
 }
 
+/// A model that the other commands can name.
+struct Row {
+    /// The name for the other commands.
+    reference: String,
+    /// "org/repo"; `None` for the demo.
+    repo: Option<String>,
+    quant: Option<String>,
+    bytes: u64,
+    modified: Option<SystemTime>,
+    paths: Vec<PathBuf>,
+}
+
 /// Prints the list.
 pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     let hub = context.hub();
-    let models = hub.cache().models();
+    let cached = hub.cache().models().into_iter().map(Row::of_cached);
+    let rows: Vec<Row> = hub.kept_demo().and_then(Row::of_demo).into_iter().chain(cached).collect();
     if args.json {
-        let list: Vec<_> = models.iter().map(facts).collect();
-        return print(&format!("{:#}\n", serde_json::Value::from(list)));
+        let list: Vec<Value> = rows.iter().map(Row::json).collect();
+        return print(&format!("{:#}\n", Value::from(list)));
     }
-    if models.is_empty() {
+    if rows.is_empty() {
         context.terminal.notice(&format!(
             "no GGUF models in {}; get one with `cuelight pull org/repo`, or try `cuelight run demo`",
             hub.cache().root().display()
@@ -34,25 +49,50 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     }
     let columns = [("MODEL", Align::Left), ("QUANT", Align::Left), ("SIZE", Align::Right), ("MODIFIED", Align::Left)];
     let now = SystemTime::now();
-    let rows: Vec<Vec<String>> = models
-        .iter()
-        .map(|model| {
-            let quant = model.quant.clone().unwrap_or_else(|| "-".to_owned());
-            let modified = model.modified.map_or_else(|| "-".to_owned(), |time| ago(time, now));
-            vec![model.reference(), quant, ByteSize(model.bytes).to_string(), modified]
-        })
-        .collect();
+    let rows: Vec<Vec<String>> = rows.iter().map(|row| row.cells(now)).collect();
     print(&table(&columns, &rows))
 }
 
-fn facts(model: &CachedModel) -> serde_json::Value {
-    let modified = model.modified.and_then(|time| time.duration_since(UNIX_EPOCH).ok()).map(|since| since.as_secs());
-    json!({
-        "model": model.reference(),
-        "repo": model.repo,
-        "quant": model.quant,
-        "size_bytes": model.bytes,
-        "modified_unix_s": modified,
-        "paths": model.paths,
-    })
+impl Row {
+    fn of_cached(model: CachedModel) -> Self {
+        Row {
+            reference: model.reference(),
+            repo: Some(model.repo),
+            quant: model.quant,
+            bytes: model.bytes,
+            modified: model.modified,
+            paths: model.paths,
+        }
+    }
+
+    fn of_demo(path: PathBuf) -> Option<Self> {
+        let metadata = path.metadata().ok()?;
+        Some(Row {
+            reference: "demo".to_owned(),
+            repo: None,
+            quant: quant_of(&path.to_string_lossy()),
+            bytes: metadata.len(),
+            modified: metadata.modified().ok(),
+            paths: vec![path],
+        })
+    }
+
+    fn cells(&self, now: SystemTime) -> Vec<String> {
+        let unknown = || "-".to_owned();
+        let quant = self.quant.clone().unwrap_or_else(unknown);
+        let modified = self.modified.map_or_else(unknown, |time| ago(time, now));
+        vec![self.reference.clone(), quant, ByteSize(self.bytes).to_string(), modified]
+    }
+
+    fn json(&self) -> Value {
+        let modified = self.modified.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+        json!({
+            "model": self.reference,
+            "repo": self.repo,
+            "quant": self.quant,
+            "size_bytes": self.bytes,
+            "modified_unix_s": modified.map(|since| since.as_secs()),
+            "paths": self.paths,
+        })
+    }
 }

@@ -1,17 +1,25 @@
-//! The command line: one file a subcommand, and what they share.
+//! The command line: one file per subcommand, and what they share.
 //!
-//! Standard output carries only what was asked for (an answer, a table, JSON); everything said along the way goes to
-//! standard error. A failure is one sentence with its causes and a non-zero exit code: 2 for a wrong command line or
+//! Standard output carries only what the user asked for (an answer, a table, JSON); everything else goes to standard
+//! error. A failure is one sentence with its causes and a non-zero exit code: 2 for a wrong command line or
 //! configuration, 130 after Ctrl-C, 1 for the rest.
 
+mod api_keys;
+mod async_runtime;
 pub mod bench;
 pub mod compare;
 mod completions;
 mod config;
+mod context;
 mod devices;
+mod echo;
+mod error;
+mod hints;
 mod list;
 mod load;
 mod model;
+mod model_name;
+mod open_files;
 mod perplexity;
 mod ps;
 mod pull;
@@ -20,43 +28,56 @@ mod rm;
 pub mod run;
 mod serve;
 mod show;
-mod stop;
+mod template_worker;
 pub mod terminal;
 mod tokenize;
+mod unknown_flags;
 
-use std::error::Error;
 use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::builder::Resettable;
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use crate::causes::with_causes;
 use crate::config::environment::Environment;
 use crate::config::flags::{Flags, OutputFlags};
-use crate::config::{self as configuration, Config, ConfigError, Given};
-use crate::hub::{Hub, HubError};
+use crate::config::{Given, Resolved};
 use crate::logging;
 use terminal::Terminal;
 
+pub use context::{ConfigSource, Context};
+pub use error::CliError;
+
 const EXAMPLES: &str = "\
 Examples:
-  cuelight run demo \"Why is the sky blue?\"       answer one question with the built-in demo model
-  cuelight run demo                              chat
+  cuelight run demo                              chat with the built-in demo model
+  cuelight run demo Why is the sky blue          answer one question
   cuelight run org/repo:Q4_K_M                   chat with a model from the hub
-  cuelight serve ./model.gguf --port 8080        serve a file over HTTP, as the OpenAI API
-  cuelight bench ./model.gguf -p 512 -n 128      measure it
+  cuelight serve ./model.gguf --port 8080        serve a file over HTTP with the OpenAI API
+  cuelight bench ./model.gguf -p 512 -n 128      measure its speed
 
-MODEL is the path of a .gguf file (the first one of a sharded model), a hub reference (org/repo, org/repo:quant or
-org/repo/file.gguf), or `demo`. Every setting can also come from a configuration file or the environment; see
+MODEL is the path of a .gguf file (of a sharded model the first file), a hub reference (org/repo, org/repo:quant or
+org/repo/file.gguf), or `demo`. Every setting can also be set in a configuration file or the environment; see
 `cuelight config --help`.";
+
+/// What the program prints when it is called without arguments.
+const WELCOME: &str = "\
+Cuelight runs large language models on this machine. Three commands to try:
+
+  cuelight run demo          chat with a small demo model (a download of 94 MiB)
+  cuelight serve demo        serve it with the OpenAI API on http://127.0.0.1:8080
+  cuelight bench demo        measure how fast it runs here
+
+`cuelight --help` lists all commands.
+";
 
 /// Runs large language models on this machine: chat, serve, measure.
 #[derive(Debug, Parser)]
-#[command(name = "cuelight", version, after_help = EXAMPLES, arg_required_else_help = true, max_term_width = 120)]
+#[command(name = "cuelight", version, after_help = EXAMPLES, max_term_width = 120)]
 struct Cli {
-    /// Read this configuration file in place of cuelight/config.toml in the user's configuration directory.
+    /// Read this configuration file instead of cuelight/config.toml in the user's configuration directory.
     #[arg(long, global = true, value_name = "FILE", help_heading = "Output")]
     config: Option<PathBuf>,
     #[command(flatten)]
@@ -70,8 +91,8 @@ enum Command {
     Run(run::Args),
     Serve(serve::Args),
     Ps(ps::Args),
-    Load(load::Args),
-    Stop(stop::Args),
+    Load(load::LoadArgs),
+    Stop(load::StopArgs),
     Pull(pull::Args),
     #[command(visible_alias = "ls")]
     List(list::Args),
@@ -87,7 +108,7 @@ enum Command {
 }
 
 impl Command {
-    /// The settings that were given as flags of the subcommand.
+    /// The settings given as flags of the subcommand.
     fn given(&self) -> Given {
         match self {
             Command::Run(args) => args.given(),
@@ -104,18 +125,18 @@ impl Command {
         }
     }
 
-    /// Whether a log would get in the way of what the person reads.
+    /// Whether log lines would disturb the output.
     fn is_quiet(&self) -> bool {
         !matches!(self, Command::Serve(_))
     }
 
     fn execute(self, context: &Context) -> Result<(), CliError> {
         match self {
-            Command::Run(args) => run::execute(args, context),
+            Command::Run(args) => run::execute(&args, context),
             Command::Serve(args) => serve::execute(&args, context),
             Command::Ps(args) => ps::execute(&args, context),
-            Command::Load(args) => load::execute(&args, context),
-            Command::Stop(args) => stop::execute(&args, context),
+            Command::Load(args) => load::load(&args, context),
+            Command::Stop(args) => load::stop(&args, context),
             Command::Devices(args) => devices::execute(&args, context),
             Command::Show(args) => show::execute(&args, context),
             Command::Tokenize(args) => tokenize::execute(&args, context),
@@ -126,120 +147,78 @@ impl Command {
             Command::Compare(args) => compare::execute(&args, context),
             Command::Perplexity(args) => perplexity::execute(&args, context),
             Command::Config(args) => config::execute(&args, context),
-            Command::Completions(args) => completions::execute(&args, Cli::command()),
+            Command::Completions(args) => completions::execute(&args, command()),
         }
-    }
-}
-
-/// What every subcommand is given.
-#[derive(Debug)]
-pub struct Context {
-    /// The settings.
-    pub config: Config,
-    /// The configuration file that was read, if any.
-    pub config_file: Option<PathBuf>,
-    /// The folders in which the system looks for programs.
-    pub search_path: Vec<PathBuf>,
-    /// How to talk to the person.
-    pub terminal: Terminal,
-}
-
-impl Context {
-    /// Where models come from.
-    #[must_use]
-    pub fn hub(&self) -> Hub {
-        Hub::new(&self.config)
-    }
-}
-
-/// Why a command failed.
-#[derive(Debug, thiserror::Error)]
-pub enum CliError {
-    /// A wrong setting.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// A wrong combination of arguments.
-    #[error("{0}")]
-    Usage(String),
-    /// No model.
-    #[error(transparent)]
-    Hub(#[from] HubError),
-    /// Something else that one sentence tells.
-    #[error("{0}")]
-    Failed(String),
-    /// Something else that an error of ours tells.
-    #[error(transparent)]
-    Other(Box<dyn Error + Send + Sync>),
-    /// A file or a stream.
-    #[error("cannot {what}")]
-    Io {
-        /// "read the prompt from FILE"
-        what: String,
-        /// Why.
-        source: io::Error,
-    },
-    /// Standard output could not be written.
-    #[error("cannot write to standard output")]
-    Output(#[source] io::Error),
-    /// Ctrl-C.
-    #[error("interrupted")]
-    Interrupted,
-}
-
-impl CliError {
-    /// Wraps an error that speaks for itself.
-    pub fn other(error: impl Error + Send + Sync + 'static) -> Self {
-        CliError::Other(Box::new(error))
-    }
-
-    /// For `map_err` on an input or output error: `what` completes "cannot …".
-    pub fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
-        move |source| CliError::Io { what: what.into(), source }
-    }
-
-    fn exit_code(&self) -> ExitCode {
-        ExitCode::from(match self {
-            CliError::Config(_) | CliError::Usage(_) => 2,
-            CliError::Interrupted => 130,
-            _ => 1,
-        })
     }
 }
 
 /// Runs the program with the process's arguments and environment.
 #[must_use]
 pub fn main() -> ExitCode {
-    let cli = match Cli::try_parse_from(expand_short_words(std::env::args_os().collect())) {
+    let arguments = expand_short_words(std::env::args_os().collect());
+    if arguments.len() < 2 {
+        eprint!("{WELCOME}");
+        return ExitCode::from(2);
+    }
+    if arguments[1] == template_worker::SUBCOMMAND {
+        return template_worker::main(&arguments[2..]);
+    }
+    let cli = match parse(&arguments) {
         Ok(cli) => cli,
-        // Help and version too: clap knows which stream and which exit code they have.
+        // Help and version too: clap chooses their stream and exit code.
         Err(error) => error.exit(),
     };
-    match execute(cli) {
+    let code = exit_code(execute(cli));
+    logging::flush();
+    code
+}
+
+/// Prints the error, if any, and returns the exit code.
+fn exit_code(result: Result<(), CliError>) -> ExitCode {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
-        // The reader has seen enough, as in `cuelight list | head -1`.
+        // The reader closed the pipe, as in `cuelight list | head -1`.
         Err(CliError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {}", with_causes(&error));
+            logging::notice(&format!("error: {}", hints::explain(&error)));
             error.exit_code()
         }
     }
+}
+
+fn parse(arguments: &[OsString]) -> Result<Cli, clap::Error> {
+    let subcommand = arguments.get(1).and_then(|word| word.to_str()).unwrap_or_default();
+    let matches = command().try_get_matches_from(arguments);
+    let cli = matches.and_then(|matches| Cli::from_arg_matches(&matches));
+    cli.map_err(|error| unknown_flags::with_tip(error, subcommand))
+}
+
+/// The clap command. `run --help` begins with the settings that a chat user needs first.
+fn command() -> clap::Command {
+    Cli::command().mut_subcommand("run", |run| {
+        let first = |arg: clap::Arg| arg.help_heading(Resettable::Reset).hide_short_help(false);
+        let run = run::FIRST_SETTINGS.iter().fold(run, |run, &setting| run.mut_arg(setting, first));
+        run.mut_arg("max_seqs", |arg| arg.help("Most sequences computed at once; a chat needs one [default: 1]"))
+    })
 }
 
 fn execute(cli: Cli) -> Result<(), CliError> {
     let environment = Environment::of_process();
     let mut given = cli.command.given();
     given.extend(cli.output.given());
-    let resolved = configuration::resolve(cli.config, &environment, given)?;
+    let source = ConfigSource { file: cli.config, given };
+    let resolved = source.resolve()?;
     logging::start(&resolved.config, cli.command.is_quiet());
     let terminal = Terminal::new(resolved.config.color);
     for warning in &resolved.warnings {
         terminal.notice(&format!("warning: {warning}"));
     }
     let search_path = environment.search_path();
-    cli.command.execute(&Context { config: resolved.config, config_file: resolved.file, search_path, terminal })
+    let Resolved { config, file, .. } = resolved;
+    cli.command.execute(&Context { config, config_file: file, search_path, terminal, source })
 }
 
-/// llama-bench's `-pg` has two letters after one dash, which clap would read as `-p g`.
+/// llama-bench's `-pg` has two letters after one dash. clap would read it as `-p g`.
 fn expand_short_words(arguments: Vec<OsString>) -> Vec<OsString> {
     if arguments.get(1).is_none_or(|subcommand| subcommand != "bench") {
         return arguments;
@@ -247,28 +226,20 @@ fn expand_short_words(arguments: Vec<OsString>) -> Vec<OsString> {
     arguments.into_iter().map(|argument| if argument == "-pg" { "--pg".into() } else { argument }).collect()
 }
 
-#[cfg(test)]
 #[allow(clippy::unwrap_used)]
+#[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn the_command_line_is_well_formed() {
-        Cli::command().debug_assert();
+        command().debug_assert();
     }
 
     #[test]
-    fn only_bench_has_the_two_letter_flag() {
+    fn only_bench_expands_the_two_letter_flag() {
         let expanded = |words: &[&str]| expand_short_words(words.iter().map(OsString::from).collect());
         assert_eq!(expanded(&["cuelight", "bench", "m", "-pg", "8,8"])[3], "--pg");
         assert_eq!(expanded(&["cuelight", "run", "m", "-pg"])[3], "-pg");
-    }
-
-    #[test]
-    fn causes_are_told_once() {
-        let cause = io::Error::other("the disk is full");
-        let error = CliError::Io { what: "write x".into(), source: cause };
-        assert_eq!(with_causes(&error), "cannot write x: the disk is full");
-        assert_eq!(with_causes(&CliError::other(error)), "cannot write x: the disk is full");
     }
 }

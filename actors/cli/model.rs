@@ -1,6 +1,6 @@
-//! From what the person wrote for a model to a cast that runs it.
+//! From the name of a model to a source that the actors load.
 //!
-//! The plan of its memory is said aloud before anything is allocated; loading shows a bar.
+//! The memory plan is printed before anything is allocated. Loading shows a progress bar.
 
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,21 +9,30 @@ use std::time::Duration;
 
 use cuelight_engine::engine::{BLOCK_TOKENS, Engine};
 use cuelight_engine::load::{
-    self, Kernel, LoadError, LoadOptions, LoadProgress, LoadedModel, MemoryPlan, Plan, Source, VulkanOptions,
+    self, ChatTemplateOptions, Kernel, LoadCancel, LoadError, LoadOptions, LoadPlan, LoadProgress, LoadedModel,
+    MemoryPlan, ModelFiles, Source, VulkanOptions,
 };
 use cuelight_engine::memory::format_bytes;
 use indicatif::ProgressBar;
 
-use super::terminal::Terminal;
-use super::{CliError, Context};
-use crate::causes::with_causes;
+use super::hints::explain_load;
+use super::{CliError, Context, template_worker};
 use crate::config::Config;
-use crate::loader::ModelSource;
 use crate::models::{ModelFactory, PlanError, PlannedModel};
-use crate::policy::PolicyConfig;
-use crate::runtime::RuntimeOptions;
+use crate::pipeline::loader::{ModelSource, SourceError};
+use crate::pipeline::policy::PolicyConfig;
+use crate::pipeline::runtime::RuntimeOptions;
 
-/// How the configuration wants a model loaded.
+/// How much of a memory plan is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PlanDetail {
+    /// One line with the sizes.
+    Line,
+    /// A table.
+    Table,
+}
+
+/// The load options of the configuration.
 ///
 /// # Errors
 /// [`CliError::Io`] when the chat template cannot be read.
@@ -38,6 +47,7 @@ pub fn load_options(config: &Config, source: Source) -> Result<LoadOptions, CliE
         max_batched_tokens: config.max_batched_tokens.get(),
         kv_bytes: config.kv_memory.map(|size| size.0),
         memory_bytes: None,
+        request_bytes: 0,
         kv_type: config.kv_type,
         threads: config.thread_count(),
         device: config.device.clone(),
@@ -52,12 +62,16 @@ pub fn load_options(config: &Config, source: Source) -> Result<LoadOptions, CliE
         activation_bits: config.activation_bits,
         vulkan: VulkanOptions { pipeline_cache: Some(config.cache_dir.join("pipelines")), ..VulkanOptions::default() },
         deterministic: config.deterministic,
-        chat_template: chat_template.transpose()?,
+        chat_template: ChatTemplateOptions {
+            source: chat_template.transpose()?,
+            worker: template_worker::program(config.chat_template_timeout, config.chat_template_memory.0),
+            parse_special_in_content: config.parse_special_in_content,
+        },
         profile_ops: config.profile_ops,
     })
 }
 
-/// How the configuration wants requests scheduled.
+/// The scheduling options of the configuration.
 #[must_use]
 pub fn runtime_options(config: &Config) -> RuntimeOptions {
     let policy = PolicyConfig {
@@ -77,72 +91,100 @@ pub fn runtime_options(config: &Config) -> RuntimeOptions {
     }
 }
 
-/// Finds a model's file, plans its memory, prints the plan, and returns what the cast will load.
+/// Finds a model's file, plans its memory, prints the plan, and returns the source that the actors load.
 ///
 /// # Errors
-/// [`CliError`] when there is no such model, or it cannot run or will not fit.
-pub fn plan(model: &str, context: &Context) -> Result<GgufSource, CliError> {
-    let plan = load::plan(&locate(model, context)?).map_err(CliError::other)?;
-    print_plans(std::slice::from_ref(&plan), plan.memory(), context);
-    let bar = LoadingBar::new(loading_bar(context.terminal, plan.memory().weights_bytes), 1);
+/// [`CliError`] when the model is not found, cannot run or does not fit.
+pub fn plan(model: &str, detail: PlanDetail, context: &Context) -> Result<GgufSource, CliError> {
+    let plan = load::plan(&file_options(model, context)?).map_err(CliError::other)?;
+    match detail {
+        PlanDetail::Line => print_line(&plan, context),
+        PlanDetail::Table => print_table(std::slice::from_ref(&plan), plan.memory(), context),
+    }
+    let bar = LoadingBar::new(loading_bar(plan.memory(), context), 1);
     Ok(GgufSource::new(plan, &bar))
 }
 
-/// The same for a model among others, which leave it `limit` bytes, with all its replicas: what makes it, and its first plan.
+/// Plans a model with all of its replicas within `limit` bytes of host memory, which other models leave to it. Of these,
+/// `request_bytes` are for requests. Returns what makes the model, and its first plan.
 ///
 /// # Errors
 /// As [`plan`].
-pub fn plan_beside(model: &str, limit: Option<u64>, context: &Context) -> Result<(GgufModel, PlannedModel), CliError> {
-    let factory = GgufModel::new(locate(model, context)?, context.config.replicas);
+pub fn plan_within(
+    model: &str,
+    limit: Option<u64>,
+    request_bytes: u64,
+    context: &Context,
+) -> Result<(GgufModel, PlannedModel), CliError> {
+    let replicas = context.config.replicas.get() as u64;
+    let options = LoadOptions { request_bytes: request_bytes / replicas, ..file_options(model, context)? };
+    let factory = GgufModel::new(options, context.config.replicas);
     let plans = factory.plans(limit).map_err(CliError::other)?;
-    let memory = MemoryPlan::of_replicas(plans.iter().map(Plan::memory));
-    print_plans(&plans, &memory, context);
-    let bar = loading_bar(context.terminal, memory.weights_bytes);
+    let memory = MemoryPlan::of_replicas(plans.iter().map(LoadPlan::memory));
+    print_table(&plans, &memory, context);
+    let bar = loading_bar(&memory, context);
     Ok((factory, planned(memory, plans, bar)))
 }
 
-/// What loads each of the replicas that were planned.
-fn planned(memory: MemoryPlan, plans: Vec<Plan>, bar: ProgressBar) -> PlannedModel {
+/// A source for each of the planned replicas.
+fn planned(memory: MemoryPlan, plans: Vec<LoadPlan>, bar: ProgressBar) -> PlannedModel {
     let bar = LoadingBar::new(bar, plans.len());
     PlannedModel::replicated(memory, plans.into_iter().map(|plan| GgufSource::new(plan, &bar)).collect())
 }
 
-fn locate(model: &str, context: &Context) -> Result<LoadOptions, CliError> {
-    let path = context.hub().locate(model, &context.terminal.downloads())?;
-    load_options(&context.config, Source::File(path))
+fn file_options(model: &str, context: &Context) -> Result<LoadOptions, CliError> {
+    load_options(&context.config, Source::File(context.locate(model)?))
 }
 
-/// Says what a model is and takes; `memory` is that of all its replicas.
-fn print_plans(plans: &[Plan], memory: &MemoryPlan, context: &Context) {
-    let Some(card) = plans.first().map(Plan::card) else { return };
-    let devices: Vec<&str> = plans.iter().map(|plan| plan.limits().device.as_str()).collect();
-    let (name, architecture, quantization) = (&card.name, &card.architecture, &card.quantization);
-    context.terminal.notice(&format!("{name} ({architecture}, {quantization}) on {}", devices.join(", ")));
+/// Prints the model and its memory in one line.
+fn print_line(plan: &LoadPlan, context: &Context) {
+    let memory = plan.memory();
+    let [total, weights, kv, scratch, text] =
+        [memory.total_bytes(), memory.weights_bytes, memory.kv_bytes, memory.scratch_bytes, memory.text_bytes]
+            .map(format_bytes);
+    let tokens = memory.context_tokens;
+    context.terminal.notice(&format!(
+        "{}: {total} of memory (weights {weights}, KV cache {kv} for {tokens} tokens, scratch {scratch}, text {text})",
+        describe(std::slice::from_ref(plan))
+    ));
+}
+
+/// Prints the model and its memory plan as a table; `memory` is that of all replicas.
+fn print_table(plans: &[LoadPlan], memory: &MemoryPlan, context: &Context) {
+    context.terminal.notice(&describe(plans));
     context.terminal.notice(memory.to_string().trim_end());
     if plans.len() > 1 {
         context.terminal.notice(&format!("  for {} replicas:", plans.len()));
-        for (plan, device) in plans.iter().zip(devices) {
-            let bytes = format_bytes(plan.memory().total_bytes());
+        for plan in plans {
+            let (bytes, device) = (format_bytes(plan.memory().total_bytes()), &plan.limits().device);
             let kv_tokens = plan.memory().kv_blocks * BLOCK_TOKENS;
             context.terminal.notice(&format!("    {bytes:>10}  on {device}, {kv_tokens} tokens of KV cache"));
         }
     }
 }
 
-/// A file that a server loads when it is called for, and lets go.
+/// "SmolLM2 135M Instruct (llama, Q4_1) on cpu (avx2, 2 threads)".
+fn describe(plans: &[LoadPlan]) -> String {
+    let devices: Vec<&str> = plans.iter().map(|plan| plan.limits().device.as_str()).collect();
+    let card = plans.first().map(LoadPlan::card);
+    let model = card.map(|card| format!("{} ({}, {})", card.name, card.architecture, card.quantization));
+    format!("{} on {}", model.unwrap_or_default(), devices.join(", "))
+}
+
+/// A file that a server loads on request and unloads again.
 pub struct GgufModel {
     options: LoadOptions,
     replicas: NonZeroUsize,
 }
 
 impl GgufModel {
-    /// The file at `path`, under the configuration's settings, so many times.
+    /// The file that the options name, loaded `replicas` times.
     #[must_use]
     pub fn new(options: LoadOptions, replicas: NonZeroUsize) -> Self {
         GgufModel { options, replicas }
     }
 
-    fn plans(&self, limit: Option<u64>) -> Result<Vec<Plan>, LoadError> {
+    fn plans(&self, limit: Option<u64>) -> Result<Vec<LoadPlan>, LoadError> {
         let options = LoadOptions { memory_bytes: limit, ..self.options.clone() };
         load::plan_replicas(&options, self.replicas.get())
     }
@@ -151,36 +193,66 @@ impl GgufModel {
 impl ModelFactory for GgufModel {
     fn plan(&self, limit: Option<u64>) -> Result<PlannedModel, PlanError> {
         let plans = self.plans(limit).map_err(|error| match error {
-            LoadError::TooLarge { .. } | LoadError::ReplicaTooLarge { .. } => PlanError::TooLarge(with_causes(&error)),
-            error => PlanError::Unusable(with_causes(&error)),
+            LoadError::TooLarge { .. } | LoadError::ReplicaTooLarge { .. } => PlanError::TooLarge(explain_load(&error)),
+            error => PlanError::Unusable(explain_load(&error)),
         })?;
-        let memory = MemoryPlan::of_replicas(plans.iter().map(Plan::memory));
+        let memory = MemoryPlan::of_replicas(plans.iter().map(LoadPlan::memory));
         Ok(planned(memory, plans, ProgressBar::hidden()))
     }
 }
 
-/// A planned file, for one cast to load: now, and again should its executor be lost.
+/// A planned file that one actor tree loads, and loads again after its executor was lost.
 pub struct GgufSource {
     options: LoadOptions,
-    /// The plan that was made first; a later load makes its own.
-    first: Mutex<Option<Plan>>,
+    /// The plan for the first load. Later loads make their own.
+    first: Mutex<Option<LoadPlan>>,
+    /// The files of the first plan. Later loads must find the same.
+    files: ModelFiles,
     bar: Arc<LoadingBar>,
 }
 
 impl GgufSource {
-    fn new(plan: Plan, bar: &Arc<LoadingBar>) -> Self {
+    fn new(plan: LoadPlan, bar: &Arc<LoadingBar>) -> Self {
         let memory = plan.memory();
-        // A second load must not come out smaller because the first one still holds its memory: the sizes are settled.
+        // Keep the sizes for later loads: a plan made while the first load still holds memory would be smaller.
         let (context_tokens, kv_bytes) = (Some(memory.context_tokens), Some(memory.kv_bytes));
         let options = LoadOptions { context_tokens, kv_bytes, ..plan.options().clone() };
-        GgufSource { options, first: Mutex::new(Some(plan)), bar: bar.clone() }
+        GgufSource { options, files: plan.files().clone(), first: Mutex::new(Some(plan)), bar: bar.clone() }
+    }
+
+    fn load_first(
+        &self,
+        plan: LoadPlan,
+        cancel: &LoadCancel,
+        progress: &mut dyn FnMut(LoadProgress),
+    ) -> Result<LoadedModel<Box<dyn Engine>>, LoadError> {
+        let mut shown_bytes = 0;
+        let loaded = plan.load_cancellable(cancel, &mut |now| {
+            self.bar.bar.inc(now.done_bytes.saturating_sub(shown_bytes));
+            shown_bytes = now.done_bytes;
+            progress(now);
+        });
+        self.bar.ended();
+        loaded
+    }
+
+    fn load_again(
+        &self,
+        cancel: &LoadCancel,
+        progress: &mut dyn FnMut(LoadProgress),
+    ) -> Result<LoadedModel<Box<dyn Engine>>, LoadError> {
+        self.files.check_paths()?;
+        let plan = load::plan(&self.options)?;
+        // The files that the plan has opened were at these paths, unless they are changing now.
+        self.files.check_paths()?;
+        plan.load_cancellable(cancel, progress)
     }
 }
 
-/// One bar for all that load a model's weights side by side, the first time.
+/// One progress bar for all replicas that load at the same time, on their first load.
 struct LoadingBar {
     bar: ProgressBar,
-    /// Who still has not loaded.
+    /// Replicas that are still loading.
     loading: AtomicUsize,
 }
 
@@ -189,7 +261,7 @@ impl LoadingBar {
         Arc::new(LoadingBar { bar, loading: AtomicUsize::new(replicas) })
     }
 
-    /// One of them has loaded, or has failed to.
+    /// One replica has loaded, or failed to load.
     fn ended(&self) {
         if self.loading.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.bar.finish_and_clear();
@@ -197,12 +269,12 @@ impl LoadingBar {
     }
 }
 
-/// What computes a model.
+/// The engine that serves a model.
 #[cfg(not(feature = "fault-injection"))]
 pub type ServedEngine = Box<dyn Engine>;
-/// What computes a model, or fails to when a test says so.
+/// The engine that serves a model, with faults that tests inject.
 #[cfg(feature = "fault-injection")]
-pub type ServedEngine = crate::faults::Faulty<Box<dyn Engine>>;
+pub type ServedEngine = crate::pipeline::faults::Faulty<Box<dyn Engine>>;
 
 #[cfg(not(feature = "fault-injection"))]
 fn served(loaded: LoadedModel<Box<dyn Engine>>) -> LoadedModel<ServedEngine> {
@@ -211,67 +283,31 @@ fn served(loaded: LoadedModel<Box<dyn Engine>>) -> LoadedModel<ServedEngine> {
 
 #[cfg(feature = "fault-injection")]
 fn served(loaded: LoadedModel<Box<dyn Engine>>) -> LoadedModel<ServedEngine> {
-    loaded.map_engine(crate::faults::Faulty)
+    loaded.map_engine(crate::pipeline::faults::Faulty)
 }
 
 impl ModelSource for GgufSource {
     type Engine = ServedEngine;
 
-    fn load(&self, progress: &mut dyn FnMut(LoadProgress)) -> Result<LoadedModel<ServedEngine>, String> {
+    fn load(
+        &self,
+        cancel: &LoadCancel,
+        progress: &mut dyn FnMut(LoadProgress),
+    ) -> Result<LoadedModel<ServedEngine>, SourceError> {
         let first = self.first.lock().ok().and_then(|mut first| first.take());
         let loaded = match first {
-            Some(plan) => {
-                let mut shown_bytes = 0;
-                let loaded = plan.load(&mut |now| {
-                    self.bar.bar.inc(now.done_bytes.saturating_sub(shown_bytes));
-                    shown_bytes = now.done_bytes;
-                    progress(now);
-                });
-                self.bar.ended();
-                loaded
-            }
-            None => load::plan(&self.options).and_then(|plan| plan.load(progress)),
+            Some(plan) => self.load_first(plan, cancel, progress),
+            None => self.load_again(cancel, progress),
         };
-        loaded.map(served).map_err(|error| with_causes(&error))
+        loaded.map(served).map_err(|error| match error {
+            LoadError::FileChanged(change) => SourceError::Changed(change.to_string()),
+            error if error.is_cancelled() => SourceError::Cancelled,
+            error => SourceError::Failed(explain_load(&error)),
+        })
     }
 }
 
-/// A bar for the bytes of the weights.
-pub fn loading_bar(terminal: Terminal, weights_bytes: u64) -> ProgressBar {
-    terminal.bytes_bar("loading", weights_bytes)
-}
-
-/// The runtime that actors and connections share. Computing has threads of its own.
-///
-/// # Errors
-/// [`CliError::Io`].
-pub fn tokio_runtime() -> Result<tokio::runtime::Runtime, CliError> {
-    let mut builder = tokio::runtime::Builder::new_multi_thread();
-    builder.enable_all().build().map_err(CliError::io("start the threads"))
-}
-
-/// Resolves when the person presses Ctrl-C. From the first call on, Ctrl-C does nothing else.
-///
-/// # Errors
-/// [`CliError::Io`] when signals cannot be heard.
-pub async fn interrupt() -> Result<(), CliError> {
-    tokio::signal::ctrl_c().await.map_err(CliError::io("listen to signals"))
-}
-
-/// Resolves when the process is asked to stop, by Ctrl-C or SIGTERM.
-///
-/// # Errors
-/// [`CliError::Io`] when signals cannot be heard.
-pub async fn stop_signal() -> Result<(), CliError> {
-    #[cfg(unix)]
-    {
-        use tokio::signal::unix::{SignalKind, signal};
-        let mut terminate = signal(SignalKind::terminate()).map_err(CliError::io("listen to signals"))?;
-        tokio::select! {
-            result = interrupt() => result,
-            _ = terminate.recv() => Ok(()),
-        }
-    }
-    #[cfg(not(unix))]
-    interrupt().await
+/// A progress bar for the bytes of the weights.
+fn loading_bar(memory: &MemoryPlan, context: &Context) -> ProgressBar {
+    context.terminal.bytes_bar("loading", memory.weights_bytes)
 }

@@ -1,7 +1,6 @@
-//! `cuelight perplexity`: how surprised a model is by a text.
+//! `cuelight perplexity`: how well a model predicts a text.
 //!
-//! Like `bench` it drives the engine directly, without actors. What is computed stands in
-//! [`cuelight_engine::perplexity`].
+//! Like `bench`, it drives the engine directly, without actors. The computation is in [`cuelight_engine::perplexity`].
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -16,43 +15,43 @@ use super::{CliError, Context, model};
 use crate::config::Given;
 use crate::config::flags::{Flags, HubFlags};
 
-/// Measure how surprised a model is by a text; the lower, the better it knows the like of it.
+/// Measure a model's perplexity on a text; lower means a better prediction.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  cuelight perplexity demo LICENSE-APACHE               with windows of 512 tokens, as llama-perplexity cuts them
+  cuelight perplexity demo LICENSE-APACHE               windows of 512 tokens, as in llama-perplexity
   cuelight perplexity ./model.gguf book.txt -c 2048
   cuelight perplexity ./model.gguf book.txt --kv-type f32 -o json
 
-The text is cut into windows of --context tokens, side by side, and each is computed on its own; tokens after the last
-whole window are left out. Where the model wants a BOS token, it replaces the first token of each window. In each window
-the tokens after the first half are scored: with 512 those at places 257 to 511, counted from 0.")]
+The text is cut into consecutive windows of --context tokens, and each is computed independently; tokens after the last
+full window are left out. For a model with a BOS token, that token replaces the first token of each window. The tokens
+after the first half of each window are scored: with 512 tokens those at positions 257 to 511, counted from 0.")]
 pub struct Args {
     /// The model.
     #[arg(value_name = "MODEL")]
     model: String,
-    /// The text, a file in UTF-8.
+    /// The text: a file in UTF-8.
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Tokens of a window.
+    /// Tokens in a window.
     #[arg(short = 'c', long, value_name = "N", default_value = "512")]
     context: NonZeroUsize,
-    /// Score every token of a window but its first, and not only the later half.
+    /// Score all tokens of a window except the first, not only the later half.
     #[arg(long)]
     all_tokens: bool,
-    /// Threads; unset: as configured.
+    /// Number of threads; default: as configured.
     #[arg(short = 't', long = "threads", id = "thread_count", value_name = "N")]
     threads: Option<NonZeroUsize>,
-    /// How keys and values are stored: f16, f32, q8_0.
+    /// Storage of keys and values: f16, f32, q8_0; default: as configured.
     #[arg(long = "kv-type", id = "kv_storage", value_name = "TYPE")]
     kv_type: Option<KvType>,
-    /// Instruction set: scalar, avx2, avx2-integer, avx-vnni, avx512-vnni, amx-int8; unset: as configured.
+    /// Instruction set: scalar, avx2, avx2-integer, avx-vnni, avx512-vnni, amx-int8; default: as configured.
     #[arg(long = "kernel", id = "instruction_set", value_name = "KERNEL")]
     kernel: Option<Kernel>,
-    /// Bits that integer kernels round the inputs of products to: 15 or 8; unset: as configured.
+    /// Bits of activations in integer kernels: 15 or 8; default: as configured.
     #[arg(long = "activation-bits", id = "bits_of_activations", value_name = "BITS")]
     activation_bits: Option<ActivationBits>,
-    /// How to print the result.
+    /// Output format.
     #[arg(short = 'o', long, value_name = "FORMAT", value_enum, default_value = "md")]
     output: TableFormat,
     #[command(flatten)]
@@ -69,7 +68,7 @@ impl Args {
     }
 }
 
-/// What came of it.
+/// The result of a measurement.
 struct Outcome {
     path: PathBuf,
     card: ModelCard,
@@ -85,7 +84,7 @@ struct Outcome {
 /// Computes the perplexity and prints it.
 pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     let text = read(&args.file)?;
-    let path = context.hub().locate(&args.model, &context.terminal.downloads())?;
+    let path = context.locate(&args.model)?;
     let configured = model::load_options(&context.config, Source::File(path))?;
     let options = LoadOptions {
         context_tokens: Some(args.context.get()),
@@ -135,7 +134,7 @@ fn compute(args: &Args, text: &str, options: &LoadOptions, context: &Context) ->
 }
 
 impl Outcome {
-    /// Tokens computed, of which only some are scored.
+    /// Speed over all computed tokens, scored or not.
     fn tokens_per_second(&self) -> f64 {
         (self.windows * self.context) as f64 / self.elapsed.as_secs_f64().max(1e-9)
     }

@@ -1,4 +1,4 @@
-//! `cuelight ps`: what a running server has loaded, and what it does with it.
+//! `cuelight ps`: the models of a running server.
 
 use serde_json::Value;
 
@@ -11,13 +11,13 @@ use crate::config::ByteSize;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  cuelight ps                                      of the server on this machine
-  cuelight ps --url http://gpu-box:8080 --all      also those that are not loaded
-  cuelight ps --json                               every fact, for programs")]
+  cuelight ps                                      the server on this machine
+  cuelight ps --url http://gpu-box:8080 --all      another server, with models that are not loaded
+  cuelight ps --json                               all fields, for programs")]
 pub struct Args {
     #[command(flatten)]
     remote: RemoteArgs,
-    /// Also models that are not loaded.
+    /// Also show models that are not loaded.
     #[arg(long, short)]
     all: bool,
     /// Print JSON.
@@ -73,7 +73,7 @@ fn row(model: &Value) -> Vec<String> {
     ]
 }
 
-/// The state, with how far loading is.
+/// The state, with the progress of loading.
 fn state(model: &Value) -> String {
     let state = model["state"].as_str().unwrap_or("-");
     let progress = &model["status"]["progress"];
@@ -83,9 +83,9 @@ fn state(model: &Value) -> String {
     }
 }
 
-/// A time to come: "4m 10s".
+/// A remaining time: "4m 10s".
 fn remaining(seconds: f64) -> String {
-    // A negative number becomes 0.
+    // `as` converts a negative number to 0.
     let seconds = seconds.round() as u64;
     match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
         (0, 0, seconds) => format!("{seconds}s"),
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_tells_what_is_known_and_a_dash_the_rest() {
+    fn unknown_fields_are_a_dash() {
         let loaded = json!({
             "id": "a", "state": "ready", "device": "CPU", "context_tokens": 2048, "memory": { "total_bytes": 3 << 20 },
             "requests": { "running": 2, "waiting": 1, "waiting_for_load": 0 }, "unloads_in_seconds": 250.2,
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn times_to_come_have_two_units_at_most() {
+    fn remaining_times_have_at_most_two_units() {
         assert_eq!([remaining(0.4), remaining(59.6), remaining(7261.0)], ["0s", "1m 0s", "2h 1m"]);
     }
 }

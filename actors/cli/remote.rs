@@ -1,4 +1,4 @@
-//! A running server, for the commands that speak to one.
+//! A client for a running server: used by `ps`, `load` and `stop`.
 
 use std::error::Error;
 use std::time::Duration;
@@ -6,67 +6,67 @@ use std::time::Duration;
 use reqwest::{Method, StatusCode, Url};
 use serde_json::Value;
 
-use super::serve::api_keys;
-use super::{CliError, model};
+use super::api_keys::api_keys;
+use super::{CliError, async_runtime};
 use crate::config::Config;
 
-/// Which server, and how to be let in.
+/// The server's address and the API key.
 #[derive(Debug, clap::Args)]
 pub struct RemoteArgs {
-    /// The server's address; unset: the one that `cuelight serve` would have with the same configuration.
+    /// The server's address; default: where `cuelight serve` listens with the same configuration.
     #[arg(long, value_name = "URL")]
     url: Option<String>,
-    /// The key to send; unset: the first of the configuration.
+    /// The API key to send; default: the first key of the configuration.
     #[arg(long, value_name = "KEY")]
     api_key: Option<String>,
 }
 
-/// Why a server did not do what it was asked.
+/// Why a request to the server failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RemoteError {
-    /// Not an address.
-    #[error("--url {0:?} is no address like http://127.0.0.1:8080")]
+    /// The address is invalid.
+    #[error("--url {0:?} is not an address like http://127.0.0.1:8080")]
     Address(String),
-    /// Nobody there.
+    /// No server listens there.
     #[error("no server answers at {url} ({reason}); start one with `cuelight serve`, or name another with --url")]
     Unreachable {
-        /// What was called.
+        /// The server's address.
         url: Url,
-        /// Why not.
+        /// The cause.
         reason: String,
     },
-    /// A key is needed, or another one.
-    #[error("the server at {url} wants {} API key: give it with --api-key or in CUELIGHT_API_KEY", if *.sent { "another" } else { "an" })]
+    /// The server needs an API key, or another one.
+    #[error("the server at {url} needs {} API key: set it with --api-key or CUELIGHT_API_KEY", if *.sent { "another" } else { "an" })]
     Unauthorized {
-        /// What was called.
+        /// The server's address.
         url: Url,
         /// Whether a key was sent.
         sent: bool,
     },
-    /// Somebody else is there.
-    #[error("{url} answers with status {status}, but not as a Cuelight server does")]
-    Stranger {
-        /// What was called.
+    /// Another program listens there.
+    #[error("{url} answers with status {status}, but is not a Cuelight server")]
+    NotCuelight {
+        /// The server's address.
         url: Url,
-        /// Its status.
+        /// The HTTP status.
         status: StatusCode,
     },
-    /// It says no.
+    /// The server refused the request.
     #[error("{0}")]
     Refused(String),
 }
 
-/// A server to call.
+/// A running server.
 pub struct Remote {
     url: Url,
     api_key: Option<String>,
 }
 
 impl RemoteArgs {
-    /// The server that these arguments or else the configuration mean.
+    /// The server that the arguments name, or else the configuration.
     ///
     /// # Errors
-    /// [`RemoteError::Address`], or a key file that cannot be read.
+    /// [`RemoteError::Address`], or an error of the key file.
     pub fn server(&self, config: &Config) -> Result<Remote, CliError> {
         let url = match &self.url {
             Some(url) if url.contains("://") => url.clone(),
@@ -83,7 +83,7 @@ impl RemoteArgs {
     }
 }
 
-/// A name for this machine where a server says that it listens on all of its addresses.
+/// An address of this machine for a server that listens on all addresses.
 fn reachable(host: &str) -> String {
     match host {
         "0.0.0.0" => "127.0.0.1".to_owned(),
@@ -94,19 +94,19 @@ fn reachable(host: &str) -> String {
 }
 
 impl Remote {
-    /// Gets what is at `path`.
+    /// Sends a GET request and returns the JSON body.
     ///
     /// # Errors
-    /// [`RemoteError`].
+    /// [`RemoteError`] when there is no server or it refuses.
     pub fn get(&self, path: &str) -> Result<Value, CliError> {
-        const PATIENCE: Duration = Duration::from_secs(10);
-        self.call(Method::GET, path, None, Some(PATIENCE))
+        const TIMEOUT: Duration = Duration::from_secs(10);
+        self.call(Method::GET, path, None, Some(TIMEOUT))
     }
 
-    /// Posts `body` to `path`, and waits for as long as the server takes.
+    /// Sends a POST request without a time limit and returns the JSON body.
     ///
     /// # Errors
-    /// [`RemoteError`].
+    /// [`RemoteError`] when there is no server or it refuses.
     pub fn post(&self, path: &str, body: &Value) -> Result<Value, CliError> {
         self.call(Method::POST, path, Some(body), None)
     }
@@ -116,10 +116,10 @@ impl Remote {
         method: Method,
         path: &str,
         body: Option<&Value>,
-        patience: Option<Duration>,
+        timeout: Option<Duration>,
     ) -> Result<Value, CliError> {
-        let call = self.send(method, path, body, patience);
-        model::tokio_runtime()?.block_on(call).map_err(CliError::other)
+        let call = self.send(method, path, body, timeout);
+        async_runtime::tokio_runtime()?.block_on(call).map_err(CliError::other)
     }
 
     async fn send(
@@ -127,10 +127,10 @@ impl Remote {
         method: Method,
         path: &str,
         body: Option<&Value>,
-        patience: Option<Duration>,
+        timeout: Option<Duration>,
     ) -> Result<Value, RemoteError> {
         let unreachable = |error| RemoteError::Unreachable { url: self.url.clone(), reason: root_cause(&error) };
-        // The environment's proxies are not meant for a server of one's own.
+        // Proxies of the environment are for other servers than the user's own.
         let client = reqwest::Client::builder().no_proxy().build().map_err(unreachable)?;
         let mut url = self.url.clone();
         url.set_path(&format!("{}{path}", self.url.path().trim_end_matches('/')));
@@ -141,8 +141,8 @@ impl Remote {
         if let Some(body) = body {
             request = request.header("content-type", "application/json").body(body.to_string());
         }
-        if let Some(patience) = patience {
-            request = request.timeout(patience);
+        if let Some(timeout) = timeout {
+            request = request.timeout(timeout);
         }
         let response = request.send().await.map_err(unreachable)?;
         let status = response.status();
@@ -150,21 +150,21 @@ impl Remote {
         self.read(status, &bytes)
     }
 
-    /// What an answer says.
+    /// Reads a response.
     fn read(&self, status: StatusCode, body: &[u8]) -> Result<Value, RemoteError> {
         if status == StatusCode::UNAUTHORIZED {
             return Err(RemoteError::Unauthorized { url: self.url.clone(), sent: self.api_key.is_some() });
         }
-        let stranger = RemoteError::Stranger { url: self.url.clone(), status };
-        let Ok(body) = serde_json::from_slice::<Value>(body) else { return Err(stranger) };
+        let not_cuelight = RemoteError::NotCuelight { url: self.url.clone(), status };
+        let Ok(body) = serde_json::from_slice::<Value>(body) else { return Err(not_cuelight) };
         if status.is_success() {
             return Ok(body);
         }
-        Err(body["error"]["message"].as_str().map_or(stranger, |message| RemoteError::Refused(message.to_owned())))
+        Err(body["error"]["message"].as_str().map_or(not_cuelight, |message| RemoteError::Refused(message.to_owned())))
     }
 }
 
-/// The last cause of an error: those before it only say that a call failed.
+/// The last cause of an error. The ones before it only say that the request failed.
 fn root_cause(error: &reqwest::Error) -> String {
     let mut cause: &dyn Error = error;
     while let Some(deeper) = cause.source() {
@@ -173,8 +173,8 @@ fn root_cause(error: &reqwest::Error) -> String {
     cause.to_string()
 }
 
-#[cfg(test)]
 #[allow(clippy::unwrap_used)]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::config::environment::Environment;
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn the_address_is_the_one_that_serve_would_have() {
+    fn the_default_address_is_where_serve_listens() {
         assert_eq!(server(None).unwrap().url.as_str(), "http://127.0.0.1:8080/");
         assert_eq!(server(Some("box:81")).unwrap().url.as_str(), "http://box:81/");
         assert_eq!(reachable("0.0.0.0"), "127.0.0.1");
@@ -194,11 +194,11 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_says_no_with_is_passed_on() {
+    fn the_message_of_a_refusal_is_passed_on() {
         let remote = server(None).unwrap();
         let error = |status, body: &str| remote.read(status, body.as_bytes()).unwrap_err().to_string();
         assert_eq!(error(StatusCode::NOT_FOUND, r#"{"error": {"message": "no such model"}}"#), "no such model");
-        assert!(error(StatusCode::NOT_FOUND, "<html>").contains("not as a Cuelight server"));
-        assert!(error(StatusCode::UNAUTHORIZED, "").contains("wants an API key"));
+        assert!(error(StatusCode::NOT_FOUND, "<html>").contains("is not a Cuelight server"));
+        assert!(error(StatusCode::UNAUTHORIZED, "").contains("needs an API key"));
     }
 }

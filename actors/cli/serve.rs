@@ -1,10 +1,11 @@
 //! `cuelight serve`: models behind the OpenAI API.
 //!
-//! The port is bound before anything else, so that a taken port is known at once and `/health` can answer 503 while the
-//! models load. All of them are planned before any is loaded. SIGINT or SIGTERM drains: no new requests, running ones may
-//! end, a second signal ends them.
+//! The port is bound first: a port in use is reported at once, and `/health` answers 503 while the models load. All
+//! models are planned before any is loaded. SIGINT or SIGTERM drains the server: new requests are refused, running ones
+//! may finish, and a second signal stops them.
 
 use std::net::TcpListener;
+use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,36 +13,38 @@ use std::time::Duration;
 use cuelight_engine::load::{LoadOptions, Source};
 use futures_util::future::try_join_all;
 
-use crate::api::{self, ServerOptions};
+use crate::api::{self, ApiKey, ConnectionOptions, LiveOptions, ServerOptions};
 use crate::config::flags::{Flags, HubFlags, ModelFlags, ServerFlags};
 use crate::config::{Config, Given};
+use crate::logging::notice;
 use crate::metrics::exposition::Exposition;
 use crate::models::{Machine, ModelFactory, Models, ModelsDirectory, ModelsError, ModelsOptions, NamedModel};
-use crate::runtime::RuntimeOptions;
+use crate::pipeline::runtime::RuntimeOptions;
 use crate::trace::{self, Tracer};
 
+use super::api_keys::api_keys;
 use super::model::{self, GgufModel};
-use super::{CliError, Context};
+use super::{CliError, ConfigSource, Context, async_runtime, open_files};
 
-/// Serve models over HTTP, as the OpenAI API.
+/// Serve models over HTTP with the OpenAI API.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   cuelight serve demo                              on http://127.0.0.1:8080
   cuelight serve ./model.gguf --host 0.0.0.0 --port 80 --api-key \"$KEY\"
   cuelight serve org/repo:Q8_0 --alias assistant --ctx-size 8192 --max-seqs 32 --kv-memory 4GiB
-  cuelight serve small=./a.gguf big=org/repo       two models, called small and big
+  cuelight serve small=./a.gguf big=org/repo       two models, named small and big
   cuelight serve --models-dir ./models --memory 8GiB --keep-alive 10m
-                                                   each file there, loaded when it is called
+                                                   each file there, loaded on its first request
 
 Then, from another terminal:
   curl http://127.0.0.1:8080/v1/chat/completions -H 'Content-Type: application/json' \\
     -d '{\"model\": \"default\", \"messages\": [{\"role\": \"user\", \"content\": \"Hello!\"}], \"stream\": true}'
-  cuelight ps                                      what is loaded, and what it does
+  cuelight ps                                      the loaded models and their requests
 
-Answers /v1/chat/completions, /v1/completions, /v1/models, /models, /tokenize, /detokenize, /health, /ready and /metrics.")]
+Endpoints: /v1/chat/completions, /v1/completions, /v1/models, /models, /tokenize, /detokenize, /health, /ready, /metrics.")]
 pub struct Args {
-    /// The models, all loaded at the start; NAME= gives one the name that clients use.
+    /// The models to load at the start; NAME= sets the name that clients use.
     #[arg(value_name = "[NAME=]MODEL")]
     models: Vec<String>,
     #[command(flatten)]
@@ -58,37 +61,85 @@ impl Args {
     }
 }
 
-/// Serves until a signal comes.
+/// Serves until SIGINT or SIGTERM.
 pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     let config = &context.config;
     if args.models.is_empty() && config.models_dir.is_none() {
-        return Err(CliError::Usage("name a model, or a directory of models with --models-dir".to_owned()));
+        return Err(CliError::Usage("no model: name one, or a directory of models with --models-dir".to_owned()));
     }
-    config.device.of_replicas(config.replicas.get()).map_err(|error| CliError::Usage(error.to_string()))?;
-    let api_keys = api_keys(config)?;
+    config.device.of_replicas(config.replicas.get()).map_err(|error| {
+        CliError::Usage(format!("{error}; leave --replicas out, or name as many devices for each in --device"))
+    })?;
+    // Wrong keys are reported before anything else is done.
+    api_keys(config)?;
     let listener = bind(&config.host, config.port)?;
     let directory = config.models_dir.as_deref().map(|path| models_directory(path, config)).transpose()?;
     let named = plan_all(&args.models, context)?;
     let metrics = Exposition::install(config.metrics_compat).map_err(CliError::other)?;
-    let options = ServerOptions {
-        api_keys,
+    let connections = open_files::connections(config.max_connections.map(NonZeroUsize::get))?;
+    let options = LiveOptions::from(server_options(config, metrics, connections)?);
+    let tracer =
+        trace::start(config.trace_file.as_deref(), config.otlp_endpoint.as_deref()).map_err(CliError::other)?;
+    let runtime = async_runtime::tokio_runtime()?;
+    let served = runtime.block_on(async {
+        let models = models_options(config, &tracer);
+        let models = Models::start(models, named, directory).await.map_err(CliError::other)?;
+        tokio::spawn(reload_on_hangup(options.clone(), context.source.clone()));
+        serve(listener, models, options, config).await
+    });
+    // Work on blocking threads, like a model that is being loaded, must not delay the end.
+    runtime.shutdown_timeout(Duration::from_millis(100));
+    tracer.finish();
+    served
+}
+
+/// Reads the configuration again on every SIGHUP, and applies its keys and the limits of requests. A wrong configuration
+/// is logged, and the server continues with the one that it has.
+async fn reload_on_hangup(live: LiveOptions, source: ConfigSource) {
+    while async_runtime::hangup().await.is_ok() {
+        let ServerOptions { metrics, connections, .. } = &*live.get();
+        let Some(metrics) = metrics.clone() else { return };
+        let read = source.resolve().map_err(CliError::from);
+        match read.and_then(|read| server_options(&read.config, metrics, connections.max_connections)) {
+            Ok(options) => {
+                live.replace(options);
+                tracing::info!("the configuration was reloaded");
+            }
+            Err(error) => tracing::error!(%error, "the configuration was not reloaded"),
+        }
+    }
+}
+
+fn server_options(config: &Config, metrics: Exposition, max_connections: usize) -> Result<ServerOptions, CliError> {
+    Ok(ServerOptions {
+        api_keys: api_keys(config)?.into_iter().map(ApiKey::from).collect(),
         cors_origins: config.cors_origin.clone(),
+        allowed_hosts: std::iter::once(config.host.clone()).chain(config.allowed_host.iter().cloned()).collect(),
         max_body_bytes: usize::try_from(config.max_body_size.0).unwrap_or(usize::MAX),
+        request_memory_bytes: usize::try_from(request_memory(config)).unwrap_or(usize::MAX),
+        body_timeout: config.body_timeout,
+        connections: ConnectionOptions {
+            max_connections,
+            header_timeout: config.header_timeout,
+            idle_timeout: config.idle_timeout,
+            stall_timeout: config.client_stall_timeout,
+        },
+        client_identity: config.client_identity,
+        highest_priority: config.highest_priority,
         tenant_isolation: config.tenant_isolation,
         request_timeout: config.request_timeout,
         drain_timeout: config.drain_timeout,
         metrics: Some(metrics),
         ..ServerOptions::default()
-    };
-    let tracer =
-        trace::start(config.trace_file.as_deref(), config.otlp_endpoint.as_deref()).map_err(CliError::other)?;
-    let served = model::tokio_runtime()?.block_on(async {
-        let models = models_options(config, &tracer);
-        let models = Models::start(models, named, directory).await.map_err(CliError::other)?;
-        serve(listener, models, options, config).await
-    });
-    tracer.finish();
-    served
+    })
+}
+
+/// Memory for the bodies of requests, in bytes.
+fn request_memory(config: &Config) -> u64 {
+    const SHARE: u64 = 16;
+    let available = [config.memory.map(|size| size.0), Machine::now().available_bytes].into_iter().flatten().min();
+    let default = available.map_or(u64::MAX, |bytes| bytes / SHARE).min(ServerOptions::REQUEST_MEMORY_BYTES as u64);
+    config.request_memory.map_or(default, |size| size.0)
 }
 
 fn models_options(config: &Config, tracer: &Tracer) -> ModelsOptions {
@@ -106,7 +157,7 @@ fn models_options(config: &Config, tracer: &Tracer) -> ModelsOptions {
 
 /// The models of `--models-dir`.
 fn models_directory(path: &Path, config: &Config) -> Result<ModelsDirectory, CliError> {
-    // Settings that are wrong for one file are wrong for all, and better known now.
+    // A wrong setting fails here, and not at the first request.
     let options = model::load_options(config, Source::File(path.to_owned()))?;
     let replicas = config.replicas;
     let make = move |file: &Path| -> Arc<dyn ModelFactory> {
@@ -116,7 +167,7 @@ fn models_directory(path: &Path, config: &Config) -> Result<ModelsDirectory, Cli
     ModelsDirectory::open(path, make).map_err(CliError::io(format!("read the models directory {}", path.display())))
 }
 
-/// Plans the models of the command line, each beside those before it, so that nothing is loaded that will not fit.
+/// Plans the models of the command line one after the other, each in the memory that the ones before it leave free.
 fn plan_all(models: &[String], context: &Context) -> Result<Vec<NamedModel>, CliError> {
     let config = &context.config;
     if models.len() > 1 && config.alias.is_some() {
@@ -136,18 +187,20 @@ fn plan_all(models: &[String], context: &Context) -> Result<Vec<NamedModel>, Cli
         let (name, model) = split_name(argument);
         let id = name.or(config.alias.as_deref()).map_or_else(|| model_id(model), str::to_owned);
         if named.iter().any(|other| other.id == id) {
-            let advice = format!("two models would be called {id}; write NAME=MODEL to tell them apart");
+            let advice = format!("two models would have the name {id}; write NAME=MODEL for a distinct name");
             return Err(CliError::Usage(advice));
         }
         let limit = Machine::now().limit(budget, held_bytes);
-        let (factory, planned) = model::plan_beside(model, limit, context)?;
+        // The plan of the first model includes it, so that the others leave it free.
+        let request_bytes = if named.is_empty() { request_memory(config) } else { 0 };
+        let (factory, planned) = model::plan_within(model, limit, request_bytes, context)?;
         held_bytes += planned.memory().host_bytes();
         named.push(NamedModel { id, aliases: Vec::new(), factory: Arc::new(factory), planned: Some(planned) });
     }
     Ok(named)
 }
 
-/// `NAME=MODEL` taken apart. A file that has such a name is meant as it stands.
+/// Splits `NAME=MODEL`. An existing file with an equals sign in its name is a model without NAME.
 fn split_name(argument: &str) -> (Option<&str>, &str) {
     match argument.split_once('=') {
         Some((name, model)) if !name.is_empty() && !model.is_empty() && !Path::new(argument).exists() => {
@@ -157,40 +210,38 @@ fn split_name(argument: &str) -> (Option<&str>, &str) {
     }
 }
 
-async fn serve(listener: TcpListener, models: Models, options: ServerOptions, config: &Config) -> Result<(), CliError> {
+async fn serve(listener: TcpListener, models: Models, options: LiveOptions, config: &Config) -> Result<(), CliError> {
     let address = listener.local_addr().map_err(CliError::io("listen"))?;
     let listener = tokio::net::TcpListener::from_std(listener).map_err(CliError::io("listen"))?;
     let (stop, stopped) = tokio::sync::watch::channel(false);
     let mut wait = stopped.clone();
     let shutdown = async move {
-        // An error means that nobody can say "stop" any more, which is as good as having said it.
+        // An error means that the sender is gone: the server stops then, too.
         let _ = wait.wait_for(|stop| *stop).await;
     };
     let url = format!("http://{address}");
     let mut server = tokio::spawn(api::serve_models(listener, models.clone(), options, shutdown));
     let ended = tokio::select! {
-        // Only an error ends it before anybody asked.
+        // The server ends by itself only after an error.
         ended = &mut server => Some(ended),
-        error = announce(&models, &url) => return Err(error),
-        signal = model::stop_signal() => { signal?; None }
+        error = load_all(&models, &url) => return Err(error),
+        signal = async_runtime::stop_signal() => { signal?; None }
     };
     if let Some(ended) = ended {
         return served(ended);
     }
-    eprintln!(
-        "stopping: running requests have {} s to finish; press Ctrl-C again to end them now",
-        config.drain_timeout.as_secs()
-    );
-    // From here on the API refuses, as the models drain; the listener closes when the last answer is out.
+    let seconds = config.drain_timeout.as_secs();
+    notice(&format!("stopping: running requests have {seconds} s to finish; press Ctrl-C again to stop them now"));
+    // The models drain and the API refuses new requests; the listener closes after the last answer.
     let drained = async {
         models.shutdown(config.drain_timeout).await;
         let _ = stop.send(true);
-        // What is left is an idle connection, or a client that does not read.
+        // The remaining connections are idle, or their clients do not read.
         tokio::time::timeout(Duration::from_secs(5), &mut server).await.map_or(Ok(()), served)
     };
     tokio::select! {
         result = drained => result,
-        signal = model::stop_signal() => signal.and(Err(CliError::Interrupted)),
+        signal = async_runtime::stop_signal() => signal.and(Err(CliError::Interrupted)),
     }
 }
 
@@ -198,15 +249,15 @@ fn served(ended: Result<std::io::Result<()>, tokio::task::JoinError>) -> Result<
     ended.map_err(CliError::other)?.map_err(CliError::io("serve"))
 }
 
-/// Loads the models of the command line and says when each is ready. Resolves only when the server is of no use: one of
-/// them cannot be loaded, or later all of them have failed.
-async fn announce(models: &Models, url: &str) -> CliError {
+/// Loads the models of the command line and prints when each is ready. Resolves only on failure: one of them cannot be
+/// loaded, or later all of them have failed.
+async fn load_all(models: &Models, url: &str) -> CliError {
     let named = models.named();
     let load = |id: &String| {
         let id = id.clone();
         async move {
             models.load(&id).await?;
-            say_ready(models, &id, url).await
+            print_ready(models, &id, url).await
         }
     };
     if let Err(error) = try_join_all(named.iter().map(load)).await {
@@ -217,25 +268,28 @@ async fn announce(models: &Models, url: &str) -> CliError {
     }
     if let Some(directory) = models.directory() {
         let found = models.list().await.len() - named.len();
-        eprintln!("ready: {found} models of {} on {url}, each loaded when it is called", directory.path().display());
-        // Without those of the command line there are still these.
+        notice(&format!(
+            "ready: {found} models of {} on {url}, each loaded on its first request",
+            directory.path().display()
+        ));
+        // If the models of the command line fail, these remain.
         return std::future::pending().await;
     }
     CliError::Failed(models.all_failed().await)
 }
 
-async fn say_ready(models: &Models, id: &str, url: &str) -> Result<(), ModelsError> {
-    // It may have been unloaded meanwhile, by somebody quick.
+async fn print_ready(models: &Models, id: &str, url: &str) -> Result<(), ModelsError> {
+    // Another request may have unloaded it meanwhile.
     if let Some(model) = models.show(id).await?.model {
         let limits = &model.limits;
-        eprintln!("ready: {id} ({}) on {url}", limits.device);
+        notice(&format!("ready: {id} ({}) on {url}", limits.device));
         let (context_tokens, kv_blocks) = (limits.context_tokens, limits.kv_blocks);
         tracing::info!(url, model = id, context_tokens, kv_blocks, "ready");
     }
     Ok(())
 }
 
-/// What clients call the model when no alias is given: the reference, or a file's name without its ending.
+/// The model's name for clients without an alias: the reference, or a file's name without its extension.
 fn model_id(model: &str) -> String {
     let is_path = Path::new(model).is_file();
     let name = if is_path { model.rsplit(['/', '\\']).next().unwrap_or(model) } else { model };
@@ -245,10 +299,10 @@ fn model_id(model: &str) -> String {
 fn bind(host: &str, port: u16) -> Result<TcpListener, CliError> {
     let listener = TcpListener::bind((host, port)).map_err(|error| match error.kind() {
         std::io::ErrorKind::AddrInUse => CliError::Failed(format!(
-            "port {port} on {host} is in use; stop what listens there, or choose another with --port"
+            "port {port} on {host} is in use; stop the program that listens there, or choose another port with --port"
         )),
         std::io::ErrorKind::PermissionDenied => {
-            CliError::Failed(format!("this user may not listen on port {port}; choose one above 1023 with --port"))
+            CliError::Failed(format!("this user may not listen on port {port}; choose a port above 1023 with --port"))
         }
         _ => CliError::Io { what: format!("listen on {host}:{port}"), source: error },
     })?;
@@ -256,32 +310,13 @@ fn bind(host: &str, port: u16) -> Result<TcpListener, CliError> {
     Ok(listener)
 }
 
-/// The keys of the configuration and those of the key file.
-pub(super) fn api_keys(config: &Config) -> Result<Vec<String>, CliError> {
-    let mut keys: Vec<String> = config.api_key.0.iter().map(|key| key.0.clone()).collect();
-    if let Some(path) = &config.api_key_file {
-        let text =
-            std::fs::read_to_string(path).map_err(CliError::io(format!("read the key file {}", path.display())))?;
-        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
-        let before = keys.len();
-        keys.extend(lines.map(str::to_owned));
-        if keys.len() == before {
-            return Err(CliError::Failed(format!("the key file {} has no keys", path.display())));
-        }
-    }
-    if keys.iter().any(String::is_empty) {
-        return Err(CliError::Usage("an empty --api-key would let everybody in; leave it out for that".to_owned()));
-    }
-    Ok(keys)
-}
-
-#[cfg(test)]
 #[allow(clippy::unwrap_used)]
+#[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_reference_is_its_own_name() {
+    fn a_reference_is_the_name_for_clients() {
         assert_eq!(model_id("demo"), "demo");
         assert_eq!(model_id("org/repo:Q8_0"), "org/repo:Q8_0");
         let file = tempfile::Builder::new().suffix(".gguf").tempfile().unwrap();
@@ -290,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_goes_before_its_model_unless_a_file_is_called_so() {
+    fn a_name_before_the_model_is_split_off_unless_such_a_file_exists() {
         assert_eq!(split_name("small=org/repo:Q8_0"), (Some("small"), "org/repo:Q8_0"));
         assert_eq!(split_name("org/repo"), (None, "org/repo"));
         for odd in ["=demo", "demo="] {
@@ -302,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_in_use_is_one_clear_sentence() {
+    fn a_port_in_use_is_reported_in_one_sentence() {
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = taken.local_addr().unwrap().port();
         let error = bind("127.0.0.1", port).unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! `cuelight show`: what is in a model file, and what it would take of this machine.
+//! `cuelight show`: a model file's metadata, and the memory that it needs on this machine.
 
 use std::fmt::Write;
 
@@ -6,9 +6,9 @@ use cuelight_engine::format::gguf::{Gguf, TensorInfo};
 use cuelight_engine::load::{self, MemoryPlan, Source};
 use serde_json::{Map, Value, json};
 
+use super::hints::explain_load;
 use super::terminal::{Align, print, table};
 use super::{CliError, Context, model};
-use crate::causes::with_causes;
 use crate::config::flags::{Flags, HubFlags, ModelFlags};
 use crate::config::{ByteSize, Given};
 
@@ -17,8 +17,8 @@ use crate::config::{ByteSize, Given};
 #[command(after_help = "\
 Examples:
   cuelight show demo                                  metadata and memory plan
-  cuelight show ./model.gguf --tensors                and every tensor
-  cuelight show ./model.gguf --ctx-size 32768         what a long context would take
+  cuelight show ./model.gguf --tensors                also every tensor
+  cuelight show ./model.gguf --ctx-size 32768         the memory of a long context
   cuelight show ./model.gguf --json | jq .metadata    for a program")]
 pub struct Args {
     /// The model.
@@ -27,7 +27,7 @@ pub struct Args {
     /// List every tensor.
     #[arg(long)]
     tensors: bool,
-    /// Print JSON, with the texts of metadata in full.
+    /// Print JSON, with metadata strings in full.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -42,14 +42,14 @@ impl Args {
     }
 }
 
-/// Prints what there is to know.
+/// Prints the metadata, the tensors and the memory plan.
 pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
-    let path = context.hub().locate(&args.model, &context.terminal.downloads())?;
+    let path = context.locate(&args.model)?;
     let gguf = Gguf::open(&path).map_err(CliError::other)?;
-    // A file that cannot run (a vocabulary, an unknown architecture) can still be looked at.
+    // A file that cannot run (a vocabulary, an unknown architecture) can still be shown.
     let memory = load::plan(&model::load_options(&context.config, Source::File(path.clone()))?)
         .map(|plan| plan.memory().clone())
-        .map_err(|error| with_causes(&error));
+        .map_err(|error| explain_load(&error));
     if args.json {
         return print(&format!("{:#}\n", as_json(&gguf, &memory, args.tensors)));
     }
@@ -91,7 +91,7 @@ fn as_json(gguf: &Gguf, memory: &Result<MemoryPlan, String>, with_tensors: bool)
         .iter()
         .map(|(key, value)| {
             let text = gguf.optional_str(key).ok().flatten().map(Value::from);
-            // Numbers and booleans print as JSON does; a list prints as its size.
+            // Numbers and booleans print as JSON; a list prints as its size.
             let shown = || value.to_string();
             let parsed = || serde_json::from_str(&shown()).unwrap_or_else(|_| Value::from(shown()));
             (key.clone(), text.unwrap_or_else(parsed))
@@ -107,6 +107,7 @@ fn as_json(gguf: &Gguf, memory: &Result<MemoryPlan, String>, with_tensors: bool)
             "weights_bytes": memory.weights_bytes,
             "kv_bytes": memory.kv_bytes,
             "scratch_bytes": memory.scratch_bytes,
+            "text_bytes": memory.text_bytes,
             "available_bytes": memory.available_bytes,
             "kv_blocks": memory.kv_blocks,
             "context_tokens": memory.context_tokens,

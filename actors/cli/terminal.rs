@@ -1,20 +1,22 @@
-//! Talking to a person: notices, progress bars and tables, with colours only where they are wanted.
+//! Output for people: notices, progress bars and tables, with colours only on a terminal.
 
+use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, SystemTime};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::CliError;
+use super::error::CliError;
 use crate::config::{ByteSize, Color};
+use crate::core::printable::printable;
 use crate::hub;
 
 /// What the standard streams are connected to.
 #[derive(Debug, Clone, Copy)]
 pub struct Terminal {
-    /// Whether standard error shows a person colours.
+    /// Whether notices have colours.
     pub colored: bool,
-    /// Whether a person reads standard error.
+    /// Whether standard error is a terminal.
     pub talks: bool,
 }
 
@@ -31,16 +33,18 @@ impl Terminal {
         Terminal { colored, talks }
     }
 
-    /// Whether a person types on standard input and reads standard output.
+    /// Columns of the terminal on standard output; `None` if that is not a terminal.
     #[must_use]
-    pub fn is_conversation(&self) -> bool {
-        io::stdin().is_terminal() && io::stdout().is_terminal()
+    pub fn output_columns(&self) -> Option<usize> {
+        let out = io::stdout();
+        let size = out.is_terminal().then(|| terminal_size::terminal_size_of(&out)).flatten();
+        size.map(|(width, _)| usize::from(width.0))
     }
 
-    /// Says something that is not the answer.
+    /// Writes a line to standard error.
     pub fn notice(&self, text: &str) {
-        // Nobody can be told that nobody can be told.
-        let _ = writeln!(io::stderr(), "{}", self.dim(text));
+        // A failure to write to standard error cannot be reported anywhere.
+        let _ = writeln!(io::stderr(), "{}", self.dim(&printable(text)));
     }
 
     /// The text in a faint colour.
@@ -49,14 +53,14 @@ impl Terminal {
         if self.colored { format!("\x1b[2m{text}\x1b[0m") } else { text.to_owned() }
     }
 
-    /// A bar for bytes; invisible where nobody looks.
+    /// A progress bar for bytes; hidden if standard error is not a terminal.
     #[must_use]
     pub fn bytes_bar(&self, message: &str, total: u64) -> ProgressBar {
         let template = "{msg} {wide_bar} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta}";
         self.bar(message, Some(total), template)
     }
 
-    /// A bar for requests, whose number need not be known; invisible where nobody looks.
+    /// A progress bar for requests, with or without a known number; hidden if standard error is not a terminal.
     #[must_use]
     pub fn requests_bar(&self, message: &str, total: Option<u64>) -> ProgressBar {
         let known = "{msg} {wide_bar} {pos}/{len} requests {per_sec} {eta}";
@@ -66,7 +70,7 @@ impl Terminal {
         bar
     }
 
-    /// A bar for a known number of `things`; invisible where nobody looks.
+    /// A progress bar for a known number of `things`; hidden if standard error is not a terminal.
     #[must_use]
     pub fn count_bar(&self, message: &str, total: usize, things: &str) -> ProgressBar {
         let bar =
@@ -82,14 +86,14 @@ impl Terminal {
         bar
     }
 
-    /// Shows downloads.
+    /// A progress display for downloads.
     #[must_use]
     pub fn downloads(&self) -> Downloads {
         Downloads { terminal: *self, bar: self.bytes_bar("", 0) }
     }
 }
 
-/// A [`hub::Progress`] that a person can see.
+/// A [`hub::Progress`] that shows a progress bar.
 #[derive(Debug, Clone)]
 pub struct Downloads {
     terminal: Terminal,
@@ -101,7 +105,7 @@ impl hub::Progress for Downloads {
         self.bar.set_message(file.rsplit('/').next().unwrap_or(file).to_owned());
         self.bar.set_length(bytes);
         self.bar.set_position(0);
-        // What was there from an earlier attempt is no speed.
+        // Bytes of an earlier attempt do not count for the speed.
         self.bar.reset_eta();
         if !self.terminal.talks {
             self.terminal.notice(&format!("downloading {file} ({})", ByteSize(bytes)));
@@ -121,25 +125,27 @@ impl hub::Progress for Downloads {
     }
 }
 
-/// Writes to standard output, with an error (not a panic) when the reader has gone.
+/// Writes to standard output; a closed pipe is an error, not a panic. On a terminal, control characters are replaced:
+/// they come from files and models.
 ///
 /// # Errors
-/// [`CliError::Output`].
+/// [`CliError::Output`] when standard output cannot be written.
 pub fn print(text: &str) -> Result<(), CliError> {
     let mut out = io::stdout().lock();
+    let text = if out.is_terminal() { printable(text) } else { Cow::Borrowed(text) };
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(CliError::Output)
 }
 
-/// Which side of a column the text stands on.
+/// The alignment of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Align {
-    /// Words.
+    /// For text.
     Left,
-    /// Numbers.
+    /// For numbers.
     Right,
 }
 
-/// Rows under headings, in columns as wide as they need to be.
+/// A table with headings, each column as wide as its widest cell.
 #[must_use]
 pub fn table(columns: &[(&str, Align)], rows: &[Vec<String>]) -> String {
     let width = |index: usize| {
@@ -161,7 +167,7 @@ pub fn table(columns: &[(&str, Align)], rows: &[Vec<String>]) -> String {
     std::iter::once(&headings).chain(rows).map(line).collect()
 }
 
-/// The same as a Markdown table.
+/// The same table in Markdown.
 #[must_use]
 pub fn markdown(columns: &[(&str, Align)], rows: &[Vec<String>]) -> String {
     let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
@@ -172,7 +178,7 @@ pub fn markdown(columns: &[(&str, Align)], rows: &[Vec<String>]) -> String {
     format!("{head}{rule}{}", rows.iter().map(escaped).collect::<String>())
 }
 
-/// How a command prints one table.
+/// The format of a table on standard output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum TableFormat {
     /// A Markdown table.
@@ -181,7 +187,7 @@ pub enum TableFormat {
     Json,
 }
 
-/// Three digits or more: "0.123", "12.3", "1234".
+/// A number with three digits or more: "0.123", "12.3", "1234".
 #[must_use]
 pub fn number(value: f64) -> String {
     match value.abs() {
@@ -193,7 +199,7 @@ pub fn number(value: f64) -> String {
     }
 }
 
-/// How long ago something was, in the largest unit: "3 days ago".
+/// The time since `time` in the largest unit: "3 days ago".
 #[must_use]
 pub fn ago(time: SystemTime, now: SystemTime) -> String {
     let seconds = now.duration_since(time).unwrap_or(Duration::ZERO).as_secs();
@@ -218,14 +224,14 @@ mod tests {
     }
 
     #[test]
-    fn a_bar_in_somebodys_words_does_not_break_a_markdown_table() {
+    fn a_vertical_bar_in_a_cell_is_escaped_in_markdown() {
         let rows = vec![vec!["x|y".to_owned(), "1".to_owned()]];
         let text = markdown(&[("a", Align::Left), ("b", Align::Right)], &rows);
         assert_eq!(text, "| a | b |\n| --- | ---: |\n| x\\|y | 1 |\n");
     }
 
     #[test]
-    fn ages_are_told_in_the_largest_unit() {
+    fn ages_have_one_unit() {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(100 * 86_400);
         let age = |seconds| ago(now - Duration::from_secs(seconds), now);
         assert_eq!(age(5), "just now");

@@ -1,4 +1,4 @@
-//! `cuelight tokenize`: text to token ids.
+//! `cuelight tokenize`: the token ids of a text.
 
 use std::io::Read;
 use std::path::PathBuf;
@@ -18,25 +18,25 @@ use crate::config::flags::{Flags, HubFlags};
 Examples:
   cuelight tokenize demo \"Hello world\"
   cuelight tokenize demo --pieces \"Hello world\"      with the text of each token
-  cuelight tokenize ggml-vocab.gguf --file book.txt  a file without weights will do
-  git diff | cuelight tokenize demo | jq length      how many tokens a diff takes")]
+  cuelight tokenize ggml-vocab.gguf --file book.txt  a file without weights is enough
+  git diff | cuelight tokenize demo | jq length      the number of tokens of a diff")]
 pub struct Args {
     /// The model.
     #[arg(value_name = "MODEL")]
     model: String,
-    /// The text; unset: --file, or standard input.
+    /// The text; without it: --file, or standard input.
     #[arg(value_name = "TEXT", conflicts_with = "file")]
     text: Option<String>,
     /// Read the text from a file, byte for byte.
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Leave out the tokens that the model wants before and after a text.
+    /// Leave out the special tokens before and after the text.
     #[arg(long)]
     no_special: bool,
-    /// Take text like <|im_end|> as plain text and not as the token of that name.
+    /// Read text like <|im_end|> as plain text, not as the special token.
     #[arg(long)]
     no_parse_special: bool,
-    /// Print an object for each token, with its id and its text.
+    /// Print an object with id and text for each token.
     #[arg(long)]
     pieces: bool,
     #[command(flatten)]
@@ -52,16 +52,16 @@ impl Args {
         if let Some(text) = &self.text {
             return Ok(text.clone());
         }
-        let (bytes, place) = match &self.file {
+        let (bytes, source) = match &self.file {
             Some(path) => (std::fs::read(path), path.display().to_string()),
             None => {
                 let mut bytes = Vec::new();
                 (std::io::stdin().lock().read_to_end(&mut bytes).map(|_| bytes), "standard input".to_owned())
             }
         };
-        let bytes = bytes.map_err(CliError::io(format!("read {place}")))?;
+        let bytes = bytes.map_err(CliError::io(format!("read {source}")))?;
         String::from_utf8(bytes).map_err(|error| {
-            CliError::Failed(format!("{place} is not UTF-8 text (at byte {})", error.utf8_error().valid_up_to()))
+            CliError::Failed(format!("{source} is not UTF-8 text (at byte {})", error.utf8_error().valid_up_to()))
         })
     }
 }
@@ -69,7 +69,7 @@ impl Args {
 /// Prints the ids.
 pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     let text = args.text()?;
-    let path = context.hub().locate(&args.model, &context.terminal.downloads())?;
+    let path = context.locate(&args.model)?;
     let gguf = Gguf::open(&path).map_err(CliError::other)?;
     let tokenizer = load::tokenizer(&gguf).map_err(CliError::other)?;
     let ids = tokenizer.encode(&text, !args.no_special, !args.no_parse_special).map_err(CliError::other)?;

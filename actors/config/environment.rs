@@ -1,29 +1,21 @@
-//! The process's environment, read here and nowhere else.
+//! The process's environment variables. No other file reads them.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use super::{ConfigError, Given, Origin, Raw, SETTINGS, nearest};
+use super::error::{ConfigError, Given, Origin, nearest};
+use super::home::Home;
+use super::settings::{PREFIX, SETTINGS};
+use super::value::Raw;
 
-/// What Cuelight's own variables begin with.
-pub const PREFIX: &str = "CUELIGHT_";
-
-/// Variables of others that are used to find directories.
+/// Standard variables that name the user's directories.
 const DIRECTORIES: &[&str] = &["HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME"];
 
-/// Environment variables, taken once.
+/// A copy of the environment variables.
 #[derive(Debug, Clone, Default)]
 pub struct Environment {
     variables: BTreeMap<String, OsString>,
-}
-
-/// The person's directories, by the XDG rules.
-#[derive(Debug, Clone)]
-pub struct Home {
-    config: PathBuf,
-    cache: PathBuf,
-    state: PathBuf,
 }
 
 impl Environment {
@@ -35,13 +27,13 @@ impl Environment {
         Environment { variables }
     }
 
-    /// The directories these variables name.
+    /// The user's directories.
     #[must_use]
     pub fn home(&self) -> Home {
         let [home, config, cache, state] = [0, 1, 2, 3].map(|index| {
             let value = self.variables.get(DIRECTORIES[index])?;
             let path = PathBuf::from(value);
-            // The XDG rules say that a relative path there is to be ignored.
+            // The XDG specification requires that relative paths are ignored.
             path.is_absolute().then_some(path)
         });
         let home = home.unwrap_or_else(std::env::temp_dir);
@@ -52,13 +44,13 @@ impl Environment {
         }
     }
 
-    /// The folders in which the system looks for programs.
+    /// The directories that the system searches for programs.
     #[must_use]
     pub fn search_path(&self) -> Vec<PathBuf> {
         self.variables.get("PATH").map(|path| std::env::split_paths(path).collect()).unwrap_or_default()
     }
 
-    /// The settings that are set here.
+    /// The settings that environment variables give.
     ///
     /// # Errors
     /// [`ConfigError::NotText`].
@@ -70,7 +62,7 @@ impl Environment {
             for name in names {
                 let Some(value) = self.variables.get(name) else { continue };
                 let text = value.to_str().ok_or_else(|| ConfigError::NotText(name.to_owned()))?;
-                if let Some(raw) = meaning(name, text) {
+                if let Some(raw) = value_of(name, text) {
                     given.insert(setting.name, (raw, Origin::Variable(name.to_owned())));
                     break;
                 }
@@ -79,8 +71,8 @@ impl Environment {
         Ok(given)
     }
 
-    /// A sentence for each `CUELIGHT_…` variable that sets nothing and looks like a misspelt one.
-    /// Others may belong to scripts around us.
+    /// A warning for each unknown `CUELIGHT_…` variable whose name is similar to a setting's. Other unknown names may belong
+    /// to the user's scripts.
     pub(super) fn misspelt_variables(&self) -> Vec<String> {
         let known: Vec<String> = SETTINGS.iter().map(|setting| setting.name.to_uppercase()).collect();
         let names = self.variables.keys().filter_map(|name| name.strip_prefix(PREFIX));
@@ -94,33 +86,13 @@ impl Environment {
     }
 }
 
-/// What a variable's text says; `None` when it is as good as unset.
-fn meaning(name: &str, text: &str) -> Option<Raw> {
+/// The value that a variable's text gives; `None` for an empty text.
+fn value_of(name: &str, text: &str) -> Option<Raw> {
     match name {
         _ if text.is_empty() => None,
-        // Any value at all means no colour, whatever it says.
+        // Any value means no colour.
         "NO_COLOR" => Some(Raw::Text("never".to_owned())),
         _ => Some(Raw::Text(text.to_owned())),
-    }
-}
-
-impl Home {
-    /// Where `program` keeps its configuration.
-    #[must_use]
-    pub fn config(&self, program: impl AsRef<Path>) -> PathBuf {
-        self.config.join(program)
-    }
-
-    /// Where `program` keeps what can be made again.
-    #[must_use]
-    pub fn cache(&self, program: impl AsRef<Path>) -> PathBuf {
-        self.cache.join(program)
-    }
-
-    /// Where `program` keeps what it remembers.
-    #[must_use]
-    pub fn state(&self, program: impl AsRef<Path>) -> PathBuf {
-        self.state.join(program)
     }
 }
 

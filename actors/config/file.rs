@@ -1,11 +1,13 @@
-//! The configuration file: TOML, with a line number for everything that is wrong in it.
+//! Reads the configuration file. Each error has a line number.
 
 use std::path::Path;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::{ConfigError, Given, Origin, Raw, SETTINGS, Section, Setting, nearest};
+use super::error::{ConfigError, Given, Origin, nearest};
+use super::settings::{SETTINGS, Section, Setting};
+use super::value::Raw;
 
 /// Reads a file.
 ///
@@ -14,7 +16,15 @@ use super::{ConfigError, Given, Origin, Raw, SETTINGS, Section, Setting, nearest
 pub(super) fn read(path: &Path) -> Result<Given, ConfigError> {
     let text =
         std::fs::read_to_string(path).map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?;
-    Reader { path, text: &text }.read()
+    parse(path, &text)
+}
+
+/// Reads a file's text. Errors show `path` as the file.
+///
+/// # Errors
+/// As [`read`].
+pub(super) fn parse(path: &Path, text: &str) -> Result<Given, ConfigError> {
+    Reader { path, text }.read()
 }
 
 struct Reader<'a> {
@@ -52,7 +62,7 @@ impl Reader<'_> {
             .ok_or_else(|| self.unknown(&format!("{}.{name}", section.name()), key.span().start))
     }
 
-    /// A key that is right but for its table is the likeliest mistake; a spelling mistake comes next.
+    /// The error for an unknown key. The suggestion is the same key in its right table, else a similar name.
     fn unknown(&self, key: &str, offset: usize) -> ConfigError {
         let name = key.rsplit('.').next().unwrap_or(key).replace('-', "_");
         let key_of = |name: &str| SETTINGS.iter().find(|setting| setting.name == name).map(Setting::key);
@@ -70,7 +80,7 @@ impl Reader<'_> {
     }
 }
 
-/// A TOML value as settings take it.
+/// A TOML value as a raw value.
 fn raw(value: &DeValue<'_>) -> Raw {
     match value {
         DeValue::String(text) => Raw::Text(text.to_string()),

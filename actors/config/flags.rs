@@ -1,4 +1,4 @@
-//! Flags made from the table of settings, for `clap` commands to flatten.
+//! Flags made from the table of settings. A `clap` command flattens those of the sections that it uses.
 
 use std::marker::PhantomData;
 
@@ -6,13 +6,15 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
 use super::environment::Environment;
-use super::{Config, Given, Origin, Raw, SETTINGS, Section, Setting, ValueKind};
+use super::error::{Given, Origin};
+use super::settings::{Config, SETTINGS, Section, Setting};
+use super::value::{Raw, ValueKind};
 
-/// A section as a type, so that a command can say which flags it takes.
+/// A section as a type, so that a command can name the flags that it accepts.
 pub trait FlagSection {
     /// The section.
     const SECTION: Section;
-    /// Whether the flags may also stand after a subcommand.
+    /// Whether the flags may also follow a subcommand.
     const GLOBAL: bool = false;
 }
 
@@ -63,7 +65,7 @@ fn settings_of<S: FlagSection>() -> impl Iterator<Item = &'static Setting> {
 
 impl<S: FlagSection> clap::Args for Flags<S> {
     fn augment_args(command: Command) -> Command {
-        // The defaults in help are those of a person without any XDG variables.
+        // The help shows the defaults of a user without any XDG variables.
         let defaults = Config::defaults(&Environment::default().home());
         settings_of::<S>().fold(command, |command, setting| command.arg(arg(setting, &defaults, S::GLOBAL)))
     }
@@ -88,29 +90,37 @@ impl<S: FlagSection> clap::FromArgMatches for Flags<S> {
     }
 }
 
+/// The heading of expert settings of all sections.
+const ADVANCED: &str = "Advanced";
+
 fn arg(setting: &'static Setting, defaults: &Config, global: bool) -> Arg {
     let action = match setting.kind {
         ValueKind::Switch => ArgAction::SetTrue,
         ValueKind::Single => ArgAction::Set,
         ValueKind::List => ArgAction::Append,
     };
-    let default = match (setting.kind, defaults.toml_value(setting.name)) {
-        (ValueKind::Single, Some(value)) => format!(" [default: {}]", value.trim_matches('"')),
-        _ => String::new(),
-    };
     let arg = Arg::new(setting.name)
         .long(setting.flag())
-        .help(format!("{}{default}", setting.doc.trim().trim_end_matches('.')))
-        .help_heading(setting.section.heading())
+        .help(help(setting, defaults))
+        .help_heading(if setting.is_advanced { ADVANCED } else { setting.section.heading() })
+        .hide_short_help(setting.is_advanced)
         .global(global)
         .action(action);
     match setting.kind {
         ValueKind::Switch => arg,
-        // `-1` is a value that deserves a better answer than "unexpected argument".
+        // The check of the value explains `-1` better than clap's "unexpected argument".
         _ => arg
             .value_name(setting.value_name)
             .allow_negative_numbers(true)
             .value_parser(move |text: &str| (setting.check)(&Raw::Text(text.to_owned())).map(|()| text.to_owned())),
+    }
+}
+
+fn help(setting: &Setting, defaults: &Config) -> String {
+    let doc = setting.doc.trim().trim_end_matches('.');
+    match (setting.kind, defaults.toml_value(setting.name)) {
+        (ValueKind::Single, Some(value)) => format!("{doc} [default: {}]", value.trim_matches('"')),
+        _ => doc.to_owned(),
     }
 }
 

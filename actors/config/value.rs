@@ -1,4 +1,4 @@
-//! The types that settings have: how each is read from text or TOML, and how it is printed.
+//! The types of settings: how each is read from text or TOML, and how it is printed.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -6,13 +6,14 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::executor::OverlapMode;
+use crate::pipeline::executor::OverlapMode;
 use cuelight_engine::load::{ActivationBits, CpuExperts, Devices, ExpertStreaming, Kernel, KvType, Shares};
 
+use crate::api::ClientIdentity;
 use crate::metrics::exposition::Compat;
 use crate::models::KeepAlive;
 
-/// A value as it was given, before its setting's type is known.
+/// A value as given, before it is converted to its setting's type.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Raw {
     /// A TOML string, or anything from a variable or a flag.
@@ -23,7 +24,7 @@ pub enum Raw {
     Boolean(bool),
     /// A TOML array, or a repeated flag.
     List(Vec<Raw>),
-    /// A TOML value that no setting takes.
+    /// A TOML value of a type that no setting has.
     Other(&'static str),
 }
 
@@ -32,20 +33,20 @@ pub enum Raw {
 pub enum ValueKind {
     /// Without a value.
     Switch,
-    /// With one.
+    /// With one value.
     Single,
-    /// With one, several times.
+    /// With a value, any number of times.
     List,
 }
 
-/// A type that a setting can have.
+/// A type of settings.
 pub(super) trait SettingValue: Sized {
     const KIND: ValueKind = ValueKind::Single;
 
-    /// Reads it; the error says what would be right.
+    /// Converts a raw value. The error says which values are accepted.
     fn from_raw(raw: &Raw) -> Result<Self, String>;
 
-    /// Prints it as a TOML value; `None` when there is none.
+    /// The value in TOML; `None` when it is not set.
     fn to_toml(&self) -> Option<String>;
 }
 
@@ -67,7 +68,7 @@ fn quoted(text: &str) -> String {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ByteSize(pub u64);
 
-/// Suffix and factor; powers of two but for those that end in a bare "B", which are powers of ten.
+/// Suffixes and factors: powers of ten for `kb`, `mb`, `gb` and `tb`, powers of two for the others.
 const SIZE_UNITS: &[(&str, u64)] = &[
     ("kib", 1 << 10),
     ("mib", 1 << 20),
@@ -113,7 +114,7 @@ impl fmt::Display for ByteSize {
 }
 
 impl ByteSize {
-    /// In the largest unit that loses nothing: "16MiB".
+    /// In the largest unit that represents it exactly: "16MiB".
     fn exact(self) -> String {
         let unit = SIZE_UNITS[..4].iter().zip(["KiB", "MiB", "GiB", "TiB"]).rev();
         match unit.into_iter().find(|((_, size), _)| self.0 > 0 && self.0.is_multiple_of(*size)) {
@@ -149,7 +150,7 @@ impl FromStr for Temperature {
     }
 }
 
-/// Something that is never printed.
+/// A text that is never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(pub String);
 
@@ -159,27 +160,27 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Several of them.
+/// A list of secrets.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Secrets(pub Vec<Secret>);
 
-/// How log lines are written.
+/// The format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogFormat {
-    /// For people.
+    /// Text.
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
-/// Whether to colour.
+/// When to use colours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Color {
-    /// On a terminal.
+    /// On a terminal only.
     Auto,
-    /// Everywhere.
+    /// Always.
     Always,
-    /// Nowhere.
+    /// Never.
     Never,
 }
 
@@ -198,7 +199,7 @@ impl FromStr for LogLevel {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let filter = tracing_subscriber::EnvFilter::try_new(text);
-        // A bare word that is no level would be taken as the name of a module, and log everything of it.
+        // The filter would read a misspelt level as the name of a module.
         let is_level = text.parse::<tracing::Level>().is_ok() || text == "off";
         match filter {
             Ok(_) if is_level || text.contains('=') => Ok(LogLevel(text.to_owned())),
@@ -207,7 +208,7 @@ impl FromStr for LogLevel {
     }
 }
 
-/// Declares an enum setting's words.
+/// Declares the words of enum settings.
 macro_rules! words {
     ($($type:ident { $($word:literal = $value:expr),+ })+) => { $(
         impl SettingValue for $type {
@@ -229,17 +230,18 @@ macro_rules! words {
 words! {
     LogFormat { "text" = LogFormat::Text, "json" = LogFormat::Json }
     Compat { "none" = Compat::None, "vllm" = Compat::Vllm }
+    ClientIdentity { "key" = ClientIdentity::Key, "user" = ClientIdentity::User }
     OverlapMode { "auto" = OverlapMode::Auto, "off" = OverlapMode::Off }
     Color { "auto" = Color::Auto, "always" = Color::Always, "never" = Color::Never }
     KvType { "f16" = KvType::F16, "f32" = KvType::F32, "q8_0" = KvType::Q8_0 }
 }
 
-/// Declares settings that are read with [`FromStr`] and printed by a function of their value.
+/// Declares types that are read with [`FromStr`], and how each is printed.
 macro_rules! parsed {
     ($($type:ty: |$value:ident| $shown:expr;)+) => { $(
         impl SettingValue for $type {
             fn from_raw(raw: &Raw) -> Result<Self, String> {
-                scalar(raw)?.parse()
+                scalar(raw)?.parse::<Self>().map_err(|error| error.to_string())
             }
 
             fn to_toml(&self) -> Option<String> {
@@ -263,13 +265,13 @@ parsed! {
     Shares: |shares| quoted(&shares.to_string());
 }
 
-/// Declares settings that are whole numbers, with what is said when one is not.
+/// Declares types that are whole numbers, with the text of their error.
 macro_rules! integers {
     ($($type:ty: $expected:literal;)+) => { $(
         impl SettingValue for $type {
             fn from_raw(raw: &Raw) -> Result<Self, String> {
                 let text = scalar(raw)?;
-                // TOML allows 10_000.
+                // TOML allows underscores in numbers, like 10_000.
                 text.replace('_', "").parse().map_err(|_| format!("{text:?} is not {}", $expected))
             }
 
@@ -282,6 +284,7 @@ macro_rules! integers {
 
 integers! {
     u16: "a whole number from 0 to 65535";
+    i32: "a whole number";
     u64: "a whole number from 0 up";
     usize: "a whole number from 0 up";
     NonZeroUsize: "a whole number from 1 up";
@@ -376,7 +379,7 @@ impl SettingValue for KeepAlive {
 impl<T: SettingValue> SettingValue for Option<T> {
     const KIND: ValueKind = T::KIND;
 
-    /// "auto" takes back what a weaker source said.
+    /// "auto" resets the setting to "not set", also when a weaker source sets it.
     fn from_raw(raw: &Raw) -> Result<Self, String> {
         match raw {
             Raw::Text(text) if text == "auto" => Ok(None),
@@ -389,7 +392,7 @@ impl<T: SettingValue> SettingValue for Option<T> {
     }
 }
 
-/// The items of a list; one text may hold several, with commas.
+/// The items of a list. One text may contain several, separated by commas.
 fn items(raw: &Raw) -> Result<Vec<String>, String> {
     match raw {
         Raw::List(list) => list.iter().map(scalar).collect(),

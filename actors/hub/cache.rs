@@ -1,13 +1,13 @@
-//! The Hugging Face cache on disk: what GGUF models are in it, and how they leave it.
+//! The Hugging Face cache on disk: lists, finds and removes its GGUF models.
 //!
-//! Layout (shared with every program that uses the hub): `models--org--repo/refs/main` holds a commit,
-//! `snapshots/<commit>/<file>` is a link to `blobs/<etag>`, which holds the bytes.
+//! The layout is shared with all programs that use the hub: `models--org--repo/refs/main` contains a commit, and
+//! `snapshots/<commit>/<file>` is a link to `blobs/<etag>`, which contains the data.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use super::HubError;
+use super::error::HubError;
 use super::reference::{Wanted, WantedFile, quant_of, shard_of};
 
 /// The cache's directory.
@@ -19,28 +19,28 @@ pub struct Cache {
 /// A model in the cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CachedModel {
-    /// "org/repo".
+    /// The repository, as "org/repo".
     pub repo: String,
-    /// The quantisation that the file's name tells.
+    /// The quantization in the file name.
     pub quant: Option<String>,
-    /// The files within the repository, first shard first.
+    /// The names of the files within the repository, first shard first.
     pub files: Vec<String>,
-    /// The same on disk.
+    /// The paths of the files.
     pub paths: Vec<PathBuf>,
-    /// Bytes of all shards.
+    /// Size of all shards together, in bytes.
     pub bytes: u64,
     /// When the first shard was written.
     pub modified: Option<SystemTime>,
 }
 
 impl CachedModel {
-    /// The first shard.
+    /// The path of the first shard.
     #[must_use]
     pub fn first_path(&self) -> &Path {
         &self.paths[0]
     }
 
-    /// The shortest reference that names exactly this model: "org/repo:quant".
+    /// The shortest reference to this model: "org/repo:quant", or "org/repo/file" when the quantization is unknown.
     #[must_use]
     pub fn reference(&self) -> String {
         match &self.quant {
@@ -51,19 +51,19 @@ impl CachedModel {
 }
 
 impl Cache {
-    /// The cache in a directory, which need not exist.
+    /// The cache in a directory. The directory need not exist.
     #[must_use]
     pub fn new(root: PathBuf) -> Self {
         Cache { root }
     }
 
-    /// The directory.
+    /// The directory of the cache.
     #[must_use]
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// Every complete model, by reference. What cannot be read is passed over.
+    /// All complete models, sorted by reference. Unreadable entries are skipped.
     #[must_use]
     pub fn models(&self) -> Vec<CachedModel> {
         let mut models: Vec<CachedModel> =
@@ -72,34 +72,34 @@ impl Cache {
         models
     }
 
-    /// The model a reference means, whatever the case of its letters.
+    /// The model of a reference. Upper and lower case are not distinguished.
     #[must_use]
     pub fn find(&self, wanted: &Wanted) -> Option<CachedModel> {
         let repositories = self.repositories().into_iter();
         let mut models = repositories
             .filter(|(repo, _)| repo.eq_ignore_ascii_case(&wanted.repo))
             .flat_map(|(repo, directory)| models_of(&repo, &directory));
-        // The default quant is a promise about the repository, not about what happens to be here:
-        // an only model in the cache counts as "the only one" just when no default is there.
+        // With several cached models the default quantization is required. A single cached model is used only when the
+        // default quantization is not cached.
         if wanted.file == WantedFile::Default {
-            let here: Vec<CachedModel> = models.collect();
-            let files: Vec<String> = here.iter().flat_map(|model| model.files.clone()).collect();
+            let cached: Vec<CachedModel> = models.collect();
+            let files: Vec<String> = cached.iter().flat_map(|model| model.files.clone()).collect();
             let chosen = wanted.choose(&files).ok()?;
-            return here.into_iter().find(|model| model.files == chosen);
+            return cached.into_iter().find(|model| model.files == chosen);
         }
         models.find(|model| wanted.choose(&model.files).is_ok())
     }
 
-    /// How the cache spells a repository's name, if it is here.
+    /// The spelling of a repository name in the cache, if the repository is cached.
     #[must_use]
     pub fn spelling(&self, repo: &str) -> Option<String> {
         self.repositories().into_iter().map(|(name, _)| name).find(|name| name.eq_ignore_ascii_case(repo))
     }
 
-    /// Removes a model's links and the bytes that nothing else links to; returns the bytes freed.
+    /// Removes the links of a model and the blobs that no other file links to. Returns the number of freed bytes.
     ///
     /// # Errors
-    /// [`HubError::Io`].
+    /// [`HubError::Io`] when a file cannot be removed.
     pub fn remove(&self, model: &CachedModel) -> Result<u64, HubError> {
         let directory = self.root.join(directory_name(&model.repo));
         let snapshots = directory.join("snapshots");
@@ -117,10 +117,10 @@ impl Cache {
         }
         let mut freed = 0;
         for blob in blobs.difference(&kept) {
-            // A cache without links (Windows) holds the bytes in the snapshot itself, which is gone already.
-            if let Ok(facts) = blob.metadata() {
+            // A cache without links (on Windows) has the data in the snapshot, which is removed already.
+            if let Ok(metadata) = blob.metadata() {
                 std::fs::remove_file(blob).map_err(HubError::io("remove", blob))?;
-                freed += facts.len();
+                freed += metadata.len();
             }
         }
         if links(&snapshots).is_empty() {
@@ -141,12 +141,12 @@ impl Cache {
     }
 }
 
-/// The directory of a repository.
+/// The directory name of a repository.
 pub(super) fn directory_name(repo: &str) -> String {
     format!("models--{}", repo.replace('/', "--"))
 }
 
-/// The models of one repository: of the commit that `refs/main` names, or of the newest snapshot.
+/// The models of one repository at the commit of `refs/main`, or in the newest snapshot.
 fn models_of(repo: &str, directory: &Path) -> Vec<CachedModel> {
     let snapshots = directory.join("snapshots");
     let current = std::fs::read_to_string(directory.join("refs/main")).ok();
@@ -160,12 +160,12 @@ fn models_of(repo: &str, directory: &Path) -> Vec<CachedModel> {
             let wanted = Wanted { repo: repo.to_owned(), file: WantedFile::Name(first.clone()) };
             let files = wanted.choose(&files).ok()?;
             let paths: Vec<PathBuf> = files.iter().map(|file| snapshot.join(file)).collect();
-            let facts: Vec<_> = paths.iter().filter_map(|path| path.metadata().ok()).collect();
+            let metadata: Vec<_> = paths.iter().filter_map(|path| path.metadata().ok()).collect();
             Some(CachedModel {
                 repo: repo.to_owned(),
                 quant: quant_of(first),
-                bytes: facts.iter().map(std::fs::Metadata::len).sum(),
-                modified: facts.first().and_then(|facts| facts.modified().ok()),
+                bytes: metadata.iter().map(std::fs::Metadata::len).sum(),
+                modified: metadata.first().and_then(|metadata| metadata.modified().ok()),
                 files,
                 paths,
             })
@@ -175,10 +175,10 @@ fn models_of(repo: &str, directory: &Path) -> Vec<CachedModel> {
 
 fn newest_directory(parent: &Path) -> Option<PathBuf> {
     let entries = std::fs::read_dir(parent).ok()?.flatten().map(|entry| entry.path()).filter(|path| path.is_dir());
-    entries.max_by_key(|path| path.metadata().and_then(|facts| facts.modified()).ok())
+    entries.max_by_key(|path| path.metadata().and_then(|metadata| metadata.modified()).ok())
 }
 
-/// Names, relative to `root`, of the files whose bytes are really there.
+/// Names, relative to `root`, of all files. Broken links are left out.
 fn files_below(root: &Path, directory: &Path) -> Vec<String> {
     let mut found = Vec::new();
     for path in std::fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path()) {
@@ -193,7 +193,7 @@ fn files_below(root: &Path, directory: &Path) -> Vec<String> {
     found
 }
 
-/// Every file of every snapshot: its name within the repository, and where it is.
+/// All files of all snapshots: the name within the repository, and the path.
 fn links(snapshots: &Path) -> Vec<(String, PathBuf)> {
     let commits = std::fs::read_dir(snapshots).into_iter().flatten().flatten().map(|entry| entry.path());
     commits
@@ -201,12 +201,12 @@ fn links(snapshots: &Path) -> Vec<(String, PathBuf)> {
         .collect()
 }
 
-#[cfg(test)]
 #[allow(clippy::unwrap_used)]
+#[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Puts a file into a cache the way hub clients do.
+    /// Adds a file to a cache like the hub clients do.
     fn put(root: &Path, repo: &str, name: &str, blob: &str, bytes: &[u8]) {
         let directory = root.join(directory_name(repo));
         let link = directory.join("snapshots/c0ffee").join(name);
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn models_are_listed_with_their_shards_together() {
+    fn shards_are_listed_as_one_model() {
         let root = tempfile::tempdir().unwrap();
         put(root.path(), "Org/One", "one.Q4_K_M.gguf", "a", b"1234");
         put(root.path(), "Org/One", "README.md", "b", b"text");
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_is_found_whatever_the_case() {
+    fn a_model_is_found_in_any_case() {
         let root = tempfile::tempdir().unwrap();
         put(root.path(), "Org/One", "one.Q4_K_M.gguf", "a", b"1234");
         put(root.path(), "Org/One", "one.Q8_0.gguf", "b", b"12345");
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn removing_frees_only_what_nothing_else_links_to() {
+    fn removing_keeps_blobs_that_other_files_link_to() {
         let root = tempfile::tempdir().unwrap();
         put(root.path(), "Org/One", "one.Q4_K_M.gguf", "a", b"1234");
         put(root.path(), "Org/One", "copy.Q8_0.gguf", "a", b"1234");
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_download_that_was_cut_off_is_no_model() {
+    fn an_incomplete_download_is_not_listed() {
         let root = tempfile::tempdir().unwrap();
         put(root.path(), "Org/Two", "two-Q8_0-00001-of-00002.gguf", "c", b"12");
         assert!(Cache::new(root.path().to_owned()).models().is_empty());

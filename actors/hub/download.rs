@@ -1,4 +1,4 @@
-//! Downloads through `hf-hub` into the shared cache: resumed when cut off, checked when complete.
+//! Downloads files through `hf-hub` into the shared cache. Broken downloads are resumed, and complete ones are verified.
 
 use std::fs::File;
 use std::future::Future;
@@ -12,16 +12,18 @@ use hf_hub::api::tokio::{Api, ApiBuilder, ApiError, ApiRepo};
 use sha2::{Digest, Sha256};
 
 use super::cache::directory_name;
+use super::error::HubError;
+use super::progress::Progress;
 use super::reference::Wanted;
-use super::{Hub, HubError, Progress};
+use super::sources::Hub;
 
-/// How often a file is begun anew after the connection broke; each attempt goes on where the last one stopped.
+/// Maximum number of attempts per file. Each attempt continues where the previous one stopped.
 const ATTEMPTS: u32 = 5;
 
-/// Without a byte for this long a download counts as broken.
+/// A download that receives nothing for this time counts as broken.
 const STALL: Duration = Duration::from_secs(60);
 
-/// A broken attempt loses at most this much; also how much is held in memory at once.
+/// Size of a chunk. A broken attempt loses at most one chunk, and one chunk is buffered in memory.
 const CHUNK_BYTES: usize = 8 << 20;
 
 impl Hub {
@@ -39,38 +41,38 @@ impl Hub {
         Ok(paths[0].clone())
     }
 
-    /// Asks the hub what is in a repository.
+    /// Requests the file list of a repository.
     fn describe(&self, repo: &str) -> Result<Repository, HubError> {
-        let asked = async {
-            let request = self.api()?.model(repo.to_owned()).info_request();
-            request.send().await?.error_for_status()?.json::<serde_json::Value>().await.map_err(ApiError::from)
+        let request = async {
+            let info = self.api()?.model(repo.to_owned()).info_request();
+            info.send().await?.error_for_status()?.json::<serde_json::Value>().await.map_err(ApiError::from)
         };
-        let timed = async { tokio::time::timeout(self.answer_timeout, asked).await };
+        let timed = async { tokio::time::timeout(self.response_timeout, request).await };
         let answer = block_on(timed)?
-            .map_err(|_| HubError::Timeout { hub: self.hub_name(), seconds: self.answer_timeout.as_secs() })?
+            .map_err(|_| HubError::Timeout { hub: self.hub_name(), seconds: self.response_timeout.as_secs() })?
             .map_err(|error| self.explain(repo, &format!("the file list of {repo}"), error))?;
         let siblings = answer["siblings"].as_array().into_iter().flatten();
         let files = siblings.filter_map(|file| file["rfilename"].as_str().map(str::to_owned)).collect();
-        // The hub says how the name is really spelled, which keeps one directory a repository in the cache.
+        // The spelling of the hub is used, so that the cache has one directory per repository.
         let name = answer["id"].as_str().filter(|name| name.eq_ignore_ascii_case(repo)).map(str::to_owned);
         let name = name.or_else(|| self.cache.spelling(repo)).unwrap_or_else(|| repo.to_owned());
         let commit = answer["sha"].as_str().unwrap_or("main").to_owned();
         Ok(Repository { name, commit, files })
     }
 
-    /// Downloads one file, unless this very version is here, and checks it.
+    /// Downloads and verifies one file, unless this version is cached.
     fn fetch(&self, repository: &Repository, file: &str, progress: &impl Progress) -> Result<PathBuf, HubError> {
         let repo = &repository.name;
-        let here = self.cache.root().join(directory_name(repo)).join("snapshots").join(&repository.commit).join(file);
-        if here.is_file() {
-            return Ok(here);
+        let cached = self.cache.root().join(directory_name(repo)).join("snapshots").join(&repository.commit).join(file);
+        if cached.is_file() {
+            return Ok(cached);
         }
         let mut attempt = 1;
         let path = loop {
             let meter = Meter { progress: progress.clone(), received: Arc::default() };
             match block_on(self.attempt(repo, file, meter))? {
                 Ok(path) => break path,
-                Err(error) if attempt < ATTEMPTS && is_passing(&error) => {
+                Err(error) if attempt < ATTEMPTS && is_transient(&error) => {
                     progress.notice(&format!("{file}: {error}; trying again ({attempt} of {})", ATTEMPTS - 1));
                     std::thread::sleep(Duration::from_millis(200 << attempt));
                     attempt += 1;
@@ -82,7 +84,7 @@ impl Hub {
         Ok(path)
     }
 
-    /// One attempt; its future ends when no byte comes for too long.
+    /// One attempt. It ends with an error when nothing arrives for [`STALL`].
     async fn attempt<P: Progress>(&self, repo: &str, file: &str, meter: Meter<P>) -> Result<PathBuf, ApiError> {
         let repository: ApiRepo = self.api()?.model(repo.to_owned());
         let received = meter.received.clone();
@@ -111,7 +113,7 @@ impl Hub {
         .build()
     }
 
-    /// What an error of the library means for a person.
+    /// Converts an error of the library.
     fn explain(&self, repo: &str, what: &str, error: ApiError) -> HubError {
         let (hub, repo) = (self.hub_name(), repo.to_owned());
         match status(&error) {
@@ -122,14 +124,14 @@ impl Hub {
     }
 }
 
-/// A repository as the hub describes it.
+/// The description of a repository by the hub.
 struct Repository {
     name: String,
     commit: String,
     files: Vec<String>,
 }
 
-/// Counts bytes for the watchdog while they are shown.
+/// Reports progress and counts bytes for the watchdog.
 #[derive(Clone)]
 struct Meter<P> {
     progress: P,
@@ -151,12 +153,12 @@ impl<P: Progress> hf_hub::api::tokio::Progress for Meter<P> {
     }
 }
 
-/// Runs a future on a runtime of its own; when it ends, so does everything it spawned.
+/// Runs a future on its own tokio runtime. All tasks that it spawned end with it.
 fn block_on<T>(future: impl Future<Output = T>) -> Result<T, HubError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(HubError::io("start a runtime for", Path::new("downloads")))?;
     let result = runtime.block_on(future);
-    // Dropping it would wait for a name lookup that may take much longer than our patience.
+    // Dropping the runtime would wait for blocking name lookups, which may take longer than the timeout.
     runtime.shutdown_background();
     Ok(result)
 }
@@ -168,8 +170,8 @@ fn status(error: &ApiError) -> Option<u16> {
     }
 }
 
-/// Whether trying again may help: the network broke, or the server was busy.
-fn is_passing(error: &ApiError) -> bool {
+/// Whether a retry may help: the network failed, or the server was busy.
+fn is_transient(error: &ApiError) -> bool {
     match error {
         ApiError::RequestError(error) if error.is_builder() || error.is_redirect() => false,
         ApiError::RequestError(_) => status(error).is_none_or(|status| status == 429 || status >= 500),
@@ -178,8 +180,8 @@ fn is_passing(error: &ApiError) -> bool {
     }
 }
 
-/// Compares a file in the cache with its name there, which for large files is the hub's sha256 of it.
-/// (Small files are named by a git hash and are never models.)
+/// Verifies a file in the cache. The blob of a large file is named by its SHA-256. Small files are named by a git hash and
+/// are not models, so they are not verified.
 fn verify(path: &Path, file: &str) -> Result<(), HubError> {
     let blob = path.canonicalize().map_err(HubError::io("read", path))?;
     let expected = blob.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
@@ -196,7 +198,7 @@ fn verify(path: &Path, file: &str) -> Result<(), HubError> {
     Err(HubError::Checksum { file: file.to_owned(), expected, found })
 }
 
-/// The sha256 of a file, in hexadecimal.
+/// The SHA-256 of a file, in hexadecimal.
 pub(super) fn sha256(path: &Path) -> Result<String, HubError> {
     let mut file = File::open(path).map_err(HubError::io("read", path))?;
     let mut hash = Sha256::new();

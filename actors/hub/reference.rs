@@ -1,17 +1,17 @@
-//! How people name models: `org/repo`, `org/repo:quant`, `org/repo/file.gguf`, a path, or `demo`.
+//! Model references: `org/repo`, `org/repo:quant`, `org/repo/file.gguf`, a path, or `demo`.
 
 use std::fmt;
 use std::path::PathBuf;
 
-use super::HubError;
+use super::error::HubError;
 
-/// The quantisation taken when none is named: small, and close to the full model.
+/// The default quantization: small, and close to the full model.
 pub const DEFAULT_QUANT: &str = "Q4_K_M";
 
-/// What a person wrote for a model.
+/// A model as the user named it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ModelReference {
-    /// The built-in demo.
+    /// The built-in demo model.
     Demo,
     /// A file on this machine.
     Path(PathBuf),
@@ -22,20 +22,20 @@ pub enum ModelReference {
 /// A file of a repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wanted {
-    /// "org/repo".
+    /// The repository, as "org/repo".
     pub repo: String,
-    /// Which of its files.
+    /// The file within the repository.
     pub file: WantedFile,
 }
 
-/// Which file of a repository.
+/// The file of a repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WantedFile {
-    /// [`DEFAULT_QUANT`], or the only one there is.
+    /// [`DEFAULT_QUANT`], or the only model of the repository.
     Default,
-    /// The one of this quantisation.
+    /// The file with this quantization.
     Quant(String),
-    /// The one of this name.
+    /// The file with this name.
     Name(String),
 }
 
@@ -59,10 +59,11 @@ impl fmt::Display for Wanted {
 }
 
 impl ModelReference {
-    /// Reads a reference. A file that exists wins over a repository of the same name.
+    /// Parses a reference. An existing file takes precedence over a repository of the same name.
     ///
     /// # Errors
-    /// [`HubError::NoSuchFile`] for what can only be a path, [`HubError::NotAReference`] for what can be nothing.
+    /// [`HubError::NoSuchFile`] for text that can only be a path, [`HubError::IsDirectory`] for a directory, and
+    /// [`HubError::NotAReference`] for any other text.
     pub fn parse(text: &str) -> Result<Self, HubError> {
         let path = PathBuf::from(text);
         if path.is_file() {
@@ -83,14 +84,14 @@ impl ModelReference {
 }
 
 impl Wanted {
-    /// Reads `org/repo`, `org/repo:quant` or `org/repo/file.gguf`.
+    /// Parses `org/repo`, `org/repo:quant` or `org/repo/file.gguf`.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
-        let (place, quant) = match text.split_once(':') {
-            Some((place, quant)) => (place, Some(quant)),
+        let (path, quant) = match text.split_once(':') {
+            Some((path, quant)) => (path, Some(quant)),
             None => (text, None),
         };
-        let mut parts = place.splitn(3, '/');
+        let mut parts = path.splitn(3, '/');
         let (org, repo, name) = (parts.next()?, parts.next()?, parts.next());
         let file = match (name, quant) {
             (None, None) => WantedFile::Default,
@@ -101,16 +102,16 @@ impl Wanted {
         (is_word(org) && is_word(repo)).then(|| Wanted { repo: format!("{org}/{repo}"), file })
     }
 
-    /// The files to take out of `files` (names within the repository), first shard first.
+    /// Chooses the files of the model from `files`, which are names within the repository. The first shard is first.
     ///
     /// # Errors
-    /// [`HubError::NoSuchQuant`] listing what there is, [`HubError::MissingShards`].
+    /// [`HubError::NoSuchQuant`] with the available quantizations, or [`HubError::MissingShards`].
     pub fn choose(&self, files: &[String]) -> Result<Vec<String>, HubError> {
         let models = models(files);
         let matching = |quant: &str| {
             let exact =
                 models.iter().find(|model| quant_of(model[0]).is_some_and(|found| found.eq_ignore_ascii_case(quant)));
-            // Unsloth's dynamic quantisations carry a prefix that people leave out.
+            // Unsloth's dynamic quantizations have the prefix `UD-`, which users may omit.
             exact.or_else(|| {
                 let prefixed = format!("UD-{quant}");
                 models
@@ -143,15 +144,15 @@ fn is_word(text: &str) -> bool {
     !text.is_empty() && text != ".." && text.chars().all(|c| c.is_alphanumeric() || "-_.+".contains(c))
 }
 
-/// Whether a file name is that of a GGUF.
+/// Whether a file name ends in `.gguf`.
 #[must_use]
 pub fn is_gguf(name: &str) -> bool {
     name.to_ascii_lowercase().ends_with(".gguf")
 }
 
-/// The language models among a repository's files, each with its shards in order.
+/// The language models among the files of a repository, each with its shards in order.
 ///
-/// Image projectors and importance matrices are GGUF files too, but no models to run.
+/// Image projectors and importance matrices are also GGUF files, but not models to run.
 fn models(files: &[String]) -> Vec<Vec<&str>> {
     let mut names: Vec<&str> = files.iter().map(String::as_str).filter(|name| is_gguf(name)).collect();
     names.retain(|name| {
@@ -173,18 +174,18 @@ fn models(files: &[String]) -> Vec<Vec<&str>> {
     models
 }
 
-/// The place of a file among the shards of a model.
+/// A file name of a shard, split into its parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shard<'a> {
-    /// The name up to the number.
+    /// The name before the number.
     pub stem: &'a str,
-    /// From 1.
+    /// Number of the shard, from 1.
     pub number: usize,
-    /// Shards in all.
+    /// Number of shards.
     pub count: usize,
 }
 
-/// Reads `…-00001-of-00003.gguf`.
+/// Parses `…-00001-of-00003.gguf`.
 #[must_use]
 pub fn shard_of(name: &str) -> Option<Shard<'_>> {
     let stem = is_gguf(name).then(|| &name[..name.len() - ".gguf".len()])?;
@@ -194,7 +195,7 @@ pub fn shard_of(name: &str) -> Option<Shard<'_>> {
     Some(Shard { stem, number: digits(number)?, count: digits(count)? })
 }
 
-/// The quantisation that a file's name tells: "Q4_K_M", "UD-Q4_K_XL", "BF16".
+/// The quantization in a file name: "Q4_K_M", "UD-Q4_K_XL", "BF16".
 #[must_use]
 pub fn quant_of(name: &str) -> Option<String> {
     let file = name.rsplit('/').next().unwrap_or(name);
@@ -215,8 +216,8 @@ fn is_quant(word: &str) -> bool {
         || ["Q", "IQ", "TQ", "MXFP", "NVFP"].into_iter().any(numbered)
 }
 
-#[cfg(test)]
 #[allow(clippy::unwrap_used)]
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -229,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn references_name_a_repository_a_quant_or_a_file() {
+    fn references_name_a_repository_a_quantization_or_a_file() {
         let file = |text| Wanted::parse(text).map(|wanted| wanted.file);
         assert_eq!(file("org/repo"), Some(WantedFile::Default));
         assert_eq!(file("org/repo:q8_0"), Some(WantedFile::Quant("q8_0".into())));
@@ -250,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_only_be_a_path_is_reported_as_a_missing_file() {
+    fn text_that_can_only_be_a_path_is_reported_as_a_missing_file() {
         for path in ["model.gguf", "dir/model.gguf", "./model", "/no/such"] {
             assert!(matches!(ModelReference::parse(path), Err(HubError::NoSuchFile(_))), "{path}");
         }
@@ -259,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn quants_are_read_from_the_names_people_give_files() {
+    fn quantizations_are_read_from_common_file_names() {
         for (name, quant) in [
             ("SmolLM2-135M-Instruct.Q4_1.gguf", "Q4_1"),
             ("qwen2.5-coder-1.5b-instruct-q4_k_m.gguf", "Q4_K_M"),
@@ -273,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn the_quant_is_found_whatever_its_case() {
+    fn the_quantization_is_found_in_any_case() {
         let files = ["README.md", "m.Q4_0.gguf", "m.Q4_K_M.gguf", "mmproj-Q8_0.gguf"];
         assert_eq!(choose("a/b", &files).unwrap(), ["m.Q4_K_M.gguf"]);
         assert_eq!(choose("a/b:q4_0", &files).unwrap(), ["m.Q4_0.gguf"]);
@@ -281,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_quant_is_answered_with_those_there_are() {
+    fn the_error_for_a_missing_quantization_lists_the_available_ones() {
         let error = choose("a/b:Q8_0", &["m.Q4_0.gguf", "m.Q6_K.gguf", "mmproj-Q8_0.gguf"]).unwrap_err().to_string();
         assert_eq!(error, "a/b has no GGUF Q8_0; it has: Q4_0, Q6_K");
         let error = choose("a/b", &["model.safetensors"]).unwrap_err().to_string();
@@ -289,13 +290,13 @@ mod tests {
     }
 
     #[test]
-    fn an_only_model_needs_no_quant() {
+    fn a_single_model_needs_no_quantization() {
         assert_eq!(choose("a/b", &["model.gguf"]).unwrap(), ["model.gguf"]);
         assert!(choose("a/b", &["m.Q8_0.gguf", "m.Q6_K.gguf"]).is_err());
     }
 
     #[test]
-    fn shards_come_together_and_in_order() {
+    fn shards_are_returned_together_in_order() {
         let files = ["m-Q4_K_M-00002-of-00002.gguf", "m-Q4_K_M-00001-of-00002.gguf", "m-Q8_0-00001-of-00002.gguf"];
         let chosen = choose("a/b", &files).unwrap();
         assert_eq!(chosen, ["m-Q4_K_M-00001-of-00002.gguf", "m-Q4_K_M-00002-of-00002.gguf"]);

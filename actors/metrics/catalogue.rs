@@ -1,23 +1,22 @@
-//! The one table of metrics: name, kind, labels, buckets and help text of everything that can be scraped.
+//! The table of all metrics: name, type, labels, buckets and help text.
 //!
-//! What the exporter is told, what `docs/operations/` lists, and what the tests hold dashboards and alerts to, all come
-//! from [`METRICS`].
+//! The exporter, the tables in `docs/operations/`, and the tests of dashboards and alerts all use [`METRICS`].
 
 use metrics::{describe_counter, describe_gauge, describe_histogram};
 
-/// What a metric is, as Prometheus sees it.
+/// The Prometheus type of a metric.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Kind {
-    /// Only rises.
+    /// A value that only increases.
     Counter,
-    /// Rises and falls.
+    /// A value that increases and decreases.
     Gauge,
-    /// Counts what was seen, by the upper edges of these buckets.
+    /// A distribution, with the upper bounds of its buckets.
     Histogram(&'static [f64]),
 }
 
 impl Kind {
-    /// The word for documents.
+    /// The name of the type, for documentation.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -28,118 +27,118 @@ impl Kind {
     }
 }
 
-/// One row of the table.
+/// A metric.
 #[derive(Debug)]
 pub struct Metric {
-    /// As scraped; a histogram's lines add `_bucket`, `_sum` and `_count`.
+    /// The name as scraped. The lines of a histogram add `_bucket`, `_sum` and `_count`.
     pub name: &'static str,
-    /// What it is.
+    /// The type.
     pub kind: Kind,
     /// The names of its labels.
     pub labels: &'static [&'static str],
-    /// What it says, in a sentence.
+    /// The help text.
     pub help: &'static str,
 }
 
-/// Declares a constant for each metric's name, and [`METRICS`].
+/// Declares [`METRICS`] and a constant for the name of each metric.
 macro_rules! catalogue {
     ($( #[doc = $help:literal] $constant:ident: $kind:expr, $name:literal $labels:expr; )+) => {
         $( #[doc = $help] pub(crate) const $constant: &str = $name; )+
 
-        /// Every metric there is.
+        /// All metrics.
         pub const METRICS: &[Metric] = &[
             $( Metric { name: $name, kind: { use Kind::*; $kind }, labels: &$labels, help: $help }, )+
         ];
     };
 }
 
-/// From milliseconds to the longest queue.
+/// Buckets for latencies, from a millisecond to the longest queue time.
 const LATENCY_SECONDS: &[f64] = &[
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
     160.0, 640.0, 2560.0,
 ];
-/// Times of a single token or step; a small model needs the first three.
+/// Buckets for the time of a single token or step. Small models need the first three.
 const TOKEN_SECONDS: &[f64] = &[
     0.001, 0.002, 0.005, 0.01, 0.02, 0.025, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.0,
     5.0, 20.0,
 ];
-/// Times of whole requests.
+/// Buckets for the time of whole requests.
 const DURATION_SECONDS: &[f64] = &[
     0.05, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0,
     960.0, 1920.0, 7680.0,
 ];
-/// Tokens of a request.
+/// Buckets for the tokens of a request.
 const TOKENS: &[f64] = &[
     1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, 10_000.0, 20_000.0, 50_000.0,
     100_000.0, 200_000.0,
 ];
-/// What shares a step.
+/// Buckets for the rows and sequences of a step.
 const STEP_COUNTS: &[f64] =
     &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16_384.0];
-/// Sequences of one call.
+/// Buckets for the sequences of a call.
 const FEW: &[f64] = &[1.0, 2.0, 5.0, 10.0, 20.0];
 
 catalogue! {
-    // Requests: how long they take.
+    // Request latencies.
     /// Time from submission to the first token.
     TIME_TO_FIRST_TOKEN: Histogram(LATENCY_SECONDS), "cuelight_time_to_first_token_seconds" ["model"];
-    /// Time from one token of a request to its next.
+    /// Time between two successive tokens of a request.
     INTER_TOKEN_LATENCY: Histogram(TOKEN_SECONDS), "cuelight_inter_token_latency_seconds" ["model"];
-    /// Decode time of a finished request divided by its tokens after the first.
+    /// Decode time of a completed request, divided by the number of its tokens after the first.
     TIME_PER_OUTPUT_TOKEN: Histogram(TOKEN_SECONDS), "cuelight_request_time_per_output_token_seconds" ["model"];
-    /// Time from submission to the end of a finished request.
+    /// Time from submission to the end of a completed request.
     REQUEST_DURATION: Histogram(DURATION_SECONDS), "cuelight_request_duration_seconds" ["model"];
-    /// Time from submission until a request first took part in a step.
+    /// Time from submission to the first step of a request.
     QUEUE_TIME: Histogram(LATENCY_SECONDS), "cuelight_request_queue_time_seconds" ["model"];
-    /// Time from a finished request's first step to its first token.
+    /// Time from a completed request's first step to its first token.
     PREFILL_TIME: Histogram(LATENCY_SECONDS), "cuelight_request_prefill_time_seconds" ["model"];
-    /// Time from a finished request's first token to its last.
+    /// Time from a completed request's first token to its last.
     DECODE_TIME: Histogram(DURATION_SECONDS), "cuelight_request_decode_time_seconds" ["model"];
-    /// Time from a finished request's first step to its last token.
+    /// Time from a completed request's first step to its last token.
     INFERENCE_TIME: Histogram(DURATION_SECONDS), "cuelight_request_inference_time_seconds" ["model"];
 
-    // Requests: how large they are.
-    /// Tokens in the prompt of a finished request.
+    // Request sizes.
+    /// Prompt tokens of a completed request.
     REQUEST_PROMPT_TOKENS: Histogram(TOKENS), "cuelight_request_prompt_tokens" ["model"];
-    /// Tokens that a finished request generated.
+    /// Generated tokens of a completed request.
     REQUEST_GENERATION_TOKENS: Histogram(TOKENS), "cuelight_request_generation_tokens" ["model"];
-    /// Most tokens that a finished request asked for.
+    /// Maximum number of tokens that a completed request was allowed to generate.
     REQUEST_MAX_TOKENS: Histogram(TOKENS), "cuelight_request_max_tokens" ["model"];
-    /// Sequences that one accepted call asked for: its prompts times n.
+    /// Sequences of an accepted API call: its prompts times n.
     CALL_SEQUENCES: Histogram(FEW), "cuelight_call_sequences" ["model"];
 
-    // Requests: how many there are.
+    // Request counts.
     /// Sequences that hold KV blocks.
     REQUESTS_RUNNING: Gauge, "cuelight_requests_running" ["model", "replica"];
-    /// Sequences that get no step: room is short (capacity), or the client or the executor must come back (deferred).
+    /// Sequences that wait: for KV blocks or a slot (capacity), or for their client or the executor (deferred).
     REQUESTS_WAITING: Gauge, "cuelight_requests_waiting" ["model", "replica", "reason"];
-    /// Prompt tokens of requests that no step has touched yet.
+    /// Prompt tokens of requests that have not taken part in a step yet.
     QUEUED_TOKENS: Gauge, "cuelight_queued_prompt_tokens" ["model", "replica"];
-    /// Most sequences that run at once.
+    /// Maximum number of sequences that run at once.
     SEQUENCES_CAPACITY: Gauge, "cuelight_sequences_capacity" ["model", "replica"];
     /// Requests that ended, by reason.
     REQUESTS_FINISHED: Counter, "cuelight_requests_finished_total" ["model", "reason"];
-    /// Requests that were not accepted, by reason.
+    /// Refused requests, by reason.
     REJECTIONS: Counter, "cuelight_rejections_total" ["model", "reason"];
-    /// Times that a sequence lost its KV blocks to others and has to be computed again.
+    /// Preemptions: a sequence lost its KV blocks to another one and is recomputed later.
     PREEMPTIONS: Counter, "cuelight_preemptions_total" ["model"];
 
     // Tokens.
-    /// Prompt tokens that are ready to be continued: computed, or taken from the prefix cache (cached).
+    /// Tokens of completed prompts, by source: computed, or taken from the prefix cache (cached).
     PROMPT_TOKENS: Counter, "cuelight_prompt_tokens_total" ["model", "source"];
-    /// Tokens generated.
+    /// Generated tokens.
     GENERATION_TOKENS: Counter, "cuelight_generation_tokens_total" ["model"];
 
     // KV blocks and the prefix cache.
-    /// KV blocks that sequences hold.
+    /// KV blocks held by sequences.
     KV_BLOCKS_USED: Gauge, "cuelight_kv_blocks_used" ["model", "replica"];
-    /// KV blocks that nobody holds and the prefix cache keeps.
+    /// KV blocks that no sequence holds and whose content is kept in the prefix cache.
     KV_BLOCKS_CACHED: Gauge, "cuelight_kv_blocks_cached" ["model", "replica"];
-    /// KV blocks in all.
+    /// All KV blocks.
     KV_BLOCKS_TOTAL: Gauge, "cuelight_kv_blocks_total" ["model", "replica"];
-    /// Share of the KV blocks that sequences hold, from 0 to 1.
+    /// Fraction of the KV blocks that sequences hold, from 0 to 1.
     KV_USAGE: Gauge, "cuelight_kv_usage_ratio" ["model", "replica"];
-    /// Cached KV blocks given up to make room.
+    /// Evictions of cached KV blocks.
     KV_EVICTIONS: Counter, "cuelight_kv_evictions_total" ["model"];
     /// Prompt tokens looked up in the prefix cache.
     PREFIX_CACHE_QUERIES: Counter, "cuelight_prefix_cache_queries_total" ["model"];
@@ -147,67 +146,78 @@ catalogue! {
     PREFIX_CACHE_HITS: Counter, "cuelight_prefix_cache_hits_total" ["model"];
 
     // Steps.
-    /// Time the device took for a step.
+    /// Time that the device took for a step.
     STEP_TIME: Histogram(TOKEN_SECONDS), "cuelight_step_time_seconds" ["model"];
-    /// Tokens computed in a step.
+    /// Rows of a step. Each row computes one token.
     STEP_ROWS: Histogram(STEP_COUNTS), "cuelight_step_rows" ["model"];
-    /// Prompt tokens among those of a step; steps without any are counted as 0.
+    /// Prompt rows of a step. Steps without prompt rows count as 0.
     STEP_PREFILL_ROWS: Histogram(STEP_COUNTS), "cuelight_step_prefill_rows" ["model"];
-    /// Sequences that shared a step.
+    /// Sequences of a step.
     STEP_SEQUENCES: Histogram(STEP_COUNTS), "cuelight_step_sequences" ["model"];
-    /// Bytes of logits that steps brought to the sampler; a token that the engine chose needs none.
+    /// Bytes of logits copied to the sampler. Tokens that the engine samples need none.
     LOGITS_BYTES: Counter, "cuelight_logits_bytes_total" ["model"];
 
     // Experts on the host.
-    /// Routes, each of a row to one of its experts, that experts on the host computed.
+    /// Routes (a row and one of its experts) computed by experts on the host.
     HOST_EXPERT_ROUTES: Counter, "cuelight_host_expert_routes_total" ["model"];
-    /// Time that experts on the host took for one layer of a step, or of a half of one.
+    /// Time that experts on the host took for one layer of a micro-batch.
     HOST_EXPERT_TIME: Histogram(TOKEN_SECONDS), "cuelight_host_expert_time_seconds" ["model"];
-    /// Time that the device took between two layers whose experts are on the host.
-    DEVICE_PIECE_TIME: Histogram(TOKEN_SECONDS), "cuelight_device_piece_time_seconds" ["model"];
-    /// Routes whose experts the host has, and the device's cache had too: computed there, and not counted above.
+    /// Time that the device computed between two layers with experts on the host.
+    DEVICE_SEGMENT_TIME: Histogram(TOKEN_SECONDS), "cuelight_device_piece_time_seconds" ["model"];
+    /// Routes to host experts that were in the device's expert cache. Computed on the device and not counted above.
     CACHED_EXPERT_ROUTES: Counter, "cuelight_cached_expert_routes_total" ["model"];
-    /// Routes whose experts came to the device for the step, a long prompt: computed there, and not counted above.
+    /// Routes to host experts that were streamed to the device for a long prompt. Computed there and not counted above.
     STREAMED_EXPERT_ROUTES: Counter, "cuelight_streamed_expert_routes_total" ["model"];
-    /// Experts that were brought to the device, to its cache or for a step.
+    /// Experts copied to the device, into its expert cache or for one step.
     EXPERT_UPLOADS: Counter, "cuelight_expert_cache_uploads_total" ["model"];
-    /// Their bytes.
+    /// Bytes of the experts copied to the device.
     EXPERT_UPLOADED_BYTES: Counter, "cuelight_expert_cache_uploaded_bytes_total" ["model"];
 
     // Actors and models.
-    /// Restarts after a fault, by actor.
+    /// Restarts of actors after a fault.
     RESTARTS: Counter, "cuelight_actor_restarts_total" ["model", "actor"];
-    /// 1 for the state that the model is in, 0 for the others.
+    /// 1 for the current state of the model, 0 for all other states.
     MODEL_STATE: Gauge, "cuelight_model_state" ["model", "state"];
-    /// 1 for a replica of the model that runs, 0 for one that is being loaded, recovers or has failed.
+    /// 1 for a replica that is ready, 0 for one that is loading, recovering or failed.
     REPLICA_READY: Gauge, "cuelight_replica_ready" ["model", "replica"];
-    /// Times that the model was loaded, or was not: it failed, or there was no room.
+    /// Attempts to load the model, by outcome: loaded, failed, or refused because memory is short (no_memory).
     MODEL_LOADS: Counter, "cuelight_model_loads_total" ["model", "outcome"];
-    /// Times that the model was unloaded, by reason.
+    /// Unloads of the model, by reason.
     MODEL_UNLOADS: Counter, "cuelight_model_unloads_total" ["model", "reason"];
-    /// 1; its labels tell what the model is and where the replica runs.
+    /// Always 1. The labels describe the model and the device of the replica.
     MODEL_INFO: Gauge, "cuelight_model_info" ["model", "replica", "architecture", "quantization", "device"];
-    /// 1; its labels tell how the KV cache is cut: tokens in a block, and blocks.
+    /// Always 1. The labels are the tokens per KV block and the number of blocks.
     CACHE_CONFIG: Gauge, "cuelight_cache_config_info" ["model", "replica", "block_size", "blocks"];
-    /// Memory that was planned for the model, all replicas together, by what it is for.
+    /// Planned memory of the model, all replicas together, by use.
     MODEL_MEMORY: Gauge, "cuelight_model_memory_bytes" ["model", "pool"];
 
     // HTTP.
-    /// HTTP requests answered, by method, route and status.
+    /// Answered HTTP requests.
     HTTP_REQUESTS: Counter, "cuelight_http_requests_total" ["method", "route", "status"];
-    /// Time from an HTTP request to the start of its response.
+    /// Time from receiving an HTTP request to the start of its response.
     HTTP_RESPONSE_START: Histogram(LATENCY_SECONDS), "cuelight_http_response_start_seconds" ["route"];
 
+    /// Open connections of HTTP clients.
+    CONNECTIONS_OPEN: Gauge, "cuelight_connections_open" [];
+    /// Connections that were closed at once because all connections and the reserve for probes were in use.
+    CONNECTIONS_REFUSED: Counter, "cuelight_connections_refused_total" [];
+    /// Memory that is reserved for the bodies of requests and what is parsed from them, in bytes.
+    REQUEST_MEMORY: Gauge, "cuelight_request_memory_bytes" [];
+    /// Memory that all requests together may reserve, in bytes.
+    REQUEST_MEMORY_LIMIT: Gauge, "cuelight_request_memory_limit_bytes" [];
+
     // The process.
-    /// 1; its label tells the version of Cuelight.
+    /// Log lines that could not be written, because standard error is closed, full or not read.
+    LOG_LINES_LOST: Counter, "cuelight_log_lines_lost_total" [];
+    /// Always 1. The label is the version of Cuelight.
     BUILD_INFO: Gauge, "cuelight_build_info" ["version"];
-    /// When the process started, in seconds of Unix time.
+    /// Start time of the process, in seconds since the Unix epoch.
     PROCESS_START_TIME: Gauge, "process_start_time_seconds" [];
-    /// Memory of the process that is in RAM.
+    /// Resident memory of the process, in bytes.
     PROCESS_RESIDENT_MEMORY: Gauge, "process_resident_memory_bytes" [];
 }
 
-/// Gives the exporter every help text.
+/// Passes all help texts to the exporter.
 pub fn describe() {
     for metric in METRICS {
         let help = metric.help.trim();

@@ -1,48 +1,50 @@
-//! Prometheus' text: who collects, who keeps house, and what `/metrics` answers.
+//! The metrics recorder and the text that `/metrics` returns.
 //!
-//! A recorded value goes into a list without a lock; something has to move the lists into buckets, or they would grow
-//! until the next scrape, and make it slow. A thread of its own does, a few times a second.
+//! A recorded histogram value is appended to a lock-free list. A thread moves these lists into buckets a few times per
+//! second. Otherwise they would grow until the next scrape and make it slow.
 
 use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use metrics::gauge;
+use metrics::{counter, gauge};
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 
 use super::catalogue::{
-    BUILD_INFO, KV_BLOCKS_TOTAL, Kind, METRICS, PROCESS_RESIDENT_MEMORY, PROCESS_START_TIME, describe,
+    BUILD_INFO, CONNECTIONS_OPEN, CONNECTIONS_REFUSED, KV_BLOCKS_TOTAL, Kind, LOG_LINES_LOST, METRICS,
+    PROCESS_RESIDENT_MEMORY, PROCESS_START_TIME, describe,
 };
 use super::vllm;
+use crate::logging::lost_lines;
 
-/// Between two moves of recorded values into buckets.
+/// Interval at which recorded values are moved into buckets.
 const UPKEEP_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Whose names `/metrics` uses beside our own.
+/// Additional metric names on `/metrics`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Compat {
-    /// Nobody's.
+    /// None.
     #[default]
     None,
-    /// Those of vLLM, which autoscalers, gateways and dashboards scrape.
+    /// The names of vLLM, for autoscalers, gateways and dashboards that use them.
     Vllm,
 }
 
-/// Why metrics are not recorded.
+/// Why the recorder could not be installed.
 #[derive(Debug, thiserror::Error)]
 pub enum InstallError {
-    /// The table of metrics has one that the exporter cannot take.
+    /// The exporter does not accept the buckets of a metric.
     #[error("the metrics' buckets are not usable")]
     Buckets(#[from] BuildError),
-    /// Only one recorder can be.
+    /// A recorder is installed already. A process can have only one.
     #[error("this process records its metrics elsewhere already")]
     Taken,
-    /// No thread for the upkeep.
-    #[error("the thread that keeps the metrics cannot be started")]
+    /// The upkeep thread cannot be started.
+    #[error("the metrics upkeep thread cannot be started")]
     Thread(#[source] std::io::Error),
 }
 
-/// What was recorded, to be rendered. Clones are cheap and show the same.
+/// Renders the recorded metrics. Clones are cheap and share the recorder.
 #[derive(Debug, Clone)]
 pub struct Exposition {
     handle: Arc<PrometheusHandle>,
@@ -50,10 +52,10 @@ pub struct Exposition {
 }
 
 impl Exposition {
-    /// Makes the process's recorder. Handles that were made before record nothing.
+    /// Installs the recorder of the process. Handles that were created before record nothing.
     ///
     /// # Errors
-    /// [`InstallError`].
+    /// [`InstallError`] when a recorder is installed already, or this one cannot be built or started.
     pub fn install(compat: Compat) -> Result<Self, InstallError> {
         let (recorder, exposition) = Self::new(compat)?;
         metrics::set_global_recorder(recorder).map_err(|_| InstallError::Taken)?;
@@ -62,10 +64,10 @@ impl Exposition {
         Ok(exposition)
     }
 
-    /// A recorder for the caller to install, and what it records.
+    /// A recorder for the caller to install, and the exposition of its metrics.
     ///
     /// # Errors
-    /// When a metric has no bucket.
+    /// When the buckets of a metric are not accepted.
     pub fn new(compat: Compat) -> Result<(PrometheusRecorder, Self), BuildError> {
         let mut builder = PrometheusBuilder::new();
         for metric in METRICS {
@@ -78,16 +80,18 @@ impl Exposition {
         Ok((recorder, Exposition { handle, compat }))
     }
 
-    /// Records the facts of the process, and tells the recorder what every metric means.
+    /// Registers the help texts and records the metrics of the process.
     pub fn start(&self) {
         describe();
         gauge!(BUILD_INFO, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         gauge!(PROCESS_START_TIME).set(now.as_secs_f64());
+        gauge!(CONNECTIONS_OPEN).set(0.0);
+        counter!(CONNECTIONS_REFUSED).increment(0);
         measure_process();
     }
 
-    /// Prometheus' text format.
+    /// The metrics in Prometheus text format.
     #[must_use]
     pub fn render(&self) -> String {
         let mut text = untyped(&self.handle.render(), KV_BLOCKS_TOTAL);
@@ -97,20 +101,20 @@ impl Exposition {
         text
     }
 
-    /// Moves what was recorded into buckets.
+    /// Moves recorded values into buckets.
     pub fn run_upkeep(&self) {
         self.handle.run_upkeep();
     }
 
-    /// Keeps house until the last handle is gone.
+    /// Starts the upkeep thread. It ends when the last handle is dropped.
     fn spawn_upkeep(&self) -> std::io::Result<()> {
         let handle = Arc::downgrade(&self.handle);
-        thread::Builder::new().name("cuelight-metrics".into()).spawn(move || keep_house(&handle))?;
+        thread::Builder::new().name("cuelight-metrics".into()).spawn(move || upkeep(&handle))?;
         Ok(())
     }
 }
 
-fn keep_house(handle: &Weak<PrometheusHandle>) {
+fn upkeep(handle: &Weak<PrometheusHandle>) {
     loop {
         thread::sleep(UPKEEP_INTERVAL);
         let Some(handle) = handle.upgrade() else { return };
@@ -119,19 +123,20 @@ fn keep_house(handle: &Weak<PrometheusHandle>) {
     }
 }
 
-/// Takes a gauge's type away. The name that operators expect for a number of blocks ends in `_total`, which linters
-/// reserve for counters.
+/// Changes the type of a gauge to `untyped`. Its name ends in `_total`, as operators expect for the number of blocks, but
+/// linters reserve that suffix for counters.
 fn untyped(text: &str, name: &str) -> String {
     text.replacen(&format!("# TYPE {name} gauge"), &format!("# TYPE {name} untyped"), 1)
 }
 
 fn measure_process() {
+    counter!(LOG_LINES_LOST).absolute(lost_lines());
     if let Some(bytes) = resident_bytes() {
         gauge!(PROCESS_RESIDENT_MEMORY).set(bytes as f64);
     }
 }
 
-/// Memory of this process that is in RAM, where the system tells.
+/// Resident memory of the process, where the system reports it.
 fn resident_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;

@@ -1,15 +1,14 @@
-//! What can be scraped, and who counts what.
+//! The metrics of the server.
 //!
-//! - [`catalogue`]: every metric's name and meaning
-//! - this file: the handles that actors count with
-//! - [`exposition`]: Prometheus' text, and [`vllm`]: the same under the names that vLLM uses
+//! - [`catalogue`]: name, type, labels and help text of every metric
+//! - this file: the handles that actors record metrics with
+//! - [`exposition`]: the Prometheus text format, and [`vllm`]: aliases with the names that vLLM uses
 //!
-//! Actors hold the handles of what they count often, so that counting takes no lock and no look-up. Handles are made
-//! when the cast starts: install a recorder before that. They are made for every label value that can be, so that a
-//! reason that never occurred is scraped as 0, and its first occurrence is an increase.
+//! Actors keep handles for frequent metrics, so that recording takes no lock and no lookup. The handles are created when
+//! the actors start, so a recorder must be installed before. They are created for every possible label value: a reason
+//! that has not occurred yet is scraped as 0, and its first occurrence is an increase.
 //!
-//! What is counted is counted for a model, whichever of its replicas does it; what can only be said of one replica, how full
-//! it is and whether it runs, carries its number.
+//! Counters are per model and add up all of its replicas. Gauges that describe one replica have a `replica` label.
 
 pub mod catalogue;
 pub mod exposition;
@@ -19,35 +18,35 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use self::catalogue::*;
-use crate::policy::Counts;
-use crate::request::{Event, FinishReason, GenerationError, SubmitError, Usage};
-use crate::runtime::Status;
-use crate::sampler::sequence::Times;
-use crate::trace::request::EndedRequest;
-use cuelight_engine::engine::{BLOCK_TOKENS, EngineLimits, ExpertCounts, LogitsWanted, SequenceRows, Step};
+use crate::core::counts::Counts;
+use crate::core::ended_request::{EndedRequest, RequestTimes};
+use crate::core::prefill_rows::prefill_rows;
+use crate::core::request::{Event, SubmitError, Usage};
+use crate::core::status::Status;
+use cuelight_engine::engine::{BLOCK_TOKENS, EngineLimits, ExpertCounts, Step};
 use cuelight_engine::load::{MemoryPlan, ModelCard};
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 
-/// Makes a counter for each value of a metric's second label.
+/// Creates a counter for each value of a metric's second label.
 fn counters(name: &'static str, model_id: &str, label: &'static str, values: &[&'static str]) -> Counters {
     let handle =
         |&value: &&'static str| (value, counter!(name, &[("model", model_id.to_owned()), (label, value.to_owned())]));
     Counters(values.iter().map(handle).collect())
 }
 
-/// The counters of one metric, by the value of its label.
+/// The counters of one metric, by label value.
 struct Counters(Vec<(&'static str, Counter)>);
 
 impl Counters {
     fn increment(&self, value: &str, by: u64) {
-        // A handful of values: looking through them is cheaper than hashing.
+        // A linear search is faster than hashing for a few values.
         if let Some((_, counter)) = self.0.iter().find(|(name, _)| *name == value) {
             counter.increment(by);
         }
     }
 }
 
-/// What the sampler counts.
+/// Request metrics, recorded by the sampler.
 pub struct RequestMetrics {
     time_to_first_token: Histogram,
     inter_token_latency: Histogram,
@@ -67,26 +66,8 @@ pub struct RequestMetrics {
     finished: Counters,
 }
 
-/// Every word of [`end_reason`].
-const END_REASONS: [&str; 7] =
-    ["stop_token", "stop_string", "length", "cancelled", "engine_error", "shutting_down", "stalled_client"];
-
-/// Those of requests that got all they asked for.
-const FINISHED: [&str; 3] = ["stop_token", "stop_string", "length"];
-
-/// How a request ended, in a word for labels and logs.
-pub(crate) fn end_reason(end: &Event) -> &'static str {
-    match end {
-        Event::Finished { reason: FinishReason::StopToken(_), .. } => "stop_token",
-        Event::Finished { reason: FinishReason::StopString(_), .. } => "stop_string",
-        Event::Finished { reason: FinishReason::Length, .. } => "length",
-        Event::Finished { reason: FinishReason::Cancelled, .. } => "cancelled",
-        Event::Failed(GenerationError::Engine(_)) => "engine_error",
-        Event::Failed(GenerationError::ShuttingDown) => "shutting_down",
-        Event::Failed(GenerationError::StalledClient) => "stalled_client",
-        Event::Prompt { .. } | Event::Token { .. } => "none",
-    }
-}
+/// The end reasons of requests that completed. Only these count in latency histograms.
+const COMPLETED: [&str; 3] = ["stop_token", "stop_string", "length"];
 
 impl RequestMetrics {
     pub(crate) fn new(model_id: &Arc<str>) -> Self {
@@ -108,13 +89,13 @@ impl RequestMetrics {
             generation_tokens: counter(GENERATION_TOKENS),
             prefix_cache_queries: counter(PREFIX_CACHE_QUERIES),
             prefix_cache_hits: counter(PREFIX_CACHE_HITS),
-            finished: counters(REQUESTS_FINISHED, model_id, "reason", &END_REASONS),
+            finished: counters(REQUESTS_FINISHED, model_id, "reason", &Event::END_REASONS),
         }
     }
 
-    /// Counts a token that was generated just now; `usage` is asked for at the first.
-    pub(crate) fn token(&self, times: &Times, usage: impl FnOnce() -> Usage) {
-        // A request that generates nothing, or whose logits were unusable, has none.
+    /// Records a generated token. `usage` is called for the first token of a request.
+    pub(crate) fn token(&self, times: &RequestTimes, usage: impl FnOnce() -> Usage) {
+        // A request that generates nothing, or whose logits were unusable, has no token.
         let Some(now) = times.last_token else { return };
         self.generation_tokens.increment(1);
         match times.previous_token {
@@ -126,7 +107,7 @@ impl RequestMetrics {
         }
     }
 
-    /// Counts the tokens of a prompt that is ready to be continued.
+    /// Records the tokens of a prompt that is fully computed.
     fn prompt(&self, usage: &Usage) {
         let (prompt, cached) = (usage.prompt_tokens as u64, usage.cached_tokens as u64);
         self.prompt_tokens.increment("computed", prompt.saturating_sub(cached));
@@ -135,19 +116,19 @@ impl RequestMetrics {
         self.prefix_cache_hits.increment(cached);
     }
 
-    /// Counts the end of a request. Latencies are those of requests that finished: one that its client gave up says
-    /// nothing about the server.
+    /// Records the end of a request. Latencies are recorded only for completed requests, because cancelled ones do not
+    /// reflect the speed of the server.
     pub(crate) fn ended(&self, request: &EndedRequest) {
         let EndedRequest { reason, usage, times, at, max_tokens, .. } = request;
         self.finished.increment(reason, 1);
         if let Some(started) = times.started {
             self.queue_time.record(started.duration_since(times.submitted));
         }
-        if !FINISHED.contains(reason) {
+        if !COMPLETED.contains(reason) {
             return;
         }
         if times.first_token.is_none() {
-            // Only its prompt was wanted, and it is computed.
+            // The request asked only for its prompt, which is computed now.
             self.prompt(usage);
         }
         self.duration.record(at.duration_since(times.submitted));
@@ -167,7 +148,7 @@ impl RequestMetrics {
     }
 }
 
-/// What the executor counts.
+/// Step metrics, recorded by the executor.
 pub struct StepMetrics {
     time: Histogram,
     rows: Histogram,
@@ -186,7 +167,7 @@ impl StepMetrics {
         }
     }
 
-    /// Counts a step of so many rows and sequences that brought these logits.
+    /// Records a computed step.
     pub(crate) fn step(&self, elapsed: Duration, rows: usize, sequences: usize, logits: &[f32]) {
         self.logits_bytes.increment(size_of_val(logits) as u64);
         self.time.record(elapsed);
@@ -195,11 +176,11 @@ impl StepMetrics {
     }
 }
 
-/// What is counted of experts on the host, and of the device between them.
+/// Metrics of experts on the host and of the device between expert jobs.
 pub struct ExpertMetrics {
     routes: Counter,
     job_time: Histogram,
-    piece_time: Histogram,
+    segment_time: Histogram,
     cached_routes: Counter,
     streamed_routes: Counter,
     uploads: Counter,
@@ -212,7 +193,7 @@ impl ExpertMetrics {
         ExpertMetrics {
             routes: counter!(HOST_EXPERT_ROUTES, &model),
             job_time: histogram!(HOST_EXPERT_TIME, &model),
-            piece_time: histogram!(DEVICE_PIECE_TIME, &model),
+            segment_time: histogram!(DEVICE_SEGMENT_TIME, &model),
             cached_routes: counter!(CACHED_EXPERT_ROUTES, &model),
             streamed_routes: counter!(STREAMED_EXPERT_ROUTES, &model),
             uploads: counter!(EXPERT_UPLOADS, &model),
@@ -220,13 +201,13 @@ impl ExpertMetrics {
         }
     }
 
-    /// The experts computed a job of so many routes.
+    /// Records a computed expert job.
     pub(crate) fn job(&self, routes: usize, elapsed: Duration) {
         self.routes.increment(routes as u64);
         self.job_time.record(elapsed);
     }
 
-    /// What experts on the device that the host has did in a step.
+    /// Records how a step used the device's expert cache.
     pub(crate) fn cache(&self, counts: ExpertCounts) {
         self.cached_routes.increment(counts.cached_routes);
         self.streamed_routes.increment(counts.streamed_routes);
@@ -234,13 +215,13 @@ impl ExpertMetrics {
         self.uploaded_bytes.increment(counts.uploaded_bytes);
     }
 
-    /// The device computed a piece of a step.
-    pub(crate) fn piece(&self, elapsed: Duration) {
-        self.piece_time.record(elapsed);
+    /// Records a segment that the device computed between two expert jobs.
+    pub(crate) fn segment(&self, elapsed: Duration) {
+        self.segment_time.record(elapsed);
     }
 }
 
-/// What the scheduler counts.
+/// Scheduler metrics, recorded by the scheduler.
 pub struct SchedulerMetrics {
     running: Gauge,
     waiting_capacity: Gauge,
@@ -254,11 +235,11 @@ pub struct SchedulerMetrics {
     evictions: Counter,
     preemptions: Counter,
     prefill_rows: Histogram,
-    /// Evictions that the policy had counted when it was last asked.
+    /// Evictions of the policy at the last update.
     evicted: u64,
 }
 
-/// The scheduler's state in numbers.
+/// The values of the gauges.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Levels {
     running: usize,
@@ -269,7 +250,7 @@ struct Levels {
     blocks_used: usize,
     blocks_cached: usize,
     blocks_total: usize,
-    /// Since the policy began, or the executor was last rebuilt.
+    /// Evictions since the policy was created or the executor was last rebuilt.
     evicted: u64,
 }
 
@@ -344,26 +325,14 @@ impl SchedulerMetrics {
 }
 
 impl Drop for SchedulerMetrics {
-    /// A scheduler that is gone, with its model or to be restarted, holds nothing.
+    /// Sets all gauges to 0, because a stopped scheduler holds nothing.
     fn drop(&mut self) {
         let evicted = self.evicted;
         self.set_levels(&Levels { evicted, ..Levels::default() });
     }
 }
 
-/// Whether a sequence's share of a step is a part of its prompt, or of what is computed again. A decode row is alone in
-/// its share and asks for its logits; the last chunk of a prompt looks the same when it has one token, and is taken for
-/// one.
-pub(crate) fn is_prefill(share: &SequenceRows) -> bool {
-    share.tokens.len() > 1 || share.logits == LogitsWanted::None
-}
-
-/// Rows of a step that belong to prompts.
-pub(crate) fn prefill_rows(step: &Step) -> usize {
-    step.sequences.iter().filter(|share| is_prefill(share)).map(|share| share.tokens.len()).sum()
-}
-
-/// Every reason of [`rejected`].
+/// The values of the label `reason` of rejections.
 const REJECTION_REASONS: [&str; 6] = [
     "context_length_exceeded",
     "invalid_prompt",
@@ -373,7 +342,7 @@ const REJECTION_REASONS: [&str; 6] = [
     "unavailable",
 ];
 
-/// Counts a request that was not accepted.
+/// Counts a refused request.
 pub(crate) fn rejected(model_id: &Arc<str>, error: &SubmitError) {
     let reason = match error {
         SubmitError::ContextLengthExceeded { .. } => "context_length_exceeded",
@@ -386,7 +355,7 @@ pub(crate) fn rejected(model_id: &Arc<str>, error: &SubmitError) {
     counter!(REJECTIONS, "model" => model_id.to_string(), "reason" => reason).increment(1);
 }
 
-/// Counts a call that got room for so many sequences.
+/// Records the number of sequences of an accepted call.
 pub(crate) fn permitted(model_id: &Arc<str>, sequences: usize) {
     histogram!(CALL_SEQUENCES, "model" => model_id.to_string()).record(sequences as f64);
 }
@@ -394,12 +363,12 @@ pub(crate) fn permitted(model_id: &Arc<str>, sequences: usize) {
 /// The actors that can be restarted.
 const ACTORS: [&str; 5] = ["loader", "sampler", "scheduler", "experts", "executor"];
 
-/// Counts a restart.
+/// Counts the restart of an actor.
 pub(crate) fn restarted(model_id: &Arc<str>, actor: &'static str) {
     counter!(RESTARTS, "model" => model_id.to_string(), "actor" => actor).increment(1);
 }
 
-/// Tells what state a model is in. The first call also makes the counters of what seldom happens.
+/// Records the state of a model. Also creates the counters of rare events, so that they are scraped as 0.
 pub(crate) fn state(model_id: &Arc<str>, status: &Status) {
     for state in Status::WORDS {
         let value = if state == status.word() { 1.0 } else { 0.0 };
@@ -412,50 +381,53 @@ pub(crate) fn state(model_id: &Arc<str>, status: &Status) {
     counters(REJECTIONS, model_id, "reason", &REJECTION_REASONS);
 }
 
-/// The state of a model that has no cast.
+/// The values of the label `pool` of a model's memory.
+const MEMORY_POOLS: [&str; 5] = ["weights", "kv", "scratch", "text", "requests"];
+
+/// The state of a model without actors.
 const UNLOADED: &str = "unloaded";
 
-/// How attempts to load a model end.
-const LOAD_OUTCOMES: [&str; 3] = ["loaded", "failed", "no_room"];
+/// The values of the label `outcome` of model loads.
+const LOAD_OUTCOMES: [&str; 4] = ["loaded", "failed", "no_memory", "cancelled"];
 
-/// Why models are unloaded.
-const UNLOAD_REASONS: [&str; 4] = ["request", "idle", "room", "failed"];
+/// The values of the label `reason` of model unloads.
+const UNLOAD_REASONS: [&str; 5] = ["request", "idle", "memory", "failed", "file_changed"];
 
-/// Counts an attempt to load a model, one of [`LOAD_OUTCOMES`].
+/// Counts an attempt to load a model. `outcome` is one of [`LOAD_OUTCOMES`].
 pub(crate) fn load_ended(model_id: &Arc<str>, outcome: &'static str) {
     counter!(MODEL_LOADS, "model" => model_id.to_string(), "outcome" => outcome).increment(1);
     match outcome {
         "loaded" => {}
-        "failed" => gone(model_id, "failed"),
-        _ => gone(model_id, UNLOADED),
+        "failed" => set_stopped(model_id, "failed"),
+        _ => set_stopped(model_id, UNLOADED),
     }
 }
 
-/// Counts that a model was unloaded, for one of [`UNLOAD_REASONS`].
+/// Counts that a model was unloaded. `reason` is one of [`UNLOAD_REASONS`].
 pub(crate) fn unloaded(model_id: &Arc<str>, reason: &'static str) {
     counter!(MODEL_UNLOADS, "model" => model_id.to_string(), "reason" => reason).increment(1);
-    gone(model_id, if reason == "failed" { reason } else { UNLOADED });
+    set_stopped(model_id, if matches!(reason, "failed" | "file_changed") { "failed" } else { UNLOADED });
 }
 
-/// Tells that a model has no cast any more, which would have said so.
-fn gone(model_id: &Arc<str>, now: &'static str) {
+/// Sets the state and the memory of a model whose actors have stopped.
+fn set_stopped(model_id: &Arc<str>, now: &'static str) {
     let model = || model_id.to_string();
     for state in Status::WORDS.into_iter().chain([UNLOADED]) {
         let value = if state == now { 1.0 } else { 0.0 };
         gauge!(MODEL_STATE, "model" => model(), "state" => state).set(value);
     }
-    for pool in ["weights", "kv", "scratch"] {
+    for pool in MEMORY_POOLS {
         gauge!(MODEL_MEMORY, "model" => model(), "pool" => pool).set(0.0);
     }
 }
 
-/// Tells whether a replica of a model runs.
+/// Records whether a replica is ready.
 pub(crate) fn replica_ready(model_id: &Arc<str>, replica: usize, is_ready: bool) {
     let labels = [("model", model_id.to_string()), ("replica", replica.to_string())];
     gauge!(REPLICA_READY, &labels).set(if is_ready { 1.0 } else { 0.0 });
 }
 
-/// Tells what a replica of a model has loaded.
+/// Records what a replica has loaded.
 pub(crate) fn replica_loaded(model_id: &Arc<str>, replica: usize, card: &ModelCard, limits: &EngineLimits) {
     let labels = || [("model", model_id.to_string()), ("replica", replica.to_string())];
     let [model, number] = labels();
@@ -472,10 +444,10 @@ pub(crate) fn replica_loaded(model_id: &Arc<str>, replica: usize, card: &ModelCa
     gauge!(CACHE_CONFIG, &cache).set(1.0);
 }
 
-/// Tells what a model takes, all replicas together.
+/// Records the memory of a model, all replicas together.
 pub(crate) fn model_memory(model_id: &Arc<str>, memory: &MemoryPlan) {
-    let pools = [("weights", memory.weights_bytes), ("kv", memory.kv_bytes), ("scratch", memory.scratch_bytes)];
-    for (pool, bytes) in pools {
+    let bytes = [memory.weights_bytes, memory.kv_bytes, memory.scratch_bytes, memory.text_bytes, memory.request_bytes];
+    for (pool, bytes) in MEMORY_POOLS.into_iter().zip(bytes) {
         gauge!(MODEL_MEMORY, &[("model", model_id.to_string()), ("pool", pool.to_owned())]).set(bytes as f64);
     }
 }
@@ -485,10 +457,10 @@ mod tests {
     use super::*;
     use crate::metrics::exposition::{Compat, Exposition};
 
-    /// A policy counts from its own begin; what is scraped only rises, also when another takes over.
+    /// Each policy counts its evictions from 0, but the scraped counter must never fall.
     #[test]
-    fn evictions_go_on_rising_when_the_scheduler_is_restarted_and_gauges_fall() {
-        let (recorder, exposition) = Exposition::new(Compat::None).expect("the buckets are right");
+    fn after_a_scheduler_restart_evictions_keep_rising_and_gauges_are_reset() {
+        let (recorder, exposition) = Exposition::new(Compat::None).expect("the buckets are valid");
         let value = |name: &str| {
             let text = exposition.render();
             let line = text.lines().find(|line| line.starts_with(&format!("{name}{{"))).map(str::to_owned);

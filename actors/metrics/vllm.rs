@@ -1,23 +1,22 @@
-//! The same numbers under the names that vLLM gave them, for what scrapes those: gateways that route by load,
-//! autoscalers, dashboards.
+//! Aliases of the metrics with the names of vLLM, for gateways, autoscalers and dashboards that use those.
 //!
-//! Nothing is counted twice: the aliases are written from the rendered text of our own metrics.
+//! Nothing is recorded twice: the aliases are created from the rendered text of the native metrics.
 
 use std::fmt::Write;
 
 use super::catalogue::*;
 
-/// One of our metrics under another name.
+/// A native metric with another name.
 struct Alias {
     native: &'static str,
     vllm: &'static str,
-    /// Labels with another name there, or none; what an absent label told apart is added up.
+    /// Labels with another name in vLLM. `None` removes the label, and the values that differ only in it are added up.
     labels: &'static [(&'static str, Option<&'static str>)],
-    /// Values of such labels that are worded differently there.
+    /// Values of these labels that differ in vLLM.
     values: &'static [(&'static str, &'static str)],
 }
 
-/// The same but for the name.
+/// An alias that differs only in the name.
 const fn same(native: &'static str, vllm: &'static str) -> Alias {
     Alias { native, vllm, labels: &[], values: &[] }
 }
@@ -66,7 +65,7 @@ const ALIASES: &[Alias] = &[
     same(STEP_ROWS, "vllm:iteration_tokens_total"),
 ];
 
-/// The name of every alias.
+/// The names of all aliases.
 pub fn alias_names() -> impl Iterator<Item = &'static str> {
     ALIASES.iter().map(|alias| alias.vllm)
 }
@@ -81,7 +80,7 @@ pub fn markdown() -> String {
     text
 }
 
-/// Appends the aliases of everything in Prometheus' text `native`.
+/// Appends the aliases of all metrics in `native`, which is in Prometheus text format.
 pub fn append_aliases(native: &mut String) {
     let mut aliases = String::with_capacity(native.len());
     for family in native.split("\n\n").filter_map(Family::parse) {
@@ -92,17 +91,17 @@ pub fn append_aliases(native: &mut String) {
     native.push_str(&aliases);
 }
 
-/// A metric's lines.
+/// The lines of a metric.
 struct Family<'a> {
     name: &'a str,
     kind: &'a str,
     samples: Vec<Sample<'a>>,
 }
 
-/// One line: `name{labels} value`.
+/// A line `name{labels} value`.
 struct Sample<'a> {
     name: &'a str,
-    /// What stands between the braces.
+    /// The text between the braces.
     labels: &'a str,
     value: &'a str,
 }
@@ -124,7 +123,7 @@ impl<'a> Sample<'a> {
         Some(Sample { name, labels: labels.strip_suffix('}').unwrap_or(labels), value })
     }
 
-    /// Names and values of the labels, the values still escaped.
+    /// Names and values of the labels. The values are still escaped.
     fn labels(&self) -> impl Iterator<Item = (&'a str, &'a str)> {
         let mut rest = self.labels;
         std::iter::from_fn(move || {
@@ -158,7 +157,7 @@ impl Alias {
         text.push('\n');
     }
 
-    /// Adds up what has the same labels once they are relabelled.
+    /// Adds up the samples that have equal labels after relabelling.
     fn write_sums(&self, family: &Family<'_>, text: &mut String) {
         let mut sums: Vec<(String, f64)> = Vec::new();
         for sample in &family.samples {
@@ -175,7 +174,7 @@ impl Alias {
         }
     }
 
-    /// `name{labels}`, in vLLM's words.
+    /// Writes `name{labels}` with the names of vLLM.
     fn write_series(&self, family: &Family<'_>, sample: &Sample<'_>, text: &mut String) {
         text.push_str(self.vllm);
         text.push_str(sample.name.strip_prefix(family.name).unwrap_or_default());
@@ -194,7 +193,7 @@ impl Alias {
                 text.push_str(part);
             }
         }
-        // vLLM numbers the engines behind one server; what all replicas count together is told of the first.
+        // vLLM has a label for the engine. Metrics of all replicas together are reported for the first engine.
         if sample.labels().any(|(name, _)| name == "replica") {
             text.pop();
         } else {
@@ -204,8 +203,8 @@ impl Alias {
     }
 }
 
-#[cfg(test)]
 #[allow(clippy::unwrap_used)]
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -232,7 +231,7 @@ process_start_time_seconds 1.5
 ";
 
     #[test]
-    fn aliases_rename_labels_and_add_up_what_they_do_not_tell_apart() {
+    fn aliases_rename_labels_and_add_up_values_without_the_removed_ones() {
         let mut text = NATIVE.to_owned();
         append_aliases(&mut text);
         let aliases: Vec<&str> = text[NATIVE.len()..].lines().filter(|line| line.starts_with("vllm")).collect();
@@ -256,7 +255,7 @@ process_start_time_seconds 1.5
     }
 
     #[test]
-    fn every_alias_is_of_a_metric_that_exists() {
+    fn every_alias_has_a_native_metric() {
         for alias in ALIASES {
             let native = METRICS.iter().find(|metric| metric.name == alias.native).unwrap();
             assert!(alias.labels.iter().all(|(label, _)| native.labels.contains(label)), "{}", alias.vllm);

@@ -1,184 +1,113 @@
-//! The Broker loads models and unloads them: the only one that does.
+//! The Broker actor loads and unloads models. No other code does.
 //!
-//! Hears from: calls and operators, through [`super::Models`] (`Load`, `Unload`, `Idle`, `Shutdown`); its own tasks
-//! (`Planned`, `Loaded`, `Unloaded`, `GaveUp`, `LookAgain`). Says: how far a model is, in its entry, which wakes those who
-//! wait for it.
+//! Receives `Load`, `Unload`, `Idle` and `Shutdown` from [`Models`](super::Models) and its leases, and `Planned`, `Loaded`,
+//! `Unloaded`, `GaveUp` and `KeepAliveExpired` from its own tasks. It writes the phase of a model to its entry, which wakes
+//! the calls that wait for the model.
 //!
-//! One model is loaded at a time, in the order in which they were asked for. First its plan says what it takes; then
-//! idle models go until that fits; and only when their engines have been dropped, and the machine still has the room, is
-//! its cast started. Whatever takes time is a task that comes back as a message.
+//! For a load, first the memory plan is made. Then idle models are unloaded until the model fits. Its pipelines are started
+//! when the engines of those models have been dropped and the memory is still free. Several models may be loaded at the same
+//! time, so a slow load does not delay the others; memory is given out in the order of the requests. Everything that takes
+//! time runs as a task that sends a message when it is done.
 //!
-//! Failure: a model that cannot be planned or loaded, and one whose cast gives up, is refused with the reason. Its room
-//! is free again, the others never hear of it, and it may be tried again. A broker that dies, which nothing but a bug can
-//! cause, is followed by another that takes up what the entries say; the models that are loaded go on meanwhile.
+//! Faults: a model that cannot be planned or loaded, and one whose pipelines give up, is refused with the reason. Its
+//! memory is free again and it may be loaded later. Other models are not affected. When the broker dies, which only a bug
+//! can cause, a new one is started and continues from the entries. Loaded models keep running.
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use cuelight_engine::load::MemoryPlan;
-use ractor::{Actor, ActorProcessingErr, ActorRef, MessagingErr, SpawnErr};
+use ractor::{Actor, ActorProcessingErr, ActorRef, SpawnErr};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::ModelsError;
 use super::entry::{Entry, Phase};
-use super::registry::{Held, Registry};
-use super::room::{Decision, Hold, Resident, Room};
+use super::error::ModelsError;
+use super::memory_budget::{Decision, Hold, MemoryBudget, Resident};
+use super::messages::{BrokerAddress, BrokerMsg, UnloadCause};
+use super::registry::{Registry, ResidentModel};
 use super::source::{PlanError, PlannedModel};
+use crate::core::status::Status;
 use crate::metrics;
-use crate::runtime::{Runtime, RuntimeOptions, Status};
+use crate::pipeline::options::RuntimeOptions;
+use crate::pipeline::runtime::Runtime;
 
-/// The address of whoever is the broker now.
-#[derive(Clone, Default)]
-pub(super) struct Broker(Arc<RwLock<Option<ActorRef<BrokerMsg>>>>);
-
-impl Broker {
-    /// Starts a broker over these models, and another whenever one dies.
-    pub async fn start(registry: Arc<Registry>) -> Result<Broker, SpawnErr> {
-        let broker = Broker::default();
-        let (_, mut died) = Actor::spawn(None, BrokerActor, (registry.clone(), broker.clone())).await?;
-        let address = broker.clone();
-        tokio::spawn(async move {
-            loop {
-                let _ = died.await;
-                if registry.is_stopping() {
-                    return;
-                }
-                tracing::error!("the broker of models died; another takes its place");
-                tokio::time::sleep(RESTART_PAUSE).await;
-                match Actor::spawn(None, BrokerActor, (registry.clone(), address.clone())).await {
-                    Ok((_, handle)) => died = handle,
-                    Err(error) => return tracing::error!(%error, "no broker of models can be started"),
-                }
+/// Starts a broker for these models, and a new one whenever it dies.
+pub(super) async fn start(registry: Arc<Registry>) -> Result<BrokerAddress, SpawnErr> {
+    let address = BrokerAddress::default();
+    let (_, mut died) = Actor::spawn(None, Broker, (registry.clone(), address.clone())).await?;
+    let broker = address.clone();
+    tokio::spawn(async move {
+        loop {
+            let _ = died.await;
+            if registry.is_stopping() {
+                return;
             }
-        });
-        Ok(broker)
-    }
-
-    /// The actor itself; `None` before the first has started.
-    pub fn actor(&self) -> Option<ActorRef<BrokerMsg>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Tells it something that the entries say too, should it be dead.
-    pub fn tell(&self, message: BrokerMsg) {
-        if let Some(actor) = self.actor() {
-            let _ = actor.cast(message);
-        }
-    }
-
-    /// Tells it something that nobody else knows: after its death, its successor.
-    async fn report(&self, registry: &Registry, mut message: BrokerMsg) {
-        while let Some(actor) = self.actor() {
-            match actor.cast(message) {
-                Err(MessagingErr::SendErr(undelivered)) if !registry.is_stopping() => message = undelivered,
-                _ => return,
+            tracing::error!("the model broker died; starting a new one");
+            tokio::time::sleep(BrokerAddress::RESTART_PAUSE).await;
+            match Actor::spawn(None, Broker, (registry.clone(), broker.clone())).await {
+                Ok((_, handle)) => died = handle,
+                Err(error) => return tracing::error!(%error, "no model broker can be started"),
             }
-            tokio::time::sleep(RESTART_PAUSE).await;
         }
-    }
-
-    fn move_to(&self, actor: ActorRef<BrokerMsg>) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(actor);
-    }
+    });
+    Ok(address)
 }
 
-/// Between the death of a broker and the next.
-const RESTART_PAUSE: Duration = Duration::from_millis(100);
-
-/// What the broker hears.
-pub(super) enum BrokerMsg {
-    /// Go on where the last broker died, if there was one.
-    TakeUp,
-    /// Load a model that is [`Phase::Queued`].
-    Load(Arc<Entry>),
-    /// What the model takes is known, or that it cannot be loaded.
-    Planned { entry: Arc<Entry>, planned: Result<PlannedModel, PlanError> },
-    /// Its cast is ready, or has failed and is gone.
-    Loaded { entry: Arc<Entry>, result: Result<(), String> },
-    /// Its cast failed too often.
-    GaveUp { entry: Arc<Entry>, reason: String },
-    /// Unload a model once its calls have ended, or this long after; the reply comes when it is gone.
-    Unload { entry: Arc<Entry>, drain: Duration, reply: oneshot::Sender<Result<(), ModelsError>> },
-    /// Its engine is dropped.
-    Unloaded { entry: Arc<Entry>, cause: Cause },
-    /// Its last call ended.
-    Idle(Arc<Entry>),
-    /// It may have been idle for long enough.
-    LookAgain(Arc<Entry>),
-    /// Load nothing more, and end every cast within this time.
-    Shutdown { drain: Duration, reply: oneshot::Sender<()> },
-}
-
-/// Why a model is unloaded.
-pub(super) enum Cause {
-    /// Somebody asked for it.
-    Request,
-    /// Nobody called it for as long as it stays.
-    Idle,
-    /// Another needs its room.
-    Room,
-    /// Its cast gave up, for this reason.
-    Fault(String),
-}
-
-impl Cause {
-    fn word(&self) -> &'static str {
-        match self {
-            Cause::Request => "request",
-            Cause::Idle => "idle",
-            Cause::Room => "room",
-            Cause::Fault(_) => "failed",
-        }
-    }
-}
-
-/// The broker's own.
+/// The state of the broker.
 pub(super) struct BrokerState {
     registry: Arc<Registry>,
-    me: Broker,
-    /// Models to load after the current one.
-    queue: VecDeque<Arc<Entry>>,
-    /// The model being loaded.
-    current: Option<Loading>,
-    /// Who waits for models that are on their way out.
-    leaving: HashMap<Arc<str>, Vec<oneshot::Sender<Result<(), ModelsError>>>>,
+    address: BrokerAddress,
+    /// The models that are being loaded, in the order of the requests.
+    loading: Vec<Loading>,
+    /// Number of models whose pipelines were started.
+    starts: u64,
+    /// Replies to send when a model is unloaded, by model.
+    unload_replies: HashMap<Arc<str>, Vec<oneshot::Sender<Result<(), ModelsError>>>>,
 }
 
-/// How far the current load is.
+/// A load in progress.
 struct Loading {
     entry: Arc<Entry>,
-    stage: Stage,
+    phase: LoadPhase,
+    /// [`BrokerState::starts`] when its memory was planned.
+    planned_at: u64,
 }
 
-enum Stage {
-    /// A task looks at the model.
+/// The memory and slots for which earlier loads wait.
+#[derive(Default)]
+struct Ahead {
+    bytes: u64,
+    models: usize,
+}
+
+enum LoadPhase {
+    /// A task makes the memory plan.
     Planning,
-    /// It waits for its room.
-    Waiting(PlannedModel),
-    /// Its cast loads it.
+    /// It waits until other models are unloaded.
+    AwaitsMemory(PlannedModel),
+    /// Its pipelines load it.
     Starting,
 }
 
-/// The actor; everything it knows is in [`BrokerState`].
-pub(super) struct BrokerActor;
+/// The broker actor.
+struct Broker;
 
-impl Actor for BrokerActor {
+impl Actor for Broker {
     type Msg = BrokerMsg;
     type State = BrokerState;
-    type Arguments = (Arc<Registry>, Broker);
+    type Arguments = (Arc<Registry>, BrokerAddress);
 
     async fn pre_start(
         &self,
         actor: ActorRef<BrokerMsg>,
-        (registry, me): (Arc<Registry>, Broker),
+        (registry, address): (Arc<Registry>, BrokerAddress),
     ) -> Result<BrokerState, ActorProcessingErr> {
-        // In this order: what is asked for from here on comes as a message, what was before is in the entries.
-        me.move_to(actor.clone());
-        actor.cast(BrokerMsg::TakeUp)?;
-        let (queue, leaving) = (VecDeque::new(), HashMap::new());
-        Ok(BrokerState { registry, me, queue, current: None, leaving })
+        // In this order: later requests arrive as messages, and earlier ones are in the entries.
+        address.set(actor.clone());
+        actor.cast(BrokerMsg::TakeOver)?;
+        Ok(BrokerState { registry, address, loading: Vec::new(), starts: 0, unload_replies: HashMap::new() })
     }
 
     async fn handle(
@@ -188,15 +117,15 @@ impl Actor for BrokerActor {
         state: &mut BrokerState,
     ) -> Result<(), ActorProcessingErr> {
         match message {
-            BrokerMsg::TakeUp => state.take_up(),
-            BrokerMsg::Load(entry) => state.queue.push_back(entry),
+            BrokerMsg::TakeOver => state.take_over(),
+            BrokerMsg::Load(entry) => state.begin(&entry),
             BrokerMsg::Planned { entry, planned } => state.planned(&entry, planned),
             BrokerMsg::Loaded { entry, result } => state.loaded(&entry, result),
-            BrokerMsg::GaveUp { entry, reason } => state.gave_up(&entry, reason),
+            BrokerMsg::GaveUp { entry, cause } => state.gave_up(&entry, cause),
             BrokerMsg::Unload { entry, drain, reply } => state.unload(&entry, drain, reply),
             BrokerMsg::Unloaded { entry, cause } => state.unloaded(&entry, cause),
             BrokerMsg::Idle(entry) => state.set_timer(&entry),
-            BrokerMsg::LookAgain(entry) => state.look_again(&entry),
+            BrokerMsg::KeepAliveExpired(entry) => state.keep_alive_expired(&entry),
             BrokerMsg::Shutdown { drain, reply } => state.shutdown(drain, reply),
         }
         state.advance();
@@ -205,46 +134,41 @@ impl Actor for BrokerActor {
 }
 
 impl BrokerState {
-    /// Reads from the entries what the last broker had begun. Its tasks go on and report to this one.
-    fn take_up(&mut self) {
+    /// Reads from the entries what the previous broker had begun. Its tasks continue and send their messages to this one.
+    fn take_over(&mut self) {
         for entry in self.registry.entries() {
             match entry.read(|slot| slot.phase.clone()) {
-                Phase::Queued => self.queue.push_back(entry),
-                Phase::Loading => self.current = Some(Loading { entry, stage: Stage::Starting }),
+                Phase::Queued => self.begin(&entry),
+                Phase::Loading => self.loading.push(Loading { entry, phase: LoadPhase::Starting, planned_at: 0 }),
                 Phase::Loaded => self.set_timer(&entry),
                 Phase::Unloaded | Phase::Unloading | Phase::Refused { .. } => {}
             }
         }
     }
 
-    /// Takes the current load as far as it goes now, and begins the next.
-    fn advance(&mut self) {
-        loop {
-            let Some(Loading { entry, stage }) = self.current.take() else {
-                let Some(entry) = self.queue.pop_front() else { return };
-                let stage = self.plan(&entry);
-                self.current = stage.map(|stage| Loading { entry, stage });
-                continue;
-            };
-            match stage {
-                Stage::Waiting(planned) => match self.place(&entry, planned) {
-                    Some(stage) => {
-                        self.current = Some(Loading { entry, stage });
-                        return;
-                    }
-                    // It was refused.
-                    None => continue,
-                },
-                stage => {
-                    self.current = Some(Loading { entry, stage });
-                    return;
-                }
-            }
+    /// Begins a load.
+    fn begin(&mut self, entry: &Arc<Entry>) {
+        if let Some(phase) = self.plan(entry) {
+            self.loading.push(Loading { entry: entry.clone(), phase, planned_at: self.starts });
         }
     }
 
-    /// Finds out what a model takes. `None` when it is not to be loaded.
-    fn plan(&self, entry: &Arc<Entry>) -> Option<Stage> {
+    /// Continues the loads that wait for memory, as far as possible.
+    fn advance(&mut self) {
+        let mut ahead = Ahead::default();
+        for load in std::mem::take(&mut self.loading) {
+            let Loading { entry, phase, planned_at } = load;
+            let load = match phase {
+                LoadPhase::AwaitsMemory(planned) => self.load_if_free(&entry, planned, planned_at, &mut ahead),
+                phase => Some((phase, planned_at)),
+            };
+            // `None`: the model was refused.
+            self.loading.extend(load.map(|(phase, planned_at)| Loading { entry, phase, planned_at }));
+        }
+    }
+
+    /// Makes the memory plan of a model. `None` when the model is not loaded.
+    fn plan(&self, entry: &Arc<Entry>) -> Option<LoadPhase> {
         if entry.read(|slot| slot.phase != Phase::Queued) {
             return None;
         }
@@ -253,30 +177,28 @@ impl BrokerState {
             return None;
         };
         if let Some(planned) = entry.change(|slot| slot.planned.take()) {
-            return Some(Stage::Waiting(planned));
+            return Some(LoadPhase::AwaitsMemory(planned));
         }
         let limit = self.limit();
-        let (me, registry, entry) = (self.me.clone(), self.registry.clone(), entry.clone());
+        let (broker, registry, entry) = (self.address.clone(), self.registry.clone(), entry.clone());
         tokio::spawn(async move {
             let planned = tokio::task::spawn_blocking(move || factory.plan(limit)).await;
             let planned =
                 planned.unwrap_or_else(|panic| Err(PlanError::Unusable(format!("planning it failed: {panic}"))));
-            me.report(&registry, BrokerMsg::Planned { entry, planned }).await;
+            broker.deliver(&registry, BrokerMsg::Planned { entry, planned }).await;
         });
-        Some(Stage::Planning)
+        Some(LoadPhase::Planning)
     }
 
     fn planned(&mut self, entry: &Arc<Entry>, planned: Result<PlannedModel, PlanError>) {
-        let Some(Loading { entry: current, stage: stage @ Stage::Planning }) = &mut self.current else { return };
-        if !Arc::ptr_eq(current, entry) {
-            // A plan for the last broker.
-            return;
-        }
+        let is_awaited = |load: &Loading| Arc::ptr_eq(&load.entry, entry) && matches!(load.phase, LoadPhase::Planning);
+        // There is none for a load that was cancelled, or when the plan was made for the previous broker.
+        let Some(index) = self.loading.iter().position(is_awaited) else { return };
         match planned {
-            Ok(planned) => *stage = Stage::Waiting(planned),
+            Ok(planned) => self.loading[index].phase = LoadPhase::AwaitsMemory(planned),
             Err(error) => {
                 tracing::error!(model = %entry.id, %error, "the model cannot be loaded");
-                self.current = None;
+                self.loading.remove(index);
                 let error = match error {
                     PlanError::TooLarge(reason) => ModelsError::TooLarge(reason),
                     PlanError::Unusable(reason) => ModelsError::Failed { id: entry.id.to_string(), reason },
@@ -286,8 +208,15 @@ impl BrokerState {
         }
     }
 
-    /// Starts the model if its room is free, else makes room. `None` when there can be none.
-    fn place(&self, entry: &Arc<Entry>, planned: PlannedModel) -> Option<Stage> {
+    /// Starts the model if its memory is free, else unloads idle models. Returns the next phase and when its memory was
+    /// planned; `None` when the model is refused.
+    fn load_if_free(
+        &mut self,
+        entry: &Arc<Entry>,
+        planned: PlannedModel,
+        planned_at: u64,
+        ahead: &mut Ahead,
+    ) -> Option<(LoadPhase, u64)> {
         if self.registry.is_stopping() {
             refuse(entry, ModelsError::stopping());
             return None;
@@ -295,38 +224,57 @@ impl BrokerState {
         let needed_bytes = planned.memory().host_bytes();
         loop {
             let others = self.registry.residents();
-            let free_bytes = self.free_bytes(&others);
-            let max_models = self.registry.options.max_loaded_models.map_or(usize::MAX, |most| most.get());
             let residents: Vec<Resident> = others.iter().map(|other| other.resident).collect();
-            let room = Room { free_bytes, max_models };
-            let error = match room.decide(needed_bytes, &residents) {
+            let budget = self.budget(&others, ahead);
+            let error = match budget.decide(needed_bytes, &residents) {
                 Decision::Load => {
                     self.start(entry, planned);
-                    return Some(Stage::Starting);
+                    return Some((LoadPhase::Starting, planned_at));
                 }
-                Decision::Wait => return Some(Stage::Waiting(planned)),
-                Decision::Unload(going) => {
-                    for index in going {
-                        // One that was called a moment ago stays; the next look finds it busy.
-                        if let Some(runtime) = others[index].entry.give_up(true) {
-                            tracing::info!(newcomer = %entry.id, "room is needed");
-                            self.unload_now(&others[index].entry, runtime, Duration::ZERO, Cause::Room);
-                        }
-                    }
+                Decision::Wait => return Some((ahead.wait(planned), planned_at)),
+                // What is free is promised to earlier loads.
+                _ if ahead.models > 0 => return Some((ahead.wait(planned), planned_at)),
+                Decision::Unload(unloaded) => {
+                    self.unload_for(entry, unloaded.into_iter().map(|index| &others[index].entry));
                     continue;
                 }
-                Decision::Busy => {
-                    ModelsError::unavailable(room.explain(&entry.id, needed_bytes, &residents), BUSY_RETRY_SECONDS)
+                // The plan may use memory that another load has taken since.
+                Decision::Busy | Decision::Never if planned_at < self.starts => {
+                    return self.plan(entry).map(|phase| (phase, self.starts));
                 }
-                Decision::Never => ModelsError::TooLarge(room.explain(&entry.id, needed_bytes, &residents)),
+                Decision::Busy => {
+                    ModelsError::unavailable(budget.explain(&entry.id, needed_bytes, &residents), BUSY_RETRY_SECONDS)
+                }
+                Decision::Never => ModelsError::TooLarge(budget.explain(&entry.id, needed_bytes, &residents)),
             };
             refuse(entry, error);
             return None;
         }
     }
 
-    /// Starts the cast in room that is free.
-    fn start(&self, entry: &Arc<Entry>, planned: PlannedModel) {
+    /// The memory and slots that are left for a load.
+    fn budget(&self, others: &[ResidentModel], ahead: &Ahead) -> MemoryBudget {
+        let max_models = self.registry.options.max_loaded_models.map_or(usize::MAX, |most| most.get());
+        MemoryBudget {
+            free_bytes: self.free_bytes(others).saturating_sub(ahead.bytes),
+            max_models: max_models.saturating_sub(ahead.models),
+        }
+    }
+
+    /// Unloads idle models, whose memory another one needs.
+    fn unload_for<'a>(&self, newcomer: &Entry, unloaded: impl Iterator<Item = &'a Arc<Entry>>) {
+        for other in unloaded {
+            // A model that is in use by now stays loaded, and the next decision finds it busy.
+            if let Some(runtime) = other.begin_unload(true) {
+                tracing::info!(model = %newcomer.id, "unloading another model to free memory");
+                self.unload_now(other, runtime, Duration::ZERO, UnloadCause::Memory);
+            }
+        }
+    }
+
+    /// Starts the pipelines of a model whose memory is free.
+    fn start(&mut self, entry: &Arc<Entry>, planned: PlannedModel) {
+        self.starts += 1;
         let memory = planned.memory().clone();
         let MemoryPlan { weights_bytes, kv_bytes, scratch_bytes, context_tokens, .. } = memory;
         tracing::info!(model = %entry.id, weights_bytes, kv_bytes, scratch_bytes, context_tokens, "loading");
@@ -335,25 +283,34 @@ impl BrokerState {
             slot.memory = Some(memory);
         });
         let options = RuntimeOptions { model_id: entry.id.clone(), ..self.registry.options.runtime.clone() };
-        let (me, entry, registry) = (self.me.clone(), entry.clone(), self.registry.clone());
+        let (broker, entry, registry) = (self.address.clone(), entry.clone(), self.registry.clone());
         tokio::spawn(async move {
             let result = run(&registry, &entry, planned, options).await;
             let is_loaded = result.is_ok();
-            me.report(&registry, BrokerMsg::Loaded { entry: entry.clone(), result }).await;
-            if is_loaded && let Some(reason) = end_of(&entry).await {
-                me.report(&registry, BrokerMsg::GaveUp { entry, reason }).await;
+            broker.deliver(&registry, BrokerMsg::Loaded { entry: entry.clone(), result }).await;
+            if is_loaded && let Some(cause) = failure_of(&entry).await {
+                broker.deliver(&registry, BrokerMsg::GaveUp { entry, cause }).await;
             }
         });
     }
 
     fn loaded(&mut self, entry: &Arc<Entry>, result: Result<(), String>) {
-        self.current = None;
+        self.loading.retain(|load| !Arc::ptr_eq(&load.entry, entry));
+        let is_cancelled = entry.change(|slot| std::mem::take(&mut slot.cancels_load));
         match result {
             Ok(()) => {
                 tracing::info!(model = %entry.id, "loaded");
                 metrics::load_ended(&entry.id, "loaded");
                 entry.change(|slot| slot.loaded());
                 self.set_timer(entry);
+                if is_cancelled && let Some(runtime) = entry.begin_unload(false) {
+                    self.unload_now(entry, runtime, Duration::ZERO, UnloadCause::Request);
+                }
+            }
+            Err(_) if is_cancelled => {
+                entry.change(|slot| slot.memory = None);
+                cancelled(entry);
+                self.reply_unloaded(entry);
             }
             Err(reason) => {
                 entry.change(|slot| slot.memory = None);
@@ -366,25 +323,35 @@ impl BrokerState {
         }
     }
 
-    fn gave_up(&self, entry: &Arc<Entry>, reason: String) {
-        if let Some(runtime) = entry.give_up(false) {
-            self.unload_now(entry, runtime, Duration::ZERO, Cause::Fault(reason));
+    fn gave_up(&self, entry: &Arc<Entry>, cause: UnloadCause) {
+        if let Some(runtime) = entry.begin_unload(false) {
+            self.unload_now(entry, runtime, Duration::ZERO, cause);
         }
     }
 
     fn unload(&mut self, entry: &Arc<Entry>, drain: Duration, reply: oneshot::Sender<Result<(), ModelsError>>) {
         match entry.read(|slot| slot.phase.clone()) {
-            Phase::Queued | Phase::Loading => {
-                let _ = reply.send(Err(ModelsError::unavailable(
-                    format!("the model `{}` is being loaded; it can be unloaded once it is", entry.id),
-                    BUSY_RETRY_SECONDS,
-                )));
+            Phase::Queued => {
+                self.loading.retain(|load| !Arc::ptr_eq(&load.entry, entry));
+                cancelled(entry);
+                let _ = reply.send(Ok(()));
             }
-            Phase::Unloading => self.leaving.entry(entry.id.clone()).or_default().push(reply),
+            Phase::Loading => {
+                self.unload_replies.entry(entry.id.clone()).or_default().push(reply);
+                // The task that starts its pipelines sees the flag, or the pipelines are stopped here.
+                let started = entry.change(|slot| {
+                    slot.cancels_load = true;
+                    slot.runtime.clone()
+                });
+                if let Some(runtime) = started {
+                    tokio::spawn(async move { runtime.shutdown(Duration::ZERO).await });
+                }
+            }
+            Phase::Unloading => self.unload_replies.entry(entry.id.clone()).or_default().push(reply),
             Phase::Loaded => {
-                self.leaving.entry(entry.id.clone()).or_default().push(reply);
-                if let Some(runtime) = entry.give_up(false) {
-                    self.unload_now(entry, runtime, drain, Cause::Request);
+                self.unload_replies.entry(entry.id.clone()).or_default().push(reply);
+                if let Some(runtime) = entry.begin_unload(false) {
+                    self.unload_now(entry, runtime, drain, UnloadCause::Request);
                 }
             }
             Phase::Unloaded | Phase::Refused { .. } => {
@@ -393,53 +360,61 @@ impl BrokerState {
         }
     }
 
-    /// Lets the calls of a model that was given up end for at most `drain`, stops its cast, and waits until its memory
+    /// Waits at most `drain` for the calls of a model whose unload has begun, stops its pipelines, and waits until its memory
     /// is free.
-    fn unload_now(&self, entry: &Arc<Entry>, runtime: Runtime, drain: Duration, cause: Cause) {
+    fn unload_now(&self, entry: &Arc<Entry>, runtime: Runtime, drain: Duration, cause: UnloadCause) {
         tracing::info!(model = %entry.id, reason = cause.word(), "unloading");
-        let (me, registry, entry) = (self.me.clone(), self.registry.clone(), entry.clone());
+        let (broker, registry, entry) = (self.address.clone(), self.registry.clone(), entry.clone());
         tokio::spawn(async move {
             let _ = tokio::time::timeout(drain, entry.released()).await;
             stop(&entry, runtime).await;
-            me.report(&registry, BrokerMsg::Unloaded { entry, cause }).await;
+            broker.deliver(&registry, BrokerMsg::Unloaded { entry, cause }).await;
         });
     }
 
-    fn unloaded(&mut self, entry: &Arc<Entry>, cause: Cause) {
+    fn unloaded(&mut self, entry: &Arc<Entry>, cause: UnloadCause) {
         tracing::info!(model = %entry.id, "unloaded");
         metrics::unloaded(&entry.id, cause.word());
         entry.change(|slot| {
             slot.memory = None;
             match cause {
-                Cause::Fault(reason) => slot.refused(ModelsError::Failed { id: entry.id.to_string(), reason }),
-                Cause::Request | Cause::Idle | Cause::Room => slot.phase = Phase::Unloaded,
+                UnloadCause::Fault(reason) => slot.refused(ModelsError::Failed { id: entry.id.to_string(), reason }),
+                UnloadCause::FileChanged(reason) => {
+                    slot.refused(ModelsError::FileChanged { id: entry.id.to_string(), reason });
+                }
+                UnloadCause::Request | UnloadCause::Idle | UnloadCause::Memory => slot.phase = Phase::Unloaded,
             }
         });
-        for reply in self.leaving.remove(&entry.id).unwrap_or_default() {
+        self.reply_unloaded(entry);
+    }
+
+    /// Answers those who asked for the unload of a model.
+    fn reply_unloaded(&mut self, entry: &Entry) {
+        for reply in self.unload_replies.remove(&entry.id).unwrap_or_default() {
             let _ = reply.send(Ok(()));
         }
     }
 
-    /// Sees to it that somebody looks when the model may have been idle for long enough.
+    /// Starts the keep-alive timer of a model, if it needs one.
     fn set_timer(&self, entry: &Arc<Entry>) {
         if let Some(expires_at) = entry.expires_at()
             && entry.claim_timer()
         {
-            let (me, registry, entry) = (self.me.clone(), self.registry.clone(), entry.clone());
+            let (broker, registry, entry) = (self.address.clone(), self.registry.clone(), entry.clone());
             tokio::spawn(async move {
                 tokio::time::sleep_until(expires_at).await;
-                me.report(&registry, BrokerMsg::LookAgain(entry)).await;
+                broker.deliver(&registry, BrokerMsg::KeepAliveExpired(entry)).await;
             });
         }
     }
 
-    fn look_again(&self, entry: &Arc<Entry>) {
+    fn keep_alive_expired(&self, entry: &Arc<Entry>) {
         entry.timer_fired();
-        // While calls are in progress there is no such time; the last one to end comes back here.
+        // While calls are in progress there is no expiry time. The last one to end starts the timer again.
         match entry.expires_at() {
             Some(at) if at <= Instant::now() => {
-                if let Some(runtime) = entry.give_up(true) {
-                    self.unload_now(entry, runtime, Duration::ZERO, Cause::Idle);
+                if let Some(runtime) = entry.begin_unload(true) {
+                    self.unload_now(entry, runtime, Duration::ZERO, UnloadCause::Idle);
                 }
             }
             _ => self.set_timer(entry),
@@ -448,92 +423,108 @@ impl BrokerState {
 
     fn shutdown(&self, drain: Duration, reply: oneshot::Sender<()>) {
         self.registry.stop();
-        let (me, registry) = (self.me.clone(), self.registry.clone());
+        let (broker, registry) = (self.address.clone(), self.registry.clone());
         tokio::spawn(async move {
-            registry.shutdown_casts(drain).await;
+            registry.shutdown_runtimes(drain).await;
             let _ = reply.send(());
-            if let Some(actor) = me.actor() {
+            if let Some(actor) = broker.actor() {
                 actor.stop(None);
             }
         });
     }
 
-    /// Bytes that no model holds: of the budget, and of what the machine has.
-    fn free_bytes(&self, others: &[Held]) -> u64 {
+    /// Free bytes within the memory limit and on the machine.
+    fn free_bytes(&self, others: &[ResidentModel]) -> u64 {
         let options = &self.registry.options;
         (options.machine)().free(options.memory_bytes, held_bytes(others)).unwrap_or(u64::MAX)
     }
 
-    /// What a model may be planned into: what is free, and what models hold that may go.
+    /// Memory limit for planning a model, in bytes: free memory and the memory of models that can be unloaded.
     fn limit(&self) -> Option<u64> {
         let others = self.registry.residents();
         let options = &self.registry.options;
         let free = (options.machine)().limit(options.memory_bytes, held_bytes(&others))?;
-        let can_go = others.iter().filter(|other| other.resident.hold != Hold::Kept);
-        Some(can_go.map(|other| other.resident.bytes).fold(free, u64::saturating_add))
+        let unloadable = others.iter().filter(|other| other.resident.hold != Hold::Kept);
+        Some(unloadable.map(|other| other.resident.bytes).fold(free, u64::saturating_add))
     }
 }
 
-fn held_bytes(models: &[Held]) -> u64 {
+fn held_bytes(models: &[ResidentModel]) -> u64 {
     models.iter().map(|model| model.resident.bytes).sum()
 }
 
-/// When to try again to load a model that others leave no room for.
+/// When to retry a load for which the memory is in use.
 const BUSY_RETRY_SECONDS: u64 = 2;
 
-/// Ends an attempt to load a model.
+/// Ends an attempt to load a model with an error.
 fn refuse(entry: &Entry, error: ModelsError) {
-    let outcome = if matches!(error, ModelsError::Failed { .. }) { "failed" } else { "no_room" };
+    let outcome = if matches!(error, ModelsError::Failed { .. }) { "failed" } else { "no_memory" };
     metrics::load_ended(&entry.id, outcome);
     entry.change(|slot| slot.refused(error));
 }
 
-/// Starts a cast and waits until it is ready. After an error nothing of it is left.
+/// Ends an attempt to load a model that was unloaded meanwhile.
+fn cancelled(entry: &Entry) {
+    tracing::info!(model = %entry.id, "the load was cancelled");
+    metrics::load_ended(&entry.id, "cancelled");
+    let reason = format!("the load of the model `{}` was cancelled, because the model was unloaded", entry.id);
+    entry.change(|slot| slot.refused(ModelsError::unavailable(reason, BUSY_RETRY_SECONDS)));
+}
+
+impl Ahead {
+    /// A load waits for memory. Those behind it do not get that memory.
+    fn wait(&mut self, planned: PlannedModel) -> LoadPhase {
+        self.bytes = self.bytes.saturating_add(planned.memory().host_bytes());
+        self.models += 1;
+        LoadPhase::AwaitsMemory(planned)
+    }
+}
+
+/// Starts the pipelines of a model and waits until they are ready. After an error all of them have stopped.
 async fn run(registry: &Registry, entry: &Entry, planned: PlannedModel, options: RuntimeOptions) -> Result<(), String> {
     let runtime = planned.start(options, entry.live.clone()).await.map_err(|error| error.to_string())?;
     entry.change(|slot| slot.runtime = Some(runtime.clone()));
-    // A shutdown has seen the runtime, or is seen here.
-    let ready = if registry.is_stopping() { Err(Status::Draining) } else { runtime.wait_ready().await };
-    let reason = match ready {
-        Ok(_) => return Ok(()),
-        Err(Status::Failed(reason)) => reason,
-        Err(_) => "the server is shutting down".to_owned(),
-    };
+    // A concurrent shutdown or unload either sees the runtime or is seen here.
+    let is_stopped = registry.is_stopping() || entry.read(|slot| slot.cancels_load);
+    let ready = if is_stopped { Err(Status::Draining) } else { runtime.wait_ready().await };
+    let Err(status) = ready else { return Ok(()) };
+    let reason = status.failure().unwrap_or("the server is shutting down").to_owned();
     stop(entry, runtime).await;
     Err(reason)
 }
 
-/// Stops a cast at once. When this resolves, its engine's memory is free.
+/// Stops the pipelines of a model at once. Its memory is free when this resolves.
 async fn stop(entry: &Entry, runtime: Runtime) {
     runtime.shutdown(Duration::ZERO).await;
     drop(runtime);
-    // Outside the entry's lock: the last handle stops actors.
+    // Dropped outside of the entry's lock, because dropping the last handle stops actors.
     let last = entry.change(|slot| slot.runtime.take());
     drop(last);
     entry.live.gone().await;
 }
 
-/// Why a cast gave up, once it has; `None` when it was stopped.
-async fn end_of(entry: &Entry) -> Option<String> {
+/// Waits until the pipelines of a model give up and returns the cause. `None` when they were stopped.
+async fn failure_of(entry: &Entry) -> Option<UnloadCause> {
     let mut runtime = entry.read(|slot| slot.runtime.clone())?;
     loop {
         match runtime.status_changed().await {
-            Status::Failed(reason) => return Some(reason),
+            Status::Failed(reason) => return Some(UnloadCause::Fault(reason)),
+            Status::FileChanged(reason) => return Some(UnloadCause::FileChanged(reason)),
             Status::Draining => return None,
             Status::Loading(_) | Status::Ready | Status::Recovering => {}
         }
     }
 }
 
-#[cfg(test)]
 #[allow(clippy::unwrap_used)]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::models::{KeepAlive, Models, ModelsOptions, NamedModel};
-    use crate::simulation::{SimulatedModel, tokenizer};
+    use crate::pipeline::simulation::{SimulatedModel, tokenizer};
 
     #[tokio::test(start_paused = true)]
-    async fn a_broker_that_dies_is_followed_by_another_and_no_load_is_lost() {
+    async fn a_dead_broker_is_replaced_and_no_load_is_lost() {
         let named = |id: &str| {
             let factory = Arc::new(SimulatedModel::new(tokenizer()));
             NamedModel { id: id.to_owned(), aliases: Vec::new(), factory, planned: None }
@@ -542,7 +533,7 @@ mod tests {
         let options = ModelsOptions { keep_alive, ..ModelsOptions::default() };
         let models = Models::start(options, ["a", "b", "c"].map(named).into(), None).await.unwrap();
         models.load("a").await.unwrap();
-        let held = models.call(Some("a")).await.unwrap();
+        let held = models.acquire(Some("a")).await.unwrap();
         let broker = models.0.broker.clone().unwrap();
         for id in ["b", "c"] {
             let load = models.load(id);
@@ -553,7 +544,7 @@ mod tests {
         assert_eq!(held.runtime().status(), Status::Ready);
         drop(held);
         tokio::time::sleep(Duration::from_secs(70)).await;
-        assert!(models.list().await.iter().all(|model| model.memory.is_none()), "idle times are kept");
+        assert!(models.list().await.iter().all(|model| model.memory.is_none()), "keep-alive times still apply");
         models.unload("a", Duration::ZERO).await.unwrap();
         models.shutdown(Duration::ZERO).await;
     }

@@ -1,4 +1,4 @@
-//! The models of a directory: each GGUF file there is one, and so is each set of shards.
+//! Finds the models in a directory. Each GGUF file is a model, and so is each set of shards.
 
 use std::fs;
 use std::io;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::source::ModelFactory;
 
-/// A directory of models, and how its files become models.
+/// A directory of models, with a function that makes a model from a file.
 pub struct ModelsDirectory {
     path: PathBuf,
     make: Make,
@@ -18,17 +18,17 @@ type Make = Box<dyn Fn(&Path) -> Arc<dyn ModelFactory> + Send + Sync>;
 /// A model in a directory.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Found {
-    /// The file's stem, without the shard's number.
+    /// The stem of the file, without a shard number.
     pub id: String,
     /// The file, or its first shard.
     pub path: PathBuf,
 }
 
 impl ModelsDirectory {
-    /// The files of `path`, each made a model by `make`.
+    /// The directory `path`. `make` makes a model from a file.
     ///
     /// # Errors
-    /// Why the directory cannot be read.
+    /// When the directory cannot be read.
     pub fn open(
         path: impl Into<PathBuf>,
         make: impl Fn(&Path) -> Arc<dyn ModelFactory> + Send + Sync + 'static,
@@ -38,13 +38,13 @@ impl ModelsDirectory {
         Ok(ModelsDirectory { path, make: Box::new(make) })
     }
 
-    /// The directory.
+    /// The path of the directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What is there now, by name. Reads no file.
+    /// The models that are there now, sorted by name. Does not open the files.
     pub(super) fn scan(&self) -> io::Result<Vec<Found>> {
         scan(&self.path)
     }
@@ -59,7 +59,7 @@ fn scan(directory: &Path) -> io::Result<Vec<Found>> {
     for entry in fs::read_dir(directory)? {
         let path = entry?.path();
         let is_gguf = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"));
-        // Follows links: a cache's files are often linked to.
+        // Follows links, because files are often links into a download cache.
         if !is_gguf || !path.is_file() {
             continue;
         }
@@ -67,7 +67,7 @@ fn scan(directory: &Path) -> io::Result<Vec<Found>> {
         match shard(stem) {
             None => found.push(Found { id: stem.to_owned(), path }),
             Some((name, 1)) => found.push(Found { id: name.to_owned(), path }),
-            // The first shard stands for them all.
+            // A set of shards is listed by its first shard.
             Some(_) => {}
         }
     }
@@ -76,7 +76,7 @@ fn scan(directory: &Path) -> io::Result<Vec<Found>> {
     Ok(found)
 }
 
-/// `name-00002-of-00003` taken apart: the name and the shard's number, from 1.
+/// Splits `name-00002-of-00003` into the name and the shard number, which starts at 1.
 fn shard(stem: &str) -> Option<(&str, usize)> {
     const DIGITS: usize = 5;
     let (rest, total) = stem.rsplit_once("-of-")?;
@@ -85,8 +85,8 @@ fn shard(stem: &str) -> Option<(&str, usize)> {
     (is_number(total) && is_number(number)).then(|| number.parse().ok().map(|number| (name, number)))?
 }
 
-#[cfg(test)]
 #[allow(clippy::unwrap_used)]
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_is_not_there_is_an_error() {
+    fn a_missing_directory_is_an_error() {
         assert!(scan(Path::new("/no/such/directory")).is_err());
     }
 }

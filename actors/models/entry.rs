@@ -1,7 +1,8 @@
-//! One model of the registry: what it is called, how far it is, and who uses it.
+//! One model of the registry: its names, its phase, and the calls that use it.
 //!
-//! Everything that changes is in one [`Slot`] behind one lock, so that "nobody uses it" and "it goes" are one decision:
-//! a call either holds the model before it is given up, or finds it gone. No lock is held while waiting.
+//! Everything that changes is in one [`Slot`] behind one lock, so that "no call uses the model" and "the model is unloaded"
+//! are decided together: a call either holds the model before it is unloaded, or finds it unloaded. No lock is held while
+//! waiting.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,93 +11,98 @@ use cuelight_engine::load::{LoadProgress, MemoryPlan};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::broker::{Broker, BrokerMsg};
-use super::room::Hold;
+use super::error::ModelsError;
+use super::info::{ModelInfo, ModelState};
+use super::memory_budget::Hold;
 use super::source::{LiveEngines, ModelFactory, PlannedModel};
-use super::{ModelInfo, ModelState, ModelsError};
-use crate::runtime::{Runtime, Status};
+use crate::core::status::Status;
+use crate::pipeline::runtime::Runtime;
 
-/// A model that is known here.
+/// A model of the registry.
 pub(super) struct Entry {
     pub id: Arc<str>,
-    /// More names for it.
+    /// Other names of the model.
     pub aliases: Vec<String>,
-    /// Named when the server was started, which loads it then.
+    /// Whether the model was named at startup. Such models are loaded then.
     pub named: bool,
-    /// Never unloaded but by request.
+    /// Whether the model is unloaded only by request.
     pub kept: bool,
-    /// How long it stays without calls; `None`: as long as its room is not needed.
+    /// How long the model stays loaded without calls. `None`: until its memory is needed.
     pub keep_alive: Option<Duration>,
-    /// Where it comes from; `None` for one that is not the broker's to load.
+    /// Plans and starts the model. `None` for a model that the broker does not load.
     pub factory: Option<Arc<dyn ModelFactory>>,
-    /// Its engines, which hold its memory.
+    /// Counts its engines, which own its memory.
     pub live: LiveEngines,
     slot: watch::Sender<Slot>,
 }
 
-/// What changes about a model.
+/// The changing state of a model.
 pub(super) struct Slot {
     pub phase: Phase,
-    /// The cast, from when it is started until it has stopped.
+    /// The pipelines, from when they are started until they have stopped.
     pub runtime: Option<Runtime>,
-    /// A plan that was made ahead, for the next load.
+    /// A memory plan that was made ahead of the next load.
     pub planned: Option<PlannedModel>,
-    /// What it holds of the machine, or is about to.
+    /// The memory that it uses, or will use once loaded.
     pub memory: Option<MemoryPlan>,
-    /// Whether it was neither loaded nor refused yet.
+    /// Whether the load in progress is to end.
+    pub cancels_load: bool,
+    /// Whether it has neither been loaded nor refused yet.
     is_first_load: bool,
-    /// Calls that hold the runtime.
+    /// Number of calls that use the model.
     calls: usize,
-    /// Calls that wait for it.
+    /// Number of calls that wait for it.
     waiting: usize,
-    /// When it was loaded, or its last call ended.
+    /// When it was loaded or its last call ended.
     last_used: Option<Instant>,
-    /// A timer will ask whether it was idle for long enough.
+    /// Whether a timer for its keep-alive time is running.
     timer_set: bool,
 }
 
-/// Where a model is between file and memory.
+/// The phase of a model.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Phase {
-    /// On disk.
+    /// The model is not loaded.
     Unloaded,
     /// The broker will load it.
     Queued,
-    /// Its cast is loading it.
+    /// Its pipelines are loading it.
     Loading,
-    /// Its cast runs, or recovers.
+    /// Its pipelines run or recover.
     Loaded,
-    /// Calls in progress end, then it goes.
+    /// It will be unloaded when its calls have ended.
     Unloading,
-    /// It could not be loaded, or its cast gave up.
+    /// It could not be loaded, or its pipelines gave up.
     Refused {
-        /// What callers are told.
+        /// The error that callers get.
         error: ModelsError,
-        /// Since when.
+        /// When it was refused.
         at: Instant,
     },
 }
 
-/// Who wants a model.
+/// The kind of a caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Caller {
-    /// A call; `autoload`: it may have the model loaded.
+    /// An API call. With `autoload` it may trigger a load.
     Call { autoload: bool },
-    /// Somebody who asks for it to be loaded.
+    /// An explicit request to load the model.
     Operator,
 }
 
-/// What a caller finds.
-pub(super) enum Found {
-    /// The model, held.
-    Here(Runtime),
-    /// Nothing: this caller is the one who asks the broker.
-    MustAsk,
-    /// Nothing yet.
+/// The result of an attempt to use a model.
+pub(super) enum Access {
+    /// The model is loaded and now in use by the caller.
+    Loaded(Runtime),
+    /// The model is not loaded. This caller has to send a load request to the broker.
+    MustLoad,
+    /// The model is being loaded.
     MustWait,
+    /// The model is being unloaded.
+    Leaving,
 }
 
-/// After a refusal, how long calls get the same answer before one of them tries again.
+/// After a refusal, how long calls get the same error before one of them triggers another load.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
 impl Entry {
@@ -104,7 +110,7 @@ impl Entry {
         Self::with_slot(id, Some(factory), Phase::Unloaded, None)
     }
 
-    /// A model that somebody else started and that stays.
+    /// A model that runs already and is never loaded or unloaded by the broker.
     pub fn running(id: &str, runtime: Runtime) -> Self {
         let entry = Self::with_slot(id, None, Phase::Loaded, Some(runtime));
         Entry { named: true, kept: true, ..entry }
@@ -116,6 +122,7 @@ impl Entry {
             runtime,
             planned: None,
             memory: None,
+            cancels_load: false,
             is_first_load: true,
             calls: 0,
             waiting: 0,
@@ -134,8 +141,8 @@ impl Entry {
         }
     }
 
-    /// Whether this is one of its names.
-    pub fn answers_to(&self, name: &str) -> bool {
+    /// Whether this is its id or an alias.
+    pub fn has_name(&self, name: &str) -> bool {
         *self.id == *name || self.aliases.iter().any(|alias| alias == name)
     }
 
@@ -144,17 +151,17 @@ impl Entry {
         read(&self.slot.borrow())
     }
 
-    /// Changes the slot, and wakes those who wait for that.
+    /// Changes the slot and wakes the waiting calls.
     pub fn change<T>(&self, change: impl FnOnce(&mut Slot) -> T) -> T {
         self.update(|slot| (change(slot), true))
     }
 
-    /// Changes the slot quietly: nobody waits for that.
-    fn note<T>(&self, note: impl FnOnce(&mut Slot) -> T) -> T {
-        self.update(|slot| (note(slot), false))
+    /// Changes the slot without waking the waiting calls.
+    fn change_silently<T>(&self, change: impl FnOnce(&mut Slot) -> T) -> T {
+        self.update(|slot| (change(slot), false))
     }
 
-    /// Changes the slot; the closure says whether to wake those who wait for a change.
+    /// Changes the slot. The closure decides whether the waiting calls are woken.
     fn update<T>(&self, update: impl FnOnce(&mut Slot) -> (T, bool)) -> T {
         let mut result = None;
         self.slot.send_if_modified(|slot| {
@@ -165,53 +172,56 @@ impl Entry {
         result.expect("send_if_modified calls its closure")
     }
 
-    /// Sees every change from now on.
+    /// A receiver of all later changes.
     pub fn subscribe(&self) -> watch::Receiver<Slot> {
         self.slot.subscribe()
     }
 
-    /// Takes hold of the model for a caller, or says what the caller has to do for it. `again`: a refusal stands no
-    /// longer.
+    /// Starts to use the model if it is loaded, or returns what the caller has to do. With `retry`, a recent refusal is
+    /// ignored.
     ///
     /// # Errors
-    /// Why this caller cannot have it.
-    pub fn find(&self, caller: Caller, again: bool) -> Result<Found, ModelsError> {
-        self.note(|slot| match &slot.phase {
-            Phase::Loaded => Ok(slot.hold()),
+    /// Why the caller cannot use the model.
+    pub fn access(&self, caller: Caller, retry: bool) -> Result<Access, ModelsError> {
+        self.change_silently(|slot| match &slot.phase {
+            Phase::Loaded => Ok(slot.begin_call()),
             Phase::Queued | Phase::Loading if caller != Caller::Operator && self.named && slot.is_first_load => {
-                // The server is not up yet, and says so as it does to probes.
+                // The server is still starting, which its probes report, too.
                 Err(ModelsError::unavailable(format!("the model `{}` is still loading", self.id), 2))
             }
-            Phase::Queued | Phase::Loading | Phase::Unloading => Ok(Found::MustWait),
-            Phase::Refused { error, at } if !again && at.elapsed() < RETRY_PAUSE => Err(error.clone()),
+            Phase::Queued | Phase::Loading => Ok(Access::MustWait),
+            Phase::Unloading => Ok(Access::Leaving),
+            // A file that is being written would give a damaged model, so a call does not load it.
+            Phase::Refused { error: error @ ModelsError::FileChanged { .. }, .. } if !retry => Err(error.clone()),
+            Phase::Refused { error, at } if !retry && at.elapsed() < RETRY_PAUSE => Err(error.clone()),
             Phase::Unloaded | Phase::Refused { .. } => {
                 if caller == (Caller::Call { autoload: false }) {
                     return Err(ModelsError::NotLoaded(self.id.to_string()));
                 }
                 slot.phase = Phase::Queued;
-                Ok(Found::MustAsk)
+                Ok(Access::MustLoad)
             }
         })
     }
 
-    /// A place among those who wait, of which there are at most `limit`.
+    /// Counts a waiting call. At most `limit` may wait.
     ///
     /// # Errors
-    /// [`ModelsError::Overloaded`].
-    pub fn wait_in_line(self: &Arc<Self>, limit: usize, broker: Option<Broker>) -> Result<Place, ModelsError> {
-        self.note(|slot| {
+    /// [`ModelsError::Overloaded`] when the limit is reached.
+    pub fn join_queue(&self, limit: usize) -> Result<(), ModelsError> {
+        self.change_silently(|slot| {
             if slot.waiting >= limit {
                 return Err(ModelsError::Overloaded { id: self.id.to_string(), waiting: slot.waiting });
             }
             slot.waiting += 1;
-            Ok(Place { entry: self.clone(), broker })
+            Ok(())
         })
     }
 
-    /// Gives the model up; `None` when it is not loaded, or somebody uses it and `unused` is asked for.
-    pub fn give_up(&self, unused: bool) -> Option<Runtime> {
+    /// Begins to unload the model. `None` when it is not loaded, or when it is in use and `only_if_unused` is set.
+    pub fn begin_unload(&self, only_if_unused: bool) -> Option<Runtime> {
         self.change(|slot| {
-            if slot.phase != Phase::Loaded || (unused && !slot.is_unused()) {
+            if slot.phase != Phase::Loaded || (only_if_unused && !slot.is_unused()) {
                 return None;
             }
             slot.phase = Phase::Unloading;
@@ -219,25 +229,26 @@ impl Entry {
         })
     }
 
-    /// Resolves once no call holds the model.
+    /// Waits until no call uses the model.
     pub async fn released(&self) {
-        // Without an error: the sender is in `self`.
+        // Cannot fail, because the sender is in `self`.
         let _ = self.subscribe().wait_for(|slot| slot.calls == 0).await;
     }
 
-    /// Resolves once it has failed.
+    /// Waits until the model has failed.
     pub async fn failed(&self) {
         let is_failed = |slot: &Slot| matches!(slot.phase, Phase::Refused { error: ModelsError::Failed { .. }, .. });
-        // Without an error: the sender is in `self`.
+        // Cannot fail, because the sender is in `self`.
         let _ = self.subscribe().wait_for(is_failed).await;
     }
 
-    /// What it holds of the machine, and why it holds it; `None` for nothing.
+    /// The memory that it uses, and why it keeps it. `None` when it uses none.
     pub fn resident(&self) -> Option<(MemoryPlan, Hold)> {
         self.read(|slot| {
             let hold = match slot.phase {
                 Phase::Unloading => Hold::Leaving,
                 _ if self.kept => Hold::Kept,
+                Phase::Loading => Hold::Loading,
                 Phase::Loaded if slot.is_unused() => slot.last_used.map_or(Hold::Busy, Hold::Idle),
                 _ => Hold::Busy,
             };
@@ -245,7 +256,7 @@ impl Entry {
         })
     }
 
-    /// When it will have been idle for long enough; `None` while it is not idle or where it may stay.
+    /// When its keep-alive time ends. `None` while it is in use, and when it has no keep-alive time.
     pub fn expires_at(&self) -> Option<Instant> {
         let keep_alive = self.keep_alive?;
         self.read(|slot| match slot.phase {
@@ -254,46 +265,37 @@ impl Entry {
         })
     }
 
-    /// Whether the caller is to set the timer, because none is.
+    /// Whether the caller has to start the keep-alive timer. `false` when one is running.
     pub fn claim_timer(&self) -> bool {
-        self.note(|slot| !std::mem::replace(&mut slot.timer_set, true))
+        self.change_silently(|slot| !std::mem::replace(&mut slot.timer_set, true))
     }
 
-    /// The timer has fired.
+    /// Records that the keep-alive timer has fired.
     pub fn timer_fired(&self) {
-        self.note(|slot| slot.timer_set = false);
+        self.change_silently(|slot| slot.timer_set = false);
     }
 
-    /// Ends a call.
-    fn end_call(self: &Arc<Self>, broker: Option<&Broker>) {
-        let ask = self.update(|slot| {
+    /// Ends a call. Returns whether the broker has to start the keep-alive timer.
+    pub fn end_call(&self) -> bool {
+        let needs_timer = self.update(|slot| {
             slot.calls -= 1;
             slot.last_used = Some(Instant::now());
-            // Only the end of the model's stay waits for the end of its calls.
-            (slot.wants_timer(), slot.calls == 0 && slot.phase == Phase::Unloading)
+            // Only an unload waits for the end of the calls.
+            (slot.needs_timer(), slot.calls == 0 && slot.phase == Phase::Unloading)
         });
-        self.ask_for_timer(ask, broker);
+        needs_timer && self.keep_alive.is_some()
     }
 
-    /// Leaves the line of those who wait.
-    fn leave_line(self: &Arc<Self>, broker: Option<&Broker>) {
-        let ask = self.note(|slot| {
+    /// Ends the wait of a call. Returns whether the broker has to start the keep-alive timer.
+    pub fn leave_queue(&self) -> bool {
+        let needs_timer = self.change_silently(|slot| {
             slot.waiting -= 1;
-            slot.wants_timer()
+            slot.needs_timer()
         });
-        self.ask_for_timer(ask, broker);
+        needs_timer && self.keep_alive.is_some()
     }
 
-    fn ask_for_timer(self: &Arc<Self>, ask: bool, broker: Option<&Broker>) {
-        if let Some(broker) = broker
-            && ask
-            && self.keep_alive.is_some()
-        {
-            broker.tell(BrokerMsg::Idle(self.clone()));
-        }
-    }
-
-    /// What it is and does, for people and programs.
+    /// A description of the model and its state.
     pub fn info(&self) -> ModelInfo {
         let expires_at = self.expires_at();
         self.read(|slot| {
@@ -317,96 +319,53 @@ impl Entry {
 }
 
 impl Slot {
-    /// Nobody uses it or waits to.
+    /// Whether no call uses it or waits for it.
     fn is_unused(&self) -> bool {
         self.calls == 0 && self.waiting == 0
     }
 
-    /// It has become idle, and nobody looks after its idle time.
-    fn wants_timer(&self) -> bool {
+    /// Whether it is idle and no keep-alive timer is running.
+    fn needs_timer(&self) -> bool {
         self.phase == Phase::Loaded && self.is_unused() && !self.timer_set
     }
 
-    fn hold(&mut self) -> Found {
+    fn begin_call(&mut self) -> Access {
         match &self.runtime {
             Some(runtime) => {
                 self.calls += 1;
-                Found::Here(runtime.clone())
+                Access::Loaded(runtime.clone())
             }
-            None => Found::MustWait,
+            None => Access::MustWait,
         }
     }
 
-    /// The cast is ready.
+    /// Records that its pipelines are ready.
     pub fn loaded(&mut self) {
         self.phase = Phase::Loaded;
         self.is_first_load = false;
         self.last_used = Some(Instant::now());
     }
 
-    /// It could not be loaded, or its cast gave up.
+    /// Records that it could not be loaded, or that its pipelines gave up.
     pub fn refused(&mut self, error: ModelsError) {
         self.phase = Phase::Refused { error, at: Instant::now() };
         self.is_first_load = false;
     }
 
     fn state(&self) -> ModelState {
-        let nothing_yet = LoadProgress { done_bytes: 0, total_bytes: 0 };
+        let no_progress = LoadProgress { done_bytes: 0, total_bytes: 0 };
         match (&self.phase, self.runtime.as_ref().map(Runtime::status)) {
             (Phase::Refused { error: ModelsError::Unavailable { .. }, .. } | Phase::Unloaded, _) => {
                 ModelState::Unloaded
             }
             (Phase::Refused { error, .. }, _) => ModelState::Failed(error.to_string()),
             (Phase::Unloading, _) => ModelState::Unloading,
-            (_, None) => ModelState::Loading(nothing_yet),
+            (_, None) => ModelState::Loading(no_progress),
             (_, Some(Status::Loading(progress))) => ModelState::Loading(progress),
             (_, Some(Status::Ready)) => ModelState::Ready,
             (_, Some(Status::Recovering)) => ModelState::Recovering,
             (_, Some(Status::Draining)) => ModelState::Unloading,
-            (_, Some(Status::Failed(reason))) => ModelState::Failed(reason),
+            (_, Some(Status::Failed(reason) | Status::FileChanged(reason))) => ModelState::Failed(reason),
         }
-    }
-}
-
-/// A place among those who wait for a model; while it is held, the model is not unloaded for being unused.
-pub(super) struct Place {
-    entry: Arc<Entry>,
-    broker: Option<Broker>,
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.entry.leave_line(self.broker.as_ref());
-    }
-}
-
-/// A loaded model, held: it is not unloaded for being idle or for its room until this is dropped.
-pub struct Call {
-    entry: Arc<Entry>,
-    runtime: Runtime,
-    broker: Option<Broker>,
-}
-
-impl Call {
-    pub(super) fn new(entry: Arc<Entry>, runtime: Runtime, broker: Option<Broker>) -> Self {
-        Call { entry, runtime, broker }
-    }
-
-    /// The model's own name.
-    #[must_use]
-    pub fn id(&self) -> &str {
-        &self.entry.id
-    }
-
-    /// The cast that runs it.
-    #[must_use]
-    pub fn runtime(&self) -> &Runtime {
-        &self.runtime
-    }
-}
-
-impl Drop for Call {
-    fn drop(&mut self) {
-        self.entry.end_call(self.broker.as_ref());
     }
 }

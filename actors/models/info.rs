@@ -1,91 +1,91 @@
-//! What is told about models, to people, probes and programs.
+//! Descriptions of models and of the server, for the API, probes and the command line.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use cuelight_engine::load::{LoadProgress, MemoryPlan};
 
-use crate::policy::Counts;
-use crate::runtime::Model;
+use crate::core::counts::Counts;
+use crate::core::served_model::ServedModel;
 
-/// What a model is doing.
+/// The state of a model.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ModelState {
-    /// On disk.
+    /// It is not loaded.
     Unloaded,
-    /// Being loaded, or waiting for that.
+    /// It is being loaded, or queued to be loaded.
     Loading(LoadProgress),
-    /// Calls run.
+    /// It is loaded and serves calls.
     Ready,
-    /// After a fault; calls wait.
+    /// It restarts after a fault. Calls wait.
     Recovering,
-    /// Calls in progress end, then it goes.
+    /// It will be unloaded when its calls have ended.
     Unloading,
-    /// It could not be loaded, or failed too often: why.
+    /// It could not be loaded or failed too often, with the reason.
     Failed(String),
 }
 
-/// A model and what it does, at one moment.
+/// A snapshot of a model and its state.
 #[derive(Clone)]
 pub struct ModelInfo {
     /// Its name.
     pub id: String,
-    /// More names for it.
+    /// Other names of the model.
     pub aliases: Vec<String>,
-    /// Named when the server was started.
+    /// Whether it was named at startup.
     pub named: bool,
-    /// What it is doing.
+    /// Its state.
     pub state: ModelState,
-    /// Facts, once it is loaded.
-    pub model: Option<Arc<Model>>,
-    /// What it holds of the machine.
+    /// Its description and limits, once it is loaded.
+    pub model: Option<Arc<ServedModel>>,
+    /// The memory that it uses.
     pub memory: Option<MemoryPlan>,
-    /// Sequences and KV blocks.
+    /// Counts of sequences and KV blocks.
     pub counts: Counts,
-    /// Calls that hold it.
+    /// Number of calls that use it.
     pub calls: usize,
-    /// Calls that wait for it to be loaded.
+    /// Number of calls that wait for it to be loaded.
     pub waiting_calls: usize,
-    /// How long nobody has called it; `None` while somebody does, or before it was loaded.
+    /// Time since its last call. `None` while it is in use, or before it was loaded.
     pub idle_for: Option<Duration>,
-    /// When it will be unloaded if nobody calls it.
+    /// Time until it is unloaded if no call uses it.
     pub unloads_in: Option<Duration>,
-    /// Whether it was neither loaded nor refused yet.
+    /// Whether it has neither been loaded nor refused yet.
     pub(super) is_first_load: bool,
 }
 
-/// The memory that models share.
+/// The memory of all models together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MemoryRoom {
-    /// What they may take together; `None`: what the machine has.
+pub struct MemoryUse {
+    /// Limit for all models together. `None`: the memory of the machine.
     pub limit_bytes: Option<u64>,
-    /// What they hold.
+    /// Memory that they use.
     pub held_bytes: u64,
-    /// What another could still take; `None` where the system does not say.
+    /// Memory that is free for another model. `None` when the system does not report it.
     pub free_bytes: Option<u64>,
 }
 
-/// What a server as a whole can do.
+/// The readiness of the whole server.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Readiness {
-    /// Every model named at the start has been loaded, and none is at fault.
+    /// Every model named at startup has been loaded, and none is in a fault state.
     Ready,
-    /// A model named at the start is still being loaded: all of their bytes.
+    /// A model named at startup is being loaded for the first time, with the progress of all of them together.
     Loading(LoadProgress),
-    /// A model named at the start is at fault and comes back.
+    /// A model named at startup restarts after a fault.
     Recovering,
-    /// No new calls; running ones end.
+    /// The server accepts no new calls. Running ones finish.
     Draining,
-    /// Models named at the start are at fault: why. `all`: no other is left.
+    /// Models named at startup have failed.
     Failed {
-        /// Why.
+        /// The reason.
         reason: String,
-        /// No model named at the start is left.
+        /// Whether all models named at startup have failed.
         all: bool,
     },
 }
 
-/// What a server can do whose models named at the start are these.
+/// The readiness of a server, given its models that were named at startup.
 pub(super) fn readiness_of(named: &[ModelInfo]) -> Readiness {
     let failure = |model: &ModelInfo| match &model.state {
         ModelState::Failed(reason) => Some(reason.clone()),
@@ -94,9 +94,9 @@ pub(super) fn readiness_of(named: &[ModelInfo]) -> Readiness {
     if let Some(reason) = named.iter().find_map(failure) {
         return Readiness::Failed { reason, all: named.iter().all(|model| failure(model).is_some()) };
     }
-    let comes_up =
+    let is_starting =
         |model: &ModelInfo| model.is_first_load && matches!(model.state, ModelState::Unloaded | ModelState::Loading(_));
-    if named.iter().any(comes_up) {
+    if named.iter().any(is_starting) {
         let mut sum = LoadProgress { done_bytes: 0, total_bytes: 0 };
         for model in named {
             if let ModelState::Loading(progress) = model.state {

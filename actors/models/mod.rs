@@ -1,24 +1,28 @@
-//! The models of a server: which there are, which are loaded, and how a call gets hold of one.
+//! The models of a server: which exist, which are loaded, and how a call uses one.
 //!
-//! - [`Models`], below: the front door. A call asks for a model by name and gets a [`Call`], which holds the model until
-//!   the response is over; a model that is not loaded is loaded first.
-//! - [`options`], [`registry`]: how models are kept, and which are known
-//! - [`entry`]: one model, and everything about it that changes
-//! - [`broker`]: the actor that loads and unloads, one at a time, never beyond the memory there is
-//! - [`room`]: what fits beside what, as pure decisions
-//! - [`source`]: where a model comes from, and the proof that its memory is free again
-//! - [`directory`]: models found as files
-//! - [`info`]: what is told about them
+//! - [`Models`], below: the entry point. A call names a model and gets a [`ModelLease`], which keeps the model loaded until the
+//!   response is complete. A model that is not loaded is loaded first.
+//! - [`options`], [`registry`]: settings, and all models by name
+//! - [`entry`], [`lease`]: one model with its changing state, and what calls hold of it
+//! - [`broker`], [`messages`]: the actor that loads and unloads models within the memory limit
+//! - [`memory_budget`]: decides which models fit, as a pure function
+//! - [`source`]: plans and starts a model, and counts its engines
+//! - [`directory`]: finds models in a directory
+//! - [`info`], [`error`]: descriptions and errors
 //!
-//! Each loaded model is a [`Runtime`]: a cast of its own, whose faults the others never hear of.
+//! Each loaded model is a [`Runtime`] with its own pipelines. A fault in one model does not affect the others.
 
 mod broker;
 mod directory;
 mod entry;
+mod error;
 mod info;
+mod lease;
+mod memory_budget;
+mod messages;
 mod options;
 mod registry;
-mod room;
+mod simulated;
 mod source;
 
 use std::sync::Arc;
@@ -27,71 +31,19 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use self::broker::{Broker, BrokerMsg};
 pub use self::directory::ModelsDirectory;
-pub use self::entry::Call;
-use self::entry::{Caller, Entry, Found};
+use self::entry::{Access, Caller, Entry};
+pub use self::error::ModelsError;
 use self::info::readiness_of;
-pub use self::info::{MemoryRoom, ModelInfo, ModelState, Readiness};
+pub use self::info::{MemoryUse, ModelInfo, ModelState, Readiness};
+pub use self::lease::ModelLease;
+use self::lease::WaitTicket;
+pub use self::memory_budget::Machine;
+use self::messages::{BrokerAddress, BrokerMsg};
 pub use self::options::{KeepAlive, ModelsOptions, NamedModel};
 use self::registry::Registry;
-pub use self::room::Machine;
 pub use self::source::{ModelFactory, PlanError, PlannedModel};
-use crate::runtime::{Runtime, StartError};
-
-/// Why a call does not get its model.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum ModelsError {
-    /// No model has this name.
-    #[error("the model `{0}` does not exist here; GET /v1/models lists those that do")]
-    Unknown(String),
-    /// No name was given, and there is more than one model, or none.
-    #[error("name a model in `model`; GET /v1/models lists those that are here")]
-    Unnamed,
-    /// It is not loaded, and calls do not load models here.
-    #[error("the model `{0}` is not loaded, and calls do not load models here: POST /models/load does, with this name")]
-    NotLoaded(String),
-    /// It can never be loaded here.
-    #[error("{0}")]
-    TooLarge(String),
-    /// It could not be loaded, or failed too often.
-    #[error("the model `{id}` is not available: {reason}")]
-    Failed {
-        /// The model.
-        id: String,
-        /// Why, in a sentence.
-        reason: String,
-    },
-    /// Not now.
-    #[error("{reason}")]
-    Unavailable {
-        /// Why, in a sentence.
-        reason: String,
-        /// When to try again.
-        retry_after: Duration,
-    },
-    /// Too many calls wait for it already.
-    #[error("{waiting} calls wait for the model `{id}` to be loaded; try again later")]
-    Overloaded {
-        /// The model.
-        id: String,
-        /// How many.
-        waiting: usize,
-    },
-    /// It is not the broker's to unload.
-    #[error("the model `{0}` is served for as long as this program runs; it cannot be unloaded")]
-    Fixed(String),
-}
-
-impl ModelsError {
-    fn unavailable(reason: String, seconds: u64) -> Self {
-        ModelsError::Unavailable { reason, retry_after: Duration::from_secs(seconds) }
-    }
-
-    fn stopping() -> Self {
-        Self::unavailable("the server is shutting down".to_owned(), 5)
-    }
-}
+use crate::pipeline::runtime::{Runtime, StartError};
 
 /// A cheap handle on the models of a server. The broker stops when the last handle is dropped.
 #[derive(Clone)]
@@ -99,24 +51,24 @@ pub struct Models(Arc<Inner>);
 
 struct Inner {
     registry: Arc<Registry>,
-    /// `None` where nothing is ever loaded or unloaded.
-    broker: Option<Broker>,
+    /// `None` when no model is ever loaded or unloaded.
+    broker: Option<BrokerAddress>,
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
         self.registry.stop();
-        if let Some(actor) = self.broker.as_ref().and_then(Broker::actor) {
+        if let Some(actor) = self.broker.as_ref().and_then(BrokerAddress::actor) {
             actor.stop(None);
         }
     }
 }
 
 impl Models {
-    /// Starts the broker for models that are named now, and for those of a directory. Nothing is loaded yet.
+    /// Starts the broker for the named models and those of a directory. No model is loaded yet.
     ///
     /// # Errors
-    /// [`StartError`] when no actor can be started.
+    /// [`StartError`] when the broker cannot be started.
     pub async fn start(
         options: ModelsOptions,
         named: Vec<NamedModel>,
@@ -125,11 +77,11 @@ impl Models {
         let entries = named.into_iter().map(|model| Arc::new(model.entry(options.keep_alive))).collect();
         let registry = Arc::new(Registry::new(entries, directory, options));
         registry.rescan();
-        let broker = Broker::start(registry.clone()).await?;
+        let broker = broker::start(registry.clone()).await?;
         Ok(Models(Arc::new(Inner { registry, broker: Some(broker) })))
     }
 
-    /// One model that runs already, for tests and for embedding.
+    /// A single model that runs already, for tests and for embedding.
     #[must_use]
     pub fn fixed(runtime: Runtime, id: &str, aliases: Vec<String>) -> Models {
         let mut entry = Entry::running(id, runtime);
@@ -138,42 +90,43 @@ impl Models {
         Models(Arc::new(Inner { registry: Arc::new(registry), broker: None }))
     }
 
-    /// Gets hold of a model for a call, loading it if need be. No name, or `default`, means the first model that was
-    /// named at the start, or the only one there is.
+    /// Returns a lease on a model for a call, and loads the model first if necessary.
+    ///
+    /// No name, or `default`, means the first model named at startup, or the only model.
     ///
     /// # Errors
-    /// [`ModelsError`].
-    pub async fn call(&self, name: Option<&str>) -> Result<Call, ModelsError> {
+    /// [`ModelsError`] when the model does not exist, cannot be loaded, or is not loaded in time.
+    pub async fn acquire(&self, name: Option<&str>) -> Result<ModelLease, ModelsError> {
         let entry = self.find(name).await?;
-        self.acquire(&entry, Caller::Call { autoload: self.0.registry.options.autoload }).await
+        self.wait_for_lease(&entry, Caller::Call { autoload: self.0.registry.options.autoload }).await
     }
 
-    /// Loads a model and waits until it is ready. One that failed a moment ago is tried again.
+    /// Loads a model and waits until it is ready. A model that failed recently is tried again.
     ///
     /// # Errors
-    /// [`ModelsError`].
+    /// [`ModelsError`] when the model does not exist or cannot be loaded.
     pub async fn load(&self, name: &str) -> Result<(), ModelsError> {
         let entry = self.find(Some(name)).await?;
-        self.acquire(&entry, Caller::Operator).await.map(drop)
+        self.wait_for_lease(&entry, Caller::Operator).await.map(drop)
     }
 
-    /// The same without waiting.
+    /// Begins to load a model without waiting for it.
     ///
     /// # Errors
-    /// [`ModelsError`] when nothing is begun.
+    /// [`ModelsError`] when no load is begun.
     pub async fn begin_load(&self, name: &str) -> Result<(), ModelsError> {
         let entry = self.find(Some(name)).await?;
-        self.look(&entry, Caller::Operator, true).map(drop)
+        self.try_acquire(&entry, Caller::Operator, true).map(drop)
     }
 
-    /// The models named at the start, in their order.
+    /// The models named at startup, in order.
     #[must_use]
     pub fn named(&self) -> Vec<String> {
         let entries = self.0.registry.entries();
         entries.iter().filter(|entry| entry.named).map(|entry| entry.id.to_string()).collect()
     }
 
-    /// Resolves to a reason when every model named at the start has failed; never when there are none.
+    /// Waits until every model named at startup has failed and returns a reason. Never resolves when there are none.
     pub async fn all_failed(&self) -> String {
         let named: Vec<_> = self.0.registry.entries().into_iter().filter(|entry| entry.named).collect();
         loop {
@@ -183,65 +136,65 @@ impl Models {
             match self.readiness() {
                 Readiness::Failed { reason, all: true } => return reason,
                 _ if named.is_empty() => std::future::pending().await,
-                // One of them is tried again already.
+                // One of them is being loaded again.
                 _ => {}
             }
         }
     }
 
-    /// Unloads a model: new calls wait for it to be loaded again, running ones end, for at most `drain`. Resolves when its
-    /// memory is free.
+    /// Unloads a model and waits until its memory is free. A load in progress is cancelled. Running calls have at most `drain` to finish. New calls load the
+    /// model again.
     ///
     /// # Errors
-    /// [`ModelsError::Unknown`], [`ModelsError::Fixed`], or [`ModelsError::Unavailable`] while it is being loaded.
+    /// [`ModelsError::Unknown`] or [`ModelsError::Fixed`].
     pub async fn unload(&self, name: &str, drain: Duration) -> Result<(), ModelsError> {
         let entry = self.find(Some(name)).await?;
         let Some(broker) = &self.0.broker else { return Err(ModelsError::Fixed(entry.id.to_string())) };
         let (reply, unloaded) = oneshot::channel();
-        broker.tell(BrokerMsg::Unload { entry, drain, reply });
+        broker.notify(BrokerMsg::Unload { entry, drain, reply });
         unloaded.await.unwrap_or_else(|_| {
-            Err(ModelsError::unavailable("the broker of models had to restart; try again".to_owned(), 1))
+            Err(ModelsError::unavailable("the model broker had to restart; try again".to_owned(), 1))
         })
     }
 
-    /// Takes no more calls, lets those of all models end for up to `drain`, then stops every cast.
+    /// Accepts no more calls, lets running ones finish for at most `drain`, then stops the pipelines of all models.
     pub async fn shutdown(&self, drain: Duration) {
         let registry = &self.0.registry;
         registry.stop();
         let (reply, stopped) = oneshot::channel();
         match &self.0.broker {
             Some(broker) => {
-                broker.tell(BrokerMsg::Shutdown { drain, reply });
+                broker.notify(BrokerMsg::Shutdown { drain, reply });
                 if stopped.await.is_err() {
-                    // There is no broker any more.
-                    registry.shutdown_casts(drain).await;
+                    // The broker is gone.
+                    registry.shutdown_runtimes(drain).await;
                 }
             }
-            None => registry.shutdown_casts(drain).await,
+            None => registry.shutdown_runtimes(drain).await,
         }
     }
 
-    /// Every model that is known, those named at the start first.
+    /// All models, those named at startup first.
     pub async fn list(&self) -> Vec<ModelInfo> {
         self.rescan().await;
         self.0.registry.entries().iter().map(|entry| entry.info()).collect()
     }
 
-    /// What they hold of the machine, and what is left.
+    /// Used and free memory.
     #[must_use]
-    pub fn memory(&self) -> MemoryRoom {
-        self.0.registry.room()
+    pub fn memory(&self) -> MemoryUse {
+        self.0.registry.memory_use()
     }
 
-    /// One model.
+    /// The description of a model.
     ///
     /// # Errors
-    /// [`ModelsError::Unknown`], [`ModelsError::Unnamed`].
+    /// [`ModelsError::Unknown`], or [`ModelsError::Unnamed`] for the name `default` without a default model.
     pub async fn show(&self, name: &str) -> Result<ModelInfo, ModelsError> {
         Ok(self.find(Some(name)).await?.info())
     }
 
-    /// What the server as a whole can do.
+    /// The readiness of the whole server.
     #[must_use]
     pub fn readiness(&self) -> Readiness {
         let registry = &self.0.registry;
@@ -254,13 +207,13 @@ impl Models {
         readiness_of(&named)
     }
 
-    /// How models are loaded and kept.
+    /// The settings.
     #[must_use]
     pub fn options(&self) -> &ModelsOptions {
         &self.0.registry.options
     }
 
-    /// The directory in which models are looked for.
+    /// The directory that is searched for models.
     #[must_use]
     pub fn directory(&self) -> Option<&ModelsDirectory> {
         self.0.registry.directory.as_ref()
@@ -269,7 +222,7 @@ impl Models {
     async fn rescan(&self) {
         if self.0.registry.directory.is_some() {
             let registry = self.0.registry.clone();
-            // A panic there would leave the list as it is.
+            // After a panic the list stays unchanged.
             let _ = tokio::task::spawn_blocking(move || registry.rescan()).await;
         }
     }
@@ -287,14 +240,14 @@ impl Models {
         registry.entry(name).ok_or_else(|| ModelsError::Unknown(name.to_owned()))
     }
 
-    /// Takes hold of a model, however long that takes an operator, or within the limits of a call.
-    async fn acquire(&self, entry: &Arc<Entry>, caller: Caller) -> Result<Call, ModelsError> {
+    /// Waits for a lease: within the limits of a call, or without limit for an explicit load.
+    async fn wait_for_lease(&self, entry: &Arc<Entry>, caller: Caller) -> Result<ModelLease, ModelsError> {
         let options = &self.0.registry.options;
-        let (limit, longest_line) = match caller {
+        let (limit, max_waiting) = match caller {
             Caller::Call { .. } => (Some(options.load_timeout), options.max_waiting_calls),
             Caller::Operator => (None, usize::MAX),
         };
-        let wait = self.wait_for(entry, caller, longest_line);
+        let wait = self.wait_for_lease_unbounded(entry, caller, max_waiting);
         let Some(limit) = limit else { return wait.await };
         timeout(limit, wait).await.unwrap_or_else(|_| {
             let seconds = limit.as_secs_f32();
@@ -303,35 +256,54 @@ impl Models {
         })
     }
 
-    async fn wait_for(&self, entry: &Arc<Entry>, caller: Caller, longest_line: usize) -> Result<Call, ModelsError> {
-        // Before the first look, so that nothing is missed that happens after it.
+    async fn wait_for_lease_unbounded(
+        &self,
+        entry: &Arc<Entry>,
+        caller: Caller,
+        max_waiting: usize,
+    ) -> Result<ModelLease, ModelsError> {
+        // Subscribed before the first attempt, so that no change is missed.
         let mut changed = entry.subscribe();
-        let mut place = None;
-        let mut again = caller == Caller::Operator;
+        let mut ticket = None;
+        let mut retry = caller == Caller::Operator;
         loop {
-            if let Some(call) = self.look(entry, caller, again)? {
-                return Ok(call);
+            match self.try_acquire(entry, caller, retry)? {
+                Attempt::Lease(lease) => return Ok(lease),
+                Attempt::Loading => retry = false,
+                // Why it is unloaded does not concern a request to load it afterwards.
+                Attempt::Unloading => {}
             }
-            again = false;
-            if place.is_none() {
-                place = Some(entry.wait_in_line(longest_line, self.0.broker.clone())?);
+            if ticket.is_none() {
+                ticket = Some(WaitTicket::take(entry, max_waiting, self.0.broker.clone())?);
             }
-            // Without an error: the sender is in the entry.
+            // Cannot fail, because the sender is in the entry.
             let _ = changed.changed().await;
         }
     }
 
-    /// Takes hold of a model that is loaded; of another, sees to it that it will be.
-    fn look(&self, entry: &Arc<Entry>, caller: Caller, again: bool) -> Result<Option<Call>, ModelsError> {
+    /// Returns a lease on a loaded model. Requests the load of a model that is not loaded.
+    fn try_acquire(&self, entry: &Arc<Entry>, caller: Caller, retry: bool) -> Result<Attempt, ModelsError> {
         let Inner { registry, broker } = &*self.0;
         if registry.is_stopping() {
             return Err(ModelsError::stopping());
         }
-        match entry.find(caller, again)? {
-            Found::Here(runtime) => return Ok(Some(Call::new(entry.clone(), runtime, broker.clone()))),
-            Found::MustAsk => broker.iter().for_each(|broker| broker.tell(BrokerMsg::Load(entry.clone()))),
-            Found::MustWait => {}
+        match entry.access(caller, retry)? {
+            Access::Loaded(runtime) => {
+                return Ok(Attempt::Lease(ModelLease::new(entry.clone(), runtime, broker.clone())));
+            }
+            Access::MustLoad => broker.iter().for_each(|broker| broker.notify(BrokerMsg::Load(entry.clone()))),
+            Access::MustWait => {}
+            Access::Leaving => return Ok(Attempt::Unloading),
         }
-        Ok(None)
+        Ok(Attempt::Loading)
     }
+}
+
+/// The result of an attempt to get a lease.
+enum Attempt {
+    Lease(ModelLease),
+    /// The model is being loaded.
+    Loading,
+    /// The model is being unloaded.
+    Unloading,
 }

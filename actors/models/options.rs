@@ -1,47 +1,47 @@
-//! How models are loaded and kept, and which ones a server is started for.
+//! Settings for loading and unloading models, and the models named at startup.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::entry::Entry;
-use super::room::Machine;
+use super::memory_budget::Machine;
 use super::source::{ModelFactory, PlannedModel};
-use crate::runtime::RuntimeOptions;
+use crate::pipeline::options::RuntimeOptions;
 
-/// How long a model stays loaded that nobody calls.
+/// How long a model stays loaded without calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeepAlive {
-    /// This long; zero: it goes with its last call.
+    /// For this time. Zero unloads it after its last call.
     For(Duration),
-    /// As long as its room is not needed.
+    /// Until its memory is needed.
     Forever,
 }
 
-/// How models are loaded and kept.
+/// Settings for loading and unloading models.
 #[derive(Debug, Clone)]
 pub struct ModelsOptions {
-    /// How each model's cast runs; the name is the model's own.
+    /// Settings of each model's pipelines. `model_id` is replaced by the name of the model.
     pub runtime: RuntimeOptions,
-    /// What all loaded models may take together; `None`: what the machine has.
+    /// Memory limit for all loaded models together, in bytes. `None`: the memory of the machine.
     pub memory_bytes: Option<u64>,
-    /// Most models loaded at once; `None`: as many as fit.
+    /// Maximum number of loaded models. `None`: as many as fit.
     pub max_loaded_models: Option<NonZeroUsize>,
-    /// How long models stay that nobody calls; `None`: those named at the start stay for good, others for
+    /// How long models stay loaded without calls. `None`: those named at startup stay loaded, others stay for
     /// [`Self::FOUND_KEEP_ALIVE`].
     pub keep_alive: Option<KeepAlive>,
-    /// Calls load the model that they name.
+    /// Whether calls load the model that they name.
     pub autoload: bool,
-    /// How long a call waits for its model.
+    /// How long a call waits for its model to be loaded.
     pub load_timeout: Duration,
-    /// Most calls that wait for one model.
+    /// Maximum number of calls that wait for one model.
     pub max_waiting_calls: usize,
-    /// How much memory the machine has.
+    /// Returns the memory of the machine.
     pub machine: fn() -> Machine,
 }
 
 impl ModelsOptions {
-    /// How long a model that was found in a directory stays without calls, when nothing else is said.
+    /// Default keep-alive time of models found in a directory.
     pub const FOUND_KEEP_ALIVE: Duration = Duration::from_secs(5 * 60);
 }
 
@@ -60,20 +60,20 @@ impl Default for ModelsOptions {
     }
 }
 
-/// A model that the server is started for.
+/// A model that is named at startup.
 pub struct NamedModel {
-    /// The name that answers carry.
+    /// The name of the model, used in responses.
     pub id: String,
-    /// More names for it.
+    /// Other names of the model.
     pub aliases: Vec<String>,
-    /// Where it comes from.
+    /// Plans and starts the model.
     pub factory: Arc<dyn ModelFactory>,
-    /// Its plan, if there is one already; used up by the first load.
+    /// A memory plan that was made already. The first load uses it.
     pub planned: Option<PlannedModel>,
 }
 
 impl KeepAlive {
-    /// The longest idle time; `None`: there is none.
+    /// The keep-alive time. `None` when there is no limit.
     pub(super) fn limit(self) -> Option<Duration> {
         match self {
             KeepAlive::For(limit) => Some(limit),

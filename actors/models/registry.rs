@@ -1,4 +1,4 @@
-//! The models that are known, under their names: those named at the start, and those of a directory.
+//! All models by name: those named at startup, and those found in a directory.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -8,12 +8,12 @@ use futures_util::future::join_all;
 
 use super::directory::ModelsDirectory;
 use super::entry::{Entry, Phase};
-use super::info::MemoryRoom;
+use super::info::MemoryUse;
+use super::memory_budget::Resident;
 use super::options::{KeepAlive, ModelsOptions};
-use super::room::Resident;
-use crate::runtime::Runtime;
+use crate::pipeline::runtime::Runtime;
 
-/// The models that are known, and how they are kept.
+/// All models and their settings.
 pub(super) struct Registry {
     entries: RwLock<Vec<Arc<Entry>>>,
     pub directory: Option<ModelsDirectory>,
@@ -21,10 +21,15 @@ pub(super) struct Registry {
     stopping: AtomicBool,
 }
 
-/// A model that holds memory.
-pub(super) struct Held {
+/// A model that uses memory.
+pub(super) struct ResidentModel {
     pub entry: Arc<Entry>,
     pub resident: Resident,
+}
+
+/// The item of a sequence that has exactly one.
+fn only<T>(mut items: impl Iterator<Item = T>) -> Option<T> {
+    items.next().filter(|_| items.next().is_none())
 }
 
 impl Registry {
@@ -32,38 +37,39 @@ impl Registry {
         Registry { entries: RwLock::new(entries), directory, options, stopping: AtomicBool::new(false) }
     }
 
-    /// Every model, those named at the start first.
+    /// All models, those named at startup first.
     pub fn entries(&self) -> Vec<Arc<Entry>> {
         self.entries.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The model of this name.
+    /// The model with this id or alias.
     pub fn entry(&self, name: &str) -> Option<Arc<Entry>> {
         let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
-        entries.iter().find(|entry| entry.answers_to(name)).cloned()
+        entries.iter().find(|entry| entry.has_name(name)).cloned()
     }
 
-    /// The first model named at the start, or the only one there is.
+    /// The first model named at the start, or the only known model, or the only loaded one.
     pub fn default_entry(&self) -> Option<Arc<Entry>> {
         let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
-        let only = if entries.len() == 1 { entries.first() } else { None };
-        entries.iter().find(|entry| entry.named).or(only).cloned()
+        let is_loaded = |entry: &&Arc<Entry>| entry.read(|slot| slot.phase == Phase::Loaded);
+        let named = entries.iter().find(|entry| entry.named);
+        named.or_else(|| only(entries.iter())).or_else(|| only(entries.iter().filter(is_loaded))).cloned()
     }
 
-    /// The models that hold memory.
-    pub fn residents(&self) -> Vec<Held> {
-        let held = |entry: Arc<Entry>| {
+    /// The models that use memory.
+    pub fn residents(&self) -> Vec<ResidentModel> {
+        let resident = |entry: Arc<Entry>| {
             let (memory, hold) = entry.resident()?;
-            Some(Held { entry, resident: Resident { bytes: memory.host_bytes(), hold } })
+            Some(ResidentModel { entry, resident: Resident { bytes: memory.host_bytes(), hold } })
         };
-        self.entries().into_iter().filter_map(held).collect()
+        self.entries().into_iter().filter_map(resident).collect()
     }
 
     pub fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
     }
 
-    /// Refuses calls from now on, also those that wait.
+    /// Refuses all calls from now on, including those that wait.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
         for entry in self.entries() {
@@ -71,22 +77,22 @@ impl Registry {
         }
     }
 
-    /// What is held, and what is free beside it.
-    pub fn room(&self) -> MemoryRoom {
+    /// Used and free memory.
+    pub fn memory_use(&self) -> MemoryUse {
         let held_bytes = self.residents().iter().map(|model| model.resident.bytes).sum();
         let limit_bytes = self.options.memory_bytes;
-        MemoryRoom { limit_bytes, held_bytes, free_bytes: (self.options.machine)().free(limit_bytes, held_bytes) }
+        MemoryUse { limit_bytes, held_bytes, free_bytes: (self.options.machine)().free(limit_bytes, held_bytes) }
     }
 
-    /// Ends all casts at the same time.
-    pub async fn shutdown_casts(&self, drain: Duration) {
+    /// Stops the pipelines of all models concurrently.
+    pub async fn shutdown_runtimes(&self, drain: Duration) {
         let entries = self.entries();
         let runtimes: Vec<Runtime> =
             entries.iter().filter_map(|entry| entry.read(|slot| slot.runtime.clone())).collect();
         join_all(runtimes.iter().map(|runtime| runtime.shutdown(drain))).await;
     }
 
-    /// Takes in what the directory holds now. Blocks for as long as listing a directory does.
+    /// Updates the models found in the directory. Blocks while the directory is listed.
     pub fn rescan(&self) {
         let Some(directory) = &self.directory else { return };
         let found = match directory.scan() {
@@ -97,13 +103,14 @@ impl Registry {
             }
         };
         let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
-        // A model outlives its file for as long as it is loaded.
-        let is_here = |entry: &Entry| found.iter().any(|found| *found.id == *entry.id);
-        let is_idle = |entry: &Entry| entry.read(|slot| matches!(slot.phase, Phase::Unloaded | Phase::Refused { .. }));
-        entries.retain(|entry| entry.named || is_here(entry) || !is_idle(entry));
+        // A loaded model stays listed after its file was removed.
+        let is_found = |entry: &Entry| found.iter().any(|found| *found.id == *entry.id);
+        let is_unloaded =
+            |entry: &Entry| entry.read(|slot| matches!(slot.phase, Phase::Unloaded | Phase::Refused { .. }));
+        entries.retain(|entry| entry.named || is_found(entry) || !is_unloaded(entry));
         for file in found {
-            // A name given at the start wins.
-            if !entries.iter().any(|entry| entry.answers_to(&file.id)) {
+            // A name given at startup takes precedence.
+            if !entries.iter().any(|entry| entry.has_name(&file.id)) {
                 let keep_alive = self.options.keep_alive;
                 let keep_alive = keep_alive.unwrap_or(KeepAlive::For(ModelsOptions::FOUND_KEEP_ALIVE)).limit();
                 let mut entry = Entry::new(&file.id, directory.factory(&file.path));

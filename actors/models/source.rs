@@ -1,36 +1,36 @@
-//! Where a model of the registry comes from, whatever its engine: first its plan, then a cast that runs it.
+//! Plans the memory of a model and starts its pipelines, independent of the engine type.
 //!
-//! A model's memory is taken when its engine is made and free when its engine is dropped, and nowhere else: so each
-//! engine carries a [`Lease`], and the broker counts those instead of believing what others say of a model. That holds
-//! after a panic too, and for an engine whose thread outlives its cast.
+//! The memory of a model is allocated when its engine is created and free when the engine is dropped. So each engine holds
+//! an [`EngineToken`], and the broker counts these tokens. The count is right also after a panic, and for an engine whose
+//! thread outlives its pipeline.
 
 use cuelight_engine::engine::{Engine, EngineError, EngineLimits, ExpertResult, Progress, Step, StepId};
-use cuelight_engine::load::{LoadProgress, LoadedModel, MemoryPlan};
+use cuelight_engine::load::{LoadCancel, LoadProgress, LoadedModel, MemoryPlan};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tokio::sync::watch;
 
-use crate::executor::EngineHost;
-use crate::loader::ModelSource;
-use crate::runtime::{Runtime, RuntimeOptions, StartError};
+use crate::pipeline::model_source::{EngineHost, ModelSource, SourceError};
+use crate::pipeline::options::RuntimeOptions;
+use crate::pipeline::runtime::{Runtime, StartError};
 
-/// A model that can be planned and started any number of times.
+/// Plans and starts a model, any number of times.
 pub trait ModelFactory: Send + Sync + 'static {
-    /// Looks at the model and plans its memory within `limit` bytes, or within what is free. Allocates nothing of its
-    /// size. Blocks.
+    /// Reads the header of the model and plans its memory within `limit` bytes, or within the free memory. Does not
+    /// allocate the memory of the model. Blocks.
     ///
     /// # Errors
-    /// [`PlanError`].
+    /// [`PlanError`] when the model does not fit or cannot run.
     fn plan(&self, limit: Option<u64>) -> Result<PlannedModel, PlanError>;
 }
 
-/// Why a model cannot be loaded, known before it is.
+/// Why a model cannot be loaded, known before loading it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
-    /// It does not fit, even with the machine for itself: the sizes, and what would help.
+    /// It does not fit, even if it were the only model. The text has the sizes and what would help.
     #[error("{0}")]
     TooLarge(String),
-    /// It is no model that can run here: which file, and why.
+    /// It cannot run here. The text names the file and the reason.
     #[error("{0}")]
     Unusable(String),
 }
@@ -38,42 +38,42 @@ pub enum PlanError {
 type Started = BoxFuture<'static, Result<Runtime, StartError>>;
 type Start = Box<dyn FnOnce(RuntimeOptions, LiveEngines) -> Started + Send + Sync>;
 
-/// A model that was looked at: what it takes, all replicas together, and how to start it.
+/// A planned model: the memory of all of its replicas together, and how to start it.
 pub struct PlannedModel {
     memory: MemoryPlan,
     start: Start,
 }
 
 impl PlannedModel {
-    /// A model that takes `memory` and comes from `source`.
+    /// A model that uses `memory` and is loaded from `source`.
     #[must_use]
     pub fn new<S: ModelSource>(memory: MemoryPlan, source: S) -> Self {
         Self::replicated(memory, vec![source])
     }
 
-    /// A model of so many replicas, which take `memory` together; each comes from a source of its own.
+    /// A model with one replica per source. `memory` is the memory of all of them together.
     #[must_use]
     pub fn replicated<S: ModelSource>(memory: MemoryPlan, sources: Vec<S>) -> Self {
         let start: Start = Box::new(move |options, live| {
-            let leased = |source| Leased { source, live: live.clone() };
-            Runtime::start_replicas(sources.into_iter().map(leased).collect(), options).boxed()
+            let counted = |source| CountedSource { source, live: live.clone() };
+            Runtime::start_replicas(sources.into_iter().map(counted).collect(), options).boxed()
         });
         PlannedModel { memory, start }
     }
 
-    /// What it takes.
+    /// The memory of all replicas together.
     #[must_use]
     pub fn memory(&self) -> &MemoryPlan {
         &self.memory
     }
 
-    /// Starts a cast that loads it. Its engines are counted in `live`.
+    /// Starts pipelines that load the model. Their engines are counted in `live`.
     pub(super) async fn start(self, options: RuntimeOptions, live: LiveEngines) -> Result<Runtime, StartError> {
         (self.start)(options, live).await
     }
 }
 
-/// Counts a model's engines that are being made, or exist.
+/// Counts the engines of a model that exist or are being created.
 #[derive(Clone)]
 pub(super) struct LiveEngines(watch::Sender<usize>);
 
@@ -82,41 +82,46 @@ impl LiveEngines {
         LiveEngines(watch::Sender::new(0))
     }
 
-    /// Resolves once there are none, and the memory that they had is free.
+    /// Waits until there are none and their memory is free.
     pub async fn gone(&self) {
-        // Without an error: the sender is in `self`.
+        // Cannot fail, because the sender is in `self`.
         let _ = self.0.subscribe().wait_for(|&live| live == 0).await;
     }
 
-    fn lease(&self) -> Lease {
+    fn token(&self) -> EngineToken {
         self.0.send_modify(|live| *live += 1);
-        Lease(self.clone())
+        EngineToken(self.clone())
     }
 }
 
-/// An engine's claim on memory, until dropped.
-struct Lease(LiveEngines);
+/// Counts one engine until dropped.
+struct EngineToken(LiveEngines);
 
-impl Drop for Lease {
+impl Drop for EngineToken {
     fn drop(&mut self) {
         self.0.0.send_modify(|live| *live -= 1);
     }
 }
 
 /// A source whose engines are counted.
-struct Leased<S> {
+struct CountedSource<S> {
     source: S,
     live: LiveEngines,
 }
 
-impl<S: ModelSource> ModelSource for Leased<S> {
-    type Engine = LeasedEngine<S::Engine>;
+impl<S: ModelSource> ModelSource for CountedSource<S> {
+    type Engine = CountedEngine<S::Engine>;
 
-    fn load(&self, progress: &mut dyn FnMut(LoadProgress)) -> Result<LoadedModel<Self::Engine>, String> {
-        let lease = self.live.lease();
-        let mut loaded = self.source.load(progress)?.map_engine(|engine| LeasedEngine { engine, _lease: lease });
-        // Its experts may outlive the engine by a moment.
-        loaded.experts = loaded.experts.map(|experts| experts.guarded_by(self.live.lease()));
+    fn load(
+        &self,
+        cancel: &LoadCancel,
+        progress: &mut dyn FnMut(LoadProgress),
+    ) -> Result<LoadedModel<Self::Engine>, SourceError> {
+        let token = self.live.token();
+        let mut loaded =
+            self.source.load(cancel, progress)?.map_engine(|engine| CountedEngine { engine, _token: token });
+        // The experts may outlive the engine for a short time.
+        loaded.experts = loaded.experts.map(|experts| experts.guarded_by(self.live.token()));
         Ok(loaded)
     }
 
@@ -125,14 +130,14 @@ impl<S: ModelSource> ModelSource for Leased<S> {
     }
 }
 
-/// An engine that is counted.
-struct LeasedEngine<E> {
+/// A counted engine.
+struct CountedEngine<E> {
     engine: E,
-    /// Dropped after the engine: fields go in their order.
-    _lease: Lease,
+    /// Dropped after the engine, because fields are dropped in declaration order.
+    _token: EngineToken,
 }
 
-impl<E: Engine> Engine for LeasedEngine<E> {
+impl<E: Engine> Engine for CountedEngine<E> {
     fn limits(&self) -> &EngineLimits {
         self.engine.limits()
     }
@@ -141,8 +146,8 @@ impl<E: Engine> Engine for LeasedEngine<E> {
         self.engine.begin(step)
     }
 
-    fn work_beside(&mut self, step: StepId) -> Result<bool, EngineError> {
-        self.engine.work_beside(step)
+    fn run_overlapped(&mut self, step: StepId) -> Result<bool, EngineError> {
+        self.engine.run_overlapped(step)
     }
 
     fn resume(&mut self, result: ExpertResult) -> Result<Progress, EngineError> {

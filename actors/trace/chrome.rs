@@ -1,11 +1,11 @@
-//! A file in Chrome's trace event format, for Perfetto or `chrome://tracing`.
+//! Writes a file in Chrome's trace event format, for Perfetto or `chrome://tracing`.
 //!
-//! A model is a process, its actors are the process's tracks: when the scheduler formed a step, the device computed it,
-//! the sampler sampled it; arrows lead from one to the next. Where ops are measured, a track has those of each step.
-//! Requests are spans of their own below, in their phases.
+//! Each model is a process and its actors are the tracks. They show when the scheduler formed a step, the device computed
+//! it, and the sampler sampled it, with arrows between them. When ops are measured, another track shows the ops of each
+//! step. Requests are shown below as spans with their phases.
 //!
-//! The file is one JSON array. Viewers take it without its closing bracket too, so what was flushed before a crash can
-//! be looked at.
+//! The file is one JSON array. Viewers also accept it without its closing bracket, so a file that was cut off by a crash
+//! can be opened.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -17,46 +17,47 @@ use cuelight_engine::profile::OpSpan;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::request::EndedRequest;
+use super::record::{PipelineId, Record, Sink, StepShape, TraceEvent};
 use super::steps::{ComputedStep, DeviceSteps};
-use super::{CastId, Record, Sink, StepShape, TraceEvent};
+use crate::core::ended_request::EndedRequest;
 
-/// Larger files cannot be looked at.
+/// Viewers cannot open larger files.
 const MAX_BYTES: u64 = 1 << 30;
 
-/// The tracks of a model's process.
+/// The tracks of a model.
 const SCHEDULER: u64 = 1;
 const DEVICE: u64 = 2;
 const SAMPLER: u64 = 3;
 const SUPERVISOR: u64 = 4;
-/// Only there where ops are measured.
+/// Present only when ops are measured.
 const OPS: u64 = 5;
-/// Only there where experts are computed on the host, as are the pieces of the device's steps between them.
-const PIECES: u64 = 6;
+/// Present only when experts are computed on the host: the segments that the device computes between expert jobs.
+const SEGMENTS: u64 = 6;
+/// Present only when experts are computed on the host.
 const EXPERTS: u64 = 7;
 
 /// Writes records as trace events.
 pub struct ChromeTrace {
     file: BufWriter<File>,
     epoch: Instant,
-    models: Vec<Model>,
+    models: Vec<ModelTrack>,
     bytes: u64,
-    /// The first error; nothing is written after it.
+    /// Whether a write has failed. Nothing is written afterwards.
     failed: bool,
 }
 
-/// What is remembered of a model.
-struct Model {
-    cast: CastId,
+/// The state of a model in the trace.
+struct ModelTrack {
+    pipeline: PipelineId,
     steps: DeviceSteps,
-    /// Whether a status's span is open.
+    /// Whether a status span is open.
     has_status: bool,
-    /// The tracks that are introduced when there is something on them, and are.
-    introduced: Vec<u64>,
+    /// Optional tracks that have been declared.
+    optional_tracks: Vec<u64>,
 }
 
 impl ChromeTrace {
-    /// Begins the file; what it held is gone.
+    /// Creates the file, or truncates an existing one.
     ///
     /// # Errors
     /// When it cannot be written.
@@ -86,64 +87,64 @@ impl ChromeTrace {
         }
     }
 
-    /// The model's place among the processes, from 1; new ones are introduced.
+    /// The process id of the record's model, from 1. A new model is declared first.
     fn process(&mut self, record: &Record) -> usize {
-        if let Some(index) = self.models.iter().position(|model| model.cast == record.cast) {
+        if let Some(index) = self.models.iter().position(|model| model.pipeline == record.pipeline) {
             return index + 1;
         }
-        let model = Model {
-            cast: record.cast.clone(),
+        let model = ModelTrack {
+            pipeline: record.pipeline.clone(),
             steps: DeviceSteps::default(),
             has_status: false,
-            introduced: Vec::new(),
+            optional_tracks: Vec::new(),
         };
         self.models.push(model);
         let pid = self.models.len();
-        let name = json!({ "name": format!("model {}", record.cast) });
+        let name = json!({ "name": format!("model {}", record.pipeline) });
         self.write(&json!({ "name": "process_name", "ph": "M", "pid": pid, "args": name }));
         for (tid, name) in
             [(SCHEDULER, "scheduler"), (DEVICE, "device"), (SAMPLER, "sampler"), (SUPERVISOR, "supervisor")]
         {
-            self.introduce(pid, tid, name, tid);
+            self.declare_track(pid, tid, name, tid);
         }
         pid
     }
 
-    /// Names a track of a process and gives it a place among the others.
-    fn introduce(&mut self, pid: usize, tid: u64, name: &str, place: u64) {
+    /// Declares the name and the position of a track.
+    fn declare_track(&mut self, pid: usize, tid: u64, name: &str, position: u64) {
         let name = json!({ "name": name });
         self.write(&json!({ "name": "thread_name", "ph": "M", "pid": pid, "tid": tid, "args": name }));
-        let order = json!({ "sort_index": place });
+        let order = json!({ "sort_index": position });
         self.write(&json!({ "name": "thread_sort_index", "ph": "M", "pid": pid, "tid": tid, "args": order }));
     }
 
-    /// Introduces a track that most models do not have, behind the device's.
-    fn introduce_late(&mut self, pid: usize, tid: u64, name: &str) {
-        if !self.models[pid - 1].introduced.contains(&tid) {
-            self.models[pid - 1].introduced.push(tid);
-            self.introduce(pid, tid, name, DEVICE);
+    /// Declares an optional track next to the device's, if it is not declared yet.
+    fn declare_optional_track(&mut self, pid: usize, tid: u64, name: &str) {
+        if !self.models[pid - 1].optional_tracks.contains(&tid) {
+            self.models[pid - 1].optional_tracks.push(tid);
+            self.declare_track(pid, tid, name, DEVICE);
         }
     }
 
     fn step_formed(&mut self, pid: usize, step: StepId, from: Instant, to: Instant, shape: &StepShape) {
-        self.span(pid, SCHEDULER, step, "form", (from, to), facts(shape));
+        self.span(pid, SCHEDULER, step, "form", (from, to), step_args(shape));
         self.flow(pid, SCHEDULER, step, "s", from);
         self.models[pid - 1].steps.formed(step, shape);
     }
 
     fn step_computed(&mut self, pid: usize, step: StepId, to: Instant) {
         let Some(ComputedStep { from, shape }) = self.models[pid - 1].steps.computed(step, to) else { return };
-        self.span(pid, DEVICE, step, "compute", (from, to), facts(&shape));
+        self.span(pid, DEVICE, step, "compute", (from, to), step_args(&shape));
         self.flow(pid, DEVICE, step, "t", from);
     }
 
-    /// The ops of a step that was over at `to`, having taken `elapsed`.
+    /// Writes the ops of a step that ended at `to` and took `elapsed`.
     fn ops(&mut self, pid: usize, step: StepId, to: Instant, elapsed: Duration, ops: &[OpSpan]) {
         if ops.is_empty() {
             return;
         }
-        self.introduce_late(pid, OPS, "ops");
-        // The news of the step's end came a little later than its end.
+        self.declare_optional_track(pid, OPS, "ops");
+        // `to` is when the report arrived, slightly after the end of the step.
         let began = self.micros(to) - elapsed.as_nanos() as f64 / 1e3;
         for OpSpan { op, start, elapsed, cost } in ops {
             let args = json!({
@@ -156,7 +157,7 @@ impl ChromeTrace {
         }
     }
 
-    /// A piece of work of an actor.
+    /// Writes a span of a step on a track.
     fn span(&mut self, pid: usize, tid: u64, step: StepId, name: &str, (from, to): (Instant, Instant), args: Value) {
         let (ts, end) = (self.micros(from), self.micros(to));
         self.write(&json!({
@@ -165,7 +166,7 @@ impl ChromeTrace {
         }));
     }
 
-    /// A point of the arrow from the forming of a step to its computing to its sampling.
+    /// Writes a point of the arrow from forming a step to computing and sampling it.
     fn flow(&mut self, pid: usize, tid: u64, step: StepId, phase: &str, at: Instant) {
         let ts = self.micros(at);
         self.write(&json!({
@@ -180,7 +181,7 @@ impl ChromeTrace {
         self.write(&event);
     }
 
-    /// The model's status lasts until the next; the last one's span stays open.
+    /// Ends the span of the previous status and begins one for the new status. The last span stays open.
     fn status(&mut self, pid: usize, status: &str, at: Instant) {
         let ts = self.micros(at);
         if std::mem::replace(&mut self.models[pid - 1].has_status, true) {
@@ -189,11 +190,11 @@ impl ChromeTrace {
         self.write(&json!({ "name": status, "cat": "status", "ph": "B", "ts": ts, "pid": pid, "tid": SUPERVISOR }));
     }
 
-    /// A request's life in its phases, as far as it came.
+    /// Writes the spans of a request and its phases.
     fn request(&mut self, pid: usize, request: &EndedRequest) {
         let EndedRequest { id, times, usage, .. } = request;
         let args = json!({
-            "request_id": request.call.as_ref().map(|call| &call.request_id),
+            "request_id": request.context.as_ref().map(|context| &context.request_id),
             "reason": request.reason,
             "prompt_tokens": usage.prompt_tokens,
             "cached_tokens": usage.cached_tokens,
@@ -215,7 +216,7 @@ impl ChromeTrace {
         self.edge(pid, request, &name, "e", request.at, json!({}));
     }
 
-    /// The begin or the end of a request's phase.
+    /// Writes the beginning or the end of a request or one of its phases.
     fn edge(&mut self, pid: usize, request: &EndedRequest, name: &str, edge: &str, at: Instant, args: Value) {
         let ts = self.micros(at);
         self.write(&json!({
@@ -225,8 +226,8 @@ impl ChromeTrace {
     }
 }
 
-/// What a step consists of.
-fn facts(shape: &StepShape) -> Value {
+/// The arguments of a step's span.
+fn step_args(shape: &StepShape) -> Value {
     let prefill_rows: usize = shape.prefills.iter().map(|(_, rows)| rows).sum();
     json!({ "rows": shape.rows, "prefill_rows": prefill_rows, "sequences": shape.sequences })
 }
@@ -241,18 +242,18 @@ impl Sink for ChromeTrace {
                 self.step_computed(pid, *step, at);
                 self.ops(pid, *step, at, *elapsed, ops);
             }
-            TraceEvent::PieceComputed { step, part, from, elapsed } => {
-                self.introduce_late(pid, PIECES, "device, between experts on the host");
-                self.span(pid, PIECES, *step, "piece", (*from, *from + *elapsed), json!({ "part": part }));
+            TraceEvent::SegmentComputed { step, micro_batch, from, elapsed } => {
+                self.declare_optional_track(pid, SEGMENTS, "device, between experts on the host");
+                self.span(pid, SEGMENTS, *step, "piece", (*from, *from + *elapsed), json!({ "part": micro_batch }));
             }
-            TraceEvent::ExpertsComputed { step, part, layer, routes, from, elapsed } => {
-                self.introduce_late(pid, EXPERTS, "experts on the host");
-                let args = json!({ "part": part, "layer": layer, "routes": routes });
+            TraceEvent::ExpertsComputed { step, micro_batch, layer, routes, from, elapsed } => {
+                self.declare_optional_track(pid, EXPERTS, "experts on the host");
+                let args = json!({ "part": micro_batch, "layer": layer, "routes": routes });
                 self.span(pid, EXPERTS, *step, "experts", (*from, *from + *elapsed), args);
             }
-            TraceEvent::StepSampled { step, from, chosen, sequences } => {
+            TraceEvent::StepSampled { step, from, sampled, sequences } => {
                 self.span(pid, SAMPLER, *step, "sample", (*from, at), json!({ "sequences": sequences }));
-                self.span(pid, SAMPLER, *step, "deliver", (*chosen, at), json!({}));
+                self.span(pid, SAMPLER, *step, "deliver", (*sampled, at), json!({}));
                 self.flow(pid, SAMPLER, *step, "f", *from);
             }
             TraceEvent::Preempted(request) => {

@@ -1,11 +1,11 @@
-//! OpenTelemetry: each request as a trace of spans, sent to a collector over HTTP.
+//! Sends each request to an OpenTelemetry collector over HTTP, as a trace of spans.
 //!
-//! A request's span is called after what it does and the model ("chat demo") and carries the attributes of
-//! OpenTelemetry's GenAI conventions. Below it are the time in the queue, each chunk of its prompt that a step computed,
-//! the decode phase, and the sum of what turning tokens into text took. A client that sends `traceparent` finds them
-//! below its own span, and decides whether there are any.
+//! The span of a request is named after its operation and model ("chat demo") and has the attributes of the OpenTelemetry
+//! GenAI conventions. Its child spans are the time in the queue, each chunk of its prompt, the decode phase, and the total
+//! time of converting tokens to text. When a client sends `traceparent`, the span becomes a child of the client's span, and
+//! the client's sampling decision applies.
 //!
-//! The spans are made when a request has ended, from its record and those of its steps.
+//! The spans are created when the request ends, from its record and the records of its steps.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -21,48 +21,48 @@ use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{BatchConfigBuilder, BatchSpanProcessor, SdkTracer, SdkTracerProvider};
 use tokio::time::Instant;
 
-use super::call::TraceParent;
-use super::request::EndedRequest;
+use super::record::{PipelineId, Record, Sink, TraceEvent};
 use super::steps::{ComputedStep, DeviceSteps};
-use super::{CastId, Record, Sink, TraceEvent};
-use crate::request::RequestId;
+use crate::core::ended_request::EndedRequest;
+use crate::core::request::RequestId;
+use crate::core::request_context::TraceParent;
 
-/// Spans that wait for the collector before more are dropped.
+/// Number of spans buffered for the collector before more are dropped.
 const QUEUED_SPANS: usize = 1 << 14;
-/// Between two exports when there are few spans.
+/// Interval between two exports when there are few spans.
 const EXPORT_INTERVAL: Duration = Duration::from_secs(1);
-/// Requests with chunks that are remembered until they end; those whose end was lost are forgotten first.
+/// Maximum number of requests whose chunks are stored until they end. The oldest are dropped first.
 const MAX_REQUESTS: usize = 1 << 16;
-/// Chunks of one request that become spans.
+/// Maximum number of chunks of one request that become spans.
 const MAX_CHUNKS: usize = 512;
 
 /// Why spans cannot be sent.
 #[derive(Debug, thiserror::Error)]
 pub enum CollectorError {
-    /// No TLS, so that no second one has to be built in.
-    #[error("the collector's URL {0:?} does not begin with http://; for TLS, run a collector beside the server")]
+    /// The URL is not `http://`. TLS is not supported, because it would need a second TLS library.
+    #[error("the collector's URL {0:?} does not begin with http://; for TLS, run a collector next to the server")]
     NotHttp(String),
-    /// The exporter takes no such URL.
+    /// The exporter does not accept the URL.
     #[error("the collector's URL {url:?} cannot be used")]
     Exporter {
         /// The URL.
         url: String,
-        /// Why.
+        /// The cause.
         source: ExporterBuildError,
     },
 }
 
-/// Makes spans of records and sends them.
+/// Converts records to spans and sends them.
 pub struct SpanExport {
     provider: SdkTracerProvider,
     tracer: SdkTracer,
-    /// The same moment on both clocks.
+    /// The same point in time on both clocks.
     epoch: (Instant, SystemTime),
-    steps: HashMap<CastId, DeviceSteps>,
+    steps: HashMap<PipelineId, DeviceSteps>,
     chunks: BTreeMap<(RequestId, Arc<str>), Vec<Chunk>>,
 }
 
-/// A part of a request's prompt that was computed in a step.
+/// A chunk of a request's prompt that was computed in a step.
 struct Chunk {
     from: Instant,
     to: Instant,
@@ -71,10 +71,10 @@ struct Chunk {
 }
 
 impl SpanExport {
-    /// Spans go to the collector at `url`; without a path, to where collectors listen for traces.
+    /// Starts the export to the collector at `url`. Without a path the default path `/v1/traces` is used.
     ///
     /// # Errors
-    /// [`CollectorError`]. Whether somebody answers there shows later, in the log.
+    /// [`CollectorError`] when the URL cannot be used. A collector that does not respond is logged later.
     pub fn start(url: &str) -> Result<Self, CollectorError> {
         let Some(rest) = url.strip_prefix("http://") else { return Err(CollectorError::NotHttp(url.to_owned())) };
         let has_path = rest.trim_end_matches('/').contains('/');
@@ -106,7 +106,7 @@ impl SpanExport {
         }
     }
 
-    /// Notes which chunks of prompts a step has computed.
+    /// Stores the prompt chunks that a step has computed.
     fn computed(&mut self, model_id: &Arc<str>, step: u64, ComputedStep { from, shape }: ComputedStep, to: Instant) {
         for (request, rows) in shape.prefills {
             let chunks = self.chunks.entry((request, model_id.clone())).or_default();
@@ -121,9 +121,9 @@ impl SpanExport {
 
     fn request(&mut self, model_id: &Arc<str>, request: &EndedRequest) {
         let chunks = self.chunks.remove(&(request.id, model_id.clone())).unwrap_or_default();
-        let operation = request.call.as_ref().map_or("text_completion", |call| call.operation);
-        let parent = request.call.as_ref().and_then(|call| call.parent);
-        let context = parent.map_or_else(Context::new, remote);
+        let operation = request.context.as_ref().map_or("text_completion", |call| call.operation);
+        let parent = request.context.as_ref().and_then(|call| call.parent);
+        let context = parent.map_or_else(Context::new, parent_context);
         let builder = self
             .tracer
             .span_builder(format!("{operation} {model_id}"))
@@ -131,30 +131,30 @@ impl SpanExport {
             .with_start_time(self.system_time(request.times.submitted))
             .with_attributes(attributes(model_id, operation, request));
         let mut span = builder.start_with_context(&self.tracer, &context);
-        let below = context.with_remote_span_context(span.span_context().clone());
-        self.phases(&below, request, &chunks);
+        let child_context = context.with_remote_span_context(span.span_context().clone());
+        self.phases(&child_context, request, &chunks);
         if let Some(error) = &request.error {
             span.set_status(Status::error(error.clone()));
         }
         span.end_with_timestamp(self.system_time(request.at));
     }
 
-    /// The spans below a request's.
+    /// Creates the child spans of a request.
     fn phases(&self, context: &Context, request: &EndedRequest, chunks: &[Chunk]) {
         let times = &request.times;
         let queue_end = times.started.unwrap_or(request.at);
         self.phase(context, "queue", (times.submitted, queue_end), Vec::new());
         for chunk in chunks {
-            let facts = vec![integer("cuelight.prefill.tokens", chunk.rows), integer("cuelight.step", chunk.step)];
-            self.phase(context, "prefill", (chunk.from, chunk.to), facts);
+            let attributes = vec![integer("cuelight.prefill.tokens", chunk.rows), integer("cuelight.step", chunk.step)];
+            self.phase(context, "prefill", (chunk.from, chunk.to), attributes);
         }
         let (Some(first), Some(last)) = (times.first_token, times.last_token) else { return };
         let tokens = integer("gen_ai.usage.output_tokens", request.usage.completion_tokens);
         self.phase(context, "decode", (first, last), vec![tokens.clone()]);
-        if let Some(sum) = request.detokenising {
-            // As long as all its parts together, which lie between the tokens before.
-            let facts = vec![KeyValue::new("cuelight.aggregate", true), tokens];
-            self.phase(context, "detokenise", (last - sum.min(last.duration_since(times.submitted)), last), facts);
+        if let Some(sum) = request.detokenise_time {
+            // One span with the total time. The actual work is spread over the decode phase.
+            let attributes = vec![KeyValue::new("cuelight.aggregate", true), tokens];
+            self.phase(context, "detokenise", (last - sum.min(last.duration_since(times.submitted)), last), attributes);
         }
     }
 
@@ -165,17 +165,17 @@ impl SpanExport {
     }
 }
 
-/// A span of somebody else's, to put spans below.
-fn remote(parent: TraceParent) -> Context {
+/// A context whose child spans have the caller's span as parent.
+fn parent_context(parent: TraceParent) -> Context {
     let flags = if parent.is_sampled { TraceFlags::SAMPLED } else { TraceFlags::default() };
     let (trace_id, span_id) = (TraceId::from(parent.trace_id), SpanId::from(parent.span_id));
     Context::new().with_remote_span_context(SpanContext::new(trace_id, span_id, flags, true, TraceState::default()))
 }
 
-/// What GenAI conventions say about a request, and beside them the names that vLLM's users know.
+/// The attributes of a request in the GenAI conventions, and the latency attributes that vLLM uses.
 fn attributes(model_id: &str, operation: &'static str, request: &EndedRequest) -> Vec<KeyValue> {
     let (usage, times) = (&request.usage, &request.times);
-    // Without the digits that a wider type would show of 0.7.
+    // Rounded, because converting 0.7 to f64 would show more digits.
     let number = |name: &'static str, value: f32| KeyValue::new(name, (f64::from(value) * 1e6).round() / 1e6);
     let since = |name: &'static str, at: Option<Instant>| {
         at.map(|at| KeyValue::new(name, at.duration_since(times.submitted).as_secs_f64()))
@@ -197,7 +197,7 @@ fn attributes(model_id: &str, operation: &'static str, request: &EndedRequest) -
     attributes.extend(since("gen_ai.latency.time_in_queue", times.started));
     attributes.extend(since("gen_ai.latency.time_to_first_token", times.first_token));
     attributes.extend(since("gen_ai.latency.e2e", Some(request.at)));
-    if let Some(call) = &request.call {
+    if let Some(call) = &request.context {
         attributes.push(KeyValue::new("cuelight.request_id", call.request_id.clone()));
         attributes.extend(call.response_id().map(|id| KeyValue::new("gen_ai.response.id", id.to_owned())));
     }
@@ -207,7 +207,7 @@ fn attributes(model_id: &str, operation: &'static str, request: &EndedRequest) -
     attributes
 }
 
-/// As the API words it.
+/// The finish reason as the API reports it.
 fn finish_reason(reason: &'static str) -> &'static str {
     match reason {
         "stop_token" | "stop_string" => "stop",
@@ -221,21 +221,21 @@ fn integer(name: &'static str, value: impl TryInto<i64>) -> KeyValue {
 
 impl Sink for SpanExport {
     fn record(&mut self, record: &Record) -> bool {
-        let (cast, model_id, at) = (&record.cast, &record.cast.model_id, record.at);
+        let (pipeline, model_id, at) = (&record.pipeline, &record.pipeline.model_id, record.at);
         match &record.event {
             TraceEvent::StepFormed { step, shape, .. } => {
-                self.steps.entry(cast.clone()).or_default().formed(*step, shape);
+                self.steps.entry(pipeline.clone()).or_default().formed(*step, shape);
             }
-            TraceEvent::StepBegun(step) => self.steps.entry(cast.clone()).or_default().begun(*step, at),
+            TraceEvent::StepBegun(step) => self.steps.entry(pipeline.clone()).or_default().begun(*step, at),
             TraceEvent::StepComputed { step, .. } => {
-                let steps = self.steps.entry(cast.clone()).or_default();
+                let steps = self.steps.entry(pipeline.clone()).or_default();
                 if let Some(computed) = steps.computed(*step, at) {
                     self.computed(model_id, step.0, computed, at);
                 }
             }
             TraceEvent::RequestEnded(request) => self.request(model_id, request),
             TraceEvent::StepSampled { .. }
-            | TraceEvent::PieceComputed { .. }
+            | TraceEvent::SegmentComputed { .. }
             | TraceEvent::ExpertsComputed { .. }
             | TraceEvent::Preempted(_)
             | TraceEvent::Status(_)
@@ -244,15 +244,15 @@ impl Sink for SpanExport {
         true
     }
 
-    /// The SDK exports on a thread and a schedule of its own.
+    /// Does nothing: the SDK exports on its own thread and schedule.
     fn flush(&mut self) {}
 
     fn finish(&mut self, dropped: u64) {
         if dropped > 0 {
-            tracing::warn!(dropped, "the export of spans could not keep up and lacks records");
+            tracing::warn!(dropped, "the span export could not keep up and lost records");
         }
         if let Err(error) = self.provider.shutdown() {
-            tracing::warn!(%error, "the last spans did not reach the collector");
+            tracing::warn!(%error, "the last spans could not be sent to the collector");
         }
     }
 }

@@ -1,65 +1,34 @@
-//! What is known of a request when it ends: the source of its metrics, its log line and its spans.
+//! The log line of a request that has ended.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::Instant;
+use crate::core::ended_request::EndedRequest;
+use crate::core::request::Usage;
 
-use super::call::Call;
-use crate::request::{RequestId, Usage};
-use crate::sampler::sequence::Times;
-
-/// A request that ended.
-#[derive(Debug, Clone)]
-pub struct EndedRequest {
-    /// The request.
-    pub id: RequestId,
-    /// The call it came with, if it came over HTTP.
-    pub call: Option<Arc<Call>>,
-    /// How it ended, in a word.
-    pub reason: &'static str,
-    /// Why it failed.
-    pub error: Option<String>,
-    /// What was counted.
-    pub usage: Usage,
-    pub(crate) times: Times,
-    /// When it ended.
-    pub at: Instant,
-    /// Most tokens that it might generate.
-    pub max_tokens: usize,
-    /// How its tokens were chosen.
-    pub temperature: f32,
-    /// The same.
-    pub top_p: f32,
-    /// Time that turning its tokens into text took in all, when it was measured.
-    pub detokenising: Option<Duration>,
-}
-
-impl EndedRequest {
-    /// Writes the one log line that every request leaves.
-    pub(crate) fn log(&self, model: &str) {
-        let request_id = self.call.as_ref().map(|call| call.request_id.as_str());
-        let Usage { prompt_tokens, cached_tokens, completion_tokens, .. } = self.usage;
-        let queue_ms = self.times.started.map(|started| millis(started.duration_since(self.times.submitted)));
-        let ttft_ms = self.times.first_token.map(|first| millis(first.duration_since(self.times.submitted)));
-        let total_ms = millis(self.at.duration_since(self.times.submitted));
-        macro_rules! line {
-            ($level:ident, $message:literal $(, $field:ident)*) => {
-                // Without the span of the actor that happens to write it.
-                tracing::$level!(
-                    parent: None, request_id, request = self.id.0, model, reason = self.reason, prompt_tokens, cached_tokens,
-                    completion_tokens, queue_ms, ttft_ms, total_ms, $($field,)* $message
-                )
-            };
-        }
-        match &self.error {
-            None => line!(info, "request ended"),
-            Some(error) => line!(warn, "request failed", error),
-        }
+/// Writes the log line of a request. Every request has exactly one.
+pub(crate) fn log_ended_request(request: &EndedRequest, model: &str) {
+    let request_id = request.context.as_ref().map(|context| context.request_id.as_str());
+    let Usage { prompt_tokens, cached_tokens, completion_tokens, .. } = request.usage;
+    let times = &request.times;
+    let queue_ms = times.started.map(|started| millis(started.duration_since(times.submitted)));
+    let ttft_ms = times.first_token.map(|first| millis(first.duration_since(times.submitted)));
+    let total_ms = millis(request.at.duration_since(times.submitted));
+    macro_rules! line {
+        ($level:ident, $message:literal $(, $field:ident)*) => {
+            // Without a parent, so that the line does not carry the span of the actor that writes it.
+            tracing::$level!(
+                parent: None, request_id, request = request.id.0, model, reason = request.reason, prompt_tokens,
+                cached_tokens, completion_tokens, queue_ms, ttft_ms, total_ms, $($field,)* $message
+            )
+        };
+    }
+    match &request.error {
+        None => line!(info, "request ended"),
+        Some(error) => line!(warn, "request failed", error),
     }
 }
 
-/// Milliseconds to the microsecond.
+/// Milliseconds, rounded to a microsecond.
 fn millis(duration: Duration) -> f64 {
     (duration.as_secs_f64() * 1e6).round() / 1e3
 }

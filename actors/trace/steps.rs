@@ -1,21 +1,21 @@
-//! Steps on their way through the device, as sinks put them together from records.
+//! Steps on the device, as sinks reconstruct them from records.
 
 use std::collections::BTreeMap;
 
 use cuelight_engine::engine::StepId;
 use tokio::time::Instant;
 
-use super::StepShape;
+use super::record::StepShape;
 
-/// Steps that are remembered; a few are in flight, the others were lost with their executor.
+/// Maximum number of tracked steps. A few are in flight, and others were lost with their executor.
 const MAX_STEPS: usize = 256;
 
-/// The steps of one model that were formed and not computed.
+/// The steps of one pipeline that were formed and are not computed yet.
 #[derive(Default)]
 pub(super) struct DeviceSteps {
     steps: BTreeMap<StepId, ActiveStep>,
-    /// When the device finished its last step.
-    free_since: Option<Instant>,
+    /// When the device finished its previous step.
+    idle_since: Option<Instant>,
 }
 
 struct ActiveStep {
@@ -23,7 +23,7 @@ struct ActiveStep {
     begun: Option<Instant>,
 }
 
-/// A step that the device has finished.
+/// A step that the device has computed.
 pub(super) struct ComputedStep {
     pub from: Instant,
     pub shape: StepShape,
@@ -43,11 +43,11 @@ impl DeviceSteps {
         }
     }
 
-    /// The device finished a step; `None` when its begin is not known.
+    /// Records that the device finished a step. `None` when its start is unknown.
     pub fn computed(&mut self, step: StepId, at: Instant) -> Option<ComputedStep> {
         let ActiveStep { shape, begun } = self.steps.remove(&step)?;
-        // A step that was given early waited for the one before it.
-        let from = self.free_since.replace(at).into_iter().chain(begun).max();
+        // A step that was sent early waited for the one before it.
+        let from = self.idle_since.replace(at).into_iter().chain(begun).max();
         Some(ComputedStep { from: begun.and(from)?, shape })
     }
 }

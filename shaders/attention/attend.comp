@@ -1,6 +1,7 @@
 #version 460
-// Attention of one row to its sequence, for the query heads that share a KV head: one workgroup for each row, KV head and
-// tile of query heads, and with SPLIT for each piece of the context. For many rows of one sequence there is `attend_tile.comp`.
+// Attention of one row to its sequence, for query heads that share a KV head: one workgroup for each row, KV head and
+// tile of query heads, and with SPLIT also for each piece of the context. `attend_tile.comp` is for many rows of one
+// sequence.
 
 #extension GL_GOOGLE_include_directive : require
 #include <gpu/common.glsl>
@@ -21,7 +22,7 @@ shared vec4 queries[HEADS * KEY_QUADS];
 shared float scores[HEADS][PIECE_TOKENS];
 shared float lanes[HEADS][WORKGROUP_SIZE];
 
-// What the workgroup works on.
+// The work of the workgroup.
 uint row;
 uint kv_head;
 uint first_head;
@@ -61,7 +62,7 @@ void score(uint position, uint slot_of_piece) {
     [[unroll]] for (uint h = 0; h < HEADS; h++) scores[h][slot_of_piece] = score_of(sums[h]);
 }
 
-// Scores of the positions first..end of a piece, as weights of a softmax over them.
+// Computes the scores of the positions first..end of a piece, and from them the weights of a softmax over the piece.
 void weigh(uint start, uint first, uint end, out Softmax piece[HEADS]) {
     uint lane = gl_LocalInvocationID.x;
     float partial[HEADS];
@@ -77,13 +78,14 @@ void weigh(uint start, uint first, uint end, out Softmax piece[HEADS]) {
         partial[h] = 0.0;
     }
     barrier();
-    // Each position by its place in the piece, not in what is visible, so that sums do not depend on where that begins.
-    for (uint place = lane; place < PIECE_TOKENS; place += WORKGROUP_SIZE) {
-        uint position = start + place;
+    // Positions are indexed by their slot in the piece, not in the visible range: sums do not depend on where that
+    // starts.
+    for (uint offset = lane; offset < PIECE_TOKENS; offset += WORKGROUP_SIZE) {
+        uint position = start + offset;
         if (position < first || position >= end) continue;
         [[unroll]] for (uint h = 0; h < HEADS; h++) {
-            float weight = exp(scores[h][place] - piece[h].largest);
-            scores[h][place] = weight;
+            float weight = exp(scores[h][offset] - piece[h].largest);
+            scores[h][offset] = weight;
             partial[h] += weight;
         }
     }

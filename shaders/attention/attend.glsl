@@ -1,5 +1,5 @@
-// What both ways of attending share: what they are given, what a row sees, scores and results. SPLIT: whether a workgroup has
-// one piece of the context, and not all.
+// What `attend.comp` and `attend_tile.comp` share: push constants, visible positions, scores and results. With SPLIT, a
+// workgroup computes one piece of the context instead of all.
 
 #include <attention/runs.glsl>
 
@@ -24,7 +24,7 @@ uint first_visible(uint position) {
     return first_in_sight(position, window, chunk);
 }
 
-// Four values of a query, and 0 behind its end.
+// Four values of a query, with 0 after its end.
 vec4 load_query(uint row_and_head, uint quad) {
     vec4 x = vec4(0.0);
     [[unroll]] for (uint c = 0; c < 4; c++) {
@@ -38,7 +38,8 @@ float score_of(vec4 sums) {
     return cap > 0.0 ? softcap(sum, cap) : sum;
 }
 
-// Four values of a head of a row, gathered from all that it sees, or with SPLIT from a piece: these go by the row's number.
+// Writes four values of a head of a row: the result over its whole context, or with SPLIT the partial result of a piece,
+// which is indexed by the row's number.
 void write_gathered(uint row, uint number, uint head, uint piece, uint quad, vec4 gathered, Softmax softmax) {
     if (SPLIT) {
         write_partial(result, number * n_heads + head, max_pieces, piece, quad, gathered, softmax);

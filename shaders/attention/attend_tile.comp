@@ -1,10 +1,10 @@
 #version 460
-// Attention of a tile of queries, which are some rows of one sequence and some heads of one KV head, so that keys and values
-// are read once for all of them: one workgroup for each tile, and with SPLIT for each piece of the context.
+// Attention of a tile of queries: some rows of one sequence and some heads of one KV head. Keys and values are read
+// once for all of them. One workgroup for each tile, and with SPLIT also for each piece of the context.
 //
-// A query's sums are formed from the same terms in the same order as in `attend.comp`, so that its bits are the same: a score is
-// four chains over the dimensions, a value one chain over the positions of a piece, to which positions that the query does not
-// see add 0, and the sum of the weights is the tree of LANES partial sums that the lanes of `attend.comp` make.
+// The sums of a query have the same terms in the same order as in `attend.comp`, so its bits are the same. A score is
+// four chains over the dimensions. A value is one chain over the positions of a piece, to which invisible positions add
+// 0. The sum of the weights is the same tree of LANES partial sums that the invocations of `attend.comp` form.
 
 #extension GL_GOOGLE_include_directive : require
 #include <gpu/common.glsl>
@@ -23,8 +23,9 @@ layout(constant_id = 3) const uint LANES = 64;       // of a workgroup of `atten
 const uint QUERIES = WORKGROUP_SIZE / 4;             // of a tile, row after row
 const uint ROWS = QUERIES / HEADS;
 
-// Scores are formed for so many positions at once, from so many quads of keys and queries in shared memory at a time. Each
-// invocation forms them, and later values, for 4 queries; the 16 that have the same queries are told apart by their column.
+// Scores are computed for SPAN_TOKENS positions at a time, from STAGE_QUADS quads of keys and queries in shared memory.
+// Each invocation computes scores, and later values, for 4 queries; its column distinguishes the 16 invocations of the
+// same queries.
 const uint SPAN_TOKENS = 64;
 const uint COLUMNS = 16;
 const uint STAGE_QUADS = 8;
@@ -35,11 +36,11 @@ const uint WEIGHTS_STRIDE = PIECE_QUADS + 1;
 const uint OWN_QUADS = (VALUE_QUADS + COLUMNS - 1) / COLUMNS;
 
 shared vec4 weights[QUERIES * WEIGHTS_STRIDE];       // [query, position of the piece]; first the scores
-shared vec4 stage[(QUERIES + SPAN_TOKENS) * STAGE_STRIDE]; // queries, then keys; between scores what a softmax is reduced from
+shared vec4 stage[(QUERIES + SPAN_TOKENS) * STAGE_STRIDE]; // queries, then keys; between scores the operands of the softmax reduction
 shared Softmax softmaxes[QUERIES];                   // at the end
 shared vec2 factors[QUERIES];                        // of `merge`
 
-// What the workgroup works on.
+// The work of the workgroup.
 uint first_row;
 uint rows;
 uint first_position;
@@ -48,12 +49,12 @@ uint first_head;
 uint heads;
 uint table_start;
 
-// What the invocation works on.
+// The work of the invocation.
 uint column = gl_LocalInvocationID.x % COLUMNS;
 uint first_query = gl_LocalInvocationID.x / COLUMNS * 4;
 
-// Finds the rows of a tile, if it has any. The tiles of a run of rows of one sequence begin at (its first row) / ROWS + (its
-// index): that leaves room for all tiles of the runs before, however they divide. With ALONE runs of one row have none.
+// Finds the rows of a tile, if it has any. The tiles of a run of rows of one sequence start at (its first row) / ROWS +
+// (its index), which leaves enough indices for the tiles of all earlier runs. With ALONE, runs of one row have no tile.
 bool find_rows(uint tile) {
     uint run = 0;
     uint end = step.runs;
@@ -90,20 +91,20 @@ void load_stage(uint span, uint first, uint end, uint first_quad) {
         stage[query * STAGE_STRIDE + quad] = x;
     }
     for (uint i = gl_LocalInvocationID.x; i < SPAN_TOKENS * STAGE_QUADS; i += WORKGROUP_SIZE) {
-        uint place = i / STAGE_QUADS;
+        uint offset = i / STAGE_QUADS;
         uint quad = i % STAGE_QUADS;
-        uint position = span + place;
+        uint position = span + offset;
         vec4 key = vec4(0.0);
         if (position >= first && position < end && first_quad + quad < KEY_QUADS) {
             uint64_t record = record_of(keys, KEY_STRIDE, step, table_start, position, n_kv_heads, kv_head);
             key = load_cached(record, KEY_STRIDE, position % BLOCK_TOKENS, first_quad + quad);
         }
-        // An invocation forms scores of four successive positions, which lie COLUMNS apart here.
-        stage[(QUERIES + place % 4 * COLUMNS + place / 4) * STAGE_STRIDE + quad] = key;
+        // An invocation computes the scores of four successive positions, which are stored COLUMNS apart here.
+        stage[(QUERIES + offset % 4 * COLUMNS + offset / 4) * STAGE_STRIDE + quad] = key;
     }
 }
 
-// The scores of a span of a piece, as far as its positions are in first..end.
+// Computes the scores of those positions of a span that are in first..end.
 void form_scores(uint start, uint span, uint first, uint end) {
     vec4 sums[4][4]; // [query][position]
     [[unroll]] for (uint q = 0; q < 4; q++) [[unroll]] for (uint p = 0; p < 4; p++) sums[q][p] = vec4(0.0);
@@ -130,16 +131,16 @@ void form_scores(uint start, uint span, uint first, uint end) {
     }
 }
 
-// Which of four places, from `place` on, are in the range.
-bvec4 within(uint place, uvec2 range) {
-    uvec4 places = place + uvec4(0, 1, 2, 3);
+// Which of the four slots from `offset` on are in the range.
+bvec4 within(uint offset, uvec2 range) {
+    uvec4 offsets = offset + uvec4(0, 1, 2, 3);
     bvec4 is_within;
-    [[unroll]] for (uint c = 0; c < 4; c++) is_within[c] = places[c] >= range.x && places[c] < range.y;
+    [[unroll]] for (uint c = 0; c < 4; c++) is_within[c] = offsets[c] >= range.x && offsets[c] < range.y;
     return is_within;
 }
 
-// Turns the scores of a piece into weights, and merges each query's softmax over it with that of the pieces before. Four
-// invocations share a query, and each has every fourth quad of its positions.
+// Replaces the scores of a piece by weights, and merges each query's softmax over the piece with that of the earlier
+// pieces. Four invocations share a query; each handles every fourth quad of its positions.
 void weigh(uint start, inout Softmax softmax) {
     const uint PARTS = 4;
     uint query = gl_LocalInvocationID.x / PARTS;
@@ -194,7 +195,7 @@ void gather(uint start, uint first, uint end, uint quad, out vec4 sums[4]) {
             weights_of_four[q] = weights[(first_query + q) * WEIGHTS_STRIDE + (four - start) / 4];
         }
         [[unroll]] for (uint p = 0; p < 4; p++) {
-            // Whatever is in slots that no query sees, it must not be multiplied.
+            // Slots that no query sees may hold anything, including NaN: they must not be multiplied.
             if (four + p < first || four + p >= end) continue;
             vec4 value = load_cached(record, VALUE_STRIDE, four % BLOCK_TOKENS + p, quad);
             [[unroll]] for (uint q = 0; q < 4; q++) sums[q] = fma(vec4(weights_of_four[q][p]), value, sums[q]);

@@ -1,6 +1,6 @@
-// Keys and values on a device, as `attention/gpu.rs` lays them out: one record for each KV head of each block, [16 positions,
-// stride] values, and in 8 bits behind the codes [16 positions, stride / 32] scales. Keys and values have strides of their
-// own, which are constants wherever these functions are called.
+// Keys and values on a device, in the layout of `kv/device.rs`. One record for each KV head of each block: [16
+// positions, stride] values; in 8 bits, [16 positions, stride / 32] scales follow the codes. Keys and values have
+// different strides, which are constants in every call of these functions.
 
 #extension GL_EXT_shader_16bit_storage : require
 
@@ -16,7 +16,7 @@ uint record_bytes(uint stride) {
     return BLOCK_TOKENS * stride * (KV_TYPE == 0 ? 4 : KV_TYPE == 1 ? 2 : 1) + (KV_TYPE == 2 ? stride : 0);
 }
 
-// The scale of 32 values of a position's head.
+// The address of the scale of 32 values of a head at a position.
 uint64_t scale_address(uint64_t record, uint stride, uint slot, uint group) {
     return record + BLOCK_TOKENS * stride + (slot * (stride / 32) + group) * 2;
 }
@@ -35,7 +35,7 @@ vec4 load_cached(uint64_t record, uint stride, uint slot, uint quad) {
                         bitfieldExtract(codes, 24, 8));
 }
 
-// Where the record of a KV head is that holds a position of a sequence.
+// The address of the record of a KV head that holds a position of a sequence.
 uint64_t record_of(uint64_t cache, uint stride, Step step, uint table_start, uint position, uint n_kv_heads, uint kv_head) {
     uint block = step.tables.at[table_start + position / BLOCK_TOKENS];
     return cache + (uint64_t(block) * n_kv_heads + kv_head) * record_bytes(stride);

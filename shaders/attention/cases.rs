@@ -1,20 +1,21 @@
-//! What [`Attention`] must compute.
+//! The expected results of [`Attention`].
 //!
-//! Keys and values are whole 128ths with a largest of 127 in every stretch of 32, which every type of cache stores exactly:
-//! so all are held to the same bound. One case for each type has other values, and the bound of its rounding.
+//! Keys and values are multiples of 1/128 with a maximum of 127/128 in every group of 32. Every type of cache stores
+//! them exactly, so the same tolerance applies to all types. One case for each type has other values, and the tolerance
+//! of its rounding.
 
 use std::ops::Range;
 
-use super::cache::{BLOCK_TOKENS, SCALE_GROUP};
 use super::{Attention, KvShape, KvType, Window, reference};
 use crate::cases::{Case, CaseBatch, CaseCache, CaseStep, Expected};
 use crate::fusion::FusedCase;
 use crate::gpu::RowCount;
+use crate::kv::{BLOCK_TOKENS, SCALE_GROUP};
 use crate::quant::random;
 use crate::rope::{self, Rope, RopePairs};
 
-/// Every type of cache with heads of all lengths, groups, windows and caps; contexts that end before, at and behind the
-/// border of a piece, with few rows (whose context is cut into pieces) and with many (whose is not).
+/// Every type of cache with heads of all lengths, groups, windows and caps. Contexts end before, at and after the
+/// border of a piece, with few rows (whose contexts are split into pieces) and with many (whose contexts are not).
 #[must_use]
 pub fn cases() -> Vec<Case> {
     // (head_dim, KV heads, group, window, cap)
@@ -62,7 +63,7 @@ fn other_forms() -> [Attention; 7] {
     ]
 }
 
-/// Queries and keys that are rotated on their way: both pairings, whole heads and parts of them, heads of no whole quads, keys
+/// Attention with a fused rotation: both pairings, whole heads and parts of them, heads that are not whole quads, keys
 /// and values of different lengths, every type of cache.
 pub fn rotated_cases() -> Vec<FusedCase> {
     let unequal = of_shape(KvShape { value_dim: 72, ..KvShape::grouped(1, 24) }, 3, None, None);
@@ -84,21 +85,21 @@ pub fn rotated_cases() -> Vec<FusedCase> {
 }
 
 fn rotated_case(attention: &Attention, pairs: usize, pairing: RopePairs, kv_type: KvType) -> FusedCase {
-    // Powers of two, so that float32 holds the angle of any position.
+    // Powers of two, so that float32 represents the angle of any position exactly.
     let frequencies = (0..pairs).map(|pair| 0.5_f32.powi(pair as i32 % 16)).collect();
     let rope = Rope::new(attention.kv.key_dim, pairing, frequencies, 1.1).expect("pairs are of the head");
     let projected = Sequences::new(attention.clone(), &[271, 40], |_, len, seed| random::activations(len, seed));
     let rotated = projected.rotated(&rope);
-    // What a rotation is off by moves every score, and rotated keys are larger.
+    // The error of a rotation changes every score, and rotated keys are larger.
     let tolerance = (2.0 * rounding(kv_type)).max(2e-4);
-    let step = |parts: &Parts| CaseStep { inputs: projected.inputs(parts), ..rotated.case_step(parts, tolerance) };
+    let step = |ranges: &Ranges| CaseStep { inputs: projected.inputs(ranges), ..rotated.case_step(ranges, tolerance) };
     let steps = two_sequences().iter().map(step).collect();
     let name = format!("{kv_type}, {pairing:?}, {pairs} pairs of {:?}", attention.kv);
     let cache = Some(CaseCache { shapes: projected.shapes(), kv_type, blocks: projected.n_blocks() });
     FusedCase::new(&name, rope, attention.clone(), cache, steps)
 }
 
-/// How far a result may be from the reference for keys and values in -1..1 that the cache rounds.
+/// The tolerance of a result for keys and values in -1..1 that the cache rounds.
 pub(super) fn rounding(kv_type: KvType) -> f64 {
     match kv_type {
         KvType::F32 => 2e-5,
@@ -107,14 +108,14 @@ pub(super) fn rounding(kv_type: KvType) -> f64 {
     }
 }
 
-/// Rows of a step: positions of a sequence.
-type Parts = Vec<(usize, Range<usize>)>;
+/// Rows of a step: sequences and ranges of their positions.
+type Ranges = Vec<(usize, Range<usize>)>;
 
-fn two_sequences() -> Vec<Parts> {
+fn two_sequences() -> Vec<Ranges> {
     vec![vec![(0, 0..270), (1, 0..17)], vec![(1, 17..40), (0, 270..271)]]
 }
 
-fn three_sequences() -> Vec<Parts> {
+fn three_sequences() -> Vec<Ranges> {
     vec![
         vec![(0, 0..1), (1, 0..5)],
         vec![(0, 1..255), (2, 0..17)],
@@ -125,7 +126,7 @@ fn three_sequences() -> Vec<Parts> {
     ]
 }
 
-/// An attention in layer 1 whose scores are large enough to tell positions apart.
+/// An attention in layer 1, whose scores are large enough to distinguish positions.
 pub(super) fn shaped(
     head_dim: usize,
     n_kv_heads: usize,
@@ -136,25 +137,25 @@ pub(super) fn shaped(
     of_shape(KvShape::grouped(n_kv_heads, head_dim), group, window, softcap)
 }
 
-/// The same with heads of any shape.
+/// An attention with heads of any shape.
 pub(super) fn of_shape(kv: KvShape, group: usize, window: Option<usize>, softcap: Option<f32>) -> Attention {
     let scale = 3.0 / (kv.key_dim as f32).sqrt();
     let window = window.map(Window::Last);
     Attention { layer: 1, n_heads: kv.n_kv_heads * group, kv, scale, window, softcap, sinks: None }
 }
 
-/// The same, where rows see their own chunk.
+/// The same attention with chunks of `positions` positions.
 pub(super) fn in_chunks(attention: Attention, positions: usize) -> Attention {
     Attention { window: Some(Window::Chunk(positions)), ..attention }
 }
 
-/// With sinks some of which are far below all scores, and some above.
+/// The same attention with sinks, some far below all scores and some above.
 pub(super) fn with_sinks(attention: Attention) -> Attention {
     let sinks = (0..attention.n_heads).map(|head| [2.5, -1.0, 40.0, -90.0][head % 4]).collect();
     Attention { sinks: Some(sinks), ..attention }
 }
 
-fn case(sequences: &Sequences, kv_type: KvType, tolerance: f64, steps: &[Parts]) -> Case {
+fn case(sequences: &Sequences, kv_type: KvType, tolerance: f64, steps: &[Ranges]) -> Case {
     let Attention { n_heads, kv, window, softcap, ref sinks, .. } = sequences.attention;
     let KvShape { n_kv_heads, key_dim, value_dim, values_in_keys } = kv;
     let form = if values_in_keys { ", latent" } else { "" };
@@ -162,22 +163,22 @@ fn case(sequences: &Sequences, kv_type: KvType, tolerance: f64, steps: &[Parts])
     let name = format!(
         "{kv_type}, {n_heads}/{n_kv_heads} heads of {key_dim}/{value_dim}{form}, window {window:?}, cap {softcap:?}{sinks}"
     );
-    let steps = steps.iter().map(|parts| sequences.case_step(parts, tolerance)).collect();
+    let steps = steps.iter().map(|ranges| sequences.case_step(ranges, tolerance)).collect();
     let cache = Some(CaseCache { shapes: sequences.shapes(), kv_type, blocks: sequences.n_blocks() });
     Case { name, op: Box::new(sequences.attention.clone()), cache, steps }
 }
 
-/// Whole 128ths, the largest of every stretch of 32 values of a head 127 of them.
+/// Multiples of 1/128; the largest of every 32 values of a head is 127/128.
 fn exact_values(head_dim: usize, len: usize, seed: u64) -> Vec<f32> {
     const STEP: f32 = 1.0 / 128.0;
     let mut values: Vec<f32> = random::activations(len, seed).iter().map(|x| (x * 127.0).round() * STEP).collect();
-    for stretch in values.chunks_mut(head_dim).flat_map(|head| head.chunks_mut(SCALE_GROUP)) {
-        stretch[stretch.len() / 2] = 127.0 * STEP;
+    for group in values.chunks_mut(head_dim).flat_map(|head| head.chunks_mut(SCALE_GROUP)) {
+        group[group.len() / 2] = 127.0 * STEP;
     }
     values
 }
 
-/// Sequences of random queries, keys and values, in blocks that lie scattered.
+/// Sequences of random queries, keys and values, in scattered blocks.
 pub(super) struct Sequences {
     pub attention: Attention,
     pub block_tables: Vec<Vec<u32>>,
@@ -187,11 +188,11 @@ pub(super) struct Sequences {
 }
 
 impl Sequences {
-    /// Sequences of these lengths; `values(dim, count, seed)` makes keys and values.
+    /// Sequences of these lengths; `values(dim, count, seed)` returns keys or values.
     pub fn new(attention: Attention, lengths: &[usize], values: impl Fn(usize, usize, u64) -> Vec<f32>) -> Self {
         let blocks = lengths.iter().max().map_or(0, |longest| longest / BLOCK_TOKENS + 1);
         let count = lengths.len();
-        // Neighbouring blocks belong to different sequences, the last to the beginning.
+        // Neighbouring blocks belong to different sequences, and later blocks have lower numbers.
         let block = |sequence: usize, block: usize| (blocks * count - 1 - block * count - sequence) as u32;
         let table = |sequence: usize| (0..blocks).map(|index| block(sequence, index)).collect();
         let kv = attention.kv;
@@ -224,19 +225,19 @@ impl Sequences {
         }
     }
 
-    /// A cache that has the attention's layer.
+    /// The shapes of a cache that has the layer of the attention.
     pub fn shapes(&self) -> Vec<KvShape> {
         vec![self.attention.kv; self.attention.layer + 1]
     }
 
-    /// Blocks of all sequences.
+    /// The number of blocks of all sequences.
     pub fn n_blocks(&self) -> usize {
         self.block_tables.iter().map(Vec::len).sum()
     }
 
     /// The rows of a step.
-    pub fn batch(&self, parts: &[(usize, Range<usize>)]) -> CaseBatch {
-        let rows = || parts.iter().flat_map(|(sequence, range)| range.clone().map(|position| (*sequence, position)));
+    pub fn batch(&self, ranges: &[(usize, Range<usize>)]) -> CaseBatch {
+        let rows = || ranges.iter().flat_map(|(sequence, range)| range.clone().map(|position| (*sequence, position)));
         let sequences: Vec<u32> = rows().map(|(sequence, _)| sequence as u32).collect();
         CaseBatch {
             tokens: sequences.clone(),
@@ -248,10 +249,10 @@ impl Sequences {
     }
 
     /// Query, key and, where it is an input, value of the rows of a step.
-    pub fn inputs(&self, parts: &[(usize, Range<usize>)]) -> Vec<Vec<f32>> {
+    pub fn inputs(&self, ranges: &[(usize, Range<usize>)]) -> Vec<Vec<f32>> {
         let Attention { n_heads, kv, .. } = self.attention;
         let gather = |source: &[Vec<f32>], width: usize| {
-            parts.iter().flat_map(|(s, range)| &source[*s][range.start * width..range.end * width]).copied().collect()
+            ranges.iter().flat_map(|(s, range)| &source[*s][range.start * width..range.end * width]).copied().collect()
         };
         let mut inputs = vec![gather(&self.query, n_heads * kv.key_dim), gather(&self.key, kv.key_width())];
         if !kv.values_in_keys {
@@ -260,28 +261,28 @@ impl Sequences {
         inputs
     }
 
-    /// What comes out for a position of a sequence.
+    /// The expected output for a position of a sequence.
     pub fn reference(&self, sequence: usize, position: usize) -> Vec<f64> {
         let (query, key, value) = (&self.query[sequence], &self.key[sequence], &self.value[sequence]);
         reference::attend(&self.attention, position, query, key, value)
     }
 
-    /// A step with what must come out. Of many rows the reference takes long: it is asked for the first and last of each
-    /// part, and some between.
-    fn case_step(&self, parts: &[(usize, Range<usize>)], tolerance: f64) -> CaseStep {
+    /// A step with its expected outputs. The reference is slow, so it is computed only for the first and the last row
+    /// of each range, and for some rows between.
+    fn case_step(&self, ranges: &[(usize, Range<usize>)], tolerance: f64) -> CaseStep {
         const EVERY: usize = 41;
         let width = self.attention.n_heads * self.attention.kv.value_dim;
         let of_row = |sequence: usize, range: &Range<usize>, position: usize| {
-            let asked = position == range.start || position + 1 == range.end || position.is_multiple_of(EVERY);
-            if asked {
+            let computed = position == range.start || position + 1 == range.end || position.is_multiple_of(EVERY);
+            if computed {
                 Expected::within(tolerance, self.reference(sequence, position))
             } else {
                 vec![Expected::ANY; width]
             }
         };
-        let rows = parts.iter().flat_map(|(sequence, range)| range.clone().map(move |p| of_row(*sequence, range, p)));
+        let rows = ranges.iter().flat_map(|(sequence, range)| range.clone().map(move |p| of_row(*sequence, range, p)));
         let expected = vec![rows.flatten().collect()];
-        let batch = self.batch(parts);
-        CaseStep { rows: RowCount::All(batch.tokens.len()), batch, inputs: self.inputs(parts), expected }
+        let batch = self.batch(ranges);
+        CaseStep { rows: RowCount::All(batch.tokens.len()), batch, inputs: self.inputs(ranges), expected }
     }
 }

@@ -1,91 +1,90 @@
-//! Attention on the CPU: which rows are worked on together, and how their parts become a result.
+//! Attention on the CPU: how rows are grouped into tasks, and how partial results are merged.
 //!
-//! A sequence's positions are cut into *pieces* of [`PIECE_TOKENS`]. What a query gathers in a piece starts from nothing,
-//! and the pieces are merged in their order: so a long context can be shared among the threads, and a query's bits
-//! depend neither on that nor on other queries. Inside a piece see [`super::gather`].
+//! The positions of a sequence are divided into *pieces* of [`PIECE_TOKENS`]. Each query has a partial result for each
+//! piece, and the partials are merged in the order of the pieces. So threads can share a long context, and the bits of
+//! a query depend neither on that nor on other queries. [`super::gather`] computes the partials of one piece.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::cache::BLOCK_TOKENS;
-use super::gather::{GREATEST, HEADER, Queries, TASK_QUERIES, WEIGHT, WIDENED, gather};
-use super::{Attention, MAX_HEAD_DIM};
+use super::gather::{GREATEST, HEADER, Queries, TASK_QUERIES, UPCONVERTED, WEIGHT, gather};
+use super::{Attention, PIECE_TOKENS};
 use crate::cpu::{Kernel, SharedMut};
+use crate::kv::{BLOCK_TOKENS, KvCache, MAX_HEAD_DIM};
 use crate::lanes::exp;
 use crate::op::{Batch, CpuArgs};
 
-/// Positions of a piece: a whole number of spans.
-const PIECE_TOKENS: usize = 256;
-
-/// Heads of a task at most, so that several rows share what is read of the cache.
+/// The maximum number of heads of a task, so that several rows share the keys and values that are read.
 const TASK_HEADS: usize = 16;
 
-/// Tasks for each thread below which contexts are shared out piece by piece.
+/// With fewer tasks than this for each thread, contexts are split into a task for each piece.
 const TASKS_PER_THREAD: usize = 8;
 
-/// Scratch memory in values: what is gathered piece by piece of few rows, at most a few megabytes.
+/// Scratch memory in values: the partials of few rows for each piece, at most a few megabytes.
 pub(super) fn scratch_len(attention: &Attention, rows: usize, context_tokens: usize) -> usize {
     const MOST: usize = 1 << 20;
-    (rows * attention.n_heads * context_tokens.div_ceil(PIECE_TOKENS) * part_len(attention)).min(MOST)
+    (rows * attention.n_heads * context_tokens.div_ceil(PIECE_TOKENS) * partial_len(attention)).min(MOST)
 }
 
-/// Values of what one query gathers in one piece.
-fn part_len(attention: &Attention) -> usize {
+/// Values of the partial of one query and one piece.
+fn partial_len(attention: &Attention) -> usize {
     HEADER + attention.kv.value_dim.next_multiple_of(BLOCK_TOKENS)
 }
 
-/// Writes the rows' keys and values into their slots.
+/// Stores the keys and values of the rows in the cache.
 pub(super) fn store(attention: &Attention, args: &CpuArgs<'_>) {
     let (key_width, value_width) = (attention.kv.key_width(), attention.kv.stored_value_width());
-    // Values that are part of their keys are no input.
+    // Values that are part of their keys are not an input.
     let (key, value) = (args.inputs[1], args.inputs.get(2).copied().unwrap_or_default());
     let batch = args.batch;
-    // Rows of one block share cache lines: a block's worth of rows is one task.
+    // Rows of one block share cache lines, so as many rows as a block has form a task.
     args.team.for_each(args.rows.div_ceil(BLOCK_TOKENS), &|task| {
         for row in task * BLOCK_TOKENS..args.rows.min((task + 1) * BLOCK_TOKENS) {
             let position = batch.positions[row] as usize;
             let block = batch.block_tables[batch.sequences[row] as usize][position / BLOCK_TOKENS];
             let key = &key[row * key_width..][..key_width];
             let value = &value[row * value_width..][..value_width];
-            // SAFETY: no two rows of a step share a position of a sequence, and no two sequences a block they write.
+            // SAFETY: no two rows of a step share a position of a sequence, and no two sequences write to the same
+            // block.
             unsafe { args.kv.store(attention.layer, block, position % BLOCK_TOKENS, key, value) };
         }
     });
 }
 
-/// Lets every row look at its sequence.
+/// Computes the attention of every row to its sequence.
 pub(super) fn attend(attention: &Attention, args: &mut CpuArgs<'_>) {
     let (kernel, rows) = (args.kernel, args.rows);
     let (group, n_kv_heads) = (attention.group(), attention.kv.n_kv_heads);
     let heads_of_task = group.min(TASK_HEADS);
-    let head_parts = n_kv_heads * group.div_ceil(heads_of_task);
-    let wanted = TASKS_PER_THREAD * args.team.threads();
-    // As many rows as leave some tasks for each thread: a long prompt's later rows take longer than its first.
-    let task_rows = (rows * head_parts / wanted).clamp(1, TASK_QUERIES / heads_of_task);
-    let row_parts = rows.div_ceil(task_rows);
+    let head_tasks = n_kv_heads * group.div_ceil(heads_of_task);
+    let enough_tasks = TASKS_PER_THREAD * args.team.threads();
+    // Few enough rows that each thread has some tasks: the later rows of a long prompt take longer than its first.
+    let task_rows = (rows * head_tasks / enough_tasks).clamp(1, TASK_QUERIES / heads_of_task);
+    let row_tasks = rows.div_ceil(task_rows);
 
     let positions = args.batch.positions.iter().max().map_or(0, |last| *last as usize + 1);
     let pieces = positions.div_ceil(PIECE_TOKENS);
-    let parts_len = rows * attention.n_heads * pieces * part_len(attention);
-    let split = args.team.threads() > 1 && pieces > 1 && row_parts * head_parts < wanted;
-    let split = split && parts_len <= args.scratch.len();
+    let partials_len = rows * attention.n_heads * pieces * partial_len(attention);
+    let split = args.team.threads() > 1 && pieces > 1 && row_tasks * head_tasks < enough_tasks;
+    let split = split && partials_len <= args.scratch.len();
 
-    let (parts, output) = (SharedMut::new(&mut *args.scratch), SharedMut::new(args.outputs[0]));
+    let (partials, output) = (SharedMut::new(&mut *args.scratch), SharedMut::new(args.outputs[0]));
     let (whole, piece) = match attention.kv.key_dim.max(attention.kv.value_dim) {
         ..=SHORT_HEAD_DIM => (whole::<SHORT_HEAD_DIM> as Whole, piece::<SHORT_HEAD_DIM> as Piece),
         _ => (whole::<MAX_HEAD_DIM> as Whole, piece::<MAX_HEAD_DIM> as Piece),
     };
-    let view = View { attention, batch: args.batch, query: args.inputs[0], output: &output, parts: &parts, pieces };
-    // The rows and heads of a task, by its number.
+    let view =
+        View { attention, batch: args.batch, query: args.inputs[0], output: &output, partials: &partials, pieces };
+    // The rows and heads of a task.
     let share = |task: usize| {
-        let (row_part, head_part) = (task / head_parts, task % head_parts);
-        let (kv_head, chunk) = (head_part % n_kv_heads, head_part / n_kv_heads);
+        let (row_task, head_task) = (task / head_tasks, task % head_tasks);
+        let (kv_head, chunk) = (head_task % n_kv_heads, head_task / n_kv_heads);
         let first = kv_head * group + chunk * heads_of_task;
         let heads = first..(first + heads_of_task).min((kv_head + 1) * group);
-        (row_part * task_rows..rows.min((row_part + 1) * task_rows), kv_head, heads)
+        (row_task * task_rows..rows.min((row_task + 1) * task_rows), kv_head, heads)
     };
     if !split {
-        args.team.for_each(row_parts * head_parts, &|task| {
+        args.team.for_each(row_tasks * head_tasks, &|task| {
             let (rows, kv_head, heads) = share(task);
             view.for_each_sequence(rows, |rows| {
                 whole(kernel, &view, &view.queries(args.kv, rows, kv_head, heads.clone()));
@@ -93,22 +92,22 @@ pub(super) fn attend(attention: &Attention, args: &mut CpuArgs<'_>) {
         });
         return;
     }
-    args.team.for_each(row_parts * head_parts * pieces, &|task| {
+    args.team.for_each(row_tasks * head_tasks * pieces, &|task| {
         let (rows, kv_head, heads) = share(task / pieces);
         view.for_each_sequence(rows, |rows| {
             piece(kernel, &view, &view.queries(args.kv, rows, kv_head, heads.clone()), task % pieces);
         });
     });
-    args.team.for_each(row_parts * head_parts, &|task| {
+    args.team.for_each(row_tasks * head_tasks, &|task| {
         let (rows, kv_head, heads) = share(task);
-        view.for_each_sequence(rows, |rows| view.merge_parts(&view.queries(args.kv, rows, kv_head, heads.clone())));
+        view.for_each_sequence(rows, |rows| view.merge_partials(&view.queries(args.kv, rows, kv_head, heads.clone())));
     });
 }
 
 type Whole = fn(Kernel, &View<'_>, &Queries<'_>);
 type Piece = fn(Kernel, &View<'_>, &Queries<'_>, usize);
 
-/// What every task looks at.
+/// What all tasks share.
 struct View<'a> {
     attention: &'a Attention,
     batch: Batch<'a>,
@@ -116,13 +115,13 @@ struct View<'a> {
     query: &'a [f32],
     /// [rows, n_heads * value_dim]
     output: &'a SharedMut<'a, f32>,
-    /// Where a context is split: `[rows, n_heads, pieces, part]`.
-    parts: &'a SharedMut<'a, f32>,
+    /// The partials, if contexts are split: `[rows, n_heads, pieces, partial]`.
+    partials: &'a SharedMut<'a, f32>,
     pieces: usize,
 }
 
 impl<'a> View<'a> {
-    /// Calls with each run of rows of one sequence.
+    /// Calls `body` with each run of rows of one sequence.
     fn for_each_sequence(&self, mut rest: Range<usize>, mut body: impl FnMut(Range<usize>)) {
         while !rest.is_empty() {
             let sequence = self.batch.sequences[rest.start];
@@ -132,7 +131,7 @@ impl<'a> View<'a> {
         }
     }
 
-    fn queries(&self, kv: &'a super::KvCache, rows: Range<usize>, kv_head: usize, heads: Range<usize>) -> Queries<'a> {
+    fn queries(&self, kv: &'a KvCache, rows: Range<usize>, kv_head: usize, heads: Range<usize>) -> Queries<'a> {
         Queries {
             attention: self.attention,
             layer: kv.layer(self.attention.layer),
@@ -146,31 +145,31 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Where the parts of a query start.
-    fn parts_of(&self, queries: &Queries<'_>, index: usize) -> usize {
+    /// The offset of the partials of a query.
+    fn partials_of(&self, queries: &Queries<'_>, index: usize) -> usize {
         let (row, head) = queries.row_and_head(index);
-        (row * self.attention.n_heads + head) * self.pieces * part_len(self.attention)
+        (row * self.attention.n_heads + head) * self.pieces * partial_len(self.attention)
     }
 
-    /// Merges the pieces of the queries, and writes their results.
-    fn merge_parts(&self, queries: &Queries<'_>) {
-        let len = part_len(self.attention);
+    /// Merges the partials of the queries and writes their results.
+    fn merge_partials(&self, queries: &Queries<'_>) {
+        let len = partial_len(self.attention);
         for index in 0..queries.len() {
-            // SAFETY: the task owns its queries' parts, and holds no other slice of them.
-            let parts = unsafe { self.parts.slice(self.parts_of(queries, index), self.pieces * len) };
+            // SAFETY: the task owns the partials of its queries, and holds no other slice of them.
+            let partials = unsafe { self.partials.slice(self.partials_of(queries, index), self.pieces * len) };
             let visible = pieces_seen(queries);
-            let (total, rest) = parts[visible.start * len..visible.end * len].split_at_mut(len);
-            rest.chunks_exact(len).for_each(|part| merge(total, part));
+            let (total, rest) = partials[visible.start * len..visible.end * len].split_at_mut(len);
+            rest.chunks_exact(len).for_each(|partial| merge(total, partial));
             self.finish(queries, index, total);
         }
     }
 
-    /// Writes the result of a query that has seen everything.
+    /// Writes the result of a query whose partials are merged.
     fn finish(&self, queries: &Queries<'_>, index: usize, total: &[f32]) {
         let (row, head) = queries.row_and_head(index);
         let value_dim = self.attention.kv.value_dim;
         let start = (row * self.attention.n_heads + head) * value_dim;
-        // SAFETY: the task owns its queries' share of the output, and holds no other slice of it.
+        // SAFETY: the task owns the outputs of its queries, and holds no other slice of them.
         let output = unsafe { self.output.slice(start, value_dim) };
         let Some(sinks) = &self.attention.sinks else {
             for (output, value) in output.iter_mut().zip(&total[HEADER..]) {
@@ -195,49 +194,50 @@ fn piece_positions(piece: usize) -> Range<usize> {
     piece * PIECE_TOKENS..(piece + 1) * PIECE_TOKENS
 }
 
-/// What the values of a query that has seen everything are multiplied with, and divided by, when a score without a value
-/// joins its softmax.
+/// The factor and the divisor of the values of a query when a sink, which is a score without a value, joins its
+/// softmax.
 fn with_sink(total: &[f32], sink: f32) -> (f32, f32) {
     let greatest = if total[GREATEST] > sink { total[GREATEST] } else { sink };
     let factor = exp(total[GREATEST] - greatest);
     (factor, total[WEIGHT] * factor + exp(sink - greatest))
 }
 
-/// Adds what a query gathered in a piece to what it gathered in those before.
-fn merge(total: &mut [f32], part: &[f32]) {
-    // The greatest score has a weight of 1: whose sum is 0 has seen nothing.
-    if part[WEIGHT] == 0.0 {
+/// Merges the partial of a piece into that of the earlier pieces.
+fn merge(total: &mut [f32], partial: &[f32]) {
+    // The greatest score has a weight of 1, so a sum of 0 means that the query sees no position of the piece.
+    if partial[WEIGHT] == 0.0 {
         return;
     }
     if total[WEIGHT] == 0.0 {
-        total.copy_from_slice(part);
+        total.copy_from_slice(partial);
         return;
     }
-    let greatest = if total[GREATEST] > part[GREATEST] { total[GREATEST] } else { part[GREATEST] };
+    let greatest = if total[GREATEST] > partial[GREATEST] { total[GREATEST] } else { partial[GREATEST] };
     let factor = |score: f32| if score == greatest { 1.0 } else { exp(score - greatest) };
-    let (ours, theirs) = (factor(total[GREATEST]), factor(part[GREATEST]));
+    let (ours, theirs) = (factor(total[GREATEST]), factor(partial[GREATEST]));
     total[GREATEST] = greatest;
-    total[WEIGHT] = total[WEIGHT] * ours + part[WEIGHT] * theirs;
-    for (total, part) in total[HEADER..].iter_mut().zip(&part[HEADER..]) {
-        *total = *total * ours + part * theirs;
+    total[WEIGHT] = total[WEIGHT] * ours + partial[WEIGHT] * theirs;
+    for (total, partial) in total[HEADER..].iter_mut().zip(&partial[HEADER..]) {
+        *total = *total * ours + partial * theirs;
     }
 }
 
-/// Memory of a task, on the stack, of which only what is used is cleared.
-struct Room<T>(MaybeUninit<T>);
+/// Memory of a task on the stack, of which only the used part is cleared.
+struct Scratch<T>(MaybeUninit<T>);
 
-/// What as many queries as a task has gather.
-type Parts<const HEAD_DIM: usize> = Room<([[f32; HEADER]; TASK_QUERIES], [[f32; HEAD_DIM]; TASK_QUERIES])>;
+/// The partials of all queries of a task.
+type Partials<const HEAD_DIM: usize> = Scratch<([[f32; HEADER]; TASK_QUERIES], [[f32; HEAD_DIM]; TASK_QUERIES])>;
 
-impl<T> Room<T> {
+impl<T> Scratch<T> {
     fn new() -> Self {
-        Room(MaybeUninit::uninit())
+        Scratch(MaybeUninit::uninit())
     }
 
-    /// The first `len` float32, as zeros.
+    /// The first `len` values, set to 0.
     fn zeros(&mut self, len: usize) -> &mut [f32] {
         assert!(len * size_of::<f32>() <= size_of::<T>() && align_of::<T>() >= align_of::<f32>());
-        // SAFETY: there is room for them, zero bytes are such values, and they are borrowed as long as the room.
+        // SAFETY: the memory is large enough by the assertion, zero bytes are valid values, and the borrow is that of
+        // the memory.
         unsafe {
             let start: *mut f32 = self.0.as_mut_ptr().cast();
             start.write_bytes(0, len);
@@ -246,36 +246,37 @@ impl<T> Room<T> {
     }
 }
 
-/// What most heads are not longer than: touching room for long ones takes time.
+/// The length that most heads do not exceed. Memory for longer heads would cost time.
 const SHORT_HEAD_DIM: usize = 128;
 
-/// All that the queries see, piece by piece. `HEAD_DIM`: the longest head there is room for.
+/// Computes the queries over their whole context, piece by piece. `HEAD_DIM` is the maximum length of a head.
 fn whole<const HEAD_DIM: usize>(kernel: Kernel, view: &View<'_>, queries: &Queries<'_>) {
-    let len = part_len(view.attention);
-    let (mut parts, mut totals) = (Parts::<HEAD_DIM>::new(), Parts::<HEAD_DIM>::new());
-    let mut widened = Room::<[[f32; HEAD_DIM]; WIDENED]>::new();
-    let widened = widened.zeros(queries.widened_len());
+    let len = partial_len(view.attention);
+    let (mut partials, mut totals) = (Partials::<HEAD_DIM>::new(), Partials::<HEAD_DIM>::new());
+    let mut upconverted = Scratch::<[[f32; HEAD_DIM]; UPCONVERTED]>::new();
+    let upconverted = upconverted.zeros(queries.upconverted_len());
     let totals = totals.zeros(queries.len() * len);
     for piece in pieces_seen(queries) {
-        let parts = parts.zeros(queries.len() * len);
-        gather(kernel, queries, piece_positions(piece), parts, widened);
-        totals.chunks_exact_mut(len).zip(parts.chunks_exact(len)).for_each(|(total, part)| merge(total, part));
+        let partials = partials.zeros(queries.len() * len);
+        gather(kernel, queries, piece_positions(piece), partials, upconverted);
+        totals.chunks_exact_mut(len).zip(partials.chunks_exact(len)).for_each(|(total, partial)| merge(total, partial));
     }
     totals.chunks_exact(len).enumerate().for_each(|(index, total)| view.finish(queries, index, total));
 }
 
-/// What the queries see of one piece, into their parts.
+/// Computes the partials of the queries for one piece.
 fn piece<const HEAD_DIM: usize>(kernel: Kernel, view: &View<'_>, queries: &Queries<'_>, piece: usize) {
     if !pieces_seen(queries).contains(&piece) {
         return;
     }
-    let len = part_len(view.attention);
-    let (mut parts, mut widened) = (Parts::<HEAD_DIM>::new(), Room::<[[f32; HEAD_DIM]; WIDENED]>::new());
-    let parts = parts.zeros(queries.len() * len);
-    gather(kernel, queries, piece_positions(piece), parts, widened.zeros(queries.widened_len()));
-    for (index, part) in parts.chunks_exact(len).enumerate() {
-        // SAFETY: the task owns this piece of its queries' parts.
-        let out = unsafe { view.parts.slice(view.parts_of(queries, index) + piece * len, len) };
-        out.copy_from_slice(part);
+    let len = partial_len(view.attention);
+    let (mut partials, mut upconverted) =
+        (Partials::<HEAD_DIM>::new(), Scratch::<[[f32; HEAD_DIM]; UPCONVERTED]>::new());
+    let partials = partials.zeros(queries.len() * len);
+    gather(kernel, queries, piece_positions(piece), partials, upconverted.zeros(queries.upconverted_len()));
+    for (index, partial) in partials.chunks_exact(len).enumerate() {
+        // SAFETY: the task owns the partials of its queries for this piece.
+        let out = unsafe { view.partials.slice(view.partials_of(queries, index) + piece * len, len) };
+        out.copy_from_slice(partial);
     }
 }

@@ -1,16 +1,19 @@
-//! What some queries gather from some positions of one sequence: the kernel of attention.
+//! The CPU kernel of attention: some queries over some positions of one sequence.
 //!
-//! A *span* is [`SPAN_BLOCKS`] blocks. Tiles of up to four queries take a span after the other: the scores of its positions, one
-//! step of the online softmax, the weighted sum of its values. With few queries keys and values are widened where they are
-//! used, with many once for all; values that are part of their keys are always, as keys lie the other way. Either way a score is one chain of additions over the dimensions, and a value one over
-//! the positions, so that a query's bits do not depend on the others.
+//! A *span* is [`SPAN_BLOCKS`] blocks. Tiles of up to four queries process one span after the other: the scores of its
+//! positions, one step of the online softmax, and the weighted sum of its values.
+//!
+//! With few queries, keys and values are upconverted to float32 where they are used; with many, once for all queries.
+//! Values that are part of their keys are always upconverted first, because keys are stored transposed. In both ways a
+//! score is one chain of additions over the dimensions, and a value is one chain over the positions. So the bits of a
+//! query do not depend on the other queries.
 
 use std::ops::Range;
 
-use super::cache::{BLOCK_TOKENS, Layer, PlainHead, SCALE_GROUP, Storage, Store, StoredHead};
-use super::{Attention, KvShape};
-use crate::elementwise::softcap;
+use super::Attention;
+use crate::kv::{BLOCK_TOKENS, KvShape, Layer, PlainHead, SCALE_GROUP, Storage, Store, StoredHead};
 use crate::per_vector;
+use crate::softcap::softcap;
 use crate::vector::{LANES, Vector, exp};
 
 /// Blocks of a span.
@@ -18,20 +21,20 @@ const SPAN_BLOCKS: usize = 4;
 /// Positions of a span.
 const SPAN_TOKENS: usize = SPAN_BLOCKS * BLOCK_TOKENS;
 
-/// Queries of a call at most. A query is a row and a head.
+/// The maximum number of queries of a call. A query is a head of a row.
 pub(super) const TASK_QUERIES: usize = 64;
-/// With more queries than this, keys and values are widened once for all.
-const QUERIES_THAT_WIDEN: usize = 8;
+/// With more queries than this, keys and values are upconverted once for all queries.
+const UPCONVERT_ABOVE: usize = 8;
 
-/// What a query gathers is a *part*: this header, and the weighted sum of the values in whole vectors. The header starts with
-/// the sums of the weights, each slot of the blocks by itself.
+/// Values in the header of a *partial*, which is the partial result of a query: the header, then the weighted sum of
+/// the values in whole vectors. The header starts with the sums of the weights, one for each slot of a block.
 pub(super) const HEADER: usize = 2 * LANES;
-/// Where in the header the greatest score stands.
+/// The index of the greatest score in the header.
 pub(super) const GREATEST: usize = LANES;
-/// Where in the header the sum of all weights stands, once all is gathered.
+/// The index of the sum of all weights in the header. It is written last.
 pub(super) const WEIGHT: usize = LANES + 1;
 
-/// Some rows at successive positions of one sequence, and some query heads of one KV head.
+/// Some rows at consecutive positions of one sequence, and some query heads of one KV head.
 pub(super) struct Queries<'a> {
     pub attention: &'a Attention,
     pub layer: &'a Layer,
@@ -46,23 +49,23 @@ pub(super) struct Queries<'a> {
 }
 
 impl Queries<'_> {
-    /// Queries are counted row after row.
+    /// The number of queries, which are numbered row after row.
     pub fn len(&self) -> usize {
         self.rows * self.heads.len()
     }
 
-    /// Values of the room that [`gather`] needs.
-    pub fn widened_len(&self) -> usize {
+    /// The number of upconverted values for which [`gather`] needs memory.
+    pub fn upconverted_len(&self) -> usize {
         let kv = &self.attention.kv;
         let dims = kv.key_dim.next_multiple_of(LANES) + kv.value_dim.next_multiple_of(LANES);
-        if kv.values_in_keys || self.len() > QUERIES_THAT_WIDEN { SPAN_TOKENS * dims } else { 0 }
+        if kv.values_in_keys || self.len() > UPCONVERT_ABOVE { SPAN_TOKENS * dims } else { 0 }
     }
 
     pub fn row_and_head(&self, index: usize) -> (usize, usize) {
         (self.first_row + index / self.heads.len(), self.heads.start + index % self.heads.len())
     }
 
-    /// Where a query has its values.
+    /// The offset of a query in `query`.
     #[inline(always)]
     pub fn offset(&self, index: usize) -> usize {
         let (row, head) = self.row_and_head(index);
@@ -74,7 +77,7 @@ impl Queries<'_> {
         self.attention.first_visible(self.first_position)..self.first_position + self.rows
     }
 
-    /// The positions that one query sees, counted from `start` on, as far as they lie in the next `len`.
+    /// The positions that one query sees among the `len` positions from `start` on, relative to `start`.
     #[inline(always)]
     fn visible_in(&self, index: usize, start: usize, len: usize) -> Range<usize> {
         let position = self.first_position + index / self.heads.len();
@@ -84,31 +87,32 @@ impl Queries<'_> {
 }
 
 per_vector! {
-    /// What each query gathers from `positions`, a whole number of spans; `parts` is `[queries, HEADER + stride]`, and 0
-    /// before; `room` is [`Queries::widened_len`]. Nobody may write the positions at the time.
+    /// Computes the partial of each query over `positions`, a whole number of spans. `partials` is `[queries, HEADER +
+    /// stride]` and initially 0; `upconverted` has [`Queries::upconverted_len`] values. No thread may write the
+    /// positions at the same time.
     pub(super) fn gather = gather_vectors(
         queries: &Queries<'_>,
         positions: Range<usize>,
-        parts: &mut [f32],
-        room: &mut [f32],
+        partials: &mut [f32],
+        upconverted: &mut [f32],
     )
 }
 
 /// # Safety
-/// As [`Vector`]; nobody may write the positions now.
+/// As [`Vector`]; no thread may write the positions at the same time.
 #[inline(always)]
 unsafe fn gather_vectors<V: Vector>(
     queries: &Queries<'_>,
     positions: Range<usize>,
-    parts: &mut [f32],
-    room: &mut [f32],
+    partials: &mut [f32],
+    upconverted: &mut [f32],
 ) {
-    // SAFETY: as the caller's.
+    // SAFETY: the caller fulfils the same conditions.
     unsafe {
         match &queries.layer.store {
-            Store::F16(planes) => gather_stored::<V, _, true>(queries, planes, positions, parts, room),
-            Store::F32(planes) => gather_stored::<V, _, false>(queries, planes, positions, parts, room),
-            Store::Q8(planes) => gather_stored::<V, _, true>(queries, planes, positions, parts, room),
+            Store::F16(planes) => gather_stored::<V, _, true>(queries, planes, positions, partials, upconverted),
+            Store::F32(planes) => gather_stored::<V, _, false>(queries, planes, positions, partials, upconverted),
+            Store::Q8(planes) => gather_stored::<V, _, true>(queries, planes, positions, partials, upconverted),
         }
     }
 }
@@ -116,65 +120,67 @@ unsafe fn gather_vectors<V: Vector>(
 /// # Safety
 /// As [`gather_vectors`].
 #[inline(always)]
-unsafe fn gather_stored<V: Vector, S: Storage, const WIDEN: bool>(
+unsafe fn gather_stored<V: Vector, S: Storage, const UPCONVERT: bool>(
     queries: &Queries<'_>,
     storage: &S,
     positions: Range<usize>,
-    parts: &mut [f32],
-    room: &mut [f32],
+    partials: &mut [f32],
+    upconverted: &mut [f32],
 ) {
     let visible = queries.visible();
     let (first, end) = (visible.start.max(positions.start), visible.end.min(positions.end));
-    let len = parts.len() / queries.len();
-    parts.iter_mut().skip(GREATEST).step_by(len).for_each(|greatest| *greatest = f32::NEG_INFINITY);
+    let len = partials.len() / queries.len();
+    partials.iter_mut().skip(GREATEST).step_by(len).for_each(|greatest| *greatest = f32::NEG_INFINITY);
     let head = |block: usize| storage.head(queries.layer.head_index(queries.block_table[block], queries.kv_head));
     for start in (first / SPAN_TOKENS * SPAN_TOKENS..end).step_by(SPAN_TOKENS) {
         let first_block = start / BLOCK_TOKENS;
         let blocks = (end - start).div_ceil(BLOCK_TOKENS).min(SPAN_BLOCKS);
-        // Blocks before a window may have been given up, but a block table still names some block there.
+        // Blocks before a window may have been freed, but the block table still has a valid entry for them.
         let heads: [S::Head; SPAN_BLOCKS] = std::array::from_fn(|block| head(first_block + block.min(blocks - 1)));
         for next in first_block + SPAN_BLOCKS..end.div_ceil(BLOCK_TOKENS).min(first_block + 2 * SPAN_BLOCKS) {
             head(next).prefetch();
         }
-        // SAFETY: as the caller's; the blocks hold the positions, and those not stored yet are nobody's to see.
+        // SAFETY: the caller fulfils the same conditions. The blocks hold the positions; positions that are not stored
+        // yet are not visible to any query.
         unsafe {
             let in_keys = queries.attention.kv.values_in_keys;
-            if in_keys || (WIDEN && queries.len() > QUERIES_THAT_WIDEN) {
-                let heads = widen::<V, S::Head>(&heads[..blocks], &queries.attention.kv, room);
-                tiles::<V, _, false>(queries, &heads[..blocks], start, parts);
+            if in_keys || (UPCONVERT && queries.len() > UPCONVERT_ABOVE) {
+                let heads = upconvert::<V, S::Head>(&heads[..blocks], &queries.attention.kv, upconverted);
+                tiles::<V, _, false>(queries, &heads[..blocks], start, partials);
             } else {
-                tiles::<V, _, true>(queries, &heads[..blocks], start, parts);
+                tiles::<V, _, true>(queries, &heads[..blocks], start, partials);
             }
         }
     }
-    for part in parts.chunks_exact_mut(len) {
-        part[WEIGHT] = part[..LANES].iter().sum();
+    for partial in partials.chunks_exact_mut(len) {
+        partial[WEIGHT] = partial[..LANES].iter().sum();
     }
 }
 
-/// Values that the keys and values of a span take in single precision, for each dimension of the longest head.
-pub(super) const WIDENED: usize = 2 * SPAN_TOKENS;
+/// Values in single precision of the keys and values of a span, for each dimension of the longest head.
+pub(super) const UPCONVERTED: usize = 2 * SPAN_TOKENS;
 
-/// Widens some blocks into `room`, [`SPAN_TOKENS`] values for each dimension that is stored of a key, then of a value.
+/// Upconverts some blocks into `upconverted`: [`SPAN_TOKENS`] values for each stored dimension of a key, then of a
+/// value.
 ///
 /// # Safety
-/// As [`StoredHead`]. What is returned is good as long as the room.
+/// As [`StoredHead`]. The returned heads are valid as long as `upconverted`.
 #[inline(always)]
-unsafe fn widen<V: Vector, H: StoredHead>(
+unsafe fn upconvert<V: Vector, H: StoredHead>(
     heads: &[H],
     shape: &KvShape,
-    room: &mut [f32],
+    upconverted: &mut [f32],
 ) -> [PlainHead<f32>; SPAN_BLOCKS] {
     let (key_stride, value_stride) = (shape.key_dim.next_multiple_of(LANES), shape.value_dim.next_multiple_of(LANES));
-    assert!(room.len() >= SPAN_TOKENS * (key_stride + value_stride) && heads.len() <= SPAN_BLOCKS);
-    let (keys, values) = room.split_at_mut(SPAN_TOKENS * key_stride);
+    assert!(upconverted.len() >= SPAN_TOKENS * (key_stride + value_stride) && heads.len() <= SPAN_BLOCKS);
+    let (keys, values) = upconverted.split_at_mut(SPAN_TOKENS * key_stride);
     let (keys, values) = (keys.as_mut_ptr(), values.as_mut_ptr());
     let keys_of = |block: usize| keys.wrapping_add(block * BLOCK_TOKENS * key_stride);
     let values_of = |block: usize| values.wrapping_add(block * BLOCK_TOKENS * value_stride);
     for (index, head) in heads.iter().enumerate() {
         let (keys, values) = (keys_of(index), values_of(index));
-        // SAFETY: the room has 16 positions of the head for each block's keys and values, by the assertion; the rest as
-        // the caller's.
+        // SAFETY: `upconverted` has 16 positions of the head for the keys and values of each block, by the assertion;
+        // the caller fulfils the other conditions.
         unsafe {
             for group in 0..shape.key_dim.div_ceil(SCALE_GROUP) {
                 let scales = head.key_scales::<V>(group);
@@ -183,7 +189,7 @@ unsafe fn widen<V: Vector, H: StoredHead>(
                 }
             }
             if shape.values_in_keys {
-                turn(keys, values, shape.value_dim, value_stride);
+                transpose(keys, values, shape.value_dim, value_stride);
                 continue;
             }
             for slot in 0..BLOCK_TOKENS {
@@ -196,24 +202,26 @@ unsafe fn widen<V: Vector, H: StoredHead>(
     std::array::from_fn(|index| PlainHead::of(keys_of(index), values_of(index), [key_stride, value_stride]))
 }
 
-/// Copies the first `dims` dimensions of a block's keys, `[dim, 16 positions]`, to where its values are, `[16 positions, stride]`.
+/// Copies the first `dims` dimensions of a block's keys, `[dim, 16 positions]`, to its values, `[16 positions,
+/// stride]`.
 ///
 /// # Safety
-/// There are so many of both, and they do not overlap.
+/// Both are valid for these sizes and do not overlap.
 #[inline(always)]
-unsafe fn turn(keys: *const f32, values: *mut f32, dims: usize, stride: usize) {
-    // In squares, so that what is written stays in the cache until its lines are full.
+unsafe fn transpose(keys: *const f32, values: *mut f32, dims: usize, stride: usize) {
+    // In squares, so that written cache lines stay in the cache until they are full.
     for first in (0..dims).step_by(LANES) {
         for slot in 0..BLOCK_TOKENS {
             for dim in first..dims.min(first + LANES) {
-                // SAFETY: as the caller's.
+                // SAFETY: the caller fulfils the same conditions.
                 unsafe { *values.add(slot * stride + dim) = *keys.add(dim * BLOCK_TOKENS + slot) };
             }
         }
     }
 }
 
-/// Lets all queries see a span, which starts at position `start`; `FEW`: tiles of every size, for there are few.
+/// Adds a span that starts at position `start` to the partials of all queries. With `FEW`, tiles of every size are
+/// used.
 ///
 /// # Safety
 /// As [`gather_vectors`].
@@ -222,28 +230,28 @@ unsafe fn tiles<V: Vector, H: StoredHead, const FEW: bool>(
     queries: &Queries<'_>,
     span: &[H],
     start: usize,
-    parts: &mut [f32],
+    partials: &mut [f32],
 ) {
-    // Rows before the span do not see it, nor those whose window lies behind it.
+    // Rows before the span do not see it, nor do rows whose window starts after it.
     let len = span.len() * BLOCK_TOKENS;
     let sees = |index: &usize| !queries.visible_in(*index, start, len).is_empty();
     let first = (0..queries.len()).find(sees).unwrap_or(queries.len());
     let end = (first..queries.len()).find(|index| !sees(index)).unwrap_or(queries.len());
     let mut index = first;
     while index < end {
-        // SAFETY: as the caller's.
+        // SAFETY: the caller fulfils the same conditions.
         index += unsafe {
             match end - index {
-                4.. => tile::<V, H, 4>(queries, index, span, start, parts),
-                3 if FEW => tile::<V, H, 3>(queries, index, span, start, parts),
-                2 if FEW => tile::<V, H, 2>(queries, index, span, start, parts),
-                _ => tile::<V, H, 1>(queries, index, span, start, parts),
+                4.. => tile::<V, H, 4>(queries, index, span, start, partials),
+                3 if FEW => tile::<V, H, 3>(queries, index, span, start, partials),
+                2 if FEW => tile::<V, H, 2>(queries, index, span, start, partials),
+                _ => tile::<V, H, 1>(queries, index, span, start, partials),
             }
         };
     }
 }
 
-/// Lets the queries `first..first + N` see a span; returns `N`.
+/// Adds a span to the partials of the queries `first..first + N`; returns `N`.
 ///
 /// # Safety
 /// As [`gather_vectors`].
@@ -253,23 +261,23 @@ unsafe fn tile<V: Vector, H: StoredHead, const N: usize>(
     first: usize,
     span: &[H],
     start: usize,
-    parts: &mut [f32],
+    partials: &mut [f32],
 ) -> usize {
     let (attention, tokens) = (queries.attention, span.len() * BLOCK_TOKENS);
     let mut seen = tokens..0;
-    let part_len = parts.len() / queries.len();
+    let partial_len = partials.len() / queries.len();
     let mut inputs = [std::ptr::null(); N];
     let mut outputs = [std::ptr::null_mut(); N];
     let mut visible: [Range<usize>; N] = [const { 0..0 }; N];
     for n in 0..N {
         inputs[n] = queries.query[queries.offset(first + n)..][..attention.kv.key_dim].as_ptr();
-        outputs[n] = parts[(first + n) * part_len..][..part_len][HEADER..].as_mut_ptr();
+        outputs[n] = partials[(first + n) * partial_len..][..partial_len][HEADER..].as_mut_ptr();
         visible[n] = queries.visible_in(first + n, start, tokens);
         seen = seen.start.min(visible[n].start)..seen.end.max(visible[n].end);
     }
     let mut scores = [[0.0; SPAN_TOKENS]; N];
-    // SAFETY: inputs are `key_dim` values and outputs a whole number of vectors, by the lines above, and different from
-    // one another; the rest as the caller's.
+    // SAFETY: by the lines above, inputs are `key_dim` values, and outputs are whole vectors that do not overlap; the
+    // caller fulfils the other conditions.
     unsafe {
         let abreast = const { abreast(V::SUMS, N) };
         let mut block = 0;
@@ -288,26 +296,27 @@ unsafe fn tile<V: Vector, H: StoredHead, const N: usize>(
             if let Some(cap) = attention.softcap {
                 scores.iter_mut().for_each(|score| *score = softcap(*score * attention.scale, cap));
             }
-            // Slots outside get a weight of 0, whatever is in the cache there.
+            // Slots outside the visible range get a weight of 0, whatever the cache holds there.
             scores[..visible[n].start].fill(f32::NEG_INFINITY);
             scores[visible[n].end..].fill(f32::NEG_INFINITY);
             let scale = if attention.softcap.is_some() { 1.0 } else { attention.scale };
             let header = outputs[n].sub(HEADER).cast::<[f32; HEADER]>();
-            let rescale = take_span::<V>(&mut *header, scores, scale);
+            let rescale = weigh_span::<V>(&mut *header, scores, scale);
             if rescale != 1.0 {
-                for dim in (0..part_len - HEADER).step_by(LANES) {
+                for dim in (0..partial_len - HEADER).step_by(LANES) {
                     let output = outputs[n].add(dim);
                     V::load(output).multiply(V::splat(rescale)).store(output);
                 }
             }
         }
-        // All of these positions have been stored, since one of the queries sees them; the others give them no weight.
-        add_values::<V, H, N>(&scores, span, seen, &outputs, part_len - HEADER);
+        // All of these positions are stored, since one of the queries sees them; the other queries give them a weight
+        // of 0.
+        add_values::<V, H, N>(&scores, span, seen, &outputs, partial_len - HEADER);
     }
     N
 }
 
-/// How many vectors of each of `n` queries the registers hold as running sums.
+/// The number of vectors of running sums for each of `n` queries that fit the registers.
 const fn abreast(sums: usize, n: usize) -> usize {
     match sums / n {
         0 => 1,
@@ -316,7 +325,7 @@ const fn abreast(sums: usize, n: usize) -> usize {
     }
 }
 
-/// The dot products of `N` queries with the keys of `B` blocks, into the scores from `at` on; returns `B`.
+/// Writes the dot products of `N` queries with the keys of `B` blocks to the scores from `at` on; returns `B`.
 ///
 /// # Safety
 /// As [`StoredHead`]; each input has `key_dim` values.
@@ -329,7 +338,7 @@ unsafe fn form_scores<V: Vector, H: StoredHead, const N: usize, const B: usize>(
     scores: &mut [[f32; SPAN_TOKENS]; N],
 ) -> usize {
     assert!(at + B * BLOCK_TOKENS <= SPAN_TOKENS);
-    // SAFETY: as the caller's.
+    // SAFETY: the caller fulfils the same conditions.
     unsafe {
         let mut sums = [[V::splat(0.0); B]; N];
         let mut scales = [V::splat(1.0); B];
@@ -359,7 +368,7 @@ unsafe fn form_scores<V: Vector, H: StoredHead, const N: usize, const B: usize>(
     B
 }
 
-/// Adds the values of the positions in `range`, times their weights, in their order.
+/// Adds the values of the positions in `range`, times their weights, in the order of positions.
 ///
 /// # Safety
 /// As [`StoredHead`]; each output has `stride` values, and none aliases another.
@@ -374,7 +383,7 @@ unsafe fn add_values<V: Vector, H: StoredHead, const N: usize>(
     let abreast = const { abreast(V::SUMS, N) };
     let mut dim = 0;
     while dim < stride {
-        // SAFETY: as the caller's.
+        // SAFETY: the caller fulfils the same conditions.
         dim += LANES
             * unsafe {
                 match (abreast, (stride - dim) / LANES) {
@@ -386,7 +395,7 @@ unsafe fn add_values<V: Vector, H: StoredHead, const N: usize>(
     }
 }
 
-/// Adds `J` vectors of the values, from `dim` on; returns `J`.
+/// Adds `J` vectors of the values from dimension `dim` on; returns `J`.
 ///
 /// # Safety
 /// As [`add_values`].
@@ -399,7 +408,7 @@ unsafe fn add_lanes<V: Vector, H: StoredHead, const N: usize, const J: usize>(
     dim: usize,
 ) -> usize {
     assert!(range.end <= span.len() * BLOCK_TOKENS);
-    // SAFETY: as the caller's.
+    // SAFETY: the caller fulfils the same conditions.
     unsafe {
         let mut sums = [[V::splat(0.0); J]; N];
         for (sums, output) in sums.iter_mut().zip(outputs) {
@@ -434,16 +443,16 @@ unsafe fn add_lanes<V: Vector, H: StoredHead, const N: usize, const J: usize>(
     J
 }
 
-/// Turns the scores of some blocks, times `scale`, into weights relative to the new maximum, and returns by what earlier
-/// sums must be multiplied; the header has the maximum and the sums of the weights.
+/// Replaces the scores of some blocks, times `scale`, by weights relative to the new maximum. Returns the factor by
+/// which earlier sums must be multiplied. The header holds the maximum and the sums of the weights.
 ///
 /// # Safety
 /// As [`Vector`].
 #[inline(always)]
-unsafe fn take_span<V: Vector>(header: &mut [f32; HEADER], scores: &mut [f32], scale: f32) -> f32 {
+unsafe fn weigh_span<V: Vector>(header: &mut [f32; HEADER], scores: &mut [f32], scale: f32) -> f32 {
     let before = header[GREATEST];
     let scores = scores.as_chunks_mut::<BLOCK_TOKENS>().0;
-    // SAFETY: each chunk is a vector, and so are the sums; the rest as the caller's.
+    // SAFETY: each chunk is a vector, and so are the sums; the caller fulfils the other conditions.
     unsafe {
         let scale = V::splat(scale);
         let mut greatest = V::splat(before);
@@ -457,7 +466,7 @@ unsafe fn take_span<V: Vector>(header: &mut [f32; HEADER], scores: &mut [f32], s
         let mut sums = V::load(header.as_ptr()).multiply(V::splat(rescale));
         for scores in scores {
             let below = V::load(scores.as_ptr()).subtract(V::splat(greatest));
-            // What `exp` cannot tell from 0 is 0, and so is what a query does not see.
+            // Weights below the range of `exp` are 0, and so are those of positions that a query does not see.
             let weights = exp(below).where_above(below, -87.0);
             sums = sums.add(weights);
             weights.store(scores.as_mut_ptr());

@@ -1,62 +1,28 @@
-//! Keys and values on a device, and what [`Attention`] runs there.
+//! The dispatches of [`Attention`].
 //!
-//! - `kv_store.comp`: the rows' keys and values into the cache, rotated on their way where they come as they were projected
-//! - few rows of a sequence: `attend.comp`, a workgroup for each row and at most 8 heads
-//! - more, or many heads for one KV head: `attend_tile.comp`, a workgroup for up to 32 queries together
-//! - `merge.comp`: where each piece of a context had a workgroup of its own
+//! - `kv_store.comp` stores the keys and values of the rows in the cache, and rotates keys and queries if rope is
+//!   fused.
+//! - `attend.comp` is for few rows of a sequence: one workgroup for each row and at most 8 heads.
+//! - `attend_tile.comp` is for more rows, or for many heads of one KV head: one workgroup for up to 32 queries.
+//! - `merge.comp` merges the pieces of a context if each had its own workgroup.
 //!
-//! # What a tile reads
+//! # Memory traffic of a tile
 //!
-//! A row alone reads 16 bytes of queries from shared memory for 4 multiply-adds, and keys and values anew. A tile forms scores
-//! for 4 queries and 4 positions at a time, 64 multiply-adds for 8 reads of 16 bytes, and values 16 for a read of 8 bytes
-//! of the cache. The scores of a whole piece stand in shared memory, so that its softmax is that of a row alone, bit for
-//! bit: 32 KiB for 32 queries. With what is staged of keys and queries that is 46.5 KiB; for devices that offer 32 KiB there
-//! are tiles of 16 queries (27.8 KiB).
+//! `attend.comp` reads 16 bytes of queries from shared memory for 4 multiply-adds, and reads keys and values again for
+//! each row. A tile computes the scores of 4 queries and 4 positions at a time: 64 multiply-adds for 8 reads of 16
+//! bytes. For values it does 16 multiply-adds for a read of 8 bytes of the cache. The scores of a whole piece are in
+//! shared memory, 32 KiB for 32 queries, so that the softmax has the same bits as in `attend.comp`. With the staged
+//! keys and queries that is 46.5 KiB. Devices with 32 KiB of shared memory use tiles of 16 queries (27.8 KiB).
 
-use super::cache::BLOCK_TOKENS;
-use super::{Attention, KvShape, KvType, Window};
+use super::{Attention, PIECE_TOKENS, Window};
 use crate::fusion::FusesWith;
 use crate::gpu::{DeviceLimits, DeviceValue, Dispatch, GpuArgs, Module, Push, Region};
+use crate::kv::{KvShape, KvType, values_together};
 use crate::op::Op;
 use crate::rope::Rope;
 
-/// Positions that have a softmax of their own (`attention/pieces.glsl`).
-const PIECE_TOKENS: usize = 256;
-
-/// The KV cache of all layers on a device.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DeviceKv {
-    /// How values are stored.
-    pub kv_type: KvType,
-    /// For each layer its keys and its values: `[block, kv head]` records (`attention/cache.glsl`).
-    pub layers: Vec<[Region; 2]>,
-}
-
-/// Bytes of the keys, and of the values, of one block of a layer; the latter are 0 where values are part of the keys.
-#[must_use]
-pub fn plane_block_bytes(shape: KvShape, kv_type: KvType) -> [u64; 2] {
-    [shape.key_dim, shape.stored_value_dim()].map(|dim| {
-        let stride = dim.next_multiple_of(values_together(kv_type));
-        let head_bytes = match kv_type {
-            KvType::F32 => 4 * stride,
-            KvType::F16 => 2 * stride,
-            // A scale of two bytes for 32 values.
-            KvType::Q8_0 => stride + stride / 16,
-        };
-        (shape.n_kv_heads * BLOCK_TOKENS * head_bytes) as u64
-    })
-}
-
-/// Values that one invocation stores.
-fn values_together(kv_type: KvType) -> usize {
-    match kv_type {
-        KvType::F32 | KvType::F16 => 8,
-        KvType::Q8_0 => 32,
-    }
-}
-
-/// Queries that share what is read of the keys and values (`attention/attend_tile.comp`): heads of one KV head in
-/// successive rows of one sequence.
+/// Queries that share the keys and values that are read (`attention/attend_tile.comp`): heads of one KV head in
+/// consecutive rows of one sequence.
 struct QueryTile {
     queries: usize,
     heads: usize,
@@ -64,11 +30,11 @@ struct QueryTile {
 }
 
 impl QueryTile {
-    /// Positions whose keys are in shared memory at once, and quads of each; a quad more stands behind each.
+    /// Positions whose keys are in shared memory at once, and quads of each key; one quad of padding follows each.
     const SPAN_TOKENS: usize = 64;
     const STAGE_QUADS: usize = 8;
 
-    /// The larger of two that the device has room for. They have 4 invocations for each query.
+    /// The larger of the two tiles that fits the device. A tile has 4 invocations for each query.
     fn fitting(attention: &Attention, device: &DeviceLimits) -> Option<QueryTile> {
         let fits = |queries: &usize| {
             Self::workgroup_size(*queries) <= device.max_workgroup_size
@@ -84,90 +50,88 @@ impl QueryTile {
         4 * queries as u32
     }
 
-    /// The weights of a piece, and stretches of queries and keys, with a quad behind each; two numbers and a softmax of each query.
+    /// Bytes of the weights of a piece and of the staged queries and keys, with a quad of padding after each; and of
+    /// two factors and a softmax for each query.
     fn shared_bytes(queries: usize) -> usize {
         const QUAD: usize = 4 * size_of::<f32>();
         let stage = (queries + Self::SPAN_TOKENS) * (Self::STAGE_QUADS + 1);
         (queries * (PIECE_TOKENS / 4 + 1) + stage + queries) * QUAD
     }
 
-    /// Whether it is at least half full with so many rows of each sequence, and more queries share what is read than would
-    /// of a row alone.
-    fn pays(&self, rows_of_sequence: usize, heads_of_row: usize) -> bool {
+    /// Whether the tile is faster with `rows_of_sequence` rows of each sequence: it is at least half full, and at least
+    /// twice as many queries share the keys and values that are read as in a workgroup of one row.
+    fn is_worthwhile(&self, rows_of_sequence: usize, heads_of_row: usize) -> bool {
         let queries = self.heads * rows_of_sequence.min(self.rows);
         2 * queries >= self.queries && queries >= 2 * heads_of_row
     }
 
-    /// Tiles of all heads of a row.
+    /// The number of tiles for all heads of a row.
     fn head_tiles(&self, attention: &Attention) -> usize {
         attention.kv.n_kv_heads * attention.group().div_ceil(self.heads)
     }
 
-    /// Tiles that rows of so many sequences have at most, where the tiles of a run of rows begin at (its first row) / (rows
-    /// of a tile) + (its index).
+    /// The maximum number of tiles for rows of `sequences` sequences. The tiles of a run of rows start at
+    /// (its first row) / (rows of a tile) + (its index).
     fn most(&self, rows: usize, sequences: usize) -> usize {
         rows / self.rows + sequences
     }
 }
 
-/// How an attention is cut into workgroups.
-struct Cut {
-    /// Query heads of a tile, which share the keys and values they read.
+/// How an attention is divided into workgroups.
+struct Division {
+    /// Query heads of a workgroup, which share the keys and values that are read.
     heads: usize,
-    /// Tiles of all heads.
+    /// Workgroups for all heads.
     tiles: usize,
     /// Pieces of the longest context.
     pieces: usize,
-    /// Whether each piece has a workgroup of its own.
+    /// Whether each piece has its own workgroup.
     split: bool,
 }
 
-impl Cut {
-    fn new(attention: &Attention, device: &DeviceLimits, rows: usize, context_tokens: usize) -> Cut {
+impl Division {
+    fn new(attention: &Attention, device: &DeviceLimits, rows: usize, context_tokens: usize) -> Division {
         const MOST_HEADS: usize = 8;
         let of_kv_head = attention.group();
-        // Of the shared memory a head takes its query, the scores of a piece, and a lane for each invocation.
+        // A head needs shared memory for its query, the scores of a piece, and one value for each invocation.
         let head_bytes = 4 * (attention.kv.key_dim.next_multiple_of(32) + PIECE_TOKENS + MAX_LANES);
         let heads = (device.shared_memory_bytes as usize / head_bytes).clamp(1, MOST_HEADS).min(of_kv_head);
         let tiles = attention.kv.n_kv_heads * of_kv_head.div_ceil(heads);
         let pieces = context_tokens.div_ceil(PIECE_TOKENS).max(1);
-        Cut { heads, tiles, pieces, split: pieces > 1 && rows * tiles * pieces <= MOST_SPLIT_GROUPS }
+        Division { heads, tiles, pieces, split: pieces > 1 && rows * tiles * pieces <= device.saturating_groups() }
     }
 }
 
-/// With more workgroups than this there is no need of more: and partial results take memory.
-const MOST_SPLIT_GROUPS: usize = 4096;
-
-/// Most invocations of a workgroup of a row.
+/// The maximum number of invocations of a workgroup of `attend.comp`.
 const MAX_LANES: usize = 128;
 
-/// Bytes of the partial results of the pieces.
+/// Bytes of the partial results of all pieces.
 pub(super) fn scratch_bytes(attention: &Attention, device: &DeviceLimits, rows: usize, context_tokens: usize) -> u64 {
-    let cut = Cut::new(attention, device, rows, context_tokens);
-    if cut.pieces == 1 {
+    let division = Division::new(attention, device, rows, context_tokens);
+    if division.pieces == 1 {
         return 0;
     }
-    // The largest step that is split, be it few rows of a long context or more rows of a shorter one.
-    let pieces_of_rows = (MOST_SPLIT_GROUPS / cut.tiles).min(rows * cut.pieces);
+    // The largest step that is split: few rows of a long context, or more rows of a shorter one.
+    let pieces_of_rows = (device.saturating_groups() / division.tiles).min(rows * division.pieces);
     let record = attention.kv.value_dim.next_multiple_of(4) + 4;
     (pieces_of_rows * attention.n_heads * record * size_of::<f32>()) as u64
 }
 
-/// Stores keys and values, then attends; with a split also merges.
+/// Stores keys and values, then computes the attention; merges the pieces if contexts are split.
 pub(super) fn dispatches(attention: &Attention, args: &GpuArgs<'_>) -> Vec<Dispatch> {
     let stored = store(attention, args, None);
     [stored].into_iter().chain(Run::new(attention, args).attend()).collect()
 }
 
-/// What is rotated while keys and values are stored.
+/// The rotation that is fused into the storing of keys.
 struct Rotation<'a> {
     rope: &'a Rope,
     frequencies: Region,
-    /// As it was projected; the rotated one is the attention's input.
+    /// The query before the rotation; the rotated query is the input of the attention.
     query: DeviceValue,
 }
 
-/// Rotates, stores and attends: keys go to the cache without a stop between.
+/// Keys are rotated while they are stored in the cache.
 impl FusesWith<Attention> for Rope {
     const NAME: &'static str = "rotated_attention";
     const INPUTS: usize = 2;
@@ -204,7 +168,7 @@ impl FusesWith<Attention> for Rope {
     }
 }
 
-/// Bytes of the rotated queries of so many rows, and what aligns the next thing.
+/// Bytes of the rotated queries of `rows` rows, rounded up to align what follows.
 fn query_bytes(attention: &Attention, rows: usize) -> u64 {
     let width = attention.n_heads * attention.kv.key_dim;
     ((rows * width * size_of::<f32>()) as u64).next_multiple_of(256)
@@ -220,18 +184,18 @@ fn cache_constant(kv_type: KvType) -> (u32, u32) {
     (20, kind)
 }
 
-/// Those of `attention/heads.glsl`, and of the cache.
+/// The specialization constants of `attention/heads.glsl` and of the cache.
 fn head_constants(attention: &Attention, kv_type: KvType) -> [(u32, u32); 4] {
     let KvShape { key_dim, value_dim, values_in_keys, .. } = attention.kv;
     [cache_constant(kv_type), (21, key_dim as u32), (22, value_dim as u32), (23, u32::from(values_in_keys))]
 }
 
-/// Where the sinks are, or 0.
+/// The address of the sinks, or 0.
 fn sinks_address(args: &GpuArgs<'_>) -> u64 {
     args.tables.first().map_or(0, |sinks| sinks.address)
 }
 
-/// Stores the keys and values of all rows, and rotates what is to be rotated.
+/// The dispatch that stores the keys and values of all rows, with an optional rotation.
 fn store(attention: &Attention, args: &GpuArgs<'_>, rotation: Option<&Rotation<'_>>) -> Dispatch {
     let Attention { n_heads, kv, layer, .. } = *attention;
     let [keys, values] = args.kv.layers[layer];
@@ -250,11 +214,11 @@ fn store(attention: &Attention, args: &GpuArgs<'_>, rotation: Option<&Rotation<'
         .size(kv.n_kv_heads)
         .size(n_heads)
         .float(rotation.map_or(0.0, |rotation| rotation.rope.magnitude()));
-    let stretches = |dim: usize| dim.div_ceil(values_together(args.kv.kv_type));
-    let of_values = value.map_or(0, |_| kv.n_kv_heads * stretches(kv.value_dim));
-    let of_queries = query.map_or(0, |_| n_heads * stretches(kv.key_dim));
-    let invocations = kv.n_kv_heads * stretches(kv.key_dim) + of_values + of_queries;
-    let mut dispatch = args.each_column(Module::KvStore, push, invocations);
+    let groups_of_values = |dim: usize| dim.div_ceil(values_together(args.kv.kv_type));
+    let of_values = value.map_or(0, |_| kv.n_kv_heads * groups_of_values(kv.value_dim));
+    let of_queries = query.map_or(0, |_| n_heads * groups_of_values(kv.key_dim));
+    let invocations = kv.n_kv_heads * groups_of_values(kv.key_dim) + of_values + of_queries;
+    let mut dispatch = args.each_column(Module::AttentionKvStore, push, invocations);
     dispatch.constants.extend(head_constants(attention, args.kv.kv_type));
     if let Some(Rotation { rope, .. }) = rotation {
         dispatch.constants.extend([(24, 1), (25, rope.n_pairs() as u32), (26, u32::from(rope.is_interleaved()))]);
@@ -264,12 +228,12 @@ fn store(attention: &Attention, args: &GpuArgs<'_>, rotation: Option<&Rotation<'
     Dispatch { reads, writes, ..dispatch }
 }
 
-/// Which rows a dispatch has (`attention/runs.glsl`).
+/// The rows of a dispatch (`attention/runs.glsl`).
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Rows {
-    /// All of the step, at most so many.
+    /// All rows of the step. The value is their maximum number.
     All(usize),
-    /// Those that are alone of their sequence, of at most so many sequences.
+    /// The rows that are alone in their sequence. The value is the maximum number of sequences.
     Alone(usize),
 }
 
@@ -280,13 +244,13 @@ impl Rows {
         }
     }
 
-    /// For a shader that tells rows alone from others.
+    /// The specialization constant that selects the rows.
     fn constant(self) -> (u32, u32) {
         (4, u32::from(matches!(self, Rows::Alone(_))))
     }
 }
 
-/// What is the same for all dispatches of a step.
+/// What all dispatches of a step share.
 struct Run<'a> {
     attention: &'a Attention,
     args: &'a GpuArgs<'a>,
@@ -302,47 +266,54 @@ impl<'a> Run<'a> {
 
     fn attend(&self) -> Vec<Dispatch> {
         let (args, rows) = (self.args, self.args.rows.most());
-        let cut = |rows| Cut::new(self.attention, args.device, rows, args.context_tokens);
-        let cut_of_all = cut(rows);
-        let pays = |tile: &QueryTile, rows_of_sequence| tile.pays(rows_of_sequence, cut_of_all.heads);
+        let divide = |rows| Division::new(self.attention, args.device, rows, args.context_tokens);
+        let division = divide(rows);
+        let is_worthwhile = |tile: &QueryTile, rows_of_sequence| tile.is_worthwhile(rows_of_sequence, division.heads);
         let tile = QueryTile::fitting(self.attention, args.device);
-        let Some(tile) = tile.filter(|tile| pays(tile, rows / args.sequences)) else {
-            return self.rows(&cut_of_all, Rows::All(rows)).collect();
+        let Some(tile) = tile.filter(|tile| is_worthwhile(tile, rows / args.sequences)) else {
+            return self.rows(&division, Rows::All(rows)).collect();
         };
-        if cut_of_all.split || args.sequences == 1 || pays(&tile, 1) {
-            let merged = self.merge(&cut_of_all, Rows::All(rows));
-            return [self.tiles(&tile, &cut_of_all, false)].into_iter().chain(merged).collect();
+        if division.split || args.sequences == 1 || is_worthwhile(&tile, 1) {
+            let merged = self.merge(&division, Rows::All(rows));
+            return [self.tiles(&tile, &division, false)].into_iter().chain(merged).collect();
         }
-        // What is alone in its sequence would leave most of a tile empty, and go through a long context piece after piece.
+        // A row that is alone in its sequence would leave most of a tile empty, and process a long context piece after
+        // piece.
         let alone = Rows::Alone(args.sequences);
-        let mut dispatches: Vec<Dispatch> = self.rows(&cut(args.sequences), alone).collect();
-        dispatches.insert(1, self.tiles(&tile, &cut_of_all, true));
+        let mut dispatches: Vec<Dispatch> = self.rows(&divide(args.sequences), alone).collect();
+        dispatches.insert(1, self.tiles(&tile, &division, true));
         dispatches
     }
 
-    /// Each row by itself, then with a split the merging.
-    fn rows(&self, cut: &Cut, rows: Rows) -> impl Iterator<Item = Dispatch> {
-        let constants = vec![(0, self.lanes()), (1, cut.heads as u32), rows.constant()];
-        let attend = self.dispatch(Module::Attend, cut, constants, [cut.tiles, rows.most()]);
-        [attend].into_iter().chain(self.merge(cut, rows))
+    /// The dispatches that compute each row by itself, and merge the pieces if contexts are split.
+    fn rows(&self, division: &Division, rows: Rows) -> impl Iterator<Item = Dispatch> {
+        let constants = vec![(0, self.lanes()), (1, division.heads as u32), rows.constant()];
+        let attend = self.dispatch(Module::AttentionAttend, division, constants, [division.tiles, rows.most()]);
+        [attend].into_iter().chain(self.merge(division, rows))
     }
 
-    /// Rows together, all or but those alone.
-    fn tiles(&self, tile: &QueryTile, cut: &Cut, but_alone: bool) -> Dispatch {
+    /// The dispatch that computes rows in tiles: all rows, or all except those alone in their sequence.
+    fn tiles(&self, tile: &QueryTile, division: &Division, except_alone: bool) -> Dispatch {
         let size = QueryTile::workgroup_size(tile.queries);
-        let constants = vec![(0, size), (1, tile.heads as u32), (3, self.lanes()), (4, u32::from(but_alone))];
+        let constants = vec![(0, size), (1, tile.heads as u32), (3, self.lanes()), (4, u32::from(except_alone))];
         let count = tile.most(self.args.rows.most(), self.args.sequences);
-        self.dispatch(Module::AttendTile, cut, constants, [tile.head_tiles(self.attention), count])
+        self.dispatch(Module::AttentionAttendTile, division, constants, [tile.head_tiles(self.attention), count])
     }
 
-    /// Invocations of a workgroup of a row.
+    /// Invocations of a workgroup of `attend.comp`.
     fn lanes(&self) -> u32 {
         self.args.workgroup_size().min(MAX_LANES as u32)
     }
 
-    fn dispatch(&self, module: Module, cut: &Cut, mut constants: Vec<(u32, u32)>, [x, y]: [usize; 2]) -> Dispatch {
+    fn dispatch(
+        &self,
+        module: Module,
+        division: &Division,
+        mut constants: Vec<(u32, u32)>,
+        [x, y]: [usize; 2],
+    ) -> Dispatch {
         let Run { attention, args, keys, values } = *self;
-        let output = if cut.split { args.scratch } else { args.outputs[0].region };
+        let output = if division.split { args.scratch } else { args.outputs[0].region };
         let [window, chunk] = Window::push(attention.window);
         let push = Push::new()
             .address(args.inputs[0].region.address)
@@ -355,23 +326,23 @@ impl<'a> Run<'a> {
             .size(attention.kv.n_kv_heads)
             .size(window)
             .size(chunk)
-            .size(cut.pieces)
+            .size(division.pieces)
             .float(attention.scale)
             .float(attention.softcap.unwrap_or(0.0));
-        constants.push((2, u32::from(cut.split)));
+        constants.push((2, u32::from(division.split)));
         constants.extend(head_constants(attention, args.kv.kv_type));
         Dispatch {
             module,
             constants,
             push,
-            groups: [x, y, if cut.split { cut.pieces } else { 1 }].map(|groups| groups as u32),
+            groups: [x, y, if division.split { division.pieces } else { 1 }].map(|groups| groups as u32),
             reads: vec![args.inputs[0].region, keys, values],
             writes: vec![output],
         }
     }
 
-    /// With a split, what merges the pieces.
-    fn merge(&self, cut: &Cut, rows: Rows) -> Option<Dispatch> {
+    /// The dispatch that merges the pieces, if contexts are split.
+    fn merge(&self, division: &Division, rows: Rows) -> Option<Dispatch> {
         let (attention, args) = (self.attention, self.args);
         let output = args.outputs[0].region;
         let [window, chunk] = Window::push(attention.window);
@@ -383,10 +354,10 @@ impl<'a> Run<'a> {
             .size(attention.n_heads)
             .size(window)
             .size(chunk)
-            .size(cut.pieces);
+            .size(division.pieces);
         let mut constants = vec![(0, args.device.subgroup_size), rows.constant()];
         constants.extend(head_constants(attention, args.kv.kv_type));
-        cut.split.then(|| Dispatch {
+        division.split.then(|| Dispatch {
             module: Module::AttentionMerge,
             constants,
             push,
@@ -398,7 +369,6 @@ impl<'a> Run<'a> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::super::cases::{of_shape, shaped};
     use super::*;
@@ -410,17 +380,14 @@ mod tests {
             max_workgroup_size: 1024,
             max_groups: [65535; 3],
             shared_memory_bytes,
+            compute_units: 132,
             cooperative_matrix: None,
         }
     }
 
     #[test]
-    fn a_block_on_a_device_takes_what_its_type_says() {
-        let bytes = |shape| [KvType::F32, KvType::F16, KvType::Q8_0].map(|kv_type| plane_block_bytes(shape, kv_type));
-        assert_eq!(bytes(KvShape::grouped(2, 64)), [[8192; 2], [4096; 2], [2176; 2]]);
-        let unequal = KvShape { value_dim: 128, ..KvShape::grouped(1, 192) };
-        assert_eq!(bytes(unequal)[1..], [[16 * 384, 16 * 256], [16 * 204, 16 * 136]]);
-        assert_eq!(bytes(KvShape::latent(576, 512))[1..], [[16 * 1152, 0], [16 * 612, 0]], "only keys");
+    fn shaders_have_pieces_of_the_same_size() {
+        assert!(include_str!("pieces.glsl").contains(&format!("const uint PIECE_TOKENS = {PIECE_TOKENS};")));
     }
 
     #[test]
@@ -435,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tile_has_all_heads_of_a_kv_head_that_it_has_room_for_and_as_many_rows() {
+    fn a_tile_has_as_many_heads_of_a_kv_head_and_rows_as_fit() {
         let shape = |group| {
             let tile = QueryTile::fitting(&shaped(64, 2, group, None, None), &device(48 << 10)).unwrap();
             (tile.heads, tile.rows)
@@ -444,27 +411,27 @@ mod tests {
     }
 
     #[test]
-    fn tiles_pay_for_prompts_and_for_many_heads_of_one_kv_head() {
-        let pays = |group, rows| {
+    fn tiles_are_used_for_prompts_and_for_many_heads_of_one_kv_head() {
+        let is_worthwhile = |group, rows| {
             let tile = QueryTile::fitting(&shaped(64, 2, group, None, None), &device(48 << 10)).unwrap();
-            tile.pays(rows, group.min(8))
+            tile.is_worthwhile(rows, group.min(8))
         };
-        assert_eq!([1, 8, 16, 512].map(|rows| pays(1, rows)), [false, false, true, true]);
-        assert_eq!([1, 2, 4, 512].map(|rows| pays(4, rows)), [false, false, true, true]);
-        assert_eq!([1, 2].map(|rows| pays(8, rows)), [false, true]);
-        assert!(pays(128, 1), "a row of latent attention");
+        assert_eq!([1, 8, 16, 512].map(|rows| is_worthwhile(1, rows)), [false, false, true, true]);
+        assert_eq!([1, 2, 4, 512].map(|rows| is_worthwhile(4, rows)), [false, false, true, true]);
+        assert_eq!([1, 2].map(|rows| is_worthwhile(8, rows)), [false, true]);
+        assert!(is_worthwhile(128, 1), "a row of latent attention");
     }
 
     proptest! {
         #[test]
-        fn every_row_is_in_one_tile_however_rows_belong_to_sequences(
+        fn every_row_is_in_exactly_one_tile_for_any_runs_of_rows(
             runs in prop::collection::vec(1usize..70, 1..20), rows in 1usize..33,
         ) {
             let tile = QueryTile { queries: 32, heads: 1, rows };
             let starts: Vec<usize> = runs.iter().scan(0, |next, run| { *next += run; Some(*next - run) }).collect();
             let all: usize = runs.iter().sum();
             let mut times = vec![0; all];
-            // As `find_rows` of the shader does.
+            // The same computation as `find_rows` in the shader.
             for index in 0..tile.most(all, runs.len()) {
                 let run = (0..runs.len()).rfind(|&run| starts[run] / rows + run <= index).unwrap();
                 let first = starts[run] + (index - (starts[run] / rows + run)) * rows;

@@ -1,18 +1,19 @@
-// The heads of an attention that is computed over `attention/cache.glsl`, and how its results are written.
+// The heads of an attention over `attention/cache.glsl`, and how results are written.
 
 #include <attention/sizes.glsl>
 
 const uint KEY_QUADS = KEY_STRIDE / 4;
 const uint VALUE_QUADS = (VALUE_DIM + 3) / 4;
 
-// The first position that a row at `position` sees: of the last so many (`window`) or of its chunk of so many; 0: no such limit.
+// The first position that a row at `position` sees, with a window of the last `window` positions or with chunks of
+// `chunk` positions; 0: no such limit.
 uint first_in_sight(uint position, uint window, uint chunk) {
     if (chunk > 0) return position - position % chunk;
     return window > 0 && position + 1 > window ? position + 1 - window : 0;
 }
 
-// Where the partial results of a head of a row in a piece are: [row, head, piece] records of (largest, sum, -, -) and the
-// gathered values.
+// The partial result of a head of a row in a piece: [row, head, piece] records of (largest, sum, -, -) and the
+// accumulated values.
 FloatQuads partial_of(uint64_t partials, uint row_and_head, uint max_pieces, uint piece) {
     return FloatQuads(partials + (uint64_t(row_and_head) * max_pieces + piece) * ((VALUE_QUADS + 1) * 16));
 }
@@ -24,11 +25,11 @@ void write_partial(uint64_t partials, uint row_and_head, uint max_pieces, uint p
     partial.at[1 + quad] = gathered;
 }
 
-// Four values of a head of a row that has seen everything. `sinks` is the address of a score for each head that joins the
-// softmax now, or 0.
+// Writes four values of a head of a row whose context is complete. `sinks` is the address of the scores, one for each
+// head, that join the softmax now, or 0.
 void write_result(Floats y, uint64_t sinks, uint row_and_head, uint head, uint quad, vec4 gathered, Softmax softmax) {
     if (sinks != 0) gathered *= merge(softmax, Softmax(Floats(sinks).at[head], 1.0)).x;
-    vec4 normed = gathered / softmax.sum;
+    vec4 normalised = gathered / softmax.sum;
     uint start = row_and_head * VALUE_DIM + quad * 4;
-    [[unroll]] for (uint c = 0; c < 4; c++) if (quad * 4 + c < VALUE_DIM) y.at[start + c] = normed[c];
+    [[unroll]] for (uint c = 0; c < 4; c++) if (quad * 4 + c < VALUE_DIM) y.at[start + c] = normalised[c];
 }

@@ -1,7 +1,7 @@
 #version 460
-// Stores the keys and values of the step's rows: an invocation for each stretch of values of each head of each row.
+// Stores the keys and values of the step's rows: one invocation for each group of values of each head of each row.
 //
-// Where queries and keys come as they were projected, it also rotates them: keys on their way, and queries beside them.
+// It can also apply the rotary position embedding to keys while they are stored, and to queries.
 
 #extension GL_GOOGLE_include_directive : require
 #include <gpu/common.glsl>
@@ -10,8 +10,8 @@
 #include <attention/sizes.glsl>
 
 layout(constant_id = 24) const bool ROTATES = false;
-layout(constant_id = 25) const uint PAIRS = 1;             // of a head that are rotated; the rest passes through
-layout(constant_id = 26) const bool INTERLEAVED = false;   // a pair are neighbours, not in two halves
+layout(constant_id = 25) const uint PAIRS = 1;             // of a head that are rotated; the rest is copied
+layout(constant_id = 26) const bool INTERLEAVED = false;   // a pair is two neighbours, not one value of each half
 
 layout(push_constant, scalar) uniform Push {
     Floats key;
@@ -27,14 +27,14 @@ layout(push_constant, scalar) uniform Push {
     float magnitude;
 };
 
-// Quads of a stretch, and how many there are in any type of cache.
+// Quads of a group of values, and the maximum over all types of cache.
 const uint OWN_QUADS = VALUES_TOGETHER / 4;
 const uint MOST_QUADS = 8;
 
 uint row;
 uint position;
 
-// A value of a head that begins at `start`, rotated.
+// A rotated value of the head that starts at `start`.
 float rotated_value(Floats x, uint start, uint column) {
     uint pair = INTERLEAVED ? column / 2 : column % PAIRS;
     uint first = INTERLEAVED ? 2 * pair : pair;
@@ -44,7 +44,7 @@ float rotated_value(Floats x, uint start, uint column) {
     return column == first ? rotated.x : rotated.y;
 }
 
-// Four values of a head of `dim`, the first `turned` of them rotated; zeros behind its end.
+// Four values of a head of `dim` values, the first `turned` of which are rotated; zeros after its end.
 vec4 load_quad(Floats x, uint start, uint column, uint dim, uint turned) {
     vec4 quad = vec4(0.0);
     [[unroll]] for (uint i = 0; i < 4; i++) {
@@ -57,50 +57,50 @@ vec4 load_quad(Floats x, uint start, uint column, uint dim, uint turned) {
     return quad;
 }
 
-void store_in_8_bits(uint64_t record, uint stride, uint slot, uint stretch, vec4 quads[MOST_QUADS]) {
+void store_in_8_bits(uint64_t record, uint stride, uint slot, uint group, vec4 quads[MOST_QUADS]) {
     vec4 largest = vec4(0.0);
     [[unroll]] for (uint q = 0; q < OWN_QUADS; q++) largest = max(largest, abs(quads[q]));
     float scale = max(max(largest.x, largest.y), max(largest.z, largest.w)) / 127.0;
     float inverse = scale == 0.0 ? 0.0 : 1.0 / scale;
-    Words words = Words(record + slot * stride + stretch * 32);
+    Words words = Words(record + slot * stride + group * 32);
     [[unroll]] for (uint q = 0; q < OWN_QUADS; q++) {
         uvec4 codes = uvec4(ivec4(round(clamp(quads[q] * inverse, -127.0, 127.0)))) & 255u;
         words.at[q] = codes.x | codes.y << 8 | codes.z << 16 | codes.w << 24;
     }
-    Halves(scale_address(record, stride, slot, stretch)).at[0] = float16_t(scale);
+    Halves(scale_address(record, stride, slot, group)).at[0] = float16_t(scale);
 }
 
-// Stores a stretch of the keys, or of the values: `index` counts those of a row.
+// Stores a group of the keys or of the values: `index` counts the groups of a row.
 void store(Floats x, uint64_t cache, uint dim, uint stride, uint turned, uint index) {
-    uint stretches = stride / VALUES_TOGETHER;
-    uint head = index / stretches;
-    uint stretch = index % stretches;
+    uint groups = stride / VALUES_TOGETHER;
+    uint head = index / groups;
+    uint group = index % groups;
     uint start = (row * n_kv_heads + head) * dim;
     vec4 quads[MOST_QUADS];
     [[unroll]] for (uint q = 0; q < OWN_QUADS; q++) {
-        quads[q] = load_quad(x, start, stretch * VALUES_TOGETHER + 4 * q, dim, turned);
+        quads[q] = load_quad(x, start, group * VALUES_TOGETHER + 4 * q, dim, turned);
     }
     uint table_start = step.table_starts.at[step.sequences.at[row]];
     uint64_t record = record_of(cache, stride, step, table_start, position, n_kv_heads, head);
     uint slot = position % BLOCK_TOKENS;
     if (KV_TYPE == 2) {
-        store_in_8_bits(record, stride, slot, stretch, quads);
+        store_in_8_bits(record, stride, slot, group, quads);
         return;
     }
     [[unroll]] for (uint q = 0; q < OWN_QUADS; q++) {
-        uint place = slot * (stride / 4) + stretch * OWN_QUADS + q;
+        uint entry = slot * (stride / 4) + group * OWN_QUADS + q;
         if (KV_TYPE == 0) {
-            FloatQuads(record).at[place] = quads[q];
+            FloatQuads(record).at[entry] = quads[q];
         } else {
-            WordPairs(record).at[place] = uvec2(packHalf2x16(quads[q].xy), packHalf2x16(quads[q].zw));
+            WordPairs(record).at[entry] = uvec2(packHalf2x16(quads[q].xy), packHalf2x16(quads[q].zw));
         }
     }
 }
 
 void rotate_query(uint index) {
-    uint stretches = KEY_STRIDE / VALUES_TOGETHER;
-    uint start = (row * n_heads + index / stretches) * KEY_DIM;
-    uint first = index % stretches * VALUES_TOGETHER;
+    uint groups = KEY_STRIDE / VALUES_TOGETHER;
+    uint start = (row * n_heads + index / groups) * KEY_DIM;
+    uint first = index % groups * VALUES_TOGETHER;
     [[unroll]] for (uint q = 0; q < OWN_QUADS; q++) {
         uint column = first + 4 * q;
         vec4 quad = load_quad(query, start, column, KEY_DIM, 2 * PAIRS);

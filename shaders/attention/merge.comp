@@ -1,5 +1,5 @@
 #version 460
-// Merges the pieces of each row's context in their order: one workgroup for each head of each row.
+// Merges the pieces of each row's context in their order. One workgroup for each head of each row.
 
 #extension GL_GOOGLE_include_directive : require
 #include <gpu/common.glsl>

@@ -1,6 +1,6 @@
-// A row's context is cut into pieces by absolute position. Each piece has a softmax of its own; pieces are merged in their
-// order, by one workgroup that goes through them or by another shader, with the same operations: so a result's bits do not
-// depend on how the work was shared.
+// A row's context is divided into pieces by absolute position. Each piece has its own softmax. Pieces are merged in
+// their order with the same operations, either by one workgroup that loops over them or by another shader. So the bits
+// of a result do not depend on how the work was divided.
 
 const uint PIECE_TOKENS = 256;
 
@@ -10,7 +10,7 @@ struct Softmax {
     float sum;
 };
 
-// What values gathered so far, and those of the next piece, are multiplied with when the two are merged.
+// The factors of the values accumulated so far and of those of the next piece when the two are merged.
 vec2 merge(inout Softmax all, Softmax piece) {
     float largest = max(all.largest, piece.largest);
     vec2 factors = vec2(exp(all.largest - largest), exp(piece.largest - largest));

@@ -1,11 +1,12 @@
-//! Attention in float64, over plain contiguous rows.
+//! Attention in float64, over contiguous rows.
 
-use super::{Attention, KvShape};
+use super::Attention;
+use crate::kv::KvShape;
 
-/// One row's output, [n_heads * value_dim].
+/// The output of one row, [n_heads * value_dim].
 ///
-/// `query` is [positions, n_heads * key_dim], `key` and `value` [positions, n_kv_heads * their dim] of one sequence; `value`
-/// is not looked at where values are part of the keys.
+/// `query` is [positions, n_heads * key_dim], `key` and `value` [positions, n_kv_heads * their dim] of one sequence;
+/// `value` is not read where values are part of the keys.
 #[must_use]
 pub fn attend(attention: &Attention, position: usize, query: &[f32], key: &[f32], value: &[f32]) -> Vec<f64> {
     let Attention { n_heads, kv: KvShape { n_kv_heads, key_dim, value_dim, values_in_keys }, .. } = *attention;

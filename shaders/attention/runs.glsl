@@ -1,5 +1,5 @@
-// Which rows a workgroup has, where rows of one sequence are a run. With ALONE those of runs with one row are treated apart: they
-// are numbered by their run.
+// The rows of a workgroup. Consecutive rows of one sequence are a run. With ALONE, runs of one row are handled
+// separately and numbered by their run.
 
 layout(constant_id = 4) const bool ALONE = false;
 
@@ -7,7 +7,7 @@ uint run_end(Step step, uint run) {
     return run + 1 < step.runs ? step.run_starts.at[run + 1] : step.rows;
 }
 
-// The row of a number, if there is one.
+// Finds the row with this number, if there is one.
 bool find_row(Step step, uint number, out uint row) {
     row = number;
     if (!ALONE) return row < step.rows;

@@ -1,5 +1,5 @@
 #version 460
-// The results of a row's routes, weighted, in the order of the routes.
+// The weighted sum of the results of a row's routes, in the order of the routes.
 
 #extension GL_GOOGLE_include_directive : require
 #include <gpu/common.glsl>
@@ -21,7 +21,7 @@ layout(push_constant, scalar) uniform Push {
 void main() {
     uint row = gl_WorkGroupID.y;
     uint column = gl_GlobalInvocationID.x;
-    if (row >= rows_of_part(step, row_kind, first_row, most_rows) || column >= width) return;
+    if (row >= rows_of_chunk(step, row_kind, first_row, most_rows) || column >= width) return;
     float sum = 0.0;
     for (uint route = row * TOP_K; route < (row + 1) * TOP_K; route++) {
         uint expert;

@@ -1,7 +1,8 @@
-// Routes by expert, as `group.comp` leaves them: their number, in 16 bytes, then *blocks*, each an expert and up to as many
-// routes to it as a workgroup takes on at once. An expert's blocks stand together, and all but the last are full.
+// Routes grouped by expert, as written by `group.comp`: the number of blocks, in 16 bytes, then the blocks. A block is
+// an expert and up to as many of its routes as a workgroup computes. The blocks of an expert are consecutive; all but
+// the last are full.
 
-// Bytes of a block: the expert, how many routes, nothing twice, and the routes.
+// Bytes of a block: the expert, the number of routes, two unused words, and the routes.
 uint block_bytes(uint routes) {
     return 16 + 4 * routes;
 }

@@ -1,4 +1,4 @@
-//! What routes and experts must be.
+//! Test cases of routes and experts.
 
 use std::sync::Arc;
 
@@ -7,14 +7,16 @@ use crate::cases::{Case, CaseStep, Expected};
 use crate::glu::Activation;
 use crate::quant::{Format, random};
 
-/// Every way to score and to weight; every kind of weights, one row to many, biases, experts that nobody uses or all do.
+/// Every scoring and weighting, every weight format, one to many rows, biases, experts that no row or every row uses.
 #[must_use]
 pub fn cases() -> Vec<Case> {
     route_cases().into_iter().chain(expert_cases()).collect()
 }
 
 fn route_cases() -> Vec<Case> {
-    let route = |scoring, n_experts, top_k| Route::new(scoring, n_experts, top_k).expect("as many as there are");
+    let route = |scoring, n_experts, top_k| {
+        Route::new(scoring, n_experts, top_k).expect("top_k is at most the number of experts")
+    };
     let numbers = |len: usize, seed| -> Arc<[f32]> { random::activations(len, seed).into() };
     let grouped = |count, used| {
         let route = route(Scoring::Sigmoid, 32, 4).grouped(Some(Groups { count, used }));
@@ -30,7 +32,7 @@ fn route_cases() -> Vec<Case> {
         ("sigmoid", route(Scoring::Sigmoid, 16, 1)),
         ("four groups", grouped(4, 2)),
         ("groups of one", grouped(32, 5)),
-        ("scales of experts", own_scales.expect("a scale for each")),
+        ("scales of experts", own_scales.expect("there is one scale for each expert")),
         ("many", route(Scoring::Sigmoid, 384, 8).renormalised(true)),
     ];
     named.into_iter().map(|(name, route)| Case::new(name, route.clone(), route_steps(&route))).collect()
@@ -51,7 +53,7 @@ fn route_steps(route: &Route) -> Vec<CaseStep> {
     [(1, 1.0), (5, 4.0), (33, 0.5)].map(step).into()
 }
 
-/// Logits that no rounding can put into another order: multiples of a step, none twice in a row of up to 512.
+/// Logits whose order does not depend on rounding: distinct multiples of a step, for rows of up to 512.
 fn spread_logits(len: usize, seed: u64, scale: f32) -> Vec<f32> {
     const STEPS: usize = 521;
     let value = |index: usize| (index.wrapping_mul(163).wrapping_add(seed as usize * 7) % STEPS) as f32 / STEPS as f32;
@@ -75,13 +77,13 @@ fn expert_cases() -> Vec<Case> {
         Spec { n_experts: 1, top_k: 1, ..usual },
         Spec { n_experts: 64, top_k: 8, formats: [Format::Q5_0; 3], ..usual },
         Spec { some_elsewhere: true, formats: [Format::Q5_0; 3], ..usual },
-        Spec { placed: true, some_elsewhere: true, ..usual },
-        Spec { placed: true, bias: true, fused: true, formats: [Format::Q4_0; 3], ..usual },
+        Spec { uses_slots: true, some_elsewhere: true, ..usual },
+        Spec { uses_slots: true, bias: true, fused: true, formats: [Format::Q4_0; 3], ..usual },
     ];
     every_format.chain(special).map(Spec::case).collect()
 }
 
-/// Experts of some kind.
+/// The parameters of a case.
 #[derive(Clone, Copy)]
 struct Spec {
     n_experts: usize,
@@ -94,7 +96,7 @@ struct Spec {
     activation: Activation,
     weighting: RouteWeighting,
     some_elsewhere: bool,
-    placed: bool,
+    uses_slots: bool,
 }
 
 impl Default for Spec {
@@ -110,7 +112,7 @@ impl Default for Spec {
             activation: Activation::Silu,
             weighting: RouteWeighting::Output,
             some_elsewhere: false,
-            placed: false,
+            uses_slots: false,
         }
     }
 }
@@ -119,11 +121,11 @@ impl Spec {
     fn case(self) -> Case {
         let experts = self.experts();
         let steps = [1, 2, 7, 40].map(|rows| self.step(&experts, rows)).into();
-        let kind = if self.fused { "fused" } else { "apart" };
+        let layout = if self.fused { "fused" } else { "separate" };
         let [gate, up, down] = self.formats;
-        let placed = if self.placed { ", placed" } else { "" };
+        let slots = if self.uses_slots { ", slots" } else { "" };
         let name = format!(
-            "{} of {} experts [{}, {}] {gate} {up} {down}, {kind}, {:?}, {:?}{placed}",
+            "{} of {} experts [{}, {}] {gate} {up} {down}, {layout}, {:?}, {:?}{slots}",
             self.top_k, self.n_experts, self.intermediate, self.hidden, self.activation, self.weighting
         );
         Case::new(name, experts, steps)
@@ -133,66 +135,66 @@ impl Spec {
         let bias =
             |len: usize, seed| -> Option<Arc<[f32]>> { self.bias.then(|| random::activations(len, seed).into()) };
         let matrix = |index: usize, outputs: usize, columns: usize| {
-            let rows = self.places() * outputs;
+            let rows = self.slots() * outputs;
             let weight = random::weight(&format!("w{index}"), self.formats[index], rows, columns, index as u64);
             (weight, bias(rows, 7 + index as u64))
         };
-        let apart = |index, outputs, columns| {
+        let separate = |index, outputs, columns| {
             let (weight, bias) = matrix(index, outputs, columns);
-            ExpertMatrix::new(weight, self.places(), bias).expect("the tensor has all experts")
+            ExpertMatrix::new(weight, self.slots(), bias).expect("the tensor has all experts")
         };
         let [gate, up] = if self.fused {
             let (weight, bias) = matrix(0, 2 * self.intermediate, self.hidden);
-            ExpertMatrix::halves(&weight, self.places(), bias.as_ref()).expect("the tensor has all experts")
+            ExpertMatrix::halves(&weight, self.slots(), bias.as_ref()).expect("the tensor has all experts")
         } else {
-            [apart(0, self.intermediate, self.hidden), apart(1, self.intermediate, self.hidden)]
+            [separate(0, self.intermediate, self.hidden), separate(1, self.intermediate, self.hidden)]
         };
-        let down = apart(2, self.hidden, self.intermediate);
+        let down = separate(2, self.hidden, self.intermediate);
         let experts = Experts::new([gate, up, down], self.activation, self.weighting, self.top_k);
         let experts = experts.expect("the matrices fit together");
-        if self.placed { experts.placed(self.n_experts) } else { experts }
+        if self.uses_slots { experts.with_slots(self.n_experts) } else { experts }
     }
 
-    /// Experts that the tensors have: with places more than a row may be routed to.
-    fn places(&self) -> usize {
-        if self.placed { 2 * self.n_experts } else { self.n_experts }
+    /// The experts in the tensors. With slots they are more than a row can be routed to.
+    fn slots(&self) -> usize {
+        if self.uses_slots { 2 * self.n_experts } else { self.n_experts }
     }
 
-    /// Where the tensors have an expert.
-    fn place(&self, expert: usize) -> usize {
-        if self.placed { (3 * expert + 1) % self.places() } else { expert }
+    /// The slot of an expert in the tensors.
+    fn slot(&self, expert: usize) -> usize {
+        if self.uses_slots { (3 * expert + 1) % self.slots() } else { expert }
     }
 
-    /// Rows of which the last all use the same experts.
+    /// A step in which the second half of the rows all use the same experts.
     fn step(&self, experts: &Experts, rows: usize) -> CaseStep {
-        // Small, so that neither activation is in its flat part only.
+        // Small values, so that the activations are not only evaluated where they are flat.
         let x: Vec<f32> = random::activations(rows * self.hidden, rows as u64).iter().map(|x| x / 64.0).collect();
         let mut routes = Vec::new();
         let mut expected = Vec::new();
         for row in 0..rows {
             let first = if row < rows.div_ceil(2) { row * 3 } else { 1 };
-            let chosen = |slot: usize| (first + slot * slot + slot) % self.n_experts;
+            let chosen = |k: usize| (first + k * k + k) % self.n_experts;
             let mut of_row: Vec<(usize, f64)> = Vec::new();
-            for slot in 0..self.top_k {
-                // Quadratic steps may meet the same expert twice; routes never do.
-                let mut expert = chosen(slot);
+            for k in 0..self.top_k {
+                // The quadratic sequence can repeat an expert; routes never do.
+                let mut expert = chosen(k);
                 while of_row.iter().any(|(other, _)| *other == expert) {
                     expert = (expert + 1) % self.n_experts;
                 }
-                of_row.push((expert, f64::from(1.0 / (slot + 1) as f32)));
+                of_row.push((expert, f64::from(1.0 / (k + 1) as f32)));
             }
-            let elsewhere = |slot: usize| self.some_elsewhere && (row + slot).is_multiple_of(3);
-            routes
-                .extend(of_row.iter().enumerate().map(|(slot, (e, _))| if elsewhere(slot) { -1.0 } else { *e as f32 }));
+            let elsewhere = |k: usize| self.some_elsewhere && (row + k).is_multiple_of(3);
+            routes.extend(of_row.iter().enumerate().map(|(k, (e, _))| if elsewhere(k) { -1.0 } else { *e as f32 }));
             routes.extend(of_row.iter().map(|(_, weight)| *weight as f32));
-            if self.placed {
-                routes.extend(of_row.iter().map(|(expert, _)| self.place(*expert) as f32));
+            if self.uses_slots {
+                routes.extend(of_row.iter().map(|(expert, _)| self.slot(*expert) as f32));
             }
-            let here = of_row.iter().enumerate().filter(|(slot, _)| !elsewhere(*slot));
-            let here = here.map(|(_, (expert, weight))| (self.place(*expert), *weight));
+            let here = of_row.iter().enumerate().filter(|(k, _)| !elsewhere(*k));
+            let here = here.map(|(_, (expert, weight))| (self.slot(*expert), *weight));
             let x: Vec<f64> = x[row * self.hidden..][..self.hidden].iter().map(|x| f64::from(*x)).collect();
             let y = reference::output(experts, &x, &here.collect::<Vec<_>>());
-            // Rounding to 15 bits, twice, moves sums whose parts cancel out by some thousandths of what a row's sums are like.
+            // Two roundings to 15 bits change a sum whose terms cancel out by a few thousandths of the row's root mean
+            // square.
             let usual = (y.iter().map(|y| y * y).sum::<f64>() / y.len() as f64).sqrt();
             expected.extend(y.into_iter().map(|value| Expected { value, tolerance: 4e-3 * usual }));
         }

@@ -1,4 +1,4 @@
-//! Experts on the CPU: group the rows, then the same products as everything else, an expert's for all its rows at once.
+//! Experts on the CPU: group the rows by expert, then compute the products of each expert for all of its rows at once.
 
 use std::ops::Range;
 
@@ -11,34 +11,34 @@ use crate::matmul::{TASK_OUTPUTS, Task};
 use crate::per_kernel;
 use crate::weight::Weight;
 
-/// Rows and where they are routed to.
+/// Rows and their routes.
 #[derive(Debug, Clone, Copy)]
 pub struct ExpertRows<'a> {
     /// [rows, hidden_size]
     pub x: &'a [f32],
-    /// [rows, 2 top_k], or with places [rows, 3 top_k]: experts, their weights, their places.
+    /// [rows, 2 top_k], or with slots [rows, 3 top_k]: expert numbers, weights, slots.
     pub routes: &'a [f32],
-    /// How many rows.
+    /// The number of rows.
     pub rows: usize,
 }
 
-/// Pairs of a row and an expert that are computed together at most: bounds the scratch memory of long prefills.
+/// The most pairs of a row and an expert that are computed together. It limits the scratch memory of long prefills.
 const MAX_PAIRS: usize = 8192;
 
-/// Rows of which as many pairs come.
+/// The number of rows that have at most [`MAX_PAIRS`] pairs.
 fn rows_at_once(experts: &Experts) -> usize {
     (MAX_PAIRS / experts.top_k).max(1)
 }
 
-/// Parts of the scratch memory, in values, for so many pairs.
-struct Parts {
+/// The sections of the scratch memory, in values.
+struct ScratchLayout {
     gathered: usize,
     rounded: usize,
     intermediate: usize,
     output: usize,
 }
 
-impl Parts {
+impl ScratchLayout {
     fn new(experts: &Experts, kernel: Kernel, pairs: usize) -> Self {
         let (hidden, intermediate) = (experts.hidden_size(), experts.intermediate_size());
         let gathers = experts.gathers(kernel);
@@ -46,7 +46,7 @@ impl Parts {
         let rounded = |matrix: &ExpertMatrix| {
             if rounds(matrix) { activations::scratch_len(pairs, matrix.columns()) } else { 0 }
         };
-        Parts {
+        ScratchLayout {
             gathered: if gathers { pairs * hidden } else { 0 },
             rounded: experts.matrices().map(rounded).into_iter().max().unwrap_or(0),
             intermediate: pairs * intermediate,
@@ -59,24 +59,23 @@ impl Parts {
     }
 }
 
-/// Scratch memory for `rows` rows, in values.
+/// Scratch memory for `rows` rows, in float32 values.
 pub(super) fn scratch_len(experts: &Experts, kernel: Kernel, rows: usize) -> usize {
-    Parts::new(experts, kernel, rows.min(rows_at_once(experts)) * experts.top_k).total()
+    ScratchLayout::new(experts, kernel, rows.min(rows_at_once(experts)) * experts.top_k).total()
 }
 
 impl Experts {
-    /// Whether the rows of each expert are copied next to one another, as products in float32 want them.
+    /// Whether the rows of each expert are copied next to each other, which float32 products require.
     fn gathers(&self, kernel: Kernel) -> bool {
         let floats = [&self.gate, &self.up].iter().any(|matrix| !matrix.is_integer(kernel));
         floats || self.weighting == RouteWeighting::Input
     }
 
-    /// Computes the outputs of the rows, [rows, hidden_size]. The weights must have been prepared for the kernel, and
-    /// `scratch` be as long as [`Op::scratch_len`](crate::op::Op::scratch_len) says.
+    /// Computes the outputs of the rows, [rows, hidden_size]. The weights must be prepared for the kernel, and
+    /// `scratch` must have the length that [`Op::scratch_len`](crate::op::Op::scratch_len) returns.
     ///
     /// # Panics
-    /// When the machine does not support the kernel, the slices are too short, or a route leads to an expert that there is
-    /// not.
+    /// When the CPU does not support the kernel, a slice is too short, or the expert of a route does not exist.
     pub fn compute(
         &self,
         (kernel, bits): (Kernel, ActivationBits),
@@ -85,19 +84,19 @@ impl Experts {
         scratch: &mut [f32],
         output: &mut [f32],
     ) {
-        assert!(kernel.is_supported(), "this machine cannot run the {kernel} kernel");
+        assert!(kernel.is_supported(), "this CPU does not support the {kernel} kernel");
         let (hidden, routes_width) = (self.hidden_size(), self.routes_width());
         assert_eq!(rows.x.len(), rows.rows * hidden, "input of the experts");
         assert_eq!(rows.routes.len(), rows.rows * routes_width, "routes of the experts");
         assert_eq!(output.len(), rows.rows * hidden, "output of the experts");
         let step = rows_at_once(self);
-        let parts = rows.x.chunks(step * hidden).zip(rows.routes.chunks(step * routes_width));
-        for ((x, routes), output) in parts.zip(output.chunks_mut(step * hidden)) {
-            self.compute_part((kernel, bits), team, ExpertRows { x, routes, rows: x.len() / hidden }, scratch, output);
+        let chunks = rows.x.chunks(step * hidden).zip(rows.routes.chunks(step * routes_width));
+        for ((x, routes), output) in chunks.zip(output.chunks_mut(step * hidden)) {
+            self.compute_chunk((kernel, bits), team, ExpertRows { x, routes, rows: x.len() / hidden }, scratch, output);
         }
     }
 
-    fn compute_part(
+    fn compute_chunk(
         &self,
         (kernel, bits): (Kernel, ActivationBits),
         team: &dyn Team,
@@ -106,18 +105,18 @@ impl Experts {
         output: &mut [f32],
     ) {
         let (hidden, intermediate) = (self.hidden_size(), self.intermediate_size());
-        let grouping = Grouping::new(self.places(rows.routes), self.gate.n_experts());
+        let grouping = Grouping::new(self.slots(rows.routes), self.gate.n_experts());
         let pairs = grouping.routes.len();
-        let parts = Parts::new(self, kernel, pairs);
-        let (gathered, rest) = scratch.split_at_mut(parts.gathered);
-        let (rounded, rest) = rest.split_at_mut(parts.rounded);
-        let (gate, rest) = rest.split_at_mut(parts.intermediate);
-        let (up, rest) = rest.split_at_mut(parts.intermediate);
-        let down = &mut rest[..parts.output];
+        let layout = ScratchLayout::new(self, kernel, pairs);
+        let (gathered, rest) = scratch.split_at_mut(layout.gathered);
+        let (rounded, rest) = rest.split_at_mut(layout.rounded);
+        let (gate, rest) = rest.split_at_mut(layout.intermediate);
+        let (up, rest) = rest.split_at_mut(layout.intermediate);
+        let down = &mut rest[..layout.output];
 
         self.gather(team, rows, &grouping, gathered);
         let products = Products { kernel, bits, team, grouping: &grouping };
-        // Rows are rounded once for all of their experts, unless each has them weighted.
+        // A row is rounded once for all of its experts, unless its input is weighted for each expert.
         let row = |row: usize| &rows.x[row * hidden..(row + 1) * hidden];
         let pair = |pair: usize| &gathered[pair * hidden..(pair + 1) * hidden];
         let pairs_of_row = |row: usize, pairs: &mut Vec<usize>| {
@@ -131,7 +130,7 @@ impl Experts {
         products.run([(&self.gate, &mut *gate), (&self.up, up)], gathered, panels);
         let activated = SharedMut::new(gate);
         team.for_each(pairs, &|pair| {
-            // SAFETY: each task has its own pair.
+            // SAFETY: each task accesses its own pair only.
             let gate = unsafe { activated.slice(pair * intermediate, intermediate) };
             glu_row_in_place(kernel, self.activation, gate, &up[pair * intermediate..][..intermediate]);
         });
@@ -142,42 +141,46 @@ impl Experts {
         self.add_up(kernel, team, rows, &grouping, down, output);
     }
 
-    /// For each route the place of its expert; `None` where it is computed elsewhere.
-    fn places<'r>(&self, routes: &'r [f32]) -> impl Iterator<Item = Option<usize>> + use<'r> {
-        let (width, top_k, is_placed) = (self.routes_width(), self.top_k, self.is_placed());
+    /// For each route the slot of its expert in the tensors; `None` where the expert is computed elsewhere.
+    fn slots<'r>(&self, routes: &'r [f32]) -> impl Iterator<Item = Option<usize>> + use<'r> {
+        let (width, top_k, uses_slots) = (self.routes_width(), self.top_k, self.uses_slots());
         routes.chunks_exact(width).flat_map(move |row| {
             let (experts, rest) = row.split_at(top_k);
-            let places = if is_placed { &rest[top_k..] } else { experts };
-            experts.iter().zip(places).map(|(expert, place)| (*expert >= 0.0).then_some(*place as usize))
+            let slots = if uses_slots { &rest[top_k..] } else { experts };
+            experts.iter().zip(slots).map(|(expert, slot)| (*expert >= 0.0).then_some(*slot as usize))
         })
     }
 
-    fn route_weight(&self, routes: &[f32], row: usize, slot: usize) -> f32 {
-        routes[row * self.routes_width() + self.top_k + slot]
+    /// The weight of the `k`-th route of a row.
+    fn route_weight(&self, routes: &[f32], row: usize, k: usize) -> f32 {
+        routes[row * self.routes_width() + self.top_k + k]
     }
 
-    /// The experts that any of these routes leads to, ascending.
+    /// The experts in these routes, ascending and without duplicates.
     #[must_use]
     pub fn used_by(&self, routes: &[f32]) -> Vec<usize> {
         let mut is_used = vec![false; self.gate.n_experts()];
-        self.places(routes).flatten().for_each(|place| is_used[place] = true);
+        self.slots(routes).flatten().for_each(|slot| is_used[slot] = true);
         (0..is_used.len()).filter(|expert| is_used[*expert]).collect()
     }
 
-    /// All matrices of some experts, one expert after the other.
+    /// The matrices of the given experts, one expert after the other.
     #[must_use]
     pub fn weights_of(&self, experts: &[usize]) -> Vec<Weight> {
         experts.iter().flat_map(|expert| self.matrices().map(|matrix| matrix.expert(*expert).clone())).collect()
     }
 
-    /// Asks for the weights of some experts that are left in their file, all at once, before the first is waited for.
+    /// Starts reading the weights of the given experts if they are left in their file. All reads start before any is
+    /// awaited.
     pub fn ask_for(&self, experts: &[usize], team: &dyn Team) {
         let matrices = self.matrices();
-        let asks = if self.is_left_in_file() { matrices.len() * experts.len() } else { 0 };
-        team.for_each(asks, &|ask| matrices[ask / experts.len()].expert(experts[ask % experts.len()]).prefetch());
+        let requests = if self.is_left_in_file() { matrices.len() * experts.len() } else { 0 };
+        team.for_each(requests, &|request| {
+            matrices[request / experts.len()].expert(experts[request % experts.len()]).prefetch();
+        });
     }
 
-    /// Copies each pair's row, weighted where that is due before the products.
+    /// Copies the row of each pair, multiplied by the route weight where that applies to the input.
     fn gather(&self, team: &dyn Team, rows: ExpertRows<'_>, grouping: &Grouping, gathered: &mut [f32]) {
         if gathered.is_empty() {
             return;
@@ -185,12 +188,12 @@ impl Experts {
         let hidden = self.hidden_size();
         let shared = SharedMut::new(gathered);
         team.for_each(grouping.routes.len(), &|pair| {
-            let (row, slot) = (grouping.routes[pair] / self.top_k, grouping.routes[pair] % self.top_k);
+            let (row, k) = (grouping.routes[pair] / self.top_k, grouping.routes[pair] % self.top_k);
             let weight = match self.weighting {
-                RouteWeighting::Input => self.route_weight(rows.routes, row, slot),
+                RouteWeighting::Input => self.route_weight(rows.routes, row, k),
                 RouteWeighting::Output => 1.0,
             };
-            // SAFETY: each task has its own pair.
+            // SAFETY: each task accesses its own pair only.
             let gathered = unsafe { shared.slice(pair * hidden, hidden) };
             for (gathered, x) in gathered.iter_mut().zip(&rows.x[row * hidden..]) {
                 *gathered = x * weight;
@@ -198,7 +201,7 @@ impl Experts {
         });
     }
 
-    /// Adds up what a row's experts gave, in the order of its routes.
+    /// Adds the results of a row's experts, in the order of its routes.
     fn add_up(
         &self,
         kernel: Kernel,
@@ -211,13 +214,13 @@ impl Experts {
         let hidden = self.hidden_size();
         let output = SharedMut::new(output);
         team.for_each(rows.rows, &|row| {
-            // SAFETY: each task has its own row.
+            // SAFETY: each task accesses its own row only.
             let output = unsafe { output.slice(row * hidden, hidden) };
             output.fill(0.0);
-            for slot in 0..self.top_k {
-                let Some(pair) = grouping.pair_of_route[row * self.top_k + slot] else { continue };
+            for k in 0..self.top_k {
+                let Some(pair) = grouping.pair_of_route[row * self.top_k + k] else { continue };
                 let weight = match self.weighting {
-                    RouteWeighting::Output => self.route_weight(rows.routes, row, slot),
+                    RouteWeighting::Output => self.route_weight(rows.routes, row, k),
                     RouteWeighting::Input => 1.0,
                 };
                 add_weighted(kernel, &down[pair * hidden..(pair + 1) * hidden], weight, output);
@@ -234,8 +237,8 @@ struct Products<'a> {
     grouping: &'a Grouping,
 }
 
-/// A part of the outputs of one expert's matrix.
-struct Part {
+/// A range of the outputs of one expert's matrix.
+struct OutputRange {
     matrix: usize,
     group: usize,
     outputs: Range<usize>,
@@ -243,7 +246,7 @@ struct Part {
 }
 
 impl Products<'_> {
-    /// The pairs' rows for the integer kernels, where any of the matrices wants them so.
+    /// Rounds the rows of the pairs for the integer kernels; `None` if no matrix uses one.
     fn round<'s>(
         &self,
         matrices: &[&ExpertMatrix],
@@ -258,7 +261,7 @@ impl Products<'_> {
         Some(Panels::round_groups(self.kernel, self.bits, self.team, (pairs, columns), sources, &group_of, scratch))
     }
 
-    /// Forms the products of all matrices, each into its output [pairs, outputs].
+    /// Computes the products of all matrices, each into its output [pairs, outputs].
     fn run<const N: usize>(
         &self,
         matrices: [(&ExpertMatrix, &mut [f32]); N],
@@ -274,9 +277,9 @@ impl Products<'_> {
             }
             matrix
         });
-        let parts = self.parts(&matrices);
-        self.team.for_each(parts.len(), &|index| {
-            let Part { matrix, group, outputs: range, .. } = &parts[index];
+        let ranges = self.split(&matrices);
+        self.team.for_each(ranges.len(), &|index| {
+            let OutputRange { matrix, group, outputs: range, .. } = &ranges[index];
             let output = &outputs[matrix * self.grouping.groups.len() + group];
             let (matrix, group) = (matrices[*matrix], &self.grouping.groups[*group]);
             let columns = matrix.columns();
@@ -299,10 +302,10 @@ impl Products<'_> {
         });
     }
 
-    /// Cuts the products into parts that take about as long as one another, longest first, a few for each thread.
-    fn parts(&self, matrices: &[&ExpertMatrix]) -> Vec<Part> {
-        const PARTS_PER_THREAD: usize = 8;
-        // A weight's value takes the longer the more rows it is multiplied with, but for the first few.
+    /// Splits the products into ranges of about equal cost, a few for each thread, the most expensive first.
+    fn split(&self, matrices: &[&ExpertMatrix]) -> Vec<OutputRange> {
+        const RANGES_PER_THREAD: usize = 8;
+        // Up to this many rows the time is that of reading the weights; from there on it grows with the rows.
         const ROWS_WHILE_READ: usize = 16;
         const LEAST_COST: usize = 32 * 1024;
         let groups = &self.grouping.groups;
@@ -311,20 +314,25 @@ impl Products<'_> {
             groups.iter().map(|group| cost_of_output(matrix, group.pairs.len()) * matrix.outputs()).sum()
         };
         let total: usize = matrices.iter().map(of_groups).sum();
-        let fair = (total / (self.team.threads() * PARTS_PER_THREAD)).max(LEAST_COST);
-        let mut parts = Vec::new();
+        let fair = (total / (self.team.threads() * RANGES_PER_THREAD)).max(LEAST_COST);
+        let mut ranges = Vec::new();
         for (number, matrix) in matrices.iter().enumerate() {
             for (group_number, group) in groups.iter().enumerate() {
                 let cost = cost_of_output(matrix, group.pairs.len()).max(1);
                 let step = (fair / cost).max(1).next_multiple_of(TASK_OUTPUTS);
                 for start in (0..matrix.outputs()).step_by(step) {
                     let outputs = start..matrix.outputs().min(start + step);
-                    parts.push(Part { matrix: number, group: group_number, cost: cost * outputs.len(), outputs });
+                    ranges.push(OutputRange {
+                        matrix: number,
+                        group: group_number,
+                        cost: cost * outputs.len(),
+                        outputs,
+                    });
                 }
             }
         }
-        parts.sort_by_key(|part| std::cmp::Reverse(part.cost));
-        parts
+        ranges.sort_by_key(|range| std::cmp::Reverse(range.cost));
+        ranges
     }
 }
 

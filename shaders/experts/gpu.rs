@@ -1,101 +1,68 @@
-//! What [`Route`] and [`Experts`] run on a GPU.
+//! The dispatches of [`Experts`].
 //!
-//! Nothing comes back to the processor between the two: which experts are used, and by which rows, is read on the device.
+//! No value returns to the CPU between the two: which experts are used, and by which rows, is read on the
+//! device.
 //!
 //! # Experts
 //!
-//! - `group.comp`: puts routes in *blocks*, each an expert and some of the routes to it
-//! - `mat_vec.comp` or `tile.comp`: the products of each block with gate and up, and the activation of the two at once
-//! - the same again with down
-//! - `add_up.comp`: the results of a row's routes, weighted
+//! - `group.comp`: groups routes into *blocks*; a block is an expert and some of the routes to it
+//! - `mat_vec.comp` or `tile.comp`: the products of each block with gate and up, and the gate activation
+//! - the same shader with down
+//! - `add_up.comp`: the weighted sum of the results of a row's routes
 //!
-//! Every route has a place of its own for what comes out of its products, which does not depend on its block. A result is a sum
-//! over columns in an order that no block changes, and the results of a row are added in the order of its routes: so a row's
-//! bits depend on its company only by the kernel, as in [`matmul`](crate::matmul), and under `deterministic` not at all.
+//! The results of a route are stored at the index of the route, which does not depend on its block. A result is a sum
+//! over columns in an order that does not depend on the block, and the results of a row are added in the order of its
+//! routes. So the bits of a row depend on the other rows only through the choice of the kernel, as in
+//! [`matmul`](crate::matmul), and with `deterministic` not at all.
 //!
-//! # How many blocks there are
+//! # The number of blocks
 //!
-//! Of R routes to E experts, in blocks of B routes, there are at most E + R / B blocks: every expert has one that is
-//! not full at most. That many workgroups are dispatched, and those beyond the last block return at once.
+//! R routes to E experts, in blocks of B routes, need at most E + R / B blocks, because each expert has at most one
+//! block that is not full. That many workgroups are dispatched, and those past the last block return immediately.
 //!
-//! # Which kernel
+//! # The choice of the kernel
 //!
-//! - Each route by itself, without blocks, where routes are so few that hardly two meet at an expert: what grouping
-//!   takes would be a good part of the whole.
-//! - `mat_vec.comp` in blocks of 4, where an expert has up to 8 routes on average, and always where bits must not depend on the
-//!   bucket: the routes share what is unpacked of the weights. Most experts have fewer than 8 then, and larger blocks would
-//!   keep registers and shared memory for routes that are not there.
-//! - `tile.comp` where it has more: tiles no higher than that average, since a tile's missing rows are computed for nothing.
+//! - Few routes, so that two rarely share an expert: each route by itself, without blocks. Grouping would take a large
+//!   share of the time.
+//! - Up to 8 routes per expert on average, or `deterministic`: `mat_vec.comp` in blocks of 4. The routes of a block
+//!   share the unpacked weights. Most experts then have fewer than 8 routes, and larger blocks would reserve registers
+//!   and shared memory for routes that do not exist.
+//! - More routes per expert: `tile.comp`, with tiles that are not higher than the average, because the missing rows of
+//!   a tile are computed in vain.
 //!
-//! # Memory to work in
+//! # Scratch memory
 //!
-//! Two values a route and column, of the feed-forward and of the row. Where rows are many they are computed in parts.
+//! For each route, its activated hidden layer and its result are stored in float32. Many rows are computed in chunks.
 
-use super::{ExpertMatrix, Experts, Route, RouteWeighting, Scoring};
+use super::{ExpertMatrix, Experts, RouteWeighting};
 use crate::gpu::weight::{RUN_COLUMNS, WeightLayout};
-use crate::gpu::{DeviceLimits, DeviceWeight, Dispatch, GpuArgs, Module, Push, Region};
+use crate::gpu::{DeviceLimits, DeviceWeight, Dispatch, GpuArgs, Module, Push, Region, word};
 use crate::matmul::gpu::{Tile, mat_vec_lanes};
 use crate::op::Op;
 
-/// The best experts of each row.
-pub(super) fn route(route: &Route, args: &GpuArgs<'_>) -> Vec<Dispatch> {
-    let mut tables = args.tables.iter().map(|table| table.address);
-    let mut table_of = |present: bool| if present { tables.next().unwrap_or(0) } else { 0 };
-    let (bias, scales) = (table_of(route.bias().is_some()), table_of(route.expert_scales().is_some()));
-    let (logits, routes) = (args.inputs[0].region, args.outputs[0].region);
-    let push = Push::new()
-        .address(logits.address)
-        .address(bias)
-        .address(scales)
-        .address(routes.address)
-        .address(args.step)
-        .word(args.rows.kind())
-        .float(route.scale());
-    let (n_groups, used_groups) = route.groups().map_or((1, 1), |groups| (groups.count, groups.used));
-    let constants = [
-        (0, args.workgroup_size()),
-        (1, word(route.n_experts())),
-        (2, word(route.top_k())),
-        (3, u32::from(route.scoring() == Scoring::Softmax)),
-        (4, word(n_groups)),
-        (5, word(used_groups)),
-        (6, u32::from(bias != 0)),
-        (7, u32::from(scales != 0)),
-        (8, u32::from(route.renormalises())),
-    ];
-    vec![Dispatch {
-        module: Module::Route,
-        constants: constants.into(),
-        push,
-        groups: [1, word(args.rows.most()), 1],
-        reads: vec![logits],
-        writes: vec![routes],
-    }]
-}
-
-/// Most routes of a part: a dispatch has a row of workgroups for each block, and each device allows 65535.
+/// The most routes of a chunk: a dispatch has one row of workgroups for each block, and every device allows 65535.
 const MAX_ROUTES: usize = 16384;
 
-/// Most bytes of values between the products, as far as a part of one row does not take more.
+/// The most bytes of intermediate values of a chunk, unless a single row needs more.
 const MAX_VALUES_BYTES: usize = 128 << 20;
 
-/// Routes that `mat_vec.comp` takes on at once.
+/// Routes of a block of `mat_vec.comp`.
 const ROUTES_TOGETHER: usize = 4;
 
-/// The most routes of an expert, on average, with which `mat_vec.comp` is used.
+/// The largest average number of routes per expert for which `mat_vec.comp` is used.
 const FEW_ROUTES: usize = 8;
 
-/// Rows of the lowest tile.
+/// The rows of the smallest tile.
 const LEAST_HEIGHT: usize = 16;
 
-/// How the routes of a part are computed.
+/// How the routes of a chunk are computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Method {
-    /// Each by itself.
+    /// Each route by itself, without blocks.
     Direct,
-    /// In blocks of a few.
+    /// In blocks of [`ROUTES_TOGETHER`] routes.
     MatVec,
-    /// In blocks as high as the tile.
+    /// In blocks of as many routes as the tile has rows.
     Tile(Tile),
 }
 
@@ -106,17 +73,17 @@ impl Method {
         if rows == 1 || EXPERTS_FOR_EACH * routes <= n_experts {
             return Method::Direct;
         }
-        let usual = routes.div_ceil(n_experts);
-        if usual <= FEW_ROUTES || deterministic {
+        let average = routes.div_ceil(n_experts);
+        if average <= FEW_ROUTES || deterministic {
             return Method::MatVec;
         }
-        let height = (usual.next_power_of_two() / 2).max(LEAST_HEIGHT);
+        let height = (average.next_power_of_two() / 2).max(LEAST_HEIGHT);
         let outputs = experts.intermediate_size().min(experts.hidden_size());
-        // Beside the tile the routes of its rows are in shared memory.
+        // Shared memory holds the route of each row in addition to the tile.
         Tile::in_float32(device, (height, outputs), n_experts, size_of::<u32>()).map_or(Method::MatVec, Method::Tile)
     }
 
-    /// Routes of a block; 0 where there are no blocks.
+    /// Routes of a block; 0 for [`Method::Direct`].
     fn block_routes(self) -> usize {
         match self {
             Method::Direct => 0,
@@ -125,7 +92,7 @@ impl Method {
         }
     }
 
-    /// The most blocks that there may be of so many routes, or the most routes where each is by itself.
+    /// The largest number of blocks of `routes` routes; for [`Method::Direct`] the number of routes.
     fn most_blocks(self, routes: usize, n_experts: usize) -> usize {
         match self.block_routes() {
             0 => routes,
@@ -133,7 +100,7 @@ impl Method {
         }
     }
 
-    /// Bytes of the blocks (`blocks.glsl`).
+    /// Bytes of the blocks in the layout of `blocks.glsl`.
     fn blocks_bytes(self, routes: usize, n_experts: usize) -> usize {
         match self.block_routes() {
             0 => 0,
@@ -142,9 +109,9 @@ impl Method {
     }
 }
 
-/// Where things are in the scratch memory.
+/// The regions of the scratch memory.
 #[derive(Debug, Clone, Copy)]
-struct Places {
+struct ScratchLayout {
     blocks: Region,
     /// [routes, intermediate_size]
     activated: Region,
@@ -152,11 +119,11 @@ struct Places {
     results: Region,
 }
 
-impl Places {
-    /// The places for so many routes, from an address on, and the bytes of all.
-    fn new(experts: &Experts, routes: usize, address: u64) -> (Places, u64) {
+impl ScratchLayout {
+    /// The layout for `routes` routes, starting at `address`, and its size in bytes.
+    fn new(experts: &Experts, routes: usize, address: u64) -> (ScratchLayout, u64) {
         const ALIGNMENT: u64 = 256;
-        // As much as any method takes: which one is chosen depends on more than is known where memory is planned.
+        // The most that any method needs: the method depends on data that is not known when memory is planned.
         let heights = Tile::heights().chain([ROUTES_TOGETHER]);
         let bytes_of =
             |block_routes: usize| 16 + (experts.n_experts() + routes / block_routes) * (16 + 4 * block_routes);
@@ -166,43 +133,44 @@ impl Places {
             end = (end + region.bytes).next_multiple_of(ALIGNMENT);
             region
         };
-        let places = Places {
+        let layout = ScratchLayout {
             blocks: next(heights.map(bytes_of).max().unwrap_or(0)),
             activated: next(routes * experts.intermediate_size() * size_of::<f32>()),
             results: next(routes * experts.hidden_size() * size_of::<f32>()),
         };
-        (places, end - address)
+        (layout, end - address)
     }
 }
 
-/// The most rows that are computed at once.
+/// The most rows of a chunk.
 fn most_rows(experts: &Experts) -> usize {
     let route_bytes = (experts.intermediate_size() + experts.hidden_size()) * size_of::<f32>();
     (MAX_ROUTES.min(MAX_VALUES_BYTES / route_bytes) / experts.top_k).max(1)
 }
 
-/// Scratch memory for so many rows, or fewer.
+/// Bytes of scratch memory for a step of up to `rows` rows.
 pub(super) fn scratch_bytes(experts: &Experts, rows: usize) -> u64 {
-    // Fewer rows may come in larger parts: three parts may each be smaller than two of not so many.
-    Places::new(experts, rows.min(most_rows(experts)) * experts.top_k, 0).1
+    // A step of fewer rows can have larger chunks, so this is the size for the largest chunk of any step.
+    ScratchLayout::new(experts, rows.min(most_rows(experts)) * experts.top_k, 0).1
 }
 
-/// What computes the experts of all rows: in parts as large as one another.
+/// The dispatches of [`Experts`], in chunks of about the same size.
 pub(super) fn experts(experts: &Experts, args: &GpuArgs<'_>) -> Vec<Dispatch> {
     let rows = args.rows.most();
-    let of_part = rows.div_ceil(rows.div_ceil(most_rows(experts)).max(1)).max(1);
-    let part = |first: usize| Part::new(experts, args, first, of_part.min(rows - first)).dispatches();
-    (0..rows).step_by(of_part).flat_map(part).collect()
+    let chunk_rows = rows.div_ceil(rows.div_ceil(most_rows(experts)).max(1)).max(1);
+    let chunk = |first: usize| Chunk::new(experts, args, first, chunk_rows.min(rows - first)).dispatches();
+    (0..rows).step_by(chunk_rows).flat_map(chunk).collect()
 }
 
-/// What becomes of the results of a product (`product.glsl`).
+/// The gate activation after a product (`GATE_ACTIVATION` in `product.glsl`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Store = 0,
-    /// Multiplies what is stored already, activated.
-    Activate = 1,
-    /// Two matrices: one to activate the other with.
-    Both = 2,
+enum GateActivation {
+    /// Store the product.
+    None = 0,
+    /// The product is that of up; the product of gate is already stored at its output.
+    StoredGate = 1,
+    /// The dispatch computes the products of gate and up.
+    Fused = 2,
 }
 
 /// A matrix of all experts, on the device.
@@ -210,66 +178,66 @@ enum Kind {
 struct DeviceMatrix<'a> {
     matrix: &'a ExpertMatrix,
     weight: DeviceWeight,
-    /// Where the biases are, or 0.
+    /// The address of the biases, or 0.
     bias: u64,
 }
 
 /// Some rows of a step.
-struct Part<'a> {
+struct Chunk<'a> {
     experts: &'a Experts,
     args: &'a GpuArgs<'a>,
     first: usize,
     rows: usize,
     method: Method,
-    places: Places,
+    scratch: ScratchLayout,
 }
 
-/// One product of all routes of a part.
+/// One product of all routes of a chunk.
 struct Product<'a> {
-    kind: Kind,
-    /// The second is read only of [`Kind::Both`].
+    gate_activation: GateActivation,
+    /// The second one is used only with [`GateActivation::Fused`].
     matrices: [DeviceMatrix<'a>; 2],
     input: Region,
     input_of_routes: bool,
     output: Region,
 }
 
-impl<'a> Part<'a> {
+impl<'a> Chunk<'a> {
     fn new(experts: &'a Experts, args: &'a GpuArgs<'a>, first: usize, rows: usize) -> Self {
-        let (places, bytes) = Places::new(experts, rows * experts.top_k, args.scratch.address);
-        assert!(bytes <= args.scratch.bytes, "the scratch has room for what `scratch_bytes` asked for");
+        let (scratch, bytes) = ScratchLayout::new(experts, rows * experts.top_k, args.scratch.address);
+        assert!(bytes <= args.scratch.bytes, "the scratch memory has the size of `scratch_bytes`");
         let method = Method::choose(experts, args.device, args.deterministic, rows);
         let blocks =
-            Region { bytes: method.blocks_bytes(rows * experts.top_k, experts.n_experts()) as u64, ..places.blocks };
-        Part { experts, args, first, rows, method, places: Places { blocks, ..places } }
+            Region { bytes: method.blocks_bytes(rows * experts.top_k, experts.n_experts()) as u64, ..scratch.blocks };
+        Chunk { experts, args, first, rows, method, scratch: ScratchLayout { blocks, ..scratch } }
     }
 
     fn dispatches(&self) -> Vec<Dispatch> {
         let [gate, up, down] = self.matrices();
-        let product = |kind, matrices| Product {
-            kind,
+        let product = |gate_activation, matrices| Product {
+            gate_activation,
             matrices,
             input: self.rows_of(self.args.inputs[0].region),
             input_of_routes: false,
-            output: self.places.activated,
+            output: self.scratch.activated,
         };
         let group = (self.method != Method::Direct).then(|| self.group());
         let gate_and_up = if gate.weight_constants() == up.weight_constants() {
-            vec![product(Kind::Both, [gate, up])]
+            vec![product(GateActivation::Fused, [gate, up])]
         } else {
-            vec![product(Kind::Store, [gate, gate]), product(Kind::Activate, [up, up])]
+            vec![product(GateActivation::None, [gate, gate]), product(GateActivation::StoredGate, [up, up])]
         };
         let down = Product {
-            input: self.places.activated,
+            input: self.scratch.activated,
             input_of_routes: true,
-            output: self.places.results,
-            ..product(Kind::Store, [down, down])
+            output: self.scratch.results,
+            ..product(GateActivation::None, [down, down])
         };
         let products = gate_and_up.into_iter().chain([down]).map(|product| self.product(&product));
         group.into_iter().chain(products).chain([self.add_up()]).collect()
     }
 
-    /// Gate, up and down. Tensors and biases that two of them share are on the device once.
+    /// Gate, up and down. A tensor or bias that two of them share is on the device once.
     fn matrices(&self) -> [DeviceMatrix<'a>; 3] {
         let (weights, biases) = (self.experts.weights(), self.experts.gpu_tables());
         self.experts.matrices().map(|matrix| {
@@ -283,7 +251,7 @@ impl<'a> Part<'a> {
         })
     }
 
-    /// The rows of this part, of one of the op's values.
+    /// The rows of this chunk in one of the op's values.
     fn rows_of(&self, value: Region) -> Region {
         let row_bytes = value.bytes / self.args.rows.most() as u64;
         Region { address: value.address + self.first as u64 * row_bytes, bytes: self.rows as u64 * row_bytes }
@@ -295,14 +263,14 @@ impl<'a> Part<'a> {
 
     fn route_constants(&self) -> [(u32, u32); 3] {
         let experts = self.experts;
-        [(20, word(experts.n_experts())), (21, word(experts.top_k)), (32, u32::from(experts.is_placed()))]
+        [(20, word(experts.n_experts())), (21, word(experts.top_k)), (32, u32::from(experts.uses_slots()))]
     }
 
     fn group(&self) -> Dispatch {
         const MOST: u32 = 1024;
         let routes = word(self.rows * self.experts.top_k).next_power_of_two();
         let lanes = routes.clamp(self.args.workgroup_size(), MOST).min(self.args.device.max_workgroup_size);
-        let (routes, blocks) = (self.routes(), self.places.blocks);
+        let (routes, blocks) = (self.routes(), self.scratch.blocks);
         let push = Push::new()
             .address(routes.address)
             .address(blocks.address)
@@ -324,7 +292,7 @@ impl<'a> Part<'a> {
     fn product(&self, product: &Product<'_>) -> Dispatch {
         const OUTPUTS: usize = 4;
         let [DeviceMatrix { matrix, .. }, second] = product.matrices;
-        let matrices = if product.kind == Kind::Both { 2 } else { 1 };
+        let matrices = if product.gate_activation == GateActivation::Fused { 2 } else { 1 };
         let blocks = self.method.most_blocks(self.rows * self.experts.top_k, self.experts.n_experts());
         let mat_vec = |rows: usize| {
             let lanes = mat_vec_lanes(self.args.device, matrix.columns());
@@ -338,11 +306,11 @@ impl<'a> Part<'a> {
         let weighted = self.experts.weighting == RouteWeighting::Input && !product.input_of_routes;
         let [(first, stride), (second_first, second_stride)] =
             product.matrices.map(|matrix| matrix.matrix.first_and_stride());
-        let own = [
+        let constants = [
             (3, u32::from(matrix.columns().is_multiple_of(RUN_COLUMNS))),
             (22, word(matrix.columns())),
             (23, word(matrix.outputs())),
-            (24, product.kind as u32),
+            (24, product.gate_activation as u32),
             (25, u32::from(product.input_of_routes)),
             (26, u32::from(weighted)),
             (27, self.experts.activation.variant()),
@@ -353,22 +321,23 @@ impl<'a> Part<'a> {
             (33, u32::from(product.matrices[0].bias != 0)),
             (34, u32::from(second.bias != 0)),
         ];
-        let constants = shape.into_iter().map(|(id, value)| (id, word(value))).chain(own).chain(self.route_constants());
+        let shape = shape.into_iter().map(|(id, value)| (id, word(value)));
+        let constants = shape.chain(constants).chain(self.route_constants());
         let routes = self.routes();
         let reads = [vec![product.input, routes], self.blocks()].concat();
-        let activates = (product.kind == Kind::Activate).then_some(product.output);
+        let stored_gate = (product.gate_activation == GateActivation::StoredGate).then_some(product.output);
         Dispatch {
             module,
             constants: constants.chain(product.matrices[0].weight_constants()).collect(),
             push: self.push(product, second),
             groups: self.args.spread(matrix.outputs(), outputs / matrices, blocks),
-            reads: reads.into_iter().chain(activates).collect(),
+            reads: reads.into_iter().chain(stored_gate).collect(),
             writes: vec![product.output],
         }
     }
 
     fn blocks(&self) -> Vec<Region> {
-        if self.method == Method::Direct { Vec::new() } else { vec![self.places.blocks] }
+        if self.method == Method::Direct { Vec::new() } else { vec![self.scratch.blocks] }
     }
 
     /// The push constants of `product.glsl`.
@@ -391,7 +360,7 @@ impl<'a> Part<'a> {
         let (routes, output) = (self.routes(), self.rows_of(self.args.outputs[0].region));
         let hidden = self.experts.hidden_size();
         let push = Push::new()
-            .address(self.places.results.address)
+            .address(self.scratch.results.address)
             .address(routes.address)
             .address(output.address)
             .address(self.args.step)
@@ -406,7 +375,7 @@ impl<'a> Part<'a> {
             constants: [(0, lanes), weighted].into_iter().chain(self.route_constants()).collect(),
             push,
             groups: [word(hidden).div_ceil(lanes), word(self.rows), 1],
-            reads: vec![self.places.results, routes],
+            reads: vec![self.scratch.results, routes],
             writes: vec![output],
         }
     }
@@ -419,13 +388,7 @@ impl DeviceMatrix<'_> {
     }
 }
 
-/// Sizes of values are checked when a model is planned; a dispatch that is too large is refused by its device.
-fn word(size: usize) -> u32 {
-    u32::try_from(size).unwrap_or(u32::MAX)
-}
-
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use crate::glu::Activation;
@@ -446,12 +409,13 @@ mod tests {
             max_workgroup_size: 1024,
             max_groups: [65535; 3],
             shared_memory_bytes: 48 << 10,
+            compute_units: 132,
             cooperative_matrix: None,
         }
     }
 
     #[test]
-    fn the_more_routes_an_expert_has_the_more_are_computed_together() {
+    fn blocks_grow_with_the_routes_per_expert() {
         let experts = experts(128, 8);
         let of = |rows, deterministic| Method::choose(&experts, &device(), deterministic, rows).block_routes();
         assert_eq!([1, 4, 8, 128, 256, 512, 2048].map(|rows| of(rows, false)), [0, 0, 4, 4, 16, 16, 64]);
@@ -459,17 +423,17 @@ mod tests {
     }
 
     #[test]
-    fn a_grid_has_room_for_every_block_and_memory_for_every_part() {
+    fn blocks_fit_the_grid_and_chunks_fit_the_scratch_memory() {
         for (n_experts, top_k) in [(1, 1), (8, 2), (64, 6), (512, 10)] {
             let experts = experts(n_experts, top_k);
             for rows in [1, 2, 7, 300, 4096, 100_000] {
-                let of_part = rows.min(most_rows(&experts));
-                let routes = of_part * top_k;
-                let method = Method::choose(&experts, &device(), false, of_part);
+                let chunk_rows = rows.min(most_rows(&experts));
+                let routes = chunk_rows * top_k;
+                let method = Method::choose(&experts, &device(), false, chunk_rows);
                 assert!(method.most_blocks(routes, n_experts) <= 65535, "{rows} rows");
-                let (places, bytes) = Places::new(&experts, routes, 0);
+                let (layout, bytes) = ScratchLayout::new(&experts, routes, 0);
                 assert!(
-                    method.blocks_bytes(routes, n_experts) as u64 <= places.blocks.bytes,
+                    method.blocks_bytes(routes, n_experts) as u64 <= layout.blocks.bytes,
                     "{rows} rows, {method:?}"
                 );
                 assert!(bytes <= scratch_bytes(&experts, rows), "{rows} rows");

@@ -1,8 +1,9 @@
 #version 460
-// Puts routes in blocks by their expert (`blocks.glsl`). One workgroup does it: it counts the routes to each expert, adds up how
-// many blocks come before, and gives each route its place.
+// Groups routes into blocks by expert (`blocks.glsl`). A single workgroup counts the routes to each expert, computes
+// the first block of each expert with a prefix sum, and writes each route to an entry of a block.
 //
-// In what order routes come to places is left to chance. It matters to no result: each is formed by itself.
+// The order of the routes of an expert is not deterministic. It does not affect results, since each is computed
+// independently.
 
 #extension GL_GOOGLE_include_directive : require
 #include <gpu/common.glsl>
@@ -21,15 +22,15 @@ layout(push_constant, scalar) uniform Push {
     uint most_rows;
 };
 
-// The experts whose blocks an invocation counts.
+// The number of experts whose blocks an invocation counts.
 const uint EACH = (N_EXPERTS + WORKGROUP_SIZE - 1) / WORKGROUP_SIZE;
 
 shared uint counts[N_EXPERTS];
 shared uint first_blocks[N_EXPERTS];
 shared uint sums[WORKGROUP_SIZE];
 
-// The sum of the values of this invocation and those before it. All must come here.
-uint sum_so_far(uint value) {
+// The inclusive prefix sum over the invocations. All invocations must call it.
+uint prefix_sum(uint value) {
     uint lane = gl_LocalInvocationID.x;
     sums[lane] = value;
     barrier();
@@ -46,14 +47,14 @@ uint blocks_of(uint expert) {
     return (counts[expert] + BLOCK_ROUTES - 1) / BLOCK_ROUTES;
 }
 
-// Gives each expert its blocks, and begins them.
-void begin_blocks() {
+// Assigns blocks to each expert and writes their headers.
+void write_headers() {
     uint lane = gl_LocalInvocationID.x;
     uint first = min(lane * EACH, N_EXPERTS);
     uint end = min(first + EACH, N_EXPERTS);
     uint own = 0;
     for (uint expert = first; expert < end; expert++) own += blocks_of(expert);
-    uint next = sum_so_far(own) - own;
+    uint next = prefix_sum(own) - own;
     if (lane == WORKGROUP_SIZE - 1) WordQuads(blocks).at[0] = uvec4(next + own, 0, 0, 0);
     for (uint expert = first; expert < end; expert++) {
         first_blocks[expert] = next;
@@ -66,7 +67,7 @@ void begin_blocks() {
 
 void main() {
     uint lane = gl_LocalInvocationID.x;
-    uint n_routes = rows_of_part(step, row_kind, first_row, most_rows) * TOP_K;
+    uint n_routes = rows_of_chunk(step, row_kind, first_row, most_rows) * TOP_K;
     for (uint expert = lane; expert < N_EXPERTS; expert += WORKGROUP_SIZE) counts[expert] = 0;
     barrier();
     uint expert;
@@ -74,15 +75,15 @@ void main() {
         if (find_expert(routes, route, expert)) atomicAdd(counts[expert], 1);
     }
     barrier();
-    begin_blocks();
+    write_headers();
     barrier();
-    // From here on how many of an expert's routes have their place.
+    // From now on `counts` is the number of routes of each expert that are written.
     for (uint e = lane; e < N_EXPERTS; e += WORKGROUP_SIZE) counts[e] = 0;
     barrier();
     for (uint route = lane; route < n_routes; route += WORKGROUP_SIZE) {
         if (!find_expert(routes, route, expert)) continue;
-        uint place = atomicAdd(counts[expert], 1);
-        uint64_t block = find_block(blocks, first_blocks[expert] + place / BLOCK_ROUTES, BLOCK_ROUTES);
-        Words(block).at[4 + place % BLOCK_ROUTES] = route;
+        uint entry = atomicAdd(counts[expert], 1);
+        uint64_t block = find_block(blocks, first_blocks[expert] + entry / BLOCK_ROUTES, BLOCK_ROUTES);
+        Words(block).at[4 + entry % BLOCK_ROUTES] = route;
     }
 }

@@ -1,17 +1,18 @@
-//! Rows sorted by the expert that they go to.
+//! Rows sorted by expert.
 
 use std::ops::Range;
 
-/// Routes by expert: a *pair* is a row and one of its experts, and pairs of one expert stand together, in the order of rows.
+/// Routes grouped by expert. A *pair* is a row and one of its experts. The pairs of an expert are consecutive, in the
+/// order of their rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Grouping {
-    /// For each pair its route, `row * top_k + slot`.
+    /// The route of each pair: route `row * top_k + k` is the `k`-th route of a row.
     pub routes: Vec<usize>,
-    /// For each route its pair; `None` where no expert here computes it.
+    /// The pair of each route; `None` where the expert is computed elsewhere.
     pub pair_of_route: Vec<Option<usize>>,
-    /// The experts that any row uses, ascending, each with its pairs.
+    /// The experts in use, ascending, with their pairs.
     pub groups: Vec<Group>,
-    /// For each pair its group.
+    /// The group of each pair.
     group_of_pair: Vec<u32>,
 }
 
@@ -23,21 +24,21 @@ pub(super) struct Group {
 }
 
 impl Grouping {
-    /// Groups the routes of some rows by the places of their experts, each below `places`; `None` where an expert is
+    /// Groups routes by the slots of their experts in the tensors, each below `slots`; `None` for experts that are
     /// computed elsewhere.
     ///
     /// # Panics
-    /// When a route leads to a place that there is not.
-    pub fn new(routes: impl Iterator<Item = Option<usize>>, places: usize) -> Self {
+    /// When the slot of a route is not below `slots`.
+    pub fn new(routes: impl Iterator<Item = Option<usize>>, slots: usize) -> Self {
         let experts: Vec<Option<usize>> = routes.collect();
-        let mut ends = vec![0; places];
+        let mut ends = vec![0; slots];
         for expert in experts.iter().flatten() {
             ends[*expert] += 1;
         }
         let (mut groups, mut pairs) = (Vec::new(), 0);
         for (expert, count) in ends.iter_mut().enumerate().filter(|(_, count)| **count > 0) {
             groups.push(Group { expert, pairs: pairs..pairs + *count });
-            // From here on where the expert's next pair goes.
+            // From now on `count` is the index of the expert's next pair.
             (*count, pairs) = (pairs, pairs + *count);
         }
         let mut routes = vec![0; pairs];
@@ -56,7 +57,7 @@ impl Grouping {
         Grouping { routes, pair_of_route, groups, group_of_pair }
     }
 
-    /// The pairs of the expert that computes a pair.
+    /// All pairs of the expert of `pair`.
     pub fn group_of(&self, pair: usize) -> Range<usize> {
         self.groups[self.group_of_pair[pair] as usize].pairs.clone()
     }
@@ -69,7 +70,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_route_is_in_the_group_of_its_expert_and_rows_stay_in_order(
+        fn each_route_is_in_the_group_of_its_expert_in_row_order(
             routes in prop::collection::vec((-1..6_i32, -1..6_i32), 0..20),
         ) {
             let experts: Vec<i32> = routes.iter().flat_map(|&(a, b)| [a, b]).collect();

@@ -1,5 +1,5 @@
 #version 460
-// Products of the routes of a block with its expert: of few, or each route by itself.
+// Products of the routes of a small block, or of a single route, with their expert.
 
 #extension GL_GOOGLE_include_directive : require
 #include <gpu/common.glsl>
@@ -11,11 +11,11 @@
 #include "blocks.glsl"
 #include "product.glsl"
 
-// Of a workgroup, of each matrix.
+// Outputs of each matrix in a workgroup.
 const uint OWN_OUTPUTS = OUTPUTS / MATRICES;
 
 uint first_output;
-uint place;
+uint slot;
 uint n_routes;
 uint own_routes[ROWS];
 
@@ -29,11 +29,11 @@ vec4 input_quad(uint r, uint column) {
 
 Run weight_run(uint o, uint index) {
     uint output_row = first_output + o % OWN_OUTPUTS;
-    if (o < OWN_OUTPUTS) return load_weight(place, output_row, index);
-    return load_second(place, output_row, index);
+    if (o < OWN_OUTPUTS) return load_weight(slot, output_row, index);
+    return load_second(slot, output_row, index);
 }
 
-// Finds the routes of this workgroup; `false` when it has none.
+// Finds the routes of this workgroup; returns `false` if it has none.
 bool find_routes() {
     uint group = gl_WorkGroupID.y;
     if (ROWS == 1) {
@@ -41,7 +41,7 @@ bool find_routes() {
         own_routes[0] = group;
         uint expert;
         if (group / TOP_K >= count_rows(step, row_kind) || !find_expert(routes, group, expert)) return false;
-        place = place_of(routes, group, expert);
+        slot = slot_of(routes, group, expert);
         return true;
     }
     if (group >= Words(blocks).at[0]) return false;
@@ -49,7 +49,7 @@ bool find_routes() {
     uvec4 head = WordQuads(block).at[0];
     n_routes = head.y;
     [[unroll]] for (uint r = 0; r < ROWS; r++) own_routes[r] = Words(block).at[4 + min(r, n_routes - 1)];
-    place = place_of(routes, own_routes[0], head.x);
+    slot = slot_of(routes, own_routes[0], head.x);
     return true;
 }
 
@@ -61,8 +61,8 @@ void main() {
         uint r = i / OWN_OUTPUTS;
         uint o = i % OWN_OUTPUTS;
         if (r >= n_routes || first_output + o >= EXPERT_OUTPUTS) continue;
-        float beside = sums[r * OUTPUTS + o + OUTPUTS - OWN_OUTPUTS][0];
+        float second_result = sums[r * OUTPUTS + o + OUTPUTS - OWN_OUTPUTS][0];
         uint route = ROWS == 1 ? own_routes[0] : Words(find_block(blocks, gl_WorkGroupID.y, ROWS)).at[4 + r];
-        store_result(place, route, first_output + o, sums[r * OUTPUTS + o][0], beside);
+        store_result(slot, route, first_output + o, sums[r * OUTPUTS + o][0], second_result);
     }
 }

@@ -1,37 +1,37 @@
-//! Mixture of experts: feed-forwards of which every row uses only some.
+//! Mixture of experts: feed-forward networks of which each row uses only a few.
 //!
-//! - [`Route`]: which experts a row uses, and how much each counts
-//! - [`Experts`]: what they make of the row
+//! - [`Route`]: selects the experts of each row and their weights
+//! - [`Experts`]: applies the selected experts
 //! - [`matrix`]: the weights of all experts of a layer
-//! - [`ReadAhead`]: experts that are left in their file are asked for before they are computed
+//! - [`ReadAhead`]: starts reading experts from their file before they are computed
 //! - [`Reader`]: the thread that reads them
-//! - [`pool`]: room for some experts of several layers, which come and go
-//! - `grouping`: rows sorted by expert, so that an expert's weights are read once for all of them
-//! - `cpu`: how that is computed here
-//! - `gpu`: what runs on a GPU
-//! - [`mod@reference`]: the same in float64
-//! - `cases`: what must come out
+//! - [`pool`]: device slots for some of the experts of several layers
+//! - `grouping`: sorts rows by expert, so that the weights of an expert are read once for all of its rows
+//! - `cpu`: the CPU implementation
+//! - `gpu`: the GPU dispatches
+//! - [`mod@reference`]: the float64 reference
+//! - `cases`: test cases
 //!
-//! **A row's bits do not depend on its neighbours.** The product of a row and an expert is formed as in
-//! [`matmul`](crate::matmul), whoever else uses the expert; a row's experts are added up in the order of its routes.
+//! **The bits of a row do not depend on the other rows.** The product of a row and an expert is computed as in
+//! [`matmul`](crate::matmul), however many rows use the expert. The results of a row's experts are added in the order
+//! of its routes.
 
 mod cases;
 mod cpu;
 mod gpu;
 mod grouping;
 pub mod matrix;
+mod op;
 pub mod pool;
 mod read_ahead;
 mod reader;
 pub mod reference;
 mod route;
 
-use crate::cost::{Cost, CostArgs};
-use crate::cpu::{Kernel, Team};
+use std::any::Any;
+
 use crate::glu::Activation;
-use crate::gpu::{DeviceLimits, Dispatch, GpuArgs};
-use crate::op::{CpuArgs, Op, ShapeError};
-use crate::weight::Weight;
+use crate::op::{Op, ShapeError};
 pub use cases::cases;
 pub use cpu::ExpertRows;
 pub use matrix::ExpertMatrix;
@@ -39,24 +39,26 @@ pub use read_ahead::{NextLayer, ReadAhead};
 pub use reader::Reader;
 pub use route::{Groups, Route, Scoring};
 
-/// Where the weight of a route takes effect.
+/// Where the weight of a route is applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RouteWeighting {
-    /// It multiplies what the expert gives.
+    /// It multiplies the output of the expert.
     Output,
-    /// It multiplies what the expert is given.
+    /// It multiplies the input of the expert.
     Input,
 }
 
-/// The routed experts of a layer: `y[r] = sum over the routes (e, w) of row r of w * down_e(activation(gate_e x, up_e x))`.
+/// The routed experts of a layer:
+/// `y[r] = sum over the routes (e, w) of row r of w * down_e(activation(gate_e x, up_e x))`.
 ///
-/// - Inputs: x [rows, hidden_size], routes [rows, 2 top_k] as [`Route`] gives them; output [rows, hidden_size].
-/// - With *places* the routes are [rows, 3 top_k]: behind the weights stands for each route the place of its expert in
-///   the tensors, which have other experts than one layer's (see [`pool`]).
-/// - A route to a negative expert counts nothing: that expert is computed elsewhere.
-/// - Each product rounds as [`Linear`](crate::matmul::Linear) says.
-/// - Cost: reads the weights of every expert that any row uses once.
-/// - Source: Shazeer et al. 2017, "Outrageously Large Neural Networks"; Fedus et al. 2021 (gated feed-forwards as experts).
+/// - Inputs: x [rows, hidden_size], routes [rows, 2 top_k] from [`Route`]; output [rows, hidden_size].
+/// - With *slots* the routes are [rows, 3 top_k]: after the weights follows, for each route, the slot of its expert in
+///   the tensors. The tensors then hold experts of several layers (see [`pool`]).
+/// - A route to a negative expert adds nothing to the result. That expert is computed elsewhere.
+/// - Each product is rounded as in [`Linear`](crate::matmul::Linear).
+/// - Cost: reads the weights of every used expert once.
+/// - Source: Shazeer et al. 2017, "Outrageously Large Neural Networks"; Fedus et al. 2021 (gated feed-forwards as
+///   experts).
 #[derive(Debug, Clone)]
 pub struct Experts {
     gate: ExpertMatrix,
@@ -66,11 +68,11 @@ pub struct Experts {
     weighting: RouteWeighting,
     top_k: usize,
     n_experts: usize,
-    is_placed: bool,
+    uses_slots: bool,
 }
 
 impl Experts {
-    /// Experts with these weights, of which each row uses `top_k`.
+    /// The op over the given weights (gate, up, down). Each row uses `top_k` experts.
     ///
     /// # Errors
     /// [`ShapeError`] when the matrices do not fit together.
@@ -98,28 +100,28 @@ impl Experts {
             });
         }
         let n_experts = gate.n_experts();
-        Ok(Experts { gate, up, down, activation, weighting, top_k, n_experts, is_placed: false })
+        Ok(Experts { gate, up, down, activation, weighting, top_k, n_experts, uses_slots: false })
     }
 
-    /// How many experts a row may be routed to.
+    /// The number of experts that a row can be routed to.
     #[must_use]
     pub fn n_experts(&self) -> usize {
         self.n_experts
     }
 
-    /// Whether routes say where the tensors have their experts.
+    /// Whether routes contain the slots of their experts in the tensors.
     #[must_use]
-    pub fn is_placed(&self) -> bool {
-        self.is_placed
+    pub fn uses_slots(&self) -> bool {
+        self.uses_slots
     }
 
-    /// Width of a row's routes.
+    /// Values in a row of routes.
     #[must_use]
     pub fn routes_width(&self) -> usize {
-        self.top_k * if self.is_placed { 3 } else { 2 }
+        self.top_k * if self.uses_slots { 3 } else { 2 }
     }
 
-    /// How many of them a row uses.
+    /// The number of experts that a row uses.
     #[must_use]
     pub fn top_k(&self) -> usize {
         self.top_k
@@ -131,14 +133,14 @@ impl Experts {
         self.gate.columns()
     }
 
-    /// Width of an expert's feed-forward.
+    /// Width of an expert's hidden layer.
     #[must_use]
     pub fn intermediate_size(&self) -> usize {
         self.gate.outputs()
     }
 
-    /// Leaves the weights in their file, to be read when a row uses them: for models that are larger than the memory. The
-    /// products are formed in float32 then. [`Experts::ask_for`] has those read at once that some rows will use.
+    /// Leaves the weights in their file and reads them when a row uses them, for models that are larger than memory.
+    /// Products are then computed in float32. [`Experts::ask_for`] starts reading several experts at once.
     pub fn leave_in_file(&mut self) {
         for matrix in [&mut self.gate, &mut self.up, &mut self.down] {
             matrix.leave_in_file();
@@ -155,98 +157,34 @@ impl Experts {
         [&self.gate, &self.up, &self.down]
     }
 
-    /// How many of the experts that many rows use, if they choose evenly and each by itself.
+    /// The expected number of experts that `rows` rows use, if each row selects its experts uniformly and
+    /// independently.
     fn expected_experts(&self, rows: usize) -> f64 {
         let n_experts = self.n_experts() as f64;
         n_experts * (1.0 - (1.0 - self.top_k as f64 / n_experts).powi(i32::try_from(rows).unwrap_or(i32::MAX)))
     }
 }
 
-impl Op for Experts {
-    fn name(&self) -> &'static str {
-        "experts"
+impl dyn Op {
+    /// The routed experts, if the op is such: a plan can be cut there, and some of the experts computed elsewhere.
+    #[must_use]
+    pub fn as_experts(&self) -> Option<&Experts> {
+        let op: &dyn Any = self;
+        op.downcast_ref()
     }
 
-    fn output_widths(&self, inputs: &[usize]) -> Result<Vec<usize>, ShapeError> {
-        ShapeError::check(self.name(), "number of inputs", inputs.len(), 2)?;
-        ShapeError::check(self.name(), "width of the input", inputs[0], self.hidden_size())?;
-        ShapeError::check(self.name(), "width of the routes", inputs[1], self.routes_width())?;
-        Ok(vec![inputs[0]])
-    }
-
-    fn weights(&self) -> Vec<&Weight> {
-        let mut weights: Vec<&Weight> = self.matrices().map(ExpertMatrix::tensor).into();
-        weights.dedup_by_key(|weight| &weight.name);
-        weights
-    }
-
-    fn as_experts(&self) -> Option<&Experts> {
-        Some(self)
-    }
-
-    fn as_experts_mut(&mut self) -> Option<&mut Experts> {
-        Some(self)
-    }
-
-    fn prepare_cpu(&mut self, kernel: Kernel, team: &dyn Team) {
-        for matrix in [&mut self.gate, &mut self.up, &mut self.down] {
-            matrix.prepare_cpu(kernel, team);
-        }
-    }
-
-    fn replaces(&self, kernel: Kernel, weight: &Weight) -> bool {
-        kernel.is_integer() && weight.format.integers().is_some() && !self.is_left_in_file()
-    }
-
-    fn growth(&self, kernel: Kernel) -> u64 {
-        self.matrices().iter().map(|matrix| matrix.growth(kernel)).sum()
-    }
-
-    fn scratch_len(&self, kernel: Kernel, rows: usize, _: usize) -> usize {
-        cpu::scratch_len(self, kernel, rows)
-    }
-
-    /// Which experts the rows will use is not known before they are routed: as many as they would if they chose evenly.
-    fn cost(&self, args: &CostArgs<'_>) -> Cost {
-        let share = self.expected_experts(args.rows) / self.n_experts() as f64;
-        let mut cost = Cost { activation_bytes: args.activation_bytes(), ..Cost::default() };
-        for matrix in self.matrices() {
-            cost.memory_bytes += (share * matrix.bytes(args.kernel) as f64) as u64;
-            let operations = 2 * (args.rows * self.top_k * matrix.outputs() * matrix.columns()) as u64;
-            if self.replaces(args.kernel, matrix.tensor()) {
-                cost.integer_operations += operations;
-            } else {
-                cost.float_operations += operations;
-            }
-        }
-        cost
-    }
-
-    fn run_cpu(&self, args: &mut CpuArgs<'_>) {
-        let rows = ExpertRows { x: args.inputs[0], routes: args.inputs[1], rows: args.rows };
-        self.compute((args.kernel, args.activation_bits), args.team, rows, args.scratch, args.outputs[0]);
-    }
-
-    fn gpu_tables(&self) -> Vec<&[f32]> {
-        let mut biases: Vec<&[f32]> = self.matrices().into_iter().filter_map(ExpertMatrix::bias).collect();
-        biases.dedup_by(|a, b| std::ptr::eq(*a, *b));
-        biases
-    }
-
-    fn gpu_scratch_bytes(&self, _: &DeviceLimits, rows: usize, _: usize) -> u64 {
-        gpu::scratch_bytes(self, rows)
-    }
-
-    fn dispatches(&self, args: &GpuArgs<'_>) -> Vec<Dispatch> {
-        gpu::experts(self, args)
+    /// The same, to be changed before the op is prepared.
+    #[must_use]
+    pub fn as_experts_mut(&mut self) -> Option<&mut Experts> {
+        let op: &mut dyn Any = self;
+        op.downcast_mut()
     }
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::cpu::{ActivationBits, Solo};
+    use crate::cpu::{ActivationBits, Kernel, Solo};
     use crate::quant::{Format, random};
     use crate::testing::supported_kernels;
     use proptest::prelude::*;
@@ -269,7 +207,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_row_has_the_same_bits_alone_and_in_company(
+        fn a_row_has_the_same_bits_alone_and_in_a_batch(
             routes in prop::collection::vec((0..6_u8, 1..6_u8, 0.1..1.0_f32), 1..50),
             seed: u64,
             quantised: bool,
@@ -295,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn matrices_that_do_not_fit_are_refused() {
+    fn matrices_that_do_not_fit_together_are_refused() {
         let matrix = |outputs: usize, columns, n_experts: usize| {
             let weight = random::weight("w", Format::F32, n_experts * outputs, columns, 1);
             ExpertMatrix::new(weight, n_experts, None).unwrap()

@@ -1,8 +1,8 @@
-//! Room on a device for some experts of several layers, which come and go.
+//! A pool of device slots for some of the experts of several layers. Experts are loaded and evicted at run time.
 //!
-//! A pool is an [`Experts`] op with *places*: tensors that have room for so many experts, and routes that say where
-//! each one is. Its tensors have no bytes of their own; an expert is written as a device takes it
-//! ([`Experts::write_expert`]) and brought to a place there.
+//! A pool is an [`Experts`] op with *slots*: its tensors have one slot for each of a fixed number of experts, and its
+//! routes contain slot numbers. The tensors have no bytes on the host. [`Experts::write_expert`] writes an expert in
+//! the layout of the device, and the caller copies it to a slot.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,49 +12,49 @@ use crate::gpu::weight::WeightLayout;
 use crate::op::Op;
 use crate::weight::Weight;
 
-/// What of an op bytes belong to.
+/// The buffer of an op that bytes belong to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
-    /// One of its weights, by its number.
+    /// The weight with this index.
     Weight(usize),
-    /// One of its tables, by its number.
+    /// The table with this index.
     Table(usize),
 }
 
-/// A part of an expert's bytes, and where in a pool it belongs.
+/// A part of an expert's bytes, and its destination in a pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExpertPart {
     /// The weight or table.
     pub target: Target,
-    /// Where in it the part starts.
+    /// The byte at which the part starts there.
     pub start: u64,
-    /// Which of the expert's bytes these are.
+    /// The range of the part in the expert's bytes.
     pub bytes: Range<usize>,
 }
 
 impl Experts {
-    /// The same experts, of which a row may be routed to `n_experts`; their tensors have experts at places that the routes
-    /// tell.
+    /// The same experts with slots: a row can be routed to `n_experts` experts, and the routes contain the slots of the
+    /// experts in the tensors.
     #[must_use]
-    pub fn placed(self, n_experts: usize) -> Self {
-        Experts { n_experts, is_placed: true, ..self }
+    pub fn with_slots(self, n_experts: usize) -> Self {
+        Experts { n_experts, uses_slots: true, ..self }
     }
 
-    /// Room for `places` experts like these: of this layer, and of any other that [`Experts::shares_pool`].
+    /// A pool of `slots` slots for experts of this layer, and of every layer for which [`Experts::shares_pool`] holds.
     #[must_use]
-    pub fn pool(&self, places: usize) -> Self {
+    pub fn pool(&self, slots: usize) -> Self {
         let biases: Vec<Arc<[f32]>> =
-            self.gpu_tables().iter().map(|bias| vec![0.0; bias.len() / self.n_experts * places].into()).collect();
+            self.gpu_tables().iter().map(|bias| vec![0.0; bias.len() / self.n_experts * slots].into()).collect();
         let blank = |matrix: &ExpertMatrix| {
             let is_own = |bias: &&[f32]| matrix.bias().is_some_and(|own| std::ptr::eq(own, *bias));
             let bias = self.gpu_tables().iter().position(is_own).map(|index| Arc::clone(&biases[index]));
-            matrix.blank(places, bias)
+            matrix.blank(slots, bias)
         };
         let [gate, up, down] = self.matrices().map(blank);
-        Experts { gate, up, down, ..self.clone() }.placed(self.n_experts)
+        Experts { gate, up, down, ..self.clone() }.with_slots(self.n_experts)
     }
 
-    /// Whether a pool may have experts of both.
+    /// Whether one pool can hold experts of both layers.
     #[must_use]
     pub fn shares_pool(&self, other: &Experts) -> bool {
         let of_op = |experts: &Experts| {
@@ -68,24 +68,24 @@ impl Experts {
         of_op(self) == of_op(other) && self.matrices().map(of_matrix) == other.matrices().map(of_matrix)
     }
 
-    /// Bytes of one expert as a device takes it.
+    /// Bytes of one expert in the layout of a device.
     #[must_use]
     pub fn expert_bytes(&self) -> usize {
         self.parts_at(0).last().map_or(0, |part| part.bytes.end)
     }
 
-    /// Writes one of the experts as a device takes it, the same bytes for any place. They come from what was arranged for the
-    /// processor, or, where nothing was, from the file.
+    /// Writes one expert in the layout of a device. The bytes are the same for every slot. They are taken from the
+    /// weights that are packed for the CPU, or from the file if the weights are not packed.
     ///
     /// # Panics
-    /// When there is no such expert, these are a pool, or `bytes` are not [`Experts::expert_bytes`].
+    /// When there is no such expert, the op is a pool, or the length of `bytes` is not [`Experts::expert_bytes`].
     pub fn write_expert(&self, expert: usize, bytes: &mut [u8]) {
         let mut rest = bytes;
         for (index, weight) in self.weights().into_iter().enumerate() {
             let (layout, rows) = (layout_of(weight), weight.rows / self.n_experts);
             let mut planes = [0, 1, 2, 3].map(|plane| {
-                let (bytes, behind) = std::mem::take(&mut rest).split_at_mut(layout.plane_bytes(plane, rows));
-                rest = behind;
+                let (bytes, after) = std::mem::take(&mut rest).split_at_mut(layout.plane_bytes(plane, rows));
+                rest = after;
                 bytes
             });
             let of_tensor = |matrix: &&ExpertMatrix| matrix.tensor().name == self.weights()[index].name;
@@ -103,17 +103,17 @@ impl Experts {
         for table in self.gpu_tables() {
             let len = table.len() / self.n_experts;
             for value in &table[expert * len..(expert + 1) * len] {
-                let (bytes, behind) = std::mem::take(&mut rest).split_at_mut(size_of::<f32>());
+                let (bytes, after) = std::mem::take(&mut rest).split_at_mut(size_of::<f32>());
                 bytes.copy_from_slice(&value.to_le_bytes());
-                rest = behind;
+                rest = after;
             }
         }
-        assert!(rest.is_empty(), "the bytes are one expert's");
+        assert!(rest.is_empty(), "`bytes` has the length of one expert");
     }
 
-    /// Where an expert's bytes belong for it to be at a place of these, which are a pool.
+    /// The destinations of an expert's bytes in slot `slot`. The op must be a pool.
     #[must_use]
-    pub fn parts_at(&self, place: usize) -> Vec<ExpertPart> {
+    pub fn parts_at(&self, slot: usize) -> Vec<ExpertPart> {
         let mut parts = Vec::new();
         let mut end = 0;
         let mut part = |target, start: u64, len: usize| {
@@ -123,19 +123,19 @@ impl Experts {
         for (index, weight) in self.weights().into_iter().enumerate() {
             let (layout, rows) = (layout_of(weight), weight.rows / self.gate.n_experts());
             for plane in (0..4).filter(|plane| layout.plane_bytes(*plane, rows) > 0) {
-                part(Target::Weight(index), layout.plane_start(plane, place * rows), layout.plane_bytes(plane, rows));
+                part(Target::Weight(index), layout.plane_start(plane, slot * rows), layout.plane_bytes(plane, rows));
             }
         }
         for (index, table) in self.gpu_tables().into_iter().enumerate() {
             let len = size_of_val(table) / self.gate.n_experts();
-            part(Target::Table(index), (place * len) as u64, len);
+            part(Target::Table(index), (slot * len) as u64, len);
         }
         parts
     }
 
-    /// Bytes that a place of a pool of these takes on a device.
+    /// Bytes that one slot of a pool of these experts uses on a device.
     #[must_use]
-    pub fn place_bytes(&self) -> u64 {
+    pub fn slot_bytes(&self) -> u64 {
         let weights = self.weights().into_iter().map(|weight| layout_of(weight).bytes());
         let tables = self.gpu_tables().into_iter().map(|table| size_of_val(table) as u64);
         (weights.sum::<u64>() + tables.sum::<u64>()).div_ceil(self.gate.n_experts() as u64)
@@ -147,7 +147,6 @@ fn layout_of(weight: &Weight) -> WeightLayout {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use crate::cpu::Solo;
@@ -170,7 +169,7 @@ mod tests {
         Experts::new([gate, up, down], Activation::Silu, RouteWeighting::Output, 2).unwrap()
     }
 
-    /// What a device would have of an op after some writes to its weights and tables.
+    /// The memory of a device after some writes to the weights and tables of an op.
     struct Memory {
         weights: Vec<Vec<u8>>,
         tables: Vec<Vec<u8>>,
@@ -183,10 +182,10 @@ mod tests {
             Memory { weights: weights.collect(), tables: tables.collect() }
         }
 
-        fn write(&mut self, experts: &Experts, expert: usize, pool: &Experts, place: usize) {
+        fn write(&mut self, experts: &Experts, expert: usize, pool: &Experts, slot: usize) {
             let mut bytes = vec![0xaa; experts.expert_bytes()];
             experts.write_expert(expert, &mut bytes);
-            for part in pool.parts_at(place) {
+            for part in pool.parts_at(slot) {
                 let memory = match part.target {
                     Target::Weight(index) => &mut self.weights[index],
                     Target::Table(index) => &mut self.tables[index],
@@ -198,11 +197,11 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_that_has_every_expert_at_its_number_has_the_bytes_of_the_tensors() {
+    fn a_pool_with_each_expert_in_its_own_slot_has_the_bytes_of_the_tensors() {
         for format in [Format::Q4_0, Format::F16, Format::MXFP4] {
             let experts = experts(format, 1);
             let pool = experts.pool(N_EXPERTS);
-            assert!(pool.is_placed() && pool.weights().iter().all(|weight| weight.is_blank()));
+            assert!(pool.uses_slots() && pool.weights().iter().all(|weight| weight.is_blank()));
             let mut memory = Memory::of(&pool);
             for expert in 0..N_EXPERTS {
                 memory.write(&experts, expert, &pool, expert);
@@ -222,14 +221,14 @@ mod tests {
     }
 
     #[test]
-    fn what_was_arranged_for_the_processor_gives_the_same_bytes() {
+    fn weights_packed_for_the_cpu_give_the_same_bytes_as_the_file() {
         for (format, kernel) in supported_kernels().flat_map(|kernel| [(Format::Q4_0, kernel), (Format::MXFP4, kernel)])
         {
             let stored = experts(format, 1);
-            let mut arranged = stored.clone();
-            arranged.prepare_cpu(kernel, &Solo);
+            let mut packed = stored.clone();
+            packed.prepare_cpu(kernel, &Solo);
             for expert in 0..N_EXPERTS {
-                let [from_file, from_strips] = [&stored, &arranged].map(|experts| {
+                let [from_file, from_strips] = [&stored, &packed].map(|experts| {
                     let mut bytes = vec![0xaa; experts.expert_bytes()];
                     experts.write_expert(expert, &mut bytes);
                     bytes
@@ -240,21 +239,21 @@ mod tests {
     }
 
     #[test]
-    fn an_expert_takes_the_room_of_one_wherever_it_is() {
+    fn an_expert_fills_exactly_its_slot() {
         let experts = experts(Format::Q5_0, 1);
         let pool = experts.pool(9);
         let (mut once, mut twice) = (Memory::of(&pool), Memory::of(&pool));
         once.write(&experts, 4, &pool, 7);
         twice.write(&experts, 1, &pool, 7);
         twice.write(&experts, 4, &pool, 7);
-        assert_eq!((once.weights, once.tables), (twice.weights, twice.tables), "nothing is left of the first");
-        assert!(experts.place_bytes() >= experts.expert_bytes() as u64);
+        assert_eq!((once.weights, once.tables), (twice.weights, twice.tables), "nothing of the first expert remains");
+        assert!(experts.slot_bytes() >= experts.expert_bytes() as u64);
         let of_pool = pool.weights().into_iter().map(|weight| layout_of(weight).bytes()).sum::<u64>();
-        assert!(of_pool + 9 * 4 * (2 * 32 + 64) <= 9 * experts.place_bytes() + 100, "{of_pool}");
+        assert!(of_pool + 9 * 4 * (2 * 32 + 64) <= 9 * experts.slot_bytes() + 100, "{of_pool}");
     }
 
     #[test]
-    fn layers_of_one_shape_share_a_pool_and_others_do_not() {
+    fn only_layers_of_the_same_shape_share_a_pool() {
         assert!(experts(Format::Q4_0, 1).shares_pool(&experts(Format::Q4_0, 2)));
         assert!(!experts(Format::Q4_0, 1).shares_pool(&experts(Format::Q5_0, 1)));
     }

@@ -1,4 +1,5 @@
-//! Experts that are left in their file are asked for before they are computed: a layer's own, and those of the next layer.
+//! Starts reading experts from their file before they are computed: those of the current layer and those of the next
+//! one.
 
 use std::sync::Arc;
 
@@ -11,16 +12,17 @@ use crate::op::{CpuArgs, Op, ShapeError};
 use crate::rms_norm::RmsNorm;
 use crate::weight::Weight;
 
-/// Asks for the weights of the experts that rows are routed to, and then has those read to which they will probably be routed
-/// in the next layer with experts, likeliest first, while this layer's are computed.
+/// Starts reading the weights of the experts that the rows are routed to. Then, while these experts are computed, a
+/// reader thread reads the experts that the rows will probably use in the next layer with experts, the most likely
+/// first.
 ///
 /// - Inputs: x [rows, hidden_size], the residual stream before this layer's experts, and the routes to them
-///   [rows, 2 top_k]; no output: it changes when weights are read, and never what is computed with them.
-/// - The next layer's routes are foreseen by its own norm and router, applied to x: a trained layer adds little to the
-///   residual stream, so that most routes are right. When that layer has been routed, what was foreseen and not read
-///   yet is left, and what it really uses is asked for.
-/// - Of many rows only some are looked at, evenly spaced.
-/// - Cost: that router, and a call of the system for each matrix of an expert.
+///   [rows, 2 top_k]; no output. The op changes when weights are read, never the results.
+/// - The routes of the next layer are predicted by its own norm and router, applied to x. A trained layer adds little
+///   to the residual stream, so most predicted routes are right. When that layer has been routed, predicted experts
+///   that are not read yet are dropped, and the experts in use are requested.
+/// - If there are many rows, the prediction uses a sample of evenly spaced rows.
+/// - Cost: the router of the next layer, and one system call for each matrix of an expert.
 /// - Source: Eliseev & Mazur 2023, "Fast Inference of Mixture-of-Experts Language Models with Offloading", 3.2.
 #[derive(Debug)]
 pub struct ReadAhead {
@@ -29,24 +31,25 @@ pub struct ReadAhead {
     reader: Arc<Reader>,
 }
 
-/// The experts of the next layer, and how it chooses among them.
+/// The experts of the next layer and its router.
 #[derive(Debug)]
 pub struct NextLayer {
-    /// Over the residual stream.
+    /// The norm of the residual stream.
     pub norm: RmsNorm,
-    /// From what was normed to logits.
+    /// From the normalised row to logits.
     pub router: Linear,
-    /// From these to routes.
+    /// From logits to routes.
     pub route: Route,
     /// The experts, left in their file.
     pub experts: Experts,
 }
 
-/// So many rows are looked at: they cost little beside what reading an expert takes, and use most of what a prompt uses.
+/// The most rows that a prediction uses. Their cost is small compared with reading an expert, and they use most of the
+/// experts that a prompt uses.
 const MAX_ROWS: usize = 64;
 
 impl ReadAhead {
-    /// Asks for experts of this layer, where they are left in their file, and has those of the next one read.
+    /// Requests the experts `own` of this layer, if they are left in their file, and reads those of the next one ahead.
     #[must_use]
     pub fn new(own: Option<Experts>, next: Option<NextLayer>, reader: Arc<Reader>) -> Self {
         ReadAhead { own, next, reader }
@@ -82,12 +85,12 @@ impl Op for ReadAhead {
         }
     }
 
-    fn replaces(&self, kernel: Kernel, weight: &Weight) -> bool {
-        self.next.as_ref().is_some_and(|next| next.router.replaces(kernel, weight))
+    fn repacks(&self, kernel: Kernel, weight: &Weight) -> bool {
+        self.next.as_ref().is_some_and(|next| next.router.repacks(kernel, weight))
     }
 
-    fn growth(&self, kernel: Kernel) -> u64 {
-        self.next.as_ref().map_or(0, |next| next.router.growth(kernel))
+    fn repack_overhead_bytes(&self, kernel: Kernel) -> u64 {
+        self.next.as_ref().map_or(0, |next| next.router.repack_overhead_bytes(kernel))
     }
 
     fn scratch_len(&self, kernel: Kernel, rows: usize, _: usize) -> usize {
@@ -100,25 +103,25 @@ impl Op for ReadAhead {
     }
 
     fn run_cpu(&self, args: &mut CpuArgs<'_>) {
-        // What was foreseen for this layer gives way to what it uses.
+        // Drop what was predicted for this layer: its routes are known now.
         self.reader.read(Vec::new());
         if let Some(own) = &self.own {
             own.ask_for(&own.used_by(args.inputs[1]), args.team);
         }
         if let Some(next) = &self.next {
-            let foreseen = next.foresee(args);
-            self.reader.read(next.experts.weights_of(&foreseen));
+            let predicted = next.predict(args);
+            self.reader.read(next.experts.weights_of(&predicted));
         }
     }
 
-    /// Nothing: experts that are left in a file are the processor's.
+    /// Empty: experts that are left in their file are computed on the CPU.
     fn dispatches(&self, _: &GpuArgs<'_>) -> Vec<Dispatch> {
         Vec::new()
     }
 }
 
 impl NextLayer {
-    /// Values in a row of the residual stream, of what is normed, of logits and of routes.
+    /// Values in a row of the residual stream, of its norm, of the logits and of the routes.
     fn widths(&self) -> [usize; 4] {
         let hidden_size = self.experts.hidden_size();
         [hidden_size, hidden_size, self.experts.n_experts(), self.experts.routes_width()]
@@ -129,8 +132,8 @@ impl NextLayer {
         rows * self.widths().iter().sum::<usize>() + self.router.scratch_len(kernel, rows, 0)
     }
 
-    /// The experts that the rows will probably use, likeliest first.
-    fn foresee(&self, args: &mut CpuArgs<'_>) -> Vec<usize> {
+    /// The experts that the rows will probably use, the most likely first.
+    fn predict(&self, args: &mut CpuArgs<'_>) -> Vec<usize> {
         let rows = args.rows.min(MAX_ROWS);
         let [x, normed, logits, routes] = self.widths().map(|width| rows * width);
         let (x, rest) = args.scratch.split_at_mut(x);
@@ -153,24 +156,23 @@ impl NextLayer {
         run(&self.norm, x, normed);
         run(&self.router, normed, logits);
         run(&self.route, logits, routes);
-        self.likeliest(routes)
+        self.by_likelihood(routes)
     }
 
-    /// The experts of some routes, those first that count most for all rows together.
-    fn likeliest(&self, routes: &[f32]) -> Vec<usize> {
-        let mut counts = vec![0.0; self.experts.n_experts()];
+    /// The experts of some routes, sorted by the sum of their weights over all rows, largest first.
+    fn by_likelihood(&self, routes: &[f32]) -> Vec<usize> {
+        let mut totals = vec![0.0; self.experts.n_experts()];
         for row in routes.chunks_exact(self.experts.routes_width()) {
             let (experts, weights) = row.split_at(self.experts.top_k());
-            experts.iter().zip(weights).for_each(|(expert, weight)| counts[*expert as usize] += weight);
+            experts.iter().zip(weights).for_each(|(expert, weight)| totals[*expert as usize] += weight);
         }
         let mut experts = self.experts.used_by(routes);
-        experts.sort_by(|a, b| counts[*b].total_cmp(&counts[*a]));
+        experts.sort_by(|a, b| totals[*b].total_cmp(&totals[*a]));
         experts
     }
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use crate::experts::{ExpertMatrix, RouteWeighting, Scoring};
@@ -184,27 +186,27 @@ mod tests {
     const HIDDEN: usize = 32;
     const EXPERTS: usize = 8;
 
-    /// Bytes that note where they are asked for.
-    struct Noting(Vec<u8>, Arc<Mutex<Vec<usize>>>);
+    /// Bytes that record the index of each prefetched expert.
+    struct Recording(Vec<u8>, Arc<Mutex<Vec<usize>>>);
 
-    impl AsRef<[u8]> for Noting {
+    impl AsRef<[u8]> for Recording {
         fn as_ref(&self) -> &[u8] {
             &self.0
         }
     }
 
-    impl Bytes for Noting {
+    impl Bytes for Recording {
         fn prefetch(&self, range: Range<usize>) {
             self.1.lock().unwrap().push(range.start / range.len());
         }
     }
 
-    /// Eight experts in a file of which rows use two, and which of them are asked for, three times each.
+    /// Eight experts in a file, of which rows use two, and the experts requested so far, three times each.
     fn experts_in_file() -> (Experts, Arc<Mutex<Vec<usize>>>) {
-        let asked = Arc::new(Mutex::new(Vec::new()));
+        let requested = Arc::new(Mutex::new(Vec::new()));
         let matrix = |name: &str, seed| {
             let weight = random::weight(name, Format::F32, EXPERTS * HIDDEN, HIDDEN, seed);
-            let owner: Arc<dyn Bytes> = Arc::new(Noting(weight.bytes().to_vec(), Arc::clone(&asked)));
+            let owner: Arc<dyn Bytes> = Arc::new(Recording(weight.bytes().to_vec(), Arc::clone(&requested)));
             let bytes = SharedBytes::new(owner, 0..weight.bytes().len()).unwrap();
             let weight = Weight::new(name, Format::F32, EXPERTS * HIDDEN, HIDDEN, bytes).unwrap();
             ExpertMatrix::new(weight, EXPERTS, None).unwrap()
@@ -212,7 +214,7 @@ mod tests {
         let matrices = [matrix("gate", 1), matrix("up", 2), matrix("down", 3)];
         let mut experts = Experts::new(matrices, Activation::Silu, RouteWeighting::Output, 2).unwrap();
         experts.leave_in_file();
-        (experts, asked)
+        (experts, requested)
     }
 
     fn next_layer(experts: Experts) -> NextLayer {
@@ -225,21 +227,21 @@ mod tests {
         }
     }
 
-    /// What is asked for after a while, sorted, each once.
-    fn asked(of: &Mutex<Vec<usize>>, matrices: usize) -> Vec<usize> {
+    /// Waits for the requests of `matrices` matrices; returns their experts, sorted and without duplicates.
+    fn requested(of: &Mutex<Vec<usize>>, matrices: usize) -> Vec<usize> {
         let began = std::time::Instant::now();
         while of.lock().unwrap().len() < matrices && began.elapsed().as_secs() < 20 {
             std::thread::yield_now();
         }
-        let mut asked = of.lock().unwrap().clone();
-        assert_eq!(asked.len(), matrices, "{asked:?}");
-        asked.sort_unstable();
-        asked.dedup();
-        asked
+        let mut requested = of.lock().unwrap().clone();
+        assert_eq!(requested.len(), matrices, "{requested:?}");
+        requested.sort_unstable();
+        requested.dedup();
+        requested
     }
 
     #[test]
-    fn a_layers_own_experts_are_asked_for_and_those_read_that_its_input_leads_to_in_the_next() {
+    fn own_experts_are_requested_and_predicted_ones_of_the_next_layer_are_read() {
         for kernel in supported_kernels() {
             let ((own, of_own), (next, of_next)) = (experts_in_file(), experts_in_file());
             let mut next = next_layer(next);
@@ -252,30 +254,30 @@ mod tests {
             let op = ReadAhead::new(Some(own), Some(next), Arc::new(Reader::start().unwrap()));
             let outputs = run(&op, kernel, 1, &[(&x, HIDDEN), (&[6.0, 3.0, 0.7, 0.3], 4)]);
             assert!(outputs.is_empty());
-            assert_eq!(asked(&of_own, 2 * 3), [3, 6]);
-            assert_eq!(asked(&of_next, 2 * 3), expected, "{kernel}");
+            assert_eq!(requested(&of_own, 2 * 3), [3, 6]);
+            assert_eq!(requested(&of_next, 2 * 3), expected, "{kernel}");
         }
     }
 
     #[test]
-    fn likeliest_is_what_counts_most_for_all_rows() {
+    fn the_most_likely_expert_has_the_largest_total_weight() {
         let (experts, _) = experts_in_file();
         let routes = [[1.0, 5.0, 0.6, 0.4], [5.0, 2.0, 0.5, 0.5], [5.0, 1.0, 0.7, 0.3]].concat();
-        assert_eq!(next_layer(experts).likeliest(&routes), [5, 1, 2]);
+        assert_eq!(next_layer(experts).by_likelihood(&routes), [5, 1, 2]);
     }
 
     #[test]
-    fn of_many_rows_some_are_looked_at() {
+    fn only_a_sample_of_many_rows_is_used() {
         let (experts, of_next) = experts_in_file();
         let rows = 5 * MAX_ROWS + 1;
         let x = random::activations(rows * HIDDEN, 6);
         let op = ReadAhead::new(None, Some(next_layer(experts)), Arc::new(Reader::start().unwrap()));
         run(&op, Kernel::Scalar, rows, &[(&x, HIDDEN), (&vec![0.0; rows * 4], 4)]);
-        assert_eq!(asked(&of_next, EXPERTS * 3), (0..EXPERTS).collect::<Vec<_>>());
+        assert_eq!(requested(&of_next, EXPERTS * 3), (0..EXPERTS).collect::<Vec<_>>());
     }
 
     #[test]
-    fn a_router_of_other_experts_is_refused() {
+    fn a_router_that_does_not_match_the_experts_is_refused() {
         let (experts, _) = experts_in_file();
         let route = Route::new(Scoring::Softmax, EXPERTS, 3).unwrap();
         let next = NextLayer { route, ..next_layer(experts) };

@@ -1,4 +1,4 @@
-//! A thread that reads weights from their file while others compute.
+//! A thread that reads weights from their file while other threads compute.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -7,54 +7,55 @@ use std::thread::JoinHandle;
 
 use crate::weight::Weight;
 
-/// Reads weights on a thread of its own, so that they are in memory when they are used. It waits for each, with only
-/// the next one asked for meanwhile: the disk always has something to do, and little that has to be finished when
-/// others are wished.
+/// Reads weights on a thread of its own, so that they are in memory when they are used.
+///
+/// It reads one weight at a time and prefetches only the next one. This keeps the disk busy, and little outstanding
+/// work delays a new request.
 #[derive(Debug)]
 pub struct Reader {
-    wish: Arc<Wish>,
+    queue: Arc<ReadQueue>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What is to be read, and how often that was said.
+/// The weights to read, and the number of the request.
 #[derive(Debug, Default)]
-struct Wish {
+struct ReadQueue {
     weights: Mutex<Vec<Weight>>,
-    is_there: Condvar,
-    number: AtomicU64,
-    ends: AtomicBool,
+    changed: Condvar,
+    request: AtomicU64,
+    stops: AtomicBool,
 }
 
 impl Reader {
-    /// A reader with nothing to do.
+    /// Starts an idle reader.
     ///
     /// # Errors
-    /// When the system starts no thread.
+    /// When the operating system cannot start a thread.
     pub fn start() -> io::Result<Self> {
-        let wish = Arc::new(Wish::default());
-        let of_thread = Arc::clone(&wish);
-        let thread = std::thread::Builder::new().name("read-ahead".to_owned()).spawn(move || of_thread.work())?;
-        Ok(Reader { wish, thread: Some(thread) })
+        let queue = Arc::new(ReadQueue::default());
+        let of_thread = Arc::clone(&queue);
+        let thread = std::thread::Builder::new().name("read-ahead".to_owned()).spawn(move || of_thread.run())?;
+        Ok(Reader { queue, thread: Some(thread) })
     }
 
-    /// Reads these from now on, in this order, and nothing else that was wished before; returns at once.
+    /// Requests that `weights` be read in this order, and drops what is left of earlier requests. Returns immediately.
     pub fn read(&self, weights: Vec<Weight>) {
-        let mut wished = self.wish.weights();
-        self.wish.number.fetch_add(1, Ordering::Relaxed);
-        *wished = weights;
-        self.wish.is_there.notify_one();
+        let mut queued = self.queue.weights();
+        self.queue.request.fetch_add(1, Ordering::Relaxed);
+        *queued = weights;
+        self.queue.changed.notify_one();
     }
 }
 
-impl Wish {
+impl ReadQueue {
     fn weights(&self) -> MutexGuard<'_, Vec<Weight>> {
         self.weights.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn work(&self) {
-        while let Some((weights, number)) = self.wait() {
-            let is_stale = || self.number.load(Ordering::Relaxed) != number;
-            // The disk has the next one to do when one has come.
+    fn run(&self) {
+        while let Some((weights, request)) = self.wait() {
+            let is_stale = || self.request.load(Ordering::Relaxed) != request;
+            // The read of the next weight is always started before the current one is complete.
             weights.iter().take(1).for_each(Weight::prefetch);
             for (index, weight) in weights.iter().enumerate() {
                 weights.iter().skip(index + 1).take(1).for_each(Weight::prefetch);
@@ -66,21 +67,21 @@ impl Wish {
         }
     }
 
-    /// The next that is wished, and its number; `None` when the reader ends.
+    /// Waits for a request; returns its weights and its number, or `None` when the reader stops.
     fn wait(&self) -> Option<(Vec<Weight>, u64)> {
-        let is_idle = |wished: &mut Vec<Weight>| wished.is_empty() && !self.ends.load(Ordering::Relaxed);
-        let wished = self.is_there.wait_while(self.weights(), is_idle);
-        let weights = std::mem::take(&mut *wished.unwrap_or_else(PoisonError::into_inner));
-        (!weights.is_empty()).then(|| (weights, self.number.load(Ordering::Relaxed)))
+        let is_idle = |queued: &mut Vec<Weight>| queued.is_empty() && !self.stops.load(Ordering::Relaxed);
+        let queued = self.changed.wait_while(self.weights(), is_idle);
+        let weights = std::mem::take(&mut *queued.unwrap_or_else(PoisonError::into_inner));
+        (!weights.is_empty()).then(|| (weights, self.request.load(Ordering::Relaxed)))
     }
 }
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        self.wish.ends.store(true, Ordering::Relaxed);
+        self.queue.stops.store(true, Ordering::Relaxed);
         self.read(Vec::new());
         if let Some(thread) = self.thread.take() {
-            // It reads, and has nothing to say.
+            // A panic of the reader only loses prefetching.
             let _ = thread.join();
         }
     }
@@ -96,52 +97,52 @@ mod tests {
     use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
     use std::time::Duration;
 
-    /// Bytes that tell where they are asked for, and wait until that was heard.
-    struct Telling(Vec<u8>, SyncSender<usize>);
+    /// Bytes that send the start of each prefetched range on a rendezvous channel.
+    struct Reporting(Vec<u8>, SyncSender<usize>);
 
-    impl AsRef<[u8]> for Telling {
+    impl AsRef<[u8]> for Reporting {
         fn as_ref(&self) -> &[u8] {
             &self.0
         }
     }
 
-    impl Bytes for Telling {
+    impl Bytes for Reporting {
         fn prefetch(&self, range: Range<usize>) {
             let _ = self.1.send(range.start);
         }
     }
 
-    /// So many weights of four bytes, and what is asked for.
+    /// `count` weights of four bytes, and the prefetches of them.
     fn weights(count: usize) -> (Vec<Weight>, Receiver<usize>) {
-        let (tell, told) = sync_channel(0);
-        let owner: Arc<dyn Bytes> = Arc::new(Telling(vec![0; 4 * count], tell));
+        let (sender, prefetched) = sync_channel(0);
+        let owner: Arc<dyn Bytes> = Arc::new(Reporting(vec![0; 4 * count], sender));
         let bytes = |index: usize| SharedBytes::new(Arc::clone(&owner), 4 * index..4 * index + 4).unwrap();
-        ((0..count).map(|index| Weight::new("w", Format::F32, 1, 1, bytes(index)).unwrap()).collect(), told)
+        ((0..count).map(|index| Weight::new("w", Format::F32, 1, 1, bytes(index)).unwrap()).collect(), prefetched)
     }
 
     #[test]
-    fn weights_are_read_in_order_until_others_are_wished() {
-        const SOON: Duration = Duration::from_secs(20);
-        let (first, told) = weights(100);
-        let (second, told_then) = weights(3);
+    fn weights_are_read_in_order_until_others_are_requested() {
+        const TIMEOUT: Duration = Duration::from_secs(20);
+        let (first, of_first) = weights(100);
+        let (second, of_second) = weights(3);
         let reader = Reader::start().unwrap();
         reader.read(first);
         for index in 0..10 {
-            assert_eq!(told.recv_timeout(SOON).unwrap(), 4 * index);
+            assert_eq!(of_first.recv_timeout(TIMEOUT).unwrap(), 4 * index);
         }
         reader.read(second);
-        // What it was at, and the one that it may have gone on to meanwhile.
-        let late = told.iter().take(2).count();
+        // The prefetch in progress, and one that may have started since.
+        let late = of_first.iter().take(2).count();
         assert!(late <= 2);
         for index in 0..3 {
-            assert_eq!(told_then.recv_timeout(SOON).unwrap(), 4 * index);
+            assert_eq!(of_second.recv_timeout(TIMEOUT).unwrap(), 4 * index);
         }
         drop(reader);
-        assert!(told.try_recv().is_err() && told_then.try_recv().is_err());
+        assert!(of_first.try_recv().is_err() && of_second.try_recv().is_err());
     }
 
     #[test]
-    fn a_reader_ends_when_it_is_dropped() {
+    fn a_reader_stops_when_it_is_dropped() {
         drop(Reader::start().unwrap());
     }
 }

@@ -1,4 +1,4 @@
-//! The formulas in float64.
+//! The float64 reference of routes and experts.
 
 use super::{Experts, Groups, Route, RouteWeighting, Scoring};
 
@@ -40,7 +40,7 @@ pub fn routes(route: &Route, logits: &[f64]) -> Vec<(usize, f64)> {
     chosen.into_iter().map(|expert| (expert, weight(expert))).collect()
 }
 
-/// What the experts make of one row.
+/// The output of the experts for one row. `routes` are slots in the tensors and weights.
 #[must_use]
 pub fn output(experts: &Experts, x: &[f64], routes: &[(usize, f64)]) -> Vec<f64> {
     let mut y = vec![0.0; experts.hidden_size()];

@@ -1,8 +1,8 @@
 #version 460
-// The best experts of each row: a workgroup for a row.
+// Selects the best experts of each row, one workgroup per row.
 //
-// What is compared are keys: integers in the order of the numbers that they stand for, so that every comparison has an answer,
-// whatever a router gives. Key 0 is what may not be chosen (any more).
+// Experts are compared by keys: integers in the order of the preferences. This gives a total order for any logits,
+// including NaN. Key 0 marks an expert that is excluded or already selected.
 
 #extension GL_GOOGLE_include_directive : require
 #include <gpu/common.glsl>
@@ -40,7 +40,7 @@ shared uvec2 best_of_lanes[WORKGROUP_SIZE];
 uint key_of(float value) {
     uint bits = floatBitsToUint(value);
     bool negative = (bits & 0x80000000u) != 0;
-    // Infinity has the largest bits of any number.
+    // Larger magnitude bits than those of infinity are NaN.
     if ((bits & 0x7fffffffu) > 0x7f800000u) return 1;
     return negative ? ~bits : bits | 0x80000000u;
 }
@@ -49,12 +49,12 @@ bool is_better(uvec2 a, uvec2 b) {
     return a.x > b.x || (a.x == b.x && a.y < b.y);
 }
 
-// The better of two (key, index): of equals the one with the lower index.
+// The better of two (key, index) pairs. Of equal keys the lower index wins.
 uvec2 better(uvec2 a, uvec2 b) {
     return is_better(b, a) ? b : a;
 }
 
-// The best of every invocation's, in all of them. All must come here.
+// The index of the best candidate of the workgroup. All invocations must call it.
 uint workgroup_best(uvec2 candidate) {
     uint lane = gl_LocalInvocationID.x;
     best_of_lanes[lane] = candidate;
@@ -88,7 +88,7 @@ void score(uint64_t row) {
     barrier();
 }
 
-// A group counts as the sum of its two best.
+// The score of a group: the sum of its two best preferences.
 float two_best(uint group) {
     float first = preferences[group * GROUP_SIZE];
     if (GROUP_SIZE == 1) return first;
@@ -106,8 +106,8 @@ float two_best(uint group) {
     return first + second;
 }
 
-// Leaves the experts of the best groups.
-void rule_out_groups() {
+// Excludes all experts that are not in the best groups.
+void exclude_groups() {
     uint lane = gl_LocalInvocationID.x;
     for (uint g = lane; g < N_GROUPS; g += WORKGROUP_SIZE) group_keys[g] = key_of(two_best(g));
     barrier();
@@ -115,7 +115,7 @@ void rule_out_groups() {
         uvec2 candidate = uvec2(0, N_GROUPS - 1);
         for (uint g = lane; g < N_GROUPS; g += WORKGROUP_SIZE) candidate = better(candidate, uvec2(group_keys[g], g));
         uint best = workgroup_best(candidate);
-        // What is left in the end are the groups that were not used.
+        // Groups whose key is not 0 at the end are excluded.
         if (lane == 0) group_keys[best] = 0;
         barrier();
     }
@@ -130,7 +130,7 @@ void main() {
     if (row >= count_rows(step, row_kind)) return;
     uint lane = gl_LocalInvocationID.x;
     score(uint64_t(logits) + uint64_t(row) * N_EXPERTS * 4);
-    if (USED_GROUPS < N_GROUPS) rule_out_groups();
+    if (USED_GROUPS < N_GROUPS) exclude_groups();
     for (uint k = 0; k < TOP_K; k++) {
         uvec2 candidate = uvec2(0, N_EXPERTS - 1);
         for (uint e = lane; e < N_EXPERTS; e += WORKGROUP_SIZE) candidate = better(candidate, uvec2(keys[e], e));
@@ -146,7 +146,7 @@ void main() {
     if (RENORMALISE) {
         float sum = 0.0;
         for (uint k = 0; k < TOP_K; k++) sum += scores[chosen[k]];
-        // Where all scores have vanished no weight is better than another.
+        // All scores may be 0, and then so is their sum.
         divisor = max(sum, SMALLEST);
     }
     Floats of_row = Floats(uint64_t(routes) + uint64_t(row) * TOP_K * 8);

@@ -1,37 +1,38 @@
-//! Which experts a row uses, and how much each counts.
+//! The router: selects the experts of each row and their weights.
 
 use std::sync::Arc;
 
-use super::gpu;
 use crate::cpu::SharedMut;
-use crate::gpu::{Dispatch, GpuArgs};
+use crate::gpu::{Dispatch, GpuArgs, Module, Push, word};
 use crate::lanes::exp;
 use crate::op::{CpuArgs, Op, ShapeError};
 
-/// How a router's logits become scores.
+/// How the logits of a router are converted to scores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scoring {
-    /// Shares of all experts that add up to 1.
+    /// Softmax over all experts: the scores sum to 1.
     Softmax,
-    /// Each by itself, `1 / (1 + e^-x)`.
+    /// The sigmoid `1 / (1 + e^-x)` of each logit.
     Sigmoid,
 }
 
-/// Experts in groups of equal size, of which only the best are looked at; a group counts as the sum of its two best.
+/// Groups of equal size, of which a row uses only the best. The score of a group is the sum of its two best experts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Groups {
-    /// How many groups there are.
+    /// The number of groups.
     pub count: usize,
-    /// How many of them a row looks at.
+    /// The number of groups from which a row selects its experts.
     pub used: usize,
 }
 
-/// The `top_k` best experts of each row, best first; of equals the one with the lower number.
+/// Selects the `top_k` best experts of each row, best first. Of equal experts the one with the lower number comes
+/// first.
 ///
-/// - Input: logits [rows, n_experts]; output: routes [rows, 2 top_k], the experts' numbers, then their weights.
-/// - What is best is decided by `score + bias`; the weight is the score, divided by the sum of the chosen ones' where that is
-///   due, times `scale`, times the expert's own scale.
-/// - Source: Jiang et al. 2024, "Mixtral of Experts"; DeepSeek-AI 2024, "DeepSeek-V3 Technical Report", 2.1.2 (bias, groups).
+/// - Input: logits [rows, n_experts]; output: routes [rows, 2 top_k], the expert numbers, then their weights.
+/// - Experts are ranked by `score + bias`. The weight of an expert is its score, divided by the sum of the selected
+///   scores if weights are renormalised, times `scale`, times the scale of the expert.
+/// - Source: Jiang et al. 2024, "Mixtral of Experts"; DeepSeek-AI 2024, "DeepSeek-V3 Technical Report", 2.1.2 (bias,
+///   groups).
 #[derive(Debug, Clone)]
 pub struct Route {
     scoring: Scoring,
@@ -47,10 +48,10 @@ pub struct Route {
 }
 
 impl Route {
-    /// Routes to `top_k` of `n_experts`, by their scores alone.
+    /// Routes to `top_k` of `n_experts` experts by score.
     ///
     /// # Errors
-    /// [`ShapeError`] when there are not as many.
+    /// [`ShapeError`] when `top_k` is 0 or exceeds `n_experts`.
     pub fn new(scoring: Scoring, n_experts: usize, top_k: usize) -> Result<Self, ShapeError> {
         if top_k == 0 || top_k > n_experts {
             return Err(mismatch("number of experts that a row uses", top_k, format!("between 1 and {n_experts}")));
@@ -59,40 +60,41 @@ impl Route {
         Ok(Route { scoring, n_experts, top_k, groups, bias, renormalise, scale, expert_scales })
     }
 
-    /// With weights that add up to 1 before they are scaled.
+    /// Sets whether the weights are normalised to sum to 1 before scaling.
     #[must_use]
     pub fn renormalised(self, renormalise: bool) -> Self {
         Route { renormalise, ..self }
     }
 
-    /// With all weights times this.
+    /// Multiplies all weights by `scale`.
     #[must_use]
     pub fn scaled(self, scale: f32) -> Self {
         Route { scale, ..self }
     }
 
-    /// With each expert's weight times its own scale, `[n_experts]`.
+    /// Multiplies the weight of each expert by its own scale, `[n_experts]`.
     ///
     /// # Errors
-    /// [`ShapeError`] when they are not as many.
+    /// [`ShapeError`] when there is not one scale for each expert.
     pub fn with_expert_scales(self, expert_scales: Option<Arc<[f32]>>) -> Result<Self, ShapeError> {
         self.check_length("scales of experts", expert_scales.as_deref())?;
         Ok(Route { expert_scales, ..self })
     }
 
-    /// With this added to the scores where experts are chosen, `[n_experts]`.
+    /// Adds `bias`, `[n_experts]`, to the scores for the selection, but not to the weights.
     ///
     /// # Errors
-    /// [`ShapeError`] when they are not as many.
+    /// [`ShapeError`] when there is not one value for each expert.
     pub fn with_bias(self, bias: Option<Arc<[f32]>>) -> Result<Self, ShapeError> {
         self.check_length("bias of the router", bias.as_deref())?;
         Ok(Route { bias, ..self })
     }
 
-    /// With experts in groups.
+    /// Restricts each row to the experts of its best groups.
     ///
     /// # Errors
-    /// [`ShapeError`] when the experts do not divide into them, or a row would not find experts enough in those it looks at.
+    /// [`ShapeError`] when the experts do not divide evenly into the groups, or the groups of a row have fewer than
+    /// `top_k` experts.
     pub fn grouped(self, groups: Option<Groups>) -> Result<Self, ShapeError> {
         if let Some(Groups { count, used }) = groups {
             let divides = count > 0 && self.n_experts.is_multiple_of(count);
@@ -101,7 +103,7 @@ impl Route {
             }
             if used == 0 || used > count || used * (self.n_experts / count) < self.top_k {
                 let expected = format!("at most {count}, with {} experts in them", self.top_k);
-                return Err(mismatch("number of groups that a row looks at", used, expected));
+                return Err(mismatch("number of groups that a row uses", used, expected));
             }
         }
         Ok(Route { groups, ..self })
@@ -111,19 +113,19 @@ impl Route {
         values.map_or(Ok(()), |values| ShapeError::check("route", what, values.len(), self.n_experts))
     }
 
-    /// How logits become scores.
+    /// How logits are converted to scores.
     #[must_use]
     pub fn scoring(&self) -> Scoring {
         self.scoring
     }
 
-    /// How many experts there are.
+    /// The number of experts.
     #[must_use]
     pub fn n_experts(&self) -> usize {
         self.n_experts
     }
 
-    /// How many experts a row uses.
+    /// The number of experts that a row uses.
     #[must_use]
     pub fn top_k(&self) -> usize {
         self.top_k
@@ -135,35 +137,35 @@ impl Route {
         self.groups
     }
 
-    /// What is added where experts are chosen.
+    /// The bias of the selection.
     #[must_use]
     pub fn bias(&self) -> Option<&[f32]> {
         self.bias.as_deref()
     }
 
-    /// Whether the weights add up to 1 before they are scaled.
+    /// Whether the weights are normalised to sum to 1 before scaling.
     #[must_use]
     pub fn renormalises(&self) -> bool {
         self.renormalise
     }
 
-    /// What multiplies all weights.
+    /// The factor of all weights.
     #[must_use]
     pub fn scale(&self) -> f32 {
         self.scale
     }
 
-    /// What multiplies each expert's weight.
+    /// The factor of each expert's weight.
     #[must_use]
     pub fn expert_scales(&self) -> Option<&[f32]> {
         self.expert_scales.as_deref()
     }
 
-    /// The routes of one row, `scores` being memory to work in for each expert.
+    /// Writes the routes of one row. `scores` is working memory, one entry for each expert.
     fn row(&self, logits: &[f32], scores: &mut [Candidate], routes: &mut [f32]) {
         self.score(logits, scores);
         if let Some(groups) = self.groups {
-            rule_out_groups(scores, groups);
+            exclude_groups(scores, groups);
         }
         let (experts, weights) = routes.split_at_mut(self.top_k);
         let mut sum = 0.0;
@@ -173,7 +175,7 @@ impl Route {
             scores[best].preference = None;
             sum += *weight;
         }
-        // Where all scores have vanished no weight is better than another.
+        // All scores may be 0, and then so is their sum.
         let divisor = if self.renormalise { sum.max(f32::MIN_POSITIVE) } else { 1.0 };
         for (expert, weight) in experts.iter().zip(weights) {
             let of_expert = self.expert_scales.as_ref().map_or(1.0, |scales| scales[*expert as usize]);
@@ -200,15 +202,15 @@ impl Route {
     }
 }
 
-/// An expert, as a row sees it.
+/// An expert in the selection of one row.
 #[derive(Clone, Copy, Default)]
 struct Candidate {
     score: f32,
-    /// By what it is chosen; `None` once it is, or when it cannot be.
+    /// Score and bias; `None` once the expert is selected or excluded.
     preference: Option<f32>,
 }
 
-/// The best that is left; of equals, and where nothing compares, the first.
+/// The candidate with the highest preference. The first one wins among equals, and if no preferences compare (NaN).
 fn best(candidates: &[Candidate]) -> usize {
     let mut best: Option<(usize, f32)> = None;
     for (index, candidate) in candidates.iter().enumerate() {
@@ -221,8 +223,8 @@ fn best(candidates: &[Candidate]) -> usize {
     best.map_or(0, |(index, _)| index)
 }
 
-/// Leaves the experts of the best groups.
-fn rule_out_groups(candidates: &mut [Candidate], Groups { count, used }: Groups) {
+/// Excludes all experts that are not in the best groups.
+fn exclude_groups(candidates: &mut [Candidate], Groups { count, used }: Groups) {
     let size = candidates.len() / count;
     let two_best = |group: &[Candidate]| {
         let (mut first, mut second) = (f32::NEG_INFINITY, f32::NEG_INFINITY);
@@ -235,14 +237,14 @@ fn rule_out_groups(candidates: &mut [Candidate], Groups { count, used }: Groups)
         .chunks_exact(size)
         .map(|group| Candidate { score: 0.0, preference: Some(two_best(group)) })
         .collect();
-    let mut stays = vec![false; count];
+    let mut is_kept = vec![false; count];
     for _ in 0..used {
         let best = best(&groups);
         groups[best].preference = None;
-        stays[best] = true;
+        is_kept[best] = true;
     }
-    for (group, stays) in candidates.chunks_exact_mut(size).zip(stays) {
-        if !stays {
+    for (group, is_kept) in candidates.chunks_exact_mut(size).zip(is_kept) {
+        if !is_kept {
             group.iter_mut().for_each(|candidate| candidate.preference = None);
         }
     }
@@ -267,7 +269,7 @@ impl Op for Route {
         let (logits, width) = (args.inputs[0], 2 * self.top_k);
         let routes = SharedMut::new(args.outputs[0]);
         args.team.for_each(args.rows, &|row| {
-            // SAFETY: each task has its own row.
+            // SAFETY: each task accesses its own row only.
             let routes = unsafe { routes.slice(row * width, width) };
             let mut candidates = vec![Candidate::default(); self.n_experts];
             self.row(&logits[row * self.n_experts..][..self.n_experts], &mut candidates, routes);
@@ -279,6 +281,42 @@ impl Op for Route {
     }
 
     fn dispatches(&self, args: &GpuArgs<'_>) -> Vec<Dispatch> {
-        gpu::route(self, args)
+        vec![dispatch(self, args)]
+    }
+}
+
+/// The dispatch of [`Route`].
+fn dispatch(route: &Route, args: &GpuArgs<'_>) -> Dispatch {
+    let mut tables = args.tables.iter().map(|table| table.address);
+    let mut table_of = |present: bool| if present { tables.next().unwrap_or(0) } else { 0 };
+    let (bias, scales) = (table_of(route.bias().is_some()), table_of(route.expert_scales().is_some()));
+    let (logits, routes) = (args.inputs[0].region, args.outputs[0].region);
+    let push = Push::new()
+        .address(logits.address)
+        .address(bias)
+        .address(scales)
+        .address(routes.address)
+        .address(args.step)
+        .word(args.rows.kind())
+        .float(route.scale());
+    let (n_groups, used_groups) = route.groups().map_or((1, 1), |groups| (groups.count, groups.used));
+    let constants = [
+        (0, args.workgroup_size()),
+        (1, word(route.n_experts())),
+        (2, word(route.top_k())),
+        (3, u32::from(route.scoring() == Scoring::Softmax)),
+        (4, word(n_groups)),
+        (5, word(used_groups)),
+        (6, u32::from(bias != 0)),
+        (7, u32::from(scales != 0)),
+        (8, u32::from(route.renormalises())),
+    ];
+    Dispatch {
+        module: Module::ExpertsRoute,
+        constants: constants.into(),
+        push,
+        groups: [1, word(args.rows.most()), 1],
+        reads: vec![logits],
+        writes: vec![routes],
     }
 }

@@ -1,5 +1,5 @@
 #version 460
-// Products of the routes of a block with its expert: of many, in float32.
+// Products of the routes of a large block with their expert, in float32.
 
 #extension GL_GOOGLE_include_directive : require
 #include <gpu/common.glsl>
@@ -11,14 +11,14 @@
 #include "blocks.glsl"
 #include "product.glsl"
 
-// Of a tile, and of an invocation, of each matrix: an invocation has the same outputs of both.
+// Outputs of each matrix in a tile and in an invocation. An invocation has the same outputs of both matrices.
 const uint OWN_OUTPUTS = TILE_OUTPUTS / MATRICES;
 const uint LANE_OWN_OUTPUTS = LANE_OUTPUTS / MATRICES;
 
 shared uint own_routes[TILE_ROWS];
 
 uint first_output;
-uint place;
+uint slot;
 
 vec4 input_quad(uint r, uint column) {
     return load_routed(own_routes[r], column);
@@ -26,8 +26,8 @@ vec4 input_quad(uint r, uint column) {
 
 Run weight_run(uint o, uint index) {
     uint output_row = first_output + o % OWN_OUTPUTS;
-    if (o < OWN_OUTPUTS) return load_weight(place, output_row, index);
-    return load_second(place, output_row, index);
+    if (o < OWN_OUTPUTS) return load_weight(slot, output_row, index);
+    return load_second(slot, output_row, index);
 }
 
 void main() {
@@ -36,12 +36,12 @@ void main() {
     uint64_t block = find_block(blocks, gl_WorkGroupID.y, TILE_ROWS);
     uvec4 head = WordQuads(block).at[0];
     uint n_routes = head.y;
-    // Routes beyond the last stand for the last; their results are not stored.
+    // Indices past the last route repeat the last route; their results are not stored.
     for (uint r = gl_LocalInvocationID.x; r < TILE_ROWS; r += WORKGROUP_SIZE) {
         own_routes[r] = Words(block).at[4 + min(r, n_routes - 1)];
     }
     barrier();
-    place = place_of(routes, own_routes[0], head.x);
+    slot = slot_of(routes, own_routes[0], head.x);
     float sums[LANE_RESULTS];
     form_tile(RUNS, sums);
     [[unroll]] for (uint r = 0; r < LANE_ROWS; r++) {
@@ -49,7 +49,7 @@ void main() {
             uint output_row = first_output + tile_output(o);
             if (tile_row(r) >= n_routes || output_row >= EXPERT_OUTPUTS) continue;
             uint i = r * LANE_OUTPUTS + o;
-            store_result(place, own_routes[tile_row(r)], output_row, sums[i], sums[i + LANE_OUTPUTS - LANE_OWN_OUTPUTS]);
+            store_result(slot, own_routes[tile_row(r)], output_row, sums[i], sums[i + LANE_OUTPUTS - LANE_OWN_OUTPUTS]);
         }
     }
 }

@@ -1,45 +1,15 @@
-//! What fused ops must compute: what their references say one after the other.
+//! The expected results of fused ops: those of their references one after the other.
 
 use std::sync::Arc;
 
-use super::fuse;
+use super::case::FusedCase;
+use crate::add::Add;
 use crate::attention;
-use crate::cases::{Case, CaseCache, CaseStep, Expected};
-use crate::elementwise::Add;
+use crate::cases::{Case, CaseStep, Expected};
 use crate::glu::{Activation, Glu};
 use crate::matmul::{self, Linear};
-use crate::op::Op;
 use crate::quant::{Format, random};
 use crate::rms_norm::{self, RmsNorm};
-
-/// Two ops, and what must come out of both together.
-#[derive(Debug)]
-pub struct FusedCase {
-    /// The first.
-    pub first: Box<dyn Op>,
-    /// The second.
-    pub second: Box<dyn Op>,
-    /// The case of the two as one op.
-    pub case: Case,
-}
-
-impl FusedCase {
-    /// The case of a pair.
-    ///
-    /// # Panics
-    /// When it does not fuse.
-    pub(crate) fn new(
-        name: &str,
-        first: impl Op,
-        second: impl Op,
-        cache: Option<CaseCache>,
-        steps: Vec<CaseStep>,
-    ) -> Self {
-        let op = fuse(&first, &second).expect("a pair of the table fuses").op;
-        let case = Case { name: name.to_owned(), op, cache, steps };
-        FusedCase { first: Box::new(first), second: Box::new(second), case }
-    }
-}
 
 /// The cases of all pairs.
 #[must_use]
@@ -47,7 +17,7 @@ pub fn cases() -> Vec<Case> {
     fused_cases().into_iter().map(|fused| fused.case).collect()
 }
 
-/// The same with the ops of each pair.
+/// The cases of all pairs, with the two ops of each.
 #[must_use]
 pub fn fused_cases() -> Vec<FusedCase> {
     let norms = [(1, 576), (1, 77), (3, 64), (1, 4096)].map(add_norm);
@@ -62,21 +32,21 @@ pub fn fused_cases() -> Vec<FusedCase> {
     norms.into_iter().chain(products.map(gated_linear)).chain(attention::rotated_cases()).collect()
 }
 
-/// The sum is exact: one rounding.
+/// The sum is exact, as it is rounded only once.
 fn add_norm((groups, group): (usize, usize)) -> FusedCase {
     const EPSILON: f32 = 1e-5;
     let weight: Arc<[f32]> = random::activations(group, 1).into();
     let step = |rows: usize| {
         let [a, b] = [2, 3].map(|seed| random::activations(rows * groups * group, seed + rows as u64));
         let sum: Vec<f32> = a.iter().zip(&b).map(|(a, b)| a + b).collect();
-        let normed = Expected::within(4e-6, rms_norm::reference(&sum, &weight, EPSILON));
-        CaseStep::of_rows(rows, vec![a, b], vec![Expected::exactly(&sum), normed])
+        let normalised = Expected::within(4e-6, rms_norm::reference(&sum, &weight, EPSILON));
+        CaseStep::of_rows(rows, vec![a, b], vec![Expected::exactly(&sum), normalised])
     };
     let steps = vec![step(1), step(3), step(64), step(5).of_selected()];
     FusedCase::new(&format!("{groups} groups of {group}"), Add, RmsNorm::new(weight.clone(), EPSILON), None, steps)
 }
 
-/// One row to many; of two weights the second has a bias.
+/// One row to many. The second of the two weights has a bias.
 fn gated_linear((format, outputs, columns, activation): (Format, usize, usize, Activation)) -> FusedCase {
     let weights = [1, 2].map(|seed| random::weight(&format!("w{seed}"), format, outputs, columns, seed));
     let bias: Arc<[f32]> = random::activations(outputs, 9).into();
@@ -88,7 +58,7 @@ fn gated_linear((format, outputs, columns, activation): (Format, usize, usize, A
         let expected = gates.iter().zip(&ups).enumerate().map(|(index, (gate, up))| {
             let value = activation.reference(gate.value, up.value);
             let off = |magnitude: f64| 1e-6 * (magnitude + parts[index / outputs]);
-            // No activation is steeper than 1.2, nor larger than what goes in.
+            // No activation has a slope above 1.2, or a result larger than its input.
             let of_products =
                 1.2 * (up.value.abs() + 1.0) * off(gate.magnitude) + (gate.value.abs() + 1.0) * off(up.magnitude);
             Expected { value, tolerance: 1e-5 * value.abs().max(1.0) + of_products }
@@ -98,7 +68,8 @@ fn gated_linear((format, outputs, columns, activation): (Format, usize, usize, A
     };
     let mut steps: Vec<CaseStep> = [1, 2, 8, 9, 33].map(step).into();
     steps.push(step(3).of_selected());
-    let linear = Linear::new(weights.clone().into(), vec![None, Some(bias.clone())]).expect("the weights are alike");
+    let linear =
+        Linear::new(weights.clone().into(), vec![None, Some(bias.clone())]).expect("the weights have the same shape");
     let name = format!("{activation:?} of {format} [{outputs}, {columns}]");
     FusedCase::new(&name, linear, Glu::new(activation), None, steps)
 }

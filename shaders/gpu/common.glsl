@@ -1,7 +1,7 @@
-// What every shader shares: how it sees memory, and the step that it computes.
+// What all shaders share: access to memory, and the rows of the step.
 //
-// Memory is reached by address, so that nothing is bound and no tensor is too large. A row index inside a value is 32 bits;
-// whatever may pass 4 GiB is added to the address in 64.
+// Memory is accessed by address, so there are no bindings and no limit on the size of a tensor. Indices inside a value
+// have 32 bits; offsets that may exceed 4 GiB are added to the address in 64 bits.
 
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_buffer_reference2 : require
@@ -18,7 +18,7 @@ layout(buffer_reference, scalar, buffer_reference_align = 16) buffer WordQuads {
 layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Floats { float at[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 16) buffer FloatQuads { vec4 at[]; };
 
-// The rows of a step; `step.rs` writes it.
+// The rows of a step, as `step.rs` writes them.
 layout(buffer_reference, scalar, buffer_reference_align = 8) readonly buffer Step {
     uint rows;
     uint selected;
@@ -33,12 +33,12 @@ layout(buffer_reference, scalar, buffer_reference_align = 8) readonly buffer Ste
     Words run_starts;      // the first row of each run
 };
 
-// Which count of rows a dispatch goes by, as in `RowCount`.
+// The number of rows of a dispatch; `kind` is that of `RowCount`.
 uint count_rows(Step step, uint kind) {
     return kind == 0 ? step.rows : step.selected;
 }
 
-// The index of this workgroup where x alone does not suffice: z counts further stretches of x.
+// The index of this workgroup where x alone is too short: z counts further ranges of x.
 uint spread_group() {
     return gl_WorkGroupID.x + gl_WorkGroupID.z * gl_NumWorkGroups.x;
 }

@@ -1,4 +1,4 @@
-// Ops that treat each value by itself: one or two inputs, an output of the same shape.
+// Ops that compute each value by itself: one or two inputs, and an output of the same shape.
 
 layout(push_constant, scalar) uniform Push {
     Floats a;
@@ -11,7 +11,7 @@ layout(push_constant, scalar) uniform Push {
     float parameter;
 };
 
-// Where this invocation's value is; `false` when it has none.
+// The index of this invocation's value; `false` if it has none.
 bool find_value(out uint index) {
     uint row = gl_WorkGroupID.y;
     uint column = gl_GlobalInvocationID.x;

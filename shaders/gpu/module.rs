@@ -1,4 +1,4 @@
-//! The shaders, compiled to SPIR-V when this crate is built (`build.rs`, `permutations.rs`).
+//! The shaders, compiled to SPIR-V by `build.rs`. A module is named after the path of its `.comp` file.
 
 macro_rules! modules {
     ($($name:ident => $file:literal,)+) => {
@@ -13,7 +13,7 @@ macro_rules! modules {
             /// Every module.
             pub const ALL: &[Module] = &[$(Module::$name,)+];
 
-            /// Its name, for messages of a driver.
+            /// Its name, for messages about it.
             #[must_use]
             pub fn name(self) -> &'static str {
                 match self {
@@ -21,10 +21,11 @@ macro_rules! modules {
                 }
             }
 
-            /// Whether its invocations must be in whole subgroups of [`DeviceLimits::subgroup_size`](super::DeviceLimits).
+            /// Whether its workgroups must consist of whole subgroups of
+            /// [`DeviceLimits::subgroup_size`](super::DeviceLimits).
             #[must_use]
             pub fn needs_whole_subgroups(self) -> bool {
-                matches!(self, Module::MatMulCooperative)
+                matches!(self, Module::MatmulCooperative)
             }
 
             /// Its SPIR-V: little-endian words.

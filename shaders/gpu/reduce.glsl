@@ -1,10 +1,10 @@
-// Sums over a workgroup in one fixed order, whatever the size of a subgroup: a tree through shared memory.
+// Sums over a workgroup in one fixed order that does not depend on the subgroup size: a tree in shared memory.
 
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 32;
 
 shared float lanes[WORKGROUP_SIZE];
 
-// The sum of every invocation's value, in all of them. All invocations must come here.
+// The sum of the values of all invocations, returned to each. All invocations must call it.
 float workgroup_sum(float value) {
     uint lane = gl_LocalInvocationID.x;
     lanes[lane] = value;
@@ -18,7 +18,7 @@ float workgroup_sum(float value) {
     return sum;
 }
 
-// The same for the largest.
+// The same for the maximum.
 float workgroup_max(float value) {
     uint lane = gl_LocalInvocationID.x;
     lanes[lane] = value;

@@ -1,19 +1,19 @@
-//! A step's rows in device memory: what `Step` in `gpu/common.glsl` points at.
+//! A step's rows in device memory: the data that `Step` in `gpu/common.glsl` points to.
 //!
-//! A header with the counts and the places of the arrays, then the arrays. The header's places never change, so a step writes
-//! its counts and as much of each array as it has.
+//! A header with the counts and the addresses of the arrays, then the arrays. The addresses never change: a step writes
+//! only its counts and the used part of each array.
 
 use std::ops::Range;
 
 use crate::op::Batch;
 
-/// Words of the header's counts: rows, selected rows and runs of rows, and one so that addresses are aligned.
+/// Words of the counts in the header: rows, selected rows, runs of rows, and one that aligns the addresses.
 const COUNTS: usize = 4;
 
-/// Words of the header: the counts, and an address for each array.
+/// Words of the header: the counts, and the address of each array.
 const HEADER_WORDS: usize = COUNTS + 7 * 2;
 
-/// Where the arrays are, for steps up to a size.
+/// The layout of the arrays for steps up to a maximum size.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StepLayout {
     max_rows: usize,
@@ -23,19 +23,20 @@ pub struct StepLayout {
 }
 
 impl StepLayout {
-    /// For steps of so many rows, rows with logits, sequences, and KV blocks of all sequences together.
+    /// The layout for steps of at most `max_rows` rows, `max_selected` rows with logits, `max_sequences` sequences, and
+    /// `max_table_entries` KV blocks of all sequences together.
     #[must_use]
     pub fn new(max_rows: usize, max_selected: usize, max_sequences: usize, max_table_entries: usize) -> Self {
         StepLayout { max_rows, max_selected, max_sequences, max_table_entries }
     }
 
-    /// Words of the arrays: tokens, positions, sequences, selection, table starts, tables, run starts.
+    /// Words of each array: tokens, positions, sequences, selection, table starts, tables, run starts.
     fn lengths(&self) -> [usize; 7] {
         let (rows, sequences) = (self.max_rows, self.max_sequences);
         [rows, rows, rows, self.max_selected, sequences, self.max_table_entries, sequences]
     }
 
-    /// Where each array starts, in words.
+    /// The start of each array, in words.
     fn starts(&self) -> [usize; 7] {
         let mut next = HEADER_WORDS;
         self.lengths().map(|length| {
@@ -45,25 +46,25 @@ impl StepLayout {
         })
     }
 
-    /// Bytes of all.
+    /// Bytes of the header and all arrays.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         let words = HEADER_WORDS + self.lengths().iter().map(|length| (*length).max(1)).sum::<usize>();
         (words * size_of::<u32>()) as u64
     }
 
-    /// Writes the addresses of the arrays into `words`, which will be at `address` on the device.
+    /// Writes the addresses of the arrays into `words`, which will be located at `address` on the device.
     ///
     /// # Panics
-    /// When `words` are fewer than [`StepLayout::bytes`].
+    /// When `words` is shorter than [`StepLayout::bytes`].
     pub fn write_header(&self, address: u64, words: &mut [u32]) {
-        for (place, start) in words[COUNTS..HEADER_WORDS].chunks_exact_mut(2).zip(self.starts()) {
+        for (pointer, start) in words[COUNTS..HEADER_WORDS].chunks_exact_mut(2).zip(self.starts()) {
             let array = address + (start * size_of::<u32>()) as u64;
-            place.copy_from_slice(&[array as u32, (array >> 32) as u32]);
+            pointer.copy_from_slice(&[array as u32, (array >> 32) as u32]);
         }
     }
 
-    /// Writes a step into `words` behind its header; returns the stretches of words that it wrote.
+    /// Writes a step into `words` after the header. Returns the ranges of words that it wrote.
     ///
     /// # Panics
     /// When the step is larger than the layout.
@@ -86,7 +87,7 @@ impl StepLayout {
         let arrays = [tokens, positions, sequences, selected, &table_starts, &tables, &run_starts];
         let mut written = Vec::from([Range { start: 0, end: COUNTS }]);
         for ((array, start), most) in arrays.into_iter().zip(self.starts()).zip(self.lengths()) {
-            assert!(array.len() <= most, "a step has {} entries where {most} have room", array.len());
+            assert!(array.len() <= most, "a step has {} entries, but its layout at most {most}", array.len());
             if !array.is_empty() {
                 words[start..start + array.len()].copy_from_slice(array);
                 written.push(start..start + array.len());
@@ -101,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_header_points_at_what_a_step_writes() {
+    fn the_header_points_to_what_a_step_writes() {
         let layout = StepLayout::new(4, 2, 3, 8);
         let mut words = vec![0; layout.bytes() as usize / 4];
         layout.write_header(0x1_0000_0000, &mut words);

@@ -1,6 +1,6 @@
-// Sine and cosine of any angle. A device owes accuracy only near zero, and positions make large angles.
+// Sine and cosine of any angle. Devices guarantee accuracy only near zero, but positions give large angles.
 
-// (sin x, cos x), within some 1e-6 for |x| up to 1e5: reduced to a quarter turn in three parts (Cody & Waite 1980), then
+// (sin x, cos x), to about 1e-6 for |x| up to 1e5: reduced to a quarter turn in three steps (Cody & Waite 1980), then
 // minimax polynomials (Moshier's Cephes).
 vec2 sin_cos(float x) {
     precise float quarters = round(x * 0.63661977236);
@@ -11,9 +11,9 @@ vec2 sin_cos(float x) {
     float sine = fma(r * square, fma(square, fma(square, -1.9515295891e-4, 8.3321608736e-3), -1.6666654611e-1), r);
     float cosine = fma(square * square, fma(square, fma(square, 2.443315711809948e-5, -1.388731625493765e-3), 4.166664568298827e-2),
                        fma(square, -0.5, 1.0));
-    int turn = int(quarters) & 3;
-    vec2 turned = (turn & 1) == 0 ? vec2(sine, cosine) : vec2(cosine, sine);
-    if ((turn & 2) != 0) turned.x = -turned.x;
-    if (((turn + 1) & 2) != 0) turned.y = -turned.y;
-    return turned;
+    int quadrant = int(quarters) & 3;
+    vec2 result = (quadrant & 1) == 0 ? vec2(sine, cosine) : vec2(cosine, sine);
+    if ((quadrant & 2) != 0) result.x = -result.x;
+    if (((quadrant + 1) & 2) != 0) result.y = -result.y;
+    return result;
 }

@@ -1,23 +1,24 @@
 //! Weights on a device: every format in the same layout.
 //!
-//! Rows are cut into *runs* of 32 columns. A quantised format is what its [`IntegerLayout`] says, cut into planes that lie one
-//! behind the other, each over all rows:
+//! Rows are divided into *runs* of 32 columns. A quantised format is stored as its [`IntegerLayout`] describes, in
+//! planes that follow one another; each plane covers all rows:
 //!
-//! | plane  | of a run or block                                                                      | bytes of a run        |
+//! | plane  | contents, for a run or a block                                                         | bytes of a run        |
 //! |--------|----------------------------------------------------------------------------------------|-----------------------|
 //! | low    | 8, 4 or 2 bits of each code                                                            | 32, 16 or 8           |
 //! | high   | 1 or 2 more bits of each code (5, 6 or 3 bits)                                          | 4 or 8, or none       |
-//! | scales | i8 of each group, then, where there is a minimum, that of each group                   | 1 to 4, or none       |
-//! | units  | f16 of a block, then, where there is a minimum, its unit; or a power of two            | 2, 4 or 1 for each block |
+//! | scales | i8 of each group; then the minimum of each group, if the format has minima             | 1 to 4, or none       |
+//! | units  | f16 of a block; then the unit of the minima, if there are any; or a power of two       | 2, 4 or 1 for each block |
 //!
-//! A plane of `p` bits has `p` words for a run: columns `4 q ..` are in word `q mod p`, from bit `q / p * p` of each byte on.
-//! So a lane loads 8 or 16 bytes at once, everything is aligned, and what a format is stays a matter of constants
-//! (`quant/matrix.glsl` decodes all of them). Formats in floating point are one plane of values. Rows end with zeros where
-//! their columns are not whole runs.
+//! A plane of `p` bits has `p` words for a run: columns `4 q ..` are in word `q mod p`, starting at bit `q / p * p` of
+//! each byte. So a lane loads 8 or 16 aligned bytes at once, and formats differ only in constants (`quant/matrix.glsl`
+//! decodes all of them). Formats in floating point are one plane of values. Rows whose columns are not whole runs are
+//! padded with zeros.
 
 use std::ops::Range;
 
-use crate::gpu::{Push, Region};
+use super::push::Push;
+use super::region::Region;
 use crate::quant::integer::{IntegerBlock, IntegerLayout, Unit};
 use crate::quant::{BlockFormat, Format, dispatch};
 use crate::weight::Weight;
@@ -26,22 +27,22 @@ use crate::weight::Weight;
 pub const RUN_COLUMNS: usize = 32;
 /// Runs that share a unit, where groups have scales.
 const RUNS_PER_SUPER_BLOCK: usize = 8;
-/// Where planes start.
+/// The alignment of planes.
 const PLANE_ALIGNMENT: usize = 16;
-/// A shader reads whole words: behind a plane of smaller entries is room for one.
+/// Bytes after each plane: a shader reads whole words, also where entries are smaller.
 const PLANE_PADDING: usize = 4;
 
 /// A weight on a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeviceWeight {
-    /// Where each plane starts: low, high, scales, units.
+    /// The address of each plane: low, high, scales, units.
     pub planes: [u64; 4],
-    /// All of it.
+    /// The memory of all planes.
     pub region: Region,
 }
 
 impl DeviceWeight {
-    /// Push constants that begin with it: `Matrix` in `quant/matrix.glsl`.
+    /// Push constants that start with the weight: `Matrix` in `quant/matrix.glsl`.
     #[must_use]
     pub fn push(&self) -> Push {
         self.planes.iter().fold(Push::new(), |push, plane| push.address(*plane))
@@ -51,13 +52,13 @@ impl DeviceWeight {
 /// How a format is packed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Packing {
-    /// As the layout says.
+    /// As the layout describes.
     Integers(IntegerLayout),
-    /// Values of so many bits.
+    /// Values of `bits` bits.
     Floats { bits: usize },
 }
 
-/// The layout of one weight: where its planes start, and how many bytes they take.
+/// The layout of one weight: the starts and the sizes of its planes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WeightLayout {
     format: Format,
@@ -120,7 +121,7 @@ impl WeightLayout {
         }
     }
 
-    /// The weight at an address.
+    /// The weight at `address`.
     #[must_use]
     pub fn at(&self, address: u64) -> DeviceWeight {
         DeviceWeight {
@@ -163,10 +164,10 @@ impl WeightLayout {
         self.columns.is_multiple_of(RUN_COLUMNS)
     }
 
-    /// Packs the rows `first..first + count`: gives the bytes of each plane, and where in the weight they belong.
+    /// Packs the rows `first..first + count`: returns the bytes of each plane and their offset in the weight.
     ///
     /// # Panics
-    /// When the layout is another weight's.
+    /// When the layout has another number of rows than the weight.
     #[must_use]
     pub fn pack(&self, weight: &Weight, first: usize, count: usize) -> Vec<(u64, Vec<u8>)> {
         assert_eq!(weight.rows, self.rows);
@@ -175,10 +176,11 @@ impl WeightLayout {
         filled.map(|(plane, bytes)| (self.plane_start(plane, first), bytes)).collect()
     }
 
-    /// The planes of some rows of a weight that has this layout, or differs from one in the number of its rows.
+    /// The planes of some rows of a weight. The weight has the format and the columns of this layout; its number of
+    /// rows may differ.
     ///
     /// # Panics
-    /// When the weight has another format or width, or no such rows.
+    /// When the weight has another format or width, or does not have the rows.
     #[must_use]
     pub fn planes(&self, weight: &Weight, rows: Range<usize>) -> [Vec<u8>; 4] {
         assert_eq!((weight.format, weight.columns), (self.format, self.columns));
@@ -198,13 +200,13 @@ impl WeightLayout {
         planes
     }
 
-    /// Where a row of a plane starts.
+    /// The offset of a row of a plane.
     #[must_use]
     pub fn plane_start(&self, plane: usize, row: usize) -> u64 {
         (self.starts[plane] + self.plane_bytes(plane, row)) as u64
     }
 
-    /// Bytes that so many rows take of a plane.
+    /// Bytes of `rows` rows of a plane.
     #[must_use]
     pub fn plane_bytes(&self, plane: usize, rows: usize) -> usize {
         (rows * self.runs() / self.runs_of_entry(plane) * self.entry_bits(plane)).div_ceil(8)
@@ -267,7 +269,7 @@ mod tests {
     use crate::quant::random;
 
     #[test]
-    fn a_packed_weight_is_as_large_as_in_its_file_but_for_whole_bytes_of_scales() {
+    fn a_packed_weight_grows_only_by_scales_of_whole_bytes() {
         let bytes = |format| WeightLayout::new(format, 64, 256).bytes() as usize;
         let per_row = [
             (Format::Q4_K, 148),
@@ -289,12 +291,12 @@ mod tests {
     }
 
     #[test]
-    fn rows_packed_apart_make_the_same_bytes() {
+    fn rows_packed_separately_give_the_same_bytes() {
         for &format in Format::ALL {
             let (rows, columns) = (35, 512);
             let weight = random::weight("w", format, rows, columns, 3);
             let layout = WeightLayout::new(format, rows, columns);
-            let place = |parts: &[(usize, usize)]| {
+            let pack = |parts: &[(usize, usize)]| {
                 let mut all = vec![0; layout.bytes() as usize];
                 for (first, count) in parts {
                     for (start, bytes) in layout.pack(&weight, *first, *count) {
@@ -303,7 +305,7 @@ mod tests {
                 }
                 all
             };
-            assert_eq!(place(&[(0, rows)]), place(&[(0, 7), (7, 25), (32, 3)]), "{format}");
+            assert_eq!(pack(&[(0, rows)]), pack(&[(0, 7), (7, 25), (32, 3)]), "{format}");
         }
     }
 }

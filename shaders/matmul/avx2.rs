@@ -1,9 +1,9 @@
-//! The AVX2 kernel.
+//! The float32 kernel for AVX2.
 //!
-//! Up to [`TILE_OUTPUTS`] weight rows are decoded side by side, a span of columns at a time, into a buffer that stays in
-//! the first-level cache; then every row of the panel is multiplied with the buffer in register tiles. Decoding is thus
-//! paid once for a panel of rows. A result's running sums are the lanes of one register: kept in registers inside a
-//! span, and in `sums` from one span to the next.
+//! Up to [`TILE_OUTPUTS`] weight rows are decoded, a span of columns at a time, into a buffer that fits the L1 cache.
+//! Then every row of the panel is multiplied with the buffer in register tiles. So weights are decoded once for a panel
+//! of rows. The running sums of a result are the lanes of one register. They stay in registers within a span, and in
+//! `sums` between spans.
 
 use std::arch::x86_64::{
     __m256, __m256i, _MM_HINT_T0, _mm_prefetch, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_loadu_si256,
@@ -11,21 +11,21 @@ use std::arch::x86_64::{
 };
 use std::ops::Range;
 
-use super::{LANES, TILE_OUTPUTS, Task, total};
+use super::{TILE_OUTPUTS, Task};
+use crate::lanes::{LANES, horizontal_sum};
 use crate::quant::BlockFormat;
 use crate::quant::avx2::Sink;
 
-/// Columns decoded at a time; a multiple of every block.
+/// Columns decoded at a time; a multiple of every block length.
 const SPAN: usize = 512;
-/// Rows that a decoded span is used for: their inputs stay in the second-level cache from one group of outputs to the
-/// next.
+/// Rows that are multiplied with a decoded span. Their inputs stay in the L2 cache between groups of outputs.
 const PANEL_ROWS: usize = 64;
 
-/// How far ahead of the decoder weights are asked from memory, in bytes: with one row the kernel waits for memory more
-/// than for anything else (measured on SmolLM2 in Q4_1: 8 KiB takes 0.64 of the time of none).
+/// The prefetch distance of weights, in bytes. With one row the kernel is limited by memory: on SmolLM2 in Q4_1, a
+/// distance of 8 KiB reduced the time to 0.64 of that without prefetching (measured).
 const PREFETCH_AHEAD: usize = 8 * 1024;
 
-/// Decoded weights: a span of columns of each output of the group.
+/// Decoded weights: a span of columns for each output of the group.
 #[repr(align(64))]
 struct Decoded([[f32; SPAN]; TILE_OUTPUTS]);
 
@@ -35,7 +35,7 @@ type Sums = [[__m256; TILE_OUTPUTS]; PANEL_ROWS];
 /// Computes the task.
 ///
 /// # Safety
-/// The machine must have AVX2, FMA and F16C.
+/// The CPU must support AVX2, FMA and F16C.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) unsafe fn run<F: BlockFormat>(task: &Task<'_>) {
     const { assert!(SPAN.is_multiple_of(F::BLOCK_LEN) && SPAN.is_multiple_of(LANES)) };
@@ -59,9 +59,9 @@ pub(super) unsafe fn run<F: BlockFormat>(task: &Task<'_>) {
     }
 }
 
-/// Computes the task for a single row: weights go from the decoder into the running sums without a stop in memory.
+/// Computes the task for a single row. Decoded weights are added to the running sums without being stored.
 ///
-/// The running sums are the same as those of a panel: column after column, in the same lanes.
+/// The running sums are those of a panel: the same columns in the same order in the same lanes.
 #[target_feature(enable = "avx2,fma,f16c")]
 fn run_single<F: BlockFormat>(task: &Task<'_>) {
     let input = task.input(0, 0..task.weight.columns);
@@ -76,8 +76,8 @@ fn run_single<F: BlockFormat>(task: &Task<'_>) {
     }
 }
 
-/// The results of four weight rows, from `first` on, for one row of input. The rows are walked side by side: each is one
-/// chain of additions, and the others hide its latency.
+/// The results of weight rows `first..first + 4` for one row of input. The rows are interleaved, because each is one
+/// dependent chain of additions, and work on the other rows hides its latency.
 #[target_feature(enable = "avx2,fma,f16c")]
 fn four_results<F: BlockFormat>(task: &Task<'_>, first: usize, input: &[f32]) -> [f32; 4] {
     let rows: [&[u8]; 4] = std::array::from_fn(|row| task.weight.row(first + row));
@@ -93,7 +93,7 @@ fn four_results<F: BlockFormat>(task: &Task<'_>, first: usize, input: &[f32]) ->
             &mut Accumulate { input, sum: &mut c },
             &mut Accumulate { input, sum: &mut d },
         ];
-        // SAFETY: this function has the features.
+        // SAFETY: this function enables the CPU features.
         unsafe { F::decode_four_rows_avx2([block(0), block(1), block(2), block(3)], sinks) };
     }
     [total_of_register(a), total_of_register(b), total_of_register(c), total_of_register(d)]
@@ -105,13 +105,13 @@ fn one_result<F: BlockFormat>(task: &Task<'_>, output: usize, input: &[f32]) -> 
     let mut sum = _mm256_setzero_ps();
     let blocks = task.weight.row(output).chunks_exact(F::BLOCK_BYTES);
     for (block, input) in blocks.zip(input.chunks_exact(F::BLOCK_LEN)) {
-        // SAFETY: this function has the features.
+        // SAFETY: this function enables the CPU features.
         unsafe { F::decode_eights_avx2(block, &mut Accumulate { input, sum: &mut sum }) };
     }
     total_of_register(sum)
 }
 
-/// Asks for the weights that follow these at the distance [`PREFETCH_AHEAD`]; beyond the end this does nothing.
+/// Prefetches the weights [`PREFETCH_AHEAD`] bytes after `bytes`. A prefetch past the end has no effect.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn prefetch_beyond(bytes: &[u8]) {
@@ -122,7 +122,7 @@ fn prefetch_beyond(bytes: &[u8]) {
     }
 }
 
-/// Adds the products of a block's values with the input to the running sums of a result.
+/// A sink that multiplies the values of a block with the input and adds the products to the running sums of a result.
 struct Accumulate<'a> {
     input: &'a [f32],
     sum: &'a mut __m256,
@@ -132,12 +132,12 @@ impl Sink for Accumulate<'_> {
     #[inline(always)]
     unsafe fn take(&mut self, eight: usize, values: __m256) {
         let input = &self.input[eight * LANES..][..LANES];
-        // SAFETY: the slice has LANES values; the caller has the features.
+        // SAFETY: the slice has LANES values; the caller guarantees the CPU features.
         unsafe { *self.sum = _mm256_fmadd_ps(values, _mm256_loadu_ps(input.as_ptr()), *self.sum) };
     }
 }
 
-/// Decodes the columns of a group of outputs, and fills up the last lanes with zeros.
+/// Decodes the columns of a group of outputs, and pads the last register with zeros.
 #[target_feature(enable = "avx2,fma,f16c")]
 fn decode<F: BlockFormat>(task: &Task<'_>, outputs: Range<usize>, columns: Range<usize>, decoded: &mut Decoded) {
     let bytes = columns.start / F::BLOCK_LEN * F::BLOCK_BYTES..columns.end / F::BLOCK_LEN * F::BLOCK_BYTES;
@@ -145,7 +145,7 @@ fn decode<F: BlockFormat>(task: &Task<'_>, outputs: Range<usize>, columns: Range
         let (decoded, rest) = decoded.split_at_mut(columns.len());
         let bytes = &task.weight.row(output)[bytes.clone()];
         prefetch_beyond(bytes);
-        // SAFETY: this function has the features.
+        // SAFETY: this function enables the CPU features.
         unsafe { F::decode_blocks_avx2(bytes, decoded) };
         if !columns.len().is_multiple_of(LANES) {
             rest[..LANES - columns.len() % LANES].fill(0.0);
@@ -153,7 +153,7 @@ fn decode<F: BlockFormat>(task: &Task<'_>, outputs: Range<usize>, columns: Range
     }
 }
 
-/// Multiplies every row of the panel with the decoded weights, in tiles that fit the 16 registers.
+/// Multiplies every row of the panel with the decoded weights, in tiles that fit into the 16 registers.
 #[target_feature(enable = "avx2,fma,f16c")]
 fn multiply(
     task: &Task<'_>,
@@ -168,7 +168,7 @@ fn multiply(
     while row < rows.end {
         let sums = &mut sums[row - rows.start..];
         let left = rows.end - row;
-        let done = if outputs < TILE_OUTPUTS {
+        let tile_rows = if outputs < TILE_OUTPUTS {
             for output in 0..outputs {
                 tile::<1, 1>(decoded, output, [input(row)], sums);
             }
@@ -187,11 +187,12 @@ fn multiply(
             tile::<8, 1>(decoded, 0, [input(row)], sums);
             1
         };
-        row += done;
+        row += tile_rows;
     }
 }
 
-/// Adds the products of `OUTPUTS` decoded weight rows, from `first` on, with `ROWS` rows of input to their running sums.
+/// Multiplies decoded weight rows `first..first + OUTPUTS` with `ROWS` rows of input and adds the products to the
+/// running sums.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn tile<const OUTPUTS: usize, const ROWS: usize>(
@@ -211,7 +212,8 @@ fn tile<const OUTPUTS: usize, const ROWS: usize>(
     }
     let whole = columns - columns % LANES;
     for column in (0..whole).step_by(LANES) {
-        // SAFETY: `column + LANES <= columns`, the length of every input, which is at most SPAN, that of the weights.
+        // SAFETY: `column + LANES <= columns`, which is the length of every input and at most SPAN, the length of the
+        // weights.
         let x: [__m256; ROWS] = std::array::from_fn(|row| unsafe { _mm256_loadu_ps(inputs[row].add(column)) });
         for output in 0..OUTPUTS {
             // SAFETY: as above.
@@ -224,10 +226,10 @@ fn tile<const OUTPUTS: usize, const ROWS: usize>(
     if whole < columns {
         let mask = first_lanes(columns - whole);
         for row in 0..ROWS {
-            // SAFETY: the mask lets through the lanes below `columns` only.
+            // SAFETY: the mask disables the lanes past `columns`.
             let x = unsafe { _mm256_maskload_ps(inputs[row].add(whole), mask) };
             for output in 0..OUTPUTS {
-                // SAFETY: SPAN is a multiple of LANES, so the weights have a whole register here, filled up with zeros.
+                // SAFETY: SPAN is a multiple of LANES, so the weights have a whole register here, padded with zeros.
                 let w = unsafe { _mm256_loadu_ps(weights[output].add(whole)) };
                 tile[row][output] = _mm256_fmadd_ps(w, x, tile[row][output]);
             }
@@ -248,7 +250,7 @@ fn first_lanes(count: usize) -> __m256i {
     unsafe { _mm256_loadu_si256(lanes.as_ptr().cast()) }
 }
 
-/// Adds up the running sums and writes the results.
+/// Adds the running sums and writes the results.
 #[target_feature(enable = "avx2,fma,f16c")]
 fn finish(task: &Task<'_>, rows: Range<usize>, outputs: Range<usize>, sums: &Sums) {
     for (row, sums) in rows.zip(sums) {
@@ -260,12 +262,12 @@ fn finish(task: &Task<'_>, rows: Range<usize>, outputs: Range<usize>, sums: &Sum
     }
 }
 
-/// Adds up the lanes in the one fixed order.
+/// Adds the lanes in the order of [`horizontal_sum`].
 #[inline]
 #[target_feature(enable = "avx2")]
 fn total_of_register(sums: __m256) -> f32 {
     let mut lanes = [0.0; LANES];
     // SAFETY: `lanes` has the size of the register.
     unsafe { _mm256_storeu_ps(lanes.as_mut_ptr(), sums) };
-    total(lanes)
+    horizontal_sum(lanes)
 }

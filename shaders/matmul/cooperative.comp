@@ -1,12 +1,13 @@
 #version 460
-// y = x w^T + b for many rows of x, in matrices that a subgroup multiplies: float16 times float16, summed in float32.
+// y = x w^T + b for many rows of x, with cooperative matrices: float16 products, float32 sums.
 //
-// As in `tile.comp` a workgroup forms a tile of y and goes through the columns, RUNS runs at a time, in shared memory: there x
-// is as `halves.comp` left it, and weights are decoded and rounded to float16. Each subgroup forms a part of the tile, in
-// matrices of M x N. What comes next is loaded and decoded while the present runs are multiplied.
+// As in `tile.comp`, a workgroup computes a tile of y and iterates over the columns, RUNS runs at a time, in shared
+// memory. Shared memory holds x as written by `halves.comp`, and the weights decoded and rounded to float16. Each
+// subgroup computes a part of the tile in matrices of M x N. The next runs are loaded and decoded while the current
+// ones are multiplied.
 //
-// Rows in shared memory are an odd number of 16 bytes apart, so that the eight rows that a matrix reads at once lie in
-// different banks.
+// The stride of rows in shared memory is an odd number of 16-byte units, so that the eight rows that a matrix reads at
+// once are in different banks.
 
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_cooperative_matrix : require
@@ -28,7 +29,7 @@ layout(constant_id = 7) const uint N = 16;
 layout(constant_id = 8) const uint K = 16;
 layout(constant_id = 9) const uint RUNS = 1;
 
-// In units of eight halves, or four floats.
+// In units of eight float16 values or four float32 values.
 const uint RUN_OCTETS = 4;
 const uint STRIDE = RUNS * RUN_OCTETS + 1;
 const uint MATRIX_QUADS = M * N / 4;
@@ -37,11 +38,11 @@ const uint SUBGROUPS_ACROSS = TILE_OUTPUTS / SUBGROUP_OUTPUTS;
 const uint MATRICES_DOWN = SUBGROUP_ROWS / M;
 const uint MATRICES_ACROSS = SUBGROUP_OUTPUTS / N;
 
-// What an invocation stages of x, in octets, and of the weights, in runs.
+// The octets of x and the runs of the weights that an invocation stages.
 const uint INPUTS_EACH = (TILE_ROWS * RUNS * RUN_OCTETS + WORKGROUP_SIZE - 1) / WORKGROUP_SIZE;
 const uint WEIGHTS_EACH = (TILE_OUTPUTS * RUNS + WORKGROUP_SIZE - 1) / WORKGROUP_SIZE;
 
-// Rows of x, then of weights; in the end a matrix of results for each subgroup, on its way out.
+// Rows of x, then rows of weights. At the end, one matrix of results for each subgroup.
 shared uvec4 staged[(TILE_ROWS + TILE_OUTPUTS) * STRIDE];
 
 struct Next {
@@ -49,7 +50,8 @@ struct Next {
     uvec4 weights[WEIGHTS_EACH * RUN_OCTETS];
 };
 
-// Eight weights. Formats in floating point have a wider range than float16; models do not use it.
+// Converts eight weights. Float32 and bfloat16 have a wider range than float16, but the weights of models do not use
+// it.
 uvec4 to_halves(vec4 first, vec4 second) {
     if (BITS == 32 || BFLOAT) {
         first = clamp(first, -65504.0, 65504.0);
@@ -58,7 +60,7 @@ uvec4 to_halves(vec4 first, vec4 second) {
     return uvec4(packHalf2x16(first.xy), packHalf2x16(first.zw), packHalf2x16(second.xy), packHalf2x16(second.zw));
 }
 
-// Rows and outputs beyond the last stand for the last; their results are not stored. Runs beyond the last are zeros.
+// Indices past the last row or output repeat it; their results are not stored. Runs past the last are zeros.
 void load_next(uvec2 first, uint rows, uint first_run, uint runs, out Next next) {
     uint lane = gl_LocalInvocationID.x;
     [[unroll]] for (uint e = 0; e < INPUTS_EACH; e++) {
@@ -103,7 +105,7 @@ void main() {
     uint rows = count_rows(step, row_kind);
     if (first.x >= rows || first.y >= outputs) return;
     uint runs = (columns + 31) / 32;
-    // Of this subgroup, inside the tile.
+    // The position of this subgroup in the tile.
     uint down = gl_SubgroupID / SUBGROUPS_ACROSS * SUBGROUP_ROWS;
     uint across = gl_SubgroupID % SUBGROUPS_ACROSS * SUBGROUP_OUTPUTS;
 
@@ -135,16 +137,16 @@ void main() {
         barrier();
     }
 
-    uint place = gl_SubgroupID * MATRIX_QUADS;
+    uint result_start = gl_SubgroupID * MATRIX_QUADS;
     [[unroll]] for (uint i = 0; i < MATRICES_DOWN * MATRICES_ACROSS; i++) {
-        coopMatStore(sums[i], staged, place, N / 4, gl_CooperativeMatrixLayoutRowMajor);
+        coopMatStore(sums[i], staged, result_start, N / 4, gl_CooperativeMatrixLayoutRowMajor);
         barrier();
         for (uint e = gl_SubgroupInvocationID; e < M * N; e += gl_SubgroupSize) {
             uint row = first.x + down + i / MATRICES_ACROSS * M + e / N;
             uint output_row = first.y + across + i % MATRICES_ACROSS * N + e % N;
             if (row >= rows || output_row >= outputs) continue;
             float divisor = Floats(row_of_halves(x, row, runs) + runs * RUN_BYTES).at[0];
-            float result = uintBitsToFloat(staged[place + e / 4][e % 4]) * divisor;
+            float result = uintBitsToFloat(staged[result_start + e / 4][e % 4]) * divisor;
             store_result(row, output_row, biased(result, output_row));
         }
         barrier();

@@ -1,24 +1,25 @@
-//! What [`Linear`] runs on a GPU.
+//! The GPU dispatches of [`Linear`].
 //!
-//! - few rows, or any number where bits must not depend on it: `mat_vec.comp`
-//! - more, in float32: `tile.comp`
-//! - more, where the device multiplies matrices of float16: `halves.comp` once, then `cooperative.comp`
-//! - a weight for each head: `mat_vec.comp` or `tile.comp`, whose workgroups then have outputs of one head each
+//! - few rows, or any number of rows with `deterministic`: `mat_vec.comp`
+//! - more rows in float32: `tile.comp`
+//! - more rows on a device that multiplies float16 matrices: `halves.comp` once, then `cooperative.comp`
+//! - one weight per head: `mat_vec.comp` or `tile.comp`, where each workgroup computes outputs of one head
 //!
-//! # From which number of rows
+//! # The number of rows
 //!
-//! What takes time in `mat_vec.comp` is to unpack the weights, once for every 8 rows, and to read x, 16 bytes from the cache for 4
-//! multiply-adds. Up to 8 rows nothing is unpacked twice, and a tile would be half empty: a product reads each weight once and
-//! is done. From 9 rows on `mat_vec.comp` unpacks at least twice, and a tile once. As steps are recorded for a power of two of
-//! rows, 9 rows are as many as 16.
+//! `mat_vec.comp` spends its time on unpacking the weights, once for every 8 rows, and on reading x, 16 bytes from the
+//! cache for 4 multiply-adds. Up to 8 rows it unpacks each weight once, and a tile would be half empty. From 9 rows on
+//! `mat_vec.comp` unpacks each weight at least twice, and a tile once. Steps are recorded for powers of two of rows, so
+//! 9 rows cost as much as 16.
 //!
-//! # Which tile
+//! # The tile
 //!
-//! A tile of R rows and O outputs reads (R + O) values for R O multiply-adds: large tiles read less. But a device is idle where
-//! there are fewer tiles than it has cores, and rows of a tile that are not there are computed for nothing. So the largest is
-//! taken that is no higher than the step and leaves [`MANY_TILES`], else the smallest.
+//! A tile of R rows and O outputs reads R + O values for R O multiply-adds, so large tiles read less. But cores are
+//! idle if there are fewer tiles than cores, and the missing rows of a tile are wasted work. So the product uses the
+//! largest tile that is not higher than the step and gives at least [`DeviceLimits::busy_groups`] tiles. If there is
+//! none, it uses the tile that gives the most.
 //!
-//! | | tile | invocations | shared memory | multiply-adds for a value read | for 16 bytes of shared memory |
+//! | | tile | invocations | shared memory | multiply-adds per value read | per 16 bytes of shared memory |
 //! |---|---|---|---|---|---|
 //! | float32 | 128 x 128 | 256 | 36 KiB | 64 | 16 |
 //! | | 128 x 64 | 128 | 27 KiB | 42.7 | 16 |
@@ -30,37 +31,35 @@
 //! | | 32 x 32 | 2 subgroups | 17 KiB | 16 | 85 |
 //! | | 16 x 64 | 4 subgroups | 11 KiB | 12.8 | 64 |
 //!
-//! (Columns come 32 at a time in float32, 64 in float16, 128 for its 32 x 32, and 32 for its largest where 36 KiB are too much.
-//! Every tile fits 48 KiB, which is all that a large card may offer.) With 128 bytes of shared memory a cycle and core, the
-//! first row of float16 can be fed at 1365 multiply-adds a cycle: a core of an H100 or H200 does 2048 at its peak.
+//! Float32 tiles load 32 columns at a time. Float16 tiles load 64 columns, the 32 x 32 tile 128, and the largest tile
+//! 32 if the device has less than 36 KiB. Every tile fits into 48 KiB, which can be the limit even of a large GPU.
+//! Shared memory delivers 128 bytes per cycle and core, which is enough for 1365 multiply-adds per cycle with the first
+//! float16 tile; the peak of a core of an H100 or H200 is 2048.
 
 use super::Linear;
 use crate::fusion::FusesWith;
 use crate::glu::{Activation, Glu};
 use crate::gpu::weight::{RUN_COLUMNS, WeightLayout};
-use crate::gpu::{DeviceLimits, DeviceValue, DeviceWeight, Dispatch, GpuArgs, Module, Push, Region};
+use crate::gpu::{DeviceLimits, DeviceValue, DeviceWeight, Dispatch, GpuArgs, Module, Push, Region, word};
 use crate::op::Op;
 use crate::quant::Format;
 use crate::weight::Weight;
 
-/// The most rows that share what `mat_vec.comp` unpacks of the weights.
+/// The most rows that share unpacked weights in `mat_vec.comp`.
 const MAX_ROWS_TOGETHER: usize = 8;
 
-/// As many tiles as keep a large device busy: an H200 has 132 cores.
-const MANY_TILES: usize = 128;
-
-/// Bytes of a run in float16, and of what stands behind a row of them (`halves.glsl`).
+/// Bytes of a run in float16, and of the record after a row of runs (`halves.glsl`).
 const RUN_BYTES: usize = 2 * RUN_COLUMNS;
 
-/// A tile of `tile.glsl`, or of `cooperative.comp`.
+/// A tile of `tile.glsl` or `cooperative.comp`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Tile {
     pub rows: usize,
     pub outputs: usize,
-    /// The part of one invocation, or of one subgroup.
+    /// The part that one invocation (`tile.glsl`) or one subgroup (`cooperative.comp`) computes.
     part_rows: usize,
     part_outputs: usize,
-    /// Runs of columns that are in shared memory at once.
+    /// Runs of columns in shared memory at a time.
     runs: usize,
 }
 
@@ -68,7 +67,7 @@ const fn tile(rows: usize, outputs: usize, part_rows: usize, part_outputs: usize
     Tile { rows, outputs, part_rows, part_outputs, runs }
 }
 
-/// For float32, the largest first.
+/// The tiles of `tile.glsl`, the largest first.
 const TILES: [Tile; 5] = [
     tile(128, 128, 8, 8, 1),
     tile(128, 64, 8, 8, 1),
@@ -77,7 +76,8 @@ const TILES: [Tile; 5] = [
     tile(16, 64, 4, 4, 1),
 ];
 
-/// For matrices, the largest first. Their parts are whole matrices of any shape that `cooperative_shape_fits`.
+/// The tiles of `cooperative.comp`, the largest first. Their parts are whole matrices of every shape that
+/// [`cooperative_shape_fits`] accepts.
 const COOPERATIVE_TILES: [Tile; 5] = [
     tile(128, 128, 64, 32, 2),
     tile(128, 128, 64, 32, 1),
@@ -89,50 +89,52 @@ const COOPERATIVE_TILES: [Tile; 5] = [
 /// Whether `cooperative.comp` can use matrices of this shape (M, N, K).
 #[must_use]
 pub fn cooperative_shape_fits([m, n, k]: [u32; 3]) -> bool {
-    // K in runs and in units of 16 bytes; results leave four at a time.
+    // K must divide a run and be a multiple of 16 bytes; results are stored four at a time.
     let divides = |whole: u32, part: u32| part > 0 && whole.is_multiple_of(part);
     divides(16, m) && divides(16, n) && n >= 4 && divides(32, k) && k >= 8
 }
 
 impl Tile {
-    /// Parts of the tile: invocations, or subgroups.
+    /// The number of parts of the tile: invocations or subgroups.
     fn parts(self) -> usize {
         self.rows / self.part_rows * (self.outputs / self.part_outputs)
     }
 
-    /// How many of them cover a product.
+    /// The number of tiles that cover a product.
     fn count(self, rows: usize, outputs: usize) -> usize {
         rows.div_ceil(self.rows) * outputs.div_ceil(self.outputs)
     }
 
-    /// Shared memory with values of so many bytes: rows of whole runs, and 16 bytes between them.
+    /// Bytes of shared memory, with values of `value_bytes` bytes: rows of whole runs, each padded with 16 bytes.
     fn shared_bytes(self, value_bytes: usize) -> usize {
         (self.rows + self.outputs) * (self.runs * RUN_COLUMNS * value_bytes + 16)
     }
 
-    /// The tile for a product, of which there are so many side by side: see the module's head.
+    /// The tile for `products` products that run concurrently. See the module documentation.
     fn choose(
         tiles: &[Tile],
         fits: impl Fn(Tile) -> bool,
         (rows, outputs): (usize, usize),
         products: usize,
+        busy_groups: usize,
     ) -> Option<Tile> {
         let usable = || tiles.iter().copied().filter(|tile| fits(*tile) && tile.rows <= rows.next_power_of_two());
-        let many = usable().find(|tile| products * tile.count(rows, outputs) >= MANY_TILES);
-        // Of as many the larger, which is the last of those that come reversed.
+        let many = usable().find(|tile| products * tile.count(rows, outputs) >= busy_groups);
+        // Of tiles with equal counts this is the larger one, because `max_by_key` returns the last maximum.
         many.or_else(|| usable().rev().max_by_key(|tile| tile.count(rows, outputs)))
     }
 
-    /// The tile of `tile.glsl` for so many products of this size, with so many bytes of shared memory for each row beside it.
+    /// The tile of `tile.glsl` for `products` products of size (rows, outputs). Each row needs `row_bytes` additional
+    /// bytes of shared memory.
     pub fn in_float32(device: &DeviceLimits, size: (usize, usize), products: usize, row_bytes: usize) -> Option<Tile> {
         let fits = |tile: Tile| {
             tile.parts() <= device.max_workgroup_size as usize
                 && tile.shared_bytes(4) + tile.rows * row_bytes <= device.shared_memory_bytes as usize
         };
-        Tile::choose(&TILES, fits, size, products)
+        Tile::choose(&TILES, fits, size, products, device.busy_groups())
     }
 
-    /// The rows that a tile in float32 may have.
+    /// The numbers of rows of the float32 tiles.
     pub fn heights() -> impl Iterator<Item = usize> {
         TILES.iter().map(|tile| tile.rows)
     }
@@ -152,7 +154,8 @@ enum Method {
 }
 
 impl Method {
-    /// The method for a weight. One that was left in float32, as routers are, is there to be precise: it is not rounded.
+    /// The method for a weight. Float32 weights, for example those of routers, are stored in float32 for precision, so
+    /// they are not rounded.
     fn of(weight: &Weight, device: &DeviceLimits, deterministic: bool, rows: usize) -> Method {
         let cooperative_matrix = device.cooperative_matrix.filter(|_| weight.format != Format::F32);
         Method::choose(&DeviceLimits { cooperative_matrix, ..device.clone() }, deterministic, rows, weight.rows)
@@ -171,16 +174,16 @@ impl Method {
         };
         if let Some(shape) = device.cooperative_matrix.filter(|shape| cooperative_shape_fits(*shape)) {
             let fits = |tile: Tile| fits(tile.parts() * device.subgroup_size as usize, tile.shared_bytes(2), tile);
-            if let Some(tile) = Tile::choose(&COOPERATIVE_TILES, fits, (rows, outputs), 1) {
+            if let Some(tile) = Tile::choose(&COOPERATIVE_TILES, fits, (rows, outputs), 1, device.busy_groups()) {
                 return Method::Cooperative(tile, shape);
             }
         }
         let fits = |tile: Tile| fits(tile.parts(), tile.shared_bytes(4), tile);
-        Tile::choose(&TILES, fits, (rows, outputs), 1).map_or(Method::MatVec, Method::Tile)
+        Tile::choose(&TILES, fits, (rows, outputs), 1, device.busy_groups()).map_or(Method::MatVec, Method::Tile)
     }
 }
 
-/// Bytes that `halves.comp` writes for so many rows, where it is used.
+/// Bytes that `halves.comp` writes for `rows` rows; 0 if it is not used.
 pub(super) fn scratch_bytes(linear: &Linear, device: &DeviceLimits, rows: usize) -> u64 {
     let cooperative = |weight: &Weight| matches!(Method::of(weight, device, false, rows), Method::Cooperative(..));
     if linear.weights.iter().any(cooperative) { halves_bytes(rows, linear.weights[0].columns) } else { 0 }
@@ -197,20 +200,21 @@ struct Product<'a> {
     bias: Option<Region>,
     input: DeviceValue,
     output: DeviceValue,
-    /// Heads of the input, each with its own share of the outputs.
+    /// Heads of the input. The outputs are divided among the heads.
     heads: usize,
-    /// A second weight, whose results these, activated, are multiplied with: for few rows alone.
+    /// The second weight (up) of a gated product. Only `mat_vec` supports it.
     gated: Option<Gated>,
 }
 
-/// The second weight of a gated product, which is like the first in shape and format.
+/// The second weight of a gated product. It has the shape and format of the first.
 struct Gated {
     on_device: DeviceWeight,
     bias: Option<Region>,
     activation: Activation,
 }
 
-/// A dispatch for each weight, and before them perhaps one for the input; the weights do not depend on one another.
+/// One dispatch per weight, preceded by one for the input if it is rounded. The dispatches of the weights are
+/// independent.
 pub(super) fn dispatches(linear: &Linear, args: &GpuArgs<'_>) -> Vec<Dispatch> {
     let biases = biases(linear, args.tables);
     let weights = linear.weights.iter().zip(args.weights);
@@ -224,19 +228,19 @@ pub(super) fn dispatches(linear: &Linear, args: &GpuArgs<'_>) -> Vec<Dispatch> {
         gated: None,
     });
     let products: Vec<_> = products.map(|product| product.dispatch(args)).collect();
-    let cooperative = products.iter().any(|product| product.module == Module::MatMulCooperative);
+    let cooperative = products.iter().any(|product| product.module == Module::MatmulCooperative);
     cooperative.then(|| halves(args)).into_iter().chain(products).collect()
 }
 
-/// Where the biases are, of the weights that have one.
+/// The bias of each weight that has one.
 fn biases(linear: &Linear, tables: &[Region]) -> Vec<Option<Region>> {
     let mut tables = tables.iter().copied();
     linear.biases.iter().map(|bias| bias.as_ref().and_then(|_| tables.next())).collect()
 }
 
-/// The first half of a gated feed-forward. A step of few rows forms each value of both products in one workgroup, which
-/// activates the one with the other; with tiles of many rows it would have half as many registers for either, and what passes
-/// over the values once more costs little beside the products.
+/// The first half of a gated feed-forward layer. With few rows, one workgroup computes a value of both products and
+/// applies the gate activation. With tiles of many rows each product would have only half of the registers, and an
+/// additional pass over the values costs little compared with the products.
 impl FusesWith<Glu> for Linear {
     const NAME: &'static str = "gated_linear";
     const INPUTS: usize = 1;
@@ -275,7 +279,8 @@ impl FusesWith<Glu> for Linear {
             };
             return vec![product.mat_vec(args)];
         }
-        // The gates into the scratch; what they are multiplied with into the output, where each value is replaced.
+        // Store the product of gate in the scratch memory and that of up in the output, which the activation
+        // overwrites.
         let (gates, scratch) = args.scratch.split_at(gates_bytes(self, args.rows.most()));
         let gates = DeviceValue { region: gates, ..args.outputs[0] };
         let both = [gates, args.outputs[0]];
@@ -284,12 +289,12 @@ impl FusesWith<Glu> for Linear {
     }
 }
 
-/// Bytes of the gates of so many rows, and what aligns the next thing.
+/// Bytes of the gate product of `rows` rows, padded to the alignment of a region.
 fn gates_bytes(linear: &Linear, rows: usize) -> u64 {
     ((rows * linear.weights[0].rows * size_of::<f32>()) as u64).next_multiple_of(256)
 }
 
-/// The product of every head with its own part of the weight, with many rows in tiles of one head each.
+/// The product of each head with its rows of the weight. With many rows, each tile belongs to one head.
 pub(super) fn dispatch_of_heads(weight: &Weight, heads: usize, args: &GpuArgs<'_>) -> Dispatch {
     let (input, output) = (args.inputs[0], args.outputs[0]);
     let product = Product { weight, on_device: args.weights[0], bias: None, input, output, heads, gated: None };
@@ -305,7 +310,7 @@ pub(super) fn dispatch_of_heads(weight: &Weight, heads: usize, args: &GpuArgs<'_
     }
 }
 
-/// Rounds the input to float16, into the scratch.
+/// Rounds the input to float16 and stores it in the scratch memory.
 fn halves(args: &GpuArgs<'_>) -> Dispatch {
     let input = args.inputs[0];
     let push = Push::new()
@@ -316,7 +321,7 @@ fn halves(args: &GpuArgs<'_>) -> Dispatch {
         .size(input.width);
     let whole_runs = input.width.is_multiple_of(RUN_COLUMNS);
     Dispatch {
-        module: Module::MatMulHalves,
+        module: Module::MatmulHalves,
         constants: vec![(0, args.workgroup_size().next_power_of_two()), (3, u32::from(whole_runs))],
         push,
         groups: groups([1, args.rows.most(), 1]),
@@ -325,15 +330,15 @@ fn halves(args: &GpuArgs<'_>) -> Dispatch {
     }
 }
 
-/// Where [`halves`] writes.
+/// The output of [`halves`].
 fn input_as_halves(args: &GpuArgs<'_>) -> Region {
     let bytes = halves_bytes(args.rows.most(), args.inputs[0].width);
-    assert!(bytes <= args.scratch.bytes, "the scratch has room for what `scratch_bytes` asked for");
+    assert!(bytes <= args.scratch.bytes, "the scratch memory has the size of `scratch_bytes`");
     Region { address: args.scratch.address, bytes }
 }
 
 fn groups(groups: [usize; 3]) -> [u32; 3] {
-    groups.map(|groups| u32::try_from(groups).unwrap_or(u32::MAX))
+    groups.map(word)
 }
 
 impl Product<'_> {
@@ -346,7 +351,7 @@ impl Product<'_> {
     }
 
     fn mat_vec(&self, args: &GpuArgs<'_>) -> Dispatch {
-        // A workgroup has outputs of one head.
+        // The outputs of a workgroup belong to one head.
         let outputs = if (self.weight.rows / self.heads).is_multiple_of(4) || self.heads == 1 { 4 } else { 1 };
         let rows = args.rows.most().next_power_of_two().min(MAX_ROWS_TOGETHER);
         let lanes = mat_vec_lanes(args.device, self.weight.columns);
@@ -354,13 +359,13 @@ impl Product<'_> {
         let groups = args.spread(self.weight.rows, outputs / weights, args.rows.most().div_ceil(rows));
         let activation = self.gated.as_ref().map_or(0, |gated| gated.activation.variant() as usize);
         let constants = [(0, lanes), (1, rows), (2, outputs), (16, self.heads), (17, weights - 1), (18, activation)];
-        self.dispatch_of(args, Module::MatVec, self.input.region, &constants, groups)
+        self.dispatch_of(args, Module::MatmulMatVec, self.input.region, &constants, groups)
     }
 
     fn tile(&self, args: &GpuArgs<'_>, tile: Tile) -> Dispatch {
         let groups = self.tiles(args, tile);
         let constants = tile.constants().into_iter().chain([(16, self.heads)]).collect::<Vec<_>>();
-        self.dispatch_of(args, Module::MatMulTile, self.input.region, &constants, groups)
+        self.dispatch_of(args, Module::MatmulTile, self.input.region, &constants, groups)
     }
 
     fn cooperative(&self, args: &GpuArgs<'_>, tile: Tile, [m, n, k]: [u32; 3]) -> Dispatch {
@@ -376,7 +381,7 @@ impl Product<'_> {
             (9, tile.runs),
         ];
         let groups = self.tiles(args, tile);
-        self.dispatch_of(args, Module::MatMulCooperative, input_as_halves(args), &constants, groups)
+        self.dispatch_of(args, Module::MatmulCooperative, input_as_halves(args), &constants, groups)
     }
 
     fn tiles(&self, args: &GpuArgs<'_>, tile: Tile) -> [u32; 3] {
@@ -384,13 +389,13 @@ impl Product<'_> {
         groups([down, across, 1])
     }
 
-    /// A tile has outputs of one head.
+    /// The grid of tiles. The outputs of a tile belong to one head.
     fn tiles_down_and_across(&self, rows: usize, tile: Tile) -> [usize; 2] {
         let outputs = self.weight.rows / self.heads;
         [rows.div_ceil(tile.rows), self.heads * outputs.div_ceil(tile.outputs)]
     }
 
-    /// What all kernels have in common: the push constants of `product.glsl`, and the weight's format.
+    /// The dispatch of a kernel, with the push constants of `product.glsl` and the constants of the weight format.
     fn dispatch_of(
         &self,
         args: &GpuArgs<'_>,
@@ -414,7 +419,7 @@ impl Product<'_> {
             .word(args.rows.kind())
             .size(columns)
             .size(outputs);
-        let constants = constants.iter().map(|(id, value)| (*id, u32::try_from(*value).unwrap_or(u32::MAX)));
+        let constants = constants.iter().map(|(id, value)| (*id, word(*value)));
         let has_second_bias = second.is_some_and(|second| second.bias.is_some());
         let own = [
             (3, u32::from(layout.whole_runs())),
@@ -422,14 +427,14 @@ impl Product<'_> {
             (20, u32::from(has_second_bias)),
         ];
         let mut constants: Vec<_> = constants.chain(own).chain(layout.constants()).collect();
-        // Of `cooperative.comp` there is none missing from 0 on: in order each is at the index that is its number, which is
-        // where the validation layer (1.4.309) looks for the shapes of matrices.
+        // The validation layer (1.4.309) looks up the matrix shapes by index and not by id. The ids of
+        // `cooperative.comp` have no gaps, so after sorting the index of each constant is its id.
         constants.sort_unstable();
         Dispatch { module, constants, push, groups, reads: vec![input], writes: vec![self.output.region] }
     }
 }
 
-/// Invocations of `mat_vec.glsl` that share a result: a subgroup, or more where a row has many runs.
+/// Invocations of `mat_vec.glsl` that share a result: one subgroup, or more if a row has many runs.
 pub(crate) fn mat_vec_lanes(device: &DeviceLimits, columns: usize) -> usize {
     const MOST: usize = 128;
     const RUNS_EACH: usize = 2;
@@ -448,6 +453,7 @@ mod tests {
             max_workgroup_size: 1024,
             max_groups: [65535; 3],
             shared_memory_bytes,
+            compute_units: 132,
             cooperative_matrix,
         }
     }
@@ -460,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn few_rows_and_deterministic_ones_are_no_tile() {
+    fn few_rows_and_deterministic_steps_use_mat_vec() {
         let device = device(Some([16, 16, 16]), 48 << 10);
         assert_eq!(Method::choose(&device, false, 8, 4096), Method::MatVec);
         assert_eq!(Method::choose(&device, true, 512, 4096), Method::MatVec);
@@ -468,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_in_float32_are_not_rounded() {
+    fn float32_weights_are_not_rounded() {
         let device = device(Some([16, 16, 16]), 48 << 10);
         let method = |format| {
             let weight = random::weight("w", format, 64, 256, 1);
@@ -479,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn tiles_are_as_large_as_leaves_many_of_them() {
+    fn the_largest_tile_that_occupies_the_device_is_used() {
         for (cooperative, shape) in [(None, "float32"), (Some([16, 16, 16]), "float16")] {
             let device = device(cooperative, 48 << 10);
             let chosen = |rows, outputs| rows_and_outputs(Method::choose(&device, false, rows, outputs));
@@ -492,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn tiles_fit_the_device() {
+    fn tiles_fit_the_limits_of_the_device() {
         let all = |tiles: [Tile; 5], bytes| tiles.iter().all(|tile| tile.shared_bytes(bytes) <= 48 << 10);
         assert!(all(TILES, 4) && all(COOPERATIVE_TILES, 2));
         assert_eq!(rows_and_outputs(Method::choose(&device(None, 32 << 10), false, 2048, 4096)), (128, 64));
@@ -504,20 +510,20 @@ mod tests {
     }
 
     #[test]
-    fn every_invocation_has_as_much_to_do() {
+    fn every_tile_divides_into_equal_parts() {
         for tile in TILES {
             let (down, across) = (tile.rows / tile.part_rows, tile.outputs / tile.part_outputs);
             assert_eq!((down * tile.part_rows, across * tile.part_outputs), (tile.rows, tile.outputs), "{tile:?}");
         }
         for tile in COOPERATIVE_TILES {
             assert!(tile.part_rows.is_multiple_of(16) && tile.part_outputs.is_multiple_of(16), "{tile:?}");
-            // Results leave through a matrix of 16 x 16 floats for each subgroup.
+            // Each subgroup stores its results through a matrix of 16 x 16 floats in shared memory.
             assert!(tile.parts() * 16 * 16 * 4 <= tile.shared_bytes(2), "{tile:?}");
         }
     }
 
     #[test]
-    fn matrices_of_odd_shapes_are_left_alone() {
+    fn unsupported_matrix_shapes_are_rejected() {
         assert!(cooperative_shape_fits([16, 16, 16]) && cooperative_shape_fits([8, 8, 8]));
         assert!(cooperative_shape_fits([16, 8, 16]));
         for shape in [[64, 16, 16], [16, 16, 4], [12, 16, 16], [0, 16, 16], [16, 2, 16], [16, 16, 64]] {

@@ -1,9 +1,10 @@
 #version 460
-// Rounds rows of x to float16, once for all the tiles that read them.
+// Rounds rows of x to float16, once for all tiles that read them.
 //
-// A float16 ends at 65504, and activations do not; below 2^-14 it loses bits. So a row is divided by the power of two that
-// brings its largest magnitude to 2^14 .. 2^15, which is exact, and the results are multiplied by it again: what is lost is
-// the rounding to 11 bits, and of values under the row's largest times 2^-29 some more. Infinities and NaN stay what they are.
+// The range of float16 ends at 65504, which activations can exceed, and values below 2^-14 lose bits. So each row is
+// divided by the power of two that scales its largest magnitude to 2^14 .. 2^15, which is exact, and the results are
+// multiplied by it. Values are rounded to 11 bits; values below the largest magnitude times 2^-29 lose more. Infinities
+// and NaN are preserved.
 
 #extension GL_GOOGLE_include_directive : require
 #include <gpu/common.glsl>
@@ -19,7 +20,7 @@ layout(push_constant, scalar) uniform Push {
     uint columns;
 };
 
-// The power of two, as the bits of its exponent: both it and its inverse are normal numbers.
+// The biased exponent of the power of two. It is clamped so that the power and its inverse are normal numbers.
 uint exponent_of(float largest) {
     uint exponent = floatBitsToUint(largest) >> 23 & 255u;
     return clamp(exponent, 15u, 254u) - 14u;

@@ -1,5 +1,5 @@
-// x in float16, as `halves.comp` leaves it: a record for each row, whole runs of 64 bytes and then, in as many, what the row was
-// divided by.
+// x in float16, as written by `halves.comp`: one record per row, which has whole runs of 64 bytes and then another 64
+// bytes with the divisor of the row.
 
 const uint RUN_BYTES = 64;
 

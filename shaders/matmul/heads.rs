@@ -1,4 +1,4 @@
-//! A product of each head of a row with a weight of its own.
+//! The product of each head of a row with the weight of the head.
 
 use std::fmt;
 
@@ -14,25 +14,26 @@ use crate::op::{CpuArgs, Op, ShapeError};
 use crate::quant::{Format, random};
 use crate::weight::Weight;
 
-/// `y[r, h, o] = sum_c x[r, h, c] * w[h, o, c]`: the projections of latent attention that are absorbed into queries and results.
+/// `y[r, h, o] = sum_c x[r, h, c] * w[h, o, c]`: the projections of multi-head latent attention that
+/// are absorbed into queries and outputs.
 ///
 /// - x: [rows, heads * columns]; w: [heads * outputs, columns]; y: [rows, heads * outputs]
-/// - Rounds as [`Linear`](super::Linear) says, but on a GPU never to float16.
-/// - Cost: reads the weight once; the rows are brought together head by head, and the results back.
+/// - Rounds like [`Linear`](super::Linear), but never to float16 on a GPU.
+/// - Cost: reads the weight once; copies the rows into an order by head, and the results back.
 /// - Source: DeepSeek-AI 2024, "DeepSeek-V2", 2.1.2.
 pub struct HeadLinear {
     weight: Weight,
-    /// The weight's parts.
+    /// The rows of the weight for each head.
     heads: Vec<Weight>,
-    /// For the integer kernels, once prepared; none for a weight in floating point.
+    /// The weights of the heads for the integer kernels, after preparation. Empty for a floating-point weight.
     packed: Vec<PackedWeight>,
 }
 
-/// Pairs of a row and a head that are computed together at most: bounds the scratch memory of long prefills.
+/// The most pairs of a row and a head that are computed together. It limits the scratch memory of long prefills.
 const MAX_PAIRS: usize = 8192;
 
-/// Parts of the scratch memory, in values.
-struct Parts {
+/// The sections of the scratch memory, in values.
+struct ScratchLayout {
     gathered: usize,
     rounded: usize,
     output: usize,
@@ -42,11 +43,11 @@ impl HeadLinear {
     /// The product with `weight`, [heads * outputs, columns].
     ///
     /// # Errors
-    /// [`ShapeError`] when the weight is not as many rows for each head.
+    /// [`ShapeError`] when the rows of the weight do not divide evenly among the heads.
     pub fn new(weight: Weight, heads: usize) -> Result<Self, ShapeError> {
         let outputs = weight.rows / heads.max(1);
         ShapeError::check("head_linear", format!("rows of {:?}", weight.name), weight.rows, outputs * heads)?;
-        let heads = (0..heads).map(|head| weight.part(head * outputs..(head + 1) * outputs)).collect();
+        let heads = (0..heads).map(|head| weight.slice_rows(head * outputs..(head + 1) * outputs)).collect();
         Ok(HeadLinear { weight, heads, packed: Vec::new() })
     }
 
@@ -64,16 +65,16 @@ impl HeadLinear {
         (MAX_PAIRS / self.heads.len().max(1)).max(1)
     }
 
-    fn parts(&self, kernel: Kernel, rows: usize) -> Parts {
+    fn scratch_layout(&self, kernel: Kernel, rows: usize) -> ScratchLayout {
         let (pairs, columns) = (rows * self.heads.len(), self.weight.columns);
         let (gathered, rounded) = match self.rounds(kernel) {
             true => (0, activations::scratch_len(pairs, columns)),
             false => (pairs * columns, 0),
         };
-        Parts { gathered, rounded, output: pairs * self.outputs() }
+        ScratchLayout { gathered, rounded, output: pairs * self.outputs() }
     }
 
-    /// Computes some rows. A pair is a row of a head; those of a head stand together.
+    /// Computes some rows. A pair is a row and a head; the pairs of a head are consecutive.
     fn compute(
         &self,
         kernel: Kernel,
@@ -85,7 +86,7 @@ impl HeadLinear {
     ) {
         let (heads, columns, outputs) = (self.heads.len(), self.weight.columns, self.outputs());
         let rows = x.len() / (heads * columns);
-        let Parts { gathered, rounded, output } = self.parts(kernel, rows);
+        let ScratchLayout { gathered, rounded, output } = self.scratch_layout(kernel, rows);
         let (gathered, rest) = scratch.split_at_mut(gathered);
         let (rounded, rest) = rest.split_at_mut(rounded);
         let row_of_pair = |pair: usize| &x[(pair % rows * heads + pair / rows) * columns..][..columns];
@@ -123,7 +124,7 @@ impl HeadLinear {
         }
     }
 
-    /// A few tasks for each thread, through all heads.
+    /// Outputs of one task: over all heads, a few tasks for each thread.
     fn outputs_per_task(&self, threads: usize) -> usize {
         const TASKS_PER_THREAD: usize = 8;
         self.weight.rows.div_ceil(threads * TASKS_PER_THREAD).clamp(1, self.outputs().max(1))
@@ -153,23 +154,23 @@ impl Op for HeadLinear {
         }
     }
 
-    fn replaces(&self, kernel: Kernel, weight: &Weight) -> bool {
+    fn repacks(&self, kernel: Kernel, weight: &Weight) -> bool {
         kernel.is_integer() && weight.format.integers().is_some()
     }
 
-    fn growth(&self, kernel: Kernel) -> u64 {
+    fn repack_overhead_bytes(&self, kernel: Kernel) -> u64 {
         let packed = self.heads.first().filter(|_| kernel.is_integer()).and_then(PackedWeight::size);
         packed.map_or(0, |size| (size * self.heads.len()).saturating_sub(self.weight.bytes().len())) as u64
     }
 
     fn scratch_len(&self, kernel: Kernel, rows: usize, _: usize) -> usize {
-        let Parts { gathered, rounded, output } = self.parts(kernel, rows.min(self.rows_at_once()));
+        let ScratchLayout { gathered, rounded, output } = self.scratch_layout(kernel, rows.min(self.rows_at_once()));
         gathered + rounded + output
     }
 
     fn cost(&self, args: &CostArgs<'_>) -> Cost {
         let operations = 2 * (args.rows * self.weight.rows * self.weight.columns) as u64;
-        let bytes = self.weight.bytes().len() as u64 + self.growth(args.kernel);
+        let bytes = self.weight.bytes().len() as u64 + self.repack_overhead_bytes(args.kernel);
         let (integer_operations, float_operations) =
             if self.rounds(args.kernel) { (operations, 0) } else { (0, operations) };
         Cost { memory_bytes: bytes, activation_bytes: args.activation_bytes(), integer_operations, float_operations }
@@ -177,16 +178,16 @@ impl Op for HeadLinear {
 
     fn run_cpu(&self, args: &mut CpuArgs<'_>) {
         let kernel = args.kernel;
-        assert!(kernel.is_supported(), "this machine cannot run the {kernel} kernel");
+        assert!(kernel.is_supported(), "this CPU does not support the {kernel} kernel");
         assert!(
             !self.rounds(kernel) || self.packed.len() == self.heads.len(),
-            "head_linear: not prepared for {kernel}"
+            "head_linear: weights are not prepared for the {kernel} kernel"
         );
         let x = args.inputs[0];
         assert_eq!(x.len(), args.rows * self.heads.len() * self.weight.columns, "input of {:?}", self.weight);
         let rows = self.rows_at_once();
-        let parts = x.chunks((rows * self.heads.len() * self.weight.columns).max(1));
-        for (x, y) in parts.zip(args.outputs[0].chunks_mut((rows * self.weight.rows).max(1))) {
+        let chunks = x.chunks((rows * self.heads.len() * self.weight.columns).max(1));
+        for (x, y) in chunks.zip(args.outputs[0].chunks_mut((rows * self.weight.rows).max(1))) {
             self.compute(kernel, args.activation_bits, args.team, x, args.scratch, y);
         }
     }
@@ -202,7 +203,7 @@ impl fmt::Debug for HeadLinear {
     }
 }
 
-/// What it must compute: one head and many, quantised and not, outputs that are no whole strips.
+/// Test cases: one and many heads, quantised and floating-point weights, outputs that are not whole strips.
 pub(super) fn cases() -> Vec<Case> {
     let shapes = [
         (Format::F32, 1, 5, 3),
@@ -218,13 +219,13 @@ pub(super) fn cases() -> Vec<Case> {
 fn case(format: Format, heads: usize, outputs: usize, columns: usize) -> Case {
     let weight = random::weight("w", format, heads * outputs, columns, 5);
     let step = |rows: usize| {
-        let x = super::cases::exact_activations(rows * heads * columns, rows as u64);
+        let x = super::inputs::exact_activations(rows * heads * columns, rows as u64);
         let mut expected = Vec::with_capacity(rows * heads * outputs);
         for row in x.chunks_exact(heads * columns) {
             for (head, x) in row.chunks_exact(columns).enumerate() {
-                let of_head = weight.part(head * outputs..(head + 1) * outputs);
-                let terms = super::cases::parts(x);
-                let products = reference::linear(&of_head, None, x);
+                let head_weight = weight.slice_rows(head * outputs..(head + 1) * outputs);
+                let terms = super::inputs::parts(x);
+                let products = reference::linear(&head_weight, None, x);
                 expected.extend(products.iter().map(|product| Expected {
                     value: product.value,
                     tolerance: 2e-6 * (product.magnitude + terms) + 1e-30,
@@ -233,12 +234,11 @@ fn case(format: Format, heads: usize, outputs: usize, columns: usize) -> Case {
         }
         CaseStep::of_rows(rows, vec![x], vec![expected])
     };
-    let op = HeadLinear::new(weight.clone(), heads).expect("the weight has as many rows for each head");
+    let op = HeadLinear::new(weight.clone(), heads).expect("the rows divide evenly among the heads");
     Case::new(format!("{heads} heads, {format} [{outputs}, {columns}]"), op, [1, 2, 9, 33].map(step).into())
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use proptest::prelude::*;
 
@@ -248,7 +248,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_row_has_the_same_bits_alone_and_in_company(rows in 2usize..20, heads in 1usize..5, quantised: bool, seed: u64) {
+        fn a_row_has_the_same_bits_alone_and_in_a_batch(rows in 2usize..20, heads in 1usize..5, quantised: bool, seed: u64) {
             let format = if quantised { Format::Q8_0 } else { Format::F32 };
             let (outputs, columns) = (20, 64);
             let width = heads * columns;
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_weight_of_no_whole_heads_is_refused() {
+    fn a_weight_whose_rows_do_not_divide_among_the_heads_is_refused() {
         let weight = random::weight("w", Format::F32, 10, 8, 1);
         assert!(HeadLinear::new(weight.clone(), 3).is_err());
         assert!(HeadLinear::new(weight, 5).unwrap().output_widths(&[8]).is_err());

@@ -1,4 +1,4 @@
-// Four values of a row of x: [rows, columns] of f32, whose rows may end inside a run.
+// Loads four values of a row of x, [rows, columns] in float32. Rows can end inside a run.
 
 layout(constant_id = 3) const bool WHOLE_RUNS = true;
 

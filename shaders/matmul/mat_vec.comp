@@ -1,7 +1,7 @@
 #version 460
-// y = x w^T + b for few rows of x, or of two such products the first, activated, times the second.
+// y = x w^T + b for few rows of x, or the gated product activation(gate) * up of two weights.
 //
-// With several heads a row of x is one of `columns` for each head, and a workgroup has outputs of one of them alone.
+// With several heads a row of x has `columns` values for each head, and the outputs of a workgroup belong to one head.
 
 #extension GL_GOOGLE_include_directive : require
 #include <gpu/common.glsl>
@@ -11,18 +11,18 @@
 #include "product.glsl"
 #include "mat_vec.glsl"
 
-layout(constant_id = 16) const uint HEADS = 1;         // of x, each with its own share of the outputs
-layout(constant_id = 17) const bool GATED = false;     // two weights side by side, alike in shape and format
+layout(constant_id = 16) const uint HEADS = 1;         // of x; the outputs are divided among them
+layout(constant_id = 17) const bool GATED = false;     // two weights (gate, up) with the same shape and format
 layout(constant_id = 18) const uint ACTIVATION = 0;
 
-// Of a workgroup, of each weight.
+// Outputs of each weight in a workgroup.
 const uint OWN_OUTPUTS = GATED ? OUTPUTS / 2 : OUTPUTS;
 
 uint first_output;
 uint first_row;
 uint rows;
 
-// Rows and outputs beyond the last stand for the last; their results are not stored.
+// Indices past the last row or output repeat it; their results are not stored.
 bool has_row(uint r) {
     return true;
 }
@@ -48,12 +48,12 @@ void main() {
         uint row = first_row + i / OWN_OUTPUTS;
         uint output_row = first_output + i % OWN_OUTPUTS;
         if (row >= rows || output_row >= outputs) continue;
-        uint place = i / OWN_OUTPUTS * OUTPUTS + i % OWN_OUTPUTS;
-        float result = biased(sums[place][0], output_row);
+        uint index = i / OWN_OUTPUTS * OUTPUTS + i % OWN_OUTPUTS;
+        float result = biased(sums[index][0], output_row);
         if (GATED) {
-            float beside = sums[place + OUTPUTS - OWN_OUTPUTS][0];
-            if (HAS_SECOND_BIAS) beside += second_bias.at[output_row];
-            result = activate(ACTIVATION, result, beside);
+            float up = sums[index + OUTPUTS - OWN_OUTPUTS][0];
+            if (HAS_SECOND_BIAS) up += second_bias.at[output_row];
+            result = activate(ACTIVATION, result, up);
         }
         store_result(row, output_row, result);
     }

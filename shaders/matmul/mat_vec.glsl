@@ -1,8 +1,8 @@
-// Results of few rows: a workgroup forms OUTPUTS results of each of ROWS rows, so that the rows share what is unpacked of the
+// Results of few rows: a workgroup computes OUTPUTS results of each of ROWS rows, so that the rows share the unpacked
 // weights.
 //
-// Invocation l takes the runs l, l + WORKGROUP_SIZE, ...; its sums are added in a tree. So a result's bits do not depend on
-// the other rows, nor on how many rows or outputs a workgroup has.
+// Invocation l adds the runs l, l + WORKGROUP_SIZE, ... The sums of the invocations are added in a tree. So the bits of
+// a result depend neither on the other rows nor on the number of rows or outputs of a workgroup.
 
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 32;
 layout(constant_id = 1) const uint ROWS = 1;
@@ -10,12 +10,12 @@ layout(constant_id = 2) const uint OUTPUTS = 4;
 
 shared float sums[ROWS * OUTPUTS][WORKGROUP_SIZE];
 
-// Which rows and which outputs a workgroup has, says the shader that includes this.
+// The including shader defines the rows and outputs of a workgroup.
 bool has_row(uint r);
 vec4 input_quad(uint r, uint column);
 Run weight_run(uint o, uint index);
 
-// The share of one run in a result.
+// Adds the products of one run to `sum`.
 float multiply(Run run, uint r, uint column, float sum) {
     vec4 products[2] = vec4[2](vec4(0.0), vec4(0.0));
     vec4 inputs[2] = vec4[2](vec4(0.0), vec4(0.0));
@@ -31,7 +31,7 @@ float multiply(Run run, uint r, uint column, float sum) {
     return sum;
 }
 
-// Leaves result o of row r in sums[r * OUTPUTS + o][0]. All invocations must come here.
+// Computes the results: result o of row r is in sums[r * OUTPUTS + o][0]. All invocations must call it.
 void form_results(uint runs) {
     uint lane = gl_LocalInvocationID.x;
     float partial[ROWS * OUTPUTS];

@@ -1,4 +1,4 @@
-//! The reference of [`Linear`](super::Linear), in float64.
+//! The float64 reference of [`Linear`](super::Linear).
 
 use crate::weight::Weight;
 
@@ -7,14 +7,14 @@ use crate::weight::Weight;
 pub struct Product {
     /// The result.
     pub value: f64,
-    /// The sum of the magnitudes of its terms: rounding errors of float32 sums are measured against it.
+    /// The sum of the magnitudes of its terms. Tolerances for rounding errors of float32 sums are relative to it.
     pub magnitude: f64,
 }
 
-/// `x * w^T + b` for one weight, [rows, weight.rows], every operation in float64 on the decoded weights.
+/// `x * w^T + b` for one weight, [rows, weight.rows], computed in float64 with the decoded weights.
 ///
 /// # Panics
-/// When `input` is not [rows, weight.columns] or the bias not [weight.rows].
+/// When `input` is not [rows, weight.columns], or the bias is not [weight.rows].
 #[must_use]
 pub fn linear(weight: &Weight, bias: Option<&[f32]>, input: &[f32]) -> Vec<Product> {
     assert!(input.len().is_multiple_of(weight.columns) && bias.is_none_or(|bias| bias.len() == weight.rows));

@@ -1,11 +1,12 @@
-//! The portable kernel: plain Rust that the compiler may vectorise for whatever the target has.
+//! The portable kernel: plain Rust that the compiler vectorises for the target.
 
-use super::{LANES, Task, total};
+use super::Task;
+use crate::lanes::{LANES, horizontal_sum};
 use crate::quant::BlockFormat;
 
-/// Columns decoded at a time; a multiple of every block.
+/// Columns decoded at a time; a multiple of every block length.
 const SPAN: usize = 256;
-/// Rows that a decoded span is used for.
+/// Rows that are multiplied with a decoded span.
 const PANEL_ROWS: usize = 32;
 
 /// Computes the task.
@@ -27,7 +28,7 @@ pub(super) fn run<F: BlockFormat>(task: &Task<'_>) {
                 }
             }
             for (row, sums) in sums[..panel_rows].iter().enumerate() {
-                task.finish(first_row + row, output, &[total(*sums)]);
+                task.finish(first_row + row, output, &[horizontal_sum(*sums)]);
             }
         }
     }

@@ -1,18 +1,18 @@
-//! Every kernel against the float64 reference, and against itself with other neighbours.
+//! Compares every kernel with the float64 reference, and with itself in other batches.
 
 use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::cases::{exact_activations, parts};
+use super::inputs::{exact_activations, parts};
 use super::{Linear, reference};
-use crate::attention::KvCache;
 use crate::cpu::{ActivationBits, Kernel, Solo, Team};
+use crate::kv::KvCache;
 use crate::op::{Batch, CpuArgs, Op};
 use crate::quant::{Format, random};
 use crate::weight::Weight;
 
-/// Starts a thread for every second task, and runs the tasks backwards: a split of the work that no kernel expects.
+/// A team that starts a thread for every second task and runs the tasks in reverse order.
 struct Scattered(usize);
 
 impl Team for Scattered {
@@ -36,7 +36,7 @@ impl Team for Scattered {
 fn kernels() -> impl Iterator<Item = Kernel> {
     Kernel::ALL.iter().copied().filter(|kernel| {
         if !kernel.is_supported() {
-            eprintln!("SKIPPED: this machine cannot run the {kernel} kernel");
+            eprintln!("SKIPPED: this CPU does not support the {kernel} kernel");
         }
         kernel.is_supported()
     })
@@ -73,12 +73,12 @@ fn run_in_bits(
     outputs
 }
 
-/// Whether the kernel rounds the input of this weight.
+/// Whether the kernel rounds the input for this weight.
 fn rounds(kernel: Kernel, weight: &Weight) -> bool {
     kernel.is_integer() && weight.format.integers().is_some()
 }
 
-/// The op, prepared for each kernel that this machine can run.
+/// The op, prepared for each supported kernel.
 fn prepared(op: impl Fn() -> Linear) -> Vec<(Kernel, Linear)> {
     kernels()
         .map(|kernel| {
@@ -89,8 +89,8 @@ fn prepared(op: impl Fn() -> Linear) -> Vec<(Kernel, Linear)> {
         .collect()
 }
 
-/// How far a kernel may be from the reference for one result of one row: the rounding of float32 sums, and half a step of
-/// every rounded value of the input (see [`super::integer::activations`]).
+/// The tolerance of each result: the rounding of float32 sums, plus half a step for every rounded value of the input
+/// (see [`super::integer::activations`]).
 fn tolerances(op: &Linear, index: usize, kernel: Kernel, input: &[f32]) -> Vec<f64> {
     let (weight, bias) = (&op.weights[index], op.biases[index].as_deref());
     let expected = reference::linear(weight, bias, input);
@@ -116,7 +116,7 @@ fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
-/// Weights of different formats that share an input, every second with a bias.
+/// Weights of different formats that share an input. Every second one has a bias.
 fn linear(formats: &[Format], outputs: &[usize], columns: usize, seed: u64) -> Linear {
     let weight = |(index, (&format, &rows)): (usize, (&Format, &usize))| {
         random::weight("w", format, rows, columns, seed + index as u64)
@@ -160,9 +160,10 @@ proptest! {
         }
     }
 
-    /// Eight bits are the first plane of fifteen: where that is all there is, the bits are the same.
+    /// With eight bits only the first of the two planes is used. Inputs that eight bits represent exactly give the bits
+    /// of fifteen.
     #[test]
-    fn in_eight_bits_every_kernel_has_the_same_bits_and_those_of_fifteen_where_eight_are_enough(
+    fn eight_bits_give_the_same_bits_in_every_kernel_and_fifteen_agree_if_exact(
         format in 0..Format::ALL.len(),
         outputs in 1..40_usize,
         blocks in 1..20_usize,
@@ -172,7 +173,7 @@ proptest! {
         let format = Format::ALL[format];
         let columns = if format.block_len() == 256 { blocks % 5 + 1 } else { blocks } * format.block_len();
         let input = random::activations(rows * columns, seed.into());
-        // Whole numbers up to 127, and in every block one that is 127.
+        // Whole numbers up to 127, with one 127 in every block.
         let mut whole: Vec<f32> = input.iter().map(|x| (x * 40.0).round().clamp(-127.0, 127.0)).collect();
         whole.chunks_mut(32).for_each(|block| block[0] = 127.0);
         let mut first = None;
@@ -189,9 +190,9 @@ proptest! {
         }
     }
 
-    /// With an input that 15 bits hold exactly nothing is left but the rounding of float32 sums.
+    /// With an input that 15 bits represent exactly, the only error is the rounding of float32 sums.
     #[test]
-    fn integer_kernels_are_exact_but_for_float32_sums(
+    fn the_only_error_of_integer_kernels_is_that_of_float32_sums(
         format in 0..Format::ALL.len(),
         outputs in 1..40_usize,
         blocks in 1..40_usize,
@@ -246,13 +247,13 @@ proptest! {
 fn every_format_and_row_count_gives_the_bits_of_the_row_alone() {
     const ROWS: usize = 64;
     for &format in Format::ALL {
-        // Beyond a span, and neither a whole span nor, where blocks allow it, a whole register.
+        // More than a span, and a multiple neither of a span nor, where the block length allows it, of a register.
         let columns = if format.block_len() == 256 { 768 } else { 544 + format.block_len() * 3 };
         let input = random::activations(ROWS * columns, 8);
         for (kernel, op) in prepared(|| linear(&[format, format], &[19, 8], columns, 7)) {
             let alone: Vec<_> = input.chunks_exact(columns).map(|input| run(&op, kernel, &Solo, input)).collect();
             for rows in 1..=ROWS {
-                // The last rows, so that a row's place in the call changes with the count.
+                // Use the last rows, so that the index of a row in the call changes with the count.
                 let found = run(&op, kernel, &Scattered(2), &input[(ROWS - rows) * columns..]);
                 for (row, alone) in alone[ROWS - rows..].iter().enumerate() {
                     for (found, alone) in found.iter().zip(alone) {
@@ -273,7 +274,7 @@ fn no_rows_give_empty_outputs() {
 }
 
 #[test]
-fn the_outputs_are_as_wide_as_the_weights_are_high() {
+fn the_output_widths_are_the_rows_of_the_weights() {
     let op = linear(&[Format::Q8_0, Format::F16], &[4, 6], 32, 1);
     assert_eq!(op.output_widths(&[32]), Ok(vec![4, 6]));
     assert_eq!(op.weights().len(), 2);
@@ -282,7 +283,7 @@ fn the_outputs_are_as_wide_as_the_weights_are_high() {
 }
 
 #[test]
-fn weights_and_biases_that_do_not_fit_are_refused() {
+fn weights_and_biases_of_wrong_shapes_are_refused() {
     let weight = |rows, columns| Weight::from_f32("w", rows, columns, &vec![0.0; rows * columns]);
     assert!(Linear::new(vec![], vec![]).is_err());
     assert!(Linear::new(vec![weight(2, 3)], vec![]).is_err());

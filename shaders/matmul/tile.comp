@@ -1,7 +1,7 @@
 #version 460
 // y = x w^T + b for many rows of x, in float32.
 //
-// With several heads a row of x is one of `columns` for each head, and a tile has outputs of one of them alone.
+// With several heads a row of x has `columns` values for each head, and the outputs of a tile belong to one head.
 
 #extension GL_GOOGLE_include_directive : require
 #include <gpu/common.glsl>
@@ -10,14 +10,14 @@
 #include "product.glsl"
 #include "tile.glsl"
 
-layout(constant_id = 16) const uint HEADS = 1; // of x, each with its own share of the outputs
+layout(constant_id = 16) const uint HEADS = 1; // of x; the outputs are divided among them
 
 uvec2 first;
 uint head;
-uint end;  // of the head's outputs
+uint end;  // of the outputs of the head
 uint rows;
 
-// Rows and outputs beyond the last stand for the last; their results are not stored.
+// Indices past the last row or output repeat it; their results are not stored.
 vec4 input_quad(uint r, uint column) {
     return load_input(x, columns, min(first.x + r, rows - 1) * HEADS + head, column);
 }

@@ -1,12 +1,12 @@
-// Results of many rows, in float32: a workgroup forms a tile of them.
+// Results of many rows in float32: a workgroup computes a tile of results.
 //
-// It goes through the columns a run at a time: its rows of x and its decoded weights come to shared memory, so that each is
-// read from the device, and decoded, once for the whole tile. An invocation keeps the sums of LANE_ROWS x LANE_OUTPUTS results
-// in registers, which lie a whole turn of invocations apart.
+// It iterates over the columns, one run at a time. The rows of x and the decoded weights are staged in shared memory,
+// so that each is read from device memory and decoded once for the whole tile. An invocation keeps the sums of
+// LANE_ROWS x LANE_OUTPUTS results in registers. Its rows are LANES_DOWN apart, and its outputs LANES_ACROSS apart.
 //
-// Rows in shared memory are 9 quads apart, and not 8: eight invocations that read the same quad of neighbouring rows meet
-// different banks, and so do eight that write. For each 16 bytes that an invocation reads there it does
-// 4 LANE_ROWS LANE_OUTPUTS / (LANE_ROWS + LANE_OUTPUTS) multiply-adds: 16 with 8 x 8.
+// The stride of rows in shared memory is 9 quads, not 8, so that eight invocations that read the same quad of adjacent
+// rows access different banks, and so do eight that write. For each 16 bytes that an invocation reads there, it does 4
+// LANE_ROWS LANE_OUTPUTS / (LANE_ROWS + LANE_OUTPUTS) multiply-adds: 16 with 8 x 8.
 
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 64;
 layout(constant_id = 1) const uint TILE_ROWS = 32;
@@ -22,11 +22,11 @@ const uint LANE_RESULTS = LANE_ROWS * LANE_OUTPUTS;
 shared vec4 inputs[TILE_ROWS * STRIDE];
 shared vec4 weights[TILE_OUTPUTS * STRIDE];
 
-// Which rows and which outputs a tile has, says the shader that includes this.
+// The including shader defines the rows and outputs of a tile.
 vec4 input_quad(uint r, uint column);
 Run weight_run(uint o, uint index);
 
-// The row in the tile of an invocation's r-th row, and the output of its o-th.
+// The tile row of this invocation's r-th row. `tile_output` is the same for its o-th output.
 uint tile_row(uint r) {
     return gl_LocalInvocationID.x / LANES_ACROSS + r * LANES_DOWN;
 }
@@ -46,7 +46,7 @@ void stage(uint run_index) {
     }
 }
 
-// The results of this invocation. All must come here.
+// Computes the results of this invocation. All invocations must call it.
 void form_tile(uint runs, out float sums[LANE_RESULTS]) {
     [[unroll]] for (uint i = 0; i < LANE_RESULTS; i++) sums[i] = 0.0;
     for (uint run_index = 0; run_index < runs; run_index++) {

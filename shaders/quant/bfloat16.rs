@@ -1,13 +1,13 @@
-//! BF16: the upper 16 bits of a single, little-endian, a block of one.
+//! BF16: the upper 16 bits of a float32, little-endian, one value per block.
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{_mm_loadu_si128, _mm256_castsi256_ps, _mm256_cvtepu16_epi32, _mm256_slli_epi32};
 
-use super::BlockFormat;
 #[cfg(target_arch = "x86_64")]
 use super::avx2;
+use super::block::BlockFormat;
 
-/// 2 bytes a value.
+/// 1 value in 2 bytes.
 pub struct Bf16;
 
 impl BlockFormat for Bf16 {
@@ -27,7 +27,7 @@ impl BlockFormat for Bf16 {
         let (eights, last) = bytes.as_chunks::<16>();
         let (out, last_out) = out.split_at_mut(eights.len() * avx2::LANES);
         for (eight, out) in eights.iter().zip(out.chunks_exact_mut(avx2::LANES)) {
-            // SAFETY: the 16 bytes of 8 values are read; the caller has the features.
+            // SAFETY: the load reads the 16 bytes of `eight`; the caller guarantees the CPU features.
             unsafe {
                 let upper = _mm256_cvtepu16_epi32(_mm_loadu_si128(eight.as_ptr().cast()));
                 avx2::store(out, _mm256_castsi256_ps(_mm256_slli_epi32::<16>(upper)));

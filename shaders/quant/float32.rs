@@ -1,8 +1,8 @@
-//! F32: IEEE 754 single precision, little-endian, a block of one.
+//! F32: IEEE 754 single precision, little-endian, one value per block.
 
-use super::BlockFormat;
+use super::block::BlockFormat;
 
-/// 4 bytes a value.
+/// 1 value in 4 bytes.
 pub struct F32;
 
 impl BlockFormat for F32 {

@@ -1,76 +1,82 @@
-//! The integer view of a block: small codes, and the scales that turn them into values.
+//! The integer view of a block: small integer codes, and the scales that convert them to values.
 //!
 //! `value = (unit * scale) * (code - offset) + minimum_unit * minimum`
 //!
-//! with one `unit` and `minimum_unit` for a block and one `scale` and `minimum` for a group of it. In some formats a code is
-//! not itself the integer but the place of one in a table of sixteen, the format's [`Codebook`]; what is said about integers
-//! then holds for what the table has there. A format that says how its blocks are taken apart ([`BlockFormat::integers`]) has all
-//! that the integer kernels ask of it: how codes are packed for them is the same for all formats.
+//! A block has one `unit` and one `minimum_unit`. Each group of the block has one `scale` and one `minimum`. In some
+//! formats a code is an index into a table of sixteen integers, the format's [`Codebook`]; the table entry then
+//! replaces `code - offset`.
+//!
+//! Integer kernels need nothing from a format beyond [`BlockFormat::integers`], which unpacks a block. They repack the
+//! codes in the same way for all formats.
 //!
 //! [`BlockFormat::integers`]: super::BlockFormat::integers
 
 use half::f16;
 
-use super::MAX_BLOCK_LEN;
+/// The longest block of any format, in values.
+pub const MAX_BLOCK_LEN: usize = 256;
 
-/// What each 4-bit code stands for.
+/// The largest number of groups in a block.
+pub const MAX_GROUPS: usize = 16;
+
+/// The integer that each 4-bit code represents.
 pub type Codebook = [i8; 16];
 
-/// How a block's unit is stored.
+/// How the unit of a block is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// A half.
+    /// As a float16.
     Half,
-    /// A power of two: the byte `e` stands for `2^(e - 128)`, of which halves have but a few.
+    /// As a byte `e` that represents `2^(e - 128)`. Float16 has only a few of these values.
     PowerOfTwo,
 }
 
-/// The shape of a format's integers.
+/// The layout of a format's integers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IntegerLayout {
     /// Bits of a code: 2, 3, 4, 5, 6 or 8.
     pub bits: usize,
-    /// The code that stands for zero, but for the minimum: 0, 4, 8, 16, 32 or 128. With a codebook, what makes all of its
-    /// integers positive.
+    /// The code that represents zero before the minimum is added: 0, 4, 8, 16, 32 or 128. With a codebook, the number
+    /// that makes all of its integers positive when it is added to them.
     pub offset: u8,
-    /// What a code stands for, where that is not `code - offset`.
+    /// The integer of each code, where that is not `code - offset`.
     pub codebook: Option<Codebook>,
     /// Values that share a scale: 16 or 32.
     pub group: usize,
-    /// Whether groups have scales of their own; without, a block is one group and `unit` its scale.
+    /// Whether each group has its own scale. Otherwise a block is one group, and `unit` is its scale.
     pub group_scales: bool,
-    /// Whether there is a minimum: one of each group where groups have scales, else `minimum_unit` is it.
+    /// Whether there is a minimum: one for each group if groups have scales, otherwise `minimum_unit` itself.
     pub minimum: bool,
     /// How units are stored.
     pub unit: Unit,
 }
 
 impl IntegerLayout {
-    /// Codes less an offset, a half as the scale of each block of `group` values, and nothing else.
+    /// Codes with an offset, and a float16 scale for each block of `group` values. No group scales and no minima.
     #[must_use]
     pub const fn new(bits: usize, offset: u8, group: usize) -> Self {
         IntegerLayout { bits, offset, codebook: None, group, group_scales: false, minimum: false, unit: Unit::Half }
     }
 
-    /// Codes of 4 bits that are looked up. Operands of products are what the table has, plus `offset`, in a byte.
+    /// Codes of 4 bits that index `codebook`. The operand of a product is the table entry plus `offset`, in a byte.
     #[must_use]
-    pub const fn looked_up(codebook: Codebook, offset: u8, group: usize) -> Self {
+    pub const fn with_codebook(codebook: Codebook, offset: u8, group: usize) -> Self {
         IntegerLayout { codebook: Some(codebook), ..Self::new(4, offset, group) }
     }
 
-    /// With scales of groups.
+    /// Adds a scale for each group.
     #[must_use]
     pub const fn with_group_scales(self) -> Self {
         IntegerLayout { group_scales: true, ..self }
     }
 
-    /// With minima.
+    /// Adds minima.
     #[must_use]
     pub const fn with_minimum(self) -> Self {
         IntegerLayout { minimum: true, ..self }
     }
 
-    /// With units that are powers of two.
+    /// Stores units as powers of two.
     #[must_use]
     pub const fn with_powers_of_two(self) -> Self {
         IntegerLayout { unit: Unit::PowerOfTwo, ..self }
@@ -85,7 +91,7 @@ impl IntegerLayout {
         }
     }
 
-    /// The integer that a code stands for.
+    /// The integer that a code represents.
     #[must_use]
     pub const fn integer(&self, code: u8) -> i16 {
         match &self.codebook {
@@ -100,7 +106,7 @@ impl IntegerLayout {
         (self.integer(code) + self.offset as i16) as u8
     }
 
-    /// Bits of the largest operand; an AVX2 product without VNNI takes 7, or 8 around 128.
+    /// Bits of the largest operand. An AVX2 product without VNNI supports 7 bits, or 8 bits with an offset of 128.
     #[must_use]
     pub const fn operand_bits(&self) -> usize {
         match self.codebook {
@@ -111,7 +117,7 @@ impl IntegerLayout {
     }
 }
 
-/// `2^(exponent - 128)`, which for the smallest two exponents is subnormal.
+/// `2^(exponent - 128)`. The results for the two smallest exponents are subnormal.
 #[inline(always)]
 #[must_use]
 pub const fn power_of_two(exponent: u8) -> f32 {
@@ -121,23 +127,20 @@ pub const fn power_of_two(exponent: u8) -> f32 {
     f32::from_bits(if exponent < 2 { SMALLEST << exponent } else { (exponent - 1) << FRACTION_BITS })
 }
 
-/// Most groups in a block.
-pub const MAX_GROUPS: usize = 16;
-
-/// A block taken apart.
+/// An unpacked block.
 #[derive(Clone, Debug)]
 pub struct IntegerBlock {
     /// The code of each value, in order.
     pub codes: [u8; MAX_BLOCK_LEN],
-    /// What one step of a scale is worth, where units are halves.
+    /// The factor of the scales, for [`Unit::Half`].
     pub unit: f16,
-    /// The same where they are powers of two: see [`power_of_two`].
+    /// The factor of the scales, for [`Unit::PowerOfTwo`]: the argument of [`power_of_two`].
     pub unit_exponent: u8,
-    /// What one step of a minimum is worth; its sign is that of the minimum in the sum.
+    /// The factor of the minima. Its sign is that of the minimum in the sum.
     pub minimum_unit: f16,
-    /// The scale of each group, where groups have them.
+    /// The scale of each group, where groups have scales.
     pub scales: [i8; MAX_GROUPS],
-    /// The minimum of each group, where groups have them.
+    /// The minimum of each group, where groups have minima.
     pub minima: [i8; MAX_GROUPS],
 }
 
@@ -151,40 +154,4 @@ impl IntegerBlock {
         scales: [0; MAX_GROUPS],
         minima: [0; MAX_GROUPS],
     };
-}
-
-/// The half at `offset` of a block.
-#[inline(always)]
-pub(super) fn half_at(block: &[u8], offset: usize) -> f16 {
-    f16::from_bits(u16::from_le_bytes([block[offset], block[offset + 1]]))
-}
-
-/// The 4-bit codes of 32 values: value `i` in the low nibble of byte `i`, value `i + 16` in the high.
-#[inline(always)]
-pub(super) fn nibbles(bytes: &[u8], codes: &mut [u8]) {
-    let (low, high) = codes[..32].split_at_mut(16);
-    for ((low, high), &byte) in low.iter_mut().zip(high).zip(&bytes[..16]) {
-        *low = byte & 15;
-        *high = byte >> 4;
-    }
-}
-
-/// Adds the fifth bits of 32 codes: bit `i` of the four bytes belongs to value `i`.
-#[inline(always)]
-pub(super) fn add_fifth_bits(bytes: &[u8], codes: &mut [u8]) {
-    for (codes, &byte) in codes[..32].chunks_exact_mut(8).zip(&bytes[..4]) {
-        for (bit, code) in codes.iter_mut().enumerate() {
-            *code |= (byte >> bit & 1) << 4;
-        }
-    }
-}
-
-/// The values of 32 codes of 4 bits, as [`nibbles`] has them: `scale` times what the table has there.
-#[inline(always)]
-pub(super) fn look_up(codebook: &Codebook, scale: f32, bytes: &[u8], out: &mut [f32]) {
-    let (low, high) = out[..32].split_at_mut(16);
-    for ((low, high), &byte) in low.iter_mut().zip(high).zip(&bytes[..16]) {
-        *low = scale * f32::from(codebook[usize::from(byte & 15)]);
-        *high = scale * f32::from(codebook[usize::from(byte >> 4)]);
-    }
 }

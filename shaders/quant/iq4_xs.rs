@@ -1,12 +1,12 @@
-//! IQ4_XS: 256 values in 136 bytes (4.25 bits a value): 8 groups of 32, each with a signed 6-bit scale, in the unequal steps
-//! of [`iq4_nl`](super::iq4_nl).
+//! IQ4_XS: 256 values in 136 bytes (4.25 bits a value): 8 groups of 32, each with a signed 6-bit scale. Codes use the
+//! codebook of [`iq4_nl`](super::iq4_nl).
 //!
-//! | bytes  | content                                                                                                        |
-//! |--------|----------------------------------------------------------------------------------------------------------------|
-//! | 0..2   | `d`, f16, unit of the scales                                                                                   |
-//! | 2..4   | upper 2 bits of the scale of group `g` in bits `2 g` of a 16-bit word                                          |
-//! | 4..8   | low 4 bits of the scales: group `2 i` in the low nibble of byte `i`, group `2 i + 1` in the high               |
-//! | 8..136 | codes, 16 bytes a group: value `i` of the group in the low nibble of byte `i`, value `i + 16` in the high      |
+//! | bytes  | content                                                                                                          |
+//! |--------|------------------------------------------------------------------------------------------------------------------|
+//! | 0..2   | `d`, f16, unit of the scales                                                                                     |
+//! | 2..4   | upper 2 bits of the scale of group `g` in bits `2 g` of a 16-bit word                                            |
+//! | 4..8   | low 4 bits of the scales: group `2 i` in the low nibble of byte `i`, group `2 i + 1` in the high                 |
+//! | 8..136 | codes, 16 bytes a group: value `i` of the group in the low nibble of byte `i`, value `i + 16` in the high nibble |
 //!
 //! `value = (d * (scale - 32)) * CODEBOOK[code]`
 
@@ -15,9 +15,10 @@ use std::arch::x86_64::{_mm256_mul_ps, _mm256_set1_ps};
 
 #[cfg(target_arch = "x86_64")]
 use super::avx2;
-use super::integer::{IntegerBlock, IntegerLayout, half_at, look_up, nibbles};
+use super::block::BlockFormat;
+use super::integer::{IntegerBlock, IntegerLayout};
 use super::iq4_nl::CODEBOOK;
-use super::{BlockFormat, scale_at};
+use super::unpack::{half_at, look_up, nibbles, scale_at};
 
 /// 256 values in 136 bytes.
 pub struct Iq4Xs;
@@ -30,7 +31,7 @@ impl BlockFormat for Iq4Xs {
     const BLOCK_BYTES: usize = 136;
     const GGML_ID: u32 = 23;
     const NAME: &'static str = "IQ4_XS";
-    const INTEGERS: Option<IntegerLayout> = Some(IntegerLayout::looked_up(CODEBOOK, 128, 32).with_group_scales());
+    const INTEGERS: Option<IntegerLayout> = Some(IntegerLayout::with_codebook(CODEBOOK, 128, 32).with_group_scales());
 
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {
@@ -54,13 +55,13 @@ impl BlockFormat for Iq4Xs {
     #[inline(always)]
     unsafe fn decode_eights_avx2(block: &[u8], sink: &mut impl avx2::Sink) {
         let scales = scales(block);
-        // SAFETY: the caller has the features.
+        // SAFETY: the caller guarantees the CPU features.
         let d = unsafe { avx2::one_scale_at(block, 0) };
         for (group, (codes, scale)) in block[8..136].chunks_exact(16).zip(scales).enumerate() {
-            // SAFETY: the caller has the features.
+            // SAFETY: the caller guarantees the CPU features.
             unsafe {
                 let scale = _mm256_set1_ps(d * f32::from(scale));
-                let values = avx2::signed_to_f32(avx2::looked_up(&CODEBOOK, codes));
+                let values = avx2::signed_to_f32(avx2::look_up(&CODEBOOK, codes));
                 for (eight, value) in values.into_iter().enumerate() {
                     sink.take(4 * group + eight, _mm256_mul_ps(scale, value));
                 }
@@ -69,7 +70,7 @@ impl BlockFormat for Iq4Xs {
     }
 }
 
-/// The scale of each group, in units.
+/// The scale of each group as an integer.
 #[inline(always)]
 fn scales(block: &[u8]) -> [i8; GROUPS] {
     let high = u16::from_le_bytes([block[2], block[3]]);

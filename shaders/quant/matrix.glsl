@@ -1,21 +1,22 @@
-// A weight matrix as `gpu/weight.rs` packs it: runs of 32 columns, cut into planes of bits.
+// A weight matrix as `gpu/weight.rs` packs it: runs of 32 columns, split into bit planes.
 //
-// The format is a matter of constants (see `PackedFormat`): a format that has an `IntegerLayout` needs no code here.
+// Specialisation constants describe the format (see `WeightLayout`). A format that has an `IntegerLayout` needs no code
+// here.
 
-layout(constant_id = 10) const uint BITS = 32;        // of a code; 32 and 16 are floating point
-layout(constant_id = 11) const uint OFFSET = 0;       // the code that stands for zero
-layout(constant_id = 12) const uint GROUPS = 1;       // scales in a run
+layout(constant_id = 10) const uint BITS = 32;        // of a code; 16 and 32 are floating-point formats
+layout(constant_id = 11) const uint OFFSET = 0;       // the code that represents zero
+layout(constant_id = 12) const uint GROUPS = 1;       // scale groups in a run
 layout(constant_id = 13) const bool GROUP_SCALES = false;
 layout(constant_id = 14) const bool MINIMUM = false;
 layout(constant_id = 15) const bool BFLOAT = false;
-layout(constant_id = 40) const bool POWERS_OF_TWO = false; // units are exponents
-layout(constant_id = 41) const bool CODEBOOK = false;      // codes are looked up
-layout(constant_id = 42) const uint BOOK_0 = 0;            // a signed byte for each of sixteen codes
+layout(constant_id = 40) const bool POWERS_OF_TWO = false; // units are stored as exponents
+layout(constant_id = 41) const bool CODEBOOK = false;      // codes are codebook indices
+layout(constant_id = 42) const uint BOOK_0 = 0;            // the codebook: one signed byte for each of sixteen codes
 layout(constant_id = 43) const uint BOOK_4 = 0;
 layout(constant_id = 44) const uint BOOK_8 = 0;
 layout(constant_id = 45) const uint BOOK_12 = 0;
 
-const uint QUADS = 8;                                 // of four columns, in a run
+const uint QUADS = 8;                                 // groups of four columns in a run
 const uint LOW_BITS = BITS == 6 || BITS == 5 ? 4 : BITS == 3 ? 2 : BITS;
 const uint HIGH_BITS = BITS - LOW_BITS;
 const uint RUNS_PER_BLOCK = GROUP_SCALES ? 8 : 1;
@@ -23,14 +24,14 @@ const uint SCALE_BITS = GROUP_SCALES ? GROUPS * (MINIMUM ? 16 : 8) : 0;
 const uint UNIT_BITS = POWERS_OF_TWO ? 8 : MINIMUM ? 32 : 16;
 
 struct Matrix {
-    uint64_t low;     // planes of codes, or values
-    uint64_t high;
+    uint64_t low;     // low bits of the codes, or values
+    uint64_t high;    // high bits of the codes
     uint64_t scales;
     uint64_t units;
 };
 
-// 32 columns of a row: value[c] = scale * code[c] + minimum, each of the group that c is in; codes less their offset, or as
-// the codebook has them.
+// 32 columns of a row: value[c] = scale * code[c] + minimum, with the scale and minimum of the group of c. `codes` has
+// the offset subtracted, or the codebook applied.
 struct Run {
     vec4 codes[QUADS];
     float scale[2];
@@ -41,19 +42,20 @@ vec4 bytes_to_floats(uint word) {
     return vec4(uvec4(word, word >> 8, word >> 16, word >> 24) & 255u);
 }
 
-// What the codebook has at four codes. Chosen and not indexed: some compilers put a table that is indexed into memory.
+// The codebook entries of four codes. Entries are selected and not indexed, because some compilers move an indexed
+// table to memory.
 vec4 look_up(uint codes) {
     uvec4 code = uvec4(codes, codes >> 8, codes >> 16, codes >> 24);
     bvec4 by_4 = notEqual(code & 4u, uvec4(0));
     bvec4 by_8 = notEqual(code & 8u, uvec4(0));
     uvec4 low = mix(uvec4(BOOK_0), uvec4(BOOK_4), by_4);
     uvec4 high = mix(uvec4(BOOK_8), uvec4(BOOK_12), by_4);
-    // The byte moves to the top, and down again with its sign.
+    // Move the byte to the top, then shift it down with sign extension.
     ivec4 moved = ivec4(mix(low, high, by_8) << (24u - 8u * (code & 3u)));
     return vec4(moved >> 24);
 }
 
-// Sixteen or eight bits out of a plane of such entries.
+// Entry `index` of a plane of entries with `bits` bits.
 uint entry(uint64_t plane, uint64_t index, uint bits) {
     uint word = Words(plane + (index * bits >> 5) * 4).at[0];
     return bits == 32 ? word : bitfieldExtract(word, int(uint(index) * bits & 31u), int(bits));
@@ -83,7 +85,7 @@ void load_values(Matrix matrix, uint64_t index, inout Run run) {
     }
 }
 
-// A plane of p bits has p words for a run; quad q is in word q mod p, from bit q / p * p of each byte on.
+// A plane of p bits has p words for a run. Quad q is in word q mod p, starting at bit q / p * p of each byte.
 void load_codes(Matrix matrix, uint64_t index, inout Run run) {
     uint low[8];
     if (LOW_BITS == 2) {
@@ -140,7 +142,7 @@ void load_scales(Matrix matrix, uint64_t index, inout Run run) {
     }
 }
 
-// Run `index` of the matrix, counted through all rows.
+// Run `index` of the matrix. Runs are numbered through all rows.
 Run load_run(Matrix matrix, uint64_t index) {
     Run run;
     if (BITS >= 16) {

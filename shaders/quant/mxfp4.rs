@@ -1,29 +1,30 @@
-//! MXFP4: 32 values in 17 bytes (4.25 bits a value): floating point of 4 bits, and a power of two for all.
+//! MXFP4: 32 values in 17 bytes (4.25 bits a value): 4-bit floating point with a shared power-of-two scale.
 //!
-//! | bytes | content                                                                    |
-//! |-------|----------------------------------------------------------------------------|
-//! | 0     | `e`: the scale is `2^(e - 128)`                                            |
-//! | 1..17 | codes: value `i` in the low nibble of byte `i`, value `i + 16` in the high |
+//! | bytes | content                                                                           |
+//! |-------|-----------------------------------------------------------------------------------|
+//! | 0     | `e`: the scale is `2^(e - 128)`                                                   |
+//! | 1..17 | codes: value `i` in the low nibble of byte `i`, value `i + 16` in the high nibble |
 //!
 //! `value = 2^(e - 128) * CODEBOOK[code]`
 //!
-//! A code is a sign, two bits of exponent and one of fraction. Its values are multiples of a half, so the table has them
-//! doubled, and the scale is half of what the standard says.
+//! A code has a sign bit, two exponent bits and one fraction bit. Its values are multiples of one half, so the codebook
+//! holds them doubled, and the scale is half of the scale in the standard.
 //!
 //! Source: Open Compute Project 2023, "OCP Microscaling Formats (MX) Specification", 5.3.3 and 5.4.1.
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{_mm256_mul_ps, _mm256_set1_ps};
 
-use super::BlockFormat;
 #[cfg(target_arch = "x86_64")]
 use super::avx2;
-use super::integer::{Codebook, IntegerBlock, IntegerLayout, look_up, nibbles, power_of_two};
+use super::block::BlockFormat;
+use super::integer::{Codebook, IntegerBlock, IntegerLayout, power_of_two};
+use super::unpack::{look_up, nibbles};
 
 /// 32 values in 17 bytes.
 pub struct Mxfp4;
 
-/// Twice what each code stands for.
+/// Twice the value of each code.
 pub const CODEBOOK: Codebook = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
 impl BlockFormat for Mxfp4 {
@@ -31,7 +32,7 @@ impl BlockFormat for Mxfp4 {
     const BLOCK_BYTES: usize = 17;
     const GGML_ID: u32 = 39;
     const NAME: &'static str = "MXFP4";
-    const INTEGERS: Option<IntegerLayout> = Some(IntegerLayout::looked_up(CODEBOOK, 16, 32).with_powers_of_two());
+    const INTEGERS: Option<IntegerLayout> = Some(IntegerLayout::with_codebook(CODEBOOK, 16, 32).with_powers_of_two());
 
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {
@@ -47,10 +48,10 @@ impl BlockFormat for Mxfp4 {
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     unsafe fn decode_eights_avx2(block: &[u8], sink: &mut impl avx2::Sink) {
-        // SAFETY: the caller has the features.
+        // SAFETY: the caller guarantees the CPU features.
         unsafe {
             let scale = _mm256_set1_ps(power_of_two(block[0]));
-            let values = avx2::signed_to_f32(avx2::looked_up(&CODEBOOK, &block[1..]));
+            let values = avx2::signed_to_f32(avx2::look_up(&CODEBOOK, &block[1..]));
             for (eight, value) in values.into_iter().enumerate() {
                 sink.take(eight, _mm256_mul_ps(scale, value));
             }

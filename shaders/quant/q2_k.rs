@@ -1,11 +1,11 @@
 //! Q2_K: 256 values in 84 bytes (2.625 bits a value): 16 groups of 16, each with a 4-bit scale and a 4-bit minimum.
 //!
-//! | bytes  | content                                                                                       |
-//! |--------|-----------------------------------------------------------------------------------------------|
-//! | 0..16  | group `g`: scale in the low nibble, minimum in the high                                       |
+//! | bytes  | content                                                                                          |
+//! |--------|--------------------------------------------------------------------------------------------------|
+//! | 0..16  | group `g`: scale in the low nibble, minimum in the high                                          |
 //! | 16..80 | `q`: 32 bytes for each half of 128 values; value `32 s + j` of the half in bits `2s` of byte `j` |
-//! | 80..82 | `d`, f16, unit of the scales                                                                  |
-//! | 82..84 | `dmin`, f16, unit of the minima                                                               |
+//! | 80..82 | `d`, f16, unit of the scales                                                                     |
+//! | 82..84 | `dmin`, f16, unit of the minima                                                                  |
 //!
 //! `value = (d * scale) * q - dmin * minimum`
 
@@ -14,8 +14,9 @@ use std::arch::x86_64::{_mm256_mul_ps, _mm256_set1_ps, _mm256_sub_ps};
 
 #[cfg(target_arch = "x86_64")]
 use super::avx2;
-use super::integer::{IntegerBlock, IntegerLayout, half_at};
-use super::{BlockFormat, scale_at};
+use super::block::BlockFormat;
+use super::integer::{IntegerBlock, IntegerLayout};
+use super::unpack::{half_at, scale_at};
 
 /// 256 values in 84 bytes.
 pub struct Q2K;
@@ -63,7 +64,7 @@ impl BlockFormat for Q2K {
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     unsafe fn decode_eights_avx2(block: &[u8], sink: &mut impl avx2::Sink) {
-        // SAFETY: the caller has the features.
+        // SAFETY: the caller guarantees the CPU features.
         unsafe {
             let (d, dmin) = (avx2::one_scale_at(block, 80), avx2::one_scale_at(block, 82));
             let (mut scales, mut minima) = ([0.0; 16], [0.0; 16]);

@@ -1,13 +1,13 @@
 //! Q3_K: 256 values in 110 bytes (3.4375 bits a value): 16 groups of 16, each with a signed 6-bit scale.
 //!
-//! | bytes    | content                                                                                              |
-//! |----------|------------------------------------------------------------------------------------------------------|
-//! | 0..32    | value `32 i + j` has its third bit, inverted, in bit `i` of byte `j`                                 |
-//! | 32..96   | low 2 bits: 32 bytes for each half of 128 values; value `32 s + j` of the half in bits `2s` of byte `j` |
+//! | bytes    | content                                                                                                                               |
+//! |----------|---------------------------------------------------------------------------------------------------------------------------------------|
+//! | 0..32    | value `32 i + j` has its third bit in bit `i` of byte `j`                                                                             |
+//! | 32..96   | low 2 bits: 32 bytes for each half of 128 values; value `32 s + j` of the half in bits `2s` of byte `j`                               |
 //! | 96..108  | scales: low nibbles of groups 0..8 and high of 8..16 in bytes 0..8; upper 2 bits of group `g` in bits `2 (g / 4)` of byte `8 + g % 4` |
-//! | 108..110 | `d`, f16                                                                                             |
+//! | 108..110 | `d`, f16                                                                                                                              |
 //!
-//! `value = (d * (scale - 32)) * q`, where `q` is the low two bits, less 4 when the third bit is absent.
+//! `value = (d * (scale - 32)) * q`, where `q` is the low two bits, minus 4 when the third bit is 0.
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{
@@ -16,8 +16,9 @@ use std::arch::x86_64::{
 
 #[cfg(target_arch = "x86_64")]
 use super::avx2;
-use super::integer::{IntegerBlock, IntegerLayout, half_at};
-use super::{BlockFormat, scale_at};
+use super::block::BlockFormat;
+use super::integer::{IntegerBlock, IntegerLayout};
+use super::unpack::{half_at, scale_at};
 
 /// 256 values in 110 bytes.
 pub struct Q3K;
@@ -59,7 +60,7 @@ impl BlockFormat for Q3K {
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     unsafe fn decode_eights_avx2(block: &[u8], sink: &mut impl avx2::Sink) {
-        // SAFETY: the caller has the features.
+        // SAFETY: the caller guarantees the CPU features.
         unsafe {
             let scales = scales(block, avx2::one_scale_at(block, 108));
             let third = avx2::load_32(block);
@@ -86,7 +87,7 @@ impl BlockFormat for Q3K {
     }
 }
 
-/// The scale of each group, times its unit `d`.
+/// The scale of each group, multiplied by its unit `d`.
 #[inline(always)]
 fn scales(block: &[u8], d: f32) -> [f32; 16] {
     let integers = integer_scales(block);
@@ -97,7 +98,7 @@ fn scales(block: &[u8], d: f32) -> [f32; 16] {
     scales
 }
 
-/// The scale of each group, in units.
+/// The scale of each group as an integer.
 #[inline(always)]
 fn integer_scales(block: &[u8]) -> [i8; 16] {
     let packed = &block[96..108];

@@ -1,9 +1,9 @@
 //! Q4_0: 32 values in 18 bytes (4.5 bits a value), symmetric around zero.
 //!
-//! | bytes | content                                                                 |
-//! |-------|-------------------------------------------------------------------------|
-//! | 0..2  | scale `d`, f16                                                          |
-//! | 2..18 | `q`: value `i` in the low nibble of byte `i`, value `i + 16` in the high |
+//! | bytes | content                                                                         |
+//! |-------|---------------------------------------------------------------------------------|
+//! | 0..2  | scale `d`, f16                                                                  |
+//! | 2..18 | `q`: value `i` in the low nibble of byte `i`, value `i + 16` in the high nibble |
 //!
 //! `value = d * (q - 8)`
 
@@ -12,8 +12,9 @@ use std::arch::x86_64::{_mm256_cvtepi32_ps, _mm256_mul_ps, _mm256_set1_epi32, _m
 
 #[cfg(target_arch = "x86_64")]
 use super::avx2;
-use super::integer::{IntegerBlock, IntegerLayout, half_at, nibbles};
-use super::{BlockFormat, scale_at};
+use super::block::BlockFormat;
+use super::integer::{IntegerBlock, IntegerLayout};
+use super::unpack::{half_at, nibbles, scale_at};
 
 /// 32 values in 18 bytes.
 pub struct Q4_0;
@@ -44,7 +45,7 @@ impl BlockFormat for Q4_0 {
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     unsafe fn decode_eights_avx2(block: &[u8], sink: &mut impl avx2::Sink) {
-        // SAFETY: the caller has the features.
+        // SAFETY: the caller guarantees the CPU features.
         unsafe {
             let d = avx2::scale_at(block, 0);
             let value = |q| _mm256_mul_ps(d, _mm256_cvtepi32_ps(_mm256_sub_epi32(q, _mm256_set1_epi32(8))));

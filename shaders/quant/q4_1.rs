@@ -1,10 +1,10 @@
 //! Q4_1: 32 values in 20 bytes (5 bits a value), with a minimum.
 //!
-//! | bytes | content                                                                 |
-//! |-------|-------------------------------------------------------------------------|
-//! | 0..2  | scale `d`, f16                                                          |
-//! | 2..4  | minimum `m`, f16                                                        |
-//! | 4..20 | `q`: value `i` in the low nibble of byte `i`, value `i + 16` in the high |
+//! | bytes | content                                                                         |
+//! |-------|---------------------------------------------------------------------------------|
+//! | 0..2  | scale `d`, f16                                                                  |
+//! | 2..4  | minimum `m`, f16                                                                |
+//! | 4..20 | `q`: value `i` in the low nibble of byte `i`, value `i + 16` in the high nibble |
 //!
 //! `value = d * q + m`
 
@@ -13,8 +13,9 @@ use std::arch::x86_64::{_mm256_add_ps, _mm256_cvtepi32_ps, _mm256_mul_ps};
 
 #[cfg(target_arch = "x86_64")]
 use super::avx2;
-use super::integer::{IntegerBlock, IntegerLayout, half_at, nibbles};
-use super::{BlockFormat, scale_at};
+use super::block::BlockFormat;
+use super::integer::{IntegerBlock, IntegerLayout};
+use super::unpack::{half_at, nibbles, scale_at};
 
 /// 32 values in 20 bytes.
 pub struct Q4_1;
@@ -47,7 +48,7 @@ impl BlockFormat for Q4_1 {
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     unsafe fn decode_eights_avx2(block: &[u8], sink: &mut impl avx2::Sink) {
-        // SAFETY: the caller has the features.
+        // SAFETY: the caller guarantees the CPU features.
         unsafe {
             let (d, m) = (avx2::scale_at(block, 0), avx2::scale_at(block, 2));
             let value = |q| _mm256_add_ps(_mm256_mul_ps(d, _mm256_cvtepi32_ps(q)), m);

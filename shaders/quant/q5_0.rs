@@ -1,10 +1,10 @@
 //! Q5_0: 32 values in 22 bytes (5.5 bits a value), symmetric around zero.
 //!
-//! | bytes | content                                                                      |
-//! |-------|------------------------------------------------------------------------------|
-//! | 0..2  | scale `d`, f16                                                               |
-//! | 2..6  | bit `i` of this u32 is bit 4 of `q[i]`                                       |
-//! | 6..22 | low 4 bits: value `i` in the low nibble of byte `i`, value `i + 16` in the high |
+//! | bytes | content                                                                                |
+//! |-------|----------------------------------------------------------------------------------------|
+//! | 0..2  | scale `d`, f16                                                                         |
+//! | 2..6  | bit `i` of this u32 is bit 4 of `q[i]`                                                 |
+//! | 6..22 | low 4 bits: value `i` in the low nibble of byte `i`, value `i + 16` in the high nibble |
 //!
 //! `value = d * (q - 16)`
 
@@ -13,8 +13,9 @@ use std::arch::x86_64::{_mm256_mul_ps, _mm256_set1_epi8, _mm256_sub_epi8};
 
 #[cfg(target_arch = "x86_64")]
 use super::avx2;
-use super::integer::{IntegerBlock, IntegerLayout, add_fifth_bits, half_at, nibbles};
-use super::{BlockFormat, scale_at};
+use super::block::BlockFormat;
+use super::integer::{IntegerBlock, IntegerLayout};
+use super::unpack::{add_fifth_bits, half_at, nibbles, scale_at};
 
 /// 32 values in 22 bytes.
 pub struct Q5_0;
@@ -49,7 +50,7 @@ impl BlockFormat for Q5_0 {
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     unsafe fn decode_eights_avx2(block: &[u8], sink: &mut impl avx2::Sink) {
-        // SAFETY: the caller has the features.
+        // SAFETY: the caller guarantees the CPU features.
         unsafe {
             let d = avx2::scale_at(block, 0);
             let q = avx2::five_bits(&block[2..6], &block[6..22]);

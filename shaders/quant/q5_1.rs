@@ -1,11 +1,11 @@
 //! Q5_1: 32 values in 24 bytes (6 bits a value), with a minimum.
 //!
-//! | bytes | content                                                                      |
-//! |-------|------------------------------------------------------------------------------|
-//! | 0..2  | scale `d`, f16                                                               |
-//! | 2..4  | minimum `m`, f16                                                             |
-//! | 4..8  | bit `i` of this u32 is bit 4 of `q[i]`                                       |
-//! | 8..24 | low 4 bits: value `i` in the low nibble of byte `i`, value `i + 16` in the high |
+//! | bytes | content                                                                                |
+//! |-------|----------------------------------------------------------------------------------------|
+//! | 0..2  | scale `d`, f16                                                                         |
+//! | 2..4  | minimum `m`, f16                                                                       |
+//! | 4..8  | bit `i` of this u32 is bit 4 of `q[i]`                                                 |
+//! | 8..24 | low 4 bits: value `i` in the low nibble of byte `i`, value `i + 16` in the high nibble |
 //!
 //! `value = d * q + m`
 
@@ -14,8 +14,9 @@ use std::arch::x86_64::{_mm256_add_ps, _mm256_mul_ps};
 
 #[cfg(target_arch = "x86_64")]
 use super::avx2;
-use super::integer::{IntegerBlock, IntegerLayout, add_fifth_bits, half_at, nibbles};
-use super::{BlockFormat, scale_at};
+use super::block::BlockFormat;
+use super::integer::{IntegerBlock, IntegerLayout};
+use super::unpack::{add_fifth_bits, half_at, nibbles, scale_at};
 
 /// 32 values in 24 bytes.
 pub struct Q5_1;
@@ -52,7 +53,7 @@ impl BlockFormat for Q5_1 {
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     unsafe fn decode_eights_avx2(block: &[u8], sink: &mut impl avx2::Sink) {
-        // SAFETY: the caller has the features.
+        // SAFETY: the caller guarantees the CPU features.
         unsafe {
             let (d, m) = (avx2::scale_at(block, 0), avx2::scale_at(block, 2));
             let q = avx2::unsigned_to_f32(avx2::five_bits(&block[4..8], &block[8..24]));

@@ -1,11 +1,11 @@
 //! Q6_K: 256 values in 210 bytes (6.5625 bits a value): 16 groups of 16, each with a signed 8-bit scale.
 //!
-//! | bytes    | content                                                                                              |
-//! |----------|------------------------------------------------------------------------------------------------------|
+//! | bytes    | content                                                                                                  |
+//! |----------|----------------------------------------------------------------------------------------------------------|
 //! | 0..128   | low 4 bits: 64 bytes for each half of 128 values; value `64 s + j` of the half in nibble `s` of byte `j` |
-//! | 128..192 | upper 2 bits: 32 bytes for each half; value `32 s + j` of the half in bits `2s` of byte `j`          |
-//! | 192..208 | scales, i8 each                                                                                      |
-//! | 208..210 | `d`, f16                                                                                             |
+//! | 128..192 | upper 2 bits: 32 bytes for each half; value `32 s + j` of the half in bits `2s` of byte `j`              |
+//! | 192..208 | scales, i8 each                                                                                          |
+//! | 208..210 | `d`, f16                                                                                                 |
 //!
 //! `value = (d * scale) * (q - 32)`
 
@@ -16,8 +16,9 @@ use std::arch::x86_64::{
 
 #[cfg(target_arch = "x86_64")]
 use super::avx2;
-use super::integer::{IntegerBlock, IntegerLayout, half_at};
-use super::{BlockFormat, scale_at};
+use super::block::BlockFormat;
+use super::integer::{IntegerBlock, IntegerLayout};
+use super::unpack::{half_at, scale_at};
 
 /// 256 values in 210 bytes.
 pub struct Q6K;
@@ -66,10 +67,10 @@ impl BlockFormat for Q6K {
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     unsafe fn decode_eights_avx2(block: &[u8], sink: &mut impl avx2::Sink) {
-        // SAFETY: the caller has the features.
+        // SAFETY: the caller guarantees the CPU features.
         let scales = unsafe { scales(block, avx2::one_scale_at(block, 208)) };
         for quarter in 0..8 {
-            // SAFETY: the caller has the features.
+            // SAFETY: the caller guarantees the CPU features.
             unsafe { decode_quarter_avx2(block, &scales, quarter, sink) };
         }
     }
@@ -77,7 +78,7 @@ impl BlockFormat for Q6K {
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     unsafe fn decode_four_rows_avx2<S: avx2::Sink>(blocks: [&[u8]; 4], [a, b, c, d]: [&mut S; 4]) {
-        // SAFETY: the caller has the features.
+        // SAFETY: the caller guarantees the CPU features.
         let scales = unsafe {
             [
                 scales(blocks[0], avx2::one_scale_at(blocks[0], 208)),
@@ -87,7 +88,7 @@ impl BlockFormat for Q6K {
             ]
         };
         for quarter in 0..8 {
-            // SAFETY: the caller has the features.
+            // SAFETY: the caller guarantees the CPU features.
             unsafe {
                 decode_quarter_avx2(blocks[0], &scales[0], quarter, a);
                 decode_quarter_avx2(blocks[1], &scales[1], quarter, b);
@@ -98,7 +99,7 @@ impl BlockFormat for Q6K {
     }
 }
 
-/// The scale of each group, times its unit `d`.
+/// The scale of each group, multiplied by its unit `d`.
 #[inline(always)]
 fn scales(block: &[u8], d: f32) -> [f32; 16] {
     let mut scales = [0.0; 16];
@@ -111,11 +112,11 @@ fn scales(block: &[u8], d: f32) -> [f32; 16] {
 /// Decodes 32 values: quarter `quarter % 4` of half `quarter / 4`.
 ///
 /// # Safety
-/// The machine must have AVX2, FMA and F16C.
+/// The CPU must support AVX2, FMA and F16C.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn decode_quarter_avx2(block: &[u8], scales: &[f32; 16], quarter: usize, sink: &mut impl avx2::Sink) {
-    // SAFETY: the caller has the features.
+    // SAFETY: the caller guarantees the CPU features.
     unsafe {
         let low = avx2::load_32(&block[quarter / 4 * 64 + quarter % 2 * 32..]);
         let high = avx2::load_32(&block[128 + quarter / 4 * 32..]);

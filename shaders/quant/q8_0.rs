@@ -1,9 +1,9 @@
 //! Q8_0: 32 values in 34 bytes (8.5 bits a value), symmetric around zero.
 //!
-//! | bytes | content           |
-//! |-------|-------------------|
-//! | 0..2  | scale `d`, f16    |
-//! | 2..34 | `q`, i8 each      |
+//! | bytes | content        |
+//! |-------|----------------|
+//! | 0..2  | scale `d`, f16 |
+//! | 2..34 | `q`, i8 each   |
 //!
 //! `value = q * d`
 
@@ -12,8 +12,9 @@ use std::arch::x86_64::{_mm256_cvtepi8_epi32, _mm256_cvtepi32_ps, _mm256_mul_ps}
 
 #[cfg(target_arch = "x86_64")]
 use super::avx2;
-use super::integer::{IntegerBlock, IntegerLayout, half_at};
-use super::{BlockFormat, scale_at};
+use super::block::BlockFormat;
+use super::integer::{IntegerBlock, IntegerLayout};
+use super::unpack::{half_at, scale_at};
 
 /// 32 values in 34 bytes.
 pub struct Q8_0;
@@ -37,7 +38,7 @@ impl BlockFormat for Q8_0 {
     fn integers(block: &[u8], out: &mut IntegerBlock) {
         out.unit = half_at(block, 0);
         for (code, &byte) in out.codes[..32].iter_mut().zip(&block[2..34]) {
-            // From -128..128 to 0..256.
+            // Maps -128..128 to 0..256.
             *code = byte ^ 0x80;
         }
     }
@@ -45,7 +46,7 @@ impl BlockFormat for Q8_0 {
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     unsafe fn decode_eights_avx2(block: &[u8], sink: &mut impl avx2::Sink) {
-        // SAFETY: the caller has the features.
+        // SAFETY: the caller guarantees the CPU features.
         unsafe {
             let d = avx2::scale_at(block, 0);
             for eight in 0..4 {

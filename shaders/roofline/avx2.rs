@@ -7,7 +7,7 @@ use std::arch::x86_64::{
 };
 use std::hint::black_box;
 
-use super::{PREFETCH_AHEAD, READ_BYTES, ROUNDS};
+use super::sizes::{PREFETCH_AHEAD, READ_BYTES, ROUNDS};
 
 const REGISTER_BYTES: usize = size_of::<__m256i>();
 
@@ -22,19 +22,19 @@ pub(super) fn read(blocks: &[[u8; READ_BYTES]]) -> u64 {
                 // A prefetch never faults.
                 _mm_prefetch::<_MM_HINT_T0>(register.as_ptr().wrapping_add(PREFETCH_AHEAD).cast());
             }
-            // SAFETY: the register's bytes are there.
+            // SAFETY: the block has the bytes of the register.
             let register = unsafe { _mm256_loadu_si256(register.as_ptr().cast()) };
             sums[index % 8] = _mm256_xor_si256(sums[index % 8], register);
         }
     }
     let sum = sums.into_iter().fold(_mm256_setzero_si256(), |sum, lane| _mm256_xor_si256(sum, lane));
     let mut words = [0_u64; 4];
-    // SAFETY: there is room for the register.
+    // SAFETY: the array has the size of the register.
     unsafe { _mm256_storeu_si256(words.as_mut_ptr().cast(), sum) };
     words.into_iter().fold(0, |sum, word| sum ^ word)
 }
 
-/// Registers in flight, which hide how long each operation takes.
+/// Registers in flight, enough to hide the latency of an operation.
 const CHAINS: usize = 10;
 
 /// Dot products in three instructions: products of bytes in pairs, pairs of those, and the sum.
@@ -44,7 +44,7 @@ pub(super) fn dot_products() -> u64 {
     let values: [__m256i; CHAINS] = black_box(std::array::from_fn(|index| _mm256_set1_epi8(index as i8)));
     let (mut sums, mut codes) = ([_mm256_setzero_si256(); CHAINS], black_box(one));
     for _ in 0..ROUNDS {
-        // Other codes in each round, or the compiler would form the products once.
+        // The codes change in each round; otherwise the compiler would compute the products only once.
         codes = _mm256_add_epi8(codes, one);
         for (sum, values) in sums.iter_mut().zip(values) {
             *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(_mm256_maddubs_epi16(codes, values), ones));
@@ -68,7 +68,7 @@ pub(super) fn dot_products_vnni() -> u64 {
     2 * ROUNDS * (CHAINS * REGISTER_BYTES) as u64
 }
 
-/// Multiplies and adds in float32; says how many operations.
+/// Multiplies and adds in float32; returns the number of operations.
 #[target_feature(enable = "avx2,fma")]
 pub(super) fn multiply_adds() -> u64 {
     let (factor, term) = black_box((_mm256_set1_ps(0.5), _mm256_set1_ps(1.0)));

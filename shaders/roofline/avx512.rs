@@ -6,7 +6,7 @@ use std::arch::x86_64::{
 };
 use std::hint::black_box;
 
-use super::{PREFETCH_AHEAD, READ_BYTES, ROUNDS};
+use super::sizes::{PREFETCH_AHEAD, READ_BYTES, ROUNDS};
 
 const REGISTER_BYTES: usize = size_of::<__m512i>();
 
@@ -19,18 +19,18 @@ pub(super) fn read(blocks: &[[u8; READ_BYTES]]) -> u64 {
         for (sum, register) in sums.iter_mut().zip(block.as_chunks::<REGISTER_BYTES>().0) {
             // A prefetch never faults.
             _mm_prefetch::<_MM_HINT_T0>(register.as_ptr().wrapping_add(PREFETCH_AHEAD).cast());
-            // SAFETY: the register's bytes are there.
+            // SAFETY: the block has the bytes of the register.
             *sum = _mm512_xor_si512(*sum, unsafe { _mm512_loadu_si512(register.as_ptr().cast()) });
         }
     }
     let sum = sums.into_iter().fold(_mm512_setzero_si512(), |sum, lane| _mm512_xor_si512(sum, lane));
     let mut words = [0_u64; 8];
-    // SAFETY: there is room for the register.
+    // SAFETY: the array has the size of the register.
     unsafe { _mm512_storeu_si512(words.as_mut_ptr().cast(), sum) };
     words.into_iter().fold(0, |sum, word| sum ^ word)
 }
 
-/// Registers in flight, which hide how long each operation takes.
+/// Registers in flight, enough to hide the latency of an operation.
 const CHAINS: usize = 16;
 
 /// Dot products in one instruction.
@@ -47,7 +47,7 @@ pub(super) fn dot_products() -> u64 {
     2 * ROUNDS * (CHAINS * REGISTER_BYTES) as u64
 }
 
-/// Multiplies and adds in float32; says how many operations.
+/// Multiplies and adds in float32; returns the number of operations.
 #[target_feature(enable = "avx512f")]
 pub(super) fn multiply_adds() -> u64 {
     let (factor, term) = black_box((_mm512_set1_ps(0.5), _mm512_set1_ps(1.0)));

@@ -1,5 +1,5 @@
 #version 460
-// Multiplies matrices of float16, summed in float32, on registers alone.
+// Multiplies matrices of float16, summed in float32, in registers only.
 
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_cooperative_matrix : require

@@ -1,13 +1,15 @@
-//! What the machine can do at most with a kernel's instructions: work without any purpose but its speed.
+//! Peak rates of the machine: loops whose only purpose is to measure the speed of memory and of a kernel's
+//! instructions.
 //!
-//! - [`read`]: memory, in order
-//! - [`dot_products`]: dot products of 8-bit integers, on registers alone
-//! - [`multiply_adds`]: multiplications with additions in float32, on registers alone
-//! - [`gpu`]: the like on a GPU
-//! - `scalar`, `avx2`, `avx512`: the instruction sets; the products of tiles are with their
+//! - [`read`]: sequential reads of memory
+//! - [`dot_products`]: dot products of 8-bit integers, in registers only
+//! - [`multiply_adds`]: multiply-adds in float32, in registers only
+//! - [`gpu`]: the same on a GPU
+//! - `scalar`, `avx2`, `avx512`: the instruction sets; the products of tiles are next to their
 //!   [kernel](crate::matmul::integer::amx)
+//! - `sizes`: how much work one call does
 //!
-//! Each is one thread's part; whoever measures runs many parts on a team, by the clock.
+//! Each call is the work of one thread. The caller runs many of them on a team and measures the time.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -15,23 +17,18 @@ mod avx2;
 mod avx512;
 pub mod gpu;
 mod scalar;
+mod sizes;
 
 use std::hint::black_box;
 
 use crate::cpu::Kernel;
 #[cfg(target_arch = "x86_64")]
 use crate::matmul::integer::amx;
+use sizes::READ_BYTES;
+#[cfg(target_arch = "x86_64")]
+use sizes::ROUNDS;
 
-/// How often each register is used in one call of [`dot_products`] or [`multiply_adds`]: some tens of microseconds.
-const ROUNDS: u64 = 1 << 14;
-
-/// How far ahead memory is asked for, in bytes: as in the kernels of [`matmul`](crate::matmul).
-const PREFETCH_AHEAD: usize = 8 * 1024;
-
-/// Bytes read in a row by one round of [`read`].
-const READ_BYTES: usize = 512;
-
-/// Reads all bytes but for the last few, fewer than 512.
+/// Reads all bytes except the last few, which are fewer than 512.
 ///
 /// # Panics
 /// When the machine does not support the kernel.
@@ -52,7 +49,7 @@ pub fn read(kernel: Kernel, bytes: &[u8]) {
     black_box(sum);
 }
 
-/// Forms dot products of integers and says how many operations those were: two for each pair of 8-bit integers. `None`
+/// Computes dot products of integers and returns the number of operations: two for each pair of 8-bit integers. `None`
 /// for the kernels that compute in float32.
 ///
 /// # Panics
@@ -75,7 +72,7 @@ pub fn dot_products(kernel: Kernel) -> Option<u64> {
     None
 }
 
-/// Multiplies and adds in float32, and says how many operations those were: two for each pair of values.
+/// Multiplies and adds in float32, and returns the number of operations: two for each pair of values.
 ///
 /// # Panics
 /// When the machine does not support the kernel.
@@ -105,7 +102,7 @@ mod tests {
     use crate::testing::supported_kernels;
 
     #[test]
-    fn every_kernel_reads_every_byte_but_the_last_few() {
+    fn every_kernel_reads_every_byte_except_the_last_few() {
         let bytes: Vec<u8> = (0..5 * READ_BYTES + 7).map(|index| (index % 251) as u8).collect();
         let (blocks, rest) = bytes.as_chunks::<READ_BYTES>();
         assert_eq!((blocks.len(), rest.len()), (5, 7));
@@ -128,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_has_a_peak_for_what_it_computes_with() {
+    fn only_integer_kernels_have_a_rate_of_dot_products() {
         for kernel in supported_kernels() {
             assert_eq!(dot_products(kernel).is_some(), kernel.is_integer(), "{kernel}");
             assert!(multiply_adds(kernel) > 0);

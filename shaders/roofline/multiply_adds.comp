@@ -1,5 +1,5 @@
 #version 460
-// Multiplies and adds in float32 on registers alone: enough chains side by side to hide how long one takes.
+// Multiplies and adds in float32, in registers only, in enough independent chains to hide the latency of one.
 
 #extension GL_GOOGLE_include_directive : require
 #include <gpu/common.glsl>

@@ -1,8 +1,8 @@
-//! Portable Rust, as wide as the compiler makes it.
+//! Portable Rust, vectorised by the compiler.
 
 use std::hint::black_box;
 
-use super::{READ_BYTES, ROUNDS};
+use super::sizes::{READ_BYTES, ROUNDS};
 
 /// The exclusive or of all words.
 pub(super) fn read(blocks: &[[u8; READ_BYTES]]) -> u64 {
@@ -16,7 +16,7 @@ pub(super) fn read(blocks: &[[u8; READ_BYTES]]) -> u64 {
     sums.into_iter().fold(0, |sum, lane| sum ^ lane)
 }
 
-/// Multiplies and adds in float32; says how many operations.
+/// Multiplies and adds in float32; returns the number of operations.
 pub(super) fn multiply_adds() -> u64 {
     // Eight registers of four lanes.
     const LANES: usize = 32;

@@ -10,22 +10,61 @@ use std::arch::x86_64::{
 
 use half::f16;
 
-use super::Vector;
+use super::lanes::{Arithmetic, Vector};
 
 /// The first and the last eight values.
 #[derive(Clone, Copy)]
 pub struct TwoYmm(__m256, __m256);
 
-// SAFETY (of every block below): the caller has AVX2, FMA and F16C and vouches for the pointers, as the trait says.
+// SAFETY (of every block below): the trait requires a caller with AVX2, FMA and F16C, and valid pointers.
 #[allow(clippy::undocumented_unsafe_blocks)]
-impl Vector for TwoYmm {
-    const SUMS: usize = 4;
-
+impl Arithmetic for TwoYmm {
     #[inline(always)]
     unsafe fn splat(value: f32) -> Self {
         let value = unsafe { _mm256_set1_ps(value) };
         TwoYmm(value, value)
     }
+
+    #[inline(always)]
+    unsafe fn subtract(self, other: Self) -> Self {
+        unsafe { TwoYmm(_mm256_sub_ps(self.0, other.0), _mm256_sub_ps(self.1, other.1)) }
+    }
+
+    #[inline(always)]
+    unsafe fn multiply(self, other: Self) -> Self {
+        unsafe { TwoYmm(_mm256_mul_ps(self.0, other.0), _mm256_mul_ps(self.1, other.1)) }
+    }
+
+    #[inline(always)]
+    unsafe fn multiply_add(self, factor: Self, term: Self) -> Self {
+        unsafe { TwoYmm(_mm256_fmadd_ps(self.0, factor.0, term.0), _mm256_fmadd_ps(self.1, factor.1, term.1)) }
+    }
+
+    #[inline(always)]
+    unsafe fn maximum(self, other: Self) -> Self {
+        unsafe { TwoYmm(_mm256_max_ps(self.0, other.0), _mm256_max_ps(self.1, other.1)) }
+    }
+
+    #[inline(always)]
+    unsafe fn minimum(self, other: Self) -> Self {
+        unsafe { TwoYmm(_mm256_min_ps(self.0, other.0), _mm256_min_ps(self.1, other.1)) }
+    }
+
+    #[inline(always)]
+    unsafe fn power_of_two(self) -> Self {
+        // The integer is in the low bits; the shift drops the other bits.
+        let power = |x: __m256| unsafe {
+            let biased = _mm256_add_epi32(_mm256_castps_si256(x), _mm256_set1_epi32(127));
+            _mm256_castsi256_ps(_mm256_slli_epi32::<23>(biased))
+        };
+        TwoYmm(power(self.0), power(self.1))
+    }
+}
+
+// SAFETY (of every block below): the trait requires a caller with AVX2, FMA and F16C, and valid pointers.
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl Vector for TwoYmm {
+    const SUMS: usize = 4;
 
     #[inline(always)]
     unsafe fn splat_half(half: f16) -> Self {
@@ -69,41 +108,6 @@ impl Vector for TwoYmm {
     #[inline(always)]
     unsafe fn add(self, other: Self) -> Self {
         unsafe { TwoYmm(_mm256_add_ps(self.0, other.0), _mm256_add_ps(self.1, other.1)) }
-    }
-
-    #[inline(always)]
-    unsafe fn subtract(self, other: Self) -> Self {
-        unsafe { TwoYmm(_mm256_sub_ps(self.0, other.0), _mm256_sub_ps(self.1, other.1)) }
-    }
-
-    #[inline(always)]
-    unsafe fn multiply(self, other: Self) -> Self {
-        unsafe { TwoYmm(_mm256_mul_ps(self.0, other.0), _mm256_mul_ps(self.1, other.1)) }
-    }
-
-    #[inline(always)]
-    unsafe fn multiply_add(self, factor: Self, term: Self) -> Self {
-        unsafe { TwoYmm(_mm256_fmadd_ps(self.0, factor.0, term.0), _mm256_fmadd_ps(self.1, factor.1, term.1)) }
-    }
-
-    #[inline(always)]
-    unsafe fn maximum(self, other: Self) -> Self {
-        unsafe { TwoYmm(_mm256_max_ps(self.0, other.0), _mm256_max_ps(self.1, other.1)) }
-    }
-
-    #[inline(always)]
-    unsafe fn minimum(self, other: Self) -> Self {
-        unsafe { TwoYmm(_mm256_min_ps(self.0, other.0), _mm256_min_ps(self.1, other.1)) }
-    }
-
-    #[inline(always)]
-    unsafe fn power_of_two(self) -> Self {
-        // The integer stands in the low bits, and the rest is shifted out.
-        let power = |x: __m256| unsafe {
-            let biased = _mm256_add_epi32(_mm256_castps_si256(x), _mm256_set1_epi32(127));
-            _mm256_castsi256_ps(_mm256_slli_epi32::<23>(biased))
-        };
-        TwoYmm(power(self.0), power(self.1))
     }
 
     #[inline(always)]

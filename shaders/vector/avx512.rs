@@ -10,50 +10,18 @@ use std::arch::x86_64::{
 
 use half::f16;
 
-use super::Vector;
+use super::lanes::{Arithmetic, Vector};
 
 /// One register.
 #[derive(Clone, Copy)]
 pub struct Zmm(__m512);
 
-// SAFETY (of every block below): the caller has AVX-512 and vouches for the pointers, as the trait says.
+// SAFETY (of every block below): the trait requires a caller with AVX-512, and valid pointers.
 #[allow(clippy::undocumented_unsafe_blocks)]
-impl Vector for Zmm {
-    const SUMS: usize = 16;
-
+impl Arithmetic for Zmm {
     #[inline(always)]
     unsafe fn splat(value: f32) -> Self {
         Zmm(unsafe { _mm512_set1_ps(value) })
-    }
-
-    #[inline(always)]
-    unsafe fn splat_half(half: f16) -> Self {
-        Zmm(unsafe { _mm512_cvtph_ps(_mm256_set1_epi16(half.to_bits().cast_signed())) })
-    }
-
-    #[inline(always)]
-    unsafe fn load(values: *const f32) -> Self {
-        Zmm(unsafe { _mm512_loadu_ps(values) })
-    }
-
-    #[inline(always)]
-    unsafe fn load_halves(halves: *const f16) -> Self {
-        Zmm(unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(halves.cast())) })
-    }
-
-    #[inline(always)]
-    unsafe fn load_bytes(bytes: *const i8) -> Self {
-        Zmm(unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(bytes.cast()))) })
-    }
-
-    #[inline(always)]
-    unsafe fn store(self, values: *mut f32) {
-        unsafe { _mm512_storeu_ps(values, self.0) };
-    }
-
-    #[inline(always)]
-    unsafe fn add(self, other: Self) -> Self {
-        Zmm(unsafe { _mm512_add_ps(self.0, other.0) })
     }
 
     #[inline(always)]
@@ -83,9 +51,45 @@ impl Vector for Zmm {
 
     #[inline(always)]
     unsafe fn power_of_two(self) -> Self {
-        // The integer stands in the low bits, and the rest is shifted out.
+        // The integer is in the low bits; the shift drops the other bits.
         let biased = unsafe { _mm512_add_epi32(_mm512_castps_si512(self.0), _mm512_set1_epi32(127)) };
         Zmm(unsafe { _mm512_castsi512_ps(_mm512_slli_epi32::<23>(biased)) })
+    }
+}
+
+// SAFETY (of every block below): the trait requires a caller with AVX-512, and valid pointers.
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl Vector for Zmm {
+    const SUMS: usize = 16;
+
+    #[inline(always)]
+    unsafe fn splat_half(half: f16) -> Self {
+        Zmm(unsafe { _mm512_cvtph_ps(_mm256_set1_epi16(half.to_bits().cast_signed())) })
+    }
+
+    #[inline(always)]
+    unsafe fn load(values: *const f32) -> Self {
+        Zmm(unsafe { _mm512_loadu_ps(values) })
+    }
+
+    #[inline(always)]
+    unsafe fn load_halves(halves: *const f16) -> Self {
+        Zmm(unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(halves.cast())) })
+    }
+
+    #[inline(always)]
+    unsafe fn load_bytes(bytes: *const i8) -> Self {
+        Zmm(unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(bytes.cast()))) })
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, values: *mut f32) {
+        unsafe { _mm512_storeu_ps(values, self.0) };
+    }
+
+    #[inline(always)]
+    unsafe fn add(self, other: Self) -> Self {
+        Zmm(unsafe { _mm512_add_ps(self.0, other.0) })
     }
 
     #[inline(always)]

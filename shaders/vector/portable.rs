@@ -2,7 +2,7 @@
 
 use half::f16;
 
-use super::{LANES, Vector};
+use super::lanes::{Arithmetic, LANES, Vector};
 
 /// Sixteen values in an array.
 #[derive(Clone, Copy)]
@@ -18,44 +18,12 @@ impl Array {
     }
 }
 
-// SAFETY (of every block below): the caller vouches for the pointers, as the trait says.
+// SAFETY (of every block below): the trait requires valid pointers.
 #[allow(clippy::undocumented_unsafe_blocks)]
-impl Vector for Array {
-    const SUMS: usize = 4;
-
+impl Arithmetic for Array {
     #[inline(always)]
     unsafe fn splat(value: f32) -> Self {
         Array([value; LANES])
-    }
-
-    #[inline(always)]
-    unsafe fn splat_half(half: f16) -> Self {
-        Array([half.to_f32(); LANES])
-    }
-
-    #[inline(always)]
-    unsafe fn load(values: *const f32) -> Self {
-        Array(unsafe { values.cast::<[f32; LANES]>().read_unaligned() })
-    }
-
-    #[inline(always)]
-    unsafe fn load_halves(halves: *const f16) -> Self {
-        Array(unsafe { halves.cast::<[f16; LANES]>().read_unaligned() }.map(f16::to_f32))
-    }
-
-    #[inline(always)]
-    unsafe fn load_bytes(bytes: *const i8) -> Self {
-        Array(unsafe { bytes.cast::<[i8; LANES]>().read_unaligned() }.map(f32::from))
-    }
-
-    #[inline(always)]
-    unsafe fn store(self, values: *mut f32) {
-        unsafe { values.cast::<[f32; LANES]>().write_unaligned(self.0) };
-    }
-
-    #[inline(always)]
-    unsafe fn add(self, other: Self) -> Self {
-        self.with(other, |a, b| a + b)
     }
 
     #[inline(always)]
@@ -85,8 +53,43 @@ impl Vector for Array {
 
     #[inline(always)]
     unsafe fn power_of_two(self) -> Self {
-        const ROUND: f32 = 12_582_912.0;
-        Array(self.0.map(|x| f32::from_bits(x.to_bits().wrapping_sub(ROUND.to_bits()).wrapping_add(127) << 23)))
+        Array(self.0.map(|x| unsafe { x.power_of_two() }))
+    }
+}
+
+// SAFETY (of every block below): the trait requires valid pointers.
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl Vector for Array {
+    const SUMS: usize = 4;
+
+    #[inline(always)]
+    unsafe fn splat_half(half: f16) -> Self {
+        Array([half.to_f32(); LANES])
+    }
+
+    #[inline(always)]
+    unsafe fn load(values: *const f32) -> Self {
+        Array(unsafe { values.cast::<[f32; LANES]>().read_unaligned() })
+    }
+
+    #[inline(always)]
+    unsafe fn load_halves(halves: *const f16) -> Self {
+        Array(unsafe { halves.cast::<[f16; LANES]>().read_unaligned() }.map(f16::to_f32))
+    }
+
+    #[inline(always)]
+    unsafe fn load_bytes(bytes: *const i8) -> Self {
+        Array(unsafe { bytes.cast::<[i8; LANES]>().read_unaligned() }.map(f32::from))
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, values: *mut f32) {
+        unsafe { values.cast::<[f32; LANES]>().write_unaligned(self.0) };
+    }
+
+    #[inline(always)]
+    unsafe fn add(self, other: Self) -> Self {
+        self.with(other, |a, b| a + b)
     }
 
     #[inline(always)]

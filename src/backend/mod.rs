@@ -1,4 +1,4 @@
-//! What runs a graph.
+//! Backends that run a graph: the CPU, Vulkan devices, and combinations of them.
 
 pub mod cpu;
 pub mod offload;

@@ -1,4 +1,4 @@
-//! A step as rows: what every backend makes of the sequences it is given, and what it checks before.
+//! Flattens the sequences of a step into rows and validates the step, for all backends.
 
 use std::ops::Range;
 
@@ -6,10 +6,10 @@ use cuelight_shaders::cost::{Cost, CostArgs};
 use cuelight_shaders::cpu::Kernel;
 use cuelight_shaders::op::Batch;
 
-use crate::engine::{BLOCK_TOKENS, EngineLimits, LogitsWanted, Step, TokenChoice};
+use crate::engine::{BLOCK_TOKENS, EngineLimits, LogitsWanted, RowSamplingParams, Step};
 use crate::graph::{Graph, Node, Rows, ValueId};
 
-/// The rows of the current step, flattened; kept between steps for its memory.
+/// The flattened rows of the current step. Kept between steps to reuse the allocations.
 #[derive(Default)]
 pub(super) struct RaggedRows {
     pub tokens: Vec<u32>,
@@ -45,21 +45,22 @@ impl RaggedRows {
     }
 }
 
-/// For each sequence that wants logits, which of the selected rows are its own, and the choice that it asks for.
-pub(super) fn wanted(step: &Step) -> impl Iterator<Item = (Range<usize>, Option<TokenChoice>)> {
+/// For each sequence that requests logits: its range of the selected rows, and its sampling parameters if the engine is to
+/// sample the token.
+pub(super) fn wanted(step: &Step) -> impl Iterator<Item = (Range<usize>, Option<RowSamplingParams>)> {
     let mut end = 0;
     step.sequences.iter().filter_map(move |sequence| {
         let start = end;
         end += sequence.logits.rows(sequence.tokens.len());
-        let choice = match sequence.logits {
-            LogitsWanted::Token(choice) => Some(choice),
+        let sampling = match sequence.logits {
+            LogitsWanted::Token(params) => Some(params),
             LogitsWanted::None | LogitsWanted::Last | LogitsWanted::All => None,
         };
-        (end > start).then_some((start..end, choice))
+        (end > start).then_some((start..end, sampling))
     })
 }
 
-/// How many rows a value of the step has.
+/// The number of rows of a value in the step.
 pub(super) fn count_rows(rows: Rows, batch: &Batch<'_>) -> usize {
     match rows {
         Rows::All => batch.rows(),
@@ -67,7 +68,7 @@ pub(super) fn count_rows(rows: Rows, batch: &Batch<'_>) -> usize {
     }
 }
 
-/// The least that an op of the step has to do.
+/// The minimum work of an op for the step.
 pub(super) fn node_cost(
     graph: &Graph,
     node: &Node,
@@ -87,10 +88,10 @@ pub(super) fn node_cost(
     })
 }
 
-/// Checks everything that the ops rely on, so that a wrong step is an error and never a stray access.
+/// Checks everything that the ops rely on, so that an invalid step is an error and never an out-of-bounds access.
 pub(super) fn validate(step: &Step, limits: &EngineLimits) -> Result<(), String> {
     let at_most = |what: &str, found: usize, limit: usize| {
-        if found > limit { Err(format!("it has {found} {what}, and the engine takes {limit}")) } else { Ok(()) }
+        if found > limit { Err(format!("it has {found} {what}, but the engine's limit is {limit}")) } else { Ok(()) }
     };
     at_most("rows", step.rows(), limits.max_batched_tokens)?;
     at_most("sequences", step.sequences.len(), limits.max_sequences)?;
@@ -153,25 +154,25 @@ mod tests {
     }
 
     #[test]
-    fn steps_that_break_a_rule_are_refused() {
+    fn invalid_steps_are_refused() {
         check(vec![rows(3, 15, &[0, 1]), rows(1, 0, &[2])], Ok(()));
-        check(vec![rows(9, 0, &[0])], Err("it has 9 rows, and the engine takes 8"));
-        check(vec![rows(2, 39, &[0, 1, 2])], Err("it has 41 tokens in a sequence, and the engine takes 40"));
+        check(vec![rows(9, 0, &[0])], Err("it has 9 rows, but the engine's limit is 8"));
+        check(vec![rows(2, 39, &[0, 1, 2])], Err("it has 41 tokens in a sequence, but the engine's limit is 40"));
         check(vec![rows(2, 15, &[0])], Err("sequence 0 reaches position 17 with only 1 blocks"));
         check(vec![rows(1, 0, &[4])], Err("sequence 0 uses block 4 of 4"));
         check(vec![rows(1, 0, &[3]), rows(1, 1, &[3])], Err("block 3 is written twice"));
-        let mut alien = rows(1, 0, &[0]);
-        alien.tokens[0] = 10;
-        check(vec![alien], Err("sequence 0 has token 10 of a vocabulary of 10"));
+        let mut unknown = rows(1, 0, &[0]);
+        unknown.tokens[0] = 10;
+        check(vec![unknown], Err("sequence 0 has token 10 of a vocabulary of 10"));
     }
 
     #[test]
-    fn rows_are_told_apart_by_what_is_wanted_of_them() {
-        let choice = TokenChoice::GREEDY;
+    fn selected_rows_are_grouped_by_sequence_with_their_sampling_parameters() {
+        let params = RowSamplingParams::GREEDY;
         let of = |count, logits| SequenceRows { logits, ..rows(count, 0, &[0]) };
-        let wants = [LogitsWanted::All, LogitsWanted::None, LogitsWanted::Token(choice), LogitsWanted::Last];
-        let step = Step { id: StepId(0), sequences: wants.map(|logits| of(3, logits)).into() };
-        assert_eq!(wanted(&step).collect::<Vec<_>>(), [(0..3, None), (3..4, Some(choice)), (4..5, None)]);
+        let requests = [LogitsWanted::All, LogitsWanted::None, LogitsWanted::Token(params), LogitsWanted::Last];
+        let step = Step { id: StepId(0), sequences: requests.map(|logits| of(3, logits)).into() };
+        assert_eq!(wanted(&step).collect::<Vec<_>>(), [(0..3, None), (3..4, Some(params)), (4..5, None)]);
     }
 
     #[test]

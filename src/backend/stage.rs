@@ -1,147 +1,231 @@
-//! Parts of a model on devices, one after the other, as one [`Engine`].
+//! A model on one or several devices, which compute its parts in sequence, as one [`Engine`].
 //!
-//! A [`Stage`] is what a backend makes of a part of a graph. [`StagedEngine`] checks a step, hands it from stage to stage, and
-//! returns the logits. With several stages a step of several sequences is cut into *micro-batches*: while the second stage
-//! computes the first of them, the first stage computes the second.
+//! A backend turns each part of a graph into a [`PipelineStage`]. [`StagedEngine`] validates a step, passes it from stage to
+//! stage, and returns the logits. With several stages, a step of several sequences is split into *micro-batches*: while the
+//! second stage computes the first micro-batch, the first stage computes the second.
+//!
+//! Each stage but the last has a thread of its own, which lives as long as the engine. The last stage runs on the caller's
+//! thread.
 
-use std::panic::resume_unwind;
-use std::sync::mpsc;
-use std::thread;
+use std::any::Any;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 use cuelight_shaders::experts::Experts;
 
 use crate::backend::ragged::validate;
 use crate::engine::{
-    Chosen, Engine, EngineError, EngineLimits, ExpertResult, Progress, SequenceRows, Step, StepOutput,
+    Engine, EngineError, EngineLimits, ExpertResult, Progress, SampledToken, SequenceRows, Step, StepOutput,
 };
 use crate::profile::{Cost, OpSpan};
+use crate::threads::wake_promptly;
 
-/// A part of a model on a device, in one piece or, where ops between them are computed elsewhere, in several.
-pub trait Stage: Send + 'static {
-    /// Computes a piece for a step that was checked: takes the values that its graph takes, each [rows, width], and returns
-    /// those that it gives. Nothing but the KV cache remains from one call to the next.
+/// A part of a model on a device. It consists of one segment, or of several if ops between them are computed elsewhere.
+pub trait PipelineStage: Send + 'static {
+    /// Computes a segment for a validated step. `inputs` are the inputs of its graph, each [rows, width]; the outputs of the
+    /// graph are returned. Only the KV cache persists between calls.
     ///
     /// # Errors
     /// [`EngineError::DeviceLost`] when the device fails.
-    fn run(&mut self, piece: usize, step: &Step, inputs: &[Vec<f32>]) -> Result<StageOutput, EngineError>;
+    fn run(&mut self, segment: usize, step: &Step, inputs: &[Vec<f32>]) -> Result<StageOutput, EngineError>;
 
-    /// Somebody who brings experts to the stage's pools.
+    /// An uploader of experts to the stage's pools.
     ///
     /// # Errors
-    /// [`EngineError::DeviceLost`] when the device fails, or has no pools.
+    /// [`EngineError::DeviceLost`] when the device fails or has no pools.
     fn expert_upload(&self) -> Result<Box<dyn ExpertUpload>, EngineError> {
-        Err(EngineError::DeviceLost("it has no pools of experts".to_owned()))
+        Err(EngineError::DeviceLost("it has no expert pools".to_owned()))
     }
 
-    /// The least that the ops of all pieces have to do for a step.
+    /// The minimum work of the ops of all segments for a step.
     fn cost(&self, step: &Step) -> Cost;
 }
 
-/// Brings experts to the pools of a stage while that computes: each on a thread of its own.
+/// Uploads experts to the pools of a stage while the stage computes. Each uploader runs on its own thread.
 pub trait ExpertUpload: Send {
-    /// Brings an expert, by its layer and number, to a place of the pool that a piece computes with. Whatever the stage is
-    /// asked for after this has returned finds it there; what it computes meanwhile must not use that place. Returns the bytes
-    /// that were brought.
+    /// Uploads an expert, given by its layer and number, to a slot of the pool that a segment computes with. Every computation
+    /// that starts after this has returned sees the expert; computations that run meanwhile must not use the slot. Returns the
+    /// number of uploaded bytes.
     ///
     /// # Errors
     /// [`EngineError::DeviceLost`] when the device fails.
     ///
     /// # Panics
-    /// When there is no such pool, place or expert, or the pool is for experts of another shape.
-    fn bring(&mut self, piece_and_place: (usize, usize), expert: (&Experts, usize)) -> Result<u64, EngineError>;
+    /// When the pool, slot or expert does not exist, or the pool is for experts of another shape.
+    fn upload(&mut self, segment_and_slot: (usize, usize), expert: (&Experts, usize)) -> Result<u64, EngineError>;
 }
 
-/// What a stage made of a step.
+/// The result of a stage for a step.
 #[derive(Debug, Default)]
 pub struct StageOutput {
-    /// The values that the part's graph gives; for the last part the logits.
+    /// The outputs of the graph; of the last stage the logits.
     pub values: Vec<Vec<f32>>,
-    /// What the last part chose itself, as in [`StepOutput::chosen`]: the logits are without those rows.
-    pub chosen: Vec<Option<Chosen>>,
-    /// What each op took, where they are measured.
+    /// The tokens that the last stage sampled, as in [`StepOutput::sampled`]. Their rows are not among the logits.
+    pub sampled: Vec<Option<SampledToken>>,
+    /// The measured ops; empty if ops are not measured.
     pub ops: Vec<OpSpan>,
 }
 
 /// A model on one or several devices.
 pub struct StagedEngine {
-    stages: Vec<Box<dyn Stage>>,
+    /// The stages in their order, each locked by the thread that runs it. There is at least one.
+    stages: Vec<SharedStage>,
+    /// The threads of all stages but the last.
+    pipeline: Pipeline,
     limits: EngineLimits,
 }
 
-/// What one stage hands to the next: a micro-batch's number and values.
-type Handed = (usize, Vec<Vec<f32>>);
+type SharedStage = Arc<Mutex<Box<dyn PipelineStage>>>;
+
+/// A micro-batch between two stages.
+struct MicroBatch {
+    step: Step,
+    /// The inputs of the next stage.
+    values: Vec<Vec<f32>>,
+    /// The tokens that the last stage sampled.
+    sampled: Vec<Option<SampledToken>>,
+    /// The measured ops of each stage that has run.
+    ops: Vec<Vec<OpSpan>>,
+}
+
+/// Why a micro-batch was not computed.
+enum Failure {
+    Error(EngineError),
+    Panic(Box<dyn Any + Send>),
+}
+
+/// A micro-batch, or the failure of the stage that had it.
+type Message = Result<MicroBatch, Failure>;
 
 impl StagedEngine {
-    /// The engine of these stages, in the order of their parts.
+    /// The engine of these stages, in the order of their parts. Starts a thread for each stage but the last.
+    ///
+    /// # Errors
+    /// When the system starts no thread.
     ///
     /// # Panics
-    /// When there is none.
-    #[must_use]
-    pub fn new(stages: Vec<Box<dyn Stage>>, limits: EngineLimits) -> Self {
+    /// When there is no stage.
+    pub fn new(stages: Vec<Box<dyn PipelineStage>>, limits: EngineLimits) -> io::Result<Self> {
         assert!(!stages.is_empty(), "a model has at least one part");
-        StagedEngine { stages, limits }
+        let stages: Vec<SharedStage> = stages.into_iter().map(|stage| Arc::new(Mutex::new(stage))).collect();
+        let pipeline = Pipeline::start(&stages[..stages.len() - 1])?;
+        Ok(StagedEngine { stages, pipeline, limits })
     }
 
-    /// Runs the micro-batches through all stages; each stage but the last has a thread, which ends with the step.
-    fn run_staged(&mut self, batches: &[Step]) -> Result<StageOutput, EngineError> {
-        let (last, earlier) = self.stages.split_last_mut().ok_or_else(no_stage)?;
-        thread::scope(|scope| {
-            let (first, mut handed) = mpsc::channel::<Handed>();
-            for batch in 0..batches.len() {
-                // It is received by a stage below, or not needed when that one fails.
-                let _ = first.send((batch, Vec::new()));
-            }
-            drop(first);
-            let mut threads = Vec::new();
-            for stage in earlier {
-                let (give, next) = mpsc::channel::<Handed>();
-                let take = std::mem::replace(&mut handed, next);
-                threads.push(scope.spawn(move || {
-                    run_stage(stage.as_mut(), batches, &take, |number, output| {
-                        let _ = give.send((number, output.values));
-                    })
-                }));
-            }
-            let (mut logits, mut chosen) = (Vec::new(), Vec::new());
-            // Batches come in their order, so their logits follow one another.
-            let ops_of_last = run_stage(last.as_mut(), batches, &handed, |_, mut output| {
-                logits.append(&mut output.values.pop().unwrap_or_default());
-                chosen.append(&mut output.chosen);
-            });
-            // If this stage failed, those before find nobody to hand to, and end.
-            drop(handed);
-            let mut ops = Vec::new();
-            for thread in threads {
-                ops.extend(thread.join().unwrap_or_else(|panic| resume_unwind(panic))?);
-            }
-            ops.extend(ops_of_last?);
-            Ok(StageOutput { values: vec![logits], chosen, ops })
-        })
+    /// Runs the micro-batches through all stages. Waits for all of them, even if one fails, so that none is left for the
+    /// next step.
+    fn run_staged(&mut self, batches: Vec<Step>) -> Result<StageOutput, EngineError> {
+        let last = self.stages.last().ok_or_else(no_stage)?;
+        let count = batches.len();
+        for step in batches {
+            self.pipeline.send(MicroBatch { step, values: Vec::new(), sampled: Vec::new(), ops: Vec::new() })?;
+        }
+        let mut done = Vec::with_capacity(count);
+        for _ in 0..count {
+            let message = self.pipeline.receive()?;
+            // After a failure the result is discarded, so the last stage need not run.
+            let has_failed = done.iter().any(Message::is_err);
+            done.push(if has_failed { message } else { run_stage(last, message) });
+        }
+        match done.into_iter().collect::<Result<Vec<_>, _>>() {
+            Ok(batches) => Ok(concatenated(batches)),
+            Err(Failure::Error(error)) => Err(error),
+            Err(Failure::Panic(panic)) => resume_unwind(panic),
+        }
     }
 }
 
-/// Runs what is handed to a stage until nothing more comes.
-fn run_stage(
-    stage: &mut dyn Stage,
-    batches: &[Step],
-    handed: &mpsc::Receiver<Handed>,
-    mut give: impl FnMut(usize, StageOutput),
-) -> Result<Vec<OpSpan>, EngineError> {
-    let mut ops = Vec::new();
-    for (number, inputs) in handed {
-        let mut output = stage.run(0, &batches[number], &inputs)?;
-        ops.append(&mut output.ops);
-        give(number, output);
+/// The threads of all stages but the last, connected by channels.
+struct Pipeline {
+    /// To the first thread. Dropped to end the threads.
+    first: Option<mpsc::Sender<Message>>,
+    /// From the last thread.
+    results: mpsc::Receiver<Message>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Pipeline {
+    fn start(stages: &[SharedStage]) -> io::Result<Self> {
+        let (first, mut results) = mpsc::channel();
+        let mut threads = Vec::with_capacity(stages.len());
+        for (index, stage) in stages.iter().enumerate() {
+            let (output, next) = mpsc::channel();
+            let (stage, input) = (Arc::clone(stage), std::mem::replace(&mut results, next));
+            let work = move || serve_stage(&stage, &input, &output);
+            threads.push(thread::Builder::new().name(format!("cuelight-stage-{index}")).spawn(work)?);
+        }
+        Ok(Pipeline { first: Some(first), results, threads })
     }
-    Ok(ops)
+
+    fn send(&self, batch: MicroBatch) -> Result<(), EngineError> {
+        let sent = self.first.as_ref().map(|first| first.send(Ok(batch)));
+        if matches!(sent, Some(Ok(()))) { Ok(()) } else { Err(threads_ended()) }
+    }
+
+    fn receive(&self) -> Result<Message, EngineError> {
+        self.results.recv().map_err(|_| threads_ended())
+    }
+}
+
+impl Drop for Pipeline {
+    fn drop(&mut self) {
+        // Each thread ends when the one before it has ended.
+        self.first = None;
+        self.threads.drain(..).for_each(|thread| drop(thread.join()));
+    }
+}
+
+/// Runs a stage for every micro-batch that arrives, until the channel is closed.
+fn serve_stage(stage: &SharedStage, input: &mpsc::Receiver<Message>, output: &mpsc::Sender<Message>) {
+    wake_promptly();
+    for message in input {
+        if output.send(run_stage(stage, message)).is_err() {
+            return;
+        }
+    }
+}
+
+/// Runs a stage for a micro-batch. A failure of an earlier stage is passed on.
+fn run_stage(stage: &SharedStage, message: Message) -> Message {
+    let mut batch = message?;
+    let result = catch_unwind(AssertUnwindSafe(|| lock(stage).run(0, &batch.step, &batch.values)));
+    let output = result.map_err(Failure::Panic)?.map_err(Failure::Error)?;
+    batch.values = output.values;
+    batch.sampled = output.sampled;
+    batch.ops.push(output.ops);
+    Ok(batch)
+}
+
+fn lock(stage: &SharedStage) -> MutexGuard<'_, Box<dyn PipelineStage>> {
+    stage.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The result of a step from its micro-batches, in their order. Ops are ordered by stage.
+fn concatenated(batches: Vec<MicroBatch>) -> StageOutput {
+    let (mut logits, mut sampled) = (Vec::new(), Vec::new());
+    let mut ops_of_stages: Vec<Vec<OpSpan>> = Vec::new();
+    for mut batch in batches {
+        logits.append(&mut batch.values.pop().unwrap_or_default());
+        sampled.append(&mut batch.sampled);
+        ops_of_stages.resize_with(batch.ops.len().max(ops_of_stages.len()), Vec::new);
+        ops_of_stages.iter_mut().zip(batch.ops).for_each(|(all, ops)| all.extend(ops));
+    }
+    StageOutput { values: vec![logits], sampled, ops: ops_of_stages.concat() }
 }
 
 fn no_stage() -> EngineError {
     EngineError::DeviceLost("the model has no stage".to_owned())
 }
 
-/// Cuts a step into at most `most` parts of about as many rows each. A sequence stays whole: its later rows see the earlier.
+fn threads_ended() -> EngineError {
+    EngineError::DeviceLost("the threads of its stages have ended".to_owned())
+}
+
+/// Splits a step into at most `most` micro-batches of similar numbers of rows. A sequence is never split, because its later rows
+/// depend on the earlier ones.
 #[must_use]
 pub fn micro_batches(step: Step, most: usize) -> Vec<Step> {
     let id = step.id;
@@ -169,22 +253,22 @@ impl Engine for StagedEngine {
         let started = Instant::now();
         let id = step.id;
         validate(&step, &self.limits).map_err(|reason| EngineError::InvalidStep { step: id, reason })?;
-        let mut output = match &mut self.stages[..] {
+        let mut output = match &self.stages[..] {
             _ if step.rows() == 0 => StageOutput::default(),
-            [only] => only.run(0, &step, &[])?,
+            [only] => lock(only).run(0, &step, &[])?,
             stages => {
                 let batches = micro_batches(step, stages.len());
-                self.run_staged(&batches)?
+                self.run_staged(batches)?
             }
         };
         let logits = output.values.pop().unwrap_or_default();
-        let StageOutput { chosen, ops, .. } = output;
+        let StageOutput { sampled, ops, .. } = output;
         let elapsed = started.elapsed();
-        Ok(Progress::Done(StepOutput { logits, chosen, elapsed, ops, ..StepOutput::empty(id) }))
+        Ok(Progress::Done(StepOutput { logits, sampled, elapsed, ops, ..StepOutput::empty(id) }))
     }
 
     fn cost(&self, step: &Step) -> Option<Cost> {
-        Some(self.stages.iter().map(|stage| stage.cost(step)).sum())
+        Some(self.stages.iter().map(|stage| lock(stage).cost(step)).sum())
     }
 
     fn resume(&mut self, result: ExpertResult) -> Result<Progress, EngineError> {
@@ -194,11 +278,10 @@ impl Engine for StagedEngine {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
-    use std::sync::Mutex;
+    use std::sync::Condvar;
     use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::sync::{Arc, Condvar};
+    use std::thread::ThreadId;
     use std::time::Duration;
 
     use super::*;
@@ -226,14 +309,14 @@ mod tests {
         Step { id: StepId(1), sequences: lengths.iter().enumerate().map(sequence).collect() }
     }
 
-    /// Adds its number to what it is given, or to the first token of each sequence.
+    /// Appends a digit to its input values, or to the first token of each sequence.
     struct Adds {
         number: f32,
         fails: bool,
     }
 
-    impl Stage for Adds {
-        fn run(&mut self, _piece: usize, step: &Step, inputs: &[Vec<f32>]) -> Result<StageOutput, EngineError> {
+    impl PipelineStage for Adds {
+        fn run(&mut self, _segment: usize, step: &Step, inputs: &[Vec<f32>]) -> Result<StageOutput, EngineError> {
             if self.fails {
                 return Err(EngineError::DeviceLost("injected".into()));
             }
@@ -250,19 +333,19 @@ mod tests {
         }
     }
 
-    fn stage(number: u8, fails: bool) -> Box<dyn Stage> {
+    fn stage(number: u8, fails: bool) -> Box<dyn PipelineStage> {
         Box::new(Adds { number: f32::from(number), fails })
     }
 
-    fn run(stages: Vec<Box<dyn Stage>>, lengths: &[usize]) -> Result<Vec<f32>, EngineError> {
-        match StagedEngine::new(stages, limits()).begin(step(lengths))? {
+    fn run(stages: Vec<Box<dyn PipelineStage>>, lengths: &[usize]) -> Result<Vec<f32>, EngineError> {
+        match StagedEngine::new(stages, limits()).unwrap().begin(step(lengths))? {
             Progress::Done(output) => Ok(output.logits),
             Progress::AwaitExperts(_) => panic!("no experts here"),
         }
     }
 
     #[test]
-    fn a_step_goes_through_all_stages_and_its_sequences_stay_in_order() {
+    fn a_step_runs_through_all_stages_and_its_sequences_keep_their_order() {
         let three = || vec![stage(1, false), stage(2, false), stage(3, false)];
         assert_eq!(run(three(), &[4, 1, 1, 9]).unwrap(), [123.0, 1123.0, 2123.0, 3123.0]);
         assert_eq!(run(three(), &[1]).unwrap(), [123.0]);
@@ -271,22 +354,95 @@ mod tests {
     }
 
     #[test]
-    fn a_stage_that_fails_fails_the_step_wherever_it_stands() {
+    fn a_failing_stage_fails_the_step_at_any_position() {
         for failing in 0..3 {
             let stages = (0..3).map(|index| stage(0, index == failing)).collect();
             assert_eq!(run(stages, &[1, 1, 1]).unwrap_err(), EngineError::DeviceLost("injected".into()));
         }
     }
 
-    /// Waits until another stage is at work too.
+    /// Records the thread of each run; panics or fails in the steps of these numbers.
+    struct Recording {
+        threads: Arc<Mutex<Vec<ThreadId>>>,
+        panics_in: Option<u64>,
+        fails_in: Option<u64>,
+    }
+
+    impl Recording {
+        fn stage(threads: &Arc<Mutex<Vec<ThreadId>>>) -> Self {
+            Recording { threads: Arc::clone(threads), panics_in: None, fails_in: None }
+        }
+    }
+
+    impl PipelineStage for Recording {
+        fn run(&mut self, _segment: usize, step: &Step, _inputs: &[Vec<f32>]) -> Result<StageOutput, EngineError> {
+            self.threads.lock().unwrap().push(thread::current().id());
+            assert_ne!(self.panics_in, Some(step.id.0), "an injected panic");
+            if self.fails_in == Some(step.id.0) {
+                return Err(EngineError::DeviceLost("injected".into()));
+            }
+            Ok(StageOutput { values: vec![vec![step.id.0 as f32]], ..StageOutput::default() })
+        }
+
+        fn cost(&self, _step: &Step) -> Cost {
+            Cost::default()
+        }
+    }
+
+    fn logits(engine: &mut StagedEngine, id: u64) -> Result<Vec<f32>, EngineError> {
+        match engine.begin(Step { id: StepId(id), ..step(&[1, 1, 1]) })? {
+            Progress::Done(output) => Ok(output.logits),
+            Progress::AwaitExperts(_) => panic!("no experts here"),
+        }
+    }
+
+    #[test]
+    fn each_stage_but_the_last_keeps_its_thread_across_steps() {
+        let threads: [Arc<Mutex<Vec<ThreadId>>>; 3] = Default::default();
+        let stages = threads.iter().map(|threads| Box::new(Recording::stage(threads)) as _).collect();
+        let mut engine = StagedEngine::new(stages, limits()).unwrap();
+        for id in 0..4 {
+            assert_eq!(logits(&mut engine, id).unwrap(), [id as f32; 3]);
+        }
+        let of_stage = threads.each_ref().map(|threads| {
+            let mut threads = threads.lock().unwrap().clone();
+            assert_eq!(threads.len(), 12, "three micro-batches in each of four steps");
+            threads.dedup();
+            threads
+        });
+        let [first, second, last] = of_stage.each_ref().map(|threads| threads.as_slice());
+        assert_eq!((first.len(), second.len()), (1, 1), "one thread in all steps");
+        assert_ne!(first, second);
+        assert_eq!(last, [thread::current().id()]);
+        drop(engine);
+        let owners = threads.each_ref().map(Arc::strong_count);
+        assert_eq!(owners, [1; 3], "the threads have ended and dropped their stages");
+    }
+
+    #[test]
+    fn a_panic_reaches_the_caller_and_later_steps_still_run() {
+        for panicking in 0..3 {
+            let stage = |index| {
+                let panics_in = (index == panicking).then_some(1);
+                Box::new(Recording { panics_in, fails_in: Some(2), ..Recording::stage(&Arc::default()) }) as _
+            };
+            let mut engine = StagedEngine::new((0..3).map(stage).collect(), limits()).unwrap();
+            assert_eq!(logits(&mut engine, 0).unwrap(), [0.0; 3]);
+            assert!(catch_unwind(AssertUnwindSafe(|| logits(&mut engine, 1))).is_err());
+            assert_eq!(logits(&mut engine, 2), Err(EngineError::DeviceLost("injected".into())));
+            assert_eq!(logits(&mut engine, 3).unwrap(), [3.0; 3]);
+        }
+    }
+
+    /// Waits until another stage runs too.
     struct Meets {
-        at_work: Arc<(Mutex<usize>, Condvar)>,
+        running: Arc<(Mutex<usize>, Condvar)>,
         met: Arc<AtomicUsize>,
     }
 
-    impl Stage for Meets {
-        fn run(&mut self, _piece: usize, _step: &Step, _inputs: &[Vec<f32>]) -> Result<StageOutput, EngineError> {
-            let (count, changed) = &*self.at_work;
+    impl PipelineStage for Meets {
+        fn run(&mut self, _segment: usize, _step: &Step, _inputs: &[Vec<f32>]) -> Result<StageOutput, EngineError> {
+            let (count, changed) = &*self.running;
             let mut here = count.lock().unwrap();
             *here += 1;
             changed.notify_all();
@@ -304,15 +460,16 @@ mod tests {
     }
 
     #[test]
-    fn stages_work_at_the_same_time_on_different_micro_batches() {
-        let (at_work, met) = (Arc::default(), Arc::new(AtomicUsize::new(0)));
-        let stage = || -> Box<dyn Stage> { Box::new(Meets { at_work: Arc::clone(&at_work), met: Arc::clone(&met) }) };
+    fn stages_run_concurrently_on_different_micro_batches() {
+        let (running, met) = (Arc::default(), Arc::new(AtomicUsize::new(0)));
+        let stage =
+            || -> Box<dyn PipelineStage> { Box::new(Meets { running: Arc::clone(&running), met: Arc::clone(&met) }) };
         run(vec![stage(), stage()], &[1, 1]).unwrap();
         assert!(met.load(Ordering::Relaxed) >= 1);
     }
 
     #[test]
-    fn micro_batches_have_about_as_many_rows_each_and_whole_sequences() {
+    fn micro_batches_have_similar_numbers_of_rows_and_whole_sequences() {
         let rows = |lengths: &[usize], most| -> Vec<usize> {
             micro_batches(step(lengths), most).iter().map(Step::rows).collect()
         };

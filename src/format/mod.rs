@@ -1,4 +1,5 @@
-//! Files: GGUF, tokenizer, chat template.
+//! File formats: GGUF, tokenizer, chat template.
+
 pub mod chat_template;
 pub mod gguf;
 pub mod tokenizer;

@@ -1,7 +1,8 @@
-//! A graph without some of its ops, which somebody else computes: what is left before, between, behind and *beside* them.
+//! A graph without some of its ops, which are computed elsewhere: the parts before, between and after them, and the graphs that
+//! run in parallel to them.
 //!
-//! What an op that was taken out is not needed for can be computed while that op is computed elsewhere, such as the
-//! experts that every row uses beside those it is routed to. Those ops are parts of their own.
+//! Ops that neither feed a removed op nor depend on it can run while it is computed elsewhere. An example is the shared expert,
+//! which runs in parallel to the routed experts. Such ops form graphs of their own.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,64 +13,68 @@ use super::{Graph, Node, Rows, ValueId, part};
 /// A graph without some of its ops.
 #[derive(Debug, Default)]
 pub struct CutGraph {
-    /// What is left, in order: one more than the ops taken out.
+    /// The parts in order; one more than the removed ops.
     pub parts: Vec<Graph>,
-    /// What can be computed beside ops that were taken out, for those that have something.
-    pub beside: Vec<Graph>,
-    /// The ops taken out; each stands between two parts.
+    /// The graphs that run in parallel to removed ops, for the ops that have one.
+    pub parallel: Vec<Graph>,
+    /// The removed ops. Each is between two parts.
     pub removed: Vec<Box<dyn Op>>,
-    /// For each of them, what becomes of the values that the part before it gives.
+    /// For each removed op, how values pass from the part before it to the part after it.
     pub handovers: Vec<Handover>,
 }
 
-/// How values go from one part of a cut graph to the next, past an op that was taken out between them. The next part takes
-/// those that are carried, in this order, then what was made beside the op, and then what the op makes.
+/// How values pass from one part of a cut graph to the next, around the removed op between them.
+///
+/// The inputs of the next part are the carried values, then the outputs of the parallel graph, then those of the removed op.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Handover {
-    /// Which of the given values the op reads, in its order.
+    /// Which outputs of the previous part the removed op reads, in its order.
     pub inputs: Vec<usize>,
-    /// Which of them go on.
+    /// Which outputs of the previous part the next part takes.
     pub carried: Vec<usize>,
-    /// What can be computed meanwhile.
-    pub beside: Option<Beside>,
+    /// The graph that runs in parallel to the removed op.
+    pub parallel: Option<ParallelGraph>,
 }
 
-/// A graph that is computed beside an op that was taken out.
+/// A graph that runs in parallel to a removed op.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Beside {
-    /// Its number among [`CutGraph::beside`].
+pub struct ParallelGraph {
+    /// Its index in [`CutGraph::parallel`].
     pub graph: usize,
-    /// Which of the given values it takes, in its order.
+    /// Which outputs of the previous part it takes, in its order.
     pub inputs: Vec<usize>,
 }
 
-/// When a node is computed: in a part, or beside the op behind that part.
+/// When a node is computed. The numbers count parts and removed ops; removed op `n` follows part `n`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Time {
+    /// In a part.
     Part(usize),
-    Beside(usize),
+    /// In parallel to a removed op.
+    Parallel(usize),
+    /// As a removed op.
     Removed(usize),
 }
 
 impl Time {
-    /// Orders what is computed one after the other: beside an op is when the op is.
+    /// The order of computation. A removed op and its parallel graph have the same tick.
     fn tick(self) -> usize {
         match self {
             Time::Part(number) => 2 * number,
-            Time::Beside(number) | Time::Removed(number) => 2 * number + 1,
+            Time::Parallel(number) | Time::Removed(number) => 2 * number + 1,
         }
     }
 }
 
 impl Graph {
-    /// Takes some ops out, by their numbers, ascending.
+    /// Removes the ops at these ascending indices.
     #[must_use]
     pub fn cut_out(self, ops: &[usize]) -> CutGraph {
         let times = self.times(ops);
-        // What is asked of the choice of tokens is for the last part alone.
+        // Only the last part, which samples tokens, takes the sampling parameters.
         let choices = self.token_choice.map(|choice| choice.choices);
-        let handed_on = self.outputs();
-        let lives = Lives::new(&self, &times, choices);
+        let passed_on = self.outputs();
+        let lifetimes = Lifetimes::new(&self, &times, choices);
         let mut nodes: HashMap<Time, Vec<Node>> = HashMap::new();
         for (node, time) in self.nodes.into_iter().zip(times) {
             nodes.entry(time).or_default().push(node);
@@ -82,24 +87,26 @@ impl Graph {
         let mut taken: Vec<ValueId> = self.inputs.iter().filter(|value| Some(**value) != choices).copied().collect();
         for number in 0..ops.len() {
             let Some(removed) = nodes_at(Time::Removed(number)).pop() else { break };
-            let (given, carried) = lives.across(number);
-            let place = |value: &ValueId| given.iter().position(|other| other == value).unwrap_or_default();
+            let (given, carried) = lifetimes.across(number);
+            let index = |value: &ValueId| given.iter().position(|other| other == value).unwrap_or_default();
             cut.parts.push(graph(nodes_at(Time::Part(number)), &taken, &given));
             taken = given[..carried].to_vec();
-            let meanwhile = nodes_at(Time::Beside(number));
+            let parallel = nodes_at(Time::Parallel(number));
             let mut handover = Handover {
-                inputs: removed.inputs.iter().map(place).collect(),
+                inputs: removed.inputs.iter().map(index).collect(),
                 carried: (0..carried).collect(),
-                beside: None,
+                parallel: None,
             };
-            if !meanwhile.is_empty() {
-                let is_read = |value: &&ValueId| meanwhile.iter().any(|node| node.inputs.contains(value));
+            if !parallel.is_empty() {
+                let is_read = |value: &&ValueId| parallel.iter().any(|node| node.inputs.contains(value));
                 let reads: Vec<ValueId> = given.iter().filter(is_read).copied().collect();
-                let written = meanwhile.iter().flat_map(|node| &node.outputs);
-                let made: Vec<ValueId> = written.filter(|value| lives.outlives(**value, number)).copied().collect();
-                handover.beside = Some(Beside { graph: cut.beside.len(), inputs: reads.iter().map(place).collect() });
-                cut.beside.push(graph(meanwhile, &reads, &made));
-                taken.extend(made);
+                let written = parallel.iter().flat_map(|node| &node.outputs);
+                let outputs: Vec<ValueId> =
+                    written.filter(|value| lifetimes.outlives(**value, number)).copied().collect();
+                handover.parallel =
+                    Some(ParallelGraph { graph: cut.parallel.len(), inputs: reads.iter().map(index).collect() });
+                cut.parallel.push(graph(parallel, &reads, &outputs));
+                taken.extend(outputs);
             }
             taken.extend(removed.outputs);
             cut.handovers.push(handover);
@@ -107,11 +114,11 @@ impl Graph {
         }
         taken.extend(choices);
         let last = nodes_at(Time::Part(ops.len())).into_iter();
-        cut.parts.push(part(&self.values, last, &taken, &handed_on, self.token_choice));
+        cut.parts.push(part(&self.values, last, &taken, &passed_on, self.token_choice));
         cut
     }
 
-    /// When each node is computed, if these are computed elsewhere.
+    /// When each node is computed, if the ops at these indices are removed.
     fn times(&self, removed: &[usize]) -> Vec<Time> {
         let mut times = Vec::with_capacity(self.nodes.len());
         let starts = std::iter::once(0).chain(removed.iter().map(|op| op + 1));
@@ -120,12 +127,12 @@ impl Graph {
         for (number, (start, end)) in starts.zip(ends).enumerate() {
             let nodes = &self.nodes[start..end];
             let next = self.nodes.get(end);
-            // Keys and values are stored in their turn, and rows that reach the head belong to the last part.
+            // Ops that write the KV cache keep their order, and selected rows belong to the last part.
             let can_move = |node: &Node| {
                 let of_all_rows = |value: &ValueId| self.rows(*value) == Rows::All;
                 node.op.kv_layer().is_none() && node.inputs.iter().chain(&node.outputs).all(of_all_rows)
             };
-            // What the op before made is needed for these, one by the other.
+            // Nodes that depend on the removed op before them, directly or through others, must wait for it.
             let mut late: HashSet<ValueId> = before.iter().flat_map(|node| &node.outputs).copied().collect();
             let waits = nodes.iter().map(|node| {
                 let waits = !can_move(node) || node.inputs.iter().any(|input| late.contains(input));
@@ -133,7 +140,7 @@ impl Graph {
                 waits
             });
             let waits: Vec<bool> = waits.collect();
-            // And these are needed for the next op, seen from the end.
+            // Nodes that the next removed op depends on must run before it; found from the end backwards.
             let mut needed: HashSet<ValueId> = next.iter().flat_map(|node| &node.inputs).copied().collect();
             let mut leads = vec![false; nodes.len()];
             for (leads, node) in leads.iter_mut().zip(nodes).rev() {
@@ -141,8 +148,8 @@ impl Graph {
                 needed.extend(node.inputs.iter().filter(|_| *leads));
             }
             let time = |(waits, leads): (&bool, &bool)| match (before, next) {
-                (Some(_), _) if !waits => Time::Beside(number - 1),
-                (_, Some(_)) if !leads => Time::Beside(number),
+                (Some(_), _) if !waits => Time::Parallel(number - 1),
+                (_, Some(_)) if !leads => Time::Parallel(number),
                 _ => Time::Part(number),
             };
             times.extend(waits.iter().zip(&leads).map(time));
@@ -153,31 +160,32 @@ impl Graph {
     }
 }
 
-/// When values are written, and when they are read last.
-struct Lives {
+/// When each value is written and last read.
+struct Lifetimes {
     written: Vec<Option<usize>>,
     last_read: Vec<Option<usize>>,
 }
 
-impl Lives {
-    /// Of all values but one that only the last part knows.
-    fn new(graph: &Graph, times: &[Time], but: Option<ValueId>) -> Self {
-        let mut lives = Lives { written: vec![None; graph.values.len()], last_read: vec![None; graph.values.len()] };
-        for input in graph.inputs.iter().filter(|input| Some(**input) != but) {
-            lives.written[input.0] = Some(0);
+impl Lifetimes {
+    /// The lifetimes of all values except `excluded`, which only the last part takes.
+    fn new(graph: &Graph, times: &[Time], excluded: Option<ValueId>) -> Self {
+        let mut lifetimes =
+            Lifetimes { written: vec![None; graph.values.len()], last_read: vec![None; graph.values.len()] };
+        for input in graph.inputs.iter().filter(|input| Some(**input) != excluded) {
+            lifetimes.written[input.0] = Some(0);
         }
         for (node, time) in graph.nodes.iter().zip(times) {
             let tick = Some(time.tick());
-            node.outputs.iter().for_each(|output| lives.written[output.0] = tick);
+            node.outputs.iter().for_each(|output| lifetimes.written[output.0] = tick);
             for input in &node.inputs {
-                lives.last_read[input.0] = lives.last_read[input.0].max(tick);
+                lifetimes.last_read[input.0] = lifetimes.last_read[input.0].max(tick);
             }
         }
-        graph.outputs().iter().for_each(|value| lives.last_read[value.0] = Some(usize::MAX));
-        lives
+        graph.outputs().iter().for_each(|value| lifetimes.last_read[value.0] = Some(usize::MAX));
+        lifetimes
     }
 
-    /// What part `number` gives, and how many of these, the first ones, go on to the next part.
+    /// The outputs of part `number`. The first ones pass to the next part; the second result is their count.
     fn across(&self, number: usize) -> (Vec<ValueId>, usize) {
         let tick = Time::Part(number).tick();
         let written = (0..self.written.len()).filter(|value| self.written[*value].is_some_and(|at| at <= tick));
@@ -187,7 +195,7 @@ impl Lives {
         (carried.into_iter().chain(read_here).collect(), count)
     }
 
-    /// Whether a value is read in a part behind op `number`.
+    /// Whether a value is read after removed op `number`.
     fn outlives(&self, value: ValueId, number: usize) -> bool {
         self.last_read[value.0] >= Some(Time::Part(number + 1).tick())
     }

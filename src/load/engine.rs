@@ -1,4 +1,4 @@
-//! From a graph to an engine on the devices that were chosen: what it would take there, and then the engine itself.
+//! Divides a model among the chosen devices, plans the memory of each and builds the engine.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -7,26 +7,29 @@ use cuelight_shaders::attention::KvShape;
 use cuelight_shaders::experts::{Experts, Reader};
 use cuelight_shaders::weight::Weight;
 
-use super::host_part::{HostPart, stored_bytes};
-use super::part::{Part, Target};
-use super::{LoadError, LoadOptions, LoadProgress};
+use super::error::LoadError;
+use super::host_part::{self, HostPart, stored_bytes};
+use super::options::LoadOptions;
+use super::part::{ModelPart, Target};
+use super::progress::LoadProgress;
 use crate::backend::stage::StagedEngine;
 use crate::backend::vulkan::Footprint;
+use crate::cancel::LoadCancel;
 use crate::device::{ComputeDevice, CpuExperts, ExpertStreaming, Shares};
 use crate::engine::{Engine, EngineLimits};
 use crate::experts::HostExperts;
 use crate::graph::Graph;
-use crate::memory::{self, MemoryPlan, Request, TooLarge};
-use crate::model::Model;
+use crate::memory::{self, MemoryPlan, MemoryRequest, TooLarge};
+use crate::model::ModelGraph;
 use crate::placement::{self, Split};
 
-/// A model divided among what computes it.
+/// A model divided among its devices, and the experts that the CPU computes for a device.
 pub(super) struct Division {
-    parts: Vec<Part>,
+    parts: Vec<ModelPart>,
     host: Option<HostPart>,
 }
 
-/// How many replicas of a model take a part of each memory, by [`Target::own_memory`]; one where nothing is said.
+/// How many replicas of a model share each memory, by [`Target::own_memory`]; 1 for a memory without an entry.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Sharers(pub HashMap<Option<String>, u64>);
 
@@ -36,26 +39,26 @@ impl Sharers {
     }
 }
 
-/// Divides a model among the devices that were chosen. Nothing is opened yet.
+/// Divides a model among the chosen devices. Opens no device.
 pub(super) fn divide(
-    model: Model,
+    model: ModelGraph,
     options: &LoadOptions,
     limits: &EngineLimits,
-    request: &Request,
+    request: &MemoryRequest,
 ) -> Result<Division, LoadError> {
     let (devices, split) = devices_and_split(&model.graph, options)?;
     let mut targets = devices.iter().map(|device| Target::find(*device, options)).collect::<Result<Vec<_>, _>>()?;
     check_expert_cache(&targets, options)?;
     if targets.len() == 1 {
-        let Model { graph, kv_shapes, weights_bytes, .. } = model;
+        let ModelGraph { graph, kv_shapes, weights_bytes, .. } = model;
         let target = targets.remove(0);
-        let graph = target.fuse(target.let_choose(graph));
-        let mut whole = Part { target, graphs: vec![graph], kv_shapes, weights_bytes };
-        let host = whole.hand_experts_out(options, limits, request)?;
+        let graph = target.fuse(target.with_token_choice(graph));
+        let mut whole = ModelPart { target, graphs: vec![graph], kv_shapes, weights_bytes };
+        let host = host_part::take_from(&mut whole, options, limits, request)?;
         return Ok(Division { parts: vec![whole], host });
     }
     if !matches!(options.cpu_experts, CpuExperts::Auto | CpuExperts::Layers(0)) {
-        return Err(LoadError::ExpertsBesideSplit);
+        return Err(LoadError::CpuExpertsWithSplit);
     }
     let split = split.unwrap_or_else(|| {
         let free = targets.iter().map(|target| target.available_bytes().map_or(1.0, |bytes| bytes.max(1) as f64));
@@ -64,36 +67,36 @@ pub(super) fn divide(
     let cuts = placement::cuts(&model.graph, &split, targets.len())?;
     let mut graphs = model.graph.split(&cuts);
     if let (Some(target), Some(last)) = (targets.last(), graphs.pop()) {
-        graphs.push(target.let_choose(last));
+        graphs.push(target.with_token_choice(last));
     }
     let part = |(target, graph): (Target, Graph)| {
         let kv_shapes = own_layers(&graph, &model.kv_shapes);
         let (weights_bytes, graphs) = (distinct_bytes(&graph), vec![target.fuse(graph)]);
-        Part { target, kv_shapes, weights_bytes, graphs }
+        ModelPart { target, kv_shapes, weights_bytes, graphs }
     };
     Ok(Division { parts: targets.into_iter().zip(graphs).map(part).collect(), host: None })
 }
 
-/// A cache of experts needs a device that has a memory of its own, and all layers.
+/// Checks that an expert cache has one Vulkan device that has all layers.
 fn check_expert_cache(targets: &[Target], options: &LoadOptions) -> Result<(), LoadError> {
     match (options.expert_cache_bytes, targets) {
         (None, _) => match options.expert_streaming {
             ExpertStreaming::FromRows(rows) => Err(LoadError::StreamingWithoutCache { rows }),
             ExpertStreaming::Auto | ExpertStreaming::Off => Ok(()),
         },
-        (Some(_), [Target::Vulkan(..)]) if options.deterministic => Err(LoadError::ExpertCacheBesideDeterministic),
+        (Some(_), [Target::Vulkan(..)]) if options.deterministic => Err(LoadError::ExpertCacheWithDeterministic),
         (Some(_), [Target::Vulkan(..)]) => Ok(()),
         (Some(_), _) => Err(LoadError::ExpertCacheWithoutDevice),
     }
 }
 
-/// What the options ask for; no split where the devices' free memory decides.
+/// The devices and split of the options; no split if the devices' free memory decides.
 fn devices_and_split(graph: &Graph, options: &LoadOptions) -> Result<(Vec<ComputeDevice>, Option<Split>), LoadError> {
     let devices = options.device.0.clone();
     let shares = options.split.clone().map(|Shares(shares)| Split::Shares(shares));
     match (options.gpu_layers, &devices[..]) {
         (None, _) => Ok((devices, shares)),
-        (Some(_), [ComputeDevice::Vulkan(_)]) if options.split.is_some() => Err(LoadError::GpuLayersBesideSplit),
+        (Some(_), [ComputeDevice::Vulkan(_)]) if options.split.is_some() => Err(LoadError::GpuLayersWithSplit),
         (Some(0), [ComputeDevice::Vulkan(_)]) => Ok((vec![ComputeDevice::Cpu], None)),
         (Some(count), [ComputeDevice::Vulkan(_)]) if count >= placement::layers(graph) => Ok((devices, None)),
         (Some(count), [device @ ComputeDevice::Vulkan(_)]) => {
@@ -103,7 +106,7 @@ fn devices_and_split(graph: &Graph, options: &LoadOptions) -> Result<(Vec<Comput
     }
 }
 
-/// The caches of the layers that a graph has, and none for the others.
+/// The KV caches of a graph's layers; other layers get a cache without heads.
 fn own_layers(graph: &Graph, shapes: &[KvShape]) -> Vec<KvShape> {
     let own: HashSet<usize> = graph.nodes().iter().filter_map(|node| node.op.kv_layer()).collect();
     let shape = |(layer, shape): (usize, &KvShape)| {
@@ -112,6 +115,7 @@ fn own_layers(graph: &Graph, shapes: &[KvShape]) -> Vec<KvShape> {
     shapes.iter().enumerate().map(shape).collect()
 }
 
+/// Bytes of a graph's weights, each counted once.
 fn distinct_bytes(graph: &Graph) -> u64 {
     let weights = graph.nodes().iter().flat_map(|node| node.op.weights());
     let bytes: HashMap<_, _> = weights.map(|weight| (&weight.name, weight.bytes().len() as u64)).collect();
@@ -119,14 +123,14 @@ fn distinct_bytes(graph: &Graph) -> u64 {
 }
 
 impl Division {
-    /// For people: "cpu (avx2, 2 threads)", or several of them with plus signs.
+    /// The devices for people: "cpu (avx2, 2 threads)"; several are joined by plus signs.
     pub fn describe(&self, options: &LoadOptions) -> String {
         let parts = self.parts.iter().map(|part| part.target.describe(options));
         let host = self.host.as_ref().map(|host| host.describe(options));
         parts.chain(host).collect::<Vec<_>>().join(" + ")
     }
 
-    /// The memories that its parts are in, each once; `None` is the machine's.
+    /// The memories of its parts, each once; `None` is the host's memory.
     pub fn memories(&self, options: &LoadOptions) -> Vec<Option<String>> {
         let of_parts = self.parts.iter().map(|part| part.target.own_memory(options));
         let mut memories: Vec<Option<String>> = of_parts.chain(self.host.as_ref().map(|_| None)).collect();
@@ -135,48 +139,59 @@ impl Division {
         memories
     }
 
-    /// Plans the memory of all parts: those that share a memory together, and then as many blocks as the smallest has.
+    /// Plans the memory of all parts: first each memory with all parts in it, then as many KV blocks as the smallest allows.
     ///
-    /// `request` has what does not depend on a device. `unmade` is whether there is a file to give stored weights back to.
-    /// Of a memory that others share it takes an equal part.
+    /// `request` has the bytes that do not depend on a device. With `pending_weights` there is no file, so copied weights stay
+    /// in host memory. Replicas that share a memory get equal parts of it.
     pub fn plan_memory(
         &self,
         options: &LoadOptions,
         limits: &EngineLimits,
-        request: &Request,
-        unmade: bool,
+        request: &MemoryRequest,
+        pending_weights: bool,
         sharers: &Sharers,
     ) -> Result<MemoryPlan, TooLarge> {
         let footprints: Vec<Footprint> = self.parts.iter().map(|part| part.footprint(options, limits)).collect();
         let all_blocks: u64 = footprints.iter().map(|footprint| footprint.kv_block).sum();
         let on_host = self.host.as_ref().map(|host| host.footprint(options, limits));
-        // What devices keep a copy of goes back to the file, if there is one, and else stays in the machine's memory.
+        // Pages of weights that a device copies are released to the file. Without a file they stay in host memory.
         let copied = self.parts.iter().map(|part| part.copied_bytes(options));
         let copied: u64 = copied.chain(self.host.as_ref().map(|host| host.copied_bytes(options))).sum();
-        let beside = if unmade { copied } else { 0 };
+        let retained = if pending_weights { copied } else { 0 };
         let memories = self.memories(options);
         if !memories.contains(&None) {
-            memory::check(beside, memory::available())?;
+            memory::check(retained, memory::available())?;
         }
         let mut plans = Vec::new();
         for own_memory in memories {
-            let is_machine = own_memory.is_none();
+            let is_host = own_memory.is_none();
             let share = |bytes: u64| bytes / sharers.of(&own_memory);
             let parts = self.parts.iter().zip(&footprints);
             let here = || parts.clone().filter(|(part, _)| part.target.own_memory(options) == own_memory);
-            let footprints = || here().map(|(_, footprint)| *footprint).chain(on_host.filter(|_| is_machine));
+            let footprints = || here().map(|(_, footprint)| *footprint).chain(on_host.filter(|_| is_host));
             let block_bytes: u64 = footprints().map(|footprint| footprint.kv_block).sum();
             let of_kv =
                 |bytes: u64| (u128::from(bytes) * u128::from(block_bytes) / u128::from(all_blocks.max(1))) as u64;
             let weights: u64 = footprints().map(|footprint| footprint.weights).sum();
+            // Without a file, what is read in place is among the retained weights.
+            let tied: u64 = here().map(|(part, _)| part.tied_bytes(options)).sum();
+            let in_host = if !is_host {
+                0
+            } else if pending_weights {
+                retained
+            } else {
+                tied
+            };
             let available = here().filter_map(|(part, _)| part.target.available_bytes()).min();
-            let plan = memory::plan(&Request {
-                weights_bytes: weights + if is_machine { beside } else { 0 },
+            let plan = memory::plan(&MemoryRequest {
+                weights_bytes: weights + in_host,
+                text_bytes: if is_host { request.text_bytes } else { 0 },
+                request_bytes: if is_host { request.request_bytes } else { 0 },
                 scratch_bytes: footprints().map(|footprint| footprint.scratch).sum(),
                 block_bytes,
                 kv_bytes: request.kv_bytes.map(of_kv).filter(|_| block_bytes > 0),
-                limit_bytes: if is_machine { request.limit_bytes } else { options.device_bytes }.map(share),
-                available_bytes: available.or_else(|| is_machine.then(memory::available).flatten()).map(share),
+                limit_bytes: if is_host { request.limit_bytes } else { options.device_bytes }.map(share),
+                available_bytes: available.or_else(|| is_host.then(memory::available).flatten()).map(share),
                 own_memory: own_memory.clone(),
                 ..request.clone()
             })?;
@@ -185,16 +200,16 @@ impl Division {
         Ok(MemoryPlan::together(plans))
     }
 
-    /// Leaves the experts of as few layers as possible in the file, the last ones, so that the rest has room: they are read
-    /// from there as rows use them. `None`: even that would not help.
+    /// Leaves the experts of some layers in the file, from the last layer backwards and as few as possible, until the rest fits.
+    /// They are read from the file when rows use them. `None` if even that is not enough.
     pub fn leave_experts_in_file(
         &mut self,
         options: &LoadOptions,
         limits: &EngineLimits,
-        request: &Request,
+        request: &MemoryRequest,
         sharers: &Sharers,
     ) -> Option<MemoryPlan> {
-        let on_cpu = |part: &Part| matches!(part.target, Target::Cpu);
+        let on_cpu = |part: &ModelPart| matches!(part.target, Target::Cpu);
         let mut layers = self.experts_on_cpu().count();
         while layers > 0 {
             layers -= 1;
@@ -217,6 +232,11 @@ impl Division {
         in_parts.chain(self.host.iter_mut().flat_map(|host| &mut host.layers))
     }
 
+    /// Bytes of the weights in memory that are mapped from the file.
+    pub fn mapped_bytes(&self, options: &LoadOptions) -> u64 {
+        self.parts.iter().map(|part| part.mapped_bytes(options)).sum()
+    }
+
     /// Bytes of the experts that are left in the file.
     pub fn in_file_bytes(&self) -> u64 {
         let in_parts = self.parts.iter().flat_map(|part| &part.graphs).flat_map(Graph::nodes);
@@ -225,8 +245,8 @@ impl Division {
         layers.filter(|layer| layer.is_left_in_file()).map(stored_bytes).sum()
     }
 
-    /// Has experts that are left in the file asked for before they are computed.
-    fn read_ahead(&mut self, options: &LoadOptions) -> Result<(), LoadError> {
+    /// Adds ops that prefetch experts left in the file before they are computed.
+    fn add_read_ahead(&mut self, options: &LoadOptions) -> Result<(), LoadError> {
         if self.in_file_bytes() == 0 {
             return Ok(());
         }
@@ -238,21 +258,23 @@ impl Division {
         Ok(())
     }
 
-    /// The engine of all parts, with its weights where they belong, and the experts that it hands out.
+    /// Builds the engine of all parts with its weights loaded, and the experts that it leaves to the host.
     pub fn build(
         mut self,
         options: &LoadOptions,
         limits: EngineLimits,
+        cancel: &LoadCancel,
         progress: &mut dyn FnMut(LoadProgress),
     ) -> Result<(Box<dyn Engine>, Option<HostExperts>), LoadError> {
         let total_bytes = self.parts.iter().map(|part| part.weights_bytes).sum();
         let mut done_bytes = 0;
         progress(LoadProgress { done_bytes, total_bytes });
-        self.read_ahead(options)?;
-        // A matrix that serves twice, as embedding and head, is counted once.
+        self.add_read_ahead(options)?;
+        // A matrix used as embedding and head is reported twice but counted once in the total.
         let mut done = |weight: &Weight| {
             done_bytes = (done_bytes + weight.bytes().len() as u64).min(total_bytes);
             progress(LoadProgress { done_bytes, total_bytes });
+            cancel.check()
         };
         let stages = self.parts.into_iter().map(|part| part.build(options, &limits, &mut done));
         let mut stages = stages.collect::<Result<Vec<_>, _>>()?;
@@ -261,7 +283,7 @@ impl Division {
                 let (engine, experts) = host.build(stages.remove(0), options, limits, &mut done)?;
                 (Box::new(engine), Some(experts))
             }
-            _ => (Box::new(StagedEngine::new(stages, limits)), None),
+            _ => (Box::new(StagedEngine::new(stages, limits)?), None),
         };
         progress(LoadProgress { done_bytes: total_bytes, total_bytes });
         Ok((engine, experts))

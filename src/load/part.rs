@@ -1,4 +1,4 @@
-//! A part of a model and the device that computes it: what it takes there, and how it gets there.
+//! The part of a model on one device: its memory there, and how it is built.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,35 +6,43 @@ use std::sync::Arc;
 use cuelight_shaders::attention::{KvCache, KvShape};
 use cuelight_shaders::cpu::Kernel;
 use cuelight_shaders::experts::Experts;
+use cuelight_shaders::matmul::integer::packed::PIECE_BYTES;
 use cuelight_shaders::op::Op;
 use cuelight_shaders::weight::Weight;
 
-use super::{LoadError, LoadOptions};
+use super::error::LoadError;
+use super::options::LoadOptions;
 use crate::backend::cpu::{self, CpuStage};
-use crate::backend::stage::Stage;
+use crate::backend::stage::PipelineStage;
 use crate::backend::vulkan::{self, Device, DeviceInfo, ExecutionOptions, Footprint, Instance, VulkanStage};
+use crate::cancel::LoadCancelled;
 use crate::device::ComputeDevice;
 use crate::engine::EngineLimits;
 use crate::graph::{Graph, MemoryLayout, Node};
 use crate::memory;
 
-/// A device that a model, or a part of one, is planned for.
+/// The device of a model part.
 pub(super) enum Target {
     Cpu,
     Vulkan(Box<DeviceInfo>, Arc<Instance>),
 }
 
-/// A part of a model, and the device that computes it.
-pub(super) struct Part {
+/// A part of a model, and its device.
+pub(super) struct ModelPart {
     pub target: Target,
-    /// Its pieces: more than one where experts between them are computed elsewhere.
+    /// Its graphs: more than one where the CPU computes experts between them.
     pub graphs: Vec<Graph>,
-    /// For each layer of the model its cache, without heads where the layer belongs to another part.
+    /// The KV cache of each layer of the model; without heads for a layer of another part.
     pub kv_shapes: Vec<KvShape>,
+    /// Bytes of the weights that the part keeps in memory.
     pub weights_bytes: u64,
 }
 
 impl Target {
+    /// Finds a device.
+    ///
+    /// # Errors
+    /// [`LoadError::Kernel`] or [`LoadError::Vulkan`] when the machine does not have it.
     pub fn find(device: ComputeDevice, options: &LoadOptions) -> Result<Self, LoadError> {
         match device {
             ComputeDevice::Cpu if options.kernel.is_supported() => Ok(Target::Cpu),
@@ -47,15 +55,16 @@ impl Target {
         }
     }
 
-    /// The last part's graph as this device runs it: from its memory a token comes back more easily than a row of logits.
-    pub fn let_choose(&self, graph: Graph) -> Graph {
+    /// The last part's graph for this device. A GPU samples tokens itself: copying a token back is cheaper than copying a row of
+    /// logits.
+    pub fn with_token_choice(&self, graph: Graph) -> Graph {
         match self {
             Target::Cpu => graph,
             Target::Vulkan(..) => graph.with_token_choice(),
         }
     }
 
-    /// A part's graph as this device runs it: a GPU computes some neighbouring ops together.
+    /// A part's graph for this device. A GPU fuses some neighbouring ops.
     pub fn fuse(&self, graph: Graph) -> Graph {
         match self {
             Target::Cpu => graph,
@@ -63,6 +72,7 @@ impl Target {
         }
     }
 
+    /// The device for people.
     pub fn describe(&self, options: &LoadOptions) -> String {
         match self {
             Target::Cpu => cpu::describe(options.kernel, options.activation_bits, options.threads),
@@ -70,18 +80,16 @@ impl Target {
         }
     }
 
-    /// The device's name where its memory is its own and not the machine's.
+    /// The device's name if its memory is planned separately from the host's; `None` for host memory.
     pub fn own_memory(&self, options: &LoadOptions) -> Option<String> {
         match self {
-            // A limit of its own makes any memory one's own.
-            Target::Vulkan(info, _) if !info.is_processor() || options.device_bytes.is_some() => {
-                Some(vulkan::describe(info))
-            }
+            // With its own limit, a device's memory is planned separately even if it is host memory.
+            Target::Vulkan(info, _) if !info.is_cpu() || options.device_bytes.is_some() => Some(vulkan::describe(info)),
             Target::Cpu | Target::Vulkan(..) => None,
         }
     }
 
-    /// Bytes free there, where the system says.
+    /// Free bytes of its memory, if the system reports them.
     pub fn available_bytes(&self) -> Option<u64> {
         match self {
             Target::Cpu => memory::available(),
@@ -90,8 +98,8 @@ impl Target {
     }
 }
 
-impl Part {
-    /// Counts the weights anew: but for experts that are left in the file.
+impl ModelPart {
+    /// Updates `weights_bytes`: experts that are left in the file do not count.
     pub fn count_weights(&mut self) {
         let in_memory = |node: &&Node| !node.op.as_experts().is_some_and(Experts::is_left_in_file);
         let nodes = self.graphs.iter().flat_map(Graph::nodes).filter(in_memory);
@@ -100,7 +108,7 @@ impl Part {
         self.weights_bytes = bytes.values().sum();
     }
 
-    /// What the part takes on its device. Of the limits only those on steps are looked at.
+    /// The part's memory on its device. Uses only the limits on steps.
     pub fn footprint(&self, options: &LoadOptions, limits: &EngineLimits) -> Footprint {
         let (graphs, kv_type) = (&self.graphs, options.kv_type);
         if let Target::Vulkan(info, _) = &self.target {
@@ -110,30 +118,57 @@ impl Part {
         let values = |graph| MemoryLayout::new(graph, rows, logits_rows).arena_len();
         let scratch = |graph: &Graph| graph.scratch_len(options.kernel, rows, logits_rows, limits.context_tokens);
         let values = graphs.iter().map(values).max().unwrap_or(0) + graphs.iter().map(scratch).max().unwrap_or(0);
+        let scratch = (values * size_of::<f32>()) as u64 + handed_over_bytes(options, limits);
         Footprint {
-            weights: self.weights_bytes + graphs.iter().map(|graph| graph.growth(options.kernel)).sum::<u64>(),
-            scratch: (values * size_of::<f32>()) as u64,
+            weights: self.weights_bytes
+                + graphs.iter().map(|graph| graph.repack_overhead_bytes(options.kernel)).sum::<u64>(),
+            // Before the first step, the same memory is used for the piece of a weight that is being repacked.
+            scratch: scratch.max(PIECE_BYTES as u64),
             kv_block: self.kv_shapes.iter().map(|shape| shape.block_bytes(kv_type)).sum(),
         }
     }
 
-    /// Bytes of the stored weights that the device copies: where no file can take them back they stay in the machine's
-    /// memory, beside the footprint.
+    /// Bytes of the weights that one op repacks and another reads as they are stored, such as an embedding that is also the head:
+    /// they are in memory twice.
+    pub fn tied_bytes(&self, options: &LoadOptions) -> u64 {
+        let repacked =
+            if matches!(self.target, Target::Cpu) { repacked(&self.graphs, options.kernel) } else { HashMap::new() };
+        read_in_place(&self.graphs, options.kernel)
+            .iter()
+            .filter(|(name, _)| repacked.contains_key(*name))
+            .map(|(_, bytes)| bytes)
+            .sum()
+    }
+
+    /// Bytes of the weights that the CPU reads as they are stored, in the mapped file.
+    pub fn mapped_bytes(&self, options: &LoadOptions) -> u64 {
+        match self.target {
+            Target::Cpu => read_in_place(&self.graphs, options.kernel).values().sum(),
+            Target::Vulkan(..) => 0,
+        }
+    }
+
+    /// Bytes of the stored weights that the device copies. Without a file to release them to, they stay in host memory in
+    /// addition to the footprint.
     pub fn copied_bytes(&self, options: &LoadOptions) -> u64 {
         match self.target {
-            Target::Cpu => replaced(&self.graphs, options.kernel).values().sum(),
+            Target::Cpu => repacked(&self.graphs, options.kernel).values().sum(),
             Target::Vulkan(..) => self.weights_bytes,
         }
     }
 
+    /// Builds the part on its device. `done` is called for each weight that is loaded.
+    ///
+    /// # Errors
+    /// [`LoadError::Vulkan`] when the device fails, [`LoadError::Cancelled`] when `done` returns an error.
     pub fn build(
         self,
         options: &LoadOptions,
         limits: &EngineLimits,
-        done: &mut dyn FnMut(&Weight),
-    ) -> Result<Box<dyn Stage>, LoadError> {
+        done: &mut dyn FnMut(&Weight) -> Result<(), LoadCancelled>,
+    ) -> Result<Box<dyn PipelineStage>, LoadError> {
         match self.target {
-            Target::Cpu => Ok(Box::new(cpu_stage(self.graphs, self.kv_shapes, options, limits, done))),
+            Target::Cpu => Ok(Box::new(cpu_stage(self.graphs, self.kv_shapes, options, limits, done)?)),
             Target::Vulkan(info, instance) => {
                 let device = Device::open(instance, *info, options.vulkan.clone())?;
                 let execution =
@@ -150,38 +185,59 @@ fn cpu_stage(
     kv_shapes: Vec<KvShape>,
     options: &LoadOptions,
     limits: &EngineLimits,
-    done: &mut dyn FnMut(&Weight),
-) -> CpuStage {
+    done: &mut dyn FnMut(&Weight) -> Result<(), LoadCancelled>,
+) -> Result<CpuStage, LoadCancelled> {
     let kv = KvCache::new(kv_shapes, limits.kv_blocks, options.kv_type);
     let kernel = options.kernel;
-    // Of a matrix that is also the embedding only some rows are read from the file.
-    let replaced = replaced(&graphs, kernel);
+    // If one op repacks a weight, other ops read only some rows of the stored copy (an embedding that is also the head), so
+    // the stored copy is not paged in for them.
+    let repacked = repacked(&graphs, kernel);
     let stage = CpuStage::new(graphs, kv, kernel, options.threads, limits, &mut |op| {
         for weight in op.weights() {
-            if !replaced.contains_key(&weight.name) || op.replaces(kernel, weight) {
-                ready(op, weight, kernel);
+            if !repacked.contains_key(&weight.name) || op.repacks(kernel, weight) {
+                make_resident(op, weight, kernel);
             }
-            done(weight);
+            done(weight)?;
         }
-    });
+        Ok(())
+    })?;
     let stage = stage.with_activation_bits(options.activation_bits);
-    if options.profile_ops { stage.with_profile() } else { stage }
+    Ok(if options.profile_ops { stage.with_profile() } else { stage })
 }
 
-/// The weights of which a kernel keeps a copy of its own, and how many bytes each has as it is stored.
-fn replaced(graphs: &[Graph], kernel: Kernel) -> HashMap<Arc<str>, u64> {
+/// The weights that a kernel repacks into its own copy, with their stored bytes.
+fn repacked(graphs: &[Graph], kernel: Kernel) -> HashMap<Arc<str>, u64> {
     let of_op = |node: &Node| {
-        let replaced = node.op.weights().into_iter().filter(|weight| node.op.replaces(kernel, weight));
-        replaced.map(|weight| (Arc::clone(&weight.name), weight.bytes().len() as u64)).collect::<Vec<_>>()
+        let repacked = node.op.weights().into_iter().filter(|weight| node.op.repacks(kernel, weight));
+        repacked.map(|weight| (Arc::clone(&weight.name), weight.bytes().len() as u64)).collect::<Vec<_>>()
     };
     graphs.iter().flat_map(Graph::nodes).flat_map(of_op).collect()
 }
 
-/// Gives a weight that an op has copied back to its file, and fetches one that it reads there, so that the first request does
-/// not wait for the disk; but experts that are left in
-/// the file stay there until a row uses them.
-pub(super) fn ready(op: &dyn Op, weight: &Weight, kernel: Kernel) {
-    if op.replaces(kernel, weight) {
+/// The weights that an op reads as they are stored, with their bytes. Experts that are left in the file do not count.
+fn read_in_place(graphs: &[Graph], kernel: Kernel) -> HashMap<Arc<str>, u64> {
+    let of_op = |node: &Node| {
+        let is_in_memory = !node.op.as_experts().is_some_and(Experts::is_left_in_file);
+        let weights = node.op.weights().into_iter().filter(|weight| is_in_memory && !node.op.repacks(kernel, weight));
+        weights.map(|weight| (Arc::clone(&weight.name), weight.bytes().len() as u64)).collect::<Vec<_>>()
+    };
+    graphs.iter().flat_map(Graph::nodes).flat_map(of_op).collect()
+}
+
+/// Bytes of the logits that leave the engine: those of the step that was computed last, and of the one before, whose tokens are
+/// being sampled. And what sampling needs: a changed copy of a row and its candidates, in each of its threads.
+fn handed_over_bytes(options: &LoadOptions, limits: &EngineLimits) -> u64 {
+    const STEPS: usize = 2;
+    const CANDIDATE_BYTES: usize = 16;
+    let logits = STEPS * limits.max_logits_rows * limits.vocab_size * size_of::<f32>();
+    let sampling = options.threads.min(limits.max_sequences) * limits.vocab_size * (size_of::<f32>() + CANDIDATE_BYTES);
+    (logits + sampling) as u64
+}
+
+/// Releases the pages of a weight that an op has copied, and reads in those of a weight that it uses in place, so that the first
+/// request does not wait for the disk. Experts that are left in the file are not read until a row uses them.
+pub(super) fn make_resident(op: &dyn Op, weight: &Weight, kernel: Kernel) {
+    if op.repacks(kernel, weight) {
         weight.release();
     } else if !op.as_experts().is_some_and(Experts::is_left_in_file) {
         weight.page_in();

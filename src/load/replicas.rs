@@ -1,39 +1,43 @@
-//! Plans for several copies of a model, each on devices of its own, that are loaded side by side.
+//! Plans for several copies of a model, each on its own devices, that are loaded at the same time.
 
 use super::engine::Sharers;
-use super::{Draft, LoadError, LoadOptions, Plan, draft};
+use super::error::LoadError;
+use super::options::LoadOptions;
+use super::plan::{Draft, LoadPlan, draft};
 use crate::device::{ComputeDevice, Devices};
 
-/// Plans `replicas` copies of a model: each on its share of the devices, in their order, and with an equal part of every
-/// memory that several of them are in. All take the same longest sequence, as a request may go to any of them. Allocates
-/// nothing of the model's size.
+/// Plans `replicas` copies of a model.
+///
+/// Each gets its share of the devices, in order, and an equal part of every memory that several of them use. All get the same
+/// longest sequence, because a request may go to any of them. Allocates nothing of the model's size.
 ///
 /// # Errors
-/// [`LoadError`] when the devices cannot be shared out evenly, the file is not a model that can run here, or the copies do
-/// not fit.
-pub fn plan_replicas(options: &LoadOptions, replicas: usize) -> Result<Vec<Plan>, LoadError> {
+/// [`LoadError`] when the devices cannot be divided evenly, the file is not a model that can run on them, or the copies do not
+/// fit.
+pub fn plan_replicas(options: &LoadOptions, replicas: usize) -> Result<Vec<LoadPlan>, LoadError> {
     let mut each = options_of_replicas(options, replicas)?;
-    let plans = plan_side_by_side(&each)?;
+    let plans = plan_together(&each)?;
     let contexts = || plans.iter().map(|plan| plan.limits().context_tokens);
     if contexts().min() == contexts().max() {
         return Ok(plans);
     }
     let shortest = contexts().min();
     each.iter_mut().for_each(|options| options.context_tokens = shortest);
-    plan_side_by_side(&each)
+    plan_together(&each)
 }
 
-/// What each replica is loaded with: its devices, and its share of the threads. A replica that is computed on the processor
-/// has them all beside others that are not.
+/// The options of each replica: its devices and its share of the threads. If one replica runs on the CPU, every replica may use
+/// all threads.
 fn options_of_replicas(options: &LoadOptions, replicas: usize) -> Result<Vec<LoadOptions>, LoadError> {
     let devices = options.device.of_replicas(replicas)?;
-    let on_processor = options.device.0.contains(&ComputeDevice::Cpu);
-    let threads = if on_processor { options.threads } else { options.threads.div_ceil(replicas) };
+    let uses_cpu = options.device.0.contains(&ComputeDevice::Cpu);
+    let threads = if uses_cpu { options.threads } else { options.threads.div_ceil(replicas) };
     let of_replica = |device: Devices| LoadOptions { device, threads, ..options.clone() };
     Ok(devices.into_iter().map(of_replica).collect())
 }
 
-fn plan_side_by_side(each: &[LoadOptions]) -> Result<Vec<Plan>, LoadError> {
+/// Plans all replicas, which share the memories that several of them use.
+fn plan_together(each: &[LoadOptions]) -> Result<Vec<LoadPlan>, LoadError> {
     let drafts = each.iter().map(draft).collect::<Result<Vec<Draft>, _>>()?;
     let mut sharers = Sharers::default();
     for memory in drafts.iter().flat_map(|draft| draft.division.memories(&draft.options)) {
@@ -52,7 +56,6 @@ fn plan_side_by_side(each: &[LoadOptions]) -> Result<Vec<Plan>, LoadError> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
@@ -61,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_are_shared_unless_one_replica_needs_them_all() {
+    fn threads_are_divided_unless_one_replica_runs_on_the_cpu() {
         let of = |device: &str, replicas| -> Vec<(String, usize)> {
             let each = options_of_replicas(&options(device), replicas).unwrap();
             each.iter().map(|options| (options.device.to_string(), options.threads)).collect()
@@ -72,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_that_cannot_be_shared_evenly_are_refused_before_the_file_is_looked_at() {
+    fn devices_that_cannot_be_divided_evenly_are_refused_before_the_file_is_opened() {
         let error = plan_replicas(&options("vulkan:0,vulkan:1,vulkan:2"), 2).map(drop).unwrap_err();
         assert!(matches!(error, LoadError::UnevenDevices(_)), "{error}");
     }

@@ -1,118 +1,120 @@
-//! What a file's metadata says about its model.
+//! The hyperparameters of a model, read from the file's metadata and checked.
 
 use cuelight_shaders::attention::Window;
 use cuelight_shaders::experts::{Groups, RouteWeighting, Scoring};
 
-use super::ModelError;
-use super::arch::{AttentionScale, ExpertStance, Family, Mixer, Rotation, RoutingSpec, Windows, YarnRamp};
+use super::arch::{AttentionScale, ExpertPlacement, Family, Mixer, QkNorm, Rotation, RoutingSpec, Windows, YarnRamp};
+use super::error::ModelError;
 use super::rope::{RopeScaling, yarn_magnitude};
 use crate::format::gguf::{Gguf, Value};
 
-/// The sizes and constants of a model, checked to be possible.
+/// The sizes and constants of a model. Every value is within its allowed range.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HyperParameters {
-    /// `general.architecture`.
+    /// The value of `general.architecture`.
     pub architecture: String,
     /// Tokens in the vocabulary.
     pub vocab_size: usize,
-    /// Longest sequence it was trained on.
+    /// The longest sequence in training, in tokens.
     pub context_train: usize,
-    /// Layers.
+    /// Number of layers.
     pub n_layers: usize,
     /// Width of the residual stream.
     pub hidden_size: usize,
     /// Width of the dense feed-forward.
     pub intermediate_size: usize,
-    /// The experts of layers that have some.
+    /// Sizes and routing of experts, in models that have them.
     pub experts: Option<ExpertSizes>,
-    /// Query heads.
+    /// Number of query heads.
     pub n_heads: usize,
-    /// For each layer, its heads.
+    /// The heads of each layer.
     pub heads: Vec<Heads>,
-    /// What latent attention is made of, in models that have it.
+    /// The sizes of latent attention, in models that have it.
     pub latent: Option<LatentSizes>,
+    /// Whether heads of queries and keys are normalised after rotation, without weight.
+    pub norms_rotated_heads: bool,
     /// Added to the mean square in every norm.
     pub rms_norm_epsilon: f32,
-    /// Multiplies attention scores.
+    /// The factor on attention scores.
     pub attention_scale: f32,
     /// Soft cap on attention scores.
     pub attention_softcap: Option<f32>,
     /// Soft cap on logits.
     pub logit_softcap: Option<f32>,
-    /// For each layer, how far back it sees; `None`: to the beginning.
+    /// The attention window of each layer; `None` for full attention.
     pub windows: Vec<Option<Window>>,
-    /// How queries grow with their position where they are not rotated.
+    /// How layers without rotation scale their queries by position.
     pub position_scale: Option<PositionScale>,
     /// Base of the rotary frequencies.
     pub rope_base: f32,
-    /// Base in layers with a window, where the family has one of its own.
+    /// Base of the rotary frequencies in windowed layers, where it differs.
     pub rope_base_windowed: Option<f32>,
-    /// How the frequencies are stretched for long contexts.
+    /// How rotary frequencies are scaled for long contexts.
     pub rope_scaling: RopeScaling,
 }
 
 /// The heads of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Heads {
-    /// Key and value heads.
+    /// Number of key and value heads.
     pub n_kv_heads: usize,
-    /// Values in a head; of latent attention those of the latent vector and the rotated part.
+    /// Values in a head; with latent attention, those of the latent vector and of the rotated section.
     pub head_dim: usize,
-    /// Values of a head that are rotated.
+    /// Rotated values in a head.
     pub rotary_dim: usize,
 }
 
-/// What latent attention is made of, beside what is rotated.
+/// The sizes of latent attention, without the rotated section.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LatentSizes {
-    /// Values of the latent vector.
+    /// Length of the latent vector.
     pub rank: usize,
-    /// Values of a key without those that are rotated.
+    /// Length of a head's key without the rotated section.
     pub key_dim: usize,
-    /// Values of a value.
+    /// Length of a head's value.
     pub value_dim: usize,
 }
 
-/// How queries grow with their position.
+/// How queries are scaled by their position.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PositionScale {
-    /// Positions after which they grow again.
+    /// Positions between two increments.
     pub step: u32,
-    /// How strongly.
+    /// Strength of an increment.
     pub strength: f32,
 }
 
-/// The experts of a layer, and how rows find them.
+/// The sizes of a layer's experts and how rows are routed to them.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ExpertSizes {
-    /// How many there are.
+    /// Experts in a layer.
     pub n_experts: usize,
-    /// How many of them a row uses.
+    /// Experts that a row is routed to.
     pub top_k: usize,
     /// Width of one expert's feed-forward.
     pub intermediate_size: usize,
     /// How a router's logits become scores.
     pub scoring: Scoring,
-    /// The weights of a row's experts add up to 1 before they are scaled.
+    /// Whether the weights of a row's experts are made to sum to 1 before `scale` applies.
     pub renormalise: bool,
-    /// What multiplies the weights.
+    /// The factor on the weights.
     pub scale: f32,
-    /// Groups of experts, of which a row looks at some.
+    /// Groups of experts; a row considers only some of them.
     pub groups: Option<Groups>,
-    /// Where a weight takes effect.
+    /// Whether a weight applies to an expert's input or output.
     pub weighting: RouteWeighting,
-    /// How they stand to the dense feed-forward.
-    pub stance: ExpertStance,
+    /// Whether experts replace the dense feed-forward or run in parallel to it.
+    pub placement: ExpertPlacement,
 }
 
-/// Sizes beyond this are a damaged file: they would only fail later, and less clearly.
+/// A larger size means a damaged file, which would otherwise fail later with a less clear error.
 const LARGEST_SIZE: usize = 1 << 24;
 
-/// More experts than any model has; their numbers are exact in float32.
+/// Most experts in a layer. Expert indices up to this are exact in float32.
 const MOST_EXPERTS: usize = 1 << 12;
 
 impl HyperParameters {
-    /// Reads them as the family wants them.
+    /// Reads the hyperparameters that the family needs.
     ///
     /// # Errors
     /// [`ModelError`] when a key is missing, of a wrong type, or has an impossible value.
@@ -129,7 +131,7 @@ impl HyperParameters {
         let key_dim = latent.map_or(heads[0].head_dim, |latent| latent.key_dim + heads[0].rotary_dim);
         let attention_scale = match keys.optional_positive("attention.scale")? {
             Some(scale) => scale,
-            None => family.attention.scale.value(n_layers, hidden_size, n_heads, key_dim) * keys.yarn_score_scale()?,
+            None => family.attention.scale.value(hidden_size, n_heads, key_dim) * keys.yarn_score_scale()?,
         };
         keys.refuse_shared_keys()?;
         let intermediate_size = keys.size("feed_forward_length")?;
@@ -139,6 +141,7 @@ impl HyperParameters {
             experts: family.routing.map(|routing| keys.experts(routing, intermediate_size)).transpose()?.flatten(),
             intermediate_size,
             rms_norm_epsilon: keys.positive("attention.layer_norm_rms_epsilon")?,
+            norms_rotated_heads: keys.norms_rotated_heads(family.attention.qk_norm)?,
             attention_scale,
             attention_softcap: keys.optional_positive("attn_logit_softcapping")?,
             logit_softcap: keys.optional_positive("final_logit_softcapping")?,
@@ -160,12 +163,12 @@ impl HyperParameters {
     }
 }
 
-/// The vocabulary's size is that of the embedding, which every family has.
+/// The vocabulary's size: the number of rows of the embedding.
 fn vocab_size(gguf: &Gguf) -> Result<usize, ModelError> {
     Ok(gguf.weight("token_embd.weight")?.rows)
 }
 
-/// The keys of one architecture.
+/// The keys of a file's architecture.
 struct Keys<'a> {
     gguf: &'a Gguf,
     architecture: String,
@@ -194,14 +197,14 @@ impl<'a> Keys<'a> {
         self.checked_size(key, size)
     }
 
-    /// Layers that are computed: those that predict further tokens come last, and are left out.
+    /// The number of layers without those for multi-token prediction, which come last and are not computed.
     fn layers(&self) -> Result<usize, ModelError> {
-        let (all, beyond) = (self.size("block_count")?, self.gguf.optional_u32(&self.name("nextn_predict_layers"))?);
-        let beyond = beyond.unwrap_or(0) as usize;
-        if beyond < all {
-            Ok(all - beyond)
+        let (all, extra) = (self.size("block_count")?, self.gguf.optional_u32(&self.name("nextn_predict_layers"))?);
+        let extra = extra.unwrap_or(0) as usize;
+        if extra < all {
+            Ok(all - extra)
         } else {
-            Err(self.invalid("nextn_predict_layers", beyond, format!("below {all}")))
+            Err(self.invalid("nextn_predict_layers", extra, format!("below {all}")))
         }
     }
 
@@ -222,7 +225,7 @@ impl<'a> Keys<'a> {
         self.checked_positive(key, value)
     }
 
-    /// A value that 0 or absence switches off.
+    /// A positive value; `None` when it is 0 or absent.
     fn optional_positive(&self, key: &str) -> Result<Option<f32>, ModelError> {
         let value = self.gguf.optional_f32(&self.name(key))?.filter(|value| *value != 0.0);
         value.map(|value| self.checked_positive(key, value)).transpose()
@@ -232,7 +235,7 @@ impl<'a> Keys<'a> {
         if value > 0.0 && value.is_finite() { Ok(value) } else { Err(self.invalid(key, value, "above 0")) }
     }
 
-    /// A size that may be another in each layer.
+    /// A size for each layer: the key holds one for all layers or an array.
     fn size_of_layers(&self, key: &str, n_layers: usize) -> Result<Option<Vec<usize>>, ModelError> {
         let name = self.name(key);
         if !matches!(self.gguf.value(&name), Some(Value::Array(_))) {
@@ -246,7 +249,7 @@ impl<'a> Keys<'a> {
         sizes[..n_layers].iter().map(checked).collect::<Result<_, _>>().map(Some)
     }
 
-    /// The heads of each layer. Those of layers with a window may have keys of their own.
+    /// The heads of each layer. Windowed layers may have their own sizes, in keys that end in `_swa`.
     fn heads(&self, n_heads: usize, default_dim: usize, windows: &[Option<Window>]) -> Result<Vec<Heads>, ModelError> {
         let kv_heads = self.size_of_layers("attention.head_count_kv", windows.len())?;
         let kv_heads = kv_heads.unwrap_or_else(|| vec![n_heads; windows.len()]);
@@ -262,17 +265,17 @@ impl<'a> Keys<'a> {
         Ok(kv_heads.into_iter().zip(windows).map(of_layer).collect())
     }
 
-    /// The length of a head and of its rotated part, from keys that end like this.
+    /// The length of a head and of its rotated section, from the keys with this suffix, else the given lengths.
     fn head_shape(
         &self,
-        end: &str,
+        suffix: &str,
         (dim, rotary_dim): (usize, Option<usize>),
     ) -> Result<(usize, Option<usize>), ModelError> {
-        let (key, value) = (format!("attention.key_length{end}"), format!("attention.value_length{end}"));
-        let rotary = format!("rope.dimension_count{end}");
+        let (key, value) = (format!("attention.key_length{suffix}"), format!("attention.value_length{suffix}"));
+        let rotary = format!("rope.dimension_count{suffix}");
         let own_dim = self.optional_size(&key)?;
         let head_dim = own_dim.unwrap_or(dim);
-        // Latent attention has values that are shorter than its keys, and says so elsewhere.
+        // With latent attention values are shorter than keys; `latent` checks those lengths.
         let is_latent = self.gguf.value(&self.name("attention.kv_lora_rank")).is_some();
         if let Some(value_dim) = self.optional_size(&value)?
             && value_dim != head_dim
@@ -293,16 +296,16 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// What latent attention is made of.
+    /// The sizes of latent attention.
     fn latent(&self, heads: Heads) -> Result<LatentSizes, ModelError> {
         let rank = self.size("attention.kv_lora_rank")?;
         let Heads { head_dim, rotary_dim, .. } = heads;
         if self.gguf.value(&self.name("attention.key_length_mla")).is_none() {
-            let expected = "there: this file is of an older form, and must be converted anew";
+            let expected = "present: the file was written by an older converter; convert the model again";
             return Err(self.invalid("attention.key_length_mla", "missing", expected));
         }
         if head_dim != rank + rotary_dim {
-            let expected = format!("{rank} of the latent vector and {rotary_dim} that are rotated");
+            let expected = format!("{rank} (the latent vector) plus {rotary_dim} (rotated)");
             return Err(self.invalid("attention.key_length", head_dim, expected));
         }
         let key_dim = self.size("attention.key_length_mla")?;
@@ -312,7 +315,7 @@ impl<'a> Keys<'a> {
         Ok(LatentSizes { rank, key_dim: key_dim - rotary_dim, value_dim: self.size("attention.value_length_mla")? })
     }
 
-    /// Layers that read the keys and values of others are not known here.
+    /// Refuses models whose layers read the keys and values of other layers.
     fn refuse_shared_keys(&self) -> Result<(), ModelError> {
         match self.gguf.optional_u32(&self.name("attention.shared_kv_layers"))?.unwrap_or(0) {
             0 => Ok(()),
@@ -320,7 +323,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// How queries grow where a model does not rotate them.
+    /// How layers without rotation scale their queries by position.
     fn position_scale(
         &self,
         rotation: Rotation,
@@ -335,7 +338,17 @@ impl<'a> Keys<'a> {
         Ok(Some(PositionScale { step, strength }))
     }
 
-    /// Which layers have a window: the file's own pattern where it has one, else the family's.
+    /// Whether heads are normalised after rotation; see [`QkNorm::AfterRotation`].
+    fn norms_rotated_heads(&self, norm: QkNorm) -> Result<bool, ModelError> {
+        if norm != QkNorm::AfterRotation {
+            return Ok(false);
+        }
+        let stored = self.gguf.optional_bool(&self.name("use_qk_norm"))?;
+        let step = self.gguf.optional_u32(&self.name("interleave_moe_layer_step"))?;
+        Ok(stored.unwrap_or(step.is_none_or(|step| step <= 1)))
+    }
+
+    /// Which layers have a window: the file's pattern where it has one, else the family's.
     fn windows(&self, windows: Windows, n_layers: usize) -> Result<Vec<Option<Window>>, ModelError> {
         let stored = self.gguf.optional_u32(&self.name("attention.sliding_window"))?;
         let window = match windows {
@@ -366,7 +379,7 @@ impl<'a> Keys<'a> {
         Ok((0..n_layers).map(|layer| (!is_global(layer)).then_some(window)).collect())
     }
 
-    /// `None` for a model without experts.
+    /// The experts of a model; `None` for a model without experts.
     fn experts(&self, routing: RoutingSpec, dense_size: usize) -> Result<Option<ExpertSizes>, ModelError> {
         let n_experts = self.gguf.optional_u32(&self.name("expert_count"))?.unwrap_or(0);
         if n_experts == 0 {
@@ -378,14 +391,18 @@ impl<'a> Keys<'a> {
         }
         let top_k = self.size("expert_used_count")?;
         if top_k > n_experts {
-            return Err(self.invalid("expert_used_count", top_k, format!("at most {n_experts}, as many as there are")));
+            return Err(self.invalid(
+                "expert_used_count",
+                top_k,
+                format!("at most {n_experts}, the number of experts"),
+            ));
         }
         let renormalise = self.gguf.optional_bool(&self.name("expert_weights_norm"))?.unwrap_or(routing.renormalise);
         let scoring = match self.gguf.optional_u32(&self.name("expert_gating_func"))? {
             None | Some(0) => routing.scoring,
             Some(1) => Scoring::Softmax,
             Some(2) => Scoring::Sigmoid,
-            // Over the chosen ones alone, which is over all and made to add up to 1 again.
+            // A softmax over the chosen experts equals a softmax over all, scaled to sum to 1.
             Some(3) if renormalise => Scoring::Softmax,
             Some(other) => return Err(self.invalid("expert_gating_func", other, "1 (softmax) or 2 (sigmoid)")),
         };
@@ -397,18 +414,18 @@ impl<'a> Keys<'a> {
         Ok(Some(ExpertSizes {
             n_experts,
             top_k,
-            // Files that do not name it mean the dense width.
+            // Without the key, experts have the width of the dense feed-forward.
             intermediate_size: self.optional_size("expert_feed_forward_length")?.unwrap_or(dense_size),
             scoring,
             renormalise,
             scale: self.optional_positive("expert_weights_scale")?.unwrap_or(1.0),
             groups,
             weighting: routing.weighting,
-            stance: routing.stance,
+            placement: routing.placement,
         }))
     }
 
-    /// By how much a context becomes longer than in training.
+    /// The context length over that of training.
     fn rope_factor(&self) -> Result<f32, ModelError> {
         Ok(match self.optional_positive("rope.scaling.factor")? {
             Some(factor) => factor,
@@ -416,13 +433,13 @@ impl<'a> Keys<'a> {
         })
     }
 
-    /// The strength of YaRN's temperature where a file wants it on all scores, and not on what is rotated alone.
+    /// The strength of YaRN's temperature in files that apply it to all scores instead of to rotated values only.
     fn yarn_strength_of_scores(&self) -> Result<Option<f32>, ModelError> {
-        // Files have it times the 0.1 of the rule.
+        // Files store it multiplied by the 0.1 of the rule.
         Ok(self.optional_positive("rope.scaling.yarn_log_multiplier")?.map(|strength| strength / 0.1))
     }
 
-    /// What multiplies the scale of scores for that.
+    /// The factor that this temperature puts on the scale of scores.
     fn yarn_score_scale(&self) -> Result<f32, ModelError> {
         let factor = self.rope_factor()?;
         let strength = self.yarn_strength_of_scores()?;
@@ -452,11 +469,11 @@ impl<'a> Keys<'a> {
 }
 
 impl AttentionScale {
-    fn value(self, n_layers: usize, hidden_size: usize, n_heads: usize, head_dim: usize) -> f32 {
+    /// The scale of a model with these sizes.
+    fn value(self, hidden_size: usize, n_heads: usize, head_dim: usize) -> f32 {
         let width = match self {
             AttentionScale::HeadDim => head_dim,
-            AttentionScale::HeadDimBut { n_layers: deep } if n_layers == deep => hidden_size / n_heads,
-            AttentionScale::HeadDimBut { .. } => head_dim,
+            AttentionScale::HiddenPerHead { most } => (hidden_size / n_heads).clamp(head_dim, most.max(head_dim)),
             AttentionScale::One => 1,
         };
         1.0 / (width as f32).sqrt()
@@ -464,7 +481,7 @@ impl AttentionScale {
 }
 
 impl Windows {
-    /// Every how many layers one sees all; 0: none does. `None` when the family has no windows.
+    /// Every how many layers one has full attention; 0 when none has. `None` when the family has no windows.
     fn global_every(self) -> Option<usize> {
         match self {
             Windows::Never => None,
@@ -475,5 +492,4 @@ impl Windows {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests;

@@ -1,4 +1,4 @@
-//! Mixers: the half of a layer in which a row looks at other rows of its sequence.
+//! Mixers: the half of a layer in which a row reads other rows of its sequence.
 
 use cuelight_shaders::attention::{Attention, KvShape};
 use cuelight_shaders::elementwise::ScaleByPosition;
@@ -7,26 +7,31 @@ use cuelight_shaders::matmul::HeadLinear;
 use cuelight_shaders::rope::Rope;
 
 use super::arch::{Mixer, QkNorm, Values};
+use super::builder::{BuildError, Builder};
+use super::error::ModelError;
 use super::hyperparameters::{Heads, LatentSizes};
 use super::rope::{Frequencies, RopeScaling};
-use super::{Builder, ModelError, WireError};
+
 use crate::graph::ValueId;
 
-/// The family's mixer. x: [rows, hidden_size]; returns the same.
-pub fn mix(builder: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<ValueId, WireError> {
+/// Appends the family's mixer. `x` and the result are [rows, hidden_size].
+///
+/// # Errors
+/// [`BuildError`] when a tensor is missing or has the wrong shape.
+pub fn mix(builder: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<ValueId, BuildError> {
     match builder.family.mixer {
         Mixer::GroupedQueryAttention => grouped_query_attention(builder, layer, x),
         Mixer::LatentAttention => latent_attention(builder, layer, x),
     }
 }
 
-/// Grouped-query attention: project, norm the heads where the family does, rotate, attend, project back.
-fn grouped_query_attention(builder: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<ValueId, WireError> {
+/// Grouped-query attention: project, norm the heads where the family does, apply positions, attend, project back.
+fn grouped_query_attention(builder: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<ValueId, BuildError> {
     let h = builder.h;
     let Heads { n_kv_heads, head_dim, .. } = h.heads[layer];
     let [query, key, value] = project(builder, layer, x)?;
     let [query, key] = norm_queries_and_keys(builder, layer, [query, key])?;
-    let [query, key] = place(builder, layer, [query, key])?;
+    let [query, key] = apply_positions(builder, layer, [query, key])?;
     let attention = Attention {
         layer,
         n_heads: h.n_heads,
@@ -41,7 +46,7 @@ fn grouped_query_attention(builder: &mut Builder<'_>, layer: usize, x: ValueId) 
 }
 
 /// Query, key and value of each row.
-fn project(builder: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<[ValueId; 3], WireError> {
+fn project(builder: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<[ValueId; 3], BuildError> {
     let Heads { n_kv_heads, head_dim, .. } = builder.h.heads[layer];
     let (query_width, kv_width) = (builder.h.n_heads * head_dim, n_kv_heads * head_dim);
     let (query, key, value) = (("attn_q", query_width), ("attn_k", kv_width), ("attn_v", kv_width));
@@ -56,28 +61,32 @@ fn project(builder: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<[Value
     Ok([projected[0], projected[1], value])
 }
 
-/// The norms of heads that come before they are rotated.
+/// The norms of heads before rotation.
 fn norm_queries_and_keys(
     builder: &mut Builder<'_>,
     layer: usize,
     [query, key]: [ValueId; 2],
-) -> Result<[ValueId; 2], WireError> {
+) -> Result<[ValueId; 2], BuildError> {
     let head_dim = builder.h.heads[layer].head_dim;
-    let [of_query, of_key] = ["attn_q_norm", "attn_k_norm"].map(|stem| format!("blk.{layer}.{stem}.weight"));
+    let [query_norm, key_norm] = ["attn_q_norm", "attn_k_norm"].map(|stem| format!("blk.{layer}.{stem}.weight"));
     let norms_heads = match builder.family.attention.qk_norm {
-        QkNorm::Never | QkNorm::UnweightedBut { .. } => false,
+        QkNorm::Never | QkNorm::AfterRotation => false,
         QkNorm::Always => true,
-        QkNorm::WhereStored => builder.weights.has(&of_query),
+        QkNorm::WhereStored => builder.weights.has(&query_norm),
     };
     if !norms_heads {
         return Ok([query, key]);
     }
-    let query = builder.grouped_norm(&of_query, head_dim, query)?;
-    Ok([query, builder.grouped_norm(&of_key, head_dim, key)?])
+    let query = builder.grouped_norm(&query_norm, head_dim, query)?;
+    Ok([query, builder.grouped_norm(&key_norm, head_dim, key)?])
 }
 
-/// Tells queries and keys their positions: rotates them, or lets queries grow.
-fn place(builder: &mut Builder<'_>, layer: usize, [query, key]: [ValueId; 2]) -> Result<[ValueId; 2], WireError> {
+/// Encodes positions: rotates queries and keys, or scales queries by their position.
+fn apply_positions(
+    builder: &mut Builder<'_>,
+    layer: usize,
+    [query, key]: [ValueId; 2],
+) -> Result<[ValueId; 2], BuildError> {
     let h = builder.h;
     if let (Some(scale), None) = (h.position_scale, h.windows[layer]) {
         let query = builder.graph.push_one(ScaleByPosition::new(scale.step, scale.strength)?, &[query])?;
@@ -85,13 +94,11 @@ fn place(builder: &mut Builder<'_>, layer: usize, [query, key]: [ValueId; 2]) ->
     }
     let head_dim = h.heads[layer].head_dim;
     let [query, key] = rotate(builder, layer, head_dim, [query, key])?;
-    match builder.family.attention.qk_norm {
-        QkNorm::UnweightedBut { n_experts } if h.experts.is_none_or(|experts| experts.n_experts != n_experts) => {
-            let query = builder.norm_by(vec![1.0; head_dim].into(), query)?;
-            Ok([query, builder.norm_by(vec![1.0; head_dim].into(), key)?])
-        }
-        _ => Ok([query, key]),
+    if !h.norms_rotated_heads {
+        return Ok([query, key]);
     }
+    let query = builder.norm_by(vec![1.0; head_dim].into(), query)?;
+    Ok([query, builder.norm_by(vec![1.0; head_dim].into(), key)?])
 }
 
 /// Rotates heads of `head_dim` values.
@@ -100,15 +107,15 @@ fn rotate(
     layer: usize,
     head_dim: usize,
     queries_and_keys: [ValueId; 2],
-) -> Result<[ValueId; 2], WireError> {
+) -> Result<[ValueId; 2], BuildError> {
     let Frequencies { values, magnitude } = frequencies(builder, layer)?;
     let rope = Rope::new(head_dim, builder.family.attention.rope_pairs, values.into(), magnitude)?;
     let rotated = builder.graph.push(rope, &queries_and_keys)?;
     Ok([rotated[0], rotated[1]])
 }
 
-/// Layers with a window may have a base of their own, which is never stretched.
-fn frequencies(builder: &mut Builder<'_>, layer: usize) -> Result<Frequencies, WireError> {
+/// The layer's rotary frequencies. Windowed layers may have their own base, to which long-context scaling does not apply.
+fn frequencies(builder: &mut Builder<'_>, layer: usize) -> Result<Frequencies, BuildError> {
     let h = builder.h;
     let rotary_dim = h.heads[layer].rotary_dim;
     if let (Some(base), Some(_)) = (h.rope_base_windowed, h.windows[layer]) {
@@ -118,29 +125,29 @@ fn frequencies(builder: &mut Builder<'_>, layer: usize) -> Result<Frequencies, W
     Ok(Frequencies::new(h.rope_base, rotary_dim, h.rope_scaling, factors.as_deref()))
 }
 
-/// The attention itself, and the cache that it needs.
-fn attend(builder: &mut Builder<'_>, attention: Attention, inputs: &[ValueId]) -> Result<ValueId, WireError> {
+/// Appends the attention op and its KV cache.
+fn attend(builder: &mut Builder<'_>, attention: Attention, inputs: &[ValueId]) -> Result<ValueId, BuildError> {
     builder.kv_shapes.push(attention.kv);
     Ok(builder.graph.push_one(attention.checked()?, inputs)?)
 }
 
-/// Latent attention: all heads share one latent vector and one rotated part of each key. What makes keys of the latent vector is
-/// absorbed into the queries, and what makes values of it into the results, so that the cache holds the vector alone.
+/// Latent attention: all heads share one latent vector and one rotated section of the keys.
 ///
-/// Source: DeepSeek-AI 2024, "DeepSeek-V2", 2.1.
-fn latent_attention(builder: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<ValueId, WireError> {
+/// The key projection of the latent vector is absorbed into the queries and the value projection into the output, so the cache
+/// holds only the latent vector and the rotated section. Source: DeepSeek-AI 2024, "DeepSeek-V2", 2.1.
+fn latent_attention(builder: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<ValueId, BuildError> {
     let h = builder.h;
     let missing = || ModelError::NoLatentSizes { file: builder.weights.file() };
     let LatentSizes { rank, key_dim, value_dim } = h.latent.ok_or_else(missing)?;
     let rotary = h.heads[layer].rotary_dim;
     let [query, latent_and_key] = project_latent(builder, layer, (key_dim + rotary, rank + rotary), x)?;
 
-    let parts = builder.graph.push(SplitHeads { first: key_dim, second: rotary }, &[query])?;
+    let sections = builder.graph.push(SplitHeads { first: key_dim, second: rotary }, &[query])?;
     let shared = builder.graph.push(SplitHeads { first: rank, second: rotary }, &[latent_and_key])?;
     let latent = builder.grouped_norm(&format!("blk.{layer}.attn_kv_a_norm.weight"), rank, shared[0])?;
-    let [rotated_query, rotated_key] = rotate(builder, layer, rotary, [parts[1], shared[1]])?;
+    let [rotated_query, rotated_key] = rotate(builder, layer, rotary, [sections[1], shared[1]])?;
 
-    let absorbed = per_head(builder, layer, "attn_k_b", [rank, key_dim], parts[0])?;
+    let absorbed = per_head(builder, layer, "attn_k_b", [rank, key_dim], sections[0])?;
     let join = || JoinHeads { first: rank, second: rotary };
     let query = builder.graph.push_one(join(), &[absorbed, rotated_query])?;
     let key = builder.graph.push_one(join(), &[latent, rotated_key])?;
@@ -158,13 +165,14 @@ fn latent_attention(builder: &mut Builder<'_>, layer: usize, x: ValueId) -> Resu
     Ok(builder.linear(layer, &[("attn_output", h.hidden_size)], values)?[0])
 }
 
-/// The queries of all heads, with a bottleneck where the file has one, and the latent vector with the key that is rotated.
+/// The queries of all heads, and the latent vector with the rotated section of the key. Queries go through a low-rank
+/// bottleneck where the file has one.
 fn project_latent(
     builder: &mut Builder<'_>,
     layer: usize,
     (query_dim, latent_dim): (usize, usize),
     x: ValueId,
-) -> Result<[ValueId; 2], WireError> {
+) -> Result<[ValueId; 2], BuildError> {
     let query_width = builder.h.n_heads * query_dim;
     let latent = ("attn_kv_a_mqa", latent_dim);
     let Some(query_rank) = builder.weights.rows(&format!("blk.{layer}.attn_q_a.weight")) else {
@@ -176,14 +184,14 @@ fn project_latent(
     Ok([builder.linear(layer, &[("attn_q_b", query_width)], query)?[0], projected[1]])
 }
 
-/// A product of each head with a matrix of its own, [outputs, columns].
+/// Multiplies each head by its own matrix, [outputs, columns].
 fn per_head(
     builder: &mut Builder<'_>,
     layer: usize,
     stem: &str,
     [outputs, columns]: [usize; 2],
     x: ValueId,
-) -> Result<ValueId, WireError> {
+) -> Result<ValueId, BuildError> {
     let n_heads = builder.h.n_heads;
     let weight = builder.weights.matrix(&format!("blk.{layer}.{stem}.weight"), n_heads * outputs, columns)?;
     Ok(builder.graph.push_one(HeadLinear::new(weight, n_heads)?, &[x])?)

@@ -1,51 +1,51 @@
-//! Rotary frequencies and the rules that stretch them for long contexts.
+//! Rotary frequencies and the rules that scale them for long contexts.
 
 use std::f32::consts::PI;
 
-/// How rotary frequencies are stretched.
+/// How rotary frequencies are scaled for contexts longer than in training.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum RopeScaling {
     /// Not at all.
     None,
-    /// All by one factor: positions are interpolated.
+    /// All are divided by one factor, so positions are interpolated.
     Linear {
-        /// How much longer the context becomes.
+        /// The new context length over the old.
         factor: f32,
     },
-    /// Slow frequencies are interpolated and fast ones kept, with a ramp between (Peng et al. 2023, "YaRN").
+    /// Low frequencies are interpolated and high ones kept, with a ramp between (Peng et al. 2023, "YaRN").
     Yarn {
-        /// How much longer the context becomes.
+        /// The new context length over the old.
         factor: f32,
-        /// Tokens of the context before stretching.
+        /// The old context length in tokens.
         original_context: usize,
-        /// Frequencies that turn more often than this within the original context are kept.
+        /// Frequencies with more full rotations than this within the original context are kept.
         beta_fast: f32,
-        /// Frequencies that turn less often than this are interpolated.
+        /// Frequencies with fewer full rotations than this are interpolated.
         beta_slow: f32,
-        /// Whether the ramp begins and ends at whole pairs.
+        /// Whether the ramp starts and ends at whole pairs.
         whole_pairs: bool,
-        /// What multiplies the rotated values.
+        /// The factor on rotated values.
         magnitude: f32,
     },
 }
 
-/// YaRN's attention temperature for a context that becomes `factor` times as long.
+/// YaRN's attention temperature for a context `factor` times as long as in training.
 #[must_use]
 pub fn yarn_magnitude(factor: f32, strength: f32) -> f32 {
     if factor > 1.0 { 0.1 * strength * factor.ln() + 1.0 } else { 1.0 }
 }
 
-/// The frequencies of a rotary embedding, and what multiplies the rotated values.
+/// The frequencies of a rotary embedding, and the factor on rotated values.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Frequencies {
-    /// [rotary_dim / 2] radians a position.
+    /// [rotary_dim / 2] radians per position.
     pub values: Vec<f32>,
-    /// YaRN's attention temperature, applied to query and key alike (or to all scores, see [`RopeScaling::Yarn`]); 1 otherwise.
+    /// YaRN's attention temperature, applied to query and key alike (or to all scores, see [`RopeScaling::Yarn`]); otherwise 1.
     pub magnitude: f32,
 }
 
 impl Frequencies {
-    /// `base^(-2i / rotary_dim)`, stretched by the rule and divided by the file's own factors where it has them.
+    /// `base^(-2i / rotary_dim)`, scaled by the rule and divided by the file's factors where it has them.
     ///
     /// `factors` is [rotary_dim / 2], as in the tensor `rope_freqs.weight` (Llama 3's rule comes in this form).
     #[must_use]
@@ -55,11 +55,12 @@ impl Frequencies {
             RopeScaling::None => (plain.collect(), 1.0),
             RopeScaling::Linear { factor } => (plain.map(|frequency| frequency / factor).collect(), 1.0),
             RopeScaling::Yarn { factor, original_context, beta_fast, beta_slow, whole_pairs, magnitude } => {
-                let turning = |turns: f32| {
-                    rotary_dim as f32 * (original_context as f32 / (turns * 2.0 * PI)).ln() / (2.0 * base.ln())
+                // The (fractional) pair that makes this many rotations within the original context.
+                let pair_with = |rotations: f32| {
+                    rotary_dim as f32 * (original_context as f32 / (rotations * 2.0 * PI)).ln() / (2.0 * base.ln())
                 };
                 let last = (rotary_dim - 1) as f32;
-                let (low, high) = (turning(beta_fast), turning(beta_slow));
+                let (low, high) = (pair_with(beta_fast), pair_with(beta_slow));
                 let (low, high) = if whole_pairs { (low.floor(), high.ceil()) } else { (low, high) };
                 let (low, high) = (low.clamp(0.0, last), high.clamp(0.0, last));
                 let span = if low == high { 0.001 } else { high - low };
@@ -82,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn plain_frequencies_fall_from_one_by_equal_ratios() {
+    fn plain_frequencies_are_a_geometric_series_from_one() {
         let frequencies = Frequencies::new(10_000.0, 8, RopeScaling::None, None);
         for (found, expected) in frequencies.values.iter().zip([1.0, 0.1, 0.01, 0.001]) {
             assert!((found / expected - 1.0).abs() < 1e-6);
@@ -91,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn the_files_factors_divide() {
+    fn frequencies_are_divided_by_the_factors_of_the_file() {
         let plain = Frequencies::new(500_000.0, 8, RopeScaling::None, None);
         let scaled = Frequencies::new(500_000.0, 8, RopeScaling::None, Some(&[1.0, 1.0, 4.0, 8.0]));
         assert_eq!(scaled.values, [plain.values[0], plain.values[1], plain.values[2] / 4.0, plain.values[3] / 8.0]);

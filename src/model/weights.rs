@@ -1,14 +1,14 @@
-//! Tensors by name, each checked against the shape that the metadata makes due.
+//! Tensors by name, each checked against the shape that follows from the metadata.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
 use cuelight_shaders::weight::Weight;
 
-use super::ModelError;
+use super::error::ModelError;
 use crate::format::gguf::Gguf;
 
-/// The tensors of a file, and which of them the model uses.
+/// The tensors of a file, and which of them the model has used so far.
 pub struct Weights<'a> {
     gguf: &'a Gguf,
     used: HashSet<String>,
@@ -16,25 +16,25 @@ pub struct Weights<'a> {
 }
 
 impl<'a> Weights<'a> {
-    /// The tensors of `gguf`, none used yet.
+    /// The tensors of `gguf`; none is used yet.
     #[must_use]
     pub fn new(gguf: &'a Gguf) -> Self {
         Weights { gguf, used: HashSet::new(), bytes: 0 }
     }
 
-    /// The file, for errors.
+    /// The file's name, for errors.
     #[must_use]
     pub fn file(&self) -> String {
         self.gguf.path().display().to_string()
     }
 
-    /// Whether the file has such a tensor.
+    /// Whether the file has the tensor.
     #[must_use]
     pub fn has(&self, name: &str) -> bool {
         self.gguf.tensor(name).is_some()
     }
 
-    /// The output dimension of a tensor, if the file has it and it can be a matrix.
+    /// The output dimension of a tensor, or `None` when the file has no such tensor.
     #[must_use]
     pub fn rows(&self, name: &str) -> Option<usize> {
         self.gguf.tensor(name).and_then(|tensor| usize::try_from(tensor.n_rows()).ok())
@@ -43,7 +43,7 @@ impl<'a> Weights<'a> {
     /// The biases [n_experts, outputs] of a layer's experts as one vector, or `None` when the file has no such tensor.
     ///
     /// # Errors
-    /// As [`Weights::matrix`], but for a missing tensor.
+    /// As [`Weights::matrix`], except for a missing tensor.
     pub fn optional_expert_biases(
         &mut self,
         name: &str,
@@ -53,7 +53,7 @@ impl<'a> Weights<'a> {
         Ok(self.optional_matrix(name, n_experts, outputs)?.map(|biases| biases.to_f32().into()))
     }
 
-    /// The matrix `name`, [rows, columns], on the mapped bytes.
+    /// The matrix `name`, [rows, columns]. Its bytes stay mapped from the file.
     ///
     /// # Errors
     /// [`ModelError`] when it is missing, in an unknown format, or of another shape.
@@ -73,10 +73,10 @@ impl<'a> Weights<'a> {
         Ok(weight)
     }
 
-    /// The same, or `None` when the file has no such tensor.
+    /// [`Weights::matrix`], or `None` when the file has no such tensor.
     ///
     /// # Errors
-    /// As [`Weights::matrix`], but for a missing tensor.
+    /// As [`Weights::matrix`], except for a missing tensor.
     pub fn optional_matrix(&mut self, name: &str, rows: usize, columns: usize) -> Result<Option<Weight>, ModelError> {
         self.has(name).then(|| self.matrix(name, rows, columns)).transpose()
     }
@@ -89,10 +89,10 @@ impl<'a> Weights<'a> {
         Ok(self.matrix(name, 1, len)?.to_f32().into())
     }
 
-    /// The same, or `None` when the file has no such tensor.
+    /// [`Weights::vector`], or `None` when the file has no such tensor.
     ///
     /// # Errors
-    /// As [`Weights::matrix`], but for a missing tensor.
+    /// As [`Weights::matrix`], except for a missing tensor.
     pub fn optional_vector(&mut self, name: &str, len: usize) -> Result<Option<Arc<[f32]>>, ModelError> {
         self.has(name).then(|| self.vector(name, len)).transpose()
     }
@@ -103,11 +103,11 @@ impl<'a> Weights<'a> {
         self.bytes
     }
 
-    /// Refuses a file with tensors in the first `n_layers` layers that nothing used: they belong to a variant that would be
-    /// computed wrongly.
+    /// Refuses a file with unused tensors in its first `n_layers` layers: they belong to a variant that would be computed
+    /// wrongly.
     ///
     /// # Errors
-    /// [`ModelError::UnusedTensor`] with the first of them.
+    /// [`ModelError::UnusedTensor`] with the first unused tensor.
     pub fn check_all_layer_tensors_used(&self, architecture: &str, n_layers: usize) -> Result<(), ModelError> {
         let layer = |name: &str| name.strip_prefix("blk.")?.split('.').next()?.parse::<usize>().ok();
         let is_unused = |name: &str| layer(name).is_some_and(|layer| layer < n_layers) && !self.used.contains(name);

@@ -1,8 +1,8 @@
-//! Sums of exp over rows of logits.
+//! Sums of `exp` over rows of logits.
 
-use cuelight_shaders::choose_token::weight::exp;
+use cuelight_shaders::sample_token::weight::exp;
 
-/// `sum_i e^f(x[i])` in f64, always in the same order: eight lanes, then the lanes from first to last.
+/// `sum_i e^f(x[i])` in f64 in a fixed order: eight lanes, then the lanes from first to last.
 pub(super) fn sum_exp<T: Copy>(values: &[T], f: impl Fn(T) -> f32) -> f64 {
     const LANES: usize = 8;
     let mut lanes = [0f64; LANES];
@@ -24,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sums_take_every_value_once() {
+    fn every_value_is_added_once() {
         for n in 0..20 {
             assert_eq!(sum_exp(&vec![0.0; n], |value| value), n as f64);
         }

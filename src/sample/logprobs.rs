@@ -1,11 +1,11 @@
-//! How likely tokens are under the model's own distribution, before any sampling parameter.
+//! Log-probabilities of tokens under the model's own distribution, before sampling parameters apply.
 
-use super::InvalidLogits;
-use super::choose::{best_first, largest};
+use super::error::InvalidLogits;
 use super::exp::sum_exp;
+use super::token_sampler::{best_first, largest};
 use crate::engine::TokenId;
 
-/// A token and how likely it was.
+/// A token and its log-probability.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TokenLogprob {
     /// The token.
@@ -17,51 +17,50 @@ pub struct TokenLogprob {
 /// The log-probability of a token at its position, with the most likely alternatives.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PositionLogprobs {
-    /// The token that stands there.
-    pub chosen: TokenLogprob,
-    /// Place of the chosen token among all, from 1; of equally likely tokens the lower id comes first.
+    /// The token at this position.
+    pub sampled: TokenLogprob,
+    /// Rank of the sampled token among all tokens, from 1; of equally likely tokens the lower id ranks first.
     pub rank: usize,
-    /// The most likely tokens, best first, as many as were asked for.
+    /// The most likely tokens, best first; at most as many as requested.
     pub top: Vec<TokenLogprob>,
 }
 
-/// The log-probability and rank of `chosen` in one row of logits, and the `top_n` most likely tokens.
+/// The log-probability and rank of `sampled` in one row of logits, and the `top_n` most likely tokens.
 ///
-/// `logprob[t] = logits[t] - max - ln(sum_i exp(logits[i] - max))`; the sum is formed in f64 in one fixed order,
-/// so that the same logits always give the same bits.
+/// `logprob[t] = logits[t] - max - ln(sum_i exp(logits[i] - max))`. The sum is computed in f64 in a fixed order, so that the
+/// same logits always give the same bits.
 ///
 /// # Errors
-/// [`InvalidLogits`] when the row is no distribution or does not reach to `chosen`.
-pub fn position_logprobs(logits: &[f32], chosen: TokenId, top_n: usize) -> Result<PositionLogprobs, InvalidLogits> {
-    let chosen_logit = *logits.get(chosen as usize).ok_or(InvalidLogits::MissingToken(chosen))?;
+/// [`InvalidLogits`] when the row is not a distribution or has no entry for `sampled`.
+pub fn position_logprobs(logits: &[f32], sampled: TokenId, top_n: usize) -> Result<PositionLogprobs, InvalidLogits> {
+    let sampled_logit = *logits.get(sampled as usize).ok_or(InvalidLogits::MissingToken(sampled))?;
     let (_, max) = largest(logits)?;
     let log_sum = f64::from(max) + sum_exp(logits, |logit| logit - max).ln();
     let logprob = |token: TokenId, logit: f32| TokenLogprob { token, logprob: (f64::from(logit) - log_sum) as f32 };
-    let above = logits.iter().filter(|&&logit| logit > chosen_logit).count();
-    let tied = logits[..chosen as usize].iter().filter(|&&logit| logit == chosen_logit).count();
+    let above = logits.iter().filter(|&&logit| logit > sampled_logit).count();
+    let tied = logits[..sampled as usize].iter().filter(|&&logit| logit == sampled_logit).count();
     Ok(PositionLogprobs {
-        chosen: logprob(chosen, chosen_logit),
+        sampled: logprob(sampled, sampled_logit),
         rank: above + tied + 1,
         top: best_first(logits, top_n).into_iter().map(|(token, logit)| logprob(token, logit)).collect(),
     })
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
 
     #[test]
-    fn equal_logits_rank_by_id_and_share_the_probability() {
+    fn equal_logits_rank_by_id_and_have_equal_probabilities() {
         let found = position_logprobs(&[1.0, 1.0, 1.0, 1.0], 2, 2).unwrap();
         assert_eq!(found.rank, 3);
         assert_eq!(found.top.iter().map(|t| t.token).collect::<Vec<_>>(), [0, 1]);
-        assert!((found.chosen.logprob - 0.25f32.ln()).abs() < 1e-6);
+        assert!((found.sampled.logprob - 0.25f32.ln()).abs() < 1e-6);
     }
 
     #[test]
-    fn rows_that_are_no_distribution_are_errors() {
+    fn rows_that_are_not_distributions_are_errors() {
         assert_eq!(position_logprobs(&[0.0, f32::NAN], 0, 0), Err(InvalidLogits::NotFinite(1)));
         assert_eq!(position_logprobs(&[0.0, f32::INFINITY], 0, 0), Err(InvalidLogits::NotFinite(1)));
         assert_eq!(position_logprobs(&[f32::NEG_INFINITY; 3], 0, 0), Err(InvalidLogits::Empty));
@@ -70,16 +69,16 @@ mod tests {
 
     proptest! {
         #[test]
-        fn logprobs_and_ranks_agree_with_the_plain_definition(
+        fn logprobs_and_ranks_match_the_definition(
             logits in prop::collection::vec(-30f32..30.0, 1..200), pick in 0usize..200, top_n in 0usize..30
         ) {
-            let chosen = pick % logits.len();
-            let found = position_logprobs(&logits, chosen as TokenId, top_n).unwrap();
+            let sampled = pick % logits.len();
+            let found = position_logprobs(&logits, sampled as TokenId, top_n).unwrap();
             let sum: f64 = logits.iter().map(|&l| f64::from(l).exp()).sum();
             let mut sorted: Vec<usize> = (0..logits.len()).collect();
             sorted.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));
-            prop_assert!((f64::from(found.chosen.logprob) - (f64::from(logits[chosen]) - sum.ln())).abs() < 1e-4);
-            prop_assert_eq!(found.rank, sorted.iter().position(|&t| t == chosen).unwrap() + 1);
+            prop_assert!((f64::from(found.sampled.logprob) - (f64::from(logits[sampled]) - sum.ln())).abs() < 1e-4);
+            prop_assert_eq!(found.rank, sorted.iter().position(|&t| t == sampled).unwrap() + 1);
             let top: Vec<usize> = found.top.iter().map(|t| t.token as usize).collect();
             prop_assert_eq!(&top[..], &sorted[..top_n.min(logits.len())]);
         }

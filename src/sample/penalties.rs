@@ -1,11 +1,11 @@
-//! What changes logits before the choice: penalties for tokens that were seen, bias, and tokens that may not come yet.
+//! Changes to logits before sampling: penalties for tokens already seen, and bias.
 
 use std::collections::{HashMap, HashSet};
 
-use super::SamplingParams;
+use super::params::SamplingParams;
 use crate::engine::TokenId;
 
-/// The tokens a sequence contains, as far as penalties ask.
+/// The tokens of a sequence, as the penalties need them.
 #[derive(Debug, Clone, Default)]
 pub struct TokenCounts {
     prompt: HashSet<TokenId>,
@@ -13,7 +13,7 @@ pub struct TokenCounts {
 }
 
 impl TokenCounts {
-    /// Counts for a sequence that has only its prompt.
+    /// Counts for a sequence that consists of its prompt only.
     #[must_use]
     pub fn new(prompt: &[TokenId]) -> Self {
         TokenCounts { prompt: prompt.iter().copied().collect(), generated: HashMap::new() }
@@ -25,15 +25,7 @@ impl TokenCounts {
     }
 }
 
-/// Whether [`apply`] would leave every logit as it is.
-pub(super) fn is_identity(params: &SamplingParams) -> bool {
-    params.repetition_penalty == 1.0
-        && params.presence_penalty == 0.0
-        && params.frequency_penalty == 0.0
-        && params.logit_bias.is_empty()
-}
-
-/// Applies the repetition penalty, then frequency and presence penalties, then bias, to the tokens they concern.
+/// Applies the repetition penalty, then the frequency and presence penalties, then the bias.
 pub(super) fn apply(logits: &mut [f32], params: &SamplingParams, counts: &TokenCounts) {
     if params.repetition_penalty != 1.0 {
         let only_prompt = counts.prompt.iter().filter(|token| !counts.generated.contains_key(token));
@@ -63,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_penalty_changes_exactly_the_tokens_it_speaks_of() {
+    fn each_penalty_changes_only_its_own_tokens() {
         let mut counts = TokenCounts::new(&[0, 1, 1]);
         for token in [1, 2, 2, 2] {
             counts.record(token);
@@ -72,13 +64,13 @@ mod tests {
             let mut logits = [2.0, -2.0, 4.0, 1.0];
             apply(&mut logits, &params, &counts);
             assert_eq!(logits, expected);
-            assert!(!is_identity(&params));
+            assert!(!params.keeps_logits());
         };
         check(SamplingParams { repetition_penalty: 2.0, ..Default::default() }, [1.0, -4.0, 2.0, 1.0]);
         check(SamplingParams { presence_penalty: 0.5, ..Default::default() }, [2.0, -2.5, 3.5, 1.0]);
         check(SamplingParams { frequency_penalty: 0.5, ..Default::default() }, [2.0, -2.5, 2.5, 1.0]);
         let logit_bias = vec![(3, 1.5), (99, 5.0)];
         check(SamplingParams { logit_bias, ..Default::default() }, [2.0, -2.0, 4.0, 2.5]);
-        assert!(is_identity(&SamplingParams::default()));
+        assert!(SamplingParams::default().keeps_logits());
     }
 }

@@ -1,17 +1,17 @@
-//! What a file says of its model, by the keys that a loader needs.
+//! The metadata of a file: the keys that a loader needs.
 
 use super::Synthetic;
 use super::models::RopeStretch;
 use crate::format::gguf::write::{GgufBuilder, ToValue};
 
-/// A file with its metadata, and without tensors.
+/// A file with its metadata and without tensors.
 pub(super) fn describe(synthetic: &Synthetic) -> GgufBuilder {
-    let Synthetic { shape, mixture } = synthetic;
+    let Synthetic { shape, recipe } = synthetic;
     let file = GgufBuilder::new()
         .key("general.architecture", shape.architecture)
         .key("general.type", "model")
         .key("general.name", format!("Synthetic {}", shape.title))
-        .key("general.file_type", mixture.file_type)
+        .key("general.file_type", recipe.file_type)
         .key("general.quantization_version", 2_u32);
     let mut keys = Keys { architecture: shape.architecture, file };
     for (key, size) in [
@@ -54,7 +54,7 @@ pub(super) fn describe(synthetic: &Synthetic) -> GgufBuilder {
     shape.vocabulary.describe(shape.vocab_size, keys.file)
 }
 
-/// A file whose next keys are the architecture's.
+/// Adds keys with the prefix of the architecture.
 struct Keys {
     architecture: &'static str,
     file: GgufBuilder,
@@ -67,7 +67,7 @@ impl Keys {
     }
 
     fn size(self, key: &str, size: usize) -> Self {
-        #[allow(clippy::cast_possible_truncation)] // The table's sizes are far smaller.
+        #[allow(clippy::cast_possible_truncation)] // The sizes in the table are far smaller.
         self.key(key, size as u32)
     }
 }

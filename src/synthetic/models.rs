@@ -1,54 +1,54 @@
-//! The table of shapes: one row a model, as its publisher's `config.json` has it.
+//! The table of shapes: one row per model, with the values of the publisher's `config.json`.
 
 use super::vocabulary::Vocabulary;
 
 /// A model's sizes and constants.
 ///
-/// Rows are written on top of a row that their series share, so that a new part of a layer is a new field here, which
-/// only the series that have it set.
+/// A row starts from the shared row of its series. A new part of a layer is a new field here, which only the series that have
+/// it need to set.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Shape {
-    /// What the user calls it.
+    /// The name in Cuelight.
     pub name: &'static str,
-    /// What its publisher calls it.
+    /// The publisher's name.
     pub title: &'static str,
     /// `general.architecture`.
     pub architecture: &'static str,
-    /// Number of weights, as published: checked against the tensors that follow from the other fields.
+    /// Published number of weights, which tests compare with the tensors that follow from the other fields.
     pub parameters: u64,
-    /// Layers.
+    /// Number of layers.
     pub n_layers: usize,
     /// Width of the residual stream.
     pub hidden_size: usize,
-    /// Width of the feed-forward.
+    /// Width of the feed-forward network.
     pub intermediate_size: usize,
-    /// Query heads.
+    /// Number of query heads.
     pub n_heads: usize,
-    /// Key and value heads.
+    /// Number of key-value heads.
     pub n_kv_heads: usize,
-    /// Values in a head.
+    /// Dimension of a head.
     pub head_dim: usize,
     /// Tokens in the vocabulary, and rows of the embedding.
     pub vocab_size: usize,
-    /// Its kind of tokenizer.
+    /// The kind of tokenizer.
     pub vocabulary: Vocabulary,
-    /// Longest sequence it was trained on.
+    /// Maximum length of a training sequence.
     pub context_train: usize,
-    /// Added to the mean square in every norm.
+    /// The epsilon added to the mean square in every norm.
     pub rms_norm_epsilon: f32,
     /// Base of the rotary frequencies.
     pub rope_base: f32,
-    /// How they are stretched.
+    /// How the frequencies are scaled for long contexts.
     pub rope_stretch: RopeStretch,
-    /// Positions that a layer with a window sees; the architecture says which layers have one.
+    /// Positions in the sliding window; the architecture determines which layers have one.
     pub window: Option<usize>,
     /// Soft caps of attention scores and of logits.
     pub softcaps: Option<(f32, f32)>,
     /// Which products have biases.
     pub biases: Biases,
-    /// Attention has a sink for each head.
+    /// Whether attention has a sink per head.
     pub sinks: bool,
-    /// The embedding is also the head.
+    /// Whether the embedding is also the head.
     pub tied: bool,
     /// The experts of its layers.
     pub experts: Option<ExpertShape>,
@@ -59,50 +59,50 @@ pub struct Shape {
 pub enum Biases {
     /// None.
     Never,
-    /// Those of query, key and value.
+    /// Query, key and value.
     QueryKeyValue,
-    /// All of a layer: the router's and the experts' too.
+    /// All products of a layer, including the router and the experts.
     EveryProduct,
 }
 
-/// Experts in place of the dense feed-forward.
+/// Experts that replace the dense feed-forward network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExpertShape {
-    /// How many there are.
+    /// Number of experts.
     pub count: usize,
-    /// How many of them a row uses.
+    /// Number of experts that a row uses.
     pub used: usize,
-    /// Width of one expert's feed-forward.
+    /// Width of the feed-forward network of an expert.
     pub intermediate_size: usize,
-    /// Width of the gated expert that every row uses; 0: there is none.
+    /// Width of the gated expert that every row uses; 0 if there is none.
     pub shared_size: usize,
 }
 
-/// How rotary frequencies are stretched for long contexts.
+/// How rotary frequencies are scaled for long contexts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum RopeStretch {
-    /// Not at all.
+    /// No scaling.
     None,
-    /// All by one factor, in layers without a window.
+    /// All frequencies by one factor, in layers without a window.
     Linear {
-        /// How much longer the context becomes.
+        /// The factor by which the context becomes longer.
         factor: f32,
     },
-    /// YaRN's rule, in layers with and without a window.
+    /// YaRN, in layers with and without a window.
     Yarn {
-        /// How much longer the context becomes.
+        /// The factor by which the context becomes longer.
         factor: f32,
-        /// Tokens of the context before.
+        /// Tokens of the original context.
         original_context: usize,
     },
-    /// Llama 3's rule: slow frequencies by the factor, fast ones not, with a ramp between (see [`tensors`](super::tensors)).
+    /// Llama 3's rule: low frequencies by the factor, high frequencies unchanged, interpolated between (see [`tensors`](super::tensors)).
     Llama3 {
-        /// How much longer the context becomes.
+        /// The factor by which the context becomes longer.
         factor: f32,
     },
 }
 
-/// Every model that has a name here, series by series.
+/// All models, grouped by series.
 pub const MODELS: &[Shape] = &[
     Shape {
         name: "llama-1b",
@@ -361,7 +361,7 @@ pub const MODELS: &[Shape] = &[
         ..QWEN_2
     },
     Shape { name: "qwen3-30b-a3b", title: "Qwen3 30B A3B", parameters: 30_532_122_624, n_layers: 48, ..QWEN_3_MOE },
-    // As much of it as a machine with 24 GB has room for, beside a file of the same weights.
+    // Reduced to fit in the memory of a machine with 24 GB, together with a file of the same weights.
     Shape {
         name: "qwen3-moe-16x64",
         title: "Qwen3 30B A3B with 16 layers and 64 experts",
@@ -471,7 +471,7 @@ pub const MODELS: &[Shape] = &[
     },
 ];
 
-/// What Llama 3's models share.
+/// The shared values of the Llama 3 series.
 const LLAMA_3: Shape = Shape {
     name: "",
     title: "",

@@ -1,4 +1,4 @@
-//! A shape's tensors, by the names that GGUF files of every family share.
+//! The tensors of a shape, with the names that GGUF files of all families use.
 
 use std::f32::consts::PI;
 
@@ -8,47 +8,47 @@ use crate::model::arch::{FAMILIES, Norms, QkNorm};
 /// A tensor of a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tensor {
-    /// Its name.
+    /// The name of the tensor.
     pub name: String,
     /// Output dimension; 1 for a vector.
     pub rows: usize,
     /// Input dimension.
     pub columns: usize,
-    /// How many matrices of `rows` there are, one for each expert; 1 where there are no experts.
+    /// Number of matrices of `rows` rows, one per expert; 1 without experts.
     pub experts: usize,
-    /// The layer that it belongs to; 0 outside of layers.
+    /// The layer of the tensor; 0 outside the layers.
     pub layer: usize,
-    /// What is in it.
+    /// The kind of its values.
     pub content: Content,
 }
 
-/// What is in a tensor.
+/// The kind of values of a tensor.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Content {
-    /// Random weights, in the format that the role gets.
+    /// Random weights in the format of the role.
     Weights(Role),
-    /// A norm's weights, near 1.
+    /// The weights of a norm, near 1.
     Norm,
     /// A bias, near 0.
     Bias,
-    /// A router: float32, and some experts are chosen far more often than others.
+    /// A router in float32, which selects some experts far more often than others.
     Router,
-    /// Just these values.
+    /// These values.
     Values(Vec<f32>),
 }
 
-/// What a matrix is for, as far as mixtures care.
+/// The use of a matrix, as quantization recipes distinguish it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// The embedding.
     Embedding,
     /// The head, or the embedding that is also the head.
     Head,
-    /// Attention's values.
+    /// The value projection of attention.
     Values,
-    /// Attention's output.
+    /// The output projection of attention.
     AttentionOutput,
-    /// The feed-forward's way back.
+    /// The down projection of the feed-forward network.
     Down,
     /// Anything else.
     Other,
@@ -61,20 +61,20 @@ impl Tensor {
         self.rows * self.columns * self.experts
     }
 
-    /// Whether it has no values, which no tensor of a model has.
+    /// Whether the tensor has no values, which is never the case in a model.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether it is learnt: tables that follow from the configuration do not count as parameters.
+    /// Whether the tensor is learnt. Tables computed from the configuration do not count as parameters.
     #[must_use]
     pub fn is_learnt(&self) -> bool {
         !matches!(self.content, Content::Values(_))
     }
 }
 
-/// All tensors of a shape: those outside of layers, then layer by layer.
+/// All tensors of a shape: first those outside the layers, then layer by layer.
 #[must_use]
 pub fn tensors(shape: &Shape) -> Vec<Tensor> {
     let mut list = List { layer: 0, tensors: Vec::new() };
@@ -101,7 +101,7 @@ pub fn parameters(shape: &Shape) -> u64 {
     tensors(shape).iter().filter(|tensor| tensor.is_learnt()).map(|tensor| tensor.len() as u64).sum()
 }
 
-/// Tensors in the making.
+/// A list of tensors that is being built.
 struct List {
     layer: usize,
     tensors: Vec<Tensor>,
@@ -161,7 +161,7 @@ impl List {
         match shape.experts {
             None => self.dense(&name, ["ffn_gate", "ffn_up", "ffn_down"], [intermediate, hidden]),
             Some(experts) => {
-                self.mixture(&name, experts, hidden);
+                self.mixture_of_experts(&name, experts, hidden);
                 if shape.biases == Biases::EveryProduct {
                     self.expert_biases(&name, experts, hidden);
                 }
@@ -191,7 +191,7 @@ impl List {
         }
     }
 
-    fn mixture(&mut self, name: &impl Fn(&str) -> String, experts: ExpertShape, hidden: usize) {
+    fn mixture_of_experts(&mut self, name: &impl Fn(&str) -> String, experts: ExpertShape, hidden: usize) {
         let ExpertShape { count, intermediate_size, shared_size, .. } = experts;
         let (router, layer) = (format!("{}.weight", name("ffn_gate_inp")), self.layer);
         let content = Content::Router;
@@ -206,19 +206,20 @@ impl List {
     }
 }
 
-/// What Llama 3 divides its rotary frequencies by.
+/// The divisors of Llama 3's rotary frequencies.
 ///
-/// A frequency that turns at least four times within the 8192 tokens of the first training is kept; one that does not
-/// turn once is divided by `factor`; between them the division fades in. Source: Llama 3.1's reference code.
+/// A frequency with at least four periods within the original context of 8192 tokens is unchanged. A frequency with less than
+/// one period is divided by `factor`. Between them the divisor is interpolated. Source: Llama 3.1's reference code.
 fn llama_3_factors(base: f32, rotary_dim: usize, factor: f32) -> Vec<f32> {
-    const FIRST_CONTEXT: f32 = 8192.0;
-    const KEPT_FROM_TURNS: f32 = 4.0;
-    const DIVIDED_TO_TURNS: f32 = 1.0;
+    const ORIGINAL_CONTEXT: f32 = 8192.0;
+    const UNCHANGED_FROM_PERIODS: f32 = 4.0;
+    const DIVIDED_UP_TO_PERIODS: f32 = 1.0;
     let factor_of = |pair: usize| {
         let frequency = base.powf(-(2.0 * pair as f32) / rotary_dim as f32);
-        let turns = FIRST_CONTEXT * frequency / (2.0 * PI);
-        let kept = ((turns - DIVIDED_TO_TURNS) / (KEPT_FROM_TURNS - DIVIDED_TO_TURNS)).clamp(0.0, 1.0);
-        1.0 / ((1.0 - kept) / factor + kept)
+        let periods = ORIGINAL_CONTEXT * frequency / (2.0 * PI);
+        let unchanged =
+            ((periods - DIVIDED_UP_TO_PERIODS) / (UNCHANGED_FROM_PERIODS - DIVIDED_UP_TO_PERIODS)).clamp(0.0, 1.0);
+        1.0 / ((1.0 - unchanged) / factor + unchanged)
     };
     (0..rotary_dim / 2).map(factor_of).collect()
 }

@@ -1,4 +1,4 @@
-//! Shapes, formats and files of every model in the table, and what the made ones compute.
+//! Tests of the shapes, formats and files of all models in the table, and of the logits of generated models.
 
 use std::collections::HashSet;
 
@@ -9,9 +9,9 @@ use crate::engine::{Engine, EngineLimits, LogitsWanted, Progress, SequenceRows, 
 use crate::format::gguf::Gguf;
 use crate::format::tokenizer::Tokenizer;
 use crate::load::{self, LoadError, LoadOptions, Source};
-use crate::model::Model;
+use crate::model::ModelGraph;
 
-/// The model of a name with few and narrow layers and a small vocabulary, and everything else as in the table.
+/// The shape with few and narrow layers and a small vocabulary; everything else as in the table.
 fn shrunk(shape: &Shape) -> &'static Shape {
     leaked(Shape {
         n_layers: 3,
@@ -32,13 +32,13 @@ fn shrunk(shape: &Shape) -> &'static Shape {
     })
 }
 
-/// A shape of a test's own; tables live as long as the program.
+/// A shape of a test as `&'static`, like the shapes in the table.
 fn leaked(shape: Shape) -> &'static Shape {
     Box::leak(Box::new(shape))
 }
 
-fn mixture(name: &str) -> &'static Mixture {
-    MIXTURES.iter().find(|mixture| mixture.name == name).unwrap()
+fn recipe(name: &str) -> &'static QuantizationRecipe {
+    QUANTIZATION_RECIPES.iter().find(|recipe| recipe.name == name).unwrap()
 }
 
 fn shape(name: &str) -> &'static Shape {
@@ -53,19 +53,19 @@ fn every_shape_has_the_published_number_of_parameters() {
 }
 
 #[test]
-fn every_name_is_there_once() {
+fn every_name_is_unique() {
     let names: HashSet<&str> = MODELS.iter().map(|shape| shape.name).collect();
     assert_eq!(names.len(), MODELS.len());
-    let names: HashSet<&str> = MIXTURES.iter().map(|mixture| mixture.name).collect();
-    assert_eq!(names.len(), MIXTURES.len());
+    let names: HashSet<&str> = QUANTIZATION_RECIPES.iter().map(|recipe| recipe.name).collect();
+    assert_eq!(names.len(), QUANTIZATION_RECIPES.len());
 }
 
 #[test]
-fn every_model_builds_before_its_weights_are_there() {
+fn every_model_builds_before_its_weights_are_generated() {
     for shape in MODELS {
-        let synthetic = Synthetic { shape, mixture: mixture("q4_k_m") };
-        let (gguf, _unmade) = synthetic.outline().unwrap();
-        let model = Model::build(&gguf).unwrap();
+        let synthetic = Synthetic { shape, recipe: recipe("q4_k_m") };
+        let (gguf, _pending) = synthetic.outline().unwrap();
+        let model = ModelGraph::build(&gguf).unwrap();
         let h = &model.hyperparameters;
         assert_eq!((h.vocab_size, h.context_train), (shape.vocab_size, shape.context_train), "{}", shape.name);
         assert_eq!(gguf.strings("tokenizer.ggml.tokens").unwrap().count(), shape.vocab_size, "{}", shape.name);
@@ -75,7 +75,7 @@ fn every_model_builds_before_its_weights_are_there() {
 }
 
 #[test]
-fn names_are_read_in_either_case_and_what_is_unknown_is_told_with_what_is_known() {
+fn names_parse_in_either_case_and_errors_list_the_known_names() {
     let text = "llama-8b:q4_k_m";
     assert_eq!(text.parse::<Synthetic>().unwrap().to_string(), text);
     assert_eq!("Qwen3-8B:Q8_0".parse::<Synthetic>().unwrap().to_string(), "qwen3-8b:q8_0");
@@ -85,19 +85,19 @@ fn names_are_read_in_either_case_and_what_is_unknown_is_told_with_what_is_known(
     assert!(error("llama-8b").contains("like llama-8b:q4_k_m"));
 }
 
-/// The formats of some tensors, by name.
+/// The formats of the named tensors.
 fn formats(model: &str, format: &str, names: &[&str]) -> Vec<String> {
-    let (shape, mixture) = (shape(model), mixture(format));
+    let (shape, recipe) = (shape(model), recipe(format));
     let all = tensors(shape);
     let of = |name: &&str| {
         let tensor = all.iter().find(|tensor| tensor.name == format!("{name}.weight")).unwrap();
-        mixture.format(tensor, shape).to_string()
+        recipe.format(tensor, shape).to_string()
     };
     names.iter().map(of).collect()
 }
 
 #[test]
-fn a_mixture_gives_more_bits_to_some_tensors() {
+fn a_recipe_gives_more_bits_to_some_tensors() {
     let names = ["token_embd", "output", "blk.0.attn_v", "blk.4.attn_v", "blk.6.ffn_down", "blk.0.ffn_up"];
     assert_eq!(formats("llama-8b", "q4_k_m", &names), ["Q4_K", "Q6_K", "Q6_K", "Q4_K", "Q6_K", "Q4_K"]);
     assert_eq!(formats("llama-8b", "q5_k_m", &names), ["Q5_K", "Q6_K", "Q6_K", "Q5_K", "Q6_K", "Q5_K"]);
@@ -111,17 +111,17 @@ fn a_mixture_gives_more_bits_to_some_tensors() {
 }
 
 #[test]
-fn rows_that_are_no_whole_super_blocks_get_a_format_of_shorter_blocks() {
+fn rows_that_do_not_fit_the_super_block_get_a_format_with_shorter_blocks() {
     let names = ["token_embd", "blk.0.attn_q", "blk.0.attn_v", "blk.0.ffn_down"];
     assert_eq!(formats("qwen2.5-0.5b", "q4_k_m", &names), ["Q8_0", "Q5_0", "Q8_0", "Q6_K"]);
     assert_eq!(formats("qwen2.5-0.5b", "q5_k_m", &names), ["Q8_0", "Q5_1", "Q8_0", "Q6_K"]);
 }
 
 #[test]
-fn the_tokenizer_reads_text_and_gives_it_back() {
+fn the_tokenizer_encodes_and_decodes_text() {
     for name in ["llama-8b", "smollm2-135m", "qwen3-8b", "gemma2-2b", "gemma3-1b", "mistral-7b"] {
         let shape = leaked(Shape { n_layers: 1, ..*shape(name) });
-        let (gguf, _unmade) = Synthetic { shape, mixture: mixture("q4_0") }.outline().unwrap();
+        let (gguf, _pending) = Synthetic { shape, recipe: recipe("q4_0") }.outline().unwrap();
         let tokenizer = Tokenizer::from_gguf(&gguf).unwrap();
         assert_eq!(tokenizer.vocab_size(), shape.vocab_size);
         let text = "the quick brown fox, größer than 12 & more\n";
@@ -132,26 +132,26 @@ fn the_tokenizer_reads_text_and_gives_it_back() {
 }
 
 #[test]
-fn a_vocabulary_may_be_smaller_than_its_first_words() {
+fn a_vocabulary_can_be_smaller_than_the_two_letter_words() {
     let shape = leaked(Shape { vocab_size: 300, ..*shrunk(shape("llama-8b")) });
-    let (gguf, _unmade) = Synthetic { shape, mixture: mixture("q8_0") }.outline().unwrap();
+    let (gguf, _pending) = Synthetic { shape, recipe: recipe("q8_0") }.outline().unwrap();
     assert_eq!(Tokenizer::from_gguf(&gguf).unwrap().vocab_size(), 300);
 }
 
 #[test]
-fn the_file_holds_what_is_made_in_memory() {
+fn the_written_file_equals_the_model_in_memory() {
     let folder = tempfile::tempdir().unwrap();
     for (name, format) in [("gemma3-1b", "q4_k_m"), ("qwen2.5-7b", "f16"), ("llama-8b", "q5_0")] {
-        let synthetic = Synthetic { shape: shrunk(shape(name)), mixture: mixture(format) };
+        let synthetic = Synthetic { shape: shrunk(shape(name)), recipe: recipe(format) };
         let path = folder.path().join(name);
         let bytes = synthetic.write(&path, &mut |_| {}).unwrap();
         let written = Gguf::open(&path).unwrap();
-        let (made, unmade) = synthetic.outline().unwrap();
-        assert!(made.weight("blk.0.attn_q.weight").unwrap().bytes().iter().all(|byte| *byte == 0));
-        unmade.make(3);
+        let (generated, pending_weights) = synthetic.outline().unwrap();
+        assert!(generated.weight("blk.0.attn_q.weight").unwrap().bytes().iter().all(|byte| *byte == 0));
+        pending_weights.make(3);
         assert_eq!(std::fs::metadata(&path).unwrap().len(), bytes);
         for tensor in written.tensors() {
-            let (ours, theirs) = (made.weight(&tensor.name).unwrap(), written.weight(&tensor.name).unwrap());
+            let (ours, theirs) = (generated.weight(&tensor.name).unwrap(), written.weight(&tensor.name).unwrap());
             assert_eq!(ours.bytes(), theirs.bytes(), "{}", tensor.name);
             assert!(ours.bytes().iter().any(|byte| *byte != 0), "{}", tensor.name);
         }
@@ -159,16 +159,16 @@ fn the_file_holds_what_is_made_in_memory() {
 }
 
 #[test]
-fn a_file_that_is_there_is_not_overwritten() {
+fn an_existing_file_is_not_overwritten() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("precious.gguf");
     std::fs::write(&path, "mine").unwrap();
-    let synthetic = Synthetic { shape: shrunk(shape("llama-8b")), mixture: mixture("q4_0") };
+    let synthetic = Synthetic { shape: shrunk(shape("llama-8b")), recipe: recipe("q4_0") };
     assert_eq!(synthetic.write(&path, &mut |_| {}).unwrap_err().kind(), std::io::ErrorKind::AlreadyExists);
     assert_eq!(std::fs::read(&path).unwrap(), b"mine");
 }
 
-/// A model and how it is loaded for a short test.
+/// Options to load a model for a short test.
 fn options(synthetic: Synthetic) -> LoadOptions {
     let source = Source::Synthetic(synthetic);
     LoadOptions {
@@ -194,8 +194,8 @@ fn logits(synthetic: Synthetic, rows: usize) -> Vec<f32> {
     output.logits
 }
 
-/// Logits that a real model could have.
-fn assert_usual(logits: &[f32], name: &str) {
+/// Asserts that the logits are finite and of a plausible magnitude.
+fn assert_plausible(logits: &[f32], name: &str) {
     let largest = logits.iter().fold(0.0, |largest: f32, logit| largest.max(logit.abs()));
     assert!(logits.iter().all(|logit| logit.is_finite()), "{name}");
     assert!((0.01..100.0).contains(&largest), "{name}: {largest}");
@@ -204,32 +204,32 @@ fn assert_usual(logits: &[f32], name: &str) {
 #[test]
 fn every_model_and_every_format_gives_finite_logits() {
     for model in MODELS {
-        let synthetic = Synthetic { shape: shrunk(model), mixture: mixture("q4_k_m") };
-        assert_usual(&logits(synthetic, 20), model.name);
+        let synthetic = Synthetic { shape: shrunk(model), recipe: recipe("q4_k_m") };
+        assert_plausible(&logits(synthetic, 20), model.name);
     }
-    for mixture in MIXTURES {
-        let synthetic = Synthetic { shape: shrunk(shape("qwen3-8b")), mixture };
-        assert_usual(&logits(synthetic, 20), mixture.name);
+    for recipe in QUANTIZATION_RECIPES {
+        let synthetic = Synthetic { shape: shrunk(shape("qwen3-8b")), recipe };
+        assert_plausible(&logits(synthetic, 20), recipe.name);
     }
 }
 
-/// Whole models of each architecture, for a machine with time: the depth is what could let values grow.
+/// Full-depth models of each architecture. Values could grow with the number of layers.
 #[test]
 #[ignore = "takes a minute and 3 GiB"]
-fn whole_models_give_finite_logits() {
+fn full_models_give_finite_logits() {
     for name in ["smollm2-135m", "qwen2.5-0.5b", "qwen3-0.6b", "gemma2-2b", "gemma3-270m", "llama-1b"] {
-        let synthetic = Synthetic { shape: shape(name), mixture: mixture("q4_k_m") };
-        assert_usual(&logits(synthetic, 20), name);
+        let synthetic = Synthetic { shape: shape(name), recipe: recipe("q4_k_m") };
+        assert_plausible(&logits(synthetic, 20), name);
     }
 }
 
 #[test]
-fn a_model_that_does_not_fit_is_refused_with_numbers_before_it_is_made() {
-    let synthetic = Synthetic { shape: shape("qwen3-32b"), mixture: mixture("f16") };
+fn a_model_that_does_not_fit_is_refused_before_it_is_generated() {
+    let synthetic = Synthetic { shape: shape("qwen3-32b"), recipe: recipe("f16") };
     let options = LoadOptions { memory_bytes: Some(16 << 30), ..options(synthetic) };
     let error = load::plan(&options).err().unwrap();
     assert!(matches!(error, LoadError::TooLarge { .. }));
     let sentence = error.to_string();
-    assert!(sentence.starts_with("qwen3-32b:f16: the model takes 61.1 GiB (weights 61.0 GiB,"), "{sentence}");
+    assert!(sentence.starts_with("qwen3-32b:f16: the model needs 61.2 GiB (weights 61.0 GiB,"), "{sentence}");
     assert!(sentence.contains("only 16.0 GiB of memory is available"), "{sentence}");
 }

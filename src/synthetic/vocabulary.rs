@@ -1,27 +1,27 @@
-//! A vocabulary of any size that tokenizers accept: every byte, and words of small letters in the order of counting.
+//! A vocabulary of any size that tokenizers accept: all bytes, and words of lowercase letters in order of length.
 //!
-//! Words are all of two letters, then all of three, and so on until the vocabulary is full. The first letter may be a
-//! space. Each word is the word before its last letter merged with that letter, so text of small letters takes about one
-//! token for three letters, as with a real vocabulary.
+//! The words are all words of two letters, then all of three, and so on until the vocabulary is full. The first letter may be a
+//! space. Each word is a merge of its prefix and its last letter, so text in lowercase letters needs about one token for three
+//! letters, as with a real vocabulary.
 
 use crate::format::gguf::write::GgufBuilder;
 use crate::format::tokenizer::byte_level;
 
-/// A kind of tokenizer.
+/// The tokenizer of a vocabulary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Vocabulary {
-    /// Byte-level, merging by ranks.
+    /// Byte-level BPE, which merges by rank.
     BytePair {
         /// `tokenizer.ggml.pre`.
         pre_tokenizer: &'static str,
     },
-    /// SentencePiece, merging by scores.
+    /// SentencePiece, which merges by score.
     SentencePiece,
 }
 
 /// `tokenizer.ggml.token_type`.
 #[derive(Clone, Copy)]
-enum Kind {
+enum TokenType {
     Normal = 1,
     Unknown = 2,
     Control = 3,
@@ -41,20 +41,20 @@ impl Vocabulary {
 }
 
 fn byte_pair(pre_tokenizer: &str, vocab_size: usize, file: GgufBuilder) -> GgufBuilder {
-    let spelled = |byte: u8| {
+    let encoded = |byte: u8| {
         let mut text = String::new();
         byte_level::encode(&[byte], &mut text);
         text
     };
     let mut tokens = Tokens::default();
-    tokens.push("<|endoftext|>".to_owned(), Kind::Control);
+    tokens.push("<|endoftext|>".to_owned(), TokenType::Control);
     for byte in 0..=u8::MAX {
-        tokens.push(spelled(byte), Kind::Normal);
+        tokens.push(encoded(byte), TokenType::Normal);
     }
     let mut merges = Vec::new();
-    for (before, letter) in words(&spelled(b' ')).take(vocab_size.saturating_sub(tokens.texts.len())) {
+    for (before, letter) in words(&encoded(b' ')).take(vocab_size.saturating_sub(tokens.texts.len())) {
         merges.push(format!("{before} {letter}"));
-        tokens.push(format!("{before}{letter}"), Kind::Normal);
+        tokens.push(format!("{before}{letter}"), TokenType::Normal);
     }
     tokens
         .describe(vocab_size, file.key("tokenizer.ggml.model", "gpt2").key("tokenizer.ggml.pre", pre_tokenizer))
@@ -67,19 +67,19 @@ fn byte_pair(pre_tokenizer: &str, vocab_size: usize, file: GgufBuilder) -> GgufB
 fn sentence_piece(vocab_size: usize, file: GgufBuilder) -> GgufBuilder {
     const SPACE: &str = "▁";
     let mut tokens = Tokens::default();
-    tokens.push("<unk>".to_owned(), Kind::Unknown);
-    tokens.push("<s>".to_owned(), Kind::Control);
-    tokens.push("</s>".to_owned(), Kind::Control);
+    tokens.push("<unk>".to_owned(), TokenType::Unknown);
+    tokens.push("<s>".to_owned(), TokenType::Control);
+    tokens.push("</s>".to_owned(), TokenType::Control);
     for byte in 0..=u8::MAX {
-        tokens.push(format!("<0x{byte:02X}>"), Kind::Byte);
+        tokens.push(format!("<0x{byte:02X}>"), TokenType::Byte);
     }
     for letter in [SPACE.to_owned()].into_iter().chain(LETTERS.map(String::from)) {
-        tokens.push(letter, Kind::Normal);
+        tokens.push(letter, TokenType::Normal);
     }
     for (before, letter) in words(SPACE).take(vocab_size.saturating_sub(tokens.texts.len())) {
-        tokens.push(format!("{before}{letter}"), Kind::Normal);
+        tokens.push(format!("{before}{letter}"), TokenType::Normal);
     }
-    // Short words merge first, for longer ones are made of them.
+    // Shorter words have higher scores, because longer words are merged from them.
     let scores: Vec<f32> = (0..vocab_size).map(|token| -(token as f32)).collect();
     tokens
         .describe(vocab_size, file.key("tokenizer.ggml.model", "llama").key("tokenizer.ggml.pre", "default"))
@@ -90,7 +90,7 @@ fn sentence_piece(vocab_size: usize, file: GgufBuilder) -> GgufBuilder {
         .key("tokenizer.ggml.add_bos_token", true)
 }
 
-/// The words in order, each as what comes before its last letter, and that letter. There is no end of them.
+/// An infinite sequence of the words in order, each as its prefix and its last letter.
 fn words(space: &str) -> impl Iterator<Item = (String, char)> {
     let mut shorter: Vec<String> = [space.to_owned()].into_iter().chain(LETTERS.map(String::from)).collect();
     std::iter::repeat_with(move || {
@@ -102,23 +102,23 @@ fn words(space: &str) -> impl Iterator<Item = (String, char)> {
     .flatten()
 }
 
-/// A list of tokens in the making.
+/// A list of tokens that is being built.
 #[derive(Default)]
 struct Tokens {
     texts: Vec<String>,
-    kinds: Vec<i32>,
+    token_types: Vec<i32>,
 }
 
 impl Tokens {
-    fn push(&mut self, text: String, kind: Kind) {
+    fn push(&mut self, text: String, token_type: TokenType) {
         self.texts.push(text);
-        self.kinds.push(kind as i32);
+        self.token_types.push(token_type as i32);
     }
 
     /// Adds the first `vocab_size` tokens.
     fn describe(mut self, vocab_size: usize, file: GgufBuilder) -> GgufBuilder {
         self.texts.truncate(vocab_size);
-        self.kinds.truncate(vocab_size);
-        file.key("tokenizer.ggml.tokens", self.texts).key("tokenizer.ggml.token_type", self.kinds)
+        self.token_types.truncate(vocab_size);
+        file.key("tokenizer.ggml.tokens", self.texts).key("tokenizer.ggml.token_type", self.token_types)
     }
 }

@@ -1,14 +1,14 @@
-//! A simulated model behind a real socket.
+//! A server with a simulated model on a real socket.
 #![allow(dead_code, clippy::unwrap_used)]
 
 use cuelight::api::{ServerOptions, serve};
-use cuelight::runtime::{Runtime, RuntimeOptions};
-use cuelight::simulation::SimulatedModel;
+use cuelight::pipeline::runtime::{Runtime, RuntimeOptions};
+use cuelight::pipeline::simulation::SimulatedModel;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-/// A server that listens on a port of its own until [`Listening::stop`].
+/// A server on its own port, until [`Listening::stop`].
 pub struct Listening {
     pub runtime: Runtime,
     pub url: String,
@@ -33,7 +33,7 @@ impl Listening {
         Listening { runtime, url, stop, served }
     }
 
-    /// Stops as the binary does: no new connections, running requests may finish, then nothing is left.
+    /// Stops like the binary: accepts no new connections, and lets running requests finish.
     pub async fn stop(self) {
         self.stop.send(()).unwrap();
         self.served.await.unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! A server over a simulated model, and the calls that tests make to it.
+//! A server with a simulated model, and the calls that tests make to it.
 #![allow(dead_code, clippy::unwrap_used)]
 
 pub mod listening;
@@ -9,21 +9,21 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderMap, Method, Request, Response, StatusCode};
 use cuelight::api::{ServerOptions, router};
-use cuelight::runtime::{Runtime, RuntimeOptions};
-use cuelight::simulation::{SimulatedModel, tokenizer};
+use cuelight::pipeline::runtime::{Runtime, RuntimeOptions};
+use cuelight::pipeline::simulation::{SimulatedModel, tokenizer};
 use cuelight_engine::format::chat_template::ChatTemplate;
 use http_body_util::BodyExt;
 use serde_json::Value;
 use tower::ServiceExt;
 
-/// Name of the simulated model; it has a `/` as names on the hub do.
+/// Name of the simulated model. It contains a `/`, like names on the hub.
 pub const MODEL: &str = "test/simulated";
 
-/// Turns a conversation into `user:hi\nassistant:`.
+/// Renders a conversation as `user:hi\nassistant:`.
 const TEMPLATE: &str = "{% for message in messages %}{{ message.role }}:{{ message.content }}\n{% endfor %}\
                         {% if add_generation_prompt %}assistant:{% endif %}";
 
-/// A model that speaks in words of small letters.
+/// A model that generates words of lower-case letters.
 pub fn model() -> SimulatedModel {
     let template = ChatTemplate::new(TEMPLATE, "", "").unwrap();
     SimulatedModel { chat_template: Some(Arc::new(template)), ..SimulatedModel::new(tokenizer()) }
@@ -35,7 +35,7 @@ pub struct Server {
     pub router: Router,
 }
 
-/// What came back.
+/// A response.
 pub struct Answer {
     pub status: StatusCode,
     pub headers: HeaderMap,
@@ -51,7 +51,7 @@ impl Answer {
         String::from_utf8(self.body.clone()).unwrap()
     }
 
-    /// The `data:` lines of a stream, `[DONE]` last and left off.
+    /// The `data:` lines of a stream, without the final `[DONE]`.
     pub fn chunks(&self) -> Vec<Value> {
         assert_eq!(self.status, StatusCode::OK, "{}", self.text());
         assert_eq!(self.headers["content-type"], "text/event-stream");
@@ -74,7 +74,7 @@ impl Server {
         Server { runtime, router }
     }
 
-    /// The response as soon as it starts.
+    /// Returns the response as soon as it starts.
     pub async fn begin(&self, request: Request<Body>) -> Response<Body> {
         self.router.clone().oneshot(request).await.unwrap()
     }
@@ -89,7 +89,7 @@ impl Server {
         self.call(post(path, body)).await
     }
 
-    /// Posts what must succeed.
+    /// Posts a request that must succeed.
     pub async fn ok(&self, path: &str, body: &Value) -> Value {
         let answer = self.post(path, body).await;
         assert_eq!(answer.status, StatusCode::OK, "{}", answer.text());
@@ -100,7 +100,7 @@ impl Server {
         self.call(Request::get(path).body(Body::empty()).unwrap()).await
     }
 
-    /// Waits until nothing runs or waits.
+    /// Waits until no request runs or waits.
     pub async fn settle(&self) {
         loop {
             let counts = self.runtime.snapshot();

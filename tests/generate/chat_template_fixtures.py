@@ -1,8 +1,8 @@
-"""What transformers renders with chat templates: for a comparison byte by byte.
+"""Writes transformers' renderings of chat templates, for a comparison byte by byte.
 
 Writes FOLDER/NAME.json for every NAME.jinja in FOLDER: a list of {conversation, expected} or {conversation, error}.
-tests/chat_templates.rs compares every template that has such a file. Ours in tests/fixtures/chat_templates have; run it
-on llama.cpp's models/templates too (CUELIGHT_TEST_TEMPLATES) to compare all of them.
+tests/chat_templates.rs compares every template that has such a file. Those in tests/fixtures/chat_templates have one. Run this
+script on llama.cpp's models/templates (CUELIGHT_TEST_TEMPLATES) too, to compare that collection.
 
 Needs: transformers, jinja2.
 usage: python tests/generate/chat_template_fixtures.py FOLDER

@@ -1,8 +1,8 @@
-"""Tiny random checkpoints of every model family, as GGUF files with the answers transformers gives for them.
+"""Writes tiny random checkpoints of every model family as GGUF files, and the values that transformers computes with them.
 
     python tests/generate/families.py [NAME ...]      (needs torch, transformers, gguf, sentencepiece, tokenizers)
 
-Writes `tests/fixtures/families/NAME.gguf` and `NAME.json`. The same versions of the packages write the same bytes.
+Writes `tests/fixtures/families/NAME.gguf` and `NAME.json`. The same package versions write the same bytes.
 """
 
 import hashlib
@@ -37,14 +37,14 @@ class Family:
     config: type
     write_vocabulary: Callable[[gguf.GGUFWriter], None]
     norm_layout: Layout = AS_IS
-    # Gemma stores its norms minus 1.
+    # Gemma's checkpoints store norm weights minus 1.
     norm_mean: float = 1.0
     rotates_neighbours: bool = False
     # Writes the keys that only this architecture has.
     write_keys: Callable[[gguf.GGUFWriter, object], None] = lambda writer, config: None
-    # Writes how many heads of keys and values there are and how long, where they are not all of one length.
+    # Writes the number and sizes of key and value heads, for families whose heads differ in size.
     write_heads: Callable[[gguf.GGUFWriter, object], None] | None = None
-    # How tensors are stored that are more than renamed.
+    # How tensors are stored that the converter does not only rename.
     rules: Callable[[object], dict[str, parts.Parts]] = lambda config: parts.EXPERTS
 
 
@@ -76,6 +76,13 @@ GEMMA2 = Family(
     norm_layout=ONE_ADDED,
     norm_mean=0.0,
 )
+
+
+def write_gemma3_keys(writer: gguf.GGUFWriter, config) -> None:
+    # The converter does not write this key; a loader then derives the scale from sizes that these checkpoints do not have.
+    writer.add_attention_scale(config.query_pre_attn_scalar**-0.5)
+
+
 GEMMA3 = Family(
     gguf.MODEL_ARCH.GEMMA3,
     transformers.Gemma3ForCausalLM,
@@ -83,6 +90,7 @@ GEMMA3 = Family(
     vocabulary.write_sentencepiece,
     norm_layout=ONE_ADDED,
     norm_mean=0.0,
+    write_keys=write_gemma3_keys,
 )
 
 
@@ -183,10 +191,11 @@ def write_llama4_keys(writer: gguf.GGUFWriter, config) -> None:
     writer.add_expert_feed_forward_length(config.intermediate_size)
     writer.add_interleave_moe_layer_step(config.interleave_moe_layer_step)
     writer.add_rope_dimension_count(config.head_dim)
-    # Files do not have these, and mean 8192, 8192 and 0.1.
+    # The converter does not write these four keys. Loaders default to 8192, 8192, 0.1 and a rule over the key above.
     writer.add_uint32("llama4.attention.chunk_size", config.attention_chunk_size)
     writer.add_attn_temperature_length(config.floor_scale)
     writer.add_attn_temperature_scale(config.attn_scale)
+    writer.add_bool("llama4.use_qk_norm", config.use_qk_norm)
 
 
 def write_gemma4_keys(writer: gguf.GGUFWriter, config) -> None:
@@ -251,17 +260,17 @@ class Checkpoint:
 
     family: Family
     config: dict
-    # The format of a weight matrix by the last part of its GGUF name ("attn_q"); "*" is any other.
+    # The format of a weight matrix by the last section of its GGUF name ("attn_q"); "*" for all others.
     formats: dict[str, Format] = field(default_factory=lambda: {"*": Format.F32})
-    # Keys written besides what the config implies.
+    # Keys in addition to those that follow from the config.
     extra_keys: dict[str, float] = field(default_factory=dict)
     head_gain: float = 2.0
-    # Another draw, where in the first a row is so undecided between two experts that the rounding of a cache decides.
+    # Selects other random weights, where with the first ones a row has two almost equal experts and rounding decides.
     draw: int = 0
 
 
 def sizes(**changes) -> dict:
-    """The usual small sizes; grouped queries, and no two sizes equal that could be taken for each other."""
+    """Small sizes with grouped queries. Sizes that could be confused with each other differ."""
     usual = dict(
         vocab_size=vocabulary.SIZE,
         hidden_size=64,
@@ -270,7 +279,7 @@ def sizes(**changes) -> dict:
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=512,
-        # Large, so that a wrong epsilon shows.
+        # Large, so a wrong epsilon is detected.
         rms_norm_eps=1e-3,
         tie_word_embeddings=False,
     )
@@ -316,7 +325,7 @@ GPT_OSS_SIZES = sizes(
     rope_parameters=rope("yarn", 150000.0, factor=8.0, beta_fast=32.0, beta_slow=1.0, truncate=False,
                          original_max_position_embeddings=512),
 )  # fmt: skip
-# The norms of latent attention have an epsilon of their own in transformers, which is the usual one.
+# In transformers the norms of latent attention have their own epsilon, 1e-6; the others get the same one here.
 DEEPSEEK2_SIZES = sizes(
     num_key_value_heads=4, rms_norm_eps=1e-6, n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=32,
     n_shared_experts=2, first_k_dense_replace=1, routed_scaling_factor=1.5, q_lora_rank=None, kv_lora_rank=40,
@@ -365,7 +374,7 @@ CHECKPOINTS: dict[str, Checkpoint] = {
     "qwen3-untied": Checkpoint(QWEN3, sizes(
         num_hidden_layers=2, head_dim=24, rope_parameters=rope(theta=1000000.0))),
     "gemma2": Checkpoint(GEMMA2, GEMMA2_SIZES),
-    # llama.cpp derives this scale from the 27B model's size; a file that names it is explicit.
+    # With the key, the scale does not depend on the rule that loaders use without it.
     "gemma2-scale": Checkpoint(GEMMA2, GEMMA2_SIZES | dict(num_hidden_layers=2, query_pre_attn_scalar=40),
                                extra_keys={"attention.scale": 40**-0.5}),
     "gemma3": Checkpoint(GEMMA3, GEMMA3_SIZES),
@@ -383,7 +392,7 @@ CHECKPOINTS: dict[str, Checkpoint] = {
     "gemma4": Checkpoint(GEMMA4, GEMMA4_SIZES, draw=1),
     "gemma4-dense": Checkpoint(GEMMA4, GEMMA4_SIZES | dict(num_hidden_layers=2, layer_types=GEMMA4_SIZES["layer_types"][:2],
                                                            enable_moe_block=False)),
-    # Stored in fewer bits: compared with transformers on the dequantised weights.
+    # Quantised weights: compared with transformers on the dequantised weights.
     "llama-f16": Checkpoint(LLAMA, sizes(rope_parameters=rope()), {"*": Format.F16}),
     "llama-q8_0": Checkpoint(LLAMA, sizes(rope_parameters=rope()), {"*": Format.Q8_0}),
     "llama-q4_0": Checkpoint(LLAMA, sizes(rope_parameters=rope()), {"*": Format.Q4_0, "output": Format.Q8_0}),
@@ -425,7 +434,7 @@ def main(names: list[str]) -> None:
 
 
 def generate(name: str, checkpoint: Checkpoint) -> None:
-    """Writes one checkpoint and its answers."""
+    """Writes one checkpoint and its expected values."""
     rng = np.random.default_rng(zlib.crc32(name.encode()) + checkpoint.draw)
     config = checkpoint.family.config(**checkpoint.config, attn_implementation="eager")
     with torch.device("meta"):
@@ -456,7 +465,7 @@ def generate(name: str, checkpoint: Checkpoint) -> None:
 
 
 def oracle_model(checkpoint: Checkpoint, config, state: dict[str, torch.Tensor]) -> torch.nn.Module:
-    """The Hugging Face model with the values that stand in the file."""
+    """The Hugging Face model with the weights of the file."""
     model = checkpoint.family.model(config).to(torch.float32).eval()
     missing, unexpected = model.load_state_dict(state, strict=False)
     expected_missing = ["lm_head.weight"] if config.tie_word_embeddings else []
@@ -466,7 +475,7 @@ def oracle_model(checkpoint: Checkpoint, config, state: dict[str, torch.Tensor])
 
 
 def write_metadata(writer: gguf.GGUFWriter, name: str, checkpoint: Checkpoint, config) -> None:
-    """The keys llama.cpp's converter writes for the family."""
+    """Writes the keys that llama.cpp's converter writes for the family."""
     architecture = gguf.MODEL_ARCH_NAMES[checkpoint.family.architecture]
     writer.add_type("model")
     writer.add_name(f"Tiny random {name}")
@@ -475,7 +484,7 @@ def write_metadata(writer: gguf.GGUFWriter, name: str, checkpoint: Checkpoint, c
     writer.add_block_count(config.num_hidden_layers)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
-    # Llama 4 calls the size of its dense layers otherwise, and that of its experts so.
+    # In Llama 4's config `intermediate_size` is that of the experts.
     writer.add_feed_forward_length(getattr(config, "intermediate_size_mlp", config.intermediate_size))
     writer.add_head_count(config.num_attention_heads)
     if checkpoint.family.write_heads:
@@ -505,7 +514,7 @@ def head_dim(config) -> int:
 
 
 def write_rope(writer: gguf.GGUFWriter, parameters: dict) -> None:
-    """Base and scaling of the layers with full attention; `llama3` scaling is a tensor instead of keys."""
+    """Writes base and scaling of the layers with full attention. `llama3` scaling is a tensor and not keys."""
     parameters = parameters.get("full_attention", parameters)
     writer.add_rope_freq_base(parameters["rope_theta"])
     if parameters["rope_type"] == "linear":
@@ -518,7 +527,7 @@ def write_rope(writer: gguf.GGUFWriter, parameters: dict) -> None:
 
 
 def write_weights(writer, checkpoint: Checkpoint, config, shapes: dict, rng) -> dict[str, torch.Tensor]:
-    """Draws, lays out and stores every weight; gives back what transformers must compute with."""
+    """Generates, lays out and stores every weight; returns the state dict of the stored weights for transformers."""
     names = gguf.get_tensor_name_map(checkpoint.family.architecture, config.num_hidden_layers)
     gain = {"norm_mean": checkpoint.family.norm_mean, "query_key": 1.5, "head": checkpoint.head_gain}
     state = {}
@@ -559,18 +568,18 @@ def format_of(stored_name: str, shape: tuple[int, ...], formats: dict[str, Forma
 
 
 def rope_factors(config) -> np.ndarray:
-    """[head_dim / 2] divisors of the rotation's frequencies: how a file states `llama3` scaling."""
+    """[head_dim / 2] divisors of the rotary frequencies, the form of `llama3` scaling in files."""
     parameters = config.rope_parameters
     dimension = head_dim(config)
     frequencies = parameters["rope_theta"] ** -(np.arange(0, dimension, 2, dtype=np.float64) / dimension)
-    turns = parameters["original_max_position_embeddings"] * frequencies / (2 * np.pi)
+    rotations = parameters["original_max_position_embeddings"] * frequencies / (2 * np.pi)
     low, high = parameters["low_freq_factor"], parameters["high_freq_factor"]
-    smooth = np.clip((turns - low) / (high - low), 0.0, 1.0)
+    smooth = np.clip((rotations - low) / (high - low), 0.0, 1.0)
     return (1.0 / ((1.0 - smooth) / parameters["factor"] + smooth)).astype(np.float32)
 
 
 def proportional_factors(config) -> np.ndarray:
-    """[head_dim / 2] divisors: pairs behind the part that is rotated get frequencies of next to nothing."""
+    """[head_dim / 2] divisors: pairs after the rotated section get a frequency of almost 0."""
     half = config.per_layer_config[config.layer_types.index("full_attention")].head_dim // 2
     rotated = int(config.rope_parameters["full_attention"]["partial_rotary_factor"] * half)
     return np.array([1.0] * rotated + [1e30] * (half - rotated), dtype=np.float32)

@@ -1,4 +1,4 @@
-"""What the engine's answers are compared with: log-probabilities and greedy continuations from transformers."""
+"""Computes expected values with transformers: log-probabilities and greedy continuations."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ def log_probs(model: torch.nn.Module, tokens: list[int]) -> np.ndarray:
 
 
 def prompt_case(model: torch.nn.Module, tokens: list[int], continuation: int) -> dict:
-    """Expected values for one prompt: its next-token log-probabilities, the best five last, and what greedy adds."""
+    """Expected values of one prompt: next-token log-probabilities, the five best last tokens, and the greedy continuation."""
     rows = log_probs(model, tokens)
     best = np.argsort(-rows[-1], kind="stable")[:5]
     greedy, margins, sequence = [], [], list(tokens)
@@ -35,12 +35,12 @@ def prompt_case(model: torch.nn.Module, tokens: list[int], continuation: int) ->
 
 
 def rounded(value: float) -> float:
-    """Seven digits: finer than float32 arithmetic agrees."""
+    """Rounds to seven digits, which is finer than the agreement of float32 arithmetic."""
     return float(f"{value:.7g}")
 
 
 def write_json(path: Path, value: dict) -> None:
-    """One line a prompt: small, and a change shows where it is."""
+    """Writes JSON with one line per prompt, so files are small and differences are easy to locate."""
     lines = []
     for key, item in value.items():
         if isinstance(item, list) and item and isinstance(item[0], dict):

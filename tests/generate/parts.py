@@ -1,4 +1,4 @@
-"""How one tensor of transformers is stored as one or several in a file, where llama.cpp's converter does more than to rename it."""
+"""Rules for tensors that llama.cpp's converter does not only rename: one tensor of transformers becomes one or several in a file."""
 
 import re
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Parts:
-    """The tensors of a layer that hold one of transformers, and the way back."""
+    """The tensors of a file that hold one tensor of transformers, and the conversions in both directions."""
 
     names: tuple[str, ...]
     into_file: Callable[[np.ndarray], list[np.ndarray]] = lambda values: [values]
@@ -20,35 +20,35 @@ def transposed(values: np.ndarray) -> np.ndarray:
     return values.swapaxes(-1, -2)
 
 
-def halves(axis: int, turn: Callable[[np.ndarray], np.ndarray] = lambda values: values) -> dict[str, Callable]:
-    """Two matrices, one after the other along an axis of what `turn` makes of the tensor."""
+def halves(axis: int, transform: Callable[[np.ndarray], np.ndarray] = lambda values: values) -> dict[str, Callable]:
+    """Two matrices, one after the other along an axis of the transformed tensor."""
     return dict(
-        into_file=lambda values: np.split(turn(values), 2, axis=axis),
-        out_of_file=lambda parts: turn(np.concatenate(parts, axis=axis)),
+        into_file=lambda values: np.split(transform(values), 2, axis=axis),
+        out_of_file=lambda parts: transform(np.concatenate(parts, axis=axis)),
     )
 
 
-def every_other(axis: int, turn: Callable[[np.ndarray], np.ndarray] = lambda values: values) -> dict[str, Callable]:
-    """Two matrices whose rows take turns along an axis of what `turn` makes of the tensor."""
+def every_other(axis: int, transform: Callable[[np.ndarray], np.ndarray] = lambda values: values) -> dict[str, Callable]:
+    """Two matrices with alternating rows along an axis of the transformed tensor."""
 
     def back(parts: list[np.ndarray]) -> np.ndarray:
         shape = list(parts[0].shape)
         shape[axis] *= 2
-        return turn(np.stack(parts, axis=axis + 1).reshape(shape))
+        return transform(np.stack(parts, axis=axis + 1).reshape(shape))
 
     def into(values: np.ndarray) -> list[np.ndarray]:
-        turned = np.moveaxis(turn(values), axis, 0)
-        return [np.moveaxis(part, 0, axis) for part in (turned[::2], turned[1::2])]
+        transformed = np.moveaxis(transform(values), axis, 0)
+        return [np.moveaxis(part, 0, axis) for part in (transformed[::2], transformed[1::2])]
 
     return dict(into_file=into, out_of_file=back)
 
 
-TURNED = dict(into_file=lambda values: [transposed(values)], out_of_file=lambda parts: transposed(parts[0]))
+TRANSPOSED = dict(into_file=lambda values: [transposed(values)], out_of_file=lambda parts: transposed(parts[0]))
 GATE_AND_UP = ("ffn_gate_exps.weight", "ffn_up_exps.weight")
 DOWN = Parts(("ffn_down_exps.weight",))
 CORRECTION = {r"mlp\.gate\.e_score_correction_bias": Parts(("exp_probs_b.bias",))}
 
-# Keys are patterns of what follows `model.layers.N.`.
+# Keys are patterns of the name after `model.layers.N.`.
 EXPERTS = CORRECTION | {
     r"mlp\.experts\.gate_up_proj": Parts(GATE_AND_UP, **halves(1)),
     r"mlp\.experts\.down_proj": DOWN,
@@ -60,13 +60,13 @@ EXPERTS = CORRECTION | {
 GPT_OSS = {
     r"mlp\.experts\.gate_up_proj": Parts(GATE_AND_UP, **every_other(1, transposed)),
     r"mlp\.experts\.gate_up_proj_bias": Parts(("ffn_gate_exps.bias", "ffn_up_exps.bias"), **every_other(1)),
-    r"mlp\.experts\.down_proj": Parts(DOWN.names, **TURNED),
+    r"mlp\.experts\.down_proj": Parts(DOWN.names, **TRANSPOSED),
     r"mlp\.experts\.down_proj_bias": Parts(("ffn_down_exps.bias",)),
     r"self_attn\.sinks": Parts(("attn_sinks.weight",)),
 }
 LLAMA4 = {
     r"feed_forward\.experts\.gate_up_proj": Parts(GATE_AND_UP, **halves(1, transposed)),
-    r"feed_forward\.experts\.down_proj": Parts(DOWN.names, **TURNED),
+    r"feed_forward\.experts\.down_proj": Parts(DOWN.names, **TRANSPOSED),
 }
 GEMMA4 = {
     r"experts\.gate_up_proj": Parts(("ffn_gate_up_exps.weight",)),
@@ -78,7 +78,7 @@ GEMMA4 = {
 
 
 def latent(config) -> dict[str, Parts]:
-    """The matrix that makes keys and values of the latent vector, in two; that of the keys is turned, to be applied to queries."""
+    """The key and value projection of the latent vector as two tensors; the one of the keys is transposed, to apply to queries."""
     heads, key, value = config.num_attention_heads, config.qk_nope_head_dim, config.v_head_dim
 
     def into(values: np.ndarray) -> list[np.ndarray]:
@@ -92,7 +92,7 @@ def latent(config) -> dict[str, Parts]:
 
 
 def find(rules: dict[str, Parts], key: str) -> Parts | None:
-    """The rule for a tensor of transformers, with the names that its parts have in the file."""
+    """The rule for a tensor of transformers, with the names of its tensors in the file."""
     found = re.fullmatch(r"model\.layers\.(\d+)\.(.+)", key)
     if not found:
         return None

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/fixtures/quant/*.bin: blocks of every format, and the float32 values they stand for.
+"""Writes tests/fixtures/quant/*.bin: blocks of every format and the float32 values that they encode.
 
 The expected values come from the `gguf` Python package (`pip install gguf`), which is independent of this repository.
 
@@ -31,7 +31,7 @@ SCALES = {
     "IQ4_NL": [0],
     "IQ4_XS": [0],
 }
-# The format whose scale is a power of two: a byte at the beginning.
+# The format whose scale is a power of two, stored as its first byte.
 POWER_OF_TWO = "MXFP4"
 
 # Zeros of both signs, the smallest and largest subnormals, the smallest and largest normals, one, infinity.
@@ -46,7 +46,7 @@ def with_scales(block: np.ndarray, offsets: list[int], bits: list[int]) -> np.nd
 
 
 def quantised_blocks(name: str, size: int, rng: np.random.Generator) -> np.ndarray:
-    """All-zero, all-ones and random bits under edge scales, then random bits under scales as real files have them."""
+    """All-zero, all-ones and random bits with edge-case scales, then random bits with scales in the range of real files."""
     offsets = SCALES[name]
     random_bits = lambda: rng.integers(0, 256, size, np.uint8)
     blocks = [np.zeros(size, np.uint8), with_scales(np.full(size, 255, np.uint8), offsets, [0x3C00] * len(offsets))]
@@ -60,7 +60,7 @@ def quantised_blocks(name: str, size: int, rng: np.random.Generator) -> np.ndarr
 
 
 def power_of_two_blocks(size: int, rng: np.random.Generator) -> np.ndarray:
-    """Every exponent, over random codes."""
+    """Every exponent, with random codes."""
     blocks = rng.integers(0, 256, (256, size), np.uint8)
     blocks[:, 0] = np.arange(256)
     return blocks
@@ -73,7 +73,7 @@ def blocks_of(name: str, size: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def plain_values(name: str, rng: np.random.Generator) -> np.ndarray:
-    """Values of the formats without blocks: edge patterns of the format, then random bits."""
+    """Values of formats without blocks: edge-case bit patterns, then random bits."""
     kind, exponent = {"F32": (np.uint32, 0x7F800000), "F16": (np.uint16, 0x7C00), "BF16": (np.uint16, 0x7F80)}[name]
     width = np.dtype(kind).itemsize * 8
     edges = [0, 1, exponent - 1, exponent, (1 << (width - 1)), (1 << (width - 1)) | 1, (1 << (width - 1)) | exponent]

@@ -1,9 +1,9 @@
-"""Log-probabilities of fixed texts under real models, from transformers on the dequantised weights of the GGUF.
+"""Writes log-probabilities of fixed texts under real models, from transformers on the dequantised weights of the GGUF.
 
-    python tests/generate/real_models.py FOLDER [NAME ...]      (FOLDER: where tests/fetch_models.py put the files)
+    python tests/generate/real_models.py FOLDER [NAME ...]      (FOLDER: the output of tests/fetch_models.py)
 
 Writes `tests/fixtures/real/NAME.json`. Needs torch, transformers and gguf, a built `cuelight` for the tokens of the
-long text, and for the largest model 10 GB of memory.
+long text, and 10 GB of memory for the largest model.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ from families import GEMMA3, LLAMA, QWEN2, Family, layout_of, rope
 ROOT = Path(__file__).resolve().parent.parent.parent
 FOLDER = ROOT / "tests" / "fixtures" / "real"
 
-# What the perplexity is measured over: whole windows of so many tokens of this file.
+# Perplexity is measured over whole windows of WINDOW tokens of this file.
 LONG_TEXT = "LICENSE-APACHE"
 WINDOW = 512
 
@@ -61,7 +61,7 @@ MIXED = (
 
 @dataclass(frozen=True)
 class RealModel:
-    """A file by its name and digest, and how its metadata reads as a transformers configuration."""
+    """A file with its digest, and its family for the transformers configuration."""
 
     file: str
     sha256: str
@@ -100,7 +100,7 @@ def main(folder: Path, names: list[str]) -> None:
 
 
 def generate(name: str, real: RealModel, folder: Path) -> None:
-    """Writes the answers for one model."""
+    """Writes the expected values of one model."""
     path = folder / real.file
     with path.open("rb") as file:
         assert hashlib.file_digest(file, "sha256").hexdigest() == real.sha256, f"{path} is another file"
@@ -125,7 +125,7 @@ def generate(name: str, real: RealModel, folder: Path) -> None:
 
 
 def text_case(model: torch.nn.Module, tokenizer, kind: str, text: str, bos: list[int]) -> dict:
-    """Next-token log-probabilities, and at every position the tokens that could be taken for the likeliest."""
+    """Next-token log-probabilities, and for each position the tokens that are almost as likely as the best."""
     tokens = bos + tokenizer(text, add_special_tokens=False)["input_ids"]
     rows = oracle.log_probs(model, tokens)
     return {
@@ -137,9 +137,9 @@ def text_case(model: torch.nn.Module, tokenizer, kind: str, text: str, bos: list
 
 
 def long_text_tokens(path: Path) -> list[int]:
-    """The long text's tokens, BOS included where the file wants one, by Cuelight, which cuts texts as llama.cpp does.
+    """The long text's tokens, with BOS where the file sets one, from Cuelight, which tokenizes like llama.cpp.
 
-    Transformers' reading of a GGUF tokenizer cuts runs of spaces in other places.
+    Transformers' conversion of a GGUF tokenizer splits runs of spaces differently.
     """
     programs = [ROOT / "target" / profile / "cuelight" for profile in ("release", "debug")]
     program = next(program for program in programs if program.exists())
@@ -148,11 +148,11 @@ def long_text_tokens(path: Path) -> list[int]:
 
 
 def perplexity_case(model: torch.nn.Module, tokens: list[int], bos: list[int]) -> dict:
-    """Mean negative log-likelihoods over the windows of a text, cut and scored as `src/perplexity.rs` says."""
+    """Mean negative log-likelihoods over the windows of a text, by the rules of `src/perplexity.rs`."""
     starts = range(0, len(tokens) - WINDOW + 1, WINDOW)
     windows = [bos + tokens[start + len(bos) : start + WINDOW] for start in starts]
     nats = np.array([token_nats(model, window) for window in windows])
-    # Column i belongs to the token at place i + 1 of a window.
+    # Column i belongs to the token at index i + 1 of a window.
     rules = {"later half": nats[:, WINDOW // 2 :], "all": nats}
     return {
         "file": LONG_TEXT,
@@ -166,7 +166,7 @@ def perplexity_case(model: torch.nn.Module, tokens: list[int], bos: list[int]) -
 
 
 def token_nats(model: torch.nn.Module, tokens: list[int]) -> list[float]:
-    """The negative log-likelihood of every token but the first."""
+    """The negative log-likelihood of every token except the first."""
     rows = oracle.log_probs(model, tokens)
     return [-rows[i, tokens[i + 1]] for i in range(len(tokens) - 1)]
 
@@ -178,7 +178,7 @@ def near(row: np.ndarray) -> list:
 
 
 def bos_of(reader: gguf.GGUFReader) -> list[int]:
-    """The token that starts every text, when the file wants one."""
+    """The token that starts every text, if the file sets one."""
     wanted = reader.get_field("tokenizer.ggml.add_bos_token")
     return [int(reader.get_field("tokenizer.ggml.bos_token_id").contents())] if wanted and wanted.contents() else []
 
@@ -200,7 +200,7 @@ def dequantised_model(reader: gguf.GGUFReader, family: Family) -> torch.nn.Modul
 
 
 def configuration(reader: gguf.GGUFReader, family: Family):
-    """The file's metadata in transformers' words."""
+    """The file's metadata as a transformers configuration."""
     architecture = gguf.MODEL_ARCH_NAMES[family.architecture]
 
     def read(key: str, default=None):

@@ -1,4 +1,4 @@
-"""Small vocabularies with the token ids that the libraries which made them give.
+"""Writes small vocabularies with the token ids of the libraries that trained them.
 
 Writes tests/fixtures/tokenizer/: two GGUF files, each with the texts (.inp) and ids (.out) in llama.cpp's layout, and the
 first one's tokenizer.json. Needs: gguf, sentencepiece, tokenizers.
@@ -58,7 +58,7 @@ def write_expected(path, encode):
 
 
 def byte_level():
-    """Trained byte-level BPE, digits on their own, as the pre-tokenizer "smollm" has it."""
+    """Trained byte-level BPE with separate digits, as in the pre-tokenizer "smollm"."""
     path = FOLDER / "byte-level.gguf"
     tokenizer = tokenizers.Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -98,7 +98,7 @@ def models_merges(tokenizer):
 
 
 def sentence_piece():
-    """Trained SentencePiece BPE with byte fallback and a space before the text."""
+    """Trained SentencePiece BPE with byte fallback and an added space before the text."""
     path = FOLDER / "sentence-piece.gguf"
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(

@@ -1,7 +1,7 @@
-"""Weights of the tiny checkpoints: random values, block formats, and the way between Hugging Face and GGUF.
+"""Weights of the tiny checkpoints: random values, block formats, and the conversion between Hugging Face and GGUF layouts.
 
-A tensor lives in the GGUF as llama.cpp's converter lays it out; the oracle computes with what is *in the file*, so
-every tensor is laid out, quantised, dequantised and laid back before transformers sees it.
+Tensors have the layout of llama.cpp's converter. Expected values are computed with the weights *of the file*, so every tensor is
+converted to the file's layout, quantised, dequantised and converted back for transformers.
 """
 
 import re
@@ -26,7 +26,7 @@ K_SCALES = {
 
 
 def random_tensor(name: str, shape: tuple[int, ...], gain: dict[str, float], rng: np.random.Generator) -> np.ndarray:
-    """Values that keep activations near 1 and logits far apart, so that an error anywhere shows in the output."""
+    """Values that keep activations near 1 and logits far apart, so an error anywhere changes the output."""
     noise = rng.standard_normal(shape)
     if re.search(r"norm(_\d)?\.weight$", name):
         return (gain["norm_mean"] + 0.2 * noise).astype(np.float32)
@@ -38,13 +38,13 @@ def random_tensor(name: str, shape: tuple[int, ...], gain: dict[str, float], rng
 
 
 def tensor_gain(name: str, gain: dict[str, float]) -> float:
-    """Queries and keys, routers, and the output head, get more than 1/sqrt(fan-in): what they choose should be clear."""
+    """The factor on 1/sqrt(fan-in). Queries, keys, routers and the output head get more than 1, so their choices are clear."""
     if "q_proj" in name or "k_proj" in name:
         return gain["query_key"]
     if name.endswith((".mlp.gate.weight", "router.weight")):
         return 2.0
     if name.endswith("router.proj.weight"):
-        # Its input is as long as a row of one value, not of many.
+        # Its input is scaled to length 1, not to mean square 1.
         return 16.0
     if "embed_tokens" in name or "lm_head" in name:
         return gain["head"]
@@ -52,16 +52,16 @@ def tensor_gain(name: str, gain: dict[str, float]) -> float:
 
 
 def encode(values: np.ndarray, format: Format, rng: np.random.Generator) -> np.ndarray:
-    """The bytes of a tensor in `format`: rounded from `values`, or random K-quant blocks of the same spread."""
+    """The bytes of a tensor in `format`: rounded from `values`, or random K-quant blocks with the same deviation."""
     if format in K_SCALES:
         return random_k_blocks(values.shape, float(values.std()), format, rng)
     return gguf.quants.quantize(values, format)
 
 
 def random_k_blocks(shape: tuple[int, ...], deviation: float, format: Format, rng: np.random.Generator) -> np.ndarray:
-    """Blocks whose every bit is random but for the scales, which are chosen for mean 0 and the wanted deviation.
+    """Blocks of random bits, except for the scales, which give mean 0 and the requested deviation.
 
-    The `gguf` package cannot round to these formats; random blocks also reach bit patterns that rounding never makes.
+    The `gguf` package cannot round to these formats. Random blocks also have bit patterns that rounding never gives.
     """
     block_values, block_bytes = gguf.GGML_QUANT_SIZES[format]
     assert shape[-1] % block_values == 0, f"{shape} does not divide into blocks of {block_values}"
@@ -90,19 +90,19 @@ def set_half(blocks: np.ndarray, offset: int, value: float) -> None:
 
 @dataclass(frozen=True)
 class Layout:
-    """How the converter changes a tensor's values on the way into the file, and the way back."""
+    """How the converter changes a tensor's values for the file, and the inverse."""
 
     into_file: Callable[[np.ndarray], np.ndarray]
     out_of_file: Callable[[np.ndarray], np.ndarray]
 
 
 AS_IS = Layout(lambda values: values, lambda values: values)
-# Gemma multiplies by 1 + weight; the file holds the sum.
+# Gemma multiplies by 1 + weight; the file stores the sum.
 ONE_ADDED = Layout(lambda values: values + np.float32(1), lambda values: values - np.float32(1))
 
 
 def interleaved_rotation(heads: int) -> Layout:
-    """Rows of Q and K of the `llama` architecture: the file pairs neighbours, transformers pairs halves of a head."""
+    """Rows of Q and K of the `llama` architecture: files pair neighbouring rows, transformers pairs the halves of a head."""
 
     def swap(values: np.ndarray, first: int, second: int) -> np.ndarray:
         shape = values.shape

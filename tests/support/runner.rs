@@ -1,4 +1,4 @@
-//! Runs sequences through an engine without the actors: block tables, chunks and shared steps, nothing else.
+//! Runs sequences through an engine without the actors: block tables, chunks and shared steps.
 
 use std::path::Path;
 
@@ -8,48 +8,48 @@ use cuelight_engine::engine::{
 };
 use cuelight_engine::load::{ActivationBits, ComputeDevice, CpuExperts, Kernel, KvType, LoadOptions, plan};
 
-/// How a model is to be run.
+/// How to run a model.
 #[derive(Debug, Clone, Copy)]
 pub struct Setup {
     /// Storage of keys and values.
     pub kv_type: KvType,
     /// The instruction set.
     pub kernel: Kernel,
-    /// Threads that compute.
+    /// Number of CPU threads.
     pub threads: usize,
-    /// Longest sequence.
+    /// The longest sequence in tokens.
     pub context_tokens: usize,
-    /// Most sequences in a step; steps may also return logits of this many rows.
+    /// Most sequences in a step, and most rows of logits.
     pub max_sequences: usize,
-    /// What computes.
+    /// The device.
     pub device: ComputeDevice,
-    /// On a Vulkan device, bits that do not depend on the batch.
+    /// On a Vulkan device: whether a row's bits must not depend on its batch.
     pub deterministic: bool,
-    /// Whose experts are computed apart from the device.
+    /// The layers whose experts the CPU computes.
     pub cpu_experts: CpuExperts,
-    /// What integer kernels round the inputs of products to.
+    /// The precision to which integer kernels round the inputs of products.
     pub activation_bits: ActivationBits,
 }
 
-/// A sequence in an engine's cache.
+/// A sequence in an engine's KV cache.
 #[derive(Debug, Default)]
 pub struct Sequence {
     length: usize,
     block_table: Vec<BlockId>,
 }
 
-/// One sequence's part of a step: the tokens to append.
-pub type Share<'a> = (&'a mut Sequence, &'a [TokenId], LogitsWanted);
+/// One sequence of a step: the tokens to append and the requested output.
+pub type RunnerRows<'a> = (&'a mut Sequence, &'a [TokenId], LogitsWanted);
 
 /// Rows of logits.
 pub type Rows = Vec<Vec<f32>>;
 
-/// An engine and the blocks it has free.
+/// An engine and its free KV blocks.
 pub struct Runner<E: Engine> {
     engine: E,
     free: Vec<BlockId>,
     next_step: u64,
-    /// What the device's cache of experts did in all steps.
+    /// The counts of the device's expert cache, summed over all steps.
     pub experts: ExpertCounts,
 }
 
@@ -75,27 +75,27 @@ pub fn load(path: &Path, setup: Setup) -> Runner<impl Engine> {
 }
 
 impl<E: Engine> Runner<E> {
-    /// An engine with every block free.
+    /// A runner whose blocks are all free.
     pub fn new(engine: E) -> Self {
         let blocks = engine.limits().kv_blocks as BlockId;
-        // Handed out from both ends in turn, so that no sequence's blocks are neighbours in memory.
+        // Alternately from both ends, so that no sequence has adjacent blocks.
         let free = (0..blocks).map(|i| if i % 2 == 0 { i / 2 } else { blocks - 1 - i / 2 }).collect();
         Runner { engine, free, next_step: 0, experts: ExpertCounts::default() }
     }
 
-    /// Appends to each sequence in one step; returns the wanted rows of each.
-    pub fn step(&mut self, shares: &mut [Share<'_>]) -> Vec<Rows> {
+    /// Runs one step and returns the requested rows of each sequence.
+    pub fn step(&mut self, shares: &mut [RunnerRows<'_>]) -> Vec<Rows> {
         let output = self.run(shares);
         let vocab_size = self.engine.limits().vocab_size;
         let mut rows = output.logits.chunks_exact(vocab_size).map(<[f32]>::to_vec);
         let result =
             shares.iter().map(|(_, tokens, wanted)| rows.by_ref().take(wanted.rows(tokens.len())).collect()).collect();
-        assert!(rows.next().is_none(), "the step returned more rows of logits than it was asked for");
+        assert!(rows.next().is_none(), "the step returned more rows of logits than requested");
         result
     }
 
-    /// Appends to each sequence in one step; returns what came of it.
-    pub fn run(&mut self, shares: &mut [Share<'_>]) -> StepOutput {
+    /// Runs one step and returns its output.
+    pub fn run(&mut self, shares: &mut [RunnerRows<'_>]) -> StepOutput {
         let sequences = shares.iter_mut().map(|share| self.append(share)).collect();
         let step = Step { id: StepId(self.next_step), sequences };
         self.next_step += 1;
@@ -105,16 +105,16 @@ impl<E: Engine> Runner<E> {
                 output
             }
             Progress::AwaitExperts(job) => {
-                panic!("the engine should compute the experts of layer {} itself", job.layer)
+                panic!("the engine must compute the experts of layer {} itself", job.layer)
             }
         }
     }
 
-    fn append(&mut self, (sequence, tokens, logits): &mut Share<'_>) -> SequenceRows {
+    fn append(&mut self, (sequence, tokens, logits): &mut RunnerRows<'_>) -> SequenceRows {
         let first_position = sequence.length as u32;
         sequence.length += tokens.len();
         while sequence.block_table.len() * BLOCK_TOKENS < sequence.length {
-            sequence.block_table.push(self.free.pop().expect("the cache has blocks for every test"));
+            sequence.block_table.push(self.free.pop().expect("the KV cache is large enough for every test"));
         }
         SequenceRows {
             tokens: tokens.to_vec(),
@@ -124,7 +124,7 @@ impl<E: Engine> Runner<E> {
         }
     }
 
-    /// Appends `tokens` in steps of at most `chunk`; returns the logits of every row.
+    /// Appends `tokens` in steps of at most `chunk` tokens and returns the logits of every row.
     pub fn feed(&mut self, sequence: &mut Sequence, tokens: &[TokenId], chunk: usize) -> Rows {
         let limits = self.engine.limits();
         let chunk = chunk.min(limits.max_batched_tokens).min(limits.max_logits_rows);
@@ -135,7 +135,7 @@ impl<E: Engine> Runner<E> {
         rows
     }
 
-    /// Gives a sequence's blocks back.
+    /// Frees a sequence's blocks.
     pub fn release(&mut self, sequence: Sequence) {
         self.free.extend(sequence.block_table);
     }
@@ -149,7 +149,7 @@ pub fn log_probs(logits: &[f32]) -> Vec<f64> {
     logits.iter().map(|&logit| f64::from(logit) - highest - sum.ln()).collect()
 }
 
-/// The index of the highest value, the first of equals.
+/// The index of the highest value; the first of equal ones.
 pub fn argmax(logits: &[f32]) -> TokenId {
     let mut best = 0;
     for (index, &logit) in logits.iter().enumerate() {
@@ -160,9 +160,9 @@ pub fn argmax(logits: &[f32]) -> TokenId {
     best as TokenId
 }
 
-/// |Δ| between the log-probability each row gives the token after it and the expected one.
+/// |Δ| between each row's log-probability of the next token and the expected one.
 pub fn deltas(rows: &[Vec<f32>], tokens: &[TokenId], expected: &[f64]) -> Vec<f64> {
-    assert_eq!(expected.len() + 1, tokens.len(), "the fixture has a log-probability for every token but the first");
+    assert_eq!(expected.len() + 1, tokens.len(), "the fixture has a log-probability for every token except the first");
     expected
         .iter()
         .enumerate()
@@ -182,12 +182,12 @@ pub fn assert_same_bits(rows: &[Vec<f32>], expected: &[Vec<f32>], what: &str) {
     }
 }
 
-/// The mean of some values; NaN stays NaN.
+/// The mean of some values; NaN if any value is.
 pub fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// The largest of some values; NaN if any is.
+/// The largest of some values; NaN if any value is.
 pub fn largest(values: &[f64]) -> f64 {
     values.iter().fold(0.0, |most, &value| if value > most || value.is_nan() { value } else { most })
 }

@@ -1,4 +1,4 @@
-//! The program as a server of a real model, and a client that notes when each piece of an answer came.
+//! The program as a server of a real model, and a client that records when each piece of an answer arrives.
 #![allow(dead_code, clippy::unwrap_used)]
 
 use std::io::{BufRead, BufReader};
@@ -11,14 +11,14 @@ use reqwest::header::HeaderMap;
 use serde_json::{Value, json};
 use tokio::sync::MutexGuard;
 
-/// One server at a time: two would measure each other.
+/// One server at a time: two would disturb each other's measurements.
 static MACHINE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
-/// The file that all of this runs on.
+/// The model of these tests.
 const MODEL_FILE: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
 
-/// No call of a test takes longer, unless it hangs.
-const HANGS_AFTER: Duration = Duration::from_secs(300);
+/// Time limit of a request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// A server that runs until it is stopped or dropped.
 pub struct ServerProcess {
@@ -29,20 +29,20 @@ pub struct ServerProcess {
     _machine: MutexGuard<'static, ()>,
 }
 
-/// What came of a call.
+/// The result of a request.
 #[derive(Debug, Default)]
 pub struct Answer {
     pub status: u16,
     pub headers: HeaderMap,
     pub sent: Option<Instant>,
-    /// When pieces with text came; of an answer in one piece when it came.
+    /// Arrival times of pieces with text; without streaming, that of the answer.
     pub pieces: Vec<Instant>,
     pub text: String,
     pub finish_reason: Option<String>,
     pub usage: Value,
-    /// Whether the answer came to its end: `[DONE]`, or a whole body.
+    /// Whether the answer is complete: `[DONE]`, or a whole body.
     pub is_whole: bool,
-    /// What a refusal's body, or an error event, says.
+    /// The error in a refusal's body or an error event.
     pub error: Value,
 }
 
@@ -55,7 +55,7 @@ impl Answer {
         gaps(&self.pieces)
     }
 
-    /// Panics unless this is an answer, or a refusal that says when to come back.
+    /// Panics unless this is a complete answer, or a refusal with Retry-After.
     #[track_caller]
     pub fn assert_answered_or_refused(&self) {
         match self.status {
@@ -69,7 +69,7 @@ impl Answer {
         }
     }
 
-    /// How long a refused client was asked to stay away.
+    /// The Retry-After time of a refusal.
     pub fn pause(&self) -> Duration {
         let milliseconds = self.headers.get("retry-after-ms").and_then(|value| value.to_str().ok()?.parse().ok());
         Duration::from_millis(milliseconds.unwrap_or(0))
@@ -81,7 +81,7 @@ pub fn gaps(times: &[Instant]) -> Vec<f64> {
     times.windows(2).map(|pair| (pair[1] - pair[0]).as_secs_f64() * 1e3).collect()
 }
 
-/// The value below which this part of the values lies.
+/// A quantile of the values.
 pub fn percentile(values: &[f64], quantile: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -93,7 +93,7 @@ pub fn median(values: &[f64]) -> f64 {
     percentile(values, 0.5)
 }
 
-/// A number that follows from another: the SplitMix64 finaliser (Steele et al. 2014).
+/// A pseudo-random number from a seed: the SplitMix64 finalizer (Steele et al. 2014).
 pub fn random(seed: u64) -> u64 {
     let mut z = seed.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -101,7 +101,7 @@ pub fn random(seed: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// A text of about so many tokens, another for each seed.
+/// A text of about `tokens` tokens, different for each seed.
 pub fn text(tokens: usize, seed: u64) -> String {
     const WORDS: [&str; 16] = [
         "time", "work", "life", "case", "week", "hand", "place", "fact", "side", "home", "word", "city", "line",
@@ -133,7 +133,7 @@ impl ServerProcess {
         Self::start_model_in(model, flags, &[]).await
     }
 
-    /// The same with variables of the environment, of which it has no others but HOME.
+    /// The same with environment variables; the program gets only these and HOME.
     pub async fn start_model_in(model: &Path, flags: &[&str], variables: &[(&str, &str)]) -> Self {
         let machine = MACHINE.lock().await;
         let mut command = Command::new(env!("CARGO_BIN_EXE_cuelight"));
@@ -149,17 +149,17 @@ impl ServerProcess {
         self.child.id()
     }
 
-    /// What it said so far.
+    /// Its standard error so far.
     pub fn log(&self) -> String {
         self.log.lock().unwrap().join("\n")
     }
 
-    /// Asks it to stop, as an init system does.
+    /// Sends SIGTERM, as an init system does.
     pub fn terminate(&self) {
         assert!(Command::new("kill").args(["-TERM", &self.pid().to_string()]).status().unwrap().success());
     }
 
-    /// How it ended; it must end soon.
+    /// Its exit status; panics if it does not exit in time.
     pub async fn ended(&mut self, within: Duration) -> ExitStatus {
         let end = Instant::now() + within;
         loop {
@@ -189,13 +189,13 @@ impl ServerProcess {
         values.iter().sum()
     }
 
-    /// What is in the house: running, waiting, KV blocks in use.
+    /// Requests running, requests waiting, and KV blocks in use.
     pub async fn occupancy(&self) -> [f64; 3] {
         let (running, waiting) = (self.metric("cuelight_requests_running"), self.metric("cuelight_requests_waiting"));
         [running.await, waiting.await, self.metric("cuelight_kv_blocks_used").await]
     }
 
-    /// Waits until nothing is in the house.
+    /// Waits until no request is in flight and no KV block is in use.
     #[track_caller]
     pub fn assert_empties(&self, within: Duration) -> impl Future<Output = ()> {
         let end = Instant::now() + within;
@@ -211,7 +211,7 @@ impl ServerProcess {
         }
     }
 
-    /// Makes the next step fail (`actors/faults.rs`), in a build with the feature `fault-injection`.
+    /// Makes the next step fail (`actors/pipeline/faults.rs`), in a build with the feature `fault-injection`.
     pub async fn fault(&self, kind: &str) {
         let url = format!("{}/debug/fault", self.url);
         let answer = self.http.post(url).json(&json!({ "kind": kind })).send().await.unwrap();
@@ -225,10 +225,10 @@ impl ServerProcess {
         line.trim().trim_end_matches(" kB").parse::<f64>().unwrap() / 1024.0
     }
 
-    /// An answer in one piece.
+    /// Sends a request without streaming.
     pub async fn call(&self, body: &Value) -> Answer {
         let call = async {
-            let (response, mut answer) = self.begin(body).await;
+            let (response, mut answer) = self.begin(body, None).await;
             let body: Value = response.json().await.unwrap();
             answer.pieces.push(Instant::now());
             answer.text = body["choices"][0]["message"]["content"].as_str().unwrap_or_default().to_owned();
@@ -238,32 +238,45 @@ impl ServerProcess {
             answer.error = body["error"].clone();
             answer
         };
-        tokio::time::timeout(HANGS_AFTER, call).await.expect("no call hangs")
+        tokio::time::timeout(REQUEST_TIMEOUT, call).await.expect("the request ends in time")
     }
 
-    /// An answer piece by piece.
+    /// Sends a streaming request.
     pub async fn stream(&self, body: &Value) -> Answer {
         self.stream_while(body, |_| true).await
     }
 
-    /// An answer piece by piece, which the client leaves when `goes_on` says so.
-    pub async fn stream_while(&self, body: &Value, goes_on: impl FnMut(&Answer) -> bool) -> Answer {
+    /// Sends a streaming request, and disconnects when `continues` returns false.
+    pub async fn stream_while(&self, body: &Value, continues: impl FnMut(&Answer) -> bool) -> Answer {
+        self.stream_with_key(body, None, continues).await
+    }
+
+    /// The same with an API key.
+    pub async fn stream_with_key(
+        &self,
+        body: &Value,
+        key: Option<&str>,
+        continues: impl FnMut(&Answer) -> bool,
+    ) -> Answer {
         let mut body = body.clone();
         body["stream"] = json!(true);
         body["stream_options"] = json!({ "include_usage": true });
-        tokio::time::timeout(HANGS_AFTER, self.read_stream(&body, goes_on)).await.expect("no stream hangs")
+        tokio::time::timeout(REQUEST_TIMEOUT, self.read_stream(&body, key, continues))
+            .await
+            .expect("the stream ends in time")
     }
 
-    async fn begin(&self, body: &Value) -> (reqwest::Response, Answer) {
+    async fn begin(&self, body: &Value, key: Option<&str>) -> (reqwest::Response, Answer) {
         let request = self.http.post(format!("{}/v1/chat/completions", self.url)).json(body);
+        let request = key.into_iter().fold(request, |request, key| request.bearer_auth(key));
         let sent = Some(Instant::now());
         let response = request.send().await.unwrap();
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
         (response, Answer { status, headers, sent, ..Answer::default() })
     }
 
-    async fn read_stream(&self, body: &Value, mut goes_on: impl FnMut(&Answer) -> bool) -> Answer {
-        let (mut response, mut answer) = self.begin(body).await;
+    async fn read_stream(&self, body: &Value, key: Option<&str>, mut continues: impl FnMut(&Answer) -> bool) -> Answer {
+        let (mut response, mut answer) = self.begin(body, key).await;
         if answer.status != 200 {
             answer.error = response.json::<Value>().await.unwrap()["error"].clone();
             return answer;
@@ -274,8 +287,8 @@ impl ServerProcess {
             while let Some(end) = pending.iter().position(|&byte| byte == b'\n') {
                 let line: Vec<u8> = pending.drain(..=end).collect();
                 let Some(data) = line.strip_prefix(b"data: ") else { continue };
-                answer.take(data.trim_ascii());
-                if !goes_on(&answer) {
+                answer.add_event(data.trim_ascii());
+                if !continues(&answer) {
                     return answer;
                 }
             }
@@ -285,8 +298,8 @@ impl ServerProcess {
 }
 
 impl Answer {
-    /// One event of a stream.
-    fn take(&mut self, data: &[u8]) {
+    /// Adds one event of a stream.
+    fn add_event(&mut self, data: &[u8]) {
         if data == b"[DONE]" {
             self.is_whole = true;
             return;
@@ -317,12 +330,14 @@ impl Drop for ServerProcess {
     }
 }
 
-/// Collects what the server says, and waits until it says where it listens.
+/// Collects the server's standard error, and waits until the server is ready.
+///
+/// Returns its address.
 async fn listen(child: &mut Child) -> (String, Arc<Mutex<Vec<String>>>) {
     let log = Arc::new(Mutex::new(Vec::new()));
     let lines = BufReader::new(child.stderr.take().unwrap()).lines();
     let (ready, url) = tokio::sync::oneshot::channel();
-    let said = log.clone();
+    let lines_read = log.clone();
     std::thread::spawn(move || {
         let mut ready = Some(ready);
         for line in lines.map_while(Result::ok) {
@@ -331,7 +346,7 @@ async fn listen(child: &mut Child) -> (String, Arc<Mutex<Vec<String>>>) {
             {
                 let _ = ready.send(url.to_owned());
             }
-            said.lock().unwrap().push(line);
+            lines_read.lock().unwrap().push(line);
         }
     });
     let url = tokio::time::timeout(Duration::from_secs(60), url).await;

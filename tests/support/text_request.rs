@@ -1,10 +1,10 @@
 //! Requests for a simulated model, whose tokens are the bytes of a text.
 
-use cuelight::request::{GenerationRequest, SamplingParams, StopConditions};
-use cuelight::runtime::{Generation, Runtime};
+use cuelight::core::request::{GenerationRequest, SamplingParams, StopConditions};
+use cuelight::pipeline::runtime::{Generation, Runtime};
 use cuelight_engine::engine::TokenId;
 
-/// A request with a seed of its own, so that its answer is always the same.
+/// A request with a fixed seed, so its answer is always the same.
 pub fn request(prompt: &str, max_tokens: usize) -> GenerationRequest {
     GenerationRequest {
         prompt: prompt.bytes().map(TokenId::from).collect(),
@@ -15,7 +15,7 @@ pub fn request(prompt: &str, max_tokens: usize) -> GenerationRequest {
     }
 }
 
-/// Has a runtime with room for it begin a request.
+/// Submits a request to a runtime that has a free slot for it.
 pub async fn submit(runtime: &Runtime, request: &GenerationRequest) -> Generation {
     let permit = runtime.try_permit(1).unwrap();
     runtime.submit(&permit, request.clone()).await.unwrap()

@@ -1,21 +1,27 @@
-//! The whole cast over a tiny checkpoint of random weights, and requests whose answers are compared bit by bit.
+//! The whole actor tree with a tiny checkpoint of random weights, and requests whose answers are compared bit by bit.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use cuelight::loader::ModelSource;
-use cuelight::request::{Event, GenerationRequest, SamplingParams, StopConditions};
-use cuelight::runtime::{Runtime, RuntimeOptions};
+use cuelight::core::request::{Event, GenerationRequest, SamplingParams, StopConditions};
+use cuelight::pipeline::loader::{ModelSource, SourceError};
+use cuelight::pipeline::runtime::{Runtime, RuntimeOptions};
 use cuelight_engine::engine::Engine;
-use cuelight_engine::load::{LoadOptions, LoadProgress, LoadedModel, plan};
+use cuelight_engine::load::{LoadCancel, LoadOptions, LoadProgress, LoadedModel, plan};
 
-/// Loads what the options say.
+/// Loads a model by its options.
 struct Fixture(LoadOptions);
 
 impl ModelSource for Fixture {
     type Engine = Box<dyn Engine>;
 
-    fn load(&self, progress: &mut dyn FnMut(LoadProgress)) -> Result<LoadedModel<Box<dyn Engine>>, String> {
-        plan(&self.0).and_then(|plan| plan.load(progress)).map_err(|error| error.to_string())
+    fn load(
+        &self,
+        cancel: &LoadCancel,
+        progress: &mut dyn FnMut(LoadProgress),
+    ) -> Result<LoadedModel<Box<dyn Engine>>, SourceError> {
+        let loaded = plan(&self.0).and_then(|plan| plan.load_cancellable(cancel, progress));
+        loaded.map_err(|error| SourceError::Failed(error.to_string()))
     }
 }
 
@@ -24,14 +30,14 @@ pub fn checkpoint(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/families").join(name)
 }
 
-/// A cast that is ready.
+/// Starts a runtime and waits until it is ready.
 pub async fn start(options: LoadOptions, runtime: RuntimeOptions) -> Runtime {
     let runtime = Runtime::start(Fixture(options), runtime).await.unwrap();
     assert!(runtime.wait_ready().await.is_ok());
     runtime
 }
 
-/// A request of 24 tokens; the seed decides its prompt as well.
+/// A request for 24 tokens. The seed also determines its prompt.
 pub fn request(seed: u64, temperature: f32) -> GenerationRequest {
     let length = 5 + (seed as usize * 29) % 90;
     GenerationRequest {
@@ -40,7 +46,7 @@ pub fn request(seed: u64, temperature: f32) -> GenerationRequest {
         stop: StopConditions {
             max_tokens: 24,
             min_tokens: 0,
-            strings: Vec::new(),
+            strings: Arc::default(),
             token_ids: Vec::new(),
             ignore_eos: true,
             include_stop_string: false,
@@ -57,7 +63,7 @@ pub async fn answer(runtime: &Runtime, request: GenerationRequest) -> Vec<(u32, 
     let mut tokens = Vec::new();
     while let Some(event) = generation.next().await {
         match event {
-            Event::Token { token, logprobs, .. } => tokens.push((token, logprobs.unwrap().chosen.logprob.to_bits())),
+            Event::Token { token, logprobs, .. } => tokens.push((token, logprobs.unwrap().sampled.logprob.to_bits())),
             Event::Failed(error) => panic!("a request failed: {error}"),
             Event::Prompt { .. } | Event::Finished { .. } => {}
         }

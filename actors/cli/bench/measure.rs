@@ -1,46 +1,46 @@
-//! Timing an engine: prompts computed, tokens generated, each at a depth, as llama-bench defines them.
+//! Timing an engine as llama-bench does: prompt processing and text generation, each at a depth.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use cuelight_engine::engine::{
-    BLOCK_TOKENS, BlockId, Engine, EngineError, EngineLimits, LogitsWanted, Progress, SequenceRows, Step, StepId,
-    StepOutput, TokenChoice, TokenId,
+    BLOCK_TOKENS, BlockId, Engine, EngineError, EngineLimits, LogitsWanted, Progress, RowSamplingParams, SequenceRows,
+    Step, StepId, StepOutput, TokenId,
 };
 use cuelight_engine::profile::{Cost, OpSpan};
 
-/// What is timed: for each of some sequences `prompt` tokens computed, and then `generated` tokens one by one, all
-/// sequences in one step, after `depth` tokens that are not timed.
+/// What is timed. After `depth` untimed tokens, each sequence computes `prompt` tokens in large steps; then all sequences
+/// together generate `generated` tokens one by one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
-    /// Tokens computed in large steps.
+    /// Prompt tokens per sequence.
     pub prompt: usize,
-    /// Tokens computed one by one.
+    /// Generated tokens per sequence.
     pub generated: usize,
-    /// Tokens in the cache before the clock starts.
+    /// Tokens in the cache before timing starts.
     pub depth: usize,
-    /// Sequences side by side.
+    /// Number of sequences.
     pub parallel: usize,
 }
 
 impl Shape {
-    /// As llama-bench calls it: "pp512", "tg128 @ d4096", "pp512+tg128"; with several sequences "16 x tg128".
+    /// The name as in llama-bench: "pp512", "tg128 @ d4096", "pp512+tg128"; with several sequences "16 x tg128".
     #[must_use]
     pub fn name(&self) -> String {
-        let parts = [("pp", self.prompt), ("tg", self.generated)];
-        let parts: Vec<String> =
-            parts.into_iter().filter(|(_, count)| *count > 0).map(|(name, count)| format!("{name}{count}")).collect();
-        let parts = match self.parallel {
-            1 => parts.join("+"),
-            parallel => format!("{parallel} x {}", parts.join("+")),
+        let names = [("pp", self.prompt), ("tg", self.generated)];
+        let names: Vec<String> =
+            names.into_iter().filter(|(_, count)| *count > 0).map(|(name, count)| format!("{name}{count}")).collect();
+        let name = match self.parallel {
+            1 => names.join("+"),
+            parallel => format!("{parallel} x {}", names.join("+")),
         };
         match self.depth {
-            0 => parts,
-            depth => format!("{parts} @ d{depth}"),
+            0 => name,
+            depth => format!("{name} @ d{depth}"),
         }
     }
 
-    /// Tokens whose computation is timed, of all sequences.
+    /// Timed tokens of all sequences.
     #[must_use]
     pub fn timed_tokens(&self) -> usize {
         self.parallel * (self.prompt + self.generated)
@@ -64,43 +64,43 @@ pub enum MeasureError {
     /// The engine failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// The engine asked for something that a benchmark of one engine has not.
+    /// The engine waits for experts that are computed outside of it.
     #[error("this model needs experts computed elsewhere, which the benchmark does not do")]
     AwaitsExperts,
-    /// The cache is too small.
+    /// The KV cache is too small.
     #[error("{shape} needs {needed} tokens of context, but the engine has {available}")]
     TooLong {
         /// The test.
         shape: String,
-        /// Tokens it needs.
+        /// Tokens that the test needs.
         needed: usize,
-        /// Tokens there are.
+        /// Tokens that the engine has.
         available: usize,
     },
 }
 
-/// What came of timing a shape.
+/// The result of timing a shape.
 #[derive(Debug, Clone, Default)]
 pub struct Samples {
-    /// How long each repetition took.
+    /// The time of each repetition.
     pub times: Vec<Duration>,
-    /// The least that one repetition has to do, when the engine knows.
+    /// The minimum work of one repetition, if the engine knows it.
     pub cost: Option<Cost>,
-    /// The ops of all repetitions, when the engine measures them.
+    /// The ops of all repetitions, if the engine measures them.
     pub ops: Vec<OpSpan>,
 }
 
-/// Times a shape: a warm-up of the same shape, then `repetitions` samples.
+/// Times a shape: one warm-up, then `repetitions` samples.
 ///
 /// # Errors
-/// [`MeasureError`].
+/// [`MeasureError`] when the shape does not fit or the engine fails.
 pub fn measure<E: Engine>(engine: &mut E, shape: Shape, repetitions: usize) -> Result<Samples, MeasureError> {
     let limits = engine.limits();
     let available = limits.context_tokens.min(limits.kv_blocks / shape.parallel * BLOCK_TOKENS);
     if shape.context_tokens() > available {
         return Err(MeasureError::TooLong { shape: shape.name(), needed: shape.context_tokens(), available });
     }
-    // Decode steps all have one shape: a few of them warm up as well as all would.
+    // Decode steps all have the same shape: a few are enough to warm up.
     sample(engine, Shape { generated: shape.generated.min(8), ..shape })?;
     let mut samples = Samples { cost: cost(engine, shape), ..Samples::default() };
     for _ in 0..repetitions {
@@ -111,7 +111,7 @@ pub fn measure<E: Engine>(engine: &mut E, shape: Shape, repetitions: usize) -> R
     Ok(samples)
 }
 
-/// The time of one repetition, and what its timed steps brought but for their logits.
+/// The time of one repetition, and the outputs of its timed steps without their logits.
 fn sample<E: Engine>(engine: &mut E, shape: Shape) -> Result<(Duration, Vec<StepOutput>), MeasureError> {
     let limits = engine.limits().clone();
     Sequences::new(&limits, shape, 0).prefill(shape.depth, &mut |step| run(engine, step).map(drop))?;
@@ -124,7 +124,7 @@ fn sample<E: Engine>(engine: &mut E, shape: Shape) -> Result<(Duration, Vec<Step
     Ok((start.elapsed(), outputs))
 }
 
-/// The least that one repetition has to do.
+/// The minimum work of one repetition.
 fn cost<E: Engine>(engine: &E, shape: Shape) -> Option<Cost> {
     let mut total = Some(Cost::default());
     let count = Sequences::new(engine.limits(), shape, shape.depth).timed(&mut |step| {
@@ -141,13 +141,13 @@ fn run<E: Engine>(engine: &mut E, step: Step) -> Result<StepOutput, MeasureError
     }
 }
 
-/// What a sequence wants of its last row: an engine that chooses tokens does, the others return the logits.
-const NEXT_TOKEN: LogitsWanted = LogitsWanted::Token(TokenChoice::GREEDY);
+/// The output of a sequence's last row: a token from engines that sample, logits from the others.
+const NEXT_TOKEN: LogitsWanted = LogitsWanted::Token(RowSamplingParams::GREEDY);
 
-/// What is done with each step.
+/// Receives each step.
 type Run<'a> = &'a mut dyn FnMut(Step) -> Result<(), MeasureError>;
 
-/// Sequences of one length, whose blocks are simply numbered in order.
+/// Sequences of equal length, with KV blocks numbered in order.
 struct Sequences<'a> {
     limits: &'a EngineLimits,
     shape: Shape,
@@ -157,12 +157,12 @@ struct Sequences<'a> {
 }
 
 impl<'a> Sequences<'a> {
-    /// Sequences that have come to a position.
+    /// Sequences at a position.
     fn new(limits: &'a EngineLimits, shape: Shape, position: usize) -> Self {
         Sequences { limits, shape, position, steps: 0, random: 1 }
     }
 
-    /// The part that is timed.
+    /// Runs the timed steps.
     fn timed(&mut self, run: Run<'_>) -> Result<(), MeasureError> {
         self.prefill(self.shape.prompt, run)?;
         for _ in 0..self.shape.generated {
@@ -172,8 +172,8 @@ impl<'a> Sequences<'a> {
         Ok(())
     }
 
-    /// Computes tokens of one sequence after the other in steps as large as the engine takes; the last row's token comes
-    /// back, or its logits, as in real use.
+    /// Computes prompt tokens of one sequence after the other, in steps of the engine's maximum size. The last row returns
+    /// a token or logits, as in real use.
     fn prefill(&mut self, tokens: usize, run: Run<'_>) -> Result<(), MeasureError> {
         let largest = self.limits.max_batched_tokens;
         let start = self.position;
@@ -190,11 +190,11 @@ impl<'a> Sequences<'a> {
         Ok(())
     }
 
-    /// The step of the next `rows` tokens of some sequences.
+    /// A step with the next `rows` tokens of each of these sequences.
     fn step(&mut self, sequences: Range<usize>, rows: usize, logits: LogitsWanted) -> Step {
         let vocab_size = self.limits.vocab_size;
         let blocks = (self.position + rows).div_ceil(BLOCK_TOKENS);
-        let mut share = |sequence: usize| {
+        let mut rows_of = |sequence: usize| {
             let first_block = sequence * self.shape.blocks();
             SequenceRows {
                 tokens: (0..rows).map(|_| next_token(&mut self.random, vocab_size)).collect(),
@@ -203,42 +203,42 @@ impl<'a> Sequences<'a> {
                 logits,
             }
         };
-        let step = Step { id: StepId(self.steps), sequences: sequences.map(&mut share).collect() };
+        let step = Step { id: StepId(self.steps), sequences: sequences.map(&mut rows_of).collect() };
         self.steps += 1;
         step
     }
 }
 
-/// Any token does; the same ones each time make runs comparable. (Knuth's MMIX generator.)
+/// Any tokens will do; the same ones in each run make runs comparable. (Knuth's MMIX generator.)
 fn next_token(random: &mut u64, vocab_size: usize) -> TokenId {
     *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     ((*random >> 33) % vocab_size.max(1) as u64) as TokenId
 }
 
-#[cfg(test)]
 #[allow(clippy::unwrap_used)]
+#[cfg(test)]
 mod tests {
     use cuelight_engine::engine::ExpertResult;
     use cuelight_engine::profile::OpLabel;
 
     use super::*;
 
-    /// Notes the rows and logits of each step.
-    struct Notebook {
+    /// Records the rows and logits of each step.
+    struct RecordingEngine {
         limits: EngineLimits,
         steps: Vec<(usize, u32, usize, usize)>,
     }
 
-    impl Engine for Notebook {
+    impl Engine for RecordingEngine {
         fn limits(&self) -> &EngineLimits {
             &self.limits
         }
 
         fn begin(&mut self, step: Step) -> Result<Progress, EngineError> {
-            let share = &step.sequences[0];
-            assert!(share.tokens.iter().all(|token| (*token as usize) < self.limits.vocab_size));
-            self.steps.push((step.rows(), share.first_position, share.block_table.len(), step.logits_rows()));
-            let op = OpLabel { op: "noted", weights: String::new(), layer: None };
+            let first = &step.sequences[0];
+            assert!(first.tokens.iter().all(|token| (*token as usize) < self.limits.vocab_size));
+            self.steps.push((step.rows(), first.first_position, first.block_table.len(), step.logits_rows()));
+            let op = OpLabel { op: "recorded", weights: String::new(), layer: None };
             let cost = Cost::default();
             let ops = vec![OpSpan { op: op.into(), start: Duration::ZERO, elapsed: Duration::ZERO, cost }];
             Ok(Progress::Done(StepOutput { logits: vec![0.0], ops, ..StepOutput::empty(step.id) }))
@@ -253,7 +253,7 @@ mod tests {
         }
     }
 
-    fn notebook() -> Notebook {
+    fn recording_engine() -> RecordingEngine {
         let limits = EngineLimits {
             vocab_size: 10,
             context_tokens: 128,
@@ -261,21 +261,21 @@ mod tests {
             max_batched_tokens: 32,
             max_sequences: 1,
             max_logits_rows: 1,
-            device: "notebook".into(),
+            device: "recording".into(),
         };
-        Notebook { limits, steps: Vec::new() }
+        RecordingEngine { limits, steps: Vec::new() }
     }
 
     #[test]
-    fn a_prompt_is_chunked_and_generation_goes_token_by_token() {
-        let mut engine = notebook();
+    fn a_prompt_is_chunked_and_generation_is_token_by_token() {
+        let mut engine = recording_engine();
         sample(&mut engine, Shape { prompt: 40, generated: 2, depth: 16, parallel: 1 }).unwrap();
         assert_eq!(engine.steps, [(16, 0, 1, 1), (32, 16, 3, 0), (8, 48, 4, 1), (1, 56, 4, 1), (1, 57, 4, 1)]);
     }
 
     #[test]
-    fn several_sequences_are_prefilled_in_turn_and_generate_together() {
-        let mut engine = notebook();
+    fn sequences_are_prefilled_one_by_one_and_generate_together() {
+        let mut engine = recording_engine();
         let shape = Shape { prompt: 0, generated: 2, depth: 16, parallel: 3 };
         assert_eq!(shape.timed_tokens(), 6);
         sample(&mut engine, shape).unwrap();
@@ -287,24 +287,25 @@ mod tests {
     }
 
     #[test]
-    fn each_sample_follows_a_warm_up() {
-        let mut engine = notebook();
+    fn a_warm_up_precedes_the_samples() {
+        let mut engine = recording_engine();
         let samples = measure(&mut engine, Shape { prompt: 32, generated: 0, depth: 0, parallel: 1 }, 3).unwrap();
         assert_eq!((samples.times.len(), engine.steps.len()), (3, 4));
     }
 
     #[test]
-    fn the_cost_and_the_ops_are_those_of_what_is_timed() {
-        let samples = measure(&mut notebook(), Shape { prompt: 40, generated: 2, depth: 16, parallel: 1 }, 3).unwrap();
-        // The notebook says that a step costs as much as its first position.
+    fn cost_and_ops_cover_the_timed_steps_only() {
+        let samples =
+            measure(&mut recording_engine(), Shape { prompt: 40, generated: 2, depth: 16, parallel: 1 }, 3).unwrap();
+        // The recording engine reports a step's first position as its cost.
         assert_eq!(samples.cost.unwrap().memory_bytes, 16 + 48 + 56 + 57);
         assert_eq!(samples.ops.len(), 3 * 4);
     }
 
     #[test]
     fn a_shape_beyond_the_context_is_refused() {
-        let error =
-            measure(&mut notebook(), Shape { prompt: 128, generated: 1, depth: 0, parallel: 1 }, 1).unwrap_err();
+        let error = measure(&mut recording_engine(), Shape { prompt: 128, generated: 1, depth: 0, parallel: 1 }, 1)
+            .unwrap_err();
         assert_eq!(error.to_string(), "pp128+tg1 needs 129 tokens of context, but the engine has 128");
     }
 

@@ -1,6 +1,6 @@
-//! `cuelight bench`: how fast a model runs here, in llama-bench's terms; and [`serve`], how fast a server answers.
+//! `cuelight bench`: the speed of a model on this machine, in llama-bench's terms; and [`serve`], the speed of a server.
 //!
-//! The former drives the engine directly, without actors, so that it measures what the engine can do.
+//! `cuelight bench` drives the engine directly, without actors: it measures the engine alone.
 
 mod measure;
 mod profile;
@@ -32,99 +32,99 @@ use crate::config::{ByteSize, Given};
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true, disable_help_subcommand = true)]
 #[command(after_help = "\
-Every option takes a list with commas, and every combination is measured:
+Every option accepts a list with commas, and every combination is measured:
   cuelight bench demo                             a prompt of 512 tokens, and 128 tokens generated
   cuelight bench demo -p 128,512 -n 0 -t 1,2      prompts only, by length and threads
-  cuelight bench demo -pg 512,128 -d 0,4096       a prompt and its answer together, empty and at depth
-  cuelight bench demo -p 0 --parallel 1,4,16      one sequence, and several in each step
-  cuelight bench demo -r 10 -o json > bench.json  for a program
-  cuelight bench demo --roofline --profile        how near the machine's limits, and where the time goes
-  cuelight bench --synthetic qwen3-8b:q8_0        random weights in the shapes of Qwen3 8B
+  cuelight bench demo -pg 512,128 -d 0,4096       prompt and answer together, on an empty cache and at depth
+  cuelight bench demo -p 0 --parallel 1,4,16      one sequence, then several in each step
+  cuelight bench demo -r 10 -o json > bench.json  output for programs
+  cuelight bench demo --roofline --profile        the share of the machine's limits, and the time of each op
+  cuelight bench --synthetic qwen3-8b:q8_0        random weights with the shapes of Qwen3 8B
 
-Each test is warmed up with its own shape before it is timed. t/s is the mean and the standard deviation of the
-repetitions. pp is prompt processing, tg text generation, @ d the tokens in the cache before the clock starts. GB/s are the
-weights and the cache that the steps must read at least, GOPS the model's multiplications and additions; with --roofline
-each with its share of what was measured. The integer kernels form every product twice, unless activations have 8
-bits: half of their peak is all there is.")]
+Each test runs once without timing first. t/s is the mean and the standard deviation of the repetitions. pp is prompt
+processing, tg text generation, and @ d the number of tokens in the cache before timing starts. GB/s counts the weights
+and the KV cache that the steps must at least read, GOPS the model's multiplications and additions. --roofline adds the
+share of the measured limits. Integer kernels compute every product twice unless activations have 8 bits, so they reach
+at most half of their peak.")]
 pub struct Args {
     #[command(subcommand)]
-    instead: Option<Instead>,
-    /// The model; a file called serve is written ./serve.
+    subcommand: Option<BenchCommand>,
+    /// The model; write ./serve for a file named serve.
     #[arg(value_name = "MODEL", required_unless_present = "synthetic")]
     model: Option<String>,
-    /// In place of MODEL, random weights in a known model's shapes, made in memory: llama-8b:q4_k_m. A wrong name is
-    /// answered with all that are known.
+    /// Instead of MODEL: random weights with the shapes of a known model, generated in memory, like llama-8b:q4_k_m. The
+    /// error for an unknown name lists the known ones.
     #[arg(long, value_name = "NAME:FORMAT", conflicts_with = "model")]
     synthetic: Option<Synthetic>,
-    /// Write the synthetic model to a GGUF file, and measure that file (-p 0 -n 0: only write it).
+    /// Write the synthetic model to a GGUF file and measure that file (with -p 0 -n 0: only write it).
     #[arg(long, value_name = "FILE", requires = "synthetic", conflicts_with = "model")]
     write: Option<PathBuf>,
     /// Prompt lengths; 0 for none.
     #[arg(short = 'p', long, value_name = "N,…", value_delimiter = ',', default_value = "512")]
     n_prompt: Vec<usize>,
-    /// Numbers of tokens to generate; 0 for none.
+    /// Tokens to generate; 0 for none.
     #[arg(short = 'n', long, value_name = "N,…", value_delimiter = ',', default_value = "128")]
     n_gen: Vec<usize>,
-    /// Prompt and generation together (may be written -pg, and given several times).
+    /// Prompt and generation together (also as -pg; may be repeated).
     #[arg(long = "pg", value_name = "PROMPT,GEN", value_parser = pair)]
     pg: Vec<(usize, usize)>,
     /// Tokens in the cache before each test.
     #[arg(short = 'd', long, value_name = "N,…", value_delimiter = ',', default_value = "0")]
     n_depth: Vec<usize>,
-    /// Sequences side by side in each test; t/s is that of all together.
+    /// Sequences computed together in each test; t/s counts all of them.
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1")]
     parallel: Vec<NonZeroUsize>,
-    /// Threads; unset: as configured.
+    /// Numbers of threads; default: as configured.
     #[arg(short = 't', long = "threads", id = "thread_counts", value_name = "N,…", value_delimiter = ',')]
     threads: Vec<NonZeroUsize>,
-    /// Most rows in a step; unset: as configured.
+    /// Maximum rows in a step; default: as configured.
     #[arg(short = 'b', long, value_name = "N,…", value_delimiter = ',')]
     batch_size: Vec<NonZeroUsize>,
-    /// How keys and values are stored: f16, f32, q8_0.
+    /// Storage of keys and values: f16, f32, q8_0; default: as configured.
     #[arg(long = "kv-type", id = "kv_types", value_name = "TYPE,…", value_delimiter = ',')]
     kv_types: Vec<KvType>,
-    /// Devices: cpu, vulkan, vulkan:N, or several that share the layers, like vulkan:0+vulkan:1; unset: as configured.
+    /// Devices: cpu, vulkan, vulkan:N, or several that share the layers, like vulkan:0+vulkan:1; default: as configured.
     #[arg(long = "device", id = "devices", value_name = "DEVICE,…", value_delimiter = ',')]
     devices: Vec<Devices>,
-    /// Instruction sets: scalar, avx2, avx2-integer, avx-vnni, avx512-vnni, amx-int8; unset: as configured.
+    /// Instruction sets: scalar, avx2, avx2-integer, avx-vnni, avx512-vnni, amx-int8; default: as configured.
     #[arg(long = "kernel", id = "kernels", value_name = "KERNEL,…", value_delimiter = ',')]
     kernels: Vec<Kernel>,
-    /// Bits that integer kernels round the inputs of products to: 15, 8; unset: as configured.
+    /// Bits of activations in integer kernels: 15, 8; default: as configured.
     #[arg(long = "activation-bits", id = "bits_of_activations", value_name = "BITS,…", value_delimiter = ',')]
     activation_bits: Vec<ActivationBits>,
-    /// Whose routed experts the CPU computes for a Vulkan device: auto, all, or how many layers'; unset: as configured. Device and
-    /// CPU take turns here; `bench serve` shows what they do at the same time.
+    /// Layers whose routed experts the CPU computes for a Vulkan device: auto, all, or a number; default: as configured.
+    /// Device and CPU do not overlap here; `bench serve` measures them with overlap.
     #[arg(long = "cpu-experts", id = "experts_on_cpu", value_name = "LAYERS")]
     cpu_experts: Option<CpuExperts>,
-    /// Memory that the model may take on a Vulkan device, like 8GiB; unset: as configured.
+    /// Memory that the model may use on a Vulkan device, like 8GiB; default: as configured.
     #[arg(long = "vram", id = "device_memory", value_name = "SIZE")]
     vram: Option<ByteSize>,
-    /// Memory of a Vulkan device that keeps experts which the CPU has, as they are used, like 4GiB; unset: as configured.
+    /// Memory of a Vulkan device that caches often used experts of the CPU, like 4GiB; default: as configured.
     #[arg(long = "expert-cache", id = "expert_cache_memory", value_name = "SIZE")]
     expert_cache: Option<ByteSize>,
-    /// When the experts that the CPU has all come to the device for a step: auto, off, or from how many tokens on; unset: as
+    /// Stream the CPU's experts to the device for steps with at least this many tokens, or auto, or off; default: as
     /// configured.
     #[arg(long = "expert-streaming", id = "streaming_of_experts", value_name = "TOKENS")]
     expert_streaming: Option<ExpertStreaming>,
-    /// Samples of each test.
+    /// Repetitions of each test.
     #[arg(short = 'r', long, value_name = "N", default_value = "5")]
     repetitions: NonZeroUsize,
-    /// First measure what the machine can do, and show which share each test reaches.
+    /// Measure the machine's limits first, and show the share that each test reaches.
     #[arg(long)]
     roofline: bool,
-    /// Measure each op, and show below each test where its time went.
+    /// Measure each op, and print a table of them below each test.
     #[arg(long)]
     profile: bool,
-    /// How to print the results.
+    /// Output format.
     #[arg(short = 'o', long, value_name = "FORMAT", value_enum, default_value = "md")]
     output: Format,
     #[command(flatten)]
     hub: Flags<HubFlags>,
 }
 
-/// What else can be measured.
+/// The subcommands of `cuelight bench`.
 #[derive(Debug, clap::Subcommand)]
-enum Instead {
+enum BenchCommand {
     Serve(Box<serve::Args>),
 }
 
@@ -133,7 +133,7 @@ impl Args {
         self.hub.given()
     }
 
-    /// The model to measure; a synthetic one is first written if that is wanted.
+    /// The model to measure. Writes a synthetic model first if --write is given.
     fn source(&self, context: &Context) -> Result<Source, CliError> {
         match (&self.synthetic, &self.write) {
             (Some(synthetic), Some(path)) => {
@@ -143,12 +143,12 @@ impl Args {
             (Some(synthetic), None) => Ok(Source::Synthetic(*synthetic)),
             (None, _) => {
                 let model = self.model.as_deref().unwrap_or_default();
-                Ok(Source::File(context.hub().locate(model, &context.terminal.downloads())?))
+                Ok(Source::File(context.locate(model)?))
             }
         }
     }
 
-    /// The tests, in llama-bench's order: for each depth, and number of sequences, prompts, then generation, then both.
+    /// The tests in llama-bench's order: for each depth and number of sequences first prompts, then generation, then both.
     fn shapes(&self) -> Vec<Shape> {
         let at = |depth: usize, parallel: usize| {
             let shape = move |prompt, generated| Shape { prompt, generated, depth, parallel };
@@ -161,7 +161,7 @@ impl Args {
         depths.flat_map(|depth| self.parallel.iter().flat_map(move |count| at(depth, count.get()))).collect()
     }
 
-    /// Every engine to build: all that the lists allow, where there are some, each of one with each of the others.
+    /// The engines to measure: all combinations of the lists.
     fn engines(&self, base: &LoadOptions) -> Vec<LoadOptions> {
         let sizes = |counts: &[NonZeroUsize]| counts.iter().map(|count| count.get()).collect::<Vec<_>>();
         let mut engines = vec![LoadOptions {
@@ -181,7 +181,7 @@ impl Args {
     }
 }
 
-/// Makes of each engine one with each of the values, if there are any.
+/// Replaces each engine by one engine per value; without values the engines stay as they are.
 fn with_each<T>(engines: &mut Vec<LoadOptions>, values: &[T], set: impl Fn(&mut LoadOptions, &T)) {
     if values.is_empty() {
         return;
@@ -196,17 +196,22 @@ fn with_each<T>(engines: &mut Vec<LoadOptions>, values: &[T], set: impl Fn(&mut 
 
 fn pair(text: &str) -> Result<(usize, usize), String> {
     let numbers = text.split_once(',').and_then(|(prompt, answer)| Some((prompt.parse().ok()?, answer.parse().ok()?)));
-    numbers.ok_or_else(|| "write the prompt's length, a comma and the tokens to generate, like 512,128".to_owned())
+    numbers.ok_or_else(|| {
+        "write the prompt length, a comma, and the number of tokens to generate, like 512,128".to_owned()
+    })
 }
 
-/// Measures, and prints each result when it is there.
+/// Measures, and prints each result as soon as it is known.
+///
+/// # Errors
+/// [`CliError`] when there is nothing to measure, or the model cannot be measured.
 pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
-    if let Some(Instead::Serve(args)) = &args.instead {
+    if let Some(BenchCommand::Serve(args)) = &args.subcommand {
         return serve::execute(args, context);
     }
     let shapes = args.shapes();
     if shapes.is_empty() && args.write.is_none() {
-        return Err(CliError::Usage("there is nothing to measure: -p and -n are 0 and no -pg is given".to_owned()));
+        return Err(CliError::Usage("nothing to measure: -p and -n are 0 and -pg is not given".to_owned()));
     }
     let source = args.source(context)?;
     let Some(context_tokens) = shapes.iter().map(Shape::context_tokens).max() else {
@@ -233,7 +238,7 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     print(args.output.tail())
 }
 
-/// Writes a synthetic model to a file that is not there yet.
+/// Writes a synthetic model to a new file.
 fn write(synthetic: &Synthetic, path: &Path, context: &Context) -> Result<(), CliError> {
     let bar = context.terminal.bytes_bar("writing", 0);
     let written = synthetic.write(path, &mut |progress| {
@@ -243,7 +248,7 @@ fn write(synthetic: &Synthetic, path: &Path, context: &Context) -> Result<(), Cl
     bar.finish_and_clear();
     let bytes = written.map_err(|source| match source.kind() {
         io::ErrorKind::AlreadyExists => CliError::Failed(format!(
-            "{} is there already; measure it without --synthetic, remove it, or write to another file",
+            "{} already exists; measure it without --synthetic, remove it, or write to another file",
             path.display()
         )),
         _ => CliError::io(format!("write {}", path.display()))(source),
@@ -252,19 +257,19 @@ fn write(synthetic: &Synthetic, path: &Path, context: &Context) -> Result<(), Cl
     Ok(())
 }
 
-/// What does all of an engine's work; `None` where several devices share it.
+/// The device that does all of an engine's work; `None` where several devices share it.
 fn worker(options: &LoadOptions) -> Option<Worker> {
     match (&options.device.0[..], options.gpu_layers) {
-        ([ComputeDevice::Cpu], None) => Some(Worker::Processor(options.kernel, options.threads)),
+        ([ComputeDevice::Cpu], None) => Some(Worker::Cpu(options.kernel, options.threads)),
         ([ComputeDevice::Vulkan(index)], None) => Some(Worker::Vulkan(*index)),
         _ => None,
     }
 }
 
-/// Measures what each engine's worker can do, and what the processor can with one thread. Tells people.
+/// Measures the limits of each engine's device, and those of one CPU thread. Prints them with Markdown output.
 fn measure_machine(engines: &[LoadOptions], output: Format) -> Result<Vec<Roofline>, CliError> {
     let mut all = Vec::new();
-    let mut tell = |rooflines: Vec<Roofline>| {
+    let mut report = |rooflines: Vec<Roofline>| {
         if output == Format::Md {
             print(&limits_table(&rooflines))?;
         }
@@ -274,12 +279,12 @@ fn measure_machine(engines: &[LoadOptions], output: Format) -> Result<Vec<Roofli
     let workers: Vec<Worker> = engines.iter().filter_map(worker).collect();
     for kernel in Kernel::ALL.iter().copied().filter(|kernel| kernel.is_supported()) {
         let threads = workers.iter().filter_map(|worker| match worker {
-            Worker::Processor(its, threads) if *its == kernel => Some(*threads),
+            Worker::Cpu(its, threads) if *its == kernel => Some(*threads),
             _ => None,
         });
         let threads: BTreeSet<usize> = threads.flat_map(|threads| [1, threads]).collect();
         if !threads.is_empty() {
-            tell(threads.into_iter().map(|threads| Roofline::measure(kernel, threads)).collect())?;
+            report(threads.into_iter().map(|threads| Roofline::measure(kernel, threads)).collect())?;
         }
     }
     let devices: BTreeSet<usize> = workers
@@ -287,12 +292,12 @@ fn measure_machine(engines: &[LoadOptions], output: Format) -> Result<Vec<Roofli
         .filter_map(|worker| if let Worker::Vulkan(index) = worker { Some(*index) } else { None })
         .collect();
     for device in devices {
-        tell(vec![Roofline::measure_vulkan(device).map_err(CliError::other)?])?;
+        report(vec![Roofline::measure_vulkan(device).map_err(CliError::other)?])?;
     }
     Ok(all)
 }
 
-/// Builds an engine and measures the shapes on it, one each time the iterator is asked.
+/// Builds an engine and measures the shapes on it, one per item of the iterator.
 fn measure_engine<'a>(
     options: &'a LoadOptions,
     shapes: &'a [Shape],

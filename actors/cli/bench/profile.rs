@@ -1,4 +1,4 @@
-//! Where the time of a test went: its ops, added up by what they are.
+//! The time of a test by op: a table of all ops with their totals.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,28 +7,28 @@ use cuelight_engine::profile::{Cost, OpSpan};
 use cuelight_engine::roofline::Roofline;
 use serde_json::{Value, json};
 
-/// All ops of one kind: the same op with the same weight of each layer.
+/// The total of one kind of op: the same op with the same weight, over all layers.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Row {
     calls: u64,
     elapsed: Duration,
-    /// Of one call: far above the mean, somebody else had the processor.
+    /// The longest call. Far above the mean, another process had the CPU.
     longest: Duration,
     cost: Cost,
-    /// What the calls take at least on this machine.
+    /// The minimum time of the calls by the measured limits of this machine.
     least: Option<Duration>,
 }
 
-/// The ops of a test's repetitions, and the time that they are a part of.
+/// The ops of a test's repetitions, and the time of the repetitions.
 #[derive(Debug, Clone, Default)]
 pub struct Profile {
-    /// By name, the longest first.
+    /// Names and totals, by time, the longest first.
     rows: Vec<(String, Row)>,
     /// The time of all repetitions.
     elapsed: Duration,
 }
 
-/// What is not the time of any op: between ops, and before and after them.
+/// The row for time outside of ops.
 const BETWEEN: &str = "between ops";
 
 impl Profile {
@@ -54,7 +54,7 @@ impl Profile {
         Profile { rows, elapsed }
     }
 
-    /// A table for people.
+    /// A Markdown table.
     #[must_use]
     pub fn markdown(&self) -> String {
         let mut text = "| op | calls | ms | longest | share | GB/s | GOPS | roofline |\n\
@@ -75,7 +75,7 @@ impl Profile {
         text
     }
 
-    /// A list for programs.
+    /// A JSON list.
     #[must_use]
     pub fn json(&self) -> Value {
         let row = |(name, row): &(String, Row)| {
@@ -117,7 +117,7 @@ impl Row {
     }
 }
 
-/// So many a second, in billions.
+/// A rate per second, in billions.
 #[must_use]
 pub fn giga(count: u64, elapsed: Duration) -> f64 {
     count as f64 / elapsed.as_secs_f64().max(1e-9) / 1e9
@@ -130,7 +130,7 @@ pub fn percent(share: f64) -> String {
     if percent < 9.95 { format!("{percent:.1} %") } else { format!("{percent:.0} %") }
 }
 
-/// Three digits or so; nothing for nothing.
+/// A rate with about three digits; empty for 0.
 #[must_use]
 pub fn rate(giga: f64) -> String {
     match giga {
@@ -141,8 +141,8 @@ pub fn rate(giga: f64) -> String {
     }
 }
 
-#[cfg(test)]
 #[allow(clippy::unwrap_used)]
+#[cfg(test)]
 mod tests {
     use cuelight_engine::load::Kernel;
     use cuelight_engine::profile::OpLabel;
@@ -158,7 +158,7 @@ mod tests {
 
     fn profile() -> Profile {
         let roofline = Roofline {
-            worker: Worker::Processor(Kernel::Avx2Integer, 1),
+            worker: Worker::Cpu(Kernel::Avx2Integer, 1),
             matrix_peak: None,
             memory_bandwidth: 4e9,
             cache_bandwidth: 8e9,
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn ops_of_all_layers_are_added_up_and_the_rest_is_between_them() {
+    fn ops_are_summed_over_layers_and_the_rest_is_between_ops() {
         let expected = "\
 | op | calls | ms | longest | share | GB/s | GOPS | roofline |
 | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_get_the_same_numbers() {
+    fn json_has_the_same_numbers() {
         let list = profile().json();
         assert_eq!(list[0]["op"], "linear a");
         assert_eq!((list[0]["calls"].as_u64(), list[0]["ns"].as_u64()), (Some(2), Some(20_000_000)));

@@ -12,7 +12,7 @@ use super::measure::Shape;
 use super::profile::{Profile, giga, percent, rate};
 use crate::config::ByteSize;
 
-/// How results are printed.
+/// The output format of `cuelight bench`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
     /// A Markdown table.
@@ -30,31 +30,31 @@ pub enum Format {
 pub struct Measurement {
     /// The model's file.
     pub path: String,
-    /// What it is.
+    /// The model's description.
     pub card: ModelCard,
-    /// What computed: "cpu (avx2, 2 threads)".
+    /// The device: "cpu (avx2, 2 threads)".
     pub device: String,
-    /// Threads that computed.
+    /// Number of compute threads.
     pub threads: usize,
-    /// Largest step.
+    /// Maximum rows in a step.
     pub batch: usize,
-    /// How keys and values were stored.
+    /// Storage of keys and values.
     pub kv_type: &'static str,
-    /// What was timed.
+    /// The timed shape.
     pub shape: Shape,
-    /// When the test began, as RFC 3339.
+    /// Start of the test, as RFC 3339.
     pub started: String,
-    /// The samples.
+    /// The time of each repetition.
     pub samples: Vec<Duration>,
-    /// The least that each of them had to do, when that is known.
+    /// The minimum work of one repetition, if known.
     pub cost: Option<Cost>,
-    /// What the machine can do, when that was measured.
+    /// The machine's limits, if measured.
     pub roofline: Option<Roofline>,
-    /// Where the time went, when that was measured.
+    /// The time by op, if measured.
     pub profile: Option<Profile>,
 }
 
-/// What a test achieved of what the machine can do.
+/// The rates of a test, next to the machine's limits.
 struct Achieved {
     gb_per_s: f64,
     gops: f64,
@@ -84,14 +84,14 @@ pub fn mean_and_deviation(values: &[f64]) -> (f64, f64) {
 }
 
 impl Measurement {
-    /// Tokens per second, a value for each sample.
+    /// Tokens per second of each repetition.
     #[must_use]
     pub fn speeds(&self) -> Vec<f64> {
         let tokens = self.shape.timed_tokens() as f64;
         self.samples.iter().map(|sample| tokens / sample.as_secs_f64().max(1e-9)).collect()
     }
 
-    /// What the mean of the samples comes to.
+    /// The rates at the mean of the samples.
     fn achieved(&self) -> Option<Achieved> {
         let mean = self.samples.iter().sum::<Duration>() / u32::try_from(self.samples.len().max(1)).ok()?;
         let cost = self.cost?;
@@ -99,7 +99,7 @@ impl Measurement {
         Some(Achieved { gb_per_s, gops, roofline: self.roofline })
     }
 
-    /// Everything but the samples.
+    /// All fields except the samples.
     fn fields(&self) -> Map<String, Value> {
         let nanoseconds: Vec<f64> = self.samples.iter().map(|sample| sample.as_nanos() as f64).collect();
         let (avg_ns, stddev_ns) = mean_and_deviation(&nanoseconds);
@@ -154,7 +154,7 @@ impl Measurement {
     fn markdown(&self) -> String {
         let (mean, deviation) = mean_and_deviation(&self.speeds());
         let model = format!("{} {}", self.card.name, self.card.quantization);
-        let (size, params) = (ByteSize(self.card.size_bytes), people(self.card.n_params));
+        let (size, params) = (ByteSize(self.card.size_bytes), count(self.card.n_params));
         let (threads, test) = (self.threads, self.shape.name());
         let speed = format!("{mean:.2} ± {deviation:.2}");
         let (mut bandwidth, mut operations) = (String::new(), String::new());
@@ -174,10 +174,10 @@ impl Measurement {
     }
 }
 
-/// What the machine can do, for programs.
+/// The machine's limits as JSON.
 fn limits(roofline: &Roofline) -> Value {
     let (device, kernel, threads) = match roofline.worker {
-        Worker::Processor(kernel, threads) => (ComputeDevice::Cpu, Some(kernel.name()), Some(threads)),
+        Worker::Cpu(kernel, threads) => (ComputeDevice::Cpu, Some(kernel.name()), Some(threads)),
         Worker::Vulkan(index) => (ComputeDevice::Vulkan(index), None, None),
     };
     json!({
@@ -192,7 +192,7 @@ fn limits(roofline: &Roofline) -> Value {
     })
 }
 
-/// What the machine can do, for people: a column for each number of threads.
+/// The machine's limits as a Markdown table, with a column for each number of threads.
 #[must_use]
 pub fn limits_table(rooflines: &[Roofline]) -> String {
     let Some(first) = rooflines.first() else { return String::new() };
@@ -203,13 +203,13 @@ pub fn limits_table(rooflines: &[Roofline]) -> String {
         format!("| {name} | {} |\n", cells.join(" | "))
     };
     let worker = |roofline: &Roofline| match roofline.worker {
-        Worker::Processor(_, 1) => "1 thread".to_owned(),
-        Worker::Processor(_, threads) => format!("{threads} threads"),
+        Worker::Cpu(_, 1) => "1 thread".to_owned(),
+        Worker::Cpu(_, threads) => format!("{threads} threads"),
         Worker::Vulkan(_) => "device".to_owned(),
     };
     let head: Vec<String> = rooflines.iter().map(worker).collect();
     let (name, caches, products) = match first.worker {
-        Worker::Processor(kernel, _) => {
+        Worker::Cpu(kernel, _) => {
             let products = row("int8 dot products", " GOPS", &|roofline| roofline.integer_peak);
             (kernel.to_string(), "read within 64 MiB", products)
         }
@@ -234,8 +234,8 @@ const MARKDOWN_HEAD: &str = "\
 | --- | ---: | ---: | --- | ---: | ---: | ---: | ---: | ---: |
 ";
 
-/// A count for people: "134.5 M".
-fn people(count: u64) -> String {
+/// A count with its unit: "134.5 M".
+fn count(count: u64) -> String {
     match count {
         1_000_000_000.. => format!("{:.2} B", count as f64 / 1e9),
         _ => format!("{:.1} M", count as f64 / 1e6),
@@ -243,7 +243,7 @@ fn people(count: u64) -> String {
 }
 
 impl Format {
-    /// What comes before the first result; when each has a profile below it, it also has its own head.
+    /// The text before the first result. With profiles, each result prints the table's head itself.
     #[must_use]
     pub fn head(self, with_profiles: bool) -> &'static str {
         match self {
@@ -271,21 +271,21 @@ impl Format {
         }
     }
 
-    /// What comes after the last result.
+    /// The text after the last result.
     #[must_use]
     pub fn tail(self) -> &'static str {
         if self == Format::Json { "\n]\n" } else { "" }
     }
 }
 
-/// A value in quotes, those within it doubled (RFC 4180).
+/// A value in quotes, with quotes inside it doubled (RFC 4180).
 fn csv_cell(value: &Value) -> String {
     let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     format!("\"{}\"", text.replace('"', "\"\""))
 }
 
-#[cfg(test)]
 #[allow(clippy::unwrap_used)]
+#[cfg(test)]
 mod tests {
     use cuelight_engine::load::Kernel;
 
@@ -319,7 +319,7 @@ mod tests {
 
     fn roofline() -> Roofline {
         Roofline {
-            worker: Worker::Processor(Kernel::Avx2Integer, 2),
+            worker: Worker::Cpu(Kernel::Avx2Integer, 2),
             matrix_peak: None,
             memory_bandwidth: 40e9,
             cache_bandwidth: 50e9,
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn deviation_is_that_of_a_sample() {
+    fn the_deviation_is_the_sample_deviation() {
         assert_eq!(mean_and_deviation(&[1.0, 2.0, 3.0]), (2.0, 1.0));
         assert_eq!(mean_and_deviation(&[5.0]), (5.0, 0.0));
         assert_eq!(mean_and_deviation(&[]), (0.0, 0.0));
@@ -340,7 +340,7 @@ mod tests {
         let row = Format::Md.result(0, &measurement());
         let cells = "| Tiny Q4_1 | 96.0 MiB | 134.5 M | cpu (avx2, 2 threads) | 2 | pp100 | 75.00 ± 35.36 |";
         assert_eq!(row, format!("{cells}  |  |\n"));
-        // In a second and a half on the average.
+        // The mean of the samples is 1.5 s.
         let cost = Cost { memory_bytes: 6_000_000_000, integer_operations: 300_000_000_000, ..Cost::default() };
         let measured = Measurement { cost: Some(cost), ..measurement() };
         assert_eq!(Format::Md.result(0, &measured), format!("{cells} 4.00 | 200 |\n"));
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_profile_stands_below_its_test() {
+    fn a_profile_is_printed_below_its_test() {
         let profile = Profile::new(&[], Duration::from_secs(3), None);
         let text = Format::Md.result(0, &Measurement { profile: Some(profile), ..measurement() });
         assert!(text.starts_with(MARKDOWN_HEAD) && text.contains("\n\n| op | calls |"), "{text}");
@@ -360,11 +360,9 @@ mod tests {
     }
 
     #[test]
-    fn the_limits_have_a_column_for_each_number_of_threads() {
-        let rooflines = [
-            Roofline { worker: Worker::Processor(Kernel::Avx2Integer, 1), integer_peak: None, ..roofline() },
-            roofline(),
-        ];
+    fn limits_have_a_column_for_each_number_of_threads() {
+        let rooflines =
+            [Roofline { worker: Worker::Cpu(Kernel::Avx2Integer, 1), integer_peak: None, ..roofline() }, roofline()];
         let table = limits_table(&rooflines);
         assert!(table.starts_with("| avx2-integer | 1 thread | 2 threads |\n| --- | ---: | ---: |\n"), "{table}");
         assert!(table.contains("\n| int8 dot products | - | 1000 GOPS |\n"), "{table}");
@@ -384,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn csv_quotes_what_needs_it() {
+    fn csv_values_are_quoted() {
         let text = Format::Csv.result(0, &measurement());
         assert_eq!(text.lines().count(), 2);
         assert!(text.contains("\"a \"\"b\"\".gguf\""), "{text}");

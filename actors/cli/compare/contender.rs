@@ -1,4 +1,4 @@
-//! Those who are compared, and their command lines: this program first, then the peers.
+//! The compared programs and their command lines: this program first, then the peers.
 
 use std::path::{Path, PathBuf};
 
@@ -19,7 +19,7 @@ pub enum FlashAttention {
 }
 
 impl FlashAttention {
-    /// For people.
+    /// The name in results.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -28,7 +28,7 @@ impl FlashAttention {
         }
     }
 
-    /// As builds of every age read it.
+    /// The value that builds of every age accept.
     fn value(self) -> &'static str {
         match self {
             FlashAttention::Off => "0",
@@ -37,36 +37,36 @@ impl FlashAttention {
     }
 }
 
-/// How a server is to be started.
+/// The settings of a server to start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ServerPlan {
-    /// Where it listens, on 127.0.0.1.
+    /// The port on 127.0.0.1.
     pub port: u16,
-    /// Sequences it may compute at a time.
+    /// Maximum sequences at once.
     pub slots: usize,
-    /// Longest sequence.
+    /// Maximum tokens of a sequence.
     pub slot_tokens: usize,
-    /// Threads that compute.
+    /// Number of compute threads.
     pub threads: usize,
 }
 
-/// What an engine is to measure, in llama-bench's words.
+/// The settings of an engine benchmark, in llama-bench's terms.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BenchPlan {
     /// Prompt lengths.
     pub prompts: Vec<usize>,
     /// Tokens to generate; 0 for none.
     pub generated: usize,
-    /// Tokens in the cache before.
+    /// Tokens in the cache before the test.
     pub depth: usize,
-    /// Threads that compute.
+    /// Number of compute threads.
     pub threads: usize,
 }
 
-/// One who is compared.
+/// A compared program.
 #[derive(Debug, Clone)]
 pub struct Contender {
-    /// What it is called in the table.
+    /// The name in the table.
     pub name: String,
     programs: Programs,
 }
@@ -78,14 +78,14 @@ enum Programs {
 }
 
 impl Contender {
-    /// This program, with the configuration file it was started with and a key that its server will ask for.
+    /// This program, with its configuration file and an API key that its server requires.
     #[must_use]
     pub fn ours(program: PathBuf, config_file: Option<PathBuf>, api_key: Option<String>) -> Self {
         let name = format!("cuelight {}", env!("CARGO_PKG_VERSION"));
         Contender { name, programs: Programs::Ours { program, config_file, api_key } }
     }
 
-    /// A peer, with the settings to try.
+    /// A peer, with the settings to measure.
     #[must_use]
     pub fn peer(name: String, peer: Peer, flash_attention: Vec<FlashAttention>) -> Self {
         let server_help = peer.server_help();
@@ -98,14 +98,14 @@ impl Contender {
         matches!(self.programs, Programs::Ours { .. })
     }
 
-    /// Its name and where it is, for people.
+    /// The name with the directory.
     #[must_use]
     pub fn describe(&self) -> String {
         let folder = self.folder().display().to_string();
         if self.name.contains(&folder) { self.name.clone() } else { format!("{} in {folder}", self.name) }
     }
 
-    /// Where its programs are.
+    /// The directory of its programs.
     #[must_use]
     pub fn folder(&self) -> &Path {
         match &self.programs {
@@ -114,13 +114,13 @@ impl Contender {
         }
     }
 
-    /// Its name with a setting.
+    /// The name with a setting.
     #[must_use]
     pub fn with_setting(&self, setting: Option<FlashAttention>) -> String {
         setting.map_or_else(|| self.name.clone(), |setting| format!("{} ({})", self.name, setting.name()))
     }
 
-    /// The settings that it runs with, one after the other.
+    /// The settings to measure.
     #[must_use]
     pub fn settings(&self) -> Vec<Option<FlashAttention>> {
         match &self.programs {
@@ -129,7 +129,7 @@ impl Contender {
         }
     }
 
-    /// Whether it has a program that measures its engine.
+    /// Whether it has an engine benchmark.
     #[must_use]
     pub fn has_bench(&self) -> bool {
         !matches!(&self.programs, Programs::Peer { peer: Peer { bench: None, .. }, .. })
@@ -141,7 +141,7 @@ impl Contender {
         !matches!(&self.programs, Programs::Peer { peer: Peer { server: None, .. }, .. })
     }
 
-    /// The key that its server asks for.
+    /// The API key that its server requires.
     #[must_use]
     pub fn api_key(&self) -> Option<String> {
         match &self.programs {
@@ -150,7 +150,7 @@ impl Contender {
         }
     }
 
-    /// What measures its engine, once, and prints llama-bench's JSON; `None` if it has none.
+    /// The command of the engine benchmark, which prints llama-bench's JSON; `None` without one.
     #[must_use]
     pub fn bench(&self, model: &Path, plan: &BenchPlan, setting: Option<FlashAttention>) -> Option<Command> {
         let mut command = match &self.programs {
@@ -170,7 +170,7 @@ impl Contender {
         command.args(["-p", &prompts, "-n", &plan.generated.to_string(), "-r", "1", "-o", "json"]);
         command.args(["-t", &plan.threads.to_string()]);
         if plan.depth > 0 {
-            // Left out where it is 0, for builds that know no depth.
+            // Older builds do not know this flag.
             command.args(["-d", &plan.depth.to_string()]);
         }
         if let Some(setting) = setting {
@@ -179,7 +179,7 @@ impl Contender {
         Some(command)
     }
 
-    /// What serves the model as [`MODEL_NAME`]; `None` if it has no server.
+    /// The command that serves the model as [`MODEL_NAME`]; `None` without a server.
     #[must_use]
     pub fn server(&self, model: &Path, plan: &ServerPlan, setting: Option<FlashAttention>) -> Option<Command> {
         let (port, slots, threads) = (plan.port.to_string(), plan.slots.to_string(), plan.threads.to_string());
@@ -194,21 +194,21 @@ impl Contender {
             Programs::Peer { peer, server_help, .. } => {
                 let mut command = Command::new(peer.server.as_ref()?);
                 command.arg("-m").arg(model).args(["--host", "127.0.0.1", "--port", &port, "--alias", MODEL_NAME]);
-                // Its context is that of all slots together.
+                // llama-server's context is that of all slots together.
                 let tokens = (plan.slots * plan.slot_tokens).to_string();
                 command.args(["--threads", &threads, "-np", &slots, "-c", &tokens]);
                 match setting {
                     Some(setting) if server_help.contains("[on|off") => {
                         command.args(["-fa", setting.value()]);
                     }
-                    // Older builds know only that it may be on.
+                    // In older builds the flag has no value and turns it on.
                     Some(FlashAttention::On) => {
                         command.arg("-fa");
                     }
                     Some(FlashAttention::Off) | None => {}
                 }
                 if server_help.contains("--cache-ram") {
-                    // No prompt comes twice, so what it would keep of them costs it time and memory.
+                    // No prompt repeats, so a prompt cache would only cost time and memory.
                     command.args(["--cache-ram", "0"]);
                 }
                 Some(command)
@@ -226,12 +226,9 @@ fn own_command(program: &Path, config_file: Option<&Path>) -> Command {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
-pub mod tests {
-    use super::*;
-
-    /// A peer that is not there, whose server knows these options.
-    pub fn absent_peer(name: &str, server_help: &str) -> Contender {
+impl Contender {
+    /// A peer whose programs do not exist and whose server's help is this text.
+    pub fn absent_peer(name: &str, server_help: &str) -> Self {
         let peer =
             Peer { folder: "/p".into(), bench: Some("/p/llama-bench".into()), server: Some("/p/llama-server".into()) };
         let flash_attention = vec![FlashAttention::Off, FlashAttention::On];
@@ -241,9 +238,16 @@ pub mod tests {
         }
     }
 
-    pub fn ours() -> Contender {
+    /// This program, with a configuration file.
+    pub fn absent_ours() -> Self {
         Contender::ours("/bin/cuelight".into(), Some("/c.toml".into()), None)
     }
+}
+
+#[allow(clippy::unwrap_used)]
+#[cfg(test)]
+mod tests {
+    use super::*;
 
     fn line(command: Option<Command>) -> String {
         let command = command.unwrap();
@@ -252,30 +256,33 @@ pub mod tests {
     }
 
     #[test]
-    fn both_engines_are_asked_the_same() {
+    fn both_engines_get_the_same_settings() {
         let plan = BenchPlan { prompts: vec![512, 2048], generated: 128, depth: 0, threads: 2 };
         let same = "-p 512,2048 -n 128 -r 1 -o json -t 2";
         let model = Path::new("m.gguf");
         assert_eq!(
-            line(ours().bench(model, &plan, None)),
+            line(Contender::absent_ours().bench(model, &plan, None)),
             format!("/bin/cuelight --config /c.toml bench m.gguf {same}")
         );
-        let peer = absent_peer("p", "");
+        let peer = Contender::absent_peer("p", "");
         let on = peer.bench(model, &plan, Some(FlashAttention::On));
         assert_eq!(line(on), format!("/p/llama-bench -m m.gguf {same} -fa 1"));
         let deep = BenchPlan { prompts: vec![], generated: 128, depth: 2048, threads: 2 };
-        assert!(line(ours().bench(model, &deep, None)).ends_with("-p 0 -n 128 -r 1 -o json -t 2 -d 2048"));
+        assert!(
+            line(Contender::absent_ours().bench(model, &deep, None)).ends_with("-p 0 -n 128 -r 1 -o json -t 2 -d 2048")
+        );
     }
 
     #[test]
     fn both_servers_get_the_same_slots() {
         let plan = ServerPlan { port: 5000, slots: 32, slot_tokens: 512, threads: 2 };
-        let ours = line(ours().server(Path::new("m.gguf"), &plan, None));
+        let ours = line(Contender::absent_ours().server(Path::new("m.gguf"), &plan, None));
         for words in ["serve m.gguf", "--port 5000", "--threads 2", "--max-seqs 32", "--ctx-size 512"] {
             assert!(ours.contains(words), "{words}: {ours}");
         }
-        let theirs =
-            |help: &str, setting| line(absent_peer("p", help).server(Path::new("m.gguf"), &plan, Some(setting)));
+        let theirs = |help: &str, setting| {
+            line(Contender::absent_peer("p", help).server(Path::new("m.gguf"), &plan, Some(setting)))
+        };
         let new = theirs("-fa, --flash-attn [on|off|auto]\n-cram, --cache-ram N", FlashAttention::Off);
         for words in ["-m m.gguf", "--port 5000", "--threads 2", "-np 32", "-c 16384", "-fa 0", "--cache-ram 0"] {
             assert!(new.contains(words), "{words}: {new}");

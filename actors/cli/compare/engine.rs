@@ -1,29 +1,19 @@
-//! Rows of the engine alone: one run of `cuelight bench` or of llama-bench, whose JSON has the same names.
+//! The rows of the engine: runs `cuelight bench` or llama-bench, whose JSON has the same field names.
 
 use std::path::Path;
 
 use serde::Deserialize;
 
+use super::child;
 use super::contender::{BenchPlan, Contender, FlashAttention};
+use super::error::{JobError, ResultsError};
 use super::rows::Test;
-use super::{JobError, child};
 
-/// What one process measures.
+/// The measurements of one process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineJob {
     tests: Vec<Test>,
     plan: BenchPlan,
-}
-
-/// Why what an engine's benchmark printed is of no use.
-#[derive(Debug, thiserror::Error)]
-pub enum ResultsError {
-    /// Not the list of results.
-    #[error("what it printed is not llama-bench's JSON: {0}")]
-    NotJson(serde_json::Error),
-    /// A list without a row.
-    #[error("it printed no result for {0}")]
-    Missing(String),
 }
 
 /// One result of llama-bench's list.
@@ -31,14 +21,14 @@ pub enum ResultsError {
 struct Measured {
     n_prompt: usize,
     n_gen: usize,
-    /// Builds that know no depth do not have it.
+    /// Older builds do not have this field.
     #[serde(default)]
     n_depth: usize,
     avg_ts: f64,
 }
 
 impl EngineJob {
-    /// The jobs for these rows: one on an empty cache, and one for each depth.
+    /// The jobs for these rows: one for each depth.
     #[must_use]
     pub fn all(tests: &[Test], threads: usize) -> Vec<EngineJob> {
         let mut jobs: Vec<EngineJob> = Vec::new();
@@ -48,12 +38,12 @@ impl EngineJob {
                 Test::Decode { tokens, depth } => (None, tokens, depth),
                 _ => continue,
             };
-            let at = jobs.iter().position(|job| job.plan.depth == depth).unwrap_or_else(|| {
+            let index = jobs.iter().position(|job| job.plan.depth == depth).unwrap_or_else(|| {
                 let plan = BenchPlan { prompts: Vec::new(), generated: 0, depth, threads };
                 jobs.push(EngineJob { tests: Vec::new(), plan });
                 jobs.len() - 1
             });
-            let job = &mut jobs[at];
+            let job = &mut jobs[index];
             job.tests.push(test);
             job.plan.prompts.extend(prompt);
             job.plan.generated = job.plan.generated.max(generated);
@@ -61,7 +51,7 @@ impl EngineJob {
         jobs
     }
 
-    /// For people.
+    /// The name in notices and errors.
     #[must_use]
     pub fn name(&self) -> String {
         match (self.plan.prompts.is_empty(), self.plan.generated, self.plan.depth) {
@@ -72,10 +62,10 @@ impl EngineJob {
         }
     }
 
-    /// Runs it once.
+    /// Runs the job once.
     ///
     /// # Errors
-    /// [`JobError`] when the process fails or prints something else.
+    /// [`JobError`] when the process fails or prints invalid results.
     pub async fn run(
         &self,
         contender: &Contender,
@@ -92,7 +82,7 @@ impl EngineJob {
     }
 }
 
-/// Tokens a second of each row.
+/// Tokens per second of each row.
 fn read(tests: &[Test], printed: &[u8]) -> Result<Vec<(Test, f64)>, ResultsError> {
     let results: Vec<Measured> = serde_json::from_slice(printed).map_err(ResultsError::NotJson)?;
     let speed = |&test: &Test| {
@@ -108,8 +98,8 @@ fn read(tests: &[Test], printed: &[u8]) -> Result<Vec<(Test, f64)>, ResultsError
     tests.iter().map(speed).collect()
 }
 
-#[cfg(test)]
 #[allow(clippy::unwrap_used)]
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -117,7 +107,7 @@ mod tests {
     const DECODE: Test = Test::Decode { tokens: 128, depth: 0 };
 
     #[test]
-    fn results_are_found_by_their_shape_in_any_order() {
+    fn results_are_found_by_shape_in_any_order() {
         let printed = br#"[{"n_prompt": 0, "n_gen": 128, "n_depth": 0, "avg_ts": 40.5, "samples_ts": [40.5]},
             {"n_prompt": 0, "n_gen": 128, "n_depth": 2048, "avg_ts": 30.0},
             {"n_prompt": 512, "n_gen": 0, "avg_ts": 500.0, "build_commit": "x"}]"#;
@@ -125,16 +115,16 @@ mod tests {
     }
 
     #[test]
-    fn other_output_is_an_error_that_says_what_is_missing() {
+    fn an_error_names_the_missing_result() {
         let error = |printed: &str| read(&[DECODE], printed.as_bytes()).unwrap_err().to_string();
         assert!(error("").contains("not llama-bench's JSON"));
         assert!(error("| model | size |").contains("not llama-bench's JSON"));
-        assert_eq!(error("[]"), "it printed no result for decode 128");
+        assert_eq!(error("[]"), "the output has no result for decode 128");
         assert!(error(r#"[{"n_prompt": 0, "n_gen": 128, "avg_ts": 0.0}]"#).contains("no result"));
     }
 
     #[test]
-    fn what_shares_a_depth_shares_a_process() {
+    fn rows_of_one_depth_share_a_process() {
         let deep = Test::Decode { tokens: 128, depth: 2048 };
         let jobs = EngineJob::all(&[PREFILL, Test::Prefill { tokens: 2048 }, DECODE, deep, Test::ColdStart], 2);
         let plans: Vec<_> =

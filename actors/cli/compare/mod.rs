@@ -1,20 +1,21 @@
-//! `cuelight compare`: this program and a peer side by side on this machine, and the ratios.
+//! `cuelight compare`: measures this program and a peer on this machine, and prints the ratios.
 //!
-//! A machine's speed changes from minute to minute, so everything is interleaved: round by round each contender runs in
-//! turn, each time as a fresh process, and what is told are medians over the rounds.
+//! A machine's speed changes from minute to minute, so the runs are interleaved: in each round every contender runs once
+//! as a new process. The results are medians over the rounds.
 //!
 //! # Layout, in the order of a comparison
 //!
-//! - [`rows`]: what is compared, and what was found
-//! - [`peer`]: where peers are, and what they are called
+//! - [`rows`]: the rows of the table, and their samples
+//! - [`peer`]: finds peers and their names
 //! - [`contender`]: the command lines of this program and of a peer
-//! - [`child`]: processes that do not outlive the comparison, and their last words
-//! - [`engine`], [`serving`]: the two jobs of a round
+//! - [`child`]: child processes and the end of their standard error
+//! - [`engine`], [`serving`]: the two kinds of jobs in a round
 //! - [`report`]: medians and ratios as Markdown or JSON
 
 mod child;
 mod contender;
 mod engine;
+mod error;
 mod peer;
 mod report;
 mod rows;
@@ -26,19 +27,19 @@ use std::pin::pin;
 
 use cuelight_engine::format::gguf::Gguf;
 
-use self::child::ChildError;
 use self::contender::{Contender, FlashAttention};
 use self::engine::EngineJob;
+use self::error::JobError;
 use self::peer::Peer;
 use self::report::Comparison;
 use self::rows::{Kind, Test};
-use self::serving::{ServingError, ServingJob};
+use self::serving::ServingJob;
 use super::bench::serve::client::Endpoint;
 use super::terminal::{TableFormat, Terminal, print};
-use super::{CliError, Context, model};
-use crate::causes::with_causes;
+use super::{CliError, Context, async_runtime};
 use crate::config::Given;
 use crate::config::flags::{Flags, HubFlags};
+use crate::core::error_chain::error_chain;
 
 /// Compare this program with llama-bench and llama-server on this machine.
 #[derive(Debug, clap::Args)]
@@ -49,32 +50,32 @@ Examples:
   cuelight compare ./model.gguf --peer old/bin --peer new/bin --only prefill,decode
   cuelight compare ./model.gguf --only serve,memory,start --clients 1,16 -o json > compare.json
 
-In each round every contender runs in turn as a fresh process, in the opposite order each second round. A cell is the
-median over the rounds with the smallest and the largest; ratios are of medians, cuelight's over the peer's. A peer runs
-with each --flash-attn, and the better of them counts, row by row.")]
+In each round every contender runs once as a new process; every second round runs in reverse order. A cell shows the
+median over the rounds, with minimum and maximum. A ratio is cuelight's median over the peer's. A peer runs with each
+--flash-attn setting, and the better one counts in each row.")]
 pub struct Args {
-    /// The model, a GGUF file that both can read.
+    /// The model: a GGUF file that both programs can read.
     #[arg(value_name = "MODEL")]
     model: String,
-    /// A folder with llama-bench and llama-server, or one of them; several to compare builds [default: PATH].
+    /// A directory with llama-bench and llama-server, or one of these files; may be repeated [default: PATH].
     #[arg(long = "peer", value_name = "PATH")]
     peers: Vec<PathBuf>,
-    /// Rounds.
+    /// Number of rounds.
     #[arg(long, value_name = "N", default_value = "5")]
     rounds: NonZeroUsize,
-    /// Which rows to measure.
+    /// Rows to measure.
     #[arg(long, value_name = "ROWS,…", value_enum, value_delimiter = ',', default_values_t = Kind::ALL)]
     only: Vec<Kind>,
-    /// Threads of each contender; unset: as configured.
+    /// Threads of each contender; default: as configured.
     #[arg(short = 't', long = "threads", id = "threads_each", value_name = "N")]
     threads: Option<NonZeroUsize>,
     /// Numbers of clients for the serving rows.
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1,4,8,16,32")]
     clients: Vec<NonZeroUsize>,
-    /// The peer's flash attention: each is tried, the better one counts.
+    /// The peer's flash attention settings; the better one counts.
     #[arg(long, value_name = "on,off", value_enum, value_delimiter = ',', default_value = "off,on")]
     flash_attn: Vec<FlashAttention>,
-    /// How to print the results.
+    /// Output format.
     #[arg(short = 'o', long, value_name = "FORMAT", value_enum, default_value = "md")]
     output: TableFormat,
     #[command(flatten)]
@@ -86,7 +87,7 @@ impl Args {
         self.hub.given()
     }
 
-    /// Numbers of clients, each once and in order.
+    /// Numbers of clients, sorted and without duplicates.
     fn clients(&self) -> Vec<usize> {
         let mut clients: Vec<usize> = self.clients.iter().map(|count| count.get()).collect();
         clients.sort_unstable();
@@ -102,7 +103,7 @@ impl Args {
     }
 }
 
-/// What a round consists of: each job is one process of each contender.
+/// A job of a round: one process of each contender.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Job {
     Engine(EngineJob),
@@ -115,7 +116,7 @@ impl Job {
         engine.chain(ServingJob::new(tests, clients, threads, endpoint).map(Job::Serving)).collect()
     }
 
-    /// What it runs, for people.
+    /// The name in notices and errors.
     fn name(&self) -> String {
         match self {
             Job::Engine(job) => job.name(),
@@ -130,7 +131,7 @@ impl Job {
         }
     }
 
-    /// Runs it once; what was recorded before an error holds.
+    /// Runs the job once. Samples recorded before an error are kept.
     async fn run(
         &self,
         contender: &Contender,
@@ -147,32 +148,24 @@ impl Job {
     }
 }
 
-/// Why a job gave no figures, or not all.
-#[derive(Debug, thiserror::Error)]
-enum JobError {
-    #[error(transparent)]
-    Child(#[from] ChildError),
-    #[error(transparent)]
-    Engine(#[from] engine::ResultsError),
-    #[error(transparent)]
-    Serving(#[from] ServingError),
-}
-
-/// Measures, and prints what came of it; after Ctrl-C, what there is.
+/// Measures and prints the results; after Ctrl-C the results so far.
+///
+/// # Errors
+/// [`CliError`] when there is no peer or no model, or a measurement failed.
 pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     let tests = args.tests();
     let threads = args.threads.map_or_else(|| context.config.thread_count(), NonZeroUsize::get);
-    // Whether there is anybody to compare with is known before a model is fetched.
+    // Look for peers before downloading a model.
     let peers = peer::find(&args.peers, &context.search_path).map_err(CliError::other)?;
-    let path = context.hub().locate(&args.model, &context.terminal.downloads())?;
+    let path = context.locate(&args.model)?;
     let jobs = Job::all(&tests, &args.clients(), threads, endpoint_for(&path)?);
     let contenders = contenders(args, peers, &jobs, context)?;
     let mut comparison = Comparison::new(&path, threads, args.rounds.get(), tests, contenders);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(CliError::io("start the threads"))?;
     let interrupted = runtime.block_on(async {
-        let stop = pin!(model::stop_signal());
-        // Whoever loses is dropped, and a child process that is dropped is killed.
+        let stop = pin!(async_runtime::stop_signal());
+        // The future that does not finish is dropped, which kills its child process.
         tokio::select! {
             biased;
             _ = stop => true,
@@ -190,20 +183,20 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     }
 }
 
-/// What servers of this file are asked for: a chat, where it says how one becomes a prompt.
+/// The API for the serving rows: chat, if the file has a chat template.
 fn endpoint_for(path: &Path) -> Result<Endpoint, CliError> {
     let gguf = Gguf::open(path).map_err(CliError::other)?;
     let template = gguf.optional_str("tokenizer.chat_template").map_err(CliError::other)?;
     Ok(if template.is_some() { Endpoint::Chat } else { Endpoint::Completions })
 }
 
-/// This program, and every peer that can run one of the jobs.
+/// This program, and the peers. Each peer must be able to run at least one job.
 fn contenders(args: &Args, found: Vec<Peer>, jobs: &[Job], context: &Context) -> Result<Vec<Contender>, CliError> {
     let mut flash_attention = args.flash_attn.clone();
     flash_attention.sort_unstable();
     flash_attention.dedup();
     let program = std::env::current_exe().map_err(CliError::io("find this program's own file"))?;
-    let keys = super::serve::api_keys(&context.config)?;
+    let keys = super::api_keys::api_keys(&context.config)?;
     let mut contenders = vec![Contender::ours(program, context.config_file.clone(), keys.into_iter().next())];
     for (name, peer) in peer::names(&found).into_iter().zip(found) {
         let peer = Contender::peer(name, peer, flash_attention.clone());
@@ -211,7 +204,7 @@ fn contenders(args: &Args, found: Vec<Peer>, jobs: &[Job], context: &Context) ->
         if missing.len() == jobs.len() {
             let (peer, rows) = (peer.describe(), missing.join(", "));
             return Err(CliError::Failed(format!(
-                "{peer} lacks the program for {rows}; choose other rows with --only"
+                "{peer} lacks the program for {rows}; select other rows with --only"
             )));
         }
         if !missing.is_empty() {
@@ -225,31 +218,31 @@ fn contenders(args: &Args, found: Vec<Peer>, jobs: &[Job], context: &Context) ->
 /// All rounds of all jobs.
 async fn measure(comparison: &mut Comparison, jobs: &[Job], path: &Path, terminal: Terminal) {
     let rounds = comparison.rounds();
-    let mut given_up: Vec<(usize, Option<FlashAttention>, usize)> = Vec::new();
+    let mut failed: Vec<(usize, Option<FlashAttention>, usize)> = Vec::new();
     for round in 0..rounds {
         for (number, job) in jobs.iter().enumerate() {
-            let mut turns = comparison.turns();
+            let mut runs = comparison.runs();
             if round % 2 == 1 {
-                // So that nobody always follows the same neighbour.
-                turns.reverse();
+                // So that no contender always runs after the same other one.
+                runs.reverse();
             }
-            for (index, setting) in turns {
+            for (index, setting) in runs {
                 let contender = comparison.contender(index);
-                let turn = (index, setting, number);
-                if !job.can_be_run_by(contender) || given_up.contains(&turn) {
+                let run = (index, setting, number);
+                if !job.can_be_run_by(contender) || failed.contains(&run) {
                     continue;
                 }
-                let who = contender.with_setting(setting);
-                terminal.notice(&format!("round {} of {rounds}: {who}, {}", round + 1, job.name()));
+                let name = contender.with_setting(setting);
+                terminal.notice(&format!("round {} of {rounds}: {name}, {}", round + 1, job.name()));
                 let mut samples = Vec::new();
                 let record = |test: Test, value: f64| samples.push((test, value));
                 let outcome = job.run(contender, setting, path, round, terminal, record).await;
                 if let Err(error) = outcome {
-                    terminal.notice(&format!("{who}, {}: {}", job.name(), with_causes(&error)));
-                    comparison.fail(index, setting, &job.name(), with_causes(&error));
+                    terminal.notice(&format!("{name}, {}: {}", job.name(), error_chain(&error)));
+                    comparison.fail(index, setting, &job.name(), error_chain(&error));
                     if samples.is_empty() {
-                        // What fails from the start fails again, and a round without it is over sooner.
-                        given_up.push(turn);
+                        // It would fail again in later rounds.
+                        failed.push(run);
                     }
                 }
                 for (test, value) in samples {
@@ -260,8 +253,8 @@ async fn measure(comparison: &mut Comparison, jobs: &[Job], path: &Path, termina
     }
 }
 
-#[cfg(test)]
 #[allow(clippy::unwrap_used)]
+#[cfg(test)]
 mod tests {
     use clap::Parser;
 
@@ -282,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn every_row_is_measured_unless_some_are_named() {
+    fn all_rows_are_measured_by_default() {
         let all = names(&[]);
         assert_eq!(all[..4], ["prefill 512", "prefill 2048", "decode 128", "decode 128 at depth 2048"]);
         assert_eq!(all.len(), 4 + 2 * 5 + 2, "{all:?}");
@@ -290,13 +283,13 @@ mod tests {
     }
 
     #[test]
-    fn clients_are_sorted_and_counted_once() {
+    fn numbers_of_clients_are_sorted_and_unique() {
         let rows = names(&["--only", "serve", "--clients", "8,1,8"]);
         assert_eq!(rows, ["1 client", "8 clients", "1 client, first token", "8 clients, first token"]);
     }
 
     #[test]
-    fn a_round_has_a_process_for_each_depth_and_one_for_serving() {
+    fn a_round_has_a_job_for_each_depth_and_one_for_serving() {
         let jobs = |words: &[&str]| {
             let args = parse(words).unwrap();
             let jobs = Job::all(&args.tests(), &args.clients(), 2, Endpoint::Chat);
@@ -308,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_arguments_are_refused() {
         for wrong in [
             &["--only", "speed"][..],
             &["--rounds", "0"],

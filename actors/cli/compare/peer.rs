@@ -1,15 +1,15 @@
-//! Where peers are, and what they are called.
+//! Finds the peers' programs and their versions.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Within a folder that was named, where builds may leave their programs.
-const FOLDERS: [&str; 2] = ["bin", "build/bin"];
+/// Subdirectories of a build that may contain the programs.
+const SUBDIRECTORIES: [&str; 2] = ["bin", "build/bin"];
 
-/// The programs of one build of llama.cpp, or of a fork with its options; at least one.
+/// The programs of one build of llama.cpp or of a compatible fork; at least one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
-    /// The folder they are in.
+    /// The directory of the programs.
     pub folder: PathBuf,
     /// `llama-bench`
     pub bench: Option<PathBuf>,
@@ -17,28 +17,28 @@ pub struct Peer {
     pub server: Option<PathBuf>,
 }
 
-/// Why there is nobody to compare with.
+/// Why there is no peer.
 #[derive(Debug, thiserror::Error)]
 pub enum PeerError {
-    /// None was named, and none is installed.
-    #[error("no peer: neither llama-bench nor llama-server is in a folder of PATH ({}); name a build's folder with --peer", listed(.looked))]
+    /// No peer was named, and none is installed.
+    #[error("no peer: neither llama-bench nor llama-server is in a directory of PATH ({}); name the directory of a build with --peer", listed(.searched))]
     NotOnPath {
-        /// The folders of PATH.
-        looked: Vec<PathBuf>,
+        /// The directories of PATH.
+        searched: Vec<PathBuf>,
     },
-    /// A path that is not there.
-    #[error("no peer at {}: no such file or folder", .0.display())]
+    /// The path does not exist.
+    #[error("no peer at {}: no such file or directory", .0.display())]
     NoSuchPath(PathBuf),
-    /// A folder without programs.
-    #[error("no peer in {}: neither llama-bench nor llama-server is in {}", path.display(), listed(.looked))]
+    /// The directory has neither program.
+    #[error("no peer in {}: neither llama-bench nor llama-server is in {}", path.display(), listed(.searched))]
     NotInFolder {
-        /// The folder that was named.
+        /// The named directory.
         path: PathBuf,
-        /// Where in it was looked.
-        looked: Vec<PathBuf>,
+        /// The searched directories.
+        searched: Vec<PathBuf>,
     },
-    /// A file of another name.
-    #[error("{} is called neither llama-bench nor llama-server; name one of these, or their folder", .0.display())]
+    /// The file has another name.
+    #[error("{} is neither llama-bench nor llama-server; name one of these files, or their directory", .0.display())]
     Unknown(PathBuf),
 }
 
@@ -47,19 +47,19 @@ fn listed(folders: &[PathBuf]) -> String {
     if folders.is_empty() { "which is empty".to_owned() } else { folders.join(", ") }
 }
 
-/// The peers at these paths; without any, the first on the search path.
+/// The peers at these paths; without paths, the first peer in the search path.
 ///
 /// # Errors
 /// [`PeerError`] when a path leads to none.
 pub fn find(named: &[PathBuf], search_path: &[PathBuf]) -> Result<Vec<Peer>, PeerError> {
     if named.is_empty() {
         let found = search_path.iter().find_map(|folder| in_folder(folder));
-        return found.map(|peer| vec![peer]).ok_or_else(|| PeerError::NotOnPath { looked: search_path.to_vec() });
+        return found.map(|peer| vec![peer]).ok_or_else(|| PeerError::NotOnPath { searched: search_path.to_vec() });
     }
     let mut peers: Vec<Peer> = Vec::new();
     for path in named {
         let peer = at(path)?;
-        // The two programs of a build, named one by one, are one peer.
+        // Two programs in one directory are one peer.
         match peers.iter_mut().find(|other| other.folder == peer.folder) {
             Some(other) => {
                 other.bench = other.bench.take().or(peer.bench);
@@ -73,17 +73,17 @@ pub fn find(named: &[PathBuf], search_path: &[PathBuf]) -> Result<Vec<Peer>, Pee
 
 fn at(path: &Path) -> Result<Peer, PeerError> {
     if path.is_dir() {
-        let within = FOLDERS.iter().map(|folder| path.join(folder));
-        let looked: Vec<PathBuf> = std::iter::once(path.to_owned()).chain(within).collect();
-        let found = looked.iter().find_map(|folder| in_folder(folder));
-        return found.ok_or_else(|| PeerError::NotInFolder { path: path.to_owned(), looked });
+        let within = SUBDIRECTORIES.iter().map(|folder| path.join(folder));
+        let searched: Vec<PathBuf> = std::iter::once(path.to_owned()).chain(within).collect();
+        let found = searched.iter().find_map(|folder| in_folder(folder));
+        return found.ok_or_else(|| PeerError::NotInFolder { path: path.to_owned(), searched });
     }
     if !path.is_file() {
         return Err(PeerError::NoSuchPath(path.to_owned()));
     }
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let peer = Peer { folder: parent.to_owned(), bench: None, server: None };
-    // A bare file name would be looked for on PATH.
+    // A file name without a directory would be searched in PATH.
     let file = path.file_name().map(|name| parent.join(name));
     match path.file_stem().map(|stem| stem.to_string_lossy()) {
         Some(stem) if stem == "llama-bench" => Ok(Peer { bench: file, ..peer }),
@@ -102,29 +102,29 @@ fn in_folder(folder: &Path) -> Option<Peer> {
 }
 
 impl Peer {
-    /// What a program says of itself when it is asked with this option; nothing of one that does not run.
-    fn ask(program: &Path, option: &str) -> String {
+    /// The output of a program with this option; empty if it does not run.
+    fn output_of(program: &Path, option: &str) -> String {
         let output = Command::new(program).arg(option).stdin(Stdio::null()).output();
-        let said = output.map(|output| [output.stdout, output.stderr].concat()).unwrap_or_default();
-        String::from_utf8_lossy(&said).into_owned()
+        let text = output.map(|output| [output.stdout, output.stderr].concat()).unwrap_or_default();
+        String::from_utf8_lossy(&text).into_owned()
     }
 
-    /// The help of its server, which tells what options it knows.
+    /// The help text of the server: it lists the supported options.
     #[must_use]
     pub fn server_help(&self) -> String {
-        self.server.as_deref().map(|server| Peer::ask(server, "--help")).unwrap_or_default()
+        self.server.as_deref().map(|server| Peer::output_of(server, "--help")).unwrap_or_default()
     }
 
-    /// The version and commit that the build tells, or the path of its folder.
+    /// The version and commit of the build, or else the path of its directory.
     #[must_use]
     pub fn name(&self) -> String {
         let programs = self.bench.iter().chain(&self.server);
-        let told = programs.filter_map(|program| version(&Peer::ask(program, "--version"))).next();
-        told.unwrap_or_else(|| self.folder.display().to_string())
+        let version = programs.filter_map(|program| version(&Peer::output_of(program, "--version"))).next();
+        version.unwrap_or_else(|| self.folder.display().to_string())
     }
 }
 
-/// Names to tell the peers apart by; of builds that say the same, the folder too.
+/// A distinct name for each peer; builds with the same version include the directory.
 #[must_use]
 pub fn names(peers: &[Peer]) -> Vec<String> {
     let own: Vec<String> = peers.iter().map(Peer::name).collect();
@@ -136,9 +136,9 @@ pub fn names(peers: &[Peer]) -> Vec<String> {
     own.iter().zip(peers).map(name).collect()
 }
 
-/// Version and commit out of "version: 0.5.0-dev (build 1, commit 0c1e570)" or "version: 4000 (0c1e570)".
-fn version(said: &str) -> Option<String> {
-    let line = said.lines().find_map(|line| line.trim().strip_prefix("version:"))?.trim();
+/// Version and commit from "version: 0.5.0-dev (build 1, commit 0c1e570)" or "version: 4000 (0c1e570)".
+fn version(output: &str) -> Option<String> {
+    let line = output.lines().find_map(|line| line.trim().strip_prefix("version:"))?.trim();
     let Some((version, rest)) = line.split_once('(') else {
         return (!line.is_empty()).then(|| line.to_owned());
     };
@@ -147,8 +147,8 @@ fn version(said: &str) -> Option<String> {
     Some(format!("{} ({commit})", version.trim()))
 }
 
-#[cfg(test)]
 #[allow(clippy::unwrap_used)]
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_or_one_of_its_programs_can_be_named() {
+    fn a_peer_is_named_by_its_directory_or_a_program() {
         let build = folder(&["build/bin/llama-bench", "build/bin/llama-server"]);
         let [root, bin] = [build.path().to_owned(), build.path().join("build/bin")];
         let [found] = &find(std::slice::from_ref(&root), &[]).unwrap()[..] else { panic!() };
@@ -172,11 +172,15 @@ mod tests {
         let server = bin.join(format!("llama-server{}", std::env::consts::EXE_SUFFIX));
         let [only] = &find(std::slice::from_ref(&bench), &[]).unwrap()[..] else { panic!() };
         assert_eq!((only.bench.as_ref(), only.server.as_ref()), (Some(&bench), None));
-        assert_eq!(find(&[bench, server], &[]).unwrap(), std::slice::from_ref(found), "one by one they are one peer");
+        assert_eq!(
+            find(&[bench, server], &[]).unwrap(),
+            std::slice::from_ref(found),
+            "two programs of one directory are one peer"
+        );
     }
 
     #[test]
-    fn the_first_build_on_the_path_is_taken_and_a_named_one_comes_before_it() {
+    fn a_named_peer_precedes_the_first_one_in_the_search_path() {
         let (empty, one, two) = (folder(&[]), folder(&["llama-server"]), folder(&["llama-bench"]));
         let path = [&empty, &one, &two].map(|folder| folder.path().to_owned());
         let found = find(&[], &path).unwrap();
@@ -185,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_looked_for_and_where_is_told() {
+    fn errors_contain_programs_and_searched_directories() {
         let (empty, other) = (folder(&[]), folder(&["llama-cli"]));
         let error = |named: &[PathBuf], path: &[PathBuf]| find(named, path).unwrap_err().to_string();
         let folder = empty.path().to_owned();
@@ -193,15 +197,15 @@ mod tests {
             assert!(error(&[], std::slice::from_ref(&folder)).contains(words), "{words}");
         }
         assert!(error(std::slice::from_ref(&folder), &[]).contains(&folder.join("build/bin").display().to_string()));
-        assert!(error(&[folder.join("nowhere")], &[]).contains("no such file or folder"));
+        assert!(error(&[folder.join("nowhere")], &[]).contains("no such file or directory"));
         let cli = other.path().join(format!("llama-cli{}", std::env::consts::EXE_SUFFIX));
         assert!(error(&[cli], &[]).contains("neither llama-bench nor llama-server"));
         assert!(error(&[], &[]).contains("PATH (which is empty)"));
     }
 
     #[test]
-    fn versions_are_read_in_old_and_new_words() {
-        let named = |said: &str| version(said);
+    fn versions_are_read_in_old_and_new_formats() {
+        let named = |output: &str| version(output);
         assert_eq!(named("version: 0.5.0-dev (build 1, commit 0c1e570)\nbuilt with").unwrap(), "0.5.0-dev (0c1e570)");
         assert_eq!(named("ggml init\nversion: 4000 (abc1234)\n").unwrap(), "4000 (abc1234)");
         assert_eq!(named("version: 7").unwrap(), "7");

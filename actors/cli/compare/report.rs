@@ -1,4 +1,4 @@
-//! Everything that was measured, as a table of medians and ratios, or as JSON with every sample.
+//! The results: a table of medians and ratios, or JSON with every sample.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use super::contender::{Contender, FlashAttention};
 use super::rows::{Figure, Series, Test, best};
 use crate::cli::terminal::{Align, TableFormat, markdown, number};
 
-/// A comparison under way, or done.
+/// The results of a comparison, so far.
 #[derive(Debug)]
 pub struct Comparison {
     started: String,
@@ -21,16 +21,16 @@ pub struct Comparison {
     failures: Vec<Failed>,
 }
 
-/// A contender that gave a job up.
+/// A failed job of a contender.
 #[derive(Debug)]
 struct Failed {
-    who: String,
+    name: String,
     job: String,
-    why: String,
+    reason: String,
 }
 
 impl Comparison {
-    /// Before the first round. The first contender is the one that the others are compared with.
+    /// A comparison without results. The other contenders are compared with the first one.
     #[must_use]
     pub fn new(model: &Path, threads: usize, rounds: usize, tests: Vec<Test>, contenders: Vec<Contender>) -> Self {
         let started = jiff::Timestamp::now().to_string();
@@ -38,21 +38,21 @@ impl Comparison {
         Comparison { started, model: model.to_owned(), threads, rounds, tests, contenders, series, failures }
     }
 
-    /// How many rounds there are to be.
+    /// The number of rounds.
     #[must_use]
     pub fn rounds(&self) -> usize {
         self.rounds
     }
 
-    /// One of them by its number.
+    /// A contender by its index.
     #[must_use]
     pub fn contender(&self, index: usize) -> &Contender {
         &self.contenders[index]
     }
 
-    /// Every contender's number with each of its settings.
+    /// The runs of a job in a round: each contender's index with each of its settings.
     #[must_use]
-    pub fn turns(&self) -> Vec<(usize, Option<FlashAttention>)> {
+    pub fn runs(&self) -> Vec<(usize, Option<FlashAttention>)> {
         let numbered = self.contenders.iter().enumerate();
         numbered.flat_map(|(index, contender)| contender.settings().into_iter().map(move |s| (index, s))).collect()
     }
@@ -67,10 +67,10 @@ impl Comparison {
         }
     }
 
-    /// Notes that a contender could not do a job.
-    pub fn fail(&mut self, contender: usize, setting: Option<FlashAttention>, job: &str, why: String) {
-        let who = self.contenders[contender].with_setting(setting);
-        self.failures.push(Failed { who, job: job.to_owned(), why });
+    /// Records that a contender failed in a job.
+    pub fn fail(&mut self, contender: usize, setting: Option<FlashAttention>, job: &str, reason: String) {
+        let name = self.contenders[contender].with_setting(setting);
+        self.failures.push(Failed { name, job: job.to_owned(), reason });
     }
 
     /// Whether nothing was measured.
@@ -79,7 +79,7 @@ impl Comparison {
         self.series.is_empty()
     }
 
-    /// What failed, in a sentence and a line each; `None` if nothing did.
+    /// The failures: their number, and a line for each; `None` without failures.
     #[must_use]
     pub fn failures(&self) -> Option<String> {
         let count = match self.failures.len() {
@@ -87,11 +87,12 @@ impl Comparison {
             1 => "1 measurement failed".to_owned(),
             count => format!("{count} measurements failed"),
         };
-        let lines = self.failures.iter().map(|failed| format!("\n  {}, {}: {}", failed.who, failed.job, failed.why));
+        let lines =
+            self.failures.iter().map(|failed| format!("\n  {}, {}: {}", failed.name, failed.job, failed.reason));
         Some(count + &lines.collect::<String>())
     }
 
-    /// The results in the format.
+    /// The results in this format.
     #[must_use]
     pub fn print(&self, format: TableFormat) -> String {
         match format {
@@ -120,17 +121,17 @@ impl Comparison {
         }
         let rows: Vec<Vec<String>> = self.tests.iter().filter_map(|&test| self.row(test)).collect();
         let file = self.model.file_name().unwrap_or(self.model.as_os_str()).to_string_lossy();
-        // Fewer than were wanted after Ctrl-C.
+        // After Ctrl-C there are fewer rounds than requested.
         let rounds = match self.series.iter().map(|series| series.samples.len()).max().unwrap_or(0) {
             1 => "1 round".to_owned(),
             rounds => format!("medians of {rounds} rounds"),
         };
         let threads = if self.threads == 1 { "1 thread".to_owned() } else { format!("{} threads", self.threads) };
-        let less = if rows.iter().any(|row| row[0].ends_with('↓')) { "\n↓ less is better\n" } else { "" };
-        format!("{file}, {threads}, {rounds}\n\n{}{less}", markdown(&columns, &rows))
+        let legend = if rows.iter().any(|row| row[0].ends_with('↓')) { "\n↓ smaller is better\n" } else { "" };
+        format!("{file}, {threads}, {rounds}\n\n{}{legend}", markdown(&columns, &rows))
     }
 
-    /// A row of the table; `None` if nobody has a figure for it.
+    /// A row of the table; `None` if no contender has a figure.
     fn row(&self, test: Test) -> Option<Vec<String>> {
         let figures: Vec<_> = (0..self.contenders.len()).map(|index| self.best(test, index)).collect();
         if figures.iter().all(Option::is_none) {
@@ -149,7 +150,7 @@ impl Comparison {
 
     fn json(&self) -> Value {
         let contender = |contender: &Contender| json!({ "name": contender.name, "is_this_program": contender.is_ours(), "folder": contender.folder() });
-        let failed = |failed: &Failed| json!({ "name": failed.who, "job": failed.job, "reason": failed.why });
+        let failed = |failed: &Failed| json!({ "name": failed.name, "job": failed.job, "reason": failed.reason });
         json!({
             "version": env!("CARGO_PKG_VERSION"),
             "started": self.started,
@@ -188,20 +189,19 @@ impl Comparison {
     }
 }
 
-/// "433 (421–440), fa on": the median, the ends of several samples, and the setting.
+/// "433 (421–440), fa on": the median, minimum and maximum of several samples, and the setting.
 fn cell(series: &Series, figure: Figure) -> String {
-    let ends = match series.samples.len() {
+    let range = match series.samples.len() {
         1 => String::new(),
         _ => format!(" ({}–{})", number(figure.min), number(figure.max)),
     };
     let setting = series.setting.map(|setting| format!(", {}", setting.name())).unwrap_or_default();
-    format!("{}{ends}{setting}", number(figure.median))
+    format!("{}{range}{setting}", number(figure.median))
 }
 
-#[cfg(test)]
 #[allow(clippy::unwrap_used)]
+#[cfg(test)]
 mod tests {
-    use super::super::contender::tests::{absent_peer, ours};
     use super::*;
 
     const DECODE: Test = Test::Decode { tokens: 128, depth: 0 };
@@ -210,7 +210,7 @@ mod tests {
 
     fn comparison() -> Comparison {
         let tests = vec![Test::Prefill { tokens: 512 }, DECODE, Test::PeakMemory, Test::ColdStart];
-        let contenders = vec![ours(), absent_peer("4000 (abc)", "")];
+        let contenders = vec![Contender::absent_ours(), Contender::absent_peer("4000 (abc)", "")];
         let mut comparison = Comparison::new(Path::new("/models/m.gguf"), 2, 3, tests, contenders);
         for (contender, setting, samples) in [(0, None, [400.0, 420.0, 390.0]), (1, OFF, [200.0, 190.0, 210.0])] {
             samples.into_iter().for_each(|sample| comparison.record(DECODE, contender, setting, sample));
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_has_medians_with_their_ends_the_better_setting_and_ratios() {
+    fn the_table_has_medians_ranges_the_better_setting_and_ratios() {
         let version = env!("CARGO_PKG_VERSION");
         let expected = format!(
             "m.gguf, 2 threads, medians of 3 rounds\n\n\
@@ -232,13 +232,13 @@ mod tests {
              | prefill 512, tok/s | 1700 | - | - |\n\
              | decode 128, tok/s | 400 (390–420) | 200 (190–210), fa off | 2.00 |\n\
              | cold start, ms ↓ | 300 | 600, fa off | 0.50 |\n\
-             \n↓ less is better\n"
+             \n↓ smaller is better\n"
         );
         assert_eq!(comparison().print(TableFormat::Md), expected);
     }
 
     #[test]
-    fn json_has_every_sample_of_every_setting() {
+    fn json_has_all_samples_of_all_settings() {
         let json: Value = serde_json::from_str(&comparison().print(TableFormat::Json)).unwrap();
         let row = &json["rows"][1];
         assert_eq!((&row["test"], &row["unit"]), (&json!("decode 128"), &json!("tok/s")));
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_are_told_with_who_and_what() {
+    fn failures_name_contender_and_job() {
         let mut comparison = comparison();
         assert_eq!(comparison.failures(), None);
         comparison.fail(1, ON, "serving", "it ended".to_owned());

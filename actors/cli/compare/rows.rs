@@ -1,4 +1,4 @@
-//! What is compared, and the figures that were found.
+//! The rows of the comparison, and their samples.
 
 use super::contender::FlashAttention;
 use crate::cli::bench::serve::summary::median;
@@ -12,28 +12,28 @@ const DECODE_TOKENS: usize = 128;
 /// Tokens in the cache before the decode row at depth.
 const DEPTH_TOKENS: usize = 2048;
 
-/// Rows that are asked for together.
+/// A group of rows, as named by --only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Kind {
-    /// Prompts of 512 and 2048 tokens, tokens a second.
+    /// Prompts of 512 and 2048 tokens, in tokens per second.
     Prefill,
-    /// 128 tokens generated, tokens a second.
+    /// 128 generated tokens, in tokens per second.
     Decode,
-    /// The same after 2048 tokens.
+    /// The same after 2048 tokens in the cache.
     Depth,
-    /// Output tokens a second of all clients, and the median time to first token, for each number of clients.
+    /// Output tokens per second of all clients, and the median time to first token, for each number of clients.
     Serve,
     /// The server's peak resident memory after all requests.
     Memory,
-    /// From the start of the server's process to its first token.
+    /// The time from the start of the server to its first token.
     Start,
 }
 
 impl Kind {
-    /// In the order of the table.
+    /// All groups, in the order of the table.
     pub const ALL: [Kind; 6] = [Kind::Prefill, Kind::Decode, Kind::Depth, Kind::Serve, Kind::Memory, Kind::Start];
 
-    /// Its rows.
+    /// The rows of the group.
     #[must_use]
     pub fn tests(self, clients: &[usize]) -> Vec<Test> {
         let each = |test: fn(usize) -> Test| clients.iter().copied().map(test);
@@ -58,39 +58,39 @@ impl std::fmt::Display for Kind {
     }
 }
 
-/// One row.
+/// A row of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Test {
-    /// A prompt computed on an empty cache.
+    /// Prompt processing on an empty cache.
     Prefill {
-        /// Its length.
+        /// Tokens of the prompt.
         tokens: usize,
     },
-    /// Tokens computed one by one.
+    /// Text generation.
     Decode {
-        /// How many.
+        /// Generated tokens.
         tokens: usize,
-        /// Tokens in the cache before them.
+        /// Tokens in the cache before.
         depth: usize,
     },
-    /// Output tokens a second of clients that each send one request after the other.
+    /// Output tokens per second of clients in a closed loop.
     Throughput {
-        /// How many.
+        /// Number of clients.
         clients: usize,
     },
-    /// The median of the times from a request to its first token.
+    /// The median time to first token.
     FirstToken {
-        /// Clients at a time.
+        /// Number of clients.
         clients: usize,
     },
-    /// The most memory that the server's process ever had resident.
+    /// The server's peak resident memory.
     PeakMemory,
-    /// From the start of the server's process to the first token of its first request.
+    /// The time from the start of the server to its first token.
     ColdStart,
 }
 
 impl Test {
-    /// For people.
+    /// The name in the table.
     #[must_use]
     pub fn name(&self) -> String {
         let plural = |clients: usize| if clients == 1 { "1 client".to_owned() } else { format!("{clients} clients") };
@@ -105,7 +105,7 @@ impl Test {
         }
     }
 
-    /// In what it is counted.
+    /// The unit of the figures.
     #[must_use]
     pub fn unit(&self) -> &'static str {
         match self {
@@ -116,47 +116,47 @@ impl Test {
         }
     }
 
-    /// Whether the smaller figure is the better one.
+    /// Whether smaller figures are better.
     #[must_use]
     pub fn less_is_better(&self) -> bool {
         matches!(self, Test::FirstToken { .. } | Test::PeakMemory | Test::ColdStart)
     }
 }
 
-/// What one contender gave in one row, with one setting.
+/// The samples of one contender in one row, with one setting.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Series {
     /// The row.
     pub test: Test,
-    /// The contender's number.
+    /// The index of the contender.
     pub contender: usize,
-    /// The setting, if it has any.
+    /// The setting of a peer.
     pub setting: Option<FlashAttention>,
     /// A sample for each round.
     pub samples: Vec<f64>,
 }
 
-/// The middle of some samples, and their ends.
+/// Median, minimum and maximum of some samples.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Figure {
     /// The median.
     pub median: f64,
-    /// The smallest.
+    /// The minimum.
     pub min: f64,
-    /// The largest.
+    /// The maximum.
     pub max: f64,
 }
 
 impl Series {
-    /// `None` without samples.
+    /// The figure of the samples; `None` without samples.
     #[must_use]
     pub fn figure(&self) -> Option<Figure> {
-        let ends = |pick: fn(f64, f64) -> f64| self.samples.iter().copied().reduce(pick);
-        Some(Figure { median: median(self.samples.clone())?, min: ends(f64::min)?, max: ends(f64::max)? })
+        let extreme = |pick: fn(f64, f64) -> f64| self.samples.iter().copied().reduce(pick);
+        Some(Figure { median: median(self.samples.clone())?, min: extreme(f64::min)?, max: extreme(f64::max)? })
     }
 }
 
-/// The setting with which a contender did best in a row, by the medians.
+/// A contender's best setting in a row, by median.
 #[must_use]
 pub fn best(series: &[Series], test: Test, contender: usize) -> Option<(&Series, Figure)> {
     let of_row = series.iter().filter(|series| series.test == test && series.contender == contender);
@@ -165,8 +165,8 @@ pub fn best(series: &[Series], test: Test, contender: usize) -> Option<(&Series,
     figures.max_by(|(_, a), (_, b)| order(a.median, b.median))
 }
 
-#[cfg(test)]
 #[allow(clippy::unwrap_used)]
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_figure_is_the_median_with_its_ends() {
+    fn a_figure_has_median_minimum_and_maximum() {
         let prefill = Test::Prefill { tokens: 512 };
         let figure = |samples: &[f64]| series(prefill, 0, None, samples).figure();
         assert_eq!(figure(&[3.0, 1.0, 10.0]), Some(Figure { median: 3.0, min: 1.0, max: 10.0 }));

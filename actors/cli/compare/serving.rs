@@ -1,4 +1,5 @@
-//! Rows of the server: a fresh process, its first token, clients of several numbers, and its peak memory at the end.
+//! The rows of the server: starts a process, measures its first token, the load of several numbers of clients, and the
+//! peak memory at the end.
 //!
 //! The load is that of `cuelight bench serve`: streaming chat completions in a closed loop, or text completions for a
 //! model without a chat template.
@@ -10,102 +11,70 @@ use std::time::{Duration, Instant};
 
 use reqwest::Url;
 
-use super::JobError;
 use super::child::Running;
 use super::contender::{Contender, FlashAttention, MODEL_NAME, ServerPlan};
+use super::error::{JobError, ServingError};
 use super::rows::Test;
-use crate::cli::bench::serve::client::{CallOptions, Endpoint, Server, ServerError};
+use crate::cli::bench::serve::client::{CallOptions, Endpoint, Server};
 use crate::cli::bench::serve::record::Failure;
 use crate::cli::bench::serve::round;
 use crate::cli::bench::serve::summary::Summary;
 use crate::cli::bench::serve::workload::{Arrivals, Span, Workload};
 use crate::cli::terminal::Terminal;
 
-/// Length of the prompts with the chat template.
+/// Tokens of a prompt including the chat template.
 const PROMPT_TOKENS: usize = 118;
 
-/// Length of the answers.
+/// Tokens of an answer.
 const OUTPUT_TOKENS: usize = 64;
 
-/// Words of the first prompt, which is sent before it is known how many tokens a word is.
+/// Words of the first prompt, which is sent before the token counts are calibrated.
 const FIRST_PROMPT_WORDS: usize = 32;
 
-/// Length of the first answer, of which only the first token counts.
+/// Tokens of the first answer. Only its first token is measured.
 const FIRST_OUTPUT_TOKENS: usize = 4;
 
-/// Longest sequence that a slot must hold: prompt, answer, and room for a template that is longer than usual.
+/// Maximum tokens of a sequence: prompt, answer, and a reserve for a long chat template.
 const SLOT_TOKENS: usize = 512;
 
-/// Requests for each client, so that its slot is taken again while others still decode.
+/// Requests per client: a second one starts while other clients still decode.
 const REQUESTS_PER_CLIENT: usize = 2;
 
-/// Fewer requests would not make a median.
-const LEAST_REQUESTS: usize = 4;
+/// Minimum requests for a median.
+const MIN_REQUESTS: usize = 4;
 
-/// A server that has not answered by then never will.
-const START_WITHIN: Duration = Duration::from_secs(600);
+/// Time limit for the first answer.
+const START_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// What one server process is measured for.
+/// The measurements of one server process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServingJob {
     tests: Vec<Test>,
-    /// Slots of the server, as many as the most clients.
+    /// Slots of the server: the largest number of clients.
     slots: usize,
-    /// Numbers of clients that ask in turn; none if all that counts is the first token.
+    /// Numbers of clients to measure; empty if only the first token is measured.
     clients: Vec<usize>,
     threads: usize,
     endpoint: Endpoint,
 }
 
-/// Why a server gave no figures, or not all.
-#[derive(Debug, thiserror::Error)]
-pub enum ServingError {
-    /// No port to listen on.
-    #[error("no free port on 127.0.0.1")]
-    NoPort(#[source] std::io::Error),
-    /// It did not become ready.
-    #[error("the server answered no request within {} s: {failure}", START_WITHIN.as_secs())]
-    NotReady {
-        /// What came of the last one.
-        failure: Failure,
-    },
-    /// Its first answer was none.
-    #[error("the server's first answer failed: {0}")]
-    First(Failure),
-    /// It cannot be called.
-    #[error(transparent)]
-    Server(#[from] ServerError),
-    /// Some requests were not answered.
-    #[error("{failed} of {requests} requests of {clients} clients failed: {example}")]
-    Failed {
-        /// Clients at the time.
-        clients: usize,
-        /// How many failed.
-        failed: usize,
-        /// Of how many.
-        requests: usize,
-        /// What one of them said.
-        example: String,
-    },
-}
-
 impl ServingJob {
-    /// The job for these rows; `None` if no row is about a server.
+    /// The job for these rows; `None` if no row needs a server.
     #[must_use]
     pub fn new(tests: &[Test], clients: &[usize], threads: usize, endpoint: Endpoint) -> Option<Self> {
-        let is_about_server = |test: &&Test| !matches!(test, Test::Prefill { .. } | Test::Decode { .. });
-        let tests: Vec<Test> = tests.iter().filter(is_about_server).copied().collect();
+        let needs_server = |test: &&Test| !matches!(test, Test::Prefill { .. } | Test::Decode { .. });
+        let tests: Vec<Test> = tests.iter().filter(needs_server).copied().collect();
         let slots = clients.iter().copied().max().filter(|_| !tests.is_empty())?;
-        // Memory is weighed after the whole load, whether its rows are wanted or not.
-        let is_asked = tests.iter().any(|test| *test != Test::ColdStart);
-        let clients = if is_asked { clients.to_vec() } else { Vec::new() };
+        // Peak memory is read after the whole load, even if the load's own rows are not selected.
+        let needs_load = tests.iter().any(|test| *test != Test::ColdStart);
+        let clients = if needs_load { clients.to_vec() } else { Vec::new() };
         Some(ServingJob { tests, slots, clients, threads, endpoint })
     }
 
-    /// Starts the server, asks it all, and stops it.
+    /// Starts the server, measures it, and stops it.
     ///
     /// # Errors
-    /// [`JobError`] when the server fails; what was recorded before holds.
+    /// [`JobError`] when the server fails. Samples recorded before are kept.
     pub async fn run(
         &self,
         contender: &Contender,
@@ -129,25 +98,25 @@ impl ServingJob {
             }
         };
         wanted(Test::ColdStart, milliseconds(first));
-        let asked = self.ask(url, options, &contender.with_setting(setting), round, terminal, &mut wanted).await;
-        if asked.is_err() {
-            // Why it ended says more than that it no longer answers.
-            running.settle().await;
+        let measured = self.load(url, options, &contender.with_setting(setting), round, terminal, &mut wanted).await;
+        if measured.is_err() {
+            // The exit of the process explains more than a failed request.
+            running.wait_for_exit().await;
         }
         running.check().await?;
         if let Some(bytes) = running.id().and_then(peak_resident_bytes) {
             wanted(Test::PeakMemory, bytes as f64 / f64::from(1 << 20));
         }
         running.stop().await;
-        Ok(asked?)
+        Ok(measured?)
     }
 
-    /// Every number of clients in turn. One of which a request fails has no figures, and the others still come.
-    async fn ask(
+    /// Measures each number of clients. If a request fails, that number has no figures, and the next one is measured.
+    async fn load(
         &self,
         url: Url,
         options: CallOptions,
-        who: &str,
+        name: &str,
         round: usize,
         terminal: Terminal,
         record: &mut impl FnMut(Test, f64),
@@ -160,8 +129,8 @@ impl ServingJob {
         let mut outcome = Ok(());
         for &clients in &self.clients {
             let workload = workload(clients);
-            let bar = terminal.requests_bar(who, workload.requests.map(|count| count as u64));
-            // Whoever is interrupted drops all of this.
+            let bar = terminal.requests_bar(name, workload.requests.map(|count| count as u64));
+            // Ctrl-C drops this future, so no interrupt is needed here.
             let result = round::run(&server, &workload, round, &bar, &mut std::future::pending::<()>()).await;
             bar.finish_and_clear();
             let summary = Summary::of(&result, &[]);
@@ -180,7 +149,7 @@ impl ServingJob {
     }
 }
 
-/// The requests of so many clients; every server is sent the same, and each round others.
+/// The requests of some clients: the same for every server, and different in each round.
 fn workload(clients: usize) -> Workload {
     Workload {
         seed: clients as u64,
@@ -188,7 +157,7 @@ fn workload(clients: usize) -> Workload {
         output_tokens: Span { min: OUTPUT_TOKENS, max: OUTPUT_TOKENS },
         shared_prefix: 0.0,
         arrivals: Arrivals::Closed { concurrency: clients },
-        requests: Some((clients * REQUESTS_PER_CLIENT).max(LEAST_REQUESTS)),
+        requests: Some((clients * REQUESTS_PER_CLIENT).max(MIN_REQUESTS)),
         duration: None,
     }
 }
@@ -201,11 +170,11 @@ fn call_options(endpoint: Endpoint, api_key: Option<String>) -> CallOptions {
         stream: true,
         ignore_eos: true,
         temperature: 0.0,
-        timeout: START_WITHIN,
+        timeout: START_TIMEOUT,
     }
 }
 
-/// From the start of the process to the first token of a first request, which is sent until it is taken.
+/// The time from the start of the process to its first token. The first request is repeated until the server accepts it.
 async fn first_token(
     running: &mut Running,
     url: Url,
@@ -219,9 +188,9 @@ async fn first_token(
         output_tokens: Span { min: FIRST_OUTPUT_TOKENS, max: FIRST_OUTPUT_TOKENS },
         ..workload(1)
     };
-    let ask = short.warm_up(round);
+    let request = short.warm_up(round);
     loop {
-        let record = server.measure(&ask, started).await;
+        let record = server.measure(&request, started).await;
         let failure = match (record.failure, record.chunks.first()) {
             (None, Some(&first)) => return Ok(first),
             (None, None) => return Err(ServingError::First(Failure::Empty).into()),
@@ -229,23 +198,23 @@ async fn first_token(
         };
         running.check().await?;
         match failure {
-            Failure::Unreachable(_) | Failure::BrokeOff(_) | Failure::Refused { status: 503, .. } => {}
+            Failure::Unreachable(_) | Failure::Disconnected(_) | Failure::Refused { status: 503, .. } => {}
             failure => return Err(ServingError::First(failure).into()),
         }
-        if started.elapsed() > START_WITHIN {
-            return Err(ServingError::NotReady { failure }.into());
+        if started.elapsed() > START_TIMEOUT {
+            return Err(ServingError::NotReady { timeout: START_TIMEOUT, failure }.into());
         }
-        // Rarely enough not to slow its start, and often enough that a hundredth of it is not seen.
+        // An interval of 1 % of the elapsed time: it neither slows the start nor adds a visible error.
         tokio::time::sleep((started.elapsed() / 100).clamp(Duration::from_millis(2), Duration::from_millis(50))).await;
     }
 }
 
-/// A port that nobody listens on just now.
+/// A port that is free at the moment.
 fn free_port() -> std::io::Result<u16> {
     TcpListener::bind("127.0.0.1:0")?.local_addr().map(|address| address.port())
 }
 
-/// The most memory that a process ever had resident; `None` where the system does not tell as Linux does.
+/// The peak resident memory of a process in bytes; `None` on systems without /proc.
 fn peak_resident_bytes(pid: u32) -> Option<u64> {
     peak_in(&std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?)
 }
@@ -259,13 +228,13 @@ fn milliseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-#[cfg(test)]
 #[allow(clippy::unwrap_used)]
+#[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn peak_memory_is_read_from_the_systems_lines() {
+    fn peak_memory_is_read_from_the_status_file() {
         assert_eq!(peak_in("Name:\tx\nVmPeak:\t  900 kB\nVmHWM:\t     12 kB\nVmRSS:\t 8 kB\n"), Some(12 << 10));
         assert_eq!(peak_in("Name:\tx\n"), None);
         assert_eq!(peak_in("VmHWM:\t many kB\n"), None);
@@ -273,20 +242,20 @@ mod tests {
     }
 
     #[test]
-    fn every_contender_is_sent_the_same_and_each_round_others() {
-        let asks = |clients, round| workload(clients).asks(round).collect::<Vec<_>>();
-        assert_eq!(asks(8, 0), asks(8, 0));
-        assert_ne!(asks(8, 0), asks(8, 1));
-        assert_eq!((asks(1, 0).len(), asks(8, 0).len()), (4, 16));
-        assert!(asks(8, 0).iter().all(|ask| (ask.prompt.tokens, ask.output_tokens) == (118, 64)));
+    fn requests_are_equal_for_contenders_and_differ_between_rounds() {
+        let requests = |clients, round| workload(clients).requests_of(round).collect::<Vec<_>>();
+        assert_eq!(requests(8, 0), requests(8, 0));
+        assert_ne!(requests(8, 0), requests(8, 1));
+        assert_eq!((requests(1, 0).len(), requests(8, 0).len()), (4, 16));
+        assert!(requests(8, 0).iter().all(|request| (request.prompt.tokens, request.output_tokens) == (118, 64)));
     }
 
     #[test]
-    fn a_server_is_started_for_what_is_asked_of_servers_only() {
+    fn only_rows_of_the_server_start_a_server() {
         let job = |tests: &[Test]| ServingJob::new(tests, &[4, 8], 2, Endpoint::Chat);
         assert_eq!(job(&[Test::Prefill { tokens: 512 }]), None);
         let start = job(&[Test::ColdStart]).unwrap();
         assert!(start.clients.is_empty() && start.slots == 8);
-        assert_eq!(job(&[Test::PeakMemory]).unwrap().clients, [4, 8], "it is weighed under the same load");
+        assert_eq!(job(&[Test::PeakMemory]).unwrap().clients, [4, 8], "memory is measured after the same load");
     }
 }

@@ -1,6 +1,8 @@
 //! What a line of the chat means: text for the model, or a command that begins with a slash.
 
-/// A line the person entered.
+use std::num::NonZeroUsize;
+
+/// A message or command that the user entered.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Line {
     /// Nothing.
@@ -9,7 +11,7 @@ pub enum Line {
     Text(String),
     /// A command.
     Command(Command),
-    /// A command that is not one; a sentence says what would be.
+    /// An invalid command; a sentence explains what is valid.
     Wrong(String),
 }
 
@@ -22,13 +24,15 @@ pub enum Command {
     Clear,
     /// `/set NAME VALUE`
     Set(Change),
+    /// `/set ctx N`, which loads the model again.
+    SetContext(NonZeroUsize),
     /// `/set` alone, or `/show parameters`
     ShowParameters,
     /// `/show info`
     ShowInfo,
     /// `/show license`
     ShowLicense,
-    /// `/show system`
+    /// `/show system`, or `/set system` alone
     ShowSystem,
     /// `/show template`
     ShowTemplate,
@@ -36,52 +40,60 @@ pub enum Command {
     Save(String),
     /// `/load FILE`
     Load(String),
-    /// `/bye`
-    Bye,
+    /// `/exit`
+    Exit,
 }
 
-/// What `/set` changes.
+/// What `/set` changes in a running session.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Change {
-    /// Divides the logits; 0 is greedy.
+    /// Divides the logits; 0 always takes the most likely token.
     Temperature(f32),
-    /// 0: all.
+    /// 0: all tokens.
     TopK(usize),
-    /// 1: all.
+    /// 1: all tokens.
     TopP(f32),
-    /// 0: all.
+    /// 0: all tokens.
     MinP(f32),
     /// 1: off.
     RepetitionPenalty(f32),
-    /// `None`: a fresh one each time.
+    /// `None`: a random seed for each answer.
     Seed(Option<u64>),
-    /// `None`: until the model ends.
+    /// `None`: until the model ends the answer.
     MaxTokens(Option<usize>),
     /// `None`: no system prompt.
     System(Option<String>),
-    /// Statistics after each turn.
+    /// Statistics after each answer.
     Verbose(bool),
 }
 
 /// What `/help` prints.
 pub const HELP: &str = "\
+/set                show the parameters
 /set NAME VALUE     change temperature, top_k, top_p, min_p, repetition_penalty, seed, max_tokens, system or verbose
+/set ctx TOKENS     change the context length; loads the model again and keeps the conversation
 /show WHAT          info, license, parameters, system or template
 /clear              forget the conversation
 /save FILE          write the conversation to a file
-/load FILE          go on with a conversation from a file
-/help, /?           this list
-/bye                end (Ctrl-D does too)
+/load FILE          continue a conversation from a file
+/help, /?           show this list
+/exit, /bye         end the chat (also Ctrl-D)
 
-Begin and end a message of several lines with \"\"\".
+Tab completes commands. Begin and end a message of several lines with \"\"\".
 Ctrl-C stops the answer and keeps the conversation.
 ";
 
-const SHOWN: &str = "info, license, parameters, system or template";
-const SETTABLE: &[&str] =
-    &["temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed", "max_tokens", "system", "verbose"];
+/// The commands, for completion.
+pub const COMMANDS: &[&str] = &["/bye", "/clear", "/exit", "/help", "/load", "/save", "/set", "/show"];
 
-/// Reads a line (or several, between `"""`).
+/// The names that `/show` knows.
+pub const SHOWABLE: &[&str] = &["info", "license", "parameters", "system", "template"];
+
+/// The names that `/set` knows.
+pub const SETTABLE: &[&str] =
+    &["ctx", "max_tokens", "min_p", "repetition_penalty", "seed", "system", "temperature", "top_k", "top_p", "verbose"];
+
+/// Parses a line, or several between `"""`.
 #[must_use]
 pub fn parse(entered: &str) -> Line {
     let trimmed = entered.trim();
@@ -92,7 +104,7 @@ pub fn parse(entered: &str) -> Line {
         let text = text.strip_suffix("\"\"\"").unwrap_or(text).trim_matches('\n');
         return if text.trim().is_empty() { Line::Empty } else { Line::Text(text.to_owned()) };
     }
-    // A path that is pasted first in a line is text: commands are words.
+    // A pasted path at the start of a line is text: commands are single words.
     let is_command = |rest: &str| rest.starts_with('?') || rest.starts_with(|c: char| c.is_ascii_alphabetic());
     match trimmed.strip_prefix('/') {
         Some(rest) if is_command(rest) && !rest.split_whitespace().next().unwrap_or(rest).contains('/') => {
@@ -102,7 +114,7 @@ pub fn parse(entered: &str) -> Line {
     }
 }
 
-/// Whether a message that begins with `"""` still lacks its end.
+/// Whether a message that begins with `"""` still lacks the closing `"""`.
 #[must_use]
 pub fn is_unfinished(entered: &str) -> bool {
     let trimmed = entered.trim();
@@ -119,12 +131,12 @@ fn command(text: &str) -> Result<Command, String> {
     match name {
         "help" | "?" => Ok(Command::Help),
         "clear" => Ok(Command::Clear),
-        "bye" | "exit" | "quit" => Ok(Command::Bye),
+        "bye" | "exit" | "quit" => Ok(Command::Exit),
         "save" => file(Command::Save),
         "load" => file(Command::Load),
         "show" => show(rest),
         "set" => set(rest),
-        _ => Err(format!("there is no command /{name}; /help lists those there are")),
+        _ => Err(format!("unknown command /{name}; /help lists the commands")),
     }
 }
 
@@ -135,51 +147,57 @@ fn show(what: &str) -> Result<Command, String> {
         "parameters" => Ok(Command::ShowParameters),
         "system" => Ok(Command::ShowSystem),
         "template" => Ok(Command::ShowTemplate),
-        _ => Err(format!("/show shows {SHOWN}, not {what:?}")),
+        _ => Err(format!("/show knows {}, not {what:?}", SHOWABLE.join(", "))),
     }
 }
 
 fn set(text: &str) -> Result<Command, String> {
-    // People who come from Ollama write "/set parameter temperature 0.5".
+    // Ollama's form is "/set parameter temperature 0.5".
     let text = text.strip_prefix("parameter ").map_or(text, str::trim);
-    if text.is_empty() {
-        return Ok(Command::ShowParameters);
-    }
     let (name, value) = text.split_once([' ', '=', '\t']).unwrap_or((text, ""));
     let value = value.trim().trim_start_matches('=').trim();
+    match (name, value) {
+        ("system", "") => return Ok(Command::ShowSystem),
+        ("verbose", "") => {}
+        (name, "") if name.is_empty() || SETTABLE.contains(&name) => return Ok(Command::ShowParameters),
+        _ => {}
+    }
     let change = match name {
+        "ctx" | "ctx_size" | "num_ctx" => return integer(name, value).map(Command::SetContext),
         "temperature" | "temp" => Change::Temperature(number(name, value, 0.0, f32::MAX)?),
         "top_k" => Change::TopK(integer(name, value)?),
         "top_p" => Change::TopP(number(name, value, 0.0, 1.0)?),
         "min_p" => Change::MinP(number(name, value, 0.0, 1.0)?),
-        "repetition_penalty" => Change::RepetitionPenalty(number(name, value, f32::MIN_POSITIVE, f32::MAX)?),
+        "repetition_penalty" | "repeat_penalty" => {
+            Change::RepetitionPenalty(number(name, value, f32::MIN_POSITIVE, f32::MAX)?)
+        }
         "seed" => Change::Seed(optional(name, value)?),
-        "max_tokens" => Change::MaxTokens(optional(name, value)?.filter(|count| *count > 0)),
+        "max_tokens" | "num_predict" => Change::MaxTokens(optional(name, value)?.filter(|count| *count > 0)),
         "system" => Change::System(Some(unquoted(value)).filter(|text| !text.is_empty()).map(str::to_owned)),
         "verbose" => Change::Verbose(switch(value)?),
-        _ => return Err(format!("/set changes {}, not {name:?}", SETTABLE.join(", "))),
+        _ => return Err(format!("/set knows {}, not {name:?}", SETTABLE.join(", "))),
     };
     Ok(Command::Set(change))
 }
 
-fn number(name: &str, text: &str, least: f32, most: f32) -> Result<f32, String> {
-    let number = text.parse().ok().filter(|number: &f32| number.is_finite() && (least..=most).contains(number));
-    number.ok_or_else(|| match most {
+fn number(name: &str, text: &str, min: f32, max: f32) -> Result<f32, String> {
+    let number = text.parse().ok().filter(|number: &f32| number.is_finite() && (min..=max).contains(number));
+    number.ok_or_else(|| match max {
         f32::MAX => {
-            format!("{name} takes a number {}, not {text:?}", if least > 0.0 { "above 0" } else { "from 0 up" })
+            format!("{name} must be a number {}, not {text:?}", if min > 0.0 { "above 0" } else { "of at least 0" })
         }
-        _ => format!("{name} takes a number from {least} to {most}, not {text:?}"),
+        _ => format!("{name} must be a number from {min} to {max}, not {text:?}"),
     })
 }
 
 fn integer<T: std::str::FromStr>(name: &str, text: &str) -> Result<T, String> {
-    text.parse().map_err(|_| format!("{name} takes a whole number, not {text:?}"))
+    text.parse().map_err(|_| format!("{name} must be a whole number, not {text:?}"))
 }
 
 fn optional<T: std::str::FromStr>(name: &str, text: &str) -> Result<Option<T>, String> {
     match text {
         "none" | "auto" | "random" | "-1" => Ok(None),
-        _ => integer(name, text).map(Some).map_err(|reason| format!("{reason} (none takes it back)")),
+        _ => integer(name, text).map(Some).map_err(|reason| format!("{reason} (or none)")),
     }
 }
 
@@ -187,7 +205,7 @@ fn switch(text: &str) -> Result<bool, String> {
     match text {
         "" | "on" | "true" | "1" | "yes" => Ok(true),
         "off" | "false" | "0" | "no" => Ok(false),
-        _ => Err(format!("verbose takes on or off, not {text:?}")),
+        _ => Err(format!("verbose must be on or off, not {text:?}")),
     }
 }
 
@@ -195,6 +213,7 @@ fn unquoted(text: &str) -> &str {
     text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(text)
 }
 
+#[allow(clippy::unwrap_used)]
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -209,12 +228,12 @@ mod tests {
         assert_eq!(parse("   "), Line::Empty);
         assert_eq!(parse("/usr/bin/env is a path"), Line::Text("/usr/bin/env is a path".into()));
         assert_eq!(parse("/?"), Line::Command(Command::Help));
-        assert_eq!(parse("/bye"), Line::Command(Command::Bye));
+        assert_eq!(parse("/bye"), Line::Command(Command::Exit));
         assert!(matches!(parse("/nonsense"), Line::Wrong(_)));
     }
 
     #[test]
-    fn three_quotes_hold_several_lines_together() {
+    fn three_quotes_enclose_a_message_of_several_lines() {
         assert!(is_unfinished("\"\"\"one"));
         assert!(is_unfinished("\"\"\""));
         assert!(!is_unfinished("\"\"\"one\ntwo\"\"\""));
@@ -236,22 +255,45 @@ mod tests {
         assert_eq!(changed("seed none"), Some(Change::Seed(None)));
         assert_eq!(changed("max_tokens 0"), Some(Change::MaxTokens(None)));
         assert_eq!(changed("system \"Be brief.\""), Some(Change::System(Some("Be brief.".into()))));
-        assert_eq!(changed("system"), Some(Change::System(None)));
+        assert_eq!(changed("system \"\""), Some(Change::System(None)));
         assert_eq!(changed("verbose off"), Some(Change::Verbose(false)));
     }
 
     #[test]
-    fn wrong_values_are_answered_with_what_is_right() {
+    fn set_without_a_value_shows_and_changes_nothing() {
+        assert_eq!(set_to("system"), Line::Command(Command::ShowSystem));
+        assert_eq!(parse("/set"), Line::Command(Command::ShowParameters));
+        assert_eq!(set_to("temperature"), Line::Command(Command::ShowParameters));
+    }
+
+    #[test]
+    fn the_context_length_has_the_names_of_other_programs() {
+        let expected = Line::Command(Command::SetContext(NonZeroUsize::new(4096).unwrap()));
+        for name in ["ctx", "ctx_size", "num_ctx", "parameter num_ctx"] {
+            assert_eq!(set_to(&format!("{name} 4096")), expected, "{name}");
+        }
+        assert!(matches!(set_to("ctx 0"), Line::Wrong(_)));
+    }
+
+    #[test]
+    fn a_wrong_value_is_answered_with_the_valid_range() {
         for (text, expected) in [
-            ("temperature -1", "temperature takes a number from 0 up, not \"-1\""),
-            ("temperature NaN", "temperature takes a number from 0 up, not \"NaN\""),
-            ("top_p 2", "top_p takes a number from 0 to 1, not \"2\""),
-            ("top_k many", "top_k takes a whole number, not \"many\""),
+            ("temperature -1", "temperature must be a number of at least 0, not \"-1\""),
+            ("temperature NaN", "temperature must be a number of at least 0, not \"NaN\""),
+            ("top_p 2", "top_p must be a number from 0 to 1, not \"2\""),
+            ("top_k many", "top_k must be a whole number, not \"many\""),
         ] {
             assert_eq!(set_to(text), Line::Wrong(expected.into()), "{text}");
         }
         assert!(matches!(set_to("colour blue"), Line::Wrong(_)));
         assert!(matches!(parse("/show nothing"), Line::Wrong(_)));
         assert!(matches!(parse("/save"), Line::Wrong(_)));
+    }
+
+    #[test]
+    fn the_help_names_every_command_and_parameter() {
+        for name in COMMANDS.iter().chain(SETTABLE).chain(SHOWABLE) {
+            assert!(HELP.contains(name), "{name}");
+        }
     }
 }

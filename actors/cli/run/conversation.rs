@@ -1,73 +1,87 @@
-//! What was said so far, as chat templates and files take it.
+//! The conversation so far, in the form of chat templates and of saved files.
 
 use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::cli::CliError;
+use crate::cli::error::CliError;
 
-/// A system prompt and the turns after it.
+/// A system prompt and the messages after it.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Conversation {
-    /// What the model is told before everything else.
+    /// The instructions before all messages.
     pub system: Option<String>,
+    /// User and assistant messages by turns, from the user's first.
     turns: Vec<Turn>,
 }
 
 /// One message.
-#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, PartialEq, serde::Deserialize)]
 struct Turn {
     role: String,
     content: String,
 }
 
 impl Conversation {
-    /// An empty one.
+    /// A conversation without messages.
     #[must_use]
     pub fn new(system: Option<String>) -> Self {
         Conversation { system: system.filter(|text| !text.is_empty()), turns: Vec::new() }
     }
 
-    /// The messages if the person said `next` now.
+    /// The messages of the conversation, and `next` as the user's last one.
     #[must_use]
     pub fn messages_with(&self, next: &str) -> Value {
-        let system = self.system.iter().map(|text| json!({ "role": "system", "content": text }));
-        let turns = self.turns.iter().map(|turn| json!({ "role": turn.role, "content": turn.content }));
-        system.chain(turns).chain([json!({ "role": "user", "content": next })]).collect()
+        self.messages().chain([json!({ "role": "user", "content": next })]).collect()
     }
 
-    /// Keeps a question and its answer, or as much of the answer as there is.
+    /// Adds a question and its answer, which may be incomplete.
     pub fn keep(&mut self, question: &str, answer: &str) {
         let turn = |role: &str, content: &str| Turn { role: role.to_owned(), content: content.to_owned() };
         self.turns.extend([turn("user", question), turn("assistant", answer)]);
     }
 
-    /// Forgets all but the system prompt.
+    /// Removes all messages and keeps the system prompt.
     pub fn clear(&mut self) {
         self.turns.clear();
     }
 
-    /// Questions and answers.
+    /// The number of messages.
     #[must_use]
     pub fn len(&self) -> usize {
         self.turns.len()
     }
 
-    /// Writes it as `{"messages": [...]}`, which the API takes too.
+    /// The number of questions with their answers.
+    #[must_use]
+    pub fn exchanges(&self) -> usize {
+        self.turns.len() / 2
+    }
+
+    /// The same conversation without its oldest `count` questions and their answers.
+    #[must_use]
+    pub fn without_oldest(&self, count: usize) -> Self {
+        Conversation { system: self.system.clone(), turns: self.turns.iter().skip(2 * count).cloned().collect() }
+    }
+
+    fn messages(&self) -> impl Iterator<Item = Value> + '_ {
+        let system = self.system.iter().map(|text| json!({ "role": "system", "content": text }));
+        system.chain(self.turns.iter().map(|turn| json!({ "role": turn.role, "content": turn.content })))
+    }
+
+    /// Writes the conversation as `{"messages": [...]}`, which is also a body for the API.
     ///
     /// # Errors
-    /// [`CliError::Io`].
+    /// [`CliError::Io`] when the file cannot be written.
     pub fn save(&self, path: &Path) -> Result<(), CliError> {
-        let system = self.system.iter().map(|text| json!({ "role": "system", "content": text }));
-        let messages: Value = system.chain(self.turns.iter().map(|turn| json!(turn))).collect();
-        let text = format!("{:#}\n", json!({ "messages": messages }));
+        let text = format!("{:#}\n", json!({ "messages": self.messages().collect::<Value>() }));
         std::fs::write(path, text).map_err(CliError::io(format!("write {}", path.display())))
     }
 
-    /// Reads what [`Self::save`] wrote.
+    /// Reads a file written by [`Self::save`].
     ///
     /// # Errors
-    /// [`CliError`] when the file cannot be read or is no conversation.
+    /// [`CliError`] when the file cannot be read or is not a conversation.
     pub fn load(path: &Path) -> Result<Self, CliError> {
         let text = std::fs::read_to_string(path).map_err(CliError::io(format!("read {}", path.display())))?;
         let wrong = |what: &str| CliError::Failed(format!("{} is not a saved conversation: {what}", path.display()));
@@ -77,14 +91,14 @@ impl Conversation {
         let (system, turns): (Vec<Turn>, Vec<Turn>) = turns.into_iter().partition(|turn| turn.role == "system");
         let roles = turns.iter().map(|turn| turn.role.as_str());
         if !roles.clone().zip(["user", "assistant"].into_iter().cycle()).all(|(role, expected)| role == expected) {
-            return Err(wrong("user and assistant must take turns"));
+            return Err(wrong("the messages must come from user and assistant by turns"));
         }
         Ok(Conversation { system: system.into_iter().next().map(|turn| turn.content), turns })
     }
 }
 
-#[cfg(test)]
 #[allow(clippy::unwrap_used)]
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -99,7 +113,18 @@ mod tests {
     }
 
     #[test]
-    fn what_was_saved_loads_again() {
+    fn the_oldest_exchanges_are_dropped_first() {
+        let mut conversation = Conversation::new(Some("Be brief.".into()));
+        conversation.keep("1", "one");
+        conversation.keep("2", "two");
+        let rest = conversation.without_oldest(1);
+        assert_eq!((rest.exchanges(), rest.system.as_deref()), (1, Some("Be brief.")));
+        assert_eq!(rest.messages_with("3")[1]["content"], "2");
+        assert_eq!(conversation.without_oldest(9).exchanges(), 0);
+    }
+
+    #[test]
+    fn a_saved_conversation_loads_unchanged() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("chat.json");
         let mut conversation = Conversation::new(Some("Be brief.".into()));
@@ -109,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_conversation_is_named() {
+    fn an_invalid_file_is_named_in_the_error() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("chat.json");
         for text in ["{", "{}", r#"{"messages": [{"role": "assistant", "content": "x"}]}"#] {

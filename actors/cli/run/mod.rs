@@ -1,42 +1,54 @@
 //! `cuelight run`: one answer, or a chat.
+//!
+//! # Layout, in the order of a chat
+//!
+//! - [`start`]: loads the model
+//! - [`repl`] with [`completion`] and [`command`]: reads lines and runs commands
+//! - [`session`] with [`conversation`]: sends a question and streams the answer
+//! - [`word_wrap`]: breaks the answer at the terminal's width
 
 pub mod command;
+mod completion;
 mod conversation;
 mod repl;
 mod session;
+mod start;
+mod word_wrap;
 
 use std::io::{self, IsTerminal, Read};
 
-use self::conversation::Conversation;
 use self::session::{Ended, Mode, Session};
+use super::model::PlanDetail;
 use super::terminal::print;
-use super::{CliError, Context, model};
+use super::{CliError, Context, async_runtime};
 use crate::config::Given;
 use crate::config::flags::{Flags, HubFlags, ModelFlags, SamplingFlags};
-use crate::runtime::Runtime;
+
+/// The settings that a chat user needs first; `run --help` shows them above the others.
+pub const FIRST_SETTINGS: [&str; 5] = ["system", "temp", "max_tokens", "ctx_size", "device"];
 
 /// Chat with a model, or answer one prompt.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  cuelight run demo                                   chat; /help lists the commands
-  cuelight run demo \"Why is the sky blue?\"            one answer
-  cuelight run demo \"Sum this up:\" < letter.txt       with what comes from standard input
+  cuelight run demo                                 chat; /help lists the commands
+  cuelight run demo Why is the sky blue             one answer
+  cuelight run demo \"Summarize this:\" < letter.txt  the prompt, then the text from standard input
   git diff | cuelight run org/repo \"Review this:\" --temp 0
-  cuelight run ./base-model.gguf --raw \"Once upon a\"  go on with a text, without a chat template
+  cuelight run ./base-model.gguf --raw Once upon a  continue a text, without a chat template
 
-Only the answer goes to standard output. Ctrl-C stops an answer; in a chat the conversation goes on.")]
+Only the answer is written to standard output. Ctrl-C stops an answer; a chat continues after it.")]
 pub struct Args {
-    /// The model.
+    /// The model: a .gguf file, org/repo, org/repo:quant, or demo.
     #[arg(value_name = "MODEL")]
     model: String,
-    /// The prompt; unset: standard input if it is a file or a pipe, else a chat.
+    /// The prompt; several words need no quotes. Without it: standard input if that is a file or a pipe, else a chat.
     #[arg(value_name = "PROMPT")]
-    prompt: Option<String>,
-    /// Give the model the text as it is, without a chat template.
+    prompt: Vec<String>,
+    /// Send the text to the model as it is, without the chat template.
     #[arg(long)]
     raw: bool,
-    /// Print statistics after each answer, also where nobody looks.
+    /// Print the whole memory plan, and statistics after each answer even when standard error is not a terminal.
     #[arg(long, short)]
     verbose: bool,
     #[command(flatten)]
@@ -54,42 +66,35 @@ impl Args {
 }
 
 /// Answers or chats.
-pub fn execute(args: Args, context: &Context) -> Result<(), CliError> {
-    let prompt = prompt(args.prompt.clone())?;
-    let source = model::plan(&args.model, context)?;
-    let tokio = model::tokio_runtime()?;
-    let (runtime, model) = tokio.block_on(async {
-        let runtime = Runtime::start(source, model::runtime_options(&context.config)).await.map_err(CliError::other)?;
-        let model = tokio::select! {
-            ready = runtime.wait_ready() => ready.map_err(session::not_ready)?,
-            signal = model::interrupt() => { signal?; return Err(CliError::Interrupted) }
-        };
-        Ok((runtime, model))
-    })?;
-    let mode = match (&model.chat_template, args.raw) {
-        (Some(_), false) => Mode::Chat,
-        (None, false) => {
-            let notice = "this model has no chat template, so it goes on with your text as it is (as with --raw); \
-                          --chat-template FILE gives it one";
-            context.terminal.notice(notice);
-            Mode::Raw
-        }
-        (_, true) => Mode::Raw,
-    };
+///
+/// # Errors
+/// [`CliError`] when there is no prompt, no model or no answer.
+pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
+    let prompt = prompt(&args.prompt)?;
+    let context = Context { config: start::for_one_user(context.config.clone()), ..context.clone() };
+    let detail = if args.verbose { PlanDetail::Table } else { PlanDetail::Line };
+    let tokio = async_runtime::tokio_runtime()?;
+    let started = start::start(&args.model, detail, &context, &tokio)?;
+    let mode = if args.raw || started.model.chat_template.is_none() { Mode::Raw } else { Mode::Chat };
+    if mode == Mode::Raw && !args.raw {
+        let notice = "this model has no chat template: it continues your text, as with --raw; --chat-template FILE \
+                      sets a template";
+        context.terminal.notice(notice);
+    }
     let verbose = args.verbose || context.terminal.talks;
-    let conversation = Conversation::new(context.config.system.clone());
-    let session = Session::new(runtime, model, mode, conversation, &context.config, verbose, context.terminal);
+    let session = Session::new(started, mode, &context.config, verbose, context.terminal);
     let result = match prompt {
-        Some(prompt) => answer_once(session.clone_handle(), session, &prompt, &tokio),
+        Some(prompt) => answer_once(session, &prompt, &context, &tokio),
         None => repl::chat(session, &args.model, context, &tokio),
     };
-    // Threads that compute are not waited for: nobody is interested in what they would still find out.
+    // Do not wait for compute threads: their results are no longer needed.
     tokio.shutdown_background();
     result
 }
 
-/// What to answer; `None` to chat.
-fn prompt(given: Option<String>) -> Result<Option<String>, CliError> {
+/// The prompt to answer; `None` to chat.
+fn prompt(words: &[String]) -> Result<Option<String>, CliError> {
+    let given = (!words.is_empty()).then(|| words.join(" "));
     if io::stdin().is_terminal() {
         return Ok(given);
     }
@@ -109,15 +114,15 @@ fn prompt(given: Option<String>) -> Result<Option<String>, CliError> {
 }
 
 fn answer_once(
-    runtime: Runtime,
     mut session: Session,
     prompt: &str,
+    context: &Context,
     tokio: &tokio::runtime::Runtime,
 ) -> Result<(), CliError> {
-    let ended = tokio.block_on(session.answer(prompt, print))?;
+    let ended = repl::answer_wrapped(&mut session, prompt, context, tokio)?;
     print("\n")?;
     session.print_statistics(&ended);
-    tokio.block_on(runtime.shutdown(std::time::Duration::ZERO));
+    tokio.block_on(session.stop());
     match ended {
         Ended::Interrupted => Err(CliError::Interrupted),
         Ended::Finished { .. } => Ok(()),

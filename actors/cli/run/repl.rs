@@ -1,163 +1,271 @@
-//! The chat: a line is read, a command obeyed or a question answered, until the person leaves.
+//! The chat: read a line, run a command or answer a question, until the user leaves.
 
+use std::num::NonZeroUsize;
 use std::path::Path;
 
-use rustyline::completion::Completer;
 use rustyline::config::Configurer;
 use rustyline::error::ReadlineError;
-use rustyline::highlight::Highlighter;
-use rustyline::hint::Hinter;
 use rustyline::history::FileHistory;
-use rustyline::validate::{ValidationContext, ValidationResult, Validator};
-use rustyline::{Editor, Helper};
+use rustyline::{CompletionType, Editor};
 
 use super::command::{self, Command, HELP, Line};
+use super::completion::ChatHelper;
 use super::conversation::Conversation;
-use super::session::{Ended, Session};
-use crate::causes::with_causes;
+use super::session::{AnswerError, Ended, Session};
+use super::start;
+use super::word_wrap::WordWrap;
+use crate::cli::context::Context;
+use crate::cli::echo::EchoOff;
+use crate::cli::error::CliError;
+use crate::cli::model::PlanDetail;
 use crate::cli::terminal::print;
-use crate::cli::{CliError, Context};
 use crate::config::ByteSize;
+use crate::core::error_chain::error_chain;
 
-/// Keeps reading lines while a message in `"""` is open.
-struct Multiline;
+/// The prompt of a message.
+const PROMPT: &str = ">>> ";
 
-impl Helper for Multiline {}
-impl Highlighter for Multiline {}
-impl Completer for Multiline {
-    type Candidate = String;
-}
-impl Hinter for Multiline {
-    type Hint = String;
-}
+/// The prompt of further lines between `"""`.
+const CONTINUATION: &str = "... ";
 
-impl Validator for Multiline {
-    fn validate(&self, context: &mut ValidationContext<'_>) -> rustyline::Result<ValidationResult> {
-        let unfinished = command::is_unfinished(context.input());
-        Ok(if unfinished { ValidationResult::Incomplete } else { ValidationResult::Valid(None) })
-    }
-}
+type LineEditor = Editor<ChatHelper, FileHistory>;
 
-/// Whether the chat goes on.
+/// What the chat does after a line.
 #[derive(PartialEq, Eq)]
 enum Next {
     Line,
     Leave,
 }
 
-/// Chats until `/bye` or Ctrl-D.
-pub fn chat(session: Session, model: &str, context: &Context, tokio: &tokio::runtime::Runtime) -> Result<(), CliError> {
-    let history = &context.config.history_file;
-    let mut editor = editor(history).map_err(CliError::other)?;
-    context.terminal.notice(&format!("chatting with {model}; /help lists the commands, Ctrl-D ends"));
-    let mut chat = Chat { session, context, tokio };
+/// Chats until `/exit` or Ctrl-D.
+///
+/// # Errors
+/// [`CliError`] when the terminal cannot be read or written.
+pub fn chat(session: Session, model: &str, context: Context, tokio: &tokio::runtime::Runtime) -> Result<(), CliError> {
+    let history = context.config.history_file.clone();
+    let editor = editor(&history).map_err(CliError::other)?;
+    context.terminal.notice(&format!("chatting with {model}; /help lists the commands, Ctrl-D ends the chat"));
+    let mut chat = Chat { session, model, context, tokio, editor };
     loop {
-        let entered = match editor.readline(">>> ") {
+        let entered = match read_message(&mut chat.editor) {
             Ok(entered) => entered,
             Err(ReadlineError::Interrupted) => {
-                context.terminal.notice("Ctrl-D or /bye ends the chat");
+                chat.context.terminal.notice("press Ctrl-D or enter /exit to end the chat");
                 continue;
             }
-            Err(ReadlineError::Eof) => break,
+            Err(ReadlineError::Eof) => return Ok(()),
             Err(error) => return Err(CliError::other(error)),
         };
-        // A history that cannot be kept is no reason to stop talking.
-        let _ = editor.add_history_entry(entered.as_str());
-        if !history.as_os_str().is_empty() {
-            let _ = editor.append_history(history);
-        }
-        match chat.turn(command::parse(&entered)) {
+        chat.remember(&entered, &history);
+        match chat.handle(command::parse(&entered)) {
             Ok(Next::Line) => {}
-            Ok(Next::Leave) => break,
-            // The terminal is gone.
+            Ok(Next::Leave) => return Ok(()),
+            // The terminal is closed.
             Err(error @ CliError::Output(_)) => return Err(error),
-            Err(error) => eprintln!("error: {}", with_causes(&error)),
+            Err(error) => eprintln!("error: {}", error_chain(&error)),
         }
     }
-    Ok(())
 }
 
-fn editor(history: &Path) -> rustyline::Result<Editor<Multiline, FileHistory>> {
-    let config = rustyline::Config::builder().auto_add_history(false).bracketed_paste(true).build();
+fn editor(history: &Path) -> rustyline::Result<LineEditor> {
+    let config = rustyline::Config::builder()
+        .auto_add_history(false)
+        .bracketed_paste(true)
+        .completion_type(CompletionType::List)
+        .build();
     let mut editor = Editor::with_config(config)?;
-    editor.set_helper(Some(Multiline));
+    editor.set_helper(Some(ChatHelper::new()));
     editor.set_max_history_size(1000)?;
     if !history.as_os_str().is_empty() {
         if let Some(directory) = history.parent() {
             let _ = std::fs::create_dir_all(directory);
         }
-        // There is none the first time.
+        // The file does not exist before the first chat.
         let _ = editor.load_history(history);
     }
     Ok(editor)
 }
 
+/// Reads a line, or several between `"""`.
+fn read_message(editor: &mut LineEditor) -> rustyline::Result<String> {
+    let mut entered = editor.readline(PROMPT)?;
+    while command::is_unfinished(&entered) {
+        entered.push('\n');
+        entered.push_str(&editor.readline(CONTINUATION)?);
+    }
+    Ok(entered)
+}
+
 struct Chat<'a> {
     session: Session,
-    context: &'a Context,
+    /// The model as the user named it.
+    model: &'a str,
+    context: Context,
     tokio: &'a tokio::runtime::Runtime,
+    editor: LineEditor,
 }
 
 impl Chat<'_> {
-    fn turn(&mut self, line: Line) -> Result<Next, CliError> {
+    /// Adds a message to the history. The chat continues without a history that cannot be written.
+    fn remember(&mut self, entered: &str, history: &Path) {
+        let _ = self.editor.add_history_entry(entered);
+        if !history.as_os_str().is_empty() {
+            let _ = self.editor.append_history(history);
+        }
+    }
+
+    fn handle(&mut self, line: Line) -> Result<Next, CliError> {
         match line {
             Line::Empty => {}
             Line::Wrong(reason) => return Err(CliError::Failed(reason)),
-            Line::Text(text) => self.answer(&text)?,
-            Line::Command(Command::Bye) => return Ok(Next::Leave),
-            Line::Command(command) => self.obey(command)?,
+            Line::Text(text) => self.ask(&text)?,
+            Line::Command(Command::Exit) => return Ok(Next::Leave),
+            Line::Command(command) => self.execute(command)?,
         }
         Ok(Next::Line)
     }
 
-    fn answer(&mut self, text: &str) -> Result<(), CliError> {
-        let result = self.tokio.block_on(self.session.answer(text, print));
+    /// Answers a question. When the context is full, offers to drop the oldest exchanges, and answers then.
+    fn ask(&mut self, text: &str) -> Result<(), CliError> {
+        match self.answer(text) {
+            Err(AnswerError::ContextFull { prompt_tokens, context_tokens }) => {
+                if self.drop_oldest(text, prompt_tokens, context_tokens)? {
+                    self.answer(text)?;
+                }
+                Ok(())
+            }
+            result => Ok(result?),
+        }
+    }
+
+    fn answer(&mut self, text: &str) -> Result<(), AnswerError> {
+        let ended = answer_wrapped(&mut self.session, text, &self.context, self.tokio)?;
         print("\n\n")?;
-        let ended = result?;
         if ended == Ended::Interrupted {
-            self.context.terminal.notice("stopped; the conversation goes on");
+            self.context.terminal.notice("stopped; the conversation keeps what was printed");
         }
         self.session.print_statistics(&ended);
         Ok(())
     }
 
-    fn obey(&mut self, command: Command) -> Result<(), CliError> {
+    /// Whether the oldest exchanges were dropped, and the question fits now.
+    fn drop_oldest(&mut self, text: &str, prompt_tokens: usize, context_tokens: usize) -> Result<bool, CliError> {
+        let Some(count) = self.session.exchanges_to_drop(text)? else {
+            return Err(CliError::Failed(format!(
+                "this message does not fit the context of {context_tokens} tokens even without the conversation; \
+                 shorten it, or enlarge the context with /set ctx TOKENS"
+            )));
+        };
+        let total = self.session.conversation.exchanges();
+        self.context.terminal.notice(&format!(
+            "the context is full: the conversation has {prompt_tokens} tokens, the context holds {context_tokens}"
+        ));
+        let question = format!("drop the oldest {count} of {total} questions with their answers? [Y/n] ");
+        if !self.confirmed(&question)? {
+            let trained = self.session.model.card.context_train;
+            self.context.terminal.notice(&format!(
+                "nothing was sent; /set ctx TOKENS enlarges the context (the model was trained with {trained}), /clear \
+                 starts a new conversation"
+            ));
+            return Ok(false);
+        }
+        self.session.conversation = self.session.conversation.without_oldest(count);
+        Ok(true)
+    }
+
+    fn confirmed(&mut self, question: &str) -> Result<bool, CliError> {
+        match self.editor.readline(question) {
+            Ok(answer) => Ok(matches!(answer.trim().to_lowercase().as_str(), "" | "y" | "yes")),
+            Err(ReadlineError::Interrupted | ReadlineError::Eof) => Ok(false),
+            Err(error) => Err(CliError::other(error)),
+        }
+    }
+
+    fn execute(&mut self, command: Command) -> Result<(), CliError> {
         let session = &mut self.session;
         match command {
             Command::Help => print(HELP),
             Command::Clear => {
                 session.conversation.clear();
-                self.context.terminal.notice("the conversation is forgotten");
+                self.context.terminal.notice("the conversation is empty now");
                 Ok(())
             }
             Command::Set(change) => {
                 session.change(change);
                 Ok(())
             }
-            Command::Save(path) => session.conversation.save(Path::new(&path)),
-            Command::Load(path) => {
-                session.conversation = Conversation::load(Path::new(&path))?;
-                let count = session.conversation.len();
-                self.context.terminal.notice(&format!("going on after {count} messages"));
-                Ok(())
-            }
+            Command::SetContext(tokens) => self.set_context(tokens),
+            Command::Save(path) => self.save(Path::new(&path)),
+            Command::Load(path) => self.load(Path::new(&path)),
             Command::ShowParameters => print(&parameters(session)),
             Command::ShowInfo => print(&info(session)),
             Command::ShowLicense => {
-                let license = session.model.card.license.as_deref().unwrap_or("the file does not say");
+                let license = session.model.card.license.as_deref().unwrap_or("the file names no license");
                 print(&format!("{license}\n"))
             }
-            Command::ShowSystem => {
-                print(&format!("{}\n", session.conversation.system.as_deref().unwrap_or("there is no system prompt")))
-            }
+            Command::ShowSystem => match &session.conversation.system {
+                Some(system) => print(&format!("{system}\n(/set system \"\" removes it)\n")),
+                None => print("there is no system prompt; /set system TEXT sets one\n"),
+            },
             Command::ShowTemplate => {
                 let template = session.model.chat_template.as_ref().map(|template| template.source());
                 print(&format!("{}\n", template.unwrap_or("the model has no chat template")))
             }
-            // It ends the loop before it comes here.
-            Command::Bye => Ok(()),
+            // `handle` ends the chat before this.
+            Command::Exit => Ok(()),
         }
     }
+
+    fn save(&self, path: &Path) -> Result<(), CliError> {
+        self.session.conversation.save(path)?;
+        let count = self.session.conversation.len();
+        let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        self.context.terminal.notice(&format!("saved {count} messages to {}", whole.display()));
+        Ok(())
+    }
+
+    fn load(&mut self, path: &Path) -> Result<(), CliError> {
+        self.session.conversation = Conversation::load(path)?;
+        let count = self.session.conversation.len();
+        self.context.terminal.notice(&format!("continuing after {count} messages"));
+        Ok(())
+    }
+
+    /// Loads the model again with another context length. If that fails, it is loaded with the length it had.
+    fn set_context(&mut self, tokens: NonZeroUsize) -> Result<(), CliError> {
+        // Both loads at once might not fit into memory.
+        self.tokio.block_on(self.session.stop());
+        let before = NonZeroUsize::new(self.session.model.limits.context_tokens);
+        let result = self.restart(Some(tokens));
+        if result.is_err() {
+            self.restart(before)?;
+        }
+        result
+    }
+
+    fn restart(&mut self, context_tokens: Option<NonZeroUsize>) -> Result<(), CliError> {
+        self.context.config.ctx_size = context_tokens;
+        let started = start::start(self.model, PlanDetail::Line, &self.context, self.tokio)?;
+        self.session.replace_model(started);
+        Ok(())
+    }
+}
+
+/// Streams an answer to standard output: wrapped between words on a terminal, and without the echo of typed keys.
+///
+/// # Errors
+/// [`AnswerError`] when there is no answer.
+pub fn answer_wrapped(
+    session: &mut Session,
+    question: &str,
+    context: &Context,
+    tokio: &tokio::runtime::Runtime,
+) -> Result<Ended, AnswerError> {
+    let mut wrap = WordWrap::new(context.terminal.output_columns());
+    let _echo = EchoOff::new();
+    let ended = tokio.block_on(session.answer(question, |text| print(&wrap.push(text))));
+    print(&wrap.finish())?;
+    ended
 }
 
 fn parameters(session: &Session) -> String {
@@ -165,8 +273,10 @@ fn parameters(session: &Session) -> String {
     let seed = sampling.seed.map_or_else(|| "random".to_owned(), |seed| seed.to_string());
     let max_tokens = session.max_tokens.map_or_else(|| "none".to_owned(), |count| count.to_string());
     format!(
-        "temperature         {}\ntop_k               {}\ntop_p               {}\nmin_p               {}\n\
-         repetition_penalty  {}\nseed                {seed}\nmax_tokens          {max_tokens}\nverbose             {}\n",
+        "ctx                 {}\ntemperature         {}\ntop_k               {}\ntop_p               {}\n\
+         min_p               {}\nrepetition_penalty  {}\nseed                {seed}\nmax_tokens          {max_tokens}\n\
+         verbose             {}\n",
+        session.model.limits.context_tokens,
         sampling.temperature,
         sampling.top_k,
         sampling.top_p,

@@ -1,22 +1,27 @@
-//! A person and a model: a question goes through the cast, and the answer streams back.
+//! One user and one model: a question goes through the actors, and the answer streams back.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use cuelight_engine::engine::TokenId;
-use cuelight_engine::format::chat_template::TemplateInputs;
+use cuelight_engine::format::chat_template::{Cancellation, TemplateInputs};
 
 use super::command::Change;
 use super::conversation::Conversation;
+use super::start::Started;
+use crate::cli::async_runtime;
+use crate::cli::error::CliError;
 use crate::cli::terminal::Terminal;
-use crate::cli::{CliError, model};
 use crate::config::Config;
-use crate::request::{Event, FinishReason, GenerationRequest, SamplingParams, StopConditions, SubmitError, Usage};
-use crate::runtime::{Model, Runtime, Status};
+use crate::core::request::{
+    Event, FinishReason, GenerationRequest, SamplingParams, StopConditions, SubmitError, Usage,
+};
+use crate::pipeline::runtime::{Generation, Runtime, ServedModel};
 
 /// How a text becomes a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// The chat template lays out the conversation.
+    /// The chat template renders the conversation.
     Chat,
     /// The text is the prompt.
     Raw,
@@ -25,29 +30,68 @@ pub enum Mode {
 /// How an answer ended.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Ended {
-    /// By itself, or at a limit.
+    /// The model ended it, or it reached a limit.
     Finished {
-        /// Which.
+        /// Which of them.
         reason: FinishReason,
-        /// What it took.
+        /// Tokens and times.
         usage: Usage,
     },
-    /// The person pressed Ctrl-C.
+    /// The user pressed Ctrl-C.
     Interrupted,
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum AnswerError {
+    /// The conversation and the question leave no space in the context.
+    #[error(
+        "the prompt has {prompt_tokens} tokens, but the context holds {context_tokens}; shorten it, or set a larger \
+         --ctx-size"
+    )]
+    ContextFull {
+        /// Tokens of the whole prompt.
+        prompt_tokens: usize,
+        /// Tokens of the context.
+        context_tokens: usize,
+    },
+    /// Any other reason.
+    #[error(transparent)]
+    Other(#[from] CliError),
+}
+
+impl From<AnswerError> for CliError {
+    fn from(error: AnswerError) -> Self {
+        match error {
+            AnswerError::Other(error) => error,
+            full => CliError::Failed(full.to_string()),
+        }
+    }
+}
+
+impl From<SubmitError> for AnswerError {
+    fn from(error: SubmitError) -> Self {
+        match error {
+            SubmitError::ContextLengthExceeded { prompt_tokens, context_tokens } => {
+                AnswerError::ContextFull { prompt_tokens, context_tokens }
+            }
+            error => AnswerError::Other(CliError::other(error)),
+        }
+    }
 }
 
 /// The state of `cuelight run`.
 pub struct Session {
     runtime: Runtime,
     /// The model.
-    pub model: Arc<Model>,
+    pub model: Arc<ServedModel>,
     /// How a text becomes a prompt.
     pub mode: Mode,
-    /// What was said so far.
+    /// The conversation so far.
     pub conversation: Conversation,
     /// How tokens are chosen.
     pub sampling: SamplingParams,
-    /// Most tokens of an answer.
+    /// The most tokens of an answer; `None`: until the model ends or the context is full.
     pub max_tokens: Option<usize>,
     /// Whether to print statistics.
     pub verbose: bool,
@@ -55,17 +99,9 @@ pub struct Session {
 }
 
 impl Session {
-    /// A session with the configured sampling.
+    /// A session with the configured sampling and system prompt.
     #[must_use]
-    pub fn new(
-        runtime: Runtime,
-        model: Arc<Model>,
-        mode: Mode,
-        conversation: Conversation,
-        config: &Config,
-        verbose: bool,
-        terminal: Terminal,
-    ) -> Self {
+    pub fn new(started: Started, mode: Mode, config: &Config, verbose: bool, terminal: Terminal) -> Self {
         let sampling = SamplingParams {
             temperature: config.temp.0,
             top_k: config.top_k,
@@ -75,6 +111,8 @@ impl Session {
             ..SamplingParams::default()
         };
         let max_tokens = config.max_tokens.map(std::num::NonZeroUsize::get);
+        let conversation = Conversation::new(config.system.clone());
+        let Started { runtime, model } = started;
         Session { runtime, model, mode, conversation, sampling, max_tokens, verbose, terminal }
     }
 
@@ -93,64 +131,69 @@ impl Session {
         }
     }
 
-    /// Asks the model and passes its answer to `write`, piece by piece. What was said, if only in part, is kept.
+    /// Uses another load of the same model from now on.
+    pub fn replace_model(&mut self, started: Started) {
+        self.runtime = started.runtime;
+        self.model = started.model;
+    }
+
+    /// Stops the actors and frees the model's memory.
+    pub async fn stop(&self) {
+        self.runtime.shutdown(Duration::ZERO).await;
+    }
+
+    /// Sends the question and passes the answer to `write` as it streams. The conversation keeps the question with the
+    /// answer, even if Ctrl-C cut it short.
     ///
     /// # Errors
-    /// [`CliError`] when the question cannot be put or the answer breaks off; the conversation is as before.
+    /// [`AnswerError`] when the question is refused or the answer fails; the conversation is unchanged.
     pub async fn answer(
         &mut self,
         question: &str,
-        mut write: impl FnMut(&str) -> Result<(), CliError>,
-    ) -> Result<Ended, CliError> {
-        let prompt = self.prompt(question)?;
+        write: impl FnMut(&str) -> Result<(), CliError>,
+    ) -> Result<Ended, AnswerError> {
+        let prompt = self.prompt(&self.conversation, question)?;
         let request = self.request(prompt);
-        let permit = self.runtime.try_permit(1).map_err(refused)?;
-        let mut generation = self.runtime.submit(&permit, request).await.map_err(refused)?;
-        let mut answer = String::new();
-        // One listener for the whole answer: a new one each time round would miss what comes in between.
-        let interrupt = model::interrupt();
-        tokio::pin!(interrupt);
-        let ended = loop {
-            let event = tokio::select! {
-                event = generation.next() => event,
-                // Dropping the generation cancels it and frees its memory.
-                signal = &mut interrupt => { signal?; break Ended::Interrupted }
-            };
-            let (text, end) = match event {
-                Some(Event::Token { text, .. }) => (text, None),
-                Some(Event::Finished { reason, text, usage }) => (text, Some(Ended::Finished { reason, usage })),
-                Some(Event::Prompt { .. }) => continue,
-                Some(Event::Failed(error)) => return Err(CliError::other(error)),
-                None => return Err(CliError::Failed("the answer broke off without an end".to_owned())),
-            };
-            if !text.is_empty() {
-                answer.push_str(&text);
-                write(&text)?;
-            }
-            if let Some(end) = end {
-                break end;
-            }
-        };
+        let permit = self.runtime.try_permit(1)?;
+        let mut generation = self.runtime.submit(&permit, request).await?;
+        let (answer, ended) = stream(&mut generation, write).await?;
         if self.mode == Mode::Chat {
             self.conversation.keep(question, &answer);
         }
         Ok(ended)
     }
 
-    fn prompt(&self, question: &str) -> Result<Vec<TokenId>, CliError> {
+    /// How many of the oldest exchanges must be dropped so that the question fits and a quarter of the context stays
+    /// free for the answer. `None` when the question does not fit even alone.
+    ///
+    /// # Errors
+    /// [`CliError`] when the template or the tokenizer fails.
+    pub fn exchanges_to_drop(&self, question: &str) -> Result<Option<usize>, CliError> {
+        let context_tokens = self.model.limits.context_tokens;
+        let total = self.conversation.exchanges();
+        for count in 1..=total {
+            let tokens = self.prompt(&self.conversation.without_oldest(count), question)?.len();
+            if tokens <= context_tokens / 4 * 3 || (count == total && tokens < context_tokens) {
+                return Ok(Some(count));
+            }
+        }
+        Ok(None)
+    }
+
+    fn prompt(&self, conversation: &Conversation, question: &str) -> Result<Vec<TokenId>, CliError> {
         let tokenizer = &self.model.tokenizer;
         let tokens = match (self.mode, &self.model.chat_template) {
             (Mode::Chat, Some(template)) => {
                 let inputs = TemplateInputs {
-                    messages: &self.conversation.messages_with(question),
+                    messages: &conversation.messages_with(question),
                     tools: None,
                     documents: None,
                     add_generation_prompt: true,
                     variables: None,
                 };
-                let text = template.render(&inputs).map_err(CliError::other)?;
-                // The template writes the special tokens itself.
-                tokenizer.encode(&text, false, true)
+                let prompt = template.render_prompt(&inputs, &Cancellation::default()).map_err(CliError::other)?;
+                // The template contains the special tokens.
+                tokenizer.encode_guarded(&prompt.text, &prompt.guards, false)
             }
             _ => tokenizer.encode(question, true, true),
         };
@@ -158,8 +201,8 @@ impl Session {
     }
 
     fn request(&self, prompt: Vec<TokenId>) -> GenerationRequest {
-        let room = self.model.limits.context_tokens.saturating_sub(prompt.len()).max(1);
-        let max_tokens = self.max_tokens.unwrap_or(room);
+        let remaining = self.model.limits.context_tokens.saturating_sub(prompt.len()).max(1);
+        let max_tokens = self.max_tokens.unwrap_or(remaining);
         GenerationRequest {
             prompt,
             sampling: self.sampling.clone(),
@@ -173,7 +216,7 @@ impl Session {
         }
     }
 
-    /// Says what an answer took.
+    /// Prints the statistics of an answer, if they are wanted.
     pub fn print_statistics(&self, ended: &Ended) {
         match ended {
             Ended::Finished { reason, usage } if self.verbose => {
@@ -183,11 +226,37 @@ impl Session {
             _ => {}
         }
     }
+}
 
-    /// Another handle on the same cast.
-    #[must_use]
-    pub fn clone_handle(&self) -> Runtime {
-        self.runtime.clone()
+/// Passes the text of an answer on as it comes; returns all of it, and how it ended.
+async fn stream(
+    generation: &mut Generation,
+    mut write: impl FnMut(&str) -> Result<(), CliError>,
+) -> Result<(String, Ended), CliError> {
+    let mut answer = String::new();
+    // One listener for the whole answer: a new one for each event would miss a signal between two events.
+    let interrupt = async_runtime::interrupt();
+    tokio::pin!(interrupt);
+    loop {
+        let event = tokio::select! {
+            event = generation.next() => event,
+            // Dropping the generation cancels it and frees its memory.
+            signal = &mut interrupt => { signal?; return Ok((answer, Ended::Interrupted)) }
+        };
+        let (text, end) = match event {
+            Some(Event::Token { text, .. }) => (text, None),
+            Some(Event::Finished { reason, text, usage }) => (text, Some(Ended::Finished { reason, usage })),
+            Some(Event::Prompt { .. }) => continue,
+            Some(Event::Failed(error)) => return Err(CliError::other(error)),
+            None => return Err(CliError::Failed("the answer stopped before its end".to_owned())),
+        };
+        if !text.is_empty() {
+            answer.push_str(&text);
+            write(&text)?;
+        }
+        if let Some(end) = end {
+            return Ok((answer, end));
+        }
     }
 }
 
@@ -196,46 +265,25 @@ fn statistics(reason: &FinishReason, usage: &Usage, context_tokens: usize) -> St
     let cached = if usage.cached_tokens > 0 { format!(" ({} cached)", usage.cached_tokens) } else { String::new() };
     let first = usage.time_to_first_token.as_secs_f64();
     let used = usage.prompt_tokens + usage.completion_tokens;
-    // The first token's time is the prompt's; the others are what generation took.
+    // The time to the first token is prompt processing; the speed is that of the later tokens.
     let seconds = usage.generation_time.as_secs_f64();
     let speed = match usage.completion_tokens {
         count @ 2.. if seconds > 0.0 => format!(" at {:.1} tok/s", (count - 1) as f64 / seconds),
         _ => String::new(),
     };
-    let end = if *reason == FinishReason::Length { ", ended at the limit" } else { "" };
+    let end = if *reason == FinishReason::Length { ", stopped at the limit" } else { "" };
     format!(
         "[{} prompt tokens{cached}, first token after {first:.2} s, {} tokens{speed}, context {used} of {context_tokens}{end}]",
         usage.prompt_tokens, usage.completion_tokens
     )
 }
 
-/// What a refusal means to a person in a terminal.
-fn refused(error: SubmitError) -> CliError {
-    match error {
-        SubmitError::ContextLengthExceeded { prompt_tokens, context_tokens } => CliError::Failed(format!(
-            "the conversation has {prompt_tokens} tokens, which do not fit the context of {context_tokens}; shorten it \
-             (/clear forgets it), or start with a larger --ctx-size"
-        )),
-        error => CliError::other(error),
-    }
-}
-
-/// Why there is no model to talk to.
-pub fn not_ready(status: Status) -> CliError {
-    match status {
-        Status::Failed(reason) => CliError::Failed(reason),
-        _ => CliError::Failed("the model was stopped before it was ready".to_owned()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
-    fn statistics_tell_prompt_cache_and_speed() {
+    fn statistics_contain_prompt_cache_and_speed() {
         let usage = Usage {
             prompt_tokens: 34,
             cached_tokens: 12,
@@ -247,7 +295,7 @@ mod tests {
         assert_eq!(
             statistics(&FinishReason::Length, &usage, 2048),
             "[34 prompt tokens (12 cached), first token after 0.21 s, 41 tokens at 20.0 tok/s, context 75 of 2048, \
-             ended at the limit]"
+             stopped at the limit]"
         );
     }
 

@@ -1,4 +1,4 @@
-//! AVX2, with AVX-VNNI or without: eight outputs a register.
+//! AVX2 with or without AVX-VNNI: eight outputs per register.
 
 use std::arch::x86_64::{
     __m256, __m256i, _mm_loadl_epi64, _mm_loadu_si128, _mm256_abs_epi8, _mm256_add_epi32, _mm256_and_si256,
@@ -15,30 +15,31 @@ use super::tile;
 use crate::matmul::Task;
 use crate::quant::BlockFormat;
 
-/// The registers of AVX2; `VNNI`: dot products are those of AVX-VNNI.
+/// The registers of AVX2. With `VNNI`, dot products use AVX-VNNI.
 struct Ymm<const VNNI: bool>;
 
 /// Computes the task.
 ///
 /// # Safety
-/// The machine must have AVX2, FMA and F16C.
+/// The CPU must support AVX2, FMA and F16C.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(in crate::matmul) unsafe fn run<F: BlockFormat>(task: &Task<'_>) {
-    // SAFETY: this function has the features.
+    // SAFETY: this function enables the CPU features.
     unsafe { tile::run::<Ymm<false>, F>(task) }
 }
 
 /// Computes the task.
 ///
 /// # Safety
-/// The machine must have AVX2, FMA, F16C and AVX-VNNI.
+/// The CPU must support AVX2, FMA, F16C and AVX-VNNI.
 #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
 pub(in crate::matmul) unsafe fn run_vnni<F: BlockFormat>(task: &Task<'_>) {
-    // SAFETY: this function has the features.
+    // SAFETY: this function enables the CPU features.
     unsafe { tile::run::<Ymm<true>, F>(task) }
 }
 
-// SAFETY (of every block below): the caller has the features and vouches for the pointers, as the trait says.
+// SAFETY (of every block below): the caller guarantees the CPU features and the validity of the pointers, as the trait
+// requires.
 #[allow(clippy::undocumented_unsafe_blocks)]
 impl<const VNNI: bool> Registers for Ymm<VNNI> {
     const LANES: usize = 8;
@@ -59,7 +60,7 @@ impl<const VNNI: bool> Registers for Ymm<VNNI> {
 
     #[inline(always)]
     unsafe fn shift_right<const BITS: u32>(a: __m256i) -> __m256i {
-        // The intrinsics of AVX2 take a signed count where those of AVX-512 take an unsigned one.
+        // The shift count is `i32` in AVX2 intrinsics and `u32` in the trait, so each count is written out.
         unsafe {
             match BITS {
                 0 => a,
@@ -129,8 +130,8 @@ impl<const VNNI: bool> Registers for Ymm<VNNI> {
             if VNNI {
                 return _mm256_dpbusd_avx_epi32(sums, codes, values);
             }
-            // A sum of two products must fit 16 bits with a sign: codes of 8 bits are made signed, and their sign is moved
-            // over to the values.
+            // The sum of two products must fit 16 signed bits. So 8-bit codes are converted to signed bytes, and their
+            // signs are moved to the values.
             let (codes, values) = if BITS < 8 {
                 (codes, values)
             } else {
@@ -162,7 +163,7 @@ impl<const VNNI: bool> Registers for Ymm<VNNI> {
         unsafe {
             let exponents = _mm256_cvtepu8_epi32(_mm_loadl_epi64(exponents.cast()));
             let normal = _mm256_slli_epi32::<23>(_mm256_sub_epi32(exponents, _mm256_set1_epi32(1)));
-            // Right below 2, and not looked at elsewhere.
+            // Valid for exponents below 2, and used only for them.
             let subnormal = _mm256_sllv_epi32(_mm256_set1_epi32(0x0020_0000), exponents);
             let is_subnormal = _mm256_cmpgt_epi32(_mm256_set1_epi32(2), exponents);
             _mm256_castsi256_ps(_mm256_blendv_epi8(normal, subnormal, is_subnormal))

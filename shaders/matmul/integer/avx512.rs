@@ -1,4 +1,4 @@
-//! AVX-512 with VNNI: sixteen outputs a register.
+//! AVX-512 with VNNI: sixteen outputs per register.
 
 use std::arch::x86_64::{
     __m512, __m512i, _mm_loadu_si128, _mm256_loadu_si256, _mm512_add_epi32, _mm512_and_si512, _mm512_broadcast_i32x4,
@@ -20,14 +20,15 @@ pub(super) struct Zmm;
 /// Computes the task.
 ///
 /// # Safety
-/// The machine must have AVX-512 (F, BW, VL) with VNNI, FMA and F16C.
+/// The CPU must support AVX-512 (F, BW, VL) with VNNI, FMA and F16C.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
 pub(in crate::matmul) unsafe fn run<F: BlockFormat>(task: &Task<'_>) {
-    // SAFETY: this function has the features.
+    // SAFETY: this function enables the CPU features.
     unsafe { tile::run::<Zmm, F>(task) }
 }
 
-// SAFETY (of every block below): the caller has the features and vouches for the pointers, as the trait says.
+// SAFETY (of every block below): the caller guarantees the CPU features and the validity of the pointers, as the trait
+// requires.
 #[allow(clippy::undocumented_unsafe_blocks)]
 impl Registers for Zmm {
     const LANES: usize = 16;
@@ -117,7 +118,7 @@ impl Registers for Zmm {
         unsafe {
             let exponents = _mm512_cvtepu8_epi32(_mm_loadu_si128(exponents.cast()));
             let normal = _mm512_slli_epi32::<23>(_mm512_sub_epi32(exponents, _mm512_set1_epi32(1)));
-            // Right below 2, and not looked at elsewhere.
+            // Valid for exponents below 2, and used only for them.
             let subnormal = _mm512_sllv_epi32(_mm512_set1_epi32(0x0020_0000), exponents);
             let is_subnormal = _mm512_cmplt_epi32_mask(exponents, _mm512_set1_epi32(2));
             _mm512_castsi512_ps(_mm512_mask_mov_epi32(normal, is_subnormal, subnormal))

@@ -1,17 +1,18 @@
-//! Weights arranged for the integer kernels: sixteen outputs side by side.
+//! Weights packed for the integer kernels, with sixteen outputs interleaved.
 //!
-//! A *strip* is sixteen consecutive rows of the weight. It is stored block after block, each block of sixteen rows as
+//! A *strip* is sixteen consecutive rows of the weight. It is stored block by block. A packed block has the blocks of
+//! sixteen rows:
 //!
-//! | part    | bytes                  | content                                                                          |
-//! |---------|------------------------|----------------------------------------------------------------------------------|
-//! | units   | 32, 64, or 16          | f16 of each row, then, where there is a minimum, that unit of each row; or powers of two, a byte of each row |
-//! | scales  | 16 or 32 a group, or 0 | i8 of each row, then, where there is a minimum, that of each row                 |
-//! | codes   | 64 x bits for each 32 columns | see below                                                                 |
+//! | section | bytes                    | content                                                                                                       |
+//! |---------|--------------------------|---------------------------------------------------------------------------------------------------------------|
+//! | units   | 32, 64, or 16            | f16 of each row, then the unit of the minimum of each row if there is one; or powers of two, one byte per row |
+//! | scales  | 16 or 32 a group, or 0   | i8 of each row, then the minimum of each row if there is one                                                  |
+//! | codes   | 64 x bits per 32 columns | see below                                                                                                     |
 //!
-//! The codes of 32 columns are eight *quads* of four consecutive columns, the operand of one integer dot product in each
-//! of sixteen lanes. They are cut into planes of 8, 4, 2 or 1 bits (5 bits are a plane of 4 and one of 1), and a plane of
-//! `p` bits is `p` registers of 64 bytes: quad `q` is in register `q mod p`, at bit `q / p * p` of each byte. So a block
-//! takes as many bytes as in the file, but for the scales, which get a whole byte.
+//! The codes of 32 columns are eight *quads* of four consecutive columns. A quad is the operand of one integer dot
+//! product in each of sixteen lanes. Codes are split into planes of 8, 4, 2 or 1 bits (5 bits are a plane of 4 and a
+//! plane of 1). A plane of `p` bits is `p` registers of 64 bytes: quad `q` is in register `q mod p`, at bit `q / p * p`
+//! of each byte. So a packed block has the size of the blocks in the file, except that each scale uses a whole byte.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -31,16 +32,16 @@ pub(super) const QUADS: usize = 8;
 /// Bytes of a quad of every row of a strip.
 pub(super) const QUAD_BYTES: usize = 4 * STRIP_ROWS;
 
-/// Sizes of a packed block of format `F`: all constants, so that one loop serves every format.
+/// The layout of a packed block of format `F`, in constants, so that one loop handles every format.
 pub(super) struct Packing<F>(PhantomData<F>);
 
 impl<F: BlockFormat> Packing<F> {
-    /// The format's integers. (Floating-point formats have none; theirs is never used.)
+    /// The integer layout of the format. Floating-point formats have none, and this value is not used for them.
     pub(super) const LAYOUT: IntegerLayout = match F::INTEGERS {
         Some(layout) => layout,
         None => IntegerLayout::new(8, 0, 32),
     };
-    /// The operands that codes of four bits stand for, where the format looks them up.
+    /// The operands of the sixteen codes, for formats with a codebook.
     pub(super) const OPERANDS: Option<[u8; 16]> = match Self::LAYOUT.codebook {
         None => None,
         Some(_) => {
@@ -53,17 +54,17 @@ impl<F: BlockFormat> Packing<F> {
             Some(operands)
         }
     };
-    /// Bytes of a unit of every row.
+    /// Bytes of one unit for all rows of a strip.
     pub(super) const UNIT_BYTES: usize = Self::LAYOUT.unit_bytes() * STRIP_ROWS;
     /// Runs of 32 columns in a block.
     pub(super) const RUNS: usize = F::BLOCK_LEN / activations::BLOCK_LEN;
-    /// Scale and minimum count as two.
-    const PARTS: usize = 1 + Self::LAYOUT.minimum as usize;
-    /// Where the scales start.
-    pub(super) const SCALES: usize = Self::PARTS * Self::UNIT_BYTES;
-    /// Bytes of a group's scale, and minimum where there is one.
-    pub(super) const SCALE_BYTES: usize = if Self::LAYOUT.group_scales { Self::PARTS * STRIP_ROWS } else { 0 };
-    /// Where the codes start.
+    /// 2 for formats with scales and minima, otherwise 1.
+    const KINDS: usize = 1 + Self::LAYOUT.minimum as usize;
+    /// The offset of the scales.
+    pub(super) const SCALES: usize = Self::KINDS * Self::UNIT_BYTES;
+    /// Bytes of the scales of a group for all rows, including the minima if there are any.
+    pub(super) const SCALE_BYTES: usize = if Self::LAYOUT.group_scales { Self::KINDS * STRIP_ROWS } else { 0 };
+    /// The offset of the codes.
     pub(super) const CODES: usize = Self::SCALES + F::BLOCK_LEN / Self::LAYOUT.group * Self::SCALE_BYTES;
     /// Bytes of the codes of 32 columns.
     pub(super) const RUN_BYTES: usize = Self::LAYOUT.bits * QUAD_BYTES;
@@ -71,7 +72,7 @@ impl<F: BlockFormat> Packing<F> {
     pub(super) const BYTES: usize = Self::CODES + Self::RUNS * Self::RUN_BYTES;
 }
 
-/// The planes that make codes of `bits`: for each its width and the bit it starts at.
+/// The planes of codes with `bits` bits: the width of each plane and its first bit in the code.
 pub(super) const fn planes(bits: usize) -> [(usize, usize); 2] {
     match bits {
         1 | 2 | 4 | 8 => [(bits, 0), (0, 0)],
@@ -82,54 +83,61 @@ pub(super) const fn planes(bits: usize) -> [(usize, usize); 2] {
     }
 }
 
-/// A weight in strips.
+/// A weight packed in strips.
 #[derive(Clone)]
 pub struct PackedWeight {
-    /// May have other weights in it as well.
+    /// Can contain other weights too.
     pages: Arc<Pages<u8>>,
     range: Range<usize>,
     strip_bytes: usize,
 }
 
 impl PackedWeight {
-    /// Bytes that a weight takes when packed; `None` when its format has no integers.
+    /// Bytes of a packed weight; `None` if its format has no integers.
     #[must_use]
     pub fn size(weight: &Weight) -> Option<usize> {
         weight.format.integers()?;
         Some(weight.rows.div_ceil(STRIP_ROWS) * strip_bytes(weight))
     }
 
-    /// Arranges a weight; `None` when its format has no integers.
+    /// Packs a weight; `None` if its format has no integers.
     #[must_use]
     pub fn new(weight: &Weight, team: &dyn Team) -> Option<Self> {
         Self::together(std::slice::from_ref(weight), team)?.pop()
     }
 
-    /// Arranges weights of one shape and format in one stretch of memory; `None` when their format has no integers, or there
-    /// are none.
+    /// Packs weights of the same shape and format into one allocation; `None` if their format has no integers, or there
+    /// are no weights.
     #[must_use]
     pub fn together(weights: &[Weight], team: &dyn Team) -> Option<Vec<Self>> {
         let first = weights.first()?;
         let (size, strip_bytes) = (Self::size(first)?, strip_bytes(first));
-        let alike =
+        let is_same_shape =
             |weight: &Weight| (weight.format, weight.rows, weight.columns) == (first.format, first.rows, first.columns);
-        assert!(weights.iter().all(alike), "weights packed together are of one shape and format");
+        assert!(weights.iter().all(is_same_shape), "weights that are packed together have the same shape and format");
         let strips = first.rows.div_ceil(STRIP_ROWS);
         let mut pages = Pages::zeroed(size * weights.len());
         let bytes = SharedMut::new(&mut pages);
-        team.for_each(strips * weights.len(), &|task| {
-            // SAFETY: each task writes its own strip.
-            let packed = unsafe { bytes.slice(task * strip_bytes, strip_bytes) };
-            let (weight, strip) = (&weights[task / strips], task % strips);
-            dispatch!(weight.format, F => pack_strip::<F>(weight, strip * STRIP_ROWS, packed));
-        });
+        let tasks = strips * weights.len();
+        let tasks_of_piece = (PIECE_BYTES / (first.row_bytes() * STRIP_ROWS).max(1)).max(1);
+        for start in (0..tasks).step_by(tasks_of_piece) {
+            let piece = start..tasks.min(start + tasks_of_piece);
+            team.for_each(piece.len(), &|index| {
+                let task = piece.start + index;
+                // SAFETY: each task writes its own strip only.
+                let packed = unsafe { bytes.slice(task * strip_bytes, strip_bytes) };
+                let (weight, strip) = (&weights[task / strips], task % strips);
+                dispatch!(weight.format, F => pack_strip::<F>(weight, strip * STRIP_ROWS, packed));
+            });
+            release(weights, strips, piece);
+        }
         let pages = Arc::new(pages);
-        let part = |index: usize| PackedWeight {
+        let packed = |index: usize| PackedWeight {
             pages: Arc::clone(&pages),
             range: index * size..(index + 1) * size,
             strip_bytes,
         };
-        Some((0..weights.len()).map(part).collect())
+        Some((0..weights.len()).map(packed).collect())
     }
 
     /// The strip whose first output is `first`, a multiple of [`STRIP_ROWS`].
@@ -137,6 +145,21 @@ impl PackedWeight {
     pub fn strip(&self, first: usize) -> &[u8] {
         assert!(first.is_multiple_of(STRIP_ROWS));
         &self.pages[self.range.clone()][first / STRIP_ROWS * self.strip_bytes..][..self.strip_bytes]
+    }
+}
+
+/// Most bytes of stored weights that are in memory while they are packed. Those of a mapped file are released piece by piece, so
+/// that a large matrix is never in memory twice.
+pub const PIECE_BYTES: usize = 8 << 20;
+
+/// Releases the rows of some strips, which are counted through all weights.
+fn release(weights: &[Weight], strips: usize, piece: Range<usize>) {
+    for (index, weight) in weights.iter().enumerate() {
+        let strip_of = |task: usize| task.saturating_sub(index * strips).min(strips);
+        let rows = strip_of(piece.start) * STRIP_ROWS..(strip_of(piece.end) * STRIP_ROWS).min(weight.rows);
+        if !rows.is_empty() {
+            weight.slice_rows(rows).release();
+        }
     }
 }
 
@@ -150,7 +173,7 @@ fn strip_bytes(weight: &Weight) -> usize {
     dispatch!(weight.format, F => weight.columns / F::BLOCK_LEN * Packing::<F>::BYTES)
 }
 
-/// Packs up to sixteen rows from `first` on; rows that there are not become zeros.
+/// Packs up to sixteen rows, starting at `first`. Missing rows become zeros.
 fn pack_strip<F: BlockFormat>(weight: &Weight, first: usize, strip: &mut [u8]) {
     let rows = STRIP_ROWS.min(weight.rows - first);
     let mut blocks = vec![IntegerBlock::ZERO; STRIP_ROWS];
@@ -167,8 +190,8 @@ fn pack_block<F: BlockFormat>(blocks: &[IntegerBlock], packed: &mut [u8]) {
     let (units, rest) = packed.split_at_mut(Packing::<F>::SCALES);
     let (scales, codes) = rest.split_at_mut(Packing::<F>::CODES - Packing::<F>::SCALES);
     for (row, block) in blocks.iter().enumerate() {
-        let mut put = |part: usize, unit: &[u8]| {
-            units[part * Packing::<F>::UNIT_BYTES + row * unit.len()..][..unit.len()].copy_from_slice(unit);
+        let mut put = |kind: usize, unit: &[u8]| {
+            units[kind * Packing::<F>::UNIT_BYTES + row * unit.len()..][..unit.len()].copy_from_slice(unit);
         };
         match layout.unit {
             Unit::Half => put(0, &block.unit.to_le_bytes()),
@@ -191,7 +214,7 @@ fn pack_block<F: BlockFormat>(blocks: &[IntegerBlock], packed: &mut [u8]) {
     }
 }
 
-/// Packs the codes of 32 columns, from `column` on.
+/// Packs the codes of columns `column..column + 32`.
 fn pack_run(bits: usize, column: usize, blocks: &[IntegerBlock], mut packed: &mut [u8]) {
     let mut quads = [[0_u32; STRIP_ROWS]; QUADS];
     for (row, block) in blocks.iter().enumerate() {
@@ -203,10 +226,10 @@ fn pack_run(bits: usize, column: usize, blocks: &[IntegerBlock], mut packed: &mu
         let (plane, rest) = packed.split_at_mut(width * QUAD_BYTES);
         for (register, out) in plane.chunks_exact_mut(QUAD_BYTES).enumerate() {
             let mut words = [0_u32; STRIP_ROWS];
-            for (place, quads) in quads[register..].iter().step_by(width).enumerate() {
+            for (position, quads) in quads[register..].iter().step_by(width).enumerate() {
                 for (word, quad) in words.iter_mut().zip(quads) {
                     let bits = (quad >> start) & (u32::from(u8::MAX >> (8 - width)) * 0x0101_0101);
-                    *word |= bits << (place * width);
+                    *word |= bits << (position * width);
                 }
             }
             for (out, word) in out.as_chunks_mut::<4>().0.iter_mut().zip(words) {

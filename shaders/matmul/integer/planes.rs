@@ -1,8 +1,9 @@
-//! Strips turned into the planes that a GPU reads ([`gpu::weight`](crate::gpu::weight)).
+//! Conversion of strips to the planes that a GPU reads ([`gpu::weight`](crate::gpu::weight)).
 //!
-//! Both have the same words: codes cut into planes of the same bits, and quads in the same place of a word. What differs is
-//! their order: a strip has a word of sixteen rows side by side, a plane has all words of a row. So weights that were
-//! arranged for the processor can go to a device without a second copy of them in memory, or another look into their file.
+//! Both layouts consist of the same words: codes are split into planes of the same bits, and quads have the same
+//! position in a word. Only the order differs: a strip interleaves the words of sixteen rows, a plane has all words of
+//! a row together. So weights that are packed for the CPU can be uploaded to a device without a second copy in memory,
+//! and without reading their file again.
 
 use super::packed::{PackedWeight, Packing, QUAD_BYTES, STRIP_ROWS, planes};
 use crate::quant::{BlockFormat, dispatch};
@@ -12,19 +13,20 @@ use crate::weight::Weight;
 const WORD: usize = 4;
 
 impl PackedWeight {
-    /// Writes the planes of `weight`, whose strips these are: low, high, scales and units of all of its rows.
+    /// Writes the planes of `weight`: low bits, high bits, scales and units of all of its rows. These must be the
+    /// strips of `weight`.
     ///
     /// # Panics
-    /// When it is another weight, or a slice has another length than its plane.
+    /// When the shape of `weight` is another one, or a slice does not have the length of its plane.
     pub fn write_planes(&self, weight: &Weight, planes: [&mut [u8]; 4]) {
         let mut rest = planes;
         for first in (0..weight.rows).step_by(STRIP_ROWS) {
-            let (rows, left) = (STRIP_ROWS.min(weight.rows - first), weight.rows - first);
-            let of_strip = rest.each_mut().map(|plane| {
-                let bytes = plane.len() / left * rows;
+            let (rows, remaining) = (STRIP_ROWS.min(weight.rows - first), weight.rows - first);
+            let strip_planes = rest.each_mut().map(|plane| {
+                let bytes = plane.len() / remaining * rows;
                 plane.split_off_mut(..bytes).unwrap_or_default()
             });
-            dispatch!(weight.format, F => write_strip::<F>(self.strip(first), rows, of_strip));
+            dispatch!(weight.format, F => write_strip::<F>(self.strip(first), rows, strip_planes));
         }
     }
 }
@@ -38,34 +40,34 @@ fn write_strip<F: BlockFormat>(strip: &[u8], rows: usize, [low, high, scales, un
         let (block_units, block_scales) = block[..Packing::<F>::CODES].split_at(Packing::<F>::SCALES);
         let codes = &block[Packing::<F>::CODES..];
         for row in 0..rows {
-            let place = row * blocks + number;
+            let index = row * blocks + number;
             for (run, codes) in codes.chunks_exact(Packing::<F>::RUN_BYTES).enumerate() {
                 let (low_codes, high_codes) = codes.split_at(low_bits * QUAD_BYTES);
-                gather_words(low_codes, row, &mut low[(place * runs + run) * low_bits * WORD..]);
-                gather_words(high_codes, row, &mut high[(place * runs + run) * high_bits * WORD..]);
+                gather_words(low_codes, row, &mut low[(index * runs + run) * low_bits * WORD..]);
+                gather_words(high_codes, row, &mut high[(index * runs + run) * high_bits * WORD..]);
             }
             if layout.group_scales {
-                let scales = &mut scales[place * runs * scales_of_run..][..runs * scales_of_run];
+                let scales = &mut scales[index * runs * scales_of_run..][..runs * scales_of_run];
                 gather_scales::<F>(block_scales, row, scales);
             }
             let unit_bytes = layout.unit_bytes();
-            for (part, units_of_rows) in block_units.chunks_exact(Packing::<F>::UNIT_BYTES).enumerate() {
-                let parts = block_units.len() / Packing::<F>::UNIT_BYTES;
+            for (kind, units_of_rows) in block_units.chunks_exact(Packing::<F>::UNIT_BYTES).enumerate() {
+                let kinds = block_units.len() / Packing::<F>::UNIT_BYTES;
                 let unit = &units_of_rows[row * unit_bytes..][..unit_bytes];
-                units[(place * parts + part) * unit_bytes..][..unit_bytes].copy_from_slice(unit);
+                units[(index * kinds + kind) * unit_bytes..][..unit_bytes].copy_from_slice(unit);
             }
         }
     }
 }
 
-/// Bytes of the scales, and minima where there are some, of 32 columns of a row.
+/// Bytes of the scales and minima of 32 columns of a row.
 const fn scales_of_run<F: BlockFormat>() -> usize {
     let layout = Packing::<F>::LAYOUT;
     let groups = F::BLOCK_LEN / Packing::<F>::RUNS / layout.group;
     if layout.group_scales { groups * Packing::<F>::SCALE_BYTES / STRIP_ROWS } else { 0 }
 }
 
-/// The words of a row, out of registers that have a word of each row.
+/// Copies the words of a row from registers that have one word for each row.
 #[inline(always)]
 fn gather_words(registers: &[u8], row: usize, out: &mut [u8]) {
     for (word, register) in out.as_chunks_mut::<WORD>().0.iter_mut().zip(registers.as_chunks::<QUAD_BYTES>().0) {
@@ -73,23 +75,22 @@ fn gather_words(registers: &[u8], row: usize, out: &mut [u8]) {
     }
 }
 
-/// The scales of a row's block: of each run those of its groups, then their minima.
+/// Copies the scales of a row: for each run the scales of its groups, then their minima.
 #[inline(always)]
 fn gather_scales<F: BlockFormat>(scales: &[u8], row: usize, out: &mut [u8]) {
-    let parts = Packing::<F>::SCALE_BYTES / STRIP_ROWS;
-    let groups = scales_of_run::<F>() / parts.max(1);
-    for (run, out) in out.chunks_exact_mut(groups * parts).enumerate() {
-        for part in 0..parts {
+    let kinds = Packing::<F>::SCALE_BYTES / STRIP_ROWS;
+    let groups = scales_of_run::<F>() / kinds.max(1);
+    for (run, out) in out.chunks_exact_mut(groups * kinds).enumerate() {
+        for kind in 0..kinds {
             for group in 0..groups {
-                let of_group = (run * groups + group) * Packing::<F>::SCALE_BYTES;
-                out[part * groups + group] = scales[of_group + part * STRIP_ROWS + row];
+                let group_start = (run * groups + group) * Packing::<F>::SCALE_BYTES;
+                out[kind * groups + group] = scales[group_start + kind * STRIP_ROWS + row];
             }
         }
     }
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use crate::cpu::Solo;
@@ -97,7 +98,7 @@ mod tests {
     use crate::quant::{Format, random};
 
     #[test]
-    fn strips_give_the_planes_that_the_file_gives() {
+    fn strips_give_the_same_planes_as_the_file() {
         for format in Format::ALL.iter().copied().filter(|format| format.integers().is_some()) {
             for (rows, columns) in [(48, 512), (5, 256), (35, 768)] {
                 let weight = random::weight("w", format, rows, columns, 3);

@@ -1,16 +1,16 @@
-//! What the tile loop asks of an instruction set.
+//! The operations that the tile loop requires of an instruction set.
 
-/// One register's worth of outputs: integers of four bytes, or float32, a lane for each.
+/// A register with one lane per output, of 32-bit integers or float32.
 ///
-/// Every function is inlined into a function that is compiled for the instruction set, which is what each asks of its
-/// caller; pointers must be good for what is read or written, and need no alignment.
+/// Safety: every function must be inlined into a function that is compiled for the instruction set, and the CPU must
+/// support it. Pointers must be valid for the bytes that are read or written; they need no alignment.
 #[allow(clippy::missing_safety_doc)]
 pub trait Registers {
-    /// Outputs in a register; divides sixteen.
+    /// Outputs in a register. It must divide sixteen.
     const LANES: usize;
-    /// Whether codes of 8 bits are taken less 128, as signed bytes, by [`Registers::add_dot`].
+    /// Whether [`Registers::add_dot`] subtracts 128 from 8-bit codes and multiplies signed bytes.
     const SIGNED_BYTES: bool;
-    /// Most rows in a tile: as many as there are registers for.
+    /// The most rows of a tile, limited by the number of registers.
     const TILE_ROWS: usize;
     /// Integers.
     type Integers: Copy;
@@ -19,47 +19,49 @@ pub trait Registers {
 
     /// Zeros.
     unsafe fn zero() -> Self::Integers;
-    /// `4 * LANES` bytes.
+    /// Loads `4 * LANES` bytes.
     unsafe fn load(bytes: *const u8) -> Self::Integers;
-    /// Each 16 bits moved down.
+    /// Shifts each 16 bits right.
     unsafe fn shift_right<const BITS: u32>(a: Self::Integers) -> Self::Integers;
-    /// Each 16 bits moved up.
+    /// Shifts each 16 bits left.
     unsafe fn shift_left<const BITS: u32>(a: Self::Integers) -> Self::Integers;
-    /// `a & mask`, each byte.
+    /// `a & mask` for each byte.
     unsafe fn and(a: Self::Integers, mask: u8) -> Self::Integers;
-    /// `a | (b & mask)`, each byte.
+    /// `a | (b & mask)` for each byte.
     unsafe fn or_masked(a: Self::Integers, b: Self::Integers, mask: u8) -> Self::Integers;
-    /// What `table` has at each byte, which is below 16.
+    /// Looks up each byte, which must be below 16, in `table`.
     unsafe fn look_up(table: &[u8; 16], codes: Self::Integers) -> Self::Integers;
     /// One value in every lane.
     unsafe fn splat_integer(value: i32) -> Self::Integers;
-    /// The difference of two.
+    /// `a - b` for each lane.
     unsafe fn subtract(a: Self::Integers, b: Self::Integers) -> Self::Integers;
-    /// The sum of two.
+    /// `a + b` for each lane.
     unsafe fn add(a: Self::Integers, b: Self::Integers) -> Self::Integers;
-    /// `a * 2^BITS`, each lane.
+    /// `a * 2^BITS` for each lane.
     unsafe fn scale_up<const BITS: u32>(a: Self::Integers) -> Self::Integers;
-    /// In each lane: the four operands, of at most `BITS` bits, times the four values, added to `sums`. Exact.
+    /// Adds to each lane of `sums` the dot product of the four codes of the lane, of at most `BITS` bits, and the four
+    /// values. The result is exact.
     unsafe fn add_dot<const BITS: usize>(
         sums: Self::Integers,
         codes: Self::Integers,
         values: *const i8,
     ) -> Self::Integers;
-    /// As float32, to the nearest.
+    /// Converts to float32, rounding to nearest.
     unsafe fn to_floats(a: Self::Integers) -> Self::Floats;
 
     /// One value in every lane.
     unsafe fn splat(value: f32) -> Self::Floats;
-    /// `LANES` halves.
+    /// Loads `LANES` float16 values.
     unsafe fn load_halves(halves: *const u8) -> Self::Floats;
-    /// `LANES` powers of two, a byte `e` for `2^(e - 128)`: see [`power_of_two`](crate::quant::integer::power_of_two).
+    /// Loads `LANES` powers of two; a byte `e` represents `2^(e - 128)`, see
+    /// [`power_of_two`](crate::quant::integer::power_of_two).
     unsafe fn load_powers_of_two(exponents: *const u8) -> Self::Floats;
-    /// `LANES` signed bytes.
+    /// Loads `LANES` signed bytes.
     unsafe fn load_bytes(bytes: *const u8) -> Self::Floats;
     /// `a * b`.
     unsafe fn multiply(a: Self::Floats, b: Self::Floats) -> Self::Floats;
     /// `a * b + c`, rounded once.
     unsafe fn multiply_add(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
-    /// Writes `LANES` values.
+    /// Stores `LANES` values.
     unsafe fn store(a: Self::Floats, out: *mut f32);
 }

@@ -1,7 +1,7 @@
-//! The loop that forms products: rows of a panel with a strip of outputs, for every format and instruction set.
+//! The loop that multiplies the rows of a panel with a strip of outputs, for every format and instruction set.
 //!
-//! The codes of 32 columns are unpacked into registers, and each row of a tile is multiplied with them there, up to eight
-//! rows: what they need of a strip comes from memory once, and for further rows from the cache.
+//! The codes of 32 columns are unpacked into registers and multiplied with each row of a tile of up to eight rows. A
+//! strip is read from memory once for the first tile; the next tiles read it from the cache.
 
 use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 use std::ops::Range;
@@ -14,24 +14,24 @@ use crate::matmul::Task;
 use crate::quant::BlockFormat;
 use crate::quant::integer::Unit;
 
-/// How far ahead weights are asked from memory, in bytes: the hardware does not look beyond a page of 4 KiB.
+/// The prefetch distance of weights, in bytes. The hardware prefetcher stops at the end of a page of 4 KiB.
 const PREFETCH_AHEAD: usize = 8 * 1024;
 
-/// Rows whose activations are kept in the second-level cache while the strips of a task pass by, in bytes.
+/// Bytes of activations that stay in the L2 cache while the strips of a task are processed.
 const ROWS_IN_CACHE_BYTES: usize = 512 * 1024;
 
 /// Computes the task.
 ///
 /// # Safety
-/// The machine must have what the registers need.
+/// The CPU must support the instruction set of `R`.
 #[inline(always)]
 pub(super) unsafe fn run<R: Registers, F: BlockFormat>(task: &Task<'_>) {
     let (_, panels) = task.packed();
-    // SAFETY: as the caller's.
+    // SAFETY: the caller guarantees the same.
     unsafe { run_rows::<R, F>(task, 0..panels.rows()) }
 }
 
-/// Computes some rows of the task, which start with a panel.
+/// Computes some rows of the task. The first row must start a panel.
 ///
 /// # Safety
 /// As [`run`].
@@ -51,7 +51,7 @@ pub(super) unsafe fn run_rows<R: Registers, F: BlockFormat>(task: &Task<'_>, row
                 let panel = panels.panel(panel_row);
                 let mut results = [[0.0; STRIP_ROWS]; PANEL_ROWS];
                 for lane in (0..outputs).step_by(R::LANES) {
-                    // SAFETY: the caller has the features.
+                    // SAFETY: the caller guarantees the CPU features.
                     unsafe { multiply::<R, F>(strip, lane, panel, &mut results) };
                 }
                 for (row, results) in results[..panel.rows].iter().enumerate() {
@@ -62,7 +62,7 @@ pub(super) unsafe fn run_rows<R: Registers, F: BlockFormat>(task: &Task<'_>, row
     }
 }
 
-/// The results of all rows of a panel for `LANES` outputs of a strip, from `lane` on.
+/// Computes the results of all rows of a panel for outputs `lane..lane + LANES` of a strip.
 #[inline(always)]
 unsafe fn multiply<R: Registers, F: BlockFormat>(
     strip: &[u8],
@@ -73,14 +73,14 @@ unsafe fn multiply<R: Registers, F: BlockFormat>(
     let mut row = 0;
     while row < panel.rows {
         let results = &mut results[row..];
-        let left = panel.rows - row;
-        // SAFETY: the caller has the features.
+        let remaining = panel.rows - row;
+        // SAFETY: the caller guarantees the CPU features.
         row += unsafe {
-            if R::TILE_ROWS >= 8 && left >= 8 {
+            if R::TILE_ROWS >= 8 && remaining >= 8 {
                 tile::<R, F, 8>(strip, lane, panel, row, results)
-            } else if left >= 4 {
+            } else if remaining >= 4 {
                 tile::<R, F, 4>(strip, lane, panel, row, results)
-            } else if left >= 2 {
+            } else if remaining >= 2 {
                 tile::<R, F, 2>(strip, lane, panel, row, results)
             } else {
                 tile::<R, F, 1>(strip, lane, panel, row, results)
@@ -89,7 +89,7 @@ unsafe fn multiply<R: Registers, F: BlockFormat>(
     }
 }
 
-/// The results of `ROWS` rows of a panel, from `first_row` on; returns `ROWS`.
+/// Computes the results of rows `first_row..first_row + ROWS` of a panel; returns `ROWS`.
 #[inline(always)]
 unsafe fn tile<R: Registers, F: BlockFormat, const ROWS: usize>(
     strip: &[u8],
@@ -101,8 +101,8 @@ unsafe fn tile<R: Registers, F: BlockFormat, const ROWS: usize>(
     let blocks = strip.len() / Packing::<F>::BYTES;
     assert!(first_row + ROWS <= panel.rows && results.len() >= ROWS && lane + R::LANES <= STRIP_ROWS);
     assert_eq!(panel.blocks.len(), blocks * Packing::<F>::RUNS * panel.rows, "columns of weight and activations");
-    // SAFETY: the strip has `blocks` packed blocks, and the panel the rows of as many columns, by the lines above; a lane
-    // and its neighbours are inside the strip's sixteen. The caller has the features.
+    // SAFETY: the assertions above ensure that the strip has `blocks` packed blocks, that the panel has rows of as many
+    // columns, and that the lanes are within the sixteen of the strip. The caller guarantees the CPU features.
     unsafe {
         let mut sums = [R::splat(0.0); ROWS];
         let mut activations = panel.blocks.as_ptr().add(first_row);
@@ -115,7 +115,7 @@ unsafe fn tile<R: Registers, F: BlockFormat, const ROWS: usize>(
             for run in 0..Packing::<F>::RUNS {
                 let scales = units.scales_of_run::<F>(block, lane, run);
                 let codes = unpack::<R, F>(block.add(Packing::<F>::CODES + run * Packing::<F>::RUN_BYTES + 4 * lane));
-                // Not a loop over fours: the compiler would leave it one, with the sums in memory.
+                // This is not a loop over groups of four, because the compiler would keep the sums in memory.
                 let (first, second) = sums.split_at_mut(ROWS.min(4));
                 add_products::<R, F>(first, &codes, &scales, activations, panel.bits);
                 add_products::<R, F>(second, &codes, &scales, activations.wrapping_add(4), panel.bits);
@@ -129,23 +129,23 @@ unsafe fn tile<R: Registers, F: BlockFormat, const ROWS: usize>(
     ROWS
 }
 
-/// Asks the memory for the packed block that lies [`PREFETCH_AHEAD`] behind this one; beyond the end this does nothing.
+/// Prefetches the packed block [`PREFETCH_AHEAD`] bytes after this one. A prefetch past the end has no effect.
 #[inline(always)]
 pub(super) fn prefetch_beyond<F: BlockFormat>(block: *const u8) {
     const CACHE_LINE: usize = 64;
     for line in (0..Packing::<F>::BYTES).step_by(CACHE_LINE) {
-        // SAFETY: a prefetch never faults, and every x86-64 machine has it.
+        // SAFETY: a prefetch never faults, and every x86-64 CPU supports it.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(block.wrapping_add(PREFETCH_AHEAD + line).cast()) };
     }
 }
 
-/// The units of a block's scales and minima.
+/// The units of the scales and minima of a block.
 pub(super) struct Units<R: Registers> {
     scale: R::Floats,
     minimum: R::Floats,
 }
 
-/// The scales and minima of 32 columns; where the group is 32, the first of each.
+/// The scales and minima of 32 columns. With groups of 32 only the first of each is used.
 pub(super) struct Scales<R: Registers> {
     scales: [R::Floats; 2],
     minima: [R::Floats; 2],
@@ -154,7 +154,7 @@ pub(super) struct Scales<R: Registers> {
 impl<R: Registers> Units<R> {
     #[inline(always)]
     pub(super) unsafe fn load<F: BlockFormat>(block: *const u8, lane: usize) -> Self {
-        // SAFETY: the block starts with the units; the caller has the features.
+        // SAFETY: the block starts with the units; the caller guarantees the CPU features.
         unsafe {
             let scale = match Packing::<F>::LAYOUT.unit {
                 Unit::Half => R::load_halves(block.add(2 * lane)),
@@ -176,7 +176,8 @@ impl<R: Registers> Units<R> {
         if layout.group_scales {
             let groups = 32 / layout.group;
             for group in 0..groups {
-                // SAFETY: every group of the block has its scales there; the caller has the features.
+                // SAFETY: the scales of every group of the block are at this offset; the caller guarantees the CPU
+                // features.
                 unsafe {
                     let bytes =
                         block.add(Packing::<F>::SCALES + (run * groups + group) * Packing::<F>::SCALE_BYTES + lane);
@@ -191,9 +192,10 @@ impl<R: Registers> Units<R> {
     }
 }
 
-/// Adds the products of 32 columns to the sums of up to four rows, whose activations stand one after the other.
+/// Adds the products of 32 columns to the sums of up to four rows, whose activations are consecutive.
 ///
-/// The rows take turns quad by quad: each is two chains of additions, and the others hide their latency.
+/// The rows are interleaved quad by quad, because each row is two dependent chains of additions, and work on the other
+/// rows hides their latency.
 #[inline(always)]
 unsafe fn add_products<R: Registers, F: BlockFormat>(
     sums: &mut [R::Floats],
@@ -204,7 +206,7 @@ unsafe fn add_products<R: Registers, F: BlockFormat>(
 ) {
     let layout = Packing::<F>::LAYOUT;
     let offset = if R::SIGNED_BYTES && layout.operand_bits() == 8 { layout.offset - 128 } else { layout.offset };
-    // SAFETY: the caller has the activations of as many rows as sums, and the features.
+    // SAFETY: the caller guarantees one row of activations for each sum, and the CPU features.
     unsafe {
         let mut dots = [[R::zero(); 2]; 4];
         for quad in 0..QUADS / 2 {
@@ -230,8 +232,8 @@ unsafe fn add_products<R: Registers, F: BlockFormat>(
     }
 }
 
-/// What 32 columns add to a result, but for the scale of the activations, from the dot products of their halves with codes
-/// that still have an `offset`.
+/// The contribution of 32 columns to a result, without the scale of the activations. The arguments are the dot products
+/// of both halves with codes from which `offset` is not subtracted yet.
 #[inline(always)]
 pub(super) unsafe fn product<R: Registers, F: BlockFormat>(
     [first, second]: [R::Integers; 2],
@@ -239,7 +241,7 @@ pub(super) unsafe fn product<R: Registers, F: BlockFormat>(
     activations: &Block,
     offset: u8,
 ) -> R::Floats {
-    // SAFETY: the caller has the features.
+    // SAFETY: the caller guarantees the CPU features.
     unsafe {
         if Packing::<F>::LAYOUT.group == 32 {
             return scaled::<R, F>(R::add(first, second), activations.sum, offset, scales[0], minima[0], None);
@@ -250,7 +252,7 @@ pub(super) unsafe fn product<R: Registers, F: BlockFormat>(
     }
 }
 
-/// `scale * (dot - offset * sum) + minimum * sum`, and `others` where there are.
+/// `scale * (dot - offset * sum) + minimum * sum + addend`.
 #[inline(always)]
 unsafe fn scaled<R: Registers, F: BlockFormat>(
     mut dot: R::Integers,
@@ -258,12 +260,12 @@ unsafe fn scaled<R: Registers, F: BlockFormat>(
     offset: u8,
     scale: R::Floats,
     minimum: R::Floats,
-    others: Option<R::Floats>,
+    addend: Option<R::Floats>,
 ) -> R::Floats {
-    // SAFETY: the caller has the features.
+    // SAFETY: the caller guarantees the CPU features.
     unsafe {
         let sums = R::splat_integer(sum);
-        // Offsets are powers of two, and a shift is cheaper than a product.
+        // Offsets are powers of two, and a shift is cheaper than a multiplication.
         dot = match offset {
             0 => dot,
             4 => R::subtract(dot, R::scale_up::<2>(sums)),
@@ -273,8 +275,8 @@ unsafe fn scaled<R: Registers, F: BlockFormat>(
             128 => R::subtract(dot, R::scale_up::<7>(sums)),
             _ => unreachable!("offsets are 0, 4, 8, 16, 32 or 128"),
         };
-        let product = match others {
-            Some(others) => R::multiply_add(scale, R::to_floats(dot), others),
+        let product = match addend {
+            Some(addend) => R::multiply_add(scale, R::to_floats(dot), addend),
             None => R::multiply(scale, R::to_floats(dot)),
         };
         if Packing::<F>::LAYOUT.minimum { R::multiply_add(minimum, R::to_floats(sums), product) } else { product }
@@ -291,7 +293,7 @@ unsafe fn add_quads<R: Registers, F: BlockFormat>(
 ) {
     for (half, dot) in dots.iter_mut().enumerate() {
         let quad = half * (QUADS / 2) + quad;
-        // SAFETY: eight quads are the 32 values of the plane; the caller has the features.
+        // SAFETY: eight quads are the 32 values of the plane; the caller guarantees the CPU features.
         unsafe {
             let values = plane.as_ptr().add(4 * quad);
             *dot = if Packing::<F>::LAYOUT.operand_bits() == 8 {
@@ -303,11 +305,11 @@ unsafe fn add_quads<R: Registers, F: BlockFormat>(
     }
 }
 
-/// The operands of 32 columns, a register for each quad.
+/// The operands of 32 columns, one register for each quad.
 #[inline(always)]
 pub(super) unsafe fn unpack<R: Registers, F: BlockFormat>(packed: *const u8) -> [R::Integers; QUADS] {
-    // Written out, since everything about a quad must be a constant to its own code.
-    // SAFETY: as the caller's.
+    // This is not a loop, because the index of a quad must be a constant.
+    // SAFETY: the caller guarantees the same.
     unsafe {
         [
             unpack_quad::<R, F, 0>(packed),
@@ -322,10 +324,10 @@ pub(super) unsafe fn unpack<R: Registers, F: BlockFormat>(packed: *const u8) -> 
     }
 }
 
-/// The operands of one quad: its codes, or what the format's codebook has there.
+/// The operands of one quad: its codes, or their entries in the codebook of the format.
 #[inline(always)]
 unsafe fn unpack_quad<R: Registers, F: BlockFormat, const QUAD: usize>(packed: *const u8) -> R::Integers {
-    // SAFETY: as the caller's.
+    // SAFETY: the caller guarantees the same.
     unsafe {
         let codes = unpack_codes::<R, F, QUAD>(packed);
         match &const { Packing::<F>::OPERANDS } {
@@ -335,11 +337,11 @@ unsafe fn unpack_quad<R: Registers, F: BlockFormat, const QUAD: usize>(packed: *
     }
 }
 
-/// The codes of one quad, from the planes that have its bits.
+/// The codes of one quad, assembled from the planes.
 #[inline(always)]
 unsafe fn unpack_codes<R: Registers, F: BlockFormat, const QUAD: usize>(packed: *const u8) -> R::Integers {
     let [(low_width, _), (high_width, high_start)] = const { planes(Packing::<F>::LAYOUT.bits) };
-    // SAFETY: the planes follow one another; the caller has the features.
+    // SAFETY: the planes are consecutive; the caller guarantees the CPU features.
     unsafe {
         let register = R::load(packed.add(QUAD % low_width * QUAD_BYTES));
         let codes = low_bits::<R>(register, low_width, QUAD / low_width * low_width);
@@ -351,10 +353,10 @@ unsafe fn unpack_codes<R: Registers, F: BlockFormat, const QUAD: usize>(packed: 
     }
 }
 
-/// The bits `from..from + width` of each byte. What a shift brings from a neighbouring byte is masked away.
+/// The bits `from..from + width` of each byte. The mask removes bits that the shift moves in from a neighbouring byte.
 #[inline(always)]
 unsafe fn low_bits<R: Registers>(register: R::Integers, width: usize, from: usize) -> R::Integers {
-    // SAFETY: the caller has the features.
+    // SAFETY: the caller guarantees the CPU features.
     unsafe {
         let shifted = match from {
             0 => register,
@@ -366,7 +368,7 @@ unsafe fn low_bits<R: Registers>(register: R::Integers, width: usize, from: usiz
     }
 }
 
-/// `codes`, and the bits `from..from + width` of each byte moved to `to`.
+/// `codes` combined with the bits `from..from + width` of each byte of `register`, moved to bit `to`.
 #[inline(always)]
 unsafe fn add_high_bits<R: Registers>(
     codes: R::Integers,
@@ -375,7 +377,7 @@ unsafe fn add_high_bits<R: Registers>(
     from: usize,
     to: usize,
 ) -> R::Integers {
-    // SAFETY: the caller has the features.
+    // SAFETY: the caller guarantees the CPU features.
     unsafe {
         let shifted = match to as isize - from as isize {
             4 => R::shift_left::<4>(register),

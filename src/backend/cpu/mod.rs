@@ -1,10 +1,10 @@
-//! The CPU backend: a [`Stage`] that runs every op of a graph on a team of threads.
+//! The CPU backend: a [`PipelineStage`] that runs every op of a graph on a team of threads.
 //!
-//! It has no code per op: an op brings its own kernels ([`Op::run_cpu`]), and this
-//! module gives it its slices of the arena.
+//! The backend has no code per op. Each op has its own kernels ([`Op::run_cpu`]); this module passes it slices of the arena.
 
 pub mod team;
 
+use std::path::Path;
 use std::time::Instant;
 
 use cuelight_shaders::attention::KvCache;
@@ -13,7 +13,9 @@ use cuelight_shaders::cpu::{ActivationBits, Kernel, SharedMut};
 use cuelight_shaders::op::{CpuArgs, Op};
 
 use crate::backend::ragged::{RaggedRows, count_rows, node_cost};
-use crate::backend::stage::{Stage, StageOutput};
+use crate::backend::stage::{PipelineStage, StageOutput};
+use crate::cancel::LoadCancelled;
+use crate::cgroup;
 use crate::engine::{EngineError, EngineLimits, Step};
 use crate::graph::{Graph, MemoryLayout, ValueId};
 use crate::profile::Profiler;
@@ -21,7 +23,7 @@ use team::ThreadTeam;
 
 /// A model, or a part of one, on the CPU.
 pub struct CpuStage {
-    pieces: Vec<Piece>,
+    segments: Vec<Segment>,
     arena: Vec<f32>,
     scratch: Vec<f32>,
     kv: KvCache,
@@ -33,69 +35,71 @@ pub struct CpuStage {
 }
 
 /// A graph that runs without interruption.
-struct Piece {
+struct Segment {
     graph: Graph,
     layout: MemoryLayout,
-    /// Notes what each op takes, when somebody wants to know.
+    /// Records the time of each op; `None` if ops are not measured.
     profiler: Option<Profiler>,
 }
 
 impl CpuStage {
-    /// A stage of these pieces for steps within `limits`; arranges the weights of the graphs for its kernel, and tells
-    /// `progress` of each op whose weights are ready.
+    /// A stage with one segment per graph, for steps within `limits`. Prepares the weights of the graphs for the kernel and
+    /// calls `progress` for each op whose weights are ready.
+    ///
+    /// # Errors
+    /// [`LoadCancelled`] when `progress` returns it.
     ///
     /// # Panics
-    /// When a graph gives nothing.
-    #[must_use]
+    /// When a graph has no outputs.
     pub fn new(
         graphs: Vec<Graph>,
         kv: KvCache,
         kernel: Kernel,
         threads: usize,
         limits: &EngineLimits,
-        progress: &mut dyn FnMut(&dyn Op),
-    ) -> Self {
+        progress: &mut dyn FnMut(&dyn Op) -> Result<(), LoadCancelled>,
+    ) -> Result<Self, LoadCancelled> {
         let team = ThreadTeam::new(threads);
         let (rows, logits_rows) = (limits.max_batched_tokens, limits.max_logits_rows);
         let (mut scratch_len, mut arena_len) = (0, 0);
-        let piece = |mut graph: Graph| {
-            assert!(!graph.outputs().is_empty(), "the graph gives nothing");
-            graph.prepare_cpu(kernel, &team, progress);
+        let segment = |mut graph: Graph| {
+            assert!(!graph.outputs().is_empty(), "the graph has no outputs");
+            graph.prepare_cpu(kernel, &team, progress)?;
             scratch_len = scratch_len.max(graph.scratch_len(kernel, rows, logits_rows, limits.context_tokens));
             let layout = MemoryLayout::new(&graph, rows, logits_rows);
             arena_len = arena_len.max(layout.arena_len());
-            Piece { layout, profiler: None, graph }
+            Ok(Segment { layout, profiler: None, graph })
         };
-        let pieces = graphs.into_iter().map(piece).collect();
+        let segments = graphs.into_iter().map(segment).collect::<Result<Vec<_>, LoadCancelled>>()?;
         let (arena, scratch) = (vec![0.0; arena_len], vec![0.0; scratch_len]);
         let (rows, kv_position_bytes) = (RaggedRows::default(), kv.position_bytes());
         let activation_bits = ActivationBits::default();
-        CpuStage { pieces, arena, scratch, kv, kv_position_bytes, kernel, activation_bits, team, rows }
+        Ok(CpuStage { segments, arena, scratch, kv, kv_position_bytes, kernel, activation_bits, team, rows })
     }
 
-    /// The same stage, which rounds inputs of products to so many bits.
+    /// Sets the number of bits to which inputs of products are rounded.
     #[must_use]
     pub fn with_activation_bits(self, activation_bits: ActivationBits) -> Self {
         CpuStage { activation_bits, ..self }
     }
 
-    /// The same stage, which measures each op.
+    /// Enables the measurement of each op.
     #[must_use]
     pub fn with_profile(mut self) -> Self {
-        for piece in &mut self.pieces {
-            piece.profiler = Some(Profiler::new(&piece.graph));
+        for segment in &mut self.segments {
+            segment.profiler = Some(Profiler::new(&segment.graph));
         }
         self
     }
 
-    fn compute(&mut self, piece: usize, step: &Step) {
-        let Piece { graph, layout, profiler } = &mut self.pieces[piece];
+    fn compute(&mut self, segment: usize, step: &Step) {
+        let Segment { graph, layout, profiler } = &mut self.segments[segment];
         let block_tables = step.block_tables();
         let batch = self.rows.batch(&block_tables);
         let arena = SharedMut::new(&mut self.arena);
         let slice = |value: ValueId| {
             let rows = count_rows(graph.rows(value), &batch);
-            // SAFETY: the layout keeps values that live at the same time apart, and ops run one after the other.
+            // SAFETY: the layout does not overlap values that are live at the same time, and ops run one after the other.
             unsafe { arena.slice(layout.offset(value), rows * graph.width(value)) }
         };
         for node in graph.nodes() {
@@ -116,16 +120,16 @@ impl CpuStage {
             });
             if let (Some(profiler), Some(began)) = (&mut *profiler, began) {
                 let cost = node_cost(graph, node, self.kernel, batch, &self.kv_position_bytes);
-                profiler.note(began, cost);
+                profiler.record(began, cost);
             }
         }
     }
 }
 
-impl Stage for CpuStage {
-    fn run(&mut self, piece: usize, step: &Step, inputs: &[Vec<f32>]) -> Result<StageOutput, EngineError> {
+impl PipelineStage for CpuStage {
+    fn run(&mut self, segment: usize, step: &Step, inputs: &[Vec<f32>]) -> Result<StageOutput, EngineError> {
         self.rows.fill(step);
-        let Piece { graph, layout, profiler } = &mut self.pieces[piece];
+        let Segment { graph, layout, profiler } = &mut self.segments[segment];
         if let Some(profiler) = profiler {
             profiler.begin(Instant::now());
         }
@@ -133,8 +137,8 @@ impl Stage for CpuStage {
             let start = layout.offset(*value);
             self.arena[start..start + input.len()].copy_from_slice(input);
         }
-        self.compute(piece, step);
-        let Piece { graph, layout, profiler } = &mut self.pieces[piece];
+        self.compute(segment, step);
+        let Segment { graph, layout, profiler } = &mut self.segments[segment];
         let block_tables = step.block_tables();
         let batch = self.rows.batch(&block_tables);
         let read = |value: &ValueId| {
@@ -142,9 +146,9 @@ impl Stage for CpuStage {
             self.arena[start..start + rows * graph.width(*value)].to_vec()
         };
         let values = graph.outputs().iter().map(read).collect();
-        // Tokens are chosen by whoever reads the logits: they lie in the same memory.
-        let chosen = Vec::new();
-        Ok(StageOutput { values, chosen, ops: profiler.as_mut().map(Profiler::finish).unwrap_or_default() })
+        // The caller samples tokens: it can read the logits in host memory.
+        let sampled = Vec::new();
+        Ok(StageOutput { values, sampled, ops: profiler.as_mut().map(Profiler::finish).unwrap_or_default() })
     }
 
     fn cost(&self, step: &Step) -> Cost {
@@ -152,15 +156,15 @@ impl Stage for CpuStage {
         rows.fill(step);
         let block_tables = step.block_tables();
         let batch = rows.batch(&block_tables);
-        let of_piece = |Piece { graph, .. }: &Piece| {
+        let of_segment = |Segment { graph, .. }: &Segment| {
             let cost = |node| node_cost(graph, node, self.kernel, batch, &self.kv_position_bytes);
             graph.nodes().iter().map(cost).sum::<Cost>()
         };
-        self.pieces.iter().map(of_piece).sum()
+        self.segments.iter().map(of_segment).sum()
     }
 }
 
-/// What an engine's threads and kernel are called in reports.
+/// The description of an engine's kernel and threads in reports.
 #[must_use]
 pub fn describe(kernel: Kernel, bits: ActivationBits, threads: usize) -> String {
     let plural = if threads == 1 { "" } else { "s" };
@@ -168,8 +172,25 @@ pub fn describe(kernel: Kernel, bits: ActivationBits, threads: usize) -> String 
     format!("cpu ({kernel}{in_bits}, {threads} thread{plural})")
 }
 
-/// The threads to use when nobody says: all that the process may use.
+/// The default number of threads: all that the process may use, by its set of CPUs and by the limits on their time.
 #[must_use]
 pub fn default_threads() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    threads_within(cpus, cgroup::cpu_limit(Path::new("/")).map(|limit| limit.cpus))
+}
+
+/// Whole threads for a limit on CPU time: one more thread than the limit would stop all of them for a part of the time.
+fn threads_within(cpus: usize, limit: Option<f64>) -> usize {
+    limit.map_or(cpus, |limit| cpus.min(limit.max(1.0) as usize))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_stay_within_the_limit_on_cpu_time() {
+        let threads = [None, Some(8.0), Some(2.9), Some(0.5)].map(|limit| threads_within(4, limit));
+        assert_eq!(threads, [4, 4, 2, 1]);
+    }
 }

@@ -1,8 +1,8 @@
-//! The threads that share the work of an op.
+//! The team of threads that share the work of an op.
 //!
-//! A step runs hundreds of ops, each a few microseconds long, so a worker that has finished spins for a moment before it
-//! parks: between the ops of a step it is there at once, between steps it costs nothing. A worker that comes late, because
-//! it was parked or lost its core to another process, finds the job closed: nobody waits for those who have not begun.
+//! A step runs hundreds of ops, each a few microseconds long, so an idle worker spins for a short time before it parks. Between
+//! the ops of a step it starts at once; between steps it uses no CPU time. A worker that is late, because it was parked or was
+//! preempted, finds the job closed: the caller waits only for workers that have joined the job.
 
 use std::any::Any;
 use std::cell::UnsafeCell;
@@ -13,10 +13,10 @@ use std::thread::{JoinHandle, Thread};
 
 use cuelight_shaders::cpu::Team;
 
-/// How often a worker looks for the next job before it parks: some tens of microseconds.
+/// Number of checks for the next job before a worker parks: some tens of microseconds.
 const SPINS_BEFORE_PARK: u32 = 4_000;
 
-/// In [`Shared::state`]: how many workers are in the job, whether more may join, and the job's number.
+/// Fields of [`Shared::state`]: the number of workers in the job, whether more may join, and the job's number.
 const ACTIVE: u64 = 0xffff;
 const OPEN: u64 = 1 << 16;
 const NUMBER_SHIFT: u32 = 32;
@@ -27,8 +27,8 @@ type Panic = Box<dyn Any + Send>;
 pub struct ThreadTeam {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
-    /// Held by the caller whose job runs.
-    turn: Mutex<()>,
+    /// Held by the caller whose job is running.
+    caller: Mutex<()>,
 }
 
 struct Shared {
@@ -49,11 +49,11 @@ struct Job {
 // SAFETY: `job` is written only while it is closed and no worker is active, and read only by active workers; `state`
 // (release, acquire) orders the two. The body it points to is Sync.
 unsafe impl Sync for Shared {}
-// SAFETY: as above; the pointer inside is only followed while its caller waits for the job.
+// SAFETY: as above; the pointer inside is dereferenced only while its caller waits for the job.
 unsafe impl Send for Shared {}
 
 impl ThreadTeam {
-    /// A team of `threads`, at least one: the caller.
+    /// A team of `threads` threads, one of which is the caller.
     #[must_use]
     pub fn new(threads: usize) -> Self {
         let shared = Arc::new(Shared {
@@ -66,11 +66,11 @@ impl ThreadTeam {
         let workers = (1..threads)
             .map_while(|index| {
                 let shared = Arc::clone(&shared);
-                // A machine that refuses a thread gets a smaller team.
+                // If the system refuses a thread, the team is smaller.
                 std::thread::Builder::new().name(format!("cpu-team-{index}")).spawn(move || shared.work()).ok()
             })
             .collect();
-        ThreadTeam { shared, workers, turn: Mutex::new(()) }
+        ThreadTeam { shared, workers, caller: Mutex::new(()) }
     }
 
     fn wake_all(&self) {
@@ -84,15 +84,15 @@ impl Team for ThreadTeam {
     }
 
     fn for_each(&self, tasks: usize, body: &(dyn Fn(usize) + Sync)) {
-        let turn = if tasks > 1 && !self.workers.is_empty() { self.turn.try_lock().ok() } else { None };
-        if turn.is_none() {
+        let guard = if tasks > 1 && !self.workers.is_empty() { self.caller.try_lock().ok() } else { None };
+        if guard.is_none() {
             (0..tasks).for_each(body);
             return;
         }
         let shared = &*self.shared;
-        // SAFETY: only the lifetime changes; this function does not return before every worker has let go of the body.
+        // SAFETY: only the lifetime changes; this function returns only after every worker has finished with the body.
         let body: &'static (dyn Fn(usize) + Sync) = unsafe { std::mem::transmute(body) };
-        // SAFETY: the last job is closed and no worker is active, so nobody reads it; `turn` keeps other callers out.
+        // SAFETY: the last job is closed and no worker is active, so no thread reads it; `guard` excludes other callers.
         unsafe { *shared.job.get() = Some(Job { tasks, body }) };
         shared.next_task.store(0, Ordering::Relaxed);
         let number = (shared.state.load(Ordering::Relaxed) >> NUMBER_SHIFT).wrapping_add(1);
@@ -104,11 +104,11 @@ impl Team for ThreadTeam {
         let mut spins = 0u32;
         while shared.state.load(Ordering::Acquire) & ACTIVE > 0 {
             spins = spins.wrapping_add(1);
-            // A worker may have lost its core to another process.
+            // A worker may have been preempted by another process.
             if spins.is_multiple_of(1024) { std::thread::yield_now() } else { std::hint::spin_loop() }
         }
         let panic = shared.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
-        drop(turn);
+        drop(guard);
         if let Some(panic) = panic {
             resume_unwind(panic);
         }
@@ -120,9 +120,9 @@ impl Shared {
         let mut done = 0;
         while let Some(number) = self.join_job(done) {
             done = number;
-            // SAFETY: this worker is active, so the job was written before and stays.
+            // SAFETY: this worker is active, so the job was written before and does not change.
             if let Some(job) = unsafe { *self.job.get() } {
-                // SAFETY: the caller waits until this worker is no longer active, so its body lives.
+                // SAFETY: the caller waits until this worker is no longer active, so the body is alive.
                 self.take_tasks(job.tasks, unsafe { &*job.body });
             }
             self.state.fetch_sub(1, Ordering::Release);
@@ -176,7 +176,7 @@ impl Drop for ThreadTeam {
         self.shared.stop.store(true, Ordering::Relaxed);
         self.wake_all();
         for worker in self.workers.drain(..) {
-            // A worker catches its panics, so there is nothing to learn from the result.
+            // A worker catches its panics, so the result is always `Ok`.
             let _ = worker.join();
         }
     }
@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_task_runs_once_whatever_the_team() {
+    fn every_task_runs_once_with_any_team_size() {
         for threads in 1..5 {
             let team = ThreadTeam::new(threads);
             for tasks in [0, 1, 2, 7, 100] {
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_reaches_the_caller_and_the_team_goes_on() {
+    fn a_panic_reaches_the_caller_and_the_team_stays_usable() {
         let team = ThreadTeam::new(3);
         let result = catch_unwind(AssertUnwindSafe(|| team.for_each(64, &|task| assert_ne!(task, 40, "task forty"))));
         assert!(result.is_err());

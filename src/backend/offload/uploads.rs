@@ -1,4 +1,4 @@
-//! Threads that bring experts to the device while that computes.
+//! Threads that upload experts to the device while it computes.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
@@ -9,80 +9,80 @@ use cuelight_shaders::experts::Experts;
 use crate::backend::stage::ExpertUpload;
 use crate::engine::EngineError;
 
-/// An expert that is to come to a place of a pool.
+/// A request to upload an expert to a slot of a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Order {
-    /// Whose it is, counted among those with experts on the host.
+pub(super) struct UploadRequest {
+    /// The expert's layer, counted among the layers with experts on the host.
     pub layer: usize,
     pub expert: usize,
-    /// The piece that computes with the pool.
-    pub piece: usize,
-    pub place: usize,
+    /// The segment that computes with the pool.
+    pub segment: usize,
+    pub slot: usize,
 }
 
-/// An order that was carried out, and how many bytes were brought.
-type Done = Result<(Order, u64), EngineError>;
+/// A completed request and the number of uploaded bytes.
+type Done = Result<(UploadRequest, u64), EngineError>;
 
-/// The threads, which carry orders out in about their order.
+/// The upload threads. They process requests roughly in the order of submission.
 pub(super) struct Uploads {
     /// Dropped to end the threads.
-    orders: Option<mpsc::Sender<Order>>,
+    requests: Option<mpsc::Sender<UploadRequest>>,
     done: mpsc::Receiver<Done>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Uploads {
-    /// A thread for each of these.
+    /// Starts a thread for each of `uploads`. `layers` are the experts on the host.
     ///
     /// # Errors
     /// When the system starts no thread.
     pub fn start(layers: Vec<Experts>, uploads: Vec<Box<dyn ExpertUpload>>) -> std::io::Result<Self> {
-        let (orders, waiting) = mpsc::channel::<Order>();
-        let (give, done) = mpsc::channel();
-        let (waiting, layers) = (Arc::new(Mutex::new(waiting)), Arc::new(layers));
+        let (requests, queue) = mpsc::channel::<UploadRequest>();
+        let (results, done) = mpsc::channel();
+        let (queue, layers) = (Arc::new(Mutex::new(queue)), Arc::new(layers));
         let start = |upload: Box<dyn ExpertUpload>| {
-            let (waiting, layers, give) = (Arc::clone(&waiting), Arc::clone(&layers), give.clone());
-            let serve = move || carry_out(upload, &layers, &waiting, &give);
+            let (queue, layers, results) = (Arc::clone(&queue), Arc::clone(&layers), results.clone());
+            let serve = move || serve_requests(upload, &layers, &queue, &results);
             thread::Builder::new().name("cuelight-upload".into()).spawn(serve)
         };
         let threads = uploads.into_iter().map(start).collect::<Result<_, _>>()?;
-        Ok(Uploads { orders: Some(orders), done, threads })
+        Ok(Uploads { requests: Some(requests), done, threads })
     }
 
-    pub fn order(&self, order: Order) {
-        // Threads that ended have said why, and whoever waits hears of it.
-        let _ = self.orders.as_ref().map(|orders| orders.send(order));
+    pub fn submit(&self, request: UploadRequest) {
+        // Sending fails only if all threads have ended. Their errors are in `done`, which the caller reads.
+        let _ = self.requests.as_ref().map(|requests| requests.send(request));
     }
 
-    /// The next order that was carried out already, if there is one.
+    /// The next request that has completed, if there is one.
     pub fn next_done(&self) -> Option<Done> {
         self.done.try_recv().ok()
     }
 
-    /// Waits for the next order to be carried out.
+    /// Waits for the next request to complete.
     pub fn wait(&self) -> Done {
-        let ended = |_| EngineError::DeviceLost("the threads that bring experts to it have ended".to_owned());
+        let ended = |_| EngineError::DeviceLost("the threads that upload experts to it have ended".to_owned());
         self.done.recv().map_err(ended)?
     }
 }
 
-fn carry_out(
+fn serve_requests(
     mut upload: Box<dyn ExpertUpload>,
     layers: &[Experts],
-    orders: &Mutex<mpsc::Receiver<Order>>,
-    give: &mpsc::Sender<Done>,
+    queue: &Mutex<mpsc::Receiver<UploadRequest>>,
+    results: &mpsc::Sender<Done>,
 ) {
     loop {
-        // Nothing is done under the lock but waiting.
-        let order = orders.lock().unwrap_or_else(PoisonError::into_inner).recv();
-        let Ok(order) = order else { return };
-        let bring = || upload.bring((order.piece, order.place), (&layers[order.layer], order.expert));
-        let brought = catch_unwind(AssertUnwindSafe(bring)).unwrap_or_else(|_| {
-            let Order { layer, expert, .. } = order;
-            Err(EngineError::DeviceLost(format!("bringing expert {expert} of layer {layer} to it panicked")))
+        // The lock is held only while waiting for a request.
+        let request = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let Ok(request) = request else { return };
+        let run = || upload.upload((request.segment, request.slot), (&layers[request.layer], request.expert));
+        let uploaded = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| {
+            let UploadRequest { layer, expert, .. } = request;
+            Err(EngineError::DeviceLost(format!("the upload of expert {expert} of layer {layer} panicked")))
         });
-        let failed = brought.is_err();
-        if give.send(brought.map(|bytes| (order, bytes))).is_err() || failed {
+        let has_failed = uploaded.is_err();
+        if results.send(uploaded.map(|bytes| (request, bytes))).is_err() || has_failed {
             return;
         }
     }
@@ -90,8 +90,8 @@ fn carry_out(
 
 impl Drop for Uploads {
     fn drop(&mut self) {
-        self.orders = None;
-        // Each ends after the orders that are left. What they held is free then, and a panic of one was told already.
+        self.requests = None;
+        // Each thread completes the remaining requests and ends. Its panics have been reported already.
         self.threads.drain(..).for_each(|thread| drop(thread.join()));
     }
 }

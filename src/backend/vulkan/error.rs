@@ -1,85 +1,95 @@
-//! What may go wrong between a graph and a Vulkan device.
+//! Errors of the Vulkan backend.
 
 use ash::vk;
 use cuelight_shaders::gpu::Module;
 
+use crate::cancel::LoadCancelled;
 use crate::memory::format_bytes;
 
-/// Why a Vulkan device cannot be used, or failed.
+/// Why a Vulkan device cannot be used, or why a call failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum VulkanError {
-    /// The loader's library is not there.
+    /// The loader's library is not installed.
     #[error(
         "the Vulkan loader was not found ({0}); install it (Debian and Ubuntu: libvulkan1, Fedora: vulkan-loader, macOS: \
-         MoltenVK) and a driver for the GPU, or use --device cpu"
+         MoltenVK) and a driver for the GPU, or use the CPU"
     )]
     NoLoader(String),
     /// The loader finds no driver.
-    #[error("Vulkan has no driver here; install the one of the GPU (Mesa: mesa-vulkan-drivers), or use --device cpu")]
+    #[error("no Vulkan driver was found; install the GPU's driver (Mesa: mesa-vulkan-drivers), or use the CPU")]
     NoDriver,
-    /// No device has that number.
-    #[error("there is no Vulkan device {index}; `cuelight devices` lists the {count} that there are")]
+    /// The load was ended early.
+    #[error(transparent)]
+    Cancelled(#[from] LoadCancelled),
+    /// No device has that index.
+    #[error("there is no Vulkan device {index}; this machine has {count}, numbered from 0")]
     NoSuchDevice {
-        /// The number asked for.
+        /// The requested index.
         index: usize,
-        /// How many there are.
+        /// The number of devices.
         count: usize,
     },
-    /// The device lacks something that every shader needs.
+    /// The device lacks a feature that every shader needs.
     #[error("the Vulkan device {name} cannot be used: it lacks {}", missing.join(", "))]
     Unsuitable {
-        /// The device.
+        /// The device's name.
         name: String,
-        /// What it lacks.
+        /// The features that it lacks.
         missing: Vec<String>,
     },
-    /// There is not enough memory.
+    /// The device has not enough free memory.
     #[error(
-        "the device has no {} left for {what}; a smaller quantisation, --ctx-size, --max-seqs or --max-batched-tokens would help",
-        format_bytes(*bytes)
+        "the device has not enough free memory{} for {what}; a smaller quantization, a shorter context, fewer concurrent \
+         sequences or smaller batches need less",
+        needed(*bytes)
     )]
     OutOfMemory {
-        /// What it was for.
+        /// What the memory was for.
         what: String,
-        /// How much.
+        /// The number of bytes; 0 if unknown.
         bytes: u64,
     },
     /// One allocation would be larger than the device allows.
     #[error(
-        "{what} takes {}, and the device allocates at most {} at once",
+        "{what} needs {} in one allocation, and the device allocates at most {} at once",
         format_bytes(*bytes), format_bytes(*limit)
     )]
     TooLargeAtOnce {
-        /// What it was for.
+        /// What the memory was for.
         what: String,
-        /// How much.
+        /// The number of bytes; 0 if unknown.
         bytes: u64,
-        /// The most.
+        /// The maximum size of an allocation in bytes.
         limit: u64,
     },
-    /// A shader does not become a pipeline.
-    #[error("the driver refuses the shader {}: {result}", module.name())]
+    /// The driver cannot create a pipeline from a shader.
+    #[error("the driver rejects the shader {}: {result}", module.name())]
     Pipeline {
         /// The shader.
         module: Module,
-        /// Why.
+        /// The driver's result code.
         result: vk::Result,
     },
-    /// The device is gone.
+    /// The device was lost.
     #[error("the driver reports that the device was lost")]
     DeviceLost,
     /// Any other call failed.
     #[error("{call} failed: {result}")]
     Call {
-        /// The call.
+        /// The name of the call.
         call: &'static str,
-        /// Its answer.
+        /// The driver's result code.
         result: vk::Result,
     },
 }
 
+/// The amount for an error message; empty if unknown.
+fn needed(bytes: u64) -> String {
+    if bytes == 0 { String::new() } else { format!(" ({} needed)", format_bytes(bytes)) }
+}
+
 impl VulkanError {
-    /// Names the call that failed: for `map_err`.
+    /// Converts the result code of a failed call; for `map_err`.
     pub(super) fn of(call: &'static str) -> impl FnOnce(vk::Result) -> VulkanError {
         move |result| match result {
             vk::Result::ERROR_DEVICE_LOST => VulkanError::DeviceLost,

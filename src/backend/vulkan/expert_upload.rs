@@ -1,8 +1,7 @@
-//! The way of experts to pools on the device, beside what the device computes.
+//! Uploads of experts to pools on the device, concurrent with its computation.
 //!
-//! Whoever brings experts has a thread of its own: it writes one to memory that the device reads, hands the device the
-//! copies to the expert's place, and writes the next one meanwhile. There is one queue, so that what is computed later
-//! finds it there.
+//! Each uploader runs on its own thread. It writes an expert to a staging buffer, submits the copies to the expert's slot, and
+//! writes the next expert while the device copies. All submissions share one queue, so later computations see the expert.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,44 +11,45 @@ use cuelight_shaders::experts::Experts;
 use cuelight_shaders::experts::pool::Target;
 
 use super::arena::Arena;
+use super::buffer::{Buffer, BufferSlice};
 use super::device::Device;
 use super::error::VulkanError;
-use super::memory::{Buffer, BufferPart, Place};
+use super::memory::MemoryKind;
 use super::record::{CommandPool, Recorder};
 use crate::backend::stage::ExpertUpload;
 use crate::engine::EngineError;
 
-/// Where a pool has its tensors and tables.
+/// The tensors and tables of a pool.
 #[derive(Clone)]
-pub(super) struct PoolParts {
+pub(super) struct PoolBuffers {
     pub pool: Experts,
-    pub weights: Vec<BufferPart>,
-    pub tables: Vec<BufferPart>,
+    pub weights: Vec<BufferSlice>,
+    pub tables: Vec<BufferSlice>,
 }
 
-/// Brings experts, one after the other.
+/// Uploads experts, one after the other.
 pub(super) struct DeviceUpload {
-    // Dropped first: it waits until the device copies nothing any more.
+    // Dropped first: it waits until the device has finished all copies.
     _commands: CommandPool,
-    /// Used in turn.
-    stages: [Stage; 2],
+    /// Used alternately.
+    staging: [StagingBuffer; 2],
     current: usize,
-    /// By the piece that computes with them.
-    pools: HashMap<usize, PoolParts>,
-    /// Keeps the pools' memory.
+    /// By the segment that computes with the pool.
+    pools: HashMap<usize, PoolBuffers>,
+    /// Keeps the memory of the pools alive.
     _arena: Arc<Arena>,
     device: Arc<Device>,
 }
 
-/// Memory that an expert is written to.
-struct Stage {
+/// Host memory that an expert is written to.
+struct StagingBuffer {
     buffer: Buffer,
     commands: vk::CommandBuffer,
-    /// When the device has read it.
-    emptied: u64,
+    /// The submission that reads it last.
+    last_read: u64,
 }
 
-/// Bytes of the machine's memory through which experts of so many bytes come to a device.
+/// Bytes of host memory that an uploader of experts of `expert_bytes` bytes needs.
 pub(super) fn upload_bytes(expert_bytes: usize) -> u64 {
     2 * expert_bytes.next_multiple_of(16) as u64
 }
@@ -58,48 +58,48 @@ impl DeviceUpload {
     pub fn new(
         device: &Arc<Device>,
         arena: &Arc<Arena>,
-        pools: HashMap<usize, PoolParts>,
+        pools: HashMap<usize, PoolBuffers>,
     ) -> Result<Self, VulkanError> {
         let commands = CommandPool::new(device)?;
         let bytes = pools.values().map(|parts| parts.pool.expert_bytes()).max().unwrap_or(0);
-        let stage = || -> Result<Stage, VulkanError> {
-            let buffer = Buffer::new(device, "experts on their way", bytes as u64, Place::Host)?;
-            Ok(Stage { buffer, commands: commands.allocate()?, emptied: 0 })
+        let staging = || -> Result<StagingBuffer, VulkanError> {
+            let buffer = Buffer::new(device, "expert uploads", bytes as u64, MemoryKind::Host)?;
+            Ok(StagingBuffer { buffer, commands: commands.allocate()?, last_read: 0 })
         };
-        let stages = [stage()?, stage()?];
+        let staging = [staging()?, staging()?];
         let (_arena, device) = (Arc::clone(arena), Arc::clone(device));
-        Ok(DeviceUpload { _commands: commands, stages, current: 0, pools, _arena, device })
+        Ok(DeviceUpload { _commands: commands, staging, current: 0, pools, _arena, device })
     }
 
     fn upload(
         &mut self,
-        (piece, place): (usize, usize),
+        (segment, slot): (usize, usize),
         (experts, number): (&Experts, usize),
     ) -> Result<u64, VulkanError> {
-        let PoolParts { pool, weights, tables } = &self.pools[&piece];
-        let stage = &mut self.stages[self.current];
-        self.device.wait(stage.emptied)?;
+        let PoolBuffers { pool, weights, tables } = &self.pools[&segment];
+        let staging = &mut self.staging[self.current];
+        self.device.wait(staging.last_read)?;
         let bytes = experts.expert_bytes();
-        let lacking = || VulkanError::OutOfMemory { what: "experts on their way".to_owned(), bytes: bytes as u64 };
-        let written = stage.buffer.mapped().and_then(|stage| stage.get_mut(..bytes)).ok_or_else(lacking)?;
+        let unmapped = || VulkanError::OutOfMemory { what: "expert uploads".to_owned(), bytes: bytes as u64 };
+        let written = staging.buffer.mapped().and_then(|mapped| mapped.get_mut(..bytes)).ok_or_else(unmapped)?;
         experts.write_expert(number, written);
-        let mut recorder = Recorder::begin(&self.device, stage.commands)?;
-        for part in pool.parts_at(place) {
+        let mut recorder = Recorder::begin(&self.device, staging.commands)?;
+        for part in pool.parts_at(slot) {
             let target = match part.target {
                 Target::Weight(index) => weights[index],
                 Target::Table(index) => tables[index],
             };
             let len = part.bytes.len() as u64;
-            recorder.copy_part(stage.buffer.part(part.bytes.start as u64, len), target.part(part.start, len));
+            recorder.copy_slice(staging.buffer.slice(part.bytes.start as u64, len), target.slice(part.start, len));
         }
-        stage.emptied = self.device.submit(&[recorder.end()?])?;
-        self.current = (self.current + 1) % self.stages.len();
+        staging.last_read = self.device.submit(&[recorder.end()?])?;
+        self.current = (self.current + 1) % self.staging.len();
         Ok(bytes as u64)
     }
 }
 
 impl ExpertUpload for DeviceUpload {
-    fn bring(&mut self, to: (usize, usize), expert: (&Experts, usize)) -> Result<u64, EngineError> {
-        self.upload(to, expert).map_err(|error| EngineError::DeviceLost(error.to_string()))
+    fn upload(&mut self, slot: (usize, usize), expert: (&Experts, usize)) -> Result<u64, EngineError> {
+        self.upload(slot, expert).map_err(|error| EngineError::DeviceLost(error.to_string()))
     }
 }

@@ -1,26 +1,26 @@
-//! Faults on demand of a device, for tests of everything above it; built only with the feature `fault-injection`.
+//! Injected device faults, for tests of the layers above. Built only with the feature `fault-injection`.
 
 use std::sync::{Mutex, PoisonError};
 
-/// A call in which a driver may find that its device is lost.
+/// A call in which a driver may report a lost device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeviceCall {
-    /// `vkQueueSubmit2`: nothing of what is handed over runs.
+    /// `vkQueueSubmit2`: the submitted commands do not run.
     Submit,
-    /// `vkWaitSemaphores`: what was handed over runs, or ran, and nobody hears of it.
+    /// `vkWaitSemaphores`: the submitted commands run, but their completion is not reported.
     Wait,
 }
 
 static ARMED: Mutex<Option<DeviceCall>> = Mutex::new(None);
 
 impl DeviceCall {
-    /// The next such call, to whatever device, answers `VK_ERROR_DEVICE_LOST` and does nothing.
+    /// Makes the next such call, on any device, return `VK_ERROR_DEVICE_LOST` and do nothing.
     pub fn arm(self) {
         *ARMED.lock().unwrap_or_else(PoisonError::into_inner) = Some(self);
     }
 
-    /// Whether this is the call that was armed, which then is armed no more.
-    pub(super) fn is_struck(self) -> bool {
+    /// Whether a fault is armed for this call. Disarms it.
+    pub(super) fn take_armed(self) -> bool {
         ARMED.lock().unwrap_or_else(PoisonError::into_inner).take_if(|armed| *armed == self).is_some()
     }
 }

@@ -1,6 +1,6 @@
-//! The Vulkan loader, and the devices that it knows.
+//! The Vulkan loader.
 //!
-//! The loader's library is opened at run time, so that the program starts on machines without it.
+//! The loader's library is opened at run time, so that the program also starts on machines without it.
 
 use std::ffi::{CStr, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,16 +8,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ash::vk;
 
 use super::error::VulkanError;
-use super::probe::DeviceInfo;
 
-/// How the loader is started.
+/// Options of an [`Instance`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct InstanceOptions {
-    /// Have the validation layer, where it is installed, look at every call and the order of memory accesses.
+    /// Let the validation layer, if it is installed, check every call and the order of memory accesses.
     pub validation: bool,
 }
 
-/// The loader.
+/// An open Vulkan loader.
 pub struct Instance {
     pub(super) raw: ash::Instance,
     /// Keeps the library open.
@@ -25,12 +24,12 @@ pub struct Instance {
     messenger: Option<Messenger>,
 }
 
-/// What the validation layer complained of.
+/// Collects the messages of the validation layer.
 struct Messenger {
     functions: ash::ext::debug_utils::Instance,
     raw: vk::DebugUtilsMessengerEXT,
-    /// Boxed, for the layer holds its address.
-    complaints: Box<Mutex<Vec<String>>>,
+    /// Boxed, because the layer holds its address.
+    messages: Box<Mutex<Vec<String>>>,
 }
 
 const VALIDATION_LAYER: &CStr = c"VK_LAYER_KHRONOS_validation";
@@ -39,9 +38,9 @@ impl Instance {
     /// Opens the loader.
     ///
     /// # Errors
-    /// [`VulkanError::NoLoader`] or [`VulkanError::NoDriver`], with what to install.
+    /// [`VulkanError::NoLoader`] or [`VulkanError::NoDriver`], whose messages name the packages to install.
     pub fn load(options: InstanceOptions) -> Result<Arc<Instance>, VulkanError> {
-        // SAFETY: the loader's library is the system's; opening it runs its initialisers, which is what is wanted.
+        // SAFETY: opening the library runs its initialisers; the system's Vulkan loader is trusted code.
         let entry = unsafe { ash::Entry::load() }.map_err(|error| VulkanError::NoLoader(error.to_string()))?;
         let application = vk::ApplicationInfo::default()
             .application_name(c"cuelight")
@@ -69,7 +68,7 @@ impl Instance {
         if !layers.is_empty() {
             info = info.push_next(&mut features);
         }
-        // SAFETY: everything that `info` points at lives until the call returns.
+        // SAFETY: everything that `info` points to outlives the call.
         let raw = unsafe { entry.create_instance(&info, None) }.map_err(|result| match result {
             vk::Result::ERROR_INCOMPATIBLE_DRIVER => VulkanError::NoDriver,
             result => VulkanError::Call { call: "vkCreateInstance", result },
@@ -81,34 +80,23 @@ impl Instance {
         Ok(Arc::new(instance))
     }
 
-    /// Every device, in the loader's order, which is the order of `--device vulkan:N`.
-    ///
-    /// # Errors
-    /// [`VulkanError`] when the loader cannot say.
-    pub fn devices(&self) -> Result<Vec<DeviceInfo>, VulkanError> {
-        // SAFETY: the instance is alive.
-        let devices = unsafe { self.raw.enumerate_physical_devices() };
-        let devices = devices.map_err(VulkanError::of("vkEnumeratePhysicalDevices"))?;
-        Ok(devices.into_iter().enumerate().map(|(index, raw)| DeviceInfo::probe(self, index, raw)).collect())
-    }
-
-    /// Whether the validation layer is at work.
+    /// Whether the validation layer is active.
     #[must_use]
     pub fn is_validated(&self) -> bool {
         self.messenger.is_some()
     }
 
-    /// What the validation layer has complained of so far.
+    /// The messages of the validation layer so far.
     #[must_use]
-    pub fn complaints(&self) -> Vec<String> {
-        let complaints = self.messenger.as_ref().map(|messenger| messenger.complaints.lock());
-        complaints.map_or_else(Vec::new, |complaints| complaints.unwrap_or_else(PoisonError::into_inner).clone())
+    pub fn messages(&self) -> Vec<String> {
+        let messages = self.messenger.as_ref().map(|messenger| messenger.messages.lock());
+        messages.map_or_else(Vec::new, |messages| messages.unwrap_or_else(PoisonError::into_inner).clone())
     }
 }
 
 impl Drop for Instance {
     fn drop(&mut self) {
-        // SAFETY: devices hold the instance by `Arc`, so none is left; the messenger goes first.
+        // SAFETY: devices hold the instance by `Arc`, so none is left. The messenger is destroyed before the instance.
         unsafe {
             if let Some(messenger) = self.messenger.take() {
                 messenger.functions.destroy_debug_utils_messenger(messenger.raw, None);
@@ -121,7 +109,7 @@ impl Drop for Instance {
 impl Messenger {
     fn new(instance: &Instance) -> Result<Self, VulkanError> {
         let functions = ash::ext::debug_utils::Instance::new(&instance.entry, &instance.raw);
-        let complaints: Box<Mutex<Vec<String>>> = Box::default();
+        let messages: Box<Mutex<Vec<String>>> = Box::default();
         let info = vk::DebugUtilsMessengerCreateInfoEXT::default()
             .message_severity(
                 vk::DebugUtilsMessageSeverityFlagsEXT::ERROR | vk::DebugUtilsMessageSeverityFlagsEXT::WARNING,
@@ -129,27 +117,27 @@ impl Messenger {
             .message_type(
                 vk::DebugUtilsMessageTypeFlagsEXT::VALIDATION | vk::DebugUtilsMessageTypeFlagsEXT::PERFORMANCE,
             )
-            .pfn_user_callback(Some(note_complaint))
-            .user_data(std::ptr::from_ref(&*complaints).cast_mut().cast());
-        // SAFETY: `complaints` is boxed and outlives the messenger (see `Drop` of `Instance`).
+            .pfn_user_callback(Some(record_message))
+            .user_data(std::ptr::from_ref(&*messages).cast_mut().cast());
+        // SAFETY: `messages` is boxed and outlives the messenger (see `Drop` of `Instance`).
         let raw = unsafe { functions.create_debug_utils_messenger(&info, None) };
         let raw = raw.map_err(VulkanError::of("vkCreateDebugUtilsMessengerEXT"))?;
-        Ok(Messenger { functions, raw, complaints })
+        Ok(Messenger { functions, raw, messages })
     }
 }
 
-unsafe extern "system" fn note_complaint(
+unsafe extern "system" fn record_message(
     _severity: vk::DebugUtilsMessageSeverityFlagsEXT,
     _kind: vk::DebugUtilsMessageTypeFlagsEXT,
     data: *const vk::DebugUtilsMessengerCallbackDataEXT<'_>,
-    complaints: *mut c_void,
+    messages: *mut c_void,
 ) -> vk::Bool32 {
-    // SAFETY: the layer passes valid data, and the pointer that `Messenger::new` gave it.
-    let (message, complaints) = unsafe {
+    // SAFETY: the layer passes valid data and the pointer that `Messenger::new` registered.
+    let (message, messages) = unsafe {
         let message = (*data).message_as_c_str().map_or_else(String::new, |text| text.to_string_lossy().into_owned());
-        (message, &*complaints.cast_const().cast::<Mutex<Vec<String>>>())
+        (message, &*messages.cast_const().cast::<Mutex<Vec<String>>>())
     };
-    complaints.lock().unwrap_or_else(PoisonError::into_inner).push(message);
+    messages.lock().unwrap_or_else(PoisonError::into_inner).push(message);
     vk::FALSE
 }
 
@@ -159,7 +147,7 @@ fn has_layer(entry: &ash::Entry) -> bool {
     layers.iter().any(|layer| layer.layer_name_as_c_str() == Ok(VALIDATION_LAYER))
 }
 
-/// Extensions that the loader or a device has.
+/// The extensions of the loader or of a device.
 pub(super) struct Extensions(Vec<vk::ExtensionProperties>);
 
 impl Extensions {
@@ -169,7 +157,7 @@ impl Extensions {
     }
 
     pub fn of_device(instance: &Instance, device: vk::PhysicalDevice) -> Self {
-        // SAFETY: the device is one of the instance.
+        // SAFETY: the device belongs to the instance.
         Extensions(unsafe { instance.raw.enumerate_device_extension_properties(device) }.unwrap_or_default())
     }
 

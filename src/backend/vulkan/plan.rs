@@ -1,111 +1,75 @@
-//! A graph recorded for a bucket of steps: once, and then replayed.
+//! The commands of a segment for a bucket of steps, recorded once and then replayed.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ash::vk;
 use cuelight_shaders::cost::Cost;
-use cuelight_shaders::gpu::{DeviceLimits, DeviceValue, GpuArgs, Region, RowCount};
-use cuelight_shaders::op::Batch;
+use cuelight_shaders::gpu::{DeviceValue, GpuArgs, Region};
 
+use super::bucket::Bucket;
 use super::device::Device;
 use super::error::VulkanError;
-use super::record::Recorder;
-use super::{Piece, StepBuffers, VulkanStage};
-use crate::engine::EngineLimits;
-use crate::graph::{Graph, Node, Rows, ValueId};
+use super::record::{CommandPool, Recorder};
+use super::resident::{DeviceCache, DeviceWeights};
+use super::segment::Segment;
+use super::step_buffers::StepBuffers;
+use crate::graph::{Node, ValueId};
 
-/// Steps that run the same commands: they have at most so many rows, and so long contexts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Bucket {
-    pub rows: usize,
-    pub selected: usize,
-    /// As many as rows where sequences have few rows each: decode steps of a size are all one bucket.
-    pub sequences: usize,
-    pub context_tokens: usize,
+/// What recording needs of a stage.
+#[derive(Clone, Copy)]
+pub(super) struct RecordContext<'a> {
+    pub device: &'a Arc<Device>,
+    pub pool: &'a CommandPool,
+    pub weights: &'a DeviceWeights,
+    pub cache: &'a DeviceCache,
+    pub buffers: &'a StepBuffers,
+    pub deterministic: bool,
 }
 
-impl Bucket {
-    /// The bucket of a step: powers of two, so that there are few, within what the engine takes.
-    pub fn of(batch: &Batch<'_>, limits: &EngineLimits) -> Self {
-        const SHORTEST_CONTEXT: usize = 256;
-        const FEW_ROWS_OF_SEQUENCE: usize = 4;
-        let up_to = |count: usize, most: usize| count.max(1).next_power_of_two().min(most.max(1));
-        let longest = batch.positions.iter().max().map_or(0, |position| *position as usize + 1);
-        let rows = up_to(batch.rows(), limits.max_batched_tokens);
-        let sequences = up_to(batch.run_starts().count(), rows);
-        Bucket {
-            rows,
-            sequences: if sequences * FEW_ROWS_OF_SEQUENCE > rows { rows } else { sequences },
-            selected: up_to(batch.selected.len(), limits.max_logits_rows),
-            context_tokens: up_to(longest.max(SHORTEST_CONTEXT), limits.context_tokens.max(SHORTEST_CONTEXT)),
-        }
-    }
-
-    /// How many rows a value has in it, at most.
-    pub fn rows(self, rows: Rows) -> RowCount {
-        match rows {
-            Rows::All => RowCount::All(self.rows),
-            Rows::Selected => RowCount::Selected(self.selected),
-        }
-    }
-}
-
-/// The most scratch that any op wants, in bytes.
-pub(super) fn scratch_bytes(graph: &Graph, device: &DeviceLimits, limits: &EngineLimits) -> u64 {
-    let of_node = |node: &Node| {
-        let rows = match graph.input_rows(node) {
-            Rows::All => limits.max_batched_tokens,
-            Rows::Selected => limits.max_logits_rows,
-        };
-        node.op.gpu_scratch_bytes(device, rows, limits.context_tokens)
-    };
-    graph.nodes().iter().map(of_node).max().unwrap_or(0)
-}
-
-/// The commands of a bucket, cut into submissions that none takes long: systems reset devices that do not answer for a
-/// second or two.
-pub(super) struct Plan {
+/// The commands of a bucket, split into submissions that are all short: operating systems reset a device that does not
+/// respond for a second or two.
+pub(super) struct CommandPlan {
     pub submissions: Vec<vk::CommandBuffer>,
     timestamps: Option<Timestamps>,
-    /// The longest that all of it took.
+    /// The longest measured time of all submissions together.
     slowest: Duration,
 }
 
-/// How long a submission may take.
+/// The target time of a submission.
 const SUBMISSION_TIME: Duration = Duration::from_millis(300);
 
-/// What any device does in a second, for plans that were not measured yet.
+/// Operations a second that even a slow device reaches; used for plans that have not been measured.
 const SLOWEST_OPERATIONS: u64 = 20_000_000_000;
 
-impl Plan {
-    /// Records a piece's graph: by what its ops have to do, or by what the same plan took when it ran before.
+impl CommandPlan {
+    /// Records a segment. The number of submissions follows from the cost of its ops, or from the measured time of `before`.
     pub fn record(
-        engine: &VulkanStage,
-        piece: &Piece,
+        context: RecordContext<'_>,
+        segment: &Segment,
         bucket: Bucket,
         costs: &[Cost],
-        before: Option<&Plan>,
+        before: Option<&CommandPlan>,
     ) -> Result<Self, VulkanError> {
-        let nodes = piece.graph.nodes();
+        let nodes = segment.graph.nodes();
         let operations: u64 = costs.iter().map(Cost::operations).sum();
         let wanted = match before {
             Some(plan) => submissions(plan.slowest),
             None => submissions(Duration::from_secs_f64(operations as f64 / SLOWEST_OPERATIONS as f64)),
         };
         let each = (operations / wanted.clamp(1, nodes.len().max(1)) as u64).max(1);
-        let timestamps = piece.profiler.as_ref().map(|_| Timestamps::new(engine, nodes.len())).transpose()?;
-        let begin = || Recorder::begin(&engine.device, engine.pool.allocate()?);
+        let timestamps = segment.profiler.as_ref().map(|_| Timestamps::new(context.device, nodes.len())).transpose()?;
+        let begin = || Recorder::begin(context.device, context.pool.allocate()?);
 
         let mut submissions = Vec::new();
         let (mut recorder, mut recorded) = (begin()?, 0);
-        let StepBuffers { work, taken_stage, given_stage, .. } = &engine.buffers;
-        piece.taken.record_in(&mut recorder, bucket, work, taken_stage.as_ref());
+        let StepBuffers { work, input_staging, output_staging, .. } = context.buffers;
+        segment.inputs.record_upload(&mut recorder, bucket, work, input_staging.as_ref());
         if let Some(timestamps) = &timestamps {
             recorder.timestamp(timestamps.queries, 0);
         }
         for (index, (node, cost)) in nodes.iter().zip(costs).enumerate() {
-            record_node(&mut recorder, (engine, piece), bucket, index, node)?;
+            record_node(&mut recorder, (context, segment), bucket, index, node)?;
             if let Some(timestamps) = &timestamps {
                 recorder.timestamp(timestamps.queries, index as u32 + 1);
             }
@@ -115,18 +79,18 @@ impl Plan {
                 recorded = 0;
             }
         }
-        piece.given.record_out(&mut recorder, bucket, work, given_stage.as_ref());
+        segment.outputs.record_download(&mut recorder, bucket, work, output_staging.as_ref());
         submissions.push(recorder.end()?);
-        Ok(Plan { submissions, timestamps, slowest: Duration::ZERO })
+        Ok(CommandPlan { submissions, timestamps, slowest: Duration::ZERO })
     }
 
-    /// Whether it is in about as many submissions as it should be, by what it took so far.
+    /// Whether the number of submissions suits the measured time, within a factor of two.
     pub fn is_cut_well(&self) -> bool {
         let (wanted, found) = (submissions(self.slowest), self.submissions.len());
         self.slowest.is_zero() || (wanted <= 2 * found && found <= 2 * wanted)
     }
 
-    /// Runs it after `first` and before `last`, and waits for the end.
+    /// Runs `first`, then the plan, then `last`, and waits until all have completed.
     pub fn run(
         &mut self,
         device: &Device,
@@ -146,18 +110,18 @@ impl Plan {
         Ok(())
     }
 
-    /// When each op began, since the first did, and how long it took, in the run that has ended.
+    /// For each op of the last run: when it began, relative to the first op, and how long it took.
     pub fn times(&self, device: &Device) -> Result<Vec<(Duration, Duration)>, VulkanError> {
         self.timestamps.as_ref().map_or(Ok(Vec::new()), |timestamps| timestamps.read(device))
     }
 }
 
-/// How many submissions should share what takes so long.
+/// The number of submissions into which work that takes `time` is split.
 fn submissions(time: Duration) -> usize {
     (time.as_secs_f64() / SUBMISSION_TIME.as_secs_f64()).ceil().max(1.0) as usize
 }
 
-/// The device's clock before each op and after the last.
+/// The device's timestamps before each op and after the last.
 struct Timestamps {
     queries: vk::QueryPool,
     count: u32,
@@ -165,8 +129,8 @@ struct Timestamps {
 }
 
 impl Timestamps {
-    fn new(engine: &VulkanStage, ops: usize) -> Result<Self, VulkanError> {
-        let (device, count) = (Arc::clone(&engine.device), ops as u32 + 1);
+    fn new(device: &Arc<Device>, ops: usize) -> Result<Self, VulkanError> {
+        let (device, count) = (Arc::clone(device), ops as u32 + 1);
         let info = vk::QueryPoolCreateInfo::default().query_type(vk::QueryType::TIMESTAMP).query_count(count);
         // SAFETY: the device is alive.
         let queries = unsafe { device.raw.create_query_pool(&info, None) };
@@ -174,13 +138,13 @@ impl Timestamps {
     }
 
     fn reset(&self, device: &Device) {
-        // SAFETY: the pool is the device's, and no commands that use it are running.
+        // SAFETY: the pool belongs to the device, and no commands that use it are running.
         unsafe { device.raw.reset_query_pool(self.queries, 0, self.count) };
     }
 
     fn read(&self, device: &Device) -> Result<Vec<(Duration, Duration)>, VulkanError> {
         let mut ticks = vec![0_u64; self.count as usize];
-        // SAFETY: the pool is the device's, and the commands that wrote to it have ended.
+        // SAFETY: the pool belongs to the device, and the commands that wrote to it have completed.
         unsafe { device.raw.get_query_pool_results(self.queries, 0, &mut ticks, vk::QueryResultFlags::TYPE_64) }
             .map_err(VulkanError::of("vkGetQueryPoolResults"))?;
         let since = |ticks: u64, start: u64| {
@@ -193,34 +157,34 @@ impl Timestamps {
 
 impl Drop for Timestamps {
     fn drop(&mut self) {
-        // SAFETY: the engine waits for the device before it drops its plans.
+        // SAFETY: the stage waits for the device before it drops its plans.
         unsafe { self.device.raw.destroy_query_pool(self.queries, None) };
     }
 }
 
 fn record_node(
     recorder: &mut Recorder<'_>,
-    (engine, piece): (&VulkanStage, &Piece),
+    (context, segment): (RecordContext<'_>, &Segment),
     bucket: Bucket,
     index: usize,
     node: &Node,
 ) -> Result<(), VulkanError> {
-    let work = engine.buffers.work.region;
-    let scratch_start = engine.buffers.scratch_start;
+    let work = context.buffers.work.region;
+    let scratch_start = context.buffers.scratch_start;
     let value = |value: &ValueId| {
-        let width = piece.graph.width(*value);
-        let rows = bucket.rows(piece.graph.rows(*value)).most();
-        let address = work.address + (piece.layout.offset(*value) * size_of::<f32>()) as u64;
+        let width = segment.graph.width(*value);
+        let rows = bucket.rows(segment.graph.rows(*value)).most();
+        let address = work.address + (segment.layout.offset(*value) * size_of::<f32>()) as u64;
         DeviceValue { region: Region { address, bytes: (rows * width * size_of::<f32>()) as u64 }, width }
     };
     let inputs: Vec<DeviceValue> = node.inputs.iter().map(value).collect();
     let outputs: Vec<DeviceValue> = node.outputs.iter().map(value).collect();
-    let (weights, tables) = &engine.weights.of_ops[piece.first_op + index];
+    let (weights, tables) = &context.weights.of_ops[segment.first_op + index];
     let dispatches = node.op.dispatches(&GpuArgs {
-        device: &engine.device.info.limits,
-        deterministic: engine.options.deterministic,
-        step: engine.buffers.step.region.address,
-        rows: bucket.rows(piece.graph.input_rows(node)),
+        device: &context.device.info.limits,
+        deterministic: context.deterministic,
+        step: context.buffers.step.region.address,
+        rows: bucket.rows(segment.graph.input_rows(node)),
         selected: bucket.selected,
         sequences: bucket.sequences,
         context_tokens: bucket.context_tokens,
@@ -228,7 +192,7 @@ fn record_node(
         outputs: &outputs,
         weights,
         tables,
-        kv: &engine.cache.kv,
+        kv: &context.cache.kv,
         scratch: Region { address: work.address + scratch_start, bytes: work.bytes - scratch_start },
     });
     dispatches.iter().try_for_each(|dispatch| recorder.dispatch(dispatch))
@@ -238,40 +202,13 @@ fn record_node(
 mod tests {
     use super::*;
 
-    fn plan(submissions: usize, slowest: Duration) -> Plan {
-        Plan { submissions: vec![vk::CommandBuffer::null(); submissions], timestamps: None, slowest }
+    fn plan(submissions: usize, slowest: Duration) -> CommandPlan {
+        CommandPlan { submissions: vec![vk::CommandBuffer::null(); submissions], timestamps: None, slowest }
     }
 
     #[test]
-    fn a_bucket_tells_sequences_apart_where_they_have_many_rows() {
-        let limits = EngineLimits {
-            vocab_size: 0,
-            context_tokens: 4096,
-            kv_blocks: 0,
-            max_batched_tokens: 512,
-            max_sequences: 64,
-            max_logits_rows: 64,
-            device: String::new(),
-        };
-        let bucket = |rows_of_each: &[usize]| {
-            let of_each = || (0..).zip(rows_of_each);
-            let sequences: Vec<u32> = of_each().flat_map(|(index, rows)| vec![index; *rows]).collect();
-            let positions: Vec<u32> = of_each().flat_map(|(_, rows)| 0..*rows as u32).collect();
-            let (tokens, tables) = (&positions, vec![&[][..]; rows_of_each.len()]);
-            let batch =
-                Batch { tokens, positions: &positions, sequences: &sequences, block_tables: &tables, selected: &[] };
-            let bucket = Bucket::of(&batch, &limits);
-            (bucket.rows, bucket.sequences)
-        };
-        assert_eq!(bucket(&[300]), (512, 1));
-        assert_eq!(bucket(&[300, 1, 1]), (512, 4));
-        assert_eq!(bucket(&[1; 9]), (16, 16), "every decode step of as many rows");
-        assert_eq!(bucket(&[2; 9]), (32, 32));
-    }
-
-    #[test]
-    fn a_plan_is_cut_anew_when_it_takes_far_longer_or_shorter_than_was_thought() {
-        assert!(plan(50, Duration::ZERO).is_cut_well(), "not measured");
+    fn a_plan_needs_another_split_if_its_time_differs_much_from_the_estimate() {
+        assert!(plan(50, Duration::ZERO).is_cut_well(), "not measured yet");
         assert!(plan(1, Duration::from_millis(10)).is_cut_well());
         assert!(plan(4, Duration::from_secs(1)).is_cut_well());
         assert!(!plan(1, Duration::from_secs(1)).is_cut_well());

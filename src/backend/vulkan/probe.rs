@@ -1,35 +1,37 @@
-//! What a device is and can do: asked of it bit by bit, never guessed from its name.
+//! Properties and features of devices. They are queried from the driver and never guessed from the device's name.
 
 use ash::vk;
 use cuelight_shaders::gpu::DeviceLimits;
 use cuelight_shaders::matmul::cooperative_shape_fits;
 
+use super::error::VulkanError;
 use super::instance::{Extensions, Instance};
+use crate::memory;
 
-/// A device, for people and for the engine.
+/// A device that the loader lists.
 #[derive(Debug, Clone)]
 pub struct DeviceInfo {
-    /// N of `--device vulkan:N`.
+    /// Its index in the loader's list: N of `vulkan:N`.
     pub index: usize,
-    /// As its maker calls it.
+    /// The name that the driver reports.
     pub name: String,
-    /// Whether it is a card, part of the processor, or the processor itself.
+    /// "discrete", "integrated", "virtual", "cpu" or "other".
     pub kind: &'static str,
     /// The driver and its version.
     pub driver: String,
     /// The version of Vulkan: (1, 3).
     pub api_version: (u32, u32),
-    /// Memory next to the device, in bytes.
+    /// Bytes of its largest device-local heap.
     pub memory_bytes: u64,
-    /// What ops choose by.
+    /// The limits by which ops choose their shaders.
     pub limits: DeviceLimits,
-    /// Most bytes of one allocation.
+    /// Maximum bytes of one allocation.
     pub max_allocation_bytes: u64,
-    /// What every shader needs and the device lacks; empty when it can be used.
+    /// Required features that the device lacks; empty if it can be used.
     pub missing: Vec<String>,
-    /// What would make it faster and is not there, with what that costs.
+    /// Optional features that the device lacks, each with the consequence.
     pub lacking: Vec<&'static str>,
-    /// Nanoseconds of a tick of its clock; 0 when it has none.
+    /// Nanoseconds per tick of its clock; 0 if it has none.
     pub timestamp_ns: f32,
     pub(super) raw: vk::PhysicalDevice,
     pub(super) queue_family: Option<u32>,
@@ -38,18 +40,31 @@ pub struct DeviceInfo {
     pub(super) memory: vk::PhysicalDeviceMemoryProperties,
 }
 
-/// Extensions that are used where they are.
+/// Extensions that are used if the device has them.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct OptionalExtensions {
     pub memory_budget: bool,
-    /// Must be asked for where it is: MoltenVK.
+    /// The specification requires enabling it where present (MoltenVK).
     pub portability_subset: bool,
-    /// Matrices, and everything that their shaders need besides.
+    /// Cooperative matrices, with every other feature that their shaders need.
     pub cooperative_matrix: bool,
 }
 
+impl Instance {
+    /// Every device, in the loader's order. The index in this list identifies a device.
+    ///
+    /// # Errors
+    /// [`VulkanError`] when the loader cannot list the devices.
+    pub fn devices(&self) -> Result<Vec<DeviceInfo>, VulkanError> {
+        // SAFETY: the instance is alive.
+        let devices = unsafe { self.raw.enumerate_physical_devices() };
+        let devices = devices.map_err(VulkanError::of("vkEnumeratePhysicalDevices"))?;
+        Ok(devices.into_iter().enumerate().map(|(index, raw)| DeviceInfo::probe(self, index, raw)).collect())
+    }
+}
+
 impl DeviceInfo {
-    pub(super) fn probe(instance: &Instance, index: usize, raw: vk::PhysicalDevice) -> Self {
+    fn probe(instance: &Instance, index: usize, raw: vk::PhysicalDevice) -> Self {
         let mut driver = vk::PhysicalDeviceDriverProperties::default();
         let mut subgroup = vk::PhysicalDeviceSubgroupProperties::default();
         let mut allocation = vk::PhysicalDeviceMaintenance3Properties::default();
@@ -57,7 +72,7 @@ impl DeviceInfo {
             .push_next(&mut driver)
             .push_next(&mut subgroup)
             .push_next(&mut allocation);
-        // SAFETY: the device is one of the instance; every structure in the chain lives until the call returns.
+        // SAFETY: the device belongs to the instance; every structure in the chain outlives the call.
         unsafe { instance.raw.get_physical_device_properties2(raw, &mut properties) };
         let vk::PhysicalDeviceProperties { limits, device_type, api_version, pipeline_cache_uuid, .. } =
             properties.properties;
@@ -89,6 +104,7 @@ impl DeviceInfo {
                     .min(limits.max_compute_work_group_size[0]),
                 max_groups: limits.max_compute_work_group_count,
                 shared_memory_bytes: limits.max_compute_shared_memory_size,
+                compute_units: compute_units(instance, raw, &extensions),
                 cooperative_matrix,
             },
             max_allocation_bytes: allocation.max_memory_allocation_size,
@@ -107,21 +123,59 @@ impl DeviceInfo {
         }
     }
 
-    /// Whether the device computes on the machine's own processor.
+    /// The device of index `index`.
+    ///
+    /// # Errors
+    /// [`VulkanError::NoDriver`], [`VulkanError::NoSuchDevice`], or the loader's error.
+    pub fn find(instance: &Instance, index: usize) -> Result<DeviceInfo, VulkanError> {
+        let mut devices = instance.devices()?;
+        if index >= devices.len() {
+            return Err(if devices.is_empty() {
+                VulkanError::NoDriver
+            } else {
+                VulkanError::NoSuchDevice { index, count: devices.len() }
+            });
+        }
+        Ok(devices.swap_remove(index))
+    }
+
+    /// Bytes of memory that a model may use: the free part of the largest device-local heap, as the driver reports it. For
+    /// a device that is the CPU it is at most the machine's available memory.
     #[must_use]
-    pub fn is_processor(&self) -> bool {
-        self.kind == PROCESSOR
+    pub fn available_bytes(&self, instance: &Instance) -> u64 {
+        let mut budget = vk::PhysicalDeviceMemoryBudgetPropertiesEXT::default();
+        let mut properties = vk::PhysicalDeviceMemoryProperties2::default();
+        if self.extensions.memory_budget {
+            properties = properties.push_next(&mut budget);
+        }
+        // SAFETY: the device belongs to the instance; the chain outlives the call.
+        unsafe { instance.raw.get_physical_device_memory_properties2(self.raw, &mut properties) };
+        let count = properties.memory_properties.memory_heap_count as usize;
+        let heaps = properties.memory_properties.memory_heaps;
+        let local = |heap: usize| heaps[heap].flags.contains(vk::MemoryHeapFlags::DEVICE_LOCAL);
+        let left = |heap: usize| match self.extensions.memory_budget {
+            true => budget.heap_budget[heap].saturating_sub(budget.heap_usage[heap]),
+            false => heaps[heap].size,
+        };
+        let available = (0..count).filter(|heap| local(*heap)).map(left).max().unwrap_or(0);
+        if self.is_cpu() { memory::available().map_or(available, |free| free.min(available)) } else { available }
+    }
+
+    /// Whether the device is the machine's CPU.
+    #[must_use]
+    pub fn is_cpu(&self) -> bool {
+        self.kind == CPU_KIND
     }
 }
 
-const PROCESSOR: &str = "processor";
+const CPU_KIND: &str = "cpu";
 
 fn kind(device_type: vk::PhysicalDeviceType) -> &'static str {
     match device_type {
-        vk::PhysicalDeviceType::DISCRETE_GPU => "card",
+        vk::PhysicalDeviceType::DISCRETE_GPU => "discrete",
         vk::PhysicalDeviceType::INTEGRATED_GPU => "integrated",
         vk::PhysicalDeviceType::VIRTUAL_GPU => "virtual",
-        vk::PhysicalDeviceType::CPU => PROCESSOR,
+        vk::PhysicalDeviceType::CPU => CPU_KIND,
         _ => "other",
     }
 }
@@ -130,13 +184,32 @@ fn text(name: Result<&std::ffi::CStr, impl Sized>) -> String {
     name.map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// The heaps next to the device.
+/// The compute units of the device, where an extension of its vendor reports them.
+fn compute_units(instance: &Instance, raw: vk::PhysicalDevice, extensions: &Extensions) -> u32 {
+    let mut nvidia = vk::PhysicalDeviceShaderSMBuiltinsPropertiesNV::default();
+    let mut amd = vk::PhysicalDeviceShaderCoreProperties2AMD::default();
+    let mut properties = vk::PhysicalDeviceProperties2::default();
+    if extensions.has(ash::nv::shader_sm_builtins::NAME) {
+        properties = properties.push_next(&mut nvidia);
+    }
+    if extensions.has(ash::amd::shader_core_properties2::NAME) {
+        properties = properties.push_next(&mut amd);
+    }
+    // SAFETY: the device belongs to the instance and has the extensions; every structure in the chain outlives the call.
+    unsafe { instance.raw.get_physical_device_properties2(raw, &mut properties) };
+    match nvidia.shader_sm_count.max(amd.active_compute_unit_count) {
+        0 => DeviceLimits::USUAL_COMPUTE_UNITS,
+        units => units,
+    }
+}
+
+/// The device-local heaps.
 pub(super) fn local_heaps(memory: &vk::PhysicalDeviceMemoryProperties) -> impl Iterator<Item = vk::MemoryHeap> {
     let heaps = memory.memory_heaps[..memory.memory_heap_count as usize].iter().copied();
     heaps.filter(|heap| heap.flags.contains(vk::MemoryHeapFlags::DEVICE_LOCAL))
 }
 
-/// The features that every shader and the recorder rely on.
+/// The features that the shaders and the recorder require.
 pub(super) struct Required<'a> {
     pub core: vk::PhysicalDeviceFeatures,
     pub v11: vk::PhysicalDeviceVulkan11Features<'a>,
@@ -161,13 +234,16 @@ impl Required<'_> {
 
 fn missing_features(instance: &Instance, raw: vk::PhysicalDevice, api_version: (u32, u32)) -> Vec<String> {
     if api_version < (1, 3) {
-        return vec![format!("Vulkan 1.3 (it has {}.{}; a newer driver may have it)", api_version.0, api_version.1)];
+        return vec![format!(
+            "Vulkan 1.3 (the driver has {}.{}; a newer driver may support it)",
+            api_version.0, api_version.1
+        )];
     }
     let mut v11 = vk::PhysicalDeviceVulkan11Features::default();
     let mut v12 = vk::PhysicalDeviceVulkan12Features::default();
     let mut v13 = vk::PhysicalDeviceVulkan13Features::default();
     let mut found = vk::PhysicalDeviceFeatures2::default().push_next(&mut v11).push_next(&mut v12).push_next(&mut v13);
-    // SAFETY: the device is one of the instance; every structure in the chain lives until the call returns.
+    // SAFETY: the device belongs to the instance; every structure in the chain outlives the call.
     unsafe { instance.raw.get_physical_device_features2(raw, &mut found) };
     let core = found.features;
     let bits = [
@@ -183,8 +259,8 @@ fn missing_features(instance: &Instance, raw: vk::PhysicalDevice, api_version: (
     bits.iter().filter(|(bit, _)| *bit == vk::FALSE).map(|(_, name)| (*name).to_owned()).collect()
 }
 
-/// The shape of matrices that subgroups multiply, float16 times float16 summed in float32: the largest that fits the shaders,
-/// where the device has all that they need.
+/// The shape [m, n, k] of the cooperative matrices to use: float16 operands, float32 sums, multiplied by a subgroup. It is
+/// the largest shape that the shaders support; `None` if the device lacks a feature that they need.
 fn cooperative_matrix(
     instance: &Instance,
     raw: vk::PhysicalDevice,
@@ -199,7 +275,7 @@ fn cooperative_matrix(
     let mut v13 = vk::PhysicalDeviceVulkan13Features::default();
     let mut found =
         vk::PhysicalDeviceFeatures2::default().push_next(&mut matrices).push_next(&mut v12).push_next(&mut v13);
-    // SAFETY: the device is one of the instance; every structure in the chain lives until the call returns.
+    // SAFETY: the device belongs to the instance; every structure in the chain outlives the call.
     unsafe { instance.raw.get_physical_device_features2(raw, &mut found) };
     let bits = [
         matrices.cooperative_matrix,
@@ -209,11 +285,11 @@ fn cooperative_matrix(
         v13.subgroup_size_control,
         v13.compute_full_subgroups,
     ];
-    if bits.contains(&vk::FALSE) || !subgroup_size_can_be_asked_for(instance, raw) {
+    if bits.contains(&vk::FALSE) || !subgroup_size_is_selectable(instance, raw) {
         return None;
     }
     let functions = ash::khr::cooperative_matrix::Instance::new(&instance.entry, &instance.raw);
-    // SAFETY: the device is one of the instance, and has the extension.
+    // SAFETY: the device belongs to the instance and has the extension.
     let shapes = unsafe { functions.get_physical_device_cooperative_matrix_properties(raw) }.unwrap_or_default();
     let (half, float) = (vk::ComponentTypeKHR::FLOAT16, vk::ComponentTypeKHR::FLOAT32);
     let of_kind = shapes.iter().filter(|shape| {
@@ -225,18 +301,18 @@ fn cooperative_matrix(
     fitting.max_by_key(|shape| shape.iter().product::<u32>())
 }
 
-/// Whether a compute shader may say which subgroup size it wants: the one that the device tells may not be its only one.
-fn subgroup_size_can_be_asked_for(instance: &Instance, raw: vk::PhysicalDevice) -> bool {
+/// Whether a compute shader can require a subgroup size: a device may support more sizes than the one it reports.
+fn subgroup_size_is_selectable(instance: &Instance, raw: vk::PhysicalDevice) -> bool {
     let mut sizes = vk::PhysicalDeviceSubgroupSizeControlProperties::default();
     let mut properties = vk::PhysicalDeviceProperties2::default().push_next(&mut sizes);
-    // SAFETY: the device is one of the instance; every structure in the chain lives until the call returns.
+    // SAFETY: the device belongs to the instance; every structure in the chain outlives the call.
     unsafe { instance.raw.get_physical_device_properties2(raw, &mut properties) };
     sizes.required_subgroup_size_stages.contains(vk::ShaderStageFlags::COMPUTE)
 }
 
 fn lacking(extensions: &Extensions, cooperative_matrix: Option<[u32; 3]>) -> Vec<&'static str> {
     let memory_budget = (!extensions.has(ash::ext::memory_budget::NAME))
-        .then_some("VK_EXT_memory_budget: what other programs use is not seen when memory is planned");
+        .then_some("VK_EXT_memory_budget: memory planning does not see what other programs use");
     let matrices = cooperative_matrix.is_none().then_some(
         "VK_KHR_cooperative_matrix with float16 summed in float32: prompts and large batches are computed in float32",
     );

@@ -1,15 +1,15 @@
-//! Dispatches into command buffers. Barriers come from what dispatches say they read and write.
+//! Records dispatches into command buffers. Barriers follow from the regions that dispatches declare to read and write.
 
 use std::sync::Arc;
 
 use ash::vk;
 use cuelight_shaders::gpu::{Dispatch, Region};
 
+use super::buffer::{Buffer, BufferSlice};
 use super::device::Device;
 use super::error::VulkanError;
-use super::memory::{Buffer, BufferPart};
 
-/// Command buffers of one thread, freed when dropped.
+/// The command buffers of one thread. They are freed when the pool is dropped.
 pub(super) struct CommandPool {
     raw: vk::CommandPool,
     device: Arc<Device>,
@@ -25,33 +25,31 @@ impl CommandPool {
         Ok(CommandPool { raw: raw.map_err(VulkanError::of("vkCreateCommandPool"))?, device: Arc::clone(device) })
     }
 
-    /// An empty command buffer, to be recorded.
+    /// Allocates an empty command buffer.
     pub fn allocate(&self) -> Result<vk::CommandBuffer, VulkanError> {
         let info = vk::CommandBufferAllocateInfo::default().command_pool(self.raw).command_buffer_count(1);
-        // SAFETY: the pool is the device's, and used by one thread at a time (`&self` of a type that is not shared).
+        // SAFETY: the pool belongs to the device and is used by one thread at a time, as its type is not shared.
         let buffers = unsafe { self.device.raw.allocate_command_buffers(&info) };
         Ok(buffers.map_err(VulkanError::of("vkAllocateCommandBuffers"))?[0])
     }
-}
 
-impl CommandPool {
     /// Frees buffers that the device will not run again.
     pub fn free(&self, buffers: &[vk::CommandBuffer]) {
-        // SAFETY: they are of this pool, and what was submitted of them has ended.
+        // SAFETY: the buffers belong to this pool, and their submissions have completed.
         unsafe { self.device.raw.free_command_buffers(self.raw, buffers) };
     }
 }
 
 impl Drop for CommandPool {
     fn drop(&mut self) {
-        // Whoever fails half-way has not waited.
+        // After an error the owner may not have waited for its submissions.
         self.device.settle();
-        // SAFETY: the device is idle, and nobody else has the buffers of this pool.
+        // SAFETY: the device is idle, and only this pool's owner uses its buffers.
         unsafe { self.device.raw.destroy_command_pool(self.raw, None) };
     }
 }
 
-/// A command buffer in the making.
+/// A command buffer that is being recorded.
 pub(super) struct Recorder<'a> {
     device: &'a Device,
     raw: vk::CommandBuffer,
@@ -60,15 +58,15 @@ pub(super) struct Recorder<'a> {
 }
 
 impl<'a> Recorder<'a> {
-    /// Begins to record; the buffer may be one that was recorded before.
+    /// Begins recording. A buffer that was recorded before is overwritten.
     pub fn begin(device: &'a Device, raw: vk::CommandBuffer) -> Result<Self, VulkanError> {
         let info = vk::CommandBufferBeginInfo::default();
-        // SAFETY: the buffer is the device's, and the device does not run it now.
+        // SAFETY: the buffer belongs to the device, and the device is not running it.
         unsafe { device.raw.begin_command_buffer(raw, &info) }.map_err(VulkanError::of("vkBeginCommandBuffer"))?;
         Ok(Recorder { device, raw, hazards: Hazards::default(), bound: None })
     }
 
-    /// Runs a shader after whatever it depends on.
+    /// Records a dispatch, after a barrier if it depends on earlier commands.
     pub fn dispatch(&mut self, dispatch: &Dispatch) -> Result<(), VulkanError> {
         let pipeline = self.device.pipelines.get(&self.device.raw, dispatch)?;
         if self.hazards.add(&dispatch.reads, &dispatch.writes) {
@@ -76,7 +74,7 @@ impl<'a> Recorder<'a> {
         }
         let layout = self.device.pipelines.layout;
         let [x, y, z] = dispatch.groups;
-        // SAFETY: recording; the pipeline has this layout, whose range is as long as any push constants.
+        // SAFETY: recording; the pipeline has this layout, whose range covers all push constants.
         unsafe {
             if self.bound.replace(pipeline) != Some(pipeline) {
                 self.device.raw.cmd_bind_pipeline(self.raw, vk::PipelineBindPoint::COMPUTE, pipeline);
@@ -88,18 +86,18 @@ impl<'a> Recorder<'a> {
         Ok(())
     }
 
-    /// Copies `bytes` from one buffer to another, each from an offset on.
+    /// Copies `bytes` bytes from an offset in one buffer to an offset in another.
     pub fn copy(&mut self, (from, start): (&Buffer, u64), (to, to_start): (&Buffer, u64), bytes: u64) {
-        self.copy_part(from.part(start, bytes), to.part(to_start, bytes));
+        self.copy_slice(from.slice(start, bytes), to.slice(to_start, bytes));
     }
 
-    /// Copies a part of a buffer to a part of another one, as long.
-    pub fn copy_part(&mut self, from: BufferPart, to: BufferPart) {
+    /// Copies a slice to another slice of the same length.
+    pub fn copy_slice(&mut self, from: BufferSlice, to: BufferSlice) {
         if self.hazards.add(&[from.region], &[to.region]) {
             self.barrier();
         }
         let copy = vk::BufferCopy::default().src_offset(from.start).dst_offset(to.start).size(from.region.bytes);
-        // SAFETY: recording; a part is inside its buffer.
+        // SAFETY: recording; a slice lies within its buffer.
         unsafe { self.device.raw.cmd_copy_buffer(self.raw, from.raw, to.raw, &[copy]) };
     }
 
@@ -112,7 +110,7 @@ impl<'a> Recorder<'a> {
         unsafe { self.device.raw.cmd_fill_buffer(self.raw, buffer.raw, 0, vk::WHOLE_SIZE, 0) };
     }
 
-    /// Notes the time when everything before is done, and lets nothing begin before it is.
+    /// Records the time at which all earlier commands have completed. Later commands start after that.
     pub fn timestamp(&mut self, queries: vk::QueryPool, index: u32) {
         self.barrier();
         let stage = vk::PipelineStageFlags2::ALL_COMMANDS;
@@ -120,7 +118,7 @@ impl<'a> Recorder<'a> {
         unsafe { self.device.raw.cmd_write_timestamp2(self.raw, stage, queries, index) };
     }
 
-    /// Ends, with everything visible to the processor and to later submissions.
+    /// Ends recording. All writes become visible to the host and to later submissions.
     pub fn end(mut self) -> Result<vk::CommandBuffer, VulkanError> {
         self.barrier();
         // SAFETY: recording.
@@ -142,7 +140,7 @@ impl<'a> Recorder<'a> {
     }
 }
 
-/// What ran since the last barrier read and wrote.
+/// The regions read and written since the last barrier.
 #[derive(Default)]
 pub(super) struct Hazards {
     reads: Vec<Region>,
@@ -150,10 +148,10 @@ pub(super) struct Hazards {
 }
 
 impl Hazards {
-    /// Adds what comes next; whether it needs a barrier before.
+    /// Adds the next command. Returns whether it needs a barrier before it.
     pub fn add(&mut self, reads: &[Region], writes: &[Region]) -> bool {
-        let meets = |ours: &[Region], theirs: &[Region]| ours.iter().any(|a| theirs.iter().any(|b| a.overlaps(b)));
-        let needed = meets(reads, &self.writes) || meets(writes, &self.writes) || meets(writes, &self.reads);
+        let overlap = |ours: &[Region], theirs: &[Region]| ours.iter().any(|a| theirs.iter().any(|b| a.overlaps(b)));
+        let needed = overlap(reads, &self.writes) || overlap(writes, &self.writes) || overlap(writes, &self.reads);
         if needed {
             self.reads.clear();
             self.writes.clear();
@@ -170,20 +168,20 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn barriers_stand_where_something_is_read_or_written_again_and_nowhere_else() {
+    fn a_barrier_is_needed_exactly_after_conflicting_accesses() {
         let region = |address, bytes| Region { address, bytes };
         let (a, b, c) = (region(0, 10), region(10, 10), region(20, 10));
         let mut hazards = Hazards::default();
         assert!(!hazards.add(&[a], &[b]), "first");
         assert!(!hazards.add(&[a], &[c]), "reads the same, writes elsewhere");
         assert!(hazards.add(&[b], &[region(30, 10)]), "reads what was written");
-        assert!(!hazards.add(&[a], &[c]), "the barrier settled what was before");
+        assert!(!hazards.add(&[a], &[c]), "the barrier has resolved earlier conflicts");
         assert!(hazards.add(&[], &[region(25, 1)]), "writes again");
         assert!(!hazards.add(&[a], &[]));
-        assert!(hazards.add(&[], &[region(9, 1)]), "writes what is being read");
+        assert!(hazards.add(&[], &[region(9, 1)]), "writes a region that is being read");
     }
 
-    /// Two sets of bytes of a memory of 64, one in each bit.
+    /// The bytes read and written in a memory of 64 bytes, one byte per bit.
     #[derive(Debug, Clone, Copy)]
     struct Bytes {
         read: u64,
@@ -212,14 +210,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn of_two_that_conflict_a_barrier_stands_between_and_none_without_a_conflict(
+        fn barriers_separate_all_conflicting_accesses_and_no_others(
             accesses in prop::collection::vec((regions(), regions()), 1..40),
         ) {
             let mut hazards = Hazards::default();
             let barriers: Vec<bool> = accesses.iter().map(|(reads, writes)| hazards.add(reads, writes)).collect();
             let bytes: Vec<Bytes> = accesses.iter().map(|(reads, writes)| Bytes::of(reads, writes)).collect();
             for (index, later) in bytes.iter().enumerate() {
-                // The first since the last barrier before this one.
+                // The first access since the last barrier before this one.
                 let since = barriers[..index].iter().rposition(|barrier| *barrier).unwrap_or(0);
                 let conflicts = bytes[since..index].iter().any(|earlier| earlier.conflicts(*later));
                 prop_assert_eq!(barriers[index], conflicts, "access {}", index);

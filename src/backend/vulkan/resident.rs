@@ -1,32 +1,35 @@
-//! What stays on the device from load to unload: weights, tables, and the KV cache.
+//! Memory that stays on the device from load to unload: weights, tables and the KV cache.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use cuelight_shaders::attention::gpu::{DeviceKv, plane_block_bytes};
 use cuelight_shaders::attention::{KvShape, KvType};
 use cuelight_shaders::experts::Experts;
 use cuelight_shaders::gpu::weight::WeightLayout;
 use cuelight_shaders::gpu::{DeviceWeight, Region};
+use cuelight_shaders::kv::{DeviceKv, plane_block_bytes};
 use cuelight_shaders::op::Op;
 use cuelight_shaders::weight::Weight;
 
 use super::arena::{Arena, total_bytes};
+use super::buffer::{Buffer, BufferSlice};
 use super::device::Device;
 use super::error::VulkanError;
-use super::expert_upload::PoolParts;
-use super::memory::{Buffer, BufferPart, Place};
+use super::expert_upload::PoolBuffers;
+use super::memory::MemoryKind;
 use super::record::{CommandPool, Recorder};
+use crate::cancel::LoadCancelled;
 use crate::engine::BLOCK_TOKENS;
 
 /// The weights and tables of some ops on a device.
 pub(super) struct DeviceWeights {
     pub arena: Arc<Arena>,
-    /// For each op its weights and its tables.
+    /// The weights and tables of each op.
     pub of_ops: Vec<(Vec<DeviceWeight>, Vec<Region>)>,
 }
 
-/// The weights of ops, each once, in the order of their first use: a matrix may serve as embedding and as head.
+/// The distinct weights of ops in the order of first use, and the index of each by name. Ops may share a weight, such as a
+/// matrix that is both the embedding and the head.
 fn distinct_weights<'a>(ops: &[&'a dyn Op]) -> (Vec<&'a Weight>, HashMap<Arc<str>, usize>) {
     let mut weights: Vec<&'a Weight> = Vec::new();
     let mut index_of = HashMap::new();
@@ -47,7 +50,7 @@ fn tables<'a>(ops: &[&'a dyn Op]) -> impl Iterator<Item = &'a [f32]> {
     ops.iter().flat_map(|op| op.gpu_tables())
 }
 
-/// Bytes that the weights and tables of ops take on a device.
+/// Bytes of device memory that the weights and tables of ops need.
 pub(super) fn weights_bytes(ops: &[&dyn Op]) -> u64 {
     let (weights, _) = distinct_weights(ops);
     let weights = weights.into_iter().map(|weight| layout_of(weight).bytes());
@@ -60,8 +63,12 @@ pub(super) fn kv_block_bytes(shapes: &[KvShape], kv_type: KvType) -> u64 {
 }
 
 impl DeviceWeights {
-    /// Brings the weights to the device; `progress` hears of each when it is there.
-    pub fn load(device: &Arc<Device>, ops: &[&dyn Op], progress: &mut dyn FnMut(&Weight)) -> Result<Self, VulkanError> {
+    /// Uploads the weights and calls `progress` after each.
+    pub fn load(
+        device: &Arc<Device>,
+        ops: &[&dyn Op],
+        progress: &mut dyn FnMut(&Weight) -> Result<(), LoadCancelled>,
+    ) -> Result<Self, VulkanError> {
         let (weights, index_of) = distinct_weights(ops);
         let layouts: Vec<WeightLayout> = weights.iter().map(|weight| layout_of(weight)).collect();
         let table_bytes = tables(ops).map(|table| size_of_val(table) as u64);
@@ -69,14 +76,14 @@ impl DeviceWeights {
         let mut arena = Arena::new(device, "the weights", &sizes)?;
         let mut upload = Upload::new(device)?;
         for (index, (weight, layout)) in weights.iter().zip(&layouts).enumerate() {
-            let (buffer, start) = arena.place(index);
+            let (buffer, start) = arena.buffer_and_offset(index);
             if !weight.is_blank() {
                 upload.weight(weight, layout, buffer, start)?;
             }
-            progress(weight);
+            progress(weight)?;
         }
         for (index, table) in tables(ops).enumerate() {
-            let (buffer, start) = arena.place(weights.len() + index);
+            let (buffer, start) = arena.buffer_and_offset(weights.len() + index);
             let bytes: Vec<u8> = table.iter().flat_map(|value| value.to_le_bytes()).collect();
             upload.write(buffer, start, &bytes)?;
         }
@@ -98,12 +105,12 @@ impl DeviceWeights {
         Ok(DeviceWeights { arena: Arc::new(arena), of_ops })
     }
 
-    /// Where op number `op`, a pool of experts, has its tensors and tables.
-    pub fn pool_parts(&self, op: usize, pool: &Experts) -> PoolParts {
+    /// The tensors and tables of op number `op`, which is a pool of experts.
+    pub fn pool_buffers(&self, op: usize, pool: &Experts) -> PoolBuffers {
         let (weights, tables) = &self.of_ops[op];
-        let part = |region| self.arena.part(region).expect("what an op has is in the arena");
-        let weights = weights.iter().map(|weight| part(weight.region)).collect();
-        PoolParts { pool: pool.clone(), weights, tables: tables.iter().map(|table| part(*table)).collect() }
+        let slice = |region| self.arena.slice(region).expect("the regions of ops are in the arena");
+        let weights = weights.iter().map(|weight| slice(weight.region)).collect();
+        PoolBuffers { pool: pool.clone(), weights, tables: tables.iter().map(|table| slice(*table)).collect() }
     }
 }
 
@@ -111,12 +118,12 @@ impl DeviceWeights {
 pub(super) struct DeviceCache {
     _arena: Arena,
     pub kv: DeviceKv,
-    /// For each layer the bytes of a position's key and value.
+    /// Bytes of the key and value of one position, per layer.
     pub position_bytes: Vec<u64>,
 }
 
 impl DeviceCache {
-    /// Room for so many blocks in every layer, all zeros: what lies between stored values must not spoil sums.
+    /// Allocates `n_blocks` blocks per layer, filled with zeros: kernels also read padding, which must not affect sums.
     pub fn new(
         device: &Arc<Device>,
         shapes: &[KvShape],
@@ -139,37 +146,37 @@ impl DeviceCache {
     }
 }
 
-/// The way of bytes from the processor's memory to the device's.
+/// Copies bytes from host memory to device memory.
 ///
-/// Where the processor reaches the device's memory they are written there. Elsewhere they go through two stages in turn:
-/// one is filled while the device empties the other.
+/// If the CPU can write the device's memory, it writes there directly. Otherwise bytes pass through two staging buffers: one is
+/// filled while the device reads the other.
 struct Upload {
     device: Arc<Device>,
     pool: CommandPool,
-    stages: Vec<Stage>,
-    /// Number of the stage that is being filled.
+    staging: Vec<StagingBuffer>,
+    /// Index of the staging buffer that is being filled.
     current: usize,
 }
 
-struct Stage {
+struct StagingBuffer {
     buffer: Buffer,
     commands: ash::vk::CommandBuffer,
     filled: u64,
-    /// Where the stretches that it is filled with go.
-    copies: Vec<(BufferPart, BufferPart)>,
-    /// When the device has emptied it.
-    emptied: u64,
+    /// The copies from this buffer to their targets.
+    copies: Vec<(BufferSlice, BufferSlice)>,
+    /// The submission that reads it last.
+    last_read: u64,
 }
 
 impl Upload {
-    const STAGE_BYTES: usize = 16 << 20;
+    const STAGING_BYTES: usize = 16 << 20;
 
     fn new(device: &Arc<Device>) -> Result<Self, VulkanError> {
         let pool = CommandPool::new(device)?;
-        Ok(Upload { device: Arc::clone(device), pool, stages: Vec::new(), current: 0 })
+        Ok(Upload { device: Arc::clone(device), pool, staging: Vec::new(), current: 0 })
     }
 
-    /// Packs a weight and writes it from `start` on, some rows at a time.
+    /// Packs a weight and writes it at offset `start`, a number of rows at a time.
     fn weight(
         &mut self,
         weight: &Weight,
@@ -177,73 +184,75 @@ impl Upload {
         buffer: &mut Buffer,
         start: u64,
     ) -> Result<(), VulkanError> {
-        let rows_at_once = (Self::STAGE_BYTES / weight.row_bytes().max(1)).clamp(1, weight.rows.max(1));
+        let rows_at_once = (Self::STAGING_BYTES / weight.row_bytes().max(1)).clamp(1, weight.rows.max(1));
         for first in (0..weight.rows).step_by(rows_at_once) {
             let count = rows_at_once.min(weight.rows - first);
-            for (place, bytes) in layout.pack(weight, first, count) {
-                self.write(buffer, start + place, &bytes)?;
+            for (offset, bytes) in layout.pack(weight, first, count) {
+                self.write(buffer, start + offset, &bytes)?;
             }
         }
         weight.release();
         Ok(())
     }
 
-    /// Writes bytes from `start` on. They are there after [`Upload::finish`].
+    /// Writes bytes at offset `start`. They are on the device after [`Upload::finish`].
     fn write(&mut self, to: &mut Buffer, start: u64, bytes: &[u8]) -> Result<(), VulkanError> {
         if let Some(mapped) = to.mapped() {
             mapped[start as usize..start as usize + bytes.len()].copy_from_slice(bytes);
             return Ok(());
         }
-        let (mut start, mut left) = (start, bytes);
-        while !left.is_empty() {
-            let stage = self.stage()?;
-            let (filled, room) = (stage.filled as usize, Self::STAGE_BYTES - stage.filled as usize);
-            let (part, rest) = left.split_at(left.len().min(room));
-            let Some(mapped) = stage.buffer.mapped() else {
-                return Err(VulkanError::OutOfMemory { what: "uploads".to_owned(), bytes: left.len() as u64 });
+        let (mut start, mut rest) = (start, bytes);
+        while !rest.is_empty() {
+            let staging = self.current_staging()?;
+            let (filled, free) = (staging.filled as usize, Self::STAGING_BYTES - staging.filled as usize);
+            let (chunk, later) = rest.split_at(rest.len().min(free));
+            let Some(mapped) = staging.buffer.mapped() else {
+                return Err(VulkanError::OutOfMemory { what: "uploads".to_owned(), bytes: rest.len() as u64 });
             };
-            mapped[filled..filled + part.len()].copy_from_slice(part);
-            let len = part.len() as u64;
-            stage.copies.push((stage.buffer.part(stage.filled, len), to.part(start, len)));
-            // Copies of whole words are faster on some devices.
-            stage.filled = (stage.filled + len).next_multiple_of(16).min(Self::STAGE_BYTES as u64);
-            (start, left) = (start + len, rest);
-            if stage.filled as usize == Self::STAGE_BYTES {
+            mapped[filled..filled + chunk.len()].copy_from_slice(chunk);
+            let len = chunk.len() as u64;
+            staging.copies.push((staging.buffer.slice(staging.filled, len), to.slice(start, len)));
+            // Aligned copies are faster on some devices.
+            staging.filled = (staging.filled + len).next_multiple_of(16).min(Self::STAGING_BYTES as u64);
+            (start, rest) = (start + len, later);
+            if staging.filled as usize == Self::STAGING_BYTES {
                 self.submit()?;
             }
         }
         Ok(())
     }
 
-    /// The stage that is being filled.
-    fn stage(&mut self) -> Result<&mut Stage, VulkanError> {
-        if self.stages.len() <= self.current {
-            let buffer = Buffer::new(&self.device, "uploads", Self::STAGE_BYTES as u64, Place::Host)?;
+    /// The staging buffer that is being filled; allocated on first use.
+    fn current_staging(&mut self) -> Result<&mut StagingBuffer, VulkanError> {
+        if self.staging.len() <= self.current {
+            let buffer = Buffer::new(&self.device, "uploads", Self::STAGING_BYTES as u64, MemoryKind::Host)?;
             let commands = self.pool.allocate()?;
-            self.stages.push(Stage { buffer, commands, filled: 0, copies: Vec::new(), emptied: 0 });
+            self.staging.push(StagingBuffer { buffer, commands, filled: 0, copies: Vec::new(), last_read: 0 });
         }
-        let stage = &mut self.stages[self.current];
-        if stage.filled == 0 {
-            self.device.wait(stage.emptied)?;
+        let staging = &mut self.staging[self.current];
+        if staging.filled == 0 {
+            self.device.wait(staging.last_read)?;
         }
-        Ok(stage)
+        Ok(staging)
     }
 
-    /// Sends what was written and is not on its way yet.
+    /// Submits the copies that have not been submitted yet.
     fn submit(&mut self) -> Result<(), VulkanError> {
-        const STAGES: usize = 2;
-        let Some(stage) = self.stages.get_mut(self.current).filter(|stage| stage.filled > 0) else { return Ok(()) };
-        let mut recorder = Recorder::begin(&self.device, stage.commands)?;
-        for (from, to) in stage.copies.drain(..) {
-            recorder.copy_part(from, to);
+        const STAGING_BUFFERS: usize = 2;
+        let Some(staging) = self.staging.get_mut(self.current).filter(|staging| staging.filled > 0) else {
+            return Ok(());
+        };
+        let mut recorder = Recorder::begin(&self.device, staging.commands)?;
+        for (from, to) in staging.copies.drain(..) {
+            recorder.copy_slice(from, to);
         }
-        stage.emptied = self.device.submit(&[recorder.end()?])?;
-        stage.filled = 0;
-        self.current = (self.current + 1) % STAGES;
+        staging.last_read = self.device.submit(&[recorder.end()?])?;
+        staging.filled = 0;
+        self.current = (self.current + 1) % STAGING_BUFFERS;
         Ok(())
     }
 
-    /// Waits until all of it is there.
+    /// Submits the remaining copies and waits for all of them.
     fn finish(&mut self) -> Result<(), VulkanError> {
         self.submit()?;
         self.device.wait_for_all()

@@ -1,4 +1,4 @@
-//! What a device can do at most, measured: bytes read a second, operations a second.
+//! Measures the peak rates of a device: bytes read and operations per second.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -6,34 +6,35 @@ use std::time::{Duration, Instant};
 use cuelight_shaders::gpu::{Dispatch, Region};
 use cuelight_shaders::roofline::gpu as work;
 
+use super::buffer::Buffer;
 use super::device::Device;
 use super::error::VulkanError;
-use super::memory::{Buffer, Place};
+use super::memory::MemoryKind;
 use super::record::{CommandPool, Recorder};
 
-/// The limits of a device.
+/// The peak rates of a device.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DeviceRoofline {
-    /// Bytes a second from memory: a working set beyond the caches.
+    /// Bytes read per second, with a working set larger than the caches.
     pub memory_bandwidth: f64,
-    /// Bytes a second with a working set of 16 MiB, which the caches of large devices hold.
+    /// Bytes read per second, with a working set of 16 MiB, which fits in the caches of large devices.
     pub cache_bandwidth: f64,
-    /// Operations a second in products of float16 matrices; `None` where the device has none.
+    /// Operations per second in products of float16 matrices; `None` if the device has no cooperative matrices.
     pub matrix_peak: Option<f64>,
-    /// Operations a second in float32.
+    /// Operations per second in float32.
     pub float_peak: f64,
 }
 
-/// A working set that no cache holds.
+/// A working set that fits in no cache.
 const MEMORY_BYTES: u64 = 1 << 30;
-/// A working set that large caches hold.
+/// A working set that fits in large caches.
 const CACHE_BYTES: u64 = 16 << 20;
-/// Of so many passes the one in the middle counts.
+/// Number of passes, of which the median counts.
 const PASSES: usize = 5;
-/// A pass is made to take about so long: far more than handing it over.
+/// The approximate time of a pass, much longer than a submission.
 const PASS_TIME: Duration = Duration::from_millis(50);
 
-/// Measures a device: about a second, and a GiB of its memory, or a quarter of what is free.
+/// Measures a device. Takes about a second and 1 GiB of its memory, or a quarter of the free memory if that is less.
 ///
 /// # Errors
 /// [`VulkanError`] when the device fails.
@@ -45,9 +46,7 @@ pub fn measure(device: &Arc<Device>) -> Result<DeviceRoofline, VulkanError> {
     let in_caches = Region { bytes: all.bytes.min(CACHE_BYTES), ..all };
     let result = bench.result.region;
     let matrix_peak = match work::matrices(limits, 1, result) {
-        Some(_) => Some(bench.rate_of_rounds(|rounds| {
-            work::matrices(limits, rounds, result).expect("the device has matrices, as it had above")
-        })?),
+        Some(_) => Some(bench.rate_of_rounds(|rounds| work::matrices(limits, rounds, result).expect("checked above"))?),
         None => None,
     };
     Ok(DeviceRoofline {
@@ -58,7 +57,7 @@ pub fn measure(device: &Arc<Device>) -> Result<DeviceRoofline, VulkanError> {
     })
 }
 
-/// What dispatches are timed with.
+/// Times dispatches.
 struct Bench {
     device: Arc<Device>,
     pool: CommandPool,
@@ -68,8 +67,8 @@ struct Bench {
 
 impl Bench {
     fn new(device: &Arc<Device>, bytes: u64) -> Result<Self, VulkanError> {
-        let source = Buffer::new(device, "what is read to measure the device", bytes, Place::Device)?;
-        let result = Buffer::new(device, "what is measured", 0, Place::Device)?;
+        let source = Buffer::new(device, "the source of the measurement", bytes, MemoryKind::Device)?;
+        let result = Buffer::new(device, "the result of the measurement", 0, MemoryKind::Device)?;
         let pool = CommandPool::new(device)?;
         let mut recorder = Recorder::begin(device, pool.allocate()?)?;
         recorder.clear(&source);
@@ -77,7 +76,7 @@ impl Bench {
         Ok(Bench { device: Arc::clone(device), pool, source, result })
     }
 
-    /// So many times the amount a second, of a dispatch that handles that amount.
+    /// The rate per second of a dispatch that handles `amount` bytes or operations.
     fn rate(&self, (dispatch, amount): (Dispatch, u64)) -> Result<f64, VulkanError> {
         let once = self.time(&dispatch, 1)?.max(Duration::from_micros(1));
         let repetitions = PASS_TIME.div_duration_f64(once).clamp(1.0, 1000.0) as usize;
@@ -90,7 +89,7 @@ impl Bench {
         Ok(rates[PASSES / 2])
     }
 
-    /// The same, with as many rounds in a dispatch as take a while.
+    /// The rate of a dispatch whose number of rounds is raised until it runs long enough to be measured.
     fn rate_of_rounds(&self, work: impl Fn(u32) -> (Dispatch, u64)) -> Result<f64, VulkanError> {
         const MOST_ROUNDS: u32 = 1 << 20;
         let mut rounds = 16;
@@ -100,7 +99,7 @@ impl Bench {
         self.rate(work(rounds))
     }
 
-    /// How long a dispatch takes, so many times in a row.
+    /// The time of `repetitions` consecutive dispatches.
     fn time(&self, dispatch: &Dispatch, repetitions: usize) -> Result<Duration, VulkanError> {
         let commands = self.pool.allocate()?;
         let mut recorder = Recorder::begin(&self.device, commands)?;

@@ -1,5 +1,5 @@
-//! Values on their way between the processor and a graph: what the part of the model before gave, and logits or what the next
-//! part takes.
+//! Copies of values between the host and a graph: the outputs of the previous part of the model go in; logits, or the inputs
+//! of the next part, come out.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -7,31 +7,32 @@ use std::sync::Arc;
 use ash::vk;
 use cuelight_shaders::op::Batch;
 
+use super::bucket::Bucket;
+use super::buffer::Buffer;
 use super::device::Device;
 use super::error::VulkanError;
-use super::memory::{Buffer, Place};
-use super::plan::Bucket;
+use super::memory::MemoryKind;
 use super::record::{CommandPool, Recorder};
 use crate::backend::ragged::count_rows;
 use crate::engine::EngineLimits;
 use crate::graph::{Graph, MemoryLayout, Rows, ValueId};
 
-/// Some values of a graph, on their way in or out.
+/// Copies some values of a graph to or from the device.
 pub(super) struct Transfer {
-    values: Vec<Moved>,
+    values: Vec<ValueCopy>,
 }
 
-/// One of the values.
-struct Moved {
+/// The copy of one value.
+struct ValueCopy {
     rows: Rows,
     width: usize,
-    /// Where it is among the graph's values, in bytes.
+    /// Offset among the graph's values, in bytes.
     start: u64,
-    /// Where it is in the stage, in bytes.
-    stage_start: u64,
+    /// Offset in the staging buffer, in bytes.
+    staging_start: u64,
 }
 
-/// Bytes of some values of the largest step.
+/// Bytes of some values for the largest step.
 pub(super) fn bytes(graph: &Graph, values: &[ValueId], limits: &EngineLimits) -> u64 {
     values.iter().map(|value| value_bytes(graph, *value, limits)).sum()
 }
@@ -44,48 +45,53 @@ fn value_bytes(graph: &Graph, value: ValueId, limits: &EngineLimits) -> u64 {
     (rows * graph.width(value) * size_of::<f32>()) as u64
 }
 
-/// Memory that values of any of the pieces go through, where the processor does not reach their own: `bytes` is what they
-/// take at most.
-pub(super) fn stage(device: &Arc<Device>, bytes: u64, is_direct: bool) -> Result<Option<Buffer>, VulkanError> {
+/// A staging buffer of `bytes` bytes; `None` if the CPU accesses the values directly (`is_direct`).
+pub(super) fn staging_buffer(device: &Arc<Device>, bytes: u64, is_direct: bool) -> Result<Option<Buffer>, VulkanError> {
     let is_needed = !is_direct && bytes > 0;
-    is_needed.then(|| Buffer::new(device, "values on their way", bytes, Place::Host)).transpose()
+    is_needed.then(|| Buffer::new(device, "staged values", bytes, MemoryKind::Host)).transpose()
 }
 
 impl Transfer {
-    /// For these values.
+    /// Copies `values`.
     pub fn new(graph: &Graph, layout: &MemoryLayout, values: &[ValueId], limits: &EngineLimits) -> Self {
-        let mut stage_bytes = 0;
-        let moved = |value: &ValueId| {
-            let stage_start = stage_bytes;
-            stage_bytes += value_bytes(graph, *value, limits);
+        let mut staging_bytes = 0;
+        let copy = |value: &ValueId| {
+            let staging_start = staging_bytes;
+            staging_bytes += value_bytes(graph, *value, limits);
             let start = (layout.offset(*value) * size_of::<f32>()) as u64;
-            Moved { rows: graph.rows(*value), width: graph.width(*value), start, stage_start }
+            ValueCopy { rows: graph.rows(*value), width: graph.width(*value), start, staging_start }
         };
-        Transfer { values: values.iter().map(moved).collect() }
+        Transfer { values: values.iter().map(copy).collect() }
     }
 
-    /// Records the way from the stage to the graph's values.
-    pub fn record_in(&self, recorder: &mut Recorder<'_>, bucket: Bucket, work: &Buffer, stage: Option<&Buffer>) {
-        let Some(stage) = stage else { return };
+    /// Records the copy from the staging buffer to the graph's values.
+    pub fn record_upload(&self, recorder: &mut Recorder<'_>, bucket: Bucket, work: &Buffer, staging: Option<&Buffer>) {
+        let Some(staging) = staging else { return };
         for value in &self.values {
-            recorder.copy((stage, value.stage_start), (work, value.start), value.bytes(bucket));
+            recorder.copy((staging, value.staging_start), (work, value.start), value.bytes(bucket));
         }
     }
 
-    /// Records the way back.
-    pub fn record_out(&self, recorder: &mut Recorder<'_>, bucket: Bucket, work: &Buffer, stage: Option<&Buffer>) {
-        let Some(stage) = stage else { return };
+    /// Records the copy from the graph's values to the staging buffer.
+    pub fn record_download(
+        &self,
+        recorder: &mut Recorder<'_>,
+        bucket: Bucket,
+        work: &Buffer,
+        staging: Option<&Buffer>,
+    ) {
+        let Some(staging) = staging else { return };
         for value in &self.values {
-            recorder.copy((work, value.start), (stage, value.stage_start), value.bytes(bucket));
+            recorder.copy((work, value.start), (staging, value.staging_start), value.bytes(bucket));
         }
     }
 
-    /// Writes the values, each [rows, width], where the device or the recorded commands take them.
-    pub fn write<'a>(&self, work: &mut Buffer, stage: Option<&mut Buffer>, values: impl Iterator<Item = &'a [f32]>) {
-        let staged = stage.is_some();
-        let bytes = stage.unwrap_or(work).mapped().unwrap_or_default();
-        for (moved, values) in self.values.iter().zip(values) {
-            let start = if staged { moved.stage_start } else { moved.start } as usize;
+    /// Writes the values, each [rows, width], to the staging buffer, or to the graph's memory if there is none.
+    pub fn write<'a>(&self, work: &mut Buffer, staging: Option<&mut Buffer>, values: impl Iterator<Item = &'a [f32]>) {
+        let is_staged = staging.is_some();
+        let bytes = staging.unwrap_or(work).mapped().unwrap_or_default();
+        for (copy, values) in self.values.iter().zip(values) {
+            let start = if is_staged { copy.staging_start } else { copy.start } as usize;
             let bytes = &mut bytes[start..start + size_of_val(values)];
             for (bytes, value) in bytes.as_chunks_mut().0.iter_mut().zip(values) {
                 *bytes = value.to_le_bytes();
@@ -93,11 +99,11 @@ impl Transfer {
         }
     }
 
-    /// Reads the values of a step that has run.
-    pub fn read(&self, work: &Buffer, stage: Option<&Buffer>, batch: &Batch<'_>) -> Vec<Vec<f32>> {
-        let bytes = stage.unwrap_or(work).readable().unwrap_or_default();
-        let read = |value: &Moved| {
-            let start = if stage.is_some() { value.stage_start } else { value.start } as usize;
+    /// Reads the values after the step has run.
+    pub fn read(&self, work: &Buffer, staging: Option<&Buffer>, batch: &Batch<'_>) -> Vec<Vec<f32>> {
+        let bytes = staging.unwrap_or(work).readable().unwrap_or_default();
+        let read = |value: &ValueCopy| {
+            let start = if staging.is_some() { value.staging_start } else { value.start } as usize;
             let length = count_rows(value.rows, batch) * value.width * size_of::<f32>();
             let bytes = &bytes[start..start + length];
             bytes.as_chunks::<4>().0.iter().map(|value| f32::from_le_bytes(*value)).collect()
@@ -106,26 +112,24 @@ impl Transfer {
     }
 }
 
-impl Moved {
-    /// Bytes of as many rows as a bucket has.
+impl ValueCopy {
+    /// Bytes of the rows of a bucket.
     fn bytes(&self, bucket: Bucket) -> u64 {
         (bucket.rows(self.rows).most() * self.width * size_of::<f32>()) as u64
     }
 }
 
-/// Rows of the logits on their way back. A row is large and few are wanted, so that which of them come is decided anew in
-/// each step.
+/// Copies rows of logits back. Rows are large and few are needed, so the rows to copy are selected in each step.
 pub(super) struct LogitsTransfer {
     width: usize,
-    /// Where the logits are among the graph's values, in bytes.
+    /// Offset of the logits among the graph's values, in bytes.
     start: u64,
-    /// Where rows go one after the other where the processor does not reach the graph's own memory, and the commands that
-    /// bring them there.
-    stage: Option<(Buffer, vk::CommandBuffer)>,
+    /// A staging buffer for the rows and the commands that copy them; `None` if the CPU reads the graph's memory directly.
+    staging: Option<(Buffer, vk::CommandBuffer)>,
 }
 
 impl LogitsTransfer {
-    /// For the logits of `graph`; `is_direct` where the processor reaches the graph's own memory.
+    /// Copies the logits of `graph`. `is_direct`: the CPU reads the graph's memory directly.
     pub fn new(
         device: &Arc<Device>,
         pool: &CommandPool,
@@ -135,45 +139,45 @@ impl LogitsTransfer {
         is_direct: bool,
     ) -> Result<Self, VulkanError> {
         let start = (layout.offset(logits) * size_of::<f32>()) as u64;
-        let stage = match is_direct {
+        let staging = match is_direct {
             true => None,
             false => {
                 let bytes = value_bytes(graph, logits, limits);
-                Some((Buffer::new(device, "logits on their way", bytes, Place::Host)?, pool.allocate()?))
+                Some((Buffer::new(device, "staged logits", bytes, MemoryKind::Host)?, pool.allocate()?))
             }
         };
-        Ok(LogitsTransfer { width: graph.width(logits), start, stage })
+        Ok(LogitsTransfer { width: graph.width(logits), start, staging })
     }
 
-    /// The commands that bring these rows to the stage; none where they need not be brought.
+    /// The commands that copy these rows to the staging buffer; `None` if no copy is needed.
     pub fn record(
         &self,
         device: &Device,
         work: &Buffer,
         rows: &[Range<usize>],
     ) -> Result<Option<vk::CommandBuffer>, VulkanError> {
-        let Some((stage, commands)) = self.stage.as_ref().filter(|_| !rows.is_empty()) else { return Ok(None) };
+        let Some((staging, commands)) = self.staging.as_ref().filter(|_| !rows.is_empty()) else { return Ok(None) };
         let mut recorder = Recorder::begin(device, *commands)?;
-        let mut stage_start = 0;
+        let mut staging_start = 0;
         for rows in rows {
             let bytes = self.bytes(rows.len());
-            recorder.copy((work, self.start + self.bytes(rows.start)), (stage, stage_start), bytes);
-            stage_start += bytes;
+            recorder.copy((work, self.start + self.bytes(rows.start)), (staging, staging_start), bytes);
+            staging_start += bytes;
         }
         recorder.end().map(Some)
     }
 
-    /// Reads the rows of a step that has run.
+    /// Reads the rows after the step has run.
     pub fn read(&self, work: &Buffer, rows: &[Range<usize>]) -> Vec<f32> {
-        let bytes = self.stage.as_ref().map_or(work, |(stage, _)| stage).readable().unwrap_or_default();
+        let bytes = self.staging.as_ref().map_or(work, |(staging, _)| staging).readable().unwrap_or_default();
         let mut values = Vec::with_capacity(rows.iter().map(Range::len).sum::<usize>() * self.width);
-        let mut stage_start = 0;
+        let mut staging_start = 0;
         for rows in rows {
             let length = self.bytes(rows.len());
-            let start = if self.stage.is_some() { stage_start } else { self.start + self.bytes(rows.start) };
+            let start = if self.staging.is_some() { staging_start } else { self.start + self.bytes(rows.start) };
             let bytes = &bytes[start as usize..(start + length) as usize];
             values.extend(bytes.as_chunks::<4>().0.iter().map(|value| f32::from_le_bytes(*value)));
-            stage_start += length;
+            staging_start += length;
         }
         values
     }

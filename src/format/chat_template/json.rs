@@ -1,19 +1,19 @@
-//! JSON as Python's `json.dumps` writes it.
+//! Writes JSON in the format of Python's `json.dumps`.
 
 use std::fmt::Write;
 
 use serde_json::{Number, Value};
 
-/// How to write.
+/// The options of `json.dumps`.
 #[derive(Debug, Clone, Default)]
 pub(super) struct JsonLayout {
-    /// Escape everything beyond ASCII.
+    /// Whether to escape non-ASCII characters.
     pub(super) ensure_ascii: bool,
-    /// Spaces for each level, every item on a line of its own; `None`: all on one line.
+    /// Spaces per level, with one item per line; `None` for a single line.
     pub(super) indent: Option<usize>,
-    /// Between items, and between key and value; `None`: Python's own.
+    /// The separators between items and between key and value; `None` for Python's defaults.
     pub(super) separators: Option<[String; 2]>,
-    /// Order keys by their text.
+    /// Whether to sort keys.
     pub(super) sort_keys: bool,
 }
 
@@ -76,7 +76,7 @@ impl JsonLayout {
     }
 
     fn break_line(&self, depth: usize, out: &mut String) {
-        // A template may ask for any indent; nobody reads more than this one.
+        // A template may set any indent, so the size of the output is bounded here.
         const INDENT_MAX: usize = 16;
         if let Some(indent) = self.indent {
             out.push('\n');
@@ -104,14 +104,14 @@ impl JsonLayout {
     }
 }
 
-/// A character by its UTF-16 units.
+/// Writes a character as escaped UTF-16 units.
 fn put_escape(character: char, out: &mut String) {
     for unit in character.encode_utf16(&mut [0; 2]) {
         write!(out, "\\u{unit:04x}").expect("writing to a string cannot fail");
     }
 }
 
-/// Integers in full; floats with the fewest digits that identify them, scientific when very large or small.
+/// Integers in full; floats with the fewest digits that identify them, in scientific notation if very large or small.
 fn number_text(number: &Number) -> String {
     let Some(float) = number.as_f64().filter(|_| number.is_f64()) else { return number.to_string() };
     let scientific = format!("{float:e}");
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn layouts_are_those_of_json_dumps() {
+    fn layouts_match_json_dumps() {
         let value = json!({"b": [1, 2.5, "ä\"\n\u{1}"], "a": {}, "c": []});
         let layout = JsonLayout::default();
         assert_eq!(layout.write(&value), r#"{"b": [1, 2.5, "ä\"\n\u0001"], "a": {}, "c": []}"#);
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_those_of_python() {
+    fn numbers_match_python() {
         let cases = [
             (json!(1.0), "1.0"),
             (json!(-0.0), "-0.0"),

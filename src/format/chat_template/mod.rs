@@ -1,223 +1,159 @@
-//! A conversation to a prompt: the Jinja template that a model brings with it.
+//! Renders a conversation to a prompt with a model's Jinja template.
 //!
-//! Templates are written for Hugging Face transformers, so the environment here is theirs: trimmed blocks, Python's string,
-//! list and dict methods, its `json.dumps` behind `tojson`, `raise_exception` and `strftime_now`. They come from strangers, so
-//! a rendering has a budget of instructions.
+//! A template is a program from a model's file and the conversation comes from a client; neither is trusted. Both are bounded:
+//!
+//! - [`source`]: the template's size and nesting, before it is parsed
+//! - [`interpreter`]: instructions and the size of the prompt
+//! - [`worker`]: time, memory and stack, by rendering in a process of its own
+//! - [`shield`]: what the client's text can do: it never becomes special tokens
+//!
+//! And what these share: [`inputs`], [`error`], [`cancellation`], and [`json`], which writes JSON as Python does.
 
+mod cancellation;
+mod error;
+mod inputs;
+mod interpreter;
 mod json;
+mod shield;
+mod source;
+pub mod worker;
 
-use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Serde};
-use minijinja::{AutoEscape, Environment, Error, ErrorKind, context};
-use minijinja_contrib::pycompat::unknown_method_callback;
-use serde_json::{Map, Value};
+pub use cancellation::{CancelOnDrop, Cancellation};
+pub use error::ChatTemplateError;
+pub use inputs::{Definition, RESERVED_VARIABLES, RenderedPrompt, TemplateInputs};
+use interpreter::Interpreter;
+use shield::Shield;
+use worker::WorkerProgram;
 
-use json::JsonLayout;
-
-/// Instructions for one rendering: seconds at most, and far more than any real conversation takes.
-const FUEL: u64 = 50_000_000;
-
-/// The names of templates in an environment.
-const DEFAULT: &str = "chat template";
-const TOOL_USE: &str = "chat template for tools";
-
-/// A chat template, compiled.
+/// A compiled chat template.
 #[derive(Debug)]
 pub struct ChatTemplate {
-    environment: Environment<'static>,
-    source: String,
-    bos_token: String,
-    eos_token: String,
+    definition: Definition,
+    renderer: Renderer,
+    shield: Option<Shield>,
 }
 
-/// Why a template does not compile or render.
-#[derive(Debug, thiserror::Error)]
-pub enum ChatTemplateError {
-    /// It is not a template.
-    #[error("{message}{}", at_line(*line))]
-    Syntax {
-        /// What is wrong.
-        message: String,
-        /// Where.
-        line: Option<usize>,
-    },
-    /// It called `raise_exception`: it does not take such a conversation.
-    #[error("the chat template refuses this conversation: {0}")]
-    Refused(String),
-    /// It failed on this conversation.
-    #[error("the chat template failed on this conversation: {message}{}", at_line(*line))]
-    Render {
-        /// What went wrong.
-        message: String,
-        /// Where.
-        line: Option<usize>,
-    },
-}
-
-fn at_line(line: Option<usize>) -> String {
-    line.map(|line| format!(" (line {line} of the template)")).unwrap_or_default()
-}
-
-/// What a template sees.
-#[derive(Debug, Clone, Copy)]
-pub struct TemplateInputs<'a> {
-    /// A JSON list of messages, as the OpenAI API takes them.
-    pub messages: &'a Value,
-    /// A JSON list of tools.
-    pub tools: Option<&'a Value>,
-    /// A JSON list of documents.
-    pub documents: Option<&'a Value>,
-    /// End with the begin of an answer.
-    pub add_generation_prompt: bool,
-    /// More variables (`chat_template_kwargs`); they win over the ones above.
-    pub variables: Option<&'a Map<String, Value>>,
+/// Where a template is rendered.
+#[derive(Debug)]
+enum Renderer {
+    InProcess(Interpreter),
+    #[cfg(unix)]
+    Workers(worker::pool::Pool),
 }
 
 impl ChatTemplate {
-    /// Compiles a template.
+    /// Compiles a trusted template, which is rendered in this process. Nothing bounds its memory.
     ///
     /// # Errors
-    /// [`ChatTemplateError::Syntax`] when it is not one.
+    /// [`ChatTemplateError::Syntax`] when it is not a valid template, [`ChatTemplateError::Limit`] when it is over a limit.
     pub fn new(source: &str, bos_token: &str, eos_token: &str) -> Result<Self, ChatTemplateError> {
-        let mut environment = Environment::new();
-        let trimmed = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
-        environment.set_syntax(trimmed.expect("the delimiters are the default ones"));
-        environment.set_auto_escape_callback(|_| AutoEscape::None);
-        environment.set_unknown_method_callback(unknown_method_callback);
-        environment.set_fuel(Some(FUEL));
-        environment.add_filter("tojson", tojson);
-        environment.add_test("iterable", is_iterable);
-        environment.add_function("raise_exception", raise_exception);
-        environment.add_function("strftime_now", strftime_now);
-        let mut template = ChatTemplate {
-            environment,
+        Self::in_process(Definition {
             source: source.to_owned(),
+            tool_use: None,
             bos_token: bos_token.to_owned(),
             eos_token: eos_token.to_owned(),
-        };
-        template.add(DEFAULT, source)?;
-        Ok(template)
-    }
-
-    /// Adds the template that some models have besides, for conversations with tools
-    /// (`tokenizer.chat_template.tool_use`).
-    ///
-    /// # Errors
-    /// [`ChatTemplateError::Syntax`] when it is not one.
-    pub fn with_tool_use(mut self, source: &str) -> Result<Self, ChatTemplateError> {
-        self.add(TOOL_USE, source)?;
-        Ok(self)
-    }
-
-    fn add(&mut self, name: &'static str, source: &str) -> Result<(), ChatTemplateError> {
-        self.environment.add_template_owned(name, without_generation_tags(source)).map_err(|error| {
-            let message = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
-            ChatTemplateError::Syntax { message, line: error.line() }
         })
     }
 
-    /// As the file has it.
-    #[must_use]
-    pub fn source(&self) -> &str {
-        &self.source
-    }
-
-    /// The prompt of a conversation.
+    /// As [`Self::new`], with all that a file defines.
     ///
     /// # Errors
-    /// [`ChatTemplateError::Refused`] when the template itself says no, [`ChatTemplateError::Render`] when it fails.
+    /// As [`Self::new`].
+    pub fn in_process(definition: Definition) -> Result<Self, ChatTemplateError> {
+        let renderer = Renderer::InProcess(Interpreter::new(&definition)?);
+        Ok(ChatTemplate { definition, renderer, shield: None })
+    }
+
+    /// Compiles a template in a process of its own, which renders it. Blocks until it is compiled.
+    ///
+    /// # Errors
+    /// As [`Self::new`]; [`ChatTemplateError::Worker`] when the process cannot be started.
+    pub fn in_worker(definition: Definition, program: &WorkerProgram) -> Result<Self, ChatTemplateError> {
+        definition.sources().try_for_each(source::check)?;
+        #[cfg(unix)]
+        {
+            let renderer = Renderer::Workers(worker::pool::Pool::start(program.clone(), &definition)?);
+            Ok(ChatTemplate { definition, renderer, shield: None })
+        }
+        #[cfg(not(unix))]
+        {
+            let _ = program;
+            Self::in_process(definition)
+        }
+    }
+
+    /// The same template with another budget of instructions for each rendering in this process.
+    #[must_use]
+    pub fn with_fuel(mut self, fuel: u64) -> Self {
+        if let Renderer::InProcess(interpreter) = &mut self.renderer {
+            interpreter.set_fuel(fuel);
+        }
+        self
+    }
+
+    /// Keeps untrusted text from acting as one of these special tokens.
+    ///
+    /// # Errors
+    /// [`ChatTemplateError::Limit`] when there are too many.
+    pub fn with_plain_content(mut self, spellings: &[String]) -> Result<Self, ChatTemplateError> {
+        self.shield = Shield::new(spellings)?;
+        Ok(self)
+    }
+
+    /// The template's source.
+    #[must_use]
+    pub fn source(&self) -> &str {
+        &self.definition.source
+    }
+
+    /// The text of a conversation's prompt. Blocks until it is rendered.
+    ///
+    /// # Errors
+    /// As [`Self::render_prompt`].
     pub fn render(&self, inputs: &TemplateInputs<'_>) -> Result<String, ChatTemplateError> {
-        let given = context! {
-            messages => Serde(inputs.messages),
-            tools => Serde(inputs.tools),
-            documents => Serde(inputs.documents),
-            add_generation_prompt => inputs.add_generation_prompt,
-            // Firefunction's names for the tools, as text, and the time.
-            functions => inputs.tools.map_or_else(String::new, Value::to_string),
-            datetime => strftime_now("%b %d %Y %H:%M:%S %Z").unwrap_or_default(),
-            bos_token => self.bos_token.as_str(),
-            eos_token => self.eos_token.as_str(),
+        self.render_prompt(inputs, &Cancellation::default()).map(|prompt| prompt.text)
+    }
+
+    /// The prompt of a conversation. Blocks until it is rendered or cancelled.
+    ///
+    /// # Errors
+    /// [`ChatTemplateError::Refused`] when the template refuses the conversation, [`ChatTemplateError::Render`] when it fails,
+    /// [`ChatTemplateError::Limit`] when it needs too much.
+    pub fn render_prompt(
+        &self,
+        inputs: &TemplateInputs<'_>,
+        cancellation: &Cancellation,
+    ) -> Result<RenderedPrompt, ChatTemplateError> {
+        let shielded = match &self.shield {
+            Some(shield) => shield.apply(inputs, self.definition.sources())?,
+            None => None,
         };
-        let variables = minijinja::Value::from(Serde(inputs.variables));
-        let render = |template: minijinja::Template<'_, '_>| template.render(context! { ..variables, ..given });
-        let has_tools = inputs.tools.and_then(Value::as_array).is_some_and(|tools| !tools.is_empty());
-        let tool_use = self.environment.get_template(TOOL_USE).ok().filter(|_| has_tools);
-        let template = tool_use.map_or_else(|| self.environment.get_template(DEFAULT), Ok);
-        template.and_then(render).map_err(render_error)
-    }
-}
-
-fn render_error(error: Error) -> ChatTemplateError {
-    let detail = error.detail().map(str::to_owned);
-    match detail.as_deref().and_then(|detail| detail.strip_prefix(REFUSAL)) {
-        Some(reason) => ChatTemplateError::Refused(reason.to_owned()),
-        None => {
-            let message = match error.kind() {
-                ErrorKind::OutOfFuel => "it takes too long".to_owned(),
-                kind => detail.unwrap_or_else(|| kind.to_string()),
-            };
-            ChatTemplateError::Render { message, line: error.line() }
+        match shielded {
+            Some(shielded) => shielded.remove(&self.render_text(&shielded.inputs(inputs), cancellation)?),
+            None => self.render_text(inputs, cancellation).map(|text| RenderedPrompt { text, guards: Vec::new() }),
         }
     }
-}
 
-/// As in Python, where `None` is not iterable; templates ask this before they look at absent tools.
-fn is_iterable(value: &minijinja::Value) -> bool {
-    !value.is_none() && value.try_iter().is_ok()
-}
-
-/// Marks an error as the template's own.
-const REFUSAL: &str = "refused: ";
-
-fn raise_exception(message: String) -> Result<String, Error> {
-    Err(Error::new(ErrorKind::InvalidOperation, format!("{REFUSAL}{message}")))
-}
-
-fn strftime_now(format: &str) -> Result<String, Error> {
-    jiff::fmt::strtime::format(format, &jiff::Zoned::now())
-        .map_err(|error| Error::new(ErrorKind::InvalidOperation, format!("strftime_now({format:?}): {error}")))
-}
-
-/// Python's `json.dumps`, with transformers' default of leaving non-ASCII characters as they are.
-fn tojson(value: &minijinja::Value, options: Kwargs) -> Result<String, Error> {
-    let separators: Option<Vec<String>> = options.get("separators")?;
-    let layout = JsonLayout {
-        ensure_ascii: options.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false),
-        indent: options.get("indent")?,
-        separators: separators.and_then(|both| both.try_into().ok()),
-        sort_keys: options.get::<Option<bool>>("sort_keys")?.unwrap_or(false),
-    };
-    options.assert_all_used()?;
-    let value =
-        serde_json::to_value(value).map_err(|error| Error::new(ErrorKind::BadSerialization, error.to_string()))?;
-    Ok(layout.write(&value))
-}
-
-/// Templates may mark the model's own words with `{% generation %}` for training. The tag means nothing when prompting; it
-/// becomes a block that is always rendered, so that its white space is treated as any block's.
-fn without_generation_tags(source: &str) -> String {
-    let mut result = String::with_capacity(source.len());
-    let mut rest = source;
-    while let Some(start) = rest.find("{%") {
-        let Some(length) = rest[start..].find("%}") else { break };
-        let (tag, after) = rest[start..].split_at(length + 2);
-        result.push_str(&rest[..start]);
-        let inner = tag[2..tag.len() - 2].trim_matches(['-', '+']).trim();
-        match inner {
-            "generation" => result.push_str(&tag.replacen("generation", "if true", 1)),
-            "endgeneration" => result.push_str(&tag.replacen("endgeneration", "endif", 1)),
-            _ => result.push_str(tag),
+    fn render_text(
+        &self,
+        inputs: &TemplateInputs<'_>,
+        cancellation: &Cancellation,
+    ) -> Result<String, ChatTemplateError> {
+        if cancellation.is_cancelled() {
+            return Err(ChatTemplateError::Cancelled);
         }
-        rest = after;
+        match &self.renderer {
+            Renderer::InProcess(interpreter) => interpreter.render(inputs),
+            #[cfg(unix)]
+            Renderer::Workers(pool) => pool.render(inputs, cancellation),
+        }
     }
-    result.push_str(rest);
-    result
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     const CHATML: &str = "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + \
                           '<|im_end|>' + '\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}\
@@ -235,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn chatml_is_rendered_to_the_letter() {
+    fn chatml_is_rendered_exactly() {
         check(CHATML, "<|im_start|>user\n Hi <|im_end|>\n<|im_start|>assistant\n");
     }
 
@@ -252,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_trimmed_as_transformers_does_it() {
+    fn blocks_are_trimmed_as_in_transformers() {
         check("  {% if true %}\nx\n  {% endif %}\ny", "x\ny");
     }
 
@@ -265,13 +201,20 @@ mod tests {
     }
 
     #[test]
-    fn generation_tags_leave_their_content() {
+    fn generation_tags_are_removed_and_their_content_stays() {
         check("a{%- generation -%} b {%- endgeneration %}\nc", "abc");
+        assert!(ChatTemplate::new("{%}", "", "").is_err());
     }
 
     #[test]
-    fn conversations_with_tools_use_the_template_for_them() {
-        let template = ChatTemplate::new("plain", "", "").unwrap().with_tool_use("{{ tools | length }} tools").unwrap();
+    fn conversations_with_tools_use_the_template_for_tools() {
+        let definition = Definition {
+            source: "plain".to_owned(),
+            tool_use: Some("{{ tools | length }} tools".to_owned()),
+            bos_token: String::new(),
+            eos_token: String::new(),
+        };
+        let template = ChatTemplate::in_process(definition).unwrap();
         let messages = json!([]);
         let render = |tools: Option<&Value>| {
             let messages = &messages;
@@ -286,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_told_apart_from_a_fault() {
+    fn a_refusal_is_distinguished_from_a_failure() {
         let messages = json!([]);
         let refused = render("{{ raise_exception('roles must alternate') }}", &messages).unwrap_err();
         assert_eq!(refused.to_string(), "the chat template refuses this conversation: roles must alternate");
@@ -297,19 +240,63 @@ mod tests {
     }
 
     #[test]
-    fn a_template_that_never_ends_is_stopped() {
+    fn an_endless_template_is_stopped() {
         let endless = "{% for a in range(9999) %}{% for b in range(9999) %}{% for c in range(9999) %}{% endfor %}{% endfor %}{% endfor %}";
         let error = render(endless, &json!([])).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "the chat template failed on this conversation: it takes too long (line 1 of the template)"
+            "the chat template exceeds a limit: it runs more than 50000000 instructions for this conversation"
         );
     }
 
     #[test]
-    fn the_date_follows_the_format_and_a_wrong_format_is_an_error() {
+    fn dates_are_formatted_and_an_invalid_format_is_an_error() {
         let year = render("{{ strftime_now('%Y') }}", &json!([])).unwrap();
         assert!(year.parse::<u32>().is_ok_and(|year| year >= 2025), "{year}");
         assert!(render("{{ strftime_now('%') }}", &json!([])).is_err());
+    }
+
+    #[test]
+    fn further_variables_do_not_replace_the_inputs() {
+        let messages = json!([{"role": "user", "content": "hi"}]);
+        let variables = json!({"messages": [], "bos_token": "x", "tools": [1], "mine": 7});
+        let inputs = TemplateInputs {
+            messages: &messages,
+            tools: None,
+            documents: None,
+            add_generation_prompt: true,
+            variables: variables.as_object(),
+        };
+        let template =
+            ChatTemplate::new("{{ messages | length }}{{ bos_token }}{{ tools }}{{ mine }}", "<s>", "").unwrap();
+        assert_eq!(template.render(&inputs).unwrap(), "1<s>None7");
+    }
+
+    #[test]
+    fn a_prompt_that_is_too_long_is_an_error() {
+        let error = render("{% for a in range(99999) %}{{ 'x' * 9999 }}{% endfor %}", &json!([])).unwrap_err();
+        assert_eq!(error.to_string(), "the chat template exceeds a limit: it writes a prompt of more than 32 MiB");
+    }
+
+    #[test]
+    fn untrusted_text_is_guarded_whatever_the_template_does_with_it() {
+        let template = "{{ messages[0].content | trim }}|{{ messages[0].content | tojson }}|\
+                        {{ messages[0].content | tojson(ensure_ascii=true) }}|{{ [messages[0].content] }}|<|x|>";
+        let shield = ["<|x|>".to_owned()];
+        let template = ChatTemplate::new(template, "", "").unwrap().with_plain_content(&shield).unwrap();
+        let messages = json!([{"role": "user", "content": " <|x|> "}]);
+        let inputs = TemplateInputs {
+            messages: &messages,
+            tools: None,
+            documents: None,
+            add_generation_prompt: true,
+            variables: None,
+        };
+        let prompt = template.render_prompt(&inputs, &Cancellation::default()).unwrap();
+        assert_eq!(prompt.text, "<|x|>|\" <|x|> \"|\" <|x|> \"|[' <|x|> ']|<|x|>");
+        assert_eq!(prompt.guards.len(), 4);
+        for guard in prompt.guards {
+            assert!(prompt.text[..guard].ends_with("<|x|"), "{guard}");
+        }
     }
 }

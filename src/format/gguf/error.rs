@@ -1,36 +1,44 @@
-//! What can be wrong with a GGUF file, each in one sentence.
+//! The faults of a GGUF file, each with a one-sentence message.
 
 use std::path::{Path, PathBuf};
 
 use cuelight_shaders::weight::WeightError;
 
-/// A fault and the file it was found in.
+use crate::mapped_file::Change;
+
+/// A fault and the file that has it.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {fault}", .path.display())]
 pub struct GgufError {
     /// The file.
     pub path: PathBuf,
-    /// What is wrong; boxed to keep `Result`s small.
+    /// The fault; boxed to keep `Result`s small.
     #[source]
     pub fault: Box<GgufFault>,
 }
 
-/// What is wrong with a file, or with what was asked of it.
+/// What is wrong with a file, or with a key or tensor requested from it.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)] // Each variant's sentence says what its fields are.
+#[allow(missing_docs)] // Each variant's message explains its fields.
 pub enum GgufFault {
     #[error("cannot be read: {0}")]
     Unreadable(std::io::Error),
+    #[error("it changed while it was read ({0})")]
+    Changed(Change),
     #[error("not a GGUF file: it does not start with \"GGUF\"")]
     NotGguf,
     #[error("GGUF version {0} is not supported: versions 2 and 3 are; convert the model again with current tools")]
     Version(u32),
-    #[error("the file is big-endian; only little-endian GGUF files can be used")]
+    #[error("the file is big-endian; only little-endian GGUF files are supported")]
     BigEndian,
-    #[error("truncated: {what} at byte {offset} takes {needed} bytes, but {available} are left")]
+    #[error("truncated: {what} at byte {offset} needs {needed} bytes, but {available} are left")]
     Truncated { what: String, offset: usize, needed: u64, available: usize },
     #[error("states {count} {what}, more than its {available} remaining bytes can hold")]
     AbsurdCount { what: String, count: u64, available: usize },
+    #[error("states {count} {what}; at most {most} are allowed")]
+    TooMany { what: String, count: u64, most: u64 },
+    #[error("its metadata and tensor table are longer than {most} bytes")]
+    LongHeader { most: usize },
     #[error("{what} is {length} bytes long; at most {most} are allowed")]
     LongName { what: String, length: u64, most: u64 },
     #[error("{what} at byte {offset} is not valid UTF-8")]
@@ -39,7 +47,7 @@ pub enum GgufFault {
     UnknownValueType { key: String, type_id: u32 },
     #[error("key {key:?} is an array of arrays, which is not supported")]
     NestedArray { key: String },
-    #[error("key {key:?} holds {byte} where a truth value must be 0 or 1")]
+    #[error("key {key:?} holds {byte} where a boolean must be 0 or 1")]
     NotBool { key: String, byte: u8 },
     #[error("key {key:?} appears twice")]
     DuplicateKey { key: String },
@@ -64,7 +72,7 @@ pub enum GgufFault {
     )]
     ShardName { count: u32 },
     #[error("is named as shard {index} of {count}, but its keys \"split.no\" and \"split.count\" say {found}")]
-    ShardPlace { index: usize, count: usize, found: String },
+    ShardPosition { index: usize, count: usize, found: String },
     #[error("the shards hold {found} tensors, but key \"split.tensors.count\" says {stated}")]
     ShardTensors { found: usize, stated: u64 },
     #[error("lacks the key {key:?} ({wanted})")]
@@ -75,7 +83,7 @@ pub enum GgufFault {
     OutOfRange { key: String, found: String, wanted: &'static str },
     #[error("lacks the tensor {tensor:?}")]
     NoSuchTensor { tensor: String },
-    #[error("tensor {tensor:?} has the format {}, which cannot be computed with", ggml_type_name(*.ggml_type))]
+    #[error("tensor {tensor:?} has the unsupported format {}", ggml_type_name(*.ggml_type))]
     UnknownFormat { tensor: String, ggml_type: u32 },
     #[error(transparent)]
     Weight(WeightError),
@@ -89,7 +97,7 @@ impl GgufFault {
     }
 }
 
-/// What ggml calls a tensor type, for messages about formats that we do not compute with.
+/// ggml's name of a tensor type, for messages about unsupported formats.
 #[must_use]
 pub fn ggml_type_name(ggml_type: u32) -> String {
     let name = match ggml_type {

@@ -1,4 +1,4 @@
-//! One file's bytes to its metadata and its table of tensors, trusting nothing.
+//! Parses one file's metadata and table of tensors. Nothing in the file is trusted.
 
 use std::collections::HashMap;
 use std::fmt::Arguments;
@@ -6,19 +6,30 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use cuelight_shaders::quant::Format;
-use cuelight_shaders::weight::SharedBytes;
+use cuelight_shaders::weight::{Bytes, SharedBytes};
 
-use super::FileBytes;
 use super::error::GgufFault;
 use super::value::{Array, Value, ValueType};
 
+/// A file's bytes: a mapping, or a vector.
+pub(super) type FileBytes = Arc<dyn Bytes>;
+
 /// The specification's limit on a key, applied to tensor names as well.
 const NAME_BYTES_MAX: u64 = 65_535;
-/// Where tensors start when the file does not say.
+/// Most bytes of metadata and tensor table. The largest real files have tens of megabytes: a vocabulary, its merges, and a copy of
+/// the original tokenizer.
+const HEADER_BYTES_MAX: usize = 512 << 20;
+/// Most keys. Real files have tens.
+const KEYS_MAX: u64 = 1 << 16;
+/// Most tensors. Real files have thousands.
+const TENSORS_MAX: u64 = 1 << 20;
+/// Most elements of an array. The longest real arrays are merges, with half a million.
+const ELEMENTS_MAX: u64 = 1 << 24;
+/// The alignment of tensors in files that do not state one.
 const DEFAULT_ALIGNMENT: u64 = 32;
-/// The least a key takes: length, one byte of name, type, one byte of value.
+/// The fewest bytes of a key: length, one byte of name, type, one byte of value.
 const KEY_BYTES_MIN: u64 = 8 + 1 + 4 + 1;
-/// The least a tensor's entry takes: length of name, number of dimensions, type, offset.
+/// The fewest bytes of a tensor's entry: length of name, number of dimensions, type, offset.
 const TENSOR_BYTES_MIN: u64 = 8 + 4 + 4 + 8;
 
 /// A tensor's entry in the table.
@@ -28,18 +39,18 @@ pub struct TensorInfo {
     pub name: String,
     /// Dimensions as ggml orders them, innermost first; empty for a scalar.
     pub dims: Vec<u64>,
-    /// ggml's number for how its values are stored; it may be one that we do not know.
+    /// ggml's number of its format, which may be unknown.
     pub ggml_type: u32,
     /// The shard that holds it, from 0.
     pub shard: usize,
-    /// Where it starts in its shard's file, in bytes.
+    /// Its first byte in its shard's file.
     pub start: u64,
-    /// How many bytes it takes; `None` when its type is not known.
+    /// Its size in bytes; `None` when its format is unknown.
     pub n_bytes: Option<u64>,
 }
 
 impl TensorInfo {
-    /// How values are stored, when it is a format that we compute with.
+    /// Its format, when kernels support it.
     #[must_use]
     pub fn format(&self) -> Option<Format> {
         Format::from_ggml(self.ggml_type)
@@ -51,25 +62,25 @@ impl TensorInfo {
         self.dims.iter().product()
     }
 
-    /// The innermost dimension: values in a row.
+    /// The innermost dimension: values per row.
     #[must_use]
     pub fn n_columns(&self) -> u64 {
         self.dims.first().copied().unwrap_or(1)
     }
 
-    /// All dimensions but the innermost, folded.
+    /// The product of all dimensions except the innermost.
     #[must_use]
     pub fn n_rows(&self) -> u64 {
         self.dims.iter().skip(1).product()
     }
 
-    /// Bytes that it takes, as far as its type is known.
+    /// Its size in bytes; 0 when its format is unknown.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.n_bytes.unwrap_or(0)
     }
 
-    /// Its bytes in its shard's file.
+    /// Its byte range in its shard's file.
     pub(super) fn byte_range(&self) -> Option<Range<usize>> {
         let start = usize::try_from(self.start).ok()?;
         let length = usize::try_from(self.n_bytes?).ok()?;
@@ -77,11 +88,13 @@ impl TensorInfo {
     }
 }
 
-/// What one file says before its tensors' bytes.
+/// The content of one file before its tensors' bytes.
 pub(super) struct Header {
     pub(super) metadata: Vec<(String, Value)>,
     pub(super) key_index: HashMap<String, usize>,
     pub(super) tensors: Vec<TensorInfo>,
+    /// The first byte after the table of tensors.
+    pub(super) end: usize,
 }
 
 impl Header {
@@ -98,14 +111,15 @@ pub(super) fn parse(file: &FileBytes, shard: usize) -> Result<Header, GgufFault>
     let n_keys = reader.u64(format_args!("the number of keys"))?;
 
     let (metadata, key_index) = reader.metadata(n_keys)?;
-    let mut header = Header { metadata, key_index, tensors: Vec::new() };
+    let mut header = Header { metadata, key_index, tensors: Vec::new(), end: 0 };
     let alignment = alignment(&header)?;
     header.tensors = reader.tensors(n_tensors, shard)?;
+    header.end = reader.position;
 
     // Offsets in the table count from the first aligned byte after it.
     let data_start = (reader.position as u64).next_multiple_of(alignment);
     for tensor in &mut header.tensors {
-        place(tensor, data_start, alignment, reader.bytes.len())?;
+        locate(tensor, data_start, alignment, reader.bytes.len())?;
     }
     Ok(header)
 }
@@ -118,13 +132,13 @@ fn alignment(header: &Header) -> Result<u64, GgufFault> {
     }
 }
 
-/// Turns a tensor's offset from the start of the data into one from the start of the file, and checks its extent.
-fn place(tensor: &mut TensorInfo, data_start: u64, alignment: u64, file_bytes: usize) -> Result<(), GgufFault> {
+/// Converts a tensor's offset in the data section to one in the file, and checks its extent.
+fn locate(tensor: &mut TensorInfo, data_start: u64, alignment: u64, file_bytes: usize) -> Result<(), GgufFault> {
     let name = || tensor.name.clone();
     if !tensor.start.is_multiple_of(alignment) {
         return Err(GgufFault::Misaligned { tensor: name(), offset: tensor.start, alignment });
     }
-    // An empty dimension must not hide that the others overflow, for they are multiplied in more than one order.
+    // A dimension of 0 must not hide that the others overflow: they are multiplied in more than one order.
     tensor
         .dims
         .iter()
@@ -150,7 +164,7 @@ fn place(tensor: &mut TensorInfo, data_start: u64, alignment: u64, file_bytes: u
     Ok(())
 }
 
-/// A position in a file; every read is checked against what is left.
+/// A position in a file. Every read is checked against the remaining bytes.
 struct Reader<'a> {
     file: &'a FileBytes,
     bytes: &'a [u8],
@@ -162,7 +176,7 @@ impl<'a> Reader<'a> {
         self.bytes.len() - self.position
     }
 
-    /// The next `length` bytes; `what` names them in the error.
+    /// The next `length` bytes. `what` names them in the error.
     fn take(&mut self, length: u64, what: Arguments<'_>) -> Result<&'a [u8], GgufFault> {
         let truncated = || GgufFault::Truncated {
             what: what.to_string(),
@@ -171,6 +185,9 @@ impl<'a> Reader<'a> {
             available: self.available(),
         };
         let end = usize::try_from(length).ok().and_then(|length| self.position.checked_add(length));
+        if end.is_some_and(|end| end > HEADER_BYTES_MAX && end <= self.bytes.len()) {
+            return Err(GgufFault::LongHeader { most: HEADER_BYTES_MAX });
+        }
         let taken = end.and_then(|end| self.bytes.get(self.position..end)).ok_or_else(truncated)?;
         self.position += taken.len();
         Ok(taken)
@@ -206,11 +223,15 @@ impl<'a> Reader<'a> {
         Ok(name.to_owned())
     }
 
-    /// A stated count as a number of items that the rest of the file has room for.
-    fn count(&self, count: u64, bytes_min: u64, what: Arguments<'_>) -> Result<usize, GgufFault> {
+    /// Checks that there are at most `most` of something, and that the rest of the file can hold as many as it states, each of at
+    /// least `bytes_min` bytes.
+    fn count(&self, count: u64, most: u64, bytes_min: u64, what: Arguments<'_>) -> Result<usize, GgufFault> {
         let absurd = || GgufFault::AbsurdCount { what: what.to_string(), count, available: self.available() };
         if count > self.available() as u64 / bytes_min {
             return Err(absurd());
+        }
+        if count > most {
+            return Err(GgufFault::TooMany { what: what.to_string(), count, most });
         }
         usize::try_from(count).map_err(|_| absurd())
     }
@@ -229,7 +250,7 @@ impl<'a> Reader<'a> {
 
     #[allow(clippy::type_complexity)]
     fn metadata(&mut self, n_keys: u64) -> Result<(Vec<(String, Value)>, HashMap<String, usize>), GgufFault> {
-        let n_keys = self.count(n_keys, KEY_BYTES_MIN, format_args!("keys"))?;
+        let n_keys = self.count(n_keys, KEYS_MAX, KEY_BYTES_MIN, format_args!("keys"))?;
         let mut metadata = Vec::new();
         let mut key_index = HashMap::new();
         for index in 0..n_keys {
@@ -266,13 +287,13 @@ impl<'a> Reader<'a> {
         Ok(Value::from_fixed(value_type, bytes).expect("exactly the type's bytes were taken"))
     }
 
-    /// Walks over an array to check it, and leaves the elements where they are.
+    /// Checks an array's elements. They stay in the file's bytes and are not copied.
     fn array_value(&mut self, key: &str) -> Result<Array, GgufFault> {
         let element = self.value_type(key)?;
         let stated = self.u64(format_args!("the length of key {key:?}"))?;
         let what = format_args!("elements for key {key:?}");
         let length_prefix = 8;
-        let len = self.count(stated, element.fixed_bytes().unwrap_or(length_prefix) as u64, what)?;
+        let len = self.count(stated, ELEMENTS_MAX, element.fixed_bytes().unwrap_or(length_prefix) as u64, what)?;
         let start = self.position;
         match element.fixed_bytes() {
             Some(size) => {
@@ -288,15 +309,15 @@ impl<'a> Reader<'a> {
                 }
             }
         }
-        let bytes = SharedBytes::new(Arc::clone(self.file), start..self.position)
-            .expect("the reader has walked over these bytes");
+        let bytes =
+            SharedBytes::new(Arc::clone(self.file), start..self.position).expect("the reader has checked these bytes");
         Ok(Array { element, len, bytes })
     }
 
-    /// The table of tensors, their offsets still relative to the data.
+    /// The table of tensors, with offsets relative to the data section.
     fn tensors(&mut self, n_tensors: u64, shard: usize) -> Result<Vec<TensorInfo>, GgufFault> {
         const DIMS_MAX: u32 = 4;
-        let n_tensors = self.count(n_tensors, TENSOR_BYTES_MIN, format_args!("tensors"))?;
+        let n_tensors = self.count(n_tensors, TENSORS_MAX, TENSOR_BYTES_MIN, format_args!("tensors"))?;
         let mut tensors = Vec::new();
         for index in 0..n_tensors {
             let name = self.name(format_args!("the name of tensor {index}"))?;

@@ -1,14 +1,13 @@
-//! GGUF: a model in one file, or in numbered shards; metadata first, then a table of tensors, then their bytes.
+//! GGUF: a model in one file or in numbered shards. Each file holds metadata, then a table of tensors, then their bytes.
 //!
-//! Files are mapped, never read whole. Every count, length, offset and type that the file states is checked against
-//! the file's size before it is used or anything is allocated for it, so that a truncated, damaged or hostile file is
-//! a sentence and not a crash.
+//! Files are mapped, never read whole. Every count, length, offset and type in a file is checked against the file's size before
+//! it is used or memory is allocated for it. A truncated, damaged or hostile file gives an error, never a crash.
 //!
-//! - [`error`]: what can be wrong
+//! - [`error`]: what can be wrong with a file
 //! - [`value`]: typed metadata
-//! - [`header`]: bytes of one file to its metadata and tensor table
-//! - [`shards`]: the files that make one model
-//! - [`mod@write`]: the other direction
+//! - [`header`]: parses the metadata and tensor table of one file
+//! - [`shards`]: the files of a model in shards
+//! - [`mod@write`]: writes GGUF files
 //!
 //! Source: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>, versions 2 and 3, little-endian.
 
@@ -20,7 +19,6 @@ pub mod write;
 
 use std::collections::HashMap;
 use std::fmt;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -29,12 +27,11 @@ use cuelight_shaders::weight::{Bytes, SharedBytes, Weight};
 
 pub use error::{GgufError, GgufFault};
 pub use header::TensorInfo;
-use header::{Header, parse};
+use header::{FileBytes, Header, parse};
 use value::FromValue;
 pub use value::{Strings, Value};
 
-/// A file's bytes: a map, or a vector.
-type FileBytes = Arc<dyn Bytes>;
+use crate::mapped_file::{MappedFile, ModelFiles};
 
 /// An open model: its metadata, its table of tensors, and their bytes.
 pub struct Gguf {
@@ -44,10 +41,14 @@ pub struct Gguf {
     tensors: Vec<TensorInfo>,
     tensor_index: HashMap<String, usize>,
     shards: Vec<FileBytes>,
+    /// Bytes of each shard's metadata and table of tensors.
+    header_bytes: Vec<usize>,
+    /// The mapped files; none for a model in memory.
+    files: ModelFiles,
 }
 
 impl Gguf {
-    /// Opens a file. Of a model in shards (`name-00001-of-00003.gguf`) any shard opens the whole.
+    /// Opens a file. Any shard of a model in shards (`name-00001-of-00003.gguf`) opens the whole model.
     ///
     /// # Errors
     /// [`GgufError`] naming the file and what is wrong with it.
@@ -59,11 +60,10 @@ impl Gguf {
         };
         let paths: Vec<PathBuf> = (0..name.count).map(|index| name.path(index)).collect();
         let gguf = Self::parse_shards(&paths)?;
-        shards::check_tensor_count(&gguf)?;
-        Ok(gguf)
+        gguf.check_tensor_count()
     }
 
-    /// Reads one file that is already in memory; `name` stands for its path in errors.
+    /// Parses one file that is already in memory. Errors show `name` as its path.
     ///
     /// # Errors
     /// [`GgufError`] as for [`Gguf::open`].
@@ -71,31 +71,44 @@ impl Gguf {
         Self::from_shared(name, Arc::new(bytes))
     }
 
-    /// The same for bytes that somebody else owns too.
+    /// [`Gguf::from_bytes`] for bytes with several owners.
     ///
     /// # Errors
     /// [`GgufError`] as for [`Gguf::open`].
     pub fn from_shared(name: &str, bytes: Arc<dyn Bytes>) -> Result<Self, GgufError> {
         let path = PathBuf::from(name);
         let header = parse(&bytes, 0).map_err(|fault| fault.in_file(&path))?;
-        Self::join(path, vec![(header, bytes)])?.check_is_whole()
+        Self::join(path, vec![(header, bytes)], ModelFiles::default())?.check_is_whole()
     }
 
     fn parse_shards(paths: &[PathBuf]) -> Result<Self, GgufError> {
-        let mut parsed = Vec::with_capacity(paths.len());
-        for (index, path) in paths.iter().enumerate() {
-            let bytes = map(path).map_err(|error| GgufFault::Unreadable(error).in_file(path))?;
-            let header = parse(&bytes, index).map_err(|fault| fault.in_file(path))?;
-            if paths.len() > 1 {
-                shards::check_place(&header, index, paths.len()).map_err(|fault| fault.in_file(path))?;
-            }
-            parsed.push((header, bytes));
-        }
-        Self::join(paths[0].clone(), parsed)
+        let open = |path: &PathBuf| {
+            MappedFile::open(path).map(Arc::new).map_err(|error| GgufFault::Unreadable(error).in_file(path))
+        };
+        let mapped = paths.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+        let files = ModelFiles::new(mapped.iter().map(|mapped| &**mapped));
+        let parsed =
+            Self::parse_mapped(paths, mapped).and_then(|parsed| Self::join(paths[0].clone(), parsed, files.clone()));
+        // What was parsed of a file that changed meanwhile, or the error found in it, means nothing.
+        files.check().map_err(|change| GgufFault::Changed(change.change).in_file(&change.path))?;
+        parsed
     }
 
-    /// Joins the tensor tables; the metadata that counts is the first shard's.
-    fn join(path: PathBuf, parsed: Vec<(Header, FileBytes)>) -> Result<Self, GgufError> {
+    fn parse_mapped(paths: &[PathBuf], mapped: Vec<Arc<MappedFile>>) -> Result<Vec<(Header, FileBytes)>, GgufError> {
+        let count = paths.len();
+        let parse_one = |(index, (path, bytes)): (usize, (&PathBuf, Arc<MappedFile>))| {
+            let bytes: FileBytes = bytes;
+            let header = parse(&bytes, index).map_err(|fault| fault.in_file(path))?;
+            if count > 1 {
+                shards::check_position(&header, index, count).map_err(|fault| fault.in_file(path))?;
+            }
+            Ok((header, bytes))
+        };
+        paths.iter().zip(mapped).enumerate().map(parse_one).collect()
+    }
+
+    /// Joins the tensor tables of all shards. The metadata is that of the first shard.
+    fn join(path: PathBuf, parsed: Vec<(Header, FileBytes)>, files: ModelFiles) -> Result<Self, GgufError> {
         let mut gguf = Gguf {
             path,
             metadata: Vec::new(),
@@ -103,6 +116,8 @@ impl Gguf {
             tensors: Vec::new(),
             tensor_index: HashMap::new(),
             shards: Vec::with_capacity(parsed.len()),
+            header_bytes: Vec::with_capacity(parsed.len()),
+            files,
         };
         for (index, (header, bytes)) in parsed.into_iter().enumerate() {
             if index == 0 {
@@ -110,17 +125,28 @@ impl Gguf {
                 gguf.key_index = header.key_index;
             }
             for tensor in header.tensors {
-                let place = gguf.tensors.len();
-                if gguf.tensor_index.insert(tensor.name.clone(), place).is_some() {
+                let index = gguf.tensors.len();
+                if gguf.tensor_index.insert(tensor.name.clone(), index).is_some() {
                     return Err(GgufFault::DuplicateTensor { tensor: tensor.name }.in_file(&gguf.path));
                 }
                 gguf.tensors.push(tensor);
             }
+            gguf.header_bytes.push(header.end);
             gguf.shards.push(bytes);
         }
         Ok(gguf)
     }
 
+    /// Checks that all shards together hold as many tensors as the first one states.
+    fn check_tensor_count(self) -> Result<Self, GgufError> {
+        let found = self.tensors.len();
+        match self.optional_u64("split.tensors.count")? {
+            Some(stated) if stated != found as u64 => Err(self.fault(GgufFault::ShardTensors { found, stated })),
+            _ => Ok(self),
+        }
+    }
+
+    /// Refuses a single file that states to be one of several shards.
     fn check_is_whole(self) -> Result<Self, GgufError> {
         match self.optional_u32("split.count")? {
             Some(count) if count > 1 => Err(self.fault(GgufFault::ShardName { count })),
@@ -134,7 +160,18 @@ impl Gguf {
         &self.path
     }
 
-    /// Keys and values in the file's order.
+    /// The mapped files; none for a model in memory.
+    #[must_use]
+    pub fn files(&self) -> &ModelFiles {
+        &self.files
+    }
+
+    /// Releases the memory of the metadata. It is read from the file again if it is needed.
+    pub fn release_header(&self) {
+        self.shards.iter().zip(&self.header_bytes).for_each(|(shard, end)| shard.release(0..*end));
+    }
+
+    /// Keys and values in file order.
     #[must_use]
     pub fn metadata(&self) -> &[(String, Value)] {
         &self.metadata
@@ -164,7 +201,7 @@ impl Gguf {
             .ok_or_else(|| self.fault(GgufFault::MissingKey { key: key.to_owned(), wanted: T::WANTED }))
     }
 
-    /// The tensors in the file's order, shard after shard.
+    /// The tensors in file order, shard after shard.
     #[must_use]
     pub fn tensors(&self) -> &[TensorInfo] {
         &self.tensors
@@ -176,10 +213,10 @@ impl Gguf {
         self.tensor_index.get(name).map(|&index| &self.tensors[index])
     }
 
-    /// A tensor as a matrix on the mapped bytes: its innermost dimension is the columns, all others together the rows.
+    /// A tensor as a matrix on the mapped bytes. The innermost dimension gives the columns, all others together the rows.
     ///
     /// # Errors
-    /// [`GgufFault::NoSuchTensor`], [`GgufFault::UnknownFormat`] when this build cannot compute with its type.
+    /// [`GgufFault::NoSuchTensor`]; [`GgufFault::UnknownFormat`] when no kernel supports the tensor's type.
     pub fn weight(&self, name: &str) -> Result<Weight, GgufError> {
         let tensor =
             self.tensor(name).ok_or_else(|| self.fault(GgufFault::NoSuchTensor { tensor: name.to_owned() }))?;
@@ -210,7 +247,7 @@ impl fmt::Debug for Gguf {
     }
 }
 
-/// [`Gguf::get`] and [`Gguf::get_optional`] by the name of the type wanted; errors as theirs.
+/// [`Gguf::get`] and [`Gguf::get_optional`] for each type; the errors are theirs.
 #[allow(clippy::missing_errors_doc)]
 impl Gguf {
     /// An integer of any width that fits.
@@ -233,7 +270,7 @@ impl Gguf {
         self.get_optional(key)
     }
 
-    /// A number with a fraction.
+    /// A float.
     pub fn f32(&self, key: &str) -> Result<f32, GgufError> {
         self.get(key)
     }
@@ -243,7 +280,7 @@ impl Gguf {
         self.get_optional(key)
     }
 
-    /// True or false.
+    /// A boolean.
     pub fn bool(&self, key: &str) -> Result<bool, GgufError> {
         self.get(key)
     }
@@ -253,7 +290,7 @@ impl Gguf {
         self.get_optional(key)
     }
 
-    /// A text.
+    /// A string.
     pub fn str(&self, key: &str) -> Result<&str, GgufError> {
         self.get(key)
     }
@@ -263,12 +300,12 @@ impl Gguf {
         self.get_optional(key)
     }
 
-    /// A list of texts, read from the mapped file while it is iterated.
+    /// An array of strings, read from the mapped file during iteration.
     pub fn strings(&self, key: &str) -> Result<Strings<'_>, GgufError> {
         self.get(key)
     }
 
-    /// A list of integers of any width.
+    /// An array of integers of any width.
     pub fn integers(&self, key: &str) -> Result<Vec<i64>, GgufError> {
         self.get(key)
     }
@@ -278,64 +315,16 @@ impl Gguf {
         self.get_optional(key)
     }
 
-    /// A list of numbers with fractions.
+    /// An array of floats.
     pub fn floats(&self, key: &str) -> Result<Vec<f32>, GgufError> {
         self.get(key)
     }
 
-    /// A list of truth values.
+    /// An array of booleans.
     pub fn bools(&self, key: &str) -> Result<Vec<bool>, GgufError> {
         self.get(key)
     }
 }
 
-/// Maps a file read-only.
-fn map(path: &Path) -> std::io::Result<FileBytes> {
-    let file = File::open(path)?;
-    if file.metadata()?.is_dir() {
-        return Err(std::io::Error::other("it is a directory"));
-    }
-    // SAFETY: the map is read-only and private to us. Nothing here relies on the bytes staying the same between two
-    // reads: ranges were checked against the map's own length, and text is checked again each time it is read. Another
-    // process that truncates the file while it is open takes the pages away; that is the accepted risk of mapping.
-    let map = unsafe { memmap2::Mmap::map(&file)? };
-    Ok(Arc::new(MappedFile(map)))
-}
-
-/// A file in memory, read-only.
-struct MappedFile(memmap2::Mmap);
-
-impl AsRef<[u8]> for MappedFile {
-    fn as_ref(&self) -> &[u8] {
-        &self.0
-    }
-}
-
-impl Bytes for MappedFile {
-    fn release(&self, range: std::ops::Range<usize>) {
-        #[cfg(unix)]
-        {
-            // SAFETY: pages of a read-only map of a file are read from it again when they are next looked at.
-            let advised =
-                unsafe { self.0.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, range.start, range.len()) };
-            // Advice that the system does not take costs memory, nothing else.
-            let _ = advised;
-        }
-        #[cfg(not(unix))]
-        let _ = range;
-    }
-
-    fn prefetch(&self, range: std::ops::Range<usize>) {
-        #[cfg(unix)]
-        {
-            // Advice that the system does not take costs time, nothing else.
-            let _ = self.0.advise_range(memmap2::Advice::WillNeed, range.start, range.len());
-        }
-        #[cfg(not(unix))]
-        let _ = range;
-    }
-}
-
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests;

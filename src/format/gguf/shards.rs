@@ -1,22 +1,21 @@
-//! The files that make one model: `name-00001-of-00003.gguf`, `name-00002-of-00003.gguf`, ...
+//! The files of a model in shards: `name-00001-of-00003.gguf`, `name-00002-of-00003.gguf`, ...
 
 use std::path::{Path, PathBuf};
 
-use super::error::{GgufError, GgufFault};
+use super::error::GgufFault;
 use super::header::Header;
-use super::value::FromValue;
-use super::{Gguf, Value};
+use super::value::{FromValue, Value};
 
-/// A file name that says it is one of several.
+/// The name of a shard.
 pub(super) struct ShardName {
     /// Everything before `-00001-of-00003.gguf`, with the folder.
     prefix: PathBuf,
-    /// How many there are, two or more.
+    /// Number of shards, at least 2.
     pub(super) count: usize,
 }
 
 impl ShardName {
-    /// The parts of a shard's name; `None` for any other name, and for the only shard of one.
+    /// Parses a shard's name; `None` for any other name, and for a single shard of one.
     pub(super) fn of(path: &Path) -> Option<Self> {
         let stem = path.file_name()?.to_str()?.strip_suffix(".gguf")?;
         let (rest, count) = stem.rsplit_once("-of-")?;
@@ -37,8 +36,8 @@ fn five_digits(text: &str) -> Option<usize> {
     (text.len() == 5 && text.bytes().all(|byte| byte.is_ascii_digit())).then(|| text.parse().ok())?
 }
 
-/// Checks that a file is the shard that its name says.
-pub(super) fn check_place(header: &Header, index: usize, count: usize) -> Result<(), GgufFault> {
+/// Checks that a file's keys state the index and count that its name has.
+pub(super) fn check_position(header: &Header, index: usize, count: usize) -> Result<(), GgufFault> {
     let stated = |key| header.value(key).and_then(|value: &Value| u64::from_value(value).ok());
     let (stated_index, stated_count) = (stated("split.no"), stated("split.count"));
     if (stated_index, stated_count) == (Some(index as u64), Some(count as u64)) {
@@ -46,14 +45,5 @@ pub(super) fn check_place(header: &Header, index: usize, count: usize) -> Result
     }
     let show = |value: Option<u64>| value.map_or_else(|| "nothing".to_owned(), |value| value.to_string());
     let found = format!("{} and {}", show(stated_index), show(stated_count));
-    Err(GgufFault::ShardPlace { index: index + 1, count, found })
-}
-
-/// Checks that all shards together hold as many tensors as the first one says.
-pub(super) fn check_tensor_count(gguf: &Gguf) -> Result<(), GgufError> {
-    let found = gguf.tensors().len();
-    match gguf.optional_u64("split.tensors.count")? {
-        Some(stated) if stated != found as u64 => Err(gguf.fault(GgufFault::ShardTensors { found, stated })),
-        _ => Ok(()),
-    }
+    Err(GgufFault::ShardPosition { index: index + 1, count, found })
 }

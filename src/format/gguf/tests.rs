@@ -1,4 +1,4 @@
-//! Files that are right, wrong in one place, cut short and mutated.
+//! Valid files, files with one fault, truncated and mutated files.
 
 use std::fs;
 
@@ -34,14 +34,14 @@ fn open_error(bytes: Vec<u8>) -> String {
 }
 
 #[track_caller]
-fn assert_says(message: &str, parts: &[&str]) {
+fn assert_contains(message: &str, parts: &[&str]) {
     for part in parts {
         assert!(message.contains(part), "{part:?} is not in {message:?}");
     }
 }
 
 #[test]
-fn every_type_of_value_comes_back() {
+fn every_type_of_value_is_read_back() {
     let gguf = open(example().build()).unwrap();
     assert_eq!(gguf.str("general.architecture").unwrap(), "llama");
     assert_eq!(gguf.u32("llama.block_count").unwrap(), 2);
@@ -67,11 +67,11 @@ fn version_2_is_read_like_version_3() {
 fn getters_name_the_key_and_both_types() {
     let gguf = open(example().build()).unwrap();
     let message = |error: GgufError| error.to_string();
-    assert_says(&message(gguf.u32("absent").unwrap_err()), &["model.gguf", "\"absent\"", "unsigned 32-bit"]);
-    assert_says(&message(gguf.u32("yes").unwrap_err()), &["\"yes\"", "bool true", "unsigned 32-bit"]);
-    assert_says(&message(gguf.u32("negative").unwrap_err()), &["\"negative\"", "-3", "out of range"]);
-    assert_says(&message(gguf.strings("scores").unwrap_err()), &["[2 x f32]", "array of strings"]);
-    assert_says(&message(gguf.bool("general.architecture").unwrap_err()), &["string \"llama\"", "truth value"]);
+    assert_contains(&message(gguf.u32("absent").unwrap_err()), &["model.gguf", "\"absent\"", "unsigned 32-bit"]);
+    assert_contains(&message(gguf.u32("yes").unwrap_err()), &["\"yes\"", "bool true", "unsigned 32-bit"]);
+    assert_contains(&message(gguf.u32("negative").unwrap_err()), &["\"negative\"", "-3", "out of range"]);
+    assert_contains(&message(gguf.strings("scores").unwrap_err()), &["[2 x f32]", "array of strings"]);
+    assert_contains(&message(gguf.bool("general.architecture").unwrap_err()), &["string \"llama\"", "boolean"]);
 }
 
 #[test]
@@ -86,82 +86,82 @@ fn dimensions_fold_into_rows_and_columns() {
 }
 
 #[test]
-fn an_unknown_format_is_listed_and_refused_by_name_when_used() {
+fn an_unsupported_format_is_listed_and_refused_by_name_when_used() {
     let bytes = example().tensor("odd", &[256], 16, vec![0; 66]).build();
     let gguf = open(bytes).unwrap();
     assert_eq!(gguf.tensor("odd").unwrap().n_bytes, None);
-    assert_says(&gguf.weight("odd").unwrap_err().to_string(), &["\"odd\"", "IQ2_XXS"]);
-    assert_says(&gguf.weight("none").unwrap_err().to_string(), &["lacks the tensor \"none\""]);
+    assert_contains(&gguf.weight("odd").unwrap_err().to_string(), &["\"odd\"", "IQ2_XXS"]);
+    assert_contains(&gguf.weight("none").unwrap_err().to_string(), &["lacks the tensor \"none\""]);
 }
 
 #[test]
-fn the_files_alignment_is_kept_and_checked() {
+fn the_alignment_of_the_file_is_used_and_checked() {
     let gguf = open(example().alignment(128).build()).unwrap();
     assert!(gguf.tensors().iter().all(|tensor| tensor.start % 128 == 0));
     assert_eq!(gguf.weight("vector").unwrap().to_f32(), [7.0, 8.0]);
-    assert_says(&open_error(GgufBuilder::new().key("general.alignment", 24u32).build()), &["power of two", "24"]);
-    assert_says(&open_error(GgufBuilder::new().key("general.alignment", 0u32).build()), &["power of two"]);
-    assert_says(&open_error(GgufBuilder::new().key("general.alignment", "x").build()), &["power of two", "\"x\""]);
+    assert_contains(&open_error(GgufBuilder::new().key("general.alignment", 24u32).build()), &["power of two", "24"]);
+    assert_contains(&open_error(GgufBuilder::new().key("general.alignment", 0u32).build()), &["power of two"]);
+    assert_contains(&open_error(GgufBuilder::new().key("general.alignment", "x").build()), &["power of two", "\"x\""]);
 }
 
 #[test]
-fn other_files_and_versions_are_named() {
-    assert_says(&open_error(Vec::new()), &["not a GGUF"]);
-    assert_says(&open_error(b"PK\x03\x04 something".to_vec()), &["not a GGUF"]);
-    assert_says(&open_error(example().version(1).build()), &["version 1", "2 and 3"]);
-    assert_says(&open_error(example().version(4).build()), &["version 4"]);
-    assert_says(&open_error(example().version(3u32.swap_bytes()).build()), &["big-endian"]);
+fn other_file_types_and_versions_are_refused_by_name() {
+    assert_contains(&open_error(Vec::new()), &["not a GGUF"]);
+    assert_contains(&open_error(b"PK\x03\x04 something".to_vec()), &["not a GGUF"]);
+    assert_contains(&open_error(example().version(1).build()), &["version 1", "2 and 3"]);
+    assert_contains(&open_error(example().version(4).build()), &["version 4"]);
+    assert_contains(&open_error(example().version(3u32.swap_bytes()).build()), &["big-endian"]);
 }
 
 #[test]
-fn absurd_counts_and_lengths_allocate_nothing() {
+fn impossible_counts_and_lengths_are_refused_before_allocation() {
     for (offset, what) in [(8, "tensors"), (16, "keys")] {
         let mut bytes = GgufBuilder::new().build();
         bytes[offset..offset + 8].copy_from_slice(&(u64::MAX / 2).to_le_bytes());
-        assert_says(&open_error(bytes), &["states 9223372036854775807", what]);
+        assert_contains(&open_error(bytes), &["states 9223372036854775807", what]);
     }
     let mut bytes = GgufBuilder::new().key("k", "v").build();
     bytes[24..32].copy_from_slice(&u64::MAX.to_le_bytes());
-    assert_says(&open_error(bytes), &["truncated", "the name of key 0"]);
+    assert_contains(&open_error(bytes), &["truncated", "the name of key 0"]);
     let mut bytes = GgufBuilder::new().key("list", vec![1u32]).build();
     let length_at = 24 + 8 + 4 + 4 + 4;
     bytes[length_at..length_at + 8].copy_from_slice(&(1u64 << 62).to_le_bytes());
-    assert_says(&open_error(bytes), &["\"list\"", "elements"]);
+    assert_contains(&open_error(bytes), &["\"list\"", "elements"]);
 }
 
 #[test]
 fn arrays_of_arrays_are_refused() {
     let bytes = GgufBuilder::new().key("deep", vec![vec![1u32]]).build();
-    assert_says(&open_error(bytes), &["\"deep\"", "array of arrays"]);
+    assert_contains(&open_error(bytes), &["\"deep\"", "array of arrays"]);
 }
 
 #[test]
 fn wrong_values_are_refused_by_key() {
-    assert_says(&open_error(GgufBuilder::new().key("k", 1u32).key("k", 2u32).build()), &["\"k\"", "twice"]);
+    assert_contains(&open_error(GgufBuilder::new().key("k", 1u32).key("k", 2u32).build()), &["\"k\"", "twice"]);
     let mut bytes = GgufBuilder::new().key("flag", true).build();
     *bytes.last_mut().unwrap() = 7;
-    assert_says(&open_error(bytes), &["\"flag\"", "7", "0 or 1"]);
+    assert_contains(&open_error(bytes), &["\"flag\"", "7", "0 or 1"]);
     let mut bytes = GgufBuilder::new().key("text", "x").build();
     *bytes.last_mut().unwrap() = 0xff;
-    assert_says(&open_error(bytes), &["\"text\"", "UTF-8"]);
+    assert_contains(&open_error(bytes), &["\"text\"", "UTF-8"]);
     let mut bytes = GgufBuilder::new().key("k", 1u32).build();
     bytes[24 + 8 + 1] = 99;
-    assert_says(&open_error(bytes), &["\"k\"", "unknown value type 99"]);
+    assert_contains(&open_error(bytes), &["\"k\"", "unknown value type 99"]);
 }
 
 #[test]
 fn wrong_tensors_are_refused_by_name() {
     let one = |dims: &[u64], n_bytes| GgufBuilder::new().tensor("t", dims, 0, vec![0; n_bytes]).build();
-    assert_says(&open_error(one(&[1; 5], 4)), &["\"t\"", "5 dimensions"]);
-    assert_says(&open_error(one(&[1 << 40, 1 << 40], 4)), &["\"t\"", "larger than any memory"]);
-    assert_says(&open_error(one(&[u64::MAX], 4)), &["\"t\"", "larger than any memory"]);
-    assert_says(&open_error(one(&[100], 4)), &["\"t\"", "outside the file"]);
+    assert_contains(&open_error(one(&[1; 5], 4)), &["\"t\"", "5 dimensions"]);
+    assert_contains(&open_error(one(&[1 << 40, 1 << 40], 4)), &["\"t\"", "larger than any memory"]);
+    assert_contains(&open_error(one(&[u64::MAX], 4)), &["\"t\"", "larger than any memory"]);
+    assert_contains(&open_error(one(&[100], 4)), &["\"t\"", "outside the file"]);
     let twice = GgufBuilder::new().tensor_f32("t", &[1], &[1.0]).tensor_f32("t", &[1], &[1.0]).build();
-    assert_says(&open_error(twice), &["\"t\"", "twice"]);
+    assert_contains(&open_error(twice), &["\"t\"", "twice"]);
     let mut misaligned = one(&[1], 4);
     let offset_at = 24 + 8 + 1 + 4 + 8 + 4;
     misaligned[offset_at] = 4;
-    assert_says(&open_error(misaligned), &["\"t\"", "offset 4", "alignment 32"]);
+    assert_contains(&open_error(misaligned), &["\"t\"", "offset 4", "alignment 32"]);
 }
 
 #[test]
@@ -178,16 +178,16 @@ const VOCABULARY: &[u8] = include_bytes!("../../../tests/fixtures/tokenizer/byte
 #[test]
 fn a_vocabulary_file_truncated_at_any_byte_is_an_error() {
     assert_eq!(open(VOCABULARY.to_vec()).unwrap().strings("tokenizer.ggml.tokens").unwrap().len(), 400);
-    // Nothing but padding may be missing: this file has no tensors.
+    // The file has no tensors, so only its final padding may be missing.
     let needed = VOCABULARY.len() - 32;
     for length in (0..needed).step_by(7) {
         assert!(open(VOCABULARY[..length].to_vec()).is_err(), "truncated to {length} bytes");
     }
 }
 
-fn write_shards(folder: &Path, places: [(u16, u16); 2], n_tensors: i32) -> [PathBuf; 2] {
+fn write_shards(folder: &Path, positions: [(u16, u16); 2], n_tensors: i32) -> [PathBuf; 2] {
     let paths = [folder.join("m-00001-of-00002.gguf"), folder.join("m-00002-of-00002.gguf")];
-    for (shard, (path, (index, count))) in paths.iter().zip(places).enumerate() {
+    for (shard, (path, (index, count))) in paths.iter().zip(positions).enumerate() {
         let builder = GgufBuilder::new()
             .key("split.no", index)
             .key("split.count", count)
@@ -215,23 +215,23 @@ fn shards_that_do_not_belong_together_are_refused() {
     let error = |path: &Path| Gguf::open(path).err().unwrap().to_string();
 
     let paths = write_shards(folder.path(), [(0, 2), (1, 2)], 3);
-    assert_says(&error(&paths[0]), &["2 tensors", "says 3"]);
+    assert_contains(&error(&paths[0]), &["2 tensors", "says 3"]);
     let paths = write_shards(folder.path(), [(1, 2), (1, 2)], 2);
-    assert_says(&error(&paths[1]), &["m-00001-of-00002.gguf", "shard 1 of 2", "1 and 2"]);
+    assert_contains(&error(&paths[1]), &["m-00001-of-00002.gguf", "shard 1 of 2", "1 and 2"]);
     let paths = write_shards(folder.path(), [(0, 2), (1, 2)], 2);
     fs::remove_file(&paths[1]).unwrap();
-    assert_says(&error(&paths[0]), &["m-00002-of-00002.gguf", "cannot be read"]);
+    assert_contains(&error(&paths[0]), &["m-00002-of-00002.gguf", "cannot be read"]);
     let renamed = folder.path().join("renamed.gguf");
     fs::rename(&paths[0], &renamed).unwrap();
-    assert_says(&error(&renamed), &["renamed.gguf", "one of 2 shards"]);
+    assert_contains(&error(&renamed), &["renamed.gguf", "one of 2 shards"]);
 }
 
 #[test]
 fn unreadable_paths_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let error = |path: &Path| Gguf::open(path).err().unwrap().to_string();
-    assert_says(&error(&folder.path().join("none.gguf")), &["none.gguf", "cannot be read"]);
-    assert_says(&error(folder.path()), &["directory"]);
+    assert_contains(&error(&folder.path().join("none.gguf")), &["none.gguf", "cannot be read"]);
+    assert_contains(&error(folder.path()), &["directory"]);
 }
 
 proptest! {
@@ -275,7 +275,7 @@ proptest! {
     }
 }
 
-/// Whatever opens can be read from end to end.
+/// Reads everything in a file that opens.
 fn use_everything(bytes: Vec<u8>) {
     let Ok(gguf) = open(bytes) else { return };
     for (key, value) in gguf.metadata() {
@@ -291,4 +291,13 @@ fn use_everything(bytes: Vec<u8>) {
             let _ = weight.to_f32();
         }
     }
+}
+
+#[test]
+fn more_keys_than_any_real_file_has_are_refused() {
+    // The header states a number of keys that the file is long enough for.
+    let mut bytes = GgufBuilder::new().key("padding", vec![0u8; 2 << 20]).build();
+    bytes[16..24].copy_from_slice(&100_000u64.to_le_bytes());
+    let error = Gguf::from_bytes("many.gguf", bytes).err().unwrap().to_string();
+    assert!(error.contains("states 100000 keys; at most 65536 are allowed"), "{error}");
 }

@@ -1,4 +1,4 @@
-//! Typed metadata: what a key holds, and reading it as what the caller needs.
+//! Typed metadata: the value of a key, and its conversion to the type that a caller needs.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use cuelight_shaders::weight::SharedBytes;
 
 use super::error::GgufFault;
 
-/// What one key holds.
+/// The value of a key.
 #[derive(Clone)]
 #[allow(missing_docs)]
 pub enum Value {
@@ -25,13 +25,13 @@ pub enum Value {
     F64(f64),
 }
 
-/// A list, left in the file's bytes.
+/// An array. Its elements stay in the file's bytes.
 #[derive(Clone)]
 pub struct Array {
     /// The type of every element, never [`ValueType::Array`].
     pub(super) element: ValueType,
     pub(super) len: usize,
-    /// The elements, checked to be `len` well-formed ones.
+    /// The bytes of `len` well-formed elements.
     pub(super) bytes: SharedBytes,
 }
 
@@ -84,7 +84,7 @@ impl ValueType {
         self as u32
     }
 
-    /// Bytes of one value; `None` for strings and arrays, which say their own length.
+    /// Bytes of one value; `None` for strings and arrays, which store their length.
     #[must_use]
     pub fn fixed_bytes(self) -> Option<usize> {
         match self {
@@ -173,7 +173,7 @@ impl Value {
     }
 }
 
-/// Short texts in quotes, long ones and lists by their size: what a person wants to see of it.
+/// For people: short strings in quotes, long strings and arrays by their size.
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const SHOWN_CHARS: usize = 80;
@@ -199,19 +199,19 @@ impl fmt::Debug for Value {
 }
 
 impl Array {
-    /// How many elements.
+    /// Number of elements.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether it has no elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The elements, when they are texts.
+    /// The elements, when they are strings.
     #[must_use]
     pub fn strings(&self) -> Option<Strings<'_>> {
         (self.element == ValueType::String).then(|| Strings { bytes: self.bytes.as_slice(), left: self.len })
@@ -224,11 +224,19 @@ impl Array {
     }
 }
 
-/// The texts of a list, in order, read from the file's bytes.
+/// The strings of an array, in order, read from the file's bytes.
 #[derive(Debug, Clone)]
 pub struct Strings<'a> {
     bytes: &'a [u8],
     left: usize,
+}
+
+impl Strings<'_> {
+    /// Bytes of all strings together.
+    #[must_use]
+    pub fn text_bytes(&self) -> usize {
+        self.bytes.len().saturating_sub(self.left * size_of::<u64>())
+    }
 }
 
 impl<'a> Iterator for Strings<'a> {
@@ -236,13 +244,13 @@ impl<'a> Iterator for Strings<'a> {
 
     fn next(&mut self) -> Option<&'a str> {
         self.left = self.left.checked_sub(1)?;
-        // The lengths and the UTF-8 were checked when the file was opened. They are checked again because the map may
-        // have changed under us; such a text reads as empty.
+        // Lengths and UTF-8 were checked when the file was opened. They are checked again because another process may have
+        // changed the mapped file since; a string that is then invalid reads as empty.
         let (length, rest) = self.bytes.split_first_chunk::<8>()?;
         let length = usize::try_from(u64::from_le_bytes(*length)).ok()?;
-        let (text, rest) = rest.split_at_checked(length)?;
+        let (string, rest) = rest.split_at_checked(length)?;
         self.bytes = rest;
-        Some(str::from_utf8(text).unwrap_or_default())
+        Some(str::from_utf8(string).unwrap_or_default())
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
@@ -252,7 +260,7 @@ impl<'a> Iterator for Strings<'a> {
 
 impl ExactSizeIterator for Strings<'_> {}
 
-/// Why a value is not what the caller needs.
+/// Why a value cannot be converted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mismatch {
     /// Another type.
@@ -271,15 +279,15 @@ impl Mismatch {
     }
 }
 
-/// What a metadata value can be read as.
+/// A type that a metadata value can be converted to.
 pub trait FromValue<'a>: Sized {
-    /// The type for people: "an unsigned 32-bit integer".
+    /// The type's name for people: "an unsigned 32-bit integer".
     const WANTED: &'static str;
 
-    /// Reads it.
+    /// Converts the value.
     ///
     /// # Errors
-    /// [`Mismatch`] when the value is something else.
+    /// [`Mismatch`] when the value has another type or is out of range.
     fn from_value(value: &'a Value) -> Result<Self, Mismatch>;
 }
 
@@ -305,7 +313,7 @@ impl FromValue<'_> for f32 {
     fn from_value(value: &Value) -> Result<Self, Mismatch> {
         match *value {
             Value::F32(value) => Ok(value),
-            #[allow(clippy::cast_possible_truncation)] // Rounding is what the caller asks for.
+            #[allow(clippy::cast_possible_truncation)] // The caller asks for a 32-bit float.
             Value::F64(value) => Ok(value as f32),
             _ => Err(Mismatch::Type),
         }
@@ -313,7 +321,7 @@ impl FromValue<'_> for f32 {
 }
 
 impl FromValue<'_> for bool {
-    const WANTED: &'static str = "a truth value";
+    const WANTED: &'static str = "a boolean";
 
     fn from_value(value: &Value) -> Result<Self, Mismatch> {
         if let Value::Bool(value) = *value { Ok(value) } else { Err(Mismatch::Type) }
@@ -336,7 +344,7 @@ impl<'a> FromValue<'a> for Strings<'a> {
     }
 }
 
-/// Reads every element of a list as one kind of number.
+/// Converts every element of an array.
 fn elements<'a, T>(value: &'a Value, read: impl Fn(Value) -> Result<T, Mismatch> + 'a) -> Result<Vec<T>, Mismatch> {
     value.array().and_then(Array::values).ok_or(Mismatch::Type)?.map(read).collect()
 }
@@ -358,7 +366,7 @@ impl FromValue<'_> for Vec<f32> {
 }
 
 impl FromValue<'_> for Vec<bool> {
-    const WANTED: &'static str = "an array of truth values";
+    const WANTED: &'static str = "an array of booleans";
 
     fn from_value(value: &Value) -> Result<Self, Mismatch> {
         elements(value, |value| bool::from_value(&value))

@@ -1,13 +1,13 @@
-//! Makes GGUF files: whole ones in memory, for tests, and the headers of large ones.
+//! Writes GGUF files: whole files in memory for tests, and the headers of large files.
 //!
-//! A large file's tensors come from elsewhere, piece by piece: [`GgufBuilder::space`] keeps a place for each, and
-//! [`GgufBuilder::header`] tells where it is.
+//! The tensors of a large file are written by the caller. [`GgufBuilder::space`] reserves bytes for each tensor, and
+//! [`GgufBuilder::header`] returns their ranges.
 
 use std::ops::Range;
 
 use super::value::ValueType;
 
-/// A file being made; sizes and offsets are computed by [`GgufBuilder::build`].
+/// A file under construction. [`GgufBuilder::build`] computes sizes and offsets.
 ///
 /// ```
 /// use cuelight_engine::format::gguf::{Gguf, write::GgufBuilder};
@@ -30,9 +30,9 @@ struct NewTensor {
     name: String,
     dims: Vec<u64>,
     ggml_type: u32,
-    /// How many bytes it takes in the file.
+    /// Its size in the file, in bytes.
     n_bytes: usize,
-    /// These bytes, or none when somebody else writes them.
+    /// Its bytes; empty when the caller writes them.
     bytes: Vec<u8>,
 }
 
@@ -41,9 +41,9 @@ struct NewTensor {
 pub struct FileHeader {
     /// Everything before the first tensor.
     pub bytes: Vec<u8>,
-    /// Where in the file each tensor is, in the order in which they were added; what lies between is zero.
-    pub places: Vec<Range<usize>>,
-    /// Bytes of the whole file.
+    /// The byte range of each tensor in the file, in the order of addition. Bytes between ranges are zero.
+    pub ranges: Vec<Range<usize>>,
+    /// Size of the whole file in bytes.
     pub file_bytes: usize,
 }
 
@@ -60,14 +60,14 @@ impl GgufBuilder {
         Self::default()
     }
 
-    /// States another version; versions 2 and 3 have the same layout.
+    /// Sets the version. Versions 2 and 3 have the same layout.
     #[must_use]
     pub fn version(mut self, version: u32) -> Self {
         self.version = version;
         self
     }
 
-    /// Aligns tensors to a power of two and states it.
+    /// Sets the alignment of tensors, a power of two, and adds its key.
     #[must_use]
     pub fn alignment(mut self, alignment: u32) -> Self {
         self.alignment = alignment as usize;
@@ -83,7 +83,7 @@ impl GgufBuilder {
         self
     }
 
-    /// Adds a tensor; `dims` innermost first, `bytes` in the format that ggml numbers `ggml_type`.
+    /// Adds a tensor. `dims` are innermost first; `bytes` are in the format that ggml numbers `ggml_type`.
     #[must_use]
     pub fn tensor(mut self, name: &str, dims: &[u64], ggml_type: u32, bytes: Vec<u8>) -> Self {
         let n_bytes = bytes.len();
@@ -91,7 +91,7 @@ impl GgufBuilder {
         self
     }
 
-    /// Adds a tensor of `n_bytes` bytes that the caller writes; in a file from [`GgufBuilder::build`] they are zero.
+    /// Adds a tensor of `n_bytes` bytes for the caller to write. [`GgufBuilder::build`] fills them with zeros.
     #[must_use]
     pub fn space(mut self, name: &str, dims: &[u64], ggml_type: u32, n_bytes: usize) -> Self {
         let (name, dims, bytes) = (name.to_owned(), dims.to_vec(), Vec::new());
@@ -106,19 +106,19 @@ impl GgufBuilder {
         self.tensor(name, dims, 0, bytes)
     }
 
-    /// The file.
+    /// The whole file.
     #[must_use]
     pub fn build(self) -> Vec<u8> {
         let header = self.header();
         let mut file = header.bytes;
         file.resize(header.file_bytes, 0);
-        for (tensor, place) in self.tensors.iter().zip(header.places) {
-            file[place][..tensor.bytes.len()].copy_from_slice(&tensor.bytes);
+        for (tensor, range) in self.tensors.iter().zip(header.ranges) {
+            file[range][..tensor.bytes.len()].copy_from_slice(&tensor.bytes);
         }
         file
     }
 
-    /// The file without its tensors' bytes, and where they belong.
+    /// The file without its tensors' bytes, and the ranges of those.
     #[must_use]
     pub fn header(&self) -> FileHeader {
         let mut bytes = b"GGUF".to_vec();
@@ -130,7 +130,7 @@ impl GgufBuilder {
         let mut offsets = Vec::with_capacity(self.tensors.len());
         for tensor in &self.tensors {
             put_string(&mut bytes, &tensor.name);
-            #[allow(clippy::cast_possible_truncation)] // Tests may state absurd numbers of dimensions, but not 2^32.
+            #[allow(clippy::cast_possible_truncation)] // Tests may add too many dimensions, but not 2^32.
             bytes.extend((tensor.dims.len() as u32).to_le_bytes());
             bytes.extend(tensor.dims.iter().flat_map(|dim| dim.to_le_bytes()));
             bytes.extend(tensor.ggml_type.to_le_bytes());
@@ -140,17 +140,17 @@ impl GgufBuilder {
         }
         let data_start = bytes.len().next_multiple_of(self.alignment);
         let start_and_length = offsets.iter().zip(&self.tensors);
-        let places: Vec<Range<usize>> = start_and_length
+        let ranges: Vec<Range<usize>> = start_and_length
             .map(|(offset, tensor)| data_start + offset..data_start + offset + tensor.n_bytes)
             .collect();
-        let file_bytes = places.last().map_or(bytes.len(), |place| place.end);
-        FileHeader { bytes, places, file_bytes }
+        let file_bytes = ranges.last().map_or(bytes.len(), |range| range.end);
+        FileHeader { bytes, ranges, file_bytes }
     }
 }
 
-/// What a key can be set to.
+/// A type that a key can be set to.
 pub trait ToValue {
-    /// Its type.
+    /// The type in the file.
     fn value_type(&self) -> ValueType;
 
     /// Appends the value's bytes, without its type.
@@ -214,7 +214,7 @@ impl<T: ToValue> ToValue for &[T] {
         ValueType::Array
     }
 
-    /// An empty list is written as one of strings, whatever `T` is.
+    /// Writes an empty array as an array of strings for every `T`.
     fn put(&self, out: &mut Vec<u8>) {
         let element = self.first().map_or(ValueType::String, ToValue::value_type);
         out.extend(element.id().to_le_bytes());

@@ -1,9 +1,9 @@
-//! How byte-level vocabularies write bytes: each of the 256 as one printable character.
+//! The spelling of byte-level vocabularies: each of the 256 bytes is one printable character.
 //!
-//! Bytes that are printable in Latin-1 stand for themselves; the other 68 are numbered upwards from U+0100.
+//! Bytes that are printable in Latin-1 map to themselves; the other 68 map to U+0100 and following, in order.
 //! Source: Radford et al. 2019 (GPT-2), `bytes_to_unicode`.
 
-/// The first character for bytes that cannot be printed as themselves.
+/// The first character for bytes that are not printable in Latin-1.
 const SHIFTED_START: u32 = 0x100;
 
 const fn is_printable(byte: u8) -> bool {
@@ -29,12 +29,12 @@ const CHAR_OF_BYTE: [char; 256] = {
     chars
 };
 
-/// Appends `bytes` as the vocabulary writes them.
+/// Appends `bytes` in the vocabulary's spelling.
 pub(crate) fn encode(bytes: &[u8], out: &mut String) {
     out.extend(bytes.iter().map(|&byte| CHAR_OF_BYTE[usize::from(byte)]));
 }
 
-/// Appends the bytes that `text` stands for; characters that stand for none are kept as they are.
+/// Appends the bytes of `text`. Characters that spell no byte are kept.
 pub(super) fn decode(text: &str, out: &mut Vec<u8>) {
     for character in text.chars() {
         match byte_of(character) {
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_bytes_come_back_and_space_is_the_well_known_letter() {
+    fn all_bytes_round_trip_and_space_is_spelled_as_usual() {
         let bytes: Vec<u8> = (0..=255).collect();
         let mut text = String::new();
         encode(&bytes, &mut text);
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn characters_that_stand_for_no_byte_are_kept() {
+    fn characters_that_spell_no_byte_are_kept() {
         let mut bytes = Vec::new();
         decode("Ġ日", &mut bytes);
         assert_eq!(bytes, " 日".as_bytes());

@@ -1,26 +1,20 @@
-//! Byte-pair encoding by ranked merges, on the `tokenizers` crate's merge loop.
+//! Byte-pair encoding by ranked merges, with the merge loop of the `tokenizers` crate.
 
 use std::ops::Range;
 
 use tokenizers::Model;
 use tokenizers::models::bpe::BPE;
 
+use super::byte_level;
+use super::error::TokenizerError;
+use super::limits;
 use super::pre_tokenizer::{PreTokenizer, Row};
-use super::vocabulary::Vocabulary;
-use super::{TokenizerError, byte_level};
+use super::vocabulary::{Spelling, TokenKind, Vocabulary};
+use crate::cancel::LoadCancel;
 use crate::engine::TokenId;
 use crate::format::gguf::Gguf;
 
-/// How text is spelled in the vocabulary.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Spelling {
-    /// Each byte as one printable character; see [`byte_level`].
-    ByteLevel,
-    /// As it is, with `▁` for a space, and `<0x0A>` for bytes of characters that are no token.
-    SpaceMark,
-}
-
-/// Text without special tokens to tokens.
+/// Encodes text that has no special tokens.
 pub(super) struct BytePair {
     model: BPE,
     pre_tokenizer: PreTokenizer,
@@ -28,28 +22,36 @@ pub(super) struct BytePair {
 }
 
 impl BytePair {
-    /// Reads the merges of a file whose vocabulary was read.
+    /// Reads the merges of a file.
     pub(super) fn new(
         gguf: &Gguf,
         vocabulary: &Vocabulary,
         row: &Row,
         spelling: Spelling,
+        cancel: &LoadCancel,
     ) -> Result<Self, TokenizerError> {
-        // Merges of or into what is no token can never happen, and the model would refuse them.
+        let listed = gguf.strings("tokenizer.ggml.merges")?;
+        limits::check_merges(listed.len())?;
+        // A merge whose parts or result are not tokens can never apply, and the model would refuse it.
+        // Control tokens are never merged from text.
+        let is_text = |id: TokenId| vocabulary.kind(id) != Some(TokenKind::Control);
         let mut merged = String::new();
-        let merges = gguf
-            .strings("tokenizer.ggml.merges")?
+        let merges = listed
+            .take_while(|_| !cancel.is_cancelled())
             .filter_map(|merge| {
                 let space = merge.char_indices().skip(1).find(|(_, character)| *character == ' ')?.0;
                 let (left, right) = (&merge[..space], &merge[space + 1..]);
                 merged.clear();
                 merged.extend([left, right]);
-                let all_known = [left, right, &merged].iter().all(|text| vocabulary.id(text).is_some());
+                let all_known = [left, right, &merged].iter().all(|text| vocabulary.id(text).is_some_and(is_text));
                 all_known.then(|| (left.to_owned(), right.to_owned()))
             })
             .collect();
+        cancel.check()?;
+        let mut ids = vocabulary.ids().clone();
+        ids.retain(|_, id| is_text(*id));
         let model = BPE::builder()
-            .vocab_and_merges(vocabulary.ids().clone(), merges)
+            .vocab_and_merges(ids, merges)
             .ignore_merges(row.rules.whole_pieces)
             .byte_fallback(spelling == Spelling::SpaceMark)
             .build()
@@ -65,9 +67,9 @@ impl BytePair {
         out: &mut Vec<TokenId>,
     ) -> Result<(), TokenizerError> {
         let mut spelled = String::new();
-        for piece in self.pre_tokenizer.cut(text)? {
+        for piece in self.pre_tokenizer.split(text)? {
             self.spell(text, piece, &mut spelled);
-            // A run of line breaks that is one token stays one, for merges do not reach all of them.
+            // A run of line breaks that is one token stays one: merges do not cover all such runs.
             let is_break = self.spelling == Spelling::SpaceMark && spelled.starts_with('\n');
             if let Some(id) = vocabulary.id(&spelled).filter(|_| is_break) {
                 out.push(id);
@@ -80,7 +82,7 @@ impl BytePair {
         Ok(())
     }
 
-    /// Writes a piece as the vocabulary spells it.
+    /// Writes a piece in the vocabulary's spelling.
     fn spell(&self, text: &str, piece: Range<usize>, out: &mut String) {
         out.clear();
         match self.spelling {

@@ -1,16 +1,19 @@
-//! A Hugging Face `tokenizer.json`, run by the `tokenizers` crate.
+//! A Hugging Face `tokenizer.json`, run with the `tokenizers` crate.
 
 use std::path::Path;
 
-use super::byte_pair::Spelling;
-use super::vocabulary::{Entry, TokenKind, Vocabulary, byte_of};
-use super::{Encoder, Tokenizer, TokenizerError};
+use super::error::TokenizerError;
+use super::special::{Fragment, SpecialTokens, end_spellings};
+use super::vocabulary::{Entry, Spelling, TokenKind, Vocabulary, byte_of};
 use crate::engine::TokenId;
 
-/// The same tokenizer twice, for whether special tokens are read is a setting there and an argument here.
+/// Two copies of the tokenizer: in the crate, parsing special tokens is a setting of the tokenizer, not an argument.
 pub(super) struct JsonTokenizer {
     parses_special: tokenizers::Tokenizer,
     spells_special: tokenizers::Tokenizer,
+    special: SpecialTokens,
+    /// The token before a text.
+    bos: Option<TokenId>,
 }
 
 impl JsonTokenizer {
@@ -25,44 +28,85 @@ impl JsonTokenizer {
             tokenizer.encode_fast(text, add_special).map_err(|error| TokenizerError::Pattern(error.to_string()))?;
         Ok(encoding.get_ids().to_vec())
     }
+
+    /// The crate cannot ignore single occurrences of special tokens. The text around guards is encoded apart from the rest, so
+    /// its first token may differ from that of one text where the tokenizer adds a space before texts.
+    pub(super) fn encode_guarded(
+        &self,
+        text: &str,
+        guards: &[usize],
+        add_special: bool,
+    ) -> Result<Vec<TokenId>, TokenizerError> {
+        if guards.is_empty() {
+            return self.encode(text, add_special, true);
+        }
+        let mut tokens: Vec<TokenId> = self.bos.filter(|_| add_special).into_iter().collect();
+        for fragment in self.special.split_guarded(text, guards) {
+            match fragment {
+                Fragment::Token(token) => tokens.push(token),
+                Fragment::Text(text) => tokens.extend(self.encode(text, false, false)?),
+            }
+        }
+        Ok(tokens)
+    }
 }
 
-pub(super) fn load(path: &Path) -> Result<Tokenizer, TokenizerError> {
+/// The content of a `tokenizer.json`.
+pub(super) struct Loaded {
+    pub(super) tokenizer: JsonTokenizer,
+    pub(super) vocabulary: Vocabulary,
+    pub(super) bos: Option<TokenId>,
+    pub(super) eos: Option<TokenId>,
+    pub(super) end_of_generation: Vec<TokenId>,
+    pub(super) adds_space: bool,
+}
+
+/// Reads a `tokenizer.json`.
+pub(super) fn load(path: &Path) -> Result<Loaded, TokenizerError> {
+    let unreadable = |error: std::io::Error| TokenizerError::Json { path: path.to_owned(), reason: error.to_string() };
+    parse(path, &std::fs::read_to_string(path).map_err(unreadable)?)
+}
+
+/// Reads the text of a `tokenizer.json`. Errors show `path` as the file.
+pub(super) fn parse(path: &Path, text: &str) -> Result<Loaded, TokenizerError> {
     let fault = |reason: String| TokenizerError::Json { path: path.to_owned(), reason };
-    let text = std::fs::read_to_string(path).map_err(|error| fault(error.to_string()))?;
-    let description: serde_json::Value = serde_json::from_str(&text).map_err(|error| fault(error.to_string()))?;
-    let parses_special: tokenizers::Tokenizer =
+    let description: serde_json::Value = serde_json::from_str(text).map_err(|error| fault(error.to_string()))?;
+    let mut parses_special: tokenizers::Tokenizer =
         text.parse().map_err(|error: tokenizers::Error| fault(error.to_string()))?;
+    // These settings are for batches of a training run. A prompt is never cut or filled up.
+    parses_special.with_truncation(None).map_err(|error| fault(error.to_string()))?;
+    parses_special.with_padding(None);
     let mut spells_special = parses_special.clone();
     spells_special.set_encode_special_tokens(true);
 
     let decoder = description["decoder"].to_string();
     let spelling = if decoder.contains("ByteLevel") { Spelling::ByteLevel } else { Spelling::SpaceMark };
-    // Both kinds of decoder that take a leading space away say so by these names.
+    // The two kinds of decoder that remove a leading space.
     let adds_space = decoder.contains("\"Strip\"") || decoder.contains("\"Metaspace\"");
     let entries = entries(&parses_special);
     let find = |names: &[&str]| {
-        let place = names.iter().find_map(|name| entries.iter().position(|(text, _)| text == name))?;
-        TokenId::try_from(place).ok()
+        let index = names.iter().find_map(|name| entries.iter().position(|(text, _)| text == name))?;
+        TokenId::try_from(index).ok()
     };
     let bos = first_added(&parses_special).or_else(|| find(&["<|begin_of_text|>", "<bos>", "<s>"]));
     let eos = find(&["<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>", "<eos>", "</s>"]);
-    let end_of_generation = super::special::end_spellings(&entries);
+    let end_of_generation = end_spellings(&entries);
+    let special = SpecialTokens::new(&entries, |_| false)?;
     let vocabulary = Vocabulary::new(entries, spelling)?;
-    let encoder = Encoder::Json(Box::new(JsonTokenizer { parses_special, spells_special }));
-    Ok(Tokenizer { encoder, vocabulary, bos, eos, end_of_generation, adds_space })
+    let tokenizer = JsonTokenizer { bos: first_added(&parses_special), parses_special, spells_special, special };
+    Ok(Loaded { tokenizer, vocabulary, bos, eos, end_of_generation, adds_space })
 }
 
-/// The token that the tokenizer puts before an empty text.
+/// The token that the tokenizer adds to an empty text.
 fn first_added(tokenizer: &tokenizers::Tokenizer) -> Option<TokenId> {
     tokenizer.encode_fast("", true).ok()?.get_ids().first().copied()
 }
 
-/// All tokens by number; numbers that are not used get a name of their own.
+/// All tokens by id. Unused ids get a placeholder.
 fn entries(tokenizer: &tokenizers::Tokenizer) -> Vec<Entry> {
     let vocab = tokenizer.get_vocab(true);
     let n_tokens = vocab.values().max().map_or(0, |&last| last as usize + 1);
-    // A hostile file may number one token four billion; nobody has more unused numbers than tokens.
+    // A hostile file may give a token the id four billion. No real vocabulary has more unused ids than tokens.
     let n_tokens = n_tokens.min(2 * vocab.len() + 1024);
     let mut entries: Vec<Entry> = (0..n_tokens).map(|id| (format!("[UNUSED_{id}]"), TokenKind::Unused)).collect();
     let added = tokenizer.get_added_tokens_decoder();

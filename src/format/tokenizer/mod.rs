@@ -1,71 +1,43 @@
 //! Text to tokens and back.
 //!
-//! A tokenizer is made from what a GGUF file says of itself, or from a `tokenizer.json`. Encoding goes top-down through
-//! these modules:
+//! A tokenizer is built from the metadata of a GGUF file or from a `tokenizer.json`. The steps of encoding, in order:
 //!
-//! - [`special`]: the text is cut at special tokens
-//! - [`pre_tokenizer`]: what lies between is cut into words, as the model's name for it wants
-//! - [`byte_pair`], [`sentence_piece`]: words are merged into tokens
-//! - [`vocabulary`]: the tokens, and the bytes they stand for
-//! - [`stream`]: tokens back to text, one at a time
-//! - [`json`]: all of it by the `tokenizers` crate, for a `tokenizer.json`
+//! - [`special`]: splits the text at special tokens
+//! - [`pre_tokenizer`]: splits the text between them into words, by the rules that the file names
+//! - [`byte_pair`], [`sentence_piece`]: merge words into tokens
+//!
+//! And what the steps share:
+//!
+//! - [`vocabulary`], [`limits`]: the tokens and their bytes, and how many there may be
+//! - [`footprint`]: the memory that all of this takes
+//! - [`stream`]: decodes tokens to text, one at a time
+//! - [`json`]: runs a `tokenizer.json` with the `tokenizers` crate
 
 pub(crate) mod byte_level;
 mod byte_pair;
+mod error;
+mod footprint;
 mod json;
+mod limits;
 mod pre_tokenizer;
 mod sentence_piece;
 mod special;
 mod stream;
 mod vocabulary;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use crate::cancel::LoadCancel;
 use crate::engine::TokenId;
-use crate::format::gguf::{Gguf, GgufError};
+use crate::format::gguf::Gguf;
 
-use byte_pair::{BytePair, Spelling};
+use byte_pair::BytePair;
+pub use error::TokenizerError;
 use json::JsonTokenizer;
 use sentence_piece::SentencePiece;
 use special::{Fragment, SpecialTokens, token_key};
 pub use stream::StreamDecoder;
-use vocabulary::{TokenKind, Vocabulary};
-
-/// Why there is no tokenizer, or no tokens.
-#[derive(Debug, thiserror::Error)]
-pub enum TokenizerError {
-    /// The file lacks a key, or a key has the wrong type.
-    #[error(transparent)]
-    Gguf(#[from] GgufError),
-    /// A kind of tokenizer that is not implemented.
-    #[error("the tokenizer model {model:?} is not supported; known: gpt2, llama, gemma4")]
-    UnknownModel {
-        /// What its key `tokenizer.ggml.model` says.
-        model: String,
-    },
-    /// A way to cut text that is not implemented: guessing would give wrong tokens.
-    #[error("the pre-tokenizer {name:?} (key \"tokenizer.ggml.pre\") is not known; known: {known}")]
-    UnknownPreTokenizer {
-        /// What the file says.
-        name: String,
-        /// All names that are known.
-        known: String,
-    },
-    /// The vocabulary contradicts itself.
-    #[error("the tokenizer's vocabulary cannot be used: {0}")]
-    Vocabulary(String),
-    /// A pattern gave up on a text.
-    #[error("the text cannot be cut into words: {0}")]
-    Pattern(String),
-    /// A `tokenizer.json` that cannot be used.
-    #[error("{}: not a usable tokenizer.json: {reason}", .path.display())]
-    Json {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        reason: String,
-    },
-}
+use vocabulary::{Spelling, TokenKind, Vocabulary};
 
 /// A model's tokenizer.
 pub struct Tokenizer {
@@ -74,16 +46,24 @@ pub struct Tokenizer {
     bos: Option<TokenId>,
     eos: Option<TokenId>,
     end_of_generation: Vec<TokenId>,
-    /// Whether the first token's leading space was added by encoding and is not part of the text.
+    /// Whether encoding adds a space at the start of a text, which decoding removes.
     adds_space: bool,
 }
 
 /// How text becomes tokens.
 enum Encoder {
-    /// From a GGUF file.
-    Pieces { special: SpecialTokens, merging: Merging, adds_bos: bool, adds_eos: bool },
-    /// From a `tokenizer.json`.
+    /// By the rules of a GGUF file.
+    Pieces(Pieces),
+    /// By a `tokenizer.json`.
     Json(Box<JsonTokenizer>),
+}
+
+/// The rules of a GGUF file.
+struct Pieces {
+    special: SpecialTokens,
+    merging: Merging,
+    adds_bos: bool,
+    adds_eos: bool,
 }
 
 /// How text between special tokens becomes tokens.
@@ -93,49 +73,70 @@ enum Merging {
 }
 
 impl Tokenizer {
-    /// The tokenizer that a GGUF file describes in its metadata.
+    /// Builds the tokenizer that a GGUF file's metadata describes.
     ///
     /// # Errors
     /// [`TokenizerError`] naming the key, model or pre-tokenizer that cannot be used.
     pub fn from_gguf(gguf: &Gguf) -> Result<Self, TokenizerError> {
+        Self::build(gguf, &LoadCancel::default())
+    }
+
+    /// [`Tokenizer::from_gguf`] that ends early when it is cancelled.
+    ///
+    /// # Errors
+    /// Also [`TokenizerError::Cancelled`].
+    pub fn build(gguf: &Gguf, cancel: &LoadCancel) -> Result<Self, TokenizerError> {
         match gguf.str("tokenizer.ggml.model")? {
-            "gpt2" => Self::byte_pair(gguf, gguf.optional_str("tokenizer.ggml.pre")?, Spelling::ByteLevel),
-            "gemma4" => Self::byte_pair(gguf, Some(pre_tokenizer::GEMMA4), Spelling::SpaceMark),
-            "llama" => Self::sentence_piece(gguf),
+            "gpt2" => Self::byte_pair(gguf, gguf.optional_str("tokenizer.ggml.pre")?, Spelling::ByteLevel, cancel),
+            "gemma4" => Self::byte_pair(gguf, Some(pre_tokenizer::GEMMA4), Spelling::SpaceMark, cancel),
+            "llama" => Self::sentence_piece(gguf, cancel),
             model => Err(TokenizerError::UnknownModel { model: model.to_owned() }),
         }
     }
 
-    fn byte_pair(gguf: &Gguf, pre: Option<&str>, spelling: Spelling) -> Result<Self, TokenizerError> {
+    /// Bytes of memory that building the tokenizer of a file takes, from the lengths of its lists. 0 if it has none.
+    ///
+    /// # Errors
+    /// [`TokenizerError::TooLong`] for a vocabulary beyond the limits.
+    pub fn memory_bytes(gguf: &Gguf) -> Result<u64, TokenizerError> {
+        footprint::memory_bytes(gguf)
+    }
+
+    fn byte_pair(
+        gguf: &Gguf,
+        pre: Option<&str>,
+        spelling: Spelling,
+        cancel: &LoadCancel,
+    ) -> Result<Self, TokenizerError> {
         let row = pre_tokenizer::row(pre.unwrap_or("default"))?;
-        // Gemma's files may say that no BOS is added, though the model does not work without.
+        // Some Gemma files state that no BOS is added, but the model does not work without it.
         let always_bos = spelling == Spelling::SpaceMark;
         let defaults = Defaults { bos: None, eos: None, adds_bos: row.rules.adds_bos };
-        Self::pieces(gguf, defaults, spelling, false, always_bos, |vocabulary| {
-            Ok(Merging::BytePair(Box::new(BytePair::new(gguf, vocabulary, row, spelling)?)))
+        Self::pieces((gguf, cancel), defaults, spelling, false, always_bos, |vocabulary| {
+            Ok(Merging::BytePair(Box::new(BytePair::new(gguf, vocabulary, row, spelling, cancel)?)))
         })
     }
 
-    fn sentence_piece(gguf: &Gguf) -> Result<Self, TokenizerError> {
+    fn sentence_piece(gguf: &Gguf, cancel: &LoadCancel) -> Result<Self, TokenizerError> {
         let adds_space = gguf.optional_bool("tokenizer.ggml.add_space_prefix")?.unwrap_or(true);
         let scores = gguf.floats("tokenizer.ggml.scores")?;
-        let unknown = gguf.optional_u32("tokenizer.ggml.unknown_token_id")?.or(Some(0));
         let defaults = Defaults { bos: Some(1), eos: Some(2), adds_bos: true };
-        Self::pieces(gguf, defaults, Spelling::SpaceMark, adds_space, false, |vocabulary| {
+        Self::pieces((gguf, cancel), defaults, Spelling::SpaceMark, adds_space, false, |vocabulary| {
+            let unknown = token_key(gguf, "tokenizer.ggml.unknown_token_id", vocabulary.len())?.or(Some(0));
             SentencePiece::new(vocabulary, scores, unknown, adds_space).map(Merging::SentencePiece)
         })
     }
 
-    /// What all kinds have in common: vocabulary, special tokens and the rules for BOS and EOS.
+    /// The steps that all kinds share: vocabulary, special tokens and the rules for BOS and EOS.
     fn pieces(
-        gguf: &Gguf,
+        (gguf, cancel): (&Gguf, &LoadCancel),
         defaults: Defaults,
         spelling: Spelling,
         adds_space: bool,
         always_bos: bool,
         merging: impl FnOnce(&Vocabulary) -> Result<Merging, TokenizerError>,
     ) -> Result<Self, TokenizerError> {
-        let mut entries = Vocabulary::entries(gguf)?;
+        let mut entries = Vocabulary::entries(gguf, cancel)?;
         let n_tokens = entries.len();
         let token = |name: &str, default: Option<TokenId>| {
             let default = default.filter(|&token| (token as usize) < n_tokens);
@@ -148,33 +149,78 @@ impl Tokenizer {
         let special = SpecialTokens::new(&entries, takes_space(gguf)?)?;
         let vocabulary = Vocabulary::new(entries, spelling)?;
         let merging = merging(&vocabulary)?;
-        let encoder = Encoder::Pieces { special, merging, adds_bos, adds_eos };
+        let encoder = Encoder::Pieces(Pieces { special, merging, adds_bos, adds_eos });
         Ok(Tokenizer { encoder, vocabulary, bos, eos, end_of_generation, adds_space })
     }
 
-    /// The tokenizer of a Hugging Face `tokenizer.json`.
+    /// Builds the tokenizer of a Hugging Face `tokenizer.json`.
     ///
     /// # Errors
-    /// [`TokenizerError::Json`] when the file cannot be read or understood.
+    /// [`TokenizerError::Json`] when the file cannot be read or parsed.
     pub fn from_json(path: impl AsRef<Path>) -> Result<Self, TokenizerError> {
-        json::load(path.as_ref())
+        json::load(path.as_ref()).map(Self::of_json)
     }
 
-    /// The tokens of a text. `add_special`: with BOS and EOS as the model wants them; `parse_special`: text such as
-    /// `<|im_end|>` becomes that token, where otherwise it is spelled out.
+    /// [`Tokenizer::from_json`] for a text that is already in memory. Errors show `name` as its path.
     ///
     /// # Errors
-    /// [`TokenizerError::Pattern`] for text made to exhaust the pre-tokenizer.
+    /// [`TokenizerError::Json`] when the text cannot be parsed.
+    pub fn from_json_text(name: impl AsRef<Path>, text: &str) -> Result<Self, TokenizerError> {
+        json::parse(name.as_ref(), text).map(Self::of_json)
+    }
+
+    fn of_json(loaded: json::Loaded) -> Self {
+        let json::Loaded { tokenizer, vocabulary, bos, eos, end_of_generation, adds_space } = loaded;
+        let encoder = Encoder::Json(Box::new(tokenizer));
+        Tokenizer { encoder, vocabulary, bos, eos, end_of_generation, adds_space }
+    }
+
+    /// The tokens of a text.
+    ///
+    /// `add_special` adds BOS and EOS by the model's rules. `parse_special` maps text such as `<|im_end|>` to that special
+    /// token; without it the text is encoded like any other.
+    ///
+    /// # Errors
+    /// [`TokenizerError::Pattern`] for text that exceeds the pre-tokenizer's limits.
     pub fn encode(&self, text: &str, add_special: bool, parse_special: bool) -> Result<Vec<TokenId>, TokenizerError> {
-        let (special, merging, adds_bos, adds_eos) = match &self.encoder {
-            Encoder::Pieces { special, merging, adds_bos, adds_eos } => (special, merging, *adds_bos, *adds_eos),
-            Encoder::Json(tokenizer) => return tokenizer.encode(text, add_special, parse_special),
-        };
+        match &self.encoder {
+            Encoder::Pieces(pieces) => {
+                self.encode_fragments(pieces, &pieces.special.split(text, parse_special), add_special)
+            }
+            Encoder::Json(tokenizer) => tokenizer.encode(text, add_special, parse_special),
+        }
+    }
+
+    /// As [`Self::encode`] with `parse_special`, but special tokens are not recognised across the byte positions `guards`,
+    /// which are ascending character boundaries. Text around a guard is encoded as one.
+    ///
+    /// # Errors
+    /// As [`Self::encode`].
+    pub fn encode_guarded(
+        &self,
+        text: &str,
+        guards: &[usize],
+        add_special: bool,
+    ) -> Result<Vec<TokenId>, TokenizerError> {
+        match &self.encoder {
+            Encoder::Pieces(pieces) => {
+                self.encode_fragments(pieces, &pieces.special.split_guarded(text, guards), add_special)
+            }
+            Encoder::Json(tokenizer) => tokenizer.encode_guarded(text, guards, add_special),
+        }
+    }
+
+    fn encode_fragments(
+        &self,
+        pieces: &Pieces,
+        fragments: &[Fragment<'_>],
+        add_special: bool,
+    ) -> Result<Vec<TokenId>, TokenizerError> {
         let mut tokens = Vec::new();
-        tokens.extend(self.bos.filter(|_| add_special && adds_bos));
+        tokens.extend(self.bos.filter(|_| add_special && pieces.adds_bos));
         let mut at_start = true;
-        for fragment in special.cut(text, parse_special) {
-            match (fragment, merging) {
+        for fragment in fragments {
+            match (*fragment, &pieces.merging) {
                 (Fragment::Token(token), _) => tokens.push(token),
                 (Fragment::Text(text), Merging::BytePair(model)) => {
                     model.encode(&self.vocabulary, text, &mut tokens)?;
@@ -185,78 +231,85 @@ impl Tokenizer {
             }
             at_start = matches!(fragment, Fragment::Token(_));
         }
-        tokens.extend(self.eos.filter(|_| add_special && adds_eos));
+        tokens.extend(self.eos.filter(|_| add_special && pieces.adds_eos));
         Ok(tokens)
     }
 
-    /// The text of tokens; bytes that are no UTF-8 become U+FFFD. Special tokens have no text when `skip_special` is
-    /// set; numbers that are no token never have.
+    /// The spellings of the tokens that structure a conversation: all control tokens, and the user-defined tokens that the
+    /// model's chat templates write. Other user-defined tokens, such as HTML tags in Gemma's vocabulary, are text.
     #[must_use]
-    pub fn decode(&self, tokens: &[TokenId], skip_special: bool) -> String {
-        let mut decoder = StreamDecoder::default();
-        let mut text: String = tokens.iter().map(|&token| decoder.push(self, token, skip_special)).collect();
-        text.push_str(&decoder.finish());
-        text
+    pub fn markers(&self, templates: &[&str]) -> Vec<String> {
+        let is_written = |text: &str| {
+            let is_markup = text.starts_with(|first: char| !first.is_alphanumeric() && !first.is_whitespace());
+            is_markup && templates.iter().any(|template| template.contains(text))
+        };
+        let spelling = |token: TokenId| {
+            let kind = self.vocabulary.kind(token)?;
+            let text = std::str::from_utf8(self.vocabulary.bytes(token)).ok().filter(|text| !text.is_empty())?;
+            let is_marker = kind.is_special() || (kind == TokenKind::UserDefined && is_written(text));
+            is_marker.then(|| text.to_owned())
+        };
+        (0..).take(self.vocabulary.len()).filter_map(spelling).collect()
     }
 
-    /// A token's bytes without the space that encoding adds at the start of a text.
+    /// The bytes of a text's first token without the space that encoding added.
     fn without_added_space<'a>(&self, token: TokenId, bytes: &'a [u8]) -> &'a [u8] {
         let is_text = self.vocabulary.kind(token) == Some(TokenKind::Normal);
         if self.adds_space && is_text { bytes.strip_prefix(b" ").unwrap_or(bytes) } else { bytes }
     }
 
-    /// The bytes a token stands for: none for a special token when `skip_special` is set, nor for a number that is no
-    /// token. They need not be whole characters.
+    /// A token's bytes, which need not be whole characters. Empty for an unknown id, and for a special token if
+    /// `skip_special` is set.
     #[must_use]
     pub fn token_bytes(&self, token: TokenId, skip_special: bool) -> &[u8] {
         if skip_special && self.is_special(token) { &[] } else { self.vocabulary.bytes(token) }
     }
 
-    /// A token on its own as text, special ones by their spelling.
+    /// One token as text; a special token by its spelling.
     #[must_use]
     pub fn token_text(&self, token: TokenId) -> String {
         String::from_utf8_lossy(self.vocabulary.bytes(token)).into_owned()
     }
 
-    /// How many tokens there are.
+    /// Number of tokens in the vocabulary.
     #[must_use]
     pub fn vocab_size(&self) -> usize {
         self.vocabulary.len()
     }
 
-    /// The token at the beginning of a text, when the model has one.
+    /// The beginning-of-text token, when the model has one.
     #[must_use]
     pub fn bos(&self) -> Option<TokenId> {
         self.bos
     }
 
-    /// The token at the end of a text, when the model has one.
+    /// The end-of-text token, when the model has one.
     #[must_use]
     pub fn eos(&self) -> Option<TokenId> {
         self.eos
     }
 
-    /// The tokens that end a generation, sorted: end of text, of turn, of message.
+    /// The tokens that end a generation (end of text, turn or message), sorted.
     #[must_use]
     pub fn end_of_generation(&self) -> &[TokenId] {
         &self.end_of_generation
     }
 
-    /// Whether a token is structure and not text.
+    /// Whether a token marks structure and is not text.
     #[must_use]
     pub fn is_special(&self, token: TokenId) -> bool {
         self.vocabulary.kind(token).is_some_and(TokenKind::is_special)
     }
 }
 
-/// What holds when the file does not say.
+/// The values of keys that the file lacks.
 struct Defaults {
     bos: Option<TokenId>,
     eos: Option<TokenId>,
     adds_bos: bool,
 }
 
-/// Which special tokens take the white space after them; files do not say, only Phi-3's do it.
+/// Which special tokens absorb the white space after them. Only Phi-3's do; no key states it, so the model's name decides.
 fn takes_space(gguf: &Gguf) -> Result<impl Fn(&str) -> bool + use<>, TokenizerError> {
     let name = gguf.optional_str("general.name")?.unwrap_or_default().to_lowercase();
     let is_phi3 = name.contains("phi-3") || name.contains("phi3");
@@ -264,5 +317,4 @@ fn takes_space(gguf: &Gguf) -> Result<impl Fn(&str) -> bool + use<>, TokenizerEr
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests;

@@ -1,30 +1,30 @@
-//! Where a text may be cut before merging: one row for each name that `tokenizer.ggml.pre` can have.
+//! Splits text into pieces before merging: one row for each value of the key `tokenizer.ggml.pre`.
 //!
-//! A row is a list of patterns applied one after the other: each cuts the pieces that the former left into its matches
-//! and what lies between them. The patterns are those of the models' own `tokenizer.json`, or their equivalents.
+//! A row is a list of patterns, applied in order. Each pattern splits the pieces of the previous one into its matches and the
+//! text between them. The patterns are those of the models' `tokenizer.json` files, or equivalent.
 
 use std::ops::Range;
 
 use onig::{MatchParam, Regex, Region, SearchOptions};
 
-use super::TokenizerError;
+use super::error::TokenizerError;
 
-/// A named way to cut text.
+/// How text is split for some names.
 pub(super) struct Row {
-    /// What `tokenizer.ggml.pre` says.
+    /// The values of `tokenizer.ggml.pre`.
     names: &'static [&'static str],
     /// Applied in order.
     patterns: &'static [&'static str],
-    /// How the pieces are merged.
+    /// How the pieces are encoded.
     pub(super) rules: Rules,
 }
 
-/// What else depends on the pre-tokenizer's name, for want of keys that say it.
+/// Other rules that depend on the pre-tokenizer's name, because no key states them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Rules {
-    /// A piece that is a token stays whole, whatever the merges say.
+    /// A piece that is a token is not merged from smaller ones.
     pub(super) whole_pieces: bool,
-    /// BOS is added when the file does not say.
+    /// BOS is added if the file lacks the key.
     pub(super) adds_bos: bool,
 }
 
@@ -41,15 +41,15 @@ const QWEN2: &str =
 const QWEN35: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const O200K: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-/// As [`O200K`], but for Chinese characters, which are cut before.
+/// [`O200K`] without Chinese characters, which an earlier pattern splits off.
 const KIMI_K2: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const DEEPSEEK_V3: &str = r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"##;
 const BLOOM: &str = r" ?[^(\s|.,!?\x{2026}\x{3002}\x{FF0C}\x{3001}\x{0964}\x{06D4}\x{060C})]+";
-/// Letters of alphabets with case, in the order of Unicode; the other scripts are cut elsewhere.
+/// Letters of scripts with upper and lower case, in Unicode order. Other patterns split the other scripts.
 const DEEPSEEK_LETTERS: &str = r"\s?[A-Za-z\x{00B5}\x{00C0}-\x{00D6}\x{00D8}-\x{00F6}\x{00F8}-\x{01BA}\x{01BC}-\x{01BF}\x{01C4}-\x{0293}\x{0295}-\x{02AF}\x{0370}-\x{0373}\x{0376}\x{0377}\x{037B}-\x{037D}\x{037F}\x{0386}\x{0388}-\x{038A}\x{038C}\x{038E}-\x{03A1}\x{03A3}-\x{03F5}\x{03F7}-\x{0481}\x{048A}-\x{052F}\x{0531}-\x{0556}\x{10A0}-\x{10C5}\x{13A0}-\x{13F5}\x{13F8}-\x{13FD}\x{1C90}-\x{1CBA}\x{1CBD}-\x{1CBF}\x{1D00}-\x{1D2B}\x{1D6B}-\x{1D77}\x{1D79}-\x{1D9A}\x{1E00}-\x{1F15}\x{1F18}-\x{1F1D}\x{1F20}-\x{1F45}\x{1F48}-\x{1F4D}\x{1F50}-\x{1F57}\x{1F59}\x{1F5B}\x{1F5D}\x{1F5F}-\x{1F7D}\x{1F80}-\x{1FB4}\x{1FB6}-\x{1FBC}\x{1FBE}\x{1FC2}-\x{1FC4}\x{1FC6}-\x{1FCC}\x{1FD0}-\x{1FD3}\x{1FD6}-\x{1FDB}\x{1FE0}-\x{1FEC}\x{1FF2}-\x{1FF4}\x{1FF6}-\x{1FFC}\x{2102}\x{2107}\x{210A}-\x{2113}\x{2115}\x{2119}-\x{211D}\x{2124}\x{2126}\x{2128}\x{212A}-\x{212D}\x{212F}-\x{2134}\x{2139}\x{213C}-\x{213F}\x{2145}-\x{2149}\x{214E}\x{2183}\x{2184}\x{2C00}-\x{2C7B}\x{2C7E}-\x{2CE4}\x{2CEB}-\x{2CEE}\x{2CF2}\x{2CF3}\x{A640}-\x{A66D}\x{A680}-\x{A69B}\x{A722}-\x{A76F}\x{A771}-\x{A787}\x{A78B}-\x{A78E}\x{AB70}-\x{ABBF}\x{FB00}-\x{FB06}\x{FB13}-\x{FB17}\x{FF21}-\x{FF3A}\x{FF41}-\x{FF5A}\x{10400}-\x{1044F}\x{104B0}-\x{104D3}\x{104D8}-\x{104FB}\x{10C80}-\x{10CB2}\x{10CC0}-\x{10CF2}\x{118A0}-\x{118DF}\x{1E900}-\x{1E943}]+";
 const DEEPSEEK_CJK: &str = r"[\x{4E00}-\x{9FA5}\x{0800}-\x{4E00}\x{AC00}-\x{D7FF}]+";
 
-/// Every name that is known. The first row is for files that name none.
+/// All known names. The first row is for files without the key.
 const ROWS: &[Row] = &[
     Row {
         names: &["default"],
@@ -155,7 +155,7 @@ const ROWS: &[Row] = &[
     Row { names: &[GEMMA4, "sarvam-moe"], patterns: &[r"[^\n]+|\n+"], rules: PLAIN },
 ];
 
-/// Not a name that files use: the `tokenizer.ggml.model` of the same name implies it.
+/// Not a value of `tokenizer.ggml.pre`: the same value of `tokenizer.ggml.model` implies it.
 pub(super) const GEMMA4: &str = "gemma4";
 
 /// The row of a name.
@@ -166,7 +166,7 @@ pub(super) fn row(name: &str) -> Result<&'static Row, TokenizerError> {
     })
 }
 
-/// Cuts text into the pieces that are merged on their own.
+/// Splits text into pieces that are encoded separately.
 pub(super) struct PreTokenizer {
     patterns: Vec<Regex>,
 }
@@ -181,25 +181,25 @@ impl PreTokenizer {
     /// The pieces of `text`, in order and without gaps.
     ///
     /// # Errors
-    /// When a pattern takes more steps than its engine allows, which only text made for that can bring about.
-    pub(super) fn cut(&self, text: &str) -> Result<Vec<Range<usize>>, TokenizerError> {
+    /// [`TokenizerError::Pattern`] when a pattern exceeds its step limit, which only text crafted for it does.
+    pub(super) fn split(&self, text: &str) -> Result<Vec<Range<usize>>, TokenizerError> {
         let mut pieces = Vec::new();
         if !text.is_empty() {
             pieces.push(0..text.len());
         }
         for pattern in &self.patterns {
-            let mut cut = Vec::with_capacity(pieces.len());
+            let mut smaller = Vec::with_capacity(pieces.len());
             for piece in pieces {
-                cut_piece(pattern, text, piece, &mut cut)?;
+                split_piece(pattern, text, piece, &mut smaller)?;
             }
-            pieces = cut;
+            pieces = smaller;
         }
         Ok(pieces)
     }
 }
 
-/// Cuts one piece into a pattern's matches and what lies between them. The pattern sees nothing beyond the piece.
-fn cut_piece(
+/// Splits one piece into a pattern's matches and the text between them. The pattern does not see text outside the piece.
+fn split_piece(
     pattern: &Regex,
     text: &str,
     piece: Range<usize>,
@@ -207,8 +207,8 @@ fn cut_piece(
 ) -> Result<(), TokenizerError> {
     let inside = &text[piece.clone()];
     let mut region = Region::new();
-    // `uncut`: the end of the last piece found; `from`: where the next search starts, later only past empty matches.
-    let (mut uncut, mut from) = (0, 0);
+    // `done` is the end of the last match; `from`, where the next search starts, is larger only after an empty match.
+    let (mut done, mut from) = (0, 0);
     while from < inside.len() {
         let found = pattern
             .search_with_param(
@@ -221,30 +221,29 @@ fn cut_piece(
             )
             .map_err(|error| TokenizerError::Pattern(error.to_string()))?;
         let Some((start, end)) = found.and_then(|_| region.pos(0)) else { break };
-        for part in [uncut..start, start..end] {
-            if !part.is_empty() {
-                out.push(piece.start + part.start..piece.start + part.end);
+        for range in [done..start, start..end] {
+            if !range.is_empty() {
+                out.push(piece.start + range.start..piece.start + range.end);
             }
         }
-        uncut = end;
+        done = end;
         let step_past_empty = if start == end { inside[end..].chars().next().map_or(1, char::len_utf8) } else { 0 };
         from = end + step_past_empty;
     }
-    if uncut < inside.len() {
-        out.push(piece.start + uncut..piece.end);
+    if done < inside.len() {
+        out.push(piece.start + done..piece.end);
     }
     Ok(())
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
     #[track_caller]
-    fn assert_cut(name: &str, text: &str, expected: &[&str]) {
+    fn assert_splits(name: &str, text: &str, expected: &[&str]) {
         let pre_tokenizer = PreTokenizer::new(row(name).unwrap()).unwrap();
-        let pieces: Vec<&str> = pre_tokenizer.cut(text).unwrap().into_iter().map(|piece| &text[piece]).collect();
+        let pieces: Vec<&str> = pre_tokenizer.split(text).unwrap().into_iter().map(|piece| &text[piece]).collect();
         assert_eq!(pieces, expected);
     }
 
@@ -252,7 +251,7 @@ mod tests {
     fn every_row_compiles_and_leaves_no_gap() {
         let text = "Hello,  wörld's 12345\r\n\n\t日本語 नमस्ते  😀 don't—STOP   ";
         for row in ROWS {
-            let pieces = PreTokenizer::new(row).unwrap().cut(text).unwrap();
+            let pieces = PreTokenizer::new(row).unwrap().split(text).unwrap();
             let joined: String = pieces.iter().map(|piece| &text[piece.clone()]).collect();
             assert_eq!(joined, text, "{:?}", row.names);
             assert!(pieces.iter().all(|piece| !piece.is_empty()), "{:?}", row.names);
@@ -260,31 +259,31 @@ mod tests {
     }
 
     #[test]
-    fn names_belong_to_one_row_each() {
+    fn each_name_belongs_to_one_row() {
         let mut names: Vec<&str> = ROWS.iter().flat_map(|row| row.names).copied().collect();
         names.sort_unstable();
         assert!(names.windows(2).all(|pair| pair[0] != pair[1]));
     }
 
     #[test]
-    fn numbers_are_cut_as_each_model_wants() {
-        assert_cut("gpt-2", "a 1234", &["a", " 1234"]);
-        assert_cut("smollm", "a 1234", &["a", " ", "1", "2", "3", "4"]);
-        assert_cut("llama-bpe", "a 1234", &["a", " ", "123", "4"]);
-        assert_cut("qwen2", "a 1234", &["a", " ", "1", "2", "3", "4"]);
-        assert_cut("kimi-k2", "a 1234", &["a", " ", "123", "4"]);
+    fn numbers_are_split_by_the_rules_of_each_model() {
+        assert_splits("gpt-2", "a 1234", &["a", " 1234"]);
+        assert_splits("smollm", "a 1234", &["a", " ", "1", "2", "3", "4"]);
+        assert_splits("llama-bpe", "a 1234", &["a", " ", "123", "4"]);
+        assert_splits("qwen2", "a 1234", &["a", " ", "1", "2", "3", "4"]);
+        assert_splits("kimi-k2", "a 1234", &["a", " ", "123", "4"]);
     }
 
     #[test]
-    fn chinese_characters_stand_apart_where_a_model_wants_it() {
-        assert_cut("kimi-k2", "It's 你好Wörld", &["It's", " ", "你好", "Wörld"]);
-        assert_cut("gpt-4o", "It's 你好Wörld", &["It's", " 你好Wörld"]);
+    fn chinese_characters_are_separate_pieces_for_some_models() {
+        assert_splits("kimi-k2", "It's 你好Wörld", &["It's", " ", "你好", "Wörld"]);
+        assert_splits("gpt-4o", "It's 你好Wörld", &["It's", " 你好Wörld"]);
     }
 
     #[test]
-    fn the_last_space_goes_to_the_word() {
-        assert_cut("gpt-2", "a   b", &["a", "  ", " b"]);
-        assert_cut("gpt-2", "a\nb  ", &["a", "\n", "b", "  "]);
+    fn the_last_space_belongs_to_the_next_word() {
+        assert_splits("gpt-2", "a   b", &["a", "  ", " b"]);
+        assert_splits("gpt-2", "a\nb  ", &["a", "\n", "b", "  "]);
     }
 
     #[test]

@@ -1,27 +1,27 @@
-//! SentencePiece's byte-pair encoding: the neighbours whose union has the highest score merge first.
+//! SentencePiece's byte-pair encoding: the two neighbours whose union has the highest score merge first.
 //!
-//! Scores order merges here, not ranks of pairs, which a list of merges cannot express exactly; hence a loop of our own.
+//! Merges are ordered by score, which a list of ranked merges cannot express exactly, so this module has its own merge loop.
 //! Source: Kudo & Richardson 2018, `bpe_model.cc`.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-use super::TokenizerError;
-use super::vocabulary::Vocabulary;
+use super::error::TokenizerError;
+use super::vocabulary::{TokenKind, Vocabulary};
 use crate::engine::TokenId;
 
-/// Text without special tokens to tokens.
+/// Encodes text that has no special tokens.
 pub(super) struct SentencePiece {
     scores: Vec<f32>,
-    /// The token of each byte, for characters that are no token.
+    /// The token of each byte, for characters that are not in the vocabulary.
     byte_tokens: Box<[Option<TokenId>; 256]>,
     unknown: Option<TokenId>,
-    /// Whether text at the start, or after a special token, is read as if a space came before it.
+    /// Whether a space is added at the start of the text and after each special token.
     pub(super) adds_space: bool,
 }
 
 impl SentencePiece {
-    /// `scores`: one for each token.
+    /// `scores` has one score per token.
     pub(super) fn new(
         vocabulary: &Vocabulary,
         scores: Vec<f32>,
@@ -37,7 +37,7 @@ impl SentencePiece {
         Ok(SentencePiece { scores, byte_tokens, unknown, adds_space })
     }
 
-    /// Appends the tokens of `text`; `at_start`: nothing or a special token came before it.
+    /// Appends the tokens of `text`. `at_start` says that it is the start of the text or follows a special token.
     pub(super) fn encode(&self, vocabulary: &Vocabulary, text: &str, at_start: bool, out: &mut Vec<TokenId>) {
         let space = if self.adds_space && at_start { "▁" } else { "" };
         let text = [space, &text.replace(' ', "▁")].concat();
@@ -55,7 +55,7 @@ impl SentencePiece {
     }
 }
 
-/// A run of characters that has merged; its length is 0 once it became part of its left neighbour.
+/// A run of merged characters. Its length is 0 once it has merged into its left neighbour.
 struct Symbol {
     start: usize,
     length: usize,
@@ -63,7 +63,7 @@ struct Symbol {
     next: Option<usize>,
 }
 
-/// A merge that may happen, if both symbols are still as they were.
+/// A possible merge. It is stale if one of its symbols has changed since.
 struct Candidate {
     score: f32,
     left: usize,
@@ -72,7 +72,7 @@ struct Candidate {
 }
 
 impl Ord for Candidate {
-    /// The highest score is the greatest; of equal ones, the leftmost.
+    /// By score; of equal scores, the leftmost is the greatest.
     fn cmp(&self, other: &Self) -> Ordering {
         self.score.total_cmp(&other.score).then(other.left.cmp(&self.left))
     }
@@ -92,7 +92,7 @@ impl PartialEq for Candidate {
 
 impl Eq for Candidate {}
 
-/// The merging of one text.
+/// The state of merging one text.
 struct Merging<'a> {
     pieces: &'a SentencePiece,
     vocabulary: &'a Vocabulary,
@@ -102,7 +102,7 @@ struct Merging<'a> {
 }
 
 impl<'a> Merging<'a> {
-    /// Starts with a symbol for each character.
+    /// Starts with one symbol per character.
     fn new(pieces: &'a SentencePiece, vocabulary: &'a Vocabulary, text: &'a str) -> Self {
         let mut symbols: Vec<Symbol> = text
             .char_indices()
@@ -127,7 +127,7 @@ impl<'a> Merging<'a> {
         while let Some(Candidate { left, right, length, .. }) = self.queue.pop() {
             let (left_length, right_length) = (self.symbols[left].length, self.symbols[right].length);
             if left_length == 0 || right_length == 0 || left_length + right_length != length {
-                continue; // One of them has merged since.
+                continue; // Stale: one of the symbols has merged since.
             }
             let next = self.symbols[right].next;
             self.symbols[right].length = 0;
@@ -141,12 +141,14 @@ impl<'a> Merging<'a> {
         }
     }
 
-    /// Queues the merge of two neighbours when their union is a token.
+    /// Queues the merge of two neighbours if their union is a token.
     fn consider(&mut self, left: Option<usize>, right: Option<usize>) {
         let (Some(left), Some(right)) = (left, right) else { return };
         let start = self.symbols[left].start;
         let length = self.symbols[left].length + self.symbols[right].length;
-        if let Some(token) = self.vocabulary.id(&self.text[start..start + length]) {
+        // As in SentencePiece, control tokens are never merged from text.
+        let token = self.vocabulary.id(&self.text[start..start + length]);
+        if let Some(token) = token.filter(|&token| self.vocabulary.kind(token) != Some(TokenKind::Control)) {
             self.queue.push(Candidate { score: self.pieces.scores[token as usize], left, right, length });
         }
     }

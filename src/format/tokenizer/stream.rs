@@ -1,40 +1,39 @@
-//! Tokens to text, one at a time.
+//! Decodes tokens to text, one at a time.
 
 use super::Tokenizer;
 use crate::engine::TokenId;
 
-/// Turns tokens into text as they come, never with half a character.
+/// Decodes a stream of tokens and returns only whole characters.
 ///
-/// All texts it returns, one after the other and with [`StreamDecoder::finish`], are what [`Tokenizer::decode`] makes
-/// of the tokens at once.
+/// The texts of all calls, [`StreamDecoder::finish`] included, join to the result of [`Tokenizer::decode`] on all tokens.
 #[derive(Debug, Clone, Default)]
 pub struct StreamDecoder {
-    /// The start of a character whose other bytes have not come.
+    /// The first bytes of a character whose other bytes have not arrived.
     pending: Vec<u8>,
-    /// Whether text has come before, so that a leading space is part of the text.
+    /// Whether the text has started, so a leading space is part of it.
     started: bool,
 }
 
 impl StreamDecoder {
-    /// For tokens that continue a text: a leading space of the first is kept, where one that [`Tokenizer::encode`]
-    /// added at the start of a text would be taken away.
+    /// A decoder for tokens that continue a text. It keeps the first token's leading space, which at the start of a text
+    /// would count as added by [`Tokenizer::encode`] and be removed.
     #[must_use]
     pub fn continuing() -> Self {
         StreamDecoder { pending: Vec::new(), started: true }
     }
 
-    /// The text that this token completes; often one word, sometimes none. Special tokens have no text when
-    /// `skip_special` is set.
+    /// The text that this token completes: often one word, sometimes empty. Special tokens give no text if `skip_special` is
+    /// set.
     pub fn push(&mut self, tokenizer: &Tokenizer, token: TokenId, skip_special: bool) -> String {
         let bytes = tokenizer.token_bytes(token, skip_special);
         let bytes = if self.started { bytes } else { tokenizer.without_added_space(token, bytes) };
-        // A token that stands for nothing, such as a skipped BOS, starts no text; the added space alone does.
+        // A token without bytes, such as a skipped BOS, does not start the text; the added space does.
         self.started |= !tokenizer.token_bytes(token, skip_special).is_empty();
         self.pending.extend_from_slice(bytes);
         self.take(complete_bytes(&self.pending))
     }
 
-    /// What is left, an incomplete character as U+FFFD. The decoder then starts a new text.
+    /// The remaining text; an incomplete character becomes U+FFFD. The next token starts a new text.
     pub fn finish(&mut self) -> String {
         self.started = false;
         self.take(self.pending.len())
@@ -47,7 +46,7 @@ impl StreamDecoder {
     }
 }
 
-/// How many bytes are whole characters or can never become one.
+/// Number of leading bytes that are whole characters or can never become one.
 fn complete_bytes(bytes: &[u8]) -> usize {
     let mut complete = 0;
     loop {
@@ -58,5 +57,18 @@ fn complete_bytes(bytes: &[u8]) -> usize {
                 None => return complete + error.valid_up_to(),
             },
         }
+    }
+}
+
+impl Tokenizer {
+    /// The text of tokens.
+    ///
+    /// Bytes that are not UTF-8 become U+FFFD. Unknown ids have no text; special tokens have none if `skip_special` is set.
+    #[must_use]
+    pub fn decode(&self, tokens: &[TokenId], skip_special: bool) -> String {
+        let mut decoder = StreamDecoder::default();
+        let mut text: String = tokens.iter().map(|&token| decoder.push(self, token, skip_special)).collect();
+        text.push_str(&decoder.finish());
+        text
     }
 }

@@ -1,4 +1,4 @@
-//! Small vocabularies of every kind, and text that streams.
+//! Small vocabularies of every kind, and streamed text.
 
 use std::sync::LazyLock;
 
@@ -11,7 +11,7 @@ const CONTROL: i32 = 3;
 const USER_DEFINED: i32 = 4;
 const BYTE: i32 = 6;
 
-/// SentencePiece: `<unk> <s> </s>`, 256 bytes, then these.
+/// SentencePiece: `<unk> <s> </s>`, 256 bytes, some words, then `extra`.
 fn sentence_piece_file(extra: &[(&str, f32, i32)]) -> GgufBuilder {
     let mut tokens: Vec<(String, f32, i32)> =
         vec![("<unk>".into(), 0.0, 2), ("<s>".into(), 0.0, CONTROL), ("</s>".into(), 0.0, CONTROL)];
@@ -26,7 +26,7 @@ fn sentence_piece_file(extra: &[(&str, f32, i32)]) -> GgufBuilder {
         .key("tokenizer.ggml.token_type", tokens.iter().map(|(_, _, kind)| *kind).collect::<Vec<_>>())
 }
 
-/// Byte-level: all 256 bytes, `ab`, `Ġa`, and two tokens that are more than text.
+/// Byte-level: all 256 bytes, `ab`, `Ġa`, a control token and a user-defined token.
 fn byte_level_file() -> GgufBuilder {
     let mut tokens: Vec<String> = (0..=255u8)
         .map(|byte| {
@@ -75,7 +75,7 @@ fn the_highest_score_merges_first_not_the_longest_piece() {
 }
 
 #[test]
-fn characters_that_are_no_piece_become_bytes() {
+fn characters_outside_the_vocabulary_become_bytes() {
     let tokenizer = tokenizer(sentence_piece_file(&[])).unwrap();
     let tokens = tokenizer.encode("aß", false, true).unwrap();
     assert_eq!(tokens[1..], [3 + 0xC3, 3 + 0x9F]);
@@ -83,7 +83,7 @@ fn characters_that_are_no_piece_become_bytes() {
 }
 
 #[test]
-fn a_space_is_added_before_text_and_taken_away_again() {
+fn the_space_added_by_encoding_is_removed_by_decoding() {
     let with = tokenizer(sentence_piece_file(&[])).unwrap();
     let without = tokenizer(sentence_piece_file(&[]).key("tokenizer.ggml.add_space_prefix", false)).unwrap();
     assert_encodes(&with, "a", &[" a"]);
@@ -106,7 +106,7 @@ fn a_continued_text_keeps_its_leading_space() {
 }
 
 #[test]
-fn bos_and_eos_follow_the_file_and_else_the_kind() {
+fn bos_and_eos_follow_the_file_else_the_kind_of_tokenizer() {
     let encode = |file: GgufBuilder| tokenizer(file).unwrap().encode("", true, false).unwrap();
     assert_eq!(encode(sentence_piece_file(&[])), [1]);
     assert_eq!(encode(sentence_piece_file(&[]).key("tokenizer.ggml.add_bos_token", false)), [0; 0]);
@@ -118,7 +118,7 @@ fn bos_and_eos_follow_the_file_and_else_the_kind() {
 }
 
 #[test]
-fn control_tokens_are_text_unless_parsed_and_user_defined_ones_never_are() {
+fn control_tokens_are_text_unless_parsed_and_user_defined_tokens_never_are() {
     let tokenizer = tokenizer(byte_level_file()).unwrap();
     let encode = |parse_special| tokenizer.encode("ab<|im_end|><tool>", false, parse_special).unwrap();
     assert_eq!(encode(true), [256, 258, 259]);
@@ -138,7 +138,7 @@ fn special_tokens_have_no_text_when_skipped() {
 }
 
 #[test]
-fn numbers_beyond_the_vocabulary_have_no_text() {
+fn ids_beyond_the_vocabulary_have_no_text() {
     let tokenizer = tokenizer(byte_level_file()).unwrap();
     assert_eq!(tokenizer.vocab_size(), 260);
     assert_eq!(tokenizer.decode(&[260, u32::MAX], false), "");
@@ -146,7 +146,7 @@ fn numbers_beyond_the_vocabulary_have_no_text() {
 }
 
 #[test]
-fn generation_ends_at_named_tokens_and_well_known_spellings() {
+fn generation_ends_at_tokens_of_keys_and_well_known_spellings() {
     let file = sentence_piece_file(&[("<end_of_turn>", 0.0, 1), ("stop", 0.0, 1)]);
     let stop = 3 + 256 + 8 + 1;
     let tokenizer = tokenizer(file.key("tokenizer.ggml.eot_token_id", stop)).unwrap();
@@ -156,7 +156,7 @@ fn generation_ends_at_named_tokens_and_well_known_spellings() {
 }
 
 #[test]
-fn in_harmony_the_end_of_a_message_is_not_the_end() {
+fn in_the_harmony_format_the_end_of_a_message_does_not_end_generation() {
     let names = ["<|end|>", "<|return|>", "<|call|>", "<|channel|>"];
     let extra = names.map(|name| (name, 0.0, CONTROL));
     let tokenizer = tokenizer(sentence_piece_file(&extra)).unwrap();
@@ -178,14 +178,14 @@ fn an_html_tag_that_looks_like_the_end_is_text() {
 }
 
 #[test]
-fn phi_3_takes_the_space_after_a_special_token() {
+fn phi_3_absorbs_the_space_after_a_special_token() {
     let file = |name: &str| sentence_piece_file(&[("<|user|>", 0.0, CONTROL)]).key("general.name", name);
     assert_encodes(&tokenizer(file("Phi-3 mini")).unwrap(), "<|user|> \na", &["<|user|>", " a"]);
     assert_encodes(&tokenizer(file("other")).unwrap(), "<|user|> a", &["<|user|>", " ", " a"]);
 }
 
 #[test]
-fn what_cannot_be_used_is_named() {
+fn unusable_tokenizers_are_refused_with_the_reason() {
     let missing = message(GgufBuilder::new());
     assert!(missing.contains("\"tokenizer.ggml.model\""), "{missing}");
     let model = message(GgufBuilder::new().key("tokenizer.ggml.model", "rwkv"));
@@ -207,7 +207,7 @@ fn what_cannot_be_used_is_named() {
 }
 
 #[test]
-fn text_made_to_exhaust_patterns_ends() {
+fn text_crafted_to_exhaust_patterns_terminates() {
     let tokenizer = tokenizer(byte_level_file()).unwrap();
     let text = " ".repeat(1 << 20) + "x";
     match tokenizer.encode(&text, false, true) {
@@ -254,16 +254,16 @@ fn assert_streams(tokenizer: &Tokenizer, tokens: &[TokenId], skip_special: bool)
 
 proptest! {
     #[test]
-    fn any_text_comes_back(text in "\\PC{0,40}|[ab cß日😀\\n]{0,40}") {
+    fn any_text_round_trips(text in "\\PC{0,40}|[ab cß日😀\\n]{0,40}") {
         for tokenizer in [&*SENTENCE_PIECE, &*BYTE_LEVEL] {
             let tokens = tokenizer.encode(&text, false, false).unwrap();
-            // A space mark that was typed cannot be told from a space.
+            // A space mark in the text cannot be distinguished from a space.
             prop_assert_eq!(tokenizer.decode(&tokens, false), if tokenizer.adds_space { text.replace('▁', " ") } else { text.clone() });
         }
     }
 
     #[test]
-    fn any_tokens_stream_to_what_they_decode_to_at_once(
+    fn streamed_tokens_join_to_the_text_of_decoding_them_at_once(
         tokens in prop::collection::vec(0u32..270, 0..30),
         skip_special: bool,
     ) {
@@ -272,7 +272,7 @@ proptest! {
     }
 
     #[test]
-    fn no_text_streams_with_half_a_character(text in "[aß日😀]{0,20}") {
+    fn streaming_never_splits_a_character(text in "[aß日😀]{0,20}") {
         let tokens = BYTE_LEVEL.encode(&text, false, false).unwrap();
         let mut decoder = StreamDecoder::default();
         for token in tokens {
@@ -281,4 +281,90 @@ proptest! {
         }
         prop_assert_eq!(decoder.finish(), "");
     }
+}
+
+#[test]
+fn a_vocabulary_longer_than_any_real_one_is_refused_at_once() {
+    let began = std::time::Instant::now();
+    let huge = "x".repeat(8 << 20);
+    for kind in [1, CONTROL, USER_DEFINED] {
+        let refusal = message(sentence_piece_file(&[(&huge, 0.0, kind)]));
+        assert!(refusal.contains("token 267 has 8388608 bytes; at most 4096 are allowed"), "{refusal}");
+    }
+    let refusal = message(sentence_piece_file(&[(&huge[..2000], 0.0, CONTROL)]));
+    assert!(refusal.contains("special token 267 has 2000 bytes; at most 1024 are allowed"), "{refusal}");
+    assert!(tokenizer(sentence_piece_file(&[(&huge[..2000], 0.0, 1), (&huge[..1000], 0.0, CONTROL)])).is_ok());
+
+    let names: Vec<String> = (0..5000).map(|index| format!("{index}{}", &huge[..1000])).collect();
+    let many: Vec<(&str, f32, i32)> = names.iter().map(|name| (name.as_str(), 0.0, CONTROL)).collect();
+    let refusal = message(sentence_piece_file(&many));
+    assert!(refusal.contains("the list of special tokens has 5"), "{refusal}");
+    assert!(began.elapsed() < std::time::Duration::from_secs(20), "{:?}", began.elapsed());
+}
+
+#[test]
+fn building_a_tokenizer_can_be_cancelled() {
+    let cancel = LoadCancel::default();
+    let file = || Gguf::from_bytes("tiny.gguf", byte_level_file().build()).unwrap();
+    assert!(Tokenizer::build(&file(), &cancel).is_ok());
+    cancel.cancel();
+    assert!(matches!(Tokenizer::build(&file(), &cancel), Err(TokenizerError::Cancelled(_))));
+}
+
+#[test]
+fn the_memory_of_a_tokenizer_grows_with_its_lists() {
+    let bytes =
+        |file: GgufBuilder| Tokenizer::memory_bytes(&Gguf::from_bytes("tiny.gguf", file.build()).unwrap()).unwrap();
+    let (small, large) = (bytes(sentence_piece_file(&[])), bytes(sentence_piece_file(&[("one more token", 0.0, 1)])));
+    assert!(small > 267 * 32 && large > small, "{small} {large}");
+    assert_eq!(bytes(GgufBuilder::new()), bytes(GgufBuilder::new().key("general.name", "no tokenizer")));
+}
+
+#[test]
+fn guarded_text_is_encoded_as_without_special_tokens() {
+    for file in [sentence_piece_file(&[("<|im_end|>", 0.0, CONTROL)]), byte_level_file()] {
+        let tokenizer = tokenizer(file).unwrap();
+        let guarded = |text: &str, guards: &[usize]| tokenizer.encode_guarded(text, guards, true).unwrap();
+        for text in ["", "ab<|im_end|>ab a", "<|im_end|>", "a<|im_end|><|im_end|> b"] {
+            let guards: Vec<usize> = text.match_indices("<|im_end|>").map(|(start, _)| start + 3).collect();
+            assert_eq!(guarded(text, &guards), tokenizer.encode(text, true, false).unwrap(), "{text}");
+            assert_eq!(guarded(text, &[]), tokenizer.encode(text, true, true).unwrap(), "{text}");
+        }
+        let ends = |tokens: Vec<TokenId>| tokens.iter().filter(|token| tokenizer.is_special(**token)).count();
+        assert_eq!(ends(guarded("a<|im_end|>b<|im_end|>", &[4])), ends(guarded("a", &[])) + 1);
+    }
+}
+
+#[test]
+fn control_tokens_are_never_merged_from_text() {
+    let piece = sentence_piece_file(&[("s>", -1.0, 1), ("<", -1.0, 1), ("s", -1.0, 1), (">", -1.0, 1)]);
+    let tokenizer_of_pieces = tokenizer(piece).unwrap();
+    let tokens = tokenizer_of_pieces.encode("<s>", false, false).unwrap();
+    assert_eq!(texts(&tokenizer_of_pieces, &tokens), [" ", "<", "s>"]);
+    let mut tokens: Vec<String> = (0..=255u8)
+        .map(|byte| {
+            let mut text = String::new();
+            byte_level::encode(&[byte], &mut text);
+            text
+        })
+        .collect();
+    tokens.extend(["<|", "<|>"].map(str::to_owned));
+    let mut kinds = vec![1; tokens.len()];
+    kinds[257] = CONTROL;
+    let merging = GgufBuilder::new()
+        .key("tokenizer.ggml.model", "gpt2")
+        .key("tokenizer.ggml.pre", "gpt-2")
+        .key("tokenizer.ggml.tokens", tokens)
+        .key("tokenizer.ggml.token_type", kinds)
+        .key("tokenizer.ggml.merges", vec!["< |", "<| >"]);
+    let merging = tokenizer(merging).unwrap();
+    assert_eq!(texts(&merging, &merging.encode("<|>", false, false).unwrap()), ["<|", ">"]);
+    assert_eq!(texts(&merging, &merging.encode("<|>", false, true).unwrap()), ["<|>"]);
+}
+
+#[test]
+fn markers_are_control_tokens_and_what_the_template_writes() {
+    let tokenizer = tokenizer(byte_level_file()).unwrap();
+    assert_eq!(tokenizer.markers(&["no markers"]), ["<|im_end|>"]);
+    assert_eq!(tokenizer.markers(&["", "{{ '<tool>' }}"]), ["<|im_end|>", "<tool>"]);
 }

@@ -1,22 +1,33 @@
-//! The tokens: their spelling, their kind and the bytes they stand for.
+//! The tokens of a model: their spelling, kind and bytes.
 
 use tokenizers::models::bpe::Vocab;
 
-use super::byte_pair::Spelling;
-use super::{TokenizerError, byte_level};
+use super::byte_level;
+use super::error::TokenizerError;
+use super::limits;
+use crate::cancel::LoadCancel;
 use crate::engine::TokenId;
 use crate::format::gguf::Gguf;
 
-/// What a token is for; numbered in `tokenizer.ggml.token_type` as here, from 1.
+/// How a vocabulary spells text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Spelling {
+    /// Each byte as one printable character; see [`byte_level`].
+    ByteLevel,
+    /// As text, with `▁` for a space, and `<0x0A>` for the bytes of characters that are not in the vocabulary.
+    SpaceMark,
+}
+
+/// The kind of a token. The variants are in the order of the numbers in `tokenizer.ggml.token_type`, from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TokenKind {
     /// Text.
     Normal,
-    /// Stands for what cannot be spelled.
+    /// Replaces text that cannot be encoded.
     Unknown,
-    /// Structure: never made from text unless asked for, and not part of the answer's text.
+    /// Structure: encoded from text only on request, and not part of an answer's text.
     Control,
-    /// Text that is one token wherever it appears.
+    /// Text that is always encoded as this token.
     UserDefined,
     /// Reserved.
     Unused,
@@ -36,7 +47,7 @@ impl TokenKind {
         }
     }
 
-    /// Whether the token is structure and not text.
+    /// Whether the token marks structure and is not text.
     pub(super) fn is_special(self) -> bool {
         matches!(self, TokenKind::Control | TokenKind::Unknown)
     }
@@ -44,19 +55,20 @@ impl TokenKind {
 
 /// All tokens.
 pub(super) struct Vocabulary {
-    /// A map of the `tokenizers` crate, which wants a copy: making it again would take as long as making it once.
+    /// In the map type of the `tokenizers` crate, which needs a copy of it.
     id_of_text: Vocab,
     kinds: Vec<TokenKind>,
-    /// The bytes of all tokens, one after the other, and where each token's end.
+    /// The bytes of all tokens, concatenated.
     bytes: Vec<u8>,
+    /// The end of each token's bytes.
     ends: Vec<usize>,
 }
 
-/// A token as it is listed: its spelling and its kind.
+/// A token in a file's list: its spelling and kind.
 pub(super) type Entry = (String, TokenKind);
 
 impl Vocabulary {
-    /// Makes the vocabulary of a list of tokens; of equal ones the first counts.
+    /// Builds the vocabulary of a list of tokens. Of tokens with equal spelling, the first is used for encoding.
     pub(super) fn new(entries: Vec<Entry>, spelling: Spelling) -> Result<Self, TokenizerError> {
         if entries.is_empty() {
             return Err(TokenizerError::Vocabulary("the vocabulary is empty".to_owned()));
@@ -78,8 +90,9 @@ impl Vocabulary {
     }
 
     /// The tokens that a file lists.
-    pub(super) fn entries(gguf: &Gguf) -> Result<Vec<Entry>, TokenizerError> {
+    pub(super) fn entries(gguf: &Gguf, cancel: &LoadCancel) -> Result<Vec<Entry>, TokenizerError> {
         let tokens = gguf.strings("tokenizer.ggml.tokens")?;
+        limits::check_count(tokens.len())?;
         let kinds = gguf.optional_integers("tokenizer.ggml.token_type")?.unwrap_or_default();
         if !kinds.is_empty() && kinds.len() < tokens.len() {
             let (n_kinds, n_tokens) = (kinds.len(), tokens.len());
@@ -87,14 +100,20 @@ impl Vocabulary {
         }
         let kind = |id: usize| kinds.get(id).map_or(TokenKind::Normal, |&number| TokenKind::from_number(number));
         let named = tokens.enumerate().map(|(id, text)| {
-            // A token without a spelling can never be encoded, but must keep its number.
+            cancel.check()?;
+            limits::check_token(id, text)?;
+            // A token with an empty spelling can never be encoded, but must keep its id.
             let text = if text.is_empty() { format!("[EMPTY_{id}]") } else { text.to_owned() };
-            (text, kind(id))
+            Ok((text, kind(id)))
         });
-        Ok(named.collect())
+        let entries = named.collect::<Result<Vec<Entry>, TokenizerError>>()?;
+        let is_searched = |kind: TokenKind| kind == TokenKind::UserDefined || kind.is_special();
+        let searched = entries.iter().enumerate().filter(|(_, (_, kind))| is_searched(*kind));
+        limits::check_searched(searched.map(|(id, (text, _))| (id, text.as_str())))?;
+        Ok(entries)
     }
 
-    /// How many there are.
+    /// Number of tokens.
     pub(super) fn len(&self) -> usize {
         self.kinds.len()
     }
@@ -109,12 +128,12 @@ impl Vocabulary {
         &self.id_of_text
     }
 
-    /// What a token is for; `None` when there is no such token.
+    /// The kind of a token; `None` for an unknown id.
     pub(super) fn kind(&self, token: TokenId) -> Option<TokenKind> {
         self.kinds.get(token as usize).copied()
     }
 
-    /// The bytes a token stands for; none when there is no such token.
+    /// The bytes of a token; empty for an unknown id.
     pub(super) fn bytes(&self, token: TokenId) -> &[u8] {
         let index = token as usize;
         let Some(&end) = self.ends.get(index) else { return &[] };
@@ -123,7 +142,7 @@ impl Vocabulary {
     }
 }
 
-/// Appends the bytes that a token stands for.
+/// Appends the bytes of a token.
 fn append_bytes(text: &str, kind: TokenKind, spelling: Spelling, out: &mut Vec<u8>) {
     match (kind, spelling) {
         (TokenKind::Control | TokenKind::Unknown | TokenKind::UserDefined, _) => out.extend(text.as_bytes()),
@@ -133,7 +152,7 @@ fn append_bytes(text: &str, kind: TokenKind, spelling: Spelling, out: &mut Vec<u
     }
 }
 
-/// The byte that `<0x0A>` stands for.
+/// The byte of a spelling such as `<0x0A>`.
 pub(super) fn byte_of(text: &str) -> Option<u8> {
     let digits = text.strip_prefix("<0x")?.strip_suffix('>')?;
     (digits.len() == 2).then(|| u8::from_str_radix(digits, 16).ok())?

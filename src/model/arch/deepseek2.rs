@@ -1,11 +1,11 @@
-//! DeepSeek V2, V3 and R1, Kimi K2 and what else shares their layers: latent attention, dense layers first, then experts beside
-//! a shared one.
+//! DeepSeek V2, V3 and R1, Kimi K2 and other models with their layers: latent attention; dense layers first, then experts
+//! with a shared expert.
 //!
 //! Sources: DeepSeek-AI 2024, "DeepSeek-V2" (latent attention) and "DeepSeek-V3 Technical Report" (routing by sigmoid, groups
 //! and bias).
 
-use super::{
-    Activation, AttentionSpec, EmbeddingScale, ExpertStance, Family, Mixer, Norms, RopePairs, RouteWeighting,
+use super::family::{
+    Activation, AttentionSpec, EmbeddingScale, ExpertPlacement, Family, Mixer, Norms, RopePairs, RouteWeighting,
     RoutingSpec, Scoring,
 };
 
@@ -20,6 +20,6 @@ pub(super) const FAMILY: Family = Family {
         scoring: Scoring::Softmax,
         renormalise: false,
         weighting: RouteWeighting::Output,
-        stance: ExpertStance::Instead,
+        placement: ExpertPlacement::Replace,
     }),
 };

@@ -1,9 +1,9 @@
-//! Gemma 2: norms on both sides, every other layer with a window, soft caps on scores and logits.
+//! Gemma 2: norms before and after each half of a layer, a window in every other layer, soft caps on scores and logits.
 //!
-//! Source: Gemma Team 2024, "Gemma 2". GGUF files hold the norms' weights with 1 already added. The 27B model (46 layers)
-//! scales scores by hidden size over heads.
+//! Source: Gemma Team 2024, "Gemma 2". GGUF files store norm weights with 1 already added. The reference code scales scores by
+//! 256 in models with heads of 256 values, and by hidden size over heads in those with smaller heads.
 
-use super::{Activation, AttentionScale, AttentionSpec, EmbeddingScale, Family, Mixer, Norms, Windows};
+use super::family::{Activation, AttentionScale, AttentionSpec, EmbeddingScale, Family, Mixer, Norms, Windows};
 
 pub(super) const FAMILY: Family = Family {
     architecture: "gemma2",
@@ -11,7 +11,7 @@ pub(super) const FAMILY: Family = Family {
     norms: Norms::BeforeAndAfter,
     mixer: Mixer::GroupedQueryAttention,
     attention: AttentionSpec {
-        scale: AttentionScale::HeadDimBut { n_layers: 46 },
+        scale: AttentionScale::HiddenPerHead { most: 256 },
         windows: Windows::AllButEvery(2),
         ..AttentionSpec::PLAIN
     },

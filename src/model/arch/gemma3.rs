@@ -1,10 +1,9 @@
-//! Gemma 3 (text): norms on both sides and on the heads, five layers with a window to one without, each kind with its
-//! own rotary base.
+//! Gemma 3 (text): norms before and after each half of a layer and on the heads; five windowed layers, then one without a
+//! window, each kind with its own rotary base.
 //!
-//! Source: Gemma Team 2025, "Gemma 3". GGUF files hold the norms' weights with 1 already added. The 27B model
-//! (62 layers) scales scores by hidden size over heads.
+//! Source: Gemma Team 2025, "Gemma 3". GGUF files store norm weights with 1 already added. Scores are scaled as in Gemma 2.
 
-use super::{Activation, AttentionScale, AttentionSpec, EmbeddingScale, Family, Mixer, Norms, QkNorm, Windows};
+use super::family::{Activation, AttentionScale, AttentionSpec, EmbeddingScale, Family, Mixer, Norms, QkNorm, Windows};
 
 pub(super) const FAMILY: Family = Family {
     architecture: "gemma3",
@@ -13,7 +12,7 @@ pub(super) const FAMILY: Family = Family {
     mixer: Mixer::GroupedQueryAttention,
     attention: AttentionSpec {
         qk_norm: QkNorm::Always,
-        scale: AttentionScale::HeadDimBut { n_layers: 62 },
+        scale: AttentionScale::HiddenPerHead { most: 256 },
         windows: Windows::AllButEvery(6),
         rope_base_windowed: Some(10_000.0),
         ..AttentionSpec::PLAIN

@@ -1,11 +1,11 @@
-//! Gemma 4 (text, without embeddings for each layer): norms on both sides and on the heads, five layers with a window to one
-//! without, whose heads are of another size and whose values are its keys; where there are experts, they stand beside the dense
-//! feed-forward.
+//! Gemma 4 (text, without per-layer embeddings): norms before and after each half of a layer and on the heads; five windowed
+//! layers, then one without a window, whose heads have another size and whose values are its keys. Experts, where a model has
+//! them, run in parallel to the dense feed-forward.
 //!
 //! Source: Gemma Team 2026, "Gemma 4" and its reference code.
 
-use super::{
-    Activation, AttentionScale, AttentionSpec, EmbeddingScale, ExpertStance, Family, Mixer, Norms, QkNorm,
+use super::family::{
+    Activation, AttentionScale, AttentionSpec, EmbeddingScale, ExpertPlacement, Family, Mixer, Norms, QkNorm,
     RouteWeighting, RoutingSpec, Scoring, Values, Windows,
 };
 
@@ -27,6 +27,6 @@ pub(super) const FAMILY: Family = Family {
         scoring: Scoring::Softmax,
         renormalise: true,
         weighting: RouteWeighting::Output,
-        stance: ExpertStance::Beside,
+        placement: ExpertPlacement::Parallel,
     }),
 };

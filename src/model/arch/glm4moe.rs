@@ -1,11 +1,11 @@
-//! GLM 4.5: dense layers first, then experts that are chosen by sigmoid and bias beside a shared one; a part of each head is
+//! GLM 4.5: dense layers first, then experts, chosen by sigmoid and bias, with a shared expert; only a part of each head is
 //! rotated.
 //!
 //! Source: GLM-4.5 Team 2025, "GLM-4.5: Agentic, Reasoning, and Coding (ARC) Foundation Models".
 
-use super::{
-    Activation, AttentionSpec, EmbeddingScale, ExpertStance, Family, Mixer, Norms, QkNorm, RouteWeighting, RoutingSpec,
-    Scoring,
+use super::family::{
+    Activation, AttentionSpec, EmbeddingScale, ExpertPlacement, Family, Mixer, Norms, QkNorm, RouteWeighting,
+    RoutingSpec, Scoring,
 };
 
 pub(super) const FAMILY: Family = Family {
@@ -19,6 +19,6 @@ pub(super) const FAMILY: Family = Family {
         scoring: Scoring::Sigmoid,
         renormalise: true,
         weighting: RouteWeighting::Output,
-        stance: ExpertStance::Instead,
+        placement: ExpertPlacement::Replace,
     }),
 };

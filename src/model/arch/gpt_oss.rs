@@ -1,11 +1,11 @@
-//! gpt-oss: every layer a mixture of experts with biases and a clamped activation, every other layer with a window, and a sink
-//! for each head.
+//! gpt-oss: experts with biases and a clamped activation in every layer, a window in every other layer, and an attention sink
+//! per head.
 //!
-//! Source: OpenAI 2025, "gpt-oss-120b & gpt-oss-20b Model Card". The softmax over the chosen experts' logits is that over all,
-//! made to add up to 1 again.
+//! Source: OpenAI 2025, "gpt-oss-120b & gpt-oss-20b Model Card". The softmax over the chosen experts' logits equals the softmax
+//! over all of them, scaled to sum to 1.
 
-use super::{
-    Activation, AttentionSpec, EmbeddingScale, ExpertStance, Family, Mixer, Norms, RouteWeighting, RoutingSpec,
+use super::family::{
+    Activation, AttentionSpec, EmbeddingScale, ExpertPlacement, Family, Mixer, Norms, RouteWeighting, RoutingSpec,
     Scoring, Windows, YarnRamp,
 };
 
@@ -20,6 +20,6 @@ pub(super) const FAMILY: Family = Family {
         scoring: Scoring::Softmax,
         renormalise: true,
         weighting: RouteWeighting::Output,
-        stance: ExpertStance::Instead,
+        placement: ExpertPlacement::Replace,
     }),
 };

@@ -1,10 +1,10 @@
-//! Llama 2 and 3, SmolLM2, Mistral, Mixtral and what else shares their layers.
+//! Llama 2 and 3, SmolLM2, Mistral, Mixtral and other models with their layers.
 //!
-//! Sources: Touvron et al. 2023; Jiang et al. 2023 (Mistral's window); Jiang et al. 2024 (Mixtral). GGUF files keep rotary pairs side by side, so the
-//! query and key rows are permuted against the original checkpoints.
+//! Sources: Touvron et al. 2023; Jiang et al. 2023 (Mistral's window); Jiang et al. 2024 (Mixtral). GGUF files interleave
+//! rotary pairs, so query and key rows are permuted compared with the original checkpoints.
 
-use super::{
-    Activation, AttentionSpec, EmbeddingScale, ExpertStance, Family, Mixer, Norms, RopePairs, RouteWeighting,
+use super::family::{
+    Activation, AttentionSpec, EmbeddingScale, ExpertPlacement, Family, Mixer, Norms, RopePairs, RouteWeighting,
     RoutingSpec, Scoring, Windows,
 };
 
@@ -23,6 +23,6 @@ pub(super) const FAMILY: Family = Family {
         scoring: Scoring::Softmax,
         renormalise: true,
         weighting: RouteWeighting::Output,
-        stance: ExpertStance::Instead,
+        placement: ExpertPlacement::Replace,
     }),
 };

@@ -1,10 +1,10 @@
-//! Llama 4 (text): three layers that rotate and see a chunk to one that sees all and does not, and in all or every other layer
-//! experts beside a shared one, which are given rows that are weighted already.
+//! Llama 4 (text): three layers with rotation and chunked attention, then one with neither; in all or every other layer
+//! experts with a shared expert. Experts receive rows that are already multiplied by their weight.
 //!
-//! Source: Meta 2025, "The Llama 4 herd" and its reference code. The model of 128 experts (Maverick) does not norm queries and keys.
+//! Source: Meta 2025, "The Llama 4 herd" and its reference code.
 
-use super::{
-    Activation, AttentionSpec, EmbeddingScale, ExpertStance, Family, Mixer, Norms, QkNorm, RopePairs, Rotation,
+use super::family::{
+    Activation, AttentionSpec, EmbeddingScale, ExpertPlacement, Family, Mixer, Norms, QkNorm, RopePairs, Rotation,
     RouteWeighting, RoutingSpec, Scoring, Windows,
 };
 
@@ -14,7 +14,7 @@ pub(super) const FAMILY: Family = Family {
     norms: Norms::Before,
     mixer: Mixer::GroupedQueryAttention,
     attention: AttentionSpec {
-        qk_norm: QkNorm::UnweightedBut { n_experts: 128 },
+        qk_norm: QkNorm::AfterRotation,
         rope_pairs: RopePairs::Interleaved,
         windows: Windows::ChunksButEvery { layers: 4, positions: 8192 },
         rotation: Rotation::LayersWithWindow { step: 8192, strength: 0.1 },
@@ -25,6 +25,6 @@ pub(super) const FAMILY: Family = Family {
         scoring: Scoring::Sigmoid,
         renormalise: false,
         weighting: RouteWeighting::Input,
-        stance: ExpertStance::Instead,
+        placement: ExpertPlacement::Replace,
     }),
 };

@@ -2,7 +2,7 @@
 //!
 //! Source: Yang et al. 2024, "Qwen2 Technical Report".
 
-use super::{Activation, AttentionSpec, EmbeddingScale, Family, Mixer, Norms};
+use super::family::{Activation, AttentionSpec, EmbeddingScale, Family, Mixer, Norms};
 
 pub(super) const FAMILY: Family = Family {
     architecture: "qwen2",

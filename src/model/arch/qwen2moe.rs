@@ -1,9 +1,10 @@
-//! Qwen 1.5 and 2 with experts: biases on query, key and value, and a shared expert with a gate of its own.
+//! Qwen 1.5 and 2 with experts: biases on query, key and value, and a shared expert with its own gate.
 //!
 //! Source: Yang et al. 2024, "Qwen2 Technical Report".
 
-use super::{
-    Activation, AttentionSpec, EmbeddingScale, ExpertStance, Family, Mixer, Norms, RouteWeighting, RoutingSpec, Scoring,
+use super::family::{
+    Activation, AttentionSpec, EmbeddingScale, ExpertPlacement, Family, Mixer, Norms, RouteWeighting, RoutingSpec,
+    Scoring,
 };
 
 pub(super) const FAMILY: Family = Family {
@@ -17,6 +18,6 @@ pub(super) const FAMILY: Family = Family {
         scoring: Scoring::Softmax,
         renormalise: false,
         weighting: RouteWeighting::Output,
-        stance: ExpertStance::Instead,
+        placement: ExpertPlacement::Replace,
     }),
 };

@@ -2,7 +2,7 @@
 //!
 //! Source: Yang et al. 2025, "Qwen3 Technical Report".
 
-use super::{Activation, AttentionSpec, EmbeddingScale, Family, Mixer, Norms, QkNorm};
+use super::family::{Activation, AttentionSpec, EmbeddingScale, Family, Mixer, Norms, QkNorm};
 
 pub(super) const FAMILY: Family = Family {
     architecture: "qwen3",

@@ -1,10 +1,10 @@
-//! Qwen 3 with experts in every layer, of which each row uses some whose weights add up to 1.
+//! Qwen 3 with experts in every layer; the weights of a row's experts sum to 1.
 //!
 //! Source: Yang et al. 2025, "Qwen3 Technical Report".
 
-use super::{
-    Activation, AttentionSpec, EmbeddingScale, ExpertStance, Family, Mixer, Norms, QkNorm, RouteWeighting, RoutingSpec,
-    Scoring,
+use super::family::{
+    Activation, AttentionSpec, EmbeddingScale, ExpertPlacement, Family, Mixer, Norms, QkNorm, RouteWeighting,
+    RoutingSpec, Scoring,
 };
 
 pub(super) const FAMILY: Family = Family {
@@ -18,6 +18,6 @@ pub(super) const FAMILY: Family = Family {
         scoring: Scoring::Softmax,
         renormalise: true,
         weighting: RouteWeighting::Output,
-        stance: ExpertStance::Instead,
+        placement: ExpertPlacement::Replace,
     }),
 };

@@ -1,21 +1,22 @@
-//! What each family makes of the keys of a file, and which files are refused.
+//! How each family reads the keys of a file, and which files are refused.
 
 use super::*;
 use crate::format::gguf::write::GgufBuilder;
 use crate::model::arch;
 
-/// A value of a key.
+/// The value of a key.
 #[derive(Clone)]
 enum Stored {
     Size(u32),
     Sizes(Vec<u32>),
+    Flag(bool),
     Flags(Vec<bool>),
     Number(f32),
     Text(&'static str),
 }
-use Stored::{Flags, Number, Size, Sizes, Text};
+use Stored::{Flag, Flags, Number, Size, Sizes, Text};
 
-/// What every model has.
+/// The keys that every model has.
 const USUAL: [(&str, u32); 7] = [
     ("block_count", 4),
     ("context_length", 4096),
@@ -26,7 +27,7 @@ const USUAL: [(&str, u32); 7] = [
     ("attention.key_length", 24),
 ];
 
-/// The hyperparameters of a file with the usual keys, but for these.
+/// The hyperparameters of a file with the usual keys, some of them replaced by `keys`.
 fn read(architecture: &str, keys: &[(&str, Stored)]) -> Result<HyperParameters, String> {
     let mut all = vec![("attention.layer_norm_rms_epsilon", Number(1e-6))];
     all.extend(USUAL.map(|(key, size)| (key, Size(size))));
@@ -44,6 +45,7 @@ fn read(architecture: &str, keys: &[(&str, Stored)]) -> Result<HyperParameters, 
         file = match value {
             Size(size) => file.key(&key, size),
             Sizes(sizes) => file.key(&key, sizes),
+            Flag(flag) => file.key(&key, flag),
             Flags(flags) => file.key(&key, flags),
             Number(number) => file.key(&key, number),
             Text(text) => file.key(&key, text),
@@ -74,7 +76,7 @@ fn latent() -> Vec<(&'static str, Stored)> {
 }
 
 #[test]
-fn latent_attention_has_its_sizes_and_scores_scaled_for_long_contexts() {
+fn latent_attention_reads_its_sizes_and_scales_scores_for_long_contexts() {
     let h = read("deepseek2", &latent()).unwrap();
     assert_eq!(h.latent, Some(LatentSizes { rank: 40, key_dim: 16, value_dim: 20 }));
     assert_eq!(h.attention_scale, 1.0 / 24_f32.sqrt());
@@ -92,21 +94,21 @@ fn latent_attention_has_its_sizes_and_scores_scaled_for_long_contexts() {
 }
 
 #[test]
-fn latent_attention_of_sizes_that_do_not_fit_is_refused() {
-    let but = |key: &'static str, value: u32| {
+fn latent_attention_with_inconsistent_sizes_is_refused() {
+    let with = |key: &'static str, value: u32| {
         let mut keys = latent();
         keys.push((key, Size(value)));
         keys
     };
-    assert_refused("deepseek2", &but("attention.key_length", 47), &["attention.key_length\" is 47", "40", "8"]);
-    assert_refused("deepseek2", &but("attention.key_length_mla", 8), &["key_length_mla\" is 8", "above 8"]);
+    assert_refused("deepseek2", &with("attention.key_length", 47), &["attention.key_length\" is 47", "40", "8"]);
+    assert_refused("deepseek2", &with("attention.key_length_mla", 8), &["key_length_mla\" is 8", "above 8"]);
     let mut older = latent();
     older.retain(|(key, _)| *key != "attention.key_length_mla");
-    assert_refused("deepseek2", &older, &["key_length_mla", "older form", "converted anew"]);
+    assert_refused("deepseek2", &older, &["key_length_mla", "older converter", "convert the model again"]);
 }
 
 #[test]
-fn heads_may_be_others_in_layers_with_a_window() {
+fn windowed_layers_may_have_other_heads() {
     let keys = [
         ("attention.sliding_window", Size(16)),
         ("attention.sliding_window_pattern", Flags(vec![true, false, true, false])),
@@ -132,7 +134,7 @@ fn heads_may_be_others_in_layers_with_a_window() {
 }
 
 #[test]
-fn chunks_are_as_long_as_the_file_or_the_family_says_and_a_window_of_zero_is_none() {
+fn chunk_length_comes_from_the_file_else_the_family_and_a_window_of_zero_disables_chunks() {
     let h = read("llama4", &[]).unwrap();
     assert_eq!(h.windows[..2], [Some(Window::Chunk(8192)); 2]);
     assert_eq!(h.windows[3], None);
@@ -146,11 +148,40 @@ fn chunks_are_as_long_as_the_file_or_the_family_says_and_a_window_of_zero_is_non
 }
 
 #[test]
-fn a_softmax_over_the_chosen_experts_is_one_over_all_made_to_add_up() {
+fn a_softmax_over_the_chosen_experts_is_read_as_a_renormalised_softmax() {
     let experts = [("expert_count", Size(8)), ("expert_used_count", Size(2)), ("expert_gating_func", Size(3))];
     let sizes = read("gpt-oss", &experts).unwrap().experts.unwrap();
     assert_eq!((sizes.scoring, sizes.renormalise), (Scoring::Softmax, true));
     assert_refused("deepseek2", &[latent(), experts.to_vec()].concat(), &["expert_gating_func\" is 3"]);
     let many = [("expert_count", Size(8)), ("expert_used_count", Size(9))];
     assert_refused("gpt-oss", &many, &["expert_used_count\" is 9", "at most 8"]);
+}
+
+#[test]
+fn gemma_scales_scores_by_hidden_size_per_head_where_heads_are_small() {
+    let width = |architecture: &str, sizes: [u32; 3]| {
+        let [hidden_size, n_heads, head_dim] = sizes.map(Size);
+        let keys = [
+            ("attention.head_count", n_heads),
+            ("attention.head_count_kv", Size(1)),
+            ("attention.key_length", head_dim),
+            ("embedding_length", hidden_size),
+        ];
+        read(architecture, &keys).unwrap().attention_scale.powi(-2).round() as u32
+    };
+    let gemma2 = [[2304, 8, 256], [3584, 16, 256], [4608, 32, 128]].map(|sizes| width("gemma2", sizes));
+    assert_eq!(gemma2, [256, 256, 144], "2B, 9B and 27B");
+    let gemma3 = [[640, 4, 256], [1152, 4, 256], [2560, 8, 256], [3840, 16, 256], [5376, 32, 128]];
+    assert_eq!(gemma3.map(|sizes| width("gemma3", sizes)), [256, 256, 256, 256, 168], "270M to 27B");
+}
+
+#[test]
+fn llama_4_normalises_rotated_heads_unless_dense_layers_alternate_with_experts() {
+    let norms = |keys: &[(&str, Stored)]| read("llama4", keys).unwrap().norms_rotated_heads;
+    let step = |step| ("interleave_moe_layer_step", Size(step));
+    assert!(norms(&[]) && norms(&[step(0)]) && norms(&[step(1)]));
+    assert!(!norms(&[step(2)]));
+    let stored = |value| ("use_qk_norm", Flag(value));
+    assert!(norms(&[step(2), stored(true)]) && !norms(&[step(1), stored(false)]));
+    assert!(!read("llama", &[stored(true)]).unwrap().norms_rotated_heads);
 }

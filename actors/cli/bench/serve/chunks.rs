@@ -1,60 +1,60 @@
-//! Reading an answer cheaply: server-sent events out of bytes, and of each chunk only what is measured.
+//! Reading an answer cheaply: server-sent events from bytes, and from each chunk only the measured fields.
 //!
-//! The client shares the machine with the server it measures, so a chunk's text is looked at and not kept.
+//! The client shares the machine with the server that it measures, so it does not store the text of chunks.
 
 use std::fmt;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-/// Bytes of a stream that are not a whole line yet.
+/// The bytes of a stream's incomplete last line.
 #[derive(Debug, Default)]
 pub struct EventBuffer {
     pending: Vec<u8>,
 }
 
 impl EventBuffer {
-    /// Takes what arrived, and passes on what stands after `data:` in each line that is now whole.
+    /// Adds received bytes, and calls `each` with the text after `data:` of each complete line.
     ///
     /// The servers measured here put an event's data on one line, which the standard does not require.
     ///
     /// # Errors
-    /// The first error of `each`; what came after it is lost.
+    /// The first error of `each`; later lines of `bytes` are dropped.
     pub fn push<E>(&mut self, bytes: &[u8], mut each: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
         self.pending.extend_from_slice(bytes);
-        let mut taken = 0;
-        while let Some(length) = self.pending[taken..].iter().position(|&byte| byte == b'\n') {
-            let line = &self.pending[taken..taken + length];
-            taken += length + 1;
+        let mut consumed = 0;
+        while let Some(length) = self.pending[consumed..].iter().position(|&byte| byte == b'\n') {
+            let line = &self.pending[consumed..consumed + length];
+            consumed += length + 1;
             if let Some(data) = line.strip_prefix(b"data:") {
                 each(data.trim_ascii())?;
             }
         }
-        self.pending.drain(..taken);
+        self.pending.drain(..consumed);
         Ok(())
     }
 }
 
-/// Of a streamed chunk, or of a whole answer, what is measured. Chat and text completions alike.
+/// The measured fields of a streamed chunk or of a whole answer, for chat and text completions.
 #[derive(Debug, Default, Deserialize)]
 pub struct Chunk {
-    /// The answers that it carries a piece of.
+    /// The answers with a piece in this chunk.
     #[serde(default)]
     pub choices: Vec<Choice>,
-    /// The server's count, on the last chunk.
+    /// The server's token counts, on the last chunk.
     pub usage: Option<Usage>,
-    /// What went wrong in the middle.
+    /// An error event.
     pub error: Option<ErrorText>,
 }
 
 /// A piece of an answer.
 #[derive(Debug, Default, Deserialize)]
 pub struct Choice {
-    /// Of a streamed chat.
-    delta: Option<Words>,
-    /// Of a chat in one piece.
-    message: Option<Words>,
-    /// Of a text completion.
+    /// The piece of a streamed chat.
+    delta: Option<Message>,
+    /// The message of a chat without streaming.
+    message: Option<Message>,
+    /// The text of a text completion.
     #[serde(default)]
     text: HasText,
     /// Set on the last piece.
@@ -62,9 +62,9 @@ pub struct Choice {
     finish_reason: HasText,
 }
 
-/// What a chat message says; thoughts are tokens too.
+/// A chat message. Reasoning counts as text.
 #[derive(Debug, Default, Deserialize)]
-struct Words {
+struct Message {
     #[serde(default)]
     content: HasText,
     #[serde(default)]
@@ -74,13 +74,13 @@ struct Words {
 }
 
 impl Chunk {
-    /// Whether anything was said.
+    /// Whether the chunk has text.
     #[must_use]
     pub fn has_text(&self) -> bool {
         self.choices.iter().any(|choice| {
-            let said = choice.delta.as_ref().or(choice.message.as_ref());
-            let said = said.is_some_and(|words| words.content.0 || words.reasoning_content.0 || words.reasoning.0);
-            said || choice.text.0
+            let message = choice.delta.as_ref().or(choice.message.as_ref());
+            let has_text = |message: &Message| message.content.0 || message.reasoning_content.0 || message.reasoning.0;
+            choice.text.0 || message.is_some_and(has_text)
         })
     }
 
@@ -91,7 +91,7 @@ impl Chunk {
     }
 }
 
-/// The server's count of tokens.
+/// The token counts that a server reports.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 pub struct Usage {
     /// Tokens of the prompt.
@@ -100,7 +100,7 @@ pub struct Usage {
     /// Tokens of the answer.
     #[serde(default)]
     pub completion_tokens: usize,
-    /// Where those of the prompt came from.
+    /// Details of the prompt tokens.
     prompt_tokens_details: Option<PromptDetails>,
 }
 
@@ -110,21 +110,21 @@ struct PromptDetails {
 }
 
 impl Usage {
-    /// Tokens of the prompt that were not computed; `None` where the server does not tell.
+    /// Prompt tokens from the cache; `None` if the server does not report them.
     #[must_use]
     pub fn cached_tokens(&self) -> Option<usize> {
         self.prompt_tokens_details?.cached_tokens
     }
 }
 
-/// Whether a string has any characters; the string itself is not kept. `null` has none.
+/// Whether a string is not empty; the string itself is not stored. `null` counts as empty.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct HasText(bool);
 
 impl<'de> Deserialize<'de> for HasText {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Look;
-        impl<'de> Visitor<'de> for Look {
+        struct TextVisitor;
+        impl<'de> Visitor<'de> for TextVisitor {
             type Value = HasText;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -139,18 +139,18 @@ impl<'de> Deserialize<'de> for HasText {
                 Ok(HasText(false))
             }
         }
-        deserializer.deserialize_any(Look)
+        deserializer.deserialize_any(TextVisitor)
     }
 }
 
-/// What a server says of an error: `{"message": "…"}` in OpenAI's words, a bare string in others'.
+/// An error message: `{"message": "…"}` in OpenAI's format, a plain string in others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ErrorText(pub String);
 
 impl<'de> Deserialize<'de> for ErrorText {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Look;
-        impl<'de> Visitor<'de> for Look {
+        struct ErrorVisitor;
+        impl<'de> Visitor<'de> for ErrorVisitor {
             type Value = ErrorText;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -178,14 +178,14 @@ impl<'de> Deserialize<'de> for ErrorText {
                 Ok(ErrorText(String::new()))
             }
         }
-        deserializer.deserialize_any(Look)
+        deserializer.deserialize_any(ErrorVisitor)
     }
 }
 
-/// The sentence in the body of a refusal, cut to a line.
+/// The message in the body of a refusal, cut to one line.
 #[must_use]
 pub fn refusal(body: &[u8]) -> String {
-    /// OpenAI's `error`, FastAPI's `detail`, and a bare `message`.
+    /// OpenAI's `error`, FastAPI's `detail`, and a plain `message`.
     #[derive(Deserialize)]
     struct Body {
         error: Option<ErrorText>,
@@ -193,17 +193,17 @@ pub fn refusal(body: &[u8]) -> String {
         detail: Option<ErrorText>,
     }
     const LONGEST: usize = 200;
-    let told = serde_json::from_slice::<Body>(body).ok().and_then(|body| {
-        let told = body.error.or(body.detail).map(|error| error.0).filter(|text| !text.is_empty());
-        told.or(body.message)
+    let message = serde_json::from_slice::<Body>(body).ok().and_then(|body| {
+        let error = body.error.or(body.detail).map(|error| error.0).filter(|text| !text.is_empty());
+        error.or(body.message)
     });
-    let text = told.unwrap_or_else(|| String::from_utf8_lossy(body).into_owned());
+    let text = message.unwrap_or_else(|| String::from_utf8_lossy(body).into_owned());
     let line = text.trim().lines().next().unwrap_or_default();
     line.chars().take(LONGEST).collect()
 }
 
-#[cfg(test)]
 #[allow(clippy::unwrap_used)]
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn events_are_found_however_the_bytes_are_cut() {
+    fn events_are_found_for_every_split_of_the_bytes() {
         let stream = "data: one\r\n\r\n: ping\n\nevent: x\ndata:two\n\ndata: [DONE]\n\n".as_bytes();
         for size in 1..=stream.len() {
             let (mut buffer, mut found) = (EventBuffer::default(), Vec::new());
@@ -228,40 +228,40 @@ mod tests {
     }
 
     #[test]
-    fn text_is_seen_in_every_dialect() {
-        for said in [
+    fn text_is_found_in_every_format() {
+        for with_text in [
             r#"{"choices":[{"index":0,"delta":{"content":"a\n\u00e9"}}]}"#,
             r#"{"choices":[{"delta":{"role":"assistant","content":null,"reasoning_content":"hm"}}]}"#,
             r#"{"choices":[{"text":"a","logprobs":null,"finish_reason":null}]}"#,
             r#"{"choices":[{"message":{"role":"assistant","content":"a"},"finish_reason":"stop"}]}"#,
         ] {
-            assert!(chunk(said).has_text(), "{said}");
+            assert!(chunk(with_text).has_text(), "{with_text}");
         }
-        for silent in [
+        for without_text in [
             r#"{"choices":[{"delta":{"role":"assistant","content":""}}]}"#,
             r#"{"choices":[{"delta":{"content":null}}]}"#,
             r#"{"choices":[{"delta":{},"finish_reason":"length"}]}"#,
             r#"{"choices":[]}"#,
             "{}",
         ] {
-            assert!(!chunk(silent).has_text(), "{silent}");
+            assert!(!chunk(without_text).has_text(), "{without_text}");
         }
         assert!(chunk(r#"{"choices":[{"delta":{},"finish_reason":"length"}]}"#).is_finished());
         assert!(!chunk(r#"{"choices":[{"delta":{},"finish_reason":null}]}"#).is_finished());
     }
 
     #[test]
-    fn usage_tells_what_came_from_the_cache_when_the_server_does() {
+    fn cached_tokens_are_known_if_the_server_reports_them() {
         let usage = |json: &str| chunk(json).usage.unwrap();
-        let told =
+        let reported =
             usage(r#"{"usage":{"prompt_tokens":9,"completion_tokens":4,"prompt_tokens_details":{"cached_tokens":8}}}"#);
-        assert_eq!((told.prompt_tokens, told.completion_tokens, told.cached_tokens()), (9, 4, Some(8)));
-        let untold = usage(r#"{"usage":{"prompt_tokens":9,"prompt_tokens_details":null}}"#);
-        assert_eq!((untold.completion_tokens, untold.cached_tokens()), (0, None));
+        assert_eq!((reported.prompt_tokens, reported.completion_tokens, reported.cached_tokens()), (9, 4, Some(8)));
+        let unreported = usage(r#"{"usage":{"prompt_tokens":9,"prompt_tokens_details":null}}"#);
+        assert_eq!((unreported.completion_tokens, unreported.cached_tokens()), (0, None));
     }
 
     #[test]
-    fn a_refusal_is_one_line_whoever_says_it() {
+    fn a_refusal_of_any_server_is_one_line() {
         for (body, line) in [
             (r#"{"error":{"message":"no such model","code":404}}"#, "no such model"),
             (r#"{"error":"busy"}"#, "busy"),

@@ -1,4 +1,4 @@
-//! One server, as its client sees it: what it serves, how it counts, and a call measured from sending to the last byte.
+//! One server: finds its model, calibrates its token counts, and measures requests from sending to the last byte.
 
 use std::time::{Duration, Instant};
 
@@ -9,12 +9,12 @@ use serde_json::json;
 
 use super::chunks::{Chunk, EventBuffer, Usage, refusal};
 use super::record::{Failure, Record};
-use super::workload::{Ask, Scale, words};
+use super::workload::{PlannedRequest, Scale, words};
 
-/// A server that takes no connection for so long is not there.
-const CONNECT_WITHIN: Duration = Duration::from_secs(10);
+/// Time limit for a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Which of the two APIs is called.
+/// The API that requests use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Endpoint {
     /// /v1/chat/completions
@@ -32,100 +32,100 @@ impl Endpoint {
     }
 }
 
-/// How a server is called.
+/// The options of all requests to a server.
 #[derive(Debug, Clone)]
 pub struct CallOptions {
-    /// Which API.
+    /// The API.
     pub endpoint: Endpoint,
-    /// The model's name; `None` for the first that the server lists.
+    /// The model's name; `None`: the first one that the server lists.
     pub model: Option<String>,
     /// Sent as `Authorization: Bearer …`.
     pub api_key: Option<String>,
-    /// Whether answers come token by token.
+    /// Whether answers are streamed.
     pub stream: bool,
-    /// Whether answers are made to have exactly the wanted length.
+    /// Whether answers must have exactly the requested length.
     pub ignore_eos: bool,
-    /// 0 for the likeliest token each time.
+    /// Sampling temperature; 0 always takes the most likely token.
     pub temperature: f64,
-    /// After so long a call has failed.
+    /// Time limit of a request.
     pub timeout: Duration,
 }
 
 /// Why a server cannot be measured.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    /// Nothing there.
+    /// No server listens there.
     #[error("no server answers at {url}: {reason}")]
     Unreachable {
-        /// What was called.
+        /// The address.
         url: String,
-        /// Why not.
+        /// The cause.
         reason: String,
     },
-    /// A key is needed, or another one.
-    #[error("{url} wants {}: {message}", if *.given { "another --api-key" } else { "an --api-key" })]
+    /// The server needs an API key, or another one.
+    #[error("{url} needs {}: {message}", if *.given { "another --api-key" } else { "an --api-key" })]
     Unauthorized {
-        /// What was called.
+        /// The address.
         url: String,
         /// Whether a key was sent.
         given: bool,
-        /// The server's sentence.
+        /// The server's message.
         message: String,
     },
-    /// It does not serve OpenAI's API, or not this model.
+    /// A request failed: the server lacks the API or the model.
     #[error("{url} failed: {failure}")]
-    Call {
-        /// What was called.
+    Request {
+        /// The address.
         url: String,
-        /// What came of it.
+        /// Why it failed.
         failure: Failure,
     },
-    /// Nothing to choose from.
+    /// The server has no model.
     #[error("{url} lists no model; name one with --model")]
     NoModel {
-        /// What was called.
+        /// The address.
         url: String,
     },
 }
 
-/// A server that answered, and how to call it.
+/// A server with the options of requests to it.
 #[derive(Debug)]
 pub struct Server {
     http: reqwest::Client,
     base: Url,
     options: CallOptions,
-    /// The model that is called.
+    /// The model that requests name.
     pub model: String,
-    /// How its tokens count.
+    /// How the server counts tokens.
     pub scale: Scale,
-    /// Whether it counts tokens at all.
+    /// Whether the server reports token counts.
     pub counts_tokens: bool,
 }
 
 impl Server {
-    /// A server that was not asked anything yet: its model is the one of the options, and a word is taken for a token.
+    /// A server without calibration: the model is that of the options, and each word counts as one token.
     ///
     /// # Errors
-    /// [`ServerError`] when this machine cannot call anybody.
+    /// [`ServerError`] when the HTTP client cannot be built.
     pub fn uncalibrated(base: Url, options: CallOptions) -> Result<Self, ServerError> {
-        // A proxy would be measured too.
-        let client = reqwest::Client::builder().no_proxy().http1_only().connect_timeout(CONNECT_WITHIN);
+        // A proxy would add its own latency.
+        let client = reqwest::Client::builder().no_proxy().http1_only().connect_timeout(CONNECT_TIMEOUT);
         let http = client.build().map_err(|error| unreachable_server(base.as_str(), error))?;
         let model = options.model.clone().unwrap_or_default();
         Ok(Server { http, base, options, model, scale: Scale::GUESS, counts_tokens: false })
     }
 
-    /// Finds the model and how its tokens count, by two short calls.
+    /// Finds the model, and calibrates the token counts with two short requests.
     ///
     /// # Errors
-    /// [`ServerError`].
+    /// [`ServerError`] when the server cannot be measured.
     pub async fn connect(base: Url, options: CallOptions) -> Result<Self, ServerError> {
         let mut server = Server::uncalibrated(base, options)?;
         server.model = match server.options.model.clone() {
             Some(model) => model,
             None => server.first_model().await?,
         };
-        // Two lengths: what each word costs, and what stands around them.
+        // Two lengths give the tokens per word and the tokens of the chat template.
         const SHORT: usize = 8;
         const LONG: usize = 72;
         let short = server.count(SHORT).await?;
@@ -139,7 +139,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Its address without the API's path.
+    /// The address without the path of the API.
     #[must_use]
     pub fn url(&self) -> &str {
         self.base.as_str().trim_end_matches('/')
@@ -161,60 +161,60 @@ impl Server {
         if !response.status().is_success() {
             return Err(failed(refused(response).await));
         }
-        let body = response.bytes().await.map_err(|error| failed(Failure::BrokeOff(reason(error))))?;
+        let body = response.bytes().await.map_err(|error| failed(Failure::Disconnected(reason(error))))?;
         let models: Models =
             serde_json::from_slice(&body).map_err(|error| failed(Failure::Unreadable(error.to_string())))?;
         models.data.into_iter().next().map(|model| model.id).ok_or(ServerError::NoModel { url })
     }
 
-    /// What the server counts of so many words; `None` if it does not count.
+    /// The server's token count for `count` words; `None` if it reports none.
     async fn count(&self, count: usize) -> Result<Option<usize>, ServerError> {
         let body = self.body(&words(count, 1), 1, false);
-        let answer = self.ask(body, false, &mut Reading::new(Instant::now())).await;
+        let answer = self.send(body, false, &mut Reading::new(Instant::now())).await;
         let usage = answer.map_err(|failure| self.failed(self.endpoint(), failure))?;
         Ok(usage.map(|usage| usage.prompt_tokens))
     }
 
-    /// Sends a request whose answer only must come.
+    /// Sends a request without recording it.
     ///
     /// # Errors
-    /// [`ServerError`] when it does not.
-    pub async fn warm_up(&self, ask: &Ask) -> Result<(), ServerError> {
-        let failure = self.measure(ask, Instant::now()).await.failure;
+    /// [`ServerError`] when it fails.
+    pub async fn warm_up(&self, request: &PlannedRequest) -> Result<(), ServerError> {
+        let failure = self.measure(request, Instant::now()).await.failure;
         failure.map_or(Ok(()), |failure| Err(self.failed(self.endpoint(), failure)))
     }
 
-    /// Puts a failure of a call that must not fail into words.
+    /// The error for a failed request that is not part of a round.
     fn failed(&self, url: String, failure: Failure) -> ServerError {
         match failure {
             Failure::Unreachable(reason) => ServerError::Unreachable { url, reason },
             Failure::Refused { status: 401 | 403, message, .. } => {
                 ServerError::Unauthorized { url, given: self.options.api_key.is_some(), message }
             }
-            failure => ServerError::Call { url, failure },
+            failure => ServerError::Request { url, failure },
         }
     }
 
-    /// Sends one request and reads its answer to the end; times count from `start`.
-    pub async fn measure(&self, ask: &Ask, start: Instant) -> Record {
-        let body = self.body(&ask.prompt.text(self.scale), ask.output_tokens, self.options.stream);
+    /// Sends one request and reads the whole answer; times count from `start`.
+    pub async fn measure(&self, request: &PlannedRequest, start: Instant) -> Record {
+        let body = self.body(&request.prompt.text(self.scale), request.output_tokens, self.options.stream);
         let mut reading = Reading::new(start);
         let sent = start.elapsed();
-        let answer = self.ask(body, self.options.stream, &mut reading).await;
+        let answer = self.send(body, self.options.stream, &mut reading).await;
         let ended = start.elapsed();
         let (usage, failure) = match answer {
             Ok(usage) => (usage, None),
             Err(failure) => (None, Some(failure)),
         };
-        Record { index: ask.index, due: None, sent, ended, chunks: reading.chunks, usage, failure }
+        Record { index: request.index, due: None, sent, ended, chunks: reading.chunks, usage, failure }
     }
 
-    /// Where the measured calls go.
+    /// The address of the measured requests.
     fn endpoint(&self) -> String {
         self.at(self.options.endpoint.path())
     }
 
-    async fn ask(&self, body: Vec<u8>, stream: bool, reading: &mut Reading) -> Result<Option<Usage>, Failure> {
+    async fn send(&self, body: Vec<u8>, stream: bool, reading: &mut Reading) -> Result<Option<Usage>, Failure> {
         let limit = self.options.timeout;
         let call = async {
             let post = self.authorized(self.http.post(self.endpoint())).header("content-type", "application/json");
@@ -261,7 +261,7 @@ impl Server {
     }
 }
 
-/// A stream as far as it was read; what was read outlives a call that is broken off.
+/// The arrival times of a stream. They are kept when the request is cancelled at its time limit.
 struct Reading {
     start: Instant,
     chunks: Vec<Duration>,
@@ -274,7 +274,7 @@ impl Reading {
 
     async fn stream(&mut self, mut response: Response) -> Result<Option<Usage>, Failure> {
         let (mut buffer, mut usage, mut ended) = (EventBuffer::default(), None, false);
-        while let Some(bytes) = response.chunk().await.map_err(broke_off)? {
+        while let Some(bytes) = response.chunk().await.map_err(disconnected)? {
             let now = self.start.elapsed();
             buffer.push(&bytes, |data| {
                 if data == b"[DONE]" {
@@ -291,7 +291,7 @@ impl Reading {
             })?;
         }
         match (ended, usage, self.chunks.is_empty()) {
-            (false, ..) => Err(Failure::BrokeOff("the stream ended before the answer".to_owned())),
+            (false, ..) => Err(Failure::Disconnected("the stream ended before the answer".to_owned())),
             (true, None, true) => Err(Failure::Empty),
             (true, usage, _) => Ok(usage),
         }
@@ -299,7 +299,7 @@ impl Reading {
 }
 
 async fn whole(response: Response) -> Result<Option<Usage>, Failure> {
-    let body = response.bytes().await.map_err(broke_off)?;
+    let body = response.bytes().await.map_err(disconnected)?;
     let chunk = read(&body)?;
     if chunk.choices.is_empty() {
         return Err(Failure::Empty);
@@ -310,7 +310,7 @@ async fn whole(response: Response) -> Result<Option<Usage>, Failure> {
 fn read(data: &[u8]) -> Result<Chunk, Failure> {
     let chunk: Chunk = serde_json::from_slice(data).map_err(|error| Failure::Unreadable(error.to_string()))?;
     match chunk.error {
-        Some(error) => Err(Failure::GaveUp(error.0)),
+        Some(error) => Err(Failure::ErrorEvent(error.0)),
         None => Ok(chunk),
     }
 }
@@ -324,7 +324,7 @@ async fn refused(response: Response) -> Failure {
     Failure::Refused { status: status.as_u16(), retry_after, message }
 }
 
-/// `retry-after-ms`, which is finer, or the seconds of `retry-after`.
+/// `retry-after-ms`, which is more precise, or else `retry-after` in seconds.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let number = |name| headers.get(name)?.to_str().ok()?.trim().parse::<f64>().ok();
     let seconds = number("retry-after-ms").map(|ms| ms / 1000.0).or_else(|| number("retry-after"))?;
@@ -332,18 +332,18 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 }
 
 fn not_sent(error: reqwest::Error) -> Failure {
-    if error.is_connect() { Failure::Unreachable(reason(error)) } else { broke_off(error) }
+    if error.is_connect() { Failure::Unreachable(reason(error)) } else { disconnected(error) }
 }
 
-fn broke_off(error: reqwest::Error) -> Failure {
-    Failure::BrokeOff(reason(error))
+fn disconnected(error: reqwest::Error) -> Failure {
+    Failure::Disconnected(reason(error))
 }
 
 fn unreachable_server(url: &str, error: reqwest::Error) -> ServerError {
     ServerError::Unreachable { url: url.to_owned(), reason: reason(error) }
 }
 
-/// The system's own words, which stand last in the chain of causes.
+/// The system's message: the last one in the chain of causes.
 fn reason(error: reqwest::Error) -> String {
     let error = error.without_url();
     let mut cause: &dyn std::error::Error = &error;

@@ -1,15 +1,15 @@
-//! `cuelight bench serve`: load on any server that speaks OpenAI's API, and what its clients see of it.
+//! `cuelight bench serve`: puts load on any server with the OpenAI API, and measures it from the client's side.
 //!
 //! # Layout, in the order of a measurement
 //!
-//! - [`workload`]: what is sent, and when
-//! - [`client`] with [`chunks`]: one server, and one call to it
-//! - [`round`]: the workload sent to a server
-//! - [`record`], [`summary`], [`report`]: what came of a request, of a round, of everything
+//! - [`workload`]: the requests and their times
+//! - [`client`] with [`chunks`]: one server, and one request to it
+//! - [`round`]: sends the workload to a server
+//! - [`record`], [`summary`], [`report`]: the result of a request, of a round, of all rounds
 //!
-//! One thread does all of it, because it often shares the machine with what it measures.
+//! The client uses one thread, because it often runs on the machine that it measures.
 
-mod chunks;
+pub mod chunks;
 pub(in crate::cli) mod client;
 pub(in crate::cli) mod record;
 mod report;
@@ -33,94 +33,94 @@ use self::report::{Format, Measured, MeasuredRound, Report};
 use self::summary::Objective;
 use self::workload::{Arrivals, Span, Workload};
 use crate::cli::terminal::{Terminal, print};
-use crate::cli::{CliError, Context, model};
+use crate::cli::{CliError, Context, async_runtime};
 
-/// Requests when neither a number nor a duration was given.
+/// Requests of a round without --requests and --duration.
 const DEFAULT_REQUESTS: usize = 100;
 
-/// Clients when neither a number nor a rate was given.
+/// Clients without --concurrency and --rate.
 const DEFAULT_CONCURRENCY: usize = 8;
 
-/// Measure a server under load: this one, or any other that speaks OpenAI's API.
+/// Measure a server under load: Cuelight, or any other server with the OpenAI API.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   cuelight bench serve http://127.0.0.1:8080                          8 clients, 100 requests
   cuelight bench serve http://127.0.0.1:8080 -c 16 --prompt-tokens 64-512 --output-tokens 128
   cuelight bench serve http://127.0.0.1:8080 --rate 4 --duration 60 --goodput ttft:500,itl:50
-  cuelight bench serve http://127.0.0.1:8080 http://127.0.0.1:8081 --rounds 5     two servers in turn
+  cuelight bench serve http://127.0.0.1:8080 http://127.0.0.1:8081 --rounds 5     two servers, alternating
 
-Latencies count from when a request is sent: ttft is the time to the first text, itl each gap between two chunks of
-text, tpot an answer's mean time per token after its first, e2e the time to the end. With --rate, delay is how much
-later than its turn a request was sent.")]
+Latencies count from sending a request: ttft is the time to the first text, itl each gap between two chunks of text,
+tpot an answer's mean time per token after the first, and e2e the time to the end. With --rate, delay is the time
+between the scheduled and the actual sending of a request.")]
 pub struct Args {
     /// The servers' addresses, with or without /v1.
     #[arg(value_name = "URL", required = true, value_parser = address)]
     urls: Vec<Url>,
-    /// Clients that each send their next request when the last is answered [default: 8].
+    /// Clients; each sends its next request after its last one was answered [default: 8].
     #[arg(short = 'c', long, value_name = "N", conflicts_with = "rate", help_heading = "Load")]
     concurrency: Option<NonZeroUsize>,
-    /// Requests a second, at random times (a Poisson process), whether earlier ones are answered or not.
+    /// Requests per second at random times (a Poisson process), independent of answers.
     #[arg(long, value_name = "R", value_parser = positive, help_heading = "Load")]
     rate: Option<f64>,
-    /// With --rate: most requests unanswered at a time; others wait and are counted as delayed.
+    /// With --rate: maximum requests in flight; later ones wait, and their delay is measured.
     #[arg(long, value_name = "N", requires = "rate", help_heading = "Load")]
     max_concurrency: Option<NonZeroUsize>,
-    /// Requests of a round [default: 100, or as many as --duration has room for].
+    /// Requests of a round [default: 100, or as many as fit into --duration].
     #[arg(short = 'n', long, value_name = "N", help_heading = "Load")]
     requests: Option<NonZeroUsize>,
-    /// Send no request later than this after a round's first.
+    /// Stop sending this long after a round's first request.
     #[arg(long, value_name = "SECONDS", value_parser = seconds, help_heading = "Load")]
     duration: Option<Duration>,
-    /// Requests before the first round, one after the other, that are not measured.
+    /// Unmeasured requests before the first round, one after the other.
     #[arg(long, value_name = "N", default_value = "1", help_heading = "Load")]
     warmup: usize,
-    /// Rounds; with several URLs the servers take turns within each.
+    /// Rounds; with several URLs each round measures all servers.
     #[arg(long, value_name = "N", default_value = "1", help_heading = "Load")]
     rounds: NonZeroUsize,
-    /// Follows the lengths, texts and times. A server that has seen a seed answers it from its cache [default: random].
+    /// Seed of lengths, texts and times. A server may have the prompts of a repeated seed in its cache [default: random].
     #[arg(long, value_name = "N", help_heading = "Load")]
     seed: Option<u64>,
-    /// Length of prompts with their chat template: a number, or a range to draw from like 64-512.
+    /// Tokens of a prompt including the chat template: a number, or a range to draw from, like 64-512.
     #[arg(long, value_name = "SPAN", default_value = "512", help_heading = "Requests")]
     prompt_tokens: Span,
-    /// Length of answers: a number, or a range to draw from.
+    /// Tokens of an answer: a number, or a range to draw from.
     #[arg(long, value_name = "SPAN", default_value = "128", help_heading = "Requests")]
     output_tokens: Span,
-    /// Let answers end where the model ends them, and leave `ignore_eos` and `min_tokens` out of requests.
+    /// Let the model end its answers: leave `ignore_eos` and `min_tokens` out of requests.
     #[arg(long, help_heading = "Requests")]
     respect_eos: bool,
-    /// How much of each prompt is the same in all, from 0 to 1.
+    /// Share of each prompt that all prompts have in common, from 0 to 1.
     #[arg(long, value_name = "SHARE", default_value = "0", value_parser = share, help_heading = "Requests")]
     shared_prefix: f64,
-    /// Ask for answers in one piece, which have no ttft, itl and tpot.
+    /// Request answers without streaming; these have no ttft, itl and tpot.
     #[arg(long, help_heading = "Requests")]
     no_stream: bool,
-    /// Which API to call.
+    /// The API to call.
     #[arg(long, value_name = "API", value_enum, default_value = "chat", help_heading = "Requests")]
     endpoint: Endpoint,
-    /// The model to ask for [default: the first that the server lists].
+    /// The model to request [default: the first one that the server lists].
     #[arg(long, value_name = "NAME", help_heading = "Requests")]
     model: Option<String>,
-    /// The key to send.
+    /// The API key to send.
     #[arg(long, value_name = "KEY", help_heading = "Requests")]
     api_key: Option<String>,
-    /// Randomness of answers.
+    /// Sampling temperature.
     #[arg(long, visible_alias = "temp", value_name = "T", default_value = "0", value_parser = not_negative, help_heading = "Requests")]
     temperature: f64,
-    /// Give a request up after this long.
+    /// Time limit of a request.
     #[arg(long, value_name = "SECONDS", default_value = "600", value_parser = seconds, help_heading = "Requests")]
     timeout: Duration,
-    /// Count requests that keep to these milliseconds: ttft, itl (95 % of a request's gaps), tpot, e2e.
+    /// Count requests within these limits in milliseconds: ttft, itl (95 % of a request's gaps), tpot, e2e.
     #[arg(long, value_name = "NAME:MS,…", value_delimiter = ',', help_heading = "Results")]
     goodput: Vec<Objective>,
-    /// How to print the results.
+    /// Output format.
     #[arg(short = 'o', long, value_name = "FORMAT", value_enum, default_value = "text", help_heading = "Results")]
     output: Format,
-    /// Also write them to this file, as JSON.
+    /// Also write the results to this file as JSON.
     #[arg(long, value_name = "FILE", help_heading = "Results")]
     output_file: Option<PathBuf>,
-    /// Put every request into the JSON.
+    /// Include every request in the JSON.
     #[arg(long, help_heading = "Results")]
     detail: bool,
 }
@@ -157,7 +157,7 @@ fn share(text: &str) -> Result<f64, String> {
 
 fn seconds(text: &str) -> Result<Duration, String> {
     let number = positive(text.strip_suffix('s').unwrap_or(text)).map_err(|_| "write seconds, like 60".to_owned())?;
-    Duration::try_from_secs_f64(number).map_err(|_| "that is longer than anybody waits".to_owned())
+    Duration::try_from_secs_f64(number).map_err(|_| "that is too long".to_owned())
 }
 
 impl Args {
@@ -174,7 +174,7 @@ impl Args {
             (None, None) => Some(DEFAULT_REQUESTS),
         };
         Workload {
-            // Small enough to be typed again.
+            // Few digits, so that it is easy to type again.
             seed: self.seed.unwrap_or_else(|| jiff::Timestamp::now().as_microsecond().unsigned_abs() % 1_000_000),
             prompt_tokens: self.prompt_tokens,
             output_tokens: self.output_tokens,
@@ -197,7 +197,7 @@ impl Args {
         }
     }
 
-    /// The workload in a line.
+    /// The workload in one line.
     fn describe(&self, workload: &Workload) -> String {
         let load = match workload.arrivals {
             Arrivals::Closed { concurrency } => format!("concurrency {concurrency}"),
@@ -208,8 +208,8 @@ impl Args {
             share => format!(" ({:.0} % shared)", share * 100.0),
         };
         let (prompt, output, seed) = (workload.prompt_tokens, workload.output_tokens, workload.seed);
-        let pieces = if self.no_stream { ", in one piece" } else { "" };
-        format!("{load}, prompts of {prompt} tokens{shared}, answers of {output}{pieces}, seed {seed}")
+        let streaming = if self.no_stream { ", without streaming" } else { "" };
+        format!("{load}, prompts of {prompt} tokens{shared}, answers of {output}{streaming}, seed {seed}")
     }
 
     fn settings(&self, workload: &Workload) -> Value {
@@ -240,9 +240,12 @@ impl Args {
     }
 }
 
-/// Measures the servers and prints what came of it; after Ctrl-C, what there is.
+/// Measures the servers and prints the results; after Ctrl-C the results so far.
+///
+/// # Errors
+/// [`CliError`] when a server cannot be measured or answers no request.
 pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
-    // A file that cannot be written is better known before an hour of measuring.
+    // Create the file first: a wrong path fails before the measurement, not after it.
     let file = args.output_file.as_ref().map(|path| {
         let what = format!("write {}", path.display());
         File::create(path).map(|file| (file, what.clone())).map_err(CliError::io(what))
@@ -265,7 +268,7 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
 /// All rounds on all servers, and whether Ctrl-C ended them.
 async fn measure(args: &Args, terminal: Terminal) -> Result<(Report, bool), CliError> {
     let workload = args.workload();
-    let mut interrupt = pin!(model::interrupt());
+    let mut interrupt = pin!(async_runtime::interrupt());
     let servers = tokio::select! {
         biased;
         _ = &mut interrupt => return Err(CliError::Interrupted),
@@ -278,9 +281,9 @@ async fn measure(args: &Args, terminal: Terminal) -> Result<(Report, bool), CliE
         servers: servers.iter().map(measured).collect(),
     };
     for round in 0..args.rounds.get() {
-        for turn in 0..servers.len() {
-            // Who begins changes, so that nobody always follows the same neighbour.
-            let index = (round + turn) % servers.len();
+        for offset in 0..servers.len() {
+            // Each round begins with another server, so that none always runs after the same one.
+            let index = (round + offset) % servers.len();
             let bar = terminal.requests_bar(servers[index].url(), workload.requests.map(|count| count as u64));
             let result = round::run(&servers[index], &workload, round, &bar, &mut interrupt).await;
             bar.finish_and_clear();
@@ -300,16 +303,18 @@ fn measured(server: &Arc<Server>) -> Measured {
     Measured { url: server.url().to_owned(), model: server.model.clone(), rounds: Vec::new() }
 }
 
-/// Finds out about each server and warms it up.
+/// Connects to each server, measures how it counts tokens, and warms it up.
 async fn connect(args: &Args, workload: &Workload, terminal: Terminal) -> Result<Vec<Arc<Server>>, CliError> {
     let mut servers = Vec::new();
     for url in &args.urls {
         let server = Server::connect(url.clone(), args.call_options()).await.map_err(CliError::other)?;
-        let around = server.scale.overhead.round();
+        let overhead = server.scale.overhead.round();
         if !server.counts_tokens {
-            terminal.notice(&format!("{url} does not count tokens: a word of a prompt is taken for one"));
-        } else if around + 1.0 > workload.prompt_tokens.min as f64 {
-            terminal.notice(&format!("{url} puts {around} tokens around each prompt: the shortest will be longer"));
+            terminal.notice(&format!("{url} does not report token counts: each word of a prompt counts as one token"));
+        } else if overhead + 1.0 > workload.prompt_tokens.min as f64 {
+            terminal.notice(&format!(
+                "{url} adds {overhead} tokens to each prompt: the shortest prompts will be longer than requested"
+            ));
         }
         for index in 0..args.warmup {
             server.warm_up(&workload.warm_up(index)).await.map_err(CliError::other)?;
@@ -319,13 +324,13 @@ async fn connect(args: &Args, workload: &Workload, terminal: Terminal) -> Result
     Ok(servers)
 }
 
-#[cfg(test)]
 #[allow(clippy::unwrap_used)]
+#[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_the_servers_with_or_without_the_apis_path() {
+    fn an_address_may_include_the_path_of_the_api() {
         for (text, url) in [
             ("http://127.0.0.1:8080", "http://127.0.0.1:8080/"),
             ("http://127.0.0.1:8080/v1/", "http://127.0.0.1:8080/"),

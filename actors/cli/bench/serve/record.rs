@@ -1,25 +1,25 @@
-//! What is known of one request after it ended.
+//! The result of one request.
 
 use std::time::Duration;
 
 use super::chunks::Usage;
 
-/// One request. Times count from the start of its round.
+/// The result of one request. Times count from the start of its round.
 #[derive(Debug, Clone)]
 pub struct Record {
-    /// Its number in the round.
+    /// The request's number in the round.
     pub index: usize,
-    /// When it should have been sent; `None` in a closed loop.
+    /// The scheduled time; `None` in a closed loop.
     pub due: Option<Duration>,
-    /// When it was sent.
+    /// The time of sending.
     pub sent: Duration,
-    /// When the last of its answer came, or it failed.
+    /// The time at which the answer ended or the request failed.
     pub ended: Duration,
-    /// When text came, a time for each chunk that had any. Empty when the answer came in one piece.
+    /// The arrival time of each chunk with text. Empty without streaming.
     pub chunks: Vec<Duration>,
-    /// The server's count of tokens, where it counts.
+    /// The token counts that the server reports, if any.
     pub usage: Option<Usage>,
-    /// Why there is no answer.
+    /// Why there is no complete answer.
     pub failure: Option<Failure>,
 }
 
@@ -30,7 +30,7 @@ impl Record {
         self.chunks.first().map(|first| first.saturating_sub(self.sent))
     }
 
-    /// From each chunk of text to the next.
+    /// The times between consecutive chunks of text.
     pub fn gaps(&self) -> impl Iterator<Item = Duration> + '_ {
         self.chunks.windows(2).map(|pair| pair[1].saturating_sub(pair[0]))
     }
@@ -41,14 +41,14 @@ impl Record {
         self.ended.saturating_sub(self.sent)
     }
 
-    /// Tokens of the answer: the server's count, or else the chunks that had text.
+    /// Tokens of the answer: the server's count, or else the number of chunks with text.
     #[must_use]
     pub fn output_tokens(&self) -> usize {
         let counted = self.usage.map(|usage| usage.completion_tokens).filter(|&tokens| tokens > 0);
         counted.unwrap_or(self.chunks.len())
     }
 
-    /// Mean time of a token after the first.
+    /// Mean time per token after the first.
     #[must_use]
     pub fn time_per_output_token(&self) -> Option<Duration> {
         let (first, last) = (self.chunks.first()?, self.chunks.last()?);
@@ -56,14 +56,14 @@ impl Record {
         last.saturating_sub(*first).checked_div(later)
     }
 
-    /// How late it was sent.
+    /// The delay from the scheduled time to sending.
     #[must_use]
     pub fn schedule_delay(&self) -> Option<Duration> {
         self.due.map(|due| self.sent.saturating_sub(due))
     }
 }
 
-/// Why a request has no answer, or half of one. The text is the server's or the system's own explanation.
+/// Why a request has no complete answer, with the explanation of the server or the system.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
     /// An HTTP status other than 2xx.
@@ -71,33 +71,33 @@ pub enum Failure {
     Refused {
         /// The status.
         status: u16,
-        /// When to come back, if it was said.
+        /// The server's `Retry-After`, if any.
         retry_after: Option<Duration>,
-        /// The body's sentence.
+        /// The message in the body.
         message: String,
     },
-    /// No connection.
+    /// The connection failed.
     #[error("no connection: {0}")]
     Unreachable(String),
-    /// Not done within the client's limit.
-    #[error("no end within {} s", .0.as_secs_f64())]
+    /// The client's time limit passed.
+    #[error("no complete answer within {} s", .0.as_secs_f64())]
     TimedOut(Duration),
     /// The connection ended before the answer did.
-    #[error("the answer broke off: {0}")]
-    BrokeOff(String),
+    #[error("the connection closed before the answer ended: {0}")]
+    Disconnected(String),
     /// An error event in the stream.
-    #[error("the server gave up: {0}")]
-    GaveUp(String),
-    /// Something that is no chunk of an answer.
-    #[error("an answer that cannot be read: {0}")]
+    #[error("the server sent an error in the stream: {0}")]
+    ErrorEvent(String),
+    /// The response is not a chunk of an answer.
+    #[error("invalid response: {0}")]
     Unreadable(String),
-    /// An answer without a token.
+    /// The answer has no token.
     #[error("an answer without a token")]
     Empty,
 }
 
 impl Failure {
-    /// Under which name it is counted.
+    /// The name under which the failure is counted.
     #[must_use]
     pub fn kind(&self) -> String {
         match self {
@@ -107,54 +107,62 @@ impl Failure {
             Failure::Refused { status, .. } => format!("HTTP {status}"),
             Failure::Unreachable(_) => "no connection".to_owned(),
             Failure::TimedOut(_) => "timed out".to_owned(),
-            Failure::BrokeOff(_) => "broke off".to_owned(),
-            Failure::GaveUp(_) => "error in the stream".to_owned(),
+            Failure::Disconnected(_) => "disconnected".to_owned(),
+            Failure::ErrorEvent(_) => "error in the stream".to_owned(),
             Failure::Unreadable(_) => "unreadable answer".to_owned(),
             Failure::Empty => "empty answer".to_owned(),
         }
     }
 
-    /// How long a client that was refused for want of room, or found nobody, stays away.
+    /// How long a client waits after an overloaded or unreachable server.
     #[must_use]
     pub fn pause(&self) -> Duration {
-        const UNSAID: Duration = Duration::from_millis(100);
+        const DEFAULT: Duration = Duration::from_millis(100);
         const LONGEST: Duration = Duration::from_secs(10);
         match self {
-            Failure::Refused { status: 429 | 503, retry_after, .. } => retry_after.unwrap_or(UNSAID).min(LONGEST),
-            Failure::Unreachable(_) => UNSAID,
+            Failure::Refused { status: 429 | 503, retry_after, .. } => retry_after.unwrap_or(DEFAULT).min(LONGEST),
+            Failure::Unreachable(_) => DEFAULT,
             _ => Duration::ZERO,
         }
     }
 }
 
 #[cfg(test)]
+impl Record {
+    /// A record sent at 100 ms whose text arrived at these milliseconds and that ended with the last of them.
+    pub fn streamed(chunks: &[u64]) -> Self {
+        let ended = Duration::from_millis(chunks.last().copied().unwrap_or(100));
+        let chunks = chunks.iter().copied().map(Duration::from_millis).collect();
+        let sent = Duration::from_millis(100);
+        Record { index: 0, due: None, sent, ended, chunks, usage: None, failure: None }
+    }
+}
+
 #[allow(clippy::unwrap_used)]
-pub(super) mod tests {
+#[cfg(test)]
+mod tests {
     use super::*;
 
     fn ms(milliseconds: u64) -> Duration {
         Duration::from_millis(milliseconds)
     }
 
-    /// Sent at 100 ms, with text at these times and an end with the last of them.
-    pub fn streamed(chunks: &[u64]) -> Record {
-        let ended = ms(chunks.last().copied().unwrap_or(100));
-        let chunks = chunks.iter().copied().map(ms).collect();
-        Record { index: 0, due: None, sent: ms(100), ended, chunks, usage: None, failure: None }
+    fn streamed(chunks: &[u64]) -> Record {
+        Record::streamed(chunks)
     }
 
     #[test]
-    fn latencies_are_taken_from_when_text_came() {
+    fn latencies_are_computed_from_chunks_with_text() {
         let record = streamed(&[150, 160, 190, 200]);
         assert_eq!(record.time_to_first_token(), Some(ms(50)));
         assert_eq!(record.gaps().collect::<Vec<_>>(), [ms(10), ms(30), ms(10)]);
         assert_eq!(record.duration(), ms(100));
-        assert_eq!(record.output_tokens(), 4, "without a count of the server's, chunks stand for tokens");
+        assert_eq!(record.output_tokens(), 4, "chunks count as tokens if the server reports no count");
         assert_eq!(record.time_per_output_token(), Some(ms(50) / 3));
     }
 
     #[test]
-    fn the_servers_count_wins_over_chunks_that_hold_several_tokens() {
+    fn the_servers_count_is_used_when_chunks_hold_several_tokens() {
         let usage = serde_json::from_str(r#"{"completion_tokens": 11}"#).unwrap();
         let record = Record { usage: Some(usage), ..streamed(&[150, 250]) };
         assert_eq!((record.output_tokens(), record.time_per_output_token()), (11, Some(ms(10))));
@@ -167,7 +175,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn refusals_are_counted_by_whether_they_say_when_to_come_back() {
+    fn refusals_are_counted_with_and_without_retry_after() {
         let refused = |status, retry_after| Failure::Refused { status, retry_after, message: String::new() };
         assert_eq!(refused(429, Some(ms(5))).kind(), "HTTP 429 with Retry-After");
         assert_eq!(refused(503, None).kind(), "HTTP 503 without Retry-After");

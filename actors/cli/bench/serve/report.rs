@@ -1,7 +1,7 @@
-//! The results in words, as Markdown, or as JSON.
+//! The results as text, Markdown or JSON.
 //!
-//! One round of one server is told in full. Several are told as medians over the rounds, the servers side by side with
-//! their ratio to the first.
+//! A single round of a single server is printed in full. Otherwise the medians over the rounds are printed, with a column
+//! for each server and the ratios to the first server.
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -11,55 +11,55 @@ use super::round::Round;
 use super::summary::{Goodput, Objective, Spread, Summary, median};
 use crate::cli::terminal::{Align, markdown, number, table};
 
-/// How results are printed.
+/// The output format of `cuelight bench serve`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
-    /// For a person.
+    /// Plain text.
     Text,
-    /// For a program.
+    /// JSON.
     Json,
     /// Markdown tables.
     Md,
 }
 
-/// Everything that was measured.
+/// All results.
 #[derive(Debug, Serialize)]
 pub struct Report {
-    /// When the first round began, as RFC 3339.
+    /// Start of the first round, as RFC 3339.
     pub started: String,
-    /// The workload in a line, for people.
+    /// The workload in one line, for text output.
     #[serde(skip)]
     pub workload: String,
-    /// The workload, for programs.
+    /// The workload, for JSON.
     pub settings: Value,
-    /// A server each, in the order given.
+    /// The servers, in the order of the command line.
     pub servers: Vec<Measured>,
 }
 
-/// What was measured of one server.
+/// The results of one server.
 #[derive(Debug, Serialize)]
 pub struct Measured {
-    /// Its address.
+    /// The address.
     pub url: String,
-    /// The model called.
+    /// The model.
     pub model: String,
-    /// A round each.
+    /// The rounds.
     pub rounds: Vec<MeasuredRound>,
 }
 
-/// A round in numbers, and request by request if that was wanted.
+/// The figures of a round, and with --detail its requests.
 #[derive(Debug, Serialize)]
 pub struct MeasuredRound {
-    /// In numbers.
+    /// The figures.
     #[serde(flatten)]
     pub summary: Summary,
-    /// Request by request.
+    /// The requests, with --detail.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requests: Option<Vec<Value>>,
 }
 
 impl MeasuredRound {
-    /// Sums a round up.
+    /// The figures of a round.
     #[must_use]
     pub fn of(round: &Round, objectives: &[Objective], detail: bool) -> Self {
         let requests = detail.then(|| round.records.iter().map(request).collect());
@@ -83,7 +83,7 @@ fn request(record: &Record) -> Value {
     })
 }
 
-/// Something that medians and ratios are told of.
+/// A row in the table of medians and ratios.
 struct Figure {
     name: &'static str,
     of: fn(&Summary) -> Option<f64>,
@@ -108,14 +108,14 @@ const FIGURES: [Figure; 15] = [
 ];
 
 impl Measured {
-    /// The median over its rounds.
+    /// The median over the rounds.
     fn median(&self, figure: &Figure) -> Option<f64> {
         median(self.rounds.iter().filter_map(|round| (figure.of)(&round.summary)).collect())
     }
 }
 
 impl Report {
-    /// Requests that were answered, in all rounds of all servers.
+    /// Answered requests in all rounds of all servers.
     #[must_use]
     pub fn succeeded(&self) -> usize {
         self.servers.iter().flat_map(|server| &server.rounds).map(|round| round.summary.succeeded).sum()
@@ -124,11 +124,11 @@ impl Report {
     /// Everything as one JSON object.
     #[must_use]
     pub fn to_json(&self) -> String {
-        // Only keys that are no strings could fail, and there are none.
+        // Serialization fails only for keys that are not strings, and there are none.
         serde_json::to_string_pretty(self).map_or_else(|_| String::new(), |text| text + "\n")
     }
 
-    /// The report in the format.
+    /// The report in this format.
     #[must_use]
     pub fn print(&self, format: Format) -> String {
         match (format, self.servers.as_slice()) {
@@ -149,7 +149,7 @@ impl Report {
         ];
         let rows: Vec<Vec<String>> =
             latencies.iter().filter_map(|(name, spread)| Some(latency_row(name, spread.as_ref()?))).collect();
-        let columns = ["ms", "mean", "p50", "p95", "p99", "max"].map(|name| (name, side(name == "ms")));
+        let columns = ["ms", "mean", "p50", "p95", "p99", "max"].map(|name| (name, alignment(name == "ms")));
         let facts = Table { columns: vec![("", Align::Left), ("", Align::Left)], rows: facts(summary) };
         let latencies = Table { columns: columns.to_vec(), rows };
         let parts = [self.title(server), facts.print(format), latencies.print(format), failures(server, format)];
@@ -177,7 +177,7 @@ impl Report {
         parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n")
     }
 
-    /// A figure of all servers, and the ratio of each to the first; `None` if no server has it.
+    /// A figure of all servers and the ratios to the first; `None` if no server has it.
     fn median_row(&self, figure: &Figure) -> Option<Vec<String>> {
         let medians: Vec<Option<f64>> = self.servers.iter().map(|server| server.median(figure)).collect();
         if medians.iter().all(Option::is_none) {
@@ -191,12 +191,12 @@ impl Report {
     }
 }
 
-/// What a round was, a line each.
+/// The summary of a round, one row per fact.
 fn facts(summary: &Summary) -> Vec<Vec<String>> {
     let unfinished =
         if summary.unfinished > 0 { format!(", {} unfinished", summary.unfinished) } else { String::new() };
     let requests = format!(
-        "{} answered, {} failed{unfinished} in {} s, at most {} at a time",
+        "{} answered, {} failed{unfinished} in {} s, at most {} in flight",
         summary.succeeded,
         summary.failed,
         number(summary.seconds),
@@ -211,7 +211,7 @@ fn facts(summary: &Summary) -> Vec<Vec<String>> {
         decode.unwrap_or_default()
     );
     let cached = summary.cached_tokens.map(|tokens| format!(" ({tokens} cached)")).unwrap_or_default();
-    let counted = if summary.counted_by_server { "" } else { "; the server does not count: these are chunks" };
+    let counted = if summary.counted_by_server { "" } else { "; counted in chunks, as the server reports no tokens" };
     let tokens = format!("{} of prompts{cached}, {} of answers{counted}", summary.prompt_tokens, summary.output_tokens);
     let mut facts = vec![("requests", requests), ("throughput", throughput), ("tokens", tokens)];
     if let Some(goodput) = &summary.goodput {
@@ -233,7 +233,7 @@ fn latency_row(name: &str, spread: &Spread) -> Vec<String> {
     [name.to_owned()].into_iter().chain(values).collect()
 }
 
-/// The kinds of failures of all rounds; nothing if there were none.
+/// The table of failures of all rounds; empty without failures.
 fn failures(server: &Measured, format: Format) -> String {
     let rounds = server.rounds.iter();
     let failures = rounds.flat_map(|round| &round.summary.failures);
@@ -247,11 +247,11 @@ fn failures(server: &Measured, format: Format) -> String {
     Table { columns, rows }.print(format)
 }
 
-fn side(is_name: bool) -> Align {
+fn alignment(is_name: bool) -> Align {
     if is_name { Align::Left } else { Align::Right }
 }
 
-/// Rows that both formats print.
+/// A table for text and Markdown.
 struct Table<'a> {
     columns: Vec<(&'a str, Align)>,
     rows: Vec<Vec<String>>,
@@ -267,16 +267,15 @@ impl Table<'_> {
     }
 }
 
-#[cfg(test)]
 #[allow(clippy::unwrap_used)]
+#[cfg(test)]
 mod tests {
     use super::super::record::Failure;
-    use super::super::record::tests::streamed;
     use super::*;
 
     fn round(chunks: &[u64]) -> MeasuredRound {
-        let failed = Record { failure: Some(Failure::Empty), ..streamed(&[]) };
-        let round = Round { records: vec![streamed(chunks), failed], peak: 1, ..Round::default() };
+        let failed = Record { failure: Some(Failure::Empty), ..Record::streamed(&[]) };
+        let round = Round { records: vec![Record::streamed(chunks), failed], peak: 1, ..Round::default() };
         MeasuredRound::of(&round, &["ttft:500".parse().unwrap()], true)
     }
 
@@ -291,15 +290,15 @@ mod tests {
     }
 
     #[test]
-    fn one_round_is_told_in_full() {
+    fn one_round_is_printed_in_full() {
         let text = report(vec![vec![round(&[150, 160, 170])]]).print(Format::Text);
         let expected = "\
 http://a, model m
 1 client
 
-requests    1 answered, 1 failed in 0.070 s, at most 1 at a time
+requests    1 answered, 1 failed in 0.070 s, at most 1 in flight
 throughput  14.3 requests/s, 42.9 output tok/s, 42.9 with prompts, 100 while decoding
-tokens      0 of prompts, 3 of answers; the server does not count: these are chunks
+tokens      0 of prompts, 3 of answers; counted in chunks, as the server reports no tokens
 goodput     14.3 requests/s, 50.0 % of all, with ttft ≤ 500 ms
 
 ms    mean   p50   p95   p99   max
@@ -315,7 +314,7 @@ empty answer      1  an answer without a token
     }
 
     #[test]
-    fn servers_stand_side_by_side_with_their_ratio_to_the_first() {
+    fn each_server_has_a_column_and_a_ratio_to_the_first() {
         let slow = || round(&[200, 220, 240]);
         let fast = || round(&[150, 160, 170]);
         let report = report(vec![vec![fast(), slow(), fast()], vec![slow(), slow(), slow()]]);
@@ -323,13 +322,13 @@ empty answer      1  an answer without a token
         let row = |name: &str| text.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{text}"));
         assert_eq!(row("ttft p50").split_whitespace().collect::<Vec<_>>()[3..], ["50.0", "100", "2.00"]);
         assert_eq!(row("itl p50").split_whitespace().last(), Some("2.00"));
-        assert!(!text.contains("delay"), "a closed loop has none: {text}");
+        assert!(!text.contains("delay"), "a closed loop has no delay: {text}");
         let markdown = report.print(Format::Md);
         assert!(markdown.contains("| median | [1] | [2] | [2]/[1] |\n| --- | ---: | ---: | ---: |\n"), "{markdown}");
     }
 
     #[test]
-    fn json_has_every_number_and_every_request() {
+    fn json_has_all_figures_and_requests() {
         let json: Value = serde_json::from_str(&report(vec![vec![round(&[150, 160])]]).print(Format::Json)).unwrap();
         let round = &json["servers"][0]["rounds"][0];
         assert_eq!(round["succeeded"], 1);

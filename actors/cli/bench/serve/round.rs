@@ -1,4 +1,4 @@
-//! One round: the workload sent to one server, in a closed or in an open loop.
+//! One round: sends the workload to one server, in a closed or an open loop.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,25 +8,25 @@ use tokio::task::JoinSet;
 
 use super::client::Server;
 use super::record::{Failure, Record};
-use super::workload::{Arrivals, Ask, Workload};
+use super::workload::{Arrivals, PlannedRequest, Workload};
 
-/// What a round gave.
+/// The result of a round.
 #[derive(Debug, Default)]
 pub struct Round {
-    /// The requests that ended, in the order of their ends.
+    /// The finished requests, in the order in which they ended.
     pub records: Vec<Record>,
-    /// Most requests that were unanswered at a time.
+    /// Maximum requests in flight.
     pub peak: usize,
-    /// Requests that were on their way when Ctrl-C came.
+    /// Requests in flight when Ctrl-C was pressed.
     pub unfinished: usize,
-    /// Whether Ctrl-C came.
+    /// Whether Ctrl-C ended the round.
     pub interrupted: bool,
 }
 
-/// Sends round number `round` of the workload and waits for every answer, or for `interrupt`.
+/// Sends round number `round` of the workload and waits for all answers, or for `interrupt`.
 ///
-/// A closed loop's client that is refused for want of room stays away as long as the answer says before it sends its
-/// next request; the refused one is not sent again. An open loop has no such manners: that is how it overloads.
+/// In a closed loop, a client whose request was refused for overload waits for the time in `Retry-After` before its next
+/// request; the refused request is not repeated. An open loop ignores `Retry-After`, so that it can overload a server.
 pub async fn run(
     server: &Arc<Server>,
     workload: &Workload,
@@ -37,20 +37,20 @@ pub async fn run(
     let start = Instant::now();
     let is_late = |due: Duration| {
         let sent = match workload.arrivals {
-            // Nothing holds these back, so what is sent follows from the seed alone.
+            // No limit delays these, so the requests that are sent depend only on the seed.
             Arrivals::Poisson { max_concurrency: None, .. } => due,
             _ => due.max(start.elapsed()),
         };
         workload.duration.is_some_and(|limit| sent >= limit)
     };
-    let mut asks = workload.asks(round).peekable();
+    let mut planned = workload.requests_of(round).peekable();
     let (mut running, mut result) = (JoinSet::new(), Round::default());
     loop {
-        let next_due = asks.peek().map(|ask| ask.due).filter(|&due| !is_late(due));
+        let next_due = planned.peek().map(|request| request.due).filter(|&due| !is_late(due));
         if next_due.is_none() && running.is_empty() {
             return result;
         }
-        let has_room = running.len() < workload.arrivals.limit();
+        let may_send = running.len() < workload.arrivals.limit();
         let wait = next_due.map_or(Duration::MAX, |due| due.saturating_sub(start.elapsed()));
         tokio::select! {
             biased;
@@ -60,15 +60,15 @@ pub async fn run(
                 return result;
             }
             Some(done) = running.join_next() => {
-                // A call neither panics nor is cancelled here.
+                // `measure` does not panic, and tasks are not cancelled here.
                 if let Ok(record) = done {
                     bar.inc(1);
                     result.records.push(record);
                 }
             }
-            () = until_due(wait), if has_room && next_due.is_some() => {
-                if let Some(ask) = asks.next() {
-                    running.spawn(call(server.clone(), workload.arrivals, ask, start));
+            () = until_due(wait), if may_send && next_due.is_some() => {
+                if let Some(request) = planned.next() {
+                    running.spawn(send(server.clone(), workload.arrivals, request, start));
                     result.peak = result.peak.max(running.len());
                 }
             }
@@ -76,20 +76,20 @@ pub async fn run(
     }
 }
 
-/// Sleeping costs a tick of the timer even when there is nothing to wait for.
+/// Returns at once for a zero wait: `sleep` would wait for a tick of the timer.
 async fn until_due(wait: Duration) {
     if !wait.is_zero() {
         tokio::time::sleep(wait).await;
     }
 }
 
-async fn call(server: Arc<Server>, arrivals: Arrivals, ask: Ask, start: Instant) -> Record {
-    let record = server.measure(&ask, start).await;
+async fn send(server: Arc<Server>, arrivals: Arrivals, request: PlannedRequest, start: Instant) -> Record {
+    let record = server.measure(&request, start).await;
     match arrivals {
         Arrivals::Closed { .. } => {
             tokio::time::sleep(record.failure.as_ref().map_or(Duration::ZERO, Failure::pause)).await;
             record
         }
-        Arrivals::Poisson { .. } => Record { due: Some(ask.due), ..record },
+        Arrivals::Poisson { .. } => Record { due: Some(request.due), ..record },
     }
 }

@@ -1,4 +1,4 @@
-//! What a round comes to: rates, latencies and errors.
+//! The figures of a round: rates, latencies and failures.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -9,25 +9,25 @@ use serde::Serialize;
 use super::record::Record;
 use super::round::Round;
 
-/// How values are spread, in the unit of the values.
+/// The distribution of some values, in their unit.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Spread {
-    /// Values.
+    /// Number of values.
     pub count: usize,
-    /// Their mean.
+    /// The mean.
     pub mean: f64,
     /// The median.
     pub p50: f64,
-    /// 95 % are no larger.
+    /// The 95th percentile.
     pub p95: f64,
-    /// 99 % are no larger.
+    /// The 99th percentile.
     pub p99: f64,
     /// The largest.
     pub max: f64,
 }
 
 impl Spread {
-    /// `None` of no values.
+    /// The distribution of these values; `None` without values.
     #[must_use]
     pub fn of(mut values: Vec<f64>) -> Option<Self> {
         values.sort_by(f64::total_cmp);
@@ -42,14 +42,14 @@ impl Spread {
     }
 }
 
-/// The value below which this part of the sorted values lies, on the line between its two neighbours, as numpy has it.
+/// A percentile of sorted values, interpolated between its two neighbours as in numpy.
 fn percentile(sorted: &[f64], quantile: f64) -> f64 {
-    let place = quantile * sorted.len().saturating_sub(1) as f64;
-    let (below, above) = (place.floor() as usize, place.ceil() as usize);
-    sorted[below] + (sorted[above] - sorted[below]) * place.fract()
+    let position = quantile * sorted.len().saturating_sub(1) as f64;
+    let (below, above) = (position.floor() as usize, position.ceil() as usize);
+    sorted[below] + (sorted[above] - sorted[below]) * position.fract()
 }
 
-/// The value in the middle; `None` of no values.
+/// The median; `None` without values.
 #[must_use]
 pub fn median(values: Vec<f64>) -> Option<f64> {
     Spread::of(values).map(|spread| spread.p50)
@@ -59,7 +59,7 @@ fn milliseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// A latency that a request can be held to.
+/// A latency that an objective can limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Latency {
@@ -77,13 +77,13 @@ impl Latency {
     const NAMES: [(&'static str, Latency); 4] =
         [("ttft", Latency::Ttft), ("itl", Latency::Itl), ("tpot", Latency::Tpot), ("e2e", Latency::E2e)];
 
-    /// As it is written on the command line.
+    /// The name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         Latency::NAMES.into_iter().find(|(_, latency)| *latency == self).map_or("", |(name, _)| name)
     }
 
-    /// A request's, in milliseconds; `None` where an answer is too short or too whole to have it.
+    /// The latency of a request in milliseconds; `None` if the answer is too short or was not streamed.
     fn of(self, record: &Record) -> Option<f64> {
         match self {
             Latency::Ttft => record.time_to_first_token().map(milliseconds),
@@ -94,12 +94,12 @@ impl Latency {
     }
 }
 
-/// A promise about one latency.
+/// A limit for one latency.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Objective {
-    /// Of what.
+    /// The latency.
     pub latency: Latency,
-    /// At most.
+    /// The limit in milliseconds.
     pub limit_ms: f64,
 }
 
@@ -118,75 +118,75 @@ impl FromStr for Objective {
     }
 }
 
-/// Requests that kept every promise.
+/// Requests within all objectives.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Goodput {
-    /// The promises.
+    /// The objectives.
     pub objectives: Vec<Objective>,
-    /// Of all requests, answered or not, how many kept them, from 0 to 1.
+    /// Share of requests within them, of all requests, answered or not; from 0 to 1.
     pub share: f64,
-    /// How many kept them a second.
+    /// Requests within them, per second.
     pub requests_per_second: f64,
 }
 
-/// Failures of one kind.
+/// The failures of one kind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Failures {
     /// `HTTP 429 with Retry-After`.
     pub kind: String,
-    /// How many.
+    /// Number of failures.
     pub count: usize,
-    /// What one of them said.
+    /// The message of one of them.
     pub example: String,
 }
 
-/// A round in numbers. Rates and latencies are those of answered requests; latencies in milliseconds.
+/// The figures of a round. Rates and latencies cover answered requests; latencies are in milliseconds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Summary {
-    /// Requests answered.
+    /// Answered requests.
     pub succeeded: usize,
-    /// Requests not answered, or half.
+    /// Requests without a complete answer.
     pub failed: usize,
-    /// Requests on their way when the round was interrupted.
+    /// Requests in flight when the round was interrupted.
     pub unfinished: usize,
-    /// From the first sending to the last end.
+    /// Time from the first request to the last end of an answer.
     pub seconds: f64,
-    /// Most requests unanswered at a time.
+    /// Maximum requests in flight.
     pub peak_concurrency: usize,
-    /// Tokens of the prompts; 0 of a server that does not count.
+    /// Prompt tokens; 0 if the server reports no counts.
     pub prompt_tokens: usize,
-    /// Of them those that the server had cached; `None` if it does not tell.
+    /// Prompt tokens from the server's cache; `None` if it does not report them.
     pub cached_tokens: Option<usize>,
-    /// Tokens of the answers.
+    /// Output tokens.
     pub output_tokens: usize,
-    /// Whether the server counted the tokens, and not we the chunks.
+    /// Whether the token counts are the server's; otherwise they count chunks.
     pub counted_by_server: bool,
-    /// Answers a second.
+    /// Answers per second.
     pub requests_per_second: f64,
-    /// Tokens of answers a second.
+    /// Output tokens per second.
     pub output_tokens_per_second: f64,
-    /// Tokens of prompts and answers a second.
+    /// Prompt and output tokens per second.
     pub total_tokens_per_second: f64,
-    /// Tokens after each answer's first a second of the time in which any answer was on its way.
+    /// Output tokens without each answer's first, per second of the time in which at least one answer was streaming.
     pub decode_tokens_per_second: Option<f64>,
     /// Time to first token.
     pub ttft_ms: Option<Spread>,
-    /// Inter-token latency: every gap between two chunks of every answer.
+    /// Inter-token latency: all gaps between consecutive chunks of all answers.
     pub itl_ms: Option<Spread>,
     /// Mean time per token after the first, of each answer.
     pub tpot_ms: Option<Spread>,
     /// From sending to the end.
     pub e2e_ms: Option<Spread>,
-    /// How much later than scheduled requests were sent; `None` in a closed loop.
+    /// Delay from the scheduled time to sending; `None` in a closed loop.
     pub schedule_delay_ms: Option<Spread>,
-    /// Requests that kept the promises, if there are any.
+    /// Requests within the objectives, if any are given.
     pub goodput: Option<Goodput>,
-    /// Why requests failed, the most frequent kind first.
+    /// The kinds of failures, the most frequent first.
     pub failures: Vec<Failures>,
 }
 
 impl Summary {
-    /// Sums a round up.
+    /// The figures of a round.
     #[must_use]
     pub fn of(round: &Round, objectives: &[Objective]) -> Self {
         let answered: Vec<&Record> = round.records.iter().filter(|record| record.failure.is_none()).collect();
@@ -194,7 +194,7 @@ impl Summary {
         let prompt_tokens = answered.iter().filter_map(|record| Some(record.usage?.prompt_tokens)).sum();
         let output_tokens = answered.iter().map(|record| record.output_tokens()).sum();
         let cached: Vec<usize> = answered.iter().filter_map(|record| record.usage?.cached_tokens()).collect();
-        let a_second = |count: usize| if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
+        let per_second = |count: usize| if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
         Summary {
             succeeded: answered.len(),
             failed: round.records.len() - answered.len(),
@@ -205,9 +205,9 @@ impl Summary {
             cached_tokens: (!cached.is_empty()).then(|| cached.iter().sum()),
             output_tokens,
             counted_by_server: answered.iter().all(|record| record.usage.is_some()),
-            requests_per_second: a_second(answered.len()),
-            output_tokens_per_second: a_second(output_tokens),
-            total_tokens_per_second: a_second(prompt_tokens + output_tokens),
+            requests_per_second: per_second(answered.len()),
+            output_tokens_per_second: per_second(output_tokens),
+            total_tokens_per_second: per_second(prompt_tokens + output_tokens),
             decode_tokens_per_second: decode_tokens_per_second(&answered),
             ttft_ms: Spread::of_times(answered.iter().filter_map(|record| record.time_to_first_token())),
             itl_ms: Spread::of_times(answered.iter().flat_map(|record| record.gaps())),
@@ -226,7 +226,7 @@ fn seconds(records: &[Record]) -> f64 {
     last.saturating_sub(first).as_secs_f64()
 }
 
-/// Tokens after the first of each answer, by the length of the union of the times between first and last tokens.
+/// Tokens after each answer's first, divided by the length of the union of the intervals from first to last token.
 fn decode_tokens_per_second(answered: &[&Record]) -> Option<f64> {
     let streams = answered.iter().filter_map(|record| Some((*record.chunks.first()?, *record.chunks.last()?)));
     let mut streams: Vec<(Duration, Duration)> = streams.collect();
@@ -245,12 +245,12 @@ fn goodput(records: &[Record], objectives: &[Objective], seconds: f64) -> Option
     if objectives.is_empty() || records.is_empty() {
         return None;
     }
-    // What an answer is too short to have, it cannot have missed.
-    let keeps = |record: &Record, objective: &Objective| {
+    // A latency that an answer is too short to have counts as met.
+    let meets = |record: &Record, objective: &Objective| {
         objective.latency.of(record).is_none_or(|latency| latency <= objective.limit_ms)
     };
     let is_good =
-        |record: &&Record| record.failure.is_none() && objectives.iter().all(|objective| keeps(record, objective));
+        |record: &&Record| record.failure.is_none() && objectives.iter().all(|objective| meets(record, objective));
     let good = records.iter().filter(is_good).count() as f64;
     let requests_per_second = if seconds > 0.0 { good / seconds } else { 0.0 };
     Some(Goodput { objectives: objectives.to_vec(), share: good / records.len() as f64, requests_per_second })
@@ -268,11 +268,10 @@ fn failures(records: &[Record]) -> Vec<Failures> {
     failures
 }
 
-#[cfg(test)]
 #[allow(clippy::unwrap_used)]
+#[cfg(test)]
 mod tests {
     use super::super::record::Failure;
-    use super::super::record::tests::streamed;
     use super::*;
 
     fn round(records: Vec<Record>) -> Round {
@@ -280,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_lie_between_their_neighbours() {
+    fn percentiles_are_interpolated() {
         let spread = Spread::of(vec![4.0, 1.0, 3.0, 2.0, 5.0]).unwrap();
         assert_eq!((spread.mean, spread.p50, spread.max), (3.0, 3.0, 5.0));
         assert!((spread.p95 - 4.8).abs() < 1e-9 && (spread.p99 - 4.96).abs() < 1e-9, "{spread:?}");
@@ -289,24 +288,25 @@ mod tests {
     }
 
     #[test]
-    fn rates_count_answers_and_latencies_leave_failures_out() {
-        let failed = Record { failure: Some(Failure::Empty), ..streamed(&[9000, 10_100]) };
-        let summary = Summary::of(&round(vec![streamed(&[200, 300, 400]), streamed(&[300, 600]), failed]), &[]);
+    fn failures_count_neither_for_rates_nor_for_latencies() {
+        let failed = Record { failure: Some(Failure::Empty), ..Record::streamed(&[9000, 10_100]) };
+        let summary =
+            Summary::of(&round(vec![Record::streamed(&[200, 300, 400]), Record::streamed(&[300, 600]), failed]), &[]);
         assert_eq!((summary.succeeded, summary.failed, summary.output_tokens), (2, 1, 5));
         assert_eq!(summary.seconds, 10.0);
         assert_eq!(summary.output_tokens_per_second, 0.5);
         assert_eq!(summary.ttft_ms.unwrap().max, 200.0);
         assert_eq!(summary.itl_ms.unwrap().count, 3);
-        assert_eq!(summary.decode_tokens_per_second, Some(3.0 / 0.4), "from 200 ms to 600 ms something was on its way");
+        assert_eq!(summary.decode_tokens_per_second, Some(3.0 / 0.4), "an answer was streaming from 200 ms to 600 ms");
         assert_eq!(summary.schedule_delay_ms, None);
         assert!(!summary.counted_by_server);
     }
 
     #[test]
     fn a_round_without_an_answer_has_no_latencies() {
-        let failed = || Record { failure: Some(Failure::Empty), ..streamed(&[]) };
+        let failed = || Record { failure: Some(Failure::Empty), ..Record::streamed(&[]) };
         let refused = Failure::Refused { status: 429, retry_after: None, message: "busy".to_owned() };
-        let refused = Record { failure: Some(refused), ..streamed(&[]) };
+        let refused = Record { failure: Some(refused), ..Record::streamed(&[]) };
         let summary = Summary::of(&round(vec![refused, failed(), failed()]), &["ttft:5".parse().unwrap()]);
         assert_eq!((summary.ttft_ms, summary.requests_per_second), (None, 0.0));
         assert_eq!(summary.goodput.unwrap().share, 0.0);
@@ -317,17 +317,17 @@ mod tests {
     }
 
     #[test]
-    fn goodput_counts_requests_that_keep_every_promise() {
-        let good = streamed(&[150, 160, 170]);
-        let slow_start = streamed(&[700, 710, 720]);
-        let stutters = streamed(&[150, 290, 400]);
-        let promises: Vec<Objective> = ["ttft:500", "itl:50"].map(|text| text.parse().unwrap()).to_vec();
-        let summary = Summary::of(&round(vec![good, slow_start, stutters, streamed(&[150])]), &promises);
-        assert_eq!(summary.goodput.unwrap().share, 0.5, "an answer of one token has no gap to be long");
+    fn goodput_counts_requests_within_all_objectives() {
+        let good = Record::streamed(&[150, 160, 170]);
+        let slow_start = Record::streamed(&[700, 710, 720]);
+        let stutters = Record::streamed(&[150, 290, 400]);
+        let objectives: Vec<Objective> = ["ttft:500", "itl:50"].map(|text| text.parse().unwrap()).to_vec();
+        let summary = Summary::of(&round(vec![good, slow_start, stutters, Record::streamed(&[150])]), &objectives);
+        assert_eq!(summary.goodput.unwrap().share, 0.5, "an answer of one token has no gaps");
     }
 
     #[test]
-    fn promises_are_written_as_a_latency_and_its_limit() {
+    fn an_objective_is_a_latency_and_its_limit() {
         assert_eq!("e2e:5000".parse(), Ok(Objective { latency: Latency::E2e, limit_ms: 5000.0 }));
         for wrong in ["", "ttft", "ttft:", "ttft:0", "ttft:-1", "ttft:x", "tbt:5", "ttft:inf", "ttft:NaN"] {
             assert!(wrong.parse::<Objective>().is_err(), "{wrong}");

@@ -1,13 +1,13 @@
-//! What is sent, and when: prompts and answers of the wanted lengths, and their arrivals.
+//! The requests of a measurement: prompts and answers of the requested lengths, and arrival times.
 //!
-//! Everything follows from the seed, so that a second server, or a second run, is asked the very same.
+//! Everything is derived from the seed: every server, and every run with that seed, receives the same requests.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Words of four letters that byte-pair vocabularies hold whole, with a space before them and without: a text of n of
-/// them is n tokens, or n times the same number of them.
+/// Words of four letters that are single tokens in byte-pair vocabularies, with and without a leading space. In other
+/// vocabularies each of them has about the same number of tokens.
 const WORDS: [&str; 128] = [
     "able", "also", "area", "bank", "bill", "body", "book", "both", "call", "case", "city", "code", "cold", "come",
     "cost", "dark", "data", "date", "deep", "door", "each", "even", "face", "fact", "farm", "fast", "feel", "file",
@@ -26,7 +26,7 @@ const WORDS: [&str; 128] = [
 pub struct Span {
     /// The smallest; at least 1.
     pub min: usize,
-    /// The largest, which is drawn too.
+    /// The largest, inclusive.
     pub max: usize,
 }
 
@@ -37,9 +37,7 @@ impl FromStr for Span {
         let (min, max) = text.split_once('-').unwrap_or((text, text));
         match (min.trim().parse(), max.trim().parse()) {
             (Ok(min), Ok(max)) if 1 <= min && min <= max => Ok(Span { min, max }),
-            _ => {
-                Err("write a number of tokens from 1, or a range from the smallest to the largest, like 64-512".into())
-            }
+            _ => Err("write a number of tokens of at least 1, or a range, like 64-512".into()),
         }
     }
 }
@@ -53,22 +51,22 @@ impl fmt::Display for Span {
 /// When requests are sent.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Arrivals {
-    /// Closed loop: each of so many clients sends its next request when it has the answer to the last.
+    /// Closed loop: each client sends its next request after the answer to its last one.
     Closed {
-        /// Clients.
+        /// Number of clients.
         concurrency: usize,
     },
-    /// Open loop: requests come when they come, whether earlier ones are answered or not.
+    /// Open loop: requests are sent at random times, independent of answers.
     Poisson {
-        /// Requests a second, on average.
+        /// Mean requests per second.
         per_second: f64,
-        /// Those that come while so many are unanswered wait here, and are counted as delayed.
+        /// Maximum requests in flight; later requests wait, and their delay is measured.
         max_concurrency: Option<usize>,
     },
 }
 
 impl Arrivals {
-    /// Most requests that may be unanswered at a time.
+    /// Maximum requests in flight.
     #[must_use]
     pub fn limit(&self) -> usize {
         match *self {
@@ -78,42 +76,42 @@ impl Arrivals {
     }
 }
 
-/// What is asked of a server.
+/// The requests of a measurement.
 #[derive(Debug, Clone)]
 pub struct Workload {
-    /// Everything random follows from it.
+    /// Seed of everything random.
     pub seed: u64,
-    /// Lengths of prompts, with what the chat template adds.
+    /// Lengths of prompts, including the chat template.
     pub prompt_tokens: Span,
     /// Lengths of answers.
     pub output_tokens: Span,
-    /// How much of each prompt is the same in all, from 0 to 1.
+    /// Share of each prompt that all prompts have in common, from 0 to 1.
     pub shared_prefix: f64,
     /// When requests are sent.
     pub arrivals: Arrivals,
-    /// How many; without a number as many as `duration` has room for.
+    /// Number of requests; `None`: as many as fit into `duration`.
     pub requests: Option<usize>,
-    /// No request is sent later than this after the first.
+    /// Sending stops this long after the first request.
     pub duration: Option<Duration>,
 }
 
 /// One request to send.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Ask {
-    /// Its number in the round, from 0.
+pub struct PlannedRequest {
+    /// The number in the round, from 0.
     pub index: usize,
-    /// When it is due, counted from the start of the round; in a closed loop at once.
+    /// The scheduled time from the start of the round; 0 in a closed loop.
     pub due: Duration,
-    /// What to say.
+    /// The prompt.
     pub prompt: Prompt,
-    /// Most tokens to answer with.
+    /// Maximum tokens of the answer.
     pub output_tokens: usize,
 }
 
-/// A text that becomes words when the server's tokenizer is known.
+/// A prompt of a given length. Its words are chosen once the server's token counts are known.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Prompt {
-    /// Tokens it should be.
+    /// Requested length in tokens.
     pub tokens: usize,
     /// How much of it is the same in all, from 0 to 1.
     pub shared_prefix: f64,
@@ -121,20 +119,20 @@ pub struct Prompt {
     shared_seed: u64,
 }
 
-/// How words become tokens on a server.
+/// How a server counts the tokens of a text.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Scale {
-    /// Tokens that a word of a prompt becomes.
+    /// Tokens per word.
     pub per_word: f64,
-    /// Tokens that the server puts around a prompt: its chat template, the beginning of the text.
+    /// Tokens that the server adds to a prompt: the chat template and the BOS token.
     pub overhead: f64,
 }
 
 impl Scale {
-    /// A guess, for a server that does not count.
+    /// The assumption for a server that reports no counts.
     pub const GUESS: Scale = Scale { per_word: 1.0, overhead: 0.0 };
 
-    /// The line through two prompts that the server counted, each as (words, tokens); `None` if it is no line upwards.
+    /// The scale from two counted prompts, each as (words, tokens); `None` if tokens do not grow with words.
     #[must_use]
     pub fn through(short: (usize, usize), long: (usize, usize)) -> Option<Self> {
         let per_word = (long.1 as f64 - short.1 as f64) / (long.0 as f64 - short.0 as f64);
@@ -142,17 +140,17 @@ impl Scale {
         (per_word.is_finite() && per_word > 0.0).then_some(scale)
     }
 
-    /// Words for a prompt of about so many tokens; at least one.
+    /// The number of words for a prompt of about `tokens` tokens; at least 1.
     #[must_use]
     pub fn words(&self, tokens: usize) -> usize {
-        // A float that is negative or no number becomes 0 here.
+        // `as` converts a negative number or NaN to 0.
         (((tokens as f64 - self.overhead) / self.per_word).round() as usize).max(1)
     }
 }
 
 impl Workload {
-    /// The requests of a round in the order of their arrival, as many as were asked for or without end.
-    pub fn asks(&self, round: usize) -> impl Iterator<Item = Ask> + '_ {
+    /// The requests of a round in the order of arrival: `requests` of them, or an endless sequence.
+    pub fn requests_of(&self, round: usize) -> impl Iterator<Item = PlannedRequest> + '_ {
         let mut clock = Random::new(&[self.seed, round as u64, 0]);
         let mut due = Duration::ZERO;
         (0..self.requests.unwrap_or(usize::MAX)).map(move |index| {
@@ -164,16 +162,16 @@ impl Workload {
             let mut random = Random::new(&[self.seed, round as u64, 1 + index as u64]);
             let tokens = random.within(self.prompt_tokens);
             let output_tokens = random.within(self.output_tokens);
-            Ask { index, due, prompt: self.prompt(tokens, random.next()), output_tokens }
+            PlannedRequest { index, due, prompt: self.prompt(tokens, random.next()), output_tokens }
         })
     }
 
-    /// A prompt of the longest length for warming up, the like of which is not measured.
+    /// An unmeasured request of the maximum length, for warm-up.
     #[must_use]
-    pub fn warm_up(&self, index: usize) -> Ask {
+    pub fn warm_up(&self, index: usize) -> PlannedRequest {
         let seed = Random::new(&[self.seed, u64::MAX, index as u64]).next();
         let prompt = self.prompt(self.prompt_tokens.max, seed);
-        Ask { index, due: Duration::ZERO, prompt, output_tokens: self.output_tokens.max }
+        PlannedRequest { index, due: Duration::ZERO, prompt, output_tokens: self.output_tokens.max }
     }
 
     fn prompt(&self, tokens: usize, seed: u64) -> Prompt {
@@ -182,7 +180,7 @@ impl Workload {
 }
 
 impl Prompt {
-    /// The words: those that all prompts begin with, then its own.
+    /// The words: first those that all prompts share, then its own.
     #[must_use]
     pub fn text(&self, scale: Scale) -> String {
         let words = scale.words(self.tokens);
@@ -194,7 +192,7 @@ impl Prompt {
     }
 }
 
-/// So many words of no meaning.
+/// A text of `count` random words.
 #[must_use]
 pub fn words(count: usize, seed: u64) -> String {
     Prompt { tokens: count, shared_prefix: 0.0, seed, shared_seed: 0 }.text(Scale::GUESS)
@@ -204,10 +202,10 @@ pub fn words(count: usize, seed: u64) -> String {
 struct Random(u64);
 
 impl Random {
-    /// A stream of its own for each list of numbers.
-    fn new(place: &[u64]) -> Self {
+    /// An independent stream for each list of numbers.
+    fn new(key: &[u64]) -> Self {
         let mut random = Random(0);
-        for number in place {
+        for number in key {
             random.0 ^= number;
             random.0 = random.next();
         }
@@ -227,13 +225,13 @@ impl Random {
         ((self.next() >> 11) + 1) as f64 * (-53f64).exp2()
     }
 
-    /// Uniform over the span.
+    /// Uniform in the span.
     fn within(&mut self, span: Span) -> usize {
         let choices = (span.max - span.min) as u64 + 1;
         span.min + (self.next() % choices) as usize
     }
 
-    /// The time to the next of events that come at this rate, independent of each other.
+    /// The time to the next event of a Poisson process with this rate.
     fn exponential(&mut self, per_second: f64) -> Duration {
         Duration::try_from_secs_f64(-self.uniform().ln() / per_second).unwrap_or(Duration::MAX)
     }
@@ -243,8 +241,8 @@ impl Random {
     }
 }
 
-#[cfg(test)]
 #[allow(clippy::unwrap_used)]
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -271,15 +269,15 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_gives_the_same_requests_again_and_another_round_others() {
-        let asks = |round| workload().asks(round).take(20).collect::<Vec<_>>();
-        assert_eq!(asks(0), asks(0));
-        assert_ne!(asks(0), asks(1));
+    fn requests_depend_on_seed_and_round() {
+        let requests = |round| workload().requests_of(round).take(20).collect::<Vec<_>>();
+        assert_eq!(requests(0), requests(0));
+        assert_ne!(requests(0), requests(1));
     }
 
     #[test]
-    fn arrivals_have_the_mean_and_the_spread_of_a_poisson_process() {
-        let due: Vec<f64> = workload().asks(0).map(|ask| ask.due.as_secs_f64()).collect();
+    fn arrivals_have_mean_and_deviation_of_a_poisson_process() {
+        let due: Vec<f64> = workload().requests_of(0).map(|request| request.due.as_secs_f64()).collect();
         assert_eq!(due[0], 0.0);
         let gaps: Vec<f64> = due.windows(2).map(|pair| pair[1] - pair[0]).collect();
         let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
@@ -289,29 +287,31 @@ mod tests {
     }
 
     #[test]
-    fn lengths_are_drawn_from_the_whole_range() {
-        let lengths: Vec<usize> = workload().asks(0).map(|ask| ask.prompt.tokens).collect();
+    fn lengths_cover_the_whole_range() {
+        let lengths: Vec<usize> = workload().requests_of(0).map(|request| request.prompt.tokens).collect();
         assert_eq!((lengths.iter().min(), lengths.iter().max()), (Some(&10), Some(&30)));
     }
 
     #[test]
-    fn prompts_share_their_beginning_and_nothing_else() {
+    fn prompts_share_only_their_beginning() {
         let workload = Workload { prompt_tokens: Span { min: 40, max: 40 }, ..workload() };
-        let texts: Vec<String> = workload.asks(0).take(2).map(|ask| ask.prompt.text(Scale::GUESS)).collect();
+        let texts: Vec<String> =
+            workload.requests_of(0).take(2).map(|request| request.prompt.text(Scale::GUESS)).collect();
         let words: Vec<Vec<&str>> = texts.iter().map(|text| text.split(' ').collect()).collect();
         assert_eq!((words[0].len(), words[1].len()), (40, 40));
         assert_eq!(words[0][..20], words[1][..20]);
         assert_ne!(words[0][20..], words[1][20..]);
         let whole = Workload { shared_prefix: 1.0, ..workload };
-        let texts: Vec<String> = whole.asks(0).take(2).map(|ask| ask.prompt.text(Scale::GUESS)).collect();
+        let texts: Vec<String> =
+            whole.requests_of(0).take(2).map(|request| request.prompt.text(Scale::GUESS)).collect();
         assert_eq!(texts[0], texts[1]);
     }
 
     #[test]
-    fn two_counted_prompts_tell_what_a_word_costs() {
+    fn two_counted_prompts_give_the_tokens_per_word() {
         let scale = Scale::through((8, 52), (72, 372)).unwrap();
         assert_eq!(scale, Scale { per_word: 5.0, overhead: 12.0 });
         assert_eq!((scale.words(112), scale.words(3)), (20, 1));
-        assert_eq!(Scale::through((8, 52), (72, 52)), None, "a server that counts nothing");
+        assert_eq!(Scale::through((8, 52), (72, 52)), None, "a server without counts");
     }
 }

@@ -1,26 +1,29 @@
-//! AMX: the dot products of sixteen rows with sixteen outputs in two instructions.
+//! The kernel for AMX, which computes the dot products of sixteen rows with sixteen outputs in two instructions.
 //!
 //! - this file: the kernel
-//! - [`tiles`]: the instructions, and whether a machine has them
+//! - [`tiles`]: the instructions, and the check whether they are available
 //! - `model`: the instructions in plain Rust, for tests
 //!
-//! A tile of activations is one plane of the rows of a panel: 32 columns, as [`Block`]s hold them. A tile of codes is 32
-//! columns of a strip: eight quads, as they are packed, but less their offset, since tiles take signed bytes. Their product
-//! is exact; it passes through memory to AVX-512, and from there on everything is as in [`tile`]: so are the bits.
+//! A tile of activations is one plane of the rows of a panel: 32 columns, as stored in [`Block`]s. A tile of codes is
+//! 32 columns of a strip: eight quads, as packed, with the offset subtracted, because tiles hold signed bytes. Their
+//! product is exact. It is stored to memory and loaded into AVX-512 registers. From there on the operations are those
+//! of [`tile`], so the bits are equal.
 //!
-//! What 16 rows, 16 outputs and 32 columns cost. Instructions are counted in the compiled loops; cycles are reckoned, not
-//! measured: a product of tiles takes 16 however few its columns, a tile 8 to be read and 16 to be written, and there are
-//! two operations on registers of 64 bytes each cycle, of which VNNI needs 256 for its dot products alone.
+//! The table is the cost of 16 rows, 16 outputs and 32 columns. Instructions are counted in the compiled loops. Cycles
+//! are estimated, not measured, from these assumptions: a tile product takes 16 cycles for any number of columns, a
+//! tile load 8 and a tile store 16, and a core executes two operations on registers of 64 bytes per cycle. VNNI needs
+//! 256 such operations for its dot products alone.
 //!
-//! | groups of | minimum | instructions | cycles of products | of tiles read, written | of scaling | at best | with VNNI |
+//! | group | minimum | instructions | cycles: products | tile loads, stores | scaling | lower bound | with VNNI |
 //! |---|---|---|---|---|---|---|---|
 //! | 32 | no  | 120 | 32 | 20, 32 | 40  | 40  | 190 |
 //! | 32 | yes | 180 | 32 | 20, 32 | 64  | 64  | 200 |
 //! | 16 | no  | 190 | 64 | 24, 64 | 72  | 72  | 210 |
 //! | 16 | yes | 320 | 64 | 24, 64 | 120 | 120 | 230 |
 //!
-//! Scaling is the larger part. So codes lose their offset where they are unpacked, once for up to [`MOST_PANELS`] panels, and
-//! not with every row; and while the products of one run are formed, those of the run before are scaled.
+//! Scaling is the most expensive step. So the offset is subtracted when codes are unpacked, once for up to
+//! [`MOST_PANELS`] panels and not for every row. And the products of one run are computed while those of the previous
+//! run are scaled.
 
 #[cfg(test)]
 mod model;
@@ -43,26 +46,26 @@ use crate::matmul::Task;
 use crate::quant::{BlockFormat, MAX_BLOCK_LEN};
 use tiles::{Amx, ROW_BYTES, Shapes, Tiles};
 
-/// Rows from which tiles pay: with fewer, memory is the limit, or most of a tile is empty.
+/// The fewest rows for which tiles are faster. With fewer rows memory is the limit, or most of a tile is empty.
 const LEAST_ROWS: usize = 5;
-/// Panels that share the unpacking of a strip.
+/// The most panels that share an unpacked strip.
 const MOST_PANELS: usize = 16;
-/// Strips that share the way of activations from the second-level cache to the first.
+/// Strips that are multiplied with activations while these are in the L1 cache.
 const STRIPS: usize = 2;
 /// Runs of 32 columns that are unpacked at a time: the longest block.
 const SPAN_RUNS: usize = MAX_BLOCK_LEN / BLOCK_LEN;
-/// Bytes of rows to which strips come back: half of the second-level cache of any processor that has AMX.
+/// Bytes of activations that are multiplied with one strip after the other: half of the L2 cache of a CPU with AMX.
 const ROWS_IN_CACHE_BYTES: usize = 1024 * 1024;
 
-/// The registers: the planes of the activations, the codes (of each group, where a run has two), and the sums of each
-/// group with each plane.
+/// The tile registers: the planes of the activations, the codes (of each group if a run has two), and the sums for each
+/// group and plane.
 const HIGH: usize = 0;
 const LOW: usize = 1;
 const CODES: [usize; 2] = [2, 3];
 const HIGH_SUMS: [usize; 2] = [4, 5];
 const LOW_SUMS: [usize; 2] = [6, 7];
 
-/// The shapes of the registers for so many rows.
+/// The shapes of the registers for `rows` rows.
 const fn shapes(rows: usize) -> Shapes {
     let (activations, codes, sums) = ((rows, BLOCK_LEN), (QUADS, QUAD_BYTES), (rows, ROW_BYTES));
     Shapes::new([activations, activations, codes, codes, sums, sums, sums, sums])
@@ -71,14 +74,15 @@ const fn shapes(rows: usize) -> Shapes {
 /// Computes the task.
 ///
 /// # Safety
-/// The machine must have AVX-512 (F, BW, VL) with VNNI, FMA and F16C, and tiles must be supported ([`tiles::is_supported`]).
+/// The CPU must support AVX-512 (F, BW, VL) with VNNI, FMA and F16C, and tiles must be supported
+/// ([`tiles::is_supported`]).
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
 pub(in crate::matmul) unsafe fn run<F: BlockFormat>(task: &Task<'_>) {
-    // SAFETY: this function has the features; the caller vouches for the tiles.
+    // SAFETY: this function enables the CPU features; the caller guarantees that tiles are supported.
     unsafe { run_with::<Amx, F>(task) }
 }
 
-/// Computes the task with these tiles.
+/// Computes the task with the tiles `T`.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
 unsafe fn run_with<T: Tiles, F: BlockFormat>(task: &Task<'_>) {
     if F::INTEGERS.is_none() {
@@ -88,7 +92,7 @@ unsafe fn run_with<T: Tiles, F: BlockFormat>(task: &Task<'_>) {
     let rows = panels.rows();
     let (whole, rest) = (rows - rows % PANEL_ROWS, rows % PANEL_ROWS);
     let panels_in_cache = (ROWS_IN_CACHE_BYTES / (PANEL_ROWS * panels.row_bytes()).max(1)).clamp(1, MOST_PANELS);
-    // SAFETY: this function has the features; the caller vouches for the tiles.
+    // SAFETY: this function enables the CPU features; the caller guarantees that tiles are supported.
     unsafe {
         for first in (0..whole).step_by(panels_in_cache * PANEL_ROWS) {
             multiply::<T, F, true>(task, first..whole.min(first + panels_in_cache * PANEL_ROWS));
@@ -101,14 +105,14 @@ unsafe fn run_with<T: Tiles, F: BlockFormat>(task: &Task<'_>) {
     }
 }
 
-/// The sums of a panel with a strip.
+/// The results of a panel and a strip.
 type Sums = [[f32; STRIP_ROWS]; PANEL_ROWS];
 
-/// Computes some rows of the task: up to [`MOST_PANELS`] whole panels (`WHOLE`), or one that is not.
+/// Computes some rows of the task: up to [`MOST_PANELS`] complete panels (`WHOLE`), or one incomplete panel.
 #[inline(always)]
 unsafe fn multiply<T: Tiles, F: BlockFormat, const WHOLE: bool>(task: &Task<'_>, rows: Range<usize>) {
     let (packed, panels) = task.packed();
-    // SAFETY: the shapes are those that `products` asks for; the caller vouches for the tiles.
+    // SAFETY: the shapes are those that `products` uses; the caller guarantees that tiles are supported.
     let mut tiles = unsafe { T::configure(&shapes(PANEL_ROWS.min(rows.len()))) };
     let mut spans = [const { Span::NONE }; STRIPS];
     let mut dots = [const { Dots([[[[0; STRIP_ROWS]; PANEL_ROWS]; 2]; 2]) }; 2];
@@ -125,14 +129,14 @@ unsafe fn multiply<T: Tiles, F: BlockFormat, const WHOLE: bool>(task: &Task<'_>,
             let blocks = first_block..blocks.min(first_block + SPAN_RUNS / Packing::<F>::RUNS);
             for (index, span) in spans[..strips].iter_mut().enumerate() {
                 let strip = packed.strip(first + index * STRIP_ROWS);
-                // SAFETY: the caller has the features.
+                // SAFETY: the caller guarantees the CPU features.
                 unsafe { span.unpack::<F>(strip, blocks.clone()) };
             }
             for (row, sums) in panel_rows().zip(&mut *sums) {
                 let panel = panels.panel(row);
                 let activations = &panel.blocks[blocks.start * Packing::<F>::RUNS * panel.rows..];
                 for (span, sums) in spans[..strips].iter().zip(sums) {
-                    // SAFETY: the sums are zeros since the strips began; the rest is the caller's.
+                    // SAFETY: the sums are initialised above; the caller guarantees the rest.
                     unsafe {
                         let sums = sums.assume_init_mut();
                         let activations = (activations, panel.rows, panel.bits);
@@ -150,7 +154,7 @@ unsafe fn multiply<T: Tiles, F: BlockFormat, const WHOLE: bool>(task: &Task<'_>,
     }
 }
 
-/// Writes the sums of the panel that starts at `row` with the strip that starts at `first`.
+/// Writes the results of the panel that starts at row `row` and the strip that starts at output `first`.
 fn finish(task: &Task<'_>, row: usize, first: usize, sums: &Sums) {
     let (_, panels) = task.packed();
     let outputs = STRIP_ROWS.min(task.outputs.end - first);
@@ -159,26 +163,26 @@ fn finish(task: &Task<'_>, row: usize, first: usize, sums: &Sums) {
     }
 }
 
-/// Some runs of a strip, unpacked.
+/// Some unpacked runs of a strip.
 #[repr(C, align(64))]
 struct Span {
-    /// For each run its quads. Where it has two groups, zeros lie between them, so that a tile of eight quads that starts at
-    /// the first has one, and a tile that starts at the fifth the other.
+    /// The quads of each run. If a run has two groups, zeros are stored between them: a tile of eight quads that starts
+    /// at the first quad contains only the first group, and one that starts at the fifth quad contains only the second.
     codes: [[[u8; QUAD_BYTES]; QUADS + QUADS / 2]; SPAN_RUNS],
     scales: [MaybeUninit<Scales<Zmm>>; SPAN_RUNS],
     runs: usize,
 }
 
-/// The dot products of a run: of each group, with the high and the low plane of the activations.
+/// The dot products of a run, for each group and for the high and the low plane of the activations.
 #[repr(C, align(64))]
 struct Dots([[[[i32; STRIP_ROWS]; PANEL_ROWS]; 2]; 2]);
 
 impl Dots {
-    /// Those of a group and a row.
+    /// The dot products of a group and a row, with both planes combined.
     #[inline(always)]
     unsafe fn of<const GROUP: usize>(&self, row: usize) -> __m512i {
         let [high, low] = &self.0[GROUP];
-        // SAFETY: a row is a register; the caller has the features.
+        // SAFETY: a row has the size of a register; the caller guarantees the CPU features.
         unsafe {
             let high = Zmm::load(high[row].as_ptr().cast());
             Zmm::add(Zmm::scale_up::<LOW_BITS>(high), Zmm::load(low[row].as_ptr().cast()))
@@ -202,7 +206,7 @@ impl Span {
         for (index, block) in strip.chunks_exact(Packing::<F>::BYTES).enumerate() {
             let block = block.as_ptr();
             tile::prefetch_beyond::<F>(block);
-            // SAFETY: the block is a whole one; the caller has the features.
+            // SAFETY: the block is complete; the caller guarantees the CPU features.
             unsafe {
                 let units = Units::<Zmm>::load::<F>(block, 0);
                 for run in 0..Packing::<F>::RUNS {
@@ -211,15 +215,15 @@ impl Span {
                     let packed = block.add(Packing::<F>::CODES + run * Packing::<F>::RUN_BYTES);
                     for (quad, codes) in tile::unpack::<Zmm, F>(packed).into_iter().enumerate() {
                         let codes = _mm512_sub_epi8(codes, _mm512_set1_epi8(layout.offset as i8));
-                        let place = if layout.group == 16 && quad >= QUADS / 2 { quad + QUADS / 2 } else { quad };
-                        _mm512_storeu_si512(quads[place].as_mut_ptr().cast(), codes);
+                        let index = if layout.group == 16 && quad >= QUADS / 2 { quad + QUADS / 2 } else { quad };
+                        _mm512_storeu_si512(quads[index].as_mut_ptr().cast(), codes);
                     }
                 }
             }
         }
     }
 
-    /// Adds the products of the span with the rows of a panel, whose activations start where the span does.
+    /// Adds the products of the span and the rows of a panel. The activations must start at the first run of the span.
     #[inline(always)]
     unsafe fn add_products<T: Tiles, F: BlockFormat, const WHOLE: bool>(
         &self,
@@ -230,8 +234,8 @@ impl Span {
     ) {
         let rows = if WHOLE { PANEL_ROWS } else { rows };
         assert!((1..=PANEL_ROWS).contains(&rows) && self.runs <= SPAN_RUNS && activations.len() >= self.runs * rows);
-        // SAFETY: every run has its rows among the activations by the line above, and products before it is scaled; the
-        // caller has the features.
+        // SAFETY: the assertion above ensures that the activations contain the rows of every run, and each run is
+        // multiplied before it is scaled. The caller guarantees the CPU features.
         unsafe {
             let mut registers = [_mm512_setzero_ps(); PANEL_ROWS];
             for (row, register) in registers.iter_mut().enumerate() {
@@ -259,7 +263,7 @@ impl Span {
     }
 }
 
-/// Forms the products of one run.
+/// Computes the products of one run.
 #[inline(always)]
 unsafe fn products<T: Tiles, F: BlockFormat>(
     tiles: &mut T,
@@ -268,12 +272,12 @@ unsafe fn products<T: Tiles, F: BlockFormat>(
     bits: ActivationBits,
     dots: &mut Dots,
 ) {
-    // With 8 bits the sums of the low plane stay the zeros that they began as.
+    // With 8 bits the sums of the low plane remain zero.
     let has_low = bits == ActivationBits::Fifteen;
     let activations = activations.cast::<u8>();
     let [[high, low], [second_high, second_low]] = &mut dots.0;
-    // SAFETY: the tiles have `shapes`: the planes of rows that stand one after the other, eight quads, and as many rows of sums
-    // as there is room for at most.
+    // SAFETY: the tiles have the shapes of `shapes`: the planes of consecutive rows, eight quads, and not more rows of
+    // sums than `dots` has.
     unsafe {
         tiles.load::<HIGH>(activations.add(offset_of!(Block, high)), size_of::<Block>());
         tiles.load::<{ CODES[0] }>(codes.as_ptr().cast(), QUAD_BYTES);
@@ -306,7 +310,7 @@ unsafe fn products<T: Tiles, F: BlockFormat>(
     }
 }
 
-/// Adds the products of one run, scaled, to the sums of each row.
+/// Scales the products of one run and adds them to the sums of each row.
 #[inline(always)]
 unsafe fn add_scaled<F: BlockFormat, const WHOLE: bool>(
     sums: &mut [__m512; PANEL_ROWS],
@@ -315,10 +319,10 @@ unsafe fn add_scaled<F: BlockFormat, const WHOLE: bool>(
     activations: *const Block,
     rows: usize,
 ) {
-    // SAFETY: as the caller's.
+    // SAFETY: the caller guarantees the same.
     unsafe {
         if WHOLE {
-            // Not a loop over sixteen: the compiler would leave it one, with the sums in memory.
+            // This is not a loop over sixteen rows, because the compiler would keep the sums in memory.
             let [first, second, third, fourth] = sums.as_chunks_mut::<4>().0 else { unreachable!("sixteen rows") };
             add_scaled_rows::<F>(first, 0, dots, scales, activations);
             add_scaled_rows::<F>(second, 4, dots, scales, activations);
@@ -330,7 +334,7 @@ unsafe fn add_scaled<F: BlockFormat, const WHOLE: bool>(
     }
 }
 
-/// Adds the products of one run, scaled, to the sums of the rows from `first` on.
+/// Scales the products of one run and adds them to the sums of the rows, starting at row `first`.
 #[inline(always)]
 unsafe fn add_scaled_rows<F: BlockFormat>(
     sums: &mut [__m512],
@@ -341,12 +345,12 @@ unsafe fn add_scaled_rows<F: BlockFormat>(
 ) {
     for (row, sum) in sums.iter_mut().enumerate() {
         let row = first + row;
-        // SAFETY: the row is among those of the dots and activations; the caller has the features.
+        // SAFETY: `dots` and `activations` contain the row; the caller guarantees the CPU features.
         unsafe {
             let activations = &*activations.add(row);
             let first = dots.of::<0>(row);
             let second = if Packing::<F>::LAYOUT.group == 16 { dots.of::<1>(row) } else { Zmm::zero() };
-            // The codes have lost their offset already.
+            // The offset is already subtracted from the codes.
             let product = tile::product::<Zmm, F>([first, second], scales, activations, 0);
             *sum = Zmm::multiply_add(product, Zmm::splat(activations.scale), *sum);
         }

@@ -1,16 +1,16 @@
-//! The tile instructions in plain Rust, so that the kernel is tested where there is no AMX.
+//! A model of the tile instructions in plain Rust, to test the kernel on CPUs without AMX.
 //!
-//! It refuses what the hardware does not take: tiles without a shape, and shapes that do not fit each other.
+//! Like the hardware, it rejects tiles without a shape and operands whose shapes do not match.
 
 use super::tiles::{ROW_BYTES, Shapes, TILE_ROWS, TILES, Tiles};
 
 /// Tiles in memory.
-pub(super) struct Model {
+pub(super) struct AmxModel {
     shapes: Shapes,
     tiles: [[[u8; ROW_BYTES]; TILE_ROWS]; TILES],
 }
 
-impl Model {
+impl AmxModel {
     fn shape(&self, tile: usize) -> (usize, usize) {
         let shape = self.shapes.of(tile);
         assert!(shape.0 > 0, "tile {tile} has no shape");
@@ -18,12 +18,12 @@ impl Model {
     }
 }
 
-// SAFETY (of every block below): the caller vouches for the pointers, as the trait says.
+// SAFETY (of every block below): the caller guarantees the validity of the pointers, as the trait requires.
 #[allow(clippy::undocumented_unsafe_blocks)]
-impl Tiles for Model {
+impl Tiles for AmxModel {
     unsafe fn configure(shapes: &Shapes) -> Self {
-        // The machine's tiles are zero; these are not, since the kernel need not know.
-        Model { shapes: shapes.clone(), tiles: [[[0x77; ROW_BYTES]; TILE_ROWS]; TILES] }
+        // The tiles of the hardware start as zero. These do not, because the kernel must not rely on it.
+        AmxModel { shapes: shapes.clone(), tiles: [[[0x77; ROW_BYTES]; TILE_ROWS]; TILES] }
     }
 
     unsafe fn zero<const TILE: usize>(&mut self) {
@@ -52,7 +52,7 @@ impl Tiles for Model {
         let ((rows, sums_bytes), (a_rows, a_bytes), (b_rows, b_bytes)) =
             (self.shape(SUMS), self.shape(A), self.shape(B));
         assert!(SUMS != A && SUMS != B && A != B, "the three tiles must differ");
-        assert!(rows == a_rows && sums_bytes == b_bytes && a_bytes == 4 * b_rows, "the shapes do not fit");
+        assert!(rows == a_rows && sums_bytes == b_bytes && a_bytes == 4 * b_rows, "the shapes do not match");
         for row in 0..rows {
             for k in 0..a_bytes {
                 let a = i32::from(self.tiles[A][row][k] as i8);

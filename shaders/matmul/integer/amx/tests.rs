@@ -1,10 +1,10 @@
-//! The kernel on tiles in plain Rust against AVX-512 with VNNI: every bit.
+//! Compares the kernel on modelled tiles with the AVX-512 VNNI kernel, bit for bit.
 //!
-//! Where a machine has AMX, the tests of `matmul` run the real kernel too, like every other.
+//! On a CPU with AMX, the tests of `matmul` also run the kernel on the hardware.
 
 use proptest::prelude::*;
 
-use super::model::Model;
+use super::model::AmxModel;
 use super::*;
 use crate::cpu::{Kernel, SharedMut, Solo};
 use crate::matmul::integer::activations::{self, Panels};
@@ -12,20 +12,20 @@ use crate::matmul::integer::avx512;
 use crate::matmul::integer::packed::PackedWeight;
 use crate::quant::{Format, dispatch, random};
 
-/// A panel of rows, or as many panels as share a strip, and a panel more.
+/// One panel more than share an unpacked strip.
 const MOST_ROWS: usize = PANEL_ROWS * (MOST_PANELS + 1);
 
-/// Whether this machine lacks what the kernel needs beside tiles.
+/// Whether this CPU lacks the instructions that the kernel needs in addition to tiles.
 fn skipped() -> bool {
     let skipped = !Kernel::Avx512Vnni.is_supported();
     if skipped {
-        eprintln!("SKIPPED: this machine cannot run the {} kernel", Kernel::Avx512Vnni);
+        eprintln!("SKIPPED: this CPU does not support the {} kernel", Kernel::Avx512Vnni);
     }
     skipped
 }
 
-/// The bits of a product with a random weight, by the kernel on modelled tiles and by AVX-512; of the outputs from
-/// `first` on.
+/// The bits of a product with a random weight, computed by the kernel on modelled tiles and by the AVX-512 kernel, for
+/// the given outputs.
 fn both(format: Format, outputs: Range<usize>, columns: usize, rows: usize, seed: u64) -> [Vec<u32>; 2] {
     let bits = ActivationBits::ALL[seed as usize % 2];
     let weight = random::weight("w", format, outputs.end, columns, seed);
@@ -47,10 +47,10 @@ fn both(format: Format, outputs: Range<usize>, columns: usize, rows: usize, seed
         });
         output.into_iter().map(f32::to_bits).collect()
     };
-    // SAFETY: the machine has AVX-512 with VNNI, since the test was not skipped; the model needs nothing else.
+    // SAFETY: the CPU supports AVX-512 with VNNI, since the test was not skipped. The model needs nothing else.
     unsafe {
         [
-            run(&|task| dispatch!(format, F => run_with::<Model, F>(task))),
+            run(&|task| dispatch!(format, F => run_with::<AmxModel, F>(task))),
             run(&|task| dispatch!(format, F => avx512::run::<F>(task))),
         ]
     }
@@ -62,7 +62,7 @@ fn integer_formats() -> impl Iterator<Item = Format> {
 
 proptest! {
     #[test]
-    fn tiles_give_the_bits_of_avx512(
+    fn tiles_give_the_same_bits_as_avx512(
         format in 0..integer_formats().count(),
         first in 0..2_usize,
         outputs in 1..80_usize,
@@ -82,7 +82,7 @@ proptest! {
 }
 
 #[test]
-fn every_format_and_row_count_gives_the_bits_of_avx512() {
+fn every_format_and_row_count_gives_the_same_bits_as_avx512() {
     if skipped() {
         return;
     }
@@ -96,15 +96,15 @@ fn every_format_and_row_count_gives_the_bits_of_avx512() {
 }
 
 #[test]
-fn the_model_multiplies_as_tiles_do() {
-    // SAFETY: the model needs nothing.
-    assert!(unsafe { tiles::check::<Model>() });
+fn the_model_passes_the_check_of_the_hardware() {
+    // SAFETY: the model needs no CPU features.
+    assert!(unsafe { tiles::check::<AmxModel>() });
     // SAFETY: as above.
-    assert_eq!(unsafe { tiles::form_products_with::<Model>(1) }, 4 * 2 * 16 * 16 * 64);
+    assert_eq!(unsafe { tiles::form_products_with::<AmxModel>(1) }, 4 * 2 * 16 * 16 * 64);
 }
 
 #[test]
-fn shapes_are_laid_out_as_the_instruction_reads_them() {
+fn shapes_have_the_layout_of_the_configuration_instruction() {
     let shapes = shapes(13);
     assert_eq!(size_of_val(&shapes), 64);
     // SAFETY: the value is 64 bytes without padding.

@@ -1,17 +1,17 @@
 //! The tile instructions of AMX: eight registers of up to sixteen rows of 64 bytes, and the product of two of them.
 //!
-//! Rust has no stable functions for them, so they are inline assembly, one instruction each. No type of Rust lives in a
-//! tile register, so what one instruction leaves there is what the next one finds.
+//! Rust has no stable intrinsics for them, so they are inline assembly, one instruction each. The compiler never
+//! allocates tile registers, so their contents are preserved between the instructions.
 
 use std::arch::asm;
 use std::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
 use std::sync::OnceLock;
 
-/// Tile registers.
+/// The number of tile registers.
 pub(super) const TILES: usize = 8;
-/// Rows of a tile at most.
+/// The most rows of a tile.
 pub(super) const TILE_ROWS: usize = 16;
-/// Bytes of a tile's row at most.
+/// The most bytes of a row of a tile.
 pub(super) const ROW_BYTES: usize = 64;
 
 /// The shapes of the tiles, as `ldtilecfg` reads them.
@@ -26,7 +26,7 @@ pub(super) struct Shapes {
 }
 
 impl Shapes {
-    /// Rows, and bytes of a row, of each tile; (0, 0) for one that is not used.
+    /// The rows of each tile and the bytes of a row; (0, 0) for an unused tile.
     pub(super) const fn new(shapes: [(usize, usize); TILES]) -> Self {
         let mut new = Shapes { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
         let mut tile = 0;
@@ -39,37 +39,38 @@ impl Shapes {
         new
     }
 
-    /// Rows, and bytes of a row, of a tile.
+    /// The rows of a tile and the bytes of a row.
     #[cfg(test)]
     pub(super) fn of(&self, tile: usize) -> (usize, usize) {
         (self.rows[tile].into(), self.row_bytes[tile].into())
     }
 }
 
-/// The tile registers of this thread, as long as the value lives; the only one, since there is one set of registers.
+/// The tile registers of this thread. Only one value may exist at a time, because a thread has one set of registers.
 ///
-/// Tiles are named by constants below [`TILES`] that have a shape. Rows in memory are `stride` bytes apart, and pointers
-/// must be good for what the shape says is read or written.
+/// Safety: a tile is a constant below [`TILES`] and must have a shape. Rows in memory are `stride` bytes apart, and
+/// pointers must be valid for the bytes that the shape determines.
 #[allow(clippy::missing_safety_doc)]
 pub(super) trait Tiles {
-    /// Gives the tiles their shapes.
+    /// Sets the shapes of the tiles.
     unsafe fn configure(shapes: &Shapes) -> Self;
-    /// Makes a tile zero.
+    /// Sets a tile to zero.
     unsafe fn zero<const TILE: usize>(&mut self);
-    /// Reads a tile.
+    /// Loads a tile from memory.
     unsafe fn load<const TILE: usize>(&mut self, rows: *const u8, stride: usize);
-    /// Writes a tile.
+    /// Stores a tile to memory.
     unsafe fn store<const TILE: usize>(&mut self, rows: *mut u8, stride: usize);
-    /// `SUMS[m][n] += sum over k of A[m][k] * B[k / 4][n][k % 4]`, with `SUMS` in 32-bit integers, `A` in signed bytes, and
-    /// `B` in groups of four signed bytes.
+    /// `SUMS[m][n] += sum over k of A[m][k] * B[k / 4][n][k % 4]`, with `SUMS` in 32-bit integers, `A` in signed bytes,
+    /// and `B` in groups of four signed bytes.
     unsafe fn add_products<const SUMS: usize, const A: usize, const B: usize>(&mut self);
 }
 
-/// The machine's own tiles.
+/// The tiles of the hardware.
 pub(super) struct Amx(());
 
-// SAFETY (of every block below): the caller has AMX and leave to use it, and vouches for tiles and pointers, as the trait
-// says. Memory is read and written by assembly that does not claim to leave it alone.
+// SAFETY (of every block below): the caller guarantees that AMX is available and permitted, and the validity of tiles
+// and pointers, as the trait requires. The assembly does not have the option `nomem`, so the compiler knows that it
+// accesses memory.
 #[allow(clippy::undocumented_unsafe_blocks)]
 impl Tiles for Amx {
     #[inline(always)]
@@ -108,26 +109,26 @@ impl Tiles for Amx {
 impl Drop for Amx {
     #[inline(always)]
     fn drop(&mut self) {
-        // Tiles in use make every switch of threads save 8 KiB, and keep the core from resting.
-        // SAFETY: there is an `Amx`, so the machine has the instruction.
+        // While tiles are in use, every context switch saves 8 KiB, and the core cannot enter deep idle states.
+        // SAFETY: an `Amx` exists, so the CPU supports the instruction.
         unsafe { asm!("tilerelease", options(nostack, preserves_flags)) };
     }
 }
 
-/// Whether this machine multiplies tiles of bytes, lets this process do so, and does it right.
+/// Whether the CPU supports tile products of bytes, the system permits them, and they give correct results.
 pub fn is_supported() -> bool {
     static SUPPORTED: OnceLock<bool> = OnceLock::new();
-    // SAFETY: the check runs only where there is AMX, and leave to use it.
-    *SUPPORTED.get_or_init(|| has_tiles() && ask_leave() && unsafe { check::<Amx>() })
+    // SAFETY: the check runs only if AMX is available and permitted.
+    *SUPPORTED.get_or_init(|| has_tiles() && request_permission() && unsafe { check::<Amx>() })
 }
 
-/// Multiplies tiles in registers alone, `rounds` times four, and says how many operations those were: two for each pair of
+/// Multiplies tiles in registers, `rounds` times four, and returns the number of operations: two for each pair of
 /// bytes.
 ///
 /// # Safety
 /// Tiles must be supported ([`is_supported`]).
 pub unsafe fn form_products(rounds: u64) -> u64 {
-    // SAFETY: as the caller's; every tile has the full shape.
+    // SAFETY: the caller guarantees that tiles are supported; every tile has the full shape.
     unsafe { form_products_with::<Amx>(rounds) }
 }
 
@@ -135,7 +136,7 @@ pub unsafe fn form_products(rounds: u64) -> u64 {
 /// As [`Tiles`].
 pub(super) unsafe fn form_products_with<T: Tiles>(rounds: u64) -> u64 {
     const SUMS: u64 = 4;
-    // SAFETY: every tile has the full shape; the rest is the caller's.
+    // SAFETY: every tile has the full shape; the caller guarantees the rest.
     unsafe {
         let mut tiles = T::configure(&Shapes::new([(TILE_ROWS, ROW_BYTES); TILES]));
         tiles.zero::<0>();
@@ -150,7 +151,7 @@ pub(super) unsafe fn form_products_with<T: Tiles>(rounds: u64) -> u64 {
     2 * rounds * SUMS * (TILE_ROWS * TILE_ROWS * ROW_BYTES) as u64
 }
 
-/// Whether the processor has tiles and products of bytes, and the system saves tiles when it switches threads.
+/// Whether the CPU supports tiles and byte products, and the system saves tiles on context switches.
 fn has_tiles() -> bool {
     const OSXSAVE: u32 = 1 << 27;
     const AMX_TILE: u32 = 1 << 24;
@@ -160,7 +161,7 @@ fn has_tiles() -> bool {
         return false;
     }
     let features = __cpuid_count(7, 0).edx;
-    // SAFETY: OSXSAVE says that there is XGETBV.
+    // SAFETY: the OSXSAVE bit is set, so XGETBV is available.
     let saved = unsafe { enabled_states() };
     features & AMX_TILE != 0
         && features & AMX_INT8 != 0
@@ -169,35 +170,36 @@ fn has_tiles() -> bool {
 
 #[target_feature(enable = "xsave")]
 fn enabled_states() -> u64 {
-    // SAFETY: register 0 is there wherever the instruction is.
+    // SAFETY: register 0 exists wherever the instruction does.
     unsafe { _xgetbv(0) }
 }
 
-/// Asks the kernel to let this process use tiles, which most need no room for; true where it does.
+/// Requests permission to use tiles from the Linux kernel; returns whether it is granted. Linux requires this because
+/// most processes do not need memory for the state of tiles.
 #[cfg(target_os = "linux")]
-fn ask_leave() -> bool {
+fn request_permission() -> bool {
     const ARCH_REQ_XCOMP_PERM: libc::c_ulong = 0x1023;
     const XFEATURE_XTILEDATA: libc::c_ulong = 18;
-    // SAFETY: the call reads and writes no memory of ours.
+    // SAFETY: the call does not access memory of this process.
     unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0 }
 }
 
-/// Other systems have their own ways, which nobody has tried yet.
+/// Other operating systems are not supported yet.
 #[cfg(not(target_os = "linux"))]
-fn ask_leave() -> bool {
+fn request_permission() -> bool {
     false
 }
 
-/// Multiplies tiles of every number of rows, and compares with plain arithmetic.
+/// Multiplies tiles with every number of rows and compares the results with plain arithmetic.
 ///
-/// An emulator or a hypervisor that gets tiles wrong, or a fault of the machine, then costs speed and not results.
+/// If an emulator, a hypervisor or the hardware computes tiles incorrectly, the kernel is not used.
 ///
 /// # Safety
 /// As [`Tiles`].
 pub(super) unsafe fn check<T: Tiles>() -> bool {
     const K: usize = 32;
     let byte = |index: usize| (index.wrapping_mul(0x9e37_79b9) >> 13) as i8;
-    // Further apart than a row, as activations are.
+    // The stride is larger than a row, as with activations.
     let a: [[i8; K + 16]; TILE_ROWS] = std::array::from_fn(|m| std::array::from_fn(|k| byte(m * 101 + k)));
     let b: [[[i8; 4]; 16]; K / 4] = std::array::from_fn(|k| {
         std::array::from_fn(|n| std::array::from_fn(|four| byte(7000 + k * 64 + n * 4 + four)))
@@ -207,7 +209,7 @@ pub(super) unsafe fn check<T: Tiles>() -> bool {
         let mut sums = [[UNTOUCHED; 16]; TILE_ROWS];
         let unused = (0, 0);
         let shapes = [(rows, K), (K / 4, ROW_BYTES), (rows, ROW_BYTES), unused, unused, unused, unused, unused];
-        // SAFETY: the arrays are as large as the shapes; the caller has what the tiles need.
+        // SAFETY: the arrays have the sizes of the shapes; the caller guarantees that tiles are supported.
         unsafe {
             let mut tiles = T::configure(&Shapes::new(shapes));
             tiles.load::<0>(a.as_ptr().cast(), size_of_val(&a[0]));

@@ -1,5 +1,5 @@
-//! Experts in steps of other sizes than the table's: the same bits in any company where that is promised, many parts, tiles of
-//! every height, and routes that no model would give.
+//! Experts in steps of other sizes than in the table of cases: bitwise equal rows in any batch, steps that are computed in
+//! several passes, tiles of every height, and invalid routes.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use cuelight_shaders::quant::{Format, random};
 use super::one_op::{OneOp, bits};
 use super::{assert_clean, shared_device};
 
-/// Experts [intermediate, hidden] of which each row uses `top_k`.
+/// Experts of shape [intermediate, hidden], of which each row uses `top_k`.
 fn experts(format: Format, n_experts: usize, top_k: usize, [intermediate, hidden]: [usize; 2]) -> Experts {
     let matrix = |name: &str, outputs: usize, columns, seed| {
         let bias: Arc<[f32]> = random::activations(n_experts * outputs, seed + 10).into();
@@ -29,7 +29,7 @@ fn experts(format: Format, n_experts: usize, top_k: usize, [intermediate, hidden
     Experts::new(matrices, Activation::Silu, RouteWeighting::Output, top_k).unwrap()
 }
 
-/// Rows and their routes.
+/// Rows with their routes.
 #[derive(Clone)]
 struct Rows {
     x: Vec<f32>,
@@ -38,7 +38,7 @@ struct Rows {
 }
 
 impl Rows {
-    /// Rows that prefer the experts with low numbers: some have many rows, some few, some none.
+    /// Rows that prefer experts with low numbers, so that some experts have many rows, some few, and some none.
     fn skewed(experts: &Experts, count: usize) -> Self {
         let (n_experts, top_k) = (experts.n_experts(), experts.top_k());
         let x = random::activations(count * experts.hidden_size(), 3).iter().map(|x| x / 64.0).collect();
@@ -46,27 +46,27 @@ impl Rows {
         for row in 0..count {
             let step = 1 + row % 3 * (n_experts / 4).max(1);
             let first = (row * row) % n_experts / (1 + row % 5);
-            let mut chosen: Vec<usize> = Vec::new();
+            let mut experts: Vec<usize> = Vec::new();
             for slot in 0..top_k {
                 let mut expert = (first + slot * step) % n_experts;
-                while chosen.contains(&expert) {
+                while experts.contains(&expert) {
                     expert = (expert + 1) % n_experts;
                 }
-                chosen.push(expert);
+                experts.push(expert);
             }
-            routes.extend(chosen.iter().map(|expert| *expert as f32));
+            routes.extend(experts.iter().map(|expert| *expert as f32));
             routes.extend((0..top_k).map(|slot| 0.5 - slot as f32 / (4.0 * top_k as f32) + row as f32 / 1e4));
         }
         Rows { x, routes, count }
     }
 
-    /// The last of them.
+    /// The last `count` rows.
     fn last(&self, count: usize) -> Self {
         let of = |values: &[f32]| values[(self.count - count) * values.len() / self.count..].to_vec();
         Rows { x: of(&self.x), routes: of(&self.routes), count }
     }
 
-    /// One of them.
+    /// One row.
     fn one(&self, row: usize) -> Self {
         let of = |values: &[f32]| values.chunks_exact(values.len() / self.count).nth(row).unwrap().to_vec();
         Rows { x: of(&self.x), routes: of(&self.routes), count: 1 }
@@ -88,18 +88,19 @@ fn a_row_of_experts_has_the_same_bits_in_a_batch_of_any_size() {
         op.deterministic = true;
         let rows = Rows::skewed(&experts, ROWS);
         let alone: Vec<u32> = (0..ROWS).flat_map(|row| bits(&rows.one(row).run(&op))).collect();
-        // Each route by itself, in blocks of few, in blocks of many.
+        // The counts cover single routes, small blocks and large blocks.
         for count in [2, 3, 5, 8, 17, 40, ROWS] {
             let found = bits(&rows.last(count).run(&op));
-            assert!(found == alone[(ROWS - count) * 512..], "{format}: other bits in a batch of {count}");
+            assert!(found == alone[(ROWS - count) * 512..], "{format}: different bits in a batch of {count}");
         }
     }
     assert_clean(&device);
 }
 
-/// Compares what tiles give with what each row gives alone.
-fn check_tiles(n_experts: usize, top_k: usize, shape: [usize; 2], counts: &[usize]) -> HashSet<Module> {
-    let Some(device) = shared_device() else { return HashSet::new() };
+/// Compares the results of tiles with those of rows computed separately. Returns the shaders that ran; `None` if there is no
+/// device.
+fn check_tiles(n_experts: usize, top_k: usize, shape: [usize; 2], counts: &[usize]) -> Option<HashSet<Module>> {
+    let device = shared_device()?;
     let experts = experts(Format::Q4_0, n_experts, top_k, shape);
     let rows = Rows::skewed(&experts, *counts.iter().max().unwrap());
     let mut ran = HashSet::new();
@@ -113,27 +114,27 @@ fn check_tiles(n_experts: usize, top_k: usize, shape: [usize; 2], counts: &[usiz
         let ((expected, _), (found, modules)) = (run(true), run(false));
         let usual = (expected.iter().map(|y| y * y).sum::<f32>() / expected.len() as f32).sqrt();
         let worst = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-        assert!(worst <= 1e-4 * usual, "{count} rows: {worst} apart where results are like {usual}");
+        assert!(worst <= 1e-4 * usual, "{count} rows: a difference of {worst} where typical values are {usual}");
         ran.extend(modules);
     }
     assert_clean(&device);
-    ran
+    Some(ran)
 }
 
 #[test]
-fn tiles_of_every_height_compute_what_rows_alone_do() {
-    // As many experts and outputs as leave many tiles of each height.
-    let ran = check_tiles(16, 8, [512, 512], &[20, 70, 140, 280]);
-    assert!(ran.is_empty() || ran.contains(&Module::ExpertsTile));
+fn tiles_of_every_height_match_rows_computed_separately() {
+    // Enough experts and outputs for many tiles of each height.
+    let Some(ran) = check_tiles(16, 8, [512, 512], &[20, 70, 140, 280]) else { return };
+    assert!(ran.contains(&Module::ExpertsTile));
 }
 
 #[test]
-fn rows_that_are_computed_in_parts_are_all_computed() {
+fn a_step_that_needs_several_passes_computes_all_rows() {
     check_tiles(16, 8, [32, 32], &[4000]);
 }
 
 #[test]
-fn routes_that_are_no_numbers_of_experts_count_nothing() {
+fn routes_with_invalid_expert_numbers_contribute_nothing() {
     let Some(device) = shared_device() else { return };
     let experts = experts(Format::F32, 4, 2, [32, 64]);
     let op = OneOp::new(&device, &experts, None).unwrap();
@@ -155,7 +156,7 @@ fn routes_that_are_no_numbers_of_experts_count_nothing() {
 }
 
 #[test]
-fn logits_that_are_no_numbers_lead_to_experts_that_there_are() {
+fn invalid_logits_give_routes_to_valid_experts() {
     let Some(device) = shared_device() else { return };
     for scoring in [Scoring::Softmax, Scoring::Sigmoid] {
         let route = Route::new(scoring, 12, 3).unwrap().renormalised(true);

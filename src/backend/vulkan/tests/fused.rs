@@ -1,33 +1,32 @@
-//! Ops that a device computes together beside the same ops apart: the same bits in fewer dispatches.
+//! Fused ops, compared with the separate ops: the same bits in fewer dispatches.
 
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use cuelight_shaders::attention::KvType;
-use cuelight_shaders::attention::gpu::{DeviceKv, plane_block_bytes};
 use cuelight_shaders::fusion::{FusedCase, fused_cases};
 use cuelight_shaders::gpu::weight::WeightLayout;
 use cuelight_shaders::gpu::{DeviceLimits, DeviceValue, GpuArgs, Region, RowCount};
+use cuelight_shaders::kv::{DeviceKv, plane_block_bytes};
 use cuelight_shaders::weight::Weight;
 
 use super::one_op::OneOp;
 use super::{assert_clean, shared_device};
-use crate::backend::stage::Stage;
+use crate::backend::stage::PipelineStage;
 use crate::backend::vulkan::record::Hazards;
 use crate::backend::vulkan::{Device, ExecutionOptions, VulkanStage};
 use crate::engine::{EngineLimits, LogitsWanted, SequenceRows, Step, StepId};
 use crate::format::gguf::Gguf;
 use crate::graph::{Graph, MemoryLayout, ValueId};
-use crate::model::Model;
+use crate::model::ModelGraph;
 use crate::synthetic::Synthetic;
 
 fn bits(values: &[Vec<f32>]) -> Vec<Vec<u32>> {
     values.iter().map(|value| value.iter().map(|x| x.to_bits()).collect()).collect()
 }
 
-/// Runs the steps of a case by the pair and by its ops one after the other, each with a cache of its own.
+/// Runs the steps of a case with the fused op and with its two ops in sequence, each with a separate cache.
 fn assert_same_bits(device: &Arc<Device>, fused: &FusedCase, deterministic: bool) {
     let FusedCase { first, second, case } = fused;
     let ready = |op| {
@@ -41,16 +40,16 @@ fn assert_same_bits(device: &Arc<Device>, fused: &FusedCase, deterministic: bool
         let widths = step.input_widths();
         let of_first = (1..=widths.len()).find(|count| first.output_widths(&widths[..*count]).is_ok()).unwrap();
         let between = run(&one, &step.inputs[..of_first]);
-        let apart = run(&other, &[&between, &step.inputs[of_first..]].concat());
+        let separate = run(&other, &[&between, &step.inputs[of_first..]].concat());
         let together = run(&both, &step.inputs);
-        let given = together.len() - apart.len();
-        let expected = [&between[..given], &apart].concat();
+        let given = together.len() - separate.len();
+        let expected = [&between[..given], &separate].concat();
         assert!(bits(&together) == bits(&expected), "{} {}: step {index}", case.op.name(), case.name);
     }
 }
 
 #[test]
-fn a_pair_has_the_bits_of_its_ops_one_after_the_other() {
+fn a_fused_op_has_the_same_bits_as_its_ops_in_sequence() {
     let Some(device) = shared_device() else { return };
     for fused in fused_cases() {
         for deterministic in [false, true] {
@@ -60,7 +59,7 @@ fn a_pair_has_the_bits_of_its_ops_one_after_the_other() {
     assert_clean(&device);
 }
 
-fn limits(model: &Model) -> EngineLimits {
+fn limits(model: &ModelGraph) -> EngineLimits {
     EngineLimits {
         vocab_size: model.graph.output().map_or(0, |logits| model.graph.width(logits)),
         context_tokens: 512,
@@ -72,16 +71,16 @@ fn limits(model: &Model) -> EngineLimits {
     }
 }
 
-/// The model on a device, its ops fused or not.
-fn stage(device: &Arc<Device>, model: Model, fused: bool) -> VulkanStage {
+/// The model on a device, with or without fused ops.
+fn stage(device: &Arc<Device>, model: ModelGraph, fused: bool) -> VulkanStage {
     let limits = limits(&model);
     let graph = if fused { model.graph.fused() } else { model.graph };
     let cache = (&*model.kv_shapes, KvType::F16);
     let options = ExecutionOptions::default();
-    VulkanStage::new(vec![graph], Arc::clone(device), cache, limits, options, &mut |_| {}).unwrap()
+    VulkanStage::new(vec![graph], Arc::clone(device), cache, limits, options, &mut |_| Ok(())).unwrap()
 }
 
-/// Rows of one sequence at these positions.
+/// A step with the rows of one sequence at these positions.
 fn step(positions: Range<usize>) -> Step {
     let rows = SequenceRows {
         tokens: positions.clone().map(|position| (position * position + 3) as u32 % 500).collect(),
@@ -92,7 +91,7 @@ fn step(positions: Range<usize>) -> Step {
     Step { id: StepId(0), sequences: vec![rows] }
 }
 
-/// One of each way to wire a layer.
+/// One family for each structure of layers.
 const FAMILIES: [&str; 10] = [
     "llama-q4_k",
     "llama-rope-yarn",
@@ -106,31 +105,33 @@ const FAMILIES: [&str; 10] = [
     "llama4",
 ];
 
-/// Every logit of a prompt in two chunks and of two decode steps.
+/// Compares every logit of a prompt in two chunks and of two decode steps.
 #[test]
-fn models_have_the_same_logits_with_their_ops_fused_and_apart() {
+fn models_have_the_same_logits_with_and_without_fused_ops() {
     let Some(device) = shared_device() else { return };
     let families = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/families");
     for name in FAMILIES {
         let path = families.join(format!("{name}.gguf"));
         let gguf = Gguf::open(&path).unwrap();
-        let [mut apart, mut fused] = [false, true].map(|fused| stage(&device, Model::build(&gguf).unwrap(), fused));
+        let [mut separate, mut fused] =
+            [false, true].map(|fused| stage(&device, ModelGraph::build(&gguf).unwrap(), fused));
         for positions in [0..40, 40..45, 45..46, 46..47] {
             let [expected, found] =
-                [&mut apart, &mut fused].map(|stage| stage.run(0, &step(positions.clone()), &[]).unwrap().values);
+                [&mut separate, &mut fused].map(|stage| stage.run(0, &step(positions.clone()), &[]).unwrap().values);
             assert!(bits(&found) == bits(&expected), "{name}, rows at {positions:?}");
         }
     }
     assert_clean(&device);
 }
 
-/// Dispatches and the barriers between them, of one row.
+/// The number of dispatches and of barriers between them, for one row.
 fn dispatches_and_barriers(graph: &Graph, kv: &DeviceKv) -> [usize; 2] {
     let device = DeviceLimits {
         subgroup_size: 32,
         max_workgroup_size: 1024,
         max_groups: [65535; 3],
         shared_memory_bytes: 48 << 10,
+        compute_units: 132,
         cooperative_matrix: Some([16; 3]),
     };
     const WEIGHTS: u64 = 1 << 40;
@@ -168,10 +169,10 @@ fn dispatches_and_barriers(graph: &Graph, kv: &DeviceKv) -> [usize; 2] {
     counts
 }
 
-/// The same of a layer in the middle: what a model has more with one layer more.
+/// The same per layer, averaged over the layers of the model.
 fn of_layer(model: &str, fused: bool) -> [usize; 2] {
     let synthetic: Synthetic = model.parse().unwrap();
-    let Model { graph, kv_shapes, .. } = Model::build(&synthetic.outline().unwrap().0).unwrap();
+    let ModelGraph { graph, kv_shapes, .. } = ModelGraph::build(&synthetic.outline().unwrap().0).unwrap();
     let mut address = 1 << 50;
     let layers = kv_shapes.iter().map(|shape| {
         plane_block_bytes(*shape, KvType::F16).map(|bytes| {
@@ -187,39 +188,7 @@ fn of_layer(model: &str, fused: bool) -> [usize; 2] {
 }
 
 #[test]
-fn a_layer_of_a_decode_step_takes_fewer_dispatches_and_barriers() {
+fn fusion_reduces_the_dispatches_and_barriers_of_a_layer() {
     assert_eq!([false, true].map(|fused| of_layer("llama-8b:q4_k_m", fused)), [[16, 12], [10, 8]]);
     assert_eq!([false, true].map(|fused| of_layer("qwen3-30b-a3b:q4_k_m", fused)), [[19, 15], [15, 12]]);
-}
-
-/// Processor time of this process so far.
-fn processor_time() -> Duration {
-    const TICKS: f64 = 100.0;
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
-    let fields: Vec<&str> = stat[stat.rfind(')').unwrap()..].split_whitespace().collect();
-    let ticks: f64 = fields[12..14].iter().map(|ticks| ticks.parse::<f64>().unwrap()).sum();
-    Duration::from_secs_f64(ticks / TICKS)
-}
-
-/// `cargo test -p cuelight-engine --lib how_long_a_decode -- --ignored --nocapture`
-#[test]
-#[ignore = "measures; run it alone"]
-fn how_long_a_decode_step_takes_fused_and_apart() {
-    const STEPS: usize = 40;
-    let Some(device) = shared_device() else { return };
-    let synthetic: Synthetic = "smollm2-135m:q4_1".parse().unwrap();
-    let (gguf, unmade) = synthetic.outline().unwrap();
-    unmade.make(2);
-    let mut stages = [false, true].map(|fused| stage(&device, Model::build(&gguf).unwrap(), fused));
-    for round in 0..7 {
-        for (stage, name) in stages.iter_mut().zip(["apart", "fused"]) {
-            let before = processor_time();
-            for position in 0..STEPS {
-                stage.run(0, &step(position..position + 1), &[]).unwrap();
-            }
-            let each = (processor_time() - before).as_secs_f64() * 1e3 / STEPS as f64;
-            // The first round records and compiles.
-            println!("round {round}, {name}: {each:.2} ms of the processor a step");
-        }
-    }
 }

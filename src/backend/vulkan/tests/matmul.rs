@@ -1,4 +1,4 @@
-//! Products of many rows, by every kernel that the device has: what the table of cases is too small for.
+//! Products of many rows with every kernel of the device. The table of cases is too small for them.
 
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use super::one_op::OneOp;
 use super::{assert_clean, device_with_matrices, shared_device};
 use crate::backend::vulkan::Device;
 
-/// Runs the product in float32, or in matrices of float16, and compares it with the reference: `tolerance` is a share of the
-/// sum of the magnitudes that are added up.
+/// Runs the product in float32 or with float16 matrices and compares it with the reference. `tolerance` is relative to the sum
+/// of the magnitudes of the addends.
 fn check(device: &Arc<Device>, matrices: bool, tolerance: f64, weight: &Weight, x: &[f32]) {
     let rows = x.len() / weight.columns;
     let linear = Linear::new(vec![weight.clone()], vec![None]).unwrap();
@@ -41,8 +41,8 @@ fn check_both(weight: &Weight, x: &[f32]) {
 }
 
 #[test]
-fn tiles_of_every_size_are_whole_and_partial() {
-    // A device of 48 KiB has the largest tiles for the first of these; rows and outputs end inside of all.
+fn tiles_of_every_size_are_correct_when_full_and_partial() {
+    // A device with 48 KiB of shared memory uses the largest tiles for the first case. In all cases the last tile is partial.
     for (rows, outputs) in [(530, 4200), (530, 1100), (70, 300), (20, 100)] {
         let weight = random::weight("w", Format::Q4_0, outputs, 96, 1);
         check_both(&weight, &random::activations(rows * 96, 2));
@@ -50,7 +50,7 @@ fn tiles_of_every_size_are_whole_and_partial() {
 }
 
 #[test]
-fn activations_beyond_float16_stay_finite_and_small_ones_keep_their_bits() {
+fn activations_beyond_the_range_of_float16_stay_finite_and_precise() {
     let weight = random::weight("w", Format::Q8_0, 40, 64, 1);
     let mut x = random::activations(21 * 64, 2);
     for (row, x) in x.chunks_exact_mut(64).enumerate() {
@@ -61,14 +61,14 @@ fn activations_beyond_float16_stay_finite_and_small_ones_keep_their_bits() {
 }
 
 #[test]
-fn a_row_that_is_not_finite_spoils_no_other() {
+fn a_row_that_is_not_finite_affects_no_other_row() {
     let Some(device) = shared_device() else { return };
     let weight = random::weight("w", Format::Q8_0, 40, 64, 1);
     let linear = Linear::new(vec![weight], vec![None]).unwrap();
     let mut x = random::activations(20 * 64, 2);
     x[64 * 3 + 5] = f32::INFINITY;
     x[64 * 7 + 9] = f32::NAN;
-    // In whatever way the device does it.
+    // With the kernel that the device prefers.
     let op = OneOp::new(&device, &linear, None).unwrap();
     let found = op.run(&CaseBatch::of_rows(20), RowCount::All(20), &[x]).unwrap();
     for (row, values) in found[0].chunks_exact(40).enumerate() {

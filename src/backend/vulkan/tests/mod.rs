@@ -1,39 +1,58 @@
-//! Every op on a Vulkan device, with the validation layer looking on. Any device will do, and lavapipe is one: Mesa's Vulkan
-//! on the processor.
+//! Tests of every op on a Vulkan device with the validation layer enabled. Any device is suitable, including lavapipe, Mesa's
+//! Vulkan implementation for the CPU.
 //!
-//! - `one_op`: an op on a device, through the same memory, recorder and pipelines as a model
-//! - `cases`: what each op must compute, from the table that the CPU's tests run too
-//! - `choice`: tokens chosen on the device beside the host's
-//! - `experts`: experts in steps of every size
-//! - `fused`: ops that are computed together beside the same apart
-//! - `invariance`: the same bits in any batch, and by any way to the device
-//! - `matmul`: products of many rows, by every kernel that the device has
-//! - `validation`: that the layer complains when it should
+//! - `one_op`: runs one op through the same memory, recorder and pipelines as a model
+//! - `cases`: the table of cases that the CPU tests also run
+//! - `sampling`: tokens sampled on the device, compared with the host's
+//! - `experts`: experts in steps of many sizes
+//! - `fused`: fused ops, compared with the separate ops
+//! - `invariance`: bitwise equal results in any batch, with and without staging buffers
+//! - `matmul`: products of many rows, with every kernel of the device
+//! - `validation`: the validation layer reports errors when it should
 //!
-//! Where there is no device, or no layer, the tests say so and pass; with the feature `require-vulkan` they fail.
+//! Without a device or without the layer, tests print `SKIPPED` and pass. With the feature `require-vulkan` they fail.
 
 #![allow(clippy::unwrap_used)]
 
 mod cases;
-mod choice;
 mod experts;
 mod fused;
 mod invariance;
 mod matmul;
 mod one_op;
+mod sampling;
 mod validation;
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use cuelight_shaders::cases::Case;
 
 use super::{Device, Instance, VulkanOptions};
 
-/// The device that the tests of this program share, so that each pipeline is made once; `None` where there is none.
+/// One of the devices that the tests share, so that most pipelines are compiled once; `None` if there is no device. A software
+/// device compiles shaders on one thread, so there is a device for each of two cores.
 fn shared_device() -> Option<Arc<Device>> {
-    static SHARED: OnceLock<Result<Arc<Device>, String>> = OnceLock::new();
-    found(SHARED.get_or_init(|| open(VulkanOptions { validation: true, ..VulkanOptions::default() })).clone())
+    static SHARED: [OnceLock<Result<Arc<Device>, String>>; 2] = [OnceLock::new(), OnceLock::new()];
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local!(static MINE: usize = NEXT.fetch_add(1, Ordering::Relaxed) % SHARED.len());
+    let shared = &SHARED[MINE.with(|mine| *mine)];
+    device_or_skip(shared.get_or_init(|| open(VulkanOptions { validation: true, ..VulkanOptions::default() })).clone())
 }
 
-/// The shared device, if it multiplies matrices of float16. Few do, so that this is told but never fails.
+/// Some of the cases: the first, the last, and one in `SAMPLE` of the others. Compiling their shaders takes a software device
+/// minutes, so all cases run in the slow tier only. The choice changes from day to day; the seed is printed.
+fn sampled(cases: Vec<Case>) -> Vec<Case> {
+    const SAMPLE: u64 = 5;
+    let today = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs() / 86_400);
+    println!("cases are sampled with the seed {today}");
+    let last = cases.len().saturating_sub(1);
+    let is_in_sample = |index: &usize| (*index as u64 + today).is_multiple_of(SAMPLE) || *index == 0 || *index == last;
+    cases.into_iter().enumerate().filter(|(index, _)| is_in_sample(index)).map(|(_, case)| case).collect()
+}
+
+/// The shared device, if it has cooperative matrices. Few devices do, so this prints `SKIPPED` but never fails.
 fn device_with_matrices() -> Option<Arc<Device>> {
     let device = shared_device()?;
     let has_matrices = device.info.limits.cooperative_matrix.is_some();
@@ -43,9 +62,9 @@ fn device_with_matrices() -> Option<Arc<Device>> {
     has_matrices.then_some(device)
 }
 
-/// A device of its own, for tests that break it or want it otherwise.
+/// A separate device, for tests that break it or need other options.
 fn own_device(options: VulkanOptions) -> Option<Arc<Device>> {
-    found(open(options))
+    device_or_skip(open(options))
 }
 
 fn open(options: VulkanOptions) -> Result<Arc<Device>, String> {
@@ -56,11 +75,11 @@ fn open(options: VulkanOptions) -> Result<Arc<Device>, String> {
     Device::open(instance, device, options).map_err(|error| error.to_string())
 }
 
-fn found(device: Result<Arc<Device>, String>) -> Option<Arc<Device>> {
+fn device_or_skip(device: Result<Arc<Device>, String>) -> Option<Arc<Device>> {
     match device {
         Ok(device) => {
             if device.options.validation && !device.instance().is_validated() {
-                skip("the Vulkan validation layer is not installed: nobody looks on");
+                skip("the Vulkan validation layer is not installed");
             }
             Some(device)
         }
@@ -71,17 +90,17 @@ fn found(device: Result<Arc<Device>, String>) -> Option<Arc<Device>> {
     }
 }
 
-/// Says that something is not tested, or fails where it must be.
+/// Reports that something is not tested; panics if Vulkan tests are required.
 fn skip(reason: &str) {
     if cfg!(feature = "require-vulkan") {
-        panic!("Vulkan must be tested here, but {reason}");
+        panic!("Vulkan tests are required, but {reason}");
     }
     eprintln!("SKIPPED: {reason}");
 }
 
-/// Asserts that the validation layer had nothing to complain of.
+/// Asserts that the validation layer has reported nothing.
 #[track_caller]
 fn assert_clean(device: &Device) {
-    let complaints = device.instance().complaints();
-    assert!(complaints.is_empty(), "the validation layer complains:\n{}", complaints.join("\n"));
+    let messages = device.instance().messages();
+    assert!(messages.is_empty(), "the validation layer reports:\n{}", messages.join("\n"));
 }

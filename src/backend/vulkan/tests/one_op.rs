@@ -1,6 +1,7 @@
-//! An op on a device: its weights and cache as a model has them, its values in a buffer with guards between.
+//! Runs one op on a device. Weights and cache are stored as for a model; values are in one buffer with guard regions between
+//! them.
 //!
-//! Everything in that buffer starts as a pattern, and must still be it afterwards wherever no dispatch says that it writes.
+//! The buffer is filled with a pattern, which must be unchanged afterwards wherever no dispatch declares a write.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -13,36 +14,38 @@ use cuelight_shaders::gpu::{DeviceLimits, DeviceValue, Dispatch, GpuArgs, Module
 use cuelight_shaders::op::Op;
 
 use crate::backend::vulkan::Device;
+use crate::backend::vulkan::bucket::Bucket;
+use crate::backend::vulkan::buffer::Buffer;
 use crate::backend::vulkan::error::VulkanError;
-use crate::backend::vulkan::memory::{Buffer, Place};
-use crate::backend::vulkan::plan::Bucket;
+use crate::backend::vulkan::memory::MemoryKind;
+
 use crate::backend::vulkan::record::{CommandPool, Recorder};
 use crate::backend::vulkan::resident::{DeviceCache, DeviceWeights};
 use crate::engine::EngineLimits;
 
-/// What memory holds before anything is written: a NaN, so that a result that comes of it shows.
+/// The initial content of memory: a NaN, so that a result computed from it is detected.
 const PATTERN: u32 = 0x7fc0_c0de;
 
-/// Where parts of the buffer start, and what lies between two at least.
+/// The alignment of regions in the buffer and the minimum distance between two.
 const GUARD_BYTES: u64 = 256;
 
-/// An op, ready to run.
+/// An op that is ready to run.
 pub struct OneOp<'a> {
     op: &'a dyn Op,
     weights: DeviceWeights,
     cache: DeviceCache,
     pool: CommandPool,
-    /// What the op is told of the device.
+    /// The device limits passed to the op.
     pub limits: DeviceLimits,
-    /// What the op is told to heed.
+    /// Whether the op must be deterministic.
     pub deterministic: bool,
     /// The shaders that ran in the last step.
     pub ran: RefCell<HashSet<Module>>,
     device: Arc<Device>,
 }
 
-/// Where things are in the buffer.
-struct Places {
+/// The regions of the buffer.
+struct Regions {
     step: Region,
     inputs: Vec<DeviceValue>,
     outputs: Vec<DeviceValue>,
@@ -50,13 +53,13 @@ struct Places {
 }
 
 impl<'a> OneOp<'a> {
-    /// Brings the op's weights to the device, and makes room for its cache.
+    /// Uploads the op's weights and allocates its cache.
     pub fn new(device: &Arc<Device>, op: &'a dyn Op, cache: Option<&CaseCache>) -> Result<Self, VulkanError> {
         let none = CaseCache { shapes: Vec::new(), kv_type: KvType::F32, blocks: 0 };
         let CaseCache { shapes, kv_type, blocks } = cache.unwrap_or(&none);
         Ok(OneOp {
             op,
-            weights: DeviceWeights::load(device, &[op], &mut |_| {})?,
+            weights: DeviceWeights::load(device, &[op], &mut |_| Ok(()))?,
             cache: DeviceCache::new(device, shapes, *blocks, *kv_type)?,
             pool: CommandPool::new(device)?,
             limits: device.info.limits.clone(),
@@ -66,12 +69,12 @@ impl<'a> OneOp<'a> {
         })
     }
 
-    /// Runs a step in the bucket that an engine would choose; returns the outputs.
+    /// Runs a step in the bucket that an engine would use. Returns the outputs.
     pub fn run(&self, batch: &CaseBatch, rows: RowCount, inputs: &[Vec<f32>]) -> Result<Vec<Vec<f32>>, VulkanError> {
         self.run_in(bucket(batch), batch, rows, inputs)
     }
 
-    /// Runs a step in a bucket.
+    /// Runs a step in the given bucket.
     pub fn run_in(
         &self,
         bucket: Bucket,
@@ -97,15 +100,15 @@ impl<'a> OneOp<'a> {
         let input_bytes = value_bytes(bucket_rows.most(), &input_widths);
         let output_bytes = value_bytes(bucket_rows_out, &output_widths);
         let sizes = [vec![layout.bytes(), scratch_bytes], input_bytes, output_bytes].concat();
-        let (starts, total) = place(&sizes);
+        let (starts, total) = layout_with_guards(&sizes);
 
-        let work = Buffer::new(&self.device, "a test", total, Place::Device)?;
+        let work = Buffer::new(&self.device, "a test", total, MemoryKind::Device)?;
         let region = |index: usize| Region { address: work.region.address + starts[index], bytes: sizes[index] };
         let values = |first: usize, widths: &[usize]| -> Vec<DeviceValue> {
             let of_each = widths.iter().enumerate();
             of_each.map(|(index, width)| DeviceValue { region: region(first + index), width: *width }).collect()
         };
-        let places = Places {
+        let regions = Regions {
             step: region(0),
             scratch: region(1),
             inputs: values(2, &input_widths),
@@ -114,16 +117,16 @@ impl<'a> OneOp<'a> {
 
         let mut before = vec![PATTERN; total as usize / size_of::<u32>()];
         let words = |index: usize| starts[index] as usize / 4..(starts[index] + sizes[index]) as usize / 4;
-        layout.write_header(places.step.address, &mut before[words(0)]);
+        layout.write_header(regions.step.address, &mut before[words(0)]);
         layout.write(&batch.as_batch(&batch.tables()), &mut before[words(0)]);
         for (index, input) in inputs.iter().enumerate() {
             let start = words(2 + index).start;
             before[start..start + input.len()].copy_from_slice(&bits(input));
         }
 
-        let dispatches = self.dispatches(bucket, bucket_rows, &places);
+        let dispatches = self.dispatches(bucket, bucket_rows, &regions);
         self.ran.replace(dispatches.iter().map(|dispatch| dispatch.module).collect());
-        self.assert_declared(&dispatches, &work, &places);
+        self.assert_declared(&dispatches, &work, &regions);
         let after = self.execute(&work, &before, &dispatches)?;
         assert_untouched(&dispatches, work.region, &before, &after);
         let output = |(index, width): (usize, &usize)| {
@@ -133,58 +136,58 @@ impl<'a> OneOp<'a> {
         Ok(output_widths.iter().enumerate().map(output).collect())
     }
 
-    fn dispatches(&self, bucket: Bucket, rows: RowCount, places: &Places) -> Vec<Dispatch> {
+    fn dispatches(&self, bucket: Bucket, rows: RowCount, regions: &Regions) -> Vec<Dispatch> {
         let (weights, tables) = &self.weights.of_ops[0];
         self.op.dispatches(&GpuArgs {
             device: &self.limits,
             deterministic: self.deterministic,
-            step: places.step.address,
+            step: regions.step.address,
             rows,
             selected: bucket.selected,
             sequences: bucket.sequences,
             context_tokens: bucket.context_tokens,
-            inputs: &places.inputs,
-            outputs: &places.outputs,
+            inputs: &regions.inputs,
+            outputs: &regions.outputs,
             weights,
             tables,
             kv: &self.cache.kv,
-            scratch: places.scratch,
+            scratch: regions.scratch,
         })
     }
 
-    /// Whatever a dispatch is given the address of, but for what never changes, it must say that it reads or writes: barriers
-    /// come of that.
-    fn assert_declared(&self, dispatches: &[Dispatch], work: &Buffer, places: &Places) {
+    /// Asserts that each dispatch declares every changing region whose address it receives, because barriers follow from these
+    /// declarations.
+    fn assert_declared(&self, dispatches: &[Dispatch], work: &Buffer, regions: &Regions) {
         let changing: Vec<Region> = self.cache.kv.layers.iter().flatten().copied().chain([work.region]).collect();
         let holds = |region: &Region, address: u64| (region.address..region.address + region.bytes).contains(&address);
         for dispatch in dispatches {
             for address in dispatch.push.as_bytes().as_chunks().0.iter().map(|bytes| u64::from_le_bytes(*bytes)) {
-                let changes = changing.iter().any(|region| holds(region, address)) && !holds(&places.step, address);
+                let changes = changing.iter().any(|region| holds(region, address)) && !holds(&regions.step, address);
                 let declared = dispatch.reads.iter().chain(&dispatch.writes).any(|region| holds(region, address));
-                assert!(!changes || declared, "{:?} does not say that it uses {address:#x}", dispatch.module);
+                assert!(!changes || declared, "{:?} does not declare its use of {address:#x}", dispatch.module);
             }
         }
     }
 
-    /// Writes `before` into the buffer, runs the dispatches, and returns what is there then.
+    /// Writes `before` to the buffer, runs the dispatches, and returns the content of the buffer.
     fn execute(&self, work: &Buffer, before: &[u32], dispatches: &[Dispatch]) -> Result<Vec<u32>, VulkanError> {
         let bytes = size_of_val(before) as u64;
-        let mut stage = Buffer::new(&self.device, "a test", bytes, Place::Host)?;
-        let mapped = stage.mapped().expect("the processor reaches its own memory");
+        let mut staging = Buffer::new(&self.device, "a test", bytes, MemoryKind::Host)?;
+        let mapped = staging.mapped().expect("host memory is mapped");
         mapped.as_chunks_mut().0.iter_mut().zip(before).for_each(|(bytes, word)| *bytes = word.to_le_bytes());
         let commands = self.pool.allocate()?;
         let mut recorder = Recorder::begin(&self.device, commands)?;
-        recorder.copy((&stage, 0), (work, 0), bytes);
+        recorder.copy((&staging, 0), (work, 0), bytes);
         dispatches.iter().try_for_each(|dispatch| recorder.dispatch(dispatch))?;
-        recorder.copy((work, 0), (&stage, 0), bytes);
+        recorder.copy((work, 0), (&staging, 0), bytes);
         self.device.wait(self.device.submit(&[recorder.end()?])?)?;
-        let read = stage.readable().expect("the processor reaches its own memory");
+        let read = staging.readable().expect("host memory is mapped");
         Ok(read.as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).take(before.len()).collect())
     }
 }
 
-/// Where things of these sizes start, with guards around each, and bytes of all.
-fn place(sizes: &[u64]) -> (Vec<u64>, u64) {
+/// The offsets of regions of these sizes, with a guard around each, and the total size.
+fn layout_with_guards(sizes: &[u64]) -> (Vec<u64>, u64) {
     let mut end = GUARD_BYTES;
     let starts = sizes.iter().map(|bytes| {
         let start = end;
@@ -194,7 +197,7 @@ fn place(sizes: &[u64]) -> (Vec<u64>, u64) {
     (starts.collect(), end)
 }
 
-/// The bucket that an engine with large limits would choose.
+/// The bucket that an engine with large limits would use.
 pub fn bucket(batch: &CaseBatch) -> Bucket {
     let limits = EngineLimits {
         vocab_size: 0,
@@ -208,12 +211,12 @@ pub fn bucket(batch: &CaseBatch) -> Bucket {
     Bucket::of(&batch.as_batch(&batch.tables()), &limits)
 }
 
-/// The words of values.
+/// The bits of values.
 pub fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
-/// Asserts that nothing has changed but what the dispatches write.
+/// Asserts that only the regions that dispatches write have changed.
 fn assert_untouched(dispatches: &[Dispatch], work: Region, before: &[u32], after: &[u32]) {
     let mut written = vec![false; before.len()];
     for region in dispatches.iter().flat_map(|dispatch| &dispatch.writes) {
@@ -222,7 +225,7 @@ fn assert_untouched(dispatches: &[Dispatch], work: Region, before: &[u32], after
         }
     }
     let changed = (0..before.len()).find(|&index| !written[index] && before[index] != after[index]);
-    assert_eq!(changed, None, "a word that nobody says to write has changed");
+    assert_eq!(changed, None, "a word that no dispatch declares to write has changed");
 }
 
 fn words_of(region: Region, work: Region) -> Option<Range<usize>> {

@@ -1,0 +1,32 @@
+//! Runs work that takes long on threads where it delays no connection.
+
+use super::error::ApiError;
+
+/// Runs `work` on this thread when it is small, else on a blocking thread.
+///
+/// # Errors
+/// What `work` returns; [`ApiError::Internal`] when it panics.
+pub(in crate::api) async fn off_worker<T: Send + 'static>(
+    bytes: usize,
+    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    /// This many bytes are parsed or tokenised in about a millisecond.
+    const INLINE_BYTES: usize = 8 << 10;
+    if bytes <= INLINE_BYTES {
+        return work();
+    }
+    on_blocking_thread(work).await
+}
+
+/// Runs `work` on a blocking thread.
+///
+/// # Errors
+/// What `work` returns; [`ApiError::Internal`] when it panics.
+pub(in crate::api) async fn on_blocking_thread<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    tokio::task::spawn_blocking(work).await.map_err(|panic| {
+        tracing::error!(%panic, "work on a request failed");
+        ApiError::Internal
+    })?
+}

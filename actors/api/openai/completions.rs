@@ -1,0 +1,368 @@
+//! `POST /v1/completions`: the legacy protocol, which evaluation tools use to score prompts.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use cuelight_engine::engine::TokenId;
+use cuelight_engine::format::tokenizer::Tokenizer;
+use serde_json::{Value, json};
+
+use super::chat::check_tokens;
+use super::generation::{Answer, Generations, UsageCount, finish_reason, stop_reason};
+use super::logprobs::{self, LegacyLogprobs, Spelling};
+use super::prompt::{PromptField, read_prompts};
+use super::sampling::{GenerationOptions, StreamOptions, logprobs_count};
+use super::sse::{self, Chunks};
+use super::unsupported;
+use crate::api::blocking::off_worker;
+use crate::api::caller::{Caller, Tenancy};
+use crate::api::error::ApiError;
+use crate::api::extract::JsonBody;
+use crate::api::fields::Fields;
+use crate::api::server::{SharedServer, unix_seconds};
+use crate::api::telemetry;
+use crate::core::request::{Event, PositionLogprobs};
+use crate::pipeline::runtime::ServedModel;
+
+/// Tokens generated when `max_tokens` is absent.
+const DEFAULT_MAX_TOKENS: usize = 16;
+
+pub(in crate::api) async fn create(
+    State(server): State<SharedServer>,
+    caller: Caller,
+    JsonBody { value: body, memory }: JsonBody,
+) -> Result<Response, ApiError> {
+    let fields = Fields::of_body(&body)?;
+    unsupported::refuse_in_completions(&fields)?;
+    let CompletionOptions { mut options, text } =
+        CompletionOptions::read(&fields, Tenancy::read(&fields, &caller, &server.options())?)?;
+    options.limit_priority(server.options().highest_priority);
+    let prompts = read_prompts(&fields)?;
+
+    let served = server.served(fields.string("model")?).await?;
+    // The permit is taken before the expensive work, so that an overloaded server refuses at once.
+    let client = options.tenancy.client.clone();
+    let permit = served.runtime.try_permit_for(client, prompts.len() * options.best_of)?;
+    drop(body);
+    let model = served.model()?;
+    check_tokens(&options, &model)?;
+    let prompts = read_all(prompts, &model, text.add_special, options.skip_special_tokens).await?;
+    drop(memory);
+    let mut sequences = Vec::with_capacity(prompts.len() * options.best_of);
+    for prompt in &prompts {
+        sequences.extend(served.counted(options.sequences(prompt.tokens.clone(), model.limits.context_tokens))?);
+    }
+    let timeout = options.timeout(server.options().request_timeout);
+    let generations = Generations::submit(&served, permit, sequences, timeout).await?;
+
+    let response = CompletionResponse::new(served.id, options, text, prompts, model.tokenizer.clone());
+    match response.options.stream {
+        Some(stream) => {
+            Ok(sse::stream(generations, CompletionChunks::new(response, stream), server.options().sse_ping_interval))
+        }
+        None => Ok(Json(response.whole(&generations.collect().await?)).into_response()),
+    }
+}
+
+/// The `n` answers with the highest mean log-probability, the best first. All answers in their order when there are `n`.
+fn best_answers(answers: &[Answer], n: usize) -> Vec<&Answer> {
+    let mut best: Vec<_> = answers.iter().collect();
+    if n < best.len() {
+        best.sort_by(|a, b| b.mean_logprob().total_cmp(&a.mean_logprob()));
+        best.truncate(n);
+    }
+    best
+}
+
+/// The options of a request.
+struct CompletionOptions {
+    options: GenerationOptions,
+    text: TextOptions,
+}
+
+/// Options about the text that only this protocol has.
+#[derive(Clone, Copy)]
+struct TextOptions {
+    /// Put the prompt before the answer, with log-probabilities if the answer has some.
+    echo: bool,
+    /// The client set `prompt_logprobs`.
+    prompt_logprobs: bool,
+    /// Add BOS and EOS to a text as the model's tokenizer specifies.
+    add_special: bool,
+}
+
+impl CompletionOptions {
+    fn read(fields: &Fields<'_>, tenancy: Tenancy) -> Result<Self, ApiError> {
+        let max_tokens = fields.count("max_tokens", 0)?.unwrap_or(DEFAULT_MAX_TOKENS);
+        let logprobs = logprobs_count(fields, "logprobs")?;
+        let mut options = GenerationOptions::read(fields, tenancy, Some(max_tokens), logprobs)?;
+        let text = TextOptions {
+            echo: fields.bool("echo")?.unwrap_or(false),
+            prompt_logprobs: options.prompt_logprobs.is_some(),
+            add_special: fields.bool("add_special_tokens")?.unwrap_or(true),
+        };
+        if text.echo {
+            // The prompt is part of the text, so the text's log-probabilities include the prompt's.
+            options.prompt_logprobs = options.prompt_logprobs.max(logprobs);
+        }
+        Ok(CompletionOptions { options, text })
+    }
+}
+
+/// A prompt as tokens and, for `echo`, as text.
+struct Prompt {
+    tokens: Vec<TokenId>,
+    text: String,
+}
+
+async fn read_all(
+    prompts: Vec<PromptField>,
+    model: &Arc<ServedModel>,
+    add_special: bool,
+    skip_special: bool,
+) -> Result<Vec<Prompt>, ApiError> {
+    let model = model.clone();
+    let bytes = prompts.iter().map(PromptField::bytes).sum();
+    let read = move || {
+        let read_one = |prompt: &PromptField| {
+            let tokens = prompt.tokens(&model, add_special)?;
+            Ok(Prompt { tokens, text: prompt.text(&model.tokenizer, skip_special) })
+        };
+        prompts.iter().map(read_one).collect()
+    };
+    off_worker(bytes, read).await
+}
+
+/// What is common to all parts of one response.
+struct CompletionResponse {
+    id: String,
+    created: u64,
+    model: String,
+    tokenizer: Arc<Tokenizer>,
+    prompts: Vec<Prompt>,
+    options: GenerationOptions,
+    text: TextOptions,
+}
+
+impl CompletionResponse {
+    fn new(
+        model: String,
+        options: GenerationOptions,
+        text: TextOptions,
+        prompts: Vec<Prompt>,
+        tokenizer: Arc<Tokenizer>,
+    ) -> Self {
+        CompletionResponse {
+            id: telemetry::response_id("cmpl"),
+            created: unix_seconds(),
+            model,
+            tokenizer,
+            prompts,
+            options,
+            text,
+        }
+    }
+
+    fn head(&self) -> Value {
+        json!({
+            "id": self.id,
+            "object": "text_completion",
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": concat!("cuelight-", env!("CARGO_PKG_VERSION")),
+        })
+    }
+
+    /// The prompt of a choice. The answers to one prompt are consecutive.
+    fn prompt(&self, choice: usize) -> &Prompt {
+        &self.prompts[choice / self.options.n]
+    }
+
+    fn spelling(&self) -> Spelling<'_> {
+        Spelling { tokenizer: &self.tokenizer, as_ids: self.options.tokens_as_ids }
+    }
+
+    /// Empty log-probabilities of a choice's text.
+    fn legacy_logprobs(&self) -> LegacyLogprobs {
+        LegacyLogprobs::new(self.options.skip_special_tokens)
+    }
+
+    fn echo_logprobs(&self, choice: usize, positions: &[Option<PositionLogprobs>], to: &mut LegacyLogprobs) {
+        for (token, position) in self.prompt(choice).tokens.iter().zip(positions) {
+            match position {
+                Some(position) => to.push(position, self.spelling()),
+                None => to.push_first(*token, self.spelling()),
+            }
+        }
+    }
+
+    /// Whether the echoed prompt has log-probabilities.
+    fn scores_echo(&self) -> bool {
+        self.text.echo && self.options.logprobs.is_some()
+    }
+
+    /// The response without streaming.
+    fn whole(&self, answers: &[Answer]) -> Value {
+        let mut usage = UsageCount::default();
+        for (index, answer) in answers.iter().enumerate() {
+            usage.add(index, self.options.best_of, &answer.usage);
+        }
+        let best = answers.chunks(self.options.best_of).flat_map(|answers| best_answers(answers, self.options.n));
+        let choices = best.enumerate().map(|(index, answer)| self.choice(index, answer)).collect();
+        let mut response = self.head();
+        response["choices"] = Value::Array(choices);
+        response["usage"] = usage.json();
+        response
+    }
+
+    fn choice(&self, index: usize, answer: &Answer) -> Value {
+        let prompt = self.prompt(index);
+        let text = if self.text.echo { format!("{}{}", prompt.text, answer.text) } else { answer.text.clone() };
+        let mut choice = json!({
+            "index": index,
+            "text": text,
+            "logprobs": self.whole_logprobs(index, answer),
+            "finish_reason": answer.reason.as_ref().map(finish_reason),
+            "stop_reason": answer.reason.as_ref().map(|reason| stop_reason(reason, &self.options.stop.token_ids)),
+        });
+        if self.text.prompt_logprobs {
+            choice["prompt_logprobs"] = logprobs::prompt(&answer.prompt_logprobs, self.spelling());
+        }
+        if self.options.return_token_ids {
+            choice["prompt_token_ids"] = json!(prompt.tokens);
+            choice["token_ids"] = json!(answer.tokens);
+        }
+        choice
+    }
+
+    fn whole_logprobs(&self, index: usize, answer: &Answer) -> Value {
+        if self.options.logprobs.is_none() {
+            return Value::Null;
+        }
+        let mut logprobs = self.legacy_logprobs();
+        if self.scores_echo() {
+            self.echo_logprobs(index, &answer.prompt_logprobs, &mut logprobs);
+        }
+        for position in &answer.logprobs {
+            logprobs.push(position, self.spelling());
+        }
+        logprobs.take()
+    }
+}
+
+/// The response in chunks: for each choice the echoed prompt, its text and its finish; then the usage.
+struct CompletionChunks {
+    response: CompletionResponse,
+    stream: StreamOptions,
+    choices: Vec<ChoiceState>,
+    usage: UsageCount,
+}
+
+struct ChoiceState {
+    /// Tokens generated so far.
+    generated: usize,
+    logprobs: LegacyLogprobs,
+    /// The choice's first chunk carries the prompt's tokens.
+    is_first_chunk: bool,
+}
+
+impl CompletionChunks {
+    fn new(response: CompletionResponse, stream: StreamOptions) -> Self {
+        let state = |_| ChoiceState { generated: 0, logprobs: response.legacy_logprobs(), is_first_chunk: true };
+        let choices = (0..response.prompts.len() * response.options.n).map(state).collect();
+        CompletionChunks { choices, usage: UsageCount::default(), response, stream }
+    }
+
+    fn chunk(&mut self, choice: usize, text: &str, logprobs: Value, tokens: &[TokenId]) -> Value {
+        let prompt = self.response.prompt(choice);
+        let state = &mut self.choices[choice];
+        let mut body = json!({
+            "index": choice,
+            "text": text,
+            "logprobs": logprobs,
+            "finish_reason": null,
+            "stop_reason": null,
+        });
+        if self.response.options.return_token_ids {
+            if state.is_first_chunk {
+                body["prompt_token_ids"] = json!(prompt.tokens);
+            }
+            body["token_ids"] = json!(tokens);
+        }
+        state.is_first_chunk = false;
+        let mut chunk = self.response.head();
+        chunk["choices"] = json!([body]);
+        if self.stream.continuous_usage {
+            chunk["usage"] = UsageCount::new(prompt.tokens.len(), state.generated).json();
+        } else if self.stream.include_usage {
+            chunk["usage"] = Value::Null;
+        }
+        chunk
+    }
+
+    fn echo(&mut self, choice: usize, positions: &[Option<PositionLogprobs>]) -> Value {
+        let logprobs = if self.response.scores_echo() {
+            self.response.echo_logprobs(choice, positions, &mut self.choices[choice].logprobs);
+            self.choices[choice].logprobs.take()
+        } else {
+            Value::Null
+        };
+        let text = self.response.prompt(choice).text.clone();
+        self.chunk(choice, &text, logprobs, &[])
+    }
+
+    /// The chunk of one token. None while its text is held back, unless the chunk carries something else.
+    fn token(&mut self, choice: usize, token: TokenId, text: &str, logprobs: Option<PositionLogprobs>) -> Vec<Value> {
+        let state = &mut self.choices[choice];
+        state.generated += 1;
+        if text.is_empty() && logprobs.is_none() && !self.response.options.return_token_ids {
+            return Vec::new();
+        }
+        let logprobs = match logprobs {
+            Some(position) => {
+                state.logprobs.push(&position, self.response.spelling());
+                state.logprobs.take()
+            }
+            None => Value::Null,
+        };
+        vec![self.chunk(choice, text, logprobs, &[token])]
+    }
+}
+
+impl Chunks for CompletionChunks {
+    fn begin(&mut self) -> Vec<Value> {
+        // An echo with log-probabilities waits for them.
+        if !self.response.text.echo || self.response.scores_echo() {
+            return Vec::new();
+        }
+        (0..self.choices.len()).map(|choice| self.echo(choice, &[])).collect()
+    }
+
+    fn on(&mut self, choice: usize, event: Event) -> Vec<Value> {
+        match event {
+            Event::Prompt { logprobs } if self.response.scores_echo() => vec![self.echo(choice, &logprobs)],
+            Event::Token { token, text, logprobs } => self.token(choice, token, &text, logprobs),
+            Event::Finished { reason, text, usage } => {
+                self.usage.add(choice, self.response.options.n, &usage);
+                self.choices[choice].generated = usage.completion_tokens;
+                let mut finish = self.chunk(choice, &text, Value::Null, &[]);
+                finish["choices"][0]["finish_reason"] = json!(finish_reason(&reason));
+                finish["choices"][0]["stop_reason"] = stop_reason(&reason, &self.response.options.stop.token_ids);
+                vec![finish]
+            }
+            Event::Prompt { .. } | Event::Failed(_) => Vec::new(),
+        }
+    }
+
+    fn end(&mut self) -> Vec<Value> {
+        if !self.stream.include_usage {
+            return Vec::new();
+        }
+        let mut chunk = self.response.head();
+        chunk["choices"] = json!([]);
+        chunk["usage"] = self.usage.json();
+        vec![chunk]
+    }
+}

@@ -1,0 +1,179 @@
+//! Checks a conversation and converts it to the form that chat templates expect: content as one string, the role `system`
+//! for instructions, and the arguments of a tool call as an object.
+
+use serde_json::{Map, Value, json};
+
+use crate::api::error::{ApiError, clip};
+use crate::api::fields::{Fields, missing, wrong_type};
+
+const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
+
+/// Reads `messages`.
+///
+/// # Errors
+/// [`ApiError::InvalidRequest`] or [`ApiError::Unsupported`] that names the field by its path.
+pub(super) fn read(fields: &Fields<'_>) -> Result<Value, ApiError> {
+    let path = fields.path("messages");
+    let messages = fields.array("messages")?.ok_or_else(|| missing(&path, "a list of messages"))?;
+    if messages.is_empty() {
+        return Err(ApiError::invalid(path, "`messages` must have at least one message"));
+    }
+    let messages = messages.iter().enumerate();
+    messages.map(|(index, message)| read_message(&Fields::of(message, format!("{path}[{index}]"))?)).collect()
+}
+
+fn read_message(message: &Fields<'_>) -> Result<Value, ApiError> {
+    let role = read_role(message)?;
+    let tool_calls = message.array("tool_calls")?.filter(|calls| !calls.is_empty());
+    let content = match message.get("content") {
+        Some(content) => read_content(content, &message.path("content"))?,
+        // A turn that only called tools, or an empty answer, has no content.
+        None if role == "assistant" => String::new(),
+        None => return Err(missing(&message.path("content"), "a string or a list of text parts")),
+    };
+    let mut read = Map::new();
+    read.insert("role".to_owned(), json!(role));
+    read.insert("content".to_owned(), json!(content));
+    if let Some(calls) = tool_calls {
+        let calls = calls.iter().enumerate();
+        let path = message.path("tool_calls");
+        let calls: Result<Value, _> =
+            calls.map(|(index, call)| read_tool_call(call, format!("{path}[{index}]"))).collect();
+        read.insert("tool_calls".to_owned(), calls?);
+    }
+    for name in ["name", "tool_call_id"] {
+        if let Some(text) = message.string(name)? {
+            read.insert(name.to_owned(), json!(text));
+        }
+    }
+    // Clients and templates use either name for the model's reasoning.
+    let reasoning = message.string("reasoning_content")?.or(message.string("reasoning")?);
+    if let Some(reasoning) = reasoning {
+        read.insert("reasoning_content".to_owned(), json!(reasoning));
+        read.insert("reasoning".to_owned(), json!(reasoning));
+    }
+    Ok(Value::Object(read))
+}
+
+fn read_role(message: &Fields<'_>) -> Result<&'static str, ApiError> {
+    let path = message.path("role");
+    let role = message.string("role")?.ok_or_else(|| missing(&path, &format!("one of {}", ROLES.join(", "))))?;
+    match ROLES.into_iter().find(|known| *known == role) {
+        // Templates expect the older name of the role.
+        Some("developer") => Ok("system"),
+        Some(role) => Ok(role),
+        None => {
+            Err(ApiError::invalid(&path, format!("`{path}` must be one of {}, not {}", ROLES.join(", "), clip(role))))
+        }
+    }
+}
+
+/// The text of a message. Parts are joined by line breaks.
+fn read_content(content: &Value, path: &str) -> Result<String, ApiError> {
+    match content {
+        Value::String(text) => Ok(text.clone()),
+        Value::Array(parts) => {
+            let texts: Result<Vec<&str>, _> =
+                parts.iter().enumerate().map(|(index, part)| read_part(part, format!("{path}[{index}]"))).collect();
+            Ok(texts?.join("\n"))
+        }
+        other => Err(wrong_type(path, "a string or a list of text parts", other)),
+    }
+}
+
+fn read_part(part: &Value, path: String) -> Result<&str, ApiError> {
+    if let Value::String(text) = part {
+        return Ok(text);
+    }
+    let part = Fields::of(part, path)?;
+    let path = part.path("type");
+    let field = match part.string("type")? {
+        Some("text" | "input_text" | "output_text") => "text",
+        Some("refusal") => "refusal",
+        Some(kind @ ("image_url" | "input_image" | "image" | "input_audio" | "audio_url" | "video_url" | "file")) => {
+            let message = format!("`{path}` cannot be {kind}: this model accepts text only");
+            return Err(ApiError::Unsupported { param: path, message });
+        }
+        Some(other) => return Err(ApiError::invalid(&path, format!("`{path}` must be \"text\", not {}", clip(other)))),
+        None => return Err(missing(&path, "\"text\"")),
+    };
+    part.string(field)?.ok_or_else(|| missing(&part.path(field), "the part's text"))
+}
+
+/// A tool call as templates expect it. The API carries its arguments as JSON in a string; templates expect an object.
+fn read_tool_call(call: &Value, path: String) -> Result<Value, ApiError> {
+    let fields = Fields::of(call, path)?;
+    let function =
+        fields.object("function")?.ok_or_else(|| missing(&fields.path("function"), "the function called"))?;
+    function.string("name")?.ok_or_else(|| missing(&function.path("name"), "the function's name"))?;
+    let mut call = call.clone();
+    if let Some(Value::String(arguments)) = function.get("arguments")
+        && let Ok(parsed @ Value::Object(_)) = serde_json::from_str(arguments)
+    {
+        call["function"]["arguments"] = parsed;
+    }
+    Ok(call)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn messages(messages: Value) -> Result<Value, ApiError> {
+        let body = json!({ "messages": messages });
+        read(&Fields::of_body(&body).unwrap())
+    }
+
+    #[test]
+    fn content_may_be_text_or_text_parts() {
+        let parts = json!([{ "type": "text", "text": "a" }, { "type": "text", "text": "b" }]);
+        let read = messages(json!([
+            { "role": "developer", "content": "be brief" },
+            { "role": "user", "content": parts },
+            { "role": "assistant", "content": null },
+        ]));
+        assert_eq!(
+            read.unwrap(),
+            json!([
+                { "role": "system", "content": "be brief" },
+                { "role": "user", "content": "a\nb" },
+                { "role": "assistant", "content": "" },
+            ])
+        );
+    }
+
+    #[test]
+    fn the_arguments_of_a_tool_call_become_an_object() {
+        let read = messages(json!([
+            { "role": "assistant", "tool_calls": [
+                { "id": "1", "type": "function", "function": { "name": "f", "arguments": "{\"x\": 1}" } }
+            ] },
+            { "role": "tool", "tool_call_id": "1", "content": "2" },
+        ]))
+        .unwrap();
+        assert_eq!(read[0]["tool_calls"][0]["function"]["arguments"], json!({ "x": 1 }));
+        assert_eq!(read[1]["tool_call_id"], "1");
+    }
+
+    #[test]
+    fn an_invalid_field_of_a_conversation_is_named_by_its_path() {
+        for (conversation, path) in [
+            (json!([]), "messages"),
+            (json!("hi"), "messages"),
+            (json!([5]), "messages[0]"),
+            (json!([{ "role": "user", "content": "a" }, { "role": "wizard", "content": "b" }]), "messages[1].role"),
+            (json!([{ "content": "a" }]), "messages[0].role"),
+            (json!([{ "role": "user" }]), "messages[0].content"),
+            (json!([{ "role": "user", "content": [{ "type": "text" }] }]), "messages[0].content[0].text"),
+            (json!([{ "role": "user", "content": [{ "type": "image_url" }] }]), "messages[0].content[0].type"),
+            (json!([{ "role": "user", "content": [{ "type": "smell" }] }]), "messages[0].content[0].type"),
+        ] {
+            match messages(conversation.clone()).unwrap_err() {
+                ApiError::InvalidRequest { param: Some(param), .. } | ApiError::Unsupported { param, .. } => {
+                    assert_eq!(param, path, "{conversation}");
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,379 @@
+//! The fields that control generation. Chat completions and legacy completions share them.
+
+use std::ops::{Bound, RangeInclusive};
+use std::sync::Arc;
+use std::time::Duration;
+
+use cuelight_engine::engine::TokenId;
+use serde_json::Value;
+
+use crate::api::caller::Tenancy;
+use crate::api::error::{ApiError, clip};
+use crate::api::fields::{Fields, number, wrong_type};
+use crate::core::request::{GenerationRequest, SamplingParams, StopConditions, SubmitError};
+use crate::core::stop_strings::StopStrings;
+
+/// Most alternatives that may be requested with each token.
+pub(super) const MOST_LOGPROBS: i64 = 20;
+
+/// Most answers to one prompt.
+const MOST_CHOICES: i64 = 128;
+
+/// A smaller penalty makes logits infinite, and no model is usable near either end.
+const REPETITION_PENALTIES: RangeInclusive<f64> = 0.01..=100.0;
+
+/// Most stop tokens. Each one costs time at every token.
+const MOST_STOP_TOKENS: usize = 1024;
+
+/// Most stop strings.
+const MOST_STOPS: usize = 256;
+
+/// Most bytes of all stop strings together. The automaton that finds them needs about sixty times as many.
+const MOST_STOP_BYTES: usize = 8 << 10;
+
+/// How to generate.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct GenerationOptions {
+    /// Answers to each prompt.
+    pub n: usize,
+    /// Answers generated for each prompt, of which the `n` most likely are returned.
+    pub best_of: usize,
+    /// The client's limit. `None`: the rest of the context.
+    pub max_tokens: Option<usize>,
+    pub sampling: SamplingParams,
+    /// When to stop; its `max_tokens` is set when the prompt's length is known.
+    pub stop: StopConditions,
+    /// Alternatives with each generated token.
+    pub logprobs: Option<usize>,
+    /// Alternatives with each token of the prompt.
+    pub prompt_logprobs: Option<usize>,
+    pub skip_special_tokens: bool,
+    pub priority: i32,
+    /// The caller.
+    pub tenancy: Tenancy,
+    /// The client's time limit. `None`: the server's limit.
+    pub timeout: Option<Duration>,
+    /// Return the token ids of prompt and answer with the text.
+    pub return_token_ids: bool,
+    /// Write tokens as `token_id:123` in log-probabilities.
+    pub tokens_as_ids: bool,
+    /// The options of a stream. `None`: one response at the end.
+    pub stream: Option<StreamOptions>,
+}
+
+/// What a stream contains besides text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct StreamOptions {
+    /// One last chunk with the usage.
+    pub include_usage: bool,
+    /// The usage so far with every chunk.
+    pub continuous_usage: bool,
+}
+
+impl GenerationOptions {
+    /// Reads and checks all fields except `logprobs` and `max_tokens`, which differ between the two protocols.
+    ///
+    /// # Errors
+    /// [`ApiError::InvalidRequest`] that names the field.
+    pub fn read(
+        fields: &Fields<'_>,
+        tenancy: Tenancy,
+        max_tokens: Option<usize>,
+        logprobs: Option<usize>,
+    ) -> Result<Self, ApiError> {
+        let n = fields.integer("n", 1..=MOST_CHOICES)?.map_or(1, |n| n as usize);
+        let seconds: Option<f32> = fields.number("timeout", (Bound::Excluded(0.0), Bound::Included(86400.0)))?;
+        let options = GenerationOptions {
+            n,
+            best_of: fields.integer("best_of", 1..=MOST_CHOICES)?.map_or(n, |best_of| best_of as usize),
+            max_tokens,
+            sampling: sampling_params(fields)?,
+            stop: stop_conditions(fields)?,
+            logprobs,
+            prompt_logprobs: logprobs_count(fields, "prompt_logprobs")?,
+            skip_special_tokens: fields.bool("skip_special_tokens")?.unwrap_or(true),
+            priority: fields.integer("priority", i32_range())?.map_or(0, |priority| priority as i32),
+            tenancy,
+            timeout: seconds.map(Duration::from_secs_f32),
+            return_token_ids: fields.bool("return_token_ids")?.unwrap_or(false),
+            tokens_as_ids: fields.bool("return_tokens_as_token_ids")?.unwrap_or(false),
+            stream: stream_options(fields)?,
+        };
+        options.check_together(fields)?;
+        Ok(options)
+    }
+
+    fn check_together(&self, fields: &Fields<'_>) -> Result<(), ApiError> {
+        if let Some(max_tokens) = self.max_tokens
+            && self.stop.min_tokens > max_tokens
+        {
+            let message =
+                format!("`min_tokens` ({}) must not exceed `max_tokens` ({max_tokens})", self.stop.min_tokens);
+            return Err(ApiError::invalid("min_tokens", message));
+        }
+        if self.prompt_logprobs.is_some() && self.stream.is_some() {
+            return Err(ApiError::invalid(
+                "prompt_logprobs",
+                "`prompt_logprobs` cannot be streamed; set `stream` to false",
+            ));
+        }
+        if self.stream.is_none() && fields.get("stream_options").is_some() {
+            return Err(ApiError::invalid("stream_options", "`stream_options` is only allowed when `stream` is true"));
+        }
+        if self.best_of < self.n {
+            return Err(ApiError::invalid("best_of", "`best_of` must not be less than `n`"));
+        }
+        if self.best_of > self.n && self.stream.is_some() {
+            let message = "the best of `best_of` answers are known only at the end; set `stream` to false";
+            return Err(ApiError::invalid("best_of", message));
+        }
+        Ok(())
+    }
+
+    /// Limits the client's priority. Lower values run first.
+    pub fn limit_priority(&mut self, highest: i32) {
+        self.priority = self.priority.max(highest);
+    }
+
+    /// The time limit of the whole request: the smaller of the client's and the server's.
+    pub fn timeout(&self, most: Option<Duration>) -> Option<Duration> {
+        match (self.timeout, most) {
+            (Some(asked), Some(most)) => Some(asked.min(most)),
+            (asked, most) => asked.or(most),
+        }
+    }
+
+    /// The `best_of` sequences that answer one prompt. They share its KV blocks. With a seed, sequence `i` uses seed + `i`, so
+    /// that they differ.
+    ///
+    /// # Errors
+    /// [`SubmitError::ContextLengthExceeded`] when the prompt leaves no space for a token.
+    pub fn sequences(
+        &self,
+        prompt: Vec<TokenId>,
+        context_tokens: usize,
+    ) -> Result<impl Iterator<Item = GenerationRequest> + use<'_>, SubmitError> {
+        let max_tokens = budget(prompt.len(), context_tokens, self.max_tokens)?;
+        let request = GenerationRequest {
+            prompt,
+            sampling: self.sampling.clone(),
+            stop: StopConditions { max_tokens, min_tokens: self.stop.min_tokens.min(max_tokens), ..self.stop.clone() },
+            // The answers are ranked by probability.
+            logprobs: if self.best_of > self.n { self.logprobs.or(Some(0)) } else { self.logprobs },
+            prompt_logprobs: self.prompt_logprobs,
+            skip_special_tokens: self.skip_special_tokens,
+            priority: self.priority,
+            client: self.tenancy.client.clone(),
+            cache_salt: self.tenancy.cache_salt.clone(),
+        };
+        Ok((0..self.best_of as u64).map(move |i| {
+            let mut request = request.clone();
+            request.sampling.seed = request.sampling.seed.map(|seed| seed.wrapping_add(i));
+            request
+        }))
+    }
+}
+
+/// How many tokens may be generated: the requested number, at most the rest of the context.
+fn budget(prompt_tokens: usize, context_tokens: usize, asked: Option<usize>) -> Result<usize, SubmitError> {
+    let left = context_tokens.checked_sub(prompt_tokens);
+    match (left, asked) {
+        (None, _) => Err(SubmitError::ContextLengthExceeded { prompt_tokens, context_tokens }),
+        (Some(0), None | Some(1..)) => Err(SubmitError::ContextLengthExceeded { prompt_tokens, context_tokens }),
+        (Some(left), asked) => Ok(asked.map_or(left, |asked| asked.min(left))),
+    }
+}
+
+/// The requested number of alternatives in the field `name`, 0 to 20.
+pub(super) fn logprobs_count(fields: &Fields<'_>, name: &str) -> Result<Option<usize>, ApiError> {
+    Ok(fields.integer(name, 0..=MOST_LOGPROBS)?.map(|count| count as usize))
+}
+
+fn sampling_params(fields: &Fields<'_>) -> Result<SamplingParams, ApiError> {
+    let above_zero_to_one = (Bound::Excluded(0.0), Bound::Included(1.0));
+    Ok(SamplingParams {
+        temperature: fields.number("temperature", 0.0..=2.0)?.unwrap_or(1.0),
+        // Other servers use -1 for off.
+        top_k: fields.integer("top_k", -1..=i64::from(u32::MAX))?.map_or(0, |k| usize::try_from(k).unwrap_or(0)),
+        top_p: fields.number("top_p", above_zero_to_one)?.unwrap_or(1.0),
+        min_p: fields.number("min_p", 0.0..=1.0)?.unwrap_or(0.0),
+        typical_p: fields.number("typical_p", above_zero_to_one)?.unwrap_or(1.0),
+        repetition_penalty: fields.number("repetition_penalty", REPETITION_PENALTIES)?.unwrap_or(1.0),
+        presence_penalty: fields.number("presence_penalty", -2.0..=2.0)?.unwrap_or(0.0),
+        frequency_penalty: fields.number("frequency_penalty", -2.0..=2.0)?.unwrap_or(0.0),
+        logit_bias: logit_bias(fields)?,
+        // -1 is how other servers ask for a fresh seed.
+        seed: fields.integer("seed", i64::MIN..=i64::MAX)?.filter(|seed| *seed != -1).map(i64::cast_unsigned),
+    })
+}
+
+fn logit_bias(fields: &Fields<'_>) -> Result<Vec<(TokenId, f32)>, ApiError> {
+    let Some(biases) = fields.object("logit_bias")? else { return Ok(Vec::new()) };
+    let mut logit_bias = Vec::with_capacity(biases.map().len());
+    for (key, bias) in biases.map() {
+        let token = key.parse().map_err(|_| {
+            let message = format!("a key of `logit_bias` must be a token id, not {}", clip(key));
+            ApiError::invalid("logit_bias", message)
+        })?;
+        logit_bias.push((token, number(bias, &biases.path(key), -100.0..=100.0)?));
+    }
+    Ok(logit_bias)
+}
+
+fn stop_conditions(fields: &Fields<'_>) -> Result<StopConditions, ApiError> {
+    Ok(StopConditions {
+        max_tokens: 0,
+        min_tokens: fields.count("min_tokens", 0)?.unwrap_or(0),
+        strings: stop_strings(fields)?,
+        token_ids: stop_tokens(fields)?,
+        ignore_eos: fields.bool("ignore_eos")?.unwrap_or(false),
+        include_stop_string: fields.bool("include_stop_str_in_output")?.unwrap_or(false),
+    })
+}
+
+fn stop_tokens(fields: &Fields<'_>) -> Result<Vec<TokenId>, ApiError> {
+    let mut tokens = fields.token_ids("stop_token_ids")?.unwrap_or_default();
+    tokens.sort_unstable();
+    tokens.dedup();
+    if tokens.len() > MOST_STOP_TOKENS {
+        let message = format!("`stop_token_ids` accepts at most {MOST_STOP_TOKENS} tokens, not {}", tokens.len());
+        return Err(ApiError::invalid("stop_token_ids", message));
+    }
+    Ok(tokens)
+}
+
+fn stop_strings(fields: &Fields<'_>) -> Result<Arc<StopStrings>, ApiError> {
+    let strings = read_stop_strings(fields)?;
+    let bytes: usize = strings.iter().map(String::len).sum();
+    if bytes > MOST_STOP_BYTES {
+        let message = format!("`stop` accepts at most {MOST_STOP_BYTES} bytes in total, not {bytes}");
+        return Err(ApiError::invalid("stop", message));
+    }
+    let prepared = StopStrings::new(strings);
+    prepared.map(Arc::new).map_err(|error| ApiError::invalid("stop", format!("`stop` cannot be searched for: {error}")))
+}
+
+fn read_stop_strings(fields: &Fields<'_>) -> Result<Vec<String>, ApiError> {
+    let strings: Vec<(String, &Value)> = match fields.get("stop") {
+        None => Vec::new(),
+        Some(stop @ Value::String(_)) => vec![("stop".to_owned(), stop)],
+        Some(Value::Array(list)) => {
+            list.iter().enumerate().map(|(index, stop)| (format!("stop[{index}]"), stop)).collect()
+        }
+        Some(other) => return Err(wrong_type("stop", "a string or a list of strings", other)),
+    };
+    if strings.len() > MOST_STOPS {
+        return Err(ApiError::invalid(
+            "stop",
+            format!("`stop` accepts at most {MOST_STOPS} strings, not {}", strings.len()),
+        ));
+    }
+    let text = |(path, value): (String, &Value)| match value.as_str() {
+        Some("") => Err(ApiError::invalid(&path, format!("`{path}` must not be empty"))),
+        Some(text) => Ok(text.to_owned()),
+        None => Err(wrong_type(&path, "a string", value)),
+    };
+    strings.into_iter().map(text).collect()
+}
+
+fn stream_options(fields: &Fields<'_>) -> Result<Option<StreamOptions>, ApiError> {
+    let stream = fields.bool("stream")?.unwrap_or(false);
+    let options = match fields.object("stream_options")? {
+        None => StreamOptions::default(),
+        Some(options) => StreamOptions {
+            include_usage: options.bool("include_usage")?.unwrap_or(false),
+            continuous_usage: options.bool("continuous_usage_stats")?.unwrap_or(false),
+        },
+    };
+    Ok(stream.then_some(options))
+}
+
+fn i32_range() -> RangeInclusive<i64> {
+    i64::from(i32::MIN)..=i64::from(i32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn read(body: &Value) -> Result<GenerationOptions, ApiError> {
+        let fields = Fields::of_body(body).unwrap();
+        GenerationOptions::read(&fields, Tenancy::default(), fields.count("max_tokens", 1)?, None)
+    }
+
+    fn param(body: &Value) -> String {
+        match read(body).unwrap_err() {
+            ApiError::InvalidRequest { param: Some(param), .. } | ApiError::Unsupported { param, .. } => param,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn an_empty_request_samples_from_the_unmodified_distribution() {
+        let options = read(&json!({})).unwrap();
+        assert_eq!(options.n, 1);
+        assert_eq!((options.sampling.temperature, options.sampling.top_p, options.sampling.top_k), (1.0, 1.0, 0));
+        assert_eq!(options.sampling.seed, None);
+        assert!(options.skip_special_tokens);
+    }
+
+    #[test]
+    fn each_invalid_value_is_named() {
+        for (body, name) in [
+            (json!({ "temperature": -1 }), "temperature"),
+            (json!({ "top_p": 0 }), "top_p"),
+            (json!({ "n": 0 }), "n"),
+            (json!({ "stop": ["a", ""] }), "stop[1]"),
+            (json!({ "stop": 5 }), "stop"),
+            (json!({ "stop_token_ids": [1, "x"] }), "stop_token_ids[1]"),
+            (json!({ "logit_bias": { "x": 1 } }), "logit_bias"),
+            (json!({ "logit_bias": { "5": 101 } }), "logit_bias.5"),
+            (json!({ "stream_options": {} }), "stream_options"),
+            (json!({ "stream": true, "stream_options": { "include_usage": 1 } }), "stream_options.include_usage"),
+            (json!({ "stream": true, "prompt_logprobs": 1 }), "prompt_logprobs"),
+            (json!({ "min_tokens": 9, "max_tokens": 3 }), "min_tokens"),
+            (json!({ "n": 2, "best_of": 1 }), "best_of"),
+            (json!({ "best_of": 3, "stream": true }), "best_of"),
+            (json!({ "timeout": 0 }), "timeout"),
+            (json!({ "repetition_penalty": 1e-38 }), "repetition_penalty"),
+            (json!({ "stop_token_ids": (0..1025).collect::<Vec<_>>() }), "stop_token_ids"),
+            (json!({ "stop": ["a".repeat(4096), "b".repeat(4097)] }), "stop"),
+        ] {
+            assert_eq!(param(&body), name, "{body}");
+        }
+    }
+
+    #[test]
+    fn a_client_can_lower_its_priority_but_not_raise_it() {
+        for (asked, highest, used) in [(-1000, 0, 0), (7, 0, 7), (-5, -10, -5), (-50, -10, -10), (0, 3, 3)] {
+            let mut options = read(&json!({ "priority": asked })).unwrap();
+            options.limit_priority(highest);
+            assert_eq!(options.priority, used, "{asked}");
+        }
+    }
+
+    #[test]
+    fn with_a_seed_each_answer_uses_the_next_seed() {
+        let options = read(&json!({ "n": 3, "seed": 7, "max_tokens": 4 })).unwrap();
+        let seeds: Vec<_> = options.sequences(vec![1, 2], 100).unwrap().map(|one| one.sampling.seed).collect();
+        assert_eq!(seeds, [Some(7), Some(8), Some(9)]);
+    }
+
+    #[test]
+    fn minus_one_means_a_fresh_seed_and_no_top_k() {
+        let options = read(&json!({ "seed": -1, "top_k": -1 })).unwrap();
+        assert_eq!((options.sampling.seed, options.sampling.top_k), (None, 0));
+    }
+
+    #[test]
+    fn an_answer_is_limited_to_the_rest_of_the_context() {
+        assert_eq!(budget(10, 100, None), Ok(90));
+        assert_eq!(budget(10, 100, Some(20)), Ok(20));
+        assert_eq!(budget(10, 100, Some(200)), Ok(90));
+        assert_eq!(budget(100, 100, Some(0)), Ok(0));
+        assert!(budget(100, 100, None).is_err());
+        assert!(budget(101, 100, Some(0)).is_err());
+    }
+}

@@ -1,0 +1,70 @@
+//! A request's events as server-sent events.
+//!
+//! The response starts as soon as the request is accepted, so that the client's connection is confirmed during a long
+//! prompt. An error before that is an HTTP status; a later one is an event. While there is no output, comments keep the
+//! connection open.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use axum::http::{HeaderName, HeaderValue};
+use axum::response::sse::{self, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use serde_json::Value;
+use tracing::Span;
+
+use super::generation::Generations;
+use crate::api::error::ApiError;
+use crate::core::request::Event;
+
+/// Encodes events as the chunks of one protocol.
+pub(super) trait Chunks: Send + 'static {
+    /// Chunks before those of the first event.
+    fn begin(&mut self) -> Vec<Value>;
+
+    /// Chunks for one event of sequence `choice`.
+    fn on(&mut self, choice: usize, event: Event) -> Vec<Value>;
+
+    /// Chunks after those of the last event.
+    fn end(&mut self) -> Vec<Value>;
+}
+
+/// Streams `generations` as encoded by `chunks`: each chunk is one `data:` line, and `[DONE]` is the last one.
+pub(super) fn stream(mut generations: Generations, mut chunks: impl Chunks, ping_interval: Duration) -> Response {
+    let span = Span::current();
+    let events = async_stream::stream! {
+        let mut has_begun = false;
+        while let Some(result) = generations.next().await {
+            match result {
+                Ok((choice, event)) => {
+                    let begin = if has_begun { Vec::new() } else { chunks.begin() };
+                    has_begun = true;
+                    for chunk in begin.into_iter().chain(chunks.on(choice, event)) {
+                        yield frame(&chunk);
+                    }
+                }
+                Err(error) => {
+                    span.in_scope(|| log(&error));
+                    yield frame(&error.body());
+                }
+            }
+        }
+        for chunk in chunks.end() {
+            yield frame(&chunk);
+        }
+        yield Ok(sse::Event::default().data("[DONE]"));
+    };
+    let mut response =
+        Sse::new(events).keep_alive(KeepAlive::new().interval(ping_interval).text("ping")).into_response();
+    // Without this header nginx buffers the whole response.
+    response.headers_mut().insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
+    response
+}
+
+fn log(error: &ApiError) {
+    tracing::info!(code = error.code(), %error, "request failed during its stream");
+}
+
+fn frame(chunk: &Value) -> Result<sse::Event, Infallible> {
+    Ok(sse::Event::default().data(chunk.to_string()))
+}

@@ -1,0 +1,158 @@
+//! Fields of the protocol that this server does not support yet.
+//!
+//! An unknown field is ignored. A known field is either supported or refused by name, never dropped silently.
+
+use serde_json::{Value, json};
+
+use crate::api::error::ApiError;
+use crate::api::fields::Fields;
+
+/// A field that is not supported.
+struct Unsupported {
+    name: &'static str,
+    /// Whether a value of the field requests nothing.
+    harmless: fn(&Value) -> bool,
+    /// What a client can use instead, or why there is no alternative.
+    advice: &'static str,
+}
+
+const fn refuse(name: &'static str, harmless: fn(&Value) -> bool, advice: &'static str) -> Unsupported {
+    Unsupported { name, harmless, advice }
+}
+
+const NO_GRAMMARS: &str = "output cannot be constrained to a grammar or schema yet; ask for the format in the prompt";
+const TEXT_ONLY: &str = "input and output are text only";
+const SAMPLER: &str = "this sampler is not available; use temperature, top_k, top_p, min_p or typical_p";
+const NO_TOOLS: &str = "use `tools` with `tool_choice` \"auto\" or \"none\"";
+
+/// Refused in every request that generates.
+const GENERATION: &[Unsupported] = &[
+    refuse("response_format", |value| value["type"] == "text", NO_GRAMMARS),
+    refuse("structured_outputs", never, NO_GRAMMARS),
+    refuse("guided_json", never, NO_GRAMMARS),
+    refuse("guided_regex", never, NO_GRAMMARS),
+    refuse("guided_choice", never, NO_GRAMMARS),
+    refuse("guided_grammar", never, NO_GRAMMARS),
+    refuse("grammar", empty, NO_GRAMMARS),
+    refuse("json_schema", never, NO_GRAMMARS),
+    refuse("use_beam_search", off, "beam search is not available; use `n` with a temperature"),
+    refuse("length_penalty", one, "it belongs to beam search, which is not available"),
+    refuse("logprob_token_ids", empty, "use `top_logprobs` or `logprobs`"),
+    refuse("allowed_token_ids", empty, "use `logit_bias`"),
+    refuse("bad_words", empty, "use `logit_bias`"),
+    refuse("truncate_prompt_tokens", never, "a prompt is never truncated; shorten it before sending"),
+    refuse("dry_multiplier", zero, SAMPLER),
+    refuse("xtc_probability", zero, SAMPLER),
+    refuse("mirostat", zero, SAMPLER),
+    refuse("top_n_sigma", |value| value.as_f64().is_some_and(|sigma| sigma <= 0.0), SAMPLER),
+    refuse("dynatemp_range", zero, SAMPLER),
+    refuse("samplers", never, "the order of samplers is fixed"),
+    refuse("n_probs", zero, "use `logprobs`"),
+    refuse("lora", empty, "adapters are not available"),
+    refuse("mm_processor_kwargs", empty, TEXT_ONLY),
+    refuse("kv_transfer_params", empty, "KV transfer between servers is not available"),
+    refuse("vllm_xargs", empty, "this server has no extra arguments"),
+    refuse("repetition_detection", never, "use a penalty or a stop string"),
+    refuse("stream_interval", one, "every token is sent at once"),
+    refuse("timings_per_token", off, "use `stream_options.include_usage`"),
+    refuse("return_progress", off, "progress of the prompt is not reported"),
+];
+
+/// Refused in chat completions.
+const CHAT: &[Unsupported] = &[
+    refuse("echo", off, "use `continue_final_message`, or `/v1/completions`"),
+    refuse("best_of", one, "a chat returns all `n` answers; `/v1/completions` supports `best_of`"),
+    refuse("modalities", |value| *value == json!(["text"]), TEXT_ONLY),
+    refuse("audio", never, TEXT_ONLY),
+    refuse("web_search_options", never, "web search is not available"),
+    refuse("moderation", never, "moderation is not available"),
+    refuse("functions", empty, NO_TOOLS),
+    refuse("function_call", |value| value == "none" || value == "auto", NO_TOOLS),
+    refuse("chat_template", never, "start the server with --chat-template"),
+    refuse("thinking_token_budget", never, "use `max_completion_tokens`"),
+    refuse("include_reasoning", |value| value == true, "reasoning is part of the text and cannot be left out"),
+];
+
+/// Refused in legacy completions.
+const COMPLETIONS: &[Unsupported] =
+    &[refuse("suffix", empty, "text cannot be inserted; write the model's infill format into `prompt`")];
+
+/// Refuses the fields that chat completions do not support.
+///
+/// # Errors
+/// [`ApiError::Unsupported`] that names the first such field.
+pub(super) fn refuse_in_chat(fields: &Fields<'_>) -> Result<(), ApiError> {
+    GENERATION.iter().chain(CHAT).try_for_each(|field| field.check(fields))
+}
+
+/// As [`refuse_in_chat`], for `/v1/completions`.
+pub(super) fn refuse_in_completions(fields: &Fields<'_>) -> Result<(), ApiError> {
+    GENERATION.iter().chain(COMPLETIONS).try_for_each(|field| field.check(fields))
+}
+
+impl Unsupported {
+    fn check(&self, fields: &Fields<'_>) -> Result<(), ApiError> {
+        match fields.get(self.name) {
+            Some(value) if !(self.harmless)(value) => Err(ApiError::Unsupported {
+                param: fields.path(self.name),
+                message: format!("`{}` does not support this value: {}", self.name, self.advice),
+            }),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn never(_: &Value) -> bool {
+    false
+}
+
+fn off(value: &Value) -> bool {
+    value == false
+}
+
+fn zero(value: &Value) -> bool {
+    value.as_f64() == Some(0.0)
+}
+
+fn one(value: &Value) -> bool {
+    value.as_f64() == Some(1.0)
+}
+
+fn empty(value: &Value) -> bool {
+    match value {
+        Value::String(text) => text.is_empty(),
+        Value::Array(list) => list.is_empty(),
+        Value::Object(map) => map.is_empty(),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(body: &Value) -> Option<String> {
+        match refuse_in_chat(&Fields::of_body(body).unwrap()) {
+            Ok(()) => None,
+            Err(ApiError::Unsupported { param, .. }) => Some(param),
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_known_field_is_refused_unless_its_value_requests_nothing() {
+        assert_eq!(refused(&json!({ "response_format": { "type": "json_object" } })), Some("response_format".into()));
+        assert_eq!(refused(&json!({ "response_format": { "type": "text" } })), None);
+        assert_eq!(refused(&json!({ "structured_outputs": { "regex": "a*" } })), Some("structured_outputs".into()));
+        assert_eq!(refused(&json!({ "use_beam_search": false, "length_penalty": 1.0, "grammar": "" })), None);
+        assert_eq!(refused(&json!({ "mirostat": 2 })), Some("mirostat".into()));
+        assert_eq!(refused(&json!({ "suffix": "only in completions", "unknown_field": 1 })), None);
+    }
+
+    #[test]
+    fn no_field_is_listed_twice() {
+        let mut names: Vec<_> = GENERATION.iter().chain(CHAT).chain(COMPLETIONS).map(|field| field.name).collect();
+        names.sort_unstable();
+        assert!(names.windows(2).all(|pair| pair[0] != pair[1]));
+    }
+}

@@ -1,0 +1,136 @@
+//! The routes of the API and the layers around them.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::Request;
+use axum::http::{HeaderName, HeaderValue, Method, Uri};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use tower_http::catch_panic::CatchPanicLayer;
+use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
+use tower_http::decompression::RequestDecompressionLayer;
+
+use super::auth;
+use super::connections::BeyondLimit;
+#[cfg(feature = "fault-injection")]
+use super::debug;
+use super::error::{ApiError, clip};
+use super::guard::{self, Guard};
+use super::openai::{chat, completions};
+use super::options::LiveOptions;
+use super::server::{Server, SharedServer};
+use super::{models, probes, telemetry, tokenize};
+use crate::models::Models;
+
+/// An entry of [`super::ServerOptions::cors_origins`] that is not an origin.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the CORS origin {0:?} is neither `*` nor like `https://example.org`")]
+pub struct InvalidOrigin(pub String);
+
+/// The whole API as a service. `is_loopback`: it is reached through a loopback address only.
+///
+/// # Errors
+/// [`InvalidOrigin`] when a CORS origin is malformed.
+pub(super) fn build(models: Models, live: LiveOptions, is_loopback: bool) -> Result<Router, InvalidOrigin> {
+    let options = live.get();
+    let cors = cors_layer(&options.cors_origins)?;
+    let guard = Arc::new(Guard::new(&options, is_loopback));
+    let server = Arc::new(Server::new(models, live));
+    let keyed = keyed_routes()
+        .layer(middleware::from_fn_with_state(server.clone(), auth::require_key))
+        .layer(middleware::from_fn(refuse_beyond_limit));
+    let app = open_routes()
+        .merge(keyed)
+        .with_state(server)
+        .layer(RequestDecompressionLayer::new().pass_through_unaccepted(true))
+        .layer(CatchPanicLayer::custom(answer_panic));
+    // Outside the keys, so that preflights need none; inside the telemetry, so that they are recorded.
+    let app = match cors {
+        Some(cors) => app.layer(cors),
+        None => app,
+    };
+    let app = app.layer(middleware::from_fn_with_state(guard, guard::check));
+    Ok(app.layer(middleware::from_fn(telemetry::observe)))
+}
+
+/// Routes that never require a key.
+fn open_routes() -> Router<SharedServer> {
+    let routes = Router::new()
+        .route("/", get(probes::greet))
+        .route("/health", get(probes::health))
+        .route("/ready", get(probes::ready))
+        .route("/ping", get(probes::health))
+        .route("/version", get(probes::version))
+        .route("/metrics", get(probes::metrics));
+    #[cfg(feature = "fault-injection")]
+    let routes = routes.route("/debug/fault", post(debug::fault));
+    routes.method_not_allowed_fallback(method_not_allowed)
+}
+
+/// Routes that require a key when the server has keys.
+fn keyed_routes() -> Router<SharedServer> {
+    Router::new()
+        .route("/v1/chat/completions", post(chat::create))
+        .route("/v1/completions", post(completions::create))
+        .route("/v1/models", get(models::list))
+        .route("/v1/models/", get(models::list))
+        .route("/v1/models/{*id}", get(models::show))
+        // For clients whose base URL lacks `/v1`.
+        .route("/chat/completions", post(chat::create))
+        .route("/completions", post(completions::create))
+        .route("/models/{*id}", get(models::show))
+        .route("/models", get(models::report))
+        .route("/models/load", post(models::load))
+        .route("/models/unload", post(models::unload))
+        .route("/tokenize", post(tokenize::tokenize))
+        .route("/detokenize", post(tokenize::detokenize))
+        .route("/tokenizer_info", get(tokenize::info))
+        .method_not_allowed_fallback(method_not_allowed)
+        .fallback(not_found)
+}
+
+/// Refuses requests on connections that are kept for probes.
+async fn refuse_beyond_limit(request: Request, next: Next) -> Result<Response, ApiError> {
+    if request.extensions().get::<BeyondLimit>().is_some() {
+        return Err(ApiError::NoConnection);
+    }
+    Ok(next.run(request).await)
+}
+
+async fn not_found(uri: Uri) -> ApiError {
+    ApiError::NotFound(clip(uri.path()))
+}
+
+async fn method_not_allowed(method: Method) -> ApiError {
+    ApiError::MethodNotAllowed(clip(method.as_str()))
+}
+
+fn answer_panic(panic: Box<dyn Any + Send>) -> Response {
+    let message = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+    tracing::error!(panic = message.unwrap_or("of unknown type"), "a request handler panicked");
+    ApiError::Internal.into_response()
+}
+
+fn cors_layer(origins: &[String]) -> Result<Option<CorsLayer>, InvalidOrigin> {
+    let allowed = match origins {
+        [] => return Ok(None),
+        origins if origins.iter().any(|origin| origin == "*") => AllowOrigin::any(),
+        origins => {
+            let parse = |origin: &String| match HeaderValue::from_str(origin) {
+                Ok(value) if origin.contains("://") => Ok(value),
+                _ => Err(InvalidOrigin(origin.clone())),
+            };
+            AllowOrigin::list(origins.iter().map(parse).collect::<Result<Vec<_>, _>>()?)
+        }
+    };
+    // Browsers do not accept `*` for the `authorization` header, so the requested headers are repeated.
+    let layer = CorsLayer::new()
+        .allow_origin(allowed)
+        .allow_methods([Method::GET, Method::POST])
+        .allow_headers(AllowHeaders::mirror_request())
+        .expose_headers(["x-request-id", "retry-after", "retry-after-ms"].map(HeaderName::from_static));
+    Ok(Some(layer))
+}

@@ -1,0 +1,53 @@
+//! The tokio runtime of a command, and the signals that stop it.
+
+use super::error::CliError;
+
+/// The tokio runtime for actors and connections. Engines compute on their own threads.
+///
+/// # Errors
+/// [`CliError::Io`] when threads cannot be started.
+pub fn tokio_runtime() -> Result<tokio::runtime::Runtime, CliError> {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.enable_all().build().map_err(CliError::io("start the threads"))
+}
+
+/// Resolves when the user presses Ctrl-C. After the first call, Ctrl-C no longer ends the process.
+///
+/// # Errors
+/// [`CliError::Io`] when the signal handler cannot be installed.
+pub async fn interrupt() -> Result<(), CliError> {
+    tokio::signal::ctrl_c().await.map_err(CliError::io("listen for signals"))
+}
+
+/// Resolves on SIGHUP, which then no longer ends the process.
+///
+/// # Errors
+/// [`CliError::Io`] when the signal handler cannot be installed.
+pub async fn hangup() -> Result<(), CliError> {
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        signal(SignalKind::hangup()).map_err(CliError::io("listen for signals"))?.recv().await;
+        Ok(())
+    }
+    #[cfg(not(unix))]
+    std::future::pending().await
+}
+
+/// Resolves on Ctrl-C or SIGTERM.
+///
+/// # Errors
+/// [`CliError::Io`] when the signal handlers cannot be installed.
+pub async fn stop_signal() -> Result<(), CliError> {
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        let mut terminate = signal(SignalKind::terminate()).map_err(CliError::io("listen for signals"))?;
+        tokio::select! {
+            result = interrupt() => result,
+            _ = terminate.recv() => Ok(()),
+        }
+    }
+    #[cfg(not(unix))]
+    interrupt().await
+}

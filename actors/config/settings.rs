@@ -1,0 +1,371 @@
+//! The table of all settings, and the [`Config`] that it declares.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use cuelight_engine::load::{
+    ActivationBits, ComputeDevice, CpuExperts, Devices, ExpertStreaming, Kernel, KvType, Shares,
+};
+
+use super::error::{ConfigError, Given, Origin};
+use super::home::Home;
+use super::value::{
+    ByteSize, Color, LogFormat, LogLevel, Probability, Raw, Secret, Secrets, SettingValue, Temperature, ValueKind,
+};
+use crate::api::{ClientIdentity, ConnectionOptions, ServerOptions};
+use crate::metrics::exposition::Compat;
+use crate::models::{KeepAlive, ModelsOptions};
+use crate::pipeline::executor::OverlapMode;
+use crate::pipeline::runtime::RuntimeOptions;
+
+/// The prefix of Cuelight's own environment variables.
+pub const PREFIX: &str = "CUELIGHT_";
+
+/// A group of settings: a table of the configuration file and a heading of `--help`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Section {
+    /// How a model is loaded.
+    Model,
+    /// How requests are scheduled and served over HTTP.
+    Server,
+    /// How `cuelight run` chooses tokens.
+    Sampling,
+    /// Where models come from and where they are stored.
+    Hub,
+    /// What is written to the terminal and to the log.
+    Output,
+}
+
+impl Section {
+    /// In the order they are shown.
+    pub const ALL: &[Section] = &[Section::Model, Section::Server, Section::Sampling, Section::Hub, Section::Output];
+
+    /// The table's name in the file.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Section::Model => "model",
+            Section::Server => "server",
+            Section::Sampling => "sampling",
+            Section::Hub => "hub",
+            Section::Output => "output",
+        }
+    }
+
+    /// The heading in `--help`.
+    #[must_use]
+    pub fn heading(self) -> &'static str {
+        match self {
+            Section::Model => "Model and memory",
+            Section::Server => "Server",
+            Section::Sampling => "Sampling",
+            Section::Hub => "Where models come from",
+            Section::Output => "Output",
+        }
+    }
+}
+
+/// A row of the table.
+#[derive(Debug)]
+pub struct Setting {
+    /// Its group.
+    pub section: Section,
+    /// Its key in the file; with dashes its flag.
+    pub name: &'static str,
+    /// What it does, in one sentence.
+    pub doc: &'static str,
+    /// The name of its value in help: "TOKENS".
+    pub value_name: &'static str,
+    /// Environment variables of other programs that also set it; `CUELIGHT_…` takes precedence.
+    pub also: &'static [&'static str],
+    /// Whether it has a flag. A secret has none, because every user of the machine can read command lines.
+    pub has_flag: bool,
+    /// Whether only experts need it: `--help` lists it under "Advanced", and `-h` leaves it out.
+    pub is_advanced: bool,
+    /// Whether it is a switch, one value or several.
+    pub kind: ValueKind,
+    /// Checks a value; the error says what is wrong with it.
+    pub(super) check: fn(&Raw) -> Result<(), String>,
+}
+
+impl Setting {
+    /// Its key with the section: "server.port".
+    #[must_use]
+    pub fn key(&self) -> String {
+        format!("{}.{}", self.section.name(), self.name)
+    }
+
+    /// Its own environment variable: "CUELIGHT_PORT".
+    #[must_use]
+    pub fn variable(&self) -> String {
+        format!("{}{}", PREFIX, self.name.to_uppercase())
+    }
+
+    /// Its flag without the leading dashes: "max-seqs".
+    #[must_use]
+    pub fn flag(&self) -> String {
+        self.name.replace('_', "-")
+    }
+}
+
+/// Declares [`SETTINGS`] and [`Config`] from one row for each setting: documentation, name, type, default, name of the
+/// value in help, variables of other programs, whether it has a flag, and whether it is advanced.
+macro_rules! settings {
+    (|$home:ident| $($section:ident {
+        $( $(#[doc = $doc:literal])+ $name:ident: $type:ty = $default:expr, $value_name:literal
+            $(, also $also:expr)? $(, has_flag = $has_flag:literal)? $(, advanced = $advanced:literal)?; )+
+    })+) => {
+        /// The table of all settings.
+        pub const SETTINGS: &[Setting] = &[$($( Setting {
+            section: Section::$section,
+            name: stringify!($name),
+            doc: concat!($($doc),+),
+            value_name: $value_name,
+            also: { #[allow(unused_mut, unused_assignments)] { let mut also: &[&str] = &[]; $( also = $also; )? also } },
+            has_flag: true $( && $has_flag )?,
+            is_advanced: false $( || $advanced )?,
+            kind: <$type as SettingValue>::KIND,
+            check: |raw| <$type as SettingValue>::from_raw(raw).map(drop),
+        } ),+),+];
+
+        /// The values of all settings.
+        #[derive(Debug, Clone)]
+        pub struct Config {
+            $($( $(#[doc = $doc])+ pub $name: $type, )+)+
+            origins: BTreeMap<&'static str, Origin>,
+        }
+
+        impl Config {
+            /// The defaults.
+            #[must_use]
+            pub fn defaults($home: &Home) -> Self {
+                Config { $($( $name: $default, )+)+ origins: BTreeMap::new() }
+            }
+
+            /// Replaces settings by the given values.
+            pub(super) fn apply(&mut self, mut given: Given) -> Result<(), ConfigError> {
+                $($( if let Some((raw, origin)) = given.remove(stringify!($name)) {
+                    self.$name = <$type as SettingValue>::from_raw(&raw).map_err(|reason| ConfigError::BadValue {
+                        origin: origin.clone(),
+                        key: format!("{}.{}", Section::$section.name(), stringify!($name)),
+                        reason,
+                    })?;
+                    self.origins.insert(stringify!($name), origin);
+                } )+)+
+                Ok(())
+            }
+
+            /// A setting's value in TOML; `None` when it has none.
+            #[must_use]
+            pub fn toml_value(&self, name: &str) -> Option<String> {
+                match name {
+                    $($( stringify!($name) => self.$name.to_toml(), )+)+
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+settings! { |home|
+    Model {
+        /// Longest conversation in tokens, prompt and answer together; if not set, the model's own limit, or less when memory is short.
+        ctx_size: Option<NonZeroUsize> = None, "TOKENS";
+        /// How many requests are computed at the same time.
+        max_seqs: NonZeroUsize = count(16), "N";
+        /// Most tokens computed in one step, prompt tokens and decoding requests together.
+        max_batched_tokens: NonZeroUsize = count(512), "TOKENS", advanced = true;
+        /// Memory for the KV cache (the keys and values of all tokens so far), like 2GiB; if not set, enough for all requests that are computed at the same time, as far as memory is free.
+        kv_memory: Option<ByteSize> = None, "SIZE";
+        /// Number format of the KV cache: f16, f32, or q8_0 (8 bits per number, about half the size of f16).
+        kv_type: KvType = KvType::F16, "TYPE";
+        /// CPU threads to compute with; if not set, one for each core.
+        threads: Option<NonZeroUsize> = None, "N";
+        /// Device to compute on: cpu, vulkan, or vulkan:N as listed by `cuelight devices`; several, separated by commas, divide the layers in that order.
+        device: Devices = ComputeDevice::Cpu.into(), "DEVICE,…";
+        /// Proportions in which several devices divide the layers, like 3,1; if not set, by their free memory.
+        split: Option<Shares> = None, "N,…", advanced = true;
+        /// How many layers one Vulkan device computes, counted from the last; the CPU computes the others.
+        gpu_layers: Option<usize> = None, "N";
+        /// Layers of a mixture-of-experts model whose experts the CPU computes for a Vulkan device: auto (those that do not fit on the device), all, or a number of layers, counted from the first.
+        cpu_experts: CpuExperts = CpuExperts::Auto, "LAYERS";
+        /// Most memory to use on a Vulkan device, like 8GiB; if not set, all that is free there.
+        vram: Option<ByteSize> = None, "SIZE";
+        /// Memory on a Vulkan device, like 4GiB, for copies of the most used experts that the CPU would compute otherwise; if not set, none.
+        expert_cache: Option<ByteSize> = None, "SIZE", advanced = true;
+        /// Size of a step from which all experts on the CPU are uploaded to the device through the expert cache and computed there: auto (the size from which this was measured to be faster), off, or a number of tokens.
+        expert_streaming: ExpertStreaming = ExpertStreaming::Auto, "TOKENS", advanced = true;
+        /// Compute one half of a step on the device while the CPU computes the experts of the other half: auto (where that is faster) or off.
+        overlap: OverlapMode = OverlapMode::Auto, "WHEN", advanced = true;
+        /// Make each result on a Vulkan device independent of the other requests in its batch, as results on the CPU always are; slower with many requests.
+        deterministic: bool = false, "", advanced = true;
+        /// CPU instruction set to use: auto, scalar, avx2, avx2-integer, avx-vnni, avx512-vnni or amx-int8.
+        kernel: Option<Kernel> = None, "KERNEL", advanced = true;
+        /// Bits to which integer kernels round the inputs of matrix products: 15, or 8, which is faster with many rows and less exact.
+        activation_bits: ActivationBits = ActivationBits::Fifteen, "BITS", advanced = true;
+        /// File with a chat template (Jinja) that replaces the model's own.
+        chat_template: Option<PathBuf> = None, "FILE";
+        /// Longest time that the chat template may take to compile, or to render one conversation.
+        chat_template_timeout: Duration = Duration::from_secs(5), "TIME", advanced = true;
+        /// Most memory that a process which renders chat templates may use, like 256MiB.
+        chat_template_memory: ByteSize = ByteSize(256 << 20), "SIZE", advanced = true;
+        /// Let spellings of control tokens in the messages of users and tools become control tokens; by default they stay text.
+        parse_special_in_content: bool = false, "", advanced = true;
+        /// Measure every operation of every step and add the times to the timeline of `trace_file`.
+        profile_ops: bool = false, "", advanced = true;
+    }
+    Server {
+        /// Address to listen on; 0.0.0.0 listens on all network interfaces.
+        host: String = "127.0.0.1".to_owned(), "ADDRESS";
+        /// Port to listen on; 0 picks a free one.
+        port: u16 = 8080, "PORT";
+        /// Name that clients use for the model; if not set, the model's own name.
+        alias: Option<String> = None, "NAME";
+        /// How many copies of each model to load, each with its own scheduler, KV cache and share of the devices; requests are distributed among them.
+        replicas: NonZeroUsize = count(1), "N", advanced = true;
+        /// Directory of GGUF files to serve, each loaded by the first request for it.
+        models_dir: Option<PathBuf> = None, "DIR";
+        /// Most memory that all loaded models may use together, like 8GiB; if not set, what the machine has free.
+        memory: Option<ByteSize> = None, "SIZE";
+        /// Most models loaded at the same time; if not set, as many as fit.
+        max_loaded_models: Option<NonZeroUsize> = None, "N";
+        /// How long a model without requests stays loaded, like 10m, 0 or forever; if not set, models of the command line stay loaded, and others are unloaded after 5m.
+        keep_alive: Option<KeepAlive> = None, "TIME";
+        /// Refuse requests for models that are not loaded, instead of loading them.
+        no_autoload: bool = false, "";
+        /// Longest time that a request waits for its model to be loaded, like 30s or 5m.
+        load_timeout: Duration = ModelsOptions::default().load_timeout, "TIME", advanced = true;
+        /// Key that clients must send; repeat the flag for several keys.
+        api_key: Secrets = Secrets::default(), "KEY";
+        /// File with more such keys, one per line.
+        api_key_file: Option<PathBuf> = None, "FILE";
+        /// Origin (scheme, host and port) whose web pages may use this server, or * for all; repeat the flag for several origins.
+        cors_origin: Vec<String> = Vec::new(), "ORIGIN";
+        /// Host name, besides localhost, by which clients may address a server that listens on a loopback address, or * for all; repeat the flag for several names.
+        allowed_host: Vec<String> = Vec::new(), "NAME", advanced = true;
+        /// How many requests may wait; further requests are refused with status 429 and a Retry-After header.
+        max_queued_requests: usize = ModelsOptions::default().max_waiting_calls, "N";
+        /// How many prompt tokens may wait before further requests are refused in the same way; if not set, any number.
+        max_queued_tokens: Option<NonZeroUsize> = None, "TOKENS", advanced = true;
+        /// Largest request body that is accepted, like 32MiB, counted after decompression.
+        max_body_size: ByteSize = ByteSize(ServerOptions::MAX_BODY_BYTES as u64), "SIZE", advanced = true;
+        /// Memory for the bodies of all requests together, like 1GiB, until their prompts are read; further requests are refused with status 429; if not set, 512MiB, or a sixteenth of the memory if that is less.
+        request_memory: Option<ByteSize> = None, "SIZE", advanced = true;
+        /// Most connections of clients at the same time; if not set, as many as the limit on open files allows.
+        max_connections: Option<NonZeroUsize> = None, "N", advanced = true;
+        /// How long a client may take to send the headers of a request.
+        header_timeout: Duration = ConnectionOptions::default().header_timeout, "TIME", advanced = true;
+        /// How long a client may pause while it sends the body of a request.
+        body_timeout: Duration = ServerOptions::BODY_TIMEOUT, "TIME", advanced = true;
+        /// How long a connection without a request stays open.
+        idle_timeout: Duration = ConnectionOptions::default().idle_timeout, "TIME", advanced = true;
+        /// Which requests share the server as one client: key (those with the same API key, or from the same address) or user (also the same `user` field, if you trust the callers with it).
+        client_identity: ClientIdentity = ClientIdentity::Key, "WHAT", advanced = true;
+        /// Lowest `priority` that a request may have (lower values run first); lower ones are raised to it.
+        highest_priority: i32 = 0, "N", advanced = true;
+        /// Longest pause in milliseconds between two tokens of an answer that the processing of other prompts may cause; if not set, some pauses are up to twice as long as without prompts.
+        itl_target_ms: Option<NonZeroUsize> = None, "MS", advanced = true;
+        /// Most prompt tokens of one request in one step; if not set, as many as the time for a step allows.
+        prefill_chunk: Option<NonZeroUsize> = None, "TOKENS", advanced = true;
+        /// Compute every prompt in full, instead of reusing the KV cache of earlier prompts that start the same.
+        no_prefix_cache: bool = false, "", advanced = true;
+        /// Reuse the KV cache of earlier prompts only among requests with the same API key.
+        tenant_isolation: bool = false, "", advanced = true;
+        /// How long a client may stop reading its stream, once the buffers are full, before its request is cancelled.
+        client_stall_timeout: Duration = RuntimeOptions::default().client_stall_timeout, "TIME", advanced = true;
+        /// How long one step may take before its device is considered hung and is restarted.
+        step_timeout: Duration = RuntimeOptions::default().step_timeout, "TIME", advanced = true;
+        /// Longest time for one request, from its arrival to the end of its answer; if not set, no limit.
+        request_timeout: Option<Duration> = None, "TIME";
+        /// How long requests in flight may continue after the server is told to stop, like 30s or 2m.
+        drain_timeout: Duration = ServerOptions::DRAIN_TIMEOUT, "TIME";
+        /// Server whose metric names are published as well, for its dashboards and autoscalers: none or vllm.
+        metrics_compat: Compat = Compat::None, "SERVER", advanced = true;
+        /// File for a timeline of all steps and requests, in Chrome's trace format; if not set, none is written.
+        trace_file: Option<PathBuf> = None, "FILE", advanced = true;
+        /// OpenTelemetry collector that receives a trace of each request, like http://localhost:4318; if not set, none.
+        otlp_endpoint: Option<String> = None, "URL", advanced = true;
+    }
+    Sampling {
+        /// Randomness of the answers; 0 always picks the most likely token.
+        temp: Temperature = Temperature(0.7), "T";
+        /// Pick among the K most likely tokens only; 0 turns this off.
+        top_k: usize = 40, "K";
+        /// Pick among the most likely tokens whose probabilities add up to P; 1 turns this off.
+        top_p: Probability = Probability(0.95), "P";
+        /// Skip tokens that are less likely than P times the most likely one; 0 turns this off.
+        min_p: Probability = Probability(0.05), "P";
+        /// Seed of the random choice; the same seed gives the same answer.
+        seed: Option<u64> = None, "N";
+        /// Longest answer in tokens; if not set, until the model ends it or the context is full.
+        max_tokens: Option<NonZeroUsize> = None, "N";
+        /// System prompt: instructions that the model reads before the conversation.
+        system: Option<String> = None, "TEXT";
+    }
+    Hub {
+        /// Use only models that are already on this machine.
+        offline: bool = false, "", also &["HF_HUB_OFFLINE"];
+        /// Directory of the Hugging Face cache and token, shared with other programs.
+        hf_home: PathBuf = home.cache("huggingface"), "DIR", also &["HF_HOME"], has_flag = false;
+        /// Base URL of the hub; if not set, the public one.
+        hf_endpoint: Option<String> = None, "URL", also &["HF_ENDPOINT"], has_flag = false;
+        /// Token for gated and private repositories; if not set, the one in the Hugging Face home.
+        hf_token: Option<Secret> = None, "TOKEN", also &["HF_TOKEN"], has_flag = false;
+        /// Directory for Cuelight's own files, like the demo model.
+        cache_dir: PathBuf = home.cache("cuelight"), "DIR", has_flag = false;
+    }
+    Output {
+        /// Least severe messages to log: error, warn, info, debug or trace; or filters like cuelight=debug.
+        log_level: LogLevel = LogLevel::default(), "LEVEL";
+        /// Format of log lines: text or json.
+        log_format: LogFormat = LogFormat::Text, "FORMAT";
+        /// When to use colours on the terminal: auto, always or never.
+        color: Color = Color::Auto, "WHEN", also &["NO_COLOR"];
+        /// File for the input history of `cuelight run`; an empty name turns the history off.
+        history_file: PathBuf = home.state("cuelight").join("history"), "FILE", has_flag = false;
+    }
+}
+
+/// A default that is not zero.
+const fn count(n: usize) -> NonZeroUsize {
+    match NonZeroUsize::new(n) {
+        Some(n) => n,
+        None => NonZeroUsize::MIN,
+    }
+}
+
+impl Config {
+    /// Where a setting's value came from.
+    #[must_use]
+    pub fn origin(&self, name: &str) -> &Origin {
+        self.origins.get(name).unwrap_or(&Origin::Default)
+    }
+
+    /// The number of threads to compute with.
+    #[must_use]
+    pub fn thread_count(&self) -> usize {
+        self.threads.map_or_else(cuelight_engine::backend::cpu::default_threads, NonZeroUsize::get)
+    }
+
+    /// The whole configuration as a TOML file, with the origin of each value as a comment.
+    #[must_use]
+    pub fn to_toml(&self) -> String {
+        let mut text = String::new();
+        for section in Section::ALL {
+            text.push_str(&format!("[{}]\n", section.name()));
+            for setting in SETTINGS.iter().filter(|setting| setting.section == *section) {
+                let origin = self.origin(setting.name);
+                match self.toml_value(setting.name) {
+                    Some(value) => text.push_str(&format!("{} = {value}  # {origin}\n", setting.name)),
+                    None => text.push_str(&format!("# {} is not set  # {origin}\n", setting.name)),
+                }
+            }
+            text.push('\n');
+        }
+        text.truncate(text.trim_end().len());
+        text.push('\n');
+        text
+    }
+}

@@ -1,0 +1,45 @@
+//! The state of a scheduler in numbers.
+
+/// Sequences, tokens and KV blocks of one scheduler, or of several added up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counts {
+    /// Sequences that hold blocks.
+    pub running: usize,
+    /// Sequences that wait for blocks, for a slot, or for a prefix that another sequence computes.
+    pub waiting: usize,
+    /// Sequences, running or waiting, whose client does not read.
+    pub paused: usize,
+    /// Whether an executor is ready (for several schedulers: any of them). Without one every sequence waits.
+    pub executor_ready: bool,
+    /// Prompt tokens of requests that have not taken part in a step yet.
+    pub queued_tokens: usize,
+    /// Maximum number of sequences that run at once.
+    pub max_running: usize,
+    /// KV blocks held by sequences.
+    pub blocks_used: usize,
+    /// KV blocks that no sequence holds and whose content can be reused.
+    pub blocks_cached: usize,
+    /// All KV blocks.
+    pub blocks_total: usize,
+    /// Cached blocks evicted so far to make blocks available.
+    pub evictions: u64,
+}
+
+impl Counts {
+    /// The sum of two schedulers' counts.
+    #[must_use]
+    pub fn plus(self, other: Counts) -> Counts {
+        Counts {
+            running: self.running + other.running,
+            waiting: self.waiting + other.waiting,
+            paused: self.paused + other.paused,
+            executor_ready: self.executor_ready || other.executor_ready,
+            queued_tokens: self.queued_tokens + other.queued_tokens,
+            max_running: self.max_running + other.max_running,
+            blocks_used: self.blocks_used + other.blocks_used,
+            blocks_cached: self.blocks_cached + other.blocks_cached,
+            blocks_total: self.blocks_total + other.blocks_total,
+            evictions: self.evictions + other.evictions,
+        }
+    }
+}

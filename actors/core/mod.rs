@@ -1,0 +1,15 @@
+//! Leaf types that every other module uses: requests, their events and errors, and what a running model reports about
+//! itself. This module imports nothing from the rest of the crate.
+
+pub mod counts;
+pub mod ended_request;
+pub mod error_chain;
+pub mod panic_message;
+pub mod prefill_rows;
+pub mod printable;
+pub mod request;
+pub mod request_context;
+pub mod served_model;
+pub mod shared_limit;
+pub mod status;
+pub mod stop_strings;

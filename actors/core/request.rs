@@ -1,0 +1,207 @@
+//! Generation requests and their events, shared by the API, the scheduler and the sampler.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cuelight_engine::engine::TokenId;
+pub use cuelight_engine::sample::{PositionLogprobs, SamplingParams, TokenLogprob};
+
+use super::stop_strings::StopStrings;
+
+/// The number of a request, unique within a model's replicas. Numbers start at 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RequestId(pub u64);
+
+/// One sequence to generate. An API call with `n > 1` becomes several requests.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct GenerationRequest {
+    /// The tokens of the prompt, special tokens included. At least one.
+    pub prompt: Vec<TokenId>,
+    /// How the next token is sampled.
+    pub sampling: SamplingParams,
+    /// When generation ends.
+    pub stop: StopConditions,
+    /// Return the log-probability of each generated token and of this many alternatives.
+    pub logprobs: Option<usize>,
+    /// Return the same for the tokens of the prompt. The first token has none.
+    pub prompt_logprobs: Option<usize>,
+    /// Leave special tokens out of the text.
+    pub skip_special_tokens: bool,
+    /// Lower values run first, as in vLLM. The default is 0.
+    pub priority: i32,
+    /// The client. Clients share the engine fairly. All requests without a client count as one client.
+    pub client: Option<Arc<str>>,
+    /// Requests share cached prefixes only with requests that have the same salt.
+    pub cache_salt: Option<Arc<str>>,
+}
+
+impl GenerationRequest {
+    /// The seed of the request's random draws. A request without a seed gets a random one on the first call.
+    pub fn fix_seed(&mut self) -> u64 {
+        *self.sampling.seed.get_or_insert_with(|| uuid::Uuid::new_v4().as_u64_pair().0)
+    }
+}
+
+/// When a generation ends. The default has `max_tokens` 0 and generates nothing.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct StopConditions {
+    /// Maximum number of tokens to generate. 0 computes only the prompt, for its log-probabilities.
+    pub max_tokens: usize,
+    /// Number of tokens before an end-of-generation token, a stop token or a stop string can end the generation.
+    pub min_tokens: usize,
+    /// Texts that end the generation, also across token boundaries.
+    pub strings: Arc<StopStrings>,
+    /// Tokens that end the generation.
+    pub token_ids: Vec<TokenId>,
+    /// Continue after the model's end-of-generation token.
+    pub ignore_eos: bool,
+    /// Keep the stop string that matched in the text.
+    pub include_stop_string: bool,
+}
+
+/// What a client receives for a request, in this order: at most one `Prompt`, any number of `Token`s, and exactly one
+/// `Finished` or `Failed`.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    /// The prompt was computed. Sent only when `prompt_logprobs` is set.
+    Prompt {
+        /// One entry per prompt token. The first is `None`.
+        logprobs: Vec<Option<PositionLogprobs>>,
+    },
+    /// One generated token.
+    Token {
+        /// The token.
+        token: TokenId,
+        /// The text that is certain now: whole characters, and never the beginning of a possible stop string.
+        text: String,
+        /// Its log-probability, when requested.
+        logprobs: Option<PositionLogprobs>,
+    },
+    /// The generation is complete.
+    Finished {
+        /// Why it ended.
+        reason: FinishReason,
+        /// Text that was held back until now.
+        text: String,
+        /// Tokens and times.
+        usage: Usage,
+    },
+    /// The generation failed because of a fault of the server.
+    Failed(GenerationError),
+}
+
+impl Event {
+    /// Every value that [`Self::end_reason`] returns for a last event.
+    pub const END_REASONS: [&str; 7] =
+        ["stop_token", "stop_string", "length", "cancelled", "engine_error", "shutting_down", "stalled_client"];
+
+    /// How the request ended, as one word for metrics and logs. `none` for an event that is not the last.
+    #[must_use]
+    pub fn end_reason(&self) -> &'static str {
+        match self {
+            Event::Finished { reason: FinishReason::StopToken(_), .. } => "stop_token",
+            Event::Finished { reason: FinishReason::StopString(_), .. } => "stop_string",
+            Event::Finished { reason: FinishReason::Length, .. } => "length",
+            Event::Finished { reason: FinishReason::Cancelled, .. } => "cancelled",
+            Event::Failed(GenerationError::Engine(_)) => "engine_error",
+            Event::Failed(GenerationError::ShuttingDown) => "shutting_down",
+            Event::Failed(GenerationError::StalledClient) => "stalled_client",
+            Event::Prompt { .. } | Event::Token { .. } => "none",
+        }
+    }
+}
+
+/// Why a generation ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FinishReason {
+    /// The model's end-of-generation token, or a stop token.
+    StopToken(TokenId),
+    /// A stop string.
+    StopString(String),
+    /// `max_tokens` was reached, or the context is full.
+    Length,
+    /// The client cancelled the request. Only metrics and logs record this reason.
+    Cancelled,
+}
+
+/// The tokens and times of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Usage {
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
+    /// Prompt tokens taken from the prefix cache.
+    pub cached_tokens: usize,
+    /// Generated tokens, including an end-of-generation token.
+    pub completion_tokens: usize,
+    /// From submission to the first step.
+    pub queue_time: Duration,
+    /// From submission to the first token.
+    pub time_to_first_token: Duration,
+    /// From the first token to the last.
+    pub generation_time: Duration,
+}
+
+/// Why a request failed after it was accepted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum GenerationError {
+    /// The engine failed on the request, also after a retry.
+    #[error("the engine failed while computing this request: {0}")]
+    Engine(String),
+    /// The server is shutting down.
+    #[error("the server stopped before the request finished")]
+    ShuttingDown,
+    /// The client did not read its tokens within the time limit.
+    #[error("the client read its tokens too slowly and was cut off")]
+    StalledClient,
+}
+
+/// Why a request was not accepted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SubmitError {
+    /// The prompt and at least one token do not fit into the context.
+    #[error(
+        "context_length_exceeded: This model's maximum context length is {context_tokens} tokens; the request \
+         ({prompt_tokens} tokens) exceeds the available context size ({context_tokens} tokens)"
+    )]
+    ContextLengthExceeded {
+        /// Tokens of the prompt.
+        prompt_tokens: usize,
+        /// Size of the context, in tokens.
+        context_tokens: usize,
+    },
+    /// A token id is outside of the vocabulary, or the prompt is empty.
+    #[error("{0}")]
+    InvalidPrompt(String),
+    /// The call asks for more sequences than the server ever accepts at once.
+    #[error("the call asks for {asked} sequences at once; this server takes at most {most}")]
+    TooManySequences {
+        /// Prompts times answers per prompt.
+        asked: usize,
+        /// The server's limit.
+        most: usize,
+    },
+    /// Too many requests wait.
+    #[error("the server is overloaded: {waiting} requests wait; try again later")]
+    Overloaded {
+        /// Requests that wait.
+        waiting: usize,
+        /// Estimated time until the server accepts requests again.
+        retry_after: Duration,
+    },
+    /// Too many prompt tokens wait to be computed.
+    #[error("the server is overloaded: prompts of {tokens} tokens wait; try again later")]
+    QueueFull {
+        /// Prompt tokens that wait.
+        tokens: usize,
+        /// Estimated time until the server accepts requests again.
+        retry_after: Duration,
+    },
+    /// No model is ready: it is loading or draining, or it failed to load.
+    #[error("{reason}")]
+    Unavailable {
+        /// The reason, as a sentence.
+        reason: String,
+        /// When to try again.
+        retry_after: Duration,
+    },
+}

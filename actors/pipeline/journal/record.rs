@@ -1,0 +1,279 @@
+//! The record of one request: what its client asked for, and what it has received.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use cuelight_engine::engine::TokenId;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use crate::core::ended_request::{EndedRequest, RequestTimes};
+use crate::core::request::{Event, GenerationRequest, RequestId, SubmitError, Usage};
+use crate::core::request_context::RequestContext;
+use crate::pipeline::client::ClientSink;
+
+/// The decision of the scheduler about a request.
+pub type Decision = Result<(), SubmitError>;
+
+/// A request that has not ended.
+#[derive(Debug)]
+pub struct RequestRecord {
+    /// The id of the request.
+    pub id: RequestId,
+    /// The request. Its seed is fixed.
+    pub request: GenerationRequest,
+    /// The seed of its random draws.
+    pub seed: u64,
+    /// The HTTP call of the request. `None` when it did not arrive over HTTP.
+    context: Option<Arc<RequestContext>>,
+    is_cancelled: AtomicBool,
+    progress: Mutex<Progress>,
+}
+
+/// What has happened to a request.
+#[derive(Debug)]
+struct Progress {
+    /// Receives the events of the request. `None` once it ended.
+    sink: Option<ClientSink>,
+    /// Receives the scheduler's decision. `None` once a scheduler has begun to decide.
+    decision: Option<oneshot::Sender<Decision>>,
+    is_accepted: bool,
+    /// The sampler that sends its events. A sampler that was replaced has a lower number.
+    owner: u32,
+    /// The tokens that were sent to the client.
+    tokens: Vec<TokenId>,
+    /// Whether the log-probabilities of the prompt were sent, or none are wanted.
+    prompt_is_sent: bool,
+    /// Tokens of the prompt that were found in the prefix cache.
+    cached_tokens: usize,
+    /// Maximum number of tokens to generate.
+    max_tokens: usize,
+    times: RequestTimes,
+    detokenise_time: Option<Duration>,
+    /// Whether it took part in a step since its scheduler was started.
+    took_part: bool,
+    /// Deaths of the scheduler or the sampler since its last token, while it took part in steps.
+    deaths: u32,
+}
+
+/// A copy of what is known about a request, for a new scheduler and a new sampler.
+#[derive(Debug, Clone, Default)]
+pub struct Committed {
+    /// The tokens that were sent to the client.
+    pub tokens: Vec<TokenId>,
+    /// Whether the log-probabilities of the prompt need not be sent.
+    pub prompt_is_sent: bool,
+    /// Whether the client's channel is full.
+    pub is_paused: bool,
+    /// Whether no scheduler has begun to decide about it.
+    pub is_undecided: bool,
+    /// Whether a scheduler has accepted it.
+    pub is_accepted: bool,
+    /// Whether the client is gone.
+    pub is_abandoned: bool,
+    /// Deaths of the scheduler or the sampler since its last token, while it took part in steps.
+    pub deaths: u32,
+}
+
+impl RequestRecord {
+    /// A request that was submitted now.
+    #[must_use]
+    pub fn new(id: RequestId, mut request: GenerationRequest, sink: ClientSink) -> Self {
+        let submitted = Instant::now();
+        let seed = request.fix_seed();
+        let context = sink.context().cloned();
+        let progress = Progress {
+            decision: None,
+            is_accepted: false,
+            owner: 0,
+            tokens: Vec::new(),
+            prompt_is_sent: request.prompt_logprobs.is_none(),
+            cached_tokens: 0,
+            max_tokens: request.stop.max_tokens,
+            times: RequestTimes { submitted, started: None, first_token: None, last_token: None, previous_token: None },
+            detokenise_time: None,
+            took_part: false,
+            deaths: 0,
+            sink: Some(sink),
+        };
+        let (is_cancelled, progress) = (AtomicBool::new(false), Mutex::new(progress));
+        RequestRecord { id, request, seed, context, is_cancelled, progress }
+    }
+
+    fn progress(&self) -> MutexGuard<'_, Progress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records that the client is gone.
+    pub fn cancel(&self) {
+        self.is_cancelled.store(true, Ordering::Release);
+    }
+
+    pub(super) fn await_decision(&self, reply: oneshot::Sender<Decision>) {
+        self.progress().decision = Some(reply);
+    }
+
+    pub(super) fn take_decision(&self) -> Option<oneshot::Sender<Decision>> {
+        self.progress().decision.take()
+    }
+
+    /// Records that the scheduler accepted the request.
+    pub fn accept(&self) {
+        self.progress().is_accepted = true;
+    }
+
+    pub(super) fn started(&self, cached_tokens: usize) {
+        let mut progress = self.progress();
+        progress.took_part = true;
+        if progress.times.started.is_none() {
+            progress.times.started = Some(Instant::now());
+            progress.cached_tokens = cached_tokens;
+        }
+    }
+
+    /// Makes a sampler the only one that may send events. Returns its number.
+    pub fn take_over(&self, max_tokens: usize) -> u32 {
+        let mut progress = self.progress();
+        progress.max_tokens = max_tokens;
+        progress.owner += 1;
+        progress.owner
+    }
+
+    /// Sends the log-probabilities of the prompt.
+    pub fn commit_prompt(&self, owner: u32, event: Event) {
+        let mut progress = self.progress();
+        if progress.owner == owner && !std::mem::replace(&mut progress.prompt_is_sent, true) {
+            progress.send(event);
+        }
+    }
+
+    /// Records a token and sends it. Does nothing for an owner that was replaced.
+    pub fn commit_token(&self, owner: u32, token: TokenId, event: Event, detokenise_time: Option<Duration>) {
+        let mut progress = self.progress();
+        if progress.owner != owner {
+            return;
+        }
+        let now = Instant::now();
+        progress.tokens.push(token);
+        progress.deaths = 0;
+        progress.detokenise_time = detokenise_time;
+        let times = &mut progress.times;
+        times.first_token.get_or_insert(now);
+        times.previous_token = times.last_token.replace(now);
+        progress.send(event);
+    }
+
+    /// What is known about the request.
+    #[must_use]
+    pub fn committed(&self) -> Committed {
+        let progress = self.progress();
+        let sink = progress.sink.as_ref();
+        Committed {
+            tokens: progress.tokens.clone(),
+            prompt_is_sent: progress.prompt_is_sent,
+            is_paused: sink.is_some_and(ClientSink::is_full),
+            is_undecided: progress.decision.is_some(),
+            is_accepted: progress.is_accepted,
+            is_abandoned: self.is_cancelled.load(Ordering::Acquire) || sink.is_none_or(ClientSink::is_abandoned),
+            deaths: progress.deaths,
+        }
+    }
+
+    /// Whether the client's channel is full.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.progress().sink.as_ref().is_some_and(ClientSink::is_full)
+    }
+
+    /// Resolves when the client has read half of its channel or is gone.
+    pub fn has_capacity(&self) -> impl Future<Output = ()> + Send + use<> {
+        let has_capacity = self.progress().sink.as_ref().map(ClientSink::has_capacity);
+        async move {
+            if let Some(has_capacity) = has_capacity {
+                has_capacity.await;
+            }
+        }
+    }
+
+    /// The times of the request so far.
+    #[must_use]
+    pub fn times(&self) -> RequestTimes {
+        self.progress().times
+    }
+
+    /// The tokens and times of the request so far.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        self.progress().usage(self.request.prompt.len())
+    }
+
+    pub(super) fn saw_a_death(&self) {
+        let mut progress = self.progress();
+        progress.deaths += u32::from(std::mem::take(&mut progress.took_part));
+    }
+
+    pub(super) fn caused_a_death(&self, deaths: u32) {
+        self.progress().deaths = deaths;
+    }
+
+    /// Sends the last event. `None` when the request has ended already or the owner was replaced. The inner value is the
+    /// record of the end, if the request was accepted.
+    pub(super) fn finish(&self, owner: Option<u32>, end: Event) -> Option<Option<EndedRequest>> {
+        let mut progress = self.progress();
+        if owner.is_some_and(|owner| owner != progress.owner) {
+            return None;
+        }
+        let sink = progress.sink.take()?;
+        let ended = progress.is_accepted.then(|| self.ended(&progress, &end));
+        progress.decision = None;
+        drop(progress);
+        sink.finish(end);
+        Some(ended)
+    }
+
+    /// The record of the request after its last event `end`.
+    fn ended(&self, progress: &Progress, end: &Event) -> EndedRequest {
+        let error = match end {
+            Event::Failed(error) => Some(error.to_string()),
+            _ => None,
+        };
+        EndedRequest {
+            id: self.id,
+            context: self.context.clone(),
+            reason: end.end_reason(),
+            error,
+            usage: progress.usage(self.request.prompt.len()),
+            times: progress.times,
+            at: Instant::now(),
+            max_tokens: progress.max_tokens,
+            temperature: self.request.sampling.temperature,
+            top_p: self.request.sampling.top_p,
+            detokenise_time: progress.detokenise_time,
+        }
+    }
+}
+
+impl Progress {
+    fn send(&self, event: Event) {
+        if let Some(sink) = &self.sink {
+            sink.send(event);
+        }
+    }
+
+    fn usage(&self, prompt_tokens: usize) -> Usage {
+        let RequestTimes { submitted, started, first_token, last_token, .. } = self.times;
+        let since = |end: Option<Instant>, start: Option<Instant>| match (end, start) {
+            (Some(end), Some(start)) => end.saturating_duration_since(start),
+            _ => Duration::ZERO,
+        };
+        Usage {
+            prompt_tokens,
+            cached_tokens: self.cached_tokens,
+            completion_tokens: self.tokens.len(),
+            queue_time: since(started, Some(submitted)),
+            time_to_first_token: since(first_token, Some(submitted)),
+            generation_time: since(last_token, first_token),
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Tests of the journal: who may continue a request, and how often.
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+use crate::core::request::GenerationRequest;
+use crate::pipeline::client::{ClientStream, channel};
+
+fn journal() -> RequestJournal {
+    let journal = RequestJournal::new("journal".into(), Tracer::default());
+    journal.open();
+    journal
+}
+
+fn record(id: u64) -> (Arc<RequestRecord>, ClientStream) {
+    let (sink, stream) = channel(16);
+    let request = GenerationRequest { prompt: vec![1], ..GenerationRequest::default() };
+    (Arc::new(RequestRecord::new(RequestId(id), request, sink)), stream)
+}
+
+/// A request that a scheduler has accepted.
+fn accepted(journal: &RequestJournal, id: u64) -> (Arc<RequestRecord>, ClientStream) {
+    let (record, stream) = record(id);
+    journal.submit(&record).unwrap();
+    journal.undecided(record.id).unwrap();
+    record.accept();
+    (record, stream)
+}
+
+fn token(token: u32) -> Event {
+    Event::Token { token, text: String::new(), logprobs: None }
+}
+
+fn continued(journal: &RequestJournal) -> Vec<(u64, Committed)> {
+    let continued = journal.recover().into_iter().filter_map(|recovery| match recovery {
+        Recovery::Continue(record, committed) => Some((record.id.0, committed)),
+        Recovery::Submit(_) => None,
+    });
+    continued.collect()
+}
+
+#[tokio::test]
+async fn a_sampler_that_was_replaced_neither_sends_nor_ends() {
+    let journal = journal();
+    let (record, mut stream) = accepted(&journal, 1);
+    let first = record.take_over(9);
+    record.commit_token(first, 5, token(5), None);
+    let second = record.take_over(9);
+    record.commit_token(first, 6, token(6), None);
+    journal.end(record.id, Some(first), Event::Failed(GenerationError::StalledClient));
+    record.commit_token(second, 7, token(7), None);
+    assert_eq!(record.committed().tokens, [5, 7]);
+    journal.end(record.id, Some(second), Event::Failed(GenerationError::ShuttingDown));
+    journal.end(record.id, None, Event::Failed(GenerationError::StalledClient));
+    for expected in [token(5), token(7), Event::Failed(GenerationError::ShuttingDown)] {
+        assert_eq!(stream.next().await, Some(expected));
+    }
+    assert!(continued(&journal).is_empty());
+}
+
+#[tokio::test]
+async fn requests_without_a_decision_are_submitted_again_and_those_of_lost_clients_are_not() {
+    let journal = journal();
+    let (waits, _stream) = record(1);
+    let _decision = journal.submit(&waits).unwrap();
+    let (left, stream) = record(2);
+    let _decision = journal.submit(&left).unwrap();
+    drop(stream);
+    // The scheduler died while it decided about this one.
+    let (deciding, _stream) = record(3);
+    let mut decision = journal.submit(&deciding).unwrap();
+    drop(journal.undecided(deciding.id).unwrap());
+    let (cancelled, _stream) = accepted(&journal, 4);
+    cancelled.cancel();
+    let recovered = journal.recover();
+    assert!(matches!(&recovered[..], [Recovery::Submit(record)] if record.id == waits.id), "{recovered:?}");
+    assert!(decision.try_recv().is_err(), "the client is told that there is no scheduler");
+    assert_eq!(journal.recover().len(), 1, "the others have ended");
+}
+
+#[tokio::test]
+async fn a_request_that_sees_too_many_deaths_without_a_token_fails() {
+    let journal = journal();
+    let (cause, mut stream) = accepted(&journal, 1);
+    let (progresses, _stream) = accepted(&journal, 2);
+    let (waits, _other) = accepted(&journal, 3);
+    let owner = progresses.take_over(99);
+    for deaths in 1..=MAX_DEATHS {
+        journal.started(cause.id, 0);
+        journal.started(progresses.id, 0);
+        journal.actor_died();
+        let of: Vec<_> = continued(&journal).into_iter().map(|(id, committed)| (id, committed.deaths)).collect();
+        let expected = if deaths < MAX_DEATHS { vec![(1, deaths), (2, 1), (3, 0)] } else { vec![(2, 1), (3, 0)] };
+        assert_eq!(of, expected);
+        progresses.commit_token(owner, 7, token(7), None);
+    }
+    assert!(matches!(stream.next().await, Some(Event::Failed(GenerationError::Engine(_)))));
+    assert!(!waits.committed().is_suspect());
+}
+
+#[tokio::test]
+async fn a_death_during_recovery_counts_only_for_the_request_that_was_recovered() {
+    let journal = journal();
+    let (_other, _stream) = accepted(&journal, 1);
+    let (cause, _its) = accepted(&journal, 2);
+    journal.started(RequestId(1), 0);
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        journal.recovering(cause.id, || panic!("injected"));
+    }));
+    assert!(panicked.is_err());
+    journal.actor_died();
+    let continued = continued(&journal);
+    assert_eq!(continued.iter().map(|(id, committed)| (*id, committed.deaths)).collect::<Vec<_>>(), [(1, 0)]);
+}
+
+#[tokio::test]
+async fn a_closed_journal_has_ended_all_requests_and_takes_no_more() {
+    let journal = journal();
+    let (_record, mut stream) = accepted(&journal, 1);
+    let (waits, _stream) = record(2);
+    let mut decision = journal.submit(&waits).unwrap();
+    journal.close(&GenerationError::ShuttingDown);
+    assert_eq!(stream.next().await, Some(Event::Failed(GenerationError::ShuttingDown)));
+    assert!(decision.try_recv().is_err());
+    assert!(journal.submit(&record(3).0).is_none());
+}

@@ -1,0 +1,31 @@
+//! The pipeline: the actors that run one model, from a request to the tokens that its client reads.
+//!
+//! - [`runtime`]: the entry point: permits, requests, replicas
+//! - [`supervisor`], [`loader`]: start the actors and restart them after a fault
+//! - [`file_watch`]: notices changes of the model's files
+//! - [`scheduler`] and its pure core [`policy`]: decide what runs next
+//! - [`executor`], [`experts`]: compute the steps
+//! - [`sampler`]: turns logits into text and sends it through the channel in [`client`]
+//! - [`journal`]: what is needed to continue the requests after an actor died
+//! - [`messages`]: what the actors send each other
+//! - [`options`], [`restart`], [`model_source`]: settings, and where a model comes from
+//! - [`simulation`]: an engine without a model, for tests
+
+pub mod client;
+pub mod executor;
+pub mod experts;
+#[cfg(feature = "fault-injection")]
+pub mod faults;
+mod file_watch;
+pub mod journal;
+pub mod loader;
+pub mod messages;
+pub mod model_source;
+pub mod options;
+pub mod policy;
+pub mod restart;
+pub mod runtime;
+pub mod sampler;
+pub mod scheduler;
+pub mod simulation;
+pub mod supervisor;

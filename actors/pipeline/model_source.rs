@@ -1,0 +1,57 @@
+//! Where a pipeline's model comes from and where its engine runs.
+
+use cuelight_engine::engine::Engine;
+use cuelight_engine::load::{LoadCancel, LoadProgress, LoadedModel};
+
+/// Loads a model, any number of times.
+///
+/// Every load must give the same model: after a fault the sequences of the old engine continue on the new one.
+pub trait ModelSource: Send + Sync + 'static {
+    /// The engine that computes the model.
+    type Engine: Engine;
+
+    /// Loads the model and reports progress. Blocks. Ends soon after it is cancelled.
+    ///
+    /// # Errors
+    /// [`SourceError`] when the model cannot be loaded, or must not be loaded again.
+    fn load(
+        &self,
+        cancel: &LoadCancel,
+        progress: &mut dyn FnMut(LoadProgress),
+    ) -> Result<LoadedModel<Self::Engine>, SourceError>;
+
+    /// Where the engine runs.
+    fn host(&self) -> EngineHost {
+        EngineHost::Thread
+    }
+}
+
+/// Why a model is not loaded.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SourceError {
+    /// It cannot be loaded now. The text names the file, the problem, and what helps.
+    #[error("{0}")]
+    Failed(String),
+    /// Its file changed, so that another load would give another model. The text names the file.
+    #[error("{0}")]
+    Changed(String),
+    /// The load was cancelled.
+    #[error("the load was cancelled")]
+    Cancelled,
+}
+
+impl From<String> for SourceError {
+    fn from(reason: String) -> Self {
+        SourceError::Failed(reason)
+    }
+}
+
+/// Where an engine runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EngineHost {
+    /// On its own OS thread, which it may block.
+    Thread,
+    /// In the executor actor, for an engine that computes almost nothing and only reports how long a step would take.
+    /// That time passes on tokio's clock, so a test with a paused clock is repeatable.
+    VirtualTime,
+}

@@ -1,0 +1,187 @@
+//! Forms the next step: decode rows, prompt rows ([`prompts`](super::prompts)), and the blocks for them.
+
+use cuelight_engine::engine::{BLOCK_TOKENS, LogitsWanted, SequenceRows, Step, StepId};
+
+use super::kv_blocks::BlockManager;
+use super::prompt_time::Charge;
+use super::residency::{AdmissionOutcome, Victims};
+use super::sequence::{Rank, ScheduledRows, Sequence};
+use super::step_record::{Member, PromptRows, StepRecord};
+use super::step_time::Work;
+use super::{AwaitedToken, Effect, PlannedStep, Policy, SampleTask};
+use crate::core::request::RequestId;
+
+/// A step that is being formed, and the capacity left in it.
+pub(super) struct Batch {
+    id: StepId,
+    pub rows_left: usize,
+    pub sequences_left: usize,
+    logits_rows_left: usize,
+    /// Minimum number of prompt rows, if any prompt is ready, whatever the time.
+    pub least_prompt_rows: usize,
+    /// Prompt rows added so far.
+    pub prompt_rows: usize,
+    /// Whether the step takes as many prompt rows as it can hold, because the device is saturated.
+    pub is_saturated: bool,
+    /// The time that the prompt rows are expected to take from decode rows.
+    pub charge: Option<Charge>,
+    pub work: Work,
+    pub members: Vec<Member>,
+    planned: PlannedStep,
+}
+
+impl Batch {
+    pub fn is_full(&self) -> bool {
+        self.rows_left == 0 || self.sequences_left == 0
+    }
+
+    /// Adds the next rows of a sequence that has the blocks for them.
+    fn push(&mut self, sequence: &mut Sequence, scheduled: ScheduledRows) {
+        let ScheduledRows { rows, logits } = scheduled;
+        let (id, from, to) = (sequence.rank.id, sequence.planned, sequence.planned + rows);
+        let logits_rows = logits.rows(rows);
+        let samples = logits_rows > 0 && to == sequence.length();
+        self.rows_left -= rows;
+        self.sequences_left -= 1;
+        self.logits_rows_left -= logits_rows;
+        self.work.add(Work::of(from, rows));
+        let PlannedStep { step, tasks, awaits } = &mut self.planned;
+        let tokens = match sequence.awaits_token_from() {
+            None => sequence.tokens[from..to].to_vec(),
+            Some(source) => {
+                awaits.push(AwaitedToken { sequence: step.sequences.len(), id, from: source });
+                vec![0]
+            }
+        };
+        step.sequences.push(SequenceRows {
+            tokens,
+            first_position: u32::try_from(from).expect("a context is shorter than 2^32 tokens"),
+            block_table: sequence.blocks[..to.div_ceil(BLOCK_TOKENS)].iter().map(|block| block.id()).collect(),
+            logits: if samples && logits == LogitsWanted::Last { sequence.next_token() } else { logits },
+        });
+        self.members.push(Member { id, from, to, task: logits_rows > 0, samples });
+        if logits_rows > 0 {
+            let scores_prompt = logits == LogitsWanted::All;
+            tasks.push(SampleTask { id, rows: logits_rows, first_position: to - logits_rows, scores_prompt, samples });
+        }
+        sequence.planned = to;
+        sequence.in_flight += 1;
+        if samples {
+            sequence.pending.push(self.id);
+        }
+        sequence.last_step = self.id;
+    }
+}
+
+impl Policy {
+    /// Forms a step and returns whether it has any rows.
+    pub(super) fn form_step(&mut self, effects: &mut Vec<Effect>) -> bool {
+        if self.is_suspect_in_flight() {
+            // A suspect runs alone until it is cleared or fails. Otherwise it and another sequence could preempt each other
+            // forever.
+            return false;
+        }
+        let mut batch = self.empty_batch();
+        match self.first_suspect() {
+            Some(suspect) => self.add_suspect(suspect, &mut batch, effects),
+            None if !self.admit_underserved(effects) => return false,
+            None => {
+                self.add_decodes(&mut batch, effects);
+                self.add_prompts(&mut batch, effects);
+            }
+        }
+        if batch.members.is_empty() {
+            return false;
+        }
+        let Batch { id, work, members, prompt_rows, is_saturated, charge, mut planned, .. } = batch;
+        for member in &members {
+            let sequence = self.sequences.get_mut(&member.id).expect("a member of a new step exists");
+            if !std::mem::replace(&mut sequence.started, true) {
+                self.queued.give_back(&sequence.client, sequence.prompt_tokens);
+                effects.push(Effect::Started { id: member.id, cached_tokens: member.from });
+            }
+        }
+        self.next_step = StepId(id.0 + 1);
+        let prompt_rows = PromptRows::of(prompt_rows, is_saturated, charge);
+        self.steps.insert(id, StepRecord::new(members, work, prompt_rows));
+        planned.step.id = id;
+        effects.push(Effect::Run(planned));
+        true
+    }
+
+    fn empty_batch(&self) -> Batch {
+        Batch {
+            id: self.next_step,
+            rows_left: self.limits.max_batched_tokens,
+            sequences_left: self.limits.max_sequences,
+            logits_rows_left: self.limits.max_logits_rows,
+            least_prompt_rows: 0,
+            prompt_rows: 0,
+            is_saturated: false,
+            charge: None,
+            work: Work::default(),
+            members: Vec::new(),
+            planned: PlannedStep { step: Step::default(), ..PlannedStep::default() },
+        }
+    }
+
+    fn first_suspect(&self) -> Option<Rank> {
+        let is_free = |sequence: &Sequence| sequence.is_suspect() && sequence.is_admissible();
+        self.sequences.values().filter(|sequence| is_free(sequence)).map(|sequence| sequence.rank).min()
+    }
+
+    fn is_suspect_in_flight(&self) -> bool {
+        self.sequences.values().any(|sequence| sequence.is_suspect() && sequence.in_flight > 0)
+    }
+
+    /// Adds a suspect as the only sequence of the step, so that the cause of a failure is known.
+    fn add_suspect(&mut self, rank: Rank, batch: &mut Batch, effects: &mut Vec<Effect>) {
+        let victims = Victims::AllExcept(rank.id);
+        if self.running.contains(&rank) || self.admit(rank, victims, effects) == AdmissionOutcome::Admitted {
+            self.add(rank.id, usize::MAX, victims, batch, effects);
+        }
+    }
+
+    /// Adds a row for each decoding sequence. When not all fit, the least recently served ones are added.
+    fn add_decodes(&mut self, batch: &mut Batch, effects: &mut Vec<Effect>) {
+        let decoding = self.ready().filter(|sequence| sequence.decodes());
+        let mut order: Vec<_> = decoding.map(|sequence| (sequence.last_step, sequence.rank)).collect();
+        order.sort_unstable();
+        for (_, rank) in order {
+            if batch.is_full() {
+                return;
+            }
+            // An earlier sequence of this loop may have preempted it.
+            if self.running.contains(&rank) {
+                self.add(rank.id, 1, Victims::Behind(rank), batch, effects);
+            }
+        }
+    }
+
+    /// Running sequences that may take part in the step, in rank order.
+    pub(super) fn ready(&self) -> impl Iterator<Item = &Sequence> {
+        let running = self.running.iter().map(|rank| &self.sequences[&rank.id]);
+        running.filter(|sequence| sequence.is_ready() && !sequence.is_suspect())
+    }
+
+    /// Adds at most `rows` rows of a running sequence to the step and allocates the blocks for them.
+    pub(super) fn add(
+        &mut self,
+        id: RequestId,
+        rows: usize,
+        victims: Victims,
+        batch: &mut Batch,
+        effects: &mut Vec<Effect>,
+    ) {
+        let sequence = &self.sequences[&id];
+        let rows = rows.min(batch.rows_left).min(self.config.prefill_chunk_tokens.max(1));
+        let Some(scheduled) = sequence.schedule(rows, batch.logits_rows_left) else { return };
+        let blocks = BlockManager::blocks_for(sequence.planned + scheduled.rows);
+        let missing = blocks.saturating_sub(sequence.blocks.len());
+        if self.make_available(missing, victims, effects) {
+            self.grow(id, blocks);
+            let sequence = self.sequences.get_mut(&id).expect("the sequence exists");
+            batch.push(sequence, scheduled);
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! The events that the policy receives and the effects that it returns.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cuelight_engine::engine::{EngineLimits, RowSamplingParams, Step, StepId, TokenId};
+use cuelight_engine::sample::Draw;
+
+use crate::core::request::{GenerationError, RequestId};
+
+/// The parts of a request that matter for scheduling.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Submission {
+    /// The request.
+    pub id: RequestId,
+    /// Its prompt.
+    pub prompt: Vec<TokenId>,
+    /// Maximum number of generated tokens. 0 reserves no space for an answer.
+    pub max_tokens: usize,
+    /// Lower values run first.
+    pub priority: i32,
+    /// The client. Clients share the engine fairly. All requests without a client count as one client.
+    pub client: Option<Arc<str>>,
+    /// Requests share cached prefixes only with requests that have the same salt.
+    pub cache_salt: Option<Arc<str>>,
+    /// Whether the logits of all rows of the prompt are needed.
+    pub scores_prompt: bool,
+    /// How the engine may sample its tokens. `None` when the sampler needs the logits.
+    pub engine_sampling: Option<EngineSampling>,
+}
+
+/// How an engine may sample the tokens of a request by itself.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct EngineSampling {
+    /// The sampling parameters, without the random number.
+    pub params: RowSamplingParams,
+    /// The seed of the random numbers.
+    pub seed: u64,
+    /// Number of leading tokens that the sampler has to sample.
+    pub from: usize,
+}
+
+impl EngineSampling {
+    /// The sampling parameters of generated token number `index`. `None` when the sampler samples it.
+    #[must_use]
+    pub fn of_token(&self, index: usize) -> Option<RowSamplingParams> {
+        let random = Draw { seed: self.seed, index: index as u64 }.random();
+        (index >= self.from).then_some(RowSamplingParams { random, ..self.params })
+    }
+}
+
+/// Something that happened.
+#[derive(Debug, Clone, PartialEq)]
+pub enum PolicyEvent {
+    /// The client has cancelled the request.
+    Cancel(RequestId),
+    /// The device finished a step. Its logits are at the sampler.
+    StepDone {
+        /// The step.
+        step: StepId,
+        /// Time that the device took.
+        elapsed: Duration,
+        /// Number of prompt rows from which on a step takes hardly longer for more rows, if the engine knows it.
+        prefill_saturation_rows: Option<usize>,
+    },
+    /// The engine refused a step. The executor runs on and has dropped the steps behind it.
+    StepFailed {
+        /// The step.
+        step: StepId,
+        /// Why it was refused.
+        reason: String,
+    },
+    /// The sampler finished a step.
+    Sampled {
+        /// The step.
+        step: StepId,
+        /// One outcome for each [`SampleTask`] whose request has not ended.
+        outcomes: Vec<Outcome>,
+    },
+    /// The client of a paused request reads again.
+    Resume(RequestId),
+    /// A new executor is ready. Its KV blocks are empty.
+    ExecutorReady(EngineLimits),
+    /// The executor and all KV blocks are lost.
+    ExecutorLost {
+        /// The step that caused it. `None` when unknown: every step at the executor may have caused it.
+        failed: Option<StepId>,
+        /// The error message.
+        reason: String,
+    },
+    /// Accept no new requests.
+    Drain,
+    /// End every request with this error.
+    EndAll(GenerationError),
+}
+
+/// What the sampler made of the logits of one sequence.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outcome {
+    /// The request.
+    pub id: RequestId,
+    /// How the request continues.
+    pub verdict: Verdict,
+    /// The client's channel is full: pause the request until [`PolicyEvent::Resume`].
+    pub pause: bool,
+}
+
+/// How a request continues.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// With this token.
+    Token(TokenId),
+    /// Rows of the prompt were scored. No token was sampled.
+    Scored,
+    /// The request ended and the client was informed.
+    Ended,
+}
+
+/// Something that the scheduler has to do.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Effect {
+    /// Send the step to the executor.
+    Run(PlannedStep),
+    /// Tell the executor that the failed step was handled. All steps from here on are formed with that knowledge.
+    Resync,
+    /// A request takes part in a step for the first time.
+    Started {
+        /// The request.
+        id: RequestId,
+        /// Tokens of its prompt that were found in the prefix cache.
+        cached_tokens: usize,
+    },
+    /// A request was preempted: it lost its blocks and waits again.
+    Preempted(RequestId),
+    /// A request was cancelled and removed.
+    Cancelled(RequestId),
+    /// A request failed and was removed.
+    Failed(RequestId, GenerationError),
+}
+
+/// A step with what the executor and the sampler need besides the rows.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct PlannedStep {
+    /// The rows to compute.
+    pub step: Step,
+    /// What the sampler does with the logits, in the order of the logits.
+    pub tasks: Vec<SampleTask>,
+    /// Rows whose token is not sampled yet. The step can start when all of these tokens are known.
+    pub awaits: Vec<AwaitedToken>,
+}
+
+/// A row of a step whose token is sampled by an earlier step that has not finished.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AwaitedToken {
+    /// Index of the sequence within the step. The sequence has only this row.
+    pub sequence: usize,
+    /// The request.
+    pub id: RequestId,
+    /// The step that samples the token. When the request ends in that step, the row is removed.
+    pub from: StepId,
+}
+
+/// The logits of one sequence in a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SampleTask {
+    /// The request.
+    pub id: RequestId,
+    /// Number of rows of logits.
+    pub rows: usize,
+    /// Position of the token that the first of these rows computed.
+    pub first_position: usize,
+    /// Whether the rows give the log-probabilities of the prompt's tokens.
+    pub scores_prompt: bool,
+    /// Whether the next token is sampled from the last row.
+    pub samples: bool,
+}

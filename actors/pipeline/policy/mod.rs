@@ -1,0 +1,57 @@
+//! The pure core of the scheduler: it takes an event and returns effects, without clock or actor.
+//!
+//! # Rules
+//!
+//! - Requests are ordered by priority, then by what their client has used already ([`fair_queue`]), then by arrival.
+//! - A step first takes decode rows. Unless the prompts' time budget is in deficit ([`prompt_time`]), it then takes as many
+//!   prompt rows as its time limit allows ([`step_time`]): first of short prompts, then of running prompts, then of new
+//!   ones ([`prompts`]).
+//! - Steps overlap. While one is computed or sampled, the next is formed. A sequence whose newest token is not known yet
+//!   gets a row that is filled in later ([`AwaitedToken`]).
+//! - A sequence gets the blocks for all of its tokens when it is admitted. Blocks of its prefix come from the cache
+//!   ([`kv_blocks`]). It gets one more block whenever it grows past a block boundary. When no block is available, the
+//!   sequence that is last in the order is preempted and recomputed later.
+//! - Requests wait in a fair order, and clients share the running slots: a client that runs many sequences gives slots and
+//!   blocks to one that runs few ([`fair_share`]).
+//! - A block is never free while the device may write to it.
+//! - When the executor is lost, every sequence waits again and keeps its tokens. The sequences of the failed step become
+//!   suspects: each runs alone until it is past the point of failure, and fails when it loses the executor again.
+//!
+//! # Layout
+//!
+//! - [`config`], [`events`]: settings, input and output
+//! - [`state`]: the [`Policy`] itself
+//! - [`batch`] and [`prompts`]: form a step
+//! - [`residency`]: which sequences hold blocks
+//! - [`steps`]: what happens to formed steps
+//! - [`resume`]: continues the requests of a scheduler that died
+//!
+//! [`Policy::check`] states the invariants. Debug builds check them after every event ([`PolicyConfig::verify`]).
+
+mod batch;
+mod config;
+mod events;
+mod fair_queue;
+mod fair_share;
+pub mod kv_blocks;
+mod prefix_cache;
+mod prompt_time;
+mod prompts;
+mod residency;
+mod resume;
+mod sequence;
+mod state;
+mod step_record;
+mod step_time;
+mod steps;
+
+pub use self::config::PolicyConfig;
+pub use self::events::{
+    AwaitedToken, Effect, EngineSampling, Outcome, PlannedStep, PolicyEvent, SampleTask, Submission, Verdict,
+};
+pub use self::resume::Progress;
+pub use self::state::Policy;
+pub use crate::core::counts::Counts;
+
+#[cfg(test)]
+mod tests;

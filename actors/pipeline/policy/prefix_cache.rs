@@ -1,0 +1,85 @@
+//! An index of what the blocks of the KV cache contain, so that a prompt finds the blocks of its prefix.
+//!
+//! The keys and values of a block follow from its tokens and everything before them. Its [`Content`] is its tokens and the
+//! block before it, or for a first block the salt of its tenant. The index compares whole contents, so a hash collision
+//! costs time but never returns the blocks of another prompt.
+
+use std::collections::HashMap;
+use std::hash::BuildHasher;
+use std::sync::Arc;
+
+use cuelight_engine::engine::{BLOCK_TOKENS, BlockId, TokenId};
+
+/// What precedes a block.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Before {
+    /// Nothing: it is the first block of a prompt. Tenants with different salts never share a block.
+    Start(Option<Arc<str>>),
+    /// Another block. Its content cannot change while a block after it is known.
+    Block(BlockId),
+}
+
+/// The content of a full block: its tokens and everything before them.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Content {
+    before: Before,
+    tokens: [TokenId; BLOCK_TOKENS],
+}
+
+impl Content {
+    /// The content of a block with `tokens` after the block `before`. The salt counts only for a first block.
+    ///
+    /// # Panics
+    /// When `tokens` is not exactly one block.
+    #[must_use]
+    pub fn new(salt: Option<&Arc<str>>, before: Option<BlockId>, tokens: &[TokenId]) -> Self {
+        let tokens = tokens.try_into().expect("the tokens of one block");
+        Content { before: before.map_or_else(|| Before::Start(salt.cloned()), Before::Block), tokens }
+    }
+}
+
+/// Maps contents to blocks and blocks to contents.
+#[derive(Debug)]
+pub(super) struct PrefixCache<S> {
+    blocks: HashMap<Content, BlockId, S>,
+    /// The content of each block, when it is known.
+    contents: Vec<Option<Content>>,
+}
+
+impl<S: BuildHasher> PrefixCache<S> {
+    pub fn new(blocks: usize, hasher: S) -> Self {
+        PrefixCache { blocks: HashMap::with_hasher(hasher), contents: vec![None; blocks] }
+    }
+
+    pub fn find(&self, content: &Content) -> Option<BlockId> {
+        self.blocks.get(content).copied()
+    }
+
+    pub fn contains(&self, block: BlockId) -> bool {
+        self.contents[block as usize].is_some()
+    }
+
+    /// Adds a block. No other block may have the same content.
+    pub fn insert(&mut self, block: BlockId, content: Content) {
+        let before = self.blocks.insert(content.clone(), block);
+        debug_assert_eq!(before, None, "two blocks have the same content");
+        self.contents[block as usize] = Some(content);
+    }
+
+    pub fn remove(&mut self, block: BlockId) {
+        if let Some(content) = self.contents[block as usize].take() {
+            self.blocks.remove(&content);
+        }
+    }
+
+    /// Panics unless both maps agree and the predecessor of every known block is known.
+    pub fn check(&self) {
+        assert_eq!(self.blocks.len(), self.contents.iter().flatten().count());
+        for (content, &block) in &self.blocks {
+            assert_eq!(self.contents[block as usize].as_ref(), Some(content));
+            if let Before::Block(before) = content.before {
+                assert!(self.contains(before), "block {block} has outlived block {before} before it");
+            }
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! Which sequences hold KV blocks: admission, growth and preemption.
+
+use cuelight_engine::engine::BLOCK_TOKENS;
+
+use super::kv_blocks::BlockManager;
+use super::sequence::{Leader, Rank, Residency, Sequence};
+use super::step_record::StepRecord;
+use super::{Effect, Policy};
+use crate::core::request::RequestId;
+
+/// Which sequences may be preempted.
+#[derive(Clone, Copy)]
+pub(super) enum Victims {
+    /// Sequences behind this rank, because a running sequence must grow.
+    Behind(Rank),
+    /// Sequences of lower priority, because a sequence only waits.
+    LowerPriority(i32),
+    /// All sequences except this one, because it must run alone.
+    AllExcept(RequestId),
+}
+
+impl Victims {
+    /// Whether a sequence may be preempted. A paused sequence always may, because it does not use its blocks.
+    fn include(self, sequence: &Sequence) -> bool {
+        let is_behind = match self {
+            Victims::Behind(rank) => sequence.rank > rank,
+            Victims::LowerPriority(priority) => sequence.priority > priority,
+            Victims::AllExcept(id) => sequence.rank.id != id,
+        };
+        let is_itself = matches!(self, Victims::Behind(rank) if rank == sequence.rank);
+        !is_itself && (is_behind || sequence.paused)
+    }
+}
+
+/// The result of an attempt to admit a sequence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum AdmissionOutcome {
+    /// The sequence runs.
+    Admitted,
+    /// The sequence waits for a prefix that another sequence computes. Sequences behind it may go first.
+    Follows,
+    /// Not enough blocks are available.
+    NoBlocks,
+}
+
+impl Sequence {
+    /// Resets the sequence after it lost its blocks. Everything has to be computed again.
+    pub fn lose_blocks(&mut self) {
+        self.blocks.clear();
+        self.computed = 0;
+        self.planned = 0;
+        self.cached_blocks = 0;
+        self.residency = Residency::Waiting;
+    }
+}
+
+impl Policy {
+    /// Number of running sequences that are not paused.
+    pub(super) fn active(&self) -> usize {
+        self.running.iter().filter(|rank| !self.sequences[&rank.id].paused).count()
+    }
+
+    /// Maximum number of running sequences, so that each can have a row in every step.
+    pub(super) fn max_running(&self) -> usize {
+        self.limits.max_sequences.min(self.limits.max_batched_tokens)
+    }
+
+    /// Gives a waiting sequence the blocks for all of its tokens. Blocks of its prefix come from the cache.
+    ///
+    /// Unless it runs alone, one block must stay available for each running sequence. A sequence admitted into the last
+    /// blocks would soon be preempted and computed twice.
+    pub(super) fn admit(&mut self, rank: Rank, victims: Victims, effects: &mut Vec<Effect>) -> AdmissionOutcome {
+        // A sequence that must run alone cannot wait for another one, because no other runs.
+        let alone = matches!(victims, Victims::AllExcept(_));
+        if !alone && self.follows(rank.id) {
+            return AdmissionOutcome::Follows;
+        }
+        let sequence = &self.sequences[&rank.id];
+        let blocks = BlockManager::blocks_for(sequence.tokens.len());
+        let reserve = if alone { 0 } else { self.active() };
+        let prefix = match self.config.prefix_cache {
+            true => self.blocks.take_prefix(sequence.salt.as_ref(), sequence.cacheable()),
+            false => Vec::new(),
+        };
+        if !alone && self.start_following(rank, prefix.len()) {
+            prefix.into_iter().rev().for_each(|block| self.blocks.release(block));
+            return AdmissionOutcome::Follows;
+        }
+        if !self.make_available(blocks - prefix.len() + reserve, victims, effects) {
+            prefix.into_iter().rev().for_each(|block| self.blocks.release(block));
+            return AdmissionOutcome::NoBlocks;
+        }
+        self.waiting.remove(&rank);
+        self.running.insert(rank);
+        let sequence = self.sequence_mut(rank.id);
+        sequence.residency = Residency::Running;
+        sequence.cached_blocks = prefix.len();
+        sequence.computed = prefix.len() * BLOCK_TOKENS;
+        sequence.planned = sequence.computed;
+        sequence.blocks = prefix;
+        let priority = sequence.priority;
+        self.grow(rank.id, blocks);
+        self.fair_queue.admitted(rank.virtual_start, priority);
+        AdmissionOutcome::Admitted
+    }
+
+    /// Number of blocks of a waiting sequence's prefix that are in the cache.
+    pub(super) fn cached_blocks(&self, sequence: &Sequence) -> usize {
+        match self.config.prefix_cache {
+            true => self.blocks.count_prefix(sequence.salt.as_ref(), sequence.cacheable()),
+            false => 0,
+        }
+    }
+
+    /// Whether a sequence still waits for a prefix that another sequence computes.
+    pub(super) fn follows(&self, id: RequestId) -> bool {
+        let Some(Leader { id: leader, blocks }) = self.sequences[&id].leader else { return false };
+        self.sequences.get(&leader).is_some_and(|leader| is_leading(leader, blocks))
+    }
+
+    /// Makes a sequence wait for the running sequence, if any, that computes what it needs after its first `cached` blocks.
+    pub(super) fn start_following(&mut self, rank: Rank, cached: usize) -> bool {
+        if cached * BLOCK_TOKENS >= self.sequences[&rank.id].cacheable().len() {
+            return false;
+        }
+        let leader = self.find_leader(rank, cached);
+        let follows = leader.is_some();
+        if follows {
+            self.sequence_mut(rank.id).leader = leader;
+        }
+        follows
+    }
+
+    /// Finds a running sequence that will compute what this one needs after its first `cached` blocks.
+    fn find_leader(&self, rank: Rank, cached: usize) -> Option<Leader> {
+        if !self.config.prefix_cache {
+            return None;
+        }
+        let follower = &self.sequences[&rank.id];
+        self.running.iter().map(|rank| &self.sequences[&rank.id]).find_map(|leader| {
+            let blocks = if leader.computed < leader.prompt_tokens { follower.blocks_in_common(leader) } else { 0 };
+            let leads = blocks > cached && is_leading(leader, blocks);
+            leads.then_some(Leader { id: leader.rank.id, blocks })
+        })
+    }
+
+    /// Allocates blocks until the sequence has `blocks`. They must be available.
+    pub(super) fn grow(&mut self, id: RequestId, blocks: usize) {
+        let sequence = self.sequences.get_mut(&id).expect("the sequence exists");
+        while sequence.blocks.len() < blocks {
+            sequence.blocks.push(self.blocks.allocate().expect("the blocks are available"));
+        }
+    }
+
+    /// Makes `blocks` blocks available by preempting sequences, the last in rank order first. Preempts none when that would
+    /// not be enough. Returns whether the blocks are available.
+    pub(super) fn make_available(&mut self, blocks: usize, victims: Victims, effects: &mut Vec<Effect>) -> bool {
+        if self.blocks.available() >= blocks {
+            return true;
+        }
+        let eligible = self.running.iter().map(|rank| &self.sequences[&rank.id]).filter(|s| victims.include(s));
+        let (busy, mut idle): (Vec<_>, Vec<_>) = eligible.partition(|sequence| self.is_at_executor(sequence));
+        // An upper bound: a shared block becomes free only when its last holder releases it.
+        let held: usize = idle.iter().map(|sequence| sequence.blocks.len()).sum();
+        if self.blocks.available() + held < blocks {
+            self.awaits_executor |= !busy.is_empty();
+            return false;
+        }
+        idle.sort_unstable_by_key(|sequence| std::cmp::Reverse((sequence.paused, sequence.rank)));
+        let order: Vec<_> = idle.into_iter().map(|sequence| sequence.rank).collect();
+        for rank in order {
+            if self.blocks.available() >= blocks {
+                break;
+            }
+            self.preempt(rank, effects);
+        }
+        self.blocks.available() >= blocks
+    }
+
+    /// Makes a running sequence wait again, without its blocks.
+    pub(super) fn preempt(&mut self, rank: Rank, effects: &mut Vec<Effect>) {
+        self.release_blocks(rank.id);
+        self.running.remove(&rank);
+        self.waiting.insert(rank);
+        effects.push(Effect::Preempted(rank.id));
+    }
+
+    /// Whether the executor may write to its blocks now, or in the step that is being formed.
+    pub(super) fn is_at_executor(&self, sequence: &Sequence) -> bool {
+        let last_step = self.steps.get(&sequence.last_step);
+        sequence.in_flight > 0 && last_step.map_or(sequence.last_step == self.next_step, StepRecord::is_computing)
+    }
+
+    /// Takes the blocks of a sequence. What it had computed must be computed again unless the cache still contains it then.
+    /// The blocks are released at once, or when the device has finished the sequence's last step.
+    pub(super) fn release_blocks(&mut self, id: RequestId) {
+        let Some(sequence) = self.sequences.get(&id) else { return };
+        let (is_at_executor, last_step) = (self.is_at_executor(sequence), sequence.last_step);
+        let sequence = self.sequence_mut(id);
+        let blocks = std::mem::take(&mut sequence.blocks);
+        sequence.lose_blocks();
+        // From the end, so that the blocks of a prefix stay in the cache longer than those after them.
+        for block in blocks.into_iter().rev() {
+            if is_at_executor {
+                self.blocks.retire(block, last_step);
+            } else {
+                self.blocks.release(block);
+            }
+        }
+    }
+
+    pub(super) fn sequence_mut(&mut self, id: RequestId) -> &mut Sequence {
+        self.sequences.get_mut(&id).expect("the sequence exists")
+    }
+}
+
+/// Whether a sequence will compute its first `blocks` blocks but has not done so yet.
+fn is_leading(sequence: &Sequence, blocks: usize) -> bool {
+    let continues = sequence.residency == Residency::Running && !sequence.paused && !sequence.is_suspect();
+    continues && sequence.cached_blocks < blocks
+}

@@ -1,0 +1,184 @@
+//! The scheduling state of one request.
+
+use std::sync::Arc;
+
+use cuelight_engine::engine::{BLOCK_TOKENS, LogitsWanted, StepId, TokenId};
+
+use super::events::EngineSampling;
+use super::kv_blocks::BlockHandle;
+use super::prefix_cache::Content;
+use crate::core::request::RequestId;
+use crate::core::shared_limit::Client;
+
+/// The position of a request in the order of service: lower virtual start first, then earlier arrival.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Rank {
+    /// From [`FairQueue::enqueue`](super::fair_queue::FairQueue::enqueue).
+    pub virtual_start: i64,
+    pub arrival: u64,
+    pub id: RequestId,
+}
+
+/// Whether a sequence holds blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Residency {
+    /// It holds no blocks: it is new, was preempted, or its executor was lost.
+    Waiting,
+    /// It holds the blocks of everything it has computed.
+    Running,
+}
+
+/// A sequence that computes a prefix which another sequence waits for instead of computing it again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Leader {
+    pub id: RequestId,
+    /// Number of leading blocks that both have in common.
+    pub blocks: usize,
+}
+
+/// A sequence: its tokens, how many of them are computed, and the blocks that hold them.
+///
+/// Steps overlap: a step may be formed while an earlier one is computed or sampled. So `planned` may be ahead of
+/// `computed`, and even ahead of the tokens that are known.
+#[derive(Debug)]
+pub(super) struct Sequence {
+    pub rank: Rank,
+    pub priority: i32,
+    /// Clients share the engine fairly.
+    pub client: Client,
+    /// It shares cached prefixes only with sequences of the same salt.
+    pub salt: Option<Arc<str>>,
+    /// Prompt tokens and sampled tokens: everything needed to recompute the sequence.
+    pub tokens: Vec<TokenId>,
+    pub prompt_tokens: usize,
+    /// Length at which the sampler ends it.
+    pub most_tokens: usize,
+    /// Whether all rows of the prompt return logits, so that none may come from the cache.
+    pub scores_prompt: bool,
+    /// Number of leading prompt rows whose logits have been returned. `prompt_tokens` when none are missing.
+    pub scored: usize,
+    pub engine_sampling: Option<EngineSampling>,
+    /// Number of tokens whose keys and values are in `blocks`.
+    pub computed: usize,
+    /// The same once all formed steps are computed.
+    pub planned: usize,
+    pub blocks: Vec<BlockHandle>,
+    /// Number of leading blocks whose content is in the prefix cache.
+    pub cached_blocks: usize,
+    pub residency: Residency,
+    pub leader: Option<Leader>,
+    /// Number of formed steps that include it and still have results for it.
+    pub in_flight: usize,
+    /// The steps among them that sample a token for it, in order.
+    pub pending: Vec<StepId>,
+    /// Whether its client does not read. A paused sequence takes part in no further step.
+    pub paused: bool,
+    /// A step failed that would have computed it up to here. It runs alone until it has more computed tokens. 0 when it is
+    /// not a suspect.
+    pub suspect_until: usize,
+    /// How often it was preempted for another client.
+    pub yielded: u32,
+    /// Whether it has taken part in a step.
+    pub started: bool,
+    /// The last step it took part in. When not all sequences fit, the least recently served go first.
+    pub last_step: StepId,
+}
+
+/// The rows of a sequence for the next step.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct ScheduledRows {
+    pub rows: usize,
+    pub logits: LogitsWanted,
+}
+
+impl Sequence {
+    /// Number of tokens once the steps in flight are sampled.
+    pub fn length(&self) -> usize {
+        self.tokens.len() + self.pending.len()
+    }
+
+    /// Number of tokens that are not part of any formed step.
+    pub fn remaining(&self) -> usize {
+        self.length() - self.planned
+    }
+
+    /// Whether only its newest token is left to compute.
+    pub fn decodes(&self) -> bool {
+        self.remaining() == 1 && self.length() > self.prompt_tokens
+    }
+
+    /// The step that samples the next token to compute, when that token is not known yet.
+    pub fn awaits_token_from(&self) -> Option<StepId> {
+        let ahead = self.planned.checked_sub(self.tokens.len())?;
+        self.pending.get(ahead).copied()
+    }
+
+    /// Whether a running sequence may take part in the next step.
+    pub fn is_ready(&self) -> bool {
+        let is_ending = !self.pending.is_empty() && self.length() >= self.most_tokens;
+        // A suspect takes part in one step at a time.
+        let settled = !self.is_suspect() || self.in_flight == 0;
+        !self.paused && settled && !is_ending && self.remaining() > 0
+    }
+
+    /// Whether a waiting sequence may be admitted.
+    pub fn is_admissible(&self) -> bool {
+        !self.paused && self.in_flight == 0
+    }
+
+    pub fn is_suspect(&self) -> bool {
+        self.suspect_until > 0
+    }
+
+    /// Its next rows, at most `rows` rows and `logits_rows` rows of logits. `None` when it can use none.
+    pub fn schedule(&self, rows: usize, logits_rows: usize) -> Option<ScheduledRows> {
+        let mut rows = rows.min(self.remaining());
+        let mut logits = LogitsWanted::Last;
+        if self.planned + rows > self.scored && self.scored < self.prompt_tokens {
+            rows = rows.min(self.prompt_tokens - self.planned).min(logits_rows);
+            logits = LogitsWanted::All;
+        } else if rows < self.remaining() {
+            rows = self.whole_blocks(rows);
+            logits = LogitsWanted::None;
+        } else if logits_rows == 0 {
+            rows -= 1;
+            logits = LogitsWanted::None;
+        }
+        (rows > 0).then_some(ScheduledRows { rows, logits })
+    }
+
+    /// What the row that gives the next token returns: the token if the engine may sample it, else its logits.
+    pub fn next_token(&self) -> LogitsWanted {
+        let index = self.length() - self.prompt_tokens;
+        let params = self.engine_sampling.and_then(|engine| engine.of_token(index));
+        params.map_or(LogitsWanted::Last, LogitsWanted::Token)
+    }
+
+    /// Reduces `rows` so that a chunk of at least two blocks ends at a block boundary.
+    fn whole_blocks(&self, rows: usize) -> usize {
+        let over = (self.planned + rows) % BLOCK_TOKENS;
+        if rows >= 2 * BLOCK_TOKENS { rows - over } else { rows }
+    }
+
+    /// The leading tokens that may come from the cache: whole blocks without the last token, whose logits are needed.
+    pub fn cacheable(&self) -> &[TokenId] {
+        let end = if self.scores_prompt && self.scored < self.prompt_tokens { 0 } else { self.tokens.len() - 1 };
+        &self.tokens[..end / BLOCK_TOKENS * BLOCK_TOKENS]
+    }
+
+    /// The content of block number `index` once it is computed. The blocks before it must be in the prefix cache.
+    pub fn content(&self, index: usize) -> Content {
+        let before = index.checked_sub(1).map(|before| self.blocks[before].id());
+        Content::new(self.salt.as_ref(), before, &self.tokens[index * BLOCK_TOKENS..(index + 1) * BLOCK_TOKENS])
+    }
+
+    /// Number of leading blocks that two sequences of the same salt have in common.
+    pub fn blocks_in_common(&self, other: &Sequence) -> usize {
+        if self.salt != other.salt {
+            return 0;
+        }
+        let (mine, theirs) = (self.cacheable(), &other.tokens);
+        let same = mine.iter().zip(theirs).take_while(|(mine, theirs)| mine == theirs).count();
+        same / BLOCK_TOKENS
+    }
+}

@@ -1,0 +1,330 @@
+//! The state of the policy, and how it handles events.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
+
+use cuelight_engine::engine::{BLOCK_TOKENS, EngineLimits, StepId};
+
+use super::config::PolicyConfig;
+use super::events::{Effect, PolicyEvent, Submission};
+use super::fair_queue::FairQueue;
+use super::kv_blocks::BlockManager;
+use super::prompt_time::PromptTime;
+use super::sequence::{Rank, Residency, Sequence};
+use super::step_record::StepRecord;
+use super::step_time::StepTime;
+use crate::core::counts::Counts;
+use crate::core::request::{GenerationError, RequestId, SubmitError};
+use crate::core::shared_limit::{Client, SharedLimit};
+
+/// Maximum number of answer tokens that are charged to a client in advance: few answers are as long as they may be.
+const COUNTED_ANSWER: usize = 512;
+
+/// The scheduling state: sequences, KV blocks and steps in flight.
+#[derive(Debug)]
+pub struct Policy {
+    pub(super) config: PolicyConfig,
+    pub(super) limits: EngineLimits,
+    pub(super) executor_ready: bool,
+    pub(super) draining: bool,
+    pub(super) blocks: BlockManager,
+    pub(super) sequences: HashMap<RequestId, Sequence>,
+    pub(super) waiting: BTreeSet<Rank>,
+    pub(super) running: BTreeSet<Rank>,
+    pub(super) fair_queue: FairQueue,
+    pub(super) step_time: StepTime,
+    /// Number of prompt rows from which on a step takes hardly longer for more rows.
+    pub(super) prefill_saturation_rows: Option<usize>,
+    pub(super) prompt_time: PromptTime,
+    pub(super) steps: BTreeMap<StepId, StepRecord>,
+    pub(super) next_step: StepId,
+    pub(super) next_arrival: u64,
+    /// Sequences whose client does not read.
+    pub(super) paused: usize,
+    /// Prompt tokens of requests that have not taken part in a step yet, limited for each client.
+    pub(super) queued: SharedLimit,
+    /// A sequence found no block because all candidates for preemption are at the executor. No step is formed until the
+    /// executor has finished its steps.
+    pub(super) awaits_executor: bool,
+}
+
+impl Policy {
+    /// A policy without requests, for an engine that is not ready yet.
+    #[must_use]
+    pub fn new(config: PolicyConfig, limits: EngineLimits) -> Self {
+        Policy {
+            config,
+            executor_ready: false,
+            draining: false,
+            blocks: BlockManager::new(limits.kv_blocks),
+            limits,
+            queued: SharedLimit::new(config.max_queued_tokens),
+            sequences: HashMap::new(),
+            waiting: BTreeSet::new(),
+            running: BTreeSet::new(),
+            fair_queue: FairQueue::default(),
+            step_time: StepTime::default(),
+            prefill_saturation_rows: None,
+            prompt_time: PromptTime::default(),
+            steps: BTreeMap::new(),
+            next_step: StepId(0),
+            next_arrival: 0,
+            paused: 0,
+            awaits_executor: false,
+        }
+    }
+
+    /// Maximum length of a sequence, in tokens: what fits into the context and into the KV cache.
+    #[must_use]
+    pub fn context_tokens(&self) -> usize {
+        self.limits.context_tokens.min(self.limits.kv_blocks * BLOCK_TOKENS)
+    }
+
+    /// Whether no request is left.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.sequences.is_empty()
+    }
+
+    /// Counts for gauges.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        Counts {
+            running: self.running.len(),
+            waiting: self.waiting.len(),
+            paused: self.paused,
+            executor_ready: self.executor_ready,
+            queued_tokens: self.queued.used(),
+            max_running: self.max_running(),
+            blocks_used: self.blocks.used(),
+            blocks_cached: self.blocks.cached(),
+            blocks_total: self.blocks.total(),
+            evictions: self.blocks.evictions(),
+        }
+    }
+
+    /// Accepts or refuses a request.
+    ///
+    /// # Errors
+    /// [`SubmitError::InvalidPrompt`], [`SubmitError::ContextLengthExceeded`], [`SubmitError::QueueFull`], or
+    /// [`SubmitError::Unavailable`] while draining.
+    pub fn submit(&mut self, submission: Submission) -> Result<Vec<Effect>, SubmitError> {
+        self.validate(&submission)?;
+        self.enqueue(submission);
+        Ok(self.form_steps(Vec::new()))
+    }
+
+    /// Adds a request to the waiting ones.
+    pub(super) fn enqueue(&mut self, submission: Submission) -> &mut Sequence {
+        let Submission { id, prompt, max_tokens, priority, client, cache_salt, scores_prompt, engine_sampling } =
+            submission;
+        let prompt_tokens = prompt.len();
+        let cost = prompt_tokens + max_tokens.min(COUNTED_ANSWER);
+        let virtual_start = self.fair_queue.enqueue(client.clone(), cost, priority);
+        self.queued.take(&client, prompt_tokens);
+        let rank = Rank { virtual_start, arrival: self.next_arrival, id };
+        self.next_arrival += 1;
+        let sequence = Sequence {
+            rank,
+            priority,
+            client,
+            salt: cache_salt,
+            tokens: prompt,
+            prompt_tokens,
+            most_tokens: prompt_tokens.saturating_add(max_tokens).min(self.context_tokens()),
+            scores_prompt,
+            scored: if scores_prompt { 0 } else { prompt_tokens },
+            engine_sampling,
+            computed: 0,
+            planned: 0,
+            blocks: Vec::new(),
+            cached_blocks: 0,
+            residency: Residency::Waiting,
+            leader: None,
+            in_flight: 0,
+            pending: Vec::new(),
+            paused: false,
+            suspect_until: 0,
+            yielded: 0,
+            started: false,
+            last_step: StepId(0),
+        };
+        self.waiting.insert(rank);
+        self.sequences.entry(id).insert_entry(sequence).into_mut()
+    }
+
+    /// Handles an event.
+    pub fn on(&mut self, event: PolicyEvent) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        match event {
+            PolicyEvent::Cancel(id) => self.end(id, Effect::Cancelled(id), &mut effects),
+            PolicyEvent::StepDone { step, elapsed, prefill_saturation_rows } => {
+                self.step_done(step, elapsed, prefill_saturation_rows);
+            }
+            PolicyEvent::StepFailed { step, reason } => self.step_refused(step, &reason, &mut effects),
+            PolicyEvent::Sampled { step, outcomes } => self.sampled(step, outcomes),
+            PolicyEvent::Resume(id) => self.set_paused(id, false),
+            PolicyEvent::ExecutorReady(limits) => self.executor_ready(limits, &mut effects),
+            PolicyEvent::ExecutorLost { failed, reason } => self.executor_lost(failed, &reason, &mut effects),
+            PolicyEvent::Drain => self.draining = true,
+            PolicyEvent::EndAll(error) => {
+                let mut ids: Vec<_> = self.sequences.keys().copied().collect();
+                ids.sort_unstable();
+                for id in ids {
+                    self.end(id, Effect::Failed(id, error.clone()), &mut effects);
+                }
+            }
+        }
+        self.form_steps(effects)
+    }
+
+    /// Forms as many steps as may be in flight. Called after every event.
+    fn form_steps(&mut self, mut effects: Vec<Effect>) -> Vec<Effect> {
+        while self.may_form_step() && self.form_step(&mut effects) {}
+        if self.config.verify {
+            self.check();
+        }
+        effects
+    }
+
+    fn may_form_step(&mut self) -> bool {
+        let at_executor = self.steps.values().filter(|step| step.is_computing()).count();
+        if at_executor == 0 {
+            self.awaits_executor = false;
+        }
+        self.executor_ready
+            && !self.awaits_executor
+            && at_executor < self.config.steps_at_executor.max(1)
+            && self.steps.len() < self.config.steps_in_flight.max(1)
+    }
+
+    fn validate(&self, submission: &Submission) -> Result<(), SubmitError> {
+        if self.draining {
+            return Err(SubmitError::Unavailable {
+                reason: "the server is shutting down and takes no new requests".into(),
+                retry_after: Duration::from_secs(5),
+            });
+        }
+        if submission.prompt.is_empty() {
+            return Err(SubmitError::InvalidPrompt("the prompt has no tokens; give it at least one".into()));
+        }
+        let vocab_size = self.limits.vocab_size;
+        if let Some(token) = submission.prompt.iter().find(|&&token| token as usize >= vocab_size) {
+            return Err(SubmitError::InvalidPrompt(format!(
+                "token id {token} is outside of the vocabulary; ids are below {vocab_size}"
+            )));
+        }
+        let (prompt_tokens, context_tokens) = (submission.prompt.len(), self.context_tokens());
+        if prompt_tokens + submission.max_tokens.min(1) > context_tokens {
+            return Err(SubmitError::ContextLengthExceeded { prompt_tokens, context_tokens });
+        }
+        // A prompt that exceeds the limit by itself is accepted when no other prompt waits.
+        let queued = self.queued.used();
+        if queued > 0 && !self.admits_prompt(&submission.client, prompt_tokens) {
+            let excess = self.step_time.of_rows((queued + prompt_tokens).saturating_sub(self.config.max_queued_tokens));
+            return Err(SubmitError::QueueFull {
+                tokens: queued,
+                retry_after: excess.unwrap_or(Duration::from_secs(1)),
+            });
+        }
+        Ok(())
+    }
+
+    /// Whether a prompt may wait. The first prompt of a client may be longer than the client's share.
+    fn admits_prompt(&self, client: &Client, prompt_tokens: usize) -> bool {
+        let counted = if self.queued.used_by(client) == 0 { 1 } else { prompt_tokens };
+        self.queued.admits(client, counted)
+    }
+
+    /// Removes a request, if it exists, and adds the effect that reports it.
+    pub(super) fn end(&mut self, id: RequestId, effect: Effect, effects: &mut Vec<Effect>) {
+        if self.sequences.contains_key(&id) {
+            effects.push(effect);
+            self.forget(id);
+        }
+    }
+
+    /// Removes a sequence and releases its blocks. Results of steps that still compute it are ignored.
+    pub(super) fn forget(&mut self, id: RequestId) {
+        self.release_blocks(id);
+        let Some(sequence) = self.sequences.remove(&id) else { return };
+        self.waiting.remove(&sequence.rank);
+        self.running.remove(&sequence.rank);
+        self.paused -= usize::from(sequence.paused);
+        if !sequence.started {
+            self.queued.give_back(&sequence.client, sequence.prompt_tokens);
+        }
+    }
+
+    pub(super) fn set_paused(&mut self, id: RequestId, paused: bool) {
+        let Some(sequence) = self.sequences.get_mut(&id) else { return };
+        self.paused -= usize::from(sequence.paused);
+        self.paused += usize::from(paused);
+        sequence.paused = paused;
+    }
+
+    fn executor_ready(&mut self, limits: EngineLimits, effects: &mut Vec<Effect>) {
+        debug_assert!(self.running.is_empty(), "the sequences must wait when a new executor is ready");
+        self.blocks = BlockManager::new(limits.kv_blocks);
+        self.limits = limits;
+        self.executor_ready = true;
+        let context_tokens = self.context_tokens();
+        let mut too_long: Vec<_> =
+            self.sequences.values().filter(|s| s.tokens.len() > context_tokens).map(|s| s.rank.id).collect();
+        too_long.sort_unstable();
+        for id in too_long {
+            let reason = format!("it no longer fits the rebuilt engine's context of {context_tokens} tokens");
+            self.end(id, Effect::Failed(id, GenerationError::Engine(reason)), effects);
+        }
+        for sequence in self.sequences.values_mut() {
+            sequence.most_tokens = sequence.most_tokens.min(context_tokens);
+        }
+    }
+
+    fn executor_lost(&mut self, failed: Option<StepId>, reason: &str, effects: &mut Vec<Effect>) {
+        self.executor_ready = false;
+        self.steps_lost(failed, reason, effects);
+        for rank in std::mem::take(&mut self.running) {
+            if let Some(sequence) = self.sequences.get_mut(&rank.id) {
+                sequence.lose_blocks();
+            }
+            self.waiting.insert(rank);
+        }
+        // The contents of all blocks are lost with the device.
+        self.blocks = BlockManager::new(self.limits.kv_blocks);
+    }
+
+    /// Panics when an invariant does not hold.
+    ///
+    /// - Every block is free, cached or held, and its reference count equals the number of its holders.
+    /// - A sequence either waits, without blocks, or runs, with blocks for everything that it has computed.
+    /// - The steps that a sequence is in flight for exist, and at most `steps_in_flight` steps do.
+    pub fn check(&self) {
+        self.blocks.check(self.sequences.values().flat_map(|sequence| &sequence.blocks));
+        assert_eq!(self.waiting.len() + self.running.len(), self.sequences.len(), "a sequence is in no set or in two");
+        for sequence in self.sequences.values() {
+            let rank = sequence.rank;
+            let (waits, runs) = (self.waiting.contains(&rank), self.running.contains(&rank));
+            assert_eq!(
+                (waits, runs),
+                (sequence.residency == Residency::Waiting, sequence.residency == Residency::Running)
+            );
+            assert!(sequence.blocks.is_empty() || runs, "{rank:?} waits with blocks");
+            assert!(sequence.computed <= sequence.planned, "{rank:?} computed more than planned");
+            assert!(sequence.planned <= sequence.blocks.len() * BLOCK_TOKENS, "{rank:?} lacks blocks");
+            assert!(sequence.planned <= sequence.length(), "{rank:?} has planned more tokens than it has");
+            assert!(
+                sequence.cached_blocks * BLOCK_TOKENS <= sequence.computed,
+                "{rank:?} has uncomputed blocks in the cache"
+            );
+            assert!(sequence.tokens.len() <= self.context_tokens(), "{rank:?} is longer than the context");
+            let members = || self.steps.values().flat_map(|step| step.open_members()).filter(|m| m.id == rank.id);
+            assert_eq!(members().count(), sequence.in_flight, "{rank:?} counts wrong steps in flight");
+            assert_eq!(members().filter(|member| member.samples).count(), sequence.pending.len());
+        }
+        let count = |counts: fn(&Sequence) -> usize| self.sequences.values().map(counts).sum::<usize>();
+        assert_eq!(self.paused, count(|sequence| usize::from(sequence.paused)));
+        assert_eq!(self.queued.used(), count(|s| if s.started { 0 } else { s.prompt_tokens }));
+        assert!(self.steps.len() <= self.config.steps_in_flight.max(1), "too many steps in flight");
+    }
+}

@@ -1,0 +1,146 @@
+//! Handles the results of formed steps: computed, sampled, or failed.
+//!
+//! The executor reports a step when it is computed, the sampler when its tokens are sampled. The executor may be one step
+//! ahead, so its report is kept until all earlier steps are sampled. Sequences advance in order.
+
+use std::time::Duration;
+
+use cuelight_engine::engine::{BLOCK_TOKENS, StepId};
+
+use super::sequence::Residency;
+use super::step_record::{PromptRows, StepPhase, StepRecord};
+use super::{Effect, Outcome, Policy, Verdict};
+use crate::core::request::{GenerationError, RequestId};
+
+impl Policy {
+    /// The requests in a step that is not sampled yet, in the order of the step.
+    pub fn members(&self, step: StepId) -> impl Iterator<Item = RequestId> {
+        self.steps.get(&step).into_iter().flat_map(|record| record.members.iter().map(|member| member.id))
+    }
+
+    pub(super) fn step_done(&mut self, step: StepId, elapsed: Duration, prefill_saturation_rows: Option<usize>) {
+        let Some(record) = self.steps.get_mut(&step).filter(|record| record.is_computing()) else { return };
+        record.phase = StepPhase::Computed(elapsed);
+        // The time per row of a saturated step differs from that of smaller steps, which is what is predicted.
+        if !matches!(record.prompt_rows, PromptRows::Saturated) {
+            self.step_time.observe(record.work, !matches!(record.prompt_rows, PromptRows::None), elapsed);
+        }
+        if let PromptRows::InTime(Some(charge)) = record.prompt_rows {
+            self.prompt_time.correct(charge, elapsed);
+        }
+        self.prefill_saturation_rows = prefill_saturation_rows;
+        self.apply_computed();
+    }
+
+    pub(super) fn sampled(&mut self, step: StepId, outcomes: Vec<Outcome>) {
+        let Some(record) = self.steps.remove(&step) else { return };
+        debug_assert_eq!(record.phase, StepPhase::Sampling, "sampled before it was computed");
+        for member in record.members.iter().filter(|member| member.task) {
+            if let Some(sequence) = self.sequences.get_mut(&member.id) {
+                sequence.in_flight -= 1;
+                sequence.pending.retain(|&pending| pending != step);
+                sequence.scored = sequence.scored.max(member.to.min(sequence.prompt_tokens));
+            }
+        }
+        for Outcome { id, verdict, pause } in outcomes {
+            let Some(sequence) = self.sequences.get_mut(&id) else { continue };
+            match verdict {
+                Verdict::Token(token) => sequence.tokens.push(token),
+                Verdict::Scored => {}
+                Verdict::Ended => self.forget(id),
+            }
+            self.set_paused(id, pause);
+        }
+        self.apply_computed();
+    }
+
+    /// Applies computed steps in order, as long as the oldest step is computed.
+    fn apply_computed(&mut self) {
+        while let Some((&step, record)) = self.steps.first_key_value() {
+            let StepPhase::Computed(_) = record.phase else { return };
+            self.step_computed(step);
+        }
+    }
+
+    fn step_computed(&mut self, step: StepId) {
+        let Some(mut record) = self.steps.remove(&step) else { return };
+        record.phase = StepPhase::Sampling;
+        for member in &record.members {
+            let Some(sequence) = self.sequences.get_mut(&member.id) else { continue };
+            sequence.in_flight -= usize::from(!member.task);
+            // A preempted sequence has lost its blocks and with them what this step computed.
+            if sequence.residency == Residency::Waiting {
+                continue;
+            }
+            sequence.computed = member.to;
+            if sequence.computed >= sequence.suspect_until {
+                sequence.suspect_until = 0;
+            }
+            self.cache_blocks(member.id);
+        }
+        self.blocks.step_is_done(step);
+        if record.members.iter().any(|member| member.task) {
+            self.steps.insert(step, record);
+        }
+    }
+
+    /// Adds the blocks that a sequence has filled to the prefix cache.
+    fn cache_blocks(&mut self, id: RequestId) {
+        let Some(sequence) = self.sequences.get_mut(&id).filter(|_| self.config.prefix_cache) else { return };
+        // A device that is one step ahead has computed a token that is not known here yet.
+        let known = sequence.computed.min(sequence.tokens.len());
+        while (sequence.cached_blocks + 1) * BLOCK_TOKENS <= known {
+            let index = sequence.cached_blocks;
+            let content = sequence.content(index);
+            self.blocks.insert_cached(&mut sequence.blocks[index], content, sequence.last_step);
+            sequence.cached_blocks += 1;
+        }
+    }
+
+    /// The executor refused a step and dropped the steps behind it.
+    pub(super) fn step_refused(&mut self, step: StepId, reason: &str, effects: &mut Vec<Effect>) {
+        if self.steps.get(&step).is_some_and(StepRecord::is_computing) {
+            self.steps_lost(Some(step), reason, effects);
+            // No step is left at the executor that could write to a block.
+            self.blocks.step_is_done(self.next_step);
+        }
+        effects.push(Effect::Resync);
+    }
+
+    /// Takes back all steps at the executor. The members of the failed step become suspects. When the failed step is not
+    /// known, the members of all these steps do.
+    pub(super) fn steps_lost(&mut self, failed: Option<StepId>, reason: &str, effects: &mut Vec<Effect>) {
+        let lost: Vec<_> = self.steps.iter().rev().filter(|(_, step)| step.is_computing()).map(|(&id, _)| id).collect();
+        for step in lost {
+            let Some(record) = self.steps.remove(&step) else { continue };
+            self.take_back(step, &record);
+            if failed.is_none_or(|failed| failed == step) {
+                self.suspect(record, reason, effects);
+            }
+        }
+    }
+
+    /// Resets the members of a step to their state before it.
+    fn take_back(&mut self, step: StepId, record: &StepRecord) {
+        for member in &record.members {
+            let Some(sequence) = self.sequences.get_mut(&member.id) else { continue };
+            sequence.in_flight -= 1;
+            sequence.pending.retain(|&pending| pending != step);
+            sequence.planned = sequence.planned.min(member.from);
+        }
+    }
+
+    /// Fails a suspect that was alone in the step. Other members become suspects.
+    fn suspect(&mut self, record: StepRecord, reason: &str, effects: &mut Vec<Effect>) {
+        let alone = record.members.len() == 1;
+        for member in record.members {
+            let Some(sequence) = self.sequences.get_mut(&member.id) else { continue };
+            if alone && sequence.is_suspect() {
+                let error = GenerationError::Engine(reason.to_owned());
+                self.end(member.id, Effect::Failed(member.id, error), effects);
+            } else {
+                sequence.suspect_until = sequence.suspect_until.max(member.to);
+            }
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! Samples one sequence: logits in, events for its client out.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cuelight_engine::engine::{SampledToken, TokenId};
+use cuelight_engine::format::tokenizer::{StreamDecoder, Tokenizer};
+use cuelight_engine::sample::{Draw, InvalidLogits, TokenCounts, TokenSampler, position_logprobs, token_of};
+use tokio::time::Instant;
+
+use super::stop::StopMatcher;
+use crate::core::request::{Event, FinishReason, GenerationError, PositionLogprobs};
+use crate::pipeline::journal::RequestRecord;
+use crate::pipeline::policy::{SampleTask, Verdict};
+
+/// The sampling state of a sequence. All of it follows from the request and the tokens in its record.
+pub(super) struct SequenceSampler {
+    record: Arc<RequestRecord>,
+    /// The number of this sampler among those that the request had.
+    owner: u32,
+    /// Maximum number of tokens to generate, limited by the context.
+    max_tokens: usize,
+    counts: TokenCounts,
+    generated: usize,
+    decoder: StreamDecoder,
+    stop: StopMatcher,
+    /// Log-probabilities of the prompt tokens known so far. `None` once they are sent, or when not requested.
+    prompt_logprobs: Option<Vec<Option<PositionLogprobs>>>,
+    /// Whether a task waits for its client to read.
+    pub awaits_client: bool,
+    /// Total time spent on converting its tokens to text. `None` unless tracing is on.
+    pub detokenise_time: Option<Duration>,
+}
+
+/// The result of a step for a sequence.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Computed<'a> {
+    /// Its rows of logits.
+    Logits(&'a [f32]),
+    /// The token that the engine sampled.
+    Sampled(SampledToken),
+}
+
+/// The sampling result of a sequence, before it is sent to the client.
+#[derive(Debug)]
+pub(super) enum SampleOutcome {
+    /// Rows of the prompt were scored. No token was sampled.
+    Scored,
+    /// A token was sampled.
+    Token {
+        token: TokenId,
+        logprobs: Option<PositionLogprobs>,
+        /// Set when it is the last token. A stop string in its text is found later.
+        last: Option<FinishReason>,
+    },
+    /// The request generates no tokens.
+    Nothing,
+    /// Sampling failed.
+    Failed(GenerationError),
+}
+
+/// How a sequence continues after a step.
+pub(super) struct Advance {
+    pub verdict: Verdict,
+    /// The last event, when the request ended.
+    pub end: Option<Event>,
+}
+
+impl SequenceSampler {
+    /// The state of a sequence that has generated no tokens.
+    pub fn new(record: Arc<RequestRecord>, context_tokens: usize) -> Self {
+        let request = &record.request;
+        let context_left = context_tokens.saturating_sub(request.prompt.len());
+        let max_tokens = request.stop.max_tokens.min(context_left);
+        SequenceSampler {
+            owner: record.take_over(max_tokens),
+            max_tokens,
+            counts: TokenCounts::new(&request.prompt),
+            generated: 0,
+            decoder: StreamDecoder::continuing(),
+            stop: StopMatcher::new(&request.stop.strings),
+            prompt_logprobs: request.prompt_logprobs.map(|_| vec![None]),
+            detokenise_time: None,
+            awaits_client: false,
+            record,
+        }
+    }
+
+    /// The state of a sequence after the tokens that were sent to its client. Returns the last event, too, when these
+    /// tokens end the request and only its end was not sent.
+    pub fn resume(record: Arc<RequestRecord>, context_tokens: usize, tokenizer: &Tokenizer) -> (Self, Option<Event>) {
+        let committed = record.committed();
+        let mut sequence = Self::new(record, context_tokens);
+        if committed.prompt_is_sent {
+            sequence.prompt_logprobs = None;
+        }
+        let mut end = None;
+        for token in committed.tokens {
+            let last = sequence.count(token, tokenizer);
+            end = sequence.advance(token, last, tokenizer).1;
+        }
+        let end = end.map(|(reason, text)| sequence.end_event(reason, text));
+        (sequence, end)
+    }
+
+    /// Samples the next token from `task.rows` rows of logits of equal length, or takes the one that the engine sampled.
+    pub fn sample(
+        &mut self,
+        task: &SampleTask,
+        computed: Computed<'_>,
+        sampler: &mut TokenSampler,
+        tokenizer: &Tokenizer,
+    ) -> SampleOutcome {
+        self.try_sample(task, computed, sampler, tokenizer).unwrap_or_else(|error| {
+            SampleOutcome::Failed(GenerationError::Engine(format!("the model's output is not usable: {error}")))
+        })
+    }
+
+    fn try_sample(
+        &mut self,
+        task: &SampleTask,
+        computed: Computed<'_>,
+        sampler: &mut TokenSampler,
+        tokenizer: &Tokenizer,
+    ) -> Result<SampleOutcome, InvalidLogits> {
+        if let (Computed::Logits(logits), true) = (computed, task.scores_prompt) {
+            self.score_prompt(task.first_position, logits.chunks_exact(row_length(logits, task).max(1)))?;
+        }
+        if !task.samples {
+            return Ok(SampleOutcome::Scored);
+        }
+        if self.max_tokens == 0 {
+            return Ok(SampleOutcome::Nothing);
+        }
+        let (token, logprobs) = match computed {
+            Computed::Sampled(sampled) => (token_of(sampled)?, None),
+            Computed::Logits(logits) => {
+                let row = &logits[logits.len() - row_length(logits, task)..];
+                let token = self.sample_token(row, sampler, tokenizer)?;
+                (token, self.record.request.logprobs.map(|n| position_logprobs(row, token, n)).transpose()?)
+            }
+        };
+        let last = self.count(token, tokenizer);
+        Ok(SampleOutcome::Token { token, logprobs, last })
+    }
+
+    /// Counts a token. Returns why it is the last one, if it is.
+    fn count(&mut self, token: TokenId, tokenizer: &Tokenizer) -> Option<FinishReason> {
+        self.generated += 1;
+        self.counts.record(token);
+        match self.ends_with(token, tokenizer) {
+            true => Some(FinishReason::StopToken(token)),
+            false => (self.generated >= self.max_tokens).then_some(FinishReason::Length),
+        }
+    }
+
+    fn ends_with(&self, token: TokenId, tokenizer: &Tokenizer) -> bool {
+        let stop = &self.record.request.stop;
+        stop.token_ids.contains(&token) || (!stop.ignore_eos && tokenizer.end_of_generation().contains(&token))
+    }
+
+    /// Sends the result to the client and decides whether the request has ended.
+    pub fn deliver(&mut self, outcome: SampleOutcome, tokenizer: &Tokenizer) -> Advance {
+        self.send_prompt();
+        let (token, logprobs, last) = match outcome {
+            SampleOutcome::Token { token, logprobs, last } => (token, logprobs, last),
+            SampleOutcome::Scored => return Advance { verdict: Verdict::Scored, end: None },
+            SampleOutcome::Nothing => return self.finished(FinishReason::Length, String::new()),
+            SampleOutcome::Failed(error) => {
+                return Advance { verdict: Verdict::Ended, end: Some(Event::Failed(error)) };
+            }
+        };
+        let (text, end) = self.advance(token, last, tokenizer);
+        let event = Event::Token { token, text, logprobs };
+        self.record.commit_token(self.owner, token, event, self.detokenise_time);
+        match end {
+            Some((reason, rest)) => self.finished(reason, rest),
+            None => Advance { verdict: Verdict::Token(token), end: None },
+        }
+    }
+
+    /// The text that is certain after a token. When the token ends the request, also why, and the text held back so far.
+    fn advance(
+        &mut self,
+        token: TokenId,
+        last: Option<FinishReason>,
+        tokenizer: &Tokenizer,
+    ) -> (String, Option<(FinishReason, String)>) {
+        match last {
+            Some(reason @ FinishReason::StopToken(_)) => {
+                (String::new(), Some((reason, self.rest_at_stop_token(token, tokenizer))))
+            }
+            last => self.accept(token, last, tokenizer),
+        }
+    }
+
+    /// Records the log-probabilities of the prompt's tokens. Rows that were scored already are skipped: they repeat when
+    /// the sequence is recomputed.
+    fn score_prompt<'a>(
+        &mut self,
+        first_position: usize,
+        rows: impl Iterator<Item = &'a [f32]>,
+    ) -> Result<(), InvalidLogits> {
+        let request = &self.record.request;
+        let Some(known) = &mut self.prompt_logprobs else { return Ok(()) };
+        let (prompt, top_n) = (&request.prompt, request.prompt_logprobs.unwrap_or(0));
+        for (row, next) in rows.zip(first_position + 1..) {
+            if next == known.len() && next < prompt.len() {
+                known.push(Some(position_logprobs(row, prompt[next], top_n)?));
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends the log-probabilities of the prompt once all are known.
+    fn send_prompt(&mut self) {
+        let is_known = |known: &Vec<_>| known.len() == self.record.request.prompt.len();
+        if self.prompt_logprobs.as_ref().is_some_and(is_known)
+            && let Some(logprobs) = self.prompt_logprobs.take()
+        {
+            self.record.commit_prompt(self.owner, Event::Prompt { logprobs });
+        }
+    }
+
+    fn sample_token(
+        &self,
+        row: &[f32],
+        sampler: &mut TokenSampler,
+        tokenizer: &Tokenizer,
+    ) -> Result<TokenId, InvalidLogits> {
+        let stop = &self.record.request.stop;
+        let mut banned = Vec::new();
+        if self.generated < stop.min_tokens {
+            banned.extend(&stop.token_ids);
+            if !stop.ignore_eos {
+                banned.extend(tokenizer.end_of_generation());
+            }
+        }
+        let draw = Draw { seed: self.record.seed, index: self.generated as u64 };
+        sampler.choose(row, &self.record.request.sampling, &self.counts, &banned, draw)
+    }
+
+    /// The text held back when a stop token ends the request. The token's own text is part of it only if the client wants it.
+    fn rest_at_stop_token(&mut self, token: TokenId, tokenizer: &Tokenizer) -> String {
+        let stop = &self.record.request.stop;
+        let has_text = stop.token_ids.contains(&token) && stop.include_stop_string;
+        let mut text = self.stop.finish();
+        if has_text {
+            text.push_str(&self.detokenise(tokenizer, token));
+        }
+        text.push_str(&self.decoder.finish());
+        text
+    }
+
+    /// The text of a token, up to a stop string or what may be the beginning of one.
+    fn accept(
+        &mut self,
+        token: TokenId,
+        last: Option<FinishReason>,
+        tokenizer: &Tokenizer,
+    ) -> (String, Option<(FinishReason, String)>) {
+        let mut text = self.detokenise(tokenizer, token);
+        let stop = &self.record.request.stop;
+        if self.generated > stop.min_tokens || stop.min_tokens == 0 {
+            let scan = self.stop.push(&text);
+            text = scan.text;
+            if let Some(matched) = scan.matched {
+                if stop.include_stop_string {
+                    text.push_str(&matched);
+                }
+                return (text, Some((FinishReason::StopString(matched), String::new())));
+            }
+        }
+        let end = last.map(|reason| (reason, self.stop.finish() + &self.decoder.finish()));
+        (text, end)
+    }
+
+    fn detokenise(&mut self, tokenizer: &Tokenizer, token: TokenId) -> String {
+        let from = self.detokenise_time.map(|_| Instant::now());
+        let text = self.decoder.push(tokenizer, token, self.record.request.skip_special_tokens);
+        if let (Some(sum), Some(from)) = (&mut self.detokenise_time, from) {
+            *sum += from.elapsed();
+        }
+        text
+    }
+
+    fn finished(&self, reason: FinishReason, text: String) -> Advance {
+        Advance { verdict: Verdict::Ended, end: Some(self.end_event(reason, text)) }
+    }
+
+    fn end_event(&self, reason: FinishReason, text: String) -> Event {
+        Event::Finished { reason, text, usage: self.record.usage() }
+    }
+
+    /// The record of the request.
+    pub fn record(&self) -> &RequestRecord {
+        &self.record
+    }
+
+    /// The number of this sampler among those that the request had.
+    pub fn owner(&self) -> u32 {
+        self.owner
+    }
+}
+
+/// Number of logits per row of a task.
+fn row_length(logits: &[f32], task: &SampleTask) -> usize {
+    logits.len() / task.rows.max(1)
+}

@@ -1,0 +1,265 @@
+//! The Scheduler actor decides what runs next. It is the only owner of the KV blocks.
+//!
+//! Receives `Submit` from the runtime, events for the policy from the runtime, the executor, the sampler and the
+//! supervisor, and `Recover`, `ExecutorReady` and `Drain` from the supervisor. Sends steps to the executor, and the
+//! beginning and end of requests to the sampler.
+//!
+//! The actor only passes messages. All decisions are made by [`Policy`].
+//!
+//! Faults: when it dies, the supervisor starts another one, which takes the requests from the journal and recomputes them
+//! from their tokens.
+
+use std::sync::Arc;
+
+use cuelight_engine::engine::EngineLimits;
+use cuelight_engine::sample::Draw;
+use ractor::{Actor, ActorProcessingErr, ActorRef};
+use tokio::sync::oneshot;
+
+use super::journal::{Committed, Recovery, RequestJournal, RequestRecord};
+use super::messages::{ExecutorMsg, SamplerMsg, SchedulerMsg};
+use super::policy::{Effect, EngineSampling, Policy, PolicyConfig, PolicyEvent, Progress, Submission};
+use super::runtime::ReplicaState;
+use crate::core::request::{GenerationRequest, RequestId};
+use crate::metrics::SchedulerMetrics;
+use crate::trace::SchedulerTrace;
+
+/// Startup arguments of the scheduler.
+pub struct SchedulerArguments {
+    /// How steps are formed.
+    pub policy: PolicyConfig,
+    /// The limits of the engine.
+    pub limits: EngineLimits,
+    /// Receives the beginning and end of requests.
+    pub sampler: ActorRef<SamplerMsg>,
+    /// Receives the counts for gauges. Its journal has the requests.
+    pub replica: Arc<ReplicaState>,
+}
+
+/// The state of the scheduler.
+pub struct SchedulerState {
+    policy: Policy,
+    sampler: ActorRef<SamplerMsg>,
+    /// `None` while it is being rebuilt.
+    executor: Option<ActorRef<ExecutorMsg>>,
+    replica: Arc<ReplicaState>,
+    journal: Arc<RequestJournal>,
+    drained: Option<oneshot::Sender<()>>,
+    metrics: SchedulerMetrics,
+    /// Times the handling of the current message.
+    trace: SchedulerTrace,
+}
+
+/// The scheduler actor.
+pub struct Scheduler;
+
+impl Actor for Scheduler {
+    type Msg = SchedulerMsg;
+    type State = SchedulerState;
+    type Arguments = SchedulerArguments;
+
+    async fn pre_start(
+        &self,
+        me: ActorRef<SchedulerMsg>,
+        arguments: SchedulerArguments,
+    ) -> Result<SchedulerState, ActorProcessingErr> {
+        let SchedulerArguments { policy, limits, sampler, replica } = arguments;
+        sampler.cast(SamplerMsg::Connect(me))?;
+        let journal = replica.journal().clone();
+        let policy = Policy::starting_at(journal.next_step(), policy, limits);
+        let metrics = SchedulerMetrics::new(&replica.model_id, replica.index);
+        let trace = SchedulerTrace::new(replica.tracer.clone());
+        Ok(SchedulerState { policy, sampler, executor: None, replica, journal, drained: None, metrics, trace })
+    }
+
+    async fn handle(
+        &self,
+        _me: ActorRef<SchedulerMsg>,
+        message: SchedulerMsg,
+        state: &mut SchedulerState,
+    ) -> Result<(), ActorProcessingErr> {
+        state.trace.begin();
+        match message {
+            SchedulerMsg::Submit(id) => state.submit(id),
+            SchedulerMsg::Recover => state.recover(),
+            SchedulerMsg::Event(event) => {
+                // Both the executor and the supervisor report a lost executor. Only the first report counts.
+                if matches!(event, PolicyEvent::ExecutorLost { .. }) && state.executor.take().is_none() {
+                    return Ok(());
+                }
+                state.apply(event);
+            }
+            SchedulerMsg::ExecutorReady { executor, limits } => {
+                state.executor = Some(executor);
+                state.apply(PolicyEvent::ExecutorReady(limits));
+            }
+            SchedulerMsg::Drain { reply } => {
+                state.drained = Some(reply);
+                state.apply(PolicyEvent::Drain);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl SchedulerState {
+    /// Accepts or refuses a request, unless that was done already: after a restart it may be in both journal and mailbox.
+    fn submit(&mut self, id: RequestId) {
+        let Some((record, reply)) = self.journal.undecided(id) else { return };
+        let decision = match self.policy.submit(submission(&record)) {
+            Ok(effects) => {
+                record.accept();
+                // Sent before any step, so that the sampler knows the request when its first logits arrive.
+                self.begin(record, false);
+                self.perform(effects);
+                Ok(())
+            }
+            Err(error) => {
+                self.journal.refuse(id);
+                Err(error)
+            }
+        };
+        let _ = reply.send(decision);
+    }
+
+    /// Continues the requests of the journal.
+    fn recover(&mut self) {
+        for recovery in self.journal.recover() {
+            match recovery {
+                Recovery::Submit(record) => self.submit(record.id),
+                Recovery::Continue(record, committed) => self.resume(record, committed),
+            }
+        }
+        self.publish_counts();
+    }
+
+    fn resume(&mut self, record: Arc<RequestRecord>, committed: Committed) {
+        let is_paused = committed.is_paused;
+        let journal = self.journal.clone();
+        journal.recovering(record.id, || {
+            let progress = Progress {
+                is_suspect: committed.is_suspect(),
+                is_scored: committed.prompt_is_sent,
+                tokens: committed.tokens,
+                is_paused,
+            };
+            self.policy.resume(submission(&record), progress);
+        });
+        self.begin(record, is_paused);
+    }
+
+    fn begin(&self, record: Arc<RequestRecord>, is_paused: bool) {
+        let context_tokens = self.policy.context_tokens();
+        self.send_to_sampler(SamplerMsg::Begin { record, context_tokens, is_paused });
+    }
+
+    fn apply(&mut self, event: PolicyEvent) {
+        let effects = self.policy.on(event);
+        self.perform(effects);
+    }
+
+    fn perform(&mut self, effects: Vec<Effect>) {
+        #[cfg(feature = "fault-injection")]
+        super::faults::Fault::Scheduler.panic_if_armed();
+        for effect in effects {
+            match effect {
+                Effect::Run(planned) => {
+                    self.journal.step_formed(planned.step.id);
+                    self.metrics.formed(&planned.step);
+                    self.trace.step_formed(&planned.step, self.policy.members(planned.step.id));
+                    self.send_to_executor(ExecutorMsg::Run(planned));
+                }
+                Effect::Resync => self.send_to_executor(ExecutorMsg::Resync),
+                Effect::Started { id, cached_tokens } => self.journal.started(id, cached_tokens),
+                Effect::Preempted(id) => {
+                    self.metrics.preempted();
+                    self.replica.tracer.preempted(id);
+                }
+                Effect::Cancelled(id) => self.send_to_sampler(SamplerMsg::Forget(id)),
+                Effect::Failed(id, error) => self.send_to_sampler(SamplerMsg::Fail(id, error)),
+            }
+        }
+        self.publish_counts();
+        if self.policy.is_empty()
+            && let Some(drained) = self.drained.take()
+        {
+            let _ = drained.send(());
+        }
+    }
+
+    fn publish_counts(&mut self) {
+        let counts = self.policy.counts();
+        self.metrics.set(&counts);
+        self.replica.set_counts(counts);
+    }
+
+    fn send_to_sampler(&self, message: SamplerMsg) {
+        // Fails only when the sampler is gone. The supervisor then replaces the scheduler, too.
+        let _ = self.sampler.cast(message);
+    }
+
+    fn send_to_executor(&self, message: ExecutorMsg) {
+        if let Some(executor) = &self.executor {
+            // When the executor is gone the supervisor reports it, and the policy then takes its steps back.
+            let _ = executor.cast(message);
+        }
+    }
+}
+
+/// The parts of a request that matter for scheduling.
+fn submission(record: &RequestRecord) -> Submission {
+    let RequestRecord { id, request, seed, .. } = record;
+    Submission {
+        id: *id,
+        prompt: request.prompt.clone(),
+        priority: request.priority,
+        max_tokens: request.stop.max_tokens,
+        client: request.client.clone(),
+        cache_salt: request.cache_salt.clone(),
+        scores_prompt: request.prompt_logprobs.is_some(),
+        engine_sampling: engine_sampling(request, *seed),
+    }
+}
+
+/// How the engine may sample the request's tokens, with the seed that the sampler uses. `None` unless sampling needs only
+/// the row of logits and the client did not request log-probabilities.
+fn engine_sampling(request: &GenerationRequest, seed: u64) -> Option<EngineSampling> {
+    let params = request.sampling.of_row_alone(Draw { seed, index: 0 }).filter(|_| request.logprobs.is_none());
+    // Some tokens are forbidden for the first `min_tokens`, so the sampler samples those.
+    params.map(|params| EngineSampling { params, seed, from: request.stop.min_tokens })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::request::SamplingParams;
+    use crate::pipeline::client::channel;
+
+    #[test]
+    fn the_engine_samples_when_only_the_row_of_logits_matters() {
+        let may = |change: fn(&mut GenerationRequest)| {
+            let mut request = GenerationRequest::default();
+            change(&mut request);
+            engine_sampling(&request, 7).is_some()
+        };
+        assert!(may(|_| {}));
+        assert!(may(
+            |request| request.sampling = SamplingParams { top_k: 9, top_p: 0.5, min_p: 0.1, ..Default::default() }
+        ));
+        assert!(may(|request| request.prompt_logprobs = Some(3)), "only the prompt's logits are copied to the host");
+        assert!(!may(|request| request.logprobs = Some(0)));
+        assert!(!may(|request| request.sampling.frequency_penalty = 0.1));
+        assert!(!may(|request| request.sampling.logit_bias = vec![(1, 1.0)]));
+        assert!(!may(|request| request.sampling.typical_p = 0.9));
+    }
+
+    #[test]
+    fn scheduler_and_sampler_draw_with_the_same_seed() {
+        let mut request = GenerationRequest::default();
+        request.stop.min_tokens = 3;
+        let record = RequestRecord::new(RequestId(1), request, channel(1).0);
+        let engine = submission(&record).engine_sampling;
+        assert_eq!(engine.map(|engine| (engine.seed, engine.from)), Some((record.seed, 3)));
+        assert_eq!(record.request.sampling.seed, Some(record.seed));
+    }
+}

@@ -1,0 +1,381 @@
+//! An engine without a model, for tests of everything around engines. It needs no file and no waiting.
+//!
+//! Every token depends only on the tokens before it. The engine stores a running hash of them in its KV blocks, where a
+//! real engine stores keys and values. A block that is lost, shared by mistake or read too early therefore changes the
+//! text. Time is virtual, and a function of the steps injects faults.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use cuelight_engine::engine::{
+    BLOCK_TOKENS, Engine, EngineError, EngineLimits, ExpertJob, ExpertResult, LogitsWanted, Progress, SampledToken,
+    SequenceRows, Step, StepOutput, TokenId,
+};
+use cuelight_engine::format::chat_template::ChatTemplate;
+use cuelight_engine::format::gguf::Gguf;
+use cuelight_engine::format::gguf::write::GgufBuilder;
+use cuelight_engine::format::tokenizer::Tokenizer;
+use cuelight_engine::load::{LoadCancel, LoadProgress, LoadedModel, MemoryPlan, ModelCard, ModelFiles};
+use cuelight_engine::memory::Pool;
+use cuelight_engine::profile::{Cost, OpLabel, OpSpan};
+use cuelight_engine::sample::choose_by_row;
+
+use super::model_source::{EngineHost, ModelSource, SourceError};
+
+/// A tokenizer without a file: one token per byte with the value of the byte, and 256 as end of generation.
+#[must_use]
+pub fn tokenizer() -> Arc<Tokenizer> {
+    const END: u32 = 256;
+    const NORMAL: i32 = 1;
+    const CONTROL: i32 = 3;
+    let mut tokens: Vec<String> = (0..=255).map(|byte| spelling(byte).to_string()).collect();
+    tokens.push("<|end|>".into());
+    let tokens: Vec<&str> = tokens.iter().map(String::as_str).collect();
+    let kinds: Vec<i32> = (0..=END).map(|token| if token == END { CONTROL } else { NORMAL }).collect();
+    let bytes = GgufBuilder::new()
+        .key("tokenizer.ggml.model", "gpt2")
+        .key("tokenizer.ggml.pre", "gpt-2")
+        .key("tokenizer.ggml.tokens", &tokens[..])
+        .key("tokenizer.ggml.token_type", &kinds[..])
+        .key("tokenizer.ggml.merges", &[][..] as &[&str])
+        .key("tokenizer.ggml.eos_token_id", END)
+        .build();
+    let gguf = Gguf::from_bytes("simulated.gguf", bytes).expect("the file is valid");
+    Arc::new(Tokenizer::from_gguf(&gguf).expect("the vocabulary is complete"))
+}
+
+/// The character that represents a byte in byte-level vocabularies: itself when printable, else one from U+0100 on.
+fn spelling(byte: u8) -> char {
+    let is_printable = |byte: u8| matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
+    if is_printable(byte) {
+        return char::from(byte);
+    }
+    let unprintable_before = (0..byte).filter(|&byte| !is_printable(byte)).count();
+    (0x100..).map_while(char::from_u32).nth(unprintable_before).expect("fewer than 256 bytes are unprintable")
+}
+
+/// A fault of a step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fault {
+    /// The engine panics.
+    Panic,
+    /// The device is lost.
+    DeviceLost,
+    /// The engine refuses the step.
+    InvalidStep,
+    /// The step returns logits that are not numbers.
+    NotANumber,
+    /// The step submits an expert job.
+    AwaitExperts,
+    /// The step takes this much longer.
+    Slow(Duration),
+}
+
+/// Returns the fault of a step, if any, given its number among all steps of all engines of the source.
+pub type FaultInjector = Arc<dyn Fn(u64, &Step) -> Option<Fault> + Send + Sync>;
+
+/// A source of simulated engines.
+#[derive(Clone)]
+pub struct SimulatedModel {
+    /// The limits of the engine. `vocab_size` is that of the tokenizer.
+    pub limits: EngineLimits,
+    /// Converts text to tokens and back.
+    pub tokenizer: Arc<Tokenizer>,
+    /// Renders a conversation as a prompt.
+    pub chat_template: Option<Arc<ChatTemplate>>,
+    /// Tokens that the engine generates.
+    pub output_tokens: Arc<[TokenId]>,
+    /// After each token, generation ends with a probability of one in this many.
+    pub end_one_in: u64,
+    /// Time of a step, without its rows.
+    pub step_time: Duration,
+    /// Additional time per row.
+    pub row_time: Duration,
+    /// Whether each step reports its ops: two of them, each with half of its time.
+    pub profile_ops: bool,
+    /// Whether the engine samples tokens itself where it may.
+    pub samples: bool,
+    /// Where the engine runs.
+    pub host: EngineHost,
+    /// Claimed size of its weights. A live engine counts as this plus its KV cache.
+    pub weights_bytes: u64,
+    /// Injects faults.
+    pub faults: Option<FaultInjector>,
+    /// Counters, shared by all clones.
+    pub counters: Arc<SimulationCounters>,
+}
+
+/// Counters of simulated engines.
+#[derive(Debug, Default)]
+pub struct SimulationCounters {
+    /// Number of loaded models.
+    pub loads: AtomicU64,
+    /// Number of started steps.
+    pub steps: AtomicU64,
+    /// Number of computed rows.
+    pub rows: AtomicU64,
+    /// Number of sequences in a step, summed over steps.
+    pub sequences: AtomicU64,
+    /// Bytes of the engines that exist now.
+    pub live_bytes: AtomicU64,
+    /// Maximum of `live_bytes` so far.
+    pub peak_live_bytes: AtomicU64,
+}
+
+/// Counts an engine in [`SimulationCounters::live_bytes`], until dropped.
+struct LiveBytes {
+    bytes: u64,
+    counters: Arc<SimulationCounters>,
+}
+
+impl LiveBytes {
+    fn new(bytes: u64, counters: &Arc<SimulationCounters>) -> Self {
+        let live = counters.live_bytes.fetch_add(bytes, Ordering::AcqRel) + bytes;
+        counters.peak_live_bytes.fetch_max(live, Ordering::AcqRel);
+        LiveBytes { bytes, counters: counters.clone() }
+    }
+}
+
+impl Drop for LiveBytes {
+    fn drop(&mut self) {
+        self.counters.live_bytes.fetch_sub(self.bytes, Ordering::AcqRel);
+    }
+}
+
+impl SimulatedModel {
+    /// A small model that generates lower-case letters and spaces, takes no time and never fails.
+    #[must_use]
+    pub fn new(tokenizer: Arc<Tokenizer>) -> Self {
+        let vocab_size = tokenizer.vocab_size();
+        let is_output = |&token: &TokenId| {
+            let bytes = tokenizer.token_bytes(token, true);
+            !bytes.is_empty() && bytes.iter().all(|&byte| byte == b' ' || byte.is_ascii_lowercase())
+        };
+        let vocabulary = 0..TokenId::try_from(vocab_size).unwrap_or(TokenId::MAX);
+        SimulatedModel {
+            limits: EngineLimits {
+                vocab_size,
+                context_tokens: 512,
+                kv_blocks: 256,
+                max_batched_tokens: 256,
+                max_sequences: 16,
+                max_logits_rows: 64,
+                device: "simulated".into(),
+            },
+            output_tokens: vocabulary.filter(is_output).collect(),
+            tokenizer,
+            chat_template: None,
+            end_one_in: 40,
+            step_time: Duration::ZERO,
+            row_time: Duration::ZERO,
+            profile_ops: false,
+            samples: false,
+            host: EngineHost::VirtualTime,
+            weights_bytes: 0,
+            faults: None,
+            counters: Arc::default(),
+        }
+    }
+
+    /// The memory of an engine.
+    #[must_use]
+    pub fn memory(&self) -> MemoryPlan {
+        let kv_bytes = (self.limits.kv_blocks * BLOCK_TOKENS * size_of::<u64>()) as u64;
+        let (weights_bytes, scratch_bytes, available_bytes) = (self.weights_bytes, 0, None);
+        let pool = Pool {
+            device: None,
+            weights_bytes,
+            kv_bytes,
+            scratch_bytes,
+            text_bytes: 0,
+            request_bytes: 0,
+            available_bytes,
+        };
+        MemoryPlan {
+            kv_blocks: self.limits.kv_blocks,
+            context_tokens: self.limits.context_tokens,
+            ..MemoryPlan::of_pools(vec![pool])
+        }
+    }
+}
+
+impl ModelSource for SimulatedModel {
+    type Engine = SimulatedEngine;
+
+    fn load(
+        &self,
+        _cancel: &LoadCancel,
+        progress: &mut dyn FnMut(LoadProgress),
+    ) -> Result<LoadedModel<SimulatedEngine>, SourceError> {
+        self.counters.loads.fetch_add(1, Ordering::Relaxed);
+        progress(LoadProgress { done_bytes: 1, total_bytes: 1 });
+        let memory = self.memory();
+        let live = LiveBytes::new(memory.total_bytes(), &self.counters);
+        let card = ModelCard {
+            name: "simulated".into(),
+            architecture: "simulated".into(),
+            n_params: 0,
+            size_bytes: self.weights_bytes,
+            quantization: "none".into(),
+            context_train: self.limits.context_tokens,
+            license: None,
+        };
+        let engine =
+            SimulatedEngine { kv: vec![0; self.limits.kv_blocks * BLOCK_TOKENS], model: self.clone(), _live: live };
+        let (tokenizer, chat_template) = (self.tokenizer.clone(), self.chat_template.clone());
+        Ok(LoadedModel { engine, tokenizer, chat_template, experts: None, card, memory, files: ModelFiles::default() })
+    }
+
+    fn host(&self) -> EngineHost {
+        self.host
+    }
+}
+
+/// An engine that computes hashes instead of logits.
+pub struct SimulatedEngine {
+    model: SimulatedModel,
+    /// For each position of each block, the hash of all tokens up to there.
+    kv: Vec<u64>,
+    _live: LiveBytes,
+}
+
+impl Engine for SimulatedEngine {
+    fn limits(&self) -> &EngineLimits {
+        &self.model.limits
+    }
+
+    fn begin(&mut self, step: Step) -> Result<Progress, EngineError> {
+        let counters = &self.model.counters;
+        let number = counters.steps.fetch_add(1, Ordering::Relaxed);
+        counters.rows.fetch_add(step.rows() as u64, Ordering::Relaxed);
+        counters.sequences.fetch_add(step.sequences.len() as u64, Ordering::Relaxed);
+        self.validate(&step)?;
+        let fault = self.model.faults.as_ref().and_then(|faults| faults(number, &step));
+        match fault {
+            Some(Fault::Panic) => panic!("injected"),
+            Some(Fault::DeviceLost) => return Err(EngineError::DeviceLost("injected".into())),
+            Some(Fault::InvalidStep) => return Err(invalid(&step, "injected".into())),
+            Some(Fault::AwaitExperts) => {
+                let job = ExpertJob { step: step.id, layer: 0, hidden: Vec::new(), routes: Vec::new(), n_routes: 0 };
+                return Ok(Progress::AwaitExperts(job));
+            }
+            Some(Fault::NotANumber | Fault::Slow(_)) | None => {}
+        }
+        let mut logits = Vec::with_capacity(step.logits_rows() * self.model.limits.vocab_size);
+        let mut sampled = Vec::new();
+        for sequence in &step.sequences {
+            let start = logits.len();
+            self.compute(sequence, &mut logits);
+            if fault == Some(Fault::NotANumber) {
+                logits[start..].fill(f32::NAN);
+            }
+            if self.model.samples && logits.len() > start {
+                sampled.push(sample(sequence.logits, start, &mut logits));
+            }
+        }
+        let rows = u32::try_from(step.rows()).unwrap_or(u32::MAX);
+        let mut elapsed = self.model.step_time + self.model.row_time * rows;
+        if let Some(Fault::Slow(longer)) = fault {
+            elapsed += longer;
+        }
+        if self.model.host == EngineHost::Thread {
+            // On a thread the time has to pass for real.
+            std::thread::sleep(elapsed);
+        }
+        let ops = if self.model.profile_ops { self.ops(elapsed) } else { Vec::new() };
+        Ok(Progress::Done(StepOutput { logits, sampled, elapsed, ops, ..StepOutput::empty(step.id) }))
+    }
+
+    fn resume(&mut self, result: ExpertResult) -> Result<Progress, EngineError> {
+        Err(EngineError::InvalidStep { step: result.step, reason: "no step waits for experts".into() })
+    }
+}
+
+/// Samples from the row at `start` if a token is wanted, and removes the row.
+fn sample(wanted: LogitsWanted, start: usize, logits: &mut Vec<f32>) -> Option<SampledToken> {
+    let LogitsWanted::Token(params) = wanted else { return None };
+    let sampled = choose_by_row(&logits[start..], &params);
+    logits.truncate(start);
+    Some(sampled)
+}
+
+fn invalid(step: &Step, reason: String) -> EngineError {
+    EngineError::InvalidStep { step: step.id, reason }
+}
+
+impl SimulatedEngine {
+    /// Checks a step against the limits, as a real engine does.
+    fn validate(&self, step: &Step) -> Result<(), EngineError> {
+        let limits = &self.model.limits;
+        let counts = [
+            ("rows", step.rows(), limits.max_batched_tokens),
+            ("sequences", step.sequences.len(), limits.max_sequences),
+            ("rows of logits", step.logits_rows(), limits.max_logits_rows),
+        ];
+        for (what, count, limit) in counts {
+            if count > limit {
+                return Err(invalid(step, format!("it has {count} {what}, the limit is {limit}")));
+            }
+        }
+        for sequence in &step.sequences {
+            let end = sequence.first_position as usize + sequence.tokens.len();
+            if sequence.tokens.is_empty() || end > limits.context_tokens {
+                return Err(invalid(step, format!("a sequence has {} rows up to {end}", sequence.tokens.len())));
+            }
+            if sequence.block_table.len() * BLOCK_TOKENS < end {
+                return Err(invalid(step, format!("{} blocks do not hold {end} tokens", sequence.block_table.len())));
+            }
+        }
+        Ok(())
+    }
+
+    /// The ops of a step that took `elapsed`.
+    fn ops(&self, elapsed: Duration) -> Vec<OpSpan> {
+        let op = |(half, weights): (u32, &str)| OpSpan {
+            op: Arc::new(OpLabel { op: "simulated", weights: weights.into(), layer: Some(half) }),
+            start: elapsed / 2 * half,
+            elapsed: elapsed / 2,
+            cost: Cost { memory_bytes: self.model.weights_bytes / 2, ..Cost::default() },
+        };
+        [(0, "first"), (1, "second")].map(op).to_vec()
+    }
+
+    fn compute(&mut self, sequence: &SequenceRows, logits: &mut Vec<f32>) {
+        let slot = |position: usize| {
+            sequence.block_table[position / BLOCK_TOKENS] as usize * BLOCK_TOKENS + position % BLOCK_TOKENS
+        };
+        let wanted = sequence.logits.rows(sequence.tokens.len());
+        for (row, &token) in sequence.tokens.iter().enumerate() {
+            let position = sequence.first_position as usize + row;
+            let before = position.checked_sub(1).map_or(0, |previous| self.kv[slot(previous)]);
+            let hash = mix(before ^ mix(u64::from(token) + 1));
+            self.kv[slot(position)] = hash;
+            if row + wanted >= sequence.tokens.len() {
+                self.push_logits(hash, logits);
+            }
+        }
+    }
+
+    fn push_logits(&self, hash: u64, logits: &mut Vec<f32>) {
+        let start = logits.len();
+        logits.resize(start + self.model.limits.vocab_size, -20.0);
+        let row = &mut logits[start..];
+        for &token in &*self.model.output_tokens {
+            row[token as usize] = (mix(hash ^ u64::from(token)) >> 40) as f32 / (1 << 22) as f32;
+        }
+        if hash.is_multiple_of(self.model.end_one_in.max(1)) {
+            for &token in self.model.tokenizer.end_of_generation() {
+                row[token as usize] = 20.0;
+            }
+        }
+    }
+}
+
+/// The SplitMix64 finaliser (Steele et al. 2014).
+fn mix(mut z: u64) -> u64 {
+    z = z.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}

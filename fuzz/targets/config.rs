@@ -1,0 +1,23 @@
+//! The configuration file.
+
+use std::path::Path;
+
+use cuelight::config::{SETTINGS, of_text};
+
+/// An accepted configuration is printed as a file that gives the same configuration.
+pub fn run(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let path = Path::new("config.toml");
+    let config = match of_text(path, &text) {
+        Ok(config) => config,
+        Err(error) => {
+            assert!(!error.to_string().is_empty());
+            return;
+        }
+    };
+    let printed = config.to_toml();
+    let again = of_text(path, &printed).unwrap_or_else(|error| panic!("{error}:\n{printed}"));
+    for setting in SETTINGS {
+        assert_eq!(config.toml_value(setting.name), again.toml_value(setting.name), "{}", setting.name);
+    }
+}

@@ -1,0 +1,70 @@
+//! The attention op: its shapes, its cost, and how it runs.
+
+use super::{Attention, cpu, gpu};
+use crate::cost::{Cost, CostArgs};
+use crate::cpu::Kernel;
+use crate::gpu::{DeviceLimits, Dispatch, GpuArgs};
+use crate::op::{CpuArgs, Op, ShapeError};
+
+impl Op for Attention {
+    fn name(&self) -> &'static str {
+        "attention"
+    }
+
+    fn output_widths(&self, inputs: &[usize]) -> Result<Vec<usize>, ShapeError> {
+        let expected = if self.kv.values_in_keys { 2 } else { 3 };
+        ShapeError::check(self.name(), "number of inputs", inputs.len(), expected)?;
+        ShapeError::check(self.name(), "width of the query", inputs[0], self.n_heads * self.kv.key_dim)?;
+        ShapeError::check(self.name(), "width of the key", inputs[1], self.kv.key_width())?;
+        if let Some(&value) = inputs.get(2) {
+            ShapeError::check(self.name(), "width of the value", value, self.kv.value_width())?;
+        }
+        Ok(vec![self.n_heads * self.kv.value_dim])
+    }
+
+    fn kv_layer(&self) -> Option<usize> {
+        Some(self.layer)
+    }
+
+    fn scratch_len(&self, _: Kernel, rows: usize, context_tokens: usize) -> usize {
+        cpu::scratch_len(self, rows, context_tokens)
+    }
+
+    /// Two products for each row, head and visible position: `q·k` and the weighted sum of values. The softmax is not
+    /// counted.
+    fn cost(&self, args: &CostArgs<'_>) -> Cost {
+        let (mut positions, mut seen) = (0, 0);
+        let rows = args.batch.sequences.iter().zip(args.batch.positions);
+        let mut last = None;
+        for (&sequence, &position) in rows {
+            let (first, end) = (self.first_visible(position as usize), position as usize + 1);
+            seen += end - first;
+            // The rows of a sequence are consecutive: the first counts all positions that it sees, each later row its
+            // own.
+            positions += if last.replace(sequence) == Some(sequence) { 1 } else { end - first };
+        }
+        Cost {
+            memory_bytes: positions as u64 * args.kv_position_bytes[self.layer],
+            activation_bytes: args.activation_bytes(),
+            float_operations: 2 * (seen * self.n_heads * (self.kv.key_dim + self.kv.value_dim)) as u64,
+            ..Cost::default()
+        }
+    }
+
+    fn run_cpu(&self, args: &mut CpuArgs<'_>) {
+        cpu::store(self, args);
+        cpu::attend(self, args);
+    }
+
+    fn gpu_tables(&self) -> Vec<&[f32]> {
+        self.sinks.as_deref().into_iter().collect()
+    }
+
+    fn gpu_scratch_bytes(&self, device: &DeviceLimits, rows: usize, context_tokens: usize) -> u64 {
+        gpu::scratch_bytes(self, device, rows, context_tokens)
+    }
+
+    fn dispatches(&self, args: &GpuArgs<'_>) -> Vec<Dispatch> {
+        gpu::dispatches(self, args)
+    }
+}

@@ -1,0 +1,178 @@
+//! Every kernel against the float64 reference, and against itself with other chunks and neighbours.
+
+use std::ops::Range;
+
+use super::cases::{Sequences, in_chunks, of_shape, rounding, shaped, with_sinks};
+use super::*;
+use crate::cpu::{ActivationBits, Kernel, Solo, Team};
+use crate::kv::BLOCK_TOKENS;
+use crate::op::{CpuArgs, Op};
+use crate::testing::{assert_close, supported_kernels, values};
+use proptest::prelude::*;
+
+/// Some sequences and their cache.
+struct World {
+    sequences: Sequences,
+    cache: KvCache,
+}
+
+impl World {
+    fn new(attention: Attention, lengths: &[usize], kv_type: KvType, seed: u64) -> World {
+        let values = |_, len: usize, salt: u64| values(seed ^ salt, len);
+        let sequences = Sequences::new(attention.checked().unwrap(), lengths, values);
+        World { cache: KvCache::new(sequences.shapes(), sequences.n_blocks(), kv_type), sequences }
+    }
+
+    /// Runs one step over `(sequence, positions)` ranges; returns the outputs of the rows.
+    fn step(&self, kernel: Kernel, ranges: &[(usize, Range<usize>)]) -> Vec<Vec<f32>> {
+        self.step_of_team(kernel, &Solo, ranges)
+    }
+
+    fn step_of_team(&self, kernel: Kernel, team: &dyn Team, ranges: &[(usize, Range<usize>)]) -> Vec<Vec<f32>> {
+        let Sequences { attention, block_tables, .. } = &self.sequences;
+        let (batch, inputs) = (self.sequences.batch(ranges), self.sequences.inputs(ranges));
+        let rows = batch.tokens.len();
+        let width = attention.n_heads * attention.kv.value_dim;
+        let mut output = vec![f32::NAN; rows * width];
+        let longest = block_tables[0].len() * BLOCK_TOKENS;
+        attention.run_cpu(&mut CpuArgs {
+            kernel,
+            activation_bits: ActivationBits::default(),
+            team,
+            batch: batch.as_batch(&batch.tables()),
+            kv: &self.cache,
+            rows,
+            scratch: &mut vec![f32::NAN; attention.scratch_len(kernel, rows, longest)],
+            inputs: &inputs.iter().map(Vec::as_slice).collect::<Vec<_>>(),
+            outputs: &mut [&mut output],
+        });
+        output.chunks_exact(width).map(<[f32]>::to_vec).collect()
+    }
+
+    fn reference(&self, sequence: usize, position: usize) -> Vec<f64> {
+        self.sequences.reference(sequence, position)
+    }
+}
+
+/// A team with enough threads that contexts are split. It runs the last task first.
+struct ReversedTeam;
+
+impl Team for ReversedTeam {
+    fn threads(&self) -> usize {
+        16
+    }
+
+    fn for_each(&self, tasks: usize, body: &(dyn Fn(usize) + Sync)) {
+        (0..tasks).rev().for_each(body);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+    #[test]
+    fn every_kernel_agrees_with_the_reference(
+        n_kv_heads in 1usize..4, group in 1usize..4, head_dim in 1usize..70,
+        window in prop::option::of(1usize..40), softcap in prop::option::of(1.0f32..50.0),
+        len in 1usize..140, kv_type in prop::sample::select(KvType::ALL), seed: u64,
+    ) {
+        let tolerance = rounding(kv_type);
+        let attention = shaped(head_dim, n_kv_heads, group, window, softcap);
+        for kernel in supported_kernels() {
+            let world = World::new(attention.clone(), &[len], kv_type, seed);
+            for (position, row) in world.step(kernel, &[(0, 0..len)]).iter().enumerate() {
+                assert_close(row, &world.reference(0, position), tolerance);
+            }
+        }
+    }
+
+    #[test]
+    fn heads_of_any_shape_with_sinks_agree_with_the_reference(
+        n_kv_heads in 1usize..3, group in 1usize..20, key_dim in 1usize..70, value_dim in 1usize..70, in_keys: bool,
+        window in prop::option::of(1usize..40), len in 1usize..140, kv_type in prop::sample::select(KvType::ALL),
+        seed: u64,
+    ) {
+        let value_dim = if in_keys { value_dim.min(key_dim) } else { value_dim };
+        let shape = KvShape { n_kv_heads, key_dim, value_dim, values_in_keys: in_keys };
+        let attention = with_sinks(of_shape(shape, group, window, None));
+        for kernel in supported_kernels() {
+            let world = World::new(attention.clone(), &[len], kv_type, seed);
+            for (position, row) in world.step(kernel, &[(0, 0..len)]).iter().enumerate() {
+                assert_close(row, &world.reference(0, position), rounding(kv_type));
+            }
+        }
+    }
+
+    #[test]
+    fn chunks_and_neighbours_change_no_bit(
+        head_dim in 1usize..40, window in prop::option::of(1usize..40), in_keys: bool, kv_type in prop::sample::select(KvType::ALL),
+        len in 2usize..70, cut in 1usize..69, chunk in prop::option::of(1usize..40), seed: u64,
+    ) {
+        let cut = cut.min(len - 1);
+        let shape = if in_keys { KvShape::latent(head_dim + 3, head_dim) } else { KvShape::grouped(2, head_dim) };
+        let attention = with_sinks(of_shape(shape, 2, window, None));
+        let attention = if let Some(chunk) = chunk { in_chunks(attention, chunk) } else { attention };
+        for kernel in supported_kernels() {
+            let alone = World::new(attention.clone(), &[len, 50], kv_type, seed);
+            let whole = alone.step(kernel, &[(0, 0..len)]);
+            let crowded = World::new(attention.clone(), &[len, 50], kv_type, seed);
+            let mut ranges = crowded.step(kernel, &[(1, 0..20), (0, 0..cut)]).split_off(20);
+            let rest = crowded.step(kernel, &[(0, cut..len), (1, 20..50)]);
+            ranges.extend_from_slice(&rest[..len - cut]);
+            prop_assert_eq!(whole, ranges);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+    #[test]
+    fn long_contexts_agree_with_the_reference_split_or_whole(
+        group in 1usize..6, head_dim in prop::sample::select(&[16usize, 24, 130]),
+        window in prop::option::of(1usize..600), chunk in prop::option::of(1usize..600),
+        len in 240usize..800, rows in 1usize..4, kv_type in prop::sample::select(KvType::ALL), in_keys: bool, seed: u64,
+    ) {
+        let tolerance = rounding(kv_type);
+        let shape = if in_keys { KvShape::latent(head_dim + 8, head_dim) } else { KvShape::grouped(2, head_dim) };
+        let attention = with_sinks(of_shape(shape, group, window, None));
+        let attention = if let Some(chunk) = chunk { in_chunks(attention, chunk) } else { attention };
+        for kernel in supported_kernels() {
+            let world = World::new(attention.clone(), &[len, 20], kv_type, seed);
+            let whole = world.step(kernel, &[(0, 0..len)]);
+            // The same rows again, with a neighbour and with their context split into pieces.
+            let shared = world.step_of_team(kernel, &ReversedTeam, &[(1, 0..1), (0, len - rows..len)]);
+            prop_assert_eq!(&whole[len - rows..], &shared[1..], "{}", kernel);
+            for (position, row) in whole.iter().enumerate().skip(len - rows) {
+                assert_close(row, &world.reference(0, position), tolerance);
+            }
+        }
+    }
+}
+
+#[test]
+fn heads_that_the_kv_heads_do_not_divide_are_refused() {
+    let mut wrong = shaped(8, 2, 2, None, None);
+    wrong.n_heads = 5;
+    assert_eq!(wrong.checked().unwrap_err().to_string(), "attention: 5 heads modulo 2 kv heads is 1, but must be 0");
+}
+
+#[test]
+fn heads_that_are_too_long_are_refused() {
+    let refused = |kv| of_shape(kv, 1, None, None).checked().unwrap_err().to_string();
+    assert_eq!(refused(KvShape::grouped(1, 577)), "attention: key_dim is 577, but must be between 1 and 576");
+    assert_eq!(refused(KvShape::grouped(1, 0)), "attention: key_dim is 0, but must be between 1 and 576");
+    assert_eq!(refused(KvShape::latent(64, 65)), "attention: value_dim is 65, but must be between 1 and 64");
+}
+
+#[test]
+fn there_must_be_one_sink_for_each_head() {
+    let wrong = Attention { sinks: Some([0.0; 3].into()), ..shaped(8, 2, 2, None, None) };
+    assert_eq!(wrong.checked().unwrap_err().to_string(), "attention: number of sinks is 3, but must be 4");
+}
+
+#[test]
+fn values_that_are_part_of_their_keys_are_not_an_input() {
+    let latent = of_shape(KvShape::latent(24, 16), 4, None, None);
+    assert_eq!(latent.output_widths(&[96, 24]), Ok(vec![64]));
+    let error = latent.output_widths(&[96, 24, 16]).unwrap_err().to_string();
+    assert_eq!(error, "attention: number of inputs is 3, but must be 2");
+}

@@ -1,0 +1,80 @@
+//! The op of routed experts: its shapes, its cost, and how it runs.
+
+use super::{ExpertMatrix, ExpertRows, Experts, cpu, gpu};
+use crate::cost::{Cost, CostArgs};
+use crate::cpu::{Kernel, Team};
+use crate::gpu::{DeviceLimits, Dispatch, GpuArgs};
+use crate::op::{CpuArgs, Op, ShapeError};
+use crate::weight::Weight;
+
+impl Op for Experts {
+    fn name(&self) -> &'static str {
+        "experts"
+    }
+
+    fn output_widths(&self, inputs: &[usize]) -> Result<Vec<usize>, ShapeError> {
+        ShapeError::check(self.name(), "number of inputs", inputs.len(), 2)?;
+        ShapeError::check(self.name(), "width of the input", inputs[0], self.hidden_size())?;
+        ShapeError::check(self.name(), "width of the routes", inputs[1], self.routes_width())?;
+        Ok(vec![inputs[0]])
+    }
+
+    fn weights(&self) -> Vec<&Weight> {
+        let mut weights: Vec<&Weight> = self.matrices().map(ExpertMatrix::tensor).into();
+        weights.dedup_by_key(|weight| &weight.name);
+        weights
+    }
+
+    fn prepare_cpu(&mut self, kernel: Kernel, team: &dyn Team) {
+        for matrix in [&mut self.gate, &mut self.up, &mut self.down] {
+            matrix.prepare_cpu(kernel, team);
+        }
+    }
+
+    fn repacks(&self, kernel: Kernel, weight: &Weight) -> bool {
+        kernel.is_integer() && weight.format.integers().is_some() && !self.is_left_in_file()
+    }
+
+    fn repack_overhead_bytes(&self, kernel: Kernel) -> u64 {
+        self.matrices().iter().map(|matrix| matrix.repack_overhead_bytes(kernel)).sum()
+    }
+
+    fn scratch_len(&self, kernel: Kernel, rows: usize, _: usize) -> usize {
+        cpu::scratch_len(self, kernel, rows)
+    }
+
+    /// The experts in use are not known before routing. The estimate assumes a uniform selection.
+    fn cost(&self, args: &CostArgs<'_>) -> Cost {
+        let share = self.expected_experts(args.rows) / self.n_experts() as f64;
+        let mut cost = Cost { activation_bytes: args.activation_bytes(), ..Cost::default() };
+        for matrix in self.matrices() {
+            cost.memory_bytes += (share * matrix.bytes(args.kernel) as f64) as u64;
+            let operations = 2 * (args.rows * self.top_k * matrix.outputs() * matrix.columns()) as u64;
+            if self.repacks(args.kernel, matrix.tensor()) {
+                cost.integer_operations += operations;
+            } else {
+                cost.float_operations += operations;
+            }
+        }
+        cost
+    }
+
+    fn run_cpu(&self, args: &mut CpuArgs<'_>) {
+        let rows = ExpertRows { x: args.inputs[0], routes: args.inputs[1], rows: args.rows };
+        self.compute((args.kernel, args.activation_bits), args.team, rows, args.scratch, args.outputs[0]);
+    }
+
+    fn gpu_tables(&self) -> Vec<&[f32]> {
+        let mut biases: Vec<&[f32]> = self.matrices().into_iter().filter_map(ExpertMatrix::bias).collect();
+        biases.dedup_by(|a, b| std::ptr::eq(*a, *b));
+        biases
+    }
+
+    fn gpu_scratch_bytes(&self, _: &DeviceLimits, rows: usize, _: usize) -> u64 {
+        gpu::scratch_bytes(self, rows)
+    }
+
+    fn dispatches(&self, args: &GpuArgs<'_>) -> Vec<Dispatch> {
+        gpu::experts(self, args)
+    }
+}

@@ -1,0 +1,30 @@
+//! The rows of one step.
+
+/// The rows of one step: their tokens, positions and sequences, and the rows whose logits are requested.
+#[derive(Clone, Copy)]
+pub struct Batch<'a> {
+    /// `[rows]` token ids.
+    pub tokens: &'a [u32],
+    /// `[rows]` position of each row in its sequence.
+    pub positions: &'a [u32],
+    /// `[rows]` indices into `block_tables`. The rows of a sequence are consecutive, at consecutive positions.
+    pub sequences: &'a [u32],
+    /// The KV blocks of each sequence, in the order of positions.
+    pub block_tables: &'a [&'a [u32]],
+    /// The rows that reach the output head, ascending.
+    pub selected: &'a [u32],
+}
+
+impl Batch<'_> {
+    /// The number of rows of the step.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// The first row of each run of rows of one sequence.
+    pub fn run_starts(&self) -> impl Iterator<Item = usize> {
+        let sequences = self.sequences;
+        (0..sequences.len()).filter(move |&row| row == 0 || sequences[row] != sequences[row - 1])
+    }
+}

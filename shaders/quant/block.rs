@@ -1,0 +1,100 @@
+//! The contract of a block format.
+
+#[cfg(target_arch = "x86_64")]
+use super::avx2;
+#[cfg(target_arch = "x86_64")]
+use super::integer::MAX_BLOCK_LEN;
+use super::integer::{IntegerBlock, IntegerLayout};
+
+/// One block format: its sizes, and how the bytes of a block decode to values.
+pub trait BlockFormat {
+    /// Values in a block.
+    const BLOCK_LEN: usize;
+    /// Bytes in a block.
+    const BLOCK_BYTES: usize;
+    /// The format's number in a GGUF tensor table.
+    const GGML_ID: u32;
+    /// The format's usual name.
+    const NAME: &'static str;
+    /// The layout of the integers in a block; `None` for formats that the integer kernels do not support.
+    const INTEGERS: Option<IntegerLayout> = None;
+
+    /// Decodes one block: `block` has [`Self::BLOCK_BYTES`] bytes, `out` has [`Self::BLOCK_LEN`] values.
+    ///
+    /// This is the definition of the format. Every other decoder must produce the same bits.
+    fn decode(block: &[u8], out: &mut [f32]);
+
+    /// Unpacks one block for the integer kernels. Fields that the format's layout does not use are left unchanged.
+    ///
+    /// The values computed from the unpacked block equal those of [`Self::decode`], bit for bit.
+    ///
+    /// # Panics
+    /// When the format has no integers (see [`Self::INTEGERS`]).
+    #[inline(always)]
+    fn integers(block: &[u8], out: &mut IntegerBlock) {
+        let _ = (block, out);
+        unreachable!("{} has no integers", Self::NAME)
+    }
+
+    /// Decodes consecutive blocks.
+    #[inline(always)]
+    fn decode_blocks(bytes: &[u8], out: &mut [f32]) {
+        for (block, out) in bytes.chunks_exact(Self::BLOCK_BYTES).zip(out.chunks_exact_mut(Self::BLOCK_LEN)) {
+            Self::decode(block, out);
+        }
+    }
+
+    /// Decodes one block inside a function compiled for AVX2, FMA and F16C, and passes the values to `sink`, eight at a
+    /// time and in order. Only for formats whose block length is a multiple of eight.
+    ///
+    /// The default leaves it to the compiler to vectorise [`Self::decode`]. A format overrides it where intrinsics are
+    /// faster. The values equal those of [`Self::decode`], bit for bit.
+    ///
+    /// # Safety
+    /// The CPU must support AVX2, FMA and F16C.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn decode_eights_avx2(block: &[u8], sink: &mut impl avx2::Sink) {
+        let mut values = [0.0; MAX_BLOCK_LEN];
+        Self::decode(block, &mut values[..Self::BLOCK_LEN]);
+        for (eight, values) in values[..Self::BLOCK_LEN].chunks_exact(avx2::LANES).enumerate() {
+            // SAFETY: the caller guarantees the CPU features.
+            unsafe { sink.take(eight, avx2::load(values)) };
+        }
+    }
+
+    /// Like [`Self::decode_eights_avx2`], for one block of each of four rows.
+    ///
+    /// Formats with long blocks override it to interleave the rows: a sink that sums has one dependent chain of
+    /// additions per row, and only work on the other rows hides their latency.
+    ///
+    /// # Safety
+    /// The CPU must support AVX2, FMA and F16C.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn decode_four_rows_avx2<S: avx2::Sink>(blocks: [&[u8]; 4], [a, b, c, d]: [&mut S; 4]) {
+        // SAFETY: the caller guarantees the CPU features.
+        unsafe {
+            Self::decode_eights_avx2(blocks[0], a);
+            Self::decode_eights_avx2(blocks[1], b);
+            Self::decode_eights_avx2(blocks[2], c);
+            Self::decode_eights_avx2(blocks[3], d);
+        }
+    }
+
+    /// Decodes consecutive blocks inside a function compiled for AVX2, FMA and F16C.
+    ///
+    /// # Safety
+    /// The CPU must support AVX2, FMA and F16C.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn decode_blocks_avx2(bytes: &[u8], out: &mut [f32]) {
+        if !Self::BLOCK_LEN.is_multiple_of(avx2::LANES) {
+            return Self::decode_blocks(bytes, out);
+        }
+        for (block, out) in bytes.chunks_exact(Self::BLOCK_BYTES).zip(out.chunks_exact_mut(Self::BLOCK_LEN)) {
+            // SAFETY: the caller guarantees the CPU features.
+            unsafe { Self::decode_eights_avx2(block, &mut avx2::Store { out }) };
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Token sampling: the most likely token, or a draw from the truncated distribution of a row of logits.
+//!
+//! - this file: the formula, the parameters of a row, and the op
+//! - [`weight`]: the relative probability of a token, as an integer
+//! - [`reference`](mod@reference): a direct implementation of the formula, for tests and for the op on the CPU
+//! - `gpu`: the passes over a row on a GPU, and the encoding of their parameters
+//!
+//! The host samples by the same formula where more than the row matters (penalties, logit bias). Both must agree, so no
+//! result may depend on the order in which the tokens of a row are processed: see [`weight`].
+
+mod cases;
+mod gpu;
+mod op;
+pub mod reference;
+pub mod weight;
+
+pub use cases::cases;
+pub use op::{PARAMS_WORDS, words};
+
+/// Sampling parameters that need no state beyond the row of logits.
+///
+/// The caller must ensure that the values are in their ranges.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RowSamplingParams {
+    /// Divides the logits; 0 takes the most likely token.
+    pub temperature: f32,
+    /// Keep the k most likely tokens; 0 keeps all.
+    pub top_k: u32,
+    /// Keep the fewest most likely tokens whose probabilities sum to this; 1 keeps all.
+    pub top_p: f32,
+    /// Keep tokens at least this likely relative to the most likely; 0 keeps all.
+    pub min_p: f32,
+    /// The random number of this draw: 64 uniform bits.
+    pub random: u64,
+}
+
+impl RowSamplingParams {
+    /// Selects the most likely token.
+    pub const GREEDY: RowSamplingParams =
+        RowSamplingParams { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, random: 0 };
+
+    /// Whether the result is the most likely token for every random number.
+    #[must_use]
+    pub fn is_greedy(&self) -> bool {
+        self.temperature <= 0.0 || self.top_k == 1
+    }
+}
+
+/// The factor of the logits. Logits are multiplied and not divided, because a quotient on a GPU can differ in its last
+/// bits.
+#[must_use]
+pub fn inverse(temperature: f32) -> f32 {
+    // The inverse of the smallest temperatures would be infinite, and infinity times the 0 of the best token is NaN.
+    (1.0 / temperature).min(f32::MAX)
+}
+
+/// The smallest scaled logit that `min_p` keeps. It is finite, so tokens with probability 0 are never kept.
+#[must_use]
+pub fn floor(min_p: f32) -> f32 {
+    min_p.ln().clamp(f32::MIN, 0.0)
+}
+
+/// The parameters of a row in the form that the formula uses.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Terms {
+    greedy: bool,
+    inverse_temperature: f32,
+    /// 0 keeps all.
+    top_k: u32,
+    floor: f32,
+    /// A fraction with 64 bits; 0 keeps all.
+    top_p: u64,
+    random: u64,
+}
+
+impl Terms {
+    fn of(params: &RowSamplingParams) -> Self {
+        let RowSamplingParams { temperature, top_k, top_p, min_p, random } = *params;
+        Terms {
+            greedy: params.is_greedy(),
+            inverse_temperature: inverse(temperature),
+            top_k,
+            floor: floor(min_p),
+            top_p: if top_p < 1.0 { weight::share_bits(top_p).max(1) } else { 0 },
+            random,
+        }
+    }
+}
+
+/// The result of sampling a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SampledToken {
+    /// This token.
+    Token(u32),
+    /// No token was requested, or no logit is above minus infinity.
+    Nothing,
+    /// The first token whose logit is NaN or plus infinity.
+    NotFinite(u32),
+}
+
+impl SampledToken {
+    /// Encodes the result as a float32: `token`, -1, or `-2 - token`.
+    ///
+    /// Float32 represents every token number exactly; [`SampleToken`] checks the size of the vocabulary.
+    #[must_use]
+    pub fn to_value(self) -> f32 {
+        match self {
+            SampledToken::Token(token) => token as f32,
+            SampledToken::Nothing => -1.0,
+            SampledToken::NotFinite(token) => -2.0 - token as f32,
+        }
+    }
+
+    /// Decodes a value of [`SampledToken::to_value`].
+    #[must_use]
+    pub fn of_value(value: f32) -> Self {
+        match value {
+            value if value >= 0.0 => SampledToken::Token(value as u32),
+            value if value <= -2.0 => SampledToken::NotFinite((-2.0 - value) as u32),
+            _ => SampledToken::Nothing,
+        }
+    }
+}
+
+/// Samples a token from each row for which one is requested.
+///
+/// - logits: [rows, vocab_size]; parameters: [rows, [`PARAMS_WORDS`]], from [`words`]; output: [rows, 1], encoded by
+///   [`SampledToken::to_value`]
+/// - Tokens rank by logit, largest first. Of equal logits the lower token ranks first.
+/// - `s[t] = (logit[t] - max) * inverse(temperature)`, all in float32; `w[t] = weight(s[t])`.
+/// - Three truncations are applied in this order: keep `s[t] >= floor(min_p)`; keep the first `top_k` by rank; keep the
+///   fewest first ones by rank with `sum w >= top_p * (sum w of the tokens kept before)`.
+/// - The result is the first token t, by number, with `sum_{kept i <= t} w[i] > random / 2^64 * (sum w of all kept)`.
+///
+/// All sums are sums of integers, so the token of a row depends neither on the device nor on the other rows.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SampleToken;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::op::Op;
+
+    #[test]
+    fn every_result_has_a_distinct_value() {
+        for token in [0, 1, 2, 151_935, (1 << 23) - 1] {
+            for sampled in [SampledToken::Token(token), SampledToken::NotFinite(token), SampledToken::Nothing] {
+                assert_eq!(SampledToken::of_value(sampled.to_value()), sampled);
+            }
+        }
+    }
+
+    #[test]
+    fn a_vocabulary_too_large_for_float32_is_refused() {
+        assert_eq!(SampleToken.output_widths(&[151_936, PARAMS_WORDS]), Ok(vec![1]));
+        for inputs in [vec![10], vec![10, 3], vec![0, PARAMS_WORDS], vec![1 << 24, PARAMS_WORDS]] {
+            assert!(SampleToken.output_widths(&inputs).is_err(), "{inputs:?}");
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! Facts about a model, for people and for `/v1/models`.
+
+use std::path::Path;
+
+use super::error::LoadError;
+use crate::format::gguf::Gguf;
+use crate::model::ModelGraph;
+
+/// Facts about a model, for people and for `/v1/models`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelCard {
+    /// `general.name`, else the file's stem.
+    pub name: String,
+    /// `general.architecture`.
+    pub architecture: String,
+    /// Number of weights.
+    pub n_params: u64,
+    /// Bytes of all tensors.
+    pub size_bytes: u64,
+    /// The format with the most bytes, such as "Q4_K".
+    pub quantization: String,
+    /// The context length in training, in tokens.
+    pub context_train: usize,
+    /// `general.license`, if the file has it.
+    pub license: Option<String>,
+}
+
+impl ModelCard {
+    /// Reads the facts from a file and the model built from it.
+    pub(super) fn read(gguf: &Gguf, model: &ModelGraph) -> Result<Self, LoadError> {
+        let mut bytes_of_format: Vec<(String, u64)> = Vec::new();
+        for tensor in gguf.tensors() {
+            let format = tensor.format().map_or_else(|| format!("type {}", tensor.ggml_type), |f| f.name().to_owned());
+            let bytes = tensor.n_bytes.unwrap_or(0);
+            match bytes_of_format.iter_mut().find(|(name, _)| *name == format) {
+                Some((_, sum)) => *sum += bytes,
+                None => bytes_of_format.push((format, bytes)),
+            }
+        }
+        let quantization = bytes_of_format.iter().max_by_key(|(_, bytes)| *bytes);
+        Ok(ModelCard {
+            name: gguf.optional_str("general.name")?.map_or_else(|| stem(gguf.path()), str::to_owned),
+            architecture: model.hyperparameters.architecture.clone(),
+            n_params: gguf.tensors().iter().map(|tensor| tensor.n_elements()).sum(),
+            size_bytes: bytes_of_format.iter().map(|(_, bytes)| bytes).sum(),
+            quantization: quantization.map_or_else(String::new, |(name, _)| name.clone()),
+            context_train: model.hyperparameters.context_train,
+            license: gguf.optional_str("general.license")?.map(str::to_owned),
+        })
+    }
+}
+
+fn stem(path: &Path) -> String {
+    path.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned())
+}

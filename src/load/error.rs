@@ -1,0 +1,146 @@
+//! Why a model cannot be loaded.
+
+use std::path::PathBuf;
+
+use cuelight_shaders::cpu::Kernel;
+
+use crate::backend::vulkan::VulkanError;
+use crate::cancel::LoadCancelled;
+use crate::device::UnevenDevices;
+use crate::format::chat_template::ChatTemplateError;
+use crate::format::gguf::GgufError;
+use crate::format::tokenizer::TokenizerError;
+use crate::mapped_file::FileChange;
+use crate::memory::{TooLarge, format_bytes};
+use crate::model::ModelError;
+use crate::placement::SplitError;
+
+/// Why a model cannot be loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The file is damaged, or lacks a key or tensor.
+    #[error(transparent)]
+    Gguf(#[from] GgufError),
+    /// The file is not a model that can run.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// Its tokenizer cannot be used.
+    #[error("{}: {source}", path.display())]
+    Tokenizer {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: TokenizerError,
+    },
+    /// Its chat template, or the one given instead, does not compile.
+    #[error("{}: the chat template is broken: {source}", path.display())]
+    ChatTemplate {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: ChatTemplateError,
+    },
+    /// It needs more memory than is available.
+    #[error("{}: {source}{}", path.display(), including_the_cache(*cache_bytes))]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// The bytes of the expert cache, which count as weights of the device.
+        cache_bytes: Option<u64>,
+        /// The numbers.
+        source: TooLarge,
+    },
+    /// A replica needs more memory than its equal part of what is available.
+    #[error("{source}; {sharers} replicas share that memory, and each gets an equal part")]
+    ReplicaTooLarge {
+        /// The numbers of one replica.
+        source: Box<LoadError>,
+        /// The largest number of replicas that share one memory.
+        sharers: u64,
+    },
+    /// The devices cannot be divided evenly among the replicas.
+    #[error(transparent)]
+    UnevenDevices(#[from] UnevenDevices),
+    /// The layers cannot be divided among the devices as requested.
+    #[error(transparent)]
+    Split(#[from] SplitError),
+    /// A number of GPU layers was set, but not exactly one GPU.
+    #[error("computing only the last layers on a GPU needs exactly one Vulkan device, but the device is {device}")]
+    GpuLayersWithoutGpu {
+        /// The chosen devices.
+        device: String,
+    },
+    /// Both a number of GPU layers and shares per device were set.
+    #[error("a number of layers for the GPU and shares for several devices cannot both be set")]
+    GpuLayersWithSplit,
+    /// Experts on the CPU were requested for a model on several devices.
+    #[error("computing experts on the CPU needs one Vulkan device that has all layers")]
+    CpuExpertsWithSplit,
+    /// An expert cache was requested without a device to hold it.
+    #[error("an expert cache needs one Vulkan device that has all layers")]
+    ExpertCacheWithoutDevice,
+    /// Both an expert cache and deterministic results were requested.
+    #[error(
+        "an expert cache and deterministic results cannot both be set: earlier requests decide which experts the device \
+         computes, and the device rounds differently from the CPU"
+    )]
+    ExpertCacheWithDeterministic,
+    /// Experts are to be streamed to the device, but no device memory is reserved for them.
+    #[error("streaming experts for steps of {rows} rows or more needs an expert cache on the device")]
+    StreamingWithoutCache {
+        /// The fewest rows of a step that uses streaming.
+        rows: usize,
+    },
+    /// The expert cache is smaller than one expert.
+    #[error(
+        "an expert cache of {} cannot hold one expert, which needs {}", format_bytes(*bytes), format_bytes(*least_bytes)
+    )]
+    ExpertCacheTooSmall {
+        /// The requested size.
+        bytes: u64,
+        /// The size of one expert.
+        least_bytes: u64,
+    },
+    /// The device does not accept expert uploads.
+    #[error("experts cannot be uploaded to the device: {0}")]
+    Upload(String),
+    /// A thread cannot be started.
+    #[error("the system cannot start a thread: {0}")]
+    Thread(#[from] std::io::Error),
+    /// The Vulkan device cannot be used, or failed.
+    #[error(transparent)]
+    Vulkan(#[from] VulkanError),
+    /// The file changed while it was being loaded.
+    #[error(transparent)]
+    FileChanged(#[from] FileChange),
+    /// The load was ended early.
+    #[error(transparent)]
+    Cancelled(#[from] LoadCancelled),
+    /// The machine lacks the instruction set.
+    #[error("this machine does not support the {kernel} kernel")]
+    Kernel {
+        /// The kernel.
+        kernel: Kernel,
+    },
+    /// A setting is 0 that must be at least 1.
+    #[error("{setting} must be at least 1")]
+    ZeroSetting {
+        /// The setting in words.
+        setting: &'static str,
+    },
+}
+
+impl LoadError {
+    /// Whether the load was ended early, as requested.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        matches!(self, LoadError::Cancelled(_) | LoadError::Vulkan(VulkanError::Cancelled(_)))
+    }
+}
+
+/// The part of the message about the expert cache, where there is one.
+fn including_the_cache(cache_bytes: Option<u64>) -> String {
+    cache_bytes
+        .map(|bytes| format!("; {} of the weights are the expert cache", format_bytes(bytes)))
+        .unwrap_or_default()
+}

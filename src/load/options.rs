@@ -1,0 +1,129 @@
+//! What to load and how.
+
+use std::path::PathBuf;
+
+use cuelight_shaders::attention::KvType;
+use cuelight_shaders::cpu::{ActivationBits, Kernel};
+
+use crate::backend::cpu;
+use crate::backend::vulkan::VulkanOptions;
+use crate::device::{ComputeDevice, CpuExperts, Devices, ExpertStreaming, Shares};
+use crate::format::chat_template::worker::WorkerProgram;
+use crate::format::gguf::{Gguf, GgufError};
+use crate::synthetic::Synthetic;
+use crate::synthetic::generate::PendingWeights;
+
+/// Where a model comes from.
+#[derive(Debug, Clone)]
+pub enum Source {
+    /// A GGUF file, or one of its shards.
+    File(PathBuf),
+    /// Random weights, generated in memory.
+    Synthetic(Synthetic),
+}
+
+impl Source {
+    /// Opens the model. The weights of a synthetic model are still to be generated.
+    pub(super) fn open(&self) -> Result<(Gguf, Option<PendingWeights>), GgufError> {
+        match self {
+            Source::File(path) => Ok((Gguf::open(path)?, None)),
+            Source::Synthetic(synthetic) => {
+                synthetic.outline().map(|(gguf, pending_weights)| (gguf, Some(pending_weights)))
+            }
+        }
+    }
+}
+
+/// Which chat template to use, and how to render it.
+#[derive(Debug, Clone, Default)]
+pub struct ChatTemplateOptions {
+    /// A template to use instead of the file's.
+    pub source: Option<String>,
+    /// The program that renders; `None` to render in this process, where nothing bounds a template's memory.
+    pub worker: Option<WorkerProgram>,
+    /// Whether the spellings of special tokens in untrusted messages become special tokens.
+    pub parse_special_in_content: bool,
+}
+
+/// What to load, and how much of the machine to use.
+#[derive(Debug, Clone)]
+pub struct LoadOptions {
+    /// Where the model comes from.
+    pub source: Source,
+    /// The longest sequence in tokens; `None` for the model's own limit, or less if memory is short.
+    pub context_tokens: Option<usize>,
+    /// Most sequences in a step.
+    pub max_sequences: usize,
+    /// Most rows in a step.
+    pub max_batched_tokens: usize,
+    /// Bytes of the KV cache; `None` for one whole context and a share for each further sequence, within the free memory.
+    pub kv_bytes: Option<u64>,
+    /// Most bytes of host memory in total, independent of what is free; `None` for what is free, minus a reserve.
+    pub memory_bytes: Option<u64>,
+    /// Bytes of host memory for the texts and results of requests.
+    pub request_bytes: u64,
+    /// How keys and values are stored.
+    pub kv_type: KvType,
+    /// Threads for CPU kernels, including the executor's own.
+    pub threads: usize,
+    /// The devices. Several devices share the layers.
+    pub device: Devices,
+    /// The relative share of each of several devices; `None` for shares by free memory.
+    pub split: Option<Shares>,
+    /// With one Vulkan device: how many layers, counted from the last, run there. The CPU computes the others.
+    pub gpu_layers: Option<usize>,
+    /// For which layers the CPU computes the routed experts of a model on a Vulkan device.
+    pub cpu_experts: CpuExperts,
+    /// Most bytes on a Vulkan device; `None` for what is free there.
+    pub device_bytes: Option<u64>,
+    /// Bytes of a Vulkan device that cache frequently used experts of the host; `None` for no cache.
+    pub expert_cache_bytes: Option<u64>,
+    /// For which steps all experts of the host are streamed to the device, through a part of that cache.
+    pub expert_streaming: ExpertStreaming,
+    /// Whether experts that stay in the file are read while the previous layer is computed, as far as they can be predicted.
+    pub expert_read_ahead: bool,
+    /// The instruction set of CPU kernels.
+    pub kernel: Kernel,
+    /// The precision to which integer CPU kernels round the inputs of products.
+    pub activation_bits: ActivationBits,
+    /// How a Vulkan device is used.
+    pub vulkan: VulkanOptions,
+    /// On a Vulkan device: whether a row's bits never depend on its batch. On the CPU they never do.
+    pub deterministic: bool,
+    /// The chat template, and how it is rendered.
+    pub chat_template: ChatTemplateOptions,
+    /// Whether to measure each op of each step ([`StepOutput::ops`](crate::engine::StepOutput::ops)).
+    pub profile_ops: bool,
+}
+
+impl LoadOptions {
+    /// The defaults for a file: the model's own context, on all threads of the CPU.
+    #[must_use]
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        LoadOptions {
+            source: Source::File(path.into()),
+            context_tokens: None,
+            max_sequences: 16,
+            max_batched_tokens: 512,
+            kv_bytes: None,
+            memory_bytes: None,
+            request_bytes: 0,
+            kv_type: KvType::F16,
+            threads: cpu::default_threads(),
+            device: ComputeDevice::Cpu.into(),
+            split: None,
+            gpu_layers: None,
+            cpu_experts: CpuExperts::Auto,
+            device_bytes: None,
+            expert_cache_bytes: None,
+            expert_streaming: ExpertStreaming::Auto,
+            expert_read_ahead: true,
+            kernel: Kernel::detect(),
+            activation_bits: ActivationBits::default(),
+            vulkan: VulkanOptions::default(),
+            deterministic: false,
+            chat_template: ChatTemplateOptions::default(),
+            profile_ops: false,
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! Plans a load: reads headers, divides the model among devices and plans their memory, before anything large is allocated.
+
+use std::panic::resume_unwind;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::card::ModelCard;
+use super::engine::{self, Division, Sharers};
+use super::error::LoadError;
+use super::guarded::GuardedEngine;
+use super::options::LoadOptions;
+use super::progress::LoadProgress;
+use super::text::{chat_template, tokenizer_bytes, tokenizer_cancellable};
+use crate::backend::offload::WithExperts;
+use crate::cancel::LoadCancel;
+use crate::engine::{Engine, EngineLimits};
+use crate::experts::HostExperts;
+use crate::format::chat_template::ChatTemplate;
+use crate::format::gguf::Gguf;
+use crate::format::tokenizer::Tokenizer;
+use crate::mapped_file::ModelFiles;
+use crate::memory::{self, MemoryPlan, MemoryRequest};
+use crate::model::ModelGraph;
+use crate::synthetic::generate::PendingWeights;
+
+/// A model ready to run.
+pub struct LoadedModel<E: Engine> {
+    /// Computes steps.
+    pub engine: E,
+    /// Text to tokens and back.
+    pub tokenizer: Arc<Tokenizer>,
+    /// Renders a conversation to a prompt, if the model has a template.
+    pub chat_template: Option<Arc<ChatTemplate>>,
+    /// The experts that the engine leaves to the host, if any.
+    pub experts: Option<HostExperts>,
+    /// Facts about the model.
+    pub card: ModelCard,
+    /// Its memory.
+    pub memory: MemoryPlan,
+    /// Its files, which must not change while it runs.
+    pub files: ModelFiles,
+}
+
+impl<E: Engine> LoadedModel<E> {
+    /// The same model with its engine wrapped in another.
+    pub fn map_engine<F: Engine>(self, wrap: impl FnOnce(E) -> F) -> LoadedModel<F> {
+        let LoadedModel { engine, tokenizer, chat_template, experts, card, memory, files } = self;
+        LoadedModel { engine: wrap(engine), tokenizer, chat_template, experts, card, memory, files }
+    }
+}
+
+/// A load whose memory is planned and fits.
+pub struct LoadPlan {
+    options: LoadOptions,
+    gguf: Arc<Gguf>,
+    /// Weights to generate while loading.
+    pending_weights: Option<PendingWeights>,
+    division: Division,
+    memory: MemoryPlan,
+    limits: EngineLimits,
+    card: ModelCard,
+}
+
+/// Most bytes of logits in a step. A step with more sequences than fit still gets one row per sequence. A prompt whose tokens are
+/// all scored is computed in pieces of as many rows.
+const LOGITS_BYTES: usize = 16 << 20;
+
+/// Reads the headers and plans the memory. Allocates nothing of the model's size.
+///
+/// # Errors
+/// [`LoadError`] when the file is not a model that can run on these devices, or does not fit.
+pub fn plan(options: &LoadOptions) -> Result<LoadPlan, LoadError> {
+    draft(options)?.plan(&Sharers::default())
+}
+
+/// A model divided among its devices, whose memory is not planned yet.
+pub(super) struct Draft {
+    pub(super) options: LoadOptions,
+    gguf: Gguf,
+    pending_weights: Option<PendingWeights>,
+    pub(super) division: Division,
+    limits: EngineLimits,
+    request: MemoryRequest,
+    card: ModelCard,
+}
+
+/// Reads the headers and divides the model among its devices.
+pub(super) fn draft(options: &LoadOptions) -> Result<Draft, LoadError> {
+    for (setting, value) in [
+        ("the number of sequences in a step", options.max_sequences),
+        ("the number of tokens in a step", options.max_batched_tokens),
+        ("the number of threads", options.threads),
+    ] {
+        if value == 0 {
+            return Err(LoadError::ZeroSetting { setting });
+        }
+    }
+    let (gguf, pending_weights) = options.source.open()?;
+    let model = ModelGraph::build(&gguf)?;
+    let card = ModelCard::read(&gguf, &model)?;
+    let mut limits = limits(&model, options);
+    let request = MemoryRequest { text_bytes: tokenizer_bytes(&gguf)?, ..memory_request(&model, options, &limits) };
+    let division = engine::divide(model, options, &limits, &request)?;
+    limits.device = division.describe(options);
+    Ok(Draft { options: options.clone(), gguf, pending_weights, division, limits, request, card })
+}
+
+/// The limits of the engine, as far as they are known before the memory is planned.
+fn limits(model: &ModelGraph, options: &LoadOptions) -> EngineLimits {
+    let h = &model.hyperparameters;
+    let max_sequences = options.max_sequences.min(options.max_batched_tokens);
+    let logits_rows_that_fit = LOGITS_BYTES / (h.vocab_size * size_of::<f32>());
+    EngineLimits {
+        vocab_size: h.vocab_size,
+        context_tokens: options.context_tokens.unwrap_or(h.context_train),
+        kv_blocks: 0,
+        max_batched_tokens: options.max_batched_tokens,
+        max_sequences,
+        max_logits_rows: logits_rows_that_fit.clamp(max_sequences, options.max_batched_tokens.max(max_sequences)),
+        device: String::new(),
+    }
+}
+
+/// What the model requests of every memory, without the bytes that depend on a device.
+fn memory_request(model: &ModelGraph, options: &LoadOptions, limits: &EngineLimits) -> MemoryRequest {
+    MemoryRequest {
+        weights_bytes: 0,
+        scratch_bytes: 0,
+        text_bytes: 0,
+        request_bytes: options.request_bytes,
+        block_bytes: 0,
+        context_train: model.hyperparameters.context_train,
+        context_tokens: options.context_tokens,
+        max_sequences: limits.max_sequences,
+        kv_bytes: options.kv_bytes,
+        limit_bytes: options.memory_bytes,
+        available_bytes: None,
+        own_memory: None,
+    }
+}
+
+impl Draft {
+    /// Plans the memory. Replicas that share a memory get equal parts of it.
+    pub(super) fn plan(self, sharers: &Sharers) -> Result<LoadPlan, LoadError> {
+        let Draft { options, gguf, pending_weights, mut division, mut limits, request, card } = self;
+        let planned = match division.plan_memory(&options, &limits, &request, pending_weights.is_some(), sharers) {
+            // The experts of a file may stay there; generated weights have no file.
+            Err(too_large) if pending_weights.is_none() => {
+                division.leave_experts_in_file(&options, &limits, &request, sharers).ok_or(too_large)
+            }
+            planned => planned,
+        };
+        let memory = planned.map_err(|source| LoadError::TooLarge {
+            path: gguf.path().to_owned(),
+            cache_bytes: options.expert_cache_bytes,
+            source,
+        })?;
+        let memory = MemoryPlan {
+            in_file_bytes: division.in_file_bytes(),
+            mapped_bytes: if pending_weights.is_some() { 0 } else { division.mapped_bytes(&options) },
+            program_bytes: memory::of_program(),
+            limit: memory::limit(),
+            ..memory
+        };
+        limits.context_tokens = memory.context_tokens;
+        limits.kv_blocks = memory.kv_blocks;
+        Ok(LoadPlan { options, gguf: Arc::new(gguf), pending_weights, division, memory, limits, card })
+    }
+}
+
+impl LoadPlan {
+    /// The model's file, or the description of a synthetic model.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.gguf.path()
+    }
+
+    /// The options of the load.
+    #[must_use]
+    pub fn options(&self) -> &LoadOptions {
+        &self.options
+    }
+
+    /// The memory that the model will use.
+    #[must_use]
+    pub fn memory(&self) -> &MemoryPlan {
+        &self.memory
+    }
+
+    /// Facts about the model.
+    #[must_use]
+    pub fn card(&self) -> &ModelCard {
+        &self.card
+    }
+
+    /// The limits of its engine.
+    #[must_use]
+    pub fn limits(&self) -> &EngineLimits {
+        &self.limits
+    }
+
+    /// The model's files; none for a synthetic model.
+    #[must_use]
+    pub fn files(&self) -> &ModelFiles {
+        self.gguf.files()
+    }
+
+    /// Builds the tokenizer and, at the same time, loads the weights and reserves the planned memory.
+    ///
+    /// # Errors
+    /// [`LoadError`] when the tokenizer or chat template cannot be used, the device fails, or the file changes meanwhile.
+    pub fn load(self, progress: &mut dyn FnMut(LoadProgress)) -> Result<LoadedModel<Box<dyn Engine>>, LoadError> {
+        self.load_cancellable(&LoadCancel::default(), progress)
+    }
+
+    /// [`LoadPlan::load`] that ends early, between two tensors, when it is cancelled.
+    ///
+    /// # Errors
+    /// Also [`LoadError::Cancelled`].
+    pub fn load_cancellable(
+        self,
+        cancel: &LoadCancel,
+        progress: &mut dyn FnMut(LoadProgress),
+    ) -> Result<LoadedModel<Box<dyn Engine>>, LoadError> {
+        let (gguf, given) = (Arc::clone(&self.gguf), self.options.chat_template.clone());
+        let (card, memory, files) = (self.card.clone(), self.memory.clone(), self.files().clone());
+        // The text side needs one CPU thread, while the engine mostly waits for memory and disk.
+        let (text, engine) = std::thread::scope(|scope| {
+            let text = scope.spawn(move || -> Result<_, LoadError> {
+                let tokenizer = tokenizer_cancellable(&gguf, cancel)?;
+                let chat_template = chat_template(&gguf, &given, &tokenizer)?;
+                gguf.release_header();
+                Ok((tokenizer, chat_template))
+            });
+            let engine = self.load_weights(cancel, progress);
+            (text.join().unwrap_or_else(|panic| resume_unwind(panic)), engine)
+        });
+        // An error that was found in a file that changed meanwhile means nothing.
+        files.check()?;
+        let ((tokenizer, chat_template), (engine, experts)) = (text?, engine?);
+        let engine = guarded(engine, &files);
+        Ok(LoadedModel {
+            engine,
+            experts,
+            tokenizer: Arc::new(tokenizer),
+            chat_template: chat_template.map(Arc::new),
+            card,
+            memory,
+            files,
+        })
+    }
+
+    /// Loads the engine without tokenizer and chat template, for benchmarks and tests that use token ids. The engine computes
+    /// all experts itself.
+    ///
+    /// # Errors
+    /// [`LoadError`] when the device fails.
+    pub fn load_engine(self, progress: &mut dyn FnMut(LoadProgress)) -> Result<Box<dyn Engine>, LoadError> {
+        let files = self.files().clone();
+        let (engine, experts) = self.load_weights(&LoadCancel::default(), progress)?;
+        let engine = match experts {
+            Some(experts) => Box::new(WithExperts::new(engine, experts)),
+            None => engine,
+        };
+        Ok(guarded(engine, &files))
+    }
+
+    fn load_weights(
+        self,
+        cancel: &LoadCancel,
+        progress: &mut dyn FnMut(LoadProgress),
+    ) -> Result<(Box<dyn Engine>, Option<HostExperts>), LoadError> {
+        if let Some(pending_weights) = self.pending_weights {
+            pending_weights.make(self.options.threads);
+        }
+        self.division.build(&self.options, self.limits, cancel, progress)
+    }
+}
+
+/// The engine, with checks of its files if it has any.
+fn guarded(engine: Box<dyn Engine>, files: &ModelFiles) -> Box<dyn Engine> {
+    if files.is_empty() { engine } else { Box::new(GuardedEngine { engine, files: files.clone() }) }
+}

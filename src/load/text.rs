@@ -1,0 +1,74 @@
+//! The text side of a model: its tokenizer and chat template.
+
+use super::error::LoadError;
+use super::options::ChatTemplateOptions;
+use crate::cancel::LoadCancel;
+use crate::format::chat_template::{ChatTemplate, ChatTemplateError, Definition};
+use crate::format::gguf::Gguf;
+use crate::format::tokenizer::{Tokenizer, TokenizerError};
+
+/// The file's tokenizer.
+///
+/// # Errors
+/// [`LoadError`] when the file has no tokenizer, or one that is not supported.
+pub fn tokenizer(gguf: &Gguf) -> Result<Tokenizer, LoadError> {
+    tokenizer_cancellable(gguf, &LoadCancel::default())
+}
+
+/// [`tokenizer`] that ends early when it is cancelled.
+pub(super) fn tokenizer_cancellable(gguf: &Gguf, cancel: &LoadCancel) -> Result<Tokenizer, LoadError> {
+    Tokenizer::build(gguf, cancel).map_err(|error| in_file(gguf, error))
+}
+
+/// Bytes of memory that the file's tokenizer takes.
+pub(super) fn tokenizer_bytes(gguf: &Gguf) -> Result<u64, LoadError> {
+    Tokenizer::memory_bytes(gguf).map_err(|error| in_file(gguf, error))
+}
+
+fn in_file(gguf: &Gguf, error: TokenizerError) -> LoadError {
+    match error {
+        TokenizerError::Gguf(error) => LoadError::Gguf(error),
+        TokenizerError::Cancelled(cancelled) => LoadError::Cancelled(cancelled),
+        source => LoadError::Tokenizer { path: gguf.path().to_owned(), source },
+    }
+}
+
+/// The given chat template, else the file's, else `None`.
+///
+/// # Errors
+/// [`LoadError::ChatTemplate`] when it does not compile or is over a limit.
+pub fn chat_template(
+    gguf: &Gguf,
+    options: &ChatTemplateOptions,
+    tokenizer: &Tokenizer,
+) -> Result<Option<ChatTemplate>, LoadError> {
+    // A given template replaces all templates of the file.
+    let (source, tool_use) = match &options.source {
+        Some(given) => (Some(given.as_str()), None),
+        None => (gguf.optional_str("tokenizer.chat_template")?, gguf.optional_str("tokenizer.chat_template.tool_use")?),
+    };
+    let text = |token: Option<u32>| token.map(|token| tokenizer.token_text(token)).unwrap_or_default();
+    let definition = source.map(|source| Definition {
+        source: source.to_owned(),
+        tool_use: tool_use.map(str::to_owned),
+        bos_token: text(tokenizer.bos()),
+        eos_token: text(tokenizer.eos()),
+    });
+    let compiled = definition.map(|definition| compile(definition, options, tokenizer)).transpose();
+    compiled.map_err(|source| LoadError::ChatTemplate { path: gguf.path().to_owned(), source })
+}
+
+fn compile(
+    definition: Definition,
+    options: &ChatTemplateOptions,
+    tokenizer: &Tokenizer,
+) -> Result<ChatTemplate, ChatTemplateError> {
+    let sources: Vec<&str> =
+        [Some(&definition.source), definition.tool_use.as_ref()].into_iter().flatten().map(String::as_str).collect();
+    let markers = if options.parse_special_in_content { Vec::new() } else { tokenizer.markers(&sources) };
+    let template = match &options.worker {
+        Some(program) => ChatTemplate::in_worker(definition, program),
+        None => ChatTemplate::in_process(definition),
+    }?;
+    template.with_plain_content(&markers)
+}

@@ -1,0 +1,120 @@
+//! A model graph under construction: the file's tensors, the ops so far, and the helpers that mixers and feed-forwards share.
+
+use std::sync::Arc;
+
+use cuelight_shaders::attention::KvShape;
+use cuelight_shaders::matmul::Linear;
+use cuelight_shaders::op::ShapeError;
+use cuelight_shaders::rms_norm::RmsNorm;
+
+use super::arch::Family;
+use super::error::ModelError;
+use super::hyperparameters::{ExpertSizes, HyperParameters};
+use super::weights::Weights;
+use crate::format::gguf::Gguf;
+use crate::graph::{Graph, ValueId};
+
+/// A model graph under construction.
+pub struct Builder<'a> {
+    /// The file's tensors.
+    pub weights: Weights<'a>,
+    /// The ops so far.
+    pub graph: Graph,
+    /// The KV cache of each layer so far.
+    pub kv_shapes: Vec<KvShape>,
+    /// How this model's layers are built.
+    pub family: &'static Family,
+    /// The model's hyperparameters.
+    pub h: &'a HyperParameters,
+}
+
+/// Why a graph cannot be built. [`BuildError::in_file`] adds the file's name.
+#[derive(Debug)]
+pub enum BuildError {
+    /// A tensor is missing or has the wrong shape.
+    Model(ModelError),
+    /// An op does not accept its shapes.
+    Shape(ShapeError),
+}
+
+impl BuildError {
+    /// The error with the file's name.
+    #[must_use]
+    pub fn in_file(self, gguf: &Gguf) -> ModelError {
+        match self {
+            BuildError::Model(error) => error,
+            BuildError::Shape(source) => ModelError::Shape { file: gguf.path().display().to_string(), source },
+        }
+    }
+}
+
+impl From<ModelError> for BuildError {
+    fn from(error: ModelError) -> Self {
+        BuildError::Model(error)
+    }
+}
+
+impl From<ShapeError> for BuildError {
+    fn from(error: ShapeError) -> Self {
+        BuildError::Shape(error)
+    }
+}
+
+impl<'a> Builder<'a> {
+    /// An empty graph for the model in `gguf`.
+    #[must_use]
+    pub fn new(gguf: &'a Gguf, family: &'static Family, h: &'a HyperParameters) -> Self {
+        let kv_shapes = Vec::with_capacity(h.n_layers);
+        Builder { weights: Weights::new(gguf), graph: Graph::default(), kv_shapes, family, h }
+    }
+
+    /// The sizes of the model's experts, for a layer that has a router.
+    ///
+    /// # Errors
+    /// [`ModelError::NoExperts`] when the metadata or the family has none.
+    pub fn expert_sizes(&self) -> Result<ExpertSizes, BuildError> {
+        let architecture = &self.h.architecture;
+        let missing = || ModelError::NoExperts { file: self.weights.file(), architecture: architecture.clone() };
+        Ok(self.h.experts.ok_or_else(missing)?)
+    }
+
+    /// A norm over the whole row with the weights of `tensor`.
+    ///
+    /// # Errors
+    /// [`BuildError`] when the tensor is missing or has the wrong shape.
+    pub fn norm(&mut self, tensor: &str, x: ValueId) -> Result<ValueId, BuildError> {
+        self.grouped_norm(tensor, self.h.hidden_size, x)
+    }
+
+    /// A norm over each run of `group` values of a row.
+    ///
+    /// # Errors
+    /// As [`Builder::norm`].
+    pub fn grouped_norm(&mut self, tensor: &str, group: usize, x: ValueId) -> Result<ValueId, BuildError> {
+        let weight = self.weights.vector(tensor, group)?;
+        self.norm_by(weight, x)
+    }
+
+    /// A norm over each run of `weight.len()` values of a row.
+    ///
+    /// # Errors
+    /// [`BuildError::Shape`] when the row is not a multiple of that.
+    pub fn norm_by(&mut self, weight: Arc<[f32]>, x: ValueId) -> Result<ValueId, BuildError> {
+        Ok(self.graph.push_one(RmsNorm::new(weight, self.h.rms_norm_epsilon), &[x])?)
+    }
+
+    /// Several projections of one input. Each output is (tensor stem, output size) and has a bias where the file has one.
+    ///
+    /// # Errors
+    /// As [`Builder::norm`].
+    pub fn linear(&mut self, layer: usize, outputs: &[(&str, usize)], x: ValueId) -> Result<Vec<ValueId>, BuildError> {
+        let columns = self.graph.width(x);
+        let mut matrices = Vec::with_capacity(outputs.len());
+        let mut biases = Vec::with_capacity(outputs.len());
+        for (stem, rows) in outputs {
+            matrices.push(self.weights.matrix(&format!("blk.{layer}.{stem}.weight"), *rows, columns)?);
+            biases.push(self.weights.optional_vector(&format!("blk.{layer}.{stem}.bias"), *rows)?);
+        }
+        Ok(self.graph.push(Linear::new(matrices, biases)?, &[x])?)
+    }
+}

@@ -1,0 +1,81 @@
+//! Why a file is not a model that can run.
+
+use cuelight_shaders::op::ShapeError;
+
+use crate::format::gguf::GgufError;
+
+/// Why a file is not a model that can run.
+#[derive(Debug, thiserror::Error)]
+pub enum ModelError {
+    /// The file is damaged, or lacks a key or tensor.
+    #[error(transparent)]
+    Gguf(#[from] GgufError),
+    /// No family has this architecture.
+    #[error("{file}: architecture {found:?} is not supported; supported are: {known}")]
+    UnknownArchitecture {
+        /// The file.
+        file: String,
+        /// The value of `general.architecture`.
+        found: String,
+        /// The supported architectures, separated by commas.
+        known: String,
+    },
+    /// A key has a value that no model can have.
+    #[error("{file}: key {key:?} is {found}, but must be {expected}")]
+    Hyperparameter {
+        /// The file.
+        file: String,
+        /// The key.
+        key: String,
+        /// Its value.
+        found: String,
+        /// The values that are allowed.
+        expected: String,
+    },
+    /// A tensor's shape differs from the one that the hyperparameters require.
+    #[error("{file}: tensor {tensor:?} is {found:?}, but the metadata says {expected:?}")]
+    TensorShape {
+        /// The file.
+        file: String,
+        /// The tensor.
+        tensor: String,
+        /// [rows, columns].
+        found: [usize; 2],
+        /// [rows, columns].
+        expected: [usize; 2],
+    },
+    /// The file has a layer tensor that the family does not use, so a result computed without it would be wrong.
+    #[error("{file}: tensor {tensor:?} is not part of the architecture {architecture:?} as this version implements it")]
+    UnusedTensor {
+        /// The file.
+        file: String,
+        /// The tensor.
+        tensor: String,
+        /// The architecture.
+        architecture: String,
+    },
+    /// A layer has a router, but the metadata has no expert count or the family has no routing rule.
+    #[error(
+        "{file}: a layer has a router of experts, but the metadata and the architecture {architecture:?} have none"
+    )]
+    NoExperts {
+        /// The file.
+        file: String,
+        /// The architecture.
+        architecture: String,
+    },
+    /// The family uses latent attention, but the metadata lacks its sizes.
+    #[error("{file}: the architecture uses latent attention, but the metadata lacks its sizes")]
+    NoLatentSizes {
+        /// The file.
+        file: String,
+    },
+    /// An op does not accept the shapes of its inputs or weights.
+    #[error("{file}: {source}")]
+    Shape {
+        /// The file.
+        file: String,
+        /// The op and the shapes.
+        source: ShapeError,
+    },
+}

@@ -1,0 +1,128 @@
+//! Sampling parameters: their ranges, and when an engine can apply them itself.
+
+use super::draw::Draw;
+use crate::engine::{RowSamplingParams, TokenId};
+
+/// How the next token is sampled from the logits. The default samples from the model's unmodified distribution.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SamplingParams {
+    /// Divides the logits; 0 is greedy.
+    pub temperature: f32,
+    /// Keep the k most likely tokens; 0 keeps all.
+    pub top_k: usize,
+    /// Keep the most likely tokens whose probabilities sum to this; 1 keeps all.
+    pub top_p: f32,
+    /// Keep tokens at least this likely relative to the most likely; 0 keeps all.
+    pub min_p: f32,
+    /// Locally typical sampling (Meister et al. 2022); 1 keeps all.
+    pub typical_p: f32,
+    /// Divides positive logits and multiplies negative logits of tokens already seen, including the prompt; 1 is off.
+    pub repetition_penalty: f32,
+    /// Subtracted from the logits of tokens already generated.
+    pub presence_penalty: f32,
+    /// Subtracted once for each time a token has been generated.
+    pub frequency_penalty: f32,
+    /// Added to the logits of these tokens.
+    pub logit_bias: Vec<(TokenId, f32)>,
+    /// Makes sampling repeatable; with `None` a random seed is used.
+    pub seed: Option<u64>,
+}
+
+impl Default for SamplingParams {
+    fn default() -> Self {
+        SamplingParams {
+            temperature: 1.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            typical_p: 1.0,
+            repetition_penalty: 1.0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            logit_bias: Vec::new(),
+            seed: None,
+        }
+    }
+}
+
+/// A sampling parameter outside its range.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{param} {reason}")]
+pub struct InvalidSamplingParam {
+    /// The parameter's name in the API.
+    pub param: &'static str,
+    /// What the value must be, and what it is.
+    pub reason: String,
+}
+
+impl SamplingParams {
+    /// Checks every range.
+    ///
+    /// # Errors
+    /// The first parameter that is outside its range.
+    pub fn validate(&self) -> Result<(), InvalidSamplingParam> {
+        let SamplingParams { temperature, top_p, min_p, typical_p, repetition_penalty, .. } = *self;
+        let SamplingParams { presence_penalty, frequency_penalty, .. } = *self;
+        let finite = f32::is_finite;
+        check("temperature", finite(temperature) && temperature >= 0.0, temperature, "a number of at least 0")?;
+        check("top_p", top_p > 0.0 && top_p <= 1.0, top_p, "above 0 and at most 1")?;
+        check("min_p", (0.0..=1.0).contains(&min_p), min_p, "from 0 to 1")?;
+        check("typical_p", typical_p > 0.0 && typical_p <= 1.0, typical_p, "above 0 and at most 1")?;
+        let positive = finite(repetition_penalty) && repetition_penalty > 0.0;
+        check("repetition_penalty", positive, repetition_penalty, "a number above 0")?;
+        check("presence_penalty", finite(presence_penalty), presence_penalty, "a finite number")?;
+        check("frequency_penalty", finite(frequency_penalty), frequency_penalty, "a finite number")?;
+        for &(token, bias) in &self.logit_bias {
+            check("logit_bias", !bias.is_nan() && bias < f32::INFINITY, bias, &format!("a number for token {token}"))?;
+        }
+        Ok(())
+    }
+
+    /// The parameters with which an engine samples the token itself; `None` if the result depends on more than a row of
+    /// logits and the draw.
+    #[must_use]
+    pub fn of_row_alone(&self, draw: Draw) -> Option<RowSamplingParams> {
+        let SamplingParams { temperature, top_p, min_p, .. } = *self;
+        let top_k = u32::try_from(self.top_k).unwrap_or(u32::MAX);
+        let depends_on_row_only = self.keeps_logits() && self.typical_p >= 1.0;
+        depends_on_row_only.then(|| RowSamplingParams { temperature, top_k, top_p, min_p, random: draw.random() })
+    }
+
+    /// Whether penalties and bias leave every logit unchanged.
+    pub(super) fn keeps_logits(&self) -> bool {
+        self.repetition_penalty == 1.0
+            && self.presence_penalty == 0.0
+            && self.frequency_penalty == 0.0
+            && self.logit_bias.is_empty()
+    }
+}
+
+fn check(param: &'static str, holds: bool, value: f32, expected: &str) -> Result<(), InvalidSamplingParam> {
+    if holds {
+        return Ok(());
+    }
+    Err(InvalidSamplingParam { param, reason: format!("must be {expected}, but is {value}") })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_parameter_outside_its_range_is_reported_by_name() {
+        assert_eq!(SamplingParams::default().validate(), Ok(()));
+        let bad: [(&str, SamplingParams); 8] = [
+            ("temperature", SamplingParams { temperature: -1.0, ..Default::default() }),
+            ("temperature", SamplingParams { temperature: f32::NAN, ..Default::default() }),
+            ("top_p", SamplingParams { top_p: 0.0, ..Default::default() }),
+            ("min_p", SamplingParams { min_p: 1.5, ..Default::default() }),
+            ("typical_p", SamplingParams { typical_p: f32::NAN, ..Default::default() }),
+            ("repetition_penalty", SamplingParams { repetition_penalty: 0.0, ..Default::default() }),
+            ("presence_penalty", SamplingParams { presence_penalty: f32::INFINITY, ..Default::default() }),
+            ("logit_bias", SamplingParams { logit_bias: vec![(3, f32::NAN)], ..Default::default() }),
+        ];
+        for (param, params) in bad {
+            assert_eq!(params.validate().map_err(|error| error.param), Err(param));
+        }
+    }
+}

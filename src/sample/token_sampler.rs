@@ -1,0 +1,454 @@
+//! Samples one token: greedily, or randomly from the truncated distribution.
+//!
+//! Parameters apply in this order, each to what the previous one kept: temperature, min_p, top_k, typical_p, top_p. Except
+//! for typical_p this is the formula of [`SampleToken`](cuelight_shaders::sample_token::SampleToken), implemented so that
+//! few tokens are sorted.
+
+use cuelight_shaders::sample_token::weight::{below, share_of, sum, weight};
+use cuelight_shaders::sample_token::{SampledToken, floor, inverse};
+
+use super::draw::Draw;
+use super::error::InvalidLogits;
+use super::exp::sum_exp;
+use super::params::SamplingParams;
+use super::penalties::{self, TokenCounts};
+use crate::engine::TokenId;
+
+/// The token that an engine sampled.
+///
+/// # Errors
+/// [`InvalidLogits`] when the engine found that the row is not a distribution.
+pub fn token_of(sampled: SampledToken) -> Result<TokenId, InvalidLogits> {
+    match sampled {
+        SampledToken::Token(token) => Ok(token),
+        SampledToken::Nothing => Err(InvalidLogits::Empty),
+        SampledToken::NotFinite(token) => Err(InvalidLogits::NotFinite(token)),
+    }
+}
+
+/// A token and its logit, divided by the temperature once truncation has begun.
+type Candidate = (TokenId, f32);
+
+/// Samples tokens. It keeps its buffers between calls; each sampling thread has its own.
+#[derive(Debug, Default)]
+pub struct TokenSampler {
+    /// A copy of the row, changed by penalties and bias.
+    adjusted: Vec<f32>,
+    candidates: Vec<Candidate>,
+}
+
+impl TokenSampler {
+    /// Samples the next token from one row of logits. `banned` tokens are never sampled.
+    ///
+    /// # Errors
+    /// [`InvalidLogits`] when the row is not a distribution.
+    pub fn choose(
+        &mut self,
+        logits: &[f32],
+        params: &SamplingParams,
+        counts: &TokenCounts,
+        banned: &[TokenId],
+        draw: Draw,
+    ) -> Result<TokenId, InvalidLogits> {
+        if banned.is_empty() && params.keeps_logits() {
+            return draw_from(logits, params, draw, &mut self.candidates);
+        }
+        // Checked before bias is added: a bias of minus infinity could hide a NaN or an infinite logit.
+        largest(logits)?;
+        self.adjusted.clear();
+        self.adjusted.extend_from_slice(logits);
+        penalties::apply(&mut self.adjusted, params, counts);
+        for &token in banned {
+            if let Some(logit) = self.adjusted.get_mut(token as usize) {
+                *logit = f32::NEG_INFINITY;
+            }
+        }
+        draw_from(&self.adjusted, params, draw, &mut self.candidates)
+    }
+}
+
+fn draw_from(
+    logits: &[f32],
+    params: &SamplingParams,
+    draw: Draw,
+    candidates: &mut Vec<Candidate>,
+) -> Result<TokenId, InvalidLogits> {
+    let (best, max) = largest(logits)?;
+    if params.temperature <= 0.0 || params.top_k == 1 {
+        return Ok(best);
+    }
+    // Relative to the largest logit, so that a tiny temperature gives 0 and minus infinity, never plus infinity.
+    let inverse = inverse(params.temperature);
+    let scaled = |logit: f32| (logit - max) * inverse;
+    let keeps_all = params.top_k == 0 && params.top_p >= 1.0 && params.min_p <= 0.0 && params.typical_p >= 1.0;
+    if keeps_all {
+        return Ok(pick_from_row(draw.random(), best, logits, scaled));
+    }
+    truncate(logits, scaled, params, candidates);
+    candidates.sort_unstable_by_key(|(token, _)| *token);
+    let total = sum(candidates, |(_, logit)| logit);
+    Ok(pick(below(total, draw.random()), best, candidates.iter().copied()))
+}
+
+/// Draws from a whole row: finds the block by the sums of the blocks, then the token within the block.
+fn pick_from_row(random: u64, fallback: TokenId, logits: &[f32], scaled: impl Fn(f32) -> f32) -> TokenId {
+    const BLOCK: usize = 1024;
+    let sums: Vec<u64> = logits.chunks(BLOCK).map(|block| sum(block, &scaled)).collect();
+    let mut left = below(sums.iter().sum(), random);
+    let found = sums.iter().position(|sum| {
+        let here = left < *sum;
+        left -= if here { 0 } else { *sum };
+        here
+    });
+    let Some(block) = found else { return fallback };
+    let start = block * BLOCK;
+    let tokens = (start..).zip(&logits[start..logits.len().min(start + BLOCK)]);
+    pick(left, fallback, tokens.map(|(token, &logit)| (token as TokenId, scaled(logit))))
+}
+
+/// Fills `candidates` with the tokens that the parameters keep and their scaled logits, of which the largest is 0.
+fn truncate(logits: &[f32], scaled: impl Fn(f32) -> f32, params: &SamplingParams, candidates: &mut Vec<Candidate>) {
+    /// Tokens less likely than e^-12 times the best token are many and rarely matter, so they are gathered only if needed.
+    const NEAR: f32 = -12.0;
+    // This excludes at least the tokens that have a weight of 0.
+    let floor = floor(params.min_p);
+    let gather = |floor: f32, candidates: &mut Vec<Candidate>| {
+        candidates.clear();
+        let all = logits.iter().enumerate().map(|(token, &logit)| (token as TokenId, scaled(logit)));
+        candidates.extend(all.filter(|&(_, logit)| logit >= floor));
+    };
+    let weigh = |candidates: &[Candidate]| sum(candidates, |(_, logit)| logit);
+    gather(floor.max(NEAR), candidates);
+    let mut total = weigh(candidates);
+    if floor < NEAR {
+        let enough = if params.top_k > 0 {
+            candidates.len() >= params.top_k
+        } else {
+            let near = total;
+            let kept = |logit: f32| if logit >= floor { logit } else { f32::NEG_INFINITY };
+            total = sum(logits, |logit| kept(scaled(logit)));
+            params.typical_p >= 1.0 && near >= share_of(total, params.top_p)
+        };
+        if !enough {
+            gather(floor, candidates);
+        }
+    }
+    if params.top_k > 0 {
+        keep_best(candidates, params.top_k);
+        total = weigh(candidates);
+    }
+    if params.typical_p < 1.0 {
+        keep_typical(candidates, params.typical_p);
+        total = weigh(candidates);
+    }
+    if params.top_p < 1.0 {
+        keep_nucleus(candidates, share_of(total, params.top_p));
+    }
+}
+
+/// The first candidate at which the running sum of weights exceeds `left`; `fallback` if there is none.
+fn pick(left: u64, fallback: TokenId, mut candidates: impl Iterator<Item = Candidate>) -> TokenId {
+    let mut left = left;
+    let found = candidates.find(|&(_, logit)| {
+        let weight = weight(logit);
+        let here = left < weight;
+        left -= if here { 0 } else { weight };
+        here
+    });
+    found.map_or(fallback, |(token, _)| token)
+}
+
+/// Larger logits first; of equal logits the lower id first.
+fn by_rank(a: &Candidate, b: &Candidate) -> std::cmp::Ordering {
+    b.1.total_cmp(&a.1).then(a.0.cmp(&b.0))
+}
+
+/// Keeps the `k` best candidates, best first.
+fn keep_best(candidates: &mut Vec<Candidate>, k: usize) {
+    if k < candidates.len() {
+        candidates.select_nth_unstable_by(k, by_rank);
+        candidates.truncate(k);
+    }
+    candidates.sort_unstable_by(by_rank);
+}
+
+/// Keeps the smallest number of best candidates whose weights sum to `target`. Sorts no more candidates than needed.
+fn keep_nucleus(candidates: &mut Vec<Candidate>, target: u64) {
+    let mut sorted = 256;
+    loop {
+        let examined = sorted.min(candidates.len());
+        if examined < candidates.len() {
+            candidates.select_nth_unstable_by(examined, by_rank);
+        }
+        candidates[..examined].sort_unstable_by(by_rank);
+        let mut left = target;
+        let end = candidates[..examined].iter().position(|&(_, logit)| {
+            left = left.saturating_sub(weight(logit));
+            left == 0
+        });
+        if let Some(end) = end {
+            return candidates.truncate(end + 1);
+        }
+        if examined == candidates.len() {
+            return;
+        }
+        sorted *= 8;
+    }
+}
+
+/// Keeps the tokens whose information content is closest to the distribution's entropy, until their probabilities sum to
+/// `p`.
+fn keep_typical(candidates: &mut Vec<Candidate>, p: f32) {
+    let log_sum = sum_exp(candidates, |(_, logit)| logit).ln();
+    let logprob = |logit: f32| f64::from(logit) - log_sum;
+    let entropy: f64 = candidates.iter().map(|&(_, logit)| -logprob(logit) * logprob(logit).exp()).sum();
+    let distance = |&(_, logit): &Candidate| (-logprob(logit) - entropy).abs();
+    candidates.sort_unstable_by(|a, b| distance(a).total_cmp(&distance(b)).then(by_rank(a, b)));
+    let mut left = f64::from(p);
+    let end = candidates.iter().position(|&(_, logit)| {
+        left -= logprob(logit).exp();
+        left <= 0.0
+    });
+    if let Some(end) = end {
+        candidates.truncate(end + 1);
+    }
+    candidates.sort_unstable_by(by_rank);
+}
+
+/// The `n` largest logits with their tokens, best first, in one pass. Fast for a small `n`, because few logits are among
+/// the best so far.
+pub(super) fn best_first(logits: &[f32], n: usize) -> Vec<Candidate> {
+    let mut best: Vec<Candidate> = Vec::with_capacity(n.min(logits.len()));
+    let mut worst = f32::NEG_INFINITY;
+    for (token, &logit) in logits.iter().enumerate() {
+        if best.len() == n && logit <= worst {
+            continue;
+        }
+        // Before all smaller logits and after equal ones, which have lower ids.
+        let index = best.partition_point(|&(_, other)| other >= logit);
+        if best.len() == n {
+            best.pop();
+        }
+        if index < n {
+            best.insert(index, (token as TokenId, logit));
+        }
+        worst = best.last().map_or(f32::INFINITY, |&(_, logit)| logit);
+    }
+    best
+}
+
+/// The largest logit, with the lowest token that has it, in one pass.
+///
+/// # Errors
+/// [`InvalidLogits`] when a logit is NaN or +inf, or none is above -inf.
+pub(super) fn largest(logits: &[f32]) -> Result<(TokenId, f32), InvalidLogits> {
+    const BLOCK: usize = 256;
+    const LANES: usize = 16;
+    let is_bad = |value: f32| value.is_nan() || value == f32::INFINITY;
+    let mut best = (0, f32::NEG_INFINITY);
+    for (block, values) in logits.chunks(BLOCK).enumerate() {
+        // Independent lanes, which the compiler vectorises. Comparisons with NaN are false, so NaN needs its own check.
+        let mut max = [f32::NEG_INFINITY; LANES];
+        let mut bad = [false; LANES];
+        for lanes in values.chunks(LANES) {
+            for (lane, &value) in lanes.iter().enumerate() {
+                max[lane] = if value > max[lane] { value } else { max[lane] };
+                bad[lane] |= is_bad(value);
+            }
+        }
+        if bad.contains(&true) {
+            let index = values.iter().position(|&value| is_bad(value)).unwrap_or_default();
+            return Err(InvalidLogits::NotFinite((block * BLOCK + index) as TokenId));
+        }
+        let max = max.into_iter().fold(f32::NEG_INFINITY, f32::max);
+        if max > best.1 {
+            let index = values.iter().position(|&value| value == max).unwrap_or_default();
+            best = ((block * BLOCK + index) as TokenId, max);
+        }
+    }
+    if best.1 == f32::NEG_INFINITY { Err(InvalidLogits::Empty) } else { Ok(best) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cuelight_shaders::sample_token::reference;
+    use proptest::prelude::*;
+
+    fn choose(logits: &[f32], params: &SamplingParams, index: u64) -> TokenId {
+        TokenSampler::default().choose(logits, params, &TokenCounts::default(), &[], Draw { seed: 42, index }).unwrap()
+    }
+
+    /// All tokens that occur in 4,000 draws.
+    fn support(logits: &[f32], params: &SamplingParams) -> Vec<TokenId> {
+        let mut seen: Vec<_> = (0..4000).map(|index| choose(logits, params, index)).collect();
+        seen.sort_unstable();
+        seen.dedup();
+        seen
+    }
+
+    /// The tokens that the truncations keep, sorted.
+    fn kept(logits: &[f32], params: &SamplingParams) -> Vec<TokenId> {
+        let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let mut candidates = Vec::new();
+        truncate(logits, |logit| (logit - max) / params.temperature, params, &mut candidates);
+        let mut tokens: Vec<_> = candidates.into_iter().map(|(token, _)| token).collect();
+        tokens.sort_unstable();
+        tokens
+    }
+
+    /// The tokens that the truncations keep by their definitions, sorted.
+    fn reference(logits: &[f32], params: &SamplingParams) -> Vec<TokenId> {
+        let softmax = |kept: &[(TokenId, f64)]| -> Vec<f64> {
+            let sum: f64 = kept.iter().map(|&(_, l)| l.exp()).sum();
+            kept.iter().map(|&(_, l)| l.exp() / sum).collect()
+        };
+        let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let mut kept: Vec<(TokenId, f64)> = logits
+            .iter()
+            .enumerate()
+            .map(|(t, &l)| (t as TokenId, f64::from((l - max) / params.temperature)))
+            .collect();
+        kept.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+        kept.retain(|&(_, l)| l.exp() >= f64::from(params.min_p));
+        if params.top_k > 0 {
+            kept.truncate(params.top_k);
+        }
+        let until = |order: Vec<(TokenId, f64, f64)>, p: f32| {
+            let mut sum = 0.0;
+            let mut kept = Vec::new();
+            for (token, logit, probability) in order {
+                kept.push((token, logit));
+                sum += probability;
+                if sum >= f64::from(p) {
+                    break;
+                }
+            }
+            kept
+        };
+        if params.typical_p < 1.0 {
+            let ps = softmax(&kept);
+            let entropy: f64 = ps.iter().map(|p| -p * p.ln()).sum();
+            let mut order: Vec<_> = kept.iter().zip(&ps).map(|(&(t, l), &p)| (t, l, p)).collect();
+            order.sort_by(|a, b| (-a.2.ln() - entropy).abs().total_cmp(&(-b.2.ln() - entropy).abs()));
+            kept = until(order, params.typical_p);
+            kept.sort_by(|a, b| b.1.total_cmp(&a.1));
+        }
+        if params.top_p < 1.0 {
+            let ps = softmax(&kept);
+            kept = until(kept.iter().zip(ps).map(|(&(t, l), p)| (t, l, p)).collect(), params.top_p);
+        }
+        let mut tokens: Vec<_> = kept.into_iter().map(|(token, _)| token).collect();
+        tokens.sort_unstable();
+        tokens
+    }
+
+    #[test]
+    fn greedy_sampling_returns_the_lowest_of_the_best_tokens() {
+        let greedy = SamplingParams { temperature: 0.0, ..Default::default() };
+        for token in [0, 1, 255, 256, 700, 999] {
+            let mut logits = vec![-1.0; 1000];
+            logits[token] = 5.0;
+            logits[999] = 5.0;
+            assert_eq!(choose(&logits, &greedy, 0), token as TokenId);
+        }
+    }
+
+    #[test]
+    fn draws_follow_the_softmax() {
+        let logits = [1.0f32, 0.0, -1.0, 2.0, 0.5];
+        for temperature in [0.7f32, 1.0, 2.0] {
+            let params = SamplingParams { temperature, ..Default::default() };
+            let weights = logits.map(|l| f64::from(l / temperature).exp());
+            let mut counts = [0.0f64; 5];
+            for index in 0..20_000 {
+                counts[choose(&logits, &params, index) as usize] += 1.0;
+            }
+            let total: f64 = weights.iter().sum();
+            let chi_square: f64 = (0..5)
+                .map(|t| weights[t] / total * 20_000.0)
+                .zip(counts)
+                .map(|(expected, count)| (count - expected).powi(2) / expected)
+                .sum();
+            assert!(chi_square < 18.5, "4 degrees of freedom, p = 0.001: {chi_square} at {temperature}");
+        }
+    }
+
+    #[test]
+    fn extreme_logits_and_temperatures_give_the_best_token() {
+        let coldest = SamplingParams { temperature: f32::MIN_POSITIVE, ..Default::default() };
+        assert_eq!(support(&[1.0, 3.0, 2.0], &coldest), [1]);
+        assert_eq!(support(&[3e38, -3e38, 1.0], &SamplingParams::default()), [0]);
+        let masked = [f32::NEG_INFINITY, 0.0, f32::NEG_INFINITY];
+        assert_eq!(support(&masked, &SamplingParams { top_k: 3, ..Default::default() }), [1]);
+    }
+
+    #[test]
+    fn banned_tokens_are_never_sampled_and_invalid_logits_are_errors() {
+        let mut sampler = TokenSampler::default();
+        let mut choose = |logits: &[f32], banned: &[TokenId]| {
+            let greedy = SamplingParams { temperature: 0.0, ..Default::default() };
+            sampler.choose(logits, &greedy, &TokenCounts::default(), banned, Draw { seed: 0, index: 0 })
+        };
+        assert_eq!(choose(&[3.0, 2.0, 1.0], &[0]), Ok(1));
+        assert_eq!(choose(&[3.0, f32::NAN, 1.0], &[1]), Err(InvalidLogits::NotFinite(1)));
+        assert_eq!(choose(&[3.0], &[0]), Err(InvalidLogits::Empty));
+        assert_eq!(choose(&[], &[]), Err(InvalidLogits::Empty));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(512))]
+        #[test]
+        fn the_sampled_token_is_the_one_that_an_engine_samples(
+            logits in prop::collection::vec(-9f32..9.0, 1..700), rounds in any::<bool>(),
+            temperature in 0f32..3.0, top_k in 0usize..20, top_p in 0f32..1.0, min_p in 0f32..0.5, which in 0u8..8, seed: u64,
+        ) {
+            let logits: Vec<f32> = logits.iter().map(|logit| if rounds { logit.round() } else { *logit }).collect();
+            let on = |bit: u8| which & bit != 0;
+            let params = SamplingParams {
+                temperature,
+                top_k: if on(1) { top_k } else { 0 },
+                top_p: if on(2) { top_p.max(1e-7) } else { 1.0 },
+                min_p: if on(4) { min_p } else { 0.0 },
+                ..Default::default()
+            };
+            let draw = Draw { seed, index: 3 };
+            let found = TokenSampler::default().choose(&logits, &params, &TokenCounts::default(), &[], draw);
+            let row_params = params.of_row_alone(draw).unwrap();
+            prop_assert_eq!(found, token_of(reference::sample(&logits, &row_params)), "{:?}", params);
+        }
+
+        #[test]
+        fn truncations_match_their_definitions(
+            // Multiples of 1/4: the order of nearly equal logits would depend on rounding.
+            quarters in prop::collection::vec(-36i8..36, 2..700),
+            temperature in 0.5f32..2.0, top_k in 0usize..8, top_p in 0.05f32..1.0,
+            min_p in 0f32..0.9, typical_p in 0.05f32..1.0, which in 0u8..16,
+        ) {
+            let logits: Vec<f32> = quarters.into_iter().map(|quarter| f32::from(quarter) / 4.0).collect();
+            let on = |bit: u8| which & bit != 0;
+            let params = SamplingParams {
+                temperature,
+                top_k: if on(1) { top_k } else { 0 },
+                top_p: if on(2) { top_p } else { 1.0 },
+                min_p: if on(4) { min_p } else { 0.0 },
+                typical_p: if on(8) { typical_p } else { 1.0 },
+                ..Default::default()
+            };
+            prop_assert_eq!(kept(&logits, &params), reference(&logits, &params), "{:?}", params);
+        }
+
+        #[test]
+        fn any_logits_and_parameters_give_a_token_or_an_error(
+            logits in prop::collection::vec(prop::num::f32::ANY, 0..40),
+            temperature in prop::num::f32::ANY, top_k in 0usize..50, top_p in prop::num::f32::ANY,
+            min_p in prop::num::f32::ANY, typical_p in prop::num::f32::ANY, index: u64,
+        ) {
+            let params = SamplingParams { temperature, top_k, top_p, min_p, typical_p, ..Default::default() };
+            let draw = Draw { seed: 1, index };
+            if let Ok(token) = TokenSampler::default().choose(&logits, &params, &TokenCounts::default(), &[], draw) {
+                prop_assert!((token as usize) < logits.len());
+            }
+        }
+    }
+}

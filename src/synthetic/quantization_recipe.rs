@@ -1,0 +1,166 @@
+//! Quantization recipes: llama.cpp's rules for the format of each tensor, as data.
+//!
+//! Source: `llama-quant.cpp` of llama.cpp, without an importance matrix and without its rules for models with eight experts.
+
+use cuelight_shaders::quant::Format::{
+    self, BF16, F16, F32, IQ4_NL, IQ4_XS, MXFP4, Q2_K, Q3_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0,
+};
+
+use super::models::Shape;
+use super::tensors::{Content, Role, Tensor};
+
+/// The rules that assign formats to tensors.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct QuantizationRecipe {
+    /// The name of the recipe.
+    pub name: &'static str,
+    /// llama.cpp's number of the recipe, `general.file_type`.
+    pub file_type: u32,
+    /// The format of a matrix for which no other rule applies.
+    pub base: Format,
+    /// The format of the head, or of the embedding that is also the head.
+    pub head: Format,
+    /// The formats of some tensors; the first exception that applies counts.
+    pub exceptions: &'static [Exception],
+    /// The format of routed experts, if it differs.
+    pub experts: Option<Format>,
+}
+
+/// A format for tensors that need more bits than others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Exception {
+    role: Role,
+    layers: Layers,
+    format: Format,
+}
+
+/// Some of the layers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Layers {
+    All,
+    /// All layers, in models with at least this many query heads per key-value head, and in models with experts.
+    AllWhenShared(usize),
+    /// The first layers, this many.
+    First(usize),
+    /// The first of this many equal parts.
+    FirstPart(usize),
+    /// The first eighth, the last eighth, and every third layer between.
+    Spread,
+}
+
+/// All recipes.
+pub const QUANTIZATION_RECIPES: &[QuantizationRecipe] = &[
+    plain("f32", 0, F32, F32),
+    plain("f16", 1, F16, F16),
+    plain("bf16", 32, BF16, BF16),
+    plain("q8_0", 7, Q8_0, Q8_0),
+    plain("q4_0", 2, Q4_0, Q6_K),
+    plain("q4_1", 3, Q4_1, Q6_K),
+    plain("q5_0", 8, Q5_0, Q6_K),
+    plain("q5_1", 9, Q5_1, Q6_K),
+    QuantizationRecipe {
+        exceptions: &[
+            exception(Role::Values, Layers::AllWhenShared(4), Q4_K),
+            exception(Role::Values, Layers::All, Q3_K),
+            exception(Role::Down, Layers::All, Q3_K),
+            exception(Role::AttentionOutput, Layers::All, Q3_K),
+        ],
+        ..plain("q2_k", 10, Q2_K, Q6_K)
+    },
+    plain("q3_k_s", 11, Q3_K, Q6_K),
+    QuantizationRecipe {
+        exceptions: &[
+            exception(Role::Values, Layers::First(2), Q5_K),
+            exception(Role::Values, Layers::All, Q4_K),
+            exception(Role::Down, Layers::FirstPart(16), Q5_K),
+            exception(Role::Down, Layers::All, Q4_K),
+            exception(Role::AttentionOutput, Layers::All, Q4_K),
+        ],
+        ..plain("q3_k_m", 12, Q3_K, Q6_K)
+    },
+    QuantizationRecipe {
+        exceptions: &[
+            exception(Role::Values, Layers::All, Q5_K),
+            exception(Role::Down, Layers::All, Q5_K),
+            exception(Role::AttentionOutput, Layers::All, Q5_K),
+        ],
+        ..plain("q3_k_l", 13, Q3_K, Q6_K)
+    },
+    QuantizationRecipe {
+        exceptions: &[
+            exception(Role::Values, Layers::First(4), Q5_K),
+            exception(Role::Down, Layers::FirstPart(8), Q5_K),
+        ],
+        ..plain("q4_k_s", 14, Q4_K, Q6_K)
+    },
+    QuantizationRecipe {
+        exceptions: &[exception(Role::Values, Layers::Spread, Q6_K), exception(Role::Down, Layers::Spread, Q6_K)],
+        ..plain("q4_k_m", 15, Q4_K, Q6_K)
+    },
+    plain("q5_k_s", 16, Q5_K, Q6_K),
+    QuantizationRecipe {
+        exceptions: &[exception(Role::Values, Layers::Spread, Q6_K), exception(Role::Down, Layers::Spread, Q6_K)],
+        ..plain("q5_k_m", 17, Q5_K, Q6_K)
+    },
+    plain("q6_k", 18, Q6_K, Q6_K),
+    QuantizationRecipe { exceptions: NON_UNIFORM, ..plain("iq4_nl", 25, IQ4_NL, Q6_K) },
+    QuantizationRecipe { exceptions: NON_UNIFORM, ..plain("iq4_xs", 30, IQ4_XS, Q6_K) },
+    QuantizationRecipe { experts: Some(MXFP4), ..plain("mxfp4_moe", 38, Q8_0, Q8_0) },
+];
+
+/// The exceptions of both recipes with non-uniform quantization steps.
+const NON_UNIFORM: &[Exception] =
+    &[exception(Role::Values, Layers::AllWhenShared(4), Q5_K), exception(Role::Down, Layers::FirstPart(8), Q5_K)];
+
+const fn plain(name: &'static str, file_type: u32, base: Format, head: Format) -> QuantizationRecipe {
+    QuantizationRecipe { name, file_type, base, head, exceptions: &[], experts: None }
+}
+
+const fn exception(role: Role, layers: Layers, format: Format) -> Exception {
+    Exception { role, layers, format }
+}
+
+impl QuantizationRecipe {
+    /// The format of a tensor. Vectors and routers are always float32.
+    #[must_use]
+    pub fn format(&self, tensor: &Tensor, shape: &Shape) -> Format {
+        let Content::Weights(role) = tensor.content else { return F32 };
+        let applies = |exception: &&Exception| exception.role == role && exception.layers.contains(tensor.layer, shape);
+        let wanted = match (role, self.experts) {
+            (Role::Head, _) => self.head,
+            (_, Some(experts)) if tensor.experts > 1 => experts,
+            _ => self.exceptions.iter().find(applies).map_or(self.base, |exception| exception.format),
+        };
+        fitting(wanted, tensor.columns)
+    }
+}
+
+impl Layers {
+    fn contains(self, layer: usize, shape: &Shape) -> bool {
+        let n_layers = shape.n_layers;
+        match self {
+            Layers::All => true,
+            Layers::AllWhenShared(queries) => shape.n_heads / shape.n_kv_heads >= queries || shape.experts.is_some(),
+            Layers::First(count) => layer < count,
+            Layers::FirstPart(parts) => layer < n_layers / parts,
+            Layers::Spread => {
+                let eighth = n_layers / 8;
+                layer < eighth || layer >= 7 * n_layers / 8 || (layer - eighth) % 3 == 2
+            }
+        }
+    }
+}
+
+/// The format, or one with shorter blocks if rows are not a multiple of its block.
+fn fitting(format: Format, columns: usize) -> Format {
+    let fits = |format: &Format| columns.is_multiple_of(format.block_len());
+    let shorter = match format {
+        Q2_K | Q3_K => Q4_0,
+        Q4_K => Q5_0,
+        Q5_K => Q5_1,
+        Q6_K => Q8_0,
+        IQ4_XS => IQ4_NL,
+        _ => F16,
+    };
+    [format, shorter].into_iter().find(fits).unwrap_or(F16)
+}

@@ -1,0 +1,216 @@
+//! The chat on a pseudo-terminal: what a user types, and what the terminal shows.
+#![cfg(unix)]
+#![allow(clippy::unwrap_used)]
+
+#[path = "support/pty.rs"]
+mod pty;
+
+use std::process::Command;
+
+use pty::{END, ENTER, Pty};
+
+const READY: &str = "Ctrl-D ends the chat\n>>> ";
+const PROMPT: &str = "\n>>> ";
+
+/// Sampling with which the random model hardly ever ends its answer.
+const LONG_ANSWER: [&str; 8] = ["--temp", "3", "--top-k", "0", "--min-p", "0", "--top-p", "1"];
+
+/// A home directory with a chat of a tiny random model in it.
+struct Chat {
+    home: tempfile::TempDir,
+    pty: Pty,
+}
+
+impl Chat {
+    fn start(arguments: &[&str]) -> Self {
+        Self::start_on(80, arguments)
+    }
+
+    fn start_on(columns: u16, arguments: &[&str]) -> Self {
+        let home = tempfile::tempdir().unwrap();
+        let model = format!("{}/tests/fixtures/families/llama.gguf", env!("CARGO_MANIFEST_DIR"));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_cuelight"));
+        command.args(["run", &model, "--threads", "1", "--seed", "3"]).args(arguments);
+        command.env_clear().env("HOME", home.path()).env("TERM", "xterm").current_dir(home.path());
+        Chat { home, pty: Pty::start(command, columns) }
+    }
+
+    /// Starts a chat and waits for its first prompt.
+    fn ready(arguments: &[&str]) -> Self {
+        let mut chat = Self::start(arguments);
+        chat.pty.wait_for(READY);
+        chat
+    }
+
+    /// Enters a line and returns what is shown up to the next prompt.
+    #[track_caller]
+    fn enter(&mut self, line: &str) -> String {
+        self.pty.enter(line, PROMPT)
+    }
+}
+
+#[test]
+fn help_lists_exit_and_exit_ends_the_chat() {
+    let mut chat = Chat::ready(&[]);
+    let help = chat.enter("/help");
+    for word in ["/exit", "/bye", "/set ctx TOKENS", "Ctrl-D"] {
+        assert!(help.contains(word), "{word}: {help}");
+    }
+    chat.pty.send("/exit");
+    chat.pty.send(ENTER);
+    assert_eq!(chat.pty.exit_code(), 0);
+}
+
+#[test]
+fn the_memory_plan_is_one_line_unless_verbose() {
+    let mut chat = Chat::start(&["--max-tokens", "4"]);
+    let shown = chat.pty.wait_for(READY);
+    assert!(shown.contains("of memory (weights") && !shown.contains("memory plan"), "{shown}");
+    chat.pty.send(END);
+    assert_eq!(chat.pty.exit_code(), 0);
+    let mut verbose = Chat::start(&["--verbose"]);
+    assert!(verbose.pty.wait_for(READY).contains("memory plan"));
+}
+
+#[test]
+fn one_user_gets_the_kv_cache_of_one_sequence() {
+    // The model was trained with 512 tokens: 32 blocks of 16 tokens.
+    let kv_line = |arguments: &[&str]| {
+        let mut chat = Chat::start(&[&["--verbose"], arguments].concat());
+        let shown = chat.pty.wait_for(READY);
+        shown.lines().find(|line| line.contains("KV cache")).unwrap().to_owned()
+    };
+    let line = kv_line(&[]);
+    assert!(line.contains("512 tokens in 32 blocks"), "{line}");
+    let line = kv_line(&["--max-seqs", "2"]);
+    assert!(line.contains("1024 tokens in 64 blocks"), "{line}");
+}
+
+#[test]
+fn a_full_context_offers_to_drop_the_oldest_turns() {
+    let mut chat = Chat::ready(&["--ctx-size", "128", "--max-tokens", "8"]);
+    let question = "the old one on the other hand";
+    let mut shown = chat.enter(question);
+    for _ in 0..20 {
+        assert!(!shown.contains("error"), "{shown}");
+        chat.pty.send(question);
+        chat.pty.wait_for(question);
+        chat.pty.send(ENTER);
+        shown = chat.pty.wait_for_either(PROMPT, "[Y/n] ");
+        if shown.ends_with("[Y/n] ") {
+            break;
+        }
+    }
+    assert!(shown.contains("the context is full") && shown.contains("drop the oldest"), "{shown}");
+    chat.pty.send("n");
+    chat.pty.send(ENTER);
+    let refused = chat.pty.wait_for(PROMPT);
+    assert!(refused.contains("nothing was sent; /set ctx TOKENS enlarges the context"), "{refused}");
+
+    chat.pty.enter(question, "[Y/n] ");
+    chat.pty.send(ENTER);
+    let answered = chat.pty.wait_for(PROMPT);
+    assert!(answered.contains("of 128"), "the question is answered: {answered}");
+
+    // The terminal breaks this line, so its echo is not searched for.
+    chat.pty.send(&"word ".repeat(60));
+    chat.pty.send(ENTER);
+    chat.pty.wait_for("error: ");
+    let error = chat.pty.wait_for(PROMPT);
+    assert!(error.contains("does not fit the context of 128 tokens") && error.contains("/set ctx"), "{error}");
+}
+
+#[test]
+fn set_ctx_loads_the_model_again_and_keeps_the_conversation() {
+    let mut chat = Chat::ready(&["--ctx-size", "128", "--max-tokens", "4"]);
+    chat.enter("hello");
+    // The progress bar is cleared in place, so no line end precedes the prompt.
+    let reloaded = chat.pty.enter("/set num_ctx 256", ">>> ");
+    assert!(reloaded.contains("for 256 tokens"), "{reloaded}");
+    assert!(chat.enter("/set").contains("ctx                 256"));
+    let saved = chat.enter("/save chat.json");
+    assert!(saved.contains("saved 2 messages to"), "{saved}");
+}
+
+#[test]
+fn keys_typed_during_an_answer_are_not_echoed_into_it() {
+    let mut chat = Chat::ready(&[&LONG_ANSWER[..], &["--max-tokens", "400"]].concat());
+    chat.pty.send("hello");
+    chat.pty.wait_for("hello");
+    chat.pty.send(ENTER);
+    // The echo is off once the answer has begun.
+    chat.pty.wait_for_output();
+    chat.pty.send("QWXZ");
+    let answer = chat.pty.wait_for(" tok/s");
+    assert!(!answer.contains("QWXZ"), "{answer}");
+    // They are in the line of the next message.
+    chat.pty.wait_for("QWXZ");
+}
+
+#[test]
+fn words_wrap_at_the_terminals_width() {
+    let mut chat = Chat::start_on(30, &[&LONG_ANSWER[..], &["--max-tokens", "200"]].concat());
+    chat.pty.wait_for("ends the chat");
+    chat.pty.wait_for(PROMPT);
+    chat.pty.send("hello");
+    chat.pty.wait_for("hello");
+    chat.pty.send(ENTER);
+    let answer = chat.pty.wait_for(" prompt tokens");
+    let lines: Vec<&str> = answer.lines().collect();
+    assert!(lines.len() > 10, "{answer}");
+    for line in lines {
+        // The random model also writes control characters, which have no width.
+        let columns = line.chars().filter(|c| !c.is_control()).count();
+        assert!(columns <= 30 || !line.contains(' '), "{line:?} is wider than the terminal");
+    }
+}
+
+#[test]
+fn tab_completes_commands_and_their_names() {
+    let mut chat = Chat::ready(&[]);
+    chat.pty.send("/sh\t");
+    chat.pty.wait_for("/show ");
+    chat.pty.send("li\t");
+    chat.pty.wait_for("license ");
+    chat.pty.send(ENTER);
+    assert!(chat.pty.wait_for(PROMPT).contains("mit"));
+}
+
+#[test]
+fn save_prints_the_path_and_load_continues() {
+    let mut chat = Chat::ready(&["--max-tokens", "4"]);
+    chat.enter("hello");
+    let saved = chat.enter("/save notes.json");
+    let path = std::fs::canonicalize(chat.home.path()).unwrap().join("notes.json");
+    assert!(path.is_file());
+    assert!(saved.replace('\n', "").contains(path.to_str().unwrap()), "{saved}");
+    assert!(chat.enter("/load notes.json").contains("continuing after 2 messages"));
+}
+
+#[test]
+fn lines_between_quotes_have_their_own_prompt() {
+    let mut chat = Chat::ready(&["--max-tokens", "4"]);
+    chat.pty.enter("\"\"\"one", "\n... ");
+    chat.pty.enter("two", "\n... ");
+    let answered = chat.enter("three\"\"\"");
+    assert!(answered.contains("prompt tokens"), "{answered}");
+}
+
+#[test]
+fn set_system_alone_shows_the_system_prompt() {
+    let mut chat = Chat::ready(&["--system", "Be brief."]);
+    assert!(chat.enter("/set system").contains("Be brief."));
+    assert!(chat.enter("/show system").contains("Be brief."));
+    chat.enter("/set system \"\"");
+    assert!(chat.enter("/set system").contains("there is no system prompt"));
+}
+
+#[test]
+fn a_prompt_of_several_words_needs_no_quotes() {
+    let mut once = Chat::start(&["hello", "there", "--max-tokens", "4"]);
+    let shown = once.pty.wait_for("]\n");
+    assert_eq!(once.pty.exit_code(), 0);
+    // Two lines at most besides the answer: the model with its memory, and the statistics.
+    assert!(shown.contains("of memory (weights") && shown.contains("prompt tokens"), "{shown}");
+    assert!(!shown.contains(">>>") && !shown.contains("memory plan"), "{shown}");
+}
