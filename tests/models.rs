@@ -125,6 +125,12 @@ impl TestServer {
         self.send(Request::get(path).body(Body::empty()).unwrap()).await
     }
 
+    /// Completes with a loaded model, and panics with the error of any other answer.
+    async fn complete_loaded(&self, model: &str) {
+        let answer = self.complete(model).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    }
+
     async fn complete(&self, model: &str) -> Answer {
         self.post("/v1/completions", json!({ "model": model, "prompt": "the sky", "max_tokens": 4 })).await
     }
@@ -247,7 +253,7 @@ async fn a_model_that_can_never_fit_is_refused_with_the_sizes() {
     let ModelState::Failed(reason) = server.state("huge").await else { panic!() };
     assert!(message.contains(&reason));
     assert_eq!(server.loaded().await, ["small"]);
-    assert_eq!(server.complete("small").await.status, 200);
+    server.complete_loaded("small").await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -267,7 +273,7 @@ async fn named_models_stay_loaded_and_others_are_unloaded_after_five_minutes() {
     tokio::time::sleep(2 * MINUTE).await;
     assert_eq!(server.loaded().await, ["named"]);
     assert_eq!((server.live(), server.loads()), (SIZE, 2));
-    assert_eq!(server.complete("found").await.status, 200);
+    server.complete_loaded("found").await;
     assert_eq!(server.loads(), 3);
 }
 
@@ -295,7 +301,7 @@ async fn with_a_keep_alive_time_of_zero_a_model_is_unloaded_after_its_last_call(
     let answer = server.post("/models/load", json!({ "model": "a" })).await;
     assert_eq!(answer.status, 200);
     tokio::time::sleep(Duration::from_millis(1)).await;
-    assert_eq!(server.complete("a").await.status, 200);
+    server.complete_loaded("a").await;
     tokio::time::sleep(Duration::from_millis(1)).await;
     assert_eq!((server.state("a").await, server.live()), (ModelState::Unloaded, 0));
 }
@@ -399,7 +405,7 @@ async fn a_failed_load_does_not_affect_other_models_and_can_be_retried() {
     assert_eq!((refused.status.as_u16(), &refused.json()["error"]["code"]), (503, &json!("model_failed")));
     assert!(refused.text().contains("the disk is on fire"), "{}", refused.text());
     assert_eq!(server.live(), SIZE);
-    assert_eq!(server.complete("sound").await.status, 200);
+    server.complete_loaded("sound").await;
 
     let listed = server.get("/v1/models").await.json();
     let status = &listed["data"][1]["status"];
@@ -409,7 +415,7 @@ async fn a_failed_load_does_not_affect_other_models_and_can_be_retried() {
     broken.store(false, Ordering::Relaxed);
     assert_eq!(server.complete("moody").await.status, 503, "the refusal is repeated for a while");
     tokio::time::sleep(Duration::from_secs(6)).await;
-    assert_eq!(server.complete("moody").await.status, 200);
+    server.complete_loaded("moody").await;
 
     server.models.unload("moody", MINUTE).await.unwrap();
     broken.store(true, Ordering::Relaxed);
@@ -445,7 +451,7 @@ async fn while_a_model_loads_calls_wait_up_to_both_limits() {
     );
     open.send(()).unwrap();
     server.models.load("slow").await.unwrap();
-    assert_eq!(server.complete("slow").await.status, 200);
+    server.complete_loaded("slow").await;
     assert_eq!(server.loads(), 1);
 }
 
@@ -508,7 +514,7 @@ async fn a_slow_load_does_not_delay_other_models() {
         }
         assert_eq!(server.complete("ready").await.status, 200, "a loaded model");
         server.models.load("other").await.expect("a model that is loaded meanwhile");
-        assert_eq!(server.complete("other").await.status, 200);
+        server.complete_loaded("other").await;
         // Loaded models are unloaded for it, not the one that is being loaded.
         server.models.load("fourth").await.unwrap();
         open.send(()).unwrap();
@@ -641,7 +647,7 @@ async fn autoload_can_be_turned_off() {
     assert_eq!((refused.status.as_u16(), &refused.json()["error"]["code"]), (503, &json!("model_not_loaded")));
     assert!(refused.text().contains("POST /models/load"), "{}", refused.text());
     assert_eq!(server.post("/models/load", json!({ "model": "a" })).await.status, 200);
-    assert_eq!(server.complete("a").await.status, 200);
+    server.complete_loaded("a").await;
 }
 
 #[tokio::test(start_paused = true)]

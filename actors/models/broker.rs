@@ -146,8 +146,11 @@ impl BrokerState {
         }
     }
 
-    /// Begins a load.
+    /// Begins a load. A request that [`Self::take_over`] has found in the entry, too, is begun once.
     fn begin(&mut self, entry: &Arc<Entry>) {
+        if self.loading.iter().any(|load| Arc::ptr_eq(&load.entry, entry)) {
+            return;
+        }
         if let Some(phase) = self.plan(entry) {
             self.loading.push(Loading { entry: entry.clone(), phase, planned_at: self.starts });
         }
@@ -522,6 +525,23 @@ mod tests {
     use super::*;
     use crate::models::{KeepAlive, Models, ModelsOptions, NamedModel};
     use crate::pipeline::simulation::{SimulatedModel, tokenizer};
+
+    #[tokio::test(start_paused = true)]
+    async fn a_load_that_is_requested_while_the_broker_starts_is_begun_once() {
+        let factory = Arc::new(SimulatedModel::new(tokenizer()));
+        let loads = factory.counters.clone();
+        let model = NamedModel { id: "a".to_owned(), aliases: Vec::new(), factory, planned: None };
+        let models = Models::start(ModelsOptions::default(), vec![model], None).await.unwrap();
+        let entry = models.0.registry.entry("a").unwrap();
+        let broker = models.0.broker.clone().unwrap();
+        // The same load is in the entry and in a message.
+        models.begin_load("a").await.unwrap();
+        broker.notify(BrokerMsg::TakeOver);
+        models.load("a").await.unwrap();
+        assert_eq!(entry.read(|slot| slot.phase.clone()), Phase::Loaded);
+        assert_eq!(loads.loads.load(std::sync::atomic::Ordering::Relaxed), 1);
+        models.shutdown(Duration::ZERO).await;
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_dead_broker_is_replaced_and_no_load_is_lost() {
