@@ -523,24 +523,21 @@ async fn failure_of(entry: &Entry) -> Option<UnloadCause> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::models::entry::{Access, Caller};
     use crate::models::{KeepAlive, Models, ModelsOptions, NamedModel};
     use crate::pipeline::simulation::{SimulatedModel, tokenizer};
 
-    #[tokio::test(start_paused = true)]
-    async fn a_load_that_is_requested_while_the_broker_starts_is_begun_once() {
-        let factory = Arc::new(SimulatedModel::new(tokenizer()));
-        let loads = factory.counters.clone();
-        let model = NamedModel { id: "a".to_owned(), aliases: Vec::new(), factory, planned: None };
-        let models = Models::start(ModelsOptions::default(), vec![model], None).await.unwrap();
-        let entry = models.0.registry.entry("a").unwrap();
-        let broker = models.0.broker.clone().unwrap();
-        // The same load is in the entry and in a message.
-        models.begin_load("a").await.unwrap();
-        broker.notify(BrokerMsg::TakeOver);
-        models.load("a").await.unwrap();
-        assert_eq!(entry.read(|slot| slot.phase.clone()), Phase::Loaded);
-        assert_eq!(loads.loads.load(std::sync::atomic::Ordering::Relaxed), 1);
-        models.shutdown(Duration::ZERO).await;
+    #[tokio::test]
+    async fn a_load_that_is_found_and_requested_is_begun_once() {
+        let entry = Arc::new(Entry::new("a", Arc::new(SimulatedModel::new(tokenizer()))));
+        let registry = Arc::new(Registry::new(vec![entry.clone()], None, ModelsOptions::default()));
+        let address = BrokerAddress::default();
+        let mut broker =
+            BrokerState { registry, address, loading: Vec::new(), starts: 0, unload_replies: HashMap::new() };
+        assert!(matches!(entry.access(Caller::Operator, true), Ok(Access::MustLoad)));
+        broker.take_over();
+        broker.begin(&entry);
+        assert_eq!(broker.loading.len(), 1);
     }
 
     #[tokio::test(start_paused = true)]
