@@ -4,7 +4,9 @@
 //!
 //! - [`cli`], [`config`], [`hub`], [`logging`]: read the user's settings and find the model
 //! - [`api`]: HTTP requests and responses
+//! - [`serving`]: the path of a request, the same for all protocols
 //! - [`models`]: which models exist and which are loaded
+//! - [`output`]: what the text of a model means: text, reasoning, tool calls
 //! - [`pipeline`]: the actors of one model
 //! - [`core`](mod@core): leaf types that all other modules use
 //! - [`metrics`]: metrics for Prometheus
@@ -20,5 +22,7 @@ pub mod hub;
 pub mod logging;
 pub mod metrics;
 pub mod models;
+pub mod output;
 pub mod pipeline;
+pub mod serving;
 pub mod trace;

@@ -14,6 +14,7 @@
 //! - [`profile`]: the time of each op of a step
 //! - [`roofline`]: the machine's peak throughput
 //! - [`sample`]: logits to a token
+//! - [`constraint`]: which tokens a schema or grammar allows next
 //! - [`perplexity`]: the likelihood of a text
 //! - [`memory`]: the memory plan of a model
 //! - [`load`]: plans and loads a model
@@ -26,6 +27,7 @@
 pub mod backend;
 pub mod cancel;
 pub mod cgroup;
+pub mod constraint;
 pub mod device;
 pub mod engine;
 pub mod experts;

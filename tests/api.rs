@@ -356,8 +356,8 @@ async fn each_invalid_field_is_a_400_that_names_it_with_and_without_stream() {
 async fn an_unsupported_field_is_a_400_that_names_it() {
     let server = Server::start(model()).await;
     for (more, param) in [
-        (json!({ "response_format": { "type": "json_object" } }), "response_format"),
-        (json!({ "tool_choice": "required" }), "tool_choice"),
+        (json!({ "echo": true }), "echo"),
+        (json!({ "functions": [{ "name": "f" }] }), "functions"),
         (
             json!({ "messages": [{ "role": "user", "content": [{ "type": "image_url" }] }] }),
             "messages[0].content[0].type",
@@ -734,7 +734,16 @@ async fn no_value_of_any_field_causes_a_server_error() {
         "reasoning_effort",
         "documents",
         "continue_final_message",
+        "parallel_tool_calls",
+        "reasoning_format",
         "response_format",
+        "structured_outputs",
+        "guided_json",
+        "guided_regex",
+        "guided_choice",
+        "guided_grammar",
+        "grammar",
+        "json_schema",
         "add_special_tokens",
         "content",
         "tokens",

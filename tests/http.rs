@@ -295,7 +295,7 @@ async fn the_headers_of_a_stream_do_not_wait_for_its_first_token() {
 async fn clients_are_told_not_to_retry_what_will_never_work() {
     let server = Server::start(model()).await;
     let mut body = chat();
-    body["response_format"] = json!({ "type": "json_object" });
+    body["echo"] = json!(true);
     let refused = server.post(CHAT, &body).await;
     assert_refused(&refused, 400, "unsupported_value");
     assert_eq!(refused.headers["x-should-retry"], "false");

@@ -7,9 +7,9 @@ use axum::response::Response;
 use subtle::{Choice, ConstantTimeEq};
 
 use super::caller::Caller;
-use super::error::ApiError;
 use super::options::ApiKey;
 use super::server::SharedServer;
+use crate::serving::error::ApiError;
 
 /// The caller that `key` belongs to, if it is an accepted key. The digests of all keys are compared in constant time.
 /// Digests have equal lengths, so the time does not depend on a key's length either.

@@ -9,10 +9,11 @@ use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 
 use super::connections::Peer;
-use super::error::ApiError;
 use super::fields::Fields;
 use super::options::{ClientIdentity, ServerOptions};
 use crate::core::shared_limit::Client;
+use crate::serving::error::ApiError;
+use crate::serving::tenancy::Tenancy;
 
 /// Where a request comes from.
 #[derive(Debug, Clone, Default)]
@@ -53,30 +54,21 @@ impl<S: Sync> FromRequestParts<S> for Caller {
     }
 }
 
-/// What the scheduler needs to know about the caller.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Tenancy {
-    /// Clients share the engine fairly.
-    pub client: Client,
-    /// Prefixes are shared only among requests with the same salt.
-    pub cache_salt: Option<Arc<str>>,
-}
-
-impl Tenancy {
+impl Caller {
     /// Reads `user` or `safety_identifier` where these identify clients, and `cache_salt`. With
     /// [`ServerOptions::tenant_isolation`], callers with different keys share no prefix.
     ///
     /// # Errors
     /// [`ApiError::InvalidRequest`] that names the field.
-    pub fn read(fields: &Fields<'_>, caller: &Caller, options: &ServerOptions) -> Result<Self, ApiError> {
+    pub fn tenancy(&self, fields: &Fields<'_>, options: &ServerOptions) -> Result<Tenancy, ApiError> {
         let user = fields.string("safety_identifier")?.or(fields.string("user")?);
         let salt = fields.string("cache_salt")?;
         if salt == Some("") {
             return Err(ApiError::invalid("cache_salt", "`cache_salt` must not be empty; leave it out for none"));
         }
-        let client = caller.client();
+        let client = self.client();
         let user = user.filter(|_| options.client_identity == ClientIdentity::User);
-        let key = caller.key.as_deref().filter(|_| options.tenant_isolation);
+        let key = self.key.as_deref().filter(|_| options.tenant_isolation);
         Ok(Tenancy { client: joined(client.as_deref(), user), cache_salt: joined(key, salt) })
     }
 }
@@ -97,7 +89,7 @@ mod tests {
 
     fn read(body: &Value, caller: &Caller, isolation: bool) -> Tenancy {
         let options = ServerOptions { tenant_isolation: isolation, ..ServerOptions::default() };
-        Tenancy::read(&Fields::of_body(body).unwrap(), caller, &options).unwrap()
+        caller.tenancy(&Fields::of_body(body).unwrap(), &options).unwrap()
     }
 
     #[test]
@@ -105,7 +97,7 @@ mod tests {
         let client = |user: &str, client_identity| {
             let options = ServerOptions { client_identity, ..ServerOptions::default() };
             let body = json!({ "user": user });
-            Tenancy::read(&Fields::of_body(&body).unwrap(), &Caller::with_key(b"a"), &options).unwrap().client
+            Caller::with_key(b"a").tenancy(&Fields::of_body(&body).unwrap(), &options).unwrap().client
         };
         assert_eq!(client("u", ClientIdentity::Key), client("v", ClientIdentity::Key));
         assert_ne!(client("u", ClientIdentity::User), client("v", ClientIdentity::User));

@@ -2,10 +2,10 @@
 
 use axum::http::StatusCode;
 
-use super::error::ApiError;
 use super::extract::JsonBody;
 use super::fields::Fields;
 use crate::pipeline::faults::Fault;
+use crate::serving::error::ApiError;
 
 pub(super) async fn fault(JsonBody { value: body, .. }: JsonBody) -> Result<StatusCode, ApiError> {
     let fields = Fields::of_body(&body)?;

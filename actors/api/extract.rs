@@ -7,13 +7,13 @@ use http_body_util::BodyExt;
 use serde_json::Value;
 use tokio::time::timeout;
 
-use super::blocking::off_worker;
 use super::caller::Caller;
-use super::error::{ApiError, clip};
 use super::json_size;
 use super::options::ServerOptions;
 use super::request_memory::{RequestMemory, Reservation};
 use super::server::SharedServer;
+use crate::serving::blocking::off_worker;
+use crate::serving::error::{ApiError, clip};
 
 /// The body of a request.
 pub(super) struct JsonBody {

@@ -8,7 +8,7 @@ use std::ops::{Bound, RangeBounds, RangeInclusive};
 
 use serde_json::{Map, Value};
 
-use super::error::{ApiError, clip};
+use crate::serving::error::{ApiError, clip};
 use cuelight_engine::engine::TokenId;
 
 /// A JSON object and its path in the body.

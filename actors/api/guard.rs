@@ -17,8 +17,8 @@ use axum::http::{HeaderMap, HeaderName, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-use super::error::{ApiError, clip};
 use super::options::ServerOptions;
+use crate::serving::error::{ApiError, clip};
 
 /// Which origins and host names are accepted.
 #[derive(Debug)]

@@ -10,12 +10,10 @@
 //! [`crate::pipeline::runtime::Generation`]s and so cancels them.
 
 mod auth;
-mod blocking;
 mod caller;
 mod connections;
 #[cfg(feature = "fault-injection")]
 mod debug;
-mod error;
 mod extract;
 mod fields;
 mod guard;
@@ -38,11 +36,11 @@ use axum::Router;
 use tokio::net::TcpListener;
 
 pub use self::connections::{ConnectionOptions, RESERVED_CONNECTIONS};
-pub use self::error::ApiError;
 pub use self::options::{ApiKey, ClientIdentity, LiveOptions, ServerOptions};
 pub use self::routes::InvalidOrigin;
 use crate::models::Models;
 use crate::pipeline::runtime::Runtime;
+pub use crate::serving::error::ApiError;
 
 /// Answers connections until `shutdown` resolves, then waits for the requests in flight.
 ///

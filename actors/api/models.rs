@@ -13,11 +13,11 @@ use axum::http::HeaderMap;
 use cuelight_engine::load::{LoadProgress, MemoryPlan};
 use serde_json::{Value, json};
 
-use super::error::ApiError;
 use super::extract::JsonBody;
 use super::fields::{Fields, missing};
 use super::server::{Server, SharedServer};
 use crate::models::{MemoryUse, ModelInfo, ModelState};
+use crate::serving::error::ApiError;
 
 pub(super) async fn list(State(server): State<SharedServer>, headers: HeaderMap) -> Json<Value> {
     let describe = if is_anthropic(&headers) { describe_anthropic } else { describe_openai };

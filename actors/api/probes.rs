@@ -7,10 +7,10 @@ use axum::response::{IntoResponse, Response};
 use cuelight_engine::load::LoadProgress;
 use serde_json::{Value, json};
 
-use super::error::ApiError;
 use super::openmetrics;
 use super::server::SharedServer;
 use crate::models::Readiness;
+use crate::serving::error::ApiError;
 
 /// `/`: what this server is and where its API is.
 pub(super) async fn greet() -> &'static str {

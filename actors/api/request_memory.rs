@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use cuelight_engine::heap::release_freed;
 use metrics::gauge;
 
-use super::error::ApiError;
 use crate::core::shared_limit::{Client, SharedLimit};
 use crate::metrics::catalogue::{REQUEST_MEMORY, REQUEST_MEMORY_LIMIT};
+use crate::serving::error::ApiError;
 
 /// Reservations of at least this size fragment the heap so much that freed memory is given back to the system at once.
 const LARGE: usize = 16 << 20;

@@ -17,13 +17,13 @@ use super::auth;
 use super::connections::BeyondLimit;
 #[cfg(feature = "fault-injection")]
 use super::debug;
-use super::error::{ApiError, clip};
 use super::guard::{self, Guard};
 use super::openai::{chat, completions};
 use super::options::LiveOptions;
 use super::server::{Server, SharedServer};
 use super::{models, probes, telemetry, tokenize};
 use crate::models::Models;
+use crate::serving::error::{ApiError, clip};
 
 /// An entry of [`super::ServerOptions::cors_origins`] that is not an origin.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

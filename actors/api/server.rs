@@ -1,14 +1,14 @@
 //! The state that all handlers share, and the model that a request is served by.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::error::ApiError;
 use super::options::{LiveOptions, ServerOptions};
 use super::request_memory::RequestMemory;
-use crate::core::request::SubmitError;
-use crate::models::{ModelLease, Models};
-use crate::pipeline::runtime::{Runtime, ServedModel};
+use crate::models::Models;
+use crate::serving::accept::ServingLimits;
+use crate::serving::error::ApiError;
+use crate::serving::served::Served;
 
 /// The state that all handlers share.
 pub(super) struct Server {
@@ -32,40 +32,15 @@ impl Server {
         self.options.get()
     }
 
+    /// The limits that apply to a new request.
+    pub fn limits(&self) -> ServingLimits {
+        let options = self.options();
+        ServingLimits { highest_priority: options.highest_priority, request_timeout: options.request_timeout }
+    }
+
     /// Leases the model that a request names. Waits while the model is being loaded.
     pub async fn served(&self, name: Option<&str>) -> Result<Served, ApiError> {
-        let lease = self.models.acquire(name).await?;
-        Ok(Served { id: lease.id().to_owned(), runtime: lease.runtime().clone(), _lease: Arc::new(lease) })
-    }
-}
-
-/// The model that serves a request. It stays loaded while any clone of this exists.
-#[derive(Clone)]
-pub(super) struct Served {
-    /// The name that responses carry.
-    pub id: String,
-    pub runtime: Runtime,
-    _lease: Arc<ModelLease>,
-}
-
-impl Served {
-    /// The loaded model.
-    ///
-    /// # Errors
-    /// [`SubmitError::Unavailable`] while it is being loaded.
-    pub fn model(&self) -> Result<Arc<ServedModel>, ApiError> {
-        self.runtime.model().ok_or_else(|| {
-            let reason = "the model is still loading".to_owned();
-            SubmitError::Unavailable { reason, retry_after: Duration::from_secs(1) }.into()
-        })
-    }
-
-    /// Counts a refusal that was decided before the runtime saw the request.
-    ///
-    /// # Errors
-    /// The given error.
-    pub fn counted<T>(&self, checked: Result<T, SubmitError>) -> Result<T, ApiError> {
-        Ok(checked.inspect_err(|error| self.runtime.count_rejection(error))?)
+        Served::lease(&self.models, name).await
     }
 }
 

@@ -10,8 +10,8 @@ use axum::response::Response;
 use metrics::{counter, histogram};
 use tracing::Instrument;
 
-use super::error::ErrorCode;
 use crate::metrics::catalogue::{HTTP_REQUESTS, HTTP_RESPONSE_START};
+use crate::serving::error::ErrorCode;
 use crate::trace::request_context::{RequestContext, TraceParent};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");

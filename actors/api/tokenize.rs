@@ -10,13 +10,14 @@ use cuelight_engine::format::tokenizer::Tokenizer;
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
-use super::blocking::off_worker;
 use super::caller::Caller;
-use super::error::ApiError;
 use super::extract::JsonBody;
 use super::fields::{Fields, missing};
-use super::openai::prompt::{ChatPrompt, check_vocabulary};
+use super::openai::prompt::read_chat;
 use super::server::SharedServer;
+use crate::serving::blocking::off_worker;
+use crate::serving::error::ApiError;
+use crate::serving::prompt::check_vocabulary;
 
 pub(super) async fn tokenize(
     State(server): State<SharedServer>,
@@ -31,7 +32,7 @@ pub(super) async fn tokenize(
     let with_strings = fields.bool("return_token_strs")?.unwrap_or(false);
 
     let tokens = if fields.get("messages").is_some() {
-        ChatPrompt::read(&fields)?.tokens(&model).await?
+        read_chat(&fields)?.tokens(&model).await?.tokens
     } else {
         let text = PlainText::read(&fields)?;
         let model = model.clone();

@@ -9,7 +9,6 @@ pub mod prefill_rows;
 pub mod printable;
 pub mod request;
 pub mod request_context;
-pub mod served_model;
 pub mod shared_limit;
 pub mod status;
 pub mod stop_strings;

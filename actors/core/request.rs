@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use cuelight_engine::constraint::Constraint;
 use cuelight_engine::engine::TokenId;
 pub use cuelight_engine::sample::{PositionLogprobs, SamplingParams, TokenLogprob};
 
@@ -27,6 +28,10 @@ pub struct GenerationRequest {
     pub prompt_logprobs: Option<usize>,
     /// Leave special tokens out of the text.
     pub skip_special_tokens: bool,
+    /// Special tokens that stay in the text all the same, sorted.
+    pub visible_tokens: Arc<[TokenId]>,
+    /// What the answer has to match.
+    pub constraint: Option<SequenceConstraint>,
     /// Lower values run first, as in vLLM. The default is 0.
     pub priority: i32,
     /// The client. Clients share the engine fairly. All requests without a client count as one client.
@@ -40,6 +45,26 @@ impl GenerationRequest {
     pub fn fix_seed(&mut self) -> u64 {
         *self.sampling.seed.get_or_insert_with(|| uuid::Uuid::new_v4().as_u64_pair().0)
     }
+}
+
+/// A constraint on an answer, which may have reasoning before it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SequenceConstraint {
+    /// What the answer has to match.
+    pub constraint: Constraint,
+    /// The reasoning, which is not constrained. `None`: the constraint is in force from the first token.
+    pub reasoning: Option<ReasoningMarkers>,
+}
+
+/// How a model writes the reasoning before an answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReasoningMarkers {
+    /// The prompt ends inside of it.
+    pub is_open: bool,
+    /// The token that begins it.
+    pub start: Option<TokenId>,
+    /// The text that ends it.
+    pub end: Arc<str>,
 }
 
 /// When a generation ends. The default has `max_tokens` 0 and generates nothing.
@@ -92,8 +117,16 @@ pub enum Event {
 
 impl Event {
     /// Every value that [`Self::end_reason`] returns for a last event.
-    pub const END_REASONS: [&str; 7] =
-        ["stop_token", "stop_string", "length", "cancelled", "engine_error", "shutting_down", "stalled_client"];
+    pub const END_REASONS: [&str; 8] = [
+        "stop_token",
+        "stop_string",
+        "length",
+        "cancelled",
+        "engine_error",
+        "shutting_down",
+        "stalled_client",
+        "constraint_failed",
+    ];
 
     /// How the request ended, as one word for metrics and logs. `none` for an event that is not the last.
     #[must_use]
@@ -106,6 +139,7 @@ impl Event {
             Event::Failed(GenerationError::Engine(_)) => "engine_error",
             Event::Failed(GenerationError::ShuttingDown) => "shutting_down",
             Event::Failed(GenerationError::StalledClient) => "stalled_client",
+            Event::Failed(GenerationError::Constraint(_)) => "constraint_failed",
             Event::Prompt { .. } | Event::Token { .. } => "none",
         }
     }
@@ -150,6 +184,9 @@ pub enum GenerationError {
     /// The server is shutting down.
     #[error("the server stopped before the request finished")]
     ShuttingDown,
+    /// The constraint on the output exceeded a limit, or no token could follow.
+    #[error("the answer was ended, because its format could not be enforced any longer: {0}")]
+    Constraint(String),
     /// The client did not read its tokens within the time limit.
     #[error("the client read its tokens too slowly and was cut off")]
     StalledClient,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use cuelight_engine::load::{LoadProgress, MemoryPlan};
 
 use crate::core::counts::Counts;
-use crate::core::served_model::ServedModel;
+use crate::pipeline::served_model::ServedModel;
 
 /// The state of a model.
 #[derive(Debug, Clone, PartialEq)]

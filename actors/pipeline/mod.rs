@@ -8,6 +8,7 @@
 //! - [`sampler`]: turns logits into text and sends it through the channel in [`client`]
 //! - [`journal`]: what is needed to continue the requests after an actor died
 //! - [`messages`]: what the actors send each other
+//! - [`served_model`]: the model and what is derived from it once
 //! - [`options`], [`restart`], [`model_source`]: settings, and where a model comes from
 //! - [`simulation`]: an engine without a model, for tests
 
@@ -27,5 +28,6 @@ pub mod restart;
 pub mod runtime;
 pub mod sampler;
 pub mod scheduler;
+pub mod served_model;
 pub mod simulation;
 pub mod supervisor;

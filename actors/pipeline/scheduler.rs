@@ -222,9 +222,10 @@ fn submission(record: &RequestRecord) -> Submission {
 }
 
 /// How the engine may sample the request's tokens, with the seed that the sampler uses. `None` unless sampling needs only
-/// the row of logits and the client did not request log-probabilities.
+/// the row of logits, and there are neither log-probabilities nor a constraint.
 fn engine_sampling(request: &GenerationRequest, seed: u64) -> Option<EngineSampling> {
-    let params = request.sampling.of_row_alone(Draw { seed, index: 0 }).filter(|_| request.logprobs.is_none());
+    let needs_logits = request.logprobs.is_some() || request.constraint.is_some();
+    let params = request.sampling.of_row_alone(Draw { seed, index: 0 }).filter(|_| !needs_logits);
     // Some tokens are forbidden for the first `min_tokens`, so the sampler samples those.
     params.map(|params| EngineSampling { params, seed, from: request.stop.min_tokens })
 }

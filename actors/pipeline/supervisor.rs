@@ -31,7 +31,7 @@ use std::time::Duration;
 use cuelight_engine::engine::{Engine as _, EngineLimits};
 use cuelight_engine::load::{LoadProgress, LoadedModel, ModelFiles};
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SupervisionEvent};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::executor::{Executor, ExecutorArguments};
@@ -49,9 +49,9 @@ use super::sampler::{Sampler, SamplerArguments};
 use super::scheduler::{Scheduler, SchedulerArguments};
 use crate::core::counts::Counts;
 use crate::core::request::GenerationError;
-use crate::core::served_model::ServedModel;
 use crate::core::status::Status;
 use crate::metrics;
+use crate::pipeline::served_model::ServedModel;
 
 /// Startup arguments of the supervisor.
 pub struct SupervisorArguments<S> {
@@ -211,9 +211,8 @@ impl<S: ModelSource> SupervisorState<S> {
         let limits = engine.limits().clone();
         metrics::replica_loaded(&self.options.model_id, self.replica.index, &card, &limits);
         if self.actors.is_none() {
-            let rendering_slots = Arc::new(Semaphore::new(ServedModel::RENDERING_SLOTS));
             let limits = limits.clone();
-            let model = ServedModel { card, memory, limits, tokenizer, chat_template, rendering_slots };
+            let model = ServedModel::new(card, memory, limits, tokenizer, chat_template);
             self.start_actors(me, Arc::new(model)).await?;
         }
         self.start_request_actors(me).await?;

@@ -12,6 +12,7 @@ use super::error::InvalidLogits;
 use super::exp::sum_exp;
 use super::params::SamplingParams;
 use super::penalties::{self, TokenCounts};
+use crate::constraint::TokenMask;
 use crate::engine::TokenId;
 
 /// The token that an engine sampled.
@@ -38,7 +39,7 @@ pub struct TokenSampler {
 }
 
 impl TokenSampler {
-    /// Samples the next token from one row of logits. `banned` tokens are never sampled.
+    /// Samples the next token from one row of logits: one that `mask` allows and that is not `banned`.
     ///
     /// # Errors
     /// [`InvalidLogits`] when the row is not a distribution.
@@ -48,9 +49,10 @@ impl TokenSampler {
         params: &SamplingParams,
         counts: &TokenCounts,
         banned: &[TokenId],
+        mask: Option<&TokenMask>,
         draw: Draw,
     ) -> Result<TokenId, InvalidLogits> {
-        if banned.is_empty() && params.keeps_logits() {
+        if banned.is_empty() && mask.is_none() && params.keeps_logits() {
             return draw_from(logits, params, draw, &mut self.candidates);
         }
         // Checked before bias is added: a bias of minus infinity could hide a NaN or an infinite logit.
@@ -58,6 +60,9 @@ impl TokenSampler {
         self.adjusted.clear();
         self.adjusted.extend_from_slice(logits);
         penalties::apply(&mut self.adjusted, params, counts);
+        if let Some(mask) = mask {
+            mask.apply(&mut self.adjusted);
+        }
         for &token in banned {
             if let Some(logit) = self.adjusted.get_mut(token as usize) {
                 *logit = f32::NEG_INFINITY;
@@ -276,7 +281,9 @@ mod tests {
     use proptest::prelude::*;
 
     fn choose(logits: &[f32], params: &SamplingParams, index: u64) -> TokenId {
-        TokenSampler::default().choose(logits, params, &TokenCounts::default(), &[], Draw { seed: 42, index }).unwrap()
+        TokenSampler::default()
+            .choose(logits, params, &TokenCounts::default(), &[], None, Draw { seed: 42, index })
+            .unwrap()
     }
 
     /// All tokens that occur in 4,000 draws.
@@ -388,7 +395,7 @@ mod tests {
         let mut sampler = TokenSampler::default();
         let mut choose = |logits: &[f32], banned: &[TokenId]| {
             let greedy = SamplingParams { temperature: 0.0, ..Default::default() };
-            sampler.choose(logits, &greedy, &TokenCounts::default(), banned, Draw { seed: 0, index: 0 })
+            sampler.choose(logits, &greedy, &TokenCounts::default(), banned, None, Draw { seed: 0, index: 0 })
         };
         assert_eq!(choose(&[3.0, 2.0, 1.0], &[0]), Ok(1));
         assert_eq!(choose(&[3.0, f32::NAN, 1.0], &[1]), Err(InvalidLogits::NotFinite(1)));
@@ -413,7 +420,7 @@ mod tests {
                 ..Default::default()
             };
             let draw = Draw { seed, index: 3 };
-            let found = TokenSampler::default().choose(&logits, &params, &TokenCounts::default(), &[], draw);
+            let found = TokenSampler::default().choose(&logits, &params, &TokenCounts::default(), &[], None, draw);
             let row_params = params.of_row_alone(draw).unwrap();
             prop_assert_eq!(found, token_of(reference::sample(&logits, &row_params)), "{:?}", params);
         }
@@ -446,7 +453,7 @@ mod tests {
         ) {
             let params = SamplingParams { temperature, top_k, top_p, min_p, typical_p, ..Default::default() };
             let draw = Draw { seed: 1, index };
-            if let Ok(token) = TokenSampler::default().choose(&logits, &params, &TokenCounts::default(), &[], draw) {
+            if let Ok(token) = TokenSampler::default().choose(&logits, &params, &TokenCounts::default(), &[], None, draw) {
                 prop_assert!((token as usize) < logits.len());
             }
         }

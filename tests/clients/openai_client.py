@@ -180,7 +180,7 @@ def errors_have_their_class_and_name_the_field(client, model):
     fails(openai.BadRequestError, "messages[0].role", messages=[{"role": "wizard", "content": "hi"}])
     fails(openai.BadRequestError, "messages", messages=[])
     fails(openai.NotFoundError, "model", "model_not_found", model="some-other-model")
-    fails(openai.BadRequestError, "response_format", "unsupported_value", response_format={"type": "json_object"})
+    fails(openai.BadRequestError, "echo", "unsupported_value", extra_body={"echo": True})
     long = fails(
         openai.BadRequestError, None, "context_length_exceeded", messages=[{"role": "user", "content": "one two " * 90_000}]
     )

@@ -9,52 +9,52 @@ use cuelight_engine::engine::TokenId;
 use cuelight_engine::format::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
-use super::generation::{Answer, Generations, UsageCount, finish_reason, stop_reason};
 use super::logprobs::{self, Spelling};
-use super::prompt::ChatPrompt;
-use super::sampling::{GenerationOptions, StreamOptions, logprobs_count};
+use super::prompt::read_chat;
+use super::sampling::{self, logprobs_count};
 use super::sse::{self, Chunks};
-use super::unsupported;
-use crate::api::caller::{Caller, Tenancy};
-use crate::api::error::ApiError;
+use super::tools::Tools;
+use super::usage::{UsageCount, finish_reason, stop_reason};
+use super::{constraint, unsupported};
+use crate::api::caller::Caller;
 use crate::api::extract::JsonBody;
 use crate::api::fields::Fields;
-use crate::api::server::{SharedServer, unix_seconds};
+use crate::api::server::{Server, SharedServer, unix_seconds};
 use crate::api::telemetry;
-use crate::core::request::{Event, PositionLogprobs};
-use crate::pipeline::runtime::ServedModel;
+use crate::core::request::PositionLogprobs;
+use crate::output::Delta;
+use crate::serving::accept::{Accepted, accept};
+use crate::serving::answers::{Answer, AnswerEvent, Answers, Finish, ToolCall};
+use crate::serving::error::ApiError;
+use crate::serving::options::{GenerationOptions, StreamOptions};
+use crate::serving::request::{PromptInput, ServingRequest};
+use crate::serving::tenancy::Tenancy;
 
 pub(in crate::api) async fn create(
     State(server): State<SharedServer>,
     caller: Caller,
     JsonBody { value: body, memory }: JsonBody,
 ) -> Result<Response, ApiError> {
-    let fields = Fields::of_body(&body)?;
-    unsupported::refuse_in_chat(&fields)?;
-    let tenancy = Tenancy::read(&fields, &caller, &server.options())?;
-    let mut options = read_options(&fields, tenancy)?;
-    options.limit_priority(server.options().highest_priority);
-    let prompt = ChatPrompt::read(&fields)?;
-
-    let served = server.served(fields.string("model")?).await?;
-    // The permit is taken before the expensive work, so that an overloaded server refuses at once.
-    let permit = served.runtime.try_permit_for(options.tenancy.client.clone(), options.best_of)?;
+    let request = read(&server, &caller, &Fields::of_body(&body)?)?;
     drop(body);
-    let model = served.model()?;
-    check_tokens(&options, &model)?;
-    let prompt = prompt.tokens(&model).await?;
-    drop(memory);
-    let sequences = served.counted(options.sequences(prompt.clone(), model.limits.context_tokens))?.collect();
-    let timeout = options.timeout(server.options().request_timeout);
-    let generations = Generations::submit(&served, permit, sequences, timeout).await?;
-
-    let response = ChatResponse::new(served.id, options, prompt, model.tokenizer.clone());
+    let accepted = accept(&server.models, server.limits(), request, memory).await?;
+    let (response, answers) = ChatResponse::new(accepted);
     match response.options.stream {
-        Some(stream) => {
-            Ok(sse::stream(generations, ChatChunks::new(response, stream), server.options().sse_ping_interval))
-        }
-        None => Ok(Json(response.whole(&generations.collect().await?)).into_response()),
+        Some(stream) => Ok(sse::stream(answers, ChatChunks::new(response, stream), server.options().sse_ping_interval)),
+        None => Ok(Json(response.whole(&answers.collect().await?)).into_response()),
     }
+}
+
+fn read(server: &Server, caller: &Caller, fields: &Fields<'_>) -> Result<ServingRequest, ApiError> {
+    unsupported::refuse_in_chat(fields)?;
+    let tenancy = caller.tenancy(fields, &server.options())?;
+    Ok(ServingRequest {
+        model: fields.string("model")?.map(str::to_owned),
+        options: read_options(fields, tenancy)?,
+        prompt: PromptInput::Chat(Box::new(read_chat(fields)?)),
+        constraint: constraint::read(fields)?,
+        output: Tools::read(fields)?.output_options(fields)?,
+    })
 }
 
 fn read_options(fields: &Fields<'_>, tenancy: Tenancy) -> Result<GenerationOptions, ApiError> {
@@ -64,24 +64,7 @@ fn read_options(fields: &Fields<'_>, tenancy: Tenancy) -> Result<GenerationOptio
     if !wanted && top.is_some_and(|top| top > 0) {
         return Err(ApiError::invalid("top_logprobs", "`top_logprobs` needs `logprobs` to be true"));
     }
-    GenerationOptions::read(fields, tenancy, max_tokens, wanted.then_some(top.unwrap_or(0)))
-}
-
-/// Checks that the tokens of `logit_bias` are in the vocabulary, and that the stop tokens leave a token to sample.
-pub(super) fn check_tokens(options: &GenerationOptions, model: &ServedModel) -> Result<(), ApiError> {
-    let vocab_size = model.limits.vocab_size;
-    if options.stop.min_tokens > 0 && options.stop.token_ids.len() >= vocab_size {
-        let message = "with `min_tokens`, `stop_token_ids` must leave out at least one token of the vocabulary";
-        return Err(ApiError::invalid("stop_token_ids", message));
-    }
-    match options.sampling.logit_bias.iter().find(|(token, _)| *token as usize >= vocab_size) {
-        None => Ok(()),
-        Some((token, _)) => {
-            let message =
-                format!("`logit_bias` names token {token}, but this model's vocabulary has {vocab_size} tokens");
-            Err(ApiError::invalid(format!("logit_bias.{token}"), message))
-        }
-    }
+    sampling::read(fields, tenancy, max_tokens, wanted.then_some(top.unwrap_or(0)))
 }
 
 /// What is common to all parts of one response.
@@ -95,15 +78,17 @@ struct ChatResponse {
 }
 
 impl ChatResponse {
-    fn new(model: String, options: GenerationOptions, prompt: Vec<TokenId>, tokenizer: Arc<Tokenizer>) -> Self {
-        ChatResponse {
+    fn new(accepted: Accepted) -> (Self, Answers) {
+        let Accepted { model_id, model, mut prompts, options, answers } = accepted;
+        let response = ChatResponse {
             id: telemetry::response_id("chatcmpl"),
             created: unix_seconds(),
-            model,
-            tokenizer,
-            prompt,
+            model: model_id,
+            tokenizer: model.tokenizer.clone(),
+            prompt: prompts.pop().map(|prompt| prompt.tokens).unwrap_or_default(),
             options,
-        }
+        };
+        (response, answers)
     }
 
     fn head(&self, object: &str) -> Value {
@@ -132,7 +117,9 @@ impl ChatResponse {
         let mut usage = UsageCount::default();
         let mut choices = Vec::with_capacity(answers.len());
         for (index, answer) in answers.iter().enumerate() {
-            usage.add(index, self.options.n, &answer.usage);
+            if let Some(finish) = &answer.finish {
+                usage.add(index, self.options.n, finish);
+            }
             choices.push(self.choice(index, answer));
         }
         let mut response = self.head("chat.completion");
@@ -149,17 +136,48 @@ impl ChatResponse {
     }
 
     fn choice(&self, index: usize, answer: &Answer) -> Value {
+        let finish = answer.finish.as_ref();
         let mut choice = json!({
             "index": index,
-            "message": { "role": "assistant", "content": answer.text, "refusal": null },
+            "message": message(answer),
             "logprobs": self.logprobs(&answer.logprobs),
-            "finish_reason": answer.reason.as_ref().map(finish_reason),
-            "stop_reason": answer.reason.as_ref().map(|reason| stop_reason(reason, &self.options.stop.token_ids)),
+            "finish_reason": finish.map(finish_reason),
+            "stop_reason": finish.map(|finish| stop_reason(finish, &self.options.stop.token_ids)),
         });
         if self.options.return_token_ids {
             choice["token_ids"] = json!(answer.tokens);
         }
         choice
+    }
+}
+
+/// The message of a whole answer.
+fn message(answer: &Answer) -> Value {
+    let content = (!answer.text.is_empty() || answer.calls.is_empty()).then_some(&answer.text);
+    let mut message = json!({ "role": "assistant", "content": content, "refusal": null });
+    if !answer.reasoning.is_empty() {
+        // Clients read either name.
+        message["reasoning_content"] = json!(answer.reasoning);
+        message["reasoning"] = json!(answer.reasoning);
+    }
+    if !answer.calls.is_empty() {
+        let call = |ToolCall { id, name, arguments }: &ToolCall| json!({ "id": id, "type": "function", "function": { "name": name, "arguments": arguments } });
+        message["tool_calls"] = answer.calls.iter().map(call).collect();
+    }
+    message
+}
+
+/// The `delta` of a chunk.
+fn delta_json(delta: Delta) -> Value {
+    match delta {
+        Delta::Text(text) => json!({ "content": text }),
+        Delta::Reasoning(text) => json!({ "reasoning_content": text, "reasoning": text }),
+        Delta::ToolCallStart { index, id, name } => json!({ "tool_calls": [
+            { "index": index, "id": id, "type": "function", "function": { "name": name, "arguments": "" } }
+        ] }),
+        Delta::ToolCallArguments { index, fragment } => {
+            json!({ "tool_calls": [{ "index": index, "function": { "arguments": fragment } }] })
+        }
     }
 }
 
@@ -188,21 +206,44 @@ impl ChatChunks {
         chunk
     }
 
-    fn text(&self, choice: usize, text: &str, logprobs: Value) -> Value {
-        self.chunk(choice, json!({ "content": text }), logprobs, Value::Null)
+    /// The chunks of some deltas; the first has the log-probabilities.
+    fn deltas(&self, choice: usize, deltas: Vec<Delta>, logprobs: Value) -> Vec<Value> {
+        let mut logprobs = Some(logprobs);
+        let chunk = |delta| self.chunk(choice, delta_json(delta), logprobs.take().unwrap_or_default(), Value::Null);
+        deltas.into_iter().map(chunk).collect()
     }
 
-    /// The chunk of one token. None while its text is held back, unless the chunk carries something else.
-    fn token(&mut self, choice: usize, token: TokenId, text: &str, logprobs: Option<PositionLogprobs>) -> Vec<Value> {
+    /// The chunks of one token. None while its text is held back, unless there is something else to send.
+    fn token(
+        &mut self,
+        choice: usize,
+        token: TokenId,
+        mut deltas: Vec<Delta>,
+        logprobs: Option<PositionLogprobs>,
+    ) -> Vec<Value> {
         self.generated[choice] += 1;
-        if text.is_empty() && logprobs.is_none() && !self.response.options.return_token_ids {
-            return Vec::new();
+        let has_more = logprobs.is_some() || self.response.options.return_token_ids;
+        if deltas.is_empty() && has_more {
+            deltas.push(Delta::Text(String::new()));
         }
-        let mut chunk = self.text(choice, text, logprobs.map_or(Value::Null, |one| self.response.logprobs(&[one])));
-        if self.response.options.return_token_ids {
-            chunk["choices"][0]["token_ids"] = json!([token]);
+        let logprobs = logprobs.map_or(Value::Null, |one| self.response.logprobs(&[one]));
+        let mut chunks = self.deltas(choice, deltas, logprobs);
+        if self.response.options.return_token_ids
+            && let Some(first) = chunks.first_mut()
+        {
+            first["choices"][0]["token_ids"] = json!([token]);
         }
-        vec![chunk]
+        chunks
+    }
+
+    fn finished(&mut self, choice: usize, finish: &Finish, deltas: Vec<Delta>) -> Vec<Value> {
+        self.usage.add(choice, self.response.options.n, finish);
+        self.generated[choice] = finish.usage.completion_tokens;
+        let mut chunks = self.deltas(choice, deltas, Value::Null);
+        let mut last = self.chunk(choice, json!({}), Value::Null, json!(finish_reason(finish)));
+        last["choices"][0]["stop_reason"] = stop_reason(finish, &self.response.options.stop.token_ids);
+        chunks.push(last);
+        chunks
     }
 }
 
@@ -219,18 +260,11 @@ impl Chunks for ChatChunks {
         chunks.collect()
     }
 
-    fn on(&mut self, choice: usize, event: Event) -> Vec<Value> {
+    fn on(&mut self, choice: usize, event: AnswerEvent) -> Vec<Value> {
         match event {
-            Event::Token { token, text, logprobs } => self.token(choice, token, &text, logprobs),
-            Event::Finished { reason, text, usage } => {
-                self.usage.add(choice, self.response.options.n, &usage);
-                self.generated[choice] = usage.completion_tokens;
-                let rest = (!text.is_empty()).then(|| self.text(choice, &text, Value::Null));
-                let mut finish = self.chunk(choice, json!({}), Value::Null, json!(finish_reason(&reason)));
-                finish["choices"][0]["stop_reason"] = stop_reason(&reason, &self.response.options.stop.token_ids);
-                rest.into_iter().chain([finish]).collect()
-            }
-            Event::Prompt { .. } | Event::Failed(_) => Vec::new(),
+            AnswerEvent::Token { token, logprobs, deltas } => self.token(choice, token, deltas, logprobs),
+            AnswerEvent::Finished { finish, deltas } => self.finished(choice, &finish, deltas),
+            AnswerEvent::Prompt(_) => Vec::new(),
         }
     }
 

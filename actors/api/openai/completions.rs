@@ -9,22 +9,26 @@ use cuelight_engine::engine::TokenId;
 use cuelight_engine::format::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
-use super::chat::check_tokens;
-use super::generation::{Answer, Generations, UsageCount, finish_reason, stop_reason};
 use super::logprobs::{self, LegacyLogprobs, Spelling};
-use super::prompt::{PromptField, read_prompts};
-use super::sampling::{GenerationOptions, StreamOptions, logprobs_count};
+use super::prompt::read_prompts;
+use super::sampling::{self, logprobs_count};
 use super::sse::{self, Chunks};
-use super::unsupported;
-use crate::api::blocking::off_worker;
-use crate::api::caller::{Caller, Tenancy};
-use crate::api::error::ApiError;
+use super::usage::{UsageCount, finish_reason, stop_reason};
+use super::{constraint, unsupported};
+use crate::api::caller::Caller;
 use crate::api::extract::JsonBody;
 use crate::api::fields::Fields;
-use crate::api::server::{SharedServer, unix_seconds};
+use crate::api::server::{Server, SharedServer, unix_seconds};
 use crate::api::telemetry;
-use crate::core::request::{Event, PositionLogprobs};
-use crate::pipeline::runtime::ServedModel;
+use crate::core::request::PositionLogprobs;
+use crate::output::Delta;
+use crate::serving::accept::{Accepted, accept};
+use crate::serving::answers::{Answer, AnswerEvent, Answers};
+use crate::serving::error::ApiError;
+use crate::serving::options::{GenerationOptions, StreamOptions};
+use crate::serving::prompt::PromptTokens;
+use crate::serving::request::{OutputOptions, PromptInput, ServingRequest};
+use crate::serving::tenancy::Tenancy;
 
 /// Tokens generated when `max_tokens` is absent.
 const DEFAULT_MAX_TOKENS: usize = 16;
@@ -34,36 +38,30 @@ pub(in crate::api) async fn create(
     caller: Caller,
     JsonBody { value: body, memory }: JsonBody,
 ) -> Result<Response, ApiError> {
-    let fields = Fields::of_body(&body)?;
-    unsupported::refuse_in_completions(&fields)?;
-    let CompletionOptions { mut options, text } =
-        CompletionOptions::read(&fields, Tenancy::read(&fields, &caller, &server.options())?)?;
-    options.limit_priority(server.options().highest_priority);
-    let prompts = read_prompts(&fields)?;
-
-    let served = server.served(fields.string("model")?).await?;
-    // The permit is taken before the expensive work, so that an overloaded server refuses at once.
-    let client = options.tenancy.client.clone();
-    let permit = served.runtime.try_permit_for(client, prompts.len() * options.best_of)?;
+    let (request, text) = read(&server, &caller, &Fields::of_body(&body)?)?;
     drop(body);
-    let model = served.model()?;
-    check_tokens(&options, &model)?;
-    let prompts = read_all(prompts, &model, text.add_special, options.skip_special_tokens).await?;
-    drop(memory);
-    let mut sequences = Vec::with_capacity(prompts.len() * options.best_of);
-    for prompt in &prompts {
-        sequences.extend(served.counted(options.sequences(prompt.tokens.clone(), model.limits.context_tokens))?);
-    }
-    let timeout = options.timeout(server.options().request_timeout);
-    let generations = Generations::submit(&served, permit, sequences, timeout).await?;
-
-    let response = CompletionResponse::new(served.id, options, text, prompts, model.tokenizer.clone());
+    let accepted = accept(&server.models, server.limits(), request, memory).await?;
+    let (response, answers) = CompletionResponse::new(accepted, text);
     match response.options.stream {
         Some(stream) => {
-            Ok(sse::stream(generations, CompletionChunks::new(response, stream), server.options().sse_ping_interval))
+            Ok(sse::stream(answers, CompletionChunks::new(response, stream), server.options().sse_ping_interval))
         }
-        None => Ok(Json(response.whole(&generations.collect().await?)).into_response()),
+        None => Ok(Json(response.whole(&answers.collect().await?)).into_response()),
     }
+}
+
+fn read(server: &Server, caller: &Caller, fields: &Fields<'_>) -> Result<(ServingRequest, TextOptions), ApiError> {
+    unsupported::refuse_in_completions(fields)?;
+    let CompletionOptions { options, text } =
+        CompletionOptions::read(fields, caller.tenancy(fields, &server.options())?)?;
+    let request = ServingRequest {
+        model: fields.string("model")?.map(str::to_owned),
+        prompt: PromptInput::Plain { prompts: read_prompts(fields)?, add_special: text.add_special },
+        options,
+        constraint: constraint::read(fields)?,
+        output: OutputOptions::plain(),
+    };
+    Ok((request, text))
 }
 
 /// The `n` answers with the highest mean log-probability, the best first. All answers in their order when there are `n`.
@@ -97,7 +95,7 @@ impl CompletionOptions {
     fn read(fields: &Fields<'_>, tenancy: Tenancy) -> Result<Self, ApiError> {
         let max_tokens = fields.count("max_tokens", 0)?.unwrap_or(DEFAULT_MAX_TOKENS);
         let logprobs = logprobs_count(fields, "logprobs")?;
-        let mut options = GenerationOptions::read(fields, tenancy, Some(max_tokens), logprobs)?;
+        let mut options = sampling::read(fields, tenancy, Some(max_tokens), logprobs)?;
         let text = TextOptions {
             echo: fields.bool("echo")?.unwrap_or(false),
             prompt_logprobs: options.prompt_logprobs.is_some(),
@@ -111,58 +109,30 @@ impl CompletionOptions {
     }
 }
 
-/// A prompt as tokens and, for `echo`, as text.
-struct Prompt {
-    tokens: Vec<TokenId>,
-    text: String,
-}
-
-async fn read_all(
-    prompts: Vec<PromptField>,
-    model: &Arc<ServedModel>,
-    add_special: bool,
-    skip_special: bool,
-) -> Result<Vec<Prompt>, ApiError> {
-    let model = model.clone();
-    let bytes = prompts.iter().map(PromptField::bytes).sum();
-    let read = move || {
-        let read_one = |prompt: &PromptField| {
-            let tokens = prompt.tokens(&model, add_special)?;
-            Ok(Prompt { tokens, text: prompt.text(&model.tokenizer, skip_special) })
-        };
-        prompts.iter().map(read_one).collect()
-    };
-    off_worker(bytes, read).await
-}
-
 /// What is common to all parts of one response.
 struct CompletionResponse {
     id: String,
     created: u64,
     model: String,
     tokenizer: Arc<Tokenizer>,
-    prompts: Vec<Prompt>,
+    prompts: Vec<PromptTokens>,
     options: GenerationOptions,
     text: TextOptions,
 }
 
 impl CompletionResponse {
-    fn new(
-        model: String,
-        options: GenerationOptions,
-        text: TextOptions,
-        prompts: Vec<Prompt>,
-        tokenizer: Arc<Tokenizer>,
-    ) -> Self {
-        CompletionResponse {
+    fn new(accepted: Accepted, text: TextOptions) -> (Self, Answers) {
+        let Accepted { model_id, model, prompts, options, answers } = accepted;
+        let response = CompletionResponse {
             id: telemetry::response_id("cmpl"),
             created: unix_seconds(),
-            model,
-            tokenizer,
+            model: model_id,
+            tokenizer: model.tokenizer.clone(),
             prompts,
             options,
             text,
-        }
+        };
+        (response, answers)
     }
 
     fn head(&self) -> Value {
@@ -176,7 +146,7 @@ impl CompletionResponse {
     }
 
     /// The prompt of a choice. The answers to one prompt are consecutive.
-    fn prompt(&self, choice: usize) -> &Prompt {
+    fn prompt(&self, choice: usize) -> &PromptTokens {
         &self.prompts[choice / self.options.n]
     }
 
@@ -207,7 +177,9 @@ impl CompletionResponse {
     fn whole(&self, answers: &[Answer]) -> Value {
         let mut usage = UsageCount::default();
         for (index, answer) in answers.iter().enumerate() {
-            usage.add(index, self.options.best_of, &answer.usage);
+            if let Some(finish) = &answer.finish {
+                usage.add(index, self.options.best_of, finish);
+            }
         }
         let best = answers.chunks(self.options.best_of).flat_map(|answers| best_answers(answers, self.options.n));
         let choices = best.enumerate().map(|(index, answer)| self.choice(index, answer)).collect();
@@ -220,12 +192,13 @@ impl CompletionResponse {
     fn choice(&self, index: usize, answer: &Answer) -> Value {
         let prompt = self.prompt(index);
         let text = if self.text.echo { format!("{}{}", prompt.text, answer.text) } else { answer.text.clone() };
+        let finish = answer.finish.as_ref();
         let mut choice = json!({
             "index": index,
             "text": text,
             "logprobs": self.whole_logprobs(index, answer),
-            "finish_reason": answer.reason.as_ref().map(finish_reason),
-            "stop_reason": answer.reason.as_ref().map(|reason| stop_reason(reason, &self.options.stop.token_ids)),
+            "finish_reason": finish.map(finish_reason),
+            "stop_reason": finish.map(|finish| stop_reason(finish, &self.options.stop.token_ids)),
         });
         if self.text.prompt_logprobs {
             choice["prompt_logprobs"] = logprobs::prompt(&answer.prompt_logprobs, self.spelling());
@@ -340,19 +313,19 @@ impl Chunks for CompletionChunks {
         (0..self.choices.len()).map(|choice| self.echo(choice, &[])).collect()
     }
 
-    fn on(&mut self, choice: usize, event: Event) -> Vec<Value> {
+    fn on(&mut self, choice: usize, event: AnswerEvent) -> Vec<Value> {
         match event {
-            Event::Prompt { logprobs } if self.response.scores_echo() => vec![self.echo(choice, &logprobs)],
-            Event::Token { token, text, logprobs } => self.token(choice, token, &text, logprobs),
-            Event::Finished { reason, text, usage } => {
-                self.usage.add(choice, self.response.options.n, &usage);
-                self.choices[choice].generated = usage.completion_tokens;
-                let mut finish = self.chunk(choice, &text, Value::Null, &[]);
-                finish["choices"][0]["finish_reason"] = json!(finish_reason(&reason));
-                finish["choices"][0]["stop_reason"] = stop_reason(&reason, &self.response.options.stop.token_ids);
-                vec![finish]
+            AnswerEvent::Prompt(logprobs) if self.response.scores_echo() => vec![self.echo(choice, &logprobs)],
+            AnswerEvent::Prompt(_) => Vec::new(),
+            AnswerEvent::Token { token, logprobs, deltas } => self.token(choice, token, &text_of(deltas), logprobs),
+            AnswerEvent::Finished { finish, deltas } => {
+                self.usage.add(choice, self.response.options.n, &finish);
+                self.choices[choice].generated = finish.usage.completion_tokens;
+                let mut last = self.chunk(choice, &text_of(deltas), Value::Null, &[]);
+                last["choices"][0]["finish_reason"] = json!(finish_reason(&finish));
+                last["choices"][0]["stop_reason"] = stop_reason(&finish, &self.response.options.stop.token_ids);
+                vec![last]
             }
-            Event::Prompt { .. } | Event::Failed(_) => Vec::new(),
         }
     }
 
@@ -365,4 +338,13 @@ impl Chunks for CompletionChunks {
         chunk["usage"] = self.usage.json();
         vec![chunk]
     }
+}
+
+/// The text of an answer that is not taken apart.
+fn text_of(deltas: Vec<Delta>) -> String {
+    let text = |delta| match delta {
+        Delta::Text(text) => Some(text),
+        _ => None,
+    };
+    deltas.into_iter().filter_map(text).collect()
 }

@@ -3,8 +3,8 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::api::error::{ApiError, clip};
 use crate::api::fields::{Fields, missing, wrong_type};
+use crate::serving::error::{ApiError, clip};
 
 const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
 

@@ -7,11 +7,12 @@ use std::time::Duration;
 use cuelight_engine::engine::TokenId;
 use serde_json::Value;
 
-use crate::api::caller::Tenancy;
-use crate::api::error::{ApiError, clip};
 use crate::api::fields::{Fields, number, wrong_type};
-use crate::core::request::{GenerationRequest, SamplingParams, StopConditions, SubmitError};
+use crate::core::request::{SamplingParams, StopConditions};
 use crate::core::stop_strings::StopStrings;
+use crate::serving::error::{ApiError, clip};
+use crate::serving::options::{GenerationOptions, StreamOptions};
+use crate::serving::tenancy::Tenancy;
 
 /// Most alternatives that may be requested with each token.
 pub(super) const MOST_LOGPROBS: i64 = 20;
@@ -31,157 +32,62 @@ const MOST_STOPS: usize = 256;
 /// Most bytes of all stop strings together. The automaton that finds them needs about sixty times as many.
 const MOST_STOP_BYTES: usize = 8 << 10;
 
-/// How to generate.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct GenerationOptions {
-    /// Answers to each prompt.
-    pub n: usize,
-    /// Answers generated for each prompt, of which the `n` most likely are returned.
-    pub best_of: usize,
-    /// The client's limit. `None`: the rest of the context.
-    pub max_tokens: Option<usize>,
-    pub sampling: SamplingParams,
-    /// When to stop; its `max_tokens` is set when the prompt's length is known.
-    pub stop: StopConditions,
-    /// Alternatives with each generated token.
-    pub logprobs: Option<usize>,
-    /// Alternatives with each token of the prompt.
-    pub prompt_logprobs: Option<usize>,
-    pub skip_special_tokens: bool,
-    pub priority: i32,
-    /// The caller.
-    pub tenancy: Tenancy,
-    /// The client's time limit. `None`: the server's limit.
-    pub timeout: Option<Duration>,
-    /// Return the token ids of prompt and answer with the text.
-    pub return_token_ids: bool,
-    /// Write tokens as `token_id:123` in log-probabilities.
-    pub tokens_as_ids: bool,
-    /// The options of a stream. `None`: one response at the end.
-    pub stream: Option<StreamOptions>,
+/// Reads and checks all fields except `logprobs` and `max_tokens`, which differ between the two protocols.
+///
+/// # Errors
+/// [`ApiError::InvalidRequest`] that names the field.
+pub(super) fn read(
+    fields: &Fields<'_>,
+    tenancy: Tenancy,
+    max_tokens: Option<usize>,
+    logprobs: Option<usize>,
+) -> Result<GenerationOptions, ApiError> {
+    let n = fields.integer("n", 1..=MOST_CHOICES)?.map_or(1, |n| n as usize);
+    let seconds: Option<f32> = fields.number("timeout", (Bound::Excluded(0.0), Bound::Included(86400.0)))?;
+    let options = GenerationOptions {
+        n,
+        best_of: fields.integer("best_of", 1..=MOST_CHOICES)?.map_or(n, |best_of| best_of as usize),
+        max_tokens,
+        sampling: sampling_params(fields)?,
+        stop: stop_conditions(fields)?,
+        logprobs,
+        prompt_logprobs: logprobs_count(fields, "prompt_logprobs")?,
+        skip_special_tokens: fields.bool("skip_special_tokens")?.unwrap_or(true),
+        priority: fields.integer("priority", i32_range())?.map_or(0, |priority| priority as i32),
+        tenancy,
+        timeout: seconds.map(Duration::from_secs_f32),
+        return_token_ids: fields.bool("return_token_ids")?.unwrap_or(false),
+        tokens_as_ids: fields.bool("return_tokens_as_token_ids")?.unwrap_or(false),
+        stream: stream_options(fields)?,
+    };
+    check_together(&options, fields)?;
+    Ok(options)
 }
 
-/// What a stream contains besides text.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct StreamOptions {
-    /// One last chunk with the usage.
-    pub include_usage: bool,
-    /// The usage so far with every chunk.
-    pub continuous_usage: bool,
-}
-
-impl GenerationOptions {
-    /// Reads and checks all fields except `logprobs` and `max_tokens`, which differ between the two protocols.
-    ///
-    /// # Errors
-    /// [`ApiError::InvalidRequest`] that names the field.
-    pub fn read(
-        fields: &Fields<'_>,
-        tenancy: Tenancy,
-        max_tokens: Option<usize>,
-        logprobs: Option<usize>,
-    ) -> Result<Self, ApiError> {
-        let n = fields.integer("n", 1..=MOST_CHOICES)?.map_or(1, |n| n as usize);
-        let seconds: Option<f32> = fields.number("timeout", (Bound::Excluded(0.0), Bound::Included(86400.0)))?;
-        let options = GenerationOptions {
-            n,
-            best_of: fields.integer("best_of", 1..=MOST_CHOICES)?.map_or(n, |best_of| best_of as usize),
-            max_tokens,
-            sampling: sampling_params(fields)?,
-            stop: stop_conditions(fields)?,
-            logprobs,
-            prompt_logprobs: logprobs_count(fields, "prompt_logprobs")?,
-            skip_special_tokens: fields.bool("skip_special_tokens")?.unwrap_or(true),
-            priority: fields.integer("priority", i32_range())?.map_or(0, |priority| priority as i32),
-            tenancy,
-            timeout: seconds.map(Duration::from_secs_f32),
-            return_token_ids: fields.bool("return_token_ids")?.unwrap_or(false),
-            tokens_as_ids: fields.bool("return_tokens_as_token_ids")?.unwrap_or(false),
-            stream: stream_options(fields)?,
-        };
-        options.check_together(fields)?;
-        Ok(options)
+fn check_together(options: &GenerationOptions, fields: &Fields<'_>) -> Result<(), ApiError> {
+    if let Some(max_tokens) = options.max_tokens
+        && options.stop.min_tokens > max_tokens
+    {
+        let message = format!("`min_tokens` ({}) must not exceed `max_tokens` ({max_tokens})", options.stop.min_tokens);
+        return Err(ApiError::invalid("min_tokens", message));
     }
-
-    fn check_together(&self, fields: &Fields<'_>) -> Result<(), ApiError> {
-        if let Some(max_tokens) = self.max_tokens
-            && self.stop.min_tokens > max_tokens
-        {
-            let message =
-                format!("`min_tokens` ({}) must not exceed `max_tokens` ({max_tokens})", self.stop.min_tokens);
-            return Err(ApiError::invalid("min_tokens", message));
-        }
-        if self.prompt_logprobs.is_some() && self.stream.is_some() {
-            return Err(ApiError::invalid(
-                "prompt_logprobs",
-                "`prompt_logprobs` cannot be streamed; set `stream` to false",
-            ));
-        }
-        if self.stream.is_none() && fields.get("stream_options").is_some() {
-            return Err(ApiError::invalid("stream_options", "`stream_options` is only allowed when `stream` is true"));
-        }
-        if self.best_of < self.n {
-            return Err(ApiError::invalid("best_of", "`best_of` must not be less than `n`"));
-        }
-        if self.best_of > self.n && self.stream.is_some() {
-            let message = "the best of `best_of` answers are known only at the end; set `stream` to false";
-            return Err(ApiError::invalid("best_of", message));
-        }
-        Ok(())
+    if options.prompt_logprobs.is_some() && options.stream.is_some() {
+        return Err(ApiError::invalid(
+            "prompt_logprobs",
+            "`prompt_logprobs` cannot be streamed; set `stream` to false",
+        ));
     }
-
-    /// Limits the client's priority. Lower values run first.
-    pub fn limit_priority(&mut self, highest: i32) {
-        self.priority = self.priority.max(highest);
+    if options.stream.is_none() && fields.get("stream_options").is_some() {
+        return Err(ApiError::invalid("stream_options", "`stream_options` is only allowed when `stream` is true"));
     }
-
-    /// The time limit of the whole request: the smaller of the client's and the server's.
-    pub fn timeout(&self, most: Option<Duration>) -> Option<Duration> {
-        match (self.timeout, most) {
-            (Some(asked), Some(most)) => Some(asked.min(most)),
-            (asked, most) => asked.or(most),
-        }
+    if options.best_of < options.n {
+        return Err(ApiError::invalid("best_of", "`best_of` must not be less than `n`"));
     }
-
-    /// The `best_of` sequences that answer one prompt. They share its KV blocks. With a seed, sequence `i` uses seed + `i`, so
-    /// that they differ.
-    ///
-    /// # Errors
-    /// [`SubmitError::ContextLengthExceeded`] when the prompt leaves no space for a token.
-    pub fn sequences(
-        &self,
-        prompt: Vec<TokenId>,
-        context_tokens: usize,
-    ) -> Result<impl Iterator<Item = GenerationRequest> + use<'_>, SubmitError> {
-        let max_tokens = budget(prompt.len(), context_tokens, self.max_tokens)?;
-        let request = GenerationRequest {
-            prompt,
-            sampling: self.sampling.clone(),
-            stop: StopConditions { max_tokens, min_tokens: self.stop.min_tokens.min(max_tokens), ..self.stop.clone() },
-            // The answers are ranked by probability.
-            logprobs: if self.best_of > self.n { self.logprobs.or(Some(0)) } else { self.logprobs },
-            prompt_logprobs: self.prompt_logprobs,
-            skip_special_tokens: self.skip_special_tokens,
-            priority: self.priority,
-            client: self.tenancy.client.clone(),
-            cache_salt: self.tenancy.cache_salt.clone(),
-        };
-        Ok((0..self.best_of as u64).map(move |i| {
-            let mut request = request.clone();
-            request.sampling.seed = request.sampling.seed.map(|seed| seed.wrapping_add(i));
-            request
-        }))
+    if options.best_of > options.n && options.stream.is_some() {
+        let message = "the best of `best_of` answers are known only at the end; set `stream` to false";
+        return Err(ApiError::invalid("best_of", message));
     }
-}
-
-/// How many tokens may be generated: the requested number, at most the rest of the context.
-fn budget(prompt_tokens: usize, context_tokens: usize, asked: Option<usize>) -> Result<usize, SubmitError> {
-    let left = context_tokens.checked_sub(prompt_tokens);
-    match (left, asked) {
-        (None, _) => Err(SubmitError::ContextLengthExceeded { prompt_tokens, context_tokens }),
-        (Some(0), None | Some(1..)) => Err(SubmitError::ContextLengthExceeded { prompt_tokens, context_tokens }),
-        (Some(left), asked) => Ok(asked.map_or(left, |asked| asked.min(left))),
-    }
+    Ok(())
 }
 
 /// The requested number of alternatives in the field `name`, 0 to 20.
@@ -300,7 +206,7 @@ mod tests {
 
     fn read(body: &Value) -> Result<GenerationOptions, ApiError> {
         let fields = Fields::of_body(body).unwrap();
-        GenerationOptions::read(&fields, Tenancy::default(), fields.count("max_tokens", 1)?, None)
+        super::read(&fields, Tenancy::default(), fields.count("max_tokens", 1)?, None)
     }
 
     fn param(body: &Value) -> String {
@@ -365,15 +271,5 @@ mod tests {
     fn minus_one_means_a_fresh_seed_and_no_top_k() {
         let options = read(&json!({ "seed": -1, "top_k": -1 })).unwrap();
         assert_eq!((options.sampling.seed, options.sampling.top_k), (None, 0));
-    }
-
-    #[test]
-    fn an_answer_is_limited_to_the_rest_of_the_context() {
-        assert_eq!(budget(10, 100, None), Ok(90));
-        assert_eq!(budget(10, 100, Some(20)), Ok(20));
-        assert_eq!(budget(10, 100, Some(200)), Ok(90));
-        assert_eq!(budget(100, 100, Some(0)), Ok(0));
-        assert!(budget(100, 100, None).is_err());
-        assert!(budget(101, 100, Some(0)).is_err());
     }
 }

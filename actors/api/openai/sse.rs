@@ -13,9 +13,8 @@ use axum::response::{IntoResponse, Response};
 use serde_json::Value;
 use tracing::Span;
 
-use super::generation::Generations;
-use crate::api::error::ApiError;
-use crate::core::request::Event;
+use crate::serving::answers::{AnswerEvent, Answers};
+use crate::serving::error::ApiError;
 
 /// Encodes events as the chunks of one protocol.
 pub(super) trait Chunks: Send + 'static {
@@ -23,18 +22,18 @@ pub(super) trait Chunks: Send + 'static {
     fn begin(&mut self) -> Vec<Value>;
 
     /// Chunks for one event of sequence `choice`.
-    fn on(&mut self, choice: usize, event: Event) -> Vec<Value>;
+    fn on(&mut self, choice: usize, event: AnswerEvent) -> Vec<Value>;
 
     /// Chunks after those of the last event.
     fn end(&mut self) -> Vec<Value>;
 }
 
-/// Streams `generations` as encoded by `chunks`: each chunk is one `data:` line, and `[DONE]` is the last one.
-pub(super) fn stream(mut generations: Generations, mut chunks: impl Chunks, ping_interval: Duration) -> Response {
+/// Streams `answers` as encoded by `chunks`: each chunk is one `data:` line, and `[DONE]` is the last one.
+pub(super) fn stream(mut answers: Answers, mut chunks: impl Chunks, ping_interval: Duration) -> Response {
     let span = Span::current();
     let events = async_stream::stream! {
         let mut has_begun = false;
-        while let Some(result) = generations.next().await {
+        while let Some(result) = answers.next().await {
             match result {
                 Ok((choice, event)) => {
                     let begin = if has_begun { Vec::new() } else { chunks.begin() };

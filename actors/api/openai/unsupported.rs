@@ -4,8 +4,8 @@
 
 use serde_json::{Value, json};
 
-use crate::api::error::ApiError;
 use crate::api::fields::Fields;
+use crate::serving::error::ApiError;
 
 /// A field that is not supported.
 struct Unsupported {
@@ -20,21 +20,12 @@ const fn refuse(name: &'static str, harmless: fn(&Value) -> bool, advice: &'stat
     Unsupported { name, harmless, advice }
 }
 
-const NO_GRAMMARS: &str = "output cannot be constrained to a grammar or schema yet; ask for the format in the prompt";
 const TEXT_ONLY: &str = "input and output are text only";
 const SAMPLER: &str = "this sampler is not available; use temperature, top_k, top_p, min_p or typical_p";
 const NO_TOOLS: &str = "use `tools` with `tool_choice` \"auto\" or \"none\"";
 
 /// Refused in every request that generates.
 const GENERATION: &[Unsupported] = &[
-    refuse("response_format", |value| value["type"] == "text", NO_GRAMMARS),
-    refuse("structured_outputs", never, NO_GRAMMARS),
-    refuse("guided_json", never, NO_GRAMMARS),
-    refuse("guided_regex", never, NO_GRAMMARS),
-    refuse("guided_choice", never, NO_GRAMMARS),
-    refuse("guided_grammar", never, NO_GRAMMARS),
-    refuse("grammar", empty, NO_GRAMMARS),
-    refuse("json_schema", never, NO_GRAMMARS),
     refuse("use_beam_search", off, "beam search is not available; use `n` with a temperature"),
     refuse("length_penalty", one, "it belongs to beam search, which is not available"),
     refuse("logprob_token_ids", empty, "use `top_logprobs` or `logprobs`"),
@@ -141,10 +132,8 @@ mod tests {
 
     #[test]
     fn a_known_field_is_refused_unless_its_value_requests_nothing() {
-        assert_eq!(refused(&json!({ "response_format": { "type": "json_object" } })), Some("response_format".into()));
-        assert_eq!(refused(&json!({ "response_format": { "type": "text" } })), None);
-        assert_eq!(refused(&json!({ "structured_outputs": { "regex": "a*" } })), Some("structured_outputs".into()));
-        assert_eq!(refused(&json!({ "use_beam_search": false, "length_penalty": 1.0, "grammar": "" })), None);
+        assert_eq!(refused(&json!({ "response_format": { "type": "json_object" } })), None);
+        assert_eq!(refused(&json!({ "use_beam_search": false, "length_penalty": 1.0 })), None);
         assert_eq!(refused(&json!({ "mirostat": 2 })), Some("mirostat".into()));
         assert_eq!(refused(&json!({ "suffix": "only in completions", "unknown_field": 1 })), None);
     }

@@ -207,12 +207,8 @@ impl Session {
             prompt,
             sampling: self.sampling.clone(),
             stop: StopConditions { max_tokens, ..StopConditions::default() },
-            logprobs: None,
-            prompt_logprobs: None,
             skip_special_tokens: true,
-            priority: 0,
-            client: None,
-            cache_salt: None,
+            ..GenerationRequest::default()
         }
     }
 

@@ -10,10 +10,10 @@ use tokio::sync::watch;
 use super::admission::AdmissionControl;
 use super::router::{Availability, Prefix, Route, Router};
 use crate::core::request::{GenerationRequest, RequestId};
-use crate::core::served_model::ServedModel;
 use crate::core::status::Status;
 use crate::metrics;
 use crate::pipeline::options::RuntimeOptions;
+use crate::pipeline::served_model::ServedModel;
 
 /// State that is shared by all replicas.
 pub(super) struct ReplicaSet {
@@ -231,6 +231,8 @@ fn combined(models: &[&Arc<ServedModel>]) -> Option<Arc<ServedModel>> {
         tokenizer: first.tokenizer.clone(),
         chat_template: first.chat_template.clone(),
         rendering_slots: first.rendering_slots.clone(),
+        constraints: first.constraints.clone(),
+        output_rules: first.output_rules.clone(),
     }))
 }
 

@@ -8,12 +8,12 @@ use tokio::sync::watch;
 
 use super::replica_set::ReplicaSet;
 use crate::core::counts::Counts;
-use crate::core::served_model::ServedModel;
 use crate::core::status::Status;
 use crate::metrics;
 use crate::pipeline::journal::RequestJournal;
 use crate::pipeline::messages::SchedulerMsg;
 use crate::pipeline::options::RuntimeOptions;
+use crate::pipeline::served_model::ServedModel;
 use crate::trace::Tracer;
 
 /// The shared state of a replica.

@@ -13,6 +13,7 @@
 //! there and continues with the next one. A client that does not read is paused and, after a time limit, cut off. Other
 //! requests are not affected.
 
+mod constraint;
 mod sequence;
 mod stop;
 mod work;
@@ -134,7 +135,10 @@ impl SamplerState {
             vocab_size: self.arguments.vocab_size,
             tokenizer: self.arguments.tokenizer.clone(),
         };
-        let jobs = self.jobs(tasks, output.sampled);
+        let mut jobs = self.jobs(tasks, output.sampled);
+        for job in &mut jobs {
+            job.sequence.settle_constraint().await;
+        }
         let sampled = work::sample_all(step, jobs).await?;
         let sampled_at = self.arguments.tracer.now();
         let tokens = sampled.iter().filter_map(SampledRow::next_token).collect();
@@ -166,6 +170,9 @@ impl SamplerState {
     fn deliver(&mut self, me: &ActorRef<SamplerMsg>, SampledRow { job, outcome }: SampledRow) -> Outcome {
         let (id, mut sequence) = (job.task.id, job.sequence);
         let advance = work::deliver(&mut sequence, outcome, &self.arguments.tokenizer);
+        if advance.end.is_none() {
+            sequence.precompute_mask();
+        }
         #[cfg(feature = "fault-injection")]
         super::faults::Fault::Sampler.panic_if_armed();
         if job.task.samples {

@@ -3,11 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use cuelight_engine::constraint::ConstraintError;
 use cuelight_engine::engine::{SampledToken, TokenId};
 use cuelight_engine::format::tokenizer::{StreamDecoder, Tokenizer};
 use cuelight_engine::sample::{Draw, InvalidLogits, TokenCounts, TokenSampler, position_logprobs, token_of};
 use tokio::time::Instant;
 
+use super::constraint::{Allowed, OutputConstraint};
 use super::stop::StopMatcher;
 use crate::core::request::{Event, FinishReason, GenerationError, PositionLogprobs};
 use crate::pipeline::journal::RequestRecord;
@@ -24,6 +26,7 @@ pub(super) struct SequenceSampler {
     generated: usize,
     decoder: StreamDecoder,
     stop: StopMatcher,
+    constraint: Option<OutputConstraint>,
     /// Log-probabilities of the prompt tokens known so far. `None` once they are sent, or when not requested.
     prompt_logprobs: Option<Vec<Option<PositionLogprobs>>>,
     /// Whether a task waits for its client to read.
@@ -79,6 +82,7 @@ impl SequenceSampler {
             generated: 0,
             decoder: StreamDecoder::continuing(),
             stop: StopMatcher::new(&request.stop.strings),
+            constraint: request.constraint.as_ref().map(OutputConstraint::new),
             prompt_logprobs: request.prompt_logprobs.map(|_| vec![None]),
             detokenise_time: None,
             awaits_client: false,
@@ -97,7 +101,10 @@ impl SequenceSampler {
         let mut end = None;
         for token in committed.tokens {
             let last = sequence.count(token, tokenizer);
-            end = sequence.advance(token, last, tokenizer).1;
+            match sequence.advance(token, last, tokenizer) {
+                Ok((_, ended)) => end = ended,
+                Err(error) => return (sequence, Some(Event::Failed(unenforceable(error)))),
+            }
         }
         let end = end.map(|(reason, text)| sequence.end_event(reason, text));
         (sequence, end)
@@ -111,9 +118,21 @@ impl SequenceSampler {
         sampler: &mut TokenSampler,
         tokenizer: &Tokenizer,
     ) -> SampleOutcome {
-        self.try_sample(task, computed, sampler, tokenizer).unwrap_or_else(|error| {
-            SampleOutcome::Failed(GenerationError::Engine(format!("the model's output is not usable: {error}")))
-        })
+        self.try_sample(task, computed, sampler, tokenizer).unwrap_or_else(SampleOutcome::Failed)
+    }
+
+    /// Waits for the tokens that the constraint allows next.
+    pub async fn settle_constraint(&mut self) {
+        if let Some(constraint) = &mut self.constraint {
+            constraint.settle().await;
+        }
+    }
+
+    /// Begins to compute the tokens that the constraint allows next.
+    pub fn precompute_mask(&mut self) {
+        if let Some(constraint) = &mut self.constraint {
+            constraint.precompute();
+        }
     }
 
     fn try_sample(
@@ -122,9 +141,10 @@ impl SequenceSampler {
         computed: Computed<'_>,
         sampler: &mut TokenSampler,
         tokenizer: &Tokenizer,
-    ) -> Result<SampleOutcome, InvalidLogits> {
+    ) -> Result<SampleOutcome, GenerationError> {
         if let (Computed::Logits(logits), true) = (computed, task.scores_prompt) {
-            self.score_prompt(task.first_position, logits.chunks_exact(row_length(logits, task).max(1)))?;
+            let rows = logits.chunks_exact(row_length(logits, task).max(1));
+            self.score_prompt(task.first_position, rows).map_err(unusable)?;
         }
         if !task.samples {
             return Ok(SampleOutcome::Scored);
@@ -133,11 +153,12 @@ impl SequenceSampler {
             return Ok(SampleOutcome::Nothing);
         }
         let (token, logprobs) = match computed {
-            Computed::Sampled(sampled) => (token_of(sampled)?, None),
+            Computed::Sampled(sampled) => (token_of(sampled).map_err(unusable)?, None),
             Computed::Logits(logits) => {
                 let row = &logits[logits.len() - row_length(logits, task)..];
                 let token = self.sample_token(row, sampler, tokenizer)?;
-                (token, self.record.request.logprobs.map(|n| position_logprobs(row, token, n)).transpose()?)
+                let logprobs = self.record.request.logprobs.map(|n| position_logprobs(row, token, n));
+                (token, logprobs.transpose().map_err(unusable)?)
             }
         };
         let last = self.count(token, tokenizer);
@@ -170,7 +191,10 @@ impl SequenceSampler {
                 return Advance { verdict: Verdict::Ended, end: Some(Event::Failed(error)) };
             }
         };
-        let (text, end) = self.advance(token, last, tokenizer);
+        let (text, end) = match self.advance(token, last, tokenizer) {
+            Ok(advanced) => advanced,
+            Err(error) => return Advance { verdict: Verdict::Ended, end: Some(Event::Failed(unenforceable(error))) },
+        };
         let event = Event::Token { token, text, logprobs };
         self.record.commit_token(self.owner, token, event, self.detokenise_time);
         match end {
@@ -185,13 +209,15 @@ impl SequenceSampler {
         token: TokenId,
         last: Option<FinishReason>,
         tokenizer: &Tokenizer,
-    ) -> (String, Option<(FinishReason, String)>) {
-        match last {
-            Some(reason @ FinishReason::StopToken(_)) => {
-                (String::new(), Some((reason, self.rest_at_stop_token(token, tokenizer))))
-            }
-            last => self.accept(token, last, tokenizer),
+    ) -> Result<(String, Option<(FinishReason, String)>), ConstraintError> {
+        if let Some(reason @ FinishReason::StopToken(_)) = last {
+            return Ok((String::new(), Some((reason, self.rest_at_stop_token(token, tokenizer)))));
         }
+        let text = self.detokenise(tokenizer, token);
+        if let Some(constraint) = &mut self.constraint {
+            constraint.accept(token, &text)?;
+        }
+        Ok(self.accept(text, last))
     }
 
     /// Records the log-probabilities of the prompt's tokens. Rows that were scored already are skipped: they repeat when
@@ -223,11 +249,27 @@ impl SequenceSampler {
     }
 
     fn sample_token(
-        &self,
+        &mut self,
         row: &[f32],
         sampler: &mut TokenSampler,
         tokenizer: &Tokenizer,
-    ) -> Result<TokenId, InvalidLogits> {
+    ) -> Result<TokenId, GenerationError> {
+        let allowed = self.constraint.as_mut().map(OutputConstraint::allowed).transpose().map_err(unenforceable)?;
+        let (mask, is_complete) = match &allowed {
+            Some(Allowed::Mask { mask, is_complete }) => (Some(mask), *is_complete),
+            _ => (None, false),
+        };
+        let mut banned = if is_complete { Vec::new() } else { self.banned(tokenizer) };
+        if matches!(allowed, Some(Allowed::NoEnd)) {
+            banned.extend(tokenizer.end_of_generation());
+        }
+        let request = &self.record.request;
+        let draw = Draw { seed: self.record.seed, index: self.generated as u64 };
+        sampler.choose(row, &request.sampling, &self.counts, &banned, mask, draw).map_err(unusable)
+    }
+
+    /// The tokens that may not end the generation yet.
+    fn banned(&self, tokenizer: &Tokenizer) -> Vec<TokenId> {
         let stop = &self.record.request.stop;
         let mut banned = Vec::new();
         if self.generated < stop.min_tokens {
@@ -236,8 +278,7 @@ impl SequenceSampler {
                 banned.extend(tokenizer.end_of_generation());
             }
         }
-        let draw = Draw { seed: self.record.seed, index: self.generated as u64 };
-        sampler.choose(row, &self.record.request.sampling, &self.counts, &banned, draw)
+        banned
     }
 
     /// The text held back when a stop token ends the request. The token's own text is part of it only if the client wants it.
@@ -252,14 +293,8 @@ impl SequenceSampler {
         text
     }
 
-    /// The text of a token, up to a stop string or what may be the beginning of one.
-    fn accept(
-        &mut self,
-        token: TokenId,
-        last: Option<FinishReason>,
-        tokenizer: &Tokenizer,
-    ) -> (String, Option<(FinishReason, String)>) {
-        let mut text = self.detokenise(tokenizer, token);
+    /// The text of a token up to a stop string, or to what may be the beginning of one.
+    fn accept(&mut self, mut text: String, last: Option<FinishReason>) -> (String, Option<(FinishReason, String)>) {
         let stop = &self.record.request.stop;
         if self.generated > stop.min_tokens || stop.min_tokens == 0 {
             let scan = self.stop.push(&text);
@@ -277,7 +312,9 @@ impl SequenceSampler {
 
     fn detokenise(&mut self, tokenizer: &Tokenizer, token: TokenId) -> String {
         let from = self.detokenise_time.map(|_| Instant::now());
-        let text = self.decoder.push(tokenizer, token, self.record.request.skip_special_tokens);
+        let request = &self.record.request;
+        let skips_special = request.skip_special_tokens && request.visible_tokens.binary_search(&token).is_err();
+        let text = self.decoder.push(tokenizer, token, skips_special);
         if let (Some(sum), Some(from)) = (&mut self.detokenise_time, from) {
             *sum += from.elapsed();
         }
@@ -301,6 +338,14 @@ impl SequenceSampler {
     pub fn owner(&self) -> u32 {
         self.owner
     }
+}
+
+fn unusable(error: InvalidLogits) -> GenerationError {
+    GenerationError::Engine(format!("the model's output is not usable: {error}"))
+}
+
+fn unenforceable(error: ConstraintError) -> GenerationError {
+    GenerationError::Constraint(error.0)
 }
 
 /// Number of logits per row of a task.

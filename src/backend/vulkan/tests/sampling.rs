@@ -59,7 +59,7 @@ fn the_device_samples_the_same_tokens_as_the_host() {
         let found = op.run(&CaseBatch::of_rows(ROWS), RowCount::Selected(ROWS), &inputs).unwrap().remove(0);
         for (row, ((params, draw), found)) in requests.iter().zip(&found).enumerate() {
             let logits = &logits[row * vocab_size..][..vocab_size];
-            let expected = sampler.choose(logits, params, &TokenCounts::default(), &[], *draw);
+            let expected = sampler.choose(logits, params, &TokenCounts::default(), &[], None, *draw);
             assert_eq!(
                 token_of(SampledToken::of_value(*found)),
                 expected,

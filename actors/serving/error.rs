@@ -105,16 +105,16 @@ const fn invalid(code: &'static str) -> Wire {
 
 /// The `code` of the error in a response, as an extension of the response, for the log.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct ErrorCode(pub &'static str);
+pub(crate) struct ErrorCode(pub &'static str);
 
 impl ApiError {
     /// The field `param` is invalid.
-    pub(super) fn invalid(param: impl Into<String>, message: impl Into<String>) -> Self {
+    pub(crate) fn invalid(param: impl Into<String>, message: impl Into<String>) -> Self {
         ApiError::InvalidRequest { param: Some(param.into()), message: message.into() }
     }
 
     /// The body as a whole is invalid.
-    pub(super) fn invalid_body(message: impl Into<String>) -> Self {
+    pub(crate) fn invalid_body(message: impl Into<String>) -> Self {
         ApiError::InvalidRequest { param: None, message: message.into() }
     }
 
@@ -177,6 +177,9 @@ impl ApiError {
             }
             ApiError::Generation(GenerationError::Engine(_)) => {
                 wire(StatusCode::INTERNAL_SERVER_ERROR, "server_error", "engine_error")
+            }
+            ApiError::Generation(GenerationError::Constraint(_)) => {
+                wire(StatusCode::INTERNAL_SERVER_ERROR, "server_error", "constraint_failed")
             }
             ApiError::Internal => wire(StatusCode::INTERNAL_SERVER_ERROR, "server_error", "internal_error"),
         }
@@ -275,7 +278,7 @@ impl IntoResponse for ApiError {
 const ECHO_CHARS: usize = 64;
 
 /// The start of `text`, short enough to be repeated in an error message.
-pub(super) fn clip(text: &str) -> String {
+pub(crate) fn clip(text: &str) -> String {
     match text.char_indices().nth(ECHO_CHARS) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),

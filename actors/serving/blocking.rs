@@ -6,7 +6,7 @@ use super::error::ApiError;
 ///
 /// # Errors
 /// What `work` returns; [`ApiError::Internal`] when it panics.
-pub(in crate::api) async fn off_worker<T: Send + 'static>(
+pub(crate) async fn off_worker<T: Send + 'static>(
     bytes: usize,
     work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
@@ -22,7 +22,7 @@ pub(in crate::api) async fn off_worker<T: Send + 'static>(
 ///
 /// # Errors
 /// What `work` returns; [`ApiError::Internal`] when it panics.
-pub(in crate::api) async fn on_blocking_thread<T: Send + 'static>(
+pub(crate) async fn on_blocking_thread<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
     tokio::task::spawn_blocking(work).await.map_err(|panic| {

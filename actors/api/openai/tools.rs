@@ -1,0 +1,213 @@
+//! Reads the tools that the model may call, and how its answer is taken apart.
+
+use serde_json::{Value, json};
+
+use crate::api::fields::{Fields, missing};
+use crate::output::ToolSpec;
+use crate::serving::error::{ApiError, clip};
+use crate::serving::request::{OutputOptions, ToolChoice};
+
+/// The tools of a request.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(in crate::api) struct Tools {
+    /// What the chat template gets. `None` without tools, or when none may be called.
+    pub for_template: Option<Value>,
+    /// The tools that may be called.
+    callable: Vec<ToolSpec>,
+    is_required: bool,
+}
+
+impl Tools {
+    /// Reads `tools` and `tool_choice`.
+    ///
+    /// # Errors
+    /// [`ApiError::InvalidRequest`] or [`ApiError::Unsupported`] that names the field.
+    pub fn read(fields: &Fields<'_>) -> Result<Self, ApiError> {
+        let listed = fields.array("tools")?.filter(|tools| !tools.is_empty());
+        let mut specs = Vec::new();
+        for (index, tool) in listed.into_iter().flatten().enumerate() {
+            specs.push(read_tool(&Fields::of(tool, format!("tools[{index}]"))?)?);
+        }
+        match Choice::read(fields)? {
+            Choice::None => Ok(Tools::default()),
+            Choice::Auto => {
+                Ok(Tools { for_template: listed.map(|tools| json!(tools)), callable: specs, is_required: false })
+            }
+            Choice::Required(_) if listed.is_none() => {
+                Err(ApiError::invalid("tool_choice", "`tool_choice` requires a call, but there are no `tools`"))
+            }
+            Choice::Required(names) => Ok(Tools {
+                for_template: listed.map(|tools| json!(tools)),
+                callable: chosen(specs, &names)?,
+                is_required: true,
+            }),
+            Choice::Allowed(names) => {
+                let callable = chosen(specs, &names)?;
+                Ok(Tools { for_template: listed.map(|tools| json!(tools)), callable, is_required: false })
+            }
+        }
+    }
+
+    /// How an answer is taken apart that may call these tools.
+    ///
+    /// # Errors
+    /// [`ApiError::InvalidRequest`] that names the field.
+    pub fn output_options(self, fields: &Fields<'_>) -> Result<OutputOptions, ApiError> {
+        let tool_choice = match (self.for_template.is_some(), self.is_required) {
+            (false, _) => ToolChoice::None,
+            (true, false) => ToolChoice::Auto,
+            (true, true) => ToolChoice::Required,
+        };
+        Ok(OutputOptions {
+            parses_reasoning: parses_reasoning(fields)?,
+            tools: self.callable.into(),
+            tool_choice,
+            parallel_tool_calls: fields.bool("parallel_tool_calls")?.unwrap_or(true),
+        })
+    }
+}
+
+/// `tool_choice`.
+enum Choice {
+    None,
+    Auto,
+    /// Some tool of these names; any when there are none.
+    Required(Vec<String>),
+    /// Perhaps a tool of these names.
+    Allowed(Vec<String>),
+}
+
+impl Choice {
+    fn read(fields: &Fields<'_>) -> Result<Self, ApiError> {
+        match fields.get("tool_choice") {
+            None => Ok(Choice::Auto),
+            Some(Value::String(choice)) => match choice.as_str() {
+                "none" => Ok(Choice::None),
+                "auto" => Ok(Choice::Auto),
+                "required" | "any" => Ok(Choice::Required(Vec::new())),
+                other => Err(ApiError::invalid(
+                    "tool_choice",
+                    format!("`tool_choice` must be \"none\", \"auto\", \"required\" or an object, not {}", clip(other)),
+                )),
+            },
+            Some(choice) => Self::of_object(&Fields::of(choice, "tool_choice".to_owned())?),
+        }
+    }
+
+    fn of_object(choice: &Fields<'_>) -> Result<Self, ApiError> {
+        let path = choice.path("type");
+        match choice.string("type")?.ok_or_else(|| missing(&path, "\"function\" or \"allowed_tools\""))? {
+            "function" => Ok(Choice::Required(vec![function_name(choice)?])),
+            "allowed_tools" => {
+                let allowed = choice.object("allowed_tools")?;
+                Self::of_allowed(&allowed.ok_or_else(|| missing(&choice.path("allowed_tools"), "the tools"))?)
+            }
+            other => {
+                let message = format!("`{path}` must be \"function\" or \"allowed_tools\", not {}", clip(other));
+                Err(ApiError::invalid(path, message))
+            }
+        }
+    }
+
+    fn of_allowed(allowed: &Fields<'_>) -> Result<Self, ApiError> {
+        let tools = allowed.array("tools")?.ok_or_else(|| missing(&allowed.path("tools"), "a list of tools"))?;
+        let name = |(index, tool)| function_name(&Fields::of(tool, format!("{}[{index}]", allowed.path("tools")))?);
+        let names = tools.iter().enumerate().map(name).collect::<Result<_, _>>()?;
+        match allowed.string("mode")? {
+            Some("required") => Ok(Choice::Required(names)),
+            _ => Ok(Choice::Allowed(names)),
+        }
+    }
+}
+
+/// The name of a tool in `{"type": "function", "function": {"name": …}}`, or in the flat form.
+fn function_name(tool: &Fields<'_>) -> Result<String, ApiError> {
+    let flat = tool.string("name")?;
+    let name = match (flat, tool.object("function")?) {
+        (Some(name), _) => Some(name),
+        (None, Some(function)) => function.string("name")?,
+        (None, None) => None,
+    };
+    name.map(str::to_owned).ok_or_else(|| missing(&tool.path("function.name"), "the name of a tool"))
+}
+
+/// The tools of these names; all when there are no names.
+fn chosen(specs: Vec<ToolSpec>, names: &[String]) -> Result<Vec<ToolSpec>, ApiError> {
+    if let Some(unknown) = names.iter().find(|name| specs.iter().all(|spec| spec.name != **name)) {
+        let message = format!("`tool_choice` names {}, which is not in `tools`", clip(unknown));
+        return Err(ApiError::invalid("tool_choice", message));
+    }
+    Ok(specs.into_iter().filter(|spec| names.is_empty() || names.contains(&spec.name)).collect())
+}
+
+fn read_tool(tool: &Fields<'_>) -> Result<ToolSpec, ApiError> {
+    if tool.string("type")? == Some("custom") {
+        return Err(ApiError::Unsupported {
+            param: tool.path("type"),
+            message: format!("`{}` cannot be \"custom\" yet; use \"function\"", tool.path("type")),
+        });
+    }
+    let function = tool.object("function")?;
+    let function = function.ok_or_else(|| missing(&tool.path("function"), "the function's name and parameters"))?;
+    let name = function.string("name")?.ok_or_else(|| missing(&function.path("name"), "the function's name"))?;
+    let parameters = function.object("parameters")?.map_or_else(|| json!({}), |schema| json!(schema.map()));
+    Ok(ToolSpec { name: name.to_owned(), parameters })
+}
+
+/// Whether the reasoning is separated from the answer: `reasoning_format` of llama.cpp.
+fn parses_reasoning(fields: &Fields<'_>) -> Result<bool, ApiError> {
+    match fields.string("reasoning_format")? {
+        None | Some("auto" | "deepseek") => Ok(true),
+        Some("none") => Ok(false),
+        Some(other) => {
+            let message = format!("`reasoning_format` must be \"auto\", \"deepseek\" or \"none\", not {}", clip(other));
+            Err(ApiError::invalid("reasoning_format", message))
+        }
+    }
+}
+
+#[allow(clippy::unwrap_used)]
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tools(extra: Value) -> Result<(Tools, OutputOptions), ApiError> {
+        let tool = |name: &str| json!({ "type": "function", "function": { "name": name, "parameters": {} } });
+        let mut body = json!({ "tools": [tool("f"), tool("g")] });
+        body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+        let fields = Fields::of_body(&body).unwrap();
+        let tools = Tools::read(&fields)?;
+        let options = tools.clone().output_options(&fields)?;
+        Ok((tools, options))
+    }
+
+    #[test]
+    fn the_choice_decides_which_tools_may_be_called_and_whether_one_must() {
+        let named = json!({ "type": "function", "function": { "name": "g" } });
+        let allowed = json!({ "type": "allowed_tools", "allowed_tools": { "mode": "auto", "tools": [named] } });
+        for (choice, expected, names) in [
+            (json!(null), ToolChoice::Auto, "f g"),
+            (json!("auto"), ToolChoice::Auto, "f g"),
+            (json!("none"), ToolChoice::None, ""),
+            (json!("required"), ToolChoice::Required, "f g"),
+            (named.clone(), ToolChoice::Required, "g"),
+            (allowed, ToolChoice::Auto, "g"),
+        ] {
+            let (tools, options) = tools(json!({ "tool_choice": choice })).unwrap();
+            let found: Vec<_> = options.tools.iter().map(|tool| tool.name.as_str()).collect();
+            assert_eq!((options.tool_choice, found.join(" ").as_str()), (expected, names), "{choice}");
+            assert_eq!(tools.for_template.is_some(), expected != ToolChoice::None);
+        }
+    }
+
+    #[test]
+    fn an_invalid_choice_is_named() {
+        for choice in
+            [json!("perhaps"), json!({ "type": "function", "function": { "name": "h" } }), json!({ "type": "x" })]
+        {
+            assert!(tools(json!({ "tool_choice": choice })).is_err(), "{choice}");
+        }
+        assert!(tools(json!({ "tools": [], "tool_choice": "required" })).is_err());
+        assert!(tools(json!({ "tools": [{ "type": "custom", "custom": { "name": "c" } }] })).is_err());
+    }
+}

@@ -1,0 +1,107 @@
+//! A loaded model as the pipeline serves it.
+
+use std::sync::Arc;
+
+use cuelight_engine::constraint::ConstraintCompiler;
+use cuelight_engine::engine::{EngineLimits, TokenId};
+use cuelight_engine::format::chat_template::{Cancellation, ChatTemplate, TemplateInputs};
+use cuelight_engine::format::tokenizer::Tokenizer;
+use cuelight_engine::load::{MemoryPlan, ModelCard};
+use serde_json::{Map, Value};
+use tokio::sync::{OnceCell, Semaphore};
+
+use crate::output::OutputFormat;
+
+/// A loaded model, without its engine.
+pub struct ServedModel {
+    /// Description of the model, shown to users and by `/v1/models`.
+    pub card: ModelCard,
+    /// The memory that the model uses.
+    pub memory: MemoryPlan,
+    /// The limits of the engine.
+    pub limits: EngineLimits,
+    /// Converts text to tokens and back.
+    pub tokenizer: Arc<Tokenizer>,
+    /// Renders a conversation as a prompt. `None` when the file has no chat template.
+    pub chat_template: Option<Arc<ChatTemplate>>,
+    /// How many more conversations may be rendered now. A slow template delays only its own model.
+    pub rendering_slots: Arc<Semaphore>,
+    /// Compiles constraints on the output.
+    pub constraints: Arc<ConstraintCompiler>,
+    /// How the model writes reasoning and tool calls. Found for the first chat, because it needs renderings.
+    pub output_rules: OnceCell<OutputRules>,
+}
+
+/// How a model writes reasoning and tool calls.
+#[derive(Debug, Clone)]
+pub struct OutputRules {
+    /// The format.
+    pub format: OutputFormat,
+    /// Special tokens that are part of the format's markers, sorted. They stay in the text for the output parser.
+    pub visible_tokens: Arc<[TokenId]>,
+}
+
+impl ServedModel {
+    /// Most conversations of one model that are rendered at the same time.
+    pub const RENDERING_SLOTS: usize = 2;
+
+    /// A model of which nothing was derived yet.
+    #[must_use]
+    pub fn new(
+        card: ModelCard,
+        memory: MemoryPlan,
+        limits: EngineLimits,
+        tokenizer: Arc<Tokenizer>,
+        chat_template: Option<Arc<ChatTemplate>>,
+    ) -> Self {
+        let constraints = Arc::new(ConstraintCompiler::new(tokenizer.clone(), limits.vocab_size));
+        ServedModel {
+            card,
+            memory,
+            limits,
+            tokenizer,
+            chat_template,
+            rendering_slots: Arc::new(Semaphore::new(Self::RENDERING_SLOTS)),
+            constraints,
+            output_rules: OnceCell::new(),
+        }
+    }
+
+    /// Finds how the model writes reasoning and tool calls, by renderings of its chat template. Takes milliseconds, so call it
+    /// on a thread that may block.
+    #[must_use]
+    pub fn find_output_rules(&self, cancellation: &Cancellation) -> OutputRules {
+        let Some(template) = &self.chat_template else { return OutputRules::plain() };
+        let render = |messages: &Value, tools: Option<&Value>, variables: &Map<String, Value>, generate: bool| {
+            let inputs = TemplateInputs {
+                messages,
+                tools,
+                documents: None,
+                add_generation_prompt: generate,
+                variables: Some(variables),
+            };
+            template.render_prompt(&inputs, cancellation).ok().map(|prompt| prompt.text)
+        };
+        let format = OutputFormat::of_template(template.source(), &render);
+        let visible_tokens = special_tokens_in(&format.markers(), &self.tokenizer);
+        OutputRules { format, visible_tokens }
+    }
+}
+
+impl OutputRules {
+    /// All output is text.
+    #[must_use]
+    pub fn plain() -> Self {
+        OutputRules { format: OutputFormat::plain(), visible_tokens: Arc::default() }
+    }
+}
+
+/// The special tokens whose spelling is part of a marker.
+fn special_tokens_in(markers: &[&str], tokenizer: &Tokenizer) -> Arc<[TokenId]> {
+    let is_part = |token: &TokenId| {
+        let text = tokenizer.token_text(*token);
+        !text.is_empty() && markers.iter().any(|marker| marker.contains(&text))
+    };
+    let all = 0..tokenizer.vocab_size() as TokenId;
+    all.filter(|&token| tokenizer.is_special(token)).filter(is_part).collect()
+}

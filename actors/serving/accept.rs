@@ -1,0 +1,224 @@
+//! Accepts a request: from what a client asks for to running sequences.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cuelight_engine::constraint::{Constraint, Grammar, GrammarError};
+use cuelight_engine::format::chat_template::Cancellation;
+
+use super::answers::{Answers, Choice};
+use super::blocking::{off_worker, on_blocking_thread};
+use super::chat_prompt::ChatPrompt;
+use super::error::ApiError;
+use super::generations::Generations;
+use super::options::GenerationOptions;
+use super::prompt::{PromptField, PromptTokens};
+use super::request::{ConstraintField, OutputOptions, PromptInput, ServingRequest, ToolChoice};
+use super::served::Served;
+use crate::core::request::{ReasoningMarkers, SequenceConstraint};
+use crate::models::Models;
+use crate::output::{OutputParser, ParserOptions};
+use crate::pipeline::runtime::{OutputRules, ServedModel};
+
+/// The server's limits for every request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ServingLimits {
+    /// No client runs before this priority.
+    pub highest_priority: i32,
+    /// The longest time that a request may take.
+    pub request_timeout: Option<Duration>,
+}
+
+/// A request that runs.
+pub(crate) struct Accepted {
+    /// The name of the model that answers carry.
+    pub model_id: String,
+    pub model: Arc<ServedModel>,
+    pub prompts: Vec<PromptTokens>,
+    pub options: GenerationOptions,
+    pub answers: Answers,
+}
+
+/// Leases the model, takes the permit, compiles the constraint, makes the tokens of the prompts, and submits the sequences.
+/// `memory` is what the body of the request holds, and is dropped before the first token is generated.
+///
+/// # Errors
+/// [`ApiError`] with the reason when the request is not accepted.
+pub(crate) async fn accept(
+    models: &Models,
+    limits: ServingLimits,
+    request: ServingRequest,
+    memory: impl Send,
+) -> Result<Accepted, ApiError> {
+    let ServingRequest { model, prompt, mut options, constraint, output } = request;
+    options.limit_priority(limits.highest_priority);
+    let served = Served::lease(models, model.as_deref()).await?;
+    // The permit is taken before the expensive work, so that an overloaded server refuses at once.
+    let sequences = prompt.count() * options.best_of;
+    let permit = served.runtime.try_permit_for(options.tenancy.client.clone(), sequences)?;
+    let model = served.model()?;
+    check_tokens(&options, &model)?;
+    let rules = output_rules(&model, &output).await?;
+    let constraint = compile(&model, constraint, &output, &rules).await?;
+    let prompts = tokens_of(prompt, &model, options.skip_special_tokens).await?;
+    drop(memory);
+    let mut requests = Vec::with_capacity(sequences);
+    let mut choices = Vec::with_capacity(sequences);
+    for prompt in &prompts {
+        let parts = served.counted(options.sequences(prompt.tokens.clone(), model.limits.context_tokens))?;
+        for mut request in parts {
+            request.constraint =
+                constraint.clone().map(|constraint| start(constraint, &output, &rules, &model, &prompt.text));
+            request.visible_tokens = rules.visible_tokens.clone();
+            requests.push(request);
+            choices.push(Choice::new(output.parses().then(|| parser(&output, &rules, &prompt.text))));
+        }
+    }
+    let timeout = options.timeout(limits.request_timeout);
+    let generations = Generations::submit(&served, permit, requests, timeout).await?;
+    let answers = Answers::new(generations, choices);
+    Ok(Accepted { model_id: served.id, model, prompts, options, answers })
+}
+
+/// Checks that the tokens of `logit_bias` are in the vocabulary, and that the stop tokens leave a token to sample.
+fn check_tokens(options: &GenerationOptions, model: &ServedModel) -> Result<(), ApiError> {
+    let vocab_size = model.limits.vocab_size;
+    if options.stop.min_tokens > 0 && options.stop.token_ids.len() >= vocab_size {
+        let message = "with `min_tokens`, `stop_token_ids` must leave out at least one token of the vocabulary";
+        return Err(ApiError::invalid("stop_token_ids", message));
+    }
+    match options.sampling.logit_bias.iter().find(|(token, _)| *token as usize >= vocab_size) {
+        None => Ok(()),
+        Some((token, _)) => {
+            let message =
+                format!("`logit_bias` names token {token}, but this model's vocabulary has {vocab_size} tokens");
+            Err(ApiError::invalid(format!("logit_bias.{token}"), message))
+        }
+    }
+}
+
+/// How the model writes what the client wants taken apart.
+async fn output_rules(model: &Arc<ServedModel>, output: &OutputOptions) -> Result<OutputRules, ApiError> {
+    if !output.parses() {
+        return Ok(OutputRules::plain());
+    }
+    let find = || async {
+        let cancellation = Cancellation::default();
+        let _cancels = cancellation.on_drop();
+        let model = model.clone();
+        on_blocking_thread(move || Ok(model.find_output_rules(&cancellation))).await
+    };
+    model.output_rules.get_or_try_init(find).await.cloned()
+}
+
+/// Compiles what the answer has to match: the client's constraint, or calls of tools.
+async fn compile(
+    model: &Arc<ServedModel>,
+    constraint: Option<ConstraintField>,
+    output: &OutputOptions,
+    rules: &OutputRules,
+) -> Result<Option<Constraint>, ApiError> {
+    let field = match constraint {
+        Some(field) => field,
+        None if output.tool_choice == ToolChoice::Required => required_calls(output, rules)?,
+        None => return Ok(None),
+    };
+    let compiler = model.constraints.clone();
+    on_blocking_thread(move || {
+        let compiled = compiler.compile(&field.grammar);
+        compiled.map(Some).map_err(|error| refusal(&field.path, &error))
+    })
+    .await
+}
+
+fn required_calls(output: &OutputOptions, rules: &OutputRules) -> Result<ConstraintField, ApiError> {
+    let lark = rules.format.call_grammar(&output.tools, output.parallel_tool_calls).ok_or_else(|| {
+        let message = "a call cannot be required of this model, because its format of tool calls is not known; use \
+                       `tool_choice` \"auto\"";
+        ApiError::Unsupported { param: "tool_choice".to_owned(), message: message.to_owned() }
+    })?;
+    Ok(ConstraintField { path: "tool_choice".to_owned(), grammar: Grammar::Lark(lark) })
+}
+
+/// The error for a grammar that was refused.
+fn refusal(path: &str, error: &GrammarError) -> ApiError {
+    match error {
+        GrammarError::Refused { pointer, message } => {
+            let param = pointer.as_deref().map_or_else(|| path.to_owned(), |pointer| format!("{path}{pointer}"));
+            ApiError::invalid(param, format!("`{path}` cannot be enforced: {message}"))
+        }
+        GrammarError::Cancelled | GrammarError::Vocabulary(_) => {
+            ApiError::Unsupported { param: path.to_owned(), message: format!("`{path}`: {error}") }
+        }
+    }
+}
+
+/// The constraint of one sequence: in force from the start, or after the reasoning.
+fn start(
+    constraint: Constraint,
+    output: &OutputOptions,
+    rules: &OutputRules,
+    model: &ServedModel,
+    prompt: &str,
+) -> SequenceConstraint {
+    SequenceConstraint { constraint, reasoning: reasoning_markers(output, rules, model, prompt) }
+}
+
+/// The markers of the reasoning that may come before the answer. `None` when there is none, or the prompt has closed it.
+fn reasoning_markers(
+    output: &OutputOptions,
+    rules: &OutputRules,
+    model: &ServedModel,
+    prompt: &str,
+) -> Option<ReasoningMarkers> {
+    let end = rules.format.reasoning_end()?;
+    if prompt.trim_end().ends_with(end.trim()) {
+        return None;
+    }
+    let is_open = output.parses_reasoning && parser(output, rules, prompt).is_reasoning();
+    let start = rules.format.reasoning_start().map(str::trim).unwrap_or_default();
+    let start = match model.tokenizer.encode(start, false, true).as_deref() {
+        Ok([token]) => Some(*token),
+        _ => None,
+    };
+    (is_open || start.is_some()).then(|| ReasoningMarkers { is_open, start, end: end.trim().into() })
+}
+
+fn parser(output: &OutputOptions, rules: &OutputRules, prompt: &str) -> OutputParser {
+    let options = ParserOptions {
+        parse_reasoning: output.parses_reasoning,
+        parse_tool_calls: output.tool_choice != ToolChoice::None,
+        tools: output.tools.clone(),
+        prompt_tail: prompt.to_owned(),
+    };
+    OutputParser::new(&rules.format, options)
+}
+
+async fn tokens_of(
+    prompt: PromptInput,
+    model: &Arc<ServedModel>,
+    skip_special: bool,
+) -> Result<Vec<PromptTokens>, ApiError> {
+    match prompt {
+        PromptInput::Chat(chat) => Ok(vec![ChatPrompt::tokens(*chat, model).await?]),
+        PromptInput::Plain { prompts, add_special } => plain_tokens(prompts, model, add_special, skip_special).await,
+    }
+}
+
+async fn plain_tokens(
+    prompts: Vec<PromptField>,
+    model: &Arc<ServedModel>,
+    add_special: bool,
+    skip_special: bool,
+) -> Result<Vec<PromptTokens>, ApiError> {
+    let model = model.clone();
+    let bytes = prompts.iter().map(PromptField::bytes).sum();
+    let read = move || {
+        let read_one = |prompt: &PromptField| {
+            let tokens = prompt.tokens(&model, add_special)?;
+            Ok(PromptTokens { tokens, text: prompt.text(&model.tokenizer, skip_special) })
+        };
+        prompts.iter().map(read_one).collect()
+    };
+    off_worker(bytes, read).await
+}

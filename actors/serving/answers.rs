@@ -1,0 +1,178 @@
+//! The answers to a request: the events of its sequences, with their text taken apart into typed deltas.
+
+use cuelight_engine::engine::TokenId;
+
+use super::error::ApiError;
+use super::generations::Generations;
+use crate::core::request::{Event, FinishReason, PositionLogprobs, Usage};
+use crate::output::{Delta, OutputParser};
+
+/// What a protocol encodes, in this order for each choice: at most one `Prompt`, any number of `Token`s, one `Finished`.
+#[derive(Debug)]
+pub(crate) enum AnswerEvent {
+    /// The log-probabilities of the prompt's tokens.
+    Prompt(Vec<Option<PositionLogprobs>>),
+    /// One generated token, and the deltas that it completes.
+    Token { token: TokenId, logprobs: Option<PositionLogprobs>, deltas: Vec<Delta> },
+    /// The end of the choice, and the deltas that were held back.
+    Finished { finish: Finish, deltas: Vec<Delta> },
+}
+
+/// How an answer ended, and what it took.
+#[derive(Debug, Clone)]
+pub(crate) struct Finish {
+    pub reason: FinishReason,
+    /// The answer has tool calls.
+    pub calls_tools: bool,
+    pub usage: Usage,
+    /// Generated tokens that are reasoning.
+    pub reasoning_tokens: usize,
+}
+
+/// The running answers of one request.
+pub(crate) struct Answers {
+    generations: Generations,
+    choices: Vec<Choice>,
+}
+
+/// Takes the text of one choice apart.
+pub(crate) struct Choice {
+    /// `None`: all text is text.
+    parser: Option<OutputParser>,
+    reasoning_tokens: usize,
+}
+
+impl Choice {
+    pub fn new(parser: Option<OutputParser>) -> Self {
+        Choice { parser, reasoning_tokens: 0 }
+    }
+
+    fn push(&mut self, text: String, deltas: &mut Vec<Delta>) {
+        match &mut self.parser {
+            Some(parser) => parser.push(&text, deltas),
+            None if text.is_empty() => {}
+            None => deltas.push(Delta::Text(text)),
+        }
+    }
+
+    fn on(&mut self, event: Event) -> Option<AnswerEvent> {
+        let mut deltas = Vec::new();
+        match event {
+            Event::Prompt { logprobs } => Some(AnswerEvent::Prompt(logprobs)),
+            Event::Token { token, text, logprobs } => {
+                self.push(text, &mut deltas);
+                let is_reasoning = self.parser.as_ref().is_some_and(OutputParser::is_reasoning);
+                self.reasoning_tokens += usize::from(is_reasoning);
+                Some(AnswerEvent::Token { token, logprobs, deltas })
+            }
+            Event::Finished { reason, text, usage } => {
+                self.push(text, &mut deltas);
+                if let Some(parser) = &mut self.parser {
+                    parser.finish(&mut deltas);
+                }
+                let calls_tools = self.parser.as_ref().is_some_and(OutputParser::has_called);
+                let finish = Finish { reason, calls_tools, usage, reasoning_tokens: self.reasoning_tokens };
+                Some(AnswerEvent::Finished { finish, deltas })
+            }
+            Event::Failed(_) => None,
+        }
+    }
+}
+
+impl Answers {
+    /// The answers of sequences, one for each choice.
+    pub fn new(generations: Generations, choices: Vec<Choice>) -> Self {
+        Answers { generations, choices }
+    }
+
+    /// The next event of any choice, with its number. `None` when all have finished.
+    ///
+    /// Cancel-safe: an event is never lost by dropping the future.
+    ///
+    /// # Errors
+    /// As [`Generations::next`].
+    pub async fn next(&mut self) -> Option<Result<(usize, AnswerEvent), ApiError>> {
+        loop {
+            let (index, event) = match self.generations.next().await? {
+                Ok(next) => next,
+                Err(error) => return Some(Err(error)),
+            };
+            let event = self.choices.get_mut(index).and_then(|choice| choice.on(event));
+            if let Some(event) = event {
+                return Some(Ok((index, event)));
+            }
+        }
+    }
+
+    /// Every choice's whole answer.
+    ///
+    /// # Errors
+    /// As [`Generations::next`].
+    pub async fn collect(mut self) -> Result<Vec<Answer>, ApiError> {
+        let mut answers: Vec<Answer> = self.choices.iter().map(|_| Answer::default()).collect();
+        while let Some(next) = self.next().await {
+            let (choice, event) = next?;
+            answers[choice].add(event);
+        }
+        Ok(answers)
+    }
+}
+
+/// One whole answer.
+#[derive(Debug, Default)]
+pub(crate) struct Answer {
+    pub text: String,
+    pub reasoning: String,
+    pub calls: Vec<ToolCall>,
+    pub tokens: Vec<TokenId>,
+    /// One for each token, when requested.
+    pub logprobs: Vec<PositionLogprobs>,
+    /// One for each token of the prompt, when requested.
+    pub prompt_logprobs: Vec<Option<PositionLogprobs>>,
+    pub finish: Option<Finish>,
+}
+
+/// A call of a tool.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct ToolCall {
+    pub id: String,
+    pub name: String,
+    /// A JSON object, unless the answer was cut off.
+    pub arguments: String,
+}
+
+impl Answer {
+    /// The mean log-probability of its tokens; 0 without tokens.
+    pub fn mean_logprob(&self) -> f32 {
+        let sum: f32 = self.logprobs.iter().map(|position| position.sampled.logprob).sum();
+        sum / self.logprobs.len().max(1) as f32
+    }
+
+    fn add(&mut self, event: AnswerEvent) {
+        match event {
+            AnswerEvent::Prompt(logprobs) => self.prompt_logprobs = logprobs,
+            AnswerEvent::Token { token, logprobs, deltas } => {
+                self.tokens.push(token);
+                self.logprobs.extend(logprobs);
+                deltas.into_iter().for_each(|delta| self.add_delta(delta));
+            }
+            AnswerEvent::Finished { finish, deltas } => {
+                deltas.into_iter().for_each(|delta| self.add_delta(delta));
+                self.finish = Some(finish);
+            }
+        }
+    }
+
+    fn add_delta(&mut self, delta: Delta) {
+        match delta {
+            Delta::Text(text) => self.text.push_str(&text),
+            Delta::Reasoning(text) => self.reasoning.push_str(&text),
+            Delta::ToolCallStart { id, name, .. } => self.calls.push(ToolCall { id, name, arguments: String::new() }),
+            Delta::ToolCallArguments { index, fragment } => {
+                if let Some(call) = self.calls.get_mut(index) {
+                    call.arguments.push_str(&fragment);
+                }
+            }
+        }
+    }
+}

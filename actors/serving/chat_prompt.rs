@@ -1,0 +1,223 @@
+//! A conversation, and its prompt as the model's chat template renders it.
+
+use std::sync::Arc;
+
+use cuelight_engine::engine::TokenId;
+use cuelight_engine::format::chat_template::{
+    Cancellation, ChatTemplate, ChatTemplateError, RenderedPrompt, TemplateInputs,
+};
+use serde_json::{Map, Value};
+
+use super::blocking::on_blocking_thread;
+use super::error::ApiError;
+use super::prompt::PromptTokens;
+use crate::pipeline::runtime::ServedModel;
+
+/// A conversation and the inputs of its chat template.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct ChatPrompt {
+    /// A list of messages, in the form chat templates expect.
+    pub messages: Value,
+    pub tools: Option<Value>,
+    pub documents: Option<Value>,
+    pub variables: Map<String, Value>,
+    pub add_generation_prompt: bool,
+    /// Leave the last message open, so that the model continues it.
+    pub continue_final_message: bool,
+    pub add_special_tokens: bool,
+}
+
+impl ChatPrompt {
+    /// Refuses more text than any prompt may have.
+    ///
+    /// # Errors
+    /// [`ApiError::InvalidRequest`].
+    pub fn check_size(&self) -> Result<(), ApiError> {
+        const MAX_BYTES: usize = 32 << 20;
+        let bytes = self.bytes();
+        if bytes <= MAX_BYTES {
+            return Ok(());
+        }
+        let message = format!(
+            "`messages`, `tools`, `documents` and `chat_template_kwargs` have {bytes} bytes of text together, and at most \
+             {MAX_BYTES} are accepted"
+        );
+        Err(ApiError::invalid("messages", message))
+    }
+
+    /// The tokens to compute. Rendering and tokenising run on a blocking thread, and a rendering waits for a slot of its model.
+    /// Dropping the future ends the rendering.
+    ///
+    /// # Errors
+    /// [`ApiError::InvalidRequest`] when the model has no template, or its template refuses the conversation.
+    pub async fn tokens(self, model: &Arc<ServedModel>) -> Result<PromptTokens, ApiError> {
+        let slot = model.rendering_slots.clone().acquire_owned().await.map_err(|_| ApiError::Internal)?;
+        let cancellation = Cancellation::default();
+        let _cancels = cancellation.on_drop();
+        let model = model.clone();
+        on_blocking_thread(move || {
+            let rendered = self.render(&Rendering::of(&model, &cancellation)?);
+            drop(slot);
+            let rendered = rendered?;
+            let tokens = self.encode(&rendered, &model)?;
+            Ok(PromptTokens { tokens, text: tail(&rendered.text).to_owned() })
+        })
+        .await
+    }
+
+    /// The number of bytes of text to render and tokenise.
+    pub fn bytes(&self) -> usize {
+        let values = [Some(&self.messages), self.tools.as_ref(), self.documents.as_ref()];
+        let variables = self.variables.iter().map(|(key, value)| key.len() + text_bytes(value));
+        values.into_iter().flatten().map(text_bytes).chain(variables).sum()
+    }
+
+    fn encode(&self, prompt: &RenderedPrompt, model: &ServedModel) -> Result<Vec<TokenId>, ApiError> {
+        // The template writes special tokens, BOS among them, as text.
+        let tokens = model
+            .tokenizer
+            .encode_guarded(&prompt.text, &prompt.guards, self.add_special_tokens)
+            .map_err(|error| ApiError::invalid("messages", format!("`messages`: {error}")))?;
+        if tokens.is_empty() {
+            return Err(ApiError::invalid("messages", "the chat template renders these `messages` as an empty prompt"));
+        }
+        Ok(tokens)
+    }
+
+    fn render(&self, rendering: &Rendering<'_>) -> Result<RenderedPrompt, ApiError> {
+        let mut prompt = rendering.run(&self.inputs())?;
+        self.check_tools_are_rendered(rendering, &prompt)?;
+        self.check_calls_are_rendered(rendering, &prompt)?;
+        if self.continue_final_message {
+            prompt.truncate(self.end_of_last_message(&prompt.text)?);
+        }
+        Ok(prompt)
+    }
+
+    fn inputs(&self) -> TemplateInputs<'_> {
+        TemplateInputs {
+            messages: &self.messages,
+            tools: self.tools.as_ref(),
+            documents: self.documents.as_ref(),
+            add_generation_prompt: self.add_generation_prompt,
+            variables: Some(&self.variables),
+        }
+    }
+
+    /// Refuses tools that do not change the rendered prompt: the model would never see them.
+    fn check_tools_are_rendered(&self, rendering: &Rendering<'_>, prompt: &RenderedPrompt) -> Result<(), ApiError> {
+        let without_tools = TemplateInputs { tools: None, ..self.inputs() };
+        if self.tools.is_none() || !rendering.gives(&without_tools, prompt)? {
+            return Ok(());
+        }
+        let message = "this model's chat template ignores `tools`, so the model cannot call any; leave out `tools`, set \
+                       `tool_choice` to \"none\", or use a model with a template for tools";
+        Err(ApiError::Unsupported { param: "tools".to_owned(), message: message.to_owned() })
+    }
+
+    /// Refuses earlier tool calls that do not change the rendered prompt.
+    fn check_calls_are_rendered(&self, rendering: &Rendering<'_>, prompt: &RenderedPrompt) -> Result<(), ApiError> {
+        let Some((messages, first)) = without_tool_calls(&self.messages) else { return Ok(()) };
+        if !rendering.gives(&TemplateInputs { messages: &messages, ..self.inputs() }, prompt)? {
+            return Ok(());
+        }
+        let param = format!("messages[{first}].tool_calls");
+        let message = format!("this model's chat template ignores `{param}`; write the calls into `content` instead");
+        Err(ApiError::Unsupported { param, message })
+    }
+
+    /// Where the text that the template wrote after the last message begins.
+    pub(crate) fn end_of_last_message(&self, text: &str) -> Result<usize, ApiError> {
+        let content = self.messages.as_array().and_then(|messages| messages.last()?["content"].as_str()).unwrap_or("");
+        // Many templates trim messages, so the trimmed text is searched for too.
+        let end = text.rfind(content).map(|begin| begin + content.len()).or_else(|| {
+            let trimmed = content.trim();
+            text.rfind(trimmed).map(|begin| begin + trimmed.len())
+        });
+        end.filter(|_| !content.trim().is_empty()).ok_or_else(|| {
+            let message = "the last message cannot be continued: it is empty, or the chat template changes its text";
+            ApiError::invalid("continue_final_message", message)
+        })
+    }
+}
+
+/// The end of a rendered prompt, which shows whether reasoning has begun.
+fn tail(text: &str) -> &str {
+    const BYTES: usize = 1024;
+    &text[text.ceil_char_boundary(text.len().saturating_sub(BYTES))..]
+}
+
+/// A model's template, for one request.
+struct Rendering<'a> {
+    template: &'a ChatTemplate,
+    cancellation: &'a Cancellation,
+    /// The model's name, for messages.
+    model: &'a str,
+}
+
+impl<'a> Rendering<'a> {
+    fn of(model: &'a ServedModel, cancellation: &'a Cancellation) -> Result<Self, ApiError> {
+        let template = model.chat_template.as_ref().ok_or_else(|| {
+            let message = "this model has no chat template: use `/v1/completions`, or start the server with one";
+            ApiError::invalid("messages", message)
+        })?;
+        Ok(Rendering { template, cancellation, model: &model.card.name })
+    }
+
+    fn run(&self, inputs: &TemplateInputs<'_>) -> Result<RenderedPrompt, ApiError> {
+        self.template.render_prompt(inputs, self.cancellation).map_err(|error| self.refusal(&error))
+    }
+
+    /// Whether other inputs give the same prompt. Inputs that the template refuses do not.
+    fn gives(&self, inputs: &TemplateInputs<'_>, prompt: &RenderedPrompt) -> Result<bool, ApiError> {
+        match self.template.render_prompt(inputs, self.cancellation) {
+            Ok(other) => Ok(other == *prompt),
+            Err(ChatTemplateError::Refused(_) | ChatTemplateError::Render { .. }) => Ok(false),
+            Err(error) => Err(self.refusal(&error)),
+        }
+    }
+
+    fn refusal(&self, error: &ChatTemplateError) -> ApiError {
+        let model = self.model;
+        match error {
+            ChatTemplateError::Worker(_) => {
+                tracing::error!(model, %error, "a conversation was not rendered");
+                ApiError::Internal
+            }
+            ChatTemplateError::Limit(limit) => {
+                tracing::warn!(model, limit, "a chat template exceeded a limit");
+                let message = format!("the chat template of {model} cannot render `messages`: {}", clip_long(limit));
+                ApiError::invalid("messages", message)
+            }
+            _ => {
+                let message = format!("the chat template refuses `messages`: {}", clip_long(&error.to_string()));
+                ApiError::invalid("messages", message)
+            }
+        }
+    }
+}
+
+/// The bytes of all strings in a value, and one for every other value.
+fn text_bytes(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len(),
+        Value::Array(items) => items.iter().map(|item| 1 + text_bytes(item)).sum(),
+        Value::Object(entries) => entries.iter().map(|(key, value)| key.len() + text_bytes(value)).sum(),
+        _ => 1,
+    }
+}
+
+/// The messages without their tool calls, and the index of the first message that has some; `None` when no message has.
+fn without_tool_calls(messages: &Value) -> Option<(Value, usize)> {
+    let first = messages.as_array()?.iter().position(|message| message.get("tool_calls").is_some())?;
+    let mut stripped = messages.clone();
+    for message in stripped.as_array_mut()?.iter_mut().filter_map(Value::as_object_mut) {
+        message.remove("tool_calls");
+    }
+    Some((stripped, first))
+}
+
+/// At most 500 characters of a template's error message, which is more useful than repeated input.
+fn clip_long(text: &str) -> String {
+    text.chars().take(500).collect()
+}

@@ -1,0 +1,21 @@
+//! The path that the requests of all protocols take: from a checked request to the events of its answers.
+//!
+//! A protocol reads a body into a [`ServingRequest`](request::ServingRequest). [`accept`] leases the model, takes the permit,
+//! compiles the constraint, makes the tokens of the prompt and submits the sequences. The protocol encodes the events of
+//! [`answers`], or the whole answers.
+//!
+//! - [`request`], [`options`], [`tenancy`], [`prompt`], [`chat_prompt`]: what a client asks for
+//! - [`accept`], [`generations`], [`answers`]: the sequences and what they generate
+//! - [`error`], [`blocking`]: leaves
+
+pub(crate) mod accept;
+pub(crate) mod answers;
+pub(crate) mod blocking;
+pub(crate) mod chat_prompt;
+pub(crate) mod error;
+pub(crate) mod generations;
+pub(crate) mod options;
+pub(crate) mod prompt;
+pub(crate) mod request;
+pub(crate) mod served;
+pub(crate) mod tenancy;

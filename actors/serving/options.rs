@@ -1,0 +1,120 @@
+//! How to generate: the options of a request that all protocols share.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cuelight_engine::engine::TokenId;
+
+use super::tenancy::Tenancy;
+use crate::core::request::{GenerationRequest, SamplingParams, StopConditions, SubmitError};
+
+/// How to generate.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct GenerationOptions {
+    /// Answers to each prompt.
+    pub n: usize,
+    /// Answers generated for each prompt, of which the `n` most likely are returned.
+    pub best_of: usize,
+    /// The client's limit. `None`: the rest of the context.
+    pub max_tokens: Option<usize>,
+    pub sampling: SamplingParams,
+    /// When to stop; its `max_tokens` is set when the prompt's length is known.
+    pub stop: StopConditions,
+    /// Alternatives with each generated token.
+    pub logprobs: Option<usize>,
+    /// Alternatives with each token of the prompt.
+    pub prompt_logprobs: Option<usize>,
+    pub skip_special_tokens: bool,
+    pub priority: i32,
+    /// The caller.
+    pub tenancy: Tenancy,
+    /// The client's time limit. `None`: the server's limit.
+    pub timeout: Option<Duration>,
+    /// Return the token ids of prompt and answer with the text.
+    pub return_token_ids: bool,
+    /// Write tokens as `token_id:123` in log-probabilities.
+    pub tokens_as_ids: bool,
+    /// The options of a stream. `None`: one response at the end.
+    pub stream: Option<StreamOptions>,
+}
+
+/// What a stream contains besides text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct StreamOptions {
+    /// One last chunk with the usage.
+    pub include_usage: bool,
+    /// The usage so far with every chunk.
+    pub continuous_usage: bool,
+}
+
+impl GenerationOptions {
+    /// Limits the client's priority. Lower values run first.
+    pub fn limit_priority(&mut self, highest: i32) {
+        self.priority = self.priority.max(highest);
+    }
+
+    /// The time limit of the whole request: the smaller of the client's and the server's.
+    pub fn timeout(&self, most: Option<Duration>) -> Option<Duration> {
+        match (self.timeout, most) {
+            (Some(asked), Some(most)) => Some(asked.min(most)),
+            (asked, most) => asked.or(most),
+        }
+    }
+
+    /// The `best_of` sequences that answer one prompt. They share its KV blocks. With a seed, sequence `i` uses seed + `i`, so
+    /// that they differ.
+    ///
+    /// # Errors
+    /// [`SubmitError::ContextLengthExceeded`] when the prompt leaves no space for a token.
+    pub fn sequences(
+        &self,
+        prompt: Vec<TokenId>,
+        context_tokens: usize,
+    ) -> Result<impl Iterator<Item = GenerationRequest> + use<'_>, SubmitError> {
+        let max_tokens = budget(prompt.len(), context_tokens, self.max_tokens)?;
+        let request = GenerationRequest {
+            prompt,
+            sampling: self.sampling.clone(),
+            stop: StopConditions { max_tokens, min_tokens: self.stop.min_tokens.min(max_tokens), ..self.stop.clone() },
+            // The answers are ranked by probability.
+            logprobs: if self.best_of > self.n { self.logprobs.or(Some(0)) } else { self.logprobs },
+            prompt_logprobs: self.prompt_logprobs,
+            skip_special_tokens: self.skip_special_tokens,
+            visible_tokens: Arc::default(),
+            constraint: None,
+            priority: self.priority,
+            client: self.tenancy.client.clone(),
+            cache_salt: self.tenancy.cache_salt.clone(),
+        };
+        Ok((0..self.best_of as u64).map(move |i| {
+            let mut request = request.clone();
+            request.sampling.seed = request.sampling.seed.map(|seed| seed.wrapping_add(i));
+            request
+        }))
+    }
+}
+
+/// How many tokens may be generated: the requested number, at most the rest of the context.
+fn budget(prompt_tokens: usize, context_tokens: usize, asked: Option<usize>) -> Result<usize, SubmitError> {
+    let left = context_tokens.checked_sub(prompt_tokens);
+    match (left, asked) {
+        (None, _) => Err(SubmitError::ContextLengthExceeded { prompt_tokens, context_tokens }),
+        (Some(0), None | Some(1..)) => Err(SubmitError::ContextLengthExceeded { prompt_tokens, context_tokens }),
+        (Some(left), asked) => Ok(asked.map_or(left, |asked| asked.min(left))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_limited_to_the_rest_of_the_context() {
+        assert_eq!(budget(10, 100, None), Ok(90));
+        assert_eq!(budget(10, 100, Some(20)), Ok(20));
+        assert_eq!(budget(10, 100, Some(200)), Ok(90));
+        assert_eq!(budget(100, 100, Some(0)), Ok(0));
+        assert!(budget(100, 100, None).is_err());
+        assert!(budget(101, 100, Some(0)).is_err());
+    }
+}

@@ -1,0 +1,152 @@
+//! Tests over a vocabulary of single bytes: which texts a grammar accepts, and what it refuses.
+
+#![allow(clippy::unwrap_used)]
+
+use serde_json::json;
+
+use super::*;
+use crate::engine::TokenId;
+use crate::format::gguf::Gguf;
+use crate::format::gguf::write::GgufBuilder;
+
+const END: TokenId = 256;
+
+/// A token for each byte, and one that ends a generation.
+fn tokenizer() -> Arc<Tokenizer> {
+    let spelling = |byte: u8| match byte {
+        b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF => char::from(byte),
+        0..=0x20 => char::from_u32(0x100 + u32::from(byte)).unwrap(),
+        0x7F..=0xA0 => char::from_u32(0x100 + 33 + u32::from(byte) - 0x7F).unwrap(),
+        0xAD => char::from_u32(0x100 + 67).unwrap(),
+    };
+    let mut tokens: Vec<String> = (0..=255).map(|byte| spelling(byte).to_string()).collect();
+    tokens.push("<|end|>".into());
+    let tokens: Vec<&str> = tokens.iter().map(String::as_str).collect();
+    let kinds: Vec<i32> = (0..=END).map(|token| if token == END { 3 } else { 1 }).collect();
+    let bytes = GgufBuilder::new()
+        .key("tokenizer.ggml.model", "gpt2")
+        .key("tokenizer.ggml.pre", "gpt-2")
+        .key("tokenizer.ggml.tokens", &tokens[..])
+        .key("tokenizer.ggml.token_type", &kinds[..])
+        .key("tokenizer.ggml.merges", &[][..] as &[&str])
+        .key("tokenizer.ggml.eos_token_id", END)
+        .build();
+    Arc::new(Tokenizer::from_gguf(&Gguf::from_bytes("bytes.gguf", bytes).unwrap()).unwrap())
+}
+
+fn compiler() -> ConstraintCompiler {
+    ConstraintCompiler::new(tokenizer(), 260)
+}
+
+/// Whether the constraint allows every byte of a text in turn, and the end after it.
+fn accepts(constraint: &Constraint, text: &str) -> bool {
+    let tokenizer = tokenizer();
+    let mut state = constraint.start();
+    for token in tokenizer.encode(text, false, false).unwrap() {
+        if !state.mask().unwrap().allows(token) {
+            return false;
+        }
+        state.accept(token).unwrap();
+    }
+    state.mask().unwrap().allows(END)
+}
+
+fn refusal(grammar: Grammar) -> (Option<String>, String) {
+    match compiler().compile(&grammar).unwrap_err() {
+        GrammarError::Refused { pointer, message } => (pointer, message),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_schema_allows_its_instances_only() {
+    let schema = json!({
+        "type": "object",
+        "properties": { "name": { "type": "string" }, "age": { "type": "integer", "minimum": 0 } },
+        "required": ["name", "age"],
+        "additionalProperties": false,
+    });
+    let constraint = compiler().compile(&Grammar::JsonSchema(schema)).unwrap();
+    assert!(accepts(&constraint, r#"{"name":"Åsa","age":7}"#));
+    assert!(accepts(&constraint, "{\n  \"name\": \"\\n\",\n  \"age\": 0}"));
+    for text in ["", "{}", r#"{"name":"a"}"#, r#"{"name":"a","age":-1}"#, r#"{"name":"a","age":1,"x":1}"#, "[]", " {"] {
+        assert!(!accepts(&constraint, text), "{text}");
+    }
+}
+
+#[test]
+fn white_space_is_bounded() {
+    let constraint = compiler().compile(&Grammar::JsonObject).unwrap();
+    assert!(accepts(&constraint, &format!("{{{}}}", " ".repeat(16))));
+    assert!(!accepts(&constraint, &format!("{{{}}}", " ".repeat(17))));
+}
+
+#[test]
+fn every_kind_of_grammar_is_compiled() {
+    let compiler = compiler();
+    for (grammar, good, bad) in [
+        (Grammar::JsonObject, r#"{"a":[1,null]}"#, "[1]"),
+        (Grammar::Regex(r"\d{3}-[a-z]+".into()), "123-ab", "12-ab"),
+        (Grammar::Choice(vec!["yes".into(), "no \"x\"".into()]), "no \"x\"", "no"),
+        (Grammar::Lark("start: \"a\" NUMBER+\nNUMBER: /[0-9]/".into()), "a12", "a"),
+        (Grammar::Gbnf("root ::= \"a\" list\nlist ::= (\"-\" .){2,}".into()), "a-x-\n", "a-x"),
+    ] {
+        let constraint = compiler.compile(&grammar).unwrap();
+        assert!(accepts(&constraint, good), "{grammar:?} {good}");
+        assert!(!accepts(&constraint, bad), "{grammar:?} {bad}");
+    }
+}
+
+#[test]
+fn a_complete_text_allows_the_end_only() {
+    let constraint = compiler().compile(&Grammar::Choice(vec!["a".into()])).unwrap();
+    let mut state = constraint.start();
+    assert!(!state.is_accepting());
+    assert_eq!(state.mask().unwrap().only(), Some(TokenId::from(b'a')));
+    state.accept(TokenId::from(b'a')).unwrap();
+    assert!(state.is_complete() && state.is_accepting());
+    assert_eq!(state.mask().unwrap().only(), Some(END));
+    state.accept(END).unwrap();
+}
+
+#[test]
+fn a_token_that_is_not_allowed_is_an_error_from_then_on() {
+    let mut state = compiler().compile(&Grammar::Regex("ab".into())).unwrap().start();
+    assert!(state.accept(TokenId::from(b'x')).is_err());
+    assert!(state.mask().is_err() && !state.is_complete());
+}
+
+#[test]
+fn what_cannot_be_enforced_is_refused_with_its_place() {
+    let schema = json!({ "type": "object", "properties": { "a": { "type": "array", "contains": { "const": 1 } } } });
+    let (pointer, message) = refusal(Grammar::JsonSchema(schema));
+    assert_eq!(pointer.as_deref(), Some("#/properties/a/contains"), "{message}");
+    let schema = json!({ "properties": { "a": { "type": "string", "pattern": "(?=x)y" } } });
+    let (pointer, message) = refusal(Grammar::JsonSchema(schema));
+    assert_eq!(pointer.as_deref(), Some("#/properties/a/pattern"), "{message}");
+    assert!(message.contains("look-around"), "{message}");
+    assert!(refusal(Grammar::Regex("(".into())).1.len() < 400);
+    assert!(refusal(Grammar::Lark("start: missing".into())).1.contains("missing"));
+    assert!(refusal(Grammar::Choice(Vec::new())).1.contains("at least one"));
+}
+
+#[test]
+fn a_grammar_is_compiled_once() {
+    let compiler = compiler();
+    let first = compiler.compile(&Grammar::JsonObject).unwrap();
+    let second = compiler.compile(&Grammar::JsonObject).unwrap();
+    assert!(Arc::ptr_eq(&first.0, &second.0));
+    for number in 0..2 * CACHED {
+        compiler.compile(&Grammar::Choice(vec![number.to_string()])).unwrap();
+    }
+    assert_eq!(compiler.cache.lock().unwrap().len(), CACHED);
+}
+
+#[test]
+fn a_mask_leaves_only_allowed_logits() {
+    let mut state = compiler().compile(&Grammar::Regex("[ab]".into())).unwrap().start();
+    let mut logits = vec![1.0f32; 260];
+    state.mask().unwrap().apply(&mut logits);
+    let kept: Vec<usize> = (0..260).filter(|&token| logits[token] > f32::NEG_INFINITY).collect();
+    assert_eq!(kept, [usize::from(b'a'), usize::from(b'b')]);
+}

@@ -1,0 +1,66 @@
+//! What a client may ask for.
+
+use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
+use serde_json::{Value, json};
+
+use super::error::GrammarError;
+use super::{gbnf, schema};
+
+/// The texts that a constraint accepts.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Grammar {
+    /// Any JSON object.
+    JsonObject,
+    /// The instances of a JSON schema.
+    JsonSchema(Value),
+    /// The texts that a regular expression matches as a whole, in the syntax of the crate `regex`.
+    Regex(String),
+    /// One of these texts.
+    Choice(Vec<String>),
+    /// A grammar in llguidance's dialect of Lark, with the rule `start`.
+    Lark(String),
+    /// A grammar in llama.cpp's notation, with the rule `root`.
+    Gbnf(String),
+}
+
+impl Grammar {
+    /// A key that differs for different grammars, for caches.
+    pub(super) fn key(&self) -> String {
+        match self {
+            Grammar::JsonObject => "object".to_owned(),
+            Grammar::JsonSchema(schema) => format!("schema {schema}"),
+            Grammar::Regex(regex) => format!("regex {regex}"),
+            Grammar::Choice(texts) => format!("choice {texts:?}"),
+            Grammar::Lark(lark) => format!("lark {lark}"),
+            Grammar::Gbnf(gbnf) => format!("gbnf {gbnf}"),
+        }
+    }
+
+    /// The grammar in the library's form.
+    ///
+    /// # Errors
+    /// [`GrammarError::Refused`] when it is malformed.
+    pub(super) fn prepare(&self) -> Result<TopLevelGrammar, GrammarError> {
+        Ok(match self {
+            Grammar::JsonObject => of_schema(schema::prepare(&json!({ "type": "object" }))?),
+            Grammar::JsonSchema(value) => of_schema(schema::prepare(value)?),
+            Grammar::Regex(regex) => TopLevelGrammar::from_regex(regex),
+            Grammar::Choice(texts) => TopLevelGrammar::from_lark(choice(texts)?),
+            Grammar::Lark(lark) => TopLevelGrammar::from_lark(lark.clone()),
+            Grammar::Gbnf(gbnf) => TopLevelGrammar::from_lark(gbnf::to_lark(gbnf)?),
+        })
+    }
+}
+
+fn of_schema(schema: Value) -> TopLevelGrammar {
+    TopLevelGrammar::from_grammar(GrammarWithLexer::from_json_schema(schema))
+}
+
+/// A grammar of literal texts.
+fn choice(texts: &[String]) -> Result<String, GrammarError> {
+    if texts.is_empty() || texts.iter().any(String::is_empty) {
+        return Err(GrammarError::refused("the choices must be texts that are not empty, and at least one"));
+    }
+    let literals: Vec<String> = texts.iter().map(|text| Value::from(text.as_str()).to_string()).collect();
+    Ok(format!("start: {}", literals.join(" | ")))
+}

@@ -1,0 +1,23 @@
+//! Constraints on the output: which tokens a JSON schema, a regular expression or a grammar allows next.
+//!
+//! - [`grammar`]: what may be asked for, and [`gbnf`], which translates llama.cpp's notation
+//! - [`schema`]: prepares JSON schemas, and finds the place of an error in them
+//! - [`vocabulary`]: the tokens of a model, as a tree of bytes
+//! - [`compiler`]: compiles a grammar for a model, within limits, and keeps what was compiled last
+//! - [`state`]: the state of one sequence: the tokens allowed next, and the tokens so far
+//!
+//! The library llguidance does the work. A constraint never fails open: what it cannot enforce is an error at compilation,
+//! and an error at run time ends the sequence.
+
+pub mod compiler;
+mod error;
+mod gbnf;
+mod grammar;
+mod schema;
+mod state;
+mod vocabulary;
+
+pub use compiler::{Constraint, ConstraintCompiler};
+pub use error::{ConstraintError, GrammarError};
+pub use grammar::Grammar;
+pub use state::{ConstraintState, TokenMask};

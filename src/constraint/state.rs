@@ -1,0 +1,107 @@
+//! The state of a constraint after some tokens.
+
+use std::fmt;
+
+use llguidance::Matcher;
+use toktrie::SimpleVob;
+
+use super::error::ConstraintError;
+use crate::engine::TokenId;
+
+/// The tokens that a constraint allows next, one bit for each token of the vocabulary.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TokenMask(SimpleVob);
+
+impl TokenMask {
+    /// Sets the logits of all other tokens to minus infinity.
+    pub fn apply(&self, logits: &mut [f32]) {
+        for (logits, word) in logits.chunks_mut(32).zip(self.0.as_slice().iter().chain(std::iter::repeat(&0))) {
+            if *word == u32::MAX {
+                continue;
+            }
+            for (bit, logit) in logits.iter_mut().enumerate() {
+                if word >> bit & 1 == 0 {
+                    *logit = f32::NEG_INFINITY;
+                }
+            }
+        }
+    }
+
+    /// Whether a token is allowed.
+    #[must_use]
+    pub fn allows(&self, token: TokenId) -> bool {
+        (token as usize) < self.0.len() && self.0.is_allowed(token)
+    }
+
+    /// Allows one more token.
+    pub fn allow(&mut self, token: TokenId) {
+        if (token as usize) < self.0.len() {
+            self.0.allow_token(token);
+        }
+    }
+
+    /// The only token that is allowed. `None` when there are several.
+    #[must_use]
+    pub fn only(&self) -> Option<TokenId> {
+        let first = self.0.first_bit_set()?;
+        (self.0.num_set() == 1).then_some(first as TokenId)
+    }
+
+    /// The number of tokens that are allowed.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.0.num_set()
+    }
+}
+
+/// The state of a constraint on one sequence.
+pub struct ConstraintState {
+    matcher: Matcher,
+}
+
+impl fmt::Debug for ConstraintState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConstraintState").field("is_stopped", &self.matcher.is_stopped()).finish()
+    }
+}
+
+impl ConstraintState {
+    pub(super) fn new(matcher: Matcher) -> Self {
+        ConstraintState { matcher }
+    }
+
+    /// The tokens that may come next. When the text is complete, these include the tokens that end a generation.
+    ///
+    /// # Errors
+    /// [`ConstraintError`] when a limit of the library is exceeded, or no token may come next.
+    pub fn mask(&mut self) -> Result<TokenMask, ConstraintError> {
+        let mask = self.matcher.compute_mask_or_eos().map_err(|error| ConstraintError(error.to_string()))?;
+        if mask.is_zero() {
+            return Err(ConstraintError("no token of the vocabulary continues the text".to_owned()));
+        }
+        Ok(TokenMask(mask))
+    }
+
+    /// Adds the token that was chosen.
+    ///
+    /// # Errors
+    /// [`ConstraintError`] when the constraint does not allow it.
+    pub fn accept(&mut self, token: TokenId) -> Result<(), ConstraintError> {
+        if self.matcher.is_stopped() && !self.matcher.is_error() {
+            // The text is complete; only the end follows.
+            return Ok(());
+        }
+        self.matcher.consume_token(token).map_err(|error| ConstraintError(error.to_string()))
+    }
+
+    /// Whether the text is complete and nothing may follow.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.matcher.is_stopped() && self.matcher.stop_reason().is_ok()
+    }
+
+    /// Whether the text may end here.
+    pub fn is_accepting(&mut self) -> bool {
+        self.is_complete() || self.matcher.is_accepting().unwrap_or(false)
+    }
+}
