@@ -4,6 +4,7 @@
 //!
 //! - [`cli`], [`config`], [`hub`], [`logging`]: read the user's settings and find the model
 //! - [`api`]: HTTP requests and responses
+//! - [`serving`]: what all protocols share
 //! - [`models`]: which models exist and which are loaded
 //! - [`pipeline`]: the actors of one model
 //! - [`core`](mod@core): leaf types that all other modules use
@@ -21,4 +22,5 @@ pub mod logging;
 pub mod metrics;
 pub mod models;
 pub mod pipeline;
+pub mod serving;
 pub mod trace;
