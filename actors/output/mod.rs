@@ -1,0 +1,46 @@
+//! Turns the text that a model writes into typed deltas: text, reasoning, tool calls.
+//!
+//! # Layout
+//!
+//! - [`delta`]: what comes out
+//! - [`output_format`]: the format of a chat template, found by [`detect`] in [`table`] and [`reasoning`]
+//! - [`format`]: a format as data
+//! - [`parser`]: the parser of one answer, with [`region`], [`channels`] and [`start`]
+//! - [`call`]: the readers of calls: [`json_call`], [`named`] with [`tagged`] or JSON [`arguments`], [`python`]
+//! - [`literal`]: values as JSON; [`coerce`](mod@coerce) and [`schema`] for text of unknown type
+//! - [`search`]: the search for markers
+//! - [`grammar`]: grammars for calls that a request demands
+
+mod arguments;
+mod call;
+mod channels;
+mod coerce;
+mod delta;
+mod detect;
+mod emit;
+mod format;
+mod grammar;
+mod ids;
+mod json_call;
+mod json_text;
+mod literal;
+mod marks;
+mod named;
+mod nested;
+mod output_format;
+mod parser;
+mod python;
+mod read;
+mod reasoning;
+mod region;
+mod schema;
+mod search;
+mod start;
+mod string;
+mod table;
+mod tagged;
+mod value;
+
+pub use delta::{Delta, ToolSpec};
+pub use output_format::{OutputFormat, Render};
+pub use parser::{OutputParser, ParserOptions};

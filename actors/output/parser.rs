@@ -1,0 +1,406 @@
+//! The parser of an answer.
+//!
+//! It reads one character at a time, so its result cannot depend on how the text is split.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::call::CallReader;
+use super::channels::Message;
+use super::delta::{Delta, ToolSpec};
+use super::emit::Emitter;
+use super::format::Format;
+use super::ids::IdSource;
+use super::marks::{AllMarks, Mark, Marks};
+use super::output_format::OutputFormat;
+use super::read::Read;
+use super::region::{Kind, Region};
+use super::search::{Found, Search};
+use super::start::{Start, start};
+
+/// Characters of a header.
+const MAX_HEADER: usize = 1024;
+
+/// What a parser must know of the request.
+#[derive(Debug, Clone)]
+pub struct ParserOptions {
+    /// Reasoning becomes its own deltas. Else it stays in the text.
+    pub parse_reasoning: bool,
+    /// Calls become their own deltas. Else they stay in the text.
+    pub parse_tool_calls: bool,
+    /// The tools of the request.
+    pub tools: Arc<[ToolSpec]>,
+    /// The end of the rendered prompt, which decides whether the model starts inside reasoning.
+    pub prompt_tail: String,
+}
+
+/// Turns the text of an answer into deltas.
+#[derive(Debug)]
+pub struct OutputParser {
+    format: Arc<Format>,
+    options: ParserOptions,
+    marks: AllMarks,
+    mode: Mode,
+    search: Search,
+    queue: VecDeque<char>,
+    emitter: Emitter,
+    /// The text or reasoning that is written, or that a call interrupts.
+    region: Region,
+    /// What was read since the last delta of a call, which becomes text if it turns out to be no call.
+    raw: String,
+    /// Calls of the section before the one that is read.
+    calls: usize,
+    header: String,
+    /// The message's markers stay in the text.
+    keeps_markers: bool,
+}
+
+#[derive(Debug)]
+enum Mode {
+    /// Text or reasoning.
+    Region,
+    /// Between the calls of a section.
+    Section,
+    Call(CallReader),
+    /// The header of a message.
+    Header,
+}
+
+impl OutputParser {
+    /// A parser for one answer.
+    #[must_use]
+    pub fn new(format: &OutputFormat, options: ParserOptions) -> Self {
+        Self::with_ids(format, options, IdSource::Random)
+    }
+
+    /// A parser whose new ids come from `ids`.
+    pub(super) fn with_ids(format: &OutputFormat, options: ParserOptions, ids: IdSource) -> Self {
+        let format = format.inner();
+        let style = format.tools.as_ref().map(|tools| tools.ids).unwrap_or_default();
+        let marks = AllMarks::new(&format, options.parse_reasoning, options.parse_tool_calls);
+        let mut parser = OutputParser {
+            marks,
+            mode: Mode::Region,
+            search: Search::default(),
+            queue: VecDeque::new(),
+            emitter: Emitter::new(ids, style),
+            region: Region::first(Kind::Text),
+            raw: String::new(),
+            calls: 0,
+            header: String::new(),
+            keeps_markers: false,
+            options,
+            format,
+        };
+        parser.begin();
+        parser
+    }
+
+    /// Adds text. The joined deltas do not depend on how the text is split.
+    pub fn push(&mut self, text: &str, out: &mut Vec<Delta>) {
+        for character in text.chars() {
+            self.queue.push_back(character);
+            self.run();
+        }
+        self.emitter.drain(out);
+    }
+
+    /// No more text follows.
+    pub fn finish(&mut self, out: &mut Vec<Delta>) {
+        while let Some(found) = self.finish_search() {
+            self.handle(found);
+            self.run();
+        }
+        match &mut self.mode {
+            Mode::Region => self.region.finish(&mut self.emitter),
+            Mode::Section if self.calls == 0 => self.give_back(),
+            Mode::Section => {}
+            Mode::Call(reader) => {
+                if !reader.finish(&mut self.emitter) && !self.emitter.is_open() {
+                    self.give_back();
+                }
+            }
+            Mode::Header => self.give_back(),
+        }
+        self.region.finish(&mut self.emitter);
+        self.emitter.abandon();
+        self.emitter.drain(out);
+    }
+
+    /// The text that comes now is reasoning.
+    #[must_use]
+    pub fn is_reasoning(&self) -> bool {
+        self.region.kind() == Kind::Reasoning && matches!(self.mode, Mode::Region)
+    }
+
+    /// A call began.
+    #[must_use]
+    pub fn has_called(&self) -> bool {
+        self.emitter.calls() > 0
+    }
+
+    fn begin(&mut self) {
+        match start(&self.format, &self.options.prompt_tail) {
+            Start::Text => {}
+            Start::Reasoning if self.options.parse_reasoning => self.region = Region::after_marker(Kind::Reasoning),
+            Start::Reasoning => {}
+            Start::Header => self.mode = Mode::Header,
+            Start::Message(header) => {
+                self.header = header;
+                self.begin_message();
+            }
+        }
+    }
+
+    fn run(&mut self) {
+        while let Some(character) = self.queue.pop_front() {
+            match &mut self.mode {
+                Mode::Call(reader) => {
+                    let before = self.emitter.progress();
+                    let read = reader.read(character, &mut self.emitter);
+                    self.after_read(read, character, before);
+                }
+                _ => {
+                    let found = self.search_read(character);
+                    self.handle(found);
+                }
+            }
+        }
+    }
+
+    fn current_marks(&self) -> &Marks {
+        match &self.mode {
+            Mode::Region if self.region.kind() == Kind::Reasoning => &self.marks.reasoning,
+            Mode::Region => &self.marks.text,
+            Mode::Header => &self.marks.header,
+            _ => &self.marks.section,
+        }
+    }
+
+    fn search_read(&mut self, character: char) -> Found {
+        let mut search = std::mem::take(&mut self.search);
+        let found = search.read(&self.current_marks().set, character);
+        self.search = search;
+        found
+    }
+
+    fn finish_search(&mut self) -> Option<Found> {
+        let mut search = std::mem::take(&mut self.search);
+        let found = search.finish(&self.current_marks().set);
+        self.search = search;
+        found
+    }
+
+    fn read_again(&mut self, text: &str) {
+        text.chars().rev().for_each(|character| self.queue.push_front(character));
+    }
+
+    fn handle(&mut self, found: Found) {
+        match found {
+            Found::Nothing => {}
+            Found::Character(character, rest) => {
+                self.read_again(&rest);
+                self.character(character);
+            }
+            Found::Marker(index, rest) => {
+                self.read_again(&rest);
+                let (kind, marker) = (self.current_marks().kind(index), self.current_marks().set.get(index).to_owned());
+                match self.mode {
+                    Mode::Region => self.marker_in_region(kind, &marker),
+                    Mode::Header => self.begin_message(),
+                    _ => self.marker_in_section(kind, &marker),
+                }
+            }
+        }
+    }
+
+    fn character(&mut self, character: char) {
+        match self.mode {
+            Mode::Region => {
+                let bare = self.format.tools.as_ref().and_then(|tools| tools.bare);
+                let may_call = self.options.parse_tool_calls && self.region.kind() == Kind::Text;
+                if may_call && self.region.is_fresh() && bare == Some(character) {
+                    self.raw = self.region.take_space();
+                    return self.begin_call(character, true);
+                }
+                let holds = !self.current_marks().is_empty();
+                self.region.write(character, holds, &mut self.emitter);
+            }
+            Mode::Header => self.character_in_header(character),
+            _ => self.character_in_section(character),
+        }
+    }
+
+    fn marker_in_region(&mut self, kind: Mark, marker: &str) {
+        let reasoning = self.format.reasoning.as_ref().is_some_and(|reasoning| reasoning.anywhere);
+        let is_text = self.region.kind() == Kind::Text;
+        match kind {
+            Mark::Dropped => self.region.drop_space_if_fresh(),
+            Mark::ReasoningStart if is_text && (self.region.is_fresh() || reasoning) => {
+                self.region = Region::after_marker(Kind::Reasoning);
+            }
+            Mark::ReasoningEnd if !is_text || self.region.is_fresh() => self.region = Region::after_marker(Kind::Text),
+            // The prompt has begun the reasoning already.
+            Mark::ReasoningStart if !is_text && self.region.is_fresh() => {}
+            Mark::SectionBegin | Mark::CallBegin => {
+                self.raw = self.region.take_space();
+                self.calls = 0;
+                self.enter_section_or_call(kind, marker);
+            }
+            Mark::HeaderBegin | Mark::MessageEnd => self.end_message(kind, marker),
+            _ => self.region.write_text(marker, &mut self.emitter),
+        }
+    }
+
+    fn end_message(&mut self, kind: Mark, marker: &str) {
+        if std::mem::take(&mut self.keeps_markers) && kind == Mark::MessageEnd {
+            self.region.write_text(marker, &mut self.emitter);
+        }
+        self.region = Region::after_marker(Kind::Text);
+        self.raw.clear();
+        self.header.clear();
+        if kind == Mark::HeaderBegin {
+            self.raw.push_str(marker);
+            let channels = self.format.channels.as_ref();
+            if channels.is_some_and(|channels| channels.channel == marker) {
+                self.header.push_str(marker);
+            }
+            self.mode = Mode::Header;
+        } else {
+            self.mode = Mode::Region;
+        }
+    }
+
+    fn character_in_header(&mut self, character: char) {
+        self.raw.push(character);
+        self.header.push(character);
+        let plausible = |header: &str| match &self.format.channels {
+            Some(channels) => channels.may_be_header(header),
+            None => false,
+        };
+        if self.header.len() > MAX_HEADER || !plausible(&self.header) {
+            self.give_back();
+        }
+    }
+
+    /// The header is complete.
+    fn begin_message(&mut self) {
+        let header = std::mem::take(&mut self.header);
+        let Some(channels) = &self.format.channels else { return };
+        self.raw.push_str(&channels.header_end);
+        let message = channels.message(&header);
+        self.mode = Mode::Region;
+        let (kind, parsed) = match &message {
+            Message::Text => (Kind::Text, true),
+            Message::Reasoning => (Kind::Reasoning, self.options.parse_reasoning),
+            Message::Call(_) => (Kind::Text, self.options.parse_tool_calls),
+        };
+        if !parsed {
+            self.keeps_markers = true;
+            return self.give_back();
+        }
+        self.region = Region::after_marker(kind);
+        match message {
+            Message::Call(name) => {
+                self.calls = 0;
+                self.mode = match self.format.tools {
+                    Some(_) => Mode::Section,
+                    None => Mode::Call(CallReader::of_arguments(&name, &mut self.emitter)),
+                };
+            }
+            _ => self.raw.clear(),
+        }
+    }
+
+    fn enter_section_or_call(&mut self, kind: Mark, marker: &str) {
+        self.raw.push_str(marker);
+        let Some(tools) = &self.format.tools else { return };
+        self.mode = match kind {
+            Mark::CallBegin => Mode::Call(CallReader::new(tools, &self.options.tools, false)),
+            _ => Mode::Section,
+        };
+    }
+
+    fn marker_in_section(&mut self, kind: Mark, marker: &str) {
+        match kind {
+            Mark::CallBegin | Mark::SectionBegin => self.enter_section_or_call(kind, marker),
+            Mark::CallEnd if self.calls > 0 => {}
+            Mark::SectionEnd if self.calls > 0 => self.leave_section(),
+            Mark::HeaderBegin | Mark::MessageEnd => {
+                if self.calls == 0 {
+                    self.give_back();
+                }
+                self.end_message(kind, marker);
+            }
+            _ => {
+                self.raw.push_str(marker);
+                self.give_back();
+            }
+        }
+    }
+
+    fn character_in_section(&mut self, character: char) {
+        let begins_directly = self.format.tools.as_ref().is_some_and(|tools| {
+            let without_marker = tools.call_begin.is_empty() || matches!(character, '{' | '[');
+            without_marker && (self.calls == 0 || matches!(character, '{' | '['))
+        });
+        match character {
+            space if space.is_whitespace() => self.raw.push(space),
+            ',' | ';' if self.calls > 0 => self.raw.push(character),
+            _ if begins_directly => self.begin_call(character, false),
+            _ if self.calls == 0 => {
+                self.read_again(character.encode_utf8(&mut [0; 4]));
+                self.give_back();
+            }
+            _ => {
+                self.read_again(character.encode_utf8(&mut [0; 4]));
+                self.leave_section();
+            }
+        }
+    }
+
+    fn begin_call(&mut self, first: char, bare: bool) {
+        let Some(tools) = &self.format.tools else { return };
+        self.mode = Mode::Call(CallReader::beginning_with(first, tools, &self.options.tools, bare));
+        self.read_again(first.encode_utf8(&mut [0; 4]));
+    }
+
+    fn leave_section(&mut self) {
+        self.raw.clear();
+        self.mode = Mode::Region;
+    }
+
+    fn after_read(&mut self, read: Read, character: char, progress_before: u64) {
+        if matches!(read, Read::More | Read::Done) {
+            self.raw.push(character);
+        }
+        if self.emitter.progress() != progress_before {
+            self.raw.clear();
+        }
+        match read {
+            Read::More => return,
+            Read::Done | Read::DoneBefore => {
+                self.calls += 1;
+                self.raw.clear();
+                self.region = Region::after_marker(Kind::Text);
+                self.mode = Mode::Section;
+            }
+            Read::Bad => self.give_back(),
+        }
+        if read != Read::Done {
+            self.queue.push_front(character);
+        }
+    }
+
+    /// What was read is no call: it is text, or belongs to the reasoning that it seemed to interrupt.
+    fn give_back(&mut self) {
+        if self.emitter.is_open() {
+            self.emitter.abandon();
+            self.region = Region::first(Kind::Text);
+        }
+        self.emitter.forget_announced();
+        self.mode = Mode::Region;
+        let raw = std::mem::take(&mut self.raw);
+        self.region.write_text(&raw, &mut self.emitter);
+    }
+}

@@ -1,0 +1,207 @@
+//! Output parsers, compared with llama.cpp's on its own cases, and read back from what chat templates render.
+//!
+//! `CUELIGHT_TEST_CHAT_CASES` names the folder that `tests/fetch_chat_cases.py` writes; without it those tests print that they are
+//! skipped and pass.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use cuelight::output::{Delta, OutputFormat, OutputParser, ParserOptions, ToolSpec};
+use cuelight_engine::format::chat_template::{ChatTemplate, TemplateInputs};
+use serde_json::{Map, Value, json};
+
+fn folder() -> Option<PathBuf> {
+    let folder = std::env::var_os("CUELIGHT_TEST_CHAT_CASES");
+    if folder.is_none() {
+        println!("skipped: CUELIGHT_TEST_CHAT_CASES names no folder");
+    }
+    folder.map(PathBuf::from)
+}
+
+/// A template with the format of its answers.
+struct Model {
+    template: ChatTemplate,
+    format: OutputFormat,
+}
+
+impl Model {
+    fn read(path: &Path) -> Model {
+        let source = fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let template = ChatTemplate::new(&source, "<s>", "</s>").expect("the template compiles");
+        let format = OutputFormat::of_template(&source, &|messages, tools, variables, prompt| {
+            render(&template, messages, tools, variables, prompt)
+        });
+        Model { template, format }
+    }
+
+    fn parser(&self, options: &ParserOptions) -> OutputParser {
+        OutputParser::new(&self.format, options.clone())
+    }
+}
+
+fn render(
+    template: &ChatTemplate,
+    messages: &Value,
+    tools: Option<&Value>,
+    variables: &Map<String, Value>,
+    add_generation_prompt: bool,
+) -> Option<String> {
+    let variables = Some(variables);
+    template.render(&TemplateInputs { messages, tools, documents: None, add_generation_prompt, variables }).ok()
+}
+
+/// An answer in its parts.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Answer {
+    text: String,
+    reasoning: String,
+    /// Name, arguments and id.
+    calls: Vec<(String, String, String)>,
+}
+
+impl Answer {
+    fn add(&mut self, delta: Delta) {
+        match delta {
+            Delta::Text(text) => self.text += &text,
+            Delta::Reasoning(text) => self.reasoning += &text,
+            Delta::ToolCallStart { index, id, name } => {
+                assert_eq!(index, self.calls.len(), "calls are counted");
+                self.calls.push((name, String::new(), id));
+            }
+            Delta::ToolCallArguments { index, fragment } => self.calls[index].1 += &fragment,
+        }
+    }
+
+    /// The answer without ids, which are new each time.
+    fn without_ids(&self) -> Answer {
+        let mut answer = self.clone();
+        answer.calls.iter_mut().for_each(|call| call.2.clear());
+        answer
+    }
+}
+
+/// Parses a text in pieces of some characters.
+fn parse(mut parser: OutputParser, text: &str, piece: usize) -> Answer {
+    let (mut answer, mut deltas) = (Answer::default(), Vec::new());
+    let characters: Vec<char> = text.chars().collect();
+    for piece in characters.chunks(piece) {
+        parser.push(&piece.iter().collect::<String>(), &mut deltas);
+        deltas.drain(..).for_each(|delta| answer.add(delta));
+    }
+    parser.finish(&mut deltas);
+    deltas.drain(..).for_each(|delta| answer.add(delta));
+    answer
+}
+
+fn tools_of(case: &Value) -> Vec<ToolSpec> {
+    let tools = case["tools"].as_array().expect("tools");
+    let tool = |tool: &Value| ToolSpec {
+        name: tool["name"].as_str().expect("a name").to_owned(),
+        parameters: tool["parameters"].clone(),
+    };
+    tools.iter().map(tool).collect()
+}
+
+fn declared(tools: &[ToolSpec]) -> Value {
+    let tool = |tool: &ToolSpec| json!({"type": "function", "function": {"name": tool.name, "description": "A tool.", "parameters": tool.parameters}});
+    tools.iter().map(tool).collect()
+}
+
+/// What the case's parser gets.
+fn options(case: &Value, model: &Model) -> ParserOptions {
+    let tools = tools_of(case);
+    let mut variables = Map::new();
+    let thinking = case["options"].get("enable_thinking").cloned().unwrap_or(json!(true));
+    variables.insert("enable_thinking".to_owned(), thinking.clone());
+    variables.insert("thinking".to_owned(), thinking);
+    let declared = (!tools.is_empty()).then(|| declared(&tools));
+    let mut prompt = render(
+        &model.template,
+        &json!([{"role": "user", "content": "Hey there!"}]),
+        declared.as_ref(),
+        &variables,
+        true,
+    )
+    .unwrap_or_default();
+    match case["options"]["continue_final_message"].as_str() {
+        Some(kind) if kind.ends_with("REASONING") => prompt += model.format.reasoning_start().unwrap_or_default(),
+        Some(_) => prompt += model.format.reasoning_end().unwrap_or_default(),
+        None => {}
+    }
+    let reasoning = case["options"]["reasoning_format"].as_str().unwrap_or("NONE");
+    ParserOptions {
+        parse_reasoning: !reasoning.ends_with("NONE"),
+        parse_tool_calls: !tools.is_empty(),
+        tools: Arc::from(tools),
+        prompt_tail: prompt,
+    }
+}
+
+/// What the case expects of the text that the model adds.
+fn expected(case: &Value) -> Answer {
+    let text = |key: &str| case["expect"][key].as_str().unwrap_or_default().to_owned();
+    let (mut content, mut reasoning) = (text("content"), text("reasoning_content"));
+    if case["options"].get("continue_final_message").is_some() {
+        let prefill = case["messages"].as_array().and_then(|messages| messages.last()).expect("a message to continue");
+        let strip = |text: &str, key: &str| {
+            let begun = prefill[key].as_str().unwrap_or_default();
+            text.strip_prefix(begun).unwrap_or(text).to_owned()
+        };
+        (content, reasoning) = (strip(&content, "content"), strip(&reasoning, "reasoning_content"));
+    }
+    let calls = case["expect"]["tool_calls"].as_array().expect("calls").iter().map(|call| {
+        let part = |index: usize| call[index].as_str().expect("a text").to_owned();
+        (part(0), part(1), part(2))
+    });
+    Answer { text: content, reasoning, calls: calls.collect() }
+}
+
+/// Arguments are equal as JSON; what is no JSON is incomplete, and not compared.
+fn same(expected: &Answer, actual: &Answer, prompt: &str) -> bool {
+    let json = |text: &str| serde_json::from_str::<Value>(text).ok();
+    let calls = expected.calls.len() == actual.calls.len()
+        && expected.calls.iter().zip(&actual.calls).all(|(expected, actual)| {
+            let id = expected.2.is_empty() || expected.2 == actual.2;
+            let arguments = json(&expected.1).is_none_or(|arguments| Some(arguments) == json(&actual.1));
+            expected.0 == actual.0 && arguments && id
+        });
+    // llama.cpp repeats the prompt's marker if reasoning stays in the text.
+    let (text, of_answer) = (expected.text.trim(), actual.text.trim());
+    let marker = text.strip_suffix(of_answer).map(str::trim);
+    let same_text = marker.is_some_and(|marker| prompt.trim().ends_with(marker));
+    calls && same_text && expected.reasoning.trim() == actual.reasoning.trim()
+}
+
+/// Cases that come out otherwise on purpose: template and line, with the reason.
+const DIFFERENT: &[(&str, u64, &str)] = &[];
+
+#[test]
+fn the_cases_of_llama_cpp_give_what_llama_cpp_expects() {
+    let Some(folder) = folder() else { return };
+    let cases = fs::read_to_string(folder.join("cases.json")).expect("cases.json, written by the script");
+    let cases: Vec<Value> = serde_json::from_str(&cases).expect("cases");
+    let mut models = BTreeMap::new();
+    let (mut equal, mut failures) = (0, Vec::new());
+    for case in &cases {
+        let name = case["template"].as_str().expect("a template");
+        let model = models.entry(name).or_insert_with(|| Model::read(&folder.join("templates").join(name)));
+        let (options, text) = (options(case, model), case["input"].as_str().expect("a text"));
+        let expected = expected(case);
+        let whole = parse(model.parser(&options), text, usize::MAX);
+        for piece in [1, 2, 3, 7] {
+            let split = parse(model.parser(&options), text, piece);
+            assert_eq!(whole.without_ids(), split.without_ids(), "{name} {} in pieces of {piece}", case["line"]);
+        }
+        let differs = DIFFERENT.iter().any(|(template, line, _)| *template == name && case["line"] == *line);
+        match same(&expected, &whole, &options.prompt_tail) {
+            true if !differs => equal += 1,
+            false if differs => {}
+            _ => failures
+                .push(format!("{name} {}: {text:?}\n  expected {expected:?}\n  parsed   {whole:?}", case["line"])),
+        }
+    }
+    println!("{equal} of {} cases are equal, {} differ on purpose", cases.len(), DIFFERENT.len());
+    assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
+}
