@@ -129,6 +129,7 @@ fn server_options(config: &Config, metrics: Exposition, max_connections: usize) 
         tenant_isolation: config.tenant_isolation,
         request_timeout: config.request_timeout,
         drain_timeout: config.drain_timeout,
+        chat_page: !config.no_chat_page,
         metrics: Some(metrics),
         ..ServerOptions::default()
     })
