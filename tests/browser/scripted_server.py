@@ -160,7 +160,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if question == "slow":
             deltas = text("word " * 4000, 5)
         if deltas is None:
-            last = body["messages"][-1]["content"]
+            last = body["messages"][-1]["content"].split("\n\n")[-1]
             deltas = text(f"You said: {last} ({len(self.server.bodies)})")
         for count, delta in enumerate([{"role": "assistant", "content": ""}, *deltas]):
             self.write(delta, None, count)

@@ -4,7 +4,7 @@ import { setUpComposer, focusComposer, setBusy } from "./composer.js";
 import { announce, byId, toast } from "./dom.js";
 import { emptyAnswer, generate, requestBody } from "./generation.js";
 import { messageView } from "./message.js";
-import { chosenModel, refreshModels, setUpModels } from "./models.js";
+import { chosenModel, refreshModels, refreshStates, setUpModels } from "./models.js";
 import { apiKey, askForKey, settings, setUpSettings, setUpTheme } from "./settings.js";
 import { closeDrawer, setUpDrawer, showChats } from "./sidebar.js";
 import * as store from "./store.js";
@@ -192,6 +192,8 @@ function finish(asked, message) {
   stickToEnd();
   // A conversation that was deleted meanwhile is not stored again.
   if (asked === chat || store.loadChat(asked.id)) save(asked);
+  // The next answer reports an error of the server, if there is one.
+  refreshStates(apiKey()).catch(() => {});
   announce(message.error ? "The answer failed" : "The answer is complete");
 }
 

@@ -114,6 +114,7 @@ class Answer {
     this.textView.update(message.content, isLive);
     this.renderCalls();
     this.renderError();
+    this.bar.firstChild.hidden = !message.content;
     this.figures.textContent = isLive ? "" : figures(message);
   }
 
@@ -177,11 +178,11 @@ function figures({ stats, finish, model }) {
   if (stats?.firstTokenSeconds) parts.push(`first token after ${seconds(stats.firstTokenSeconds)}`);
   if (stats?.answerTokens !== undefined) {
     const cached = stats.cachedTokens ? ` (${stats.cachedTokens} cached)` : "";
-    parts.push(`${stats.promptTokens}${cached} + ${stats.answerTokens} tokens`);
+    parts.push(`${stats.promptTokens} tokens in${cached}, ${stats.answerTokens} out`);
   }
   if (model) parts.push(model);
   return parts.join(" · ");
 }
 
-const rounded = (number) => number.toFixed(number < 10 ? 1 : 0);
+const rounded = (number) => String(Number(number.toFixed(number < 10 ? 1 : 0)));
 const seconds = (number) => (number < 1 ? `${Math.round(number * 1000)} ms` : `${rounded(number)} s`);

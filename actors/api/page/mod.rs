@@ -170,7 +170,9 @@ mod tests {
     fn the_page_names_no_other_host_and_has_no_inline_code() {
         for asset in ASSETS.iter().chain([&INDEX]) {
             let outside = asset.text.replace("http://www.w3.org/2000/svg", "");
-            for forbidden in ["src=\"http", "href=\"http", "innerHTML", "insertAdjacentHTML", "eval(", "url(http", "style=\""] {
+            for forbidden in
+                ["src=\"http", "href=\"http", "innerHTML", "insertAdjacentHTML", "eval(", "url(http", "style=\""]
+            {
                 assert!(!outside.contains(forbidden), "{} contains {forbidden}", asset.name);
             }
         }

@@ -5,6 +5,8 @@ import { byId, h } from "./dom.js";
 import { read, write } from "./store.js";
 
 const select = byId("model");
+/** Whether a model was not loaded when the list was read. */
+let isStale = false;
 
 export function setUpModels() {
   select.addEventListener("change", () => write("model", select.value));
@@ -26,4 +28,10 @@ export async function refreshModels(key) {
   select.replaceChildren(...models.map(option));
   if (models.some(({ id }) => id === wanted)) select.value = wanted;
   select.disabled = models.length === 0;
+  isStale = models.some(({ status }) => status && status.value !== "loaded");
+}
+
+/** Reads the list again if the state of a model may have changed. */
+export async function refreshStates(key) {
+  if (isStale) await refreshModels(key);
 }
