@@ -12,71 +12,18 @@ import sys
 import traceback
 import urllib.request
 
-from browser.scripted_server import KEY, ScriptedServer
+from browser.page import Page
+from browser.scripted_server import KEY, MARKDOWN, ScriptedServer
 from browser.webdriver import Browser, is_installed
 
 CHECKS = []
 ANSWER = ".message.assistant:last-child"
 TEXT = f"{ANSWER} > .markdown"
-DONE = "!document.querySelector('.live') && !document.querySelector('#send').title.startsWith('Stop')"
 
 
 def check(function):
     CHECKS.append(function)
     return function
-
-
-class Page:
-    """The page in the browser, at the scripted server."""
-
-    def __init__(self, browser, server, arguments):
-        self.browser = browser
-        self.server = server
-        self.arguments = arguments
-
-    def reset(self, size=(1280, 900)):
-        """A page as a new visitor sees it."""
-        self.server.needs_key = False
-        self.browser.resize(*size)
-        self.browser.prefer(prefers_color_scheme="light", prefers_reduced_motion="no-preference")
-        self.browser.open(f"{self.server.url}/version")
-        self.browser.run("localStorage.clear(); sessionStorage.clear();")
-        self.open(self.server.url)
-
-    def open(self, url):
-        self.browser.open(f"{url}/")
-        self.browser.wait("document.querySelectorAll('#model option').length > 0")
-
-    def send(self, text, wait=True):
-        self.browser.type("#prompt", text)
-        self.browser.press("Enter")
-        if wait:
-            self.wait()
-
-    def wait(self, seconds=60):
-        self.browser.wait(DONE, seconds=seconds)
-
-    def text(self, selector):
-        return self.browser.run("return document.querySelector(arguments[0])?.innerText ?? null;", selector)
-
-    def count(self, selector):
-        return self.browser.run("return document.querySelectorAll(arguments[0]).length;", selector)
-
-    def is_visible(self, selector):
-        return self.browser.run("return document.querySelector(arguments[0]).checkVisibility({visibilityProperty: true});", selector)
-
-    def color(self):
-        return self.browser.run("return getComputedStyle(document.body).backgroundColor;")
-
-    def overflow(self):
-        """By how many pixels the page is wider than its window."""
-        return self.browser.run("""
-            const wide = [document.documentElement, document.querySelector("#thread")];
-            return Math.max(...wide.map((node) => node.scrollWidth - node.clientWidth));""")
-
-    def screenshot(self, name):
-        if self.arguments.screenshots:
-            self.browser.screenshot(self.arguments.screenshots / f"{name}.png")
 
 
 @check
@@ -103,8 +50,7 @@ def the_model_of_the_server_answers(page):
     assert len(page.text(f"{TEXT} p")) > 10, page.text(ANSWER)
     figures = page.text(f"{ANSWER} .figures")
     assert "tokens/s" in figures and "first token after" in figures and ", 24 out" in figures, figures
-    foreign = [url for url in page.browser.requests() if not url.startswith((page.arguments.url + "/", "data:"))]
-    assert not foreign, foreign
+    page.screenshot("real-answer")
     # Without its key the page was refused once.
     errors = [line for line in page.browser.console() if "401 (Unauthorized)" not in line]
     assert not errors, errors
@@ -130,6 +76,40 @@ def markdown_is_rendered_while_it_streams(page):
     page.browser.wait(f"document.querySelector('{inside} .code')")
     assert streamed == page.browser.run("return document.querySelector(arguments[0]).innerHTML;", inside)
     page.screenshot("desktop-light")
+
+
+@check
+def every_split_of_a_stream_gives_the_same_nodes(page):
+    different = page.browser.run("""
+        const { MarkdownView } = await import("/page/markdown.js");
+        const [text] = arguments;
+        const whole = document.createElement("div");
+        new MarkdownView(whole).update(text, true);
+        const differs = (size) => {
+          const node = document.createElement("div");
+          const view = new MarkdownView(node);
+          for (let end = size; end < text.length; end += size) view.update(text.slice(0, end), true);
+          view.update(text, true);
+          return node.innerHTML !== whole.innerHTML;
+        };
+        return Array.from({ length: 40 }, (_, index) => index + 1).filter(differs);""", MARKDOWN)
+    assert different == [], different
+
+
+@check
+def hostile_markdown_takes_linear_time(page):
+    # Each takes a fraction of a second. With time that is quadratic in the length, the script would end at its limit of 20 s.
+    lines = ["*", "*a ", "**a", "[", "[a](", "](a \"", "`", "` `` ", "_a", "https://", "> ", "- ", "- a\n* b\n", "|a", "|-",
+             "#", "```\n", "~", "a\n", "***\n", "![", "a" + " " * 1000, "- a\n  - b\n"]
+    texts = [line * (100_000 // len(line)) for line in lines]
+    texts += ["~" * 100_000 + "`", "```" + " " * 100_000 + "`", "|a|\n|-" + " " * 100_000 + "x"]
+    texts += ["|a" * 2000 + "|\n" + "|-" * 2000 + "|\n" + "|\n" * 50_000]
+    for text in texts:
+        page.browser.run("""
+            const { MarkdownView } = await import("/page/markdown.js");
+            const view = new MarkdownView(document.createElement("div"));
+            view.update(arguments[0], true);
+            view.update(arguments[0], false);""", text)
 
 
 @check

@@ -89,8 +89,8 @@ class Browser:
         self._call("POST", "/refresh")
 
     def run(self, script, *arguments):
-        """What a script returns. Strings in `arguments` are its `arguments[0]` and so on."""
-        return self._call("POST", "/execute/sync", {"script": script, "args": list(arguments)})
+        """What a script returns, which may await promises. `arguments` are its `arguments[0]` and so on."""
+        return self._call("POST", "/execute/sync", {"script": f"return (async function () {{{script}\n}}).apply(null, arguments);", "args": list(arguments)})
 
     def devtools(self, command, **parameters):
         return self._call("POST", "/goog/cdp/execute", {"cmd": command, "params": parameters})

@@ -75,7 +75,8 @@ function addView(message) {
 function openChat(id) {
   if (id === chat.id) return;
   show(live?.chat.id === id ? live.chat : store.loadChat(id) ?? store.newChat());
-  focusComposer();
+  // On a phone the keyboard would cover half of the chat.
+  if (matchMedia("(hover: hover)").matches) focusComposer();
 }
 
 function openNewChat() {

@@ -222,8 +222,8 @@ function readTable(lines, at, isOpen) {
 function table([header, delimiters = "", ...rows], isOpen) {
   const names = cells(header);
   const aligns = cells(delimiters).map(alignOf);
-  const row = (tag, texts, isLast) => h("tr", {}, ...names.map((_, column) => {
-    const cell = h(tag, { scope: tag === "th" ? "col" : null }, renderInline(texts[column] ?? "", isLast));
+  const row = (tag, texts, isLast) => h("tr", {}, ...texts.slice(0, names.length).map((text, column) => {
+    const cell = h(tag, { scope: tag === "th" ? "col" : null }, renderInline(text, isLast));
     if (aligns[column]) cell.style.textAlign = aligns[column];
     return cell;
   }));
