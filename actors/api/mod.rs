@@ -4,7 +4,7 @@
 //! request id, metrics and a log line ([`telemetry`]), its origin
 //! and host name ([`guard`]), its key ([`auth`]), its
 //! body as JSON ([`extract`]), its fields ([`fields`]), and the protocol that its route belongs to ([`openai`]). The routes
-//! that belong to no protocol are in [`models`], [`probes`] and [`tokenize`]; [`routes`] lists them all.
+//! that belong to no protocol are in [`models`], [`page`], [`probes`] and [`tokenize`]; [`routes`] lists them all.
 //!
 //! No state is kept between requests. When a connection closes, its handler or response body is dropped, which drops its
 //! [`crate::pipeline::runtime::Generation`]s and so cancels them.
@@ -22,6 +22,7 @@ mod models;
 mod openai;
 mod openmetrics;
 mod options;
+mod page;
 mod probes;
 mod request_memory;
 mod routes;

@@ -41,6 +41,8 @@ pub struct ServerOptions {
     pub request_timeout: Option<Duration>,
     /// How long the requests of a model that is being unloaded may continue.
     pub drain_timeout: Duration,
+    /// Whether `/` shows a chat page to browsers.
+    pub chat_page: bool,
     /// What `/metrics` renders. `None`: the route answers 404.
     pub metrics: Option<Exposition>,
 }
@@ -80,6 +82,7 @@ impl Default for ServerOptions {
             tenant_isolation: false,
             request_timeout: None,
             drain_timeout: Self::DRAIN_TIMEOUT,
+            chat_page: true,
             metrics: None,
         }
     }

@@ -21,7 +21,7 @@ use super::guard::{self, Guard};
 use super::openai::{chat, completions};
 use super::options::LiveOptions;
 use super::server::{Server, SharedServer};
-use super::{models, probes, telemetry, tokenize};
+use super::{models, page, probes, telemetry, tokenize};
 use crate::models::Models;
 use crate::serving::error::{ApiError, clip};
 
@@ -59,7 +59,8 @@ pub(super) fn build(models: Models, live: LiveOptions, is_loopback: bool) -> Res
 /// Routes that never require a key.
 fn open_routes() -> Router<SharedServer> {
     let routes = Router::new()
-        .route("/", get(probes::greet))
+        .route("/", get(page::index))
+        .route("/page/{name}", get(page::asset))
         .route("/health", get(probes::health))
         .route("/ready", get(probes::ready))
         .route("/ping", get(probes::health))

@@ -41,6 +41,7 @@ Then, from another terminal:
   curl http://127.0.0.1:8080/v1/chat/completions -H 'Content-Type: application/json' \\
     -d '{\"model\": \"default\", \"messages\": [{\"role\": \"user\", \"content\": \"Hello!\"}], \"stream\": true}'
   cuelight ps                                      the loaded models and their requests
+Or chat in a browser: http://127.0.0.1:8080
 
 Endpoints: /v1/chat/completions, /v1/completions, /v1/models, /models, /tokenize, /detokenize, /health, /ready, /metrics.")]
 pub struct Args {
@@ -129,6 +130,7 @@ fn server_options(config: &Config, metrics: Exposition, max_connections: usize) 
         tenant_isolation: config.tenant_isolation,
         request_timeout: config.request_timeout,
         drain_timeout: config.drain_timeout,
+        chat_page: !config.no_chat_page,
         metrics: Some(metrics),
         ..ServerOptions::default()
     })

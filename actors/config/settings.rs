@@ -245,6 +245,8 @@ settings! { |home|
         cors_origin: Vec<String> = Vec::new(), "ORIGIN";
         /// Host name, besides localhost, by which clients may address a server that listens on a loopback address, or * for all; repeat the flag for several names.
         allowed_host: Vec<String> = Vec::new(), "NAME", advanced = true;
+        /// Answer browsers at / with plain text instead of a chat page.
+        no_chat_page: bool = false, "";
         /// How many requests may wait; further requests are refused with status 429 and a Retry-After header.
         max_queued_requests: usize = ModelsOptions::default().max_waiting_calls, "N";
         /// How many prompt tokens may wait before further requests are refused in the same way; if not set, any number.
