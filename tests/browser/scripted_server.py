@@ -10,6 +10,8 @@ import time
 import urllib.error
 import urllib.request
 
+from .webdriver import DIRECT
+
 KEY = "right-key"
 
 MARKDOWN = """# A heading
@@ -124,7 +126,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return
         request = urllib.request.Request(self.server.real + self.path, headers={"accept": self.headers.get("accept", "*/*")})
         try:
-            with urllib.request.urlopen(request) as real:
+            with DIRECT.open(request) as real:
                 headers = {name: value for name, value in real.headers.items() if name.lower() not in HOP_BY_HOP}
                 self.send(real.status, real.read(), headers)
         except urllib.error.HTTPError as error:

@@ -16,6 +16,8 @@ ARGUMENTS = [
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--no-proxy-server",
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
 ]
+# Opens addresses of this machine, whatever proxy the environment names.
+DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def is_installed():
@@ -36,7 +38,6 @@ class Browser:
         port = free_port()
         self.driver = subprocess.Popen(["chromedriver", f"--port={port}"], stdout=subprocess.DEVNULL)
         self.url = f"http://127.0.0.1:{port}"
-        self.opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
             self._start()
         except BaseException:
@@ -67,7 +68,7 @@ class Browser:
         data = json.dumps(body or {}).encode() if method == "POST" else None
         request = urllib.request.Request(self.url + path, data, {"content-type": "application/json"}, method=method)
         try:
-            with self.opener.open(request, timeout=120) as response:
+            with DIRECT.open(request, timeout=120) as response:
                 return json.load(response)["value"]
         except urllib.error.HTTPError as error:
             value = json.load(error)["value"]
