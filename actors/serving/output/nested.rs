@@ -27,8 +27,7 @@ fn elements(text: &str, format: &Tagged, schema: &Value, depth: usize) -> Option
     }
     let written = parts.iter().map(|(key, value)| {
         let inner = if is_array { item_schema(schema) } else { property_schema(schema, key) };
-        let value = elements(value, format, inner, depth - 1)
-            .unwrap_or_else(|| coerce(value, Types::of(inner, inner)));
+        let value = elements(value, format, inner, depth - 1).unwrap_or_else(|| coerce(value, Types::of(inner, inner)));
         if is_array { value } else { format!("{}:{value}", quoted(key)) }
     });
     let written = written.collect::<Vec<_>>().join(",");

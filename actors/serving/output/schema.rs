@@ -23,15 +23,8 @@ impl Types {
         Types { null: true, integer: true, number: true, boolean: true, object: true, array: true, string: true };
 
     /// Only texts.
-    pub(super) const STRING: Types = Types {
-        null: false,
-        integer: false,
-        number: false,
-        boolean: false,
-        object: false,
-        array: false,
-        string: true,
-    };
+    pub(super) const STRING: Types =
+        Types { null: false, integer: false, number: false, boolean: false, object: false, array: false, string: true };
 
     /// The types of a parameter by the schema of all parameters.
     pub(super) fn of_parameter(schema: &Value, name: &str) -> Types {
