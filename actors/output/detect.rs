@@ -1,38 +1,27 @@
 //! Finds the format of a chat template.
 
-use super::format::{Format, JsonKeys};
-use super::reasoning::reasoning_of;
-use super::table::{ENTRIES, Entry, json};
+use super::derive::Probe;
+use super::format::Format;
+use super::reasoning::{of_markers, reasoning_of};
+use super::render::Render;
+use super::table::{CONTENT_MARKS, ENTRIES, Entry};
 
-/// The markers of the text for the reader.
-const CONTENT_MARKS: &[&str] = &[
-    "<|START_RESPONSE|>",
-    "<|END_RESPONSE|>",
-    "<|START_TEXT|>",
-    "<|END_TEXT|>",
-    "<|CHATBOT_TOKEN|>",
-    "<|END_OF_TURN_TOKEN|>",
-];
-
-/// The same of Kimi K3, whose template puts them together.
-const KIMI_K3_MARKS: &[&str] = &["<|open|>response<|sep|>", "<|close|>response<|sep|>", "<|close|>message<|sep|>"];
-
-/// The format of a template.
-pub(super) fn detect(source: &str) -> Format {
+/// The format of a template: a known one by its signs, else what the template renders.
+pub(super) fn detect(source: &str, render: &Render<'_>) -> Format {
     let entry = ENTRIES.iter().find(|entry| entry.fits(source));
+    let probe = Probe::new(render);
+    let known = entry.and_then(|entry| entry.reasoning).map(|(start, end)| of_markers(start, end));
+    let reasoning = reasoning_of(source).or(known).or_else(|| probe.reasoning());
+    let derive = || source.contains("tool").then(|| probe.json_calls()).flatten();
     let marks = CONTENT_MARKS.iter().filter(|mark| source.contains(**mark));
-    let kimi_k3 = KIMI_K3_MARKS.iter().filter(|_| entry.is_some_and(|entry| entry.name == "kimi-k3"));
+    let more = entry.into_iter().flat_map(|entry| entry.content_marks);
     Format {
-        tools: entry.map_or_else(|| hermes(source), |entry| (entry.tools)()),
+        tools: entry.map_or_else(derive, |entry| (entry.tools)()),
         channels: entry.and_then(|entry| (entry.channels)()),
-        reasoning: reasoning_of(source),
-        content_marks: marks.chain(kimi_k3).map(|mark| (*mark).to_owned()).collect(),
-        answer_header: String::new(),
+        answer_header: probe.answer_header(reasoning.as_ref()),
+        reasoning,
+        content_marks: marks.chain(more).map(|mark| (*mark).to_owned()).collect(),
     }
-}
-
-fn hermes(source: &str) -> Option<super::format::ToolFormat> {
-    source.contains("<tool_call>").then(|| json("<tool_call>", &["</tool_call>"], JsonKeys::default()))
 }
 
 impl Entry {

@@ -128,6 +128,8 @@ pub(super) struct Channels {
     pub recipient: String,
     /// Stands before the name of a tool.
     pub tool_prefix: String,
+    /// Where reasoning and then the text begin, if there is reasoning.
+    pub beginnings: Option<(String, String)>,
 }
 
 impl Default for Body {
@@ -152,12 +154,12 @@ impl Format {
     /// Every marker, for the tokenizer.
     pub(super) fn markers(&self) -> Vec<&str> {
         let mut markers: Vec<&str> = self.content_marks.iter().map(String::as_str).collect();
-        for reasoning in &self.reasoning {
+        if let Some(reasoning) = &self.reasoning {
             markers.extend([reasoning.start.as_str(), &reasoning.end]);
             markers.extend(reasoning.stray.iter().map(String::as_str));
         }
         markers.extend(self.tools.iter().flat_map(ToolFormat::markers));
-        for channels in &self.channels {
+        if let Some(channels) = &self.channels {
             markers.extend([channels.begin.as_str(), &channels.header_end, &channels.channel]);
             markers.extend(channels.ends.iter().map(String::as_str));
         }

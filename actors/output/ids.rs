@@ -18,6 +18,7 @@ pub(super) enum IdSource {
     /// Ids that no one can guess.
     Random,
     /// Ids that count, for tests.
+    #[cfg(test)]
     Counting(u64),
 }
 
@@ -34,6 +35,7 @@ impl IdSource {
     fn digits(&mut self) -> String {
         match self {
             IdSource::Random => Uuid::new_v4().simple().to_string(),
+            #[cfg(test)]
             IdSource::Counting(count) => {
                 *count += 1;
                 format!("{count:09x}{:023}", 0)

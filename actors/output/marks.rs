@@ -103,7 +103,7 @@ fn reasoning_marks(format: &Format) -> Vec<(Mark, &str)> {
 fn section_marks(format: &Format) -> Vec<(Mark, &str)> {
     let Some(tools) = &format.tools else { return Vec::new() };
     let mut marks = vec![(Mark::CallBegin, tools.call_begin.as_str())];
-    for (begin, end) in &tools.section {
+    if let Some((begin, end)) = &tools.section {
         marks.extend([(Mark::SectionBegin, begin.as_str()), (Mark::SectionEnd, end)]);
     }
     marks.extend(tools.call_end.iter().map(|end| (Mark::CallEnd, end.as_str())));

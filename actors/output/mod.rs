@@ -3,7 +3,8 @@
 //! # Layout
 //!
 //! - [`delta`]: what comes out
-//! - [`output_format`]: the format of a chat template, found by [`detect`] in [`table`] and [`reasoning`]
+//! - [`output_format`]: the format of a chat template, found by [`detect`] in [`table`] and [`reasoning`],
+//!   or by [`derive`](mod@derive) from what the template renders
 //! - [`format`]: a format as data
 //! - [`parser`]: the parser of one answer, with [`region`], [`channels`] and [`start`]
 //! - [`call`]: the readers of calls: [`json_call`], [`named`] with [`tagged`] or JSON [`arguments`], [`python`]
@@ -16,6 +17,7 @@ mod call;
 mod channels;
 mod coerce;
 mod delta;
+mod derive;
 mod detect;
 mod emit;
 mod format;
@@ -33,14 +35,20 @@ mod python;
 mod read;
 mod reasoning;
 mod region;
+mod render;
+#[cfg(test)]
+mod samples;
 mod schema;
 mod search;
 mod start;
 mod string;
 mod table;
 mod tagged;
+#[cfg(test)]
+mod tests;
 mod value;
 
 pub use delta::{Delta, ToolSpec};
-pub use output_format::{OutputFormat, Render};
+pub use output_format::OutputFormat;
 pub use parser::{OutputParser, ParserOptions};
+pub use render::Render;

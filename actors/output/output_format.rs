@@ -2,25 +2,21 @@
 
 use std::sync::Arc;
 
-use serde_json::{Map, Value};
-
 use super::delta::ToolSpec;
 use super::detect::detect;
 use super::format::Format;
 use super::grammar;
+use super::render::Render;
 
 /// How a model writes reasoning and tool calls. It is cheap to clone.
 #[derive(Debug, Clone)]
 pub struct OutputFormat(Arc<Format>);
 
-/// Renders a template with messages, tools, variables and whether the prompt of an answer is added. `None` when it refuses.
-pub type Render<'a> = dyn Fn(&Value, Option<&Value>, &Map<String, Value>, bool) -> Option<String> + 'a;
-
 impl OutputFormat {
     /// The format of a chat template, from its source and from what it renders.
     #[must_use]
-    pub fn of_template(source: &str, _render: &Render<'_>) -> OutputFormat {
-        OutputFormat(Arc::new(detect(source)))
+    pub fn of_template(source: &str, render: &Render<'_>) -> OutputFormat {
+        OutputFormat(Arc::new(detect(source, render)))
     }
 
     /// Neither reasoning nor tools.
@@ -38,20 +34,26 @@ impl OutputFormat {
     /// Reasoning is known.
     #[must_use]
     pub fn has_reasoning(&self) -> bool {
-        let channels = self.0.channels.as_ref();
-        self.0.reasoning.is_some() || channels.is_some_and(|channels| !channels.reasoning.is_empty())
+        self.reasoning_end().is_some()
     }
 
-    /// The marker that ends reasoning, for constraints that start after it. `None` without reasoning, or if it is a message.
+    /// The marker that ends reasoning, for constraints that start after it. Where reasoning is a message of its own, it is the
+    /// header of the message with the answer.
     #[must_use]
     pub fn reasoning_end(&self) -> Option<&str> {
-        self.0.reasoning.as_ref().map(|reasoning| reasoning.end.as_str())
+        self.reasoning_markers().map(|(_, end)| end)
     }
 
     /// The marker that begins reasoning.
     #[must_use]
     pub fn reasoning_start(&self) -> Option<&str> {
-        self.0.reasoning.as_ref().map(|reasoning| reasoning.start.as_str())
+        self.reasoning_markers().map(|(start, _)| start)
+    }
+
+    fn reasoning_markers(&self) -> Option<(&str, &str)> {
+        let reasoning = self.0.reasoning.as_ref().map(|reasoning| (reasoning.start.as_str(), reasoning.end.as_str()));
+        let message = self.0.channels.as_ref().and_then(|channels| channels.beginnings.as_ref());
+        reasoning.or(message.map(|(start, end)| (start.as_str(), end.as_str())))
     }
 
     /// Every marker. A tokenizer must leave those of its special tokens in the text that have these spellings.
@@ -65,6 +67,11 @@ impl OutputFormat {
     #[must_use]
     pub fn call_grammar(&self, tools: &[ToolSpec], parallel: bool) -> Option<String> {
         grammar::call_grammar(&self.0, tools, parallel)
+    }
+
+    #[cfg(test)]
+    pub(super) fn of(format: Format) -> OutputFormat {
+        OutputFormat(Arc::new(format))
     }
 
     pub(super) fn inner(&self) -> Arc<Format> {

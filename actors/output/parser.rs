@@ -240,9 +240,10 @@ impl OutputParser {
                 self.region = Region::after_marker(Kind::Reasoning);
             }
             Mark::ReasoningEnd if !is_text || self.region.is_fresh() => self.region = Region::after_marker(Kind::Text),
+            Mark::ReasoningEnd if reasoning => {}
             // The prompt has begun the reasoning already.
             Mark::ReasoningStart if !is_text && self.region.is_fresh() => {}
-            Mark::SectionBegin | Mark::CallBegin => {
+            Mark::SectionBegin | Mark::CallBegin if is_text || !self.region.mentions() => {
                 self.raw = self.region.take_space();
                 self.calls = 0;
                 self.enter_section_or_call(kind, marker);

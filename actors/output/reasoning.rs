@@ -9,7 +9,6 @@ const MARKERS: &[(&str, &str)] = &[
     ("[THINK]", "[/THINK]"),
     ("<|START_THINKING|>", "<|END_THINKING|>"),
     ("<|channel>thought", "<channel|>"),
-    ("<|open|>think<|sep|>", "<|close|>think<|sep|>"),
     ("<|inner_prefix|>", "<|inner_suffix|>"),
     ("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]"),
     ("<|begin_of_thought|>", "<|end_of_thought|>"),
@@ -20,15 +19,13 @@ const MARKERS: &[(&str, &str)] = &[
 
 /// The markers of the reasoning that a template shows.
 pub(super) fn reasoning_of(source: &str) -> Option<Reasoning> {
-    let is_kimi_k3 = source.contains("<|open|>") && source.contains("<|sep|>");
-    let shown = |end: &str| source.contains(end) || (is_kimi_k3 && end.starts_with("<|close|>think"));
-    let (start, end) = MARKERS.iter().find(|(_, end)| shown(end))?;
+    let (start, end) = MARKERS.iter().find(|(_, end)| source.contains(end))?;
     Some(of_markers(start, end))
 }
 
 /// Reasoning between two markers.
 pub(super) fn of_markers(start: &str, end: &str) -> Reasoning {
     let is_channel = start.starts_with("<|channel>");
-    let stray = if is_channel { vec!["<|channel>".to_owned()] } else { Vec::new() };
+    let stray = if is_channel { vec!["<|channel>".to_owned(), "<channel|>".to_owned()] } else { Vec::new() };
     Reasoning { start: start.to_owned(), end: end.to_owned(), anywhere: is_channel, stray }
 }

@@ -19,12 +19,14 @@ pub(super) struct Region {
     trims: bool,
     /// Nothing but white space was read.
     fresh: bool,
+    /// The last character that was written.
+    last: Option<char>,
 }
 
 impl Region {
     /// The beginning of an answer.
     pub(super) fn first(kind: Kind) -> Self {
-        Region { kind, space: String::new(), trims: false, fresh: true }
+        Region { kind, space: String::new(), trims: false, fresh: true, last: None }
     }
 
     /// The text after a marker.
@@ -60,6 +62,12 @@ impl Region {
         self.space.push_str(&text[end..]);
     }
 
+    /// The character before a marker shows that the text only mentions it: a space on the same line, or a quotation mark.
+    pub(super) fn mentions(&self) -> bool {
+        let before = self.space.chars().next_back().or(self.last);
+        !self.fresh && matches!(before, Some(' ' | '`' | '"' | '\'' | '('))
+    }
+
     /// The white space that stands before a marker.
     pub(super) fn take_space(&mut self) -> String {
         std::mem::take(&mut self.space)
@@ -83,6 +91,7 @@ impl Region {
     fn flush(&mut self, emitter: &mut Emitter) {
         let trims = std::mem::take(&mut self.trims);
         let text = if trims { self.space.trim_start() } else { &self.space };
+        self.last = text.chars().next_back().or(self.last);
         match self.kind {
             Kind::Text => emitter.text(text),
             Kind::Reasoning => emitter.reasoning(text),

@@ -1,6 +1,6 @@
 //! Where an answer begins: in text, inside reasoning or in a header.
 
-use super::format::Format;
+use super::format::{Channels, Format};
 
 /// The state before the first character.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,9 +16,7 @@ pub(super) enum Start {
 /// The state after a prompt that ends with `tail`.
 pub(super) fn start(format: &Format, tail: &str) -> Start {
     if let Some(channels) = &format.channels {
-        let Some(head) = tail.strip_suffix(&channels.header_end) else { return Start::Header };
-        let header = head.rsplit_once(&channels.begin).map_or(head, |(_, header)| header);
-        return if channels.may_be_header(header) { Start::Message(header.to_owned()) } else { Start::Header };
+        return start_of_message(channels, tail);
     }
     let Some(reasoning) = &format.reasoning else { return Start::Text };
     let answer = answer_part(format, tail);
@@ -31,6 +29,15 @@ pub(super) fn start(format: &Format, tail: &str) -> Start {
         },
     };
     if open { Start::Reasoning } else { Start::Text }
+}
+
+/// Whether the last header of the prompt is complete.
+fn start_of_message(channels: &Channels, tail: &str) -> Start {
+    let last = tail.rsplit_once(&channels.begin).map(|(_, last)| last);
+    match last.and_then(|last| last.split_once(&channels.header_end)) {
+        Some((header, _)) if channels.may_be_header(header) => Start::Message(header.to_owned()),
+        _ => Start::Header,
+    }
 }
 
 /// What stands behind the last header of an answer.

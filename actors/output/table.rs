@@ -13,10 +13,28 @@ pub(super) struct Entry {
     pub without: &'static [&'static str],
     pub tools: fn() -> Option<ToolFormat>,
     pub channels: fn() -> Option<Channels>,
+    /// Markers of reasoning that the template need not show.
+    pub reasoning: Option<(&'static str, &'static str)>,
+    /// Markers of the text for the reader that the template need not show.
+    pub content_marks: &'static [&'static str],
 }
 
+/// Markers around the text for the reader.
+pub(super) const CONTENT_MARKS: &[&str] = &[
+    "<|START_RESPONSE|>",
+    "<|END_RESPONSE|>",
+    "<|START_TEXT|>",
+    "<|END_TEXT|>",
+    "<|CHATBOT_TOKEN|>",
+    "<|END_OF_TURN_TOKEN|>",
+];
+
+/// The same of Kimi K3, whose template puts them together.
+const KIMI_K3_MARKS: &[&str] = &["<|open|>response<|sep|>", "<|close|>response<|sep|>", "<|close|>message<|sep|>"];
+const KIMI_K3_THINK: (&str, &str) = ("<|open|>think<|sep|>", "<|close|>think<|sep|>");
+
 const fn entry(name: &'static str, signs: &'static [&'static str], tools: fn() -> Option<ToolFormat>) -> Entry {
-    Entry { name, signs, without: &[], tools, channels: || None }
+    Entry { name, signs, without: &[], tools, channels: || None, reasoning: None, content_marks: &[] }
 }
 
 /// The first entry whose signs a template shows is its format.
@@ -32,8 +50,15 @@ pub(super) const ENTRIES: &[Entry] = &[
     entry("minimax-m2", &["<minimax:tool_call>"], || Some(minimax_m2())),
     entry("deepseek-v3.2", &["DSML", "function_calls"], || Some(dsml("function_calls"))),
     entry("deepseek-v4", &["DSML", "tool_calls"], || Some(dsml("tool_calls"))),
-    entry("kimi-k3", &["<|open|>", "<|sep|>"], || Some(kimi_k3())),
-    entry("kimi-k2", &["<|tool_call_argument_begin|>"], || Some(kimi_k2())),
+    Entry {
+        reasoning: Some(KIMI_K3_THINK),
+        content_marks: KIMI_K3_MARKS,
+        ..entry("kimi-k3", &["<|open|>", "<|sep|>"], || Some(kimi_k3()))
+    },
+    Entry {
+        reasoning: Some(("<think>", "</think>")),
+        ..entry("kimi-k2", &["<|tool_call_argument_begin|>"], || Some(kimi_k2()))
+    },
     entry("deepseek-v3", &["<｜tool▁call▁begin｜>", "```json"], || Some(deepseek_v3())),
     entry("deepseek-v3.1", &["<｜tool▁call▁begin｜>"], || Some(deepseek_v3_1())),
     entry("seed-oss", &["<seed:tool_call>"], || Some(elements("<seed:tool_call>", "</seed:tool_call>", false))),
@@ -49,10 +74,16 @@ pub(super) const ENTRIES: &[Entry] = &[
     }),
     entry("lfm2", &["<|tool_call_start|>"], || Some(lfm2())),
     entry("lfm2", &["<|tool_list_start|>"], || Some(lfm2())),
+    entry("lfm2.5", &["List of tools: [", "keep_past_thinking"], || Some(lfm2())),
     entry("command-r7b", &["<|START_ACTION|>"], || Some(command_r())),
     entry("command-r", &["Action:", "```json"], || Some(command_r_plus())),
+<<<<<<< HEAD:actors/output/table.rs
     entry("apertus", &["<|tools_prefix|>"], || Some(apertus())),
     entry("gigachat-3", &["function call<|role_sep|>"], || Some(gigachat())),
+=======
+    // This template's rendering is no JSON.
+    entry("nemotron-v2", &["<TOOLCALL>"], || Some(json("<TOOLCALL>", &["</TOOLCALL>"], JsonKeys::default()))),
+>>>>>>> h-parser:actors/serving/output/table.rs
     Entry {
         without: &["<tool_call>"],
         ..entry("llama-json", &["<|python_tag|>", "\"parameters\""], || Some(llama_json()))
@@ -82,7 +113,7 @@ fn named(section: Option<(&str, &str)>, call: (&str, &[&str]), named: Named) -> 
 }
 
 /// Calls that are JSON objects or an array of them, between two markers.
-pub(super) fn json(begin: &str, end: &[&str], keys: JsonKeys) -> ToolFormat {
+fn json(begin: &str, end: &[&str], keys: JsonKeys) -> ToolFormat {
     ToolFormat { call_begin: text(begin), call_end: texts(end), body: Body::Json(keys), ..ToolFormat::default() }
 }
 
@@ -241,14 +272,6 @@ fn command_r_plus() -> ToolFormat {
     json("Action:\n```json", &["```"], command_keys())
 }
 
-fn apertus() -> ToolFormat {
-    json("<|tools_prefix|>", &["<|tools_suffix|>"], JsonKeys { name_is_key: true, ..JsonKeys::default() })
-}
-
-fn gigachat() -> ToolFormat {
-    json("<|message_sep|>\n\nfunction call<|role_sep|>\n", &[], JsonKeys::default())
-}
-
 fn harmony() -> Channels {
     Channels {
         begin: text("<|start|>"),
@@ -259,6 +282,7 @@ fn harmony() -> Channels {
         text: texts(&["assistant", "user", "all"]),
         recipient: text("to="),
         tool_prefix: text("functions."),
+        beginnings: Some((text("<|channel|>analysis<|message|>"), text("<|channel|>final<|message|>"))),
     }
 }
 
@@ -269,19 +293,11 @@ fn muse() -> Channels {
         reasoning: texts(&["self"]),
         text: texts(&["user"]),
         tool_prefix: String::new(),
+        beginnings: Some((text(" to=self<|message|>"), text(" to=user<|message|>"))),
         ..harmony()
     }
 }
 
 fn functionary() -> Channels {
-    Channels {
-        begin: text(">>>"),
-        header_end: text("\n"),
-        ends: Vec::new(),
-        channel: String::new(),
-        reasoning: Vec::new(),
-        text: texts(&["all", ""]),
-        recipient: String::new(),
-        tool_prefix: String::new(),
-    }
+    Channels { begin: text(">>>"), header_end: text("\n"), text: texts(&["all", ""]), ..Channels::default() }
 }

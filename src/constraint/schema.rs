@@ -4,8 +4,9 @@ use serde_json::{Map, Value, json};
 
 use super::error::GrammarError;
 
-/// Most white space between two parts of a JSON text, in characters. Without a limit, models fill the answer with spaces.
-const WHITESPACE: &str = r"[ \n\r\t]{1,16}";
+/// The white space between two parts of a JSON text: two spaces, or a line break with indentation. Without a limit, models
+/// fill the answer with spaces.
+const WHITESPACE: &str = r" {1,2}|\r?\n[ \t]{0,20}";
 
 /// Most levels of a schema. The library descends into it recursively.
 const MAX_DEPTH: usize = 128;
@@ -55,8 +56,8 @@ fn check(schema: &Value, pointer: &mut String, depth: usize) -> Result<(), Gramm
     }
     let Value::Object(object) = schema else { return Ok(()) };
     if let Some(keyword) = NOT_ENFORCED.iter().find(|keyword| is_restrictive(keyword, object.get(**keyword))) {
-        let message = format!("the keyword `{keyword}` at {pointer} cannot be enforced");
-        return Err(refused(&format!("{pointer}/{keyword}"), message));
+        let place = format!("{pointer}/{keyword}");
+        return Err(refused(&place, format!("{place}: this keyword is not supported")));
     }
     for (part, place) in subschemas(object) {
         let length = pointer.len();

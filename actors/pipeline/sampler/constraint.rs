@@ -95,6 +95,11 @@ impl OutputConstraint {
         Ok(Allowed::Mask { mask, is_complete: state.is_complete() })
     }
 
+    /// Whether the text is complete, so that only its end may follow.
+    pub fn is_complete(&self) -> bool {
+        matches!(&self.state, State::Known(state, _) if matches!(self.phase, Phase::Constrained) && state.is_complete())
+    }
+
     /// Adds the token that was sampled, with its text.
     ///
     /// # Errors

@@ -177,7 +177,9 @@ impl SequenceSampler {
 
     fn ends_with(&self, token: TokenId, tokenizer: &Tokenizer) -> bool {
         let stop = &self.record.request.stop;
-        stop.token_ids.contains(&token) || (!stop.ignore_eos && tokenizer.end_of_generation().contains(&token))
+        let is_complete = || self.constraint.as_ref().is_some_and(OutputConstraint::is_complete);
+        let may_end = !stop.ignore_eos || is_complete();
+        stop.token_ids.contains(&token) || (may_end && tokenizer.end_of_generation().contains(&token))
     }
 
     /// Sends the result to the client and decides whether the request has ended.

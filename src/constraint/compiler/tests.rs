@@ -77,8 +77,12 @@ fn a_schema_allows_its_instances_only() {
 #[test]
 fn white_space_is_bounded() {
     let constraint = compiler().compile(&Grammar::JsonObject).unwrap();
-    assert!(accepts(&constraint, &format!("{{{}}}", " ".repeat(16))));
-    assert!(!accepts(&constraint, &format!("{{{}}}", " ".repeat(17))));
+    for text in ["{}", "{  }", "{\n}", "{\r\n\t}", &format!("{{\n{}}}", " ".repeat(20))] {
+        assert!(accepts(&constraint, text), "{text:?}");
+    }
+    for text in ["{   }", "{\n\n}", "{\t}", &format!("{{\n{}}}", " ".repeat(21))] {
+        assert!(!accepts(&constraint, text), "{text:?}");
+    }
 }
 
 #[test]
