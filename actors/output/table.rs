@@ -77,13 +77,8 @@ pub(super) const ENTRIES: &[Entry] = &[
     entry("lfm2.5", &["List of tools: [", "keep_past_thinking"], || Some(lfm2())),
     entry("command-r7b", &["<|START_ACTION|>"], || Some(command_r())),
     entry("command-r", &["Action:", "```json"], || Some(command_r_plus())),
-<<<<<<< HEAD:actors/output/table.rs
-    entry("apertus", &["<|tools_prefix|>"], || Some(apertus())),
-    entry("gigachat-3", &["function call<|role_sep|>"], || Some(gigachat())),
-=======
     // This template's rendering is no JSON.
     entry("nemotron-v2", &["<TOOLCALL>"], || Some(json("<TOOLCALL>", &["</TOOLCALL>"], JsonKeys::default()))),
->>>>>>> h-parser:actors/serving/output/table.rs
     Entry {
         without: &["<tool_call>"],
         ..entry("llama-json", &["<|python_tag|>", "\"parameters\""], || Some(llama_json()))

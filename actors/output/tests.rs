@@ -145,6 +145,7 @@ fn reasoning_begins_and_ends_as_it_should() {
     let open = ParserOptions { prompt_tail: "<|assistant|>\n<think>\n".to_owned(), ..options() };
     let closed = ParserOptions { prompt_tail: "<think>\n\n</think>\n\n".to_owned(), ..options() };
     let raw = ParserOptions { parse_reasoning: false, ..options() };
+    let said = format!("A {call} here.");
     let cases = [
         (&options(), "<think>\n\n</think>\n\nHi".to_owned(), "", "Hi", 0),
         (&options(), "</think>\nHi".to_owned(), "", "Hi", 0),
@@ -155,7 +156,7 @@ fn reasoning_begins_and_ends_as_it_should() {
         (&open, "still thinking ".to_owned(), "still thinking ", "", 0),
         (&open, format!("I call.\n{call}"), "I call.", "", 1),
         (&open, format!("I call.{call}"), "I call.", "", 1),
-        (&open, format!("A {call} here.\n</think>\n{call}"), format!("A {call} here.").as_str(), "", 1),
+        (&open, format!("A {call} here.\n</think>\n{call}"), said.as_str(), "", 1),
         (
             &open,
             "Not <tool_call> this.\n<tool_call> nor this</think>Hi".to_owned(),
