@@ -127,8 +127,12 @@ fn names(message: &str, keyword: &str) -> bool {
 
 /// Whether a message contains the value of a keyword that is checked by a parser of its own.
 fn repeats(message: &str, keyword: &str, value: &Value) -> bool {
-    let is_parsed = keyword == "pattern" || keyword == "format";
-    is_parsed && value.as_str().is_some_and(|text| text.len() > 1 && message.contains(text))
+    let is_in = |text: &str| text.len() > 1 && message.contains(text);
+    match (keyword, value) {
+        ("pattern" | "format", Value::String(text)) => is_in(text),
+        ("patternProperties", Value::Object(map)) => map.keys().any(|pattern| is_in(&format!("/{pattern}/"))),
+        _ => false,
+    }
 }
 
 fn visit(schema: &Value, pointer: &mut String, depth: usize, see: &mut impl FnMut(&Map<String, Value>, &str)) {
