@@ -10,7 +10,8 @@ use cuelight_engine::load::{MemoryPlan, ModelCard};
 use serde_json::{Map, Value};
 use tokio::sync::{OnceCell, Semaphore};
 
-use crate::output::OutputFormat;
+use crate::core::request::ReasoningMarkers;
+use crate::output::{OutputFormat, OutputParser, ParserOptions, ToolSpec};
 
 /// A loaded model, without its engine.
 pub struct ServedModel {
@@ -93,6 +94,36 @@ impl OutputRules {
     #[must_use]
     pub fn plain() -> Self {
         OutputRules { format: OutputFormat::plain(), visible_tokens: Arc::default() }
+    }
+}
+
+impl OutputRules {
+    /// The parser of an answer to a prompt.
+    #[must_use]
+    pub fn parser(&self, parse_reasoning: bool, tools: Option<Arc<[ToolSpec]>>, prompt: &str) -> OutputParser {
+        let options = ParserOptions {
+            parse_reasoning,
+            parse_tool_calls: tools.is_some(),
+            tools: tools.unwrap_or_default(),
+            prompt_tail: prompt.to_owned(),
+        };
+        OutputParser::new(&self.format, options)
+    }
+
+    /// The markers of the reasoning that may come before an answer. `None` when there is none, or the prompt has closed it.
+    #[must_use]
+    pub fn reasoning_markers(&self, tokenizer: &Tokenizer, prompt: &str) -> Option<ReasoningMarkers> {
+        let end = self.format.reasoning_end()?.trim();
+        if prompt.trim_end().ends_with(end) {
+            return None;
+        }
+        let is_open = self.parser(true, None, prompt).is_reasoning();
+        let start = self.format.reasoning_start().map(str::trim).unwrap_or_default();
+        let start = match tokenizer.encode(start, false, true).as_deref() {
+            Ok([token]) => Some(*token),
+            _ => None,
+        };
+        (is_open || start.is_some()).then(|| ReasoningMarkers { is_open, start, end: end.into() })
     }
 }
 

@@ -15,9 +15,9 @@ use super::options::GenerationOptions;
 use super::prompt::{PromptField, PromptTokens};
 use super::request::{ConstraintField, OutputOptions, PromptInput, ServingRequest, ToolChoice};
 use super::served::Served;
-use crate::core::request::{ReasoningMarkers, SequenceConstraint};
+use crate::core::request::SequenceConstraint;
 use crate::models::Models;
-use crate::output::{OutputParser, ParserOptions};
+use crate::output::OutputParser;
 use crate::pipeline::runtime::{OutputRules, ServedModel};
 
 /// The server's limits for every request.
@@ -161,37 +161,13 @@ fn start(
     model: &ServedModel,
     prompt: &str,
 ) -> SequenceConstraint {
-    SequenceConstraint { constraint, reasoning: reasoning_markers(output, rules, model, prompt) }
-}
-
-/// The markers of the reasoning that may come before the answer. `None` when there is none, or the prompt has closed it.
-fn reasoning_markers(
-    output: &OutputOptions,
-    rules: &OutputRules,
-    model: &ServedModel,
-    prompt: &str,
-) -> Option<ReasoningMarkers> {
-    let end = rules.format.reasoning_end()?;
-    if prompt.trim_end().ends_with(end.trim()) {
-        return None;
-    }
-    let is_open = output.parses_reasoning && parser(output, rules, prompt).is_reasoning();
-    let start = rules.format.reasoning_start().map(str::trim).unwrap_or_default();
-    let start = match model.tokenizer.encode(start, false, true).as_deref() {
-        Ok([token]) => Some(*token),
-        _ => None,
-    };
-    (is_open || start.is_some()).then(|| ReasoningMarkers { is_open, start, end: end.trim().into() })
+    let reasoning = output.parses_reasoning.then(|| rules.reasoning_markers(&model.tokenizer, prompt)).flatten();
+    SequenceConstraint { constraint, reasoning }
 }
 
 fn parser(output: &OutputOptions, rules: &OutputRules, prompt: &str) -> OutputParser {
-    let options = ParserOptions {
-        parse_reasoning: output.parses_reasoning,
-        parse_tool_calls: output.tool_choice != ToolChoice::None,
-        tools: output.tools.clone(),
-        prompt_tail: prompt.to_owned(),
-    };
-    OutputParser::new(&rules.format, options)
+    let tools = (output.tool_choice != ToolChoice::None).then(|| output.tools.clone());
+    rules.parser(output.parses_reasoning, tools, prompt)
 }
 
 async fn tokens_of(

@@ -5,8 +5,11 @@
 //! - [`start`]: loads the model
 //! - [`repl`] with [`completion`] and [`command`]: reads lines and runs commands
 //! - [`session`] with [`conversation`]: sends a question and streams the answer
-//! - [`word_wrap`]: breaks the answer at the terminal's width
+//! - [`answer_format`]: what the user asks of every answer
+//! - [`answer_printer`] with [`word_wrap`]: prints the answer, wrapped at the width of the terminal
 
+mod answer_format;
+mod answer_printer;
 pub mod command;
 mod completion;
 mod conversation;
@@ -17,6 +20,7 @@ mod word_wrap;
 
 use std::io::{self, IsTerminal, Read};
 
+use self::answer_format::FormatFlags;
 use self::session::{Ended, Mode, Session};
 use super::model::PlanDetail;
 use super::terminal::print;
@@ -35,6 +39,7 @@ Examples:
   cuelight run demo Why is the sky blue             one answer
   cuelight run demo \"Summarize this:\" < letter.txt  the prompt, then the text from standard input
   git diff | cuelight run org/repo \"Review this:\" --temp 0
+  cuelight run demo \"Name a cat\" --json-schema cat.json   JSON that matches a schema
   cuelight run ./base-model.gguf --raw Once upon a  continue a text, without a chat template
 
 Only the answer is written to standard output. Ctrl-C stops an answer; a chat continues after it.")]
@@ -51,6 +56,8 @@ pub struct Args {
     /// Print the whole memory plan, and statistics after each answer even when standard error is not a terminal.
     #[arg(long, short)]
     verbose: bool,
+    #[command(flatten)]
+    format: FormatFlags,
     #[command(flatten)]
     sampling: Flags<SamplingFlags>,
     #[command(flatten)]
@@ -82,7 +89,8 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
         context.terminal.notice(notice);
     }
     let verbose = args.verbose || context.terminal.talks;
-    let session = Session::new(started, mode, &context.config, verbose, context.terminal);
+    let format = args.format.read(&started.model)?;
+    let session = Session::new(started, mode, format, &context.config, verbose, context.terminal);
     let result = match prompt {
         Some(prompt) => answer_once(session, &prompt, &context, &tokio),
         None => repl::chat(session, &args.model, context, &tokio),

@@ -8,12 +8,12 @@ use rustyline::error::ReadlineError;
 use rustyline::history::FileHistory;
 use rustyline::{CompletionType, Editor};
 
+use super::answer_printer::AnswerPrinter;
 use super::command::{self, Command, HELP, Line};
 use super::completion::ChatHelper;
 use super::conversation::Conversation;
 use super::session::{AnswerError, Ended, Session};
 use super::start;
-use super::word_wrap::WordWrap;
 use crate::cli::context::Context;
 use crate::cli::echo::EchoOff;
 use crate::cli::error::CliError;
@@ -261,10 +261,10 @@ pub fn answer_wrapped(
     context: &Context,
     tokio: &tokio::runtime::Runtime,
 ) -> Result<Ended, AnswerError> {
-    let mut wrap = WordWrap::new(context.terminal.output_columns());
+    let mut printer = AnswerPrinter::new(context.terminal);
     let _echo = EchoOff::new();
-    let ended = tokio.block_on(session.answer(question, |text| print(&wrap.push(text))));
-    print(&wrap.finish())?;
+    let ended = tokio.block_on(session.answer(question, |piece| printer.push(piece)));
+    printer.finish()?;
     ended
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use cuelight_engine::engine::TokenId;
 use cuelight_engine::format::chat_template::{Cancellation, TemplateInputs};
 
+use super::answer_format::AnswerFormat;
 use super::command::Change;
 use super::conversation::Conversation;
 use super::start::Started;
@@ -14,9 +15,10 @@ use crate::cli::error::CliError;
 use crate::cli::terminal::Terminal;
 use crate::config::Config;
 use crate::core::request::{
-    Event, FinishReason, GenerationRequest, SamplingParams, StopConditions, SubmitError, Usage,
+    Event, FinishReason, GenerationRequest, SamplingParams, SequenceConstraint, StopConditions, SubmitError, Usage,
 };
-use crate::pipeline::runtime::{Generation, Runtime, ServedModel};
+use crate::output::{Delta, OutputParser};
+use crate::pipeline::runtime::{Generation, OutputRules, Runtime, ServedModel};
 
 /// How a text becomes a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,6 +93,8 @@ pub struct Session {
     pub conversation: Conversation,
     /// How tokens are chosen.
     pub sampling: SamplingParams,
+    /// What is asked of every answer.
+    pub format: AnswerFormat,
     /// The most tokens of an answer; `None`: until the model ends or the context is full.
     pub max_tokens: Option<usize>,
     /// Whether to print statistics.
@@ -101,7 +105,14 @@ pub struct Session {
 impl Session {
     /// A session with the configured sampling and system prompt.
     #[must_use]
-    pub fn new(started: Started, mode: Mode, config: &Config, verbose: bool, terminal: Terminal) -> Self {
+    pub fn new(
+        started: Started,
+        mode: Mode,
+        format: AnswerFormat,
+        config: &Config,
+        verbose: bool,
+        terminal: Terminal,
+    ) -> Self {
         let sampling = SamplingParams {
             temperature: config.temp.0,
             top_k: config.top_k,
@@ -113,7 +124,7 @@ impl Session {
         let max_tokens = config.max_tokens.map(std::num::NonZeroUsize::get);
         let conversation = Conversation::new(config.system.clone());
         let Started { runtime, model } = started;
-        Session { runtime, model, mode, conversation, sampling, max_tokens, verbose, terminal }
+        Session { runtime, model, mode, conversation, sampling, format, max_tokens, verbose, terminal }
     }
 
     /// Changes a parameter.
@@ -150,17 +161,28 @@ impl Session {
     pub async fn answer(
         &mut self,
         question: &str,
-        write: impl FnMut(&str) -> Result<(), CliError>,
+        write: impl FnMut(Piece<'_>) -> Result<(), CliError>,
     ) -> Result<Ended, AnswerError> {
-        let prompt = self.prompt(&self.conversation, question)?;
-        let request = self.request(prompt);
+        let Prompt { tokens, text } = self.prompt(&self.conversation, question)?;
+        let rules = self.output_rules().await;
+        let request = self.request(tokens, &text, &rules);
         let permit = self.runtime.try_permit(1)?;
         let mut generation = self.runtime.submit(&permit, request).await?;
-        let (answer, ended) = stream(&mut generation, write).await?;
+        let parser = rules.parser(self.mode == Mode::Chat, None, &text);
+        let (answer, ended) = stream(&mut generation, parser, write).await?;
         if self.mode == Mode::Chat {
             self.conversation.keep(question, &answer);
         }
         Ok(ended)
+    }
+
+    /// How the model writes its reasoning.
+    async fn output_rules(&self) -> OutputRules {
+        if self.mode == Mode::Raw {
+            return OutputRules::plain();
+        }
+        let find = || async { self.model.find_output_rules(&Cancellation::default()) };
+        self.model.output_rules.get_or_init(find).await.clone()
     }
 
     /// How many of the oldest exchanges must be dropped so that the question fits and a quarter of the context stays
@@ -172,7 +194,7 @@ impl Session {
         let context_tokens = self.model.limits.context_tokens;
         let total = self.conversation.exchanges();
         for count in 1..=total {
-            let tokens = self.prompt(&self.conversation.without_oldest(count), question)?.len();
+            let tokens = self.prompt(&self.conversation.without_oldest(count), question)?.tokens.len();
             if tokens <= context_tokens / 4 * 3 || (count == total && tokens < context_tokens) {
                 return Ok(Some(count));
             }
@@ -180,27 +202,31 @@ impl Session {
         Ok(None)
     }
 
-    fn prompt(&self, conversation: &Conversation, question: &str) -> Result<Vec<TokenId>, CliError> {
+    fn prompt(&self, conversation: &Conversation, question: &str) -> Result<Prompt, CliError> {
         let tokenizer = &self.model.tokenizer;
-        let tokens = match (self.mode, &self.model.chat_template) {
+        let (text, guards) = match (self.mode, &self.model.chat_template) {
             (Mode::Chat, Some(template)) => {
                 let inputs = TemplateInputs {
                     messages: &conversation.messages_with(question),
                     tools: None,
                     documents: None,
                     add_generation_prompt: true,
-                    variables: None,
+                    variables: Some(&self.format.variables),
                 };
                 let prompt = template.render_prompt(&inputs, &Cancellation::default()).map_err(CliError::other)?;
-                // The template contains the special tokens.
-                tokenizer.encode_guarded(&prompt.text, &prompt.guards, false)
+                (prompt.text, Some(prompt.guards))
             }
-            _ => tokenizer.encode(question, true, true),
+            _ => (question.to_owned(), None),
         };
-        tokens.map_err(CliError::other)
+        let tokens = match guards {
+            // The template contains the special tokens.
+            Some(guards) => tokenizer.encode_guarded(&text, &guards, false),
+            None => tokenizer.encode(&text, true, true),
+        };
+        Ok(Prompt { tokens: tokens.map_err(CliError::other)?, text })
     }
 
-    fn request(&self, prompt: Vec<TokenId>) -> GenerationRequest {
+    fn request(&self, prompt: Vec<TokenId>, text: &str, rules: &OutputRules) -> GenerationRequest {
         let remaining = self.model.limits.context_tokens.saturating_sub(prompt.len()).max(1);
         let max_tokens = self.max_tokens.unwrap_or(remaining);
         GenerationRequest {
@@ -208,6 +234,11 @@ impl Session {
             sampling: self.sampling.clone(),
             stop: StopConditions { max_tokens, ..StopConditions::default() },
             skip_special_tokens: true,
+            visible_tokens: rules.visible_tokens.clone(),
+            constraint: self.format.constraint.clone().map(|constraint| SequenceConstraint {
+                constraint,
+                reasoning: rules.reasoning_markers(&self.model.tokenizer, text),
+            }),
             ..GenerationRequest::default()
         }
     }
@@ -224,10 +255,26 @@ impl Session {
     }
 }
 
-/// Passes the text of an answer on as it comes; returns all of it, and how it ended.
+/// A prompt as tokens and as text.
+struct Prompt {
+    tokens: Vec<TokenId>,
+    text: String,
+}
+
+/// A piece of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Piece<'a> {
+    /// Text of the answer.
+    Text(&'a str),
+    /// Text of the reasoning before it.
+    Reasoning(&'a str),
+}
+
+/// Passes the pieces of an answer on as they come; returns all of its text, and how it ended.
 async fn stream(
     generation: &mut Generation,
-    mut write: impl FnMut(&str) -> Result<(), CliError>,
+    mut parser: OutputParser,
+    mut write: impl FnMut(Piece<'_>) -> Result<(), CliError>,
 ) -> Result<(String, Ended), CliError> {
     let mut answer = String::new();
     // One listener for the whole answer: a new one for each event would miss a signal between two events.
@@ -246,9 +293,20 @@ async fn stream(
             Some(Event::Failed(error)) => return Err(CliError::other(error)),
             None => return Err(CliError::Failed("the answer stopped before its end".to_owned())),
         };
-        if !text.is_empty() {
-            answer.push_str(&text);
-            write(&text)?;
+        let mut deltas = Vec::new();
+        parser.push(&text, &mut deltas);
+        if end.is_some() {
+            parser.finish(&mut deltas);
+        }
+        for delta in &deltas {
+            match delta {
+                Delta::Text(text) => {
+                    answer.push_str(text);
+                    write(Piece::Text(text))?;
+                }
+                Delta::Reasoning(text) => write(Piece::Reasoning(text))?,
+                Delta::ToolCallStart { .. } | Delta::ToolCallArguments { .. } => {}
+            }
         }
         if let Some(end) = end {
             return Ok((answer, end));
