@@ -46,6 +46,7 @@ const ALIASES: &[Alias] = &[
             ("stalled_client", "abort"),
             ("shutting_down", "abort"),
             ("engine_error", "error"),
+            ("constraint_failed", "error"),
         ],
         ..same(REQUESTS_FINISHED, "vllm:request_success_total")
     },
