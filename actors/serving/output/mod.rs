@@ -10,7 +10,7 @@
 //! - [`call`]: the readers of calls: [`json_call`], [`named`] with [`tagged`] or JSON [`arguments`], [`python`]
 //! - [`literal`]: values as JSON; [`coerce`](mod@coerce) and [`schema`] for text of unknown type
 //! - [`search`]: the search for markers
-//! - [`grammar`]: grammars for calls that a request demands
+//! - [`grammar`] and [`grammar_values`]: grammars for calls that a request demands
 
 mod arguments;
 mod call;
@@ -22,6 +22,7 @@ mod detect;
 mod emit;
 mod format;
 mod grammar;
+mod grammar_values;
 mod ids;
 mod json_call;
 mod json_text;

@@ -303,6 +303,7 @@ impl OutputParser {
         self.region = Region::after_marker(kind);
         match message {
             Message::Call(name) => {
+                self.region = Region::first(Kind::Text);
                 self.calls = 0;
                 self.mode = match self.format.tools {
                     Some(_) => Mode::Section,

@@ -1,6 +1,6 @@
 //! The known formats of tool calls, one entry each.
 
-use super::format::{Arguments, Body, Channels, JsonKeys, Named, Tagged, ToolFormat};
+use super::format::{Arguments, Attribute, Body, Channels, JsonKeys, Named, Tagged, ToolFormat};
 use super::ids::IdStyle;
 
 /// A format, and how to tell from a chat template's source that a model writes it.
@@ -78,7 +78,9 @@ pub(super) const ENTRIES: &[Entry] = &[
     entry("command-r7b", &["<|START_ACTION|>"], || Some(command_r())),
     entry("command-r", &["Action:", "```json"], || Some(command_r_plus())),
     // This template's rendering is no JSON.
-    entry("nemotron-v2", &["<TOOLCALL>"], || Some(json("<TOOLCALL>", &["</TOOLCALL>"], JsonKeys::default()))),
+    entry("nemotron-v2", &["<TOOLCALL>"], || {
+        Some(json("<TOOLCALL>", &["</TOOLCALL>"], JsonKeys { array: true, ..JsonKeys::default() }))
+    }),
     Entry {
         without: &["<tool_call>"],
         ..entry("llama-json", &["<|python_tag|>", "\"parameters\""], || Some(llama_json()))
@@ -125,7 +127,8 @@ fn elements(begin: &str, end: &str, lines: bool) -> ToolFormat {
         lines,
         ..Tagged::default()
     };
-    named(Some((begin, end)), ("<function=", &["</function>"]), tagged(">", parameter))
+    let format = named(Some((begin, end)), ("<function=", &["</function>"]), tagged(">", parameter));
+    ToolFormat { section_per_call: true, ..format }
 }
 
 /// `<invoke name="f"><parameter name="k">v</parameter></invoke>`, with a prefix of all tags.
@@ -143,7 +146,14 @@ fn invoke(prefix: &str, section: &str) -> ToolFormat {
 }
 
 fn dsml(section: &str) -> ToolFormat {
-    invoke("｜DSML｜", section)
+    with_attribute(invoke("｜DSML｜", section), Attribute::IsString)
+}
+
+fn with_attribute(mut format: ToolFormat, attribute: Attribute) -> ToolFormat {
+    if let Body::Named(Named { arguments: Arguments::Tagged(tagged), .. }) = &mut format.body {
+        tagged.attribute = attribute;
+    }
+    format
 }
 
 fn minimax_m2() -> ToolFormat {
@@ -185,6 +195,7 @@ fn kimi_k3() -> ToolFormat {
         begin: text("<|open|>argument key=\""),
         key_end: text("\""),
         head_end: Some(text("<|sep|>")),
+        attribute: Attribute::Type,
         end: text("<|close|>argument<|sep|>"),
         ..Tagged::default()
     };
@@ -223,13 +234,13 @@ fn mistral_named(id_begin: Option<&str>) -> ToolFormat {
 }
 
 fn mistral_json() -> ToolFormat {
-    let keys = JsonKeys { id: Some(text("id")), id_last: true, ..JsonKeys::default() };
+    let keys = JsonKeys { id: Some(text("id")), id_last: true, array: true, ..JsonKeys::default() };
     ToolFormat { ids: IdStyle::Nine, ..json("[TOOL_CALLS]", &[], keys) }
 }
 
 fn gemma(begin: &str, end: &str, marker: &str) -> ToolFormat {
     let call = Named { arguments: Arguments::Quoted(text(marker)), ..Named::default() };
-    named(Some((begin, end)), ("call:", &[]), call)
+    ToolFormat { section_per_call: true, ..named(Some((begin, end)), ("call:", &[]), call) }
 }
 
 fn python(section: Option<(&str, &str)>, bare: Option<char>) -> ToolFormat {
@@ -251,12 +262,12 @@ fn llama_4() -> ToolFormat {
 
 fn llama_json() -> ToolFormat {
     let keys = JsonKeys { arguments: text("parameters"), ..JsonKeys::default() };
-    ToolFormat { bare: Some('{'), ..json("<|python_tag|>", &["<|eom_id|>"], keys) }
+    ToolFormat { bare: Some('{'), ..json("<|python_tag|>", &[], keys) }
 }
 
 fn command_keys() -> JsonKeys {
     let (name, arguments) = (text("tool_name"), text("parameters"));
-    JsonKeys { name, arguments, id: Some(text("tool_call_id")), ..JsonKeys::default() }
+    JsonKeys { name, arguments, id: Some(text("tool_call_id")), array: true, ..JsonKeys::default() }
 }
 
 fn command_r() -> ToolFormat {
