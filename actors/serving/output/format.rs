@@ -75,6 +75,8 @@ pub(super) struct Named {
     pub name_end: Vec<String>,
     /// Ends the name, and an id follows up to a marker of `name_end`.
     pub id_begin: Option<String>,
+    /// An id stands before the name, up to this marker.
+    pub id_end: Option<String>,
     /// Attributes stand between the name and this marker.
     pub head_end: Option<String>,
     /// The name has the form `functions.f:0` and is also the id.
@@ -215,6 +217,7 @@ impl Named {
     fn markers(&self) -> Vec<&str> {
         let mut markers: Vec<&str> = self.name_end.iter().map(String::as_str).collect();
         markers.extend(self.id_begin.as_deref());
+        markers.extend(self.id_end.as_deref());
         markers.extend(self.head_end.as_deref());
         match &self.arguments {
             Arguments::Json => {}

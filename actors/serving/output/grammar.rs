@@ -131,11 +131,16 @@ impl Grammar<'_> {
     }
 
     fn head(&self, named: &Named, name: &str) -> String {
-        let end = named.name_end.first().map(|end| self.literal(end)).unwrap_or_default();
+        // White space is left to the model.
+        let end = named.name_end.first().filter(|end| !end.trim().is_empty());
+        let end = end.map(|end| self.literal(end)).unwrap_or_default();
         if named.name_is_id {
             return format!("{} /[0-9]{{1,3}}/ {end}", self.literal(&format!("functions.{name}:")));
         }
         let name = self.literal(name);
+        if let Some(id_end) = &named.id_end {
+            return format!("/[a-z0-9]{{1,16}}/ {} {name} {end}", self.literal(id_end));
+        }
         match (&named.id_begin, &named.head_end) {
             (Some(id), _) => format!("{name} {} /[a-zA-Z0-9]{{9}}/ {end}", self.literal(id)),
             (None, Some(head_end)) => {
@@ -169,7 +174,9 @@ impl Grammar<'_> {
                 let to = self.literal(&format!("{}{}{}", channels.recipient, channels.tool_prefix, tool.name));
                 let channel = self.literal(&channels.channel);
                 let kind = self.literal("<|constrain|>");
-                format!("{channel} \"commentary \" {to} (\" \"? {kind} \"json\")? {end} %json {arguments}")
+                let to_first = format!("\" \" {to} {channel} \"commentary\"");
+                let to_last = format!("{channel} \"commentary \" {to}");
+                format!("({to_first} | {to_last}) (\" \"? {kind} \"json\")? {end} %json {arguments}")
             });
         }
         let call = self.any_of(&calls);
@@ -203,9 +210,8 @@ fn call_schema(keys: &JsonKeys, tool: &ToolSpec) -> Value {
     let arguments = (keys.arguments.as_str(), object(&tool.parameters));
     match &keys.id {
         None => closed(&[name, arguments]),
-        Some(id) if keys.id_last => {
-            closed(&[name, arguments, (id, json!({"type": "string", "pattern": "^[a-zA-Z0-9]{9}$"}))])
-        }
+        // Models leave out an id that comes last.
+        Some(_) if keys.id_last => closed(&[name, arguments]),
         Some(id) => closed(&[(id, json!({"type": "string", "pattern": "^[a-zA-Z0-9_-]{1,40}$"})), name, arguments]),
     }
 }

@@ -68,6 +68,7 @@ fn the_models_ids_are_kept() {
     assert_eq!(ids("mistral-small-3.2"), ["123456789", "123456780"]);
     assert_eq!(ids("mistral-nemo"), ["123456789", "000000001"]);
     assert_eq!(ids("command-r7b"), ["0", "1"]);
+    assert_eq!(ids("solar"), ["abcdefghi0", "abcdefghi1"]);
     assert_eq!(ids("glm"), ["call_000000001000000000000000", "call_000000002000000000000000"]);
 }
 
