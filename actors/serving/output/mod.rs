@@ -6,7 +6,7 @@
 //! - [`output_format`]: the format of a chat template, found by [`detect`] in [`table`] and [`reasoning`],
 //!   or by [`derive`](mod@derive) from what the template renders
 //! - [`format`]: a format as data
-//! - [`parser`]: the parser of one answer, with [`region`], [`channels`] and [`start`]
+//! - [`parser`]: the parser of one answer, with [`region`], [`start`], and [`messages`] with [`channels`]
 //! - [`call`]: the readers of calls: [`json_call`], [`named`] with [`tagged`] or JSON [`arguments`], [`python`]
 //! - [`literal`]: values as JSON; [`coerce`](mod@coerce) and [`schema`] for text of unknown type
 //! - [`search`]: the search for markers
@@ -28,6 +28,7 @@ mod json_call;
 mod json_text;
 mod literal;
 mod marks;
+mod messages;
 mod named;
 mod nested;
 mod output_format;
