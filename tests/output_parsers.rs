@@ -1,7 +1,7 @@
 //! Output parsers, compared with llama.cpp's on its own cases, and read back from what chat templates render.
 //!
 //! `CUELIGHT_TEST_CHAT_CASES` names the folder that `tests/fetch_chat_cases.py` writes; without it those tests print that they are
-//! skipped and pass.
+//! skipped and pass. `CUELIGHT_TEST_TEMPLATES` names a folder with chat templates, as for `tests/chat_templates.rs`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,6 +10,8 @@ use std::sync::Arc;
 
 use cuelight::output::{Delta, OutputFormat, OutputParser, ParserOptions, ToolSpec};
 use cuelight_engine::format::chat_template::{ChatTemplate, TemplateInputs};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, RngSeed, TestRunner};
 use serde_json::{Map, Value, json};
 
 fn folder() -> Option<PathBuf> {
@@ -215,4 +217,120 @@ fn the_cases_of_llama_cpp_give_what_llama_cpp_expects() {
     }
     println!("{equal} of {} cases are equal, {} differ on purpose", cases.len(), DIFFERENT.len());
     assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
+}
+
+/// A tool with a parameter of each type.
+fn probe_tools() -> Vec<ToolSpec> {
+    let parameters = json!({"type": "object", "properties": {
+        "text": {"type": "string"}, "count": {"type": "integer"}, "flag": {"type": "boolean"},
+        "list": {"type": "array", "items": {"type": "string"}},
+        "object": {"type": "object", "properties": {"inner": {"type": "string"}, "number": {"type": "number"}}}}});
+    let tool = |name: &str| ToolSpec { name: name.to_owned(), parameters: parameters.clone() };
+    vec![tool("look_up"), tool("write_file")]
+}
+
+/// Text as it may stand in a file, without the markers of any format.
+fn text() -> impl Strategy<Value = String> {
+    let parts = [
+        "a", "Word", " ", "\n", "\"", "'", "\\", "<b>", "{", "}", "[1]", ":", ",", "=", "é", "12", "true", "null",
+        "\\n",
+    ];
+    prop::collection::vec(prop::sample::select(parts.to_vec()), 1..8).prop_map(|parts| parts.concat())
+}
+
+/// The arguments of a call.
+fn arguments() -> impl Strategy<Value = Value> {
+    let parts = (text(), any::<i32>(), any::<bool>(), prop::collection::vec(text(), 1..3), text(), 0..32u8);
+    parts.prop_map(|(text, count, flag, list, inner, present)| {
+        let all = [
+            ("text", json!(text)),
+            ("count", json!(count)),
+            ("flag", json!(flag)),
+            ("list", json!(list)),
+            ("object", json!({"inner": inner, "number": 1.5})),
+        ];
+        let present = all.into_iter().enumerate().filter(|(at, _)| present & (1 << at) != 0);
+        present.map(|(_, (key, value))| (key.to_owned(), value)).collect::<Map<String, Value>>().into()
+    })
+}
+
+/// What the template writes for an answer with these calls, and the prompt before it. Templates differ in the ids, the arguments and the
+/// content that they accept. `None` if the template does not write all calls.
+fn answer_text(model: &Model, calls: &[(String, Value)]) -> Option<(String, String)> {
+    let tools = declared(&probe_tools());
+    let user = json!({"role": "user", "content": "Hello."});
+    let prompt = render(&model.template, &json!([user]), Some(&tools), &Map::new(), true)?;
+    let variants = [(false, false, ""), (true, false, ""), (false, true, ""), (true, false, "null")];
+    variants.iter().find_map(|(as_text, named_ids, content)| {
+        let written = calls.iter().enumerate().map(|(number, (name, arguments))| {
+            let id = if *named_ids { format!("functions.{name}:{number}") } else { format!("call0000{number}") };
+            let arguments = if *as_text { json!(arguments.to_string()) } else { arguments.clone() };
+            json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}})
+        });
+        let content = if content.is_empty() { json!("") } else { Value::Null };
+        let message = json!({"role": "assistant", "content": content, "tool_calls": written.collect::<Value>()});
+        let text = render(&model.template, &json!([user, message]), Some(&tools), &Map::new(), false)?;
+        let at = end_of_prompt(&text, &prompt);
+        let names = text[at..].matches("look_up").count() + text[at..].matches("write_file").count();
+        (names >= calls.len()).then(|| (text[..at].to_owned(), text[at..].to_owned()))
+    })
+}
+
+/// Where the answer begins: where a rendering differs from the prompt, or before the marker within which it does.
+fn end_of_prompt(text: &str, prompt: &str) -> usize {
+    let different = text.char_indices().zip(prompt.chars()).find(|((_, a), b)| a != b).map(|((at, _), _)| at);
+    match different {
+        Some(at) => text[..at].rfind(['<', '[']).filter(|begin| !text[*begin..at].contains(['>', ']'])).unwrap_or(at),
+        None => prompt.len().min(text.len()),
+    }
+}
+
+/// Templates whose rendering does not show what the model writes.
+const UNREADABLE: &[(&str, &str)] = &[("LFM2.5-8B-A1B.jinja", "strings stand between quotation marks without escapes")];
+
+#[test]
+fn rendered_calls_are_read_back() {
+    let Some(folder) = std::env::var_os("CUELIGHT_TEST_TEMPLATES").map(PathBuf::from) else {
+        println!("skipped: CUELIGHT_TEST_TEMPLATES names no folder");
+        return;
+    };
+    let entries = fs::read_dir(&folder).expect("a folder").map(|entry| entry.expect("an entry").path());
+    let mut paths: Vec<PathBuf> = entries.filter(|path| path.extension().is_some_and(|end| end == "jinja")).collect();
+    paths.sort();
+    let (mut read, mut without, mut failures) = (Vec::new(), Vec::new(), Vec::new());
+    for path in paths {
+        let name = path.file_name().expect("a name").to_string_lossy().into_owned();
+        let model = Model::read(&path);
+        match read_back(&model) {
+            _ if UNREADABLE.iter().any(|(unreadable, _)| *unreadable == name) => {}
+            Ok(true) => read.push(name),
+            Ok(false) => without.push(name),
+            Err(error) => failures.push(format!("{name}: {error}")),
+        }
+    }
+    println!("{} templates are read back, {} render no calls: {without:?}", read.len(), without.len());
+    assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
+}
+
+/// Reads random calls back. False if the template renders none.
+fn read_back(model: &Model) -> Result<bool, String> {
+    let first = [("look_up".to_owned(), json!({"count": 1}))];
+    if !model.format.has_tool_calls() || answer_text(model, &first).is_none() {
+        return Ok(false);
+    }
+    let name = prop::sample::select(vec!["look_up", "write_file"]).prop_map(str::to_owned);
+    let calls = prop::collection::vec((name, arguments()), 1..3);
+    let config = Config { cases: 24, failure_persistence: None, rng_seed: RngSeed::Fixed(17), ..Config::default() };
+    let result = TestRunner::new(config).run(&calls, |calls| {
+        // Some templates allow only one call.
+        let Some((prompt_tail, text)) = answer_text(model, &calls) else { return Ok(()) };
+        let tools = Arc::from(probe_tools());
+        let options = ParserOptions { parse_reasoning: true, parse_tool_calls: true, tools, prompt_tail };
+        let answer = parse(model.parser(&options), &text, 5);
+        let json = |text: &str| serde_json::from_str::<Value>(text).unwrap_or_default();
+        let read = answer.calls.iter().map(|(name, arguments, _)| (name.clone(), json(arguments)));
+        prop_assert_eq!(read.collect::<Vec<_>>(), calls, "{:?}\n{:?}", text, answer);
+        Ok(())
+    });
+    result.map(|()| true).map_err(|error| error.to_string())
 }

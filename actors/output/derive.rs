@@ -138,7 +138,7 @@ impl Call {
             let value = values.next()?.ok()?;
             let end = start + values.byte_offset();
             let object = value.get(0).unwrap_or(&value).as_object()?;
-            Some(Call { start, end, first, keys: keys_of(object)? })
+            Some(Call { start, end, first, keys: JsonKeys { array: first == '[', ..keys_of(object)? } })
         })
     }
 }
@@ -153,7 +153,7 @@ fn keys_of(object: &Map<String, Value>) -> Option<JsonKeys> {
     }
     let name = key(&|value| value == NAME)?;
     let id = key(&|value| value.as_str().is_some_and(|text| text.starts_with("probe0")));
-    Some(JsonKeys { name, arguments, id, id_last: false, name_is_key: false })
+    Some(JsonKeys { name, arguments, id, ..JsonKeys::default() })
 }
 
 fn last_line(text: &str) -> &str {

@@ -31,6 +31,8 @@ pub(super) struct Reasoning {
 pub(super) struct ToolFormat {
     /// The markers before and after all calls, where they have them.
     pub section: Option<(String, String)>,
+    /// Each call has a section of its own.
+    pub section_per_call: bool,
     /// The marker before each call.
     pub call_begin: String,
     /// Markers that may stand after a call.
@@ -60,6 +62,8 @@ pub(super) struct JsonKeys {
     pub id: Option<String>,
     /// The id comes after the arguments, which must wait for it.
     pub id_last: bool,
+    /// The model writes an array of objects, even for one call.
+    pub array: bool,
     /// The object has one key, which is the name, and its value is the arguments.
     pub name_is_key: bool,
 }
@@ -71,6 +75,8 @@ pub(super) struct Named {
     pub name_end: Vec<String>,
     /// Ends the name, and an id follows up to a marker of `name_end`.
     pub id_begin: Option<String>,
+    /// An id stands before the name, up to this marker.
+    pub id_end: Option<String>,
     /// Attributes stand between the name and this marker.
     pub head_end: Option<String>,
     /// The name has the form `functions.f:0` and is also the id.
@@ -97,6 +103,7 @@ pub(super) struct Tagged {
     pub key_end: String,
     /// Attributes stand between the key and this marker.
     pub head_end: Option<String>,
+    pub attribute: Attribute,
     /// The marker before the value, where the key's end is not it.
     pub value_begin: Option<String>,
     /// The marker after the value; `{key}` stands for the key.
@@ -107,6 +114,17 @@ pub(super) struct Tagged {
     pub cdata: bool,
     /// Objects and arrays are elements within the value.
     pub nested: bool,
+}
+
+/// What an attribute says about a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Attribute {
+    #[default]
+    None,
+    /// `string="true"` or `string="false"`.
+    IsString,
+    /// `type="number"`.
+    Type,
 }
 
 /// Messages with headers that say for whom they are.
@@ -145,6 +163,7 @@ impl Default for JsonKeys {
             arguments: "arguments".to_owned(),
             id: None,
             id_last: false,
+            array: false,
             name_is_key: false,
         }
     }
@@ -198,6 +217,7 @@ impl Named {
     fn markers(&self) -> Vec<&str> {
         let mut markers: Vec<&str> = self.name_end.iter().map(String::as_str).collect();
         markers.extend(self.id_begin.as_deref());
+        markers.extend(self.id_end.as_deref());
         markers.extend(self.head_end.as_deref());
         match &self.arguments {
             Arguments::Json => {}

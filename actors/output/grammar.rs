@@ -1,9 +1,239 @@
-//! Grammars for calls that a request demands.
+//! Grammars for calls that a request demands, in llguidance's dialect of Lark.
+
+use std::fmt::Write;
+
+use serde_json::{Value, json};
 
 use super::delta::ToolSpec;
-use super::format::Format;
+use super::format::{Arguments, Body, Channels, Format, JsonKeys, Named, ToolFormat};
+use super::grammar_values::Values;
 
-/// A grammar for calls of these tools.
-pub(super) fn call_grammar(_format: &Format, _tools: &[ToolSpec], _parallel: bool) -> Option<String> {
-    None
+/// A grammar under construction.
+pub(super) struct Grammar<'a> {
+    /// Spellings of special tokens with their numbers. Texts in a grammar never match special tokens.
+    pub special: &'a [(String, u32)],
+    rules: String,
+    count: usize,
+}
+
+/// A grammar for one call of these tools, or several. `special` are the tokens that a text in the grammar cannot match.
+pub(super) fn call_grammar(
+    format: &Format,
+    tools: &[ToolSpec],
+    parallel: bool,
+    special: &[(String, u32)],
+) -> Option<String> {
+    if tools.is_empty() {
+        return None;
+    }
+    let mut grammar = Grammar { special, rules: String::new(), count: 0 };
+    let start = match (&format.channels, &format.tools) {
+        (Some(channels), None) => grammar.messages(channels, tools, parallel),
+        (None, Some(format)) => grammar.calls(format, tools, parallel)?,
+        _ => return None,
+    };
+    Some(format!("start: {start}\nWS: /[ \\n\\t]{{0,16}}/\nTEXT: /(?s:.*)/\n{}", grammar.rules))
+}
+
+impl Grammar<'_> {
+    /// A text as it must stand in a rule: special tokens by number, all else in quotation marks.
+    pub(super) fn literal(&self, text: &str) -> String {
+        let mut parts = Vec::new();
+        let mut rest = text;
+        while let Some((at, (spelling, number))) = self.next_special(rest) {
+            parts.extend((at > 0).then(|| Value::from(&rest[..at]).to_string()));
+            parts.push(format!("<[{number}]>"));
+            rest = &rest[at + spelling.len()..];
+        }
+        parts.extend((!rest.is_empty()).then(|| Value::from(rest).to_string()));
+        parts.join(" ")
+    }
+
+    /// The first special token in a text, the longest of those that begin there.
+    pub(super) fn next_special(&self, text: &str) -> Option<(usize, &(String, u32))> {
+        let found = self.special.iter().filter(|(spelling, _)| !spelling.is_empty());
+        let found = found.filter_map(|token| text.find(&token.0).map(|at| (at, token)));
+        found.min_by_key(|(at, token)| (*at, std::cmp::Reverse(token.0.len())))
+    }
+
+    /// Adds a rule, and returns its name. `options` stand behind the name.
+    pub(super) fn rule(&mut self, options: &str, body: &str) -> String {
+        self.count += 1;
+        // Writing to a string cannot fail.
+        let _ = writeln!(self.rules, "r{}{options}: {body}", self.count);
+        format!("r{}", self.count)
+    }
+
+    fn any_of(&mut self, bodies: &[String]) -> String {
+        self.rule("", &bodies.join(" | "))
+    }
+
+    fn calls(&mut self, format: &ToolFormat, tools: &[ToolSpec], parallel: bool) -> Option<String> {
+        let call = match &format.body {
+            Body::Json(keys) if keys.array => return Some(self.array(format, keys, tools, parallel)),
+            Body::Json(keys) => format!("%json {}", any_call(keys, tools)),
+            Body::Named(named) => self.named_calls(format, named, tools)?,
+            Body::Python => return Some(self.python(format, tools, parallel)),
+        };
+        let is_json = matches!(format.body, Body::Json(_));
+        let end: Vec<String> = format.call_end.iter().map(|end| self.literal(end)).collect();
+        let end = if is_json || !is_tagged(format) { end.join(" WS ") } else { String::new() };
+        let begin = if format.bare.is_some() { String::new() } else { self.literal(&format.call_begin) };
+        let space = if is_json { "WS" } else { "" };
+        let between = if end.is_empty() { "" } else { "WS" };
+        let call = self.rule("", &format!("{begin} {space} {call} {between} {end}"));
+        // Calls that only a separator divides cannot be told apart from text.
+        let repeats = parallel && (!begin.is_empty() || !end.is_empty());
+        Some(match &format.section {
+            _ if !repeats => self.in_section(format, &call),
+            Some(_) if format.section_per_call => {
+                let one = self.in_section(format, &call);
+                let one = self.rule("", &one);
+                format!("{one} (WS {one})*")
+            }
+            _ => self.in_section(format, &format!("{call} (WS {call})*")),
+        })
+    }
+
+    fn in_section(&self, format: &ToolFormat, calls: &str) -> String {
+        match &format.section {
+            Some((begin, end)) => format!("{} WS {calls} WS {}", self.literal(begin), self.literal(end)),
+            None => calls.to_owned(),
+        }
+    }
+
+    fn array(&self, format: &ToolFormat, keys: &JsonKeys, tools: &[ToolSpec], parallel: bool) -> String {
+        let mut array = json!({"type": "array", "items": any_call(keys, tools), "minItems": 1});
+        if !parallel {
+            array["maxItems"] = json!(1);
+        }
+        let end: Vec<String> = format.call_end.iter().map(|end| format!("WS {}", self.literal(end))).collect();
+        format!("{} WS %json {array} {}", self.literal(&format.call_begin), end.join(" "))
+    }
+
+    /// The calls of all tools, each from its name to its end.
+    fn named_calls(&mut self, format: &ToolFormat, named: &Named, tools: &[ToolSpec]) -> Option<String> {
+        let mut calls = Vec::new();
+        for tool in tools {
+            let head = self.head(named, &tool.name);
+            let arguments = match &named.arguments {
+                Arguments::Json => format!("%json {}", object(&tool.parameters)),
+                Arguments::Quoted(marker) => self.quoted(&tool.parameters, marker),
+                Arguments::Tagged(tagged) => {
+                    let parameters = self.tagged(&tool.parameters, tagged)?;
+                    let end: Vec<String> = format.call_end.iter().map(|end| self.literal(end)).collect();
+                    format!("WS {parameters} {}", end.join(" "))
+                }
+            };
+            calls.push(self.rule("", &format!("{head} {arguments}")));
+        }
+        Some(self.any_of(&calls))
+    }
+
+    fn head(&self, named: &Named, name: &str) -> String {
+        // White space is left to the model.
+        let end = named.name_end.first().filter(|end| !end.trim().is_empty());
+        let end = end.map(|end| self.literal(end)).unwrap_or_default();
+        if named.name_is_id {
+            return format!("{} /[0-9]{{1,3}}/ {end}", self.literal(&format!("functions.{name}:")));
+        }
+        let name = self.literal(name);
+        if let Some(id_end) = &named.id_end {
+            return format!("/[a-z0-9]{{1,16}}/ {} {name} {end}", self.literal(id_end));
+        }
+        match (&named.id_begin, &named.head_end) {
+            (Some(id), _) => format!("{name} {} /[a-zA-Z0-9]{{9}}/ {end}", self.literal(id)),
+            (None, Some(head_end)) => {
+                format!("{name} {end} /( index=\"[0-9]{{1,3}}\")?/ {}", self.literal(head_end))
+            }
+            _ => format!("{name} {end}"),
+        }
+    }
+
+    fn python(&mut self, format: &ToolFormat, tools: &[ToolSpec], parallel: bool) -> String {
+        let mut calls = Vec::new();
+        for tool in tools {
+            let arguments = self.python_arguments(&tool.parameters);
+            calls.push(format!("{} {arguments} \")\"", self.literal(&format!("{}(", tool.name))));
+        }
+        let call = self.any_of(&calls);
+        let more = if parallel { format!("(\",\" WS {call})*") } else { String::new() };
+        let list = format!("\"[\" {call} {more} \"]\"");
+        if format.bare.is_some() { list } else { self.in_section(format, &list) }
+    }
+
+    /// Messages with calls, after a message with reasoning if the model wants it.
+    fn messages(&mut self, channels: &Channels, tools: &[ToolSpec], parallel: bool) -> String {
+        let (begin, end) = (self.literal(&channels.begin), self.literal(&channels.header_end));
+        let mut calls = Vec::new();
+        for tool in tools {
+            let arguments = object(&tool.parameters);
+            calls.push(if channels.recipient.is_empty() {
+                format!("{} {end} %json {arguments}", self.literal(&tool.name))
+            } else {
+                let to = self.literal(&format!("{}{}{}", channels.recipient, channels.tool_prefix, tool.name));
+                let channel = self.literal(&channels.channel);
+                let kind = self.literal("<|constrain|>");
+                let to_first = format!("\" \" {to} {channel} \"commentary\"");
+                let to_last = format!("{channel} \"commentary \" {to}");
+                format!("({to_first} | {to_last}) (\" \"? {kind} \"json\")? {end} %json {arguments}")
+            });
+        }
+        let call = self.any_of(&calls);
+        match (&channels.beginnings, channels.ends.first()) {
+            (Some((reasoning, _)), Some(message_end)) => {
+                let reasoning = self.literal(reasoning);
+                let thought = self.until(&format!("{message_end}{}assistant", channels.begin));
+                format!("({reasoning} {thought})? {call}")
+            }
+            _ if parallel => format!("{call} ({begin} {call})*"),
+            _ => call,
+        }
+    }
+}
+
+fn is_tagged(format: &ToolFormat) -> bool {
+    matches!(&format.body, Body::Named(Named { arguments: Arguments::Tagged(_), .. }))
+}
+
+/// The schema of a call of any of the tools.
+fn any_call(keys: &JsonKeys, tools: &[ToolSpec]) -> Value {
+    let calls: Vec<Value> = tools.iter().map(|tool| call_schema(keys, tool)).collect();
+    if let [call] = calls.as_slice() { call.clone() } else { json!({"anyOf": calls}) }
+}
+
+fn call_schema(keys: &JsonKeys, tool: &ToolSpec) -> Value {
+    if keys.name_is_key {
+        return closed(&[(tool.name.as_str(), object(&tool.parameters))]);
+    }
+    let name = (keys.name.as_str(), json!({"const": tool.name}));
+    let arguments = (keys.arguments.as_str(), object(&tool.parameters));
+    match &keys.id {
+        None => closed(&[name, arguments]),
+        // Models leave out an id that comes last.
+        Some(_) if keys.id_last => closed(&[name, arguments]),
+        Some(id) => closed(&[(id, json!({"type": "string", "pattern": "^[a-zA-Z0-9_-]{1,40}$"})), name, arguments]),
+    }
+}
+
+/// An object with exactly these properties.
+fn closed(properties: &[(&str, Value)]) -> Value {
+    let required: Vec<&str> = properties.iter().map(|(key, _)| *key).collect();
+    let properties: serde_json::Map<String, Value> =
+        properties.iter().map(|(key, schema)| ((*key).to_owned(), schema.clone())).collect();
+    json!({"type": "object", "properties": properties, "required": required, "additionalProperties": false})
+}
+
+/// The schema of arguments, which are an object even if the schema does not say so.
+fn object(schema: &Value) -> Value {
+    match schema.as_object() {
+        Some(keys) if keys.contains_key("type") => schema.clone(),
+        Some(keys) if keys.is_empty() => json!({"type": "object"}),
+        Some(keys) => {
+            let mut keys = keys.clone();
+            keys.insert("type".to_owned(), json!("object"));
+            Value::Object(keys)
+        }
+        None => json!({"type": "object"}),
+    }
 }

@@ -6,11 +6,11 @@
 //! - [`output_format`]: the format of a chat template, found by [`detect`] in [`table`] and [`reasoning`],
 //!   or by [`derive`](mod@derive) from what the template renders
 //! - [`format`]: a format as data
-//! - [`parser`]: the parser of one answer, with [`region`], [`channels`] and [`start`]
+//! - [`parser`]: the parser of one answer, with [`region`], [`start`], and [`messages`] with [`channels`]
 //! - [`call`]: the readers of calls: [`json_call`], [`named`] with [`tagged`] or JSON [`arguments`], [`python`]
 //! - [`literal`]: values as JSON; [`coerce`](mod@coerce) and [`schema`] for text of unknown type
 //! - [`search`]: the search for markers
-//! - [`grammar`]: grammars for calls that a request demands
+//! - [`grammar`] and [`grammar_values`]: grammars for calls that a request demands
 
 mod arguments;
 mod call;
@@ -22,11 +22,13 @@ mod detect;
 mod emit;
 mod format;
 mod grammar;
+mod grammar_values;
 mod ids;
 mod json_call;
 mod json_text;
 mod literal;
 mod marks;
+mod messages;
 mod named;
 mod nested;
 mod output_format;

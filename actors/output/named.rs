@@ -39,7 +39,7 @@ pub(super) struct NamedCall {
 
 impl NamedCall {
     pub(super) fn new(format: &Named, call_end: &[String], tools: Arc<[ToolSpec]>) -> Self {
-        let ends = format.id_begin.iter().chain(&format.name_end);
+        let ends = format.id_begin.iter().chain(&format.id_end).chain(&format.name_end);
         let taken = ends.clone().filter(|marker| !marker.is_empty()).count();
         let next = match &format.arguments {
             Arguments::Json | Arguments::Quoted(_) => vec!["{".to_owned()],
@@ -126,8 +126,10 @@ impl NamedCall {
         }
         let again = if index < self.taken { String::new() } else { self.markers.get(index).to_owned() };
         let is_id = self.format.id_begin.is_some() && index == 0;
+        let id_first = self.format.id_end.is_some() && self.id.is_empty();
         match self.state {
             State::Name if is_id => self.state = State::Id,
+            State::Name if id_first && index == 0 => self.id = std::mem::take(&mut self.name),
             State::Name | State::Id if self.format.head_end.is_some() => {
                 self.markers = MarkerSet::new(self.format.head_end.clone());
                 self.taken = 1;

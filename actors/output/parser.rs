@@ -6,7 +6,6 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::call::CallReader;
-use super::channels::Message;
 use super::delta::{Delta, ToolSpec};
 use super::emit::Emitter;
 use super::format::Format;
@@ -17,9 +16,6 @@ use super::read::Read;
 use super::region::{Kind, Region};
 use super::search::{Found, Search};
 use super::start::{Start, start};
-
-/// Characters of a header.
-const MAX_HEADER: usize = 1024;
 
 /// What a parser must know of the request.
 #[derive(Debug, Clone)]
@@ -37,26 +33,27 @@ pub struct ParserOptions {
 /// Turns the text of an answer into deltas.
 #[derive(Debug)]
 pub struct OutputParser {
-    format: Arc<Format>,
-    options: ParserOptions,
-    marks: AllMarks,
-    mode: Mode,
-    search: Search,
-    queue: VecDeque<char>,
-    emitter: Emitter,
+    pub(super) format: Arc<Format>,
+    pub(super) options: ParserOptions,
+    pub(super) marks: AllMarks,
+    pub(super) mode: Mode,
+    pub(super) search: Search,
+    pub(super) queue: VecDeque<char>,
+    pub(super) emitter: Emitter,
     /// The text or reasoning that is written, or that a call interrupts.
-    region: Region,
+    pub(super) region: Region,
     /// What was read since the last delta of a call, which becomes text if it turns out to be no call.
-    raw: String,
+    pub(super) raw: String,
     /// Calls of the section before the one that is read.
-    calls: usize,
-    header: String,
+    pub(super) calls: usize,
+    pub(super) header: String,
     /// The message's markers stay in the text.
-    keeps_markers: bool,
+    pub(super) keeps_markers: bool,
 }
 
+/// What is read.
 #[derive(Debug)]
-enum Mode {
+pub(super) enum Mode {
     /// Text or reasoning.
     Region,
     /// Between the calls of a section.
@@ -253,66 +250,6 @@ impl OutputParser {
         }
     }
 
-    fn end_message(&mut self, kind: Mark, marker: &str) {
-        if std::mem::take(&mut self.keeps_markers) && kind == Mark::MessageEnd {
-            self.region.write_text(marker, &mut self.emitter);
-        }
-        self.region = Region::after_marker(Kind::Text);
-        self.raw.clear();
-        self.header.clear();
-        if kind == Mark::HeaderBegin {
-            self.raw.push_str(marker);
-            let channels = self.format.channels.as_ref();
-            if channels.is_some_and(|channels| channels.channel == marker) {
-                self.header.push_str(marker);
-            }
-            self.mode = Mode::Header;
-        } else {
-            self.mode = Mode::Region;
-        }
-    }
-
-    fn character_in_header(&mut self, character: char) {
-        self.raw.push(character);
-        self.header.push(character);
-        let plausible = |header: &str| match &self.format.channels {
-            Some(channels) => channels.may_be_header(header),
-            None => false,
-        };
-        if self.header.len() > MAX_HEADER || !plausible(&self.header) {
-            self.give_back();
-        }
-    }
-
-    /// The header is complete.
-    fn begin_message(&mut self) {
-        let header = std::mem::take(&mut self.header);
-        let Some(channels) = &self.format.channels else { return };
-        self.raw.push_str(&channels.header_end);
-        let message = channels.message(&header);
-        self.mode = Mode::Region;
-        let (kind, parsed) = match &message {
-            Message::Text => (Kind::Text, true),
-            Message::Reasoning => (Kind::Reasoning, self.options.parse_reasoning),
-            Message::Call(_) => (Kind::Text, self.options.parse_tool_calls),
-        };
-        if !parsed {
-            self.keeps_markers = true;
-            return self.give_back();
-        }
-        self.region = Region::after_marker(kind);
-        match message {
-            Message::Call(name) => {
-                self.calls = 0;
-                self.mode = match self.format.tools {
-                    Some(_) => Mode::Section,
-                    None => Mode::Call(CallReader::of_arguments(&name, &mut self.emitter)),
-                };
-            }
-            _ => self.raw.clear(),
-        }
-    }
-
     fn enter_section_or_call(&mut self, kind: Mark, marker: &str) {
         self.raw.push_str(marker);
         let Some(tools) = &self.format.tools else { return };
@@ -394,7 +331,7 @@ impl OutputParser {
     }
 
     /// What was read is no call: it is text, or belongs to the reasoning that it seemed to interrupt.
-    fn give_back(&mut self) {
+    pub(super) fn give_back(&mut self) {
         if self.emitter.is_open() {
             self.emitter.abandon();
             self.region = Region::first(Kind::Text);

@@ -101,6 +101,26 @@ pub(super) const SAMPLES: &[(&str, &str)] = &[
         "<TOOLCALL>[{\"name\": \"f\", \"arguments\": {\"a\": \"x\\n<y>\", \"n\": 1}}, {\"name\": \"g\", \"arguments\": {}}]</TOOLCALL>",
     ),
     (
+        "solar",
+        "<|tool_calls|><|tool_call:begin|>abcdefghi0<|tool_call:name|>f<|tool_call:args|>{\"a\": \"x\\n<y>\", \"n\": 1}<|tool_call:end|><|tool_call:begin|>abcdefghi1<|tool_call:name|>g<|tool_call:args|>{}<|tool_call:end|>",
+    ),
+    (
+        "hunyuan-3",
+        "<tool_calls:opensource>\n<tool_call:opensource>f<tool_sep:opensource>\n<arg_key:opensource>a</arg_key:opensource>\n<arg_value:opensource>x\n<y></arg_value:opensource>\n<arg_key:opensource>n</arg_key:opensource>\n<arg_value:opensource>1</arg_value:opensource>\n</tool_call:opensource>\n<tool_call:opensource>g<tool_sep:opensource>\n</tool_call:opensource>\n</tool_calls:opensource>",
+    ),
+    (
+        "granite-3",
+        "<|tool_call|>[{\"name\": \"f\", \"arguments\": {\"a\": \"x\\n<y>\", \"n\": 1}}, {\"name\": \"g\", \"arguments\": {}}]",
+    ),
+    (
+        "phi-4-mini",
+        "functools[{\"name\": \"f\", \"arguments\": {\"a\": \"x\\n<y>\", \"n\": 1}}, {\"name\": \"g\", \"arguments\": {}}]",
+    ),
+    (
+        "phi-4-mini",
+        "<|tool_call|>[{\"name\": \"f\", \"arguments\": {\"a\": \"x\\n<y>\", \"n\": 1}}, {\"name\": \"g\", \"arguments\": {}}]<|/tool_call|>",
+    ),
+    (
         "llama-json",
         "{\"name\": \"f\", \"parameters\": {\"a\": \"x\\n<y>\", \"n\": 1}}; {\"type\": \"function\", \"name\": \"g\", \"parameters\": {}}",
     ),

@@ -1,11 +1,12 @@
 //! The known formats of tool calls, one entry each.
 
-use super::format::{Arguments, Body, Channels, JsonKeys, Named, Tagged, ToolFormat};
+use super::format::{Arguments, Attribute, Body, Channels, JsonKeys, Named, Tagged, ToolFormat};
 use super::ids::IdStyle;
 
 /// A format, and how to tell from a chat template's source that a model writes it.
 pub(super) struct Entry {
     /// The format's name, for tests.
+    #[cfg_attr(not(test), expect(dead_code, reason = "only tests look for a format by its name"))]
     pub name: &'static str,
     /// All of these stand in the template.
     pub signs: &'static [&'static str],
@@ -68,6 +69,13 @@ pub(super) const ENTRIES: &[Entry] = &[
     entry("mistral-small-3.2", &["[TOOL_CALLS]", "[CALL_ID]"], || Some(mistral_named(Some("[CALL_ID]")))),
     entry("ministral", &["[TOOL_CALLS]", "[ARGS]"], || Some(mistral_named(None))),
     entry("mistral-nemo", &["[TOOL_CALLS]"], || Some(mistral_json())),
+    entry("solar", &["<|tool_call:begin|>"], || Some(solar())),
+    entry("hunyuan-3", &["'<tool_sep{}>'", "':opensource'"], || Some(hunyuan())),
+    Entry {
+        without: &["<tool_call>"],
+        ..entry("granite-3", &["<|tool_call|>"], || Some(listed("<|tool_call|>", &[])))
+    },
+    entry("phi-4-mini", &["<|tool|>", "<|/tool|>"], || Some(phi())),
     entry("gemma-4", &["<|tool_call>"], || Some(gemma("<|tool_call>", "<tool_call|>", "<|\"|>"))),
     entry("functiongemma", &["<start_function_call>"], || {
         Some(gemma("<start_function_call>", "<end_function_call>", "<escape>"))
@@ -78,7 +86,7 @@ pub(super) const ENTRIES: &[Entry] = &[
     entry("command-r7b", &["<|START_ACTION|>"], || Some(command_r())),
     entry("command-r", &["Action:", "```json"], || Some(command_r_plus())),
     // This template's rendering is no JSON.
-    entry("nemotron-v2", &["<TOOLCALL>"], || Some(json("<TOOLCALL>", &["</TOOLCALL>"], JsonKeys::default()))),
+    entry("nemotron-v2", &["<TOOLCALL>"], || Some(listed("<TOOLCALL>", &["</TOOLCALL>"]))),
     Entry {
         without: &["<tool_call>"],
         ..entry("llama-json", &["<|python_tag|>", "\"parameters\""], || Some(llama_json()))
@@ -125,7 +133,8 @@ fn elements(begin: &str, end: &str, lines: bool) -> ToolFormat {
         lines,
         ..Tagged::default()
     };
-    named(Some((begin, end)), ("<function=", &["</function>"]), tagged(">", parameter))
+    let format = named(Some((begin, end)), ("<function=", &["</function>"]), tagged(">", parameter));
+    ToolFormat { section_per_call: true, ..format }
 }
 
 /// `<invoke name="f"><parameter name="k">v</parameter></invoke>`, with a prefix of all tags.
@@ -143,7 +152,14 @@ fn invoke(prefix: &str, section: &str) -> ToolFormat {
 }
 
 fn dsml(section: &str) -> ToolFormat {
-    invoke("｜DSML｜", section)
+    with_attribute(invoke("｜DSML｜", section), Attribute::IsString)
+}
+
+fn with_attribute(mut format: ToolFormat, attribute: Attribute) -> ToolFormat {
+    if let Body::Named(Named { arguments: Arguments::Tagged(tagged), .. }) = &mut format.body {
+        tagged.attribute = attribute;
+    }
+    format
 }
 
 fn minimax_m2() -> ToolFormat {
@@ -185,6 +201,7 @@ fn kimi_k3() -> ToolFormat {
         begin: text("<|open|>argument key=\""),
         key_end: text("\""),
         head_end: Some(text("<|sep|>")),
+        attribute: Attribute::Type,
         end: text("<|close|>argument<|sep|>"),
         ..Tagged::default()
     };
@@ -213,6 +230,39 @@ fn deepseek_v3_1() -> ToolFormat {
     named(Some(DEEPSEEK_SECTION), ("<｜tool▁call▁begin｜>", &[DEEPSEEK_CALL_END]), call)
 }
 
+fn solar() -> ToolFormat {
+    let (id_end, name_end) = (Some(text("<|tool_call:name|>")), texts(&["<|tool_call:args|>"]));
+    let call = Named { id_end, name_end, ..Named::default() };
+    ToolFormat {
+        section: Some((text("<|tool_calls|>"), String::new())),
+        ..named(None, ("<|tool_call:begin|>", &["<|tool_call:end|>"]), call)
+    }
+}
+
+fn hunyuan() -> ToolFormat {
+    let tag = |name: &str| format!("<{name}:opensource>");
+    let parameter = Tagged {
+        begin: tag("arg_key"),
+        key_end: tag("/arg_key"),
+        value_begin: Some(tag("arg_value")),
+        end: tag("/arg_value"),
+        ..Tagged::default()
+    };
+    let section = (tag("tool_calls"), tag("/tool_calls"));
+    let call = (tag("tool_call"), tag("/tool_call"));
+    named(Some((&section.0, &section.1)), (&call.0, &[&call.1]), tagged(&tag("tool_sep"), parameter))
+}
+
+/// An array of calls.
+fn listed(begin: &str, end: &[&str]) -> ToolFormat {
+    json(begin, end, JsonKeys { array: true, ..JsonKeys::default() })
+}
+
+/// The model writes one marker or the other.
+fn phi() -> ToolFormat {
+    listed("<|tool_call|>", &["<|/tool_call|>"]).with_section("functools", "")
+}
+
 fn functionary_tags() -> ToolFormat {
     named(None, ("<function=", &["</function>"]), Named { name_end: texts(&[">"]), ..Named::default() })
 }
@@ -223,13 +273,13 @@ fn mistral_named(id_begin: Option<&str>) -> ToolFormat {
 }
 
 fn mistral_json() -> ToolFormat {
-    let keys = JsonKeys { id: Some(text("id")), id_last: true, ..JsonKeys::default() };
+    let keys = JsonKeys { id: Some(text("id")), id_last: true, array: true, ..JsonKeys::default() };
     ToolFormat { ids: IdStyle::Nine, ..json("[TOOL_CALLS]", &[], keys) }
 }
 
 fn gemma(begin: &str, end: &str, marker: &str) -> ToolFormat {
     let call = Named { arguments: Arguments::Quoted(text(marker)), ..Named::default() };
-    named(Some((begin, end)), ("call:", &[]), call)
+    ToolFormat { section_per_call: true, ..named(Some((begin, end)), ("call:", &[]), call) }
 }
 
 fn python(section: Option<(&str, &str)>, bare: Option<char>) -> ToolFormat {
@@ -251,12 +301,12 @@ fn llama_4() -> ToolFormat {
 
 fn llama_json() -> ToolFormat {
     let keys = JsonKeys { arguments: text("parameters"), ..JsonKeys::default() };
-    ToolFormat { bare: Some('{'), ..json("<|python_tag|>", &["<|eom_id|>"], keys) }
+    ToolFormat { bare: Some('{'), ..json("<|python_tag|>", &[], keys) }
 }
 
 fn command_keys() -> JsonKeys {
     let (name, arguments) = (text("tool_name"), text("parameters"));
-    JsonKeys { name, arguments, id: Some(text("tool_call_id")), ..JsonKeys::default() }
+    JsonKeys { name, arguments, id: Some(text("tool_call_id")), array: true, ..JsonKeys::default() }
 }
 
 fn command_r() -> ToolFormat {
@@ -264,7 +314,7 @@ fn command_r() -> ToolFormat {
 }
 
 fn command_r_plus() -> ToolFormat {
-    json("Action:\n```json", &["```"], command_keys())
+    json("Action:\n```json", &["```"], JsonKeys { id: None, ..command_keys() })
 }
 
 fn harmony() -> Channels {

@@ -39,7 +39,8 @@ fn text_around_calls_is_text() {
         if ["f\n{", " to=", "{", "["].iter().any(|begin| text.starts_with(begin)) && !text.starts_with("[TOOL") {
             continue;
         }
-        let answer = parse(&format, &format!("<think>\nWell.\n</think>\n\nLook: a < b.\n\n{text}\n\nDone."));
+        let (start, end) = (format.reasoning_start().expect("a marker"), format.reasoning_end().expect("a marker"));
+        let answer = parse(&format, &format!("{start}\nWell.\n{end}\n\nLook: a < b.\n\n{text}\n\nDone."));
         assert_eq!(answer.calls.len(), 2, "{text}");
         assert_eq!((answer.reasoning.as_str(), answer.text.as_str()), ("Well.", "Look: a < b.Done."), "{text}");
     }
@@ -67,6 +68,7 @@ fn the_models_ids_are_kept() {
     assert_eq!(ids("mistral-small-3.2"), ["123456789", "123456780"]);
     assert_eq!(ids("mistral-nemo"), ["123456789", "000000001"]);
     assert_eq!(ids("command-r7b"), ["0", "1"]);
+    assert_eq!(ids("solar"), ["abcdefghi0", "abcdefghi1"]);
     assert_eq!(ids("glm"), ["call_000000001000000000000000", "call_000000002000000000000000"]);
 }
 
@@ -145,18 +147,18 @@ fn reasoning_begins_and_ends_as_it_should() {
     let open = ParserOptions { prompt_tail: "<|assistant|>\n<think>\n".to_owned(), ..options() };
     let closed = ParserOptions { prompt_tail: "<think>\n\n</think>\n\n".to_owned(), ..options() };
     let raw = ParserOptions { parse_reasoning: false, ..options() };
-    let said = format!("A {call} here.");
+    let (from_text, mention) = (options(), format!("A {call} here."));
     let cases = [
-        (&options(), "<think>\n\n</think>\n\nHi".to_owned(), "", "Hi", 0),
-        (&options(), "</think>\nHi".to_owned(), "", "Hi", 0),
-        (&options(), "Hi <think> there".to_owned(), "", "Hi <think> there", 0),
-        (&options(), "<think>a\nb</thin".to_owned(), "a\nb</thin", "", 0),
+        (&from_text, "<think>\n\n</think>\n\nHi".to_owned(), "", "Hi", 0),
+        (&from_text, "</think>\nHi".to_owned(), "", "Hi", 0),
+        (&from_text, "Hi <think> there".to_owned(), "", "Hi <think> there", 0),
+        (&from_text, "<think>a\nb</thin".to_owned(), "a\nb</thin", "", 0),
         (&open, "a < b\n</think>\n\nHi\n".to_owned(), "a < b", "Hi\n", 0),
         (&open, "<think>\na</think>Hi".to_owned(), "a", "Hi", 0),
         (&open, "still thinking ".to_owned(), "still thinking ", "", 0),
         (&open, format!("I call.\n{call}"), "I call.", "", 1),
         (&open, format!("I call.{call}"), "I call.", "", 1),
-        (&open, format!("A {call} here.\n</think>\n{call}"), said.as_str(), "", 1),
+        (&open, format!("A {call} here.\n</think>\n{call}"), mention.as_str(), "", 1),
         (
             &open,
             "Not <tool_call> this.\n<tool_call> nor this</think>Hi".to_owned(),
@@ -237,8 +239,25 @@ fn long_arguments_in_small_pieces_take_little_time() {
         let took = began.elapsed();
         assert!(answer.calls[0].1.len() > 100_000, "{name}");
         // Far above what it takes, far below what quadratic work would take.
-        assert!(took < Duration::from_secs(5), "{name}: {took:?}");
+        assert!(took < Duration::from_secs(20), "{name}: {took:?}");
         println!("{name}: {took:?}");
+    }
+}
+
+#[test]
+fn grammars_name_the_tools() {
+    let tools = super::samples::tools();
+    for (format, text) in all() {
+        let Some(grammar) = format.call_grammar(&tools, true) else {
+            assert!(text.contains("atem:"), "{text}");
+            continue;
+        };
+        assert!(grammar.starts_with("start: ") && grammar.contains("integer"), "{grammar}");
+        assert!(format.call_grammar(&[], true).is_none());
+        if let Ok(folder) = std::env::var("CUELIGHT_GRAMMARS") {
+            let file = format!("{folder}/{:x}.json", text.len() * 1000 + grammar.len());
+            std::fs::write(file, json!({"grammar": grammar, "text": text}).to_string()).expect("written");
+        }
     }
 }
 
@@ -258,7 +277,7 @@ fn fragments() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(ProptestConfig::with_cases(60))]
 
     /// Whatever the model writes: no panic, the same for every split, and complete calls are JSON.
     #[test]
