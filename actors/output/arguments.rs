@@ -1,7 +1,6 @@
 //! The arguments of a call as a JSON object that grows.
 
-use super::json_text::literal;
-use super::literal::LiteralReader;
+use super::literal::{LiteralReader, literal};
 use super::read::Read;
 
 /// Reads arguments: an object that is passed on at once, or its text in a string, or nothing at all.

@@ -1,6 +1,7 @@
 //! Text of unknown type as JSON of the type that a schema asks for.
 
-use super::json_text::{literal, quoted};
+use super::json_text::quoted;
+use super::literal::literal;
 use super::schema::Types;
 
 /// The text as JSON of the first of these types that it can have: null, integer, number, boolean, object, array, string. A text that

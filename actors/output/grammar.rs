@@ -1,20 +1,11 @@
 //! Grammars for calls that a request demands, in llguidance's dialect of Lark.
 
-use std::fmt::Write;
-
 use serde_json::{Value, json};
 
 use super::delta::ToolSpec;
 use super::format::{Arguments, Body, Channels, Format, JsonKeys, Named, ToolFormat};
+use super::grammar_rules::Grammar;
 use super::grammar_values::Values;
-
-/// A grammar under construction.
-pub(super) struct Grammar<'a> {
-    /// Spellings of special tokens with their numbers. Texts in a grammar never match special tokens.
-    pub special: &'a [(String, u32)],
-    rules: String,
-    count: usize,
-}
 
 /// A grammar for one call of these tools, or several. `special` are the tokens that a text in the grammar cannot match.
 pub(super) fn call_grammar(
@@ -26,44 +17,16 @@ pub(super) fn call_grammar(
     if tools.is_empty() {
         return None;
     }
-    let mut grammar = Grammar { special, rules: String::new(), count: 0 };
+    let mut grammar = Grammar::new(special);
     let start = match (&format.channels, &format.tools) {
         (Some(channels), None) => grammar.messages(channels, tools, parallel),
         (None, Some(format)) => grammar.calls(format, tools, parallel)?,
         _ => return None,
     };
-    Some(format!("start: {start}\nWS: /[ \\n\\t]{{0,16}}/\nTEXT: /(?s:.*)/\n{}", grammar.rules))
+    Some(format!("start: {start}\nWS: /[ \\n\\t]{{0,16}}/\nTEXT: /(?s:.*)/\n{}", grammar.rules()))
 }
 
 impl Grammar<'_> {
-    /// A text as it must stand in a rule: special tokens by number, all else in quotation marks.
-    pub(super) fn literal(&self, text: &str) -> String {
-        let mut parts = Vec::new();
-        let mut rest = text;
-        while let Some((at, (spelling, number))) = self.next_special(rest) {
-            parts.extend((at > 0).then(|| Value::from(&rest[..at]).to_string()));
-            parts.push(format!("<[{number}]>"));
-            rest = &rest[at + spelling.len()..];
-        }
-        parts.extend((!rest.is_empty()).then(|| Value::from(rest).to_string()));
-        parts.join(" ")
-    }
-
-    /// The first special token in a text, the longest of those that begin there.
-    pub(super) fn next_special(&self, text: &str) -> Option<(usize, &(String, u32))> {
-        let found = self.special.iter().filter(|(spelling, _)| !spelling.is_empty());
-        let found = found.filter_map(|token| text.find(&token.0).map(|at| (at, token)));
-        found.min_by_key(|(at, token)| (*at, std::cmp::Reverse(token.0.len())))
-    }
-
-    /// Adds a rule, and returns its name. `options` stand behind the name.
-    pub(super) fn rule(&mut self, options: &str, body: &str) -> String {
-        self.count += 1;
-        // Writing to a string cannot fail.
-        let _ = writeln!(self.rules, "r{}{options}: {body}", self.count);
-        format!("r{}", self.count)
-    }
-
     fn any_of(&mut self, bodies: &[String]) -> String {
         self.rule("", &bodies.join(" | "))
     }

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::format::{Attribute, Tagged};
-use super::grammar::Grammar;
+use super::grammar_rules::Grammar;
 use super::schema::Types;
 
 /// A parameter: its name, its schema with the definitions that it refers to, and whether it must be there.

@@ -254,10 +254,6 @@ fn grammars_name_the_tools() {
         };
         assert!(grammar.starts_with("start: ") && grammar.contains("integer"), "{grammar}");
         assert!(format.call_grammar(&[], true).is_none());
-        if let Ok(folder) = std::env::var("CUELIGHT_GRAMMARS") {
-            let file = format!("{folder}/{:x}.json", text.len() * 1000 + grammar.len());
-            std::fs::write(file, json!({"grammar": grammar, "text": text}).to_string()).expect("written");
-        }
     }
 }
 

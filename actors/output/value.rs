@@ -1,7 +1,8 @@
 //! The value of one parameter, whose text grows.
 
 use super::coerce::{coerce, may_be_other};
-use super::json_text::{literal, write_character};
+use super::json_text::write_character;
+use super::literal::literal;
 use super::schema::Types;
 
 /// Bytes of a value that may still be a number or a constant.
