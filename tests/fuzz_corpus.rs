@@ -76,6 +76,16 @@ fn config() {
 }
 
 #[test]
+fn constraint() {
+    check("constraint");
+}
+
+#[test]
+fn output_parser() {
+    check("output_parser");
+}
+
+#[test]
 fn every_target_has_a_corpus_and_the_corpus_is_small() {
     const MOST_BYTES: u64 = 100 << 10;
     let named: BTreeSet<String> = targets::TARGETS.iter().map(|(name, _)| (*name).to_owned()).collect();

@@ -5,7 +5,9 @@
 mod api;
 mod chat_template;
 mod config;
+mod constraint;
 mod gguf;
+mod output_parser;
 mod sse;
 mod tokenizer_gguf;
 mod tokenizer_json;
@@ -23,6 +25,8 @@ pub const TARGETS: &[Target] = &[
     ("completions_body", api::run_completions),
     ("sse", sse::run),
     ("config", config::run),
+    ("constraint", constraint::run),
+    ("output_parser", output_parser::run),
 ];
 
 /// The parts of an input between zero bytes, as text. Bytes that are not UTF-8 become U+FFFD. Absent parts are empty.
