@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::delta::ToolSpec;
 use super::format::{Arguments, Body, Channels, Format, JsonKeys, Named, ToolFormat};
+use super::grammar_json::{embedded, escaped, rebased};
 use super::grammar_rules::Grammar;
 use super::grammar_values::Values;
 
@@ -34,7 +35,7 @@ impl Grammar<'_> {
     fn calls(&mut self, format: &ToolFormat, tools: &[ToolSpec], parallel: bool) -> Option<String> {
         let call = match &format.body {
             Body::Json(keys) if keys.array => return Some(self.array(format, keys, tools, parallel)),
-            Body::Json(keys) => format!("%json {}", any_call(keys, tools)),
+            Body::Json(keys) => embedded(&any_call(keys, tools, "#")),
             Body::Named(named) => self.named_calls(format, named, tools)?,
             Body::Python => return Some(self.python(format, tools, parallel)),
         };
@@ -66,12 +67,12 @@ impl Grammar<'_> {
     }
 
     fn array(&self, format: &ToolFormat, keys: &JsonKeys, tools: &[ToolSpec], parallel: bool) -> String {
-        let mut array = json!({"type": "array", "items": any_call(keys, tools), "minItems": 1});
+        let mut array = json!({"type": "array", "items": any_call(keys, tools, "#/items"), "minItems": 1});
         if !parallel {
             array["maxItems"] = json!(1);
         }
         let end: Vec<String> = format.call_end.iter().map(|end| format!("WS {}", self.literal(end))).collect();
-        format!("{} WS %json {array} {}", self.literal(&format.call_begin), end.join(" "))
+        format!("{} WS {} {}", self.literal(&format.call_begin), embedded(&array), end.join(" "))
     }
 
     /// The calls of all tools, each from its name to its end.
@@ -80,7 +81,7 @@ impl Grammar<'_> {
         for tool in tools {
             let head = self.head(named, &tool.name);
             let arguments = match &named.arguments {
-                Arguments::Json => format!("%json {}", object(&tool.parameters)),
+                Arguments::Json => embedded(&object(&tool.parameters)),
                 Arguments::Quoted(marker) => self.quoted(&tool.parameters, marker),
                 Arguments::Tagged(tagged) => {
                     let parameters = self.tagged(&tool.parameters, tagged)?;
@@ -130,16 +131,16 @@ impl Grammar<'_> {
         let (begin, end) = (self.literal(&channels.begin), self.literal(&channels.header_end));
         let mut calls = Vec::new();
         for tool in tools {
-            let arguments = object(&tool.parameters);
+            let arguments = embedded(&object(&tool.parameters));
             calls.push(if channels.recipient.is_empty() {
-                format!("{} {end} %json {arguments}", self.literal(&tool.name))
+                format!("{} {end} {arguments}", self.literal(&tool.name))
             } else {
                 let to = self.literal(&format!("{}{}{}", channels.recipient, channels.tool_prefix, tool.name));
                 let channel = self.literal(&channels.channel);
                 let kind = self.literal("<|constrain|>");
                 let to_first = format!("\" \" {to} {channel} \"commentary\"");
                 let to_last = format!("{channel} \"commentary \" {to}");
-                format!("({to_first} | {to_last}) (\" \"? {kind} \"json\")? {end} %json {arguments}")
+                format!("({to_first} | {to_last}) (\" \"? {kind} \"json\")? {end} {arguments}")
             });
         }
         let call = self.any_of(&calls);
@@ -159,19 +160,22 @@ fn is_tagged(format: &ToolFormat) -> bool {
     matches!(&format.body, Body::Named(Named { arguments: Arguments::Tagged(_), .. }))
 }
 
-/// The schema of a call of any of the tools.
-fn any_call(keys: &JsonKeys, tools: &[ToolSpec]) -> Value {
-    let calls: Vec<Value> = tools.iter().map(|tool| call_schema(keys, tool)).collect();
-    if let [call] = calls.as_slice() { call.clone() } else { json!({"anyOf": calls}) }
+/// The schema of a call of any of the tools, at a place in another schema.
+fn any_call(keys: &JsonKeys, tools: &[ToolSpec], place: &str) -> Value {
+    if let [tool] = tools {
+        return call_schema(keys, tool, place);
+    }
+    let call = |(index, tool)| call_schema(keys, tool, &format!("{place}/anyOf/{index}"));
+    json!({"anyOf": tools.iter().enumerate().map(call).collect::<Vec<_>>()})
 }
 
-fn call_schema(keys: &JsonKeys, tool: &ToolSpec) -> Value {
-    if keys.name_is_key {
-        return closed(&[(tool.name.as_str(), object(&tool.parameters))]);
-    }
+fn call_schema(keys: &JsonKeys, tool: &ToolSpec, place: &str) -> Value {
+    let key = if keys.name_is_key { tool.name.as_str() } else { keys.arguments.as_str() };
+    let place = format!("{place}/properties/{}", escaped(key));
+    let arguments = (key, rebased(&object(&tool.parameters), &place));
     let name = (keys.name.as_str(), json!({"const": tool.name}));
-    let arguments = (keys.arguments.as_str(), object(&tool.parameters));
     match &keys.id {
+        _ if keys.name_is_key => closed(&[arguments]),
         None => closed(&[name, arguments]),
         // Models leave out an id that comes last.
         Some(_) if keys.id_last => closed(&[name, arguments]),

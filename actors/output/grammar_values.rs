@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::format::{Attribute, Tagged};
+use super::grammar_json::{embedded, part_of};
 use super::grammar_rules::Grammar;
 use super::schema::Types;
 
@@ -33,7 +34,7 @@ impl Values for Grammar<'_> {
             if format.nested && (parameter.types.object || parameter.types.array) {
                 return None;
             }
-            let element = element(self, &parameter, format);
+            let element = element(self, schema, &parameter, format);
             out.push(if parameter.required { format!("{element} WS") } else { format!("({element} WS)?") });
         }
         Some(out.join(" "))
@@ -44,7 +45,7 @@ impl Values for Grammar<'_> {
         let parameters = parameters(schema);
         let values = parameters.iter().map(|parameter| {
             let value = match is_scalar(parameter.types) {
-                true => format!("%json {}", parameter.schema),
+                true => embedded(&part_of(schema, &parameter.schema)),
                 false if parameter.types == Types::STRING => quoted_text(self, marker),
                 false => any.clone(),
             };
@@ -58,7 +59,8 @@ impl Values for Grammar<'_> {
         let parameters = parameters(schema);
         let values = parameters
             .iter()
-            .map(|parameter| format!("{} %json {}", self.literal(&format!("{}=", parameter.name)), parameter.schema));
+            .map(|parameter| (parameter.name.clone(), embedded(&part_of(schema, &parameter.schema))))
+            .map(|(name, value)| format!("{} {value}", self.literal(&format!("{name}="))));
         let values: Vec<String> = values.collect();
         separated(self, &parameters, &values, "\",\" WS")
     }
@@ -75,7 +77,7 @@ impl Values for Grammar<'_> {
     }
 }
 
-fn element(grammar: &mut Grammar<'_>, parameter: &Parameter, format: &Tagged) -> String {
+fn element(grammar: &mut Grammar<'_>, root: &Value, parameter: &Parameter, format: &Tagged) -> String {
     let is_text = parameter.types.string;
     let attribute = match format.attribute {
         Attribute::None => String::new(),
@@ -96,7 +98,7 @@ fn element(grammar: &mut Grammar<'_>, parameter: &Parameter, format: &Tagged) ->
             format!("({}) {}", choices.join(" | "), grammar.literal(&end))
         }
         None if is_text => grammar.until(&end),
-        None => format!("%json {} {}", parameter.schema, grammar.literal(&end)),
+        None => format!("{} {}", embedded(&part_of(root, &parameter.schema)), grammar.literal(&end)),
     };
     format!("{begin} {value}")
 }

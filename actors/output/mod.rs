@@ -22,6 +22,7 @@ mod detect;
 mod emit;
 mod format;
 mod grammar;
+mod grammar_json;
 mod grammar_rules;
 mod grammar_values;
 mod ids;

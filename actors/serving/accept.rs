@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use cuelight_engine::constraint::{Constraint, Grammar, GrammarError};
 use cuelight_engine::format::chat_template::Cancellation;
+use cuelight_engine::format::tokenizer::Tokenizer;
 
 use super::answers::{Answers, Choice};
 use super::blocking::{off_worker, on_blocking_thread};
@@ -120,7 +121,7 @@ async fn compile(
 ) -> Result<Option<Constraint>, ApiError> {
     let field = match constraint {
         Some(field) => field,
-        None if output.tool_choice == ToolChoice::Required => required_calls(output, rules)?,
+        None if output.tool_choice == ToolChoice::Required => required_calls(output, rules, &model.tokenizer)?,
         None => return Ok(None),
     };
     let compiler = model.constraints.clone();
@@ -131,9 +132,16 @@ async fn compile(
     .await
 }
 
-fn required_calls(output: &OutputOptions, rules: &OutputRules) -> Result<ConstraintField, ApiError> {
-    let lark = rules.format.call_grammar(&output.tools, output.parallel_tool_calls).ok_or_else(|| {
-        let message = "a call cannot be required of this model, because its format of tool calls is not known; use \
+/// The grammar of calls. Special tokens among its markers are named by their ids.
+fn required_calls(
+    output: &OutputOptions,
+    rules: &OutputRules,
+    tokenizer: &Tokenizer,
+) -> Result<ConstraintField, ApiError> {
+    let special: Vec<(String, u32)> =
+        rules.visible_tokens.iter().map(|&token| (tokenizer.token_text(token), token)).collect();
+    let lark = rules.format.call_grammar_with(&output.tools, output.parallel_tool_calls, &special).ok_or_else(|| {
+        let message = "a call cannot be required of this model, because the grammar of its tool calls is not known; use \
                        `tool_choice` \"auto\"";
         ApiError::Unsupported { param: "tool_choice".to_owned(), message: message.to_owned() }
     })?;

@@ -20,4 +20,5 @@ mod vocabulary;
 pub use compiler::{Constraint, ConstraintCompiler};
 pub use error::{ConstraintError, GrammarError};
 pub use grammar::Grammar;
+pub use schema::JSON_WHITESPACE;
 pub use state::{ConstraintState, TokenMask};

@@ -4,9 +4,9 @@ use serde_json::{Map, Value, json};
 
 use super::error::GrammarError;
 
-/// The white space between two parts of a JSON text: two spaces, or a line break with indentation. Without a limit, models
+/// The white space between two parts of a JSON text, as a regular expression: two spaces, or a line break with indentation. Without a limit, models
 /// fill the answer with spaces.
-const WHITESPACE: &str = r" {1,2}|\r?\n[ \t]{0,20}";
+pub const JSON_WHITESPACE: &str = r" {1,2}|\r?\n[ \t]{0,20}";
 
 /// Most levels of a schema. The library descends into it recursively.
 const MAX_DEPTH: usize = 128;
@@ -41,7 +41,7 @@ pub(super) fn prepare(schema: &Value) -> Result<Value, GrammarError> {
     };
     check(schema, &mut "#".to_owned(), 0)?;
     object.remove(OPTIONS);
-    object.insert(OPTIONS.to_owned(), json!({ "whitespace_pattern": WHITESPACE }));
+    object.insert(OPTIONS.to_owned(), json!({ "whitespace_pattern": JSON_WHITESPACE }));
     Ok(Value::Object(object))
 }
 
@@ -173,7 +173,7 @@ mod tests {
     #[test]
     fn options_of_the_client_are_replaced() {
         let prepared = prepare(&json!({ "x-guidance": { "lenient": true }, "type": "string" })).unwrap();
-        assert_eq!(prepared[OPTIONS], json!({ "whitespace_pattern": WHITESPACE }));
+        assert_eq!(prepared[OPTIONS], json!({ "whitespace_pattern": JSON_WHITESPACE }));
         assert_eq!(prepare(&json!(true)).unwrap().as_object().unwrap().len(), 1);
     }
 

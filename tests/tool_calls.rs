@@ -1,0 +1,172 @@
+//! Tools over the API: which calls an answer has, whole and in a stream, and which tools it may call.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::sync::Arc;
+
+use cuelight::pipeline::simulation::SimulatedModel;
+use cuelight_engine::engine::EngineLimits;
+use cuelight_engine::format::chat_template::ChatTemplate;
+use serde_json::{Value, json};
+
+use common::{Server, model};
+
+const CHAT: &str = "/v1/chat/completions";
+
+/// Tools and calls as Hermes and Qwen write them.
+const TEMPLATE: &str = r#"{%- if tools %}{% for tool in tools %}{{ tool | tojson }}
+{% endfor %}Answer with <tool_call>{"name": ..., "arguments": ...}</tool_call>
+{% endif -%}
+{%- for message in messages %}{{ message.role }}:{{ message.content }}
+{%- for call in message.tool_calls or [] %}
+<tool_call>
+{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
+</tool_call>
+{%- endfor %}
+{% endfor %}
+{%- if add_generation_prompt %}assistant:{% endif %}"#;
+
+/// A model that calls tools only because it has to.
+fn caller() -> SimulatedModel {
+    let template = Arc::new(ChatTemplate::new(TEMPLATE, "", "").unwrap());
+    let model = model();
+    let limits = EngineLimits { context_tokens: 1024, ..model.limits.clone() };
+    SimulatedModel { chat_template: Some(template), end_one_in: u64::MAX, limits, ..model }
+}
+
+fn tools() -> Value {
+    let tool = |name: &str, parameters: Value| json!({ "type": "function", "function": { "name": name, "description": "", "parameters": parameters } });
+    let city = json!({ "type": "string", "enum": ["Oslo", "Rome"] });
+    let weather = json!({
+        "$defs": { "city": city },
+        "type": "object",
+        "properties": { "city": { "$ref": "#/$defs/city" } },
+        "required": ["city"],
+        "additionalProperties": false,
+    });
+    let clock = json!({ "type": "object", "properties": { "utc": { "type": "boolean" } }, "required": ["utc"], "additionalProperties": false });
+    json!([tool("weather", weather), tool("clock", clock)])
+}
+
+fn body(seed: u64, more: Value) -> Value {
+    let mut body = json!({
+        "messages": [{ "role": "user", "content": "now" }],
+        "tools": tools(),
+        "tool_choice": "required",
+        "parallel_tool_calls": false,
+        "seed": seed,
+        "max_tokens": 150,
+    });
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    body
+}
+
+/// The names and parsed arguments of the calls of a whole answer.
+fn calls(message: &Value) -> Vec<(String, Value)> {
+    let call = |call: &Value| {
+        assert_eq!(call["type"], "function");
+        assert!(call["id"].as_str().unwrap().len() > 8, "{call}");
+        let arguments = call["function"]["arguments"].as_str().unwrap();
+        (call["function"]["name"].as_str().unwrap().to_owned(), serde_json::from_str(arguments).unwrap())
+    };
+    message["tool_calls"].as_array().map(|calls| calls.iter().map(call).collect()).unwrap_or_default()
+}
+
+fn is_valid((name, arguments): &(String, Value)) -> bool {
+    match name.as_str() {
+        "weather" => arguments["city"] == "Oslo" || arguments["city"] == "Rome",
+        "clock" => arguments["utc"].is_boolean(),
+        _ => false,
+    }
+}
+
+/// What the chunks of a stream join to, in the form of a whole message.
+fn joined(chunks: &[Value]) -> Value {
+    let mut calls: Vec<Value> = Vec::new();
+    for delta in chunks.iter().filter_map(|chunk| chunk["choices"].get(0)?.get("delta")) {
+        for part in delta["tool_calls"].as_array().into_iter().flatten() {
+            let index = part["index"].as_u64().unwrap() as usize;
+            if index == calls.len() {
+                assert!(part["id"].is_string() && part["function"]["name"].is_string(), "{part}");
+                assert_eq!(part["function"]["arguments"], "");
+                calls.push(part.clone());
+            } else {
+                assert!(part.get("id").is_none() && part["function"].get("name").is_none(), "{part}");
+                let more = part["function"]["arguments"].as_str().unwrap();
+                let arguments = calls[index]["function"]["arguments"].as_str().unwrap().to_owned() + more;
+                calls[index]["function"]["arguments"] = json!(arguments);
+            }
+        }
+    }
+    json!({ "tool_calls": calls })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_required_call_matches_its_schema_whole_and_in_a_stream() {
+    let server = Server::start(caller()).await;
+    for seed in 0..8 {
+        let whole = server.ok(CHAT, &body(seed, json!({}))).await;
+        let choice = &whole["choices"][0];
+        let found = calls(&choice["message"]);
+        assert!(found.len() == 1 && found.iter().all(is_valid), "{choice}");
+        assert_eq!((&choice["finish_reason"], &choice["message"]["content"]), (&json!("tool_calls"), &Value::Null));
+        let streamed = server.post(CHAT, &body(seed, json!({ "stream": true }))).await.chunks();
+        assert_eq!(calls(&joined(&streamed)), found);
+        assert_eq!(streamed.last().unwrap()["choices"][0]["finish_reason"], "tool_calls");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_chosen_tools_are_called() {
+    let server = Server::start(caller()).await;
+    let named = json!({ "type": "function", "function": { "name": "clock" } });
+    let allowed = json!({ "type": "allowed_tools", "allowed_tools": { "mode": "required", "tools": [named] } });
+    for choice in [named, allowed] {
+        for seed in 0..4 {
+            let answer = server.ok(CHAT, &body(seed, json!({ "tool_choice": choice }))).await;
+            let found = calls(&answer["choices"][0]["message"]);
+            assert!(found.len() == 1 && found[0].0 == "clock" && is_valid(&found[0]), "{answer}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_that_need_not_call_answers_with_text() {
+    let server = Server::start(caller()).await;
+    for choice in ["auto", "none"] {
+        let answer = server.ok(CHAT, &body(1, json!({ "tool_choice": choice, "max_tokens": 20 }))).await;
+        let message = &answer["choices"][0]["message"];
+        assert!(message["content"].as_str().unwrap().len() >= 10 && message.get("tool_calls").is_none(), "{message}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_and_its_result_may_be_sent_back() {
+    let server = Server::start(caller()).await;
+    let first = server.ok(CHAT, &body(2, json!({}))).await;
+    let message = first["choices"][0]["message"].clone();
+    let id = message["tool_calls"][0]["id"].clone();
+    let messages = json!([
+        { "role": "user", "content": "now" },
+        message,
+        { "role": "tool", "tool_call_id": id, "content": "12:00" },
+    ]);
+    server.ok(CHAT, &body(3, json!({ "messages": messages, "tool_choice": "auto", "max_tokens": 5 }))).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_cannot_be_required_is_a_400() {
+    let server = Server::start(caller()).await;
+    let unknown = json!({ "type": "function", "function": { "name": "nothing" } });
+    for more in [json!({ "tool_choice": unknown }), json!({ "tools": [] }), json!({ "tool_choice": "perhaps" })] {
+        let answer = server.post(CHAT, &body(1, more.clone())).await;
+        assert_eq!((answer.status.as_u16(), &answer.json()["error"]["param"]), (400, &json!("tool_choice")), "{more}");
+    }
+    // A template that shows tools but no calls.
+    let template = Arc::new(ChatTemplate::new("{{ tools }}{{ messages[0].content }}", "", "").unwrap());
+    let server = Server::start(SimulatedModel { chat_template: Some(template), ..model() }).await;
+    let answer = server.post(CHAT, &body(1, json!({}))).await;
+    assert_eq!((answer.status.as_u16(), &answer.json()["error"]["param"]), (400, &json!("tool_choice")));
+}
