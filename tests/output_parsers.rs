@@ -9,7 +9,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cuelight::output::{Delta, OutputFormat, OutputParser, ParserOptions, ToolSpec};
+use cuelight::pipeline::simulation::tokenizer;
+use cuelight_engine::constraint::{Constraint, ConstraintCompiler, Grammar};
 use cuelight_engine::format::chat_template::{ChatTemplate, TemplateInputs};
+use cuelight_engine::format::tokenizer::Tokenizer;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestRunner};
 use serde_json::{Map, Value, json};
@@ -333,4 +336,79 @@ fn read_back(model: &Model) -> Result<bool, String> {
         Ok(())
     });
     result.map(|()| true).map_err(|error| error.to_string())
+}
+
+/// A text that a grammar of calls accepts, by random choices among the tokens that it allows. `None` when it gets too long.
+fn random_text(constraint: &Constraint, tokenizer: &Tokenizer, seed: u64) -> Option<String> {
+    let (mut state, mut random) = (constraint.start(), seed);
+    let mut tokens = Vec::new();
+    for _ in 0..3000 {
+        let mask = state.mask().expect("some token is allowed");
+        let allowed: Vec<u32> = (0..tokenizer.vocab_size() as u32).filter(|&token| mask.allows(token)).collect();
+        if allowed.iter().any(|token| tokenizer.end_of_generation().contains(token)) {
+            return Some(tokenizer.decode(&tokens, true));
+        }
+        random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        let token = allowed[(random >> 33) as usize % allowed.len()];
+        state.accept(token).expect("an allowed token is accepted");
+        tokens.push(token);
+    }
+    None
+}
+
+/// Whatever a grammar of required calls accepts is read as calls that match the tools.
+#[test]
+fn required_calls_are_read_back() {
+    let Some(folder) = std::env::var_os("CUELIGHT_TEST_TEMPLATES").map(PathBuf::from) else {
+        println!("skipped: CUELIGHT_TEST_TEMPLATES names no folder");
+        return;
+    };
+    let parameters = json!({
+        "type": "object",
+        "properties": { "on": { "type": "boolean" }, "kind": { "type": "string", "enum": ["a", "b c"] } },
+        "required": ["on", "kind"],
+        "additionalProperties": false,
+    });
+    let tools: Arc<[ToolSpec]> =
+        ["set", "get"].map(|name| ToolSpec { name: name.into(), parameters: parameters.clone() }).into();
+    let tokenizer = tokenizer();
+    let compiler = ConstraintCompiler::new(tokenizer.clone(), tokenizer.vocab_size());
+    let (mut checked, mut failures) = (0, Vec::new());
+    let files = fs::read_dir(folder).expect("the folder can be read").map(|file| file.expect("a file").path());
+    for path in files.filter(|path| path.extension().is_some_and(|extension| extension == "jinja")) {
+        let model = Model::read(&path);
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let Some(lark) = model.format.call_grammar(&tools, false) else { continue };
+        let constraint = match compiler.compile(&Grammar::Lark(lark.clone())) {
+            Ok(constraint) => constraint,
+            Err(error) => {
+                failures.push(format!("{name}: {error}\n{lark}"));
+                continue;
+            }
+        };
+        for seed in 0..8 {
+            let Some(text) = random_text(&constraint, &tokenizer, seed) else { continue };
+            let options = ParserOptions {
+                parse_reasoning: true,
+                parse_tool_calls: true,
+                tools: tools.clone(),
+                prompt_tail: String::new(),
+            };
+            let answer = parse(model.parser(&options), &text, 1);
+            let is_valid = |arguments: &Value| {
+                arguments["on"].is_boolean() && (arguments["kind"] == "a" || arguments["kind"] == "b c")
+            };
+            let holds = answer.calls.len() == 1
+                && answer
+                    .calls
+                    .iter()
+                    .all(|(_, arguments, _)| serde_json::from_str(arguments).is_ok_and(|parsed| is_valid(&parsed)));
+            if !holds {
+                failures.push(format!("{name}: {text:?} gave {answer:?}"));
+            }
+            checked += 1;
+        }
+    }
+    println!("{checked} texts were read");
+    assert!(failures.is_empty() && checked > 100, "{}", failures.join("\n"));
 }
