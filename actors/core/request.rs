@@ -30,8 +30,10 @@ pub struct GenerationRequest {
     pub skip_special_tokens: bool,
     /// Special tokens that stay in the text all the same, sorted.
     pub visible_tokens: Arc<[TokenId]>,
+    /// The reasoning before the answer, to which stop strings and the constraint do not apply.
+    pub reasoning: Option<ReasoningOptions>,
     /// What the answer has to match.
-    pub constraint: Option<SequenceConstraint>,
+    pub constraint: Option<Constraint>,
     /// Lower values run first, as in vLLM. The default is 0.
     pub priority: i32,
     /// The client. Clients share the engine fairly. All requests without a client count as one client.
@@ -47,24 +49,19 @@ impl GenerationRequest {
     }
 }
 
-/// A constraint on an answer, which may have reasoning before it.
-#[derive(Debug, Clone, PartialEq)]
-pub struct SequenceConstraint {
-    /// What the answer has to match.
-    pub constraint: Constraint,
-    /// The reasoning, which is not constrained. `None`: the constraint is in force from the first token.
-    pub reasoning: Option<ReasoningMarkers>,
-}
-
-/// How a model writes the reasoning before an answer.
+/// The reasoning that a model may write before an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ReasoningMarkers {
+pub struct ReasoningOptions {
     /// The prompt ends inside of it.
     pub is_open: bool,
     /// The token that begins it.
     pub start: Option<TokenId>,
     /// The text that ends it.
     pub end: Arc<str>,
+    /// The tokens of that text.
+    pub end_tokens: Arc<[TokenId]>,
+    /// The end is forced after this many tokens.
+    pub budget: Option<usize>,
 }
 
 /// When a generation ends. The default has `max_tokens` 0 and generates nothing.

@@ -222,9 +222,10 @@ fn submission(record: &RequestRecord) -> Submission {
 }
 
 /// How the engine may sample the request's tokens, with the seed that the sampler uses. `None` unless sampling needs only
-/// the row of logits, and there are neither log-probabilities nor a constraint.
+/// the row of logits, and there are no log-probabilities, no constraint and no budget.
 fn engine_sampling(request: &GenerationRequest, seed: u64) -> Option<EngineSampling> {
-    let needs_logits = request.logprobs.is_some() || request.constraint.is_some();
+    let has_budget = request.reasoning.as_ref().is_some_and(|reasoning| reasoning.budget.is_some());
+    let needs_logits = request.logprobs.is_some() || request.constraint.is_some() || has_budget;
     let params = request.sampling.of_row_alone(Draw { seed, index: 0 }).filter(|_| !needs_logits);
     // Some tokens are forbidden for the first `min_tokens`, so the sampler samples those.
     params.map(|params| EngineSampling { params, seed, from: request.stop.min_tokens })

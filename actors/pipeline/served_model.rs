@@ -10,7 +10,7 @@ use cuelight_engine::load::{MemoryPlan, ModelCard};
 use serde_json::{Map, Value};
 use tokio::sync::{OnceCell, Semaphore};
 
-use crate::core::request::ReasoningMarkers;
+use crate::core::request::ReasoningOptions;
 use crate::output::{OutputFormat, OutputParser, ParserOptions, ToolSpec};
 
 /// A loaded model, without its engine.
@@ -110,20 +110,21 @@ impl OutputRules {
         OutputParser::new(&self.format, options)
     }
 
-    /// The markers of the reasoning that may come before an answer. `None` when there is none, or the prompt has closed it.
+    /// The reasoning that may come before an answer. `None` when there is none, or the prompt has closed it.
     #[must_use]
-    pub fn reasoning_markers(&self, tokenizer: &Tokenizer, prompt: &str) -> Option<ReasoningMarkers> {
+    pub fn reasoning(&self, tokenizer: &Tokenizer, prompt: &str, budget: Option<usize>) -> Option<ReasoningOptions> {
         let end = self.format.reasoning_end()?.trim();
         if prompt.trim_end().ends_with(end) {
             return None;
         }
         let is_open = self.parser(true, None, prompt).is_reasoning();
-        let start = self.format.reasoning_start().map(str::trim).unwrap_or_default();
-        let start = match tokenizer.encode(start, false, true).as_deref() {
-            Ok([token]) => Some(*token),
+        let encode = |marker: &str| tokenizer.encode(marker.trim(), false, true).unwrap_or_default();
+        let start = match encode(self.format.reasoning_start().unwrap_or_default()).as_slice() {
+            [token] => Some(*token),
             _ => None,
         };
-        (is_open || start.is_some()).then(|| ReasoningMarkers { is_open, start, end: end.into() })
+        let end_tokens = encode(end).into();
+        (is_open || start.is_some()).then(|| ReasoningOptions { is_open, start, end: end.into(), end_tokens, budget })
     }
 }
 

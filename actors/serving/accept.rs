@@ -16,7 +16,6 @@ use super::options::GenerationOptions;
 use super::prompt::{PromptField, PromptTokens};
 use super::request::{ConstraintField, OutputOptions, PromptInput, ServingRequest, ToolChoice};
 use super::served::Served;
-use crate::core::request::SequenceConstraint;
 use crate::models::Models;
 use crate::output::OutputParser;
 use crate::pipeline::runtime::{OutputRules, ServedModel};
@@ -67,9 +66,12 @@ pub(crate) async fn accept(
     let mut choices = Vec::with_capacity(sequences);
     for prompt in &prompts {
         let parts = served.counted(options.sequences(prompt.tokens.clone(), model.limits.context_tokens))?;
+        let separates = output.parses_reasoning;
+        let reasoning = || rules.reasoning(&model.tokenizer, &prompt.text, output.reasoning_budget);
+        let reasoning = separates.then(reasoning).flatten();
         for mut request in parts {
-            request.constraint =
-                constraint.clone().map(|constraint| start(constraint, &output, &rules, &model, &prompt.text));
+            request.constraint = constraint.clone();
+            request.reasoning = reasoning.clone();
             request.visible_tokens = rules.visible_tokens.clone();
             requests.push(request);
             choices.push(Choice::new(output.parses().then(|| parser(&output, &rules, &prompt.text))));
@@ -159,18 +161,6 @@ fn refusal(path: &str, error: &GrammarError) -> ApiError {
             ApiError::Unsupported { param: path.to_owned(), message: format!("`{path}`: {error}") }
         }
     }
-}
-
-/// The constraint of one sequence: in force from the start, or after the reasoning.
-fn start(
-    constraint: Constraint,
-    output: &OutputOptions,
-    rules: &OutputRules,
-    model: &ServedModel,
-    prompt: &str,
-) -> SequenceConstraint {
-    let reasoning = output.parses_reasoning.then(|| rules.reasoning_markers(&model.tokenizer, prompt)).flatten();
-    SequenceConstraint { constraint, reasoning }
 }
 
 fn parser(output: &OutputOptions, rules: &OutputRules, prompt: &str) -> OutputParser {

@@ -81,6 +81,7 @@ impl GenerationOptions {
             prompt_logprobs: self.prompt_logprobs,
             skip_special_tokens: self.skip_special_tokens,
             visible_tokens: Arc::default(),
+            reasoning: None,
             constraint: None,
             priority: self.priority,
             client: self.tenancy.client.clone(),

@@ -54,6 +54,8 @@ pub(crate) struct ConstraintField {
 pub(crate) struct OutputOptions {
     /// Separate the reasoning from the answer.
     pub parses_reasoning: bool,
+    /// Most tokens of reasoning, then its end is forced.
+    pub reasoning_budget: Option<usize>,
     /// The tools that the model may call.
     pub tools: Arc<[ToolSpec]>,
     pub tool_choice: ToolChoice,
@@ -77,6 +79,7 @@ impl OutputOptions {
     pub fn plain() -> Self {
         OutputOptions {
             parses_reasoning: false,
+            reasoning_budget: None,
             tools: Arc::default(),
             tool_choice: ToolChoice::None,
             parallel_tool_calls: true,

@@ -79,6 +79,12 @@ fn template_variables(fields: &Fields<'_>) -> Result<Map<String, Value>, ApiErro
             return Err(ApiError::invalid("reasoning_effort", message));
         }
         variables.entry("reasoning_effort").or_insert_with(|| json!(effort));
+        if effort == "none" {
+            // Templates know one of these names.
+            for name in ["enable_thinking", "thinking"] {
+                variables.entry(name).or_insert(json!(false));
+            }
+        }
     }
     Ok(variables)
 }
@@ -137,6 +143,13 @@ mod tests {
         let prompt =
             chat(json!({ "reasoning_effort": "low", "chat_template_kwargs": { "enable_thinking": false } })).unwrap();
         assert_eq!(Value::Object(prompt.variables), json!({ "enable_thinking": false, "reasoning_effort": "low" }));
+    }
+
+    #[test]
+    fn no_effort_turns_reasoning_off() {
+        let prompt = chat(json!({ "reasoning_effort": "none" })).unwrap();
+        let off = json!({ "reasoning_effort": "none", "enable_thinking": false, "thinking": false });
+        assert_eq!(Value::Object(prompt.variables), off);
     }
 
     #[test]

@@ -60,6 +60,7 @@ impl Tools {
         };
         Ok(OutputOptions {
             parses_reasoning: parses_reasoning(fields)?,
+            reasoning_budget: reasoning_budget(fields)?,
             tools: self.callable.into(),
             tool_choice,
             parallel_tool_calls: fields.bool("parallel_tool_calls")?.unwrap_or(true),
@@ -164,6 +165,17 @@ fn parses_reasoning(fields: &Fields<'_>) -> Result<bool, ApiError> {
             Err(ApiError::invalid("reasoning_format", message))
         }
     }
+}
+
+/// Most tokens of reasoning: `thinking_token_budget` of vLLM, `reasoning_budget_tokens` and `thinking_budget_tokens` of
+/// llama.cpp, where -1 means no limit.
+fn reasoning_budget(fields: &Fields<'_>) -> Result<Option<usize>, ApiError> {
+    for name in ["thinking_token_budget", "reasoning_budget_tokens", "thinking_budget_tokens"] {
+        if let Some(budget) = fields.integer(name, -1..=i64::from(u32::MAX))? {
+            return Ok(usize::try_from(budget).ok());
+        }
+    }
+    Ok(None)
 }
 
 #[allow(clippy::unwrap_used)]

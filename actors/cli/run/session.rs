@@ -15,7 +15,7 @@ use crate::cli::error::CliError;
 use crate::cli::terminal::Terminal;
 use crate::config::Config;
 use crate::core::request::{
-    Event, FinishReason, GenerationRequest, SamplingParams, SequenceConstraint, StopConditions, SubmitError, Usage,
+    Event, FinishReason, GenerationRequest, SamplingParams, StopConditions, SubmitError, Usage,
 };
 use crate::output::{Delta, OutputParser};
 use crate::pipeline::runtime::{Generation, OutputRules, Runtime, ServedModel};
@@ -235,10 +235,8 @@ impl Session {
             stop: StopConditions { max_tokens, ..StopConditions::default() },
             skip_special_tokens: true,
             visible_tokens: rules.visible_tokens.clone(),
-            constraint: self.format.constraint.clone().map(|constraint| SequenceConstraint {
-                constraint,
-                reasoning: rules.reasoning_markers(&self.model.tokenizer, text),
-            }),
+            reasoning: rules.reasoning(&self.model.tokenizer, text, None),
+            constraint: self.format.constraint.clone(),
             ..GenerationRequest::default()
         }
     }

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cuelight_engine::constraint::ConstraintError;
+use cuelight_engine::constraint::{ConstraintError, TokenMask};
 use cuelight_engine::engine::{SampledToken, TokenId};
 use cuelight_engine::format::tokenizer::{StreamDecoder, Tokenizer};
 use cuelight_engine::sample::{Draw, InvalidLogits, TokenCounts, TokenSampler, position_logprobs, token_of};
 use tokio::time::Instant;
 
-use super::constraint::{Allowed, OutputConstraint};
+use super::constraint::OutputConstraint;
+use super::reasoning::Reasoning;
 use super::stop::StopMatcher;
 use crate::core::request::{Event, FinishReason, GenerationError, PositionLogprobs};
 use crate::pipeline::journal::RequestRecord;
@@ -26,6 +27,8 @@ pub(super) struct SequenceSampler {
     generated: usize,
     decoder: StreamDecoder,
     stop: StopMatcher,
+    /// The reasoning before the answer, when there may be some.
+    reasoning: Option<Reasoning>,
     constraint: Option<OutputConstraint>,
     /// Log-probabilities of the prompt tokens known so far. `None` once they are sent, or when not requested.
     prompt_logprobs: Option<Vec<Option<PositionLogprobs>>>,
@@ -82,6 +85,7 @@ impl SequenceSampler {
             generated: 0,
             decoder: StreamDecoder::continuing(),
             stop: StopMatcher::new(&request.stop.strings),
+            reasoning: request.reasoning.as_ref().map(Reasoning::new),
             constraint: request.constraint.as_ref().map(OutputConstraint::new),
             prompt_logprobs: request.prompt_logprobs.map(|_| vec![None]),
             detokenise_time: None,
@@ -130,9 +134,16 @@ impl SequenceSampler {
 
     /// Begins to compute the tokens that the constraint allows next.
     pub fn precompute_mask(&mut self) {
+        if self.is_reasoning() {
+            return;
+        }
         if let Some(constraint) = &mut self.constraint {
             constraint.precompute();
         }
+    }
+
+    fn is_reasoning(&self) -> bool {
+        self.reasoning.as_ref().is_some_and(Reasoning::is_inside)
     }
 
     fn try_sample(
@@ -216,8 +227,13 @@ impl SequenceSampler {
             return Ok((String::new(), Some((reason, self.rest_at_stop_token(token, tokenizer)))));
         }
         let text = self.detokenise(tokenizer, token);
+        let is_answer = self.reasoning.as_mut().is_none_or(|reasoning| reasoning.accept(token, &text));
+        if !is_answer {
+            // Stop strings end the answer, not the reasoning.
+            return Ok((text, last.map(|reason| (reason, self.decoder.finish()))));
+        }
         if let Some(constraint) = &mut self.constraint {
-            constraint.accept(token, &text)?;
+            constraint.accept(token)?;
         }
         Ok(self.accept(text, last))
     }
@@ -256,18 +272,32 @@ impl SequenceSampler {
         sampler: &mut TokenSampler,
         tokenizer: &Tokenizer,
     ) -> Result<TokenId, GenerationError> {
-        let allowed = self.constraint.as_mut().map(OutputConstraint::allowed).transpose().map_err(unenforceable)?;
-        let (mask, is_complete) = match &allowed {
-            Some(Allowed::Mask { mask, is_complete }) => (Some(mask), *is_complete),
-            _ => (None, false),
-        };
+        if let Some(token) = self.reasoning.as_ref().and_then(Reasoning::forced) {
+            return Ok(token);
+        }
+        let mask = self.mask().map_err(unenforceable)?;
+        let is_complete = mask.is_some() && self.constraint.as_ref().is_some_and(OutputConstraint::is_complete);
         let mut banned = if is_complete { Vec::new() } else { self.banned(tokenizer) };
-        if matches!(allowed, Some(Allowed::NoEnd)) {
+        if self.constraint.is_some() && mask.is_none() {
+            // The answer has to follow the reasoning.
             banned.extend(tokenizer.end_of_generation());
         }
         let request = &self.record.request;
         let draw = Draw { seed: self.record.seed, index: self.generated as u64 };
-        sampler.choose(row, &request.sampling, &self.counts, &banned, mask, draw).map_err(unusable)
+        sampler.choose(row, &request.sampling, &self.counts, &banned, mask.as_ref(), draw).map_err(unusable)
+    }
+
+    /// The tokens that may come next. `None` when all may.
+    fn mask(&mut self) -> Result<Option<TokenMask>, ConstraintError> {
+        if self.is_reasoning() {
+            return Ok(None);
+        }
+        let Some(constraint) = &mut self.constraint else { return Ok(None) };
+        let mut mask = constraint.mask()?;
+        if let Some(begin) = self.reasoning.as_ref().and_then(Reasoning::may_begin_with) {
+            mask.allow(begin);
+        }
+        Ok(Some(mask))
     }
 
     /// The tokens that may not end the generation yet.
