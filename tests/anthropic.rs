@@ -26,8 +26,8 @@ const TEMPLATE: &str = "{# <|python_tag|> \"parameters\" #}\
     {% if message.reasoning_content %}<think>{{ message.reasoning_content }}</think>{% endif %}\
     {{ message.content }}\
     {% for call in message.tool_calls or [] %}{{ call | tojson }}{% endfor %}\n{% endfor %}\
-    {% if add_generation_prompt %}assistant:{% if enable_thinking %}<think>{% endif %}\
-    {% if reasoning_effort %}{{ reasoning_effort }}:{% endif %}{% endif %}";
+    {% if add_generation_prompt %}assistant:{% if reasoning_effort %}{{ reasoning_effort }}:{% endif %}\
+    {% if enable_thinking %}<think>{% endif %}{% endif %}";
 
 /// A request with more fields.
 fn request(more: Value) -> Value {
@@ -292,7 +292,7 @@ async fn thinking_is_a_block_and_a_variable_of_the_template() {
         assert_eq!(assembled(&events)["content"], whole["content"]);
         let with = server.ok(COUNT, &request(more)).await["input_tokens"].as_u64().unwrap();
         let without = server.ok(COUNT, &request(json!({}))).await["input_tokens"].as_u64().unwrap();
-        assert_eq!(with - without, "<think>low:".len() as u64);
+        assert_eq!(with - without, "low:<think>".len() as u64);
     }
 }
 
@@ -413,9 +413,16 @@ async fn errors_before_the_handler_have_the_same_form() {
 
 #[tokio::test]
 async fn an_overloaded_server_says_when_to_try_again() {
-    let slow = SimulatedModel { step_time: Duration::from_millis(5), ..tireless() };
-    let runtime = RuntimeOptions { max_queued_requests: 0, ..RuntimeOptions::default() };
+    let slow = SimulatedModel { step_time: Duration::from_millis(20), ..tireless() };
+    let runtime = RuntimeOptions { max_requests: 1, ..RuntimeOptions::default() };
     let server = Server::start_with(slow, runtime, ServerOptions::new(MODEL)).await;
+    let held = server.begin(post(MESSAGES, &request(json!({ "stream": true, "max_tokens": 400 })))).await;
+    assert_eq!(held.status(), StatusCode::OK);
+    let answer = server.post(MESSAGES, &request(json!({ "stream": true }))).await;
+    assert_error(&answer, 429, "rate_limit_error", "overloaded");
+    assert!(answer.headers["retry-after"].to_str().unwrap().parse::<u64>().unwrap() >= 1);
+    drop(held);
+    server.settle().await;
     server.runtime.shutdown(Duration::ZERO).await;
     let answer = server.post(MESSAGES, &request(json!({}))).await;
     assert_error(&answer, 503, "overloaded_error", "");
@@ -425,7 +432,7 @@ async fn an_overloaded_server_says_when_to_try_again() {
 #[tokio::test]
 async fn a_fault_is_a_status_without_a_stream_and_an_event_in_a_stream() {
     let failing = || {
-        let faults = Arc::new(|step, _: &_| (step == 4).then_some(Fault::InvalidStep));
+        let faults = Arc::new(|step, _: &_| (step == 4).then_some(Fault::NotANumber));
         SimulatedModel { faults: Some(faults), ..tireless() }
     };
     let server = Server::start(failing()).await;

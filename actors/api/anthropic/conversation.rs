@@ -81,7 +81,7 @@ impl Turns {
         };
         let texts: Vec<String> = blocks.iter().filter_map(text).collect();
         if !texts.is_empty() {
-            self.turns.push(Turn { role: "system", text: texts.join("\n"), ..Turn::default() });
+            self.push(Turn { role: "system", text: texts.join("\n"), ..Turn::default() });
         }
     }
 
