@@ -62,6 +62,19 @@ impl Caller {
     /// [`ApiError::InvalidRequest`] that names the field.
     pub fn tenancy(&self, fields: &Fields<'_>, options: &ServerOptions) -> Result<Tenancy, ApiError> {
         let user = fields.string("safety_identifier")?.or(fields.string("user")?);
+        self.tenancy_of(user, fields, options)
+    }
+
+    /// As [`Self::tenancy`], for a protocol that names the `user` elsewhere.
+    ///
+    /// # Errors
+    /// [`ApiError::InvalidRequest`] that names the field.
+    pub fn tenancy_of(
+        &self,
+        user: Option<&str>,
+        fields: &Fields<'_>,
+        options: &ServerOptions,
+    ) -> Result<Tenancy, ApiError> {
         let salt = fields.string("cache_salt")?;
         if salt == Some("") {
             return Err(ApiError::invalid("cache_salt", "`cache_salt` must not be empty; leave it out for none"));

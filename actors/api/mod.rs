@@ -3,12 +3,14 @@
 //! A connection is accepted within limits of number and time ([`connections`]). A request passes through, in this order: a
 //! request id, metrics and a log line ([`telemetry`]), its origin
 //! and host name ([`guard`]), its key ([`auth`]), its
-//! body as JSON ([`extract`]), its fields ([`fields`]), and the protocol that its route belongs to ([`openai`]). The routes
+//! body as JSON ([`extract`]), its fields ([`fields`]), and the protocol that its route belongs to ([`openai`],
+//! [`anthropic`]). The routes
 //! that belong to no protocol are in [`models`], [`page`], [`probes`] and [`tokenize`]; [`routes`] lists them all.
 //!
 //! No state is kept between requests. When a connection closes, its handler or response body is dropped, which drops its
 //! [`crate::pipeline::runtime::Generation`]s and so cancels them.
 
+mod anthropic;
 mod auth;
 mod caller;
 mod connections;
@@ -27,6 +29,8 @@ mod probes;
 mod request_memory;
 mod routes;
 mod server;
+mod sse;
+mod stop_strings;
 mod telemetry;
 mod tokenize;
 

@@ -21,7 +21,7 @@ use super::guard::{self, Guard};
 use super::openai::{chat, completions};
 use super::options::LiveOptions;
 use super::server::{Server, SharedServer};
-use super::{models, page, probes, telemetry, tokenize};
+use super::{anthropic, models, page, probes, telemetry, tokenize};
 use crate::models::Models;
 use crate::serving::error::{ApiError, clip};
 
@@ -53,7 +53,8 @@ pub(super) fn build(models: Models, live: LiveOptions, is_loopback: bool) -> Res
         None => app,
     };
     let app = app.layer(middleware::from_fn_with_state(guard, guard::check));
-    Ok(app.layer(middleware::from_fn(telemetry::observe)))
+    let app = app.layer(middleware::from_fn(telemetry::observe));
+    Ok(app.layer(middleware::from_fn(anthropic::errors::encode)))
 }
 
 /// Routes that never require a key.
@@ -89,6 +90,7 @@ fn keyed_routes() -> Router<SharedServer> {
         .route("/tokenize", post(tokenize::tokenize))
         .route("/detokenize", post(tokenize::detokenize))
         .route("/tokenizer_info", get(tokenize::info))
+        .merge(anthropic::routes())
         .method_not_allowed_fallback(method_not_allowed)
         .fallback(not_found)
 }

@@ -81,7 +81,7 @@ impl ChatResponse {
     fn new(accepted: Accepted) -> (Self, Answers) {
         let Accepted { model_id, model, mut prompts, options, answers } = accepted;
         let response = ChatResponse {
-            id: telemetry::response_id("chatcmpl"),
+            id: telemetry::response_id("chatcmpl-"),
             created: unix_seconds(),
             model: model_id,
             tokenizer: model.tokenizer.clone(),

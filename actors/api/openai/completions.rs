@@ -124,7 +124,7 @@ impl CompletionResponse {
     fn new(accepted: Accepted, text: TextOptions) -> (Self, Answers) {
         let Accepted { model_id, model, prompts, options, answers } = accepted;
         let response = CompletionResponse {
-            id: telemetry::response_id("cmpl"),
+            id: telemetry::response_id("cmpl-"),
             created: unix_seconds(),
             model: model_id,
             tokenizer: model.tokenizer.clone(),

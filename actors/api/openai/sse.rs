@@ -1,22 +1,16 @@
-//! A request's events as server-sent events.
-//!
-//! The response starts as soon as the request is accepted, so that the client's connection is confirmed during a long
-//! prompt. An error before that is an HTTP status; a later one is an event. While there is no output, comments keep the
-//! connection open.
+//! A stream as OpenAI's protocol writes it: each chunk is one `data:` line, and `[DONE]` is the last one.
 
-use std::convert::Infallible;
 use std::time::Duration;
 
-use axum::http::{HeaderName, HeaderValue};
-use axum::response::sse::{self, KeepAlive, Sse};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
+use axum::response::sse::Event;
 use serde_json::Value;
-use tracing::Span;
 
+use crate::api::sse::{self, Encoder};
 use crate::serving::answers::{AnswerEvent, Answers};
 use crate::serving::error::ApiError;
 
-/// Encodes events as the chunks of one protocol.
+/// Encodes events as the chunks of one endpoint.
 pub(super) trait Chunks: Send + 'static {
     /// Chunks before those of the first event.
     fn begin(&mut self) -> Vec<Value>;
@@ -28,42 +22,44 @@ pub(super) trait Chunks: Send + 'static {
     fn end(&mut self) -> Vec<Value>;
 }
 
-/// Streams `answers` as encoded by `chunks`: each chunk is one `data:` line, and `[DONE]` is the last one.
-pub(super) fn stream(mut answers: Answers, mut chunks: impl Chunks, ping_interval: Duration) -> Response {
-    let span = Span::current();
-    let events = async_stream::stream! {
-        let mut has_begun = false;
-        while let Some(result) = answers.next().await {
-            match result {
-                Ok((choice, event)) => {
-                    let begin = if has_begun { Vec::new() } else { chunks.begin() };
-                    has_begun = true;
-                    for chunk in begin.into_iter().chain(chunks.on(choice, event)) {
-                        yield frame(&chunk);
-                    }
-                }
-                Err(error) => {
-                    span.in_scope(|| log(&error));
-                    yield frame(&error.body());
-                }
-            }
-        }
-        for chunk in chunks.end() {
-            yield frame(&chunk);
-        }
-        yield Ok(sse::Event::default().data("[DONE]"));
-    };
-    let mut response =
-        Sse::new(events).keep_alive(KeepAlive::new().interval(ping_interval).text("ping")).into_response();
-    // Without this header nginx buffers the whole response.
-    response.headers_mut().insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
-    response
+/// Streams `answers` as encoded by `chunks`.
+pub(super) fn stream(answers: Answers, chunks: impl Chunks, ping_interval: Duration) -> Response {
+    sse::stream(answers, DataLines(chunks), ping_interval)
 }
 
-fn log(error: &ApiError) {
-    tracing::info!(code = error.code(), %error, "request failed during its stream");
+/// Chunks as `data:` lines.
+struct DataLines<C>(C);
+
+impl<C: Chunks> Encoder for DataLines<C> {
+    const BEGINS_AT_ONCE: bool = false;
+
+    fn begin(&mut self) -> Vec<Event> {
+        frames(self.0.begin())
+    }
+
+    fn on(&mut self, choice: usize, event: AnswerEvent) -> Vec<Event> {
+        frames(self.0.on(choice, event))
+    }
+
+    fn fail(&mut self, error: &ApiError) -> Vec<Event> {
+        vec![frame(&error.body())]
+    }
+
+    fn end(&mut self) -> Vec<Event> {
+        let mut events = frames(self.0.end());
+        events.push(Event::default().data("[DONE]"));
+        events
+    }
+
+    fn ping(&self) -> Event {
+        Event::default().comment("ping")
+    }
 }
 
-fn frame(chunk: &Value) -> Result<sse::Event, Infallible> {
-    Ok(sse::Event::default().data(chunk.to_string()))
+fn frames(chunks: Vec<Value>) -> Vec<Event> {
+    chunks.iter().map(frame).collect()
+}
+
+fn frame(chunk: &Value) -> Event {
+    Event::default().data(chunk.to_string())
 }

@@ -1,0 +1,71 @@
+//! Reads how much the model is to think, as variables of the chat template.
+
+use serde_json::{Map, Value, json};
+
+use crate::api::fields::{Fields, missing};
+use crate::serving::error::{ApiError, clip};
+
+const EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
+
+/// Reads `thinking` and `output_config.effort`. Without them the template decides. `thinking.budget_tokens` has no effect.
+///
+/// # Errors
+/// [`ApiError::InvalidRequest`] that names the field.
+pub(super) fn template_variables(fields: &Fields<'_>) -> Result<Map<String, Value>, ApiError> {
+    let mut variables = Map::new();
+    if let Some(thinks) = thinks(fields)? {
+        // Templates use either name.
+        variables.insert("enable_thinking".to_owned(), json!(thinks));
+        variables.insert("thinking".to_owned(), json!(thinks));
+    }
+    if let Some(effort) = effort(fields)? {
+        variables.insert("reasoning_effort".to_owned(), json!(effort));
+    }
+    Ok(variables)
+}
+
+fn thinks(fields: &Fields<'_>) -> Result<Option<bool>, ApiError> {
+    const KINDS: &str = "\"enabled\", \"adaptive\" or \"disabled\"";
+    let Some(thinking) = fields.object("thinking")? else { return Ok(None) };
+    let path = thinking.path("type");
+    match thinking.string("type")?.ok_or_else(|| missing(&path, KINDS))? {
+        "enabled" | "adaptive" | "between_tools" => Ok(Some(true)),
+        "disabled" => Ok(Some(false)),
+        other => Err(ApiError::invalid(&path, format!("`{path}` must be {KINDS}, not {}", clip(other)))),
+    }
+}
+
+fn effort<'a>(fields: &Fields<'a>) -> Result<Option<&'a str>, ApiError> {
+    let Some(config) = fields.object("output_config")? else { return Ok(None) };
+    let path = config.path("effort");
+    match config.string("effort")? {
+        Some(effort) if !EFFORTS.contains(&effort) => {
+            let message = format!("`{path}` must be one of {}, not {}", EFFORTS.join(", "), clip(effort));
+            Err(ApiError::invalid(path, message))
+        }
+        effort => Ok(effort),
+    }
+}
+
+#[allow(clippy::unwrap_used)]
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn variables(body: &Value) -> Value {
+        Value::Object(template_variables(&Fields::of_body(body).unwrap()).unwrap())
+    }
+
+    #[test]
+    fn thinking_and_effort_are_variables_of_the_template() {
+        assert_eq!(variables(&json!({})), json!({}));
+        let off = json!({ "thinking": { "type": "disabled" } });
+        assert_eq!(variables(&off), json!({ "enable_thinking": false, "thinking": false }));
+        for kind in ["enabled", "adaptive", "between_tools"] {
+            let body =
+                json!({ "thinking": { "type": kind, "budget_tokens": 1024 }, "output_config": { "effort": "high" } });
+            let expected = json!({ "enable_thinking": true, "thinking": true, "reasoning_effort": "high" });
+            assert_eq!(variables(&body), expected, "{kind}");
+        }
+    }
+}
