@@ -85,7 +85,7 @@ mod tests {
             (500, "api_error"),
             (503, "overloaded_error"),
         ] {
-            assert_eq!(StatusCode::from_u16(status).map(kind), Ok(expected), "{status}");
+            assert_eq!(kind(StatusCode::from_u16(status).unwrap()), expected, "{status}");
         }
     }
 
