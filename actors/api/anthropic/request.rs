@@ -16,7 +16,7 @@ use crate::core::request::{SamplingParams, StopConditions};
 use crate::serving::chat_prompt::ChatPrompt;
 use crate::serving::error::{ApiError, clip};
 use crate::serving::options::{GenerationOptions, StreamOptions};
-use crate::serving::request::{ConstraintField, PromptInput, ServingRequest};
+use crate::serving::request::{ConstraintField, OutputOptions, PromptInput, ServingRequest};
 use crate::serving::tenancy::Tenancy;
 
 /// Reads the body of `POST /v1/messages`.
@@ -32,7 +32,7 @@ pub(super) fn read(caller: &Caller, fields: &Fields<'_>, options: &ServerOptions
         prompt: PromptInput::Chat(Box::new(read_chat(fields, &tools)?)),
         options: read_options(fields, tenancy)?,
         constraint: constraint(fields)?,
-        output: tools.output_options(),
+        output: OutputOptions { reasoning_budget: thinking::budget(fields)?, ..tools.output_options() },
     })
 }
 

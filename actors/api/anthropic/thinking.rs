@@ -7,7 +7,7 @@ use crate::serving::error::{ApiError, clip};
 
 const EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
 
-/// Reads `thinking` and `output_config.effort`. Without them the template decides. `thinking.budget_tokens` has no effect.
+/// Reads `thinking` and `output_config.effort`. Without them the template decides.
 ///
 /// # Errors
 /// [`ApiError::InvalidRequest`] that names the field.
@@ -22,6 +22,17 @@ pub(super) fn template_variables(fields: &Fields<'_>) -> Result<Map<String, Valu
         variables.insert("reasoning_effort".to_owned(), json!(effort));
     }
     Ok(variables)
+}
+
+/// Reads `thinking.budget_tokens`: most tokens of reasoning.
+///
+/// # Errors
+/// [`ApiError::InvalidRequest`] that names the field.
+pub(super) fn budget(fields: &Fields<'_>) -> Result<Option<usize>, ApiError> {
+    match fields.object("thinking")? {
+        Some(thinking) => thinking.count("budget_tokens", 1),
+        None => Ok(None),
+    }
 }
 
 fn thinks(fields: &Fields<'_>) -> Result<Option<bool>, ApiError> {
