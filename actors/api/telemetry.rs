@@ -11,7 +11,7 @@ use metrics::{counter, histogram};
 use tracing::Instrument;
 
 use crate::metrics::catalogue::{HTTP_REQUESTS, HTTP_RESPONSE_START};
-use crate::serving::error::ErrorCode;
+use crate::serving::error::ApiError;
 use crate::trace::request_context::{RequestContext, TraceParent};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -45,8 +45,8 @@ pub(super) async fn observe(request: Request, next: Next) -> Response {
 /// the method, the route and the request id.
 fn log(response: &Response, elapsed_ms: u64) {
     let status = response.status().as_u16();
-    match response.extensions().get::<ErrorCode>() {
-        Some(ErrorCode(code)) => tracing::info!(status, code, elapsed_ms, "request refused"),
+    match response.extensions().get::<ApiError>() {
+        Some(error) => tracing::info!(status, code = error.code(), elapsed_ms, "request refused"),
         None => tracing::debug!(status, elapsed_ms, "request answered"),
     }
 }
@@ -54,7 +54,7 @@ fn log(response: &Response, elapsed_ms: u64) {
 /// The operation of a route, as the OpenTelemetry conventions for generative AI name it.
 fn operation(route: &str) -> &'static str {
     match route {
-        "/v1/chat/completions" | "/chat/completions" => "chat",
+        "/v1/chat/completions" | "/chat/completions" | "/api/chat" | "/api/generate" => "chat",
         "/v1/completions" | "/completions" => "text_completion",
         _ => "other",
     }

@@ -10,7 +10,8 @@ use super::directory::ModelsDirectory;
 use super::entry::{Entry, Phase};
 use super::info::MemoryUse;
 use super::memory_budget::Resident;
-use super::options::{KeepAlive, ModelsOptions};
+use super::keep_alive::KeepAlive;
+use super::options::ModelsOptions;
 use crate::pipeline::runtime::Runtime;
 
 /// All models and their settings.

@@ -103,10 +103,6 @@ const fn invalid(code: &'static str) -> Wire {
     wire(StatusCode::BAD_REQUEST, "invalid_request_error", code)
 }
 
-/// The `code` of the error in a response, as an extension of the response, for the log.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct ErrorCode(pub &'static str);
-
 impl ApiError {
     /// The field `param` is invalid.
     pub(crate) fn invalid(param: impl Into<String>, message: impl Into<String>) -> Self {
@@ -268,9 +264,11 @@ impl From<ModelsError> for ApiError {
     }
 }
 
+/// A response in OpenAI's form. Its extension is the error itself, for the log and for protocols with another form.
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        (self.status(), self.headers(), Extension(ErrorCode(self.code())), Json(self.body())).into_response()
+        let body = Json(self.body());
+        (self.status(), self.headers(), Extension(self), body).into_response()
     }
 }
 

@@ -48,6 +48,26 @@ pub(crate) struct StreamOptions {
 }
 
 impl GenerationOptions {
+    /// One answer of any length, sampled from the unmodified distribution.
+    pub fn new(tenancy: Tenancy) -> Self {
+        GenerationOptions {
+            n: 1,
+            best_of: 1,
+            max_tokens: None,
+            sampling: SamplingParams { temperature: 1.0, ..SamplingParams::default() },
+            stop: StopConditions::default(),
+            logprobs: None,
+            prompt_logprobs: None,
+            skip_special_tokens: true,
+            priority: 0,
+            tenancy,
+            timeout: None,
+            return_token_ids: false,
+            tokens_as_ids: false,
+            stream: None,
+        }
+    }
+
     /// Limits the client's priority. Lower values run first.
     pub fn limit_priority(&mut self, highest: i32) {
         self.priority = self.priority.max(highest);

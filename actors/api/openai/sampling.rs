@@ -1,15 +1,13 @@
 //! The fields that control generation. Chat completions and legacy completions share them.
 
 use std::ops::{Bound, RangeInclusive};
-use std::sync::Arc;
 use std::time::Duration;
 
 use cuelight_engine::engine::TokenId;
-use serde_json::Value;
 
-use crate::api::fields::{Fields, number, wrong_type};
+use crate::api::fields::{Fields, number};
+use crate::api::stop_strings;
 use crate::core::request::{SamplingParams, StopConditions};
-use crate::core::stop_strings::StopStrings;
 use crate::serving::error::{ApiError, clip};
 use crate::serving::options::{GenerationOptions, StreamOptions};
 use crate::serving::tenancy::Tenancy;
@@ -25,12 +23,6 @@ const REPETITION_PENALTIES: RangeInclusive<f64> = 0.01..=100.0;
 
 /// Most stop tokens. Each one costs time at every token.
 const MOST_STOP_TOKENS: usize = 1024;
-
-/// Most stop strings.
-const MOST_STOPS: usize = 256;
-
-/// Most bytes of all stop strings together. The automaton that finds them needs about sixty times as many.
-const MOST_STOP_BYTES: usize = 8 << 10;
 
 /// Reads and checks all fields except `logprobs` and `max_tokens`, which differ between the two protocols.
 ///
@@ -54,11 +46,11 @@ pub(super) fn read(
         prompt_logprobs: logprobs_count(fields, "prompt_logprobs")?,
         skip_special_tokens: fields.bool("skip_special_tokens")?.unwrap_or(true),
         priority: fields.integer("priority", i32_range())?.map_or(0, |priority| priority as i32),
-        tenancy,
         timeout: seconds.map(Duration::from_secs_f32),
         return_token_ids: fields.bool("return_token_ids")?.unwrap_or(false),
         tokens_as_ids: fields.bool("return_tokens_as_token_ids")?.unwrap_or(false),
         stream: stream_options(fields)?,
+        ..GenerationOptions::new(tenancy)
     };
     check_together(&options, fields)?;
     Ok(options)
@@ -130,7 +122,7 @@ fn stop_conditions(fields: &Fields<'_>) -> Result<StopConditions, ApiError> {
     Ok(StopConditions {
         max_tokens: 0,
         min_tokens: fields.count("min_tokens", 0)?.unwrap_or(0),
-        strings: stop_strings(fields)?,
+        strings: stop_strings::read(fields, "stop")?,
         token_ids: stop_tokens(fields)?,
         ignore_eos: fields.bool("ignore_eos")?.unwrap_or(false),
         include_stop_string: fields.bool("include_stop_str_in_output")?.unwrap_or(false),
@@ -146,40 +138,6 @@ fn stop_tokens(fields: &Fields<'_>) -> Result<Vec<TokenId>, ApiError> {
         return Err(ApiError::invalid("stop_token_ids", message));
     }
     Ok(tokens)
-}
-
-fn stop_strings(fields: &Fields<'_>) -> Result<Arc<StopStrings>, ApiError> {
-    let strings = read_stop_strings(fields)?;
-    let bytes: usize = strings.iter().map(String::len).sum();
-    if bytes > MOST_STOP_BYTES {
-        let message = format!("`stop` accepts at most {MOST_STOP_BYTES} bytes in total, not {bytes}");
-        return Err(ApiError::invalid("stop", message));
-    }
-    let prepared = StopStrings::new(strings);
-    prepared.map(Arc::new).map_err(|error| ApiError::invalid("stop", format!("`stop` cannot be searched for: {error}")))
-}
-
-fn read_stop_strings(fields: &Fields<'_>) -> Result<Vec<String>, ApiError> {
-    let strings: Vec<(String, &Value)> = match fields.get("stop") {
-        None => Vec::new(),
-        Some(stop @ Value::String(_)) => vec![("stop".to_owned(), stop)],
-        Some(Value::Array(list)) => {
-            list.iter().enumerate().map(|(index, stop)| (format!("stop[{index}]"), stop)).collect()
-        }
-        Some(other) => return Err(wrong_type("stop", "a string or a list of strings", other)),
-    };
-    if strings.len() > MOST_STOPS {
-        return Err(ApiError::invalid(
-            "stop",
-            format!("`stop` accepts at most {MOST_STOPS} strings, not {}", strings.len()),
-        ));
-    }
-    let text = |(path, value): (String, &Value)| match value.as_str() {
-        Some("") => Err(ApiError::invalid(&path, format!("`{path}` must not be empty"))),
-        Some(text) => Ok(text.to_owned()),
-        None => Err(wrong_type(&path, "a string", value)),
-    };
-    strings.into_iter().map(text).collect()
 }
 
 fn stream_options(fields: &Fields<'_>) -> Result<Option<StreamOptions>, ApiError> {
@@ -200,7 +158,7 @@ fn i32_range() -> RangeInclusive<i64> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
