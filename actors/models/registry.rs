@@ -9,8 +9,8 @@ use futures_util::future::join_all;
 use super::directory::ModelsDirectory;
 use super::entry::{Entry, Phase};
 use super::info::MemoryUse;
-use super::memory_budget::Resident;
 use super::keep_alive::KeepAlive;
+use super::memory_budget::Resident;
 use super::options::ModelsOptions;
 use crate::pipeline::runtime::Runtime;
 

@@ -120,6 +120,11 @@ impl Call {
 fn note_context(asked: Option<usize>, model: &ServedModel) {
     let context_tokens = model.limits.context_tokens;
     if let Some(asked) = asked.filter(|asked| *asked > context_tokens) {
-        tracing::info!(asked, context_tokens, model = model.card.name, "num_ctx is larger than the context of the model");
+        tracing::info!(
+            asked,
+            context_tokens,
+            model = model.card.name,
+            "num_ctx is larger than the context of the model"
+        );
     }
 }

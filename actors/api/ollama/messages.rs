@@ -18,7 +18,9 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<Value, ApiError> {
     let messages = fields.array("messages")?.ok_or_else(|| missing(&path, "a list of messages"))?;
     let mut calls = OpenCalls::default();
     let messages = messages.iter().enumerate();
-    messages.map(|(index, message)| read_message(&Fields::of(message, format!("{path}[{index}]"))?, &mut calls)).collect()
+    messages
+        .map(|(index, message)| read_message(&Fields::of(message, format!("{path}[{index}]"))?, &mut calls))
+        .collect()
 }
 
 /// Refuses images, which no model here accepts.
@@ -147,7 +149,10 @@ mod tests {
         ]))
         .unwrap();
         let calls = &read[0]["tool_calls"];
-        assert_eq!(calls[0], json!({ "id": "call00001", "type": "function", "function": { "name": "f", "arguments": { "x": 1 } } }));
+        assert_eq!(
+            calls[0],
+            json!({ "id": "call00001", "type": "function", "function": { "name": "f", "arguments": { "x": 1 } } })
+        );
         assert_eq!((&read[1]["tool_call_id"], &read[1]["name"]), (&calls[1]["id"], &json!("g")));
         assert_eq!(read[2]["tool_call_id"], calls[0]["id"]);
     }
@@ -178,7 +183,10 @@ mod tests {
             (json!([{ "role": "user", "content": [] }]), "messages[0].content"),
             (json!([{ "role": "user", "content": "a", "images": ["aGk="] }]), "messages[0].images"),
             (json!([{ "role": "assistant", "tool_calls": [{}] }]), "messages[0].tool_calls[0].function"),
-            (json!([{ "role": "assistant", "tool_calls": [{ "function": {} }] }]), "messages[0].tool_calls[0].function.name"),
+            (
+                json!([{ "role": "assistant", "tool_calls": [{ "function": {} }] }]),
+                "messages[0].tool_calls[0].function.name",
+            ),
         ] {
             match messages(conversation.clone()).unwrap_err() {
                 ApiError::InvalidRequest { param: Some(param), .. } | ApiError::Unsupported { param, .. } => {

@@ -31,6 +31,9 @@ use super::server::SharedServer;
 /// so it is a version of Ollama and not of this program.
 const VERSION: &str = "0.13.0";
 
+/// What clients expect at `/`, which some compare as a whole.
+pub(super) const GREETING: &str = "Ollama is running";
+
 /// Every route of the protocol.
 pub(super) fn routes() -> Router<SharedServer> {
     Router::new()

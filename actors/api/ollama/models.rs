@@ -33,7 +33,8 @@ pub(super) async fn tags(State(server): State<SharedServer>) -> Json<Value> {
 /// The loaded models.
 pub(super) async fn ps(State(server): State<SharedServer>) -> Json<Value> {
     let infos = server.models.list().await;
-    let is_loaded = |info: &&ModelInfo| matches!(info.state, ModelState::Ready | ModelState::Recovering | ModelState::Unloading);
+    let is_loaded =
+        |info: &&ModelInfo| matches!(info.state, ModelState::Ready | ModelState::Recovering | ModelState::Unloading);
     let models: Vec<Value> = infos.iter().filter(is_loaded).map(describe_loaded).collect();
     Json(json!({ "models": models }))
 }

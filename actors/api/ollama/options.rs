@@ -48,11 +48,14 @@ pub(super) fn read(fields: &Fields<'_>, tenancy: Tenancy) -> Result<Options, Api
 
 fn sampling_params(options: &Fields<'_>) -> Result<SamplingParams, ApiError> {
     // 0 keeps only the most likely token.
-    let share = |name: &str| Ok::<_, ApiError>(options.number(name, 0.0..=1.0)?.map(|share| share.max(f32::MIN_POSITIVE)));
+    let share =
+        |name: &str| Ok::<_, ApiError>(options.number(name, 0.0..=1.0)?.map(|share| share.max(f32::MIN_POSITIVE)));
     let penalty = |name: &str| Ok::<_, ApiError>(options.number(name, PENALTIES)?.unwrap_or(0.0));
     Ok(SamplingParams {
         temperature: options.number("temperature", 0.0..=100.0)?.unwrap_or(0.8),
-        top_k: options.integer("top_k", i64::MIN..=i64::from(u32::MAX))?.map_or(40, |k| usize::try_from(k).unwrap_or(0)),
+        top_k: options
+            .integer("top_k", i64::MIN..=i64::from(u32::MAX))?
+            .map_or(40, |k| usize::try_from(k).unwrap_or(0)),
         top_p: share("top_p")?.unwrap_or(0.9),
         min_p: options.number("min_p", 0.0..=1.0)?.unwrap_or(0.0),
         typical_p: share("typical_p")?.unwrap_or(1.0),
@@ -128,7 +131,8 @@ mod tests {
         for unlimited in [-1, -2, 0] {
             assert_eq!(options(json!({ "num_predict": unlimited })).unwrap().generation.max_tokens, None);
         }
-        let off = options(json!({ "top_k": -1, "top_p": 0, "seed": -1, "repeat_penalty": 2, "repeat_last_n": 0 })).unwrap();
+        let off =
+            options(json!({ "top_k": -1, "top_p": 0, "seed": -1, "repeat_penalty": 2, "repeat_last_n": 0 })).unwrap();
         let sampling = off.generation.sampling;
         assert_eq!((sampling.top_k, sampling.seed, sampling.repetition_penalty), (0, None, 1.0));
         assert!(sampling.validate().is_ok());
@@ -154,7 +158,8 @@ mod tests {
 
     #[test]
     fn alternatives_are_given_with_logprobs_only() {
-        let count = |body: Value| read(&Fields::of_body(&body).unwrap(), Tenancy::default()).unwrap().generation.logprobs;
+        let count =
+            |body: Value| read(&Fields::of_body(&body).unwrap(), Tenancy::default()).unwrap().generation.logprobs;
         assert_eq!(count(json!({ "logprobs": true, "top_logprobs": 3 })), Some(3));
         assert_eq!(count(json!({ "logprobs": true })), Some(0));
         assert_eq!(count(json!({ "top_logprobs": 3 })), None);
