@@ -176,3 +176,92 @@ fn call_json(index: usize, call: &ToolCall) -> Option<Value> {
 fn nanoseconds(time: Duration) -> Value {
     json!(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
 }
+
+#[allow(clippy::unwrap_used)]
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::request::Usage;
+    use crate::pipeline::simulation::tokenizer;
+
+    fn encoder(form: Form) -> Encoder {
+        let load_time = Duration::from_nanos(7);
+        Encoder { form, model: "m".to_owned(), tokenizer: tokenizer(), started: Instant::now(), load_time, open: None }
+    }
+
+    fn token(deltas: Vec<Delta>) -> AnswerEvent {
+        AnswerEvent::Token { token: 0, logprobs: None, deltas }
+    }
+
+    fn start(index: usize, name: &str) -> Delta {
+        Delta::ToolCallStart { index, id: format!("id{index}"), name: name.to_owned() }
+    }
+
+    fn arguments(index: usize, fragment: &str) -> Delta {
+        Delta::ToolCallArguments { index, fragment: fragment.to_owned() }
+    }
+
+    fn end(reason: FinishReason) -> AnswerEvent {
+        let usage = Usage {
+            prompt_tokens: 3,
+            completion_tokens: 5,
+            queue_time: Duration::from_nanos(10),
+            time_to_first_token: Duration::from_nanos(30),
+            generation_time: Duration::from_nanos(40),
+            ..Usage::default()
+        };
+        let finish = Finish { reason, calls_tools: true, usage, reasoning_tokens: 0 };
+        AnswerEvent::Finished { finish, deltas: Vec::new() }
+    }
+
+    #[test]
+    fn each_call_is_sent_once_it_is_whole() {
+        let mut encoder = encoder(Form::Chat);
+        let call = |index: usize, name: &str, x: u64| json!([{ "id": format!("id{index}"), "function": { "index": index, "name": name, "arguments": { "x": x } } }]);
+        assert!(encoder.on(token(vec![start(0, "f"), arguments(0, "{\"x\"")])).is_empty());
+        let first = encoder.on(token(vec![arguments(0, ": 1}"), start(1, "g"), arguments(1, "{\"x\": 2}")]));
+        assert_eq!(first.len(), 1);
+        assert_eq!(first[0]["message"]["tool_calls"], call(0, "f", 1));
+        let second = encoder.on(token(vec![Delta::Text("done".to_owned())]));
+        assert_eq!(second[0]["message"]["tool_calls"], call(1, "g", 2));
+        assert_eq!(second[0]["message"]["content"], "done");
+        let last = encoder.on(end(FinishReason::StopToken(0)));
+        assert_eq!((last.len(), &last[0]["done_reason"]), (1, &json!("stop")));
+    }
+
+    #[test]
+    fn a_call_that_ends_with_the_answer_comes_before_the_end() {
+        for (fragment, objects) in [("{}", 2), ("{\"x\"", 1)] {
+            let mut encoder = encoder(Form::Chat);
+            assert!(encoder.on(token(vec![start(0, "f"), arguments(0, fragment)])).is_empty());
+            let last = encoder.on(end(FinishReason::Length));
+            assert_eq!(last.len(), objects, "{fragment}");
+            assert_eq!(last.last().unwrap()["done"], true);
+        }
+    }
+
+    #[test]
+    fn the_end_has_counts_and_nanoseconds() {
+        let last = encoder(Form::Generate).on(end(FinishReason::Length)).pop().unwrap();
+        for (name, expected) in [
+            ("prompt_eval_count", 3),
+            ("eval_count", 5),
+            ("load_duration", 7),
+            ("prompt_eval_duration", 20),
+            ("eval_duration", 40),
+        ] {
+            assert_eq!(last[name], expected, "{name}");
+        }
+        assert_eq!((&last["response"], &last["done_reason"]), (&json!(""), &json!("length")));
+    }
+
+    #[test]
+    fn text_and_reasoning_stand_where_the_protocol_has_them() {
+        let deltas = || vec![Delta::Reasoning("hm".to_owned()), Delta::Text("a".to_owned())];
+        let chat = encoder(Form::Chat).on(token(deltas())).pop().unwrap();
+        assert_eq!(chat["message"], json!({ "role": "assistant", "content": "a", "thinking": "hm" }));
+        let generated = encoder(Form::Generate).on(token(deltas())).pop().unwrap();
+        assert_eq!((&generated["response"], &generated["thinking"]), (&json!("a"), &json!("hm")));
+        assert!(encoder(Form::Chat).on(token(Vec::new())).is_empty());
+    }
+}
