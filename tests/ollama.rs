@@ -138,6 +138,16 @@ async fn generate_answers_a_prompt_as_a_message_of_a_user() {
 }
 
 #[tokio::test]
+async fn a_model_without_a_template_continues_the_prompt() {
+    let server = Server::start(SimulatedModel { chat_template: None, ..tireless() }).await;
+    let whole = server.ok(GENERATE, &prompt(json!({ "stream": false }))).await;
+    assert_eq!((&whole["prompt_eval_count"], &whole["eval_count"]), (&json!(2), &json!(8)));
+    let with_system = server.post(GENERATE, &prompt(json!({ "system": "be brief" }))).await;
+    assert!(error(&with_system, 400).contains("no chat template"));
+    assert!(error(&server.post(CHAT, &chat(json!({}))).await, 400).contains("no chat template"));
+}
+
+#[tokio::test]
 async fn the_end_of_an_answer_has_its_reason() {
     let server = Server::start(SimulatedModel { end_one_in: 1, ..model() }).await;
     let ended = server.ok(CHAT, &chat(json!({ "stream": false }))).await;

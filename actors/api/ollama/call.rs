@@ -45,6 +45,14 @@ impl Call {
         Ok(Call { form, name: name.to_owned(), id, think, keep_alive, is_streamed, started })
     }
 
+    /// Whether the model has a chat template. Waits while the model is being loaded.
+    ///
+    /// # Errors
+    /// [`ApiError::Model`].
+    pub async fn has_template(&self, server: &Server) -> Result<bool, ApiError> {
+        Ok(server.served(Some(&self.id)).await?.model()?.chat_template.is_some())
+    }
+
     /// Answers a request without a prompt: loads the model, or unloads it when it is not to be kept.
     ///
     /// # Errors

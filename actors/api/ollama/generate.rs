@@ -1,4 +1,4 @@
-//! `POST /api/generate`: one prompt, which is the message of a user unless it is `raw`.
+//! `POST /api/generate`: one prompt, which is the message of a user unless it is `raw` or the model has no chat template.
 
 use axum::extract::State;
 use axum::response::Response;
@@ -28,6 +28,12 @@ pub(super) async fn create(
     let Some(prompt) = fields.string("prompt")?.filter(|prompt| !prompt.is_empty()) else {
         return call.load(&server).await;
     };
+    let is_raw = fields.bool("raw")?.unwrap_or(false);
+    let prompt = if is_raw || (system(&fields)?.is_none() && !call.has_template(&server).await?) {
+        raw(prompt)
+    } else {
+        templated(&fields, &call, prompt)?
+    };
     let (request, context_tokens) = read(&server, &caller, &fields, &call, prompt)?;
     drop(body);
     call.answer(&server, request, context_tokens, memory).await
@@ -54,19 +60,23 @@ fn read(
     caller: &Caller,
     fields: &Fields<'_>,
     call: &Call,
-    prompt: &str,
+    prompt: PromptInput,
 ) -> Result<(ServingRequest, Option<usize>), ApiError> {
     let options = options::read(fields, caller.tenancy(fields, &server.options())?)?;
-    let is_raw = fields.bool("raw")?.unwrap_or(false);
-    let prompt = if is_raw { raw(prompt) } else { templated(fields, call, prompt)? };
+    let is_templated = matches!(prompt, PromptInput::Chat(_));
     let request = ServingRequest {
         model: Some(call.id.clone()),
         prompt,
         options: options.generation,
         constraint: format::read(fields)?,
-        output: OutputOptions { parses_reasoning: !is_raw, ..OutputOptions::plain() },
+        output: OutputOptions { parses_reasoning: is_templated, ..OutputOptions::plain() },
     };
     Ok((request, options.context_tokens))
+}
+
+/// The message of the system.
+fn system<'a>(fields: &Fields<'a>) -> Result<Option<&'a str>, ApiError> {
+    Ok(fields.string("system")?.filter(|system| !system.is_empty()))
 }
 
 /// The text as it is, after the special token that the model expects at the start.
@@ -76,8 +86,7 @@ fn raw(prompt: &str) -> PromptInput {
 }
 
 fn templated(fields: &Fields<'_>, call: &Call, prompt: &str) -> Result<PromptInput, ApiError> {
-    let system = fields.string("system")?.filter(|system| !system.is_empty());
-    let system = system.map(|system| json!({ "role": "system", "content": system }));
+    let system = system(fields)?.map(|system| json!({ "role": "system", "content": system }));
     let messages: Value = system.into_iter().chain([json!({ "role": "user", "content": prompt })]).collect();
     let prompt = ChatPrompt {
         messages,
