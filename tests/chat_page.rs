@@ -30,7 +30,7 @@ fn named(text: &str, before: &str) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_browser_gets_the_page_and_other_clients_the_greeting() {
+async fn a_browser_gets_the_page_and_other_clients_a_greeting() {
     let server = server(true).await;
     let page = get(&server, "/", &[("accept", BROWSER)]).await;
     assert_eq!(
@@ -38,9 +38,11 @@ async fn a_browser_gets_the_page_and_other_clients_the_greeting() {
         (200, &"text/html; charset=utf-8".parse().unwrap())
     );
     assert!(page.text().starts_with("<!doctype html>"));
-    for accept in ["*/*", "application/json", "text/plain"] {
+    for (accept, expected) in
+        [("*/*", "Ollama is running"), ("application/json", "Cuelight "), ("text/plain, */*", "Cuelight ")]
+    {
         let greeting = get(&server, "/", &[("accept", accept)]).await;
-        assert!(greeting.text().starts_with("Cuelight "), "{accept}");
+        assert!(greeting.text().starts_with(expected), "{accept}");
         assert_eq!(
             (&greeting.headers["content-type"], &greeting.headers["vary"]),
             (&"text/plain; charset=utf-8".parse().unwrap(), &"accept".parse().unwrap(),)

@@ -248,7 +248,8 @@ async fn default_means_the_only_loaded_model_of_a_directory() {
 async fn the_root_greets_without_a_key() {
     let options = ServerOptions { api_keys: vec!["key".into()], ..ServerOptions::new(MODEL) };
     let server = Server::start_with(model(), RuntimeOptions::default(), options).await;
-    let greeting = server.get("/").await;
+    let request = Request::get("/").header("accept", "text/plain").body(Body::empty()).unwrap();
+    let greeting = server.call(request).await;
     assert_eq!(greeting.status, 200);
     let text = greeting.text();
     assert!(text.starts_with(&format!("Cuelight {}", env!("CARGO_PKG_VERSION"))) && text.contains("/v1"), "{text}");

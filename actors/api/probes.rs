@@ -12,14 +12,12 @@ use super::server::SharedServer;
 use crate::models::Readiness;
 use crate::serving::error::ApiError;
 
-/// `/`: what this server is and where its API is.
-pub(super) async fn greet() -> &'static str {
-    concat!(
-        "Cuelight ",
-        env!("CARGO_PKG_VERSION"),
-        " is running.\nThe OpenAI API is under /v1: for example GET /v1/models and POST /v1/chat/completions.\n"
-    )
-}
+/// What this server is and where its API is.
+pub(super) const GREETING: &str = concat!(
+    "Cuelight ",
+    env!("CARGO_PKG_VERSION"),
+    " is running.\nThe OpenAI API is under /v1: for example GET /v1/models and POST /v1/chat/completions.\n"
+);
 
 /// `/health`: is the process alive? 503 while the models named at the start are loaded for the first time, as in
 /// llama-server, and when all of them have failed. Asks no actor, so that the answer never waits behind a step.

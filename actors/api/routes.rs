@@ -18,6 +18,7 @@ use super::connections::BeyondLimit;
 #[cfg(feature = "fault-injection")]
 use super::debug;
 use super::guard::{self, Guard};
+use super::ollama;
 use super::openai::{chat, completions};
 use super::options::LiveOptions;
 use super::server::{Server, SharedServer};
@@ -53,6 +54,8 @@ pub(super) fn build(models: Models, live: LiveOptions, is_loopback: bool) -> Res
         None => app,
     };
     let app = app.layer(middleware::from_fn_with_state(guard, guard::check));
+    // Outside everything that refuses, so that each protocol's clients understand every error.
+    let app = app.layer(middleware::from_fn(ollama::errors::encode));
     let app = app.layer(middleware::from_fn(telemetry::observe));
     Ok(app.layer(middleware::from_fn(anthropic::errors::encode)))
 }
@@ -91,6 +94,7 @@ fn keyed_routes() -> Router<SharedServer> {
         .route("/detokenize", post(tokenize::detokenize))
         .route("/tokenizer_info", get(tokenize::info))
         .merge(anthropic::routes())
+        .merge(ollama::routes())
         .method_not_allowed_fallback(method_not_allowed)
         .fallback(not_found)
 }

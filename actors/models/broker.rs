@@ -404,8 +404,14 @@ impl BrokerState {
             && entry.claim_timer()
         {
             let (broker, registry, entry) = (self.address.clone(), self.registry.clone(), entry.clone());
+            let mut changes = entry.subscribe();
+            let keep_alive = entry.read(|slot| slot.keep_alive);
             tokio::spawn(async move {
-                tokio::time::sleep_until(expires_at).await;
+                tokio::select! {
+                    () = tokio::time::sleep_until(expires_at) => {}
+                    // The timer is set again with the new time.
+                    _ = changes.wait_for(|slot| slot.keep_alive != keep_alive) => {}
+                }
                 broker.deliver(&registry, BrokerMsg::KeepAliveExpired(entry)).await;
             });
         }

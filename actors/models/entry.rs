@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use super::error::ModelsError;
 use super::info::{ModelInfo, ModelState};
+use super::keep_alive::KeepAlive;
 use super::memory_budget::Hold;
 use super::source::{LiveEngines, ModelFactory, PlannedModel};
 use crate::core::status::Status;
@@ -53,6 +54,8 @@ pub(super) struct Slot {
     calls: usize,
     /// Number of calls that wait for it.
     waiting: usize,
+    /// How long it stays loaded without calls, when a call said so after it was loaded.
+    pub keep_alive: Option<KeepAlive>,
     /// When it was loaded or its last call ended.
     last_used: Option<Instant>,
     /// Whether a timer for its keep-alive time is running.
@@ -126,6 +129,7 @@ impl Entry {
             is_first_load: true,
             calls: 0,
             waiting: 0,
+            keep_alive: None,
             last_used: None,
             timer_set: false,
         };
@@ -258,11 +262,22 @@ impl Entry {
 
     /// When its keep-alive time ends. `None` while it is in use, and when it has no keep-alive time.
     pub fn expires_at(&self) -> Option<Instant> {
-        let keep_alive = self.keep_alive?;
         self.read(|slot| match slot.phase {
-            Phase::Loaded if slot.is_unused() => slot.last_used?.checked_add(keep_alive),
+            Phase::Loaded if slot.is_unused() => slot.last_used?.checked_add(self.time_alive(slot)?),
             _ => None,
         })
+    }
+
+    /// Sets how long the model stays loaded without calls, until it is unloaded. Changes nothing for a kept model. Wakes the timer.
+    pub fn set_keep_alive(&self, keep_alive: KeepAlive) {
+        if !self.kept {
+            self.change(|slot| slot.keep_alive = Some(keep_alive));
+        }
+    }
+
+    /// How long the model stays loaded without calls. `None`: until its memory is needed.
+    fn time_alive(&self, slot: &Slot) -> Option<Duration> {
+        slot.keep_alive.map_or(self.keep_alive, KeepAlive::limit)
     }
 
     /// Whether the caller has to start the keep-alive timer. `false` when one is running.
@@ -277,22 +292,21 @@ impl Entry {
 
     /// Ends a call. Returns whether the broker has to start the keep-alive timer.
     pub fn end_call(&self) -> bool {
-        let needs_timer = self.update(|slot| {
+        self.update(|slot| {
             slot.calls -= 1;
             slot.last_used = Some(Instant::now());
             // Only an unload waits for the end of the calls.
-            (slot.needs_timer(), slot.calls == 0 && slot.phase == Phase::Unloading)
-        });
-        needs_timer && self.keep_alive.is_some()
+            let needs_timer = slot.needs_timer() && self.time_alive(slot).is_some();
+            (needs_timer, slot.calls == 0 && slot.phase == Phase::Unloading)
+        })
     }
 
     /// Ends the wait of a call. Returns whether the broker has to start the keep-alive timer.
     pub fn leave_queue(&self) -> bool {
-        let needs_timer = self.change_silently(|slot| {
+        self.change_silently(|slot| {
             slot.waiting -= 1;
-            slot.needs_timer()
-        });
-        needs_timer && self.keep_alive.is_some()
+            slot.needs_timer() && self.time_alive(slot).is_some()
+        })
     }
 
     /// A description of the model and its state.
@@ -343,6 +357,7 @@ impl Slot {
     pub fn loaded(&mut self) {
         self.phase = Phase::Loaded;
         self.is_first_load = false;
+        self.keep_alive = None;
         self.last_used = Some(Instant::now());
     }
 

@@ -8,7 +8,7 @@
 //! - [`memory_budget`]: decides which models fit, as a pure function
 //! - [`source`]: plans and starts a model, and counts its engines
 //! - [`directory`]: finds models in a directory
-//! - [`info`], [`error`]: descriptions and errors
+//! - [`keep_alive`], [`info`], [`error`]: how long a model stays, descriptions and errors
 //!
 //! Each loaded model is a [`Runtime`] with its own pipelines. A fault in one model does not affect the others.
 
@@ -17,6 +17,7 @@ mod directory;
 mod entry;
 mod error;
 mod info;
+mod keep_alive;
 mod lease;
 mod memory_budget;
 mod messages;
@@ -36,11 +37,12 @@ use self::entry::{Access, Caller, Entry};
 pub use self::error::ModelsError;
 use self::info::readiness_of;
 pub use self::info::{MemoryUse, ModelInfo, ModelState, Readiness};
+pub use self::keep_alive::KeepAlive;
 pub use self::lease::ModelLease;
 use self::lease::WaitTicket;
 pub use self::memory_budget::Machine;
 use self::messages::{BrokerAddress, BrokerMsg};
-pub use self::options::{KeepAlive, ModelsOptions, NamedModel};
+pub use self::options::{ModelsOptions, NamedModel};
 use self::registry::Registry;
 pub use self::source::{ModelFactory, PlanError, PlannedModel};
 use crate::pipeline::runtime::{Runtime, StartError};
@@ -155,6 +157,16 @@ impl Models {
         unloaded.await.unwrap_or_else(|_| {
             Err(ModelsError::unavailable("the model broker had to restart; try again".to_owned(), 1))
         })
+    }
+
+    /// Sets how long a model stays loaded without calls, until it is unloaded. Has no effect on a model that is unloaded only by
+    /// request.
+    ///
+    /// # Errors
+    /// [`ModelsError::Unknown`].
+    pub async fn set_keep_alive(&self, name: &str, keep_alive: KeepAlive) -> Result<(), ModelsError> {
+        self.find(Some(name)).await?.set_keep_alive(keep_alive);
+        Ok(())
     }
 
     /// Accepts no more calls, lets running ones finish for at most `drain`, then stops the pipelines of all models.

@@ -5,18 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::entry::Entry;
+use super::keep_alive::KeepAlive;
 use super::memory_budget::Machine;
 use super::source::{ModelFactory, PlannedModel};
 use crate::pipeline::options::RuntimeOptions;
-
-/// How long a model stays loaded without calls.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum KeepAlive {
-    /// For this time. Zero unloads it after its last call.
-    For(Duration),
-    /// Until its memory is needed.
-    Forever,
-}
 
 /// Settings for loading and unloading models.
 #[derive(Debug, Clone)]
@@ -70,16 +62,6 @@ pub struct NamedModel {
     pub factory: Arc<dyn ModelFactory>,
     /// A memory plan that was made already. The first load uses it.
     pub planned: Option<PlannedModel>,
-}
-
-impl KeepAlive {
-    /// The keep-alive time. `None` when there is no limit.
-    pub(super) fn limit(self) -> Option<Duration> {
-        match self {
-            KeepAlive::For(limit) => Some(limit),
-            KeepAlive::Forever => None,
-        }
-    }
 }
 
 impl NamedModel {

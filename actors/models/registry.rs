@@ -9,8 +9,9 @@ use futures_util::future::join_all;
 use super::directory::ModelsDirectory;
 use super::entry::{Entry, Phase};
 use super::info::MemoryUse;
+use super::keep_alive::KeepAlive;
 use super::memory_budget::Resident;
-use super::options::{KeepAlive, ModelsOptions};
+use super::options::ModelsOptions;
 use crate::pipeline::runtime::Runtime;
 
 /// All models and their settings.

@@ -102,9 +102,14 @@ fn check_tokens(options: &GenerationOptions, model: &ServedModel) -> Result<(), 
 
 /// How the model writes what the client wants taken apart.
 async fn output_rules(model: &Arc<ServedModel>, output: &OutputOptions) -> Result<OutputRules, ApiError> {
-    if !output.parses() {
-        return Ok(OutputRules::plain());
-    }
+    if output.parses() { find_output_rules(model).await } else { Ok(OutputRules::plain()) }
+}
+
+/// How the model writes reasoning and tool calls.
+///
+/// # Errors
+/// [`ApiError::Internal`].
+pub(crate) async fn find_output_rules(model: &Arc<ServedModel>) -> Result<OutputRules, ApiError> {
     let find = || async {
         let cancellation = Cancellation::default();
         let _cancels = cancellation.on_drop();

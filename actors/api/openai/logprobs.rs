@@ -8,7 +8,7 @@ use crate::core::request::{PositionLogprobs, TokenLogprob};
 
 /// How tokens are written.
 #[derive(Clone, Copy)]
-pub(super) struct Spelling<'a> {
+pub(in crate::api) struct Spelling<'a> {
     pub tokenizer: &'a Tokenizer,
     /// As `token_id:123` rather than as text.
     pub as_ids: bool,
@@ -30,7 +30,7 @@ impl Spelling<'_> {
 }
 
 /// `logprobs` of a chat choice or chunk.
-pub(super) fn chat(positions: &[PositionLogprobs], spelling: Spelling<'_>) -> Value {
+pub(in crate::api) fn chat(positions: &[PositionLogprobs], spelling: Spelling<'_>) -> Value {
     let entry = |token: &TokenLogprob| {
         json!({
             "token": spelling.token(token.token),

@@ -8,11 +8,11 @@
 pub(super) mod chat;
 pub(super) mod completions;
 mod constraint;
-mod logprobs;
+pub(super) mod logprobs;
 mod messages;
 pub(super) mod prompt;
 mod sampling;
 mod sse;
-mod tools;
+pub(super) mod tools;
 mod unsupported;
 mod usage;

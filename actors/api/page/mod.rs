@@ -11,8 +11,8 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use sha2::{Digest, Sha256};
 
-use super::probes;
 use super::server::SharedServer;
+use super::{ollama, probes};
 use crate::serving::error::{ApiError, clip};
 
 const HTML: &str = "text/html; charset=utf-8";
@@ -75,15 +75,16 @@ const HEADERS: [(HeaderName, &str); 6] = [
     (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
 ];
 
-/// `/`: the chat page for a client that accepts HTML, otherwise a greeting.
+/// `/`: the chat page for a client that accepts HTML, a greeting for one that names another type, and otherwise what clients of
+/// Ollama look for.
 pub(super) async fn index(State(server): State<SharedServer>, headers: HeaderMap) -> Response {
-    if !server.options().chat_page {
-        return probes::greet().await.into_response();
-    }
-    if accepts_html(&headers) {
+    let is_browser = accepts(&headers, "text/html");
+    if is_browser && server.options().chat_page {
         return INDEX.response(&headers);
     }
-    ([(header::VARY, "accept")], probes::greet().await).into_response()
+    let greets = is_browser || accepts(&headers, "text/plain") || accepts(&headers, "application/json");
+    let text = if greets { probes::GREETING } else { ollama::GREETING };
+    ([(header::VARY, "accept")], text).into_response()
 }
 
 /// `/page/{name}`: a script or the style of the page.
@@ -126,11 +127,11 @@ fn etag(text: &str) -> HeaderValue {
     HeaderValue::try_from(quoted + "\"").unwrap_or_else(|_| HeaderValue::from_static("\"\""))
 }
 
-/// Whether an `Accept` header names HTML, as those of browsers do. `*/*` alone does not.
-fn accepts_html(headers: &HeaderMap) -> bool {
+/// Whether an `Accept` header names a type, as those of browsers do with HTML. `*/*` alone does not.
+fn accepts(headers: &HeaderMap, wanted: &str) -> bool {
     let accepted = headers.get_all(header::ACCEPT).into_iter().filter_map(|value| value.to_str().ok());
     let mut kinds = accepted.flat_map(|value| value.split(',')).map(|kind| kind.split(';').next().unwrap_or_default());
-    kinds.any(|kind| kind.trim().eq_ignore_ascii_case("text/html"))
+    kinds.any(|kind| kind.trim().eq_ignore_ascii_case(wanted))
 }
 
 #[cfg(test)]
@@ -144,12 +145,12 @@ mod tests {
     #[test]
     fn a_browser_accepts_html_and_a_client_of_the_api_does_not() {
         for accept in ["text/html", "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8", "*/*, Text/HTML;q=0.5"] {
-            assert!(accepts_html(&accepting(accept)), "{accept}");
+            assert!(accepts(&accepting(accept), "text/html"), "{accept}");
         }
         for accept in ["", "*/*", "application/json", "text/plain", "text/htmlx"] {
-            assert!(!accepts_html(&accepting(accept)), "{accept}");
+            assert!(!accepts(&accepting(accept), "text/html"), "{accept}");
         }
-        assert!(!accepts_html(&HeaderMap::new()));
+        assert!(!accepts(&HeaderMap::new(), "text/html"));
     }
 
     #[test]

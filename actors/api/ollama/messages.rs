@@ -1,0 +1,199 @@
+//! Checks a conversation and converts it to the form that chat templates expect.
+
+use std::collections::VecDeque;
+
+use serde_json::{Map, Value, json};
+
+use crate::api::fields::{Fields, missing};
+use crate::serving::error::{ApiError, clip};
+
+const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
+
+/// Reads `messages`.
+///
+/// # Errors
+/// [`ApiError::InvalidRequest`] or [`ApiError::Unsupported`] that names the field by its path.
+pub(super) fn read(fields: &Fields<'_>) -> Result<Value, ApiError> {
+    let path = fields.path("messages");
+    let messages = fields.array("messages")?.ok_or_else(|| missing(&path, "a list of messages"))?;
+    let mut calls = OpenCalls::default();
+    let messages = messages.iter().enumerate();
+    messages
+        .map(|(index, message)| read_message(&Fields::of(message, format!("{path}[{index}]"))?, &mut calls))
+        .collect()
+}
+
+/// Refuses images, which no model here accepts.
+///
+/// # Errors
+/// [`ApiError::Unsupported`].
+pub(super) fn refuse_images(fields: &Fields<'_>) -> Result<(), ApiError> {
+    if fields.array("images")?.is_none_or(Vec::is_empty) {
+        return Ok(());
+    }
+    let param = fields.path("images");
+    let message = format!("`{param}` is not supported: this model accepts text only");
+    Err(ApiError::Unsupported { param, message })
+}
+
+fn read_message(message: &Fields<'_>, calls: &mut OpenCalls) -> Result<Value, ApiError> {
+    refuse_images(message)?;
+    let role = read_role(message)?;
+    let mut read = Map::new();
+    read.insert("role".to_owned(), json!(role));
+    read.insert("content".to_owned(), json!(message.string("content")?.unwrap_or_default()));
+    if let Some(thinking) = message.string("thinking")?.filter(|text| !text.is_empty()) {
+        // Templates use any of these names.
+        for name in ["reasoning_content", "reasoning", "thinking"] {
+            read.insert(name.to_owned(), json!(thinking));
+        }
+    }
+    let listed = message.array("tool_calls")?.filter(|listed| !listed.is_empty());
+    if let Some(listed) = listed {
+        let path = message.path("tool_calls");
+        let each = listed.iter().enumerate();
+        let each = each.map(|(index, call)| read_call(&Fields::of(call, format!("{path}[{index}]"))?, calls));
+        read.insert("tool_calls".to_owned(), each.collect::<Result<_, ApiError>>()?);
+    }
+    if role == "tool" {
+        let name = message.string("tool_name")?.or(message.string("name")?);
+        let id = calls.answered(message.string("tool_call_id")?, name);
+        let texts = [("name", name.map(str::to_owned)), ("tool_call_id", id)];
+        read.extend(texts.into_iter().filter_map(|(field, text)| Some((field.to_owned(), json!(text?)))));
+    }
+    Ok(Value::Object(read))
+}
+
+fn read_role(message: &Fields<'_>) -> Result<&'static str, ApiError> {
+    let path = message.path("role");
+    let role = message.string("role")?.ok_or_else(|| missing(&path, &format!("one of {}", ROLES.join(", "))))?;
+    match ROLES.into_iter().find(|known| *known == role) {
+        // Templates expect the older name of the role.
+        Some("developer") => Ok("system"),
+        Some(role) => Ok(role),
+        None => {
+            Err(ApiError::invalid(&path, format!("`{path}` must be one of {}, not {}", ROLES.join(", "), clip(role))))
+        }
+    }
+}
+
+fn read_call(call: &Fields<'_>, calls: &mut OpenCalls) -> Result<Value, ApiError> {
+    let function = call.object("function")?.ok_or_else(|| missing(&call.path("function"), "the function called"))?;
+    let name = function.string("name")?.ok_or_else(|| missing(&function.path("name"), "the function's name"))?;
+    let id = calls.begin(call.string("id")?, name);
+    let arguments = match function.get("arguments") {
+        None => json!({}),
+        // Some clients send the text that other protocols use.
+        Some(Value::String(text)) => match serde_json::from_str(text) {
+            Ok(object @ Value::Object(_)) => object,
+            _ => json!(text),
+        },
+        Some(arguments) => arguments.clone(),
+    };
+    Ok(json!({ "id": id, "type": "function", "function": { "name": name, "arguments": arguments } }))
+}
+
+/// The calls without a result yet. Ollama's clients may leave out ids, but some templates require them.
+#[derive(Default)]
+struct OpenCalls {
+    /// The name and the id of each, oldest first.
+    waiting: VecDeque<(String, String)>,
+    count: usize,
+}
+
+impl OpenCalls {
+    /// The id of a new call: the client's, or a new one of the nine characters that the strictest templates want.
+    fn begin(&mut self, id: Option<&str>, name: &str) -> String {
+        self.count += 1;
+        let id = id.filter(|id| !id.is_empty()).map_or_else(|| format!("call{:05}", self.count), str::to_owned);
+        self.waiting.push_back((name.to_owned(), id.clone()));
+        id
+    }
+
+    /// The id of the call that a result belongs to: the client's, or that of the oldest call of this tool, or of any tool.
+    fn answered(&mut self, id: Option<&str>, name: Option<&str>) -> Option<String> {
+        let is_it = |(called, known): &(String, String)| match id {
+            Some(id) => known == id,
+            None => name.is_none_or(|name| called == name),
+        };
+        let found = self.waiting.iter().position(is_it);
+        let removed = self.waiting.remove(found.unwrap_or(0)).map(|(_, id)| id);
+        id.map(str::to_owned).or(removed)
+    }
+}
+
+#[allow(clippy::unwrap_used)]
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn messages(messages: Value) -> Result<Value, ApiError> {
+        let body = json!({ "messages": messages });
+        read(&Fields::of_body(&body).unwrap())
+    }
+
+    #[test]
+    fn reasoning_has_every_name_that_templates_use() {
+        let read = messages(json!([{ "role": "assistant", "content": "a", "thinking": "t" }])).unwrap();
+        let expected = json!([{ "role": "assistant", "content": "a", "reasoning_content": "t", "reasoning": "t", "thinking": "t" }]);
+        assert_eq!(read, expected);
+    }
+
+    #[test]
+    fn calls_and_results_without_ids_get_matching_ones() {
+        let call = |name: &str| json!({ "function": { "name": name, "arguments": { "x": 1 } } });
+        let read = messages(json!([
+            { "role": "assistant", "tool_calls": [call("f"), call("g")] },
+            { "role": "tool", "tool_name": "g", "content": "2" },
+            { "role": "tool", "content": "1" },
+        ]))
+        .unwrap();
+        let calls = &read[0]["tool_calls"];
+        assert_eq!(
+            calls[0],
+            json!({ "id": "call00001", "type": "function", "function": { "name": "f", "arguments": { "x": 1 } } })
+        );
+        assert_eq!((&read[1]["tool_call_id"], &read[1]["name"]), (&calls[1]["id"], &json!("g")));
+        assert_eq!(read[2]["tool_call_id"], calls[0]["id"]);
+    }
+
+    #[test]
+    fn the_clients_ids_are_kept() {
+        let read = messages(json!([
+            { "role": "assistant", "content": "", "tool_calls": [
+                { "id": "one", "function": { "name": "f", "arguments": "{\"x\": 1}" } },
+                { "id": "two", "function": { "name": "f" } },
+            ] },
+            { "role": "tool", "tool_call_id": "two", "content": "2" },
+            { "role": "tool", "content": "1" },
+        ]))
+        .unwrap();
+        assert_eq!(read[0]["tool_calls"][0]["function"]["arguments"], json!({ "x": 1 }));
+        assert_eq!(read[0]["tool_calls"][1]["function"]["arguments"], json!({}));
+        assert_eq!((&read[1]["tool_call_id"], &read[2]["tool_call_id"]), (&json!("two"), &json!("one")));
+    }
+
+    #[test]
+    fn an_invalid_field_is_named_by_its_path() {
+        for (conversation, path) in [
+            (json!("hi"), "messages"),
+            (json!([5]), "messages[0]"),
+            (json!([{ "content": "a" }]), "messages[0].role"),
+            (json!([{ "role": "wizard" }]), "messages[0].role"),
+            (json!([{ "role": "user", "content": [] }]), "messages[0].content"),
+            (json!([{ "role": "user", "content": "a", "images": ["aGk="] }]), "messages[0].images"),
+            (json!([{ "role": "assistant", "tool_calls": [{}] }]), "messages[0].tool_calls[0].function"),
+            (
+                json!([{ "role": "assistant", "tool_calls": [{ "function": {} }] }]),
+                "messages[0].tool_calls[0].function.name",
+            ),
+        ] {
+            match messages(conversation.clone()).unwrap_err() {
+                ApiError::InvalidRequest { param: Some(param), .. } | ApiError::Unsupported { param, .. } => {
+                    assert_eq!(param, path, "{conversation}");
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
