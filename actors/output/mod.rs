@@ -5,7 +5,7 @@
 //! - [`delta`]: what comes out
 //! - [`output_format`]: the format of a chat template, found by [`detect`] in [`table`] and [`reasoning`],
 //!   or by [`derive`](mod@derive) from what the template renders
-//! - [`format`]: a format as data
+//! - [`mod@format`]: a format as data
 //! - [`parser`]: the parser of one answer, with [`region`], [`start`], and [`messages`] with [`channels`]
 //! - [`call`]: the readers of calls: [`json_call`], [`named`] with [`tagged`] or JSON [`arguments`], [`python`]
 //! - [`literal`]: values as JSON; [`coerce`](mod@coerce) and [`schema`] for text of unknown type
