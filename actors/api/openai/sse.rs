@@ -18,6 +18,11 @@ use crate::serving::error::ApiError;
 
 /// Encodes events as the chunks of one protocol.
 pub(super) trait Chunks: Send + 'static {
+    /// The first chunks are sent before there is an event.
+    const BEGINS_AT_ONCE: bool = false;
+    /// `[DONE]` follows the last chunk.
+    const ENDS_WITH_DONE: bool = true;
+
     /// Chunks before those of the first event.
     fn begin(&mut self) -> Vec<Value>;
 
@@ -26,32 +31,51 @@ pub(super) trait Chunks: Send + 'static {
 
     /// Chunks after those of the last event.
     fn end(&mut self) -> Vec<Value>;
+
+    /// Chunks for an error.
+    fn fail(&mut self, error: &ApiError) -> Vec<Value> {
+        vec![error.body()]
+    }
+
+    /// The name of a chunk's event. `None`: the event has no name.
+    fn name(_chunk: &Value) -> Option<&str> {
+        None
+    }
 }
 
-/// Streams `answers` as encoded by `chunks`: each chunk is one `data:` line, and `[DONE]` is the last one.
-pub(super) fn stream(mut answers: Answers, mut chunks: impl Chunks, ping_interval: Duration) -> Response {
+/// Streams `answers` as encoded by `chunks`: each chunk is one `data:` line.
+pub(super) fn stream<C: Chunks>(mut answers: Answers, mut chunks: C, ping_interval: Duration) -> Response {
     let span = Span::current();
     let events = async_stream::stream! {
-        let mut has_begun = false;
+        let mut has_begun = C::BEGINS_AT_ONCE;
+        if C::BEGINS_AT_ONCE {
+            for chunk in chunks.begin() {
+                yield frame::<C>(&chunk);
+            }
+        }
         while let Some(result) = answers.next().await {
             match result {
                 Ok((choice, event)) => {
                     let begin = if has_begun { Vec::new() } else { chunks.begin() };
                     has_begun = true;
                     for chunk in begin.into_iter().chain(chunks.on(choice, event)) {
-                        yield frame(&chunk);
+                        yield frame::<C>(&chunk);
                     }
                 }
                 Err(error) => {
                     span.in_scope(|| log(&error));
-                    yield frame(&error.body());
+                    for chunk in chunks.fail(&error) {
+                        yield frame::<C>(&chunk);
+                    }
                 }
             }
         }
         for chunk in chunks.end() {
-            yield frame(&chunk);
+            yield frame::<C>(&chunk);
         }
-        yield Ok(sse::Event::default().data("[DONE]"));
+        if C::ENDS_WITH_DONE {
+            yield Ok(sse::Event::default().data("[DONE]"));
+        }
     };
     let mut response =
         Sse::new(events).keep_alive(KeepAlive::new().interval(ping_interval).text("ping")).into_response();
@@ -64,6 +88,10 @@ fn log(error: &ApiError) {
     tracing::info!(code = error.code(), %error, "request failed during its stream");
 }
 
-fn frame(chunk: &Value) -> Result<sse::Event, Infallible> {
-    Ok(sse::Event::default().data(chunk.to_string()))
+fn frame<C: Chunks>(chunk: &Value) -> Result<sse::Event, Infallible> {
+    let event = sse::Event::default().data(chunk.to_string());
+    Ok(match C::name(chunk) {
+        Some(name) => event.event(name),
+        None => event,
+    })
 }
