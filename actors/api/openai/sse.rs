@@ -89,9 +89,9 @@ fn log(error: &ApiError) {
 }
 
 fn frame<C: Chunks>(chunk: &Value) -> Result<sse::Event, Infallible> {
-    let event = sse::Event::default().data(chunk.to_string());
-    Ok(match C::name(chunk) {
-        Some(name) => event.event(name),
-        None => event,
-    })
+    let event = match C::name(chunk) {
+        Some(name) => sse::Event::default().event(name),
+        None => sse::Event::default(),
+    };
+    Ok(event.data(chunk.to_string()))
 }
