@@ -144,3 +144,77 @@ impl Output {
         }
     }
 }
+
+#[allow(clippy::unwrap_used)]
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// The types of the items and their texts, after these deltas.
+    fn items(deltas: Vec<Delta>) -> (Vec<(String, String)>, Vec<Change>) {
+        let mut output = Output::new(HashSet::from(["patch".to_owned()]), false);
+        let mut changes = Vec::new();
+        deltas.into_iter().for_each(|delta| output.push(delta, &mut changes));
+        output.finish(Status::Completed, &mut changes);
+        let describe =
+            |item: &mut Item| (item.json()["type"].as_str().unwrap().to_owned(), std::mem::take(item.text_mut()));
+        (output.items.iter_mut().map(describe).collect(), changes)
+    }
+
+    fn kinds(deltas: Vec<Delta>) -> Vec<String> {
+        items(deltas).0.into_iter().map(|(kind, _)| kind).collect()
+    }
+
+    fn text(text: &str) -> Delta {
+        Delta::Text(text.into())
+    }
+
+    fn call(index: usize, name: &str) -> [Delta; 2] {
+        let start = Delta::ToolCallStart { index, id: format!("call_{index}"), name: name.into() };
+        [start, Delta::ToolCallArguments { index, fragment: "{}".into() }]
+    }
+
+    #[test]
+    fn each_kind_of_delta_is_an_item_and_equal_kinds_grow() {
+        let mut deltas =
+            vec![Delta::Reasoning("a".into()), Delta::Reasoning("b".into()), text("\n"), text("c"), text("d")];
+        deltas.extend(call(0, "f"));
+        deltas.extend(call(1, "patch"));
+        let (items, changes) = items(deltas);
+        let of = |kind: &str, text: &str| (kind.to_owned(), text.to_owned());
+        assert_eq!(
+            items,
+            [of("reasoning", "ab"), of("message", "\ncd"), of("function_call", "{}"), of("custom_tool_call", "{}")]
+        );
+        let count = |kind: &ChangeKind| changes.iter().filter(|change| change.kind == *kind).count();
+        assert_eq!((count(&ChangeKind::Begun), count(&ChangeKind::Ended)), (4, 4));
+        assert!(changes.is_sorted_by_key(|change| change.index));
+    }
+
+    #[test]
+    fn space_alone_is_no_message_unless_there_is_nothing_else() {
+        let mut deltas = vec![Delta::Reasoning("a".into()), text("\n\n")];
+        deltas.extend(call(0, "f"));
+        deltas.push(text("\n"));
+        assert_eq!(kinds(deltas), ["reasoning", "function_call"]);
+        assert_eq!(items(vec![text("\n")]).0, [("message".to_owned(), "\n".to_owned())]);
+        assert_eq!(items(Vec::new()).0, [("message".to_owned(), String::new())]);
+    }
+
+    #[test]
+    fn log_probabilities_wait_for_the_text_of_their_token() {
+        let mut output = Output::new(HashSet::new(), false);
+        let mut changes = Vec::new();
+        output.push_logprobs(vec![json!(1)]);
+        output.push(Delta::Reasoning("r".into()), &mut changes);
+        output.push_logprobs(vec![json!(2)]);
+        output.push_logprobs(vec![json!(3)]);
+        output.push(text("ab"), &mut changes);
+        let Some(Change { kind: ChangeKind::Grown { logprobs, .. }, .. }) = changes.last() else {
+            panic!("{changes:?}")
+        };
+        assert_eq!(*logprobs, [json!(2), json!(3)]);
+    }
+}
