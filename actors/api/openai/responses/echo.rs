@@ -25,9 +25,8 @@ impl Echo {
         for (name, default) in [("truncation", "disabled"), ("service_tier", "default")] {
             add(name, json!(fields.string(name)?.unwrap_or(default)));
         }
-        for (name, default) in [("metadata", json!({})), ("text", json!({ "format": { "type": "text" } }))] {
-            add(name, fields.object(name)?.map_or(default, |object| json!(object.map())));
-        }
+        add("metadata", fields.object("metadata")?.map_or_else(|| json!({}), |metadata| json!(metadata.map())));
+        add("text", text(fields)?);
         add("reasoning", reasoning(fields)?);
         add("tools", tools(fields)?);
         add("tool_choice", fields.get("tool_choice").cloned().unwrap_or_else(|| json!("auto")));
@@ -60,6 +59,21 @@ fn reasoning(fields: &Fields<'_>) -> Result<Value, ApiError> {
     Ok(json!({ "effort": read("effort")?, "summary": read("summary")? }))
 }
 
+/// `text`, with its format. A schema has all of its fields.
+fn text(fields: &Fields<'_>) -> Result<Value, ApiError> {
+    let mut text = fields.object("text")?.map_or_else(|| json!({}), |text| json!(text.map()));
+    if text["format"].is_null() {
+        text["format"] = json!({ "type": "text" });
+    }
+    if text["format"]["type"] == "json_schema"
+        && let Some(format) = text["format"].as_object_mut()
+    {
+        format.entry("description").or_insert(Value::Null);
+        format.entry("strict").or_insert(json!(false));
+    }
+    Ok(text)
+}
+
 /// The tools as they were sent. A function has all of its fields.
 fn tools(fields: &Fields<'_>) -> Result<Value, ApiError> {
     let mut tools = fields.array("tools")?.cloned().unwrap_or_default();
@@ -74,4 +88,37 @@ fn tools(fields: &Fields<'_>) -> Result<Value, ApiError> {
 /// The number as a client writes it: 0.1 and not 0.10000000149011612.
 fn shortest(number: f32) -> Value {
     number.to_string().parse::<f64>().map_or(Value::Null, Value::from)
+}
+
+#[allow(clippy::unwrap_used)]
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn schemas_and_functions_are_repeated_with_all_of_their_fields() {
+        let body = json!({
+            "text": { "verbosity": "low", "format": { "type": "json_schema", "name": "n", "schema": {} } },
+            "tools": [{ "type": "function", "name": "f" }, { "type": "web_search" }],
+        });
+        let fields = Fields::of_body(&body).unwrap();
+        assert_eq!(
+            text(&fields).unwrap(),
+            json!({ "verbosity": "low", "format": {
+                "type": "json_schema", "name": "n", "schema": {}, "description": null, "strict": false
+            } })
+        );
+        let function =
+            json!({ "type": "function", "name": "f", "description": null, "parameters": null, "strict": null });
+        assert_eq!(tools(&fields).unwrap(), json!([function, { "type": "web_search" }]));
+        let empty = json!({ "text": { "verbosity": "low" } });
+        let read = text(&Fields::of_body(&empty).unwrap()).unwrap();
+        assert_eq!(read, json!({ "verbosity": "low", "format": { "type": "text" } }));
+    }
+
+    #[test]
+    fn numbers_are_repeated_as_they_were_written() {
+        assert_eq!(shortest(0.1), json!(0.1));
+        assert_eq!(shortest(1.0), json!(1.0));
+    }
 }

@@ -75,10 +75,14 @@ impl Item {
             Content::Message { .. } => json!({
                 "id": self.id, "type": "message", "status": status, "role": "assistant", "content": self.parts(),
             }),
-            Content::Reasoning { text, is_kept } => json!({
-                "id": self.id, "type": "reasoning", "summary": [], "content": self.parts(),
-                "encrypted_content": (*is_kept && !text.is_empty()).then(|| format!("{REASONING_PREFIX}{text}")),
-            }),
+            Content::Reasoning { text, is_kept } => {
+                let mut item = json!({ "id": self.id, "type": "reasoning", "summary": [], "content": self.parts() });
+                // The published schema of the API does not accept null here.
+                if *is_kept {
+                    item["encrypted_content"] = json!(format!("{REASONING_PREFIX}{text}"));
+                }
+                item
+            }
             Content::FunctionCall { call_id, name, arguments } => json!({
                 "id": self.id, "type": "function_call", "status": status, "call_id": call_id, "name": name,
                 "arguments": arguments,

@@ -11,7 +11,7 @@ use super::item::Item;
 use crate::api::openai::logprobs::{self, Spelling};
 use crate::api::request_memory::Reservation;
 use crate::api::server::unix_seconds;
-use crate::core::request::{FinishReason, GenerationError, PositionLogprobs, SubmitError};
+use crate::core::request::{FinishReason, PositionLogprobs, SubmitError};
 use crate::core::request_context::RequestContext;
 use crate::serving::accept::Accepted;
 use crate::serving::answers::{Answers, Finish};
@@ -122,13 +122,12 @@ fn usage(finish: &Finish) -> Value {
     })
 }
 
-/// The code of an error after the response began. Clients act on the first three.
+/// The code of an error after the response began. Clients act on the first two.
 fn failure_code(error: &ApiError) -> &'static str {
     match error {
         ApiError::Submit(SubmitError::ContextLengthExceeded { .. }) => "context_length_exceeded",
         ApiError::Submit(SubmitError::Overloaded { .. } | SubmitError::QueueFull { .. }) => "rate_limit_exceeded",
         ApiError::InvalidRequest { .. } | ApiError::Unsupported { .. } => "invalid_prompt",
-        ApiError::Generation(GenerationError::Constraint(_)) | ApiError::Timeout(_) => error.code(),
         _ => "server_error",
     }
 }
