@@ -236,7 +236,7 @@ async fn reasoning_and_a_call_are_items_of_their_own() {
         deltas.map(|event| event["delta"].as_str().unwrap()).collect::<String>(),
         call["arguments"].as_str().unwrap()
     );
-    assert_eq!(response["usage"]["output_tokens_details"]["reasoning_tokens"].as_u64().unwrap() > 0, true);
+    assert!(response["usage"]["output_tokens_details"]["reasoning_tokens"].as_u64().unwrap() > 0);
     assert_eq!(response["tools"], json!([weather()]));
 
     // The items go back as they came, with the output of the call.
