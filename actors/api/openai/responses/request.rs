@@ -105,3 +105,43 @@ pub(super) fn of_input(error: ApiError) -> ApiError {
         other => other,
     }
 }
+
+#[allow(clippy::unwrap_used)]
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn prompt(body: &Value) -> Result<ChatPrompt, ApiError> {
+        read_prompt(&Fields::of_body(body).unwrap(), &Tools::default())
+    }
+
+    #[test]
+    fn the_effort_is_a_variable_of_the_template_and_none_turns_reasoning_off() {
+        let variables = |effort: &str| {
+            let body = json!({ "input": "a", "reasoning": { "effort": effort, "summary": "auto" } });
+            Value::Object(prompt(&body).unwrap().variables)
+        };
+        assert_eq!(variables("high"), json!({ "reasoning_effort": "high" }));
+        assert_eq!(variables("none"), json!({ "reasoning_effort": "none", "enable_thinking": false }));
+        let kept = json!({
+            "input": "a", "reasoning": { "effort": "none" }, "chat_template_kwargs": { "enable_thinking": true }
+        });
+        assert_eq!(prompt(&kept).unwrap().variables["enable_thinking"], true);
+    }
+
+    #[test]
+    fn one_answer_is_generated_with_the_options_of_chat_completions() {
+        let body = json!({ "input": "a", "n": 3, "max_output_tokens": 7, "top_k": 5, "top_logprobs": 2 });
+        let options = read_options(&Fields::of_body(&body).unwrap(), Tenancy::default()).unwrap();
+        assert_eq!((options.n, options.best_of, options.max_tokens), (1, 1, Some(7)));
+        assert_eq!((options.sampling.top_k, options.logprobs), (5, None));
+    }
+
+    #[test]
+    fn errors_about_messages_name_the_input() {
+        let error = of_input(ApiError::invalid("messages[2].tool_calls", "the template refuses `messages`: no"));
+        assert_eq!(error, ApiError::invalid("input", "the template refuses `input`: no"));
+    }
+}
