@@ -66,6 +66,11 @@ fn completions_body() {
 }
 
 #[test]
+fn responses_body() {
+    check("responses_body");
+}
+
+#[test]
 fn sse() {
     check("sse");
 }

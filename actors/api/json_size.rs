@@ -3,7 +3,7 @@
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 /// Bytes of a value without what it points to.
 const SLOT: usize = size_of::<Value>();
@@ -27,6 +27,14 @@ pub(super) fn estimate(json: &[u8]) -> Result<usize, serde_json::Error> {
     Size(&mut bytes).deserialize(&mut deserializer)?;
     deserializer.end()?;
     Ok(bytes)
+}
+
+/// The estimated memory of an object that exists, in bytes.
+pub(super) fn of_object(object: &Map<String, Value>) -> usize {
+    let mut bytes = 0;
+    // A value that exists has no syntax errors.
+    let _ = Size(&mut bytes).deserialize(object);
+    bytes
 }
 
 /// Adds the size of a value.

@@ -19,7 +19,7 @@ use super::connections::BeyondLimit;
 use super::debug;
 use super::guard::{self, Guard};
 use super::ollama;
-use super::openai::{chat, completions};
+use super::openai::{chat, completions, responses};
 use super::options::LiveOptions;
 use super::server::{Server, SharedServer};
 use super::{anthropic, models, page, probes, telemetry, tokenize};
@@ -80,12 +80,16 @@ fn keyed_routes() -> Router<SharedServer> {
     Router::new()
         .route("/v1/chat/completions", post(chat::create))
         .route("/v1/completions", post(completions::create))
+        .route("/v1/responses", post(responses::create))
+        .route("/v1/responses/input_tokens", post(responses::input_tokens))
         .route("/v1/models", get(models::list))
         .route("/v1/models/", get(models::list))
         .route("/v1/models/{*id}", get(models::show))
         // For clients whose base URL lacks `/v1`.
         .route("/chat/completions", post(chat::create))
         .route("/completions", post(completions::create))
+        .route("/responses", post(responses::create))
+        .route("/responses/input_tokens", post(responses::input_tokens))
         .route("/models/{*id}", get(models::show))
         .route("/models", get(models::report))
         .route("/models/load", post(models::load))

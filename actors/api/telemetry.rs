@@ -54,7 +54,13 @@ fn log(response: &Response, elapsed_ms: u64) {
 /// The operation of a route, as the OpenTelemetry conventions for generative AI name it.
 fn operation(route: &str) -> &'static str {
     match route {
-        "/v1/chat/completions" | "/chat/completions" | "/v1/messages" | "/api/chat" | "/api/generate" => "chat",
+        "/v1/chat/completions"
+        | "/chat/completions"
+        | "/v1/responses"
+        | "/responses"
+        | "/v1/messages"
+        | "/api/chat"
+        | "/api/generate" => "chat",
         "/v1/completions" | "/completions" => "text_completion",
         _ => "other",
     }

@@ -1,4 +1,4 @@
-//! Bodies of `/v1/chat/completions` and `/v1/completions`, answered by a simulated model.
+//! Bodies of `/v1/chat/completions`, `/v1/completions` and `/v1/responses`, answered by a simulated model.
 //!
 //! An input that starts with a control character is not a body but a choice of fields and values for one, so that mutations
 //! also reach what is behind the JSON parser.
@@ -121,12 +121,55 @@ const WORDS: &[&str] = &[
     "1",
 ];
 
+/// Fields of `/v1/responses`.
+const RESPONSE_FIELDS: &[&str] = &[
+    "stream",
+    "instructions",
+    "tools",
+    "tool_choice",
+    "parallel_tool_calls",
+    "text",
+    "reasoning",
+    "include",
+    "top_logprobs",
+    "metadata",
+    "max_tool_calls",
+    "temperature",
+    "stop",
+    "n",
+    "store",
+];
+
+/// Fields of items.
+const ITEM_KEYS: &[&str] =
+    &["role", "content", "call_id", "name", "arguments", "input", "output", "summary", "encrypted_content", "text"];
+
+/// Types of items and of their parts.
+const ITEM_TYPES: &[&str] = &[
+    "message",
+    "reasoning",
+    "function_call",
+    "function_call_output",
+    "custom_tool_call",
+    "custom_tool_call_output",
+    "item_reference",
+    "input_text",
+    "output_text",
+    "input_image",
+    "function",
+    "custom",
+];
+
 pub fn run_chat(data: &[u8]) {
     run("/v1/chat/completions", data);
 }
 
 pub fn run_completions(data: &[u8]) {
     run("/v1/completions", data);
+}
+
+pub fn run_responses(data: &[u8]) {
+    run("/v1/responses", data);
 }
 
 /// Every body gets a complete answer, or an error that says what is wrong with the body.
@@ -167,8 +210,12 @@ async fn check(response: Response<Body>) {
     let text = str::from_utf8(&body).expect("an answer is UTF-8");
     let is_stream = parts.headers.get("content-type").is_some_and(|kind| kind == "text/event-stream");
     match parts.status {
+        StatusCode::OK if is_stream && text.starts_with("event:") => check_response_stream(text),
         StatusCode::OK if is_stream => check_stream(text),
-        StatusCode::OK => check_choices(&json_of(text)),
+        StatusCode::OK => match json_of(text) {
+            response if response["object"] == "response" => check_response(&response),
+            answer => check_choices(&answer),
+        },
         status if status.is_client_error() => {
             let error = &json_of(text)["error"];
             assert!(error["message"].as_str().is_some_and(|message| !message.is_empty()), "{text}");
@@ -188,6 +235,24 @@ fn check_stream(text: &str) {
     }
 }
 
+fn check_response_stream(text: &str) {
+    let data = text.split("\n\n").filter_map(|event| event.split_once("\ndata: "));
+    let events: Vec<Value> = data.map(|(_, data)| json_of(data)).collect();
+    for (number, event) in events.iter().enumerate() {
+        assert_eq!(event["sequence_number"], number, "{text}");
+    }
+    let last = events.last().expect("a stream has events");
+    assert_eq!(last["type"], format!("response.{}", last["response"]["status"].as_str().unwrap_or_default()));
+    check_response(&last["response"]);
+}
+
+fn check_response(response: &Value) {
+    assert!(["completed", "incomplete"].map(Value::from).contains(&response["status"]), "{response}");
+    assert!(response["output"].as_array().is_some_and(|items| !items.is_empty()), "{response}");
+    let tokens = |name: &str| response["usage"][name].as_u64().expect("the usage is a number");
+    assert_eq!(tokens("total_tokens"), tokens("input_tokens") + tokens("output_tokens"));
+}
+
 fn check_choices(answer: &Value) {
     let choices = answer["choices"].as_array().expect("an answer has choices");
     assert!(!choices.is_empty());
@@ -203,6 +268,9 @@ fn json_of(text: &str) -> Value {
 /// A body with a prompt and some other fields.
 fn structured(path: &str, data: &[u8]) -> Result<Vec<u8>> {
     let mut u = Unstructured::new(data);
+    if path.contains("responses") {
+        return structured_response(&mut u);
+    }
     let mut body = json!({ "model": MODEL, "max_tokens": 4 });
     if path.contains("chat") {
         body["messages"] = messages(&mut u)?;
@@ -213,6 +281,38 @@ fn structured(path: &str, data: &[u8]) -> Result<Vec<u8>> {
         body[*u.choose(FIELDS)?] = value(&mut u, 3)?;
     }
     Ok(body.to_string().into_bytes())
+}
+
+/// A body with an input of items and some other fields.
+fn structured_response(u: &mut Unstructured<'_>) -> Result<Vec<u8>> {
+    let mut body = json!({ "model": MODEL, "max_output_tokens": 4 });
+    let mut items = vec![json!({ "role": "user", "content": "hi" })];
+    for _ in 0..u.int_in_range(0..=4)? {
+        let mut item =
+            json!({ "type": *u.choose(ITEM_TYPES)?, "role": *u.choose(WORDS)?, "call_id": "c", "name": "f" });
+        for _ in 0..u.int_in_range(0..=3)? {
+            item[*u.choose(ITEM_KEYS)?] = parts(u)?;
+        }
+        items.push(item);
+    }
+    body["input"] = Value::Array(items);
+    for _ in 0..u.int_in_range(0..=4)? {
+        body[*u.choose(RESPONSE_FIELDS)?] = parts(u)?;
+    }
+    Ok(body.to_string().into_bytes())
+}
+
+/// A list of parts or tools, or any value.
+fn parts(u: &mut Unstructured<'_>) -> Result<Value> {
+    if u.arbitrary()? {
+        return value(u, 3);
+    }
+    let part = |u: &mut Unstructured<'_>| {
+        let mut part = json!({ "type": *u.choose(ITEM_TYPES)?, "name": "f" });
+        part[*u.choose(ITEM_KEYS)?] = value(u, 2)?;
+        Ok(part)
+    };
+    (0..u.int_in_range(0..=3)?).map(|_| part(u)).collect::<Result<_>>().map(Value::Array)
 }
 
 fn messages(u: &mut Unstructured<'_>) -> Result<Value> {

@@ -23,6 +23,7 @@ pub const TARGETS: &[Target] = &[
     ("chat_template", chat_template::run),
     ("chat_body", api::run_chat),
     ("completions_body", api::run_completions),
+    ("responses_body", api::run_responses),
     ("sse", sse::run),
     ("config", config::run),
     ("constraint", constraint::run),

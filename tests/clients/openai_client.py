@@ -7,8 +7,10 @@ Needs the `openai` package. Works with any model that has a chat template; nothi
 
 import sys
 import threading
+from typing import Literal
 
 import openai
+import pydantic
 from openai import OpenAI
 
 CHECKS = []
@@ -161,6 +163,51 @@ def completions_stream(client, model):
     ))
     assert "".join(chunk.choices[0].text for chunk in chunks[:-1]) == whole.choices[0].text
     assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
+
+
+@check
+def responses_answer_text_and_items(client, model):
+    whole = client.responses.create(model=model, input="Count from one to ten.", max_output_tokens=12, temperature=0)
+    assert whole.object == "response" and whole.id.startswith("resp_")
+    assert whole.status in ("completed", "incomplete") and whole.output_text
+    assert 0 < whole.usage.output_tokens <= 12
+    assert whole.usage.total_tokens == whole.usage.input_tokens + whole.usage.output_tokens
+    items = [
+        {"role": "user", "content": [{"type": "input_text", "text": "Count from one to ten."}]},
+        *[item.model_dump(exclude_none=True) for item in whole.output],
+        {"role": "user", "content": "And now backwards."},
+    ]
+    longer = client.responses.create(
+        model=model, input=items, instructions="Be brief.", max_output_tokens=4, temperature=0
+    )
+    assert longer.instructions == "Be brief." and longer.usage.input_tokens > whole.usage.input_tokens
+
+
+@check
+def a_response_streams_what_it_says_whole(client, model):
+    asked = dict(model=model, input="Count from one to ten.", max_output_tokens=12, temperature=0)
+    whole = client.responses.create(**asked)
+    with client.responses.stream(**asked) as stream:
+        events = list(stream)
+    kinds = [event.type for event in events]
+    assert kinds[:2] == ["response.created", "response.in_progress"]
+    assert kinds[-1] == f"response.{whole.status}", kinds
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
+    assert text == whole.output_text == events[-1].response.output_text
+
+
+class Answer(pydantic.BaseModel):
+    kind: Literal["even", "odd"]
+    is_prime: bool
+
+
+@check
+def a_response_is_parsed_into_a_class(client, model):
+    asked = dict(model=model, input="Is 7 even?", text_format=Answer, max_output_tokens=200, temperature=0)
+    assert isinstance(client.responses.parse(**asked).output_parsed, Answer)
+    with client.responses.stream(**asked) as stream:
+        assert isinstance(stream.get_final_response().output_parsed, Answer)
 
 
 @check

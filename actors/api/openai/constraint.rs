@@ -95,7 +95,10 @@ fn grammar(fields: &Fields<'_>) -> Result<Option<ConstraintField>, ApiError> {
 }
 
 /// A schema as an object, or as JSON in a string.
-fn schema(value: &Value, path: &str) -> Result<Grammar, ApiError> {
+///
+/// # Errors
+/// [`ApiError::InvalidRequest`] that names `path`.
+pub(super) fn schema(value: &Value, path: &str) -> Result<Grammar, ApiError> {
     match value {
         Value::String(text) => {
             let parsed = serde_json::from_str(text);

@@ -31,6 +31,11 @@ impl Spelling<'_> {
 
 /// `logprobs` of a chat choice or chunk.
 pub(in crate::api) fn chat(positions: &[PositionLogprobs], spelling: Spelling<'_>) -> Value {
+    json!({ "content": entries(positions, spelling), "refusal": null })
+}
+
+/// One entry for each token, with its alternatives.
+pub(super) fn entries(positions: &[PositionLogprobs], spelling: Spelling<'_>) -> Vec<Value> {
     let entry = |token: &TokenLogprob| {
         json!({
             "token": spelling.token(token.token),
@@ -38,12 +43,12 @@ pub(in crate::api) fn chat(positions: &[PositionLogprobs], spelling: Spelling<'_
             "bytes": spelling.bytes(token.token),
         })
     };
-    let content = positions.iter().map(|position| {
+    let with_top = |position: &PositionLogprobs| {
         let mut content = entry(&position.sampled);
         content["top_logprobs"] = position.top.iter().map(entry).collect();
         content
-    });
-    json!({ "content": content.collect::<Vec<_>>(), "refusal": null })
+    };
+    positions.iter().map(with_top).collect()
 }
 
 /// `prompt_logprobs` as vLLM defines it: for each position of the prompt, log-probabilities by token id; `null` for the

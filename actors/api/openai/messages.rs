@@ -69,7 +69,7 @@ fn read_role(message: &Fields<'_>) -> Result<&'static str, ApiError> {
 }
 
 /// The text of a message. Parts are joined by line breaks.
-fn read_content(content: &Value, path: &str) -> Result<String, ApiError> {
+pub(super) fn read_content(content: &Value, path: &str) -> Result<String, ApiError> {
     match content {
         Value::String(text) => Ok(text.clone()),
         Value::Array(parts) => {
@@ -90,7 +90,10 @@ fn read_part(part: &Value, path: String) -> Result<&str, ApiError> {
     let field = match part.string("type")? {
         Some("text" | "input_text" | "output_text") => "text",
         Some("refusal") => "refusal",
-        Some(kind @ ("image_url" | "input_image" | "image" | "input_audio" | "audio_url" | "video_url" | "file")) => {
+        Some(
+            kind @ ("image_url" | "input_image" | "image" | "input_audio" | "audio_url" | "video_url" | "file"
+            | "input_file"),
+        ) => {
             let message = format!("`{path}` cannot be {kind}: this model accepts text only");
             return Err(ApiError::Unsupported { param: path, message });
         }

@@ -1,4 +1,4 @@
-//! OpenAI's protocol: chat completions and legacy completions.
+//! OpenAI's protocol: chat completions, legacy completions and [`responses`].
 //!
 //! A request passes through these files in order: [`unsupported`] refuses fields that are not supported, [`sampling`],
 //! [`constraint`], [`tools`], [`messages`] and [`prompt`] read the others, [`serving`](crate::serving) runs the sequences, and
@@ -11,6 +11,7 @@ mod constraint;
 pub(super) mod logprobs;
 mod messages;
 pub(super) mod prompt;
+pub(super) mod responses;
 mod sampling;
 mod sse;
 pub(super) mod tools;

@@ -63,8 +63,11 @@ pub(in crate::api) fn read_chat(fields: &Fields<'_>) -> Result<ChatPrompt, ApiEr
     Ok(prompt)
 }
 
-fn template_variables(fields: &Fields<'_>) -> Result<Map<String, Value>, ApiError> {
-    const EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
+/// Reads `chat_template_kwargs` and `reasoning_effort`.
+///
+/// # Errors
+/// [`ApiError::InvalidRequest`] that names the field.
+pub(super) fn template_variables(fields: &Fields<'_>) -> Result<Map<String, Value>, ApiError> {
     let mut variables = fields.object("chat_template_kwargs")?.map(|kwargs| kwargs.map().clone()).unwrap_or_default();
     if let Some(name) = RESERVED_VARIABLES.iter().find(|name| variables.contains_key(**name)) {
         let path = format!("chat_template_kwargs.{name}");
@@ -74,19 +77,29 @@ fn template_variables(fields: &Fields<'_>) -> Result<Map<String, Value>, ApiErro
         return Err(ApiError::invalid(path, message));
     }
     if let Some(effort) = fields.string("reasoning_effort")? {
-        if !EFFORTS.contains(&effort) {
-            let message = format!("`reasoning_effort` must be one of {}, not {}", EFFORTS.join(", "), clip(effort));
-            return Err(ApiError::invalid("reasoning_effort", message));
-        }
-        variables.entry("reasoning_effort").or_insert_with(|| json!(effort));
-        if effort == "none" {
-            // Templates know one of these names.
-            for name in ["enable_thinking", "thinking"] {
-                variables.entry(name).or_insert(json!(false));
-            }
-        }
+        add_effort(&mut variables, effort, "reasoning_effort")?;
     }
     Ok(variables)
+}
+
+/// Adds the effort of the reasoning, which the field `path` has.
+///
+/// # Errors
+/// [`ApiError::InvalidRequest`] for an unknown effort.
+pub(super) fn add_effort(variables: &mut Map<String, Value>, effort: &str, path: &str) -> Result<(), ApiError> {
+    const EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
+    if !EFFORTS.contains(&effort) {
+        let message = format!("`{path}` must be one of {}, not {}", EFFORTS.join(", "), clip(effort));
+        return Err(ApiError::invalid(path, message));
+    }
+    variables.entry("reasoning_effort").or_insert_with(|| json!(effort));
+    if effort == "none" {
+        // Templates know one of these names.
+        for name in ["enable_thinking", "thinking"] {
+            variables.entry(name).or_insert(json!(false));
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! A stream as OpenAI's protocol writes it: each chunk is one `data:` line, and `[DONE]` is the last one.
+//! A stream as OpenAI's protocol writes it: each chunk is one `data:` line.
 
 use std::time::Duration;
 
@@ -12,6 +12,11 @@ use crate::serving::error::ApiError;
 
 /// Encodes events as the chunks of one endpoint.
 pub(super) trait Chunks: Send + 'static {
+    /// The first chunks are sent before there is an event.
+    const BEGINS_AT_ONCE: bool = false;
+    /// `[DONE]` follows the last chunk.
+    const ENDS_WITH_DONE: bool = true;
+
     /// Chunks before those of the first event.
     fn begin(&mut self) -> Vec<Value>;
 
@@ -20,6 +25,16 @@ pub(super) trait Chunks: Send + 'static {
 
     /// Chunks after those of the last event.
     fn end(&mut self) -> Vec<Value>;
+
+    /// Chunks for an error.
+    fn fail(&mut self, error: &ApiError) -> Vec<Value> {
+        vec![error.body()]
+    }
+
+    /// The name of a chunk's event. `None`: the event has no name.
+    fn name(_chunk: &Value) -> Option<&str> {
+        None
+    }
 }
 
 /// Streams `answers` as encoded by `chunks`.
@@ -31,23 +46,25 @@ pub(super) fn stream(answers: Answers, chunks: impl Chunks, ping_interval: Durat
 struct DataLines<C>(C);
 
 impl<C: Chunks> Encoder for DataLines<C> {
-    const BEGINS_AT_ONCE: bool = false;
+    const BEGINS_AT_ONCE: bool = C::BEGINS_AT_ONCE;
 
     fn begin(&mut self) -> Vec<Event> {
-        frames(self.0.begin())
+        frames::<C>(self.0.begin())
     }
 
     fn on(&mut self, choice: usize, event: AnswerEvent) -> Vec<Event> {
-        frames(self.0.on(choice, event))
+        frames::<C>(self.0.on(choice, event))
     }
 
     fn fail(&mut self, error: &ApiError) -> Vec<Event> {
-        vec![frame(&error.body())]
+        frames::<C>(self.0.fail(error))
     }
 
     fn end(&mut self) -> Vec<Event> {
-        let mut events = frames(self.0.end());
-        events.push(Event::default().data("[DONE]"));
+        let mut events = frames::<C>(self.0.end());
+        if C::ENDS_WITH_DONE {
+            events.push(Event::default().data("[DONE]"));
+        }
         events
     }
 
@@ -56,10 +73,14 @@ impl<C: Chunks> Encoder for DataLines<C> {
     }
 }
 
-fn frames(chunks: Vec<Value>) -> Vec<Event> {
-    chunks.iter().map(frame).collect()
+fn frames<C: Chunks>(chunks: Vec<Value>) -> Vec<Event> {
+    chunks.iter().map(frame::<C>).collect()
 }
 
-fn frame(chunk: &Value) -> Event {
-    Event::default().data(chunk.to_string())
+fn frame<C: Chunks>(chunk: &Value) -> Event {
+    let event = match C::name(chunk) {
+        Some(name) => Event::default().event(name),
+        None => Event::default(),
+    };
+    event.data(chunk.to_string())
 }

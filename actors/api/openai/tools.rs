@@ -28,23 +28,26 @@ impl Tools {
         for (index, tool) in listed.into_iter().flatten().enumerate() {
             specs.push(read_tool(&Fields::of(tool, format!("tools[{index}]"))?)?);
         }
+        Self::choose(listed.map(|tools| json!(tools)), specs, fields)
+    }
+
+    /// The tools that `tool_choice` leaves. `for_template`: the tools in the form of chat completions.
+    ///
+    /// # Errors
+    /// [`ApiError::InvalidRequest`] that names the field.
+    pub(in crate::api) fn choose(
+        for_template: Option<Value>,
+        specs: Vec<ToolSpec>,
+        fields: &Fields<'_>,
+    ) -> Result<Self, ApiError> {
         match Choice::read(fields)? {
             Choice::None => Ok(Tools::default()),
-            Choice::Auto => {
-                Ok(Tools { for_template: listed.map(|tools| json!(tools)), callable: specs, is_required: false })
-            }
-            Choice::Required(_) if listed.is_none() => {
+            Choice::Auto => Ok(Tools { for_template, callable: specs, is_required: false }),
+            Choice::Required(_) if for_template.is_none() => {
                 Err(ApiError::invalid("tool_choice", "`tool_choice` requires a call, but there are no `tools`"))
             }
-            Choice::Required(names) => Ok(Tools {
-                for_template: listed.map(|tools| json!(tools)),
-                callable: chosen(specs, &names)?,
-                is_required: true,
-            }),
-            Choice::Allowed(names) => {
-                let callable = chosen(specs, &names)?;
-                Ok(Tools { for_template: listed.map(|tools| json!(tools)), callable, is_required: false })
-            }
+            Choice::Required(names) => Ok(Tools { for_template, callable: chosen(specs, &names)?, is_required: true }),
+            Choice::Allowed(names) => Ok(Tools { for_template, callable: chosen(specs, &names)?, is_required: false }),
         }
     }
 
@@ -98,11 +101,13 @@ impl Choice {
     fn of_object(choice: &Fields<'_>) -> Result<Self, ApiError> {
         let path = choice.path("type");
         match choice.string("type")?.ok_or_else(|| missing(&path, "\"function\" or \"allowed_tools\""))? {
-            "function" => Ok(Choice::Required(vec![function_name(choice)?])),
-            "allowed_tools" => {
-                let allowed = choice.object("allowed_tools")?;
-                Self::of_allowed(&allowed.ok_or_else(|| missing(&choice.path("allowed_tools"), "the tools"))?)
-            }
+            "function" | "custom" => Ok(Choice::Required(vec![function_name(choice)?])),
+            "allowed_tools" => match choice.object("allowed_tools")? {
+                Some(allowed) => Self::of_allowed(&allowed),
+                // The flat form of the Responses API.
+                None if choice.get("tools").is_some() => Self::of_allowed(choice),
+                None => Err(missing(&choice.path("allowed_tools"), "the tools")),
+            },
             other => {
                 let message = format!("`{path}` must be \"function\" or \"allowed_tools\", not {}", clip(other));
                 Err(ApiError::invalid(path, message))

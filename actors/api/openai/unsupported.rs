@@ -67,6 +67,15 @@ const CHAT: &[Unsupported] = &[
 const COMPLETIONS: &[Unsupported] =
     &[refuse("suffix", empty, "text cannot be inserted; write the model's infill format into `prompt`")];
 
+/// Refused in responses.
+const RESPONSES: &[Unsupported] = &[
+    refuse("background", off, "a response is made while the client waits; leave it out or set it to false"),
+    refuse("previous_response_id", never, "responses are not stored; send the whole conversation in `input`"),
+    refuse("conversation", never, "conversations are not stored; send the whole conversation in `input`"),
+    refuse("prompt", never, "prompts are not stored; send `instructions` and `input`"),
+    refuse("context_management", empty, "context is not managed; shorten `input` before sending"),
+];
+
 /// Refuses the fields that chat completions do not support.
 ///
 /// # Errors
@@ -78,6 +87,11 @@ pub(super) fn refuse_in_chat(fields: &Fields<'_>) -> Result<(), ApiError> {
 /// As [`refuse_in_chat`], for `/v1/completions`.
 pub(super) fn refuse_in_completions(fields: &Fields<'_>) -> Result<(), ApiError> {
     GENERATION.iter().chain(COMPLETIONS).try_for_each(|field| field.check(fields))
+}
+
+/// As [`refuse_in_chat`], for `/v1/responses`.
+pub(super) fn refuse_in_responses(fields: &Fields<'_>) -> Result<(), ApiError> {
+    GENERATION.iter().chain(RESPONSES).try_for_each(|field| field.check(fields))
 }
 
 impl Unsupported {
@@ -139,7 +153,8 @@ mod tests {
 
     #[test]
     fn no_field_is_listed_twice() {
-        let mut names: Vec<_> = GENERATION.iter().chain(CHAT).chain(COMPLETIONS).map(|field| field.name).collect();
+        let mut names: Vec<_> =
+            GENERATION.iter().chain(CHAT).chain(COMPLETIONS).chain(RESPONSES).map(|field| field.name).collect();
         names.sort_unstable();
         assert!(names.windows(2).all(|pair| pair[0] != pair[1]));
     }

@@ -1,0 +1,240 @@
+//! Reads `instructions` and `input`: a string, or a list of items.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use super::conversation::Conversation;
+use super::item::REASONING_PREFIX;
+use crate::api::fields::{Fields, missing, wrong_type};
+use crate::api::openai::messages::read_content;
+use crate::serving::error::{ApiError, clip};
+
+/// Reads the messages of the prompt, in the form that chat templates expect.
+///
+/// # Errors
+/// [`ApiError::InvalidRequest`] or [`ApiError::Unsupported`] that names the field by its path.
+pub(super) fn read(fields: &Fields<'_>) -> Result<Value, ApiError> {
+    let mut conversation = Conversation::default();
+    if let Some(instructions) = fields.string("instructions")? {
+        conversation.system(instructions.to_owned());
+    }
+    let path = fields.path("input");
+    let wanted = "a string or a list of items";
+    match fields.get("input").ok_or_else(|| missing(&path, wanted))? {
+        Value::String(text) => conversation.user(text.clone()),
+        Value::Array(items) => read_items(items, &path, &mut conversation)?,
+        other => return Err(wrong_type(&path, wanted, other)),
+    }
+    if conversation.is_empty() {
+        return Err(ApiError::invalid(&path, format!("`{path}` must have at least one item")));
+    }
+    Ok(conversation.json())
+}
+
+fn read_items(items: &[Value], path: &str, conversation: &mut Conversation) -> Result<(), ApiError> {
+    let mut ignored = BTreeSet::new();
+    for (index, item) in items.iter().enumerate() {
+        let item = Fields::of(item, format!("{path}[{index}]"))?;
+        let kind = match item.string("type")? {
+            Some(kind) => kind,
+            None if item.get("role").is_some() => "message",
+            None => return Err(missing(&item.path("type"), "the type of the item")),
+        };
+        if !read_item(kind, &item, conversation)? {
+            ignored.insert(clip(kind));
+        }
+    }
+    if !ignored.is_empty() {
+        tracing::warn!(types = ?ignored, "items of types that this server does not know are ignored");
+    }
+    Ok(())
+}
+
+/// Whether the type of the item is known.
+fn read_item(kind: &str, item: &Fields<'_>, conversation: &mut Conversation) -> Result<bool, ApiError> {
+    match kind {
+        "message" => read_message(item, conversation)?,
+        "reasoning" => read_reasoning(item, conversation)?,
+        "function_call" => {
+            let arguments = arguments(item.string("arguments")?.unwrap_or_default());
+            conversation.call(required(item, "call_id")?, required(item, "name")?, arguments);
+        }
+        "custom_tool_call" => {
+            let arguments = json!({ "input": item.string("input")?.unwrap_or_default() });
+            conversation.call(required(item, "call_id")?, required(item, "name")?, arguments);
+        }
+        "function_call_output" | "custom_tool_call_output" => {
+            conversation.tool_output(required(item, "call_id")?, text(item, "output")?);
+        }
+        "item_reference" => {
+            let param = item.path("type");
+            let message = format!("`{param}` cannot be item_reference: items are not stored; send the item itself");
+            return Err(ApiError::Unsupported { param, message });
+        }
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+fn read_message(message: &Fields<'_>, conversation: &mut Conversation) -> Result<(), ApiError> {
+    match required(message, "role")? {
+        "system" | "developer" => conversation.system(text(message, "content")?),
+        "user" => conversation.user(text(message, "content")?),
+        "assistant" => conversation.assistant(&text(message, "content")?),
+        other => {
+            let path = message.path("role");
+            let wanted = "system, developer, user or assistant";
+            let message = format!("`{path}` must be {wanted}, not {}", clip(other));
+            return Err(ApiError::invalid(path, message));
+        }
+    }
+    Ok(())
+}
+
+/// The text of the reasoning: that of the item, or else what this server has put into `encrypted_content`, which some
+/// clients return instead. A summary is not what the model wrote.
+fn read_reasoning(item: &Fields<'_>, conversation: &mut Conversation) -> Result<(), ApiError> {
+    let parts = item.array("content")?.filter(|parts| !parts.is_empty());
+    for (index, part) in parts.into_iter().flatten().enumerate() {
+        let part = Fields::of(part, format!("{}[{index}]", item.path("content")))?;
+        conversation.reasoning(part.string("text")?.unwrap_or_default());
+    }
+    let kept = item.string("encrypted_content")?.and_then(|kept| kept.strip_prefix(REASONING_PREFIX));
+    if let Some(kept) = kept.filter(|_| parts.is_none()) {
+        conversation.reasoning(kept);
+    }
+    Ok(())
+}
+
+/// The object that the arguments of a call are in JSON; their text if they are no object.
+fn arguments(text: &str) -> Value {
+    match serde_json::from_str(text) {
+        Ok(object @ Value::Object(_)) => object,
+        _ if text.is_empty() => json!({}),
+        _ => json!(text),
+    }
+}
+
+/// The text of a field that is a string or a list of parts.
+fn text(item: &Fields<'_>, name: &str) -> Result<String, ApiError> {
+    let path = item.path(name);
+    let value = item.get(name).ok_or_else(|| missing(&path, "a string or a list of text parts"))?;
+    read_content(value, &path)
+}
+
+fn required<'a>(item: &Fields<'a>, name: &str) -> Result<&'a str, ApiError> {
+    item.string(name)?.ok_or_else(|| missing(&item.path(name), "a string"))
+}
+
+#[allow(clippy::unwrap_used)]
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn messages(body: &Value) -> Result<Value, ApiError> {
+        read(&Fields::of_body(body).unwrap())
+    }
+
+    #[test]
+    fn a_string_is_a_message_of_the_user_after_the_instructions() {
+        assert_eq!(
+            messages(&json!({ "instructions": "be brief", "input": "hi" })).unwrap(),
+            json!([{ "role": "system", "content": "be brief" }, { "role": "user", "content": "hi" }])
+        );
+    }
+
+    #[test]
+    fn the_first_messages_of_the_system_become_one() {
+        let input = json!([
+            { "role": "developer", "content": [{ "type": "input_text", "text": "b" }] },
+            { "role": "user", "content": "c" },
+            { "type": "message", "role": "system", "content": "d" },
+        ]);
+        assert_eq!(
+            messages(&json!({ "instructions": "a", "input": input })).unwrap(),
+            json!([
+                { "role": "system", "content": "a\n\nb" },
+                { "role": "user", "content": "c" },
+                { "role": "system", "content": "d" },
+            ])
+        );
+    }
+
+    #[test]
+    fn items_of_the_assistant_are_one_turn_and_outputs_are_messages_of_tools() {
+        let input = json!([
+            { "role": "user", "content": "weather?" },
+            { "type": "reasoning", "id": "rs_1", "summary": [], "content": [{ "type": "reasoning_text", "text": "look" }] },
+            { "type": "message", "role": "assistant", "content": [{ "type": "output_text", "text": "I look." }] },
+            { "type": "function_call", "call_id": "call_1", "name": "f", "arguments": "{\"x\":1}" },
+            { "type": "custom_tool_call", "call_id": "call_2", "name": "patch", "input": "*** Begin" },
+            { "type": "function_call_output", "call_id": "call_1", "output": "sunny" },
+            { "type": "custom_tool_call_output", "call_id": "call_2", "output": [{ "type": "input_text", "text": "ok" }] },
+            { "type": "web_search_call", "id": "ws_1" },
+            { "role": "assistant", "content": "done" },
+        ]);
+        let call = |id: &str, name: &str, arguments: Value| json!({ "id": id, "type": "function", "function": { "name": name, "arguments": arguments } });
+        assert_eq!(
+            messages(&json!({ "input": input })).unwrap(),
+            json!([
+                { "role": "user", "content": "weather?" },
+                {
+                    "role": "assistant", "content": "I look.",
+                    "tool_calls": [
+                        call("call_1", "f", json!({ "x": 1 })), call("call_2", "patch", json!({ "input": "*** Begin" }))
+                    ],
+                    "reasoning_content": "look", "reasoning": "look",
+                },
+                { "role": "tool", "content": "sunny", "tool_call_id": "call_1", "name": "f" },
+                { "role": "tool", "content": "ok", "tool_call_id": "call_2", "name": "patch" },
+                { "role": "assistant", "content": "done" },
+            ])
+        );
+    }
+
+    #[test]
+    fn reasoning_comes_back_from_its_content_or_from_what_was_kept_of_it() {
+        let of = |item: Value| messages(&json!({ "input": [item] })).unwrap()[0]["reasoning_content"].clone();
+        let kept = format!("{REASONING_PREFIX}kept");
+        assert_eq!(of(json!({ "type": "reasoning", "summary": [], "encrypted_content": kept })), "kept");
+        let both = json!({
+            "type": "reasoning", "content": [{ "type": "reasoning_text", "text": "said" }], "encrypted_content": kept
+        });
+        assert_eq!(of(both), "said");
+    }
+
+    #[test]
+    fn arguments_that_are_not_an_object_stay_as_they_are() {
+        assert_eq!(arguments("{\"a\":[]}"), json!({ "a": [] }));
+        assert_eq!(arguments(""), json!({}));
+        assert_eq!(arguments("{\"a\":"), json!("{\"a\":"));
+        assert_eq!(arguments("5"), json!("5"));
+    }
+
+    #[test]
+    fn an_invalid_item_is_named_by_its_path() {
+        for (input, path) in [
+            (json!(null), "input"),
+            (json!(5), "input"),
+            (json!([]), "input"),
+            (json!([5]), "input[0]"),
+            (json!([{ "content": "a" }]), "input[0].type"),
+            (json!([{ "role": "user" }]), "input[0].content"),
+            (json!([{ "role": "tool", "content": "a" }]), "input[0].role"),
+            (json!([{ "role": "user", "content": [{ "type": "input_image" }] }]), "input[0].content[0].type"),
+            (json!([{ "role": "user", "content": [{ "type": "input_file" }] }]), "input[0].content[0].type"),
+            (json!([{ "type": "function_call", "name": "f" }]), "input[0].call_id"),
+            (json!([{ "type": "function_call", "call_id": "c" }]), "input[0].name"),
+            (json!([{ "type": "function_call_output", "call_id": "c" }]), "input[0].output"),
+            (json!([{ "type": "item_reference", "id": "msg_1" }]), "input[0].type"),
+        ] {
+            match messages(&json!({ "input": input })).unwrap_err() {
+                ApiError::InvalidRequest { param: Some(param), .. } | ApiError::Unsupported { param, .. } => {
+                    assert_eq!(param, path, "{input}");
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
