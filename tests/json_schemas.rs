@@ -28,11 +28,15 @@ fn data() -> Option<PathBuf> {
     is_there.then_some(directory)
 }
 
-fn extracted(archive: &Path) -> tempfile::TempDir {
+/// The contents of an archive. `None` when there is no program that unpacks it.
+fn extracted(archive: &Path) -> Option<tempfile::TempDir> {
     let directory = tempfile::tempdir().unwrap();
-    let status = Command::new("tar").arg("xf").arg(archive).arg("-C").arg(directory.path()).status().unwrap();
-    assert!(status.success(), "{}", archive.display());
-    directory
+    let status = Command::new("tar").arg("xf").arg(archive).arg("-C").arg(directory.path()).status();
+    let is_unpacked = status.is_ok_and(|status| status.success());
+    if !is_unpacked {
+        eprintln!("SKIPPED: {} cannot be unpacked; tar with xz is needed", archive.display());
+    }
+    is_unpacked.then_some(directory)
 }
 
 fn json_files(directory: &Path) -> Vec<PathBuf> {
@@ -139,7 +143,7 @@ fn compiler(tokenizer: &Arc<Tokenizer>) -> ConstraintCompiler {
 #[test]
 fn the_json_schema_test_suite_is_not_contradicted() {
     let Some(data) = data() else { return };
-    let directory = extracted(&data.join("json-schema-test-suite.tar.xz"));
+    let Some(directory) = extracted(&data.join("json-schema-test-suite.tar.xz")) else { return };
     let tokenizer = vocabulary();
     let compiler = compiler(&tokenizer);
     let mut tally = Tally::default();
@@ -163,7 +167,7 @@ fn the_json_schema_test_suite_is_not_contradicted() {
 #[test]
 fn the_sample_of_maskbench_is_not_contradicted() {
     let Some(data) = data() else { return };
-    let directory = extracted(&data.join("maskbench-sample.tar.xz"));
+    let Some(directory) = extracted(&data.join("maskbench-sample.tar.xz")) else { return };
     let tokenizer = vocabulary();
     let compiler = compiler(&tokenizer);
     let mut tally = Tally::default();

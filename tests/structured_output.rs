@@ -111,11 +111,14 @@ async fn several_answers_each_match() {
     }
 }
 
+/// Whether a text matches.
+type Check<'a> = &'a dyn Fn(&str) -> bool;
+
 #[tokio::test(flavor = "multi_thread")]
 async fn every_kind_of_constraint_is_enforced() {
     let server = Server::start(tireless()).await;
     let is_json_object = |text: &str| serde_json::from_str::<Value>(text).is_ok_and(|value| value.is_object());
-    let checks: [(Value, &dyn Fn(&str) -> bool); 6] = [
+    let checks: [(Value, Check<'_>); 6] = [
         (json!({ "structured_outputs": { "choice": ["yes", "no"] } }), &|text| text == "yes" || text == "no"),
         (json!({ "structured_outputs": { "regex": "[0-9]{3}-[xyz]{2}" } }), &|text| {
             text.len() == 6 && text.as_bytes()[3] == b'-'

@@ -1,7 +1,7 @@
 //! `POST /v1/responses`, OpenAI's Responses API, and `POST /v1/responses/input_tokens`. Nothing is stored.
 //!
-//! [`request`] reads a body with [`input`] (a [`conversation`]), [`tools`] and [`format`]. An answer becomes the items of an [`output`], which a
-//! [`response`] contains. [`stream`] sends the events that make up the same response.
+//! [`request`] reads a body with [`input`] (a [`conversation`]), [`tools`] and [`mod@format`]. An answer becomes the items of
+//! an [`output`], which a [`response`] contains. [`stream`] sends the events that make up the same response.
 
 use axum::Json;
 use axum::extract::State;
