@@ -61,9 +61,6 @@ pub(super) fn read_prompt(fields: &Fields<'_>, tools: &Tools) -> Result<ChatProm
         && let Some(effort) = reasoning.string("effort")?
     {
         add_effort(&mut variables, effort, &reasoning.path("effort"))?;
-        if effort == "none" {
-            variables.entry("enable_thinking").or_insert(false.into());
-        }
     }
     let prompt = ChatPrompt {
         messages: input::read(fields)?,
@@ -124,7 +121,10 @@ mod tests {
             Value::Object(prompt(&body).unwrap().variables)
         };
         assert_eq!(variables("high"), json!({ "reasoning_effort": "high" }));
-        assert_eq!(variables("none"), json!({ "reasoning_effort": "none", "enable_thinking": false }));
+        assert_eq!(
+            variables("none"),
+            json!({ "reasoning_effort": "none", "enable_thinking": false, "thinking": false })
+        );
         let kept = json!({
             "input": "a", "reasoning": { "effort": "none" }, "chat_template_kwargs": { "enable_thinking": true }
         });
