@@ -124,6 +124,19 @@ async fn random_run(seed: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_request_survives_the_death_of_the_scheduler_that_decides_about_it() {
+    let server = tiny_server().await;
+    let request = chat(&text(20, 1), 40);
+    let expected = server.stream(&request).await;
+    // The server is idle, so the scheduler dies when the next request arrives.
+    server.fault("scheduler").await;
+    let answer = server.stream(&request).await;
+    assert!(answer.status == 200 && answer.is_whole, "{answer:?}");
+    assert_eq!(answer.text, expected.text);
+    assert_eq!(server.metric("cuelight_actor_restarts_total").await, 1.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_real_server_loses_nothing_under_random_faults() {
     let seed = std::env::var("CUELIGHT_CHAOS_SEED").ok().map(|text| text.parse().unwrap());
     let seeds = seed.map_or(0..3, |seed| seed..seed + 1);

@@ -105,21 +105,17 @@ impl Actor for Scheduler {
 impl SchedulerState {
     /// Accepts or refuses a request, unless that was done already: after a restart it may be in both journal and mailbox.
     fn submit(&mut self, id: RequestId) {
-        let Some((record, reply)) = self.journal.undecided(id) else { return };
-        let decision = match self.policy.submit(submission(&record)) {
+        let Some(record) = self.journal.undecided(id) else { return };
+        match self.policy.submit(submission(&record)) {
             Ok(effects) => {
-                record.accept();
+                // First, so that a request whose steps kill this scheduler is continued by the next one.
+                self.journal.decide(&record, Ok(()));
                 // Sent before any step, so that the sampler knows the request when its first logits arrive.
                 self.begin(record, false);
                 self.perform(effects);
-                Ok(())
             }
-            Err(error) => {
-                self.journal.refuse(id);
-                Err(error)
-            }
-        };
-        let _ = reply.send(decision);
+            Err(error) => self.journal.decide(&record, Err(error)),
+        }
     }
 
     /// Continues the requests of the journal.

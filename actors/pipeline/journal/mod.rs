@@ -24,7 +24,7 @@ use crate::metrics::RequestMetrics;
 use crate::trace::{Tracer, log_ended_request};
 
 /// Number of times in a row that the scheduler or the sampler may die while a request takes part in steps and gets no
-/// token. Then the request fails.
+/// token, or while the scheduler decides about it. Then the request fails.
 const MAX_DEATHS: u32 = 4;
 
 /// Number of such deaths from which on a request runs alone, to find out whether it is the cause.
@@ -53,7 +53,7 @@ struct Requests {
 /// How a new scheduler continues a request.
 #[derive(Debug)]
 pub enum Recovery {
-    /// The scheduler that died had not decided about it.
+    /// No scheduler has decided about it.
     Submit(Arc<RequestRecord>),
     /// It was accepted.
     Continue(Arc<RequestRecord>, Committed),
@@ -104,16 +104,17 @@ impl RequestJournal {
         is_open.then_some(decision)
     }
 
-    /// A request that waits for the scheduler's decision. `None` when it was decided already.
-    pub fn undecided(&self, id: RequestId) -> Option<(Arc<RequestRecord>, oneshot::Sender<Decision>)> {
-        let record = self.record(id)?;
-        let reply = record.take_decision()?;
-        Some((record, reply))
+    /// A request about which a scheduler begins to decide. `None` when another one has decided.
+    pub fn undecided(&self, id: RequestId) -> Option<Arc<RequestRecord>> {
+        self.record(id).filter(|record| record.begin_decision())
     }
 
-    /// Removes a request that the scheduler does not accept.
-    pub fn refuse(&self, id: RequestId) {
-        self.requests().records.remove(&id);
+    /// Records a scheduler's decision and sends it to the client. A request that is refused leaves the journal.
+    pub fn decide(&self, record: &RequestRecord, decision: Decision) {
+        if decision.is_err() {
+            self.requests().records.remove(&record.id);
+        }
+        record.decide(decision);
     }
 
     /// Records that a request takes part in a step for the first time under this scheduler.
@@ -186,13 +187,12 @@ impl RequestJournal {
 
     fn recovery_of(&self, record: Arc<RequestRecord>) -> Option<Recovery> {
         let committed = record.committed();
-        if committed.is_undecided && !committed.is_abandoned {
+        if committed.is_undecided {
+            if committed.is_abandoned || committed.decisions_begun >= MAX_DEATHS {
+                self.decide(&record, Err(no_scheduler()));
+                return None;
+            }
             return Some(Recovery::Submit(record));
-        }
-        if !committed.is_accepted {
-            // The scheduler died while it decided, and the client was told to try again. Or the client left before.
-            self.refuse(record.id);
-            return None;
         }
         if committed.is_abandoned {
             self.cancelled(record.id);

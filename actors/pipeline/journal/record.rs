@@ -36,8 +36,10 @@ pub struct RequestRecord {
 struct Progress {
     /// Receives the events of the request. `None` once it ended.
     sink: Option<ClientSink>,
-    /// Receives the scheduler's decision. `None` once a scheduler has begun to decide.
+    /// Receives the scheduler's decision. `None` once it was sent.
     decision: Option<oneshot::Sender<Decision>>,
+    /// Number of schedulers that have begun to decide.
+    decisions_begun: u32,
     is_accepted: bool,
     /// The sampler that sends its events. A sampler that was replaced has a lower number.
     owner: u32,
@@ -66,10 +68,10 @@ pub struct Committed {
     pub prompt_is_sent: bool,
     /// Whether the client's channel is full.
     pub is_paused: bool,
-    /// Whether no scheduler has begun to decide about it.
+    /// Whether no scheduler has decided about it.
     pub is_undecided: bool,
-    /// Whether a scheduler has accepted it.
-    pub is_accepted: bool,
+    /// Number of schedulers that have begun to decide about it.
+    pub decisions_begun: u32,
     /// Whether the client is gone.
     pub is_abandoned: bool,
     /// Deaths of the scheduler or the sampler since its last token, while it took part in steps.
@@ -85,6 +87,7 @@ impl RequestRecord {
         let context = sink.context().cloned();
         let progress = Progress {
             decision: None,
+            decisions_begun: 0,
             is_accepted: false,
             owner: 0,
             tokens: Vec::new(),
@@ -114,13 +117,20 @@ impl RequestRecord {
         self.progress().decision = Some(reply);
     }
 
-    pub(super) fn take_decision(&self) -> Option<oneshot::Sender<Decision>> {
-        self.progress().decision.take()
+    /// Records that a scheduler begins to decide. Returns whether there is something to decide.
+    pub(super) fn begin_decision(&self) -> bool {
+        let mut progress = self.progress();
+        progress.decisions_begun += 1;
+        progress.decision.is_some()
     }
 
-    /// Records that the scheduler accepted the request.
-    pub fn accept(&self) {
-        self.progress().is_accepted = true;
+    /// Records the decision and sends it. Later decisions are ignored.
+    pub(super) fn decide(&self, decision: Decision) {
+        let mut progress = self.progress();
+        if let Some(reply) = progress.decision.take() {
+            progress.is_accepted = decision.is_ok();
+            let _ = reply.send(decision);
+        }
     }
 
     pub(super) fn started(&self, cached_tokens: usize) {
@@ -174,7 +184,7 @@ impl RequestRecord {
             prompt_is_sent: progress.prompt_is_sent,
             is_paused: sink.is_some_and(ClientSink::is_full),
             is_undecided: progress.decision.is_some(),
-            is_accepted: progress.is_accepted,
+            decisions_begun: progress.decisions_begun,
             is_abandoned: self.is_cancelled.load(Ordering::Acquire) || sink.is_none_or(ClientSink::is_abandoned),
             deaths: progress.deaths,
         }

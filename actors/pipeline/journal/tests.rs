@@ -1,6 +1,8 @@
 //! Tests of the journal: who may continue a request, and how often.
 #![allow(clippy::unwrap_used)]
 
+use tokio::sync::oneshot::error::TryRecvError;
+
 use super::*;
 use crate::core::request::GenerationRequest;
 use crate::pipeline::client::{ClientStream, channel};
@@ -21,8 +23,8 @@ fn record(id: u64) -> (Arc<RequestRecord>, ClientStream) {
 fn accepted(journal: &RequestJournal, id: u64) -> (Arc<RequestRecord>, ClientStream) {
     let (record, stream) = record(id);
     journal.submit(&record).unwrap();
-    journal.undecided(record.id).unwrap();
-    record.accept();
+    let record = journal.undecided(record.id).unwrap();
+    journal.decide(&record, Ok(()));
     (record, stream)
 }
 
@@ -68,13 +70,33 @@ async fn requests_without_a_decision_are_submitted_again_and_those_of_lost_clien
     // The scheduler died while it decided about this one.
     let (deciding, _stream) = record(3);
     let mut decision = journal.submit(&deciding).unwrap();
-    drop(journal.undecided(deciding.id).unwrap());
+    journal.undecided(deciding.id).unwrap();
     let (cancelled, _stream) = accepted(&journal, 4);
     cancelled.cancel();
     let recovered = journal.recover();
-    assert!(matches!(&recovered[..], [Recovery::Submit(record)] if record.id == waits.id), "{recovered:?}");
-    assert!(decision.try_recv().is_err(), "the client is told that there is no scheduler");
-    assert_eq!(journal.recover().len(), 1, "the others have ended");
+    let submitted: Vec<_> = recovered.iter().map(|recovery| matches!(recovery, Recovery::Submit(_))).collect();
+    assert_eq!(submitted, [true, true], "{recovered:?}");
+    assert_eq!(decision.try_recv(), Err(TryRecvError::Empty), "the client waits");
+    assert_eq!(journal.recover().len(), 2, "the others have ended");
+    let deciding = journal.undecided(deciding.id).unwrap();
+    journal.decide(&deciding, Ok(()));
+    assert_eq!(decision.try_recv(), Ok(Ok(())));
+    assert!(journal.undecided(deciding.id).is_none(), "it is decided once");
+}
+
+#[tokio::test]
+async fn a_request_that_kills_every_scheduler_that_decides_about_it_is_refused() {
+    let journal = journal();
+    let (record, _stream) = record(1);
+    let mut decision = journal.submit(&record).unwrap();
+    for _ in 1..MAX_DEATHS {
+        journal.undecided(record.id).unwrap();
+        assert_eq!(journal.recover().len(), 1);
+    }
+    journal.undecided(record.id).unwrap();
+    assert!(journal.recover().is_empty());
+    assert_eq!(decision.try_recv(), Ok(Err(no_scheduler())));
+    assert!(journal.undecided(record.id).is_none());
 }
 
 #[tokio::test]
