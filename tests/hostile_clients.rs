@@ -170,6 +170,30 @@ async fn a_small_body_that_becomes_large_is_refused() {
     server.ok("/v1/completions", &small).await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_that_does_not_read_the_body_keeps_the_connection() {
+    let server = Listening::start(model(), options(ConnectionOptions::default())).await;
+    let mut stream = connect(&server).await;
+    for body in ["{\"model\": \"a\"}", ""] {
+        let head = format!("DELETE /api/delete HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n", body.len());
+        stream.write_all(head.as_bytes()).await.unwrap();
+        // The body arrives when the request was refused long ago.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        stream.write_all(body.as_bytes()).await.unwrap();
+        let refused = read_until(&mut stream, "rm` on its machine\"}").await;
+        assert!(refused.starts_with("HTTP/1.1 400") && !refused.contains("connection: close"), "{refused}");
+    }
+    stream.write_all(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+    assert!(read_until(&mut stream, "\r\n\r\n").await.starts_with("HTTP/1.1 200"));
+
+    let head = format!("POST /nothing HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n", 1 << 20);
+    let mut stream = connect(&server).await;
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let refused = read_to_end(&mut stream).await;
+    assert!(refused.starts_with("HTTP/1.1 404") && refused.contains("connection: close"), "{refused}");
+    server.stop().await;
+}
+
 #[tokio::test]
 async fn memory_of_requests_is_shared_and_given_back() {
     let options = ServerOptions { request_memory_bytes: 4 << 20, ..ServerOptions::new(MODEL) };

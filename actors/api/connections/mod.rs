@@ -7,6 +7,7 @@
 mod activity;
 mod body;
 mod options;
+mod request_body;
 mod stream;
 
 use std::collections::HashMap;
@@ -33,6 +34,7 @@ use tokio::net::{TcpListener, TcpStream};
 use self::activity::Activity;
 use self::body::TrackedBody;
 pub use self::options::ConnectionOptions;
+use self::request_body::Rest;
 use self::stream::TimedStream;
 use crate::metrics::catalogue::{CONNECTIONS_OPEN, CONNECTIONS_REFUSED};
 
@@ -113,8 +115,13 @@ impl Service<Request<Incoming>> for ConnectionService {
         if self.is_beyond_limit {
             request.extensions_mut().insert(BeyondLimit);
         }
-        let response = self.app.call(request);
-        Box::pin(async move { Ok(response.await?.map(|body: Body| TrackedBody::new(body, serving))) })
+        let rest = Rest::default();
+        let response = self.app.call(request.map(|body| rest.lend(body)));
+        Box::pin(async move {
+            let mut response = response.await?.map(|body: Body| TrackedBody::new(body, serving));
+            rest.settle(&mut response).await;
+            Ok(response)
+        })
     }
 }
 

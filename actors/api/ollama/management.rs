@@ -2,9 +2,7 @@
 //! here already succeeds, because many clients pull each model before its first use.
 
 use axum::Json;
-use axum::body::Bytes;
 use axum::extract::State;
-use axum::extract::rejection::BytesRejection;
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
@@ -38,22 +36,18 @@ pub(super) async fn pull(
     }
 }
 
-/// The body of a request that is refused whatever it contains. It is read all the same, because a connection cannot be used
-/// again while a body waits on it, and clients would take its end for a fault.
-type ReadBody = Result<Bytes, BytesRejection>;
-
 /// `DELETE /api/delete`.
-pub(super) async fn refuse_delete(_read: ReadBody) -> ApiError {
+pub(super) async fn refuse_delete() -> ApiError {
     refusal("this server does not delete models: run `cuelight rm` on its machine".to_owned())
 }
 
 /// `/api/create`, `/api/copy`, `/api/push` and `/api/blobs`.
-pub(super) async fn refuse_create(_read: ReadBody) -> ApiError {
+pub(super) async fn refuse_create() -> ApiError {
     refusal("this server does not create, copy or push models".to_owned())
 }
 
 /// `/api/embed` and `/api/embeddings`.
-pub(super) async fn refuse_embeddings(_read: ReadBody) -> ApiError {
+pub(super) async fn refuse_embeddings() -> ApiError {
     refusal("this server does not support embeddings yet".to_owned())
 }
 
