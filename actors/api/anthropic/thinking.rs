@@ -1,25 +1,21 @@
 //! Reads how much the model is to think, as variables of the chat template.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use crate::api::fields::{Fields, missing};
 use crate::serving::error::{ApiError, clip};
-
-const EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
+use crate::serving::thinking::Thinking;
 
 /// Reads `thinking` and `output_config.effort`. Without them the template decides.
 ///
 /// # Errors
 /// [`ApiError::InvalidRequest`] that names the field.
 pub(super) fn template_variables(fields: &Fields<'_>) -> Result<Map<String, Value>, ApiError> {
-    let mut variables = Map::new();
-    if let Some(thinks) = thinks(fields)? {
-        // Templates use either name.
-        variables.insert("enable_thinking".to_owned(), json!(thinks));
-        variables.insert("thinking".to_owned(), json!(thinks));
-    }
-    if let Some(effort) = effort(fields)? {
-        variables.insert("reasoning_effort".to_owned(), json!(effort));
+    let mut variables = thinking(fields)?.variables();
+    if let Some(config) = fields.object("output_config")?
+        && let Some(effort) = config.string("effort")?
+    {
+        Thinking::read_effort(effort, &config.path("effort"))?.add_to(&mut variables);
     }
     Ok(variables)
 }
@@ -35,32 +31,22 @@ pub(super) fn budget(fields: &Fields<'_>) -> Result<Option<usize>, ApiError> {
     }
 }
 
-fn thinks(fields: &Fields<'_>) -> Result<Option<bool>, ApiError> {
+fn thinking(fields: &Fields<'_>) -> Result<Thinking, ApiError> {
     const KINDS: &str = "\"enabled\", \"adaptive\" or \"disabled\"";
-    let Some(thinking) = fields.object("thinking")? else { return Ok(None) };
+    let Some(thinking) = fields.object("thinking")? else { return Ok(Thinking::default()) };
     let path = thinking.path("type");
     match thinking.string("type")?.ok_or_else(|| missing(&path, KINDS))? {
-        "enabled" | "adaptive" | "between_tools" => Ok(Some(true)),
-        "disabled" => Ok(Some(false)),
+        "enabled" | "adaptive" | "between_tools" => Ok(Thinking::switched(true)),
+        "disabled" => Ok(Thinking::switched(false)),
         other => Err(ApiError::invalid(&path, format!("`{path}` must be {KINDS}, not {}", clip(other)))),
-    }
-}
-
-fn effort<'a>(fields: &Fields<'a>) -> Result<Option<&'a str>, ApiError> {
-    let Some(config) = fields.object("output_config")? else { return Ok(None) };
-    let path = config.path("effort");
-    match config.string("effort")? {
-        Some(effort) if !EFFORTS.contains(&effort) => {
-            let message = format!("`{path}` must be one of {}, not {}", EFFORTS.join(", "), clip(effort));
-            Err(ApiError::invalid(path, message))
-        }
-        effort => Ok(effort),
     }
 }
 
 #[allow(clippy::unwrap_used)]
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn variables(body: &Value) -> Value {

@@ -5,9 +5,8 @@ use std::collections::VecDeque;
 use serde_json::{Map, Value, json};
 
 use crate::api::fields::{Fields, missing};
-use crate::serving::error::{ApiError, clip};
-
-const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
+use crate::api::openai::messages::read_role;
+use crate::serving::error::ApiError;
 
 /// Reads `messages`.
 ///
@@ -62,19 +61,6 @@ fn read_message(message: &Fields<'_>, calls: &mut OpenCalls) -> Result<Value, Ap
         read.extend(texts.into_iter().filter_map(|(field, text)| Some((field.to_owned(), json!(text?)))));
     }
     Ok(Value::Object(read))
-}
-
-fn read_role(message: &Fields<'_>) -> Result<&'static str, ApiError> {
-    let path = message.path("role");
-    let role = message.string("role")?.ok_or_else(|| missing(&path, &format!("one of {}", ROLES.join(", "))))?;
-    match ROLES.into_iter().find(|known| *known == role) {
-        // Templates expect the older name of the role.
-        Some("developer") => Ok("system"),
-        Some(role) => Ok(role),
-        None => {
-            Err(ApiError::invalid(&path, format!("`{path}` must be one of {}, not {}", ROLES.join(", "), clip(role))))
-        }
-    }
 }
 
 fn read_call(call: &Fields<'_>, calls: &mut OpenCalls) -> Result<Value, ApiError> {

@@ -1,11 +1,10 @@
 //! Reads `think`: whether the model reasons before it answers, and how much.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use crate::api::fields::{Fields, wrong_type};
-use crate::serving::error::{ApiError, clip};
-
-const LEVELS: [&str; 6] = ["none", "minimal", "low", "medium", "high", "max"];
+use crate::serving::error::ApiError;
+use crate::serving::thinking::Thinking;
 
 /// What a request says about reasoning.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -24,33 +23,24 @@ impl Think {
     pub fn read(fields: &Fields<'_>) -> Result<Self, ApiError> {
         match fields.get("think") {
             None => Ok(Think::default()),
-            Some(Value::Bool(thinks)) => Ok(Self::new(*thinks, None)),
-            Some(Value::String(level)) if LEVELS.contains(&level.as_str()) => {
-                Ok(Self::new(level != "none", Some(level)))
-            }
-            Some(Value::String(other)) => {
-                let levels = LEVELS.join(", ");
-                let message = format!("`think` must be true, false or one of {levels}, not {}", clip(other));
-                Err(ApiError::invalid("think", message))
+            Some(Value::Bool(thinks)) => Ok(Self::new(*thinks, Thinking::switched(*thinks))),
+            Some(Value::String(level)) => {
+                Ok(Self::new(level != "none", Thinking::read_effort(level, "think")?.or_switched(true)))
             }
             Some(other) => Err(wrong_type("think", "true, false or a level such as \"high\"", other)),
         }
     }
 
-    fn new(thinks: bool, level: Option<&str>) -> Self {
-        let mut variables = Map::new();
-        variables.insert("enable_thinking".to_owned(), json!(thinks));
-        variables.insert("thinking".to_owned(), json!(thinks));
-        if let Some(level) = level {
-            variables.insert("reasoning_effort".to_owned(), json!(level));
-        }
-        Think { is_required: thinks, variables }
+    fn new(is_required: bool, thinking: Thinking) -> Self {
+        Think { is_required, variables: thinking.variables() }
     }
 }
 
 #[allow(clippy::unwrap_used)]
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn read(think: Value) -> Result<Think, ApiError> {

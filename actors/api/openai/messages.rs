@@ -55,11 +55,14 @@ fn read_message(message: &Fields<'_>) -> Result<Value, ApiError> {
     Ok(Value::Object(read))
 }
 
-fn read_role(message: &Fields<'_>) -> Result<&'static str, ApiError> {
+/// Reads the role of a message. Templates know `developer` as `system`.
+///
+/// # Errors
+/// [`ApiError::InvalidRequest`] that names the field.
+pub(in crate::api) fn read_role(message: &Fields<'_>) -> Result<&'static str, ApiError> {
     let path = message.path("role");
     let role = message.string("role")?.ok_or_else(|| missing(&path, &format!("one of {}", ROLES.join(", "))))?;
     match ROLES.into_iter().find(|known| *known == role) {
-        // Templates expect the older name of the role.
         Some("developer") => Ok("system"),
         Some(role) => Ok(role),
         None => {

@@ -9,7 +9,7 @@ pub(super) mod chat;
 pub(super) mod completions;
 mod constraint;
 pub(super) mod logprobs;
-mod messages;
+pub(super) mod messages;
 pub(super) mod prompt;
 pub(super) mod responses;
 mod sampling;

@@ -7,8 +7,9 @@ use super::messages;
 use super::tools::Tools;
 use crate::api::fields::{Fields, missing, token_ids, wrong_type};
 use crate::serving::chat_prompt::ChatPrompt;
-use crate::serving::error::{ApiError, clip};
+use crate::serving::error::ApiError;
 use crate::serving::prompt::{PlainPrompt, PromptField};
+use crate::serving::thinking::Thinking;
 
 /// Reads a string, a list of strings, a list of token ids, or a list of lists of token ids.
 pub(in crate::api) fn read_prompts(fields: &Fields<'_>) -> Result<Vec<PromptField>, ApiError> {
@@ -77,29 +78,9 @@ pub(super) fn template_variables(fields: &Fields<'_>) -> Result<Map<String, Valu
         return Err(ApiError::invalid(path, message));
     }
     if let Some(effort) = fields.string("reasoning_effort")? {
-        add_effort(&mut variables, effort, "reasoning_effort")?;
+        Thinking::read_effort(effort, "reasoning_effort")?.add_to(&mut variables);
     }
     Ok(variables)
-}
-
-/// Adds the effort of the reasoning, which the field `path` has.
-///
-/// # Errors
-/// [`ApiError::InvalidRequest`] for an unknown effort.
-pub(super) fn add_effort(variables: &mut Map<String, Value>, effort: &str, path: &str) -> Result<(), ApiError> {
-    const EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
-    if !EFFORTS.contains(&effort) {
-        let message = format!("`{path}` must be one of {}, not {}", EFFORTS.join(", "), clip(effort));
-        return Err(ApiError::invalid(path, message));
-    }
-    variables.entry("reasoning_effort").or_insert_with(|| json!(effort));
-    if effort == "none" {
-        // Templates know one of these names.
-        for name in ["enable_thinking", "thinking"] {
-            variables.entry(name).or_insert(json!(false));
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

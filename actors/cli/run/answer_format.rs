@@ -1,13 +1,13 @@
 //! What the user asks of every answer: a schema or grammar that it matches, and whether the model reasons first.
 
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
 use cuelight_engine::constraint::{Constraint, Grammar};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use crate::cli::error::CliError;
 use crate::pipeline::runtime::ServedModel;
+use crate::serving::thinking::{EFFORTS, Thinking};
 
 /// The flags about the format of answers.
 #[derive(Debug, Clone, clap::Args)]
@@ -19,29 +19,18 @@ pub struct FormatFlags {
     #[arg(long, value_name = "FILE")]
     grammar: Option<PathBuf>,
     /// Whether the model reasons before it answers: on, off, or an effort such as low or high.
-    #[arg(long, value_name = "on|off|EFFORT")]
+    #[arg(long, value_name = "on|off|EFFORT", value_parser = thinking)]
     think: Option<Thinking>,
 }
 
-/// Whether a model reasons.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Thinking {
-    On,
-    Off,
-    Effort(String),
-}
-
-impl FromStr for Thinking {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        const EFFORTS: [&str; 6] = ["minimal", "low", "medium", "high", "xhigh", "max"];
-        match text {
-            "on" => Ok(Thinking::On),
-            "off" => Ok(Thinking::Off),
-            effort if EFFORTS.contains(&effort) => Ok(Thinking::Effort(effort.to_owned())),
-            _ => Err(format!("expected on, off or one of {}", EFFORTS.join(", "))),
-        }
+/// The value of `--think`.
+fn thinking(text: &str) -> Result<Thinking, String> {
+    match text {
+        "on" => Ok(Thinking::switched(true)),
+        "off" => Ok(Thinking::switched(false)),
+        effort => Thinking::of_effort(effort)
+            .map(|thinking| thinking.or_switched(true))
+            .ok_or_else(|| format!("expected on, off or one of {}", EFFORTS.join(", "))),
     }
 }
 
@@ -69,18 +58,10 @@ impl FormatFlags {
             let compiled = model.constraints.compile(&grammar);
             compiled.map_err(|error| CliError::Failed(format!("{} cannot be enforced: {error}", file.display())))
         };
-        Ok(AnswerFormat { constraint: grammar.map(compile).transpose()?, variables: self.variables() })
-    }
-
-    /// Models differ in the name of the variable, so every name is set.
-    fn variables(&self) -> Map<String, Value> {
-        let Some(thinking) = &self.think else { return Map::new() };
-        let is_on = *thinking != Thinking::Off;
-        let mut variables = Map::from_iter(["enable_thinking", "thinking"].map(|name| (name.to_owned(), json!(is_on))));
-        if let Thinking::Effort(effort) = thinking {
-            variables.insert("reasoning_effort".to_owned(), json!(effort));
-        }
-        variables
+        Ok(AnswerFormat {
+            constraint: grammar.map(compile).transpose()?,
+            variables: self.think.unwrap_or_default().variables(),
+        })
     }
 }
 
@@ -103,17 +84,16 @@ fn read(file: &Path) -> Result<String, CliError> {
 #[allow(clippy::unwrap_used)]
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
-    fn thinking_sets_the_variables_of_every_family() {
-        let variables = |text: &str| {
-            let think = Some(text.parse().unwrap());
-            Value::Object(FormatFlags { json_schema: None, grammar: None, think }.variables())
-        };
+    fn thinking_is_on_off_or_an_effort() {
+        let variables = |text: &str| Value::Object(thinking(text).unwrap().variables());
         assert_eq!(variables("off"), json!({ "enable_thinking": false, "thinking": false }));
         let low = json!({ "enable_thinking": true, "thinking": true, "reasoning_effort": "low" });
         assert_eq!(variables("low"), low);
-        assert!("sometimes".parse::<Thinking>().is_err());
+        assert!(thinking("sometimes").is_err());
     }
 }

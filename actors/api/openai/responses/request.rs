@@ -7,7 +7,7 @@ use super::tools::ResponseTools;
 use super::{format, input};
 use crate::api::caller::Caller;
 use crate::api::fields::Fields;
-use crate::api::openai::prompt::{add_effort, template_variables};
+use crate::api::openai::prompt::template_variables;
 use crate::api::openai::sampling::{self, logprobs_count};
 use crate::api::openai::tools::Tools;
 use crate::api::openai::{constraint, unsupported};
@@ -17,6 +17,7 @@ use crate::serving::error::ApiError;
 use crate::serving::options::GenerationOptions;
 use crate::serving::request::{PromptInput, ServingRequest};
 use crate::serving::tenancy::Tenancy;
+use crate::serving::thinking::Thinking;
 
 /// A request, read.
 pub(super) struct RequestRead {
@@ -60,7 +61,7 @@ pub(super) fn read_prompt(fields: &Fields<'_>, tools: &Tools) -> Result<ChatProm
     if let Some(reasoning) = fields.object("reasoning")?
         && let Some(effort) = reasoning.string("effort")?
     {
-        add_effort(&mut variables, effort, &reasoning.path("effort"))?;
+        Thinking::read_effort(effort, &reasoning.path("effort"))?.add_to(&mut variables);
     }
     let prompt = ChatPrompt {
         messages: input::read(fields)?,
