@@ -57,19 +57,11 @@ fn tool(name: &str) -> Value {
             "input_schema": { "type": "object", "properties": { "x": x }, "required": ["x"] } })
 }
 
-/// Fields with a tool, and a format for the answer that is a call of it: the simulated model writes letters otherwise.
+/// Fields with a tool that must be called: the simulated model writes letters otherwise.
 fn calling() -> Value {
-    let x = json!({ "type": "string", "enum": ["north", "south"] });
-    let parameters =
-        json!({ "type": "object", "properties": { "x": x }, "required": ["x"], "additionalProperties": false });
-    let schema = json!({
-        "type": "object",
-        "properties": { "name": { "const": "go" }, "parameters": parameters },
-        "required": ["name", "parameters"],
-        "additionalProperties": false,
-    });
-    json!({ "tools": [tool("go")], "max_tokens": 300,
-            "output_config": { "format": { "type": "json_schema", "schema": schema } } })
+    let mut tool = tool("go");
+    tool["input_schema"]["additionalProperties"] = json!(false);
+    json!({ "tools": [tool], "tool_choice": { "type": "any", "disable_parallel_tool_use": true }, "max_tokens": 300 })
 }
 
 /// The events of a stream: what `event:` and `data:` say, which must be the same type.

@@ -105,6 +105,7 @@ fn tools_of(case: &Value) -> Vec<ToolSpec> {
     let tool = |tool: &Value| ToolSpec {
         name: tool["name"].as_str().expect("a name").to_owned(),
         parameters: tool["parameters"].clone(),
+        is_strict: false,
     };
     tools.iter().map(tool).collect()
 }
@@ -228,7 +229,7 @@ fn probe_tools() -> Vec<ToolSpec> {
         "text": {"type": "string"}, "count": {"type": "integer"}, "flag": {"type": "boolean"},
         "list": {"type": "array", "items": {"type": "string"}},
         "object": {"type": "object", "properties": {"inner": {"type": "string"}, "number": {"type": "number"}}}}});
-    let tool = |name: &str| ToolSpec { name: name.to_owned(), parameters: parameters.clone() };
+    let tool = |name: &str| ToolSpec { name: name.to_owned(), parameters: parameters.clone(), is_strict: false };
     vec![tool("look_up"), tool("write_file")]
 }
 
@@ -369,8 +370,9 @@ fn required_calls_are_read_back() {
         "required": ["on", "kind"],
         "additionalProperties": false,
     });
-    let tools: Arc<[ToolSpec]> =
-        ["set", "get"].map(|name| ToolSpec { name: name.into(), parameters: parameters.clone() }).into();
+    let tools: Arc<[ToolSpec]> = ["set", "get"]
+        .map(|name| ToolSpec { name: name.into(), parameters: parameters.clone(), is_strict: true })
+        .into();
     let tokenizer = tokenizer();
     let compiler = ConstraintCompiler::new(tokenizer.clone(), tokenizer.vocab_size());
     let (mut checked, mut failures) = (0, Vec::new());
@@ -378,7 +380,7 @@ fn required_calls_are_read_back() {
     for path in files.filter(|path| path.extension().is_some_and(|extension| extension == "jinja")) {
         let model = Model::read(&path);
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let Some(lark) = model.format.call_grammar(&tools, false) else { continue };
+        let Some(lark) = model.format.call_grammar(&tools, false, &[]) else { continue };
         let constraint = match compiler.compile(&Grammar::Lark(lark.clone())) {
             Ok(constraint) => constraint,
             Err(error) => {

@@ -143,6 +143,51 @@ async fn a_model_that_need_not_call_answers_with_text() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_answer_with_a_schema_is_a_call_or_matches_it() {
+    let server = Server::start(caller()).await;
+    let schema = json!({
+        "type": "object", "properties": { "n": { "type": "boolean" } }, "required": ["n"], "additionalProperties": false,
+    });
+    let format = json!({ "type": "json_schema", "json_schema": { "name": "n", "schema": schema } });
+    let (mut answered, mut called) = (0, 0);
+    for seed in 0..24 {
+        let more = json!({ "tool_choice": "auto", "response_format": format });
+        let answer = server.ok(CHAT, &body(seed, more)).await;
+        let message = &answer["choices"][0]["message"];
+        let found = calls(message);
+        if found.is_empty() {
+            let content: Value = serde_json::from_str(message["content"].as_str().unwrap()).unwrap();
+            assert!(content["n"].is_boolean(), "{answer}");
+            answered += 1;
+        } else {
+            assert!(found.len() == 1 && found.iter().all(is_valid), "{answer}");
+            called += 1;
+        }
+        let more = json!({ "tool_choice": "required", "response_format": format });
+        let answer = server.ok(CHAT, &body(seed, more)).await;
+        assert!(calls(&answer["choices"][0]["message"]).iter().all(is_valid), "{answer}");
+        assert_eq!(answer["choices"][0]["finish_reason"], "tool_calls");
+    }
+    assert!(answered > 0 && called > 0, "{answered} answers, {called} calls");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keywords_that_no_grammar_has_are_refused_for_strict_tools_only() {
+    let server = Server::start(caller()).await;
+    for (strict, status) in [(false, 200), (true, 400)] {
+        let mut tools = tools();
+        tools[0]["function"]["parameters"]["not"] = json!({ "required": ["utc"] });
+        tools[0]["function"]["strict"] = json!(strict);
+        let answer = server.post(CHAT, &body(1, json!({ "tools": tools }))).await;
+        assert_eq!(answer.status.as_u16(), status, "{}", answer.text());
+        match strict {
+            true => assert_eq!(answer.json()["error"]["param"], "tool_choice"),
+            false => assert!(calls(&answer.json()["choices"][0]["message"]).iter().all(is_valid)),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_call_and_its_result_may_be_sent_back() {
     let server = Server::start(caller()).await;
     let first = server.ok(CHAT, &body(2, json!({}))).await;

@@ -19,7 +19,7 @@ pub struct ServerOptions {
     pub api_keys: Vec<ApiKey>,
     /// Origins whose web pages may call the API, or `*` for all. Empty: only pages of this server and of this machine.
     pub cors_origins: Vec<String>,
-    /// Host names, besides those of this machine, that a server on a loopback address answers to, or `*` for all.
+    /// Host names, other than those of this machine, that a server on a loopback address answers to, or `*` for all.
     pub allowed_hosts: Vec<String>,
     /// Longest request body in bytes, after decompression.
     pub max_body_bytes: usize,

@@ -32,4 +32,6 @@ pub struct ToolSpec {
     pub name: String,
     /// The JSON schema of the arguments, `{}` if there is none.
     pub parameters: serde_json::Value,
+    /// Calls that a request demands match all of the schema. Otherwise the keywords that no grammar can express are ignored.
+    pub is_strict: bool,
 }

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::delta::ToolSpec;
 use super::format::{Arguments, Body, Channels, Format, JsonKeys, Named, ToolFormat};
-use super::grammar_json::{embedded, escaped, rebased};
+use super::grammar_json::{escaped, rebased};
 use super::grammar_rules::Grammar;
 use super::grammar_values::Values;
 
@@ -18,7 +18,7 @@ pub(super) fn call_grammar(
     if tools.is_empty() {
         return None;
     }
-    let mut grammar = Grammar::new(special);
+    let mut grammar = Grammar::new(special, tools.iter().any(|tool| tool.is_strict));
     let start = match (&format.channels, &format.tools) {
         (Some(channels), None) => grammar.messages(channels, tools, parallel),
         (None, Some(format)) => grammar.calls(format, tools, parallel)?,
@@ -35,7 +35,7 @@ impl Grammar<'_> {
     fn calls(&mut self, format: &ToolFormat, tools: &[ToolSpec], parallel: bool) -> Option<String> {
         let call = match &format.body {
             Body::Json(keys) if keys.array => return Some(self.array(format, keys, tools, parallel)),
-            Body::Json(keys) => embedded(&any_call(keys, tools, "#")),
+            Body::Json(keys) => self.json(&any_call(keys, tools, "#")),
             Body::Named(named) => self.named_calls(format, named, tools)?,
             Body::Python => return Some(self.python(format, tools, parallel)),
         };
@@ -72,7 +72,7 @@ impl Grammar<'_> {
             array["maxItems"] = json!(1);
         }
         let end: Vec<String> = format.call_end.iter().map(|end| format!("WS {}", self.literal(end))).collect();
-        format!("{} WS {} {}", self.literal(&format.call_begin), embedded(&array), end.join(" "))
+        format!("{} WS {} {}", self.literal(&format.call_begin), self.json(&array), end.join(" "))
     }
 
     /// The calls of all tools, each from its name to its end.
@@ -81,7 +81,7 @@ impl Grammar<'_> {
         for tool in tools {
             let head = self.head(named, &tool.name);
             let arguments = match &named.arguments {
-                Arguments::Json => embedded(&object(&tool.parameters)),
+                Arguments::Json => self.json(&object(&tool.parameters)),
                 Arguments::Quoted(marker) => self.quoted(&tool.parameters, marker),
                 Arguments::Tagged(tagged) => {
                     let parameters = self.tagged(&tool.parameters, tagged)?;
@@ -131,7 +131,7 @@ impl Grammar<'_> {
         let (begin, end) = (self.literal(&channels.begin), self.literal(&channels.header_end));
         let mut calls = Vec::new();
         for tool in tools {
-            let arguments = embedded(&object(&tool.parameters));
+            let arguments = self.json(&object(&tool.parameters));
             calls.push(if channels.recipient.is_empty() {
                 format!("{} {end} {arguments}", self.literal(&tool.name))
             } else {

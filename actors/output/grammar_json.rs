@@ -7,9 +7,10 @@ use serde_json::{Map, Value, json};
 const OPTIONS: &str = "x-guidance";
 
 /// A schema as a part of a grammar, with bounded white space and without options that a client could set for the library.
-pub(super) fn embedded(schema: &Value) -> String {
+/// Unless it is strict, keywords that the library does not know are ignored.
+pub(super) fn embedded(schema: &Value, is_strict: bool) -> String {
     let mut schema = schema.as_object().cloned().unwrap_or_default();
-    schema.insert(OPTIONS.to_owned(), json!({ "whitespace_pattern": JSON_WHITESPACE }));
+    schema.insert(OPTIONS.to_owned(), json!({ "whitespace_pattern": JSON_WHITESPACE, "lenient": !is_strict }));
     format!("%json {}", Value::Object(schema))
 }
 
@@ -66,7 +67,10 @@ mod tests {
 
     #[test]
     fn a_client_sets_no_options_of_the_library() {
-        let text = embedded(&json!({ "x-guidance": { "lenient": true }, "type": "object" }));
-        assert!(text.starts_with("%json {") && !text.contains("lenient"), "{text}");
+        let text = embedded(&json!({ "x-guidance": { "coerce_one_of": true }, "type": "object" }), true);
+        assert!(
+            text.starts_with("%json {") && !text.contains("coerce") && text.contains(r#""lenient":false"#),
+            "{text}"
+        );
     }
 }

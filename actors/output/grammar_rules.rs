@@ -4,17 +4,26 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
+use super::grammar_json::embedded;
+
 /// A grammar under construction.
 pub(super) struct Grammar<'a> {
     /// Spellings of special tokens with their numbers. Texts in a grammar never match special tokens.
     special: &'a [(String, u32)],
+    /// Whether schemas are enforced as a whole.
+    is_strict: bool,
     rules: String,
     count: usize,
 }
 
 impl<'a> Grammar<'a> {
-    pub(super) fn new(special: &'a [(String, u32)]) -> Self {
-        Grammar { special, rules: String::new(), count: 0 }
+    pub(super) fn new(special: &'a [(String, u32)], is_strict: bool) -> Self {
+        Grammar { special, is_strict, rules: String::new(), count: 0 }
+    }
+
+    /// The instances of a schema.
+    pub(super) fn json(&self, schema: &Value) -> String {
+        embedded(schema, self.is_strict)
     }
 
     /// All rules that were added, one a line.

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::format::{Attribute, Tagged};
-use super::grammar_json::{embedded, part_of};
+use super::grammar_json::part_of;
 use super::grammar_rules::Grammar;
 use super::schema::Types;
 
@@ -45,7 +45,7 @@ impl Values for Grammar<'_> {
         let parameters = parameters(schema);
         let values = parameters.iter().map(|parameter| {
             let value = match is_scalar(parameter.types) {
-                true => embedded(&part_of(schema, &parameter.schema)),
+                true => self.json(&part_of(schema, &parameter.schema)),
                 false if parameter.types == Types::STRING => quoted_text(self, marker),
                 false => any.clone(),
             };
@@ -59,7 +59,7 @@ impl Values for Grammar<'_> {
         let parameters = parameters(schema);
         let values = parameters
             .iter()
-            .map(|parameter| (parameter.name.clone(), embedded(&part_of(schema, &parameter.schema))))
+            .map(|parameter| (parameter.name.clone(), self.json(&part_of(schema, &parameter.schema))))
             .map(|(name, value)| format!("{} {value}", self.literal(&format!("{name}="))));
         let values: Vec<String> = values.collect();
         separated(self, &parameters, &values, "\",\" WS")
@@ -98,7 +98,7 @@ fn element(grammar: &mut Grammar<'_>, root: &Value, parameter: &Parameter, forma
             format!("({}) {}", choices.join(" | "), grammar.literal(&end))
         }
         None if is_text => grammar.until(&end),
-        None => format!("{} {}", embedded(&part_of(root, &parameter.schema)), grammar.literal(&end)),
+        None => format!("{} {}", grammar.json(&part_of(root, &parameter.schema)), grammar.literal(&end)),
     };
     format!("{begin} {value}")
 }

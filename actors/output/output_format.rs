@@ -62,17 +62,11 @@ impl OutputFormat {
         self.0.markers()
     }
 
-    /// A Lark grammar in the dialect of llguidance for one call of these tools, or several if `parallel`. All markers stand in it as
-    /// texts. `None` without tools, and for a format whose calls cannot be constrained.
+    /// A Lark grammar in the dialect of llguidance for one call of these tools, or several if `parallel`. `special` has the
+    /// spellings and numbers of the tokenizer's special tokens: no text in a grammar matches them, so markers are named by
+    /// their numbers. `None` without tools, and for a format whose calls cannot be constrained.
     #[must_use]
-    pub fn call_grammar(&self, tools: &[ToolSpec], parallel: bool) -> Option<String> {
-        self.call_grammar_with(tools, parallel, &[])
-    }
-
-    /// The same with markers by number that are special tokens, which a text in a grammar does not match. `special` has the
-    /// spellings and numbers of the tokenizer's special tokens.
-    #[must_use]
-    pub fn call_grammar_with(&self, tools: &[ToolSpec], parallel: bool, special: &[(String, u32)]) -> Option<String> {
+    pub fn call_grammar(&self, tools: &[ToolSpec], parallel: bool, special: &[(String, u32)]) -> Option<String> {
         grammar::call_grammar(&self.0, tools, parallel, special)
     }
 

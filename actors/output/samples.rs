@@ -158,7 +158,7 @@ pub(super) const JSON_SAMPLES: &[(&str, &str, &str)] = &[
 
 pub(super) fn tools() -> Arc<[ToolSpec]> {
     let parameters = json!({"type": "object", "properties": {"a": {"type": "string"}, "n": {"type": "integer"}}});
-    let tool = |name: &str| ToolSpec { name: name.to_owned(), parameters: parameters.clone() };
+    let tool = |name: &str| ToolSpec { name: name.to_owned(), parameters: parameters.clone(), is_strict: false };
     Arc::from(vec![tool("f"), tool("g")])
 }
 

@@ -3,18 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cuelight_engine::constraint::{Constraint, Grammar, GrammarError};
 use cuelight_engine::format::chat_template::Cancellation;
-use cuelight_engine::format::tokenizer::Tokenizer;
 
 use super::answers::{Answers, Choice};
 use super::blocking::{off_worker, on_blocking_thread};
 use super::chat_prompt::ChatPrompt;
+use super::constraint;
 use super::error::ApiError;
 use super::generations::Generations;
 use super::options::GenerationOptions;
 use super::prompt::{PromptField, PromptTokens};
-use super::request::{ConstraintField, OutputOptions, PromptInput, ServingRequest, ToolChoice};
+use super::request::{OutputOptions, PromptInput, ServingRequest, ToolChoice};
 use super::served::Served;
 use crate::models::Models;
 use crate::output::OutputParser;
@@ -59,7 +58,7 @@ pub(crate) async fn accept(
     let model = served.model()?;
     check_tokens(&options, &model)?;
     let rules = output_rules(&model, &output).await?;
-    let constraint = compile(&model, constraint, &output, &rules).await?;
+    let constraint = constraint::compile(&model, constraint, &output, &rules).await?;
     let prompts = tokens_of(prompt, &model, options.skip_special_tokens).await?;
     drop(memory);
     let mut requests = Vec::with_capacity(sequences);
@@ -117,55 +116,6 @@ pub(crate) async fn find_output_rules(model: &Arc<ServedModel>) -> Result<Output
         on_blocking_thread(move || Ok(model.find_output_rules(&cancellation))).await
     };
     model.output_rules.get_or_try_init(find).await.cloned()
-}
-
-/// Compiles what the answer has to match: the client's constraint, or calls of tools.
-async fn compile(
-    model: &Arc<ServedModel>,
-    constraint: Option<ConstraintField>,
-    output: &OutputOptions,
-    rules: &OutputRules,
-) -> Result<Option<Constraint>, ApiError> {
-    let field = match constraint {
-        Some(field) => field,
-        None if output.tool_choice == ToolChoice::Required => required_calls(output, rules, &model.tokenizer)?,
-        None => return Ok(None),
-    };
-    let compiler = model.constraints.clone();
-    on_blocking_thread(move || {
-        let compiled = compiler.compile(&field.grammar);
-        compiled.map(Some).map_err(|error| refusal(&field.path, &error))
-    })
-    .await
-}
-
-/// The grammar of calls. Special tokens among its markers are named by their ids.
-fn required_calls(
-    output: &OutputOptions,
-    rules: &OutputRules,
-    tokenizer: &Tokenizer,
-) -> Result<ConstraintField, ApiError> {
-    let special: Vec<(String, u32)> =
-        rules.visible_tokens.iter().map(|&token| (tokenizer.token_text(token), token)).collect();
-    let lark = rules.format.call_grammar_with(&output.tools, output.parallel_tool_calls, &special).ok_or_else(|| {
-        let message = "a call cannot be required of this model, because the grammar of its tool calls is not known; use \
-                       `tool_choice` \"auto\"";
-        ApiError::Unsupported { param: "tool_choice".to_owned(), message: message.to_owned() }
-    })?;
-    Ok(ConstraintField { path: "tool_choice".to_owned(), grammar: Grammar::Lark(lark) })
-}
-
-/// The error for a grammar that was refused.
-fn refusal(path: &str, error: &GrammarError) -> ApiError {
-    match error {
-        GrammarError::Refused { pointer, message } => {
-            let param = pointer.as_deref().map_or_else(|| path.to_owned(), |pointer| format!("{path}{pointer}"));
-            ApiError::invalid(param, format!("`{path}` cannot be enforced: {message}"))
-        }
-        GrammarError::Cancelled | GrammarError::Vocabulary(_) => {
-            ApiError::Unsupported { param: path.to_owned(), message: format!("`{path}`: {error}") }
-        }
-    }
 }
 
 fn parser(output: &OutputOptions, rules: &OutputRules, prompt: &str) -> OutputParser {

@@ -4,14 +4,15 @@
 //! compiles the constraint, makes the tokens of the prompt and submits the sequences. The protocol encodes the events of
 //! [`answers`], or the whole answers.
 //!
-//! - [`request`], [`options`], [`tenancy`], [`prompt`], [`chat_prompt`]: what a client asks for
-//! - [`accept`], [`generations`], [`answers`]: the sequences and what they generate
+//! - [`request`], [`options`], [`tenancy`], [`prompt`], [`chat_prompt`], [`thinking`]: what a client asks for
+//! - [`accept`], [`constraint`], [`generations`], [`answers`]: the sequences and what they generate
 //! - [`error`], [`blocking`]: leaves
 
 pub(crate) mod accept;
 pub(crate) mod answers;
 pub(crate) mod blocking;
 pub(crate) mod chat_prompt;
+mod constraint;
 pub(crate) mod error;
 pub(crate) mod generations;
 pub(crate) mod options;
@@ -19,3 +20,4 @@ pub(crate) mod prompt;
 pub(crate) mod request;
 pub(crate) mod served;
 pub(crate) mod tenancy;
+pub(crate) mod thinking;

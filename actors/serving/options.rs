@@ -38,7 +38,7 @@ pub(crate) struct GenerationOptions {
     pub stream: Option<StreamOptions>,
 }
 
-/// What a stream contains besides text.
+/// What a stream contains in addition to text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct StreamOptions {
     /// One last chunk with the usage.

@@ -123,15 +123,21 @@ impl ConstraintCompiler {
 /// The library's error for a client: the keyword and its place in a schema, in one line.
 fn refusal(grammar: &Grammar, error: &str) -> GrammarError {
     let reason = one_line(error);
-    let pointer = match grammar {
-        Grammar::JsonSchema(value) => schema::locate(value, error),
-        _ => None,
-    };
+    let pointer = locate(grammar, error);
     let message = match &pointer {
         Some(pointer) => format!("{pointer}: {reason}"),
         None => reason,
     };
     GrammarError::Refused { pointer, message }
+}
+
+/// The place in a schema that an error is about.
+fn locate(grammar: &Grammar, error: &str) -> Option<String> {
+    match grammar {
+        Grammar::JsonSchema(value) => schema::locate(value, error),
+        Grammar::AnyOf(parts) => parts.iter().find_map(|part| locate(part, error)),
+        _ => None,
+    }
 }
 
 /// The first line of an error, and the one that the parser of regular expressions ends with.

@@ -21,6 +21,8 @@ pub enum Grammar {
     Lark(String),
     /// A grammar in llama.cpp's notation, with the rule `root`.
     Gbnf(String),
+    /// The texts of any of these grammars.
+    AnyOf(Vec<Grammar>),
 }
 
 impl Grammar {
@@ -33,6 +35,7 @@ impl Grammar {
             Grammar::Choice(texts) => format!("choice {texts:?}"),
             Grammar::Lark(lark) => format!("lark {lark}"),
             Grammar::Gbnf(gbnf) => format!("gbnf {gbnf}"),
+            Grammar::AnyOf(parts) => format!("any {:?}", parts.iter().map(Grammar::key).collect::<Vec<_>>()),
         }
     }
 
@@ -48,12 +51,27 @@ impl Grammar {
             Grammar::Choice(texts) => TopLevelGrammar::from_lark(choice(texts)?),
             Grammar::Lark(lark) => TopLevelGrammar::from_lark(lark.clone()),
             Grammar::Gbnf(gbnf) => TopLevelGrammar::from_lark(gbnf::to_lark(gbnf)?),
+            Grammar::AnyOf(parts) => any_of(parts)?,
         })
     }
 }
 
 fn of_schema(schema: Value) -> TopLevelGrammar {
     TopLevelGrammar::from_grammar(GrammarWithLexer::from_json_schema(schema))
+}
+
+/// A grammar that refers to its parts by name. A part of several grammars is not supported.
+fn any_of(parts: &[Grammar]) -> Result<TopLevelGrammar, GrammarError> {
+    let names: Vec<String> = (0..parts.len()).map(|index| format!("part{index}")).collect();
+    let references: Vec<String> = names.iter().map(|name| format!("@{name}")).collect();
+    let mut whole = TopLevelGrammar::from_lark(format!("start: {}", references.join(" | ")));
+    for (part, name) in parts.iter().zip(names) {
+        for mut grammar in part.prepare()?.grammars {
+            grammar.name = Some(name.clone());
+            whole.grammars.push(grammar);
+        }
+    }
+    Ok(whole)
 }
 
 /// A grammar of literal texts.

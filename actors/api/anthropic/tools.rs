@@ -110,8 +110,9 @@ fn is_custom(tool: &Fields<'_>) -> Result<bool, ApiError> {
 
 fn read_spec(tool: &Fields<'_>) -> Result<ToolSpec, ApiError> {
     let name = tool.string("name")?.ok_or_else(|| missing(&tool.path("name"), "the tool's name"))?;
-    let schema = tool.object("input_schema")?;
-    Ok(ToolSpec { name: name.to_owned(), parameters: schema.map_or_else(|| json!({}), |schema| json!(schema.map())) })
+    let parameters = tool.object("input_schema")?.map_or_else(|| json!({}), |schema| json!(schema.map()));
+    let is_strict = tool.bool("strict")?.unwrap_or(false);
+    Ok(ToolSpec { name: name.to_owned(), parameters, is_strict })
 }
 
 fn describe(spec: &ToolSpec, description: Option<&str>) -> Value {

@@ -157,7 +157,8 @@ fn read_tool(tool: &Fields<'_>) -> Result<ToolSpec, ApiError> {
     let function = function.ok_or_else(|| missing(&tool.path("function"), "the function's name and parameters"))?;
     let name = function.string("name")?.ok_or_else(|| missing(&function.path("name"), "the function's name"))?;
     let parameters = function.object("parameters")?.map_or_else(|| json!({}), |schema| json!(schema.map()));
-    Ok(ToolSpec { name: name.to_owned(), parameters })
+    let is_strict = function.bool("strict")?.unwrap_or(false);
+    Ok(ToolSpec { name: name.to_owned(), parameters, is_strict })
 }
 
 /// Whether the reasoning is separated from the answer: `reasoning_format` of llama.cpp.

@@ -154,3 +154,45 @@ fn a_mask_leaves_only_allowed_logits() {
     let kept: Vec<usize> = (0..260).filter(|&token| logits[token] > f32::NEG_INFINITY).collect();
     assert_eq!(kept, [usize::from(b'a'), usize::from(b'b')]);
 }
+
+#[test]
+fn either_of_two_grammars_is_accepted_as_a_whole() {
+    let call = r#"start: "<tool_call>" WS %json {"type": "object", "properties": {"name": {"const": "f"}, "arguments": {"type": "object"}}, "required": ["name", "arguments"], "additionalProperties": false} WS "</tool_call>"
+WS: /[ \n\t]{0,16}/"#;
+    let bare = r#"start: %json {"type": "object", "properties": {"name": {"const": "f"}}, "required": ["name"], "additionalProperties": false}"#;
+    let schema = || {
+        Grammar::JsonSchema(json!({
+            "type": "object", "properties": { "n": { "type": "integer" } }, "required": ["n"], "additionalProperties": false
+        }))
+    };
+    for (lark, text) in
+        [(call, "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": [1]}}</tool_call>"), (bare, "{\"name\": \"f\"}")]
+    {
+        for answer in [
+            schema(),
+            Grammar::Regex("[0-9]{3}".into()),
+            Grammar::Choice(vec!["yes".into(), "no".into()]),
+            Grammar::Gbnf("root ::= \"{\" [a-z]+".into()),
+        ] {
+            let constraint =
+                compiler().compile(&Grammar::AnyOf(vec![Grammar::Lark(lark.into()), answer.clone()])).unwrap();
+            assert!(accepts(&constraint, text), "{answer:?}");
+            let own = match answer {
+                Grammar::JsonSchema(_) => "{\"n\": 12}",
+                Grammar::Regex(_) => "123",
+                Grammar::Choice(_) => "no",
+                _ => "{abc",
+            };
+            assert!(accepts(&constraint, own), "{answer:?}");
+            for wrong in [
+                "<tool_call>{\"n\": 1}",
+                "<tool_call>{\"n\": 1}</tool_call>",
+                "text",
+                "{\"n\": 12}<tool_call>",
+                "{\"name\": 1}",
+            ] {
+                assert!(!accepts(&constraint, wrong), "{answer:?} {wrong}");
+            }
+        }
+    }
+}

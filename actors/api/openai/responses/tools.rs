@@ -52,7 +52,8 @@ impl ResponseTools {
 
 fn spec(function: &Map<String, Value>) -> ToolSpec {
     let name = function.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
-    ToolSpec { name, parameters: function.get("parameters").cloned().unwrap_or_else(|| json!({})) }
+    let parameters = function.get("parameters").cloned().unwrap_or_else(|| json!({}));
+    ToolSpec { name, parameters, is_strict: function.get("strict") == Some(&Value::Bool(true)) }
 }
 
 /// `{name, description, parameters, strict}` of a function.
