@@ -20,7 +20,7 @@ pub struct Context {
     pub search_path: Vec<PathBuf>,
     /// The standard streams.
     pub terminal: Terminal,
-    /// What the configuration is made of besides the environment, to read it again.
+    /// What the configuration is made of, other than the environment, to read it again.
     pub source: ConfigSource,
 }
 

@@ -243,7 +243,7 @@ settings! { |home|
         api_key_file: Option<PathBuf> = None, "FILE";
         /// Origin (scheme, host and port) whose web pages may use this server, or * for all; repeat the flag for several origins.
         cors_origin: Vec<String> = Vec::new(), "ORIGIN";
-        /// Host name, besides localhost, by which clients may address a server that listens on a loopback address, or * for all; repeat the flag for several names.
+        /// Host name, other than localhost, by which clients may address a server that listens on a loopback address, or * for all; repeat the flag for several names.
         allowed_host: Vec<String> = Vec::new(), "NAME", advanced = true;
         /// Answer browsers at / with plain text instead of a chat page.
         no_chat_page: bool = false, "";

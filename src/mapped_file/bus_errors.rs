@@ -1,7 +1,7 @@
 //! Reads of a mapped file whose pages are gone.
 //!
 //! When a process truncates a mapped file, or the disk fails, the system sends SIGBUS to the thread that reads such a page, and
-//! the default action ends the process. The handler here puts a page of zeros in place of the missing one, marks the
+//! the default action ends the process. The handler here puts a page of zeros at the address of the missing one, marks the
 //! [`Region`] as lost, and lets the thread continue. The owner of the region checks [`Region::is_lost`] before it uses anything
 //! that was computed from the region. A SIGBUS outside of all regions goes to the handler that was installed before.
 
@@ -163,7 +163,7 @@ mod unix {
         is_mapped
     }
 
-    /// Maps zeros in place of the page with this address.
+    /// Maps a page of zeros at this address.
     fn replace_page(address: usize) -> bool {
         let page_bytes = PAGE_BYTES.load(Ordering::Relaxed);
         let page = (address & !(page_bytes - 1)) as *mut c_void;

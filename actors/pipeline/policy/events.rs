@@ -138,7 +138,7 @@ pub enum Effect {
     Failed(RequestId, GenerationError),
 }
 
-/// A step with what the executor and the sampler need besides the rows.
+/// A step with what the executor and the sampler need in addition to the rows.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct PlannedStep {
     /// The rows to compute.

@@ -30,7 +30,7 @@ enum Replacement {
 }
 
 impl Policy {
-    /// Admits waiting prompts of clients that run fewer sequences than others, in place of sequences of these others.
+    /// Admits waiting prompts of clients that run fewer sequences than others, instead of sequences of these others.
     ///
     /// Returns `false` when no step should be formed until the executor has finished its steps, because it still computes
     /// a sequence that has to be preempted.
