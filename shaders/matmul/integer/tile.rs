@@ -108,11 +108,12 @@ unsafe fn tile<R: Registers, F: BlockFormat, const ROWS: usize>(
         let mut activations = panel.blocks.as_ptr().add(first_row);
         for block in 0..blocks {
             let block = strip.as_ptr().add(block * Packing::<F>::BYTES);
-            if first_row == 0 {
-                prefetch_beyond::<F>(block);
-            }
             let units = Units::<R>::load::<F>(block, lane);
             for run in 0..Packing::<F>::RUNS {
+                // The second half of a strip and its later rows find the weights in the cache.
+                if first_row == 0 && lane == 0 {
+                    prefetch_beyond::<F>(block, run);
+                }
                 let scales = units.scales_of_run::<F>(block, lane, run);
                 let codes = unpack::<R, F>(block.add(Packing::<F>::CODES + run * Packing::<F>::RUN_BYTES + 4 * lane));
                 // This is not a loop over groups of four, because the compiler would keep the sums in memory.
@@ -129,13 +130,19 @@ unsafe fn tile<R: Registers, F: BlockFormat, const ROWS: usize>(
     ROWS
 }
 
-/// Prefetches the packed block [`PREFETCH_AHEAD`] bytes after this one. A prefetch past the end has no effect.
+/// Prefetches a run's share of the packed block [`PREFETCH_AHEAD`] bytes after this one. A prefetch past the end has no
+/// effect.
+///
+/// The cache lines of a block are spread over its runs, because a CPU tracks only some dozen loads from memory at once: a
+/// Zen 4 stops when all of a block are requested together.
 #[inline(always)]
-pub(super) fn prefetch_beyond<F: BlockFormat>(block: *const u8) {
+pub(super) fn prefetch_beyond<F: BlockFormat>(block: *const u8, run: usize) {
     const CACHE_LINE: usize = 64;
-    for line in (0..Packing::<F>::BYTES).step_by(CACHE_LINE) {
+    let lines = Packing::<F>::BYTES.div_ceil(CACHE_LINE);
+    for line in run * lines / Packing::<F>::RUNS..(run + 1) * lines / Packing::<F>::RUNS {
+        let address = block.wrapping_add(PREFETCH_AHEAD + line * CACHE_LINE);
         // SAFETY: a prefetch never faults, and every x86-64 CPU supports it.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(block.wrapping_add(PREFETCH_AHEAD + line).cast()) };
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };
     }
 }
 

@@ -205,11 +205,11 @@ impl Span {
         let strip = &strip[blocks.start * Packing::<F>::BYTES..blocks.end * Packing::<F>::BYTES];
         for (index, block) in strip.chunks_exact(Packing::<F>::BYTES).enumerate() {
             let block = block.as_ptr();
-            tile::prefetch_beyond::<F>(block);
             // SAFETY: the block is complete; the caller guarantees the CPU features.
             unsafe {
                 let units = Units::<Zmm>::load::<F>(block, 0);
                 for run in 0..Packing::<F>::RUNS {
+                    tile::prefetch_beyond::<F>(block, run);
                     let quads = &mut self.codes[index * Packing::<F>::RUNS + run];
                     self.scales[index * Packing::<F>::RUNS + run].write(units.scales_of_run::<F>(block, 0, run));
                     let packed = block.add(Packing::<F>::CODES + run * Packing::<F>::RUN_BYTES);
