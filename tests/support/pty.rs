@@ -115,6 +115,11 @@ impl Pty {
         }
     }
 
+    /// Everything that the program wrote so far, with escape sequences.
+    pub fn written(&self) -> String {
+        String::from_utf8_lossy(&self.shown.lock().unwrap()).into_owned()
+    }
+
     /// Everything shown so far, without escape sequences and carriage returns.
     pub fn plain(&self) -> String {
         without_escapes(&String::from_utf8_lossy(&self.shown.lock().unwrap()))

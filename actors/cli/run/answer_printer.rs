@@ -1,26 +1,33 @@
-//! Prints a streamed answer: wrapped between words, with the reasoning dimmed.
+//! Prints a streamed answer: wrapped between words, with its Markdown rendered and the reasoning dimmed.
 
+use super::markdown::Markdown;
 use super::session::Piece;
+use super::style::Style;
 use super::word_wrap::WordWrap;
 use crate::cli::error::CliError;
-use crate::cli::terminal::{Terminal, print};
+use crate::cli::terminal::{Terminal, print, print_styled};
+use crate::core::printable::printable;
 
-/// Prints the pieces of one answer.
+/// Prints the pieces of one answer. A pipe gets the answer as the model writes it, without its reasoning.
 pub struct AnswerPrinter {
-    terminal: Terminal,
     wrap: WordWrap,
-    /// Reasoning is shown on a terminal only, so that a pipe gets the answer alone.
-    shows_reasoning: bool,
+    is_terminal: bool,
+    /// Whether reasoning is dimmed.
+    colored: bool,
+    /// `None` when text is printed as the model writes it.
+    markdown: Option<Markdown>,
     is_reasoning: bool,
 }
 
 impl AnswerPrinter {
-    /// For standard output.
+    /// For standard output. `markdown`: render Markdown if the terminal has styles.
     #[must_use]
-    pub fn new(terminal: Terminal) -> Self {
+    pub fn new(terminal: Terminal, markdown: bool) -> Self {
         let columns = terminal.output_columns();
-        let shows_reasoning = columns.is_some();
-        AnswerPrinter { terminal, wrap: WordWrap::new(columns), shows_reasoning, is_reasoning: false }
+        let (is_terminal, colored) = (columns.is_some(), terminal.colored);
+        let renders = markdown && is_terminal && colored;
+        let wrap = if renders { WordWrap::new(columns) } else { WordWrap::of_plain_text(columns) };
+        AnswerPrinter { wrap, is_terminal, colored, markdown: renders.then(Markdown::default), is_reasoning: false }
     }
 
     /// Prints a piece.
@@ -29,17 +36,23 @@ impl AnswerPrinter {
     /// [`CliError`] when standard output is closed.
     pub fn push(&mut self, piece: Piece<'_>) -> Result<(), CliError> {
         match piece {
-            Piece::Reasoning(_) if !self.shows_reasoning => Ok(()),
+            Piece::Reasoning(_) if !self.is_terminal => return Ok(()),
             Piece::Reasoning(text) => {
-                self.is_reasoning = true;
-                let text = self.wrap.push(text);
-                print(&self.terminal.dim(&text))
+                if !std::mem::replace(&mut self.is_reasoning, true) {
+                    self.style(Style { faint: true, ..Style::default() });
+                }
+                self.wrap.push(&printable(text));
             }
+            Piece::Text(text) if !self.is_terminal => return print(text),
             Piece::Text(text) => {
-                self.end_reasoning()?;
-                print(&self.wrap.push(text))
+                self.end_reasoning();
+                match &mut self.markdown {
+                    Some(markdown) => markdown.push(&printable(text), &mut self.wrap),
+                    None => self.wrap.push(&printable(text)),
+                }
             }
         }
+        print_styled(&self.wrap.take())
     }
 
     /// Prints what was held back.
@@ -47,16 +60,24 @@ impl AnswerPrinter {
     /// # Errors
     /// As [`Self::push`].
     pub fn finish(&mut self) -> Result<(), CliError> {
-        self.end_reasoning()?;
-        print(&self.wrap.finish())
+        self.end_reasoning();
+        if let Some(markdown) = &mut self.markdown {
+            markdown.finish(&mut self.wrap);
+        }
+        print_styled(&self.wrap.finish())
     }
 
     /// Leaves an empty line between the reasoning and the answer.
-    fn end_reasoning(&mut self) -> Result<(), CliError> {
-        if !std::mem::take(&mut self.is_reasoning) {
-            return Ok(());
+    fn end_reasoning(&mut self) {
+        if std::mem::take(&mut self.is_reasoning) {
+            self.style(Style::default());
+            self.wrap.push("\n\n");
         }
-        let rest = self.wrap.push("\n\n");
-        print(&self.terminal.dim(&rest))
+    }
+
+    fn style(&mut self, style: Style) {
+        if self.colored {
+            self.wrap.style(style);
+        }
     }
 }

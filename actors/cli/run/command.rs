@@ -65,12 +65,15 @@ pub enum Change {
     System(Option<String>),
     /// Statistics after each answer.
     Verbose(bool),
+    /// Markdown is rendered.
+    Markdown(bool),
 }
 
 /// What `/help` prints.
 pub const HELP: &str = "\
 /set                show the parameters
-/set NAME VALUE     change temperature, top_k, top_p, min_p, repetition_penalty, seed, max_tokens, system or verbose
+/set NAME VALUE     change temperature, top_k, top_p, min_p, repetition_penalty, seed, max_tokens, system, verbose or
+                    markdown
 /set ctx TOKENS     change the context length; loads the model again and keeps the conversation
 /show WHAT          info, license, parameters, system or template
 /clear              forget the conversation
@@ -90,8 +93,19 @@ pub const COMMANDS: &[&str] = &["/bye", "/clear", "/exit", "/help", "/load", "/s
 pub const SHOWABLE: &[&str] = &["info", "license", "parameters", "system", "template"];
 
 /// The names that `/set` knows.
-pub const SETTABLE: &[&str] =
-    &["ctx", "max_tokens", "min_p", "repetition_penalty", "seed", "system", "temperature", "top_k", "top_p", "verbose"];
+pub const SETTABLE: &[&str] = &[
+    "ctx",
+    "markdown",
+    "max_tokens",
+    "min_p",
+    "repetition_penalty",
+    "seed",
+    "system",
+    "temperature",
+    "top_k",
+    "top_p",
+    "verbose",
+];
 
 /// Parses a line, or several between `"""`.
 #[must_use]
@@ -158,7 +172,7 @@ fn set(text: &str) -> Result<Command, String> {
     let value = value.trim().trim_start_matches('=').trim();
     match (name, value) {
         ("system", "") => return Ok(Command::ShowSystem),
-        ("verbose", "") => {}
+        ("verbose" | "markdown", "") => {}
         (name, "") if name.is_empty() || SETTABLE.contains(&name) => return Ok(Command::ShowParameters),
         _ => {}
     }
@@ -174,7 +188,8 @@ fn set(text: &str) -> Result<Command, String> {
         "seed" => Change::Seed(optional(name, value)?),
         "max_tokens" | "num_predict" => Change::MaxTokens(optional(name, value)?.filter(|count| *count > 0)),
         "system" => Change::System(Some(unquoted(value)).filter(|text| !text.is_empty()).map(str::to_owned)),
-        "verbose" => Change::Verbose(switch(value)?),
+        "verbose" => Change::Verbose(switch(name, value)?),
+        "markdown" => Change::Markdown(switch(name, value)?),
         _ => return Err(format!("/set knows {}, not {name:?}", SETTABLE.join(", "))),
     };
     Ok(Command::Set(change))
@@ -201,11 +216,11 @@ fn optional<T: std::str::FromStr>(name: &str, text: &str) -> Result<Option<T>, S
     }
 }
 
-fn switch(text: &str) -> Result<bool, String> {
+fn switch(name: &str, text: &str) -> Result<bool, String> {
     match text {
         "" | "on" | "true" | "1" | "yes" => Ok(true),
         "off" | "false" | "0" | "no" => Ok(false),
-        _ => Err(format!("verbose must be on or off, not {text:?}")),
+        _ => Err(format!("{name} must be on or off, not {text:?}")),
     }
 }
 
@@ -257,6 +272,7 @@ mod tests {
         assert_eq!(changed("system \"Be brief.\""), Some(Change::System(Some("Be brief.".into()))));
         assert_eq!(changed("system \"\""), Some(Change::System(None)));
         assert_eq!(changed("verbose off"), Some(Change::Verbose(false)));
+        assert_eq!(changed("markdown"), Some(Change::Markdown(true)));
     }
 
     #[test]

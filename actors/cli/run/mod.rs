@@ -6,16 +6,20 @@
 //! - [`repl`] with [`completion`] and [`command`]: reads lines and runs commands
 //! - [`session`] with [`conversation`]: sends a question and streams the answer
 //! - [`answer_format`]: what the user asks of every answer
-//! - [`answer_printer`] with [`word_wrap`]: prints the answer, wrapped at the width of the terminal
+//! - [`answer_printer`] with [`markdown`], [`block_start`], [`style`] and [`word_wrap`]: prints the answer, wrapped at the
+//!   width of the terminal
 
 mod answer_format;
 mod answer_printer;
+mod block_start;
 pub mod command;
 mod completion;
 mod conversation;
+mod markdown;
 mod repl;
 mod session;
 mod start;
+mod style;
 mod word_wrap;
 
 use std::io::{self, IsTerminal, Read};
@@ -56,6 +60,9 @@ pub struct Args {
     /// Print the whole memory plan, and statistics after each answer even when standard error is not a terminal.
     #[arg(long, short)]
     verbose: bool,
+    /// Print answers as the model writes them; without it, Markdown is rendered on a terminal with colours.
+    #[arg(long)]
+    no_markdown: bool,
     #[command(flatten)]
     format: FormatFlags,
     #[command(flatten)]
@@ -90,7 +97,8 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     }
     let verbose = args.verbose || context.terminal.talks;
     let format = args.format.read(&started.model)?;
-    let session = Session::new(started, mode, format, &context.config, verbose, context.terminal);
+    let mut session = Session::new(started, mode, format, &context.config, verbose, context.terminal);
+    session.markdown = mode == Mode::Chat && !args.no_markdown;
     let result = match prompt {
         Some(prompt) => answer_once(session, &prompt, &context, &tokio),
         None => repl::chat(session, &args.model, context, &tokio),

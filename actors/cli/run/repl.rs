@@ -261,7 +261,7 @@ pub fn answer_wrapped(
     context: &Context,
     tokio: &tokio::runtime::Runtime,
 ) -> Result<Ended, AnswerError> {
-    let mut printer = AnswerPrinter::new(context.terminal);
+    let mut printer = AnswerPrinter::new(context.terminal, session.markdown);
     let _echo = EchoOff::new();
     let ended = tokio.block_on(session.answer(question, |piece| printer.push(piece)));
     printer.finish()?;
@@ -275,7 +275,7 @@ fn parameters(session: &Session) -> String {
     format!(
         "ctx                 {}\ntemperature         {}\ntop_k               {}\ntop_p               {}\n\
          min_p               {}\nrepetition_penalty  {}\nseed                {seed}\nmax_tokens          {max_tokens}\n\
-         verbose             {}\n",
+         verbose             {}\nmarkdown            {}\n",
         session.model.limits.context_tokens,
         sampling.temperature,
         sampling.top_k,
@@ -283,6 +283,7 @@ fn parameters(session: &Session) -> String {
         sampling.min_p,
         sampling.repetition_penalty,
         if session.verbose { "on" } else { "off" },
+        if session.markdown { "on" } else { "off" },
     )
 }
 

@@ -99,6 +99,8 @@ pub struct Session {
     pub max_tokens: Option<usize>,
     /// Whether to print statistics.
     pub verbose: bool,
+    /// Whether to render the Markdown of answers.
+    pub markdown: bool,
     terminal: Terminal,
 }
 
@@ -124,7 +126,7 @@ impl Session {
         let max_tokens = config.max_tokens.map(std::num::NonZeroUsize::get);
         let conversation = Conversation::new(config.system.clone());
         let Started { runtime, model } = started;
-        Session { runtime, model, mode, conversation, sampling, format, max_tokens, verbose, terminal }
+        Session { runtime, model, mode, conversation, sampling, format, max_tokens, verbose, markdown: true, terminal }
     }
 
     /// Changes a parameter.
@@ -139,6 +141,7 @@ impl Session {
             Change::MaxTokens(value) => self.max_tokens = value,
             Change::System(value) => self.conversation.system = value,
             Change::Verbose(value) => self.verbose = value,
+            Change::Markdown(value) => self.markdown = value,
         }
     }
 
