@@ -62,6 +62,9 @@ impl fmt::Debug for ConstraintCompiler {
 /// Compiled grammars that are kept.
 const CACHED: usize = 64;
 
+/// Most states of the automaton of a sequence, each of which takes about half a kilobyte. Schemas need some thousands.
+const MAX_STATES: usize = 50_000;
+
 /// Bytes of a grammar that is kept. The keys alone are at most [`CACHED`] times as large.
 const CACHED_BYTES: usize = 1 << 20;
 
@@ -98,7 +101,9 @@ impl ConstraintCompiler {
         let environment = vocabulary::of(&self.tokenizer, self.rows)?;
         let factory = ParserFactory::new_simple(&environment);
         let mut factory = factory.map_err(|error| GrammarError::Vocabulary(error.to_string()))?;
-        factory.quiet().limits_mut().verbose_errors = false;
+        let limits = factory.quiet().limits_mut();
+        limits.verbose_errors = false;
+        limits.max_lexer_states = MAX_STATES;
         Ok(factory)
     }
 

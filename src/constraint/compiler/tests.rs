@@ -196,3 +196,17 @@ WS: /[ \n\t]{0,16}/"#;
         }
     }
 }
+
+#[test]
+fn the_memory_of_an_expression_with_many_states_is_bounded() {
+    // After n letters an automaton without a limit has about two states for each of them.
+    let constraint = compiler().compile(&Grammar::Regex("(a|b)*a(a|b){20}".into())).unwrap();
+    let mut state = constraint.start();
+    let mut random = 1_u64;
+    let end = (0..MAX_STATES).find_map(|_| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let letter = if random >> 63 == 0 { b'a' } else { b'b' };
+        state.mask().and_then(|_| state.accept(letter.into())).err()
+    });
+    assert!(end.unwrap().to_string().contains("too many states"));
+}
