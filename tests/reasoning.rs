@@ -95,6 +95,15 @@ async fn a_constraint_begins_after_the_reasoning() {
 #[tokio::test(flavor = "multi_thread")]
 async fn reasoning_may_stay_in_the_text_and_be_sent_back() {
     let server = Server::start(thinker()).await;
+    for hidden in [json!({ "include_reasoning": false }), json!({ "reasoning_format": "hidden" })] {
+        let mut more = json!({ "thinking_token_budget": 6, "max_tokens": 40 });
+        more.as_object_mut().unwrap().extend(hidden.as_object().unwrap().clone());
+        let whole = server.ok(CHAT, &body(1, more)).await;
+        let message = &whole["choices"][0]["message"];
+        assert!(message.get("reasoning").is_none_or(Value::is_null), "{whole}");
+        assert!(!message["content"].as_str().unwrap().is_empty(), "{whole}");
+        assert!(whole["usage"]["completion_tokens_details"]["reasoning_tokens"].as_u64().unwrap() > 0, "{whole}");
+    }
     let whole = server.ok(CHAT, &body(1, json!({ "reasoning_format": "none", "max_tokens": 20 }))).await;
     let message = &whole["choices"][0]["message"];
     assert!(message["content"].as_str().unwrap().len() >= 15 && message.get("reasoning").is_none(), "{message}");

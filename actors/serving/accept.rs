@@ -73,7 +73,8 @@ pub(crate) async fn accept(
             request.reasoning = reasoning.clone();
             request.visible_tokens = rules.visible_tokens.clone();
             requests.push(request);
-            choices.push(Choice::new(output.parses().then(|| parser(&output, &rules, &prompt.text))));
+            let parser = output.parses().then(|| parser(&output, &rules, &prompt.text));
+            choices.push(Choice::new(parser, output.hides_reasoning));
         }
     }
     let timeout = options.timeout(limits.request_timeout);

@@ -39,12 +39,13 @@ pub(crate) struct Answers {
 pub(crate) struct Choice {
     /// `None`: all text is text.
     parser: Option<OutputParser>,
+    hides_reasoning: bool,
     reasoning_tokens: usize,
 }
 
 impl Choice {
-    pub fn new(parser: Option<OutputParser>) -> Self {
-        Choice { parser, reasoning_tokens: 0 }
+    pub fn new(parser: Option<OutputParser>, hides_reasoning: bool) -> Self {
+        Choice { parser, hides_reasoning, reasoning_tokens: 0 }
     }
 
     fn push(&mut self, text: String, deltas: &mut Vec<Delta>) {
@@ -52,6 +53,19 @@ impl Choice {
             Some(parser) => parser.push(&text, deltas),
             None if text.is_empty() => {}
             None => deltas.push(Delta::Text(text)),
+        }
+    }
+
+    fn finish(&mut self, deltas: &mut Vec<Delta>) {
+        if let Some(parser) = &mut self.parser {
+            parser.finish(deltas);
+        }
+    }
+
+    /// Removes what the client does not want.
+    fn filter(&self, deltas: &mut Vec<Delta>) {
+        if self.hides_reasoning {
+            deltas.retain(|delta| !matches!(delta, Delta::Reasoning(_)));
         }
     }
 
@@ -63,13 +77,13 @@ impl Choice {
                 self.push(text, &mut deltas);
                 let is_reasoning = self.parser.as_ref().is_some_and(OutputParser::is_reasoning);
                 self.reasoning_tokens += usize::from(is_reasoning);
+                self.filter(&mut deltas);
                 Some(AnswerEvent::Token { token, logprobs, deltas })
             }
             Event::Finished { reason, text, usage } => {
                 self.push(text, &mut deltas);
-                if let Some(parser) = &mut self.parser {
-                    parser.finish(&mut deltas);
-                }
+                self.finish(&mut deltas);
+                self.filter(&mut deltas);
                 let calls_tools = self.parser.as_ref().is_some_and(OutputParser::has_called);
                 let finish = Finish { reason, calls_tools, usage, reasoning_tokens: self.reasoning_tokens };
                 Some(AnswerEvent::Finished { finish, deltas })

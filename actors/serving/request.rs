@@ -54,6 +54,8 @@ pub(crate) struct ConstraintField {
 pub(crate) struct OutputOptions {
     /// Separate the reasoning from the answer.
     pub parses_reasoning: bool,
+    /// Leave the reasoning out of the answer.
+    pub hides_reasoning: bool,
     /// Most tokens of reasoning, then its end is forced.
     pub reasoning_budget: Option<usize>,
     /// The tools that the model may call.
@@ -79,6 +81,7 @@ impl OutputOptions {
     pub fn plain() -> Self {
         OutputOptions {
             parses_reasoning: false,
+            hides_reasoning: false,
             reasoning_budget: None,
             tools: Arc::default(),
             tool_choice: ToolChoice::None,

@@ -57,6 +57,7 @@ impl Tools {
     pub fn output_options(self) -> OutputOptions {
         OutputOptions {
             parses_reasoning: true,
+            hides_reasoning: false,
             reasoning_budget: None,
             tools: self.callable.into(),
             tool_choice: self.choice,

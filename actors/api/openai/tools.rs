@@ -63,6 +63,7 @@ impl Tools {
         };
         Ok(OutputOptions {
             parses_reasoning: parses_reasoning(fields)?,
+            hides_reasoning: hides_reasoning(fields)?,
             reasoning_budget: reasoning_budget(fields)?,
             tools: self.callable.into(),
             tool_choice,
@@ -161,13 +162,20 @@ fn read_tool(tool: &Fields<'_>) -> Result<ToolSpec, ApiError> {
     Ok(ToolSpec { name: name.to_owned(), parameters, is_strict })
 }
 
-/// Whether the reasoning is separated from the answer: `reasoning_format` of llama.cpp.
+/// Whether the reasoning is left out of the answer: `include_reasoning` of vLLM, and a value of `reasoning_format`.
+fn hides_reasoning(fields: &Fields<'_>) -> Result<bool, ApiError> {
+    let is_hidden = fields.string("reasoning_format")? == Some("hidden");
+    Ok(is_hidden || fields.bool("include_reasoning")? == Some(false))
+}
+
+/// Whether the reasoning is separated from the answer: `reasoning_format` of llama.cpp, with the names that Groq has for its
+/// values.
 fn parses_reasoning(fields: &Fields<'_>) -> Result<bool, ApiError> {
     match fields.string("reasoning_format")? {
-        None | Some("auto" | "deepseek") => Ok(true),
-        Some("none") => Ok(false),
+        None | Some("auto" | "deepseek" | "parsed" | "hidden") => Ok(true),
+        Some("none" | "raw") => Ok(false),
         Some(other) => {
-            let message = format!("`reasoning_format` must be \"auto\", \"deepseek\" or \"none\", not {}", clip(other));
+            let message = format!("`reasoning_format` must be \"auto\", \"hidden\" or \"none\", not {}", clip(other));
             Err(ApiError::invalid("reasoning_format", message))
         }
     }

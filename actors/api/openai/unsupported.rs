@@ -60,7 +60,6 @@ const CHAT: &[Unsupported] = &[
     refuse("functions", empty, NO_TOOLS),
     refuse("function_call", |value| value == "none" || value == "auto", NO_TOOLS),
     refuse("chat_template", never, "start the server with --chat-template"),
-    refuse("include_reasoning", |value| value == true, "reasoning is part of the text and cannot be left out"),
 ];
 
 /// Refused in legacy completions.
