@@ -117,3 +117,29 @@ async fn reasoning_may_stay_in_the_text_and_be_sent_back() {
         assert!(answer["usage"]["prompt_tokens"].as_u64().unwrap() > 90, "{}", answer["usage"]);
     }
 }
+
+/// Messages with channels, as gpt-oss writes them.
+const CHANNELS: &str = "{% for message in messages %}<|start|>{{ message.role }}<|message|>{{ message.content }}<|end|>\
+    {% endfor %}{% if add_generation_prompt %}<|start|>assistant{% endif %}\
+    {% if false %}<|channel|>analysis<|message|> {% for tool in tools %}functions.{{ tool.function.name }}{% endfor %}{% endif %}";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_in_a_channel_has_its_header_before_what_the_constraint_describes() {
+    let template = Arc::new(ChatTemplate::new(CHANNELS, "", "").unwrap());
+    let server = Server::start(SimulatedModel { chat_template: Some(template), ..thinker() }).await;
+    let mut answered = 0;
+    for seed in 0..12 {
+        let more = json!({ "structured_outputs": { "choice": ["yes", "no"] }, "thinking_token_budget": null });
+        let whole = server.ok(CHAT, &body(seed, more)).await;
+        let choice = &whole["choices"][0];
+        match choice["finish_reason"].as_str().unwrap() {
+            "stop" => {
+                assert!(choice["message"]["content"] == "yes" || choice["message"]["content"] == "no", "{choice}");
+                answered += 1;
+            }
+            // It reasons without end.
+            _ => assert!(choice["message"]["content"].as_str().is_none_or(str::is_empty), "{choice}"),
+        }
+    }
+    assert!(answered > 0);
+}

@@ -169,6 +169,16 @@ impl Default for JsonKeys {
     }
 }
 
+impl Channels {
+    /// What begins the message for the reader, where an answer begins.
+    pub(super) fn text_header(&self) -> String {
+        match (&self.beginnings, self.text.first()) {
+            (Some((_, text)), _) => text.clone(),
+            (None, recipient) => format!("{}{}", recipient.map_or("", String::as_str), self.header_end),
+        }
+    }
+}
+
 impl Format {
     /// Every marker, for the tokenizer.
     pub(super) fn markers(&self) -> Vec<&str> {

@@ -20,11 +20,36 @@ pub(super) fn call_grammar(
     }
     let mut grammar = Grammar::new(special, tools.iter().any(|tool| tool.is_strict));
     let start = match (&format.channels, &format.tools) {
-        (Some(channels), None) => grammar.messages(channels, tools, parallel),
+        (Some(channels), None) => {
+            let calls = grammar.messages(channels, tools, parallel);
+            grammar.after_reasoning(channels, &calls)
+        }
         (None, Some(format)) => grammar.calls(format, tools, parallel)?,
         _ => return None,
     };
-    Some(format!("start: {start}\nWS: /[ \\n\\t]{{0,16}}/\nTEXT: /(?s:.*)/\n{}", grammar.rules()))
+    Some(grammar.finish(&start))
+}
+
+/// A grammar for an answer that is a text of the grammar `@answer`, or calls of these tools. `None` if it is just the text.
+pub(super) fn grammar_around(
+    format: &Format,
+    tools: &[ToolSpec],
+    parallel: bool,
+    special: &[(String, u32)],
+) -> Option<String> {
+    let mut grammar = Grammar::new(special, tools.iter().any(|tool| tool.is_strict));
+    let start = match (&format.channels, &format.tools) {
+        (Some(channels), tool_format) => {
+            let text = format!("{} @answer", grammar.literal(&channels.text_header()));
+            let calls =
+                (tool_format.is_none() && !tools.is_empty()).then(|| grammar.messages(channels, tools, parallel));
+            let any: Vec<String> = calls.into_iter().chain([text]).collect();
+            grammar.after_reasoning(channels, &any.join(" | "))
+        }
+        (None, Some(format)) if !tools.is_empty() => format!("{} | @answer", grammar.calls(format, tools, parallel)?),
+        _ => return None,
+    };
+    Some(grammar.finish(&start))
 }
 
 impl Grammar<'_> {
@@ -126,7 +151,7 @@ impl Grammar<'_> {
         if format.bare.is_some() { list } else { self.in_section(format, &list) }
     }
 
-    /// Messages with calls, after a message with reasoning if the model wants it.
+    /// Messages with calls.
     fn messages(&mut self, channels: &Channels, tools: &[ToolSpec], parallel: bool) -> String {
         let (begin, end) = (self.literal(&channels.begin), self.literal(&channels.header_end));
         let mut calls = Vec::new();
@@ -144,15 +169,23 @@ impl Grammar<'_> {
             });
         }
         let call = self.any_of(&calls);
+        if parallel && channels.beginnings.is_none() { format!("{call} ({begin} {call})*") } else { call }
+    }
+
+    /// What may come after a message with reasoning, if the model wants one.
+    fn after_reasoning(&mut self, channels: &Channels, rest: &str) -> String {
         match (&channels.beginnings, channels.ends.first()) {
             (Some((reasoning, _)), Some(message_end)) => {
                 let reasoning = self.literal(reasoning);
                 let thought = self.until(&format!("{message_end}{}assistant", channels.begin));
-                format!("({reasoning} {thought})? {call}")
+                format!("({reasoning} {thought})? ({rest})")
             }
-            _ if parallel => format!("{call} ({begin} {call})*"),
-            _ => call,
+            _ => rest.to_owned(),
         }
+    }
+
+    fn finish(&self, start: &str) -> String {
+        format!("start: {start}\nWS: /[ \\n\\t]{{0,16}}/\nTEXT: /(?s:.*)/\n{}", self.rules())
     }
 }
 

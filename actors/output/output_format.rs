@@ -70,6 +70,13 @@ impl OutputFormat {
         grammar::call_grammar(&self.0, tools, parallel, special)
     }
 
+    /// A Lark grammar for an answer that is a text of the grammar `@answer`, or calls of these tools. Formats with messages have
+    /// headers before these, and reasoning. `None` if the answer is just the text. The rest is as for [`Self::call_grammar`].
+    #[must_use]
+    pub fn grammar_around(&self, tools: &[ToolSpec], parallel: bool, special: &[(String, u32)]) -> Option<String> {
+        grammar::grammar_around(&self.0, tools, parallel, special)
+    }
+
     #[cfg(test)]
     pub(super) fn of(format: Format) -> OutputFormat {
         OutputFormat(Arc::new(format))

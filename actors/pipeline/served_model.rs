@@ -98,6 +98,12 @@ impl OutputRules {
 }
 
 impl OutputRules {
+    /// The special tokens of the format's markers, with their spellings.
+    #[must_use]
+    pub fn special_tokens(&self, tokenizer: &Tokenizer) -> Vec<(String, TokenId)> {
+        self.visible_tokens.iter().map(|&token| (tokenizer.token_text(token), token)).collect()
+    }
+
     /// The parser of an answer to a prompt.
     #[must_use]
     pub fn parser(&self, parse_reasoning: bool, tools: Option<Arc<[ToolSpec]>>, prompt: &str) -> OutputParser {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use cuelight_engine::constraint::{Constraint, Grammar, GrammarError};
+use cuelight_engine::engine::TokenId;
 
 use super::blocking::on_blocking_thread;
 use super::error::ApiError;
@@ -19,12 +20,11 @@ pub(super) async fn compile(
     output: &OutputOptions,
     rules: &OutputRules,
 ) -> Result<Option<Constraint>, ApiError> {
-    let calls = || call_grammar(model, output, rules);
+    let special = rules.special_tokens(&model.tokenizer);
     let field = match (asked, output.tool_choice) {
         // An answer of calls has no text that could match the client's constraint.
-        (_, ToolChoice::Required) => required(calls())?,
-        (Some(asked), ToolChoice::Auto) => either(calls(), asked),
-        (Some(asked), ToolChoice::None) => asked,
+        (_, ToolChoice::Required) => required(output, rules, &special)?,
+        (Some(asked), _) => answer_or_calls(asked, output, rules, &special),
         (None, _) => return Ok(None),
     };
     let compiler = model.constraints.clone();
@@ -35,31 +35,36 @@ pub(super) async fn compile(
     .await
 }
 
-/// The grammar of calls. `None` without tools, or when the grammar of this model's calls is not known.
-fn call_grammar(model: &ServedModel, output: &OutputOptions, rules: &OutputRules) -> Option<Grammar> {
-    let special: Vec<(String, u32)> =
-        rules.visible_tokens.iter().map(|&token| (model.tokenizer.token_text(token), token)).collect();
-    rules.format.call_grammar(&output.tools, output.parallel_tool_calls, &special).map(Grammar::Lark)
-}
-
-fn required(calls: Option<Grammar>) -> Result<ConstraintField, ApiError> {
-    let grammar = calls.ok_or_else(|| {
+fn required(
+    output: &OutputOptions,
+    rules: &OutputRules,
+    special: &[(String, TokenId)],
+) -> Result<ConstraintField, ApiError> {
+    let calls = rules.format.call_grammar(&output.tools, output.parallel_tool_calls, special);
+    let calls = calls.ok_or_else(|| {
         let message = "a call cannot be required of this model, because the grammar of its tool calls is not known; use \
                        `tool_choice` \"auto\"";
         ApiError::Unsupported { param: "tool_choice".to_owned(), message: message.to_owned() }
     })?;
-    Ok(ConstraintField { path: "tool_choice".to_owned(), grammar })
+    Ok(ConstraintField { path: "tool_choice".to_owned(), grammar: Grammar::Lark(calls) })
 }
 
-/// Calls, or an answer in the JSON that the client wants. Other grammars describe all that the model writes, so that a client
-/// can have its own grammar of calls.
-fn either(calls: Option<Grammar>, asked: ConstraintField) -> ConstraintField {
-    match (calls, asked) {
-        (Some(calls), ConstraintField { path, grammar: json @ (Grammar::JsonObject | Grammar::JsonSchema(_)) }) => {
-            ConstraintField { path, grammar: Grammar::AnyOf(vec![calls, json]) }
-        }
-        (_, asked) => asked,
-    }
+/// An answer that matches the client's constraint, with the headers that the model's format has before it. JSON may be replaced
+/// by calls of tools. Other grammars may not, so that a client can have its own grammar of calls.
+fn answer_or_calls(
+    asked: ConstraintField,
+    output: &OutputOptions,
+    rules: &OutputRules,
+    special: &[(String, TokenId)],
+) -> ConstraintField {
+    let ConstraintField { path, grammar } = asked;
+    let is_json = matches!(grammar, Grammar::JsonObject | Grammar::JsonSchema(_));
+    let tools = if is_json && output.tool_choice == ToolChoice::Auto { &*output.tools } else { &[] };
+    let grammar = match rules.format.grammar_around(tools, output.parallel_tool_calls, special) {
+        Some(lark) => Grammar::Around { lark, answer: Box::new(grammar) },
+        None => grammar,
+    };
+    ConstraintField { path, grammar }
 }
 
 /// The error for a grammar that was refused.

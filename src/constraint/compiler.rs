@@ -140,7 +140,7 @@ fn refusal(grammar: &Grammar, error: &str) -> GrammarError {
 fn locate(grammar: &Grammar, error: &str) -> Option<String> {
     match grammar {
         Grammar::JsonSchema(value) => schema::locate(value, error),
-        Grammar::AnyOf(parts) => parts.iter().find_map(|part| locate(part, error)),
+        Grammar::Around { answer, .. } => locate(answer, error),
         _ => None,
     }
 }

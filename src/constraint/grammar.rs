@@ -21,8 +21,13 @@ pub enum Grammar {
     Lark(String),
     /// A grammar in llama.cpp's notation, with the rule `root`.
     Gbnf(String),
-    /// The texts of any of these grammars.
-    AnyOf(Vec<Grammar>),
+    /// A Lark grammar that refers to another grammar as `@answer`.
+    Around {
+        /// The Lark grammar.
+        lark: String,
+        /// The grammar in it.
+        answer: Box<Grammar>,
+    },
 }
 
 impl Grammar {
@@ -35,7 +40,7 @@ impl Grammar {
             Grammar::Choice(texts) => format!("choice {texts:?}"),
             Grammar::Lark(lark) => format!("lark {lark}"),
             Grammar::Gbnf(gbnf) => format!("gbnf {gbnf}"),
-            Grammar::AnyOf(parts) => format!("any {:?}", parts.iter().map(Grammar::key).collect::<Vec<_>>()),
+            Grammar::Around { lark, answer } => format!("around {lark:?} {}", answer.key()),
         }
     }
 
@@ -51,7 +56,7 @@ impl Grammar {
             Grammar::Choice(texts) => TopLevelGrammar::from_lark(choice(texts)?),
             Grammar::Lark(lark) => TopLevelGrammar::from_lark(lark.clone()),
             Grammar::Gbnf(gbnf) => TopLevelGrammar::from_lark(gbnf::to_lark(gbnf)?),
-            Grammar::AnyOf(parts) => any_of(parts)?,
+            Grammar::Around { lark, answer } => around(lark, answer)?,
         })
     }
 }
@@ -60,16 +65,11 @@ fn of_schema(schema: Value) -> TopLevelGrammar {
     TopLevelGrammar::from_grammar(GrammarWithLexer::from_json_schema(schema))
 }
 
-/// A grammar that refers to its parts by name. A part of several grammars is not supported.
-fn any_of(parts: &[Grammar]) -> Result<TopLevelGrammar, GrammarError> {
-    let names: Vec<String> = (0..parts.len()).map(|index| format!("part{index}")).collect();
-    let references: Vec<String> = names.iter().map(|name| format!("@{name}")).collect();
-    let mut whole = TopLevelGrammar::from_lark(format!("start: {}", references.join(" | ")));
-    for (part, name) in parts.iter().zip(names) {
-        for mut grammar in part.prepare()?.grammars {
-            grammar.name = Some(name.clone());
-            whole.grammars.push(grammar);
-        }
+fn around(lark: &str, answer: &Grammar) -> Result<TopLevelGrammar, GrammarError> {
+    let mut whole = TopLevelGrammar::from_lark(lark.to_owned());
+    for mut grammar in answer.prepare()?.grammars {
+        grammar.name = Some("answer".to_owned());
+        whole.grammars.push(grammar);
     }
     Ok(whole)
 }

@@ -3,8 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use cuelight_engine::constraint::{Constraint, Grammar};
+use cuelight_engine::format::chat_template::Cancellation;
 use serde_json::{Map, Value};
 
+use super::session::Mode;
 use crate::cli::error::CliError;
 use crate::pipeline::runtime::ServedModel;
 use crate::serving::thinking::{EFFORTS, Thinking};
@@ -44,17 +46,18 @@ pub struct AnswerFormat {
 }
 
 impl FormatFlags {
-    /// Reads and compiles the files.
+    /// Reads and compiles the files. In a chat, the grammar has the headers that the model writes before an answer.
     ///
     /// # Errors
     /// [`CliError`] that names the file when it cannot be read or enforced.
-    pub fn read(&self, model: &ServedModel) -> Result<AnswerFormat, CliError> {
+    pub fn read(&self, model: &ServedModel, mode: Mode) -> Result<AnswerFormat, CliError> {
         let grammar = match (&self.json_schema, &self.grammar) {
             (Some(file), _) => Some((file, schema(file)?)),
             (None, Some(file)) => Some((file, grammar(file)?)),
             (None, None) => None,
         };
         let compile = |(file, grammar): (&PathBuf, Grammar)| {
+            let grammar = if mode == Mode::Chat { with_headers(grammar, model) } else { grammar };
             let compiled = model.constraints.compile(&grammar);
             compiled.map_err(|error| CliError::Failed(format!("{} cannot be enforced: {error}", file.display())))
         };
@@ -62,6 +65,14 @@ impl FormatFlags {
             constraint: grammar.map(compile).transpose()?,
             variables: self.think.unwrap_or_default().variables(),
         })
+    }
+}
+
+fn with_headers(grammar: Grammar, model: &ServedModel) -> Grammar {
+    let rules = model.find_output_rules(&Cancellation::default());
+    match rules.format.grammar_around(&[], false, &rules.special_tokens(&model.tokenizer)) {
+        Some(lark) => Grammar::Around { lark, answer: Box::new(grammar) },
+        None => grammar,
     }
 }
 

@@ -156,41 +156,29 @@ fn a_mask_leaves_only_allowed_logits() {
 }
 
 #[test]
-fn either_of_two_grammars_is_accepted_as_a_whole() {
-    let call = r#"start: "<tool_call>" WS %json {"type": "object", "properties": {"name": {"const": "f"}, "arguments": {"type": "object"}}, "required": ["name", "arguments"], "additionalProperties": false} WS "</tool_call>"
-WS: /[ \n\t]{0,16}/"#;
-    let bare = r#"start: %json {"type": "object", "properties": {"name": {"const": "f"}}, "required": ["name"], "additionalProperties": false}"#;
-    let schema = || {
-        Grammar::JsonSchema(json!({
-            "type": "object", "properties": { "n": { "type": "integer" } }, "required": ["n"], "additionalProperties": false
-        }))
-    };
-    for (lark, text) in
-        [(call, "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": [1]}}</tool_call>"), (bare, "{\"name\": \"f\"}")]
-    {
-        for answer in [
-            schema(),
-            Grammar::Regex("[0-9]{3}".into()),
-            Grammar::Choice(vec!["yes".into(), "no".into()]),
-            Grammar::Gbnf("root ::= \"{\" [a-z]+".into()),
-        ] {
-            let constraint =
-                compiler().compile(&Grammar::AnyOf(vec![Grammar::Lark(lark.into()), answer.clone()])).unwrap();
-            assert!(accepts(&constraint, text), "{answer:?}");
-            let own = match answer {
-                Grammar::JsonSchema(_) => "{\"n\": 12}",
-                Grammar::Regex(_) => "123",
-                Grammar::Choice(_) => "no",
-                _ => "{abc",
-            };
-            assert!(accepts(&constraint, own), "{answer:?}");
-            for wrong in [
-                "<tool_call>{\"n\": 1}",
-                "<tool_call>{\"n\": 1}</tool_call>",
-                "text",
-                "{\"n\": 12}<tool_call>",
-                "{\"name\": 1}",
-            ] {
+fn a_grammar_of_calls_may_contain_any_other_grammar() {
+    let schema = json!({
+        "type": "object", "properties": { "n": { "type": "integer" } }, "required": ["n"], "additionalProperties": false
+    });
+    let answers = [
+        (Grammar::JsonSchema(schema), "{\"n\": 12}"),
+        (Grammar::Regex("[0-9]{3}".into()), "123"),
+        (Grammar::Choice(vec!["yes".into(), "no".into()]), "no"),
+        (Grammar::Gbnf("root ::= \"{\" [a-z]+".into()), "{abc"),
+    ];
+    let object = r#"%json {"type": "object", "properties": {"name": {"const": "f"}}, "required": ["name"], "additionalProperties": false}"#;
+    for (lark, call) in [
+        (
+            format!("start: \"<call>\" WS {object} WS \"</call>\" | @answer\nWS: / ?/"),
+            "<call>{\"name\": \"f\"} </call>",
+        ),
+        (format!("start: {object} | @answer"), "{\"name\": \"f\"}"),
+    ] {
+        for (answer, text) in &answers {
+            let whole = Grammar::Around { lark: lark.clone(), answer: Box::new(answer.clone()) };
+            let constraint = compiler().compile(&whole).unwrap();
+            assert!(accepts(&constraint, call) && accepts(&constraint, text), "{answer:?}");
+            for wrong in [&format!("{text}{call}"), "<call>{\"n\": 1}</call>", "text", "{\"name\": 1}"] {
                 assert!(!accepts(&constraint, wrong), "{answer:?} {wrong}");
             }
         }
