@@ -184,6 +184,12 @@ mod tests {
         ids.chars().filter(|id| store.kept().entries.contains_key(id.to_string().as_str())).collect()
     }
 
+    fn bytes_and_count(store: &ResponseStore) -> (usize, usize) {
+        let kept = store.kept();
+        assert_eq!(kept.by_use.len(), kept.entries.len());
+        (kept.bytes, kept.entries.len())
+    }
+
     #[test]
     fn the_least_recently_used_make_way_by_their_size() {
         let store = store_of(3);
@@ -198,8 +204,7 @@ mod tests {
         assert!(store.insert(response("e", 1001)));
         assert_eq!(kept(&store, "abcde"), "de");
         let held: usize = ["d", "e"].map(|id| store.get(&None, id).unwrap().bytes()).iter().sum();
-        assert_eq!(store.kept().bytes, held);
-        assert_eq!(store.kept().by_use.len(), 2);
+        assert_eq!(bytes_and_count(&store), (held, 2));
     }
 
     #[test]
@@ -219,7 +224,7 @@ mod tests {
         assert!(store.get(&other, "a").is_none() && store.get(&None, "a").is_none());
         assert!(!store.remove(&other, "a"));
         assert!(store.get(&owner, "a").is_some() && store.remove(&owner, "a") && !store.remove(&owner, "a"));
-        assert_eq!((store.kept().bytes, store.kept().by_use.len()), (0, 0));
+        assert_eq!(bytes_and_count(&store), (0, 0));
     }
 
     #[test]
