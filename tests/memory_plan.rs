@@ -19,8 +19,9 @@ const MODELS: [&str; 3] =
     ["SmolLM2-135M-Instruct.Q4_1.gguf", "gemma-3-270m.Q4_K_M.gguf", "qwen2.5-coder-1.5b-instruct.Q4_K_M.gguf"];
 
 /// The KV cache is small, so that the load fills it: memory that no request touches would hide an error of the plan.
-/// So is the memory for the bodies of requests.
-const FLAGS: [&str; 6] = ["--ctx-size", "2048", "--max-seqs", "16", "--request-memory", "16MiB"];
+/// So is the memory for the bodies of requests, and nothing is stored.
+const FLAGS: [&str; 8] =
+    ["--ctx-size", "2048", "--max-seqs", "16", "--request-memory", "16MiB", "--response-store", "0"];
 
 /// Bytes in a line of the printed plan, in MiB.
 fn planned_mib(log: &str, name: &str) -> f64 {

@@ -142,7 +142,7 @@ async fn a_response_has_every_key_and_repeats_the_request() {
     }
     assert!(response["id"].as_str().unwrap().starts_with("resp_"));
     assert_eq!(response["reasoning"], json!({ "effort": "low", "summary": null }));
-    assert_eq!((&response["store"], &response["tool_choice"]), (&json!(false), &json!("auto")));
+    assert_eq!((&response["store"], &response["tool_choice"]), (&json!(true), &json!("auto")));
     assert_eq!(response["status"], "incomplete");
     assert_eq!(response["incomplete_details"], json!({ "reason": "max_output_tokens" }));
     let message = &response["output"][0];
@@ -348,6 +348,8 @@ async fn what_cannot_be_done_is_refused_by_name() {
         (json!({ "input": [{ "type": "item_reference", "id": "msg_1" }] }), "input[0].type"),
         (json!({ "input": "a", "background": true }), "background"),
         (json!({ "input": "a", "previous_response_id": "resp_1" }), "previous_response_id"),
+        (json!({ "input": "a", "previous_response_id": 5 }), "previous_response_id"),
+        (json!({ "input": "a", "store": 5 }), "store"),
         (json!({ "input": "a", "conversation": "conv_1" }), "conversation"),
         (json!({ "input": "a", "metadata": "x" }), "metadata"),
         (json!({ "input": "a", "reasoning": { "effort": "huge" } }), "reasoning.effort"),

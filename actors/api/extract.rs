@@ -24,7 +24,7 @@ pub(super) struct JsonBody {
 
 /// Copies of the texts of a body that exist at the same time: the parsed ones, the prompt's, and the rendered one with the
 /// tokenizer's.
-const TEXT_COPIES: usize = 6;
+pub(super) const TEXT_COPIES: usize = 6;
 
 impl FromRequest<SharedServer> for JsonBody {
     type Rejection = ApiError;
@@ -39,12 +39,20 @@ impl FromRequest<SharedServer> for JsonBody {
             return Err(ApiError::invalid_body("the request body is empty: a JSON object is expected"));
         }
         off_worker(bytes.len(), move || {
-            memory.grow(json_size::estimate(&bytes).map_err(invalid_json)?)?;
-            let value = serde_json::from_slice(&bytes).map_err(invalid_json)?;
+            let value = parse(&bytes, &mut memory)?;
             Ok(JsonBody { value, memory })
         })
         .await
     }
+}
+
+/// Parses JSON within the memory of a request, which grows by the parsed values.
+///
+/// # Errors
+/// [`ApiError::InvalidRequest`], and those of [`Reservation::grow`].
+pub(super) fn parse(json: &[u8], memory: &mut Reservation) -> Result<Value, ApiError> {
+    memory.grow(json_size::estimate(json).map_err(invalid_json)?)?;
+    serde_json::from_slice(json).map_err(invalid_json)
 }
 
 fn invalid_json(error: serde_json::Error) -> ApiError {

@@ -6,7 +6,7 @@
 //! [`ollama`]), which answers whole or as a stream ([`sse`]). The routes
 //! that belong to no protocol are in [`models`], [`page`], [`probes`] and [`tokenize`]; [`routes`] lists them all.
 //!
-//! No state is kept between requests. When a connection closes, its handler or response body is dropped, which drops its
+//! Between requests nothing is kept but the responses of the Responses API, in a store of limited size. When a connection closes, its handler or response body is dropped, which drops its
 //! [`crate::pipeline::runtime::Generation`]s and so cancels them.
 
 mod anthropic;

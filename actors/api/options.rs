@@ -27,6 +27,8 @@ pub struct ServerOptions {
     pub sse_ping_interval: Duration,
     /// Memory for the bodies of all requests together, in bytes.
     pub request_memory_bytes: usize,
+    /// Memory for the kept responses of the Responses API, in bytes. 0: none are kept.
+    pub response_store_bytes: usize,
     /// Time without data after which the body of a request is given up.
     pub body_timeout: Duration,
     /// Limits of connections.
@@ -52,6 +54,8 @@ impl ServerOptions {
     pub const MAX_BODY_BYTES: usize = 32 << 20;
     /// Default of [`ServerOptions::request_memory_bytes`].
     pub const REQUEST_MEMORY_BYTES: usize = 512 << 20;
+    /// Default of [`ServerOptions::response_store_bytes`].
+    pub const RESPONSE_STORE_BYTES: usize = 64 << 20;
     /// Default of [`ServerOptions::body_timeout`].
     pub const BODY_TIMEOUT: Duration = Duration::from_secs(30);
     /// Default of [`ServerOptions::drain_timeout`].
@@ -75,6 +79,7 @@ impl Default for ServerOptions {
             max_body_bytes: Self::MAX_BODY_BYTES,
             sse_ping_interval: Duration::from_secs(10),
             request_memory_bytes: Self::REQUEST_MEMORY_BYTES,
+            response_store_bytes: Self::RESPONSE_STORE_BYTES,
             body_timeout: Self::BODY_TIMEOUT,
             connections: ConnectionOptions::default(),
             client_identity: ClientIdentity::default(),
@@ -121,8 +126,8 @@ impl LiveOptions {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Replaces the options for the requests that follow. Names, origins, hosts and the limits of connections and of
-    /// request memory stay as they were at the start.
+    /// Replaces the options for the requests that follow. Names, origins, hosts and the limits of connections, of request
+    /// memory and of kept responses stay as they were at the start.
     pub fn replace(&self, options: ServerOptions) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(options);
     }

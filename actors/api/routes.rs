@@ -19,7 +19,8 @@ use super::connections::BeyondLimit;
 use super::debug;
 use super::guard::{self, Guard};
 use super::ollama;
-use super::openai::{chat, completions, responses};
+use super::openai::responses::{self, stored};
+use super::openai::{chat, completions};
 use super::options::LiveOptions;
 use super::server::{Server, SharedServer};
 use super::{anthropic, models, page, probes, telemetry, tokenize};
@@ -82,6 +83,9 @@ fn keyed_routes() -> Router<SharedServer> {
         .route("/v1/completions", post(completions::create))
         .route("/v1/responses", post(responses::create))
         .route("/v1/responses/input_tokens", post(responses::input_tokens))
+        .route("/v1/responses/{id}", get(stored::show).delete(stored::delete))
+        .route("/v1/responses/{id}/input_items", get(stored::input_items))
+        .route("/v1/responses/{id}/cancel", post(stored::cancel))
         .route("/v1/models", get(models::list))
         .route("/v1/models/", get(models::list))
         .route("/v1/models/{*id}", get(models::show))
@@ -90,6 +94,9 @@ fn keyed_routes() -> Router<SharedServer> {
         .route("/completions", post(completions::create))
         .route("/responses", post(responses::create))
         .route("/responses/input_tokens", post(responses::input_tokens))
+        .route("/responses/{id}", get(stored::show).delete(stored::delete))
+        .route("/responses/{id}/input_items", get(stored::input_items))
+        .route("/responses/{id}/cancel", post(stored::cancel))
         .route("/models/{*id}", get(models::show))
         .route("/models", get(models::report))
         .route("/models/load", post(models::load))
@@ -140,7 +147,7 @@ fn cors_layer(origins: &[String]) -> Result<Option<CorsLayer>, InvalidOrigin> {
     // Browsers do not accept `*` for the `authorization` header, so the requested headers are repeated.
     let layer = CorsLayer::new()
         .allow_origin(allowed)
-        .allow_methods([Method::GET, Method::POST])
+        .allow_methods([Method::GET, Method::POST, Method::DELETE])
         .allow_headers(AllowHeaders::mirror_request())
         .expose_headers(["x-request-id", "retry-after", "retry-after-ms"].map(HeaderName::from_static));
     Ok(Some(layer))

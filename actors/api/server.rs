@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use super::openai::responses::store::ResponseStore;
 use super::options::{LiveOptions, ServerOptions};
 use super::request_memory::RequestMemory;
 use crate::models::Models;
@@ -15,6 +16,7 @@ pub(super) struct Server {
     pub models: Models,
     options: LiveOptions,
     pub request_memory: Arc<RequestMemory>,
+    pub responses: Arc<ResponseStore>,
     /// Start of the server, in seconds of Unix time.
     pub started: u64,
 }
@@ -24,7 +26,8 @@ pub(super) type SharedServer = Arc<Server>;
 impl Server {
     pub fn new(models: Models, options: LiveOptions) -> Self {
         let request_memory = RequestMemory::new(options.get().request_memory_bytes);
-        Server { started: unix_seconds(), models, options, request_memory }
+        let responses = ResponseStore::new(options.get().response_store_bytes);
+        Server { started: unix_seconds(), models, options, request_memory, responses }
     }
 
     /// The options that apply to a new request.

@@ -27,6 +27,7 @@ mod remote;
 mod rm;
 pub mod run;
 mod serve;
+mod server_memory;
 mod show;
 mod template_worker;
 pub mod terminal;

@@ -24,6 +24,7 @@ use crate::trace::{self, Tracer};
 
 use super::api_keys::api_keys;
 use super::model::{self, GgufModel};
+use super::server_memory::{request_memory, response_store};
 use super::{CliError, ConfigSource, Context, async_runtime, open_files};
 
 /// Serve models over HTTP with the OpenAI API.
@@ -119,6 +120,7 @@ fn server_options(config: &Config, metrics: Exposition, max_connections: usize) 
         allowed_hosts: std::iter::once(config.host.clone()).chain(config.allowed_host.iter().cloned()).collect(),
         max_body_bytes: usize::try_from(config.max_body_size.0).unwrap_or(usize::MAX),
         request_memory_bytes: usize::try_from(request_memory(config)).unwrap_or(usize::MAX),
+        response_store_bytes: usize::try_from(response_store(config)).unwrap_or(usize::MAX),
         body_timeout: config.body_timeout,
         connections: ConnectionOptions {
             max_connections,
@@ -135,14 +137,6 @@ fn server_options(config: &Config, metrics: Exposition, max_connections: usize) 
         metrics: Some(metrics),
         ..ServerOptions::default()
     })
-}
-
-/// Memory for the bodies of requests, in bytes.
-fn request_memory(config: &Config) -> u64 {
-    const SHARE: u64 = 16;
-    let available = [config.memory.map(|size| size.0), Machine::now().available_bytes].into_iter().flatten().min();
-    let default = available.map_or(u64::MAX, |bytes| bytes / SHARE).min(ServerOptions::REQUEST_MEMORY_BYTES as u64);
-    config.request_memory.map_or(default, |size| size.0)
 }
 
 fn models_options(config: &Config, tracer: &Tracer) -> ModelsOptions {
@@ -195,7 +189,8 @@ fn plan_all(models: &[String], context: &Context) -> Result<Vec<NamedModel>, Cli
         }
         let limit = Machine::now().limit(budget, held_bytes);
         // The plan of the first model includes it, so that the others leave it free.
-        let request_bytes = if named.is_empty() { request_memory(config) } else { 0 };
+        let request_bytes =
+            if named.is_empty() { request_memory(config).saturating_add(response_store(config)) } else { 0 };
         let (factory, planned) = model::plan_within(model, limit, request_bytes, context)?;
         held_bytes += planned.memory().host_bytes();
         named.push(NamedModel { id, aliases: Vec::new(), factory: Arc::new(factory), planned: Some(planned) });

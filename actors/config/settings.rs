@@ -255,6 +255,8 @@ settings! { |home|
         max_body_size: ByteSize = ByteSize(ServerOptions::MAX_BODY_BYTES as u64), "SIZE", advanced = true;
         /// Memory for the bodies of all requests together, like 1GiB, until their prompts are read; further requests are refused with status 429; if not set, 512MiB, or a sixteenth of the memory if that is less.
         request_memory: Option<ByteSize> = None, "SIZE", advanced = true;
+        /// Memory for the responses of the Responses API that are kept for later requests, like 256MiB, or 0 to keep none; if not set, 64MiB, or a 128th of the memory if that is less.
+        response_store: Option<ByteSize> = None, "SIZE", advanced = true;
         /// Most connections of clients at the same time; if not set, as many as the limit on open files allows.
         max_connections: Option<NonZeroUsize> = None, "N", advanced = true;
         /// How long a client may take to send the headers of a request.

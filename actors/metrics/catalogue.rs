@@ -205,6 +205,8 @@ catalogue! {
     REQUEST_MEMORY: Gauge, "cuelight_request_memory_bytes" [];
     /// Memory that all requests together may reserve, in bytes.
     REQUEST_MEMORY_LIMIT: Gauge, "cuelight_request_memory_limit_bytes" [];
+    /// Memory of the responses that the Responses API keeps for its clients, in bytes.
+    RESPONSE_STORE: Gauge, "cuelight_response_store_bytes" [];
 
     // The process.
     /// Log lines that could not be written, because standard error is closed, full or not read.

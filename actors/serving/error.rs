@@ -41,6 +41,14 @@ pub enum ApiError {
     /// The model that the request names is not available.
     #[error(transparent)]
     Model(ModelsError),
+    /// The client has no stored response with this id.
+    #[error("there is no stored response `{0}`; it may have made way for newer ones")]
+    ResponseNotFound(String),
+    /// The conversation that a request continues has a response that is not stored.
+    #[error(
+        "there is no stored response `{0}`, which this conversation continues; send the whole conversation in `input`"
+    )]
+    PreviousResponseNotFound(String),
     /// No such path.
     #[error("there is no {0}")]
     NotFound(String),
@@ -151,6 +159,8 @@ impl ApiError {
             ApiError::HostNotAllowed(_) => wire(StatusCode::FORBIDDEN, "permission_error", "host_not_allowed"),
             ApiError::Model(error) => model_wire(error),
             ApiError::NotFound(_) => wire(StatusCode::NOT_FOUND, "not_found_error", "not_found"),
+            ApiError::ResponseNotFound(_) => wire(StatusCode::NOT_FOUND, "not_found_error", "response_not_found"),
+            ApiError::PreviousResponseNotFound(_) => invalid("previous_response_not_found"),
             ApiError::MethodNotAllowed(_) => {
                 wire(StatusCode::METHOD_NOT_ALLOWED, "invalid_request_error", "method_not_allowed")
             }
@@ -187,6 +197,7 @@ impl ApiError {
             ApiError::Unsupported { param, .. } => Some(param),
             ApiError::Model(ModelsError::Unknown(_) | ModelsError::Unnamed) => Some("model"),
             ApiError::Submit(SubmitError::TooManySequences { .. }) => Some("n"),
+            ApiError::PreviousResponseNotFound(_) => Some("previous_response_id"),
             _ => None,
         }
     }

@@ -197,6 +197,37 @@ def a_response_streams_what_it_says_whole(client, model):
     assert text == whole.output_text == events[-1].response.output_text
 
 
+@check
+def a_response_is_kept_and_continued(client, model):
+    asked = dict(model=model, max_output_tokens=8, temperature=0)
+    first = client.responses.create(input="Count from one to ten.", **asked)
+    assert client.responses.retrieve(first.id).output_text == first.output_text
+    second = client.responses.create(input="And backwards.", previous_response_id=first.id, **asked)
+    assert second.previous_response_id == first.id and second.usage.input_tokens > first.usage.input_tokens
+    counted = client.responses.input_tokens.count(model=model, input="And backwards.", previous_response_id=first.id)
+    assert counted.input_tokens == second.usage.input_tokens
+    [item] = client.responses.input_items.list(second.id)
+    assert item.content[0].text == "And backwards."
+    parts = [{"role": "user", "content": text} for text in ("one", "two", "three")]
+    listed = client.responses.create(input=parts, **asked).id
+    texts = [item.content[0].text for item in client.responses.input_items.list(listed, limit=1, order="asc")]
+    assert texts == ["one", "two", "three"], texts
+    client.responses.delete(first.id)
+    for call in (client.responses.retrieve, client.responses.delete, client.responses.cancel):
+        try:
+            call(first.id)
+        except openai.NotFoundError as error:
+            assert error.code == "response_not_found", error
+        else:
+            raise AssertionError("a deleted response is found")
+    try:
+        client.responses.create(input="go on", previous_response_id=second.id, **asked)
+    except openai.BadRequestError as error:
+        assert (error.code, error.param) == ("previous_response_not_found", "previous_response_id"), error
+    else:
+        raise AssertionError("a conversation continues without its start")
+
+
 class Answer(pydantic.BaseModel):
     kind: Literal["even", "odd"]
     is_prime: bool

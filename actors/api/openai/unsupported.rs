@@ -69,8 +69,7 @@ const COMPLETIONS: &[Unsupported] =
 /// Refused in responses.
 const RESPONSES: &[Unsupported] = &[
     refuse("background", off, "a response is made while the client waits; leave it out or set it to false"),
-    refuse("previous_response_id", never, "responses are not stored; send the whole conversation in `input`"),
-    refuse("conversation", never, "conversations are not stored; send the whole conversation in `input`"),
+    refuse("conversation", never, "use `previous_response_id`, or send the whole conversation in `input`"),
     refuse("prompt", never, "prompts are not stored; send `instructions` and `input`"),
     refuse("context_management", empty, "context is not managed; shorten `input` before sending"),
 ];

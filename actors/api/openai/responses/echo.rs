@@ -12,14 +12,14 @@ use crate::serving::options::GenerationOptions;
 pub(super) struct Echo(pub Map<String, Value>);
 
 impl Echo {
-    /// Reads and checks the fields.
+    /// Reads and checks the fields. `is_kept`: the response will be stored.
     ///
     /// # Errors
     /// [`ApiError::InvalidRequest`] that names the field.
-    pub fn read(fields: &Fields<'_>, options: &GenerationOptions) -> Result<Self, ApiError> {
+    pub fn read(fields: &Fields<'_>, options: &GenerationOptions, is_kept: bool) -> Result<Self, ApiError> {
         let mut echo = Map::new();
         let mut add = |name: &str, value: Value| echo.insert(name.to_owned(), value);
-        for name in ["instructions", "user", "safety_identifier", "prompt_cache_key"] {
+        for name in ["instructions", "user", "safety_identifier", "prompt_cache_key", "previous_response_id"] {
             add(name, json!(fields.string(name)?));
         }
         for (name, default) in [("truncation", "disabled"), ("service_tier", "default")] {
@@ -39,10 +39,7 @@ impl Echo {
         add("frequency_penalty", shortest(options.sampling.frequency_penalty));
         add("top_logprobs", json!(options.logprobs.unwrap_or(0)));
         add("background", json!(false));
-        add("previous_response_id", Value::Null);
-        // Nothing is stored, whatever was asked for.
-        fields.bool("store")?;
-        add("store", json!(false));
+        add("store", json!(is_kept));
         Ok(Echo(echo))
     }
 

@@ -6,19 +6,21 @@ use serde_json::{Value, json};
 
 use super::conversation::Conversation;
 use super::item::REASONING_PREFIX;
+use super::previous;
 use crate::api::fields::{Fields, missing, wrong_type};
 use crate::api::openai::messages::read_content;
 use crate::serving::error::{ApiError, clip};
 
-/// Reads the messages of the prompt, in the form that chat templates expect.
+/// Reads the messages of the prompt, in the form that chat templates expect. The `earlier` items come before those of `input`.
 ///
 /// # Errors
 /// [`ApiError::InvalidRequest`] or [`ApiError::Unsupported`] that names the field by its path.
-pub(super) fn read(fields: &Fields<'_>) -> Result<Value, ApiError> {
+pub(super) fn read(fields: &Fields<'_>, earlier: &[Value]) -> Result<Value, ApiError> {
     let mut conversation = Conversation::default();
     if let Some(instructions) = fields.string("instructions")? {
         conversation.system(instructions.to_owned());
     }
+    read_items(earlier, previous::FIELD, &mut conversation)?;
     let path = fields.path("input");
     let wanted = "a string or a list of items";
     match fields.get("input").ok_or_else(|| missing(&path, wanted))? {
@@ -69,7 +71,8 @@ fn read_item(kind: &str, item: &Fields<'_>, conversation: &mut Conversation) -> 
         }
         "item_reference" => {
             let param = item.path("type");
-            let message = format!("`{param}` cannot be item_reference: items are not stored; send the item itself");
+            let message =
+                format!("`{param}` cannot be item_reference: items are not found by their ids; send the item itself");
             return Err(ApiError::Unsupported { param, message });
         }
         _ => return Ok(false),
@@ -133,7 +136,7 @@ mod tests {
     use super::*;
 
     fn messages(body: &Value) -> Result<Value, ApiError> {
-        read(&Fields::of_body(body).unwrap())
+        read(&Fields::of_body(body).unwrap(), &[])
     }
 
     #[test]
@@ -157,6 +160,20 @@ mod tests {
                 { "role": "system", "content": "a\n\nb" },
                 { "role": "user", "content": "c" },
                 { "role": "system", "content": "d" },
+            ])
+        );
+    }
+
+    #[test]
+    fn earlier_items_come_after_the_instructions_and_before_the_input() {
+        let earlier = [json!({ "role": "user", "content": "a" }), json!({ "role": "assistant", "content": "b" })];
+        let body = json!({ "instructions": "i", "input": [{ "role": "assistant", "content": "c" }] });
+        assert_eq!(
+            read(&Fields::of_body(&body).unwrap(), &earlier).unwrap(),
+            json!([
+                { "role": "system", "content": "i" },
+                { "role": "user", "content": "a" },
+                { "role": "assistant", "content": "b\nc" },
             ])
         );
     }

@@ -2,7 +2,10 @@
 
 use std::collections::HashSet;
 
+use serde_json::Value;
+
 use super::echo::Echo;
+use super::keeper::Keeper;
 use super::tools::ResponseTools;
 use super::{format, input};
 use crate::api::caller::Caller;
@@ -27,21 +30,29 @@ pub(super) struct RequestRead {
     pub custom_tools: HashSet<String>,
     /// `include` has `reasoning.encrypted_content`.
     pub keeps_reasoning: bool,
+    /// Keeps the response when it is complete.
+    pub keeper: Option<Keeper>,
 }
 
-/// Reads a request.
+/// Reads a request, which continues the conversation of the `earlier` items.
 ///
 /// # Errors
 /// [`ApiError::InvalidRequest`] or [`ApiError::Unsupported`] that names the field.
-pub(super) fn read(server: &Server, caller: &Caller, fields: &Fields<'_>) -> Result<RequestRead, ApiError> {
+pub(super) fn read(
+    server: &Server,
+    caller: &Caller,
+    fields: &Fields<'_>,
+    earlier: &[Value],
+) -> Result<RequestRead, ApiError> {
     unsupported::refuse_in_responses(fields)?;
     let options = read_options(fields, caller.tenancy(fields, &server.options())?)?;
     let ResponseTools { tools, custom } = ResponseTools::read(fields)?;
-    let echo = Echo::read(fields, &options)?;
+    let keeper = Keeper::read(&server.responses, caller.client(), fields)?;
+    let echo = Echo::read(fields, &options, keeper.is_some())?;
     let serving = ServingRequest {
         model: fields.string("model")?.map(str::to_owned),
         options,
-        prompt: PromptInput::Chat(Box::new(read_prompt(fields, &tools)?)),
+        prompt: PromptInput::Chat(Box::new(read_prompt(fields, &tools, earlier)?)),
         constraint: match format::read(fields)? {
             Some(constraint) => Some(constraint),
             None => constraint::read(fields)?,
@@ -49,14 +60,14 @@ pub(super) fn read(server: &Server, caller: &Caller, fields: &Fields<'_>) -> Res
         output: tools.output_options(fields)?,
     };
     let keeps_reasoning = includes(fields, "reasoning.encrypted_content")?;
-    Ok(RequestRead { serving, echo, custom_tools: custom, keeps_reasoning })
+    Ok(RequestRead { serving, echo, custom_tools: custom, keeps_reasoning, keeper })
 }
 
-/// Reads what becomes the prompt, with tools that have been read.
+/// Reads what becomes the prompt, with tools that have been read, behind the `earlier` items.
 ///
 /// # Errors
 /// As [`read`].
-pub(super) fn read_prompt(fields: &Fields<'_>, tools: &Tools) -> Result<ChatPrompt, ApiError> {
+pub(super) fn read_prompt(fields: &Fields<'_>, tools: &Tools, earlier: &[Value]) -> Result<ChatPrompt, ApiError> {
     let mut variables = template_variables(fields)?;
     if let Some(reasoning) = fields.object("reasoning")?
         && let Some(effort) = reasoning.string("effort")?
@@ -64,7 +75,7 @@ pub(super) fn read_prompt(fields: &Fields<'_>, tools: &Tools) -> Result<ChatProm
         Thinking::read_effort(effort, &reasoning.path("effort"))?.add_to(&mut variables);
     }
     let prompt = ChatPrompt {
-        messages: input::read(fields)?,
+        messages: input::read(fields, earlier)?,
         tools: tools.for_template.clone(),
         documents: None,
         variables,
@@ -107,12 +118,12 @@ pub(super) fn of_input(error: ApiError) -> ApiError {
 #[allow(clippy::unwrap_used)]
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
 
     fn prompt(body: &Value) -> Result<ChatPrompt, ApiError> {
-        read_prompt(&Fields::of_body(body).unwrap(), &Tools::default())
+        read_prompt(&Fields::of_body(body).unwrap(), &Tools::default(), &[])
     }
 
     #[test]

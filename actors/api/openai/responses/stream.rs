@@ -1,10 +1,9 @@
 //! The events of a response. Each has a number, and its type is also the name of the server-sent event.
 
-use std::collections::HashSet;
-
 use serde_json::{Value, json};
 
 use super::item::{Content, Item, Status, custom_input};
+use super::keeper::Keeper;
 use super::output::{Change, ChangeKind, Output};
 use super::response::{ResponseParts, Stage, is_cut_off};
 use crate::api::openai::sse::Chunks;
@@ -18,6 +17,8 @@ pub(super) struct ResponseEvents {
     output: Output,
     stage: Stage,
     numbering: Numbering,
+    /// Keeps the response when it is complete.
+    keeper: Option<Keeper>,
 }
 
 /// Numbers events from zero.
@@ -34,15 +35,20 @@ impl Numbering {
 }
 
 impl ResponseEvents {
-    /// For a response without output so far.
-    pub fn new(parts: ResponseParts, custom_tools: HashSet<String>, keeps_reasoning: bool) -> Self {
-        let output = Output::new(custom_tools, keeps_reasoning);
-        ResponseEvents { parts, output, stage: Stage::InProgress, numbering: Numbering::default() }
+    /// For a response whose `output` has no items so far.
+    pub fn new(parts: ResponseParts, output: Output, keeper: Option<Keeper>) -> Self {
+        ResponseEvents { parts, output, stage: Stage::InProgress, numbering: Numbering::default(), keeper }
     }
 
-    /// The response as it is now.
-    pub fn response(&self) -> Value {
-        self.parts.json(&self.stage, self.output.items())
+    /// The complete response, which is kept now if the client wants it.
+    pub fn complete(&mut self) -> Value {
+        let mut response = self.parts.json(&self.stage, self.output.items());
+        if let Some(keeper) = self.keeper.take()
+            && !keeper.keep(&response)
+        {
+            response["store"] = json!(false);
+        }
+        response
     }
 
     /// Adds an event of the answer. Returns what it changes.
@@ -74,14 +80,15 @@ impl ResponseEvents {
         self.stage = Stage::Finished(finish);
     }
 
-    /// An event with the whole response.
-    fn whole(&mut self, kind: &str) -> Value {
-        let response = self.response();
+    /// An event with the response before its output.
+    fn begun(&mut self, kind: &str) -> Value {
+        let response = self.parts.json(&self.stage, self.output.items());
         self.numbering.event(kind, json!({ "response": response }))
     }
 
     fn last(&mut self) -> Value {
-        self.whole(&format!("response.{}", self.stage.status()))
+        let response = self.complete();
+        self.numbering.event(&format!("response.{}", self.stage.status()), json!({ "response": response }))
     }
 
     fn encode(&mut self, change: Change, events: &mut Vec<Value>) {
@@ -100,7 +107,7 @@ impl Chunks for ResponseEvents {
     const ENDS_WITH_DONE: bool = false;
 
     fn begin(&mut self) -> Vec<Value> {
-        vec![self.whole("response.created"), self.whole("response.in_progress")]
+        vec![self.begun("response.created"), self.begun("response.in_progress")]
     }
 
     fn on(&mut self, _choice: usize, event: AnswerEvent) -> Vec<Value> {
