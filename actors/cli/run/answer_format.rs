@@ -6,7 +6,6 @@ use cuelight_engine::constraint::{Constraint, Grammar};
 use cuelight_engine::format::chat_template::Cancellation;
 use serde_json::{Map, Value};
 
-use super::session::Mode;
 use crate::cli::error::CliError;
 use crate::pipeline::runtime::ServedModel;
 use crate::serving::thinking::{EFFORTS, Thinking};
@@ -50,14 +49,14 @@ impl FormatFlags {
     ///
     /// # Errors
     /// [`CliError`] that names the file when it cannot be read or enforced.
-    pub fn read(&self, model: &ServedModel, mode: Mode) -> Result<AnswerFormat, CliError> {
+    pub fn read(&self, model: &ServedModel, is_chat: bool) -> Result<AnswerFormat, CliError> {
         let grammar = match (&self.json_schema, &self.grammar) {
             (Some(file), _) => Some((file, schema(file)?)),
             (None, Some(file)) => Some((file, grammar(file)?)),
             (None, None) => None,
         };
         let compile = |(file, grammar): (&PathBuf, Grammar)| {
-            let grammar = if mode == Mode::Chat { with_headers(grammar, model) } else { grammar };
+            let grammar = if is_chat { with_headers(grammar, model) } else { grammar };
             let compiled = model.constraints.compile(&grammar);
             compiled.map_err(|error| CliError::Failed(format!("{} cannot be enforced: {error}", file.display())))
         };

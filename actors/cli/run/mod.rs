@@ -96,7 +96,7 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
         context.terminal.notice(notice);
     }
     let verbose = args.verbose || context.terminal.talks;
-    let format = args.format.read(&started.model, mode)?;
+    let format = args.format.read(&started.model, mode == Mode::Chat)?;
     let mut session = Session::new(started, mode, format, &context.config, verbose, context.terminal);
     session.markdown = mode == Mode::Chat && !args.no_markdown;
     let result = match prompt {
