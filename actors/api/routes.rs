@@ -18,6 +18,7 @@ use super::connections::BeyondLimit;
 #[cfg(feature = "fault-injection")]
 use super::debug;
 use super::guard::{self, Guard};
+use super::llama_cpp;
 use super::ollama;
 use super::openai::responses::{self, stored};
 use super::openai::{chat, completions};
@@ -106,6 +107,7 @@ fn keyed_routes() -> Router<SharedServer> {
         .route("/tokenizer_info", get(tokenize::info))
         .merge(anthropic::routes())
         .merge(ollama::routes())
+        .merge(llama_cpp::routes())
         .method_not_allowed_fallback(method_not_allowed)
         .fallback(not_found)
 }

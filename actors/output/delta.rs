@@ -25,6 +25,17 @@ pub enum Delta {
     },
 }
 
+impl Delta {
+    /// Its text for the reader, if it is that.
+    #[must_use]
+    pub fn into_text(self) -> Option<String> {
+        match self {
+            Delta::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+}
+
 /// A tool that the model may call.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ToolSpec {

@@ -26,13 +26,26 @@ use super::model_source::{EngineHost, ModelSource, SourceError};
 /// A tokenizer without a file: one token per byte with the value of the byte, and 256 as end of generation.
 #[must_use]
 pub fn tokenizer() -> Arc<Tokenizer> {
+    tokenizer_with(&[])
+}
+
+/// As [`tokenizer`], with tokens for filling in the middle from 257 on: prefix, suffix, middle, repository and file.
+#[must_use]
+pub fn infill_tokenizer() -> Arc<Tokenizer> {
+    tokenizer_with(&["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|repo_name|>", "<|file_sep|>"])
+}
+
+/// One token per byte, the end of generation, and more control tokens.
+fn tokenizer_with(more: &[&str]) -> Arc<Tokenizer> {
     const END: u32 = 256;
     const NORMAL: i32 = 1;
     const CONTROL: i32 = 3;
     let mut tokens: Vec<String> = (0..=255).map(|byte| spelling(byte).to_string()).collect();
+    let mut kinds = vec![NORMAL; tokens.len()];
     tokens.push("<|end|>".into());
+    tokens.extend(more.iter().map(|&text| text.to_owned()));
+    kinds.resize(tokens.len(), CONTROL);
     let tokens: Vec<&str> = tokens.iter().map(String::as_str).collect();
-    let kinds: Vec<i32> = (0..=END).map(|token| if token == END { CONTROL } else { NORMAL }).collect();
     let bytes = GgufBuilder::new()
         .key("tokenizer.ggml.model", "gpt2")
         .key("tokenizer.ggml.pre", "gpt-2")

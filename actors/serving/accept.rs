@@ -143,12 +143,6 @@ async fn plain_tokens(
 ) -> Result<Vec<PromptTokens>, ApiError> {
     let model = model.clone();
     let bytes = prompts.iter().map(PromptField::bytes).sum();
-    let read = move || {
-        let read_one = |prompt: &PromptField| {
-            let tokens = prompt.tokens(&model, add_special)?;
-            Ok(PromptTokens { tokens, text: prompt.text(&model.tokenizer, skip_special) })
-        };
-        prompts.iter().map(read_one).collect()
-    };
+    let read = move || prompts.iter().map(|prompt| prompt.tokens(&model, add_special, skip_special)).collect();
     off_worker(bytes, read).await
 }

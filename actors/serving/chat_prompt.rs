@@ -45,12 +45,44 @@ impl ChatPrompt {
         Err(ApiError::invalid("messages", message))
     }
 
-    /// The tokens to compute. Rendering and tokenising run on a blocking thread, and a rendering waits for a slot of its model.
-    /// Dropping the future ends the rendering.
+    /// The tokens to compute, and the end of their text. Rendering and tokenising run on a blocking thread, and a rendering
+    /// waits for a slot of its model. Dropping the future ends the rendering.
     ///
     /// # Errors
     /// [`ApiError::InvalidRequest`] when the model has no template, or its template refuses the conversation.
     pub async fn tokens(self, model: &Arc<ServedModel>) -> Result<PromptTokens, ApiError> {
+        self.rendered(model, |chat, prompt, model| {
+            let tokens = chat.encode(&prompt, model)?;
+            Ok(PromptTokens { tokens, text: tail(&prompt.text).to_owned(), files_left_out: 0 })
+        })
+        .await
+    }
+
+    /// As [`Self::tokens`], with all of their text.
+    ///
+    /// # Errors
+    /// As [`Self::tokens`].
+    pub async fn tokens_and_text(self, model: &Arc<ServedModel>) -> Result<PromptTokens, ApiError> {
+        let read = |chat: &Self, prompt: RenderedPrompt, model: &ServedModel| {
+            Ok(PromptTokens { tokens: chat.encode(&prompt, model)?, text: prompt.text, files_left_out: 0 })
+        };
+        self.rendered(model, read).await
+    }
+
+    /// The prompt as the template renders it.
+    ///
+    /// # Errors
+    /// As [`Self::tokens`].
+    pub async fn text(self, model: &Arc<ServedModel>) -> Result<String, ApiError> {
+        self.rendered(model, |_, prompt, _| Ok(prompt.text)).await
+    }
+
+    /// Renders on a blocking thread, and there makes of the prompt what `read` does.
+    async fn rendered<T: Send + 'static>(
+        self,
+        model: &Arc<ServedModel>,
+        read: impl FnOnce(&Self, RenderedPrompt, &ServedModel) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
         let slot = model.rendering_slots.clone().acquire_owned().await.map_err(|_| ApiError::Internal)?;
         let cancellation = Cancellation::default();
         let _cancels = cancellation.on_drop();
@@ -58,9 +90,7 @@ impl ChatPrompt {
         on_blocking_thread(move || {
             let rendered = self.render(&Rendering::of(&model, &cancellation)?);
             drop(slot);
-            let rendered = rendered?;
-            let tokens = self.encode(&rendered, &model)?;
-            Ok(PromptTokens { tokens, text: tail(&rendered.text).to_owned() })
+            read(&self, rendered?, &model)
         })
         .await
     }

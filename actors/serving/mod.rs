@@ -4,7 +4,7 @@
 //! compiles the constraint, makes the tokens of the prompt and submits the sequences. The protocol encodes the events of
 //! [`answers`], or the whole answers.
 //!
-//! - [`request`], [`options`], [`tenancy`], [`prompt`], [`chat_prompt`], [`thinking`]: what a client asks for
+//! - [`request`], [`options`], [`tenancy`], [`prompt`], [`infill`], [`chat_prompt`], [`thinking`]: what a client asks for
 //! - [`accept`], [`constraint`], [`generations`], [`answers`]: the sequences and what they generate
 //! - [`error`], [`blocking`]: leaves
 
@@ -15,6 +15,7 @@ pub(crate) mod chat_prompt;
 mod constraint;
 pub(crate) mod error;
 pub(crate) mod generations;
+pub(crate) mod infill;
 pub(crate) mod options;
 pub(crate) mod prompt;
 pub(crate) mod request;

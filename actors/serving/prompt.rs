@@ -1,16 +1,18 @@
-//! A prompt without a chat template: a text, or tokens.
+//! A prompt without a chat template: a text, tokens, or a text with a gap.
 
 use cuelight_engine::engine::TokenId;
 use cuelight_engine::format::tokenizer::Tokenizer;
 
 use super::error::ApiError;
+use super::infill::Infill;
 use crate::pipeline::runtime::ServedModel;
 
-/// A text to tokenise, or tokens to use as they are.
+/// A text to tokenise, tokens to use as they are, or a text with a gap.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum PlainPrompt {
     Text(String),
     Tokens(Vec<TokenId>),
+    Infill(Box<Infill>),
 }
 
 /// A prompt and its path in the request.
@@ -21,30 +23,36 @@ pub(crate) struct PromptField {
 }
 
 impl PromptField {
-    /// The tokens to compute. `add_special` adds BOS and EOS to a text as the tokenizer specifies; ids are not changed.
+    /// The tokens to compute, and the text for `echo`. `add_special` adds BOS and EOS to a text as the tokenizer specifies; ids
+    /// are not changed.
     ///
     /// # Errors
-    /// [`ApiError::InvalidRequest`] when a token is not in the vocabulary or there is no token.
-    pub fn tokens(&self, model: &ServedModel, add_special: bool) -> Result<Vec<TokenId>, ApiError> {
-        let tokens = match &self.prompt {
-            PlainPrompt::Text(text) => model
-                .tokenizer
-                .encode(text, add_special, true)
-                .map_err(|error| ApiError::invalid(&self.path, format!("`{}`: {error}", self.path)))?,
-            PlainPrompt::Tokens(tokens) => tokens.clone(),
+    /// [`ApiError::InvalidRequest`] when a token is not in the vocabulary or there is no token, [`ApiError::Unsupported`] when
+    /// the model cannot fill a gap.
+    pub fn tokens(&self, model: &ServedModel, add_special: bool, skip_special: bool) -> Result<PromptTokens, ApiError> {
+        let (tokens, files_left_out) = match &self.prompt {
+            PlainPrompt::Text(text) => {
+                let encoded = model.tokenizer.encode(text, add_special, true);
+                (encoded.map_err(|error| ApiError::invalid(&self.path, format!("`{}`: {error}", self.path)))?, 0)
+            }
+            PlainPrompt::Tokens(tokens) => (tokens.clone(), 0),
+            PlainPrompt::Infill(infill) => {
+                infill.tokens(&model.tokenizer, &self.path, add_special, model.limits.context_tokens)?
+            }
         };
         if tokens.is_empty() {
             return Err(ApiError::invalid(&self.path, format!("`{}` must have at least one token", self.path)));
         }
         check_vocabulary(&tokens, &self.path, model)?;
-        Ok(tokens)
+        Ok(PromptTokens { tokens, text: self.text(&model.tokenizer, skip_special), files_left_out })
     }
 
-    /// The prompt as text, for `echo`.
-    pub fn text(&self, tokenizer: &Tokenizer, skip_special: bool) -> String {
+    /// The prompt as text, for `echo`; of a text with a gap, what is before it.
+    fn text(&self, tokenizer: &Tokenizer, skip_special: bool) -> String {
         match &self.prompt {
             PlainPrompt::Text(text) => text.clone(),
             PlainPrompt::Tokens(tokens) => tokenizer.decode(tokens, skip_special),
+            PlainPrompt::Infill(infill) => infill.prefix.clone(),
         }
     }
 
@@ -53,6 +61,7 @@ impl PromptField {
         match &self.prompt {
             PlainPrompt::Text(text) => text.len(),
             PlainPrompt::Tokens(_) => 0,
+            PlainPrompt::Infill(infill) => infill.bytes(),
         }
     }
 }
@@ -76,6 +85,8 @@ pub(crate) fn check_vocabulary(tokens: &[TokenId], path: &str, model: &ServedMod
 /// A prompt as tokens.
 pub(crate) struct PromptTokens {
     pub tokens: Vec<TokenId>,
-    /// A plain prompt as text, for `echo`. The end of a rendered prompt.
+    /// A plain prompt as text, for `echo`. The end of a rendered prompt, or all of it where that is wanted.
     pub text: String,
+    /// Files of a text with a gap that do not fit the context.
+    pub files_left_out: usize,
 }

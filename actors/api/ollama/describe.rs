@@ -29,13 +29,18 @@ pub(super) fn details(info: &ModelInfo) -> Value {
     })
 }
 
-/// What the model can do: completion, and of a loaded model with a chat template perhaps tools and thinking.
+/// What the model can do: completion, and of a loaded model perhaps insertion, tools and thinking.
 pub(super) async fn capabilities(info: &ModelInfo) -> Vec<&'static str> {
     let mut capabilities = vec!["completion"];
     if let Some(model) = &info.model
         && let Ok(rules) = find_output_rules(model).await
     {
-        let known = [("tools", rules.format.has_tool_calls()), ("thinking", rules.format.has_reasoning())];
+        let has_infill = model.tokenizer.infill().is_some();
+        let known = [
+            ("insert", has_infill),
+            ("tools", rules.format.has_tool_calls()),
+            ("thinking", rules.format.has_reasoning()),
+        ];
         capabilities.extend(known.into_iter().filter(|(_, has)| *has).map(|(name, _)| name));
     }
     capabilities

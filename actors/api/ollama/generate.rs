@@ -1,4 +1,5 @@
-//! `POST /api/generate`: one prompt, which is the message of a user unless it is `raw` or the model has no chat template.
+//! `POST /api/generate`: one prompt, which is the message of a user unless it is `raw` or the model has no chat template. With
+//! `suffix` it is the text before a gap.
 
 use axum::extract::State;
 use axum::response::Response;
@@ -14,6 +15,7 @@ use crate::api::fields::Fields;
 use crate::api::server::{Server, SharedServer};
 use crate::serving::chat_prompt::ChatPrompt;
 use crate::serving::error::ApiError;
+use crate::serving::infill::Infill;
 use crate::serving::prompt::{PlainPrompt, PromptField};
 use crate::serving::request::{OutputOptions, PromptInput, ServingRequest};
 
@@ -25,12 +27,14 @@ pub(super) async fn create(
     let fields = Fields::of_body(&body)?;
     let call = Call::read(&server, &fields, Form::Generate).await?;
     refuse(&fields)?;
-    let Some(prompt) = fields.string("prompt")?.filter(|prompt| !prompt.is_empty()) else {
-        return call.load(&server).await;
-    };
+    let prompt = fields.string("prompt")?.unwrap_or_default();
     let is_raw = fields.bool("raw")?.unwrap_or(false);
-    let prompt = if is_raw || (system(&fields)?.is_none() && !call.has_template(&server).await?) {
-        raw(prompt)
+    let prompt = if let Some(suffix) = text(&fields, "suffix")? {
+        with_gap(&fields, prompt, suffix)?
+    } else if prompt.is_empty() {
+        return call.load(&server).await;
+    } else if is_raw || (text(&fields, "system")?.is_none() && !call.has_template(&server).await?) {
+        plain("prompt", PlainPrompt::Text(prompt.to_owned()))
     } else {
         templated(&fields, &call, prompt)?
     };
@@ -41,18 +45,13 @@ pub(super) async fn create(
 
 /// Refuses what would change the prompt in a way that this server does not support.
 fn refuse(fields: &Fields<'_>) -> Result<(), ApiError> {
-    const FIELDS: [(&str, &str); 2] = [
-        ("suffix", "text cannot be inserted; write the model's infill format into `prompt` and set `raw`"),
-        ("template", "start the server with --chat-template, or set `raw`"),
-    ];
     refuse_images(fields)?;
-    for (name, advice) in FIELDS {
-        if fields.string(name)?.is_some_and(|text| !text.is_empty()) {
-            let param = fields.path(name);
-            return Err(ApiError::Unsupported { message: format!("`{param}` is not supported: {advice}"), param });
-        }
+    if text(fields, "template")?.is_none() {
+        return Ok(());
     }
-    Ok(())
+    let param = fields.path("template");
+    let message = format!("`{param}` is not supported: start the server with --chat-template, or set `raw`");
+    Err(ApiError::Unsupported { param, message })
 }
 
 fn read(
@@ -74,19 +73,27 @@ fn read(
     Ok((request, options.context_tokens))
 }
 
-/// The message of the system.
-fn system<'a>(fields: &Fields<'a>) -> Result<Option<&'a str>, ApiError> {
-    Ok(fields.string("system")?.filter(|system| !system.is_empty()))
+/// A text that is not empty.
+fn text<'a>(fields: &Fields<'a>, name: &str) -> Result<Option<&'a str>, ApiError> {
+    Ok(fields.string(name)?.filter(|text| !text.is_empty()))
 }
 
-/// The text as it is, after the special token that the model expects at the start.
-fn raw(prompt: &str) -> PromptInput {
-    let prompt = PromptField { path: "prompt".to_owned(), prompt: PlainPrompt::Text(prompt.to_owned()) };
-    PromptInput::Plain { prompts: vec![prompt], add_special: true }
+/// The prompt as it is, after the special token that the model expects at the start.
+fn plain(path: &str, prompt: PlainPrompt) -> PromptInput {
+    PromptInput::Plain { prompts: vec![PromptField { path: path.to_owned(), prompt }], add_special: true }
+}
+
+/// The text before a gap and the text after it. No message belongs to them.
+fn with_gap(fields: &Fields<'_>, prefix: &str, suffix: &str) -> Result<PromptInput, ApiError> {
+    if text(fields, "system")?.is_some() {
+        return Err(ApiError::invalid("system", "`system` and `suffix` exclude each other"));
+    }
+    let infill = Infill { prefix: prefix.to_owned(), suffix: suffix.to_owned(), ..Infill::default() };
+    Ok(plain("suffix", PlainPrompt::Infill(Box::new(infill))))
 }
 
 fn templated(fields: &Fields<'_>, call: &Call, prompt: &str) -> Result<PromptInput, ApiError> {
-    let system = system(fields)?.map(|system| json!({ "role": "system", "content": system }));
+    let system = text(fields, "system")?.map(|system| json!({ "role": "system", "content": system }));
     let messages: Value = system.into_iter().chain([json!({ "role": "user", "content": prompt })]).collect();
     let prompt = ChatPrompt {
         messages,
@@ -109,7 +116,7 @@ mod tests {
     #[test]
     fn fields_that_cannot_be_honoured_are_refused_unless_they_are_empty() {
         let refused = |body: &Value| refuse(&Fields::of_body(body).unwrap()).is_err();
-        for body in [json!({ "suffix": "}" }), json!({ "template": "{{ .Prompt }}" }), json!({ "images": ["aGk="] })] {
+        for body in [json!({ "template": "{{ .Prompt }}" }), json!({ "images": ["aGk="] })] {
             assert!(refused(&body), "{body}");
         }
         assert!(!refused(&json!({ "suffix": "", "template": "", "images": [], "context": [1, 2] })));

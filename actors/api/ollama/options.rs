@@ -1,10 +1,9 @@
 //! Reads `options`, `logprobs` and `top_logprobs`: how to generate.
 
-use std::ops::RangeInclusive;
-
 use serde_json::json;
 
 use crate::api::fields::Fields;
+use crate::api::llama_sampling;
 use crate::api::stop_strings;
 use crate::core::request::{SamplingParams, StopConditions};
 use crate::serving::error::ApiError;
@@ -19,7 +18,11 @@ pub(super) struct Options {
     pub context_tokens: Option<usize>,
 }
 
-const PENALTIES: RangeInclusive<f64> = -100.0..=100.0;
+/// What is not set. The repetition penalty is off: it counts the whole prompt and not the last 64 tokens, and Ollama's own
+/// engine has none.
+fn defaults() -> SamplingParams {
+    SamplingParams { temperature: 0.8, top_k: 40, top_p: 0.9, ..SamplingParams::default() }
+}
 
 /// Reads the options of a request. What is not set has Ollama's default. Unknown options are ignored, because clients send
 /// those of every version.
@@ -38,40 +41,12 @@ pub(super) fn read(fields: &Fields<'_>, tenancy: Tenancy) -> Result<Options, Api
             ..=0 => None,
             most => usize::try_from(most).ok(),
         }),
-        sampling: sampling_params(&options)?,
+        sampling: llama_sampling::read(&options, defaults())?,
         stop: StopConditions { strings: stop_strings::read(&options, "stop")?, ..StopConditions::default() },
         logprobs: logprobs(fields)?,
         ..GenerationOptions::new(tenancy)
     };
     Ok(Options { generation, context_tokens: options.count("num_ctx", 0)? })
-}
-
-fn sampling_params(options: &Fields<'_>) -> Result<SamplingParams, ApiError> {
-    // 0 keeps only the most likely token.
-    let share =
-        |name: &str| Ok::<_, ApiError>(options.number(name, 0.0..=1.0)?.map(|share| share.max(f32::MIN_POSITIVE)));
-    let penalty = |name: &str| Ok::<_, ApiError>(options.number(name, PENALTIES)?.unwrap_or(0.0));
-    Ok(SamplingParams {
-        temperature: options.number("temperature", 0.0..=100.0)?.unwrap_or(0.8),
-        top_k: options
-            .integer("top_k", i64::MIN..=i64::from(u32::MAX))?
-            .map_or(40, |k| usize::try_from(k).unwrap_or(0)),
-        top_p: share("top_p")?.unwrap_or(0.9),
-        min_p: options.number("min_p", 0.0..=1.0)?.unwrap_or(0.0),
-        typical_p: share("typical_p")?.unwrap_or(1.0),
-        repetition_penalty: repetition_penalty(options)?,
-        presence_penalty: penalty("presence_penalty")?,
-        frequency_penalty: penalty("frequency_penalty")?,
-        logit_bias: Vec::new(),
-        seed: options.integer("seed", i64::MIN..=i64::MAX)?.filter(|seed| *seed != -1).map(i64::cast_unsigned),
-    })
-}
-
-/// Off unless it is set: the penalty counts the whole prompt and not the last 64 tokens, and Ollama's own engine has none.
-fn repetition_penalty(options: &Fields<'_>) -> Result<f32, ApiError> {
-    let penalty = options.number("repeat_penalty", 0.01..=100.0)?.unwrap_or(1.0);
-    let window = options.integer("repeat_last_n", i64::MIN..=i64::MAX)?;
-    Ok(if window == Some(0) { 1.0 } else { penalty })
 }
 
 fn logprobs(fields: &Fields<'_>) -> Result<Option<usize>, ApiError> {

@@ -10,7 +10,7 @@ use cuelight_engine::format::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
 use super::logprobs::{self, LegacyLogprobs, Spelling};
-use super::prompt::read_prompts;
+use super::prompt::read_completions;
 use super::sampling::{self, logprobs_count};
 use super::sse::{self, Chunks};
 use super::usage::{UsageCount, finish_reason, stop_reason};
@@ -56,7 +56,7 @@ fn read(server: &Server, caller: &Caller, fields: &Fields<'_>) -> Result<(Servin
         CompletionOptions::read(fields, caller.tenancy(fields, &server.options())?)?;
     let request = ServingRequest {
         model: fields.string("model")?.map(str::to_owned),
-        prompt: PromptInput::Plain { prompts: read_prompts(fields)?, add_special: text.add_special },
+        prompt: PromptInput::Plain { prompts: read_completions(fields)?, add_special: text.add_special },
         options,
         constraint: constraint::read(fields)?,
         output: OutputOptions::plain(),
@@ -342,9 +342,5 @@ impl Chunks for CompletionChunks {
 
 /// The text of an answer that is not taken apart.
 fn text_of(deltas: Vec<Delta>) -> String {
-    let text = |delta| match delta {
-        Delta::Text(text) => Some(text),
-        _ => None,
-    };
-    deltas.into_iter().filter_map(text).collect()
+    deltas.into_iter().filter_map(Delta::into_text).collect()
 }

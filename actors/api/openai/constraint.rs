@@ -12,7 +12,7 @@ use crate::serving::request::ConstraintField;
 ///
 /// # Errors
 /// [`ApiError::InvalidRequest`] that names the field.
-pub(super) fn read(fields: &Fields<'_>) -> Result<Option<ConstraintField>, ApiError> {
+pub(in crate::api) fn read(fields: &Fields<'_>) -> Result<Option<ConstraintField>, ApiError> {
     let mut found = Vec::new();
     found.extend(response_format(fields)?);
     found.extend(structured_outputs(fields)?);

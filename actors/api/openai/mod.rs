@@ -7,7 +7,7 @@
 
 pub(super) mod chat;
 pub(super) mod completions;
-mod constraint;
+pub(super) mod constraint;
 pub(super) mod logprobs;
 pub(super) mod messages;
 pub(super) mod prompt;
@@ -15,5 +15,5 @@ pub(super) mod responses;
 mod sampling;
 mod sse;
 pub(super) mod tools;
-mod unsupported;
+pub(super) mod unsupported;
 mod usage;

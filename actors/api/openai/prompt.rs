@@ -8,6 +8,7 @@ use super::tools::Tools;
 use crate::api::fields::{Fields, missing, token_ids, wrong_type};
 use crate::serving::chat_prompt::ChatPrompt;
 use crate::serving::error::ApiError;
+use crate::serving::infill::Infill;
 use crate::serving::prompt::{PlainPrompt, PromptField};
 use crate::serving::thinking::Thinking;
 
@@ -25,6 +26,23 @@ pub(in crate::api) fn read_prompts(fields: &Fields<'_>) -> Result<Vec<PromptFiel
         None => Err(ApiError::invalid(&path, "`prompt` must not be an empty list")),
         Some(Value::Number(_)) => Ok(vec![PromptField { prompt: PlainPrompt::Tokens(token_ids(list, &path)?), path }]),
         Some(_) => list.iter().enumerate().map(|(index, one)| read_one(one, format!("{path}[{index}]"))).collect(),
+    }
+}
+
+/// As [`read_prompts`]. With `suffix`, the prompt is the text before a gap.
+pub(super) fn read_completions(fields: &Fields<'_>) -> Result<Vec<PromptField>, ApiError> {
+    let mut prompts = read_prompts(fields)?;
+    let Some(suffix) = fields.string("suffix")?.filter(|suffix| !suffix.is_empty()) else { return Ok(prompts) };
+    let path = fields.path("suffix");
+    if fields.bool("echo")?.unwrap_or(false) {
+        return Err(ApiError::invalid(path, "`suffix` and `echo` exclude each other"));
+    }
+    match (prompts.pop().map(|field| field.prompt), prompts.is_empty()) {
+        (Some(PlainPrompt::Text(prefix)), true) => {
+            let infill = Infill { prefix, suffix: suffix.to_owned(), ..Infill::default() };
+            Ok(vec![PromptField { path, prompt: PlainPrompt::Infill(Box::new(infill)) }])
+        }
+        _ => Err(ApiError::invalid(path, "with `suffix`, `prompt` must be one text")),
     }
 }
 
@@ -113,6 +131,29 @@ mod tests {
         ] {
             match prompts(prompt.clone()).unwrap_err() {
                 ApiError::InvalidRequest { param: Some(found), .. } => assert_eq!(found, param, "{prompt}"),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_suffix_goes_with_one_text_and_without_echo() {
+        let read = |body: Value| read_completions(&Fields::of_body(&body).unwrap());
+        for prompt in [json!("a"), json!(["a"])] {
+            let read = read(json!({ "prompt": prompt, "suffix": "b" })).unwrap();
+            let gap = Infill { prefix: "a".into(), suffix: "b".into(), ..Infill::default() };
+            assert_eq!(read, [PromptField { path: "suffix".into(), prompt: PlainPrompt::Infill(Box::new(gap)) }]);
+        }
+        let without = read(json!({ "prompt": [[1], [2]], "suffix": "", "echo": true }));
+        assert_eq!(without.unwrap().len(), 2);
+        for (more, param) in [
+            (json!({ "prompt": "a", "suffix": "b", "echo": true }), "suffix"),
+            (json!({ "prompt": ["a", "b"], "suffix": "c" }), "suffix"),
+            (json!({ "prompt": [1], "suffix": "c" }), "suffix"),
+            (json!({ "prompt": "a", "suffix": 7 }), "suffix"),
+        ] {
+            match read(more).unwrap_err() {
+                ApiError::InvalidRequest { param: Some(found), .. } => assert_eq!(found, param),
                 other => panic!("{other:?}"),
             }
         }

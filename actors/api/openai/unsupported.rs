@@ -38,7 +38,7 @@ const GENERATION: &[Unsupported] = &[
     refuse("top_n_sigma", |value| value.as_f64().is_some_and(|sigma| sigma <= 0.0), SAMPLER),
     refuse("dynatemp_range", zero, SAMPLER),
     refuse("samplers", never, "the order of samplers is fixed"),
-    refuse("n_probs", zero, "use `logprobs`"),
+    refuse("n_probs", zero, "use `logprobs` of `/v1/completions`"),
     refuse("lora", empty, "adapters are not available"),
     refuse("mm_processor_kwargs", empty, TEXT_ONLY),
     refuse("kv_transfer_params", empty, "KV transfer between servers is not available"),
@@ -62,9 +62,9 @@ const CHAT: &[Unsupported] = &[
     refuse("chat_template", never, "start the server with --chat-template"),
 ];
 
-/// Refused in legacy completions.
-const COMPLETIONS: &[Unsupported] =
-    &[refuse("suffix", empty, "text cannot be inserted; write the model's infill format into `prompt`")];
+/// Refused in `/infill`.
+const INFILL: &[Unsupported] =
+    &[refuse("logit_bias", empty, "only `/v1/completions` and `/v1/chat/completions` have it")];
 
 /// Refused in responses.
 const RESPONSES: &[Unsupported] = &[
@@ -84,7 +84,13 @@ pub(super) fn refuse_in_chat(fields: &Fields<'_>) -> Result<(), ApiError> {
 
 /// As [`refuse_in_chat`], for `/v1/completions`.
 pub(super) fn refuse_in_completions(fields: &Fields<'_>) -> Result<(), ApiError> {
-    GENERATION.iter().chain(COMPLETIONS).try_for_each(|field| field.check(fields))
+    GENERATION.iter().try_for_each(|field| field.check(fields))
+}
+
+/// As [`refuse_in_chat`], for `/infill`. Its clients always send `samplers`, in an order that changes little.
+pub(in crate::api) fn refuse_in_infill(fields: &Fields<'_>) -> Result<(), ApiError> {
+    let fits = |field: &&Unsupported| field.name != "samplers";
+    GENERATION.iter().filter(fits).chain(INFILL).try_for_each(|field| field.check(fields))
 }
 
 /// As [`refuse_in_chat`], for `/v1/responses`.
@@ -152,7 +158,7 @@ mod tests {
     #[test]
     fn no_field_is_listed_twice() {
         let mut names: Vec<_> =
-            GENERATION.iter().chain(CHAT).chain(COMPLETIONS).chain(RESPONSES).map(|field| field.name).collect();
+            GENERATION.iter().chain(CHAT).chain(INFILL).chain(RESPONSES).map(|field| field.name).collect();
         names.sort_unstable();
         assert!(names.windows(2).all(|pair| pair[0] != pair[1]));
     }

@@ -2,7 +2,10 @@
 
 use std::path::Path;
 
+use serde_json::Value;
+
 use super::error::TokenizerError;
+use super::infill::InfillTokens;
 use super::special::{Fragment, SpecialTokens, end_spellings};
 use super::vocabulary::{Entry, Spelling, TokenKind, Vocabulary, byte_of};
 use crate::engine::TokenId;
@@ -27,6 +30,11 @@ impl JsonTokenizer {
         let encoding =
             tokenizer.encode_fast(text, add_special).map_err(|error| TokenizerError::Pattern(error.to_string()))?;
         Ok(encoding.get_ids().to_vec())
+    }
+
+    /// The token that is added before a text.
+    pub(super) fn bos(&self) -> Option<TokenId> {
+        self.bos
     }
 
     /// The crate cannot ignore single occurrences of special tokens. The text around guards is encoded apart from the rest, so
@@ -58,6 +66,7 @@ pub(super) struct Loaded {
     pub(super) bos: Option<TokenId>,
     pub(super) eos: Option<TokenId>,
     pub(super) end_of_generation: Vec<TokenId>,
+    pub(super) infill: Option<InfillTokens>,
     pub(super) adds_space: bool,
 }
 
@@ -70,9 +79,10 @@ pub(super) fn load(path: &Path) -> Result<Loaded, TokenizerError> {
 /// Reads the text of a `tokenizer.json`. Errors show `path` as the file.
 pub(super) fn parse(path: &Path, text: &str) -> Result<Loaded, TokenizerError> {
     let fault = |reason: String| TokenizerError::Json { path: path.to_owned(), reason };
-    let description: serde_json::Value = serde_json::from_str(text).map_err(|error| fault(error.to_string()))?;
+    let mut description: Value = serde_json::from_str(text).map_err(|error| fault(error.to_string()))?;
+    let marked = mark_infill_tokens(&mut description).then(|| description.to_string());
     let mut parses_special: tokenizers::Tokenizer =
-        text.parse().map_err(|error: tokenizers::Error| fault(error.to_string()))?;
+        marked.as_deref().unwrap_or(text).parse().map_err(|error: tokenizers::Error| fault(error.to_string()))?;
     // These settings are for batches of a training run. A prompt is never cut or filled up.
     parses_special.with_truncation(None).map_err(|error| fault(error.to_string()))?;
     parses_special.with_padding(None);
@@ -83,18 +93,38 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Loaded, TokenizerError> {
     let spelling = if decoder.contains("ByteLevel") { Spelling::ByteLevel } else { Spelling::SpaceMark };
     // The two kinds of decoder that remove a leading space.
     let adds_space = decoder.contains("\"Strip\"") || decoder.contains("\"Metaspace\"");
-    let entries = entries(&parses_special);
+    let mut entries = entries(&parses_special);
+    let infill = InfillTokens::of_spellings(&mut entries);
     let find = |names: &[&str]| {
         let index = names.iter().find_map(|name| entries.iter().position(|(text, _)| text == name))?;
         TokenId::try_from(index).ok()
     };
     let bos = first_added(&parses_special).or_else(|| find(&["<|begin_of_text|>", "<bos>", "<s>"]));
     let eos = find(&["<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>", "<eos>", "</s>"]);
-    let end_of_generation = end_spellings(&entries);
+    let end_of_generation = end_spellings(&entries, infill.into_iter().flat_map(InfillTokens::ends));
     let special = SpecialTokens::new(&entries, |_| false)?;
     let vocabulary = Vocabulary::new(entries, spelling)?;
     let tokenizer = JsonTokenizer { bos: first_added(&parses_special), parses_special, spells_special, special };
-    Ok(Loaded { tokenizer, vocabulary, bos, eos, end_of_generation, adds_space })
+    Ok(Loaded { tokenizer, vocabulary, bos, eos, end_of_generation, infill, adds_space })
+}
+
+/// Makes the tokens for filling in the middle special, because some files have them as text that is always encoded as these
+/// tokens. Whether there was one.
+fn mark_infill_tokens(description: &mut Value) -> bool {
+    let Some(added) = description.get_mut("added_tokens").and_then(Value::as_array_mut) else { return false };
+    let spelling = |token: &Value| token["content"].as_str().unwrap_or_default().to_owned();
+    let mut entries: Vec<Entry> = added.iter().map(|token| (spelling(token), TokenKind::Normal)).collect();
+    if InfillTokens::of_spellings(&mut entries).is_none() {
+        return false;
+    }
+    let mut is_changed = false;
+    for (token, (_, kind)) in added.iter_mut().zip(entries) {
+        if kind == TokenKind::Control && token["special"] == false {
+            token["special"] = true.into();
+            is_changed = true;
+        }
+    }
+    is_changed
 }
 
 /// The token that the tokenizer adds to an empty text.

@@ -11,12 +11,14 @@
 //! - [`vocabulary`], [`limits`]: the tokens and their bytes, and how many there may be
 //! - [`footprint`]: the memory that all of this takes
 //! - [`stream`]: decodes tokens to text, one at a time
+//! - [`infill`]: the tokens around a gap in a text
 //! - [`json`]: runs a `tokenizer.json` with the `tokenizers` crate
 
 pub(crate) mod byte_level;
 mod byte_pair;
 mod error;
 mod footprint;
+mod infill;
 mod json;
 mod limits;
 mod pre_tokenizer;
@@ -33,6 +35,7 @@ use crate::format::gguf::Gguf;
 
 use byte_pair::BytePair;
 pub use error::TokenizerError;
+pub use infill::InfillTokens;
 use json::JsonTokenizer;
 use sentence_piece::SentencePiece;
 use special::{Fragment, SpecialTokens, token_key};
@@ -46,6 +49,7 @@ pub struct Tokenizer {
     bos: Option<TokenId>,
     eos: Option<TokenId>,
     end_of_generation: Vec<TokenId>,
+    infill: Option<InfillTokens>,
     /// Whether encoding adds a space at the start of a text, which decoding removes.
     adds_space: bool,
 }
@@ -145,12 +149,14 @@ impl Tokenizer {
         let (bos, eos) = (token("bos", defaults.bos)?, token("eos", defaults.eos)?);
         let adds_bos = gguf.optional_bool("tokenizer.ggml.add_bos_token")?.unwrap_or(defaults.adds_bos) || always_bos;
         let adds_eos = gguf.optional_bool("tokenizer.ggml.add_eos_token")?.unwrap_or(false);
+        // First, because it makes some tokens control tokens.
+        let infill = InfillTokens::of_gguf(gguf, &mut entries)?;
         let end_of_generation = special::end_of_generation(gguf, &mut entries, eos)?;
         let special = SpecialTokens::new(&entries, takes_space(gguf)?)?;
         let vocabulary = Vocabulary::new(entries, spelling)?;
         let merging = merging(&vocabulary)?;
         let encoder = Encoder::Pieces(Pieces { special, merging, adds_bos, adds_eos });
-        Ok(Tokenizer { encoder, vocabulary, bos, eos, end_of_generation, adds_space })
+        Ok(Tokenizer { encoder, vocabulary, bos, eos, end_of_generation, infill, adds_space })
     }
 
     /// Builds the tokenizer of a Hugging Face `tokenizer.json`.
@@ -170,9 +176,9 @@ impl Tokenizer {
     }
 
     fn of_json(loaded: json::Loaded) -> Self {
-        let json::Loaded { tokenizer, vocabulary, bos, eos, end_of_generation, adds_space } = loaded;
+        let json::Loaded { tokenizer, vocabulary, bos, eos, end_of_generation, infill, adds_space } = loaded;
         let encoder = Encoder::Json(Box::new(tokenizer));
-        Tokenizer { encoder, vocabulary, bos, eos, end_of_generation, adds_space }
+        Tokenizer { encoder, vocabulary, bos, eos, end_of_generation, infill, adds_space }
     }
 
     /// The tokens of a text.
@@ -281,6 +287,21 @@ impl Tokenizer {
     #[must_use]
     pub fn bos(&self) -> Option<TokenId> {
         self.bos
+    }
+
+    /// The token that [`Self::encode`] with `add_special` puts before a text.
+    #[must_use]
+    pub fn added_bos(&self) -> Option<TokenId> {
+        match &self.encoder {
+            Encoder::Pieces(pieces) => self.bos.filter(|_| pieces.adds_bos),
+            Encoder::Json(tokenizer) => tokenizer.bos(),
+        }
+    }
+
+    /// The tokens for filling in the middle. `None` when the model has none.
+    #[must_use]
+    pub fn infill(&self) -> Option<InfillTokens> {
+        self.infill
     }
 
     /// The end-of-text token, when the model has one.

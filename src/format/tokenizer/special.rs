@@ -89,9 +89,13 @@ pub(super) fn end_of_generation(
     Ok(ends)
 }
 
-/// The tokens that end a generation by their spelling alone, sorted.
-pub(super) fn end_spellings(entries: &[Entry]) -> Vec<TokenId> {
-    (0..).zip(entries).filter(|(_, (text, _))| END_SPELLINGS.contains(&text.as_str())).map(|(id, _)| id).collect()
+/// The tokens that end a generation by their spelling alone, and `others`, sorted.
+pub(super) fn end_spellings(entries: &[Entry], others: impl Iterator<Item = TokenId>) -> Vec<TokenId> {
+    let spelled = (0..).zip(entries).filter(|(_, (text, _))| END_SPELLINGS.contains(&text.as_str())).map(|(id, _)| id);
+    let mut ends: Vec<TokenId> = spelled.chain(others).collect();
+    ends.sort_unstable();
+    ends.dedup();
+    ends
 }
 
 /// The token that a key names. Some files name ids beyond the vocabulary, which are ignored.

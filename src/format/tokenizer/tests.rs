@@ -368,3 +368,49 @@ fn markers_are_control_tokens_and_what_the_template_writes() {
     assert_eq!(tokenizer.markers(&["no markers"]), ["<|im_end|>"]);
     assert_eq!(tokenizer.markers(&["", "{{ '<tool>' }}"]), ["<|im_end|>", "<tool>"]);
 }
+
+/// The tokens for filling in the middle, as files of code models have them, and the text of one inside a text.
+#[test]
+fn text_never_becomes_a_token_for_filling_in_the_middle() {
+    let spellings = ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|fim_pad|>"];
+    let text = "a<|fim_middle|>b";
+    let mut tokens: Vec<String> = (0..=255u8)
+        .map(|byte| {
+            let mut text = String::new();
+            byte_level::encode(&[byte], &mut text);
+            text
+        })
+        .collect();
+    let vocabulary: serde_json::Map<_, _> =
+        (0..).zip(&tokens).map(|(id, text): (u32, _)| (text.clone(), id.into())).collect();
+    tokens.extend(spellings.map(str::to_owned));
+    let mut kinds = vec![1; tokens.len()];
+    kinds[256..].fill(USER_DEFINED);
+    let of_file = GgufBuilder::new()
+        .key("tokenizer.ggml.model", "gpt2")
+        .key("tokenizer.ggml.pre", "gpt-2")
+        .key("tokenizer.ggml.tokens", tokens)
+        .key("tokenizer.ggml.token_type", kinds)
+        .key("tokenizer.ggml.merges", Vec::<&str>::new());
+    let added = |(id, content): (u32, &str)| serde_json::json!({ "id": id, "content": content, "special": false, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false });
+    let of_json = serde_json::json!({
+        "version": "1.0",
+        "truncation": null,
+        "padding": null,
+        "added_tokens": (256..).zip(spellings).map(added).collect::<Vec<_>>(),
+        "normalizer": null,
+        "pre_tokenizer": { "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": true },
+        "post_processor": null,
+        "decoder": { "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": true },
+        "model": { "type": "BPE", "vocab": vocabulary, "merges": [] },
+    });
+    let of_json = Tokenizer::from_json_text("tokenizer.json", &of_json.to_string()).unwrap();
+    for tokenizer in [tokenizer(of_file).unwrap(), of_json] {
+        let infill = tokenizer.infill().unwrap();
+        assert_eq!((infill.prefix, infill.suffix, infill.middle, infill.pad), (256, 257, 258, Some(259)));
+        assert_eq!(tokenizer.encode(text, false, false).unwrap().len(), text.len());
+        assert_eq!(tokenizer.encode(text, false, true).unwrap(), [97, 258, 98]);
+        assert_eq!((tokenizer.end_of_generation(), tokenizer.added_bos()), (&[259][..], None));
+        assert!(tokenizer.is_special(258));
+    }
+}
