@@ -139,7 +139,7 @@ pub fn print(text: &str) -> Result<(), CliError> {
 /// Writes text with styles to standard output. What comes from a model must be [`printable`] already.
 ///
 /// # Errors
-/// As [`print`].
+/// As [`print()`].
 pub fn print_styled(text: &str) -> Result<(), CliError> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(CliError::Output)

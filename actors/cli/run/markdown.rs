@@ -49,11 +49,14 @@ impl Markdown {
 
     /// Renders what was held back, and ends all styles.
     pub fn finish(&mut self, out: &mut WordWrap) {
-        match self.place {
-            Place::LineStart if self.fence.is_none() => self.release_line(out),
-            Place::LineStart => self.release(out),
-            Place::Text => self.resolve('\n', out),
-            Place::FenceLine | Place::Code => {}
+        match self.fence {
+            Some(_) => self.release(out),
+            None if self.place == Place::LineStart => self.release_line(out),
+            None => {}
+        }
+        self.resolve('\n', out);
+        if self.is_escaped {
+            self.emit('\\', out);
         }
         self.set_block(Style::default(), out);
         *self = Markdown::default();
@@ -179,7 +182,7 @@ impl Markdown {
         let Some(mark) = self.held.chars().next() else { return };
         let count = self.held.chars().count();
         let style = match (mark, count) {
-            ('`', _) => self.toggle_span(count),
+            ('`', _) if self.span.is_some() || next != '\n' => self.toggle_span(count),
             ('~', 2) => self.toggle(Style { struck: true, ..Style::default() }, mark, next),
             ('*' | '_', 1) => self.toggle(Style { italic: true, ..Style::default() }, mark, next),
             ('*' | '_', 2) => self.toggle(Style { bold: true, ..Style::default() }, mark, next),
@@ -290,7 +293,10 @@ mod tests {
         {
             assert_eq!(rendered(text, 80), text);
         }
-        assert_eq!(rendered(r"\*not\* a\b \\ end\", 80), r"*not* a\b \ end");
+        assert_eq!(rendered(r"\*not\* a\b \\ end\", 80), r"*not* a\b \ end\");
+        for text in ["*", "-", "#", "12.", "`", "~~", "> ", "  "] {
+            assert_eq!(rendered(text, 80), text.replace('>', "<f>│<>").trim_end());
+        }
     }
 
     #[test]
