@@ -167,7 +167,8 @@ async fn a_client_that_sends_as_much_as_it_can_does_not_shut_out_another() {
 async fn a_long_prompt_does_not_block_running_streams() {
     const STREAMS: u64 = 8;
     const SETTLED: usize = 16;
-    let server = Arc::new(ServerProcess::start(&["--max-seqs", "16"]).await);
+    // Memory for all tokens: a stream that is preempted would wait for the others.
+    let server = Arc::new(ServerProcess::start(&["--max-seqs", "16", "--kv-memory", "1GiB"]).await);
     let (settled, is_over) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
     let stream = |number: u64| {
         let (server, settled, is_over) = (server.clone(), settled.clone(), is_over.clone());
