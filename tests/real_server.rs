@@ -20,7 +20,7 @@ mod server_process;
 use server_process::{Answer, ServerProcess, chat, conversation, gaps, median, percentile, random, text};
 
 /// Tolerance factor of assertions about times.
-const NOISE: f64 = 1.5;
+const NOISE: f64 = 2.0;
 
 /// Runs the jobs concurrently and collects their results in the order in which they end.
 async fn all<T: Send + 'static>(jobs: impl IntoIterator<Item = impl Future<Output = T> + Send + 'static>) -> Vec<T> {
@@ -214,7 +214,10 @@ async fn a_long_prompt_does_not_block_running_streams() {
     // of thousands. A step with the whole prompt, as without a time budget, would take hundreds of times as long.
     let (usual, slow, worst) = (median(&during), percentile(&during, 0.99), percentile(&during, 1.0));
     assert!(usual <= 3.0 * NOISE * alone, "{usual:.1} ms against {alone:.1} ms");
-    assert!(slow <= 9.0 * alone && worst <= 30.0 * alone, "{slow:.1} ms, {worst:.1} ms against {alone:.1} ms");
+    assert!(
+        slow <= 9.0 * NOISE * alone && worst <= 30.0 * NOISE * alone,
+        "{slow:.1} ms, {worst:.1} ms against {alone:.1} ms"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
