@@ -31,8 +31,9 @@ const BURST_EVERY: Duration = Duration::from_secs(10);
 /// Interval between two memory measurements.
 const SAMPLE_EVERY: Duration = Duration::from_millis(500);
 
-/// Allowed growth that is not a leak, in MiB.
-const ALLOCATOR_MIB: f64 = 8.0;
+/// Allowed growth that is not a leak, in MiB. Each restart of an engine leaves freed memory in other places of the heap,
+/// until all places have been used.
+const ALLOWED_GROWTH_MIB: f64 = if cfg!(feature = "fault-injection") { 48.0 } else { 8.0 };
 
 /// The server, and counts of what its clients got.
 struct Soak {
@@ -111,20 +112,18 @@ impl Soak {
     }
 }
 
-/// The slope per step of the least-squares line through equidistant points.
-fn slope(values: &[f64]) -> f64 {
-    let n = values.len() as f64;
-    let mean = values.iter().sum::<f64>() / n;
-    let middle = (n - 1.0) / 2.0;
-    let covariance: f64 = values.iter().enumerate().map(|(i, value)| (i as f64 - middle) * (value - mean)).sum();
-    let variance: f64 = (0..values.len()).map(|i| (i as f64 - middle).powi(2)).sum();
-    covariance / variance
+/// The growth of the highest value from the second third of the samples to the last third. The first third contains
+/// one-time allocations. The highest values, because an engine that restarts uses little memory for a moment.
+fn growth(samples: &[f64]) -> f64 {
+    let (start, end) = (samples.len() / 3, samples.len() * 2 / 3);
+    let highest = |part: &[f64]| part.iter().copied().fold(0.0, f64::max);
+    highest(&samples[end..]) - highest(&samples[start..end])
 }
 
 #[test]
-fn the_slope_is_that_of_the_least_squares_line() {
-    assert_eq!(slope(&[1.0, 3.0, 5.0]), 2.0);
-    assert_eq!(slope(&[2.0, 1.0, 2.0]), 0.0);
+fn growth_compares_the_last_two_thirds() {
+    assert_eq!(growth(&[1.0, 1.0, 5.0, 2.0, 6.0, 0.0]), 1.0);
+    assert_eq!(growth(&[9.0, 9.0, 5.0, 2.0, 4.0, 3.0]), -1.0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -173,14 +172,8 @@ async fn a_long_mixed_load_causes_no_errors_and_no_memory_growth() {
         count(&soak.hung_up),
         count(&soak.faults)
     );
-    // The first third contains one-time allocations.
-    let settled = &resident_mib[resident_mib.len() / 3..];
-    let growth = slope(settled) * settled.len() as f64;
-    let a_minute = slope(settled) * 60.0 / SAMPLE_EVERY.as_secs_f64();
-    println!(
-        "{:.1} MiB resident at the end, {growth:+.2} MiB over the last two thirds, {a_minute:+.2} a minute",
-        settled[settled.len() - 1]
-    );
-    assert!(growth <= ALLOCATOR_MIB, "memory grew by {growth:.1} MiB");
+    let growth = growth(&resident_mib);
+    println!("{:.1} MiB resident at the end, {growth:+.2} MiB in the last third", resident_mib[resident_mib.len() - 1]);
+    assert!(growth <= ALLOWED_GROWTH_MIB, "memory grew by {growth:.1} MiB");
     assert!(count(&soak.answered) > 0 && count(&soak.refused) > 0, "there must be load and overload");
 }

@@ -10,6 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread;
 
+use cuelight_engine::heap::release_freed;
 use cuelight_engine::load::LoadCancel;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
@@ -92,7 +93,11 @@ impl<S: ModelSource> LoaderState<S> {
             let _ = supervisor.cast(SupervisorMsg::Loaded(result.map(Box::new)));
         };
         match host {
-            EngineHost::Thread => drop(thread::Builder::new().name("cuelight-loader".into()).spawn(load)?),
+            EngineHost::Thread => drop(thread::Builder::new().name("cuelight-loader".into()).spawn(move || {
+                load();
+                // The allocator would keep the memory of what a load needs for a moment.
+                release_freed();
+            })?),
             EngineHost::VirtualTime => load(),
         }
         Ok(())

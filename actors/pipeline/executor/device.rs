@@ -6,6 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use cuelight_engine::engine::{Engine, EngineError, ExpertJob, Progress, Step, StepId};
+use cuelight_engine::heap::release_freed;
 use cuelight_engine::threads::{YieldHint, wake_promptly};
 use ractor::ActorRef;
 use tokio::sync::{mpsc, oneshot};
@@ -59,6 +60,8 @@ impl<E: Engine> Device<E> {
             DeviceThread { engine: Some(engine), resume, yield_hint: Arc::clone(&yield_hint), expert_jobs, reports };
         thread::Builder::new().name("cuelight-device".into()).spawn(move || {
             thread.run(receiver);
+            // An ended thread's freed memory would otherwise stay with the process, once per restart of the engine.
+            release_freed();
             drop(alive);
         })?;
         Ok(Device::Thread { commands: Some(commands), yield_hint, gone })
