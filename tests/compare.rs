@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 /// Prints llama-bench's JSON for its arguments, and records how it was called.
 const BENCH: &str = r#"
-case "$1" in --version) echo "version: 4000 (abc1234)" >&2; exit 0;; esac
+case "$1" in --version) echo "version: 4000 (abc1234)" >&2; exit 0;; --help) echo "  -d, --n-depth <n>"; exit 0;; esac
 echo "$*" >> "$0.calls"
 prompts=0 generated=0 depth=0 fa=0
 while [ $# -gt 0 ]; do
@@ -26,6 +26,18 @@ for prompt in $prompts; do
   [ "$prompt" -gt 0 ] && echo "{\"n_prompt\": $prompt, \"n_gen\": 0, \"n_depth\": $depth, \"avg_ts\": 1${fa}0.0},"
 done
 echo "{\"n_prompt\": 0, \"n_gen\": $generated, \"n_depth\": $depth, \"avg_ts\": 2.5}]"
+"#;
+
+/// A llama-bench that takes a depth as a prompt, as ik_llama.cpp does, and is slow without flash attention.
+const FORK_BENCH: &str = r#"
+case "$1" in --version) exit 1;; --help) echo "  -gp <pp,tg>"; echo "  -rtr, --run-time-repack <0|1>"; exit 0;; esac
+echo "$*" >> "$0.calls"
+depth=0 generated=0 fa=0
+while [ $# -gt 0 ]; do
+  case "$1" in -n) generated=$2;; -d) exit 4;; -gp) depth=${2%,*} generated=${2#*,};; -fa) fa=$2;; esac
+  shift
+done
+echo "[{\"n_prompt\": $depth, \"n_gen\": $generated, \"avg_ts\": $((1 + 6 * fa)).0}]"
 "#;
 
 /// Serves with this program, with llama-server's flags.
@@ -113,6 +125,24 @@ fn runs_alternate_and_the_peers_better_setting_counts() {
     let order: Vec<String> =
         text(&output.stderr).lines().filter(|line| line.starts_with("round")).map(str::to_owned).collect();
     assert!(order[0].contains("cuelight") && order[5].contains("cuelight"), "{order:#?}");
+}
+
+#[test]
+fn a_fork_with_other_flags_repacks_and_generates_after_a_prompt() {
+    let home = Home::new();
+    let peer = home.script("ik/llama-bench", FORK_BENCH);
+    let output = home.compare(&home.path("ik"), &["--only", "decode,depth", "--rounds", "2", "--activation-bits", "8"]);
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{stderr}");
+    assert!(stdout.contains("cuelight 8 bits, peers 8 bits"), "{stdout}");
+    assert!(stdout.lines().any(|line| line.contains("at depth 2048") && line.contains("| 7.00 (7.00–7.00), fa on |")));
+    let calls = std::fs::read_to_string(peer.with_file_name("llama-bench.calls")).unwrap();
+    let depths: Vec<&str> = calls.lines().filter(|call| call.contains("-gp 2048,128")).collect();
+    assert!(calls.lines().all(|call| call.contains("-rtr 1")), "{calls}");
+    assert_eq!(depths.len(), 3, "without flash attention it is clearly slower, so it runs once: {calls}");
+    let progress: Vec<&str> = stderr.lines().filter(|line| line.starts_with("  decode 128")).collect();
+    assert!(progress[0].contains("tok/s (11 runs left, about "), "{stderr}");
+    assert!(progress.last().unwrap().ends_with("tok/s"), "{stderr}");
 }
 
 #[test]

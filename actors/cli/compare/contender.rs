@@ -2,8 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
+use cuelight_engine::load::ActivationBits;
 use tokio::process::Command;
 
+use super::build_flags::{BenchFlags, DepthFlag, ServerFlags};
 use super::peer::Peer;
 
 /// The name that both servers give the model.
@@ -73,29 +75,42 @@ pub struct Contender {
 
 #[derive(Debug, Clone)]
 enum Programs {
-    Ours { program: PathBuf, config_file: Option<PathBuf>, api_key: Option<String> },
-    Peer { peer: Peer, server_help: String, flash_attention: Vec<FlashAttention> },
+    Ours(OwnProgram),
+    Peer { peer: Peer, bench_flags: BenchFlags, server_flags: ServerFlags, flash_attention: Vec<FlashAttention> },
+}
+
+/// This program.
+#[derive(Debug, Clone)]
+pub struct OwnProgram {
+    /// Its file.
+    pub program: PathBuf,
+    /// Its configuration file.
+    pub config_file: Option<PathBuf>,
+    /// An API key that its server requires.
+    pub api_key: Option<String>,
+    /// Bits of activations in its integer kernels.
+    pub activation_bits: ActivationBits,
 }
 
 impl Contender {
-    /// This program, with its configuration file and an API key that its server requires.
+    /// This program.
     #[must_use]
-    pub fn ours(program: PathBuf, config_file: Option<PathBuf>, api_key: Option<String>) -> Self {
-        let name = format!("cuelight {}", env!("CARGO_PKG_VERSION"));
-        Contender { name, programs: Programs::Ours { program, config_file, api_key } }
+    pub fn ours(own: OwnProgram) -> Self {
+        Contender { name: format!("cuelight {}", env!("CARGO_PKG_VERSION")), programs: Programs::Ours(own) }
     }
 
     /// A peer, with the settings to measure.
     #[must_use]
     pub fn peer(name: String, peer: Peer, flash_attention: Vec<FlashAttention>) -> Self {
-        let server_help = peer.server_help();
-        Contender { name, programs: Programs::Peer { peer, server_help, flash_attention } }
+        let bench_flags = BenchFlags::of_help(&peer.bench_help());
+        let server_flags = ServerFlags::of_help(&peer.server_help());
+        Contender { name, programs: Programs::Peer { peer, bench_flags, server_flags, flash_attention } }
     }
 
     /// Whether it is this program.
     #[must_use]
     pub fn is_ours(&self) -> bool {
-        matches!(self.programs, Programs::Ours { .. })
+        matches!(self.programs, Programs::Ours(_))
     }
 
     /// The name with the directory.
@@ -109,7 +124,7 @@ impl Contender {
     #[must_use]
     pub fn folder(&self) -> &Path {
         match &self.programs {
-            Programs::Ours { program, .. } => program.parent().unwrap_or(program),
+            Programs::Ours(own) => own.program.parent().unwrap_or(&own.program),
             Programs::Peer { peer, .. } => &peer.folder,
         }
     }
@@ -124,7 +139,7 @@ impl Contender {
     #[must_use]
     pub fn settings(&self) -> Vec<Option<FlashAttention>> {
         match &self.programs {
-            Programs::Ours { .. } => vec![None],
+            Programs::Ours(_) => vec![None],
             Programs::Peer { flash_attention, .. } => flash_attention.iter().copied().map(Some).collect(),
         }
     }
@@ -145,7 +160,7 @@ impl Contender {
     #[must_use]
     pub fn api_key(&self) -> Option<String> {
         match &self.programs {
-            Programs::Ours { api_key, .. } => api_key.clone(),
+            Programs::Ours(own) => own.api_key.clone(),
             Programs::Peer { .. } => None,
         }
     }
@@ -154,24 +169,27 @@ impl Contender {
     #[must_use]
     pub fn bench(&self, model: &Path, plan: &BenchPlan, setting: Option<FlashAttention>) -> Option<Command> {
         let mut command = match &self.programs {
-            Programs::Ours { program, config_file, .. } => {
-                let mut command = own_command(program, config_file.as_deref());
-                command.arg("bench").arg(model);
-                command
-            }
+            Programs::Ours(own) => own.command("bench", model),
             Programs::Peer { peer, .. } => {
                 let mut command = Command::new(peer.bench.as_ref()?);
                 command.arg("-m").arg(model);
                 command
             }
         };
+        let after_prompt = plan.depth > 0 && self.bench_flags().depth == DepthFlag::AfterPrompt;
         let prompts: Vec<String> = plan.prompts.iter().map(usize::to_string).collect();
         let prompts = if prompts.is_empty() { "0".to_owned() } else { prompts.join(",") };
-        command.args(["-p", &prompts, "-n", &plan.generated.to_string(), "-r", "1", "-o", "json"]);
+        let generated = if after_prompt { 0 } else { plan.generated };
+        command.args(["-p", &prompts, "-n", &generated.to_string(), "-r", "1", "-o", "json"]);
         command.args(["-t", &plan.threads.to_string()]);
-        if plan.depth > 0 {
+        if after_prompt {
+            command.args(["-gp", &format!("{},{}", plan.depth, plan.generated)]);
+        } else if plan.depth > 0 {
             // Older builds do not know this flag.
             command.args(["-d", &plan.depth.to_string()]);
+        }
+        if self.bench_flags().repacks {
+            command.args(["-rtr", "1"]);
         }
         if let Some(setting) = setting {
             command.args(["-fa", setting.value()]);
@@ -179,35 +197,44 @@ impl Contender {
         Some(command)
     }
 
+    fn bench_flags(&self) -> BenchFlags {
+        match &self.programs {
+            Programs::Ours(_) => BenchFlags::default(),
+            Programs::Peer { bench_flags, .. } => *bench_flags,
+        }
+    }
+
     /// The command that serves the model as [`MODEL_NAME`]; `None` without a server.
     #[must_use]
     pub fn server(&self, model: &Path, plan: &ServerPlan, setting: Option<FlashAttention>) -> Option<Command> {
         let (port, slots, threads) = (plan.port.to_string(), plan.slots.to_string(), plan.threads.to_string());
         match &self.programs {
-            Programs::Ours { program, config_file, .. } => {
-                let mut command = own_command(program, config_file.as_deref());
-                command.arg("serve").arg(model).args(["--host", "127.0.0.1", "--port", &port, "--alias", MODEL_NAME]);
+            Programs::Ours(own) => {
+                let mut command = own.command("serve", model);
+                command.args(["--host", "127.0.0.1", "--port", &port, "--alias", MODEL_NAME]);
                 command.args(["--threads", &threads, "--max-seqs", &slots]);
                 command.args(["--ctx-size", &plan.slot_tokens.to_string()]);
                 Some(command)
             }
-            Programs::Peer { peer, server_help, .. } => {
+            Programs::Peer { peer, server_flags, .. } => {
                 let mut command = Command::new(peer.server.as_ref()?);
                 command.arg("-m").arg(model).args(["--host", "127.0.0.1", "--port", &port, "--alias", MODEL_NAME]);
                 // llama-server's context is that of all slots together.
                 let tokens = (plan.slots * plan.slot_tokens).to_string();
                 command.args(["--threads", &threads, "-np", &slots, "-c", &tokens]);
                 match setting {
-                    Some(setting) if server_help.contains("[on|off") => {
+                    Some(setting) if server_flags.flash_attention_value => {
                         command.args(["-fa", setting.value()]);
                     }
-                    // In older builds the flag has no value and turns it on.
                     Some(FlashAttention::On) => {
                         command.arg("-fa");
                     }
                     Some(FlashAttention::Off) | None => {}
                 }
-                if server_help.contains("--cache-ram") {
+                if server_flags.repacks {
+                    command.arg("-rtr");
+                }
+                if server_flags.cache_ram {
                     // No prompt repeats, so a prompt cache would only cost time and memory.
                     command.args(["--cache-ram", "0"]);
                 }
@@ -217,30 +244,41 @@ impl Contender {
     }
 }
 
-fn own_command(program: &Path, config_file: Option<&Path>) -> Command {
-    let mut command = Command::new(program);
-    if let Some(file) = config_file {
-        command.arg("--config").arg(file);
+impl OwnProgram {
+    /// A command of this program on a model.
+    fn command(&self, subcommand: &str, model: &Path) -> Command {
+        let mut command = Command::new(&self.program);
+        if let Some(file) = &self.config_file {
+            command.arg("--config").arg(file);
+        }
+        command.arg(subcommand).arg(model).args(["--activation-bits", &self.activation_bits.to_string()]);
+        command
     }
-    command
 }
 
 #[cfg(test)]
 impl Contender {
-    /// A peer whose programs do not exist and whose server's help is this text.
-    pub fn absent_peer(name: &str, server_help: &str) -> Self {
+    /// A peer whose programs do not exist and whose help texts are these.
+    pub fn absent_peer(name: &str, bench_help: &str, server_help: &str) -> Self {
         let peer =
             Peer { folder: "/p".into(), bench: Some("/p/llama-bench".into()), server: Some("/p/llama-server".into()) };
-        let flash_attention = vec![FlashAttention::Off, FlashAttention::On];
-        Contender {
-            name: name.to_owned(),
-            programs: Programs::Peer { peer, server_help: server_help.to_owned(), flash_attention },
-        }
+        let programs = Programs::Peer {
+            peer,
+            bench_flags: BenchFlags::of_help(bench_help),
+            server_flags: ServerFlags::of_help(server_help),
+            flash_attention: vec![FlashAttention::Off, FlashAttention::On],
+        };
+        Contender { name: name.to_owned(), programs }
     }
 
     /// This program, with a configuration file.
     pub fn absent_ours() -> Self {
-        Contender::ours("/bin/cuelight".into(), Some("/c.toml".into()), None)
+        Contender::ours(OwnProgram {
+            program: "/bin/cuelight".into(),
+            config_file: Some("/c.toml".into()),
+            api_key: None,
+            activation_bits: ActivationBits::Fifteen,
+        })
     }
 }
 
@@ -262,15 +300,21 @@ mod tests {
         let model = Path::new("m.gguf");
         assert_eq!(
             line(Contender::absent_ours().bench(model, &plan, None)),
-            format!("/bin/cuelight --config /c.toml bench m.gguf {same}")
+            format!("/bin/cuelight --config /c.toml bench m.gguf --activation-bits 15 {same}")
         );
-        let peer = Contender::absent_peer("p", "");
+        let peer = Contender::absent_peer("p", "", "");
         let on = peer.bench(model, &plan, Some(FlashAttention::On));
         assert_eq!(line(on), format!("/p/llama-bench -m m.gguf {same} -fa 1"));
         let deep = BenchPlan { prompts: vec![], generated: 128, depth: 2048, threads: 2 };
         assert!(
             line(Contender::absent_ours().bench(model, &deep, None)).ends_with("-p 0 -n 128 -r 1 -o json -t 2 -d 2048")
         );
+        let fork =
+            Contender::absent_peer("ik", "-gp <pp,tg>\n-rtr, --run-time-repack <0|1>", "-rtr, --run-time-repack");
+        let repacked = line(fork.bench(model, &deep, Some(FlashAttention::On)));
+        assert_eq!(repacked, "/p/llama-bench -m m.gguf -p 0 -n 0 -r 1 -o json -t 2 -gp 2048,128 -rtr 1 -fa 1");
+        let plan = ServerPlan { port: 5000, slots: 1, slot_tokens: 512, threads: 2 };
+        assert!(line(fork.server(model, &plan, None)).ends_with(" -c 512 -rtr"));
     }
 
     #[test]
@@ -281,7 +325,7 @@ mod tests {
             assert!(ours.contains(words), "{words}: {ours}");
         }
         let theirs = |help: &str, setting| {
-            line(Contender::absent_peer("p", help).server(Path::new("m.gguf"), &plan, Some(setting)))
+            line(Contender::absent_peer("p", "", help).server(Path::new("m.gguf"), &plan, Some(setting)))
         };
         let new = theirs("-fa, --flash-attn [on|off|auto]\n-cram, --cache-ram N", FlashAttention::Off);
         for words in ["-m m.gguf", "--port 5000", "--threads 2", "-np 32", "-c 16384", "-fa 0", "--cache-ram 0"] {

@@ -51,6 +51,12 @@ impl EngineJob {
         jobs
     }
 
+    /// The rows that it measures.
+    #[must_use]
+    pub fn tests(&self) -> &[Test] {
+        &self.tests
+    }
+
     /// The name in notices and errors.
     #[must_use]
     pub fn name(&self) -> String {
@@ -91,7 +97,12 @@ fn read(tests: &[Test], printed: &[u8]) -> Result<Vec<(Test, f64)>, ResultsError
             Test::Decode { tokens, depth } => (0, tokens, depth),
             _ => return Err(ResultsError::Missing(test.name())),
         };
-        let found = results.iter().find(|result| (result.n_prompt, result.n_gen, result.n_depth) == wanted);
+        // With `-gp` the depth is the prompt.
+        let (prompt, generated, depth) = wanted;
+        let found = results.iter().find(|result| {
+            let shape = (result.n_prompt, result.n_gen, result.n_depth);
+            shape == wanted || (generated > 0 && shape == (prompt + depth, generated, 0))
+        });
         let speed = found.map(|result| result.avg_ts).filter(|speed| speed.is_finite() && *speed > 0.0);
         speed.map(|speed| (test, speed)).ok_or_else(|| ResultsError::Missing(test.name()))
     };
@@ -112,6 +123,14 @@ mod tests {
             {"n_prompt": 0, "n_gen": 128, "n_depth": 2048, "avg_ts": 30.0},
             {"n_prompt": 512, "n_gen": 0, "avg_ts": 500.0, "build_commit": "x"}]"#;
         assert_eq!(read(&[PREFILL, DECODE], printed).unwrap(), [(PREFILL, 500.0), (DECODE, 40.5)]);
+    }
+
+    #[test]
+    fn a_depth_may_be_reported_as_the_prompt() {
+        let deep = Test::Decode { tokens: 128, depth: 2048 };
+        let printed = br#"[{"n_prompt": 2048, "n_gen": 128, "avg_ts": 30.0, "test": "tg128@pp2048"}]"#;
+        assert_eq!(read(&[deep], printed).unwrap(), [(deep, 30.0)]);
+        assert!(read(&[DECODE], printed).is_err());
     }
 
     #[test]

@@ -7,11 +7,14 @@
 //!
 //! - [`rows`]: the rows of the table, and their samples
 //! - [`peer`]: finds peers and their names
+//! - [`build_flags`]: the flags of a peer's build
 //! - [`contender`]: the command lines of this program and of a peer
+//! - [`schedule`]: the order of the runs, and the time left
 //! - [`child`]: child processes and the end of their standard error
 //! - [`engine`], [`serving`]: the two kinds of jobs in a round
 //! - [`report`]: medians and ratios as Markdown or JSON
 
+mod build_flags;
 mod child;
 mod contender;
 mod engine;
@@ -19,23 +22,27 @@ mod error;
 mod peer;
 mod report;
 mod rows;
+mod schedule;
 mod serving;
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
+use std::time::Instant;
 
 use cuelight_engine::format::gguf::Gguf;
+use cuelight_engine::load::ActivationBits;
 
-use self::contender::{Contender, FlashAttention};
+use self::contender::{Contender, FlashAttention, OwnProgram};
 use self::engine::EngineJob;
 use self::error::JobError;
 use self::peer::Peer;
-use self::report::Comparison;
+use self::report::{Comparison, Conditions};
 use self::rows::{Kind, Test};
+use self::schedule::{Run, Schedule};
 use self::serving::ServingJob;
 use super::bench::serve::client::Endpoint;
-use super::terminal::{TableFormat, Terminal, print};
+use super::terminal::{TableFormat, Terminal, number, print};
 use super::{CliError, Context, async_runtime};
 use crate::config::Given;
 use crate::config::flags::{Flags, HubFlags};
@@ -47,12 +54,13 @@ use crate::core::error_chain::error_chain;
 Examples:
   cuelight compare demo                                      with the llama-bench and llama-server on PATH
   cuelight compare ./model.gguf --peer ~/llama.cpp/build/bin --rounds 7
-  cuelight compare ./model.gguf --peer old/bin --peer new/bin --only prefill,decode
+  cuelight compare ./model.gguf --peer llama.cpp/build/bin --peer ik_llama.cpp/build/bin --only prefill,decode,depth
   cuelight compare ./model.gguf --only serve,memory,start --clients 1,16 -o json > compare.json
 
 In each round every contender runs once as a new process; every second round runs in reverse order. A cell shows the
 median over the rounds, with minimum and maximum. A ratio is cuelight's median over the peer's. A peer runs with each
---flash-attn setting, and the better one counts in each row.")]
+--flash-attn setting, and the better one counts in each row; one that is clearly slower does not run again. A build of
+ik_llama.cpp repacks the weights (-rtr).")]
 pub struct Args {
     /// The model: a GGUF file that both programs can read.
     #[arg(value_name = "MODEL")]
@@ -69,6 +77,9 @@ pub struct Args {
     /// Threads of each contender; default: as configured.
     #[arg(short = 't', long = "threads", id = "threads_each", value_name = "N")]
     threads: Option<NonZeroUsize>,
+    /// Bits of activations in this program's integer kernels: 15 or 8; default: as configured.
+    #[arg(long = "activation-bits", id = "bits_of_activations", value_name = "BITS")]
+    activation_bits: Option<ActivationBits>,
     /// Numbers of clients for the serving rows.
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1,4,8,16,32")]
     clients: Vec<NonZeroUsize>,
@@ -124,6 +135,14 @@ impl Job {
         }
     }
 
+    /// The rows that it measures.
+    fn tests(&self) -> &[Test] {
+        match self {
+            Job::Engine(job) => job.tests(),
+            Job::Serving(job) => job.tests(),
+        }
+    }
+
     fn can_be_run_by(&self, contender: &Contender) -> bool {
         match self {
             Job::Engine(_) => contender.has_bench(),
@@ -159,8 +178,11 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     let peers = peer::find(&args.peers, &context.search_path).map_err(CliError::other)?;
     let path = context.locate(&args.model)?;
     let jobs = Job::all(&tests, &args.clients(), threads, endpoint_for(&path)?);
-    let contenders = contenders(args, peers, &jobs, context)?;
-    let mut comparison = Comparison::new(&path, threads, args.rounds.get(), tests, contenders);
+    let bits = args.activation_bits.unwrap_or(context.config.activation_bits);
+    let contenders = contenders(args, peers, &jobs, bits, context)?;
+    let schedule = Schedule::new(args.rounds.get(), runs(&jobs, &contenders));
+    let conditions = Conditions { model: path.clone(), threads, activation_bits: bits, rounds: args.rounds.get() };
+    let mut comparison = Comparison::new(conditions, tests, contenders);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(CliError::io("start the threads"))?;
     let interrupted = runtime.block_on(async {
@@ -169,7 +191,7 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
         tokio::select! {
             biased;
             _ = stop => true,
-            () = measure(&mut comparison, &jobs, &path, context.terminal) => false,
+            () = measure(&mut comparison, schedule, &jobs, &path, context.terminal) => false,
         }
     });
     let is_empty = comparison.is_empty();
@@ -191,13 +213,20 @@ fn endpoint_for(path: &Path) -> Result<Endpoint, CliError> {
 }
 
 /// This program, and the peers. Each peer must be able to run at least one job.
-fn contenders(args: &Args, found: Vec<Peer>, jobs: &[Job], context: &Context) -> Result<Vec<Contender>, CliError> {
+fn contenders(
+    args: &Args,
+    found: Vec<Peer>,
+    jobs: &[Job],
+    activation_bits: ActivationBits,
+    context: &Context,
+) -> Result<Vec<Contender>, CliError> {
     let mut flash_attention = args.flash_attn.clone();
     flash_attention.sort_unstable();
     flash_attention.dedup();
     let program = std::env::current_exe().map_err(CliError::io("find this program's own file"))?;
     let keys = super::api_keys::api_keys(&context.config)?;
-    let mut contenders = vec![Contender::ours(program, context.config_file.clone(), keys.into_iter().next())];
+    let (config_file, api_key) = (context.config_file.clone(), keys.into_iter().next());
+    let mut contenders = vec![Contender::ours(OwnProgram { program, config_file, api_key, activation_bits })];
     for (name, peer) in peer::names(&found).into_iter().zip(found) {
         let peer = Contender::peer(name, peer, flash_attention.clone());
         let missing: Vec<String> = jobs.iter().filter(|job| !job.can_be_run_by(&peer)).map(Job::name).collect();
@@ -215,42 +244,67 @@ fn contenders(args: &Args, found: Vec<Peer>, jobs: &[Job], context: &Context) ->
     Ok(contenders)
 }
 
-/// All rounds of all jobs.
-async fn measure(comparison: &mut Comparison, jobs: &[Job], path: &Path, terminal: Terminal) {
-    let rounds = comparison.rounds();
-    let mut failed: Vec<(usize, Option<FlashAttention>, usize)> = Vec::new();
-    for round in 0..rounds {
-        for (number, job) in jobs.iter().enumerate() {
-            let mut runs = comparison.runs();
-            if round % 2 == 1 {
-                // So that no contender always runs after the same other one.
-                runs.reverse();
-            }
-            for (index, setting) in runs {
-                let contender = comparison.contender(index);
-                let run = (index, setting, number);
-                if !job.can_be_run_by(contender) || failed.contains(&run) {
-                    continue;
-                }
-                let name = contender.with_setting(setting);
-                terminal.notice(&format!("round {} of {rounds}: {name}, {}", round + 1, job.name()));
-                let mut samples = Vec::new();
-                let record = |test: Test, value: f64| samples.push((test, value));
-                let outcome = job.run(contender, setting, path, round, terminal, record).await;
-                if let Err(error) = outcome {
-                    terminal.notice(&format!("{name}, {}: {}", job.name(), error_chain(&error)));
-                    comparison.fail(index, setting, &job.name(), error_chain(&error));
-                    if samples.is_empty() {
-                        // It would fail again in later rounds.
-                        failed.push(run);
-                    }
-                }
-                for (test, value) in samples {
-                    comparison.record(test, index, setting, value);
-                }
-            }
+/// The runs of a round: each job with each contender that has the program for it, with each of its settings.
+fn runs(jobs: &[Job], contenders: &[Contender]) -> Vec<Run> {
+    let mut runs = Vec::new();
+    for (number, job) in jobs.iter().enumerate() {
+        for (index, contender) in contenders.iter().enumerate().filter(|(_, contender)| job.can_be_run_by(contender)) {
+            runs.extend(contender.settings().into_iter().map(|setting| Run { job: number, contender: index, setting }));
         }
     }
+    runs
+}
+
+/// Makes all runs, and tells about each.
+async fn measure(comparison: &mut Comparison, mut schedule: Schedule, jobs: &[Job], path: &Path, terminal: Terminal) {
+    let rounds = comparison.rounds();
+    while let Some(run) = schedule.next() {
+        let (round, job) = (schedule.round(run), &jobs[run.job]);
+        let contender = comparison.contender(run.contender);
+        let name = contender.with_setting(run.setting);
+        terminal.notice(&format!("round {round} of {rounds}: {name}, {}", job.name()));
+        let (mut samples, started) = (Vec::new(), Instant::now());
+        let record = |test: Test, value: f64| samples.push((test, value));
+        let outcome = job.run(contender, run.setting, path, round - 1, terminal, record).await;
+        schedule.record(run, started.elapsed());
+        if let Err(error) = outcome {
+            terminal.notice(&format!("{name}, {}: {}", job.name(), error_chain(&error)));
+            comparison.fail(run.contender, run.setting, &job.name(), error_chain(&error));
+            if samples.is_empty() {
+                // It would fail again in later rounds.
+                schedule.end(run);
+            }
+        }
+        for &(test, value) in &samples {
+            comparison.record(test, run.contender, run.setting, value);
+        }
+        end_slow_settings(comparison, &mut schedule, run, job);
+        terminal.notice(&format!("  {}", progress(&samples, &schedule)));
+    }
+}
+
+/// Leaves out a peer's setting with which it was clearly slower in every row of the job.
+fn end_slow_settings(comparison: &Comparison, schedule: &mut Schedule, run: Run, job: &Job) {
+    for setting in comparison.contender(run.contender).settings() {
+        if comparison.is_clearly_slower(job.tests(), run.contender, setting) {
+            schedule.end(Run { setting, ..run });
+        }
+    }
+}
+
+/// The figures of a run, and what is left: "prefill 512: 840 tok/s, decode 128: 180 tok/s (5 runs left, about 2 min)".
+fn progress(samples: &[(Test, f64)], schedule: &Schedule) -> String {
+    let figure = |(test, value): &(Test, f64)| format!("{}: {} {}", test.name(), number(*value), test.unit());
+    let figures: Vec<String> = samples.iter().map(figure).collect();
+    let figures = if figures.is_empty() { "no figure".to_owned() } else { figures.join(", ") };
+    let left = match schedule.left() {
+        0 => return figures,
+        1 => "1 run left".to_owned(),
+        runs => format!("{runs} runs left"),
+    };
+    let seconds = schedule.time_left().as_secs();
+    let time = if seconds < 90 { format!("{} s", seconds.max(1)) } else { format!("{} min", (seconds + 30) / 60) };
+    format!("{figures} ({left}, about {time})")
 }
 
 #[allow(clippy::unwrap_used)]

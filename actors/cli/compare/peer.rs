@@ -109,10 +109,16 @@ impl Peer {
         String::from_utf8_lossy(&text).into_owned()
     }
 
-    /// The help text of the server: it lists the supported options.
+    /// The help text of llama-bench; empty without one.
+    #[must_use]
+    pub fn bench_help(&self) -> String {
+        help(self.bench.as_deref())
+    }
+
+    /// The help text of llama-server; empty without one.
     #[must_use]
     pub fn server_help(&self) -> String {
-        self.server.as_deref().map(|server| Peer::output_of(server, "--help")).unwrap_or_default()
+        help(self.server.as_deref())
     }
 
     /// The version and commit of the build, or else the path of its directory.
@@ -122,6 +128,11 @@ impl Peer {
         let version = programs.filter_map(|program| version(&Peer::output_of(program, "--version"))).next();
         version.unwrap_or_else(|| self.folder.display().to_string())
     }
+}
+
+/// The help text lists the supported options.
+fn help(program: Option<&Path>) -> String {
+    program.map(|program| Peer::output_of(program, "--help")).unwrap_or_default()
 }
 
 /// A distinct name for each peer; builds with the same version include the directory.

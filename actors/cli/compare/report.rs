@@ -1,20 +1,35 @@
 //! The results: a table of medians and ratios, or JSON with every sample.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
+use cuelight_engine::load::ActivationBits;
 use serde_json::{Value, json};
 
 use super::contender::{Contender, FlashAttention};
 use super::rows::{Figure, Series, Test, best};
 use crate::cli::terminal::{Align, TableFormat, markdown, number};
 
+/// A setting of a peer is clearly slower below this fraction of the peer's best setting.
+const CLEARLY_SLOWER: f64 = 0.8;
+
+/// What is the same for all runs.
+#[derive(Debug, Clone)]
+pub struct Conditions {
+    /// The model's file.
+    pub model: PathBuf,
+    /// Number of compute threads.
+    pub threads: usize,
+    /// Bits of activations in this program's integer kernels.
+    pub activation_bits: ActivationBits,
+    /// Number of rounds.
+    pub rounds: usize,
+}
+
 /// The results of a comparison, so far.
 #[derive(Debug)]
 pub struct Comparison {
     started: String,
-    model: PathBuf,
-    threads: usize,
-    rounds: usize,
+    conditions: Conditions,
     tests: Vec<Test>,
     contenders: Vec<Contender>,
     series: Vec<Series>,
@@ -32,16 +47,16 @@ struct Failed {
 impl Comparison {
     /// A comparison without results. The other contenders are compared with the first one.
     #[must_use]
-    pub fn new(model: &Path, threads: usize, rounds: usize, tests: Vec<Test>, contenders: Vec<Contender>) -> Self {
+    pub fn new(conditions: Conditions, tests: Vec<Test>, contenders: Vec<Contender>) -> Self {
         let started = jiff::Timestamp::now().to_string();
         let (series, failures) = (Vec::new(), Vec::new());
-        Comparison { started, model: model.to_owned(), threads, rounds, tests, contenders, series, failures }
+        Comparison { started, conditions, tests, contenders, series, failures }
     }
 
     /// The number of rounds.
     #[must_use]
     pub fn rounds(&self) -> usize {
-        self.rounds
+        self.conditions.rounds
     }
 
     /// A contender by its index.
@@ -50,11 +65,19 @@ impl Comparison {
         &self.contenders[index]
     }
 
-    /// The runs of a job in a round: each contender's index with each of its settings.
+    /// Whether a contender is clearly slower with a setting than with another one, in every one of these rows.
     #[must_use]
-    pub fn runs(&self) -> Vec<(usize, Option<FlashAttention>)> {
-        let numbered = self.contenders.iter().enumerate();
-        numbered.flat_map(|(index, contender)| contender.settings().into_iter().map(move |s| (index, s))).collect()
+    pub fn is_clearly_slower(&self, tests: &[Test], contender: usize, setting: Option<FlashAttention>) -> bool {
+        let is_slower = |&test: &Test| {
+            let own = |series: &&Series| (series.test, series.contender, series.setting) == (test, contender, setting);
+            let own = self.series.iter().find(own).and_then(Series::figure);
+            let (Some(own), Some((_, best))) = (own, self.best(test, contender)) else { return false };
+            match test.less_is_better() {
+                true => best.median < CLEARLY_SLOWER * own.median,
+                false => own.median < CLEARLY_SLOWER * best.median,
+            }
+        };
+        tests.iter().all(is_slower)
     }
 
     /// Adds a sample.
@@ -120,15 +143,21 @@ impl Comparison {
             }
         }
         let rows: Vec<Vec<String>> = self.tests.iter().filter_map(|&test| self.row(test)).collect();
-        let file = self.model.file_name().unwrap_or(self.model.as_os_str()).to_string_lossy();
+        let model = &self.conditions.model;
+        let file = model.file_name().unwrap_or(model.as_os_str()).to_string_lossy();
         // After Ctrl-C there are fewer rounds than requested.
         let rounds = match self.series.iter().map(|series| series.samples.len()).max().unwrap_or(0) {
             1 => "1 round".to_owned(),
             rounds => format!("medians of {rounds} rounds"),
         };
-        let threads = if self.threads == 1 { "1 thread".to_owned() } else { format!("{} threads", self.threads) };
+        let threads = match self.conditions.threads {
+            1 => "1 thread".to_owned(),
+            threads => format!("{threads} threads"),
+        };
+        let bits = self.conditions.activation_bits;
+        let precision = format!("activations of quantized weights: cuelight {bits} bits, peers 8 bits");
         let legend = if rows.iter().any(|row| row[0].ends_with('↓')) { "\n↓ smaller is better\n" } else { "" };
-        format!("{file}, {threads}, {rounds}\n\n{}{legend}", markdown(&columns, &rows))
+        format!("{file}, {threads}, {rounds}; {precision}\n\n{}{legend}", markdown(&columns, &rows))
     }
 
     /// A row of the table; `None` if no contender has a figure.
@@ -154,9 +183,10 @@ impl Comparison {
         json!({
             "version": env!("CARGO_PKG_VERSION"),
             "started": self.started,
-            "model_filename": self.model,
-            "threads": self.threads,
-            "rounds": self.rounds,
+            "model_filename": self.conditions.model,
+            "threads": self.conditions.threads,
+            "activation_bits": self.conditions.activation_bits.to_string(),
+            "rounds": self.conditions.rounds,
             "contenders": self.contenders.iter().map(contender).collect::<Vec<_>>(),
             "rows": self.tests.iter().map(|&test| self.json_row(test)).collect::<Vec<_>>(),
             "failures": self.failures.iter().map(failed).collect::<Vec<_>>(),
@@ -210,8 +240,10 @@ mod tests {
 
     fn comparison() -> Comparison {
         let tests = vec![Test::Prefill { tokens: 512 }, DECODE, Test::PeakMemory, Test::ColdStart];
-        let contenders = vec![Contender::absent_ours(), Contender::absent_peer("4000 (abc)", "")];
-        let mut comparison = Comparison::new(Path::new("/models/m.gguf"), 2, 3, tests, contenders);
+        let contenders = vec![Contender::absent_ours(), Contender::absent_peer("4000 (abc)", "", "")];
+        let (model, activation_bits) = ("/models/m.gguf".into(), ActivationBits::Fifteen);
+        let conditions = Conditions { model, threads: 2, activation_bits, rounds: 3 };
+        let mut comparison = Comparison::new(conditions, tests, contenders);
         for (contender, setting, samples) in [(0, None, [400.0, 420.0, 390.0]), (1, OFF, [200.0, 190.0, 210.0])] {
             samples.into_iter().for_each(|sample| comparison.record(DECODE, contender, setting, sample));
         }
@@ -226,7 +258,7 @@ mod tests {
     fn the_table_has_medians_ranges_the_better_setting_and_ratios() {
         let version = env!("CARGO_PKG_VERSION");
         let expected = format!(
-            "m.gguf, 2 threads, medians of 3 rounds\n\n\
+            "m.gguf, 2 threads, medians of 3 rounds; activations of quantized weights: cuelight 15 bits, peers 8 bits\n\n\
              | test | cuelight {version} | 4000 (abc) | ratio |\n\
              | --- | ---: | ---: | ---: |\n\
              | prefill 512, tok/s | 1700 | - | - |\n\
@@ -248,6 +280,15 @@ mod tests {
         assert_eq!(row["ratios"], json!([{ "to": "4000 (abc)", "ratio": 2.0 }]));
         assert_eq!(json["rows"][0]["ratios"][0]["ratio"], Value::Null);
         assert_eq!(json["contenders"][0]["is_this_program"], true);
+    }
+
+    #[test]
+    fn a_setting_is_clearly_slower_only_if_it_is_in_every_row() {
+        let comparison = comparison();
+        assert!(comparison.is_clearly_slower(&[DECODE], 1, ON));
+        assert!(!comparison.is_clearly_slower(&[DECODE], 1, OFF));
+        assert!(!comparison.is_clearly_slower(&[DECODE, Test::ColdStart], 1, ON), "a row without a figure");
+        assert!(!comparison.is_clearly_slower(&[DECODE], 0, None));
     }
 
     #[test]

@@ -71,6 +71,12 @@ impl ServingJob {
         Some(ServingJob { tests, slots, clients, threads, endpoint })
     }
 
+    /// The rows that it measures.
+    #[must_use]
+    pub fn tests(&self) -> &[Test] {
+        &self.tests
+    }
+
     /// Starts the server, measures it, and stops it.
     ///
     /// # Errors
