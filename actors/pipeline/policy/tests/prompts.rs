@@ -1,5 +1,7 @@
 //! Tests of the time budget of prompts next to decode rows, and of the order of prompts.
 
+use proptest::prelude::*;
+
 use super::*;
 
 fn limits() -> EngineLimits {

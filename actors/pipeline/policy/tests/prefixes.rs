@@ -1,0 +1,62 @@
+//! Tests of the prefix cache, and of requests that wait for a common prefix.
+
+use super::*;
+
+/// Runs one request to its end and returns the number of computed rows.
+fn rows_for(world: &mut World, submission: Submission, generate: usize) -> usize {
+    let before = world.rows_computed;
+    world.submit(submission, generate);
+    world.run_out();
+    world.rows_computed - before
+}
+
+#[test]
+fn the_next_message_of_a_conversation_computes_only_new_tokens() {
+    let mut world = World::new(PolicyConfig { prefill_chunk_tokens: 512, ..CONFIG }, large_limits());
+    assert_eq!(rows_for(&mut world, submission(1, 100), 5), 100 + 4);
+    let mut prompt = world.requests[&RequestId(1)].tokens.clone();
+    prompt.extend(0..10);
+    let second = Submission { id: RequestId(2), prompt, ..submission(1, 1) };
+    assert_eq!(rows_for(&mut world, second, 1), 115 - 96);
+    assert_eq!(world.cached[&RequestId(2)], 96, "the cache also contains the tokens of the answer");
+}
+
+#[test]
+fn tenants_do_not_share_cached_prefixes() {
+    let mut world = World::new(PolicyConfig { prefill_chunk_tokens: 512, ..CONFIG }, large_limits());
+    let of = |id: u64, salt: &str| Submission { id: RequestId(id), cache_salt: Some(salt.into()), ..submission(1, 64) };
+    assert_eq!(rows_for(&mut world, of(1, "a"), 1), 64);
+    assert_eq!(rows_for(&mut world, of(2, "b"), 1), 64);
+    assert_eq!(rows_for(&mut world, of(3, "a"), 1), 16, "all except the block of the last token");
+}
+
+#[test]
+fn several_answers_compute_their_common_prompt_once() {
+    let config = PolicyConfig { prefill_chunk_tokens: 32, steps_in_flight: 2, ..CONFIG };
+    let mut world = World::new(config, large_limits());
+    for id in 1..=8 {
+        world.submit(Submission { id: RequestId(id), ..submission(1, 200) }, 1);
+    }
+    let used = world.policy.counts().blocks_used;
+    world.run_out();
+    world.assert_all_ended();
+    assert_eq!(used, 13, "the others wait for the first");
+    assert_eq!(world.rows_computed, 200 + 7 * 8);
+}
+
+#[test]
+fn a_request_that_waits_for_a_prefix_continues_when_the_other_is_cancelled() {
+    let mut world = World::new(CONFIG, large_limits());
+    world.submit(submission(1, 200), 1);
+    world.submit(Submission { id: RequestId(2), ..submission(1, 200) }, 1);
+    for _ in 0..10 {
+        world.finish_step();
+        world.sample(false);
+    }
+    assert_eq!(world.policy.counts().waiting, 1);
+    world.on(PolicyEvent::Cancel(RequestId(1)));
+    world.run_out();
+    world.assert_all_ended();
+    assert_eq!(world.requests[&RequestId(2)].end, Some(End::Sampled));
+    assert!(world.cached[&RequestId(2)] > 0, "it uses what was computed until then");
+}

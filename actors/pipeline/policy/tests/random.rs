@@ -1,0 +1,158 @@
+//! Random actions in the simulation: every request ends once, with the right tokens.
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// A random action in the simulation.
+#[derive(Debug, Clone)]
+enum Action {
+    Submit { like: u64, prompt_tokens: usize, generate: usize, priority: i32, salted: bool, scores_prompt: bool },
+    Cancel(u64),
+    FinishStep,
+    Sample { pause: bool },
+    Deliver,
+    Resume(u64),
+    LoseExecutor { named: bool },
+    RefuseStep,
+    RestartExecutor,
+    ReplaceScheduler { suspects: bool, paused: bool },
+}
+
+fn action() -> impl Strategy<Value = Action> {
+    let submit = (0u64..4, 1usize..100, 1usize..60, 0i32..2, any::<bool>(), prop::bool::weighted(0.2)).prop_map(
+        |(like, prompt_tokens, generate, priority, salted, scores_prompt)| Action::Submit {
+            like,
+            prompt_tokens,
+            generate,
+            priority,
+            salted,
+            scores_prompt,
+        },
+    );
+    prop_oneof![
+        6 => submit,
+        2 => (1u64..20).prop_map(Action::Cancel),
+        30 => Just(Action::FinishStep),
+        30 => prop::bool::weighted(0.1).prop_map(|pause| Action::Sample { pause }),
+        30 => Just(Action::Deliver),
+        4 => (1u64..20).prop_map(Action::Resume),
+        1 => any::<bool>().prop_map(|named| Action::LoseExecutor { named }),
+        1 => Just(Action::RefuseStep),
+        2 => Just(Action::RestartExecutor),
+        1 => any::<(bool, bool)>().prop_map(|(suspects, paused)| Action::ReplaceScheduler { suspects, paused }),
+    ]
+}
+
+impl World {
+    fn act(&mut self, action: Action) {
+        match action {
+            Action::Submit { like, prompt_tokens, generate, priority, salted, scores_prompt } => {
+                // There are few different prompts, so that many have a prefix in common.
+                let submission = Submission {
+                    id: RequestId(self.requests.len() as u64 + 1),
+                    priority,
+                    scores_prompt,
+                    client: Some(like.to_string().into()),
+                    cache_salt: salted.then(|| "salt".into()),
+                    ..submission(like, prompt_tokens)
+                };
+                self.submit(submission, generate);
+            }
+            Action::Cancel(id) => self.on(PolicyEvent::Cancel(RequestId(id))),
+            Action::FinishStep => self.finish_step(),
+            Action::Sample { pause } => self.sample_tokens(pause),
+            Action::Deliver => self.deliver(),
+            Action::Resume(id) => self.on(PolicyEvent::Resume(RequestId(id))),
+            Action::LoseExecutor { named } => {
+                if self.ready {
+                    self.lose_executor(named);
+                }
+            }
+            Action::RefuseStep => self.refuse_step(),
+            Action::RestartExecutor => self.restart_executor(),
+            Action::ReplaceScheduler { suspects, paused } => self.replace_scheduler(suspects, paused),
+        }
+    }
+}
+
+/// A suspect and a request before it in rank order both need several steps, and there are blocks for only one of them.
+/// They must not preempt each other forever.
+#[test]
+fn a_suspect_and_a_request_before_it_both_end() {
+    use Action::{Deliver, FinishStep, LoseExecutor, Sample};
+    let submit = |prompt_tokens, priority, scores_prompt| Action::Submit {
+        like: 0,
+        prompt_tokens,
+        generate: 1,
+        priority,
+        salted: false,
+        scores_prompt,
+    };
+    let (sampled, paused) = (|| Sample { pause: false }, || Sample { pause: true });
+    let actions = vec![
+        submit(33, 1, true),
+        FinishStep,
+        FinishStep,
+        FinishStep,
+        paused(),
+        submit(25, 0, true),
+        sampled(),
+        sampled(),
+        Deliver,
+        Deliver,
+        FinishStep,
+        submit(81, 1, false),
+        Deliver,
+        FinishStep,
+        sampled(),
+        Deliver,
+        paused(),
+        FinishStep,
+        FinishStep,
+        Deliver,
+        LoseExecutor { named: false },
+        submit(1, 0, false),
+        submit(81, 0, false),
+    ];
+    let config = PolicyConfig {
+        prefill_chunk_tokens: 512,
+        steps_in_flight: 3,
+        steps_at_executor: 1,
+        prefix_cache: false,
+        ..CONFIG
+    };
+    let mut world = World::new(config, EngineLimits { kv_blocks: 10, ..limits() });
+    world.stops = true;
+    actions.into_iter().for_each(|action| world.act(action));
+    world.run_out();
+    world.assert_all_ended();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+    #[test]
+    fn every_request_ends_once_with_the_right_tokens_and_no_block_is_lost(
+        actions in prop::collection::vec(action(), 1..400),
+        chunk in prop::sample::select(vec![1usize, 7, 512]),
+        steps_in_flight in 1usize..4,
+        steps_at_executor in 1usize..3,
+        prefix_cache in any::<bool>(),
+        kv_blocks in 8usize..40,
+    ) {
+        let config = PolicyConfig {
+            prefill_chunk_tokens: chunk, steps_in_flight, steps_at_executor, prefix_cache, ..CONFIG
+        };
+        let mut world = World::new(config, EngineLimits { kv_blocks, ..limits() });
+        world.stops = true;
+        actions.into_iter().for_each(|action| world.act(action));
+        world.run_out();
+        world.assert_all_ended();
+        for (id, state) in &world.requests {
+            // The tokens were checked row by row. A request that was not stopped has all of them.
+            let stopped = state.tokens.len() > state.prompt_tokens
+                && state.tokens.last().is_some_and(|token| token.is_multiple_of(97));
+            prop_assert!(state.end != Some(End::Sampled) || state.tokens.len() == state.until || stopped, "{:?}", id);
+        }
+    }
+}

@@ -1,0 +1,357 @@
+//! A simulation of everything around the policy.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use cuelight_engine::engine::{BLOCK_TOKENS, BlockId, EngineLimits, LogitsWanted, Step, StepId, TokenId};
+
+use crate::core::request::{GenerationError, RequestId};
+use crate::pipeline::policy::*;
+
+/// The step times of the simulated device.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Machine {
+    pub(super) base: Duration,
+    pub(super) per_row: Duration,
+    pub(super) per_attended: Duration,
+    /// Number of rows from which on all steps take the same time, and that time.
+    pub(super) saturation: Option<(usize, Duration)>,
+}
+
+pub(super) const MACHINE: Machine = Machine {
+    base: Duration::from_millis(5),
+    per_row: Duration::from_millis(1),
+    per_attended: Duration::from_nanos(50),
+    saturation: None,
+};
+
+impl Machine {
+    pub(super) fn elapsed(self, step: &Step) -> Duration {
+        let mut work = step_time::Work::default();
+        for rows in &step.sequences {
+            work.add(step_time::Work::of(rows.first_position as usize, rows.tokens.len()));
+        }
+        match self.saturation {
+            Some((rows, elapsed)) if work.rows >= rows => elapsed,
+            _ => self.base + self.per_row * work.rows as u32 + self.per_attended * work.attended as u32,
+        }
+    }
+}
+
+/// How a request ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum End {
+    Sampled,
+    Cancelled,
+    Failed(GenerationError),
+}
+
+/// The state of a request at its client and at the sampler.
+pub(super) struct RequestState {
+    pub(super) submission: Submission,
+    pub(super) tokens: Vec<TokenId>,
+    pub(super) prompt_tokens: usize,
+    /// Number of tokens at which it ends.
+    pub(super) until: usize,
+    pub(super) scored: usize,
+    pub(super) end: Option<End>,
+}
+
+/// The simulation of everything around the policy.
+pub(super) struct World {
+    pub(super) policy: Policy,
+    pub(super) limits: EngineLimits,
+    pub(super) machine: Machine,
+    pub(super) requests: HashMap<RequestId, RequestState>,
+    /// For each slot of the KV cache, the hash of all tokens up to there.
+    pub(super) kv: HashMap<(BlockId, usize), u64>,
+    pub(super) computing: VecDeque<PlannedStep>,
+    pub(super) sampling: VecDeque<PlannedStep>,
+    /// Sampled outcomes that the executor knows and the policy does not know yet.
+    pub(super) delivering: VecDeque<(StepId, Vec<Outcome>)>,
+    /// The sampled tokens of each step.
+    pub(super) tokens: HashMap<StepId, HashMap<RequestId, TokenId>>,
+    pub(super) ready: bool,
+    pub(super) awaits_resync: bool,
+    pub(super) preempted: usize,
+    /// Cached prompt tokens of each request when it started.
+    pub(super) cached: HashMap<RequestId, usize>,
+    pub(super) rows_computed: usize,
+    /// Whether some tokens end their request like a stop string.
+    pub(super) stops: bool,
+}
+
+impl World {
+    pub(super) fn new(config: PolicyConfig, limits: EngineLimits) -> Self {
+        let mut world = World {
+            policy: Policy::new(config, limits.clone()),
+            limits: limits.clone(),
+            machine: MACHINE,
+            requests: HashMap::new(),
+            kv: HashMap::new(),
+            computing: VecDeque::new(),
+            sampling: VecDeque::new(),
+            delivering: VecDeque::new(),
+            tokens: HashMap::new(),
+            ready: true,
+            awaits_resync: false,
+            preempted: 0,
+            cached: HashMap::new(),
+            rows_computed: 0,
+            stops: false,
+        };
+        world.on(PolicyEvent::ExecutorReady(limits));
+        world
+    }
+
+    pub(super) fn submit(&mut self, submission: Submission, generate: usize) {
+        let submission = Submission { max_tokens: generate, ..submission };
+        let prompt_tokens = submission.prompt.len();
+        let state = RequestState {
+            tokens: submission.prompt.clone(),
+            prompt_tokens,
+            until: (prompt_tokens + generate).min(self.policy.context_tokens()),
+            scored: if submission.scores_prompt { 0 } else { prompt_tokens },
+            end: None,
+            submission: submission.clone(),
+        };
+        let id = submission.id;
+        let effects = self.policy.submit(submission).unwrap();
+        self.requests.insert(id, state);
+        self.perform(effects);
+    }
+
+    pub(super) fn on(&mut self, event: PolicyEvent) {
+        let effects = self.policy.on(event);
+        self.perform(effects);
+    }
+
+    pub(super) fn perform(&mut self, effects: Vec<Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::Run(step) => self.begin(step),
+                Effect::Resync => self.awaits_resync = false,
+                Effect::Started { id, cached_tokens } => {
+                    assert_eq!(self.cached.insert(id, cached_tokens), None, "{id:?} started twice");
+                }
+                Effect::Preempted(_) => self.preempted += 1,
+                Effect::Cancelled(id) => self.end(id, End::Cancelled),
+                Effect::Failed(id, error) => self.end(id, End::Failed(error)),
+            }
+        }
+    }
+
+    pub(super) fn end(&mut self, id: RequestId, end: End) {
+        let state = self.requests.get_mut(&id).unwrap();
+        assert!(state.end.is_none() || state.end == Some(End::Sampled), "{id:?} ended twice");
+        // The sampler may have ended it already, without the policy knowing yet.
+        state.end.get_or_insert(end);
+    }
+
+    pub(super) fn begin(&mut self, planned: PlannedStep) {
+        assert!(self.ready, "a step was sent to a lost executor");
+        let (step, tasks) = (&planned.step, &planned.tasks);
+        assert!(step.rows() <= self.limits.max_batched_tokens);
+        assert!(step.sequences.len() <= self.limits.max_sequences);
+        assert!(step.logits_rows() <= self.limits.max_logits_rows);
+        assert_eq!(step.logits_rows(), tasks.iter().map(|task| task.rows).sum::<usize>());
+        if !self.awaits_resync {
+            self.computing.push_back(planned);
+        }
+    }
+
+    /// Takes the oldest step at the executor and fills in its awaited tokens. `None` while a token is missing.
+    pub(super) fn take_step(&mut self) -> Option<PlannedStep> {
+        let first = self.computing.front()?;
+        if !first.awaits.iter().all(|awaited| self.tokens.contains_key(&awaited.from)) {
+            return None;
+        }
+        let mut planned = self.computing.pop_front()?;
+        for awaited in planned.awaits.iter().rev() {
+            match self.tokens[&awaited.from].get(&awaited.id) {
+                Some(&token) => planned.step.sequences[awaited.sequence].tokens = vec![token],
+                None => {
+                    planned.step.sequences.remove(awaited.sequence);
+                    planned.tasks.retain(|task| task.id != awaited.id);
+                }
+            }
+        }
+        Some(planned)
+    }
+
+    /// Computes the oldest step on the device, and checks that every row continues the content of the cache.
+    pub(super) fn finish_step(&mut self) {
+        let Some(planned) = self.take_step() else { return };
+        let PlannedStep { step, tasks, .. } = &planned;
+        for sequence in &step.sequences {
+            assert!(!sequence.tokens.is_empty());
+            for (row, &token) in sequence.tokens.iter().enumerate() {
+                let position = sequence.first_position as usize + row;
+                let slot = |position: usize| (sequence.block_table[position / BLOCK_TOKENS], position % BLOCK_TOKENS);
+                let before = if position == 0 { 0 } else { self.kv[&slot(position - 1)] };
+                self.kv.insert(slot(position), hash(before, token));
+            }
+        }
+        for task in tasks {
+            let mut sampled_rows = step.sequences.iter().filter(|rows| rows.logits != LogitsWanted::None);
+            let state = &self.requests[&task.id];
+            let end = task.first_position + task.rows;
+            let expected = state.tokens[..end].iter().fold(0, |before, &token| hash(before, token));
+            let found = sampled_rows.any(|rows| {
+                let last = rows.first_position as usize + rows.tokens.len() - 1;
+                let slot = (rows.block_table[last / BLOCK_TOKENS], last % BLOCK_TOKENS);
+                last + 1 == end && self.kv[&slot] == expected
+            });
+            assert!(found, "{:?} was computed from wrong blocks or tokens", task.id);
+            assert!(!task.samples || end == state.tokens.len() || state.end.is_some());
+        }
+        self.rows_computed += step.rows();
+        let prefill_saturation_rows = self.machine.saturation.map(|(rows, _)| rows);
+        let event =
+            PolicyEvent::StepDone { step: step.id, elapsed: self.machine.elapsed(step), prefill_saturation_rows };
+        self.sampling.push_back(planned);
+        self.on(event);
+    }
+
+    /// Samples the tokens of the oldest step. The executor knows them at once.
+    pub(super) fn sample_tokens(&mut self, pause: bool) {
+        let Some(PlannedStep { step, tasks, .. }) = self.sampling.pop_front() else { return };
+        let (mut outcomes, mut tokens) = (Vec::new(), HashMap::new());
+        for task in tasks {
+            let state = self.requests.get_mut(&task.id).unwrap();
+            if state.end.is_some() {
+                continue;
+            }
+            if task.scores_prompt {
+                assert!(task.first_position <= state.scored, "rows of the prompt were left out");
+                state.scored = state.scored.max((task.first_position + task.rows).min(state.prompt_tokens));
+            }
+            let verdict = if !task.samples {
+                Verdict::Scored
+            } else {
+                assert_eq!(state.scored, state.prompt_tokens, "it generates before its prompt is scored");
+                let token = (state.tokens.iter().fold(7, |before, &token| hash(before, token)) % 1000) as TokenId;
+                state.tokens.push(token);
+                if state.tokens.len() >= state.until {
+                    state.end = Some(End::Sampled);
+                    Verdict::Ended
+                } else {
+                    tokens.insert(task.id, token);
+                    // A stop string is found only in the text, after the executor has got the token.
+                    let stops = self.stops && token.is_multiple_of(97);
+                    if stops {
+                        state.end = Some(End::Sampled);
+                    }
+                    if stops { Verdict::Ended } else { Verdict::Token(token) }
+                }
+            };
+            outcomes.push(Outcome { id: task.id, verdict, pause: pause && verdict != Verdict::Ended });
+        }
+        self.tokens.insert(step.id, tokens);
+        self.delivering.push_back((step.id, outcomes));
+    }
+
+    /// Sends the outcomes of the oldest sampled step to the policy.
+    pub(super) fn deliver(&mut self) {
+        if let Some((step, outcomes)) = self.delivering.pop_front() {
+            self.on(PolicyEvent::Sampled { step, outcomes });
+        }
+    }
+
+    pub(super) fn sample(&mut self, pause: bool) {
+        self.sample_tokens(pause);
+        self.deliver();
+    }
+
+    pub(super) fn lose_executor(&mut self, named: bool) {
+        let failed = self.computing.front().filter(|_| named).map(|planned| planned.step.id);
+        self.computing.clear();
+        self.kv.clear();
+        self.ready = false;
+        self.on(PolicyEvent::ExecutorLost { failed, reason: "lost".into() });
+    }
+
+    /// The executor refuses its next step and drops all steps behind it.
+    pub(super) fn refuse_step(&mut self) {
+        if let Some(PlannedStep { step, .. }) = self.take_step() {
+            self.computing.clear();
+            self.awaits_resync = true;
+            self.on(PolicyEvent::StepFailed { step: step.id, reason: "refused".into() });
+        }
+    }
+
+    pub(super) fn restart_executor(&mut self) {
+        if !self.ready {
+            self.ready = true;
+            self.awaits_resync = false;
+            self.on(PolicyEvent::ExecutorReady(self.limits.clone()));
+        }
+    }
+
+    /// The scheduler and the sampler died. Another policy continues the requests with the tokens that were sent.
+    pub(super) fn replace_scheduler(&mut self, suspects: bool, paused: bool) {
+        self.computing.clear();
+        self.sampling.clear();
+        self.delivering.clear();
+        self.cached.clear();
+        self.awaits_resync = false;
+        self.policy = Policy::starting_at(self.policy.next_step, self.policy.config, self.limits.clone());
+        let mut open: Vec<_> = self.requests.values_mut().filter(|state| state.end.is_none()).collect();
+        open.sort_unstable_by_key(|state| state.submission.id);
+        for state in open {
+            let is_scored = state.scored == state.prompt_tokens;
+            if !is_scored {
+                // The sampler has lost the first part.
+                state.scored = 0;
+            }
+            let tokens = state.tokens[state.prompt_tokens..].to_vec();
+            let progress = Progress { tokens, is_scored, is_paused: paused, is_suspect: suspects };
+            self.policy.resume(state.submission.clone(), progress);
+        }
+        if self.ready {
+            self.on(PolicyEvent::ExecutorReady(self.limits.clone()));
+        }
+    }
+
+    pub(super) fn resume_all(&mut self) {
+        let mut ids: Vec<_> = self.requests.keys().copied().collect();
+        ids.sort_unstable();
+        for id in ids {
+            self.on(PolicyEvent::Resume(id));
+        }
+    }
+
+    /// Runs all requests to their end and returns the number of steps.
+    pub(super) fn run_out(&mut self) -> usize {
+        self.restart_executor();
+        while !self.delivering.is_empty() {
+            self.deliver();
+        }
+        self.resume_all();
+        let mut steps = 0;
+        while !(self.computing.is_empty() && self.sampling.is_empty() && self.delivering.is_empty()) {
+            self.finish_step();
+            self.sample(false);
+            steps += 1;
+            assert!(steps < 5000, "the requests do not end");
+        }
+        steps
+    }
+
+    pub(super) fn assert_all_ended(&self) {
+        assert!(self.policy.is_empty());
+        assert_eq!(self.policy.counts().blocks_used, 0);
+        for (id, state) in &self.requests {
+            assert!(state.end.is_some(), "{id:?} never ended");
+        }
+    }
+
+    /// Number of rows of each sequence in the step at the device.
+    pub(super) fn rows_per_sequence(&self) -> Vec<usize> {
+        self.computing[0].step.sequences.iter().map(|rows| rows.tokens.len()).collect()
+    }
+}
+
+pub(super) fn hash(before: u64, token: TokenId) -> u64 {
+    (before ^ u64::from(token).wrapping_add(0x9E37_79B9)).wrapping_mul(0x0100_0000_01B3).rotate_left(23)
+}
