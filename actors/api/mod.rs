@@ -24,6 +24,7 @@ mod llama_sampling;
 mod models;
 mod ollama;
 mod openai;
+mod openapi;
 mod openmetrics;
 mod options;
 mod page;

@@ -24,7 +24,7 @@ use super::openai::responses::{self, stored};
 use super::openai::{chat, completions};
 use super::options::LiveOptions;
 use super::server::{Server, SharedServer};
-use super::{anthropic, models, page, probes, telemetry, tokenize};
+use super::{anthropic, models, openapi, page, probes, telemetry, tokenize};
 use crate::models::Models;
 use crate::serving::error::{ApiError, clip};
 
@@ -71,6 +71,7 @@ fn open_routes() -> Router<SharedServer> {
         .route("/ready", get(probes::ready))
         .route("/ping", get(probes::health))
         .route("/version", get(probes::version))
+        .route("/openapi.json", get(openapi::document))
         .route("/metrics", get(probes::metrics));
     #[cfg(feature = "fault-injection")]
     let routes = routes.route("/debug/fault", post(debug::fault));

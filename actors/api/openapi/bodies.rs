@@ -1,0 +1,247 @@
+//! The fields of requests.
+
+/// The type of a field.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Text,
+    Integer,
+    Number,
+    Boolean,
+    Object,
+    List,
+    /// A value of several types.
+    Any,
+}
+
+/// A field of a request.
+pub(super) struct Field {
+    pub name: &'static str,
+    pub kind: Kind,
+    pub meaning: &'static str,
+}
+
+/// A request: its fields in groups that several requests have.
+pub(super) struct Body {
+    pub name: &'static str,
+    groups: &'static [&'static [Field]],
+    pub required: &'static [&'static str],
+}
+
+impl Body {
+    /// All fields.
+    pub fn fields(&self) -> impl Iterator<Item = &'static Field> {
+        self.groups.iter().flat_map(|group| group.iter())
+    }
+}
+
+const fn field(name: &'static str, kind: Kind, meaning: &'static str) -> Field {
+    Field { name, kind, meaning }
+}
+
+use Kind::{Any, Boolean, Integer, List, Number, Object, Text};
+
+pub(super) const CHAT: &str = "ChatCompletionRequest";
+pub(super) const COMPLETION: &str = "CompletionRequest";
+pub(super) const RESPONSE: &str = "ResponseRequest";
+pub(super) const ANTHROPIC: &str = "MessageRequest";
+pub(super) const ANTHROPIC_COUNT: &str = "CountTokensRequest";
+pub(super) const OLLAMA_CHAT: &str = "OllamaChatRequest";
+pub(super) const OLLAMA_GENERATE: &str = "OllamaGenerateRequest";
+pub(super) const INFILL: &str = "InfillRequest";
+pub(super) const TOKENIZE: &str = "TokenizeRequest";
+pub(super) const DETOKENIZE: &str = "DetokenizeRequest";
+pub(super) const MODEL_NAME: &str = "ModelRequest";
+
+/// The schemas of all requests.
+pub(super) const BODIES: &[Body] = &[
+    Body { name: CHAT, groups: &[MODEL, CONVERSATION, CHAT_ONLY, LIMITS, SAMPLING, REQUEST], required: &["messages"] },
+    Body { name: COMPLETION, groups: &[MODEL, TEXT, LIMITS, SAMPLING, REQUEST], required: &["prompt"] },
+    Body { name: RESPONSE, groups: &[MODEL, RESPONSES, NUCLEUS], required: &["input"] },
+    Body {
+        name: ANTHROPIC,
+        groups: &[MODEL, ANTHROPIC_CONVERSATION, ANTHROPIC_ONLY, NUCLEUS],
+        required: &["messages", "max_tokens"],
+    },
+    Body { name: ANTHROPIC_COUNT, groups: &[MODEL, ANTHROPIC_CONVERSATION], required: &["messages"] },
+    Body { name: OLLAMA_CHAT, groups: &[MODEL, OLLAMA, OLLAMA_CONVERSATION], required: &["model", "messages"] },
+    Body { name: OLLAMA_GENERATE, groups: &[MODEL, OLLAMA, OLLAMA_TEXT], required: &["model"] },
+    Body { name: INFILL, groups: &[MODEL, GAP, LLAMA_CPP], required: &["input_prefix", "input_suffix"] },
+    Body { name: TOKENIZE, groups: &[MODEL, TO_TOKENS], required: &[] },
+    Body { name: DETOKENIZE, groups: &[MODEL, FROM_TOKENS], required: &["tokens"] },
+    Body { name: MODEL_NAME, groups: &[MODEL], required: &["model"] },
+];
+
+const MODEL: &[Field] = &[field("model", Text, "The name of the model; default: the first one of the server.")];
+
+const CONVERSATION: &[Field] = &[
+    field("messages", List, "The conversation, with roles system, developer, user, assistant and tool."),
+    field("tools", List, "The functions and custom tools that the model may call."),
+    field("tool_choice", Any, "auto, none, required, a named tool, or allowed_tools."),
+    field("parallel_tool_calls", Boolean, "Whether an answer may have several calls; default true."),
+    field("documents", List, "Documents for the chat template."),
+    field("chat_template_kwargs", Object, "Variables of the chat template."),
+    field("reasoning_effort", Text, "How much the model reasons; none turns it off."),
+    field("add_generation_prompt", Boolean, "Whether the prompt ends with the start of an answer; default true."),
+    field("continue_final_message", Boolean, "Whether the model continues the last message; default false."),
+];
+
+const CHAT_ONLY: &[Field] = &[
+    field("max_completion_tokens", Integer, "Most tokens to generate, reasoning included."),
+    field("thinking_token_budget", Integer, "Most tokens of reasoning."),
+    field("include_reasoning", Boolean, "Whether the answer contains the reasoning; default true."),
+    field("top_logprobs", Integer, "Number of alternatives for each token, 0 to 20; needs logprobs."),
+    field("logprobs", Boolean, "Whether to return log-probabilities."),
+];
+
+const TEXT: &[Field] = &[
+    field("prompt", Any, "A text, a list of texts, a list of token ids, or a list of such lists."),
+    field("suffix", Text, "The text after a gap; the prompt is the text before it."),
+    field("echo", Boolean, "Whether the prompt comes before the answer."),
+    field("logprobs", Integer, "Number of alternatives for each token, 0 to 20."),
+    field("best_of", Integer, "Number of answers of which the n most likely are returned."),
+];
+
+const LIMITS: &[Field] = &[
+    field("max_tokens", Integer, "Most tokens to generate."),
+    field("n", Integer, "Number of answers, 1 to 128."),
+    field("stop", Any, "A text, or a list of texts, before which the answer ends."),
+    field("stop_token_ids", List, "Token ids that end the answer."),
+    field("include_stop_str_in_output", Boolean, "Whether the answer contains the text that ended it."),
+    field("ignore_eos", Boolean, "Whether to continue after the end-of-sequence token."),
+    field("timeout", Number, "Seconds for the whole request."),
+];
+
+const NUCLEUS: &[Field] = &[
+    field("temperature", Number, "0 to 2; 0 always picks the most likely token."),
+    field("top_p", Number, "Keep the most likely tokens that have this probability together; above 0, up to 1."),
+    field("stream", Boolean, "Whether to send the answer while it is generated."),
+];
+
+const SAMPLING: &[Field] = &[
+    field("temperature", Number, "0 to 2; 0 always picks the most likely token."),
+    field("top_p", Number, "Keep the most likely tokens that have this probability together; above 0, up to 1."),
+    field("top_k", Integer, "Keep this many of the most likely tokens; 0 and -1 turn it off."),
+    field("min_p", Number, "Drop tokens below this part of the highest probability; 0 to 1."),
+    field("typical_p", Number, "Keep the most typical tokens that have this probability together; above 0, up to 1."),
+    field("presence_penalty", Number, "-2 to 2."),
+    field("frequency_penalty", Number, "-2 to 2."),
+    field("repetition_penalty", Number, "0.01 to 100; 1 turns it off."),
+    field("logit_bias", Object, "Token ids with a bias of -100 to 100."),
+    field("seed", Integer, "The same seed gives the same text."),
+];
+
+const REQUEST: &[Field] = &[
+    field("response_format", Object, "text, json_object or json_schema; the answer matches it."),
+    field("structured_outputs", Object, "One of json, regex, choice, grammar, json_object; the answer matches it."),
+    field("grammar", Text, "A grammar in llama.cpp's notation that the answer matches."),
+    field("json_schema", Object, "A JSON schema that the answer matches."),
+    field("stream", Boolean, "Whether to send the answer while it is generated."),
+    field("stream_options", Object, "include_usage and continuous_usage_stats."),
+    field("skip_special_tokens", Boolean, "Whether to leave special tokens out of the text; default true."),
+    field("add_special_tokens", Boolean, "Whether to add the special tokens that the model expects to the prompt."),
+    field("return_token_ids", Boolean, "Whether to return the token ids of prompt and answer."),
+    field("return_tokens_as_token_ids", Boolean, "Whether log-probabilities name tokens as token_id:123."),
+    field("priority", Integer, "Lower goes first."),
+    field("user", Text, "The end user."),
+    field("safety_identifier", Text, "The end user."),
+    field("cache_salt", Text, "Cached prefixes are shared only between requests with the same salt."),
+    field("metadata", Object, "Accepted without effect."),
+    field("store", Boolean, "Accepted without effect."),
+];
+
+const RESPONSES: &[Field] = &[
+    field("input", Any, "A text, or a list of items."),
+    field("instructions", Text, "The first system message."),
+    field("max_output_tokens", Integer, "Most tokens to generate, reasoning included."),
+    field("tools", List, "The functions and custom tools that the model may call."),
+    field("tool_choice", Any, "auto, none, required, a named tool, or allowed_tools."),
+    field("parallel_tool_calls", Boolean, "Whether an answer may have several calls; default true."),
+    field("text", Object, "format: text, json_object or json_schema; the answer matches it."),
+    field("reasoning", Object, "effort: how much the model reasons; none turns it off."),
+    field("include", List, "message.output_text.logprobs and reasoning.encrypted_content."),
+    field("top_logprobs", Integer, "Number of alternatives for each token, 0 to 20."),
+    field("store", Boolean, "Whether the response is stored; default true."),
+    field("previous_response_id", Text, "The stored response that this one continues."),
+    field("metadata", Object, "Repeated in the response."),
+    field("user", Text, "The end user."),
+];
+
+const ANTHROPIC_CONVERSATION: &[Field] = &[
+    field("messages", List, "The conversation, with roles user and assistant."),
+    field("system", Any, "A text, or a list of text blocks."),
+    field("tools", List, "Tools with a name and an input_schema."),
+    field("tool_choice", Object, "auto, any, tool or none; with disable_parallel_tool_use at most one call."),
+    field("thinking", Object, "enabled with budget_tokens, adaptive, or disabled."),
+];
+
+const ANTHROPIC_ONLY: &[Field] = &[
+    field("max_tokens", Integer, "Most tokens to generate."),
+    field("stop_sequences", List, "Texts before which the answer ends."),
+    field("top_k", Integer, "Keep this many of the most likely tokens."),
+    field("output_config", Object, "effort, and format: a JSON schema that the answer matches."),
+    field("metadata", Object, "user_id: the end user."),
+    field("cache_salt", Text, "Cached prefixes are shared only between requests with the same salt."),
+];
+
+const OLLAMA: &[Field] = &[
+    field("format", Any, "json, or a JSON schema that the answer matches."),
+    field("think", Any, "true, false, or how much the model reasons."),
+    field("keep_alive", Any, "Seconds, or a duration such as 5m, until the model is unloaded."),
+    field("logprobs", Boolean, "Whether to return log-probabilities."),
+    field("top_logprobs", Integer, "Number of alternatives for each token, 0 to 20."),
+    field("stream", Boolean, "Whether to send the answer while it is generated; default true."),
+    field("options", Object, "num_predict, temperature, top_k, top_p, min_p, seed, stop, and the penalties."),
+];
+
+const OLLAMA_CONVERSATION: &[Field] = &[
+    field("messages", List, "The conversation, with roles system, user, assistant and tool."),
+    field("tools", List, "The functions that the model may call."),
+];
+
+const OLLAMA_TEXT: &[Field] = &[
+    field("prompt", Text, "The message of the user; with raw, the text to continue."),
+    field("suffix", Text, "The text after a gap; the prompt is the text before it."),
+    field("system", Text, "The system message."),
+    field("raw", Boolean, "Whether to continue the prompt as it is, without the chat template."),
+];
+
+const GAP: &[Field] = &[
+    field("input_prefix", Text, "The text before the gap."),
+    field("input_suffix", Text, "The text after the gap."),
+    field("prompt", Text, "The end of the text before the gap."),
+    field("input_extra", List, "Parts of other files, with filename and text."),
+];
+
+const LLAMA_CPP: &[Field] = &[
+    field("n_predict", Integer, "Most tokens to generate; -1 is the rest of the context."),
+    field("temperature", Number, "0 always picks the most likely token; default 0.8."),
+    field("top_k", Integer, "Keep this many of the most likely tokens; default 40."),
+    field("top_p", Number, "Keep the most likely tokens that have this probability together; default 0.95."),
+    field("min_p", Number, "Drop tokens below this part of the highest probability; default 0.05."),
+    field("typical_p", Number, "Keep the most typical tokens that have this probability together; default 1."),
+    field("repeat_penalty", Number, "1 turns it off."),
+    field("presence_penalty", Number, "-2 to 2."),
+    field("frequency_penalty", Number, "-2 to 2."),
+    field("seed", Integer, "The same seed gives the same text."),
+    field("stop", List, "Texts before which the answer ends."),
+    field("ignore_eos", Boolean, "Whether to continue after the end-of-sequence token."),
+    field("grammar", Text, "A grammar in llama.cpp's notation that the answer matches."),
+    field("json_schema", Object, "A JSON schema that the answer matches."),
+    field("cache_salt", Text, "Cached prefixes are shared only between requests with the same salt."),
+    field("stream", Boolean, "Whether to send the answer while it is generated."),
+    field("return_tokens", Boolean, "Whether to return the token ids."),
+    field("response_fields", List, "The fields of the answer to return."),
+];
+
+const TO_TOKENS: &[Field] = &[
+    field("prompt", Text, "A text; special tokens are added by default."),
+    field("content", Text, "A text; no special tokens are added by default."),
+    field("messages", List, "A conversation, which the chat template renders."),
+    field("add_special_tokens", Boolean, "Whether to add special tokens to prompt or messages."),
+    field("add_special", Boolean, "Whether to add special tokens to content."),
+    field("parse_special", Boolean, "Whether text that looks like a special token becomes one."),
+    field("with_pieces", Boolean, "Whether each token has its text."),
+    field("return_token_strs", Boolean, "Whether to add the names of the tokens."),
+];
+
+const FROM_TOKENS: &[Field] = &[field("tokens", List, "Token ids.")];
