@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::response::sse::Event;
 use cuelight_engine::engine::TokenId;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::options;
 use super::probabilities::Probabilities;
