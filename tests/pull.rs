@@ -43,6 +43,7 @@ impl Puller {
     async fn start(files: &[(&str, Vec<u8>)]) -> Self {
         let (hub, folder) = (FakeHub::new(files), tempfile::tempdir().unwrap());
         let store = HubStore::new(hub.client(&[]), folder.path().to_owned());
+        let store = store.keeping(["Org/Model-GGUF:Q6_K".to_owned()]);
         let directory = ModelsDirectory::open(folder.path(), |_| Arc::new(tireless())).unwrap();
         let directory = directory.with_store(Arc::new(store));
         let named =
@@ -206,6 +207,10 @@ async fn a_file_of_the_operator_is_neither_replaced_nor_deleted() {
     for name in ["", "default", "default:latest"] {
         assert!(error(server.delete(name).await, 404).contains("not found"), "{name}");
     }
+    server.hub.behaviour.files.lock().unwrap().insert("m.Q6_K.gguf".to_owned(), noise(10));
+    assert_eq!(server.pull("Org/Model-GGUF:Q6_K").await.0, 200);
+    assert!(error(server.delete("m.Q6_K").await, 403).contains("named"));
+    assert!(server.file("m.Q6_K.gguf").exists());
     // What is here needs no download.
     assert_eq!(server.pull("named").await.0, 200);
 }

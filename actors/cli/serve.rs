@@ -77,7 +77,7 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     // Wrong keys are reported before anything else is done.
     api_keys(config)?;
     let listener = bind(&config.host, config.port)?;
-    let directory = config.models_dir.as_deref().map(|path| models_directory(path, context)).transpose()?;
+    let directory = config.models_dir.as_deref().map(|path| models_directory(path, args, context)).transpose()?;
     let named = plan_all(&args.models, context)?;
     let metrics = Exposition::install(config.metrics_compat).map_err(CliError::other)?;
     let connections = open_files::connections(config.max_connections.map(NonZeroUsize::get))?;
@@ -154,7 +154,7 @@ fn models_options(config: &Config, tracer: &Tracer) -> ModelsOptions {
 }
 
 /// The models of `--models-dir`.
-fn models_directory(path: &Path, context: &Context) -> Result<ModelsDirectory, CliError> {
+fn models_directory(path: &Path, args: &Args, context: &Context) -> Result<ModelsDirectory, CliError> {
     let config = &context.config;
     // A wrong setting fails here, and not at the first request.
     let options = model::load_options(config, Source::File(path.to_owned()))?;
@@ -165,8 +165,11 @@ fn models_directory(path: &Path, context: &Context) -> Result<ModelsDirectory, C
     };
     let opened = ModelsDirectory::open(path, make);
     let directory = opened.map_err(CliError::io(format!("read the models directory {}", path.display())))?;
-    let store = || Arc::new(HubStore::new(context.hub(), path.to_owned()));
-    Ok(if config.allow_pull { directory.with_store(store()) } else { directory })
+    if !config.allow_pull {
+        return Ok(directory);
+    }
+    let named = args.models.iter().map(|argument| split_name(argument).1.to_owned());
+    Ok(directory.with_store(Arc::new(HubStore::new(context.hub(), path.to_owned()).keeping(named))))
 }
 
 /// Plans the models of the command line one after the other, each in the memory that the ones before it leave free.
