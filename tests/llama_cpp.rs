@@ -207,7 +207,7 @@ async fn what_cannot_be_filled_in_is_refused() {
     ] {
         assert_eq!(error(&server.post(path, &body).await, 400), ("invalid_value".to_owned(), json!(param)), "{body}");
     }
-    for (more, param) in [(json!({ "mirostat": 2 }), "mirostat"), (json!({ "logit_bias": [[1, 2]] }), "logit_bias")] {
+    for (more, param) in [(json!({ "mirostat": 2 }), "mirostat"), (json!({ "logit_bias": { "a": 2 } }), "logit_bias")] {
         let refused = error(&server.post(INFILL, &gap(more)).await, 400);
         assert_eq!(refused, ("unsupported_value".to_owned(), json!(param)));
     }
@@ -297,6 +297,23 @@ async fn a_completion_can_be_constrained_and_stopped() {
 }
 
 #[tokio::test]
+async fn biases_forbid_and_favour_tokens() {
+    let server = Server::start(coder()).await;
+    let text =
+        server.ok(COMPLETION, &continuation(json!("a"), json!({}))).await["content"].as_str().unwrap().to_owned();
+    let first = text.as_bytes()[0];
+    let forbidden = json!({ "logit_bias": [[first, false]] });
+    let without = server.ok(COMPLETION, &continuation(json!("a"), forbidden)).await;
+    assert!(!without["content"].as_str().unwrap().contains(char::from(first)), "{without}");
+    let favoured = json!({ "logit_bias": { "122": 1000 } });
+    let only = server.ok(COMPLETION, &continuation(json!("a"), favoured.clone())).await;
+    assert_eq!(only["content"], "z".repeat(12));
+    assert_eq!(server.ok(INFILL, &gap(favoured)).await["content"], "z".repeat(12));
+    let beyond = json!({ "logit_bias": [[900, 1]] });
+    assert_eq!(error(&server.post(COMPLETION, &continuation(json!("a"), beyond)).await, 400).1, "logit_bias.900");
+}
+
+#[tokio::test]
 async fn a_field_that_would_change_the_text_is_refused_and_others_are_ignored() {
     let server = Server::start(coder()).await;
     let plain = server.ok(COMPLETION, &continuation(json!("a"), json!({}))).await;
@@ -308,7 +325,7 @@ async fn a_field_that_would_change_the_text_is_refused_and_others_are_ignored() 
     for (more, param) in [
         (json!({ "mirostat": 2 }), "mirostat"),
         (json!({ "xtc_probability": 0.5 }), "xtc_probability"),
-        (json!({ "logit_bias": [[1, 2]] }), "logit_bias"),
+        (json!({ "logit_bias": [["a", 2]] }), "logit_bias[0]"),
         (json!({ "n_cmpl": 2 }), "n_cmpl"),
         (json!({ "image_data": [{ "id": 1 }] }), "image_data"),
         (json!({ "post_sampling_probs": true }), "post_sampling_probs"),

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::logit_bias;
 use crate::api::fields::Fields;
 use crate::api::{llama_sampling, stop_strings};
 use crate::core::request::{SamplingParams, StopConditions};
@@ -24,7 +25,7 @@ pub(super) fn read(fields: &Fields<'_>, tenancy: Tenancy) -> Result<GenerationOp
     Ok(GenerationOptions {
         // -1 is no limit, and -2 the rest of the context, which is the same here.
         max_tokens: most.and_then(|most| usize::try_from(most).ok()),
-        sampling: llama_sampling::read(fields, defaults())?,
+        sampling: SamplingParams { logit_bias: logit_bias::read(fields)?, ..llama_sampling::read(fields, defaults())? },
         stop: StopConditions {
             strings: stop_strings::read(fields, "stop")?,
             ignore_eos: fields.bool("ignore_eos")?.unwrap_or(false),

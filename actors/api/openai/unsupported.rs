@@ -62,10 +62,6 @@ const CHAT: &[Unsupported] = &[
     refuse("chat_template", never, "start the server with --chat-template"),
 ];
 
-/// Refused in `/infill` and `/completion`.
-const INFILL: &[Unsupported] =
-    &[refuse("logit_bias", empty, "only `/v1/completions` and `/v1/chat/completions` have it")];
-
 /// Refused in llama.cpp's `/completion`.
 const COMPLETION: &[Unsupported] = &[
     refuse("n_cmpl", one, "repeat the prompt in a list"),
@@ -102,13 +98,13 @@ pub(super) fn refuse_in_completions(fields: &Fields<'_>) -> Result<(), ApiError>
 /// As [`refuse_in_chat`], for `/infill`. Its clients always send `samplers`, in an order that changes little.
 pub(in crate::api) fn refuse_in_infill(fields: &Fields<'_>) -> Result<(), ApiError> {
     let fits = |field: &&Unsupported| field.name != "samplers";
-    GENERATION.iter().filter(fits).chain(INFILL).try_for_each(|field| field.check(fields))
+    GENERATION.iter().filter(fits).try_for_each(|field| field.check(fields))
 }
 
 /// As [`refuse_in_chat`], for llama.cpp's `/completion`.
 pub(in crate::api) fn refuse_in_completion(fields: &Fields<'_>) -> Result<(), ApiError> {
     let fits = |field: &&Unsupported| !COMPLETION_ACCEPTS.contains(&field.name);
-    GENERATION.iter().filter(fits).chain(INFILL).chain(COMPLETION).try_for_each(|field| field.check(fields))
+    GENERATION.iter().filter(fits).chain(COMPLETION).try_for_each(|field| field.check(fields))
 }
 
 /// As [`refuse_in_chat`], for `/v1/responses`.
@@ -175,14 +171,8 @@ mod tests {
 
     #[test]
     fn no_field_is_listed_twice() {
-        let mut names: Vec<_> = GENERATION
-            .iter()
-            .chain(CHAT)
-            .chain(INFILL)
-            .chain(COMPLETION)
-            .chain(RESPONSES)
-            .map(|field| field.name)
-            .collect();
+        let mut names: Vec<_> =
+            GENERATION.iter().chain(CHAT).chain(COMPLETION).chain(RESPONSES).map(|field| field.name).collect();
         names.sort_unstable();
         assert!(names.windows(2).all(|pair| pair[0] != pair[1]));
     }
