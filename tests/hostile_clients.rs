@@ -175,12 +175,12 @@ async fn a_refusal_that_does_not_read_the_body_keeps_the_connection() {
     let server = Listening::start(model(), options(ConnectionOptions::default())).await;
     let mut stream = connect(&server).await;
     for body in ["{\"model\": \"a\"}", ""] {
-        let head = format!("DELETE /api/delete HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n", body.len());
+        let head = format!("POST /api/push HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n", body.len());
         stream.write_all(head.as_bytes()).await.unwrap();
         // The body arrives when the request was refused long ago.
         tokio::time::sleep(Duration::from_millis(100)).await;
         stream.write_all(body.as_bytes()).await.unwrap();
-        let refused = read_until(&mut stream, "rm` on its machine\"}").await;
+        let refused = read_until(&mut stream, "push models\"}").await;
         assert!(refused.starts_with("HTTP/1.1 400") && !refused.contains("connection: close"), "{refused}");
     }
     stream.write_all(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();

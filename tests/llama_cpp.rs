@@ -20,6 +20,7 @@ use tower::ServiceExt;
 use common::{Answer, MODEL, Server, model, post};
 
 const INFILL: &str = "/infill";
+const COMPLETION: &str = "/completion";
 const COMPLETIONS: &str = "/v1/completions";
 const GENERATE: &str = "/api/generate";
 const APPLY: &str = "/apply-template";
@@ -206,7 +207,7 @@ async fn what_cannot_be_filled_in_is_refused() {
     ] {
         assert_eq!(error(&server.post(path, &body).await, 400), ("invalid_value".to_owned(), json!(param)), "{body}");
     }
-    for (more, param) in [(json!({ "mirostat": 2 }), "mirostat"), (json!({ "logit_bias": [[1, 2]] }), "logit_bias")] {
+    for (more, param) in [(json!({ "mirostat": 2 }), "mirostat"), (json!({ "logit_bias": { "a": 2 } }), "logit_bias")] {
         let refused = error(&server.post(INFILL, &gap(more)).await, 400);
         assert_eq!(refused, ("unsupported_value".to_owned(), json!(param)));
     }
@@ -214,6 +215,131 @@ async fn what_cannot_be_filled_in_is_refused() {
     assert_eq!(error(&server.post(INFILL, &long).await, 400).0, "context_length_exceeded");
     let system = with(ollama, json!({ "system": "s" }));
     assert_eq!(server.post(GENERATE, &system).await.status, 400);
+}
+
+/// A prompt to continue with 12 tokens.
+fn continuation(prompt: Value, more: Value) -> Value {
+    with(json!({ "prompt": prompt, "n_predict": 12, "temperature": 0 }), more)
+}
+
+#[tokio::test]
+async fn a_prompt_has_the_same_answer_as_text_as_ids_and_mixed() {
+    let server = Server::start(coder()).await;
+    let tokens: Vec<u32> = "ab(<|fim_middle|>".bytes().map(u32::from).collect();
+    let expected = continued(&server, &tokens[..3]).await;
+    for prompt in [json!("ab("), json!(tokens[..3]), json!(["a", 98, "("]), json!([97, "b("]), json!(["ab("])] {
+        let answer = server.ok(COMPLETION, &continuation(prompt.clone(), json!({}))).await;
+        assert_eq!((&answer["content"], &answer["tokens_evaluated"]), (&json!(expected), &json!(3)), "{prompt}");
+        assert_eq!((&answer["index"], &answer["stop_type"]), (&json!(0), &json!("limit")));
+        assert_eq!(
+            (&answer["generation_settings"]["n_predict"], &answer["timings"]["predicted_n"]),
+            (&json!(12), &json!(12))
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_list_of_prompts_has_a_list_of_answers() {
+    let server = Server::start(coder()).await;
+    let body = continuation(json!(["a", [98, "c"], [100]]), json!({}));
+    let answers = server.ok(COMPLETION, &body).await;
+    let prompts: [&[u32]; 3] = [&[97], &[98, 99], &[100]];
+    assert_eq!(answers.as_array().unwrap().len(), 3);
+    for (index, prompt) in prompts.into_iter().enumerate() {
+        let answer = &answers[index];
+        assert_eq!(answer["content"], continued(&server, prompt).await);
+        assert_eq!((&answer["index"], &answer["tokens_evaluated"]), (&json!(index), &json!(prompt.len())));
+    }
+    let streamed = events(&server.post(COMPLETION, &with(body, json!({ "stream": true }))).await);
+    for index in 0..3 {
+        let own: Vec<&Value> = streamed.iter().filter(|event| event["index"] == index).collect();
+        let text: String = own.iter().map(|event| event["content"].as_str().unwrap()).collect();
+        assert_eq!(answers[index]["content"], text);
+        assert_eq!(
+            (&own.last().unwrap()["stop"], own.iter().filter(|event| event["stop"] == true).count()),
+            (&json!(true), 1)
+        );
+    }
+}
+
+#[tokio::test]
+async fn each_token_has_its_probabilities_on_request() {
+    let server = Server::start(coder()).await;
+    let more = json!({ "n_probs": 3, "n_predict": 4, "return_tokens": true });
+    let whole = server.ok(COMPLETION, &continuation(json!("a"), more.clone())).await;
+    let positions = whole["completion_probabilities"].as_array().unwrap();
+    let ids: Vec<&Value> = positions.iter().map(|position| &position["id"]).collect();
+    assert_eq!(json!(ids), whole["tokens"]);
+    for position in positions {
+        let top = position["top_logprobs"].as_array().unwrap();
+        assert_eq!((top.len(), &top[0]["id"]), (3, &position["id"]));
+        assert!(position["logprob"].as_f64().unwrap() <= 0.0 && position["bytes"].is_array(), "{position}");
+    }
+    let more = with(more, json!({ "stream": true }));
+    let streamed = events(&server.post(COMPLETION, &continuation(json!("a"), more)).await);
+    let parts = streamed.iter().filter_map(|event| event["completion_probabilities"].as_array());
+    assert_eq!(parts.flatten().collect::<Vec<_>>(), positions.iter().collect::<Vec<_>>());
+    let without = server.ok(COMPLETION, &continuation(json!("a"), json!({}))).await;
+    assert!(without["completion_probabilities"].is_null(), "{without}");
+}
+
+#[tokio::test]
+async fn a_completion_can_be_constrained_and_stopped() {
+    let server = Server::start(coder()).await;
+    let grammar = json!({ "grammar": "root ::= \"xyz\"" });
+    assert_eq!(server.ok(COMPLETION, &continuation(json!("a"), grammar)).await["content"], "xyz");
+    let schema = json!({ "json_schema": { "const": 7 } });
+    assert_eq!(server.ok(COMPLETION, &continuation(json!("a"), schema)).await["content"], "7");
+    let text =
+        server.ok(COMPLETION, &continuation(json!("a"), json!({}))).await["content"].as_str().unwrap().to_owned();
+    let stopped = server.ok(COMPLETION, &continuation(json!("a"), json!({ "stop": [&text[2..4]] }))).await;
+    assert_eq!((&stopped["stop_type"], &stopped["stopping_word"]), (&json!("word"), &json!(text[2..4])));
+}
+
+#[tokio::test]
+async fn biases_forbid_and_favour_tokens() {
+    let server = Server::start(coder()).await;
+    let text =
+        server.ok(COMPLETION, &continuation(json!("a"), json!({}))).await["content"].as_str().unwrap().to_owned();
+    let first = text.as_bytes()[0];
+    let forbidden = json!({ "logit_bias": [[first, false]] });
+    let without = server.ok(COMPLETION, &continuation(json!("a"), forbidden)).await;
+    assert!(!without["content"].as_str().unwrap().contains(char::from(first)), "{without}");
+    let favoured = json!({ "logit_bias": { "122": 1000 } });
+    let only = server.ok(COMPLETION, &continuation(json!("a"), favoured.clone())).await;
+    assert_eq!(only["content"], "z".repeat(12));
+    assert_eq!(server.ok(INFILL, &gap(favoured)).await["content"], "z".repeat(12));
+    let beyond = json!({ "logit_bias": [[900, 1]] });
+    assert_eq!(error(&server.post(COMPLETION, &continuation(json!("a"), beyond)).await, 400).1, "logit_bias.900");
+}
+
+#[tokio::test]
+async fn a_field_that_would_change_the_text_is_refused_and_others_are_ignored() {
+    let server = Server::start(coder()).await;
+    let plain = server.ok(COMPLETION, &continuation(json!("a"), json!({}))).await;
+    let ignored = json!({
+        "cache_prompt": true, "id_slot": 0, "samplers": ["top_k"], "timings_per_token": true, "n_keep": 4,
+        "t_max_predict_ms": 1, "return_progress": true, "mirostat": 0, "dry_multiplier": 0.0, "n_cmpl": 1, "image_data": [],
+    });
+    assert_eq!(server.ok(COMPLETION, &continuation(json!("a"), ignored)).await["content"], plain["content"]);
+    for (more, param) in [
+        (json!({ "mirostat": 2 }), "mirostat"),
+        (json!({ "xtc_probability": 0.5 }), "xtc_probability"),
+        (json!({ "logit_bias": [["a", 2]] }), "logit_bias[0]"),
+        (json!({ "n_cmpl": 2 }), "n_cmpl"),
+        (json!({ "image_data": [{ "id": 1 }] }), "image_data"),
+        (json!({ "post_sampling_probs": true }), "post_sampling_probs"),
+    ] {
+        let refused = error(&server.post(COMPLETION, &continuation(json!("a"), more)).await, 400);
+        assert_eq!(refused, ("unsupported_value".to_owned(), json!(param)));
+    }
+    for (prompt, param) in
+        [(json!(null), "prompt"), (json!(["a", 900]), "prompt[1]"), (json!([[1, 900]]), "prompt[0][1]")]
+    {
+        let refused = error(&server.post(COMPLETION, &continuation(prompt, json!({}))).await, 400);
+        assert_eq!(refused, ("invalid_value".to_owned(), json!(param)));
+    }
+    assert_eq!(server.ok("/completions", &json!({ "prompt": "a" })).await["object"], "text_completion");
 }
 
 #[tokio::test]
@@ -307,7 +433,12 @@ async fn every_route_takes_a_slot_and_needs_a_key() {
     let server = Server::start_with(slow, runtime, ServerOptions::new(MODEL)).await;
     let held = server.begin(post(COMPLETIONS, &json!({ "prompt": "a", "max_tokens": 500, "stream": true }))).await;
     assert_eq!(held.status(), 200);
-    for (path, body) in [(INFILL, gap(json!({}))), (APPLY, conversation()), (RENDER, conversation())] {
+    for (path, body) in [
+        (INFILL, gap(json!({}))),
+        (COMPLETION, json!({ "prompt": "a" })),
+        (APPLY, conversation()),
+        (RENDER, conversation()),
+    ] {
         assert_eq!(server.post(path, &body).await.status, 429, "{path}");
     }
     drop(held);
@@ -317,7 +448,7 @@ async fn every_route_takes_a_slot_and_needs_a_key() {
     for path in ["/props", "/slots"] {
         assert_eq!(server.get(path).await.status, 401, "{path}");
     }
-    for path in [INFILL, APPLY, RENDER] {
+    for path in [INFILL, COMPLETION, APPLY, RENDER] {
         assert_eq!(server.post(path, &json!({})).await.status, 401, "{path}");
     }
 }

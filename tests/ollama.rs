@@ -393,13 +393,17 @@ async fn what_cannot_be_done_is_refused() {
         ("/api/copy", json!({ "source": "a", "destination": "b" }), "copy"),
         ("/api/push", json!({ "model": "a" }), "push"),
         ("/api/blobs/sha256:00", json!({}), "create"),
-        ("/api/pull", json!({ "model": "other" }), "cuelight pull"),
     ] {
         let message = error(&server.post(path, &body).await, 400);
         assert!(message.contains(word), "{path}: {message}");
     }
-    let delete = Request::delete("/api/delete").body(Body::from(json!({ "model": MODEL }).to_string())).unwrap();
-    assert!(error(&server.call(delete).await, 400).contains("cuelight rm"));
+    for model in ["other", "org/repo:Q4_K_M"] {
+        let message = error(&server.post("/api/pull", &json!({ "model": model })).await, 403);
+        assert!(message.contains("--allow-pull"), "{message}");
+    }
+    let delete = Request::delete("/api/delete").header("content-type", "application/json");
+    let delete = delete.body(Body::from(json!({ "model": MODEL }).to_string())).unwrap();
+    assert!(error(&server.call(delete).await, 403).contains("--allow-pull"));
 }
 
 #[tokio::test]

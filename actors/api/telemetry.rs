@@ -61,7 +61,7 @@ fn operation(route: &str) -> &'static str {
         | "/v1/messages"
         | "/api/chat"
         | "/api/generate" => "chat",
-        "/v1/completions" | "/completions" | "/infill" => "text_completion",
+        "/v1/completions" | "/completions" | "/completion" | "/infill" => "text_completion",
         _ => "other",
     }
 }

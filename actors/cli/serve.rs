@@ -16,6 +16,7 @@ use futures_util::future::try_join_all;
 use crate::api::{self, ApiKey, ConnectionOptions, LiveOptions, ServerOptions};
 use crate::config::flags::{Flags, HubFlags, ModelFlags, ServerFlags};
 use crate::config::{Config, Given};
+use crate::hub::HubStore;
 use crate::logging::notice;
 use crate::metrics::exposition::Exposition;
 use crate::models::{Machine, ModelFactory, Models, ModelsDirectory, ModelsError, ModelsOptions, NamedModel};
@@ -76,7 +77,7 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     // Wrong keys are reported before anything else is done.
     api_keys(config)?;
     let listener = bind(&config.host, config.port)?;
-    let directory = config.models_dir.as_deref().map(|path| models_directory(path, config)).transpose()?;
+    let directory = config.models_dir.as_deref().map(|path| models_directory(path, args, context)).transpose()?;
     let named = plan_all(&args.models, context)?;
     let metrics = Exposition::install(config.metrics_compat).map_err(CliError::other)?;
     let connections = open_files::connections(config.max_connections.map(NonZeroUsize::get))?;
@@ -153,7 +154,8 @@ fn models_options(config: &Config, tracer: &Tracer) -> ModelsOptions {
 }
 
 /// The models of `--models-dir`.
-fn models_directory(path: &Path, config: &Config) -> Result<ModelsDirectory, CliError> {
+fn models_directory(path: &Path, args: &Args, context: &Context) -> Result<ModelsDirectory, CliError> {
+    let config = &context.config;
     // A wrong setting fails here, and not at the first request.
     let options = model::load_options(config, Source::File(path.to_owned()))?;
     let replicas = config.replicas;
@@ -161,7 +163,13 @@ fn models_directory(path: &Path, config: &Config) -> Result<ModelsDirectory, Cli
         let options = LoadOptions { source: Source::File(file.to_owned()), ..options.clone() };
         Arc::new(GgufModel::new(options, replicas))
     };
-    ModelsDirectory::open(path, make).map_err(CliError::io(format!("read the models directory {}", path.display())))
+    let opened = ModelsDirectory::open(path, make);
+    let directory = opened.map_err(CliError::io(format!("read the models directory {}", path.display())))?;
+    if !config.allow_pull {
+        return Ok(directory);
+    }
+    let named = args.models.iter().map(|argument| split_name(argument).1.to_owned());
+    Ok(directory.with_store(Arc::new(HubStore::new(context.hub(), path.to_owned()).keeping(named))))
 }
 
 /// Plans the models of the command line one after the other, each in the memory that the ones before it leave free.

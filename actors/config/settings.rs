@@ -227,6 +227,8 @@ settings! { |home|
         replicas: NonZeroUsize = count(1), "N", advanced = true;
         /// Directory of GGUF files to serve, each loaded by the first request for it.
         models_dir: Option<PathBuf> = None, "DIR";
+        /// Let clients download models into the directory of models, and delete them, with Ollama's pull and delete.
+        allow_pull: bool = false, "";
         /// Most memory that all loaded models may use together, like 8GiB; if not set, what the machine has free.
         memory: Option<ByteSize> = None, "SIZE";
         /// Most models loaded at the same time; if not set, as many as fit.

@@ -29,16 +29,21 @@ const CHUNK_BYTES: usize = 8 << 20;
 impl Hub {
     /// Downloads what `wanted` names and returns its first file.
     pub(super) fn download(&self, wanted: &Wanted, progress: &impl Progress) -> Result<PathBuf, HubError> {
+        let paths = self.download_all(wanted, progress)?;
+        // There is at least one file.
+        Ok(paths[0].clone())
+    }
+
+    /// Downloads what `wanted` names and returns all of its files, at least one, the first shard first.
+    pub(super) fn download_all(&self, wanted: &Wanted, progress: &impl Progress) -> Result<Vec<PathBuf>, HubError> {
         if self.offline {
             return Err(HubError::Offline { reference: wanted.to_string() });
         }
         let repository = self.describe(&wanted.repo)?;
         let wanted = Wanted { repo: repository.name.clone(), file: wanted.file.clone() };
         let files = wanted.choose(&repository.files)?;
-        let paths: Vec<PathBuf> =
-            files.iter().map(|file| self.fetch(&repository, file, progress)).collect::<Result<_, _>>()?;
         // `choose` returns at least one file.
-        Ok(paths[0].clone())
+        files.iter().map(|file| self.fetch(&repository, file, progress)).collect()
     }
 
     /// Requests the file list of a repository.

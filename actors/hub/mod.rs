@@ -3,6 +3,8 @@
 //! [`Hub::locate`] turns the model argument of a command into a file on disk. All functions here block: commands call them
 //! before any actor is started. Each download attempt runs on its own small tokio runtime, so that ending an attempt also
 //! stops everything that it has in flight.
+//!
+//! [`HubStore`] puts downloaded models into the models directory of a server.
 
 pub mod cache;
 mod demo;
@@ -12,7 +14,9 @@ mod locate;
 mod progress;
 pub mod reference;
 mod sources;
+mod store;
 
 pub use self::error::HubError;
 pub use self::progress::Progress;
 pub use self::sources::Hub;
+pub use self::store::HubStore;

@@ -5,12 +5,17 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::pulls::Pulls;
 use super::source::ModelFactory;
+use super::store::ModelStore;
 
 /// A directory of models, with a function that makes a model from a file.
 pub struct ModelsDirectory {
     path: PathBuf,
     make: Make,
+    /// Downloads models into the directory. `None`: requests do not change it.
+    pub(super) store: Option<Arc<dyn ModelStore>>,
+    pub(super) pulls: Pulls,
 }
 
 type Make = Box<dyn Fn(&Path) -> Arc<dyn ModelFactory> + Send + Sync>;
@@ -35,7 +40,13 @@ impl ModelsDirectory {
     ) -> io::Result<Self> {
         let path = path.into();
         scan(&path)?;
-        Ok(ModelsDirectory { path, make: Box::new(make) })
+        Ok(ModelsDirectory { path, make: Box::new(make), store: None, pulls: Pulls::default() })
+    }
+
+    /// Lets requests change the directory: `store` downloads models into it and removes them.
+    #[must_use]
+    pub fn with_store(self, store: Arc<dyn ModelStore>) -> Self {
+        ModelsDirectory { store: Some(store), ..self }
     }
 
     /// The path of the directory.
@@ -47,6 +58,11 @@ impl ModelsDirectory {
     /// The models that are there now, sorted by name. Does not open the files.
     pub(super) fn scan(&self) -> io::Result<Vec<Found>> {
         scan(&self.path)
+    }
+
+    /// The references of a model that was downloaded into the directory.
+    pub(super) fn references(&self, path: &Path) -> Vec<String> {
+        self.store.as_ref().map_or_else(Vec::new, |store| store.references(path))
     }
 
     pub(super) fn factory(&self, path: &Path) -> Arc<dyn ModelFactory> {

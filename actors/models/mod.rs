@@ -8,11 +8,13 @@
 //! - [`memory_budget`]: decides which models fit, as a pure function
 //! - [`source`]: plans and starts a model, and counts its engines
 //! - [`directory`]: finds models in a directory
+//! - [`changes`], [`pulls`], [`store`]: downloads models into that directory, and deletes them
 //! - [`keep_alive`], [`info`], [`error`]: how long a model stays, descriptions and errors
 //!
 //! Each loaded model is a [`Runtime`] with its own pipelines. A fault in one model does not affect the others.
 
 mod broker;
+mod changes;
 mod directory;
 mod entry;
 mod error;
@@ -22,9 +24,11 @@ mod lease;
 mod memory_budget;
 mod messages;
 mod options;
+mod pulls;
 mod registry;
 mod simulated;
 mod source;
+mod store;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,6 +36,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
+pub use self::changes::DeleteError;
 pub use self::directory::ModelsDirectory;
 use self::entry::{Access, Caller, Entry};
 pub use self::error::ModelsError;
@@ -45,6 +50,7 @@ use self::messages::{BrokerAddress, BrokerMsg};
 pub use self::options::{ModelsOptions, NamedModel};
 use self::registry::Registry;
 pub use self::source::{ModelFactory, PlanError, PlannedModel};
+pub use self::store::{ModelStore, PullProgress, PullState, StoreError};
 use crate::pipeline::runtime::{Runtime, StartError};
 
 /// A cheap handle on the models of a server. The broker stops when the last handle is dropped.
@@ -249,7 +255,10 @@ impl Models {
             return Ok(entry);
         }
         self.rescan().await;
-        registry.entry(name).ok_or_else(|| ModelsError::Unknown(name.to_owned()))
+        registry
+            .entry(name)
+            .or_else(|| registry.entry_of_reference(name))
+            .ok_or_else(|| ModelsError::Unknown(name.to_owned()))
     }
 
     /// Waits for a lease: within the limits of a call, or without limit for an explicit load.

@@ -49,6 +49,13 @@ impl Registry {
         entries.iter().find(|entry| entry.has_name(name)).cloned()
     }
 
+    /// The model that was downloaded as this reference, in any of its spellings.
+    pub fn entry_of_reference(&self, name: &str) -> Option<Arc<Entry>> {
+        let reference = self.directory.as_ref()?.store.as_ref()?.reference(name).ok()?;
+        let is_alias = |entry: &&Arc<Entry>| entry.aliases.iter().any(|alias| alias.eq_ignore_ascii_case(&reference));
+        self.entries.read().unwrap_or_else(PoisonError::into_inner).iter().find(is_alias).cloned()
+    }
+
     /// The first model named at the start, or the only known model, or the only loaded one.
     pub fn default_entry(&self) -> Option<Arc<Entry>> {
         let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
@@ -116,6 +123,7 @@ impl Registry {
                 let keep_alive = keep_alive.unwrap_or(KeepAlive::For(ModelsOptions::FOUND_KEEP_ALIVE)).limit();
                 let mut entry = Entry::new(&file.id, directory.factory(&file.path));
                 entry.keep_alive = keep_alive;
+                entry.aliases = directory.references(&file.path);
                 entries.push(Arc::new(entry));
             }
         }

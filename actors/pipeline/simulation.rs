@@ -35,6 +35,12 @@ pub fn infill_tokenizer() -> Arc<Tokenizer> {
     tokenizer_with(&["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|repo_name|>", "<|file_sep|>"])
 }
 
+/// As [`infill_tokenizer`], with the tokens of a model whose prompts begin with the suffix.
+#[cfg(test)]
+pub(crate) fn suffix_first_tokenizer() -> Arc<Tokenizer> {
+    tokenizer_with(&["[PREFIX]", "[SUFFIX]", "[MIDDLE]"])
+}
+
 /// One token per byte, the end of generation, and more control tokens.
 fn tokenizer_with(more: &[&str]) -> Arc<Tokenizer> {
     const END: u32 = 256;

@@ -8,7 +8,7 @@ use axum::{Extension, Json};
 use serde_json::{Value, json};
 
 use crate::core::request::{GenerationError, SubmitError};
-use crate::models::ModelsError;
+use crate::models::{DeleteError, ModelsError, StoreError};
 
 /// Why a request failed. `Display` is the message that the client reads.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -41,6 +41,9 @@ pub enum ApiError {
     /// The model that the request names is not available.
     #[error(transparent)]
     Model(ModelsError),
+    /// A model is not downloaded or deleted.
+    #[error(transparent)]
+    Store(#[from] StoreError),
     /// The client has no stored response with this id.
     #[error("there is no stored response `{0}`; it may have made way for newer ones")]
     ResponseNotFound(String),
@@ -158,6 +161,7 @@ impl ApiError {
             ApiError::OriginNotAllowed(_) => wire(StatusCode::FORBIDDEN, "permission_error", "origin_not_allowed"),
             ApiError::HostNotAllowed(_) => wire(StatusCode::FORBIDDEN, "permission_error", "host_not_allowed"),
             ApiError::Model(error) => model_wire(error),
+            ApiError::Store(error) => store_wire(error),
             ApiError::NotFound(_) => wire(StatusCode::NOT_FOUND, "not_found_error", "not_found"),
             ApiError::ResponseNotFound(_) => wire(StatusCode::NOT_FOUND, "not_found_error", "response_not_found"),
             ApiError::PreviousResponseNotFound(_) => invalid("previous_response_not_found"),
@@ -195,7 +199,8 @@ impl ApiError {
         match self {
             ApiError::InvalidRequest { param, .. } => param.as_deref(),
             ApiError::Unsupported { param, .. } => Some(param),
-            ApiError::Model(ModelsError::Unknown(_) | ModelsError::Unnamed) => Some("model"),
+            ApiError::Model(ModelsError::Unknown(_) | ModelsError::Unnamed)
+            | ApiError::Store(StoreError::NotAReference(_)) => Some("model"),
             ApiError::Submit(SubmitError::TooManySequences { .. }) => Some("n"),
             ApiError::PreviousResponseNotFound(_) => Some("previous_response_id"),
             _ => None,
@@ -263,6 +268,27 @@ fn model_wire(error: &ModelsError) -> Wire {
         ModelsError::Unavailable { .. } => wire(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error", "unavailable"),
         // Not 503, as for a full queue.
         ModelsError::Overloaded { .. } => wire(StatusCode::TOO_MANY_REQUESTS, "server_overloaded", "server_overloaded"),
+    }
+}
+
+fn store_wire(error: &StoreError) -> Wire {
+    match error {
+        StoreError::Off => wire(StatusCode::FORBIDDEN, "permission_error", "pull_not_allowed"),
+        StoreError::NotAllowed(_) => wire(StatusCode::FORBIDDEN, "permission_error", "delete_not_allowed"),
+        StoreError::NotAReference(_) => invalid("invalid_value"),
+        StoreError::NotFound(_) => wire(StatusCode::NOT_FOUND, "not_found_error", "model_not_found"),
+        StoreError::Conflict(_) => wire(StatusCode::CONFLICT, "conflict_error", "model_in_use"),
+        StoreError::Busy(_) => wire(StatusCode::TOO_MANY_REQUESTS, "server_overloaded", "server_overloaded"),
+        StoreError::Failed(_) => wire(StatusCode::INTERNAL_SERVER_ERROR, "server_error", "pull_failed"),
+    }
+}
+
+impl From<DeleteError> for ApiError {
+    fn from(error: DeleteError) -> Self {
+        match error {
+            DeleteError::Model(error) => error.into(),
+            DeleteError::Store(error) => error.into(),
+        }
     }
 }
 

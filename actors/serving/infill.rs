@@ -62,10 +62,15 @@ impl Infill {
     }
 
     fn gap(&self, parts: &Parts<'_>) -> Result<Vec<TokenId>, ApiError> {
-        let mut tokens = parts.marked(Some(parts.marks.prefix), &self.prefix)?;
-        tokens.extend(parts.marked(Some(parts.marks.suffix), &self.suffix)?);
-        tokens.push(parts.marks.middle);
-        Ok(tokens)
+        let mut prefix = parts.marked(Some(parts.marks.prefix), &self.prefix)?;
+        let mut suffix = parts.marked(Some(parts.marks.suffix), &self.suffix)?;
+        if parts.marks.is_suffix_first {
+            suffix.append(&mut prefix);
+            return Ok(suffix);
+        }
+        prefix.append(&mut suffix);
+        prefix.push(parts.marks.middle);
+        Ok(prefix)
     }
 
     /// The last files that fit `room`, then the name of the file with the gap; and the number of files left out.
@@ -136,7 +141,7 @@ impl Parts<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pipeline::simulation::{infill_tokenizer, tokenizer};
+    use crate::pipeline::simulation::{infill_tokenizer, suffix_first_tokenizer, tokenizer};
 
     fn infill(files: &[(&str, &str)]) -> Infill {
         let file = |(name, text): &(&str, &str)| InfillFile { name: (*name).to_owned(), text: (*text).to_owned() };
@@ -146,8 +151,11 @@ mod tests {
 
     /// The prompt as text in a context of this length, and the number of files left out.
     fn written(infill: &Infill, context_tokens: usize) -> (String, usize) {
-        let tokenizer = infill_tokenizer();
-        let (tokens, left_out) = infill.tokens(&tokenizer, "suffix", true, context_tokens).unwrap();
+        written_by(&infill_tokenizer(), infill, context_tokens)
+    }
+
+    fn written_by(tokenizer: &Tokenizer, infill: &Infill, context_tokens: usize) -> (String, usize) {
+        let (tokens, left_out) = infill.tokens(tokenizer, "suffix", true, context_tokens).unwrap();
         assert!(left_out == infill.files.len() || tokens.len() + infill.reserved_tokens <= context_tokens);
         (tokenizer.decode(&tokens, false), left_out)
     }
@@ -157,6 +165,14 @@ mod tests {
     #[test]
     fn the_gap_is_between_prefix_and_suffix() {
         assert_eq!(written(&infill(&[]), 1000), (GAP.to_owned(), 0));
+    }
+
+    #[test]
+    fn a_model_trained_on_the_suffix_first_continues_the_prefix() {
+        let tokenizer = suffix_first_tokenizer();
+        assert_eq!(written_by(&tokenizer, &infill(&[]), 1000), ("[SUFFIX])[PREFIX]a(".to_owned(), 0));
+        let with_file = written_by(&tokenizer, &infill(&[("x.c", "int x;")]), 1000);
+        assert_eq!(with_file, ("int x;\n[SUFFIX])[PREFIX]a(".to_owned(), 0));
     }
 
     #[test]

@@ -4,86 +4,134 @@ use std::time::Duration;
 
 use axum::response::sse::Event;
 use cuelight_engine::engine::TokenId;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use crate::api::fields::{Fields, wrong_type};
+use super::options;
+use super::probabilities::Probabilities;
+use super::response_fields::ResponseFields;
 use crate::api::sse::Encoder;
-use crate::core::request::{FinishReason, Usage};
+use crate::core::request::{FinishReason, PositionLogprobs, Usage};
 use crate::output::Delta;
 use crate::serving::answers::{Answer, AnswerEvent, Finish};
 use crate::serving::error::ApiError;
+use crate::serving::options::GenerationOptions;
+use crate::serving::prompt::PromptTokens;
 
-/// Encodes one answer.
+/// Encodes the answers to the prompts of one request.
 pub(super) struct AnswerEncoder {
     /// The model's id.
     pub model: String,
-    pub prompt_tokens: usize,
-    /// Part of what the client sent is not in the prompt.
-    pub is_truncated: bool,
-    /// The client wants token ids with the text.
-    pub returns_tokens: bool,
-    /// Tokens generated so far.
-    pub n_generated: usize,
+    pub options: GenerationOptions,
     pub response_fields: ResponseFields,
+    pub probabilities: Probabilities,
+    /// One for each prompt.
+    pub choices: Vec<ChoiceState>,
+}
+
+/// The answer to one prompt so far.
+pub(super) struct ChoiceState {
+    prompt_tokens: usize,
+    /// Part of what the client sent is not in the prompt.
+    is_truncated: bool,
+    /// Tokens generated so far.
+    n_generated: usize,
+}
+
+impl ChoiceState {
+    /// Before the answer to `prompt`.
+    pub fn new(prompt: &PromptTokens) -> Self {
+        ChoiceState { prompt_tokens: prompt.tokens.len(), is_truncated: prompt.files_left_out > 0, n_generated: 0 }
+    }
+}
+
+/// What one token adds to an answer, or all of them.
+#[derive(Default)]
+struct Output<'a> {
+    text: String,
+    tokens: &'a [TokenId],
+    logprobs: &'a [PositionLogprobs],
 }
 
 impl AnswerEncoder {
-    /// The object of a whole answer.
-    pub fn whole(&self, answer: Answer) -> Value {
+    /// The whole answers: the object of the only one, or a list.
+    pub fn whole(&self, answers: Vec<Answer>) -> Value {
+        let mut objects: Vec<_> =
+            answers.into_iter().enumerate().map(|(index, one)| self.whole_one(index, one)).collect();
+        match (objects.pop(), objects.is_empty()) {
+            (Some(only), true) => only,
+            (last, _) => objects.into_iter().chain(last).collect(),
+        }
+    }
+
+    fn whole_one(&self, index: usize, answer: Answer) -> Value {
+        let output = Output { text: answer.text, tokens: &answer.tokens, logprobs: &answer.logprobs };
         match answer.finish {
-            Some(finish) => self.finished(answer.text, &answer.tokens, &finish),
-            None => self.part(answer.text, &answer.tokens),
+            Some(finish) => self.finished(index, output, &finish),
+            None => self.part(index, output),
         }
     }
 
     /// The objects for one event. None while text is held back.
-    fn objects(&mut self, event: AnswerEvent) -> Vec<Value> {
+    fn objects(&mut self, index: usize, event: AnswerEvent) -> Vec<Value> {
         match event {
             AnswerEvent::Prompt(_) => Vec::new(),
-            AnswerEvent::Token { token, deltas, .. } => {
-                self.n_generated += 1;
-                self.part_of(deltas, &[token]).into_iter().collect()
+            AnswerEvent::Token { token, logprobs, deltas } => {
+                self.choices[index].n_generated += 1;
+                let (tokens, logprobs) = ([token], Vec::from_iter(logprobs));
+                let output = Output { text: text_of(deltas), tokens: &tokens, logprobs: &logprobs };
+                self.part_of(index, output).into_iter().collect()
             }
             AnswerEvent::Finished { finish, deltas } => {
-                let last = self.finished(String::new(), &[], &finish);
-                self.part_of(deltas, &[]).into_iter().chain([last]).collect()
+                let last = self.finished(index, Output::default(), &finish);
+                let held = Output { text: text_of(deltas), ..Output::default() };
+                self.part_of(index, held).into_iter().chain([last]).collect()
             }
         }
     }
 
-    fn part_of(&self, deltas: Vec<Delta>, tokens: &[TokenId]) -> Option<Value> {
-        let text: String = deltas.into_iter().filter_map(Delta::into_text).collect();
-        let has_tokens = self.returns_tokens && !tokens.is_empty();
-        (has_tokens || !text.is_empty()).then(|| self.part(text, tokens))
+    fn part_of(&self, index: usize, output: Output<'_>) -> Option<Value> {
+        let has_tokens = self.options.return_token_ids && !output.tokens.is_empty();
+        let has_more = has_tokens || !output.logprobs.is_empty();
+        (has_more || !output.text.is_empty()).then(|| self.part(index, output))
     }
 
-    fn part(&self, text: String, tokens: &[TokenId]) -> Value {
-        json!({
-            "index": 0,
-            "content": text,
-            "tokens": if self.returns_tokens { tokens } else { &[] },
+    fn part(&self, index: usize, output: Output<'_>) -> Value {
+        let choice = &self.choices[index];
+        let mut object = json!({
+            "index": index,
+            "content": output.text,
+            "tokens": if self.options.return_token_ids { output.tokens } else { &[] },
             "stop": false,
             "id_slot": -1,
             "model": self.model,
-            "tokens_predicted": self.n_generated,
-            "tokens_evaluated": self.prompt_tokens,
-        })
+            "tokens_predicted": choice.n_generated,
+            "tokens_evaluated": choice.prompt_tokens,
+        });
+        if !output.logprobs.is_empty() {
+            object["completion_probabilities"] = self.probabilities.of(output.logprobs);
+        }
+        object
     }
 
-    fn finished(&self, text: String, tokens: &[TokenId], finish: &Finish) -> Value {
+    fn finished(&self, index: usize, output: Output<'_>, finish: &Finish) -> Value {
         let usage = &finish.usage;
         let (stop_type, stopping_word) = stop_type(&finish.reason);
-        let mut object = self.part(text, tokens);
+        let mut object = self.part(index, output);
         object["stop"] = json!(true);
         object["stop_type"] = json!(stop_type);
         object["stopping_word"] = json!(stopping_word);
         object["tokens_predicted"] = json!(usage.completion_tokens);
         object["tokens_evaluated"] = json!(usage.prompt_tokens);
         object["tokens_cached"] = json!(usage.cached_tokens);
-        object["truncated"] = json!(self.is_truncated);
+        object["truncated"] = json!(self.choices[index].is_truncated);
+        object["generation_settings"] = options::params(&self.options);
         object["timings"] = timings(usage);
         self.response_fields.select(object)
     }
+}
+
+fn text_of(deltas: Vec<Delta>) -> String {
+    deltas.into_iter().filter_map(Delta::into_text).collect()
 }
 
 impl Encoder for AnswerEncoder {
@@ -93,8 +141,8 @@ impl Encoder for AnswerEncoder {
         Vec::new()
     }
 
-    fn on(&mut self, _choice: usize, event: AnswerEvent) -> Vec<Event> {
-        self.objects(event).iter().map(frame).collect()
+    fn on(&mut self, choice: usize, event: AnswerEvent) -> Vec<Event> {
+        self.objects(choice, event).iter().map(frame).collect()
     }
 
     fn fail(&mut self, error: &ApiError) -> Vec<Event> {
@@ -164,50 +212,24 @@ impl Pace {
     }
 }
 
-/// The fields that the client wants of a whole answer. Empty: all of them.
-pub(super) struct ResponseFields(Vec<String>);
-
-/// Most names of fields. Each one copies its value.
-const MOST_FIELDS: usize = 64;
-
-impl ResponseFields {
-    /// Reads `response_fields`: names, or paths such as `timings/prompt_n`.
-    pub fn read(fields: &Fields<'_>) -> Result<Self, ApiError> {
-        let path = fields.path("response_fields");
-        let read_one = |name: &Value| match name.as_str() {
-            Some(name) => Ok(name.to_owned()),
-            None => Err(wrong_type(&path, "a list of strings", name)),
-        };
-        let names = fields.array("response_fields")?.map_or(&[][..], Vec::as_slice);
-        if names.len() > MOST_FIELDS {
-            let message = format!("`{path}` accepts at most {MOST_FIELDS} names, not {}", names.len());
-            return Err(ApiError::invalid(path, message));
-        }
-        names.iter().map(read_one).collect::<Result<_, _>>().map(ResponseFields)
-    }
-
-    /// The wanted fields, each under its path. Those that do not exist are left out.
-    fn select(&self, object: Value) -> Value {
-        if self.0.is_empty() {
-            return object;
-        }
-        let find = |name: &String| {
-            let found = name.split('/').try_fold(&object, |object, key| object.get(key))?;
-            Some((name.clone(), found.clone()))
-        };
-        Value::Object(self.0.iter().filter_map(find).collect::<Map<_, _>>())
-    }
-}
-
 #[allow(clippy::unwrap_used)]
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pipeline::simulation::tokenizer;
+    use crate::serving::tenancy::Tenancy;
 
-    fn encoder(returns_tokens: bool, response_fields: &[&str]) -> AnswerEncoder {
-        let response_fields = ResponseFields(response_fields.iter().map(|&name| name.to_owned()).collect());
-        let model = "m".to_owned();
-        AnswerEncoder { model, prompt_tokens: 9, is_truncated: false, returns_tokens, n_generated: 0, response_fields }
+    fn encoder(returns_tokens: bool) -> AnswerEncoder {
+        let options =
+            GenerationOptions { return_token_ids: returns_tokens, ..GenerationOptions::new(Tenancy::default()) };
+        let choice = || ChoiceState { prompt_tokens: 9, is_truncated: false, n_generated: 0 };
+        AnswerEncoder {
+            model: "m".to_owned(),
+            options,
+            response_fields: ResponseFields::default(),
+            probabilities: Probabilities { tokenizer: tokenizer() },
+            choices: vec![choice(), choice()],
+        }
     }
 
     fn end(reason: FinishReason, deltas: Vec<Delta>) -> AnswerEvent {
@@ -230,14 +252,14 @@ mod tests {
 
     #[test]
     fn a_stream_ends_with_an_object_without_text() {
-        let mut encoder = encoder(false, &[]);
-        let first = encoder.objects(token("a")).pop().unwrap();
+        let mut encoder = encoder(false);
+        let first = encoder.objects(0, token("a")).pop().unwrap();
         assert_eq!(
             (&first["content"], &first["stop"], &first["tokens_predicted"]),
             (&json!("a"), &json!(false), &json!(1))
         );
-        assert!(encoder.objects(token("")).is_empty());
-        let last = encoder.objects(end(FinishReason::StopString("b".to_owned()), vec![Delta::Text("c".to_owned())]));
+        assert!(encoder.objects(0, token("")).is_empty());
+        let last = encoder.objects(0, end(FinishReason::StopString("b".to_owned()), vec![Delta::Text("c".to_owned())]));
         assert_eq!((&last[0]["content"], &last[0]["stop"]), (&json!("c"), &json!(false)));
         assert_eq!((&last[1]["content"], &last[1]["stop"]), (&json!(""), &json!(true)));
         assert_eq!((&last[1]["stop_type"], &last[1]["stopping_word"]), (&json!("word"), &json!("b")));
@@ -245,13 +267,13 @@ mod tests {
 
     #[test]
     fn token_ids_are_there_on_request() {
-        assert_eq!(encoder(true, &[]).objects(token(""))[0]["tokens"], json!([7]));
-        assert_eq!(encoder(false, &[]).objects(token("a"))[0]["tokens"], json!([]));
+        assert_eq!(encoder(true).objects(0, token(""))[0]["tokens"], json!([7]));
+        assert_eq!(encoder(false).objects(0, token("a"))[0]["tokens"], json!([]));
     }
 
     #[test]
     fn timings_count_what_was_computed() {
-        let last = encoder(false, &[]).objects(end(FinishReason::Length, Vec::new())).pop().unwrap();
+        let last = encoder(false).objects(0, end(FinishReason::Length, Vec::new())).pop().unwrap();
         let timings = &last["timings"];
         for (name, expected) in [
             ("cache_n", 4.0),
@@ -268,15 +290,21 @@ mod tests {
     }
 
     #[test]
-    fn wanted_fields_are_found_by_path() {
-        let last = encoder(false, &["stop_type", "timings/prompt_n", "timings/none", "none"]);
-        let last = { last }.objects(end(FinishReason::StopToken(1), Vec::new())).pop().unwrap();
-        assert_eq!(last, json!({ "stop_type": "eos", "timings/prompt_n": 5 }));
-        let is_refused = |names: Value| {
-            let body = json!({ "response_fields": names });
-            ResponseFields::read(&Fields::of_body(&body).unwrap()).is_err()
-        };
-        assert!(is_refused(json!(["content", 7])) && is_refused(json!(vec!["content"; 65])));
-        assert!(!is_refused(json!(vec!["content"; 64])));
+    fn each_answer_counts_its_own_tokens() {
+        let mut encoder = encoder(false);
+        let counts = [0, 1, 1].map(|index| encoder.objects(index, token("a")).pop().unwrap());
+        let counts = counts.map(|part| (part["index"].clone(), part["tokens_predicted"].clone()));
+        assert_eq!(counts, [(json!(0), json!(1)), (json!(1), json!(1)), (json!(1), json!(2))]);
+    }
+
+    #[test]
+    fn one_answer_is_an_object_and_several_are_a_list() {
+        let answer = |text: &str| Answer { text: text.to_owned(), ..Answer::default() };
+        assert_eq!(encoder(false).whole(vec![answer("a")])["content"], "a");
+        let both = encoder(false).whole(vec![answer("a"), answer("b")]);
+        assert_eq!(
+            (&both[0]["content"], &both[1]["content"], &both[1]["index"]),
+            (&json!("a"), &json!("b"), &json!(1))
+        );
     }
 }

@@ -1,19 +1,17 @@
 //! `POST /infill`: the text of a gap in a file, for editors.
 
-use axum::Json;
 use axum::extract::State;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use serde_json::Value;
 
-use super::answer::{AnswerEncoder, ResponseFields};
 use super::options;
+use super::respond::respond;
+use super::response_fields::ResponseFields;
 use crate::api::caller::Caller;
 use crate::api::extract::JsonBody;
 use crate::api::fields::{Fields, missing};
 use crate::api::openai::{constraint, unsupported};
 use crate::api::server::{Server, SharedServer};
-use crate::api::sse;
-use crate::serving::accept::accept;
 use crate::serving::error::ApiError;
 use crate::serving::infill::{Infill, InfillFile};
 use crate::serving::prompt::{PlainPrompt, PromptField};
@@ -28,22 +26,7 @@ pub(super) async fn create(
     let request = read(&server, &caller, &fields)?;
     let response_fields = ResponseFields::read(&fields)?;
     drop(body);
-    let is_streamed = request.options.stream.is_some();
-    let accepted = accept(&server.models, server.limits(), request, memory).await?;
-    let prompt = accepted.prompts.first();
-    let encoder = AnswerEncoder {
-        prompt_tokens: prompt.map_or(0, |prompt| prompt.tokens.len()),
-        is_truncated: prompt.is_some_and(|prompt| prompt.files_left_out > 0),
-        model: accepted.model_id,
-        returns_tokens: accepted.options.return_token_ids,
-        n_generated: 0,
-        response_fields,
-    };
-    if is_streamed {
-        return Ok(sse::stream(accepted.answers, encoder, server.options().sse_ping_interval));
-    }
-    let answer = accepted.answers.collect().await?.into_iter().next();
-    Ok(Json(answer.map(|answer| encoder.whole(answer))).into_response())
+    respond(&server, request, response_fields, memory).await
 }
 
 /// Tokens that other files leave for an answer without a limit.

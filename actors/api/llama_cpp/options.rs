@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::logit_bias;
 use crate::api::fields::Fields;
 use crate::api::{llama_sampling, stop_strings};
 use crate::core::request::{SamplingParams, StopConditions};
@@ -24,35 +25,51 @@ pub(super) fn read(fields: &Fields<'_>, tenancy: Tenancy) -> Result<GenerationOp
     Ok(GenerationOptions {
         // -1 is no limit, and -2 the rest of the context, which is the same here.
         max_tokens: most.and_then(|most| usize::try_from(most).ok()),
-        sampling: llama_sampling::read(fields, defaults())?,
+        sampling: SamplingParams { logit_bias: logit_bias::read(fields)?, ..llama_sampling::read(fields, defaults())? },
         stop: StopConditions {
             strings: stop_strings::read(fields, "stop")?,
             ignore_eos: fields.bool("ignore_eos")?.unwrap_or(false),
             ..StopConditions::default()
         },
+        logprobs: n_probs(fields)?,
         return_token_ids: fields.bool("return_tokens")?.unwrap_or(false),
         stream: is_streamed.then(StreamOptions::default),
         ..GenerationOptions::new(tenancy)
     })
 }
 
+/// Most alternatives with each token.
+const MOST_PROBS: i64 = 20;
+
+/// The number of alternatives, of which 0 asks for no probabilities at all.
+fn n_probs(fields: &Fields<'_>) -> Result<Option<usize>, ApiError> {
+    let count = fields.integer("n_probs", 0..=MOST_PROBS)?.filter(|&count| count > 0);
+    Ok(count.and_then(|count| usize::try_from(count).ok()))
+}
+
 /// The defaults under the names of the fields.
 pub(super) fn default_params() -> Value {
-    let SamplingParams { temperature, top_k, top_p, min_p, typical_p, .. } = defaults();
+    params(&GenerationOptions { sampling: defaults(), ..GenerationOptions::new(Tenancy::default()) })
+}
+
+/// The options under the names of the fields.
+pub(super) fn params(options: &GenerationOptions) -> Value {
+    let sampling = &options.sampling;
     json!({
-        "n_predict": -1,
-        "seed": u32::MAX,
-        "temperature": decimal(temperature),
-        "top_k": top_k,
-        "top_p": decimal(top_p),
-        "min_p": decimal(min_p),
-        "typical_p": decimal(typical_p),
-        "repeat_penalty": 1.0,
-        "presence_penalty": 0.0,
-        "frequency_penalty": 0.0,
-        "stop": [],
-        "ignore_eos": false,
-        "stream": false,
+        "n_predict": options.max_tokens.map_or(json!(-1), |most| json!(most)),
+        "seed": sampling.seed.unwrap_or(u32::MAX.into()),
+        "temperature": decimal(sampling.temperature),
+        "top_k": sampling.top_k,
+        "top_p": decimal(sampling.top_p),
+        "min_p": decimal(sampling.min_p),
+        "typical_p": decimal(sampling.typical_p),
+        "repeat_penalty": decimal(sampling.repetition_penalty),
+        "presence_penalty": decimal(sampling.presence_penalty),
+        "frequency_penalty": decimal(sampling.frequency_penalty),
+        "n_probs": options.logprobs.unwrap_or(0),
+        "stop": options.stop.strings.strings(),
+        "ignore_eos": options.stop.ignore_eos,
+        "stream": options.stream.is_some(),
     })
 }
 
@@ -79,6 +96,18 @@ mod tests {
     }
 
     #[test]
+    fn what_is_described_is_what_was_asked_for() {
+        let asked =
+            json!({ "n_predict": 3, "seed": 5, "repeat_penalty": 1.5, "stop": ["a"], "n_probs": 2, "stream": true });
+        let read = options(&asked).unwrap();
+        let described = params(&read);
+        for (name, value) in asked.as_object().unwrap() {
+            assert_eq!(described[name], *value, "{name}");
+        }
+        assert_eq!(options(&described).unwrap(), read);
+    }
+
+    #[test]
     fn the_options_of_editors_are_read_or_ignored() {
         let read = options(&json!({
             "n_predict": 128, "top_k": 5, "top_p": 0.5, "stream": true, "stop": ["\n"], "ignore_eos": true, "seed": 3,
@@ -93,7 +122,9 @@ mod tests {
 
     #[test]
     fn each_invalid_option_is_named() {
-        for (name, value) in [("n_predict", json!("many")), ("temperature", json!(-1)), ("stop", json!(5))] {
+        for (name, value) in
+            [("n_predict", json!("many")), ("temperature", json!(-1)), ("stop", json!(5)), ("n_probs", json!(21))]
+        {
             match options(&json!({ name: value })).unwrap_err() {
                 ApiError::InvalidRequest { param: Some(param), .. } => assert_eq!(param, name),
                 other => panic!("{other:?}"),

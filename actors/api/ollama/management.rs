@@ -1,17 +1,26 @@
-//! Requests that would change the models on disk, and embeddings. This server refuses them; only `pull` of a model that is
-//! here already succeeds, because many clients pull each model before its first use.
+//! Requests that change the models on disk. Whether this server does that is for its [`Models`](crate::models::Models) to say;
+//! a `pull` of a model that is here always succeeds, because many clients pull each model before its first use.
+
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use serde_json::json;
+use futures_util::Stream;
+use serde_json::{Value, json};
+use tokio::sync::watch;
 
-use super::{names, ndjson};
+use super::describe::digest;
+use super::{errors, names, ndjson};
 use crate::api::extract::JsonBody;
 use crate::api::fields::Fields;
 use crate::api::server::SharedServer;
-use crate::models::ModelsError;
-use crate::serving::error::{ApiError, clip};
+use crate::models::{ModelsError, PullState, StoreError};
+use crate::serving::error::ApiError;
+
+/// Least time between two lines of a download.
+const LINE_INTERVAL: Duration = Duration::from_millis(100);
 
 /// `POST /api/pull`.
 pub(super) async fn pull(
@@ -20,25 +29,80 @@ pub(super) async fn pull(
 ) -> Result<Response, ApiError> {
     let fields = Fields::of_body(&body)?;
     let is_streamed = fields.bool("stream")?.unwrap_or(true);
-    match names::find(&server.models, names::named(&fields)?).await {
-        Ok(_) if is_streamed => {
-            Ok(ndjson::whole(&[json!({ "status": "pulling manifest" }), json!({ "status": "success" })]))
+    let name = names::named(&fields)?;
+    match server.models.pull(name) {
+        Ok(state) if is_streamed => Ok(ndjson::objects(progress(state))),
+        Ok(state) => {
+            end(state).await?;
+            Ok(Json(json!({ "status": "success" })).into_response())
         }
-        Ok(_) => Ok(Json(json!({ "status": "success" })).into_response()),
-        Err(ApiError::Model(ModelsError::Unknown(name))) => {
-            let name = clip(&name);
-            Err(refusal(format!(
-                "model '{name}' not found, and this server does not download models: run `cuelight pull` on its machine and \
-                 serve the model"
-            )))
+        Err(refused) => {
+            names::find(&server.models, name).await.map_err(|_| refused)?;
+            Ok(already_here(is_streamed))
         }
-        Err(error) => Err(error),
     }
 }
 
+fn already_here(is_streamed: bool) -> Response {
+    let success = json!({ "status": "success" });
+    if is_streamed {
+        return ndjson::whole(&[json!({ "status": "pulling manifest" }), success]);
+    }
+    Json(success).into_response()
+}
+
+/// The objects for a download, until it has ended.
+fn progress(mut state: watch::Receiver<PullState>) -> impl Stream<Item = Value> + Send + 'static {
+    async_stream::stream! {
+        yield json!({ "status": "pulling manifest" });
+        loop {
+            let now = state.borrow_and_update().clone();
+            if !now.file.is_empty() {
+                yield describe(&now);
+            }
+            match now.result {
+                Some(Ok(())) => break yield json!({ "status": "success" }),
+                Some(Err(error)) => break yield errors::body(&error.into()),
+                None => {}
+            }
+            if state.changed().await.is_err() {
+                break yield errors::body(&ApiError::Internal);
+            }
+            tokio::time::sleep(LINE_INTERVAL).await;
+        }
+    }
+}
+
+fn describe(state: &PullState) -> Value {
+    json!({
+        "status": format!("pulling {}", state.file),
+        // Clients tell files apart by it. The one of the content is not known yet.
+        "digest": format!("sha256:{}", digest(&state.file)),
+        "total": state.total_bytes,
+        "completed": state.completed_bytes,
+    })
+}
+
+async fn end(mut state: watch::Receiver<PullState>) -> Result<(), ApiError> {
+    let ended = state.wait_for(|state| state.result.is_some()).await.map_err(|_| ApiError::Internal)?;
+    let result: Option<Result<(), StoreError>> = ended.result.clone();
+    result.unwrap_or(Ok(())).map_err(ApiError::from)
+}
+
 /// `DELETE /api/delete`.
-pub(super) async fn refuse_delete() -> ApiError {
-    refusal("this server does not delete models: run `cuelight rm` on its machine".to_owned())
+pub(super) async fn delete(
+    State(server): State<SharedServer>,
+    JsonBody { value: body, .. }: JsonBody,
+) -> Result<StatusCode, ApiError> {
+    let fields = Fields::of_body(&body)?;
+    let name = names::named(&fields)?;
+    // Nothing is deleted without its name.
+    if ["", "default"].contains(&name.strip_suffix(":latest").unwrap_or(name)) {
+        return Err(ModelsError::Unknown(name.to_owned()).into());
+    }
+    let found = names::find(&server.models, name).await?;
+    server.models.delete(&found.id, server.options().drain_timeout).await?;
+    Ok(StatusCode::OK)
 }
 
 /// `/api/create`, `/api/copy`, `/api/push` and `/api/blobs`.

@@ -3,7 +3,7 @@
 //! [`chat`] and [`generate`] read a request with the help of [`messages`], [`options`], [`think`] and [`format`](mod@format). [`call`] runs
 //! it, or only loads or unloads the model ([`keep_alive`]). [`answer`] encodes what is generated, as one object or as lines
 //! ([`ndjson`]). [`models`] describes the models with [`describe`], [`names`] finds them, [`management`] answers requests that
-//! would change the disk, and [`errors`] writes every error under `/api` in Ollama's form.
+//! change the disk, and [`errors`] writes every error under `/api` in Ollama's form.
 
 mod answer;
 mod call;
@@ -46,7 +46,7 @@ pub(super) fn routes() -> Router<SharedServer> {
         .route("/api/embed", post(management::refuse_embeddings))
         .route("/api/embeddings", post(management::refuse_embeddings))
         .route("/api/pull", post(management::pull))
-        .route("/api/delete", delete(management::refuse_delete))
+        .route("/api/delete", delete(management::delete))
         .route("/api/create", post(management::refuse_create))
         .route("/api/copy", post(management::refuse_create))
         .route("/api/push", post(management::refuse_create))

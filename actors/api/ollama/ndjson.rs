@@ -7,6 +7,7 @@ use std::convert::Infallible;
 use axum::body::Body;
 use axum::http::{HeaderName, header};
 use axum::response::{IntoResponse, Response};
+use futures_util::{Stream, StreamExt};
 use serde_json::Value;
 use tracing::Span;
 
@@ -34,6 +35,11 @@ pub(super) fn stream(mut answers: Answers, mut encoder: Encoder) -> Response {
         }
     };
     response(Body::from_stream(lines))
+}
+
+/// A response of objects that are sent when they are there.
+pub(super) fn objects(objects: impl Stream<Item = Value> + Send + 'static) -> Response {
+    response(Body::from_stream(objects.map(|object| Ok::<_, Infallible>(line(&object)))))
 }
 
 /// A response of these objects.

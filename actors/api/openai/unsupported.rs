@@ -62,9 +62,17 @@ const CHAT: &[Unsupported] = &[
     refuse("chat_template", never, "start the server with --chat-template"),
 ];
 
-/// Refused in `/infill`.
-const INFILL: &[Unsupported] =
-    &[refuse("logit_bias", empty, "only `/v1/completions` and `/v1/chat/completions` have it")];
+/// Refused in llama.cpp's `/completion`.
+const COMPLETION: &[Unsupported] = &[
+    refuse("n_cmpl", one, "repeat the prompt in a list"),
+    refuse("image_data", empty, TEXT_ONLY),
+    refuse("post_sampling_probs", off, "the probabilities are those before sampling"),
+    refuse("grammar_lazy", off, "a grammar applies from the first token on"),
+];
+
+/// Supported or without effect in llama.cpp's `/completion`, though completions refuse them.
+const COMPLETION_ACCEPTS: [&str; 5] =
+    ["samplers", "n_probs", "timings_per_token", "return_progress", "stream_interval"];
 
 /// Refused in responses.
 const RESPONSES: &[Unsupported] = &[
@@ -90,7 +98,13 @@ pub(super) fn refuse_in_completions(fields: &Fields<'_>) -> Result<(), ApiError>
 /// As [`refuse_in_chat`], for `/infill`. Its clients always send `samplers`, in an order that changes little.
 pub(in crate::api) fn refuse_in_infill(fields: &Fields<'_>) -> Result<(), ApiError> {
     let fits = |field: &&Unsupported| field.name != "samplers";
-    GENERATION.iter().filter(fits).chain(INFILL).try_for_each(|field| field.check(fields))
+    GENERATION.iter().filter(fits).try_for_each(|field| field.check(fields))
+}
+
+/// As [`refuse_in_chat`], for llama.cpp's `/completion`.
+pub(in crate::api) fn refuse_in_completion(fields: &Fields<'_>) -> Result<(), ApiError> {
+    let fits = |field: &&Unsupported| !COMPLETION_ACCEPTS.contains(&field.name);
+    GENERATION.iter().filter(fits).chain(COMPLETION).try_for_each(|field| field.check(fields))
 }
 
 /// As [`refuse_in_chat`], for `/v1/responses`.
@@ -158,7 +172,7 @@ mod tests {
     #[test]
     fn no_field_is_listed_twice() {
         let mut names: Vec<_> =
-            GENERATION.iter().chain(CHAT).chain(INFILL).chain(RESPONSES).map(|field| field.name).collect();
+            GENERATION.iter().chain(CHAT).chain(COMPLETION).chain(RESPONSES).map(|field| field.name).collect();
         names.sort_unstable();
         assert!(names.windows(2).all(|pair| pair[0] != pair[1]));
     }

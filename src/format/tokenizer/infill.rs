@@ -21,6 +21,8 @@ pub struct InfillTokens {
     pub file: Option<TokenId>,
     /// Fills up a batch during training. It ends a generation.
     pub pad: Option<TokenId>,
+    /// The model was trained on the suffix, then the prefix, which it continues: [`Self::middle`] is not part of the prompt.
+    pub is_suffix_first: bool,
 }
 
 /// How families spell the tokens for prefix, suffix and middle.
@@ -32,7 +34,11 @@ const GAP_SPELLINGS: &[[&str; 3]] = &[
     ["<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>"],
     ["▁<PRE>", "▁<SUF>", "▁<MID>"],
     ["<PRE>", "<SUF>", "<MID>"],
+    [SUFFIX_FIRST_PREFIX, "[SUFFIX]", "[MIDDLE]"],
 ];
+
+/// The token before the prefix of the family whose prompts begin with the suffix, Codestral's.
+const SUFFIX_FIRST_PREFIX: &str = "[PREFIX]";
 
 const REPOSITORY_SPELLINGS: &[&str] =
     &["<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<repo_name>", "<reponame>", "<REPO>"];
@@ -75,7 +81,8 @@ impl InfillTokens {
         let repository = other(others[0], REPOSITORY_SPELLINGS);
         let file = other(others[1], FILE_SPELLINGS);
         let pad = other(others[2], PAD_SPELLINGS);
-        let tokens = InfillTokens { prefix, suffix, middle, repository, file, pad };
+        let is_suffix_first = entries[prefix as usize].0 == SUFFIX_FIRST_PREFIX;
+        let tokens = InfillTokens { prefix, suffix, middle, repository, file, pad, is_suffix_first };
         tokens.all().for_each(|token| entries[token as usize].1 = TokenKind::Control);
         Some(tokens)
     }
@@ -95,7 +102,7 @@ fn find_all(texts: &[&str], entries: &[Entry]) -> Vec<Option<TokenId>> {
     let mut found = vec![None; texts.len()];
     for (id, (spelling, _)) in (0..).zip(entries) {
         // Skips almost all tokens with one comparison.
-        if !spelling.contains('<') {
+        if !spelling.contains(['<', '[']) {
             continue;
         }
         if let Some(index) = texts.iter().position(|text| text == spelling) {
@@ -130,6 +137,7 @@ mod tests {
             let found = InfillTokens::of_spellings(&mut entries).unwrap();
             assert_eq!((found.prefix, found.suffix, found.middle), (3, 2, 1), "{prefix}");
             assert_eq!((found.repository, found.file, found.pad), (None, None, None));
+            assert_eq!(found.is_suffix_first, *prefix == "[PREFIX]");
             let kinds: Vec<TokenKind> = entries.iter().map(|(_, kind)| *kind).collect();
             assert_eq!(kinds, [TokenKind::Normal, TokenKind::Control, TokenKind::Control, TokenKind::Control]);
         }
