@@ -47,7 +47,9 @@ pub(super) const ANTHROPIC: &str = "MessageRequest";
 pub(super) const ANTHROPIC_COUNT: &str = "CountTokensRequest";
 pub(super) const OLLAMA_CHAT: &str = "OllamaChatRequest";
 pub(super) const OLLAMA_GENERATE: &str = "OllamaGenerateRequest";
+pub(super) const OLLAMA_PULL: &str = "OllamaPullRequest";
 pub(super) const INFILL: &str = "InfillRequest";
+pub(super) const LLAMA_COMPLETION: &str = "LlamaCompletionRequest";
 pub(super) const TOKENIZE: &str = "TokenizeRequest";
 pub(super) const DETOKENIZE: &str = "DetokenizeRequest";
 pub(super) const MODEL_NAME: &str = "ModelRequest";
@@ -65,7 +67,9 @@ pub(super) const BODIES: &[Body] = &[
     Body { name: ANTHROPIC_COUNT, groups: &[MODEL, ANTHROPIC_CONVERSATION], required: &["messages"] },
     Body { name: OLLAMA_CHAT, groups: &[MODEL, OLLAMA, OLLAMA_CONVERSATION], required: &["model", "messages"] },
     Body { name: OLLAMA_GENERATE, groups: &[MODEL, OLLAMA, OLLAMA_TEXT], required: &["model"] },
+    Body { name: OLLAMA_PULL, groups: &[MODEL, PULL], required: &["model"] },
     Body { name: INFILL, groups: &[MODEL, GAP, LLAMA_CPP], required: &["input_prefix", "input_suffix"] },
+    Body { name: LLAMA_COMPLETION, groups: &[MODEL, PLAIN, LLAMA_CPP], required: &["prompt"] },
     Body { name: TOKENIZE, groups: &[MODEL, TO_TOKENS], required: &[] },
     Body { name: DETOKENIZE, groups: &[MODEL, FROM_TOKENS], required: &["tokens"] },
     Body { name: MODEL_NAME, groups: &[MODEL], required: &["model"] },
@@ -205,11 +209,18 @@ const OLLAMA_TEXT: &[Field] = &[
     field("raw", Boolean, "Whether to continue the prompt as it is, without the chat template."),
 ];
 
+const PULL: &[Field] = &[field("stream", Boolean, "Whether to report the progress; default true.")];
+
 const GAP: &[Field] = &[
     field("input_prefix", Text, "The text before the gap."),
     field("input_suffix", Text, "The text after the gap."),
     field("prompt", Text, "The end of the text before the gap."),
     field("input_extra", List, "Parts of other files, with filename and text."),
+];
+
+const PLAIN: &[Field] = &[
+    field("prompt", Any, "A text, a list of token ids and texts, or a list of such prompts."),
+    field("n_probs", Integer, "Number of alternatives for each token, 1 to 20."),
 ];
 
 const LLAMA_CPP: &[Field] = &[
@@ -225,6 +236,7 @@ const LLAMA_CPP: &[Field] = &[
     field("seed", Integer, "The same seed gives the same text."),
     field("stop", List, "Texts before which the answer ends."),
     field("ignore_eos", Boolean, "Whether to continue after the end-of-sequence token."),
+    field("logit_bias", Any, "Token ids with a bias of -10000 to 10000; false forbids the token."),
     field("grammar", Text, "A grammar in llama.cpp's notation that the answer matches."),
     field("json_schema", Object, "A JSON schema that the answer matches."),
     field("cache_salt", Text, "Cached prefixes are shared only between requests with the same salt."),

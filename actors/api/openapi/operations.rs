@@ -4,8 +4,8 @@ use utoipa::openapi::HttpMethod;
 use utoipa::openapi::HttpMethod::{Delete, Get, Post};
 
 use super::bodies::{
-    ANTHROPIC, ANTHROPIC_COUNT, CHAT, COMPLETION, DETOKENIZE, INFILL, MODEL_NAME, OLLAMA_CHAT, OLLAMA_GENERATE,
-    RESPONSE, TOKENIZE,
+    ANTHROPIC, ANTHROPIC_COUNT, CHAT, COMPLETION, DETOKENIZE, INFILL, LLAMA_COMPLETION, MODEL_NAME, OLLAMA_CHAT,
+    OLLAMA_GENERATE, OLLAMA_PULL, RESPONSE, TOKENIZE,
 };
 
 /// The form of a successful answer.
@@ -101,7 +101,9 @@ pub(super) const OPERATIONS: &[Route] = &[
     post("/api/show", OLLAMA, MODEL_NAME, Json, "Describes a model."),
     post("/api/chat", OLLAMA, OLLAMA_CHAT, JsonOrLines, "Answers a conversation."),
     post("/api/generate", OLLAMA, OLLAMA_GENERATE, JsonOrLines, "Continues a text."),
-    post("/api/pull", OLLAMA, MODEL_NAME, JsonOrLines, "Downloads a model."),
+    post("/api/pull", OLLAMA, OLLAMA_PULL, JsonOrLines, "Downloads a model."),
+    Route { method: Delete, ..post("/api/delete", OLLAMA, MODEL_NAME, Json, "Deletes a model.") },
+    post("/completion", LLAMA_CPP, LLAMA_COMPLETION, JsonOrEvents, "Continues a text."),
     post("/infill", LLAMA_CPP, INFILL, JsonOrEvents, "Fills a gap in a text."),
     get("/props", LLAMA_CPP, "Returns the properties of a loaded model."),
     get("/slots", LLAMA_CPP, "Lists the sequences that may run."),
