@@ -202,6 +202,35 @@ async fn a_call_and_its_result_may_be_sent_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_custom_tool_is_called_with_text_whole_and_in_a_stream() {
+    let server = Server::start(caller()).await;
+    let format = json!({ "type": "grammar", "grammar": { "syntax": "regex", "definition": "[a-c]{2}\n\"d\"" } });
+    let tool = json!({ "type": "custom", "custom": { "name": "patch", "description": "edits", "format": format } });
+    let named = json!({ "type": "custom", "custom": { "name": "patch" } });
+    let more = json!({ "tools": [tool], "tool_choice": named });
+    let whole = server.ok(CHAT, &body(1, more.clone())).await;
+    let call = &whole["choices"][0]["message"]["tool_calls"][0];
+    let input = call["custom"]["input"].as_str().unwrap();
+    assert!(input.len() == 6 && input.ends_with("\n\"d\""), "{whole}");
+    assert_eq!((&call["type"], &call["custom"]["name"]), (&json!("custom"), &json!("patch")));
+    let mut streamed = body(1, more);
+    streamed["stream"] = json!(true);
+    let chunks = server.post(CHAT, &streamed).await.chunks();
+    let parts = chunks.iter().filter_map(|chunk| chunk["choices"].get(0)?["delta"].get("tool_calls")?.get(0));
+    let parts: Vec<&Value> = parts.collect();
+    assert_eq!((&parts[0]["type"], &parts[0]["custom"]), (&json!("custom"), &json!({ "name": "patch", "input": "" })));
+    let joined: String = parts.iter().map(|part| part["custom"]["input"].as_str().unwrap()).collect();
+    assert_eq!(joined, input);
+    let messages = json!([
+        { "role": "user", "content": "now" },
+        whole["choices"][0]["message"],
+        { "role": "tool", "tool_call_id": call["id"], "content": "done" },
+    ]);
+    let next = json!({ "messages": messages, "tools": [tool], "tool_choice": "none", "max_tokens": 5 });
+    server.ok(CHAT, &body(3, next)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_cannot_be_required_is_a_400() {
     let server = Server::start(caller()).await;
     let unknown = json!({ "type": "function", "function": { "name": "nothing" } });
