@@ -142,6 +142,32 @@ async fn a_model_that_need_not_call_answers_with_text() {
     }
 }
 
+/// A model whose text is made of the marker of a call, so that it often begins one.
+fn stammerer() -> SimulatedModel {
+    let template = Arc::new(ChatTemplate::new(&TEMPLATE.replace("tool_call>", "c>"), "", "").unwrap());
+    let output_tokens = b"<c>".iter().map(|&byte| u32::from(byte)).collect();
+    SimulatedModel { chat_template: Some(template), output_tokens, end_one_in: 40, ..caller() }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_of_a_strict_tool_matches_its_schema_and_text_is_free() {
+    let server = Server::start(stammerer()).await;
+    let mut tools = tools();
+    tools[0]["function"]["strict"] = json!(true);
+    let (mut answered, mut called) = (0, 0);
+    for seed in 0..24 {
+        let more = json!({ "tool_choice": "auto", "tools": tools, "max_tokens": 400 });
+        let answer = server.ok(CHAT, &body(seed, more)).await;
+        let message = &answer["choices"][0]["message"];
+        let found = calls(message);
+        assert!(found.len() <= 1 && found.iter().all(is_valid), "{answer}");
+        assert!(!message["content"].as_str().unwrap_or_default().contains("<c>"), "{answer}");
+        called += found.len();
+        answered += usize::from(found.is_empty() && answer["choices"][0]["finish_reason"] == "stop");
+    }
+    assert!(answered > 0 && called > 0, "{answered} answers, {called} calls");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_with_a_schema_is_a_call_or_matches_it() {
     let server = Server::start(caller()).await;

@@ -11,6 +11,7 @@
 
 pub mod compiler;
 mod error;
+mod free_text;
 mod gbnf;
 mod grammar;
 mod schema;

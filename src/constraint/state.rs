@@ -6,6 +6,7 @@ use llguidance::Matcher;
 use toktrie::SimpleVob;
 
 use super::error::ConstraintError;
+use super::free_text::FreeText;
 use crate::engine::TokenId;
 
 /// The tokens that a constraint allows next, one bit for each token of the vocabulary.
@@ -57,6 +58,8 @@ impl TokenMask {
 /// The state of a constraint on one sequence.
 pub struct ConstraintState {
     matcher: Matcher,
+    /// The text so far, until a trigger is found.
+    free: Option<FreeText>,
 }
 
 impl fmt::Debug for ConstraintState {
@@ -66,8 +69,8 @@ impl fmt::Debug for ConstraintState {
 }
 
 impl ConstraintState {
-    pub(super) fn new(matcher: Matcher) -> Self {
-        ConstraintState { matcher }
+    pub(super) fn new(matcher: Matcher, free: Option<FreeText>) -> Self {
+        ConstraintState { matcher, free }
     }
 
     /// The tokens that may come next. When the text is complete, these include the tokens that end a generation.
@@ -75,6 +78,9 @@ impl ConstraintState {
     /// # Errors
     /// [`ConstraintError`] when a limit of the library is exceeded, or no token may come next.
     pub fn mask(&mut self) -> Result<TokenMask, ConstraintError> {
+        if let Some(mask) = self.free.as_ref().and_then(FreeText::mask) {
+            return Ok(mask.clone());
+        }
         let mask = self.matcher.compute_mask_or_eos().map_err(|error| ConstraintError(error.to_string()))?;
         if mask.is_zero() {
             return Err(ConstraintError("no token of the vocabulary continues the text".to_owned()));
@@ -91,7 +97,9 @@ impl ConstraintState {
             // The text is complete; only the end follows.
             return Ok(());
         }
-        self.matcher.consume_token(token).map_err(|error| ConstraintError(error.to_string()))
+        self.matcher.consume_token(token).map_err(|error| ConstraintError(error.to_string()))?;
+        self.free = self.free.take().and_then(|mut free| free.push(token).then_some(free));
+        Ok(())
     }
 
     /// Whether the text is complete and nothing may follow.
