@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::state::TokenMask;
+use super::mask::TokenMask;
 use crate::engine::TokenId;
 use crate::format::tokenizer::Tokenizer;
 

@@ -3,57 +3,11 @@
 use std::fmt;
 
 use llguidance::Matcher;
-use toktrie::SimpleVob;
 
 use super::error::ConstraintError;
 use super::free_text::FreeText;
+use super::mask::TokenMask;
 use crate::engine::TokenId;
-
-/// The tokens that a constraint allows next, one bit for each token of the vocabulary.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TokenMask(SimpleVob);
-
-impl TokenMask {
-    /// Sets the logits of all other tokens to minus infinity.
-    pub fn apply(&self, logits: &mut [f32]) {
-        for (logits, word) in logits.chunks_mut(32).zip(self.0.as_slice().iter().chain(std::iter::repeat(&0))) {
-            if *word == u32::MAX {
-                continue;
-            }
-            for (bit, logit) in logits.iter_mut().enumerate() {
-                if word >> bit & 1 == 0 {
-                    *logit = f32::NEG_INFINITY;
-                }
-            }
-        }
-    }
-
-    /// Whether a token is allowed.
-    #[must_use]
-    pub fn allows(&self, token: TokenId) -> bool {
-        (token as usize) < self.0.len() && self.0.is_allowed(token)
-    }
-
-    /// Allows one more token.
-    pub fn allow(&mut self, token: TokenId) {
-        if (token as usize) < self.0.len() {
-            self.0.allow_token(token);
-        }
-    }
-
-    /// The only token that is allowed. `None` when there are several.
-    #[must_use]
-    pub fn only(&self) -> Option<TokenId> {
-        let first = self.0.first_bit_set()?;
-        (self.0.num_set() == 1).then_some(first as TokenId)
-    }
-
-    /// The number of tokens that are allowed.
-    #[must_use]
-    pub fn count(&self) -> usize {
-        self.0.num_set()
-    }
-}
 
 /// The state of a constraint on one sequence.
 pub struct ConstraintState {
@@ -85,7 +39,7 @@ impl ConstraintState {
         if mask.is_zero() {
             return Err(ConstraintError("no token of the vocabulary continues the text".to_owned()));
         }
-        Ok(TokenMask(mask))
+        Ok(TokenMask::new(mask))
     }
 
     /// Adds the token that was chosen.
