@@ -34,11 +34,10 @@ pub(super) fn function(tool: &Fields<'_>) -> Result<Map<String, Value>, ApiError
     Ok(function)
 }
 
-/// The input of a call with these arguments. Arguments that are not complete are returned as they are.
+/// The input of a call with these arguments.
 pub(super) fn input(arguments: &str) -> String {
-    let parsed = serde_json::from_str::<Value>(arguments).ok();
-    let input = parsed.as_ref().and_then(|parsed| parsed.get(INPUT)?.as_str());
-    input.unwrap_or(arguments).to_owned()
+    let mut reader = InputReader::default();
+    reader.push(arguments) + &reader.finish()
 }
 
 /// The arguments of a call with this input.
@@ -81,6 +80,134 @@ impl<'a> Grammar<'a> {
     }
 }
 
+/// Takes the input out of arguments that arrive in pieces.
+#[derive(Debug, Default)]
+pub(super) struct InputReader {
+    place: Place,
+    /// What was not read yet.
+    pending: String,
+}
+
+#[derive(Debug, Default)]
+enum Place {
+    /// Before the first character of the input.
+    #[default]
+    Head,
+    Input,
+    /// Behind it.
+    End,
+    /// The arguments begin in another way, and are read when they are complete.
+    Other,
+}
+
+impl InputReader {
+    /// Most bytes before the first character of the input.
+    const LONGEST_HEAD: usize = 64;
+
+    /// Adds a piece of the arguments. Returns more of the input.
+    pub fn push(&mut self, fragment: &str) -> String {
+        self.pending.push_str(fragment);
+        if matches!(self.place, Place::Head) {
+            self.place = match head(&self.pending) {
+                Ok(Some(end)) => {
+                    self.pending.drain(..end);
+                    Place::Input
+                }
+                Ok(None) if self.pending.len() <= Self::LONGEST_HEAD => Place::Head,
+                _ => Place::Other,
+            };
+        }
+        match self.place {
+            Place::Input => self.read_input(),
+            Place::End => {
+                self.pending.clear();
+                String::new()
+            }
+            Place::Head | Place::Other => String::new(),
+        }
+    }
+
+    /// The rest of the input. Arguments without an input are returned as they are.
+    pub fn finish(self) -> String {
+        if matches!(self.place, Place::Input | Place::End) {
+            return String::new();
+        }
+        let parsed = serde_json::from_str::<Value>(&self.pending).ok();
+        let input = parsed.as_ref().and_then(|parsed| parsed.get(INPUT)?.as_str().map(str::to_owned));
+        input.unwrap_or(self.pending)
+    }
+
+    fn read_input(&mut self) -> String {
+        let (length, is_end) = whole_characters(self.pending.as_bytes());
+        let quoted = &self.pending[..length];
+        let text = serde_json::from_str(&format!("\"{quoted}\"")).unwrap_or_else(|_| quoted.to_owned());
+        self.pending.drain(..length);
+        if is_end {
+            self.place = Place::End;
+            self.pending.clear();
+        }
+        text
+    }
+}
+
+/// Where the input begins. `None` if more must be read to know.
+///
+/// # Errors
+/// The arguments begin in another way.
+fn head(arguments: &str) -> Result<Option<usize>, ()> {
+    let mut rest = arguments;
+    for part in ["{", "\"input\"", ":", "\""] {
+        rest = rest.trim_start();
+        match rest.strip_prefix(part) {
+            Some(after) => rest = after,
+            None if part.starts_with(rest) => return Ok(None),
+            None => return Err(()),
+        }
+    }
+    Ok(Some(arguments.len() - rest.len()))
+}
+
+/// The bytes of a JSON string's content up to its end, or to an escape that is not complete. Whether its end was found.
+fn whole_characters(text: &[u8]) -> (usize, bool) {
+    let mut at = 0;
+    while let Some(byte) = text.get(at) {
+        match byte {
+            b'"' => return (at, true),
+            b'\\' => match escape(&text[at..]) {
+                Some(length) => at += length,
+                None => return (at, false),
+            },
+            _ => at += 1,
+        }
+    }
+    (at, false)
+}
+
+/// The length of an escape, with the second half of a character that JSON writes as two numbers. `None` if it is not complete.
+fn escape(text: &[u8]) -> Option<usize> {
+    match text.get(1)? {
+        b'u' => {
+            let first = number(text)?;
+            if !matches!(text[2..first], [b'd' | b'D', b'8' | b'9' | b'a' | b'b' | b'A' | b'B', ..]) {
+                return Some(first);
+            }
+            match (text.get(first), text.get(first + 1)) {
+                (None, _) | (Some(b'\\'), None) => None,
+                (Some(b'\\'), Some(b'u')) => Some(first + number(&text[first..])?),
+                _ => Some(first),
+            }
+        }
+        byte if byte.is_ascii() => Some(2),
+        _ => Some(1),
+    }
+}
+
+/// The length of `\u` and its digits.
+fn number(text: &[u8]) -> Option<usize> {
+    let digits = text[2..].iter().take(4).take_while(|digit| digit.is_ascii_hexdigit()).count();
+    (digits == 4 || text.len() > 2 + digits).then_some(2 + digits)
+}
+
 #[allow(clippy::unwrap_used)]
 #[cfg(test)]
 mod tests {
@@ -89,7 +216,33 @@ mod tests {
     #[test]
     fn the_input_comes_back_out_of_the_arguments() {
         assert_eq!(input(&arguments("a\n\"b\"").to_string()), "a\n\"b\"");
-        assert_eq!(input(r#"{"input": "a"#), r#"{"input": "a"#);
+        assert_eq!(input(r#"{"input": "a"#), "a");
+        assert_eq!(input(r#"{"x": 1, "input": "a"}"#), "a");
+        for other in ["", "{", "[1]", r#"{"input": 5}"#, r#"{"x": "a"#] {
+            assert_eq!(input(other), other);
+        }
+    }
+
+    #[test]
+    fn the_input_is_the_same_in_all_pieces() {
+        let text = "a\n\"b\" \\ \u{e9} \u{1f600}\u{7f}/";
+        let escaped = r#"{"input": "a\n\"b\" \\ \u00e9 \ud83d\ude00\u007f\/"}"#;
+        for arguments in [arguments(text).to_string(), escaped.to_owned()] {
+            let characters: Vec<String> = arguments.chars().map(String::from).collect();
+            for size in [1, 2, 3, 5, 100] {
+                let mut reader = InputReader::default();
+                let read: String = characters.chunks(size).map(|piece| reader.push(&piece.concat())).collect();
+                assert_eq!(read + &reader.finish(), text, "{arguments} in pieces of {size}");
+            }
+        }
+    }
+
+    #[test]
+    fn malformed_escapes_lose_no_text_and_do_not_panic() {
+        for text in [r"\ud800x\q", "\\u\u{20ac}\u{20ac}", "\\\u{20ac}", r"\ud800\n\x", r"\ud83d\u12"] {
+            assert_eq!(input(&format!("{{\"input\": \"{text}\"}}")), text);
+        }
+        assert_eq!(input(r#"{"input": "a\ud83d\u"#), "a");
     }
 
     #[test]
