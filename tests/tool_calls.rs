@@ -142,6 +142,32 @@ async fn a_model_that_need_not_call_answers_with_text() {
     }
 }
 
+/// A model whose text is made of the marker of a call, so that it often begins one.
+fn stammerer() -> SimulatedModel {
+    let template = Arc::new(ChatTemplate::new(&TEMPLATE.replace("tool_call>", "c>"), "", "").unwrap());
+    let output_tokens = b"<c>".iter().map(|&byte| u32::from(byte)).collect();
+    SimulatedModel { chat_template: Some(template), output_tokens, end_one_in: 40, ..caller() }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_of_a_strict_tool_matches_its_schema_and_text_is_free() {
+    let server = Server::start(stammerer()).await;
+    let mut tools = tools();
+    tools[0]["function"]["strict"] = json!(true);
+    let (mut answered, mut called) = (0, 0);
+    for seed in 0..24 {
+        let more = json!({ "tool_choice": "auto", "tools": tools, "max_tokens": 400 });
+        let answer = server.ok(CHAT, &body(seed, more)).await;
+        let message = &answer["choices"][0]["message"];
+        let found = calls(message);
+        assert!(found.len() <= 1 && found.iter().all(is_valid), "{answer}");
+        assert!(!message["content"].as_str().unwrap_or_default().contains("<c>"), "{answer}");
+        called += found.len();
+        answered += usize::from(found.is_empty() && answer["choices"][0]["finish_reason"] == "stop");
+    }
+    assert!(answered > 0 && called > 0, "{answered} answers, {called} calls");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_with_a_schema_is_a_call_or_matches_it() {
     let server = Server::start(caller()).await;
@@ -199,6 +225,35 @@ async fn a_call_and_its_result_may_be_sent_back() {
         { "role": "tool", "tool_call_id": id, "content": "12:00" },
     ]);
     server.ok(CHAT, &body(3, json!({ "messages": messages, "tool_choice": "auto", "max_tokens": 5 }))).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_custom_tool_is_called_with_text_whole_and_in_a_stream() {
+    let server = Server::start(caller()).await;
+    let format = json!({ "type": "grammar", "grammar": { "syntax": "regex", "definition": "[a-c]{2}\n\"d\"" } });
+    let tool = json!({ "type": "custom", "custom": { "name": "patch", "description": "edits", "format": format } });
+    let named = json!({ "type": "custom", "custom": { "name": "patch" } });
+    let more = json!({ "tools": [tool], "tool_choice": named });
+    let whole = server.ok(CHAT, &body(1, more.clone())).await;
+    let call = &whole["choices"][0]["message"]["tool_calls"][0];
+    let input = call["custom"]["input"].as_str().unwrap();
+    assert!(input.len() == 6 && input.ends_with("\n\"d\""), "{whole}");
+    assert_eq!((&call["type"], &call["custom"]["name"]), (&json!("custom"), &json!("patch")));
+    let mut streamed = body(1, more);
+    streamed["stream"] = json!(true);
+    let chunks = server.post(CHAT, &streamed).await.chunks();
+    let parts = chunks.iter().filter_map(|chunk| chunk["choices"].get(0)?["delta"].get("tool_calls")?.get(0));
+    let parts: Vec<&Value> = parts.collect();
+    assert_eq!((&parts[0]["type"], &parts[0]["custom"]), (&json!("custom"), &json!({ "name": "patch", "input": "" })));
+    let joined: String = parts.iter().map(|part| part["custom"]["input"].as_str().unwrap()).collect();
+    assert_eq!(joined, input);
+    let messages = json!([
+        { "role": "user", "content": "now" },
+        whole["choices"][0]["message"],
+        { "role": "tool", "tool_call_id": call["id"], "content": "done" },
+    ]);
+    let next = json!({ "messages": messages, "tools": [tool], "tool_choice": "none", "max_tokens": 5 });
+    server.ok(CHAT, &body(3, next)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -43,6 +43,7 @@ pub struct ToolSpec {
     pub name: String,
     /// The JSON schema of the arguments, `{}` if there is none.
     pub parameters: serde_json::Value,
-    /// Calls that a request demands match all of the schema. Otherwise the keywords that no grammar can express are ignored.
+    /// Calls match all of the schema, also those that the model makes of its own accord. Otherwise only calls that a request
+    /// demands match it, and the keywords that no grammar can express are ignored.
     pub is_strict: bool,
 }

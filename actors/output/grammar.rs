@@ -8,6 +8,15 @@ use super::grammar_json::{escaped, rebased};
 use super::grammar_rules::Grammar;
 use super::grammar_values::Values;
 
+/// Where calls stand in an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lead {
+    /// The answer begins with them.
+    Demanded,
+    /// Any text comes before the first marker of each.
+    Free,
+}
+
 /// A grammar for one call of these tools, or several. `special` are the tokens that a text in the grammar cannot match.
 pub(super) fn call_grammar(
     format: &Format,
@@ -24,7 +33,7 @@ pub(super) fn call_grammar(
             let calls = grammar.messages(channels, tools, parallel);
             grammar.after_reasoning(channels, &calls)
         }
-        (None, Some(format)) => grammar.calls(format, tools, parallel)?,
+        (None, Some(format)) => grammar.calls(format, tools, parallel, Lead::Demanded)?,
         _ => return None,
     };
     Some(grammar.finish(&start))
@@ -46,64 +55,109 @@ pub(super) fn grammar_around(
             let any: Vec<String> = calls.into_iter().chain([text]).collect();
             grammar.after_reasoning(channels, &any.join(" | "))
         }
-        (None, Some(format)) if !tools.is_empty() => format!("{} | @answer", grammar.calls(format, tools, parallel)?),
+        (None, Some(format)) if !tools.is_empty() => {
+            format!("{} | @answer", grammar.calls(format, tools, parallel, Lead::Demanded)?)
+        }
         _ => return None,
     };
     Some(grammar.finish(&start))
 }
 
 impl Grammar<'_> {
-    fn any_of(&mut self, bodies: &[String]) -> String {
+    pub(super) fn any_of(&mut self, bodies: &[String]) -> String {
         self.rule("", &bodies.join(" | "))
     }
 
-    fn calls(&mut self, format: &ToolFormat, tools: &[ToolSpec], parallel: bool) -> Option<String> {
+    /// The calls of an answer; with [`Lead::Free`], those that one marker begins.
+    pub(super) fn calls(
+        &mut self,
+        format: &ToolFormat,
+        tools: &[ToolSpec],
+        parallel: bool,
+        lead: Lead,
+    ) -> Option<String> {
         let call = match &format.body {
-            Body::Json(keys) if keys.array => return Some(self.array(format, keys, tools, parallel)),
-            Body::Json(keys) => self.json(&any_call(keys, tools, "#")),
+            Body::Json(keys) if keys.array => return Some(self.array(format, keys, tools, parallel, lead)),
+            Body::Json(keys) => self.json_calls(keys, tools),
             Body::Named(named) => self.named_calls(format, named, tools)?,
-            Body::Python => return Some(self.python(format, tools, parallel)),
+            Body::Python => return Some(self.python(format, tools, parallel, lead)),
         };
         let is_json = matches!(format.body, Body::Json(_));
         let end: Vec<String> = format.call_end.iter().map(|end| self.literal(end)).collect();
         let end = if is_json || !is_tagged(format) { end.join(" WS ") } else { String::new() };
-        let begin = if format.bare.is_some() { String::new() } else { self.literal(&format.call_begin) };
+        let begin = match &format.section {
+            _ if format.bare.is_some() => String::new(),
+            Some(_) => self.literal(&format.call_begin),
+            None => self.marker(&format.call_begin, lead),
+        };
         let space = if is_json { "WS" } else { "" };
         let between = if end.is_empty() { "" } else { "WS" };
         let call = self.rule("", &format!("{begin} {space} {call} {between} {end}"));
         // Calls that only a separator divides cannot be told apart from text.
         let repeats = parallel && (!begin.is_empty() || !end.is_empty());
+        // After free text, each marker begins calls of its own.
+        let is_one = lead == Lead::Free && (format.section.is_none() || format.section_per_call);
         Some(match &format.section {
-            _ if !repeats => self.in_section(format, &call),
+            _ if !repeats || is_one => self.in_section(format, &call, lead),
             Some(_) if format.section_per_call => {
-                let one = self.in_section(format, &call);
+                let one = self.in_section(format, &call, lead);
                 let one = self.rule("", &one);
                 format!("{one} (WS {one})*")
             }
-            _ => self.in_section(format, &format!("{call} (WS {call})*")),
+            _ => self.in_section(format, &format!("{call} (WS {call})*"), lead),
         })
     }
 
-    fn in_section(&self, format: &ToolFormat, calls: &str) -> String {
+    fn in_section(&mut self, format: &ToolFormat, calls: &str, lead: Lead) -> String {
         match &format.section {
-            Some((begin, end)) => format!("{} WS {calls} WS {}", self.literal(begin), self.literal(end)),
+            Some((begin, end)) => format!("{} WS {calls} WS {}", self.marker(begin, lead), self.literal(end)),
             None => calls.to_owned(),
         }
     }
 
-    fn array(&self, format: &ToolFormat, keys: &JsonKeys, tools: &[ToolSpec], parallel: bool) -> String {
+    /// The first marker of calls.
+    fn marker(&mut self, marker: &str, lead: Lead) -> String {
+        match lead {
+            Lead::Demanded => self.literal(marker),
+            Lead::Free => self.until(marker),
+        }
+    }
+
+    /// A call of any of the tools.
+    fn json_calls(&mut self, keys: &JsonKeys, tools: &[ToolSpec]) -> String {
+        let (strict, others): (Vec<ToolSpec>, Vec<ToolSpec>) = tools.iter().cloned().partition(|tool| tool.is_strict);
+        let mut calls = Vec::new();
+        for (is_strict, tools) in [(true, strict), (false, others)] {
+            if !tools.is_empty() {
+                self.set_strict(is_strict);
+                calls.push(self.json(&any_call(keys, &tools, "#")));
+            }
+        }
+        self.any_of(&calls)
+    }
+
+    fn array(
+        &mut self,
+        format: &ToolFormat,
+        keys: &JsonKeys,
+        tools: &[ToolSpec],
+        parallel: bool,
+        lead: Lead,
+    ) -> String {
+        self.set_strict(tools.iter().any(|tool| tool.is_strict));
         let mut array = json!({"type": "array", "items": any_call(keys, tools, "#/items"), "minItems": 1});
         if !parallel {
             array["maxItems"] = json!(1);
         }
         let end: Vec<String> = format.call_end.iter().map(|end| format!("WS {}", self.literal(end))).collect();
-        format!("{} WS {} {}", self.literal(&format.call_begin), self.json(&array), end.join(" "))
+        format!("{} WS {} {}", self.marker(&format.call_begin, lead), self.json(&array), end.join(" "))
     }
 
     /// The calls of all tools, each from its name to its end.
     fn named_calls(&mut self, format: &ToolFormat, named: &Named, tools: &[ToolSpec]) -> Option<String> {
         let mut calls = Vec::new();
         for tool in tools {
+            self.set_strict(tool.is_strict);
             let head = self.head(named, &tool.name);
             let arguments = match &named.arguments {
                 Arguments::Json => self.json(&object(&tool.parameters)),
@@ -139,16 +193,17 @@ impl Grammar<'_> {
         }
     }
 
-    fn python(&mut self, format: &ToolFormat, tools: &[ToolSpec], parallel: bool) -> String {
+    fn python(&mut self, format: &ToolFormat, tools: &[ToolSpec], parallel: bool, lead: Lead) -> String {
         let mut calls = Vec::new();
         for tool in tools {
+            self.set_strict(tool.is_strict);
             let arguments = self.python_arguments(&tool.parameters);
             calls.push(format!("{} {arguments} \")\"", self.literal(&format!("{}(", tool.name))));
         }
         let call = self.any_of(&calls);
         let more = if parallel { format!("(\",\" WS {call})*") } else { String::new() };
         let list = format!("\"[\" {call} {more} \"]\"");
-        if format.bare.is_some() { list } else { self.in_section(format, &list) }
+        if format.bare.is_some() { list } else { self.in_section(format, &list, lead) }
     }
 
     /// Messages with calls.
@@ -156,6 +211,7 @@ impl Grammar<'_> {
         let (begin, end) = (self.literal(&channels.begin), self.literal(&channels.header_end));
         let mut calls = Vec::new();
         for tool in tools {
+            self.set_strict(tool.is_strict);
             let arguments = self.json(&object(&tool.parameters));
             calls.push(if channels.recipient.is_empty() {
                 format!("{} {end} {arguments}", self.literal(&tool.name))
@@ -184,7 +240,7 @@ impl Grammar<'_> {
         }
     }
 
-    fn finish(&self, start: &str) -> String {
+    pub(super) fn finish(&self, start: &str) -> String {
         format!("start: {start}\nWS: /[ \\n\\t]{{0,16}}/\nTEXT: /(?s:.*)/\n{}", self.rules())
     }
 }
@@ -211,9 +267,17 @@ fn call_schema(keys: &JsonKeys, tool: &ToolSpec, place: &str) -> Value {
         _ if keys.name_is_key => closed(&[arguments]),
         None => closed(&[name, arguments]),
         // Models leave out an id that comes last.
-        Some(_) if keys.id_last => closed(&[name, arguments]),
-        Some(id) => closed(&[(id, json!({"type": "string", "pattern": "^[a-zA-Z0-9_-]{1,40}$"})), name, arguments]),
+        Some(id) if keys.id_last => {
+            let mut call = closed(&[name, arguments]);
+            call["properties"][id] = id_schema();
+            call
+        }
+        Some(id) => closed(&[(id, id_schema()), name, arguments]),
     }
+}
+
+fn id_schema() -> Value {
+    json!({"type": "string", "pattern": "^[a-zA-Z0-9_-]{1,40}$"})
 }
 
 /// An object with exactly these properties.
@@ -225,7 +289,7 @@ fn closed(properties: &[(&str, Value)]) -> Value {
 }
 
 /// The schema of arguments, which are an object even if the schema does not say so.
-fn object(schema: &Value) -> Value {
+pub(super) fn object(schema: &Value) -> Value {
     match schema.as_object() {
         Some(keys) if keys.contains_key("type") => schema.clone(),
         Some(keys) if keys.is_empty() => json!({"type": "object"}),

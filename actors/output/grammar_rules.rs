@@ -21,6 +21,11 @@ impl<'a> Grammar<'a> {
         Grammar { special, is_strict, rules: String::new(), count: 0 }
     }
 
+    /// From here on, whether schemas are enforced as a whole.
+    pub(super) fn set_strict(&mut self, is_strict: bool) {
+        self.is_strict = is_strict;
+    }
+
     /// The instances of a schema.
     pub(super) fn json(&self, schema: &Value) -> String {
         embedded(schema, self.is_strict)

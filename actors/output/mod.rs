@@ -10,7 +10,7 @@
 //! - [`call`]: the readers of calls: [`json_call`], [`named`] with [`tagged`] or JSON [`arguments`], [`python`]
 //! - [`literal`]: values as JSON; [`coerce`](mod@coerce) and [`schema`] for text of unknown type
 //! - [`search`]: the search for markers
-//! - [`grammar`] and [`grammar_values`]: grammars for calls that a request demands
+//! - [`grammar`] and [`grammar_values`]: grammars for calls that a request demands; [`grammar_free`]: for free text with calls
 
 mod arguments;
 mod call;
@@ -22,6 +22,7 @@ mod detect;
 mod emit;
 mod format;
 mod grammar;
+mod grammar_free;
 mod grammar_json;
 mod grammar_rules;
 mod grammar_values;
@@ -53,6 +54,7 @@ mod tests;
 mod value;
 
 pub use delta::{Delta, ToolSpec};
+pub use grammar_free::FreeGrammar;
 pub use output_format::OutputFormat;
 pub use parser::{OutputParser, ParserOptions};
 pub use render::Render;

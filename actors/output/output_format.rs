@@ -6,6 +6,7 @@ use super::delta::ToolSpec;
 use super::detect::detect;
 use super::format::Format;
 use super::grammar;
+use super::grammar_free::{FreeGrammar, free_grammar};
 use super::render::Render;
 
 /// How a model writes reasoning and tool calls. It is cheap to clone.
@@ -75,6 +76,20 @@ impl OutputFormat {
     #[must_use]
     pub fn grammar_around(&self, tools: &[ToolSpec], parallel: bool, special: &[(String, u32)]) -> Option<String> {
         grammar::grammar_around(&self.0, tools, parallel, special)
+    }
+
+    /// A grammar for free text in which what begins a call must be a call of these tools; several if `parallel`. `free` has
+    /// the numbers of the special tokens that may stand in the text, ascending. `None` without tools, for formats whose calls
+    /// begin like usual text, and for those whose calls cannot be constrained. The rest is as for [`Self::call_grammar`].
+    #[must_use]
+    pub fn free_grammar(
+        &self,
+        tools: &[ToolSpec],
+        parallel: bool,
+        special: &[(String, u32)],
+        free: &[u32],
+    ) -> Option<FreeGrammar> {
+        free_grammar(&self.0, tools, parallel, special, free)
     }
 
     #[cfg(test)]

@@ -104,6 +104,14 @@ impl OutputRules {
         self.visible_tokens.iter().map(|&token| (tokenizer.token_text(token), token)).collect()
     }
 
+    /// The special tokens that may stand in a text, ascending: all but those that end a generation.
+    #[must_use]
+    pub fn text_tokens(&self, tokenizer: &Tokenizer) -> Vec<TokenId> {
+        let is_end = |token: &TokenId| tokenizer.end_of_generation().contains(token);
+        let all = 0..tokenizer.vocab_size() as TokenId;
+        all.filter(|&token| tokenizer.is_special(token)).filter(|token| !is_end(token)).collect()
+    }
+
     /// The parser of an answer to a prompt.
     #[must_use]
     pub fn parser(&self, parse_reasoning: bool, tools: Option<Arc<[ToolSpec]>>, prompt: &str) -> OutputParser {

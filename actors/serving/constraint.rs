@@ -1,4 +1,4 @@
-//! What an answer has to match: the client's constraint, calls of tools, or either.
+//! What an answer has to match: the client's constraint, calls of tools, or either; or free text with calls.
 
 use std::sync::Arc;
 
@@ -8,6 +8,7 @@ use cuelight_engine::engine::TokenId;
 use super::blocking::on_blocking_thread;
 use super::error::ApiError;
 use super::request::{ConstraintField, OutputOptions, ToolChoice};
+use crate::output::FreeGrammar;
 use crate::pipeline::runtime::{OutputRules, ServedModel};
 
 /// Compiles what the answer has to match. `None`: anything.
@@ -25,6 +26,12 @@ pub(super) async fn compile(
         // An answer of calls has no text that could match the client's constraint.
         (_, ToolChoice::Required) => required(output, rules, &special)?,
         (Some(asked), _) => answer_or_calls(asked, output, rules, &special),
+        (None, ToolChoice::Auto) if output.tools.iter().any(|tool| tool.is_strict) => {
+            match free(model, output, rules, &special) {
+                Some(field) => field,
+                None => return Ok(None),
+            }
+        }
         (None, _) => return Ok(None),
     };
     let compiler = model.constraints.clone();
@@ -47,6 +54,20 @@ fn required(
         ApiError::Unsupported { param: "tool_choice".to_owned(), message: message.to_owned() }
     })?;
     Ok(ConstraintField { path: "tool_choice".to_owned(), grammar: Grammar::Lark(calls) })
+}
+
+/// Free text with calls. `None` if the model's calls begin like usual text.
+fn free(
+    model: &ServedModel,
+    output: &OutputOptions,
+    rules: &OutputRules,
+    special: &[(String, TokenId)],
+) -> Option<ConstraintField> {
+    let mut text = rules.text_tokens(&model.tokenizer);
+    text.retain(|&token| (token as usize) < model.constraints.rows());
+    let grammar = rules.format.free_grammar(&output.tools, output.parallel_tool_calls, special, &text)?;
+    let FreeGrammar { lark, triggers } = grammar;
+    Some(ConstraintField { path: "tools".to_owned(), grammar: Grammar::Triggered { lark, triggers } })
 }
 
 /// An answer that matches the client's constraint, with the headers that the model's format has before it. JSON may be replaced

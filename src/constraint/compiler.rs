@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use llguidance::{Matcher, ParserFactory};
 
 use super::error::GrammarError;
+use super::free_text::FreeText;
 use super::grammar::Grammar;
 use super::state::ConstraintState;
 use super::{schema, vocabulary};
@@ -20,6 +21,7 @@ struct Compiled {
     key: String,
     /// The state before the first token.
     start: Mutex<Matcher>,
+    free: Option<FreeText>,
 }
 
 impl Constraint {
@@ -27,7 +29,7 @@ impl Constraint {
     #[must_use]
     pub fn start(&self) -> ConstraintState {
         let start = self.0.start.lock().unwrap_or_else(PoisonError::into_inner);
-        ConstraintState::new(start.deep_clone())
+        ConstraintState::new(start.deep_clone(), self.0.free.clone())
     }
 }
 
@@ -75,6 +77,12 @@ impl ConstraintCompiler {
         ConstraintCompiler { tokenizer, rows, factory: OnceLock::new(), cache: Mutex::default() }
     }
 
+    /// The number of logits of the model. Tokens from this number on cannot stand in a grammar.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
     /// Compiles a grammar. Takes milliseconds, so call it on a thread that may block.
     ///
     /// # Errors
@@ -88,11 +96,16 @@ impl ConstraintCompiler {
         let matcher = Matcher::new(factory.create_parser(grammar.prepare()?));
         let start = match matcher.get_error() {
             Some(error) => return Err(refusal(grammar, &error)),
-            None => Mutex::new(matcher),
+            None => matcher,
         };
-        let constraint = Constraint(Arc::new(Compiled { key, start }));
         // A grammar that allows no token at all is refused now.
-        constraint.start().mask().map_err(|error| GrammarError::refused(error.to_string()))?;
+        let first = ConstraintState::new(start.deep_clone(), None).mask();
+        let first = first.map_err(|error| GrammarError::refused(error.to_string()))?;
+        let free = match grammar {
+            Grammar::Triggered { triggers, .. } => Some(FreeText::new(self.tokenizer.clone(), triggers, first)),
+            _ => None,
+        };
+        let constraint = Constraint(Arc::new(Compiled { key, start: Mutex::new(start), free }));
         self.keep(&constraint);
         Ok(constraint)
     }

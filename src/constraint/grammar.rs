@@ -19,6 +19,14 @@ pub enum Grammar {
     Choice(Vec<String>),
     /// A grammar in llguidance's dialect of Lark, with the rule `start`.
     Lark(String),
+    /// A Lark grammar of a text that is free up to a trigger: wherever no trigger has begun, the tokens that may come next are
+    /// those that may come first.
+    Triggered {
+        /// The Lark grammar.
+        lark: String,
+        /// The triggers.
+        triggers: Vec<String>,
+    },
     /// A grammar in llama.cpp's notation, with the rule `root`.
     Gbnf(String),
     /// A Lark grammar that refers to another grammar as `@answer`.
@@ -39,6 +47,7 @@ impl Grammar {
             Grammar::Regex(regex) => format!("regex {regex}"),
             Grammar::Choice(texts) => format!("choice {texts:?}"),
             Grammar::Lark(lark) => format!("lark {lark}"),
+            Grammar::Triggered { lark, triggers } => format!("triggered {triggers:?} {lark}"),
             Grammar::Gbnf(gbnf) => format!("gbnf {gbnf}"),
             Grammar::Around { lark, answer } => format!("around {lark:?} {}", answer.key()),
         }
@@ -54,7 +63,7 @@ impl Grammar {
             Grammar::JsonSchema(value) => of_schema(schema::prepare(value)?),
             Grammar::Regex(regex) => TopLevelGrammar::from_regex(regex),
             Grammar::Choice(texts) => TopLevelGrammar::from_lark(choice(texts)?),
-            Grammar::Lark(lark) => TopLevelGrammar::from_lark(lark.clone()),
+            Grammar::Lark(lark) | Grammar::Triggered { lark, .. } => TopLevelGrammar::from_lark(lark.clone()),
             Grammar::Gbnf(gbnf) => TopLevelGrammar::from_lark(gbnf::to_lark(gbnf)?),
             Grammar::Around { lark, answer } => around(lark, answer)?,
         })

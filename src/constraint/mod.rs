@@ -11,8 +11,10 @@
 
 pub mod compiler;
 mod error;
+mod free_text;
 mod gbnf;
 mod grammar;
+mod mask;
 mod schema;
 mod state;
 mod vocabulary;
@@ -20,5 +22,6 @@ mod vocabulary;
 pub use compiler::{Constraint, ConstraintCompiler};
 pub use error::{ConstraintError, GrammarError};
 pub use grammar::Grammar;
+pub use mask::TokenMask;
 pub use schema::JSON_WHITESPACE;
-pub use state::{ConstraintState, TokenMask};
+pub use state::ConstraintState;

@@ -3,60 +3,17 @@
 use std::fmt;
 
 use llguidance::Matcher;
-use toktrie::SimpleVob;
 
 use super::error::ConstraintError;
+use super::free_text::FreeText;
+use super::mask::TokenMask;
 use crate::engine::TokenId;
-
-/// The tokens that a constraint allows next, one bit for each token of the vocabulary.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TokenMask(SimpleVob);
-
-impl TokenMask {
-    /// Sets the logits of all other tokens to minus infinity.
-    pub fn apply(&self, logits: &mut [f32]) {
-        for (logits, word) in logits.chunks_mut(32).zip(self.0.as_slice().iter().chain(std::iter::repeat(&0))) {
-            if *word == u32::MAX {
-                continue;
-            }
-            for (bit, logit) in logits.iter_mut().enumerate() {
-                if word >> bit & 1 == 0 {
-                    *logit = f32::NEG_INFINITY;
-                }
-            }
-        }
-    }
-
-    /// Whether a token is allowed.
-    #[must_use]
-    pub fn allows(&self, token: TokenId) -> bool {
-        (token as usize) < self.0.len() && self.0.is_allowed(token)
-    }
-
-    /// Allows one more token.
-    pub fn allow(&mut self, token: TokenId) {
-        if (token as usize) < self.0.len() {
-            self.0.allow_token(token);
-        }
-    }
-
-    /// The only token that is allowed. `None` when there are several.
-    #[must_use]
-    pub fn only(&self) -> Option<TokenId> {
-        let first = self.0.first_bit_set()?;
-        (self.0.num_set() == 1).then_some(first as TokenId)
-    }
-
-    /// The number of tokens that are allowed.
-    #[must_use]
-    pub fn count(&self) -> usize {
-        self.0.num_set()
-    }
-}
 
 /// The state of a constraint on one sequence.
 pub struct ConstraintState {
     matcher: Matcher,
+    /// The text so far, until a trigger is found.
+    free: Option<FreeText>,
 }
 
 impl fmt::Debug for ConstraintState {
@@ -66,8 +23,8 @@ impl fmt::Debug for ConstraintState {
 }
 
 impl ConstraintState {
-    pub(super) fn new(matcher: Matcher) -> Self {
-        ConstraintState { matcher }
+    pub(super) fn new(matcher: Matcher, free: Option<FreeText>) -> Self {
+        ConstraintState { matcher, free }
     }
 
     /// The tokens that may come next. When the text is complete, these include the tokens that end a generation.
@@ -75,11 +32,14 @@ impl ConstraintState {
     /// # Errors
     /// [`ConstraintError`] when a limit of the library is exceeded, or no token may come next.
     pub fn mask(&mut self) -> Result<TokenMask, ConstraintError> {
+        if let Some(mask) = self.free.as_ref().and_then(FreeText::mask) {
+            return Ok(mask.clone());
+        }
         let mask = self.matcher.compute_mask_or_eos().map_err(|error| ConstraintError(error.to_string()))?;
         if mask.is_zero() {
             return Err(ConstraintError("no token of the vocabulary continues the text".to_owned()));
         }
-        Ok(TokenMask(mask))
+        Ok(TokenMask::new(mask))
     }
 
     /// Adds the token that was chosen.
@@ -91,7 +51,9 @@ impl ConstraintState {
             // The text is complete; only the end follows.
             return Ok(());
         }
-        self.matcher.consume_token(token).map_err(|error| ConstraintError(error.to_string()))
+        self.matcher.consume_token(token).map_err(|error| ConstraintError(error.to_string()))?;
+        self.free = self.free.take().and_then(|mut free| free.push(token).then_some(free));
+        Ok(())
     }
 
     /// Whether the text is complete and nothing may follow.

@@ -1,5 +1,6 @@
 //! `POST /v1/chat/completions`.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use axum::Json;
@@ -9,13 +10,14 @@ use cuelight_engine::engine::TokenId;
 use cuelight_engine::format::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
+use super::chat_delta::DeltaEncoder;
 use super::logprobs::{self, Spelling};
 use super::prompt::read_chat;
 use super::sampling::{self, logprobs_count};
 use super::sse::{self, Chunks};
 use super::tools::Tools;
 use super::usage::{UsageCount, finish_reason, stop_reason};
-use super::{constraint, unsupported};
+use super::{constraint, custom_tool, unsupported};
 use crate::api::caller::Caller;
 use crate::api::extract::JsonBody;
 use crate::api::fields::Fields;
@@ -35,26 +37,30 @@ pub(in crate::api) async fn create(
     caller: Caller,
     JsonBody { value: body, memory }: JsonBody,
 ) -> Result<Response, ApiError> {
-    let request = read(&server, &caller, &Fields::of_body(&body)?)?;
+    let (request, custom_tools) = read(&server, &caller, &Fields::of_body(&body)?)?;
     drop(body);
     let accepted = accept(&server.models, server.limits(), request, memory).await?;
-    let (response, answers) = ChatResponse::new(accepted);
+    let (response, answers) = ChatResponse::new(accepted, custom_tools);
     match response.options.stream {
         Some(stream) => Ok(sse::stream(answers, ChatChunks::new(response, stream), server.options().sse_ping_interval)),
         None => Ok(Json(response.whole(&answers.collect().await?)).into_response()),
     }
 }
 
-fn read(server: &Server, caller: &Caller, fields: &Fields<'_>) -> Result<ServingRequest, ApiError> {
+/// Reads the request, and the names of its custom tools.
+fn read(server: &Server, caller: &Caller, fields: &Fields<'_>) -> Result<(ServingRequest, HashSet<String>), ApiError> {
     unsupported::refuse_in_chat(fields)?;
     let tenancy = caller.tenancy(fields, &server.options())?;
-    Ok(ServingRequest {
+    let mut tools = Tools::read(fields)?;
+    let custom_tools = std::mem::take(&mut tools.custom);
+    let request = ServingRequest {
         model: fields.string("model")?.map(str::to_owned),
         options: read_options(fields, tenancy)?,
         prompt: PromptInput::Chat(Box::new(read_chat(fields)?)),
         constraint: constraint::read(fields)?,
-        output: Tools::read(fields)?.output_options(fields)?,
-    })
+        output: tools.output_options(fields)?,
+    };
+    Ok((request, custom_tools))
 }
 
 fn read_options(fields: &Fields<'_>, tenancy: Tenancy) -> Result<GenerationOptions, ApiError> {
@@ -75,10 +81,11 @@ struct ChatResponse {
     tokenizer: Arc<Tokenizer>,
     prompt: Vec<TokenId>,
     options: GenerationOptions,
+    custom_tools: HashSet<String>,
 }
 
 impl ChatResponse {
-    fn new(accepted: Accepted) -> (Self, Answers) {
+    fn new(accepted: Accepted, custom_tools: HashSet<String>) -> (Self, Answers) {
         let Accepted { model_id, model, mut prompts, options, answers } = accepted;
         let response = ChatResponse {
             id: telemetry::response_id("chatcmpl-"),
@@ -87,6 +94,7 @@ impl ChatResponse {
             tokenizer: model.tokenizer.clone(),
             prompt: prompts.pop().map(|prompt| prompt.tokens).unwrap_or_default(),
             options,
+            custom_tools,
         };
         (response, answers)
     }
@@ -139,7 +147,7 @@ impl ChatResponse {
         let finish = answer.finish.as_ref();
         let mut choice = json!({
             "index": index,
-            "message": message(answer),
+            "message": message(answer, &self.custom_tools),
             "logprobs": self.logprobs(&answer.logprobs),
             "finish_reason": finish.map(finish_reason),
             "stop_reason": finish.map(|finish| stop_reason(finish, &self.options.stop.token_ids)),
@@ -152,7 +160,7 @@ impl ChatResponse {
 }
 
 /// The message of a whole answer.
-fn message(answer: &Answer) -> Value {
+fn message(answer: &Answer, custom_tools: &HashSet<String>) -> Value {
     let content = (!answer.text.is_empty() || answer.calls.is_empty()).then_some(&answer.text);
     let mut message = json!({ "role": "assistant", "content": content, "refusal": null });
     if !answer.reasoning.is_empty() {
@@ -161,23 +169,18 @@ fn message(answer: &Answer) -> Value {
         message["reasoning"] = json!(answer.reasoning);
     }
     if !answer.calls.is_empty() {
-        let call = |ToolCall { id, name, arguments }: &ToolCall| json!({ "id": id, "type": "function", "function": { "name": name, "arguments": arguments } });
-        message["tool_calls"] = answer.calls.iter().map(call).collect();
+        message["tool_calls"] = answer.calls.iter().map(|call| call_json(call, custom_tools)).collect();
     }
     message
 }
 
-/// The `delta` of a chunk.
-fn delta_json(delta: Delta) -> Value {
-    match delta {
-        Delta::Text(text) => json!({ "content": text }),
-        Delta::Reasoning(text) => json!({ "reasoning_content": text, "reasoning": text }),
-        Delta::ToolCallStart { index, id, name } => json!({ "tool_calls": [
-            { "index": index, "id": id, "type": "function", "function": { "name": name, "arguments": "" } }
-        ] }),
-        Delta::ToolCallArguments { index, fragment } => {
-            json!({ "tool_calls": [{ "index": index, "function": { "arguments": fragment } }] })
+fn call_json(ToolCall { id, name, arguments }: &ToolCall, custom_tools: &HashSet<String>) -> Value {
+    match custom_tools.contains(name) {
+        true => {
+            let input = custom_tool::input(arguments);
+            json!({ "id": id, "type": "custom", "custom": { "name": name, "input": input } })
         }
+        false => json!({ "id": id, "type": "function", "function": { "name": name, "arguments": arguments } }),
     }
 }
 
@@ -187,12 +190,16 @@ struct ChatChunks {
     stream: StreamOptions,
     /// Tokens generated so far, by choice.
     generated: Vec<usize>,
+    /// By choice.
+    encoders: Vec<DeltaEncoder>,
     usage: UsageCount,
 }
 
 impl ChatChunks {
     fn new(response: ChatResponse, stream: StreamOptions) -> Self {
-        ChatChunks { generated: vec![0; response.options.n], usage: UsageCount::default(), response, stream }
+        let n = response.options.n;
+        let encoders = (0..n).map(|_| DeltaEncoder::default()).collect();
+        ChatChunks { generated: vec![0; n], encoders, usage: UsageCount::default(), response, stream }
     }
 
     fn chunk(&self, choice: usize, delta: Value, logprobs: Value, finish: Value) -> Value {
@@ -207,9 +214,9 @@ impl ChatChunks {
     }
 
     /// The chunks of some deltas; the first has the log-probabilities.
-    fn deltas(&self, choice: usize, deltas: Vec<Delta>, logprobs: Value) -> Vec<Value> {
+    fn deltas(&self, choice: usize, deltas: Vec<Value>, logprobs: Value) -> Vec<Value> {
         let mut logprobs = Some(logprobs);
-        let chunk = |delta| self.chunk(choice, delta_json(delta), logprobs.take().unwrap_or_default(), Value::Null);
+        let chunk = |delta| self.chunk(choice, delta, logprobs.take().unwrap_or_default(), Value::Null);
         deltas.into_iter().map(chunk).collect()
     }
 
@@ -218,13 +225,14 @@ impl ChatChunks {
         &mut self,
         choice: usize,
         token: TokenId,
-        mut deltas: Vec<Delta>,
+        deltas: Vec<Delta>,
         logprobs: Option<PositionLogprobs>,
     ) -> Vec<Value> {
         self.generated[choice] += 1;
         let has_more = logprobs.is_some() || self.response.options.return_token_ids;
+        let mut deltas = self.encoders[choice].encode(deltas, &self.response.custom_tools);
         if deltas.is_empty() && has_more {
-            deltas.push(Delta::Text(String::new()));
+            deltas.push(json!({ "content": "" }));
         }
         let logprobs = logprobs.map_or(Value::Null, |one| self.response.logprobs(&[one]));
         let mut chunks = self.deltas(choice, deltas, logprobs);
@@ -239,6 +247,8 @@ impl ChatChunks {
     fn finished(&mut self, choice: usize, finish: &Finish, deltas: Vec<Delta>) -> Vec<Value> {
         self.usage.add(choice, self.response.options.n, finish);
         self.generated[choice] = finish.usage.completion_tokens;
+        let mut deltas = self.encoders[choice].encode(deltas, &self.response.custom_tools);
+        deltas.extend(self.encoders[choice].end());
         let mut chunks = self.deltas(choice, deltas, Value::Null);
         let mut last = self.chunk(choice, json!({}), Value::Null, json!(finish_reason(finish)));
         last["choices"][0]["stop_reason"] = stop_reason(finish, &self.response.options.stop.token_ids);

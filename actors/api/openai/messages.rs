@@ -3,6 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::custom_tool;
 use crate::api::fields::{Fields, missing, wrong_type};
 use crate::serving::error::{ApiError, clip};
 
@@ -109,6 +110,9 @@ fn read_part(part: &Value, path: String) -> Result<&str, ApiError> {
 /// A tool call as templates expect it. The API carries its arguments as JSON in a string; templates expect an object.
 fn read_tool_call(call: &Value, path: String) -> Result<Value, ApiError> {
     let fields = Fields::of(call, path)?;
+    if fields.string("type")? == Some("custom") {
+        return read_custom_call(&fields);
+    }
     let function =
         fields.object("function")?.ok_or_else(|| missing(&fields.path("function"), "the function called"))?;
     function.string("name")?.ok_or_else(|| missing(&function.path("name"), "the function's name"))?;
@@ -119,6 +123,15 @@ fn read_tool_call(call: &Value, path: String) -> Result<Value, ApiError> {
         call["function"]["arguments"] = parsed;
     }
     Ok(call)
+}
+
+/// A call of a custom tool, as a call of the function that stands for it.
+fn read_custom_call(call: &Fields<'_>) -> Result<Value, ApiError> {
+    let custom = call.object("custom")?.ok_or_else(|| missing(&call.path("custom"), "the custom tool called"))?;
+    let name = custom.string("name")?.ok_or_else(|| missing(&custom.path("name"), "the tool's name"))?;
+    let input = custom.string("input")?.ok_or_else(|| missing(&custom.path("input"), "the tool's input"))?;
+    let function = json!({ "name": name, "arguments": custom_tool::arguments(input) });
+    Ok(json!({ "id": call.string("id")?.unwrap_or_default(), "type": "function", "function": function }))
 }
 
 #[cfg(test)]
@@ -152,12 +165,16 @@ mod tests {
     fn the_arguments_of_a_tool_call_become_an_object() {
         let read = messages(json!([
             { "role": "assistant", "tool_calls": [
-                { "id": "1", "type": "function", "function": { "name": "f", "arguments": "{\"x\": 1}" } }
+                { "id": "1", "type": "function", "function": { "name": "f", "arguments": "{\"x\": 1}" } },
+                { "id": "2", "type": "custom", "custom": { "name": "c", "input": "a" } },
             ] },
             { "role": "tool", "tool_call_id": "1", "content": "2" },
         ]))
         .unwrap();
         assert_eq!(read[0]["tool_calls"][0]["function"]["arguments"], json!({ "x": 1 }));
+        let custom =
+            json!({ "id": "2", "type": "function", "function": { "name": "c", "arguments": { "input": "a" } } });
+        assert_eq!(read[0]["tool_calls"][1], custom);
         assert_eq!(read[1]["tool_call_id"], "1");
     }
 
@@ -173,6 +190,10 @@ mod tests {
             (json!([{ "role": "user", "content": [{ "type": "text" }] }]), "messages[0].content[0].text"),
             (json!([{ "role": "user", "content": [{ "type": "image_url" }] }]), "messages[0].content[0].type"),
             (json!([{ "role": "user", "content": [{ "type": "smell" }] }]), "messages[0].content[0].type"),
+            (
+                json!([{ "role": "assistant", "tool_calls": [{ "type": "custom", "custom": { "name": "c" } }] }]),
+                "messages[0].tool_calls[0].custom.input",
+            ),
         ] {
             match messages(conversation.clone()).unwrap_err() {
                 ApiError::InvalidRequest { param: Some(param), .. } | ApiError::Unsupported { param, .. } => {

@@ -2,12 +2,14 @@
 //!
 //! A request passes through these files in order: [`unsupported`] refuses fields that are not supported, [`sampling`],
 //! [`constraint`], [`tools`], [`messages`] and [`prompt`] read the others, [`serving`](crate::serving) runs the sequences, and
-//! [`chat`] and [`completions`] encode the answer, whole or as a stream ([`sse`]), with [`logprobs`] when requested and with
+//! [`chat`] (with [`chat_delta`]) and [`completions`] encode the answer, whole or as a stream ([`sse`]), with [`logprobs`] when requested and with
 //! [`usage`].
 
 pub(super) mod chat;
+mod chat_delta;
 pub(super) mod completions;
 pub(super) mod constraint;
+mod custom_tool;
 pub(super) mod logprobs;
 pub(super) mod messages;
 pub(super) mod prompt;

@@ -1,7 +1,10 @@
 //! Reads the tools that the model may call, and how its answer is taken apart.
 
-use serde_json::{Value, json};
+use std::collections::HashSet;
 
+use serde_json::{Map, Value, json};
+
+use super::custom_tool;
 use crate::api::fields::{Fields, missing};
 use crate::output::ToolSpec;
 use crate::serving::error::{ApiError, clip};
@@ -15,6 +18,54 @@ pub(in crate::api) struct Tools {
     /// The tools that may be called.
     callable: Vec<ToolSpec>,
     is_required: bool,
+    /// The names of custom tools, which take text. To the model they are functions with one parameter, `input`.
+    pub custom: HashSet<String>,
+}
+
+/// The tools that a request lists.
+#[derive(Debug, Default)]
+pub(in crate::api) struct ListedTools {
+    /// In the form of chat completions.
+    for_template: Vec<Value>,
+    specs: Vec<ToolSpec>,
+    custom: HashSet<String>,
+}
+
+impl ListedTools {
+    /// Adds a tool. `for_template`: the tool in the form of chat completions.
+    pub fn push(&mut self, for_template: Value, spec: ToolSpec) {
+        self.for_template.push(for_template);
+        self.specs.push(spec);
+    }
+
+    /// Adds a function.
+    pub fn push_function(&mut self, function: &Map<String, Value>) {
+        let name = function.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
+        let parameters = function.get("parameters").cloned().unwrap_or_else(|| json!({}));
+        let spec = ToolSpec { name, parameters, is_strict: function.get("strict") == Some(&Value::Bool(true)) };
+        self.push(json!({ "type": "function", "function": function }), spec);
+    }
+
+    /// Adds a custom tool with the fields `name`, `description` and `format`.
+    ///
+    /// # Errors
+    /// [`ApiError::InvalidRequest`] that names the field.
+    pub fn push_custom(&mut self, tool: &Fields<'_>) -> Result<(), ApiError> {
+        self.push_function(&custom_tool::function(tool)?);
+        self.custom.extend(self.specs.last().map(|spec| spec.name.clone()));
+        Ok(())
+    }
+
+    /// Adds a tool in the form of chat completions.
+    fn push_chat(&mut self, tool: &Value, path: String) -> Result<(), ApiError> {
+        let fields = Fields::of(tool, path)?;
+        if fields.string("type")? == Some("custom") {
+            let path = fields.path("custom");
+            return self.push_custom(&fields.object("custom")?.ok_or_else(|| missing(&path, "the tool's name"))?);
+        }
+        self.push(tool.clone(), read_function(&fields)?);
+        Ok(())
+    }
 }
 
 impl Tools {
@@ -23,32 +74,31 @@ impl Tools {
     /// # Errors
     /// [`ApiError::InvalidRequest`] or [`ApiError::Unsupported`] that names the field.
     pub fn read(fields: &Fields<'_>) -> Result<Self, ApiError> {
-        let listed = fields.array("tools")?.filter(|tools| !tools.is_empty());
-        let mut specs = Vec::new();
-        for (index, tool) in listed.into_iter().flatten().enumerate() {
-            specs.push(read_tool(&Fields::of(tool, format!("tools[{index}]"))?)?);
+        let mut listed = ListedTools::default();
+        for (index, tool) in fields.array("tools")?.into_iter().flatten().enumerate() {
+            listed.push_chat(tool, format!("tools[{index}]"))?;
         }
-        Self::choose(listed.map(|tools| json!(tools)), specs, fields)
+        Self::choose(listed, fields)
     }
 
-    /// The tools that `tool_choice` leaves. `for_template`: the tools in the form of chat completions.
+    /// The tools that `tool_choice` leaves.
     ///
     /// # Errors
     /// [`ApiError::InvalidRequest`] that names the field.
-    pub(in crate::api) fn choose(
-        for_template: Option<Value>,
-        specs: Vec<ToolSpec>,
-        fields: &Fields<'_>,
-    ) -> Result<Self, ApiError> {
-        match Choice::read(fields)? {
-            Choice::None => Ok(Tools::default()),
-            Choice::Auto => Ok(Tools { for_template, callable: specs, is_required: false }),
+    pub(in crate::api) fn choose(listed: ListedTools, fields: &Fields<'_>) -> Result<Self, ApiError> {
+        let ListedTools { for_template, specs, custom } = listed;
+        let for_template = (!for_template.is_empty()).then_some(Value::Array(for_template));
+        let (callable, is_required) = match Choice::read(fields)? {
+            Choice::None => return Ok(Tools::default()),
             Choice::Required(_) if for_template.is_none() => {
-                Err(ApiError::invalid("tool_choice", "`tool_choice` requires a call, but there are no `tools`"))
+                let message = "`tool_choice` requires a call, but there are no `tools`";
+                return Err(ApiError::invalid("tool_choice", message));
             }
-            Choice::Required(names) => Ok(Tools { for_template, callable: chosen(specs, &names)?, is_required: true }),
-            Choice::Allowed(names) => Ok(Tools { for_template, callable: chosen(specs, &names)?, is_required: false }),
-        }
+            Choice::Auto => (specs, false),
+            Choice::Required(names) => (chosen(specs, &names)?, true),
+            Choice::Allowed(names) => (chosen(specs, &names)?, false),
+        };
+        Ok(Tools { for_template, callable, is_required, custom })
     }
 
     /// How an answer is taken apart that may call these tools.
@@ -127,15 +177,16 @@ impl Choice {
     }
 }
 
-/// The name of a tool in `{"type": "function", "function": {"name": …}}`, or in the flat form.
+/// The name of a tool in `{"type": "function", "function": {"name": …}}`, the same for `custom`, or in the flat form.
 fn function_name(tool: &Fields<'_>) -> Result<String, ApiError> {
     let flat = tool.string("name")?;
-    let name = match (flat, tool.object("function")?) {
+    let kind = if tool.string("type")? == Some("custom") { "custom" } else { "function" };
+    let name = match (flat, tool.object(kind)?) {
         (Some(name), _) => Some(name),
         (None, Some(function)) => function.string("name")?,
         (None, None) => None,
     };
-    name.map(str::to_owned).ok_or_else(|| missing(&tool.path("function.name"), "the name of a tool"))
+    name.map(str::to_owned).ok_or_else(|| missing(&tool.path(&format!("{kind}.name")), "the name of a tool"))
 }
 
 /// The tools of these names; all when there are no names.
@@ -147,13 +198,7 @@ fn chosen(specs: Vec<ToolSpec>, names: &[String]) -> Result<Vec<ToolSpec>, ApiEr
     Ok(specs.into_iter().filter(|spec| names.is_empty() || names.contains(&spec.name)).collect())
 }
 
-fn read_tool(tool: &Fields<'_>) -> Result<ToolSpec, ApiError> {
-    if tool.string("type")? == Some("custom") {
-        return Err(ApiError::Unsupported {
-            param: tool.path("type"),
-            message: format!("`{}` cannot be \"custom\" yet; use \"function\"", tool.path("type")),
-        });
-    }
+fn read_function(tool: &Fields<'_>) -> Result<ToolSpec, ApiError> {
     let function = tool.object("function")?;
     let function = function.ok_or_else(|| missing(&tool.path("function"), "the function's name and parameters"))?;
     let name = function.string("name")?.ok_or_else(|| missing(&function.path("name"), "the function's name"))?;
@@ -234,6 +279,37 @@ mod tests {
             assert!(tools(json!({ "tool_choice": choice })).is_err(), "{choice}");
         }
         assert!(tools(json!({ "tools": [], "tool_choice": "required" })).is_err());
-        assert!(tools(json!({ "tools": [{ "type": "custom", "custom": { "name": "c" } }] })).is_err());
+    }
+
+    #[test]
+    fn a_custom_tool_is_a_function_to_the_model_and_may_be_chosen() {
+        let custom = json!({ "type": "custom", "custom": { "name": "c" } });
+        let (tools, options) = tools(json!({ "tools": [custom], "tool_choice": custom })).unwrap();
+        assert_eq!(tools.custom, HashSet::from(["c".to_owned()]));
+        assert_eq!((options.tool_choice, options.tools[0].name.as_str()), (ToolChoice::Required, "c"));
+        assert_eq!(tools.for_template.unwrap()[0]["function"]["parameters"]["required"], json!(["input"]));
+    }
+
+    #[test]
+    fn a_malformed_custom_tool_is_named_by_its_path() {
+        let format = |format: Value| json!({ "type": "custom", "custom": { "name": "c", "format": format } });
+        for (tool, path) in [
+            (json!({ "type": "custom" }), "custom"),
+            (json!({ "type": "custom", "custom": {} }), "custom.name"),
+            (json!({ "type": "custom", "custom": { "name": 5 } }), "custom.name"),
+            (format(json!({})), "custom.format.type"),
+            (format(json!({ "type": "json" })), "custom.format.type"),
+            (format(json!({ "type": "grammar" })), "custom.format.definition"),
+            (format(json!({ "type": "grammar", "grammar": {} })), "custom.format.grammar.definition"),
+            (
+                format(json!({ "type": "grammar", "grammar": { "syntax": "gbnf", "definition": "" } })),
+                "custom.format.grammar.syntax",
+            ),
+        ] {
+            match tools(json!({ "tools": [tool] })).unwrap_err() {
+                ApiError::InvalidRequest { param: Some(param), .. } => assert_eq!(param, format!("tools[0].{path}")),
+                other => panic!("{other:?}"),
+            }
+        }
     }
 }

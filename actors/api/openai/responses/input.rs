@@ -8,6 +8,7 @@ use super::conversation::Conversation;
 use super::item::REASONING_PREFIX;
 use super::previous;
 use crate::api::fields::{Fields, missing, wrong_type};
+use crate::api::openai::custom_tool;
 use crate::api::openai::messages::read_content;
 use crate::serving::error::{ApiError, clip};
 
@@ -63,7 +64,7 @@ fn read_item(kind: &str, item: &Fields<'_>, conversation: &mut Conversation) -> 
             conversation.call(required(item, "call_id")?, required(item, "name")?, arguments);
         }
         "custom_tool_call" => {
-            let arguments = json!({ "input": item.string("input")?.unwrap_or_default() });
+            let arguments = custom_tool::arguments(item.string("input")?.unwrap_or_default());
             conversation.call(required(item, "call_id")?, required(item, "name")?, arguments);
         }
         "function_call_output" | "custom_tool_call_output" => {

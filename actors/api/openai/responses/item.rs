@@ -3,6 +3,8 @@
 use serde_json::{Value, json};
 use uuid::Uuid;
 
+use crate::api::openai::custom_tool;
+
 /// What `encrypted_content` begins with when it keeps the text of the reasoning. Clients that ask for it return it with the
 /// next request, and leave out the text itself.
 pub(super) const REASONING_PREFIX: &str = "cuelight:";
@@ -89,7 +91,7 @@ impl Item {
             }),
             Content::CustomCall { call_id, name, arguments } => json!({
                 "id": self.id, "type": "custom_tool_call", "status": status, "call_id": call_id, "name": name,
-                "input": custom_input(arguments),
+                "input": custom_tool::input(arguments),
             }),
         }
     }
@@ -153,11 +155,4 @@ fn text_part(text: &str, logprobs: &[Value]) -> Value {
 
 fn reasoning_part(text: &str) -> Value {
     json!({ "type": "reasoning_text", "text": text })
-}
-
-/// The input of a custom tool. Arguments that are not complete are returned as they are.
-pub(super) fn custom_input(arguments: &str) -> String {
-    let parsed = serde_json::from_str::<Value>(arguments).ok();
-    let input = parsed.as_ref().and_then(|parsed| parsed.get("input")?.as_str());
-    input.unwrap_or(arguments).to_owned()
 }

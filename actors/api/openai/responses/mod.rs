@@ -16,7 +16,6 @@ use self::previous::Earlier;
 use self::request::RequestRead;
 use self::response::ResponseParts;
 use self::stream::ResponseEvents;
-use self::tools::ResponseTools;
 use super::{sse, unsupported};
 use crate::api::caller::Caller;
 use crate::api::extract::JsonBody;
@@ -79,7 +78,7 @@ pub(in crate::api) async fn input_tokens(
     let served = server.served(fields.string("model")?).await?;
     let _permit = served.runtime.try_permit_for(caller.client(), 1)?;
     let model = served.model()?;
-    let prompt = request::read_prompt(&fields, &ResponseTools::read(&fields)?.tools, &earlier.items)?;
+    let prompt = request::read_prompt(&fields, &tools::read(&fields)?, &earlier.items)?;
     drop((body, earlier.items));
     let tokens = prompt.tokens(&model).await.map_err(request::of_input)?.tokens;
     drop(earlier.memory);

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::echo::Echo;
 use super::keeper::Keeper;
-use super::tools::ResponseTools;
+use super::tools;
 use super::{format, input};
 use crate::api::caller::Caller;
 use crate::api::fields::Fields;
@@ -46,7 +46,8 @@ pub(super) fn read(
 ) -> Result<RequestRead, ApiError> {
     unsupported::refuse_in_responses(fields)?;
     let options = read_options(fields, caller.tenancy(fields, &server.options())?)?;
-    let ResponseTools { tools, custom } = ResponseTools::read(fields)?;
+    let mut tools = tools::read(fields)?;
+    let custom_tools = std::mem::take(&mut tools.custom);
     let keeper = Keeper::read(&server.responses, caller.client(), fields)?;
     let echo = Echo::read(fields, &options, keeper.is_some())?;
     let serving = ServingRequest {
@@ -60,7 +61,7 @@ pub(super) fn read(
         output: tools.output_options(fields)?,
     };
     let keeps_reasoning = includes(fields, "reasoning.encrypted_content")?;
-    Ok(RequestRead { serving, echo, custom_tools: custom, keeps_reasoning, keeper })
+    Ok(RequestRead { serving, echo, custom_tools, keeps_reasoning, keeper })
 }
 
 /// Reads what becomes the prompt, with tools that have been read, behind the `earlier` items.

@@ -2,10 +2,11 @@
 
 use serde_json::{Value, json};
 
-use super::item::{Content, Item, Status, custom_input};
+use super::item::{Content, Item, Status};
 use super::keeper::Keeper;
 use super::output::{Change, ChangeKind, Output};
 use super::response::{ResponseParts, Stage, is_cut_off};
+use crate::api::openai::custom_tool;
 use crate::api::openai::sse::Chunks;
 use crate::output::Delta;
 use crate::serving::answers::{AnswerEvent, Finish};
@@ -183,7 +184,7 @@ impl Encoder<'_> {
                 self.push_named("response.function_call_arguments.done", done);
             }
             Content::CustomCall { arguments, .. } => {
-                let input = custom_input(arguments);
+                let input = custom_tool::input(arguments);
                 self.push_named("response.custom_tool_call_input.delta", json!({ "delta": input }));
                 self.push_named("response.custom_tool_call_input.done", json!({ "input": input }));
             }
