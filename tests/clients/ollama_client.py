@@ -138,8 +138,8 @@ def errors_are_understood(client, model):
     refused(lambda: client.show("nothing"), 404)
     refused(lambda: client.chat(model=model, messages=MESSAGES, options={"temperature": "hot"}), 400)
     refused(lambda: client.embed(model=model, input="text"), 400)
-    refused(lambda: client.delete(model), 400)
-    refused(lambda: client.pull("nothing"), 400)
+    refused(lambda: client.delete(model), 403)
+    refused(lambda: client.pull("nothing"), 403)
 
 
 def main():
