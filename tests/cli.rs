@@ -266,6 +266,7 @@ fn models_to_serve_are_checked_before_any_is_loaded() {
     let home = Home::new();
     let serve = |arguments: &[&str]| home.run(&[&["serve", "--port", "0"], arguments].concat());
     serve(&[]).assert_refused(2, &["--models-dir"]);
+    serve(&["demo", "--allow-pull"]).assert_refused(2, &["--allow-pull needs --models-dir"]);
     serve(&["a", "b", "--alias", "c"]).assert_refused(2, &["NAME=MODEL"]);
     serve(&["a", "b", "--max-loaded-models", "1"]).assert_refused(2, &["--max-loaded-models"]);
     serve(&["--models-dir", "/no/such/directory"]).assert_refused(1, &["/no/such/directory", "No such file"]);

@@ -71,6 +71,10 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     if args.models.is_empty() && config.models_dir.is_none() {
         return Err(CliError::Usage("no model: name one, or a directory of models with --models-dir".to_owned()));
     }
+    if config.allow_pull && config.models_dir.is_none() {
+        let advice = "--allow-pull needs --models-dir, the directory that models are downloaded into".to_owned();
+        return Err(CliError::Usage(advice));
+    }
     config.device.of_replicas(config.replicas.get()).map_err(|error| {
         CliError::Usage(format!("{error}; leave --replicas out, or name as many devices for each in --device"))
     })?;
