@@ -78,6 +78,7 @@ pub fn runtime_options(config: &Config) -> RuntimeOptions {
         prefill_chunk_tokens: config.prefill_chunk.map_or(usize::MAX, NonZeroUsize::get),
         inter_token_target: config.itl_target_ms.map(|target| Duration::from_millis(target.get() as u64)),
         prefix_cache: !config.no_prefix_cache,
+        speculation: config.speculate,
         max_queued_tokens: config.max_queued_tokens.map_or(usize::MAX, NonZeroUsize::get),
         ..PolicyConfig::default()
     };

@@ -18,6 +18,7 @@ use crate::api::{ClientIdentity, ConnectionOptions, ServerOptions};
 use crate::metrics::exposition::Compat;
 use crate::models::{KeepAlive, ModelsOptions};
 use crate::pipeline::executor::OverlapMode;
+use crate::pipeline::policy::SpeculationMode;
 use crate::pipeline::runtime::RuntimeOptions;
 
 /// The prefix of Cuelight's own environment variables.
@@ -275,6 +276,8 @@ settings! { |home|
         itl_target_ms: Option<NonZeroUsize> = None, "MS", advanced = true;
         /// Most prompt tokens of one request in one step; if not set, as many as the time for a step allows.
         prefill_chunk: Option<NonZeroUsize> = None, "TOKENS", advanced = true;
+        /// Compute several tokens of an answer in one step where they are likely to repeat earlier text: auto (where this was measured to be faster), ngram (always) or off; the text is the same.
+        speculate: SpeculationMode = SpeculationMode::Auto, "WHEN";
         /// Compute every prompt in full, instead of reusing the KV cache of earlier prompts that start the same.
         no_prefix_cache: bool = false, "", advanced = true;
         /// Reuse the KV cache of earlier prompts only among requests with the same API key.

@@ -7,6 +7,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use crate::pipeline::executor::OverlapMode;
+use crate::pipeline::policy::SpeculationMode;
 use cuelight_engine::load::{ActivationBits, CpuExperts, Devices, ExpertStreaming, Kernel, KvType, Shares};
 
 use crate::api::ClientIdentity;
@@ -231,6 +232,7 @@ words! {
     LogFormat { "text" = LogFormat::Text, "json" = LogFormat::Json }
     Compat { "none" = Compat::None, "vllm" = Compat::Vllm }
     ClientIdentity { "key" = ClientIdentity::Key, "user" = ClientIdentity::User }
+    SpeculationMode { "auto" = SpeculationMode::Auto, "ngram" = SpeculationMode::Ngram, "off" = SpeculationMode::Off }
     OverlapMode { "auto" = OverlapMode::Auto, "off" = OverlapMode::Off }
     Color { "auto" = Color::Auto, "always" = Color::Always, "never" = Color::Never }
     KvType { "f16" = KvType::F16, "f32" = KvType::F32, "q8_0" = KvType::Q8_0 }

@@ -2,6 +2,7 @@
 //! itself. This module imports nothing from the rest of the crate.
 
 pub mod counts;
+pub mod draft;
 pub mod ended_request;
 pub mod error_chain;
 pub mod panic_message;

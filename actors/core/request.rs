@@ -13,6 +13,9 @@ use super::stop_strings::StopStrings;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(pub u64);
 
+/// Maximum number of tokens that one step adds to an answer.
+pub const MAX_STEP_TOKENS: usize = 16;
+
 /// One sequence to generate. An API call with `n > 1` becomes several requests.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct GenerationRequest {
@@ -40,6 +43,8 @@ pub struct GenerationRequest {
     pub client: Option<Arc<str>>,
     /// Requests share cached prefixes only with requests that have the same salt.
     pub cache_salt: Option<Arc<str>>,
+    /// Whether several of its tokens may be computed in a step.
+    pub speculation: SpeculationOptions,
 }
 
 impl GenerationRequest {
@@ -47,6 +52,15 @@ impl GenerationRequest {
     pub fn fix_seed(&mut self) -> u64 {
         *self.sampling.seed.get_or_insert_with(|| uuid::Uuid::new_v4().as_u64_pair().0)
     }
+}
+
+/// How several tokens of an answer are computed in a step. The text does not depend on it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SpeculationOptions {
+    /// One token per step.
+    pub is_off: bool,
+    /// The answer that the client expects, or a text of which the answer contains large parts.
+    pub prediction: Arc<[TokenId]>,
 }
 
 /// The reasoning that a model may write before an answer.
@@ -164,6 +178,10 @@ pub struct Usage {
     pub cached_tokens: usize,
     /// Generated tokens, including an end-of-generation token.
     pub completion_tokens: usize,
+    /// Tokens of the client's prediction that were computed ahead and are in the answer.
+    pub accepted_prediction_tokens: usize,
+    /// Tokens of the client's prediction that were computed ahead and are not in the answer.
+    pub rejected_prediction_tokens: usize,
     /// From submission to the first step.
     pub queue_time: Duration,
     /// From submission to the first token.

@@ -128,6 +128,12 @@ catalogue! {
     PROMPT_TOKENS: Counter, "cuelight_prompt_tokens_total" ["model", "source"];
     /// Generated tokens.
     GENERATION_TOKENS: Counter, "cuelight_generation_tokens_total" ["model"];
+    /// Drafts of several tokens that a step verified, by where their tokens came from.
+    DRAFTS: Counter, "cuelight_drafts_total" ["model", "source"];
+    /// Tokens of these drafts.
+    DRAFT_TOKENS: Counter, "cuelight_draft_tokens_total" ["model", "source"];
+    /// Tokens of these drafts that were accepted, because the model generated the same.
+    ACCEPTED_TOKENS: Counter, "cuelight_accepted_draft_tokens_total" ["model", "source"];
 
     // KV blocks and the prefix cache.
     /// KV blocks held by sequences.

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use self::catalogue::*;
 use crate::core::counts::Counts;
+use crate::core::draft::DraftSource;
 use crate::core::ended_request::{EndedRequest, RequestTimes};
 use crate::core::prefill_rows::prefill_rows;
 use crate::core::request::{Event, SubmitError, Usage};
@@ -63,6 +64,9 @@ pub struct RequestMetrics {
     generation_tokens: Counter,
     prefix_cache_queries: Counter,
     prefix_cache_hits: Counter,
+    drafts: Counters,
+    draft_tokens: Counters,
+    accepted_tokens: Counters,
     finished: Counters,
 }
 
@@ -89,22 +93,35 @@ impl RequestMetrics {
             generation_tokens: counter(GENERATION_TOKENS),
             prefix_cache_queries: counter(PREFIX_CACHE_QUERIES),
             prefix_cache_hits: counter(PREFIX_CACHE_HITS),
+            drafts: counters(DRAFTS, model_id, "source", &DraftSource::NAMES),
+            draft_tokens: counters(DRAFT_TOKENS, model_id, "source", &DraftSource::NAMES),
+            accepted_tokens: counters(ACCEPTED_TOKENS, model_id, "source", &DraftSource::NAMES),
             finished: counters(REQUESTS_FINISHED, model_id, "reason", &Event::END_REASONS),
         }
     }
 
-    /// Records a generated token. `usage` is called for the first token of a request.
-    pub(crate) fn token(&self, times: &RequestTimes, usage: impl FnOnce() -> Usage) {
-        // A request that generates nothing, or whose logits were unusable, has no token.
+    /// Records the `count` tokens that a step generated for a request. `usage` is called for the first token of a request.
+    pub(crate) fn tokens(&self, count: usize, times: &RequestTimes, usage: impl FnOnce() -> Usage) {
         let Some(now) = times.last_token else { return };
-        self.generation_tokens.increment(1);
+        self.generation_tokens.increment(count as u64);
         match times.previous_token {
-            Some(previous) => self.inter_token_latency.record(now.duration_since(previous)),
+            // The time since the step before is divided among the tokens.
+            Some(previous) => {
+                let latency = now.duration_since(previous) / u32::try_from(count).unwrap_or(u32::MAX).max(1);
+                self.inter_token_latency.record_many(latency, count);
+            }
             None => {
                 self.time_to_first_token.record(now.duration_since(times.submitted));
                 self.prompt(&usage());
             }
         }
+    }
+
+    /// Records a draft that was verified.
+    pub(crate) fn draft(&self, source: &str, drafted: usize, accepted: usize) {
+        self.drafts.increment(source, 1);
+        self.draft_tokens.increment(source, drafted as u64);
+        self.accepted_tokens.increment(source, accepted as u64);
     }
 
     /// Records the tokens of a prompt that is fully computed.

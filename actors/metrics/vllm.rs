@@ -36,6 +36,9 @@ const ALIASES: &[Alias] = &[
     same(GENERATION_TOKENS, "vllm:generation_tokens_total"),
     same(PREFIX_CACHE_QUERIES, "vllm:prefix_cache_queries_total"),
     same(PREFIX_CACHE_HITS, "vllm:prefix_cache_hits_total"),
+    Alias { labels: &[("source", None)], ..same(DRAFTS, "vllm:spec_decode_num_drafts_total") },
+    Alias { labels: &[("source", None)], ..same(DRAFT_TOKENS, "vllm:spec_decode_num_draft_tokens_total") },
+    Alias { labels: &[("source", None)], ..same(ACCEPTED_TOKENS, "vllm:spec_decode_num_accepted_tokens_total") },
     same(PREEMPTIONS, "vllm:num_preemptions_total"),
     Alias {
         labels: &[("reason", Some("finished_reason"))],

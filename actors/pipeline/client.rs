@@ -7,12 +7,12 @@ use std::sync::{Arc, OnceLock};
 
 use tokio::sync::{Notify, mpsc};
 
-use crate::core::request::{Event, GenerationError};
+use crate::core::request::{Event, GenerationError, MAX_STEP_TOKENS};
 use crate::core::request_context::RequestContext;
 
-/// Maximum number of events that one step sends to a client before the last event: the prompt's log-probabilities and a
-/// token.
-pub const EVENTS_PER_STEP: usize = 2;
+/// Maximum number of events that one step sends to a client before the last event: the prompt's log-probabilities and
+/// tokens.
+pub const EVENTS_PER_STEP: usize = 1 + MAX_STEP_TOKENS;
 
 /// State shared by both ends.
 #[derive(Debug, Default)]

@@ -214,6 +214,7 @@ fn submission(record: &RequestRecord) -> Submission {
         cache_salt: request.cache_salt.clone(),
         scores_prompt: request.prompt_logprobs.is_some(),
         engine_sampling: engine_sampling(request, *seed),
+        speculation: request.speculation.clone(),
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use cuelight_engine::engine::TokenId;
 use cuelight_engine::format::chat_template::Cancellation;
 
 use super::answers::{Answers, Choice};
@@ -60,6 +61,7 @@ pub(crate) async fn accept(
     let rules = output_rules(&model, &output).await?;
     let constraint = constraint::compile(&model, constraint, &output, &rules).await?;
     let prompts = tokens_of(prompt, &model, options.skip_special_tokens).await?;
+    let prediction = predicted_tokens(std::mem::take(&mut options.speculation.prediction), &model).await?;
     drop(memory);
     let mut requests = Vec::with_capacity(sequences);
     let mut choices = Vec::with_capacity(sequences);
@@ -72,6 +74,7 @@ pub(crate) async fn accept(
             request.constraint = constraint.clone();
             request.reasoning = reasoning.clone();
             request.visible_tokens = rules.visible_tokens.clone();
+            request.speculation.prediction = prediction.clone();
             requests.push(request);
             let parser = output.parses().then(|| parser(&output, &rules, &prompt.text));
             choices.push(Choice::new(parser, output.hides_reasoning));
@@ -133,6 +136,17 @@ async fn tokens_of(
         PromptInput::Chat(chat) => Ok(vec![ChatPrompt::tokens(*chat, model).await?]),
         PromptInput::Plain { prompts, add_special } => plain_tokens(prompts, model, add_special, skip_special).await,
     }
+}
+
+/// The tokens of the answer that the client expects.
+async fn predicted_tokens(text: String, model: &Arc<ServedModel>) -> Result<Arc<[TokenId]>, ApiError> {
+    let (model, bytes) = (model.clone(), text.len());
+    let encode = move || {
+        let encoded = model.tokenizer.encode(&text, false, false);
+        let invalid = |error| ApiError::invalid("prediction.content", format!("`prediction.content`: {error}"));
+        encoded.map(Arc::from).map_err(invalid)
+    };
+    off_worker(bytes, encode).await
 }
 
 async fn plain_tokens(

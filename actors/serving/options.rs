@@ -6,7 +6,7 @@ use std::time::Duration;
 use cuelight_engine::engine::TokenId;
 
 use super::tenancy::Tenancy;
-use crate::core::request::{GenerationRequest, SamplingParams, StopConditions, SubmitError};
+use crate::core::request::{GenerationRequest, SamplingParams, SpeculationOptions, StopConditions, SubmitError};
 
 /// How to generate.
 #[derive(Debug, Clone, PartialEq)]
@@ -36,6 +36,16 @@ pub(crate) struct GenerationOptions {
     pub tokens_as_ids: bool,
     /// The options of a stream. `None`: one response at the end.
     pub stream: Option<StreamOptions>,
+    pub speculation: SpeculationFields,
+}
+
+/// How several tokens of an answer are computed in a step. The text does not depend on it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct SpeculationFields {
+    /// One token per step.
+    pub is_off: bool,
+    /// The answer that the client expects, or a text of which the answer contains large parts.
+    pub prediction: String,
 }
 
 /// What a stream contains in addition to text.
@@ -65,6 +75,7 @@ impl GenerationOptions {
             return_token_ids: false,
             tokens_as_ids: false,
             stream: None,
+            speculation: SpeculationFields::default(),
         }
     }
 
@@ -106,6 +117,7 @@ impl GenerationOptions {
             priority: self.priority,
             client: self.tenancy.client.clone(),
             cache_salt: self.tenancy.cache_salt.clone(),
+            speculation: SpeculationOptions { is_off: self.speculation.is_off, prediction: Arc::default() },
         };
         Ok((0..self.best_of as u64).map(move |i| {
             let mut request = request.clone();

@@ -240,6 +240,7 @@ mod tests {
             queue_time: Duration::from_millis(10),
             time_to_first_token: Duration::from_millis(20),
             generation_time: Duration::from_millis(400),
+            ..Usage::default()
         };
         let finish = Finish { reason, calls_tools: false, usage, reasoning_tokens: 0 };
         AnswerEvent::Finished { finish, deltas }

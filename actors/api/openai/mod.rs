@@ -15,6 +15,7 @@ pub(super) mod messages;
 pub(super) mod prompt;
 pub(super) mod responses;
 mod sampling;
+mod speculation;
 mod sse;
 pub(super) mod tools;
 pub(super) mod unsupported;

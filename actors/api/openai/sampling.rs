@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use cuelight_engine::engine::TokenId;
 
+use super::speculation;
 use crate::api::fields::{Fields, number};
 use crate::api::stop_strings;
 use crate::core::request::{SamplingParams, StopConditions};
@@ -50,6 +51,7 @@ pub(super) fn read(
         return_token_ids: fields.bool("return_token_ids")?.unwrap_or(false),
         tokens_as_ids: fields.bool("return_tokens_as_token_ids")?.unwrap_or(false),
         stream: stream_options(fields)?,
+        speculation: speculation::read(fields)?,
         ..GenerationOptions::new(tenancy)
     };
     check_together(&options, fields)?;

@@ -32,6 +32,8 @@ pub(super) struct UsageCount {
     cached_tokens: usize,
     completion_tokens: usize,
     reasoning_tokens: usize,
+    accepted_prediction_tokens: usize,
+    rejected_prediction_tokens: usize,
 }
 
 impl UsageCount {
@@ -44,6 +46,8 @@ impl UsageCount {
     pub fn add(&mut self, choice: usize, n: usize, finish: &Finish) {
         self.completion_tokens += finish.usage.completion_tokens;
         self.reasoning_tokens += finish.reasoning_tokens;
+        self.accepted_prediction_tokens += finish.usage.accepted_prediction_tokens;
+        self.rejected_prediction_tokens += finish.usage.rejected_prediction_tokens;
         if choice.is_multiple_of(n) {
             self.prompt_tokens += finish.usage.prompt_tokens;
             self.cached_tokens += finish.usage.cached_tokens;
@@ -57,7 +61,11 @@ impl UsageCount {
             "completion_tokens": self.completion_tokens,
             "total_tokens": self.prompt_tokens + self.completion_tokens,
             "prompt_tokens_details": { "cached_tokens": self.cached_tokens },
-            "completion_tokens_details": { "reasoning_tokens": self.reasoning_tokens },
+            "completion_tokens_details": {
+                "reasoning_tokens": self.reasoning_tokens,
+                "accepted_prediction_tokens": self.accepted_prediction_tokens,
+                "rejected_prediction_tokens": self.rejected_prediction_tokens,
+            },
         })
     }
 }

@@ -333,8 +333,14 @@ mod tests {
 
     #[test]
     fn the_next_step_has_its_tokens_when_the_engine_sampled_all_of_them() {
-        let task =
-            |id, samples| SampleTask { id: RequestId(id), rows: 1, first_position: 0, scores_prompt: false, samples };
+        let task = |id, samples| SampleTask {
+            id: RequestId(id),
+            rows: 1,
+            first_position: 0,
+            scores_prompt: false,
+            samples,
+            draft: None,
+        };
         let tasks = [task(1, true), task(2, true), task(3, false)];
         let [some, faulty] = [Some(SampledToken::Token(9)), Some(SampledToken::NotFinite(4))];
         assert_eq!(sampled_tokens(&tasks, &[some, some, None]), Some(vec![(RequestId(1), 9), (RequestId(2), 9)]));

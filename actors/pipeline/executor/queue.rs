@@ -96,7 +96,14 @@ mod tests {
                 logits: LogitsWanted::Last,
             };
             planned.step.sequences.push(rows);
-            planned.tasks.push(SampleTask { id, rows: 1, first_position: 5, scores_prompt: false, samples: true });
+            planned.tasks.push(SampleTask {
+                id,
+                rows: 1,
+                first_position: 5,
+                scores_prompt: false,
+                samples: true,
+                draft: None,
+            });
             planned.awaits.extend(from.map(|from| AwaitedToken { sequence, id, from: StepId(from) }));
         }
         planned

@@ -49,6 +49,8 @@ struct Progress {
     prompt_is_sent: bool,
     /// Tokens of the prompt that were found in the prefix cache.
     cached_tokens: usize,
+    /// Drafted tokens of the client's prediction that were accepted, and that were not.
+    prediction: (usize, usize),
     /// Maximum number of tokens to generate.
     max_tokens: usize,
     times: RequestTimes,
@@ -93,6 +95,7 @@ impl RequestRecord {
             tokens: Vec::new(),
             prompt_is_sent: request.prompt_logprobs.is_none(),
             cached_tokens: 0,
+            prediction: (0, 0),
             max_tokens: request.stop.max_tokens,
             times: RequestTimes { submitted, started: None, first_token: None, last_token: None, previous_token: None },
             detokenise_time: None,
@@ -158,20 +161,37 @@ impl RequestRecord {
         }
     }
 
-    /// Records a token and sends it. Does nothing for an owner that was replaced.
-    pub fn commit_token(&self, owner: u32, token: TokenId, event: Event, detokenise_time: Option<Duration>) {
+    /// Records the tokens of a step, of which there is at least one, and sends their events. Does nothing for an owner that
+    /// was replaced.
+    pub fn commit_tokens(
+        &self,
+        owner: u32,
+        events: impl IntoIterator<Item = Event>,
+        detokenise_time: Option<Duration>,
+    ) {
         let mut progress = self.progress();
         if progress.owner != owner {
             return;
         }
         let now = Instant::now();
-        progress.tokens.push(token);
         progress.deaths = 0;
         progress.detokenise_time = detokenise_time;
         let times = &mut progress.times;
         times.first_token.get_or_insert(now);
         times.previous_token = times.last_token.replace(now);
-        progress.send(event);
+        for event in events {
+            if let Event::Token { token, .. } = event {
+                progress.tokens.push(token);
+            }
+            progress.send(event);
+        }
+    }
+
+    /// Adds to the counts of drafted tokens from the client's prediction.
+    pub fn count_prediction(&self, accepted: usize, rejected: usize) {
+        let mut progress = self.progress();
+        progress.prediction.0 += accepted;
+        progress.prediction.1 += rejected;
     }
 
     /// What is known about the request.
@@ -281,6 +301,8 @@ impl Progress {
             prompt_tokens,
             cached_tokens: self.cached_tokens,
             completion_tokens: self.tokens.len(),
+            accepted_prediction_tokens: self.prediction.0,
+            rejected_prediction_tokens: self.prediction.1,
             queue_time: since(started, Some(submitted)),
             time_to_first_token: since(first_token, Some(submitted)),
             generation_time: since(last_token, first_token),

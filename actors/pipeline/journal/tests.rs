@@ -45,11 +45,11 @@ async fn a_sampler_that_was_replaced_neither_sends_nor_ends() {
     let journal = journal();
     let (record, mut stream) = accepted(&journal, 1);
     let first = record.take_over(9);
-    record.commit_token(first, 5, token(5), None);
+    record.commit_tokens(first, [token(5)], None);
     let second = record.take_over(9);
-    record.commit_token(first, 6, token(6), None);
+    record.commit_tokens(first, [token(6)], None);
     journal.end(record.id, Some(first), Event::Failed(GenerationError::StalledClient));
-    record.commit_token(second, 7, token(7), None);
+    record.commit_tokens(second, [token(7)], None);
     assert_eq!(record.committed().tokens, [5, 7]);
     journal.end(record.id, Some(second), Event::Failed(GenerationError::ShuttingDown));
     journal.end(record.id, None, Event::Failed(GenerationError::StalledClient));
@@ -113,7 +113,7 @@ async fn a_request_that_sees_too_many_deaths_without_a_token_fails() {
         let of: Vec<_> = continued(&journal).into_iter().map(|(id, committed)| (id, committed.deaths)).collect();
         let expected = if deaths < MAX_DEATHS { vec![(1, deaths), (2, 1), (3, 0)] } else { vec![(2, 1), (3, 0)] };
         assert_eq!(of, expected);
-        progresses.commit_token(owner, 7, token(7), None);
+        progresses.commit_tokens(owner, [token(7)], None);
     }
     assert!(matches!(stream.next().await, Some(Event::Failed(GenerationError::Engine(_)))));
     assert!(!waits.committed().is_suspect());

@@ -1,14 +1,15 @@
 //! Forms the next step: decode rows, prompt rows ([`prompts`](super::prompts)), and the blocks for them.
 
-use cuelight_engine::engine::{BLOCK_TOKENS, LogitsWanted, SequenceRows, Step, StepId};
+use cuelight_engine::engine::{BlockId, LogitsWanted, SequenceRows, Step, StepId};
 
 use super::kv_blocks::BlockManager;
 use super::prompt_time::Charge;
 use super::residency::{AdmissionOutcome, Victims};
 use super::sequence::{Rank, ScheduledRows, Sequence};
+use super::speculation::MemberDraft;
 use super::step_record::{Member, PromptRows, StepRecord};
 use super::step_time::Work;
-use super::{AwaitedToken, Effect, PlannedStep, Policy, SampleTask};
+use super::{AwaitedToken, Draft, Effect, PlannedStep, Policy, SampleTask};
 use crate::core::request::RequestId;
 
 /// A step that is being formed, and the capacity left in it.
@@ -35,6 +36,31 @@ impl Batch {
         self.rows_left == 0 || self.sequences_left == 0
     }
 
+    /// Number of rows that drafts may still use.
+    pub fn draft_rows_left(&self) -> usize {
+        self.rows_left.min(self.logits_rows_left)
+    }
+
+    /// Adds the rows of a draft to a member that has one row, and the blocks for them.
+    pub fn extend(&mut self, sequence: &mut Sequence, draft: Draft, member_draft: MemberDraft) {
+        let (id, drafted) = (sequence.rank.id, draft.tokens.len());
+        let Some(index) = self.members.iter().position(|member| member.id == id) else { return };
+        let Some(task) = self.planned.tasks.iter_mut().find(|task| task.id == id) else { return };
+        let (member, rows) = (&mut self.members[index], &mut self.planned.step.sequences[index]);
+        self.work.add(Work::of(member.to, drafted));
+        member.to += drafted;
+        member.draft = Some(member_draft);
+        rows.tokens.extend(&draft.tokens);
+        rows.block_table = block_table(sequence, member.to);
+        rows.logits = LogitsWanted::All;
+        task.rows += drafted;
+        task.draft = Some(draft);
+        self.rows_left -= drafted;
+        self.logits_rows_left -= drafted;
+        sequence.planned += drafted;
+        sequence.unverified = drafted;
+    }
+
     /// Adds the next rows of a sequence that has the blocks for them.
     fn push(&mut self, sequence: &mut Sequence, scheduled: ScheduledRows) {
         let ScheduledRows { rows, logits } = scheduled;
@@ -56,13 +82,14 @@ impl Batch {
         step.sequences.push(SequenceRows {
             tokens,
             first_position: u32::try_from(from).expect("a context is shorter than 2^32 tokens"),
-            block_table: sequence.blocks[..to.div_ceil(BLOCK_TOKENS)].iter().map(|block| block.id()).collect(),
+            block_table: block_table(sequence, to),
             logits: if samples && logits == LogitsWanted::Last { sequence.next_token() } else { logits },
         });
-        self.members.push(Member { id, from, to, task: logits_rows > 0, samples });
+        self.members.push(Member { id, from, to, task: logits_rows > 0, samples, draft: None });
         if logits_rows > 0 {
             let scores_prompt = logits == LogitsWanted::All;
-            tasks.push(SampleTask { id, rows: logits_rows, first_position: to - logits_rows, scores_prompt, samples });
+            let first_position = to - logits_rows;
+            tasks.push(SampleTask { id, rows: logits_rows, first_position, scores_prompt, samples, draft: None });
         }
         sequence.planned = to;
         sequence.in_flight += 1;
@@ -71,6 +98,11 @@ impl Batch {
         }
         sequence.last_step = self.id;
     }
+}
+
+/// The blocks that hold the first `tokens` tokens of a sequence.
+fn block_table(sequence: &Sequence, tokens: usize) -> Vec<BlockId> {
+    sequence.blocks[..BlockManager::blocks_for(tokens)].iter().map(|block| block.id()).collect()
 }
 
 impl Policy {
@@ -87,6 +119,7 @@ impl Policy {
             None if !self.admit_underserved(effects) => return false,
             None => {
                 self.add_decodes(&mut batch, effects);
+                self.add_drafts(&mut batch);
                 self.add_prompts(&mut batch, effects);
             }
         }

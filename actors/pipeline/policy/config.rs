@@ -2,6 +2,18 @@
 
 use std::time::Duration;
 
+/// Whether steps verify drafts of several tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SpeculationMode {
+    /// Where the measured time and acceptance say that it is faster.
+    #[default]
+    Auto,
+    /// Never.
+    Off,
+    /// Whenever there is a draft.
+    Ngram,
+}
+
 /// How the policy forms steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PolicyConfig {
@@ -19,6 +31,8 @@ pub struct PolicyConfig {
     pub steps_at_executor: usize,
     /// Whether blocks are kept for prompts with the same prefix.
     pub prefix_cache: bool,
+    /// Whether steps verify drafts.
+    pub speculation: SpeculationMode,
     /// Maximum number of prompt tokens that may wait. Further requests are refused.
     pub max_queued_tokens: usize,
     /// Whether the invariants are checked after every event, with a panic when one does not hold. Slow; for tests.
@@ -34,6 +48,7 @@ impl Default for PolicyConfig {
             steps_in_flight: 2,
             steps_at_executor: 1,
             prefix_cache: true,
+            speculation: SpeculationMode::Auto,
             max_queued_tokens: usize::MAX,
             verify: cfg!(debug_assertions),
         }

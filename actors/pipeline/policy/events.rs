@@ -6,7 +6,8 @@ use std::time::Duration;
 use cuelight_engine::engine::{EngineLimits, RowSamplingParams, Step, StepId, TokenId};
 use cuelight_engine::sample::Draw;
 
-use crate::core::request::{GenerationError, RequestId};
+use crate::core::draft::DraftSource;
+use crate::core::request::{GenerationError, RequestId, SpeculationOptions};
 
 /// The parts of a request that matter for scheduling.
 #[derive(Debug, Clone, PartialEq)]
@@ -27,6 +28,8 @@ pub struct Submission {
     pub scores_prompt: bool,
     /// How the engine may sample its tokens. `None` when the sampler needs the logits.
     pub engine_sampling: Option<EngineSampling>,
+    /// Whether several of its tokens may be computed in a step, and what its client expects them to be.
+    pub speculation: SpeculationOptions,
 }
 
 /// How an engine may sample the tokens of a request by itself.
@@ -106,10 +109,10 @@ pub struct Outcome {
 }
 
 /// How a request continues.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// With this token.
-    Token(TokenId),
+    /// With these tokens, at least one: the accepted ones of a draft, and the one sampled behind them.
+    Tokens(Vec<TokenId>),
     /// Rows of the prompt were scored. No token was sampled.
     Scored,
     /// The request ended and the client was informed.
@@ -160,8 +163,17 @@ pub struct AwaitedToken {
     pub from: StepId,
 }
 
+/// Tokens that a sequence is likely to continue with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Draft {
+    /// Where they come from.
+    pub source: DraftSource,
+    /// At least one.
+    pub tokens: Vec<TokenId>,
+}
+
 /// The logits of one sequence in a step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SampleTask {
     /// The request.
     pub id: RequestId,
@@ -173,4 +185,7 @@ pub struct SampleTask {
     pub scores_prompt: bool,
     /// Whether the next token is sampled from the last row.
     pub samples: bool,
+    /// The tokens of the rows after the first. The token after each row is sampled as long as those before it are equal to
+    /// the draft's.
+    pub draft: Option<Draft>,
 }

@@ -8,6 +8,8 @@
 //!   ones ([`prompts`]).
 //! - Steps overlap. While one is computed or sampled, the next is formed. A sequence whose newest token is not known yet
 //!   gets a row that is filled in later ([`AwaitedToken`]).
+//! - A decode row may be followed by rows of a draft, where that is expected to give more tokens per time. The next step is
+//!   then formed when the tokens are sampled ([`speculation`]).
 //! - A sequence gets the blocks for all of its tokens when it is admitted. Blocks of its prefix come from the cache
 //!   ([`kv_blocks`]). It gets one more block whenever it grows past a block boundary. When no block is available, the
 //!   sequence that is last in the order is preempted and recomputed later.
@@ -22,6 +24,7 @@
 //! - [`config`], [`events`]: settings, input and output
 //! - [`state`]: the [`Policy`] itself
 //! - [`batch`] and [`prompts`]: form a step
+//! - [`speculation`]: drafts of several tokens that a step verifies
 //! - [`residency`]: which sequences hold blocks
 //! - [`steps`]: what happens to formed steps
 //! - [`resume`]: continues the requests of a scheduler that died
@@ -40,14 +43,15 @@ mod prompts;
 mod residency;
 mod resume;
 mod sequence;
+mod speculation;
 mod state;
 mod step_record;
 mod step_time;
 mod steps;
 
-pub use self::config::PolicyConfig;
+pub use self::config::{PolicyConfig, SpeculationMode};
 pub use self::events::{
-    AwaitedToken, Effect, EngineSampling, Outcome, PlannedStep, PolicyEvent, SampleTask, Submission, Verdict,
+    AwaitedToken, Draft, Effect, EngineSampling, Outcome, PlannedStep, PolicyEvent, SampleTask, Submission, Verdict,
 };
 pub use self::resume::Progress;
 pub use self::state::Policy;

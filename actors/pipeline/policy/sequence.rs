@@ -7,6 +7,7 @@ use cuelight_engine::engine::{BLOCK_TOKENS, LogitsWanted, StepId, TokenId};
 use super::events::EngineSampling;
 use super::kv_blocks::BlockHandle;
 use super::prefix_cache::Content;
+use super::speculation::Drafter;
 use crate::core::request::RequestId;
 use crate::core::shared_limit::Client;
 
@@ -71,6 +72,12 @@ pub(super) struct Sequence {
     pub in_flight: usize,
     /// The steps among them that sample a token for it, in order.
     pub pending: Vec<StepId>,
+    /// Number of drafted tokens in the step in flight.
+    pub unverified: usize,
+    /// Whether it may have drafts.
+    pub speculates: bool,
+    /// Proposes its drafts.
+    pub drafter: Drafter,
     /// Whether its client does not read. A paused sequence takes part in no further step.
     pub paused: bool,
     /// A step failed that would have computed it up to here. It runs alone until it has more computed tokens. 0 when it is
@@ -92,9 +99,9 @@ pub(super) struct ScheduledRows {
 }
 
 impl Sequence {
-    /// Number of tokens once the steps in flight are sampled.
+    /// Number of tokens once the steps in flight are sampled, if all drafted tokens are accepted.
     pub fn length(&self) -> usize {
-        self.tokens.len() + self.pending.len()
+        self.tokens.len() + self.pending.len() + self.unverified
     }
 
     /// Number of tokens that are not part of any formed step.
@@ -118,7 +125,7 @@ impl Sequence {
         let is_ending = !self.pending.is_empty() && self.length() >= self.most_tokens;
         // A suspect takes part in one step at a time.
         let settled = !self.is_suspect() || self.in_flight == 0;
-        !self.paused && settled && !is_ending && self.remaining() > 0
+        !self.paused && settled && !is_ending && self.unverified == 0 && self.remaining() > 0
     }
 
     /// Whether a waiting sequence may be admitted.

@@ -11,6 +11,7 @@ use super::fair_queue::FairQueue;
 use super::kv_blocks::BlockManager;
 use super::prompt_time::PromptTime;
 use super::sequence::{Rank, Residency, Sequence};
+use super::speculation::{Acceptance, Drafter};
 use super::step_record::StepRecord;
 use super::step_time::StepTime;
 use crate::core::counts::Counts;
@@ -36,6 +37,8 @@ pub struct Policy {
     /// Number of prompt rows from which on a step takes hardly longer for more rows.
     pub(super) prefill_saturation_rows: Option<usize>,
     pub(super) prompt_time: PromptTime,
+    /// How often drafts of all sequences were accepted.
+    pub(super) acceptance: Acceptance,
     pub(super) steps: BTreeMap<StepId, StepRecord>,
     pub(super) next_step: StepId,
     pub(super) next_arrival: u64,
@@ -66,6 +69,7 @@ impl Policy {
             step_time: StepTime::default(),
             prefill_saturation_rows: None,
             prompt_time: PromptTime::default(),
+            acceptance: Acceptance::default(),
             steps: BTreeMap::new(),
             next_step: StepId(0),
             next_arrival: 0,
@@ -116,8 +120,8 @@ impl Policy {
 
     /// Adds a request to the waiting ones.
     pub(super) fn enqueue(&mut self, submission: Submission) -> &mut Sequence {
-        let Submission { id, prompt, max_tokens, priority, client, cache_salt, scores_prompt, engine_sampling } =
-            submission;
+        let Submission { id, prompt, max_tokens, priority, client, cache_salt, scores_prompt, .. } = submission;
+        let Submission { engine_sampling, speculation, .. } = submission;
         let prompt_tokens = prompt.len();
         let cost = prompt_tokens + max_tokens.min(COUNTED_ANSWER);
         let virtual_start = self.fair_queue.enqueue(client.clone(), cost, priority);
@@ -143,6 +147,9 @@ impl Policy {
             leader: None,
             in_flight: 0,
             pending: Vec::new(),
+            unverified: 0,
+            speculates: !speculation.is_off,
+            drafter: Drafter::new(speculation.prediction, prompt_tokens),
             paused: false,
             suspect_until: 0,
             yielded: 0,
@@ -196,6 +203,7 @@ impl Policy {
             && !self.awaits_executor
             && at_executor < self.config.steps_at_executor.max(1)
             && self.steps.len() < self.config.steps_in_flight.max(1)
+            && !self.awaits_drafts()
     }
 
     fn validate(&self, submission: &Submission) -> Result<(), SubmitError> {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::prompt_time::Charge;
+use super::speculation::MemberDraft;
 use super::step_time::Work;
 use crate::core::request::RequestId;
 
@@ -16,8 +17,10 @@ pub(super) struct Member {
     pub to: usize,
     /// Whether the sampler returns an outcome for it.
     pub task: bool,
-    /// Whether that outcome is a new token.
+    /// Whether that outcome is new tokens.
     pub samples: bool,
+    /// The tokens behind its newest one, if they are a draft.
+    pub draft: Option<MemberDraft>,
 }
 
 /// The phase of a step.

@@ -76,6 +76,11 @@ impl StepTime {
         Duration::try_from_secs_f64(self.fit?[1] * tokens as f64).ok()
     }
 
+    /// The predicted time of one more row at `position`, in seconds. 0 before any step was measured.
+    pub fn of_row_at(&self, position: usize) -> f64 {
+        self.fit.map_or(0.0, |[_, per_row, per_attended]| per_row + per_attended * position as f64)
+    }
+
     /// Number of rows of one sequence, from `position` on, that can be added to `work` within `limit`.
     pub fn rows_within(&self, limit: Duration, work: Work, position: usize) -> Option<usize> {
         let [base, per_row, per_attended] = self.fit?;

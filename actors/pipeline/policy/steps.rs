@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use cuelight_engine::engine::{BLOCK_TOKENS, StepId};
+use cuelight_engine::engine::{BLOCK_TOKENS, StepId, TokenId};
 
 use super::sequence::Residency;
 use super::step_record::{PromptRows, StepPhase, StepRecord};
@@ -39,19 +39,29 @@ impl Policy {
             if let Some(sequence) = self.sequences.get_mut(&member.id) {
                 sequence.in_flight -= 1;
                 sequence.pending.retain(|&pending| pending != step);
+                sequence.unverified = 0;
                 sequence.scored = sequence.scored.max(member.to.min(sequence.prompt_tokens));
             }
         }
         for Outcome { id, verdict, pause } in outcomes {
-            let Some(sequence) = self.sequences.get_mut(&id) else { continue };
             match verdict {
-                Verdict::Token(token) => sequence.tokens.push(token),
+                Verdict::Tokens(tokens) => self.continue_with(id, &tokens, &record),
                 Verdict::Scored => {}
                 Verdict::Ended => self.forget(id),
             }
             self.set_paused(id, pause);
         }
         self.apply_computed();
+    }
+
+    /// Adds the sampled tokens of a step to a sequence.
+    fn continue_with(&mut self, id: RequestId, tokens: &[TokenId], record: &StepRecord) {
+        let Some(sequence) = self.sequences.get_mut(&id) else { return };
+        sequence.tokens.extend(tokens);
+        let member = record.members.iter().find(|member| member.id == id);
+        if let Some(draft) = member.and_then(|member| member.draft) {
+            self.verified(id, draft, tokens.len() - 1);
+        }
     }
 
     /// Applies computed steps in order, as long as the oldest step is computed.
@@ -85,7 +95,7 @@ impl Policy {
     }
 
     /// Adds the blocks that a sequence has filled to the prefix cache.
-    fn cache_blocks(&mut self, id: RequestId) {
+    pub(super) fn cache_blocks(&mut self, id: RequestId) {
         let Some(sequence) = self.sequences.get_mut(&id).filter(|_| self.config.prefix_cache) else { return };
         // A device that is one step ahead has computed a token that is not known here yet.
         let known = sequence.computed.min(sequence.tokens.len());
@@ -126,6 +136,7 @@ impl Policy {
             let Some(sequence) = self.sequences.get_mut(&member.id) else { continue };
             sequence.in_flight -= 1;
             sequence.pending.retain(|&pending| pending != step);
+            sequence.unverified = 0;
             sequence.planned = sequence.planned.min(member.from);
         }
     }

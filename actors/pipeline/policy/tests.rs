@@ -6,6 +6,7 @@ mod faults;
 mod prefixes;
 mod prompts;
 mod random;
+mod speculation;
 mod world;
 
 use std::time::Duration;
@@ -14,7 +15,7 @@ use cuelight_engine::engine::{EngineLimits, LogitsWanted, RowSamplingParams, Ste
 
 use self::world::*;
 use super::*;
-use crate::core::request::{GenerationError, RequestId, SubmitError};
+use crate::core::request::{GenerationError, RequestId, SpeculationOptions, SubmitError};
 
 fn limits() -> EngineLimits {
     EngineLimits {
@@ -35,6 +36,7 @@ const CONFIG: PolicyConfig = PolicyConfig {
     steps_in_flight: 1,
     steps_at_executor: 1,
     prefix_cache: true,
+    speculation: SpeculationMode::Off,
     max_queued_tokens: usize::MAX,
     verify: true,
 };
@@ -50,6 +52,7 @@ fn submission(id: u64, prompt_tokens: usize) -> Submission {
         cache_salt: None,
         scores_prompt: false,
         engine_sampling: None,
+        speculation: SpeculationOptions::default(),
     }
 }
 

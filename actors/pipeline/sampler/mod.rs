@@ -159,10 +159,11 @@ impl SamplerState {
         let mut offset = 0;
         let mut jobs = Vec::with_capacity(tasks.len());
         for (task, sampled) in tasks.into_iter().zip(sampled.into_iter().chain(std::iter::repeat(None))) {
+            let logits = if sampled.is_some() { 0 } else { task.rows * self.arguments.vocab_size };
             if let Some(sequence) = self.sequences.remove(&task.id) {
                 jobs.push(SampleJob { task, sequence, sampled, offset });
             }
-            offset += if sampled.is_some() { 0 } else { task.rows * self.arguments.vocab_size };
+            offset += logits;
         }
         jobs
     }
@@ -170,15 +171,18 @@ impl SamplerState {
     /// Sends the result to the client and puts the sequence back unless it ended. Pauses it when its channel is full.
     fn deliver(&mut self, me: &ActorRef<SamplerMsg>, SampledRow { job, outcome }: SampledRow) -> Outcome {
         let (id, mut sequence) = (job.task.id, job.sequence);
+        if let Some(draft) = &job.task.draft {
+            self.metrics.draft(draft.source.name(), draft.tokens.len(), outcome.accepted());
+        }
         let advance = work::deliver(&mut sequence, outcome, &self.arguments.tokenizer);
         if advance.end.is_none() {
             sequence.precompute_mask();
         }
         #[cfg(feature = "fault-injection")]
         super::faults::Fault::Sampler.panic_if_armed();
-        if job.task.samples {
+        if advance.tokens > 0 {
             let record = sequence.record();
-            self.metrics.token(&record.times(), || record.usage());
+            self.metrics.tokens(advance.tokens, &record.times(), || record.usage());
         }
         if advance.end.is_none() && !sequence.awaits_client && sequence.record().is_full() {
             sequence.awaits_client = true;

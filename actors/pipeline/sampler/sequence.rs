@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use super::constraint::OutputConstraint;
 use super::reasoning::Reasoning;
 use super::stop::StopMatcher;
+use crate::core::draft::DraftSource;
 use crate::core::request::{Event, FinishReason, GenerationError, PositionLogprobs};
 use crate::pipeline::journal::RequestRecord;
 use crate::pipeline::policy::{SampleTask, Verdict};
@@ -52,24 +53,61 @@ pub(super) enum Computed<'a> {
 pub(super) enum SampleOutcome {
     /// Rows of the prompt were scored. No token was sampled.
     Scored,
-    /// A token was sampled.
-    Token {
-        token: TokenId,
-        logprobs: Option<PositionLogprobs>,
-        /// Set when it is the last token. A stop string in its text is found later.
-        last: Option<FinishReason>,
+    /// Tokens were sampled.
+    Tokens {
+        /// The accepted tokens of a draft, which are converted to text already.
+        accepted: Vec<SentToken>,
+        newest: NewToken,
     },
+    /// A stop string in the text of the last accepted token ended the request.
+    Stopped { accepted: Vec<SentToken>, reason: FinishReason, rest: String },
     /// The request generates no tokens.
     Nothing,
     /// Sampling failed.
     Failed(GenerationError),
 }
 
+impl SampleOutcome {
+    /// Number of accepted tokens of a draft.
+    pub fn accepted(&self) -> usize {
+        match self {
+            SampleOutcome::Tokens { accepted, .. } | SampleOutcome::Stopped { accepted, .. } => accepted.len(),
+            SampleOutcome::Scored | SampleOutcome::Nothing | SampleOutcome::Failed(_) => 0,
+        }
+    }
+}
+
+/// A token with its text.
+#[derive(Debug)]
+pub(super) struct SentToken {
+    token: TokenId,
+    text: String,
+    logprobs: Option<PositionLogprobs>,
+}
+
+/// A token that is not converted to text yet.
+#[derive(Debug)]
+pub(super) struct NewToken {
+    pub token: TokenId,
+    logprobs: Option<PositionLogprobs>,
+    /// Set when it is the last token. A stop string in its text is found later.
+    pub last: Option<FinishReason>,
+}
+
 /// How a sequence continues after a step.
 pub(super) struct Advance {
     pub verdict: Verdict,
+    /// Number of tokens that were sent to the client.
+    pub tokens: usize,
     /// The last event, when the request ended.
     pub end: Option<Event>,
+}
+
+impl Advance {
+    /// The request ended with an error, after `tokens` tokens of this step.
+    pub fn failed(tokens: usize, error: GenerationError) -> Self {
+        Advance { verdict: Verdict::Ended, tokens, end: Some(Event::Failed(error)) }
+    }
 }
 
 impl SequenceSampler {
@@ -163,17 +201,57 @@ impl SequenceSampler {
         if self.max_tokens == 0 {
             return Ok(SampleOutcome::Nothing);
         }
-        let (token, logprobs) = match computed {
-            Computed::Sampled(sampled) => (token_of(sampled).map_err(unusable)?, None),
-            Computed::Logits(logits) => {
-                let row = &logits[logits.len() - row_length(logits, task)..];
-                let token = self.sample_token(row, sampler, tokenizer)?;
-                let logprobs = self.record.request.logprobs.map(|n| position_logprobs(row, token, n));
-                (token, logprobs.transpose().map_err(unusable)?)
+        match computed {
+            Computed::Sampled(sampled) => {
+                let token = token_of(sampled).map_err(unusable)?;
+                let newest = NewToken { token, logprobs: None, last: self.count(token, tokenizer) };
+                Ok(SampleOutcome::Tokens { accepted: Vec::new(), newest })
             }
-        };
-        let last = self.count(token, tokenizer);
-        Ok(SampleOutcome::Token { token, logprobs, last })
+            Computed::Logits(logits) => {
+                let drafted = task.draft.as_ref().map_or(&[][..], |draft| &draft.tokens);
+                let row = row_length(logits, task);
+                let rows = logits.get(logits.len() - row * (1 + drafted.len())..).unwrap_or_default();
+                let outcome = self.sample_rows(rows, row, drafted, sampler, tokenizer)?;
+                self.count_draft(task, &outcome);
+                Ok(outcome)
+            }
+        }
+    }
+
+    /// Samples the token after each of `rows`, which have `row` logits each, as long as those before it are equal to the
+    /// `drafted` ones.
+    fn sample_rows(
+        &mut self,
+        rows: &[f32],
+        row: usize,
+        drafted: &[TokenId],
+        sampler: &mut TokenSampler,
+        tokenizer: &Tokenizer,
+    ) -> Result<SampleOutcome, GenerationError> {
+        let mut accepted = Vec::new();
+        loop {
+            let logits = rows.get(accepted.len() * row..(accepted.len() + 1) * row).unwrap_or_default();
+            let token = self.sample_token(logits, sampler, tokenizer)?;
+            let logprobs = self.record.request.logprobs.map(|n| position_logprobs(logits, token, n));
+            let logprobs = logprobs.transpose().map_err(unusable)?;
+            let last = self.count(token, tokenizer);
+            if last.is_some() || drafted.get(accepted.len()) != Some(&token) {
+                return Ok(SampleOutcome::Tokens { accepted, newest: NewToken { token, logprobs, last } });
+            }
+            let (text, end) = self.advance(token, None, tokenizer).map_err(unenforceable)?;
+            accepted.push(SentToken { token, text, logprobs });
+            if let Some((reason, rest)) = end {
+                return Ok(SampleOutcome::Stopped { accepted, reason, rest });
+            }
+        }
+    }
+
+    /// Counts the tokens of a draft that the client predicted.
+    fn count_draft(&self, task: &SampleTask, outcome: &SampleOutcome) {
+        if let Some(draft) = task.draft.as_ref().filter(|draft| draft.source == DraftSource::Prediction) {
+            let accepted = outcome.accepted();
+            self.record.count_prediction(accepted, draft.tokens.len() - accepted);
+        }
     }
 
     /// Counts a token. Returns why it is the last one, if it is.
@@ -196,24 +274,44 @@ impl SequenceSampler {
     /// Sends the result to the client and decides whether the request has ended.
     pub fn deliver(&mut self, outcome: SampleOutcome, tokenizer: &Tokenizer) -> Advance {
         self.send_prompt();
-        let (token, logprobs, last) = match outcome {
-            SampleOutcome::Token { token, logprobs, last } => (token, logprobs, last),
-            SampleOutcome::Scored => return Advance { verdict: Verdict::Scored, end: None },
-            SampleOutcome::Nothing => return self.finished(FinishReason::Length, String::new()),
-            SampleOutcome::Failed(error) => {
-                return Advance { verdict: Verdict::Ended, end: Some(Event::Failed(error)) };
+        match outcome {
+            SampleOutcome::Scored => Advance { verdict: Verdict::Scored, tokens: 0, end: None },
+            SampleOutcome::Nothing => self.finished(0, FinishReason::Length, String::new()),
+            SampleOutcome::Failed(error) => Advance::failed(0, error),
+            SampleOutcome::Stopped { accepted, reason, rest } => {
+                let tokens = self.send(accepted).len();
+                self.finished(tokens, reason, rest)
             }
-        };
-        let (text, end) = match self.advance(token, last, tokenizer) {
-            Ok(advanced) => advanced,
-            Err(error) => return Advance { verdict: Verdict::Ended, end: Some(Event::Failed(unenforceable(error))) },
-        };
-        let event = Event::Token { token, text, logprobs };
-        self.record.commit_token(self.owner, token, event, self.detokenise_time);
-        match end {
-            Some((reason, rest)) => self.finished(reason, rest),
-            None => Advance { verdict: Verdict::Token(token), end: None },
+            SampleOutcome::Tokens { accepted, newest } => self.deliver_tokens(accepted, newest, tokenizer),
         }
+    }
+
+    fn deliver_tokens(&mut self, mut tokens: Vec<SentToken>, newest: NewToken, tokenizer: &Tokenizer) -> Advance {
+        let NewToken { token, logprobs, last } = newest;
+        match self.advance(token, last, tokenizer) {
+            Ok((text, end)) => {
+                tokens.push(SentToken { token, text, logprobs });
+                let tokens = self.send(tokens);
+                match end {
+                    Some((reason, rest)) => self.finished(tokens.len(), reason, rest),
+                    None => Advance { tokens: tokens.len(), verdict: Verdict::Tokens(tokens), end: None },
+                }
+            }
+            Err(error) => {
+                let tokens = self.send(tokens).len();
+                Advance::failed(tokens, unenforceable(error))
+            }
+        }
+    }
+
+    /// Records the tokens of a step, sends them to the client, and returns them.
+    fn send(&self, tokens: Vec<SentToken>) -> Vec<TokenId> {
+        let ids = tokens.iter().map(|sent| sent.token).collect();
+        let event = |SentToken { token, text, logprobs }| Event::Token { token, text, logprobs };
+        if !tokens.is_empty() {
+            self.record.commit_tokens(self.owner, tokens.into_iter().map(event), self.detokenise_time);
+        }
+        ids
     }
 
     /// The text that is certain after a token. When the token ends the request, also why, and the text held back so far.
@@ -353,8 +451,8 @@ impl SequenceSampler {
         text
     }
 
-    fn finished(&self, reason: FinishReason, text: String) -> Advance {
-        Advance { verdict: Verdict::Ended, end: Some(self.end_event(reason, text)) }
+    fn finished(&self, tokens: usize, reason: FinishReason, text: String) -> Advance {
+        Advance { verdict: Verdict::Ended, tokens, end: Some(self.end_event(reason, text)) }
     }
 
     fn end_event(&self, reason: FinishReason, text: String) -> Event {

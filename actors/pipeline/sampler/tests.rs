@@ -54,8 +54,14 @@ impl Fixture {
     async fn generate(mut self, tokens: &[TokenId]) -> (FinishReason, String) {
         for (index, &token) in tokens.iter().enumerate() {
             let row = self.row(&[token, 33]);
-            let task =
-                SampleTask { id: RequestId(1), rows: 1, first_position: index, scores_prompt: false, samples: true };
+            let task = SampleTask {
+                id: RequestId(1),
+                rows: 1,
+                first_position: index,
+                scores_prompt: false,
+                samples: true,
+                draft: None,
+            };
             if let Some(Event::Finished { reason, text, .. }) = self.advance(task, &row).end {
                 drop(self.sequence);
                 let mut all = String::new();
@@ -138,6 +144,7 @@ async fn prompts_are_scored_once_even_when_rows_repeat() {
     let prompt = tokens("abcd");
     let rows: Vec<_> = (0..4).map(|i| fixture.row(&[*prompt.get(i + 1).unwrap_or(&0)])).collect();
     let task = |first_position, rows, samples| SampleTask {
+        draft: None,
         id: RequestId(1),
         rows,
         first_position,
@@ -157,7 +164,8 @@ async fn prompts_are_scored_once_even_when_rows_repeat() {
 #[tokio::test]
 async fn a_token_sampled_by_the_engine_counts_like_any_other() {
     let mut fixture = Fixture::new("hi", stop(3), |_| {});
-    let task = SampleTask { id: RequestId(1), rows: 1, first_position: 0, scores_prompt: false, samples: true };
+    let task =
+        SampleTask { id: RequestId(1), rows: 1, first_position: 0, scores_prompt: false, samples: true, draft: None };
     let mut deliver = |sampled| {
         let outcome = fixture.sequence.sample(
             &task,
@@ -168,7 +176,7 @@ async fn a_token_sampled_by_the_engine_counts_like_any_other() {
         fixture.sequence.deliver(outcome, &fixture.tokenizer)
     };
     let a = tokens("a")[0];
-    assert_eq!(deliver(SampledToken::Token(a)).verdict, Verdict::Token(a));
+    assert_eq!(deliver(SampledToken::Token(a)).verdict, Verdict::Tokens(vec![a]));
     for unusable in [SampledToken::Nothing, SampledToken::NotFinite(7)] {
         assert!(matches!(deliver(unusable).end, Some(Event::Failed(GenerationError::Engine(_)))));
     }
@@ -180,7 +188,14 @@ async fn a_token_sampled_by_the_engine_counts_like_any_other() {
 async fn unusable_logits_fail_the_request() {
     for logits in [vec![f32::NAN; tokenizer().vocab_size()], Vec::new()] {
         let mut fixture = Fixture::new("a", stop(5), |_| {});
-        let task = SampleTask { id: RequestId(1), rows: 1, first_position: 0, scores_prompt: false, samples: true };
+        let task = SampleTask {
+            id: RequestId(1),
+            rows: 1,
+            first_position: 0,
+            scores_prompt: false,
+            samples: true,
+            draft: None,
+        };
         assert!(matches!(fixture.advance(task, &logits).end, Some(Event::Failed(GenerationError::Engine(_)))));
     }
 }

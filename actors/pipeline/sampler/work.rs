@@ -7,10 +7,10 @@ use cuelight_engine::engine::{SampledToken, TokenId};
 use cuelight_engine::format::tokenizer::Tokenizer;
 use cuelight_engine::sample::TokenSampler;
 
-use super::sequence::{Advance, Computed, SampleOutcome, SequenceSampler};
+use super::sequence::{Advance, Computed, NewToken, SampleOutcome, SequenceSampler};
 use crate::core::request::{Event, GenerationError, RequestId};
 use crate::pipeline::journal::RequestRecord;
-use crate::pipeline::policy::{SampleTask, Verdict};
+use crate::pipeline::policy::SampleTask;
 
 /// Number of logits from which on sampling runs on blocking threads. This many take about a millisecond.
 const PARALLEL_LOGITS: usize = 1 << 18;
@@ -35,7 +35,7 @@ impl SampledRow {
     /// The token that the sequence continues with, unless its text contains a stop string.
     pub fn next_token(&self) -> Option<(RequestId, TokenId)> {
         match self.outcome {
-            SampleOutcome::Token { token, last: None, .. } => Some((self.job.task.id, token)),
+            SampleOutcome::Tokens { newest: NewToken { token, last: None, .. }, .. } => Some((self.job.task.id, token)),
             _ => None,
         }
     }
@@ -112,6 +112,6 @@ pub(super) fn resume(
 pub(super) fn deliver(sequence: &mut SequenceSampler, outcome: SampleOutcome, tokenizer: &Tokenizer) -> Advance {
     catch_unwind(AssertUnwindSafe(|| sequence.deliver(outcome, tokenizer))).unwrap_or_else(|_| {
         let error = GenerationError::Engine("converting its next token to text panicked".into());
-        Advance { verdict: Verdict::Ended, end: Some(Event::Failed(error)) }
+        Advance::failed(0, error)
     })
 }

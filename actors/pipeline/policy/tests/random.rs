@@ -4,6 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 
+const SPECULATION: &[SpeculationMode] = &[SpeculationMode::Off, SpeculationMode::Auto, SpeculationMode::Ngram];
+
 /// A random action in the simulation.
 #[derive(Debug, Clone)]
 enum Action {
@@ -139,12 +141,15 @@ proptest! {
         steps_at_executor in 1usize..3,
         prefix_cache in any::<bool>(),
         kv_blocks in 8usize..40,
+        speculation in prop::sample::select(SPECULATION),
+        repeats in any::<bool>(),
     ) {
         let config = PolicyConfig {
-            prefill_chunk_tokens: chunk, steps_in_flight, steps_at_executor, prefix_cache, ..CONFIG
+            prefill_chunk_tokens: chunk, steps_in_flight, steps_at_executor, prefix_cache, speculation, ..CONFIG
         };
         let mut world = World::new(config, EngineLimits { kv_blocks, ..limits() });
         world.stops = true;
+        world.repeats = repeats;
         actions.into_iter().for_each(|action| world.act(action));
         world.run_out();
         world.assert_all_ended();

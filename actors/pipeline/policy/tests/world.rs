@@ -79,6 +79,10 @@ pub(super) struct World {
     pub(super) rows_computed: usize,
     /// Whether some tokens end their request like a stop string.
     pub(super) stops: bool,
+    /// Whether the next token mostly follows from the last two, so that texts repeat.
+    pub(super) repeats: bool,
+    /// Accepted tokens of drafts.
+    pub(super) accepted: usize,
 }
 
 impl World {
@@ -99,6 +103,8 @@ impl World {
             cached: HashMap::new(),
             rows_computed: 0,
             stops: false,
+            repeats: false,
+            accepted: 0,
         };
         world.on(PolicyEvent::ExecutorReady(limits));
         world
@@ -196,14 +202,16 @@ impl World {
             let mut sampled_rows = step.sequences.iter().filter(|rows| rows.logits != LogitsWanted::None);
             let state = &self.requests[&task.id];
             let end = task.first_position + task.rows;
-            let expected = state.tokens[..end].iter().fold(0, |before, &token| hash(before, token));
+            let drafted = task.draft.iter().flat_map(|draft| &draft.tokens);
+            let known = state.tokens.iter().chain(drafted.clone()).take(end);
+            let expected = known.fold(0, |before, &token| hash(before, token));
             let found = sampled_rows.any(|rows| {
                 let last = rows.first_position as usize + rows.tokens.len() - 1;
                 let slot = (rows.block_table[last / BLOCK_TOKENS], last % BLOCK_TOKENS);
                 last + 1 == end && self.kv[&slot] == expected
             });
             assert!(found, "{:?} was computed from wrong blocks or tokens", task.id);
-            assert!(!task.samples || end == state.tokens.len() || state.end.is_some());
+            assert!(!task.samples || end == state.tokens.len() + drafted.count() || state.end.is_some());
         }
         self.rows_computed += step.rows();
         let prefill_saturation_rows = self.machine.saturation.map(|(rows, _)| rows);
@@ -230,22 +238,18 @@ impl World {
                 Verdict::Scored
             } else {
                 assert_eq!(state.scored, state.prompt_tokens, "it generates before its prompt is scored");
-                let token = (state.tokens.iter().fold(7, |before, &token| hash(before, token)) % 1000) as TokenId;
-                state.tokens.push(token);
-                if state.tokens.len() >= state.until {
-                    state.end = Some(End::Sampled);
-                    Verdict::Ended
-                } else {
-                    tokens.insert(task.id, token);
-                    // A stop string is found only in the text, after the executor has got the token.
-                    let stops = self.stops && token.is_multiple_of(97);
-                    if stops {
-                        state.end = Some(End::Sampled);
-                    }
-                    if stops { Verdict::Ended } else { Verdict::Token(token) }
-                }
+                let draft = task.draft.map(|draft| draft.tokens).unwrap_or_default();
+                sample(state, &draft, self.stops, self.repeats)
             };
-            outcomes.push(Outcome { id: task.id, verdict, pause: pause && verdict != Verdict::Ended });
+            if let Verdict::Tokens(sampled) = &verdict {
+                self.accepted += sampled.len() - 1;
+            }
+            // A stop string is found only in the text, after the executor has got the token.
+            if state.tokens.len() < state.until {
+                tokens.extend(state.tokens.last().filter(|_| task.samples).map(|&token| (task.id, token)));
+            }
+            let pause = pause && verdict != Verdict::Ended;
+            outcomes.push(Outcome { id: task.id, verdict, pause });
         }
         self.tokens.insert(step.id, tokens);
         self.delivering.push_back((step.id, outcomes));
@@ -354,4 +358,28 @@ impl World {
 
 pub(super) fn hash(before: u64, token: TokenId) -> u64 {
     (before ^ u64::from(token).wrapping_add(0x9E37_79B9)).wrapping_mul(0x0100_0000_01B3).rotate_left(23)
+}
+
+/// Samples the tokens after the rows of a sequence: one, and one more for each that is equal to the draft's.
+fn sample(state: &mut RequestState, draft: &[TokenId], stops: bool, repeats: bool) -> Verdict {
+    let mut sampled = Vec::new();
+    loop {
+        let token = next_token(&state.tokens, repeats);
+        state.tokens.push(token);
+        sampled.push(token);
+        if state.tokens.len() >= state.until || (stops && token.is_multiple_of(97)) {
+            state.end = Some(End::Sampled);
+            return Verdict::Ended;
+        }
+        if draft.get(sampled.len() - 1) != Some(&token) {
+            return Verdict::Tokens(sampled);
+        }
+    }
+}
+
+/// The token after others.
+fn next_token(tokens: &[TokenId], repeats: bool) -> TokenId {
+    let all = tokens.iter().fold(7, |before, &token| hash(before, token));
+    let last = tokens[tokens.len().saturating_sub(2)..].iter().fold(7, |before, &token| hash(before, token));
+    if repeats && !all.is_multiple_of(6) { 1 + (last % 8) as TokenId } else { (all % 1000) as TokenId }
 }

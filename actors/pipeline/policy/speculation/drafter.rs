@@ -1,0 +1,193 @@
+//! Proposes how one sequence may continue.
+
+use std::sync::Arc;
+
+use cuelight_engine::engine::TokenId;
+
+use super::acceptance::{Acceptance, Basis, DraftKind};
+use super::lookup::LookupIndex;
+use crate::core::draft::DraftSource;
+use crate::core::request::MAX_STEP_TOKENS;
+
+/// How much the results of a sequence count after the next one of their kind.
+const FADE: f64 = 0.9;
+
+/// The same for all sequences together.
+const SHARED_FADE: f64 = 0.995;
+
+/// The same when a draft was not tried.
+const SKIP_FADE: f64 = 0.98;
+
+/// A guess how a sequence continues.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Proposal {
+    pub kind: DraftKind,
+    /// Position of its first token in the text of its source.
+    pub position: usize,
+    /// At least one.
+    pub tokens: Vec<TokenId>,
+    /// The probability that a token is accepted when those before it are.
+    pub probability: f64,
+}
+
+/// A place in the text of a source.
+#[derive(Debug, Clone, Copy)]
+struct Cursor {
+    source: DraftSource,
+    position: usize,
+    /// Length of the sequence that continues there.
+    length: usize,
+    basis: Basis,
+}
+
+/// What is known about the continuation of a sequence.
+#[derive(Debug, Default)]
+pub(in crate::pipeline::policy) struct Drafter {
+    own: LookupIndex,
+    /// The answer that the client expects.
+    prediction: Arc<[TokenId]>,
+    predicted: LookupIndex,
+    /// Where a source continues if it does so here: at its start, or behind the token that replaced one of its own.
+    cursor: Option<Cursor>,
+    /// Tokens that a constraint forces, and the length of the sequence that they follow.
+    forced: (usize, Vec<TokenId>),
+    acceptance: Acceptance,
+}
+
+impl Drafter {
+    /// A sequence with a prompt of `prompt_tokens` tokens whose client expects the answer `prediction`.
+    pub fn new(prediction: Arc<[TokenId]>, prompt_tokens: usize) -> Self {
+        let mut predicted = LookupIndex::default();
+        predicted.extend(&prediction);
+        let start = Cursor { source: DraftSource::Prediction, position: 0, length: prompt_tokens, basis: Basis::Known };
+        let cursor = (!prediction.is_empty()).then_some(start);
+        Drafter { prediction, predicted, cursor, ..Drafter::default() }
+    }
+
+    /// The tokens that follow a sequence of `length` tokens, because a constraint allows no others.
+    pub(super) fn force(&mut self, length: usize, tokens: Vec<TokenId>) {
+        self.forced = (length, tokens);
+    }
+
+    /// The likeliest continuation of `tokens`, the sequence so far, at most [`MAX_STEP_TOKENS`] tokens. `shared` are the rates
+    /// of all sequences.
+    pub(super) fn propose(&mut self, tokens: &[TokenId], shared: &Acceptance) -> Option<Proposal> {
+        self.own.extend(tokens);
+        let candidates =
+            [self.constrained(tokens), self.at_cursor(tokens), self.found(DraftSource::Prediction, tokens)];
+        let places = candidates.into_iter().chain([self.found(DraftSource::Lookup, tokens)]).flatten();
+        let rated = places.map(|(kind, position)| (self.acceptance.rate(kind, shared), kind, position));
+        let (probability, kind, position) = rated.reduce(|best, other| if other.0 > best.0 { other } else { best })?;
+        let text = self.text(kind.source, tokens);
+        let continuation = &text[position..text.len().min(position + MAX_STEP_TOKENS)];
+        (!continuation.is_empty()).then(|| Proposal { kind, position, tokens: continuation.to_vec(), probability })
+    }
+
+    /// Records the result of a draft.
+    pub(super) fn record(&mut self, draft: &VerifiedDraft, shared: &mut Acceptance) {
+        let VerifiedDraft { kind, position, length, drafted, accepted } = *draft;
+        self.acceptance.record(kind, drafted, accepted, FADE);
+        shared.record(kind, drafted, accepted, SHARED_FADE);
+        // The token after the accepted ones was sampled, in place of the draft's or behind its last one.
+        let (position, length) = (position + accepted + 1, length + accepted + 1);
+        let has_text = kind.source != DraftSource::Constraint;
+        self.cursor = has_text.then_some(Cursor { source: kind.source, position, length, basis: Basis::Replacement });
+    }
+
+    /// Records that a proposal was not tried.
+    pub(super) fn skip(&mut self, kind: DraftKind, shared: &mut Acceptance) {
+        self.acceptance.skip(kind, SKIP_FADE);
+        shared.skip(kind, SHARED_FADE);
+    }
+
+    fn text<'a>(&'a self, source: DraftSource, tokens: &'a [TokenId]) -> &'a [TokenId] {
+        match source {
+            DraftSource::Lookup => tokens,
+            DraftSource::Prediction => &self.prediction,
+            DraftSource::Constraint => &self.forced.1,
+        }
+    }
+
+    fn found(&self, source: DraftSource, tokens: &[TokenId]) -> Option<(DraftKind, usize)> {
+        let index = match source {
+            DraftSource::Lookup => &self.own,
+            DraftSource::Prediction => &self.predicted,
+            DraftSource::Constraint => return None,
+        };
+        let found = index.find(self.text(source, tokens), tokens)?;
+        Some((DraftKind { source, basis: Basis::Match(found.length) }, found.next))
+    }
+
+    fn at_cursor(&self, tokens: &[TokenId]) -> Option<(DraftKind, usize)> {
+        let Cursor { source, position, length, basis } = self.cursor?;
+        let is_here = length == tokens.len() && position < self.text(source, tokens).len();
+        is_here.then_some((DraftKind { source, basis }, position))
+    }
+
+    fn constrained(&self, tokens: &[TokenId]) -> Option<(DraftKind, usize)> {
+        let (length, forced) = &self.forced;
+        let used = tokens.len().checked_sub(*length)?;
+        let follows = used < forced.len() && tokens[*length..] == forced[..used];
+        follows.then_some((DraftKind { source: DraftSource::Constraint, basis: Basis::Known }, used))
+    }
+}
+
+/// A draft and how many of its tokens were accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct VerifiedDraft {
+    pub kind: DraftKind,
+    /// Position of its first token in the text of its source.
+    pub position: usize,
+    /// Length of the sequence before it.
+    pub length: usize,
+    pub drafted: usize,
+    pub accepted: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn proposed(drafter: &mut Drafter, tokens: &[TokenId]) -> Vec<TokenId> {
+        drafter.propose(tokens, &Acceptance::default()).map(|proposal| proposal.tokens).unwrap_or_default()
+    }
+
+    #[test]
+    fn a_repeated_text_continues_as_before() {
+        let mut drafter = Drafter::default();
+        assert!(proposed(&mut drafter, &[1, 2, 3, 4, 5]).is_empty());
+        assert_eq!(proposed(&mut drafter, &[1, 2, 3, 4, 5, 1, 2, 3]), [4, 5, 1, 2, 3]);
+    }
+
+    #[test]
+    fn behind_a_replaced_token_the_source_continues() {
+        let mut drafter = Drafter::default();
+        let mut tokens = vec![1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3];
+        let proposal =
+            drafter.propose(&tokens, &Acceptance::default()).map(|proposal| (proposal.kind, proposal.position));
+        let Some((kind, position)) = proposal else { panic!("a match") };
+        let draft = VerifiedDraft { kind, position, length: tokens.len(), drafted: 4, accepted: 1 };
+        drafter.record(&draft, &mut Acceptance::default());
+        tokens.extend([4, 50]);
+        assert_eq!(proposed(&mut drafter, &tokens)[..3], [6, 7, 8], "50 is in place of 5");
+        tokens.push(60);
+        assert!(proposed(&mut drafter, &tokens).is_empty(), "only directly behind it");
+    }
+
+    #[test]
+    fn a_prediction_is_proposed_from_its_start_and_wherever_the_answer_meets_it() {
+        let mut drafter = Drafter::new([10, 11, 12, 13, 14].into(), 2);
+        assert_eq!(proposed(&mut drafter, &[1, 2]), [10, 11, 12, 13, 14]);
+        assert!(proposed(&mut drafter, &[1, 2, 99]).is_empty());
+        assert_eq!(proposed(&mut drafter, &[1, 2, 99, 11, 12, 13]), [14]);
+    }
+
+    #[test]
+    fn forced_tokens_are_proposed_as_long_as_the_answer_follows_them() {
+        let mut drafter = Drafter::default();
+        drafter.force(2, vec![5, 6, 7]);
+        assert_eq!(proposed(&mut drafter, &[1, 2]), [5, 6, 7]);
+        assert_eq!(proposed(&mut drafter, &[1, 2, 5]), [6, 7]);
+        assert!(proposed(&mut drafter, &[1, 2, 6]).is_empty());
+    }
+}

@@ -1,0 +1,147 @@
+//! Speculation: rows of tokens that are likely to follow take part in a step, and are kept as far as they are what is
+//! sampled.
+//!
+//! A decoding sequence gets rows for its newest token and for the tokens of a draft. The sampler samples the token after
+//! each row in turn and stops at the first that differs from the draft. Each sampled token depends only on the tokens before
+//! it, so the text is the same as without drafts. The rows behind it are garbage in the KV cache, which the next rows
+//! overwrite.
+//!
+//! Drafts come from the sequence itself ([`lookup`]), from the answer that the client expects, and from constraints
+//! ([`drafter`]). How often they are accepted is measured ([`acceptance`]), and a row is verified only if the step then
+//! gives more tokens per time ([`select`]).
+//!
+//! The tokens after a step with drafts are not known before it is sampled, so the next step is formed then. The same holds
+//! if a sequence is about to have a draft. Such steps do not overlap with sampling.
+
+mod acceptance;
+mod drafter;
+mod lookup;
+mod select;
+
+use cuelight_engine::engine::BLOCK_TOKENS;
+
+pub(super) use self::acceptance::Acceptance;
+pub(super) use self::drafter::Drafter;
+use self::drafter::{Proposal, VerifiedDraft};
+use self::select::{Candidate, select};
+use super::batch::Batch;
+use super::kv_blocks::BlockManager;
+use super::step_record::Member;
+use super::step_time::Work;
+use super::{Draft, Policy, SpeculationMode};
+use crate::core::request::{MAX_STEP_TOKENS, RequestId};
+
+/// The draft of a member of a step.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct MemberDraft(VerifiedDraft);
+
+/// A draft for a sequence of a step.
+struct ChosenDraft {
+    id: RequestId,
+    draft: Draft,
+    member: MemberDraft,
+}
+
+impl Policy {
+    /// Whether the next step has to wait until the steps in flight are sampled, because of drafts in them or in itself.
+    pub(super) fn awaits_drafts(&mut self) -> bool {
+        if self.steps.is_empty() || self.config.speculation == SpeculationMode::Off {
+            return false;
+        }
+        if self.steps.values().any(|step| step.members.iter().any(|member| member.draft.is_some())) {
+            return true;
+        }
+        let decoding: Vec<_> = self.ready().filter(|sequence| sequence.decodes()).map(|s| s.rank.id).collect();
+        // A draft begins with the token that is being sampled. One that is worth the wait has a second token.
+        self.drafts(&decoding, decoding.len(), usize::MAX).iter().any(|chosen| chosen.draft.tokens.len() > 1)
+    }
+
+    /// Adds drafts to the decode rows of a step, which are all the rows that it has.
+    pub(super) fn add_drafts(&mut self, batch: &mut Batch) {
+        let is_known = |member: &&Member| {
+            let sequence = &self.sequences[&member.id];
+            sequence.planned == sequence.tokens.len()
+        };
+        let known: Vec<_> = batch.members.iter().filter(is_known).map(|member| member.id).collect();
+        for ChosenDraft { id, mut draft, member } in self.drafts(&known, batch.members.len(), batch.draft_rows_left()) {
+            let sequence = &self.sequences[&id];
+            let in_blocks = sequence.blocks.len() * BLOCK_TOKENS - sequence.planned;
+            let blocks = BlockManager::blocks_for(sequence.planned + draft.tokens.len());
+            if blocks.saturating_sub(sequence.blocks.len()) > self.blocks.available() {
+                // No sequence loses its blocks for a guess.
+                draft.tokens.truncate(in_blocks);
+            }
+            if !draft.tokens.is_empty() {
+                self.grow(id, BlockManager::blocks_for(self.sequences[&id].planned + draft.tokens.len()));
+                let drafted = draft.tokens.len();
+                batch.extend(self.sequence_mut(id), draft, MemberDraft(VerifiedDraft { drafted, ..member.0 }));
+            }
+        }
+    }
+
+    /// Chooses drafts for sequences of a step with `decode_rows` rows. All drafts together have at most `rows` tokens.
+    fn drafts(&mut self, sequences: &[RequestId], decode_rows: usize, rows: usize) -> Vec<ChosenDraft> {
+        if self.config.speculation == SpeculationMode::Off {
+            return Vec::new();
+        }
+        let proposals: Vec<_> = sequences.iter().filter_map(|&id| Some((id, self.proposal(id)?))).collect();
+        let lengths = self.lengths(&proposals, decode_rows, rows);
+        let mut drafts = Vec::new();
+        for ((id, Proposal { kind, position, mut tokens, .. }), drafted) in proposals.into_iter().zip(lengths) {
+            let sequence = self.sequences.get_mut(&id).expect("the sequence exists");
+            if drafted == 0 {
+                sequence.drafter.skip(kind, &mut self.acceptance);
+                continue;
+            }
+            tokens.truncate(drafted);
+            let length = sequence.tokens.len();
+            let member = MemberDraft(VerifiedDraft { kind, position, length, drafted, accepted: 0 });
+            drafts.push(ChosenDraft { id, draft: Draft { source: kind.source, tokens }, member });
+        }
+        drafts
+    }
+
+    /// How a sequence may continue after its known tokens, as far as it may grow.
+    fn proposal(&mut self, id: RequestId) -> Option<Proposal> {
+        let sequence = self.sequences.get_mut(&id).filter(|sequence| sequence.speculates)?;
+        // The step gives one token more than are accepted.
+        let most = sequence.most_tokens.saturating_sub(sequence.tokens.len() + 1).min(MAX_STEP_TOKENS - 1);
+        let mut proposal = sequence.drafter.propose(&sequence.tokens, &self.acceptance)?;
+        proposal.tokens.truncate(most);
+        (most > 0).then_some(proposal)
+    }
+
+    /// Number of tokens to verify of each proposal.
+    fn lengths(&self, proposals: &[(RequestId, Proposal)], decode_rows: usize, rows: usize) -> Vec<usize> {
+        if self.config.speculation == SpeculationMode::Ngram {
+            let mut left = rows;
+            let whole = |(_, proposal): &(RequestId, Proposal)| {
+                let length = proposal.tokens.len().min(left);
+                left -= length;
+                length
+            };
+            return proposals.iter().map(whole).collect();
+        }
+        let attended: usize = proposals.iter().map(|(id, _)| self.sequences[id].tokens.len()).sum();
+        let Some(time) = self.step_time.predict(Work { rows: decode_rows, attended }) else {
+            return vec![0; proposals.len()];
+        };
+        let candidate = |(id, proposal): &(RequestId, Proposal)| Candidate {
+            probability: proposal.probability,
+            most: proposal.tokens.len(),
+            row_seconds: self.step_time.of_row_at(self.sequences[id].tokens.len()),
+        };
+        select(time.as_secs_f64(), decode_rows, rows, &proposals.iter().map(candidate).collect::<Vec<_>>())
+    }
+
+    /// Records how many tokens of a draft a step accepted, after the sequence got its tokens.
+    pub(super) fn verified(&mut self, id: RequestId, MemberDraft(draft): MemberDraft, accepted: usize) {
+        let Some(sequence) = self.sequences.get_mut(&id) else { return };
+        sequence.drafter.record(&VerifiedDraft { accepted, ..draft }, &mut self.acceptance);
+        // The keys and values behind the accepted tokens belong to other tokens, and the newest token has none yet.
+        let computed = sequence.tokens.len() - 1;
+        sequence.computed = sequence.computed.min(computed);
+        sequence.planned = sequence.planned.min(computed);
+        self.cache_blocks(id);
+    }
+}
