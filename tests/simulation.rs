@@ -11,7 +11,7 @@ use std::time::Duration;
 use cuelight::core::request::{FinishReason, GenerationError, GenerationRequest, SubmitError};
 use cuelight::core::stop_strings::StopStrings;
 use cuelight::pipeline::executor::EngineHost;
-use cuelight::pipeline::policy::PolicyConfig;
+use cuelight::pipeline::policy::{PolicyConfig, SpeculationMode};
 use cuelight::pipeline::runtime::{Runtime, RuntimeOptions, Status};
 use cuelight::pipeline::simulation::{Fault, SimulatedModel, tokenizer};
 use cuelight::pipeline::supervisor::RestartPolicy;
@@ -520,6 +520,8 @@ async fn kill_actors(runtime: Runtime, mut dice: Dice) {
     }
 }
 
+const SPECULATION: [SpeculationMode; 3] = [SpeculationMode::Auto, SpeculationMode::Ngram, SpeculationMode::Off];
+
 /// Runs random requests, faults and clients from one seed, and returns what each client received.
 ///
 /// The policy checks its invariants after every event: no block is lost, limits are kept, and every sequence is in exactly
@@ -543,7 +545,8 @@ async fn chaos(seed: u64, requests: usize) -> Vec<Received> {
         }
     });
     // The texts are the same whether the engine or the sampler samples.
-    let mut model = SimulatedModel { faults: Some(faults), samples: seed % 2 == 1, ..timed_model() };
+    let repeats = seed % 4 < 2;
+    let mut model = SimulatedModel { faults: Some(faults), samples: seed % 2 == 1, repeats, ..timed_model() };
     model.limits.kv_blocks = 60;
     let policy = PolicyConfig {
         prefill_chunk_tokens: 1 + dice.roll(64) as usize,
@@ -552,6 +555,7 @@ async fn chaos(seed: u64, requests: usize) -> Vec<Received> {
         steps_at_executor: 1 + dice.roll(2) as usize,
         prefix_cache: dice.roll(4) != 0,
         verify: true,
+        speculation: SPECULATION[dice.roll(3) as usize],
         ..PolicyConfig::default()
     };
     let counters = model.counters.clone();
@@ -581,9 +585,10 @@ async fn chaos(seed: u64, requests: usize) -> Vec<Received> {
         let served = tokio::spawn(serve_client(runtime.clone(), request.clone(), client, arrival));
         clients.push((request, client, served));
     }
-    // The result of each request alone, without cache and without faults.
-    let policy = PolicyConfig { prefix_cache: false, ..PolicyConfig::default() };
-    let reference = start(self::model(), RuntimeOptions { policy, ..self::options() }).await;
+    // The result of each request alone, without cache, without speculation and without faults.
+    let policy = PolicyConfig { prefix_cache: false, speculation: SpeculationMode::Off, ..PolicyConfig::default() };
+    let reference_model = SimulatedModel { repeats, ..self::model() };
+    let reference = start(reference_model, RuntimeOptions { policy, ..self::options() }).await;
     let mut all = Vec::new();
     let mut blamed = 0;
     for (request, client, served) in clients {

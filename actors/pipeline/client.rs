@@ -136,6 +136,17 @@ mod tests {
         Event::Token { token, text: String::new(), logprobs: None }
     }
 
+    /// Sends events until the channel is full.
+    fn fill(sink: &ClientSink) {
+        (0..).take_while(|_| !sink.is_full()).for_each(|i| sink.send(token(i)));
+    }
+
+    async fn read_half(stream: &mut ClientStream) {
+        for _ in 0..2 * EVENTS_PER_STEP {
+            stream.next().await.unwrap();
+        }
+    }
+
     #[tokio::test]
     async fn the_last_event_arrives_once_even_when_the_channel_is_full() {
         let (sink, mut stream) = channel(0);
@@ -164,10 +175,10 @@ mod tests {
     #[tokio::test]
     async fn everything_that_waits_for_capacity_is_woken() {
         let (sink, mut stream) = channel(4);
-        (0..5).for_each(|i| sink.send(token(i)));
+        fill(&sink);
         let waiting = [tokio::spawn(sink.has_capacity()), tokio::spawn(sink.has_capacity())];
         tokio::task::yield_now().await;
-        stream.next().await.unwrap();
+        read_half(&mut stream).await;
         for capacity in waiting {
             capacity.await.unwrap();
         }
@@ -176,13 +187,12 @@ mod tests {
     #[tokio::test]
     async fn capacity_returns_when_the_client_reads_or_leaves() {
         let (sink, mut stream) = channel(4);
-        (0..5).for_each(|i| sink.send(token(i)));
-        assert!(sink.is_full());
+        fill(&sink);
         let capacity = tokio::spawn(sink.has_capacity());
-        stream.next().await.unwrap();
+        read_half(&mut stream).await;
         capacity.await.unwrap();
-        sink.send(token(5));
-        (6..8).for_each(|i| sink.send(token(i)));
+        assert!(!sink.is_full());
+        fill(&sink);
         let capacity = tokio::spawn(sink.has_capacity());
         drop(stream);
         capacity.await.unwrap();

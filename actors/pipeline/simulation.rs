@@ -107,6 +107,8 @@ pub struct SimulatedModel {
     pub output_tokens: Arc<[TokenId]>,
     /// After each token, generation ends with a probability of one in this many.
     pub end_one_in: u64,
+    /// Whether most tokens follow from the two before them, so that texts repeat.
+    pub repeats: bool,
     /// Time of a step, without its rows.
     pub step_time: Duration,
     /// Additional time per row.
@@ -186,6 +188,7 @@ impl SimulatedModel {
             tokenizer,
             chat_template: None,
             end_one_in: 40,
+            repeats: false,
             step_time: Duration::ZERO,
             row_time: Duration::ZERO,
             profile_ops: false,
@@ -240,8 +243,11 @@ impl ModelSource for SimulatedModel {
             context_train: self.limits.context_tokens,
             license: None,
         };
-        let engine =
-            SimulatedEngine { kv: vec![0; self.limits.kv_blocks * BLOCK_TOKENS], model: self.clone(), _live: live };
+        let engine = SimulatedEngine {
+            kv: vec![Slot::default(); self.limits.kv_blocks * BLOCK_TOKENS],
+            model: self.clone(),
+            _live: live,
+        };
         let (tokenizer, chat_template) = (self.tokenizer.clone(), self.chat_template.clone());
         Ok(LoadedModel { engine, tokenizer, chat_template, experts: None, card, memory, files: ModelFiles::default() })
     }
@@ -254,9 +260,17 @@ impl ModelSource for SimulatedModel {
 /// An engine that computes hashes instead of logits.
 pub struct SimulatedEngine {
     model: SimulatedModel,
-    /// For each position of each block, the hash of all tokens up to there.
-    kv: Vec<u64>,
+    /// For each position of each block.
+    kv: Vec<Slot>,
     _live: LiveBytes,
+}
+
+/// What takes the place of the keys and values of a token.
+#[derive(Debug, Clone, Copy, Default)]
+struct Slot {
+    /// The hash of all tokens up to this one.
+    hash: u64,
+    token: TokenId,
 }
 
 impl Engine for SimulatedEngine {
@@ -368,21 +382,25 @@ impl SimulatedEngine {
         let wanted = sequence.logits.rows(sequence.tokens.len());
         for (row, &token) in sequence.tokens.iter().enumerate() {
             let position = sequence.first_position as usize + row;
-            let before = position.checked_sub(1).map_or(0, |previous| self.kv[slot(previous)]);
-            let hash = mix(before ^ mix(u64::from(token) + 1));
-            self.kv[slot(position)] = hash;
+            let before = position.checked_sub(1).map_or(Slot::default(), |previous| self.kv[slot(previous)]);
+            let hash = mix(before.hash ^ mix(u64::from(token) + 1));
+            self.kv[slot(position)] = Slot { hash, token };
             if row + wanted >= sequence.tokens.len() {
-                self.push_logits(hash, logits);
+                let repeats = self.model.repeats && !hash.is_multiple_of(8);
+                // Few texts of two tokens differ in three bits each, so some soon occurs again.
+                let last_two = mix(u64::from(before.token % 8) << 32 | u64::from(token % 8));
+                self.push_logits(hash, if repeats { last_two } else { hash }, logits);
             }
         }
     }
 
-    fn push_logits(&self, hash: u64, logits: &mut Vec<f32>) {
+    /// Adds a row of logits that follows from `choice`. Whether the text ends follows from `hash`.
+    fn push_logits(&self, hash: u64, choice: u64, logits: &mut Vec<f32>) {
         let start = logits.len();
         logits.resize(start + self.model.limits.vocab_size, -20.0);
         let row = &mut logits[start..];
         for &token in &*self.model.output_tokens {
-            row[token as usize] = (mix(hash ^ u64::from(token)) >> 40) as f32 / (1 << 22) as f32;
+            row[token as usize] = (mix(choice ^ u64::from(token)) >> 40) as f32 / (1 << 22) as f32;
         }
         if hash.is_multiple_of(self.model.end_one_in.max(1)) {
             for &token in self.model.tokenizer.end_of_generation() {
