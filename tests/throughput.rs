@@ -201,8 +201,12 @@ fn a_step_of_256_sequences_is_formed_in_a_tenth_of_a_millisecond() {
         let elapsed = Duration::from_millis(5) + Duration::from_micros(200) * planned.step.rows() as u32;
         // A step that samples nothing has ended here, and the next one is formed.
         effects = policy.on(PolicyEvent::StepDone { step: planned.step.id, elapsed, prefill_saturation_rows: None });
-        let outcomes =
-            planned.tasks.iter().map(|task| Outcome { id: task.id, verdict: Verdict::Token(7), pause: false });
+        let outcomes = planned.tasks.iter().map(|task| Outcome {
+            id: task.id,
+            verdict: Verdict::Tokens(vec![7]),
+            forced: Vec::new(),
+            pause: false,
+        });
         let event = PolicyEvent::Sampled { step: planned.step.id, outcomes: outcomes.collect() };
         let begin = Instant::now();
         effects.extend(policy.on(event));

@@ -104,6 +104,8 @@ pub struct Outcome {
     pub id: RequestId,
     /// How the request continues.
     pub verdict: Verdict,
+    /// The tokens that a constraint is likely to force after that.
+    pub forced: Vec<TokenId>,
     /// The client's channel is full: pause the request until [`PolicyEvent::Resume`].
     pub pause: bool,
 }

@@ -43,9 +43,9 @@ impl Policy {
                 sequence.scored = sequence.scored.max(member.to.min(sequence.prompt_tokens));
             }
         }
-        for Outcome { id, verdict, pause } in outcomes {
+        for Outcome { id, verdict, forced, pause } in outcomes {
             match verdict {
-                Verdict::Tokens(tokens) => self.continue_with(id, &tokens, &record),
+                Verdict::Tokens(tokens) => self.continue_with(id, &tokens, forced, &record),
                 Verdict::Scored => {}
                 Verdict::Ended => self.forget(id),
             }
@@ -55,9 +55,12 @@ impl Policy {
     }
 
     /// Adds the sampled tokens of a step to a sequence.
-    fn continue_with(&mut self, id: RequestId, tokens: &[TokenId], record: &StepRecord) {
+    fn continue_with(&mut self, id: RequestId, tokens: &[TokenId], forced: Vec<TokenId>, record: &StepRecord) {
         let Some(sequence) = self.sequences.get_mut(&id) else { return };
         sequence.tokens.extend(tokens);
+        if !forced.is_empty() {
+            sequence.drafter.force(sequence.tokens.len(), forced);
+        }
         let member = record.members.iter().find(|member| member.id == id);
         if let Some(draft) = member.and_then(|member| member.draft) {
             self.verified(id, draft, tokens.len() - 1);

@@ -55,6 +55,14 @@ impl OutputConstraint {
         mask.get_or_insert_with(|| state.mask()).clone()
     }
 
+    /// The text that has to come next.
+    pub fn forced_text(&mut self) -> String {
+        match self {
+            OutputConstraint::Known(state, _) => state.forced_text(),
+            OutputConstraint::Computing(_) | OutputConstraint::Lost => String::new(),
+        }
+    }
+
     /// Whether the text is complete, so that only its end may follow.
     pub fn is_complete(&self) -> bool {
         matches!(self, OutputConstraint::Known(state, _) if state.is_complete())

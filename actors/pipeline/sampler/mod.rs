@@ -175,7 +175,9 @@ impl SamplerState {
             self.metrics.draft(draft.source.name(), draft.tokens.len(), outcome.accepted());
         }
         let advance = work::deliver(&mut sequence, outcome, &self.arguments.tokenizer);
+        let mut forced = Vec::new();
         if advance.end.is_none() {
+            forced = sequence.forced_tokens(&self.arguments.tokenizer);
             sequence.precompute_mask();
         }
         #[cfg(feature = "fault-injection")]
@@ -193,7 +195,7 @@ impl SamplerState {
         if let Some(end) = advance.end {
             self.end(id, end);
         }
-        Outcome { id, verdict: advance.verdict, pause }
+        Outcome { id, verdict: advance.verdict, forced, pause }
     }
 
     fn wait_for_client(

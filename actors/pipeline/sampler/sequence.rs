@@ -170,6 +170,15 @@ impl SequenceSampler {
         }
     }
 
+    /// The tokens that have to come next, as the tokenizer spells them. Empty unless they may be computed in one step.
+    pub fn forced_tokens(&mut self, tokenizer: &Tokenizer) -> Vec<TokenId> {
+        if self.is_reasoning() || self.record.request.speculation.is_off {
+            return Vec::new();
+        }
+        let text = self.constraint.as_mut().map(OutputConstraint::forced_text).unwrap_or_default();
+        if text.is_empty() { Vec::new() } else { tokenizer.encode(&text, false, false).unwrap_or_default() }
+    }
+
     /// Begins to compute the tokens that the constraint allows next.
     pub fn precompute_mask(&mut self) {
         if self.is_reasoning() {

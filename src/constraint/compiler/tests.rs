@@ -198,3 +198,50 @@ fn the_memory_of_an_expression_with_many_states_is_bounded() {
     });
     assert!(end.unwrap().to_string().contains("too many states"));
 }
+
+/// Walks through texts that a grammar allows, with one state that is asked for forced text and one that is not.
+#[test]
+fn forced_text_follows_and_leaves_the_masks_as_they_are() {
+    let schema = json!({
+        "type": "object",
+        "properties": {
+            "first name": { "type": "string", "maxLength": 6 },
+            "colour": { "enum": ["green", "grey"] },
+            "sizes": { "type": "array", "items": { "type": "integer" }, "maxItems": 3 },
+        },
+        "required": ["first name", "colour", "sizes"],
+        "additionalProperties": false,
+    });
+    let grammars = [
+        Grammar::JsonSchema(schema),
+        Grammar::Regex("(abc|abd)[0-9]{2}(end)?".into()),
+        Grammar::Lark("start: \"begin\" (\"one\" | \"other\") \"end\"".into()),
+    ];
+    let mut forced_bytes = 0;
+    for grammar in grammars {
+        let constraint = compiler().compile(&grammar).unwrap();
+        for walk in 0..8u32 {
+            let (mut asked, mut plain) = (constraint.start(), constraint.start());
+            let mut forced = String::new();
+            for step in 0..200u32 {
+                let mask = plain.mask().unwrap();
+                let allowed: Vec<TokenId> = (0..=END).filter(|&token| mask.allows(token)).collect();
+                if let Some(&byte) = forced.as_bytes().first() {
+                    assert_eq!(allowed, [TokenId::from(byte)], "{forced:?} is not forced");
+                }
+                forced = asked.forced_text();
+                forced_bytes += usize::from(!forced.is_empty());
+                let asked_mask = asked.mask().unwrap();
+                assert_eq!(allowed, (0..=END).filter(|&token| asked_mask.allows(token)).collect::<Vec<_>>());
+                let token = allowed[(walk * 7919 + step * 104_729) as usize % allowed.len()];
+                if token == END {
+                    break;
+                }
+                asked.accept(token).unwrap();
+                plain.accept(token).unwrap();
+                forced = asked.forced_text();
+            }
+        }
+    }
+    assert!(forced_bytes > 100, "{forced_bytes}");
+}

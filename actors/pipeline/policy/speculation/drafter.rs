@@ -65,7 +65,7 @@ impl Drafter {
     }
 
     /// The tokens that follow a sequence of `length` tokens, because a constraint allows no others.
-    pub(super) fn force(&mut self, length: usize, tokens: Vec<TokenId>) {
+    pub fn force(&mut self, length: usize, tokens: Vec<TokenId>) {
         self.forced = (length, tokens);
     }
 

@@ -249,7 +249,7 @@ impl World {
                 tokens.extend(state.tokens.last().filter(|_| task.samples).map(|&token| (task.id, token)));
             }
             let pause = pause && verdict != Verdict::Ended;
-            outcomes.push(Outcome { id: task.id, verdict, pause });
+            outcomes.push(Outcome { id: task.id, verdict, forced: Vec::new(), pause });
         }
         self.tokens.insert(step.id, tokens);
         self.delivering.push_back((step.id, outcomes));
