@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use cuelight::api::ServerOptions;
-use cuelight::core::request::{GenerationRequest, RequestId, SamplingParams, StopConditions};
+use cuelight::core::request::{GenerationRequest, RequestId, SamplingParams, SpeculationOptions, StopConditions};
 use cuelight::pipeline::executor::EngineHost;
 use cuelight::pipeline::policy::{Effect, Outcome, Policy, PolicyConfig, PolicyEvent, Submission, Verdict};
 use cuelight::pipeline::runtime::{Runtime, RuntimeOptions};
@@ -188,6 +188,7 @@ fn a_step_of_256_sequences_is_formed_in_a_tenth_of_a_millisecond() {
             cache_salt: None,
             scores_prompt: false,
             engine_sampling: None,
+            speculation: SpeculationOptions::default(),
         };
         effects.extend(policy.submit(submission).unwrap());
     }

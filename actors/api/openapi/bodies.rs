@@ -145,6 +145,8 @@ const REQUEST: &[Field] = &[
     field("add_special_tokens", Boolean, "Whether to add the special tokens that the model expects to the prompt."),
     field("return_token_ids", Boolean, "Whether to return the token ids of prompt and answer."),
     field("return_tokens_as_token_ids", Boolean, "Whether log-probabilities name tokens as token_id:123."),
+    field("speculation", Boolean, "Whether several tokens may be computed in one step; the text is the same."),
+    field("prediction", Object, "content: the expected answer; where it is right, several tokens take one step."),
     field("priority", Integer, "Lower goes first."),
     field("user", Text, "The end user."),
     field("safety_identifier", Text, "The end user."),

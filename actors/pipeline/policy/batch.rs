@@ -2,11 +2,11 @@
 
 use cuelight_engine::engine::{BlockId, LogitsWanted, SequenceRows, Step, StepId};
 
+use super::drafts::MemberDraft;
 use super::kv_blocks::BlockManager;
 use super::prompt_time::Charge;
 use super::residency::{AdmissionOutcome, Victims};
 use super::sequence::{Rank, ScheduledRows, Sequence};
-use super::speculation::MemberDraft;
 use super::step_record::{Member, PromptRows, StepRecord};
 use super::step_time::Work;
 use super::{AwaitedToken, Draft, Effect, PlannedStep, Policy, SampleTask};

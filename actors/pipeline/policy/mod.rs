@@ -24,7 +24,7 @@
 //! - [`config`], [`events`]: settings, input and output
 //! - [`state`]: the [`Policy`] itself
 //! - [`batch`] and [`prompts`]: form a step
-//! - [`speculation`]: drafts of several tokens that a step verifies
+//! - [`speculation`]: drafts of several tokens that a step verifies; [`drafts`] proposes and measures them
 //! - [`residency`]: which sequences hold blocks
 //! - [`steps`]: what happens to formed steps
 //! - [`resume`]: continues the requests of a scheduler that died
@@ -33,6 +33,7 @@
 
 mod batch;
 mod config;
+mod drafts;
 mod events;
 mod fair_queue;
 mod fair_share;

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use cuelight_engine::engine::{BLOCK_TOKENS, LogitsWanted, StepId, TokenId};
 
+use super::drafts::Drafter;
 use super::events::EngineSampling;
 use super::kv_blocks::BlockHandle;
 use super::prefix_cache::Content;
-use super::speculation::Drafter;
 use crate::core::request::RequestId;
 use crate::core::shared_limit::Client;
 

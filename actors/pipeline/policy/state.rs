@@ -6,12 +6,12 @@ use std::time::Duration;
 use cuelight_engine::engine::{BLOCK_TOKENS, EngineLimits, StepId};
 
 use super::config::PolicyConfig;
+use super::drafts::{Acceptance, Drafter};
 use super::events::{Effect, PolicyEvent, Submission};
 use super::fair_queue::FairQueue;
 use super::kv_blocks::BlockManager;
 use super::prompt_time::PromptTime;
 use super::sequence::{Rank, Residency, Sequence};
-use super::speculation::{Acceptance, Drafter};
 use super::step_record::StepRecord;
 use super::step_time::StepTime;
 use crate::core::counts::Counts;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use super::drafts::MemberDraft;
 use super::prompt_time::Charge;
-use super::speculation::MemberDraft;
 use super::step_time::Work;
 use crate::core::request::RequestId;
 

@@ -5,14 +5,14 @@ use crate::core::draft::DraftSource;
 
 /// What a draft was made from. Drafts of one kind are accepted about equally often.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct DraftKind {
+pub(in crate::pipeline::policy) struct DraftKind {
     pub source: DraftSource,
     pub basis: Basis,
 }
 
 /// Why a draft begins where it does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Basis {
+pub(in crate::pipeline::policy) enum Basis {
     /// The text before it has this many tokens in common with the answer.
     Match(usize),
     /// It continues the last draft behind the token that was not accepted, as if that token was replaced.
@@ -78,7 +78,7 @@ impl Acceptance {
     }
 
     /// Records that the first `accepted` of `drafted` tokens were accepted. Older results lose by `fade`.
-    pub(super) fn record(&mut self, kind: DraftKind, drafted: usize, accepted: usize, fade: f64) {
+    pub fn record(&mut self, kind: DraftKind, drafted: usize, accepted: usize, fade: f64) {
         let counts = self.counts(kind);
         counts.fade(fade);
         // Tokens behind the first that was not accepted were not tried.
@@ -87,13 +87,13 @@ impl Acceptance {
     }
 
     /// Records that a draft was not tried. A bad rate is forgotten in this way, so that it is measured again.
-    pub(super) fn skip(&mut self, kind: DraftKind, fade: f64) {
+    pub fn skip(&mut self, kind: DraftKind, fade: f64) {
         self.counts(kind).fade(fade);
     }
 
     /// The probability that a token of a sequence's draft is accepted when those before it are. `self` are the rates of the
     /// sequence, `shared` those of all.
-    pub(super) fn rate(&self, kind: DraftKind, shared: &Acceptance) -> f64 {
+    pub fn rate(&self, kind: DraftKind, shared: &Acceptance) -> f64 {
         let (source, class) = (kind.source as usize, kind.class());
         let shared = shared.counts[source][class].rate(PRIOR[class], PRIOR_WEIGHT);
         self.counts[source][class].rate(shared, SHARED_WEIGHT)

@@ -6,34 +6,21 @@
 //! it, so the text is the same as without drafts. The rows behind it are garbage in the KV cache, which the next rows
 //! overwrite.
 //!
-//! Drafts come from the sequence itself ([`lookup`]), from the answer that the client expects, and from constraints
-//! ([`drafter`]). How often they are accepted is measured ([`acceptance`]), and a row is verified only if the step then
-//! gives more tokens per time ([`select`]).
+//! [`drafts`](super::drafts) proposes drafts and measures how often they are accepted. A row is verified only if the step
+//! then gives more tokens per time.
 //!
 //! The tokens after a step with drafts are not known before it is sampled, so the next step is formed then. The same holds
 //! if a sequence is about to have a draft. Such steps do not overlap with sampling.
 
-mod acceptance;
-mod drafter;
-mod lookup;
-mod select;
-
 use cuelight_engine::engine::BLOCK_TOKENS;
 
-pub(super) use self::acceptance::Acceptance;
-pub(super) use self::drafter::Drafter;
-use self::drafter::{Proposal, VerifiedDraft};
-use self::select::{Candidate, select};
 use super::batch::Batch;
+use super::drafts::{Candidate, MemberDraft, Proposal, select};
 use super::kv_blocks::BlockManager;
 use super::step_record::Member;
 use super::step_time::Work;
 use super::{Draft, Policy, SpeculationMode};
 use crate::core::request::{MAX_STEP_TOKENS, RequestId};
-
-/// The draft of a member of a step.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct MemberDraft(VerifiedDraft);
 
 /// A draft for a sequence of a step.
 struct ChosenDraft {
@@ -74,7 +61,7 @@ impl Policy {
             if !draft.tokens.is_empty() {
                 self.grow(id, BlockManager::blocks_for(self.sequences[&id].planned + draft.tokens.len()));
                 let drafted = draft.tokens.len();
-                batch.extend(self.sequence_mut(id), draft, MemberDraft(VerifiedDraft { drafted, ..member.0 }));
+                batch.extend(self.sequence_mut(id), draft, MemberDraft { drafted, ..member });
             }
         }
     }
@@ -95,7 +82,7 @@ impl Policy {
             }
             tokens.truncate(drafted);
             let length = sequence.tokens.len();
-            let member = MemberDraft(VerifiedDraft { kind, position, length, drafted, accepted: 0 });
+            let member = MemberDraft { kind, position, length, drafted };
             drafts.push(ChosenDraft { id, draft: Draft { source: kind.source, tokens }, member });
         }
         drafts
@@ -135,9 +122,9 @@ impl Policy {
     }
 
     /// Records how many tokens of a draft a step accepted, after the sequence got its tokens.
-    pub(super) fn verified(&mut self, id: RequestId, MemberDraft(draft): MemberDraft, accepted: usize) {
+    pub(super) fn verified(&mut self, id: RequestId, draft: MemberDraft, accepted: usize) {
         let Some(sequence) = self.sequences.get_mut(&id) else { return };
-        sequence.drafter.record(&VerifiedDraft { accepted, ..draft }, &mut self.acceptance);
+        sequence.drafter.record(draft, accepted, &mut self.acceptance);
         // The keys and values behind the accepted tokens belong to other tokens, and the newest token has none yet.
         let computed = sequence.tokens.len() - 1;
         sequence.computed = sequence.computed.min(computed);

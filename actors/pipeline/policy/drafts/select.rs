@@ -1,8 +1,11 @@
 //! Chooses how many tokens of each draft to verify in a step.
 
+/// The least gain in tokens per time. A step with drafts does not overlap with sampling, which costs a part of this.
+const LEAST_GAIN: f64 = 1.05;
+
 /// A draft that may take part in a step.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Candidate {
+pub(in crate::pipeline::policy) struct Candidate {
     /// The probability that a token is accepted when those before it are.
     pub probability: f64,
     /// Number of tokens that may be verified.
@@ -12,13 +15,19 @@ pub(super) struct Candidate {
 }
 
 /// The number of tokens of each draft to verify, for the most accepted tokens per time. The step takes `seconds` without
-/// drafts and gives `tokens` tokens. At most `rows` rows are added.
+/// drafts and gives `tokens` tokens. At most `rows` rows are added, and none if the gain is small.
 ///
 /// A row is worth its time if it gives more tokens per time than the step does without it. The rows are tried in the order of
 /// this ratio, so the first that is not worth its time ends the choice.
-pub(super) fn select(seconds: f64, tokens: usize, rows: usize, candidates: &[Candidate]) -> Vec<usize> {
+pub(in crate::pipeline::policy) fn select(
+    seconds: f64,
+    tokens: usize,
+    rows: usize,
+    candidates: &[Candidate],
+) -> Vec<usize> {
     let mut chosen = vec![0; candidates.len()];
     let (mut seconds, mut tokens) = (seconds, tokens as f64);
+    let least = LEAST_GAIN * tokens / seconds;
     for _ in 0..rows {
         let gain = |index: usize, verified: usize| candidates[index].probability.powi(verified as i32 + 1);
         let ratio = |(index, verified): (usize, usize)| gain(index, verified) / candidates[index].row_seconds.max(1e-9);
@@ -30,6 +39,9 @@ pub(super) fn select(seconds: f64, tokens: usize, rows: usize, candidates: &[Can
         tokens += gain(index, verified);
         seconds += candidates[index].row_seconds;
         chosen[index] += 1;
+    }
+    if tokens < least * seconds {
+        chosen.fill(0);
     }
     chosen
 }
@@ -55,7 +67,8 @@ mod tests {
                 let candidate = candidate(probability, row);
                 let chosen = select(1.0, 1, 15, &[candidate])[0];
                 let best = (0..=15).map(|drafted| speed(1.0, candidate, drafted)).fold(0.0, f64::max);
-                assert!(speed(1.0, candidate, chosen) >= best - 1e-9, "{probability} {row}: {chosen}");
+                let expected = if best < LEAST_GAIN { 1.0 } else { best };
+                assert!((speed(1.0, candidate, chosen) - expected).abs() < 1e-9, "{probability} {row}: {chosen}");
             }
         }
     }

@@ -20,7 +20,7 @@ const SKIP_FADE: f64 = 0.98;
 
 /// A guess how a sequence continues.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Proposal {
+pub(in crate::pipeline::policy) struct Proposal {
     pub kind: DraftKind,
     /// Position of its first token in the text of its source.
     pub position: usize,
@@ -71,7 +71,7 @@ impl Drafter {
 
     /// The likeliest continuation of `tokens`, the sequence so far, at most [`MAX_STEP_TOKENS`] tokens. `shared` are the rates
     /// of all sequences.
-    pub(super) fn propose(&mut self, tokens: &[TokenId], shared: &Acceptance) -> Option<Proposal> {
+    pub fn propose(&mut self, tokens: &[TokenId], shared: &Acceptance) -> Option<Proposal> {
         self.own.extend(tokens);
         let candidates =
             [self.constrained(tokens), self.at_cursor(tokens), self.found(DraftSource::Prediction, tokens)];
@@ -83,9 +83,9 @@ impl Drafter {
         (!continuation.is_empty()).then(|| Proposal { kind, position, tokens: continuation.to_vec(), probability })
     }
 
-    /// Records the result of a draft.
-    pub(super) fn record(&mut self, draft: &VerifiedDraft, shared: &mut Acceptance) {
-        let VerifiedDraft { kind, position, length, drafted, accepted } = *draft;
+    /// Records how many tokens of a draft were accepted.
+    pub fn record(&mut self, draft: MemberDraft, accepted: usize, shared: &mut Acceptance) {
+        let MemberDraft { kind, position, length, drafted } = draft;
         self.acceptance.record(kind, drafted, accepted, FADE);
         shared.record(kind, drafted, accepted, SHARED_FADE);
         // The token after the accepted ones was sampled, in place of the draft's or behind its last one.
@@ -95,7 +95,7 @@ impl Drafter {
     }
 
     /// Records that a proposal was not tried.
-    pub(super) fn skip(&mut self, kind: DraftKind, shared: &mut Acceptance) {
+    pub fn skip(&mut self, kind: DraftKind, shared: &mut Acceptance) {
         self.acceptance.skip(kind, SKIP_FADE);
         shared.skip(kind, SHARED_FADE);
     }
@@ -132,16 +132,16 @@ impl Drafter {
     }
 }
 
-/// A draft and how many of its tokens were accepted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct VerifiedDraft {
+/// The draft of a member of a step.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::pipeline::policy) struct MemberDraft {
     pub kind: DraftKind,
     /// Position of its first token in the text of its source.
     pub position: usize,
     /// Length of the sequence before it.
     pub length: usize,
+    /// Number of its tokens.
     pub drafted: usize,
-    pub accepted: usize,
 }
 
 #[cfg(test)]
@@ -166,8 +166,8 @@ mod tests {
         let proposal =
             drafter.propose(&tokens, &Acceptance::default()).map(|proposal| (proposal.kind, proposal.position));
         let Some((kind, position)) = proposal else { panic!("a match") };
-        let draft = VerifiedDraft { kind, position, length: tokens.len(), drafted: 4, accepted: 1 };
-        drafter.record(&draft, &mut Acceptance::default());
+        let draft = MemberDraft { kind, position, length: tokens.len(), drafted: 4 };
+        drafter.record(draft, 1, &mut Acceptance::default());
         tokens.extend([4, 50]);
         assert_eq!(proposed(&mut drafter, &tokens)[..3], [6, 7, 8], "50 is in place of 5");
         tokens.push(60);
