@@ -91,7 +91,8 @@ async fn excess_clients_are_refused_and_do_not_slow_accepted_ones() {
     // Eight requests run and eight wait.
     const BATCH: u64 = 8;
     const CAPACITY: u64 = 16;
-    let server = Arc::new(ServerProcess::start(&["--max-seqs", "8", "--max-queued-requests", "8"]).await);
+    let flags = ["--max-seqs", "8", "--max-queued-requests", "8", "--speculate", "off"];
+    let server = Arc::new(ServerProcess::start(&flags).await);
     load(&server, BATCH, 8, 1).await;
     let unloaded = load(&server, BATCH, 32, 2).await;
     assert!(unloaded.iter().all(|answer| answer.status == 200), "a full batch is not an overload");
@@ -167,8 +168,10 @@ async fn a_client_that_sends_as_much_as_it_can_does_not_shut_out_another() {
 async fn a_long_prompt_does_not_block_running_streams() {
     const STREAMS: u64 = 8;
     const SETTLED: usize = 16;
-    // Memory for all tokens: a stream that is preempted would wait for the others.
-    let server = Arc::new(ServerProcess::start(&["--max-seqs", "16", "--kv-memory", "1GiB"]).await);
+    // Memory for all tokens: a stream that is preempted would wait for the others. One token per step, so that the time
+    // between tokens is that of a step.
+    let flags = ["--max-seqs", "16", "--kv-memory", "1GiB", "--speculate", "off"];
+    let server = Arc::new(ServerProcess::start(&flags).await);
     let (settled, is_over) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
     let stream = |number: u64| {
         let (server, settled, is_over) = (server.clone(), settled.clone(), is_over.clone());
@@ -252,7 +255,7 @@ async fn the_second_message_of_a_conversation_computes_only_new_tokens() {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs real weights: set CUELIGHT_TEST_MODELS"]
 async fn sixteen_clients_get_more_throughput_than_one() {
-    let server = Arc::new(ServerProcess::start(&["--max-seqs", "16"]).await);
+    let server = Arc::new(ServerProcess::start(&["--max-seqs", "16", "--speculate", "off"]).await);
     server.stream(&chat("warm up", 8)).await;
     let mut speeds = Vec::new();
     for clients in [1, 16] {
@@ -273,6 +276,34 @@ async fn sixteen_clients_get_more_throughput_than_one() {
     println!("16 clients get {:.2} x what one gets", speeds[1] / speeds[0]);
     // The goal is a factor of 4. Both are bound by the same matrix products, so a prompt is hardly faster than 16 streams.
     assert!(speeds[1] > 3.0 / NOISE * speeds[0], "{speeds:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs real weights: set CUELIGHT_TEST_MODELS"]
+async fn drafts_change_no_text() {
+    let server = Arc::new(ServerProcess::start(&["--max-seqs", "16", "--speculate", "ngram"]).await);
+    // The first half of the prompts is repeated, so that the answers repeat it, too.
+    let answers = |number: u64| {
+        let server = server.clone();
+        async move {
+            let passage = text(40, number % 60);
+            let mut body = chat(&format!("Repeat this text three times: {passage}. {passage}."), 48);
+            body["temperature"] = json!([0.0, 0.7, 1.2][number as usize % 3]);
+            body["seed"] = json!(number);
+            let drafted = server.call(&body).await;
+            body["speculation"] = json!(false);
+            (drafted.text, server.call(&body).await.text)
+        }
+    };
+    let answers = all((0..66).map(answers)).await;
+    let different = answers.iter().filter(|(drafted, plain)| drafted != plain).count();
+    assert_eq!(different, 0, "of {} answers", answers.len());
+    let [tokens, accepted] = [
+        server.metric("cuelight_generation_tokens_total").await,
+        server.metric("cuelight_accepted_draft_tokens_total").await,
+    ];
+    println!("{accepted} of {tokens} tokens were drafted");
+    assert!(accepted > 0.1 * tokens, "{accepted} of {tokens} tokens");
 }
 
 #[tokio::test(flavor = "multi_thread")]
