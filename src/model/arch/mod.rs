@@ -3,23 +3,47 @@
 //! A family is a [`Family`]: data that says how layers are built. Sizes come from the file's metadata. A new mathematical idea
 //! is a new mixer or feed-forward and a variant in `family.rs`, never a test for a family's name.
 
+mod arcee;
+mod cohere2;
+mod command_r;
 mod deepseek2;
+mod dots1;
+mod ernie4_5;
+mod ernie4_5_moe;
+mod exaone4;
 mod family;
 mod gemma2;
 mod gemma3;
 mod gemma4;
+mod glm4;
 mod glm4moe;
 mod gpt_oss;
+mod granite;
+mod granitemoe;
+mod hunyuan_dense;
+mod hunyuan_moe;
 mod llama;
 mod llama4;
+mod minimax_m2;
+mod mistral3;
+mod nemotron;
+mod olmo2;
+mod olmoe;
+mod phi2;
+mod phi3;
 mod qwen2;
 mod qwen2moe;
 mod qwen3;
 mod qwen3moe;
+mod seed_oss;
+mod smollm3;
+mod stablelm;
+mod starcoder2;
 
 pub use family::{
-    AttentionScale, AttentionSpec, EmbeddingScale, ExpertPlacement, Family, Mixer, Norms, QkNorm, Rotation,
-    RoutingSpec, Values, Windows, YarnRamp,
+    AttentionScale, AttentionSpec, EmbeddingScale, ExpertPlacement, Family, FeedForward, LogitScale, Mixer, NormKind,
+    Norms, QkNorm, QkNormKind, Residual, Rotation, RoutingSpec, Temperature, Values, WindowedRope, Windows,
+    YarnMultiplier, YarnRamp,
 };
 
 use super::error::ModelError;
@@ -39,6 +63,29 @@ pub const FAMILIES: &[&Family] = &[
     &deepseek2::FAMILY,
     &llama4::FAMILY,
     &gemma4::FAMILY,
+    &granite::FAMILY,
+    &granitemoe::FAMILY,
+    &phi3::FAMILY,
+    &mistral3::FAMILY,
+    &olmo2::FAMILY,
+    &olmoe::FAMILY,
+    &smollm3::FAMILY,
+    &cohere2::FAMILY,
+    &command_r::FAMILY,
+    &glm4::FAMILY,
+    &exaone4::FAMILY,
+    &seed_oss::FAMILY,
+    &nemotron::FAMILY,
+    &starcoder2::FAMILY,
+    &phi2::FAMILY,
+    &stablelm::FAMILY,
+    &ernie4_5::FAMILY,
+    &ernie4_5_moe::FAMILY,
+    &hunyuan_dense::FAMILY,
+    &hunyuan_moe::FAMILY,
+    &minimax_m2::FAMILY,
+    &arcee::FAMILY,
+    &dots1::FAMILY,
 ];
 
 /// The names of the supported architectures.
@@ -59,3 +106,6 @@ pub fn of(gguf: &Gguf) -> Result<&'static Family, ModelError> {
         ModelError::UnknownArchitecture { file, found: found.to_owned(), known: known().join(", ") }
     })
 }
+
+#[cfg(test)]
+mod tests;
