@@ -71,11 +71,14 @@ impl<'a> Builder<'a> {
     /// [`BuildError`] when the tensor is missing or has the wrong shape.
     pub fn norm(&mut self, name: &str, x: ValueId) -> Result<ValueId, BuildError> {
         let width = self.graph.width(x);
-        if self.family.norm == NormKind::Rms {
-            return self.grouped_norm(&format!("{name}.weight"), width, x);
-        }
-        let weight = self.weights.vector(&format!("{name}.weight"), width)?;
-        let bias = self.weights.optional_vector(&format!("{name}.bias"), width)?;
+        let (weight, bias) = match self.family.norm {
+            NormKind::Rms => return self.grouped_norm(&format!("{name}.weight"), width, x),
+            NormKind::LayerUnweighted => (vec![1.0; width].into(), None),
+            NormKind::Layer => {
+                let weight = self.weights.vector(&format!("{name}.weight"), width)?;
+                (weight, self.weights.optional_vector(&format!("{name}.bias"), width)?)
+            }
+        };
         Ok(self.graph.push_one(LayerNorm::new(weight, bias, self.h.norm_epsilon)?, &[x])?)
     }
 

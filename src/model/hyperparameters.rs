@@ -55,7 +55,7 @@ impl HyperParameters {
         let keys = Keys::new(gguf)?;
         let hidden_size = keys.size("embedding_length")?;
         let context_train = keys.size("context_length")?;
-        keys.refuse_shared_keys()?;
+        keys.refuse_variants()?;
         Ok(HyperParameters {
             vocab_size: vocab_size(gguf)?,
             layers: keys.layer_specs(family, hidden_size, context_tokens.unwrap_or(context_train))?,
@@ -81,7 +81,7 @@ impl Keys<'_> {
     fn norm_epsilon(&self, norm: NormKind) -> Result<f32, ModelError> {
         self.positive(match norm {
             NormKind::Rms => "attention.layer_norm_rms_epsilon",
-            NormKind::Layer => "attention.layer_norm_epsilon",
+            NormKind::Layer | NormKind::LayerUnweighted => "attention.layer_norm_epsilon",
         })
     }
 

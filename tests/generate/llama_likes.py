@@ -91,6 +91,16 @@ def write_minimax_keys(writer: gguf.GGUFWriter, config) -> None:
     writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
 
 
+def write_exaone_moe_keys(writer: gguf.GGUFWriter, config) -> None:
+    write_experts(writer, config.num_experts, config.num_experts_per_tok)
+    writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    writer.add_expert_shared_count(config.num_shared_experts)
+    writer.add_leading_dense_block_count(config.first_k_dense_replace)
+    writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    writer.add_expert_weights_scale(config.routed_scaling_factor)
+    writer.add_expert_weights_norm(config.norm_topk_prob)
+
+
 def write_dots_keys(writer: gguf.GGUFWriter, config) -> None:
     write_experts(writer, config.n_routed_experts, config.num_experts_per_tok)
     writer.add_expert_feed_forward_length(config.moe_intermediate_size)
@@ -192,8 +202,19 @@ CHECKPOINTS: dict[str, Checkpoint] = {
         family(ARCH.MINIMAXM2, "MiniMaxM2", write_keys=write_minimax_keys, rules=lambda config: parts.MINIMAX),
         small(head_dim=16, num_local_experts=8, num_experts_per_tok=3, intermediate_size=24,
               rope_parameters=rope(partial_rotary_factor=0.5))),
-    "arcee": Checkpoint(family(ARCH.ARCEE, "Arcee", rotates_neighbours=True), small(tie_word_embeddings=True)),
+    "arcee": Checkpoint(family(ARCH.ARCEE, "Arcee", rotates_neighbours=True), small()),
     "dots1": Checkpoint(family(ARCH.DOTS1, "Dots1", write_keys=write_dots_keys), small_experts(
         n_routed_experts=8, n_shared_experts=1, first_k_dense_replace=1, n_group=1, topk_group=1, head_dim=16,
         routed_scaling_factor=1.5, norm_topk_prob=True)),
+    "gemma": Checkpoint(
+        family(ARCH.GEMMA, "Gemma", norm_layout=ONE_ADDED, norm_mean=0.0),
+        small(head_dim=16, num_key_value_heads=1, hidden_act="gelu_pytorch_tanh")),
+    "olmo": Checkpoint(family(ARCH.OLMO, "Olmo", rotates_neighbours=True, layer_norms=True), small(rms_norm_eps=1e-5)),
+    "chatglm": Checkpoint(family(ARCH.CHATGLM, "Glm", write_keys=write_rotary_dim), small(
+        head_dim=8, attention_bias=True, pad_token_id=0, rope_parameters=rope(partial_rotary_factor=0.5))),
+    "jais2": Checkpoint(family(ARCH.JAIS2, "Jais2", layer_norms=True), small(head_dim=8, **LAYER_NORM)),
+    "exaone-moe": Checkpoint(family(ARCH.EXAONE_MOE, "ExaoneMoe", write_keys=write_exaone_moe_keys), small_experts(
+        num_hidden_layers=4, head_dim=8, sliding_window=20, sliding_window_pattern=4, num_experts=5,
+        num_shared_experts=1, first_k_dense_replace=1, n_group=1, topk_group=1, routed_scaling_factor=1.5,
+        norm_topk_prob=True)),
 }  # fmt: skip

@@ -82,6 +82,8 @@ pub enum NormKind {
     Rms,
     /// Layer norm, with a bias where the file has one.
     Layer,
+    /// Layer norm without weight and bias.
+    LayerUnweighted,
 }
 
 /// Where a layer applies norms.

@@ -85,11 +85,17 @@ impl Keys<'_> {
         Ok(LatentSizes { rank, key_dim: key_dim - rotary_dim, value_dim: self.size("attention.value_length_mla")? })
     }
 
-    /// Refuses models whose layers read the keys and values of other layers.
-    pub(super) fn refuse_shared_keys(&self) -> Result<(), ModelError> {
-        match self.gguf.optional_u32(&self.name("attention.shared_kv_layers"))?.unwrap_or(0) {
-            0 => Ok(()),
-            layers => Err(self.invalid("attention.shared_kv_layers", layers, "0: such models are not supported")),
+    /// Refuses models whose layers read the keys and values of other layers, or limit them.
+    pub(super) fn refuse_variants(&self) -> Result<(), ModelError> {
+        let expected = "0: such models are not supported";
+        if let Some(layers) =
+            self.gguf.optional_u32(&self.name("attention.shared_kv_layers"))?.filter(|count| *count > 0)
+        {
+            return Err(self.invalid("attention.shared_kv_layers", layers, expected));
+        }
+        match self.gguf.optional_f32(&self.name("attention.clamp_kqv"))?.filter(|limit| *limit != 0.0) {
+            Some(limit) => Err(self.invalid("attention.clamp_kqv", limit, expected)),
+            None => Ok(()),
         }
     }
 

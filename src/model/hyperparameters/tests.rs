@@ -6,7 +6,9 @@ use cuelight_shaders::experts::Scoring;
 use super::*;
 use crate::format::gguf::write::GgufBuilder;
 use crate::model::arch::{self, QkNormKind};
-use crate::model::layer::{AttentionLayer, ExpertSizes, FeedForwardSpec, Heads, LatentSizes, MixerSpec, PositionScale};
+use crate::model::layer::{
+    AttentionLayer, ExpertSizes, FeedForwardSpec, Heads, LatentSizes, MixerSpec, PositionScale, RopeSpec,
+};
 use crate::model::rope::RopeScaling;
 
 /// The value of a key.
