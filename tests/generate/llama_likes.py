@@ -128,7 +128,9 @@ LAYER_NORM = dict(layer_norm_eps=1e-3)
 def phi3(original: int) -> dict:
     """Sizes with a context that was extended from `original` tokens."""
     parameters = rope("longrope", original_max_position_embeddings=original, **PHI3_ROPE)
-    return small(original_max_position_embeddings=original, rope_parameters=parameters, pad_token_id=0)
+    return small(
+        max_position_embeddings=2048, original_max_position_embeddings=original, rope_parameters=parameters,
+        pad_token_id=0)  # fmt: skip
 
 
 CHECKPOINTS: dict[str, Checkpoint] = {
@@ -140,7 +142,7 @@ CHECKPOINTS: dict[str, Checkpoint] = {
                rules=lambda config: parts.GRANITE_MOE),
         small(**GRANITE_SCALES, num_local_experts=6, num_experts_per_tok=2, intermediate_size=24,
               shared_intermediate_size=40, tie_word_embeddings=False)),
-    "phi3": Checkpoint(PHI3, phi3(256)),
+    "phi3": Checkpoint(PHI3, phi3(512)),
     # Every prompt is longer than the original context.
     "phi3-long": Checkpoint(PHI3, phi3(4)),
     "phi3-window": Checkpoint(PHI3, small(sliding_window=20, pad_token_id=0, original_max_position_embeddings=512,
