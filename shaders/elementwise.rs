@@ -6,6 +6,7 @@ use crate::cpu::{Kernel, SharedMut};
 use crate::op::CpuArgs;
 use crate::per_kernel;
 
+pub use crate::activate::{Activate, Pointwise};
 pub use crate::add::Add;
 pub use crate::gate_rows::GateRows;
 pub use crate::scale::Scale;

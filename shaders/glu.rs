@@ -28,7 +28,7 @@ const SLOPE: f32 = 1.702;
 
 impl Activation {
     #[inline(always)]
-    fn apply(self, gate: f32, up: f32) -> f32 {
+    pub(crate) fn apply(self, gate: f32, up: f32) -> f32 {
         // Every activation is the gate times a logistic function: 1/2 (1 + tanh z) = 1 / (1 + e^-2z).
         const SQRT_8_OVER_PI: f32 = 1.595_769;
         let (gate, up) = match self {

@@ -36,6 +36,7 @@ pub mod weight;
 
 // Ops: one line for each. `build.rs` reads this list up to the next empty line and makes the registry (`ops.rs`) of it:
 // the module's `cases()`. The shaders of an op are NAME.comp, or all .comp files of the folder NAME.
+pub mod activate;
 pub mod add;
 pub mod attention;
 pub mod embed;
@@ -44,6 +45,7 @@ pub mod fusion;
 pub mod gate_rows;
 pub mod glu;
 pub mod heads;
+pub mod layer_norm;
 pub mod matmul;
 pub mod rms_norm;
 pub mod rope;

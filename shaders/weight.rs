@@ -210,6 +210,16 @@ impl Weight {
         Weight { rows: rows.len(), bytes: bytes.expect("the weight has these rows"), ..self.clone() }
     }
 
+    /// The matrix of the given rows under a name of its own, for tensors that hold several matrices. It shares the bytes.
+    ///
+    /// # Panics
+    /// When `rows` is out of bounds.
+    #[must_use]
+    pub fn part(&self, rows: Range<usize>) -> Weight {
+        let name = format!("{} [{}..{}]", self.name, rows.start, rows.end);
+        Weight { name: name.into(), ..self.slice_rows(rows) }
+    }
+
     /// The whole matrix as float32. For small tensors (norms, biases) and tests.
     #[must_use]
     pub fn to_f32(&self) -> Vec<f32> {

@@ -96,7 +96,7 @@ pub(super) fn draft(options: &LoadOptions) -> Result<Draft, LoadError> {
         }
     }
     let (gguf, pending_weights) = options.source.open()?;
-    let model = ModelGraph::build(&gguf)?;
+    let model = ModelGraph::build_for(&gguf, options.context_tokens)?;
     let card = ModelCard::read(&gguf, &model)?;
     let mut limits = limits(&model, options);
     let request = MemoryRequest { text_bytes: tokenizer_bytes(&gguf)?, ..memory_request(&model, options, &limits) };

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use cuelight_shaders::attention::KvShape;
+use cuelight_shaders::layer_norm::LayerNorm;
 use cuelight_shaders::matmul::Linear;
 use cuelight_shaders::op::ShapeError;
 use cuelight_shaders::rms_norm::RmsNorm;
 
-use super::arch::Family;
+use super::arch::{Family, NormKind};
 use super::error::ModelError;
-use super::hyperparameters::{ExpertSizes, HyperParameters};
+use super::hyperparameters::HyperParameters;
 use super::weights::Weights;
 use crate::format::gguf::Gguf;
 use crate::graph::{Graph, ValueId};
@@ -20,8 +20,6 @@ pub struct Builder<'a> {
     pub weights: Weights<'a>,
     /// The ops so far.
     pub graph: Graph,
-    /// The KV cache of each layer so far.
-    pub kv_shapes: Vec<KvShape>,
     /// How this model's layers are built.
     pub family: &'static Family,
     /// The model's hyperparameters.
@@ -64,29 +62,27 @@ impl<'a> Builder<'a> {
     /// An empty graph for the model in `gguf`.
     #[must_use]
     pub fn new(gguf: &'a Gguf, family: &'static Family, h: &'a HyperParameters) -> Self {
-        let kv_shapes = Vec::with_capacity(h.n_layers);
-        Builder { weights: Weights::new(gguf), graph: Graph::default(), kv_shapes, family, h }
+        Builder { weights: Weights::new(gguf), graph: Graph::default(), family, h }
     }
 
-    /// The sizes of the model's experts, for a layer that has a router.
-    ///
-    /// # Errors
-    /// [`ModelError::NoExperts`] when the metadata or the family has none.
-    pub fn expert_sizes(&self) -> Result<ExpertSizes, BuildError> {
-        let architecture = &self.h.architecture;
-        let missing = || ModelError::NoExperts { file: self.weights.file(), architecture: architecture.clone() };
-        Ok(self.h.experts.ok_or_else(missing)?)
-    }
-
-    /// A norm over the whole row with the weights of `tensor`.
+    /// A norm over the whole row with the weight of `name`, and for a layer norm its bias where the file has one.
     ///
     /// # Errors
     /// [`BuildError`] when the tensor is missing or has the wrong shape.
-    pub fn norm(&mut self, tensor: &str, x: ValueId) -> Result<ValueId, BuildError> {
-        self.grouped_norm(tensor, self.h.hidden_size, x)
+    pub fn norm(&mut self, name: &str, x: ValueId) -> Result<ValueId, BuildError> {
+        let width = self.graph.width(x);
+        let (weight, bias) = match self.family.norm {
+            NormKind::Rms => return self.grouped_norm(&format!("{name}.weight"), width, x),
+            NormKind::LayerUnweighted => (vec![1.0; width].into(), None),
+            NormKind::Layer => {
+                let weight = self.weights.vector(&format!("{name}.weight"), width)?;
+                (weight, self.weights.optional_vector(&format!("{name}.bias"), width)?)
+            }
+        };
+        Ok(self.graph.push_one(LayerNorm::new(weight, bias, self.h.norm_epsilon)?, &[x])?)
     }
 
-    /// A norm over each run of `group` values of a row.
+    /// A root-mean-square norm over each run of `group` values of a row.
     ///
     /// # Errors
     /// As [`Builder::norm`].
@@ -95,12 +91,12 @@ impl<'a> Builder<'a> {
         self.norm_by(weight, x)
     }
 
-    /// A norm over each run of `weight.len()` values of a row.
+    /// A root-mean-square norm over each run of `weight.len()` values of a row.
     ///
     /// # Errors
     /// [`BuildError::Shape`] when the row is not a multiple of that.
     pub fn norm_by(&mut self, weight: Arc<[f32]>, x: ValueId) -> Result<ValueId, BuildError> {
-        Ok(self.graph.push_one(RmsNorm::new(weight, self.h.rms_norm_epsilon), &[x])?)
+        Ok(self.graph.push_one(RmsNorm::new(weight, self.h.norm_epsilon), &[x])?)
     }
 
     /// Several projections of one input. Each output is (tensor stem, output size) and has a bias where the file has one.
@@ -114,6 +110,30 @@ impl<'a> Builder<'a> {
         for (stem, rows) in outputs {
             matrices.push(self.weights.matrix(&format!("blk.{layer}.{stem}.weight"), *rows, columns)?);
             biases.push(self.weights.optional_vector(&format!("blk.{layer}.{stem}.bias"), *rows)?);
+        }
+        Ok(self.graph.push(Linear::new(matrices, biases)?, &[x])?)
+    }
+
+    /// Several projections of one input whose weights are parts of one tensor, one after the other: (tensor stem, output
+    /// sizes).
+    ///
+    /// # Errors
+    /// As [`Builder::norm`].
+    pub fn linear_parts(
+        &mut self,
+        layer: usize,
+        (stem, sizes): (&str, &[usize]),
+        x: ValueId,
+    ) -> Result<Vec<ValueId>, BuildError> {
+        let (columns, rows) = (self.graph.width(x), sizes.iter().sum());
+        let whole = self.weights.matrix(&format!("blk.{layer}.{stem}.weight"), rows, columns)?;
+        let bias = self.weights.optional_vector(&format!("blk.{layer}.{stem}.bias"), rows)?;
+        let (mut matrices, mut biases, mut start) = (Vec::new(), Vec::new(), 0);
+        for size in sizes {
+            let range = start..start + size;
+            matrices.push(whole.part(range.clone()));
+            biases.push(bias.as_ref().map(|bias| bias[range.clone()].into()));
+            start = range.end;
         }
         Ok(self.graph.push(Linear::new(matrices, biases)?, &[x])?)
     }

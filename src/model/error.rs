@@ -64,11 +64,13 @@ pub enum ModelError {
         /// The architecture.
         architecture: String,
     },
-    /// The family uses latent attention, but the metadata lacks its sizes.
-    #[error("{file}: the architecture uses latent attention, but the metadata lacks its sizes")]
-    NoLatentSizes {
+    /// The file has one of two tensors that belong together.
+    #[error("{file}: of the tensors {tensors} one is missing")]
+    OneOfTwoTensors {
         /// The file.
         file: String,
+        /// The names of both.
+        tensors: String,
     },
     /// An op does not accept the shapes of its inputs or weights.
     #[error("{file}: {source}")]

@@ -1,168 +1,180 @@
 //! Mixers: the half of a layer in which a row reads other rows of its sequence.
 
-use cuelight_shaders::attention::{Attention, KvShape};
+use cuelight_shaders::attention::Attention;
 use cuelight_shaders::elementwise::ScaleByPosition;
 use cuelight_shaders::heads::{JoinHeads, SplitHeads};
 use cuelight_shaders::matmul::HeadLinear;
 use cuelight_shaders::rope::Rope;
 
-use super::arch::{Mixer, QkNorm, Values};
+use super::arch::{QkNormKind, Values};
 use super::builder::{BuildError, Builder};
-use super::error::ModelError;
-use super::hyperparameters::{Heads, LatentSizes};
-use super::rope::{Frequencies, RopeScaling};
+use super::layer::{AttentionLayer, Heads, LatentSizes, MixerSpec, RopeSpec};
+use super::rope::frequencies;
 
 use crate::graph::ValueId;
 
-/// Appends the family's mixer. `x` and the result are [rows, hidden_size].
+/// Appends a layer's mixer. `x` and the result are [rows, hidden_size].
 ///
 /// # Errors
 /// [`BuildError`] when a tensor is missing or has the wrong shape.
-pub fn mix(builder: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<ValueId, BuildError> {
-    match builder.family.mixer {
-        Mixer::GroupedQueryAttention => grouped_query_attention(builder, layer, x),
-        Mixer::LatentAttention => latent_attention(builder, layer, x),
+pub fn mix(builder: &mut Builder<'_>, layer: usize, spec: &MixerSpec, x: ValueId) -> Result<ValueId, BuildError> {
+    match spec {
+        MixerSpec::Attention(attention) => grouped_query_attention(builder, layer, (spec, attention), x),
+        MixerSpec::LatentAttention(attention, sizes) => latent_attention(builder, layer, (spec, attention, *sizes), x),
     }
 }
 
-/// Grouped-query attention: project, norm the heads where the family does, apply positions, attend, project back.
-fn grouped_query_attention(builder: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<ValueId, BuildError> {
-    let h = builder.h;
-    let Heads { n_kv_heads, head_dim, .. } = h.heads[layer];
-    let [query, key, value] = project(builder, layer, x)?;
-    let [query, key] = norm_queries_and_keys(builder, layer, [query, key])?;
-    let [query, key] = apply_positions(builder, layer, [query, key])?;
-    let attention = Attention {
+/// Grouped-query attention: project, norm the heads where the layer does, apply positions, attend, project back.
+fn grouped_query_attention(
+    builder: &mut Builder<'_>,
+    layer: usize,
+    (spec, attention): (&MixerSpec, &AttentionLayer),
+    x: ValueId,
+) -> Result<ValueId, BuildError> {
+    let [query, key, value] = project(builder, layer, attention.heads, x)?;
+    let [query, key] = norm_queries_and_keys(builder, layer, attention, [query, key])?;
+    let [query, key] = apply_positions(builder, layer, attention, [query, key])?;
+    let n_heads = attention.heads.n_heads;
+    let sinks = builder.weights.optional_vector(&format!("blk.{layer}.attn_sinks.weight"), n_heads)?;
+    let op = Attention { sinks, ..attention_op(builder, layer, spec) };
+    let attended = builder.graph.push_one(op.checked()?, &[query, key, value])?;
+    Ok(builder.linear(layer, &[("attn_output", builder.h.hidden_size)], attended)?[0])
+}
+
+/// The attention op of a layer, without sinks.
+fn attention_op(builder: &Builder<'_>, layer: usize, spec: &MixerSpec) -> Attention {
+    let attention = spec.attention();
+    Attention {
         layer,
-        n_heads: h.n_heads,
-        kv: KvShape::grouped(n_kv_heads, head_dim),
-        scale: h.attention_scale,
-        window: h.windows[layer],
-        softcap: h.attention_softcap,
-        sinks: builder.weights.optional_vector(&format!("blk.{layer}.attn_sinks.weight"), h.n_heads)?,
-    };
-    let attended = attend(builder, attention, &[query, key, value])?;
-    Ok(builder.linear(layer, &[("attn_output", h.hidden_size)], attended)?[0])
+        n_heads: attention.heads.n_heads,
+        kv: spec.kv_shape(),
+        scale: attention.scale,
+        window: attention.window,
+        softcap: builder.h.attention_softcap,
+        sinks: None,
+    }
 }
 
 /// Query, key and value of each row.
-fn project(builder: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<[ValueId; 3], BuildError> {
-    let Heads { n_kv_heads, head_dim, .. } = builder.h.heads[layer];
-    let (query_width, kv_width) = (builder.h.n_heads * head_dim, n_kv_heads * head_dim);
-    let (query, key, value) = (("attn_q", query_width), ("attn_k", kv_width), ("attn_v", kv_width));
-    if builder.family.attention.values == Values::AsProjected {
-        let projected = builder.linear(layer, &[query, key, value], x)?;
-        return Ok([projected[0], projected[1], projected[2]]);
-    }
-    let has_values = builder.weights.has(&format!("blk.{layer}.attn_v.weight"));
-    let weights = if has_values { vec![query, key, value] } else { vec![query, key] };
-    let projected = builder.linear(layer, &weights, x)?;
-    let value = builder.norm_by(vec![1.0; head_dim].into(), projected[weights.len() - 1])?;
-    Ok([projected[0], projected[1], value])
+fn project(builder: &mut Builder<'_>, layer: usize, heads: Heads, x: ValueId) -> Result<[ValueId; 3], BuildError> {
+    let Heads { n_heads, n_kv_heads, head_dim, .. } = heads;
+    let widths = [n_heads * head_dim, n_kv_heads * head_dim, n_kv_heads * head_dim];
+    let [query, key, value] = [("attn_q", widths[0]), ("attn_k", widths[1]), ("attn_v", widths[2])];
+    let has = |stem: &str| builder.weights.has(&format!("blk.{layer}.{stem}.weight"));
+    let projected = if has("attn_qkv") {
+        builder.linear_parts(layer, ("attn_qkv", &widths), x)?
+    } else if has("attn_v") || builder.family.attention.values == Values::AsProjected {
+        builder.linear(layer, &[query, key, value], x)?
+    } else {
+        builder.linear(layer, &[query, key], x)?
+    };
+    let (query, key, value) = (projected[0], projected[1], projected[projected.len() - 1]);
+    Ok(match builder.family.attention.values {
+        Values::AsProjected => [query, key, value],
+        Values::Normed => [query, key, builder.norm_by(vec![1.0; head_dim].into(), value)?],
+    })
 }
 
-/// The norms of heads before rotation.
+/// The norms of queries and keys before rotation.
 fn norm_queries_and_keys(
     builder: &mut Builder<'_>,
     layer: usize,
-    [query, key]: [ValueId; 2],
+    attention: &AttentionLayer,
+    queries_and_keys: [ValueId; 2],
 ) -> Result<[ValueId; 2], BuildError> {
-    let head_dim = builder.h.heads[layer].head_dim;
-    let [query_norm, key_norm] = ["attn_q_norm", "attn_k_norm"].map(|stem| format!("blk.{layer}.{stem}.weight"));
-    let norms_heads = match builder.family.attention.qk_norm {
-        QkNorm::Never | QkNorm::AfterRotation => false,
-        QkNorm::Always => true,
-        QkNorm::WhereStored => builder.weights.has(&query_norm),
-    };
-    if !norms_heads {
-        return Ok([query, key]);
+    let Heads { n_heads, n_kv_heads, head_dim, .. } = attention.heads;
+    match attention.qk_norm {
+        Some(QkNormKind::Heads) => stored_norms(builder, layer, [head_dim; 2], queries_and_keys),
+        Some(QkNormKind::Row) => {
+            stored_norms(builder, layer, [n_heads, n_kv_heads].map(|heads| heads * head_dim), queries_and_keys)
+        }
+        Some(QkNormKind::RotatedHeads | QkNormKind::RotatedUnweighted) | None => Ok(queries_and_keys),
     }
-    let query = builder.grouped_norm(&query_norm, head_dim, query)?;
-    Ok([query, builder.grouped_norm(&key_norm, head_dim, key)?])
 }
 
-/// Encodes positions: rotates queries and keys, or scales queries by their position.
+/// The norms of queries and keys, over runs of these lengths, with the weights of the file.
+fn stored_norms(
+    builder: &mut Builder<'_>,
+    layer: usize,
+    [query_run, key_run]: [usize; 2],
+    [query, key]: [ValueId; 2],
+) -> Result<[ValueId; 2], BuildError> {
+    let query = builder.grouped_norm(&format!("blk.{layer}.attn_q_norm.weight"), query_run, query)?;
+    Ok([query, builder.grouped_norm(&format!("blk.{layer}.attn_k_norm.weight"), key_run, key)?])
+}
+
+/// Encodes positions: rotates queries and keys where the layer does, and scales queries by their position.
 fn apply_positions(
     builder: &mut Builder<'_>,
     layer: usize,
-    [query, key]: [ValueId; 2],
+    attention: &AttentionLayer,
+    [mut query, mut key]: [ValueId; 2],
 ) -> Result<[ValueId; 2], BuildError> {
-    let h = builder.h;
-    if let (Some(scale), None) = (h.position_scale, h.windows[layer]) {
-        let query = builder.graph.push_one(ScaleByPosition::new(scale.step, scale.strength)?, &[query])?;
-        return Ok([query, key]);
+    let head_dim = attention.heads.head_dim;
+    if let Some(rope) = attention.rope {
+        [query, key] = rotate(builder, (rope, attention.heads.rotary_dim), head_dim, [query, key])?;
     }
-    let head_dim = h.heads[layer].head_dim;
-    let [query, key] = rotate(builder, layer, head_dim, [query, key])?;
-    if !h.norms_rotated_heads {
-        return Ok([query, key]);
+    if attention.qk_norm == Some(QkNormKind::RotatedHeads) {
+        [query, key] = stored_norms(builder, layer, [head_dim; 2], [query, key])?;
+    } else if attention.qk_norm == Some(QkNormKind::RotatedUnweighted) {
+        query = builder.norm_by(vec![1.0; head_dim].into(), query)?;
+        key = builder.norm_by(vec![1.0; head_dim].into(), key)?;
     }
-    let query = builder.norm_by(vec![1.0; head_dim].into(), query)?;
-    Ok([query, builder.norm_by(vec![1.0; head_dim].into(), key)?])
+    if let Some(scale) = attention.position_scale {
+        let scale = ScaleByPosition::new(scale.step, scale.strength, scale.first)?;
+        query = builder.graph.push_one(scale, &[query])?;
+    }
+    Ok([query, key])
 }
 
-/// Rotates heads of `head_dim` values.
+/// Rotates heads of `head_dim` values, of which the first `rotary_dim` form pairs.
 fn rotate(
     builder: &mut Builder<'_>,
-    layer: usize,
+    (rope, rotary_dim): (RopeSpec, usize),
     head_dim: usize,
     queries_and_keys: [ValueId; 2],
 ) -> Result<[ValueId; 2], BuildError> {
-    let Frequencies { values, magnitude } = frequencies(builder, layer)?;
-    let rope = Rope::new(head_dim, builder.family.attention.rope_pairs, values.into(), magnitude)?;
-    let rotated = builder.graph.push(rope, &queries_and_keys)?;
+    let factors = match rope.factors {
+        Some(tensor) => Some(builder.weights.vector(tensor, rotary_dim / 2)?),
+        None => None,
+    };
+    let frequencies = frequencies(rope.base, rotary_dim, rope.scaling, factors.as_deref());
+    let op = Rope::new(head_dim, builder.family.attention.rope_pairs, frequencies.into(), rope.magnitude)?;
+    let rotated = builder.graph.push(op, &queries_and_keys)?;
     Ok([rotated[0], rotated[1]])
-}
-
-/// The layer's rotary frequencies. Windowed layers may have their own base, to which long-context scaling does not apply.
-fn frequencies(builder: &mut Builder<'_>, layer: usize) -> Result<Frequencies, BuildError> {
-    let h = builder.h;
-    let rotary_dim = h.heads[layer].rotary_dim;
-    if let (Some(base), Some(_)) = (h.rope_base_windowed, h.windows[layer]) {
-        return Ok(Frequencies::new(base, rotary_dim, RopeScaling::None, None));
-    }
-    let factors = builder.weights.optional_vector("rope_freqs.weight", rotary_dim / 2)?;
-    Ok(Frequencies::new(h.rope_base, rotary_dim, h.rope_scaling, factors.as_deref()))
-}
-
-/// Appends the attention op and its KV cache.
-fn attend(builder: &mut Builder<'_>, attention: Attention, inputs: &[ValueId]) -> Result<ValueId, BuildError> {
-    builder.kv_shapes.push(attention.kv);
-    Ok(builder.graph.push_one(attention.checked()?, inputs)?)
 }
 
 /// Latent attention: all heads share one latent vector and one rotated section of the keys.
 ///
 /// The key projection of the latent vector is absorbed into the queries and the value projection into the output, so the cache
 /// holds only the latent vector and the rotated section. Source: DeepSeek-AI 2024, "DeepSeek-V2", 2.1.
-fn latent_attention(builder: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<ValueId, BuildError> {
-    let h = builder.h;
-    let missing = || ModelError::NoLatentSizes { file: builder.weights.file() };
-    let LatentSizes { rank, key_dim, value_dim } = h.latent.ok_or_else(missing)?;
-    let rotary = h.heads[layer].rotary_dim;
-    let [query, latent_and_key] = project_latent(builder, layer, (key_dim + rotary, rank + rotary), x)?;
+fn latent_attention(
+    builder: &mut Builder<'_>,
+    layer: usize,
+    (spec, attention, sizes): (&MixerSpec, &AttentionLayer, LatentSizes),
+    x: ValueId,
+) -> Result<ValueId, BuildError> {
+    let LatentSizes { rank, key_dim, value_dim } = sizes;
+    let Heads { n_heads, rotary_dim: rotary, .. } = attention.heads;
+    let widths = (n_heads * (key_dim + rotary), rank + rotary);
+    let [query, latent_and_key] = project_latent(builder, layer, widths, x)?;
 
     let sections = builder.graph.push(SplitHeads { first: key_dim, second: rotary }, &[query])?;
     let shared = builder.graph.push(SplitHeads { first: rank, second: rotary }, &[latent_and_key])?;
     let latent = builder.grouped_norm(&format!("blk.{layer}.attn_kv_a_norm.weight"), rank, shared[0])?;
-    let [rotated_query, rotated_key] = rotate(builder, layer, rotary, [sections[1], shared[1]])?;
+    let [rotated_query, rotated_key] = match attention.rope {
+        Some(rope) => rotate(builder, (rope, rotary), rotary, [sections[1], shared[1]])?,
+        None => [sections[1], shared[1]],
+    };
 
-    let absorbed = per_head(builder, layer, "attn_k_b", [rank, key_dim], sections[0])?;
+    let absorbed = per_head(builder, layer, ("attn_k_b", n_heads), [rank, key_dim], sections[0])?;
     let join = || JoinHeads { first: rank, second: rotary };
     let query = builder.graph.push_one(join(), &[absorbed, rotated_query])?;
     let key = builder.graph.push_one(join(), &[latent, rotated_key])?;
-    let attention = Attention {
-        layer,
-        n_heads: h.n_heads,
-        kv: KvShape::latent(rank + rotary, rank),
-        scale: h.attention_scale,
-        window: h.windows[layer],
-        softcap: h.attention_softcap,
-        sinks: None,
-    };
-    let attended = attend(builder, attention, &[query, key])?;
-    let values = per_head(builder, layer, "attn_v_b", [value_dim, rank], attended)?;
-    Ok(builder.linear(layer, &[("attn_output", h.hidden_size)], values)?[0])
+    let op = attention_op(builder, layer, spec);
+    let attended = builder.graph.push_one(op.checked()?, &[query, key])?;
+    let values = per_head(builder, layer, ("attn_v_b", n_heads), [value_dim, rank], attended)?;
+    Ok(builder.linear(layer, &[("attn_output", builder.h.hidden_size)], values)?[0])
 }
 
 /// The queries of all heads, and the latent vector with the rotated section of the key. Queries go through a low-rank
@@ -170,10 +182,9 @@ fn latent_attention(builder: &mut Builder<'_>, layer: usize, x: ValueId) -> Resu
 fn project_latent(
     builder: &mut Builder<'_>,
     layer: usize,
-    (query_dim, latent_dim): (usize, usize),
+    (query_width, latent_dim): (usize, usize),
     x: ValueId,
 ) -> Result<[ValueId; 2], BuildError> {
-    let query_width = builder.h.n_heads * query_dim;
     let latent = ("attn_kv_a_mqa", latent_dim);
     let Some(query_rank) = builder.weights.rows(&format!("blk.{layer}.attn_q_a.weight")) else {
         let projected = builder.linear(layer, &[("attn_q", query_width), latent], x)?;
@@ -188,11 +199,10 @@ fn project_latent(
 fn per_head(
     builder: &mut Builder<'_>,
     layer: usize,
-    stem: &str,
+    (stem, n_heads): (&str, usize),
     [outputs, columns]: [usize; 2],
     x: ValueId,
 ) -> Result<ValueId, BuildError> {
-    let n_heads = builder.h.n_heads;
     let weight = builder.weights.matrix(&format!("blk.{layer}.{stem}.weight"), n_heads * outputs, columns)?;
     Ok(builder.graph.push_one(HeadLinear::new(weight, n_heads)?, &[x])?)
 }

@@ -4,6 +4,7 @@
 //!
 //! - [`arch`]: the families, one declarative file each
 //! - [`hyperparameters`]: the metadata, checked
+//! - [`layer`]: how each layer is built, from both
 //! - [`rope`]: rotary frequencies and their scaling rules
 //! - [`weights`]: tensors by name, checked against the expected shape
 //! - [`builder`]: the graph under construction
@@ -15,6 +16,7 @@ pub mod builder;
 pub mod error;
 pub mod ffn;
 pub mod hyperparameters;
+pub mod layer;
 pub mod mixer;
 pub mod rope;
 pub mod weights;
@@ -27,7 +29,7 @@ use cuelight_shaders::select_rows::SelectRows;
 
 use crate::format::gguf::Gguf;
 use crate::graph::{Graph, ValueId};
-use arch::{EmbeddingScale, Norms};
+use arch::Norms;
 use builder::{BuildError, Builder};
 use hyperparameters::HyperParameters;
 
@@ -52,13 +54,23 @@ impl ModelGraph {
     /// # Errors
     /// [`ModelError`] when the architecture is unknown, or a key or tensor is missing or wrong.
     pub fn build(gguf: &Gguf) -> Result<ModelGraph, ModelError> {
+        ModelGraph::build_for(gguf, None)
+    }
+
+    /// As [`ModelGraph::build`], for sequences of up to `context_tokens` tokens instead of as long as in training. Some
+    /// models rotate differently in short contexts.
+    ///
+    /// # Errors
+    /// As [`ModelGraph::build`].
+    pub fn build_for(gguf: &Gguf, context_tokens: Option<usize>) -> Result<ModelGraph, ModelError> {
         let family = arch::of(gguf)?;
-        let hyperparameters = HyperParameters::read(gguf, family)?;
+        let hyperparameters = HyperParameters::read(gguf, family, context_tokens)?;
         let mut builder = Builder::new(gguf, family, &hyperparameters);
         build_ops(&mut builder).map_err(|error| error.in_file(gguf))?;
-        builder.weights.check_all_layer_tensors_used(&hyperparameters.architecture, hyperparameters.n_layers)?;
+        builder.weights.check_all_layer_tensors_used(&hyperparameters.architecture, hyperparameters.layers.len())?;
         let weights_bytes = builder.weights.bytes();
-        let Builder { graph, kv_shapes, .. } = builder;
+        let Builder { graph, .. } = builder;
+        let kv_shapes = hyperparameters.layers.iter().map(|layer| layer.mixer.kv_shape()).collect();
         Ok(ModelGraph { graph, kv_shapes, weights_bytes, hyperparameters })
     }
 }
@@ -67,49 +79,73 @@ impl ModelGraph {
 fn build_ops(builder: &mut Builder<'_>) -> Result<(), BuildError> {
     let h = builder.h;
     let embedding = builder.weights.matrix("token_embd.weight", h.vocab_size, h.hidden_size)?;
-    let scale = match builder.family.embedding_scale {
-        EmbeddingScale::One => 1.0,
-        EmbeddingScale::SqrtHiddenSize => (h.hidden_size as f32).sqrt(),
-    };
-    let mut x = builder.graph.push_one(Embed::new(embedding.clone(), scale), &[])?;
-    for layer in 0..h.n_layers {
+    let mut x = builder.graph.push_one(Embed::new(embedding.clone(), h.embedding_scale), &[])?;
+    for layer in 0..h.layers.len() {
         x = build_layer(builder, layer, x)?;
     }
     let x = builder.graph.push_one(SelectRows::new(), &[x])?;
-    let x = builder.norm("output_norm.weight", x)?;
+    let x = builder.norm("output_norm", x)?;
     // A file without an output matrix uses the embedding's.
     let head = builder.weights.optional_matrix("output.weight", h.vocab_size, h.hidden_size)?.unwrap_or(embedding);
-    let logits = builder.graph.push_one(Linear::new(vec![head], vec![None])?, &[x])?;
+    let bias = builder.weights.optional_vector("output.bias", h.vocab_size)?;
+    let logits = builder.graph.push_one(Linear::new(vec![head], vec![bias])?, &[x])?;
+    let logits = scaled(builder, h.logit_scale, logits)?;
     if let Some(cap) = h.logit_softcap {
         builder.graph.push_one(Softcap::new(cap), &[logits])?;
     }
     Ok(())
 }
 
+/// The value times a factor, if there is one.
+fn scaled(builder: &mut Builder<'_>, factor: Option<f32>, x: ValueId) -> Result<ValueId, BuildError> {
+    match factor {
+        Some(factor) => Ok(builder.graph.push_one(Scale::new(factor), &[x])?),
+        None => Ok(x),
+    }
+}
+
 /// Norm, mixer, residual; norm, feed-forward, residual.
 fn build_layer(builder: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<ValueId, BuildError> {
-    let norms_outputs = builder.family.norms == Norms::BeforeAndAfter;
-    let name = |tensor: &str| format!("blk.{layer}.{tensor}.weight");
+    let spec = &builder.h.layers[layer];
+    let [before_mixer, after_mixer, before_ffn, after_ffn] = norm_names(spec.norms);
 
-    let normed = builder.norm(&name("attn_norm"), x)?;
-    let mut mixed = mixer::mix(builder, layer, normed)?;
-    if norms_outputs {
-        mixed = builder.norm(&name("post_attention_norm"), mixed)?;
-    }
-    let x = builder.graph.push_one(Add, &[x, mixed])?;
+    let normed = layer_norm(builder, layer, before_mixer, x)?;
+    let mixed = mixer::mix(builder, layer, &spec.mixer, normed)?;
+    let mixed = layer_norm(builder, layer, after_mixer, mixed)?;
+    let mixed = scaled(builder, builder.h.residual_scale, mixed)?;
+    let sum = builder.graph.push_one(Add, &[x, mixed])?;
 
-    let before = match builder.family.norms {
-        Norms::Before | Norms::BeforeAndAfter => "ffn_norm",
-        Norms::BeforeButNamedAfter => "post_attention_norm",
+    let (residual, normed) = if !spec.is_parallel {
+        (sum, layer_norm(builder, layer, before_ffn, sum)?)
+    } else if before_ffn.is_some_and(|stem| builder.weights.has(&format!("blk.{layer}.{stem}.weight"))) {
+        (x, layer_norm(builder, layer, before_ffn, x)?)
+    } else {
+        (x, normed)
     };
-    let normed = builder.norm(&name(before), x)?;
-    let mut fed = ffn::feed_forward(builder, layer, x, normed)?;
-    if norms_outputs {
-        fed = builder.norm(&name("post_ffw_norm"), fed)?;
+    let fed = ffn::feed_forward(builder, layer, &spec.feed_forward, [residual, normed])?;
+    let fed = layer_norm(builder, layer, after_ffn, fed)?;
+    let fed = scaled(builder, builder.h.residual_scale, fed)?;
+    let x = builder.graph.push_one(Add, &[sum, fed])?;
+    let scale = builder.weights.optional_vector(&format!("blk.{layer}.layer_output_scale.weight"), 1)?;
+    scaled(builder, scale.map(|scale| scale[0]), x)
+}
+
+/// The tensors of the norms before and after the mixer, and before and after the feed-forward.
+fn norm_names(norms: Norms) -> [Option<&'static str>; 4] {
+    match norms {
+        Norms::Before => [Some("attn_norm"), None, Some("ffn_norm"), None],
+        Norms::BeforeButNamedAfter => [Some("attn_norm"), None, Some("post_attention_norm"), None],
+        Norms::BeforeAndAfter => {
+            [Some("attn_norm"), Some("post_attention_norm"), Some("ffn_norm"), Some("post_ffw_norm")]
+        }
+        Norms::After => [None, Some("post_attention_norm"), None, Some("post_ffw_norm")],
     }
-    let x = builder.graph.push_one(Add, &[x, fed])?;
-    match builder.weights.optional_vector(&name("layer_output_scale"), 1)? {
-        Some(scale) => Ok(builder.graph.push_one(Scale::new(scale[0]), &[x])?),
+}
+
+/// One of the norms of a layer, if it has that one.
+fn layer_norm(builder: &mut Builder<'_>, layer: usize, stem: Option<&str>, x: ValueId) -> Result<ValueId, BuildError> {
+    match stem {
+        Some(stem) => builder.norm(&format!("blk.{layer}.{stem}"), x),
         None => Ok(x),
     }
 }

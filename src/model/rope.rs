@@ -24,8 +24,6 @@ pub enum RopeScaling {
         beta_slow: f32,
         /// Whether the ramp starts and ends at whole pairs.
         whole_pairs: bool,
-        /// The factor on rotated values.
-        magnitude: f32,
     },
 }
 
@@ -35,47 +33,37 @@ pub fn yarn_magnitude(factor: f32, strength: f32) -> f32 {
     if factor > 1.0 { 0.1 * strength * factor.ln() + 1.0 } else { 1.0 }
 }
 
-/// The frequencies of a rotary embedding, and the factor on rotated values.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Frequencies {
-    /// [rotary_dim / 2] radians per position.
-    pub values: Vec<f32>,
-    /// YaRN's attention temperature, applied to query and key alike (or to all scores, see [`RopeScaling::Yarn`]); otherwise 1.
-    pub magnitude: f32,
-}
-
-impl Frequencies {
-    /// `base^(-2i / rotary_dim)`, scaled by the rule and divided by the file's factors where it has them.
-    ///
-    /// `factors` is [rotary_dim / 2], as in the tensor `rope_freqs.weight` (Llama 3's rule comes in this form).
-    #[must_use]
-    pub fn new(base: f32, rotary_dim: usize, scaling: RopeScaling, factors: Option<&[f32]>) -> Self {
-        let plain = (0..rotary_dim / 2).map(|i| base.powf(-(2.0 * i as f32) / rotary_dim as f32));
-        let (mut values, magnitude): (Vec<f32>, f32) = match scaling {
-            RopeScaling::None => (plain.collect(), 1.0),
-            RopeScaling::Linear { factor } => (plain.map(|frequency| frequency / factor).collect(), 1.0),
-            RopeScaling::Yarn { factor, original_context, beta_fast, beta_slow, whole_pairs, magnitude } => {
-                // The (fractional) pair that makes this many rotations within the original context.
-                let pair_with = |rotations: f32| {
-                    rotary_dim as f32 * (original_context as f32 / (rotations * 2.0 * PI)).ln() / (2.0 * base.ln())
-                };
-                let last = (rotary_dim - 1) as f32;
-                let (low, high) = (pair_with(beta_fast), pair_with(beta_slow));
-                let (low, high) = if whole_pairs { (low.floor(), high.ceil()) } else { (low, high) };
-                let (low, high) = (low.clamp(0.0, last), high.clamp(0.0, last));
-                let span = if low == high { 0.001 } else { high - low };
-                let stretch = |(i, frequency): (usize, f32)| {
-                    let interpolated = ((i as f32 - low) / span).clamp(0.0, 1.0);
-                    frequency / factor * interpolated + frequency * (1.0 - interpolated)
-                };
-                (plain.enumerate().map(stretch).collect(), magnitude)
-            }
-        };
-        for (value, factor) in values.iter_mut().zip(factors.unwrap_or_default()) {
-            *value /= factor;
+/// The rotary frequencies `base^(-2i / rotary_dim)`, [rotary_dim / 2] radians per position, scaled by the rule and divided by
+/// the file's factors where it has them.
+///
+/// `factors` is [rotary_dim / 2], as in the tensor `rope_freqs.weight` (Llama 3's rule comes in this form).
+#[must_use]
+pub fn frequencies(base: f32, rotary_dim: usize, scaling: RopeScaling, factors: Option<&[f32]>) -> Vec<f32> {
+    let plain = (0..rotary_dim / 2).map(|i| base.powf(-(2.0 * i as f32) / rotary_dim as f32));
+    let mut values: Vec<f32> = match scaling {
+        RopeScaling::None => plain.collect(),
+        RopeScaling::Linear { factor } => plain.map(|frequency| frequency / factor).collect(),
+        RopeScaling::Yarn { factor, original_context, beta_fast, beta_slow, whole_pairs } => {
+            // The (fractional) pair that makes this many rotations within the original context.
+            let pair_with = |rotations: f32| {
+                rotary_dim as f32 * (original_context as f32 / (rotations * 2.0 * PI)).ln() / (2.0 * base.ln())
+            };
+            let last = (rotary_dim - 1) as f32;
+            let (low, high) = (pair_with(beta_fast), pair_with(beta_slow));
+            let (low, high) = if whole_pairs { (low.floor(), high.ceil()) } else { (low, high) };
+            let (low, high) = (low.clamp(0.0, last), high.clamp(0.0, last));
+            let span = if low == high { 0.001 } else { high - low };
+            let stretch = |(i, frequency): (usize, f32)| {
+                let interpolated = ((i as f32 - low) / span).clamp(0.0, 1.0);
+                frequency / factor * interpolated + frequency * (1.0 - interpolated)
+            };
+            plain.enumerate().map(stretch).collect()
         }
-        Frequencies { values, magnitude }
+    };
+    for (value, factor) in values.iter_mut().zip(factors.unwrap_or_default()) {
+        *value /= factor;
     }
+    values
 }
 
 #[cfg(test)]
@@ -84,18 +72,17 @@ mod tests {
 
     #[test]
     fn plain_frequencies_are_a_geometric_series_from_one() {
-        let frequencies = Frequencies::new(10_000.0, 8, RopeScaling::None, None);
-        for (found, expected) in frequencies.values.iter().zip([1.0, 0.1, 0.01, 0.001]) {
+        let series = frequencies(10_000.0, 8, RopeScaling::None, None);
+        for (found, expected) in series.iter().zip([1.0, 0.1, 0.01, 0.001]) {
             assert!((found / expected - 1.0).abs() < 1e-6);
         }
-        assert_eq!(frequencies.magnitude, 1.0);
     }
 
     #[test]
     fn frequencies_are_divided_by_the_factors_of_the_file() {
-        let plain = Frequencies::new(500_000.0, 8, RopeScaling::None, None);
-        let scaled = Frequencies::new(500_000.0, 8, RopeScaling::None, Some(&[1.0, 1.0, 4.0, 8.0]));
-        assert_eq!(scaled.values, [plain.values[0], plain.values[1], plain.values[2] / 4.0, plain.values[3] / 8.0]);
+        let plain = frequencies(500_000.0, 8, RopeScaling::None, None);
+        let scaled = frequencies(500_000.0, 8, RopeScaling::None, Some(&[1.0, 1.0, 4.0, 8.0]));
+        assert_eq!(scaled, [plain[0], plain[1], plain[2] / 4.0, plain[3] / 8.0]);
     }
 
     #[test]
@@ -106,12 +93,11 @@ mod tests {
             beta_fast: 32.0,
             beta_slow: 1.0,
             whole_pairs: true,
-            magnitude: yarn_magnitude(4.0, 1.0),
         };
-        let plain = Frequencies::new(10_000.0, 128, RopeScaling::None, None);
-        let yarn = Frequencies::new(10_000.0, 128, scaling, None);
-        assert_eq!(yarn.values[0], plain.values[0]);
-        assert_eq!(yarn.values[63], plain.values[63] / 4.0);
-        assert!((yarn.magnitude - (0.1 * 4f32.ln() + 1.0)).abs() < 1e-6);
+        let plain = frequencies(10_000.0, 128, RopeScaling::None, None);
+        let yarn = frequencies(10_000.0, 128, scaling, None);
+        assert_eq!(yarn[0], plain[0]);
+        assert_eq!(yarn[63], plain[63] / 4.0);
+        assert!((yarn_magnitude(4.0, 1.0) - (0.1 * 4f32.ln() + 1.0)).abs() < 1e-6);
     }
 }

@@ -127,7 +127,8 @@ impl List {
         let (hidden, intermediate) = (shape.hidden_size, shape.intermediate_size);
         let (queries, keys) = (shape.n_heads * shape.head_dim, shape.n_kv_heads * shape.head_dim);
         let family = FAMILIES.iter().find(|family| family.architecture == shape.architecture);
-        let norms_heads = family.is_some_and(|family| family.attention.qk_norm != QkNorm::Never);
+        let norms_heads =
+            family.is_some_and(|family| matches!(family.attention.qk_norm, QkNorm::Always(_) | QkNorm::WhereStored(_)));
         let norms_after = family.is_some_and(|family| family.norms == Norms::BeforeAndAfter);
         let layer = self.layer;
         let name = |stem: &str| format!("blk.{layer}.{stem}");

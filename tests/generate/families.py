@@ -8,9 +8,8 @@ Writes `tests/fixtures/families/NAME.gguf` and `NAME.json`. The same package ver
 import hashlib
 import sys
 import zlib
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Callable
 
 import gguf
 import numpy as np
@@ -18,34 +17,16 @@ import torch
 import transformers
 from gguf import GGMLQuantizationType as Format
 
+import llama_likes
 import oracle
 import parts
 import vocabulary
+from checkpoint import Checkpoint, Family, head_dim, rope, sizes
 from weights import AS_IS, ONE_ADDED, Layout, encode, interleaved_rotation, random_tensor
 
 FOLDER = Path(__file__).resolve().parent.parent / "fixtures" / "families"
 PROMPT_LENGTHS = (5, 37, 90)
 CONTINUATION = 16
-
-
-@dataclass(frozen=True)
-class Family:
-    """What all checkpoints of one architecture share."""
-
-    architecture: gguf.MODEL_ARCH
-    model: type
-    config: type
-    write_vocabulary: Callable[[gguf.GGUFWriter], None]
-    norm_layout: Layout = AS_IS
-    # Gemma's checkpoints store norm weights minus 1.
-    norm_mean: float = 1.0
-    rotates_neighbours: bool = False
-    # Writes the keys that only this architecture has.
-    write_keys: Callable[[gguf.GGUFWriter, object], None] = lambda writer, config: None
-    # Writes the number and sizes of key and value heads, for families whose heads differ in size.
-    write_heads: Callable[[gguf.GGUFWriter, object], None] | None = None
-    # How tensors are stored that the converter does not only rename.
-    rules: Callable[[object], dict[str, parts.Parts]] = lambda config: parts.EXPERTS
 
 
 LLAMA = Family(
@@ -254,43 +235,6 @@ GEMMA4 = Family(
 )
 
 
-@dataclass(frozen=True)
-class Checkpoint:
-    """One file: a family, its sizes and options as transformers names them, and how its weights are stored."""
-
-    family: Family
-    config: dict
-    # The format of a weight matrix by the last section of its GGUF name ("attn_q"); "*" for all others.
-    formats: dict[str, Format] = field(default_factory=lambda: {"*": Format.F32})
-    # Keys in addition to those that follow from the config.
-    extra_keys: dict[str, float] = field(default_factory=dict)
-    head_gain: float = 2.0
-    # Selects other random weights, where with the first ones a row has two almost equal experts and rounding decides.
-    draw: int = 0
-
-
-def sizes(**changes) -> dict:
-    """Small sizes with grouped queries. Sizes that could be confused with each other differ."""
-    usual = dict(
-        vocab_size=vocabulary.SIZE,
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=512,
-        # Large, so a wrong epsilon is detected.
-        rms_norm_eps=1e-3,
-        tie_word_embeddings=False,
-    )
-    return usual | changes
-
-
-def rope(kind: str = "default", theta: float = 10000.0, **options) -> dict:
-    """transformers' `rope_parameters`."""
-    return {"rope_type": kind, "rope_theta": theta} | options
-
-
 GEMMA2_SIZES = sizes(
     num_hidden_layers=4, head_dim=24, query_pre_attn_scalar=24, sliding_window=24, tie_word_embeddings=True,
     attn_logit_softcapping=5.0, final_logit_softcapping=8.0,
@@ -422,7 +366,7 @@ CHECKPOINTS: dict[str, Checkpoint] = {
         QWEN3_MOE,
         QWEN3_MOE_SIZES | WIDE | dict(moe_intermediate_size=256, num_experts=4, head_dim=32, num_attention_heads=8),
         MIXED_Q4_K | {"ffn_gate_inp": Format.F32, "ffn_down_exps": Format.Q6_K}),
-}  # fmt: skip
+} | llama_likes.CHECKPOINTS  # fmt: skip
 
 
 def main(names: list[str]) -> None:
@@ -491,7 +435,8 @@ def write_metadata(writer: gguf.GGUFWriter, name: str, checkpoint: Checkpoint, c
         checkpoint.family.write_heads(writer, config)
     else:
         writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    write_epsilon = writer.add_layer_norm_eps if checkpoint.family.layer_norms else writer.add_layer_norm_rms_eps
+    write_epsilon(norm_epsilon(config))
     if "head_dim" in checkpoint.config and not checkpoint.family.write_heads:
         writer.add_key_length(config.head_dim)
         writer.add_value_length(config.head_dim)
@@ -509,8 +454,9 @@ def write_metadata(writer: gguf.GGUFWriter, name: str, checkpoint: Checkpoint, c
         writer.add_float32(f"{architecture}.{key}", value)
 
 
-def head_dim(config) -> int:
-    return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+def norm_epsilon(config) -> float:
+    names = ("rms_norm_eps", "layer_norm_eps", "norm_eps", "norm_epsilon")
+    return next(getattr(config, name) for name in names if hasattr(config, name))
 
 
 def write_rope(writer: gguf.GGUFWriter, parameters: dict) -> None:
@@ -543,6 +489,9 @@ def write_weights(writer, checkpoint: Checkpoint, config, shapes: dict, rng) -> 
             writer.add_tensor(stored_name, stored, raw_dtype=format)
             read.append(layout.out_of_file(gguf.quants.dequantize(stored, format).reshape(part.shape)))
         state[key] = torch.from_numpy(np.ascontiguousarray(rule.out_of_file(read), dtype=np.float32))
+    for length in ("long", "short") if "long_factor" in config.rope_parameters else ():
+        factors = np.array(config.rope_parameters[f"{length}_factor"], dtype=np.float32)
+        writer.add_tensor(f"rope_factors_{length}.weight", factors)
     if config.rope_parameters.get("rope_type") == "llama3":
         writer.add_tensor("rope_freqs.weight", rope_factors(config))
     if config.rope_parameters.get("full_attention", {}).get("rope_type") == "proportional":

@@ -76,6 +76,24 @@ GEMMA4 = {
     r"layer_scalar": Parts(("layer_output_scale.weight",)),
 }
 
+ROUTER = ("ffn_gate_inp.weight",)
+GRANITE_MOE = {
+    r"block_sparse_moe\.router\.weight": Parts(ROUTER),
+    r"block_sparse_moe\.experts\.gate_up_proj": Parts(GATE_AND_UP, **halves(1)),
+    r"block_sparse_moe\.experts\.down_proj": DOWN,
+    r"shared_mlp\.input_linear\.weight": Parts(("ffn_gate_shexp.weight", "ffn_up_shexp.weight"), **halves(0)),
+    r"shared_mlp\.output_linear\.weight": Parts(("ffn_down_shexp.weight",)),
+}
+ERNIE_MOE = EXPERTS | {
+    r"mlp\.gate\.moe_statics\.e_score_correction_bias": Parts(
+        ("exp_probs_b.bias",), lambda values: [values.reshape(-1)], lambda parts: parts[0].reshape(1, -1)
+    ),
+}
+MINIMAX = EXPERTS | {r"mlp\.e_score_correction_bias": Parts(("exp_probs_b.bias",))}
+HUNYUAN_MOE = EXPERTS | {r"mlp\.gate\.wg\.weight": Parts(ROUTER)} | {
+    rf"mlp\.shared_mlp\.{name}_proj\.weight": Parts((f"ffn_{name}_shexp.weight",)) for name in ("gate", "up", "down")
+}
+
 
 def latent(config) -> dict[str, Parts]:
     """The key and value projection of the latent vector as two tensors; the one of the keys is transposed, to apply to queries."""

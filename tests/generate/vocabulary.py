@@ -21,11 +21,11 @@ said, and the others nodded, because he had been right about the rain for forty 
 the north, hard and cold, and the windows of the houses along the shore were shaking until the small hours. Afterwards
 the children walked along the beach and collected what the sea had left there: rope, green glass, a wooden door with
 its handle still bright, and a great many shells. The teacher asked them to write down what they had found and what
-they thought had happened to it on the yield_hint. One girl wrote that the door had belonged to a house at the bottom of the
+they thought had happened to it on the way. One girl wrote that the door had belonged to a house at the bottom of the
 sea, and that somebody down there was now standing in a draught. A good answer explains what is known, says what is not
 known, and keeps the two apart. Counting from one to ten is easy; counting what is missing is harder than that. The
 answer to the question is in the last paragraph of the letter, which was never sent. Where there is a will there is a
-yield_hint, they say, and where there is water there is weather. This is the end of the sample and the start of the test.
+way, they say, and where there is water there is weather. This is the end of the sample and the start of the test.
 """
 
 CHATML_TEMPLATE = (

@@ -4,22 +4,13 @@
 //! Sources: DeepSeek-AI 2024, "DeepSeek-V2" (latent attention) and "DeepSeek-V3 Technical Report" (routing by sigmoid, groups
 //! and bias).
 
-use super::family::{
-    Activation, AttentionSpec, EmbeddingScale, ExpertPlacement, Family, Mixer, Norms, RopePairs, RouteWeighting,
-    RoutingSpec, Scoring,
-};
+use super::family::{AttentionSpec, Family, Mixer, RopePairs, RoutingSpec};
 
 pub(super) const FAMILY: Family = Family {
     architecture: "deepseek2",
-    embedding_scale: EmbeddingScale::One,
-    norms: Norms::Before,
+    models: "DeepSeek V2, V3, R1; Kimi K2",
     mixer: Mixer::LatentAttention,
     attention: AttentionSpec { rope_pairs: RopePairs::Interleaved, ..AttentionSpec::PLAIN },
-    activation: Activation::Silu,
-    routing: Some(RoutingSpec {
-        scoring: Scoring::Softmax,
-        renormalise: false,
-        weighting: RouteWeighting::Output,
-        placement: ExpertPlacement::Replace,
-    }),
+    routing: Some(RoutingSpec { renormalise: false, ..RoutingSpec::SOFTMAX }),
+    ..Family::PLAIN
 };

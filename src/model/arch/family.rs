@@ -1,29 +1,58 @@
 //! What a model family declares about its layers, as plain data.
 //!
 //! Sizes come from the file's metadata and tensor names are common to all families. A family file holds one [`Family`] and
-//! nothing else. Rules depend on keys and tensors of the file, never on the name or size of one model.
+//! nothing else. Rules depend on keys and tensors of the file, never on the name or size of one model. From both the loader
+//! makes a [`LayerSpec`](crate::model::layer::LayerSpec) for each layer.
 
+pub use cuelight_shaders::elementwise::Pointwise;
 pub use cuelight_shaders::experts::{RouteWeighting, Scoring};
 pub use cuelight_shaders::glu::Activation;
 pub use cuelight_shaders::rope::RopePairs;
 
-/// What a family's layers are made of.
+/// What a family's layers are made of. A layer has biases, attention sinks and fused projections where the file has their
+/// tensors.
 #[derive(Debug)]
 pub struct Family {
     /// The value of the key `general.architecture`.
     pub architecture: &'static str,
-    /// The factor on token embeddings.
+    /// The models of the family, for the table in `docs/models.md`.
+    pub models: &'static str,
+    /// The factor on token embeddings, unless the file has the key `embedding_scale`.
     pub embedding_scale: EmbeddingScale,
+    /// The use of the key `logit_scale`.
+    pub logit_scale: LogitScale,
+    /// The kind of all norms, except those of heads.
+    pub norm: NormKind,
     /// Where a layer applies norms.
     pub norms: Norms,
+    /// What the feed-forward reads.
+    pub residual: Residual,
     /// How rows of a sequence exchange information.
     pub mixer: Mixer,
     /// The options of the mixer.
     pub attention: AttentionSpec,
-    /// The activation of the gated feed-forward.
-    pub activation: Activation,
+    /// The form of dense feed-forwards and of experts.
+    pub feed_forward: FeedForward,
     /// How rows are routed to experts, in layers that have a router.
     pub routing: Option<RoutingSpec>,
+}
+
+impl Family {
+    /// The layers of Llama, of which most families change a few options: RMS norms before each half, grouped-query
+    /// attention, a feed-forward gated by SiLU.
+    pub const PLAIN: Family = Family {
+        architecture: "",
+        models: "",
+        embedding_scale: EmbeddingScale::One,
+        logit_scale: LogitScale::Unused,
+        norm: NormKind::Rms,
+        norms: Norms::Before,
+        residual: Residual::Sequential,
+        mixer: Mixer::GroupedQueryAttention,
+        attention: AttentionSpec::PLAIN,
+        feed_forward: FeedForward::Gated(Activation::Silu),
+        routing: None,
+    };
 }
 
 /// The factor on token embeddings.
@@ -35,6 +64,28 @@ pub enum EmbeddingScale {
     SqrtHiddenSize,
 }
 
+/// The use of the key `logit_scale`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogitScale {
+    /// None.
+    Unused,
+    /// Logits are multiplied by it.
+    Multiplies,
+    /// Logits are divided by it.
+    Divides,
+}
+
+/// The kind of a norm.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NormKind {
+    /// Root-mean-square norm.
+    Rms,
+    /// Layer norm, with a bias where the file has one.
+    Layer,
+    /// Layer norm without weight and bias.
+    LayerUnweighted,
+}
+
 /// Where a layer applies norms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Norms {
@@ -44,6 +95,28 @@ pub enum Norms {
     BeforeButNamedAfter,
     /// Before and after the mixer and the feed-forward; the latter before the residual is added.
     BeforeAndAfter,
+    /// After the mixer and after the feed-forward, before the residual is added.
+    After,
+}
+
+/// What the feed-forward reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Residual {
+    /// The sum of the layer's input and the mixer's output.
+    Sequential,
+    /// The layer's input, as the mixer does. Both have the same norm, unless the file has one for the feed-forward.
+    Parallel,
+    /// As [`Residual::Parallel`] in layers whose feed-forward has no norm of its own, else as [`Residual::Sequential`].
+    ParallelWithOneNorm,
+}
+
+/// The form of a feed-forward.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FeedForward {
+    /// Gate and up projections, whose product is activated. Files may hold both in `ffn_up`, the gate first.
+    Gated(Activation),
+    /// One activated projection.
+    Ungated(Pointwise),
 }
 
 /// How rows of a sequence exchange information.
@@ -55,10 +128,10 @@ pub enum Mixer {
     LatentAttention,
 }
 
-/// The options of attention. Biases and attention sinks are used where the file has their tensors.
+/// The options of attention.
 #[derive(Debug)]
 pub struct AttentionSpec {
-    /// Whether each head of queries and keys is normalised.
+    /// How queries and keys are normalised.
     pub qk_norm: QkNorm,
     /// Which two values of a head form a rotated pair.
     pub rope_pairs: RopePairs,
@@ -66,13 +139,16 @@ pub struct AttentionSpec {
     pub scale: AttentionScale,
     /// Which layers attend within a window only.
     pub windows: Windows,
-    /// The rotary base of windowed layers where it differs from that of the others, unless the file has the key
-    /// `rope.freq_base_swa`.
-    pub rope_base_windowed: Option<f32>,
-    /// Which layers rotate queries and keys.
+    /// How windowed layers rotate.
+    pub windowed_rope: WindowedRope,
+    /// Which layers rotate queries and keys, unless the file has the key `attention.rope_pattern`.
     pub rotation: Rotation,
+    /// How queries are scaled by their position.
+    pub temperature: Temperature,
     /// Where YaRN's ramp starts and ends.
     pub yarn_ramp: YarnRamp,
+    /// The use of the key `rope.scaling.yarn_log_multiplier`.
+    pub yarn_multiplier: YarnMultiplier,
     /// How the values of a head are computed.
     pub values: Values,
 }
@@ -84,25 +160,62 @@ impl AttentionSpec {
         rope_pairs: RopePairs::Halves,
         scale: AttentionScale::HeadDim,
         windows: Windows::Never,
-        rope_base_windowed: None,
+        windowed_rope: WindowedRope::AsOthers,
         rotation: Rotation::EveryLayer,
+        temperature: Temperature::Never,
         yarn_ramp: YarnRamp::WholePairs,
+        yarn_multiplier: YarnMultiplier::OfScores,
         values: Values::AsProjected,
     };
 }
 
-/// Which layers rotate queries and keys.
+/// How windowed layers rotate.
 #[derive(Debug, Clone, Copy, PartialEq)]
+pub enum WindowedRope {
+    /// As the other layers.
+    AsOthers,
+    /// Without the scaling for long contexts. The base is that of the key `rope.freq_base_swa`, else this one, else that of
+    /// the other layers.
+    Unscaled(Option<f32>),
+}
+
+/// Which layers rotate queries and keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rotation {
     /// All layers.
     EveryLayer,
-    /// Windowed layers, in models that have some. The other layers scale queries by their position instead.
-    LayersWithWindow {
+    /// Windowed layers, in models that have some; else all.
+    LayersWithWindow,
+    /// All except every n-th.
+    AllButEvery(usize),
+    /// All layers, unless the key `rope.scaling.finetuned` is false; then none.
+    WhereFinetuned,
+}
+
+/// How queries are scaled by their position.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Temperature {
+    /// Not at all.
+    Never,
+    /// In layers that do not rotate. Positions are counted from 1.
+    UnrotatedLayers {
         /// Positions between two increments of the scale, unless the file has the key `attention.temperature_length`.
         step: u32,
         /// Strength of the scale, unless the file has the key `attention.temperature_scale`.
         strength: f32,
     },
+    /// In all layers, if the file has the strength `attention.temperature_scale`. The step is the context length of training
+    /// before it was extended. Positions are counted from 0.
+    WhereStored,
+}
+
+/// The use of the key `rope.scaling.yarn_log_multiplier`, the strength of YaRN's temperature.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum YarnMultiplier {
+    /// The temperature applies to all scores instead of to rotated values only. Files store the strength times 0.1.
+    OfScores,
+    /// The factor on rotated values is divided by the temperature of this strength.
+    OfRotated,
 }
 
 /// Where YaRN's ramp from kept to interpolated frequencies starts and ends.
@@ -124,18 +237,32 @@ pub enum Values {
     Normed,
 }
 
-/// Whether each head of queries and keys is normalised.
+/// How queries and keys are normalised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QkNorm {
-    /// No.
+    /// Not at all.
     Never,
-    /// Yes, before rotation; a file without these norms is refused.
-    Always,
-    /// Before rotation, if the file has the norms' tensors.
-    WhereStored,
-    /// After rotation and without weight, in layers that rotate. The key `use_qk_norm` turns it on or off; files without the
-    /// key have it unless the key `interleave_moe_layer_step` says that dense layers alternate with expert layers.
-    AfterRotation,
+    /// In all layers; a file without these norms is refused.
+    Always(QkNormKind),
+    /// In layers for which the file has the norms' tensors.
+    WhereStored(QkNormKind),
+    /// Each head after rotation and without weight, in layers that rotate. The key `use_qk_norm` turns it on or off; files
+    /// without the key have it unless the key `interleave_moe_layer_step` says that dense layers alternate with expert
+    /// layers.
+    UnweightedByKey,
+}
+
+/// What is normalised, and when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QkNormKind {
+    /// Each head, before rotation.
+    Heads,
+    /// Each head, after rotation.
+    RotatedHeads,
+    /// Each head after rotation, without weight.
+    RotatedUnweighted,
+    /// All heads together, before rotation.
+    Row,
 }
 
 /// The factor on attention scores: one over the square root of a width.
@@ -163,6 +290,16 @@ pub struct RoutingSpec {
     pub weighting: RouteWeighting,
     /// Whether experts replace the dense feed-forward or run in parallel to it.
     pub placement: ExpertPlacement,
+}
+
+impl RoutingSpec {
+    /// The routing of most families: a softmax, weights that sum to 1, experts in place of the dense feed-forward.
+    pub const SOFTMAX: RoutingSpec = RoutingSpec {
+        scoring: Scoring::Softmax,
+        renormalise: true,
+        weighting: RouteWeighting::Output,
+        placement: ExpertPlacement::Replace,
+    };
 }
 
 /// How experts relate to the dense feed-forward.

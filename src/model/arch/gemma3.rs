@@ -3,20 +3,23 @@
 //!
 //! Source: Gemma Team 2025, "Gemma 3". GGUF files store norm weights with 1 already added. Scores are scaled as in Gemma 2.
 
-use super::family::{Activation, AttentionScale, AttentionSpec, EmbeddingScale, Family, Mixer, Norms, QkNorm, Windows};
+use super::family::{
+    Activation, AttentionScale, AttentionSpec, EmbeddingScale, Family, FeedForward, Norms, QkNorm, QkNormKind,
+    WindowedRope, Windows,
+};
 
 pub(super) const FAMILY: Family = Family {
     architecture: "gemma3",
+    models: "Gemma 3 (text)",
     embedding_scale: EmbeddingScale::SqrtHiddenSize,
     norms: Norms::BeforeAndAfter,
-    mixer: Mixer::GroupedQueryAttention,
     attention: AttentionSpec {
-        qk_norm: QkNorm::Always,
+        qk_norm: QkNorm::Always(QkNormKind::Heads),
         scale: AttentionScale::HiddenPerHead { most: 256 },
         windows: Windows::AllButEvery(6),
-        rope_base_windowed: Some(10_000.0),
+        windowed_rope: WindowedRope::Unscaled(Some(10_000.0)),
         ..AttentionSpec::PLAIN
     },
-    activation: Activation::GeluTanh,
-    routing: None,
+    feed_forward: FeedForward::Gated(Activation::GeluTanh),
+    ..Family::PLAIN
 };

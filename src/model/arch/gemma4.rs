@@ -5,28 +5,24 @@
 //! Source: Gemma Team 2026, "Gemma 4" and its reference code.
 
 use super::family::{
-    Activation, AttentionScale, AttentionSpec, EmbeddingScale, ExpertPlacement, Family, Mixer, Norms, QkNorm,
-    RouteWeighting, RoutingSpec, Scoring, Values, Windows,
+    Activation, AttentionScale, AttentionSpec, EmbeddingScale, ExpertPlacement, Family, FeedForward, Norms, QkNorm,
+    QkNormKind, RoutingSpec, Values, WindowedRope, Windows,
 };
 
 pub(super) const FAMILY: Family = Family {
     architecture: "gemma4",
+    models: "Gemma 4 (text, without per-layer embeddings)",
     embedding_scale: EmbeddingScale::SqrtHiddenSize,
     norms: Norms::BeforeAndAfter,
-    mixer: Mixer::GroupedQueryAttention,
     attention: AttentionSpec {
-        qk_norm: QkNorm::Always,
+        qk_norm: QkNorm::Always(QkNormKind::Heads),
         scale: AttentionScale::One,
         windows: Windows::AllButEvery(6),
-        rope_base_windowed: Some(10_000.0),
+        windowed_rope: WindowedRope::Unscaled(Some(10_000.0)),
         values: Values::Normed,
         ..AttentionSpec::PLAIN
     },
-    activation: Activation::GeluTanh,
-    routing: Some(RoutingSpec {
-        scoring: Scoring::Softmax,
-        renormalise: true,
-        weighting: RouteWeighting::Output,
-        placement: ExpertPlacement::Parallel,
-    }),
+    feed_forward: FeedForward::Gated(Activation::GeluTanh),
+    routing: Some(RoutingSpec { placement: ExpertPlacement::Parallel, ..RoutingSpec::SOFTMAX }),
+    ..Family::PLAIN
 };

@@ -3,22 +3,13 @@
 //!
 //! Source: GLM-4.5 Team 2025, "GLM-4.5: Agentic, Reasoning, and Coding (ARC) Foundation Models".
 
-use super::family::{
-    Activation, AttentionSpec, EmbeddingScale, ExpertPlacement, Family, Mixer, Norms, QkNorm, RouteWeighting,
-    RoutingSpec, Scoring,
-};
+use super::family::{AttentionSpec, Family, Norms, QkNorm, QkNormKind, RoutingSpec, Scoring};
 
 pub(super) const FAMILY: Family = Family {
     architecture: "glm4moe",
-    embedding_scale: EmbeddingScale::One,
+    models: "GLM 4.5",
     norms: Norms::BeforeButNamedAfter,
-    mixer: Mixer::GroupedQueryAttention,
-    attention: AttentionSpec { qk_norm: QkNorm::WhereStored, ..AttentionSpec::PLAIN },
-    activation: Activation::Silu,
-    routing: Some(RoutingSpec {
-        scoring: Scoring::Sigmoid,
-        renormalise: true,
-        weighting: RouteWeighting::Output,
-        placement: ExpertPlacement::Replace,
-    }),
+    attention: AttentionSpec { qk_norm: QkNorm::WhereStored(QkNormKind::Heads), ..AttentionSpec::PLAIN },
+    routing: Some(RoutingSpec { scoring: Scoring::Sigmoid, ..RoutingSpec::SOFTMAX }),
+    ..Family::PLAIN
 };

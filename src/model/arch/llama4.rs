@@ -4,27 +4,25 @@
 //! Source: Meta 2025, "The Llama 4 herd" and its reference code.
 
 use super::family::{
-    Activation, AttentionSpec, EmbeddingScale, ExpertPlacement, Family, Mixer, Norms, QkNorm, RopePairs, Rotation,
-    RouteWeighting, RoutingSpec, Scoring, Windows,
+    AttentionSpec, Family, QkNorm, RopePairs, Rotation, RouteWeighting, RoutingSpec, Scoring, Temperature, Windows,
 };
 
 pub(super) const FAMILY: Family = Family {
     architecture: "llama4",
-    embedding_scale: EmbeddingScale::One,
-    norms: Norms::Before,
-    mixer: Mixer::GroupedQueryAttention,
+    models: "Llama 4 (text)",
     attention: AttentionSpec {
-        qk_norm: QkNorm::AfterRotation,
+        qk_norm: QkNorm::UnweightedByKey,
         rope_pairs: RopePairs::Interleaved,
         windows: Windows::ChunksButEvery { layers: 4, positions: 8192 },
-        rotation: Rotation::LayersWithWindow { step: 8192, strength: 0.1 },
+        rotation: Rotation::LayersWithWindow,
+        temperature: Temperature::UnrotatedLayers { step: 8192, strength: 0.1 },
         ..AttentionSpec::PLAIN
     },
-    activation: Activation::Silu,
     routing: Some(RoutingSpec {
         scoring: Scoring::Sigmoid,
         renormalise: false,
         weighting: RouteWeighting::Input,
-        placement: ExpertPlacement::Replace,
+        ..RoutingSpec::SOFTMAX
     }),
+    ..Family::PLAIN
 };

@@ -3,23 +3,52 @@
 //! A family is a [`Family`]: data that says how layers are built. Sizes come from the file's metadata. A new mathematical idea
 //! is a new mixer or feed-forward and a variant in `family.rs`, never a test for a family's name.
 
+mod arcee;
+mod chatglm;
+mod cohere2;
+mod command_r;
 mod deepseek2;
+mod dots1;
+mod ernie4_5;
+mod ernie4_5_moe;
+mod exaone4;
+mod exaone_moe;
 mod family;
+mod gemma;
 mod gemma2;
 mod gemma3;
 mod gemma4;
+mod glm4;
 mod glm4moe;
 mod gpt_oss;
+mod granite;
+mod granitemoe;
+mod hunyuan_dense;
+mod hunyuan_moe;
+mod jais2;
 mod llama;
 mod llama4;
+mod minimax_m2;
+mod mistral3;
+mod nemotron;
+mod olmo;
+mod olmo2;
+mod olmoe;
+mod phi2;
+mod phi3;
 mod qwen2;
 mod qwen2moe;
 mod qwen3;
 mod qwen3moe;
+mod seed_oss;
+mod smollm3;
+mod stablelm;
+mod starcoder2;
 
 pub use family::{
-    AttentionScale, AttentionSpec, EmbeddingScale, ExpertPlacement, Family, Mixer, Norms, QkNorm, Rotation,
-    RoutingSpec, Values, Windows, YarnRamp,
+    AttentionScale, AttentionSpec, EmbeddingScale, ExpertPlacement, Family, FeedForward, LogitScale, Mixer, NormKind,
+    Norms, QkNorm, QkNormKind, Residual, Rotation, RoutingSpec, Temperature, Values, WindowedRope, Windows,
+    YarnMultiplier, YarnRamp,
 };
 
 use super::error::ModelError;
@@ -39,6 +68,34 @@ pub const FAMILIES: &[&Family] = &[
     &deepseek2::FAMILY,
     &llama4::FAMILY,
     &gemma4::FAMILY,
+    &granite::FAMILY,
+    &granitemoe::FAMILY,
+    &phi3::FAMILY,
+    &mistral3::FAMILY,
+    &olmo2::FAMILY,
+    &olmoe::FAMILY,
+    &smollm3::FAMILY,
+    &cohere2::FAMILY,
+    &command_r::FAMILY,
+    &glm4::FAMILY,
+    &exaone4::FAMILY,
+    &seed_oss::FAMILY,
+    &nemotron::FAMILY,
+    &starcoder2::FAMILY,
+    &phi2::FAMILY,
+    &stablelm::FAMILY,
+    &ernie4_5::FAMILY,
+    &ernie4_5_moe::FAMILY,
+    &hunyuan_dense::FAMILY,
+    &hunyuan_moe::FAMILY,
+    &minimax_m2::FAMILY,
+    &arcee::FAMILY,
+    &dots1::FAMILY,
+    &gemma::FAMILY,
+    &olmo::FAMILY,
+    &chatglm::FAMILY,
+    &jais2::FAMILY,
+    &exaone_moe::FAMILY,
 ];
 
 /// The names of the supported architectures.
@@ -58,4 +115,56 @@ pub fn of(gguf: &Gguf) -> Result<&'static Family, ModelError> {
         let file = gguf.path().display().to_string();
         ModelError::UnknownArchitecture { file, found: found.to_owned(), known: known().join(", ") }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    // The list agrees with the checkpoints that prove it and with the table for users.
+    use std::collections::{BTreeMap, BTreeSet};
+    use std::path::{Path, PathBuf};
+
+    use super::*;
+
+    fn repository() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+    }
+
+    /// The classes of transformers whose values the checkpoints of each architecture are compared with.
+    fn classes() -> BTreeMap<String, BTreeSet<String>> {
+        let mut classes: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for entry in std::fs::read_dir(repository().join("tests/fixtures/families")).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_none_or(|extension| extension != "json") {
+                continue;
+            }
+            let expected: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+            // "transformers VERSION CLASS, float32"
+            let class = expected["oracle"].as_str().unwrap().split([' ', ',']).nth(2).unwrap().to_owned();
+            let gguf = Gguf::open(path.with_extension("gguf")).unwrap();
+            let architecture = gguf.str("general.architecture").unwrap().to_owned();
+            classes.entry(architecture).or_default().insert(class);
+        }
+        classes
+    }
+
+    #[test]
+    fn every_family_has_a_checkpoint_and_a_line_in_the_table_of_models() {
+        let classes = classes();
+        let row = |family: &&Family| {
+            let of_family =
+                classes.get(family.architecture).unwrap_or_else(|| panic!("{} is unproved", family.architecture));
+            let of_family: Vec<String> = of_family.iter().map(|class| format!("`{class}`")).collect();
+            format!("| `{}` | {} | {} |", family.architecture, family.models, of_family.join(", "))
+        };
+        let expected: Vec<String> = FAMILIES.iter().map(row).collect();
+        let page = std::fs::read_to_string(repository().join("docs/models.md")).unwrap();
+        let found: Vec<&str> = page.lines().filter(|line| line.starts_with("| `")).collect();
+        assert_eq!(found, expected, "docs/models.md must have these lines:\n{}\n", expected.join("\n"));
+    }
+
+    #[test]
+    fn every_architecture_is_listed_once() {
+        let names: BTreeSet<&str> = known().into_iter().collect();
+        assert_eq!(names.len(), FAMILIES.len());
+    }
 }

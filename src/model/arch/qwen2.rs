@@ -2,14 +2,6 @@
 //!
 //! Source: Yang et al. 2024, "Qwen2 Technical Report".
 
-use super::family::{Activation, AttentionSpec, EmbeddingScale, Family, Mixer, Norms};
+use super::family::Family;
 
-pub(super) const FAMILY: Family = Family {
-    architecture: "qwen2",
-    embedding_scale: EmbeddingScale::One,
-    norms: Norms::Before,
-    mixer: Mixer::GroupedQueryAttention,
-    attention: AttentionSpec::PLAIN,
-    activation: Activation::Silu,
-    routing: None,
-};
+pub(super) const FAMILY: Family = Family { architecture: "qwen2", models: "Qwen 2, 2.5", ..Family::PLAIN };

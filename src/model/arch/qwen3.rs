@@ -2,14 +2,11 @@
 //!
 //! Source: Yang et al. 2025, "Qwen3 Technical Report".
 
-use super::family::{Activation, AttentionSpec, EmbeddingScale, Family, Mixer, Norms, QkNorm};
+use super::family::{AttentionSpec, Family, QkNorm, QkNormKind};
 
 pub(super) const FAMILY: Family = Family {
     architecture: "qwen3",
-    embedding_scale: EmbeddingScale::One,
-    norms: Norms::Before,
-    mixer: Mixer::GroupedQueryAttention,
-    attention: AttentionSpec { qk_norm: QkNorm::Always, ..AttentionSpec::PLAIN },
-    activation: Activation::Silu,
-    routing: None,
+    models: "Qwen 3",
+    attention: AttentionSpec { qk_norm: QkNorm::Always(QkNormKind::Heads), ..AttentionSpec::PLAIN },
+    ..Family::PLAIN
 };

@@ -2,22 +2,12 @@
 //!
 //! Source: Yang et al. 2025, "Qwen3 Technical Report".
 
-use super::family::{
-    Activation, AttentionSpec, EmbeddingScale, ExpertPlacement, Family, Mixer, Norms, QkNorm, RouteWeighting,
-    RoutingSpec, Scoring,
-};
+use super::family::{AttentionSpec, Family, QkNorm, QkNormKind, RoutingSpec};
 
 pub(super) const FAMILY: Family = Family {
     architecture: "qwen3moe",
-    embedding_scale: EmbeddingScale::One,
-    norms: Norms::Before,
-    mixer: Mixer::GroupedQueryAttention,
-    attention: AttentionSpec { qk_norm: QkNorm::Always, ..AttentionSpec::PLAIN },
-    activation: Activation::Silu,
-    routing: Some(RoutingSpec {
-        scoring: Scoring::Softmax,
-        renormalise: true,
-        weighting: RouteWeighting::Output,
-        placement: ExpertPlacement::Replace,
-    }),
+    models: "Qwen 3 with experts",
+    attention: AttentionSpec { qk_norm: QkNorm::Always(QkNormKind::Heads), ..AttentionSpec::PLAIN },
+    routing: Some(RoutingSpec::SOFTMAX),
+    ..Family::PLAIN
 };

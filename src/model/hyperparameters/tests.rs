@@ -1,8 +1,15 @@
 //! How each family reads the keys of a file, and which files are refused.
 
+use cuelight_shaders::attention::Window;
+use cuelight_shaders::experts::Scoring;
+
 use super::*;
 use crate::format::gguf::write::GgufBuilder;
-use crate::model::arch;
+use crate::model::arch::{self, QkNormKind};
+use crate::model::layer::{
+    AttentionLayer, ExpertSizes, FeedForwardSpec, Heads, LatentSizes, MixerSpec, PositionScale, RopeSpec,
+};
+use crate::model::rope::RopeScaling;
 
 /// The value of a key.
 #[derive(Clone)]
@@ -27,8 +34,8 @@ const USUAL: [(&str, u32); 7] = [
     ("attention.key_length", 24),
 ];
 
-/// The hyperparameters of a file with the usual keys, some of them replaced by `keys`.
-fn read(architecture: &str, keys: &[(&str, Stored)]) -> Result<HyperParameters, String> {
+/// A file with the usual keys, some of them replaced by `keys`.
+fn file(architecture: &str, keys: &[(&str, Stored)]) -> GgufBuilder {
     let mut all = vec![("attention.layer_norm_rms_epsilon", Number(1e-6))];
     all.extend(USUAL.map(|(key, size)| (key, Size(size))));
     for (key, value) in keys {
@@ -40,6 +47,10 @@ fn read(architecture: &str, keys: &[(&str, Stored)]) -> Result<HyperParameters, 
         &[64, 10],
         &[0.0; 640],
     );
+    if keys.iter().any(|(key, _)| *key == "expert_count") {
+        let router = |layer: u32| format!("blk.{layer}.ffn_gate_inp.weight");
+        file = (0..4).fold(file, |file, layer| file.tensor_f32(&router(layer), &[64, 8], &[0.0; 512]));
+    }
     for (key, value) in all {
         let key = format!("{architecture}.{key}");
         file = match value {
@@ -51,8 +62,32 @@ fn read(architecture: &str, keys: &[(&str, Stored)]) -> Result<HyperParameters, 
             Text(text) => file.key(&key, text),
         };
     }
-    let gguf = Gguf::from_bytes("model.gguf", file.build()).unwrap();
-    HyperParameters::read(&gguf, arch::of(&gguf).unwrap()).map_err(|error| error.to_string())
+    file
+}
+
+/// The hyperparameters of a file with the usual keys, some of them replaced by `keys`.
+fn read(architecture: &str, keys: &[(&str, Stored)]) -> Result<HyperParameters, String> {
+    let gguf = Gguf::from_bytes("model.gguf", file(architecture, keys).build()).unwrap();
+    HyperParameters::read(&gguf, arch::of(&gguf).unwrap(), None).map_err(|error| error.to_string())
+}
+
+impl HyperParameters {
+    fn attention(&self, layer: usize) -> &AttentionLayer {
+        self.layers[layer].mixer.attention()
+    }
+
+    /// A fact of the attention of every layer.
+    fn each<T>(&self, fact: impl Fn(&AttentionLayer) -> T) -> Vec<T> {
+        self.layers.iter().map(|layer| fact(layer.mixer.attention())).collect()
+    }
+}
+
+/// The experts of the first layer.
+fn experts(h: &HyperParameters) -> ExpertSizes {
+    match h.layers[0].feed_forward {
+        FeedForwardSpec::Experts(sizes, _) => sizes,
+        FeedForwardSpec::Dense(_) => panic!("the layer has experts"),
+    }
 }
 
 #[track_caller]
@@ -78,8 +113,10 @@ fn latent() -> Vec<(&'static str, Stored)> {
 #[test]
 fn latent_attention_reads_its_sizes_and_scales_scores_for_long_contexts() {
     let h = read("deepseek2", &latent()).unwrap();
-    assert_eq!(h.latent, Some(LatentSizes { rank: 40, key_dim: 16, value_dim: 20 }));
-    assert_eq!(h.attention_scale, 1.0 / 24_f32.sqrt());
+    let sizes = LatentSizes { rank: 40, key_dim: 16, value_dim: 20 };
+    assert!(matches!(&h.layers[0].mixer, MixerSpec::LatentAttention(_, found) if *found == sizes));
+    let scale = |h: &HyperParameters| h.attention(0).scale;
+    assert_eq!(scale(&h), 1.0 / 24_f32.sqrt());
     let mut keys = latent();
     keys.extend([
         ("rope.scaling.type", Text("yarn")),
@@ -89,8 +126,9 @@ fn latent_attention_reads_its_sizes_and_scales_scores_for_long_contexts() {
     ]);
     let stretched = read("deepseek2", &keys).unwrap();
     let magnitude = 0.1 * 40_f32.ln() + 1.0;
-    assert!((stretched.attention_scale / h.attention_scale - magnitude * magnitude).abs() < 1e-5);
-    assert!(matches!(stretched.rope_scaling, RopeScaling::Yarn { magnitude: 1.0, .. }), "{:?}", stretched.rope_scaling);
+    assert!((scale(&stretched) / scale(&h) - magnitude * magnitude).abs() < 1e-5);
+    let rope = stretched.attention(0).rope.unwrap();
+    assert!(matches!(rope.scaling, RopeScaling::Yarn { .. }) && rope.magnitude == 1.0, "{rope:?}");
 }
 
 #[test]
@@ -119,11 +157,12 @@ fn windowed_layers_may_have_other_heads() {
         ("rope.dimension_count_swa", Size(16)),
     ];
     let h = read("gemma4", &keys).unwrap();
-    let windowed = Heads { n_kv_heads: 2, head_dim: 16, rotary_dim: 16 };
-    let global = Heads { n_kv_heads: 1, head_dim: 32, rotary_dim: 32 };
-    assert_eq!(h.heads, [windowed, global, windowed, global]);
-    assert_eq!(h.windows, [Some(Window::Last(16)), None, Some(Window::Last(16)), None]);
-    assert_eq!(h.attention_scale, 1.0);
+    let windowed = Heads { n_heads: 4, n_kv_heads: 2, head_dim: 16, rotary_dim: 16 };
+    let global = Heads { n_heads: 4, n_kv_heads: 1, head_dim: 32, rotary_dim: 32 };
+    assert_eq!(h.each(|attention| attention.heads), [windowed, global, windowed, global]);
+    let window = Some(Window::Last(16));
+    assert_eq!(h.each(|attention| attention.window), [window, None, window, None]);
+    assert_eq!(h.attention(0).scale, 1.0);
     let few = [("attention.head_count_kv", Sizes(vec![2, 1]))];
     assert_refused("gemma4", &few, &["head_count_kv\" is 2", "each of 4 layers"]);
     let none = [("attention.head_count_kv", Sizes(vec![2, 0, 2, 1]))];
@@ -136,23 +175,26 @@ fn windowed_layers_may_have_other_heads() {
 #[test]
 fn chunk_length_comes_from_the_file_else_the_family_and_a_window_of_zero_disables_chunks() {
     let h = read("llama4", &[]).unwrap();
-    assert_eq!(h.windows[..2], [Some(Window::Chunk(8192)); 2]);
-    assert_eq!(h.windows[3], None);
-    assert_eq!(h.position_scale, Some(PositionScale { step: 8192, strength: 0.1 }));
+    assert_eq!(h.attention(1).window, Some(Window::Chunk(8192)));
+    assert_eq!(h.attention(3).window, None);
+    assert_eq!((h.attention(1).position_scale, h.attention(3).rope), (None, None));
+    assert_eq!(h.attention(3).position_scale, Some(PositionScale { step: 8192, strength: 0.1, first: 1 }));
     let keys = [("attention.chunk_size", Size(32)), ("attention.temperature_length", Size(16))];
     let h = read("llama4", &keys).unwrap();
-    assert_eq!(h.windows[0], Some(Window::Chunk(32)));
-    assert_eq!(h.position_scale, Some(PositionScale { step: 16, strength: 0.1 }));
+    assert_eq!(h.attention(0).window, Some(Window::Chunk(32)));
+    assert_eq!(h.attention(3).position_scale, Some(PositionScale { step: 16, strength: 0.1, first: 1 }));
     let h = read("llama4", &[("attention.sliding_window", Size(0))]).unwrap();
-    assert_eq!((h.windows, h.position_scale), (vec![None; 4], None));
+    assert!(
+        h.each(|attention| (attention.window, attention.position_scale)).iter().all(|facts| *facts == (None, None))
+    );
 }
 
 #[test]
 fn a_softmax_over_the_chosen_experts_is_read_as_a_renormalised_softmax() {
-    let experts = [("expert_count", Size(8)), ("expert_used_count", Size(2)), ("expert_gating_func", Size(3))];
-    let sizes = read("gpt-oss", &experts).unwrap().experts.unwrap();
+    let keys = [("expert_count", Size(8)), ("expert_used_count", Size(2)), ("expert_gating_func", Size(3))];
+    let sizes = experts(&read("gpt-oss", &keys).unwrap());
     assert_eq!((sizes.scoring, sizes.renormalise), (Scoring::Softmax, true));
-    assert_refused("deepseek2", &[latent(), experts.to_vec()].concat(), &["expert_gating_func\" is 3"]);
+    assert_refused("deepseek2", &[latent(), keys.to_vec()].concat(), &["expert_gating_func\" is 3"]);
     let many = [("expert_count", Size(8)), ("expert_used_count", Size(9))];
     assert_refused("gpt-oss", &many, &["expert_used_count\" is 9", "at most 8"]);
 }
@@ -167,7 +209,7 @@ fn gemma_scales_scores_by_hidden_size_per_head_where_heads_are_small() {
             ("attention.key_length", head_dim),
             ("embedding_length", hidden_size),
         ];
-        read(architecture, &keys).unwrap().attention_scale.powi(-2).round() as u32
+        read(architecture, &keys).unwrap().attention(0).scale.powi(-2).round() as u32
     };
     let gemma2 = [[2304, 8, 256], [3584, 16, 256], [4608, 32, 128]].map(|sizes| width("gemma2", sizes));
     assert_eq!(gemma2, [256, 256, 144], "2B, 9B and 27B");
@@ -177,11 +219,88 @@ fn gemma_scales_scores_by_hidden_size_per_head_where_heads_are_small() {
 
 #[test]
 fn llama_4_normalises_rotated_heads_unless_dense_layers_alternate_with_experts() {
-    let norms = |keys: &[(&str, Stored)]| read("llama4", keys).unwrap().norms_rotated_heads;
+    let norms = |keys: &[(&str, Stored)]| {
+        read("llama4", keys).unwrap().attention(0).qk_norm == Some(QkNormKind::RotatedUnweighted)
+    };
     let step = |step| ("interleave_moe_layer_step", Size(step));
     assert!(norms(&[]) && norms(&[step(0)]) && norms(&[step(1)]));
     assert!(!norms(&[step(2)]));
     let stored = |value| ("use_qk_norm", Flag(value));
     assert!(norms(&[step(2), stored(true)]) && !norms(&[step(1), stored(false)]));
-    assert!(!read("llama", &[stored(true)]).unwrap().norms_rotated_heads);
+    assert_eq!(read("llama", &[stored(true)]).unwrap().attention(0).qk_norm, None);
+}
+
+/// The keys of a file of an extended context, with tensors of divisors for it.
+fn extended(architecture: &str, context: u32, tensors: &[&str], context_tokens: usize) -> Result<RopeSpec, String> {
+    let mut file = file(architecture, &[("rope.scaling.original_context_length", Size(context))]);
+    for tensor in tensors {
+        file = file.tensor_f32(tensor, &[12], &[1.0; 12]);
+    }
+    let gguf = Gguf::from_bytes("model.gguf", file.build()).unwrap();
+    let h = HyperParameters::read(&gguf, arch::of(&gguf).unwrap(), Some(context_tokens));
+    h.map(|h| h.attention(0).rope.unwrap()).map_err(|error| error.to_string())
+}
+
+#[test]
+fn divisors_of_frequencies_are_chosen_by_the_context() {
+    let both = ["rope_factors_long.weight", "rope_factors_short.weight"];
+    let chosen = |context_tokens| extended("phi3", 4096, &both, context_tokens).unwrap().factors;
+    assert_eq!([4096, 4097].map(chosen), [Some(both[1]), Some(both[0])]);
+    assert_eq!(extended("phi3", 4096, &[], 8192).unwrap().factors, None);
+    let error = extended("phi3", 4096, &both[..1], 8192).unwrap_err();
+    assert!(error.contains("rope_factors_short") && error.contains("one is missing"), "{error}");
+}
+
+#[test]
+fn layers_without_rotation_come_from_the_file_else_from_the_family() {
+    let rotates = |architecture, keys: &[(&str, Stored)]| {
+        read(architecture, keys).unwrap().each(|attention| attention.rope.is_some())
+    };
+    assert_eq!(rotates("smollm3", &[]), [true, true, true, false]);
+    let pattern = ("attention.rope_pattern", Flags(vec![false, true, false, true]));
+    assert_eq!(rotates("smollm3", std::slice::from_ref(&pattern)), [false, true, false, true]);
+    let window = ("attention.sliding_window", Size(16));
+    assert_eq!(rotates("exaone4", std::slice::from_ref(&window)), [true, true, true, false]);
+    assert_eq!(rotates("exaone4", &[]), [true; 4], "without a window all layers rotate");
+    assert_eq!(rotates("granite", &[("rope.scaling.finetuned", Flag(false))]), [false; 4]);
+    let short = ("attention.rope_pattern", Flags(vec![true]));
+    assert_refused("smollm3", &[short], &["attention.rope_pattern\" is 1", "each of 4 layers"]);
+}
+
+#[test]
+fn layers_may_have_their_own_sizes() {
+    let keys = [
+        ("feed_forward_length", Sizes(vec![96, 48, 96, 48])),
+        ("attention.head_count", Sizes(vec![4, 8, 4, 8])),
+        ("attention.head_count_kv", Sizes(vec![2, 4, 1, 8])),
+    ];
+    let h = read("llama", &keys).unwrap();
+    let widths = h.layers.iter().map(|layer| match layer.feed_forward {
+        FeedForwardSpec::Dense(sizes) | FeedForwardSpec::Experts(_, sizes) => sizes.intermediate_size,
+    });
+    assert_eq!(widths.collect::<Vec<_>>(), [96, 48, 96, 48]);
+    assert_eq!(h.each(|attention| attention.heads.n_heads), [4, 8, 4, 8]);
+    assert_refused("llama", &[("feed_forward_length", Sizes(vec![96]))], &["feed_forward_length\" is 1", "each of 4"]);
+}
+
+#[test]
+fn scales_are_read_where_the_family_uses_them() {
+    let keys = [("logit_scale", Number(8.0)), ("embedding_scale", Number(12.0)), ("residual_scale", Number(0.25))];
+    let h = read("granite", &keys).unwrap();
+    assert_eq!((h.embedding_scale, h.residual_scale, h.logit_scale), (12.0, Some(0.25), Some(0.125)));
+    assert_eq!(read("llama", &keys).unwrap().logit_scale, None);
+    let multiplied = [("logit_scale", Number(0.5)), ("attention.layer_norm_epsilon", Number(1e-5))];
+    assert_eq!(read("cohere2", &multiplied).unwrap().logit_scale, Some(0.5));
+    assert_refused("granite", &[("logit_scale", Number(-1.0))], &["logit_scale\" is -1", "above 0"]);
+    assert_refused("cohere2", &multiplied[..1], &["layer_norm_epsilon"]);
+}
+
+#[test]
+fn queries_grow_with_their_position_where_the_file_has_a_strength() {
+    let strength = ("attention.temperature_scale", Number(0.1));
+    let original = ("rope.scaling.original_context_length", Size(2048));
+    let h = read("mistral3", &[strength.clone(), original]).unwrap();
+    assert_eq!(h.attention(3).position_scale, Some(PositionScale { step: 2048, strength: 0.1, first: 0 }));
+    assert_eq!(read("mistral3", &[]).unwrap().attention(0).position_scale, None);
+    assert_refused("mistral3", &[strength], &["rope.scaling.original_context_length"]);
 }

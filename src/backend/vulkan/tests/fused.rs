@@ -92,7 +92,7 @@ fn step(positions: Range<usize>) -> Step {
 }
 
 /// One family for each structure of layers.
-const FAMILIES: [&str; 10] = [
+const FAMILIES: [&str; 13] = [
     "llama-q4_k",
     "llama-rope-yarn",
     "qwen2",
@@ -103,6 +103,9 @@ const FAMILIES: [&str; 10] = [
     "deepseek2",
     "gpt-oss-mxfp4",
     "llama4",
+    "olmo3",
+    "cohere2",
+    "phi2",
 ];
 
 /// Compares every logit of a prompt in two chunks and of two decode steps.

@@ -1,0 +1,129 @@
+//! The heads of each layer, and the scale of their scores.
+
+use cuelight_shaders::attention::Window;
+
+use super::keys::Keys;
+use crate::model::arch::{AttentionScale, QkNorm, QkNormKind};
+use crate::model::error::ModelError;
+use crate::model::layer::{Heads, LatentSizes};
+
+impl Keys<'_> {
+    /// The heads of each layer. Windowed layers may have their own sizes, in keys that end in `_swa`.
+    pub(super) fn heads(&self, hidden_size: usize, windows: &[Option<Window>]) -> Result<Vec<Heads>, ModelError> {
+        let Some(counts) = self.size_of_layers("attention.head_count", windows.len())? else {
+            return Err(self.missing("attention.head_count"));
+        };
+        let kv_counts = self.size_of_layers("attention.head_count_kv", windows.len())?;
+        let kv_counts = kv_counts.unwrap_or_else(|| counts.clone());
+        let of_layers = counts.into_iter().zip(kv_counts).zip(windows);
+        of_layers.map(|((count, kv_count), window)| self.heads_of([count, kv_count], hidden_size, *window)).collect()
+    }
+
+    /// The heads of one layer with these numbers of query heads and of key heads.
+    fn heads_of(
+        &self,
+        [n_heads, n_kv_heads]: [usize; 2],
+        hidden_size: usize,
+        window: Option<Window>,
+    ) -> Result<Heads, ModelError> {
+        if !n_heads.is_multiple_of(n_kv_heads) {
+            let expected = format!("a divisor of {n_heads} heads");
+            return Err(self.invalid("attention.head_count_kv", n_kv_heads, expected));
+        }
+        let of_all = self.head_shape("", (hidden_size / n_heads, None))?;
+        let (head_dim, rotary_dim) = if window.is_some() { self.head_shape("_swa", of_all)? } else { of_all };
+        Ok(Heads { n_heads, n_kv_heads, head_dim, rotary_dim: rotary_dim.unwrap_or(head_dim) })
+    }
+
+    /// The length of a head and of its rotated section, from the keys with this suffix, else the given lengths.
+    fn head_shape(
+        &self,
+        suffix: &str,
+        (dim, rotary_dim): (usize, Option<usize>),
+    ) -> Result<(usize, Option<usize>), ModelError> {
+        let (key, value) = (format!("attention.key_length{suffix}"), format!("attention.value_length{suffix}"));
+        let rotary = format!("rope.dimension_count{suffix}");
+        let own_dim = self.optional_size(&key)?;
+        let head_dim = own_dim.unwrap_or(dim);
+        // With latent attention values are shorter than keys; `latent` checks those lengths.
+        let is_latent = self.gguf.value(&self.name("attention.kv_lora_rank")).is_some();
+        if let Some(value_dim) = self.optional_size(&value)?
+            && value_dim != head_dim
+            && !is_latent
+        {
+            return Err(self.invalid(&value, value_dim, format!("the key length {head_dim}")));
+        }
+        let rotary_dim = match self.optional_size(&rotary)? {
+            Some(rotary_dim) => Some(rotary_dim),
+            None if own_dim.is_some() => None,
+            None => rotary_dim,
+        };
+        match rotary_dim {
+            Some(wrong) if wrong > head_dim || wrong % 2 == 1 => {
+                Err(self.invalid(&rotary, wrong, format!("even and at most {head_dim}")))
+            }
+            rotary_dim => Ok((head_dim, rotary_dim)),
+        }
+    }
+
+    /// The sizes of latent attention.
+    pub(super) fn latent(&self, heads: Heads) -> Result<LatentSizes, ModelError> {
+        let rank = self.size("attention.kv_lora_rank")?;
+        let Heads { head_dim, rotary_dim, .. } = heads;
+        if self.gguf.value(&self.name("attention.key_length_mla")).is_none() {
+            let expected = "present: the file was written by an older converter; convert the model again";
+            return Err(self.invalid("attention.key_length_mla", "missing", expected));
+        }
+        if head_dim != rank + rotary_dim {
+            let expected = format!("{rank} (the latent vector) plus {rotary_dim} (rotated)");
+            return Err(self.invalid("attention.key_length", head_dim, expected));
+        }
+        let key_dim = self.size("attention.key_length_mla")?;
+        if key_dim <= rotary_dim {
+            return Err(self.invalid("attention.key_length_mla", key_dim, format!("above {rotary_dim}")));
+        }
+        Ok(LatentSizes { rank, key_dim: key_dim - rotary_dim, value_dim: self.size("attention.value_length_mla")? })
+    }
+
+    /// Refuses models whose layers read the keys and values of other layers, or limit them.
+    pub(super) fn refuse_variants(&self) -> Result<(), ModelError> {
+        let expected = "0: such models are not supported";
+        if let Some(layers) =
+            self.gguf.optional_u32(&self.name("attention.shared_kv_layers"))?.filter(|count| *count > 0)
+        {
+            return Err(self.invalid("attention.shared_kv_layers", layers, expected));
+        }
+        match self.gguf.optional_f32(&self.name("attention.clamp_kqv"))?.filter(|limit| *limit != 0.0) {
+            Some(limit) => Err(self.invalid("attention.clamp_kqv", limit, expected)),
+            None => Ok(()),
+        }
+    }
+
+    /// How the queries and keys of a layer are normalised.
+    pub(super) fn qk_norm(&self, norm: QkNorm, layer: usize, rotates: bool) -> Result<Option<QkNormKind>, ModelError> {
+        let is_stored = || self.gguf.tensor(&format!("blk.{layer}.attn_q_norm.weight")).is_some();
+        Ok(match norm {
+            QkNorm::Never => None,
+            QkNorm::Always(kind) => Some(kind),
+            QkNorm::WhereStored(kind) => is_stored().then_some(kind),
+            QkNorm::UnweightedByKey => {
+                let stored = self.gguf.optional_bool(&self.name("use_qk_norm"))?;
+                let step = self.gguf.optional_u32(&self.name("interleave_moe_layer_step"))?;
+                let applies = stored.unwrap_or(step.is_none_or(|step| step <= 1));
+                (rotates && applies).then_some(QkNormKind::RotatedUnweighted)
+            }
+        })
+    }
+}
+
+impl AttentionScale {
+    /// The scale of a layer with these sizes.
+    pub(super) fn value(self, hidden_size: usize, n_heads: usize, head_dim: usize) -> f32 {
+        let width = match self {
+            AttentionScale::HeadDim => head_dim,
+            AttentionScale::HiddenPerHead { most } => (hidden_size / n_heads).clamp(head_dim, most.max(head_dim)),
+            AttentionScale::One => 1,
+        };
+        1.0 / (width as f32).sqrt()
+    }
+}

@@ -1,0 +1,109 @@
+//! The keys of a file, each read as a type and checked.
+
+use crate::format::gguf::{Gguf, Value};
+use crate::model::error::ModelError;
+
+/// A larger size means a damaged file, which would otherwise fail later with a less clear error.
+const LARGEST_SIZE: usize = 1 << 24;
+
+/// The keys of a file's architecture.
+pub(super) struct Keys<'a> {
+    pub(super) gguf: &'a Gguf,
+    pub(super) architecture: String,
+}
+
+impl<'a> Keys<'a> {
+    pub(super) fn new(gguf: &'a Gguf) -> Result<Self, ModelError> {
+        Ok(Keys { gguf, architecture: gguf.str("general.architecture")?.to_owned() })
+    }
+
+    pub(super) fn name(&self, key: &str) -> String {
+        format!("{}.{key}", self.architecture)
+    }
+
+    /// The file's name, for errors.
+    pub(super) fn file(&self) -> String {
+        self.gguf.path().display().to_string()
+    }
+
+    /// The error of a file without a key that it must have.
+    pub(super) fn missing(&self, key: &str) -> ModelError {
+        self.invalid(key, "missing", "present")
+    }
+
+    pub(super) fn invalid(&self, key: &str, found: impl ToString, expected: impl Into<String>) -> ModelError {
+        ModelError::Hyperparameter {
+            file: self.file(),
+            key: self.name(key),
+            found: found.to_string(),
+            expected: expected.into(),
+        }
+    }
+
+    pub(super) fn size(&self, key: &str) -> Result<usize, ModelError> {
+        let size = self.gguf.u32(&self.name(key))? as usize;
+        self.checked_size(key, size)
+    }
+
+    /// The number of layers without those for multi-token prediction, which come last and are not computed.
+    pub(super) fn layers(&self) -> Result<usize, ModelError> {
+        let (all, extra) = (self.size("block_count")?, self.gguf.optional_u32(&self.name("nextn_predict_layers"))?);
+        let extra = extra.unwrap_or(0) as usize;
+        if extra < all {
+            Ok(all - extra)
+        } else {
+            Err(self.invalid("nextn_predict_layers", extra, format!("below {all}")))
+        }
+    }
+
+    pub(super) fn optional_size(&self, key: &str) -> Result<Option<usize>, ModelError> {
+        let size = self.gguf.optional_u32(&self.name(key))?;
+        size.map(|size| self.checked_size(key, size as usize)).transpose()
+    }
+
+    pub(super) fn checked_size(&self, key: &str, size: usize) -> Result<usize, ModelError> {
+        if (1..=LARGEST_SIZE).contains(&size) {
+            return Ok(size);
+        }
+        Err(self.invalid(key, size, format!("between 1 and {LARGEST_SIZE}")))
+    }
+
+    pub(super) fn positive(&self, key: &str) -> Result<f32, ModelError> {
+        let value = self.gguf.f32(&self.name(key))?;
+        self.checked_positive(key, value)
+    }
+
+    /// A positive value; `None` when it is 0 or absent.
+    pub(super) fn optional_positive(&self, key: &str) -> Result<Option<f32>, ModelError> {
+        let value = self.gguf.optional_f32(&self.name(key))?.filter(|value| *value != 0.0);
+        value.map(|value| self.checked_positive(key, value)).transpose()
+    }
+
+    pub(super) fn checked_positive(&self, key: &str, value: f32) -> Result<f32, ModelError> {
+        if value > 0.0 && value.is_finite() { Ok(value) } else { Err(self.invalid(key, value, "above 0")) }
+    }
+
+    /// A size for each layer: the key holds one for all layers or an array.
+    pub(super) fn size_of_layers(&self, key: &str, n_layers: usize) -> Result<Option<Vec<usize>>, ModelError> {
+        let name = self.name(key);
+        if !matches!(self.gguf.value(&name), Some(Value::Array(_))) {
+            return Ok(self.optional_size(key)?.map(|size| vec![size; n_layers]));
+        }
+        let sizes = self.gguf.integers(&name)?;
+        if sizes.len() < n_layers {
+            return Err(self.invalid(key, sizes.len(), format!("one size for each of {n_layers} layers")));
+        }
+        let checked = |size: &i64| self.checked_size(key, usize::try_from(*size).unwrap_or(0));
+        sizes[..n_layers].iter().map(checked).collect::<Result<_, _>>().map(Some)
+    }
+
+    /// A truth value for each layer.
+    pub(super) fn bool_of_layers(&self, key: &str, n_layers: usize) -> Result<Vec<bool>, ModelError> {
+        let values = self.gguf.bools(&self.name(key))?;
+        if values.len() != n_layers {
+            let expected = format!("one truth value for each of {n_layers} layers");
+            return Err(self.invalid(key, values.len(), expected));
+        }
+        Ok(values)
+    }
+}

@@ -1,0 +1,87 @@
+//! The layers of a model, from the options of its family and the keys and tensors of its file.
+
+use super::keys::Keys;
+use crate::model::arch::{Family, Mixer, Residual};
+use crate::model::error::ModelError;
+use crate::model::layer::{AttentionLayer, DenseSizes, ExpertSizes, FeedForwardSpec, LayerSpec, MixerSpec};
+
+impl Keys<'_> {
+    /// Every layer, for sequences of up to `context_tokens` tokens.
+    pub(super) fn layer_specs(
+        &self,
+        family: &Family,
+        hidden_size: usize,
+        context_tokens: usize,
+    ) -> Result<Vec<LayerSpec>, ModelError> {
+        let mixers = self.mixers(family, hidden_size, context_tokens)?;
+        let feed_forwards = self.feed_forwards(family, mixers.len())?;
+        let of_layer = |(layer, (mixer, feed_forward)): (usize, (MixerSpec, FeedForwardSpec))| {
+            let has_second_norm = self.has_tensor(layer, "ffn_norm.weight");
+            let is_parallel = match family.residual {
+                Residual::Sequential => false,
+                Residual::Parallel => true,
+                Residual::ParallelWithOneNorm => !has_second_norm,
+            };
+            LayerSpec { norms: family.norms, is_parallel, mixer, feed_forward }
+        };
+        Ok(mixers.into_iter().zip(feed_forwards).enumerate().map(of_layer).collect())
+    }
+
+    /// The mixer of each layer.
+    fn mixers(&self, family: &Family, hidden_size: usize, context_tokens: usize) -> Result<Vec<MixerSpec>, ModelError> {
+        let options = &family.attention;
+        let windows = self.windows(options.windows, self.layers()?)?;
+        let heads = self.heads(hidden_size, &windows)?;
+        let ropes = self.ropes(options, &windows, context_tokens)?;
+        let (scale, yarn) =
+            (self.optional_positive("attention.scale")?, self.yarn_score_scale(options.yarn_multiplier)?);
+        let of_layer = |layer: usize| {
+            let (heads, rope) = (heads[layer], ropes[layer]);
+            let latent = match family.mixer {
+                Mixer::GroupedQueryAttention => None,
+                Mixer::LatentAttention => Some(self.latent(heads)?),
+            };
+            let key_dim = latent.map_or(heads.head_dim, |latent| latent.key_dim + heads.rotary_dim);
+            let attention = AttentionLayer {
+                qk_norm: self.qk_norm(options.qk_norm, layer, rope.is_some())?,
+                position_scale: self.position_scale(options.temperature, rope.is_some())?,
+                scale: scale.unwrap_or_else(|| options.scale.value(hidden_size, heads.n_heads, key_dim) * yarn),
+                window: windows[layer],
+                heads,
+                rope,
+            };
+            Ok(match latent {
+                None => MixerSpec::Attention(attention),
+                Some(sizes) => MixerSpec::LatentAttention(attention, sizes),
+            })
+        };
+        (0..heads.len()).map(of_layer).collect()
+    }
+
+    /// The feed-forward of each layer: experts where the layer has a router, else a dense one.
+    fn feed_forwards(&self, family: &Family, n_layers: usize) -> Result<Vec<FeedForwardSpec>, ModelError> {
+        let Some(widths) = self.size_of_layers("feed_forward_length", n_layers)? else {
+            return Err(self.missing("feed_forward_length"));
+        };
+        let of_layer = |(layer, intermediate_size): (usize, usize)| {
+            let dense = DenseSizes { intermediate_size, form: family.feed_forward };
+            if !self.has_tensor(layer, "ffn_gate_inp.weight") {
+                return Ok(FeedForwardSpec::Dense(dense));
+            }
+            Ok(FeedForwardSpec::Experts(self.layer_experts(family, intermediate_size)?, dense))
+        };
+        widths.into_iter().enumerate().map(of_layer).collect()
+    }
+
+    /// The experts of a layer that has a router.
+    fn layer_experts(&self, family: &Family, dense_size: usize) -> Result<ExpertSizes, ModelError> {
+        let experts = family.routing.map(|routing| self.experts(routing, dense_size)).transpose()?.flatten();
+        let architecture = || family.architecture.to_owned();
+        experts.ok_or_else(|| ModelError::NoExperts { file: self.file(), architecture: architecture() })
+    }
+
+    /// Whether a layer has a tensor.
+    fn has_tensor(&self, layer: usize, tensor: &str) -> bool {
+        self.gguf.tensor(&format!("blk.{layer}.{tensor}")).is_some()
+    }
+}

@@ -1,0 +1,48 @@
+//! Which layers attend within a window only.
+
+use cuelight_shaders::attention::Window;
+
+use super::keys::Keys;
+use crate::format::gguf::Value;
+use crate::model::arch::Windows;
+use crate::model::error::ModelError;
+
+impl Keys<'_> {
+    /// Which layers have a window: the file's pattern where it has one, else the family's.
+    pub(super) fn windows(&self, windows: Windows, n_layers: usize) -> Result<Vec<Option<Window>>, ModelError> {
+        let stored = self.gguf.optional_u32(&self.name("attention.sliding_window"))?;
+        let window = match windows {
+            Windows::ChunksButEvery { .. } if stored == Some(0) => None,
+            Windows::ChunksButEvery { positions, .. } => {
+                let stored = self.optional_size("attention.chunk_size")?;
+                Some(Window::Chunk(stored.unwrap_or(positions as usize)))
+            }
+            _ => stored.filter(|window| *window > 0).map(|window| Window::Last(window as usize)),
+        };
+        let (Some(window), Some(mut global_every)) = (window, windows.global_every()) else {
+            return Ok(vec![None; n_layers]);
+        };
+        let pattern = self.name("attention.sliding_window_pattern");
+        match self.gguf.value(&pattern) {
+            Some(Value::Array(_)) => {
+                let windowed = self.bool_of_layers("attention.sliding_window_pattern", n_layers)?;
+                return Ok(windowed.into_iter().map(|windowed| windowed.then_some(window)).collect());
+            }
+            Some(_) => global_every = self.gguf.u32(&pattern)? as usize,
+            None => {}
+        }
+        let is_global = |layer: usize| global_every > 0 && (layer + 1).is_multiple_of(global_every);
+        Ok((0..n_layers).map(|layer| (!is_global(layer)).then_some(window)).collect())
+    }
+}
+
+impl Windows {
+    /// Every how many layers one has full attention; 0 when none has. `None` when the family has no windows.
+    fn global_every(self) -> Option<usize> {
+        match self {
+            Windows::Never => None,
+            Windows::EveryLayer => Some(0),
+            Windows::AllButEvery(layers) | Windows::ChunksButEvery { layers, .. } => Some(layers),
+        }
+    }
+}

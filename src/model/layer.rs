@@ -1,0 +1,156 @@
+//! How each layer of a model is built: the options of its family and the metadata of its file, resolved to plain data.
+
+use cuelight_shaders::attention::{KvShape, Window};
+use cuelight_shaders::experts::{Groups, RouteWeighting, Scoring};
+
+use super::arch::{ExpertPlacement, FeedForward, Norms, QkNormKind};
+use super::rope::RopeScaling;
+
+/// One layer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LayerSpec {
+    /// Where the layer applies norms.
+    pub norms: Norms,
+    /// Whether the feed-forward reads the layer's input, as the mixer does, instead of the sum with the mixer's output.
+    pub is_parallel: bool,
+    /// How rows of a sequence exchange information.
+    pub mixer: MixerSpec,
+    /// How each row is processed by itself.
+    pub feed_forward: FeedForwardSpec,
+}
+
+/// How rows of a sequence exchange information.
+#[derive(Debug, Clone, PartialEq)]
+pub enum MixerSpec {
+    /// Groups of query heads share one head of keys and values.
+    Attention(AttentionLayer),
+    /// All heads share one latent vector.
+    LatentAttention(AttentionLayer, LatentSizes),
+}
+
+impl MixerSpec {
+    /// The attention of the mixer.
+    #[must_use]
+    pub fn attention(&self) -> &AttentionLayer {
+        match self {
+            MixerSpec::Attention(attention) | MixerSpec::LatentAttention(attention, _) => attention,
+        }
+    }
+
+    /// The keys and values that the mixer stores for each position.
+    #[must_use]
+    pub fn kv_shape(&self) -> KvShape {
+        match self {
+            MixerSpec::Attention(attention) => KvShape::grouped(attention.heads.n_kv_heads, attention.heads.head_dim),
+            MixerSpec::LatentAttention(attention, sizes) => {
+                KvShape::latent(sizes.rank + attention.heads.rotary_dim, sizes.rank)
+            }
+        }
+    }
+}
+
+/// The attention of a layer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AttentionLayer {
+    /// The number and sizes of heads.
+    pub heads: Heads,
+    /// How queries and keys are normalised.
+    pub qk_norm: Option<QkNormKind>,
+    /// The window; `None` for full attention.
+    pub window: Option<Window>,
+    /// How queries and keys are rotated; `None` if they are not.
+    pub rope: Option<RopeSpec>,
+    /// How queries are scaled by their position.
+    pub position_scale: Option<PositionScale>,
+    /// The factor on scores.
+    pub scale: f32,
+}
+
+/// The heads of a layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Heads {
+    /// Number of query heads.
+    pub n_heads: usize,
+    /// Number of key and value heads.
+    pub n_kv_heads: usize,
+    /// Values in a head; with latent attention, those of the latent vector and of the rotated section.
+    pub head_dim: usize,
+    /// Rotated values in a head.
+    pub rotary_dim: usize,
+}
+
+/// The sizes of latent attention, without the rotated section.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LatentSizes {
+    /// Length of the latent vector.
+    pub rank: usize,
+    /// Length of a head's key without the rotated section.
+    pub key_dim: usize,
+    /// Length of a head's value.
+    pub value_dim: usize,
+}
+
+/// The rotation of queries and keys.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RopeSpec {
+    /// Base of the frequencies.
+    pub base: f32,
+    /// How frequencies are scaled for long contexts.
+    pub scaling: RopeScaling,
+    /// The factor on rotated values.
+    pub magnitude: f32,
+    /// The tensor of divisors of the frequencies, where the file has one.
+    pub factors: Option<&'static str>,
+}
+
+/// How queries are scaled by their position.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PositionScale {
+    /// Positions between two increments.
+    pub step: u32,
+    /// Strength of an increment.
+    pub strength: f32,
+    /// The number of the first position.
+    pub first: u32,
+}
+
+/// The feed-forward of a layer.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum FeedForwardSpec {
+    /// One for all rows.
+    Dense(DenseSizes),
+    /// Experts, next to or in place of a dense one.
+    Experts(ExpertSizes, DenseSizes),
+}
+
+/// The sizes and the form of a dense feed-forward.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DenseSizes {
+    /// Width between its projections.
+    pub intermediate_size: usize,
+    /// Its form.
+    pub form: FeedForward,
+}
+
+/// The sizes of a layer's experts and how rows are routed to them.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ExpertSizes {
+    /// Experts in a layer.
+    pub n_experts: usize,
+    /// Experts that a row is routed to.
+    pub top_k: usize,
+    /// Width of one expert's feed-forward.
+    pub intermediate_size: usize,
+    /// How a router's logits become scores.
+    pub scoring: Scoring,
+    /// Whether the weights of a row's experts are made to sum to 1 before `scale` applies.
+    pub renormalise: bool,
+    /// The factor on the weights.
+    pub scale: f32,
+    /// Groups of experts; a row considers only some of them.
+    pub groups: Option<Groups>,
+    /// Whether a weight applies to an expert's input or output.
+    pub weighting: RouteWeighting,
+    /// Whether experts replace the dense feed-forward or run in parallel to it.
+    pub placement: ExpertPlacement,
+}

@@ -1,0 +1,74 @@
+"""What describes a tiny checkpoint: its family, its sizes as transformers names them, and the formats of its weights."""
+
+from dataclasses import dataclass, field
+from typing import Callable
+
+import gguf
+from gguf import GGMLQuantizationType as Format
+
+import parts
+import vocabulary
+from weights import AS_IS, Layout
+
+
+@dataclass(frozen=True)
+class Family:
+    """What all checkpoints of one architecture share."""
+
+    architecture: gguf.MODEL_ARCH
+    model: type
+    config: type
+    write_vocabulary: Callable[[gguf.GGUFWriter], None]
+    norm_layout: Layout = AS_IS
+    # Gemma's checkpoints store norm weights minus 1.
+    norm_mean: float = 1.0
+    rotates_neighbours: bool = False
+    # Layer norms instead of root-mean-square norms.
+    layer_norms: bool = False
+    # Writes the keys that only this architecture has.
+    write_keys: Callable[[gguf.GGUFWriter, object], None] = lambda writer, config: None
+    # Writes the number and sizes of key and value heads, for families whose heads differ in size.
+    write_heads: Callable[[gguf.GGUFWriter, object], None] | None = None
+    # How tensors are stored that the converter does not only rename.
+    rules: Callable[[object], dict[str, parts.Parts]] = lambda config: parts.EXPERTS
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One file: a family, its sizes and options as transformers names them, and how its weights are stored."""
+
+    family: Family
+    config: dict
+    # The format of a weight matrix by the last section of its GGUF name ("attn_q"); "*" for all others.
+    formats: dict[str, Format] = field(default_factory=lambda: {"*": Format.F32})
+    # Keys in addition to those that follow from the config.
+    extra_keys: dict[str, float] = field(default_factory=dict)
+    head_gain: float = 2.0
+    # Selects other random weights, where with the first ones a row has two almost equal experts and rounding decides.
+    draw: int = 0
+
+
+def sizes(**changes) -> dict:
+    """Small sizes with grouped queries. Sizes that could be confused with each other differ."""
+    usual = dict(
+        vocab_size=vocabulary.SIZE,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        # Large, so a wrong epsilon is detected.
+        rms_norm_eps=1e-3,
+        tie_word_embeddings=False,
+    )
+    return usual | changes
+
+
+def rope(kind: str = "default", theta: float = 10000.0, **options) -> dict:
+    """transformers' `rope_parameters`."""
+    return {"rope_type": kind, "rope_theta": theta} | options
+
+
+def head_dim(config) -> int:
+    return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
