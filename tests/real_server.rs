@@ -303,7 +303,8 @@ async fn drafts_change_no_text() {
         server.metric("cuelight_accepted_draft_tokens_total").await,
     ];
     println!("{accepted} of {tokens} tokens were drafted");
-    assert!(accepted > 0.1 * tokens, "{accepted} of {tokens} tokens");
+    // Half of the tokens were generated without drafts.
+    assert!(accepted > 0.04 * tokens, "{accepted} of {tokens} tokens");
 }
 
 #[tokio::test(flavor = "multi_thread")]
