@@ -7,6 +7,7 @@ import transformers
 from gguf import MODEL_ARCH as ARCH
 
 import parts
+import text_models
 import vocabulary
 from checkpoint import Checkpoint, Family, head_dim, rope, sizes
 from weights import ONE_ADDED
@@ -16,6 +17,17 @@ def family(architecture: ARCH, name: str, **options) -> Family:
     """A family with transformers' classes NAMEForCausalLM and NAMEConfig."""
     model, config = getattr(transformers, f"{name}ForCausalLM"), getattr(transformers, f"{name}Config")
     return Family(architecture, model, config, vocabulary.write_byte_level, **options)
+
+
+def text_family(architecture: ARCH, name: str, write_keys=lambda writer, config: None) -> Family:
+    """The text of a family that also sees images. Without images, its three kinds of positions are equal."""
+
+    def write_all(writer: gguf.GGUFWriter, config) -> None:
+        writer.add_rope_dimension_sections([*config.rope_parameters["mrope_section"], 0])
+        write_keys(writer, config)
+
+    model, config = text_models.causal(name), getattr(transformers, f"{name}TextConfig")
+    return Family(architecture, model, config, vocabulary.write_byte_level, write_keys=write_all)
 
 
 def small(**changes) -> dict:
@@ -70,6 +82,11 @@ def write_logit_scale(writer: gguf.GGUFWriter, config) -> None:
 def write_experts_of_numbers(writer: gguf.GGUFWriter, config) -> None:
     write_experts(writer, config.num_experts, config.num_experts_per_tok)
     writer.add_expert_feed_forward_length(config.intermediate_size)
+
+
+def write_qwen_experts(writer: gguf.GGUFWriter, config) -> None:
+    write_experts(writer, config.num_experts, config.num_experts_per_tok)
+    writer.add_expert_feed_forward_length(config.moe_intermediate_size)
 
 
 def write_hunyuan_moe_keys(writer: gguf.GGUFWriter, config) -> None:
@@ -219,4 +236,9 @@ CHECKPOINTS: dict[str, Checkpoint] = {
         num_hidden_layers=4, head_dim=8, sliding_window=20, sliding_window_pattern=4, num_experts=5,
         num_shared_experts=1, first_k_dense_replace=1, n_group=1, topk_group=1, routed_scaling_factor=1.5,
         norm_topk_prob=True)),
+    "qwen2vl": Checkpoint(text_family(ARCH.QWEN2VL, "Qwen2_5_VL"), small(rope_parameters=rope(mrope_section=[2, 1, 1]))),
+    "qwen3vl": Checkpoint(text_family(ARCH.QWEN3VL, "Qwen3VL"), small(
+        head_dim=16, rope_parameters=rope(mrope_section=[4, 2, 2]))),
+    "qwen3vlmoe": Checkpoint(text_family(ARCH.QWEN3VLMOE, "Qwen3VLMoe", write_qwen_experts), small_experts(
+        head_dim=16, num_experts=6, norm_topk_prob=True, rope_parameters=rope(mrope_section=[4, 2, 2])), draw=1),
 }  # fmt: skip

@@ -38,8 +38,11 @@ mod phi2;
 mod phi3;
 mod qwen2;
 mod qwen2moe;
+mod qwen2vl;
 mod qwen3;
 mod qwen3moe;
+mod qwen3vl;
+mod qwen3vlmoe;
 mod seed_oss;
 mod smollm3;
 mod stablelm;
@@ -96,6 +99,9 @@ pub const FAMILIES: &[&Family] = &[
     &chatglm::FAMILY,
     &jais2::FAMILY,
     &exaone_moe::FAMILY,
+    &qwen2vl::FAMILY,
+    &qwen3vl::FAMILY,
+    &qwen3vlmoe::FAMILY,
 ];
 
 /// The names of the supported architectures.
