@@ -10,7 +10,7 @@ use std::time::Duration;
 use cuelight_engine::engine::{BLOCK_TOKENS, Engine};
 use cuelight_engine::load::{
     self, ChatTemplateOptions, Kernel, LoadCancel, LoadError, LoadOptions, LoadPlan, LoadProgress, LoadedModel,
-    MemoryPlan, ModelFiles, Source, VulkanOptions,
+    MemoryPlan, ModelFiles, Source, Tuning, VulkanOptions,
 };
 use cuelight_engine::memory::format_bytes;
 use indicatif::ProgressBar;
@@ -60,6 +60,7 @@ pub fn load_options(config: &Config, source: Source) -> Result<LoadOptions, CliE
         expert_read_ahead: true,
         kernel: config.kernel.unwrap_or_else(Kernel::detect),
         activation_bits: config.activation_bits,
+        tuning: Tuning::default(),
         vulkan: VulkanOptions { pipeline_cache: Some(config.cache_dir.join("pipelines")), ..VulkanOptions::default() },
         deterministic: config.deterministic,
         chat_template: ChatTemplateOptions {

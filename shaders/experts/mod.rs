@@ -185,6 +185,7 @@ impl dyn Op {
 mod tests {
     use super::*;
     use crate::cpu::{ActivationBits, Kernel, Solo};
+    use crate::tuning::Tuning;
     use crate::quant::{Format, random};
     use crate::testing::supported_kernels;
     use proptest::prelude::*;
@@ -201,7 +202,7 @@ mod tests {
         let rows = ExpertRows { x, routes, rows: x.len() / 96 };
         let mut scratch = vec![f32::NAN; experts.scratch_len(kernel, rows.rows, 0)];
         let mut output = vec![f32::NAN; x.len()];
-        experts.compute((kernel, ActivationBits::default()), &Solo, rows, &mut scratch, &mut output);
+        experts.compute((kernel, ActivationBits::default(), Tuning::default()), &Solo, rows, &mut scratch, &mut output);
         output
     }
 
