@@ -93,7 +93,13 @@ impl Experts {
         let step = rows_at_once(self);
         let chunks = rows.x.chunks(step * hidden).zip(rows.routes.chunks(step * routes_width));
         for ((x, routes), output) in chunks.zip(output.chunks_mut(step * hidden)) {
-            self.compute_chunk((kernel, bits, tuning), team, ExpertRows { x, routes, rows: x.len() / hidden }, scratch, output);
+            self.compute_chunk(
+                (kernel, bits, tuning),
+                team,
+                ExpertRows { x, routes, rows: x.len() / hidden },
+                scratch,
+                output,
+            );
         }
     }
 

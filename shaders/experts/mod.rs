@@ -185,9 +185,9 @@ impl dyn Op {
 mod tests {
     use super::*;
     use crate::cpu::{ActivationBits, Kernel, Solo};
-    use crate::tuning::Tuning;
     use crate::quant::{Format, random};
     use crate::testing::supported_kernels;
+    use crate::tuning::Tuning;
     use proptest::prelude::*;
 
     fn experts(format: Format) -> Experts {
