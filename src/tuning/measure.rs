@@ -26,8 +26,6 @@ const CACHED_OUTPUTS: usize = 256;
 /// Rounds of each comparison, also when the time is over, and at most.
 const LEAST_ROUNDS: usize = 5;
 const MOST_ROUNDS: usize = 200;
-/// With more than this share of time lost to other programs, the result is not kept.
-pub(super) const MOST_WAITING: f64 = 0.1;
 
 /// How much a calibration may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -12,13 +12,16 @@ mod measure;
 mod probe;
 pub mod store;
 
+use cuelight_shaders::cpu::Kernel;
 use serde::{Deserialize, Serialize};
 
-use crate::load::Kernel;
 use crate::machine::Machine;
 
 pub use cuelight_shaders::tuning::Tuning;
 pub use measure::{Limits, calibrate};
+
+/// With more than this share of time lost to other programs, a measurement is not kept.
+const MOST_WAITING: f64 = 0.1;
 
 /// What a calibration is valid for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -99,7 +102,7 @@ impl Calibration {
     /// Whether other programs used so much of the CPU that the measurement should be repeated later.
     #[must_use]
     pub fn was_disturbed(&self) -> bool {
-        self.measured.waiting > measure::MOST_WAITING
+        self.measured.waiting > MOST_WAITING
     }
 
     /// Whether the values are ones that a calibration can choose.
