@@ -35,6 +35,17 @@ pub fn gains<T: Copy + PartialEq>(default: T, samples: &[Samples<T>]) -> Vec<(T,
     samples.iter().map(|samples| (samples.candidate, gain(&samples.rates, base))).collect()
 }
 
+/// The geometric mean of the gains of the same candidates in several measurements.
+#[must_use]
+pub fn mean_gains<T: Copy>(of_each: &[Vec<(T, f64)>]) -> Vec<(T, f64)> {
+    let Some(first) = of_each.first() else { return Vec::new() };
+    let mean = |index: usize| {
+        let product: f64 = of_each.iter().filter_map(|gains| gains.get(index)).map(|(_, gain)| gain).product();
+        product.powf(1.0 / of_each.len() as f64)
+    };
+    first.iter().enumerate().map(|(index, (candidate, _))| (*candidate, mean(index))).collect()
+}
+
 /// The candidate with the largest gain if that is clear, otherwise the default.
 #[must_use]
 pub fn best<T: Copy>(default: T, gains: &[(T, f64)]) -> T {
@@ -99,6 +110,15 @@ mod tests {
         assert_eq!(chosen(&[(8, &[0.0; 3]), (16, &[1.0; 3])]), 8);
         assert_eq!(chosen(&[(8, &[f64::NAN; 3]), (16, &[1.0; 3])]), 8);
         assert!((gain(&[], &[1.0]) - 1.0).abs() < f64::EPSILON && median(Vec::new()) == 0.0);
+    }
+
+    #[test]
+    fn a_candidate_must_be_faster_on_average_over_the_formats() {
+        let mean = mean_gains(&[vec![(0, 1.25), (2, 1.1), (8, 1.0)], vec![(0, 0.8), (2, 1.1), (8, 1.0)]]);
+        assert_eq!(mean.iter().map(|(candidate, _)| *candidate).collect::<Vec<_>>(), [0, 2, 8]);
+        assert!((mean[0].1 - 1.0).abs() < 1e-9 && (mean[1].1 - 1.1).abs() < 1e-9, "{mean:?}");
+        assert_eq!(best(8, &mean), 2);
+        assert!(mean_gains::<usize>(&[]).is_empty());
     }
 
     #[test]

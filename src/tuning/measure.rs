@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use cuelight_shaders::cpu::{Kernel, Team};
 use cuelight_shaders::tuning::Tuning;
 
-use super::choice::{Samples, best, fewer_threads_suffice, gain, gains, tile_rows};
-use super::probe::Probe;
+use super::choice::{Samples, best, fewer_threads_suffice, gain, gains, mean_gains, tile_rows};
+use super::probe::{FORMATS, Probe};
 use super::{Calibration, Measured, Subject, untuned};
 use crate::backend::cpu::team::ThreadTeam;
 use crate::machine::Machine;
@@ -20,8 +20,8 @@ const PREFETCH_DISTANCES: [usize; 5] = [0, 2 << 10, 4 << 10, 8 << 10, 16 << 10];
 const TILE_ROWS: [usize; 8] = [1, 2, 3, 4, 5, 6, 8, 12];
 /// The most rows of a product.
 const MOST_ROWS: usize = 64;
-/// Outputs of a weight that is read from memory (4.5 MiB), and of one that stays in the cache.
-const OUTPUTS: usize = 4096;
+/// Outputs of a weight that is read from memory (some MiB), and of one that stays in the cache.
+const OUTPUTS: usize = 2048;
 const CACHED_OUTPUTS: usize = 256;
 /// Rounds of each comparison, also when the time is over, and at most.
 const LEAST_ROUNDS: usize = 5;
@@ -68,13 +68,10 @@ pub fn calibrate(machine: &Machine, kernel: Kernel, cpus: usize, limits: Limits)
     let team = ThreadTeam::new(subject.cpus);
     let count = if count.is_multiple_of(PREFETCH_DISTANCES.len()) { count + 1 } else { count };
     let most_rows = TILE_ROWS[TILE_ROWS.len() - 1];
-    let probes = Probe::new(kernel, &team, (count, OUTPUTS), most_rows).zip(Probe::new(
-        kernel,
-        &team,
-        (1, CACHED_OUTPUTS),
-        MOST_ROWS,
-    ));
-    let Some((mut probe, mut cached)) = probes else { return default };
+    let probes = FORMATS.map(|format| Probe::new((kernel, format), &team, (count, OUTPUTS), most_rows));
+    let cached = Probe::new((kernel, FORMATS[0]), &team, (1, CACHED_OUTPUTS), MOST_ROWS);
+    let ([Some(first), Some(second)], Some(mut cached)) = (probes, cached) else { return default };
+    let mut probes = [first, second];
 
     let mut tuning = untuned(machine);
     // Each of three comparisons gets an even share of the time that is left.
@@ -82,14 +79,14 @@ pub fn calibrate(machine: &Machine, kernel: Kernel, cpus: usize, limits: Limits)
         let now = Instant::now();
         now + (started + limits.time).saturating_duration_since(now) / comparisons
     };
-    let prefetch = gains(tuning.prefetch_ahead, &prefetch_rates(&mut probe, &team, tuning, deadline(3)));
+    let prefetch = prefetch_gains(&mut probes, &team, tuning, deadline(3));
     tuning.prefetch_ahead = best(tuning.prefetch_ahead, &prefetch);
     let mut tiles = Vec::new();
     if kernel == Kernel::AmxInt8 {
-        tiles = tile_gains(&mut probe, &team, tuning, deadline(2));
+        tiles = tile_gains(&mut probes, &team, tuning, deadline(2));
         tuning.amx_least_rows = tile_rows(tuning.amx_least_rows, &tiles);
     }
-    let threads = (subject.cpus > 1).then(|| thread_gains((&mut probe, &mut cached), &team, tuning, deadline(1)));
+    let threads = (subject.cpus > 1).then(|| thread_gains((&mut probes, &mut cached), &team, tuning, deadline(1)));
     let waiting = CpuTimes::now().zip(times).map_or(0.0, |(now, then)| now.waiting_since(then));
     let measured = Measured { prefetch, threads, tiles, waiting, seconds: started.elapsed().as_secs_f64() };
     let mut calibration = Calibration::new(subject, cpus.max(1), tuning, measured);
@@ -118,25 +115,30 @@ fn rounds(deadline: Instant, mut round: impl FnMut()) {
     }
 }
 
-/// The rates of the product of one row for each prefetch distance.
-fn prefetch_rates(probe: &mut Probe, team: &dyn Team, tuning: Tuning, deadline: Instant) -> Vec<Samples<usize>> {
-    let mut samples = PREFETCH_DISTANCES.map(|candidate| Samples { candidate, rates: Vec::new() });
-    probe.rate(team, tuning, 1);
+/// The gain of each prefetch distance over the default in the product of one row, on average over the formats.
+fn prefetch_gains(probes: &mut [Probe; 2], team: &dyn Team, tuning: Tuning, deadline: Instant) -> Vec<(usize, f64)> {
+    let samples = PREFETCH_DISTANCES.map(|candidate| Samples { candidate, rates: Vec::new() });
+    let mut of_formats = [samples.clone(), samples];
+    probes[0].rate(team, tuning, 1);
     rounds(deadline, || {
-        for Samples { candidate, rates } in &mut samples {
-            rates.push(probe.rate(team, Tuning { prefetch_ahead: *candidate, ..tuning }, 1));
+        for (probe, samples) in probes.iter_mut().zip(&mut of_formats) {
+            for Samples { candidate, rates } in samples {
+                rates.push(probe.rate(team, Tuning { prefetch_ahead: *candidate, ..tuning }, 1));
+            }
         }
     });
-    samples.to_vec()
+    mean_gains(&of_formats.map(|samples| gains(tuning.prefetch_ahead, &samples)))
 }
 
 /// The gain of tiles over dot products for some numbers of rows.
-fn tile_gains(probe: &mut Probe, team: &dyn Team, tuning: Tuning, deadline: Instant) -> Vec<(usize, f64)> {
+fn tile_gains(probes: &mut [Probe; 2], team: &dyn Team, tuning: Tuning, deadline: Instant) -> Vec<(usize, f64)> {
     let mut rates = TILE_ROWS.map(|rows| (rows, [Vec::new(), Vec::new()]));
     rounds(deadline, || {
         for (rows, [tiles, dots]) in &mut rates {
-            tiles.push(probe.rate(team, Tuning { amx_least_rows: 1, ..tuning }, *rows));
-            dots.push(probe.rate(team, Tuning { amx_least_rows: 16, ..tuning }, *rows));
+            for probe in &mut *probes {
+                tiles.push(probe.rate(team, Tuning { amx_least_rows: 1, ..tuning }, *rows));
+                dots.push(probe.rate(team, Tuning { amx_least_rows: 16, ..tuning }, *rows));
+            }
         }
     });
     rates.iter().map(|(rows, [tiles, dots])| (*rows, gain(tiles, dots))).collect()
@@ -144,7 +146,7 @@ fn tile_gains(probe: &mut Probe, team: &dyn Team, tuning: Tuning, deadline: Inst
 
 /// The gains of all threads over half of them, for the product of one row, which reads memory, and of many rows.
 fn thread_gains(
-    (probe, cached): (&mut Probe, &mut Probe),
+    (probes, cached): (&mut [Probe; 2], &mut Probe),
     all: &ThreadTeam,
     tuning: Tuning,
     deadline: Instant,
@@ -157,8 +159,10 @@ fn thread_gains(
             // The threads of the other team look for work a little longer, and those of this one wake up.
             std::thread::sleep(Duration::from_micros(200));
             cached.rate(*team, tuning, MOST_ROWS);
-            reads.extend((0..IN_A_ROW).map(|_| probe.rate(*team, tuning, 1)));
-            products.extend((0..IN_A_ROW).map(|_| cached.rate(*team, tuning, MOST_ROWS)));
+            for _ in 0..IN_A_ROW {
+                reads.extend(probes.each_mut().map(|probe| probe.rate(*team, tuning, 1)));
+                products.push(cached.rate(*team, tuning, MOST_ROWS));
+            }
         }
     });
     let [(_, reads, products), (_, reads_of_half, products_of_half)] = &rates;

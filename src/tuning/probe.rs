@@ -11,8 +11,8 @@ use cuelight_shaders::quant::Format;
 use cuelight_shaders::tuning::Tuning;
 use cuelight_shaders::weight::{SharedBytes, Weight};
 
-/// The format of the weights: the most common one.
-const FORMAT: &str = "Q4_K";
+/// The formats that are measured: a common one with long blocks, and one with short blocks.
+pub const FORMATS: [&str; 2] = ["Q4_K", "Q8_0"];
 /// Columns of a weight.
 const COLUMNS: usize = 2048;
 /// Every byte of the weights: any value that gives ordinary numbers.
@@ -33,8 +33,13 @@ pub struct Probe {
 impl Probe {
     /// `count` weights of `outputs` outputs, for products of up to `rows` rows. `None` if the format does not exist.
     #[must_use]
-    pub fn new(kernel: Kernel, team: &dyn Team, (count, outputs): (usize, usize), rows: usize) -> Option<Self> {
-        let format: Format = FORMAT.parse().ok()?;
+    pub fn new(
+        (kernel, format): (Kernel, &str),
+        team: &dyn Team,
+        (count, outputs): (usize, usize),
+        rows: usize,
+    ) -> Option<Self> {
+        let format: Format = format.parse().ok()?;
         let row_bytes = format.row_bytes(COLUMNS)?;
         let filled = || -> SharedBytes { vec![FILL; outputs * row_bytes].into() };
         // A kernel that packs weights makes its own copies.
@@ -53,11 +58,11 @@ impl Probe {
         Some(Probe { kernel, outputs, linears, next: 0, input, output, scratch, kv })
     }
 
-    /// Bytes of a weight with these outputs.
+    /// Bytes of a weight of each format with these outputs, all together.
     #[must_use]
     pub fn weight_bytes(outputs: usize) -> usize {
-        let format = FORMAT.parse::<Format>().ok();
-        format.and_then(|format| format.row_bytes(COLUMNS)).unwrap_or(COLUMNS) * outputs
+        let row_bytes = |name: &str| name.parse::<Format>().ok()?.row_bytes(COLUMNS);
+        FORMATS.iter().map(|name| row_bytes(name).unwrap_or(COLUMNS) * outputs).sum()
     }
 
     /// Multiplies `rows` rows with the next weight, and returns the products per second: those of one value and one

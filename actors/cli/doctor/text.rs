@@ -68,7 +68,9 @@ fn gpus(report: &Report) -> String {
         let text = |key: &str| gpu[key].as_str().unwrap_or("-").to_owned();
         let usable = if gpu["usable"] == true { "" } else { ", not usable: see `cuelight devices`" };
         let bytes = format_bytes(gpu["memory_bytes"].as_u64().unwrap_or(0));
-        format!("{} {} ({bytes}{usable})", text("device"), text("name"))
+        // A Vulkan driver may compute on the CPU.
+        let kind = if gpu["kind"] == "cpu" { "no GPU: software on the CPU, " } else { "" };
+        format!("{} {} ({kind}{bytes}{usable})", text("device"), text("name"))
     };
     match (&report.gpus[..], &report.no_gpus) {
         ([], reason) => format!("none; {}", reason.as_deref().unwrap_or("the driver lists no device")),
