@@ -70,7 +70,7 @@ impl Tuned {
         let machine = Machine::of(Path::new("/"));
         let calibration = calibrate(&machine, kernel(config), cpu::default_threads(), Limits::of(&machine));
         let source = if calibration.was_disturbed() {
-            TuningSource::NotKept("other programs used the CPU meanwhile".to_owned())
+            TuningSource::NotKept("other programs used the CPU meanwhile, so the defaults apply".to_owned())
         } else {
             let folder = folder(config);
             match store::write(&folder, &calibration) {

@@ -51,8 +51,8 @@ fn weight_bytes(cache: Option<usize>, free: Option<u64>) -> usize {
     free.map_or(wanted, |free| wanted.min(usize::try_from(free / 8).unwrap_or(wanted)))
 }
 
-/// Chooses the tuning of a kernel and the number of threads. The defaults stay where nothing was clearly faster, for the
-/// portable kernel, which adapts nothing, and without memory for a measurement.
+/// Chooses the tuning of a kernel and the number of threads. The defaults stay where nothing was clearly faster, if other
+/// programs disturb the measurement, for the portable kernel, which adapts nothing, and without memory for a measurement.
 ///
 /// # Panics
 /// When the machine does not support the kernel.
@@ -90,10 +90,12 @@ pub fn calibrate(machine: &Machine, kernel: Kernel, cpus: usize, limits: Limits)
     let waiting = CpuTimes::now().zip(times).map_or(0.0, |(now, then)| now.waiting_since(then));
     let measured = Measured { prefetch, threads, tiles, waiting, seconds: started.elapsed().as_secs_f64() };
     let mut calibration = Calibration::new(subject, cpus.max(1), tuning, measured);
+    if calibration.was_disturbed() {
+        // Threads that wait for other programs look like threads that do not help.
+        return Calibration { measured: calibration.measured, ..default };
+    }
     if let Some((reads, products)) = threads
         && fewer_threads_suffice(reads, products)
-        // Threads that wait for other programs look like threads that do not help.
-        && !calibration.was_disturbed()
     {
         calibration.threads = fewer(cpus);
     }

@@ -20,8 +20,8 @@ use crate::machine::Machine;
 pub use cuelight_shaders::tuning::Tuning;
 pub use measure::{Limits, calibrate};
 
-/// With more than this share of time lost to other programs, a measurement is not kept.
-const MOST_WAITING: f64 = 0.1;
+/// With more than this share of time lost to other programs, a measurement does not count.
+const MOST_WAITING: f64 = 0.2;
 
 /// What a calibration is valid for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -99,7 +99,7 @@ impl Calibration {
         Tuning { prefetch_ahead, rows_in_cache, amx_least_rows: self.amx_least_rows }.clamped()
     }
 
-    /// Whether other programs used so much of the CPU that the measurement should be repeated later.
+    /// Whether other programs used so much of the CPU that the choices are the defaults, and should be measured later.
     #[must_use]
     pub fn was_disturbed(&self) -> bool {
         self.measured.waiting > MOST_WAITING

@@ -11,8 +11,8 @@ use cuelight_shaders::quant::Format;
 use cuelight_shaders::tuning::Tuning;
 use cuelight_shaders::weight::{SharedBytes, Weight};
 
-/// The formats that are measured: a common one with long blocks, and one with short blocks.
-pub const FORMATS: [&str; 2] = ["Q4_K", "Q8_0"];
+/// The formats that are measured: those of the quantization recipe that is downloaded by default.
+pub const FORMATS: [&str; 2] = ["Q4_K", "Q6_K"];
 /// Columns of a weight.
 const COLUMNS: usize = 2048;
 /// Every byte of the weights: any value that gives ordinary numbers.
