@@ -17,6 +17,7 @@ use cuelight_shaders::kv::{BLOCK_TOKENS, KvCache, KvShape, KvType};
 use cuelight_shaders::matmul::Linear;
 use cuelight_shaders::op::{Batch, CpuArgs, Op};
 use cuelight_shaders::quant::{Format, random};
+use cuelight_shaders::tuning::Tuning;
 use divan::counter::{BytesCount, ItemsCount};
 
 fn main() {
@@ -90,6 +91,7 @@ fn bench_attention(bencher: divan::Bencher<'_, '_>, positions: Range<u32>) {
             attention.run_cpu(&mut CpuArgs {
                 kernel: Kernel::detect(),
                 activation_bits: ActivationBits::default(),
+                tuning: Tuning::default(),
                 team: &Solo,
                 batch,
                 kv: &kv,
@@ -153,6 +155,7 @@ fn bench_linears(bencher: divan::Bencher<'_, '_>, linears: &[Linear], rows: usiz
                 op.run_cpu(&mut CpuArgs {
                     kernel: Kernel::detect(),
                     activation_bits: ActivationBits::default(),
+                    tuning: Tuning::default(),
                     team,
                     batch,
                     kv: &kv,

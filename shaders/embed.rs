@@ -114,6 +114,7 @@ mod tests {
     use crate::kv::KvCache;
     use crate::op::{Batch, CpuArgs, Op};
     use crate::quant::{Format, random};
+    use crate::tuning::Tuning;
 
     fn embed(op: &Embed, tokens: &[u32]) -> Vec<f32> {
         let mut output = vec![f32::NAN; tokens.len() * op.table.columns];
@@ -121,6 +122,7 @@ mod tests {
         op.run_cpu(&mut CpuArgs {
             kernel: Kernel::Scalar,
             activation_bits: ActivationBits::default(),
+            tuning: Tuning::default(),
             team: &Solo,
             batch,
             kv: &KvCache::empty(),

@@ -10,6 +10,7 @@
 //! - [`kv`]: the storage of keys and values
 //! - [`cost`]: the least work that an op does
 //! - [`cpu`]: instruction sets and the thread team that kernels run on
+//! - [`tuning`]: what the kernels adapt to a CPU
 //! - [`gpu`]: how an op describes its work on a GPU, and the layout of weights there
 //! - [`pages`]: memory for weights and keys
 //! - [`vector`], [`lanes`]: the arithmetic that CPU kernels share
@@ -31,6 +32,7 @@ pub mod ops;
 pub mod pages;
 pub mod quant;
 pub mod roofline;
+pub mod tuning;
 pub mod vector;
 pub mod weight;
 

@@ -20,6 +20,7 @@ use crate::cost::{Cost, CostArgs};
 use crate::cpu::{ActivationBits, Kernel, Team};
 use crate::gpu::{DeviceLimits, Dispatch, GpuArgs};
 use crate::kv::KvCache;
+use crate::tuning::Tuning;
 use crate::weight::Weight;
 
 pub use batch::Batch;
@@ -31,6 +32,8 @@ pub struct CpuArgs<'a> {
     pub kernel: Kernel,
     /// The bits to which integer kernels round inputs.
     pub activation_bits: ActivationBits,
+    /// What the kernels adapt to the CPU.
+    pub tuning: Tuning,
     /// The threads to use.
     pub team: &'a dyn Team,
     /// The rows of the step.

@@ -25,6 +25,7 @@ mod tests {
     use crate::kv::KvCache;
     use crate::op::CpuArgs;
     use crate::testing::supported_kernels;
+    use crate::tuning::Tuning;
 
     /// Ops whose cases take long; they have a test of their own so that the tests run in parallel.
     const LARGE: [&str; 4] = ["attention", "experts", "fusion", "matmul"];
@@ -42,6 +43,7 @@ mod tests {
         case.op.run_cpu(&mut CpuArgs {
             kernel,
             activation_bits: ActivationBits::default(),
+            tuning: Tuning::default(),
             team: &Solo,
             batch: step.batch.as_batch(&step.batch.tables()),
             kv,

@@ -89,6 +89,7 @@ mod tests {
     use crate::cpu::{ActivationBits, Kernel, Solo};
     use crate::kv::KvCache;
     use crate::op::{Batch, CpuArgs, Op};
+    use crate::tuning::Tuning;
 
     fn select(selected: &[u32], rows: usize, input: &[f32]) -> Vec<f32> {
         let mut output = vec![f32::NAN; selected.len() * 2];
@@ -96,6 +97,7 @@ mod tests {
         SelectRows::new().run_cpu(&mut CpuArgs {
             kernel: Kernel::Scalar,
             activation_bits: ActivationBits::default(),
+            tuning: Tuning::default(),
             team: &Solo,
             batch,
             kv: &KvCache::empty(),

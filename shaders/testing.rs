@@ -3,6 +3,7 @@
 use crate::cpu::{ActivationBits, Kernel, Solo};
 use crate::kv::KvCache;
 use crate::op::{Batch, CpuArgs, Op};
+use crate::tuning::Tuning;
 
 /// The kernels that this machine can run.
 pub fn supported_kernels() -> impl Iterator<Item = Kernel> {
@@ -47,6 +48,7 @@ pub fn run(op: &dyn Op, kernel: Kernel, rows: usize, inputs: &[(&[f32], usize)])
     op.run_cpu(&mut CpuArgs {
         kernel,
         activation_bits: ActivationBits::default(),
+        tuning: Tuning::default(),
         team: &Solo,
         batch,
         kv: &kv,

@@ -3,6 +3,7 @@
 use cuelight_shaders::cpu::{ActivationBits, Kernel, Team};
 use cuelight_shaders::experts::{ExpertRows, Experts};
 use cuelight_shaders::op::Op;
+use cuelight_shaders::tuning::Tuning;
 use cuelight_shaders::weight::Weight;
 
 use crate::backend::cpu::team::ThreadTeam;
@@ -41,6 +42,7 @@ pub struct HostExperts {
     layers: Vec<Experts>,
     kernel: Kernel,
     activation_bits: ActivationBits,
+    tuning: Tuning,
     team: ThreadTeam,
     scratch: Vec<f32>,
     /// Dropped after the experts.
@@ -65,14 +67,20 @@ impl HostExperts {
             layer.weights().into_iter().try_for_each(|weight| progress(layer, weight))?;
         }
         let scratch = layers.iter().map(|layer| layer.scratch_len(kernel, max_rows, 0)).max().unwrap_or(0);
-        let activation_bits = ActivationBits::default();
-        Ok(HostExperts { layers, kernel, activation_bits, team, scratch: vec![0.0; scratch], _guard: None })
+        let (activation_bits, tuning) = (ActivationBits::default(), Tuning::default());
+        Ok(HostExperts { layers, kernel, activation_bits, tuning, team, scratch: vec![0.0; scratch], _guard: None })
     }
 
     /// Sets the number of bits to which inputs of products are rounded.
     #[must_use]
     pub fn with_activation_bits(self, activation_bits: ActivationBits) -> Self {
         HostExperts { activation_bits, ..self }
+    }
+
+    /// Sets what the kernels adapt to the CPU.
+    #[must_use]
+    pub fn with_tuning(self, tuning: Tuning) -> Self {
+        HostExperts { tuning, ..self }
     }
 
     /// The prepared experts of each layer.
@@ -115,7 +123,8 @@ impl HostExperts {
         }
         let mut output = vec![0.0; job.hidden.len()];
         let expert_rows = ExpertRows { x: &job.hidden, routes: &job.routes, rows };
-        let (team, settings) = (Yielding { team: &self.team, yield_hint }, (self.kernel, self.activation_bits));
+        let team = Yielding { team: &self.team, yield_hint };
+        let settings = (self.kernel, self.activation_bits, self.tuning);
         if experts.is_left_in_file() {
             experts.ask_for(&experts.used_by(&job.routes), &team);
         }

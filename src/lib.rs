@@ -13,6 +13,8 @@
 //! - [`experts`]: experts that the CPU computes for a device
 //! - [`profile`]: the time of each op of a step
 //! - [`roofline`]: the machine's peak throughput
+//! - [`machine`]: what the system reports about the CPU and the memory
+//! - [`tuning`]: adapts CPU kernels to the CPU
 //! - [`sample`]: logits to a token
 //! - [`constraint`]: which tokens a schema or grammar allows next
 //! - [`perplexity`]: the likelihood of a text
@@ -35,6 +37,7 @@ pub mod format;
 pub mod graph;
 pub mod heap;
 pub mod load;
+pub mod machine;
 pub mod mapped_file;
 pub mod memory;
 pub mod model;
@@ -45,3 +48,4 @@ pub mod roofline;
 pub mod sample;
 pub mod synthetic;
 pub mod threads;
+pub mod tuning;

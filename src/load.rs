@@ -36,6 +36,7 @@ pub use crate::memory::MemoryPlan;
 pub use card::ModelCard;
 pub use cuelight_shaders::attention::KvType;
 pub use cuelight_shaders::cpu::{ActivationBits, Kernel};
+pub use cuelight_shaders::tuning::Tuning;
 pub use error::LoadError;
 pub use options::{ChatTemplateOptions, LoadOptions, Source};
 pub use plan::{LoadPlan, LoadedModel, plan};

@@ -32,6 +32,7 @@ impl Chat {
         let mut command = Command::new(env!("CARGO_BIN_EXE_cuelight"));
         command.args(["run", &model, "--threads", "1", "--seed", "3"]).args(arguments);
         command.env_clear().env("HOME", home.path()).env("TERM", "xterm").current_dir(home.path());
+        command.env("CUELIGHT_CALIBRATE", "off");
         Chat { home, pty: Pty::start(command, columns) }
     }
 

@@ -39,6 +39,7 @@ impl Home {
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_cuelight"));
         command.args(arguments).env_clear().env("HOME", self.directory.path()).stdin(Stdio::null());
+        command.env("CUELIGHT_CALIBRATE", "off");
         command
     }
 
@@ -103,6 +104,7 @@ fn help_has_examples_and_defaults() {
         "perplexity",
         "config",
         "completions",
+        "doctor",
     ] {
         let help = home.run(&[command, "--help"]);
         assert_eq!(help.code, 0, "{command}");
@@ -527,4 +529,48 @@ fn text_that_is_not_utf8_is_refused() {
         .unwrap();
     child.stdin.take().unwrap().write_all(&[0xff, 0xfe]).unwrap();
     Ran::new(child.wait_with_output().unwrap()).assert_refused(1, &["standard input is not UTF-8 text"]);
+}
+
+#[test]
+fn doctor_shows_the_machine_and_calibrates_on_request() {
+    let home = Home::new();
+    let default = home.run(&["doctor"]);
+    assert_eq!(default.code, 0, "{}", default.stderr);
+    for word in
+        ["CPU ", "Kernels ", "(used)", "READ GB/s", "1 thread", "Tuning    defaults", "setting `calibrate` is off"]
+    {
+        assert!(default.stdout.contains(word), "{word} in {}", default.stdout);
+    }
+    let folder = home.path(".cache/cuelight/calibration");
+    assert!(!folder.exists());
+    // Measuring again overrides the setting. A disturbed measurement is not kept.
+    let measured = home.run(&["doctor", "--calibrate", "--json"]);
+    assert_eq!(measured.code, 0, "{}", measured.stderr);
+    let report: serde_json::Value = serde_json::from_str(&measured.stdout).unwrap();
+    let tuning = &report["tuning"];
+    assert!(tuning["threads"].as_u64().unwrap() >= 1 && tuning["calibration"]["measured"].is_object(), "{report:#}");
+    assert!(report["speed"][0]["read_bytes_per_second"].as_f64().unwrap() > 1e6, "{report:#}");
+    let kept = tuning["source"] == "measured";
+    assert_eq!(kept, folder.exists() && std::fs::read_dir(&folder).unwrap().count() == 1, "{report:#}");
+    assert!(kept || tuning["source"] == "not kept", "{report:#}");
+}
+
+#[test]
+fn the_first_start_calibrates_and_a_folder_that_cannot_be_written_is_no_error() {
+    let home = Home::new();
+    let (model, auto) = (fixture("llama"), [("CUELIGHT_CALIBRATE", "auto")]);
+    let arguments = ["bench", &model, "-p", "4", "-n", "0", "-r", "1", "-o", "json"];
+    let first = home.run_with(&arguments, &auto);
+    assert_eq!(first.code, 0, "{}", first.stderr);
+    assert!(first.stderr.contains("calibrated for"), "{}", first.stderr);
+    // A file in the place of the folder.
+    home.file("cache/calibration", b"");
+    let cache = home.path("cache").to_str().unwrap().to_owned();
+    let read_only = home.run_with(&arguments, &[auto[0], ("CUELIGHT_CACHE_DIR", &cache)]);
+    assert_eq!(read_only.code, 0, "{}", read_only.stderr);
+    assert!(read_only.stderr.contains("calibrated for"), "{}", read_only.stderr);
+    // A number of threads that is set is used.
+    let threads = home.run_with(&[&arguments[..], &["-t", "3"]].concat(), &auto);
+    let tests: serde_json::Value = serde_json::from_str(&threads.stdout).unwrap();
+    assert_eq!(tests[0]["n_threads"], 3, "{tests:#}");
 }

@@ -32,6 +32,7 @@ impl Serving {
         let script = format!("{prepare} exec \"$0\" serve \"$@\"");
         command.args(["-c", &script, env!("CARGO_BIN_EXE_cuelight")]).arg(model).args(flags);
         command.args(["--port", &port.to_string()]).env_clear().env("HOME", home.path());
+        command.env("CUELIGHT_CALIBRATE", "off");
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr).spawn().unwrap();
         Serving { child, port, _home: home }
     }

@@ -1,10 +1,12 @@
 //! What every subcommand gets: settings, the hub, the terminal.
 
 use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
 
 use super::error::CliError;
 use super::model_name;
 use super::terminal::Terminal;
+use super::tuning::Tuned;
 use crate::config::environment::Environment;
 use crate::config::{self as configuration, Config, ConfigError, Given, Resolved};
 use crate::hub::{Hub, HubError};
@@ -22,6 +24,8 @@ pub struct Context {
     pub terminal: Terminal,
     /// What the configuration is made of, other than the environment, to read it again.
     pub source: ConfigSource,
+    /// See [`Context::tuned`].
+    pub(super) tuned: Arc<OnceLock<Tuned>>,
 }
 
 /// The sources of the configuration that the command line names.
@@ -44,6 +48,12 @@ impl ConfigSource {
 }
 
 impl Context {
+    /// The tuning of CPU kernels, measured at the first call if it is not stored.
+    #[must_use]
+    pub fn tuned(&self) -> &Tuned {
+        self.tuned.get_or_init(|| Tuned::for_engine(&self.config, &self.terminal))
+    }
+
     /// The sources of models.
     #[must_use]
     pub fn hub(&self) -> Hub {

@@ -63,7 +63,8 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     Ok(())
 }
 
-fn vulkan_devices() -> Result<Vec<DeviceInfo>, VulkanError> {
+/// The Vulkan devices of this machine.
+pub(super) fn vulkan_devices() -> Result<Vec<DeviceInfo>, VulkanError> {
     Instance::load(InstanceOptions::default())?.devices()
 }
 
@@ -77,7 +78,8 @@ fn cpu_json() -> serde_json::Value {
     })
 }
 
-fn device_json(device: &DeviceInfo) -> serde_json::Value {
+/// All facts of a device, for programs.
+pub(super) fn device_json(device: &DeviceInfo) -> serde_json::Value {
     json!({
         "device": ComputeDevice::Vulkan(device.index).to_string(),
         "name": device.name,

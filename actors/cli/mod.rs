@@ -12,6 +12,7 @@ mod completions;
 mod config;
 mod context;
 mod devices;
+mod doctor;
 mod echo;
 mod error;
 mod hints;
@@ -32,12 +33,14 @@ mod show;
 mod template_worker;
 pub mod terminal;
 mod tokenize;
+mod tuning;
 mod unknown_flags;
 
 use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::builder::Resettable;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -99,6 +102,7 @@ enum Command {
     List(list::Args),
     Rm(rm::Args),
     Devices(devices::Args),
+    Doctor(doctor::Args),
     Show(show::Args),
     Tokenize(tokenize::Args),
     Bench(Box<bench::Args>),
@@ -122,7 +126,8 @@ impl Command {
             Command::Perplexity(args) => args.given(),
             Command::Config(args) => args.given(),
             Command::Ps(_) | Command::Load(_) | Command::Stop(_) => Given::new(),
-            Command::List(_) | Command::Rm(_) | Command::Devices(_) | Command::Completions(_) => Given::new(),
+            Command::List(_) | Command::Rm(_) | Command::Completions(_) => Given::new(),
+            Command::Devices(_) | Command::Doctor(_) => Given::new(),
         }
     }
 
@@ -139,6 +144,7 @@ impl Command {
             Command::Load(args) => load::load(&args, context),
             Command::Stop(args) => load::stop(&args, context),
             Command::Devices(args) => devices::execute(&args, context),
+            Command::Doctor(args) => doctor::execute(&args, context),
             Command::Show(args) => show::execute(&args, context),
             Command::Tokenize(args) => tokenize::execute(&args, context),
             Command::Pull(args) => pull::execute(&args, context),
@@ -216,7 +222,7 @@ fn execute(cli: Cli) -> Result<(), CliError> {
     }
     let search_path = environment.search_path();
     let Resolved { config, file, .. } = resolved;
-    cli.command.execute(&Context { config, config_file: file, search_path, terminal, source })
+    cli.command.execute(&Context { config, config_file: file, search_path, terminal, source, tuned: Arc::default() })
 }
 
 /// llama-bench's `-pg` has two letters after one dash. clap would read it as `-p g`.

@@ -16,6 +16,7 @@ use cuelight_engine::memory::format_bytes;
 use indicatif::ProgressBar;
 
 use super::hints::explain_load;
+use super::tuning::Tuned;
 use super::{CliError, Context, template_worker};
 use crate::config::Config;
 use crate::models::{ModelFactory, PlanError, PlannedModel};
@@ -32,11 +33,11 @@ pub enum PlanDetail {
     Table,
 }
 
-/// The load options of the configuration.
+/// The load options of the configuration, for CPU kernels with this tuning.
 ///
 /// # Errors
 /// [`CliError::Io`] when the chat template cannot be read.
-pub fn load_options(config: &Config, source: Source) -> Result<LoadOptions, CliError> {
+pub fn load_options(config: &Config, tuned: &Tuned, source: Source) -> Result<LoadOptions, CliError> {
     let chat_template = config.chat_template.as_ref().map(|file| {
         std::fs::read_to_string(file).map_err(CliError::io(format!("read the chat template {}", file.display())))
     });
@@ -49,7 +50,7 @@ pub fn load_options(config: &Config, source: Source) -> Result<LoadOptions, CliE
         memory_bytes: None,
         request_bytes: 0,
         kv_type: config.kv_type,
-        threads: config.thread_count(),
+        threads: config.threads.map_or(tuned.calibration.threads, NonZeroUsize::get),
         device: config.device.clone(),
         split: config.split.clone(),
         gpu_layers: config.gpu_layers,
@@ -60,6 +61,7 @@ pub fn load_options(config: &Config, source: Source) -> Result<LoadOptions, CliE
         expert_read_ahead: true,
         kernel: config.kernel.unwrap_or_else(Kernel::detect),
         activation_bits: config.activation_bits,
+        tuning: tuned.calibration.tuning(),
         vulkan: VulkanOptions { pipeline_cache: Some(config.cache_dir.join("pipelines")), ..VulkanOptions::default() },
         deterministic: config.deterministic,
         chat_template: ChatTemplateOptions {
@@ -134,7 +136,8 @@ fn planned(memory: MemoryPlan, plans: Vec<LoadPlan>, bar: ProgressBar) -> Planne
 }
 
 fn file_options(model: &str, context: &Context) -> Result<LoadOptions, CliError> {
-    load_options(&context.config, Source::File(context.locate(model)?))
+    let file = context.locate(model)?;
+    load_options(&context.config, context.tuned(), Source::File(file))
 }
 
 /// Prints the model and its memory in one line.

@@ -11,6 +11,7 @@ use cuelight_engine::perplexity::{Perplexity, Scored, Scorer, Text};
 use serde_json::json;
 
 use super::terminal::{Align, TableFormat, markdown, print};
+use super::tuning::Tuned;
 use super::{CliError, Context, model};
 use crate::config::Given;
 use crate::config::flags::{Flags, HubFlags};
@@ -85,7 +86,7 @@ struct Outcome {
 pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     let text = read(&args.file)?;
     let path = context.locate(&args.model)?;
-    let configured = model::load_options(&context.config, Source::File(path))?;
+    let configured = model::load_options(&context.config, &Tuned::known(&context.config), Source::File(path))?;
     let options = LoadOptions {
         context_tokens: Some(args.context.get()),
         max_sequences: 1,

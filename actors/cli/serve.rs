@@ -161,7 +161,7 @@ fn models_options(config: &Config, tracer: &Tracer) -> ModelsOptions {
 fn models_directory(path: &Path, args: &Args, context: &Context) -> Result<ModelsDirectory, CliError> {
     let config = &context.config;
     // A wrong setting fails here, and not at the first request.
-    let options = model::load_options(config, Source::File(path.to_owned()))?;
+    let options = model::load_options(config, context.tuned(), Source::File(path.to_owned()))?;
     let replicas = config.replicas;
     let make = move |file: &Path| -> Arc<dyn ModelFactory> {
         let options = LoadOptions { source: Source::File(file.to_owned()), ..options.clone() };

@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::hints::explain_load;
 use super::terminal::{Align, print, table};
+use super::tuning::Tuned;
 use super::{CliError, Context, model};
 use crate::config::flags::{Flags, HubFlags, ModelFlags};
 use crate::config::{ByteSize, Given};
@@ -47,9 +48,10 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     let path = context.locate(&args.model)?;
     let gguf = Gguf::open(&path).map_err(CliError::other)?;
     // A file that cannot run (a vocabulary, an unknown architecture) can still be shown.
-    let memory = load::plan(&model::load_options(&context.config, Source::File(path.clone()))?)
-        .map(|plan| plan.memory().clone())
-        .map_err(|error| explain_load(&error));
+    let memory =
+        load::plan(&model::load_options(&context.config, &Tuned::known(&context.config), Source::File(path.clone()))?)
+            .map(|plan| plan.memory().clone())
+            .map_err(|error| explain_load(&error));
     if args.json {
         return print(&format!("{:#}\n", as_json(&gguf, &memory, args.tensors)));
     }

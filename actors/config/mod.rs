@@ -24,7 +24,7 @@ pub use self::error::{ConfigError, Given, Origin};
 pub use self::home::Home;
 pub use self::settings::{Config, SETTINGS, Section, Setting};
 pub use self::value::{
-    ByteSize, Color, LogFormat, LogLevel, Probability, Raw, Secret, Secrets, Temperature, ValueKind,
+    ByteSize, CalibrateMode, Color, LogFormat, LogLevel, Probability, Raw, Secret, Secrets, Temperature, ValueKind,
 };
 
 /// A section's settings as a Markdown table, for `docs/configuration.md`.

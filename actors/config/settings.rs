@@ -12,7 +12,8 @@ use cuelight_engine::load::{
 use super::error::{ConfigError, Given, Origin};
 use super::home::Home;
 use super::value::{
-    ByteSize, Color, LogFormat, LogLevel, Probability, Raw, Secret, Secrets, SettingValue, Temperature, ValueKind,
+    ByteSize, CalibrateMode, Color, LogFormat, LogLevel, Probability, Raw, Secret, Secrets, SettingValue, Temperature,
+    ValueKind,
 };
 use crate::api::{ClientIdentity, ConnectionOptions, ServerOptions};
 use crate::metrics::exposition::Compat;
@@ -182,7 +183,7 @@ settings! { |home|
         kv_memory: Option<ByteSize> = None, "SIZE";
         /// Number format of the KV cache: f16, f32, or q8_0 (8 bits per number, about half the size of f16).
         kv_type: KvType = KvType::F16, "TYPE";
-        /// CPU threads to compute with; if not set, one for each core.
+        /// CPU threads to compute with; if not set, all that the process may use, or half of them where more are not faster.
         threads: Option<NonZeroUsize> = None, "N";
         /// Device to compute on: cpu, vulkan, or vulkan:N as listed by `cuelight devices`; several, separated by commas, divide the layers in that order.
         device: Devices = ComputeDevice::Cpu.into(), "DEVICE,…";
@@ -204,6 +205,8 @@ settings! { |home|
         deterministic: bool = false, "", advanced = true;
         /// CPU instruction set to use: auto, scalar, avx2, avx2-integer, avx-vnni, avx512-vnni or amx-int8.
         kernel: Option<Kernel> = None, "KERNEL", advanced = true;
+        /// When to measure what the CPU kernels adapt to this CPU, which takes half a second: auto (at the first start; the result is kept in `cache_dir`) or off.
+        calibrate: CalibrateMode = CalibrateMode::Auto, "WHEN", advanced = true;
         /// Bits to which integer kernels round the inputs of matrix products: 15, or 8, which is faster with many rows and less exact.
         activation_bits: ActivationBits = ActivationBits::Fifteen, "BITS", advanced = true;
         /// File with a chat template (Jinja) that replaces the model's own.

@@ -65,6 +65,15 @@ fn quoted(text: &str) -> String {
     toml::Value::String(text.to_owned()).to_string()
 }
 
+/// When CPU kernels are adapted to the CPU by a measurement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CalibrateMode {
+    /// At the first start, if no result is stored.
+    Auto,
+    /// Never; a stored result is used.
+    Off,
+}
+
 /// Bytes, written like "512MiB", "2GiB", "1.5G" or "1048576".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ByteSize(pub u64);
@@ -233,6 +242,7 @@ words! {
     Compat { "none" = Compat::None, "vllm" = Compat::Vllm }
     ClientIdentity { "key" = ClientIdentity::Key, "user" = ClientIdentity::User }
     SpeculationMode { "auto" = SpeculationMode::Auto, "ngram" = SpeculationMode::Ngram, "off" = SpeculationMode::Off }
+    CalibrateMode { "auto" = CalibrateMode::Auto, "off" = CalibrateMode::Off }
     OverlapMode { "auto" = OverlapMode::Auto, "off" = OverlapMode::Off }
     Color { "auto" = Color::Auto, "always" = Color::Always, "never" = Color::Never }
     KvType { "f16" = KvType::F16, "f32" = KvType::F32, "q8_0" = KvType::Q8_0 }

@@ -8,6 +8,7 @@ use crate::cpu::{ActivationBits, Kernel, Solo, Team};
 use crate::kv::BLOCK_TOKENS;
 use crate::op::{CpuArgs, Op};
 use crate::testing::{assert_close, supported_kernels, values};
+use crate::tuning::Tuning;
 use proptest::prelude::*;
 
 /// Some sequences and their cache.
@@ -38,6 +39,7 @@ impl World {
         attention.run_cpu(&mut CpuArgs {
             kernel,
             activation_bits: ActivationBits::default(),
+            tuning: Tuning::default(),
             team,
             batch: batch.as_batch(&batch.tables()),
             kv: &self.cache,

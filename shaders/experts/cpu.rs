@@ -9,6 +9,7 @@ use crate::glu::glu_row_in_place;
 use crate::matmul::integer::activations::{self, Panels, Sources};
 use crate::matmul::{TASK_OUTPUTS, Task};
 use crate::per_kernel;
+use crate::tuning::Tuning;
 use crate::weight::Weight;
 
 /// Rows and their routes.
@@ -78,7 +79,7 @@ impl Experts {
     /// When the CPU does not support the kernel, a slice is too short, or the expert of a route does not exist.
     pub fn compute(
         &self,
-        (kernel, bits): (Kernel, ActivationBits),
+        (kernel, bits, tuning): (Kernel, ActivationBits, Tuning),
         team: &dyn Team,
         rows: ExpertRows<'_>,
         scratch: &mut [f32],
@@ -92,13 +93,19 @@ impl Experts {
         let step = rows_at_once(self);
         let chunks = rows.x.chunks(step * hidden).zip(rows.routes.chunks(step * routes_width));
         for ((x, routes), output) in chunks.zip(output.chunks_mut(step * hidden)) {
-            self.compute_chunk((kernel, bits), team, ExpertRows { x, routes, rows: x.len() / hidden }, scratch, output);
+            self.compute_chunk(
+                (kernel, bits, tuning),
+                team,
+                ExpertRows { x, routes, rows: x.len() / hidden },
+                scratch,
+                output,
+            );
         }
     }
 
     fn compute_chunk(
         &self,
-        (kernel, bits): (Kernel, ActivationBits),
+        (kernel, bits, tuning): (Kernel, ActivationBits, Tuning),
         team: &dyn Team,
         rows: ExpertRows<'_>,
         scratch: &mut [f32],
@@ -115,7 +122,7 @@ impl Experts {
         let down = &mut rest[..layout.output];
 
         self.gather(team, rows, &grouping, gathered);
-        let products = Products { kernel, bits, team, grouping: &grouping };
+        let products = Products { kernel, bits, tuning, team, grouping: &grouping };
         // A row is rounded once for all of its experts, unless its input is weighted for each expert.
         let row = |row: usize| &rows.x[row * hidden..(row + 1) * hidden];
         let pair = |pair: usize| &gathered[pair * hidden..(pair + 1) * hidden];
@@ -233,6 +240,7 @@ impl Experts {
 struct Products<'a> {
     kernel: Kernel,
     bits: ActivationBits,
+    tuning: Tuning,
     team: &'a dyn Team,
     grouping: &'a Grouping,
 }
@@ -296,6 +304,7 @@ impl Products<'_> {
                 input,
                 integers: integers.map(|(packed, panels)| (packed, panels.of_group(group.pairs.clone()))),
                 rows: group.pairs.len(),
+                tuning: self.tuning,
                 output,
             };
             task.run(self.kernel);

@@ -187,6 +187,7 @@ mod tests {
     use crate::cpu::{ActivationBits, Kernel, Solo};
     use crate::quant::{Format, random};
     use crate::testing::supported_kernels;
+    use crate::tuning::Tuning;
     use proptest::prelude::*;
 
     fn experts(format: Format) -> Experts {
@@ -201,7 +202,7 @@ mod tests {
         let rows = ExpertRows { x, routes, rows: x.len() / 96 };
         let mut scratch = vec![f32::NAN; experts.scratch_len(kernel, rows.rows, 0)];
         let mut output = vec![f32::NAN; x.len()];
-        experts.compute((kernel, ActivationBits::default()), &Solo, rows, &mut scratch, &mut output);
+        experts.compute((kernel, ActivationBits::default(), Tuning::default()), &Solo, rows, &mut scratch, &mut output);
         output
     }
 

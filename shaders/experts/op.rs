@@ -61,7 +61,7 @@ impl Op for Experts {
 
     fn run_cpu(&self, args: &mut CpuArgs<'_>) {
         let rows = ExpertRows { x: args.inputs[0], routes: args.inputs[1], rows: args.rows };
-        self.compute((args.kernel, args.activation_bits), args.team, rows, args.scratch, args.outputs[0]);
+        self.compute((args.kernel, args.activation_bits, args.tuning), args.team, rows, args.scratch, args.outputs[0]);
     }
 
     fn gpu_tables(&self) -> Vec<&[f32]> {

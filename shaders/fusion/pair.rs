@@ -135,7 +135,7 @@ impl<First: FusesWith<Second>, Second: Op> Op for Pair<First, Second> {
     }
 
     fn run_cpu(&self, args: &mut CpuArgs<'_>) {
-        let CpuArgs { kernel, activation_bits, team, batch, kv, rows, .. } = *args;
+        let CpuArgs { kernel, activation_bits, tuning, team, batch, kv, rows, .. } = *args;
         let (inputs, others) = args.inputs.split_at(First::INPUTS);
         let mut outputs_between: Vec<&mut [f32]> = args.outputs.iter_mut().map(|output| &mut **output).collect();
         let mut outputs = outputs_between.split_off(outputs_between.len() - 1);
@@ -155,6 +155,7 @@ impl<First: FusesWith<Second>, Second: Op> Op for Pair<First, Second> {
             scratch: &mut *scratch,
             kernel,
             activation_bits,
+            tuning,
             team,
             batch,
             kv,
@@ -163,7 +164,18 @@ impl<First: FusesWith<Second>, Second: Op> Op for Pair<First, Second> {
         });
         let inputs: Vec<&[f32]> = between.iter().map(|value| &**value).chain(others.iter().copied()).collect();
         let (inputs, outputs) = (&inputs[..], &mut outputs[..]);
-        self.second.run_cpu(&mut CpuArgs { kernel, activation_bits, team, batch, kv, rows, scratch, inputs, outputs });
+        self.second.run_cpu(&mut CpuArgs {
+            kernel,
+            activation_bits,
+            tuning,
+            team,
+            batch,
+            kv,
+            rows,
+            scratch,
+            inputs,
+            outputs,
+        });
     }
 
     fn gpu_tables(&self) -> Vec<&[f32]> {

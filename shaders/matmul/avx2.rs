@@ -21,10 +21,6 @@ const SPAN: usize = 512;
 /// Rows that are multiplied with a decoded span. Their inputs stay in the L2 cache between groups of outputs.
 const PANEL_ROWS: usize = 64;
 
-/// The prefetch distance of weights, in bytes. With one row the kernel is limited by memory: on SmolLM2 in Q4_1, a
-/// distance of 8 KiB reduced the time to 0.64 of that without prefetching (measured).
-const PREFETCH_AHEAD: usize = 8 * 1024;
-
 /// Decoded weights: a span of columns for each output of the group.
 #[repr(align(64))]
 struct Decoded([[f32; SPAN]; TILE_OUTPUTS]);
@@ -85,7 +81,7 @@ fn four_results<F: BlockFormat>(task: &Task<'_>, first: usize, input: &[f32]) ->
     for (block, input) in input.chunks_exact(F::BLOCK_LEN).enumerate() {
         let block = |row: usize| &rows[row][block * F::BLOCK_BYTES..][..F::BLOCK_BYTES];
         for row in 0..4 {
-            prefetch_beyond(block(row));
+            prefetch_beyond(block(row), task.tuning.prefetch_ahead);
         }
         let sinks = [
             &mut Accumulate { input, sum: &mut a },
@@ -111,13 +107,16 @@ fn one_result<F: BlockFormat>(task: &Task<'_>, output: usize, input: &[f32]) -> 
     total_of_register(sum)
 }
 
-/// Prefetches the weights [`PREFETCH_AHEAD`] bytes after `bytes`. A prefetch past the end has no effect.
+/// Prefetches the weights `ahead` bytes after `bytes`; nothing with 0. A prefetch past the end has no effect.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn prefetch_beyond(bytes: &[u8]) {
+fn prefetch_beyond(bytes: &[u8], ahead: usize) {
     const CACHE_LINE: usize = 64;
+    if ahead == 0 {
+        return;
+    }
     for line in (0..bytes.len()).step_by(CACHE_LINE) {
-        let address = bytes.as_ptr().wrapping_add(PREFETCH_AHEAD + line);
+        let address = bytes.as_ptr().wrapping_add(ahead.wrapping_add(line));
         _mm_prefetch::<_MM_HINT_T0>(address.cast());
     }
 }
@@ -144,7 +143,7 @@ fn decode<F: BlockFormat>(task: &Task<'_>, outputs: Range<usize>, columns: Range
     for (output, decoded) in outputs.zip(&mut decoded.0) {
         let (decoded, rest) = decoded.split_at_mut(columns.len());
         let bytes = &task.weight.row(output)[bytes.clone()];
-        prefetch_beyond(bytes);
+        prefetch_beyond(bytes, task.tuning.prefetch_ahead);
         // SAFETY: this function enables the CPU features.
         unsafe { F::decode_blocks_avx2(bytes, decoded) };
         if !columns.len().is_multiple_of(LANES) {

@@ -12,6 +12,7 @@ use crate::cpu::{ActivationBits, Kernel, SharedMut, Team};
 use crate::gpu::{Dispatch, GpuArgs};
 use crate::op::{CpuArgs, Op, ShapeError};
 use crate::quant::{Format, random};
+use crate::tuning::Tuning;
 use crate::weight::Weight;
 
 /// `y[r, h, o] = sum_c x[r, h, c] * w[h, o, c]`: the projections of multi-head latent attention that
@@ -77,8 +78,7 @@ impl HeadLinear {
     /// Computes some rows. A pair is a row and a head; the pairs of a head are consecutive.
     fn compute(
         &self,
-        kernel: Kernel,
-        bits: ActivationBits,
+        (kernel, bits, tuning): (Kernel, ActivationBits, Tuning),
         team: &dyn Team,
         x: &[f32],
         scratch: &mut [f32],
@@ -116,7 +116,7 @@ impl HeadLinear {
             let input = if integers.is_some() { &[] } else { &gathered[pairs.start * columns..pairs.end * columns] };
             let outputs = first..outputs.min(first + per_task);
             let weight = &self.heads[head];
-            Task { weight, bias: None, outputs, input, integers, rows, output: &results[head] }.run(kernel);
+            Task { weight, bias: None, outputs, input, integers, rows, tuning, output: &results[head] }.run(kernel);
         });
         drop(results);
         for (pair, result) in rest[..output].chunks_exact(outputs).enumerate() {
@@ -188,7 +188,7 @@ impl Op for HeadLinear {
         let rows = self.rows_at_once();
         let chunks = x.chunks((rows * self.heads.len() * self.weight.columns).max(1));
         for (x, y) in chunks.zip(args.outputs[0].chunks_mut((rows * self.weight.rows).max(1))) {
-            self.compute(kernel, args.activation_bits, args.team, x, args.scratch, y);
+            self.compute((kernel, args.activation_bits, args.tuning), args.team, x, args.scratch, y);
         }
     }
 

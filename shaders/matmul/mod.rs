@@ -20,6 +20,7 @@ use std::sync::Arc;
 
 use crate::cpu::SharedMut;
 use crate::op::ShapeError;
+use crate::tuning::Tuning;
 use crate::weight::Weight;
 use integer::activations::Panels;
 use integer::packed::PackedWeight;
@@ -111,6 +112,7 @@ pub(crate) struct Task<'a> {
     /// The weight and the input for the integer kernels.
     pub integers: Option<(&'a PackedWeight, Panels<'a>)>,
     pub rows: usize,
+    pub tuning: Tuning,
     /// [rows, weight.rows]
     pub output: &'a SharedMut<'a, f32>,
 }

@@ -93,6 +93,7 @@ impl Op for Linear {
                         input,
                         integers: packed.zip(panels),
                         rows,
+                        tuning: args.tuning,
                         output,
                     };
                     return task.run(kernel);

@@ -10,6 +10,7 @@ use crate::cpu::{ActivationBits, Kernel, Solo, Team};
 use crate::kv::KvCache;
 use crate::op::{Batch, CpuArgs, Op};
 use crate::quant::{Format, random};
+use crate::tuning::Tuning;
 use crate::weight::Weight;
 
 /// A team that starts a thread for every second task and runs the tasks in reverse order.
@@ -46,10 +47,13 @@ fn run(op: &Linear, kernel: Kernel, team: &dyn Team, input: &[f32]) -> Vec<Vec<f
     run_in_bits(op, kernel, ActivationBits::default(), team, input)
 }
 
-fn run_in_bits(
+fn run_in_bits(op: &Linear, kernel: Kernel, bits: ActivationBits, team: &dyn Team, input: &[f32]) -> Vec<Vec<f32>> {
+    run_tuned(op, (kernel, bits, Tuning::default()), team, input)
+}
+
+fn run_tuned(
     op: &Linear,
-    kernel: Kernel,
-    activation_bits: ActivationBits,
+    (kernel, activation_bits, tuning): (Kernel, ActivationBits, Tuning),
     team: &dyn Team,
     input: &[f32],
 ) -> Vec<Vec<f32>> {
@@ -62,6 +66,7 @@ fn run_in_bits(
     op.run_cpu(&mut CpuArgs {
         kernel,
         activation_bits,
+        tuning,
         team,
         batch,
         kv: &kv,
@@ -218,6 +223,30 @@ proptest! {
             all.push(bits(found));
         }
         prop_assert!(all.windows(2).all(|pair| pair[0] == pair[1]), "{format}: integer kernels differ");
+    }
+
+    /// Any value, even one that no calibration chooses.
+    #[test]
+    fn no_tuning_changes_a_bit(
+        format in 0..Format::ALL.len(),
+        outputs in 1..60_usize,
+        blocks in 1..20_usize,
+        rows in 1..70_usize,
+        prefetch_ahead in prop_oneof![Just(0), 1..40_000_usize, Just(usize::MAX)],
+        rows_in_cache in prop_oneof![0..20_000_usize, Just(usize::MAX)],
+        amx_least_rows in 0..20_usize,
+        seed in any::<u32>(),
+    ) {
+        let tuning = Tuning { prefetch_ahead, rows_in_cache, amx_least_rows };
+        let format = Format::ALL[format];
+        let columns = if format.block_len() == 256 { blocks % 4 + 1 } else { blocks } * format.block_len();
+        let input = random::activations(rows * columns, seed.into());
+        let activation_bits = ActivationBits::ALL[seed as usize % 2];
+        for (kernel, op) in prepared(|| linear(&[format], &[outputs], columns, seed.into())) {
+            let expected = &run_in_bits(&op, kernel, activation_bits, &Solo, &input)[0];
+            let found = &run_tuned(&op, (kernel, activation_bits, tuning), &Solo, &input)[0];
+            prop_assert_eq!(bits(found), bits(expected), "{} {} {:?}", kernel, format, tuning);
+        }
     }
 
     #[test]

@@ -7,20 +7,20 @@ use std::arch::x86_64::{
 };
 use std::hint::black_box;
 
-use super::sizes::{PREFETCH_AHEAD, READ_BYTES, ROUNDS};
+use super::sizes::{READ_BYTES, ROUNDS};
 
 const REGISTER_BYTES: usize = size_of::<__m256i>();
 
 /// The exclusive or of all words.
 #[target_feature(enable = "avx2")]
-pub(super) fn read(blocks: &[[u8; READ_BYTES]]) -> u64 {
+pub(super) fn read(blocks: &[[u8; READ_BYTES]], prefetch_ahead: usize) -> u64 {
     const REGISTERS: usize = READ_BYTES / REGISTER_BYTES;
     let mut sums = [_mm256_setzero_si256(); 8];
     for block in blocks {
         for (index, register) in block.as_chunks::<REGISTER_BYTES>().0.iter().enumerate().take(REGISTERS) {
             if index.is_multiple_of(2) {
-                // A prefetch never faults.
-                _mm_prefetch::<_MM_HINT_T0>(register.as_ptr().wrapping_add(PREFETCH_AHEAD).cast());
+                // A prefetch never faults, and a prefetch of the register itself costs nothing.
+                _mm_prefetch::<_MM_HINT_T0>(register.as_ptr().wrapping_add(prefetch_ahead).cast());
             }
             // SAFETY: the block has the bytes of the register.
             let register = unsafe { _mm256_loadu_si256(register.as_ptr().cast()) };

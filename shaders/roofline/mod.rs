@@ -28,11 +28,12 @@ use sizes::READ_BYTES;
 #[cfg(target_arch = "x86_64")]
 use sizes::ROUNDS;
 
-/// Reads all bytes except the last few, which are fewer than 512.
+/// Reads all bytes except the last few, which are fewer than 512. Prefetches `prefetch_ahead` bytes ahead, except in the
+/// portable kernel; 0 leaves this to the hardware.
 ///
 /// # Panics
 /// When the machine does not support the kernel.
-pub fn read(kernel: Kernel, bytes: &[u8]) {
+pub fn read(kernel: Kernel, bytes: &[u8], prefetch_ahead: usize) {
     check(kernel);
     let (blocks, _) = bytes.as_chunks::<READ_BYTES>();
     // SAFETY: the machine supports the kernel, by the check above, and so has its features.
@@ -40,12 +41,15 @@ pub fn read(kernel: Kernel, bytes: &[u8]) {
     let sum = unsafe {
         match kernel {
             Kernel::Scalar => scalar::read(blocks),
-            Kernel::Avx2 | Kernel::Avx2Integer | Kernel::AvxVnni => avx2::read(blocks),
-            Kernel::Avx512Vnni | Kernel::AmxInt8 => avx512::read(blocks),
+            Kernel::Avx2 | Kernel::Avx2Integer | Kernel::AvxVnni => avx2::read(blocks, prefetch_ahead),
+            Kernel::Avx512Vnni | Kernel::AmxInt8 => avx512::read(blocks, prefetch_ahead),
         }
     };
     #[cfg(not(target_arch = "x86_64"))]
-    let sum = scalar::read(blocks);
+    let sum = {
+        let _ = prefetch_ahead;
+        scalar::read(blocks)
+    };
     black_box(sum);
 }
 
@@ -115,13 +119,13 @@ mod tests {
             let sum = unsafe {
                 match kernel {
                     Kernel::Scalar => expected,
-                    Kernel::Avx2 | Kernel::Avx2Integer | Kernel::AvxVnni => avx2::read(blocks),
-                    Kernel::Avx512Vnni | Kernel::AmxInt8 => avx512::read(blocks),
+                    Kernel::Avx2 | Kernel::Avx2Integer | Kernel::AvxVnni => avx2::read(blocks, 4096),
+                    Kernel::Avx512Vnni | Kernel::AmxInt8 => avx512::read(blocks, 0),
                 }
             };
             assert_eq!(sum, expected, "{kernel}");
         }
-        read(Kernel::Scalar, &[]);
+        read(Kernel::Scalar, &[], 0);
     }
 
     #[test]

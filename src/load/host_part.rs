@@ -79,7 +79,7 @@ impl HostPart {
             make_resident(op, weight, options.kernel);
             done(weight)
         })?;
-        let experts = experts.with_activation_bits(options.activation_bits);
+        let experts = experts.with_activation_bits(options.activation_bits).with_tuning(options.tuning);
         if self.pools.is_empty() {
             return Ok((OffloadedEngine::new(stage, self.handovers, limits), experts));
         }

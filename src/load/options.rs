@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use cuelight_shaders::attention::KvType;
 use cuelight_shaders::cpu::{ActivationBits, Kernel};
+use cuelight_shaders::tuning::Tuning;
 
 use crate::backend::cpu;
 use crate::backend::vulkan::VulkanOptions;
@@ -86,6 +87,8 @@ pub struct LoadOptions {
     pub kernel: Kernel,
     /// The precision to which integer CPU kernels round the inputs of products.
     pub activation_bits: ActivationBits,
+    /// What CPU kernels adapt to the CPU. It changes no result.
+    pub tuning: Tuning,
     /// How a Vulkan device is used.
     pub vulkan: VulkanOptions,
     /// On a Vulkan device: whether a row's bits never depend on its batch. On the CPU they never do.
@@ -120,6 +123,7 @@ impl LoadOptions {
             expert_read_ahead: true,
             kernel: Kernel::detect(),
             activation_bits: ActivationBits::default(),
+            tuning: Tuning::default(),
             vulkan: VulkanOptions::default(),
             deterministic: false,
             chat_template: ChatTemplateOptions::default(),

@@ -201,7 +201,7 @@ fn cpu_stage(
         }
         Ok(())
     })?;
-    let stage = stage.with_activation_bits(options.activation_bits);
+    let stage = stage.with_activation_bits(options.activation_bits).with_tuning(options.tuning);
     Ok(if options.profile_ops { stage.with_profile() } else { stage })
 }
 

@@ -138,7 +138,8 @@ impl ServerProcess {
         let machine = MACHINE.lock().await;
         let mut command = Command::new(env!("CARGO_BIN_EXE_cuelight"));
         command.arg("serve").arg(model).args(["--port", "0"]).args(flags);
-        command.env_clear().env("HOME", env!("CARGO_TARGET_TMPDIR")).envs(variables.iter().copied());
+        command.env_clear().env("HOME", env!("CARGO_TARGET_TMPDIR")).env("CUELIGHT_CALIBRATE", "off");
+        command.envs(variables.iter().copied());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let (url, log) = listen(&mut child).await;

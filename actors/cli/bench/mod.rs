@@ -217,7 +217,7 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     let Some(context_tokens) = shapes.iter().map(Shape::context_tokens).max() else {
         return Ok(());
     };
-    let configured = model::load_options(&context.config, source)?;
+    let configured = model::load_options(&context.config, context.tuned(), source)?;
     let max_sequences = shapes.iter().map(|shape| shape.parallel).max().unwrap_or(1);
     let profile_ops = args.profile;
     let base =

@@ -14,12 +14,6 @@ use crate::matmul::Task;
 use crate::quant::BlockFormat;
 use crate::quant::integer::Unit;
 
-/// The prefetch distance of weights, in bytes. The hardware prefetcher stops at the end of a page of 4 KiB.
-const PREFETCH_AHEAD: usize = 8 * 1024;
-
-/// Bytes of activations that stay in the L2 cache while the strips of a task are processed.
-const ROWS_IN_CACHE_BYTES: usize = 512 * 1024;
-
 /// Computes the task.
 ///
 /// # Safety
@@ -41,7 +35,9 @@ pub(super) unsafe fn run_rows<R: Registers, F: BlockFormat>(task: &Task<'_>, row
     if F::INTEGERS.is_none() {
         return;
     }
-    let rows_in_cache = (ROWS_IN_CACHE_BYTES / panels.row_bytes().max(1)).next_multiple_of(PANEL_ROWS);
+    let in_cache = task.tuning.rows_in_cache / panels.row_bytes().max(1);
+    let rows_in_cache = in_cache.clamp(1, rows.len().max(1)).next_multiple_of(PANEL_ROWS);
+    let prefetch_ahead = task.tuning.prefetch_ahead;
     for first_row in rows.clone().step_by(rows_in_cache) {
         let rows = first_row..rows.end.min(first_row + rows_in_cache);
         for first in task.outputs.clone().step_by(STRIP_ROWS) {
@@ -52,7 +48,7 @@ pub(super) unsafe fn run_rows<R: Registers, F: BlockFormat>(task: &Task<'_>, row
                 let mut results = [[0.0; STRIP_ROWS]; PANEL_ROWS];
                 for lane in (0..outputs).step_by(R::LANES) {
                     // SAFETY: the caller guarantees the CPU features.
-                    unsafe { multiply::<R, F>(strip, lane, panel, &mut results) };
+                    unsafe { multiply::<R, F>(strip, lane, panel, prefetch_ahead, &mut results) };
                 }
                 for (row, results) in results[..panel.rows].iter().enumerate() {
                     task.finish(panel_row + row, first, &results[..outputs]);
@@ -68,22 +64,25 @@ unsafe fn multiply<R: Registers, F: BlockFormat>(
     strip: &[u8],
     lane: usize,
     panel: Panel<'_>,
+    prefetch_ahead: usize,
     results: &mut [[f32; STRIP_ROWS]; PANEL_ROWS],
 ) {
     let mut row = 0;
     while row < panel.rows {
         let results = &mut results[row..];
         let remaining = panel.rows - row;
+        // The second half of a strip and its later rows find the weights in the cache.
+        let ahead = if row == 0 && lane == 0 { prefetch_ahead } else { 0 };
         // SAFETY: the caller guarantees the CPU features.
         row += unsafe {
             if R::TILE_ROWS >= 8 && remaining >= 8 {
-                tile::<R, F, 8>(strip, lane, panel, row, results)
+                tile::<R, F, 8>(strip, lane, panel, row, ahead, results)
             } else if remaining >= 4 {
-                tile::<R, F, 4>(strip, lane, panel, row, results)
+                tile::<R, F, 4>(strip, lane, panel, row, ahead, results)
             } else if remaining >= 2 {
-                tile::<R, F, 2>(strip, lane, panel, row, results)
+                tile::<R, F, 2>(strip, lane, panel, row, ahead, results)
             } else {
-                tile::<R, F, 1>(strip, lane, panel, row, results)
+                tile::<R, F, 1>(strip, lane, panel, row, ahead, results)
             }
         };
     }
@@ -96,6 +95,7 @@ unsafe fn tile<R: Registers, F: BlockFormat, const ROWS: usize>(
     lane: usize,
     panel: Panel<'_>,
     first_row: usize,
+    prefetch_ahead: usize,
     results: &mut [[f32; STRIP_ROWS]],
 ) -> usize {
     let blocks = strip.len() / Packing::<F>::BYTES;
@@ -110,10 +110,7 @@ unsafe fn tile<R: Registers, F: BlockFormat, const ROWS: usize>(
             let block = strip.as_ptr().add(block * Packing::<F>::BYTES);
             let units = Units::<R>::load::<F>(block, lane);
             for run in 0..Packing::<F>::RUNS {
-                // The second half of a strip and its later rows find the weights in the cache.
-                if first_row == 0 && lane == 0 {
-                    prefetch_beyond::<F>(block, run);
-                }
+                prefetch_beyond::<F>(block, run, prefetch_ahead);
                 let scales = units.scales_of_run::<F>(block, lane, run);
                 let codes = unpack::<R, F>(block.add(Packing::<F>::CODES + run * Packing::<F>::RUN_BYTES + 4 * lane));
                 // This is not a loop over groups of four, because the compiler would keep the sums in memory.
@@ -130,17 +127,20 @@ unsafe fn tile<R: Registers, F: BlockFormat, const ROWS: usize>(
     ROWS
 }
 
-/// Prefetches a run's share of the packed block [`PREFETCH_AHEAD`] bytes after this one. A prefetch past the end has no
-/// effect.
+/// Prefetches a run's share of the packed block `ahead` bytes after this one; nothing with 0. A prefetch past the end
+/// has no effect.
 ///
 /// The cache lines of a block are spread over its runs, because a CPU tracks only some dozen loads from memory at once: a
 /// Zen 4 stops when all of a block are requested together.
 #[inline(always)]
-pub(super) fn prefetch_beyond<F: BlockFormat>(block: *const u8, run: usize) {
+pub(super) fn prefetch_beyond<F: BlockFormat>(block: *const u8, run: usize, ahead: usize) {
     const CACHE_LINE: usize = 64;
+    if ahead == 0 {
+        return;
+    }
     let lines = Packing::<F>::BYTES.div_ceil(CACHE_LINE);
     for line in run * lines / Packing::<F>::RUNS..(run + 1) * lines / Packing::<F>::RUNS {
-        let address = block.wrapping_add(PREFETCH_AHEAD + line * CACHE_LINE);
+        let address = block.wrapping_add(ahead.wrapping_add(line * CACHE_LINE));
         // SAFETY: a prefetch never faults, and every x86-64 CPU supports it.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };
     }

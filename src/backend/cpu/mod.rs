@@ -11,6 +11,7 @@ use cuelight_shaders::attention::KvCache;
 use cuelight_shaders::cost::Cost;
 use cuelight_shaders::cpu::{ActivationBits, Kernel, SharedMut};
 use cuelight_shaders::op::{CpuArgs, Op};
+use cuelight_shaders::tuning::Tuning;
 
 use crate::backend::ragged::{RaggedRows, count_rows, node_cost};
 use crate::backend::stage::{PipelineStage, StageOutput};
@@ -30,6 +31,7 @@ pub struct CpuStage {
     kv_position_bytes: Vec<u64>,
     kernel: Kernel,
     activation_bits: ActivationBits,
+    tuning: Tuning,
     team: ThreadTeam,
     rows: RaggedRows,
 }
@@ -73,14 +75,20 @@ impl CpuStage {
         let segments = graphs.into_iter().map(segment).collect::<Result<Vec<_>, LoadCancelled>>()?;
         let (arena, scratch) = (vec![0.0; arena_len], vec![0.0; scratch_len]);
         let (rows, kv_position_bytes) = (RaggedRows::default(), kv.position_bytes());
-        let activation_bits = ActivationBits::default();
-        Ok(CpuStage { segments, arena, scratch, kv, kv_position_bytes, kernel, activation_bits, team, rows })
+        let (activation_bits, tuning) = (ActivationBits::default(), Tuning::default());
+        Ok(CpuStage { segments, arena, scratch, kv, kv_position_bytes, kernel, activation_bits, tuning, team, rows })
     }
 
     /// Sets the number of bits to which inputs of products are rounded.
     #[must_use]
     pub fn with_activation_bits(self, activation_bits: ActivationBits) -> Self {
         CpuStage { activation_bits, ..self }
+    }
+
+    /// Sets what the kernels adapt to the CPU.
+    #[must_use]
+    pub fn with_tuning(self, tuning: Tuning) -> Self {
+        CpuStage { tuning, ..self }
     }
 
     /// Enables the measurement of each op.
@@ -110,6 +118,7 @@ impl CpuStage {
             node.op.run_cpu(&mut CpuArgs {
                 kernel: self.kernel,
                 activation_bits: self.activation_bits,
+                tuning: self.tuning,
                 team: &self.team,
                 batch,
                 kv: &self.kv,

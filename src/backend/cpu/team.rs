@@ -10,11 +10,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{JoinHandle, Thread};
+use std::time::{Duration, Instant};
 
 use cuelight_shaders::cpu::Team;
 
-/// Number of checks for the next job before a worker parks: some tens of microseconds.
-const SPINS_BEFORE_PARK: u32 = 4_000;
+/// The time that a worker looks for the next job before it parks: longer than the pause between two ops.
+const SPIN_TIME: Duration = Duration::from_micros(100);
+/// Checks for the next job between two looks at the clock. How long a check takes depends on the CPU.
+const SPINS_PER_LOOK: u32 = 64;
 
 /// Fields of [`Shared::state`]: the number of workers in the job, whether more may join, and the job's number.
 const ACTIVE: u64 = 0xffff;
@@ -131,7 +134,8 @@ impl Shared {
 
     /// Waits for an open job other than `done` and becomes active in it; `None` when the team ends.
     fn join_job(&self, done: u64) -> Option<u64> {
-        let mut spins = 0;
+        let mut spins = 0_u32;
+        let mut started = None;
         loop {
             if self.stop.load(Ordering::Relaxed) {
                 return None;
@@ -145,12 +149,12 @@ impl Shared {
                 }
                 continue;
             }
-            spins += 1;
-            if spins < SPINS_BEFORE_PARK {
-                std::hint::spin_loop();
-            } else {
+            spins = spins.wrapping_add(1);
+            if spins.is_multiple_of(SPINS_PER_LOOK) && started.get_or_insert_with(Instant::now).elapsed() > SPIN_TIME {
                 std::thread::park();
-                spins = 0;
+                started = None;
+            } else {
+                std::hint::spin_loop();
             }
         }
     }
@@ -231,7 +235,7 @@ mod tests {
     fn parked_workers_wake_up() {
         let team = ThreadTeam::new(2);
         for _ in 0..3 {
-            std::thread::sleep(std::time::Duration::from_millis(20));
+            std::thread::sleep(Duration::from_millis(20));
             let sum = AtomicUsize::new(0);
             team.for_each(100, &|task| {
                 sum.fetch_add(task, Ordering::Relaxed);

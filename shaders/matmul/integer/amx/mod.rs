@@ -46,16 +46,12 @@ use crate::matmul::Task;
 use crate::quant::{BlockFormat, MAX_BLOCK_LEN};
 use tiles::{Amx, ROW_BYTES, Shapes, Tiles};
 
-/// The fewest rows for which tiles are faster. With fewer rows memory is the limit, or most of a tile is empty.
-const LEAST_ROWS: usize = 5;
 /// The most panels that share an unpacked strip.
 const MOST_PANELS: usize = 16;
 /// Strips that are multiplied with activations while these are in the L1 cache.
 const STRIPS: usize = 2;
 /// Runs of 32 columns that are unpacked at a time: the longest block.
 const SPAN_RUNS: usize = MAX_BLOCK_LEN / BLOCK_LEN;
-/// Bytes of activations that are multiplied with one strip after the other: half of the L2 cache of a CPU with AMX.
-const ROWS_IN_CACHE_BYTES: usize = 1024 * 1024;
 
 /// The tile registers: the planes of the activations, the codes (of each group if a run has two), and the sums for each
 /// group and plane.
@@ -91,13 +87,13 @@ unsafe fn run_with<T: Tiles, F: BlockFormat>(task: &Task<'_>) {
     let (_, panels) = task.packed();
     let rows = panels.rows();
     let (whole, rest) = (rows - rows % PANEL_ROWS, rows % PANEL_ROWS);
-    let panels_in_cache = (ROWS_IN_CACHE_BYTES / (PANEL_ROWS * panels.row_bytes()).max(1)).clamp(1, MOST_PANELS);
+    let panels_in_cache = (task.tuning.rows_in_cache / (PANEL_ROWS * panels.row_bytes()).max(1)).clamp(1, MOST_PANELS);
     // SAFETY: this function enables the CPU features; the caller guarantees that tiles are supported.
     unsafe {
         for first in (0..whole).step_by(panels_in_cache * PANEL_ROWS) {
             multiply::<T, F, true>(task, first..whole.min(first + panels_in_cache * PANEL_ROWS));
         }
-        if rest >= LEAST_ROWS {
+        if rest >= task.tuning.amx_least_rows.max(1) {
             multiply::<T, F, false>(task, whole..rows);
         } else if rest > 0 {
             tile::run_rows::<Zmm, F>(task, whole..rows);
@@ -130,7 +126,7 @@ unsafe fn multiply<T: Tiles, F: BlockFormat, const WHOLE: bool>(task: &Task<'_>,
             for (index, span) in spans[..strips].iter_mut().enumerate() {
                 let strip = packed.strip(first + index * STRIP_ROWS);
                 // SAFETY: the caller guarantees the CPU features.
-                unsafe { span.unpack::<F>(strip, blocks.clone()) };
+                unsafe { span.unpack::<F>(strip, blocks.clone(), task.tuning.prefetch_ahead) };
             }
             for (row, sums) in panel_rows().zip(&mut *sums) {
                 let panel = panels.panel(row);
@@ -199,7 +195,7 @@ impl Span {
 
     /// Unpacks blocks of a strip.
     #[inline(always)]
-    unsafe fn unpack<F: BlockFormat>(&mut self, strip: &[u8], blocks: Range<usize>) {
+    unsafe fn unpack<F: BlockFormat>(&mut self, strip: &[u8], blocks: Range<usize>, prefetch_ahead: usize) {
         let layout = Packing::<F>::LAYOUT;
         self.runs = blocks.len() * Packing::<F>::RUNS;
         let strip = &strip[blocks.start * Packing::<F>::BYTES..blocks.end * Packing::<F>::BYTES];
@@ -209,7 +205,7 @@ impl Span {
             unsafe {
                 let units = Units::<Zmm>::load::<F>(block, 0);
                 for run in 0..Packing::<F>::RUNS {
-                    tile::prefetch_beyond::<F>(block, run);
+                    tile::prefetch_beyond::<F>(block, run, prefetch_ahead);
                     let quads = &mut self.codes[index * Packing::<F>::RUNS + run];
                     self.scales[index * Packing::<F>::RUNS + run].write(units.scales_of_run::<F>(block, 0, run));
                     let packed = block.add(Packing::<F>::CODES + run * Packing::<F>::RUN_BYTES);

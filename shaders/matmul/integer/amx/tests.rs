@@ -11,6 +11,7 @@ use crate::matmul::integer::activations::{self, Panels};
 use crate::matmul::integer::avx512;
 use crate::matmul::integer::packed::PackedWeight;
 use crate::quant::{Format, dispatch, random};
+use crate::tuning::Tuning;
 
 /// One panel more than share an unpacked strip.
 const MOST_ROWS: usize = PANEL_ROWS * (MOST_PANELS + 1);
@@ -43,6 +44,7 @@ fn both(format: Format, outputs: Range<usize>, columns: usize, rows: usize, seed
             input: &input,
             integers: Some((&packed, panels)),
             rows,
+            tuning: Tuning { amx_least_rows: 1 + seed as usize % 6, ..Tuning::default() },
             output: &SharedMut::new(&mut output),
         });
         output.into_iter().map(f32::to_bits).collect()
