@@ -74,15 +74,15 @@ impl Policy {
         let proposals: Vec<_> = sequences.iter().filter_map(|&id| Some((id, self.proposal(id)?))).collect();
         let lengths = self.lengths(&proposals, decode_rows, rows);
         let mut drafts = Vec::new();
-        for ((id, Proposal { kind, position, mut tokens, .. }), drafted) in proposals.into_iter().zip(lengths) {
+        for ((id, proposal), drafted) in proposals.into_iter().zip(lengths) {
             let sequence = self.sequences.get_mut(&id).expect("the sequence exists");
+            let Proposal { kind, position, .. } = proposal;
             if drafted == 0 {
                 sequence.drafter.skip(kind, &mut self.acceptance);
                 continue;
             }
-            tokens.truncate(drafted);
-            let length = sequence.tokens.len();
-            let member = MemberDraft { kind, position, length, drafted };
+            let tokens = sequence.drafter.draft(&proposal, &sequence.tokens, drafted);
+            let member = MemberDraft { kind, position, length: sequence.tokens.len(), drafted };
             drafts.push(ChosenDraft { id, draft: Draft { source: kind.source, tokens }, member });
         }
         drafts
@@ -93,9 +93,8 @@ impl Policy {
         let sequence = self.sequences.get_mut(&id).filter(|sequence| sequence.speculates)?;
         // The step gives one token more than are accepted.
         let most = sequence.most_tokens.saturating_sub(sequence.tokens.len() + 1).min(MAX_STEP_TOKENS - 1);
-        let mut proposal = sequence.drafter.propose(&sequence.tokens, &self.acceptance)?;
-        proposal.tokens.truncate(most);
-        (most > 0).then_some(proposal)
+        let proposal = sequence.drafter.propose(&sequence.tokens, &self.acceptance)?;
+        (most > 0).then_some(Proposal { length: proposal.length.min(most), ..proposal })
     }
 
     /// Number of tokens to verify of each proposal.
@@ -103,7 +102,7 @@ impl Policy {
         if self.config.speculation == SpeculationMode::Ngram {
             let mut left = rows;
             let whole = |(_, proposal): &(RequestId, Proposal)| {
-                let length = proposal.tokens.len().min(left);
+                let length = proposal.length.min(left);
                 left -= length;
                 length
             };
@@ -115,7 +114,7 @@ impl Policy {
         };
         let candidate = |(id, proposal): &(RequestId, Proposal)| Candidate {
             probability: proposal.probability,
-            most: proposal.tokens.len(),
+            most: proposal.length,
             row_seconds: self.step_time.of_row_at(self.sequences[id].tokens.len()),
         };
         select(time.as_secs_f64(), decode_rows, rows, &proposals.iter().map(candidate).collect::<Vec<_>>())

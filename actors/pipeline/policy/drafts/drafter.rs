@@ -19,13 +19,13 @@ const SHARED_FADE: f64 = 0.995;
 const SKIP_FADE: f64 = 0.98;
 
 /// A guess how a sequence continues.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(in crate::pipeline::policy) struct Proposal {
     pub kind: DraftKind,
     /// Position of its first token in the text of its source.
     pub position: usize,
-    /// At least one.
-    pub tokens: Vec<TokenId>,
+    /// Number of its tokens, at least one.
+    pub length: usize,
     /// The probability that a token is accepted when those before it are.
     pub probability: f64,
 }
@@ -78,9 +78,13 @@ impl Drafter {
         let places = candidates.into_iter().chain([self.found(DraftSource::Lookup, tokens)]).flatten();
         let rated = places.map(|(kind, position)| (self.acceptance.rate(kind, shared), kind, position));
         let (probability, kind, position) = rated.reduce(|best, other| if other.0 > best.0 { other } else { best })?;
-        let text = self.text(kind.source, tokens);
-        let continuation = &text[position..text.len().min(position + MAX_STEP_TOKENS)];
-        (!continuation.is_empty()).then(|| Proposal { kind, position, tokens: continuation.to_vec(), probability })
+        let length = (self.text(kind.source, tokens).len() - position).min(MAX_STEP_TOKENS);
+        (length > 0).then_some(Proposal { kind, position, length, probability })
+    }
+
+    /// The first `length` tokens of a proposal for the sequence `tokens`.
+    pub fn draft(&self, proposal: &Proposal, tokens: &[TokenId], length: usize) -> Vec<TokenId> {
+        self.text(proposal.kind.source, tokens)[proposal.position..][..length].to_vec()
     }
 
     /// Records how many tokens of a draft were accepted.
@@ -149,7 +153,8 @@ mod tests {
     use super::*;
 
     fn proposed(drafter: &mut Drafter, tokens: &[TokenId]) -> Vec<TokenId> {
-        drafter.propose(tokens, &Acceptance::default()).map(|proposal| proposal.tokens).unwrap_or_default()
+        let proposal = drafter.propose(tokens, &Acceptance::default());
+        proposal.map(|proposal| drafter.draft(&proposal, tokens, proposal.length)).unwrap_or_default()
     }
 
     #[test]

@@ -57,9 +57,17 @@ impl LookupIndex {
             .take_while(|&end| end != NONE)
             .map(|end| end as usize);
         let followed = ends.filter(|&end| end < text.len()).take(MAX_OCCURRENCES);
-        let matches = followed.map(|next| Match { next, length: common_suffix(&text[..next], suffix) });
-        // `max_by_key` returns the last of equal ones, and the chain goes backwards.
-        matches.reduce(|best, other| if other.length > best.length { other } else { best })
+        let mut best: Option<Match> = None;
+        for next in followed {
+            let length = common_suffix(&text[..next], suffix);
+            if best.is_none_or(|best| length > best.length) {
+                best = Some(Match { next, length });
+            }
+            if length == MAX_MATCH {
+                break;
+            }
+        }
+        best
     }
 }
 
