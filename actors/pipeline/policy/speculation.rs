@@ -22,6 +22,9 @@ use super::step_time::Work;
 use super::{Draft, Policy, SpeculationMode};
 use crate::core::request::{MAX_STEP_TOKENS, RequestId};
 
+/// No drafts are searched for if tokens that are all accepted would give less than this gain in tokens per time.
+const LEAST_PROSPECT: f64 = 1.1;
+
 /// A draft for a sequence of a step.
 struct ChosenDraft {
     id: RequestId,
@@ -68,7 +71,7 @@ impl Policy {
 
     /// Chooses drafts for sequences of a step with `decode_rows` rows. All drafts together have at most `rows` tokens.
     fn drafts(&mut self, sequences: &[RequestId], decode_rows: usize, rows: usize) -> Vec<ChosenDraft> {
-        if self.config.speculation == SpeculationMode::Off {
+        if !self.may_draft(decode_rows) {
             return Vec::new();
         }
         let proposals: Vec<_> = sequences.iter().filter_map(|&id| Some((id, self.proposal(id)?))).collect();
@@ -86,6 +89,19 @@ impl Policy {
             drafts.push(ChosenDraft { id, draft: Draft { source: kind.source, tokens }, member });
         }
         drafts
+    }
+
+    /// Whether drafts may pay in a step with `decode_rows` rows. In a large batch the rows take nearly all of the time.
+    fn may_draft(&self, decode_rows: usize) -> bool {
+        match self.config.speculation {
+            SpeculationMode::Off => false,
+            SpeculationMode::Ngram => true,
+            SpeculationMode::Auto => {
+                let step = self.step_time.predict(Work { rows: decode_rows, attended: 0 });
+                let rows = decode_rows as f64 * self.step_time.of_row_at(0);
+                step.is_some_and(|step| step.as_secs_f64() > LEAST_PROSPECT * rows)
+            }
+        }
     }
 
     /// How a sequence may continue after its known tokens, as far as it may grow.
