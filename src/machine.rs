@@ -141,7 +141,7 @@ fn memory_bytes(root: &Path) -> Option<u64> {
     field(&info, "MemTotal")?.strip_suffix(" kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// The choice in brackets, as in "always [madvise] never".
+/// The choice in brackets, as in `always [madvise] never`.
 fn huge_pages(root: &Path) -> Option<String> {
     let text = fs::read_to_string(root.join("sys/kernel/mm/transparent_hugepage/enabled")).ok()?;
     Some(text.split_once('[')?.1.split_once(']')?.0.to_owned())
