@@ -165,13 +165,13 @@ fn statistic(text: &str, name: &str) -> Option<u64> {
 
 #[allow(clippy::unwrap_used)]
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     const MIB: u64 = 1 << 20;
 
     /// A tree of these files.
-    fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
+    pub(crate) fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         for (file, content) in files {
             let path = root.path().join(file);

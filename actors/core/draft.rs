@@ -12,10 +12,7 @@ pub enum DraftSource {
 }
 
 impl DraftSource {
-    /// All sources.
-    pub const ALL: [DraftSource; 3] = [DraftSource::Lookup, DraftSource::Prediction, DraftSource::Constraint];
-
-    /// The names of all sources.
+    /// The names of all sources, in the order of the variants.
     pub const NAMES: [&str; 3] = ["ngram", "prediction", "constraint"];
 
     /// Its name in metrics.

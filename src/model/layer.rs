@@ -119,7 +119,7 @@ pub struct PositionScale {
 pub enum FeedForwardSpec {
     /// One for all rows.
     Dense(DenseSizes),
-    /// Experts, next to or in place of a dense one.
+    /// Experts, next to a dense one or without it.
     Experts(ExpertSizes, DenseSizes),
 }
 

@@ -3,8 +3,8 @@
 //!
 //! A decoding sequence gets rows for its newest token and for the tokens of a draft. The sampler samples the token after
 //! each row in turn and stops at the first that differs from the draft. Each sampled token depends only on the tokens before
-//! it, so the text is the same as without drafts. The rows behind it are garbage in the KV cache, which the next rows
-//! overwrite.
+//! it, so the text is the same as without drafts. What the rejected rows wrote to the KV cache is overwritten by
+//! the next rows.
 //!
 //! [`drafts`](super::drafts) proposes drafts and measures how often they are accepted. A row is verified only if the step
 //! then gives more tokens per time.

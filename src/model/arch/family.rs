@@ -293,7 +293,7 @@ pub struct RoutingSpec {
 }
 
 impl RoutingSpec {
-    /// The routing of most families: a softmax, weights that sum to 1, experts in place of the dense feed-forward.
+    /// The routing of most families: a softmax, weights that sum to 1, no dense feed-forward next to the experts.
     pub const SOFTMAX: RoutingSpec = RoutingSpec {
         scoring: Scoring::Softmax,
         renormalise: true,

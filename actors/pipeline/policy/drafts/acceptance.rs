@@ -24,7 +24,7 @@ pub(in crate::pipeline::policy) enum Basis {
 /// Number of kinds that are told apart for a source.
 const CLASSES: usize = 6;
 
-const SOURCES: usize = DraftSource::ALL.len();
+const SOURCES: usize = DraftSource::NAMES.len();
 
 /// The rates of a kind before anything was measured.
 const PRIOR: [f64; CLASSES] = [0.3, 0.4, 0.55, 0.7, 0.85, 0.9];

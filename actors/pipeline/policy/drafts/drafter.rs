@@ -92,7 +92,7 @@ impl Drafter {
         let MemberDraft { kind, position, length, drafted } = draft;
         self.acceptance.record(kind, drafted, accepted, FADE);
         shared.record(kind, drafted, accepted, SHARED_FADE);
-        // The token after the accepted ones was sampled, in place of the draft's or behind its last one.
+        // The token after the accepted ones was sampled: it replaces the draft's next token, or follows its last one.
         let (position, length) = (position + accepted + 1, length + accepted + 1);
         let has_text = kind.source != DraftSource::Constraint;
         self.cursor = has_text.then_some(Cursor { source: kind.source, position, length, basis: Basis::Replacement });
@@ -174,7 +174,7 @@ mod tests {
         let draft = MemberDraft { kind, position, length: tokens.len(), drafted: 4 };
         drafter.record(draft, 1, &mut Acceptance::default());
         tokens.extend([4, 50]);
-        assert_eq!(proposed(&mut drafter, &tokens)[..3], [6, 7, 8], "50 is in place of 5");
+        assert_eq!(proposed(&mut drafter, &tokens)[..3], [6, 7, 8], "50 replaces 5");
         tokens.push(60);
         assert!(proposed(&mut drafter, &tokens).is_empty(), "only directly behind it");
     }
