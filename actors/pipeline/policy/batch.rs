@@ -1,6 +1,6 @@
 //! Forms the next step: decode rows, prompt rows ([`prompts`](super::prompts)), and the blocks for them.
 
-use cuelight_engine::engine::{BlockId, LogitsWanted, SequenceRows, Step, StepId};
+use cuelight_engine::engine::{BlockId, LogitsWanted, SequenceRows, SequenceState, Step, StepId};
 
 use super::drafts::MemberDraft;
 use super::kv_blocks::BlockManager;
@@ -83,6 +83,7 @@ impl Batch {
             tokens,
             first_position: u32::try_from(from).expect("a context is shorter than 2^32 tokens"),
             block_table: block_table(sequence, to),
+            state: SequenceState::default(),
             logits: if samples && logits == LogitsWanted::Last { sequence.next_token() } else { logits },
         });
         self.members.push(Member { id, from, to, task: logits_rows > 0, samples, draft: None });
