@@ -17,6 +17,7 @@ use cuelight_shaders::kv::{BLOCK_TOKENS, KvCache, KvShape, KvType};
 use cuelight_shaders::matmul::Linear;
 use cuelight_shaders::op::{Batch, CpuArgs, Op};
 use cuelight_shaders::quant::{Format, random};
+use cuelight_shaders::recurrent::StateCache;
 use cuelight_shaders::tuning::Tuning;
 use divan::counter::{BytesCount, ItemsCount};
 
