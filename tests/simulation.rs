@@ -102,7 +102,9 @@ async fn batching_chunks_and_preemption_do_not_change_any_bit() {
     asked.prompt_logprobs = Some(1);
     let expected = alone(&asked).await;
     for prefill_chunk_tokens in [1, 7, 512] {
-        for (steps_in_flight, kv_blocks, state_slots) in [(1, 256, 0), (2, 256, 0), (1, 34, 0), (2, 256, 3), (1, 34, 40)] {
+        for (steps_in_flight, kv_blocks, state_slots) in
+            [(1, 256, 0), (2, 256, 0), (1, 34, 0), (2, 256, 3), (1, 34, 40)]
+        {
             let mut model = timed_model();
             (model.limits.kv_blocks, model.limits.state_slots) = (kv_blocks, state_slots);
             let policy = PolicyConfig { prefill_chunk_tokens, steps_in_flight, ..PolicyConfig::default() };

@@ -511,7 +511,7 @@ mod tests {
             assert_eq!((value(KV_EVICTIONS), value(KV_USAGE)), (Some(4.0), Some(0.5)));
             drop(first);
             assert_eq!((value(KV_EVICTIONS), value(KV_USAGE)), (Some(4.0), Some(0.0)));
-            SchedulerMetrics::new(&"m".into(), 0).set_levels(&Levels { evicted: 2, ..Levels::default() });
+            SchedulerMetrics::new(&"m".into(), 0).set_levels(&Levels { evicted: [2, 0], ..Levels::default() });
             assert_eq!(value(KV_EVICTIONS), Some(6.0));
         });
     }
