@@ -17,6 +17,7 @@ use cuelight_shaders::kv::{BLOCK_TOKENS, KvCache, KvShape, KvType};
 use cuelight_shaders::matmul::Linear;
 use cuelight_shaders::op::{Batch, CpuArgs, Op};
 use cuelight_shaders::quant::{Format, random};
+use cuelight_shaders::recurrent::StateCache;
 use cuelight_shaders::tuning::Tuning;
 use divan::counter::{BytesCount, ItemsCount};
 
@@ -82,8 +83,13 @@ fn bench_attention(bencher: divan::Bencher<'_, '_>, positions: Range<u32>) {
     let seen: usize = positions.clone().map(|position| position as usize + 1).sum();
     let positions: Vec<u32> = positions.collect();
     let zeros = vec![0; rows];
-    let batch =
-        Batch { tokens: &zeros, positions: &positions, sequences: &zeros, block_tables: &[&blocks], selected: &[] };
+    let batch = Batch {
+        tokens: &zeros,
+        positions: &positions,
+        sequences: &zeros,
+        block_tables: &[&blocks],
+        ..Batch::default()
+    };
     bencher
         .counter(ItemsCount::new(seen))
         .counter(BytesCount::new(seen * shape.block_bytes(KvType::F16) as usize / BLOCK_TOKENS))
@@ -95,6 +101,7 @@ fn bench_attention(bencher: divan::Bencher<'_, '_>, positions: Range<u32>) {
                 team: &Solo,
                 batch,
                 kv: &kv,
+                states: &StateCache::empty(),
                 rows,
                 scratch: &mut [],
                 inputs: &[&query, &key_value, &key_value],
@@ -145,7 +152,7 @@ fn bench_linears(bencher: divan::Bencher<'_, '_>, linears: &[Linear], rows: usiz
     let scratch_len = linears.iter().map(|op| op.scratch_len(Kernel::detect(), rows, 0)).max().unwrap_or(0);
     let mut scratch = vec![0.0; scratch_len];
     let kv = KvCache::empty();
-    let batch = Batch { tokens: &[], positions: &[], sequences: &[], block_tables: &[], selected: &[] };
+    let batch = Batch::default();
     bencher
         .counter(ItemsCount::new(rows * weights().map(|weight| weight.rows * weight.columns).sum::<usize>()))
         .counter(BytesCount::new(weights().map(|weight| weight.bytes().len()).sum::<usize>()))
@@ -159,6 +166,7 @@ fn bench_linears(bencher: divan::Bencher<'_, '_>, linears: &[Linear], rows: usiz
                     team,
                     batch,
                     kv: &kv,
+                    states: &StateCache::empty(),
                     rows,
                     scratch: &mut scratch,
                     inputs: &[&input[..rows * weight.columns]],

@@ -2,7 +2,7 @@
 //!
 //! `cargo bench --bench step`
 
-use cuelight_engine::engine::{BLOCK_TOKENS, Engine, LogitsWanted, SequenceRows, Step, StepId};
+use cuelight_engine::engine::{BLOCK_TOKENS, Engine, LogitsWanted, SequenceRows, SequenceState, Step, StepId};
 use cuelight_engine::load::{LoadOptions, plan};
 use divan::Bencher;
 
@@ -16,6 +16,7 @@ fn step(sequences: u32, tokens: usize, first_position: u32) -> Step {
         tokens: (0..tokens as u32).map(|i| (i * 37 + sequence) % 500).collect(),
         first_position,
         block_table: (sequence * blocks..(sequence + 1) * blocks).collect(),
+        state: SequenceState::default(),
         logits: LogitsWanted::Last,
     });
     Step { id: StepId(0), sequences: sequences.collect() }

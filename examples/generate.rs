@@ -5,7 +5,9 @@
 use std::error::Error;
 use std::io::Write;
 
-use cuelight_engine::engine::{BLOCK_TOKENS, Engine, LogitsWanted, Progress, SequenceRows, Step, StepId};
+use cuelight_engine::engine::{
+    BLOCK_TOKENS, Engine, LogitsWanted, Progress, SequenceRows, SequenceState, Step, StepId,
+};
 use cuelight_engine::format::tokenizer::StreamDecoder;
 use cuelight_engine::load::{LoadOptions, plan};
 
@@ -35,6 +37,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 tokens: tokens[position..end].to_vec(),
                 first_position: position as u32,
                 block_table: (0..end.div_ceil(BLOCK_TOKENS) as u32).collect(),
+                state: SequenceState::in_place(&limits, 0, position as u32, end - position),
                 logits: LogitsWanted::Last,
             };
             let step = Step { id: StepId(position as u64), sequences: vec![sequence] };

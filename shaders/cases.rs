@@ -7,6 +7,7 @@
 
 use crate::gpu::RowCount;
 use crate::kv::{KvShape, KvType};
+use crate::layer_state::LayerState;
 use crate::op::{Batch, Op};
 
 /// An op and its expected results.
@@ -16,13 +17,13 @@ pub struct Case {
     pub name: String,
     /// The op.
     pub op: Box<dyn Op>,
-    /// The KV cache of all steps, if the op uses one.
+    /// The KV cache and the recurrent state of all steps, if the op uses them.
     pub cache: Option<CaseCache>,
     /// The steps, in the order in which they run.
     pub steps: Vec<CaseStep>,
 }
 
-/// The KV cache of a case.
+/// The KV cache and the recurrent state of a case.
 #[derive(Debug, Clone)]
 pub struct CaseCache {
     /// The shapes of its layers.
@@ -31,6 +32,10 @@ pub struct CaseCache {
     pub kv_type: KvType,
     /// The number of blocks of every layer.
     pub blocks: usize,
+    /// The values of recurrent state of its layers.
+    pub state_lens: Vec<usize>,
+    /// The number of slots of every layer.
+    pub slots: usize,
 }
 
 /// One call of the op.
@@ -59,6 +64,10 @@ pub struct CaseBatch {
     pub block_tables: Vec<Vec<u32>>,
     /// `[selected]`
     pub selected: Vec<u32>,
+    /// `[sequences]`
+    pub state_from: Vec<u32>,
+    /// `[rows]`
+    pub state_to: Vec<u32>,
 }
 
 /// An expected value.
@@ -123,6 +132,27 @@ impl CaseStep {
     }
 }
 
+impl CaseCache {
+    /// A cache of keys and values.
+    #[must_use]
+    pub fn of_kv(shapes: Vec<KvShape>, kv_type: KvType, blocks: usize) -> Self {
+        CaseCache { shapes, kv_type, blocks, state_lens: Vec::new(), slots: 0 }
+    }
+
+    /// What each layer stores.
+    #[must_use]
+    pub fn layers(&self) -> Vec<LayerState> {
+        let of_kv = self.shapes.iter().map(|shape| LayerState::of_kv(*shape));
+        of_kv.chain(self.state_lens.iter().map(|len| LayerState::recurrent(*len))).collect()
+    }
+
+    /// A cache of recurrent state.
+    #[must_use]
+    pub fn of_states(state_lens: Vec<usize>, slots: usize) -> Self {
+        CaseCache { state_lens, slots, ..CaseCache::of_kv(Vec::new(), KvType::F32, 0) }
+    }
+}
+
 impl CaseBatch {
     /// Rows at positions 0, 1, … of one sequence, all selected.
     #[must_use]
@@ -134,6 +164,7 @@ impl CaseBatch {
             sequences: vec![0; rows],
             block_tables: vec![Vec::new()],
             selected: numbers,
+            ..CaseBatch::default()
         }
     }
 
@@ -152,6 +183,8 @@ impl CaseBatch {
             sequences: &self.sequences,
             block_tables: tables,
             selected: &self.selected,
+            state_from: &self.state_from,
+            state_to: &self.state_to,
         }
     }
 

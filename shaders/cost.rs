@@ -135,8 +135,8 @@ mod tests {
             tokens: &rows.sequences,
             positions: &rows.positions,
             sequences: &rows.sequences,
-            block_tables: &[],
             selected,
+            ..Batch::default()
         };
         let output_widths = op.output_widths(input_widths).unwrap();
         let output_rows = if op.selects_rows() { selected.len() } else { batch.rows() };

@@ -114,11 +114,12 @@ mod tests {
     use crate::kv::KvCache;
     use crate::op::{Batch, CpuArgs, Op};
     use crate::quant::{Format, random};
+    use crate::recurrent::StateCache;
     use crate::tuning::Tuning;
 
     fn embed(op: &Embed, tokens: &[u32]) -> Vec<f32> {
         let mut output = vec![f32::NAN; tokens.len() * op.table.columns];
-        let batch = Batch { tokens, positions: &[], sequences: &[], block_tables: &[], selected: &[] };
+        let batch = Batch { tokens, ..Batch::default() };
         op.run_cpu(&mut CpuArgs {
             kernel: Kernel::Scalar,
             activation_bits: ActivationBits::default(),
@@ -126,6 +127,7 @@ mod tests {
             team: &Solo,
             batch,
             kv: &KvCache::empty(),
+            states: &StateCache::empty(),
             rows: tokens.len(),
             scratch: &mut [],
             inputs: &[],

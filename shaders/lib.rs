@@ -8,6 +8,8 @@
 //! - [`weight`]: a matrix that stays quantised in memory
 //! - [`op`]: the contract of an operation and what it sees when it runs
 //! - [`kv`]: the storage of keys and values
+//! - [`recurrent`]: the storage of recurrent state
+//! - [`layer_state`]: what a layer stores of a sequence
 //! - [`cost`]: the least work that an op does
 //! - [`cpu`]: instruction sets and the thread team that kernels run on
 //! - [`tuning`]: what the kernels adapt to a CPU
@@ -27,10 +29,12 @@ pub mod elementwise;
 pub mod gpu;
 pub mod kv;
 pub mod lanes;
+pub mod layer_state;
 pub mod op;
 pub mod ops;
 pub mod pages;
 pub mod quant;
+pub mod recurrent;
 pub mod roofline;
 pub mod tuning;
 pub mod vector;

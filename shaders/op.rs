@@ -1,8 +1,8 @@
 //! The contract of an operation, and its arguments when it runs.
 //!
 //! Every value that flows between ops is a matrix of f32, `[rows, width]`, row-major. A row is one token of one
-//! sequence. A batch is *ragged*: it mixes prefill chunks and decode rows. Ops never mix rows, except attention, which
-//! reads the KV cache of the row's own sequence. So a row's result does not depend on the other rows of the batch.
+//! sequence. A batch is *ragged*: it mixes prefill chunks and decode rows. Ops never mix rows, except those that
+//! read what is stored of the row's own sequence: attention and recurrent mixers. So a row's result does not depend on the other rows of the batch.
 //!
 //! - `batch`: the rows of one step
 //! - `shape`: the error of an op whose dimensions do not fit
@@ -20,6 +20,7 @@ use crate::cost::{Cost, CostArgs};
 use crate::cpu::{ActivationBits, Kernel, Team};
 use crate::gpu::{DeviceLimits, Dispatch, GpuArgs};
 use crate::kv::KvCache;
+use crate::recurrent::StateCache;
 use crate::tuning::Tuning;
 use crate::weight::Weight;
 
@@ -40,6 +41,8 @@ pub struct CpuArgs<'a> {
     pub batch: Batch<'a>,
     /// The KV cache of all layers.
     pub kv: &'a KvCache,
+    /// The recurrent state of all layers.
+    pub states: &'a StateCache,
     /// The number of rows of the inputs: `batch.rows()`, or `batch.selected.len()` after an op that [selects
     /// rows](Op::selects_rows).
     pub rows: usize,
@@ -67,8 +70,8 @@ pub trait Op: Any + Send + Sync + std::fmt::Debug {
         Vec::new()
     }
 
-    /// The layer of the KV cache that the op reads and writes, if it uses the cache.
-    fn kv_layer(&self) -> Option<usize> {
+    /// The layer whose keys and values or recurrent state the op reads and writes, if it does.
+    fn state_layer(&self) -> Option<usize> {
         None
     }
 

@@ -20,10 +20,11 @@ include!(concat!(env!("OUT_DIR"), "/ops.rs"));
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cases::CaseStep;
+    use crate::cases::{CaseCache, CaseStep};
     use crate::cpu::{ActivationBits, Kernel, Solo};
     use crate::kv::KvCache;
     use crate::op::CpuArgs;
+    use crate::recurrent::StateCache;
     use crate::testing::supported_kernels;
     use crate::tuning::Tuning;
 
@@ -36,7 +37,12 @@ mod tests {
             .map_or_else(KvCache::empty, |cache| KvCache::new(cache.shapes.clone(), cache.blocks, cache.kv_type))
     }
 
-    fn run(case: &Case, step: &CaseStep, kernel: Kernel, kv: &KvCache) -> Vec<Vec<f32>> {
+    fn states_of(case: &Case) -> StateCache {
+        let slots = |cache: &CaseCache| StateCache::new(cache.state_lens.iter().copied(), cache.slots);
+        case.cache.as_ref().map_or_else(StateCache::empty, slots)
+    }
+
+    fn run(case: &Case, step: &CaseStep, kernel: Kernel, (kv, states): (&KvCache, &StateCache)) -> Vec<Vec<f32>> {
         let mut outputs: Vec<Vec<f32>> = step.expected.iter().map(|output| vec![f32::NAN; output.len()]).collect();
         let inputs: Vec<&[f32]> = step.inputs.iter().map(Vec::as_slice).collect();
         let rows = step.rows.most();
@@ -47,6 +53,7 @@ mod tests {
             team: &Solo,
             batch: step.batch.as_batch(&step.batch.tables()),
             kv,
+            states,
             rows,
             scratch: &mut vec![f32::NAN; case.op.scratch_len(kernel, rows, step.batch.context_tokens())],
             inputs: &inputs,
@@ -60,12 +67,12 @@ mod tests {
         for mut case in cases {
             for kernel in supported_kernels() {
                 case.op.prepare_cpu(kernel, &Solo);
-                let kv = cache_of(&case);
+                let (kv, states) = (cache_of(&case), states_of(&case));
                 for (index, step) in case.steps.iter().enumerate() {
                     let widths: Vec<usize> =
                         case.op.output_widths(&step.input_widths()).expect("a case is well formed");
                     assert_eq!(widths.len(), step.expected.len(), "{}", case.name);
-                    let found = run(&case, step, kernel, &kv);
+                    let found = run(&case, step, kernel, (&kv, &states));
                     case.check(index, &found).unwrap_or_else(|error| panic!("{kernel}: {error}"));
                 }
             }

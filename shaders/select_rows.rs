@@ -89,11 +89,12 @@ mod tests {
     use crate::cpu::{ActivationBits, Kernel, Solo};
     use crate::kv::KvCache;
     use crate::op::{Batch, CpuArgs, Op};
+    use crate::recurrent::StateCache;
     use crate::tuning::Tuning;
 
     fn select(selected: &[u32], rows: usize, input: &[f32]) -> Vec<f32> {
         let mut output = vec![f32::NAN; selected.len() * 2];
-        let batch = Batch { tokens: &[], positions: &[], sequences: &[], block_tables: &[], selected };
+        let batch = Batch { selected, ..Batch::default() };
         SelectRows::new().run_cpu(&mut CpuArgs {
             kernel: Kernel::Scalar,
             activation_bits: ActivationBits::default(),
@@ -101,6 +102,7 @@ mod tests {
             team: &Solo,
             batch,
             kv: &KvCache::empty(),
+            states: &StateCache::empty(),
             rows,
             scratch: &mut [],
             inputs: &[input],

@@ -3,6 +3,7 @@
 use crate::cpu::{ActivationBits, Kernel, Solo};
 use crate::kv::KvCache;
 use crate::op::{Batch, CpuArgs, Op};
+use crate::recurrent::StateCache;
 use crate::tuning::Tuning;
 
 /// The kernels that this machine can run.
@@ -39,8 +40,14 @@ pub fn run(op: &dyn Op, kernel: Kernel, rows: usize, inputs: &[(&[f32], usize)])
     let widths = op.output_widths(&widths).expect("the inputs of the test fit the op");
     let positions: Vec<u32> = (0..rows as u32).collect();
     let zeros = vec![0; rows];
-    let batch =
-        Batch { tokens: &zeros, positions: &positions, sequences: &zeros, block_tables: &[&[]], selected: &positions };
+    let batch = Batch {
+        tokens: &zeros,
+        positions: &positions,
+        sequences: &zeros,
+        block_tables: &[&[]],
+        selected: &positions,
+        ..Batch::default()
+    };
     let mut outputs: Vec<Vec<f32>> = widths.iter().map(|width| vec![f32::NAN; rows * width]).collect();
     let mut output_slices: Vec<&mut [f32]> = outputs.iter_mut().map(Vec::as_mut_slice).collect();
     let inputs: Vec<&[f32]> = inputs.iter().map(|(values, _)| *values).collect();
@@ -52,6 +59,7 @@ pub fn run(op: &dyn Op, kernel: Kernel, rows: usize, inputs: &[(&[f32], usize)])
         team: &Solo,
         batch,
         kv: &kv,
+        states: &StateCache::empty(),
         rows,
         scratch: &mut vec![f32::NAN; op.scratch_len(kernel, rows, rows)],
         inputs: &inputs,

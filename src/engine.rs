@@ -1,8 +1,8 @@
 //! The [`Engine`] trait: the only interface through which actors compute.
 //!
 //! An engine owns a device, the weights on it and the storage of the KV blocks. It does not own the assignment of blocks to
-//! sequences: the scheduler does, and every [`Step`] contains the block tables it needs. So an engine keeps no state of a
-//! sequence except the KV cache, which makes replay after a fault, preemption and prefix sharing simple.
+//! sequences: the scheduler does, and every [`Step`] contains the block tables it needs. The same holds for the
+//! slots of recurrent state. So an engine keeps no state of a sequence except the KV cache and these slots, which makes replay after a fault, preemption and prefix sharing simple.
 //!
 //! A step is resumable. [`Engine::begin`] runs until the step is done or needs experts that are computed elsewhere. In the
 //! second case it returns an [`ExpertJob`], and [`Engine::resume`] continues with the result.
@@ -19,6 +19,9 @@ pub type TokenId = u32;
 
 /// A block of the KV cache.
 pub type BlockId = u32;
+
+/// A slot for the recurrent state of a sequence.
+pub type SlotId = u32;
 
 /// Tokens in one KV block.
 pub const BLOCK_TOKENS: usize = cuelight_shaders::kv::BLOCK_TOKENS;
@@ -61,8 +64,32 @@ pub struct SequenceRows {
     pub first_position: u32,
     /// The blocks that hold positions `0..first_position + tokens.len()`, in order.
     pub block_table: Vec<BlockId>,
+    /// The slots of its recurrent state. Empty for a model without recurrent state.
+    pub state: SequenceState,
     /// Which logits to return.
     pub logits: LogitsWanted,
+}
+
+/// The slots that a step reads and writes for one sequence of a model with recurrent state.
+///
+/// The state that a step starts from stays as it is unless its slot is also written. So a slot can be kept as a checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SequenceState {
+    /// The slot with the state before the first row; `None` at the start of a sequence.
+    pub from: Option<SlotId>,
+    /// Slots that get the state after a number of rows, by ascending numbers. The last is that of all rows.
+    pub to: Vec<(u32, SlotId)>,
+}
+
+impl SequenceState {
+    /// The state of a sequence that keeps one slot, for `rows` rows from `first_position` on.
+    #[must_use]
+    pub fn in_place(limits: &EngineLimits, slot: SlotId, first_position: u32, rows: usize) -> Self {
+        if limits.state_slots == 0 || rows == 0 {
+            return SequenceState::default();
+        }
+        SequenceState { from: (first_position > 0).then_some(slot), to: vec![(rows as u32, slot)] }
+    }
 }
 
 /// One forward pass over a ragged batch.
@@ -70,7 +97,7 @@ pub struct SequenceRows {
 pub struct Step {
     /// Assigned by the scheduler.
     pub id: StepId,
-    /// The sequences. No two write the same block.
+    /// The sequences. No two write the same block, and none writes a slot that another one reads or writes.
     pub sequences: Vec<SequenceRows>,
 }
 
@@ -201,6 +228,8 @@ pub struct EngineLimits {
     pub context_tokens: usize,
     /// Number of KV blocks, numbered from 0.
     pub kv_blocks: usize,
+    /// Number of slots for recurrent state, numbered from 0; 0 for a model without recurrent state.
+    pub state_slots: usize,
     /// Maximum rows of a step.
     pub max_batched_tokens: usize,
     /// Maximum sequences of a step.

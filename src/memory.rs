@@ -15,6 +15,8 @@ pub struct MemoryPlan {
     pub mapped_bytes: u64,
     /// The KV cache.
     pub kv_bytes: u64,
+    /// The recurrent state of sequences, and its checkpoints.
+    pub state_bytes: u64,
     /// Activations and logits of the largest step.
     pub scratch_bytes: u64,
     /// The tokenizer.
@@ -29,6 +31,8 @@ pub struct MemoryPlan {
     pub limit: Option<MemoryLimit>,
     /// Blocks of the KV cache.
     pub kv_blocks: usize,
+    /// Slots for recurrent state; 0 for a model without it.
+    pub state_slots: usize,
     /// The longest sequence in tokens.
     pub context_tokens: usize,
     /// The memories that it uses: usually one, the host's or a device's.
@@ -46,6 +50,8 @@ pub struct Pool {
     pub weights_bytes: u64,
     /// The KV cache of these layers.
     pub kv_bytes: u64,
+    /// The recurrent state of these layers.
+    pub state_bytes: u64,
     /// Activations and logits of these layers.
     pub scratch_bytes: u64,
     /// The tokenizer.
@@ -60,7 +66,12 @@ impl Pool {
     /// Bytes in total.
     #[must_use]
     pub fn total_bytes(&self) -> u64 {
-        self.weights_bytes + self.kv_bytes + self.scratch_bytes + self.text_bytes + self.request_bytes
+        self.weights_bytes
+            + self.kv_bytes
+            + self.state_bytes
+            + self.scratch_bytes
+            + self.text_bytes
+            + self.request_bytes
     }
 }
 
@@ -71,22 +82,26 @@ impl MemoryPlan {
         self.pools.iter().filter(|pool| pool.device.is_none()).map(Pool::total_bytes).sum()
     }
 
-    /// Combines the plans of one model's memories, each given with the bytes of a KV block there. All get as many blocks as the
-    /// smallest plan has.
+    /// Combines the plans of one model's memories. All get as many blocks and slots as the smallest plan has.
     ///
     /// # Panics
     /// When `plans` is empty.
     #[must_use]
-    pub fn together(plans: Vec<(MemoryPlan, u64)>) -> MemoryPlan {
-        let least = |size: fn(&MemoryPlan) -> usize| plans.iter().map(|(plan, _)| size(plan)).min();
+    pub fn together(plans: Vec<MemoryPlan>) -> MemoryPlan {
+        let least = |size: fn(&MemoryPlan) -> usize| plans.iter().map(size).min();
         let kv_blocks = least(|plan| plan.kv_blocks).expect("a model uses at least one memory");
         let context_tokens = least(|plan| plan.context_tokens).unwrap_or(0);
-        let pools = plans.into_iter().flat_map(|(plan, block_bytes)| {
-            let kv_bytes = block_bytes.saturating_mul(kv_blocks as u64);
-            plan.pools.into_iter().map(move |pool| Pool { kv_bytes, ..pool })
-        });
+        let state_slots = least(|plan| plan.state_slots).unwrap_or(0);
+        let pools =
+            plans.into_iter().flat_map(|MemoryPlan { kv_blocks: blocks, state_slots: slots, pools, .. }| {
+                pools.into_iter().map(move |pool| Pool {
+                    kv_bytes: part_of(pool.kv_bytes, kv_blocks, blocks),
+                    state_bytes: part_of(pool.state_bytes, state_slots, slots),
+                    ..pool
+                })
+            });
         let pools: Vec<Pool> = pools.collect();
-        MemoryPlan { kv_blocks, context_tokens, ..MemoryPlan::of_pools(pools) }
+        MemoryPlan { kv_blocks, state_slots, context_tokens, ..MemoryPlan::of_pools(pools) }
     }
 
     /// The sum of the plans of a model's replicas, for each memory.
@@ -98,6 +113,7 @@ impl MemoryPlan {
                 Some(other) => {
                     other.weights_bytes += pool.weights_bytes;
                     other.kv_bytes += pool.kv_bytes;
+                    other.state_bytes += pool.state_bytes;
                     other.scratch_bytes += pool.scratch_bytes;
                     other.text_bytes += pool.text_bytes;
                     other.request_bytes += pool.request_bytes;
@@ -109,6 +125,7 @@ impl MemoryPlan {
         }
         MemoryPlan {
             kv_blocks: plans.clone().map(|plan| plan.kv_blocks).sum(),
+            state_slots: plans.clone().map(|plan| plan.state_slots).sum(),
             context_tokens: plans.clone().map(|plan| plan.context_tokens).min().unwrap_or(0),
             // All replicas read the same file.
             in_file_bytes: plans.clone().map(|plan| plan.in_file_bytes).max().unwrap_or(0),
@@ -126,6 +143,7 @@ impl MemoryPlan {
         MemoryPlan {
             weights_bytes: sum(|pool| pool.weights_bytes),
             kv_bytes: sum(|pool| pool.kv_bytes),
+            state_bytes: sum(|pool| pool.state_bytes),
             scratch_bytes: sum(|pool| pool.scratch_bytes),
             text_bytes: sum(|pool| pool.text_bytes),
             request_bytes: sum(|pool| pool.request_bytes),
@@ -134,6 +152,7 @@ impl MemoryPlan {
             limit: None,
             available_bytes: pools.iter().map(|pool| pool.available_bytes).sum(),
             kv_blocks: 0,
+            state_slots: 0,
             context_tokens: 0,
             pools,
             in_file_bytes: 0,
@@ -143,7 +162,12 @@ impl MemoryPlan {
     /// Bytes in total.
     #[must_use]
     pub fn total_bytes(&self) -> u64 {
-        self.weights_bytes + self.kv_bytes + self.scratch_bytes + self.text_bytes + self.request_bytes
+        self.weights_bytes
+            + self.kv_bytes
+            + self.state_bytes
+            + self.scratch_bytes
+            + self.text_bytes
+            + self.request_bytes
     }
 }
 
@@ -166,6 +190,10 @@ impl fmt::Display for MemoryPlan {
             self.kv_blocks,
             self.context_tokens
         )?;
+        if self.state_bytes > 0 {
+            let (bytes, slots) = (format_bytes(self.state_bytes), self.state_slots);
+            writeln!(f, "  state    {bytes:>10}  recurrent state of {slots} sequences and checkpoints")?;
+        }
         writeln!(f, "  scratch  {:>10}", format_bytes(self.scratch_bytes))?;
         for (name, bytes) in [("text    ", self.text_bytes), ("requests", self.request_bytes)] {
             if bytes > 0 {
@@ -195,7 +223,8 @@ impl fmt::Display for MemoryPlan {
             let [total, weights, kv, scratch] = &bytes;
             let memory = pool.device.as_deref().unwrap_or("host memory");
             write!(f, "\n    {total:>10}  in {memory}: weights {weights}, KV cache {kv}, scratch {scratch}")?;
-            for (name, bytes) in [("text", pool.text_bytes), ("requests", pool.request_bytes)] {
+            let others = [("state", pool.state_bytes), ("text", pool.text_bytes), ("requests", pool.request_bytes)];
+            for (name, bytes) in others {
                 if bytes > 0 {
                     write!(f, ", {name} {}", format_bytes(bytes))?;
                 }
@@ -203,6 +232,11 @@ impl fmt::Display for MemoryPlan {
         }
         Ok(())
     }
+}
+
+/// The bytes of `count` equal units, of which `all` have these bytes.
+fn part_of(bytes: u64, count: usize, all: usize) -> u64 {
+    bytes / all.max(1) as u64 * count as u64
 }
 
 /// Bytes in MiB, for comparison with what tools like `top` show.
@@ -236,6 +270,10 @@ pub struct MemoryRequest {
     pub request_bytes: u64,
     /// Bytes of one KV block, summed over the layers.
     pub block_bytes: u64,
+    /// Bytes of the recurrent state of one sequence, summed over the layers.
+    pub slot_bytes: u64,
+    /// The slots for recurrent state.
+    pub slots: StateSlots,
     /// The context length in training, in tokens.
     pub context_train: usize,
     /// The requested context; `None` for that of training, or less if memory is short.
@@ -250,6 +288,34 @@ pub struct MemoryRequest {
     pub available_bytes: Option<u64>,
     /// The device; `None` for the host's memory.
     pub own_memory: Option<String>,
+}
+
+/// How many slots for recurrent state a model should get.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StateSlots {
+    /// No more than this.
+    pub most: usize,
+    /// No fewer than this.
+    pub least: usize,
+}
+
+impl StateSlots {
+    /// Slots for checkpoints that a model gets by default, in addition to two for each sequence.
+    const CHECKPOINTS: usize = 16;
+
+    /// The slots for steps of `max_sequences` sequences, or as many as fit into `state_bytes`. None for a model without
+    /// recurrent state.
+    #[must_use]
+    pub fn wanted(slot_bytes: u64, max_sequences: usize, state_bytes: Option<u64>) -> Self {
+        match (slot_bytes, state_bytes) {
+            (0, _) => StateSlots { most: 0, least: 0 },
+            (_, None) => StateSlots { most: 2 * max_sequences + Self::CHECKPOINTS, least: 1 },
+            (_, Some(bytes)) => {
+                let slots = usize::try_from(bytes / slot_bytes).unwrap_or(usize::MAX);
+                StateSlots { most: slots, least: slots }
+            }
+        }
+    }
 }
 
 /// Why a model does not fit.
@@ -272,6 +338,12 @@ pub enum TooLarge {
         text_bytes: u64,
         /// Bytes that may be used.
         available_bytes: u64,
+    },
+    /// Not even the state of one sequence fits into the requested memory.
+    #[error("the recurrent state of a sequence needs {}, which is more than its memory is limited to", format_bytes(*slot_bytes))]
+    StateMemory {
+        /// Bytes that it needs.
+        slot_bytes: u64,
     },
     /// The requested KV cache cannot hold the requested context.
     #[error(
@@ -334,28 +406,49 @@ pub fn plan(request: &MemoryRequest) -> Result<MemoryPlan, TooLarge> {
         }
     };
     let least_blocks = if request.kv_bytes.is_some() { wanted_blocks } else { blocks(shortest) };
-    if bytes(least_blocks) > left {
+    let least_bytes = bytes(least_blocks).saturating_add(request.state_bytes(request.slots.least));
+    if least_bytes > left {
         return Err(TooLarge::Memory {
             weights_bytes: request.weights_bytes,
-            kv_bytes: bytes(least_blocks),
+            kv_bytes: least_bytes,
             scratch_bytes: request.scratch_bytes,
             text_bytes,
             available_bytes: usable.unwrap_or(u64::MAX),
         });
     }
-    let fitting = usize::try_from(left / request.block_bytes.max(1)).unwrap_or(usize::MAX);
+    let state_slots = request.slots_within(left - least_bytes)?;
+    let state_bytes = request.state_bytes(state_slots);
+    let fitting = usize::try_from((left - state_bytes) / request.block_bytes.max(1)).unwrap_or(usize::MAX);
     let kv_blocks = wanted_blocks.min(fitting);
     let pool = Pool {
         device: request.own_memory.clone(),
         weights_bytes: request.weights_bytes,
         kv_bytes: bytes(kv_blocks),
+        state_bytes,
         scratch_bytes: request.scratch_bytes,
         text_bytes: request.text_bytes,
         request_bytes: request.request_bytes,
         available_bytes: request.limit_bytes.or(request.available_bytes),
     };
     let context_tokens = context.min(kv_blocks * BLOCK_TOKENS);
-    Ok(MemoryPlan { kv_blocks, context_tokens, ..MemoryPlan::of_pools(vec![pool]) })
+    Ok(MemoryPlan { kv_blocks, state_slots, context_tokens, ..MemoryPlan::of_pools(vec![pool]) })
+}
+
+impl MemoryRequest {
+    /// Bytes of this many slots.
+    fn state_bytes(&self, slots: usize) -> u64 {
+        self.slot_bytes.saturating_mul(slots as u64)
+    }
+
+    /// The slots if `free` bytes are left after the least that the model needs: more of them take up to half of these bytes.
+    fn slots_within(&self, free: u64) -> Result<usize, TooLarge> {
+        let StateSlots { most, least } = self.slots;
+        match (free / 2).checked_div(self.slot_bytes) {
+            None => Ok(most),
+            Some(_) if most == 0 => Err(TooLarge::StateMemory { slot_bytes: self.slot_bytes }),
+            Some(more) => Ok(least.saturating_add(usize::try_from(more).unwrap_or(usize::MAX)).min(most)),
+        }
+    }
 }
 
 /// Checks that weights alone fit.
@@ -448,6 +541,8 @@ mod tests {
             text_bytes: 0,
             request_bytes: 0,
             block_bytes: MIB,
+            slot_bytes: 0,
+            slots: StateSlots::wanted(0, 4, None),
             context_train: 4096,
             context_tokens: None,
             max_sequences: 4,
@@ -496,13 +591,40 @@ mod tests {
     fn all_memories_get_the_blocks_of_the_smallest_and_each_is_shown() {
         let card =
             MemoryRequest { available_bytes: Some(300 * MIB), own_memory: Some("vulkan:0".to_owned()), ..request() };
-        let plans = [(request(), MIB), (card, MIB)].map(|(request, block)| (plan(&request).unwrap(), block));
+        let plans = [request(), card].map(|request| plan(&request).unwrap());
         let together = MemoryPlan::together(plans.to_vec());
         assert_eq!((together.kv_blocks, together.context_tokens), (175, 175 * 16));
         assert_eq!((together.total_bytes(), together.host_bytes()), (2 * 285 * MIB, 285 * MIB));
         let shown = together.to_string();
         assert!(shown.contains("285.0 MiB  in vulkan:0: weights 100.0 MiB, KV cache 175.0 MiB"), "{shown}");
         assert!(shown.contains("in host memory"), "{shown}");
+    }
+
+    #[test]
+    fn recurrent_state_gets_slots_for_sequences_and_checkpoints() {
+        let recurrent = |slot_bytes, state_bytes| MemoryRequest {
+            slot_bytes,
+            slots: StateSlots::wanted(slot_bytes, 4, state_bytes),
+            ..request()
+        };
+        let roomy = plan(&recurrent(MIB, None)).unwrap();
+        assert_eq!((roomy.state_slots, roomy.state_bytes, roomy.kv_blocks), (24, 24 * MIB, 448));
+        assert!(roomy.to_string().contains("state      24.0 MiB  recurrent state of 24 sequences"), "{roomy}");
+        let tight = plan(&MemoryRequest { available_bytes: Some(220 * MIB), ..recurrent(20 * MIB, None) }).unwrap();
+        // 209 MiB are usable: 110 of weights and scratch, at least 32 of cache and 20 of state; half of the rest is state.
+        assert_eq!((tight.state_slots, tight.kv_blocks), (2, 59));
+        assert_eq!(plan(&recurrent(MIB, Some(10 * MIB))).unwrap().state_slots, 10);
+        let error = plan(&recurrent(20 * MIB, Some(10 * MIB))).unwrap_err().to_string();
+        assert!(error.contains("needs 20.0 MiB"), "{error}");
+    }
+
+    #[test]
+    fn memories_without_recurrent_layers_get_as_many_slots() {
+        let slots = StateSlots::wanted(10 * MIB, 4, None);
+        let with = MemoryRequest { available_bytes: Some(300 * MIB), slot_bytes: 10 * MIB, slots, ..request() };
+        let without = MemoryRequest { slots, own_memory: Some("vulkan:0".to_owned()), ..request() };
+        let together = MemoryPlan::together([with, without].map(|request| plan(&request).unwrap()).to_vec());
+        assert_eq!((together.state_slots, together.state_bytes), (7, 70 * MIB));
     }
 
     #[test]

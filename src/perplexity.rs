@@ -6,7 +6,8 @@
 //! have the same length and start like a text.
 
 use crate::engine::{
-    BLOCK_TOKENS, BlockId, Engine, EngineError, LogitsWanted, Progress, SequenceRows, Step, StepId, TokenId,
+    BLOCK_TOKENS, BlockId, Engine, EngineError, LogitsWanted, Progress, SequenceRows, SequenceState, Step, StepId,
+    TokenId,
 };
 use crate::format::tokenizer::{Tokenizer, TokenizerError};
 use crate::sample::{InvalidLogits, position_logprobs};
@@ -214,6 +215,7 @@ impl<'a, E: Engine> Scorer<'a, E> {
             tokens: tokens[position..].to_vec(),
             first_position: position as u32,
             block_table: (0..tokens.len().div_ceil(BLOCK_TOKENS) as BlockId).collect(),
+            state: SequenceState::in_place(self.engine.limits(), 0, position as u32, tokens.len() - position),
             logits,
         };
         let step = Step { id: StepId(self.steps), sequences: vec![rows] };
@@ -241,6 +243,7 @@ mod tests {
             vocab_size: 4,
             context_tokens: 32,
             kv_blocks: 2,
+            state_slots: 0,
             max_batched_tokens,
             max_sequences: 1,
             max_logits_rows,

@@ -60,7 +60,7 @@ pub fn cuts(graph: &Graph, split: &Split, devices: usize) -> Result<Vec<usize>, 
 /// Number of layers of the graph.
 #[must_use]
 pub fn layers(graph: &Graph) -> usize {
-    graph.nodes().iter().filter(|node| node.op.kv_layer().is_some()).count()
+    graph.nodes().iter().filter(|node| node.op.state_layer().is_some()).count()
 }
 
 fn by_shares(graph: &Graph, starts: &[usize], shares: &[f64], devices: usize) -> Result<Vec<usize>, SplitError> {
@@ -97,7 +97,7 @@ fn by_shares(graph: &Graph, starts: &[usize], shares: &[f64], devices: usize) ->
 /// The first op of each layer: the last op up to its attention before which the graph can be cut.
 fn layer_starts(graph: &Graph) -> Vec<usize> {
     let can_be_cut = |cut: &usize| matches!(graph.values_across(*cut)[..], [value] if graph.rows(value) == Rows::All);
-    let attentions = (0..graph.nodes().len()).filter(|index| graph.nodes()[*index].op.kv_layer().is_some());
+    let attentions = (0..graph.nodes().len()).filter(|index| graph.nodes()[*index].op.state_layer().is_some());
     attentions.filter_map(|attention| (1..=attention).rev().find(can_be_cut)).collect()
 }
 

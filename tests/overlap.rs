@@ -138,6 +138,7 @@ impl ModelSource for CardModel {
             vocab_size: VOCABULARY,
             context_tokens: 4096,
             kv_blocks: 4096,
+            state_slots: 0,
             max_batched_tokens: 512,
             max_sequences: 16,
             max_logits_rows: 16,

@@ -37,6 +37,7 @@ fn limits(streams: usize, vocab_size: usize) -> EngineLimits {
         vocab_size,
         context_tokens: 4096,
         kv_blocks: streams * 256,
+        state_slots: 0,
         max_batched_tokens: streams + 256,
         max_sequences: streams,
         max_logits_rows: streams,

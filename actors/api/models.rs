@@ -190,6 +190,7 @@ fn describe_memory(memory: &MemoryPlan) -> Value {
     json!({
         "weights_bytes": memory.weights_bytes,
         "kv_bytes": memory.kv_bytes,
+        "state_bytes": memory.state_bytes,
         "scratch_bytes": memory.scratch_bytes,
         "text_bytes": memory.text_bytes,
         "request_bytes": memory.request_bytes,

@@ -55,6 +55,7 @@ fn remedy(error: &LoadError) -> Option<&'static str> {
 fn remedy_for_size(error: &TooLarge, has_cache: bool) -> &'static str {
     match error {
         TooLarge::KvMemory { .. } => "raise --kv-memory or lower --ctx-size",
+        TooLarge::StateMemory { .. } => "raise --state-memory",
         TooLarge::Memory { .. } if has_cache => {
             "a smaller quantization or a lower --ctx-size, --max-batched-tokens or --expert-cache would help"
         }

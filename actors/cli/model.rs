@@ -47,6 +47,7 @@ pub fn load_options(config: &Config, tuned: &Tuned, source: Source) -> Result<Lo
         max_sequences: config.max_seqs.get(),
         max_batched_tokens: config.max_batched_tokens.get(),
         kv_bytes: config.kv_memory.map(|size| size.0),
+        state_bytes: config.state_memory.map(|size| size.0),
         memory_bytes: None,
         request_bytes: 0,
         kv_type: config.kv_type,
@@ -143,12 +144,13 @@ fn file_options(model: &str, context: &Context) -> Result<LoadOptions, CliError>
 /// Prints the model and its memory in one line.
 fn print_line(plan: &LoadPlan, context: &Context) {
     let memory = plan.memory();
+    let MemoryPlan { weights_bytes, kv_bytes, scratch_bytes, text_bytes, state_bytes, .. } = *memory;
     let [total, weights, kv, scratch, text] =
-        [memory.total_bytes(), memory.weights_bytes, memory.kv_bytes, memory.scratch_bytes, memory.text_bytes]
-            .map(format_bytes);
+        [memory.total_bytes(), weights_bytes, kv_bytes, scratch_bytes, text_bytes].map(format_bytes);
+    let state = if state_bytes > 0 { format!(", state {}", format_bytes(state_bytes)) } else { String::new() };
     let tokens = memory.context_tokens;
     context.terminal.notice(&format!(
-        "{}: {total} of memory (weights {weights}, KV cache {kv} for {tokens} tokens, scratch {scratch}, text {text})",
+        "{}: {total} of memory (weights {weights}, KV cache {kv} for {tokens} tokens{state}, scratch {scratch}, text {text})",
         describe(std::slice::from_ref(plan))
     ));
 }
@@ -220,7 +222,8 @@ impl GgufSource {
         let memory = plan.memory();
         // Keep the sizes for later loads: a plan made while the first load still holds memory would be smaller.
         let (context_tokens, kv_bytes) = (Some(memory.context_tokens), Some(memory.kv_bytes));
-        let options = LoadOptions { context_tokens, kv_bytes, ..plan.options().clone() };
+        let state_bytes = Some(memory.state_bytes).filter(|bytes| *bytes > 0);
+        let options = LoadOptions { context_tokens, kv_bytes, state_bytes, ..plan.options().clone() };
         GgufSource { options, files: plan.files().clone(), first: Mutex::new(Some(plan)), bar: bar.clone() }
     }
 

@@ -91,6 +91,7 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
         context_tokens: Some(args.context.get()),
         max_sequences: 1,
         kv_bytes: None,
+        state_bytes: None,
         threads: args.threads.map_or(configured.threads, NonZeroUsize::get),
         kv_type: args.kv_type.unwrap_or(configured.kv_type),
         kernel: args.kernel.unwrap_or(configured.kernel),

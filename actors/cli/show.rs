@@ -108,10 +108,12 @@ fn as_json(gguf: &Gguf, memory: &Result<MemoryPlan, String>, with_tensors: bool)
         Ok(memory) => json!({
             "weights_bytes": memory.weights_bytes,
             "kv_bytes": memory.kv_bytes,
+            "state_bytes": memory.state_bytes,
             "scratch_bytes": memory.scratch_bytes,
             "text_bytes": memory.text_bytes,
             "available_bytes": memory.available_bytes,
             "kv_blocks": memory.kv_blocks,
+            "state_slots": memory.state_slots,
             "context_tokens": memory.context_tokens,
         }),
         Err(reason) => json!({ "error": reason }),

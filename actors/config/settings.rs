@@ -181,6 +181,8 @@ settings! { |home|
         max_batched_tokens: NonZeroUsize = count(512), "TOKENS", advanced = true;
         /// Memory for the KV cache (the keys and values of all tokens so far), like 2GiB; if not set, enough for all requests that are computed at the same time, as far as memory is free.
         kv_memory: Option<ByteSize> = None, "SIZE";
+        /// Memory for the recurrent state of conversations, for models such as Qwen 3.5 that have it; if not set, enough for all requests that are computed at the same time and some checkpoints, as far as memory is free.
+        state_memory: Option<ByteSize> = None, "SIZE", advanced = true;
         /// Number format of the KV cache: f16, f32, or q8_0 (8 bits per number, about half the size of f16).
         kv_type: KvType = KvType::F16, "TYPE";
         /// CPU threads to compute with; if not set, all that the process may use, or half of them where more are not faster.

@@ -95,7 +95,7 @@ fn rotated_case(attention: &Attention, pairs: usize, pairing: RopePairs, kv_type
     let step = |ranges: &Ranges| CaseStep { inputs: projected.inputs(ranges), ..rotated.case_step(ranges, tolerance) };
     let steps = two_sequences().iter().map(step).collect();
     let name = format!("{kv_type}, {pairing:?}, {pairs} pairs of {:?}", attention.kv);
-    let cache = Some(CaseCache { shapes: projected.shapes(), kv_type, blocks: projected.n_blocks() });
+    let cache = Some(CaseCache::of_kv(projected.shapes(), kv_type, projected.n_blocks()));
     FusedCase::new(&name, rope, attention.clone(), cache, steps)
 }
 
@@ -164,7 +164,7 @@ fn case(sequences: &Sequences, kv_type: KvType, tolerance: f64, steps: &[Ranges]
         "{kv_type}, {n_heads}/{n_kv_heads} heads of {key_dim}/{value_dim}{form}, window {window:?}, cap {softcap:?}{sinks}"
     );
     let steps = steps.iter().map(|ranges| sequences.case_step(ranges, tolerance)).collect();
-    let cache = Some(CaseCache { shapes: sequences.shapes(), kv_type, blocks: sequences.n_blocks() });
+    let cache = Some(CaseCache::of_kv(sequences.shapes(), kv_type, sequences.n_blocks()));
     Case { name, op: Box::new(sequences.attention.clone()), cache, steps }
 }
 
@@ -245,6 +245,7 @@ impl Sequences {
             selected: (0..sequences.len() as u32).collect(),
             sequences,
             block_tables: self.block_tables.clone(),
+            ..CaseBatch::default()
         }
     }
 

@@ -22,7 +22,7 @@ impl Op for Attention {
         Ok(vec![self.n_heads * self.kv.value_dim])
     }
 
-    fn kv_layer(&self) -> Option<usize> {
+    fn state_layer(&self) -> Option<usize> {
         Some(self.layer)
     }
 

@@ -7,6 +7,7 @@ use super::*;
 use crate::cpu::{ActivationBits, Kernel, Solo, Team};
 use crate::kv::BLOCK_TOKENS;
 use crate::op::{CpuArgs, Op};
+use crate::recurrent::StateCache;
 use crate::testing::{assert_close, supported_kernels, values};
 use crate::tuning::Tuning;
 use proptest::prelude::*;
@@ -43,6 +44,7 @@ impl World {
             team,
             batch: batch.as_batch(&batch.tables()),
             kv: &self.cache,
+            states: &StateCache::empty(),
             rows,
             scratch: &mut vec![f32::NAN; attention.scratch_len(kernel, rows, longest)],
             inputs: &inputs.iter().map(Vec::as_slice).collect::<Vec<_>>(),

@@ -100,8 +100,8 @@ impl<First: FusesWith<Second>, Second: Op> Op for Pair<First, Second> {
         self.ops().iter().flat_map(|op| op.weights()).collect()
     }
 
-    fn kv_layer(&self) -> Option<usize> {
-        self.ops().iter().find_map(|op| op.kv_layer())
+    fn state_layer(&self) -> Option<usize> {
+        self.ops().iter().find_map(|op| op.state_layer())
     }
 
     fn prepare_cpu(&mut self, kernel: Kernel, team: &dyn Team) {
@@ -135,7 +135,7 @@ impl<First: FusesWith<Second>, Second: Op> Op for Pair<First, Second> {
     }
 
     fn run_cpu(&self, args: &mut CpuArgs<'_>) {
-        let CpuArgs { kernel, activation_bits, tuning, team, batch, kv, rows, .. } = *args;
+        let CpuArgs { kernel, activation_bits, tuning, team, batch, kv, states, rows, .. } = *args;
         let (inputs, others) = args.inputs.split_at(First::INPUTS);
         let mut outputs_between: Vec<&mut [f32]> = args.outputs.iter_mut().map(|output| &mut **output).collect();
         let mut outputs = outputs_between.split_off(outputs_between.len() - 1);
@@ -159,6 +159,7 @@ impl<First: FusesWith<Second>, Second: Op> Op for Pair<First, Second> {
             team,
             batch,
             kv,
+            states,
             rows,
             inputs,
         });
@@ -171,6 +172,7 @@ impl<First: FusesWith<Second>, Second: Op> Op for Pair<First, Second> {
             team,
             batch,
             kv,
+            states,
             rows,
             scratch,
             inputs,

@@ -31,7 +31,11 @@ layout(buffer_reference, scalar, buffer_reference_align = 8) readonly buffer Ste
     Words table_starts;
     Words tables;
     Words run_starts;      // the first row of each run
+    Words state_from;      // of each sequence: the slot before its first row, or NO_SLOT
+    Words state_to;        // of each row: the slot that gets the state after it, or NO_SLOT
 };
+
+const uint NO_SLOT = 0xffffffff;
 
 // The number of rows of a dispatch; `kind` is that of `RowCount`.
 uint count_rows(Step step, uint kind) {

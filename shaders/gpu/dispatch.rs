@@ -6,6 +6,7 @@ use super::push::{Push, word};
 use super::region::Region;
 use super::weight::DeviceWeight;
 use crate::kv::DeviceKv;
+use crate::recurrent::DeviceStates;
 
 /// The rows of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,6 +72,8 @@ pub struct GpuArgs<'a> {
     pub tables: &'a [Region],
     /// The KV cache.
     pub kv: &'a DeviceKv,
+    /// The recurrent state.
+    pub states: &'a DeviceStates,
     /// Scratch memory of at least [`Op::gpu_scratch_bytes`](crate::op::Op::gpu_scratch_bytes).
     pub scratch: Region,
 }

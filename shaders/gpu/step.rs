@@ -11,7 +11,10 @@ use crate::op::Batch;
 const COUNTS: usize = 4;
 
 /// Words of the header: the counts, and the address of each array.
-const HEADER_WORDS: usize = COUNTS + 7 * 2;
+const HEADER_WORDS: usize = COUNTS + ARRAYS * 2;
+
+/// The number of arrays.
+const ARRAYS: usize = 9;
 
 /// The layout of the arrays for steps up to a maximum size.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,14 +33,14 @@ impl StepLayout {
         StepLayout { max_rows, max_selected, max_sequences, max_table_entries }
     }
 
-    /// Words of each array: tokens, positions, sequences, selection, table starts, tables, run starts.
-    fn lengths(&self) -> [usize; 7] {
+    /// Words of each array: tokens, positions, sequences, selection, table starts, tables, run starts, state slots.
+    fn lengths(&self) -> [usize; ARRAYS] {
         let (rows, sequences) = (self.max_rows, self.max_sequences);
-        [rows, rows, rows, self.max_selected, sequences, self.max_table_entries, sequences]
+        [rows, rows, rows, self.max_selected, sequences, self.max_table_entries, sequences, sequences, rows]
     }
 
     /// The start of each array, in words.
-    fn starts(&self) -> [usize; 7] {
+    fn starts(&self) -> [usize; ARRAYS] {
         let mut next = HEADER_WORDS;
         self.lengths().map(|length| {
             let start = next;
@@ -83,8 +86,9 @@ impl StepLayout {
             })
             .collect();
         let tables: Vec<u32> = batch.block_tables.concat();
-        let Batch { tokens, positions, sequences, selected, .. } = *batch;
-        let arrays = [tokens, positions, sequences, selected, &table_starts, &tables, &run_starts];
+        let Batch { tokens, positions, sequences, selected, state_from, state_to, .. } = *batch;
+        let arrays =
+            [tokens, positions, sequences, selected, &table_starts, &tables, &run_starts, state_from, state_to];
         let mut written = Vec::from([Range { start: 0, end: COUNTS }]);
         for ((array, start), most) in arrays.into_iter().zip(self.starts()).zip(self.lengths()) {
             assert!(array.len() <= most, "a step has {} entries, but its layout at most {most}", array.len());
@@ -100,6 +104,7 @@ impl StepLayout {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::recurrent::NO_SLOT;
 
     #[test]
     fn the_header_points_to_what_a_step_writes() {
@@ -112,6 +117,8 @@ mod tests {
             sequences: &[0, 0, 1],
             block_tables: &[&[7], &[3, 2]],
             selected: &[1, 2],
+            state_from: &[NO_SLOT, 4],
+            state_to: &[NO_SLOT, 3, 4],
         };
         let written = layout.write(&batch, &mut words);
         assert_eq!(words[..3], [3, 2, 2]);
@@ -127,6 +134,8 @@ mod tests {
         assert_eq!(array(4)[..2], [0, 1]);
         assert_eq!(array(5)[..3], [7, 3, 2]);
         assert_eq!(array(6)[..2], [0, 2], "the first row of each run of rows of a sequence");
-        assert_eq!(written.iter().map(Range::len).sum::<usize>(), 4 + 3 * 3 + 2 + 2 + 3 + 2);
+        assert_eq!(array(7)[..2], [NO_SLOT, 4]);
+        assert_eq!(array(8)[..3], [NO_SLOT, 3, 4]);
+        assert_eq!(written.iter().map(Range::len).sum::<usize>(), 4 + 3 * 3 + 2 + 2 + 3 + 2 + 2 + 3);
     }
 }

@@ -10,6 +10,7 @@ use crate::cpu::{ActivationBits, Kernel, Solo, Team};
 use crate::kv::KvCache;
 use crate::op::{Batch, CpuArgs, Op};
 use crate::quant::{Format, random};
+use crate::recurrent::StateCache;
 use crate::tuning::Tuning;
 use crate::weight::Weight;
 
@@ -60,7 +61,7 @@ fn run_tuned(
     let rows = input.len() / op.weights[0].columns;
     let mut outputs: Vec<Vec<f32>> = op.weights.iter().map(|weight| vec![f32::NAN; rows * weight.rows]).collect();
     let mut parts: Vec<&mut [f32]> = outputs.iter_mut().map(Vec::as_mut_slice).collect();
-    let batch = Batch { tokens: &[], positions: &[], sequences: &[], block_tables: &[], selected: &[] };
+    let batch = Batch::default();
     let kv = KvCache::empty();
     let scratch = &mut vec![f32::NAN; op.scratch_len(kernel, rows, 0)];
     op.run_cpu(&mut CpuArgs {
@@ -70,6 +71,7 @@ fn run_tuned(
         team,
         batch,
         kv: &kv,
+        states: &StateCache::empty(),
         rows,
         scratch,
         inputs: &[input],

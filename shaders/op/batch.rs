@@ -1,7 +1,7 @@
 //! The rows of one step.
 
 /// The rows of one step: their tokens, positions and sequences, and the rows whose logits are requested.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub struct Batch<'a> {
     /// `[rows]` token ids.
     pub tokens: &'a [u32],
@@ -13,6 +13,12 @@ pub struct Batch<'a> {
     pub block_tables: &'a [&'a [u32]],
     /// The rows that reach the output head, ascending.
     pub selected: &'a [u32],
+    /// The slot with the recurrent state before the first row of each sequence, or [`NO_SLOT`](crate::recurrent::NO_SLOT)
+    /// if it starts with zeros. Empty for a model without recurrent state.
+    pub state_from: &'a [u32],
+    /// `[rows]` slot that gets the recurrent state after each row, or [`NO_SLOT`](crate::recurrent::NO_SLOT). Every
+    /// sequence has one after its last row. It may be the one that the sequence starts from. Empty as above.
+    pub state_to: &'a [u32],
 }
 
 impl Batch<'_> {

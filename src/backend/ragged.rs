@@ -5,8 +5,9 @@ use std::ops::Range;
 use cuelight_shaders::cost::{Cost, CostArgs};
 use cuelight_shaders::cpu::Kernel;
 use cuelight_shaders::op::Batch;
+use cuelight_shaders::recurrent::NO_SLOT;
 
-use crate::engine::{BLOCK_TOKENS, EngineLimits, LogitsWanted, RowSamplingParams, Step};
+use crate::engine::{BLOCK_TOKENS, EngineLimits, LogitsWanted, RowSamplingParams, SequenceRows, SlotId, Step};
 use crate::graph::{Graph, Node, Rows, ValueId};
 
 /// The flattened rows of the current step. Kept between steps to reuse the allocations.
@@ -16,6 +17,8 @@ pub(super) struct RaggedRows {
     positions: Vec<u32>,
     sequences: Vec<u32>,
     pub selected: Vec<u32>,
+    state_from: Vec<u32>,
+    state_to: Vec<u32>,
 }
 
 impl RaggedRows {
@@ -26,6 +29,8 @@ impl RaggedRows {
             sequences: &self.sequences,
             block_tables,
             selected: &self.selected,
+            state_from: &self.state_from,
+            state_to: &self.state_to,
         }
     }
 
@@ -41,6 +46,23 @@ impl RaggedRows {
             let wanted = sequence.logits.rows(sequence.tokens.len());
             let rows = self.tokens.len();
             self.selected.extend((rows - wanted..rows).map(|row| row as u32));
+        }
+        self.fill_state(step);
+    }
+
+    fn fill_state(&mut self, step: &Step) {
+        self.state_from.clear();
+        self.state_to.clear();
+        if step.sequences.iter().all(|sequence| sequence.state.to.is_empty()) {
+            return;
+        }
+        for SequenceRows { tokens, state, .. } in &step.sequences {
+            self.state_from.push(state.from.unwrap_or(NO_SLOT));
+            let first = self.state_to.len();
+            self.state_to.resize(first + tokens.len(), NO_SLOT);
+            for (rows, slot) in &state.to {
+                self.state_to[first + *rows as usize - 1] = *slot;
+            }
         }
     }
 }
@@ -118,20 +140,50 @@ pub(super) fn validate(step: &Step, limits: &EngineLimits) -> Result<(), String>
     written_blocks.sort_unstable();
     match written_blocks.windows(2).find(|pair| pair[0] == pair[1]) {
         Some(pair) => Err(format!("block {} is written twice", pair[0])),
-        None => Ok(()),
+        None => validate_state(step, limits.state_slots),
     }
+}
+
+/// Checks the slots of recurrent state.
+fn validate_state(step: &Step, slots: usize) -> Result<(), String> {
+    let mut written: Vec<(SlotId, usize)> = Vec::new();
+    for (index, SequenceRows { tokens, state, .. }) in step.sequences.iter().enumerate() {
+        let named = state.from.iter().chain(state.to.iter().map(|(_, slot)| slot));
+        if let Some(slot) = named.into_iter().find(|slot| **slot as usize >= slots) {
+            return Err(format!("sequence {index} uses slot {slot} of {slots}"));
+        }
+        let rows: Vec<usize> = state.to.iter().map(|(rows, _)| *rows as usize).collect();
+        let is_ascending = rows.first() != Some(&0) && rows.is_sorted_by(|a, b| a < b);
+        let last = (slots > 0 && !tokens.is_empty()).then_some(tokens.len());
+        if !is_ascending || rows.last().copied() != last {
+            return Err(format!("sequence {index} of {} rows stores its state after rows {rows:?}", tokens.len()));
+        }
+        written.extend(state.to.iter().map(|(_, slot)| (*slot, index)));
+    }
+    written.sort_unstable();
+    if let Some(pair) = written.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+        return Err(format!("slot {} is written twice", pair[0].0));
+    }
+    let writer = |slot| written.binary_search_by_key(&slot, |(slot, _)| *slot).ok().map(|found| written[found].1);
+    for (index, from) in step.sequences.iter().enumerate().filter_map(|(index, s)| Some((index, s.state.from?))) {
+        if writer(from).is_some_and(|writer| writer != index) {
+            return Err(format!("slot {from}, which sequence {index} reads, is written by another"));
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{SequenceRows, StepId};
+    use crate::engine::{SequenceRows, SequenceState, StepId};
 
     fn limits() -> EngineLimits {
         EngineLimits {
             vocab_size: 10,
             context_tokens: 40,
             kv_blocks: 4,
+            state_slots: 0,
             max_batched_tokens: 8,
             max_sequences: 2,
             max_logits_rows: 4,
@@ -144,6 +196,7 @@ mod tests {
             tokens: vec![1; tokens],
             first_position,
             block_table: blocks.to_vec(),
+            state: SequenceState::default(),
             logits: LogitsWanted::Last,
         }
     }

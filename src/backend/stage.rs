@@ -285,13 +285,14 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::engine::{LogitsWanted, StepId};
+    use crate::engine::{LogitsWanted, SequenceState, StepId};
 
     fn limits() -> EngineLimits {
         EngineLimits {
             vocab_size: 100,
             context_tokens: 64,
             kv_blocks: 16,
+            state_slots: 0,
             max_batched_tokens: 32,
             max_sequences: 8,
             max_logits_rows: 8,
@@ -304,6 +305,7 @@ mod tests {
             tokens: vec![index as u32; *length],
             first_position: 0,
             block_table: vec![index as u32],
+            state: SequenceState::default(),
             logits: LogitsWanted::Last,
         };
         Step { id: StepId(1), sequences: lengths.iter().enumerate().map(sequence).collect() }

@@ -130,7 +130,7 @@ impl Graph {
             // Ops that write the KV cache keep their order, and selected rows belong to the last part.
             let can_move = |node: &Node| {
                 let of_all_rows = |value: &ValueId| self.rows(*value) == Rows::All;
-                node.op.kv_layer().is_none() && node.inputs.iter().chain(&node.outputs).all(of_all_rows)
+                node.op.state_layer().is_none() && node.inputs.iter().chain(&node.outputs).all(of_all_rows)
             };
             // Nodes that depend on the removed op before them, directly or through others, must wait for it.
             let mut late: HashSet<ValueId> = before.iter().flat_map(|node| &node.outputs).copied().collect();

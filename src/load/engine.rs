@@ -3,8 +3,8 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use cuelight_shaders::attention::KvShape;
 use cuelight_shaders::experts::{Experts, Reader};
+use cuelight_shaders::layer_state::LayerState;
 use cuelight_shaders::weight::Weight;
 
 use super::error::LoadError;
@@ -50,10 +50,10 @@ pub(super) fn divide(
     let mut targets = devices.iter().map(|device| Target::find(*device, options)).collect::<Result<Vec<_>, _>>()?;
     check_expert_cache(&targets, options)?;
     if targets.len() == 1 {
-        let ModelGraph { graph, kv_shapes, weights_bytes, .. } = model;
+        let ModelGraph { graph, states, weights_bytes, .. } = model;
         let target = targets.remove(0);
         let graph = target.fuse(target.with_token_choice(graph));
-        let mut whole = ModelPart { target, graphs: vec![graph], kv_shapes, weights_bytes };
+        let mut whole = ModelPart { target, graphs: vec![graph], states, weights_bytes };
         let host = host_part::take_from(&mut whole, options, limits, request)?;
         return Ok(Division { parts: vec![whole], host });
     }
@@ -70,9 +70,9 @@ pub(super) fn divide(
         graphs.push(target.with_token_choice(last));
     }
     let part = |(target, graph): (Target, Graph)| {
-        let kv_shapes = own_layers(&graph, &model.kv_shapes);
+        let states = own_layers(&graph, &model.states);
         let (weights_bytes, graphs) = (distinct_bytes(&graph), vec![target.fuse(graph)]);
-        ModelPart { target, kv_shapes, weights_bytes, graphs }
+        ModelPart { target, states, weights_bytes, graphs }
     };
     Ok(Division { parts: targets.into_iter().zip(graphs).map(part).collect(), host: None })
 }
@@ -106,13 +106,11 @@ fn devices_and_split(graph: &Graph, options: &LoadOptions) -> Result<(Vec<Comput
     }
 }
 
-/// The KV caches of a graph's layers; other layers get a cache without heads.
-fn own_layers(graph: &Graph, shapes: &[KvShape]) -> Vec<KvShape> {
-    let own: HashSet<usize> = graph.nodes().iter().filter_map(|node| node.op.kv_layer()).collect();
-    let shape = |(layer, shape): (usize, &KvShape)| {
-        if own.contains(&layer) { *shape } else { KvShape { n_kv_heads: 0, ..*shape } }
-    };
-    shapes.iter().enumerate().map(shape).collect()
+/// What a graph's layers store; other layers store nothing.
+fn own_layers(graph: &Graph, states: &[LayerState]) -> Vec<LayerState> {
+    let own: HashSet<usize> = graph.nodes().iter().filter_map(|node| node.op.state_layer()).collect();
+    let state = |(layer, state): (usize, &LayerState)| if own.contains(&layer) { *state } else { LayerState::NONE };
+    states.iter().enumerate().map(state).collect()
 }
 
 /// Bytes of a graph's weights, each counted once.
@@ -189,13 +187,14 @@ impl Division {
                 request_bytes: if is_host { request.request_bytes } else { 0 },
                 scratch_bytes: footprints().map(|footprint| footprint.scratch).sum(),
                 block_bytes,
+                slot_bytes: footprints().map(|footprint| footprint.state_slot).sum(),
                 kv_bytes: request.kv_bytes.map(of_kv).filter(|_| block_bytes > 0),
                 limit_bytes: if is_host { request.limit_bytes } else { options.device_bytes }.map(share),
                 available_bytes: available.or_else(|| is_host.then(memory::available).flatten()).map(share),
                 own_memory: own_memory.clone(),
                 ..request.clone()
             })?;
-            plans.push((plan, block_bytes));
+            plans.push(plan);
         }
         Ok(MemoryPlan::together(plans))
     }

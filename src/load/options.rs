@@ -59,6 +59,9 @@ pub struct LoadOptions {
     pub max_batched_tokens: usize,
     /// Bytes of the KV cache; `None` for one whole context and a share for each further sequence, within the free memory.
     pub kv_bytes: Option<u64>,
+    /// Bytes of the recurrent state of sequences and its checkpoints, for models that have it; `None` for as much as is useful
+    /// and fits.
+    pub state_bytes: Option<u64>,
     /// Most bytes of host memory in total, independent of what is free; `None` for what is free, minus a reserve.
     pub memory_bytes: Option<u64>,
     /// Bytes of host memory for the texts and results of requests.
@@ -109,6 +112,7 @@ impl LoadOptions {
             max_sequences: 16,
             max_batched_tokens: 512,
             kv_bytes: None,
+            state_bytes: None,
             memory_bytes: None,
             request_bytes: 0,
             kv_type: KvType::F16,

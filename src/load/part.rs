@@ -3,11 +3,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use cuelight_shaders::attention::{KvCache, KvShape};
+use cuelight_shaders::attention::KvCache;
 use cuelight_shaders::cpu::Kernel;
 use cuelight_shaders::experts::Experts;
+use cuelight_shaders::layer_state::LayerState;
 use cuelight_shaders::matmul::integer::packed::PIECE_BYTES;
 use cuelight_shaders::op::Op;
+use cuelight_shaders::recurrent::StateCache;
 use cuelight_shaders::weight::Weight;
 
 use super::error::LoadError;
@@ -32,8 +34,8 @@ pub(super) struct ModelPart {
     pub target: Target,
     /// Its graphs: more than one where the CPU computes experts between them.
     pub graphs: Vec<Graph>,
-    /// The KV cache of each layer of the model; without heads for a layer of another part.
-    pub kv_shapes: Vec<KvShape>,
+    /// What each layer of the model stores of a sequence; nothing for a layer of another part.
+    pub states: Vec<LayerState>,
     /// Bytes of the weights that the part keeps in memory.
     pub weights_bytes: u64,
 }
@@ -112,7 +114,7 @@ impl ModelPart {
     pub fn footprint(&self, options: &LoadOptions, limits: &EngineLimits) -> Footprint {
         let (graphs, kv_type) = (&self.graphs, options.kv_type);
         if let Target::Vulkan(info, _) = &self.target {
-            return Footprint::new(graphs, info, limits, &self.kv_shapes, kv_type);
+            return Footprint::new(graphs, info, limits, &self.states, kv_type);
         }
         let (rows, logits_rows) = (limits.max_batched_tokens, limits.max_logits_rows);
         let values = |graph| MemoryLayout::new(graph, rows, logits_rows).arena_len();
@@ -124,7 +126,8 @@ impl ModelPart {
                 + graphs.iter().map(|graph| graph.repack_overhead_bytes(options.kernel)).sum::<u64>(),
             // Before the first step, the same memory is used for the piece of a weight that is being repacked.
             scratch: scratch.max(PIECE_BYTES as u64),
-            kv_block: self.kv_shapes.iter().map(|shape| shape.block_bytes(kv_type)).sum(),
+            kv_block: self.states.iter().map(|state| state.block_bytes(kv_type)).sum(),
+            state_slot: self.states.iter().map(LayerState::slot_bytes).sum(),
         }
     }
 
@@ -168,12 +171,12 @@ impl ModelPart {
         done: &mut dyn FnMut(&Weight) -> Result<(), LoadCancelled>,
     ) -> Result<Box<dyn PipelineStage>, LoadError> {
         match self.target {
-            Target::Cpu => Ok(Box::new(cpu_stage(self.graphs, self.kv_shapes, options, limits, done)?)),
+            Target::Cpu => Ok(Box::new(cpu_stage(self.graphs, &self.states, options, limits, done)?)),
             Target::Vulkan(info, instance) => {
                 let device = Device::open(instance, *info, options.vulkan.clone())?;
                 let execution =
                     ExecutionOptions { deterministic: options.deterministic, profile_ops: options.profile_ops };
-                let cache = (&*self.kv_shapes, options.kv_type);
+                let cache = (&*self.states, options.kv_type);
                 Ok(Box::new(VulkanStage::new(self.graphs, device, cache, limits.clone(), execution, done)?))
             }
         }
@@ -182,17 +185,18 @@ impl ModelPart {
 
 fn cpu_stage(
     graphs: Vec<Graph>,
-    kv_shapes: Vec<KvShape>,
+    states: &[LayerState],
     options: &LoadOptions,
     limits: &EngineLimits,
     done: &mut dyn FnMut(&Weight) -> Result<(), LoadCancelled>,
 ) -> Result<CpuStage, LoadCancelled> {
-    let kv = KvCache::new(kv_shapes, limits.kv_blocks, options.kv_type);
+    let kv = KvCache::new(states.iter().map(|state| state.kv).collect(), limits.kv_blocks, options.kv_type);
+    let recurrent = StateCache::new(states.iter().map(|state| state.recurrent_len), limits.state_slots);
     let kernel = options.kernel;
     // If one op repacks a weight, other ops read only some rows of the stored copy (an embedding that is also the head), so
     // the stored copy is not paged in for them.
     let repacked = repacked(&graphs, kernel);
-    let stage = CpuStage::new(graphs, kv, kernel, options.threads, limits, &mut |op| {
+    let stage = CpuStage::new(graphs, (kv, recurrent), kernel, options.threads, limits, &mut |op| {
         for weight in op.weights() {
             if !repacked.contains_key(&weight.name) || op.repacks(kernel, weight) {
                 make_resident(op, weight, kernel);

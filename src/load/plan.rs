@@ -4,6 +4,8 @@ use std::panic::resume_unwind;
 use std::path::Path;
 use std::sync::Arc;
 
+use cuelight_shaders::layer_state::LayerState;
+
 use super::card::ModelCard;
 use super::engine::{self, Division, Sharers};
 use super::error::LoadError;
@@ -19,7 +21,7 @@ use crate::format::chat_template::ChatTemplate;
 use crate::format::gguf::Gguf;
 use crate::format::tokenizer::Tokenizer;
 use crate::mapped_file::ModelFiles;
-use crate::memory::{self, MemoryPlan, MemoryRequest};
+use crate::memory::{self, MemoryPlan, MemoryRequest, StateSlots};
 use crate::model::ModelGraph;
 use crate::synthetic::generate::PendingWeights;
 
@@ -114,6 +116,7 @@ fn limits(model: &ModelGraph, options: &LoadOptions) -> EngineLimits {
         vocab_size: h.vocab_size,
         context_tokens: options.context_tokens.unwrap_or(h.context_train),
         kv_blocks: 0,
+        state_slots: 0,
         max_batched_tokens: options.max_batched_tokens,
         max_sequences,
         max_logits_rows: logits_rows_that_fit.clamp(max_sequences, options.max_batched_tokens.max(max_sequences)),
@@ -123,12 +126,15 @@ fn limits(model: &ModelGraph, options: &LoadOptions) -> EngineLimits {
 
 /// What the model requests of every memory, without the bytes that depend on a device.
 fn memory_request(model: &ModelGraph, options: &LoadOptions, limits: &EngineLimits) -> MemoryRequest {
+    let slot_bytes = model.states.iter().map(LayerState::slot_bytes).sum();
     MemoryRequest {
         weights_bytes: 0,
         scratch_bytes: 0,
         text_bytes: 0,
         request_bytes: options.request_bytes,
         block_bytes: 0,
+        slot_bytes: 0,
+        slots: StateSlots::wanted(slot_bytes, limits.max_sequences, options.state_bytes),
         context_train: model.hyperparameters.context_train,
         context_tokens: options.context_tokens,
         max_sequences: limits.max_sequences,
@@ -164,6 +170,7 @@ impl Draft {
         };
         limits.context_tokens = memory.context_tokens;
         limits.kv_blocks = memory.kv_blocks;
+        limits.state_slots = memory.state_slots;
         Ok(LoadPlan { options, gguf: Arc::new(gguf), pending_weights, division, memory, limits, card })
     }
 }

@@ -2,6 +2,7 @@
 
 use cuelight_shaders::attention::{KvShape, Window};
 use cuelight_shaders::experts::{Groups, RouteWeighting, Scoring};
+use cuelight_shaders::layer_state::LayerState;
 
 use super::arch::{ExpertPlacement, FeedForward, Norms, QkNormKind};
 use super::rope::RopeScaling;
@@ -35,6 +36,12 @@ impl MixerSpec {
         match self {
             MixerSpec::Attention(attention) | MixerSpec::LatentAttention(attention, _) => attention,
         }
+    }
+
+    /// What the mixer stores of a sequence.
+    #[must_use]
+    pub fn state(&self) -> LayerState {
+        LayerState::of_kv(self.kv_shape())
     }
 
     /// The keys and values that the mixer stores for each position.

@@ -21,9 +21,9 @@ pub mod mixer;
 pub mod rope;
 pub mod weights;
 
-use cuelight_shaders::attention::KvShape;
 use cuelight_shaders::elementwise::{Add, Scale, Softcap};
 use cuelight_shaders::embed::Embed;
+use cuelight_shaders::layer_state::LayerState;
 use cuelight_shaders::matmul::Linear;
 use cuelight_shaders::select_rows::SelectRows;
 
@@ -42,8 +42,8 @@ pub struct ModelGraph {
     pub graph: Graph,
     /// The file's metadata.
     pub hyperparameters: HyperParameters,
-    /// The KV cache of each layer.
-    pub kv_shapes: Vec<KvShape>,
+    /// What each layer stores of a sequence.
+    pub states: Vec<LayerState>,
     /// Bytes of the weights that the graph reads.
     pub weights_bytes: u64,
 }
@@ -70,8 +70,8 @@ impl ModelGraph {
         builder.weights.check_all_layer_tensors_used(&hyperparameters.architecture, hyperparameters.layers.len())?;
         let weights_bytes = builder.weights.bytes();
         let Builder { graph, .. } = builder;
-        let kv_shapes = hyperparameters.layers.iter().map(|layer| layer.mixer.kv_shape()).collect();
-        Ok(ModelGraph { graph, kv_shapes, weights_bytes, hyperparameters })
+        let states = hyperparameters.layers.iter().map(|layer| layer.mixer.state()).collect();
+        Ok(ModelGraph { graph, states, weights_bytes, hyperparameters })
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use super::models::ExpertShape;
 use super::tensors::{parameters, tensors};
 use super::*;
-use crate::engine::{Engine, EngineLimits, LogitsWanted, Progress, SequenceRows, Step, StepId};
+use crate::engine::{Engine, EngineLimits, LogitsWanted, Progress, SequenceRows, SequenceState, Step, StepId};
 use crate::format::gguf::Gguf;
 use crate::format::tokenizer::Tokenizer;
 use crate::load::{self, LoadError, LoadOptions, Source};
@@ -185,9 +185,10 @@ fn options(synthetic: Synthetic) -> LoadOptions {
 fn logits(synthetic: Synthetic, rows: usize) -> Vec<f32> {
     let mut engine = load::plan(&options(synthetic)).unwrap().load_engine(&mut |_| {}).unwrap();
     let EngineLimits { vocab_size, kv_blocks, .. } = *engine.limits();
+    let state = SequenceState::in_place(engine.limits(), 0, 0, rows);
     let tokens = (0..rows as u32).map(|row| row * 37 % vocab_size as u32).collect();
     let block_table = (0..kv_blocks as u32).collect();
-    let rows = SequenceRows { tokens, first_position: 0, block_table, logits: LogitsWanted::Last };
+    let rows = SequenceRows { tokens, first_position: 0, block_table, state, logits: LogitsWanted::Last };
     let Progress::Done(output) = engine.begin(Step { id: StepId(0), sequences: vec![rows] }).unwrap() else {
         panic!("no experts here")
     };

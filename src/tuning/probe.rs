@@ -8,6 +8,7 @@ use cuelight_shaders::cpu::{ActivationBits, Kernel, Team};
 use cuelight_shaders::matmul::Linear;
 use cuelight_shaders::op::{Batch, CpuArgs, Op};
 use cuelight_shaders::quant::Format;
+use cuelight_shaders::recurrent::StateCache;
 use cuelight_shaders::tuning::Tuning;
 use cuelight_shaders::weight::{SharedBytes, Weight};
 
@@ -28,6 +29,7 @@ pub struct Probe {
     output: Vec<f32>,
     scratch: Vec<f32>,
     kv: KvCache,
+    states: StateCache,
 }
 
 impl Probe {
@@ -54,8 +56,9 @@ impl Probe {
         let linears = (0..count.max(1)).map(linear).collect::<Option<Vec<_>>>()?;
         let scratch = vec![0.0; linears[0].scratch_len(kernel, rows, 0)];
         let input = (0..rows * COLUMNS).map(|index| (index % 29) as f32 / 14.0 - 1.0).collect();
-        let (output, kv) = (vec![0.0; rows * outputs], KvCache::empty());
-        Some(Probe { kernel, outputs, linears, next: 0, input, output, scratch, kv })
+        let (kv, states) = (KvCache::empty(), StateCache::empty());
+        let output = vec![0.0; rows * outputs];
+        Some(Probe { kernel, outputs, linears, next: 0, input, output, scratch, kv, states })
     }
 
     /// Bytes of a weight of each format with these outputs, all together.
@@ -70,7 +73,7 @@ impl Probe {
     pub fn rate(&mut self, team: &dyn Team, tuning: Tuning, rows: usize) -> f64 {
         let linear = &self.linears[self.next];
         self.next = (self.next + 1) % self.linears.len();
-        let batch = Batch { tokens: &[], positions: &[], sequences: &[], block_tables: &[], selected: &[] };
+        let batch = Batch::default();
         let started = Instant::now();
         linear.run_cpu(&mut CpuArgs {
             kernel: self.kernel,
@@ -79,6 +82,7 @@ impl Probe {
             team,
             batch,
             kv: &self.kv,
+            states: &self.states,
             rows,
             scratch: &mut self.scratch,
             inputs: &[&self.input[..rows * COLUMNS]],

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use cuelight_engine::engine::{
-    BLOCK_TOKENS, BlockId, Engine, ExpertCounts, LogitsWanted, Progress, SequenceRows, Step, StepId, StepOutput,
-    TokenId,
+    BLOCK_TOKENS, BlockId, Engine, ExpertCounts, LogitsWanted, Progress, SequenceRows, SequenceState, SlotId, Step,
+    StepId, StepOutput, TokenId,
 };
 use cuelight_engine::load::{ActivationBits, ComputeDevice, CpuExperts, Kernel, KvType, LoadOptions, plan};
 
@@ -36,6 +36,7 @@ pub struct Setup {
 pub struct Sequence {
     length: usize,
     block_table: Vec<BlockId>,
+    slot: Option<SlotId>,
 }
 
 /// One sequence of a step: the tokens to append and the requested output.
@@ -48,6 +49,8 @@ pub type Rows = Vec<Vec<f32>>;
 pub struct Runner<E: Engine> {
     engine: E,
     free: Vec<BlockId>,
+    /// Free slots for recurrent state.
+    free_slots: Vec<SlotId>,
     next_step: u64,
     /// The counts of the device's expert cache, summed over all steps.
     pub experts: ExpertCounts,
@@ -80,7 +83,8 @@ impl<E: Engine> Runner<E> {
         let blocks = engine.limits().kv_blocks as BlockId;
         // Alternately from both ends, so that no sequence has adjacent blocks.
         let free = (0..blocks).map(|i| if i % 2 == 0 { i / 2 } else { blocks - 1 - i / 2 }).collect();
-        Runner { engine, free, next_step: 0, experts: ExpertCounts::default() }
+        let free_slots = (0..engine.limits().state_slots as SlotId).collect();
+        Runner { engine, free, free_slots, next_step: 0, experts: ExpertCounts::default() }
     }
 
     /// Runs one step and returns the requested rows of each sequence.
@@ -116,12 +120,30 @@ impl<E: Engine> Runner<E> {
         while sequence.block_table.len() * BLOCK_TOKENS < sequence.length {
             sequence.block_table.push(self.free.pop().expect("the KV cache is large enough for every test"));
         }
+        let state = self.next_state(sequence, first_position, tokens.len() as u32);
         SequenceRows {
             tokens: tokens.to_vec(),
             first_position,
             block_table: sequence.block_table.clone(),
+            state,
             logits: *logits,
         }
+    }
+
+    /// The slots of a sequence for its next rows: by turns the slot that it has, and another one.
+    fn next_state(&mut self, sequence: &mut Sequence, first_position: u32, rows: u32) -> SequenceState {
+        if rows == 0 || self.engine.limits().state_slots == 0 {
+            return SequenceState::default();
+        }
+        let from = sequence.slot;
+        let slot = match from {
+            Some(slot) if first_position.is_multiple_of(2) => slot,
+            _ => self.free_slots.pop().expect("there are slots for every test"),
+        };
+        // The slot is free once the step has run, before the next step is formed.
+        self.free_slots.splice(0..0, from.filter(|from| *from != slot));
+        sequence.slot = Some(slot);
+        SequenceState { from, to: vec![(rows, slot)] }
     }
 
     /// Appends `tokens` in steps of at most `chunk` tokens and returns the logits of every row.
@@ -138,6 +160,7 @@ impl<E: Engine> Runner<E> {
     /// Frees a sequence's blocks.
     pub fn release(&mut self, sequence: Sequence) {
         self.free.extend(sequence.block_table);
+        self.free_slots.extend(sequence.slot);
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use cuelight_engine::engine::{
     BLOCK_TOKENS, BlockId, Engine, EngineError, EngineLimits, LogitsWanted, Progress, RowSamplingParams, SequenceRows,
-    Step, StepId, StepOutput, TokenId,
+    SequenceState, Step, StepId, StepOutput, TokenId,
 };
 use cuelight_engine::profile::{Cost, OpSpan};
 
@@ -200,6 +200,7 @@ impl<'a> Sequences<'a> {
                 tokens: (0..rows).map(|_| next_token(&mut self.random, vocab_size)).collect(),
                 first_position: self.position as u32,
                 block_table: (first_block..first_block + blocks).map(|block| block as BlockId).collect(),
+                state: SequenceState::in_place(&self.limits, sequence as u32, self.position as u32, rows),
                 logits,
             }
         };
@@ -258,6 +259,7 @@ mod tests {
             vocab_size: 10,
             context_tokens: 128,
             kv_blocks: 8,
+            state_slots: 0,
             max_batched_tokens: 32,
             max_sequences: 1,
             max_logits_rows: 1,

@@ -75,7 +75,7 @@ impl MicroBatches {
 #[allow(clippy::unwrap_used)]
 #[cfg(test)]
 mod tests {
-    use cuelight_engine::engine::{LogitsWanted, SequenceRows};
+    use cuelight_engine::engine::{LogitsWanted, SequenceRows, SequenceState};
 
     use super::*;
 
@@ -84,6 +84,7 @@ mod tests {
             tokens: vec![block],
             first_position: 0,
             block_table: vec![block],
+            state: SequenceState::default(),
             logits: LogitsWanted::Last,
         };
         Step { id: StepId(7), sequences: (0..sequences).map(rows).collect() }

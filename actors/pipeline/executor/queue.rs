@@ -78,7 +78,7 @@ impl StepQueue {
 #[allow(clippy::unwrap_used)]
 #[cfg(test)]
 mod tests {
-    use cuelight_engine::engine::{LogitsWanted, SequenceRows, Step};
+    use cuelight_engine::engine::{LogitsWanted, SequenceRows, SequenceState, Step};
 
     use super::*;
     use crate::pipeline::policy::{AwaitedToken, SampleTask};
@@ -93,6 +93,7 @@ mod tests {
                 tokens: vec![0],
                 first_position: 5,
                 block_table: vec![request as u32],
+                state: SequenceState::default(),
                 logits: LogitsWanted::Last,
             };
             planned.step.sequences.push(rows);

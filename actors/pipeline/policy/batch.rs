@@ -1,6 +1,6 @@
 //! Forms the next step: decode rows, prompt rows ([`prompts`](super::prompts)), and the blocks for them.
 
-use cuelight_engine::engine::{BlockId, LogitsWanted, SequenceRows, Step, StepId};
+use cuelight_engine::engine::{BlockId, LogitsWanted, SequenceRows, SequenceState, Step, StepId};
 
 use super::drafts::MemberDraft;
 use super::kv_blocks::BlockManager;
@@ -52,6 +52,7 @@ impl Batch {
         member.draft = Some(member_draft);
         rows.tokens.extend(&draft.tokens);
         rows.block_table = block_table(sequence, member.to);
+        rows.state.to.extend((2..).zip(&sequence.state.drafted).map(|(rows, slot)| (rows, slot.id())));
         rows.logits = LogitsWanted::All;
         task.rows += drafted;
         task.draft = Some(draft);
@@ -62,7 +63,7 @@ impl Batch {
     }
 
     /// Adds the next rows of a sequence that has the blocks for them.
-    fn push(&mut self, sequence: &mut Sequence, scheduled: ScheduledRows) {
+    fn push(&mut self, sequence: &mut Sequence, scheduled: ScheduledRows, state: SequenceState) {
         let ScheduledRows { rows, logits } = scheduled;
         let (id, from, to) = (sequence.rank.id, sequence.planned, sequence.planned + rows);
         let logits_rows = logits.rows(rows);
@@ -83,6 +84,7 @@ impl Batch {
             tokens,
             first_position: u32::try_from(from).expect("a context is shorter than 2^32 tokens"),
             block_table: block_table(sequence, to),
+            state,
             logits: if samples && logits == LogitsWanted::Last { sequence.next_token() } else { logits },
         });
         self.members.push(Member { id, from, to, task: logits_rows > 0, samples, draft: None });
@@ -213,8 +215,9 @@ impl Policy {
         let missing = blocks.saturating_sub(sequence.blocks.len());
         if self.make_available(missing, victims, effects) {
             self.grow(id, blocks);
+            let Some(state) = self.plan_state(id, scheduled.rows) else { return };
             let sequence = self.sequences.get_mut(&id).expect("the sequence exists");
-            batch.push(sequence, scheduled);
+            batch.push(sequence, scheduled, state);
         }
     }
 }

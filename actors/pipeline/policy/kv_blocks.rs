@@ -103,7 +103,7 @@ impl<S: BuildHasher> BlockManager<S> {
     }
 
     /// The blocks that contain the longest known prefix of `tokens`, in whole blocks.
-    fn find_prefix(&self, salt: Option<&Arc<str>>, tokens: &[TokenId]) -> Vec<BlockId> {
+    pub fn find_prefix(&self, salt: Option<&Arc<str>>, tokens: &[TokenId]) -> Vec<BlockId> {
         let mut prefix: Vec<BlockId> = Vec::new();
         for block in tokens.chunks_exact(BLOCK_TOKENS) {
             let content = Content::new(salt, prefix.last().copied(), block);
@@ -113,14 +113,9 @@ impl<S: BuildHasher> BlockManager<S> {
         prefix
     }
 
-    /// Number of blocks that [`take_prefix`](Self::take_prefix) would return.
-    pub fn count_prefix(&self, salt: Option<&Arc<str>>, tokens: &[TokenId]) -> usize {
-        self.find_prefix(salt, tokens).len()
-    }
-
-    /// References to the blocks that contain the longest known prefix of `tokens`, in whole blocks.
-    pub fn take_prefix(&mut self, salt: Option<&Arc<str>>, tokens: &[TokenId]) -> Vec<BlockHandle> {
-        self.find_prefix(salt, tokens).into_iter().map(|id| self.share(id)).collect()
+    /// References to blocks that [`find_prefix`](Self::find_prefix) has returned.
+    pub fn take(&mut self, blocks: &[BlockId]) -> Vec<BlockHandle> {
+        blocks.iter().map(|id| self.share(*id)).collect()
     }
 
     /// Records that `block` contains the keys and values of `content`. When another block contains them already, `block` is
@@ -264,6 +259,15 @@ mod tests {
         blocks
     }
 
+    fn take_prefix<S: BuildHasher>(
+        manager: &mut BlockManager<S>,
+        salt: Option<&Arc<str>>,
+        tokens: &[TokenId],
+    ) -> Vec<BlockHandle> {
+        let found = manager.find_prefix(salt, tokens);
+        manager.take(&found)
+    }
+
     fn release_all<S: BuildHasher>(manager: &mut BlockManager<S>, blocks: Vec<BlockHandle>) {
         for block in blocks.into_iter().rev() {
             manager.release(block);
@@ -285,13 +289,13 @@ mod tests {
         let mut manager = BlockManager::new(8);
         let prompt = tokens(1, 3);
         let first = compute(&mut manager, None, &prompt);
-        let second = manager.take_prefix(None, &prompt[..40]);
+        let second = take_prefix(&mut manager, None, &prompt[..40]);
         assert_eq!(ids(&second), ids(&first)[..2]);
-        assert_eq!(manager.count_prefix(None, &prompt[..40]), 2);
+        assert_eq!(manager.find_prefix(None, &prompt[..40]).len(), 2);
         assert_eq!((manager.used(), manager.cached()), (3, 0));
         release_all(&mut manager, first.into_iter().chain(second).collect());
         assert_eq!((manager.used(), manager.cached()), (0, 3));
-        assert!(manager.take_prefix(None, &tokens(2, 3)).is_empty());
+        assert!(take_prefix(&mut manager, None, &tokens(2, 3)).is_empty());
     }
 
     #[test]
@@ -301,9 +305,9 @@ mod tests {
         let (mine, yours) = ("mine".into(), "yours".into());
         let blocks = compute(&mut manager, Some(&mine), &prompt);
         release_all(&mut manager, blocks);
-        assert!(manager.take_prefix(Some(&yours), &prompt).is_empty());
-        assert!(manager.take_prefix(None, &prompt).is_empty());
-        assert_eq!(manager.take_prefix(Some(&mine), &prompt).len(), 2);
+        assert!(take_prefix(&mut manager, Some(&yours), &prompt).is_empty());
+        assert!(take_prefix(&mut manager, None, &prompt).is_empty());
+        assert_eq!(take_prefix(&mut manager, Some(&mine), &prompt).len(), 2);
     }
 
     #[test]
@@ -313,12 +317,12 @@ mod tests {
         let salt = "salt".into();
         let prompts = [(None, &one), (Some(&salt), &one), (None, &two)];
         let blocks = prompts.map(|(salt, tokens)| compute(&mut manager, salt, tokens));
-        let found = prompts.map(|(salt, tokens)| manager.take_prefix(salt, tokens));
+        let found = prompts.map(|(salt, tokens)| take_prefix(&mut manager, salt, tokens));
         for (blocks, found) in blocks.iter().zip(&found) {
             assert_eq!(ids(blocks), ids(found));
         }
         let crossed: Vec<_> = one[..16].iter().chain(&two[16..]).copied().collect();
-        assert_eq!(manager.take_prefix(None, &crossed).len(), 1, "the second block follows another first block");
+        assert_eq!(take_prefix(&mut manager, None, &crossed).len(), 1, "the second block follows another first block");
     }
 
     #[test]
@@ -326,7 +330,7 @@ mod tests {
         let mut manager = BlockManager::new(4);
         let (old, new) = (tokens(1, 2), tokens(2, 2));
         for prompt in [&old, &new, &old] {
-            let mut blocks = manager.take_prefix(None, prompt);
+            let mut blocks = take_prefix(&mut manager, None, prompt);
             if blocks.is_empty() {
                 blocks = compute(&mut manager, None, prompt);
             }
@@ -334,8 +338,8 @@ mod tests {
         }
         let taken: Vec<_> = (0..3).map(|_| manager.allocate().unwrap()).collect();
         assert_eq!(manager.evictions(), 3);
-        assert!(manager.take_prefix(None, &new).is_empty());
-        assert_eq!(manager.take_prefix(None, &old).len(), 1, "its first block is still cached");
+        assert!(take_prefix(&mut manager, None, &new).is_empty());
+        assert_eq!(take_prefix(&mut manager, None, &old).len(), 1, "its first block is still cached");
         assert_eq!(manager.allocate(), None);
         drop(taken);
     }

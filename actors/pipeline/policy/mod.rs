@@ -27,6 +27,7 @@
 //! - [`speculation`]: drafts of several tokens that a step verifies; [`drafts`] proposes and measures them
 //! - [`residency`]: which sequences hold blocks
 //! - [`steps`]: what happens to formed steps
+//! - [`recurrent`]: slots for the state of recurrent layers, and checkpoints ([`state_slots`])
 //! - [`resume`]: continues the requests of a scheduler that died
 //!
 //! [`Policy::check`] states the invariants. Debug builds check them after every event ([`PolicyConfig::verify`]).
@@ -41,11 +42,14 @@ pub mod kv_blocks;
 mod prefix_cache;
 mod prompt_time;
 mod prompts;
+mod recurrent;
+mod recurrent_state;
 mod residency;
 mod resume;
 mod sequence;
 mod speculation;
 mod state;
+pub mod state_slots;
 mod step_record;
 mod step_time;
 mod steps;

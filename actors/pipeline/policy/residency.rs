@@ -3,6 +3,8 @@
 use cuelight_engine::engine::BLOCK_TOKENS;
 
 use super::kv_blocks::BlockManager;
+use super::recurrent::CachedPrefix;
+use super::recurrent_state::RecurrentState;
 use super::sequence::{Leader, Rank, Residency, Sequence};
 use super::step_record::StepRecord;
 use super::{Effect, Policy};
@@ -44,9 +46,16 @@ pub(super) enum AdmissionOutcome {
 }
 
 impl Sequence {
+    /// Number of leading blocks, at most `blocks`, after which it will have a checkpoint: all of them if it has not passed them.
+    fn blocks_with_state(&self, blocks: usize) -> usize {
+        let end = blocks * BLOCK_TOKENS;
+        if end > self.planned { blocks } else { self.state.checkpoint_until(end).unwrap_or(0) / BLOCK_TOKENS }
+    }
+
     /// Resets the sequence after it lost its blocks. Everything has to be computed again.
     pub fn lose_blocks(&mut self) {
         self.blocks.clear();
+        self.state = RecurrentState::default();
         self.computed = 0;
         self.planned = 0;
         self.cached_blocks = 0;
@@ -62,7 +71,8 @@ impl Policy {
 
     /// Maximum number of running sequences, so that each can have a row in every step.
     pub(super) fn max_running(&self) -> usize {
-        self.limits.max_sequences.min(self.limits.max_batched_tokens)
+        let most = self.limits.max_sequences.min(self.limits.max_batched_tokens);
+        if self.slots.is_used() { most.min(self.slots.total()) } else { most }
     }
 
     /// Gives a waiting sequence the blocks for all of its tokens. Blocks of its prefix come from the cache.
@@ -78,15 +88,14 @@ impl Policy {
         let sequence = &self.sequences[&rank.id];
         let blocks = BlockManager::blocks_for(sequence.tokens.len());
         let reserve = if alone { 0 } else { self.active() };
-        let prefix = match self.config.prefix_cache {
-            true => self.blocks.take_prefix(sequence.salt.as_ref(), sequence.cacheable()),
-            false => Vec::new(),
-        };
+        let CachedPrefix { blocks: known, usable } = self.find_prefix(sequence);
+        let prefix = self.blocks.take(&known[..usable]);
         if !alone && self.start_following(rank, prefix.len()) {
             prefix.into_iter().rev().for_each(|block| self.blocks.release(block));
             return AdmissionOutcome::Follows;
         }
-        if !self.make_available(blocks - prefix.len() + reserve, victims, effects) {
+        let has_slot = self.has_slot_for_another() || self.preempt_paused(rank, effects);
+        if !has_slot || !self.make_available(blocks - prefix.len() + reserve, victims, effects) {
             prefix.into_iter().rev().for_each(|block| self.blocks.release(block));
             return AdmissionOutcome::NoBlocks;
         }
@@ -99,6 +108,7 @@ impl Policy {
         sequence.planned = sequence.computed;
         sequence.blocks = prefix;
         let priority = sequence.priority;
+        self.start_state(rank.id, known.len());
         self.grow(rank.id, blocks);
         self.fair_queue.admitted(rank.virtual_start, priority);
         AdmissionOutcome::Admitted
@@ -106,10 +116,16 @@ impl Policy {
 
     /// Number of blocks of a waiting sequence's prefix that are in the cache.
     pub(super) fn cached_blocks(&self, sequence: &Sequence) -> usize {
-        match self.config.prefix_cache {
-            true => self.blocks.count_prefix(sequence.salt.as_ref(), sequence.cacheable()),
-            false => 0,
-        }
+        self.find_prefix(sequence).usable
+    }
+
+    /// Preempts a sequence that is paused, so that another one can have its slot. Returns whether there was one.
+    fn preempt_paused(&mut self, rank: Rank, effects: &mut Vec<Effect>) -> bool {
+        let running = self.running.iter().rev().map(|rank| &self.sequences[&rank.id]);
+        let paused = running.filter(|sequence| sequence.paused && !self.is_at_executor(sequence));
+        let victim = paused.map(|sequence| sequence.rank).find(|victim| *victim != rank);
+        victim.into_iter().for_each(|victim| self.preempt(victim, effects));
+        victim.is_some()
     }
 
     /// Whether a sequence still waits for a prefix that another sequence computes.
@@ -123,12 +139,11 @@ impl Policy {
         if cached * BLOCK_TOKENS >= self.sequences[&rank.id].cacheable().len() {
             return false;
         }
-        let leader = self.find_leader(rank, cached);
-        let follows = leader.is_some();
-        if follows {
-            self.sequence_mut(rank.id).leader = leader;
-        }
-        follows
+        let Some(leader) = self.find_leader(rank, cached) else { return false };
+        self.sequence_mut(rank.id).leader = Some(leader);
+        let planned = self.sequences[&leader.id].planned;
+        self.sequence_mut(leader.id).state.want(leader.blocks * BLOCK_TOKENS, planned);
+        true
     }
 
     /// Finds a running sequence that will compute what this one needs after its first `cached` blocks.
@@ -138,7 +153,8 @@ impl Policy {
         }
         let follower = &self.sequences[&rank.id];
         self.running.iter().map(|rank| &self.sequences[&rank.id]).find_map(|leader| {
-            let blocks = if leader.computed < leader.prompt_tokens { follower.blocks_in_common(leader) } else { 0 };
+            let common = if leader.computed < leader.prompt_tokens { follower.blocks_in_common(leader) } else { 0 };
+            let blocks = if self.slots.is_used() { leader.blocks_with_state(common) } else { common };
             let leads = blocks > cached && is_leading(leader, blocks);
             leads.then_some(Leader { id: leader.rank.id, blocks })
         })
@@ -148,7 +164,10 @@ impl Policy {
     pub(super) fn grow(&mut self, id: RequestId, blocks: usize) {
         let sequence = self.sequences.get_mut(&id).expect("the sequence exists");
         while sequence.blocks.len() < blocks {
-            sequence.blocks.push(self.blocks.allocate().expect("the blocks are available"));
+            let block = self.blocks.allocate().expect("the blocks are available");
+            // The block may have been evicted from the prefix cache for this.
+            self.slots.forget(block.id());
+            sequence.blocks.push(block);
         }
     }
 
@@ -196,6 +215,7 @@ impl Policy {
     pub(super) fn release_blocks(&mut self, id: RequestId) {
         let Some(sequence) = self.sequences.get(&id) else { return };
         let (is_at_executor, last_step) = (self.is_at_executor(sequence), sequence.last_step);
+        self.release_state(id, is_at_executor);
         let sequence = self.sequence_mut(id);
         let blocks = std::mem::take(&mut sequence.blocks);
         sequence.lose_blocks();

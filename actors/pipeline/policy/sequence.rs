@@ -8,6 +8,7 @@ use super::drafts::Drafter;
 use super::events::EngineSampling;
 use super::kv_blocks::BlockHandle;
 use super::prefix_cache::Content;
+use super::recurrent_state::RecurrentState;
 use crate::core::request::RequestId;
 use crate::core::shared_limit::Client;
 
@@ -64,6 +65,8 @@ pub(super) struct Sequence {
     /// The same once all formed steps are computed.
     pub planned: usize,
     pub blocks: Vec<BlockHandle>,
+    /// Its recurrent state.
+    pub state: RecurrentState,
     /// Number of leading blocks whose content is in the prefix cache.
     pub cached_blocks: usize,
     pub residency: Residency,

@@ -61,6 +61,7 @@ impl Policy {
                 // No sequence loses its blocks for a guess.
                 draft.tokens.truncate(in_blocks);
             }
+            self.reserve_draft_slots(id, &mut draft);
             if !draft.tokens.is_empty() {
                 self.grow(id, BlockManager::blocks_for(self.sequences[&id].planned + draft.tokens.len()));
                 let drafted = draft.tokens.len();
@@ -144,6 +145,7 @@ impl Policy {
         let computed = sequence.tokens.len() - 1;
         sequence.computed = sequence.computed.min(computed);
         sequence.planned = sequence.planned.min(computed);
+        self.accept_state(id, accepted);
         self.cache_blocks(id);
     }
 }

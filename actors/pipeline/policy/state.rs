@@ -11,7 +11,9 @@ use super::events::{Effect, PolicyEvent, Submission};
 use super::fair_queue::FairQueue;
 use super::kv_blocks::BlockManager;
 use super::prompt_time::PromptTime;
+use super::recurrent_state::RecurrentState;
 use super::sequence::{Rank, Residency, Sequence};
+use super::state_slots::StateSlots;
 use super::step_record::StepRecord;
 use super::step_time::StepTime;
 use crate::core::counts::Counts;
@@ -29,6 +31,7 @@ pub struct Policy {
     pub(super) executor_ready: bool,
     pub(super) draining: bool,
     pub(super) blocks: BlockManager,
+    pub(super) slots: StateSlots,
     pub(super) sequences: HashMap<RequestId, Sequence>,
     pub(super) waiting: BTreeSet<Rank>,
     pub(super) running: BTreeSet<Rank>,
@@ -60,6 +63,7 @@ impl Policy {
             executor_ready: false,
             draining: false,
             blocks: BlockManager::new(limits.kv_blocks),
+            slots: StateSlots::new(limits.state_slots),
             limits,
             queued: SharedLimit::new(config.max_queued_tokens),
             sequences: HashMap::new(),
@@ -142,6 +146,7 @@ impl Policy {
             computed: 0,
             planned: 0,
             blocks: Vec::new(),
+            state: RecurrentState::default(),
             cached_blocks: 0,
             residency: Residency::Waiting,
             leader: None,
@@ -274,6 +279,7 @@ impl Policy {
     fn executor_ready(&mut self, limits: EngineLimits, effects: &mut Vec<Effect>) {
         debug_assert!(self.running.is_empty(), "the sequences must wait when a new executor is ready");
         self.blocks = BlockManager::new(limits.kv_blocks);
+        self.slots = StateSlots::new(limits.state_slots);
         self.limits = limits;
         self.executor_ready = true;
         let context_tokens = self.context_tokens();
@@ -298,17 +304,19 @@ impl Policy {
             }
             self.waiting.insert(rank);
         }
-        // The contents of all blocks are lost with the device.
+        // The contents of all blocks and slots are lost with the device.
         self.blocks = BlockManager::new(self.limits.kv_blocks);
+        self.slots = StateSlots::new(self.limits.state_slots);
     }
 
     /// Panics when an invariant does not hold.
     ///
-    /// - Every block is free, cached or held, and its reference count equals the number of its holders.
+    /// - Every block and slot is free, cached or held, and its reference count equals the number of its holders.
     /// - A sequence either waits, without blocks, or runs, with blocks for everything that it has computed.
     /// - The steps that a sequence is in flight for exist, and at most `steps_in_flight` steps do.
     pub fn check(&self) {
         self.blocks.check(self.sequences.values().flat_map(|sequence| &sequence.blocks));
+        self.slots.check(self.sequences.values().flat_map(|sequence| sequence.state.handles()));
         assert_eq!(self.waiting.len() + self.running.len(), self.sequences.len(), "a sequence is in no set or in two");
         for sequence in self.sequences.values() {
             let rank = sequence.rank;

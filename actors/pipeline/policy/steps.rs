@@ -92,6 +92,7 @@ impl Policy {
             self.cache_blocks(member.id);
         }
         self.blocks.step_is_done(step);
+        self.slots.step_is_done(step);
         if record.members.iter().any(|member| member.task) {
             self.steps.insert(step, record);
         }
@@ -108,6 +109,7 @@ impl Policy {
             self.blocks.insert_cached(&mut sequence.blocks[index], content, sequence.last_step);
             sequence.cached_blocks += 1;
         }
+        self.keep_checkpoints(id);
     }
 
     /// The executor refused a step and dropped the steps behind it.
@@ -116,6 +118,7 @@ impl Policy {
             self.steps_lost(Some(step), reason, effects);
             // No step is left at the executor that could write to a block.
             self.blocks.step_is_done(self.next_step);
+            self.slots.step_is_done(self.next_step);
         }
         effects.push(Effect::Resync);
     }
@@ -141,7 +144,18 @@ impl Policy {
             sequence.pending.retain(|&pending| pending != step);
             sequence.unverified = 0;
             sequence.planned = sequence.planned.min(member.from);
+            if self.slots.is_used() {
+                self.start_again(member.id);
+            }
         }
+    }
+
+    /// Makes a sequence wait again: a step that was not computed has left its newest slot without the state that it had.
+    fn start_again(&mut self, id: RequestId) {
+        self.release_blocks(id);
+        let rank = self.sequence_mut(id).rank;
+        self.running.remove(&rank);
+        self.waiting.insert(rank);
     }
 
     /// Fails a suspect that was alone in the step. Other members become suspects.

@@ -22,6 +22,7 @@ fn limits() -> EngineLimits {
         vocab_size: 1000,
         context_tokens: 128,
         kv_blocks: 12,
+        state_slots: 0,
         max_batched_tokens: 32,
         max_sequences: 4,
         max_logits_rows: 8,

@@ -11,6 +11,7 @@ use cuelight_shaders::attention::KvCache;
 use cuelight_shaders::cost::Cost;
 use cuelight_shaders::cpu::{ActivationBits, Kernel, SharedMut};
 use cuelight_shaders::op::{CpuArgs, Op};
+use cuelight_shaders::recurrent::StateCache;
 use cuelight_shaders::tuning::Tuning;
 
 use crate::backend::ragged::{RaggedRows, count_rows, node_cost};
@@ -28,6 +29,7 @@ pub struct CpuStage {
     arena: Vec<f32>,
     scratch: Vec<f32>,
     kv: KvCache,
+    states: StateCache,
     kv_position_bytes: Vec<u64>,
     kernel: Kernel,
     activation_bits: ActivationBits,
@@ -55,7 +57,7 @@ impl CpuStage {
     /// When a graph has no outputs.
     pub fn new(
         graphs: Vec<Graph>,
-        kv: KvCache,
+        (kv, states): (KvCache, StateCache),
         kernel: Kernel,
         threads: usize,
         limits: &EngineLimits,
@@ -76,7 +78,19 @@ impl CpuStage {
         let (arena, scratch) = (vec![0.0; arena_len], vec![0.0; scratch_len]);
         let (rows, kv_position_bytes) = (RaggedRows::default(), kv.position_bytes());
         let (activation_bits, tuning) = (ActivationBits::default(), Tuning::default());
-        Ok(CpuStage { segments, arena, scratch, kv, kv_position_bytes, kernel, activation_bits, tuning, team, rows })
+        Ok(CpuStage {
+            segments,
+            arena,
+            scratch,
+            kv,
+            states,
+            kv_position_bytes,
+            kernel,
+            activation_bits,
+            tuning,
+            team,
+            rows,
+        })
     }
 
     /// Sets the number of bits to which inputs of products are rounded.
@@ -122,6 +136,7 @@ impl CpuStage {
                 team: &self.team,
                 batch,
                 kv: &self.kv,
+                states: &self.states,
                 rows,
                 scratch: &mut self.scratch,
                 inputs: &inputs,

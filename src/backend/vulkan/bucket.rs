@@ -52,6 +52,7 @@ mod tests {
             vocab_size: 0,
             context_tokens: 4096,
             kv_blocks: 0,
+            state_slots: 0,
             max_batched_tokens: 512,
             max_sequences: 64,
             max_logits_rows: 64,
@@ -62,8 +63,13 @@ mod tests {
             let sequences: Vec<u32> = of_each().flat_map(|(index, rows)| vec![index; *rows]).collect();
             let positions: Vec<u32> = of_each().flat_map(|(_, rows)| 0..*rows as u32).collect();
             let (tokens, tables) = (&positions, vec![&[][..]; rows_of_each.len()]);
-            let batch =
-                Batch { tokens, positions: &positions, sequences: &sequences, block_tables: &tables, selected: &[] };
+            let batch = Batch {
+                tokens,
+                positions: &positions,
+                sequences: &sequences,
+                block_tables: &tables,
+                ..Batch::default()
+            };
             let bucket = Bucket::of(&batch, &limits);
             (bucket.rows, bucket.sequences)
         };

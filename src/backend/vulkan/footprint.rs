@@ -1,7 +1,8 @@
 //! The device memory that graphs need, known before anything is allocated.
 
-use cuelight_shaders::attention::{KvShape, KvType};
+use cuelight_shaders::attention::KvType;
 use cuelight_shaders::gpu::StepLayout;
+use cuelight_shaders::layer_state::LayerState;
 use cuelight_shaders::op::Op;
 
 use super::probe::DeviceInfo;
@@ -18,16 +19,18 @@ pub struct Footprint {
     pub scratch: u64,
     /// One KV block over all layers.
     pub kv_block: u64,
+    /// The recurrent state of one sequence over all layers.
+    pub state_slot: u64,
 }
 
 impl Footprint {
-    /// The memory that graphs need for steps within the limits. The limits' number of KV blocks is not used.
+    /// The memory that graphs need for steps within the limits. The limits' numbers of KV blocks and slots are not used.
     #[must_use]
     pub fn new(
         graphs: &[Graph],
         info: &DeviceInfo,
         limits: &EngineLimits,
-        shapes: &[KvShape],
+        states: &[LayerState],
         kv_type: KvType,
     ) -> Self {
         let values = values_bytes(graphs, limits);
@@ -40,7 +43,8 @@ impl Footprint {
         Footprint {
             weights: resident::weights_bytes(&ops),
             scratch: arena::total_bytes([values, scratch, transfers, 2 * step_layout(limits).bytes()]),
-            kv_block: resident::kv_block_bytes(shapes, kv_type),
+            kv_block: resident::kv_block_bytes(states, kv_type),
+            state_slot: states.iter().map(LayerState::slot_bytes).sum(),
         }
     }
 }

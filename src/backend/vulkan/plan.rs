@@ -193,6 +193,7 @@ fn record_node(
         weights,
         tables,
         kv: &context.cache.kv,
+        states: &context.cache.states,
         scratch: Region { address: work.address + scratch_start, bytes: work.bytes - scratch_start },
     });
     dispatches.iter().try_for_each(|dispatch| recorder.dispatch(dispatch))

@@ -3,12 +3,14 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use cuelight_shaders::attention::{KvShape, KvType};
+use cuelight_shaders::attention::KvType;
 use cuelight_shaders::experts::Experts;
 use cuelight_shaders::gpu::weight::WeightLayout;
 use cuelight_shaders::gpu::{DeviceWeight, Region};
 use cuelight_shaders::kv::{DeviceKv, plane_block_bytes};
+use cuelight_shaders::layer_state::LayerState;
 use cuelight_shaders::op::Op;
+use cuelight_shaders::recurrent::DeviceStates;
 use cuelight_shaders::weight::Weight;
 
 use super::arena::{Arena, total_bytes};
@@ -58,8 +60,8 @@ pub(super) fn weights_bytes(ops: &[&dyn Op]) -> u64 {
 }
 
 /// Bytes of one KV block over all layers.
-pub(super) fn kv_block_bytes(shapes: &[KvShape], kv_type: KvType) -> u64 {
-    shapes.iter().flat_map(|shape| plane_block_bytes(*shape, kv_type)).sum()
+pub(super) fn kv_block_bytes(states: &[LayerState], kv_type: KvType) -> u64 {
+    states.iter().flat_map(|state| plane_block_bytes(state.kv, kv_type)).sum()
 }
 
 impl DeviceWeights {
@@ -114,35 +116,47 @@ impl DeviceWeights {
     }
 }
 
-/// The KV cache on a device.
+/// The KV cache and the recurrent state on a device.
 pub(super) struct DeviceCache {
-    _arena: Arena,
+    _arenas: [Arena; 2],
     pub kv: DeviceKv,
+    pub states: DeviceStates,
     /// Bytes of the key and value of one position, per layer.
     pub position_bytes: Vec<u64>,
 }
 
 impl DeviceCache {
-    /// Allocates `n_blocks` blocks per layer, filled with zeros: kernels also read padding, which must not affect sums.
+    /// Allocates `n_blocks` blocks and `n_slots` slots per layer. Blocks are filled with zeros: kernels also read padding, which
+    /// must not affect sums.
     pub fn new(
         device: &Arc<Device>,
-        shapes: &[KvShape],
-        n_blocks: usize,
+        states: &[LayerState],
+        (n_blocks, n_slots): (usize, usize),
         kv_type: KvType,
     ) -> Result<Self, VulkanError> {
-        let planes = |shape: &KvShape| plane_block_bytes(*shape, kv_type).map(|bytes| bytes * n_blocks as u64);
-        let sizes: Vec<u64> = shapes.iter().flat_map(planes).collect();
+        let planes = |state: &LayerState| plane_block_bytes(state.kv, kv_type).map(|bytes| bytes * n_blocks as u64);
+        let sizes: Vec<u64> = states.iter().flat_map(planes).collect();
         let arena = Arena::new(device, "the KV cache", &sizes)?;
+        let sizes: Vec<u64> = states.iter().map(|state| state.slot_bytes() * n_slots as u64).collect();
+        let slots = Arena::new(device, "the recurrent state", &sizes)?;
         let pool = CommandPool::new(device)?;
         let mut recorder = Recorder::begin(device, pool.allocate()?)?;
         for buffer in &arena.buffers {
             recorder.clear(buffer);
         }
         device.wait(device.submit(&[recorder.end()?])?)?;
-        let layers = (0..shapes.len()).map(|layer| [arena.region(2 * layer), arena.region(2 * layer + 1)]).collect();
-        let position = |shape: &KvShape| plane_block_bytes(*shape, kv_type).iter().sum::<u64>() / BLOCK_TOKENS as u64;
-        let position_bytes = shapes.iter().map(position).collect();
-        Ok(DeviceCache { kv: DeviceKv { kv_type, layers }, position_bytes, _arena: arena })
+        let layers = (0..states.len()).map(|layer| [arena.region(2 * layer), arena.region(2 * layer + 1)]).collect();
+        let position =
+            |state: &LayerState| plane_block_bytes(state.kv, kv_type).iter().sum::<u64>() / BLOCK_TOKENS as u64;
+        Ok(DeviceCache {
+            kv: DeviceKv { kv_type, layers },
+            states: DeviceStates {
+                layers: (0..states.len()).map(|layer| slots.region(layer)).collect(),
+                slot_lens: states.iter().map(|state| state.recurrent_len).collect(),
+            },
+            position_bytes: states.iter().map(position).collect(),
+            _arenas: [arena, slots],
+        })
     }
 }
 

@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use cuelight_shaders::attention::{KvShape, KvType};
+use cuelight_shaders::attention::KvType;
 use cuelight_shaders::cpu::Kernel;
 use cuelight_shaders::gpu::StepLayout;
+use cuelight_shaders::layer_state::LayerState;
 use cuelight_shaders::op::{Batch, Op};
 use cuelight_shaders::sample_token;
 use cuelight_shaders::weight::Weight;
@@ -64,7 +65,7 @@ impl VulkanStage {
     pub fn new(
         graphs: Vec<Graph>,
         device: Arc<Device>,
-        (shapes, kv_type): (&[KvShape], KvType),
+        (states, kv_type): (&[LayerState], KvType),
         limits: EngineLimits,
         options: ExecutionOptions,
         progress: &mut dyn FnMut(&Weight) -> Result<(), LoadCancelled>,
@@ -72,7 +73,7 @@ impl VulkanStage {
         assert!(graphs.iter().all(|graph| !graph.outputs().is_empty()), "a graph has no outputs");
         let ops: Vec<&dyn Op> = graphs.iter().flat_map(Graph::ops).collect();
         let weights = DeviceWeights::load(&device, &ops, progress)?;
-        let cache = DeviceCache::new(&device, shapes, limits.kv_blocks, kv_type)?;
+        let cache = DeviceCache::new(&device, states, (limits.kv_blocks, limits.state_slots), kv_type)?;
         let step_layout = step_layout(&limits);
         let pool = CommandPool::new(&device)?;
         let buffers = StepBuffers::new(&device, &pool, &graphs, &limits, &step_layout)?;

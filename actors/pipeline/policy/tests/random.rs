@@ -141,13 +141,14 @@ proptest! {
         steps_at_executor in 1usize..3,
         prefix_cache in any::<bool>(),
         kv_blocks in 8usize..40,
+        state_slots in prop::sample::select(vec![0usize, 1, 2, 3, 8, 40]),
         speculation in prop::sample::select(SPECULATION),
         repeats in any::<bool>(),
     ) {
         let config = PolicyConfig {
             prefill_chunk_tokens: chunk, steps_in_flight, steps_at_executor, prefix_cache, speculation, ..CONFIG
         };
-        let mut world = World::new(config, EngineLimits { kv_blocks, ..limits() });
+        let mut world = World::new(config, EngineLimits { kv_blocks, state_slots, ..limits() });
         world.stops = true;
         world.repeats = repeats;
         actions.into_iter().for_each(|action| world.act(action));

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
-use cuelight_engine::engine::{BLOCK_TOKENS, BlockId, EngineLimits, LogitsWanted, Step, StepId, TokenId};
+use cuelight_engine::engine::{BLOCK_TOKENS, BlockId, EngineLimits, LogitsWanted, SlotId, Step, StepId, TokenId};
 
 use crate::core::request::{GenerationError, RequestId};
 use crate::pipeline::policy::*;
@@ -65,6 +65,8 @@ pub(super) struct World {
     pub(super) requests: HashMap<RequestId, RequestState>,
     /// For each slot of the KV cache, the hash of all tokens up to there.
     pub(super) kv: HashMap<(BlockId, usize), u64>,
+    /// For each slot of recurrent state, the hash of all tokens whose state it holds.
+    pub(super) states: HashMap<SlotId, u64>,
     pub(super) computing: VecDeque<PlannedStep>,
     pub(super) sampling: VecDeque<PlannedStep>,
     /// Sampled outcomes that the executor knows and the policy does not know yet.
@@ -93,6 +95,7 @@ impl World {
             machine: MACHINE,
             requests: HashMap::new(),
             kv: HashMap::new(),
+            states: HashMap::new(),
             computing: VecDeque::new(),
             sampling: VecDeque::new(),
             delivering: VecDeque::new(),
@@ -189,14 +192,23 @@ impl World {
     pub(super) fn finish_step(&mut self) {
         let Some(planned) = self.take_step() else { return };
         let PlannedStep { step, tasks, .. } = &planned;
+        assert_slots_are_apart(step);
         for sequence in &step.sequences {
             assert!(!sequence.tokens.is_empty());
+            let mut state = sequence.state.from.map_or(0, |slot| self.states[&slot]);
             for (row, &token) in sequence.tokens.iter().enumerate() {
                 let position = sequence.first_position as usize + row;
                 let slot = |position: usize| (sequence.block_table[position / BLOCK_TOKENS], position % BLOCK_TOKENS);
                 let before = if position == 0 { 0 } else { self.kv[&slot(position - 1)] };
                 self.kv.insert(slot(position), hash(before, token));
+                if self.limits.state_slots > 0 {
+                    assert_eq!(state, before, "the state is that of other tokens");
+                    state = hash(before, token);
+                    let stored = sequence.state.to.iter().filter(|(rows, _)| *rows as usize == row + 1);
+                    self.states.extend(stored.map(|(_, slot)| (*slot, state)));
+                }
             }
+            assert_eq!(sequence.state.to.is_empty(), self.limits.state_slots == 0);
         }
         for task in tasks {
             let mut sampled_rows = step.sequences.iter().filter(|rows| rows.logits != LogitsWanted::None);
@@ -382,4 +394,18 @@ fn next_token(tokens: &[TokenId], repeats: bool) -> TokenId {
     let all = tokens.iter().fold(7, |before, &token| hash(before, token));
     let last = tokens[tokens.len().saturating_sub(2)..].iter().fold(7, |before, &token| hash(before, token));
     if repeats && !all.is_multiple_of(6) { 1 + (last % 8) as TokenId } else { (all % 1000) as TokenId }
+}
+
+/// Asserts that no slot is written twice, or written by one sequence and read by another.
+fn assert_slots_are_apart(step: &Step) {
+    let mut writers = HashMap::new();
+    for (index, sequence) in step.sequences.iter().enumerate() {
+        for (_, slot) in &sequence.state.to {
+            assert_eq!(writers.insert(*slot, index), None, "slot {slot} is written twice");
+        }
+    }
+    for (index, sequence) in step.sequences.iter().enumerate() {
+        let writer = sequence.state.from.and_then(|slot| writers.get(&slot));
+        assert!(writer.is_none_or(|writer| *writer == index), "a slot is read and written by another");
+    }
 }

@@ -9,6 +9,7 @@ use cuelight_shaders::fusion::{FusedCase, fused_cases};
 use cuelight_shaders::gpu::weight::WeightLayout;
 use cuelight_shaders::gpu::{DeviceLimits, DeviceValue, GpuArgs, Region, RowCount};
 use cuelight_shaders::kv::{DeviceKv, plane_block_bytes};
+use cuelight_shaders::recurrent::DeviceStates;
 use cuelight_shaders::weight::Weight;
 
 use super::one_op::OneOp;
@@ -16,7 +17,7 @@ use super::{assert_clean, shared_device};
 use crate::backend::stage::PipelineStage;
 use crate::backend::vulkan::record::Hazards;
 use crate::backend::vulkan::{Device, ExecutionOptions, VulkanStage};
-use crate::engine::{EngineLimits, LogitsWanted, SequenceRows, Step, StepId};
+use crate::engine::{EngineLimits, LogitsWanted, SequenceRows, SequenceState, Step, StepId};
 use crate::format::gguf::Gguf;
 use crate::graph::{Graph, MemoryLayout, ValueId};
 use crate::model::ModelGraph;
@@ -64,6 +65,7 @@ fn limits(model: &ModelGraph) -> EngineLimits {
         vocab_size: model.graph.output().map_or(0, |logits| model.graph.width(logits)),
         context_tokens: 512,
         kv_blocks: 32,
+        state_slots: 0,
         max_batched_tokens: 64,
         max_sequences: 4,
         max_logits_rows: 64,
@@ -75,7 +77,7 @@ fn limits(model: &ModelGraph) -> EngineLimits {
 fn stage(device: &Arc<Device>, model: ModelGraph, fused: bool) -> VulkanStage {
     let limits = limits(&model);
     let graph = if fused { model.graph.fused() } else { model.graph };
-    let cache = (&*model.kv_shapes, KvType::F16);
+    let cache = (&*model.states, KvType::F16);
     let options = ExecutionOptions::default();
     VulkanStage::new(vec![graph], Arc::clone(device), cache, limits, options, &mut |_| Ok(())).unwrap()
 }
@@ -86,6 +88,7 @@ fn step(positions: Range<usize>) -> Step {
         tokens: positions.clone().map(|position| (position * position + 3) as u32 % 500).collect(),
         first_position: positions.start as u32,
         block_table: (0..32).rev().collect(),
+        state: SequenceState::default(),
         logits: LogitsWanted::All,
     };
     Step { id: StepId(0), sequences: vec![rows] }
@@ -162,6 +165,7 @@ fn dispatches_and_barriers(graph: &Graph, kv: &DeviceKv) -> [usize; 2] {
             weights: &weights,
             tables: &tables,
             kv,
+            states: &DeviceStates::default(),
             scratch: Region { address: 1 << 30, bytes: 1 << 30 },
         });
         for dispatch in dispatches {
@@ -175,10 +179,10 @@ fn dispatches_and_barriers(graph: &Graph, kv: &DeviceKv) -> [usize; 2] {
 /// The same per layer, averaged over the layers of the model.
 fn of_layer(model: &str, fused: bool) -> [usize; 2] {
     let synthetic: Synthetic = model.parse().unwrap();
-    let ModelGraph { graph, kv_shapes, .. } = ModelGraph::build(&synthetic.outline().unwrap().0).unwrap();
+    let ModelGraph { graph, states, .. } = ModelGraph::build(&synthetic.outline().unwrap().0).unwrap();
     let mut address = 1 << 50;
-    let layers = kv_shapes.iter().map(|shape| {
-        plane_block_bytes(*shape, KvType::F16).map(|bytes| {
+    let layers = states.iter().map(|state| {
+        plane_block_bytes(state.kv, KvType::F16).map(|bytes| {
             address += bytes;
             Region { address: address - bytes, bytes }
         })
@@ -187,7 +191,7 @@ fn of_layer(model: &str, fused: bool) -> [usize; 2] {
     let graph = if fused { graph.fused() } else { graph };
     let [dispatches, barriers] = dispatches_and_barriers(&graph, &kv);
     println!("{model}, fused {fused}: {dispatches} dispatches, {barriers} barriers in all");
-    [dispatches, barriers].map(|count| count / kv_shapes.len())
+    [dispatches, barriers].map(|count| count / states.len())
 }
 
 #[test]

@@ -55,12 +55,12 @@ struct Regions {
 impl<'a> OneOp<'a> {
     /// Uploads the op's weights and allocates its cache.
     pub fn new(device: &Arc<Device>, op: &'a dyn Op, cache: Option<&CaseCache>) -> Result<Self, VulkanError> {
-        let none = CaseCache { shapes: Vec::new(), kv_type: KvType::F32, blocks: 0 };
-        let CaseCache { shapes, kv_type, blocks } = cache.unwrap_or(&none);
+        let none = CaseCache::of_kv(Vec::new(), KvType::F32, 0);
+        let cache = cache.unwrap_or(&none);
         Ok(OneOp {
             op,
             weights: DeviceWeights::load(device, &[op], &mut |_| Ok(()))?,
-            cache: DeviceCache::new(device, shapes, *blocks, *kv_type)?,
+            cache: DeviceCache::new(device, &cache.layers(), (cache.blocks, cache.slots), cache.kv_type)?,
             pool: CommandPool::new(device)?,
             limits: device.info.limits.clone(),
             deterministic: false,
@@ -151,6 +151,7 @@ impl<'a> OneOp<'a> {
             weights,
             tables,
             kv: &self.cache.kv,
+            states: &self.cache.states,
             scratch: regions.scratch,
         })
     }
@@ -158,7 +159,16 @@ impl<'a> OneOp<'a> {
     /// Asserts that each dispatch declares every changing region whose address it receives, because barriers follow from these
     /// declarations.
     fn assert_declared(&self, dispatches: &[Dispatch], work: &Buffer, regions: &Regions) {
-        let changing: Vec<Region> = self.cache.kv.layers.iter().flatten().copied().chain([work.region]).collect();
+        let changing: Vec<Region> = self
+            .cache
+            .kv
+            .layers
+            .iter()
+            .flatten()
+            .chain(&self.cache.states.layers)
+            .copied()
+            .chain([work.region])
+            .collect();
         let holds = |region: &Region, address: u64| (region.address..region.address + region.bytes).contains(&address);
         for dispatch in dispatches {
             for address in dispatch.push.as_bytes().as_chunks().0.iter().map(|bytes| u64::from_le_bytes(*bytes)) {
@@ -203,6 +213,7 @@ pub fn bucket(batch: &CaseBatch) -> Bucket {
         vocab_size: 0,
         context_tokens: 4096,
         kv_blocks: 0,
+        state_slots: 0,
         max_batched_tokens: 4096,
         max_sequences: 64,
         max_logits_rows: 4096,

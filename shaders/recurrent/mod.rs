@@ -1,0 +1,17 @@
+//! The storage of recurrent state: what layers that do not attend keep of a sequence, on the CPU and on a device.
+//!
+//! A *slot* holds the state of all layers after some position of a sequence, in float32. A step names, for each sequence,
+//! the slot to start from and the slots to write ([`Batch`](crate::op::Batch)). The start may be a slot that is written,
+//! or one that stays as it is because it is a checkpoint. The storage does not know which slot belongs to which sequence.
+//!
+//! - `part`: the place of an op's values in a slot
+//! - `cache`: the slots on the CPU
+//! - `device`: the slots on a GPU
+
+mod cache;
+mod device;
+mod part;
+
+pub use cache::StateCache;
+pub use device::DeviceStates;
+pub use part::{NO_SLOT, StatePart};
