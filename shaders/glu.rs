@@ -19,6 +19,8 @@ pub enum Activation {
     ///
     /// Source: OpenAI 2025, "gpt-oss-120b & gpt-oss-20b Model Card" and its reference implementation.
     ClampedSwiglu,
+    /// `1 / (1 + e^-gate) * up`.
+    Sigmoid,
 }
 
 /// [`Activation::ClampedSwiglu`]: the limit to which values are clamped.
@@ -29,17 +31,18 @@ const SLOPE: f32 = 1.702;
 impl Activation {
     #[inline(always)]
     pub(crate) fn apply(self, gate: f32, up: f32) -> f32 {
-        // Every activation is the gate times a logistic function: 1/2 (1 + tanh z) = 1 / (1 + e^-2z).
+        // Every activation is a logistic function, mostly times the gate: 1/2 (1 + tanh z) = 1 / (1 + e^-2z).
         const SQRT_8_OVER_PI: f32 = 1.595_769;
         let (gate, up) = match self {
             Activation::ClampedSwiglu => (gate.min(CLAMP), up.clamp(-CLAMP, CLAMP) + 1.0),
-            Activation::Silu | Activation::GeluTanh => (gate, up),
+            Activation::Silu | Activation::GeluTanh | Activation::Sigmoid => (gate, up),
         };
         let z = match self {
-            Activation::Silu => gate,
+            Activation::Silu | Activation::Sigmoid => gate,
             Activation::GeluTanh => SQRT_8_OVER_PI * (gate + 0.044_715 * gate * gate * gate),
             Activation::ClampedSwiglu => SLOPE * gate,
         };
+        let gate = if self == Activation::Sigmoid { 1.0 } else { gate };
         gate / (1.0 + exp(-z)) * up
     }
 
@@ -57,6 +60,7 @@ impl Activation {
                 let gate = gate.min(f64::from(CLAMP));
                 gate * logistic(f64::from(SLOPE) * gate) * (up.clamp(-f64::from(CLAMP), f64::from(CLAMP)) + 1.0)
             }
+            Activation::Sigmoid => logistic(gate) * up,
         }
     }
 
@@ -67,6 +71,7 @@ impl Activation {
             Activation::Silu => 0,
             Activation::GeluTanh => 1,
             Activation::ClampedSwiglu => 2,
+            Activation::Sigmoid => 3,
         }
     }
 }
@@ -148,6 +153,10 @@ macro_rules! each_activation {
                 let $apply = |gate, up| Activation::ClampedSwiglu.apply(gate, up);
                 $body
             }
+            Activation::Sigmoid => {
+                let $apply = |gate, up| Activation::Sigmoid.apply(gate, up);
+                $body
+            }
         }
     };
 }
@@ -185,7 +194,7 @@ pub fn cases() -> Vec<Case> {
         let shapes = [(1, 1, 1.0), (3, 1536, 0.01), (2, 77, 10.0), (64, 64, 100.0), (1, 500, 1e4), (1, 500, 1e20)];
         Case::new(format!("{activation:?}"), Glu::new(activation), shapes.map(step).into())
     };
-    [Activation::Silu, Activation::GeluTanh, Activation::ClampedSwiglu].map(case).into()
+    [Activation::Silu, Activation::GeluTanh, Activation::ClampedSwiglu, Activation::Sigmoid].map(case).into()
 }
 
 #[cfg(test)]
@@ -199,7 +208,7 @@ mod tests {
         fn every_kernel_agrees_with_the_reference(rows in 1usize..4, width in 1usize..100, scale in 0.1f32..30.0, seed: u64) {
             let gate: Vec<f32> = values(seed, rows * width).iter().map(|x| x * scale).collect();
             let up = values(seed ^ 1, rows * width);
-            for activation in [Activation::Silu, Activation::GeluTanh, Activation::ClampedSwiglu] {
+            for activation in [Activation::Silu, Activation::GeluTanh, Activation::ClampedSwiglu, Activation::Sigmoid] {
                 let expected: Vec<f64> =
                     gate.iter().zip(&up).map(|(g, u)| activation.reference(f64::from(*g), f64::from(*u))).collect();
                 for kernel in supported_kernels() {

@@ -28,6 +28,22 @@ pub fn exp(x: f32) -> f32 {
     unsafe { crate::vector::exp(x) }
 }
 
+/// `ln(1 + e^x)`, without branches so that it vectorises, with a relative error below 1e-6.
+///
+/// It is `max(x, 0) + ln(1 + t)` with `t = e^-|x|`. The logarithm is the series `2 (s + s^3/3 + s^5/5 + ...)` of
+/// `s = t / (2 + t)`, which is at most 1/3: the terms after the 15th power are below 4e-9 of the sum.
+#[inline(always)]
+pub fn softplus(x: f32) -> f32 {
+    let t = exp(-x.abs());
+    let s = t / (2.0 + t);
+    let square = s * s;
+    let mut series = 1.0 / 15.0;
+    for coefficient in [1.0 / 13.0, 1.0 / 11.0, 1.0 / 9.0, 1.0 / 7.0, 1.0 / 5.0, 1.0 / 3.0, 1.0] {
+        series = series * square + coefficient;
+    }
+    x.max(0.0) + 2.0 * s * series
+}
+
 /// Compiles a function for the portable kernel, for AVX2 + FMA + F16C and for AVX-512, and defines the dispatcher.
 ///
 /// The body is generic over `const FMA: bool`; the dispatcher takes a [`Kernel`](crate::cpu::Kernel) first.
@@ -75,6 +91,17 @@ macro_rules! per_kernel {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn softplus_agrees_with_the_library_over_its_range() {
+        for step in -8000..=8800 {
+            let x = step as f32 / 100.0;
+            let expected = f64::from(x).exp().ln_1p();
+            let relative = (f64::from(softplus(x)) / expected - 1.0).abs();
+            assert!(relative < 1e-6, "softplus({x}) is off by {relative:e}");
+        }
+        assert!(softplus(f32::INFINITY).is_infinite() && softplus(f32::NAN).is_nan());
+    }
 
     #[test]
     fn exp_agrees_with_the_library_over_its_range() {

@@ -1,4 +1,4 @@
-// The activations of `glu.rs`: all are the gate times a logistic function of it, times the other value.
+// The activations of `glu.rs`: a logistic function of the gate, mostly times the gate, times the other value.
 
 float activate(uint variant, float gate, float up) {
     precise float z = gate;
@@ -8,6 +8,7 @@ float activate(uint variant, float gate, float up) {
         up = clamp(up, -7.0, 7.0) + 1.0;
         z = 1.702 * gate;
     }
+    if (variant == 3) gate = 1.0;
     // `precise` keeps the compiler from merging this with other code: the bits are the same in every shader.
     precise float activated = gate / (1.0 + exp(-z)) * up;
     return activated;

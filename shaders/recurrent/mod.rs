@@ -7,11 +7,16 @@
 //! - `part`: the place of an op's values in a slot
 //! - `cache`: the slots on the CPU
 //! - `device`: the slots on a GPU
+//! - `run`: the rows of each sequence of a step
+//! - `scenario`: steps with checkpoints, for the cases of ops with state
 
 mod cache;
 mod device;
 mod part;
+mod run;
+pub(crate) mod scenario;
 
 pub use cache::StateCache;
 pub use device::DeviceStates;
 pub use part::{NO_SLOT, StatePart};
+pub use run::StateRun;

@@ -22,6 +22,8 @@ class Family:
     norm_layout: Layout = AS_IS
     # Gemma's checkpoints store norm weights minus 1.
     norm_mean: float = 1.0
+    # Ends of the names of norms that `norm_layout` and `norm_mean` do not apply to.
+    plain_norms: tuple[str, ...] = ()
     rotates_neighbours: bool = False
     # Layer norms instead of root-mean-square norms.
     layer_norms: bool = False

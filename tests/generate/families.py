@@ -2,7 +2,7 @@
 
     python tests/generate/families.py [NAME ...]      (needs torch, transformers, gguf, sentencepiece, tokenizers)
 
-Writes `tests/fixtures/families/NAME.gguf` and `NAME.json`. The same package versions write the same bytes.
+Writes `tests/fixtures/families/NAME.gguf` and `NAME.json` (hybrid families: `tests/fixtures/hybrid`). The same package versions write the same bytes.
 """
 
 import hashlib
@@ -17,6 +17,7 @@ import torch
 import transformers
 from gguf import GGMLQuantizationType as Format
 
+import hybrids
 import llama_likes
 import oracle
 import parts
@@ -24,7 +25,7 @@ import vocabulary
 from checkpoint import Checkpoint, Family, head_dim, rope, sizes
 from weights import AS_IS, ONE_ADDED, Layout, encode, interleaved_rotation, random_tensor
 
-FOLDER = Path(__file__).resolve().parent.parent / "fixtures" / "families"
+FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
 PROMPT_LENGTHS = (5, 37, 90)
 CONTINUATION = 16
 
@@ -366,13 +367,13 @@ CHECKPOINTS: dict[str, Checkpoint] = {
         QWEN3_MOE,
         QWEN3_MOE_SIZES | WIDE | dict(moe_intermediate_size=256, num_experts=4, head_dim=32, num_attention_heads=8),
         MIXED_Q4_K | {"ffn_gate_inp": Format.F32, "ffn_down_exps": Format.Q6_K}),
-} | llama_likes.CHECKPOINTS  # fmt: skip
+} | llama_likes.CHECKPOINTS | hybrids.CHECKPOINTS  # fmt: skip
 
 
 def main(names: list[str]) -> None:
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
-    FOLDER.mkdir(parents=True, exist_ok=True)
+    hybrids.compute_serially()
     for name in names or CHECKPOINTS:
         generate(name, CHECKPOINTS[name])
 
@@ -386,7 +387,9 @@ def generate(name: str, checkpoint: Checkpoint) -> None:
     if config.tie_word_embeddings:
         shapes.pop("lm_head.weight", None)
 
-    path = FOLDER / f"{name}.gguf"
+    folder = FIXTURES / ("hybrid" if name in hybrids.CHECKPOINTS else "families")
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.gguf"
     writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[checkpoint.family.architecture])
     write_metadata(writer, name, checkpoint, config)
     checkpoint.family.write_vocabulary(writer)
@@ -428,8 +431,9 @@ def write_metadata(writer: gguf.GGUFWriter, name: str, checkpoint: Checkpoint, c
     writer.add_block_count(config.num_hidden_layers)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
-    # In Llama 4's config `intermediate_size` is that of the experts.
-    writer.add_feed_forward_length(getattr(config, "intermediate_size_mlp", config.intermediate_size))
+    # In Llama 4's config `intermediate_size` is that of the experts. A config without dense layers has none.
+    if length := getattr(config, "intermediate_size_mlp", getattr(config, "intermediate_size", None)):
+        writer.add_feed_forward_length(length)
     writer.add_head_count(config.num_attention_heads)
     if checkpoint.family.write_heads:
         checkpoint.family.write_heads(writer, config)
@@ -475,9 +479,10 @@ def write_rope(writer: gguf.GGUFWriter, parameters: dict) -> None:
 def write_weights(writer, checkpoint: Checkpoint, config, shapes: dict, rng) -> dict[str, torch.Tensor]:
     """Generates, lays out and stores every weight; returns the state dict of the stored weights for transformers."""
     names = gguf.get_tensor_name_map(checkpoint.family.architecture, config.num_hidden_layers)
-    gain = {"norm_mean": checkpoint.family.norm_mean, "query_key": 1.5, "head": checkpoint.head_gain}
+    gain = {"query_key": 1.5, "head": checkpoint.head_gain}
     state = {}
     for key, shape in shapes.items():
+        gain["norm_mean"] = 1.0 if key.endswith(checkpoint.family.plain_norms) else checkpoint.family.norm_mean
         values = random_tensor(key, shape, gain, rng)
         layout = layout_of(key, checkpoint.family, config)
         rule = parts.find(checkpoint.family.rules(config), key)
@@ -500,7 +505,7 @@ def write_weights(writer, checkpoint: Checkpoint, config, shapes: dict, rng) -> 
 
 
 def layout_of(key: str, family: Family, config) -> Layout:
-    if key.endswith("norm.weight"):
+    if key.endswith("norm.weight") and not key.endswith(family.plain_norms):
         return family.norm_layout
     if family.rotates_neighbours and "q_proj" in key:
         return interleaved_rotation(config.num_attention_heads)

@@ -32,7 +32,10 @@ def random_tensor(name: str, shape: tuple[int, ...], gain: dict[str, float], rng
         return (gain["norm_mean"] + 0.2 * noise).astype(np.float32)
     if name.endswith(("router.scale", "per_expert_scale", "layer_scalar")):
         return (1.0 + 0.2 * noise).astype(np.float32)
-    if name.endswith((".bias", "_proj_bias", "sinks")):
+    if name.endswith("A_log"):
+        # States that decay over a few to a hundred tokens.
+        return (-2.0 + noise).astype(np.float32)
+    if name.endswith((".bias", "_proj_bias", "dt_bias", "sinks")):
         return (0.5 * noise).astype(np.float32)
     return (tensor_gain(name, gain) / np.sqrt(shape[-1]) * noise).astype(np.float32)
 

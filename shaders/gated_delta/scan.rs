@@ -1,0 +1,182 @@
+//! The kernel: one block of sixteen columns of a head, row after row.
+//!
+//! The block is [key_dim, 16], so the columns are the lanes of a vector. The sums over the keys have one order: the even
+//! ones and the odd ones by themselves, then both together. While a row updates the block, the sum `S^T k` of the next row
+//! is computed, so that the block is read once for each row.
+
+use super::cpu::Factors;
+use super::{BLOCK_COLUMNS, GatedDelta};
+use crate::cpu::SharedMut;
+use crate::per_vector;
+use crate::recurrent::StateRun;
+use crate::vector::Vector;
+
+/// What a task computes.
+pub(super) struct Block<'a> {
+    pub delta: &'a GatedDelta,
+    pub run: &'a StateRun<'a>,
+    pub head: usize,
+    /// The first column of the head, and their number: at most sixteen.
+    pub column: usize,
+    pub columns: usize,
+    /// Queries, keys and values of all rows.
+    pub mixed: &'a [f32],
+    /// The factors of all rows.
+    pub factors: &'a [f32],
+    /// `[rows, value_heads * value_dim]`
+    pub output: &'a SharedMut<'a, f32>,
+    /// The block in the slot that gets the state after a row of the run, except in the last slot.
+    pub kept: &'a dyn Fn(usize) -> Option<&'a mut [f32]>,
+}
+
+/// One row of a head.
+struct Row<'a> {
+    query: &'a [f32],
+    key: &'a [f32],
+    value: &'a [f32],
+    factors: Factors<'a>,
+}
+
+impl<'a> Block<'a> {
+    /// A row of the run.
+    fn row(&self, row: usize) -> Row<'a> {
+        let shape = &self.delta.shape;
+        let row = self.run.first + row;
+        let mixed = &self.mixed[row * shape.mixed_width()..][..shape.mixed_width()];
+        let start = shape.key_head(self.head) * shape.key_dim;
+        Row {
+            query: &mixed[start..][..shape.key_dim],
+            key: &mixed[shape.key_width() + start..][..shape.key_dim],
+            value: &mixed[2 * shape.key_width() + self.head * shape.value_dim + self.column..][..self.columns],
+            factors: Factors::of(self.delta, self.factors, row, self.head),
+        }
+    }
+}
+
+per_vector! {
+    /// Computes the outputs of a block, and leaves the state after the last row in `state`.
+    pub(super) fn scan = scan_block(block: &Block<'_>, state: &mut [f32])
+}
+
+/// # Safety
+/// The caller has the instruction set.
+#[inline(always)]
+unsafe fn scan_block<V: Vector>(block: &Block<'_>, state: &mut [f32]) {
+    // SAFETY: the caller has the instruction set.
+    unsafe {
+        if block.delta.decays() == 1 { scan_rows::<V, false>(block, state) } else { scan_rows::<V, true>(block, state) }
+    }
+}
+
+/// `PER_KEY`: each row of the state has a decay of its own.
+///
+/// # Safety
+/// The caller has the instruction set.
+#[inline(always)]
+unsafe fn scan_rows<V: Vector, const PER_KEY: bool>(block: &Block<'_>, state: &mut [f32]) {
+    let width = block.delta.shape.value_width();
+    let mut row = block.row(0);
+    // SAFETY: the caller has the instruction set.
+    unsafe {
+        let mut recalled = recall::<V, PER_KEY>(&row, state);
+        for index in 0..block.run.rows {
+            // After the last row, the sum is not needed.
+            let next = block.row((index + 1).min(block.run.rows - 1));
+            let Factors { beta, key_scale, query_scale, .. } = row.factors;
+            let value = load_some::<V>(row.value);
+            let correction = value.subtract(recalled).multiply(V::splat(beta * key_scale));
+            let (sum, next_recalled) = update::<V, PER_KEY>(&row, &next, correction, state);
+            let start = (block.run.first + index) * width + block.head * block.delta.shape.value_dim + block.column;
+            // Each task writes its own columns of its own rows.
+            store_some(sum.multiply(V::splat(query_scale)), block.output.slice(start, block.columns));
+            if let Some(kept) = (block.kept)(index) {
+                kept.copy_from_slice(state);
+            }
+            (row, recalled) = (next, next_recalled);
+        }
+    }
+}
+
+/// What the decayed state holds for the key of a row: `e^g S^T k`.
+///
+/// # Safety
+/// The caller has the instruction set.
+#[inline(always)]
+unsafe fn recall<V: Vector, const PER_KEY: bool>(row: &Row<'_>, state: &[f32]) -> V {
+    // SAFETY: the caller has the instruction set; each array is sixteen values.
+    unsafe {
+        let mut sums = [V::splat(0.0); 2];
+        for (index, values) in state.as_chunks::<BLOCK_COLUMNS>().0.iter().enumerate() {
+            let key = V::splat(weight_of::<PER_KEY>(row, index));
+            sums[index % 2] = V::load(values.as_ptr()).multiply_add(key, sums[index % 2]);
+        }
+        recalled::<V, PER_KEY>(sums, row)
+    }
+}
+
+/// Updates the state with a row. Returns `S^T q` for the row's query, and what is [recalled](recall) for the next row.
+///
+/// # Safety
+/// The caller has the instruction set.
+#[inline(always)]
+unsafe fn update<V: Vector, const PER_KEY: bool>(
+    row: &Row<'_>,
+    next: &Row<'_>,
+    correction: V,
+    state: &mut [f32],
+) -> (V, V) {
+    // SAFETY: the caller has the instruction set; each array is sixteen values.
+    unsafe {
+        let (mut read, mut sums) = ([V::splat(0.0); 2], [V::splat(0.0); 2]);
+        for (index, values) in state.as_chunks_mut::<BLOCK_COLUMNS>().0.iter_mut().enumerate() {
+            let decay = V::splat(row.factors.decays[if PER_KEY { index } else { 0 }]);
+            let decayed = V::load(values.as_ptr()).multiply(decay);
+            let updated = V::splat(row.key[index]).multiply_add(correction, decayed);
+            updated.store(values.as_mut_ptr());
+            read[index % 2] = updated.multiply_add(V::splat(row.query[index]), read[index % 2]);
+            sums[index % 2] = updated.multiply_add(V::splat(weight_of::<PER_KEY>(next, index)), sums[index % 2]);
+        }
+        (read[0].add(read[1]), recalled::<V, PER_KEY>(sums, next))
+    }
+}
+
+/// The factor of a row of the state in the sum for a key.
+#[inline(always)]
+fn weight_of<const PER_KEY: bool>(row: &Row<'_>, index: usize) -> f32 {
+    if PER_KEY { row.key[index] * row.factors.decays[index] } else { row.key[index] }
+}
+
+/// Scales the sums for a key.
+///
+/// # Safety
+/// The caller has the instruction set.
+#[inline(always)]
+unsafe fn recalled<V: Vector, const PER_KEY: bool>(sums: [V; 2], row: &Row<'_>) -> V {
+    let decay = if PER_KEY { 1.0 } else { row.factors.decays[0] };
+    // SAFETY: the caller has the instruction set.
+    unsafe { sums[0].add(sums[1]).multiply(V::splat(decay * row.factors.key_scale)) }
+}
+
+/// At most sixteen values; zeros in the other lanes.
+///
+/// # Safety
+/// The caller has the instruction set.
+#[inline(always)]
+unsafe fn load_some<V: Vector>(values: &[f32]) -> V {
+    let mut padded = [0.0; BLOCK_COLUMNS];
+    padded[..values.len()].copy_from_slice(values);
+    // SAFETY: the caller has the instruction set; sixteen values.
+    unsafe { V::load(padded.as_ptr()) }
+}
+
+/// Stores the first lanes.
+///
+/// # Safety
+/// The caller has the instruction set.
+#[inline(always)]
+unsafe fn store_some<V: Vector>(vector: V, values: &mut [f32]) {
+    let mut all = [0.0; BLOCK_COLUMNS];
+    // SAFETY: the caller has the instruction set; sixteen values.
+    unsafe { vector.store(all.as_mut_ptr()) };
+    values.copy_from_slice(&all[..values.len()]);
+}
