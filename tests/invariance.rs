@@ -17,8 +17,14 @@ mod vulkan_device;
 use tiny_runtime::{answer, checkpoint, request, start};
 use vulkan_device::has_device;
 
-/// A runtime with a tiny checkpoint. A small KV cache forces preemption when many requests run.
-async fn runtime(name: &str, device: ComputeDevice, prefill_chunk_tokens: usize, kv_blocks: Option<u64>) -> Runtime {
+/// A runtime with a tiny checkpoint. A small KV cache forces preemption when many requests run. With few slots for recurrent
+/// state requests wait, and checkpoints are evicted.
+async fn runtime(
+    name: &str,
+    device: ComputeDevice,
+    prefill_chunk_tokens: usize,
+    (kv_blocks, slots): (Option<u64>, Option<u64>),
+) -> Runtime {
     let mut options = LoadOptions {
         threads: 2,
         context_tokens: Some(256),
@@ -27,16 +33,19 @@ async fn runtime(name: &str, device: ComputeDevice, prefill_chunk_tokens: usize,
         deterministic: device != ComputeDevice::Cpu,
         ..LoadOptions::new(checkpoint(name))
     };
+    let memory = plan(&options).unwrap().memory().clone();
     if let Some(blocks) = kv_blocks {
-        let memory = plan(&options).unwrap().memory().clone();
         options.kv_bytes = Some(memory.kv_bytes / memory.kv_blocks as u64 * blocks);
+    }
+    if let Some(slots) = slots.filter(|_| memory.state_slots > 0) {
+        options.state_bytes = Some(memory.state_bytes / memory.state_slots as u64 * slots);
     }
     let policy = PolicyConfig { prefill_chunk_tokens, steps_in_flight: 1, ..PolicyConfig::default() };
     start(options, RuntimeOptions { policy, ..RuntimeOptions::default() }).await
 }
 
 async fn check(name: &str, device: ComputeDevice, temperature: f32) {
-    let alone = runtime(name, device, 512, None).await;
+    let alone = runtime(name, device, 512, (None, None)).await;
     let mut expected = Vec::new();
     for seed in 0..17 {
         expected.push(answer(&alone, request(seed, temperature)).await);
@@ -44,7 +53,7 @@ async fn check(name: &str, device: ComputeDevice, temperature: f32) {
     alone.shutdown(Duration::ZERO).await;
     // With 20 blocks not all seventeen sequences fit: some are preempted and recomputed.
     for (chunk, kv_blocks) in [(1, None), (7, None), (512, None), (7, Some(20))] {
-        let batched = runtime(name, device, chunk, kv_blocks).await;
+        let batched = runtime(name, device, chunk, (kv_blocks, Some(if chunk == 512 { 5 } else { 60 }))).await;
         let running = (0..17).map(|seed| {
             let batched = batched.clone();
             tokio::spawn(async move { answer(&batched, request(seed, temperature)).await })
@@ -78,8 +87,15 @@ async fn requests_with_windows_and_soft_caps_give_the_same_bits_alone_and_in_a_b
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn requests_with_recurrent_state_give_the_same_bits_alone_and_in_a_batch() {
+    check("qwen35moe.gguf", ComputeDevice::Cpu, 0.7).await;
+    check("qwen3next.gguf", ComputeDevice::Cpu, 0.0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn deterministic_requests_on_vulkan_give_the_same_bits_alone_and_in_a_batch() {
     if has_device() {
         check("llama-q4_0.gguf", ComputeDevice::Vulkan(0), 0.8).await;
+        check("qwen35.gguf", ComputeDevice::Vulkan(0), 0.8).await;
     }
 }

@@ -101,6 +101,28 @@ fn with_eight_bit_activations_every_checkpoint_is_near_transformers() {
     }
 }
 
+/// The two families repeat key heads for their value heads in different orders. Their architecture is all that tells them apart.
+#[test]
+fn value_heads_in_the_order_of_the_other_family_are_far_from_transformers() {
+    let checkpoints = Expected::all();
+    let expected = checkpoints.iter().find(|expected| expected.model == "qwen35moe.gguf").unwrap();
+    let bytes = std::fs::read(expected.path()).unwrap();
+    let (own, other) = (b"qwen35moe", b"qwen3next");
+    let mut renamed = bytes.clone();
+    for start in 0..bytes.len() - own.len() {
+        if bytes[start..].starts_with(own) {
+            renamed[start..start + own.len()].copy_from_slice(other);
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("renamed.gguf");
+    std::fs::write(&path, renamed).unwrap();
+    let setup = setup(Kernel::detect(), KvType::F32);
+    let mut distance = Distance::default();
+    distance.add(&mut load(&path, setup), &expected.prompts[1], f64::INFINITY);
+    assert!(distance.prompt_means[0] > 10.0 * FLOAT_GATE, "{:?}", distance.prompt_means);
+}
+
 /// The distance between an engine and transformers on one checkpoint.
 #[derive(Default)]
 struct Distance {

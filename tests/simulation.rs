@@ -56,6 +56,7 @@ async fn alone(request: &GenerationRequest) -> Received {
 fn assert_nothing_is_held(runtime: &Runtime) {
     let counts = runtime.snapshot();
     assert_eq!((counts.running, counts.waiting, counts.blocks_used), (0, 0, 0));
+    assert_eq!(counts.slots_used, counts.slots_cached, "only checkpoints are left");
     assert!(runtime.try_permit(options().max_requests).is_ok(), "a permit was not released");
 }
 
@@ -101,9 +102,11 @@ async fn batching_chunks_and_preemption_do_not_change_any_bit() {
     asked.prompt_logprobs = Some(1);
     let expected = alone(&asked).await;
     for prefill_chunk_tokens in [1, 7, 512] {
-        for (steps_in_flight, kv_blocks) in [(1, 256), (2, 256), (1, 34)] {
+        for (steps_in_flight, kv_blocks, state_slots) in
+            [(1, 256, 0), (2, 256, 0), (1, 34, 0), (2, 256, 3), (1, 34, 40)]
+        {
             let mut model = timed_model();
-            model.limits.kv_blocks = kv_blocks;
+            (model.limits.kv_blocks, model.limits.state_slots) = (kv_blocks, state_slots);
             let policy = PolicyConfig { prefill_chunk_tokens, steps_in_flight, ..PolicyConfig::default() };
             let runtime = start(model, RuntimeOptions { policy, ..options() }).await;
             let mut others = Vec::new();
@@ -162,6 +165,7 @@ async fn alone_without_end(request: &GenerationRequest) -> Received {
 fn assert_nothing_is_held_except(runtime: &Runtime, clients: usize) {
     let counts = runtime.snapshot();
     assert_eq!((counts.running, counts.waiting, counts.blocks_used), (0, 0, 0));
+    assert_eq!(counts.slots_used, counts.slots_cached, "only checkpoints are left");
     assert!(runtime.try_permit(options().max_requests - clients).is_ok());
 }
 
@@ -548,6 +552,8 @@ async fn chaos(seed: u64, requests: usize) -> Vec<Received> {
     let repeats = seed % 4 < 2;
     let mut model = SimulatedModel { faults: Some(faults), samples: seed % 2 == 1, repeats, ..timed_model() };
     model.limits.kv_blocks = 60;
+    // Without recurrent state, with enough slots for checkpoints, and with hardly enough for sequences.
+    model.limits.state_slots = [0, 40, 5][seed as usize % 3];
     let policy = PolicyConfig {
         prefill_chunk_tokens: 1 + dice.roll(64) as usize,
         inter_token_target: (dice.roll(2) == 0).then_some(Duration::from_millis(7)),
@@ -618,6 +624,7 @@ async fn chaos(seed: u64, requests: usize) -> Vec<Received> {
     sleep(Duration::from_secs(10)).await;
     let counts = runtime.snapshot();
     assert_eq!((counts.running, counts.waiting, counts.blocks_used), (0, 0, 0), "seed {seed}");
+    assert_eq!(counts.slots_used, counts.slots_cached, "seed {seed}");
     assert!(runtime.try_permit(64).is_ok(), "seed {seed}: a permit was not given back");
     assert!(counters.loads.load(Ordering::Relaxed) > 1, "seed {seed}: nothing was restarted");
     all

@@ -235,7 +235,7 @@ fn a_context_of_many_blocks_gives_the_logits_of_the_cpu() {
     }
     let limit = if has_matrices() { 0.1 } else { 0.02 };
     // Longer than the sections into which attention splits contexts; fed as a prompt, then one token at a time.
-    for name in ["llama-q4_k.gguf", "gemma2-q5_1.gguf", "mistral-window.gguf"] {
+    for name in ["llama-q4_k.gguf", "gemma2-q5_1.gguf", "mistral-window.gguf", "qwen35.gguf"] {
         let tokens: Vec<TokenId> = (0..300).map(|index| (index * 37 + 11) % 500).collect();
         let rows = |device| {
             let mut runner = load(&folder().join(name), Setup { device, ..setup(KvType::F32) });
@@ -260,7 +260,7 @@ fn deterministic_logits_have_the_same_bits_in_any_chunks_and_any_batch() {
     if !has_device() {
         return;
     }
-    for name in ["llama-q4_k.gguf", "gemma2-q5_1.gguf", "qwen3-q8_0.gguf", "qwen3moe-q4_k.gguf"] {
+    for name in ["llama-q4_k.gguf", "gemma2-q5_1.gguf", "qwen3-q8_0.gguf", "qwen3moe-q4_k.gguf", "qwen35moe.gguf"] {
         let setup = Setup { deterministic: true, ..setup(KvType::F16) };
         let mut runner = load(&folder().join(name), setup);
         let tokens: Vec<TokenId> = (0..280).map(|index| (index * 53 + 7) % 500).collect();
@@ -336,19 +336,21 @@ fn two_devices_that_share_the_layers_give_the_same_bits_as_one() {
         return;
     }
     // The same device twice: two logical devices, each with its own memory and queue.
-    let on = |device: &str, force_staging| {
+    let on = |model: &str, device: &str, force_staging| {
         logits(LoadOptions {
             device: device.parse().unwrap(),
             split: device.contains(',').then(|| "1,1".parse().unwrap()),
             deterministic: true,
             context_tokens: Some(128),
             vulkan: VulkanOptions { force_staging, ..VulkanOptions::default() },
-            ..LoadOptions::new(folder().join("gemma2.gguf"))
+            ..LoadOptions::new(folder().join(model))
         })
     };
-    let one = on("vulkan:0", false);
-    assert_same_bits(&on("vulkan:0,vulkan:0", false), &one, "two devices");
-    assert_same_bits(&on("vulkan:0,vulkan:0", true), &one, "two devices, staged");
+    for model in ["gemma2.gguf", "qwen3next.gguf"] {
+        let one = on(model, "vulkan:0", false);
+        assert_same_bits(&on(model, "vulkan:0,vulkan:0", false), &one, "two devices");
+        assert_same_bits(&on(model, "vulkan:0,vulkan:0", true), &one, "two devices, staged");
+    }
 }
 
 #[test]

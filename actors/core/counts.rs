@@ -1,6 +1,6 @@
 //! The state of a scheduler in numbers.
 
-/// Sequences, tokens and KV blocks of one scheduler, or of several added up.
+/// Sequences, tokens, KV blocks and slots of one scheduler, or of several added up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
     /// Sequences that hold blocks.
@@ -23,6 +23,14 @@ pub struct Counts {
     pub blocks_total: usize,
     /// Cached blocks evicted so far to make blocks available.
     pub evictions: u64,
+    /// Slots for recurrent state that hold something; 0 for a model without recurrent state.
+    pub slots_used: usize,
+    /// Slots that hold a checkpoint.
+    pub slots_cached: usize,
+    /// All slots.
+    pub slots_total: usize,
+    /// Checkpoints evicted so far to make slots available.
+    pub slot_evictions: u64,
 }
 
 impl Counts {
@@ -40,6 +48,10 @@ impl Counts {
             blocks_cached: self.blocks_cached + other.blocks_cached,
             blocks_total: self.blocks_total + other.blocks_total,
             evictions: self.evictions + other.evictions,
+            slots_used: self.slots_used + other.slots_used,
+            slots_cached: self.slots_cached + other.slots_cached,
+            slots_total: self.slots_total + other.slots_total,
+            slot_evictions: self.slot_evictions + other.slot_evictions,
         }
     }
 }

@@ -146,6 +146,14 @@ catalogue! {
     KV_USAGE: Gauge, "cuelight_kv_usage_ratio" ["model", "replica"];
     /// Evictions of cached KV blocks.
     KV_EVICTIONS: Counter, "cuelight_kv_evictions_total" ["model"];
+    /// Slots for recurrent state that hold the state of a sequence or a checkpoint.
+    STATE_SLOTS_USED: Gauge, "cuelight_state_slots_used" ["model", "replica"];
+    /// Slots for recurrent state that hold a checkpoint of the prefix cache.
+    STATE_SLOTS_CACHED: Gauge, "cuelight_state_slots_cached" ["model", "replica"];
+    /// All slots for recurrent state; 0 for a model without it.
+    STATE_SLOTS: Gauge, "cuelight_state_slots" ["model", "replica"];
+    /// Evictions of checkpoints of recurrent state.
+    STATE_EVICTIONS: Counter, "cuelight_state_evictions_total" ["model"];
     /// Prompt tokens looked up in the prefix cache.
     PREFIX_CACHE_QUERIES: Counter, "cuelight_prefix_cache_queries_total" ["model"];
     /// Prompt tokens found in the prefix cache.

@@ -250,10 +250,14 @@ pub struct SchedulerMetrics {
     blocks_total: Gauge,
     kv_usage: Gauge,
     evictions: Counter,
+    slots_used: Gauge,
+    slots_cached: Gauge,
+    slots: Gauge,
+    slot_evictions: Counter,
     preemptions: Counter,
     prefill_rows: Histogram,
-    /// Evictions of the policy at the last update.
-    evicted: u64,
+    /// Evictions of blocks and of checkpoints of the policy at the last update.
+    evicted: [u64; 2],
 }
 
 /// The values of the gauges.
@@ -267,8 +271,11 @@ struct Levels {
     blocks_used: usize,
     blocks_cached: usize,
     blocks_total: usize,
-    /// Evictions since the policy was created or the executor was last rebuilt.
-    evicted: u64,
+    slots_used: usize,
+    slots_cached: usize,
+    slots_total: usize,
+    /// Evictions of blocks and of checkpoints since the policy was created or the executor was last rebuilt.
+    evicted: [u64; 2],
 }
 
 impl From<&Counts> for Levels {
@@ -284,7 +291,10 @@ impl From<&Counts> for Levels {
             blocks_used: counts.blocks_used,
             blocks_cached: counts.blocks_cached,
             blocks_total: counts.blocks_total,
-            evicted: counts.evictions,
+            slots_used: counts.slots_used,
+            slots_cached: counts.slots_cached,
+            slots_total: counts.slots_total,
+            evicted: [counts.evictions, counts.slot_evictions],
         }
     }
 }
@@ -308,9 +318,13 @@ impl SchedulerMetrics {
             blocks_total: gauge(KV_BLOCKS_TOTAL),
             kv_usage: gauge(KV_USAGE),
             evictions: counter(KV_EVICTIONS),
+            slots_used: gauge(STATE_SLOTS_USED),
+            slots_cached: gauge(STATE_SLOTS_CACHED),
+            slots: gauge(STATE_SLOTS),
+            slot_evictions: counter(STATE_EVICTIONS),
             preemptions: counter(PREEMPTIONS),
             prefill_rows: histogram!(STEP_PREFILL_ROWS, &[("model", model_id.to_string())]),
-            evicted: 0,
+            evicted: [0; 2],
         }
     }
 
@@ -328,7 +342,13 @@ impl SchedulerMetrics {
         self.blocks_cached.set(levels.blocks_cached as f64);
         self.blocks_total.set(levels.blocks_total as f64);
         self.kv_usage.set(levels.blocks_used as f64 / levels.blocks_total.max(1) as f64);
-        self.evictions.increment(levels.evicted.saturating_sub(self.evicted));
+        self.slots_used.set(levels.slots_used as f64);
+        self.slots_cached.set(levels.slots_cached as f64);
+        self.slots.set(levels.slots_total as f64);
+        let evictions = [&self.evictions, &self.slot_evictions];
+        for ((counter, now), before) in evictions.into_iter().zip(levels.evicted).zip(self.evicted) {
+            counter.increment(now.saturating_sub(before));
+        }
         self.evicted = levels.evicted;
     }
 
@@ -486,12 +506,12 @@ mod tests {
         };
         metrics::with_local_recorder(&recorder, || {
             let mut first = SchedulerMetrics::new(&"m".into(), 0);
-            first.set_levels(&Levels { evicted: 3, blocks_used: 5, blocks_total: 10, ..Levels::default() });
-            first.set_levels(&Levels { evicted: 4, blocks_used: 5, blocks_total: 10, ..Levels::default() });
+            first.set_levels(&Levels { evicted: [3, 0], blocks_used: 5, blocks_total: 10, ..Levels::default() });
+            first.set_levels(&Levels { evicted: [4, 0], blocks_used: 5, blocks_total: 10, ..Levels::default() });
             assert_eq!((value(KV_EVICTIONS), value(KV_USAGE)), (Some(4.0), Some(0.5)));
             drop(first);
             assert_eq!((value(KV_EVICTIONS), value(KV_USAGE)), (Some(4.0), Some(0.0)));
-            SchedulerMetrics::new(&"m".into(), 0).set_levels(&Levels { evicted: 2, ..Levels::default() });
+            SchedulerMetrics::new(&"m".into(), 0).set_levels(&Levels { evicted: [2, 0], ..Levels::default() });
             assert_eq!(value(KV_EVICTIONS), Some(6.0));
         });
     }

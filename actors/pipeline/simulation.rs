@@ -247,6 +247,7 @@ impl ModelSource for SimulatedModel {
         };
         let engine = SimulatedEngine {
             kv: vec![Slot::default(); self.limits.kv_blocks * BLOCK_TOKENS],
+            states: vec![0; self.limits.state_slots],
             model: self.clone(),
             _live: live,
         };
@@ -264,6 +265,8 @@ pub struct SimulatedEngine {
     model: SimulatedModel,
     /// For each position of each block.
     kv: Vec<Slot>,
+    /// For each slot of recurrent state, what takes the place of the state: the hash of all tokens.
+    states: Vec<u64>,
     _live: LiveBytes,
 }
 
@@ -359,6 +362,10 @@ impl SimulatedEngine {
             if sequence.tokens.is_empty() || end > limits.context_tokens {
                 return Err(invalid(step, format!("a sequence has {} rows up to {end}", sequence.tokens.len())));
             }
+            let named = sequence.state.from.iter().chain(sequence.state.to.iter().map(|(_, slot)| slot));
+            if named.into_iter().any(|slot| *slot as usize >= limits.state_slots) {
+                return Err(invalid(step, "a sequence uses a slot that does not exist".into()));
+            }
             if sequence.block_table.len() * BLOCK_TOKENS < end {
                 return Err(invalid(step, format!("{} blocks do not hold {end} tokens", sequence.block_table.len())));
             }
@@ -382,10 +389,17 @@ impl SimulatedEngine {
             sequence.block_table[position / BLOCK_TOKENS] as usize * BLOCK_TOKENS + position % BLOCK_TOKENS
         };
         let wanted = sequence.logits.rows(sequence.tokens.len());
+        let mut state = sequence.state.from.map_or(0, |slot| self.states[slot as usize]);
         for (row, &token) in sequence.tokens.iter().enumerate() {
             let position = sequence.first_position as usize + row;
             let before = position.checked_sub(1).map_or(Slot::default(), |previous| self.kv[slot(previous)]);
-            let hash = mix(before.hash ^ mix(u64::from(token) + 1));
+            // With wrong state the text is wrong, and so it is with wrong keys and values.
+            let is_wrong = !self.states.is_empty() && state != before.hash;
+            let hash = mix(before.hash ^ mix(u64::from(token) + 1)) ^ u64::from(is_wrong);
+            state = hash;
+            for (_, slot) in sequence.state.to.iter().filter(|(rows, _)| *rows as usize == row + 1) {
+                self.states[*slot as usize] = state;
+            }
             self.kv[slot(position)] = Slot { hash, token };
             if row + wanted >= sequence.tokens.len() {
                 let repeats = self.model.repeats && !hash.is_multiple_of(8);

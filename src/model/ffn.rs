@@ -4,7 +4,7 @@ use cuelight_shaders::elementwise::{Activate, Add, GateRows, Pointwise};
 use cuelight_shaders::experts::{ExpertMatrix, Experts, Route};
 use cuelight_shaders::glu::{Activation, Glu};
 
-use super::arch::{ExpertPlacement, FeedForward};
+use super::arch::FeedForward;
 use super::builder::{BuildError, Builder};
 use super::error::ModelError;
 use super::layer::{DenseSizes, ExpertSizes, FeedForwardSpec};
@@ -23,18 +23,16 @@ pub fn feed_forward(
     spec: &FeedForwardSpec,
     [x, normed]: [ValueId; 2],
 ) -> Result<ValueId, BuildError> {
-    let (experts, dense) = match spec {
-        FeedForwardSpec::Dense(sizes) => return dense_layer(builder, layer, *sizes, normed),
-        FeedForwardSpec::Experts(experts, dense) => (experts, dense),
-    };
-    let layer = ExpertLayer { layer, sizes: experts };
-    match experts.placement {
-        ExpertPlacement::Replace => {
-            let routed = layer.experts(builder, normed, normed)?;
-            let Some(shared) = shared_expert(builder, layer.layer, normed)? else { return Ok(routed) };
+    match spec {
+        FeedForwardSpec::Dense(sizes) => dense_layer(builder, layer, *sizes, normed),
+        FeedForwardSpec::Experts(sizes) => {
+            let routed = ExpertLayer { layer, sizes }.experts(builder, normed, normed)?;
+            let Some(shared) = shared_expert(builder, layer, normed)? else { return Ok(routed) };
             Ok(builder.graph.push_one(Add, &[routed, shared])?)
         }
-        ExpertPlacement::Parallel => layer.dense_with_experts(builder, *dense, [x, normed]),
+        FeedForwardSpec::ExpertsNextToDense(sizes, dense) => {
+            ExpertLayer { layer, sizes }.dense_with_experts(builder, *dense, [x, normed])
+        }
     }
 }
 

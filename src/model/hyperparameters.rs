@@ -3,6 +3,7 @@
 //! - `keys`: a key as a type
 //! - `layers`: the layers
 //! - `attention`, `windows`, `positions`: their mixers
+//! - `recurrent`: the mixers of recurrent layers
 //! - `experts`: their experts
 
 mod attention;
@@ -10,6 +11,7 @@ mod experts;
 mod keys;
 mod layers;
 mod positions;
+mod recurrent;
 mod windows;
 
 use super::arch::{EmbeddingScale, Family, LogitScale, NormKind};

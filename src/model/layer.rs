@@ -1,10 +1,13 @@
 //! How each layer of a model is built: the options of its family and the metadata of its file, resolved to plain data.
 
 use cuelight_shaders::attention::{KvShape, Window};
+use cuelight_shaders::causal_conv::CausalConv;
 use cuelight_shaders::experts::{Groups, RouteWeighting, Scoring};
+use cuelight_shaders::gated_delta::DeltaShape;
 use cuelight_shaders::layer_state::LayerState;
+use cuelight_shaders::recurrent::StatePart;
 
-use super::arch::{ExpertPlacement, FeedForward, Norms, QkNormKind};
+use super::arch::{FeedForward, Norms, QkNormKind};
 use super::rope::RopeScaling;
 
 /// One layer.
@@ -27,32 +30,62 @@ pub enum MixerSpec {
     Attention(AttentionLayer),
     /// All heads share one latent vector.
     LatentAttention(AttentionLayer, LatentSizes),
+    /// The gated delta rule after a convolution.
+    GatedDelta(DeltaLayer),
 }
 
 impl MixerSpec {
-    /// The attention of the mixer.
+    /// The attention of the mixer, if it attends.
     #[must_use]
-    pub fn attention(&self) -> &AttentionLayer {
+    pub fn attention(&self) -> Option<&AttentionLayer> {
         match self {
-            MixerSpec::Attention(attention) | MixerSpec::LatentAttention(attention, _) => attention,
+            MixerSpec::Attention(attention) | MixerSpec::LatentAttention(attention, _) => Some(attention),
+            MixerSpec::GatedDelta(_) => None,
         }
     }
 
     /// What the mixer stores of a sequence.
     #[must_use]
     pub fn state(&self) -> LayerState {
-        LayerState::of_kv(self.kv_shape())
-    }
-
-    /// The keys and values that the mixer stores for each position.
-    #[must_use]
-    pub fn kv_shape(&self) -> KvShape {
         match self {
-            MixerSpec::Attention(attention) => KvShape::grouped(attention.heads.n_kv_heads, attention.heads.head_dim),
-            MixerSpec::LatentAttention(attention, sizes) => {
-                KvShape::latent(sizes.rank + attention.heads.rotary_dim, sizes.rank)
+            MixerSpec::Attention(attention) => LayerState::of_kv(attention.kv_shape()),
+            MixerSpec::LatentAttention(attention, sizes) => LayerState::of_kv(attention.latent_shape(*sizes)),
+            MixerSpec::GatedDelta(delta) => {
+                LayerState::recurrent(delta.state_parts(0).map(|part| part.len).iter().sum())
             }
         }
+    }
+}
+
+impl AttentionLayer {
+    /// The keys and values of each position.
+    #[must_use]
+    pub fn kv_shape(&self) -> KvShape {
+        KvShape::grouped(self.heads.n_kv_heads, self.heads.head_dim)
+    }
+
+    /// The keys and values of each position if all heads share a latent vector.
+    #[must_use]
+    pub fn latent_shape(&self, sizes: LatentSizes) -> KvShape {
+        KvShape::latent(sizes.rank + self.heads.rotary_dim, sizes.rank)
+    }
+}
+
+/// A layer with the gated delta rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeltaLayer {
+    /// Its heads.
+    pub shape: DeltaShape,
+    /// Rows that the convolution of queries, keys and values spans.
+    pub conv_width: usize,
+}
+
+impl DeltaLayer {
+    /// The state of the convolution and of the delta rule, in layer number `layer`.
+    #[must_use]
+    pub fn state_parts(&self, layer: usize) -> [StatePart; 2] {
+        let conv = CausalConv::state_len(self.shape.mixed_width(), self.conv_width);
+        [StatePart { layer, start: 0, len: conv }, StatePart { layer, start: conv, len: self.shape.state_len() }]
     }
 }
 
@@ -126,8 +159,10 @@ pub struct PositionScale {
 pub enum FeedForwardSpec {
     /// One for all rows.
     Dense(DenseSizes),
-    /// Experts, next to a dense one or without it.
-    Experts(ExpertSizes, DenseSizes),
+    /// Experts.
+    Experts(ExpertSizes),
+    /// Experts and a dense one in parallel.
+    ExpertsNextToDense(ExpertSizes, DenseSizes),
 }
 
 /// The sizes and the form of a dense feed-forward.
@@ -158,6 +193,4 @@ pub struct ExpertSizes {
     pub groups: Option<Groups>,
     /// Whether a weight applies to an expert's input or output.
     pub weighting: RouteWeighting,
-    /// Whether experts replace the dense feed-forward or run in parallel to it.
-    pub placement: ExpertPlacement,
 }

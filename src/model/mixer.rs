@@ -1,12 +1,15 @@
 //! Mixers: the half of a layer in which a row reads other rows of its sequence.
 
-use cuelight_shaders::attention::Attention;
+mod delta;
+
+use cuelight_shaders::attention::{Attention, KvShape};
 use cuelight_shaders::elementwise::ScaleByPosition;
+use cuelight_shaders::glu::{Activation, Glu};
 use cuelight_shaders::heads::{JoinHeads, SplitHeads};
 use cuelight_shaders::matmul::HeadLinear;
 use cuelight_shaders::rope::Rope;
 
-use super::arch::{QkNormKind, Values};
+use super::arch::{Gate, QkNormKind, Values};
 use super::builder::{BuildError, Builder};
 use super::layer::{AttentionLayer, Heads, LatentSizes, MixerSpec, RopeSpec};
 use super::rope::frequencies;
@@ -19,8 +22,9 @@ use crate::graph::ValueId;
 /// [`BuildError`] when a tensor is missing or has the wrong shape.
 pub fn mix(builder: &mut Builder<'_>, layer: usize, spec: &MixerSpec, x: ValueId) -> Result<ValueId, BuildError> {
     match spec {
-        MixerSpec::Attention(attention) => grouped_query_attention(builder, layer, (spec, attention), x),
-        MixerSpec::LatentAttention(attention, sizes) => latent_attention(builder, layer, (spec, attention, *sizes), x),
+        MixerSpec::Attention(attention) => grouped_query_attention(builder, layer, attention, x),
+        MixerSpec::LatentAttention(attention, sizes) => latent_attention(builder, layer, (attention, *sizes), x),
+        MixerSpec::GatedDelta(sizes) => delta::gated_delta(builder, layer, sizes, x),
     }
 }
 
@@ -28,26 +32,29 @@ pub fn mix(builder: &mut Builder<'_>, layer: usize, spec: &MixerSpec, x: ValueId
 fn grouped_query_attention(
     builder: &mut Builder<'_>,
     layer: usize,
-    (spec, attention): (&MixerSpec, &AttentionLayer),
+    attention: &AttentionLayer,
     x: ValueId,
 ) -> Result<ValueId, BuildError> {
-    let [query, key, value] = project(builder, layer, attention.heads, x)?;
+    let ([query, key, value], gate) = project(builder, layer, attention.heads, x)?;
     let [query, key] = norm_queries_and_keys(builder, layer, attention, [query, key])?;
     let [query, key] = apply_positions(builder, layer, attention, [query, key])?;
     let n_heads = attention.heads.n_heads;
     let sinks = builder.weights.optional_vector(&format!("blk.{layer}.attn_sinks.weight"), n_heads)?;
-    let op = Attention { sinks, ..attention_op(builder, layer, spec) };
+    let op = Attention { sinks, ..attention_op(builder, layer, attention, attention.kv_shape()) };
     let attended = builder.graph.push_one(op.checked()?, &[query, key, value])?;
+    let attended = match gate {
+        Some(gate) => builder.graph.push_one(Glu::new(Activation::Sigmoid), &[gate, attended])?,
+        None => attended,
+    };
     Ok(builder.linear(layer, &[("attn_output", builder.h.hidden_size)], attended)?[0])
 }
 
 /// The attention op of a layer, without sinks.
-fn attention_op(builder: &Builder<'_>, layer: usize, spec: &MixerSpec) -> Attention {
-    let attention = spec.attention();
+fn attention_op(builder: &Builder<'_>, layer: usize, attention: &AttentionLayer, kv: KvShape) -> Attention {
     Attention {
         layer,
         n_heads: attention.heads.n_heads,
-        kv: spec.kv_shape(),
+        kv,
         scale: attention.scale,
         window: attention.window,
         softcap: builder.h.attention_softcap,
@@ -55,10 +62,32 @@ fn attention_op(builder: &Builder<'_>, layer: usize, spec: &MixerSpec) -> Attent
     }
 }
 
-/// Query, key and value of each row.
-fn project(builder: &mut Builder<'_>, layer: usize, heads: Heads, x: ValueId) -> Result<[ValueId; 3], BuildError> {
-    let Heads { n_heads, n_kv_heads, head_dim, .. } = heads;
-    let widths = [n_heads * head_dim, n_kv_heads * head_dim, n_kv_heads * head_dim];
+/// Query, key and value of each row, and the gate of the heads' outputs if there is one.
+fn project(
+    builder: &mut Builder<'_>,
+    layer: usize,
+    heads: Heads,
+    x: ValueId,
+) -> Result<([ValueId; 3], Option<ValueId>), BuildError> {
+    let head_dim = heads.head_dim;
+    if builder.family.attention.gate == Gate::Never {
+        return Ok((project_parts(builder, layer, heads, heads.n_heads * head_dim, x)?, None));
+    }
+    let [query, key, value] = project_parts(builder, layer, heads, 2 * heads.n_heads * head_dim, x)?;
+    let parts = builder.graph.push(SplitHeads { first: head_dim, second: head_dim }, &[query])?;
+    Ok(([parts[0], key, value], Some(parts[1])))
+}
+
+/// Query, key and value of each row; the query projection has `query_width` outputs.
+fn project_parts(
+    builder: &mut Builder<'_>,
+    layer: usize,
+    heads: Heads,
+    query_width: usize,
+    x: ValueId,
+) -> Result<[ValueId; 3], BuildError> {
+    let Heads { n_kv_heads, head_dim, .. } = heads;
+    let widths = [query_width, n_kv_heads * head_dim, n_kv_heads * head_dim];
     let [query, key, value] = [("attn_q", widths[0]), ("attn_k", widths[1]), ("attn_v", widths[2])];
     let has = |stem: &str| builder.weights.has(&format!("blk.{layer}.{stem}.weight"));
     let projected = if has("attn_qkv") {
@@ -151,7 +180,7 @@ fn rotate(
 fn latent_attention(
     builder: &mut Builder<'_>,
     layer: usize,
-    (spec, attention, sizes): (&MixerSpec, &AttentionLayer, LatentSizes),
+    (attention, sizes): (&AttentionLayer, LatentSizes),
     x: ValueId,
 ) -> Result<ValueId, BuildError> {
     let LatentSizes { rank, key_dim, value_dim } = sizes;
@@ -171,7 +200,7 @@ fn latent_attention(
     let join = || JoinHeads { first: rank, second: rotary };
     let query = builder.graph.push_one(join(), &[absorbed, rotated_query])?;
     let key = builder.graph.push_one(join(), &[latent, rotated_key])?;
-    let op = attention_op(builder, layer, spec);
+    let op = attention_op(builder, layer, attention, attention.latent_shape(sizes));
     let attended = builder.graph.push_one(op.checked()?, &[query, key])?;
     let values = per_head(builder, layer, ("attn_v_b", n_heads), [value_dim, rank], attended)?;
     Ok(builder.linear(layer, &[("attn_output", builder.h.hidden_size)], values)?[0])

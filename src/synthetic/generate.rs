@@ -152,7 +152,9 @@ impl FileLayout {
             let (content, format) = (&self.tensors[tensor].0.content, self.tensors[tensor].1);
             let chunk_bytes = match content {
                 Content::Weights(_) => CHUNK_BYTES / format.block_bytes() * format.block_bytes(),
-                Content::Norm | Content::Bias | Content::Router | Content::Values(_) => range.len().max(1),
+                Content::Norm | Content::Bias | Content::Decay | Content::Router | Content::Values(_) => {
+                    range.len().max(1)
+                }
             };
             let end = range.end;
             range.clone().step_by(chunk_bytes).enumerate().map(move |(index, start)| {
@@ -175,6 +177,7 @@ impl FileLayout {
             Content::Weights(_) => None,
             Content::Norm => Some(around(1.0, 0.1)),
             Content::Bias => Some(around(0.0, *RandomBlocks::MAGNITUDE.end())),
+            Content::Decay => Some(around(-1.0, 0.5)),
             Content::Router => Some(router(tensor, around(0.0, 1.0))),
             Content::Values(values) => Some(values.clone()),
         }

@@ -1,7 +1,7 @@
 //! The metadata of a file: the keys that a loader needs.
 
 use super::Synthetic;
-use super::models::RopeStretch;
+use super::models::{DeltaHeads, RopeStretch};
 use crate::format::gguf::write::{GgufBuilder, ToValue};
 
 /// A file with its metadata and without tensors.
@@ -24,7 +24,7 @@ pub(super) fn describe(synthetic: &Synthetic) -> GgufBuilder {
         ("attention.head_count_kv", shape.n_kv_heads),
         ("attention.key_length", shape.head_dim),
         ("attention.value_length", shape.head_dim),
-        ("rope.dimension_count", shape.head_dim),
+        ("rope.dimension_count", shape.rotary_dim.unwrap_or(shape.head_dim)),
     ] {
         keys = keys.size(key, size);
     }
@@ -44,6 +44,15 @@ pub(super) fn describe(synthetic: &Synthetic) -> GgufBuilder {
         if experts.shared_size > 0 {
             keys = keys.size("expert_shared_feed_forward_length", experts.shared_size);
         }
+    }
+    if let Some(heads) = shape.delta {
+        keys = keys
+            .size("ssm.conv_kernel", DeltaHeads::CONV_WIDTH)
+            .size("ssm.state_size", DeltaHeads::HEAD_DIM)
+            .size("ssm.inner_size", heads.values * DeltaHeads::HEAD_DIM)
+            .size("ssm.group_count", heads.keys)
+            .size("ssm.time_step_rank", heads.values)
+            .size("full_attention_interval", DeltaHeads::ATTENTION_INTERVAL);
     }
     if let Some(window) = shape.window {
         keys = keys.size("attention.sliding_window", window);

@@ -52,6 +52,34 @@ pub struct Shape {
     pub tied: bool,
     /// The experts of its layers.
     pub experts: Option<ExpertShape>,
+    /// Values of a head that are rotated; `None` for all.
+    pub rotary_dim: Option<usize>,
+    /// The layers with the gated delta rule, in place of three of four layers of attention.
+    pub delta: Option<DeltaHeads>,
+}
+
+/// The heads of layers with the gated delta rule. All have 128 values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeltaHeads {
+    /// Heads of queries and keys.
+    pub keys: usize,
+    /// Heads of values.
+    pub values: usize,
+}
+
+impl DeltaHeads {
+    /// Values of a head.
+    pub const HEAD_DIM: usize = 128;
+    /// Rows that the convolution spans.
+    pub const CONV_WIDTH: usize = 4;
+    /// Every how many layers one attends.
+    pub const ATTENTION_INTERVAL: usize = 4;
+
+    /// Whether a layer has the delta rule.
+    #[must_use]
+    pub fn has_layer(layer: usize) -> bool {
+        !(layer + 1).is_multiple_of(Self::ATTENTION_INTERVAL)
+    }
 }
 
 /// Which products have biases.
@@ -361,6 +389,41 @@ pub const MODELS: &[Shape] = &[
         ..QWEN_2
     },
     Shape { name: "qwen3-30b-a3b", title: "Qwen3 30B A3B", parameters: 30_532_122_624, n_layers: 48, ..QWEN_3_MOE },
+    Shape {
+        name: "qwen3.5-0.8b",
+        title: "Qwen3.5 0.8B",
+        parameters: 0,
+        n_layers: 24,
+        hidden_size: 1024,
+        intermediate_size: 3584,
+        n_heads: 8,
+        ..QWEN_3_5
+    },
+    Shape {
+        name: "qwen3.5-4b",
+        title: "Qwen3.5 4B",
+        parameters: 0,
+        n_layers: 32,
+        hidden_size: 2560,
+        intermediate_size: 9216,
+        n_heads: 16,
+        n_kv_heads: 4,
+        delta: Some(DeltaHeads { keys: 16, values: 32 }),
+        ..QWEN_3_5
+    },
+    Shape {
+        name: "qwen3.5-35b-a3b",
+        title: "Qwen3.5 35B A3B",
+        architecture: "qwen35moe",
+        parameters: 0,
+        n_layers: 40,
+        hidden_size: 2048,
+        n_heads: 16,
+        experts: Some(ExpertShape { count: 256, used: 8, intermediate_size: 512, shared_size: 512 }),
+        delta: Some(DeltaHeads { keys: 16, values: 32 }),
+        tied: false,
+        ..QWEN_3_5
+    },
     // Reduced to fit in the memory of a machine with 24 GB, together with a file of the same weights.
     Shape {
         name: "qwen3-moe-16x64",
@@ -495,6 +558,8 @@ const LLAMA_3: Shape = Shape {
     sinks: false,
     tied: false,
     experts: None,
+    rotary_dim: None,
+    delta: None,
 };
 
 const SMOLLM_2: Shape = Shape {
@@ -521,6 +586,20 @@ const QWEN_2: Shape = Shape {
 };
 
 const QWEN_3: Shape = Shape { architecture: "qwen3", context_train: 40960, biases: Biases::Never, ..QWEN_2 };
+
+const QWEN_3_5: Shape = Shape {
+    architecture: "qwen35",
+    vocab_size: 248_320,
+    vocabulary: Vocabulary::BytePair { pre_tokenizer: "qwen35" },
+    context_train: 262_144,
+    head_dim: 256,
+    n_kv_heads: 2,
+    rope_base: 10_000_000.0,
+    rotary_dim: Some(64),
+    delta: Some(DeltaHeads { keys: 16, values: 16 }),
+    tied: true,
+    ..QWEN_3
+};
 
 const QWEN_3_MOE: Shape = Shape {
     architecture: "qwen3moe",

@@ -2,8 +2,8 @@
 
 use std::f32::consts::PI;
 
-use super::models::{Biases, ExpertShape, RopeStretch, Shape};
-use crate::model::arch::{FAMILIES, Norms, QkNorm};
+use super::models::{Biases, DeltaHeads, ExpertShape, RopeStretch, Shape};
+use crate::model::arch::{FAMILIES, Family, Gate, Norms, QkNorm};
 
 /// A tensor of a model.
 #[derive(Debug, Clone, PartialEq)]
@@ -31,6 +31,8 @@ pub enum Content {
     Norm,
     /// A bias, near 0.
     Bias,
+    /// The rate at which recurrent state decays, near -1.
+    Decay,
     /// A router in float32, which selects some experts far more often than others.
     Router,
     /// These values.
@@ -125,34 +127,16 @@ impl List {
 
     fn layer(&mut self, shape: &Shape) {
         let (hidden, intermediate) = (shape.hidden_size, shape.intermediate_size);
-        let (queries, keys) = (shape.n_heads * shape.head_dim, shape.n_kv_heads * shape.head_dim);
         let family = FAMILIES.iter().find(|family| family.architecture == shape.architecture);
-        let norms_heads =
-            family.is_some_and(|family| matches!(family.attention.qk_norm, QkNorm::Always(_) | QkNorm::WhereStored(_)));
         let norms_after = family.is_some_and(|family| family.norms == Norms::BeforeAndAfter);
         let layer = self.layer;
         let name = |stem: &str| format!("blk.{layer}.{stem}");
         let norm = |stem: &str| format!("blk.{layer}.{stem}_norm.weight");
 
         self.vector(&norm("attn"), hidden, Content::Norm);
-        for (stem, rows, role) in
-            [("attn_q", queries, Role::Other), ("attn_k", keys, Role::Other), ("attn_v", keys, Role::Values)]
-        {
-            self.matrix(&name(stem), rows, hidden, role);
-            if shape.biases != Biases::Never {
-                self.vector(&format!("{}.bias", name(stem)), rows, Content::Bias);
-            }
-        }
-        if norms_heads {
-            self.vector(&norm("attn_q"), shape.head_dim, Content::Norm);
-            self.vector(&norm("attn_k"), shape.head_dim, Content::Norm);
-        }
-        self.matrix(&name("attn_output"), hidden, queries, Role::AttentionOutput);
-        if shape.biases == Biases::EveryProduct {
-            self.vector(&name("attn_output.bias"), hidden, Content::Bias);
-        }
-        if shape.sinks {
-            self.vector(&name("attn_sinks.weight"), shape.n_heads, Content::Bias);
+        match shape.delta.filter(|_| DeltaHeads::has_layer(layer)) {
+            Some(heads) => self.delta(&name, heads, hidden),
+            None => self.attention(shape, family),
         }
         if norms_after {
             self.vector(&norm("post_attention"), hidden, Content::Norm);
@@ -175,6 +159,55 @@ impl List {
 }
 
 impl List {
+    /// Projections, norms and biases of attention.
+    fn attention(&mut self, shape: &Shape, family: Option<&&Family>) {
+        let hidden = shape.hidden_size;
+        let (queries, keys) = (shape.n_heads * shape.head_dim, shape.n_kv_heads * shape.head_dim);
+        let is_gated = family.is_some_and(|family| family.attention.gate == Gate::InQuery);
+        let projected = if is_gated { 2 * queries } else { queries };
+        let norms_heads =
+            family.is_some_and(|family| matches!(family.attention.qk_norm, QkNorm::Always(_) | QkNorm::WhereStored(_)));
+        let layer = self.layer;
+        let name = |stem: &str| format!("blk.{layer}.{stem}");
+        let norm = |stem: &str| format!("blk.{layer}.{stem}_norm.weight");
+        for (stem, rows, role) in
+            [("attn_q", projected, Role::Other), ("attn_k", keys, Role::Other), ("attn_v", keys, Role::Values)]
+        {
+            self.matrix(&name(stem), rows, hidden, role);
+            if shape.biases != Biases::Never {
+                self.vector(&format!("{}.bias", name(stem)), rows, Content::Bias);
+            }
+        }
+        if norms_heads {
+            self.vector(&norm("attn_q"), shape.head_dim, Content::Norm);
+            self.vector(&norm("attn_k"), shape.head_dim, Content::Norm);
+        }
+        self.matrix(&name("attn_output"), hidden, queries, Role::AttentionOutput);
+        if shape.biases == Biases::EveryProduct {
+            self.vector(&name("attn_output.bias"), hidden, Content::Bias);
+        }
+        if shape.sinks {
+            self.vector(&name("attn_sinks.weight"), shape.n_heads, Content::Bias);
+        }
+    }
+
+    /// Projections, convolution and norm of the gated delta rule.
+    fn delta(&mut self, name: &impl Fn(&str) -> String, heads: DeltaHeads, hidden: usize) {
+        const DIM: usize = DeltaHeads::HEAD_DIM;
+        let (channels, inner) = ((2 * heads.keys + heads.values) * DIM, heads.values * DIM);
+        self.matrix(&name("attn_qkv"), channels, hidden, Role::Other);
+        self.matrix(&name("attn_gate"), inner, hidden, Role::Other);
+        self.matrix(&name("ssm_beta"), heads.values, hidden, Role::Other);
+        self.matrix(&name("ssm_alpha"), heads.values, hidden, Role::Other);
+        let (conv, layer) = (format!("{}.weight", name("ssm_conv1d")), self.layer);
+        let (columns, content) = (DeltaHeads::CONV_WIDTH, Content::Bias);
+        self.tensors.push(Tensor { name: conv, rows: channels, columns, experts: 1, layer, content });
+        self.vector(&name("ssm_a"), heads.values, Content::Decay);
+        self.vector(&name("ssm_dt.bias"), heads.values, Content::Bias);
+        self.vector(&name("ssm_norm.weight"), DIM, Content::Norm);
+        self.matrix(&name("ssm_out"), hidden, inner, Role::AttentionOutput);
+    }
+
     fn dense(&mut self, name: &impl Fn(&str) -> String, [gate, up, down]: [&str; 3], [inner, hidden]: [usize; 2]) {
         self.matrix(&name(gate), inner, hidden, Role::Other);
         self.matrix(&name(up), inner, hidden, Role::Other);

@@ -2,7 +2,7 @@
 
     python tests/generate/families.py [NAME ...]      (needs torch, transformers, gguf, sentencepiece, tokenizers)
 
-Writes `tests/fixtures/families/NAME.gguf` and `NAME.json` (hybrid families: `tests/fixtures/hybrid`). The same package versions write the same bytes.
+Writes `tests/fixtures/families/NAME.gguf` and `NAME.json` (those that the engine does not run yet: `tests/fixtures/hybrid`). The same package versions write the same bytes.
 """
 
 import hashlib
@@ -388,7 +388,7 @@ def generate(name: str, checkpoint: Checkpoint) -> None:
     if config.tie_word_embeddings:
         shapes.pop("lm_head.weight", None)
 
-    folder = FIXTURES / ("hybrid" if name in hybrids.CHECKPOINTS | state_spaces.CHECKPOINTS else "families")
+    folder = FIXTURES / ("hybrid" if name in state_spaces.CHECKPOINTS else "families")
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.gguf"
     writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[checkpoint.family.architecture])

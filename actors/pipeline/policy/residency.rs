@@ -94,8 +94,9 @@ impl Policy {
             prefix.into_iter().rev().for_each(|block| self.blocks.release(block));
             return AdmissionOutcome::Follows;
         }
-        let has_slot = self.has_slot_for_another() || self.preempt_paused(rank, effects);
-        if !has_slot || !self.make_available(blocks - prefix.len() + reserve, victims, effects) {
+        if !self.make_slot_available(victims, effects)
+            || !self.make_available(blocks - prefix.len() + reserve, victims, effects)
+        {
             prefix.into_iter().rev().for_each(|block| self.blocks.release(block));
             return AdmissionOutcome::NoBlocks;
         }
@@ -119,12 +120,17 @@ impl Policy {
         self.find_prefix(sequence).usable
     }
 
-    /// Preempts a sequence that is paused, so that another one can have its slot. Returns whether there was one.
-    fn preempt_paused(&mut self, rank: Rank, effects: &mut Vec<Effect>) -> bool {
-        let running = self.running.iter().rev().map(|rank| &self.sequences[&rank.id]);
-        let paused = running.filter(|sequence| sequence.paused && !self.is_at_executor(sequence));
-        let victim = paused.map(|sequence| sequence.rank).find(|victim| *victim != rank);
-        victim.into_iter().for_each(|victim| self.preempt(victim, effects));
+    /// Makes sure that one more sequence can have a slot for recurrent state, by preempting the last sequence in rank order if
+    /// none is left. Returns whether there is one.
+    fn make_slot_available(&mut self, victims: Victims, effects: &mut Vec<Effect>) -> bool {
+        if self.has_slot_for_another() {
+            return true;
+        }
+        let eligible = self.running.iter().map(|rank| &self.sequences[&rank.id]).filter(|s| victims.include(s));
+        let (busy, idle): (Vec<_>, Vec<_>) = eligible.partition(|sequence| self.is_at_executor(sequence));
+        self.awaits_executor |= idle.is_empty() && !busy.is_empty();
+        let victim = idle.into_iter().map(|sequence| (sequence.paused, sequence.rank)).max();
+        victim.into_iter().for_each(|(_, victim)| self.preempt(victim, effects));
         victim.is_some()
     }
 

@@ -108,6 +108,10 @@ impl Policy {
             blocks_cached: self.blocks.cached(),
             blocks_total: self.blocks.total(),
             evictions: self.blocks.evictions(),
+            slots_used: self.slots.used(),
+            slots_cached: self.slots.checkpoints(),
+            slots_total: self.slots.total(),
+            slot_evictions: self.slots.evictions(),
         }
     }
 

@@ -6,6 +6,7 @@
 
 pub use cuelight_shaders::elementwise::Pointwise;
 pub use cuelight_shaders::experts::{RouteWeighting, Scoring};
+pub use cuelight_shaders::gated_delta::HeadOrder;
 pub use cuelight_shaders::glu::Activation;
 pub use cuelight_shaders::rope::RopePairs;
 
@@ -31,6 +32,8 @@ pub struct Family {
     pub mixer: Mixer,
     /// The options of the mixer.
     pub attention: AttentionSpec,
+    /// The mixer of recurrent layers: those with a convolution (the tensor `ssm_conv1d`).
+    pub recurrent: Recurrent,
     /// The form of dense feed-forwards and of experts.
     pub feed_forward: FeedForward,
     /// How rows are routed to experts, in layers that have a router.
@@ -50,6 +53,7 @@ impl Family {
         residual: Residual::Sequential,
         mixer: Mixer::GroupedQueryAttention,
         attention: AttentionSpec::PLAIN,
+        recurrent: Recurrent::Never,
         feed_forward: FeedForward::Gated(Activation::Silu),
         routing: None,
     };
@@ -128,6 +132,15 @@ pub enum Mixer {
     LatentAttention,
 }
 
+/// The mixer of recurrent layers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Recurrent {
+    /// There are none.
+    Never,
+    /// The gated delta rule, with this key head for each value head.
+    GatedDelta(HeadOrder),
+}
+
 /// The options of attention.
 #[derive(Debug)]
 pub struct AttentionSpec {
@@ -151,6 +164,8 @@ pub struct AttentionSpec {
     pub yarn_multiplier: YarnMultiplier,
     /// How the values of a head are computed.
     pub values: Values,
+    /// What the outputs of heads are multiplied by.
+    pub gate: Gate,
 }
 
 impl AttentionSpec {
@@ -166,6 +181,7 @@ impl AttentionSpec {
         yarn_ramp: YarnRamp::WholePairs,
         yarn_multiplier: YarnMultiplier::OfScores,
         values: Values::AsProjected,
+        gate: Gate::Never,
     };
 }
 
@@ -235,6 +251,15 @@ pub enum Values {
     /// By their projection and a norm without weight. Layers without a value projection use the keys as they are before
     /// their norm and rotation.
     Normed,
+}
+
+/// What the outputs of heads are multiplied by before their projection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gate {
+    /// Nothing.
+    Never,
+    /// The logistic function of a gate, which the query projection computes: each head's query, then its gate.
+    InQuery,
 }
 
 /// How queries and keys are normalised.

@@ -40,7 +40,10 @@ mod qwen2;
 mod qwen2moe;
 mod qwen2vl;
 mod qwen3;
+mod qwen35;
+mod qwen35moe;
 mod qwen3moe;
+mod qwen3next;
 mod qwen3vl;
 mod qwen3vlmoe;
 mod seed_oss;
@@ -49,9 +52,9 @@ mod stablelm;
 mod starcoder2;
 
 pub use family::{
-    AttentionScale, AttentionSpec, EmbeddingScale, ExpertPlacement, Family, FeedForward, LogitScale, Mixer, NormKind,
-    Norms, QkNorm, QkNormKind, Residual, Rotation, RoutingSpec, Temperature, Values, WindowedRope, Windows,
-    YarnMultiplier, YarnRamp,
+    AttentionScale, AttentionSpec, EmbeddingScale, ExpertPlacement, Family, FeedForward, Gate, LogitScale, Mixer,
+    NormKind, Norms, QkNorm, QkNormKind, Recurrent, Residual, Rotation, RoutingSpec, Temperature, Values, WindowedRope,
+    Windows, YarnMultiplier, YarnRamp,
 };
 
 use super::error::ModelError;
@@ -102,6 +105,9 @@ pub const FAMILIES: &[&Family] = &[
     &qwen2vl::FAMILY,
     &qwen3vl::FAMILY,
     &qwen3vlmoe::FAMILY,
+    &qwen3next::FAMILY,
+    &qwen35::FAMILY,
+    &qwen35moe::FAMILY,
 ];
 
 /// The names of the supported architectures.

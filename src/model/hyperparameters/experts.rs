@@ -12,7 +12,11 @@ const MOST_EXPERTS: usize = 1 << 12;
 
 impl Keys<'_> {
     /// The experts of a model; `None` for a model without experts.
-    pub(super) fn experts(&self, routing: RoutingSpec, dense_size: usize) -> Result<Option<ExpertSizes>, ModelError> {
+    pub(super) fn experts(
+        &self,
+        routing: RoutingSpec,
+        dense_size: Option<usize>,
+    ) -> Result<Option<ExpertSizes>, ModelError> {
         let n_experts = self.gguf.optional_u32(&self.name("expert_count"))?.unwrap_or(0);
         if n_experts == 0 {
             return Ok(None);
@@ -47,13 +51,15 @@ impl Keys<'_> {
             n_experts,
             top_k,
             // Without the key, experts have the width of the dense feed-forward.
-            intermediate_size: self.optional_size("expert_feed_forward_length")?.unwrap_or(dense_size),
+            intermediate_size: match self.optional_size("expert_feed_forward_length")?.or(dense_size) {
+                Some(width) => width,
+                None => return Err(self.missing("expert_feed_forward_length")),
+            },
             scoring,
             renormalise,
             scale: self.optional_positive("expert_weights_scale")?.unwrap_or(1.0),
             groups,
             weighting: routing.weighting,
-            placement: routing.placement,
         }))
     }
 }

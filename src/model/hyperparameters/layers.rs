@@ -1,7 +1,7 @@
 //! The layers of a model, from the options of its family and the keys and tensors of its file.
 
 use super::keys::Keys;
-use crate::model::arch::{Family, Mixer, Residual};
+use crate::model::arch::{ExpertPlacement, Family, Mixer, Residual};
 use crate::model::error::ModelError;
 use crate::model::layer::{AttentionLayer, DenseSizes, ExpertSizes, FeedForwardSpec, LayerSpec, MixerSpec};
 
@@ -36,6 +36,9 @@ impl Keys<'_> {
         let (scale, yarn) =
             (self.optional_positive("attention.scale")?, self.yarn_score_scale(options.yarn_multiplier)?);
         let of_layer = |layer: usize| {
+            if let Some(mixer) = self.recurrent_mixer(family.recurrent, layer)? {
+                return Ok(mixer);
+            }
             let (heads, rope) = (heads[layer], ropes[layer]);
             let latent = match family.mixer {
                 Mixer::GroupedQueryAttention => None,
@@ -60,28 +63,34 @@ impl Keys<'_> {
 
     /// The feed-forward of each layer: experts where the layer has a router, else a dense one.
     fn feed_forwards(&self, family: &Family, n_layers: usize) -> Result<Vec<FeedForwardSpec>, ModelError> {
-        let Some(widths) = self.size_of_layers("feed_forward_length", n_layers)? else {
-            return Err(self.missing("feed_forward_length"));
-        };
-        let of_layer = |(layer, intermediate_size): (usize, usize)| {
-            let dense = DenseSizes { intermediate_size, form: family.feed_forward };
+        let widths = self.size_of_layers("feed_forward_length", n_layers)?;
+        let of_layer = |layer: usize| {
+            let width = widths.as_ref().map(|widths| widths[layer]);
+            let dense = width.map(|intermediate_size| DenseSizes { intermediate_size, form: family.feed_forward });
+            let missing = || self.missing("feed_forward_length");
             if !self.has_tensor(layer, "ffn_gate_inp.weight") {
-                return Ok(FeedForwardSpec::Dense(dense));
+                return dense.map(FeedForwardSpec::Dense).ok_or_else(missing);
             }
-            Ok(FeedForwardSpec::Experts(self.layer_experts(family, intermediate_size)?, dense))
+            let experts = self.layer_experts(family, width)?;
+            match family.routing.map(|routing| routing.placement) {
+                Some(ExpertPlacement::Parallel) => {
+                    Ok(FeedForwardSpec::ExpertsNextToDense(experts, dense.ok_or_else(missing)?))
+                }
+                Some(ExpertPlacement::Replace) | None => Ok(FeedForwardSpec::Experts(experts)),
+            }
         };
-        widths.into_iter().enumerate().map(of_layer).collect()
+        (0..n_layers).map(of_layer).collect()
     }
 
     /// The experts of a layer that has a router.
-    fn layer_experts(&self, family: &Family, dense_size: usize) -> Result<ExpertSizes, ModelError> {
+    fn layer_experts(&self, family: &Family, dense_size: Option<usize>) -> Result<ExpertSizes, ModelError> {
         let experts = family.routing.map(|routing| self.experts(routing, dense_size)).transpose()?.flatten();
         let architecture = || family.architecture.to_owned();
         experts.ok_or_else(|| ModelError::NoExperts { file: self.file(), architecture: architecture() })
     }
 
     /// Whether a layer has a tensor.
-    fn has_tensor(&self, layer: usize, tensor: &str) -> bool {
+    pub(super) fn has_tensor(&self, layer: usize, tensor: &str) -> bool {
         self.gguf.tensor(&format!("blk.{layer}.{tensor}")).is_some()
     }
 }

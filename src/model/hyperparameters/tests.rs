@@ -73,19 +73,19 @@ fn read(architecture: &str, keys: &[(&str, Stored)]) -> Result<HyperParameters, 
 
 impl HyperParameters {
     fn attention(&self, layer: usize) -> &AttentionLayer {
-        self.layers[layer].mixer.attention()
+        self.layers[layer].mixer.attention().unwrap()
     }
 
     /// A fact of the attention of every layer.
     fn each<T>(&self, fact: impl Fn(&AttentionLayer) -> T) -> Vec<T> {
-        self.layers.iter().map(|layer| fact(layer.mixer.attention())).collect()
+        self.layers.iter().map(|layer| fact(layer.mixer.attention().unwrap())).collect()
     }
 }
 
 /// The experts of the first layer.
 fn experts(h: &HyperParameters) -> ExpertSizes {
     match h.layers[0].feed_forward {
-        FeedForwardSpec::Experts(sizes, _) => sizes,
+        FeedForwardSpec::Experts(sizes) | FeedForwardSpec::ExpertsNextToDense(sizes, _) => sizes,
         FeedForwardSpec::Dense(_) => panic!("the layer has experts"),
     }
 }
@@ -276,7 +276,8 @@ fn layers_may_have_their_own_sizes() {
     ];
     let h = read("llama", &keys).unwrap();
     let widths = h.layers.iter().map(|layer| match layer.feed_forward {
-        FeedForwardSpec::Dense(sizes) | FeedForwardSpec::Experts(_, sizes) => sizes.intermediate_size,
+        FeedForwardSpec::Dense(sizes) | FeedForwardSpec::ExpertsNextToDense(_, sizes) => sizes.intermediate_size,
+        FeedForwardSpec::Experts(sizes) => sizes.intermediate_size,
     });
     assert_eq!(widths.collect::<Vec<_>>(), [96, 48, 96, 48]);
     assert_eq!(h.each(|attention| attention.heads.n_heads), [4, 8, 4, 8]);
