@@ -21,6 +21,8 @@ pub enum Activation {
     ClampedSwiglu,
     /// `1 / (1 + e^-gate) * up`.
     Sigmoid,
+    /// `gate * up`.
+    Bilinear,
 }
 
 /// [`Activation::ClampedSwiglu`]: the limit to which values are clamped.
@@ -28,17 +30,24 @@ const CLAMP: f32 = 7.0;
 /// [`Activation::ClampedSwiglu`]: the slope of the logistic function.
 const SLOPE: f32 = 1.702;
 
+/// Every activation, for cases and tests.
+const ALL: [Activation; 5] =
+    [Activation::Silu, Activation::GeluTanh, Activation::ClampedSwiglu, Activation::Sigmoid, Activation::Bilinear];
+
 impl Activation {
     #[inline(always)]
     pub(crate) fn apply(self, gate: f32, up: f32) -> f32 {
         // Every activation is a logistic function, mostly times the gate: 1/2 (1 + tanh z) = 1 / (1 + e^-2z).
         const SQRT_8_OVER_PI: f32 = 1.595_769;
+        if self == Activation::Bilinear {
+            return gate * up;
+        }
         let (gate, up) = match self {
             Activation::ClampedSwiglu => (gate.min(CLAMP), up.clamp(-CLAMP, CLAMP) + 1.0),
-            Activation::Silu | Activation::GeluTanh | Activation::Sigmoid => (gate, up),
+            Activation::Silu | Activation::GeluTanh | Activation::Sigmoid | Activation::Bilinear => (gate, up),
         };
         let z = match self {
-            Activation::Silu | Activation::Sigmoid => gate,
+            Activation::Silu | Activation::Sigmoid | Activation::Bilinear => gate,
             Activation::GeluTanh => SQRT_8_OVER_PI * (gate + 0.044_715 * gate * gate * gate),
             Activation::ClampedSwiglu => SLOPE * gate,
         };
@@ -61,6 +70,7 @@ impl Activation {
                 gate * logistic(f64::from(SLOPE) * gate) * (up.clamp(-f64::from(CLAMP), f64::from(CLAMP)) + 1.0)
             }
             Activation::Sigmoid => logistic(gate) * up,
+            Activation::Bilinear => gate * up,
         }
     }
 
@@ -72,6 +82,7 @@ impl Activation {
             Activation::GeluTanh => 1,
             Activation::ClampedSwiglu => 2,
             Activation::Sigmoid => 3,
+            Activation::Bilinear => 4,
         }
     }
 }
@@ -157,6 +168,10 @@ macro_rules! each_activation {
                 let $apply = |gate, up| Activation::Sigmoid.apply(gate, up);
                 $body
             }
+            Activation::Bilinear => {
+                let $apply = |gate, up| Activation::Bilinear.apply(gate, up);
+                $body
+            }
         }
     };
 }
@@ -194,7 +209,7 @@ pub fn cases() -> Vec<Case> {
         let shapes = [(1, 1, 1.0), (3, 1536, 0.01), (2, 77, 10.0), (64, 64, 100.0), (1, 500, 1e4), (1, 500, 1e20)];
         Case::new(format!("{activation:?}"), Glu::new(activation), shapes.map(step).into())
     };
-    [Activation::Silu, Activation::GeluTanh, Activation::ClampedSwiglu, Activation::Sigmoid].map(case).into()
+    ALL.map(case).into()
 }
 
 #[cfg(test)]
@@ -208,7 +223,7 @@ mod tests {
         fn every_kernel_agrees_with_the_reference(rows in 1usize..4, width in 1usize..100, scale in 0.1f32..30.0, seed: u64) {
             let gate: Vec<f32> = values(seed, rows * width).iter().map(|x| x * scale).collect();
             let up = values(seed ^ 1, rows * width);
-            for activation in [Activation::Silu, Activation::GeluTanh, Activation::ClampedSwiglu, Activation::Sigmoid] {
+            for activation in ALL {
                 let expected: Vec<f64> =
                     gate.iter().zip(&up).map(|(g, u)| activation.reference(f64::from(*g), f64::from(*u))).collect();
                 for kernel in supported_kernels() {

@@ -62,6 +62,7 @@ pub mod scale;
 pub mod scale_by_position;
 pub mod select_rows;
 pub mod softcap;
+pub mod state_space;
 
 #[cfg(test)]
 mod testing;

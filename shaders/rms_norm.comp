@@ -17,6 +17,7 @@ layout(push_constant, scalar) uniform Push {
     uint row_kind;
     uint width;
     uint group_width;
+    uint weight_width;
     float epsilon;
 };
 
@@ -24,6 +25,7 @@ void main() {
     uint row = gl_WorkGroupID.y;
     if (row >= count_rows(step, row_kind)) return;
     uint start = row * width + gl_WorkGroupID.x * group_width;
+    uint of_weight = gl_WorkGroupID.x * group_width % weight_width;
     float squares = 0.0;
     for (uint i = gl_LocalInvocationID.x; i < group_width; i += WORKGROUP_SIZE) {
         float value = x.at[start + i];
@@ -37,6 +39,6 @@ void main() {
     for (uint i = gl_LocalInvocationID.x; i < group_width; i += WORKGROUP_SIZE) {
         // The sum was stored by this invocation.
         float value = ADDS ? sum.at[start + i] : x.at[start + i];
-        y.at[start + i] = value * scale * weight.at[i];
+        y.at[start + i] = value * scale * weight.at[of_weight + i];
     }
 }

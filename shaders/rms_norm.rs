@@ -14,13 +14,15 @@ use crate::quant::random;
 
 /// Root-mean-square norm over groups of a row: `y[i] = x[i] * w[i] / sqrt(mean_i(x[i]^2) + eps)`.
 ///
-/// - x, y: [rows, n * weight.len()]; each group of `weight.len()` values is normalised by itself. The residual stream
-///   has one group per row, a query or key has one group per head.
+/// - x, y: [rows, n * group]; each group of values is normalised by itself. The residual stream has one group per row, a
+///   query or key has one group per head.
+/// - w: [k * group]; the groups of a row use its k parts in turn. Mostly there is one part.
 /// - `epsilon` is inside the root.
 /// - Source: Zhang & Sennrich 2019, equation 4.
 #[derive(Debug, Clone)]
 pub struct RmsNorm {
     weight: Arc<[f32]>,
+    group: usize,
     epsilon: f32,
 }
 
@@ -28,7 +30,17 @@ impl RmsNorm {
     /// A norm with this weight, `[group]`.
     #[must_use]
     pub fn new(weight: Arc<[f32]>, epsilon: f32) -> Self {
-        RmsNorm { weight, epsilon }
+        RmsNorm { group: weight.len(), weight, epsilon }
+    }
+
+    /// A norm whose groups have weights of their own, `[groups * group]`.
+    ///
+    /// # Errors
+    /// [`ShapeError`] when the weight is no whole number of groups.
+    pub fn of_groups(weight: Arc<[f32]>, group: usize, epsilon: f32) -> Result<Self, ShapeError> {
+        let remainder = weight.len() % group.max(1);
+        ShapeError::check("rms_norm", format!("length {} of the weight modulo the group", weight.len()), remainder, 0)?;
+        Ok(RmsNorm { weight, group, epsilon })
     }
 }
 
@@ -52,7 +64,7 @@ impl Op for RmsNorm {
         args.team.for_each(args.rows, &|row| {
             // SAFETY: each task writes its own row.
             let y = unsafe { y.slice(row * width, width) };
-            norm_row(kernel, &x[row * width..][..width], &self.weight, self.epsilon, y);
+            norm_row(kernel, &x[row * width..][..width], &self.weight, self.group, self.epsilon, y);
         });
     }
 
@@ -73,7 +85,7 @@ impl RmsNorm {
             [sum, normalised] => (Some(sum), Some(normalised)),
             outputs => (None, outputs.first()),
         };
-        let (width, group) = (args.inputs[0].width, self.weight.len());
+        let (width, group) = (args.inputs[0].width, self.group);
         let push = Push::new()
             .address(args.inputs[0].region.address)
             .address(address(args.inputs.get(1)))
@@ -84,6 +96,7 @@ impl RmsNorm {
             .word(args.rows.kind())
             .size(width)
             .size(group)
+            .size(self.weight.len())
             .float(self.epsilon);
         // One workgroup for each group; each invocation handles one or a few of its values.
         let mut dispatch = args.each_column(Module::RmsNorm, push, width);
@@ -105,12 +118,13 @@ impl FusesWith<RmsNorm> for Add {
 
 per_kernel! {
     /// Normalises every group of one row.
-    fn norm_row = norm_row_lanes(x: &[f32], weight: &[f32], epsilon: f32, y: &mut [f32])
+    fn norm_row = norm_row_lanes(x: &[f32], weight: &[f32], group: usize, epsilon: f32, y: &mut [f32])
 }
 
 #[inline(always)]
-fn norm_row_lanes<const FMA: bool>(x: &[f32], weight: &[f32], epsilon: f32, y: &mut [f32]) {
-    for (x, y) in x.chunks_exact(weight.len()).zip(y.chunks_exact_mut(weight.len())) {
+fn norm_row_lanes<const FMA: bool>(x: &[f32], weight: &[f32], group: usize, epsilon: f32, y: &mut [f32]) {
+    let weights = weight.chunks_exact(group).cycle();
+    for ((x, y), weight) in x.chunks_exact(group).zip(y.chunks_exact_mut(group)).zip(weights) {
         let mut squares = [0.0f32; LANES];
         let mut chunks = x.chunks_exact(LANES);
         for chunk in chunks.by_ref() {
@@ -153,7 +167,23 @@ pub fn cases() -> Vec<Case> {
         let steps = vec![step(1), step(3), step(64), step(5).of_selected()];
         Case::new(format!("{groups} groups of {group}"), RmsNorm::new(Arc::clone(&weight), 1e-5), steps)
     };
-    [(1, 576), (1, 1), (1, 77), (9, 64), (3, 5), (2, 1000), (1, 4096)].map(case).into()
+    [(1, 576), (1, 1), (1, 77), (9, 64), (3, 5), (2, 1000), (1, 4096)]
+        .map(case)
+        .into_iter()
+        .chain([of_groups()])
+        .collect()
+}
+
+/// Groups with weights of their own.
+fn of_groups() -> Case {
+    const GROUP: usize = 40;
+    let weight: Arc<[f32]> = random::activations(2 * GROUP, 1).into();
+    let x = random::activations(3 * 4 * GROUP, 2);
+    let groups = x.chunks_exact(GROUP).zip(weight.chunks_exact(GROUP).cycle());
+    let expected = groups.flat_map(|(x, weight)| reference(x, weight, 1e-5)).collect::<Vec<_>>();
+    let step = CaseStep::of_rows(3, vec![x], vec![Expected::within(4e-6, expected)]);
+    let norm = RmsNorm::of_groups(weight, GROUP, 1e-5).expect("two groups");
+    Case::new("two groups with weights of their own", norm, vec![step])
 }
 
 #[cfg(test)]

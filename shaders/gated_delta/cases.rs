@@ -24,9 +24,9 @@ pub fn cases() -> Vec<Case> {
         (shape(2, 4, 16, 16, HeadOrder::Tiled), false),
         (shape(1, 3, 128, 128, HeadOrder::Grouped), false),
         (shape(3, 3, 40, 24, HeadOrder::Tiled), false),
-        (shape(1, 2, 7, 33, HeadOrder::Grouped), false),
+        (shape(1, 2, 14, 33, HeadOrder::Grouped), false),
         (shape(2, 2, 32, 64, HeadOrder::Grouped), true),
-        (shape(1, 2, 9, 5, HeadOrder::Tiled), true),
+        (shape(1, 2, 10, 5, HeadOrder::Tiled), true),
     ];
     shapes.into_iter().map(|(shape, per_key)| case(shape, per_key)).collect()
 }

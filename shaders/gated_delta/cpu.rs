@@ -9,7 +9,7 @@ use crate::cpu::SharedMut;
 use crate::lanes::{LANES, exp, horizontal_sum, multiply_add, softplus};
 use crate::op::CpuArgs;
 use crate::per_kernel;
-use crate::recurrent::{NO_SLOT, StateRun};
+use crate::recurrent::{StateBlock, StateRun};
 
 /// Scratch memory in values: the factors of all rows.
 pub(super) fn scratch_len(delta: &GatedDelta, rows: usize) -> usize {
@@ -37,22 +37,12 @@ pub(super) fn run(delta: &GatedDelta, args: &mut CpuArgs<'_>) {
     args.team.for_each(runs.len() * blocks, &|task| {
         let run = &runs[task / blocks];
         let (head, block) = (task % blocks / delta.shape.blocks(), task % delta.shape.blocks());
-        let (start, len) = (task % blocks * delta.shape.block_len(), delta.shape.block_len());
-        // SAFETY: only this task uses this block of the slots of its run.
-        let slot = |slot: u32| unsafe { states.get_mut(delta.part, slot, start, len) };
-        // The block is computed in its last slot.
-        let Some(last) = run.to.iter().rfind(|slot| **slot != NO_SLOT) else { return };
-        let state = slot(*last);
-        match run.from {
-            NO_SLOT => state.fill(0.0),
-            from if from != *last => state.copy_from_slice(slot(from)),
-            _ => {}
-        }
-        let kept = |row: usize| run.to.get(row).copied().filter(|slot| *slot != NO_SLOT && slot != last).map(slot);
+        let len = delta.shape.block_len();
+        let state = StateBlock { states, part: delta.part, start: task % blocks * len, len, run };
         let column = block * BLOCK_COLUMNS;
         let columns = BLOCK_COLUMNS.min(delta.shape.value_dim - column);
-        let block = Block { delta, run, head, column, columns, mixed, factors, output: &output, kept: &kept };
-        scan(kernel, &block, state);
+        // Only this task uses this block of the slots of its run.
+        scan(kernel, &Block { delta, state, head, column, columns, mixed, factors, output: &output });
     });
 }
 

@@ -128,6 +128,8 @@ impl GatedDelta {
         let check = |what: &str, found, expected| ShapeError::check("gated_delta", what, found, expected);
         let heads = shape.value_heads;
         check("value heads modulo key heads", heads % shape.key_heads.max(1), 0)?;
+        // The kernels sum keys in pairs.
+        check("values of a key modulo 2", shape.key_dim % 2, 0)?;
         check("length of A", a.len(), heads)?;
         let channels = if dt_bias.len() == heads { 1 } else { shape.key_dim };
         check("length of the bias of dt", dt_bias.len(), heads * channels)?;

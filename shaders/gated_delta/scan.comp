@@ -9,12 +9,6 @@
 #include <gpu/softplus.glsl>
 #include <recurrent/runs.glsl>
 
-layout(constant_id = 0) const uint WORKGROUP_SIZE = 256; // COLUMNS * SLICES
-layout(constant_id = 1) const uint KEY_DIM = 128;
-layout(constant_id = 2) const uint SLICES = 8;
-layout(constant_id = 3) const uint DECAYS = 1;           // 1, or KEY_DIM for a decay of each row of the state
-layout(constant_id = 4) const bool TILED = false;        // value heads repeat the key heads
-
 layout(push_constant, scalar) uniform Push {
     Floats mixed;
     Floats dt;
@@ -30,68 +24,35 @@ layout(push_constant, scalar) uniform Push {
     uint value_dim;
 };
 
-const uint COLUMNS = 32;
-const uint BLOCK_COLUMNS = 16;           // of a block of the stored state
-const uint VALUES = KEY_DIM / SLICES;    // of a column in each invocation
-const uint ROWS = 8;                     // that are loaded together
+#include <recurrent/columns.glsl>
+
+layout(constant_id = 3) const uint DECAYS = 1;           // 1, or STATE_ROWS for a decay of each row of the state
+layout(constant_id = 4) const bool TILED = false;        // value heads repeat the key heads
+
 const uint PARTS = 16;                   // of the sum of the squares of a query or key
 const float EPSILON = 1e-6;
 
-shared float queries[ROWS * KEY_DIM];
-shared float keys[ROWS * KEY_DIM];
+shared float queries[ROWS * STATE_ROWS];
+shared float keys[ROWS * STATE_ROWS];
 shared float values[ROWS * COLUMNS];
 shared float decays[ROWS * DECAYS];
 shared float betas[ROWS];
 shared float squares[2 * ROWS * PARTS];
 shared float scales[2 * ROWS];                     // of the queries, then of the keys
-shared float recalled[2 * SLICES * COLUMNS];       // of this row and of the one before
-shared float outputs[ROWS * SLICES * COLUMNS];
-
-uint lane = gl_LocalInvocationID.x;
-uint slice = lane / COLUMNS;
-uint column = lane % COLUMNS;
-uint head;
-uint first_column;
-uint blocks;
-
-float held[VALUES]; // the slice of the column
-
-// The place of the first value of this invocation's slice in a slot; the next one is BLOCK_COLUMNS further.
-uint place() {
-    uint own = first_column + column;
-    return ((head * blocks + own / BLOCK_COLUMNS) * KEY_DIM + slice * VALUES) * BLOCK_COLUMNS + own % BLOCK_COLUMNS;
-}
-
-// Whether the column exists in the stored state, which has whole blocks.
-bool is_stored() {
-    return first_column + column < blocks * BLOCK_COLUMNS;
-}
-
-void load_state(uint slot) {
-    [[unroll]] for (uint i = 0; i < VALUES; i++) held[i] = 0.0;
-    if (slot == NO_SLOT || !is_stored()) return;
-    Floats stored = values_of_slot(state, slot_len, slot);
-    [[unroll]] for (uint i = 0; i < VALUES; i++) held[i] = stored.at[place() + i * BLOCK_COLUMNS];
-}
-
-void store_state(uint slot) {
-    if (slot == NO_SLOT || !is_stored()) return;
-    Floats stored = values_of_slot(state, slot_len, slot);
-    [[unroll]] for (uint i = 0; i < VALUES; i++) stored.at[place() + i * BLOCK_COLUMNS] = held[i];
-}
+shared float recalled[2 * WORKGROUP_SIZE];       // of this row and of the one before
 
 // Loads queries, keys, values, decays and betas of `count` rows.
 void load_rows(uint row, uint count) {
     uint key_head = TILED ? head % key_heads : head / (value_heads / key_heads);
-    uint width = 2 * key_heads * KEY_DIM + value_heads * value_dim;
-    for (uint i = lane; i < count * KEY_DIM; i += WORKGROUP_SIZE) {
-        uint start = (row + i / KEY_DIM) * width + key_head * KEY_DIM + i % KEY_DIM;
+    uint width = 2 * key_heads * STATE_ROWS + value_heads * value_dim;
+    for (uint i = lane; i < count * STATE_ROWS; i += WORKGROUP_SIZE) {
+        uint start = (row + i / STATE_ROWS) * width + key_head * STATE_ROWS + i % STATE_ROWS;
         queries[i] = mixed.at[start];
-        keys[i] = mixed.at[start + key_heads * KEY_DIM];
+        keys[i] = mixed.at[start + key_heads * STATE_ROWS];
     }
     for (uint i = lane; i < count * COLUMNS; i += WORKGROUP_SIZE) {
         uint own = first_column + i % COLUMNS;
-        uint start = (row + i / COLUMNS) * width + 2 * key_heads * KEY_DIM + head * value_dim;
+        uint start = (row + i / COLUMNS) * width + 2 * key_heads * STATE_ROWS + head * value_dim;
         values[i] = own < value_dim ? mixed.at[start + own] : 0.0;
     }
     for (uint i = lane; i < count * DECAYS; i += WORKGROUP_SIZE) {
@@ -109,8 +70,8 @@ void scale_rows(uint count) {
     for (uint i = lane; i < 2 * count * PARTS; i += WORKGROUP_SIZE) {
         uint row = i / PARTS % count;
         float sum = 0.0;
-        for (uint index = i % PARTS; index < KEY_DIM; index += PARTS) {
-            float value = i < count * PARTS ? queries[row * KEY_DIM + index] : keys[row * KEY_DIM + index];
+        for (uint index = i % PARTS; index < STATE_ROWS; index += PARTS) {
+            float value = i < count * PARTS ? queries[row * STATE_ROWS + index] : keys[row * STATE_ROWS + index];
             sum = fma(value, value, sum);
         }
         squares[i] = sum;
@@ -119,7 +80,7 @@ void scale_rows(uint count) {
     for (uint i = lane; i < 2 * count; i += WORKGROUP_SIZE) {
         float sum = EPSILON;
         for (uint part = 0; part < PARTS; part++) sum += squares[i * PARTS + part];
-        scales[i] = 1.0 / sqrt(i < count ? sum * float(KEY_DIM) : sum);
+        scales[i] = 1.0 / sqrt(i < count ? sum * float(STATE_ROWS) : sum);
     }
     barrier();
 }
@@ -130,13 +91,13 @@ float decay_of(uint row, uint index) {
 
 // Updates the state with a loaded row. Each invocation keeps its part of the output.
 void update(uint row, float scale) {
-    uint start = row * KEY_DIM + slice * VALUES;
+    uint start = row * STATE_ROWS + slice * VALUES;
     float sum = 0.0;
     [[unroll]] for (uint i = 0; i < VALUES; i++) {
         held[i] *= decay_of(row, i);
         sum = fma(held[i], keys[start + i], sum);
     }
-    uint parity = row % 2 * SLICES * COLUMNS;
+    uint parity = row % 2 * WORKGROUP_SIZE;
     recalled[parity + lane] = sum;
     barrier();
     float all = 0.0;
@@ -147,28 +108,21 @@ void update(uint row, float scale) {
         held[i] = fma(keys[start + i], correction, held[i]);
         read = fma(held[i], queries[start + i], read);
     }
-    outputs[row * SLICES * COLUMNS + lane] = read;
+    outputs[row * WORKGROUP_SIZE + lane] = read;
 }
 
 void store_outputs(uint row, uint count) {
     for (uint i = lane; i < count * COLUMNS; i += WORKGROUP_SIZE) {
-        float sum = 0.0;
-        for (uint part = 0; part < SLICES; part++) {
-            sum += outputs[(i / COLUMNS * SLICES + part) * COLUMNS + i % COLUMNS];
-        }
         uint own = first_column + i % COLUMNS;
         uint place = ((row + i / COLUMNS) * value_heads + head) * value_dim + own;
-        if (own < value_dim) y.at[place] = sum * scales[i / COLUMNS];
+        if (own < value_dim) y.at[place] = output_sum(i) * scales[i / COLUMNS];
     }
 }
 
 void main() {
     uint run = gl_WorkGroupID.y;
     if (run >= step.runs) return;
-    uint groups = (value_dim + COLUMNS - 1) / COLUMNS;
-    head = gl_WorkGroupID.x / groups;
-    first_column = gl_WorkGroupID.x % groups * COLUMNS;
-    blocks = (value_dim + BLOCK_COLUMNS - 1) / BLOCK_COLUMNS;
+    find_columns(value_dim);
     uint first = step.run_starts.at[run];
     uint end = run_end(step, run);
     load_state(slot_before(step, first));

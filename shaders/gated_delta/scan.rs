@@ -8,13 +8,16 @@ use super::cpu::Factors;
 use super::{BLOCK_COLUMNS, GatedDelta};
 use crate::cpu::SharedMut;
 use crate::per_vector;
-use crate::recurrent::StateRun;
-use crate::vector::Vector;
+use crate::recurrent::StateBlock;
+use crate::vector::{Vector, load_some, store_some};
+
+/// Values of two rows of a block.
+const PAIR: usize = 2 * BLOCK_COLUMNS;
 
 /// What a task computes.
 pub(super) struct Block<'a> {
     pub delta: &'a GatedDelta,
-    pub run: &'a StateRun<'a>,
+    pub state: StateBlock<'a>,
     pub head: usize,
     /// The first column of the head, and their number: at most sixteen.
     pub column: usize,
@@ -25,8 +28,6 @@ pub(super) struct Block<'a> {
     pub factors: &'a [f32],
     /// `[rows, value_heads * value_dim]`
     pub output: &'a SharedMut<'a, f32>,
-    /// The block in the slot that gets the state after a row of the run, except in the last slot.
-    pub kept: &'a dyn Fn(usize) -> Option<&'a mut [f32]>,
 }
 
 /// One row of a head.
@@ -41,7 +42,7 @@ impl<'a> Block<'a> {
     /// A row of the run.
     fn row(&self, row: usize) -> Row<'a> {
         let shape = &self.delta.shape;
-        let row = self.run.first + row;
+        let row = self.state.run.first + row;
         let mixed = &self.mixed[row * shape.mixed_width()..][..shape.mixed_width()];
         let start = shape.key_head(self.head) * shape.key_dim;
         Row {
@@ -54,16 +55,17 @@ impl<'a> Block<'a> {
 }
 
 per_vector! {
-    /// Computes the outputs of a block, and leaves the state after the last row in `state`.
-    pub(super) fn scan = scan_block(block: &Block<'_>, state: &mut [f32])
+    /// Computes the outputs of a block, and stores its states. Nobody else uses the block meanwhile.
+    pub(super) fn scan = scan_block(block: &Block<'_>)
 }
 
 /// # Safety
-/// The caller has the instruction set.
+/// The caller has the instruction set, and nobody else uses the block.
 #[inline(always)]
-unsafe fn scan_block<V: Vector>(block: &Block<'_>, state: &mut [f32]) {
-    // SAFETY: the caller has the instruction set.
+unsafe fn scan_block<V: Vector>(block: &Block<'_>) {
+    // SAFETY: as the caller promises.
     unsafe {
+        let Some(state) = block.state.begin() else { return };
         if block.delta.decays() == 1 { scan_rows::<V, false>(block, state) } else { scan_rows::<V, true>(block, state) }
     }
 }
@@ -71,27 +73,25 @@ unsafe fn scan_block<V: Vector>(block: &Block<'_>, state: &mut [f32]) {
 /// `PER_KEY`: each row of the state has a decay of its own.
 ///
 /// # Safety
-/// The caller has the instruction set.
+/// As [`scan_block`].
 #[inline(always)]
 unsafe fn scan_rows<V: Vector, const PER_KEY: bool>(block: &Block<'_>, state: &mut [f32]) {
-    let width = block.delta.shape.value_width();
+    let (width, run) = (block.delta.shape.value_width(), block.state.run);
     let mut row = block.row(0);
-    // SAFETY: the caller has the instruction set.
+    // SAFETY: as the caller promises.
     unsafe {
         let mut recalled = recall::<V, PER_KEY>(&row, state);
-        for index in 0..block.run.rows {
+        for index in 0..run.rows {
             // After the last row, the sum is not needed.
-            let next = block.row((index + 1).min(block.run.rows - 1));
+            let next = block.row((index + 1).min(run.rows - 1));
             let Factors { beta, key_scale, query_scale, .. } = row.factors;
             let value = load_some::<V>(row.value);
             let correction = value.subtract(recalled).multiply(V::splat(beta * key_scale));
             let (sum, next_recalled) = update::<V, PER_KEY>(&row, &next, correction, state);
-            let start = (block.run.first + index) * width + block.head * block.delta.shape.value_dim + block.column;
+            let start = (run.first + index) * width + block.head * block.delta.shape.value_dim + block.column;
             // Each task writes its own columns of its own rows.
             store_some(sum.multiply(V::splat(query_scale)), block.output.slice(start, block.columns));
-            if let Some(kept) = (block.kept)(index) {
-                kept.copy_from_slice(state);
-            }
+            block.state.keep(index, state);
             (row, recalled) = (next, next_recalled);
         }
     }
@@ -103,12 +103,15 @@ unsafe fn scan_rows<V: Vector, const PER_KEY: bool>(block: &Block<'_>, state: &m
 /// The caller has the instruction set.
 #[inline(always)]
 unsafe fn recall<V: Vector, const PER_KEY: bool>(row: &Row<'_>, state: &[f32]) -> V {
-    // SAFETY: the caller has the instruction set; each array is sixteen values.
+    // SAFETY: the caller has the instruction set; each pair is two times sixteen values.
     unsafe {
         let mut sums = [V::splat(0.0); 2];
-        for (index, values) in state.as_chunks::<BLOCK_COLUMNS>().0.iter().enumerate() {
-            let key = V::splat(weight_of::<PER_KEY>(row, index));
-            sums[index % 2] = V::load(values.as_ptr()).multiply_add(key, sums[index % 2]);
+        for (pair, values) in state.as_chunks::<PAIR>().0.iter().enumerate() {
+            for half in 0..2 {
+                let key = V::splat(weight_of::<PER_KEY>(row, 2 * pair + half));
+                let value = V::load(values.as_ptr().add(half * BLOCK_COLUMNS));
+                sums[half] = value.multiply_add(key, sums[half]);
+            }
         }
         recalled::<V, PER_KEY>(sums, row)
     }
@@ -125,16 +128,19 @@ unsafe fn update<V: Vector, const PER_KEY: bool>(
     correction: V,
     state: &mut [f32],
 ) -> (V, V) {
-    // SAFETY: the caller has the instruction set; each array is sixteen values.
+    // SAFETY: the caller has the instruction set; each pair is two times sixteen values.
     unsafe {
         let (mut read, mut sums) = ([V::splat(0.0); 2], [V::splat(0.0); 2]);
-        for (index, values) in state.as_chunks_mut::<BLOCK_COLUMNS>().0.iter_mut().enumerate() {
-            let decay = V::splat(row.factors.decays[if PER_KEY { index } else { 0 }]);
-            let decayed = V::load(values.as_ptr()).multiply(decay);
-            let updated = V::splat(row.key[index]).multiply_add(correction, decayed);
-            updated.store(values.as_mut_ptr());
-            read[index % 2] = updated.multiply_add(V::splat(row.query[index]), read[index % 2]);
-            sums[index % 2] = updated.multiply_add(V::splat(weight_of::<PER_KEY>(next, index)), sums[index % 2]);
+        for (pair, values) in state.as_chunks_mut::<PAIR>().0.iter_mut().enumerate() {
+            for half in 0..2 {
+                let (index, values) = (2 * pair + half, values.as_mut_ptr().add(half * BLOCK_COLUMNS));
+                let decay = V::splat(row.factors.decays[if PER_KEY { index } else { 0 }]);
+                let decayed = V::load(values).multiply(decay);
+                let updated = V::splat(row.key[index]).multiply_add(correction, decayed);
+                updated.store(values);
+                read[half] = updated.multiply_add(V::splat(row.query[index]), read[half]);
+                sums[half] = updated.multiply_add(V::splat(weight_of::<PER_KEY>(next, index)), sums[half]);
+            }
         }
         (read[0].add(read[1]), recalled::<V, PER_KEY>(sums, next))
     }
@@ -155,28 +161,4 @@ unsafe fn recalled<V: Vector, const PER_KEY: bool>(sums: [V; 2], row: &Row<'_>) 
     let decay = if PER_KEY { 1.0 } else { row.factors.decays[0] };
     // SAFETY: the caller has the instruction set.
     unsafe { sums[0].add(sums[1]).multiply(V::splat(decay * row.factors.key_scale)) }
-}
-
-/// At most sixteen values; zeros in the other lanes.
-///
-/// # Safety
-/// The caller has the instruction set.
-#[inline(always)]
-unsafe fn load_some<V: Vector>(values: &[f32]) -> V {
-    let mut padded = [0.0; BLOCK_COLUMNS];
-    padded[..values.len()].copy_from_slice(values);
-    // SAFETY: the caller has the instruction set; sixteen values.
-    unsafe { V::load(padded.as_ptr()) }
-}
-
-/// Stores the first lanes.
-///
-/// # Safety
-/// The caller has the instruction set.
-#[inline(always)]
-unsafe fn store_some<V: Vector>(vector: V, values: &mut [f32]) {
-    let mut all = [0.0; BLOCK_COLUMNS];
-    // SAFETY: the caller has the instruction set; sixteen values.
-    unsafe { vector.store(all.as_mut_ptr()) };
-    values.copy_from_slice(&all[..values.len()]);
 }

@@ -1,6 +1,8 @@
-// The activations of `glu.rs`: a logistic function of the gate, mostly times the gate, times the other value.
+// The activations of `glu.rs`. All but the bilinear one are a logistic function of the gate, mostly times the gate, times the
+// other value.
 
 float activate(uint variant, float gate, float up) {
+    if (variant == 4) return gate * up;
     precise float z = gate;
     if (variant == 1) z = 1.595769 * (gate + 0.044715 * gate * gate * gate);
     if (variant == 2) {

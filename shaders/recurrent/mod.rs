@@ -7,16 +7,22 @@
 //! - `part`: the place of an op's values in a slot
 //! - `cache`: the slots on the CPU
 //! - `device`: the slots on a GPU
+//! - `block`: the values that one task computes
+//! - `columns`: how a GPU shares the columns of a state
 //! - `run`: the rows of each sequence of a step
 //! - `scenario`: steps with checkpoints, for the cases of ops with state
 
+mod block;
 mod cache;
+mod columns;
 mod device;
 mod part;
 mod run;
 pub(crate) mod scenario;
 
+pub use block::StateBlock;
 pub use cache::StateCache;
+pub(crate) use columns::{GROUP_COLUMNS, column_slices};
 pub use device::DeviceStates;
 pub use part::{NO_SLOT, StatePart};
 pub use run::StateRun;

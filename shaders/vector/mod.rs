@@ -3,6 +3,7 @@
 //! - `lanes`: the traits that the vectors implement
 //! - [`portable`], [`avx2`], [`avx512`]: the vectors of each instruction set
 //! - `exp`: the exponential function
+//! - `some`: vectors of which only the first lanes are used
 //!
 //! A kernel that is written once over [`Vector`] has the same order of operations in every instruction set. Only the
 //! portable vectors round a product and the following sum separately; the others round them once.
@@ -14,9 +15,11 @@ pub mod avx512;
 mod exp;
 mod lanes;
 pub mod portable;
+mod some;
 
 pub use exp::exp;
 pub use lanes::{Arithmetic, LANES, Vector};
+pub use some::{load_some, store_some};
 
 /// Defines a function whose first argument is a [`Kernel`](crate::cpu::Kernel). It runs `body::<V>` with the vectors of
 /// that kernel, compiled for its instruction set.

@@ -72,7 +72,12 @@ impl<'a> Builder<'a> {
     pub fn norm(&mut self, name: &str, x: ValueId) -> Result<ValueId, BuildError> {
         let width = self.graph.width(x);
         let (weight, bias) = match self.family.norm {
-            NormKind::Rms => return self.grouped_norm(&format!("{name}.weight"), width, x),
+            NormKind::Rms => {
+                // Files of one architecture name a norm without the usual ending.
+                let weight = format!("{name}.weight");
+                let tensor = if !self.weights.has(&weight) && self.weights.has(name) { name } else { &weight };
+                return self.grouped_norm(tensor, width, x);
+            }
             NormKind::LayerUnweighted => (vec![1.0; width].into(), None),
             NormKind::Layer => {
                 let weight = self.weights.vector(&format!("{name}.weight"), width)?;

@@ -33,6 +33,7 @@ pub fn feed_forward(
         FeedForwardSpec::ExpertsNextToDense(sizes, dense) => {
             ExpertLayer { layer, sizes }.dense_with_experts(builder, *dense, [x, normed])
         }
+        FeedForwardSpec::None => Ok(normed),
     }
 }
 

@@ -90,10 +90,12 @@ impl Keys<'_> {
     }
 
     fn norm_epsilon(&self, norm: NormKind) -> Result<f32, ModelError> {
-        self.positive(match norm {
-            NormKind::Rms => "attention.layer_norm_rms_epsilon",
-            NormKind::Layer | NormKind::LayerUnweighted => "attention.layer_norm_epsilon",
-        })
+        const OF_ROOT: &str = "attention.layer_norm_rms_epsilon";
+        const OF_LAYER: &str = "attention.layer_norm_epsilon";
+        // Files of one family have the key of the other kind.
+        let has_root = self.gguf.value(&self.name(OF_ROOT)).is_some();
+        let is_other = !has_root && self.gguf.value(&self.name(OF_LAYER)).is_some();
+        self.positive(if norm == NormKind::Rms && !is_other { OF_ROOT } else { OF_LAYER })
     }
 
     fn embedding_scale(&self, scale: EmbeddingScale, hidden_size: usize) -> Result<f32, ModelError> {

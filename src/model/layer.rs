@@ -6,6 +6,7 @@ use cuelight_shaders::experts::{Groups, RouteWeighting, Scoring};
 use cuelight_shaders::gated_delta::DeltaShape;
 use cuelight_shaders::layer_state::LayerState;
 use cuelight_shaders::recurrent::StatePart;
+use cuelight_shaders::state_space::SpaceShape;
 
 use super::arch::{FeedForward, Norms, QkNormKind};
 use super::rope::RopeScaling;
@@ -32,6 +33,14 @@ pub enum MixerSpec {
     LatentAttention(AttentionLayer, LatentSizes),
     /// The gated delta rule after a convolution.
     GatedDelta(DeltaLayer),
+    /// A gated convolution.
+    ShortConv(ConvLayer),
+    /// The state space of Mamba 2 after a convolution.
+    StateSpace(SpaceLayer),
+    /// Attention and a state space read the same rows, and their outputs are added.
+    AttentionNextToStateSpace(AttentionLayer, SpaceLayer),
+    /// The layer has no mixer.
+    None,
 }
 
 impl MixerSpec {
@@ -39,8 +48,10 @@ impl MixerSpec {
     #[must_use]
     pub fn attention(&self) -> Option<&AttentionLayer> {
         match self {
-            MixerSpec::Attention(attention) | MixerSpec::LatentAttention(attention, _) => Some(attention),
-            MixerSpec::GatedDelta(_) => None,
+            MixerSpec::Attention(attention)
+            | MixerSpec::LatentAttention(attention, _)
+            | MixerSpec::AttentionNextToStateSpace(attention, _) => Some(attention),
+            MixerSpec::GatedDelta(_) | MixerSpec::ShortConv(_) | MixerSpec::StateSpace(_) | MixerSpec::None => None,
         }
     }
 
@@ -51,11 +62,25 @@ impl MixerSpec {
             MixerSpec::Attention(attention) if attention.reads_layer.is_some() => LayerState::NONE,
             MixerSpec::Attention(attention) => LayerState::of_kv(attention.kv_shape()),
             MixerSpec::LatentAttention(attention, sizes) => LayerState::of_kv(attention.latent_shape(*sizes)),
-            MixerSpec::GatedDelta(delta) => {
-                LayerState::recurrent(delta.state_parts(0).map(|part| part.len).iter().sum())
+            MixerSpec::GatedDelta(delta) => LayerState::recurrent(len_of(&delta.state_parts(0))),
+            MixerSpec::ShortConv(conv) => LayerState::recurrent(conv.state_part(0).len),
+            MixerSpec::StateSpace(space) => LayerState::recurrent(len_of(&space.state_parts(0))),
+            MixerSpec::AttentionNextToStateSpace(attention, space) => {
+                LayerState { kv: attention.kv_shape(), ..LayerState::recurrent(len_of(&space.state_parts(0))) }
             }
+            MixerSpec::None => LayerState::NONE,
         }
     }
+}
+
+/// The values of all parts of a layer's state.
+fn len_of(parts: &[StatePart]) -> usize {
+    parts.iter().map(|part| part.len).sum()
+}
+
+/// The state of a convolution and of the op after it, in layer number `layer`.
+fn parts_of(layer: usize, [conv, op]: [usize; 2]) -> [StatePart; 2] {
+    [StatePart { layer, start: 0, len: conv }, StatePart { layer, start: conv, len: op }]
 }
 
 impl AttentionLayer {
@@ -86,7 +111,42 @@ impl DeltaLayer {
     #[must_use]
     pub fn state_parts(&self, layer: usize) -> [StatePart; 2] {
         let conv = CausalConv::state_len(self.shape.mixed_width(), self.conv_width);
-        [StatePart { layer, start: 0, len: conv }, StatePart { layer, start: conv, len: self.shape.state_len() }]
+        parts_of(layer, [conv, self.shape.state_len()])
+    }
+}
+
+/// A layer with a gated convolution.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ConvLayer {
+    /// Values of a row that the convolution reads.
+    pub channels: usize,
+    /// Rows that it spans.
+    pub width: usize,
+}
+
+impl ConvLayer {
+    /// The state of the convolution, in layer number `layer`.
+    #[must_use]
+    pub fn state_part(&self, layer: usize) -> StatePart {
+        StatePart { layer, start: 0, len: CausalConv::state_len(self.channels, self.width) }
+    }
+}
+
+/// A layer with the state space of Mamba 2.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SpaceLayer {
+    /// Its heads.
+    pub shape: SpaceShape,
+    /// Rows that the convolution of x, B and C spans.
+    pub conv_width: usize,
+}
+
+impl SpaceLayer {
+    /// The state of the convolution and of the state space, in layer number `layer`.
+    #[must_use]
+    pub fn state_parts(&self, layer: usize) -> [StatePart; 2] {
+        let conv = CausalConv::state_len(self.shape.mixed_width(), self.conv_width);
+        parts_of(layer, [conv, self.shape.state_len()])
     }
 }
 
@@ -166,6 +226,8 @@ pub enum FeedForwardSpec {
     Experts(ExpertSizes),
     /// Experts and a dense one in parallel.
     ExpertsNextToDense(ExpertSizes, DenseSizes),
+    /// The layer has no feed-forward.
+    None,
 }
 
 /// The sizes and the form of a dense feed-forward.

@@ -1,9 +1,11 @@
 //! Mixers: the half of a layer in which a row reads other rows of its sequence.
 
 mod delta;
+mod short_conv;
+mod state_space;
 
 use cuelight_shaders::attention::{Attention, KvShape};
-use cuelight_shaders::elementwise::ScaleByPosition;
+use cuelight_shaders::elementwise::{Add, ScaleByPosition};
 use cuelight_shaders::glu::{Activation, Glu};
 use cuelight_shaders::heads::{JoinHeads, SplitHeads};
 use cuelight_shaders::matmul::HeadLinear;
@@ -25,6 +27,14 @@ pub fn mix(builder: &mut Builder<'_>, layer: usize, spec: &MixerSpec, x: ValueId
         MixerSpec::Attention(attention) => grouped_query_attention(builder, layer, attention, x),
         MixerSpec::LatentAttention(attention, sizes) => latent_attention(builder, layer, (attention, *sizes), x),
         MixerSpec::GatedDelta(sizes) => delta::gated_delta(builder, layer, sizes, x),
+        MixerSpec::ShortConv(sizes) => short_conv::short_conv(builder, layer, sizes, x),
+        MixerSpec::StateSpace(sizes) => state_space::state_space(builder, layer, sizes, x),
+        MixerSpec::AttentionNextToStateSpace(attention, sizes) => {
+            let attended = grouped_query_attention(builder, layer, attention, x)?;
+            let recalled = state_space::state_space(builder, layer, sizes, x)?;
+            Ok(builder.graph.push_one(Add, &[attended, recalled])?)
+        }
+        MixerSpec::None => Ok(x),
     }
 }
 

@@ -34,6 +34,7 @@ use crate::graph::{Graph, ValueId};
 use arch::Norms;
 use builder::{BuildError, Builder};
 use hyperparameters::HyperParameters;
+use layer::{FeedForwardSpec, MixerSpec};
 
 pub use error::ModelError;
 
@@ -87,7 +88,9 @@ fn build_ops(builder: &mut Builder<'_>) -> Result<(), BuildError> {
         x = build_layer(builder, layer, (x, per_layer))?;
     }
     let x = builder.graph.push_one(SelectRows::new(), &[x])?;
-    let x = builder.norm("output_norm", x)?;
+    // Some files name the last norm after the embedding.
+    let last_norm = if builder.weights.has("token_embd_norm.weight") { "token_embd_norm" } else { "output_norm" };
+    let x = builder.norm(last_norm, x)?;
     // A file without an output matrix uses the embedding's.
     let head = builder.weights.optional_matrix("output.weight", h.vocab_size, h.hidden_size)?.unwrap_or(embedding);
     let bias = builder.weights.optional_vector("output.bias", h.vocab_size)?;
@@ -107,7 +110,7 @@ fn scaled(builder: &mut Builder<'_>, factor: Option<f32>, x: ValueId) -> Result<
     }
 }
 
-/// Norm, mixer, residual; norm, feed-forward, residual; the layer's own input.
+/// Norm, mixer, residual; norm, feed-forward, residual; the layer's own input. Some layers have only one of the halves.
 fn build_layer(
     builder: &mut Builder<'_>,
     layer: usize,
@@ -115,27 +118,43 @@ fn build_layer(
 ) -> Result<ValueId, BuildError> {
     let spec = &builder.h.layers[layer];
     let [before_mixer, after_mixer, before_ffn, after_ffn] = norm_names(spec.norms);
-
-    let normed = layer_norm(builder, layer, before_mixer, x)?;
-    let mixed = mixer::mix(builder, layer, &spec.mixer, normed)?;
-    let mixed = layer_norm(builder, layer, after_mixer, mixed)?;
-    let mixed = scaled(builder, builder.h.residual_scale, mixed)?;
-    let sum = builder.graph.push_one(Add, &[x, mixed])?;
-
-    let (residual, normed) = if !spec.is_parallel {
-        (sum, layer_norm(builder, layer, before_ffn, sum)?)
-    } else if before_ffn.is_some_and(|stem| builder.weights.has(&format!("blk.{layer}.{stem}.weight"))) {
-        (x, layer_norm(builder, layer, before_ffn, x)?)
-    } else {
-        (x, normed)
+    let (sum, mixer_input) = match &spec.mixer {
+        MixerSpec::None => (x, x),
+        mixer => {
+            let normed = layer_norm(builder, layer, before_mixer, x)?;
+            let mixed = mixer::mix(builder, layer, mixer, normed)?;
+            (add_branch(builder, layer, after_mixer, [x, mixed])?, normed)
+        }
     };
-    let fed = ffn::feed_forward(builder, layer, &spec.feed_forward, [residual, normed])?;
-    let fed = layer_norm(builder, layer, after_ffn, fed)?;
-    let fed = scaled(builder, builder.h.residual_scale, fed)?;
-    let x = builder.graph.push_one(Add, &[sum, fed])?;
-    let x = per_layer::add(builder, layer, per_layer, x)?;
+    let sum = match &spec.feed_forward {
+        FeedForwardSpec::None => sum,
+        feed_forward => {
+            let (residual, normed) = if !spec.is_parallel {
+                (sum, layer_norm(builder, layer, before_ffn, sum)?)
+            } else if before_ffn.is_some_and(|stem| builder.weights.has(&format!("blk.{layer}.{stem}.weight"))) {
+                (x, layer_norm(builder, layer, before_ffn, x)?)
+            } else {
+                (x, mixer_input)
+            };
+            let fed = ffn::feed_forward(builder, layer, feed_forward, [residual, normed])?;
+            add_branch(builder, layer, after_ffn, [sum, fed])?
+        }
+    };
+    let sum = per_layer::add(builder, layer, per_layer, sum)?;
     let scale = builder.weights.optional_vector(&format!("blk.{layer}.layer_output_scale.weight"), 1)?;
-    scaled(builder, scale.map(|scale| scale[0]), x)
+    scaled(builder, scale.map(|scale| scale[0]), sum)
+}
+
+/// The residual stream plus the output of a mixer or feed-forward, normalised if the layer has such a norm.
+fn add_branch(
+    builder: &mut Builder<'_>,
+    layer: usize,
+    norm: Option<&str>,
+    [x, branch]: [ValueId; 2],
+) -> Result<ValueId, BuildError> {
+    let normed = layer_norm(builder, layer, norm, branch)?;
+    let scaled = scaled(builder, builder.h.residual_scale, normed)?;
+    Ok(builder.graph.push_one(Add, &[x, scaled])?)
 }
 
 /// The tensors of the norms before and after the mixer, and before and after the feed-forward.
@@ -147,6 +166,7 @@ fn norm_names(norms: Norms) -> [Option<&'static str>; 4] {
             [Some("attn_norm"), Some("post_attention_norm"), Some("ffn_norm"), Some("post_ffw_norm")]
         }
         Norms::After => [None, Some("post_attention_norm"), None, Some("post_ffw_norm")],
+        Norms::BeforeOnlyHalf => [Some("attn_norm"), None, Some("attn_norm"), None],
     }
 }
 

@@ -30,7 +30,7 @@ def random_tensor(name: str, shape: tuple[int, ...], gain: dict[str, float], rng
     noise = rng.standard_normal(shape)
     if re.search(r"norm(_\d)?\.weight$", name):
         return (gain["norm_mean"] + 0.2 * noise).astype(np.float32)
-    if name.endswith(("router.scale", "per_expert_scale", "layer_scalar")):
+    if name.endswith(("router.scale", "per_expert_scale", "layer_scalar", ".D")):
         return (1.0 + 0.2 * noise).astype(np.float32)
     if name.endswith("A_log"):
         # States that decay over a few to a hundred tokens.

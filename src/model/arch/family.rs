@@ -32,7 +32,7 @@ pub struct Family {
     pub mixer: Mixer,
     /// The options of the mixer.
     pub attention: AttentionSpec,
-    /// The mixer of recurrent layers: those with a convolution (the tensor `ssm_conv1d`).
+    /// The mixer of recurrent layers: those with a convolution.
     pub recurrent: Recurrent,
     /// The form of dense feed-forwards and of experts.
     pub feed_forward: FeedForward,
@@ -101,6 +101,9 @@ pub enum Norms {
     BeforeAndAfter,
     /// After the mixer and after the feed-forward, before the residual is added.
     After,
+    /// Before the mixer or the feed-forward: a layer has only one of them. Files give it 0 heads of keys and a feed-forward of
+    /// length 0 where it has none.
+    BeforeOnlyHalf,
 }
 
 /// What the feed-forward reads.
@@ -139,6 +142,10 @@ pub enum Recurrent {
     Never,
     /// The gated delta rule, with this key head for each value head.
     GatedDelta(HeadOrder),
+    /// A gated convolution over few rows.
+    ShortConv,
+    /// The state space of Mamba 2.
+    StateSpace,
 }
 
 /// The options of attention.

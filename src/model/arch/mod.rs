@@ -13,6 +13,7 @@ mod ernie4_5;
 mod ernie4_5_moe;
 mod exaone4;
 mod exaone_moe;
+mod falcon_h1;
 mod family;
 mod gemma;
 mod gemma2;
@@ -22,15 +23,19 @@ mod glm4;
 mod glm4moe;
 mod gpt_oss;
 mod granite;
+mod granitehybrid;
 mod granitemoe;
 mod hunyuan_dense;
 mod hunyuan_moe;
 mod jais2;
+mod lfm2;
+mod lfm2moe;
 mod llama;
 mod llama4;
 mod minimax_m2;
 mod mistral3;
 mod nemotron;
+mod nemotron_h;
 mod olmo;
 mod olmo2;
 mod olmoe;
@@ -108,6 +113,11 @@ pub const FAMILIES: &[&Family] = &[
     &qwen3next::FAMILY,
     &qwen35::FAMILY,
     &qwen35moe::FAMILY,
+    &lfm2::FAMILY,
+    &lfm2moe::FAMILY,
+    &granitehybrid::FAMILY,
+    &falcon_h1::FAMILY,
+    &nemotron_h::FAMILY,
 ];
 
 /// The names of the supported architectures.

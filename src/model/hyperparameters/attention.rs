@@ -8,12 +8,13 @@ use crate::model::error::ModelError;
 use crate::model::layer::{Heads, LatentSizes};
 
 impl Keys<'_> {
-    /// The heads of each layer. Windowed layers may have their own sizes, in keys that end in `_swa`.
+    /// The heads of each layer. Windowed layers may have their own sizes, in keys that end in `_swa`. Files may give 0 heads
+    /// of keys to layers that do not attend.
     pub(super) fn heads(&self, hidden_size: usize, windows: &[Option<Window>]) -> Result<Vec<Heads>, ModelError> {
         let Some(counts) = self.size_of_layers("attention.head_count", windows.len())? else {
             return Err(self.missing("attention.head_count"));
         };
-        let kv_counts = self.size_of_layers("attention.head_count_kv", windows.len())?;
+        let kv_counts = self.size_or_none_of_layers("attention.head_count_kv", windows.len())?;
         let kv_counts = kv_counts.unwrap_or_else(|| counts.clone());
         let of_layers = counts.into_iter().zip(kv_counts).zip(windows);
         of_layers.map(|((count, kv_count), window)| self.heads_of([count, kv_count], hidden_size, *window)).collect()
@@ -26,7 +27,7 @@ impl Keys<'_> {
         hidden_size: usize,
         window: Option<Window>,
     ) -> Result<Heads, ModelError> {
-        if !n_heads.is_multiple_of(n_kv_heads) {
+        if n_kv_heads != 0 && !n_heads.is_multiple_of(n_kv_heads) {
             let expected = format!("a divisor of {n_heads} heads");
             return Err(self.invalid("attention.head_count_kv", n_kv_heads, expected));
         }

@@ -85,6 +85,12 @@ impl<'a> Keys<'a> {
 
     /// A size for each layer: the key holds one for all layers or an array.
     pub(super) fn size_of_layers(&self, key: &str, n_layers: usize) -> Result<Option<Vec<usize>>, ModelError> {
+        let sizes = self.size_or_none_of_layers(key, n_layers)?;
+        sizes.map(|sizes| sizes.into_iter().map(|size| self.checked_size(key, size)).collect()).transpose()
+    }
+
+    /// As [`Keys::size_of_layers`], but an array may have 0 for some layers.
+    pub(super) fn size_or_none_of_layers(&self, key: &str, n_layers: usize) -> Result<Option<Vec<usize>>, ModelError> {
         let name = self.name(key);
         if !matches!(self.gguf.value(&name), Some(Value::Array(_))) {
             return Ok(self.optional_size(key)?.map(|size| vec![size; n_layers]));
@@ -93,7 +99,10 @@ impl<'a> Keys<'a> {
         if sizes.len() < n_layers {
             return Err(self.invalid(key, sizes.len(), format!("one size for each of {n_layers} layers")));
         }
-        let checked = |size: &i64| self.checked_size(key, usize::try_from(*size).unwrap_or(0));
+        let checked = |size: &i64| match usize::try_from(*size) {
+            Ok(0) => Ok(0),
+            size => self.checked_size(key, size.unwrap_or(0)),
+        };
         sizes[..n_layers].iter().map(checked).collect::<Result<_, _>>().map(Some)
     }
 

@@ -1,7 +1,7 @@
 //! The layers of a model, from the options of its family and the keys and tensors of its file.
 
 use super::keys::Keys;
-use crate::model::arch::{ExpertPlacement, Family, Mixer, Residual};
+use crate::model::arch::{ExpertPlacement, Family, Mixer, Norms, Residual};
 use crate::model::error::ModelError;
 use crate::model::layer::{AttentionLayer, DenseSizes, ExpertSizes, FeedForwardSpec, LayerSpec, MixerSpec};
 
@@ -37,10 +37,14 @@ impl Keys<'_> {
         let (scale, yarn) =
             (self.optional_positive("attention.scale")?, self.yarn_score_scale(options.yarn_multiplier)?);
         let of_layer = |layer: usize| {
-            if let Some(mixer) = self.recurrent_mixer(family.recurrent, layer)? {
-                return Ok(mixer);
-            }
+            let recurrent = self.recurrent_mixer(family.recurrent, layer, hidden_size)?;
             let (heads, rope) = (heads[layer], ropes[layer]);
+            match recurrent {
+                Some(MixerSpec::StateSpace(_)) if self.has_tensor(layer, "attn_q.weight") => {}
+                Some(mixer) => return Ok(mixer),
+                None if heads.n_kv_heads == 0 => return self.no_mixer(family, layer),
+                None => {}
+            }
             let latent = match family.mixer {
                 Mixer::GroupedQueryAttention => None,
                 Mixer::LatentAttention => Some(self.latent(heads)?),
@@ -55,19 +59,36 @@ impl Keys<'_> {
                 heads,
                 rope,
             };
-            Ok(match latent {
-                None => MixerSpec::Attention(attention),
-                Some(sizes) => MixerSpec::LatentAttention(attention, sizes),
+            Ok(match (latent, recurrent) {
+                (Some(sizes), _) => MixerSpec::LatentAttention(attention, sizes),
+                (None, Some(MixerSpec::StateSpace(space))) => MixerSpec::AttentionNextToStateSpace(attention, space),
+                (None, _) => MixerSpec::Attention(attention),
             })
         };
         (0..heads.len()).map(of_layer).collect()
     }
 
+    /// The mixer of a layer without a convolution and without heads of keys.
+    fn no_mixer(&self, family: &Family, layer: usize) -> Result<MixerSpec, ModelError> {
+        if family.norms == Norms::BeforeOnlyHalf {
+            return Ok(MixerSpec::None);
+        }
+        let expected = format!("above 0 for layer {layer}, which has no convolution");
+        Err(self.invalid("attention.head_count_kv", 0, expected))
+    }
+
     /// The feed-forward of each layer: experts where the layer has a router, else a dense one.
     fn feed_forwards(&self, family: &Family, n_layers: usize) -> Result<Vec<FeedForwardSpec>, ModelError> {
-        let widths = self.size_of_layers("feed_forward_length", n_layers)?;
+        let widths = if family.norms == Norms::BeforeOnlyHalf {
+            self.size_or_none_of_layers("feed_forward_length", n_layers)?
+        } else {
+            self.size_of_layers("feed_forward_length", n_layers)?
+        };
         let of_layer = |layer: usize| {
             let width = widths.as_ref().map(|widths| widths[layer]);
+            if width == Some(0) {
+                return Ok(FeedForwardSpec::None);
+            }
             let dense = width.map(|intermediate_size| DenseSizes { intermediate_size, form: family.feed_forward });
             let missing = || self.missing("feed_forward_length");
             if !self.has_tensor(layer, "ffn_gate_inp.weight") {

@@ -1,24 +1,54 @@
 //! The sizes of recurrent layers.
 
 use cuelight_shaders::gated_delta::{DeltaShape, HeadOrder};
+use cuelight_shaders::state_space::SpaceShape;
 
 use super::keys::Keys;
 use crate::model::arch::Recurrent;
 use crate::model::error::ModelError;
-use crate::model::layer::{DeltaLayer, MixerSpec};
+use crate::model::layer::{ConvLayer, DeltaLayer, MixerSpec, SpaceLayer};
 
 /// Most rows that a convolution spans.
 const WIDEST_CONVOLUTION: usize = 64;
 
 impl Keys<'_> {
     /// The mixer of a layer if it is recurrent.
-    pub(super) fn recurrent_mixer(&self, recurrent: Recurrent, layer: usize) -> Result<Option<MixerSpec>, ModelError> {
-        match recurrent {
-            Recurrent::GatedDelta(order) if self.has_tensor(layer, "ssm_conv1d.weight") => {
-                Ok(Some(MixerSpec::GatedDelta(self.delta_layer(order)?)))
-            }
-            Recurrent::GatedDelta(_) | Recurrent::Never => Ok(None),
+    pub(super) fn recurrent_mixer(
+        &self,
+        recurrent: Recurrent,
+        layer: usize,
+        hidden_size: usize,
+    ) -> Result<Option<MixerSpec>, ModelError> {
+        let conv = match recurrent {
+            Recurrent::Never => return Ok(None),
+            Recurrent::ShortConv => "shortconv.conv.weight",
+            Recurrent::GatedDelta(_) | Recurrent::StateSpace => "ssm_conv1d.weight",
+        };
+        if !self.has_tensor(layer, conv) {
+            return Ok(None);
         }
+        Ok(match recurrent {
+            Recurrent::Never => None,
+            Recurrent::GatedDelta(order) => Some(MixerSpec::GatedDelta(self.delta_layer(order)?)),
+            Recurrent::ShortConv => {
+                let width = self.conv_width("shortconv.l_cache")?;
+                Some(MixerSpec::ShortConv(ConvLayer { channels: hidden_size, width }))
+            }
+            Recurrent::StateSpace => Some(MixerSpec::StateSpace(self.space_layer()?)),
+        })
+    }
+
+    fn space_layer(&self) -> Result<SpaceLayer, ModelError> {
+        let (state_dim, inner) = (self.size("ssm.state_size")?, self.size("ssm.inner_size")?);
+        let (groups, heads) = (self.size("ssm.group_count")?, self.size("ssm.time_step_rank")?);
+        if !heads.is_multiple_of(groups) {
+            return Err(self.invalid("ssm.group_count", groups, format!("a divisor of {heads} heads")));
+        }
+        if !inner.is_multiple_of(heads) {
+            return Err(self.invalid("ssm.inner_size", inner, format!("a multiple of {heads} heads")));
+        }
+        let shape = SpaceShape { heads, head_dim: inner / heads, groups, state_dim };
+        Ok(SpaceLayer { shape, conv_width: self.conv_width("ssm.conv_kernel")? })
     }
 
     fn delta_layer(&self, order: HeadOrder) -> Result<DeltaLayer, ModelError> {
@@ -31,13 +61,13 @@ impl Keys<'_> {
             return Err(self.invalid("ssm.inner_size", inner, format!("a multiple of {value_heads} value heads")));
         }
         let shape = DeltaShape { key_heads, value_heads, key_dim, value_dim: inner / value_heads, order };
-        Ok(DeltaLayer { shape, conv_width: self.conv_width()? })
+        Ok(DeltaLayer { shape, conv_width: self.conv_width("ssm.conv_kernel")? })
     }
 
-    fn conv_width(&self) -> Result<usize, ModelError> {
-        match self.size("ssm.conv_kernel")? {
+    fn conv_width(&self, key: &str) -> Result<usize, ModelError> {
+        match self.size(key)? {
             width if width <= WIDEST_CONVOLUTION => Ok(width),
-            width => Err(self.invalid("ssm.conv_kernel", width, format!("at most {WIDEST_CONVOLUTION}"))),
+            width => Err(self.invalid(key, width, format!("at most {WIDEST_CONVOLUTION}"))),
         }
     }
 }

@@ -86,7 +86,7 @@ impl HyperParameters {
 fn experts(h: &HyperParameters) -> ExpertSizes {
     match h.layers[0].feed_forward {
         FeedForwardSpec::Experts(sizes) | FeedForwardSpec::ExpertsNextToDense(sizes, _) => sizes,
-        FeedForwardSpec::Dense(_) => panic!("the layer has experts"),
+        FeedForwardSpec::Dense(_) | FeedForwardSpec::None => panic!("the layer has experts"),
     }
 }
 
@@ -278,6 +278,7 @@ fn layers_may_have_their_own_sizes() {
     let widths = h.layers.iter().map(|layer| match layer.feed_forward {
         FeedForwardSpec::Dense(sizes) | FeedForwardSpec::ExpertsNextToDense(_, sizes) => sizes.intermediate_size,
         FeedForwardSpec::Experts(sizes) => sizes.intermediate_size,
+        FeedForwardSpec::None => 0,
     });
     assert_eq!(widths.collect::<Vec<_>>(), [96, 48, 96, 48]);
     assert_eq!(h.each(|attention| attention.heads.n_heads), [4, 8, 4, 8]);

@@ -1,0 +1,64 @@
+//! The state space on the CPU: how threads share the work.
+//!
+//! First come dt and the decay of each head of each row. Then each block of columns of each head of each sequence is a task
+//! of its own. Its state stays in the L1 cache while the task goes over the rows.
+
+use super::scan::{Block, scan};
+use super::{BLOCK_COLUMNS, StateSpace};
+use crate::cpu::SharedMut;
+use crate::lanes::{exp, softplus};
+use crate::op::CpuArgs;
+use crate::per_kernel;
+use crate::recurrent::{StateBlock, StateRun};
+
+/// Scratch memory in values: dt and the decay of each head of all rows.
+pub(super) fn scratch_len(space: &StateSpace, rows: usize) -> usize {
+    2 * rows * space.shape.heads
+}
+
+pub(super) fn run(space: &StateSpace, args: &mut CpuArgs<'_>) {
+    let (kernel, heads) = (args.kernel, space.shape.heads);
+    let factors = &mut args.scratch[..scratch_len(space, args.rows)];
+    let shared = SharedMut::new(&mut *factors);
+    let (mixed, dt, states) = (args.inputs[0], args.inputs[1], args.states);
+    args.team.for_each(args.rows, &|row| {
+        // SAFETY: each task writes its own row.
+        let to = unsafe { shared.slice(2 * row * heads, 2 * heads) };
+        row_factors(kernel, space, &dt[row * heads..][..heads], to);
+    });
+    let runs = StateRun::all(&args.batch);
+    let blocks = heads * space.shape.blocks();
+    let output = SharedMut::new(&mut *args.outputs[0]);
+    args.team.for_each(runs.len() * blocks, &|task| {
+        let run = &runs[task / blocks];
+        let (head, block) = (task % blocks / space.shape.blocks(), task % space.shape.blocks());
+        let len = space.shape.block_len();
+        let state = StateBlock { states, part: space.part, start: task % blocks * len, len, run };
+        let column = block * BLOCK_COLUMNS;
+        let columns = BLOCK_COLUMNS.min(space.shape.head_dim - column);
+        // Only this task uses this block of the slots of its run.
+        scan(kernel, &Block { space, state, head, column, columns, mixed, factors, output: &output });
+    });
+}
+
+/// dt and the decay `e^(dt A)` of a head of a row.
+pub(super) fn factors_of(space: &StateSpace, factors: &[f32], row: usize, head: usize) -> [f32; 2] {
+    let heads = space.shape.heads;
+    [factors[2 * row * heads + head], factors[(2 * row + 1) * heads + head]]
+}
+
+per_kernel! {
+    /// Computes dt of all heads of one row, then their decays.
+    fn row_factors = row_factors_lanes(space: &StateSpace, dt: &[f32], factors: &mut [f32])
+}
+
+#[inline(always)]
+fn row_factors_lanes<const FMA: bool>(space: &StateSpace, dt: &[f32], factors: &mut [f32]) {
+    let (times, decays) = factors.split_at_mut(dt.len());
+    for ((time, dt), bias) in times.iter_mut().zip(dt).zip(&*space.weights.dt_bias) {
+        *time = softplus(dt + bias);
+    }
+    for ((decay, time), a) in decays.iter_mut().zip(times).zip(&*space.weights.a) {
+        *decay = exp(*a * *time);
+    }
+}
