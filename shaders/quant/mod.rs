@@ -13,6 +13,7 @@ use std::str::FromStr;
 #[cfg(target_arch = "x86_64")]
 pub mod avx2;
 mod block;
+pub mod grid;
 pub mod integer;
 pub mod random;
 mod six_bit_scales;
@@ -21,6 +22,13 @@ mod unpack;
 pub mod bfloat16;
 pub mod float16;
 pub mod float32;
+pub mod iq1_m;
+pub mod iq1_s;
+pub mod iq2_s;
+pub mod iq2_xs;
+pub mod iq2_xxs;
+pub mod iq3_s;
+pub mod iq3_xxs;
 pub mod iq4_nl;
 pub mod iq4_xs;
 pub mod mxfp4;
@@ -105,6 +113,20 @@ formats! {
     IQ4_XS => iq4_xs::Iq4Xs,
     /// 4-bit floating point; a power-of-two scale for 32 values.
     MXFP4 => mxfp4::Mxfp4,
+    /// Cells of 8 values in 8 bits, with signs; 4-bit scales for 32 values, in a super-block of 256.
+    IQ2_XXS => iq2_xxs::Iq2Xxs,
+    /// Cells of 4 values in 8 bits, with signs; 4-bit scales for 32 values, in a super-block of 256.
+    IQ3_XXS => iq3_xxs::Iq3Xxs,
+    /// Cells of 4 values in 9 bits, with signs; 4-bit scales for 32 values, in a super-block of 256.
+    IQ3_S => iq3_s::Iq3S,
+    /// Cells of 8 values in 10 bits, with signs; 4-bit scales for 16 values, in a super-block of 256.
+    IQ2_S => iq2_s::Iq2S,
+    /// Cells of 8 values in 9 bits, with signs; 4-bit scales for 16 values, in a super-block of 256.
+    IQ2_XS => iq2_xs::Iq2Xs,
+    /// Cells of 8 values in 11 bits; 3-bit scales for 32 values, in a super-block of 256.
+    IQ1_S => iq1_s::Iq1S,
+    /// Cells of 8 values in 11 bits; 3-bit scales for 16 values, in a super-block of 256.
+    IQ1_M => iq1_m::Iq1M,
 }
 
 impl Format {
