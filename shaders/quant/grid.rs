@@ -6,11 +6,6 @@
 //! In memory, 32 columns have one or two words with the low 8 bits of the indices of their cells, and a word of signs. A
 //! block then has the remaining bits of all its indices.
 
-use super::block::BlockFormat;
-use super::integer::{Codebook, IntegerBlock, IntegerLayout, MAX_BLOCK_LEN, MAX_GROUPS};
-
-/// The largest number of cells in a block.
-pub const MAX_CELLS: usize = MAX_BLOCK_LEN / 4;
 /// Values in a run.
 const RUN_LEN: usize = 32;
 /// The most words of a run: two of indices, one of signs.
@@ -63,25 +58,25 @@ impl Grid {
         runs * RUN_LEN / self.cell_len * self.high_bits / 32
     }
 
-    /// The words of run `run` of a block: low bits of indices, then signs.
+    /// The words of run `run` of a block with these indices and signs: low bits of indices, then signs.
     #[must_use]
-    pub fn run_words(&self, block: &IntegerBlock, run: usize) -> [u32; MAX_RUN_WORDS] {
+    pub fn run_words(&self, cells: &[u16], signs: &[u32], run: usize) -> [u32; MAX_RUN_WORDS] {
         let (low, _) = self.words_of_run();
         let mut words = [0; MAX_RUN_WORDS];
-        let cells = &block.cells[run * RUN_LEN / self.cell_len..][..RUN_LEN / self.cell_len];
+        let cells = &cells[run * RUN_LEN / self.cell_len..][..RUN_LEN / self.cell_len];
         for (position, cell) in cells.iter().enumerate() {
             words[position / 4] |= u32::from(cell & 255) << (position % 4 * 8);
         }
-        words[low] = block.signs[run];
+        words[low] = signs[run];
         words
     }
 
     /// The words of a block of `runs` runs after those of its runs.
     #[must_use]
-    pub fn block_words(&self, block: &IntegerBlock, runs: usize) -> [u32; MAX_BLOCK_WORDS] {
+    pub fn block_words(&self, cells: &[u16], runs: usize) -> [u32; MAX_BLOCK_WORDS] {
         let mut words = [0; MAX_BLOCK_WORDS];
         if self.high_bits > 0 {
-            for (position, cell) in block.cells[..runs * RUN_LEN / self.cell_len].iter().enumerate() {
+            for (position, cell) in cells[..runs * RUN_LEN / self.cell_len].iter().enumerate() {
                 let first = position * self.high_bits;
                 words[first / 32] |= u32::from(cell >> 8) << (first % 32);
             }
@@ -89,15 +84,15 @@ impl Grid {
         words
     }
 
-    /// The integer of value `index` of a block.
+    /// The integer of value `index` of a block with these indices and signs. Codes index `codebook`.
     #[must_use]
-    pub const fn integer_at(&self, layout: &IntegerLayout, block: &IntegerBlock, index: usize) -> i16 {
-        let cell = block.cells[index / self.cell_len];
+    pub const fn integer_at(&self, codebook: &[i8; 16], cells: &[u16], signs: &[u32], index: usize) -> i16 {
+        let cell = cells[index / self.cell_len];
         let codes = self.cells[cell as usize % self.cells.len()];
         let bits = self.code_bits();
-        let integer = layout.integer((codes >> (index % self.cell_len * bits)) as u8 & ((1 << bits) - 1));
+        let integer = codebook[(codes >> (index % self.cell_len * bits)) as usize & ((1 << bits) - 1)] as i16;
         match self.signs {
-            Signs::Negate if block.signs[index / RUN_LEN] >> (index % RUN_LEN) & 1 == 1 => -integer,
+            Signs::Negate if signs[index / RUN_LEN] >> (index % RUN_LEN) & 1 == 1 => -integer,
             Signs::Lower if cell as usize >= self.cells.len() => integer - 2,
             _ => integer,
         }
@@ -117,7 +112,7 @@ pub(super) const fn read<const CELLS: usize>(bytes: &[u8]) -> [u16; CELLS] {
 }
 
 /// The words of [`Grid::quads`]: the codebook entries of four codes, plus `added`.
-pub(super) const fn quads<const QUADS: usize>(cells: &[u16], codebook: &Codebook, added: u8) -> [u32; QUADS] {
+pub(super) const fn quads<const QUADS: usize>(cells: &[u16], codebook: &[i8; 16], added: u8) -> [u32; QUADS] {
     let bits = 2 + (QUADS == cells.len()) as usize;
     let mut quads = [0; QUADS];
     let mut index = 0;
@@ -129,58 +124,4 @@ pub(super) const fn quads<const QUADS: usize>(cells: &[u16], codebook: &Codebook
         index += 1;
     }
     quads
-}
-
-/// Decodes a block of a format with a grid: its integers times their scales, which float32 represents exactly.
-#[inline(always)]
-pub(super) fn decode<F: BlockFormat>(block: &[u8], out: &mut [f32]) {
-    let Some(layout) = F::INTEGERS else { return };
-    let mut integers = IntegerBlock::ZERO;
-    F::integers(block, &mut integers);
-    let unit = integers.unit.to_f32() * layout.unit_factor();
-    for (group, out) in out[..F::BLOCK_LEN].chunks_exact_mut(layout.group).enumerate() {
-        let scale = unit * f32::from(integers.scales[group]);
-        for (position, out) in out.iter_mut().enumerate() {
-            *out = scale * f32::from(layout.integer_at(&integers, group * layout.group + position));
-        }
-    }
-}
-
-/// The eighth sign bit of eight values of which seven are stored: the number of negative values is even.
-#[inline(always)]
-pub(super) fn with_eighth_sign(signs: u32) -> u32 {
-    let signs = signs & 127;
-    signs | (signs.count_ones() & 1) << 7
-}
-
-/// The signs of 32 values of which the word has seven for each eight.
-#[inline(always)]
-pub(super) fn all_signs(word: u32) -> u32 {
-    (0..4).fold(0, |signs, eight| signs | with_eighth_sign(word >> (7 * eight)) << (8 * eight))
-}
-
-/// The odd scales of 16 nibbles, the low nibble of each byte first.
-#[inline(always)]
-pub(super) fn scales_of_nibbles(bytes: &[u8], scales: &mut [i8; MAX_GROUPS]) {
-    for (scales, byte) in scales.as_chunks_mut::<2>().0.iter_mut().zip(bytes) {
-        *scales = [odd(u32::from(byte & 15)), odd(u32::from(byte >> 4))];
-    }
-}
-
-/// The odd scale `2 s + 1` of a stored number `s`.
-#[inline(always)]
-pub(super) fn odd(stored: u32) -> i8 {
-    2 * stored as i8 + 1
-}
-
-/// The little-endian 32-bit number at byte `offset` of a block.
-#[inline(always)]
-pub(super) fn word_at(block: &[u8], offset: usize) -> u32 {
-    u32::from_le_bytes(block[offset..offset + 4].try_into().expect("the slice has 4 bytes"))
-}
-
-/// The little-endian 16-bit number at byte `offset` of a block.
-#[inline(always)]
-pub(super) fn half_word_at(block: &[u8], offset: usize) -> u16 {
-    u16::from_le_bytes([block[offset], block[offset + 1]])
 }

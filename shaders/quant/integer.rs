@@ -15,10 +15,13 @@
 
 use half::f16;
 
-use super::grid::{Grid, MAX_CELLS};
+use super::grid::Grid;
 
 /// The longest block of any format, in values.
 pub const MAX_BLOCK_LEN: usize = 256;
+
+/// The largest number of cells in a block.
+pub const MAX_CELLS: usize = MAX_BLOCK_LEN / 4;
 
 /// The largest number of groups in a block.
 pub const MAX_GROUPS: usize = 16;
@@ -173,9 +176,9 @@ impl IntegerLayout {
     /// The integer of value `index` of a block.
     #[must_use]
     pub const fn integer_at(&self, block: &IntegerBlock, index: usize) -> i16 {
-        match &self.grid {
-            Some(grid) => grid.integer_at(self, block, index),
-            None => self.integer(block.codes[index]),
+        match (&self.grid, &self.codebook) {
+            (Some(grid), Some(codebook)) => grid.integer_at(codebook, &block.cells, &block.signs, index),
+            _ => self.integer(block.codes[index]),
         }
     }
 

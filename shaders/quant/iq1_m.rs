@@ -12,7 +12,7 @@
 use half::f16;
 
 use super::block::BlockFormat;
-use super::grid::{self, half_word_at, odd};
+use super::cells::{self, half_word_at, odd};
 use super::integer::{IntegerBlock, IntegerLayout};
 use super::iq1_s::{CODEBOOK, GRID, OFFSET};
 
@@ -28,7 +28,7 @@ impl BlockFormat for Iq1M {
 
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {
-        grid::decode::<Self>(block, out);
+        cells::decode::<Self>(block, out);
     }
 
     #[inline(always)]

@@ -11,7 +11,8 @@
 //! codebook holds them multiplied by 8: `value = d (2 scale + 1) / 8 * (CODEBOOK[code] - 2 bit)`.
 
 use super::block::BlockFormat;
-use super::grid::{self, Grid, Signs, half_word_at, odd};
+use super::cells::{self, half_word_at, odd};
+use super::grid::{self, Grid, Signs};
 use super::integer::{Codebook, IntegerBlock, IntegerLayout};
 use super::unpack::half_at;
 
@@ -26,8 +27,7 @@ pub(super) const OFFSET: u8 = 16;
 static CELLS: [u16; 2048] = grid::read(include_bytes!("grids/iq1.bin"));
 static QUADS: [u32; 4096] = grid::quads(&CELLS, &CODEBOOK, OFFSET);
 /// The grid of both formats.
-pub(super) const GRID: Grid =
-    Grid { cells: &CELLS, quads: &QUADS, cell_len: 8, high_bits: 4, signs: Signs::Lower };
+pub(super) const GRID: Grid = Grid { cells: &CELLS, quads: &QUADS, cell_len: 8, high_bits: 4, signs: Signs::Lower };
 
 impl BlockFormat for Iq1S {
     const BLOCK_LEN: usize = 256;
@@ -38,7 +38,7 @@ impl BlockFormat for Iq1S {
 
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {
-        grid::decode::<Self>(block, out);
+        cells::decode::<Self>(block, out);
     }
 
     #[inline(always)]

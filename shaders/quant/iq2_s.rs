@@ -12,7 +12,8 @@
 //! `value = d (2 scale + 1) / 8 * (+-CODEBOOK[code])`
 
 use super::block::BlockFormat;
-use super::grid::{self, Grid, Signs, scales_of_nibbles, word_at};
+use super::cells::{self, scales_of_nibbles, word_at};
+use super::grid::{self, Grid, Signs};
 use super::integer::{IntegerBlock, IntegerLayout};
 use super::iq2_xxs::CODEBOOK;
 use super::unpack::half_at;
@@ -22,8 +23,7 @@ pub struct Iq2S;
 
 static CELLS: [u16; 1024] = grid::read(include_bytes!("grids/iq2_s.bin"));
 static QUADS: [u32; 2048] = grid::quads(&CELLS, &CODEBOOK, 0);
-const GRID: Grid =
-    Grid { cells: &CELLS, quads: &QUADS, cell_len: 8, high_bits: 2, signs: Signs::Negate };
+const GRID: Grid = Grid { cells: &CELLS, quads: &QUADS, cell_len: 8, high_bits: 2, signs: Signs::Negate };
 
 impl BlockFormat for Iq2S {
     const BLOCK_LEN: usize = 256;
@@ -34,7 +34,7 @@ impl BlockFormat for Iq2S {
 
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {
-        grid::decode::<Self>(block, out);
+        cells::decode::<Self>(block, out);
     }
 
     #[inline(always)]

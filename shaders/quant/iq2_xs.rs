@@ -12,7 +12,8 @@
 //! Signs are stored as in [`iq2_xxs`](super::iq2_xxs).
 
 use super::block::BlockFormat;
-use super::grid::{self, Grid, Signs, half_word_at, scales_of_nibbles, with_eighth_sign};
+use super::cells::{self, half_word_at, scales_of_nibbles, with_eighth_sign};
+use super::grid::{self, Grid, Signs};
 use super::integer::{IntegerBlock, IntegerLayout};
 use super::iq2_xxs::CODEBOOK;
 use super::unpack::half_at;
@@ -22,8 +23,7 @@ pub struct Iq2Xs;
 
 static CELLS: [u16; 512] = grid::read(include_bytes!("grids/iq2_xs.bin"));
 static QUADS: [u32; 1024] = grid::quads(&CELLS, &CODEBOOK, 0);
-const GRID: Grid =
-    Grid { cells: &CELLS, quads: &QUADS, cell_len: 8, high_bits: 1, signs: Signs::Negate };
+const GRID: Grid = Grid { cells: &CELLS, quads: &QUADS, cell_len: 8, high_bits: 1, signs: Signs::Negate };
 
 impl BlockFormat for Iq2Xs {
     const BLOCK_LEN: usize = 256;
@@ -34,7 +34,7 @@ impl BlockFormat for Iq2Xs {
 
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {
-        grid::decode::<Self>(block, out);
+        cells::decode::<Self>(block, out);
     }
 
     #[inline(always)]

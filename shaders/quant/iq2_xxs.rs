@@ -11,7 +11,8 @@
 //! The signs of a cell are seven bits for seven values. The number of negative values is even, which gives the eighth.
 
 use super::block::BlockFormat;
-use super::grid::{self, Grid, Signs, all_signs, odd, word_at};
+use super::cells::{self, all_signs, odd, word_at};
+use super::grid::{self, Grid, Signs};
 use super::integer::{Codebook, IntegerBlock, IntegerLayout};
 use super::unpack::half_at;
 
@@ -23,8 +24,7 @@ pub(super) const CODEBOOK: Codebook = [8, 25, 43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 
 
 static CELLS: [u16; 256] = grid::read(include_bytes!("grids/iq2_xxs.bin"));
 static QUADS: [u32; 512] = grid::quads(&CELLS, &CODEBOOK, 0);
-const GRID: Grid =
-    Grid { cells: &CELLS, quads: &QUADS, cell_len: 8, high_bits: 0, signs: Signs::Negate };
+const GRID: Grid = Grid { cells: &CELLS, quads: &QUADS, cell_len: 8, high_bits: 0, signs: Signs::Negate };
 
 impl BlockFormat for Iq2Xxs {
     const BLOCK_LEN: usize = 256;
@@ -35,7 +35,7 @@ impl BlockFormat for Iq2Xxs {
 
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {
-        grid::decode::<Self>(block, out);
+        cells::decode::<Self>(block, out);
     }
 
     #[inline(always)]

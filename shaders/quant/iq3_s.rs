@@ -12,7 +12,8 @@
 //! `value = d (2 scale + 1) * (+-CODEBOOK[code])`
 
 use super::block::BlockFormat;
-use super::grid::{self, Grid, Signs, odd, word_at};
+use super::cells::{self, odd, word_at};
+use super::grid::{self, Grid, Signs};
 use super::integer::{Codebook, IntegerBlock, IntegerLayout};
 use super::unpack::half_at;
 
@@ -24,8 +25,7 @@ const CODEBOOK: Codebook = [1, 3, 5, 7, 9, 11, 13, 15, 0, 0, 0, 0, 0, 0, 0, 0];
 
 static CELLS: [u16; 512] = grid::read(include_bytes!("grids/iq3_s.bin"));
 static QUADS: [u32; 512] = grid::quads(&CELLS, &CODEBOOK, 0);
-const GRID: Grid =
-    Grid { cells: &CELLS, quads: &QUADS, cell_len: 4, high_bits: 1, signs: Signs::Negate };
+const GRID: Grid = Grid { cells: &CELLS, quads: &QUADS, cell_len: 4, high_bits: 1, signs: Signs::Negate };
 
 impl BlockFormat for Iq3S {
     const BLOCK_LEN: usize = 256;
@@ -36,7 +36,7 @@ impl BlockFormat for Iq3S {
 
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {
-        grid::decode::<Self>(block, out);
+        cells::decode::<Self>(block, out);
     }
 
     #[inline(always)]

@@ -12,7 +12,8 @@
 //! Signs are stored as in [`iq2_xxs`](super::iq2_xxs).
 
 use super::block::BlockFormat;
-use super::grid::{self, Grid, Signs, all_signs, odd, word_at};
+use super::cells::{self, all_signs, odd, word_at};
+use super::grid::{self, Grid, Signs};
 use super::integer::{Codebook, IntegerBlock, IntegerLayout};
 use super::unpack::half_at;
 
@@ -24,8 +25,7 @@ const CODEBOOK: Codebook = [4, 12, 20, 28, 36, 44, 52, 62, 0, 0, 0, 0, 0, 0, 0, 
 
 static CELLS: [u16; 256] = grid::read(include_bytes!("grids/iq3_xxs.bin"));
 static QUADS: [u32; 256] = grid::quads(&CELLS, &CODEBOOK, 0);
-const GRID: Grid =
-    Grid { cells: &CELLS, quads: &QUADS, cell_len: 4, high_bits: 0, signs: Signs::Negate };
+const GRID: Grid = Grid { cells: &CELLS, quads: &QUADS, cell_len: 4, high_bits: 0, signs: Signs::Negate };
 
 impl BlockFormat for Iq3Xxs {
     const BLOCK_LEN: usize = 256;
@@ -36,7 +36,7 @@ impl BlockFormat for Iq3Xxs {
 
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {
-        grid::decode::<Self>(block, out);
+        cells::decode::<Self>(block, out);
     }
 
     #[inline(always)]

@@ -13,6 +13,7 @@ use std::str::FromStr;
 #[cfg(target_arch = "x86_64")]
 pub mod avx2;
 mod block;
+mod cells;
 pub mod grid;
 pub mod integer;
 pub mod random;
@@ -32,6 +33,9 @@ pub mod iq3_xxs;
 pub mod iq4_nl;
 pub mod iq4_xs;
 pub mod mxfp4;
+pub mod nvfp4;
+pub mod q1_0;
+pub mod q2_0;
 pub mod q2_k;
 pub mod q3_k;
 pub mod q4_0;
@@ -42,6 +46,8 @@ pub mod q5_1;
 pub mod q5_k;
 pub mod q6_k;
 pub mod q8_0;
+pub mod tq1_0;
+pub mod tq2_0;
 
 pub use block::BlockFormat;
 use integer::IntegerLayout;
@@ -127,6 +133,16 @@ formats! {
     IQ1_S => iq1_s::Iq1S,
     /// Cells of 8 values in 11 bits; 3-bit scales for 16 values, in a super-block of 256.
     IQ1_M => iq1_m::Iq1M,
+    /// -1, 0 or 1, five values in a byte; a scale for 256 values.
+    TQ1_0 => tq1_0::Tq1_0,
+    /// -1, 0 or 1 in 2 bits; a scale for 256 values.
+    TQ2_0 => tq2_0::Tq2_0,
+    /// 4-bit floating point; 8-bit floating-point scales for 16 values, in a super-block of 64.
+    NVFP4 => nvfp4::Nvfp4,
+    /// 1 bit; a scale for 128 values.
+    Q1_0 => q1_0::Q1_0,
+    /// 2 bits; a scale for 64 values.
+    Q2_0 => q2_0::Q2_0,
 }
 
 impl Format {

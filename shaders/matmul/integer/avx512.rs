@@ -1,13 +1,14 @@
 //! AVX-512 with VNNI: sixteen outputs per register.
 
 use std::arch::x86_64::{
-    __m512, __m512i, _mm_cvtsi32_si128, _mm_loadu_si128, _mm512_add_epi8, _mm512_cmpneq_epi32_mask, _mm512_i32gather_epi32,
-    _mm512_mask_sub_epi8, _mm512_maskz_and_epi32, _mm512_sll_epi32, _mm512_srl_epi32, _mm512_or_si512, _mm512_test_epi8_mask, _mm256_loadu_si256, _mm512_add_epi32, _mm512_and_si512, _mm512_broadcast_i32x4,
-    _mm512_castsi512_ps, _mm512_cmplt_epi32_mask, _mm512_cvtepi8_epi32, _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32,
-    _mm512_cvtph_ps, _mm512_dpbusd_epi32, _mm512_fmadd_ps, _mm512_loadu_si512, _mm512_mask_mov_epi32, _mm512_mul_ps,
-    _mm512_set1_epi8, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_si512, _mm512_shuffle_epi8, _mm512_slli_epi16,
-    _mm512_slli_epi32, _mm512_sllv_epi32, _mm512_srli_epi16, _mm512_storeu_ps, _mm512_sub_epi32,
-    _mm512_ternarylogic_epi32,
+    __m512, __m512i, _mm_cvtsi32_si128, _mm_loadu_si128, _mm256_loadu_si256, _mm512_add_epi8, _mm512_add_epi32,
+    _mm512_and_si512, _mm512_broadcast_i32x4, _mm512_castsi512_ps, _mm512_cmplt_epi32_mask, _mm512_cmpneq_epi32_mask,
+    _mm512_cvtepi8_epi32, _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32, _mm512_cvtph_ps, _mm512_dpbusd_epi32,
+    _mm512_fmadd_ps, _mm512_i32gather_epi32, _mm512_loadu_si512, _mm512_mask_mov_epi32, _mm512_mask_sub_epi8,
+    _mm512_maskz_and_epi32, _mm512_mul_ps, _mm512_or_si512, _mm512_set1_epi8, _mm512_set1_epi32, _mm512_set1_ps,
+    _mm512_setzero_si512, _mm512_shuffle_epi8, _mm512_sll_epi32, _mm512_slli_epi16, _mm512_slli_epi32,
+    _mm512_sllv_epi32, _mm512_srl_epi32, _mm512_srli_epi16, _mm512_storeu_ps, _mm512_sub_epi32,
+    _mm512_ternarylogic_epi32, _mm512_test_epi8_mask,
 };
 
 use super::avx2::copies_of_byte;

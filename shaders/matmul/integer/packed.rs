@@ -222,12 +222,12 @@ fn pack_block<F: BlockFormat>(blocks: &[IntegerBlock], packed: &mut [u8]) {
     let (codes, rest) = codes.split_at_mut(Packing::<F>::REST - Packing::<F>::CODES);
     for (run, packed) in codes.chunks_exact_mut(Packing::<F>::RUN_BYTES).enumerate() {
         match &layout.grid {
-            Some(grid) => pack_words(blocks, |block| grid.run_words(block, run), packed),
+            Some(grid) => pack_words(blocks, |block| grid.run_words(&block.cells, &block.signs, run), packed),
             None => pack_run(layout.bits, run * activations::BLOCK_LEN, blocks, packed),
         }
     }
     if let Some(grid) = &layout.grid {
-        pack_words(blocks, |block| grid.block_words(block, Packing::<F>::RUNS), rest);
+        pack_words(blocks, |block| grid.block_words(&block.cells, Packing::<F>::RUNS), rest);
     }
 }
 
