@@ -35,7 +35,7 @@
 //! For each route, its activated hidden layer and its result are stored in float32. Many rows are computed in chunks.
 
 use super::{ExpertMatrix, Experts, RouteWeighting};
-use crate::gpu::weight::{RUN_COLUMNS, WeightLayout};
+use crate::gpu::weight::{RUN_COLUMNS, WeightConstants, WeightLayout};
 use crate::gpu::{DeviceLimits, DeviceWeight, Dispatch, GpuArgs, Module, Push, Region, word};
 use crate::matmul::gpu::{Tile, mat_vec_lanes};
 use crate::op::Op;
@@ -382,7 +382,7 @@ impl<'a> Chunk<'a> {
 }
 
 impl DeviceMatrix<'_> {
-    fn weight_constants(&self) -> [(u32, u32); 12] {
+    fn weight_constants(&self) -> WeightConstants {
         let tensor = self.matrix.tensor();
         WeightLayout::new(tensor.format, tensor.rows, tensor.columns).constants()
     }

@@ -12,25 +12,34 @@
 //!
 //! A plane of `p` bits has `p` words for a run: columns `4 q ..` are in word `q mod p`, starting at bit `q / p * p` of
 //! each byte. So a lane loads 8 or 16 aligned bytes at once, and formats differ only in constants (`quant/matrix.glsl`
-//! decodes all of them). Formats in floating point are one plane of values. Rows whose columns are not whole runs are
+//! decodes all of them).
+//!
+//! A format with a [grid](crate::quant::grid) has the words of its runs instead: low bits of indices in the low plane, signs
+//! in the high plane. There the signs of a block are followed by its high bits. The table of cells precedes the planes.
+//!
+//! Formats in floating point are one plane of values. Rows whose columns are not whole runs are
 //! padded with zeros.
 
 use std::ops::Range;
 
 use super::push::Push;
 use super::region::Region;
-use crate::quant::integer::{IntegerBlock, IntegerLayout, Unit};
+use crate::quant::grid::Signs;
+use crate::quant::integer::{IntegerBlock, IntegerLayout, Scale, Unit};
 use crate::quant::{BlockFormat, Format, dispatch};
 use crate::weight::Weight;
 
 /// Columns of a run.
 pub const RUN_COLUMNS: usize = 32;
-/// Runs that share a unit, where groups have scales.
-const RUNS_PER_SUPER_BLOCK: usize = 8;
 /// The alignment of planes.
 const PLANE_ALIGNMENT: usize = 16;
+/// Bits of a word.
+const WORD_BITS: usize = 32;
 /// Bytes after each plane: a shader reads whole words, also where entries are smaller.
 const PLANE_PADDING: usize = 4;
+
+/// The specialization constants of `quant/matrix.glsl`.
+pub type WeightConstants = [(u32, u32); 19];
 
 /// A weight on a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,6 +87,7 @@ impl WeightLayout {
             None => Packing::Floats { bits: 8 * format.block_bytes() / format.block_len() },
         };
         let mut layout = WeightLayout { format, packing, rows, columns, starts: [0; 4], bytes: 0 };
+        layout.bytes = layout.table().len().next_multiple_of(PLANE_ALIGNMENT);
         for plane in 0..4 {
             layout.starts[plane] = layout.bytes;
             let entries = rows * layout.runs() / layout.runs_of_entry(plane);
@@ -103,9 +113,22 @@ impl WeightLayout {
     /// Runs that share an entry of a plane.
     fn runs_of_entry(&self, plane: usize) -> usize {
         match self.packing {
-            Packing::Integers(IntegerLayout { group_scales: true, .. }) if plane == 3 => RUNS_PER_SUPER_BLOCK,
+            Packing::Integers(_) if plane == 3 => self.runs_of_block(),
+            Packing::Integers(IntegerLayout { grid: Some(_), .. }) if plane == 1 => self.runs_of_block(),
             _ => 1,
         }
+    }
+
+    /// Runs of a block.
+    fn runs_of_block(&self) -> usize {
+        (self.format.block_len() / RUN_COLUMNS).max(1)
+    }
+
+    /// The table at the start of the weight: the cells of the format's grid. Empty for formats without one.
+    #[must_use]
+    pub fn table(&self) -> Vec<u8> {
+        let Packing::Integers(IntegerLayout { grid: Some(grid), .. }) = self.packing else { return Vec::new() };
+        grid.cells.iter().flat_map(|cell| cell.to_le_bytes()).collect()
     }
 
     /// Bits of a plane's entry.
@@ -113,8 +136,11 @@ impl WeightLayout {
         match (self.packing, plane) {
             (Packing::Floats { bits }, 0) => bits * RUN_COLUMNS,
             (Packing::Floats { .. }, _) => 0,
-            (Packing::Integers(layout), 0) => split_bits(layout.bits).0 * RUN_COLUMNS,
-            (Packing::Integers(layout), 1) => split_bits(layout.bits).1 * RUN_COLUMNS,
+            (Packing::Integers(layout), 0) => layout.words_of_run().0 * WORD_BITS,
+            (Packing::Integers(layout), 1) => {
+                let runs = self.runs_of_entry(plane);
+                (runs * layout.words_of_run().1 + layout.words_of_runs(runs)) * WORD_BITS
+            }
             (Packing::Integers(layout), 2) if !layout.group_scales => 0,
             (Packing::Integers(layout), 2) => RUN_COLUMNS / layout.group * if layout.minimum { 16 } else { 8 },
             (Packing::Integers(layout), _) => 8 * layout.unit_bytes() * if layout.minimum { 2 } else { 1 },
@@ -132,7 +158,7 @@ impl WeightLayout {
 
     /// The specialization constants of `quant/matrix.glsl`.
     #[must_use]
-    pub fn constants(&self) -> [(u32, u32); 12] {
+    pub fn constants(&self) -> WeightConstants {
         let layout = match self.packing {
             Packing::Floats { bits } => IntegerLayout::new(bits, 0, RUN_COLUMNS),
             Packing::Integers(layout) => layout,
@@ -155,6 +181,13 @@ impl WeightLayout {
             (43, word(4)),
             (44, word(8)),
             (45, word(12)),
+            (46, self.runs_of_block() as u32),
+            (47, layout.unit_shift),
+            (48, layout.grid.map_or(0, |grid| grid.cell_len as u32)),
+            (49, layout.grid.map_or(0, |grid| grid.high_bits as u32)),
+            (50, u32::from(layout.grid.is_some_and(|grid| grid.signs == Signs::Negate))),
+            (51, layout.grid.map_or(1, |grid| grid.cells.len() as u32)),
+            (52, u32::from(layout.scale == Scale::Float8)),
         ]
     }
 
@@ -213,24 +246,24 @@ impl WeightLayout {
     }
 }
 
-/// The bits of a code that are in the low and in the high plane.
-fn split_bits(bits: usize) -> (usize, usize) {
-    match bits {
-        3 => (2, 1),
-        5 => (4, 1),
-        6 => (4, 2),
-        whole => (whole, 0),
-    }
-}
-
 fn pack_row<F: BlockFormat>(layout: IntegerLayout, row: &[u8], planes: &mut [Vec<u8>; 4]) {
     let mut block = IntegerBlock::ZERO;
-    let (low_bits, high_bits) = split_bits(layout.bits);
+    let (low_bits, high_bits) = layout.words_of_run();
     for bytes in row.chunks_exact(F::BLOCK_BYTES) {
         F::integers(bytes, &mut block);
-        for codes in block.codes[..F::BLOCK_LEN].chunks_exact(RUN_COLUMNS) {
-            pack_codes(codes, 0, low_bits, &mut planes[0]);
-            pack_codes(codes, low_bits, high_bits, &mut planes[1]);
+        for (run, codes) in block.codes[..F::BLOCK_LEN].chunks_exact(RUN_COLUMNS).enumerate() {
+            if let Some(grid) = &layout.grid {
+                let words = grid.run_words(&block.cells, &block.signs, run);
+                pack_words(&words[..low_bits], &mut planes[0]);
+                pack_words(&words[low_bits..low_bits + high_bits], &mut planes[1]);
+            } else {
+                pack_codes(codes, 0, low_bits, &mut planes[0]);
+                pack_codes(codes, low_bits, high_bits, &mut planes[1]);
+            }
+        }
+        if let Some(grid) = &layout.grid {
+            let runs = F::BLOCK_LEN / RUN_COLUMNS;
+            pack_words(&grid.block_words(&block.cells, runs)[..grid.words_of_runs(runs)], &mut planes[1]);
         }
         if layout.group_scales {
             let groups = RUN_COLUMNS / layout.group;
@@ -260,7 +293,11 @@ fn pack_codes(codes: &[u8], start: usize, bits: usize, plane: &mut Vec<u8>) {
         let taken = (u32::from_le_bytes(*codes) >> start) & mask;
         words[quad % bits] |= taken << (quad / bits * bits);
     }
-    plane.extend(words[..bits].iter().flat_map(|word| word.to_le_bytes()));
+    pack_words(&words[..bits], plane);
+}
+
+fn pack_words(words: &[u32], plane: &mut Vec<u8>) {
+    plane.extend(words.iter().flat_map(|word| word.to_le_bytes()));
 }
 
 #[cfg(test)]
@@ -283,10 +320,23 @@ mod tests {
             (Format::IQ4_XS, 138),
             (Format::MXFP4, 136),
             (Format::F16, 512),
+            (Format::IQ2_XXS, 74),
+            (Format::IQ3_XXS, 106),
+            (Format::IQ3_S, 114),
+            (Format::IQ2_S, 90),
+            (Format::IQ2_XS, 86),
+            (Format::IQ1_S, 58),
+            (Format::IQ1_M, 66),
+            (Format::TQ1_0, 66),
+            (Format::TQ2_0, 66),
+            (Format::NVFP4, 152),
+            (Format::Q1_0, 36),
+            (Format::Q2_0, 72),
         ];
         for (format, row) in per_row {
             let planes = 4 * (PLANE_PADDING + PLANE_ALIGNMENT);
-            assert!((64 * row..64 * row + planes).contains(&bytes(format)), "{format}: {}", bytes(format));
+            let found = bytes(format) - WeightLayout::new(format, 64, 256).table().len();
+            assert!((64 * row..64 * row + planes).contains(&found), "{format}: {found}");
         }
     }
 

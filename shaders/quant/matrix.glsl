@@ -1,7 +1,7 @@
 // A weight matrix as `gpu/weight.rs` packs it: runs of 32 columns, split into bit planes.
 //
 // Specialisation constants describe the format (see `WeightLayout`). A format that has an `IntegerLayout` needs no code
-// here.
+// here. The values of a grid are decoded from the table of its cells, which precedes the planes.
 
 layout(constant_id = 10) const uint BITS = 32;        // of a code; 16 and 32 are floating-point formats
 layout(constant_id = 11) const uint OFFSET = 0;       // the code that represents zero
@@ -16,10 +16,17 @@ layout(constant_id = 43) const uint BOOK_4 = 0;
 layout(constant_id = 44) const uint BOOK_8 = 0;
 layout(constant_id = 45) const uint BOOK_12 = 0;
 
+layout(constant_id = 46) const uint RUNS_PER_BLOCK = 1;    // runs that share a unit
+layout(constant_id = 47) const uint UNIT_SHIFT = 0;        // a stored unit is 2^UNIT_SHIFT units
+layout(constant_id = 48) const uint CELL_LEN = 0;          // columns of a cell: 4 or 8; 0 without a grid
+layout(constant_id = 49) const uint INDEX_HIGH_BITS = 0;   // bits of an index beyond eight
+layout(constant_id = 50) const bool CELLS_HAVE_SIGNS = false; // a bit for each value, or the highest bit of an index
+layout(constant_id = 51) const uint CELLS = 1;             // of the grid, a power of two
+layout(constant_id = 52) const bool FLOAT8_SCALES = false; // scales of groups have 4 exponent bits and 3 fraction bits
+
 const uint QUADS = 8;                                 // groups of four columns in a run
 const uint LOW_BITS = BITS == 6 || BITS == 5 ? 4 : BITS == 3 ? 2 : BITS;
 const uint HIGH_BITS = BITS - LOW_BITS;
-const uint RUNS_PER_BLOCK = GROUP_SCALES ? 8 : 1;
 const uint SCALE_BITS = GROUP_SCALES ? GROUPS * (MINIMUM ? 16 : 8) : 0;
 const uint UNIT_BITS = POWERS_OF_TWO ? 8 : MINIMUM ? 32 : 16;
 
@@ -85,10 +92,50 @@ void load_values(Matrix matrix, uint64_t index, inout Run run) {
     }
 }
 
+// The codes of four values, a byte each, from consecutive bits.
+uint spread(uint codes) {
+    const uint mask = (1u << BITS) - 1u;
+    return (codes & mask) | (codes >> BITS & mask) << 8 | (codes >> 2 * BITS & mask) << 16 | (codes >> 3 * BITS & mask) << 24;
+}
+
+// A run has one or two words with the low bits of its indices. In the plane of high bits each block has the signs of its
+// runs, then the high bits of all its indices.
+void load_cells(Matrix matrix, uint64_t index, inout Run run) {
+    const uint cells = 32 / max(CELL_LEN, 4u);
+    const uint index_bits = cells * INDEX_HIGH_BITS; // of a run
+    const uint sign_words = CELLS_HAVE_SIGNS ? RUNS_PER_BLOCK : 0;
+    const uint block_words = sign_words + RUNS_PER_BLOCK * index_bits / 32;
+    uint low[2];
+    low[0] = Words(matrix.low + index * cells).at[0];
+    low[1] = cells == 8 ? Words(matrix.low + index * cells).at[1] : 0;
+    uint run_of_block = uint(index % RUNS_PER_BLOCK);
+    Words block = Words(matrix.high + index / RUNS_PER_BLOCK * (4 * block_words));
+    uint signs = CELLS_HAVE_SIGNS ? block.at[run_of_block] : 0;
+    uint first = run_of_block * index_bits;
+    uint high = INDEX_HIGH_BITS > 0 ? block.at[sign_words + first / 32] >> (first & 31u) : 0;
+    uint64_t table = matrix.low - 2 * CELLS;
+    [[unroll]] for (uint q = 0; q < QUADS; q++) {
+        uint c = q * 4 / max(CELL_LEN, 4u);
+        uint cell = low[c / 4] >> (c % 4 * 8) & 255u;
+        if (INDEX_HIGH_BITS > 0) cell |= (high >> (c * INDEX_HIGH_BITS) & ((1u << INDEX_HIGH_BITS) - 1u)) << 8;
+        uint codes = entry(table, uint64_t(cell & (CELLS - 1)), 16);
+        if (CELL_LEN == 8 && q % 2 == 1) codes >>= 8;
+        vec4 code = look_up(spread(codes));
+        if (CELLS_HAVE_SIGNS) {
+            uvec4 negative = uvec4(signs >> 4 * q, signs >> (4 * q + 1), signs >> (4 * q + 2), signs >> (4 * q + 3)) << 31;
+            run.codes[q] = uintBitsToFloat(floatBitsToUint(code) ^ negative);
+        } else {
+            run.codes[q] = cell >= CELLS ? code - 2.0 : code;
+        }
+    }
+}
+
 // A plane of p bits has p words for a run. Quad q is in word q mod p, starting at bit q / p * p of each byte.
 void load_codes(Matrix matrix, uint64_t index, inout Run run) {
     uint low[8];
-    if (LOW_BITS == 2) {
+    if (LOW_BITS == 1) {
+        low[0] = Words(matrix.low + index * 4).at[0];
+    } else if (LOW_BITS == 2) {
         uvec2 words = WordPairs(matrix.low + index * 8).at[0];
         low[0] = words.x;
         low[1] = words.y;
@@ -127,9 +174,17 @@ float power_of_two(uint exponent) {
     return uintBitsToFloat(exponent < 2 ? 0x00200000u << exponent : exponent - 1 << 23);
 }
 
+// The number in byte `index` of a word: 4 exponent bits and 3 fraction bits.
+float float8(uint word, uint index) {
+    uint stored = bitfieldExtract(word, int(8 * index), 8);
+    const float bias_difference = uintBitsToFloat((127 + 120) << 23);
+    return stored == 127u ? 0.0 : uintBitsToFloat((stored & 127u) << 20) * bias_difference;
+}
+
 void load_scales(Matrix matrix, uint64_t index, inout Run run) {
     uint stored = entry(matrix.units, index / RUNS_PER_BLOCK, UNIT_BITS);
     vec2 unit = POWERS_OF_TWO ? vec2(power_of_two(stored), 0.0) : unpackHalf2x16(stored);
+    if (UNIT_SHIFT > 0) unit /= float(1u << UNIT_SHIFT);
     if (!GROUP_SCALES) {
         run.scale[0] = unit.x;
         run.minimum[0] = MINIMUM ? unit.y : 0.0;
@@ -137,7 +192,7 @@ void load_scales(Matrix matrix, uint64_t index, inout Run run) {
     }
     uint scales = entry(matrix.scales, index, SCALE_BITS);
     [[unroll]] for (uint g = 0; g < GROUPS; g++) {
-        run.scale[g] = unit.x * signed_byte(scales, g);
+        run.scale[g] = unit.x * (FLOAT8_SCALES ? float8(scales, g) : signed_byte(scales, g));
         run.minimum[g] = MINIMUM ? unit.y * signed_byte(scales, GROUPS + g) : 0.0;
     }
 }
@@ -150,7 +205,11 @@ Run load_run(Matrix matrix, uint64_t index) {
         run.scale[0] = 1.0;
         run.minimum[0] = 0.0;
     } else {
-        load_codes(matrix, index, run);
+        if (CELL_LEN > 0) {
+            load_cells(matrix, index, run);
+        } else {
+            load_codes(matrix, index, run);
+        }
         load_scales(matrix, index, run);
     }
     return run;

@@ -13,6 +13,8 @@ use std::str::FromStr;
 #[cfg(target_arch = "x86_64")]
 pub mod avx2;
 mod block;
+mod cells;
+pub mod grid;
 pub mod integer;
 pub mod random;
 mod six_bit_scales;
@@ -21,9 +23,19 @@ mod unpack;
 pub mod bfloat16;
 pub mod float16;
 pub mod float32;
+pub mod iq1_m;
+pub mod iq1_s;
+pub mod iq2_s;
+pub mod iq2_xs;
+pub mod iq2_xxs;
+pub mod iq3_s;
+pub mod iq3_xxs;
 pub mod iq4_nl;
 pub mod iq4_xs;
 pub mod mxfp4;
+pub mod nvfp4;
+pub mod q1_0;
+pub mod q2_0;
 pub mod q2_k;
 pub mod q3_k;
 pub mod q4_0;
@@ -34,6 +46,8 @@ pub mod q5_1;
 pub mod q5_k;
 pub mod q6_k;
 pub mod q8_0;
+pub mod tq1_0;
+pub mod tq2_0;
 
 pub use block::BlockFormat;
 use integer::IntegerLayout;
@@ -105,6 +119,30 @@ formats! {
     IQ4_XS => iq4_xs::Iq4Xs,
     /// 4-bit floating point; a power-of-two scale for 32 values.
     MXFP4 => mxfp4::Mxfp4,
+    /// Cells of 8 values in 8 bits, with signs; 4-bit scales for 32 values, in a super-block of 256.
+    IQ2_XXS => iq2_xxs::Iq2Xxs,
+    /// Cells of 4 values in 8 bits, with signs; 4-bit scales for 32 values, in a super-block of 256.
+    IQ3_XXS => iq3_xxs::Iq3Xxs,
+    /// Cells of 4 values in 9 bits, with signs; 4-bit scales for 32 values, in a super-block of 256.
+    IQ3_S => iq3_s::Iq3S,
+    /// Cells of 8 values in 10 bits, with signs; 4-bit scales for 16 values, in a super-block of 256.
+    IQ2_S => iq2_s::Iq2S,
+    /// Cells of 8 values in 9 bits, with signs; 4-bit scales for 16 values, in a super-block of 256.
+    IQ2_XS => iq2_xs::Iq2Xs,
+    /// Cells of 8 values in 11 bits; 3-bit scales for 32 values, in a super-block of 256.
+    IQ1_S => iq1_s::Iq1S,
+    /// Cells of 8 values in 11 bits; 3-bit scales for 16 values, in a super-block of 256.
+    IQ1_M => iq1_m::Iq1M,
+    /// -1, 0 or 1, five values in a byte; a scale for 256 values.
+    TQ1_0 => tq1_0::Tq1_0,
+    /// -1, 0 or 1 in 2 bits; a scale for 256 values.
+    TQ2_0 => tq2_0::Tq2_0,
+    /// 4-bit floating point; 8-bit floating-point scales for 16 values, in a super-block of 64.
+    NVFP4 => nvfp4::Nvfp4,
+    /// 1 bit; a scale for 128 values.
+    Q1_0 => q1_0::Q1_0,
+    /// 2 bits; a scale for 64 values.
+    Q2_0 => q2_0::Q2_0,
 }
 
 impl Format {

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::integer::{IntegerBlock, Unit};
+use super::integer::{IntegerBlock, Scale, Unit};
 use super::*;
 
 /// Blocks of a format and their values: `tests/generate/quant_fixtures.py` writes them.
@@ -81,9 +81,13 @@ fn from_integers<F: BlockFormat>(layout: IntegerLayout, block: &[u8], out: &mut 
     for (index, out) in out.iter_mut().enumerate() {
         let group = index / layout.group;
         assert!(usize::from(integers.codes[index]) < 1 << layout.bits);
-        let code = f32::from(layout.integer(integers.codes[index]));
-        let in_units = |integer: i8| if layout.group_scales { f32::from(integer) } else { 1.0 };
-        *out = unit * in_units(integers.scales[group]) * code;
+        let code = f32::from(layout.integer_at(&integers, index));
+        let in_units = |integer: i8| match layout.scale {
+            _ if !layout.group_scales => 1.0,
+            Scale::Integer => f32::from(integer),
+            Scale::Float8 => integer::float8(integer as u8),
+        };
+        *out = unit * layout.unit_factor() * in_units(integers.scales[group]) * code;
         if layout.minimum {
             *out += integers.minimum_unit.to_f32() * in_units(integers.minima[group]);
         }

@@ -53,6 +53,14 @@ pub(super) fn add_fifth_bits(bytes: &[u8], codes: &mut [u8]) {
     }
 }
 
+/// The values of codes of which 1 represents zero: `scale * (code - 1)`.
+#[inline(always)]
+pub(super) fn scaled_codes(codes: &[u8], scale: f32, out: &mut [f32]) {
+    for (out, code) in out[..codes.len()].iter_mut().zip(codes) {
+        *out = scale * (f32::from(*code) - 1.0);
+    }
+}
+
 /// The values of 32 codes of 4 bits, packed as for [`nibbles`]: `scale * codebook[code]`.
 #[inline(always)]
 pub(super) fn look_up(codebook: &Codebook, scale: f32, bytes: &[u8], out: &mut [f32]) {

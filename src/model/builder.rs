@@ -6,6 +6,7 @@ use cuelight_shaders::layer_norm::LayerNorm;
 use cuelight_shaders::matmul::Linear;
 use cuelight_shaders::op::ShapeError;
 use cuelight_shaders::rms_norm::RmsNorm;
+use cuelight_shaders::scale::Scale;
 
 use super::arch::{Family, NormKind};
 use super::error::ModelError;
@@ -112,11 +113,25 @@ impl<'a> Builder<'a> {
         let columns = self.graph.width(x);
         let mut matrices = Vec::with_capacity(outputs.len());
         let mut biases = Vec::with_capacity(outputs.len());
+        let mut factors = Vec::with_capacity(outputs.len());
         for (stem, rows) in outputs {
-            matrices.push(self.weights.matrix(&format!("blk.{layer}.{stem}.weight"), *rows, columns)?);
-            biases.push(self.weights.optional_vector(&format!("blk.{layer}.{stem}.bias"), *rows)?);
+            let stem = format!("blk.{layer}.{stem}");
+            let factor = self.weights.factor(&stem)?;
+            let bias = self.weights.optional_vector(&format!("{stem}.bias"), *rows)?;
+            matrices.push(self.weights.matrix(&format!("{stem}.weight"), *rows, columns)?);
+            biases.push(bias.map(|bias| before_factor(bias, factor)));
+            factors.push(factor);
         }
-        Ok(self.graph.push(Linear::new(matrices, biases)?, &[x])?)
+        let products = self.graph.push(Linear::new(matrices, biases)?, &[x])?;
+        products.into_iter().zip(factors).map(|(product, factor)| self.times(factor, product)).collect()
+    }
+
+    /// The value times a factor; the value itself if that is 1.
+    ///
+    /// # Errors
+    /// [`BuildError::Shape`] when the graph has no such value.
+    pub fn times(&mut self, factor: f32, x: ValueId) -> Result<ValueId, BuildError> {
+        if factor == 1.0 { Ok(x) } else { Ok(self.graph.push_one(Scale::new(factor), &[x])?) }
     }
 
     /// Several projections of one input whose weights are parts of one tensor, one after the other: (tensor stem, output
@@ -142,4 +157,9 @@ impl<'a> Builder<'a> {
         }
         Ok(self.graph.push(Linear::new(matrices, biases)?, &[x])?)
     }
+}
+
+/// The bias to add to a product before it is multiplied by `factor`.
+fn before_factor(bias: Arc<[f32]>, factor: f32) -> Arc<[f32]> {
+    if factor == 1.0 { bias } else { bias.iter().map(|bias| bias / factor).collect() }
 }

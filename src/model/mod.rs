@@ -83,7 +83,8 @@ impl ModelGraph {
 fn build_ops(builder: &mut Builder<'_>) -> Result<(), BuildError> {
     let h = builder.h;
     let embedding = builder.weights.matrix("token_embd.weight", h.vocab_size, h.hidden_size)?;
-    let mut x = builder.graph.push_one(Embed::new(embedding.clone(), h.embedding_scale), &[])?;
+    let embedding_factor = builder.weights.factor("token_embd")?;
+    let mut x = builder.graph.push_one(Embed::new(embedding.clone(), h.embedding_scale * embedding_factor), &[])?;
     let per_layer = per_layer::inputs(builder, x)?;
     for layer in 0..h.layers.len() {
         x = build_layer(builder, layer, (x, per_layer))?;
@@ -93,10 +94,14 @@ fn build_ops(builder: &mut Builder<'_>) -> Result<(), BuildError> {
     let last_norm = if builder.weights.has("token_embd_norm.weight") { "token_embd_norm" } else { "output_norm" };
     let x = builder.norm(last_norm, x)?;
     // A file without an output matrix uses the embedding's.
-    let head = builder.weights.optional_matrix("output.weight", h.vocab_size, h.hidden_size)?.unwrap_or(embedding);
+    let (head, factor) = match builder.weights.optional_matrix("output.weight", h.vocab_size, h.hidden_size)? {
+        Some(head) => (head, builder.weights.factor("output")?),
+        None => (embedding, embedding_factor),
+    };
     let bias = builder.weights.optional_vector("output.bias", h.vocab_size)?;
+    let bias = bias.map(|bias| bias.iter().map(|bias| bias / factor).collect());
     let logits = builder.graph.push_one(Linear::new(vec![head], vec![bias])?, &[x])?;
-    let logits = scaled(builder, h.logit_scale, logits)?;
+    let logits = builder.times(factor * h.logit_scale.unwrap_or(1.0), logits)?;
     if let Some(cap) = h.logit_softcap {
         builder.graph.push_one(Softcap::new(cap), &[logits])?;
     }

@@ -102,6 +102,20 @@ impl<'a> Weights<'a> {
         self.used.insert(name.to_owned());
     }
 
+    /// The factor of all values of the matrix `stem`.weight: the only value of the tensor `stem`.scale, or 1 when the file has
+    /// no such tensor. Formats whose scales have a small range need it. The scale of its input in training is not needed.
+    ///
+    /// # Errors
+    /// As [`Weights::matrix`], except for a missing tensor.
+    pub fn factor(&mut self, stem: &str) -> Result<f32, ModelError> {
+        let mut value_of = |name: String| match self.gguf.tensor(&name) {
+            Some(tensor) if tensor.n_elements() == 1 => self.vector(&name, 1).map(|value| Some(value[0])),
+            _ => Ok(None),
+        };
+        value_of(format!("{stem}.input_scale"))?;
+        Ok(value_of(format!("{stem}.scale"))?.unwrap_or(1.0))
+    }
+
     /// Bytes of the tensors used so far, each once.
     #[must_use]
     pub fn bytes(&self) -> u64 {

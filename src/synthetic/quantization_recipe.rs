@@ -1,9 +1,11 @@
 //! Quantization recipes: llama.cpp's rules for the format of each tensor, as data.
 //!
-//! Source: `llama-quant.cpp` of llama.cpp, without an importance matrix and without its rules for models with eight experts.
+//! Source: `llama-quant.cpp` of llama.cpp, without an importance matrix and without its rules for models with eight experts. Its
+//! rules for the query and key projections of IQ3_XXS are left out: these have the base format here.
 
 use cuelight_shaders::quant::Format::{
-    self, BF16, F16, F32, IQ4_NL, IQ4_XS, MXFP4, Q2_K, Q3_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0,
+    self, BF16, F16, F32, IQ1_M, IQ1_S, IQ2_S, IQ2_XS, IQ2_XXS, IQ3_S, IQ3_XXS, IQ4_NL, IQ4_XS, MXFP4, NVFP4, Q1_0,
+    Q2_0, Q2_K, Q3_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0, TQ1_0, TQ2_0,
 };
 
 use super::models::Shape;
@@ -106,7 +108,63 @@ pub const QUANTIZATION_RECIPES: &[QuantizationRecipe] = &[
     QuantizationRecipe { exceptions: NON_UNIFORM, ..plain("iq4_nl", 25, IQ4_NL, Q6_K) },
     QuantizationRecipe { exceptions: NON_UNIFORM, ..plain("iq4_xs", 30, IQ4_XS, Q6_K) },
     QuantizationRecipe { experts: Some(MXFP4), ..plain("mxfp4_moe", 38, Q8_0, Q8_0) },
+    QuantizationRecipe { exceptions: LEAST_BITS, ..plain("iq1_s", 24, IQ1_S, Q5_K) },
+    QuantizationRecipe { exceptions: LEAST_BITS, ..plain("iq1_m", 31, IQ1_M, Q5_K) },
+    QuantizationRecipe { exceptions: LEAST_BITS.split_at(FEW_BITS).0, ..plain("iq2_xxs", 19, IQ2_XXS, Q5_K) },
+    QuantizationRecipe { exceptions: LEAST_BITS.split_at(FEW_BITS).0, ..plain("iq2_xs", 20, IQ2_XS, Q5_K) },
+    QuantizationRecipe { exceptions: WITH_IQ3_S, ..plain("iq2_s", 28, IQ2_XS, Q5_K) },
+    QuantizationRecipe { exceptions: WITH_IQ3_S, ..plain("iq2_m", 29, IQ2_S, Q5_K) },
+    QuantizationRecipe {
+        exceptions: &[
+            exception(Role::Embedding, Layers::All, IQ3_S),
+            exception(Role::Values, Layers::AllWhenShared(4), Q4_K),
+            exception(Role::Values, Layers::All, IQ3_S),
+            exception(Role::Down, Layers::FirstPart(8), Q4_K),
+            exception(Role::Down, Layers::All, Q3_K),
+            exception(Role::AttentionOutput, Layers::All, IQ3_S),
+        ],
+        ..plain("iq3_xxs", 23, IQ3_XXS, Q5_K)
+    },
+    QuantizationRecipe {
+        exceptions: &[exception(Role::Values, Layers::AllWhenShared(4), Q4_K)],
+        ..plain("iq3_s", 26, IQ3_S, Q6_K)
+    },
+    QuantizationRecipe {
+        exceptions: &[
+            exception(Role::Values, Layers::All, Q4_K),
+            exception(Role::Down, Layers::FirstPart(8), Q4_K),
+            exception(Role::AttentionOutput, Layers::All, Q4_K),
+        ],
+        ..plain("iq3_m", 27, IQ3_S, Q6_K)
+    },
+    QuantizationRecipe { exceptions: TERNARY, ..plain("tq1_0", 36, TQ1_0, Q6_K) },
+    QuantizationRecipe { exceptions: TERNARY, ..plain("tq2_0", 37, TQ2_0, Q6_K) },
+    plain("nvfp4", 39, NVFP4, Q6_K),
+    plain("q1_0", 40, Q1_0, Q6_K),
+    QuantizationRecipe { exceptions: TERNARY, ..plain("q2_0", 41, Q2_0, Q6_K) },
 ];
+
+/// The exceptions of the recipes with one bit a weight; without the last, those of the recipes with a little more than two.
+const LEAST_BITS: &[Exception] = &[
+    exception(Role::Embedding, Layers::All, Q2_K),
+    exception(Role::Values, Layers::AllWhenShared(4), Q4_K),
+    exception(Role::Values, Layers::All, Q2_K),
+    exception(Role::Down, Layers::FirstPart(8), Q2_K),
+    exception(Role::AttentionOutput, Layers::All, IQ2_XXS),
+];
+const FEW_BITS: usize = LEAST_BITS.len() - 1;
+
+/// The exceptions of the recipes with two and a half bits a weight.
+const WITH_IQ3_S: &[Exception] = &[
+    exception(Role::Embedding, Layers::All, IQ3_S),
+    exception(Role::Values, Layers::AllWhenShared(4), Q4_K),
+    exception(Role::Values, Layers::All, IQ3_S),
+    exception(Role::Down, Layers::FirstPart(8), IQ3_S),
+    exception(Role::AttentionOutput, Layers::All, IQ3_S),
+];
+
+/// The exceptions of the recipes with three values of a weight.
+const TERNARY: &[Exception] = &[exception(Role::Embedding, Layers::All, Q4_K)];
 
 /// The exceptions of both recipes with non-uniform quantization steps.
 const NON_UNIFORM: &[Exception] =
@@ -159,7 +217,8 @@ fn fitting(format: Format, columns: usize) -> Format {
         Q4_K => Q5_0,
         Q5_K => Q5_1,
         Q6_K => Q8_0,
-        IQ4_XS => IQ4_NL,
+        IQ1_S | IQ1_M | IQ2_XXS | IQ2_XS | IQ2_S | IQ3_XXS | IQ3_S | IQ4_XS => IQ4_NL,
+        TQ1_0 | TQ2_0 => Q4_0,
         _ => F16,
     };
     [format, shorter].into_iter().find(fits).unwrap_or(F16)

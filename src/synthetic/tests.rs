@@ -108,6 +108,9 @@ fn a_recipe_gives_more_bits_to_some_tensors() {
     assert_eq!(formats("llama-8b", "iq4_xs", &unequal), ["IQ4_XS", "Q6_K", "Q5_K", "Q5_K", "IQ4_XS"]);
     let experts = ["token_embd", "output", "blk.3.attn_v", "blk.3.ffn_down_exps"];
     assert_eq!(formats("gpt-oss-20b", "mxfp4_moe", &experts), ["Q8_0", "Q8_0", "Q8_0", "MXFP4"]);
+    assert_eq!(formats("llama-8b", "iq2_xxs", &unequal), ["Q2_K", "Q5_K", "Q4_K", "Q2_K", "IQ2_XXS"]);
+    assert_eq!(formats("llama-8b", "iq3_xxs", &unequal), ["IQ3_S", "Q5_K", "Q4_K", "Q4_K", "Q3_K"]);
+    assert_eq!(formats("llama-8b", "iq1_m", &["blk.3.attn_output", "blk.3.attn_q"]), ["IQ2_XXS", "IQ1_M"]);
     assert_eq!(formats("llama-8b", "f16", &["output", "blk.0.attn_norm"]), ["F16", "F32"]);
 }
 

@@ -361,6 +361,19 @@ CHECKPOINTS: dict[str, Checkpoint] = {
     "llama-iq4_nl": Checkpoint(LLAMA, sizes(rope_parameters=rope()), {"*": Format.IQ4_NL, "output": Format.Q8_0}),
     "llama-iq4_xs": Checkpoint(LLAMA, sizes(rope_parameters=rope(), **WIDE), {
         "*": Format.IQ4_XS, "ffn_down": Format.Q5_K, "token_embd": Format.Q6_K}),
+    "llama-iq2": Checkpoint(LLAMA, sizes(rope_parameters=rope(), **WIDE), {
+        "*": Format.IQ2_XXS, "ffn_down": Format.IQ2_S, "ffn_up": Format.IQ2_XS, "attn_v": Format.Q4_K,
+        "token_embd": Format.Q6_K}),
+    "llama-iq1": Checkpoint(LLAMA, sizes(rope_parameters=rope(), **WIDE), {
+        "*": Format.IQ1_S, "attn_output": Format.TQ1_0, "ffn_down": Format.TQ2_0, "attn_v": Format.Q4_K,
+        "token_embd": Format.Q6_K}),
+    "qwen3moe-iq3": Checkpoint(
+        QWEN3_MOE,
+        QWEN3_MOE_SIZES | WIDE | dict(moe_intermediate_size=256, num_experts=4, head_dim=32, num_attention_heads=8),
+        {"*": Format.IQ3_S, "ffn_gate_inp": Format.F32, "ffn_gate_exps": Format.IQ3_XXS, "ffn_up_exps": Format.IQ3_XXS,
+         "ffn_down_exps": Format.IQ2_S, "token_embd": Format.Q6_K}),
+    "qwen2-nvfp4": Checkpoint(
+        QWEN2, sizes(rope_parameters=rope(theta=1000000.0), **(WIDE | dict(tie_word_embeddings=False))), {"*": Format.NVFP4}),
     "gpt-oss-mxfp4": Checkpoint(GPT_OSS, GPT_OSS_SIZES, {
         "*": Format.Q8_0, "ffn_gate_inp": Format.F32, "ffn_gate_exps": Format.MXFP4, "ffn_up_exps": Format.MXFP4,
         "ffn_down_exps": Format.MXFP4}),
@@ -508,9 +521,10 @@ def write_weights(writer, checkpoint: Checkpoint, config, shapes: dict, rng) -> 
         read = []
         for stored_name, part in zip(rule.names, rule.into_file(values), strict=True):
             format = format_of(stored_name, part.shape, checkpoint.formats)
-            stored = encode(np.ascontiguousarray(layout.into_file(part)), format, rng)
+            factor = add_factor(writer, stored_name, format)
+            stored = encode(np.ascontiguousarray(layout.into_file(part) / factor), format, rng)
             writer.add_tensor(stored_name, stored, raw_dtype=format)
-            read.append(layout.out_of_file(gguf.quants.dequantize(stored, format).reshape(part.shape)))
+            read.append(layout.out_of_file(factor * gguf.quants.dequantize(stored, format).reshape(part.shape)))
         state[key] = torch.from_numpy(np.ascontiguousarray(rule.out_of_file(read), dtype=np.float32))
     rotary = rope_parameters(config)
     for length in ("long", "short") if "long_factor" in rotary else ():
@@ -531,6 +545,16 @@ def layout_of(key: str, family: Family, config) -> Layout:
     if family.rotates_neighbours and "k_proj" in key:
         return interleaved_rotation(config.num_key_value_heads)
     return AS_IS
+
+
+def add_factor(writer: gguf.GGUFWriter, stored_name: str, format: Format) -> np.float32:
+    """The factor of a tensor's values, which files have for one format in a tensor of its own. That of its input has no effect."""
+    if format != Format.NVFP4:
+        return np.float32(1)
+    factor = np.float32(0.03)
+    writer.add_tensor(stored_name.replace(".weight", ".scale"), np.array([factor]))
+    writer.add_tensor(stored_name.replace(".weight", ".input_scale"), np.array([0.01], np.float32))
+    return factor
 
 
 def format_of(stored_name: str, shape: tuple[int, ...], formats: dict[str, Format]) -> Format:

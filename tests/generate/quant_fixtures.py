@@ -4,10 +4,11 @@
 The expected values come from the `gguf` Python package (`pip install gguf`), which is independent of this repository.
 
 A file holds, little-endian: u32 number of blocks, the blocks' bytes, the float32 values block after block.
-Run from the repository root:  python tests/generate/quant_fixtures.py
+Run from the repository root:  python tests/generate/quant_fixtures.py [NAME ...]
 """
 
 import struct
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,9 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize
 
 OUT = Path("tests/fixtures/quant")
+
+# Where a float16 scale is not in one place: its nibbles are the top nibbles of the last four 16-bit words, lowest first.
+SCATTERED = -1
 
 # Byte offsets of the float16 scales in a block of each format.
 SCALES = {
@@ -30,9 +34,26 @@ SCALES = {
     "Q6_K": [208],
     "IQ4_NL": [0],
     "IQ4_XS": [0],
+    "IQ2_XXS": [0],
+    "IQ3_XXS": [0],
+    "IQ3_S": [0],
+    "IQ2_S": [0],
+    "IQ2_XS": [0],
+    "IQ1_S": [0],
+    "IQ1_M": [SCATTERED],
+    "TQ1_0": [52],
+    "TQ2_0": [64],
+    "Q1_0": [0],
+    "Q2_0": [0],
 }
 # The format whose scale is a power of two, stored as its first byte.
 POWER_OF_TWO = "MXFP4"
+# The format with scales of 8 bits, stored as its first four bytes.
+FLOAT_8 = "NVFP4"
+
+# Every format. The position of a format is the seed of its blocks.
+FORMATS = """F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL IQ4_XS MXFP4 IQ2_XXS IQ3_XXS IQ3_S IQ2_S
+IQ2_XS IQ1_S IQ1_M TQ1_0 TQ2_0 Q1_0 Q2_0 NVFP4""".split()
 
 # Zeros of both signs, the smallest and largest subnormals, the smallest and largest normals, one, infinity.
 EDGE_SCALES = [0x0000, 0x8000, 0x0001, 0x83FF, 0x0400, 0xFBFF, 0x7BFF, 0x3C00, 0x7C00]
@@ -41,6 +62,10 @@ EDGE_SCALES = [0x0000, 0x8000, 0x0001, 0x83FF, 0x0400, 0xFBFF, 0x7BFF, 0x3C00, 0
 def with_scales(block: np.ndarray, offsets: list[int], bits: list[int]) -> np.ndarray:
     block = block.copy()
     for offset, value in zip(offsets, bits, strict=True):
+        if offset == SCATTERED:
+            nibbles = np.array([value >> shift & 15 for shift in (0, 4, 8, 12)], np.uint8)
+            block[-7::2] = block[-7::2] & 15 | nibbles << 4
+            continue
         block[offset : offset + 2] = np.frombuffer(struct.pack("<H", value), np.uint8)
     return block
 
@@ -66,10 +91,37 @@ def power_of_two_blocks(size: int, rng: np.random.Generator) -> np.ndarray:
     return blocks
 
 
+def float_8_blocks(size: int, rng: np.random.Generator) -> np.ndarray:
+    """Every scale, with random codes."""
+    blocks = rng.integers(0, 256, (64, size), np.uint8)
+    blocks[:, :4] = np.arange(256).reshape(64, 4)
+    return blocks
+
+
 def blocks_of(name: str, size: int, rng: np.random.Generator) -> np.ndarray:
     if name == POWER_OF_TWO:
         return power_of_two_blocks(size, rng)
+    if name == FLOAT_8:
+        return float_8_blocks(size, rng)
     return quantised_blocks(name, size, rng) if name in SCALES else plain_values(name, rng)
+
+
+def sign_bits(blocks: np.ndarray) -> np.ndarray:
+    """Q1_0, which versions of the package lack: a float16 scale, then a bit for each value; 1 is the scale, 0 its negative."""
+    scales = blocks[:, :2].copy().view(np.float16).astype(np.float32)
+    bits = np.unpackbits(blocks[:, 2:], axis=1, bitorder="little").astype(np.float32)
+    return scales * (2 * bits - 1)
+
+
+def two_bits(blocks: np.ndarray) -> np.ndarray:
+    """Q2_0, which versions of the package lack: a float16 scale, then two bits for each value; the code 1 is zero."""
+    scales = blocks[:, :2].copy().view(np.float16).astype(np.float32)
+    codes = (blocks[:, 2:, None] >> np.array([0, 2, 4, 6], np.uint8) & 3).reshape(len(blocks), -1)
+    return scales * (codes.astype(np.float32) - 1)
+
+
+# Formats that the package does not decode: bytes of a block, and the values of blocks.
+WRITTEN_HERE = {"Q1_0": (18, sign_bits), "Q2_0": (18, two_bits)}
 
 
 def plain_values(name: str, rng: np.random.Generator) -> np.ndarray:
@@ -81,18 +133,22 @@ def plain_values(name: str, rng: np.random.Generator) -> np.ndarray:
     return np.concatenate([np.array(edges, np.uint64), random_bits]).astype(kind).view(np.uint8).reshape(-1, width // 8)
 
 
-def main() -> None:
+def main(names: list[str]) -> None:
     OUT.mkdir(parents=True, exist_ok=True)
-    for index, name in enumerate(["F32", "F16", "BF16", *SCALES, POWER_OF_TWO]):
-        rng = np.random.default_rng(index)
-        kind = GGMLQuantizationType[name]
-        blocks = blocks_of(name, GGML_QUANT_SIZES[kind][1], rng)
+    for name in names or FORMATS:
+        rng = np.random.default_rng(FORMATS.index(name))
+        if name in WRITTEN_HERE:
+            size, values_of = WRITTEN_HERE[name]
+        else:
+            kind = GGMLQuantizationType[name]
+            size, values_of = GGML_QUANT_SIZES[kind][1], lambda blocks: dequantize(blocks, kind)
+        blocks = blocks_of(name, size, rng)
         with np.errstate(all="ignore"):
-            values = dequantize(blocks, kind).astype("<f4")
+            values = values_of(blocks).astype("<f4")
         path = OUT / f"{name.lower()}.bin"
         path.write_bytes(struct.pack("<I", len(blocks)) + blocks.tobytes() + values.tobytes())
         print(f"{path}: {len(blocks)} blocks, {values.size} values")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -22,6 +22,14 @@ K_SCALES = {
     Format.Q6_K: (208, None),
     Format.IQ4_NL: (0, None),
     Format.IQ4_XS: (0, None),
+    Format.IQ2_XXS: (0, None),
+    Format.IQ2_XS: (0, None),
+    Format.IQ2_S: (0, None),
+    Format.IQ3_XXS: (0, None),
+    Format.IQ3_S: (0, None),
+    Format.IQ1_S: (0, None),
+    Format.TQ1_0: (52, None),
+    Format.TQ2_0: (64, None),
 }
 
 
@@ -58,7 +66,20 @@ def encode(values: np.ndarray, format: Format, rng: np.random.Generator) -> np.n
     """The bytes of a tensor in `format`: rounded from `values`, or random K-quant blocks with the same deviation."""
     if format in K_SCALES:
         return random_k_blocks(values.shape, float(values.std()), format, rng)
+    if format == Format.NVFP4:
+        return float_4_blocks(values)
     return gguf.quants.quantize(values, format)
+
+
+def float_4_blocks(values: np.ndarray) -> np.ndarray:
+    """Blocks of NVFP4, which the `gguf` package decodes but does not round to: the largest value of 16 becomes 6 times its scale."""
+    decoder = gguf.quants.NVFP4
+    groups = values.reshape(-1, 4, 16)
+    scales = decoder.fp32_to_ue4m3(np.abs(groups).max(axis=-1) / 6)
+    steps = np.maximum(decoder.ue4m3_to_fp32(scales), 1e-9)[..., None, None] * np.array(decoder.kvalues, np.float32)
+    codes = np.abs(groups[..., None] - steps).argmin(axis=-1).astype(np.uint8)
+    packed = (codes[..., :8] | codes[..., 8:] << 4).reshape(-1, 32)
+    return np.concatenate([scales, packed], axis=1).reshape(*values.shape[:-1], -1)
 
 
 def random_k_blocks(shape: tuple[int, ...], deviation: float, format: Format, rng: np.random.Generator) -> np.ndarray:

@@ -1,19 +1,33 @@
 //! AVX2 with or without AVX-VNNI: eight outputs per register.
 
 use std::arch::x86_64::{
-    __m256, __m256i, _mm_loadl_epi64, _mm_loadu_si128, _mm256_abs_epi8, _mm256_add_epi32, _mm256_and_si256,
-    _mm256_blendv_epi8, _mm256_broadcastsi128_si256, _mm256_castsi256_ps, _mm256_cmpgt_epi32, _mm256_cvtepi8_epi32,
-    _mm256_cvtepi32_ps, _mm256_cvtepu8_epi32, _mm256_cvtph_ps, _mm256_dpbusd_avx_epi32, _mm256_fmadd_ps,
-    _mm256_loadu_si256, _mm256_madd_epi16, _mm256_maddubs_epi16, _mm256_mul_ps, _mm256_or_si256, _mm256_set1_epi8,
-    _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_si256, _mm256_shuffle_epi8, _mm256_sign_epi8,
-    _mm256_slli_epi16, _mm256_slli_epi32, _mm256_sllv_epi32, _mm256_srli_epi16, _mm256_storeu_ps, _mm256_sub_epi32,
-    _mm256_xor_si256,
+    __m128i, __m256, __m256i, _mm_cvtsi32_si128, _mm_loadl_epi64, _mm_loadu_si128, _mm_setr_epi32, _mm256_abs_epi8,
+    _mm256_add_epi8, _mm256_add_epi32, _mm256_and_si256, _mm256_andnot_si256, _mm256_blendv_epi8,
+    _mm256_broadcastsi128_si256, _mm256_castsi256_ps, _mm256_cmpeq_epi8, _mm256_cmpeq_epi32, _mm256_cmpgt_epi32,
+    _mm256_cvtepi8_epi32, _mm256_cvtepi32_ps, _mm256_cvtepu8_epi32, _mm256_cvtph_ps, _mm256_dpbusd_avx_epi32,
+    _mm256_fmadd_ps, _mm256_i32gather_epi32, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_maddubs_epi16,
+    _mm256_mul_ps, _mm256_or_si256, _mm256_set1_epi8, _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_ps,
+    _mm256_setzero_si256, _mm256_shuffle_epi8, _mm256_sign_epi8, _mm256_sll_epi32, _mm256_slli_epi16,
+    _mm256_slli_epi32, _mm256_sllv_epi32, _mm256_srl_epi32, _mm256_srli_epi16, _mm256_storeu_ps, _mm256_sub_epi8,
+    _mm256_sub_epi32, _mm256_xor_si256,
 };
 
 use super::registers::Registers;
 use super::tile;
 use crate::matmul::Task;
 use crate::quant::BlockFormat;
+use crate::quant::integer::FLOAT8_BIAS_DIFFERENCE;
+
+/// Shuffle indices that copy byte `byte` of each 32-bit lane to all bytes of the lane.
+///
+/// # Safety
+/// The CPU must support SSE2, as every x86-64 CPU does.
+#[inline(always)]
+pub(super) unsafe fn copies_of_byte(byte: usize) -> __m128i {
+    let lane = |index: i32| 0x0101_0101 * (4 * index + byte as i32);
+    // SAFETY: the caller guarantees the CPU features.
+    unsafe { _mm_setr_epi32(lane(0), lane(1), lane(2), lane(3)) }
+}
 
 /// The registers of AVX2. With `VNNI`, dot products use AVX-VNNI.
 struct Ymm<const VNNI: bool>;
@@ -104,6 +118,52 @@ impl<const VNNI: bool> Registers for Ymm<VNNI> {
     }
 
     #[inline(always)]
+    unsafe fn shift_lanes(a: __m256i, left: i32) -> __m256i {
+        unsafe {
+            match left {
+                0 => a,
+                1.. => _mm256_sll_epi32(a, _mm_cvtsi32_si128(left)),
+                _ => _mm256_srl_epi32(a, _mm_cvtsi32_si128(-left)),
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn and_lanes(a: __m256i, b: __m256i) -> __m256i {
+        unsafe { _mm256_and_si256(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn or_lanes(a: __m256i, b: __m256i) -> __m256i {
+        unsafe { _mm256_or_si256(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn gather(table: *const u32, indices: __m256i, stride: usize) -> __m256i {
+        unsafe {
+            match stride {
+                1 => _mm256_i32gather_epi32::<4>(table.cast(), indices),
+                _ => _mm256_i32gather_epi32::<8>(table.cast(), indices),
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn negate<const QUAD: usize>(a: __m256i, signs: __m256i) -> __m256i {
+        unsafe {
+            let bit = _mm256_set1_epi32(0x0804_0201 << (QUAD % 2 * 4));
+            let spread = _mm256_shuffle_epi8(signs, _mm256_broadcastsi128_si256(copies_of_byte(QUAD / 2)));
+            let negative = _mm256_cmpeq_epi8(_mm256_and_si256(spread, bit), bit);
+            _mm256_sub_epi8(_mm256_xor_si256(a, negative), negative)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn add_to_bytes(a: __m256i, value: u8) -> __m256i {
+        unsafe { _mm256_add_epi8(a, _mm256_set1_epi8(value as i8)) }
+    }
+
+    #[inline(always)]
     unsafe fn splat_integer(value: i32) -> __m256i {
         unsafe { _mm256_set1_epi32(value) }
     }
@@ -167,6 +227,17 @@ impl<const VNNI: bool> Registers for Ymm<VNNI> {
             let subnormal = _mm256_sllv_epi32(_mm256_set1_epi32(0x0020_0000), exponents);
             let is_subnormal = _mm256_cmpgt_epi32(_mm256_set1_epi32(2), exponents);
             _mm256_castsi256_ps(_mm256_blendv_epi8(normal, subnormal, is_subnormal))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_float8s(bytes: *const u8) -> __m256 {
+        unsafe {
+            let (bytes, low) = (_mm256_cvtepu8_epi32(_mm_loadl_epi64(bytes.cast())), _mm256_set1_epi32(127));
+            let not_number = _mm256_cmpeq_epi32(bytes, low);
+            let bits = _mm256_andnot_si256(not_number, _mm256_and_si256(bytes, low));
+            let shifted = _mm256_castsi256_ps(_mm256_slli_epi32::<20>(bits));
+            _mm256_mul_ps(shifted, _mm256_set1_ps(FLOAT8_BIAS_DIFFERENCE))
         }
     }
 

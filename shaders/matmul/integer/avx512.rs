@@ -1,18 +1,22 @@
 //! AVX-512 with VNNI: sixteen outputs per register.
 
 use std::arch::x86_64::{
-    __m512, __m512i, _mm_loadu_si128, _mm256_loadu_si256, _mm512_add_epi32, _mm512_and_si512, _mm512_broadcast_i32x4,
-    _mm512_castsi512_ps, _mm512_cmplt_epi32_mask, _mm512_cvtepi8_epi32, _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32,
-    _mm512_cvtph_ps, _mm512_dpbusd_epi32, _mm512_fmadd_ps, _mm512_loadu_si512, _mm512_mask_mov_epi32, _mm512_mul_ps,
-    _mm512_set1_epi8, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_si512, _mm512_shuffle_epi8, _mm512_slli_epi16,
-    _mm512_slli_epi32, _mm512_sllv_epi32, _mm512_srli_epi16, _mm512_storeu_ps, _mm512_sub_epi32,
-    _mm512_ternarylogic_epi32,
+    __m512, __m512i, _mm_cvtsi32_si128, _mm_loadu_si128, _mm256_loadu_si256, _mm512_add_epi8, _mm512_add_epi32,
+    _mm512_and_si512, _mm512_broadcast_i32x4, _mm512_castsi512_ps, _mm512_cmplt_epi32_mask, _mm512_cmpneq_epi32_mask,
+    _mm512_cvtepi8_epi32, _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32, _mm512_cvtph_ps, _mm512_dpbusd_epi32,
+    _mm512_fmadd_ps, _mm512_i32gather_epi32, _mm512_loadu_si512, _mm512_mask_mov_epi32, _mm512_mask_sub_epi8,
+    _mm512_maskz_and_epi32, _mm512_mul_ps, _mm512_or_si512, _mm512_set1_epi8, _mm512_set1_epi32, _mm512_set1_ps,
+    _mm512_setzero_si512, _mm512_shuffle_epi8, _mm512_sll_epi32, _mm512_slli_epi16, _mm512_slli_epi32,
+    _mm512_sllv_epi32, _mm512_srl_epi32, _mm512_srli_epi16, _mm512_storeu_ps, _mm512_sub_epi32,
+    _mm512_ternarylogic_epi32, _mm512_test_epi8_mask,
 };
 
+use super::avx2::copies_of_byte;
 use super::registers::Registers;
 use super::tile;
 use crate::matmul::Task;
 use crate::quant::BlockFormat;
+use crate::quant::integer::FLOAT8_BIAS_DIFFERENCE;
 
 /// The registers of AVX-512.
 pub(super) struct Zmm;
@@ -74,6 +78,51 @@ impl Registers for Zmm {
     }
 
     #[inline(always)]
+    unsafe fn shift_lanes(a: __m512i, left: i32) -> __m512i {
+        unsafe {
+            match left {
+                0 => a,
+                1.. => _mm512_sll_epi32(a, _mm_cvtsi32_si128(left)),
+                _ => _mm512_srl_epi32(a, _mm_cvtsi32_si128(-left)),
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn and_lanes(a: __m512i, b: __m512i) -> __m512i {
+        unsafe { _mm512_and_si512(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn or_lanes(a: __m512i, b: __m512i) -> __m512i {
+        unsafe { _mm512_or_si512(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn gather(table: *const u32, indices: __m512i, stride: usize) -> __m512i {
+        unsafe {
+            match stride {
+                1 => _mm512_i32gather_epi32::<4>(indices, table.cast()),
+                _ => _mm512_i32gather_epi32::<8>(indices, table.cast()),
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn negate<const QUAD: usize>(a: __m512i, signs: __m512i) -> __m512i {
+        unsafe {
+            let bit = _mm512_set1_epi32(0x0804_0201 << (QUAD % 2 * 4));
+            let spread = _mm512_shuffle_epi8(signs, _mm512_broadcast_i32x4(copies_of_byte(QUAD / 2)));
+            _mm512_mask_sub_epi8(a, _mm512_test_epi8_mask(spread, bit), _mm512_setzero_si512(), a)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn add_to_bytes(a: __m512i, value: u8) -> __m512i {
+        unsafe { _mm512_add_epi8(a, _mm512_set1_epi8(value as i8)) }
+    }
+
+    #[inline(always)]
     unsafe fn splat_integer(value: i32) -> __m512i {
         unsafe { _mm512_set1_epi32(value) }
     }
@@ -122,6 +171,17 @@ impl Registers for Zmm {
             let subnormal = _mm512_sllv_epi32(_mm512_set1_epi32(0x0020_0000), exponents);
             let is_subnormal = _mm512_cmplt_epi32_mask(exponents, _mm512_set1_epi32(2));
             _mm512_castsi512_ps(_mm512_mask_mov_epi32(normal, is_subnormal, subnormal))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_float8s(bytes: *const u8) -> __m512 {
+        unsafe {
+            let bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(bytes.cast()));
+            let number = _mm512_cmpneq_epi32_mask(bytes, _mm512_set1_epi32(127));
+            let bits = _mm512_maskz_and_epi32(number, bytes, _mm512_set1_epi32(127));
+            let shifted = _mm512_castsi512_ps(_mm512_slli_epi32::<20>(bits));
+            _mm512_mul_ps(shifted, _mm512_set1_ps(FLOAT8_BIAS_DIFFERENCE))
         }
     }
 

@@ -5,6 +5,7 @@
 //! - `planes`: conversion of packed weights to the GPU layout
 //! - [`registers`]: the operations that an instruction set must provide
 //! - [`avx512`], [`avx2`]: the instruction sets
+//! - `grid`: how the operands of a format with a grid are unpacked
 //! - `tile`: the loop that computes products, for every format and instruction set
 //! - [`amx`]: a separate loop for tile instructions; it unpacks and scales like `tile`
 //!
@@ -25,6 +26,8 @@ pub mod amx;
 pub mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod grid;
 pub mod packed;
 mod planes;
 #[cfg(target_arch = "x86_64")]

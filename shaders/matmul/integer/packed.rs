@@ -8,11 +8,15 @@
 //! | units   | 32, 64, or 16            | f16 of each row, then the unit of the minimum of each row if there is one; or powers of two, one byte per row |
 //! | scales  | 16 or 32 a group, or 0   | i8 of each row, then the minimum of each row if there is one                                                  |
 //! | codes   | 64 x bits per 32 columns | see below                                                                                                     |
+//! | rest    | 64 a word, or 0          | for grids, the high bits of indices: the words of `Grid::block_words`                                         |
 //!
 //! The codes of 32 columns are eight *quads* of four consecutive columns. A quad is the operand of one integer dot
 //! product in each of sixteen lanes. Codes are split into planes of 8, 4, 2 or 1 bits (5 bits are a plane of 4 and a
 //! plane of 1). A plane of `p` bits is `p` registers of 64 bytes: quad `q` is in register `q mod p`, at bit `q / p * p`
 //! of each byte. So a packed block has the size of the blocks in the file, except that each scale uses a whole byte.
+//!
+//! Formats with a [grid](crate::quant::grid) have the words of `Grid::run_words` instead: each is a register of 64 bytes.
+//! Where a file omits every eighth sign, a packed block has it.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -42,9 +46,9 @@ impl<F: BlockFormat> Packing<F> {
         None => IntegerLayout::new(8, 0, 32),
     };
     /// The operands of the sixteen codes, for formats with a codebook.
-    pub(super) const OPERANDS: Option<[u8; 16]> = match Self::LAYOUT.codebook {
-        None => None,
-        Some(_) => {
+    pub(super) const OPERANDS: Option<[u8; 16]> = match (Self::LAYOUT.codebook, Self::LAYOUT.grid) {
+        (None, _) | (_, Some(_)) => None,
+        (Some(_), None) => {
             let mut operands = [0; 16];
             let mut code = 0;
             while code < operands.len() {
@@ -67,9 +71,15 @@ impl<F: BlockFormat> Packing<F> {
     /// The offset of the codes.
     pub(super) const CODES: usize = Self::SCALES + F::BLOCK_LEN / Self::LAYOUT.group * Self::SCALE_BYTES;
     /// Bytes of the codes of 32 columns.
-    pub(super) const RUN_BYTES: usize = Self::LAYOUT.bits * QUAD_BYTES;
+    pub(super) const RUN_BYTES: usize = (Self::RUN_WORDS.0 + Self::RUN_WORDS.1) * QUAD_BYTES;
+    /// Words of 32 columns of a row, in the planes of low and of high bits.
+    pub(super) const RUN_WORDS: (usize, usize) = Self::LAYOUT.words_of_run();
+    /// Words of a row after its runs.
+    pub(super) const REST_WORDS: usize = Self::LAYOUT.words_of_runs(Self::RUNS);
+    /// The offset of these words.
+    pub(super) const REST: usize = Self::CODES + Self::RUNS * Self::RUN_BYTES;
     /// Bytes of a block of sixteen rows.
-    pub(super) const BYTES: usize = Self::CODES + Self::RUNS * Self::RUN_BYTES;
+    pub(super) const BYTES: usize = Self::REST + Self::REST_WORDS * QUAD_BYTES;
 }
 
 /// The planes of codes with `bits` bits: the width of each plane and its first bit in the code.
@@ -209,8 +219,28 @@ fn pack_block<F: BlockFormat>(blocks: &[IntegerBlock], packed: &mut [u8]) {
             }
         }
     }
+    let (codes, rest) = codes.split_at_mut(Packing::<F>::REST - Packing::<F>::CODES);
     for (run, packed) in codes.chunks_exact_mut(Packing::<F>::RUN_BYTES).enumerate() {
-        pack_run(layout.bits, run * activations::BLOCK_LEN, blocks, packed);
+        match &layout.grid {
+            Some(grid) => pack_words(blocks, |block| grid.run_words(&block.cells, &block.signs, run), packed),
+            None => pack_run(layout.bits, run * activations::BLOCK_LEN, blocks, packed),
+        }
+    }
+    if let Some(grid) = &layout.grid {
+        pack_words(blocks, |block| grid.block_words(&block.cells, Packing::<F>::RUNS), rest);
+    }
+}
+
+/// Writes the words of each row, one register for each word.
+fn pack_words<const WORDS: usize>(
+    blocks: &[IntegerBlock],
+    words_of: impl Fn(&IntegerBlock) -> [u32; WORDS],
+    packed: &mut [u8],
+) {
+    for (row, block) in blocks.iter().enumerate() {
+        for (register, word) in packed.chunks_exact_mut(QUAD_BYTES).zip(words_of(block)) {
+            register[4 * row..][..4].copy_from_slice(&word.to_le_bytes());
+        }
     }
 }
 

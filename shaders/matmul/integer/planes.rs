@@ -5,7 +5,7 @@
 //! a row together. So weights that are packed for the CPU can be uploaded to a device without a second copy in memory,
 //! and without reading their file again.
 
-use super::packed::{PackedWeight, Packing, QUAD_BYTES, STRIP_ROWS, planes};
+use super::packed::{PackedWeight, Packing, QUAD_BYTES, STRIP_ROWS};
 use crate::quant::{BlockFormat, dispatch};
 use crate::weight::Weight;
 
@@ -33,19 +33,21 @@ impl PackedWeight {
 
 fn write_strip<F: BlockFormat>(strip: &[u8], rows: usize, [low, high, scales, units]: [&mut [u8]; 4]) {
     let layout = Packing::<F>::LAYOUT;
-    let ([(low_bits, _), (high_bits, _)], runs) = (planes(layout.bits), Packing::<F>::RUNS);
+    let ((low_words, high_words), runs) = (Packing::<F>::RUN_WORDS, Packing::<F>::RUNS);
+    let high_of_block = runs * high_words + Packing::<F>::REST_WORDS;
     let scales_of_run = scales_of_run::<F>();
     let blocks = strip.len() / Packing::<F>::BYTES;
     for (number, block) in strip.chunks_exact(Packing::<F>::BYTES).enumerate() {
         let (block_units, block_scales) = block[..Packing::<F>::CODES].split_at(Packing::<F>::SCALES);
-        let codes = &block[Packing::<F>::CODES..];
+        let (codes, rest) = block[Packing::<F>::CODES..].split_at(Packing::<F>::REST - Packing::<F>::CODES);
         for row in 0..rows {
             let index = row * blocks + number;
             for (run, codes) in codes.chunks_exact(Packing::<F>::RUN_BYTES).enumerate() {
-                let (low_codes, high_codes) = codes.split_at(low_bits * QUAD_BYTES);
-                gather_words(low_codes, row, &mut low[(index * runs + run) * low_bits * WORD..]);
-                gather_words(high_codes, row, &mut high[(index * runs + run) * high_bits * WORD..]);
+                let (low_codes, high_codes) = codes.split_at(low_words * QUAD_BYTES);
+                gather_words(low_codes, row, &mut low[(index * runs + run) * low_words * WORD..]);
+                gather_words(high_codes, row, &mut high[(index * high_of_block + run * high_words) * WORD..]);
             }
+            gather_words(rest, row, &mut high[(index * high_of_block + runs * high_words) * WORD..]);
             if layout.group_scales {
                 let scales = &mut scales[index * runs * scales_of_run..][..runs * scales_of_run];
                 gather_scales::<F>(block_scales, row, scales);

@@ -31,6 +31,18 @@ pub trait Registers {
     unsafe fn or_masked(a: Self::Integers, b: Self::Integers, mask: u8) -> Self::Integers;
     /// Looks up each byte, which must be below 16, in `table`.
     unsafe fn look_up(table: &[u8; 16], codes: Self::Integers) -> Self::Integers;
+    /// Shifts each lane by `left` bits to the left, or by `-left` bits to the right.
+    unsafe fn shift_lanes(a: Self::Integers, left: i32) -> Self::Integers;
+    /// `a & b` for each lane.
+    unsafe fn and_lanes(a: Self::Integers, b: Self::Integers) -> Self::Integers;
+    /// `a | b` for each lane.
+    unsafe fn or_lanes(a: Self::Integers, b: Self::Integers) -> Self::Integers;
+    /// The word `table[stride * index]` for the index in each lane; the stride is 1 or 2.
+    unsafe fn gather(table: *const u32, indices: Self::Integers, stride: usize) -> Self::Integers;
+    /// Negates byte `i` of each lane if bit `4 QUAD + i` of the lane of `signs` is 1.
+    unsafe fn negate<const QUAD: usize>(a: Self::Integers, signs: Self::Integers) -> Self::Integers;
+    /// `a + value` for each byte.
+    unsafe fn add_to_bytes(a: Self::Integers, value: u8) -> Self::Integers;
     /// One value in every lane.
     unsafe fn splat_integer(value: i32) -> Self::Integers;
     /// `a - b` for each lane.
@@ -56,6 +68,8 @@ pub trait Registers {
     /// Loads `LANES` powers of two; a byte `e` represents `2^(e - 128)`, see
     /// [`power_of_two`](crate::quant::integer::power_of_two).
     unsafe fn load_powers_of_two(exponents: *const u8) -> Self::Floats;
+    /// Loads `LANES` bytes that represent numbers as [`float8`](crate::quant::integer::float8) states.
+    unsafe fn load_float8s(bytes: *const u8) -> Self::Floats;
     /// Loads `LANES` signed bytes.
     unsafe fn load_bytes(bytes: *const u8) -> Self::Floats;
     /// `a * b`.

@@ -7,12 +7,13 @@ use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 use std::ops::Range;
 
 use super::activations::{BLOCK_LEN, Block, LOW_BITS, PANEL_ROWS, Panel};
+use super::grid;
 use super::packed::{Packing, QUAD_BYTES, QUADS, STRIP_ROWS, planes};
 use super::registers::Registers;
 use crate::cpu::ActivationBits;
 use crate::matmul::Task;
 use crate::quant::BlockFormat;
-use crate::quant::integer::Unit;
+use crate::quant::integer::{Scale, Unit};
 
 /// Computes the task.
 ///
@@ -112,7 +113,7 @@ unsafe fn tile<R: Registers, F: BlockFormat, const ROWS: usize>(
             for run in 0..Packing::<F>::RUNS {
                 prefetch_beyond::<F>(block, run, prefetch_ahead);
                 let scales = units.scales_of_run::<F>(block, lane, run);
-                let codes = unpack::<R, F>(block.add(Packing::<F>::CODES + run * Packing::<F>::RUN_BYTES + 4 * lane));
+                let codes = unpack::<R, F>(block, lane, run);
                 // This is not a loop over groups of four, because the compiler would keep the sums in memory.
                 let (first, second) = sums.split_at_mut(ROWS.min(4));
                 add_products::<R, F>(first, &codes, &scales, activations, panel.bits);
@@ -167,6 +168,10 @@ impl<R: Registers> Units<R> {
                 Unit::Half => R::load_halves(block.add(2 * lane)),
                 Unit::PowerOfTwo => R::load_powers_of_two(block.add(lane)),
             };
+            let scale = match Packing::<F>::LAYOUT.unit_shift {
+                0 => scale,
+                _ => R::multiply(scale, R::splat(Packing::<F>::LAYOUT.unit_factor())),
+            };
             let minimum = if Packing::<F>::LAYOUT.minimum {
                 R::load_halves(block.add(Packing::<F>::UNIT_BYTES + 2 * lane))
             } else {
@@ -188,7 +193,11 @@ impl<R: Registers> Units<R> {
                 unsafe {
                     let bytes =
                         block.add(Packing::<F>::SCALES + (run * groups + group) * Packing::<F>::SCALE_BYTES + lane);
-                    scales.scales[group] = R::multiply(self.scale, R::load_bytes(bytes));
+                    let scale = match layout.scale {
+                        Scale::Integer => R::load_bytes(bytes),
+                        Scale::Float8 => R::load_float8s(bytes),
+                    };
+                    scales.scales[group] = R::multiply(self.scale, scale);
                     if layout.minimum {
                         scales.minima[group] = R::multiply(self.minimum, R::load_bytes(bytes.add(STRIP_ROWS)));
                     }
@@ -250,7 +259,7 @@ pub(super) unsafe fn product<R: Registers, F: BlockFormat>(
 ) -> R::Floats {
     // SAFETY: the caller guarantees the CPU features.
     unsafe {
-        if Packing::<F>::LAYOUT.group == 32 {
+        if Packing::<F>::LAYOUT.group != 16 {
             return scaled::<R, F>(R::add(first, second), activations.sum, offset, scales[0], minima[0], None);
         }
         let [first_sum, second_sum] = activations.half_sums;
@@ -275,12 +284,14 @@ unsafe fn scaled<R: Registers, F: BlockFormat>(
         // Offsets are powers of two, and a shift is cheaper than a multiplication.
         dot = match offset {
             0 => dot,
+            1 => R::subtract(dot, sums),
             4 => R::subtract(dot, R::scale_up::<2>(sums)),
             8 => R::subtract(dot, R::scale_up::<3>(sums)),
             16 => R::subtract(dot, R::scale_up::<4>(sums)),
             32 => R::subtract(dot, R::scale_up::<5>(sums)),
+            64 => R::subtract(dot, R::scale_up::<6>(sums)),
             128 => R::subtract(dot, R::scale_up::<7>(sums)),
-            _ => unreachable!("offsets are 0, 4, 8, 16, 32 or 128"),
+            _ => unreachable!("offsets are 0, 1, 4, 8, 16, 32, 64 or 128"),
         };
         let product = match addend {
             Some(addend) => R::multiply_add(scale, R::to_floats(dot), addend),
@@ -312,12 +323,21 @@ unsafe fn add_quads<R: Registers, F: BlockFormat>(
     }
 }
 
-/// The operands of 32 columns, one register for each quad.
+/// The operands of run `run` of a packed block, one register for each quad.
 #[inline(always)]
-pub(super) unsafe fn unpack<R: Registers, F: BlockFormat>(packed: *const u8) -> [R::Integers; QUADS] {
+pub(super) unsafe fn unpack<R: Registers, F: BlockFormat>(
+    block: *const u8,
+    lane: usize,
+    run: usize,
+) -> [R::Integers; QUADS] {
     // This is not a loop, because the index of a quad must be a constant.
-    // SAFETY: the caller guarantees the same.
+    // SAFETY: the run is in the block; the caller guarantees the same.
     unsafe {
+        let packed = block.add(Packing::<F>::CODES + run * Packing::<F>::RUN_BYTES + 4 * lane);
+        if let Some(grid) = &const { Packing::<F>::LAYOUT.grid } {
+            let rest = block.add(Packing::<F>::REST + 4 * lane);
+            return grid::unpack::<R>(grid, Packing::<F>::LAYOUT.offset, packed, rest, run);
+        }
         [
             unpack_quad::<R, F, 0>(packed),
             unpack_quad::<R, F, 1>(packed),
@@ -367,9 +387,13 @@ unsafe fn low_bits<R: Registers>(register: R::Integers, width: usize, from: usiz
     unsafe {
         let shifted = match from {
             0 => register,
+            1 => R::shift_right::<1>(register),
             2 => R::shift_right::<2>(register),
+            3 => R::shift_right::<3>(register),
             4 => R::shift_right::<4>(register),
-            _ => R::shift_right::<6>(register),
+            5 => R::shift_right::<5>(register),
+            6 => R::shift_right::<6>(register),
+            _ => R::shift_right::<7>(register),
         };
         if width == 8 { shifted } else { R::and(shifted, u8::MAX >> (8 - width)) }
     }

@@ -79,6 +79,7 @@ impl DeviceWeights {
         let mut upload = Upload::new(device)?;
         for (index, (weight, layout)) in weights.iter().zip(&layouts).enumerate() {
             let (buffer, start) = arena.buffer_and_offset(index);
+            upload.write(buffer, start, &layout.table())?;
             if !weight.is_blank() {
                 upload.weight(weight, layout, buffer, start)?;
             }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use cuelight_shaders::weight::WeightError;
 
+use super::type_name::ggml_type_name;
 use crate::mapped_file::Change;
 
 /// A fault and the file that has it.
@@ -83,6 +84,11 @@ pub enum GgufFault {
     OutOfRange { key: String, found: String, wanted: &'static str },
     #[error("lacks the tensor {tensor:?}")]
     NoSuchTensor { tensor: String },
+    #[error(
+        "tensor {tensor:?} is stored in an older form of Q2_0 with a scale for 128 values, which is not supported; \
+         convert the model again with current tools"
+    )]
+    OlderQ2 { tensor: String },
     #[error("tensor {tensor:?} has the unsupported format {}", ggml_type_name(*.ggml_type))]
     UnknownFormat { tensor: String, ggml_type: u32 },
     #[error(transparent)]
@@ -95,46 +101,4 @@ impl GgufFault {
     pub fn in_file(self, path: &Path) -> GgufError {
         GgufError { path: path.to_owned(), fault: Box::new(self) }
     }
-}
-
-/// ggml's name of a tensor type, for messages about unsupported formats.
-#[must_use]
-pub fn ggml_type_name(ggml_type: u32) -> String {
-    let name = match ggml_type {
-        0 => "F32",
-        1 => "F16",
-        2 => "Q4_0",
-        3 => "Q4_1",
-        6 => "Q5_0",
-        7 => "Q5_1",
-        8 => "Q8_0",
-        9 => "Q8_1",
-        10 => "Q2_K",
-        11 => "Q3_K",
-        12 => "Q4_K",
-        13 => "Q5_K",
-        14 => "Q6_K",
-        15 => "Q8_K",
-        16 => "IQ2_XXS",
-        17 => "IQ2_XS",
-        18 => "IQ3_XXS",
-        19 => "IQ1_S",
-        20 => "IQ4_NL",
-        21 => "IQ3_S",
-        22 => "IQ2_S",
-        23 => "IQ4_XS",
-        24 => "I8",
-        25 => "I16",
-        26 => "I32",
-        27 => "I64",
-        28 => "F64",
-        29 => "IQ1_M",
-        30 => "BF16",
-        34 => "TQ1_0",
-        35 => "TQ2_0",
-        39 => "MXFP4",
-        40 => "NVFP4",
-        _ => return format!("number {ggml_type}"),
-    };
-    name.to_owned()
 }

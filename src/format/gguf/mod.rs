@@ -14,6 +14,7 @@
 pub mod error;
 pub mod header;
 mod shards;
+mod type_name;
 pub mod value;
 pub mod write;
 

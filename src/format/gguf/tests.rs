@@ -301,3 +301,17 @@ fn more_keys_than_any_real_file_has_are_refused() {
     let error = Gguf::from_bytes("many.gguf", bytes).err().unwrap().to_string();
     assert!(error.contains("states 100000 keys; at most 65536 are allowed"), "{error}");
 }
+
+/// A file with a matrix of type Q2_0, whose blocks have these sizes, and another tensor after it.
+fn q2_file(block_values: usize, block_bytes: usize) -> Vec<u8> {
+    let bytes = vec![0; 64 * 256 / block_values * block_bytes];
+    GgufBuilder::new().tensor("w", &[256, 64], 42, bytes).tensor_f32("v", &[2], &[1.0, 2.0]).build()
+}
+
+#[test]
+fn q2_blocks_of_128_values_are_refused() {
+    assert_eq!(open(q2_file(64, 18)).unwrap().weight("w").unwrap().columns, 256);
+    assert_contains(&open_error(q2_file(128, 34)), &["\"w\"", "older form of Q2_0"]);
+    let last = GgufBuilder::new().tensor("w", &[256, 64], 42, vec![0; 128 * 34]).build();
+    assert_contains(&open_error(last), &["older form of Q2_0"]);
+}

@@ -208,8 +208,7 @@ impl Span {
                     tile::prefetch_beyond::<F>(block, run, prefetch_ahead);
                     let quads = &mut self.codes[index * Packing::<F>::RUNS + run];
                     self.scales[index * Packing::<F>::RUNS + run].write(units.scales_of_run::<F>(block, 0, run));
-                    let packed = block.add(Packing::<F>::CODES + run * Packing::<F>::RUN_BYTES);
-                    for (quad, codes) in tile::unpack::<Zmm, F>(packed).into_iter().enumerate() {
+                    for (quad, codes) in tile::unpack::<Zmm, F>(block, 0, run).into_iter().enumerate() {
                         let codes = _mm512_sub_epi8(codes, _mm512_set1_epi8(layout.offset as i8));
                         let index = if layout.group == 16 && quad >= QUADS / 2 { quad + QUADS / 2 } else { quad };
                         _mm512_storeu_si512(quads[index].as_mut_ptr().cast(), codes);
