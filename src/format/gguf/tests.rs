@@ -87,10 +87,10 @@ fn dimensions_fold_into_rows_and_columns() {
 
 #[test]
 fn an_unsupported_format_is_listed_and_refused_by_name_when_used() {
-    let bytes = example().tensor("odd", &[256], 16, vec![0; 66]).build();
+    let bytes = example().tensor("odd", &[256], 144, vec![0; 66]).build();
     let gguf = open(bytes).unwrap();
     assert_eq!(gguf.tensor("odd").unwrap().n_bytes, None);
-    assert_contains(&gguf.weight("odd").unwrap_err().to_string(), &["\"odd\"", "IQ2_XXS"]);
+    assert_contains(&gguf.weight("odd").unwrap_err().to_string(), &["\"odd\"", "IQ4_KS", "ik_llama.cpp"]);
     assert_contains(&gguf.weight("none").unwrap_err().to_string(), &["lacks the tensor \"none\""]);
 }
 
