@@ -73,7 +73,16 @@ fn attention_prefill(bencher: divan::Bencher<'_, '_>, tokens: u32) {
 fn bench_attention(bencher: divan::Bencher<'_, '_>, positions: Range<u32>) {
     let (n_heads, n_kv_heads, head_dim) = (9, 3, 64);
     let shape = KvShape::grouped(n_kv_heads, head_dim);
-    let attention = Attention { layer: 0, n_heads, kv: shape, scale: 0.125, window: None, softcap: None, sinks: None };
+    let attention = Attention {
+        layer: 0,
+        stores: true,
+        n_heads,
+        kv: shape,
+        scale: 0.125,
+        window: None,
+        softcap: None,
+        sinks: None,
+    };
     let blocks: Vec<u32> = (0..positions.end.div_ceil(BLOCK_TOKENS as u32)).collect();
     let kv = KvCache::new(vec![shape], blocks.len(), KvType::F16);
     let rows = positions.len();

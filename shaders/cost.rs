@@ -189,8 +189,16 @@ mod tests {
     #[test]
     fn attention_reads_each_position_once_and_computes_with_it_for_every_row() {
         let shape = KvShape::grouped(2, 8);
-        let attention =
-            Attention { layer: 1, n_heads: 6, kv: shape, scale: 1.0, window: None, softcap: None, sinks: None };
+        let attention = Attention {
+            layer: 1,
+            stores: true,
+            n_heads: 6,
+            kv: shape,
+            scale: 1.0,
+            window: None,
+            softcap: None,
+            sinks: None,
+        };
         // The key and value of a position: 2 heads of 8 values each, stored as whole vectors of 16.
         let per_head = [(KvType::F16, 16 * 2), (KvType::F32, 16 * 4), (KvType::Q8_0, 16 + 2)];
         for (kv_type, position_bytes) in per_head.map(|(kv_type, bytes)| (kv_type, 2 * 2 * bytes)) {

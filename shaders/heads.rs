@@ -1,4 +1,4 @@
-//! Splitting and joining heads: in latent attention, rotary position embedding applies only to a part of each head.
+//! Splitting and joining heads, and ranges of columns: in latent attention, rotary position embedding applies only to a part of each head.
 
 use crate::cases::{Case, CaseStep, Expected};
 use crate::cpu::SharedMut;
@@ -24,6 +24,15 @@ pub struct JoinHeads {
     pub first: usize,
     /// Values of a head in the second.
     pub second: usize,
+}
+
+/// Takes a range of the columns of a value: x [rows, columns] becomes [rows, len].
+#[derive(Debug)]
+pub struct TakeColumns {
+    /// The first column.
+    pub start: usize,
+    /// The number of columns.
+    pub len: usize,
 }
 
 /// A range of values in every head.
@@ -116,6 +125,32 @@ impl Op for JoinHeads {
     }
 }
 
+impl Op for TakeColumns {
+    fn name(&self) -> &'static str {
+        "take_columns"
+    }
+
+    fn output_widths(&self, inputs: &[usize]) -> Result<Vec<usize>, ShapeError> {
+        ShapeError::check(self.name(), "number of inputs", inputs.len(), 1)?;
+        let end = self.start + self.len;
+        ShapeError::check(self.name(), format!("columns of the input from {end} on"), end.max(inputs[0]), inputs[0])?;
+        Ok(vec![self.len])
+    }
+
+    fn run_cpu(&self, args: &mut CpuArgs<'_>) {
+        let width = args.inputs[0].len() / args.rows.max(1);
+        for (x, y) in args.inputs[0].chunks_exact(width).zip(args.outputs[0].chunks_exact_mut(self.len)) {
+            y.copy_from_slice(&x[self.start..self.start + self.len]);
+        }
+    }
+
+    fn dispatches(&self, args: &GpuArgs<'_>) -> Vec<Dispatch> {
+        let (x, y) = (args.inputs[0], args.outputs[0]);
+        let (from, to) = (HeadRange { head: x.width, start: self.start }, HeadRange { head: self.len, start: 0 });
+        vec![copy(args, [x, y], from, to, self.len)]
+    }
+}
+
 /// The dispatch that copies `length` values of every head.
 fn copy(args: &GpuArgs<'_>, [x, y]: [DeviceValue; 2], from: HeadRange, to: HeadRange, length: usize) -> Dispatch {
     let heads = x.width / from.head;
@@ -152,7 +187,14 @@ pub fn cases() -> Vec<Case> {
             Case::new(name, JoinHeads { first, second }, vec![join]),
         ]
     };
-    [(1, 1, 1, 1), (3, 5, 128, 64), (70, 1, 512, 64), (2, 16, 7, 9)].into_iter().flat_map(case).collect()
+    let take = |(rows, width, start, len): (usize, usize, usize, usize)| {
+        let x = random::activations(rows * width, 2);
+        let taken: Vec<f32> = x.chunks_exact(width).flat_map(|row| row[start..start + len].to_vec()).collect();
+        let step = CaseStep::of_rows(rows, vec![x], vec![Expected::exactly(&taken)]);
+        Case::new(format!("columns {start} to {}", start + len), TakeColumns { start, len }, vec![step])
+    };
+    let parts = [(1, 1, 1, 1), (3, 5, 128, 64), (70, 1, 512, 64), (2, 16, 7, 9)].into_iter().flat_map(case);
+    parts.chain([(1, 1, 0, 1), (5, 640, 256, 128), (33, 21, 14, 7)].map(take)).collect()
 }
 
 #[cfg(test)]
@@ -165,5 +207,7 @@ mod tests {
         assert!(SplitHeads { first: 3, second: 2 }.output_widths(&[21]).is_err());
         assert_eq!(JoinHeads { first: 3, second: 2 }.output_widths(&[12, 8]), Ok(vec![20]));
         assert!(JoinHeads { first: 3, second: 2 }.output_widths(&[12, 9]).is_err());
+        assert_eq!(TakeColumns { start: 3, len: 2 }.output_widths(&[5]), Ok(vec![2]));
+        assert!(TakeColumns { start: 3, len: 2 }.output_widths(&[4]).is_err());
     }
 }

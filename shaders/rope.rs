@@ -21,7 +21,7 @@ pub enum RopePairs {
 /// the pair `(a, b)` with frequency `f` at position `p` becomes
 /// `m (a cos pf - b sin pf, a sin pf + b cos pf)`.
 ///
-/// - Two inputs and outputs, query [rows, n_heads * head_dim] and key [rows, n_kv_heads * head_dim].
+/// - One or two inputs and outputs: query [rows, n_heads * head_dim] and key [rows, n_kv_heads * head_dim].
 /// - `frequencies`: [rotary_dim / 2], after scaling rules; the other values of a head are copied.
 /// - `magnitude`: m, which is above 1 with YaRN.
 /// - Source: Su et al. 2021; YaRN: Peng et al. 2023.
@@ -101,7 +101,7 @@ impl Op for Rope {
     }
 
     fn output_widths(&self, inputs: &[usize]) -> Result<Vec<usize>, ShapeError> {
-        ShapeError::check(self.name(), "number of inputs", inputs.len(), 2)?;
+        ShapeError::check(self.name(), "number of inputs", inputs.len(), inputs.len().clamp(1, 2))?;
         for width in inputs {
             ShapeError::check(self.name(), format!("width {width} modulo head_dim"), width % self.head_dim, 0)?;
         }
@@ -112,9 +112,7 @@ impl Op for Rope {
         let rows = args.rows;
         let positions = args.batch.positions;
         let inputs = args.inputs;
-        let widths = [inputs[0].len() / rows.max(1), inputs[1].len() / rows.max(1)];
-        let [query, key] = &mut *args.outputs else { return };
-        let outputs = [SharedMut::new(query), SharedMut::new(key)];
+        let outputs: Vec<_> = args.outputs.iter_mut().map(|output| SharedMut::new(output)).collect();
         args.team.for_each(rows, &|row| {
             let position = positions[row] as f32;
             let angles: Vec<(f32, f32)> = self
@@ -125,7 +123,8 @@ impl Op for Rope {
                     (sin * self.magnitude, cos * self.magnitude)
                 })
                 .collect();
-            for ((input, output), width) in inputs.iter().zip(&outputs).zip(widths) {
+            for (input, output) in inputs.iter().zip(&outputs) {
+                let width = input.len() / rows;
                 // SAFETY: each task writes its own row of each output.
                 let y = unsafe { output.slice(row * width, width) };
                 self.rotate_heads(&angles, &input[row * width..][..width], y);
@@ -196,12 +195,21 @@ fn case(pairs: RopePairs, (head_dim, frequencies): (usize, usize)) -> Case {
     let rows = POSITIONS.len();
     let batch = CaseBatch { positions: POSITIONS.into(), ..CaseBatch::of_rows(rows) };
     let inputs = [3, 1].map(|heads| random::activations(rows * heads * head_dim, heads as u64));
-    let expected = inputs.iter().map(|input| {
-        let of_rows = input.chunks_exact(input.len() / rows).zip(POSITIONS);
-        of_rows.flat_map(|(x, position)| Expected::within(1e-5, reference(&rope, position, x))).collect()
-    });
-    let step = CaseStep { batch, rows: RowCount::All(rows), expected: expected.collect(), inputs: inputs.into() };
-    Case::new(format!("{pairs:?}, {frequencies} pairs of {head_dim}"), rope, vec![step])
+    let expected: Vec<Vec<Expected>> = inputs
+        .iter()
+        .map(|input| {
+            let of_rows = input.chunks_exact(input.len() / rows).zip(POSITIONS);
+            of_rows.flat_map(|(x, position)| Expected::within(1e-5, reference(&rope, position, x))).collect()
+        })
+        .collect();
+    let step = |inputs: &[Vec<f32>], expected: &[Vec<Expected>]| CaseStep {
+        batch: batch.clone(),
+        rows: RowCount::All(rows),
+        expected: expected.to_vec(),
+        inputs: inputs.to_vec(),
+    };
+    let steps = vec![step(&inputs, &expected), step(&inputs[..1], &expected[..1])];
+    Case::new(format!("{pairs:?}, {frequencies} pairs of {head_dim}"), rope, steps)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 
-use crate::graph::{Graph, Rows};
+use crate::graph::{Graph, Node, Rows};
 
 /// How a model is divided among devices.
 #[derive(Debug, Clone, PartialEq)]
@@ -60,7 +60,7 @@ pub fn cuts(graph: &Graph, split: &Split, devices: usize) -> Result<Vec<usize>, 
 /// Number of layers of the graph.
 #[must_use]
 pub fn layers(graph: &Graph) -> usize {
-    graph.nodes().iter().filter(|node| node.op.state_layer().is_some()).count()
+    layer_starts(graph).len()
 }
 
 fn by_shares(graph: &Graph, starts: &[usize], shares: &[f64], devices: usize) -> Result<Vec<usize>, SplitError> {
@@ -94,11 +94,22 @@ fn by_shares(graph: &Graph, starts: &[usize], shares: &[f64], devices: usize) ->
     Ok(cuts)
 }
 
-/// The first op of each layer: the last op up to its attention before which the graph can be cut.
+/// The first op of each layer: the last op up to its mixer before which the graph can be cut.
 fn layer_starts(graph: &Graph) -> Vec<usize> {
-    let can_be_cut = |cut: &usize| matches!(graph.values_across(*cut)[..], [value] if graph.rows(value) == Rows::All);
-    let attentions = (0..graph.nodes().len()).filter(|index| graph.nodes()[*index].op.state_layer().is_some());
-    attentions.filter_map(|attention| (1..=attention).rev().find(can_be_cut)).collect()
+    let can_be_cut = |cut: &usize| {
+        matches!(graph.values_across(*cut)[..], [value] if graph.rows(value) == Rows::All) && !shares_state(graph, *cut)
+    };
+    let mixers = (0..graph.nodes().len()).filter(|index| graph.nodes()[*index].op.state_layer().is_some());
+    let mut starts: Vec<usize> = mixers.filter_map(|mixer| (1..=mixer).rev().find(can_be_cut)).collect();
+    starts.dedup();
+    starts
+}
+
+/// Whether ops before and after a cut use the state of the same layer.
+fn shares_state(graph: &Graph, cut: usize) -> bool {
+    let (before, after) = graph.nodes().split_at(cut);
+    let of = |nodes: &[Node]| nodes.iter().filter_map(|node| node.op.state_layer()).collect::<HashSet<_>>();
+    !of(before).is_disjoint(&of(after))
 }
 
 /// Bytes of the weights of some ops, each counted once.

@@ -141,7 +141,7 @@ pub(super) fn shaped(
 pub(super) fn of_shape(kv: KvShape, group: usize, window: Option<usize>, softcap: Option<f32>) -> Attention {
     let scale = 3.0 / (kv.key_dim as f32).sqrt();
     let window = window.map(Window::Last);
-    Attention { layer: 1, n_heads: kv.n_kv_heads * group, kv, scale, window, softcap, sinks: None }
+    Attention { layer: 1, stores: true, n_heads: kv.n_kv_heads * group, kv, scale, window, softcap, sinks: None }
 }
 
 /// The same attention with chunks of `positions` positions.

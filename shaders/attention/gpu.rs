@@ -119,8 +119,8 @@ pub(super) fn scratch_bytes(attention: &Attention, device: &DeviceLimits, rows: 
 
 /// Stores keys and values, then computes the attention; merges the pieces if contexts are split.
 pub(super) fn dispatches(attention: &Attention, args: &GpuArgs<'_>) -> Vec<Dispatch> {
-    let stored = store(attention, args, None);
-    [stored].into_iter().chain(Run::new(attention, args).attend()).collect()
+    let stored = attention.stores.then(|| store(attention, args, None));
+    stored.into_iter().chain(Run::new(attention, args).attend()).collect()
 }
 
 /// The rotation that is fused into the storing of keys.
@@ -138,7 +138,7 @@ impl FusesWith<Attention> for Rope {
     const GIVES_BETWEEN: bool = false;
 
     fn fuses_with(&self, attention: &Attention) -> bool {
-        self.head_dim() == attention.kv.key_dim
+        attention.stores && self.head_dim() == attention.kv.key_dim
     }
 
     fn widths_between(&self, attention: &Attention) -> Vec<usize> {

@@ -78,6 +78,9 @@ impl Window {
 pub struct Attention {
     /// The layer of the cache.
     pub layer: usize,
+    /// Whether the keys and values of the rows are inputs, which are stored in the cache. If not, an earlier op has
+    /// stored them for the same layer of the cache, and the query is the only input.
+    pub stores: bool,
     /// The number of query heads.
     pub n_heads: usize,
     /// The number of key and value heads, which divides `n_heads`, and their lengths.

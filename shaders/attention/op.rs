@@ -12,10 +12,18 @@ impl Op for Attention {
     }
 
     fn output_widths(&self, inputs: &[usize]) -> Result<Vec<usize>, ShapeError> {
-        let expected = if self.kv.values_in_keys { 2 } else { 3 };
+        let expected = if !self.stores {
+            1
+        } else if self.kv.values_in_keys {
+            2
+        } else {
+            3
+        };
         ShapeError::check(self.name(), "number of inputs", inputs.len(), expected)?;
         ShapeError::check(self.name(), "width of the query", inputs[0], self.n_heads * self.kv.key_dim)?;
-        ShapeError::check(self.name(), "width of the key", inputs[1], self.kv.key_width())?;
+        if let Some(&key) = inputs.get(1) {
+            ShapeError::check(self.name(), "width of the key", key, self.kv.key_width())?;
+        }
         if let Some(&value) = inputs.get(2) {
             ShapeError::check(self.name(), "width of the value", value, self.kv.value_width())?;
         }
@@ -52,7 +60,9 @@ impl Op for Attention {
     }
 
     fn run_cpu(&self, args: &mut CpuArgs<'_>) {
-        cpu::store(self, args);
+        if self.stores {
+            cpu::store(self, args);
+        }
         cpu::attend(self, args);
     }
 

@@ -41,6 +41,8 @@ pub struct HyperParameters {
     pub residual_scale: Option<f32>,
     /// The factor on logits.
     pub logit_scale: Option<f32>,
+    /// Values of each layer's own input, for models that have such inputs.
+    pub per_layer_input: Option<usize>,
     /// Soft cap on attention scores.
     pub attention_softcap: Option<f32>,
     /// Soft cap on logits.
@@ -65,6 +67,7 @@ impl HyperParameters {
             embedding_scale: keys.embedding_scale(family.embedding_scale, hidden_size)?,
             residual_scale: keys.optional_positive("residual_scale")?,
             logit_scale: keys.logit_scale(family.logit_scale)?,
+            per_layer_input: keys.per_layer_input()?,
             attention_softcap: keys.optional_positive("attn_logit_softcapping")?,
             logit_softcap: keys.optional_positive("final_logit_softcapping")?,
             architecture: keys.architecture,
@@ -80,6 +83,12 @@ fn vocab_size(gguf: &Gguf) -> Result<usize, ModelError> {
 }
 
 impl Keys<'_> {
+    fn per_layer_input(&self) -> Result<Option<usize>, ModelError> {
+        let key = "embedding_length_per_layer_input";
+        let size = self.gguf.optional_u32(&self.name(key))?.filter(|size| *size > 0);
+        size.map(|size| self.checked_size(key, size as usize)).transpose()
+    }
+
     fn norm_epsilon(&self, norm: NormKind) -> Result<f32, ModelError> {
         const OF_ROOT: &str = "attention.layer_norm_rms_epsilon";
         const OF_LAYER: &str = "attention.layer_norm_epsilon";

@@ -59,6 +59,7 @@ impl MixerSpec {
     #[must_use]
     pub fn state(&self) -> LayerState {
         match self {
+            MixerSpec::Attention(attention) if attention.reads_layer.is_some() => LayerState::NONE,
             MixerSpec::Attention(attention) => LayerState::of_kv(attention.kv_shape()),
             MixerSpec::LatentAttention(attention, sizes) => LayerState::of_kv(attention.latent_shape(*sizes)),
             MixerSpec::GatedDelta(delta) => LayerState::recurrent(len_of(&delta.state_parts(0))),
@@ -154,6 +155,8 @@ impl SpaceLayer {
 pub struct AttentionLayer {
     /// The number and sizes of heads.
     pub heads: Heads,
+    /// The earlier layer whose keys and values the layer reads; `None` if it has its own.
+    pub reads_layer: Option<usize>,
     /// How queries and keys are normalised.
     pub qk_norm: Option<QkNormKind>,
     /// The window; `None` for full attention.

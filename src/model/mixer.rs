@@ -45,6 +45,9 @@ fn grouped_query_attention(
     attention: &AttentionLayer,
     x: ValueId,
 ) -> Result<ValueId, BuildError> {
+    if attention.reads_layer.is_some() {
+        return attention_to_an_earlier_layer(builder, layer, attention, x);
+    }
     let ([query, key, value], gate) = project(builder, layer, attention.heads, x)?;
     let [query, key] = norm_queries_and_keys(builder, layer, attention, [query, key])?;
     let [query, key] = apply_positions(builder, layer, attention, [query, key])?;
@@ -59,10 +62,35 @@ fn grouped_query_attention(
     Ok(builder.linear(layer, &[("attn_output", builder.h.hidden_size)], attended)?[0])
 }
 
+/// Grouped-query attention to the keys and values of an earlier layer. Projections of keys and values that a file has for this
+/// layer are not used.
+fn attention_to_an_earlier_layer(
+    builder: &mut Builder<'_>,
+    layer: usize,
+    attention: &AttentionLayer,
+    x: ValueId,
+) -> Result<ValueId, BuildError> {
+    let Heads { n_heads, head_dim, rotary_dim, .. } = attention.heads;
+    for stem in ["attn_k", "attn_v", "attn_k_norm"] {
+        builder.weights.ignore(&format!("blk.{layer}.{stem}.weight"));
+    }
+    let mut query = builder.linear(layer, &[("attn_q", n_heads * head_dim)], x)?[0];
+    if attention.qk_norm.is_some() {
+        query = builder.grouped_norm(&format!("blk.{layer}.attn_q_norm.weight"), head_dim, query)?;
+    }
+    if let Some(rope) = attention.rope {
+        query = rotate(builder, (rope, rotary_dim), head_dim, &[query])?[0];
+    }
+    let op = attention_op(builder, layer, attention, attention.kv_shape());
+    let attended = builder.graph.push_one(op.checked()?, &[query])?;
+    Ok(builder.linear(layer, &[("attn_output", builder.h.hidden_size)], attended)?[0])
+}
+
 /// The attention op of a layer, without sinks.
 fn attention_op(builder: &Builder<'_>, layer: usize, attention: &AttentionLayer, kv: KvShape) -> Attention {
     Attention {
-        layer,
+        layer: attention.reads_layer.unwrap_or(layer),
+        stores: attention.reads_layer.is_none(),
         n_heads: attention.heads.n_heads,
         kv,
         scale: attention.scale,
@@ -151,7 +179,8 @@ fn apply_positions(
 ) -> Result<[ValueId; 2], BuildError> {
     let head_dim = attention.heads.head_dim;
     if let Some(rope) = attention.rope {
-        [query, key] = rotate(builder, (rope, attention.heads.rotary_dim), head_dim, [query, key])?;
+        let rotated = rotate(builder, (rope, attention.heads.rotary_dim), head_dim, &[query, key])?;
+        [query, key] = [rotated[0], rotated[1]];
     }
     if attention.qk_norm == Some(QkNormKind::RotatedHeads) {
         [query, key] = stored_norms(builder, layer, [head_dim; 2], [query, key])?;
@@ -171,16 +200,15 @@ fn rotate(
     builder: &mut Builder<'_>,
     (rope, rotary_dim): (RopeSpec, usize),
     head_dim: usize,
-    queries_and_keys: [ValueId; 2],
-) -> Result<[ValueId; 2], BuildError> {
+    values: &[ValueId],
+) -> Result<Vec<ValueId>, BuildError> {
     let factors = match rope.factors {
         Some(tensor) => Some(builder.weights.vector(tensor, rotary_dim / 2)?),
         None => None,
     };
     let frequencies = frequencies(rope.base, rotary_dim, rope.scaling, factors.as_deref());
     let op = Rope::new(head_dim, builder.family.attention.rope_pairs, frequencies.into(), rope.magnitude)?;
-    let rotated = builder.graph.push(op, &queries_and_keys)?;
-    Ok([rotated[0], rotated[1]])
+    Ok(builder.graph.push(op, values)?)
 }
 
 /// Latent attention: all heads share one latent vector and one rotated section of the keys.
@@ -201,15 +229,15 @@ fn latent_attention(
     let sections = builder.graph.push(SplitHeads { first: key_dim, second: rotary }, &[query])?;
     let shared = builder.graph.push(SplitHeads { first: rank, second: rotary }, &[latent_and_key])?;
     let latent = builder.grouped_norm(&format!("blk.{layer}.attn_kv_a_norm.weight"), rank, shared[0])?;
-    let [rotated_query, rotated_key] = match attention.rope {
-        Some(rope) => rotate(builder, (rope, rotary), rotary, [sections[1], shared[1]])?,
-        None => [sections[1], shared[1]],
+    let rotated = match attention.rope {
+        Some(rope) => rotate(builder, (rope, rotary), rotary, &[sections[1], shared[1]])?,
+        None => vec![sections[1], shared[1]],
     };
 
     let absorbed = per_head(builder, layer, ("attn_k_b", n_heads), [rank, key_dim], sections[0])?;
     let join = || JoinHeads { first: rank, second: rotary };
-    let query = builder.graph.push_one(join(), &[absorbed, rotated_query])?;
-    let key = builder.graph.push_one(join(), &[latent, rotated_key])?;
+    let query = builder.graph.push_one(join(), &[absorbed, rotated[0]])?;
+    let key = builder.graph.push_one(join(), &[latent, rotated[1]])?;
     let op = attention_op(builder, layer, attention, attention.latent_shape(sizes));
     let attended = builder.graph.push_one(op.checked()?, &[query, key])?;
     let values = per_head(builder, layer, ("attn_v_b", n_heads), [value_dim, rank], attended)?;

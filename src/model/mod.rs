@@ -9,6 +9,7 @@
 //! - [`weights`]: tensors by name, checked against the expected shape
 //! - [`builder`]: the graph under construction
 //! - [`mixer`] and [`ffn`]: the two halves of a layer
+//! - `per_layer`: inputs of single layers, where a model has them
 //! - [`ModelGraph::build`]: embedding, layers, norm, head
 
 pub mod arch;
@@ -18,6 +19,7 @@ pub mod ffn;
 pub mod hyperparameters;
 pub mod layer;
 pub mod mixer;
+mod per_layer;
 pub mod rope;
 pub mod weights;
 
@@ -81,8 +83,9 @@ fn build_ops(builder: &mut Builder<'_>) -> Result<(), BuildError> {
     let h = builder.h;
     let embedding = builder.weights.matrix("token_embd.weight", h.vocab_size, h.hidden_size)?;
     let mut x = builder.graph.push_one(Embed::new(embedding.clone(), h.embedding_scale), &[])?;
+    let per_layer = per_layer::inputs(builder, x)?;
     for layer in 0..h.layers.len() {
-        x = build_layer(builder, layer, x)?;
+        x = build_layer(builder, layer, (x, per_layer))?;
     }
     let x = builder.graph.push_one(SelectRows::new(), &[x])?;
     // Some files name the last norm after the embedding.
@@ -107,8 +110,12 @@ fn scaled(builder: &mut Builder<'_>, factor: Option<f32>, x: ValueId) -> Result<
     }
 }
 
-/// Norm, mixer, residual; norm, feed-forward, residual. Some layers have only one of the halves.
-fn build_layer(builder: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<ValueId, BuildError> {
+/// Norm, mixer, residual; norm, feed-forward, residual; the layer's own input. Some layers have only one of the halves.
+fn build_layer(
+    builder: &mut Builder<'_>,
+    layer: usize,
+    (x, per_layer): (ValueId, Option<ValueId>),
+) -> Result<ValueId, BuildError> {
     let spec = &builder.h.layers[layer];
     let [before_mixer, after_mixer, before_ffn, after_ffn] = norm_names(spec.norms);
     let (sum, mixer_input) = match &spec.mixer {
@@ -133,6 +140,7 @@ fn build_layer(builder: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<Va
             add_branch(builder, layer, after_ffn, [sum, fed])?
         }
     };
+    let sum = per_layer::add(builder, layer, per_layer, sum)?;
     let scale = builder.weights.optional_vector(&format!("blk.{layer}.layer_output_scale.weight"), 1)?;
     scaled(builder, scale.map(|scale| scale[0]), sum)
 }

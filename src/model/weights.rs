@@ -97,6 +97,11 @@ impl<'a> Weights<'a> {
         self.has(name).then(|| self.vector(name, len)).transpose()
     }
 
+    /// Marks a tensor that the model does not need, if the file has it.
+    pub fn ignore(&mut self, name: &str) {
+        self.used.insert(name.to_owned());
+    }
+
     /// Bytes of the tensors used so far, each once.
     #[must_use]
     pub fn bytes(&self) -> u64 {

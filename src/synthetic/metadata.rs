@@ -18,7 +18,6 @@ pub(super) fn describe(synthetic: &Synthetic) -> GgufBuilder {
         ("context_length", shape.context_train),
         ("embedding_length", shape.hidden_size),
         ("block_count", shape.n_layers),
-        ("feed_forward_length", shape.intermediate_size),
         ("vocab_size", shape.vocab_size),
         ("attention.head_count", shape.n_heads),
         ("attention.head_count_kv", shape.n_kv_heads),
@@ -27,6 +26,9 @@ pub(super) fn describe(synthetic: &Synthetic) -> GgufBuilder {
         ("rope.dimension_count", shape.rotary_dim.unwrap_or(shape.head_dim)),
     ] {
         keys = keys.size(key, size);
+    }
+    if shape.intermediate_size > 0 {
+        keys = keys.size("feed_forward_length", shape.intermediate_size);
     }
     keys = keys.key("attention.layer_norm_rms_epsilon", shape.rms_norm_epsilon).key("rope.freq_base", shape.rope_base);
     if let RopeStretch::Linear { factor } = shape.rope_stretch {

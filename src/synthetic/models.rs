@@ -392,7 +392,7 @@ pub const MODELS: &[Shape] = &[
     Shape {
         name: "qwen3.5-0.8b",
         title: "Qwen3.5 0.8B",
-        parameters: 0,
+        parameters: 752_393_024,
         n_layers: 24,
         hidden_size: 1024,
         intermediate_size: 3584,
@@ -402,7 +402,7 @@ pub const MODELS: &[Shape] = &[
     Shape {
         name: "qwen3.5-4b",
         title: "Qwen3.5 4B",
-        parameters: 0,
+        parameters: 4_205_751_296,
         n_layers: 32,
         hidden_size: 2560,
         intermediate_size: 9216,
@@ -415,7 +415,7 @@ pub const MODELS: &[Shape] = &[
         name: "qwen3.5-35b-a3b",
         title: "Qwen3.5 35B A3B",
         architecture: "qwen35moe",
-        parameters: 0,
+        parameters: 34_660_610_688,
         n_layers: 40,
         hidden_size: 2048,
         n_heads: 16,

@@ -339,6 +339,11 @@ CHECKPOINTS: dict[str, Checkpoint] = {
     "deepseek3": Checkpoint(DEEPSEEK3, DEEPSEEK3_SIZES),
     "llama4": Checkpoint(LLAMA4, LLAMA4_SIZES, draw=1),
     "gemma4": Checkpoint(GEMMA4, GEMMA4_SIZES, draw=1),
+    # The last two layers read the keys and values of earlier ones and have wider feed-forwards.
+    "gemma4-e": Checkpoint(GEMMA4, GEMMA4_SIZES | dict(
+        num_hidden_layers=6, layer_types=GEMMA4_SIZES["layer_types"][:2] * 3, hidden_size=32, intermediate_size=40,
+        attention_k_eq_v=False, num_global_key_value_heads=None, hidden_size_per_layer_input=8,
+        num_kv_shared_layers=2, use_double_wide_mlp=True, enable_moe_block=False)),
     "gemma4-dense": Checkpoint(GEMMA4, GEMMA4_SIZES | dict(num_hidden_layers=2, layer_types=GEMMA4_SIZES["layer_types"][:2],
                                                            enable_moe_block=False)),
     # Quantised weights: compared with transformers on the dequantised weights.
@@ -438,7 +443,9 @@ def write_metadata(writer: gguf.GGUFWriter, name: str, checkpoint: Checkpoint, c
     # In Llama 4's config `intermediate_size` is that of the experts. A config without dense layers has none.
     length = getattr(config, "intermediate_size_mlp", getattr(config, "intermediate_size", None))
     if length and not checkpoint.family.writes_lengths:
-        writer.add_feed_forward_length(length)
+        wide = getattr(config, "use_double_wide_mlp", False) and config.num_kv_shared_layers
+        narrow = config.num_hidden_layers - (wide or 0)
+        writer.add_feed_forward_length([length] * narrow + [2 * length] * wide if wide else length)
     writer.add_head_count(config.num_attention_heads)
     if checkpoint.family.write_heads:
         checkpoint.family.write_heads(writer, config)

@@ -6,6 +6,7 @@ mod faults;
 mod prefixes;
 mod prompts;
 mod random;
+mod recurrent;
 mod speculation;
 mod world;
 

@@ -1,6 +1,7 @@
-//! Gemma 4 (text, without per-layer embeddings): norms before and after each half of a layer and on the heads; five windowed
+//! Gemma 4 (text): norms before and after each half of a layer and on the heads; five windowed
 //! layers, then one without a window, whose heads have another size and whose values are its keys. Experts, where a model has
-//! them, run in parallel to the dense feed-forward.
+//! them, run in parallel to the dense feed-forward. The small models have an input of its own for each layer, and their last
+//! layers read the keys and values of earlier ones.
 //!
 //! Source: Gemma Team 2026, "Gemma 4" and its reference code.
 
@@ -11,7 +12,7 @@ use super::family::{
 
 pub(super) const FAMILY: Family = Family {
     architecture: "gemma4",
-    models: "Gemma 4 (text, without per-layer embeddings)",
+    models: "Gemma 4 (text)",
     embedding_scale: EmbeddingScale::SqrtHiddenSize,
     norms: Norms::BeforeAndAfter,
     attention: AttentionSpec {

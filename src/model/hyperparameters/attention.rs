@@ -86,18 +86,36 @@ impl Keys<'_> {
         Ok(LatentSizes { rank, key_dim: key_dim - rotary_dim, value_dim: self.size("attention.value_length_mla")? })
     }
 
-    /// Refuses models whose layers read the keys and values of other layers, or limit them.
+    /// Refuses models that limit queries, keys and values.
     pub(super) fn refuse_variants(&self) -> Result<(), ModelError> {
-        let expected = "0: such models are not supported";
-        if let Some(layers) =
-            self.gguf.optional_u32(&self.name("attention.shared_kv_layers"))?.filter(|count| *count > 0)
-        {
-            return Err(self.invalid("attention.shared_kv_layers", layers, expected));
-        }
         match self.gguf.optional_f32(&self.name("attention.clamp_kqv"))?.filter(|limit| *limit != 0.0) {
-            Some(limit) => Err(self.invalid("attention.clamp_kqv", limit, expected)),
+            Some(limit) => Err(self.invalid("attention.clamp_kqv", limit, "0: such models are not supported")),
             None => Ok(()),
         }
+    }
+
+    /// For each layer the earlier one whose keys and values it reads: the last layers read those of the last layer before them
+    /// that has a window as they do, or none as they do.
+    pub(super) fn layers_to_read(
+        &self,
+        heads: &[Heads],
+        windows: &[Option<Window>],
+    ) -> Result<Vec<Option<usize>>, ModelError> {
+        const KEY: &str = "attention.shared_kv_layers";
+        let n_layers = windows.len();
+        let shared = self.gguf.optional_u32(&self.name(KEY))?.unwrap_or(0) as usize;
+        let Some(own) = n_layers.checked_sub(shared).filter(|own| *own > 0) else {
+            return Err(self.invalid(KEY, shared, format!("below {n_layers}")));
+        };
+        let source = |layer: usize| {
+            let alike = |other: &usize| windows[*other].is_some() == windows[layer].is_some();
+            let shape = |layer: usize| (heads[layer].n_kv_heads, heads[layer].head_dim);
+            let source = (0..own).rev().find(alike).filter(|source| shape(*source) == shape(layer));
+            let expected =
+                format!("fewer, so that layer {layer} finds keys and values of its size in an earlier layer");
+            source.map(Some).ok_or_else(|| self.invalid(KEY, shared, expected))
+        };
+        (0..n_layers).map(|layer| if layer < own { Ok(None) } else { source(layer) }).collect()
     }
 
     /// How the queries and keys of a layer are normalised.

@@ -33,6 +33,7 @@ impl Keys<'_> {
         let windows = self.windows(options.windows, self.layers()?)?;
         let heads = self.heads(hidden_size, &windows)?;
         let ropes = self.ropes(options, &windows, context_tokens)?;
+        let reads = self.layers_to_read(&heads, &windows)?;
         let (scale, yarn) =
             (self.optional_positive("attention.scale")?, self.yarn_score_scale(options.yarn_multiplier)?);
         let of_layer = |layer: usize| {
@@ -50,6 +51,7 @@ impl Keys<'_> {
             };
             let key_dim = latent.map_or(heads.head_dim, |latent| latent.key_dim + heads.rotary_dim);
             let attention = AttentionLayer {
+                reads_layer: reads[layer],
                 qk_norm: self.qk_norm(options.qk_norm, layer, rope.is_some())?,
                 position_scale: self.position_scale(options.temperature, rope.is_some())?,
                 scale: scale.unwrap_or_else(|| options.scale.value(hidden_size, heads.n_heads, key_dim) * yarn),

@@ -169,7 +169,7 @@ fn windowed_layers_may_have_other_heads() {
     assert_refused("gemma4", &none, &["head_count_kv\" is 0", "between 1"]);
     let odd = [("attention.head_count_kv", Sizes(vec![2, 3, 2, 1]))];
     assert_refused("gemma4", &odd, &["head_count_kv\" is 3", "a divisor of 4"]);
-    assert_refused("gemma4", &[("attention.shared_kv_layers", Size(2))], &["shared_kv_layers\" is 2", "not supported"]);
+    assert_refused("gemma4", &[("attention.shared_kv_layers", Size(4))], &["shared_kv_layers\" is 4", "below 4"]);
 }
 
 #[test]
