@@ -31,13 +31,8 @@ const CLAMP: f32 = 7.0;
 const SLOPE: f32 = 1.702;
 
 /// Every activation, for cases and tests.
-const ALL: [Activation; 5] = [
-    Activation::Silu,
-    Activation::GeluTanh,
-    Activation::ClampedSwiglu,
-    Activation::Sigmoid,
-    Activation::Bilinear,
-];
+const ALL: [Activation; 5] =
+    [Activation::Silu, Activation::GeluTanh, Activation::ClampedSwiglu, Activation::Sigmoid, Activation::Bilinear];
 
 impl Activation {
     #[inline(always)]

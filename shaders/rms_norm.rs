@@ -167,7 +167,11 @@ pub fn cases() -> Vec<Case> {
         let steps = vec![step(1), step(3), step(64), step(5).of_selected()];
         Case::new(format!("{groups} groups of {group}"), RmsNorm::new(Arc::clone(&weight), 1e-5), steps)
     };
-    [(1, 576), (1, 1), (1, 77), (9, 64), (3, 5), (2, 1000), (1, 4096)].map(case).into_iter().chain([of_groups()]).collect()
+    [(1, 576), (1, 1), (1, 77), (9, 64), (3, 5), (2, 1000), (1, 4096)]
+        .map(case)
+        .into_iter()
+        .chain([of_groups()])
+        .collect()
 }
 
 /// Groups with weights of their own.

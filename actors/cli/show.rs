@@ -3,7 +3,8 @@
 use std::fmt::Write;
 
 use cuelight_engine::format::gguf::{Gguf, TensorInfo};
-use cuelight_engine::load::{self, MemoryPlan, Source};
+use cuelight_engine::load::{self, LoadPlan, Source};
+use cuelight_engine::model::describe::LayerGroup;
 use serde_json::{Map, Value, json};
 
 use super::hints::explain_load;
@@ -48,12 +49,11 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     let path = context.locate(&args.model)?;
     let gguf = Gguf::open(&path).map_err(CliError::other)?;
     // A file that cannot run (a vocabulary, an unknown architecture) can still be shown.
-    let memory =
+    let plan =
         load::plan(&model::load_options(&context.config, &Tuned::known(&context.config), Source::File(path.clone()))?)
-            .map(|plan| plan.memory().clone())
             .map_err(|error| explain_load(&error));
     if args.json {
-        return print(&format!("{:#}\n", as_json(&gguf, &memory, args.tensors)));
+        return print(&format!("{:#}\n", as_json(&gguf, &plan, args.tensors)));
     }
     let mut text = format!("{}\n\nMetadata\n", path.display());
     let rows: Vec<Vec<String>> =
@@ -65,9 +65,18 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     if args.tensors {
         text.push_str(&tensor_table(tensors));
     }
-    let plan = memory.map_or_else(|reason| format!("no memory plan: {reason}"), |memory| memory.to_string());
+    if let Ok(plan) = &plan {
+        text.push_str(&layer_table(&plan.card().layers));
+    }
+    let plan = plan.map_or_else(|reason| format!("no memory plan: {reason}"), |plan| plan.memory().to_string());
     let _ = writeln!(text, "\n{}", plan.trim_end());
     print(&text)
+}
+
+fn layer_table(layers: &[LayerGroup]) -> String {
+    let columns = [("  LAYERS", Align::Right), ("MIXER", Align::Left), ("FEED-FORWARD", Align::Left)];
+    let row = |group: &LayerGroup| vec![group.count.to_string(), group.mixer.clone(), group.feed_forward.clone()];
+    format!("\n{}", table(&columns, &layers.iter().map(row).collect::<Vec<_>>()))
 }
 
 fn tensor_table(tensors: &[TensorInfo]) -> String {
@@ -87,7 +96,7 @@ fn format_name(tensor: &TensorInfo) -> String {
     tensor.format().map_or_else(|| format!("type {}", tensor.ggml_type), |format| format.name().to_owned())
 }
 
-fn as_json(gguf: &Gguf, memory: &Result<MemoryPlan, String>, with_tensors: bool) -> Value {
+fn as_json(gguf: &Gguf, plan: &Result<LoadPlan, String>, with_tensors: bool) -> Value {
     let metadata: Map<String, Value> = gguf
         .metadata()
         .iter()
@@ -104,7 +113,11 @@ fn as_json(gguf: &Gguf, memory: &Result<MemoryPlan, String>, with_tensors: bool)
         let facts = |tensor: &TensorInfo| json!({ "name": tensor.name, "shape": tensor.dims, "format": format_name(tensor), "size_bytes": tensor.n_bytes });
         object["tensors"] = gguf.tensors().iter().map(facts).collect();
     }
-    object["memory"] = match memory {
+    if let Ok(plan) = plan {
+        let group = |group: &LayerGroup| json!({ "count": group.count, "mixer": group.mixer, "feed_forward": group.feed_forward });
+        object["layers"] = plan.card().layers.iter().map(group).collect();
+    }
+    object["memory"] = match plan.as_ref().map(LoadPlan::memory) {
         Ok(memory) => json!({
             "weights_bytes": memory.weights_bytes,
             "kv_bytes": memory.kv_bytes,

@@ -244,6 +244,7 @@ impl ModelSource for SimulatedModel {
             quantization: "none".into(),
             context_train: self.limits.context_tokens,
             license: None,
+            layers: Vec::new(),
         };
         let engine = SimulatedEngine {
             kv: vec![Slot::default(); self.limits.kv_blocks * BLOCK_TOKENS],

@@ -5,6 +5,7 @@ use std::path::Path;
 use super::error::LoadError;
 use crate::format::gguf::Gguf;
 use crate::model::ModelGraph;
+use crate::model::describe::{LayerGroup, groups};
 
 /// Facts about a model, for people and for `/v1/models`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,6 +24,8 @@ pub struct ModelCard {
     pub context_train: usize,
     /// `general.license`, if the file has it.
     pub license: Option<String>,
+    /// The layers.
+    pub layers: Vec<LayerGroup>,
 }
 
 impl ModelCard {
@@ -46,6 +49,7 @@ impl ModelCard {
             quantization: quantization.map_or_else(String::new, |(name, _)| name.clone()),
             context_train: model.hyperparameters.context_train,
             license: gguf.optional_str("general.license")?.map(str::to_owned),
+            layers: groups(&model.hyperparameters.layers),
         })
     }
 }

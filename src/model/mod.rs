@@ -4,7 +4,7 @@
 //!
 //! - [`arch`]: the families, one declarative file each
 //! - [`hyperparameters`]: the metadata, checked
-//! - [`layer`]: how each layer is built, from both
+//! - [`layer`]: how each layer is built, from both; [`describe`] says it in words
 //! - [`rope`]: rotary frequencies and their scaling rules
 //! - [`weights`]: tensors by name, checked against the expected shape
 //! - [`builder`]: the graph under construction
@@ -14,6 +14,7 @@
 
 pub mod arch;
 pub mod builder;
+pub mod describe;
 pub mod error;
 pub mod ffn;
 pub mod hyperparameters;

@@ -300,6 +300,7 @@ mod tests {
             quantization: "Q4_1".into(),
             context_train: 2048,
             license: None,
+            layers: Vec::new(),
         };
         Measurement {
             path: "a \"b\".gguf".into(),

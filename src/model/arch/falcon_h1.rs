@@ -5,9 +5,5 @@
 
 use super::family::{Family, Recurrent};
 
-pub(super) const FAMILY: Family = Family {
-    architecture: "falcon-h1",
-    models: "Falcon H1",
-    recurrent: Recurrent::StateSpace,
-    ..Family::PLAIN
-};
+pub(super) const FAMILY: Family =
+    Family { architecture: "falcon-h1", models: "Falcon H1", recurrent: Recurrent::StateSpace, ..Family::PLAIN };

@@ -1,0 +1,117 @@
+//! The layers of a model in words.
+
+use std::fmt;
+
+use cuelight_shaders::attention::Window;
+
+use super::layer::{AttentionLayer, DenseSizes, ExpertSizes, FeedForwardSpec, Heads, LayerSpec, MixerSpec, SpaceLayer};
+
+/// Layers that are built in the same way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LayerGroup {
+    /// How many.
+    pub count: usize,
+    /// Their mixer.
+    pub mixer: String,
+    /// Their feed-forward.
+    pub feed_forward: String,
+}
+
+/// The groups of layers, in the order of their first layers.
+#[must_use]
+pub fn groups(layers: &[LayerSpec]) -> Vec<LayerGroup> {
+    let mut groups: Vec<LayerGroup> = Vec::new();
+    for layer in layers {
+        let (mixer, feed_forward) = (layer.mixer.to_string(), layer.feed_forward.to_string());
+        match groups.iter_mut().find(|group| group.mixer == mixer && group.feed_forward == feed_forward) {
+            Some(group) => group.count += 1,
+            None => groups.push(LayerGroup { count: 1, mixer, feed_forward }),
+        }
+    }
+    groups
+}
+
+impl fmt::Display for MixerSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MixerSpec::Attention(attention) => write!(f, "{attention}"),
+            MixerSpec::LatentAttention(attention, sizes) => {
+                write!(f, "latent attention, {} heads of rank {}", attention.heads.n_heads, sizes.rank)
+            }
+            MixerSpec::GatedDelta(delta) => {
+                let shape = &delta.shape;
+                write!(f, "gated delta rule, {} heads of {}", shape.value_heads, shape.value_dim)
+            }
+            MixerSpec::ShortConv(conv) => write!(f, "convolution over {} rows", conv.width),
+            MixerSpec::StateSpace(space) => write!(f, "{space}"),
+            MixerSpec::AttentionNextToStateSpace(attention, space) => write!(f, "{attention}; {space}"),
+            MixerSpec::None => f.write_str("no mixer"),
+        }
+    }
+}
+
+impl fmt::Display for AttentionLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Heads { n_heads, n_kv_heads, head_dim, .. } = self.heads;
+        write!(f, "attention, {n_heads} heads of {head_dim}, {n_kv_heads} of keys and values")?;
+        match self.window {
+            Some(Window::Last(positions)) => write!(f, ", window of {positions}")?,
+            Some(Window::Chunk(positions)) => write!(f, ", chunks of {positions}")?,
+            None => {}
+        }
+        if self.reads_layer.is_some() { f.write_str(" of an earlier layer") } else { Ok(()) }
+    }
+}
+
+impl fmt::Display for SpaceLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "state space, {} heads of {}", self.shape.heads, self.shape.head_dim)
+    }
+}
+
+impl fmt::Display for FeedForwardSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FeedForwardSpec::Dense(dense) => write!(f, "{dense}"),
+            FeedForwardSpec::Experts(experts) => write!(f, "{experts}"),
+            FeedForwardSpec::ExpertsNextToDense(experts, dense) => write!(f, "{dense}; {experts}"),
+            FeedForwardSpec::None => f.write_str("no feed-forward"),
+        }
+    }
+}
+
+impl fmt::Display for DenseSizes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "feed-forward of {}", self.intermediate_size)
+    }
+}
+
+impl fmt::Display for ExpertSizes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {} experts of {}", self.top_k, self.n_experts, self.intermediate_size)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::ModelGraph;
+    use crate::synthetic::Synthetic;
+
+    #[test]
+    fn equal_layers_are_counted_together() {
+        let synthetic: Synthetic = "qwen3.5-35b-a3b:q4_k_m".parse().unwrap();
+        let model = ModelGraph::build(&synthetic.outline().unwrap().0).unwrap();
+        let groups = groups(&model.hyperparameters.layers);
+        let shown: Vec<String> =
+            groups.iter().map(|group| format!("{} {} | {}", group.count, group.mixer, group.feed_forward)).collect();
+        let experts = "8 of 256 experts of 512";
+        assert_eq!(
+            shown,
+            [
+                format!("30 gated delta rule, 32 heads of 128 | {experts}"),
+                format!("10 attention, 16 heads of 256, 2 of keys and values | {experts}")
+            ]
+        );
+    }
+}
