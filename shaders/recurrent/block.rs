@@ -25,7 +25,7 @@ impl<'a> StateBlock<'a> {
     /// The state before the run, in the slot after its last row. `None` if there is no such slot.
     ///
     /// # Safety
-    /// Until the task ends, nobody else uses these values of the slots of the run, and the task calls this once.
+    /// Until the task ends, nothing else uses these values of the slots of the run, and the task calls this once.
     #[must_use]
     pub unsafe fn begin(&self) -> Option<&'a mut [f32]> {
         let last = self.last_slot()?;

@@ -30,12 +30,12 @@ pub(super) struct Block<'a> {
 }
 
 per_vector! {
-    /// Computes the outputs of a block, and stores its states. Nobody else uses the block meanwhile.
+    /// Computes the outputs of a block, and stores its states. No other task uses the block meanwhile.
     pub(super) fn scan = scan_block(block: &Block<'_>)
 }
 
 /// # Safety
-/// The caller has the instruction set, and nobody else uses the block.
+/// The caller has the instruction set, and no other task uses the block.
 #[inline(always)]
 unsafe fn scan_block<V: Vector>(block: &Block<'_>) {
     let (space, shape, run) = (block.space, &block.space.shape, block.state.run);

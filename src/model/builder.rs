@@ -76,7 +76,7 @@ impl<'a> Builder<'a> {
             NormKind::Rms => {
                 // Files of one architecture name a norm without the usual ending.
                 let weight = format!("{name}.weight");
-                let tensor = if !self.weights.has(&weight) && self.weights.has(name) { name } else { &weight };
+                let tensor: &str = if !self.weights.has(&weight) && self.weights.has(name) { name } else { &weight };
                 return self.grouped_norm(tensor, width, x);
             }
             NormKind::LayerUnweighted => (vec![1.0; width].into(), None),
