@@ -4,7 +4,7 @@
 //! ones and the odd ones by themselves, then both together. While a row updates the block, the sum `S^T k` of the next row
 //! is computed, so that the block is read once for each row.
 
-use super::cpu::Factors;
+use super::factors::Factors;
 use super::{BLOCK_COLUMNS, GatedDelta};
 use crate::cpu::SharedMut;
 use crate::per_vector;

@@ -3,12 +3,11 @@
 //! First come dt and the decay of each head of each row. Then each block of columns of each head of each sequence is a task
 //! of its own. Its state stays in the L1 cache while the task goes over the rows.
 
+use super::factors::row_factors;
 use super::scan::{Block, scan};
 use super::{BLOCK_COLUMNS, StateSpace};
 use crate::cpu::SharedMut;
-use crate::lanes::{exp, softplus};
 use crate::op::CpuArgs;
-use crate::per_kernel;
 use crate::recurrent::{StateBlock, StateRun};
 
 /// Scratch memory in values: dt and the decay of each head of all rows.
@@ -39,26 +38,4 @@ pub(super) fn run(space: &StateSpace, args: &mut CpuArgs<'_>) {
         // Only this task uses this block of the slots of its run.
         scan(kernel, &Block { space, state, head, column, columns, mixed, factors, output: &output });
     });
-}
-
-/// dt and the decay `e^(dt A)` of a head of a row.
-pub(super) fn factors_of(space: &StateSpace, factors: &[f32], row: usize, head: usize) -> [f32; 2] {
-    let heads = space.shape.heads;
-    [factors[2 * row * heads + head], factors[(2 * row + 1) * heads + head]]
-}
-
-per_kernel! {
-    /// Computes dt of all heads of one row, then their decays.
-    fn row_factors = row_factors_lanes(space: &StateSpace, dt: &[f32], factors: &mut [f32])
-}
-
-#[inline(always)]
-fn row_factors_lanes<const FMA: bool>(space: &StateSpace, dt: &[f32], factors: &mut [f32]) {
-    let (times, decays) = factors.split_at_mut(dt.len());
-    for ((time, dt), bias) in times.iter_mut().zip(dt).zip(&*space.weights.dt_bias) {
-        *time = softplus(dt + bias);
-    }
-    for ((decay, time), a) in decays.iter_mut().zip(times).zip(&*space.weights.a) {
-        *decay = exp(*a * *time);
-    }
 }

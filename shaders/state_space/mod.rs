@@ -3,6 +3,7 @@
 //! - this file: the parameters
 //! - `op`: the `impl Op`
 //! - `cpu`: how threads share the work
+//! - `factors`: what the CPU computes of each row beforehand
 //! - `scan`: the CPU kernel
 //! - `gpu`: the dispatch
 //! - [`mod@reference`]: the formula in float64
@@ -10,6 +11,7 @@
 
 mod cases;
 mod cpu;
+mod factors;
 mod gpu;
 mod op;
 pub mod reference;

@@ -3,7 +3,7 @@
 //! The block is [state_dim, 16], so the columns are the lanes of a vector. The sums over the rows of the state have one
 //! order: the even ones and the odd ones by themselves, then both together.
 
-use super::cpu::factors_of;
+use super::factors::factors_of;
 use super::{BLOCK_COLUMNS, StateSpace};
 use crate::cpu::SharedMut;
 use crate::per_vector;
