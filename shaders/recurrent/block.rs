@@ -65,20 +65,25 @@ mod tests {
     fn the_start_stays_unless_it_is_written() {
         let states = StateCache::new([3], 3);
         let part = StatePart { layer: 0, start: 1, len: 2 };
-        // SAFETY (of all): one thread.
+        // SAFETY: one thread.
         let slot = |slot: u32| unsafe { states.get(part, slot, 0, 2) }.to_vec();
         let run = StateRun { first: 0, rows: 2, from: NO_SLOT, to: &[0, 1] };
         let block = StateBlock { states: &states, part, start: 0, len: 2, run: &run };
+        // SAFETY: one thread.
         let state = unsafe { block.begin() }.expect("the last row has a slot");
         assert_eq!(state, [0.0; 2]);
         state.fill(1.0);
+        // SAFETY: one thread.
         unsafe { block.keep(0, state) };
         state.fill(2.0);
+        // SAFETY: one thread.
         unsafe { block.keep(1, state) };
         assert_eq!([slot(0), slot(1)], [[1.0; 2], [2.0; 2]]);
         let run = StateRun { from: 0, to: &[NO_SLOT, 2], ..run };
         let block = StateBlock { run: &run, ..block };
-        assert_eq!(unsafe { block.begin() }.expect("the last row has a slot"), [1.0; 2]);
+        // SAFETY: one thread.
+        let state = unsafe { block.begin() }.expect("the last row has a slot");
+        assert_eq!(state, [1.0; 2]);
         assert_eq!([slot(0), slot(2)], [[1.0; 2]; 2]);
     }
 }

@@ -200,7 +200,7 @@ impl<'a> Sequences<'a> {
                 tokens: (0..rows).map(|_| next_token(&mut self.random, vocab_size)).collect(),
                 first_position: self.position as u32,
                 block_table: (first_block..first_block + blocks).map(|block| block as BlockId).collect(),
-                state: SequenceState::in_place(&self.limits, sequence as u32, self.position as u32, rows),
+                state: SequenceState::in_place(self.limits, sequence as u32, self.position as u32, rows),
                 logits,
             }
         };
