@@ -107,10 +107,10 @@ unsafe fn recall<V: Vector, const PER_KEY: bool>(row: &Row<'_>, state: &[f32]) -
     unsafe {
         let mut sums = [V::splat(0.0); 2];
         for (pair, values) in state.as_chunks::<PAIR>().0.iter().enumerate() {
-            for half in 0..2 {
+            for (half, sum) in sums.iter_mut().enumerate() {
                 let key = V::splat(weight_of::<PER_KEY>(row, 2 * pair + half));
                 let value = V::load(values.as_ptr().add(half * BLOCK_COLUMNS));
-                sums[half] = value.multiply_add(key, sums[half]);
+                *sum = value.multiply_add(key, *sum);
             }
         }
         recalled::<V, PER_KEY>(sums, row)

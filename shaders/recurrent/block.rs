@@ -61,11 +61,12 @@ impl<'a> StateBlock<'a> {
 mod tests {
     use super::*;
 
+    // SAFETY (of every block below): one thread.
     #[test]
+    #[allow(clippy::undocumented_unsafe_blocks)]
     fn the_start_stays_unless_it_is_written() {
         let states = StateCache::new([3], 3);
         let part = StatePart { layer: 0, start: 1, len: 2 };
-        // SAFETY (of all): one thread.
         let slot = |slot: u32| unsafe { states.get(part, slot, 0, 2) }.to_vec();
         let run = StateRun { first: 0, rows: 2, from: NO_SLOT, to: &[0, 1] };
         let block = StateBlock { states: &states, part, start: 0, len: 2, run: &run };

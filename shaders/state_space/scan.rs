@@ -68,11 +68,11 @@ unsafe fn update<V: Vector>(decay: V, b: &[f32], x: V, c: &[f32], state: &mut [f
     unsafe {
         let mut sums = [V::splat(0.0); 2];
         for (pair, values) in state.as_chunks_mut::<PAIR>().0.iter_mut().enumerate() {
-            for half in 0..2 {
+            for (half, sum) in sums.iter_mut().enumerate() {
                 let (index, values) = (2 * pair + half, values.as_mut_ptr().add(half * BLOCK_COLUMNS));
                 let updated = V::splat(b[index]).multiply_add(x, V::load(values).multiply(decay));
                 updated.store(values);
-                sums[half] = updated.multiply_add(V::splat(c[index]), sums[half]);
+                *sum = updated.multiply_add(V::splat(c[index]), *sum);
             }
         }
         sums[0].add(sums[1])
