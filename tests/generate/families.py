@@ -2,8 +2,7 @@
 
     python tests/generate/families.py [NAME ...]      (needs torch, transformers, gguf, sentencepiece, tokenizers)
 
-Writes `tests/fixtures/families/NAME.gguf` and `NAME.json`; those that the engine does not run yet are in
-`tests/fixtures/hybrid`. The same package versions write the same bytes.
+Writes `tests/fixtures/families/NAME.gguf` and `NAME.json`. The same package versions write the same bytes.
 """
 
 import hashlib
@@ -30,8 +29,6 @@ from weights import AS_IS, ONE_ADDED, Layout, encode, interleaved_rotation, rand
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
 PROMPT_LENGTHS = (5, 37, 90)
 CONTINUATION = 16
-# Checkpoints of families that the engine does not run yet.
-PENDING = ("nemotron_h_moe",)
 
 
 LLAMA = Family(
@@ -409,7 +406,7 @@ def generate(name: str, checkpoint: Checkpoint) -> None:
     if config.tie_word_embeddings:
         shapes.pop("lm_head.weight", None)
 
-    folder = FIXTURES / ("hybrid" if name in PENDING else "families")
+    folder = FIXTURES / "families"
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.gguf"
     writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[checkpoint.family.architecture])

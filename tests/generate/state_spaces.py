@@ -196,8 +196,4 @@ CHECKPOINTS: dict[str, Checkpoint] = {
         **PREFIXED_MAMBA2, mamba_d_ssm=64, num_hidden_layers=2, mamba_rms_norm=False, head_dim=16,
         rope_parameters=rope())),
     "nemotron_h": Checkpoint(nemotron(ARCH.NEMOTRON_H), NEMOTRON_SIZES),
-    "nemotron_h_moe": Checkpoint(nemotron(ARCH.NEMOTRON_H_MOE), NEMOTRON_SIZES | dict(
-        layers_block_type=["linear_attention", "moe", "full_attention", "moe"], n_routed_experts=6,
-        num_experts_per_tok=2, moe_intermediate_size=16, moe_shared_expert_intermediate_size=24, n_shared_experts=1,
-        routed_scaling_factor=1.5, norm_topk_prob=True, n_group=1, topk_group=1)),
 }  # fmt: skip
