@@ -54,7 +54,9 @@ pub(super) fn describe(synthetic: &Synthetic) -> GgufBuilder {
             .size("ssm.inner_size", heads.values * DeltaHeads::HEAD_DIM)
             .size("ssm.group_count", heads.keys)
             .size("ssm.time_step_rank", heads.values)
-            .size("full_attention_interval", DeltaHeads::ATTENTION_INTERVAL);
+            .size("full_attention_interval", DeltaHeads::ATTENTION_INTERVAL)
+            // Other programs need it. For text the sections rotate as one.
+            .key("rope.dimension_sections", vec![11_i32, 11, 10, 0]);
     }
     if let Some(window) = shape.window {
         keys = keys.size("attention.sliding_window", window);
