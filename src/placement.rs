@@ -57,10 +57,14 @@ pub fn cuts(graph: &Graph, split: &Split, devices: usize) -> Result<Vec<usize>, 
     }
 }
 
-/// Number of layers of the graph.
+/// Number of layers of the graph: of its mixers, each of which may be several ops with the state of one layer.
 #[must_use]
 pub fn layers(graph: &Graph) -> usize {
-    layer_starts(graph).len()
+    let mixers: Vec<(usize, &str)> =
+        graph.nodes().iter().filter_map(|node| Some((node.op.state_layer()?, node.op.name()))).collect();
+    let is_first =
+        |index: usize| index == 0 || mixers[index].0 != mixers[index - 1].0 || mixers[index].1 == mixers[index - 1].1;
+    (0..mixers.len()).filter(|index| is_first(*index)).count()
 }
 
 fn by_shares(graph: &Graph, starts: &[usize], shares: &[f64], devices: usize) -> Result<Vec<usize>, SplitError> {
