@@ -177,8 +177,10 @@ float power_of_two(uint exponent) {
 // The number in byte `index` of a word: 4 exponent bits and 3 fraction bits.
 float float8(uint word, uint index) {
     uint stored = bitfieldExtract(word, int(8 * index), 8);
-    const float bias_difference = uintBitsToFloat((127 + 120) << 23);
-    return stored == 127u ? 0.0 : uintBitsToFloat((stored & 127u) << 20) * bias_difference;
+    uint exponent = bitfieldExtract(stored, 3, 4);
+    // Not by a float32 of the same bits: devices may take its smallest values for 0.
+    float fraction = float((stored & 7u) + (exponent > 0u ? 8u : 0u));
+    return stored == 127u ? 0.0 : fraction * uintBitsToFloat((127u - 10u + max(exponent, 1u)) << 23);
 }
 
 void load_scales(Matrix matrix, uint64_t index, inout Run run) {
