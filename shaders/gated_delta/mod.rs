@@ -121,7 +121,7 @@ pub struct GatedDelta {
 }
 
 impl GatedDelta {
-    /// A delta rule with the state at `part`. `a` is A, [value_heads], which is negative; `dt_bias` is as wide as the
+    /// A delta rule with the state at `part`. `a` is A, which is negative, one per value head; `dt_bias` is as wide as the
     /// input a.
     ///
     /// # Errors
