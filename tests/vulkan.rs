@@ -97,9 +97,7 @@ fn checkpoints_agree_with_transformers_with_a_float16_cache() {
 #[test]
 #[ignore = "slow tier: a software device compiles the shaders of all families for minutes"]
 fn every_checkpoint_agrees_with_transformers() {
-    for kv_type in [KvType::F32, KvType::F16] {
-        agree_with_transformers(checkpoints(), kv_type);
-    }
+    agree_with_transformers(checkpoints(), KvType::F32);
 }
 
 fn agree_with_transformers(checkpoints: Vec<Expected>, kv_type: KvType) {
