@@ -5,6 +5,7 @@
 //! # Layout, in reading order
 //!
 //! - [`quant`]: block formats, one file each: layout and reference dequantisation
+//! - [`quantize`]: the search for the best blocks of given values
 //! - [`weight`]: a matrix that stays quantised in memory
 //! - [`op`]: the contract of an operation and what it sees when it runs
 //! - [`kv`]: the storage of keys and values
@@ -34,6 +35,7 @@ pub mod op;
 pub mod ops;
 pub mod pages;
 pub mod quant;
+pub mod quantize;
 pub mod recurrent;
 pub mod roofline;
 pub mod tuning;

@@ -5,6 +5,7 @@ use super::avx2;
 #[cfg(target_arch = "x86_64")]
 use super::integer::MAX_BLOCK_LEN;
 use super::integer::{IntegerBlock, IntegerLayout};
+use super::pack::Packing;
 
 /// One block format: its sizes, and how the bytes of a block decode to values.
 pub trait BlockFormat {
@@ -18,6 +19,8 @@ pub trait BlockFormat {
     const NAME: &'static str;
     /// The layout of the integers in a block; `None` for formats that the integer kernels do not support.
     const INTEGERS: Option<IntegerLayout> = None;
+    /// How values become blocks of the format.
+    const PACKING: Packing = Packing::Never;
 
     /// Decodes one block: `block` has [`Self::BLOCK_BYTES`] bytes, `out` has [`Self::BLOCK_LEN`] values.
     ///
@@ -34,6 +37,24 @@ pub trait BlockFormat {
     fn integers(block: &[u8], out: &mut IntegerBlock) {
         let _ = (block, out);
         unreachable!("{} has no integers", Self::NAME)
+    }
+
+    /// Stores the integers of a block: the inverse of [`Self::integers`].
+    ///
+    /// # Panics
+    /// When the format cannot be packed from integers (see [`Self::PACKING`]).
+    fn pack(integers: &IntegerBlock, block: &mut [u8]) {
+        let _ = (integers, block);
+        unreachable!("{} is not packed from integers", Self::NAME)
+    }
+
+    /// Stores one value, rounded to the nearest that the format has.
+    ///
+    /// # Panics
+    /// When the format does not store values by themselves (see [`Self::PACKING`]).
+    fn pack_value(value: f32, block: &mut [u8]) {
+        let _ = (value, block);
+        unreachable!("{} does not store values by themselves", Self::NAME)
     }
 
     /// Decodes consecutive blocks.

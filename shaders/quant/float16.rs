@@ -4,9 +4,12 @@
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{_mm_loadu_si128, _mm256_cvtph_ps};
 
+use half::f16;
+
 #[cfg(target_arch = "x86_64")]
 use super::avx2;
 use super::block::BlockFormat;
+use super::pack::Packing;
 use super::unpack::half_to_f32;
 
 /// 1 value in 2 bytes.
@@ -17,10 +20,15 @@ impl BlockFormat for F16 {
     const BLOCK_BYTES: usize = 2;
     const GGML_ID: u32 = 1;
     const NAME: &'static str = "F16";
+    const PACKING: Packing = Packing::Values;
 
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {
         out[0] = half_to_f32(u16::from_le_bytes([block[0], block[1]]));
+    }
+
+    fn pack_value(value: f32, block: &mut [u8]) {
+        block.copy_from_slice(&f16::from_f32(value).to_le_bytes());
     }
 
     #[cfg(target_arch = "x86_64")]

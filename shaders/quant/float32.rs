@@ -1,6 +1,7 @@
 //! F32: IEEE 754 single precision, little-endian, one value per block.
 
 use super::block::BlockFormat;
+use super::pack::Packing;
 
 /// 1 value in 4 bytes.
 pub struct F32;
@@ -10,9 +11,14 @@ impl BlockFormat for F32 {
     const BLOCK_BYTES: usize = 4;
     const GGML_ID: u32 = 0;
     const NAME: &'static str = "F32";
+    const PACKING: Packing = Packing::Values;
 
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {
         out[0] = f32::from_le_bytes([block[0], block[1], block[2], block[3]]);
+    }
+
+    fn pack_value(value: f32, block: &mut [u8]) {
+        block.copy_from_slice(&value.to_le_bytes());
     }
 }

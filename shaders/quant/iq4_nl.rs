@@ -14,6 +14,7 @@ use std::arch::x86_64::_mm256_mul_ps;
 use super::avx2;
 use super::block::BlockFormat;
 use super::integer::{Codebook, IntegerBlock, IntegerLayout};
+use super::pack::{Packing, Ranges, put_half, put_nibbles};
 use super::unpack::{half_at, look_up, nibbles, scale_at};
 
 /// 32 values in 18 bytes.
@@ -28,6 +29,7 @@ impl BlockFormat for Iq4Nl {
     const GGML_ID: u32 = 20;
     const NAME: &'static str = "IQ4_NL";
     const INTEGERS: Option<IntegerLayout> = Some(IntegerLayout::with_codebook(CODEBOOK, 128, 32));
+    const PACKING: Packing = Packing::Integers(Ranges::codes(0, 15));
 
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {
@@ -38,6 +40,11 @@ impl BlockFormat for Iq4Nl {
     fn integers(block: &[u8], out: &mut IntegerBlock) {
         out.unit = half_at(block, 0);
         nibbles(&block[2..18], &mut out.codes);
+    }
+
+    fn pack(integers: &IntegerBlock, block: &mut [u8]) {
+        put_half(block, 0, integers.unit);
+        put_nibbles(&integers.codes, &mut block[2..18]);
     }
 
     #[cfg(target_arch = "x86_64")]

@@ -18,6 +18,7 @@ use super::avx2;
 use super::block::BlockFormat;
 use super::integer::{IntegerBlock, IntegerLayout};
 use super::iq4_nl::CODEBOOK;
+use super::pack::{Packing, Ranges, put_half, put_nibbles};
 use super::unpack::{half_at, look_up, nibbles, scale_at};
 
 /// 256 values in 136 bytes.
@@ -32,6 +33,7 @@ impl BlockFormat for Iq4Xs {
     const GGML_ID: u32 = 23;
     const NAME: &'static str = "IQ4_XS";
     const INTEGERS: Option<IntegerLayout> = Some(IntegerLayout::with_codebook(CODEBOOK, 128, 32).with_group_scales());
+    const PACKING: Packing = Packing::Integers(Ranges::codes(0, 15).scales(-32, 31));
 
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {
@@ -48,6 +50,19 @@ impl BlockFormat for Iq4Xs {
         out.scales[..GROUPS].copy_from_slice(&scales(block));
         for (out, codes) in out.codes.chunks_exact_mut(32).zip(block[8..136].chunks_exact(16)) {
             nibbles(codes, out);
+        }
+    }
+
+    fn pack(integers: &IntegerBlock, block: &mut [u8]) {
+        put_half(block, 0, integers.unit);
+        block[2..8].fill(0);
+        for (group, &scale) in integers.scales[..GROUPS].iter().enumerate() {
+            let scale = (scale + 32) as u8;
+            block[2 + group / 4] |= (scale >> 4) << (group % 4 * 2);
+            block[4 + group / 2] |= (scale & 15) << (group % 2 * 4);
+        }
+        for (bytes, codes) in block[8..136].chunks_exact_mut(16).zip(integers.codes.chunks_exact(32)) {
+            put_nibbles(codes, bytes);
         }
     }
 

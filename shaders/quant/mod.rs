@@ -16,6 +16,7 @@ mod block;
 mod cells;
 pub mod grid;
 pub mod integer;
+pub mod pack;
 pub mod random;
 mod six_bit_scales;
 mod unpack;
@@ -52,6 +53,7 @@ pub mod tq2_0;
 pub use block::BlockFormat;
 use integer::IntegerLayout;
 pub use integer::MAX_BLOCK_LEN;
+use pack::Packing;
 
 /// Generates [`Format`] and the macro `dispatch!` from the table of formats. `dispatch!(format, F => F::BLOCK_LEN)`
 /// evaluates an expression with the type `F` of a format that is known only at run time.
@@ -168,6 +170,12 @@ impl Format {
     #[must_use]
     pub fn integers(self) -> Option<IntegerLayout> {
         dispatch!(self, F => F::INTEGERS)
+    }
+
+    /// How values become blocks of the format.
+    #[must_use]
+    pub fn packing(self) -> Packing {
+        dispatch!(self, F => F::PACKING)
     }
 
     /// Values in a block.

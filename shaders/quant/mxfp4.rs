@@ -19,6 +19,7 @@ use std::arch::x86_64::{_mm256_mul_ps, _mm256_set1_ps};
 use super::avx2;
 use super::block::BlockFormat;
 use super::integer::{Codebook, IntegerBlock, IntegerLayout, power_of_two};
+use super::pack::{Packing, Ranges, put_nibbles};
 use super::unpack::{look_up, nibbles};
 
 /// 32 values in 17 bytes.
@@ -33,6 +34,7 @@ impl BlockFormat for Mxfp4 {
     const GGML_ID: u32 = 39;
     const NAME: &'static str = "MXFP4";
     const INTEGERS: Option<IntegerLayout> = Some(IntegerLayout::with_codebook(CODEBOOK, 16, 32).with_powers_of_two());
+    const PACKING: Packing = Packing::Integers(Ranges::codes(0, 15));
 
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {
@@ -43,6 +45,11 @@ impl BlockFormat for Mxfp4 {
     fn integers(block: &[u8], out: &mut IntegerBlock) {
         out.unit_exponent = block[0];
         nibbles(&block[1..17], &mut out.codes);
+    }
+
+    fn pack(integers: &IntegerBlock, block: &mut [u8]) {
+        block[0] = integers.unit_exponent;
+        put_nibbles(&integers.codes, &mut block[1..17]);
     }
 
     #[cfg(target_arch = "x86_64")]

@@ -9,6 +9,7 @@
 
 use super::block::BlockFormat;
 use super::integer::{Codebook, IntegerBlock, IntegerLayout};
+use super::pack::{Packing, Ranges, put_half};
 use super::unpack::{half_at, scale_at};
 
 /// 128 values in 18 bytes.
@@ -24,6 +25,7 @@ impl BlockFormat for Q1_0 {
     const NAME: &'static str = "Q1_0";
     const INTEGERS: Option<IntegerLayout> =
         Some(IntegerLayout { bits: 1, ..IntegerLayout::with_codebook(CODEBOOK, 1, 128) });
+    const PACKING: Packing = Packing::Integers(Ranges::codes(0, 1));
 
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {
@@ -42,6 +44,13 @@ impl BlockFormat for Q1_0 {
             for (bit, code) in codes.iter_mut().enumerate() {
                 *code = byte >> bit & 1;
             }
+        }
+    }
+
+    fn pack(integers: &IntegerBlock, block: &mut [u8]) {
+        put_half(block, 0, integers.unit);
+        for (byte, codes) in block[2..18].iter_mut().zip(integers.codes.as_chunks::<8>().0) {
+            *byte = codes.iter().rev().fold(0, |byte, code| byte << 1 | code);
         }
     }
 }

@@ -9,6 +9,7 @@
 
 use super::block::BlockFormat;
 use super::integer::{IntegerBlock, IntegerLayout};
+use super::pack::{Packing, Ranges, put_half};
 use super::unpack::{half_at, scale_at, scaled_codes};
 
 /// 64 values in 18 bytes.
@@ -20,6 +21,7 @@ impl BlockFormat for Q2_0 {
     const GGML_ID: u32 = 42;
     const NAME: &'static str = "Q2_0";
     const INTEGERS: Option<IntegerLayout> = Some(IntegerLayout::new(2, 1, 64));
+    const PACKING: Packing = Packing::Integers(Ranges::codes(0, 3));
 
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {
@@ -32,6 +34,13 @@ impl BlockFormat for Q2_0 {
     fn integers(block: &[u8], out: &mut IntegerBlock) {
         out.unit = half_at(block, 0);
         unpack(block, &mut out.codes);
+    }
+
+    fn pack(integers: &IntegerBlock, block: &mut [u8]) {
+        put_half(block, 0, integers.unit);
+        for (byte, codes) in block[2..18].iter_mut().zip(integers.codes.as_chunks::<4>().0) {
+            *byte = codes.iter().rev().fold(0, |byte, code| byte << 2 | code);
+        }
     }
 }
 

@@ -16,6 +16,7 @@ use std::arch::x86_64::{_mm256_mul_ps, _mm256_set1_ps, _mm256_sub_ps};
 use super::avx2;
 use super::block::BlockFormat;
 use super::integer::{IntegerBlock, IntegerLayout};
+use super::pack::{Packing, Ranges, put_half, put_quarters};
 use super::unpack::{half_at, scale_at};
 
 /// 256 values in 84 bytes.
@@ -27,6 +28,7 @@ impl BlockFormat for Q2K {
     const GGML_ID: u32 = 10;
     const NAME: &'static str = "Q2_K";
     const INTEGERS: Option<IntegerLayout> = Some(IntegerLayout::new(2, 0, 16).with_group_scales().with_minimum());
+    const PACKING: Packing = Packing::Integers(Ranges::codes(0, 3).scales(0, 15).minima(15));
 
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {
@@ -58,6 +60,17 @@ impl BlockFormat for Q2K {
                     *code = (byte >> (quarter * 2)) & 3;
                 }
             }
+        }
+    }
+
+    fn pack(integers: &IntegerBlock, block: &mut [u8]) {
+        put_half(block, 80, integers.unit);
+        put_half(block, 82, -integers.minimum_unit);
+        for ((byte, &scale), &minimum) in block[..16].iter_mut().zip(&integers.scales).zip(&integers.minima) {
+            *byte = scale as u8 | (minimum as u8) << 4;
+        }
+        for (bytes, codes) in block[16..80].chunks_exact_mut(32).zip(integers.codes.chunks_exact(128)) {
+            put_quarters(codes, bytes);
         }
     }
 

@@ -18,6 +18,7 @@ use std::arch::x86_64::{
 use super::avx2;
 use super::block::BlockFormat;
 use super::integer::{IntegerBlock, IntegerLayout};
+use super::pack::{Packing, Ranges, put_half, put_quarters};
 use super::unpack::{half_at, scale_at};
 
 /// 256 values in 110 bytes.
@@ -29,6 +30,7 @@ impl BlockFormat for Q3K {
     const GGML_ID: u32 = 11;
     const NAME: &'static str = "Q3_K";
     const INTEGERS: Option<IntegerLayout> = Some(IntegerLayout::new(3, 4, 16).with_group_scales());
+    const PACKING: Packing = Packing::Integers(Ranges::codes(0, 7).scales(-32, 31));
 
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {
@@ -54,6 +56,25 @@ impl BlockFormat for Q3K {
             for ((code, &low), &third) in codes.iter_mut().zip(low_bits).zip(&block[..32]) {
                 *code = (low >> (part % 4 * 2)) & 3 | (third >> part & 1) << 2;
             }
+        }
+    }
+
+    fn pack(integers: &IntegerBlock, block: &mut [u8]) {
+        put_half(block, 108, integers.unit);
+        block[..32].fill(0);
+        for (part, codes) in integers.codes.chunks_exact(32).enumerate() {
+            for (byte, code) in block[..32].iter_mut().zip(codes) {
+                *byte |= (code >> 2) << part;
+            }
+        }
+        for (bytes, codes) in block[32..96].chunks_exact_mut(32).zip(integers.codes.chunks_exact(128)) {
+            put_quarters(codes, bytes);
+        }
+        block[96..108].fill(0);
+        for (group, &scale) in integers.scales.iter().enumerate() {
+            let scale = (scale + 32) as u8;
+            block[96 + group % 8] |= (scale & 15) << (group / 8 * 4);
+            block[104 + group % 4] |= (scale >> 4) << (group / 4 * 2);
         }
     }
 

@@ -14,6 +14,7 @@ use std::arch::x86_64::{_mm256_cvtepi32_ps, _mm256_mul_ps, _mm256_set1_epi32, _m
 use super::avx2;
 use super::block::BlockFormat;
 use super::integer::{IntegerBlock, IntegerLayout};
+use super::pack::{Packing, Ranges, put_half, put_nibbles};
 use super::unpack::{half_at, nibbles, scale_at};
 
 /// 32 values in 18 bytes.
@@ -25,6 +26,7 @@ impl BlockFormat for Q4_0 {
     const GGML_ID: u32 = 2;
     const NAME: &'static str = "Q4_0";
     const INTEGERS: Option<IntegerLayout> = Some(IntegerLayout::new(4, 8, 32));
+    const PACKING: Packing = Packing::Integers(Ranges::codes(0, 15));
 
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {
@@ -40,6 +42,11 @@ impl BlockFormat for Q4_0 {
     fn integers(block: &[u8], out: &mut IntegerBlock) {
         out.unit = half_at(block, 0);
         nibbles(&block[2..18], &mut out.codes);
+    }
+
+    fn pack(integers: &IntegerBlock, block: &mut [u8]) {
+        put_half(block, 0, integers.unit);
+        put_nibbles(&integers.codes, &mut block[2..18]);
     }
 
     #[cfg(target_arch = "x86_64")]

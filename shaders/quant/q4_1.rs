@@ -15,6 +15,7 @@ use std::arch::x86_64::{_mm256_add_ps, _mm256_cvtepi32_ps, _mm256_mul_ps};
 use super::avx2;
 use super::block::BlockFormat;
 use super::integer::{IntegerBlock, IntegerLayout};
+use super::pack::{Packing, Ranges, put_half, put_nibbles};
 use super::unpack::{half_at, nibbles, scale_at};
 
 /// 32 values in 20 bytes.
@@ -26,6 +27,7 @@ impl BlockFormat for Q4_1 {
     const GGML_ID: u32 = 3;
     const NAME: &'static str = "Q4_1";
     const INTEGERS: Option<IntegerLayout> = Some(IntegerLayout::new(4, 0, 32).with_minimum());
+    const PACKING: Packing = Packing::Integers(Ranges::codes(0, 15));
 
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {
@@ -43,6 +45,12 @@ impl BlockFormat for Q4_1 {
         out.unit = half_at(block, 0);
         out.minimum_unit = half_at(block, 2);
         nibbles(&block[4..20], &mut out.codes);
+    }
+
+    fn pack(integers: &IntegerBlock, block: &mut [u8]) {
+        put_half(block, 0, integers.unit);
+        put_half(block, 2, integers.minimum_unit);
+        put_nibbles(&integers.codes, &mut block[4..20]);
     }
 
     #[cfg(target_arch = "x86_64")]

@@ -14,6 +14,7 @@ use std::arch::x86_64::__m256i;
 use super::avx2;
 use super::block::BlockFormat;
 use super::integer::{IntegerBlock, IntegerLayout};
+use super::pack::{Packing, Ranges};
 use super::six_bit_scales::{self, PairedCodes};
 
 /// 256 values in 144 bytes.
@@ -25,6 +26,7 @@ impl BlockFormat for Q4K {
     const GGML_ID: u32 = 12;
     const NAME: &'static str = "Q4_K";
     const INTEGERS: Option<IntegerLayout> = Some(IntegerLayout::new(4, 0, 32).with_group_scales().with_minimum());
+    const PACKING: Packing = Packing::Integers(Ranges::codes(0, 15).scales(0, 63).minima(63));
 
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {
@@ -34,6 +36,10 @@ impl BlockFormat for Q4K {
     #[inline(always)]
     fn integers(block: &[u8], out: &mut IntegerBlock) {
         six_bit_scales::integers::<Self>(block, out);
+    }
+
+    fn pack(integers: &IntegerBlock, block: &mut [u8]) {
+        six_bit_scales::pack::<Self>(integers, block);
     }
 
     #[cfg(target_arch = "x86_64")]
@@ -58,6 +64,13 @@ impl PairedCodes for Q4K {
         for ((low, high), &byte) in low.iter_mut().zip(high).zip(&block[16 + 32 * pair..][..32]) {
             *low = byte & 15;
             *high = byte >> 4;
+        }
+    }
+
+    fn put_pair_codes(codes: &[u8], pair: usize, block: &mut [u8]) {
+        let (low, high) = codes[..64].split_at(32);
+        for ((byte, low), high) in block[16 + 32 * pair..][..32].iter_mut().zip(low).zip(high) {
+            *byte = low | high << 4;
         }
     }
 

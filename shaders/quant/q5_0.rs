@@ -15,6 +15,7 @@ use std::arch::x86_64::{_mm256_mul_ps, _mm256_set1_epi8, _mm256_sub_epi8};
 use super::avx2;
 use super::block::BlockFormat;
 use super::integer::{IntegerBlock, IntegerLayout};
+use super::pack::{Packing, Ranges, put_fifth_bits, put_half, put_nibbles};
 use super::unpack::{add_fifth_bits, half_at, nibbles, scale_at};
 
 /// 32 values in 22 bytes.
@@ -26,6 +27,7 @@ impl BlockFormat for Q5_0 {
     const GGML_ID: u32 = 6;
     const NAME: &'static str = "Q5_0";
     const INTEGERS: Option<IntegerLayout> = Some(IntegerLayout::new(5, 16, 32));
+    const PACKING: Packing = Packing::Integers(Ranges::codes(0, 31));
 
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {
@@ -45,6 +47,12 @@ impl BlockFormat for Q5_0 {
         out.unit = half_at(block, 0);
         nibbles(&block[6..22], &mut out.codes);
         add_fifth_bits(&block[2..6], &mut out.codes);
+    }
+
+    fn pack(integers: &IntegerBlock, block: &mut [u8]) {
+        put_half(block, 0, integers.unit);
+        put_nibbles(&integers.codes, &mut block[6..22]);
+        put_fifth_bits(&integers.codes, &mut block[2..6]);
     }
 
     #[cfg(target_arch = "x86_64")]

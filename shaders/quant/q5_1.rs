@@ -16,6 +16,7 @@ use std::arch::x86_64::{_mm256_add_ps, _mm256_mul_ps};
 use super::avx2;
 use super::block::BlockFormat;
 use super::integer::{IntegerBlock, IntegerLayout};
+use super::pack::{Packing, Ranges, put_fifth_bits, put_half, put_nibbles};
 use super::unpack::{add_fifth_bits, half_at, nibbles, scale_at};
 
 /// 32 values in 24 bytes.
@@ -27,6 +28,7 @@ impl BlockFormat for Q5_1 {
     const GGML_ID: u32 = 7;
     const NAME: &'static str = "Q5_1";
     const INTEGERS: Option<IntegerLayout> = Some(IntegerLayout::new(5, 0, 32).with_minimum());
+    const PACKING: Packing = Packing::Integers(Ranges::codes(0, 31));
 
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {
@@ -48,6 +50,13 @@ impl BlockFormat for Q5_1 {
         out.minimum_unit = half_at(block, 2);
         nibbles(&block[8..24], &mut out.codes);
         add_fifth_bits(&block[4..8], &mut out.codes);
+    }
+
+    fn pack(integers: &IntegerBlock, block: &mut [u8]) {
+        put_half(block, 0, integers.unit);
+        put_half(block, 2, integers.minimum_unit);
+        put_nibbles(&integers.codes, &mut block[8..24]);
+        put_fifth_bits(&integers.codes, &mut block[4..8]);
     }
 
     #[cfg(target_arch = "x86_64")]

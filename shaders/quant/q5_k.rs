@@ -15,6 +15,7 @@ use std::arch::x86_64::{__m256i, _mm256_and_si256, _mm256_cmpeq_epi8, _mm256_or_
 use super::avx2;
 use super::block::BlockFormat;
 use super::integer::{IntegerBlock, IntegerLayout};
+use super::pack::{Packing, Ranges};
 use super::six_bit_scales::{self, PairedCodes};
 
 /// 256 values in 176 bytes.
@@ -26,6 +27,7 @@ impl BlockFormat for Q5K {
     const GGML_ID: u32 = 13;
     const NAME: &'static str = "Q5_K";
     const INTEGERS: Option<IntegerLayout> = Some(IntegerLayout::new(5, 0, 32).with_group_scales().with_minimum());
+    const PACKING: Packing = Packing::Integers(Ranges::codes(0, 31).scales(0, 63).minima(63));
 
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {
@@ -35,6 +37,10 @@ impl BlockFormat for Q5K {
     #[inline(always)]
     fn integers(block: &[u8], out: &mut IntegerBlock) {
         six_bit_scales::integers::<Self>(block, out);
+    }
+
+    fn pack(integers: &IntegerBlock, block: &mut [u8]) {
+        six_bit_scales::pack::<Self>(integers, block);
     }
 
     #[cfg(target_arch = "x86_64")]
@@ -60,6 +66,15 @@ impl PairedCodes for Q5K {
         for (((low, high), &byte), &fifth) in low.iter_mut().zip(high).zip(low_bits).zip(fifth_bits) {
             *low = byte & 15 | (fifth >> (2 * pair) & 1) << 4;
             *high = byte >> 4 | (fifth >> (2 * pair + 1) & 1) << 4;
+        }
+    }
+
+    fn put_pair_codes(codes: &[u8], pair: usize, block: &mut [u8]) {
+        let (low, high) = codes[..64].split_at(32);
+        for (index, (low, high)) in low.iter().zip(high).enumerate() {
+            block[48 + 32 * pair + index] = low & 15 | (high & 15) << 4;
+            let group_bits = 3 << (2 * pair);
+            block[16 + index] = block[16 + index] & !group_bits | (low >> 4 | high >> 4 << 1) << (2 * pair);
         }
     }
 

@@ -18,6 +18,7 @@ use std::arch::x86_64::{
 use super::avx2;
 use super::block::BlockFormat;
 use super::integer::{IntegerBlock, IntegerLayout};
+use super::pack::{Packing, Ranges, put_half, put_quarters};
 use super::unpack::{half_at, scale_at};
 
 /// 256 values in 210 bytes.
@@ -29,6 +30,7 @@ impl BlockFormat for Q6K {
     const GGML_ID: u32 = 14;
     const NAME: &'static str = "Q6_K";
     const INTEGERS: Option<IntegerLayout> = Some(IntegerLayout::new(6, 32, 16).with_group_scales());
+    const PACKING: Packing = Packing::Integers(Ranges::codes(0, 63).scales(-128, 127));
 
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {
@@ -61,6 +63,21 @@ impl BlockFormat for Q6K {
                     *code = (low >> low_shift) & 15 | ((high >> high_shift) & 3) << 4;
                 }
             }
+        }
+    }
+
+    fn pack(integers: &IntegerBlock, block: &mut [u8]) {
+        put_half(block, 208, integers.unit);
+        for (byte, &scale) in block[192..208].iter_mut().zip(&integers.scales) {
+            *byte = scale as u8;
+        }
+        for (half, codes) in integers.codes.chunks_exact(128).enumerate() {
+            let (low, high) = codes.split_at(64);
+            for ((byte, low), high) in block[half * 64..][..64].iter_mut().zip(low).zip(high) {
+                *byte = low & 15 | (high & 15) << 4;
+            }
+            let upper: [u8; 128] = std::array::from_fn(|value| codes[value] >> 4);
+            put_quarters(&upper, &mut block[128 + half * 32..][..32]);
         }
     }
 

@@ -14,6 +14,7 @@ use std::arch::x86_64::{_mm256_cvtepi8_epi32, _mm256_cvtepi32_ps, _mm256_mul_ps}
 use super::avx2;
 use super::block::BlockFormat;
 use super::integer::{IntegerBlock, IntegerLayout};
+use super::pack::{Packing, Ranges, put_half};
 use super::unpack::{half_at, scale_at};
 
 /// 32 values in 34 bytes.
@@ -25,6 +26,7 @@ impl BlockFormat for Q8_0 {
     const GGML_ID: u32 = 8;
     const NAME: &'static str = "Q8_0";
     const INTEGERS: Option<IntegerLayout> = Some(IntegerLayout::new(8, 128, 32));
+    const PACKING: Packing = Packing::Integers(Ranges::codes(1, 255));
 
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {
@@ -40,6 +42,13 @@ impl BlockFormat for Q8_0 {
         for (code, &byte) in out.codes[..32].iter_mut().zip(&block[2..34]) {
             // Maps -128..128 to 0..256.
             *code = byte ^ 0x80;
+        }
+    }
+
+    fn pack(integers: &IntegerBlock, block: &mut [u8]) {
+        put_half(block, 0, integers.unit);
+        for (byte, &code) in block[2..34].iter_mut().zip(&integers.codes) {
+            *byte = code ^ 0x80;
         }
     }
 

@@ -16,6 +16,7 @@ use std::arch::x86_64::{__m256i, _mm256_mul_ps, _mm256_set1_ps, _mm256_sub_ps};
 #[cfg(target_arch = "x86_64")]
 use super::avx2;
 use super::integer::{IntegerBlock, MAX_GROUPS};
+use super::pack::put_half;
 use super::unpack::{half_at, scale_at};
 
 /// Groups in a block.
@@ -35,6 +36,9 @@ type PerGroup = [f32; GROUPS];
 pub(super) trait PairedCodes {
     /// Unpacks the codes of groups `2 * pair` and `2 * pair + 1`: `codes` has 64 entries.
     fn pair_codes(block: &[u8], pair: usize, codes: &mut [u8]);
+
+    /// Stores the codes of groups `2 * pair` and `2 * pair + 1`: the inverse of [`PairedCodes::pair_codes`].
+    fn put_pair_codes(codes: &[u8], pair: usize, block: &mut [u8]);
 
     /// The same codes in two registers, one byte per code.
     ///
@@ -68,6 +72,22 @@ pub(super) fn integers<F: PairedCodes>(block: &[u8], out: &mut IntegerBlock) {
     (out.scales, out.minima) = integer_scales_and_minima(block);
     for (pair, codes) in out.codes.chunks_exact_mut(2 * GROUP_LEN).enumerate() {
         F::pair_codes(block, pair, codes);
+    }
+}
+
+/// Implements [`BlockFormat::pack`](super::BlockFormat::pack).
+pub(super) fn pack<F: PairedCodes>(integers: &IntegerBlock, block: &mut [u8]) {
+    put_half(block, 0, integers.unit);
+    put_half(block, 2, -integers.minimum_unit);
+    for group in 0..GROUPS / 2 {
+        let [scale, later_scale] = [integers.scales[group] as u8, integers.scales[group + 4] as u8];
+        let [minimum, later_minimum] = [integers.minima[group] as u8, integers.minima[group + 4] as u8];
+        block[4 + group] = scale | later_scale >> 4 << 6;
+        block[8 + group] = minimum | later_minimum >> 4 << 6;
+        block[12 + group] = later_scale & 15 | (later_minimum & 15) << 4;
+    }
+    for (pair, codes) in integers.codes.chunks_exact(2 * GROUP_LEN).enumerate() {
+        F::put_pair_codes(codes, pair, block);
     }
 }
 

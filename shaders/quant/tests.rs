@@ -106,6 +106,22 @@ proptest! {
     }
 
     #[test]
+    fn packing_is_the_inverse_of_unpacking(index in 0..Format::ALL.len(), seed in any::<u64>()) {
+        let format = Format::ALL[index];
+        let Packing::Integers(_) = format.packing() else { return Ok(()) };
+        let weight = random::weight("w", format, 1, format.block_len(), seed);
+        let mut packed = vec![0xaa; format.block_bytes()];
+        dispatch!(format, F => {
+            let mut integers = IntegerBlock::ZERO;
+            F::integers(weight.bytes(), &mut integers);
+            F::pack(&integers, &mut packed);
+        });
+        let mut values = vec![0.0; format.block_len()];
+        format.dequantize(&packed, &mut values);
+        assert_same_bits(format, &values, &weight.to_f32());
+    }
+
+    #[test]
     fn any_bytes_decode_without_panic(index in 0..Format::ALL.len(), bytes in prop::collection::vec(any::<u8>(), 0..1500)) {
         let format = Format::ALL[index];
         let blocks = bytes.len() / format.block_bytes();

@@ -13,6 +13,7 @@
 
 use super::block::BlockFormat;
 use super::integer::{IntegerBlock, IntegerLayout};
+use super::pack::{Packing, Ranges, put_half};
 use super::unpack::{half_at, scale_at, scaled_codes};
 
 /// 256 values in 54 bytes.
@@ -24,6 +25,7 @@ impl BlockFormat for Tq1_0 {
     const GGML_ID: u32 = 34;
     const NAME: &'static str = "TQ1_0";
     const INTEGERS: Option<IntegerLayout> = Some(IntegerLayout::new(2, 1, 256));
+    const PACKING: Packing = Packing::Integers(Ranges::codes(0, 2));
 
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {
@@ -36,6 +38,23 @@ impl BlockFormat for Tq1_0 {
     fn integers(block: &[u8], out: &mut IntegerBlock) {
         out.unit = half_at(block, 52);
         digits(block, &mut out.codes);
+    }
+
+    fn pack(integers: &IntegerBlock, block: &mut [u8]) {
+        put_half(block, 52, integers.unit);
+        for (index, byte) in block[..52].iter_mut().enumerate() {
+            let (first, step) = match index {
+                0..32 => (index, 32),
+                32..48 => (160 + index - 32, 16),
+                _ => (240 + index - 48, 4),
+            };
+            let digits = if index < 48 { 5 } else { 4 };
+            let number =
+                (0..digits).fold(0, |number, digit| 3 * number + u16::from(integers.codes[first + digit * step]));
+            // A missing fifth digit is 0. The fraction of 243 becomes one of 256, rounded up.
+            let number = if digits == 4 { 3 * number } else { number };
+            *byte = (number * 256).div_ceil(243) as u8;
+        }
     }
 }
 

@@ -9,6 +9,7 @@
 
 use super::block::BlockFormat;
 use super::integer::{IntegerBlock, IntegerLayout};
+use super::pack::{Packing, Ranges, put_half, put_quarters};
 use super::unpack::{half_at, scale_at, scaled_codes};
 
 /// 256 values in 66 bytes.
@@ -20,6 +21,7 @@ impl BlockFormat for Tq2_0 {
     const GGML_ID: u32 = 35;
     const NAME: &'static str = "TQ2_0";
     const INTEGERS: Option<IntegerLayout> = Some(IntegerLayout::new(2, 1, 256));
+    const PACKING: Packing = Packing::Integers(Ranges::codes(0, 2));
 
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {
@@ -32,6 +34,13 @@ impl BlockFormat for Tq2_0 {
     fn integers(block: &[u8], out: &mut IntegerBlock) {
         out.unit = half_at(block, 64);
         unpack(block, &mut out.codes);
+    }
+
+    fn pack(integers: &IntegerBlock, block: &mut [u8]) {
+        put_half(block, 64, integers.unit);
+        for (bytes, codes) in block.chunks_exact_mut(32).zip(integers.codes.chunks_exact(128)) {
+            put_quarters(codes, bytes);
+        }
     }
 }
 
