@@ -20,6 +20,8 @@
 //! - [`perplexity`]: the likelihood of a text
 //! - [`memory`]: the memory plan of a model
 //! - [`load`]: plans and loads a model
+//! - [`quantization_recipe`]: the format of each tensor of a quantized model
+//! - [`quantize`]: writes a model with quantized weights
 //! - [`synthetic`]: models with random weights and the shapes of real models
 //! - [`threads`]: CPU time for threads that feed a device
 //! - [`mapped_file`]: files mapped read-only, and whether they still are what was mapped
@@ -44,6 +46,8 @@ pub mod model;
 pub mod perplexity;
 pub mod placement;
 pub mod profile;
+pub mod quantization_recipe;
+pub mod quantize;
 pub mod roofline;
 pub mod sample;
 pub mod synthetic;

@@ -1,5 +1,7 @@
 //! The tokio runtime of a command, and the signals that stop it.
 
+use cuelight_engine::cancel::LoadCancel;
+
 use super::error::CliError;
 
 /// The tokio runtime for actors and connections. Engines compute on their own threads.
@@ -50,4 +52,20 @@ pub async fn stop_signal() -> Result<(), CliError> {
     }
     #[cfg(not(unix))]
     interrupt().await
+}
+
+/// Runs a task that does not use the runtime. Ctrl-C or SIGTERM cancels it.
+///
+/// # Errors
+/// [`CliError::Io`] when threads cannot be started.
+pub fn until_stopped<T>(cancel: &LoadCancel, task: impl FnOnce() -> T) -> Result<T, CliError> {
+    let (runtime, cancel) = (tokio_runtime()?, cancel.clone());
+    runtime.spawn(async move {
+        if stop_signal().await.is_ok() {
+            cancel.cancel();
+        }
+    });
+    let result = task();
+    runtime.shutdown_background();
+    Ok(result)
 }

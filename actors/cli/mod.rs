@@ -24,6 +24,7 @@ mod open_files;
 mod perplexity;
 mod ps;
 mod pull;
+mod quantize;
 mod remote;
 mod rm;
 pub mod run;
@@ -108,6 +109,7 @@ enum Command {
     Bench(Box<bench::Args>),
     Compare(compare::Args),
     Perplexity(perplexity::Args),
+    Quantize(quantize::Args),
     Config(config::Args),
     Completions(completions::Args),
 }
@@ -124,6 +126,7 @@ impl Command {
             Command::Bench(args) => args.given(),
             Command::Compare(args) => args.given(),
             Command::Perplexity(args) => args.given(),
+            Command::Quantize(args) => args.given(),
             Command::Config(args) => args.given(),
             Command::Ps(_) | Command::Load(_) | Command::Stop(_) => Given::new(),
             Command::List(_) | Command::Rm(_) | Command::Completions(_) => Given::new(),
@@ -153,6 +156,7 @@ impl Command {
             Command::Bench(args) => bench::execute(&args, context),
             Command::Compare(args) => compare::execute(&args, context),
             Command::Perplexity(args) => perplexity::execute(&args, context),
+            Command::Quantize(args) => quantize::execute(&args, context),
             Command::Config(args) => config::execute(&args, context),
             Command::Completions(args) => completions::execute(&args, command()),
         }

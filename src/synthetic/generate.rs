@@ -131,7 +131,7 @@ impl FileLayout {
         let mut file = metadata::describe(synthetic);
         let mut formatted = Vec::new();
         for tensor in tensors(synthetic.shape) {
-            let format = synthetic.recipe.format(&tensor, synthetic.shape);
+            let format = synthetic.format(&tensor);
             let row_bytes = format.row_bytes(tensor.columns).expect("recipes choose formats that fit the row");
             let (columns, rows) = (tensor.columns as u64, tensor.rows as u64);
             let dims = match (rows, tensor.experts as u64) {

@@ -8,22 +8,23 @@
 //!
 //! - [`models`]: the table of shapes
 //! - [`tensors`]: the tensors of a shape
-//! - [`quantization_recipe`]: the format of each tensor
 //! - [`metadata`] and [`vocabulary`]: the metadata of the file
 //! - [`generate`]: the bytes of the file
 
 pub mod generate;
 mod metadata;
 pub mod models;
-pub mod quantization_recipe;
 pub mod tensors;
 mod vocabulary;
 
 use std::fmt;
 use std::str::FromStr;
 
+use cuelight_shaders::quant::Format;
 use models::{MODELS, Shape};
-use quantization_recipe::{QUANTIZATION_RECIPES, QuantizationRecipe};
+use tensors::{Content, Tensor};
+
+use crate::quantization_recipe::{Matrix, ModelFacts, QUANTIZATION_RECIPES, QuantizationRecipe};
 
 /// A synthetic model: its shapes and its formats.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -32,6 +33,21 @@ pub struct Synthetic {
     pub shape: &'static Shape,
     /// The formats of the tensors.
     pub recipe: &'static QuantizationRecipe,
+}
+
+impl Synthetic {
+    /// The format of a tensor. Vectors and routers are always float32.
+    #[must_use]
+    pub fn format(&self, tensor: &Tensor) -> Format {
+        let Content::Weights(role) = tensor.content else { return Format::F32 };
+        let matrix = Matrix { role, layer: tensor.layer, is_routed: tensor.experts > 1, columns: tensor.columns };
+        let model = ModelFacts {
+            n_layers: self.shape.n_layers,
+            queries_per_key: self.shape.n_heads / self.shape.n_kv_heads,
+            has_experts: self.shape.experts.is_some(),
+        };
+        self.recipe.format(&matrix, &model)
+    }
 }
 
 /// Why a text is not the name of a synthetic model.
@@ -68,7 +84,7 @@ impl FromStr for Synthetic {
     fn from_str(text: &str) -> Result<Self, SyntheticError> {
         let (name, format) = text.split_once(':').ok_or_else(|| SyntheticError::NotAPair { text: text.to_owned() })?;
         let shape = MODELS.iter().find(|shape| shape.name.eq_ignore_ascii_case(name));
-        let recipe = QUANTIZATION_RECIPES.iter().find(|recipe| recipe.name.eq_ignore_ascii_case(format));
+        let recipe = QuantizationRecipe::named(format);
         Ok(Synthetic {
             shape: shape.ok_or_else(|| SyntheticError::UnknownModel { name: name.to_owned() })?,
             recipe: recipe.ok_or_else(|| SyntheticError::UnknownFormat { name: format.to_owned() })?,

@@ -4,6 +4,7 @@ use std::f32::consts::PI;
 
 use super::models::{Biases, DeltaHeads, ExpertShape, RopeStretch, Shape};
 use crate::model::arch::{FAMILIES, Family, Gate, Norms, QkNorm};
+use crate::quantization_recipe::Role;
 
 /// A tensor of a model.
 #[derive(Debug, Clone, PartialEq)]
@@ -37,23 +38,6 @@ pub enum Content {
     Router,
     /// These values.
     Values(Vec<f32>),
-}
-
-/// The use of a matrix, as quantization recipes distinguish it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
-    /// The embedding.
-    Embedding,
-    /// The head, or the embedding that is also the head.
-    Head,
-    /// The value projection of attention.
-    Values,
-    /// The output projection of attention.
-    AttentionOutput,
-    /// The down projection of the feed-forward network.
-    Down,
-    /// Anything else.
-    Other,
 }
 
 impl Tensor {
@@ -195,7 +179,7 @@ impl List {
     fn delta(&mut self, name: &impl Fn(&str) -> String, heads: DeltaHeads, hidden: usize) {
         const DIM: usize = DeltaHeads::HEAD_DIM;
         let (channels, inner) = ((2 * heads.keys + heads.values) * DIM, heads.values * DIM);
-        self.matrix(&name("attn_qkv"), channels, hidden, Role::Other);
+        self.matrix(&name("attn_qkv"), channels, hidden, Role::QueryKeyValue);
         self.matrix(&name("attn_gate"), inner, hidden, Role::Other);
         self.matrix(&name("ssm_beta"), heads.values, hidden, Role::Other);
         self.matrix(&name("ssm_alpha"), heads.values, hidden, Role::Other);

@@ -92,7 +92,7 @@ fn formats(model: &str, format: &str, names: &[&str]) -> Vec<String> {
     let all = tensors(shape);
     let of = |name: &&str| {
         let tensor = all.iter().find(|tensor| tensor.name == format!("{name}.weight")).unwrap();
-        recipe.format(tensor, shape).to_string()
+        Synthetic { shape, recipe }.format(tensor).to_string()
     };
     names.iter().map(of).collect()
 }

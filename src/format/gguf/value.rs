@@ -211,6 +211,13 @@ impl Array {
         self.len == 0
     }
 
+    /// Appends the array as a file stores it.
+    pub(super) fn put(&self, out: &mut Vec<u8>) {
+        out.extend(self.element.id().to_le_bytes());
+        out.extend((self.len as u64).to_le_bytes());
+        out.extend(self.bytes.as_slice());
+    }
+
     /// The elements, when they are strings.
     #[must_use]
     pub fn strings(&self) -> Option<Strings<'_>> {

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use super::value::ValueType;
+use super::value::{Value, ValueType};
 
 /// A file under construction. [`GgufBuilder::build`] computes sizes and offsets.
 ///
@@ -232,6 +232,31 @@ impl<T: ToValue> ToValue for Vec<T> {
 
     fn put(&self, out: &mut Vec<u8>) {
         self.as_slice().put(out);
+    }
+}
+
+/// A value that was read from a file.
+impl ToValue for &Value {
+    fn value_type(&self) -> ValueType {
+        Value::value_type(self)
+    }
+
+    fn put(&self, out: &mut Vec<u8>) {
+        match self {
+            Value::U8(value) => value.put(out),
+            Value::I8(value) => value.put(out),
+            Value::U16(value) => value.put(out),
+            Value::I16(value) => value.put(out),
+            Value::U32(value) => value.put(out),
+            Value::I32(value) => value.put(out),
+            Value::F32(value) => value.put(out),
+            Value::Bool(value) => value.put(out),
+            Value::String(text) => put_string(out, text),
+            Value::Array(array) => array.put(out),
+            Value::U64(value) => value.put(out),
+            Value::I64(value) => value.put(out),
+            Value::F64(value) => value.put(out),
+        }
     }
 }
 

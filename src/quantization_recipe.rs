@@ -7,9 +7,68 @@ use cuelight_shaders::quant::Format::{
     self, BF16, F16, F32, IQ1_M, IQ1_S, IQ2_S, IQ2_XS, IQ2_XXS, IQ3_S, IQ3_XXS, IQ4_NL, IQ4_XS, MXFP4, NVFP4, Q1_0,
     Q2_0, Q2_K, Q3_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0, TQ1_0, TQ2_0,
 };
+use cuelight_shaders::quantize::is_target;
 
-use super::models::Shape;
-use super::tensors::{Content, Role, Tensor};
+/// The use of a matrix, as recipes distinguish it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// The embedding.
+    Embedding,
+    /// The head, or the embedding that is also the head.
+    Head,
+    /// Projections of query, key and value in one matrix.
+    QueryKeyValue,
+    /// The value projection of attention.
+    Values,
+    /// The output projection of attention.
+    AttentionOutput,
+    /// The down projection of the feed-forward network.
+    Down,
+    /// Anything else.
+    Other,
+}
+
+impl Role {
+    /// The use of a matrix with a name. `is_tied` tells whether the embedding is also the head.
+    #[must_use]
+    pub fn of(name: &str, is_tied: bool) -> Role {
+        let stem = name.strip_suffix(".weight").unwrap_or(name);
+        match stem.rsplit('.').next().unwrap_or(stem) {
+            "token_embd" if is_tied => Role::Head,
+            "token_embd" | "per_layer_token_embd" => Role::Embedding,
+            "output" => Role::Head,
+            "attn_qkv" => Role::QueryKeyValue,
+            "attn_v" | "attn_kv_b" | "attn_v_b" => Role::Values,
+            "attn_output" => Role::AttentionOutput,
+            "ffn_down" | "ffn_down_exps" | "ffn_down_shexp" => Role::Down,
+            _ => Role::Other,
+        }
+    }
+}
+
+/// A matrix, as recipes see it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Matrix {
+    /// The use of the matrix.
+    pub role: Role,
+    /// Its layer; 0 outside the layers.
+    pub layer: usize,
+    /// Whether it holds the matrices of routed experts.
+    pub is_routed: bool,
+    /// Input dimension.
+    pub columns: usize,
+}
+
+/// What recipes depend on besides a matrix.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ModelFacts {
+    /// Number of layers.
+    pub n_layers: usize,
+    /// Query heads per head of keys and values.
+    pub queries_per_key: usize,
+    /// Whether the model has routed experts.
+    pub has_experts: bool,
+}
 
 /// The rules that assign formats to tensors.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -77,6 +136,7 @@ pub const QUANTIZATION_RECIPES: &[QuantizationRecipe] = &[
             exception(Role::Down, Layers::FirstPart(16), Q5_K),
             exception(Role::Down, Layers::All, Q4_K),
             exception(Role::AttentionOutput, Layers::All, Q4_K),
+            exception(Role::QueryKeyValue, Layers::All, Q4_K),
         ],
         ..plain("q3_k_m", 12, Q3_K, Q6_K)
     },
@@ -85,6 +145,7 @@ pub const QUANTIZATION_RECIPES: &[QuantizationRecipe] = &[
             exception(Role::Values, Layers::All, Q5_K),
             exception(Role::Down, Layers::All, Q5_K),
             exception(Role::AttentionOutput, Layers::All, Q5_K),
+            exception(Role::QueryKeyValue, Layers::All, Q5_K),
         ],
         ..plain("q3_k_l", 13, Q3_K, Q6_K)
     },
@@ -96,12 +157,20 @@ pub const QUANTIZATION_RECIPES: &[QuantizationRecipe] = &[
         ..plain("q4_k_s", 14, Q4_K, Q6_K)
     },
     QuantizationRecipe {
-        exceptions: &[exception(Role::Values, Layers::Spread, Q6_K), exception(Role::Down, Layers::Spread, Q6_K)],
+        exceptions: &[
+            exception(Role::Values, Layers::Spread, Q6_K),
+            exception(Role::Down, Layers::Spread, Q6_K),
+            exception(Role::QueryKeyValue, Layers::All, Q5_K),
+        ],
         ..plain("q4_k_m", 15, Q4_K, Q6_K)
     },
     plain("q5_k_s", 16, Q5_K, Q6_K),
     QuantizationRecipe {
-        exceptions: &[exception(Role::Values, Layers::Spread, Q6_K), exception(Role::Down, Layers::Spread, Q6_K)],
+        exceptions: &[
+            exception(Role::Values, Layers::Spread, Q6_K),
+            exception(Role::Down, Layers::Spread, Q6_K),
+            exception(Role::QueryKeyValue, Layers::All, Q6_K),
+        ],
         ..plain("q5_k_m", 17, Q5_K, Q6_K)
     },
     plain("q6_k", 18, Q6_K, Q6_K),
@@ -179,26 +248,39 @@ const fn exception(role: Role, layers: Layers, format: Format) -> Exception {
 }
 
 impl QuantizationRecipe {
-    /// The format of a tensor. Vectors and routers are always float32.
+    /// The recipe with a name; upper and lower case are equal.
     #[must_use]
-    pub fn format(&self, tensor: &Tensor, shape: &Shape) -> Format {
-        let Content::Weights(role) = tensor.content else { return F32 };
-        let applies = |exception: &&Exception| exception.role == role && exception.layers.contains(tensor.layer, shape);
-        let wanted = match (role, self.experts) {
+    pub fn named(name: &str) -> Option<&'static QuantizationRecipe> {
+        QUANTIZATION_RECIPES.iter().find(|recipe| recipe.name.eq_ignore_ascii_case(name))
+    }
+
+    /// Whether weights can be quantized to all formats of the recipe.
+    #[must_use]
+    pub fn is_writable(&self) -> bool {
+        let exceptions = self.exceptions.iter().map(|exception| exception.format);
+        [self.base, self.head].into_iter().chain(self.experts).chain(exceptions).all(is_target)
+    }
+
+    /// The format of a matrix.
+    #[must_use]
+    pub fn format(&self, matrix: &Matrix, model: &ModelFacts) -> Format {
+        let applies =
+            |exception: &&Exception| exception.role == matrix.role && exception.layers.contains(matrix.layer, model);
+        let wanted = match (matrix.role, self.experts) {
             (Role::Head, _) => self.head,
-            (_, Some(experts)) if tensor.experts > 1 => experts,
+            (_, Some(experts)) if matrix.is_routed => experts,
             _ => self.exceptions.iter().find(applies).map_or(self.base, |exception| exception.format),
         };
-        fitting(wanted, tensor.columns)
+        fitting(wanted, matrix.columns)
     }
 }
 
 impl Layers {
-    fn contains(self, layer: usize, shape: &Shape) -> bool {
-        let n_layers = shape.n_layers;
+    fn contains(self, layer: usize, model: &ModelFacts) -> bool {
+        let n_layers = model.n_layers;
         match self {
             Layers::All => true,
-            Layers::AllWhenShared(queries) => shape.n_heads / shape.n_kv_heads >= queries || shape.experts.is_some(),
+            Layers::AllWhenShared(queries) => model.queries_per_key >= queries || model.has_experts,
             Layers::First(count) => layer < count,
             Layers::FirstPart(parts) => layer < n_layers / parts,
             Layers::Spread => {
@@ -210,7 +292,8 @@ impl Layers {
 }
 
 /// The format, or one with shorter blocks if rows are not a multiple of its block.
-fn fitting(format: Format, columns: usize) -> Format {
+#[must_use]
+pub fn fitting(format: Format, columns: usize) -> Format {
     let fits = |format: &Format| columns.is_multiple_of(format.block_len());
     let shorter = match format {
         Q2_K | Q3_K => Q4_0,

@@ -1,0 +1,159 @@
+//! `cuelight quantize`: writes a model with fewer bits.
+
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use cuelight_engine::cancel::LoadCancel;
+use cuelight_engine::format::gguf::Gguf;
+use cuelight_engine::quantize::{ImportanceMatrix, Override, QuantizeError, QuantizeOptions, QuantizePlan, options};
+
+use super::terminal::{Align, markdown, print};
+use super::tuning::Tuned;
+use super::{CliError, Context, async_runtime};
+use crate::config::flags::{Flags, HubFlags};
+use crate::config::{ByteSize, Config, Given};
+
+/// Write a copy of a model with fewer bits per weight.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  cuelight quantize ./model-f16.gguf ./model-q4_k_m.gguf q4_k_m
+  cuelight quantize ./model-f16.gguf ./small.gguf iq4_xs --imatrix ./imatrix.gguf
+  cuelight quantize ./model-f16.gguf ./mixed.gguf q4_k_m --tensor-type attn_v=q8_0 --tensor-type 'blk\\.0\\.=q6_k'
+  cuelight quantize ./model-f16.gguf ./model.gguf q4_k_m --dry-run      show the format of each tensor
+
+FORMAT is f32, f16, bf16, q8_0, q6_k, q5_k_m, q5_k_s, q5_1, q5_0, q4_k_m, q4_k_s, q4_1, q4_0, iq4_nl, iq4_xs, q3_k_l, q3_k_m,
+q3_k_s, q2_k, mxfp4_moe, tq1_0, tq2_0, q2_0 or q1_0. Mixtures are those of llama.cpp: some tensors get more bits than others.")]
+pub struct Args {
+    /// The model to read.
+    #[arg(value_name = "MODEL")]
+    model: String,
+    /// The file to write.
+    #[arg(value_name = "OUT")]
+    out: PathBuf,
+    /// The format to write.
+    #[arg(value_name = "FORMAT")]
+    format: String,
+    /// File with the importance of each column, as `llama-imatrix` writes it.
+    #[arg(long, value_name = "FILE")]
+    imatrix: Option<PathBuf>,
+    /// Format for the tensors whose names match a regular expression; may be given several times, and the first match counts.
+    #[arg(long = "tensor-type", value_name = "PATTERN=FORMAT", value_parser = parse_override)]
+    overrides: Vec<Override>,
+    /// Quantize tensors that are quantized already, at a loss of precision.
+    #[arg(long)]
+    allow_requantize: bool,
+    /// Show the format of each tensor and write nothing.
+    #[arg(long)]
+    dry_run: bool,
+    /// Replace the file OUT if it exists.
+    #[arg(long)]
+    force: bool,
+    /// Number of threads; default: as configured.
+    #[arg(short = 't', long = "threads", id = "thread_count", value_name = "N")]
+    threads: Option<NonZeroUsize>,
+    #[command(flatten)]
+    hub: Flags<HubFlags>,
+}
+
+fn parse_override(text: &str) -> Result<Override, String> {
+    text.parse().map_err(|error: QuantizeError| error.to_string())
+}
+
+impl Args {
+    pub(super) fn given(&self) -> Given {
+        self.hub.given()
+    }
+}
+
+/// Quantizes the model and prints what was written.
+pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
+    let recipe = options::recipe(&args.format).map_err(CliError::other)?;
+    if !args.dry_run && !args.force && args.out.exists() {
+        return Err(CliError::Failed(format!(
+            "{} exists; give another name, or --force to replace it",
+            args.out.display()
+        )));
+    }
+    let path = context.locate(&args.model)?;
+    if is_same_file(&path, &args.out) {
+        return Err(CliError::Failed(format!(
+            "{} is the model itself; give another name for the output",
+            args.out.display()
+        )));
+    }
+    let importance = args.imatrix.as_deref().map(ImportanceMatrix::open).transpose().map_err(CliError::other)?;
+    let options = QuantizeOptions {
+        recipe,
+        overrides: args.overrides.clone(),
+        importance,
+        allow_requantize: args.allow_requantize,
+        threads: args.threads.map_or_else(|| threads(&context.config), NonZeroUsize::get),
+    };
+    let gguf = Gguf::open(&path).map_err(CliError::other)?;
+    let plan = QuantizePlan::new(&gguf, &options).map_err(CliError::other)?;
+    if args.dry_run {
+        return print(&table(&plan));
+    }
+    let start = Instant::now();
+    let bytes = write(&plan, &args.out, context)?;
+    print(&summary(&plan, &args.out, bytes, start.elapsed()))
+}
+
+fn threads(config: &Config) -> usize {
+    config.threads.map_or_else(|| Tuned::known(config).calibration.threads, NonZeroUsize::get)
+}
+
+fn is_same_file(a: &Path, b: &Path) -> bool {
+    matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
+}
+
+fn write(plan: &QuantizePlan<'_>, out: &Path, context: &Context) -> Result<u64, CliError> {
+    let bar = context.terminal.bytes_bar("quantizing", plan.bytes().0);
+    let cancel = LoadCancel::default();
+    let written = async_runtime::until_stopped(&cancel, || {
+        plan.write(out, &cancel, &mut |progress| bar.set_position(progress.done_bytes))
+    });
+    bar.finish_and_clear();
+    match written? {
+        Err(QuantizeError::Cancelled) => Err(CliError::Interrupted),
+        written => written.map_err(CliError::other),
+    }
+}
+
+fn summary(plan: &QuantizePlan<'_>, out: &Path, file_bytes: u64, elapsed: Duration) -> String {
+    let (from, to) = plan.bytes();
+    let bits = |bytes: u64| 8.0 * bytes as f64 / plan.values().max(1) as f64;
+    format!(
+        "{}: {}, {:.2} bits a weight (from {}, {:.2} bits), in {:.1} s\n",
+        out.display(),
+        ByteSize(file_bytes),
+        bits(to),
+        ByteSize(from),
+        bits(from),
+        elapsed.as_secs_f64()
+    )
+}
+
+/// The format of each tensor.
+fn table(plan: &QuantizePlan<'_>) -> String {
+    let columns = [
+        ("tensor", Align::Left),
+        ("shape", Align::Left),
+        ("from", Align::Left),
+        ("to", Align::Left),
+        ("size", Align::Right),
+    ];
+    let rows: Vec<Vec<String>> = plan
+        .tensors
+        .iter()
+        .map(|tensor| {
+            let shape = tensor.dims.iter().rev().map(u64::to_string).collect::<Vec<_>>().join(" x ");
+            let (from, to) = (tensor.from.to_string(), tensor.to.to_string());
+            vec![tensor.name.clone(), shape, from, to, ByteSize(tensor.to_bytes).to_string()]
+        })
+        .collect();
+    let (from, to) = plan.bytes();
+    format!("{}\nFrom {} to {}.\n", markdown(&columns, &rows), ByteSize(from), ByteSize(to))
+}

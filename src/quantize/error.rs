@@ -1,0 +1,44 @@
+//! Why a model cannot be quantized.
+
+use std::path::PathBuf;
+
+use cuelight_shaders::quant::Format;
+
+use crate::format::gguf::GgufError;
+
+/// Why a model cannot be quantized.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // Each variant's message explains its fields.
+pub enum QuantizeError {
+    #[error(transparent)]
+    Gguf(#[from] GgufError),
+    #[error("weights cannot be quantized to {name:?}; formats to quantize to: {known}")]
+    UnknownRecipe { name: String, known: String },
+    #[error("{text:?} is not a pattern and a format with an equals sign between, like attn_v=q6_k")]
+    NotAnOverride { text: String },
+    #[error("the pattern {pattern:?} is not a regular expression")]
+    Pattern { pattern: String, source: Box<regex::Error> },
+    #[error(
+        "{}: tensor {tensor:?} is quantized already, in {format}; quantizing it again loses precision: start from an F16, BF16 \
+         or F32 model, or allow it",
+        path.display()
+    )]
+    AlreadyQuantized { path: PathBuf, tensor: String, format: Format },
+    #[error("{}: tensor {tensor:?}: {source}", path.display())]
+    Tensor { path: PathBuf, tensor: String, source: cuelight_shaders::quantize::QuantizeError },
+    #[error("{}: tensor {tensor:?} has rows of {columns} values, which is not a multiple of {format}'s block", path.display())]
+    Ragged { path: PathBuf, tensor: String, columns: u64, format: Format },
+    #[error("{}: not an importance matrix: {reason}", path.display())]
+    NotImportance { path: PathBuf, reason: String },
+    #[error(
+        "{}: the importance of tensor {tensor:?} has {found} columns, but the tensor has {expected}: the matrix belongs to another model",
+        path.display()
+    )]
+    ImportanceSize { path: PathBuf, tensor: String, found: usize, expected: usize },
+    #[error("cannot write {}", path.display())]
+    Write { path: PathBuf, source: std::io::Error },
+    #[error("cannot read {}", path.display())]
+    Read { path: PathBuf, source: std::io::Error },
+    #[error("the quantization was cancelled")]
+    Cancelled,
+}

@@ -1,0 +1,25 @@
+//! Quantization of a model: reads a GGUF file, writes another whose matrices have fewer bits.
+//!
+//! - [`options`]: what the user chose
+//! - [`importance`]: the importance of each column of each matrix, measured on a text
+//! - [`plan`]: the format of each tensor, before anything is written
+//! - [`write`](mod@write): the new file, tensor by tensor
+//!
+//! The formats follow llama.cpp's mixtures (see [`quantization_recipe`](crate::quantization_recipe)). Memory is bounded by the
+//! largest tensor.
+
+pub mod error;
+pub mod importance;
+pub mod options;
+pub mod plan;
+pub mod write;
+
+pub use error::QuantizeError;
+pub use importance::ImportanceMatrix;
+pub use options::{Override, QuantizeOptions};
+pub use plan::{PlannedTensor, QuantizePlan};
+pub use write::WriteProgress;
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;

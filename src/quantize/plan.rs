@@ -1,0 +1,165 @@
+//! The format of each tensor of a quantized model.
+
+use cuelight_shaders::quant::Format;
+use cuelight_shaders::quantize::is_target;
+
+use super::error::QuantizeError;
+use super::options::QuantizeOptions;
+use crate::format::gguf::{Gguf, TensorInfo};
+use crate::quantization_recipe::{Matrix, ModelFacts, Role, fitting};
+
+/// Parts of the names of matrices that keep their format: small, or sensitive to rounding.
+const KEPT: [&str; 7] = [
+    "_norm.weight",
+    "ffn_gate_inp",
+    "ssm_conv1d",
+    "shortconv.conv",
+    "position_embd",
+    "token_types",
+    "per_layer_model_proj",
+];
+
+/// A tensor and its new format.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlannedTensor {
+    /// The name.
+    pub name: String,
+    /// The present format.
+    pub from: Format,
+    /// The new format; the same for tensors that are copied.
+    pub to: Format,
+    /// Present bytes.
+    pub from_bytes: u64,
+    /// New bytes.
+    pub to_bytes: u64,
+    /// Dimensions, innermost first.
+    pub dims: Vec<u64>,
+}
+
+/// What a quantization writes.
+pub struct QuantizePlan<'a> {
+    pub(super) gguf: &'a Gguf,
+    pub(super) options: &'a QuantizeOptions,
+    /// The tensors in file order.
+    pub tensors: Vec<PlannedTensor>,
+}
+
+impl<'a> QuantizePlan<'a> {
+    /// Chooses the format of each tensor.
+    ///
+    /// # Errors
+    /// [`QuantizeError`] when a tensor cannot be quantized, or the importance matrix belongs to another model.
+    pub fn new(gguf: &'a Gguf, options: &'a QuantizeOptions) -> Result<Self, QuantizeError> {
+        let mut plan = QuantizePlan { gguf, options, tensors: Vec::new() };
+        let rules = Rules::new(gguf, options)?;
+        for tensor in gguf.tensors() {
+            let planned = plan.plan_tensor(tensor, &rules)?;
+            plan.tensors.push(planned);
+        }
+        Ok(plan)
+    }
+
+    /// Bytes of all tensors: at present, and after.
+    #[must_use]
+    pub fn bytes(&self) -> (u64, u64) {
+        self.tensors.iter().fold((0, 0), |(from, to), tensor| (from + tensor.from_bytes, to + tensor.to_bytes))
+    }
+
+    /// Number of values.
+    #[must_use]
+    pub fn values(&self) -> u64 {
+        self.tensors.iter().map(|tensor| tensor.dims.iter().product::<u64>()).sum()
+    }
+
+    fn plan_tensor(&self, tensor: &TensorInfo, rules: &Rules<'_>) -> Result<PlannedTensor, QuantizeError> {
+        let path = || self.gguf.path().to_owned();
+        let from = self.gguf.weight(&tensor.name)?.format;
+        let to = rules.format(tensor, from)?;
+        if to != from && from.integers().is_some() && !self.options.allow_requantize {
+            return Err(QuantizeError::AlreadyQuantized { path: path(), tensor: tensor.name.clone(), format: from });
+        }
+        if to != from && !is_target(to) {
+            let source = cuelight_shaders::quantize::QuantizeError::NotATarget { format: to };
+            return Err(QuantizeError::Tensor { path: path(), tensor: tensor.name.clone(), source });
+        }
+        let columns = tensor.n_columns();
+        let row_bytes = usize::try_from(columns).ok().and_then(|columns| to.row_bytes(columns));
+        let row_bytes = row_bytes.ok_or_else(|| QuantizeError::Ragged {
+            path: path(),
+            tensor: tensor.name.clone(),
+            columns,
+            format: to,
+        })?;
+        if to != from
+            && let Some(importance) = &self.options.importance
+        {
+            importance.check(&tensor.name, usize::try_from(columns).unwrap_or(usize::MAX))?;
+        }
+        Ok(PlannedTensor {
+            name: tensor.name.clone(),
+            from,
+            to,
+            from_bytes: tensor.bytes(),
+            to_bytes: row_bytes as u64 * tensor.n_rows(),
+            dims: tensor.dims.clone(),
+        })
+    }
+}
+
+/// What decides about the format of a tensor.
+struct Rules<'a> {
+    options: &'a QuantizeOptions,
+    model: ModelFacts,
+    is_tied: bool,
+    /// The layers that have a value projection: its place among them counts, not its layer.
+    value_layers: Vec<usize>,
+}
+
+impl<'a> Rules<'a> {
+    fn new(gguf: &Gguf, options: &'a QuantizeOptions) -> Result<Self, QuantizeError> {
+        let architecture = gguf.str("general.architecture")?;
+        let number = |key: &str| gguf.optional_u32(&format!("{architecture}.{key}")).ok().flatten().unwrap_or(1).max(1);
+        let value_layers = gguf.tensors().iter().filter(|tensor| Role::of(&tensor.name, false) == Role::Values);
+        let model = ModelFacts {
+            n_layers: number("block_count") as usize,
+            queries_per_key: (number("attention.head_count") / number("attention.head_count_kv")) as usize,
+            has_experts: number("expert_count") > 1,
+        };
+        Ok(Rules {
+            options,
+            model,
+            is_tied: gguf.tensor("output.weight").is_none(),
+            value_layers: value_layers.map(|tensor| layer(&tensor.name)).collect(),
+        })
+    }
+
+    /// The new format of a tensor.
+    fn format(&self, tensor: &TensorInfo, from: Format) -> Result<Format, QuantizeError> {
+        let is_matrix = tensor.dims.len() > 1 && tensor.name.ends_with(".weight");
+        if let Some(given) = self.options.overrides.iter().find(|given| is_matrix && given.applies(&tensor.name)) {
+            return Ok(given.format);
+        }
+        if !is_matrix || KEPT.iter().any(|kept| tensor.name.contains(kept)) {
+            return Ok(from);
+        }
+        let role = Role::of(&tensor.name, self.is_tied);
+        let (layer, n_layers) = match role {
+            Role::Values => self.place_among_values(layer(&tensor.name)),
+            _ => (layer(&tensor.name), self.model.n_layers),
+        };
+        let columns = usize::try_from(tensor.n_columns()).unwrap_or(usize::MAX);
+        let matrix = Matrix { role, layer, is_routed: tensor.name.contains("_exps."), columns };
+        let format = self.options.recipe.format(&matrix, &ModelFacts { n_layers, ..self.model });
+        Ok(fitting(format, columns))
+    }
+
+    fn place_among_values(&self, layer: usize) -> (usize, usize) {
+        let place = self.value_layers.iter().filter(|other| **other < layer).count();
+        (place, self.value_layers.len())
+    }
+}
+
+/// The layer of a tensor; 0 outside the layers.
+fn layer(name: &str) -> usize {
+    name.strip_prefix("blk.").and_then(|rest| rest.split('.').next()?.parse().ok()).unwrap_or(0)
+}

@@ -1,0 +1,244 @@
+//! Tests of quantization on tiny files: formats, contents, refusals, importance matrices.
+
+use std::path::Path;
+
+use cuelight_shaders::quant::Format;
+use cuelight_shaders::quant::random;
+
+use super::*;
+use crate::cancel::LoadCancel;
+use crate::format::gguf::Gguf;
+use crate::format::gguf::write::GgufBuilder;
+
+const COLUMNS: usize = 256;
+const LAYERS: u32 = 8;
+
+fn values(rows: usize, seed: u64) -> Vec<f32> {
+    random::activations(rows * COLUMNS, seed)
+}
+
+/// A file with the tensors that recipes distinguish. The weights are not those of a model that runs.
+fn source() -> Vec<u8> {
+    let file = GgufBuilder::new()
+        .key("general.architecture", "llama")
+        .key("general.file_type", 0u32)
+        .key("llama.block_count", LAYERS)
+        .key("llama.attention.head_count", 4u32)
+        .key("llama.attention.head_count_kv", 2u32)
+        .key("tokenizer.ggml.tokens", ["a", "b"].as_slice())
+        .tensor_f32("token_embd.weight", &[256, 8], &values(8, 1))
+        .tensor_f32("output_norm.weight", &[256], &values(1, 2));
+    let file = (0..LAYERS).fold(file, |file, layer| {
+        let seed = 100 + u64::from(layer);
+        ["attn_q", "attn_v", "ffn_down", "attn_norm"].iter().fold(file, |file, stem| match *stem {
+            "attn_norm" => file.tensor_f32(&format!("blk.{layer}.{stem}.weight"), &[256], &values(1, seed)),
+            _ => file.tensor_f32(&format!("blk.{layer}.{stem}.weight"), &[256, 4], &values(4, seed)),
+        })
+    });
+    file.build()
+}
+
+fn options(recipe: &str) -> QuantizeOptions {
+    QuantizeOptions {
+        recipe: options::recipe(recipe).unwrap(),
+        overrides: Vec::new(),
+        importance: None,
+        allow_requantize: false,
+        threads: 2,
+    }
+}
+
+fn open(bytes: Vec<u8>) -> Gguf {
+    Gguf::from_bytes("source.gguf", bytes).unwrap()
+}
+
+/// Quantizes to a file and reads that.
+fn quantized(source: &Gguf, options: &QuantizeOptions) -> Gguf {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out.gguf");
+    let plan = QuantizePlan::new(source, options).unwrap();
+    let mut last = None;
+    let bytes = plan.write(&path, &LoadCancel::default(), &mut |progress| last = Some(progress)).unwrap();
+    let read = std::fs::read(&path).unwrap();
+    assert_eq!(read.len() as u64, bytes);
+    assert_eq!(last.map(|last| (last.done_bytes, last.total_bytes)), Some((plan.bytes().0, plan.bytes().0)));
+    open(read)
+}
+
+fn format_of(gguf: &Gguf, tensor: &str) -> Format {
+    gguf.weight(tensor).unwrap().format
+}
+
+fn distance(a: &[f32], b: &[f32]) -> f32 {
+    let error: f32 = a.iter().zip(b).map(|(a, b)| (a - b) * (a - b)).sum();
+    let sum: f32 = a.iter().map(|a| a * a).sum();
+    (error / sum).sqrt()
+}
+
+#[test]
+fn a_mixture_gives_each_tensor_its_format_and_close_values() {
+    let source = open(source());
+    let found = quantized(&source, &options("q4_k_m"));
+    assert_eq!(format_of(&found, "token_embd.weight"), Format::Q6_K, "it is also the head");
+    assert_eq!(format_of(&found, "output_norm.weight"), Format::F32);
+    assert_eq!(format_of(&found, "blk.2.attn_q.weight"), Format::Q4_K);
+    for (layer, expected) in [(0, Format::Q6_K), (1, Format::Q4_K), (3, Format::Q6_K), (7, Format::Q6_K)] {
+        assert_eq!(format_of(&found, &format!("blk.{layer}.attn_v.weight")), expected, "layer {layer}");
+        assert_eq!(format_of(&found, &format!("blk.{layer}.ffn_down.weight")), expected, "layer {layer}");
+    }
+    for tensor in source.tensors() {
+        let (before, after) = (source.weight(&tensor.name).unwrap(), found.weight(&tensor.name).unwrap());
+        let distance = distance(&before.to_f32(), &after.to_f32());
+        assert!(distance < 0.1, "{}: {distance}", tensor.name);
+    }
+}
+
+#[test]
+fn metadata_is_kept_except_what_describes_the_formats() {
+    let found = quantized(&open(source()), &options("q8_0"));
+    assert_eq!(found.u32("general.file_type").unwrap(), 7);
+    assert_eq!(found.u32("general.quantization_version").unwrap(), 2);
+    assert_eq!(found.u32("llama.block_count").unwrap(), LAYERS);
+    let tokens: Vec<&str> = found
+        .value("tokenizer.ggml.tokens")
+        .and_then(|value| match value {
+            crate::format::gguf::Value::Array(array) => array.strings(),
+            _ => None,
+        })
+        .unwrap()
+        .collect();
+    assert_eq!(tokens, ["a", "b"]);
+}
+
+#[test]
+fn the_first_pattern_that_matches_overrides_the_mixture() {
+    let overrides = ["blk\\.0\\.attn_v=q8_0", "attn_v=q5_k"].map(|text| text.parse().unwrap()).to_vec();
+    let found = quantized(&open(source()), &QuantizeOptions { overrides, ..options("q4_k_m") });
+    assert_eq!(format_of(&found, "blk.0.attn_v.weight"), Format::Q8_0);
+    assert_eq!(format_of(&found, "blk.1.attn_v.weight"), Format::Q5_K);
+    assert_eq!(format_of(&found, "blk.1.attn_q.weight"), Format::Q4_K);
+}
+
+#[test]
+fn the_same_file_is_written_with_any_number_of_threads() {
+    let source = open(source());
+    let one = quantized(&source, &QuantizeOptions { threads: 1, ..options("q5_k_m") });
+    let many = quantized(&source, &QuantizeOptions { threads: 7, ..options("q5_k_m") });
+    for tensor in source.tensors() {
+        assert_eq!(one.weight(&tensor.name).unwrap().bytes(), many.weight(&tensor.name).unwrap().bytes());
+    }
+}
+
+#[test]
+fn quantized_tensors_are_refused_unless_allowed() {
+    let source = quantized(&open(source()), &options("q8_0"));
+    let error = QuantizePlan::new(&source, &options("q4_k_m")).err().unwrap().to_string();
+    assert!(error.contains("token_embd.weight") && error.contains("Q8_0"), "{error}");
+    let allowed = QuantizeOptions { allow_requantize: true, ..options("q4_k_m") };
+    assert_eq!(format_of(&quantized(&source, &allowed), "blk.1.attn_q.weight"), Format::Q4_K);
+    // A tensor that has its format already needs no permission.
+    assert!(QuantizePlan::new(&source, &options("q8_0")).is_ok());
+}
+
+#[test]
+fn a_value_that_is_not_finite_is_refused_by_tensor_and_leaves_no_file() {
+    let mut bad = values(4, 1);
+    bad[300] = f32::NAN;
+    let file =
+        GgufBuilder::new().key("general.architecture", "llama").tensor_f32("blk.0.attn_q.weight", &[256, 4], &bad);
+    let (source, options) = (open(file.build()), options("q4_k_m"));
+    let folder = tempfile::tempdir().unwrap();
+    let plan = QuantizePlan::new(&source, &options).unwrap();
+    let error =
+        plan.write(&folder.path().join("out.gguf"), &LoadCancel::default(), &mut |_| {}).unwrap_err().to_string();
+    assert!(error.contains("blk.0.attn_q.weight") && error.contains("NaN"), "{error}");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_cancelled_quantization_leaves_no_file() {
+    let (source, options) = (open(source()), options("q4_k_m"));
+    let folder = tempfile::tempdir().unwrap();
+    let cancel = LoadCancel::default();
+    let plan = QuantizePlan::new(&source, &options).unwrap();
+    let error = plan.write(&folder.path().join("out.gguf"), &cancel, &mut |_| cancel.cancel()).unwrap_err();
+    assert!(matches!(error, QuantizeError::Cancelled));
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn unknown_names_are_refused_with_the_known_ones() {
+    let error = options::recipe("q4").unwrap_err().to_string();
+    assert!(error.contains("q4_k_m") && !error.contains("iq1_s"), "{error}");
+    assert!("attn_v".parse::<Override>().is_err());
+    assert!("attn_v=q9".parse::<Override>().is_err());
+    assert!("(=q8_0".parse::<Override>().unwrap_err().to_string().contains("regular expression"));
+}
+
+/// An importance matrix in the form of GGUF.
+fn importance(columns: u64, value: impl Fn(usize) -> f32) -> Vec<u8> {
+    let sums: Vec<f32> = (0..columns as usize).map(value).collect();
+    GgufBuilder::new()
+        .key("general.type", "imatrix")
+        .tensor_f32("blk.1.attn_q.weight.in_sum2", &[columns, 1], &sums)
+        .tensor_f32("blk.1.attn_q.weight.counts", &[1, 1], &[4.0])
+        .build()
+}
+
+fn write(folder: &Path, bytes: &[u8]) -> std::path::PathBuf {
+    let path = folder.join("imatrix");
+    std::fs::write(&path, bytes).unwrap();
+    path
+}
+
+#[test]
+fn importance_reduces_the_error_of_important_columns() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = write(folder.path(), &importance(256, |column| if column % 8 == 0 { 400.0 } else { 0.4 }));
+    let source = open(source());
+    let with = QuantizeOptions { importance: Some(ImportanceMatrix::open(&path).unwrap()), ..options("q4_k_m") };
+    let error = |gguf: &Gguf| {
+        let (before, after) = ("blk.1.attn_q.weight", "blk.1.attn_q.weight");
+        let (before, after) = (source.weight(before).unwrap().to_f32(), gguf.weight(after).unwrap().to_f32());
+        let important = |values: &[f32]| values.iter().copied().step_by(8).collect::<Vec<f32>>();
+        distance(&important(&before), &important(&after))
+    };
+    let (found, without) = (quantized(&source, &with), quantized(&source, &options("q4_k_m")));
+    assert!(error(&found) < error(&without), "{} and {}", error(&found), error(&without));
+    assert_eq!(found.u32("quantize.imatrix.entries_count").unwrap(), 1);
+    let other = |gguf: &Gguf| gguf.weight("blk.2.attn_q.weight").unwrap().bytes().to_vec();
+    assert_eq!(other(&found), other(&without), "its importance was not measured");
+}
+
+#[test]
+fn both_forms_of_importance_matrices_give_the_same_values() {
+    let folder = tempfile::tempdir().unwrap();
+    let value = |column: usize| 1.0 + column as f32;
+    let gguf = ImportanceMatrix::open(&write(folder.path(), &importance(256, value))).unwrap();
+    let name = b"blk.1.attn_q.weight";
+    let mut binary = Vec::new();
+    for number in [1, name.len() as i32] {
+        binary.extend(number.to_le_bytes());
+    }
+    binary.extend(name);
+    for number in [4_i32, 256] {
+        binary.extend(number.to_le_bytes());
+    }
+    (0..256).for_each(|column| binary.extend(value(column).to_le_bytes()));
+    let older = ImportanceMatrix::open(&write(folder.path(), &binary)).unwrap();
+    assert_eq!(gguf.of("blk.1.attn_q.weight", 0), older.of("blk.1.attn_q.weight", 0));
+    assert_eq!(gguf.of("blk.1.attn_q.weight", 0).unwrap()[3], 1.0);
+    for length in 0..binary.len() {
+        let damaged = ImportanceMatrix::open(&write(folder.path(), &binary[..length]));
+        assert!(damaged.is_err(), "{length} bytes");
+    }
+}
+
+#[test]
+fn importance_of_another_model_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = write(folder.path(), &importance(128, |_| 1.0));
+    let with = QuantizeOptions { importance: Some(ImportanceMatrix::open(&path).unwrap()), ..options("q4_k_m") };
+    let error = QuantizePlan::new(&open(source()), &with).err().unwrap().to_string();
+    assert!(error.contains("128 columns") && error.contains("256"), "{error}");
+}

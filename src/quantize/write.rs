@@ -1,0 +1,182 @@
+//! Writes a quantized model tensor by tensor. The file gets its name only when it is complete.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use cuelight_shaders::quantize::{self, quantize};
+use cuelight_shaders::weight::Weight;
+
+use super::error::QuantizeError;
+use super::plan::{PlannedTensor, QuantizePlan};
+use crate::cancel::LoadCancel;
+use crate::format::gguf::write::GgufBuilder;
+
+/// Most values that a thread converts at once.
+const CHUNK_VALUES: usize = 1 << 18;
+
+/// The version of the quantized formats, `general.quantization_version`.
+const QUANTIZATION_VERSION: u32 = 2;
+
+/// The progress of [`QuantizePlan::write`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WriteProgress {
+    /// Bytes read so far.
+    pub done_bytes: u64,
+    /// Bytes of all tensors.
+    pub total_bytes: u64,
+}
+
+impl QuantizePlan<'_> {
+    /// Writes the quantized model to `path`, which is replaced if it exists. Until the file is complete, its name ends in
+    /// `.partial`.
+    ///
+    /// # Errors
+    /// [`QuantizeError`] when a tensor has a value that is not finite, or the file cannot be written. The partial file is removed.
+    pub fn write(
+        &self,
+        path: &Path,
+        cancel: &LoadCancel,
+        progress: &mut dyn FnMut(WriteProgress),
+    ) -> Result<u64, QuantizeError> {
+        let partial = partial_path(path);
+        let written = self.write_partial(&partial, cancel, progress);
+        let moved = written.and_then(|bytes| {
+            let renamed = std::fs::rename(&partial, path);
+            renamed.map(|()| bytes).map_err(|source| QuantizeError::Write { path: path.to_owned(), source })
+        });
+        if moved.is_err() {
+            // The first error is the one to report.
+            let _ = std::fs::remove_file(&partial);
+        }
+        moved
+    }
+
+    fn write_partial(
+        &self,
+        path: &Path,
+        cancel: &LoadCancel,
+        progress: &mut dyn FnMut(WriteProgress),
+    ) -> Result<u64, QuantizeError> {
+        let failed = |source| QuantizeError::Write { path: path.to_owned(), source };
+        let file = File::create(path).map_err(failed)?;
+        let mut out = BufWriter::new(&file);
+        let header = self.builder().header();
+        out.write_all(&header.bytes).map_err(failed)?;
+        let (total_bytes, _) = self.bytes();
+        let (mut done_bytes, mut position) = (0, header.bytes.len());
+        for (tensor, range) in self.tensors.iter().zip(&header.ranges) {
+            cancel.check().map_err(|_| QuantizeError::Cancelled)?;
+            out.write_all(&vec![0; range.start - position]).map_err(failed)?;
+            self.write_tensor(tensor, &mut out, failed)?;
+            position = range.end;
+            done_bytes += tensor.from_bytes;
+            progress(WriteProgress { done_bytes, total_bytes });
+        }
+        out.flush().and_then(|()| file.sync_all()).map_err(failed)?;
+        Ok(position as u64)
+    }
+
+    /// The new file's metadata and table of tensors.
+    fn builder(&self) -> GgufBuilder {
+        let dropped = |key: &str| {
+            key.starts_with("split.")
+                || key.starts_with("quantize.imatrix.")
+                || ["general.file_type", "general.quantization_version", "general.alignment"].contains(&key)
+        };
+        let kept = self.gguf.metadata().iter().filter(|(key, _)| !dropped(key));
+        let file = kept.fold(GgufBuilder::new(), |file, (key, value)| file.key(key, value));
+        let file = file
+            .key("general.quantization_version", QUANTIZATION_VERSION)
+            .key("general.file_type", self.options.recipe.file_type);
+        let file = match &self.options.importance {
+            Some(importance) => importance.describe(file),
+            None => file,
+        };
+        self.tensors.iter().fold(file, |file, tensor| {
+            let bytes = usize::try_from(tensor.to_bytes).unwrap_or(usize::MAX);
+            file.space(&tensor.name, &tensor.dims, tensor.to.ggml_id(), bytes)
+        })
+    }
+
+    fn write_tensor(
+        &self,
+        tensor: &PlannedTensor,
+        out: &mut impl Write,
+        failed: impl Fn(io::Error) -> QuantizeError,
+    ) -> Result<(), QuantizeError> {
+        let weight = self.gguf.weight(&tensor.name)?;
+        if tensor.from == tensor.to {
+            return out.write_all(weight.bytes()).map_err(failed);
+        }
+        out.write_all(&self.convert(tensor, &weight)?).map_err(failed)
+    }
+
+    /// The bytes of a tensor in its new format, computed on several threads.
+    fn convert(&self, tensor: &PlannedTensor, weight: &Weight) -> Result<Vec<u8>, QuantizeError> {
+        let mut bytes = vec![0; usize::try_from(tensor.to_bytes).unwrap_or(usize::MAX)];
+        let matrix_rows = tensor.dims.get(1).map_or(1, |rows| *rows as usize).max(1);
+        let row_bytes = bytes.len() / weight.rows.max(1);
+        // Chunks end with the matrix of an expert, since each expert has its own importance.
+        let chunk_rows = (CHUNK_VALUES / weight.columns.max(1)).clamp(1, matrix_rows);
+        let mut chunks = Vec::new();
+        let mut rest = &mut bytes[..];
+        let mut first = 0;
+        while first < weight.rows {
+            let rows = chunk_rows.min(matrix_rows - first % matrix_rows);
+            let (chunk, later) = rest.split_at_mut(rows * row_bytes);
+            chunks.push((first, rows, chunk));
+            (rest, first) = (later, first + rows);
+        }
+        let (next, failure) = (Mutex::new(chunks.into_iter()), Mutex::new(None));
+        std::thread::scope(|scope| {
+            for _ in 0..self.options.threads.max(1) {
+                scope.spawn(|| {
+                    let mut values = Vec::new();
+                    let take = || next.lock().unwrap_or_else(|error| error.into_inner()).next();
+                    while let Some((first, rows, out)) = take() {
+                        let importance = self.importance_of(tensor, first / matrix_rows);
+                        let converted = convert_rows(tensor, weight, first..first + rows, importance, &mut values, out);
+                        if let Err(error) = converted {
+                            failure.lock().unwrap_or_else(|error| error.into_inner()).get_or_insert(error);
+                        }
+                    }
+                });
+            }
+        });
+        match failure.into_inner().unwrap_or_else(|error| error.into_inner()) {
+            None => Ok(bytes),
+            Some(source) => {
+                let (path, tensor) = (self.gguf.path().to_owned(), tensor.name.clone());
+                Err(QuantizeError::Tensor { path, tensor, source })
+            }
+        }
+    }
+
+    fn importance_of(&self, tensor: &PlannedTensor, expert: usize) -> Option<&[f32]> {
+        self.options.importance.as_ref()?.of(&tensor.name, expert)
+    }
+}
+
+/// Converts the rows `rows` of a weight.
+fn convert_rows(
+    tensor: &PlannedTensor,
+    weight: &Weight,
+    rows: std::ops::Range<usize>,
+    importance: Option<&[f32]>,
+    values: &mut Vec<f32>,
+    out: &mut [u8],
+) -> Result<(), quantize::QuantizeError> {
+    values.resize(rows.len() * weight.columns, 0.0);
+    let row_bytes = weight.bytes().len() / weight.rows.max(1);
+    weight.format.dequantize(&weight.bytes()[rows.start * row_bytes..rows.end * row_bytes], values);
+    quantize(tensor.to, values, importance, out)
+}
+
+/// The name of a file that is not complete.
+fn partial_path(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".partial");
+    name.into()
+}

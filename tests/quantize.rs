@@ -1,0 +1,114 @@
+//! `cuelight quantize` as a user calls it: the written models predict a text nearly as well, and mistakes are refused.
+
+#![allow(clippy::unwrap_used)]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// A temporary folder with a copy of a tiny model in float32.
+struct Folder(tempfile::TempDir);
+
+struct Ran {
+    code: i32,
+    stdout: String,
+    stderr: String,
+}
+
+impl Folder {
+    fn new() -> Self {
+        let folder = Folder(tempfile::tempdir().unwrap());
+        let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/families/qwen2.gguf");
+        std::fs::copy(fixture, folder.path("model.gguf")).unwrap();
+        folder
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn names(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.0.path()).unwrap();
+        let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.retain(|name| name.contains(".gguf"));
+        names.sort();
+        names
+    }
+
+    fn run(&self, arguments: &[&str]) -> Ran {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_cuelight"));
+        command.args(arguments).env_clear().env("HOME", self.0.path()).env("CUELIGHT_CALIBRATE", "off");
+        let output = command.current_dir(self.0.path()).stdin(Stdio::null()).output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        Ran { code: output.status.code().unwrap(), stdout: text(output.stdout), stderr: text(output.stderr) }
+    }
+
+    /// The mean of the negative log-likelihood of the tokens of a text.
+    fn mean_nats(&self, model: &str) -> f64 {
+        let text: String =
+            (0..400).map(|word| format!("{} ", ["a", "the", "of", "and", "to"][word * word % 5])).collect();
+        std::fs::write(self.path("text"), text).unwrap();
+        let ran = self.run(&["perplexity", model, "text", "-c", "64", "-o", "json"]);
+        assert_eq!(ran.code, 0, "{}", ran.stderr);
+        serde_json::from_str::<serde_json::Value>(&ran.stdout).unwrap()["mean_nats"].as_f64().unwrap()
+    }
+}
+
+impl Ran {
+    #[track_caller]
+    fn assert_refused(&self, words: &[&str]) {
+        assert_ne!(self.code, 0, "{}", self.stdout);
+        for word in words {
+            assert!(self.stderr.contains(word), "{word:?} is not in: {}", self.stderr);
+        }
+        assert!(!self.stderr.contains("panicked"), "{}", self.stderr);
+    }
+}
+
+#[test]
+fn quantized_models_predict_a_text_nearly_as_well() {
+    let folder = Folder::new();
+    let expected = folder.mean_nats("./model.gguf");
+    for (format, bound) in [("f16", 0.005), ("q8_0", 0.05), ("q5_k_m", 0.15), ("q4_k_m", 0.3)] {
+        let out = format!("./{format}.gguf");
+        let ran = folder.run(&["quantize", "./model.gguf", &out, format]);
+        assert_eq!(ran.code, 0, "{}", ran.stderr);
+        assert!(ran.stdout.contains("bits a weight"), "{}", ran.stdout);
+        let found = folder.mean_nats(&out);
+        println!("{format}: {found} of {expected}");
+        assert!((found - expected).abs() < bound, "{format}: {found}, expected {expected}");
+    }
+}
+
+#[test]
+fn a_dry_run_shows_formats_and_writes_nothing() {
+    let folder = Folder::new();
+    let ran =
+        folder.run(&["quantize", "./model.gguf", "./out.gguf", "q8_0", "--dry-run", "--tensor-type", "attn_q=q4_0"]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let row = |name: &str| ran.stdout.lines().find(|line| line.contains(name)).unwrap_or_default().to_owned();
+    assert!(row("blk.0.attn_q.weight").contains("Q4_0"), "{}", ran.stdout);
+    assert!(row("blk.0.ffn_up.weight").contains("Q8_0"), "{}", ran.stdout);
+    assert_eq!(folder.names(), ["model.gguf"]);
+}
+
+#[test]
+fn mistakes_are_refused_and_leave_no_file() {
+    let folder = Folder::new();
+    std::fs::write(folder.path("taken.gguf"), "taken").unwrap();
+    let whole = std::fs::read(folder.path("model.gguf")).unwrap();
+    std::fs::write(folder.path("truncated.gguf"), &whole[..whole.len() / 2]).unwrap();
+    std::fs::write(folder.path("importance.dat"), "nothing").unwrap();
+    let refused =
+        |arguments: &[&str], words: &[&str]| folder.run(&[&["quantize"], arguments].concat()).assert_refused(words);
+    refused(&["./model.gguf", "./out.gguf", "q4"], &["\"q4\"", "q4_k_m"]);
+    refused(&["./model.gguf", "./taken.gguf", "q8_0"], &["taken.gguf", "--force"]);
+    refused(&["./model.gguf", "./model.gguf", "q8_0", "--force"], &["the model itself"]);
+    refused(&["./missing.gguf", "./out.gguf", "q8_0"], &["missing.gguf"]);
+    refused(&["./truncated.gguf", "./out.gguf", "q8_0"], &["truncated.gguf", "outside the file"]);
+    refused(&["./model.gguf", "./no/such/folder/out.gguf", "q8_0"], &["cannot write"]);
+    refused(&["./model.gguf", "./out.gguf", "q8_0", "--imatrix", "importance.dat"], &["not an importance matrix"]);
+    refused(&["./model.gguf", "./out.gguf", "q8_0", "--tensor-type", "attn_q"], &["attn_v=q6_k"]);
+    refused(&["./model.gguf", "./out.gguf", "iq1_s"], &["\"iq1_s\"", "q4_k_m"]);
+    assert_eq!(folder.names(), ["model.gguf", "taken.gguf", "truncated.gguf"]);
+    assert_eq!(std::fs::read(folder.path("taken.gguf")).unwrap(), b"taken");
+}
