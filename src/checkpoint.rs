@@ -11,10 +11,12 @@ use std::path::Path;
 use cuelight_shaders::weight::Weight;
 
 use crate::cancel::LoadCancel;
-use crate::format::gguf::{Gguf, GgufError, Metadata, TensorInfo};
+use crate::format::gguf::{Gguf, GgufError};
 use crate::format::hugging_face::{Directory, HuggingFaceError};
 use crate::format::tokenizer::{Tokenizer, TokenizerError};
 use crate::mapped_file::ModelFiles;
+
+pub use crate::format::gguf::{Metadata, TensorInfo};
 
 /// What a model is loaded from. Opening it reads headers only.
 pub trait Checkpoint: Metadata + Send + Sync {

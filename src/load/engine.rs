@@ -3,9 +3,9 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use cuelight_shaders::op::Op;
 use cuelight_shaders::experts::{Experts, Reader};
 use cuelight_shaders::layer_state::LayerState;
+use cuelight_shaders::op::Op;
 use cuelight_shaders::weight::Weight;
 
 use super::error::LoadError;

@@ -62,7 +62,8 @@ impl HostPart {
     /// Bytes of the stored weights that the kernels repack, and so copy, and that are in no file to which their memory could be
     /// released.
     pub fn retained_bytes(&self, options: &LoadOptions) -> u64 {
-        let weights = self.layers.iter().flat_map(|layer| layer.weights().into_iter().map(move |weight| (layer, weight)));
+        let weights =
+            self.layers.iter().flat_map(|layer| layer.weights().into_iter().map(move |weight| (layer, weight)));
         let retained = weights.filter(|(layer, weight)| layer.repacks(options.kernel, weight) && !weight.is_in_file());
         retained.map(|(_, weight)| weight.byte_len() as u64).sum()
     }

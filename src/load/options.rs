@@ -8,9 +8,9 @@ use cuelight_shaders::tuning::Tuning;
 
 use crate::backend::cpu;
 use crate::backend::vulkan::VulkanOptions;
+use crate::checkpoint::{self, Checkpoint, OpenError};
 use crate::device::{ComputeDevice, CpuExperts, Devices, ExpertStreaming, Shares};
 use crate::format::chat_template::worker::WorkerProgram;
-use crate::checkpoint::{self, Checkpoint, OpenError};
 use crate::synthetic::Synthetic;
 use crate::synthetic::generate::PendingWeights;
 

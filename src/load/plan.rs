@@ -15,10 +15,10 @@ use super::progress::LoadProgress;
 use super::text::{chat_template, tokenizer_bytes, tokenizer_cancellable};
 use crate::backend::offload::WithExperts;
 use crate::cancel::LoadCancel;
+use crate::checkpoint::Checkpoint;
 use crate::engine::{Engine, EngineLimits};
 use crate::experts::HostExperts;
 use crate::format::chat_template::ChatTemplate;
-use crate::checkpoint::Checkpoint;
 use crate::format::tokenizer::Tokenizer;
 use crate::mapped_file::ModelFiles;
 use crate::memory::{self, MemoryPlan, MemoryRequest, StateSlots};
@@ -101,7 +101,8 @@ pub(super) fn draft(options: &LoadOptions) -> Result<Draft, LoadError> {
     let model = ModelGraph::build_for(&*checkpoint, options.context_tokens)?;
     let card = ModelCard::read(&*checkpoint, &model)?;
     let mut limits = limits(&model, options);
-    let request = MemoryRequest { text_bytes: tokenizer_bytes(&*checkpoint)?, ..memory_request(&model, options, &limits) };
+    let request =
+        MemoryRequest { text_bytes: tokenizer_bytes(&*checkpoint)?, ..memory_request(&model, options, &limits) };
     let division = engine::divide(model, options, &limits, &request)?;
     limits.device = division.describe(options);
     Ok(Draft { options: options.clone(), checkpoint, pending_weights, division, limits, request, card })
@@ -149,9 +150,9 @@ impl Draft {
     /// Plans the memory. Replicas that share a memory get equal parts of it.
     pub(super) fn plan(self, sharers: &Sharers) -> Result<LoadPlan, LoadError> {
         let Draft { options, checkpoint, pending_weights, mut division, mut limits, request, card } = self;
-        let planned = division.plan_memory(&options, &limits, &request, sharers).or_else(|too_large| {
-            division.leave_experts_in_file(&options, &limits, &request, sharers).ok_or(too_large)
-        });
+        let planned = division
+            .plan_memory(&options, &limits, &request, sharers)
+            .or_else(|too_large| division.leave_experts_in_file(&options, &limits, &request, sharers).ok_or(too_large));
         let memory = planned.map_err(|source| LoadError::TooLarge {
             path: checkpoint.path().to_owned(),
             cache_bytes: options.expert_cache_bytes,

@@ -3,8 +3,8 @@
 use super::error::LoadError;
 use super::options::ChatTemplateOptions;
 use crate::cancel::LoadCancel;
-use crate::format::chat_template::{ChatTemplate, ChatTemplateError, Definition};
 use crate::checkpoint::Checkpoint;
+use crate::format::chat_template::{ChatTemplate, ChatTemplateError, Definition};
 use crate::format::tokenizer::{Tokenizer, TokenizerError};
 
 /// The checkpoint's tokenizer.
@@ -45,7 +45,10 @@ pub fn chat_template(
     // A given template replaces all templates of the file.
     let (source, tool_use) = match &options.source {
         Some(given) => (Some(given.as_str()), None),
-        None => (checkpoint.optional_str("tokenizer.chat_template")?, checkpoint.optional_str("tokenizer.chat_template.tool_use")?),
+        None => (
+            checkpoint.optional_str("tokenizer.chat_template")?,
+            checkpoint.optional_str("tokenizer.chat_template.tool_use")?,
+        ),
     };
     let text = |token: Option<u32>| token.map(|token| tokenizer.token_text(token)).unwrap_or_default();
     let definition = source.map(|source| Definition {

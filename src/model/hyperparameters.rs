@@ -55,7 +55,11 @@ impl HyperParameters {
     ///
     /// # Errors
     /// [`ModelError`] when a key is missing, of a wrong type, or has an impossible value.
-    pub fn read(checkpoint: &dyn Checkpoint, family: &Family, context_tokens: Option<usize>) -> Result<Self, ModelError> {
+    pub fn read(
+        checkpoint: &dyn Checkpoint,
+        family: &Family,
+        context_tokens: Option<usize>,
+    ) -> Result<Self, ModelError> {
         let keys = Keys::new(checkpoint)?;
         let hidden_size = keys.size("embedding_length")?;
         let context_train = keys.size("context_length")?;

@@ -44,7 +44,9 @@ pub enum HuggingFaceFault {
     WrongValue { key: String, found: String, wanted: String },
     #[error("model_type {found:?} is not supported from safetensors; supported are: {known}; a GGUF version may load")]
     UnknownModelType { found: String, known: String },
-    #[error("is quantized with {method:?}, which is not supported from safetensors; use unquantized weights or a GGUF version")]
+    #[error(
+        "is quantized with {method:?}, which is not supported from safetensors; use unquantized weights or a GGUF version"
+    )]
     Quantized { method: String },
     #[error("tensor {tensor:?} has the type {dtype}, but only F32, F16 and BF16 are supported")]
     TensorType { tensor: String, dtype: String },

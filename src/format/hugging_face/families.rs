@@ -84,15 +84,14 @@ const QWEN3_5: &[Rule] = &[
     ("linear_attn.out_proj", "ssm_out", &[Op::ValueHeads { axis: 1, after_keys: false }]),
 ];
 
-const GLM4: &[Rule] = &[
-    ("post_self_attn_layernorm", "post_attention_norm", &[]),
-    ("post_mlp_layernorm", "post_ffw_norm", &[]),
-];
+const GLM4: &[Rule] =
+    &[("post_self_attn_layernorm", "post_attention_norm", &[]), ("post_mlp_layernorm", "post_ffw_norm", &[])];
 
 /// Every family.
 pub(super) const FAMILIES: &[Family] = &[
     Family { model_types: &["llama"], architecture: "llama", names: &[ROTARY], ..PLAIN },
     Family { model_types: &["mistral"], architecture: "llama", names: &[ROTARY], ..PLAIN },
+    Family { model_types: &["ministral3"], architecture: "mistral3", names: &[ROTARY], ..PLAIN },
     Family { model_types: &["mixtral"], architecture: "llama", names: &[ROTARY, MIXTRAL], ..PLAIN },
     Family { model_types: &["qwen2"], architecture: "qwen2", ..PLAIN },
     Family { model_types: &["qwen2_moe"], architecture: "qwen2moe", ..PLAIN },

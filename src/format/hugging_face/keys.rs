@@ -140,7 +140,9 @@ impl<'a> Keys<'a> {
         let kv_heads: Vec<u32> = kinds.iter().map(of_layer).collect();
         let windowed = u32::try_from(self.config.head_dim()?).unwrap_or(u32::MAX);
         self.add("attention.head_count_kv", &kv_heads[..]);
-        for (key, suffix) in [("attention.key_length", ""), ("attention.value_length", ""), ("rope.dimension_count", "")] {
+        for (key, suffix) in
+            [("attention.key_length", ""), ("attention.value_length", ""), ("rope.dimension_count", "")]
+        {
             self.add(&format!("{key}{suffix}"), full.head_dim.unwrap_or(windowed));
             self.add(&format!("{key}_swa"), windowed);
         }

@@ -72,7 +72,9 @@ impl Directory {
         let mut entries = table.entries()?;
         entries.extend(keys.rope_tensors()?.into_iter().map(computed));
         let text = Text::read(path, &config, &mut small)?;
-        for (key, template) in ["tokenizer.chat_template", "tokenizer.chat_template.tool_use"].iter().zip(&text.templates) {
+        for (key, template) in
+            ["tokenizer.chat_template", "tokenizer.chat_template.tool_use"].iter().zip(&text.templates)
+        {
             if let Some(template) = template {
                 keys.add_whole(key, template.as_str());
             }

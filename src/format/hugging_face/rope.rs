@@ -105,7 +105,8 @@ impl Keys<'_> {
     /// The rotated part of a head, where it is not the whole.
     fn rotary_length(&mut self, all: &Parameters<'_>) -> Result<(), HuggingFaceError> {
         let Some(part) = all.partial()?.filter(|_| all.kind() != "proportional") else { return Ok(()) };
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // Checked to be positive and below the length.
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        // Checked to be positive and below the length.
         if (0.0..=1.0).contains(&part) {
             self.add("rope.dimension_count", (self.config.head_dim()? as f64 * f64::from(part)) as u32);
             return Ok(());
@@ -121,6 +122,9 @@ impl Keys<'_> {
             if let Some(value) = all.f32(name)? {
                 self.add(&format!("rope.scaling.{key}"), value);
             }
+        }
+        if let Some(strength) = all.f32("llama_4_scaling_beta")? {
+            self.add("attention.temperature_scale", strength);
         }
         let usual = magnitude(factor, 1.0);
         let stated = match (all.f32("attention_factor")?, all.f32("mscale")?, all.f32("mscale_all_dim")?) {
@@ -176,7 +180,8 @@ impl Keys<'_> {
     fn llama3(&self, all: &Parameters<'_>) -> Result<Vec<f32>, HuggingFaceError> {
         let length = self.rotated_head()?;
         let theta = f64::from(all.theta()?.unwrap_or(10_000.0));
-        let [factor, low, high] = [all.needed("factor")?, all.needed("low_freq_factor")?, all.needed("high_freq_factor")?];
+        let [factor, low, high] =
+            [all.needed("factor")?, all.needed("low_freq_factor")?, all.needed("high_freq_factor")?];
         let (factor, low, high) = (f64::from(factor), f64::from(low), f64::from(high));
         let original = f64::from(all.original_context()?);
         let divisor = |index: usize| {

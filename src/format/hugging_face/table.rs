@@ -241,7 +241,8 @@ mod tests {
     fn the_key_head_of_value_heads_changes_fastest() {
         assert_eq!(value_heads(4, 0, [2, 4]), Some(vec![0, 2, 1, 3]));
         assert_eq!(value_heads(10, 2, [2, 4]), Some(vec![0, 1, 2, 3, 6, 7, 4, 5, 8, 9]));
-        for (length, before, heads) in [(5, 0, [2, 4]), (4, 5, [2, 4]), (4, 0, [0, 4]), (4, 0, [3, 4]), (4, 0, [2, 0])] {
+        for (length, before, heads) in [(5, 0, [2, 4]), (4, 5, [2, 4]), (4, 0, [0, 4]), (4, 0, [3, 4]), (4, 0, [2, 0])]
+        {
             assert_eq!(value_heads(length, before, heads), None, "{length}, {before}, {heads:?}");
         }
     }

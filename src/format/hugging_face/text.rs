@@ -106,11 +106,11 @@ fn templates(stated: &Json, files: &mut SmallFiles) -> Result<[Option<String>; 2
     let text = |value: &Json| value.as_str().map(str::to_owned);
     Ok(match in_file.get("chat_template").or_else(|| stated.get("chat_template")) {
         Some(Json::Array(list)) => {
-            let named = |name: &str| list.iter().find(|entry| entry["name"] == name).and_then(|entry| text(&entry["template"]));
+            let named =
+                |name: &str| list.iter().find(|entry| entry["name"] == name).and_then(|entry| text(&entry["template"]));
             [named("default"), named("tool_use")]
         }
         Some(template) => [text(template), None],
         None => [None, None],
     })
 }
-

@@ -59,7 +59,9 @@ pub enum SafetensorsFault {
     MissingShard { tensor: String, error: std::io::Error },
     #[error("lacks the tensor {tensor:?}, which the index says it has")]
     NotInShard { tensor: String },
-    #[error("has no safetensors files, only pickled weights ({file}), which may run code and are never read; use a safetensors version of the model")]
+    #[error(
+        "has no safetensors files, only pickled weights ({file}), which may run code and are never read; use a safetensors version of the model"
+    )]
     PickleOnly { file: String },
     #[error("has neither model.safetensors nor model.safetensors.index.json")]
     NoWeights,

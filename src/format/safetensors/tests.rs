@@ -51,8 +51,13 @@ fn every_damage_of_a_header_is_named_with_its_tensor() {
         (entry("F32", "[-1]", "[0,4]"), "not a table of tensors: tensor \"a\": invalid value"),
         (r#"{"a":{"dtype":"U8","shape":[1]}}"#.to_owned(), "tensor \"a\": missing field `data_offsets`"),
         ("[]".to_owned(), "not a table of tensors"),
-        (ONE.replace("__metadata__\":{\"format\":\"pt\"}", "a\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}"),
-         "tensor \"a\" appears twice"),
+        (
+            ONE.replace(
+                "__metadata__\":{\"format\":\"pt\"}",
+                "a\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}",
+            ),
+            "tensor \"a\" appears twice",
+        ),
     ];
     for (header, expected) in cases {
         let error = error_of(&[("model.safetensors", file(&header, 24))]);
@@ -99,10 +104,14 @@ fn every_damage_of_an_index_is_named() {
     let one = || ("one.safetensors", file(ONE, 24));
     let two = || ("two.safetensors", file(ONE, 24));
     let cases: Vec<(Vec<(&str, Vec<u8>)>, &str)> = vec![
-        (vec![(INDEX, index(r#"{"a":"one.safetensors","b":"two.safetensors"}"#)), one()],
-         "two.safetensors: the shard of tensor \"b\" is missing"),
-        (vec![(INDEX, index(r#"{"a":"one.safetensors","b":"two.safetensors"}"#)), one(), two()],
-         "two.safetensors: tensor \"a\" is also in"),
+        (
+            vec![(INDEX, index(r#"{"a":"one.safetensors","b":"two.safetensors"}"#)), one()],
+            "two.safetensors: the shard of tensor \"b\" is missing",
+        ),
+        (
+            vec![(INDEX, index(r#"{"a":"one.safetensors","b":"two.safetensors"}"#)), one(), two()],
+            "two.safetensors: tensor \"a\" is also in",
+        ),
         (vec![(INDEX, index(r#"{"b":"one.safetensors"}"#)), one()], "one.safetensors: lacks the tensor \"b\""),
         (vec![(INDEX, index(r#"{"a":"../one.safetensors"}"#)), one()], "tensor \"a\" is said to be in \"../one"),
         (vec![(INDEX, index(r#"{"a":"one.bin"}"#)), one()], "tensor \"a\" is said to be in \"one.bin\""),

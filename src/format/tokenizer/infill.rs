@@ -4,7 +4,7 @@ use super::error::TokenizerError;
 use super::special::token_key;
 use super::vocabulary::{Entry, TokenKind};
 use crate::engine::TokenId;
-use crate::format::gguf::{Gguf, Metadata};
+use crate::format::gguf::Gguf;
 
 /// The tokens that mark the parts of a text with a gap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -118,7 +118,8 @@ pub(super) fn parse(path: &Path, text: &str, settings: &JsonSettings) -> Result<
     let stated = |spelling: &Option<String>| find(&[spelling.as_deref()?]);
     let added = first_added(&parses_special);
     let bos = added.or_else(|| stated(&settings.bos)).or_else(|| find(&["<|begin_of_text|>", "<bos>", "<s>"]));
-    let usual_eos = || find(&["<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>", "<eos>", "</s>"]);
+    let usual_eos =
+        || find(&["<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>", "<eos>", "</s>"]);
     let eos = stated(&settings.eos).or_else(usual_eos);
     let known = settings.ends.iter().copied().filter(|&token| (token as usize) < entries.len());
     let ends = known.chain(stated(&settings.eos)).chain(infill.into_iter().flat_map(InfillTokens::ends)).collect();

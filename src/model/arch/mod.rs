@@ -146,6 +146,7 @@ mod tests {
     use std::path::{Path, PathBuf};
 
     use super::*;
+    use crate::format::gguf::{Gguf, Metadata};
 
     fn repository() -> PathBuf {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("..")

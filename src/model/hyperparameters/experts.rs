@@ -33,7 +33,8 @@ impl Keys<'_> {
                 format!("at most {n_experts}, the number of experts"),
             ));
         }
-        let renormalise = self.checkpoint.optional_bool(&self.name("expert_weights_norm"))?.unwrap_or(routing.renormalise);
+        let renormalise =
+            self.checkpoint.optional_bool(&self.name("expert_weights_norm"))?.unwrap_or(routing.renormalise);
         let scoring = match self.checkpoint.optional_u32(&self.name("expert_gating_func"))? {
             None | Some(0) => routing.scoring,
             Some(1) => Scoring::Softmax,

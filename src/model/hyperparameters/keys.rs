@@ -48,7 +48,8 @@ impl<'a> Keys<'a> {
 
     /// The number of layers without those for multi-token prediction, which come last and are not computed.
     pub(super) fn layers(&self) -> Result<usize, ModelError> {
-        let (all, extra) = (self.size("block_count")?, self.checkpoint.optional_u32(&self.name("nextn_predict_layers"))?);
+        let (all, extra) =
+            (self.size("block_count")?, self.checkpoint.optional_u32(&self.name("nextn_predict_layers"))?);
         let extra = extra.unwrap_or(0) as usize;
         if extra < all {
             Ok(all - extra)
