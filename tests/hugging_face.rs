@@ -6,12 +6,14 @@
 #![allow(clippy::unwrap_used)]
 
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use cuelight_engine::engine::{Engine, TokenId};
 use cuelight_engine::load::{self, ActivationBits, ComputeDevice, CpuExperts, Kernel, KvType, LoadOptions};
 use serde::Deserialize;
 
 #[path = "support/runner.rs"]
+#[allow(dead_code)]
 mod runner;
 
 use runner::{Rows, Runner, Sequence, Setup, deltas, largest, mean};
@@ -114,5 +116,43 @@ fn directories_have_the_cards_of_gguf_files() {
         assert_eq!(directory.layers, file.layers, "{name}");
         assert_eq!((directory.architecture, directory.n_params), (file.architecture, file.n_params), "{name}");
         assert_eq!(directory.name, name);
+    }
+}
+
+/// What the program prints for a command about the directory that has all files.
+fn printed(arguments: &[&str]) -> String {
+    let home = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_cuelight"));
+    command.args(arguments).env_clear().env("HOME", home.path()).env("CUELIGHT_CALIBRATE", "off").stdin(Stdio::null());
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn commands_take_a_directory_as_their_model() {
+    let [directory, file] =
+        ["hugging_face/llama-shards", "families/llama-shards.gguf"].map(|path| fixtures().join(path));
+    let both = [directory, file].map(|path| path.to_str().unwrap().to_owned());
+    let of_both = |arguments: &[&str]| {
+        let with = |model: &String| {
+            let arguments: Vec<&str> =
+                arguments.iter().map(|text| if *text == "MODEL" { model } else { *text }).collect();
+            printed(&arguments)
+        };
+        [with(&both[0]), with(&both[1])]
+    };
+    let text = "The harbour was quiet before the storm.";
+    for arguments in [
+        &["tokenize", "MODEL", text][..],
+        &["run", "MODEL", text, "--temperature", "0", "--max-tokens", "8", "--ctx-size", "256"],
+    ] {
+        let [from_directory, from_file] = of_both(arguments);
+        assert_eq!(from_directory, from_file, "{arguments:?}");
+        assert!(!from_file.is_empty());
+    }
+    let shown = printed(&["show", &both[0], "--tensors"]);
+    for part in ["general.architecture", "\"llama\"", "blk.1.ffn_down.weight", "48 x 32", "F32"] {
+        assert!(shown.contains(part), "{part} is not in:\n{shown}");
     }
 }

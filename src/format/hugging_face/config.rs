@@ -19,6 +19,16 @@ impl Config {
         Ok(Config { path: path.to_owned(), root })
     }
 
+    /// Adds values that the config leaves out.
+    pub(super) fn add_defaults(&mut self, defaults: &[(&str, f64)]) {
+        for (key, value) in defaults {
+            let Some(root) = self.root.as_object_mut() else { return };
+            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // Checked to be a whole positive number.
+            let number = if value.fract() == 0.0 && *value > 0.0 { (*value as u64).into() } else { (*value).into() };
+            root.entry(*key).or_insert(number);
+        }
+    }
+
     /// The value of a key in `text_config`, else of the key itself. `null` is no value.
     pub(super) fn get(&self, key: &str) -> Option<&Value> {
         let of_text = self.root.get("text_config").and_then(|text| text.get(key));

@@ -15,13 +15,16 @@ pub(super) struct Family {
     pub norms_lack_one: bool,
     /// Rules that come before the common ones.
     pub names: &'static [&'static [Rule]],
+    /// Values that published configs leave out.
+    pub defaults: &'static [(&'static str, f64)],
 }
 
 const SILU: &[&str] = &["silu", "swish"];
+const RELU2: &[&str] = &["relu2"];
 const GELU_TANH: &[&str] = &["gelu_pytorch_tanh", "gelu_new", "gelu_fast"];
 
 const PLAIN: Family =
-    Family { model_types: &[], architecture: "", activations: SILU, norms_lack_one: false, names: &[] };
+    Family { model_types: &[], architecture: "", activations: SILU, norms_lack_one: false, names: &[], defaults: &[] };
 
 /// Queries and keys of architectures that rotate neighbouring values.
 const ROTARY: &[Rule] = &[
@@ -84,6 +87,23 @@ const QWEN3_5: &[Rule] = &[
     ("linear_attn.out_proj", "ssm_out", &[Op::ValueHeads { axis: 1, after_keys: false }]),
 ];
 
+/// The configs of models that also see have only what differs from the model of 4 billion weights.
+const GEMMA3_DEFAULTS: &[(&str, f64)] = &[
+    ("num_attention_heads", 8.0),
+    ("num_key_value_heads", 4.0),
+    ("head_dim", 256.0),
+    ("rms_norm_eps", 1e-6),
+    ("max_position_embeddings", 131_072.0),
+    ("query_pre_attn_scalar", 256.0),
+    ("rope_theta", 1_000_000.0),
+    ("rope_local_base_freq", 10_000.0),
+    ("sliding_window_pattern", 6.0),
+];
+
+const STARCODER2: &[Rule] = &[("mlp.c_fc", "ffn_up", &[]), ("mlp.c_proj", "ffn_down", &[])];
+
+const MINIMAX: &[Rule] = &[("block_sparse_moe.e_score_correction_bias", "exp_probs_b.bias", &[])];
+
 const GLM4: &[Rule] =
     &[("post_self_attn_layernorm", "post_attention_norm", &[]), ("post_mlp_layernorm", "post_ffw_norm", &[])];
 
@@ -110,6 +130,7 @@ pub(super) const FAMILIES: &[Family] = &[
         activations: GELU_TANH,
         norms_lack_one: true,
         names: &[NORM_AFTER_MIXER],
+        ..PLAIN
     },
     Family {
         model_types: &["gemma3_text", "gemma3"],
@@ -117,6 +138,7 @@ pub(super) const FAMILIES: &[Family] = &[
         activations: GELU_TANH,
         norms_lack_one: true,
         names: &[NORM_AFTER_MIXER],
+        defaults: GEMMA3_DEFAULTS,
     },
     Family {
         model_types: &["gemma4_text", "gemma4"],
@@ -129,6 +151,20 @@ pub(super) const FAMILIES: &[Family] = &[
     Family { model_types: &["smollm3"], architecture: "smollm3", names: &[ROTARY], ..PLAIN },
     Family { model_types: &["olmo2", "olmo3"], architecture: "olmo2", names: &[NORM_AFTER_MIXER], ..PLAIN },
     Family { model_types: &["olmoe"], architecture: "olmoe", ..PLAIN },
+    Family { model_types: &["cohere2"], architecture: "cohere2", ..PLAIN },
+    Family { model_types: &["ernie4_5"], architecture: "ernie4_5", ..PLAIN },
+    Family { model_types: &["minimax_m2"], architecture: "minimax-m2", names: &[MIXTRAL, MINIMAX], ..PLAIN },
+    Family { model_types: &["arcee"], architecture: "arcee", activations: RELU2, names: &[ROTARY], ..PLAIN },
+    Family { model_types: &["dots1"], architecture: "dots1", ..PLAIN },
+    Family { model_types: &["exaone_moe"], architecture: "exaone-moe", ..PLAIN },
+    Family {
+        model_types: &["starcoder2"],
+        architecture: "starcoder2",
+        activations: GELU_TANH,
+        names: &[STARCODER2],
+        ..PLAIN
+    },
+    Family { model_types: &["nemotron"], architecture: "nemotron", activations: RELU2, norms_lack_one: true, ..PLAIN },
     Family { model_types: &["granite"], architecture: "granite", names: &[ROTARY], ..PLAIN },
     Family { model_types: &["exaone4"], architecture: "exaone4", names: &[NORM_AFTER_MIXER], ..PLAIN },
     Family { model_types: &["seed_oss"], architecture: "seed_oss", names: &[NORM_AFTER_MIXER], ..PLAIN },

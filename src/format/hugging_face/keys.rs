@@ -27,7 +27,7 @@ const RENAMED: &[(&[&str], &str, Kind)] = &[
     (&["hidden_size"], "embedding_length", Size),
     (&["num_attention_heads"], "attention.head_count", Size),
     (&["rms_norm_eps"], "attention.layer_norm_rms_epsilon", Float),
-    (&["layer_norm_eps", "layer_norm_epsilon"], "attention.layer_norm_epsilon", Float),
+    (&["layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps"], "attention.layer_norm_epsilon", Float),
     (&["attn_logit_softcapping"], "attn_logit_softcapping", Float),
     (&["final_logit_softcapping"], "final_logit_softcapping", Float),
     (&["embedding_multiplier"], "embedding_scale", Float),
@@ -113,8 +113,10 @@ impl<'a> Keys<'a> {
             }
             break;
         }
-        for key in ["use_sliding_window", "use_bidirectional_attention"] {
-            if self.config.get(key).is_some_and(|value| *value != Json::Bool(false)) {
+        // Of the values of the second, "vision" is for images only.
+        for key in ["use_sliding_window", "use_bidirectional_attention", "clip_qkv"] {
+            let is_harmless = |value: &Json| *value == Json::Bool(false) || *value == "vision";
+            if self.config.get(key).is_some_and(|value| !is_harmless(value)) {
                 return Err(self.config.wrong(key, "set", "false"));
             }
         }

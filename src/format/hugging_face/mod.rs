@@ -61,14 +61,15 @@ impl Directory {
     pub fn open(path: &Path) -> Result<Self, HuggingFaceError> {
         let mut small = SmallFiles::new(path.to_owned());
         let config = small.bytes("config.json")?.ok_or_else(|| HuggingFaceFault::NoConfig.in_file(path))?;
-        let config = Config::parse(&path.join("config.json"), &config)?;
+        let mut config = Config::parse(&path.join("config.json"), &config)?;
         let (family, model_type) = family(&config)?;
+        config.add_defaults(family.defaults);
         refuse_quantized(&config)?;
         let mut keys = Keys::of(&config, family, &name_of(path))?;
         let files = Safetensors::open(path)?;
         let is_tied = config.bool("tie_word_embeddings")?.unwrap_or(false);
         let (n_layers, heads) = (keys.layers()?, HeadCounts::read(&config)?);
-        let table = Table { files: &files, family, model_type, n_layers, heads, is_tied };
+        let table = Table { files: &files, family, model_type: &model_type, n_layers, heads, is_tied };
         let mut entries = table.entries()?;
         entries.extend(keys.rope_tensors()?.into_iter().map(computed));
         let text = Text::read(path, &config, &mut small)?;
@@ -153,8 +154,8 @@ impl fmt::Debug for Directory {
 }
 
 /// The family of a model and its `model_type`.
-fn family(config: &Config) -> Result<(&'static Family, &str), HuggingFaceError> {
-    let known = config.model_types().find_map(|name| Some((families::of_type(name)?, name)));
+fn family(config: &Config) -> Result<(&'static Family, String), HuggingFaceError> {
+    let known = config.model_types().find_map(|name| Some((families::of_type(name)?, name.to_owned())));
     known.ok_or_else(|| match config.model_types().next() {
         None => config.missing("model_type"),
         Some(found) => {

@@ -99,7 +99,8 @@ impl Table<'_> {
         let (stored_shape, stored_format) = (shape.clone(), format);
         let (mut format, mut steps) = (format, Vec::new());
         for op in first.ops {
-            let Some(step) = self.step(*op, &shape) else { continue };
+            let is_bias = name.ends_with(".bias");
+            let Some(step) = self.step(*op, &shape).filter(|_| !(is_bias && *op == Op::Norm)) else { continue };
             let changed = step.ok().and_then(|step| Some((outcome(&step, format, &shape)?, step)));
             let Some(((new_format, new_shape), step)) = changed else {
                 return Err(self.wrong_shape(first.tensor));
