@@ -8,6 +8,16 @@ use crate::quant::Format;
 
 /// A buffer that several weights share: a mapped file, or a vector.
 pub trait Bytes: AsRef<[u8]> + Send + Sync {
+    /// The number of bytes, for buffers that are filled when they are first read.
+    fn byte_len(&self) -> usize {
+        self.as_ref().len()
+    }
+
+    /// Whether the bytes are in a file, so that [`Bytes::release`] gives their memory back.
+    fn is_in_file(&self) -> bool {
+        false
+    }
+
     /// Releases the memory of `range` if it can be loaded again, for example from a file. The contents do not change.
     fn release(&self, range: Range<usize>) {
         let _ = range;
@@ -32,7 +42,9 @@ impl SharedBytes {
     /// A range within this range; `None` when it is out of bounds.
     #[must_use]
     fn slice(&self, range: Range<usize>) -> Option<Self> {
-        self.as_slice().get(range.clone())?;
+        if range.start > range.end || range.end > self.range.len() {
+            return None;
+        }
         let start = self.range.start;
         Some(SharedBytes { owner: Arc::clone(&self.owner), range: start + range.start..start + range.end })
     }
@@ -40,8 +52,13 @@ impl SharedBytes {
     /// The bytes `range` of `owner`; `None` when the range is out of bounds.
     #[must_use]
     pub fn new(owner: Arc<dyn Bytes>, range: Range<usize>) -> Option<Self> {
-        (*owner).as_ref().get(range.clone())?;
-        Some(SharedBytes { owner, range })
+        let is_inside = range.start <= range.end && range.end <= owner.byte_len();
+        is_inside.then_some(SharedBytes { owner, range })
+    }
+
+    /// Releases the memory if a mapped file backs it.
+    pub fn release(&self) {
+        self.owner.release(self.range.clone());
     }
 
     /// The bytes.
@@ -127,7 +144,7 @@ impl Weight {
             block: format.block_len(),
         })?;
         let expected = row_bytes.saturating_mul(rows);
-        let found = bytes.as_slice().len();
+        let found = bytes.range.len();
         if found != expected {
             return Err(WeightError::WrongSize { name: name.to_owned(), found, expected, rows, columns, format });
         }
@@ -159,7 +176,19 @@ impl Weight {
     /// Whether it has no bytes, as one made by [`Weight::blank`].
     #[must_use]
     pub fn is_blank(&self) -> bool {
-        self.bytes().is_empty()
+        self.byte_len() == 0
+    }
+
+    /// The number of bytes. Unlike [`Weight::bytes`] it does not fill a buffer that is filled when it is first read.
+    #[must_use]
+    pub fn byte_len(&self) -> usize {
+        self.bytes.range.len()
+    }
+
+    /// Whether the bytes are in a file, so that [`Weight::release`] gives their memory back.
+    #[must_use]
+    pub fn is_in_file(&self) -> bool {
+        self.bytes.owner.is_in_file()
     }
 
     /// All bytes, row after row.
@@ -170,7 +199,7 @@ impl Weight {
 
     /// Releases the memory if a mapped file backs it. Call it when the bytes are unlikely to be read again.
     pub fn release(&self) {
-        self.bytes.owner.release(self.bytes.range.clone());
+        self.bytes.release();
     }
 
     /// Starts loading the bytes in the background if a mapped file backs them.

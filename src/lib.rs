@@ -4,7 +4,8 @@
 //!
 //! # Layout, in the order of data flow
 //!
-//! - [`mod@format`]: GGUF, tokenizer, chat template
+//! - [`checkpoint`]: what a model is loaded from
+//! - [`mod@format`]: GGUF, safetensors, Hugging Face directories, tokenizer, chat template
 //! - [`model`]: hyperparameters and one declarative file per family, built into a graph
 //! - [`graph`]: ops over values, and their memory layout
 //! - [`placement`]: which device computes which layers
@@ -31,6 +32,7 @@
 pub mod backend;
 pub mod cancel;
 pub mod cgroup;
+pub mod checkpoint;
 pub mod constraint;
 pub mod device;
 pub mod engine;

@@ -196,6 +196,10 @@ impl AsRef<[u8]> for MappedFile {
 }
 
 impl Bytes for MappedFile {
+    fn is_in_file(&self) -> bool {
+        true
+    }
+
     fn release(&self, range: Range<usize>) {
         #[cfg(unix)]
         {

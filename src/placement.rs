@@ -120,7 +120,7 @@ fn shares_state(graph: &Graph, cut: usize) -> bool {
 fn weights_bytes(graph: &Graph, start: usize, end: usize) -> u64 {
     let mut seen = HashSet::new();
     let weights = graph.nodes()[start..end].iter().flat_map(|node| node.op.weights());
-    weights.filter(|weight| seen.insert(&weight.name)).map(|weight| weight.bytes().len() as u64).sum()
+    weights.filter(|weight| seen.insert(&weight.name)).map(|weight| weight.byte_len() as u64).sum()
 }
 
 #[cfg(test)]

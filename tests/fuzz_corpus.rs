@@ -41,6 +41,11 @@ fn gguf() {
 }
 
 #[test]
+fn hugging_face() {
+    check("hugging_face");
+}
+
+#[test]
 fn tokenizer_gguf() {
     check("tokenizer_gguf");
 }

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use cuelight_engine::engine::{Engine, LogitsWanted};
-use cuelight_engine::format::gguf::Gguf;
+use cuelight_engine::format::gguf::{Gguf, Metadata};
 use cuelight_engine::load::{LoadOptions, plan};
 
 #[path = "support/runner.rs"]

@@ -63,9 +63,9 @@ Examples:
   cuelight serve ./model.gguf --port 8080        serve a file over HTTP with the OpenAI API
   cuelight bench ./model.gguf -p 512 -n 128      measure its speed
 
-MODEL is the path of a .gguf file (of a sharded model the first file), a hub reference (org/repo, org/repo:quant or
-org/repo/file.gguf), or `demo`. Every setting can also be set in a configuration file or the environment; see
-`cuelight config --help`.";
+MODEL is the path of a .gguf file (of a sharded model the first file) or of a Hugging Face directory, a hub reference
+(org/repo, org/repo:quant or org/repo/file.gguf), or `demo`. Every setting can also be set in a configuration file or the
+environment; see `cuelight config --help`.";
 
 /// What the program prints when it is called without arguments.
 const WELCOME: &str = "\

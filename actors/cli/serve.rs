@@ -299,10 +299,12 @@ async fn print_ready(models: &Models, id: &str, url: &str) -> Result<(), ModelsE
     Ok(())
 }
 
-/// The model's name for clients without an alias: the reference, or a file's name without its extension.
+/// The model's name for clients without an alias: the reference, or the name of a file or directory without `.gguf`.
 fn model_id(model: &str) -> String {
-    let is_path = Path::new(model).is_file();
-    let name = if is_path { model.rsplit(['/', '\\']).next().unwrap_or(model) } else { model };
+    let path = Path::new(model);
+    let is_path = path.is_file() || path.join("config.json").is_file();
+    let short = || model.trim_end_matches(['/', '\\']).rsplit(['/', '\\']).next().filter(|name| !name.is_empty());
+    let name = if is_path { short().unwrap_or(model) } else { model };
     name.strip_suffix(".gguf").unwrap_or(name).to_owned()
 }
 

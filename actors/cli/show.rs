@@ -1,8 +1,8 @@
-//! `cuelight show`: a model file's metadata, and the memory that it needs on this machine.
+//! `cuelight show`: a model's metadata, and the memory that it needs on this machine.
 
 use std::fmt::Write;
 
-use cuelight_engine::format::gguf::{Gguf, TensorInfo};
+use cuelight_engine::checkpoint::{self, Checkpoint, TensorInfo};
 use cuelight_engine::load::{self, LoadPlan, Source};
 use cuelight_engine::model::describe::LayerGroup;
 use serde_json::{Map, Value, json};
@@ -47,19 +47,19 @@ impl Args {
 /// Prints the metadata, the tensors and the memory plan.
 pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     let path = context.locate(&args.model)?;
-    let gguf = Gguf::open(&path).map_err(CliError::other)?;
+    let checkpoint = checkpoint::open(&path).map_err(CliError::other)?;
     // A file that cannot run (a vocabulary, an unknown architecture) can still be shown.
     let plan =
         load::plan(&model::load_options(&context.config, &Tuned::known(&context.config), Source::File(path.clone()))?)
             .map_err(|error| explain_load(&error));
     if args.json {
-        return print(&format!("{:#}\n", as_json(&gguf, &plan, args.tensors)));
+        return print(&format!("{:#}\n", as_json(&*checkpoint, &plan, args.tensors)));
     }
     let mut text = format!("{}\n\nMetadata\n", path.display());
     let rows: Vec<Vec<String>> =
-        gguf.metadata().iter().map(|(key, value)| vec![format!("  {key}"), value.to_string()]).collect();
+        checkpoint.metadata().iter().map(|(key, value)| vec![format!("  {key}"), value.to_string()]).collect();
     text.push_str(&table(&[("  KEY", Align::Left), ("VALUE", Align::Left)], &rows));
-    let tensors = gguf.tensors();
+    let tensors = checkpoint.tensors();
     let bytes: u64 = tensors.iter().filter_map(|tensor| tensor.n_bytes).sum();
     let _ = writeln!(text, "\nTensors: {} ({})", tensors.len(), ByteSize(bytes));
     if args.tensors {
@@ -96,22 +96,23 @@ fn format_name(tensor: &TensorInfo) -> String {
     tensor.format().map_or_else(|| format!("type {}", tensor.ggml_type), |format| format.name().to_owned())
 }
 
-fn as_json(gguf: &Gguf, plan: &Result<LoadPlan, String>, with_tensors: bool) -> Value {
-    let metadata: Map<String, Value> = gguf
+fn as_json(checkpoint: &dyn Checkpoint, plan: &Result<LoadPlan, String>, with_tensors: bool) -> Value {
+    let metadata: Map<String, Value> = checkpoint
         .metadata()
         .iter()
         .map(|(key, value)| {
-            let text = gguf.optional_str(key).ok().flatten().map(Value::from);
+            let text = checkpoint.optional_str(key).ok().flatten().map(Value::from);
             // Numbers and booleans print as JSON; a list prints as its size.
             let shown = || value.to_string();
             let parsed = || serde_json::from_str(&shown()).unwrap_or_else(|_| Value::from(shown()));
             (key.clone(), text.unwrap_or_else(parsed))
         })
         .collect();
-    let mut object = json!({ "path": gguf.path(), "metadata": metadata, "n_tensors": gguf.tensors().len() });
+    let mut object =
+        json!({ "path": checkpoint.path(), "metadata": metadata, "n_tensors": checkpoint.tensors().len() });
     if with_tensors {
         let facts = |tensor: &TensorInfo| json!({ "name": tensor.name, "shape": tensor.dims, "format": format_name(tensor), "size_bytes": tensor.n_bytes });
-        object["tensors"] = gguf.tensors().iter().map(facts).collect();
+        object["tensors"] = checkpoint.tensors().iter().map(facts).collect();
     }
     if let Ok(plan) = plan {
         let group = |group: &LayerGroup| json!({ "count": group.count, "mixer": group.mixer, "feed_forward": group.feed_forward });

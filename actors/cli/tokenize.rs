@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::path::PathBuf;
 
-use cuelight_engine::format::gguf::Gguf;
+use cuelight_engine::checkpoint;
 use cuelight_engine::load;
 use serde_json::json;
 
@@ -70,8 +70,8 @@ impl Args {
 pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     let text = args.text()?;
     let path = context.locate(&args.model)?;
-    let gguf = Gguf::open(&path).map_err(CliError::other)?;
-    let tokenizer = load::tokenizer(&gguf).map_err(CliError::other)?;
+    let checkpoint = checkpoint::open(&path).map_err(CliError::other)?;
+    let tokenizer = load::tokenizer(&*checkpoint).map_err(CliError::other)?;
     let ids = tokenizer.encode(&text, !args.no_special, !args.no_parse_special).map_err(CliError::other)?;
     let list = if args.pieces {
         let piece = |id: &u32| {

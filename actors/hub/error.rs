@@ -15,7 +15,7 @@ pub enum HubError {
     #[error("no such file: {}", .0.display())]
     NoSuchFile(PathBuf),
     /// The path is a directory.
-    #[error("{} is a directory, not a .gguf file", .0.display())]
+    #[error("{} is a directory without a config.json, not a model", .0.display())]
     IsDirectory(PathBuf),
     /// The model is not in the cache, and offline mode forbids downloads.
     #[error(

@@ -13,7 +13,7 @@ pub const DEFAULT_QUANT: &str = "Q4_K_M";
 pub enum ModelReference {
     /// The built-in demo model.
     Demo,
-    /// A file on this machine.
+    /// A file on this machine, or a directory with a model.
     Path(PathBuf),
     /// A file of a repository on the hub.
     Repository(Wanted),
@@ -59,10 +59,10 @@ impl fmt::Display for Wanted {
 }
 
 impl ModelReference {
-    /// Parses a reference. An existing file takes precedence over a repository of the same name.
+    /// Parses a reference. An existing file or directory with a model takes precedence over a repository of the same name.
     ///
     /// # Errors
-    /// [`HubError::NoSuchFile`] for text that can only be a path, [`HubError::IsDirectory`] for a directory, and
+    /// [`HubError::NoSuchFile`] for text that can only be a path, [`HubError::IsDirectory`] for another directory, and
     /// [`HubError::NotAReference`] for any other text.
     pub fn parse(text: &str) -> Result<Self, HubError> {
         let path = PathBuf::from(text);
@@ -71,6 +71,9 @@ impl ModelReference {
         }
         if text == "demo" {
             return Ok(ModelReference::Demo);
+        }
+        if path.join("config.json").is_file() {
+            return Ok(ModelReference::Path(path));
         }
         if path.is_dir() {
             return Err(HubError::IsDirectory(path));

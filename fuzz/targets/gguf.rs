@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use cuelight_engine::format::gguf::{Gguf, Value};
+use cuelight_engine::format::gguf::{Gguf, Metadata, Value};
 use cuelight_engine::load::{self, LoadOptions};
 
 /// Zeros after the input: the tensors of the small models of the corpus, which need not be in it.

@@ -7,6 +7,7 @@ mod chat_template;
 mod config;
 mod constraint;
 mod gguf;
+mod hugging_face;
 mod output_parser;
 mod sse;
 mod tokenizer_gguf;
@@ -18,6 +19,7 @@ pub type Target = (&'static str, fn(&[u8]));
 /// All targets.
 pub const TARGETS: &[Target] = &[
     ("gguf", gguf::run),
+    ("hugging_face", hugging_face::run),
     ("tokenizer_gguf", tokenizer_gguf::run),
     ("tokenizer_json", tokenizer_json::run),
     ("chat_template", chat_template::run),

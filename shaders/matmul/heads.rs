@@ -160,7 +160,7 @@ impl Op for HeadLinear {
 
     fn repack_overhead_bytes(&self, kernel: Kernel) -> u64 {
         let packed = self.heads.first().filter(|_| kernel.is_integer()).and_then(PackedWeight::size);
-        packed.map_or(0, |size| (size * self.heads.len()).saturating_sub(self.weight.bytes().len())) as u64
+        packed.map_or(0, |size| (size * self.heads.len()).saturating_sub(self.weight.byte_len())) as u64
     }
 
     fn scratch_len(&self, kernel: Kernel, rows: usize, _: usize) -> usize {
@@ -170,7 +170,7 @@ impl Op for HeadLinear {
 
     fn cost(&self, args: &CostArgs<'_>) -> Cost {
         let operations = 2 * (args.rows * self.weight.rows * self.weight.columns) as u64;
-        let bytes = self.weight.bytes().len() as u64 + self.repack_overhead_bytes(args.kernel);
+        let bytes = self.weight.byte_len() as u64 + self.repack_overhead_bytes(args.kernel);
         let (integer_operations, float_operations) =
             if self.rounds(args.kernel) { (operations, 0) } else { (0, operations) };
         Cost { memory_bytes: bytes, activation_bytes: args.activation_bytes(), integer_operations, float_operations }

@@ -37,7 +37,7 @@ impl Op for Linear {
 
     fn repack_overhead_bytes(&self, kernel: Kernel) -> u64 {
         let overhead =
-            |weight: &Weight| PackedWeight::size(weight).map_or(0, |size| size.saturating_sub(weight.bytes().len()));
+            |weight: &Weight| PackedWeight::size(weight).map_or(0, |size| size.saturating_sub(weight.byte_len()));
         if kernel.is_integer() { self.weights.iter().map(|weight| overhead(weight) as u64).sum() } else { 0 }
     }
 
@@ -54,7 +54,7 @@ impl Op for Linear {
                 cost.memory_bytes += PackedWeight::size(weight).unwrap_or(0) as u64;
                 cost.integer_operations += operations;
             } else {
-                cost.memory_bytes += weight.bytes().len() as u64;
+                cost.memory_bytes += weight.byte_len() as u64;
                 cost.float_operations += operations;
             }
         }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::error::LoadError;
-use crate::format::gguf::Gguf;
+use crate::checkpoint::Checkpoint;
 use crate::model::ModelGraph;
 use crate::model::describe::{LayerGroup, groups};
 
@@ -30,9 +30,9 @@ pub struct ModelCard {
 
 impl ModelCard {
     /// Reads the facts from a file and the model built from it.
-    pub(super) fn read(gguf: &Gguf, model: &ModelGraph) -> Result<Self, LoadError> {
+    pub(super) fn read(checkpoint: &dyn Checkpoint, model: &ModelGraph) -> Result<Self, LoadError> {
         let mut bytes_of_format: Vec<(String, u64)> = Vec::new();
-        for tensor in gguf.tensors() {
+        for tensor in checkpoint.tensors() {
             let format = tensor.format().map_or_else(|| format!("type {}", tensor.ggml_type), |f| f.name().to_owned());
             let bytes = tensor.n_bytes.unwrap_or(0);
             match bytes_of_format.iter_mut().find(|(name, _)| *name == format) {
@@ -42,13 +42,13 @@ impl ModelCard {
         }
         let quantization = bytes_of_format.iter().max_by_key(|(_, bytes)| *bytes);
         Ok(ModelCard {
-            name: gguf.optional_str("general.name")?.map_or_else(|| stem(gguf.path()), str::to_owned),
+            name: checkpoint.optional_str("general.name")?.map_or_else(|| stem(checkpoint.path()), str::to_owned),
             architecture: model.hyperparameters.architecture.clone(),
-            n_params: gguf.tensors().iter().map(|tensor| tensor.n_elements()).sum(),
+            n_params: checkpoint.tensors().iter().map(|tensor| tensor.n_elements()).sum(),
             size_bytes: bytes_of_format.iter().map(|(_, bytes)| bytes).sum(),
             quantization: quantization.map_or_else(String::new, |(name, _)| name.clone()),
             context_train: model.hyperparameters.context_train,
-            license: gguf.optional_str("general.license")?.map(str::to_owned),
+            license: checkpoint.optional_str("general.license")?.map(str::to_owned),
             layers: groups(&model.hyperparameters.layers),
         })
     }

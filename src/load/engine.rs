@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use cuelight_shaders::experts::{Experts, Reader};
 use cuelight_shaders::layer_state::LayerState;
+use cuelight_shaders::op::Op;
 use cuelight_shaders::weight::Weight;
 
 use super::error::LoadError;
@@ -116,7 +117,7 @@ fn own_layers(graph: &Graph, states: &[LayerState]) -> Vec<LayerState> {
 /// Bytes of a graph's weights, each counted once.
 fn distinct_bytes(graph: &Graph) -> u64 {
     let weights = graph.nodes().iter().flat_map(|node| node.op.weights());
-    let bytes: HashMap<_, _> = weights.map(|weight| (&weight.name, weight.bytes().len() as u64)).collect();
+    let bytes: HashMap<_, _> = weights.map(|weight| (&weight.name, weight.byte_len() as u64)).collect();
     bytes.values().sum()
 }
 
@@ -139,23 +140,21 @@ impl Division {
 
     /// Plans the memory of all parts: first each memory with all parts in it, then as many KV blocks as the smallest allows.
     ///
-    /// `request` has the bytes that do not depend on a device. With `pending_weights` there is no file, so copied weights stay
-    /// in host memory. Replicas that share a memory get equal parts of it.
+    /// `request` has the bytes that do not depend on a device. Copied weights that are in no file stay in host memory. Replicas
+    /// that share a memory get equal parts of it.
     pub fn plan_memory(
         &self,
         options: &LoadOptions,
         limits: &EngineLimits,
         request: &MemoryRequest,
-        pending_weights: bool,
         sharers: &Sharers,
     ) -> Result<MemoryPlan, TooLarge> {
         let footprints: Vec<Footprint> = self.parts.iter().map(|part| part.footprint(options, limits)).collect();
         let all_blocks: u64 = footprints.iter().map(|footprint| footprint.kv_block).sum();
         let on_host = self.host.as_ref().map(|host| host.footprint(options, limits));
         // Pages of weights that a device copies are released to the file. Without a file they stay in host memory.
-        let copied = self.parts.iter().map(|part| part.copied_bytes(options));
-        let copied: u64 = copied.chain(self.host.as_ref().map(|host| host.copied_bytes(options))).sum();
-        let retained = if pending_weights { copied } else { 0 };
+        let retained = self.parts.iter().map(|part| part.retained_bytes(options));
+        let retained: u64 = retained.chain(self.host.as_ref().map(|host| host.retained_bytes(options))).sum();
         let memories = self.memories(options);
         if !memories.contains(&None) {
             memory::check(retained, memory::available())?;
@@ -171,15 +170,8 @@ impl Division {
             let of_kv =
                 |bytes: u64| (u128::from(bytes) * u128::from(block_bytes) / u128::from(all_blocks.max(1))) as u64;
             let weights: u64 = footprints().map(|footprint| footprint.weights).sum();
-            // Without a file, what is read in place is among the retained weights.
             let tied: u64 = here().map(|(part, _)| part.tied_bytes(options)).sum();
-            let in_host = if !is_host {
-                0
-            } else if pending_weights {
-                retained
-            } else {
-                tied
-            };
+            let in_host = if is_host { retained + tied } else { 0 };
             let available = here().filter_map(|(part, _)| part.target.available_bytes()).min();
             let plan = memory::plan(&MemoryRequest {
                 weights_bytes: weights + in_host,
@@ -209,26 +201,28 @@ impl Division {
         sharers: &Sharers,
     ) -> Option<MemoryPlan> {
         let on_cpu = |part: &ModelPart| matches!(part.target, Target::Cpu);
-        let mut layers = self.experts_on_cpu().count();
+        let mut layers = self.experts_in_file().count();
         while layers > 0 {
             layers -= 1;
-            if let Some(experts) = self.experts_on_cpu().nth(layers) {
+            if let Some(experts) = self.experts_in_file().nth(layers) {
                 experts.leave_in_file();
             }
             for part in self.parts.iter_mut().filter(|part| on_cpu(part)) {
                 part.count_weights();
             }
-            if let Ok(plan) = self.plan_memory(options, limits, request, false, sharers) {
+            if let Ok(plan) = self.plan_memory(options, limits, request, sharers) {
                 return Some(plan);
             }
         }
         None
     }
 
-    fn experts_on_cpu(&mut self) -> impl Iterator<Item = &mut Experts> {
+    /// The experts on the CPU whose weights are in a file.
+    fn experts_in_file(&mut self) -> impl Iterator<Item = &mut Experts> {
         let parts = self.parts.iter_mut().filter(|part| matches!(part.target, Target::Cpu));
         let in_parts = parts.flat_map(|part| part.graphs.iter_mut().flat_map(Graph::experts_mut));
-        in_parts.chain(self.host.iter_mut().flat_map(|host| &mut host.layers))
+        let all = in_parts.chain(self.host.iter_mut().flat_map(|host| &mut host.layers));
+        all.filter(|experts| experts.weights().into_iter().all(Weight::is_in_file))
     }
 
     /// Bytes of the weights in memory that are mapped from the file.
@@ -271,7 +265,7 @@ impl Division {
         self.add_read_ahead(options)?;
         // A matrix used as embedding and head is reported twice but counted once in the total.
         let mut done = |weight: &Weight| {
-            done_bytes = (done_bytes + weight.bytes().len() as u64).min(total_bytes);
+            done_bytes = (done_bytes + weight.byte_len() as u64).min(total_bytes);
             progress(LoadProgress { done_bytes, total_bytes });
             cancel.check()
         };

@@ -6,6 +6,7 @@ use cuelight_shaders::cpu::Kernel;
 
 use crate::backend::vulkan::VulkanError;
 use crate::cancel::LoadCancelled;
+use crate::checkpoint::OpenError;
 use crate::device::UnevenDevices;
 use crate::format::chat_template::ChatTemplateError;
 use crate::format::gguf::GgufError;
@@ -21,6 +22,9 @@ pub enum LoadError {
     /// The file is damaged, or lacks a key or tensor.
     #[error(transparent)]
     Gguf(#[from] GgufError),
+    /// The checkpoint cannot be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
     /// The file is not a model that can run.
     #[error(transparent)]
     Model(#[from] ModelError),

@@ -59,11 +59,13 @@ impl HostPart {
         vulkan::upload_bytes(most) * upload_threads(options) as u64
     }
 
-    /// Bytes of the stored weights that the kernels repack, and so copy.
-    pub fn copied_bytes(&self, options: &LoadOptions) -> u64 {
-        let is_copied =
-            |layer: &&Experts| layer.weights().into_iter().any(|weight| layer.repacks(options.kernel, weight));
-        self.layers.iter().filter(is_copied).map(stored_bytes).sum()
+    /// Bytes of the stored weights that the kernels repack, and so copy, and that are in no file to which their memory could be
+    /// released.
+    pub fn retained_bytes(&self, options: &LoadOptions) -> u64 {
+        let weights =
+            self.layers.iter().flat_map(|layer| layer.weights().into_iter().map(move |weight| (layer, weight)));
+        let retained = weights.filter(|(layer, weight)| layer.repacks(options.kernel, weight) && !weight.is_in_file());
+        retained.map(|(_, weight)| weight.byte_len() as u64).sum()
     }
 
     /// Builds the engine on the device, which leaves these experts to the host, and the experts on the host.
@@ -189,5 +191,5 @@ fn fewest_on_host(
 
 /// Bytes of a layer's experts in their stored format.
 pub(super) fn stored_bytes(experts: &Experts) -> u64 {
-    experts.weights().into_iter().map(|weight| weight.bytes().len() as u64).sum()
+    experts.weights().into_iter().map(|weight| weight.byte_len() as u64).sum()
 }

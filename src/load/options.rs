@@ -8,16 +8,16 @@ use cuelight_shaders::tuning::Tuning;
 
 use crate::backend::cpu;
 use crate::backend::vulkan::VulkanOptions;
+use crate::checkpoint::{self, Checkpoint, OpenError};
 use crate::device::{ComputeDevice, CpuExperts, Devices, ExpertStreaming, Shares};
 use crate::format::chat_template::worker::WorkerProgram;
-use crate::format::gguf::{Gguf, GgufError};
 use crate::synthetic::Synthetic;
 use crate::synthetic::generate::PendingWeights;
 
 /// Where a model comes from.
 #[derive(Debug, Clone)]
 pub enum Source {
-    /// A GGUF file, or one of its shards.
+    /// A GGUF file, one of its shards, or a Hugging Face directory.
     File(PathBuf),
     /// Random weights, generated in memory.
     Synthetic(Synthetic),
@@ -25,11 +25,12 @@ pub enum Source {
 
 impl Source {
     /// Opens the model. The weights of a synthetic model are still to be generated.
-    pub(super) fn open(&self) -> Result<(Gguf, Option<PendingWeights>), GgufError> {
+    pub(super) fn open(&self) -> Result<(Box<dyn Checkpoint>, Option<PendingWeights>), OpenError> {
         match self {
-            Source::File(path) => Ok((Gguf::open(path)?, None)),
+            Source::File(path) => Ok((checkpoint::open(path)?, None)),
             Source::Synthetic(synthetic) => {
-                synthetic.outline().map(|(gguf, pending_weights)| (gguf, Some(pending_weights)))
+                let (gguf, pending_weights) = synthetic.outline()?;
+                Ok((Box::new(gguf), Some(pending_weights)))
             }
         }
     }

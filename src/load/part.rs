@@ -106,7 +106,7 @@ impl ModelPart {
         let in_memory = |node: &&Node| !node.op.as_experts().is_some_and(Experts::is_left_in_file);
         let nodes = self.graphs.iter().flat_map(Graph::nodes).filter(in_memory);
         let weights = nodes.flat_map(|node| node.op.weights());
-        let bytes: HashMap<_, _> = weights.map(|weight| (&weight.name, weight.bytes().len() as u64)).collect();
+        let bytes: HashMap<_, _> = weights.map(|weight| (&weight.name, weight.byte_len() as u64)).collect();
         self.weights_bytes = bytes.values().sum();
     }
 
@@ -131,33 +131,37 @@ impl ModelPart {
         }
     }
 
-    /// Bytes of the weights that one op repacks and another reads as they are stored, such as an embedding that is also the head:
-    /// they are in memory twice.
+    /// Bytes of the weights in a file that one op repacks and another reads as they are stored, such as an embedding that is also
+    /// the head: they are in memory twice.
     pub fn tied_bytes(&self, options: &LoadOptions) -> u64 {
         let repacked =
             if matches!(self.target, Target::Cpu) { repacked(&self.graphs, options.kernel) } else { HashMap::new() };
         read_in_place(&self.graphs, options.kernel)
             .iter()
-            .filter(|(name, _)| repacked.contains_key(*name))
-            .map(|(_, bytes)| bytes)
+            .filter(|(name, weight)| weight.is_in_file && repacked.contains_key(*name))
+            .map(|(_, weight)| weight.bytes)
             .sum()
     }
 
     /// Bytes of the weights that the CPU reads as they are stored, in the mapped file.
     pub fn mapped_bytes(&self, options: &LoadOptions) -> u64 {
         match self.target {
-            Target::Cpu => read_in_place(&self.graphs, options.kernel).values().sum(),
+            Target::Cpu => {
+                let weights = read_in_place(&self.graphs, options.kernel);
+                weights.values().filter(|weight| weight.is_in_file).map(|weight| weight.bytes).sum()
+            }
             Target::Vulkan(..) => 0,
         }
     }
 
-    /// Bytes of the stored weights that the device copies. Without a file to release them to, they stay in host memory in
-    /// addition to the footprint.
-    pub fn copied_bytes(&self, options: &LoadOptions) -> u64 {
-        match self.target {
-            Target::Cpu => repacked(&self.graphs, options.kernel).values().sum(),
-            Target::Vulkan(..) => self.weights_bytes,
-        }
+    /// Bytes of the stored weights that the device copies and that are in no file to which their memory could be released: they
+    /// stay in host memory in addition to the footprint.
+    pub fn retained_bytes(&self, options: &LoadOptions) -> u64 {
+        let copied = match self.target {
+            Target::Cpu => repacked(&self.graphs, options.kernel),
+            Target::Vulkan(..) => weights_where(&self.graphs, |_, _| true),
+        };
+        copied.values().filter(|weight| !weight.is_in_file).map(|weight| weight.bytes).sum()
     }
 
     /// Builds the part on its device. `done` is called for each weight that is loaded.
@@ -209,23 +213,31 @@ fn cpu_stage(
     Ok(if options.profile_ops { stage.with_profile() } else { stage })
 }
 
-/// The weights that a kernel repacks into its own copy, with their stored bytes.
-fn repacked(graphs: &[Graph], kernel: Kernel) -> HashMap<Arc<str>, u64> {
+/// A weight as it is stored.
+struct StoredWeight {
+    bytes: u64,
+    is_in_file: bool,
+}
+
+/// The weights of the ops for which `choose` is true, by name.
+fn weights_where(graphs: &[Graph], choose: impl Fn(&dyn Op, &Weight) -> bool) -> HashMap<Arc<str>, StoredWeight> {
+    let stored = |weight: &Weight| StoredWeight { bytes: weight.byte_len() as u64, is_in_file: weight.is_in_file() };
     let of_op = |node: &Node| {
-        let repacked = node.op.weights().into_iter().filter(|weight| node.op.repacks(kernel, weight));
-        repacked.map(|weight| (Arc::clone(&weight.name), weight.bytes().len() as u64)).collect::<Vec<_>>()
+        let chosen = node.op.weights().into_iter().filter(|weight| choose(&*node.op, weight));
+        chosen.map(|weight| (Arc::clone(&weight.name), stored(weight))).collect::<Vec<_>>()
     };
     graphs.iter().flat_map(Graph::nodes).flat_map(of_op).collect()
 }
 
-/// The weights that an op reads as they are stored, with their bytes. Experts that are left in the file do not count.
-fn read_in_place(graphs: &[Graph], kernel: Kernel) -> HashMap<Arc<str>, u64> {
-    let of_op = |node: &Node| {
-        let is_in_memory = !node.op.as_experts().is_some_and(Experts::is_left_in_file);
-        let weights = node.op.weights().into_iter().filter(|weight| is_in_memory && !node.op.repacks(kernel, weight));
-        weights.map(|weight| (Arc::clone(&weight.name), weight.bytes().len() as u64)).collect::<Vec<_>>()
-    };
-    graphs.iter().flat_map(Graph::nodes).flat_map(of_op).collect()
+/// The weights that a kernel repacks into its own copy.
+fn repacked(graphs: &[Graph], kernel: Kernel) -> HashMap<Arc<str>, StoredWeight> {
+    weights_where(graphs, |op, weight| op.repacks(kernel, weight))
+}
+
+/// The weights that an op reads as they are stored. Experts that are left in the file do not count.
+fn read_in_place(graphs: &[Graph], kernel: Kernel) -> HashMap<Arc<str>, StoredWeight> {
+    let is_in_memory = |op: &dyn Op| !op.as_experts().is_some_and(Experts::is_left_in_file);
+    weights_where(graphs, |op, weight| is_in_memory(op) && !op.repacks(kernel, weight))
 }
 
 /// Bytes of the logits that leave the engine: those of the step that was computed last, and of the one before, whose tokens are

@@ -15,10 +15,10 @@ use super::progress::LoadProgress;
 use super::text::{chat_template, tokenizer_bytes, tokenizer_cancellable};
 use crate::backend::offload::WithExperts;
 use crate::cancel::LoadCancel;
+use crate::checkpoint::Checkpoint;
 use crate::engine::{Engine, EngineLimits};
 use crate::experts::HostExperts;
 use crate::format::chat_template::ChatTemplate;
-use crate::format::gguf::Gguf;
 use crate::format::tokenizer::Tokenizer;
 use crate::mapped_file::ModelFiles;
 use crate::memory::{self, MemoryPlan, MemoryRequest, StateSlots};
@@ -54,7 +54,7 @@ impl<E: Engine> LoadedModel<E> {
 /// A load whose memory is planned and fits.
 pub struct LoadPlan {
     options: LoadOptions,
-    gguf: Arc<Gguf>,
+    checkpoint: Arc<dyn Checkpoint>,
     /// Weights to generate while loading.
     pending_weights: Option<PendingWeights>,
     division: Division,
@@ -78,7 +78,7 @@ pub fn plan(options: &LoadOptions) -> Result<LoadPlan, LoadError> {
 /// A model divided among its devices, whose memory is not planned yet.
 pub(super) struct Draft {
     pub(super) options: LoadOptions,
-    gguf: Gguf,
+    checkpoint: Box<dyn Checkpoint>,
     pending_weights: Option<PendingWeights>,
     pub(super) division: Division,
     limits: EngineLimits,
@@ -97,14 +97,15 @@ pub(super) fn draft(options: &LoadOptions) -> Result<Draft, LoadError> {
             return Err(LoadError::ZeroSetting { setting });
         }
     }
-    let (gguf, pending_weights) = options.source.open()?;
-    let model = ModelGraph::build_for(&gguf, options.context_tokens)?;
-    let card = ModelCard::read(&gguf, &model)?;
+    let (checkpoint, pending_weights) = options.source.open()?;
+    let model = ModelGraph::build_for(&*checkpoint, options.context_tokens)?;
+    let card = ModelCard::read(&*checkpoint, &model)?;
     let mut limits = limits(&model, options);
-    let request = MemoryRequest { text_bytes: tokenizer_bytes(&gguf)?, ..memory_request(&model, options, &limits) };
+    let request =
+        MemoryRequest { text_bytes: tokenizer_bytes(&*checkpoint)?, ..memory_request(&model, options, &limits) };
     let division = engine::divide(model, options, &limits, &request)?;
     limits.device = division.describe(options);
-    Ok(Draft { options: options.clone(), gguf, pending_weights, division, limits, request, card })
+    Ok(Draft { options: options.clone(), checkpoint, pending_weights, division, limits, request, card })
 }
 
 /// The limits of the engine, as far as they are known before the memory is planned.
@@ -148,22 +149,18 @@ fn memory_request(model: &ModelGraph, options: &LoadOptions, limits: &EngineLimi
 impl Draft {
     /// Plans the memory. Replicas that share a memory get equal parts of it.
     pub(super) fn plan(self, sharers: &Sharers) -> Result<LoadPlan, LoadError> {
-        let Draft { options, gguf, pending_weights, mut division, mut limits, request, card } = self;
-        let planned = match division.plan_memory(&options, &limits, &request, pending_weights.is_some(), sharers) {
-            // The experts of a file may stay there; generated weights have no file.
-            Err(too_large) if pending_weights.is_none() => {
-                division.leave_experts_in_file(&options, &limits, &request, sharers).ok_or(too_large)
-            }
-            planned => planned,
-        };
+        let Draft { options, checkpoint, pending_weights, mut division, mut limits, request, card } = self;
+        let planned = division
+            .plan_memory(&options, &limits, &request, sharers)
+            .or_else(|too_large| division.leave_experts_in_file(&options, &limits, &request, sharers).ok_or(too_large));
         let memory = planned.map_err(|source| LoadError::TooLarge {
-            path: gguf.path().to_owned(),
+            path: checkpoint.path().to_owned(),
             cache_bytes: options.expert_cache_bytes,
             source,
         })?;
         let memory = MemoryPlan {
             in_file_bytes: division.in_file_bytes(),
-            mapped_bytes: if pending_weights.is_some() { 0 } else { division.mapped_bytes(&options) },
+            mapped_bytes: division.mapped_bytes(&options),
             program_bytes: memory::of_program(),
             limit: memory::limit(),
             ..memory
@@ -171,7 +168,7 @@ impl Draft {
         limits.context_tokens = memory.context_tokens;
         limits.kv_blocks = memory.kv_blocks;
         limits.state_slots = memory.state_slots;
-        Ok(LoadPlan { options, gguf: Arc::new(gguf), pending_weights, division, memory, limits, card })
+        Ok(LoadPlan { options, checkpoint: checkpoint.into(), pending_weights, division, memory, limits, card })
     }
 }
 
@@ -179,7 +176,7 @@ impl LoadPlan {
     /// The model's file, or the description of a synthetic model.
     #[must_use]
     pub fn path(&self) -> &Path {
-        self.gguf.path()
+        self.checkpoint.path()
     }
 
     /// The options of the load.
@@ -209,7 +206,7 @@ impl LoadPlan {
     /// The model's files; none for a synthetic model.
     #[must_use]
     pub fn files(&self) -> &ModelFiles {
-        self.gguf.files()
+        self.checkpoint.files()
     }
 
     /// Builds the tokenizer and, at the same time, loads the weights and reserves the planned memory.
@@ -229,14 +226,14 @@ impl LoadPlan {
         cancel: &LoadCancel,
         progress: &mut dyn FnMut(LoadProgress),
     ) -> Result<LoadedModel<Box<dyn Engine>>, LoadError> {
-        let (gguf, given) = (Arc::clone(&self.gguf), self.options.chat_template.clone());
+        let (checkpoint, given) = (Arc::clone(&self.checkpoint), self.options.chat_template.clone());
         let (card, memory, files) = (self.card.clone(), self.memory.clone(), self.files().clone());
         // The text side needs one CPU thread, while the engine mostly waits for memory and disk.
         let (text, engine) = std::thread::scope(|scope| {
             let text = scope.spawn(move || -> Result<_, LoadError> {
-                let tokenizer = tokenizer_cancellable(&gguf, cancel)?;
-                let chat_template = chat_template(&gguf, &given, &tokenizer)?;
-                gguf.release_header();
+                let tokenizer = tokenizer_cancellable(&*checkpoint, cancel)?;
+                let chat_template = chat_template(&*checkpoint, &given, &tokenizer)?;
+                checkpoint.release_header();
                 Ok((tokenizer, chat_template))
             });
             let engine = self.load_weights(cancel, progress);

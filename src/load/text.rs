@@ -3,33 +3,33 @@
 use super::error::LoadError;
 use super::options::ChatTemplateOptions;
 use crate::cancel::LoadCancel;
+use crate::checkpoint::Checkpoint;
 use crate::format::chat_template::{ChatTemplate, ChatTemplateError, Definition};
-use crate::format::gguf::Gguf;
 use crate::format::tokenizer::{Tokenizer, TokenizerError};
 
-/// The file's tokenizer.
+/// The checkpoint's tokenizer.
 ///
 /// # Errors
 /// [`LoadError`] when the file has no tokenizer, or one that is not supported.
-pub fn tokenizer(gguf: &Gguf) -> Result<Tokenizer, LoadError> {
-    tokenizer_cancellable(gguf, &LoadCancel::default())
+pub fn tokenizer(checkpoint: &dyn Checkpoint) -> Result<Tokenizer, LoadError> {
+    tokenizer_cancellable(checkpoint, &LoadCancel::default())
 }
 
 /// [`tokenizer`] that ends early when it is cancelled.
-pub(super) fn tokenizer_cancellable(gguf: &Gguf, cancel: &LoadCancel) -> Result<Tokenizer, LoadError> {
-    Tokenizer::build(gguf, cancel).map_err(|error| in_file(gguf, error))
+pub(super) fn tokenizer_cancellable(checkpoint: &dyn Checkpoint, cancel: &LoadCancel) -> Result<Tokenizer, LoadError> {
+    checkpoint.tokenizer(cancel).map_err(|error| in_file(checkpoint, error))
 }
 
 /// Bytes of memory that the file's tokenizer takes.
-pub(super) fn tokenizer_bytes(gguf: &Gguf) -> Result<u64, LoadError> {
-    Tokenizer::memory_bytes(gguf).map_err(|error| in_file(gguf, error))
+pub(super) fn tokenizer_bytes(checkpoint: &dyn Checkpoint) -> Result<u64, LoadError> {
+    checkpoint.tokenizer_bytes().map_err(|error| in_file(checkpoint, error))
 }
 
-fn in_file(gguf: &Gguf, error: TokenizerError) -> LoadError {
+fn in_file(checkpoint: &dyn Checkpoint, error: TokenizerError) -> LoadError {
     match error {
         TokenizerError::Gguf(error) => LoadError::Gguf(error),
         TokenizerError::Cancelled(cancelled) => LoadError::Cancelled(cancelled),
-        source => LoadError::Tokenizer { path: gguf.path().to_owned(), source },
+        source => LoadError::Tokenizer { path: checkpoint.path().to_owned(), source },
     }
 }
 
@@ -38,14 +38,17 @@ fn in_file(gguf: &Gguf, error: TokenizerError) -> LoadError {
 /// # Errors
 /// [`LoadError::ChatTemplate`] when it does not compile or is over a limit.
 pub fn chat_template(
-    gguf: &Gguf,
+    checkpoint: &dyn Checkpoint,
     options: &ChatTemplateOptions,
     tokenizer: &Tokenizer,
 ) -> Result<Option<ChatTemplate>, LoadError> {
     // A given template replaces all templates of the file.
     let (source, tool_use) = match &options.source {
         Some(given) => (Some(given.as_str()), None),
-        None => (gguf.optional_str("tokenizer.chat_template")?, gguf.optional_str("tokenizer.chat_template.tool_use")?),
+        None => (
+            checkpoint.optional_str("tokenizer.chat_template")?,
+            checkpoint.optional_str("tokenizer.chat_template.tool_use")?,
+        ),
     };
     let text = |token: Option<u32>| token.map(|token| tokenizer.token_text(token)).unwrap_or_default();
     let definition = source.map(|source| Definition {
@@ -55,7 +58,7 @@ pub fn chat_template(
         eos_token: text(tokenizer.eos()),
     });
     let compiled = definition.map(|definition| compile(definition, options, tokenizer)).transpose();
-    compiled.map_err(|source| LoadError::ChatTemplate { path: gguf.path().to_owned(), source })
+    compiled.map_err(|source| LoadError::ChatTemplate { path: checkpoint.path().to_owned(), source })
 }
 
 fn compile(

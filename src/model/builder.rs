@@ -12,7 +12,7 @@ use super::arch::{Family, NormKind};
 use super::error::ModelError;
 use super::hyperparameters::HyperParameters;
 use super::weights::Weights;
-use crate::format::gguf::Gguf;
+use crate::checkpoint::Checkpoint;
 use crate::graph::{Graph, ValueId};
 
 /// A model graph under construction.
@@ -39,10 +39,10 @@ pub enum BuildError {
 impl BuildError {
     /// The error with the file's name.
     #[must_use]
-    pub fn in_file(self, gguf: &Gguf) -> ModelError {
+    pub fn in_file(self, checkpoint: &dyn Checkpoint) -> ModelError {
         match self {
             BuildError::Model(error) => error,
-            BuildError::Shape(source) => ModelError::Shape { file: gguf.path().display().to_string(), source },
+            BuildError::Shape(source) => ModelError::Shape { file: checkpoint.path().display().to_string(), source },
         }
     }
 }
@@ -60,10 +60,10 @@ impl From<ShapeError> for BuildError {
 }
 
 impl<'a> Builder<'a> {
-    /// An empty graph for the model in `gguf`.
+    /// An empty graph for the model in `checkpoint`.
     #[must_use]
-    pub fn new(gguf: &'a Gguf, family: &'static Family, h: &'a HyperParameters) -> Self {
-        Builder { weights: Weights::new(gguf), graph: Graph::default(), family, h }
+    pub fn new(checkpoint: &'a dyn Checkpoint, family: &'static Family, h: &'a HyperParameters) -> Self {
+        Builder { weights: Weights::new(checkpoint), graph: Graph::default(), family, h }
     }
 
     /// A norm over the whole row with the weight of `name`, and for a layer norm its bias where the file has one.

@@ -17,7 +17,7 @@ mod windows;
 use super::arch::{EmbeddingScale, Family, LogitScale, NormKind};
 use super::error::ModelError;
 use super::layer::LayerSpec;
-use crate::format::gguf::Gguf;
+use crate::checkpoint::Checkpoint;
 use keys::Keys;
 
 /// The sizes and constants of a model. Every value is within its allowed range.
@@ -55,13 +55,17 @@ impl HyperParameters {
     ///
     /// # Errors
     /// [`ModelError`] when a key is missing, of a wrong type, or has an impossible value.
-    pub fn read(gguf: &Gguf, family: &Family, context_tokens: Option<usize>) -> Result<Self, ModelError> {
-        let keys = Keys::new(gguf)?;
+    pub fn read(
+        checkpoint: &dyn Checkpoint,
+        family: &Family,
+        context_tokens: Option<usize>,
+    ) -> Result<Self, ModelError> {
+        let keys = Keys::new(checkpoint)?;
         let hidden_size = keys.size("embedding_length")?;
         let context_train = keys.size("context_length")?;
         keys.refuse_variants()?;
         Ok(HyperParameters {
-            vocab_size: vocab_size(gguf)?,
+            vocab_size: vocab_size(checkpoint)?,
             layers: keys.layer_specs(family, hidden_size, context_tokens.unwrap_or(context_train))?,
             norm_epsilon: keys.norm_epsilon(family.norm)?,
             embedding_scale: keys.embedding_scale(family.embedding_scale, hidden_size)?,
@@ -78,14 +82,14 @@ impl HyperParameters {
 }
 
 /// The vocabulary's size: the number of rows of the embedding.
-fn vocab_size(gguf: &Gguf) -> Result<usize, ModelError> {
-    Ok(gguf.weight("token_embd.weight")?.rows)
+fn vocab_size(checkpoint: &dyn Checkpoint) -> Result<usize, ModelError> {
+    Ok(checkpoint.weight("token_embd.weight")?.rows)
 }
 
 impl Keys<'_> {
     fn per_layer_input(&self) -> Result<Option<usize>, ModelError> {
         let key = "embedding_length_per_layer_input";
-        let size = self.gguf.optional_u32(&self.name(key))?.filter(|size| *size > 0);
+        let size = self.checkpoint.optional_u32(&self.name(key))?.filter(|size| *size > 0);
         size.map(|size| self.checked_size(key, size as usize)).transpose()
     }
 
@@ -93,8 +97,8 @@ impl Keys<'_> {
         const OF_ROOT: &str = "attention.layer_norm_rms_epsilon";
         const OF_LAYER: &str = "attention.layer_norm_epsilon";
         // Files of one family have the key of the other kind.
-        let has_root = self.gguf.value(&self.name(OF_ROOT)).is_some();
-        let is_other = !has_root && self.gguf.value(&self.name(OF_LAYER)).is_some();
+        let has_root = self.checkpoint.value(&self.name(OF_ROOT)).is_some();
+        let is_other = !has_root && self.checkpoint.value(&self.name(OF_LAYER)).is_some();
         self.positive(if norm == NormKind::Rms && !is_other { OF_ROOT } else { OF_LAYER })
     }
 

@@ -30,7 +30,7 @@ use cuelight_shaders::layer_state::LayerState;
 use cuelight_shaders::matmul::Linear;
 use cuelight_shaders::select_rows::SelectRows;
 
-use crate::format::gguf::Gguf;
+use crate::checkpoint::Checkpoint;
 use crate::graph::{Graph, ValueId};
 use arch::Norms;
 use builder::{BuildError, Builder};
@@ -57,8 +57,8 @@ impl ModelGraph {
     ///
     /// # Errors
     /// [`ModelError`] when the architecture is unknown, or a key or tensor is missing or wrong.
-    pub fn build(gguf: &Gguf) -> Result<ModelGraph, ModelError> {
-        ModelGraph::build_for(gguf, None)
+    pub fn build(checkpoint: &dyn Checkpoint) -> Result<ModelGraph, ModelError> {
+        ModelGraph::build_for(checkpoint, None)
     }
 
     /// As [`ModelGraph::build`], for sequences of up to `context_tokens` tokens instead of as long as in training. Some
@@ -66,11 +66,11 @@ impl ModelGraph {
     ///
     /// # Errors
     /// As [`ModelGraph::build`].
-    pub fn build_for(gguf: &Gguf, context_tokens: Option<usize>) -> Result<ModelGraph, ModelError> {
-        let family = arch::of(gguf)?;
-        let hyperparameters = HyperParameters::read(gguf, family, context_tokens)?;
-        let mut builder = Builder::new(gguf, family, &hyperparameters);
-        build_ops(&mut builder).map_err(|error| error.in_file(gguf))?;
+    pub fn build_for(checkpoint: &dyn Checkpoint, context_tokens: Option<usize>) -> Result<ModelGraph, ModelError> {
+        let family = arch::of(checkpoint)?;
+        let hyperparameters = HyperParameters::read(checkpoint, family, context_tokens)?;
+        let mut builder = Builder::new(checkpoint, family, &hyperparameters);
+        build_ops(&mut builder).map_err(|error| error.in_file(checkpoint))?;
         builder.weights.check_all_layer_tensors_used(&hyperparameters.architecture, hyperparameters.layers.len())?;
         let weights_bytes = builder.weights.bytes();
         let Builder { graph, .. } = builder;

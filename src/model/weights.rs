@@ -6,38 +6,38 @@ use std::sync::Arc;
 use cuelight_shaders::weight::Weight;
 
 use super::error::ModelError;
-use crate::format::gguf::Gguf;
+use crate::checkpoint::Checkpoint;
 
 /// The tensors of a file, and which of them the model has used so far.
 pub struct Weights<'a> {
-    gguf: &'a Gguf,
+    checkpoint: &'a dyn Checkpoint,
     used: HashSet<String>,
     bytes: u64,
 }
 
 impl<'a> Weights<'a> {
-    /// The tensors of `gguf`; none is used yet.
+    /// The tensors of `checkpoint`; none is used yet.
     #[must_use]
-    pub fn new(gguf: &'a Gguf) -> Self {
-        Weights { gguf, used: HashSet::new(), bytes: 0 }
+    pub fn new(checkpoint: &'a dyn Checkpoint) -> Self {
+        Weights { checkpoint, used: HashSet::new(), bytes: 0 }
     }
 
     /// The file's name, for errors.
     #[must_use]
     pub fn file(&self) -> String {
-        self.gguf.path().display().to_string()
+        self.checkpoint.path().display().to_string()
     }
 
     /// Whether the file has the tensor.
     #[must_use]
     pub fn has(&self, name: &str) -> bool {
-        self.gguf.tensor(name).is_some()
+        self.checkpoint.tensor(name).is_some()
     }
 
     /// The output dimension of a tensor, or `None` when the file has no such tensor.
     #[must_use]
     pub fn rows(&self, name: &str) -> Option<usize> {
-        self.gguf.tensor(name).and_then(|tensor| usize::try_from(tensor.n_rows()).ok())
+        self.checkpoint.tensor(name).and_then(|tensor| usize::try_from(tensor.n_rows()).ok())
     }
 
     /// The biases [n_experts, outputs] of a layer's experts as one vector, or `None` when the file has no such tensor.
@@ -58,7 +58,7 @@ impl<'a> Weights<'a> {
     /// # Errors
     /// [`ModelError`] when it is missing, in an unknown format, or of another shape.
     pub fn matrix(&mut self, name: &str, rows: usize, columns: usize) -> Result<Weight, ModelError> {
-        let weight = self.gguf.weight(name)?;
+        let weight = self.checkpoint.weight(name)?;
         if [weight.rows, weight.columns] != [rows, columns] {
             return Err(ModelError::TensorShape {
                 file: self.file(),
@@ -68,7 +68,7 @@ impl<'a> Weights<'a> {
             });
         }
         if self.used.insert(name.to_owned()) {
-            self.bytes += weight.bytes().len() as u64;
+            self.bytes += weight.byte_len() as u64;
         }
         Ok(weight)
     }
@@ -108,7 +108,7 @@ impl<'a> Weights<'a> {
     /// # Errors
     /// As [`Weights::matrix`], except for a missing tensor.
     pub fn factor(&mut self, stem: &str) -> Result<f32, ModelError> {
-        let mut value_of = |name: String| match self.gguf.tensor(&name) {
+        let mut value_of = |name: String| match self.checkpoint.tensor(&name) {
             Some(tensor) if tensor.n_elements() == 1 => self.vector(&name, 1).map(|value| Some(value[0])),
             _ => Ok(None),
         };
@@ -130,7 +130,7 @@ impl<'a> Weights<'a> {
     pub fn check_all_layer_tensors_used(&self, architecture: &str, n_layers: usize) -> Result<(), ModelError> {
         let layer = |name: &str| name.strip_prefix("blk.")?.split('.').next()?.parse::<usize>().ok();
         let is_unused = |name: &str| layer(name).is_some_and(|layer| layer < n_layers) && !self.used.contains(name);
-        let unused = self.gguf.tensors().iter().find(|tensor| is_unused(&tensor.name));
+        let unused = self.checkpoint.tensors().iter().find(|tensor| is_unused(&tensor.name));
         match unused {
             None => Ok(()),
             Some(tensor) => Err(ModelError::UnusedTensor {

@@ -6,7 +6,7 @@ use super::models::ExpertShape;
 use super::tensors::{parameters, tensors};
 use super::*;
 use crate::engine::{Engine, EngineLimits, LogitsWanted, Progress, SequenceRows, SequenceState, Step, StepId};
-use crate::format::gguf::Gguf;
+use crate::format::gguf::{Gguf, Metadata};
 use crate::format::tokenizer::Tokenizer;
 use crate::load::{self, LoadError, LoadOptions, Source};
 use crate::model::ModelGraph;

@@ -17,6 +17,7 @@ import torch
 import transformers
 from gguf import GGMLQuantizationType as Format
 
+import directories
 import hybrids
 import llama_likes
 import oracle
@@ -250,6 +251,8 @@ GEMMA3_SIZES = sizes(
 WIDE = dict(hidden_size=256, intermediate_size=256, num_hidden_layers=2, tie_word_embeddings=True)
 MIXED_Q4_K = {"*": Format.Q4_K, "attn_v": Format.Q6_K, "ffn_down": Format.Q6_K, "token_embd": Format.Q6_K}
 
+SMALL = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, tie_word_embeddings=True)
+
 MIXTRAL_SIZES = sizes(num_local_experts=4, num_experts_per_tok=2, rope_parameters=rope())
 QWEN2_MOE_SIZES = sizes(
     num_experts=6, num_experts_per_tok=3, moe_intermediate_size=32, shared_expert_intermediate_size=48,
@@ -343,6 +346,13 @@ CHECKPOINTS: dict[str, Checkpoint] = {
         num_kv_shared_layers=2, use_double_wide_mlp=True, enable_moe_block=False)),
     "gemma4-dense": Checkpoint(GEMMA4, GEMMA4_SIZES | dict(num_hidden_layers=2, layer_types=GEMMA4_SIZES["layer_types"][:2],
                                                            enable_moe_block=False)),
+    # Small enough to be stored as directories too.
+    "llama-shards": Checkpoint(LLAMA, sizes(**SMALL, rope_parameters=rope())),
+    "mixtral-small": Checkpoint(MIXTRAL, MIXTRAL_SIZES | SMALL),
+    "qwen3moe-small": Checkpoint(QWEN3_MOE, QWEN3_MOE_SIZES | SMALL | dict(num_experts=4, moe_intermediate_size=16)),
+    "gpt-oss-small": Checkpoint(GPT_OSS, GPT_OSS_SIZES | SMALL | dict(num_local_experts=4, head_dim=16)),
+    "gemma4-small": Checkpoint(GEMMA4, GEMMA4_SIZES | SMALL | dict(
+        layer_types=GEMMA4_SIZES["layer_types"][:2], num_experts=4, moe_intermediate_size=16)),
     # Quantised weights: compared with transformers on the dequantised weights.
     "llama-f16": Checkpoint(LLAMA, sizes(rope_parameters=rope()), {"*": Format.F16}),
     "llama-q8_0": Checkpoint(LLAMA, sizes(rope_parameters=rope()), {"*": Format.Q8_0}),
@@ -427,6 +437,8 @@ def generate(name: str, checkpoint: Checkpoint) -> None:
         "formats": sorted({format.name for format in checkpoint.formats.values()}),
         "prompts": [oracle.prompt_case(model, prompt, CONTINUATION) for prompt in prompts],
     })  # fmt: skip
+    if name in directories.NAMES:
+        directories.write(FIXTURES / "hugging_face" / name, model)
     print(f"{name:20} {path.stat().st_size / 1024:7.0f} KiB", flush=True)
 
 

@@ -39,19 +39,26 @@ TURN_TEMPLATE = (
 )
 
 
-def write_byte_level(writer: gguf.GGUFWriter) -> None:
+SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+
+
+def byte_level() -> Tokenizer:
     """Three special tokens, the 256 bytes, and merges learnt from the sample."""
-    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=SIZE,
-        special_tokens=special,
+        special_tokens=SPECIAL,
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
     tokenizer.train_from_iterator([SAMPLE], trainer)
+    return tokenizer
+
+
+def write_byte_level(writer: gguf.GGUFWriter) -> None:
+    tokenizer = byte_level()
     ids = tokenizer.get_vocab()
     tokens = sorted(ids, key=ids.get)
     assert len(tokens) == SIZE, len(tokens)
@@ -61,7 +68,7 @@ def write_byte_level(writer: gguf.GGUFWriter) -> None:
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list(tokens)
-    writer.add_token_types([control if token in special else normal for token in tokens])
+    writer.add_token_types([control if token in SPECIAL else normal for token in tokens])
     writer.add_token_merges(merges)
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)

@@ -30,7 +30,7 @@ use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::time::Instant;
 
-use cuelight_engine::format::gguf::Gguf;
+use cuelight_engine::checkpoint;
 use cuelight_engine::load::ActivationBits;
 
 use self::contender::{Contender, FlashAttention, OwnProgram};
@@ -207,8 +207,8 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
 
 /// The API for the serving rows: chat, if the file has a chat template.
 fn endpoint_for(path: &Path) -> Result<Endpoint, CliError> {
-    let gguf = Gguf::open(path).map_err(CliError::other)?;
-    let template = gguf.optional_str("tokenizer.chat_template").map_err(CliError::other)?;
+    let checkpoint = checkpoint::open(path).map_err(CliError::other)?;
+    let template = checkpoint.optional_str("tokenizer.chat_template").map_err(CliError::other)?;
     Ok(if template.is_some() { Endpoint::Chat } else { Endpoint::Completions })
 }
 

@@ -5,6 +5,7 @@
 //!
 //! - [`error`]: what can be wrong with a file
 //! - [`value`]: typed metadata
+//! - [`metadata`]: the value of a key as a type
 //! - [`header`]: parses the metadata and tensor table of one file
 //! - [`shards`]: the files of a model in shards
 //! - [`mod@write`]: writes GGUF files
@@ -13,6 +14,7 @@
 
 pub mod error;
 pub mod header;
+pub mod metadata;
 mod shards;
 mod type_name;
 pub mod value;
@@ -29,7 +31,7 @@ use cuelight_shaders::weight::{Bytes, SharedBytes, Weight};
 pub use error::{GgufError, GgufFault};
 pub use header::TensorInfo;
 use header::{FileBytes, Header, parse};
-use value::FromValue;
+pub use metadata::Metadata;
 pub use value::{Strings, Value};
 
 use crate::mapped_file::{MappedFile, ModelFiles};
@@ -155,12 +157,6 @@ impl Gguf {
         }
     }
 
-    /// The file that was opened, or the first shard.
-    #[must_use]
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// The mapped files; none for a model in memory.
     #[must_use]
     pub fn files(&self) -> &ModelFiles {
@@ -170,36 +166,6 @@ impl Gguf {
     /// Releases the memory of the metadata. It is read from the file again if it is needed.
     pub fn release_header(&self) {
         self.shards.iter().zip(&self.header_bytes).for_each(|(shard, end)| shard.release(0..*end));
-    }
-
-    /// Keys and values in file order.
-    #[must_use]
-    pub fn metadata(&self) -> &[(String, Value)] {
-        &self.metadata
-    }
-
-    /// The value of a key.
-    #[must_use]
-    pub fn value(&self, key: &str) -> Option<&Value> {
-        self.key_index.get(key).map(|&index| &self.metadata[index].1)
-    }
-
-    /// The value of a key as a `T`, or `None` when the file lacks the key.
-    ///
-    /// # Errors
-    /// [`GgufFault::WrongType`] or [`GgufFault::OutOfRange`].
-    pub fn get_optional<'a, T: FromValue<'a>>(&'a self, key: &str) -> Result<Option<T>, GgufError> {
-        let Some(value) = self.value(key) else { return Ok(None) };
-        T::from_value(value).map(Some).map_err(|mismatch| self.fault(mismatch.of_key(key, value, T::WANTED)))
-    }
-
-    /// The value of a key as a `T`.
-    ///
-    /// # Errors
-    /// [`GgufFault::MissingKey`], [`GgufFault::WrongType`] or [`GgufFault::OutOfRange`].
-    pub fn get<'a, T: FromValue<'a>>(&'a self, key: &str) -> Result<T, GgufError> {
-        self.get_optional(key)?
-            .ok_or_else(|| self.fault(GgufFault::MissingKey { key: key.to_owned(), wanted: T::WANTED }))
     }
 
     /// The tensors in file order, shard after shard.
@@ -233,12 +199,6 @@ impl Gguf {
             .ok_or_else(outside)?;
         Weight::new(name, format, rows, columns, bytes).map_err(|error| self.fault(GgufFault::Weight(error)))
     }
-
-    /// An error about this file, for the modules that interpret it.
-    #[must_use]
-    pub fn fault(&self, fault: GgufFault) -> GgufError {
-        fault.in_file(&self.path)
-    }
 }
 
 impl fmt::Debug for Gguf {
@@ -248,82 +208,17 @@ impl fmt::Debug for Gguf {
     }
 }
 
-/// [`Gguf::get`] and [`Gguf::get_optional`] for each type; the errors are theirs.
-#[allow(clippy::missing_errors_doc)]
-impl Gguf {
-    /// An integer of any width that fits.
-    pub fn u32(&self, key: &str) -> Result<u32, GgufError> {
-        self.get(key)
+impl Metadata for Gguf {
+    fn path(&self) -> &Path {
+        &self.path
     }
 
-    /// As [`Gguf::u32`], or `None` without the key.
-    pub fn optional_u32(&self, key: &str) -> Result<Option<u32>, GgufError> {
-        self.get_optional(key)
+    fn metadata(&self) -> &[(String, Value)] {
+        &self.metadata
     }
 
-    /// An integer of any width that fits.
-    pub fn u64(&self, key: &str) -> Result<u64, GgufError> {
-        self.get(key)
-    }
-
-    /// As [`Gguf::u64`], or `None` without the key.
-    pub fn optional_u64(&self, key: &str) -> Result<Option<u64>, GgufError> {
-        self.get_optional(key)
-    }
-
-    /// A float.
-    pub fn f32(&self, key: &str) -> Result<f32, GgufError> {
-        self.get(key)
-    }
-
-    /// As [`Gguf::f32`], or `None` without the key.
-    pub fn optional_f32(&self, key: &str) -> Result<Option<f32>, GgufError> {
-        self.get_optional(key)
-    }
-
-    /// A boolean.
-    pub fn bool(&self, key: &str) -> Result<bool, GgufError> {
-        self.get(key)
-    }
-
-    /// As [`Gguf::bool`], or `None` without the key.
-    pub fn optional_bool(&self, key: &str) -> Result<Option<bool>, GgufError> {
-        self.get_optional(key)
-    }
-
-    /// A string.
-    pub fn str(&self, key: &str) -> Result<&str, GgufError> {
-        self.get(key)
-    }
-
-    /// As [`Gguf::str`], or `None` without the key.
-    pub fn optional_str(&self, key: &str) -> Result<Option<&str>, GgufError> {
-        self.get_optional(key)
-    }
-
-    /// An array of strings, read from the mapped file during iteration.
-    pub fn strings(&self, key: &str) -> Result<Strings<'_>, GgufError> {
-        self.get(key)
-    }
-
-    /// An array of integers of any width.
-    pub fn integers(&self, key: &str) -> Result<Vec<i64>, GgufError> {
-        self.get(key)
-    }
-
-    /// As [`Gguf::integers`], or `None` without the key.
-    pub fn optional_integers(&self, key: &str) -> Result<Option<Vec<i64>>, GgufError> {
-        self.get_optional(key)
-    }
-
-    /// An array of floats.
-    pub fn floats(&self, key: &str) -> Result<Vec<f32>, GgufError> {
-        self.get(key)
-    }
-
-    /// An array of booleans.
-    pub fn bools(&self, key: &str) -> Result<Vec<bool>, GgufError> {
-        self.get(key)
+    fn value(&self, key: &str) -> Option<&Value> {
+        self.key_index.get(key).map(|&index| &self.metadata[index].1)
     }
 }
 

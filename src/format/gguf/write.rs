@@ -10,7 +10,7 @@ use super::value::{Value, ValueType};
 /// A file under construction. [`GgufBuilder::build`] computes sizes and offsets.
 ///
 /// ```
-/// use cuelight_engine::format::gguf::{Gguf, write::GgufBuilder};
+/// use cuelight_engine::format::gguf::{Gguf, Metadata, write::GgufBuilder};
 ///
 /// let bytes = GgufBuilder::new().key("llama.block_count", 2u32).build();
 /// assert_eq!(Gguf::from_bytes("tiny.gguf", bytes)?.u32("llama.block_count")?, 2);

@@ -12,7 +12,7 @@ use super::pre_tokenizer::{PreTokenizer, Row};
 use super::vocabulary::{Spelling, TokenKind, Vocabulary};
 use crate::cancel::LoadCancel;
 use crate::engine::TokenId;
-use crate::format::gguf::Gguf;
+use crate::format::gguf::{Gguf, Metadata};
 
 /// Encodes text that has no special tokens.
 pub(super) struct BytePair {

@@ -5,7 +5,7 @@
 
 use super::error::TokenizerError;
 use super::limits;
-use crate::format::gguf::Gguf;
+use crate::format::gguf::{Gguf, Metadata};
 
 /// Bytes of a string on the heap in addition to its text: the allocator's header and rounding.
 const STRING_OVERHEAD: usize = 24;

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::error::TokenizerError;
 use super::infill::InfillTokens;
-use super::special::{Fragment, SpecialTokens, end_spellings};
+use super::special::{Fragment, SpecialTokens, mark_ends};
 use super::vocabulary::{Entry, Spelling, TokenKind, Vocabulary, byte_of};
 use crate::engine::TokenId;
 
@@ -17,6 +17,21 @@ pub(super) struct JsonTokenizer {
     special: SpecialTokens,
     /// The token before a text.
     bos: Option<TokenId>,
+    /// Whether that token has to be added to what the crate gives.
+    prepends_bos: bool,
+}
+
+/// What the other files of a directory state about its tokenizer.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct JsonSettings {
+    /// The spelling of the token before a text.
+    pub bos: Option<String>,
+    /// The spelling of the token after a text.
+    pub eos: Option<String>,
+    /// The tokens that end a generation.
+    pub ends: Vec<TokenId>,
+    /// Whether encoding adds the token before a text, even if `tokenizer.json` does not say so.
+    pub adds_bos: bool,
 }
 
 impl JsonTokenizer {
@@ -29,7 +44,8 @@ impl JsonTokenizer {
         let tokenizer = if parse_special { &self.parses_special } else { &self.spells_special };
         let encoding =
             tokenizer.encode_fast(text, add_special).map_err(|error| TokenizerError::Pattern(error.to_string()))?;
-        Ok(encoding.get_ids().to_vec())
+        let bos = self.bos.filter(|_| add_special && self.prepends_bos);
+        Ok(bos.into_iter().chain(encoding.get_ids().iter().copied()).collect())
     }
 
     /// The token that is added before a text.
@@ -73,11 +89,11 @@ pub(super) struct Loaded {
 /// Reads a `tokenizer.json`.
 pub(super) fn load(path: &Path) -> Result<Loaded, TokenizerError> {
     let unreadable = |error: std::io::Error| TokenizerError::Json { path: path.to_owned(), reason: error.to_string() };
-    parse(path, &std::fs::read_to_string(path).map_err(unreadable)?)
+    parse(path, &std::fs::read_to_string(path).map_err(unreadable)?, &JsonSettings::default())
 }
 
 /// Reads the text of a `tokenizer.json`. Errors show `path` as the file.
-pub(super) fn parse(path: &Path, text: &str) -> Result<Loaded, TokenizerError> {
+pub(super) fn parse(path: &Path, text: &str, settings: &JsonSettings) -> Result<Loaded, TokenizerError> {
     let fault = |reason: String| TokenizerError::Json { path: path.to_owned(), reason };
     let mut description: Value = serde_json::from_str(text).map_err(|error| fault(error.to_string()))?;
     let marked = mark_infill_tokens(&mut description).then(|| description.to_string());
@@ -99,12 +115,20 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Loaded, TokenizerError> {
         let index = names.iter().find_map(|name| entries.iter().position(|(text, _)| text == name))?;
         TokenId::try_from(index).ok()
     };
-    let bos = first_added(&parses_special).or_else(|| find(&["<|begin_of_text|>", "<bos>", "<s>"]));
-    let eos = find(&["<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>", "<eos>", "</s>"]);
-    let end_of_generation = end_spellings(&entries, infill.into_iter().flat_map(InfillTokens::ends));
+    let stated = |spelling: &Option<String>| find(&[spelling.as_deref()?]);
+    let added = first_added(&parses_special);
+    let bos = added.or_else(|| stated(&settings.bos)).or_else(|| find(&["<|begin_of_text|>", "<bos>", "<s>"]));
+    let usual_eos =
+        || find(&["<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>", "<eos>", "</s>"]);
+    let eos = stated(&settings.eos).or_else(usual_eos);
+    let known = settings.ends.iter().copied().filter(|&token| (token as usize) < entries.len());
+    let ends = known.chain(stated(&settings.eos)).chain(infill.into_iter().flat_map(InfillTokens::ends)).collect();
+    let end_of_generation = mark_ends(&mut entries, ends);
     let special = SpecialTokens::new(&entries, |_| false)?;
     let vocabulary = Vocabulary::new(entries, spelling)?;
-    let tokenizer = JsonTokenizer { bos: first_added(&parses_special), parses_special, spells_special, special };
+    let prepends_bos = settings.adds_bos && added.is_none();
+    let before = if prepends_bos { bos } else { added };
+    let tokenizer = JsonTokenizer { bos: before, prepends_bos, parses_special, spells_special, special };
     Ok(Loaded { tokenizer, vocabulary, bos, eos, end_of_generation, infill, adds_space })
 }
 

@@ -31,11 +31,12 @@ use std::path::Path;
 
 use crate::cancel::LoadCancel;
 use crate::engine::TokenId;
-use crate::format::gguf::Gguf;
+use crate::format::gguf::{Gguf, Metadata};
 
 use byte_pair::BytePair;
 pub use error::TokenizerError;
 pub use infill::InfillTokens;
+pub use json::JsonSettings;
 use json::JsonTokenizer;
 use sentence_piece::SentencePiece;
 use special::{Fragment, SpecialTokens, token_key};
@@ -172,7 +173,15 @@ impl Tokenizer {
     /// # Errors
     /// [`TokenizerError::Json`] when the text cannot be parsed.
     pub fn from_json_text(name: impl AsRef<Path>, text: &str) -> Result<Self, TokenizerError> {
-        json::parse(name.as_ref(), text).map(Self::of_json)
+        Self::from_json_with(name, text, &JsonSettings::default())
+    }
+
+    /// [`Tokenizer::from_json_text`] with what other files state about the tokenizer.
+    ///
+    /// # Errors
+    /// [`TokenizerError::Json`] when the text cannot be parsed.
+    pub fn from_json_with(name: impl AsRef<Path>, text: &str, settings: &JsonSettings) -> Result<Self, TokenizerError> {
+        json::parse(name.as_ref(), text, settings).map(Self::of_json)
     }
 
     fn of_json(loaded: json::Loaded) -> Self {

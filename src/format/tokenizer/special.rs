@@ -7,7 +7,7 @@ use aho_corasick::{AhoCorasick, Input, Match, MatchKind};
 use super::error::TokenizerError;
 use super::vocabulary::{Entry, TokenKind};
 use crate::engine::TokenId;
-use crate::format::gguf::Gguf;
+use crate::format::gguf::{Gguf, Metadata};
 
 /// Spellings that end a turn or a text in some family. Files often lack the keys for them.
 const END_SPELLINGS: &[&str] = &[
@@ -63,6 +63,11 @@ pub(super) fn end_of_generation(
     for name in ["eot", "eom", "fim_pad", "fim_rep", "fim_sep"] {
         ends.extend(token_key(gguf, &format!("tokenizer.ggml.{name}_token_id"), entries.len())?);
     }
+    Ok(mark_ends(entries, ends))
+}
+
+/// The given tokens and those that end a generation by their spelling, sorted. Marks them as control tokens.
+pub(super) fn mark_ends(entries: &mut [Entry], mut ends: Vec<TokenId>) -> Vec<TokenId> {
     let has = |text: &str| entries.iter().any(|(spelling, _)| spelling == text);
     // In the harmony format `<|end|>` ends one of several messages; `<|return|>` or `<|call|>` ends the answer.
     let end_is_inner = (has("<|return|>") && has("<|call|>")) || (has("<|calls|>") && has("<|flush|>"));
@@ -84,15 +89,6 @@ pub(super) fn end_of_generation(
             ends.push(id);
         }
     }
-    ends.sort_unstable();
-    ends.dedup();
-    Ok(ends)
-}
-
-/// The tokens that end a generation by their spelling alone, and `others`, sorted.
-pub(super) fn end_spellings(entries: &[Entry], others: impl Iterator<Item = TokenId>) -> Vec<TokenId> {
-    let spelled = (0..).zip(entries).filter(|(_, (text, _))| END_SPELLINGS.contains(&text.as_str())).map(|(id, _)| id);
-    let mut ends: Vec<TokenId> = spelled.chain(others).collect();
     ends.sort_unstable();
     ends.dedup();
     ends

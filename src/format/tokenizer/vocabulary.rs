@@ -7,7 +7,7 @@ use super::error::TokenizerError;
 use super::limits;
 use crate::cancel::LoadCancel;
 use crate::engine::TokenId;
-use crate::format::gguf::Gguf;
+use crate::format::gguf::{Gguf, Metadata};
 
 /// How a vocabulary spells text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -63,7 +63,7 @@ pub use family::{
 };
 
 use super::error::ModelError;
-use crate::format::gguf::Gguf;
+use crate::checkpoint::Checkpoint;
 
 /// All families.
 pub const FAMILIES: &[&Family] = &[
@@ -131,10 +131,10 @@ pub fn known() -> Vec<&'static str> {
 /// # Errors
 /// [`ModelError::UnknownArchitecture`] when no family has the file's architecture, [`ModelError::Gguf`] when the file lacks the
 /// key `general.architecture`.
-pub fn of(gguf: &Gguf) -> Result<&'static Family, ModelError> {
-    let found = gguf.str("general.architecture")?;
+pub fn of(checkpoint: &dyn Checkpoint) -> Result<&'static Family, ModelError> {
+    let found = checkpoint.str("general.architecture")?;
     FAMILIES.iter().copied().find(|family| family.architecture == found).ok_or_else(|| {
-        let file = gguf.path().display().to_string();
+        let file = checkpoint.path().display().to_string();
         ModelError::UnknownArchitecture { file, found: found.to_owned(), known: known().join(", ") }
     })
 }
@@ -146,6 +146,7 @@ mod tests {
     use std::path::{Path, PathBuf};
 
     use super::*;
+    use crate::format::gguf::{Gguf, Metadata};
 
     fn repository() -> PathBuf {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("..")

@@ -47,7 +47,7 @@ impl Keys<'_> {
         let own_dim = self.optional_size(&key)?;
         let head_dim = own_dim.unwrap_or(dim);
         // With latent attention values are shorter than keys; `latent` checks those lengths.
-        let is_latent = self.gguf.value(&self.name("attention.kv_lora_rank")).is_some();
+        let is_latent = self.checkpoint.value(&self.name("attention.kv_lora_rank")).is_some();
         if let Some(value_dim) = self.optional_size(&value)?
             && value_dim != head_dim
             && !is_latent
@@ -71,7 +71,7 @@ impl Keys<'_> {
     pub(super) fn latent(&self, heads: Heads) -> Result<LatentSizes, ModelError> {
         let rank = self.size("attention.kv_lora_rank")?;
         let Heads { head_dim, rotary_dim, .. } = heads;
-        if self.gguf.value(&self.name("attention.key_length_mla")).is_none() {
+        if self.checkpoint.value(&self.name("attention.key_length_mla")).is_none() {
             let expected = "present: the file was written by an older converter; convert the model again";
             return Err(self.invalid("attention.key_length_mla", "missing", expected));
         }
@@ -88,7 +88,7 @@ impl Keys<'_> {
 
     /// Refuses models that limit queries, keys and values.
     pub(super) fn refuse_variants(&self) -> Result<(), ModelError> {
-        match self.gguf.optional_f32(&self.name("attention.clamp_kqv"))?.filter(|limit| *limit != 0.0) {
+        match self.checkpoint.optional_f32(&self.name("attention.clamp_kqv"))?.filter(|limit| *limit != 0.0) {
             Some(limit) => Err(self.invalid("attention.clamp_kqv", limit, "0: such models are not supported")),
             None => Ok(()),
         }
@@ -103,7 +103,7 @@ impl Keys<'_> {
     ) -> Result<Vec<Option<usize>>, ModelError> {
         const KEY: &str = "attention.shared_kv_layers";
         let n_layers = windows.len();
-        let shared = self.gguf.optional_u32(&self.name(KEY))?.unwrap_or(0) as usize;
+        let shared = self.checkpoint.optional_u32(&self.name(KEY))?.unwrap_or(0) as usize;
         let Some(own) = n_layers.checked_sub(shared).filter(|own| *own > 0) else {
             return Err(self.invalid(KEY, shared, format!("below {n_layers}")));
         };
@@ -120,14 +120,14 @@ impl Keys<'_> {
 
     /// How the queries and keys of a layer are normalised.
     pub(super) fn qk_norm(&self, norm: QkNorm, layer: usize, rotates: bool) -> Result<Option<QkNormKind>, ModelError> {
-        let is_stored = || self.gguf.tensor(&format!("blk.{layer}.attn_q_norm.weight")).is_some();
+        let is_stored = || self.checkpoint.tensor(&format!("blk.{layer}.attn_q_norm.weight")).is_some();
         Ok(match norm {
             QkNorm::Never => None,
             QkNorm::Always(kind) => Some(kind),
             QkNorm::WhereStored(kind) => is_stored().then_some(kind),
             QkNorm::UnweightedByKey => {
-                let stored = self.gguf.optional_bool(&self.name("use_qk_norm"))?;
-                let step = self.gguf.optional_u32(&self.name("interleave_moe_layer_step"))?;
+                let stored = self.checkpoint.optional_bool(&self.name("use_qk_norm"))?;
+                let step = self.checkpoint.optional_u32(&self.name("interleave_moe_layer_step"))?;
                 let applies = stored.unwrap_or(step.is_none_or(|step| step <= 1));
                 (rotates && applies).then_some(QkNormKind::RotatedUnweighted)
             }

@@ -17,7 +17,7 @@ impl Keys<'_> {
         routing: RoutingSpec,
         dense_size: Option<usize>,
     ) -> Result<Option<ExpertSizes>, ModelError> {
-        let n_experts = self.gguf.optional_u32(&self.name("expert_count"))?.unwrap_or(0);
+        let n_experts = self.checkpoint.optional_u32(&self.name("expert_count"))?.unwrap_or(0);
         if n_experts == 0 {
             return Ok(None);
         }
@@ -33,8 +33,9 @@ impl Keys<'_> {
                 format!("at most {n_experts}, the number of experts"),
             ));
         }
-        let renormalise = self.gguf.optional_bool(&self.name("expert_weights_norm"))?.unwrap_or(routing.renormalise);
-        let scoring = match self.gguf.optional_u32(&self.name("expert_gating_func"))? {
+        let renormalise =
+            self.checkpoint.optional_bool(&self.name("expert_weights_norm"))?.unwrap_or(routing.renormalise);
+        let scoring = match self.checkpoint.optional_u32(&self.name("expert_gating_func"))? {
             None | Some(0) => routing.scoring,
             Some(1) => Scoring::Softmax,
             Some(2) => Scoring::Sigmoid,

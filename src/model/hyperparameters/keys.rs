@@ -1,6 +1,7 @@
 //! The keys of a file, each read as a type and checked.
 
-use crate::format::gguf::{Gguf, Value};
+use crate::checkpoint::Checkpoint;
+use crate::format::gguf::Value;
 use crate::model::error::ModelError;
 
 /// A larger size means a damaged file, which would otherwise fail later with a less clear error.
@@ -8,13 +9,13 @@ const LARGEST_SIZE: usize = 1 << 24;
 
 /// The keys of a file's architecture.
 pub(super) struct Keys<'a> {
-    pub(super) gguf: &'a Gguf,
+    pub(super) checkpoint: &'a dyn Checkpoint,
     pub(super) architecture: String,
 }
 
 impl<'a> Keys<'a> {
-    pub(super) fn new(gguf: &'a Gguf) -> Result<Self, ModelError> {
-        Ok(Keys { gguf, architecture: gguf.str("general.architecture")?.to_owned() })
+    pub(super) fn new(checkpoint: &'a dyn Checkpoint) -> Result<Self, ModelError> {
+        Ok(Keys { checkpoint, architecture: checkpoint.str("general.architecture")?.to_owned() })
     }
 
     pub(super) fn name(&self, key: &str) -> String {
@@ -23,7 +24,7 @@ impl<'a> Keys<'a> {
 
     /// The file's name, for errors.
     pub(super) fn file(&self) -> String {
-        self.gguf.path().display().to_string()
+        self.checkpoint.path().display().to_string()
     }
 
     /// The error of a file without a key that it must have.
@@ -41,13 +42,14 @@ impl<'a> Keys<'a> {
     }
 
     pub(super) fn size(&self, key: &str) -> Result<usize, ModelError> {
-        let size = self.gguf.u32(&self.name(key))? as usize;
+        let size = self.checkpoint.u32(&self.name(key))? as usize;
         self.checked_size(key, size)
     }
 
     /// The number of layers without those for multi-token prediction, which come last and are not computed.
     pub(super) fn layers(&self) -> Result<usize, ModelError> {
-        let (all, extra) = (self.size("block_count")?, self.gguf.optional_u32(&self.name("nextn_predict_layers"))?);
+        let (all, extra) =
+            (self.size("block_count")?, self.checkpoint.optional_u32(&self.name("nextn_predict_layers"))?);
         let extra = extra.unwrap_or(0) as usize;
         if extra < all {
             Ok(all - extra)
@@ -57,7 +59,7 @@ impl<'a> Keys<'a> {
     }
 
     pub(super) fn optional_size(&self, key: &str) -> Result<Option<usize>, ModelError> {
-        let size = self.gguf.optional_u32(&self.name(key))?;
+        let size = self.checkpoint.optional_u32(&self.name(key))?;
         size.map(|size| self.checked_size(key, size as usize)).transpose()
     }
 
@@ -69,13 +71,13 @@ impl<'a> Keys<'a> {
     }
 
     pub(super) fn positive(&self, key: &str) -> Result<f32, ModelError> {
-        let value = self.gguf.f32(&self.name(key))?;
+        let value = self.checkpoint.f32(&self.name(key))?;
         self.checked_positive(key, value)
     }
 
     /// A positive value; `None` when it is 0 or absent.
     pub(super) fn optional_positive(&self, key: &str) -> Result<Option<f32>, ModelError> {
-        let value = self.gguf.optional_f32(&self.name(key))?.filter(|value| *value != 0.0);
+        let value = self.checkpoint.optional_f32(&self.name(key))?.filter(|value| *value != 0.0);
         value.map(|value| self.checked_positive(key, value)).transpose()
     }
 
@@ -92,10 +94,10 @@ impl<'a> Keys<'a> {
     /// As [`Keys::size_of_layers`], but an array may have 0 for some layers.
     pub(super) fn size_or_none_of_layers(&self, key: &str, n_layers: usize) -> Result<Option<Vec<usize>>, ModelError> {
         let name = self.name(key);
-        if !matches!(self.gguf.value(&name), Some(Value::Array(_))) {
+        if !matches!(self.checkpoint.value(&name), Some(Value::Array(_))) {
             return Ok(self.optional_size(key)?.map(|size| vec![size; n_layers]));
         }
-        let sizes = self.gguf.integers(&name)?;
+        let sizes = self.checkpoint.integers(&name)?;
         if sizes.len() < n_layers {
             return Err(self.invalid(key, sizes.len(), format!("one size for each of {n_layers} layers")));
         }
@@ -108,7 +110,7 @@ impl<'a> Keys<'a> {
 
     /// A truth value for each layer.
     pub(super) fn bool_of_layers(&self, key: &str, n_layers: usize) -> Result<Vec<bool>, ModelError> {
-        let values = self.gguf.bools(&self.name(key))?;
+        let values = self.checkpoint.bools(&self.name(key))?;
         if values.len() != n_layers {
             let expected = format!("one truth value for each of {n_layers} layers");
             return Err(self.invalid(key, values.len(), expected));

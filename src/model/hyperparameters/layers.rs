@@ -114,6 +114,6 @@ impl Keys<'_> {
 
     /// Whether a layer has a tensor.
     pub(super) fn has_tensor(&self, layer: usize, tensor: &str) -> bool {
-        self.gguf.tensor(&format!("blk.{layer}.{tensor}")).is_some()
+        self.checkpoint.tensor(&format!("blk.{layer}.{tensor}")).is_some()
     }
 }

@@ -45,11 +45,11 @@ impl Keys<'_> {
     fn rotated_layers(&self, rotation: Rotation, windows: &[Option<Window>]) -> Result<Vec<bool>, ModelError> {
         const PATTERN: &str = "attention.rope_pattern";
         let n_layers = windows.len();
-        if self.gguf.value(&self.name(PATTERN)).is_some() {
+        if self.checkpoint.value(&self.name(PATTERN)).is_some() {
             return self.bool_of_layers(PATTERN, n_layers);
         }
         let has_windows = windows.iter().any(Option::is_some);
-        let is_finetuned = self.gguf.optional_bool(&self.name("rope.scaling.finetuned"))?.unwrap_or(true);
+        let is_finetuned = self.checkpoint.optional_bool(&self.name("rope.scaling.finetuned"))?.unwrap_or(true);
         let rotates = |layer: usize| match rotation {
             Rotation::EveryLayer => true,
             Rotation::LayersWithWindow => !has_windows || windows[layer].is_some(),
@@ -65,10 +65,10 @@ impl Keys<'_> {
         temperature: Temperature,
         rotates: bool,
     ) -> Result<Option<PositionScale>, ModelError> {
-        let stored = self.gguf.optional_f32(&self.name("attention.temperature_scale"))?;
+        let stored = self.checkpoint.optional_f32(&self.name("attention.temperature_scale"))?;
         Ok(match temperature {
             Temperature::UnrotatedLayers { step, strength } if !rotates => {
-                let step = self.gguf.optional_u32(&self.name("attention.temperature_length"))?.unwrap_or(step);
+                let step = self.checkpoint.optional_u32(&self.name("attention.temperature_length"))?.unwrap_or(step);
                 Some(PositionScale { step, strength: stored.unwrap_or(strength), first: 1 })
             }
             Temperature::Never | Temperature::UnrotatedLayers { .. } => None,
@@ -81,7 +81,7 @@ impl Keys<'_> {
 
     /// The tensor of divisors of the frequencies.
     fn rope_factors(&self, context_tokens: usize) -> Result<Option<&'static str>, ModelError> {
-        let has = |tensor: &&&str| self.gguf.tensor(tensor).is_some();
+        let has = |tensor: &&&str| self.checkpoint.tensor(tensor).is_some();
         match FACTORS_BY_CONTEXT.iter().filter(has).count() {
             0 => Ok(Some(FACTORS).filter(|tensor| has(&tensor))),
             1 => Err(self.lacks_factors()),
@@ -124,7 +124,7 @@ impl Keys<'_> {
     /// The factor on rotated values.
     fn rope_magnitude(&self, multiplier: YarnMultiplier) -> Result<f32, ModelError> {
         let stored = self.optional_positive("rope.scaling.attn_factor")?.unwrap_or(1.0);
-        if self.gguf.optional_str(&self.name("rope.scaling.type"))? != Some("yarn") {
+        if self.checkpoint.optional_str(&self.name("rope.scaling.type"))? != Some("yarn") {
             return Ok(stored);
         }
         let factor = self.rope_factor()?;
@@ -140,7 +140,7 @@ impl Keys<'_> {
     /// How rotary frequencies are scaled.
     fn rope_scaling(&self, ramp: YarnRamp) -> Result<RopeScaling, ModelError> {
         let factor = self.rope_factor()?;
-        let kind = self.gguf.optional_str(&self.name("rope.scaling.type"))?;
+        let kind = self.checkpoint.optional_str(&self.name("rope.scaling.type"))?;
         match kind.unwrap_or(if factor == 1.0 { "none" } else { "linear" }) {
             // The tensors of divisors are the whole rule of `longrope`.
             "none" | "longrope" => Ok(RopeScaling::None),

@@ -4,6 +4,7 @@ use cuelight_shaders::attention::Window;
 use cuelight_shaders::experts::Scoring;
 
 use super::*;
+use crate::format::gguf::Gguf;
 use crate::format::gguf::write::GgufBuilder;
 use crate::model::arch::{self, QkNormKind};
 use crate::model::layer::{

@@ -10,7 +10,7 @@ use crate::model::error::ModelError;
 impl Keys<'_> {
     /// Which layers have a window: the file's pattern where it has one, else the family's.
     pub(super) fn windows(&self, windows: Windows, n_layers: usize) -> Result<Vec<Option<Window>>, ModelError> {
-        let stored = self.gguf.optional_u32(&self.name("attention.sliding_window"))?;
+        let stored = self.checkpoint.optional_u32(&self.name("attention.sliding_window"))?;
         let window = match windows {
             Windows::ChunksButEvery { .. } if stored == Some(0) => None,
             Windows::ChunksButEvery { positions, .. } => {
@@ -23,12 +23,12 @@ impl Keys<'_> {
             return Ok(vec![None; n_layers]);
         };
         let pattern = self.name("attention.sliding_window_pattern");
-        match self.gguf.value(&pattern) {
+        match self.checkpoint.value(&pattern) {
             Some(Value::Array(_)) => {
                 let windowed = self.bool_of_layers("attention.sliding_window_pattern", n_layers)?;
                 return Ok(windowed.into_iter().map(|windowed| windowed.then_some(window)).collect());
             }
-            Some(_) => global_every = self.gguf.u32(&pattern)? as usize,
+            Some(_) => global_every = self.checkpoint.u32(&pattern)? as usize,
             None => {}
         }
         let is_global = |layer: usize| global_every > 0 && (layer + 1).is_multiple_of(global_every);

@@ -1,0 +1,72 @@
+//! What a model is loaded from: its metadata, tensors, tokenizer and chat template.
+//!
+//! A GGUF file and a Hugging Face directory are checkpoints, and nothing that reads one knows which it was. Keys and tensors
+//! have the names that GGUF files give them. The chat template is the value of the key `tokenizer.chat_template`.
+
+mod directory;
+mod gguf;
+
+use std::path::Path;
+
+use cuelight_shaders::weight::Weight;
+
+use crate::cancel::LoadCancel;
+use crate::format::gguf::{Gguf, GgufError};
+use crate::format::hugging_face::{Directory, HuggingFaceError};
+use crate::format::tokenizer::{Tokenizer, TokenizerError};
+use crate::mapped_file::ModelFiles;
+
+pub use crate::format::gguf::{Metadata, TensorInfo};
+
+/// What a model is loaded from. Opening it reads headers only.
+pub trait Checkpoint: Metadata + Send + Sync {
+    /// The mapped files; none for a model in memory.
+    fn files(&self) -> &ModelFiles;
+
+    /// All tensors.
+    fn tensors(&self) -> &[TensorInfo];
+
+    /// A tensor's entry in the table.
+    fn tensor(&self, name: &str) -> Option<&TensorInfo>;
+
+    /// A tensor as a matrix. The innermost dimension gives the columns, all others together the rows. Its bytes are mapped from
+    /// the file, or made when they are first read.
+    ///
+    /// # Errors
+    /// [`GgufError`] when there is no such tensor, or no kernel supports its format.
+    fn weight(&self, name: &str) -> Result<Weight, GgufError>;
+
+    /// Builds the tokenizer.
+    ///
+    /// # Errors
+    /// [`TokenizerError`] when there is none, it is not supported, or the load is cancelled.
+    fn tokenizer(&self, cancel: &LoadCancel) -> Result<Tokenizer, TokenizerError>;
+
+    /// Bytes of memory that building the tokenizer takes.
+    ///
+    /// # Errors
+    /// [`TokenizerError::TooLong`] for a vocabulary beyond the limits.
+    fn tokenizer_bytes(&self) -> Result<u64, TokenizerError>;
+
+    /// Releases the memory of the metadata. It is read from the file again if it is needed.
+    fn release_header(&self);
+}
+
+/// Why a path cannot be opened as a checkpoint.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The GGUF file is damaged.
+    #[error(transparent)]
+    Gguf(#[from] GgufError),
+    /// The directory is damaged, incomplete or not supported.
+    #[error(transparent)]
+    HuggingFace(#[from] HuggingFaceError),
+}
+
+/// Opens a GGUF file, or a directory as published on the Hugging Face Hub.
+///
+/// # Errors
+/// [`OpenError`] naming the file and what is wrong with it.
+pub fn open(path: &Path) -> Result<Box<dyn Checkpoint>, OpenError> {
+    if path.is_dir() { Ok(Box::new(Directory::open(path)?)) } else { Ok(Box::new(Gguf::open(path)?)) }
+}

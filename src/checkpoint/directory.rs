@@ -1,0 +1,40 @@
+//! A Hugging Face directory as a checkpoint.
+
+use cuelight_shaders::weight::Weight;
+
+use super::Checkpoint;
+use crate::cancel::LoadCancel;
+use crate::format::gguf::{GgufError, TensorInfo};
+use crate::format::hugging_face::Directory;
+use crate::format::tokenizer::{Tokenizer, TokenizerError};
+use crate::mapped_file::ModelFiles;
+
+impl Checkpoint for Directory {
+    fn files(&self) -> &ModelFiles {
+        self.files()
+    }
+
+    fn tensors(&self) -> &[TensorInfo] {
+        self.tensors()
+    }
+
+    fn tensor(&self, name: &str) -> Option<&TensorInfo> {
+        self.tensor(name)
+    }
+
+    fn weight(&self, name: &str) -> Result<Weight, GgufError> {
+        self.weight(name)
+    }
+
+    fn tokenizer(&self, cancel: &LoadCancel) -> Result<Tokenizer, TokenizerError> {
+        cancel.check()?;
+        self.text().tokenizer()
+    }
+
+    fn tokenizer_bytes(&self) -> Result<u64, TokenizerError> {
+        self.text().memory_bytes()
+    }
+
+    /// What the directory states is kept in memory in full.
+    fn release_header(&self) {}
+}

@@ -1,0 +1,69 @@
+//! The faults of a Hugging Face directory, each with a one-sentence message.
+
+use std::path::{Path, PathBuf};
+
+use crate::format::safetensors::SafetensorsError;
+use crate::mapped_file::Change;
+
+/// Why a directory cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum HuggingFaceError {
+    /// Its safetensors files are damaged or missing.
+    #[error(transparent)]
+    Safetensors(#[from] SafetensorsError),
+    /// Another file is damaged, or the model is not supported.
+    #[error("{}: {fault}", .path.display())]
+    Directory {
+        /// The file, or the directory.
+        path: PathBuf,
+        /// The fault; boxed to keep `Result`s small.
+        #[source]
+        fault: Box<HuggingFaceFault>,
+    },
+}
+
+/// What is wrong with a file of the directory, or not supported.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // Each variant's message explains its fields.
+pub enum HuggingFaceFault {
+    #[error("cannot be read: {0}")]
+    Unreadable(std::io::Error),
+    #[error("is not a model: it has no config.json")]
+    NoConfig,
+    #[error("it changed while it was read ({0})")]
+    Changed(Change),
+    #[error("is {bytes} bytes long; at most {most} are allowed")]
+    Long { bytes: usize, most: usize },
+    #[error("is not valid JSON: {0}")]
+    BadJson(serde_json::Error),
+    #[error("is not valid UTF-8")]
+    NotUtf8,
+    #[error("lacks the key {key:?}")]
+    MissingKey { key: String },
+    #[error("key {key:?} is {found}, but must be {wanted}")]
+    WrongValue { key: String, found: String, wanted: String },
+    #[error("model_type {found:?} is not supported from safetensors; supported are: {known}; a GGUF version may load")]
+    UnknownModelType { found: String, known: String },
+    #[error(
+        "is quantized with {method:?}, which is not supported from safetensors; use unquantized weights or a GGUF version"
+    )]
+    Quantized { method: String },
+    #[error("tensor {tensor:?} has the type {dtype}, but only F32, F16 and BF16 are supported")]
+    TensorType { tensor: String, dtype: String },
+    #[error("tensor {tensor:?} has the shape {shape:?}, which is not possible for it in this model")]
+    TensorShape { tensor: String, shape: Vec<usize> },
+    #[error("tensor {tensor:?} is not known for model_type {model_type:?}")]
+    UnknownTensor { tensor: String, model_type: String },
+    #[error("tensors {tensor:?} and {other:?} hold the same weights")]
+    SameTensor { tensor: String, other: String },
+    #[error("lacks expert {expert} of the tensors {tensors:?}")]
+    MissingExpert { tensors: String, expert: usize },
+}
+
+impl HuggingFaceFault {
+    /// The fault with its file.
+    #[must_use]
+    pub fn in_file(self, path: &Path) -> HuggingFaceError {
+        HuggingFaceError::Directory { path: path.to_owned(), fault: Box::new(self) }
+    }
+}

@@ -1,0 +1,238 @@
+//! From `config.json` to the keys that GGUF files have.
+//!
+//! Most values are only renamed, by a table. What a value of the config changes in several keys is written below it.
+
+use serde_json::Value as Json;
+
+use super::config::Config;
+use super::error::HuggingFaceError;
+use super::families::Family;
+use crate::format::gguf::Value;
+
+/// What a value of the config is.
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    Size,
+    Float,
+    Bool,
+}
+
+use Kind::{Bool, Float, Size};
+
+/// The names of a value in configs, of which the first that a config has counts, and its key without the architecture.
+const RENAMED: &[(&[&str], &str, Kind)] = &[
+    (&["vocab_size"], "vocab_size", Size),
+    (&["num_hidden_layers"], "block_count", Size),
+    (&["max_position_embeddings"], "context_length", Size),
+    (&["hidden_size"], "embedding_length", Size),
+    (&["num_attention_heads"], "attention.head_count", Size),
+    (&["rms_norm_eps"], "attention.layer_norm_rms_epsilon", Float),
+    (&["layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps"], "attention.layer_norm_epsilon", Float),
+    (&["attn_logit_softcapping"], "attn_logit_softcapping", Float),
+    (&["final_logit_softcapping"], "final_logit_softcapping", Float),
+    (&["embedding_multiplier"], "embedding_scale", Float),
+    (&["residual_multiplier"], "residual_scale", Float),
+    (&["attention_multiplier"], "attention.scale", Float),
+    (&["logits_scaling", "logit_scale"], "logit_scale", Float),
+    (&["num_experts", "num_local_experts", "n_routed_experts"], "expert_count", Size),
+    (&["num_experts_per_tok", "top_k_experts"], "expert_used_count", Size),
+    (&["moe_intermediate_size"], "expert_feed_forward_length", Size),
+    (&["norm_topk_prob"], "expert_weights_norm", Bool),
+    (&["routed_scaling_factor"], "expert_weights_scale", Float),
+    (&["n_group"], "expert_group_count", Size),
+    (&["topk_group"], "expert_group_used_count", Size),
+    (&["num_kv_shared_layers"], "attention.shared_kv_layers", Size),
+    (&["hidden_size_per_layer_input"], "embedding_length_per_layer_input", Size),
+    (&["linear_conv_kernel_dim"], "ssm.conv_kernel", Size),
+    (&["linear_key_head_dim"], "ssm.state_size", Size),
+    (&["linear_num_key_heads"], "ssm.group_count", Size),
+    (&["linear_num_value_heads"], "ssm.time_step_rank", Size),
+];
+
+/// The keys under construction.
+pub(super) struct Keys<'a> {
+    pub config: &'a Config,
+    architecture: &'static str,
+    entries: Vec<(String, Value)>,
+}
+
+impl<'a> Keys<'a> {
+    /// All keys of a model, except those of its text side.
+    pub(super) fn of(config: &'a Config, family: &Family, name: &str) -> Result<Self, HuggingFaceError> {
+        let mut keys = Keys { config, architecture: family.architecture, entries: Vec::new() };
+        keys.entries.push(("general.architecture".to_owned(), family.architecture.into()));
+        keys.entries.push(("general.name".to_owned(), name.into()));
+        keys.refuse_variants(family)?;
+        for key in ["num_hidden_layers", "max_position_embeddings", "hidden_size", "num_attention_heads"] {
+            config.size(key)?;
+        }
+        for (names, key, kind) in RENAMED {
+            keys.rename(names, key, *kind)?;
+        }
+        keys.head_sizes()?;
+        keys.feed_forward_length()?;
+        keys.windows()?;
+        keys.rope()?;
+        keys.others()?;
+        Ok(keys)
+    }
+
+    /// Adds a key of the architecture.
+    pub(super) fn add(&mut self, key: &str, value: impl Into<Value>) {
+        self.entries.push((format!("{}.{key}", self.architecture), value.into()));
+    }
+
+    /// Adds a key with its full name.
+    pub(super) fn add_whole(&mut self, key: &str, value: impl Into<Value>) {
+        self.entries.push((key.to_owned(), value.into()));
+    }
+
+    pub(super) fn into_entries(self) -> Vec<(String, Value)> {
+        self.entries
+    }
+
+    fn rename(&mut self, names: &[&str], key: &str, kind: Kind) -> Result<(), HuggingFaceError> {
+        let Some(name) = names.iter().find(|name| self.config.get(name).is_some()) else { return Ok(()) };
+        let value = match kind {
+            Size => self.config.u32(name)?.map(Value::from),
+            Float => self.config.f32(name)?.map(Value::from),
+            Bool => self.config.bool(name)?.map(Value::from),
+        };
+        if let Some(value) = value {
+            self.add(key, value);
+        }
+        Ok(())
+    }
+
+    /// Refuses what the architecture of the family would compute wrongly.
+    fn refuse_variants(&self, family: &Family) -> Result<(), HuggingFaceError> {
+        for key in ["hidden_activation", "hidden_act"] {
+            let Some(activation) = self.config.str(key)? else { continue };
+            if !family.activations.contains(&activation) {
+                return Err(self.config.wrong(key, format!("{activation:?}"), family.activations.join(" or ")));
+            }
+            break;
+        }
+        // Of the values of the second, "vision" is for images only.
+        for key in ["use_sliding_window", "use_bidirectional_attention", "clip_qkv"] {
+            let is_harmless = |value: &Json| *value == Json::Bool(false) || *value == "vision";
+            if self.config.get(key).is_some_and(|value| !is_harmless(value)) {
+                return Err(self.config.wrong(key, "set", "false"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The heads of keys, and the lengths of heads. Layers without a window may differ from the others.
+    fn head_sizes(&mut self) -> Result<(), HuggingFaceError> {
+        let kv_heads = self.config.u32("num_key_value_heads")?;
+        let Some(full) = self.full_layers()? else {
+            if let Some(kv_heads) = kv_heads {
+                self.add("attention.head_count_kv", kv_heads);
+            }
+            if let Some(length) = self.config.u32("head_dim")? {
+                self.add("attention.key_length", length);
+                self.add("attention.value_length", length);
+            }
+            return Ok(());
+        };
+        let kv_heads = kv_heads.ok_or_else(|| self.config.missing("num_key_value_heads"))?;
+        let kinds = self.config.layer_types()?.unwrap_or_default();
+        let of_layer = |kind: &&str| if *kind == FULL { full.kv_heads.unwrap_or(kv_heads) } else { kv_heads };
+        let kv_heads: Vec<u32> = kinds.iter().map(of_layer).collect();
+        let windowed = u32::try_from(self.config.head_dim()?).unwrap_or(u32::MAX);
+        self.add("attention.head_count_kv", &kv_heads[..]);
+        for (key, suffix) in
+            [("attention.key_length", ""), ("attention.value_length", ""), ("rope.dimension_count", "")]
+        {
+            self.add(&format!("{key}{suffix}"), full.head_dim.unwrap_or(windowed));
+            self.add(&format!("{key}_swa"), windowed);
+        }
+        Ok(())
+    }
+
+    /// The heads of layers without a window, where the config has its own values for them.
+    pub(super) fn full_layers(&self) -> Result<Option<FullLayers>, HuggingFaceError> {
+        let of_first = || {
+            let kinds = self.config.layer_types().ok()??;
+            let first = kinds.iter().position(|kind| *kind == FULL)?.to_string();
+            self.config.get("per_layer_config")?.get(&first)
+        };
+        let size = |key: &str, global: &str| match of_first().and_then(|layer: &Json| layer.get(key)) {
+            Some(value) => self.config.as_u32(key, value).map(Some),
+            None => self.config.u32(global),
+        };
+        let is_given = ["per_layer_config", "global_head_dim"].iter().any(|key| self.config.get(key).is_some());
+        let kv_heads = size("num_key_value_heads", "num_global_key_value_heads")?;
+        let head_dim = size("head_dim", "global_head_dim")?;
+        Ok(is_given.then_some(FullLayers { kv_heads, head_dim }))
+    }
+
+    /// The width of feed-forwards. Layers that read the keys of earlier ones may have wider ones.
+    fn feed_forward_length(&mut self) -> Result<(), HuggingFaceError> {
+        let Some(length) = self.config.u32("intermediate_size")? else { return Ok(()) };
+        let shared = self.config.u32("num_kv_shared_layers")?.unwrap_or(0) as usize;
+        if shared == 0 || !self.config.bool("use_double_wide_mlp")?.unwrap_or(false) {
+            self.add("feed_forward_length", length);
+            return Ok(());
+        }
+        let n_layers = self.layers()?;
+        let narrow = n_layers.saturating_sub(shared);
+        let width = |layer: usize| if layer < narrow { length } else { length.saturating_mul(2) };
+        let widths: Vec<u32> = (0..n_layers).map(width).collect();
+        self.add("feed_forward_length", &widths[..]);
+        Ok(())
+    }
+
+    /// The number of layers, small enough for a list of them.
+    pub(super) fn layers(&self) -> Result<usize, HuggingFaceError> {
+        const MOST: usize = 1 << 16;
+        match self.config.size("num_hidden_layers")? {
+            layers if layers <= MOST => Ok(layers),
+            layers => Err(self.config.wrong("num_hidden_layers", layers, format!("at most {MOST}"))),
+        }
+    }
+
+    /// The window, and which layers have it.
+    fn windows(&mut self) -> Result<(), HuggingFaceError> {
+        let Some(window) = self.config.u32("sliding_window")? else { return Ok(()) };
+        let kinds = self.config.layer_types()?;
+        if let Some(kinds) = &kinds {
+            let windowed: Vec<bool> = kinds.iter().map(|kind| *kind == "sliding_attention").collect();
+            if !windowed.contains(&true) {
+                return Ok(());
+            }
+            self.add("attention.sliding_window_pattern", &windowed[..]);
+        } else if let Some(every) = self.config.get("sliding_window_pattern").and_then(Json::as_u64) {
+            self.add("attention.sliding_window_pattern", u32::try_from(every).unwrap_or(u32::MAX));
+        }
+        self.add("attention.sliding_window", window);
+        Ok(())
+    }
+
+    /// Keys that are computed from a value.
+    fn others(&mut self) -> Result<(), HuggingFaceError> {
+        if let Some(scalar) = self.config.f32("query_pre_attn_scalar")? {
+            self.add("attention.scale", 1.0 / scalar.sqrt());
+        }
+        if let (Some(heads), Some(length)) =
+            (self.config.u32("linear_num_value_heads")?, self.config.u32("linear_value_head_dim")?)
+        {
+            self.add("ssm.inner_size", heads.saturating_mul(length));
+        }
+        let Some(rotates) = self.config.list("no_rope_layers")? else { return Ok(()) };
+        let rotates: Vec<bool> = rotates.iter().map(|value| value.as_u64() != Some(0)).collect();
+        self.add("attention.rope_pattern", &rotates[..]);
+        Ok(())
+    }
+}
+
+/// The kind of layers without a window.
+const FULL: &str = "full_attention";
+
+/// The heads of layers without a window.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct FullLayers {
+    pub kv_heads: Option<u32>,
+    pub head_dim: Option<u32>,
+}

@@ -1,0 +1,196 @@
+//! A model in a directory as published on the Hugging Face Hub: `config.json`, safetensors, `tokenizer.json`.
+//!
+//! [`Directory`] gives it the keys and tensors of a GGUF file. Tensors that are only renamed stay mapped from their files; the
+//! others are made when they are first read and then stay in memory. Pickled weights are never read.
+//!
+//! - [`families`]: which models load, as data
+//! - [`names`]: the names of tensors, and how they change
+//! - [`table`]: the tensors and their bytes; `transform`, `derived`: how bytes change
+//! - [`keys`], [`rope`]: from `config.json` to keys; `config`: its values as types
+//! - [`text`]: tokenizer, chat template, tokens that end a text
+//! - `small_files`: the files other than weights
+
+mod config;
+mod derived;
+mod error;
+mod families;
+mod keys;
+mod names;
+mod rope;
+mod small_files;
+mod table;
+mod text;
+mod transform;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use cuelight_shaders::quant::Format;
+use cuelight_shaders::weight::{SharedBytes, Weight};
+
+use config::Config;
+pub use error::{HuggingFaceError, HuggingFaceFault};
+use families::Family;
+use keys::Keys;
+use small_files::SmallFiles;
+use table::{Entry, HeadCounts, Table};
+pub use text::Text;
+
+use crate::format::gguf::{GgufError, GgufFault, Metadata, TensorInfo, Value};
+use crate::format::safetensors::Safetensors;
+use crate::mapped_file::ModelFiles;
+
+/// An open directory with the keys and tensors that a GGUF file of the model would have.
+pub struct Directory {
+    path: PathBuf,
+    metadata: Vec<(String, Value)>,
+    key_index: HashMap<String, usize>,
+    tensors: Vec<TensorInfo>,
+    bytes: Vec<SharedBytes>,
+    tensor_index: HashMap<String, usize>,
+    files: ModelFiles,
+    text: Text,
+}
+
+impl Directory {
+    /// Opens a directory. Reads headers and configurations only.
+    ///
+    /// # Errors
+    /// [`HuggingFaceError`] naming the file and what is wrong with it or not supported.
+    pub fn open(path: &Path) -> Result<Self, HuggingFaceError> {
+        let mut small = SmallFiles::new(path.to_owned());
+        let config = small.bytes("config.json")?.ok_or_else(|| HuggingFaceFault::NoConfig.in_file(path))?;
+        let mut config = Config::parse(&path.join("config.json"), &config)?;
+        let (family, model_type) = family(&config)?;
+        config.add_defaults(family.defaults);
+        refuse_quantized(&config)?;
+        let mut keys = Keys::of(&config, family, &name_of(path))?;
+        let files = Safetensors::open(path)?;
+        let is_tied = config.bool("tie_word_embeddings")?.unwrap_or(false);
+        let (n_layers, heads) = (keys.layers()?, HeadCounts::read(&config)?);
+        let table = Table { files: &files, family, model_type: &model_type, n_layers, heads, is_tied };
+        let mut entries = table.entries()?;
+        entries.extend(keys.rope_tensors()?.into_iter().map(computed));
+        let text = Text::read(path, &config, &mut small)?;
+        for (key, template) in
+            ["tokenizer.chat_template", "tokenizer.chat_template.tool_use"].iter().zip(&text.templates)
+        {
+            if let Some(template) = template {
+                keys.add_whole(key, template.as_str());
+            }
+        }
+        let mapped = small.mapped.iter().map(|mapped| &**mapped).chain(files.mapped());
+        let mapped = ModelFiles::new(mapped);
+        // What was read of a file that changed meanwhile means nothing.
+        mapped.check().map_err(|change| HuggingFaceFault::Changed(change.change).in_file(&change.path))?;
+        Ok(Directory::of(path, keys.into_entries(), entries, mapped, text))
+    }
+
+    fn of(path: &Path, metadata: Vec<(String, Value)>, entries: Vec<Entry>, files: ModelFiles, text: Text) -> Self {
+        let key_index = metadata.iter().map(|(key, _)| key.clone()).zip(0..).collect();
+        let tensor_index = entries.iter().map(|(tensor, _)| tensor.name.clone()).zip(0..).collect();
+        let (tensors, bytes) = entries.into_iter().unzip();
+        Directory { path: path.to_owned(), metadata, key_index, tensors, bytes, tensor_index, files, text }
+    }
+
+    /// The mapped files.
+    #[must_use]
+    pub fn files(&self) -> &ModelFiles {
+        &self.files
+    }
+
+    /// The tokenizer and the chat template.
+    #[must_use]
+    pub fn text(&self) -> &Text {
+        &self.text
+    }
+
+    /// The tensors, in the order of the files.
+    #[must_use]
+    pub fn tensors(&self) -> &[TensorInfo] {
+        &self.tensors
+    }
+
+    /// A tensor's entry in the table. One that is made of several starts where the first of them does.
+    #[must_use]
+    pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
+        self.tensor_index.get(name).map(|&index| &self.tensors[index])
+    }
+
+    /// A tensor as a matrix.
+    ///
+    /// # Errors
+    /// [`GgufFault::NoSuchTensor`].
+    pub fn weight(&self, name: &str) -> Result<Weight, GgufError> {
+        let missing = || self.fault(GgufFault::NoSuchTensor { tensor: name.to_owned() });
+        let index = *self.tensor_index.get(name).ok_or_else(missing)?;
+        let (tensor, bytes) = (&self.tensors[index], self.bytes[index].clone());
+        let format = tensor.format().unwrap_or(Format::F32);
+        // Both fit: the tensor is in a mapped file, or was made of such.
+        let (rows, columns) = (tensor.n_rows() as usize, tensor.n_columns() as usize);
+        Weight::new(name, format, rows, columns, bytes).map_err(|error| self.fault(GgufFault::Weight(error)))
+    }
+}
+
+impl Metadata for Directory {
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn metadata(&self) -> &[(String, Value)] {
+        &self.metadata
+    }
+
+    fn value(&self, key: &str) -> Option<&Value> {
+        self.key_index.get(key).map(|&index| &self.metadata[index].1)
+    }
+}
+
+impl fmt::Debug for Directory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({} keys, {} tensors)", self.path.display(), self.metadata.len(), self.tensors.len())
+    }
+}
+
+/// The family of a model and its `model_type`.
+fn family(config: &Config) -> Result<(&'static Family, String), HuggingFaceError> {
+    let known = config.model_types().find_map(|name| Some((families::of_type(name)?, name.to_owned())));
+    known.ok_or_else(|| match config.model_types().next() {
+        None => config.missing("model_type"),
+        Some(found) => {
+            let (found, known) = (found.to_owned(), families::known());
+            config.fault(HuggingFaceFault::UnknownModelType { found, known })
+        }
+    })
+}
+
+/// Refuses quantized weights, which no rule reads.
+fn refuse_quantized(config: &Config) -> Result<(), HuggingFaceError> {
+    let Some(quantization) = config.get("quantization_config").or_else(|| config.get("compression_config")) else {
+        return Ok(());
+    };
+    let method = ["quant_method", "quant_algo"].iter().find_map(|key| quantization.get(key)?.as_str());
+    let method = method.unwrap_or("unknown").to_owned();
+    Err(config.fault(HuggingFaceFault::Quantized { method }))
+}
+
+/// A tensor that follows from the config.
+fn computed((name, values): (&'static str, Vec<f32>)) -> Entry {
+    let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    let (dims, n_bytes) = (vec![values.len() as u64], Some(bytes.len() as u64));
+    let ggml_type = Format::F32.ggml_id();
+    (TensorInfo { name: name.to_owned(), dims, ggml_type, shard: 0, start: 0, n_bytes }, bytes.into())
+}
+
+/// The name of a model: that of its directory, or of its repository in the cache of the Hub.
+fn name_of(path: &Path) -> String {
+    let parts = || path.components().rev().filter_map(|part| part.as_os_str().to_str());
+    let repository = parts().find_map(|part| part.strip_prefix("models--")?.rsplit("--").next());
+    let full = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let own = full.file_name().map(|name| name.to_string_lossy().into_owned());
+    repository.map(str::to_owned).or(own).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests;

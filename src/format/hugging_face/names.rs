@@ -1,0 +1,202 @@
+//! From the names of tensors in a directory to those in GGUF files, as data.
+
+use super::families::Family;
+
+/// A tensor of a directory and the tensor of a GGUF file that holds it.
+///
+/// A name without an ending stands for the names with `.weight` and `.bias`, which stay. `*` is the number of an expert; the
+/// tensors of all experts are joined. Names of tensors in layers are those after `layers.N.`. A tensor with several rules is
+/// divided among several tensors.
+pub(super) type Rule = (&'static str, &'static str, &'static [Op]);
+
+/// How a tensor changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Op {
+    /// The weight of a norm, to which some families add 1.
+    Norm,
+    /// The rows of rotated heads: pairs of rows are neighbours in GGUF files, and in the two halves of a head here.
+    RotaryRows(Heads),
+    /// Minus the exponential.
+    NegExp,
+    /// Exchanges the two innermost axes.
+    Transpose,
+    /// One of two equal parts of an axis, which is counted from the innermost.
+    Half { part: usize, axis: usize },
+    /// Every second index of an axis, which is counted from the innermost.
+    EverySecond { first: usize, axis: usize },
+    /// The value heads of the gated delta rule along an axis, which is counted from the outermost: in GGUF files their key head
+    /// changes fastest. Queries and keys may come before them.
+    ValueHeads { axis: usize, after_keys: bool },
+}
+
+/// Heads whose number the config has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Heads {
+    /// Those of queries.
+    Query,
+    /// Those of keys.
+    Key,
+}
+
+/// Tensors that have the same names in most families, outside layers and in them.
+pub(super) const COMMON: &[Rule] = &[
+    ("embed_tokens", "token_embd", &[]),
+    ("norm", "output_norm", &[Op::Norm]),
+    ("lm_head", "output", &[]),
+    ("input_layernorm", "attn_norm", &[Op::Norm]),
+    ("self_attn.q_proj", "attn_q", &[]),
+    ("self_attn.k_proj", "attn_k", &[]),
+    ("self_attn.v_proj", "attn_v", &[]),
+    ("self_attn.qkv_proj", "attn_qkv", &[]),
+    ("self_attn.o_proj", "attn_output", &[]),
+    ("self_attn.q_norm", "attn_q_norm", &[Op::Norm]),
+    ("self_attn.k_norm", "attn_k_norm", &[Op::Norm]),
+    ("self_attn.sinks", "attn_sinks.weight", &[]),
+    ("post_attention_layernorm", "ffn_norm", &[Op::Norm]),
+    ("pre_feedforward_layernorm", "ffn_norm", &[Op::Norm]),
+    ("post_feedforward_layernorm", "post_ffw_norm", &[Op::Norm]),
+    ("mlp.gate_proj", "ffn_gate", &[]),
+    ("mlp.up_proj", "ffn_up", &[]),
+    ("mlp.gate_up_proj", "ffn_up", &[]),
+    ("mlp.down_proj", "ffn_down", &[]),
+    ("mlp.gate", "ffn_gate_inp", &[]),
+    ("mlp.experts.*.gate_proj.weight", "ffn_gate_exps.weight", &[]),
+    ("mlp.experts.*.up_proj.weight", "ffn_up_exps.weight", &[]),
+    ("mlp.experts.*.down_proj.weight", "ffn_down_exps.weight", &[]),
+    ("mlp.experts.gate_up_proj", "ffn_gate_exps.weight", &[Op::Half { part: 0, axis: 1 }]),
+    ("mlp.experts.gate_up_proj", "ffn_up_exps.weight", &[Op::Half { part: 1, axis: 1 }]),
+    ("mlp.experts.down_proj", "ffn_down_exps.weight", &[]),
+    ("mlp.gate.e_score_correction_bias", "exp_probs_b.bias", &[]),
+    ("mlp.shared_expert.gate_proj", "ffn_gate_shexp", &[]),
+    ("mlp.shared_expert.up_proj", "ffn_up_shexp", &[]),
+    ("mlp.shared_expert.down_proj", "ffn_down_shexp", &[]),
+    ("mlp.shared_expert_gate", "ffn_gate_inp_shexp", &[]),
+    ("mlp.shared_experts.gate_proj", "ffn_gate_shexp", &[]),
+    ("mlp.shared_experts.up_proj", "ffn_up_shexp", &[]),
+    ("mlp.shared_experts.down_proj", "ffn_down_shexp", &[]),
+];
+
+/// What models put before the names of their text model.
+const PREFIXES: &[&str] = &["model.language_model.", "language_model.model.", "language_model.", "model."];
+
+/// Parts of a model that do not compute text, or that it is computed without: images, audio, drafts.
+const OTHER_PARTS: &[&str] = &[
+    "visual.",
+    "vision_tower.",
+    "vision_model.",
+    "embed_vision.",
+    "multi_modal_projector.",
+    "audio_tower.",
+    "embed_audio.",
+    "mtp.",
+];
+
+/// The ends of the names of tensors that follow from the config.
+const COMPUTED: &[&str] = &[".rotary_emb.inv_freq", ".embed_positions.inv_freq", ".self_attn.masked_bias"];
+
+/// What a tensor of a directory becomes.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// Nothing.
+    Ignored,
+    /// Tensors of a GGUF file, or parts of them. None if the name is not known.
+    Targets(Vec<Target>),
+}
+
+/// A tensor of a GGUF file.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Target {
+    pub name: String,
+    /// The expert whose part of the tensor it is.
+    pub expert: Option<usize>,
+    pub ops: &'static [Op],
+}
+
+/// The tensors that the tensor `name` becomes in a model with `n_layers` layers.
+pub(super) fn fate(family: &Family, n_layers: usize, name: &str) -> Fate {
+    let short = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(name);
+    let starts = |text: &str| OTHER_PARTS.iter().any(|part| text.starts_with(part));
+    if starts(name) || starts(short) || COMPUTED.iter().any(|end| name.ends_with(end)) {
+        return Fate::Ignored;
+    }
+    let (layer, inner) = match short.strip_prefix("layers.").and_then(|rest| rest.split_once('.')) {
+        Some((layer, inner)) => (layer.parse::<usize>().ok(), inner),
+        None => (None, short),
+    };
+    // Layers after the last draft tokens and are not computed.
+    if layer.is_some_and(|layer| layer >= n_layers) {
+        return Fate::Ignored;
+    }
+    let named = |(stored, expert, ops): (String, Option<usize>, &'static [Op])| {
+        let name = layer.map_or_else(|| stored.clone(), |layer| format!("blk.{layer}.{stored}"));
+        Target { name, expert, ops }
+    };
+    let tables = family.names.iter().copied().chain([COMMON]);
+    let found = tables.map(|table| table.iter().filter_map(|rule| applied(rule, inner)).collect::<Vec<_>>());
+    let first = found.into_iter().find(|found| !found.is_empty()).unwrap_or_default();
+    Fate::Targets(first.into_iter().map(named).collect())
+}
+
+/// The target of a name, the expert and the changes if a rule is for that name.
+fn applied(&(from, to, ops): &Rule, name: &str) -> Option<(String, Option<usize>, &'static [Op])> {
+    if let Some((before, after)) = from.split_once('*') {
+        let digits = name.strip_prefix(before)?.strip_suffix(after)?;
+        let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+        return is_number.then(|| Some((to.to_owned(), Some(digits.parse().ok()?), ops)))?;
+    }
+    match name.strip_prefix(from)? {
+        "" => Some((to.to_owned(), None, ops)),
+        end @ (".weight" | ".bias") => Some((format!("{to}{end}"), None, ops)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::families::of_type;
+    use super::*;
+
+    fn targets(model_type: &str, name: &str) -> Vec<String> {
+        let family = of_type(model_type).expect("the family is known");
+        match fate(family, 2, name) {
+            Fate::Ignored => vec!["ignored".to_owned()],
+            Fate::Targets(targets) => targets.into_iter().map(|target| target.name).collect(),
+        }
+    }
+
+    #[test]
+    fn names_are_found_with_every_prefix() {
+        for prefix in PREFIXES {
+            let name = format!("{prefix}layers.1.mlp.down_proj.weight");
+            assert_eq!(targets("llama", &name), ["blk.1.ffn_down.weight"]);
+        }
+        assert_eq!(targets("llama", "lm_head.weight"), ["output.weight"]);
+        assert_eq!(targets("llama", "model.layers.0.self_attn.q_proj.bias"), ["blk.0.attn_q.bias"]);
+    }
+
+    #[test]
+    fn a_family_names_a_norm_differently() {
+        assert_eq!(targets("llama", "model.layers.0.post_attention_layernorm.weight"), ["blk.0.ffn_norm.weight"]);
+        let gemma = targets("gemma2", "model.layers.0.post_attention_layernorm.weight");
+        assert_eq!(gemma, ["blk.0.post_attention_norm.weight"]);
+    }
+
+    #[test]
+    fn experts_are_joined_or_divided() {
+        let found = fate(of_type("qwen3_moe").expect("known"), 2, "model.layers.0.mlp.experts.17.up_proj.weight");
+        let target = Target { name: "blk.0.ffn_up_exps.weight".to_owned(), expert: Some(17), ops: &[] };
+        assert_eq!(found, Fate::Targets(vec![target]));
+        let fused = targets("qwen3_moe", "model.layers.0.mlp.experts.gate_up_proj");
+        assert_eq!(fused, ["blk.0.ffn_gate_exps.weight", "blk.0.ffn_up_exps.weight"]);
+    }
+
+    #[test]
+    fn other_parts_are_ignored_and_other_names_unknown() {
+        for name in ["model.visual.a", "vision_tower.b", "mtp.c", "model.layers.2.mlp.gate_proj.weight"] {
+            assert_eq!(targets("llama", name), ["ignored"], "{name}");
+        }
+        for name in ["model.layers.0.mlp.extra.weight", "model.layers.x.mlp.gate_proj.weight", "score.weight"] {
+            assert_eq!(targets("llama", name), Vec::<String>::new(), "{name}");
+        }
+    }
+}

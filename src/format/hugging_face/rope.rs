@@ -1,0 +1,222 @@
+//! The rotation of a config: its keys, and the divisors of frequencies that GGUF files store as tensors.
+//!
+//! Older configs have `rope_theta` and `rope_scaling`; newer ones `rope_parameters`, for all layers or for each kind of layer.
+
+use std::f64::consts::PI;
+
+use serde_json::{Map, Value as Json};
+
+use super::config::Config;
+use super::error::HuggingFaceError;
+use super::keys::Keys;
+
+/// The values that a config has for the rotation of one kind of layer.
+struct Parameters<'a> {
+    config: &'a Config,
+    /// The object of these values, if there is one.
+    values: Option<&'a Map<String, Json>>,
+}
+
+/// The parameters of layers without a window, or of all, and those of layers with a window.
+fn parameters(config: &Config) -> (Parameters<'_>, Option<Parameters<'_>>) {
+    let all = config.get("rope_parameters").or_else(|| config.get("rope_scaling"));
+    let by_kind = |kind: &str| all.and_then(|all| all.get(kind)).and_then(Json::as_object);
+    match by_kind("full_attention") {
+        Some(full) => {
+            let windowed = by_kind("sliding_attention").map(|values| Parameters { config, values: Some(values) });
+            (Parameters { config, values: Some(full) }, windowed)
+        }
+        None => (Parameters { config, values: all.and_then(Json::as_object) }, None),
+    }
+}
+
+impl Parameters<'_> {
+    fn f32(&self, key: &str) -> Result<Option<f32>, HuggingFaceError> {
+        let value = self.values.and_then(|values| values.get(key)).filter(|value| !value.is_null());
+        value.map(|value| self.config.as_f32(key, value)).transpose()
+    }
+
+    /// A number that a rule cannot do without.
+    fn needed(&self, key: &str) -> Result<f32, HuggingFaceError> {
+        self.f32(key)?.ok_or_else(|| self.config.missing(&format!("rope_parameters.{key}")))
+    }
+
+    fn list(&self, key: &str) -> Result<Vec<f32>, HuggingFaceError> {
+        let list = self.values.and_then(|values| values.get(key)).and_then(Json::as_array);
+        let list = list.ok_or_else(|| self.config.missing(&format!("rope_parameters.{key}")))?;
+        list.iter().map(|value| self.config.as_f32(key, value)).collect()
+    }
+
+    /// The rule of scaling.
+    fn kind(&self) -> &str {
+        let text = |key| self.values.and_then(|values| values.get(key)).and_then(Json::as_str);
+        text("rope_type").or_else(|| text("type")).unwrap_or("default")
+    }
+
+    fn theta(&self) -> Result<Option<f32>, HuggingFaceError> {
+        Ok(self.f32("rope_theta")?.or(self.config.f32("rope_theta")?))
+    }
+
+    /// The context length before it was extended.
+    fn original_context(&self) -> Result<f32, HuggingFaceError> {
+        const KEY: &str = "original_max_position_embeddings";
+        let own = self.f32(KEY)?.or(self.config.f32(KEY)?).or(self.config.f32("max_position_embeddings")?);
+        own.ok_or_else(|| self.config.missing(KEY))
+    }
+
+    fn partial(&self) -> Result<Option<f32>, HuggingFaceError> {
+        Ok(self.f32("partial_rotary_factor")?.or(self.config.f32("partial_rotary_factor")?))
+    }
+}
+
+impl Keys<'_> {
+    /// Adds the keys of the rotation.
+    pub(super) fn rope(&mut self) -> Result<(), HuggingFaceError> {
+        let (all, windowed) = parameters(self.config);
+        if let Some(theta) = all.theta()? {
+            self.add("rope.freq_base", theta);
+        }
+        let of_windowed = match windowed {
+            Some(windowed) => windowed.f32("rope_theta")?,
+            None => self.config.f32("rope_local_base_freq")?,
+        };
+        if let Some(theta) = of_windowed {
+            self.add("rope.freq_base_swa", theta);
+        }
+        self.rotary_length(&all)?;
+        match all.kind() {
+            "default" | "llama3" | "proportional" | "mrope" => Ok(()),
+            "linear" => self.scaling("linear", all.needed("factor")?),
+            "yarn" => self.yarn(&all),
+            "longrope" | "su" => self.longrope(&all),
+            other => {
+                let known = "\"default\", \"linear\", \"llama3\", \"yarn\", \"longrope\" or \"proportional\"";
+                Err(self.config.wrong("rope_type", format!("{other:?}"), known))
+            }
+        }
+    }
+
+    fn scaling(&mut self, kind: &str, factor: f32) -> Result<(), HuggingFaceError> {
+        self.add("rope.scaling.type", kind);
+        self.add("rope.scaling.factor", factor);
+        Ok(())
+    }
+
+    /// The rotated part of a head, where it is not the whole.
+    fn rotary_length(&mut self, all: &Parameters<'_>) -> Result<(), HuggingFaceError> {
+        let Some(part) = all.partial()?.filter(|_| all.kind() != "proportional") else { return Ok(()) };
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        // Checked to be positive and below the length.
+        if (0.0..=1.0).contains(&part) {
+            self.add("rope.dimension_count", (self.config.head_dim()? as f64 * f64::from(part)) as u32);
+            return Ok(());
+        }
+        Err(self.config.wrong("partial_rotary_factor", part, "between 0 and 1"))
+    }
+
+    fn yarn(&mut self, all: &Parameters<'_>) -> Result<(), HuggingFaceError> {
+        let factor = all.needed("factor")?;
+        self.scaling("yarn", factor)?;
+        self.original_context(all)?;
+        for (name, key) in [("beta_fast", "yarn_beta_fast"), ("beta_slow", "yarn_beta_slow")] {
+            if let Some(value) = all.f32(name)? {
+                self.add(&format!("rope.scaling.{key}"), value);
+            }
+        }
+        if let Some(strength) = all.f32("llama_4_scaling_beta")? {
+            self.add("attention.temperature_scale", strength);
+        }
+        let usual = magnitude(factor, 1.0);
+        let stated = match (all.f32("attention_factor")?, all.f32("mscale")?, all.f32("mscale_all_dim")?) {
+            (Some(stated), _, _) => stated,
+            (None, Some(own), Some(of_all)) if own != 0.0 && of_all != 0.0 => {
+                magnitude(factor, own) / magnitude(factor, of_all)
+            }
+            _ => usual,
+        };
+        if stated != usual {
+            // The loader multiplies it by the usual magnitude.
+            self.add("rope.scaling.attn_factor", stated / usual);
+        }
+        Ok(())
+    }
+
+    fn longrope(&mut self, all: &Parameters<'_>) -> Result<(), HuggingFaceError> {
+        self.original_context(all)?;
+        let original = all.original_context()?;
+        let context = self.config.f32("max_position_embeddings")?.unwrap_or(original);
+        let stretch = context / original;
+        let usual = if stretch > 1.0 { (1.0 + stretch.ln() / original.ln()).sqrt() } else { 1.0 };
+        self.add("rope.scaling.attn_factor", all.f32("attention_factor")?.unwrap_or(usual));
+        Ok(())
+    }
+
+    fn original_context(&mut self, all: &Parameters<'_>) -> Result<(), HuggingFaceError> {
+        let context = all.original_context()?;
+        if !(1.0..=16_777_216.0).contains(&context) {
+            let key = "original_max_position_embeddings";
+            return Err(self.config.wrong(key, context, "between 1 and 16777216"));
+        }
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        self.add("rope.scaling.original_context_length", context as u32);
+        Ok(())
+    }
+
+    /// The tensors of divisors that follow from the config.
+    pub(super) fn rope_tensors(&self) -> Result<Vec<(&'static str, Vec<f32>)>, HuggingFaceError> {
+        let (all, _) = parameters(self.config);
+        Ok(match all.kind() {
+            "llama3" => vec![("rope_freqs.weight", self.llama3(&all)?)],
+            "proportional" => vec![("rope_freqs.weight", self.proportional(&all)?)],
+            "longrope" | "su" => vec![
+                ("rope_factors_long.weight", all.list("long_factor")?),
+                ("rope_factors_short.weight", all.list("short_factor")?),
+            ],
+            _ => Vec::new(),
+        })
+    }
+
+    /// Llama 3's rule: frequencies below a limit are divided by a factor, those above another are kept.
+    fn llama3(&self, all: &Parameters<'_>) -> Result<Vec<f32>, HuggingFaceError> {
+        let length = self.rotated_head()?;
+        let theta = f64::from(all.theta()?.unwrap_or(10_000.0));
+        let [factor, low, high] =
+            [all.needed("factor")?, all.needed("low_freq_factor")?, all.needed("high_freq_factor")?];
+        let (factor, low, high) = (f64::from(factor), f64::from(low), f64::from(high));
+        let original = f64::from(all.original_context()?);
+        let divisor = |index: usize| {
+            let frequency = theta.powf(-((2 * index) as f64 / length as f64));
+            let rotations = original * frequency / (2.0 * PI);
+            let smooth = ((rotations - low) / (high - low)).clamp(0.0, 1.0);
+            1.0 / ((1.0 - smooth) / factor + smooth)
+        };
+        #[allow(clippy::cast_possible_truncation)] // The tensor is float32.
+        Ok((0..length / 2).map(|index| divisor(index) as f32).collect())
+    }
+
+    /// Only the first pairs of a head rotate; the others get a frequency of almost 0.
+    fn proportional(&self, all: &Parameters<'_>) -> Result<Vec<f32>, HuggingFaceError> {
+        let length = match self.full_layers()?.and_then(|full| full.head_dim) {
+            Some(length) => self.checked_head(length as usize)?,
+            None => self.rotated_head()?,
+        };
+        let part = f64::from(all.partial()?.unwrap_or(1.0));
+        let rotates = |index: usize| (index as f64) < (part * (length / 2) as f64).floor();
+        Ok((0..length / 2).map(|index| if rotates(index) { 1.0 } else { 1e30 }).collect())
+    }
+
+    fn rotated_head(&self) -> Result<usize, HuggingFaceError> {
+        self.checked_head(self.config.head_dim()?)
+    }
+
+    /// A length of a head that is small enough for a list of its pairs.
+    fn checked_head(&self, length: usize) -> Result<usize, HuggingFaceError> {
+        const MOST: usize = 1 << 16;
+        if length <= MOST { Ok(length) } else { Err(self.config.wrong("head_dim", length, format!("at most {MOST}"))) }
+    }
+}
+
+/// YaRN's factor on rotated values.
+fn magnitude(factor: f32, strength: f32) -> f32 {
+    if factor > 1.0 { 0.1 * strength * factor.ln() + 1.0 } else { 1.0 }
+}

@@ -1,0 +1,259 @@
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+
+use serde_json::{Value as Json, json};
+
+use super::Directory;
+use crate::checkpoint;
+use crate::format::gguf::Metadata;
+
+/// A safetensors file of zeros.
+fn safetensors(tensors: &[(&str, &str, &[usize])]) -> Vec<u8> {
+    let (mut header, mut end) = (serde_json::Map::new(), 0);
+    for (name, dtype, shape) in tensors {
+        let size = match *dtype {
+            "F32" => 4,
+            "BF16" | "F16" => 2,
+            _ => 1,
+        };
+        let start = end;
+        end += shape.iter().product::<usize>() * size;
+        header.insert((*name).to_owned(), json!({ "dtype": dtype, "shape": shape, "data_offsets": [start, end] }));
+    }
+    let header = Json::Object(header).to_string();
+    let mut file = (header.len() as u64).to_le_bytes().to_vec();
+    file.extend(header.bytes());
+    file.resize(file.len() + end, 0);
+    file
+}
+
+fn config() -> Json {
+    json!({
+        "model_type": "llama", "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
+        "num_key_value_heads": 1, "max_position_embeddings": 64, "intermediate_size": 12, "rms_norm_eps": 1e-5,
+        "vocab_size": 16, "rope_theta": 500_000.0, "hidden_act": "silu"
+    })
+}
+
+/// The config with some values replaced; `null` removes one.
+fn with(changes: &Json) -> Json {
+    let mut config = config();
+    for (key, value) in changes.as_object().unwrap() {
+        config[key] = value.clone();
+    }
+    config
+}
+
+const QUERY: &str = "model.layers.0.self_attn.q_proj.weight";
+const TENSORS: &[(&str, &str, &[usize])] = &[
+    ("model.embed_tokens.weight", "BF16", &[16, 8]),
+    (QUERY, "BF16", &[8, 8]),
+    ("model.layers.0.mlp.up_proj.weight", "BF16", &[12, 8]),
+    ("lm_head.weight", "BF16", &[16, 8]),
+];
+
+fn folder(config: &Json, tensors: &[(&str, &str, &[usize])]) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+    std::fs::write(folder.path().join("model.safetensors"), safetensors(tensors)).unwrap();
+    folder
+}
+
+fn open(config: &Json) -> Directory {
+    Directory::open(folder(config, TENSORS).path()).unwrap()
+}
+
+fn error_of(config: &Json, tensors: &[(&str, &str, &[usize])]) -> String {
+    Directory::open(folder(config, tensors).path()).map(drop).unwrap_err().to_string()
+}
+
+#[test]
+fn a_directory_has_the_keys_and_tensors_of_a_file() {
+    let directory = open(&config());
+    assert_eq!(directory.str("general.architecture").unwrap(), "llama");
+    assert_eq!(directory.u32("llama.attention.head_count_kv").unwrap(), 1);
+    assert_eq!(directory.f32("llama.rope.freq_base").unwrap(), 500_000.0);
+    assert_eq!(directory.tensor("blk.0.ffn_up.weight").unwrap().dims, [8, 12]);
+    let [plain, permuted] = ["blk.0.ffn_up.weight", "blk.0.attn_q.weight"].map(|name| directory.weight(name).unwrap());
+    assert!(plain.is_in_file() && !permuted.is_in_file());
+    assert_eq!((permuted.rows, permuted.columns, permuted.bytes().len()), (8, 8, 128));
+}
+
+#[test]
+fn a_tied_model_has_no_output_matrix() {
+    assert!(open(&config()).tensor("output.weight").is_some());
+    assert!(open(&with(&json!({ "tie_word_embeddings": true }))).tensor("output.weight").is_none());
+}
+
+#[test]
+fn values_of_text_models_come_first() {
+    let mut nested = json!({ "model_type": "gemma3", "hidden_size": 1, "text_config": config() });
+    nested["text_config"]["model_type"] = "gemma3_text".into();
+    nested["text_config"]["hidden_act"] = Json::Null;
+    let directory = open(&nested);
+    assert_eq!(directory.str("general.architecture").unwrap(), "gemma3");
+    assert_eq!(directory.u32("gemma3.embedding_length").unwrap(), 8);
+}
+
+#[test]
+fn old_and_new_spellings_of_rotation_give_the_same_keys() {
+    let keys = |rope: Json| {
+        let directory = open(&with(&rope));
+        let keys = directory.metadata().iter().filter(|(key, _)| key.contains("rope"));
+        let keys: Vec<String> = keys.map(|(key, value)| format!("{key} {value}")).collect();
+        let factors = directory.weight("rope_freqs.weight").ok().map(|weight| weight.to_f32());
+        (keys, factors)
+    };
+    let yarn = json!({ "factor": 4.0, "original_max_position_embeddings": 32, "beta_fast": 16.0 });
+    let spelled = |name: &str, kind: &str, extra: &Json| {
+        let mut values = extra.clone();
+        values[name] = kind.into();
+        values
+    };
+    for (kind, values) in [
+        ("yarn", yarn),
+        ("linear", json!({ "factor": 2.0 })),
+        (
+            "llama3",
+            json!({ "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                           "original_max_position_embeddings": 32 }),
+        ),
+    ] {
+        let old = keys(json!({ "rope_theta": 9.0, "rope_scaling": spelled("type", kind, &values) }));
+        let mut new = spelled("rope_type", kind, &values);
+        new["rope_theta"] = 9.0.into();
+        assert_eq!(old, keys(json!({ "rope_theta": null, "rope_parameters": new })), "{kind}");
+        assert!(old.0.iter().any(|key| key == "llama.rope.freq_base 9"), "{old:?}");
+        assert_eq!(old.1.is_some(), kind == "llama3");
+    }
+}
+
+#[test]
+fn each_kind_of_layer_has_its_own_rotation() {
+    let rope = json!({ "full_attention": { "rope_type": "linear", "factor": 8.0, "rope_theta": 1e6 },
+                       "sliding_attention": { "rope_type": "default", "rope_theta": 1e4 } });
+    let new = open(&with(&json!({ "rope_theta": null, "rope_parameters": rope })));
+    let old = open(&with(&json!({ "rope_theta": 1e6, "rope_local_base_freq": 1e4,
+                                  "rope_scaling": { "rope_type": "linear", "factor": 8.0 } })));
+    for directory in [new, old] {
+        assert_eq!(directory.f32("llama.rope.freq_base").unwrap(), 1e6);
+        assert_eq!(directory.f32("llama.rope.freq_base_swa").unwrap(), 1e4);
+        assert_eq!(directory.f32("llama.rope.scaling.factor").unwrap(), 8.0);
+    }
+}
+
+#[test]
+fn windows_are_those_of_the_layers() {
+    let window = |changes: Json| {
+        let directory = open(&with(&changes));
+        let stated = directory.optional_u32("llama.attention.sliding_window").unwrap();
+        (stated, directory.bools("llama.attention.sliding_window_pattern").ok())
+    };
+    assert_eq!(window(json!({ "sliding_window": null })), (None, None));
+    assert_eq!(window(json!({ "sliding_window": 13 })), (Some(13), None));
+    assert_eq!(window(json!({ "sliding_window": 13, "layer_types": ["full_attention"] })), (None, None));
+    let listed = window(json!({ "sliding_window": 13, "layer_types": ["full_attention", "sliding_attention"] }));
+    assert_eq!(listed, (Some(13), Some(vec![false, true])));
+}
+
+#[test]
+fn what_is_not_supported_is_named() {
+    let cases = [
+        (json!({ "model_type": "brontosaurus" }), "model_type \"brontosaurus\" is not supported"),
+        (json!({ "model_type": null }), "lacks the key \"model_type\""),
+        (json!({ "hidden_size": null }), "lacks the key \"hidden_size\""),
+        (json!({ "hidden_size": "8" }), "key \"hidden_size\" is \"8\", but must be an unsigned"),
+        (json!({ "num_attention_heads": 0 }), "key \"num_attention_heads\" is 0, but must be above 0"),
+        (json!({ "num_hidden_layers": 4_000_000_000u32 }), "key \"num_hidden_layers\" is 4000000000"),
+        (json!({ "rms_norm_eps": [] }), "key \"rms_norm_eps\" is [], but must be a number"),
+        (json!({ "hidden_act": "relu" }), "key \"hidden_act\" is \"relu\", but must be silu"),
+        (json!({ "use_sliding_window": true }), "key \"use_sliding_window\""),
+        (json!({ "rope_scaling": { "type": "spiral" } }), "key \"rope_type\" is \"spiral\""),
+        (json!({ "rope_scaling": { "type": "yarn" } }), "lacks the key \"rope_parameters.factor\""),
+        (json!({ "quantization_config": { "quant_method": "gptq" } }), "is quantized with \"gptq\""),
+    ];
+    for (changes, expected) in cases {
+        let error = error_of(&with(&changes), TENSORS);
+        assert!(error.contains("config.json: ") && error.contains(expected), "{error}");
+    }
+}
+
+#[test]
+fn tensors_that_do_not_fit_are_named() {
+    let up = |expert| format!("model.layers.0.mlp.experts.{expert}.up_proj.weight");
+    let (first, third) = (up(0), up(2));
+    let unknown = "model.layers.0.mlp.extra.weight";
+    let other = "model.language_model.embed_tokens.weight";
+    let cases: [(&[(&str, &str, &[usize])], &str); 7] = [
+        (&[(unknown, "F32", &[1])], "tensor \"model.layers.0.mlp.extra.weight\" is not known for model_type \"llama\""),
+        (&[(QUERY, "I8", &[8, 8])], "has the type I8"),
+        (&[(QUERY, "F32", &[6, 8])], "has the shape [6, 8], which is not possible"),
+        (&[(QUERY, "F32", &[0, 8])], "has the shape [0, 8]"),
+        (&[(&first, "F32", &[4, 8]), (&third, "F32", &[4, 8])], "lacks expert 1 of the tensors"),
+        (&[(&first, "F32", &[4, 8]), (&up(1), "F32", &[4, 7])], "has the shape [4, 7]"),
+        (&[(TENSORS[0].0, "F32", &[1]), (other, "F32", &[1])], "hold the same weights"),
+    ];
+    for (tensors, expected) in cases {
+        let error = error_of(&config(), tensors);
+        assert!(error.contains("model.safetensors: ") && error.contains(expected), "{error}");
+    }
+}
+
+#[test]
+fn files_that_are_missing_or_damaged_are_named() {
+    let empty = tempfile::tempdir().unwrap();
+    let error = checkpoint::open(empty.path()).map(drop).unwrap_err().to_string();
+    assert!(error.ends_with("is not a model: it has no config.json"), "{error}");
+    for name in ["config.json", "generation_config.json", "tokenizer_config.json", "chat_template.json"] {
+        let folder = folder(&config(), TENSORS);
+        std::fs::write(folder.path().join(name), "{").unwrap();
+        let error = Directory::open(folder.path()).map(drop).unwrap_err().to_string();
+        assert!(error.contains(&format!("{name}: is not valid JSON")), "{error}");
+    }
+    let folder = folder(&config(), TENSORS);
+    std::fs::write(folder.path().join("chat_template.jinja"), [0xff]).unwrap();
+    let error = Directory::open(folder.path()).map(drop).unwrap_err().to_string();
+    assert!(error.contains("chat_template.jinja: is not valid UTF-8"), "{error}");
+}
+
+#[test]
+fn a_directory_with_only_a_sentencepiece_model_is_refused() {
+    let folder = folder(&config(), TENSORS);
+    assert_eq!(Directory::open(folder.path()).unwrap().text().memory_bytes().unwrap(), 0);
+    std::fs::write(folder.path().join("tokenizer.model"), "").unwrap();
+    let error = Directory::open(folder.path()).unwrap().text().memory_bytes().unwrap_err().to_string();
+    assert!(error.contains("tokenizer.model is not read"), "{error}");
+}
+
+#[test]
+fn templates_are_found_in_every_file() {
+    let template = |files: &[(&str, Json)]| {
+        let folder = folder(&config(), TENSORS);
+        for (name, content) in files {
+            let text = content.as_str().map_or_else(|| content.to_string(), str::to_owned);
+            std::fs::write(folder.path().join(name), text).unwrap();
+        }
+        let directory = Directory::open(folder.path()).unwrap();
+        ["tokenizer.chat_template", "tokenizer.chat_template.tool_use"]
+            .map(|key| directory.optional_str(key).unwrap().map(str::to_owned))
+    };
+    let [own, stated] =
+        [("chat_template.jinja", json!("own")), ("tokenizer_config.json", json!({ "chat_template": "b" }))];
+    assert_eq!(template(&[]), [None, None]);
+    assert_eq!(template(std::slice::from_ref(&stated)), [Some("b".to_owned()), None]);
+    assert_eq!(template(&[stated, own]), [Some("own".to_owned()), None]);
+    let list =
+        json!({ "chat_template": [{ "name": "default", "template": "d" }, { "name": "tool_use", "template": "t" }] });
+    assert_eq!(template(&[("tokenizer_config.json", list)]), [Some("d".to_owned()), Some("t".to_owned())]);
+}
+
+#[test]
+fn the_tokenizer_ends_where_the_directory_says() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/hugging_face/llama-shards");
+    let checkpoint = checkpoint::open(&path).unwrap();
+    let tokenizer = checkpoint.tokenizer(&Default::default()).unwrap();
+    assert_eq!((tokenizer.bos(), tokenizer.eos(), tokenizer.end_of_generation()), (Some(1), Some(2), &[0, 2][..]));
+    assert_eq!(tokenizer.vocab_size(), 512);
+    assert!(checkpoint.str("tokenizer.chat_template").unwrap().contains("<|im_start|>"));
+}

@@ -1,0 +1,148 @@
+//! How a tensor of a directory becomes a tensor as GGUF files store it.
+
+use std::borrow::Cow;
+
+use cuelight_shaders::quant::Format;
+
+/// A change of a tensor's values.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Keeps these indices of an axis, in this order.
+    Take {
+        /// The axis, from the outermost.
+        axis: usize,
+        /// The indices.
+        indices: Vec<usize>,
+    },
+    /// Exchanges the two innermost axes.
+    Transpose,
+    /// Adds 1 to each value.
+    AddOne,
+    /// Replaces each value by minus its exponential.
+    NegExp,
+}
+
+/// The values of a tensor.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Values<'a> {
+    /// F32, F16 or BF16.
+    pub format: Format,
+    /// Its dimensions, outermost first.
+    pub shape: Vec<usize>,
+    pub bytes: Cow<'a, [u8]>,
+}
+
+/// The format and shape of a tensor after a step; `None` when the shape does not allow the step.
+pub(super) fn outcome(step: &Step, format: Format, shape: &[usize]) -> Option<(Format, Vec<usize>)> {
+    let mut shape = shape.to_vec();
+    match step {
+        Step::Take { axis, indices } => {
+            let length = shape.get_mut(*axis)?;
+            if indices.iter().any(|index| index >= length) {
+                return None;
+            }
+            *length = indices.len();
+            Some((format, shape))
+        }
+        Step::Transpose => {
+            let last = shape.len().checked_sub(1).filter(|last| *last > 0)?;
+            shape.swap(last - 1, last);
+            Some((format, shape))
+        }
+        Step::AddOne | Step::NegExp => Some((Format::F32, shape)),
+    }
+}
+
+impl Values<'_> {
+    /// The values after a step that [`outcome`] allows.
+    pub(super) fn apply(&self, step: &Step) -> Values<'static> {
+        let (format, shape) = outcome(step, self.format, &self.shape).unwrap_or((self.format, Vec::new()));
+        let bytes = match step {
+            Step::Take { axis, indices } => self.take(*axis, indices),
+            Step::Transpose => self.transposed(),
+            Step::AddOne => self.map(|value| value + 1.0),
+            Step::NegExp => self.map(|value| -value.exp()),
+        };
+        Values { format, shape, bytes: bytes.into() }
+    }
+
+    fn value_bytes(&self) -> usize {
+        self.format.block_bytes()
+    }
+
+    fn take(&self, axis: usize, indices: &[usize]) -> Vec<u8> {
+        let inner = self.shape[axis + 1..].iter().product::<usize>() * self.value_bytes();
+        let outer = (self.shape[axis] * inner).max(1);
+        let mut taken = Vec::with_capacity(self.bytes.len() / self.shape[axis].max(1) * indices.len());
+        for block in self.bytes.chunks_exact(outer) {
+            for index in indices {
+                taken.extend_from_slice(&block[index * inner..(index + 1) * inner]);
+            }
+        }
+        taken
+    }
+
+    fn transposed(&self) -> Vec<u8> {
+        let (size, dimensions) = (self.value_bytes(), self.shape.len());
+        let (rows, columns) = (self.shape[dimensions - 2], self.shape[dimensions - 1]);
+        let mut transposed = Vec::with_capacity(self.bytes.len());
+        for matrix in self.bytes.chunks_exact((rows * columns * size).max(1)) {
+            for column in 0..columns {
+                for row in 0..rows {
+                    let start = (row * columns + column) * size;
+                    transposed.extend_from_slice(&matrix[start..start + size]);
+                }
+            }
+        }
+        transposed
+    }
+
+    fn map(&self, change: impl Fn(f32) -> f32) -> Vec<u8> {
+        let mut values = vec![0.0; self.bytes.len() / self.value_bytes()];
+        self.format.dequantize(&self.bytes, &mut values);
+        values.into_iter().flat_map(|value| change(value).to_le_bytes()).collect()
+    }
+}
+
+#[allow(clippy::unwrap_used)]
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn values(shape: &[usize], values: &[f32]) -> Values<'static> {
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        Values { format: Format::F32, shape: shape.to_vec(), bytes: bytes.into() }
+    }
+
+    #[test]
+    fn indices_of_every_axis_are_taken_in_order() {
+        let cube = values(&[2, 2, 2], &[0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]);
+        let take = |axis, indices: &[usize]| cube.apply(&Step::Take { axis, indices: indices.to_vec() });
+        assert_eq!(take(0, &[1]), values(&[1, 2, 2], &[4.0, 5.0, 6.0, 7.0]));
+        assert_eq!(take(1, &[1, 0]), values(&[2, 2, 2], &[2.0, 3.0, 0.0, 1.0, 6.0, 7.0, 4.0, 5.0]));
+        assert_eq!(take(2, &[1]), values(&[2, 2, 1], &[1.0, 3.0, 5.0, 7.0]));
+    }
+
+    #[test]
+    fn matrices_are_transposed_one_by_one() {
+        let two = values(&[2, 1, 2], &[0.0, 1.0, 2.0, 3.0]);
+        assert_eq!(two.apply(&Step::Transpose), values(&[2, 2, 1], &[0.0, 1.0, 2.0, 3.0]));
+        let one = values(&[2, 3], &[0.0, 1.0, 2.0, 3.0, 4.0, 5.0]);
+        assert_eq!(one.apply(&Step::Transpose), values(&[3, 2], &[0.0, 3.0, 1.0, 4.0, 2.0, 5.0]));
+    }
+
+    #[test]
+    fn arithmetic_is_in_float32() {
+        let half = Values { format: Format::BF16, shape: vec![1], bytes: vec![0x80, 0x3b].into() };
+        assert_eq!(half.apply(&Step::AddOne), values(&[1], &[1.003_906_3]));
+        assert_eq!(values(&[1], &[0.0]).apply(&Step::NegExp), values(&[1], &[-1.0]));
+    }
+
+    #[test]
+    fn steps_that_a_shape_does_not_allow_have_no_outcome() {
+        let take = |axis, index| Step::Take { axis, indices: vec![index] };
+        assert_eq!(outcome(&take(0, 2), Format::F32, &[2]), None);
+        assert_eq!(outcome(&take(1, 0), Format::F32, &[2]), None);
+        assert_eq!(outcome(&Step::Transpose, Format::F32, &[2]), None);
+    }
+}

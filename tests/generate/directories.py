@@ -1,0 +1,38 @@
+"""Tiny checkpoints as Hugging Face directories: the weights of the GGUF file of the same name, as transformers saves them."""
+
+import json
+import shutil
+from pathlib import Path
+
+import torch
+
+import vocabulary
+
+# Those whose names, transformations or configurations differ.
+NAMES = {
+    "llama-rope-llama3", "gemma2-scale", "gemma3", "mixtral-small", "qwen3moe-small", "phi3", "phi3-long", "smollm3", "olmo3",
+    "granite", "gemma", "gemma4-e", "gemma4-small", "qwen35", "qwen35moe", "gpt-oss-small", "glm4", "exaone4-small", "seed_oss",
+    "mistral3", "llama-shards",
+}  # fmt: skip
+KEPT = {"config.json", "model.safetensors.index.json"}
+
+
+def write(folder: Path, model: torch.nn.Module) -> None:
+    """Writes the weights and the configuration; one of them in shards, and with all that is needed for text."""
+    shutil.rmtree(folder, ignore_errors=True)
+    in_shards = folder.name == "llama-shards"
+    model.save_pretrained(folder, max_shard_size="60KB" if in_shards else "1GB")
+    for path in folder.iterdir():
+        if path.name not in KEPT and path.suffix != ".safetensors":
+            path.unlink()
+    if in_shards:
+        write_text(folder)
+
+
+def write_text(folder: Path) -> None:
+    """The tokenizer, its settings and the chat template."""
+    vocabulary.byte_level().save(str(folder / "tokenizer.json"))
+    settings = dict(bos_token="<|im_start|>", eos_token=dict(content="<|im_end|>"), add_bos_token=False,
+                    chat_template=vocabulary.CHATML_TEMPLATE)  # fmt: skip
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=1) + "\n")
+    (folder / "generation_config.json").write_text(json.dumps(dict(eos_token_id=[2, 0])) + "\n")

@@ -1,0 +1,158 @@
+//! Hugging Face directories, compared with GGUF files of the same weights and with transformers.
+//!
+//! `tests/generate/families.py` writes both. The directory must give the logits of the GGUF file: bit for bit, or near them where
+//! the file holds rounded sums of stored values.
+
+#![allow(clippy::unwrap_used)]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use cuelight_engine::engine::{Engine, TokenId};
+use cuelight_engine::load::{self, ActivationBits, ComputeDevice, CpuExperts, Kernel, KvType, LoadOptions};
+use serde::Deserialize;
+
+#[path = "support/runner.rs"]
+#[allow(dead_code)]
+mod runner;
+
+use runner::{Rows, Runner, Sequence, Setup, deltas, largest, mean};
+
+/// Mean |Δ log-prob| of a prompt's tokens, in nats, as in `tests/parity.rs`.
+const FLOAT_GATE: f64 = 1e-3;
+
+/// Largest difference of a logit where the two are not equal bit for bit.
+const NEAR: f32 = 1e-4;
+
+/// Those whose GGUF file holds values that were rounded once more: `-exp(A_log)`.
+const ROUNDED: &[&str] = &["qwen35", "qwen35moe"];
+
+#[derive(Deserialize)]
+struct Expected {
+    prompts: Vec<Prompt>,
+}
+
+#[derive(Deserialize)]
+struct Prompt {
+    tokens: Vec<TokenId>,
+    logprobs: Vec<f64>,
+}
+
+fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures")
+}
+
+fn names() -> Vec<String> {
+    let entries = std::fs::read_dir(fixtures().join("hugging_face")).unwrap();
+    let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+fn runner_of(path: &Path) -> Runner<impl Engine> {
+    let setup = Setup {
+        kv_type: KvType::F32,
+        kernel: Kernel::detect(),
+        threads: 1,
+        context_tokens: 256,
+        max_sequences: 128,
+        device: ComputeDevice::Cpu,
+        deterministic: false,
+        cpu_experts: CpuExperts::Auto,
+        activation_bits: ActivationBits::default(),
+    };
+    runner::load(path, setup)
+}
+
+fn logits(runner: &mut Runner<impl Engine>, tokens: &[TokenId]) -> Rows {
+    let mut sequence = Sequence::default();
+    let rows = runner.feed(&mut sequence, tokens, usize::MAX);
+    runner.release(sequence);
+    rows
+}
+
+/// The largest difference of two logits.
+fn distance(left: &Rows, right: &Rows) -> f32 {
+    let pairs = left.iter().flatten().zip(right.iter().flatten());
+    pairs
+        .map(|(left, right)| (left - right).abs())
+        .fold(0.0, |most, next| if next > most || next.is_nan() { next } else { most })
+}
+
+#[test]
+fn directories_give_the_logits_of_gguf_files_and_of_transformers() {
+    let mut failures = Vec::new();
+    for name in names() {
+        let families = fixtures().join("families");
+        let expected: Expected =
+            serde_json::from_slice(&std::fs::read(families.join(format!("{name}.json"))).unwrap()).unwrap();
+        let mut directory = runner_of(&fixtures().join("hugging_face").join(&name));
+        let mut file = runner_of(&families.join(format!("{name}.gguf")));
+        let (mut most, mut means) = (0f32, Vec::new());
+        for prompt in &expected.prompts {
+            let rows = logits(&mut directory, &prompt.tokens);
+            most = most.max(distance(&rows, &logits(&mut file, &prompt.tokens)));
+            means.push(mean(&deltas(&rows, &prompt.tokens, &prompt.logprobs)));
+        }
+        println!("{name:24} from GGUF {most:8.1e}, from transformers {:8.1e}", largest(&means));
+        let near = if ROUNDED.contains(&name.as_str()) { NEAR } else { 0.0 };
+        if most > near || most.is_nan() {
+            failures.push(format!("{name}: logits differ by {most:e} from those of the GGUF file"));
+        }
+        if largest(&means) > FLOAT_GATE || means.iter().any(|mean| mean.is_nan()) {
+            failures.push(format!("{name}: {means:?} nats from transformers"));
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+/// Every key that the GGUF file has for the model's layers has the same value.
+#[test]
+fn directories_have_the_cards_of_gguf_files() {
+    for name in names() {
+        let card = |path: PathBuf| load::plan(&LoadOptions::new(path)).unwrap().card().clone();
+        let directory = card(fixtures().join("hugging_face").join(&name));
+        let file = card(fixtures().join(format!("families/{name}.gguf")));
+        assert_eq!(directory.layers, file.layers, "{name}");
+        assert_eq!((directory.architecture, directory.n_params), (file.architecture, file.n_params), "{name}");
+        assert_eq!(directory.name, name);
+    }
+}
+
+/// What the program prints for a command about the directory that has all files.
+fn printed(arguments: &[&str]) -> String {
+    let home = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_cuelight"));
+    command.args(arguments).env_clear().env("HOME", home.path()).env("CUELIGHT_CALIBRATE", "off").stdin(Stdio::null());
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn commands_take_a_directory_as_their_model() {
+    let [directory, file] =
+        ["hugging_face/llama-shards", "families/llama-shards.gguf"].map(|path| fixtures().join(path));
+    let both = [directory, file].map(|path| path.to_str().unwrap().to_owned());
+    let of_both = |arguments: &[&str]| {
+        let with = |model: &String| {
+            let arguments: Vec<&str> =
+                arguments.iter().map(|text| if *text == "MODEL" { model } else { *text }).collect();
+            printed(&arguments)
+        };
+        [with(&both[0]), with(&both[1])]
+    };
+    let text = "The harbour was quiet before the storm.";
+    for arguments in [
+        &["tokenize", "MODEL", text][..],
+        &["run", "MODEL", text, "--temperature", "0", "--max-tokens", "8", "--ctx-size", "256"],
+    ] {
+        let [from_directory, from_file] = of_both(arguments);
+        assert_eq!(from_directory, from_file, "{arguments:?}");
+        assert!(!from_file.is_empty());
+    }
+    let shown = printed(&["show", &both[0], "--tensors"]);
+    for part in ["general.architecture", "\"llama\"", "blk.1.ffn_down.weight", "48 x 32", "F32"] {
+        assert!(shown.contains(part), "{part} is not in:\n{shown}");
+    }
+}
