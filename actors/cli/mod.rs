@@ -24,6 +24,7 @@ mod open_files;
 mod perplexity;
 mod ps;
 mod pull;
+mod ready;
 mod remote;
 mod rm;
 pub mod run;
@@ -127,7 +128,8 @@ impl Command {
             Command::Config(args) => args.given(),
             Command::Ps(_) | Command::Load(_) | Command::Stop(_) => Given::new(),
             Command::List(_) | Command::Rm(_) | Command::Completions(_) => Given::new(),
-            Command::Devices(_) | Command::Doctor(_) => Given::new(),
+            Command::Doctor(args) => args.given(),
+            Command::Devices(_) => Given::new(),
         }
     }
 
