@@ -18,6 +18,7 @@ mod error;
 mod hints;
 mod list;
 mod load;
+mod man;
 mod model;
 mod model_name;
 mod open_files;
@@ -111,6 +112,8 @@ enum Command {
     Perplexity(perplexity::Args),
     Config(config::Args),
     Completions(completions::Args),
+    #[command(hide = true)]
+    Man(man::Args),
 }
 
 impl Command {
@@ -127,7 +130,7 @@ impl Command {
             Command::Perplexity(args) => args.given(),
             Command::Config(args) => args.given(),
             Command::Ps(_) | Command::Load(_) | Command::Stop(_) => Given::new(),
-            Command::List(_) | Command::Rm(_) | Command::Completions(_) => Given::new(),
+            Command::List(_) | Command::Rm(_) | Command::Completions(_) | Command::Man(_) => Given::new(),
             Command::Doctor(args) => args.given(),
             Command::Devices(_) => Given::new(),
         }
@@ -157,6 +160,7 @@ impl Command {
             Command::Perplexity(args) => perplexity::execute(&args, context),
             Command::Config(args) => config::execute(&args, context),
             Command::Completions(args) => completions::execute(&args, command()),
+            Command::Man(args) => man::execute(&args, command()),
         }
     }
 }
