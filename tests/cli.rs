@@ -436,6 +436,12 @@ fn models_are_served_listed_loaded_and_stopped() {
     ask(&["stop", "nope"]).assert_refused(1, &["the model `nope` does not exist here"]);
     let log = server.stderr.lock().unwrap().clone();
     assert_eq!(log.matches("memory plan").count(), 2, "{log}");
+    assert!(
+        log.contains("planned) on http://")
+            && log.contains("\n  curl http://127.0.0.1:")
+            && log.contains("Bearer $KEY"),
+        "{log}"
+    );
 }
 
 #[test]
@@ -534,17 +540,17 @@ fn text_that_is_not_utf8_is_refused() {
 #[test]
 fn doctor_shows_the_machine_and_calibrates_on_request() {
     let home = Home::new();
-    let default = home.run(&["doctor"]);
+    let default = home.run(&["doctor", "--offline"]);
     assert_eq!(default.code, 0, "{}", default.stderr);
     for word in
-        ["CPU ", "Kernels ", "(used)", "READ GB/s", "1 thread", "Tuning    defaults", "setting `calibrate` is off"]
+        ["\nkernel ", "(used)", "READ GB/s", "1 thread", "defaults; ", "remedy: run `cuelight doctor --calibrate`"]
     {
         assert!(default.stdout.contains(word), "{word} in {}", default.stdout);
     }
     let folder = home.path(".cache/cuelight/calibration");
     assert!(!folder.exists());
     // Measuring again overrides the setting. A disturbed measurement is not kept.
-    let measured = home.run(&["doctor", "--calibrate", "--json"]);
+    let measured = home.run(&["doctor", "--calibrate", "--json", "--offline"]);
     assert_eq!(measured.code, 0, "{}", measured.stderr);
     let report: serde_json::Value = serde_json::from_str(&measured.stdout).unwrap();
     let tuning = &report["tuning"];
@@ -553,6 +559,32 @@ fn doctor_shows_the_machine_and_calibrates_on_request() {
     let kept = tuning["source"] == "measured";
     assert_eq!(kept, folder.exists() && std::fs::read_dir(&folder).unwrap().count() == 1, "{report:#}");
     assert!(kept || tuning["source"] == "not kept", "{report:#}");
+}
+
+#[test]
+fn doctor_has_each_check_and_fails_only_when_nothing_could_run() {
+    let home = Home::new();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    // Nothing listens on port 1, so the hub refuses the connection.
+    let variables = [("HF_ENDPOINT", "http://127.0.0.1:1"), ("CUELIGHT_PORT", &port), ("CUELIGHT_DEVICE", "vulkan:99")];
+    let ran = home.run_with(&["doctor", "--json"], &variables);
+    assert!(ran.code == 1 && ran.stderr.contains("the check gpus"), "{}", ran.stderr);
+    let report: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+    let checks = report["checks"].as_array().unwrap();
+    let names: Vec<_> = checks.iter().map(|check| check["check"].as_str().unwrap()).collect();
+    let machine = ["cpu", "features", "kernel", "threads", "memory", "limits", "bandwidth", "calibration", "gpus"];
+    assert_eq!(names, [&machine[..], &["hub", "proxy", "cache", "disk", "port"]].concat());
+    let of = |name: &str| &checks[names.iter().position(|other| *other == name).unwrap()];
+    for (name, state, remedy) in [
+        ("gpus", "unusable", "remove the setting `device`"),
+        ("hub", "warning", "correct HF_ENDPOINT"),
+        ("port", "warning", "--port"),
+    ] {
+        assert_eq!(of(name)["state"], state, "{report:#}");
+        assert!(of(name)["remedy"].as_str().unwrap().contains(remedy), "{report:#}");
+    }
+    assert!(of("cache")["result"].as_str().unwrap().contains(home.path(".cache").to_str().unwrap()), "{report:#}");
 }
 
 #[test]

@@ -18,6 +18,7 @@ mod error;
 mod hints;
 mod list;
 mod load;
+mod man;
 mod model;
 mod model_name;
 mod open_files;
@@ -25,6 +26,7 @@ mod perplexity;
 mod ps;
 mod pull;
 mod quantize;
+mod ready;
 mod remote;
 mod rm;
 pub mod run;
@@ -112,6 +114,8 @@ enum Command {
     Quantize(quantize::Args),
     Config(config::Args),
     Completions(completions::Args),
+    #[command(hide = true)]
+    Man(man::Args),
 }
 
 impl Command {
@@ -129,8 +133,9 @@ impl Command {
             Command::Quantize(args) => args.given(),
             Command::Config(args) => args.given(),
             Command::Ps(_) | Command::Load(_) | Command::Stop(_) => Given::new(),
-            Command::List(_) | Command::Rm(_) | Command::Completions(_) => Given::new(),
-            Command::Devices(_) | Command::Doctor(_) => Given::new(),
+            Command::List(_) | Command::Rm(_) | Command::Completions(_) | Command::Man(_) => Given::new(),
+            Command::Doctor(args) => args.given(),
+            Command::Devices(_) => Given::new(),
         }
     }
 
@@ -159,6 +164,7 @@ impl Command {
             Command::Quantize(args) => quantize::execute(&args, context),
             Command::Config(args) => config::execute(&args, context),
             Command::Completions(args) => completions::execute(&args, command()),
+            Command::Man(args) => man::execute(&args, command()),
         }
     }
 }

@@ -4,7 +4,7 @@
 //! models are planned before any is loaded. SIGINT or SIGTERM drains the server: new requests are refused, running ones
 //! may finish, and a second signal stops them.
 
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use crate::trace::{self, Tracer};
 use super::api_keys::api_keys;
 use super::model::{self, GgufModel};
 use super::server_memory::{request_memory, response_store};
-use super::{CliError, ConfigSource, Context, async_runtime, open_files};
+use super::{CliError, ConfigSource, Context, async_runtime, open_files, ready};
 
 /// Serve models over HTTP with the OpenAI API.
 #[derive(Debug, clap::Args)]
@@ -229,12 +229,11 @@ async fn serve(listener: TcpListener, models: Models, options: LiveOptions, conf
         // An error means that the sender is gone: the server stops then, too.
         let _ = wait.wait_for(|stop| *stop).await;
     };
-    let url = format!("http://{address}");
     let mut server = tokio::spawn(api::serve_models(listener, models.clone(), options, shutdown));
     let ended = tokio::select! {
         // The server ends by itself only after an error.
         ended = &mut server => Some(ended),
-        error = load_all(&models, &url) => return Err(error),
+        error = load_all(&models, address, config) => return Err(error),
         signal = async_runtime::stop_signal() => { signal?; None }
     };
     if let Some(ended) = ended {
@@ -259,15 +258,15 @@ fn served(ended: Result<std::io::Result<()>, tokio::task::JoinError>) -> Result<
     ended.map_err(CliError::other)?.map_err(CliError::io("serve"))
 }
 
-/// Loads the models of the command line and prints when each is ready. Resolves only on failure: one of them cannot be
-/// loaded, or later all of them have failed.
-async fn load_all(models: &Models, url: &str) -> CliError {
+/// Loads the models of the command line, prints when each is ready, and how to try the server. Resolves only on failure:
+/// one of them cannot be loaded, or later all of them have failed.
+async fn load_all(models: &Models, address: SocketAddr, config: &Config) -> CliError {
     let named = models.named();
     let load = |id: &String| {
         let id = id.clone();
         async move {
             models.load(&id).await?;
-            print_ready(models, &id, url).await
+            ready::print_model(models, &id, address).await
         }
     };
     if let Err(error) = try_join_all(named.iter().map(load)).await {
@@ -279,24 +278,16 @@ async fn load_all(models: &Models, url: &str) -> CliError {
     if let Some(directory) = models.directory() {
         let found = models.list().await.len() - named.len();
         notice(&format!(
-            "ready: {found} models of {} on {url}, each loaded on its first request",
+            "ready: {found} models of {} on http://{address}, each loaded on its first request",
             directory.path().display()
         ));
-        // If the models of the command line fail, these remain.
+    }
+    ready::print_first_request(models, address, config).await;
+    if models.directory().is_some() {
+        // If the models of the command line fail, those of the directory remain.
         return std::future::pending().await;
     }
     CliError::Failed(models.all_failed().await)
-}
-
-async fn print_ready(models: &Models, id: &str, url: &str) -> Result<(), ModelsError> {
-    // Another request may have unloaded it meanwhile.
-    if let Some(model) = models.show(id).await?.model {
-        let limits = &model.limits;
-        notice(&format!("ready: {id} ({}) on {url}", limits.device));
-        let (context_tokens, kv_blocks) = (limits.context_tokens, limits.kv_blocks);
-        tracing::info!(url, model = id, context_tokens, kv_blocks, "ready");
-    }
-    Ok(())
 }
 
 /// The model's name for clients without an alias: the reference, or the name of a file or directory without `.gguf`.

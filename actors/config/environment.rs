@@ -12,6 +12,9 @@ use super::value::Raw;
 /// Standard variables that name the user's directories.
 const DIRECTORIES: &[&str] = &["HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME"];
 
+/// Variables that name proxies, in capitals. Downloads use both spellings.
+const PROXIES: &[&str] = &["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"];
+
 /// A copy of the environment variables.
 #[derive(Debug, Clone, Default)]
 pub struct Environment {
@@ -48,6 +51,14 @@ impl Environment {
     #[must_use]
     pub fn search_path(&self) -> Vec<PathBuf> {
         self.variables.get("PATH").map(|path| std::env::split_paths(path).collect()).unwrap_or_default()
+    }
+
+    /// The variables that name proxies, with their values.
+    #[must_use]
+    pub fn proxies(&self) -> Vec<(String, String)> {
+        let is_proxy = |name: &str| PROXIES.iter().any(|proxy| proxy.eq_ignore_ascii_case(name));
+        let found = self.variables.iter().filter(|(name, value)| is_proxy(name) && !value.is_empty());
+        found.map(|(name, value)| (name.clone(), value.to_string_lossy().into_owned())).collect()
     }
 
     /// The settings that environment variables give.

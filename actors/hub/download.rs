@@ -54,7 +54,7 @@ impl Hub {
         };
         let timed = async { tokio::time::timeout(self.response_timeout, request).await };
         let answer = block_on(timed)?
-            .map_err(|_| HubError::Timeout { hub: self.hub_name(), seconds: self.response_timeout.as_secs() })?
+            .map_err(|_| HubError::Timeout { hub: self.name(), seconds: self.response_timeout.as_secs() })?
             .map_err(|error| self.explain(repo, &format!("the file list of {repo}"), error))?;
         let siblings = answer["siblings"].as_array().into_iter().flatten();
         let files = siblings.filter_map(|file| file["rfilename"].as_str().map(str::to_owned)).collect();
@@ -106,7 +106,7 @@ impl Hub {
         }
     }
 
-    fn api(&self) -> Result<Api, ApiError> {
+    pub(super) fn api(&self) -> Result<Api, ApiError> {
         let builder = ApiBuilder::from_cache(hf_hub::Cache::new(self.cache.root().to_owned()))
             .with_token(self.token.clone())
             .with_chunk_size(Some(CHUNK_BYTES))
@@ -120,7 +120,7 @@ impl Hub {
 
     /// Converts an error of the library.
     fn explain(&self, repo: &str, what: &str, error: ApiError) -> HubError {
-        let (hub, repo) = (self.hub_name(), repo.to_owned());
+        let (hub, repo) = (self.name(), repo.to_owned());
         match status(&error) {
             Some(401 | 404) => HubError::NoSuchRepository { hub, repo },
             Some(403) => HubError::Forbidden { hub, repo },
@@ -159,7 +159,7 @@ impl<P: Progress> hf_hub::api::tokio::Progress for Meter<P> {
 }
 
 /// Runs a future on its own tokio runtime. All tasks that it spawned end with it.
-fn block_on<T>(future: impl Future<Output = T>) -> Result<T, HubError> {
+pub(super) fn block_on<T>(future: impl Future<Output = T>) -> Result<T, HubError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(HubError::io("start a runtime for", Path::new("downloads")))?;
     let result = runtime.block_on(future);

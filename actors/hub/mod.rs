@@ -11,6 +11,7 @@ mod demo;
 mod download;
 mod error;
 mod locate;
+mod probe;
 mod progress;
 pub mod reference;
 mod sources;

@@ -44,8 +44,16 @@ impl Hub {
         &self.cache
     }
 
-    pub(super) fn hub_name(&self) -> String {
+    /// The address of the hub, or what to call the public one.
+    #[must_use]
+    pub fn name(&self) -> String {
         self.endpoint.clone().unwrap_or_else(|| PUBLIC_HUB.to_owned())
+    }
+
+    /// Whether requests carry a token.
+    #[must_use]
+    pub fn has_token(&self) -> bool {
+        self.token.is_some()
     }
 }
 

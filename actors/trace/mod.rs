@@ -6,6 +6,7 @@
 //! waits. Without a sink a call costs one branch.
 
 pub mod chrome;
+mod collector_client;
 pub mod otlp;
 mod record;
 mod request;

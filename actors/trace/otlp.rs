@@ -16,11 +16,12 @@ use opentelemetry::trace::{
     TracerProvider,
 };
 use opentelemetry::{Array, Context, KeyValue, StringValue, Value};
-use opentelemetry_otlp::{ExporterBuildError, Protocol, SpanExporter, WithExportConfig};
+use opentelemetry_otlp::{ExporterBuildError, Protocol, SpanExporter, WithExportConfig, WithHttpConfig};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{BatchConfigBuilder, BatchSpanProcessor, SdkTracer, SdkTracerProvider};
 use tokio::time::Instant;
 
+use super::collector_client::CollectorClient;
 use super::record::{PipelineId, Record, Sink, TraceEvent};
 use super::steps::{ComputedStep, DeviceSteps};
 use crate::core::ended_request::EndedRequest;
@@ -39,9 +40,12 @@ const MAX_CHUNKS: usize = 512;
 /// Why spans cannot be sent.
 #[derive(Debug, thiserror::Error)]
 pub enum CollectorError {
-    /// The URL is not `http://`. TLS is not supported, because it would need a second TLS library.
+    /// The URL is not `http://`. TLS is not supported.
     #[error("the collector's URL {0:?} does not begin with http://; for TLS, run a collector next to the server")]
     NotHttp(String),
+    /// The HTTP client cannot be made.
+    #[error("the HTTP client for the collector cannot be made")]
+    Client(#[source] reqwest::Error),
     /// The exporter does not accept the URL.
     #[error("the collector's URL {url:?} cannot be used")]
     Exporter {
@@ -80,6 +84,7 @@ impl SpanExport {
         let has_path = rest.trim_end_matches('/').contains('/');
         let endpoint = if has_path { url.to_owned() } else { format!("{}/v1/traces", url.trim_end_matches('/')) };
         let exporter = SpanExporter::builder().with_http().with_protocol(Protocol::HttpBinary).with_endpoint(endpoint);
+        let exporter = exporter.with_http_client(CollectorClient::new().map_err(CollectorError::Client)?);
         let exporter = exporter.build().map_err(|source| CollectorError::Exporter { url: url.to_owned(), source })?;
         let batches =
             BatchConfigBuilder::default().with_max_queue_size(QUEUED_SPANS).with_scheduled_delay(EXPORT_INTERVAL);

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use cuelight_engine::backend::cpu;
 use cuelight_engine::cgroup;
-use cuelight_engine::load::Kernel;
+use cuelight_engine::load::{ComputeDevice, Kernel};
 use cuelight_engine::machine::Machine;
 use cuelight_engine::memory;
 use cuelight_engine::roofline::Roofline;
@@ -12,6 +12,7 @@ use cuelight_engine::tuning::{Calibration, Tuning};
 use serde::Serialize;
 use serde_json::Value;
 
+use super::check::Check;
 use crate::cli::devices::{device_json, vulkan_devices};
 use crate::cli::tuning::{Tuned, TuningSource};
 use crate::config::{CalibrateMode, Config};
@@ -35,8 +36,10 @@ pub struct Report {
     pub no_gpus: Option<String>,
     /// What the CPU kernels have adapted.
     pub tuning: Choices,
-    /// What a user can change, one sentence each; empty until they are computed from the rest.
-    pub warnings: Vec<String>,
+    /// The device of the configuration that cannot be used here.
+    pub missing_device: Option<String>,
+    /// Each check with its result; empty until they are made from the rest.
+    pub checks: Vec<Check>,
 }
 
 /// The CPU.
@@ -62,6 +65,8 @@ pub struct Cpu {
     pub kernels: Vec<&'static str>,
     /// The kernel in use.
     pub kernel: &'static str,
+    /// The kernel of the configuration, if this CPU does not have it.
+    pub unsupported_kernel: Option<&'static str>,
 }
 
 /// The memory.
@@ -142,17 +147,18 @@ impl Report {
                 huge_pages: machine.huge_pages.clone(),
             },
             speed: counts.into_iter().map(|threads| Speed::measure(kernel, threads)).collect(),
-            cpu: Cpu::new(machine, kernel),
+            cpu: Cpu::new(machine, kernel, config.kernel),
+            missing_device: missing_device(config, &gpus),
             gpus,
             no_gpus,
             tuning,
-            warnings: Vec::new(),
+            checks: Vec::new(),
         }
     }
 }
 
 impl Cpu {
-    fn new(machine: Machine, kernel: Kernel) -> Self {
+    fn new(machine: Machine, kernel: Kernel, wanted: Option<Kernel>) -> Self {
         let supported = Kernel::ALL.iter().filter(|kernel| kernel.is_supported());
         Cpu {
             name: machine.cpu,
@@ -165,8 +171,16 @@ impl Cpu {
             l3_bytes: machine.l3_bytes,
             kernels: supported.map(|kernel| kernel.name()).collect(),
             kernel: kernel.name(),
+            unsupported_kernel: wanted.filter(|wanted| !wanted.is_supported()).map(|wanted| wanted.name()),
         }
     }
+}
+
+/// The first device of the configuration that is not a usable one of this machine.
+fn missing_device(config: &Config, gpus: &[Value]) -> Option<String> {
+    let usable = |name: &str| gpus.iter().any(|gpu| gpu["device"] == name && gpu["usable"] == true);
+    let gpus_wanted = config.device.0.iter().filter(|device| **device != ComputeDevice::Cpu);
+    gpus_wanted.map(ToString::to_string).find(|name| !usable(name))
 }
 
 impl Limits {

@@ -1,0 +1,19 @@
+//! `cuelight man`: manual pages, for packages.
+
+use std::path::PathBuf;
+
+use super::CliError;
+
+/// Write manual pages for all commands into a directory.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The directory, which must exist.
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+}
+
+/// Writes a page for the program and one for each subcommand.
+pub fn execute(args: &Args, command: clap::Command) -> Result<(), CliError> {
+    let what = format!("write manual pages into {}", args.directory.display());
+    clap_mangen::generate_to(command, &args.directory).map_err(CliError::io(what))
+}

@@ -1,0 +1,127 @@
+//! What `cuelight serve` prints once its models are ready: a line for each, and a request to try.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use cuelight_engine::memory::format_bytes;
+use serde_json::{Value, json};
+
+use crate::config::{Config, LogFormat};
+use crate::logging::notice;
+use crate::models::{Models, ModelsError};
+
+/// Prints the line of a model, which ends with the address of the server.
+pub(super) async fn print_model(models: &Models, id: &str, address: SocketAddr) -> Result<(), ModelsError> {
+    // Another request may have unloaded it meanwhile.
+    if let Some(model) = models.show(id).await?.model {
+        let (limits, memory) = (&model.limits, format_bytes(model.memory.total_bytes()));
+        notice(&format!("ready: {id} ({}, {memory} planned) on http://{address}", limits.device));
+        let (context_tokens, kv_blocks) = (limits.context_tokens, limits.kv_blocks);
+        tracing::info!(url = format!("http://{address}"), model = id, context_tokens, kv_blocks, "ready");
+    }
+    Ok(())
+}
+
+/// Prints how to try the first model, unless the log is for programs.
+pub(super) async fn print_first_request(models: &Models, address: SocketAddr, config: &Config) {
+    let list = models.list().await;
+    let Some(first) = list.first().filter(|_| config.log_format == LogFormat::Text) else { return };
+    let request = FirstRequest {
+        address,
+        model: (!first.named).then_some(&first.id),
+        // A model of the directory is not loaded yet; most of them answer messages.
+        is_chat: first.model.as_ref().is_none_or(|model| model.chat_template.is_some()),
+        needs_key: !config.api_key.0.is_empty() || config.api_key_file.is_some(),
+        has_page: !config.no_chat_page,
+    };
+    notice(&request.text());
+}
+
+/// A first request to a server.
+#[derive(Debug, Clone, Copy)]
+struct FirstRequest<'a> {
+    /// Where the server listens.
+    address: SocketAddr,
+    /// The model; `None` for the server's default.
+    model: Option<&'a str>,
+    /// Whether the model answers messages; if not, it continues a text.
+    is_chat: bool,
+    /// Whether the server asks for a key.
+    needs_key: bool,
+    /// Whether the server has a page for browsers.
+    has_page: bool,
+}
+
+impl FirstRequest<'_> {
+    /// How to try the server. The second line is a command for a shell, complete but for a key.
+    fn text(&self) -> String {
+        let url = format!("http://{}", reachable(self.address));
+        let page = if self.has_page { format!("open {url} in a browser, or ") } else { String::new() };
+        let key = if self.needs_key { " with one of the API keys in KEY" } else { "" };
+        format!("to try it, {page}run from another terminal{key}:\n  {}", self.command(&url))
+    }
+
+    fn command(&self, url: &str) -> String {
+        let (route, mut body) = if self.is_chat {
+            ("chat/completions", json!({ "messages": [{ "role": "user", "content": "Hello!" }] }))
+        } else {
+            ("completions", json!({ "prompt": "Once upon a time", "max_tokens": 32 }))
+        };
+        if let Some(model) = self.model {
+            body["model"] = Value::from(model);
+        }
+        let key = if self.needs_key { " -H \"Authorization: Bearer $KEY\"" } else { "" };
+        let body = body.to_string().replace('\'', r"'\''");
+        format!("curl {url}/v1/{route} -H 'Content-Type: application/json'{key} -d '{body}'")
+    }
+}
+
+/// The address for a client on this machine: a server that listens on all interfaces is reached through the loopback one.
+fn reachable(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        ip => ip,
+    };
+    SocketAddr::new(ip, address.port())
+}
+
+#[allow(clippy::unwrap_used)]
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(address: &str) -> FirstRequest<'static> {
+        let address = address.parse().unwrap();
+        FirstRequest { address, model: None, is_chat: true, needs_key: false, has_page: false }
+    }
+
+    #[test]
+    fn a_chat_is_one_command() {
+        let expected = "to try it, run from another terminal:\n  curl http://127.0.0.1:8080/v1/chat/completions \
+                        -H 'Content-Type: application/json' -d '{\"messages\":[{\"role\":\"user\",\"content\":\"Hello!\"}]}'";
+        assert_eq!(request("127.0.0.1:8080").text(), expected);
+    }
+
+    #[test]
+    fn keys_names_and_plain_models_change_the_command() {
+        let text = FirstRequest {
+            model: Some("it's"),
+            is_chat: false,
+            needs_key: true,
+            has_page: true,
+            ..request("127.0.0.1:8080")
+        }
+        .text();
+        for part in
+            ["open http://127.0.0.1:8080 in", "in KEY:", "/v1/completions", "Bearer $KEY\"", r#""model":"it'\''s""#]
+        {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+    }
+
+    #[test]
+    fn all_interfaces_are_reached_through_the_loopback_one() {
+        assert!(request("0.0.0.0:80").text().contains("curl http://127.0.0.1:80/v1"));
+        assert!(request("[::]:80").text().contains("curl http://[::1]:80/v1"));
+    }
+}
