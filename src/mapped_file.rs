@@ -126,6 +126,18 @@ impl ModelFiles {
         ModelFiles(mapped.map(|mapped| Arc::clone(&mapped.file)).collect())
     }
 
+    /// These files and others.
+    #[must_use]
+    pub fn with(&self, others: &ModelFiles) -> Self {
+        ModelFiles(self.0.iter().chain(others.0.iter()).map(Arc::clone).collect())
+    }
+
+    /// The path and version of each file. Another text means other contents.
+    #[must_use]
+    pub fn fingerprint(&self) -> String {
+        self.0.iter().map(|file| format!("{} {:?}\n", file.path.display(), file.version)).collect()
+    }
+
     /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -35,8 +35,13 @@ impl Folder {
     }
 
     fn run(&self, arguments: &[&str]) -> Ran {
+        self.run_with(arguments, &[])
+    }
+
+    fn run_with(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Ran {
         let mut command = Command::new(env!("CARGO_BIN_EXE_cuelight"));
         command.args(arguments).env_clear().env("HOME", self.0.path()).env("CUELIGHT_CALIBRATE", "off");
+        command.envs(variables.iter().copied());
         let output = command.current_dir(self.0.path()).stdin(Stdio::null()).output().unwrap();
         let text = |bytes| String::from_utf8(bytes).unwrap();
         Ran { code: output.status.code().unwrap(), stdout: text(output.stdout), stderr: text(output.stderr) }
@@ -111,4 +116,42 @@ fn mistakes_are_refused_and_leave_no_file() {
     refused(&["./model.gguf", "./out.gguf", "iq1_s"], &["\"iq1_s\"", "q4_k_m"]);
     assert_eq!(folder.names(), ["model.gguf", "taken.gguf", "truncated.gguf"]);
     assert_eq!(std::fs::read(folder.path("taken.gguf")).unwrap(), b"taken");
+}
+
+/// The copy is written once, and its model answers as a file that `quantize` wrote.
+#[test]
+fn a_model_is_quantized_before_it_is_loaded_and_the_copy_is_used_again() {
+    let folder = Folder::new();
+    let answer = |model: &str, variables: &[(&str, &str)]| {
+        let ran = folder.run_with(
+            &["run", model, "Hello", "--temperature", "0", "--max-tokens", "8", "--ctx-size", "256"],
+            &[variables, &[("CUELIGHT_CACHE_DIR", "cache")]].concat(),
+        );
+        assert_eq!(ran.code, 0, "{}", ran.stderr);
+        (ran.stdout, ran.stderr.contains("quantizing to q8_0 once"))
+    };
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/hugging_face/llama-shards");
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/families/llama-shards.gguf");
+    let (directory, file) = (directory.to_str().unwrap(), file.to_str().unwrap());
+    assert_eq!(folder.run(&["quantize", file, "./small.gguf", "q8_0"]).code, 0);
+    let (expected, _) = answer("./small.gguf", &[]);
+    let quantize = [("CUELIGHT_QUANTIZE", "q8_0")];
+    assert_eq!(answer(directory, &quantize), (expected.clone(), true));
+    assert_eq!(answer(directory, &quantize), (expected.clone(), false), "the copy is there");
+    assert_eq!(answer(file, &quantize), (expected, true));
+    assert_eq!(std::fs::read_dir(folder.path("cache/quantized")).unwrap().count(), 2);
+}
+
+#[test]
+fn what_cannot_be_quantized_at_load_is_refused() {
+    let folder = Folder::new();
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/hugging_face/llama-shards");
+    folder.run(&["quantize", directory.to_str().unwrap(), "./out.gguf", "q8_0"]).assert_refused(&["--quantize"]);
+    assert_eq!(folder.run(&["quantize", "./model.gguf", "./small.gguf", "q4_0"]).code, 0);
+    let ran = folder.run_with(&["run", "./small.gguf", "Hello"], &[("CUELIGHT_QUANTIZE", "q8_0")]);
+    ran.assert_refused(&["quantized already"]);
+    let ran = folder.run_with(&["run", "./model.gguf", "Hello"], &[("CUELIGHT_QUANTIZE", "q9")]);
+    ran.assert_refused(&["q9", "q8_0", "q4_k_m"]);
+    let ran = folder.run_with(&["serve", "--models-dir", "."], &[("CUELIGHT_QUANTIZE", "q8_0")]);
+    ran.assert_refused(&["--models-dir"]);
 }

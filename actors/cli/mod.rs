@@ -26,6 +26,7 @@ mod perplexity;
 mod ps;
 mod pull;
 mod quantize;
+mod quantized;
 mod ready;
 mod remote;
 mod rm;

@@ -17,7 +17,7 @@ use indicatif::ProgressBar;
 
 use super::hints::explain_load;
 use super::tuning::Tuned;
-use super::{CliError, Context, template_worker};
+use super::{CliError, Context, quantized, template_worker};
 use crate::config::Config;
 use crate::models::{ModelFactory, PlanError, PlannedModel};
 use crate::pipeline::loader::{ModelSource, SourceError};
@@ -137,8 +137,8 @@ fn planned(memory: MemoryPlan, plans: Vec<LoadPlan>, bar: ProgressBar) -> Planne
 }
 
 fn file_options(model: &str, context: &Context) -> Result<LoadOptions, CliError> {
-    let file = context.locate(model)?;
-    load_options(&context.config, context.tuned(), Source::File(file))
+    let source = quantized::source(context.locate(model)?, context)?;
+    load_options(&context.config, context.tuned(), source)
 }
 
 /// Prints the model and its memory in one line.

@@ -6,13 +6,13 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use cuelight_engine::load::{self, ActivationBits, Kernel, KvType, LoadOptions, ModelCard, Source};
+use cuelight_engine::load::{self, ActivationBits, Kernel, KvType, LoadOptions, ModelCard};
 use cuelight_engine::perplexity::{Perplexity, Scored, Scorer, Text};
 use serde_json::json;
 
 use super::terminal::{Align, TableFormat, markdown, print};
 use super::tuning::Tuned;
-use super::{CliError, Context, model};
+use super::{CliError, Context, model, quantized};
 use crate::config::Given;
 use crate::config::flags::{Flags, HubFlags};
 
@@ -86,7 +86,8 @@ struct Outcome {
 pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     let text = read(&args.file)?;
     let path = context.locate(&args.model)?;
-    let configured = model::load_options(&context.config, &Tuned::known(&context.config), Source::File(path))?;
+    let configured =
+        model::load_options(&context.config, &Tuned::known(&context.config), quantized::source(path, context)?)?;
     let options = LoadOptions {
         context_tokens: Some(args.context.get()),
         max_sequences: 1,

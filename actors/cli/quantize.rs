@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use cuelight_engine::cancel::LoadCancel;
-use cuelight_engine::format::gguf::Gguf;
-use cuelight_engine::quantize::{ImportanceMatrix, Override, QuantizeError, QuantizeOptions, QuantizePlan, options};
+use cuelight_engine::checkpoint;
+use cuelight_engine::quantize::{ImportanceMatrix, Override, QuantizeError, QuantizeOptions, QuantizePlan, Target};
 
 use super::terminal::{Align, markdown, print};
 use super::tuning::Tuned;
@@ -34,7 +34,7 @@ pub struct Args {
     out: PathBuf,
     /// The format to write.
     #[arg(value_name = "FORMAT")]
-    format: String,
+    format: Target,
     /// File with the importance of each column, as `llama-imatrix` writes it.
     #[arg(long, value_name = "FILE")]
     imatrix: Option<PathBuf>,
@@ -69,7 +69,6 @@ impl Args {
 
 /// Quantizes the model and prints what was written.
 pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
-    let recipe = options::recipe(&args.format).map_err(CliError::other)?;
     if !args.dry_run && !args.force && args.out.exists() {
         return Err(CliError::Failed(format!(
             "{} exists; give another name, or --force to replace it",
@@ -85,14 +84,20 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     }
     let importance = args.imatrix.as_deref().map(ImportanceMatrix::open).transpose().map_err(CliError::other)?;
     let options = QuantizeOptions {
-        recipe,
+        target: args.format,
         overrides: args.overrides.clone(),
         importance,
         allow_requantize: args.allow_requantize,
         threads: args.threads.map_or_else(|| threads(&context.config), NonZeroUsize::get),
     };
-    let gguf = Gguf::open(&path).map_err(CliError::other)?;
-    let plan = QuantizePlan::new(&gguf, &options).map_err(CliError::other)?;
+    let checkpoint = checkpoint::open(&path).map_err(CliError::other)?;
+    if checkpoint.value("tokenizer.ggml.model").is_none() {
+        return Err(CliError::Failed(format!(
+            "{} has no tokenizer that a GGUF file can hold; --quantize of run and serve quantizes such a model when it is loaded",
+            path.display()
+        )));
+    }
+    let plan = QuantizePlan::new(&*checkpoint, &options).map_err(CliError::other)?;
     if args.dry_run {
         return print(&table(&plan));
     }
@@ -101,7 +106,7 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     print(&summary(&plan, &args.out, bytes, start.elapsed()))
 }
 
-fn threads(config: &Config) -> usize {
+pub(super) fn threads(config: &Config) -> usize {
     config.threads.map_or_else(|| Tuned::known(config).calibration.threads, NonZeroUsize::get)
 }
 
@@ -109,7 +114,8 @@ fn is_same_file(a: &Path, b: &Path) -> bool {
     matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
 }
 
-fn write(plan: &QuantizePlan<'_>, out: &Path, context: &Context) -> Result<u64, CliError> {
+/// Writes the file, with a progress bar. Ctrl-C ends it and leaves no file.
+pub(super) fn write(plan: &QuantizePlan<'_>, out: &Path, context: &Context) -> Result<u64, CliError> {
     let bar = context.terminal.bytes_bar("quantizing", plan.bytes().0);
     let cancel = LoadCancel::default();
     let written = async_runtime::until_stopped(&cancel, || {

@@ -160,6 +160,11 @@ fn models_options(config: &Config, tracer: &Tracer) -> ModelsOptions {
 /// The models of `--models-dir`.
 fn models_directory(path: &Path, args: &Args, context: &Context) -> Result<ModelsDirectory, CliError> {
     let config = &context.config;
+    if config.quantize.is_some() {
+        return Err(CliError::Usage(
+            "--quantize applies to models that are named on the command line, not to those of --models-dir".to_owned(),
+        ));
+    }
     // A wrong setting fails here, and not at the first request.
     let options = model::load_options(config, context.tuned(), Source::File(path.to_owned()))?;
     let replicas = config.replicas;

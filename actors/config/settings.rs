@@ -8,6 +8,7 @@ use std::time::Duration;
 use cuelight_engine::load::{
     ActivationBits, ComputeDevice, CpuExperts, Devices, ExpertStreaming, Kernel, KvType, Shares,
 };
+use cuelight_engine::quantize::Target;
 
 use super::error::{ConfigError, Given, Origin};
 use super::home::Home;
@@ -185,6 +186,8 @@ settings! { |home|
         state_memory: Option<ByteSize> = None, "SIZE", advanced = true;
         /// Number format of the KV cache: f16, f32, or q8_0 (8 bits per number, about half the size of f16).
         kv_type: KvType = KvType::F16, "TYPE";
+        /// Format to quantize the weights to before the model is loaded, such as q8_0 or q4_k_m, for models in BF16, F16 or F32; the copy is kept in `cache_dir`.
+        quantize: Option<Target> = None, "FORMAT";
         /// CPU threads to compute with; if not set, all that the process may use, or half of them where more are not faster.
         threads: Option<NonZeroUsize> = None, "N";
         /// Device to compute on: cpu, vulkan, or vulkan:N as listed by `cuelight devices`; several, separated by commas, divide the layers in that order.

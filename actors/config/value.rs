@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::pipeline::executor::OverlapMode;
 use crate::pipeline::policy::SpeculationMode;
 use cuelight_engine::load::{ActivationBits, CpuExperts, Devices, ExpertStreaming, Kernel, KvType, Shares};
+use cuelight_engine::quantize::Target;
 
 use crate::api::ClientIdentity;
 use crate::metrics::exposition::Compat;
@@ -266,6 +267,7 @@ macro_rules! parsed {
 
 parsed! {
     ByteSize: |size| quoted(&size.exact());
+    Target: |target| quoted(&target.to_string());
     Probability: |number| format!("{:?}", number.0);
     Temperature: |number| format!("{:?}", number.0);
     LogLevel: |level| quoted(&level.0);

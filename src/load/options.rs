@@ -19,6 +19,13 @@ use crate::synthetic::generate::PendingWeights;
 pub enum Source {
     /// A GGUF file, one of its shards, or a Hugging Face directory.
     File(PathBuf),
+    /// A model whose tensors are read from a copy with fewer bits, a GGUF file.
+    Quantized {
+        /// The model.
+        original: PathBuf,
+        /// The copy.
+        copy: PathBuf,
+    },
     /// Random weights, generated in memory.
     Synthetic(Synthetic),
 }
@@ -28,6 +35,7 @@ impl Source {
     pub(super) fn open(&self) -> Result<(Box<dyn Checkpoint>, Option<PendingWeights>), OpenError> {
         match self {
             Source::File(path) => Ok((checkpoint::open(path)?, None)),
+            Source::Quantized { original, copy } => Ok((checkpoint::open_quantized(original, copy)?, None)),
             Source::Synthetic(synthetic) => {
                 let (gguf, pending_weights) = synthetic.outline()?;
                 Ok((Box::new(gguf), Some(pending_weights)))

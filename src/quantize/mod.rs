@@ -16,7 +16,7 @@ pub mod write;
 
 pub use error::QuantizeError;
 pub use importance::ImportanceMatrix;
-pub use options::{Override, QuantizeOptions};
+pub use options::{Override, QuantizeOptions, Target};
 pub use plan::{PlannedTensor, QuantizePlan};
 pub use write::WriteProgress;
 

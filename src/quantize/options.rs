@@ -1,5 +1,6 @@
 //! What the user chose for a quantization.
 
+use std::fmt;
 use std::str::FromStr;
 
 use cuelight_shaders::quant::Format;
@@ -13,7 +14,7 @@ use crate::quantization_recipe::{QUANTIZATION_RECIPES, QuantizationRecipe};
 #[derive(Debug)]
 pub struct QuantizeOptions {
     /// The format of each tensor.
-    pub recipe: &'static QuantizationRecipe,
+    pub target: Target,
     /// Other formats for some tensors; the first pattern that matches counts.
     pub overrides: Vec<Override>,
     /// The importance of columns.
@@ -54,13 +55,32 @@ impl FromStr for Override {
     }
 }
 
-/// The recipe with a name.
-///
-/// # Errors
-/// [`QuantizeError::UnknownRecipe`], which lists the names of all recipes that weights can be quantized to.
-pub fn recipe(name: &str) -> Result<&'static QuantizationRecipe, QuantizeError> {
-    QuantizationRecipe::named(name).filter(|recipe| recipe.is_writable()).ok_or_else(|| {
-        let writable = QUANTIZATION_RECIPES.iter().filter(|recipe| recipe.is_writable()).map(|recipe| recipe.name);
-        QuantizeError::UnknownRecipe { name: name.to_owned(), known: writable.collect::<Vec<_>>().join(", ") }
-    })
+/// A recipe that weights can be quantized to.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Target(&'static QuantizationRecipe);
+
+impl Target {
+    /// The recipe.
+    #[must_use]
+    pub fn recipe(self) -> &'static QuantizationRecipe {
+        self.0
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0.name)
+    }
+}
+
+impl FromStr for Target {
+    type Err = QuantizeError;
+
+    /// Finds a recipe by its name; the error lists the names of all recipes that weights can be quantized to.
+    fn from_str(name: &str) -> Result<Self, QuantizeError> {
+        QuantizationRecipe::named(name).filter(|recipe| recipe.is_writable()).map(Target).ok_or_else(|| {
+            let writable = QUANTIZATION_RECIPES.iter().filter(|recipe| recipe.is_writable()).map(|recipe| recipe.name);
+            QuantizeError::UnknownRecipe { name: name.to_owned(), known: writable.collect::<Vec<_>>().join(", ") }
+        })
+    }
 }

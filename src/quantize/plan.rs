@@ -5,7 +5,7 @@ use cuelight_shaders::quantize::is_target;
 
 use super::error::QuantizeError;
 use super::options::QuantizeOptions;
-use crate::format::gguf::{Gguf, TensorInfo};
+use crate::checkpoint::{Checkpoint, TensorInfo};
 use crate::quantization_recipe::{Matrix, ModelFacts, Role, fitting};
 
 /// Parts of the names of matrices that keep their format: small, or sensitive to rounding.
@@ -38,7 +38,7 @@ pub struct PlannedTensor {
 
 /// What a quantization writes.
 pub struct QuantizePlan<'a> {
-    pub(super) gguf: &'a Gguf,
+    pub(super) checkpoint: &'a dyn Checkpoint,
     pub(super) options: &'a QuantizeOptions,
     /// The tensors in file order.
     pub tensors: Vec<PlannedTensor>,
@@ -49,10 +49,10 @@ impl<'a> QuantizePlan<'a> {
     ///
     /// # Errors
     /// [`QuantizeError`] when a tensor cannot be quantized, or the importance matrix belongs to another model.
-    pub fn new(gguf: &'a Gguf, options: &'a QuantizeOptions) -> Result<Self, QuantizeError> {
-        let mut plan = QuantizePlan { gguf, options, tensors: Vec::new() };
-        let rules = Rules::new(gguf, options)?;
-        for tensor in gguf.tensors() {
+    pub fn new(checkpoint: &'a dyn Checkpoint, options: &'a QuantizeOptions) -> Result<Self, QuantizeError> {
+        let mut plan = QuantizePlan { checkpoint, options, tensors: Vec::new() };
+        let rules = Rules::new(checkpoint, options)?;
+        for tensor in checkpoint.tensors() {
             let planned = plan.plan_tensor(tensor, &rules)?;
             plan.tensors.push(planned);
         }
@@ -72,8 +72,8 @@ impl<'a> QuantizePlan<'a> {
     }
 
     fn plan_tensor(&self, tensor: &TensorInfo, rules: &Rules<'_>) -> Result<PlannedTensor, QuantizeError> {
-        let path = || self.gguf.path().to_owned();
-        let from = self.gguf.weight(&tensor.name)?.format;
+        let path = || self.checkpoint.path().to_owned();
+        let from = self.checkpoint.weight(&tensor.name)?.format;
         let to = rules.format(tensor, from)?;
         if to != from && from.integers().is_some() && !self.options.allow_requantize {
             return Err(QuantizeError::AlreadyQuantized { path: path(), tensor: tensor.name.clone(), format: from });
@@ -116,10 +116,11 @@ struct Rules<'a> {
 }
 
 impl<'a> Rules<'a> {
-    fn new(gguf: &Gguf, options: &'a QuantizeOptions) -> Result<Self, QuantizeError> {
-        let architecture = gguf.str("general.architecture")?;
-        let number = |key: &str| gguf.optional_u32(&format!("{architecture}.{key}")).ok().flatten().unwrap_or(1).max(1);
-        let value_layers = gguf.tensors().iter().filter(|tensor| Role::of(&tensor.name, false) == Role::Values);
+    fn new(checkpoint: &dyn Checkpoint, options: &'a QuantizeOptions) -> Result<Self, QuantizeError> {
+        let architecture = checkpoint.str("general.architecture")?;
+        let number =
+            |key: &str| checkpoint.optional_u32(&format!("{architecture}.{key}")).ok().flatten().unwrap_or(1).max(1);
+        let value_layers = checkpoint.tensors().iter().filter(|tensor| Role::of(&tensor.name, false) == Role::Values);
         let model = ModelFacts {
             n_layers: number("block_count") as usize,
             queries_per_key: (number("attention.head_count") / number("attention.head_count_kv")) as usize,
@@ -128,7 +129,7 @@ impl<'a> Rules<'a> {
         Ok(Rules {
             options,
             model,
-            is_tied: gguf.tensor("output.weight").is_none(),
+            is_tied: checkpoint.tensor("output.weight").is_none(),
             value_layers: value_layers.map(|tensor| layer(&tensor.name)).collect(),
         })
     }
@@ -149,7 +150,7 @@ impl<'a> Rules<'a> {
         };
         let columns = usize::try_from(tensor.n_columns()).unwrap_or(usize::MAX);
         let matrix = Matrix { role, layer, is_routed: tensor.name.contains("_exps."), columns };
-        let format = self.options.recipe.format(&matrix, &ModelFacts { n_layers, ..self.model });
+        let format = self.options.target.recipe().format(&matrix, &ModelFacts { n_layers, ..self.model });
         Ok(fitting(format, columns))
     }
 

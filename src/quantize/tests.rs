@@ -7,8 +7,8 @@ use cuelight_shaders::quant::random;
 
 use super::*;
 use crate::cancel::LoadCancel;
-use crate::format::gguf::Gguf;
 use crate::format::gguf::write::GgufBuilder;
+use crate::format::gguf::{Gguf, Metadata};
 
 const COLUMNS: usize = 256;
 const LAYERS: u32 = 8;
@@ -40,7 +40,7 @@ fn source() -> Vec<u8> {
 
 fn options(recipe: &str) -> QuantizeOptions {
     QuantizeOptions {
-        recipe: options::recipe(recipe).unwrap(),
+        target: recipe.parse().unwrap(),
         overrides: Vec::new(),
         importance: None,
         allow_requantize: false,
@@ -168,7 +168,7 @@ fn a_cancelled_quantization_leaves_no_file() {
 
 #[test]
 fn unknown_names_are_refused_with_the_known_ones() {
-    let error = options::recipe("q4").unwrap_err().to_string();
+    let error = "q4".parse::<Target>().unwrap_err().to_string();
     assert!(error.contains("q4_k_m") && !error.contains("iq1_s"), "{error}");
     assert!("attn_v".parse::<Override>().is_err());
     assert!("attn_v=q9".parse::<Override>().is_err());

@@ -85,11 +85,11 @@ impl QuantizePlan<'_> {
                 || key.starts_with("quantize.imatrix.")
                 || ["general.file_type", "general.quantization_version", "general.alignment"].contains(&key)
         };
-        let kept = self.gguf.metadata().iter().filter(|(key, _)| !dropped(key));
+        let kept = self.checkpoint.metadata().iter().filter(|(key, _)| !dropped(key));
         let file = kept.fold(GgufBuilder::new(), |file, (key, value)| file.key(key, value));
         let file = file
             .key("general.quantization_version", QUANTIZATION_VERSION)
-            .key("general.file_type", self.options.recipe.file_type);
+            .key("general.file_type", self.options.target.recipe().file_type);
         let file = match &self.options.importance {
             Some(importance) => importance.describe(file),
             None => file,
@@ -106,7 +106,7 @@ impl QuantizePlan<'_> {
         out: &mut impl Write,
         failed: impl Fn(io::Error) -> QuantizeError,
     ) -> Result<(), QuantizeError> {
-        let weight = self.gguf.weight(&tensor.name)?;
+        let weight = self.checkpoint.weight(&tensor.name)?;
         if tensor.from == tensor.to {
             return out.write_all(weight.bytes()).map_err(failed);
         }
@@ -148,7 +148,7 @@ impl QuantizePlan<'_> {
         match failure.into_inner().unwrap_or_else(|error| error.into_inner()) {
             None => Ok(bytes),
             Some(source) => {
-                let (path, tensor) = (self.gguf.path().to_owned(), tensor.name.clone());
+                let (path, tensor) = (self.checkpoint.path().to_owned(), tensor.name.clone());
                 Err(QuantizeError::Tensor { path, tensor, source })
             }
         }

@@ -24,7 +24,7 @@ use self::profile::Profile;
 use self::report::{Format, Measurement, limits_table};
 use super::model;
 use super::terminal::print;
-use super::{CliError, Context};
+use super::{CliError, Context, quantized};
 use crate::config::flags::{Flags, HubFlags};
 use crate::config::{ByteSize, Given};
 
@@ -143,7 +143,7 @@ impl Args {
             (Some(synthetic), None) => Ok(Source::Synthetic(*synthetic)),
             (None, _) => {
                 let model = self.model.as_deref().unwrap_or_default();
-                Ok(Source::File(context.locate(model)?))
+                quantized::source(context.locate(model)?, context)
             }
         }
     }

@@ -1,0 +1,69 @@
+//! A checkpoint with the tensors of its quantized copy. Everything else is read from the original.
+
+use std::path::Path;
+
+use cuelight_shaders::weight::Weight;
+
+use super::{Checkpoint, Metadata, TensorInfo};
+use crate::cancel::LoadCancel;
+use crate::format::gguf::{Gguf, GgufError, Value};
+use crate::format::tokenizer::{Tokenizer, TokenizerError};
+use crate::mapped_file::ModelFiles;
+
+/// A checkpoint and its quantized copy.
+pub(super) struct Quantized {
+    original: Box<dyn Checkpoint>,
+    copy: Gguf,
+    files: ModelFiles,
+}
+
+impl Quantized {
+    pub(super) fn new(original: Box<dyn Checkpoint>, copy: Gguf) -> Self {
+        let files = original.files().with(Checkpoint::files(&copy));
+        Quantized { original, copy, files }
+    }
+}
+
+impl Metadata for Quantized {
+    fn path(&self) -> &Path {
+        self.original.path()
+    }
+
+    fn metadata(&self) -> &[(String, Value)] {
+        self.original.metadata()
+    }
+
+    fn value(&self, key: &str) -> Option<&Value> {
+        self.original.value(key)
+    }
+}
+
+impl Checkpoint for Quantized {
+    fn files(&self) -> &ModelFiles {
+        &self.files
+    }
+
+    fn tensors(&self) -> &[TensorInfo] {
+        Checkpoint::tensors(&self.copy)
+    }
+
+    fn tensor(&self, name: &str) -> Option<&TensorInfo> {
+        Checkpoint::tensor(&self.copy, name)
+    }
+
+    fn weight(&self, name: &str) -> Result<Weight, GgufError> {
+        Checkpoint::weight(&self.copy, name)
+    }
+
+    fn tokenizer(&self, cancel: &LoadCancel) -> Result<Tokenizer, TokenizerError> {
+        self.original.tokenizer(cancel)
+    }
+
+    fn tokenizer_bytes(&self) -> Result<u64, TokenizerError> {
+        self.original.tokenizer_bytes()
+    }
+
+    fn release_header(&self) {
+        self.original.release_header();
+    }
+}
