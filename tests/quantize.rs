@@ -124,7 +124,7 @@ fn a_model_is_quantized_before_it_is_loaded_and_the_copy_is_used_again() {
     let folder = Folder::new();
     let answer = |model: &str, variables: &[(&str, &str)]| {
         let ran = folder.run_with(
-            &["run", model, "Hello", "--temperature", "0", "--max-tokens", "8", "--ctx-size", "256"],
+            &["run", model, "Hello", "--temp", "0", "--max-tokens", "8", "--ctx-size", "256"],
             &[variables, &[("CUELIGHT_CACHE_DIR", "cache")]].concat(),
         );
         assert_eq!(ran.code, 0, "{}", ran.stderr);
