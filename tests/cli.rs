@@ -505,6 +505,18 @@ fn cached_models_are_listed_and_removed() {
 }
 
 #[test]
+fn there_is_a_manual_page_for_each_command() {
+    let home = Home::new();
+    let directory = home.path("");
+    let ran = home.run(&["man", directory.to_str().unwrap()]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    for page in ["cuelight.1", "cuelight-serve.1", "cuelight-doctor.1"] {
+        assert!(std::fs::read_to_string(home.path(page)).unwrap().contains(".SH NAME"), "{page}");
+    }
+    home.run(&["man", "/no/such/directory"]).assert_refused(1, &["write manual pages into /no/such/directory"]);
+}
+
+#[test]
 fn completions_exist_for_every_shell() {
     for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
         let ran = Home::new().run(&["completions", shell]);

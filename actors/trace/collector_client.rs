@@ -19,9 +19,12 @@ const MAX_ANSWER_BYTES: u64 = 4 << 20;
 pub(super) struct CollectorClient(reqwest::blocking::Client);
 
 impl CollectorClient {
-    /// A client without connections. Must not be called on a tokio worker.
-    pub(super) fn new() -> Result<Self, reqwest::Error> {
-        Ok(CollectorClient(reqwest::blocking::Client::builder().timeout(TIMEOUT).build()?))
+    /// A client without connections.
+    pub(super) fn new() -> Result<Self, HttpError> {
+        // A blocking client cannot be made on a tokio worker.
+        let make = || reqwest::blocking::Client::builder().timeout(TIMEOUT).build();
+        let made = std::thread::Builder::new().name("collector-client".to_owned()).spawn(make)?.join();
+        Ok(CollectorClient(made.map_err(|_| "the thread that makes it panicked")??))
     }
 
     fn send(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {

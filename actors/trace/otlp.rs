@@ -16,6 +16,7 @@ use opentelemetry::trace::{
     TracerProvider,
 };
 use opentelemetry::{Array, Context, KeyValue, StringValue, Value};
+use opentelemetry_http::HttpError;
 use opentelemetry_otlp::{ExporterBuildError, Protocol, SpanExporter, WithExportConfig, WithHttpConfig};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{BatchConfigBuilder, BatchSpanProcessor, SdkTracer, SdkTracerProvider};
@@ -45,7 +46,7 @@ pub enum CollectorError {
     NotHttp(String),
     /// The HTTP client cannot be made.
     #[error("the HTTP client for the collector cannot be made")]
-    Client(#[source] reqwest::Error),
+    Client(#[source] HttpError),
     /// The exporter does not accept the URL.
     #[error("the collector's URL {url:?} cannot be used")]
     Exporter {

@@ -97,11 +97,13 @@ impl Linear {
 }
 
 /// The most outputs that the float32 kernels compute together.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only kernels for x86-64 use it"))]
 const TILE_OUTPUTS: usize = 8;
 /// The outputs of a task are a multiple of this, which is a multiple of the tile of every kernel.
 pub(crate) const TASK_OUTPUTS: usize = integer::packed::STRIP_ROWS;
 
 /// A task: some columns of one output, for all rows.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only kernels for x86-64 use all of it"))]
 pub(crate) struct Task<'a> {
     pub weight: &'a Weight,
     pub bias: Option<&'a [f32]>,
@@ -119,6 +121,7 @@ pub(crate) struct Task<'a> {
 
 impl<'a> Task<'a> {
     /// The weight and the input for the integer kernels.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only kernels for x86-64 use it"))]
     fn packed(&self) -> (&'a PackedWeight, Panels<'a>) {
         self.integers.expect("an integer kernel runs only on packed weights")
     }
