@@ -1,7 +1,7 @@
 //! The families whose directories load: which architecture they are in GGUF files, and how their tensors differ from
-//! [`COMMON`](super::names::COMMON). A family is data.
+//! the common rules. A family is data.
 
-use super::names::{Heads, Op, Rule};
+use super::rules::{Heads, Op, Rule};
 
 /// A family of models as directories store it.
 pub(super) struct Family {

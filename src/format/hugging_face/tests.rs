@@ -1,3 +1,5 @@
+//! Small directories that are whole, damaged or not supported.
+
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;

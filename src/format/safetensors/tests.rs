@@ -1,3 +1,5 @@
+//! Files and indexes that are whole or damaged.
+
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;
