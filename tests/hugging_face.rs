@@ -145,7 +145,7 @@ fn commands_take_a_directory_as_their_model() {
     let text = "The harbour was quiet before the storm.";
     for arguments in [
         &["tokenize", "MODEL", text][..],
-        &["run", "MODEL", text, "--temperature", "0", "--max-tokens", "8", "--ctx-size", "256"],
+        &["run", "MODEL", text, "--temp", "0", "--max-tokens", "8", "--ctx-size", "256"],
     ] {
         let [from_directory, from_file] = of_both(arguments);
         assert_eq!(from_directory, from_file, "{arguments:?}");

@@ -6,12 +6,14 @@
 //! - [`error`]: what can be wrong with a file
 //! - [`value`]: typed metadata
 //! - [`metadata`]: the value of a key as a type
+//! - `conversions`: values made from numbers and text
 //! - [`header`]: parses the metadata and tensor table of one file
 //! - [`shards`]: the files of a model in shards
 //! - [`mod@write`]: writes GGUF files
 //!
 //! Source: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>, versions 2 and 3, little-endian.
 
+mod conversions;
 pub mod error;
 pub mod header;
 pub mod metadata;

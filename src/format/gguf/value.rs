@@ -173,44 +173,6 @@ impl Value {
     }
 }
 
-impl From<u32> for Value {
-    fn from(value: u32) -> Self {
-        Value::U32(value)
-    }
-}
-
-impl From<f32> for Value {
-    fn from(value: f32) -> Self {
-        Value::F32(value)
-    }
-}
-
-impl From<bool> for Value {
-    fn from(value: bool) -> Self {
-        Value::Bool(value)
-    }
-}
-
-impl From<&str> for Value {
-    fn from(value: &str) -> Self {
-        Value::String(value.into())
-    }
-}
-
-impl From<&[u32]> for Value {
-    fn from(values: &[u32]) -> Self {
-        let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
-        Value::Array(Array { element: ValueType::U32, len: values.len(), bytes: bytes.into() })
-    }
-}
-
-impl From<&[bool]> for Value {
-    fn from(values: &[bool]) -> Self {
-        let bytes = values.iter().map(|value| u8::from(*value)).collect::<Vec<u8>>();
-        Value::Array(Array { element: ValueType::Bool, len: values.len(), bytes: bytes.into() })
-    }
-}
-
 /// For people: short strings in quotes, long strings and arrays by their size.
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

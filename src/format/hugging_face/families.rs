@@ -1,7 +1,7 @@
 //! The families whose directories load: which architecture they are in GGUF files, and how their tensors differ from
-//! [`COMMON`](super::names::COMMON). A family is data.
+//! the common rules. A family is data.
 
-use super::names::{Heads, Op, Rule};
+use super::rules::{Heads, Op, Rule};
 
 /// A family of models as directories store it.
 pub(super) struct Family {
@@ -62,9 +62,6 @@ const GEMMA4: &[Rule] = &[
     ("pre_feedforward_layernorm_2", "pre_ffw_norm_2", &[]),
     ("post_feedforward_layernorm_1", "post_ffw_norm_1", &[]),
     ("post_feedforward_layernorm_2", "post_ffw_norm_2", &[]),
-    ("embed_tokens_per_layer", "per_layer_token_embd", &[]),
-    ("per_layer_model_projection", "per_layer_model_proj", &[]),
-    ("per_layer_projection_norm", "per_layer_proj_norm", &[]),
     ("per_layer_input_gate", "inp_gate", &[]),
     ("per_layer_projection", "proj", &[]),
     ("post_per_layer_input_norm", "post_norm", &[]),

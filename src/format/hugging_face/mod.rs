@@ -4,7 +4,7 @@
 //! others are made when they are first read and then stay in memory. Pickled weights are never read.
 //!
 //! - [`families`]: which models load, as data
-//! - [`names`]: the names of tensors, and how they change
+//! - [`names`]: the names of tensors, and how they change, by [`rules`]
 //! - [`table`]: the tensors and their bytes; `transform`, `derived`: how bytes change
 //! - [`keys`], [`rope`]: from `config.json` to keys; `config`: its values as types
 //! - [`text`]: tokenizer, chat template, tokens that end a text
@@ -17,6 +17,7 @@ mod families;
 mod keys;
 mod names;
 mod rope;
+mod rules;
 mod small_files;
 mod table;
 mod text;

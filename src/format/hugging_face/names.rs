@@ -1,48 +1,20 @@
 //! From the names of tensors in a directory to those in GGUF files, as data.
 
 use super::families::Family;
+use super::rules::{Op, Rule};
 
-/// A tensor of a directory and the tensor of a GGUF file that holds it.
-///
-/// A name without an ending stands for the names with `.weight` and `.bias`, which stay. `*` is the number of an expert; the
-/// tensors of all experts are joined. Names of tensors in layers are those after `layers.N.`. A tensor with several rules is
-/// divided among several tensors.
-pub(super) type Rule = (&'static str, &'static str, &'static [Op]);
-
-/// How a tensor changes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Op {
-    /// The weight of a norm, to which some families add 1.
-    Norm,
-    /// The rows of rotated heads: pairs of rows are neighbours in GGUF files, and in the two halves of a head here.
-    RotaryRows(Heads),
-    /// Minus the exponential.
-    NegExp,
-    /// Exchanges the two innermost axes.
-    Transpose,
-    /// One of two equal parts of an axis, which is counted from the innermost.
-    Half { part: usize, axis: usize },
-    /// Every second index of an axis, which is counted from the innermost.
-    EverySecond { first: usize, axis: usize },
-    /// The value heads of the gated delta rule along an axis, which is counted from the outermost: in GGUF files their key head
-    /// changes fastest. Queries and keys may come before them.
-    ValueHeads { axis: usize, after_keys: bool },
-}
-
-/// Heads whose number the config has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Heads {
-    /// Those of queries.
-    Query,
-    /// Those of keys.
-    Key,
-}
-
-/// Tensors that have the same names in most families, outside layers and in them.
-pub(super) const COMMON: &[Rule] = &[
+/// Tensors outside layers, in all families.
+const OUTSIDE: &[Rule] = &[
     ("embed_tokens", "token_embd", &[]),
     ("norm", "output_norm", &[Op::Norm]),
     ("lm_head", "output", &[]),
+    ("embed_tokens_per_layer", "per_layer_token_embd", &[]),
+    ("per_layer_model_projection", "per_layer_model_proj", &[]),
+    ("per_layer_projection_norm", "per_layer_proj_norm", &[Op::Norm]),
+];
+
+/// Tensors of layers that have the same names in most families.
+pub(super) const COMMON: &[Rule] = &[
     ("input_layernorm", "attn_norm", &[Op::Norm]),
     ("self_attn.q_proj", "attn_q", &[]),
     ("self_attn.k_proj", "attn_k", &[]),
@@ -67,6 +39,7 @@ pub(super) const COMMON: &[Rule] = &[
     ("mlp.experts.gate_up_proj", "ffn_up_exps.weight", &[Op::Half { part: 1, axis: 1 }]),
     ("mlp.experts.down_proj", "ffn_down_exps.weight", &[]),
     ("mlp.gate.e_score_correction_bias", "exp_probs_b.bias", &[]),
+    ("mlp.e_score_correction_bias", "exp_probs_b.bias", &[]),
     ("mlp.shared_expert.gate_proj", "ffn_gate_shexp", &[]),
     ("mlp.shared_expert.up_proj", "ffn_up_shexp", &[]),
     ("mlp.shared_expert.down_proj", "ffn_down_shexp", &[]),
@@ -119,22 +92,25 @@ pub(super) fn fate(family: &Family, n_layers: usize, name: &str) -> Fate {
     if starts(name) || starts(short) || COMPUTED.iter().any(|end| name.ends_with(end)) {
         return Fate::Ignored;
     }
-    let (layer, inner) = match short.strip_prefix("layers.").and_then(|rest| rest.split_once('.')) {
-        Some((layer, inner)) => (layer.parse::<usize>().ok(), inner),
-        None => (None, short),
+    let Some((layer, inner)) = short.strip_prefix("layers.").and_then(|rest| rest.split_once('.')) else {
+        return Fate::Targets(targets(&[OUTSIDE], short, ""));
     };
-    // Layers after the last draft tokens and are not computed.
-    if layer.is_some_and(|layer| layer >= n_layers) {
-        return Fate::Ignored;
+    match layer.parse::<usize>() {
+        // Layers after the last draft tokens and are not computed.
+        Ok(layer) if layer >= n_layers => Fate::Ignored,
+        Ok(layer) => {
+            let tables: Vec<&[Rule]> = family.names.iter().copied().chain([COMMON]).collect();
+            Fate::Targets(targets(&tables, inner, &format!("blk.{layer}.")))
+        }
+        Err(_) => Fate::Targets(Vec::new()),
     }
-    let named = |(stored, expert, ops): (String, Option<usize>, &'static [Op])| {
-        let name = layer.map_or_else(|| stored.clone(), |layer| format!("blk.{layer}.{stored}"));
-        Target { name, expert, ops }
-    };
-    let tables = family.names.iter().copied().chain([COMMON]);
-    let found = tables.map(|table| table.iter().filter_map(|rule| applied(rule, inner)).collect::<Vec<_>>());
-    let first = found.into_iter().find(|found| !found.is_empty()).unwrap_or_default();
-    Fate::Targets(first.into_iter().map(named).collect())
+}
+
+/// The targets of a name by the first table that has it, with `before` put before their names.
+fn targets(tables: &[&[Rule]], name: &str, before: &str) -> Vec<Target> {
+    let named = |(stored, expert, ops)| Target { name: format!("{before}{stored}"), expert, ops };
+    let of_table = |table: &&[Rule]| table.iter().filter_map(|rule| applied(rule, name)).map(named).collect::<Vec<_>>();
+    tables.iter().map(of_table).find(|found| !found.is_empty()).unwrap_or_default()
 }
 
 /// The target of a name, the expert and the changes if a rule is for that name.
@@ -156,7 +132,7 @@ mod tests {
     use super::super::families::of_type;
     use super::*;
 
-    fn targets(model_type: &str, name: &str) -> Vec<String> {
+    fn targets_of(model_type: &str, name: &str) -> Vec<String> {
         let family = of_type(model_type).expect("the family is known");
         match fate(family, 2, name) {
             Fate::Ignored => vec!["ignored".to_owned()],
@@ -168,16 +144,16 @@ mod tests {
     fn names_are_found_with_every_prefix() {
         for prefix in PREFIXES {
             let name = format!("{prefix}layers.1.mlp.down_proj.weight");
-            assert_eq!(targets("llama", &name), ["blk.1.ffn_down.weight"]);
+            assert_eq!(targets_of("llama", &name), ["blk.1.ffn_down.weight"]);
         }
-        assert_eq!(targets("llama", "lm_head.weight"), ["output.weight"]);
-        assert_eq!(targets("llama", "model.layers.0.self_attn.q_proj.bias"), ["blk.0.attn_q.bias"]);
+        assert_eq!(targets_of("llama", "lm_head.weight"), ["output.weight"]);
+        assert_eq!(targets_of("llama", "model.layers.0.self_attn.q_proj.bias"), ["blk.0.attn_q.bias"]);
     }
 
     #[test]
     fn a_family_names_a_norm_differently() {
-        assert_eq!(targets("llama", "model.layers.0.post_attention_layernorm.weight"), ["blk.0.ffn_norm.weight"]);
-        let gemma = targets("gemma2", "model.layers.0.post_attention_layernorm.weight");
+        assert_eq!(targets_of("llama", "model.layers.0.post_attention_layernorm.weight"), ["blk.0.ffn_norm.weight"]);
+        let gemma = targets_of("gemma2", "model.layers.0.post_attention_layernorm.weight");
         assert_eq!(gemma, ["blk.0.post_attention_norm.weight"]);
     }
 
@@ -186,17 +162,23 @@ mod tests {
         let found = fate(of_type("qwen3_moe").expect("known"), 2, "model.layers.0.mlp.experts.17.up_proj.weight");
         let target = Target { name: "blk.0.ffn_up_exps.weight".to_owned(), expert: Some(17), ops: &[] };
         assert_eq!(found, Fate::Targets(vec![target]));
-        let fused = targets("qwen3_moe", "model.layers.0.mlp.experts.gate_up_proj");
+        let fused = targets_of("qwen3_moe", "model.layers.0.mlp.experts.gate_up_proj");
         assert_eq!(fused, ["blk.0.ffn_gate_exps.weight", "blk.0.ffn_up_exps.weight"]);
     }
 
     #[test]
     fn other_parts_are_ignored_and_other_names_unknown() {
         for name in ["model.visual.a", "vision_tower.b", "mtp.c", "model.layers.2.mlp.gate_proj.weight"] {
-            assert_eq!(targets("llama", name), ["ignored"], "{name}");
+            assert_eq!(targets_of("llama", name), ["ignored"], "{name}");
         }
-        for name in ["model.layers.0.mlp.extra.weight", "model.layers.x.mlp.gate_proj.weight", "score.weight"] {
-            assert_eq!(targets("llama", name), Vec::<String>::new(), "{name}");
+        for name in [
+            "model.layers.0.mlp.extra.weight",
+            "model.layers.x.mlp.gate_proj.weight",
+            "model.layers.0.norm.weight",
+            "model.mlp.gate_proj.weight",
+            "score.weight",
+        ] {
+            assert_eq!(targets_of("llama", name), Vec::<String>::new(), "{name}");
         }
     }
 }

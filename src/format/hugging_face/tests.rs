@@ -1,3 +1,5 @@
+//! Small directories that are whole, damaged or not supported.
+
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;
@@ -8,8 +10,11 @@ use super::Directory;
 use crate::checkpoint;
 use crate::format::gguf::Metadata;
 
+/// The name, type and shape of a tensor.
+type TensorSpec<'a> = (&'a str, &'a str, &'a [usize]);
+
 /// A safetensors file of zeros.
-fn safetensors(tensors: &[(&str, &str, &[usize])]) -> Vec<u8> {
+fn safetensors(tensors: &[TensorSpec<'_>]) -> Vec<u8> {
     let (mut header, mut end) = (serde_json::Map::new(), 0);
     for (name, dtype, shape) in tensors {
         let size = match *dtype {
@@ -46,14 +51,14 @@ fn with(changes: &Json) -> Json {
 }
 
 const QUERY: &str = "model.layers.0.self_attn.q_proj.weight";
-const TENSORS: &[(&str, &str, &[usize])] = &[
+const TENSORS: &[TensorSpec<'static>] = &[
     ("model.embed_tokens.weight", "BF16", &[16, 8]),
     (QUERY, "BF16", &[8, 8]),
     ("model.layers.0.mlp.up_proj.weight", "BF16", &[12, 8]),
     ("lm_head.weight", "BF16", &[16, 8]),
 ];
 
-fn folder(config: &Json, tensors: &[(&str, &str, &[usize])]) -> tempfile::TempDir {
+fn folder(config: &Json, tensors: &[TensorSpec<'_>]) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
     std::fs::write(folder.path().join("model.safetensors"), safetensors(tensors)).unwrap();
@@ -64,7 +69,7 @@ fn open(config: &Json) -> Directory {
     Directory::open(folder(config, TENSORS).path()).unwrap()
 }
 
-fn error_of(config: &Json, tensors: &[(&str, &str, &[usize])]) -> String {
+fn error_of(config: &Json, tensors: &[TensorSpec<'_>]) -> String {
     Directory::open(folder(config, tensors).path()).map(drop).unwrap_err().to_string()
 }
 
@@ -185,7 +190,7 @@ fn tensors_that_do_not_fit_are_named() {
     let (first, third) = (up(0), up(2));
     let unknown = "model.layers.0.mlp.extra.weight";
     let other = "model.language_model.embed_tokens.weight";
-    let cases: [(&[(&str, &str, &[usize])], &str); 7] = [
+    let cases: [(&[TensorSpec<'_>], &str); 7] = [
         (&[(unknown, "F32", &[1])], "tensor \"model.layers.0.mlp.extra.weight\" is not known for model_type \"llama\""),
         (&[(QUERY, "I8", &[8, 8])], "has the type I8"),
         (&[(QUERY, "F32", &[6, 8])], "has the shape [6, 8], which is not possible"),

@@ -1,8 +1,13 @@
+//! Files and indexes that are whole or damaged.
+
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;
 
 use super::Safetensors;
+
+/// The name and content of a file.
+type NamedFile<'a> = (&'a str, Vec<u8>);
 
 /// A file with this header and `data` zeros after it.
 fn file(header: &str, data: usize) -> Vec<u8> {
@@ -12,7 +17,7 @@ fn file(header: &str, data: usize) -> Vec<u8> {
     bytes
 }
 
-fn folder(files: &[(&str, Vec<u8>)]) -> tempfile::TempDir {
+fn folder(files: &[NamedFile<'_>]) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     for (name, bytes) in files {
         std::fs::write(folder.path().join(name), bytes).unwrap();
@@ -20,7 +25,7 @@ fn folder(files: &[(&str, Vec<u8>)]) -> tempfile::TempDir {
     folder
 }
 
-fn error_of(files: &[(&str, Vec<u8>)]) -> String {
+fn error_of(files: &[NamedFile<'_>]) -> String {
     Safetensors::open(folder(files).path()).map(drop).unwrap_err().to_string()
 }
 
@@ -103,7 +108,7 @@ fn shards_are_joined() {
 fn every_damage_of_an_index_is_named() {
     let one = || ("one.safetensors", file(ONE, 24));
     let two = || ("two.safetensors", file(ONE, 24));
-    let cases: Vec<(Vec<(&str, Vec<u8>)>, &str)> = vec![
+    let cases: Vec<(Vec<NamedFile<'_>>, &str)> = vec![
         (
             vec![(INDEX, index(r#"{"a":"one.safetensors","b":"two.safetensors"}"#)), one()],
             "two.safetensors: the shard of tensor \"b\" is missing",
