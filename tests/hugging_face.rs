@@ -106,6 +106,38 @@ fn directories_give_the_logits_of_gguf_files_and_of_transformers() {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
+/// Weights that other tools packed stand for the values that transformers computed with.
+#[test]
+fn quantized_directories_agree_with_transformers() {
+    let folder = fixtures().join("quantized_directories");
+    let mut failures = Vec::new();
+    for name in ["llama-w4a16", "llama-w8a16", "llama-gptq-4", "qwen3moe-gptq-8"] {
+        let text = std::fs::read(folder.join(name).join("expected.json")).unwrap();
+        let expected: Expected = serde_json::from_slice(&text).unwrap();
+        let mut directory = runner_of(&folder.join(name));
+        let of_prompt =
+            |prompt: &Prompt| mean(&deltas(&logits(&mut directory, &prompt.tokens), &prompt.tokens, &prompt.logprobs));
+        let means: Vec<f64> = expected.prompts.iter().map(of_prompt).collect();
+        println!("{name:24} from transformers {:8.1e}", largest(&means));
+        if largest(&means) > FLOAT_GATE || means.iter().any(|mean| mean.is_nan()) {
+            failures.push(format!("{name}: {means:?} nats from transformers"));
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+#[test]
+fn quantized_directories_state_their_format() {
+    let card = |name: &str| {
+        let path = fixtures().join("quantized_directories").join(name);
+        load::plan(&LoadOptions::new(path)).unwrap().card().clone()
+    };
+    assert_eq!(card("llama-w4a16").layers, card("llama-gptq-4").layers);
+    // Most bytes of these tiny models are those of the embedding.
+    assert_eq!(card("llama-gptq-4").quantization, "F32");
+    assert!(card("llama-w4a16").size_bytes < card("llama-w8a16").size_bytes);
+}
+
 /// Every key that the GGUF file has for the model's layers has the same value.
 #[test]
 fn directories_have_the_cards_of_gguf_files() {

@@ -6,12 +6,37 @@ use std::sync::OnceLock;
 use cuelight_shaders::quant::Format;
 use cuelight_shaders::weight::{Bytes, SharedBytes};
 
+use super::packed::PackedBytes;
 use super::transform::{Step, Values};
+
+/// A tensor of a file, or several that hold one matrix.
+pub(super) enum Part {
+    /// Used as it is stored.
+    Mapped(SharedBytes),
+    /// Unpacked first.
+    Packed(PackedBytes),
+}
+
+impl Part {
+    fn read(&self) -> Cow<'_, [u8]> {
+        match self {
+            Part::Mapped(bytes) => bytes.as_slice().into(),
+            Part::Packed(packed) => packed.unpack().into(),
+        }
+    }
+
+    fn release(&self) {
+        match self {
+            Part::Mapped(bytes) => bytes.release(),
+            Part::Packed(packed) => packed.release(),
+        }
+    }
+}
 
 /// A tensor that is not stored as the engine needs it. It is made once and then stays in memory.
 pub(super) struct Derived {
     /// Tensors of one shape and format, joined along a new outermost axis if there are several.
-    pub sources: Vec<SharedBytes>,
+    pub sources: Vec<Part>,
     pub format: Format,
     /// The shape of the joined tensor.
     pub shape: Vec<usize>,
@@ -24,14 +49,14 @@ pub(super) struct Derived {
 impl Derived {
     fn make(&self) -> Vec<u8> {
         let joined: Cow<'_, [u8]> = match &self.sources[..] {
-            [one] => one.as_slice().into(),
-            all => all.iter().map(SharedBytes::as_slice).collect::<Vec<&[u8]>>().concat().into(),
+            [one] => one.read(),
+            all => all.iter().map(Part::read).collect::<Vec<_>>().concat().into(),
         };
         let mut values = Values { format: self.format, shape: self.shape.clone(), bytes: joined };
         for step in &self.steps {
             values = values.apply(step);
         }
-        self.sources.iter().for_each(SharedBytes::release);
+        self.sources.iter().for_each(Part::release);
         values.bytes.into_owned()
     }
 }

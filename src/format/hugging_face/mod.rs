@@ -5,6 +5,7 @@
 //!
 //! - [`families`]: which models load, as data
 //! - [`names`]: the names of tensors, and how they change, by [`rules`]
+//! - `packed`: weights that other tools quantized
 //! - [`table`]: the tensors and their bytes; `transform`, `derived`: how bytes change
 //! - [`keys`], [`rope`]: from `config.json` to keys; `config`: its values as types
 //! - [`text`]: tokenizer, chat template, tokens that end a text
@@ -16,6 +17,7 @@ mod error;
 mod families;
 mod keys;
 mod names;
+mod packed;
 mod rope;
 mod rules;
 mod small_files;
@@ -34,6 +36,7 @@ use config::Config;
 pub use error::{HuggingFaceError, HuggingFaceFault};
 use families::Family;
 use keys::Keys;
+use packed::{Scheme, stored};
 use small_files::SmallFiles;
 use table::{Entry, HeadCounts, Table};
 pub use text::Text;
@@ -65,12 +68,13 @@ impl Directory {
         let mut config = Config::parse(&path.join("config.json"), &config)?;
         let (family, model_type) = family(&config)?;
         config.add_defaults(family.defaults);
-        refuse_quantized(&config)?;
+        let scheme = Scheme::read(&config)?;
         let mut keys = Keys::of(&config, family, &name_of(path))?;
         let files = Safetensors::open(path)?;
         let is_tied = config.bool("tie_word_embeddings")?.unwrap_or(false);
         let (n_layers, heads) = (keys.layers()?, HeadCounts::read(&config)?);
-        let table = Table { files: &files, family, model_type: &model_type, n_layers, heads, is_tied };
+        let stored = stored(&files, scheme)?;
+        let table = Table { files: &files, stored: &stored, family, model_type: &model_type, n_layers, heads, is_tied };
         let mut entries = table.entries()?;
         entries.extend(keys.rope_tensors()?.into_iter().map(computed));
         let text = Text::read(path, &config, &mut small)?;
@@ -164,16 +168,6 @@ fn family(config: &Config) -> Result<(&'static Family, String), HuggingFaceError
             config.fault(HuggingFaceFault::UnknownModelType { found, known })
         }
     })
-}
-
-/// Refuses quantized weights, which no rule reads.
-fn refuse_quantized(config: &Config) -> Result<(), HuggingFaceError> {
-    let Some(quantization) = config.get("quantization_config").or_else(|| config.get("compression_config")) else {
-        return Ok(());
-    };
-    let method = ["quant_method", "quant_algo"].iter().find_map(|key| quantization.get(key)?.as_str());
-    let method = method.unwrap_or("unknown").to_owned();
-    Err(config.fault(HuggingFaceFault::Quantized { method }))
 }
 
 /// A tensor that follows from the config.

@@ -7,14 +7,15 @@ use cuelight_shaders::quant::Format;
 use cuelight_shaders::weight::SharedBytes;
 
 use super::config::Config;
-use super::derived::Derived;
+use super::derived::{Derived, Part};
 use super::error::{HuggingFaceError, HuggingFaceFault};
 use super::families::Family;
 use super::names::{Fate, fate};
+use super::packed::Stored;
 use super::rules::{Heads, Op};
 use super::transform::{Step, outcome};
 use crate::format::gguf::TensorInfo;
-use crate::format::safetensors::{Safetensors, Tensor};
+use crate::format::safetensors::Safetensors;
 
 /// A tensor and its bytes.
 pub(super) type Entry = (TensorInfo, SharedBytes);
@@ -22,7 +23,7 @@ pub(super) type Entry = (TensorInfo, SharedBytes);
 /// A tensor of a file that becomes a tensor of the table, or an expert's part of one.
 #[derive(Clone, Copy)]
 struct Source<'a> {
-    tensor: &'a Tensor,
+    tensor: &'a Stored<'a>,
     expert: Option<usize>,
     ops: &'static [Op],
 }
@@ -30,6 +31,7 @@ struct Source<'a> {
 /// What the tensors of a model become.
 pub(super) struct Table<'a> {
     pub files: &'a Safetensors,
+    pub stored: &'a [Stored<'a>],
     pub family: &'static Family,
     pub model_type: &'a str,
     pub n_layers: usize,
@@ -61,7 +63,7 @@ impl Table<'_> {
     pub(super) fn entries(&self) -> Result<Vec<Entry>, HuggingFaceError> {
         let mut groups: Vec<(String, Vec<Source<'_>>)> = Vec::new();
         let mut by_name: HashMap<String, usize> = HashMap::new();
-        for tensor in self.files.tensors() {
+        for tensor in self.stored {
             if self.is_tied && tensor.name.ends_with("lm_head.weight") {
                 continue;
             }
@@ -83,8 +85,8 @@ impl Table<'_> {
         groups.into_iter().map(|(name, sources)| self.entry(name, sources)).collect()
     }
 
-    fn fault(&self, tensor: &Tensor, fault: HuggingFaceFault) -> HuggingFaceError {
-        fault.in_file(self.files.path(tensor))
+    fn fault(&self, stored: &Stored<'_>, fault: HuggingFaceFault) -> HuggingFaceError {
+        fault.in_file(self.files.path(stored.tensor))
     }
 
     /// The tensor `name`, made of `sources`: one, or one of each expert.
@@ -109,24 +111,30 @@ impl Table<'_> {
             (format, shape) = (new_format, new_shape);
             steps.push(step);
         }
-        let byte_len = shape.iter().product::<usize>().saturating_mul(format.block_bytes());
-        let bytes = sources.iter().map(|source| self.files.bytes(source.tensor)).collect::<Option<Vec<_>>>();
-        let bytes = bytes.unwrap_or_default();
-        let bytes = match <[SharedBytes; 1]>::try_from(bytes) {
-            Ok([mapped]) if steps.is_empty() => Some(mapped),
-            Ok([mapped]) => self.derived(vec![mapped], (stored_format, stored_shape), steps, byte_len),
+        let byte_len = format.row_bytes(shape.iter().product()).ok_or_else(|| self.wrong_shape(first.tensor))?;
+        let parts = sources.iter().map(|source| self.part(source.tensor)).collect::<Option<Vec<_>>>();
+        let bytes = match <[Part; 1]>::try_from(parts.unwrap_or_default()) {
+            Ok([Part::Mapped(mapped)]) if steps.is_empty() => Some(mapped),
+            Ok([part]) => self.derived(vec![part], (stored_format, stored_shape), steps, byte_len),
             Err(all) => self.derived(all, (stored_format, stored_shape), steps, byte_len),
         };
         let bytes = bytes.ok_or_else(|| self.wrong_shape(first.tensor))?;
         let dims = shape.iter().rev().map(|&size| size as u64).collect();
-        let (shard, start) = (first.tensor.shard, first.tensor.range.start as u64);
+        let (shard, start) = (first.tensor.tensor.shard, first.tensor.tensor.range.start as u64);
         let n_bytes = Some(byte_len as u64);
         Ok((TensorInfo { name, dims, ggml_type: format.ggml_id(), shard, start, n_bytes }, bytes))
     }
 
+    fn part(&self, stored: &Stored<'_>) -> Option<Part> {
+        match &stored.packed {
+            Some(packed) => packed.bytes(self.files).map(Part::Packed),
+            None => self.files.bytes(stored.tensor).map(Part::Mapped),
+        }
+    }
+
     fn derived(
         &self,
-        sources: Vec<SharedBytes>,
+        sources: Vec<Part>,
         (format, shape): (Format, Vec<usize>),
         steps: Vec<Step>,
         byte_len: usize,
@@ -135,7 +143,7 @@ impl Table<'_> {
         SharedBytes::new(Arc::new(derived), 0..byte_len)
     }
 
-    fn wrong_shape(&self, tensor: &Tensor) -> HuggingFaceError {
+    fn wrong_shape(&self, tensor: &Stored<'_>) -> HuggingFaceError {
         let (name, shape) = (tensor.name.clone(), tensor.shape.clone());
         self.fault(tensor, HuggingFaceFault::TensorShape { tensor: name, shape })
     }
@@ -156,7 +164,7 @@ impl Table<'_> {
                     let fault = HuggingFaceFault::MissingExpert { tensors: tensor, expert: index };
                     return Err(self.fault(source.tensor, fault));
                 }
-                _ if (&source.tensor.shape, source.tensor.dtype) != (&first.shape, first.dtype) => {
+                _ if (&source.tensor.shape, self.format(source.tensor)?) != (&first.shape, self.format(first)?) => {
                     return Err(self.wrong_shape(source.tensor));
                 }
                 _ => {}
@@ -165,8 +173,11 @@ impl Table<'_> {
         Ok(())
     }
 
-    fn format(&self, tensor: &Tensor) -> Result<Format, HuggingFaceError> {
-        match tensor.dtype.name {
+    fn format(&self, tensor: &Stored<'_>) -> Result<Format, HuggingFaceError> {
+        if let Some(packed) = &tensor.packed {
+            return Ok(packed.format());
+        }
+        match tensor.tensor.dtype.name {
             "F32" => Ok(Format::F32),
             "F16" => Ok(Format::F16),
             "BF16" => Ok(Format::BF16),

@@ -18,7 +18,7 @@ fn safetensors(tensors: &[TensorSpec<'_>]) -> Vec<u8> {
     let (mut header, mut end) = (serde_json::Map::new(), 0);
     for (name, dtype, shape) in tensors {
         let size = match *dtype {
-            "F32" => 4,
+            "F32" | "I32" => 4,
             "BF16" | "F16" => 2,
             _ => 1,
         };
@@ -176,11 +176,65 @@ fn what_is_not_supported_is_named() {
         (json!({ "use_sliding_window": true }), "key \"use_sliding_window\""),
         (json!({ "rope_scaling": { "type": "spiral" } }), "key \"rope_type\" is \"spiral\""),
         (json!({ "rope_scaling": { "type": "yarn" } }), "lacks the key \"rope_parameters.factor\""),
-        (json!({ "quantization_config": { "quant_method": "gptq" } }), "is quantized with \"gptq\""),
+        (json!({ "quantization_config": { "quant_method": "awq" } }), "is quantized with \"awq\""),
     ];
     for (changes, expected) in cases {
         let error = error_of(&with(&changes), TENSORS);
         assert!(error.contains("config.json: ") && error.contains(expected), "{error}");
+    }
+}
+
+/// A configuration of GPTQ with some values replaced.
+fn gptq(changes: &Json) -> Json {
+    let mut scheme = json!({ "quant_method": "gptq", "bits": 4, "group_size": 32, "sym": true, "desc_act": false });
+    for (key, value) in changes.as_object().unwrap() {
+        scheme[key] = value.clone();
+    }
+    with(&json!({ "hidden_size": 32, "quantization_config": scheme }))
+}
+
+#[test]
+fn quantizations_that_are_not_supported_are_named() {
+    let weights = |weights: Json| json!({ "quant_method": "compressed-tensors", "config_groups": { "a": { "weights": weights } } });
+    let compressed = |format: &str, symmetric: bool| {
+        let mut scheme = weights(json!({ "num_bits": 4, "symmetric": symmetric }));
+        scheme["format"] = format.into();
+        with(&json!({ "quantization_config": scheme }))
+    };
+    for (config, expected) in [
+        (gptq(&json!({ "sym": false })), "\"gptq, with zero points\""),
+        (gptq(&json!({ "desc_act": true })), "in the order of activations"),
+        (gptq(&json!({ "bits": 3 })), "with other than 4 or 8 bits"),
+        (gptq(&json!({ "bits": null })), "with other than 4 or 8 bits"),
+        (compressed("float-quantized", true), "\"compressed-tensors, float-quantized\""),
+        (compressed("pack-quantized", false), "\"compressed-tensors, with zero points\""),
+    ] {
+        let error = error_of(&config, TENSORS);
+        assert!(error.contains("config.json: is quantized with") && error.contains(expected), "{error}");
+    }
+}
+
+#[test]
+fn packed_tensors_need_scales_that_fit() {
+    const CODES: &str = "model.layers.0.mlp.up_proj.qweight";
+    const SCALES: &str = "model.layers.0.mlp.up_proj.scales";
+    let whole: [TensorSpec<'_>; 2] = [(CODES, "I32", &[8, 12]), (SCALES, "F16", &[2, 12])];
+    let open = |tensors: &[TensorSpec<'_>]| Directory::open(folder(&gptq(&json!({})), tensors).path());
+    let directory = open(&whole).unwrap();
+    let tensor = directory.tensor("blk.0.ffn_up.weight").unwrap();
+    assert_eq!((&tensor.dims[..], tensor.ggml_type, tensor.bytes()), (&[64, 12][..], 2, 12 * 2 * 18));
+    assert!(directory.weight("blk.0.ffn_up.weight").unwrap().to_f32().iter().all(|value| *value == 0.0));
+    for broken in [
+        vec![whole[0]],
+        vec![whole[0], (SCALES, "F32", &[2, 12])],
+        vec![whole[0], (SCALES, "F16", &[4, 12])],
+        vec![whole[0], (SCALES, "F16", &[2, 11])],
+        vec![whole[0], (SCALES, "F16", &[0, 12])],
+        vec![(CODES, "F16", &[8, 12]), whole[1]],
+        vec![(CODES, "I32", &[8, 12, 1]), whole[1]],
+    ] {
+        let error = open(&broken).map(drop).unwrap_err().to_string();
+        assert!(error.contains(CODES) && error.contains(SCALES) && error.contains("multiple of 32"), "{error}");
     }
 }
 

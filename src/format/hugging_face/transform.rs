@@ -25,7 +25,7 @@ pub(super) enum Step {
 /// The values of a tensor.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Values<'a> {
-    /// F32, F16 or BF16.
+    /// F32, F16 or BF16, or one with blocks along the innermost axis.
     pub format: Format,
     /// Its dimensions, outermost first.
     pub shape: Vec<usize>,
@@ -35,7 +35,11 @@ pub(super) struct Values<'a> {
 /// The format and shape of a tensor after a step; `None` when the shape does not allow the step.
 pub(super) fn outcome(step: &Step, format: Format, shape: &[usize]) -> Option<(Format, Vec<usize>)> {
     let mut shape = shape.to_vec();
+    let has_blocks = format.block_len() > 1;
     match step {
+        // Blocks stay whole.
+        Step::Take { axis, .. } if has_blocks && axis + 1 == shape.len() => None,
+        Step::Transpose if has_blocks => None,
         Step::Take { axis, indices } => {
             let length = shape.get_mut(*axis)?;
             if indices.iter().any(|index| index >= length) {
@@ -71,7 +75,7 @@ impl Values<'_> {
     }
 
     fn take(&self, axis: usize, indices: &[usize]) -> Vec<u8> {
-        let inner = self.shape[axis + 1..].iter().product::<usize>() * self.value_bytes();
+        let inner = self.format.row_bytes(self.shape[axis + 1..].iter().product()).unwrap_or(0);
         let outer = (self.shape[axis] * inner).max(1);
         let mut taken = Vec::with_capacity(self.bytes.len() / self.shape[axis].max(1) * indices.len());
         for block in self.bytes.chunks_exact(outer) {
@@ -98,7 +102,7 @@ impl Values<'_> {
     }
 
     fn map(&self, change: impl Fn(f32) -> f32) -> Vec<u8> {
-        let mut values = vec![0.0; self.bytes.len() / self.value_bytes()];
+        let mut values = vec![0.0; self.shape.iter().product()];
         self.format.dequantize(&self.bytes, &mut values);
         values.into_iter().flat_map(|value| change(value).to_le_bytes()).collect()
     }

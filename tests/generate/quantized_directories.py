@@ -1,0 +1,139 @@
+"""Tiny Hugging Face directories with quantized weights, and the log-probabilities of the model with the values that they stand for.
+
+The codes of compressed-tensors are packed by that package; those of GPTQ by the layout of its checkpoints.
+"""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32
+from safetensors.torch import save_file
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+import oracle
+import vocabulary
+
+FOLDER = Path(__file__).parent.parent / "fixtures" / "quantized_directories"
+SIZES = dict(vocab_size=vocabulary.SIZE, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+             head_dim=16, max_position_embeddings=512, tie_word_embeddings=False)  # fmt: skip
+LLAMA = (LlamaForCausalLM, LlamaConfig(intermediate_size=128, **SIZES))
+EXPERTS = (Qwen3MoeForCausalLM, Qwen3MoeConfig(intermediate_size=128, moe_intermediate_size=64, num_experts=4,
+                                               num_experts_per_tok=2, decoder_sparse_step=1, mlp_only_layers=[], **SIZES))  # fmt: skip
+
+
+def quantized(weight: torch.Tensor, bits: int, group: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """The codes [outputs, inputs] around 0 and the scales [outputs, groups] of a matrix."""
+    groups = weight.reshape(weight.shape[0], -1, group)
+    scales = (groups.abs().amax(-1) / (2 ** (bits - 1) - 1)).to(dtype)
+    codes = torch.clamp(torch.round(groups / scales.float()[..., None]), -(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    return codes.reshape(weight.shape).to(torch.int8), scales
+
+
+def values(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """What codes and scales stand for."""
+    return (codes.float().reshape(*scales.shape, -1) * scales.float()[..., None]).reshape(codes.shape)
+
+
+def compressed(codes: torch.Tensor, scales: torch.Tensor, bits: int) -> dict[str, torch.Tensor]:
+    shape = torch.tensor(codes.shape)
+    return {"weight_packed": pack_to_int32(codes, bits), "weight_scale": scales, "weight_shape": shape}
+
+
+def gptq(codes: torch.Tensor, scales: torch.Tensor, bits: int) -> dict[str, torch.Tensor]:
+    """Symmetric codes have the zero 2^(bits-1), which is stored less one."""
+    count, zero = 32 // bits, 2 ** (bits - 1)
+    unsigned = (codes.numpy().astype(np.int64) + zero).T.reshape(-1, count, codes.shape[0])
+    shifts = (np.arange(count) * bits)[None, :, None]
+    words = (unsigned << shifts).sum(1).astype(np.uint32).view(np.int32)
+    zeros = np.uint32(sum((zero - 1) << (bits * index) for index in range(count)))
+    qzeros = np.full((scales.shape[1], codes.shape[0] // count), zeros, dtype=np.uint32).view(np.int32)
+    group = codes.shape[1] // scales.shape[1]
+    g_idx = torch.arange(codes.shape[1], dtype=torch.int32) // group
+    return {"qweight": torch.from_numpy(np.ascontiguousarray(words)), "scales": scales.T.contiguous(), "qzeros": torch.from_numpy(qzeros), "g_idx": g_idx}
+
+
+def compressed_config(bits: int, group: int) -> dict:
+    weights = dict(num_bits=bits, type="int", symmetric=True, strategy="group", group_size=group, actorder=None)
+    groups = dict(group_0=dict(targets=["Linear"], weights=weights, input_activations=None, output_activations=None))
+    return dict(quant_method="compressed-tensors", format="pack-quantized", config_groups=groups, ignore=["lm_head"])
+
+
+def gptq_config(bits: int, group: int) -> dict:
+    return dict(quant_method="gptq", bits=bits, group_size=group, desc_act=False, sym=True, checkpoint_format="gptq")
+
+
+DIRECTORIES = {
+    "llama-w4a16": (LLAMA, compressed, compressed_config, 4, 32, torch.bfloat16),
+    "llama-w8a16": (LLAMA, compressed, compressed_config, 8, 64, torch.float16),
+    "llama-gptq-4": (LLAMA, gptq, gptq_config, 4, 64, torch.float16),
+    "qwen3moe-gptq-8": (EXPERTS, gptq, gptq_config, 8, 32, torch.float16),
+}
+
+
+def is_quantized(name: str) -> bool:
+    return name.endswith("_proj.weight")
+
+
+def stored_experts(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The state with one matrix for each expert, as files have it."""
+    out = {}
+    for name, value in state.items():
+        if not name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            out[name] = value
+            continue
+        stem = name.rsplit(".", 1)[0]
+        for expert, matrix in enumerate(value):
+            parts = dict(down_proj=matrix) if name.endswith(".down_proj") else dict(zip(("gate_proj", "up_proj"), matrix.chunk(2)))
+            out |= {f"{stem}.{expert}.{part}.weight": piece.contiguous() for part, piece in parts.items()}
+    return out
+
+
+def joined_experts(state: dict[str, torch.Tensor], like: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The inverse of `stored_experts`."""
+    out = {}
+    for name, value in like.items():
+        stem = name.rsplit(".", 1)[0]
+        if name.endswith("experts.gate_up_proj"):
+            pair = lambda expert: torch.cat([state[f"{stem}.{expert}.{part}.weight"] for part in ("gate_proj", "up_proj")])
+            out[name] = torch.stack([pair(expert) for expert in range(len(value))])
+        elif name.endswith("experts.down_proj"):
+            out[name] = torch.stack([state[f"{stem}.{expert}.down_proj.weight"] for expert in range(len(value))])
+        else:
+            out[name] = state[name]
+    return out
+
+
+def generate(name: str) -> None:
+    (model_class, config), pack, pack_config, bits, group, dtype = DIRECTORIES[name]
+    torch.manual_seed(sum(name.encode()))
+    model = model_class(config).float().eval()
+    like = model.state_dict()
+    state = {key: (1 + 0.1 * torch.randn_like(value) if "norm" in key else torch.randn_like(value) / value.shape[-1] ** 0.5)
+             for key, value in stored_experts(like).items()}  # fmt: skip
+    files = {}
+    for key, value in state.items():
+        if not is_quantized(key):
+            files[key] = value
+            continue
+        codes, scales = quantized(value, bits, group, dtype)
+        state[key] = values(codes, scales)
+        files |= {f"{key.removesuffix('weight')}{part}": tensor for part, tensor in pack(codes, scales, bits).items()}
+    model.load_state_dict(joined_experts(state, like))
+    folder = FOLDER / name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    save_file(files, folder / "model.safetensors")
+    text = config.to_diff_dict() | dict(architectures=[model_class.__name__], quantization_config=pack_config(bits, group))
+    (folder / "config.json").write_text(json.dumps(text, indent=1, default=str) + "\n")
+    rng = np.random.default_rng(7)
+    prompts = [rng.integers(0, vocabulary.SIZE, size=length).tolist() for length in (5, 37)]
+    oracle.write_json(folder / "expected.json", {"prompts": [oracle.prompt_case(model, prompt, 4) for prompt in prompts]})
+    print(name, sum(path.stat().st_size for path in folder.iterdir()) // 1024, "KiB")
+
+
+for directory in sys.argv[1:] or DIRECTORIES:
+    generate(directory)
