@@ -5,7 +5,7 @@
 
 mod directory;
 mod gguf;
-mod quantized;
+pub mod quantized;
 
 use std::path::Path;
 
@@ -16,7 +16,6 @@ use crate::format::gguf::{Gguf, GgufError};
 use crate::format::hugging_face::{Directory, HuggingFaceError};
 use crate::format::tokenizer::{Tokenizer, TokenizerError};
 use crate::mapped_file::ModelFiles;
-use quantized::Quantized;
 
 pub use crate::format::gguf::{Metadata, TensorInfo};
 
@@ -71,12 +70,4 @@ pub enum OpenError {
 /// [`OpenError`] naming the file and what is wrong with it.
 pub fn open(path: &Path) -> Result<Box<dyn Checkpoint>, OpenError> {
     if path.is_dir() { Ok(Box::new(Directory::open(path)?)) } else { Ok(Box::new(Gguf::open(path)?)) }
-}
-
-/// Opens a checkpoint with the tensors of `copy`, a GGUF file that holds them with fewer bits.
-///
-/// # Errors
-/// As [`open`].
-pub fn open_quantized(path: &Path, copy: &Path) -> Result<Box<dyn Checkpoint>, OpenError> {
-    Ok(Box::new(Quantized::new(open(path)?, Gguf::open(copy)?)))
 }

@@ -4,21 +4,29 @@ use std::path::Path;
 
 use cuelight_shaders::weight::Weight;
 
-use super::{Checkpoint, Metadata, TensorInfo};
+use super::{Checkpoint, Metadata, OpenError, TensorInfo};
 use crate::cancel::LoadCancel;
 use crate::format::gguf::{Gguf, GgufError, Value};
 use crate::format::tokenizer::{Tokenizer, TokenizerError};
 use crate::mapped_file::ModelFiles;
 
+/// Opens a checkpoint with the tensors of `copy`, a GGUF file that holds them with fewer bits.
+///
+/// # Errors
+/// [`OpenError`] naming the file and what is wrong with it.
+pub fn open(path: &Path, copy: &Path) -> Result<Box<dyn Checkpoint>, OpenError> {
+    Ok(Box::new(Quantized::new(super::open(path)?, Gguf::open(copy)?)))
+}
+
 /// A checkpoint and its quantized copy.
-pub(super) struct Quantized {
+struct Quantized {
     original: Box<dyn Checkpoint>,
     copy: Gguf,
     files: ModelFiles,
 }
 
 impl Quantized {
-    pub(super) fn new(original: Box<dyn Checkpoint>, copy: Gguf) -> Self {
+    fn new(original: Box<dyn Checkpoint>, copy: Gguf) -> Self {
         let files = original.files().with(Checkpoint::files(&copy));
         Quantized { original, copy, files }
     }

@@ -35,7 +35,7 @@ impl Source {
     pub(super) fn open(&self) -> Result<(Box<dyn Checkpoint>, Option<PendingWeights>), OpenError> {
         match self {
             Source::File(path) => Ok((checkpoint::open(path)?, None)),
-            Source::Quantized { original, copy } => Ok((checkpoint::open_quantized(original, copy)?, None)),
+            Source::Quantized { original, copy } => Ok((checkpoint::quantized::open(original, copy)?, None)),
             Source::Synthetic(synthetic) => {
                 let (gguf, pending_weights) = synthetic.outline()?;
                 Ok((Box::new(gguf), Some(pending_weights)))
