@@ -45,11 +45,22 @@ fn shared_device() -> Option<Arc<Device>> {
 /// minutes, so all cases run in the slow tier only. The choice changes from day to day; the seed is printed.
 fn sampled(cases: Vec<Case>) -> Vec<Case> {
     const SAMPLE: u64 = 5;
-    let today = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs() / 86_400);
+    let today = today();
     println!("cases are sampled with the seed {today}");
     let last = cases.len().saturating_sub(1);
     let is_in_sample = |index: &usize| (*index as u64 + today).is_multiple_of(SAMPLE) || *index == 0 || *index == last;
     cases.into_iter().enumerate().filter(|(index, _)| is_in_sample(index)).map(|(_, case)| case).collect()
+}
+
+/// Every second case: those of even or of odd numbers, which alternate from day to day.
+fn half_of(cases: Vec<Case>, with_odd: bool) -> Vec<Case> {
+    let parity = usize::from((today() % 2 == 1) != with_odd);
+    cases.into_iter().enumerate().filter(|(index, _)| index % 2 == parity).map(|(_, case)| case).collect()
+}
+
+/// The number of the day.
+fn today() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs() / 86_400)
 }
 
 /// The shared device, if it has cooperative matrices. Few devices do, so this prints `SKIPPED` but never fails.
