@@ -10,6 +10,7 @@
 //! Sources: the packages `compressed-tensors` (`pack_quantized`) and `gptqmodel`.
 
 use cuelight_shaders::quant::Format;
+use cuelight_shaders::quant::integer::IntegerLayout;
 use cuelight_shaders::quantize::quantize;
 use cuelight_shaders::weight::SharedBytes;
 
@@ -90,6 +91,12 @@ impl Scheme {
         }
     }
 
+    /// The format whose blocks have these codes, one scale, and zero in the middle of the codes.
+    fn format(self) -> Option<Format> {
+        let layout = IntegerLayout::new(self.bits, 1 << (self.bits - 1), BLOCK);
+        Format::ALL.iter().copied().find(|format| format.integers() == Some(layout))
+    }
+
     /// What follows the name of a matrix in the names of its codes and its scales.
     fn endings(self) -> [&'static str; 2] {
         match self.order {
@@ -146,6 +153,7 @@ pub(super) fn stored<'a>(files: &'a Safetensors, scheme: Option<Scheme>) -> Resu
 #[derive(Clone)]
 pub(super) struct Packed<'a> {
     scheme: Scheme,
+    format: Format,
     codes: &'a Tensor,
     scales: &'a Tensor,
     outputs: usize,
@@ -163,10 +171,12 @@ impl<'a> Packed<'a> {
         };
         let inputs = words.checked_mul(WORD_BITS / scheme.bits)?;
         let is_whole = groups > 0 && inputs.is_multiple_of(groups) && (inputs / groups).is_multiple_of(BLOCK);
+        let format = scheme.format()?;
         let types = [codes.dtype.name, scales.dtype.name];
         let are_known = types[0] == "I32" && ["F16", "BF16"].contains(&types[1]);
         (is_whole && are_known && scale_outputs == outputs).then_some(Packed {
             scheme,
+            format,
             codes,
             scales,
             outputs,
@@ -177,7 +187,7 @@ impl<'a> Packed<'a> {
 
     /// The format that the matrix becomes.
     pub(super) fn format(&self) -> Format {
-        if self.scheme.bits == 4 { Format::Q4_0 } else { Format::Q8_0 }
+        self.format
     }
 
     /// The bytes to unpack.
