@@ -120,6 +120,12 @@ pub fn conversation(messages: Value, tokens: usize) -> Value {
     json!({ "model": "default", "messages": messages, "max_tokens": tokens, "ignore_eos": true, "temperature": 0 })
 }
 
+/// A client that does not use a connection again which the server may be closing: one that was opened but not used is closed
+/// after the time for headers, 10 s.
+fn client() -> reqwest::Client {
+    reqwest::Client::builder().pool_idle_timeout(Duration::from_secs(5)).build().unwrap()
+}
+
 impl ServerProcess {
     /// Starts it with real weights and these flags, and waits until it is ready.
     pub async fn start(flags: &[&str]) -> Self {
@@ -143,7 +149,7 @@ impl ServerProcess {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let (url, log) = listen(&mut child).await;
-        ServerProcess { child, url, log, http: reqwest::Client::new(), _machine: machine }
+        ServerProcess { child, url, log, http: client(), _machine: machine }
     }
 
     pub fn pid(&self) -> u32 {
