@@ -136,6 +136,8 @@ impl Policy {
                 effects.push(Effect::Started { id: member.id, cached_tokens: member.from });
             }
         }
+        let drafted: usize = members.iter().filter_map(|member| Some(member.draft?.drafted)).sum();
+        self.fair_queue.computed(work.rows - drafted);
         self.next_step = StepId(id.0 + 1);
         let prompt_rows = PromptRows::of(prompt_rows, is_saturated, charge);
         self.steps.insert(id, StepRecord::new(members, work, prompt_rows));

@@ -21,7 +21,8 @@ pub struct PolicyConfig {
     pub prefill_chunk_tokens: usize,
     /// Target for the time of a step with decode rows. Prompt rows are added to every step until this time is reached.
     ///
-    /// `None`: such a step takes up to twice the time of its decode rows, and the average follows the prompts' time budget.
+    /// `None`: such a step takes up to twice the time of its decode rows, or more when there are more prompts than decode rows.
+    /// The average follows the prompts' time budget.
     pub inter_token_target: Option<Duration>,
     /// Target for the time of a step without decode rows.
     pub prefill_step_limit: Duration,

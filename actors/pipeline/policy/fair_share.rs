@@ -1,6 +1,6 @@
 //! Shares the running slots and the KV blocks out between clients.
 //!
-//! The fair queue orders what waits. A client that came first may still hold every slot, with answers that take hours. So
+//! The fair queue orders prompts. A waiting prompt that comes before a running one is admitted first, if it fits. A client that came first may still hold every slot, with answers that take hours. So
 //! when a waiting prompt finds no slot or no blocks, and its client runs at least two sequences fewer than another one,
 //! sequences of the client with the most are preempted for it. They wait directly behind it and are recomputed later,
 //! mostly from the prefix cache. A swap never reverses the difference between two clients, so it is never undone by another
@@ -30,16 +30,19 @@ enum Replacement {
 }
 
 impl Policy {
-    /// Admits waiting prompts of clients that run fewer sequences than others, instead of sequences of these others.
+    /// Admits waiting prompts that come before running ones, and prompts of clients that run fewer sequences than others,
+    /// instead of sequences of these others.
     ///
     /// Returns `false` when no step should be formed until the executor has finished its steps, because it still computes
     /// a sequence that has to be preempted.
     pub(super) fn admit_underserved(&mut self, effects: &mut Vec<Effect>) -> bool {
-        if self.waiting.is_empty() || self.has_one_client() {
+        let is_ordered = self.waiting.first() > self.running.last();
+        if self.waiting.is_empty() || (is_ordered && self.fair_queue.active_clients() < 2) {
             return true;
         }
         for rank in self.first_of_clients() {
             if self.fits(rank) {
+                self.admit_before_running(rank, effects);
                 continue;
             }
             match self.replacement(rank) {
@@ -54,9 +57,13 @@ impl Policy {
         true
     }
 
-    fn has_one_client(&self) -> bool {
-        let mut clients = self.sequences.values().map(|sequence| &sequence.client);
-        clients.next().is_none_or(|first| clients.all(|client| client == first))
+    /// Admits a prompt that fits if it comes before a running one, which would take the rows of the step otherwise.
+    fn admit_before_running(&mut self, rank: Rank, effects: &mut Vec<Effect>) {
+        let mut behind = self.running.range(rank..).map(|rank| &self.sequences[&rank.id]);
+        if behind.any(|sequence| !sequence.paused && !sequence.decodes()) {
+            let victims = Victims::LowerPriority(self.sequences[&rank.id].priority);
+            let _: AdmissionOutcome = self.admit(rank, victims, effects);
+        }
     }
 
     /// The first prompt of each client that waits only for a slot or for blocks.
@@ -121,8 +128,8 @@ impl Policy {
     /// Moves a waiting sequence behind another one in the order.
     fn move_behind(&mut self, rank: Rank, first: Rank) {
         self.waiting.remove(&rank);
-        let virtual_start = rank.virtual_start.max(first.virtual_start.saturating_add(1));
-        let moved = Rank { virtual_start, ..rank };
+        let virtual_finish = rank.virtual_finish.max(first.virtual_finish.saturating_add(1));
+        let moved = Rank { virtual_finish, ..rank };
         let sequence = self.sequence_mut(rank.id);
         sequence.rank = moved;
         sequence.yielded += 1;

@@ -6,17 +6,22 @@
 //! prompts, they may use as much of each step as it can hold, because the time to first token then matters more.
 //!
 //! A few prompt rows in every step would be the most expensive way to use that share: weights that are read for 20 rows
-//! cost as much for 2. So a step has either no prompt rows or as many as it may, up to [`MAX_STEP_FACTOR`] times the time
-//! of its decode rows. Time beyond the prompts' share becomes a deficit, and the following steps have no prompt rows until
+//! cost as much for 2. So a step has either no prompt rows or as many as it may, up to [`step_factor`] times the time of its
+//! decode rows. Time beyond the prompts' share becomes a deficit, and the following steps have no prompt rows until
 //! it is paid back. The first chunk of a new prompt does not wait for credit.
 
 use std::time::Duration;
 
-/// Maximum time of a step with prompt rows, as a multiple of the time of its decode rows.
-pub(super) const MAX_STEP_FACTOR: u32 = 2;
-
 /// The smallest share of a prompt is one in this many. This many prompts may use as much time as all decode rows.
 pub(super) const MAX_SHARES: usize = 6;
+
+/// Maximum time of a step with prompt rows, as a multiple of the time of its decode rows: as much for each prompt as for one
+/// decoding sequence, and at least as much for all prompts as for all decoding sequences. One decoding sequence next to many
+/// prompts would otherwise make each step small, and a device computes few rows at a fraction of its speed.
+pub(super) fn step_factor(decode_rows: usize, prompts: usize) -> u32 {
+    let per_decode_row = prompts.min(MAX_SHARES) / decode_rows.max(1);
+    1 + u32::try_from(per_decode_row.max(1)).unwrap_or(u32::MAX - 1)
+}
 
 /// Limit of the deficit, as a multiple of the time of a step's decode rows.
 ///
@@ -127,6 +132,14 @@ mod tests {
                     "{prompts} with {decode_rows}, {chunk:?}: {mean}, not {expected}"
                 );
             }
+        }
+    }
+
+    #[test]
+    fn a_step_has_time_for_each_prompt_as_for_a_decoding_sequence() {
+        let cases = [(1, 0, 2), (1, 1, 2), (8, 1, 2), (8, 99, 2), (1, 3, 4), (2, 6, 4), (1, 99, 7), (0, 0, 2)];
+        for (decode_rows, prompts, factor) in cases {
+            assert_eq!(step_factor(decode_rows, prompts), factor, "{prompts} next to {decode_rows}");
         }
     }
 

@@ -11,7 +11,7 @@ use cuelight_engine::engine::BLOCK_TOKENS;
 
 use super::batch::Batch;
 use super::kv_blocks::BlockManager;
-use super::prompt_time::{MAX_SHARES, MAX_STEP_FACTOR};
+use super::prompt_time::{MAX_SHARES, step_factor};
 use super::residency::{AdmissionOutcome, Victims};
 use super::sequence::Rank;
 use super::{Effect, Policy};
@@ -79,7 +79,7 @@ impl Policy {
             return Some(self.config.prefill_step_limit);
         };
         self.prompt_time.credit(decode_time, decode_rows, prompts);
-        let limit = self.config.inter_token_target.unwrap_or(decode_time * MAX_STEP_FACTOR);
+        let limit = self.config.inter_token_target.unwrap_or(decode_time * step_factor(decode_rows, prompts));
         (!self.prompt_time.is_in_deficit()).then_some(limit)
     }
 

@@ -108,10 +108,10 @@ impl Policy {
         sequence.computed = prefix.len() * BLOCK_TOKENS;
         sequence.planned = sequence.computed;
         sequence.blocks = prefix;
-        let priority = sequence.priority;
+        let span = sequence.span;
         self.start_state(rank.id, known.len());
         self.grow(rank.id, blocks);
-        self.fair_queue.admitted(rank.virtual_start, priority);
+        self.fair_queue.admitted(span);
         AdmissionOutcome::Admitted
     }
 

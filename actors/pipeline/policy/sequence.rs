@@ -6,17 +6,18 @@ use cuelight_engine::engine::{BLOCK_TOKENS, LogitsWanted, StepId, TokenId};
 
 use super::drafts::Drafter;
 use super::events::EngineSampling;
+use super::fair_queue::VirtualSpan;
 use super::kv_blocks::BlockHandle;
 use super::prefix_cache::Content;
 use super::recurrent_state::RecurrentState;
 use crate::core::request::RequestId;
 use crate::core::shared_limit::Client;
 
-/// The position of a request in the order of service: lower virtual start first, then earlier arrival.
+/// The position of a request in the order of service: earlier virtual finish first, then earlier arrival.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Rank {
     /// From [`FairQueue::enqueue`](super::fair_queue::FairQueue::enqueue).
-    pub virtual_start: i64,
+    pub virtual_finish: i64,
     pub arrival: u64,
     pub id: RequestId,
 }
@@ -45,6 +46,8 @@ pub(super) struct Leader {
 #[derive(Debug)]
 pub(super) struct Sequence {
     pub rank: Rank,
+    /// Its place in the virtual time of its client.
+    pub span: VirtualSpan,
     pub priority: i32,
     /// Clients share the engine fairly.
     pub client: Client,

@@ -132,12 +132,13 @@ impl Policy {
         let Submission { engine_sampling, speculation, .. } = submission;
         let prompt_tokens = prompt.len();
         let cost = prompt_tokens + max_tokens.min(COUNTED_ANSWER);
-        let virtual_start = self.fair_queue.enqueue(client.clone(), cost, priority);
+        let span = self.fair_queue.enqueue(client.clone(), cost, priority);
         self.queued.take(&client, prompt_tokens);
-        let rank = Rank { virtual_start, arrival: self.next_arrival, id };
+        let rank = Rank { virtual_finish: span.finish, arrival: self.next_arrival, id };
         self.next_arrival += 1;
         let sequence = Sequence {
             rank,
+            span,
             priority,
             client,
             salt: cache_salt,
@@ -267,6 +268,7 @@ impl Policy {
         let Some(sequence) = self.sequences.remove(&id) else { return };
         self.waiting.remove(&sequence.rank);
         self.running.remove(&sequence.rank);
+        self.fair_queue.ended(&sequence.client);
         self.paused -= usize::from(sequence.paused);
         if !sequence.started {
             self.queued.give_back(&sequence.client, sequence.prompt_tokens);

@@ -120,6 +120,36 @@ fn prompts_use_their_share_of_the_time_and_no_more() {
 }
 
 #[test]
+fn many_prompts_next_to_one_decode_row_get_larger_steps() {
+    let measured = measure(1, 6);
+    assert!((5.0..7.1).contains(&measured.max_factor), "{}", measured.max_factor);
+    assert!((0.14..0.2).contains(&measured.decode_rate()), "{}", measured.decode_rate());
+}
+
+#[test]
+fn a_short_prompt_does_not_wait_for_the_prompts_that_another_client_computes() {
+    let of = |id: u64, client: &str, tokens| Submission { client: Some(client.into()), ..submission(id, tokens) };
+    let mut world = measured_world(EngineLimits { max_sequences: 8, ..limits() });
+    for id in 1001..=1040 {
+        world.submit(of(id, "greedy", 1500), 100);
+    }
+    let mut rows_before = Vec::new();
+    for id in 2001..=2030 {
+        (0..id % 7).for_each(|_| step(&mut world));
+        world.submit(of(id, "modest", 150), 4);
+        let mut rows = 0;
+        while world.requests[&RequestId(id)].tokens.len() == 150 {
+            rows += world.computing[0].step.rows();
+            step(&mut world);
+        }
+        rows_before.push(rows);
+    }
+    rows_before.sort_unstable();
+    // A step without decode rows takes up to a second, which are 900 rows.
+    assert!(rows_before[15] < 300 && rows_before[29] < 2 * 900 + 150, "{rows_before:?}");
+}
+
+#[test]
 fn a_saturated_device_gets_as_many_prompt_rows_as_a_step_can_hold() {
     // 900 rows per second, or any number of rows from 1200 on in three seconds.
     let saturation = Some((1200, Duration::from_secs(3)));
