@@ -234,7 +234,7 @@ settings! { |home|
         alias: Option<String> = None, "NAME";
         /// How many copies of each model to load, each with its own scheduler, KV cache and share of the devices; requests are distributed among them.
         replicas: NonZeroUsize = count(1), "N", advanced = true;
-        /// Directory of GGUF files to serve, each loaded by the first request for it.
+        /// Directory of GGUF files and Hugging Face directories to serve, each loaded by the first request for it.
         models_dir: Option<PathBuf> = None, "DIR";
         /// Let clients download models into the directory of models, and delete them, with Ollama's pull and delete.
         allow_pull: bool = false, "";
