@@ -180,9 +180,10 @@ fn computed((name, values): (&'static str, Vec<f32>)) -> Entry {
 
 /// The name of a model: that of its directory, or of its repository in the cache of the Hub.
 fn name_of(path: &Path) -> String {
-    let parts = || path.components().rev().filter_map(|part| part.as_os_str().to_str());
-    let repository = parts().find_map(|part| part.strip_prefix("models--")?.rsplit("--").next());
+    // A directory of models may have a link to a snapshot in the cache.
     let full = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let mut parts = full.components().rev().filter_map(|part| part.as_os_str().to_str());
+    let repository = parts.find_map(|part| part.strip_prefix("models--")?.rsplit("--").next());
     let own = full.file_name().map(|name| name.to_string_lossy().into_owned());
     repository.map(str::to_owned).or(own).unwrap_or_default()
 }
