@@ -6,12 +6,13 @@
 mod fake_hub;
 
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use cuelight::hub::{HubError, Progress};
-use cuelight_engine::checkpoint::{self, Metadata};
+use cuelight_engine::checkpoint;
 
 use fake_hub::{COMMIT, DIRECTORY, FakeHub, client, directory, noise, two_quants};
 
@@ -145,6 +146,34 @@ fn safetensors_are_downloaded_where_there_is_no_gguf_file_and_load_offline() {
     assert_eq!(models.iter().map(|model| model.reference()).collect::<Vec<_>>(), ["Org/Model-GGUF:safetensors"]);
     assert_eq!(offline.cache().remove(&models[0]).unwrap(), models[0].bytes);
     assert!(offline.cache().models().is_empty() && !hub.blobs().exists());
+}
+
+#[test]
+fn the_command_line_pulls_lists_shows_and_removes_a_directory() {
+    let hub = FakeHub::new(&[directory(), two_quants()].concat());
+    let home = tempfile::tempdir().unwrap();
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_cuelight"));
+        command.args(arguments).env_clear().env("HOME", home.path()).env("HF_HOME", home.path());
+        let output = command.env("HF_ENDPOINT", hub.endpoint()).stdin(Stdio::null()).output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (output.status.code(), text(output.stdout), text(output.stderr))
+    };
+    let (code, _, error) = run(&["pull", "Org/Model-GGUF:Q8_0", "--format", "safetensors"]);
+    assert_eq!(code, Some(1));
+    assert!(error.contains("Org/Model-GGUF:Q8_0 is not in the format safetensors"), "{error}");
+    let (code, path, error) = run(&["pull", "Org/Model-GGUF", "--format", "safetensors"]);
+    assert_eq!(code, Some(0), "{error}");
+    assert_eq!(names(Path::new(path.trim_end())), DIRECTORY);
+    let (_, list, _) = run(&["list", "--json"]);
+    let list: serde_json::Value = serde_json::from_str(&list).unwrap();
+    assert_eq!(list[0]["model"], "Org/Model-GGUF:safetensors");
+    assert_eq!((&list[0]["format"], &list[0]["quant"]), (&"safetensors".into(), &serde_json::Value::Null));
+    let (code, shown, error) = run(&["show", "org/model-gguf:safetensors", "--offline", "--json"]);
+    assert_eq!(code, Some(0), "{error}");
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&shown).unwrap()["metadata"]["general.name"], "Model-GGUF");
+    assert_eq!(run(&["rm", "org/model-gguf:safetensors", "--yes"]).0, Some(0));
+    assert_eq!(run(&["list", "--json"]).1.trim(), "[]");
 }
 
 #[test]

@@ -69,8 +69,12 @@ impl FakeHub {
         FakeHub { behaviour, address, cache: tempfile::tempdir().unwrap(), server: Some(server) }
     }
 
+    pub fn endpoint(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
     pub fn client(&self, more: &[(&'static str, &str)]) -> Hub {
-        let endpoint = format!("http://{}", self.address);
+        let endpoint = self.endpoint();
         client(self.cache.path(), &[&[("hf_endpoint", endpoint.as_str())], more].concat())
     }
 
