@@ -16,6 +16,7 @@ use crate::format::gguf::{Gguf, GgufError};
 use crate::format::hugging_face::{Directory, HuggingFaceError};
 use crate::format::tokenizer::{Tokenizer, TokenizerError};
 use crate::mapped_file::ModelFiles;
+use crate::sample::RecommendedSampling;
 
 pub use crate::format::gguf::{Metadata, TensorInfo};
 
@@ -48,6 +49,11 @@ pub trait Checkpoint: Metadata + Send + Sync {
     /// # Errors
     /// [`TokenizerError::TooLong`] for a vocabulary beyond the limits.
     fn tokenizer_bytes(&self) -> Result<u64, TokenizerError>;
+
+    /// How its publisher recommends to sample from it. By default nothing is recommended.
+    fn sampling(&self) -> RecommendedSampling {
+        RecommendedSampling::default()
+    }
 
     /// Releases the memory of the metadata. It is read from the file again if it is needed.
     fn release_header(&self);

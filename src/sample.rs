@@ -15,6 +15,7 @@ mod error;
 mod exp;
 pub mod logprobs;
 mod params;
+mod partial;
 pub mod penalties;
 pub mod token_sampler;
 
@@ -23,5 +24,6 @@ pub use draw::Draw;
 pub use error::InvalidLogits;
 pub use logprobs::{PositionLogprobs, TokenLogprob, position_logprobs};
 pub use params::{InvalidSamplingParam, SamplingParams};
+pub use partial::{PartialSampling, RecommendedSampling};
 pub use penalties::TokenCounts;
 pub use token_sampler::{TokenSampler, token_of};

@@ -5,19 +5,28 @@
 #[path = "support/fake_hub.rs"]
 mod fake_hub;
 
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use cuelight::hub::{HubError, Progress};
+use cuelight_engine::checkpoint;
 
-use fake_hub::{COMMIT, FakeHub, client, noise, two_quants};
+use fake_hub::{COMMIT, DIRECTORY, FakeHub, client, directory, noise, two_quants};
 
 /// Records the reported progress.
 #[derive(Clone, Default)]
 struct Recorder {
     bytes: Arc<AtomicUsize>,
     notices: Arc<Mutex<Vec<String>>>,
+}
+
+impl Recorder {
+    fn has_notice(&self, part: &str) -> bool {
+        self.notices.lock().unwrap().iter().any(|notice| notice.contains(part))
+    }
 }
 
 impl Progress for Recorder {
@@ -95,7 +104,7 @@ fn an_interrupted_download_is_resumed() {
     assert!(std::fs::read(path).unwrap() == bytes, "the bytes differ");
     let ranges = hub.behaviour.ranges.lock().unwrap().clone();
     assert_eq!(ranges.iter().filter(|start| **start == 0).count(), 1, "the first chunk was fetched once: {ranges:?}");
-    assert!(recorder.notices.lock().unwrap()[0].contains("trying again"));
+    assert!(recorder.has_notice("trying again"));
 }
 
 #[test]
@@ -108,6 +117,122 @@ fn a_damaged_file_is_refused_and_removed() {
     assert!(!std::fs::read_dir(hub.blobs()).unwrap().flatten().any(|file| file.path().extension().is_none()));
     hub.behaviour.corrupt.store(false, Ordering::Relaxed);
     assert_eq!(std::fs::read(hub.client(&[]).locate("Org/Model-GGUF", &()).unwrap()).unwrap(), noise(1000));
+}
+
+/// The names of the files in a folder, sorted.
+fn names(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).unwrap().flatten();
+    let mut names: Vec<String> = entries.map(|entry| entry.file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn safetensors_are_downloaded_where_there_is_no_gguf_file_and_load_offline() {
+    let hub = FakeHub::new(&directory());
+    let recorder = Recorder::default();
+    let path = hub.client(&[]).locate("org/model-gguf", &recorder).unwrap();
+    assert!(path.ends_with(format!("models--Org--Model-GGUF/snapshots/{COMMIT}")), "{}", path.display());
+    assert_eq!(names(&path), DIRECTORY);
+    assert!(recorder.has_notice("safetensors, because it has no GGUF files"));
+    assert_eq!(checkpoint::open(&path).unwrap().optional_str("general.name").unwrap(), Some("Model-GGUF"));
+
+    let offline = hub.client(&[("offline", "true")]);
+    for reference in ["org/model-gguf", "Org/Model-GGUF:safetensors"] {
+        assert_eq!(offline.locate(reference, &()).unwrap(), path, "{reference}");
+    }
+    assert!(matches!(offline.locate("Org/Model-GGUF:gguf", &()), Err(HubError::Offline { .. })));
+    let models = offline.cache().models();
+    assert_eq!(models.iter().map(|model| model.reference()).collect::<Vec<_>>(), ["Org/Model-GGUF:safetensors"]);
+    assert_eq!(offline.cache().remove(&models[0]).unwrap(), models[0].bytes);
+    assert!(offline.cache().models().is_empty() && !hub.blobs().exists());
+}
+
+#[test]
+fn the_command_line_pulls_lists_shows_and_removes_a_directory() {
+    let hub = FakeHub::new(&[directory(), two_quants()].concat());
+    let home = tempfile::tempdir().unwrap();
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_cuelight"));
+        command.args(arguments).env_clear().env("HOME", home.path()).env("HF_HOME", home.path());
+        let output = command.env("HF_ENDPOINT", hub.endpoint()).stdin(Stdio::null()).output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (output.status.code(), text(output.stdout), text(output.stderr))
+    };
+    let (code, _, error) = run(&["pull", "Org/Model-GGUF:Q8_0", "--format", "safetensors"]);
+    assert_eq!(code, Some(1));
+    assert!(error.contains("Org/Model-GGUF:Q8_0 is not in the format safetensors"), "{error}");
+    let (code, path, error) = run(&["pull", "Org/Model-GGUF", "--format", "safetensors"]);
+    assert_eq!(code, Some(0), "{error}");
+    assert_eq!(names(Path::new(path.trim_end())), DIRECTORY);
+    let (_, list, _) = run(&["list", "--json"]);
+    let list: serde_json::Value = serde_json::from_str(&list).unwrap();
+    assert_eq!(list[0]["model"], "Org/Model-GGUF:safetensors");
+    assert_eq!((&list[0]["format"], &list[0]["quant"]), (&"safetensors".into(), &serde_json::Value::Null));
+    let (code, shown, error) = run(&["show", "org/model-gguf:safetensors", "--offline", "--json"]);
+    assert_eq!(code, Some(0), "{error}");
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&shown).unwrap()["metadata"]["general.name"], "Model-GGUF");
+    assert_eq!(run(&["rm", "org/model-gguf:safetensors", "--yes"]).0, Some(0));
+    assert_eq!(run(&["list", "--json"]).1.trim(), "[]");
+}
+
+#[test]
+fn of_both_formats_gguf_is_downloaded_unless_safetensors_are_named() {
+    let hub = FakeHub::new(&[directory(), two_quants()].concat());
+    let recorder = Recorder::default();
+    let client = hub.client(&[]);
+    assert!(client.locate("Org/Model-GGUF", &recorder).unwrap().ends_with("m.Q4_K_M.gguf"));
+    assert!(recorder.has_notice("Org/Model-GGUF:safetensors is its other format"));
+    let folder = client.locate("Org/Model-GGUF:safetensors", &()).unwrap();
+    assert!(checkpoint::open(&folder).is_ok());
+    assert_eq!(client.cache().models().len(), 2);
+}
+
+#[test]
+fn pickled_weights_and_incomplete_repositories_are_refused_before_anything_is_downloaded() {
+    let without = |name: &str| directory().into_iter().filter(|(file, _)| !file.starts_with(name)).collect::<Vec<_>>();
+    let (pickled, no_tokenizer) = (without("model"), without("tokenizer.json"));
+    for (files, part) in [(pickled, "Python pickles (pytorch_model.bin)"), (no_tokenizer, "no tokenizer.json")] {
+        let hub = FakeHub::new(&files);
+        for reference in ["Org/Model-GGUF", "Org/Model-GGUF:safetensors"] {
+            let error = hub.client(&[]).locate(reference, &()).unwrap_err().to_string();
+            assert!(error.contains(part), "{error}");
+        }
+        assert!(hub.behaviour.ranges.lock().unwrap().is_empty());
+    }
+}
+
+#[test]
+fn a_download_of_a_directory_continues_with_the_missing_files() {
+    let hub = FakeHub::new(&directory());
+    let shard = "model-00003-of-00003.safetensors".to_owned();
+    let bytes = hub.behaviour.files.lock().unwrap().remove(&shard).unwrap();
+    let error = hub.client(&[]).locate("Org/Model-GGUF", &()).unwrap_err().to_string();
+    assert!(error.contains(&format!("has no {shard}")), "{error}");
+    assert!(hub.client(&[]).cache().models().is_empty());
+    hub.behaviour.files.lock().unwrap().insert(shard, bytes);
+    hub.behaviour.ranges.lock().unwrap().clear();
+    assert!(checkpoint::open(&hub.client(&[]).locate("Org/Model-GGUF", &()).unwrap()).is_ok());
+    assert_eq!(hub.behaviour.ranges.lock().unwrap().len(), 3, "one for each shard");
+}
+
+#[test]
+fn a_directory_is_downloaded_by_two_at_once() {
+    let hub = FakeHub::new(&directory());
+    let (one, two) = (hub.client(&[]), hub.client(&[]));
+    let other = std::thread::spawn(move || two.pull("Org/Model-GGUF", &()).unwrap());
+    let path = one.pull("Org/Model-GGUF", &()).unwrap();
+    assert_eq!(other.join().unwrap(), path);
+    assert!(checkpoint::open(&path).is_ok());
+}
+
+#[test]
+fn a_damaged_file_of_a_directory_is_refused_and_fetched_again() {
+    let hub = FakeHub::new(&directory());
+    hub.behaviour.corrupt.store(true, Ordering::Relaxed);
+    assert!(matches!(hub.client(&[]).pull("Org/Model-GGUF", &()), Err(HubError::Checksum { .. })));
+    hub.behaviour.corrupt.store(false, Ordering::Relaxed);
+    assert!(checkpoint::open(&hub.client(&[]).pull("Org/Model-GGUF", &()).unwrap()).is_ok());
 }
 
 #[test]

@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use tower::ServiceExt;
 
 use common::{model, post};
-use fake_hub::{FakeHub, noise, two_quants};
+use fake_hub::{DIRECTORY, FakeHub, directory, noise, two_quants};
 
 const PULL: &str = "/api/pull";
 const GENERATE: &str = "/api/generate";
@@ -148,6 +148,25 @@ async fn all_shards_are_pulled_and_deleted() {
     assert_eq!(server.names().await[1..3], ["m-Q8_0", "Org/Model-GGUF:Q8_0"]);
     assert_eq!(server.delete("m-Q8_0").await.0, 200);
     assert_eq!(server.files(), 0);
+}
+
+#[tokio::test]
+async fn a_hugging_face_directory_is_pulled_as_one_link_and_deleted() {
+    let server = Puller::start(&directory()).await;
+    let (status, lines) = server.post(PULL, json!({ "model": "org/model-gguf" })).await;
+    assert_eq!((status, lines.last()), (200, Some(&json!({ "status": "success" }))));
+    assert_eq!(std::fs::read_dir(server.file("Model-GGUF")).unwrap().count(), DIRECTORY.len());
+    assert_eq!(server.names().await, ["named", "Model-GGUF", "Org/Model-GGUF:safetensors", "Org/Model-GGUF"]);
+    for name in ["Model-GGUF", "org/model-gguf:safetensors", "hub.example/Org/Model-GGUF:latest"] {
+        assert_eq!(server.post(GENERATE, generate(name, 2)).await.0, 200, "{name}");
+    }
+    assert_eq!(server.pull("Org/Model-GGUF").await, (200, vec![json!({ "status": "success" })]));
+    assert_eq!(server.delete("Org/Model-GGUF:safetensors").await, (200, Vec::new()));
+    assert_eq!((server.files(), server.names().await), (0, vec!["named".to_owned()]));
+    assert!(!server.hub.blobs().exists());
+
+    std::fs::create_dir(server.file("Model-GGUF")).unwrap();
+    assert!(error(server.pull("Org/Model-GGUF").await, 409).contains("Model-GGUF"));
 }
 
 #[tokio::test]

@@ -3,42 +3,47 @@
 use std::ops::RangeInclusive;
 
 use super::fields::Fields;
-use crate::core::request::SamplingParams;
+use crate::core::request::{PartialSampling, SamplingParams};
 use crate::serving::error::ApiError;
 
 const PENALTIES: RangeInclusive<f64> = -100.0..=100.0;
 
-/// Reads how to sample. What is not set is as in `defaults`.
+/// Reads how to sample: what is stated, and all parameters. What is not set is as in `defaults`.
 ///
 /// # Errors
 /// [`ApiError::InvalidRequest`] that names the field.
-pub(super) fn read(options: &Fields<'_>, defaults: SamplingParams) -> Result<SamplingParams, ApiError> {
+pub(super) fn read(
+    options: &Fields<'_>,
+    defaults: SamplingParams,
+) -> Result<(PartialSampling, SamplingParams), ApiError> {
     // 0 keeps only the most likely token.
-    let share = |name: &str, default: f32| {
-        Ok::<_, ApiError>(options.number(name, 0.0..=1.0)?.map_or(default, |share| share.max(f32::MIN_POSITIVE)))
-    };
+    let share =
+        |name: &str| Ok::<_, ApiError>(options.number(name, 0.0..=1.0)?.map(|share: f32| share.max(f32::MIN_POSITIVE)));
     let penalty = |name: &str| Ok::<_, ApiError>(options.number(name, PENALTIES)?.unwrap_or(0.0));
-    Ok(SamplingParams {
-        temperature: options.number("temperature", 0.0..=100.0)?.unwrap_or(defaults.temperature),
-        top_k: options
-            .integer("top_k", i64::MIN..=i64::from(u32::MAX))?
-            .map_or(defaults.top_k, |k| usize::try_from(k).unwrap_or(0)),
-        top_p: share("top_p", defaults.top_p)?,
-        min_p: options.number("min_p", 0.0..=1.0)?.unwrap_or(defaults.min_p),
-        typical_p: share("typical_p", defaults.typical_p)?,
+    let top_k = options.integer("top_k", i64::MIN..=i64::from(u32::MAX))?;
+    let stated = PartialSampling {
+        temperature: options.number("temperature", 0.0..=100.0)?,
+        top_k: top_k.map(|k| usize::try_from(k).unwrap_or(0)),
+        top_p: share("top_p")?,
+        min_p: options.number("min_p", 0.0..=1.0)?,
         repetition_penalty: repetition_penalty(options)?,
+    };
+    let params = SamplingParams {
+        typical_p: share("typical_p")?.unwrap_or(defaults.typical_p),
         presence_penalty: penalty("presence_penalty")?,
         frequency_penalty: penalty("frequency_penalty")?,
         logit_bias: Vec::new(),
         seed: seed(options)?,
-    })
+        ..stated.over(defaults)
+    };
+    Ok((stated, params))
 }
 
-/// Off unless it is set.
-fn repetition_penalty(options: &Fields<'_>) -> Result<f32, ApiError> {
-    let penalty = options.number("repeat_penalty", 0.01..=100.0)?.unwrap_or(1.0);
+/// A window of no tokens turns it off.
+fn repetition_penalty(options: &Fields<'_>) -> Result<Option<f32>, ApiError> {
+    let penalty = options.number("repeat_penalty", 0.01..=100.0)?;
     let window = options.integer("repeat_last_n", i64::MIN..=i64::MAX)?;
-    Ok(if window == Some(0) { 1.0 } else { penalty })
+    Ok(if window == Some(0) { Some(1.0) } else { penalty })
 }
 
 /// Both -1 and its 32 bits without a sign ask for a fresh seed.

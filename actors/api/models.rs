@@ -119,6 +119,7 @@ fn describe_openai(server: &Server, info: &ModelInfo, id: &str) -> Value {
             "n_params": model.card.n_params,
             "n_vocab": model.limits.vocab_size,
             "size": model.card.size_bytes,
+            "sampling": model.card.sampling.stated.json(),
         });
     }
     described

@@ -9,7 +9,8 @@ use super::terminal::{Align, ago, print, table};
 use super::{CliError, Context};
 use crate::config::ByteSize;
 use crate::hub::cache::CachedModel;
-use crate::hub::reference::quant_of;
+use crate::hub::gguf_names::quant_of;
+use crate::hub::reference::ModelFormat;
 
 /// List the models on this machine.
 #[derive(Debug, clap::Args)]
@@ -25,6 +26,7 @@ struct Row {
     reference: String,
     /// "org/repo"; `None` for the demo.
     repo: Option<String>,
+    format: ModelFormat,
     quant: Option<String>,
     bytes: u64,
     modified: Option<SystemTime>,
@@ -42,7 +44,7 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     }
     if rows.is_empty() {
         context.terminal.notice(&format!(
-            "no GGUF models in {}; get one with `cuelight pull org/repo`, or try `cuelight run demo`",
+            "no models in {}; get one with `cuelight pull org/repo`, or try `cuelight run demo`",
             hub.cache().root().display()
         ));
         return Ok(());
@@ -58,6 +60,7 @@ impl Row {
         Row {
             reference: model.reference(),
             repo: Some(model.repo),
+            format: model.format,
             quant: model.quant,
             bytes: model.bytes,
             modified: model.modified,
@@ -70,6 +73,7 @@ impl Row {
         Some(Row {
             reference: "demo".to_owned(),
             repo: None,
+            format: ModelFormat::Gguf,
             quant: quant_of(&path.to_string_lossy()),
             bytes: metadata.len(),
             modified: metadata.modified().ok(),
@@ -89,6 +93,7 @@ impl Row {
         json!({
             "model": self.reference,
             "repo": self.repo,
+            "format": self.format.to_string(),
             "quant": self.quant,
             "size_bytes": self.bytes,
             "modified_unix_s": modified.map(|since| since.as_secs()),

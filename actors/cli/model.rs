@@ -70,6 +70,7 @@ pub fn load_options(config: &Config, tuned: &Tuned, source: Source) -> Result<Lo
             worker: template_worker::program(config.chat_template_timeout, config.chat_template_memory.0),
             parse_special_in_content: config.parse_special_in_content,
         },
+        ignore_model_sampling: config.no_model_sampling,
         profile_ops: config.profile_ops,
     })
 }
@@ -233,6 +234,9 @@ impl GgufSource {
         cancel: &LoadCancel,
         progress: &mut dyn FnMut(LoadProgress),
     ) -> Result<LoadedModel<Box<dyn Engine>>, LoadError> {
+        for warning in &plan.card().sampling.warnings {
+            tracing::warn!("{warning}");
+        }
         let mut shown_bytes = 0;
         let loaded = plan.load_cancellable(cancel, &mut |now| {
             self.bar.bar.inc(now.done_bytes.saturating_sub(shown_bytes));

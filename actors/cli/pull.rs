@@ -4,14 +4,17 @@ use super::terminal::print;
 use super::{CliError, Context};
 use crate::config::Given;
 use crate::config::flags::{Flags, HubFlags};
+use crate::hub::HubError;
+use crate::hub::reference::{ModelFormat, Wanted};
 
 /// Download a model, or update it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  cuelight pull org/repo                       its Q4_K_M, or its only GGUF file
+  cuelight pull org/repo                       its Q4_K_M, its only GGUF file, or else its safetensors
   cuelight pull org/repo:Q8_0                  another quantization
   cuelight pull org/repo/model-q5_k_m.gguf     one file of the repository
+  cuelight pull org/repo --format safetensors  its safetensors, as org/repo:safetensors does
   cuelight pull demo                           the built-in demo model
 
 An interrupted download continues where it stopped when the command runs again. Files go to the Hugging Face cache,
@@ -20,6 +23,9 @@ pub struct Args {
     /// The model to download.
     #[arg(value_name = "MODEL")]
     model: String,
+    /// Format to download, where the repository has both; if not given, gguf if there is such a file.
+    #[arg(long, value_name = "gguf|safetensors")]
+    format: Option<ModelFormat>,
     #[command(flatten)]
     hub: Flags<HubFlags>,
 }
@@ -30,8 +36,15 @@ impl Args {
     }
 }
 
-/// Downloads the model and prints the path of its file.
+/// Downloads the model and prints the path of its file or directory.
 pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
-    let path = context.pull(&args.model)?;
+    let model = args.format.map_or_else(|| Ok(args.model.clone()), |format| in_format(&args.model, format))?;
+    let path = context.pull(&model)?;
     print(&format!("{}\n", path.display()))
+}
+
+/// The reference to a model of the hub in a format.
+fn in_format(model: &str, format: ModelFormat) -> Result<String, HubError> {
+    let wanted = Wanted::parse(model).ok_or_else(|| HubError::NotAReference(model.to_owned()))?;
+    wanted.in_format(format).map(|wanted| wanted.to_string())
 }

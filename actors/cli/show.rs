@@ -5,6 +5,7 @@ use std::fmt::Write;
 use cuelight_engine::checkpoint::{self, Checkpoint, TensorInfo};
 use cuelight_engine::load::{self, LoadPlan, Source};
 use cuelight_engine::model::describe::LayerGroup;
+use cuelight_engine::sample::PartialSampling;
 use serde_json::{Map, Value, json};
 
 use super::hints::explain_load;
@@ -65,6 +66,13 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     if args.tensors {
         text.push_str(&tensor_table(tensors));
     }
+    let sampling = checkpoint.sampling();
+    for warning in &sampling.warnings {
+        context.terminal.notice(warning);
+    }
+    if sampling.stated != PartialSampling::default() {
+        let _ = writeln!(text, "Recommended sampling: {}", sampling.stated);
+    }
     if let Ok(plan) = &plan {
         text.push_str(&layer_table(&plan.card().layers));
     }
@@ -110,6 +118,7 @@ fn as_json(checkpoint: &dyn Checkpoint, plan: &Result<LoadPlan, String>, with_te
         .collect();
     let mut object =
         json!({ "path": checkpoint.path(), "metadata": metadata, "n_tensors": checkpoint.tensors().len() });
+    object["sampling"] = checkpoint.sampling().stated.json();
     if with_tensors {
         let facts = |tensor: &TensorInfo| json!({ "name": tensor.name, "shape": tensor.dims, "format": format_name(tensor), "size_bytes": tensor.n_bytes });
         object["tensors"] = checkpoint.tensors().iter().map(facts).collect();

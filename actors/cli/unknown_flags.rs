@@ -14,6 +14,7 @@ const TIPS: &[(&[&str], &str)] = &[
     (&["-c", "--ctx", "--num-ctx", "--num_ctx", "--n-ctx", "--context"], "--ctx-size TOKENS sets the context length"),
     (&["-t"], "--threads N sets the number of threads"),
     (&["-s"], "--seed N sets the seed"),
+    (&["--generation-config"], "--no-model-sampling ignores the sampling of generation_config.json"),
     (&["--temperature"], "--temp T sets the temperature"),
     (&["--sys", "--system-prompt", "--sys-prompt"], "--system TEXT sets the system prompt"),
     (

@@ -222,6 +222,8 @@ settings! { |home|
         chat_template_memory: ByteSize = ByteSize(256 << 20), "SIZE", advanced = true;
         /// Let spellings of control tokens in the messages of users and tools become control tokens; by default they stay text.
         parse_special_in_content: bool = false, "", advanced = true;
+        /// Ignore the sampling that the model recommends in `generation_config.json`; otherwise it applies where a request and the settings say nothing.
+        no_model_sampling: bool = false, "";
         /// Measure every operation of every step and add the times to the timeline of `trace_file`.
         profile_ops: bool = false, "", advanced = true;
     }
@@ -234,7 +236,7 @@ settings! { |home|
         alias: Option<String> = None, "NAME";
         /// How many copies of each model to load, each with its own scheduler, KV cache and share of the devices; requests are distributed among them.
         replicas: NonZeroUsize = count(1), "N", advanced = true;
-        /// Directory of GGUF files to serve, each loaded by the first request for it.
+        /// Directory of GGUF files and Hugging Face directories to serve, each loaded by the first request for it.
         models_dir: Option<PathBuf> = None, "DIR";
         /// Let clients download models into the directory of models, and delete them, with Ollama's pull and delete.
         allow_pull: bool = false, "";

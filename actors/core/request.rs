@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use cuelight_engine::constraint::Constraint;
 use cuelight_engine::engine::TokenId;
-pub use cuelight_engine::sample::{PositionLogprobs, SamplingParams, TokenLogprob};
+pub use cuelight_engine::sample::{PartialSampling, PositionLogprobs, SamplingParams, TokenLogprob};
 
 use super::stop_strings::StopStrings;
 

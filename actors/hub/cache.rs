@@ -1,4 +1,4 @@
-//! The Hugging Face cache on disk: lists, finds and removes its GGUF models.
+//! The Hugging Face cache on disk: lists, finds and removes its models.
 //!
 //! The layout is shared with all programs that use the hub: `models--org--repo/refs/main` contains a commit, and
 //! `snapshots/<commit>/<file>` is a link to `blobs/<etag>`, which contains the data.
@@ -7,8 +7,10 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use super::directory;
 use super::error::HubError;
-use super::reference::{Wanted, WantedFile, quant_of, shard_of};
+use super::gguf_names::{quant_of, shard_of};
+use super::reference::{ModelFormat, Wanted, WantedFile};
 
 /// The cache's directory.
 #[derive(Debug, Clone)]
@@ -21,28 +23,34 @@ pub struct Cache {
 pub struct CachedModel {
     /// The repository, as "org/repo".
     pub repo: String,
+    /// The format of its files.
+    pub format: ModelFormat,
     /// The quantization in the file name.
     pub quant: Option<String>,
-    /// The names of the files within the repository, first shard first.
+    /// The names of the files within the repository, first shard first. A directory begins with its `config.json`.
     pub files: Vec<String>,
     /// The paths of the files.
     pub paths: Vec<PathBuf>,
-    /// Size of all shards together, in bytes.
+    /// Size of all files together, in bytes.
     pub bytes: u64,
-    /// When the first shard was written.
+    /// When the first file was written.
     pub modified: Option<SystemTime>,
 }
 
 impl CachedModel {
-    /// The path of the first shard.
+    /// What is loaded: the first shard, or the directory.
     #[must_use]
-    pub fn first_path(&self) -> &Path {
-        &self.paths[0]
+    pub fn path(&self) -> &Path {
+        self.format.path(&self.paths)
     }
 
-    /// The shortest reference to this model: "org/repo:quant", or "org/repo/file" when the quantization is unknown.
+    /// The shortest reference to this model alone: "org/repo:quant", "org/repo:safetensors", or "org/repo/file" when the
+    /// quantization is unknown.
     #[must_use]
     pub fn reference(&self) -> String {
+        if self.format == ModelFormat::Safetensors {
+            return format!("{}:{}", self.repo, self.format);
+        }
         match &self.quant {
             Some(quant) => format!("{}:{quant}", self.repo),
             None => format!("{}/{}", self.repo, self.files[0]),
@@ -79,15 +87,18 @@ impl Cache {
         let mut models = repositories
             .filter(|(repo, _)| repo.eq_ignore_ascii_case(&wanted.repo))
             .flat_map(|(repo, directory)| models_of(&repo, &directory));
+        if let WantedFile::Quant(_) | WantedFile::Name(_) = wanted.file {
+            return models.find(|model| wanted.choose(&model.files).is_ok());
+        }
         // With several cached models the default quantization is required. A single cached model is used only when the
         // default quantization is not cached.
-        if wanted.file == WantedFile::Default {
-            let cached: Vec<CachedModel> = models.collect();
-            let files: Vec<String> = cached.iter().flat_map(|model| model.files.clone()).collect();
-            let chosen = wanted.choose(&files).ok()?;
-            return cached.into_iter().find(|model| model.files == chosen);
+        let cached: Vec<CachedModel> = models.collect();
+        let files: Vec<String> = cached.iter().flat_map(|model| model.files.clone()).collect();
+        if wanted.format(&files) == ModelFormat::Safetensors {
+            return cached.into_iter().find(|model| model.format == ModelFormat::Safetensors);
         }
-        models.find(|model| wanted.choose(&model.files).is_ok())
+        let chosen = wanted.choose(&files).ok()?;
+        cached.into_iter().find(|model| model.files == chosen)
     }
 
     /// The spelling of a repository name in the cache, if the repository is cached.
@@ -155,22 +166,37 @@ fn models_of(repo: &str, directory: &Path) -> Vec<CachedModel> {
     let mut files: Vec<String> = files_below(&snapshot, &snapshot);
     files.sort_unstable();
     let firsts = files.iter().filter(|name| shard_of(name).is_none_or(|shard| shard.number == 1));
-    firsts
-        .filter_map(|first| {
-            let wanted = Wanted { repo: repo.to_owned(), file: WantedFile::Name(first.clone()) };
-            let files = wanted.choose(&files).ok()?;
-            let paths: Vec<PathBuf> = files.iter().map(|file| snapshot.join(file)).collect();
-            let metadata: Vec<_> = paths.iter().filter_map(|path| path.metadata().ok()).collect();
-            Some(CachedModel {
-                repo: repo.to_owned(),
-                quant: quant_of(first),
-                bytes: metadata.iter().map(std::fs::Metadata::len).sum(),
-                modified: metadata.first().and_then(|metadata| metadata.modified().ok()),
-                files,
-                paths,
-            })
-        })
-        .collect()
+    let ggufs = firsts.filter_map(|first| {
+        let wanted = Wanted { repo: repo.to_owned(), file: WantedFile::Name(first.clone()) };
+        Some(model_of(repo, &snapshot, ModelFormat::Gguf, wanted.choose(&files).ok()?))
+    });
+    let directory = directory_of(repo, &snapshot, &files);
+    ggufs.chain(directory.map(|files| model_of(repo, &snapshot, ModelFormat::Safetensors, files))).collect()
+}
+
+/// The model of these files, at least one.
+fn model_of(repo: &str, snapshot: &Path, format: ModelFormat, files: Vec<String>) -> CachedModel {
+    let paths: Vec<PathBuf> = files.iter().map(|file| snapshot.join(file)).collect();
+    let metadata: Vec<_> = paths.iter().filter_map(|path| path.metadata().ok()).collect();
+    CachedModel {
+        repo: repo.to_owned(),
+        format,
+        quant: quant_of(&files[0]),
+        bytes: metadata.iter().map(std::fs::Metadata::len).sum(),
+        modified: metadata.first().and_then(|metadata| metadata.modified().ok()),
+        files,
+        paths,
+    }
+}
+
+/// The files of a snapshot that make a complete Hugging Face directory.
+fn directory_of(repo: &str, snapshot: &Path, files: &[String]) -> Option<Vec<String>> {
+    let mut needed = directory::before_shards(repo, files).ok()?;
+    let shards = directory::shards(&snapshot.join(needed.last()?)).ok()?;
+    // The list is sorted.
+    let is_complete = shards.iter().all(|shard| files.binary_search(shard).is_ok());
+    needed.extend(shards);
+    is_complete.then_some(needed)
 }
 
 fn newest_directory(parent: &Path) -> Option<PathBuf> {
@@ -260,8 +286,35 @@ mod tests {
     }
 
     #[test]
+    fn a_directory_is_a_model_next_to_gguf_files() {
+        let root = tempfile::tempdir().unwrap();
+        for name in ["config.json", "tokenizer.json", "model.safetensors"] {
+            put(root.path(), "Org/One", name, name, b"1234");
+        }
+        let cache = Cache::new(root.path().to_owned());
+        let directory = cache.find(&wanted("org/one")).unwrap();
+        assert_eq!((directory.reference().as_str(), directory.bytes), ("Org/One:safetensors", 12));
+        assert!(directory.path().ends_with("snapshots/c0ffee"));
+        put(root.path(), "Org/One", "one.Q8_0.gguf", "a", b"12345");
+        assert_eq!(cache.find(&wanted("org/one")).unwrap().quant.as_deref(), Some("Q8_0"));
+        assert_eq!(cache.find(&wanted("org/one:SAFETENSORS")).unwrap(), directory);
+        assert_eq!(cache.remove(&directory).unwrap(), 12);
+        assert_eq!(cache.models().len(), 1);
+        assert_eq!(cache.find(&wanted("org/one:safetensors")), None);
+    }
+
+    #[test]
     fn an_incomplete_download_is_not_listed() {
         let root = tempfile::tempdir().unwrap();
+        let index = br#"{"weight_map": {"a": "1.safetensors", "b": "2.safetensors"}}"#;
+        for (name, bytes) in [
+            ("config.json", &b"{}"[..]),
+            ("tokenizer.json", b"{}"),
+            ("model.safetensors.index.json", index),
+            ("1.safetensors", b"1"),
+        ] {
+            put(root.path(), "Org/Three", name, name, bytes);
+        }
         put(root.path(), "Org/Two", "two-Q8_0-00001-of-00002.gguf", "c", b"12");
         assert!(Cache::new(root.path().to_owned()).models().is_empty());
     }

@@ -11,8 +11,9 @@ use std::time::Duration;
 
 use super::download::sha256;
 use super::error::HubError;
+use super::gguf_names::is_gguf;
 use super::progress::Progress;
-use super::reference::{Wanted, WantedFile, is_gguf};
+use super::reference::{Wanted, WantedFile};
 use super::sources::Hub;
 use crate::core::error_chain::error_chain;
 
@@ -44,8 +45,8 @@ pub(super) fn locate(hub: &Hub, progress: &impl Progress) -> Result<PathBuf, Hub
         }
     }
     let wanted = Wanted { repo: REPOSITORY.to_owned(), file: WantedFile::Name(FILE.to_owned()) };
-    if let Some(found) = hub.cache.find(&wanted).filter(|found| check(found.first_path()).is_ok()) {
-        return Ok(found.first_path().to_owned());
+    if let Some(found) = hub.cache.find(&wanted).filter(|found| check(found.path()).is_ok()) {
+        return Ok(found.path().to_owned());
     }
     if hub.offline {
         return Err(HubError::Offline { reference: "demo".to_owned() });

@@ -12,9 +12,10 @@ use hf_hub::api::tokio::{Api, ApiBuilder, ApiError, ApiRepo};
 use sha2::{Digest, Sha256};
 
 use super::cache::directory_name;
+use super::directory;
 use super::error::HubError;
 use super::progress::Progress;
-use super::reference::Wanted;
+use super::reference::{ModelFormat, Wanted, WantedFile};
 use super::sources::Hub;
 
 /// Maximum number of attempts per file. Each attempt continues where the previous one stopped.
@@ -27,23 +28,39 @@ const STALL: Duration = Duration::from_secs(60);
 const CHUNK_BYTES: usize = 8 << 20;
 
 impl Hub {
-    /// Downloads what `wanted` names and returns its first file.
+    /// Downloads what `wanted` names and returns what is loaded.
     pub(super) fn download(&self, wanted: &Wanted, progress: &impl Progress) -> Result<PathBuf, HubError> {
-        let paths = self.download_all(wanted, progress)?;
-        // There is at least one file.
-        Ok(paths[0].clone())
+        let (format, paths) = self.download_all(wanted, progress)?;
+        Ok(format.path(&paths).to_owned())
     }
 
     /// Downloads what `wanted` names and returns all of its files, at least one, the first shard first.
-    pub(super) fn download_all(&self, wanted: &Wanted, progress: &impl Progress) -> Result<Vec<PathBuf>, HubError> {
+    pub(super) fn download_all(
+        &self,
+        wanted: &Wanted,
+        progress: &impl Progress,
+    ) -> Result<(ModelFormat, Vec<PathBuf>), HubError> {
         if self.offline {
             return Err(HubError::Offline { reference: wanted.to_string() });
         }
         let repository = self.describe(&wanted.repo)?;
         let wanted = Wanted { repo: repository.name.clone(), file: wanted.file.clone() };
-        let files = wanted.choose(&repository.files)?;
-        // `choose` returns at least one file.
-        files.iter().map(|file| self.fetch(&repository, file, progress)).collect()
+        let format = wanted.format(&repository.files);
+        let files = match format {
+            ModelFormat::Gguf => wanted.choose(&repository.files)?,
+            ModelFormat::Safetensors => directory::before_shards(&wanted.repo, &repository.files)?,
+        };
+        if wanted.file == WantedFile::Default {
+            progress.choice(&choice(&repository, format, &files[0]));
+        }
+        let fetch = |file: &String| self.fetch(&repository, file, progress);
+        let mut paths = files.iter().map(fetch).collect::<Result<Vec<PathBuf>, _>>()?;
+        if format == ModelFormat::Safetensors {
+            let shards = repository.shards(&paths[paths.len() - 1])?;
+            paths.extend(shards.iter().map(fetch).collect::<Result<Vec<_>, _>>()?);
+            repository.check_unchanged(&paths, format)?;
+        }
+        Ok((format, paths))
     }
 
     /// Requests the file list of a repository.
@@ -136,6 +153,36 @@ struct Repository {
     files: Vec<String>,
 }
 
+impl Repository {
+    /// The shards that a downloaded index names, all of them in the repository.
+    fn shards(&self, index: &Path) -> Result<Vec<String>, HubError> {
+        let shards = directory::shards(index)?;
+        let is_missing = |shard: &&String| !self.files.contains(shard);
+        match shards.iter().find(is_missing) {
+            Some(file) => Err(HubError::MissingFile { repo: self.name.clone(), file: file.clone() }),
+            None => Ok(shards),
+        }
+    }
+
+    /// Checks that all files are of the same commit.
+    fn check_unchanged(&self, paths: &[PathBuf], format: ModelFormat) -> Result<(), HubError> {
+        let is_same = paths.iter().all(|path| path.starts_with(format.path(paths)));
+        if is_same { Ok(()) } else { Err(HubError::Updated(self.name.clone())) }
+    }
+}
+
+/// Which format is downloaded, and why.
+fn choice(repository: &Repository, format: ModelFormat, first: &str) -> String {
+    let repo = &repository.name;
+    match format {
+        ModelFormat::Safetensors => format!("{repo}: downloading its safetensors, because it has no GGUF files"),
+        ModelFormat::Gguf if directory::has_weights(&repository.files) => {
+            format!("{repo}: downloading {first}; GGUF is preferred, and {repo}:safetensors is its other format")
+        }
+        ModelFormat::Gguf => format!("{repo}: downloading {first}; it has only GGUF files"),
+    }
+}
+
 /// Reports progress and counts bytes for the watchdog.
 #[derive(Clone)]
 struct Meter<P> {
@@ -185,8 +232,8 @@ fn is_transient(error: &ApiError) -> bool {
     }
 }
 
-/// Verifies a file in the cache. The blob of a large file is named by its SHA-256. Small files are named by a git hash and
-/// are not models, so they are not verified.
+/// Verifies a file in the cache. The blob of a large file is named by its SHA-256. Small files are named by a git hash,
+/// and are checked when they are parsed.
 fn verify(path: &Path, file: &str) -> Result<(), HubError> {
     let blob = path.canonicalize().map_err(HubError::io("read", path))?;
     let expected = blob.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();

@@ -8,7 +8,7 @@ pub enum HubError {
     /// The text is neither a file nor a model reference.
     #[error(
         "{0:?} is neither a file nor a model reference; write the path of a .gguf file, org/repo, org/repo:quant, \
-         org/repo/file.gguf, or demo"
+         org/repo:safetensors, org/repo/file.gguf, or demo"
     )]
     NotAReference(String),
     /// The path does not exist.
@@ -53,6 +53,46 @@ pub enum HubError {
         wanted: String,
         /// The available quantizations and files.
         available: Vec<String>,
+    },
+    /// The repository has weights that are Python pickles, and no others.
+    #[error(
+        "{repo} has its weights only as Python pickles ({file}), which can run code and are never read; name a repository \
+         with GGUF or safetensors files of the model"
+    )]
+    PickleOnly {
+        /// The repository.
+        repo: String,
+        /// A file of these weights.
+        file: String,
+    },
+    /// A file without which safetensors do not load is missing.
+    #[error(
+        "{repo} has no {file}, without which its safetensors do not load; name a repository with GGUF files instead"
+    )]
+    MissingFile {
+        /// The repository.
+        repo: String,
+        /// The file.
+        file: String,
+    },
+    /// The index of the shards is damaged.
+    #[error("{} is no index of shards: {reason}", path.display())]
+    BadIndex {
+        /// The index.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The repository changed between two files of a model.
+    #[error("{0} changed while it was downloaded; run the command again")]
+    Updated(String),
+    /// The reference and the asked format exclude each other.
+    #[error("{reference} is not in the format {format}; name only the repository, or leave out the format")]
+    OtherFormat {
+        /// The reference.
+        reference: String,
+        /// The format.
+        format: String,
     },
     /// Some shards of the model are missing.
     #[error("{repo} has only {found} of the {expected} shards of {file}")]

@@ -1,4 +1,4 @@
-//! Finds or downloads the file of a model.
+//! Finds or downloads the files of a model.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use super::reference::ModelReference;
 use super::sources::Hub;
 
 impl Hub {
-    /// The file of a model, or its first shard: an existing path, a file in the cache, or a download.
+    /// The file of a model, its first shard or its directory: an existing path, one in the cache, or a download.
     ///
     /// # Errors
     /// [`HubError`] when the model is not available.
@@ -18,13 +18,13 @@ impl Hub {
             ModelReference::Path(path) => Ok(path),
             ModelReference::Demo => demo::locate(self, progress),
             ModelReference::Repository(wanted) => match self.cache.find(&wanted) {
-                Some(found) => Ok(found.first_path().to_owned()),
+                Some(found) => Ok(found.path().to_owned()),
                 None => self.download(&wanted, progress),
             },
         }
     }
 
-    /// Downloads a model even if a version of it is in the cache, and returns its file.
+    /// Downloads a model even if a version of it is in the cache, and returns its file or directory.
     ///
     /// # Errors
     /// [`HubError`] when the model is not available.

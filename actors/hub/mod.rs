@@ -1,6 +1,6 @@
 //! The sources of models: a path, the shared Hugging Face cache, the Hugging Face Hub, or the built-in demo.
 //!
-//! [`Hub::locate`] turns the model argument of a command into a file on disk. All functions here block: commands call them
+//! [`Hub::locate`] turns the model argument of a command into a file or directory on disk. All functions here block: commands call them
 //! before any actor is started. Each download attempt runs on its own small tokio runtime, so that ending an attempt also
 //! stops everything that it has in flight.
 //!
@@ -8,8 +8,10 @@
 
 pub mod cache;
 mod demo;
+mod directory;
 mod download;
 mod error;
+pub mod gguf_names;
 mod locate;
 mod probe;
 mod progress;

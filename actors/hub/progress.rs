@@ -10,6 +10,10 @@ pub trait Progress: Clone + Send + Sync + 'static {
     fn finish(&self);
     /// A message for the user.
     fn notice(&self, sentence: &str);
+    /// Which of a repository's files are downloaded, and why.
+    fn choice(&self, sentence: &str) {
+        self.notice(sentence);
+    }
 }
 
 impl Progress for () {

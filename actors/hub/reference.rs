@@ -1,9 +1,12 @@
-//! Model references: `org/repo`, `org/repo:quant`, `org/repo/file.gguf`, a path, or `demo`.
+//! Model references: `org/repo`, `org/repo:quant`, `org/repo:safetensors`, `org/repo/file.gguf`, a path, or `demo`.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
+use super::directory;
 use super::error::HubError;
+use super::gguf_names::{is_gguf, models, quant_of, shard_of};
 
 /// The default quantization: small, and close to the full model.
 pub const DEFAULT_QUANT: &str = "Q4_K_M";
@@ -28,11 +31,52 @@ pub struct Wanted {
     pub file: WantedFile,
 }
 
+/// The format of a model's files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ModelFormat {
+    /// A file, or shards of one.
+    Gguf,
+    /// A Hugging Face directory.
+    Safetensors,
+}
+
+impl ModelFormat {
+    /// What is loaded of a model with these files: the first one, or the directory that it is in.
+    #[must_use]
+    pub fn path(self, files: &[PathBuf]) -> &Path {
+        match self {
+            ModelFormat::Gguf => &files[0],
+            ModelFormat::Safetensors => files[0].parent().unwrap_or(&files[0]),
+        }
+    }
+}
+
+impl fmt::Display for ModelFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ModelFormat::Gguf => "gguf",
+            ModelFormat::Safetensors => "safetensors",
+        })
+    }
+}
+
+impl FromStr for ModelFormat {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = [ModelFormat::Gguf, ModelFormat::Safetensors];
+        let found = known.into_iter().find(|format| format.to_string().eq_ignore_ascii_case(text));
+        found.ok_or_else(|| "expected gguf or safetensors".to_owned())
+    }
+}
+
 /// The file of a repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WantedFile {
-    /// [`DEFAULT_QUANT`], or the only model of the repository.
+    /// [`DEFAULT_QUANT`], or the only GGUF model of the repository; its safetensors if it has no GGUF files.
     Default,
+    /// The same, but in this format only.
+    Format(ModelFormat),
     /// The file with this quantization.
     Quant(String),
     /// The file with this name.
@@ -42,7 +86,8 @@ pub enum WantedFile {
 impl fmt::Display for WantedFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            WantedFile::Default => f.write_str(DEFAULT_QUANT),
+            WantedFile::Default | WantedFile::Format(ModelFormat::Gguf) => f.write_str(DEFAULT_QUANT),
+            WantedFile::Format(format) => format.fmt(f),
             WantedFile::Quant(name) | WantedFile::Name(name) => f.write_str(name),
         }
     }
@@ -52,6 +97,7 @@ impl fmt::Display for Wanted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.file {
             WantedFile::Default => f.write_str(&self.repo),
+            WantedFile::Format(format) => write!(f, "{}:{format}", self.repo),
             WantedFile::Quant(quant) => write!(f, "{}:{quant}", self.repo),
             WantedFile::Name(name) => write!(f, "{}/{name}", self.repo),
         }
@@ -87,7 +133,7 @@ impl ModelReference {
 }
 
 impl Wanted {
-    /// Parses `org/repo`, `org/repo:quant` or `org/repo/file.gguf`.
+    /// Parses `org/repo`, `org/repo:quant`, `org/repo:gguf`, `org/repo:safetensors` or `org/repo/file.gguf`.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (path, quant) = match text.split_once(':') {
@@ -98,17 +144,45 @@ impl Wanted {
         let (org, repo, name) = (parts.next()?, parts.next()?, parts.next());
         let file = match (name, quant) {
             (None, None) => WantedFile::Default,
-            (None, Some(quant)) if is_word(quant) => WantedFile::Quant(quant.to_owned()),
+            (None, Some(quant)) if is_word(quant) => match quant.parse() {
+                Ok(format) => WantedFile::Format(format),
+                Err(_) => WantedFile::Quant(quant.to_owned()),
+            },
             (Some(name), None) if is_gguf(name) && name.split('/').all(is_word) => WantedFile::Name(name.to_owned()),
             _ => return None,
         };
         (is_word(org) && is_word(repo)).then(|| Wanted { repo: format!("{org}/{repo}"), file })
     }
 
-    /// Chooses the files of the model from `files`, which are names within the repository. The first shard is first.
+    /// The same model in this format.
     ///
     /// # Errors
-    /// [`HubError::NoSuchQuant`] with the available quantizations, or [`HubError::MissingShards`].
+    /// [`HubError::OtherFormat`] when a file of another format is named.
+    pub fn in_format(self, format: ModelFormat) -> Result<Self, HubError> {
+        match self.file {
+            WantedFile::Default => Ok(Wanted { file: WantedFile::Format(format), ..self }),
+            WantedFile::Format(own) if own == format => Ok(self),
+            WantedFile::Quant(_) | WantedFile::Name(_) if format == ModelFormat::Gguf => Ok(self),
+            _ => Err(HubError::OtherFormat { reference: self.to_string(), format: format.to_string() }),
+        }
+    }
+
+    /// The format of the model among `files`, which are names within the repository.
+    #[must_use]
+    pub fn format(&self, files: &[String]) -> ModelFormat {
+        match &self.file {
+            WantedFile::Format(format) => *format,
+            WantedFile::Default if models(files).is_empty() && directory::has_weights(files) => {
+                ModelFormat::Safetensors
+            }
+            _ => ModelFormat::Gguf,
+        }
+    }
+
+    /// Chooses the files of the GGUF model from `files`. The first shard is first.
+    ///
+    /// # Errors
+    /// [`HubError::NoSuchQuant`] with the available quantizations, [`HubError::PickleOnly`] or [`HubError::MissingShards`].
     pub fn choose(&self, files: &[String]) -> Result<Vec<String>, HubError> {
         let models = models(files);
         let matching = |quant: &str| {
@@ -127,12 +201,12 @@ impl Wanted {
                 models.iter().find(|model| model.iter().any(|file| file.eq_ignore_ascii_case(name)))
             }
             WantedFile::Quant(quant) => matching(quant),
-            WantedFile::Default => matching(DEFAULT_QUANT).or_else(|| models.first().filter(|_| models.len() == 1)),
+            WantedFile::Default | WantedFile::Format(_) => {
+                matching(DEFAULT_QUANT).or_else(|| models.first().filter(|_| models.len() == 1))
+            }
         };
         let Some(chosen) = chosen else {
-            let available =
-                models.iter().map(|model| quant_of(model[0]).unwrap_or_else(|| model[0].to_owned())).collect();
-            return Err(HubError::NoSuchQuant { repo: self.repo.clone(), wanted: self.file.to_string(), available });
+            return Err(self.none(files, &models));
         };
         let expected = shard_of(chosen[0]).map_or(1, |shard| shard.count);
         if chosen.len() != expected {
@@ -141,82 +215,23 @@ impl Wanted {
         }
         Ok(chosen.iter().map(|file| (*file).to_owned()).collect())
     }
+
+    /// Why none of these GGUF models is meant.
+    fn none(&self, files: &[String], models: &[Vec<&str>]) -> HubError {
+        let repo = self.repo.clone();
+        let has_weights = directory::has_weights(files);
+        if let Some(file) = directory::pickled(files).filter(|_| models.is_empty() && !has_weights) {
+            return HubError::PickleOnly { repo, file: file.clone() };
+        }
+        let quants = models.iter().map(|model| quant_of(model[0]).unwrap_or_else(|| model[0].to_owned()));
+        let safetensors = has_weights.then(|| ModelFormat::Safetensors.to_string());
+        let available = quants.chain(safetensors).collect();
+        HubError::NoSuchQuant { repo, wanted: self.file.to_string(), available }
+    }
 }
 
 fn is_word(text: &str) -> bool {
     !text.is_empty() && text != ".." && text.chars().all(|c| c.is_alphanumeric() || "-_.+".contains(c))
-}
-
-/// Whether a file name ends in `.gguf`.
-#[must_use]
-pub fn is_gguf(name: &str) -> bool {
-    name.to_ascii_lowercase().ends_with(".gguf")
-}
-
-/// The language models among the files of a repository, each with its shards in order.
-///
-/// Image projectors and importance matrices are also GGUF files, but not models to run.
-fn models(files: &[String]) -> Vec<Vec<&str>> {
-    let mut names: Vec<&str> = files.iter().map(String::as_str).filter(|name| is_gguf(name)).collect();
-    names.retain(|name| {
-        let lower = name.to_ascii_lowercase();
-        !lower.contains("mmproj") && !lower.contains("imatrix")
-    });
-    names.sort_unstable();
-    let mut models: Vec<Vec<&str>> = Vec::new();
-    for name in names {
-        let continues = |model: &Vec<&str>| match (shard_of(model[0]), shard_of(name)) {
-            (Some(first), Some(this)) => first.stem == this.stem && first.count == this.count,
-            _ => false,
-        };
-        match models.last_mut().filter(|model| continues(model)) {
-            Some(model) => model.push(name),
-            None => models.push(vec![name]),
-        }
-    }
-    models
-}
-
-/// A file name of a shard, split into its parts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shard<'a> {
-    /// The name before the number.
-    pub stem: &'a str,
-    /// Number of the shard, from 1.
-    pub number: usize,
-    /// Number of shards.
-    pub count: usize,
-}
-
-/// Parses `…-00001-of-00003.gguf`.
-#[must_use]
-pub fn shard_of(name: &str) -> Option<Shard<'_>> {
-    let stem = is_gguf(name).then(|| &name[..name.len() - ".gguf".len()])?;
-    let (rest, count) = stem.rsplit_once("-of-")?;
-    let (stem, number) = rest.rsplit_once('-')?;
-    let digits = |text: &str| (text.len() == 5).then(|| text.parse().ok()).flatten();
-    Some(Shard { stem, number: digits(number)?, count: digits(count)? })
-}
-
-/// The quantization in a file name: "Q4_K_M", "UD-Q4_K_XL", "BF16".
-#[must_use]
-pub fn quant_of(name: &str) -> Option<String> {
-    let file = name.rsplit('/').next().unwrap_or(name);
-    let stem =
-        shard_of(file).map_or_else(|| file.get(..file.len().saturating_sub(5)).unwrap_or(file), |shard| shard.stem);
-    let words: Vec<&str> = stem.split(['-', '.']).collect();
-    let index = words.iter().rposition(|word| is_quant(word))?;
-    let dynamic = index > 0 && words[index - 1].eq_ignore_ascii_case("UD");
-    let quant = words[index].to_ascii_uppercase();
-    Some(if dynamic { format!("UD-{quant}") } else { quant })
-}
-
-fn is_quant(word: &str) -> bool {
-    let word = word.to_ascii_uppercase();
-    let numbered =
-        |prefix: &str| word.strip_prefix(prefix).is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
-    matches!(word.as_str(), "F32" | "F16" | "FP16" | "BF16")
-        || ["Q", "IQ", "TQ", "MXFP", "NVFP"].into_iter().any(numbered)
 }
 
 #[allow(clippy::unwrap_used)]
@@ -263,20 +278,6 @@ mod tests {
     }
 
     #[test]
-    fn quantizations_are_read_from_common_file_names() {
-        for (name, quant) in [
-            ("SmolLM2-135M-Instruct.Q4_1.gguf", "Q4_1"),
-            ("qwen2.5-coder-1.5b-instruct-q4_k_m.gguf", "Q4_K_M"),
-            ("BF16/model-BF16-00001-of-00002.gguf", "BF16"),
-            ("Qwen3-8B-UD-Q4_K_XL.gguf", "UD-Q4_K_XL"),
-            ("gpt-oss-20b-MXFP4.gguf", "MXFP4"),
-        ] {
-            assert_eq!(quant_of(name).as_deref(), Some(quant), "{name}");
-        }
-        assert_eq!(quant_of("qwen.gguf"), None);
-    }
-
-    #[test]
     fn the_quantization_is_found_in_any_case() {
         let files = ["README.md", "m.Q4_0.gguf", "m.Q4_K_M.gguf", "mmproj-Q8_0.gguf"];
         assert_eq!(choose("a/b", &files).unwrap(), ["m.Q4_K_M.gguf"]);
@@ -288,8 +289,38 @@ mod tests {
     fn the_error_for_a_missing_quantization_lists_the_available_ones() {
         let error = choose("a/b:Q8_0", &["m.Q4_0.gguf", "m.Q6_K.gguf", "mmproj-Q8_0.gguf"]).unwrap_err().to_string();
         assert_eq!(error, "a/b has no GGUF Q8_0; it has: Q4_0, Q6_K");
-        let error = choose("a/b", &["model.safetensors"]).unwrap_err().to_string();
+        let error = choose("a/b:Q8_0", &["model.safetensors"]).unwrap_err().to_string();
+        assert!(error.ends_with("it has: safetensors"), "{error}");
+        let error = choose("a/b", &["README.md"]).unwrap_err().to_string();
         assert!(error.ends_with("it has: no GGUF files at all"), "{error}");
+    }
+
+    #[test]
+    fn gguf_comes_before_safetensors_unless_the_reference_names_them() {
+        use ModelFormat::{Gguf, Safetensors};
+        let both = ["m.Q8_0.gguf", "model.safetensors"];
+        let projector = ["mmproj-F16.gguf", "model.safetensors.index.json"];
+        for (reference, files, format) in [
+            ("a/b", &both[..], Gguf),
+            ("a/b", &projector, Safetensors),
+            ("a/b:GGUF", &projector, Gguf),
+            ("a/b:safetensors", &both, Safetensors),
+            ("a/b:Q8_0", &projector, Gguf),
+            ("a/b", &["pytorch_model.bin"], Gguf),
+        ] {
+            assert_eq!(Wanted::parse(reference).unwrap().format(&names(files)), format, "{reference} {files:?}");
+        }
+        assert!(matches!(choose("a/b", &["pytorch_model.bin"]), Err(HubError::PickleOnly { .. })));
+        assert_eq!(choose("a/b:gguf", &both).unwrap(), ["m.Q8_0.gguf"]);
+    }
+
+    #[test]
+    fn a_format_is_added_to_a_reference_that_names_no_other() {
+        let in_format = |text, format| Wanted::parse(text).unwrap().in_format(format).map(|wanted| wanted.to_string());
+        assert_eq!(in_format("a/b", ModelFormat::Safetensors).unwrap(), "a/b:safetensors");
+        assert_eq!(in_format("a/b:Q8_0", ModelFormat::Gguf).unwrap(), "a/b:Q8_0");
+        assert!(in_format("a/b:Q8_0", ModelFormat::Safetensors).is_err());
+        assert!(in_format("a/b:safetensors", ModelFormat::Gguf).is_err());
     }
 
     #[test]

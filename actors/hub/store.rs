@@ -1,11 +1,12 @@
 //! Puts models of the hub into a models directory, as links into the shared cache.
 
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf, absolute};
 
 use super::cache::CachedModel;
 use super::error::HubError;
 use super::progress::Progress;
-use super::reference::{ModelReference, Wanted, WantedFile};
+use super::reference::{ModelFormat, ModelReference, Wanted, WantedFile};
 use super::sources::Hub;
 use crate::models::{ModelStore, PullProgress, StoreError};
 
@@ -32,7 +33,8 @@ impl HubStore {
     }
 
     fn keeps(&self, model: &CachedModel) -> bool {
-        let files: Vec<PathBuf> = model.paths.iter().filter_map(|path| path.canonicalize().ok()).collect();
+        let places = model.paths.iter().map(PathBuf::as_path).chain([model.path()]);
+        let files: Vec<PathBuf> = places.filter_map(|path| path.canonicalize().ok()).collect();
         let is_kept = |kept: &String| match ModelReference::parse(kept) {
             Ok(ModelReference::Path(path)) => path.canonicalize().is_ok_and(|path| files.contains(&path)),
             Ok(ModelReference::Repository(wanted)) => self.hub.cache.find(&wanted).as_ref() == Some(model),
@@ -48,14 +50,16 @@ impl HubStore {
         let mut parts = target.strip_prefix(&root).ok()?.iter().map(|part| part.to_str());
         let (org, repo) = parts.next()??.strip_prefix("models--")?.split_once("--")?;
         // The directory of the snapshots, and that of a commit.
-        let file: Option<Vec<&str>> = parts.skip(2).collect();
-        let wanted = Wanted { repo: format!("{org}/{repo}"), file: WantedFile::Name(file?.join("/")) };
-        self.hub.cache.find(&wanted)
+        let file = parts.skip(2).collect::<Option<Vec<&str>>>()?;
+        let file = match file[..] {
+            [] => WantedFile::Format(ModelFormat::Safetensors),
+            _ => WantedFile::Name(file.join("/")),
+        };
+        self.hub.cache.find(&Wanted { repo: format!("{org}/{repo}"), file })
     }
 
     /// Puts a link to `file` into the directory, unless something else has its name there.
-    fn link(&self, repo: &str, file: &Path) -> Result<(), StoreError> {
-        let name = file.file_name().unwrap_or_default();
+    fn link(&self, repo: &str, file: &Path, name: &OsStr) -> Result<(), StoreError> {
         let link = self.directory.join(name);
         let is_ours = || self.linked(&link).is_some_and(|model| model.repo.eq_ignore_ascii_case(repo));
         if link.symlink_metadata().is_ok() && link.exists() && !is_ours() {
@@ -66,6 +70,19 @@ impl HubStore {
             tracing::error!(%error, link = %link.display(), "a downloaded model cannot be linked");
             StoreError::Failed("the models directory cannot be written; the cause is in the server's log".to_owned())
         })
+    }
+}
+
+/// The links to a model with their names: one to each file, or one to the directory, with the name of the repository.
+fn links<'a>(format: ModelFormat, repo: &str, files: &'a [PathBuf]) -> Vec<(OsString, &'a Path)> {
+    match format {
+        ModelFormat::Gguf => {
+            files.iter().filter_map(|file| Some((file.file_name()?.to_owned(), file.as_path()))).collect()
+        }
+        ModelFormat::Safetensors => {
+            let name = repo.rsplit('/').next().unwrap_or(repo);
+            vec![(name.into(), format.path(files))]
+        }
     }
 }
 
@@ -105,12 +122,13 @@ impl ModelStore for HubStore {
     fn download(&self, reference: &str, progress: PullProgress) -> Result<(), StoreError> {
         let wanted = Wanted::parse(reference).ok_or_else(|| StoreError::NotAReference(reference.to_owned()))?;
         let cached = || self.hub.cache.find(&wanted).filter(|_| self.hub.offline);
-        let files = match cached() {
-            Some(model) => model.paths,
+        let (format, files) = match cached() {
+            Some(model) => (model.format, model.paths),
             None => self.hub.download_all(&wanted, &Reported(progress)).map_err(explain)?,
         };
+        let repo = self.hub.cache.spelling(&wanted.repo).unwrap_or(wanted.repo);
         // The first shard is last, so that no incomplete set is listed.
-        files.iter().rev().try_for_each(|file| self.link(&wanted.repo, file))
+        links(format, &repo, &files).iter().rev().try_for_each(|(name, path)| self.link(&repo, path, name))
     }
 
     fn references(&self, path: &Path) -> Vec<String> {
@@ -126,7 +144,8 @@ impl ModelStore for HubStore {
                 format!("the model `{}` was named when the server was started, and is not deleted", model.reference());
             return Err(StoreError::NotAllowed(reason));
         }
-        let links = model.paths.iter().filter_map(|file| Some(self.directory.join(file.file_name()?)));
+        let names = links(model.format, &model.repo, &model.paths).into_iter().map(|(name, _)| name);
+        let links = names.map(|name| self.directory.join(name));
         for link in links.filter(|link| link.is_symlink()) {
             std::fs::remove_file(&link).map_err(HubError::io("remove", &link)).map_err(explain)?;
         }
@@ -145,8 +164,11 @@ fn explain(error: HubError) -> StoreError {
         HubError::NoSuchRepository { repo, .. } | HubError::Forbidden { repo, .. } => {
             StoreError::NotFound(format!("the hub has no repository {repo}, or does not let this server read it"))
         }
-        HubError::NoSuchQuant { .. } | HubError::MissingShards { .. } => StoreError::NotFound(error.to_string()),
-        HubError::Io { .. } | HubError::Request { .. } | HubError::Timeout { .. } => {
+        HubError::NoSuchQuant { .. }
+        | HubError::MissingShards { .. }
+        | HubError::PickleOnly { .. }
+        | HubError::MissingFile { .. } => StoreError::NotFound(error.to_string()),
+        HubError::Io { .. } | HubError::BadIndex { .. } | HubError::Request { .. } | HubError::Timeout { .. } => {
             let cause: &dyn std::error::Error = &error;
             tracing::error!(error = cause, "a model cannot be downloaded or deleted");
             StoreError::Failed("the download or deletion failed; the cause is in the server's log".to_owned())
@@ -172,6 +194,10 @@ impl Progress for Reported {
 
     fn notice(&self, sentence: &str) {
         tracing::warn!("{sentence}");
+    }
+
+    fn choice(&self, sentence: &str) {
+        tracing::info!("{sentence}");
     }
 }
 

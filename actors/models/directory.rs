@@ -1,4 +1,4 @@
-//! Finds the models in a directory. Each GGUF file is a model, and so is each set of shards.
+//! Finds the models in a directory. Each GGUF file is a model, each set of shards, and each Hugging Face directory.
 
 use std::fs;
 use std::io;
@@ -9,7 +9,7 @@ use super::pulls::Pulls;
 use super::source::ModelFactory;
 use super::store::ModelStore;
 
-/// A directory of models, with a function that makes a model from a file.
+/// A directory of models, with a function that makes a model from a file or directory.
 pub struct ModelsDirectory {
     path: PathBuf,
     make: Make,
@@ -23,14 +23,14 @@ type Make = Box<dyn Fn(&Path) -> Arc<dyn ModelFactory> + Send + Sync>;
 /// A model in a directory.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Found {
-    /// The stem of the file, without a shard number.
+    /// The stem of the file, without a shard number; the name of a directory.
     pub id: String,
-    /// The file, or its first shard.
+    /// The file, its first shard, or the directory.
     pub path: PathBuf,
 }
 
 impl ModelsDirectory {
-    /// The directory `path`. `make` makes a model from a file.
+    /// The directory `path`. `make` makes a model from a file or directory.
     ///
     /// # Errors
     /// When the directory cannot be read.
@@ -74,9 +74,13 @@ fn scan(directory: &Path) -> io::Result<Vec<Found>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(directory)? {
         let path = entry?.path();
-        let is_gguf = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"));
+        if is_hugging_face(&path) {
+            let name = path.file_name().and_then(|name| name.to_str()).map(str::to_owned);
+            found.extend(name.map(|id| Found { id, path }));
+            continue;
+        }
         // Follows links, because files are often links into a download cache.
-        if !is_gguf || !path.is_file() {
+        if !has_extension(&path, "gguf") || !path.is_file() {
             continue;
         }
         let Some(stem) = path.file_stem().and_then(|stem| stem.to_str()) else { continue };
@@ -87,9 +91,23 @@ fn scan(directory: &Path) -> io::Result<Vec<Found>> {
             Some(_) => {}
         }
     }
-    found.sort_by(|a, b| a.id.cmp(&b.id));
+    // Of a file and a directory with the same name, the file is listed.
+    found.sort_by_cached_key(|found| (found.id.clone(), found.path.is_dir()));
     found.dedup_by(|a, b| a.id == b.id);
     Ok(found)
+}
+
+/// Whether a path is a directory with a `config.json` and safetensors.
+fn is_hugging_face(path: &Path) -> bool {
+    let has_weights = || {
+        let mut entries = fs::read_dir(path).into_iter().flatten().flatten();
+        entries.any(|entry| has_extension(&entry.path(), "safetensors"))
+    };
+    path.join("config.json").is_file() && has_weights()
+}
+
+fn has_extension(path: &Path, wanted: &str) -> bool {
+    path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case(wanted))
 }
 
 /// Splits `name-00002-of-00003` into the name and the shard number, which starts at 1.
@@ -126,6 +144,25 @@ mod tests {
         let ids: Vec<&str> = found.iter().map(|found| found.id.as_str()).collect();
         assert_eq!(ids, ["a.Q4_K_M", "b", "big", "part-of-it"]);
         assert!(found[2].path.ends_with("big-00001-of-00002.gguf"));
+    }
+
+    #[test]
+    fn a_hugging_face_directory_is_a_model_with_its_name() {
+        let directory = tempfile::tempdir().unwrap();
+        for (folder, files) in [
+            ("Tiny-1.5B", &["config.json", "model.safetensors"][..]),
+            ("only-config", &["config.json"]),
+            ("only-weights", &["model.safetensors"]),
+            ("both", &["config.json", "model.safetensors"]),
+        ] {
+            fs::create_dir(directory.path().join(folder)).unwrap();
+            files.iter().for_each(|file| fs::write(directory.path().join(folder).join(file), b"").unwrap());
+        }
+        fs::write(directory.path().join("both.gguf"), b"").unwrap();
+        fs::write(directory.path().join("config.json"), b"").unwrap();
+        let found = scan(directory.path()).unwrap();
+        let seen: Vec<_> = found.iter().map(|found| (found.id.as_str(), found.path.is_dir())).collect();
+        assert_eq!(seen, [("Tiny-1.5B", true), ("both", false)]);
     }
 
     #[test]

@@ -39,7 +39,9 @@ pub enum StoreError {
     )]
     Off,
     /// The name is no reference to a model of the hub.
-    #[error("`{0}` is not a model that can be downloaded; write org/repo, org/repo:quant or org/repo/file.gguf")]
+    #[error(
+        "`{0}` is not a model that can be downloaded; write org/repo, org/repo:quant, org/repo:safetensors or org/repo/file.gguf"
+    )]
     NotAReference(String),
     /// The hub has no such model, or does not give it to this server.
     #[error("{0}")]

@@ -19,7 +19,7 @@ use cuelight_engine::format::tokenizer::Tokenizer;
 use cuelight_engine::load::{LoadCancel, LoadProgress, LoadedModel, MemoryPlan, ModelCard, ModelFiles};
 use cuelight_engine::memory::Pool;
 use cuelight_engine::profile::{Cost, OpLabel, OpSpan};
-use cuelight_engine::sample::choose_by_row;
+use cuelight_engine::sample::{PartialSampling, RecommendedSampling, choose_by_row};
 
 use super::model_source::{EngineHost, ModelSource, SourceError};
 
@@ -115,6 +115,8 @@ pub struct SimulatedModel {
     pub row_time: Duration,
     /// Whether each step reports its ops: two of them, each with half of its time.
     pub profile_ops: bool,
+    /// How the model recommends to sample.
+    pub sampling: PartialSampling,
     /// Whether the engine samples tokens itself where it may.
     pub samples: bool,
     /// Where the engine runs.
@@ -193,6 +195,7 @@ impl SimulatedModel {
             step_time: Duration::ZERO,
             row_time: Duration::ZERO,
             profile_ops: false,
+            sampling: PartialSampling::default(),
             samples: false,
             host: EngineHost::VirtualTime,
             weights_bytes: 0,
@@ -245,6 +248,7 @@ impl ModelSource for SimulatedModel {
             context_train: self.limits.context_tokens,
             license: None,
             layers: Vec::new(),
+            sampling: RecommendedSampling { stated: self.sampling, warnings: Vec::new() },
         };
         let engine = SimulatedEngine {
             kv: vec![Slot::default(); self.limits.kv_blocks * BLOCK_TOKENS],

@@ -57,6 +57,7 @@ pub(crate) async fn accept(
     let sequences = prompt.count() * options.best_of;
     let permit = served.runtime.try_permit_for(options.tenancy.client.clone(), sequences)?;
     let model = served.model()?;
+    options.apply_recommended(model.card.sampling.stated);
     check_tokens(&options, &model)?;
     let rules = output_rules(&model, &output).await?;
     let constraint = constraint::compile(&model, constraint, &output, &rules).await?;

@@ -6,7 +6,9 @@ use std::time::Duration;
 use cuelight_engine::engine::TokenId;
 
 use super::tenancy::Tenancy;
-use crate::core::request::{GenerationRequest, SamplingParams, SpeculationOptions, StopConditions, SubmitError};
+use crate::core::request::{
+    GenerationRequest, PartialSampling, SamplingParams, SpeculationOptions, StopConditions, SubmitError,
+};
 
 /// How to generate.
 #[derive(Debug, Clone, PartialEq)]
@@ -17,7 +19,10 @@ pub(crate) struct GenerationOptions {
     pub best_of: usize,
     /// The client's limit. `None`: the rest of the context.
     pub max_tokens: Option<usize>,
+    /// What is not in `stated` is a default of the protocol.
     pub sampling: SamplingParams,
+    /// The parameters that the client states.
+    pub stated: PartialSampling,
     /// When to stop; its `max_tokens` is set when the prompt's length is known.
     pub stop: StopConditions,
     /// Alternatives with each generated token.
@@ -65,6 +70,7 @@ impl GenerationOptions {
             best_of: 1,
             max_tokens: None,
             sampling: SamplingParams { temperature: 1.0, ..SamplingParams::default() },
+            stated: PartialSampling::default(),
             stop: StopConditions::default(),
             logprobs: None,
             prompt_logprobs: None,
@@ -82,6 +88,12 @@ impl GenerationOptions {
     /// Limits the client's priority. Lower values run first.
     pub fn limit_priority(&mut self, highest: i32) {
         self.priority = self.priority.max(highest);
+    }
+
+    /// Replaces the defaults of the protocol by what the model recommends.
+    pub fn apply_recommended(&mut self, recommended: PartialSampling) {
+        let sampling = std::mem::take(&mut self.sampling);
+        self.sampling = self.stated.or(recommended).over(sampling);
     }
 
     /// The time limit of the whole request: the smaller of the client's and the server's.
@@ -140,6 +152,32 @@ fn budget(prompt_tokens: usize, context_tokens: usize, asked: Option<usize>) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_recommendation_replaces_only_what_the_client_leaves_open() {
+        let stated = PartialSampling { temperature: Some(0.1), ..PartialSampling::default() };
+        let sampling =
+            stated.over(SamplingParams { top_p: 0.9, min_p: 0.2, seed: Some(1), ..SamplingParams::default() });
+        let mut options = GenerationOptions { stated, sampling, ..GenerationOptions::new(Tenancy::default()) };
+        let recommended = PartialSampling {
+            temperature: Some(0.6),
+            top_k: Some(20),
+            top_p: Some(0.8),
+            repetition_penalty: Some(1.1),
+            ..PartialSampling::default()
+        };
+        options.apply_recommended(recommended);
+        let expected = SamplingParams {
+            temperature: 0.1,
+            top_k: 20,
+            top_p: 0.8,
+            min_p: 0.2,
+            repetition_penalty: 1.1,
+            seed: Some(1),
+            ..SamplingParams::default()
+        };
+        assert_eq!(options.sampling, expected);
+    }
 
     #[test]
     fn an_answer_is_limited_to_the_rest_of_the_context() {

@@ -8,6 +8,7 @@ use crate::format::gguf::{GgufError, TensorInfo};
 use crate::format::hugging_face::Directory;
 use crate::format::tokenizer::{Tokenizer, TokenizerError};
 use crate::mapped_file::ModelFiles;
+use crate::sample::RecommendedSampling;
 
 impl Checkpoint for Directory {
     fn files(&self) -> &ModelFiles {
@@ -33,6 +34,10 @@ impl Checkpoint for Directory {
 
     fn tokenizer_bytes(&self) -> Result<u64, TokenizerError> {
         self.text().memory_bytes()
+    }
+
+    fn sampling(&self) -> RecommendedSampling {
+        self.sampling().clone()
     }
 
     /// What the directory states is kept in memory in full.

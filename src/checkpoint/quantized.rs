@@ -9,6 +9,7 @@ use crate::cancel::LoadCancel;
 use crate::format::gguf::{Gguf, GgufError, Value};
 use crate::format::tokenizer::{Tokenizer, TokenizerError};
 use crate::mapped_file::ModelFiles;
+use crate::sample::RecommendedSampling;
 
 /// Opens a checkpoint with the tensors of `copy`, a GGUF file that holds them with fewer bits.
 ///
@@ -69,6 +70,10 @@ impl Checkpoint for Quantized {
 
     fn tokenizer_bytes(&self) -> Result<u64, TokenizerError> {
         self.original.tokenizer_bytes()
+    }
+
+    fn sampling(&self) -> RecommendedSampling {
+        self.original.sampling()
     }
 
     fn release_header(&self) {

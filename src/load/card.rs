@@ -6,9 +6,10 @@ use super::error::LoadError;
 use crate::checkpoint::Checkpoint;
 use crate::model::ModelGraph;
 use crate::model::describe::{LayerGroup, groups};
+use crate::sample::RecommendedSampling;
 
 /// Facts about a model, for people and for `/v1/models`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ModelCard {
     /// `general.name`, else the file's stem.
     pub name: String,
@@ -26,6 +27,8 @@ pub struct ModelCard {
     pub license: Option<String>,
     /// The layers.
     pub layers: Vec<LayerGroup>,
+    /// How the publisher recommends to sample, unless the load ignores it.
+    pub sampling: RecommendedSampling,
 }
 
 impl ModelCard {
@@ -50,6 +53,7 @@ impl ModelCard {
             context_train: model.hyperparameters.context_train,
             license: checkpoint.optional_str("general.license")?.map(str::to_owned),
             layers: groups(&model.hyperparameters.layers),
+            sampling: checkpoint.sampling(),
         })
     }
 }

@@ -107,6 +107,8 @@ pub struct LoadOptions {
     pub deterministic: bool,
     /// The chat template, and how it is rendered.
     pub chat_template: ChatTemplateOptions,
+    /// Whether to ignore how the publisher of the model recommends to sample.
+    pub ignore_model_sampling: bool,
     /// Whether to measure each op of each step ([`StepOutput::ops`](crate::engine::StepOutput::ops)).
     pub profile_ops: bool,
 }
@@ -140,6 +142,7 @@ impl LoadOptions {
             vulkan: VulkanOptions::default(),
             deterministic: false,
             chat_template: ChatTemplateOptions::default(),
+            ignore_model_sampling: false,
             profile_ops: false,
         }
     }

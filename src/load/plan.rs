@@ -23,6 +23,7 @@ use crate::format::tokenizer::Tokenizer;
 use crate::mapped_file::ModelFiles;
 use crate::memory::{self, MemoryPlan, MemoryRequest, StateSlots};
 use crate::model::ModelGraph;
+use crate::sample::RecommendedSampling;
 use crate::synthetic::generate::PendingWeights;
 
 /// A model ready to run.
@@ -99,7 +100,10 @@ pub(super) fn draft(options: &LoadOptions) -> Result<Draft, LoadError> {
     }
     let (checkpoint, pending_weights) = options.source.open()?;
     let model = ModelGraph::build_for(&*checkpoint, options.context_tokens)?;
-    let card = ModelCard::read(&*checkpoint, &model)?;
+    let mut card = ModelCard::read(&*checkpoint, &model)?;
+    if options.ignore_model_sampling {
+        card.sampling = RecommendedSampling::default();
+    }
     let mut limits = limits(&model, options);
     let request =
         MemoryRequest { text_bytes: tokenizer_bytes(&*checkpoint)?, ..memory_request(&model, options, &limits) };

@@ -69,8 +69,12 @@ impl FakeHub {
         FakeHub { behaviour, address, cache: tempfile::tempdir().unwrap(), server: Some(server) }
     }
 
+    pub fn endpoint(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
     pub fn client(&self, more: &[(&'static str, &str)]) -> Hub {
-        let endpoint = format!("http://{}", self.address);
+        let endpoint = self.endpoint();
         client(self.cache.path(), &[&[("hf_endpoint", endpoint.as_str())], more].concat())
     }
 
@@ -166,6 +170,27 @@ async fn storage(State(hub): State<Arc<Behaviour>>, UrlPath(name): UrlPath<Strin
 pub fn noise(length: usize) -> Vec<u8> {
     (0..length as u64).map(|index| (index.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
 }
+
+/// The files of a tiny Hugging Face directory with three shards, and others that its repository could have.
+pub fn directory() -> Vec<(&'static str, Vec<u8>)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/hugging_face/llama-shards");
+    let wanted = DIRECTORY.iter().map(|name| (*name, std::fs::read(folder.join(name)).unwrap()));
+    let others = ["README.md", "consolidated.safetensors", "onnx/model.onnx", "original/model.safetensors"];
+    let others = others.into_iter().chain(["pytorch_model.bin", "tokenizer.model"]).map(|name| (name, noise(50)));
+    wanted.chain(others).collect()
+}
+
+/// The names of the files that such a directory needs, sorted.
+pub const DIRECTORY: [&str; 8] = [
+    "config.json",
+    "generation_config.json",
+    "model-00001-of-00003.safetensors",
+    "model-00002-of-00003.safetensors",
+    "model-00003-of-00003.safetensors",
+    "model.safetensors.index.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+];
 
 pub fn two_quants() -> Vec<(&'static str, Vec<u8>)> {
     vec![("README.md", b"hello".to_vec()), ("m.Q4_K_M.gguf", noise(1000)), ("m.Q8_0.gguf", noise(2000))]

@@ -12,7 +12,7 @@ use crate::api::caller::Caller;
 use crate::api::fields::{Fields, missing, wrong_type};
 use crate::api::options::ServerOptions;
 use crate::api::stop_strings;
-use crate::core::request::{SamplingParams, StopConditions};
+use crate::core::request::{PartialSampling, StopConditions};
 use crate::serving::chat_prompt::ChatPrompt;
 use crate::serving::error::{ApiError, clip};
 use crate::serving::options::{GenerationOptions, StreamOptions};
@@ -60,14 +60,16 @@ fn read_options(fields: &Fields<'_>, tenancy: Tenancy) -> Result<GenerationOptio
     let max_tokens = max_tokens.ok_or_else(|| missing("max_tokens", "the most tokens to generate"))?;
     let stream = fields.bool("stream")?.unwrap_or(false);
     let defaults = GenerationOptions::new(tenancy);
+    let stated = PartialSampling {
+        temperature: fields.number("temperature", 0.0..=2.0)?,
+        top_k: fields.integer("top_k", -1..=i64::from(u32::MAX))?.map(|k| usize::try_from(k).unwrap_or(0)),
+        top_p: fields.number("top_p", (Bound::Excluded(0.0), Bound::Included(1.0)))?,
+        ..PartialSampling::default()
+    };
     Ok(GenerationOptions {
         max_tokens: Some(max_tokens),
-        sampling: SamplingParams {
-            temperature: fields.number("temperature", 0.0..=2.0)?.unwrap_or(1.0),
-            top_k: fields.integer("top_k", -1..=i64::from(u32::MAX))?.map_or(0, |k| usize::try_from(k).unwrap_or(0)),
-            top_p: fields.number("top_p", (Bound::Excluded(0.0), Bound::Included(1.0)))?.unwrap_or(1.0),
-            ..defaults.sampling
-        },
+        sampling: stated.over(defaults.sampling),
+        stated,
         stop: StopConditions { strings: stop_strings::read(fields, "stop_sequences")?, ..defaults.stop },
         stream: stream.then(StreamOptions::default),
         ..defaults

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::logit_bias;
 use crate::api::fields::Fields;
 use crate::api::{llama_sampling, stop_strings};
-use crate::core::request::{SamplingParams, StopConditions};
+use crate::core::request::{PartialSampling, SamplingParams, StopConditions};
 use crate::serving::error::ApiError;
 use crate::serving::options::{GenerationOptions, StreamOptions};
 use crate::serving::tenancy::Tenancy;
@@ -22,10 +22,12 @@ fn defaults() -> SamplingParams {
 pub(super) fn read(fields: &Fields<'_>, tenancy: Tenancy) -> Result<GenerationOptions, ApiError> {
     let most = fields.integer("n_predict", i64::MIN..=i64::MAX)?;
     let is_streamed = fields.bool("stream")?.unwrap_or(false);
+    let (stated, sampling) = llama_sampling::read(fields, defaults())?;
     Ok(GenerationOptions {
         // -1 is no limit, and -2 the rest of the context, which is the same here.
         max_tokens: most.and_then(|most| usize::try_from(most).ok()),
-        sampling: SamplingParams { logit_bias: logit_bias::read(fields)?, ..llama_sampling::read(fields, defaults())? },
+        sampling: SamplingParams { logit_bias: logit_bias::read(fields)?, ..sampling },
+        stated,
         stop: StopConditions {
             strings: stop_strings::read(fields, "stop")?,
             ignore_eos: fields.bool("ignore_eos")?.unwrap_or(false),
@@ -47,9 +49,10 @@ fn n_probs(fields: &Fields<'_>) -> Result<Option<usize>, ApiError> {
     Ok(count.and_then(|count| usize::try_from(count).ok()))
 }
 
-/// The defaults under the names of the fields.
-pub(super) fn default_params() -> Value {
-    params(&GenerationOptions { sampling: defaults(), ..GenerationOptions::new(Tenancy::default()) })
+/// The defaults for a model that recommends some, under the names of the fields.
+pub(super) fn default_params(recommended: PartialSampling) -> Value {
+    let sampling = recommended.over(defaults());
+    params(&GenerationOptions { sampling, ..GenerationOptions::new(Tenancy::default()) })
 }
 
 /// The options under the names of the fields.
@@ -89,10 +92,13 @@ mod tests {
 
     #[test]
     fn what_is_not_set_is_what_the_server_describes() {
-        let (unset, described) = (options(&json!({})).unwrap(), options(&default_params()).unwrap());
-        assert_eq!(unset, described);
+        let params = default_params(PartialSampling::default());
+        let (unset, described) = (options(&json!({})).unwrap(), options(&params).unwrap());
+        assert_eq!(GenerationOptions { stated: described.stated, ..unset.clone() }, described);
         assert_eq!((unset.max_tokens, unset.sampling.seed, unset.stream), (None, None, None));
-        assert_eq!(default_params()["top_p"], 0.95);
+        assert_eq!(params["top_p"], 0.95);
+        let recommended = PartialSampling { top_p: Some(0.8), ..PartialSampling::default() };
+        assert_eq!(default_params(recommended)["top_p"], 0.8);
     }
 
     #[test]
@@ -104,7 +110,8 @@ mod tests {
         for (name, value) in asked.as_object().unwrap() {
             assert_eq!(described[name], *value, "{name}");
         }
-        assert_eq!(options(&described).unwrap(), read);
+        let again = options(&described).unwrap();
+        assert_eq!(GenerationOptions { stated: again.stated, ..read }, again);
     }
 
     #[test]

@@ -34,7 +34,10 @@ pub(super) async fn props(
     let Loaded { info, model } = &loaded;
     let token = |token: Option<TokenId>| token.map_or_else(String::new, |token| model.tokenizer.token_text(token));
     Ok(Json(json!({
-        "default_generation_settings": { "n_ctx": model.limits.context_tokens, "params": options::default_params() },
+        "default_generation_settings": {
+            "n_ctx": model.limits.context_tokens,
+            "params": options::default_params(model.card.sampling.stated),
+        },
         "total_slots": loaded.slots(),
         "model_alias": info.id,
         // Clients show it as a name. The real path would reveal the folders of this machine.

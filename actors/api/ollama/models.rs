@@ -60,9 +60,19 @@ pub(super) async fn show(
     Ok(Json(shown))
 }
 
+/// The context length and the recommended sampling, as lines of a model file.
+fn parameters(model: &ServedModel) -> String {
+    let mut lines = format!("num_ctx {}", model.limits.context_tokens);
+    for (name, value) in model.card.sampling.stated.entries() {
+        let name = if name == "repetition_penalty" { "repeat_penalty" } else { name };
+        lines.push_str(&format!("\n{name} {value}"));
+    }
+    lines
+}
+
 fn add_facts(shown: &mut Value, model: &ServedModel) {
     shown["model_info"] = model_info(model);
-    shown["parameters"] = json!(format!("num_ctx {}", model.limits.context_tokens));
+    shown["parameters"] = json!(parameters(model));
     if let Some(template) = &model.chat_template {
         shown["template"] = json!(template.source());
     }

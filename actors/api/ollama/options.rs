@@ -35,13 +35,15 @@ pub(super) fn read(fields: &Fields<'_>, tenancy: Tenancy) -> Result<Options, Api
         Some(options) => options,
         None => Fields::of(&none, fields.path("options"))?,
     };
+    let (stated, sampling) = llama_sampling::read(&options, defaults())?;
     let generation = GenerationOptions {
         // -1 is no limit, and -2 the rest of the context, which is the same here.
         max_tokens: options.integer("num_predict", i64::MIN..=i64::MAX)?.and_then(|most| match most {
             ..=0 => None,
             most => usize::try_from(most).ok(),
         }),
-        sampling: llama_sampling::read(&options, defaults())?,
+        sampling,
+        stated,
         stop: StopConditions { strings: stop_strings::read(&options, "stop")?, ..StopConditions::default() },
         logprobs: logprobs(fields)?,
         ..GenerationOptions::new(tenancy)

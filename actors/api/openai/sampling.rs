@@ -8,7 +8,7 @@ use cuelight_engine::engine::TokenId;
 use super::speculation;
 use crate::api::fields::{Fields, number};
 use crate::api::stop_strings;
-use crate::core::request::{SamplingParams, StopConditions};
+use crate::core::request::{PartialSampling, SamplingParams, StopConditions};
 use crate::serving::error::{ApiError, clip};
 use crate::serving::options::{GenerationOptions, StreamOptions};
 use crate::serving::tenancy::Tenancy;
@@ -37,11 +37,13 @@ pub(super) fn read(
 ) -> Result<GenerationOptions, ApiError> {
     let n = fields.integer("n", 1..=MOST_CHOICES)?.map_or(1, |n| n as usize);
     let seconds: Option<f32> = fields.number("timeout", (Bound::Excluded(0.0), Bound::Included(86400.0)))?;
+    let stated = stated_sampling(fields)?;
     let options = GenerationOptions {
         n,
         best_of: fields.integer("best_of", 1..=MOST_CHOICES)?.map_or(n, |best_of| best_of as usize),
         max_tokens,
-        sampling: sampling_params(fields)?,
+        sampling: sampling_params(fields, stated)?,
+        stated,
         stop: stop_conditions(fields)?,
         logprobs,
         prompt_logprobs: logprobs_count(fields, "prompt_logprobs")?,
@@ -89,21 +91,28 @@ pub(super) fn logprobs_count(fields: &Fields<'_>, name: &str) -> Result<Option<u
     Ok(fields.integer(name, 0..=MOST_LOGPROBS)?.map(|count| count as usize))
 }
 
-fn sampling_params(fields: &Fields<'_>) -> Result<SamplingParams, ApiError> {
-    let above_zero_to_one = (Bound::Excluded(0.0), Bound::Included(1.0));
-    Ok(SamplingParams {
-        temperature: fields.number("temperature", 0.0..=2.0)?.unwrap_or(1.0),
+const ABOVE_ZERO_TO_ONE: (Bound<f64>, Bound<f64>) = (Bound::Excluded(0.0), Bound::Included(1.0));
+
+fn stated_sampling(fields: &Fields<'_>) -> Result<PartialSampling, ApiError> {
+    Ok(PartialSampling {
+        temperature: fields.number("temperature", 0.0..=2.0)?,
         // Other servers use -1 for off.
-        top_k: fields.integer("top_k", -1..=i64::from(u32::MAX))?.map_or(0, |k| usize::try_from(k).unwrap_or(0)),
-        top_p: fields.number("top_p", above_zero_to_one)?.unwrap_or(1.0),
-        min_p: fields.number("min_p", 0.0..=1.0)?.unwrap_or(0.0),
-        typical_p: fields.number("typical_p", above_zero_to_one)?.unwrap_or(1.0),
-        repetition_penalty: fields.number("repetition_penalty", REPETITION_PENALTIES)?.unwrap_or(1.0),
+        top_k: fields.integer("top_k", -1..=i64::from(u32::MAX))?.map(|k| usize::try_from(k).unwrap_or(0)),
+        top_p: fields.number("top_p", ABOVE_ZERO_TO_ONE)?,
+        min_p: fields.number("min_p", 0.0..=1.0)?,
+        repetition_penalty: fields.number("repetition_penalty", REPETITION_PENALTIES)?,
+    })
+}
+
+fn sampling_params(fields: &Fields<'_>, stated: PartialSampling) -> Result<SamplingParams, ApiError> {
+    Ok(SamplingParams {
+        typical_p: fields.number("typical_p", ABOVE_ZERO_TO_ONE)?.unwrap_or(1.0),
         presence_penalty: fields.number("presence_penalty", -2.0..=2.0)?.unwrap_or(0.0),
         frequency_penalty: fields.number("frequency_penalty", -2.0..=2.0)?.unwrap_or(0.0),
         logit_bias: logit_bias(fields)?,
         // -1 is how other servers ask for a fresh seed.
         seed: fields.integer("seed", i64::MIN..=i64::MAX)?.filter(|seed| *seed != -1).map(i64::cast_unsigned),
+        ..stated.over(SamplingParams::default())
     })
 }
 

@@ -301,6 +301,7 @@ mod tests {
             context_train: 2048,
             license: None,
             layers: Vec::new(),
+            sampling: Default::default(),
         };
         Measurement {
             path: "a \"b\".gguf".into(),

@@ -5,6 +5,7 @@
 //! - [`start`]: loads the model
 //! - [`repl`] with [`completion`] and [`command`]: reads lines and runs commands
 //! - [`session`] with [`conversation`]: sends a question and streams the answer
+//! - [`sampling`]: how tokens are chosen
 //! - [`answer_format`]: what the user asks of every answer
 //! - [`answer_printer`] with [`markdown`], [`block_start`], [`style`] and [`word_wrap`]: prints the answer, wrapped at the
 //!   width of the terminal
@@ -17,6 +18,7 @@ mod completion;
 mod conversation;
 mod markdown;
 mod repl;
+mod sampling;
 mod session;
 mod start;
 mod style;

@@ -9,6 +9,7 @@ use cuelight_engine::format::chat_template::{Cancellation, TemplateInputs};
 use super::answer_format::AnswerFormat;
 use super::command::Change;
 use super::conversation::Conversation;
+use super::sampling::sampling;
 use super::start::Started;
 use crate::cli::async_runtime;
 use crate::cli::error::CliError;
@@ -115,17 +116,10 @@ impl Session {
         verbose: bool,
         terminal: Terminal,
     ) -> Self {
-        let sampling = SamplingParams {
-            temperature: config.temp.0,
-            top_k: config.top_k,
-            top_p: config.top_p.0,
-            min_p: config.min_p.0,
-            seed: config.seed,
-            ..SamplingParams::default()
-        };
         let max_tokens = config.max_tokens.map(std::num::NonZeroUsize::get);
         let conversation = Conversation::new(config.system.clone());
         let Started { runtime, model } = started;
+        let sampling = sampling(config, model.card.sampling.stated);
         Session { runtime, model, mode, conversation, sampling, format, max_tokens, verbose, markdown: true, terminal }
     }
 

@@ -8,6 +8,7 @@
 //! - `packed`: weights that other tools quantized
 //! - [`table`]: the tensors and their bytes; `transform`, `derived`: how bytes change
 //! - [`keys`], [`rope`]: from `config.json` to keys; `config`: its values as types
+//! - `generation`: the recommended sampling
 //! - [`text`]: tokenizer, chat template, tokens that end a text
 //! - `small_files`: the files other than weights
 
@@ -15,6 +16,7 @@ mod config;
 mod derived;
 mod error;
 mod families;
+mod generation;
 mod keys;
 mod names;
 mod packed;
@@ -44,6 +46,7 @@ pub use text::Text;
 use crate::format::gguf::{GgufError, GgufFault, Metadata, TensorInfo, Value};
 use crate::format::safetensors::Safetensors;
 use crate::mapped_file::ModelFiles;
+use crate::sample::RecommendedSampling;
 
 /// An open directory with the keys and tensors that a GGUF file of the model would have.
 pub struct Directory {
@@ -55,6 +58,7 @@ pub struct Directory {
     tensor_index: HashMap<String, usize>,
     files: ModelFiles,
     text: Text,
+    sampling: RecommendedSampling,
 }
 
 impl Directory {
@@ -77,7 +81,9 @@ impl Directory {
         let table = Table { files: &files, stored: &stored, family, model_type: &model_type, n_layers, heads, is_tied };
         let mut entries = table.entries()?;
         entries.extend(keys.rope_tensors()?.into_iter().map(computed));
-        let text = Text::read(path, &config, &mut small)?;
+        let generation = small.json("generation_config.json")?.unwrap_or_default();
+        let sampling = generation::sampling(&path.join("generation_config.json"), &generation);
+        let text = Text::read(path, &config, &generation, &mut small)?;
         for (key, template) in
             ["tokenizer.chat_template", "tokenizer.chat_template.tool_use"].iter().zip(&text.templates)
         {
@@ -89,14 +95,16 @@ impl Directory {
         let mapped = ModelFiles::new(mapped);
         // What was read of a file that changed meanwhile means nothing.
         mapped.check().map_err(|change| HuggingFaceFault::Changed(change.change).in_file(&change.path))?;
-        Ok(Directory::of(path, keys.into_entries(), entries, mapped, text))
+        let directory = Directory::of(path, keys.into_entries(), entries, mapped, text);
+        Ok(Directory { sampling, ..directory })
     }
 
     fn of(path: &Path, metadata: Vec<(String, Value)>, entries: Vec<Entry>, files: ModelFiles, text: Text) -> Self {
         let key_index = metadata.iter().map(|(key, _)| key.clone()).zip(0..).collect();
         let tensor_index = entries.iter().map(|(tensor, _)| tensor.name.clone()).zip(0..).collect();
         let (tensors, bytes) = entries.into_iter().unzip();
-        Directory { path: path.to_owned(), metadata, key_index, tensors, bytes, tensor_index, files, text }
+        let sampling = RecommendedSampling::default();
+        Directory { path: path.to_owned(), metadata, key_index, tensors, bytes, tensor_index, files, text, sampling }
     }
 
     /// The mapped files.
@@ -109,6 +117,12 @@ impl Directory {
     #[must_use]
     pub fn text(&self) -> &Text {
         &self.text
+    }
+
+    /// How its publisher samples from the model.
+    #[must_use]
+    pub fn sampling(&self) -> &RecommendedSampling {
+        &self.sampling
     }
 
     /// The tensors, in the order of the files.
@@ -180,9 +194,10 @@ fn computed((name, values): (&'static str, Vec<f32>)) -> Entry {
 
 /// The name of a model: that of its directory, or of its repository in the cache of the Hub.
 fn name_of(path: &Path) -> String {
-    let parts = || path.components().rev().filter_map(|part| part.as_os_str().to_str());
-    let repository = parts().find_map(|part| part.strip_prefix("models--")?.rsplit("--").next());
+    // A directory of models may have a link to a snapshot in the cache.
     let full = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let mut parts = full.components().rev().filter_map(|part| part.as_os_str().to_str());
+    let repository = parts.find_map(|part| part.strip_prefix("models--")?.rsplit("--").next());
     let own = full.file_name().map(|name| name.to_string_lossy().into_owned());
     repository.map(str::to_owned).or(own).unwrap_or_default()
 }

@@ -28,11 +28,16 @@ pub struct Text {
 }
 
 impl Text {
-    pub(super) fn read(folder: &Path, config: &Config, files: &mut SmallFiles) -> Result<Self, HuggingFaceError> {
+    /// `generation` is what `generation_config.json` has.
+    pub(super) fn read(
+        folder: &Path,
+        config: &Config,
+        generation: &Json,
+        files: &mut SmallFiles,
+    ) -> Result<Self, HuggingFaceError> {
         let path = folder.join("tokenizer.json");
         let tokenizer = files.map("tokenizer.json", MOST_TOKENIZER_BYTES)?;
         let stated = files.json("tokenizer_config.json")?.unwrap_or_default();
-        let generation = files.json("generation_config.json")?.unwrap_or_default();
         let ends = tokens(generation.get("eos_token_id"));
         let settings = JsonSettings {
             bos: spelling(&stated, "bos_token"),

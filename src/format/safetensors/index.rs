@@ -1,6 +1,6 @@
 //! The files of a model: one, or shards that an index names.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -64,6 +64,15 @@ impl Files {
         let stated = names.iter().map(|(tensor, file)| (tensor.clone(), position[file.as_str()])).collect();
         Ok(Files { shards, index: Some(mapped), stated })
     }
+}
+
+/// The names of the shards in an index, sorted, each a name without a folder.
+///
+/// # Errors
+/// [`SafetensorsFault`] when it is no index of shards.
+pub fn shard_names(index: &[u8]) -> Result<Vec<String>, SafetensorsFault> {
+    let names: BTreeSet<String> = parse(index)?.into_iter().map(|(_, file)| file).collect();
+    Ok(names.into_iter().collect())
 }
 
 /// The tensors of an index and their files.

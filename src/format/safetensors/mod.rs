@@ -22,6 +22,7 @@ use cuelight_shaders::weight::SharedBytes;
 pub use error::{SafetensorsError, SafetensorsFault};
 pub use header::{Dtype, Tensor};
 use index::Files;
+pub use index::shard_names;
 
 use crate::mapped_file::MappedFile;
 

@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 
 use crate::api::fields::Fields;
 use crate::api::json_size;
+use crate::core::request::SamplingParams;
 use crate::serving::error::ApiError;
 use crate::serving::options::GenerationOptions;
 
@@ -33,14 +34,24 @@ impl Echo {
         add("parallel_tool_calls", json!(fields.bool("parallel_tool_calls")?.unwrap_or(true)));
         add("max_output_tokens", json!(options.max_tokens));
         add("max_tool_calls", json!(fields.count("max_tool_calls", 1)?));
-        add("temperature", shortest(options.sampling.temperature));
-        add("top_p", shortest(options.sampling.top_p));
-        add("presence_penalty", shortest(options.sampling.presence_penalty));
-        add("frequency_penalty", shortest(options.sampling.frequency_penalty));
         add("top_logprobs", json!(options.logprobs.unwrap_or(0)));
         add("background", json!(false));
         add("store", json!(is_kept));
-        Ok(Echo(echo))
+        let mut echo = Echo(echo);
+        echo.set_sampling(&options.sampling);
+        Ok(echo)
+    }
+
+    /// Repeats how the answer is sampled, which is known only when the model is.
+    pub fn set_sampling(&mut self, sampling: &SamplingParams) {
+        for (name, number) in [
+            ("temperature", sampling.temperature),
+            ("top_p", sampling.top_p),
+            ("presence_penalty", sampling.presence_penalty),
+            ("frequency_penalty", sampling.frequency_penalty),
+        ] {
+            self.0.insert(name.to_owned(), shortest(number));
+        }
     }
 
     /// The estimated memory, in bytes.

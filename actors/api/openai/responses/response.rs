@@ -39,7 +39,8 @@ pub(super) enum Stage {
 
 impl ResponseParts {
     /// The parts of a response that runs, and its answers.
-    pub fn new(accepted: Accepted, echo: Echo, memory: Reservation) -> (Self, Answers) {
+    pub fn new(accepted: Accepted, mut echo: Echo, memory: Reservation) -> (Self, Answers) {
+        echo.set_sampling(&accepted.options.sampling);
         let id = format!("resp_{}", Uuid::new_v4().simple());
         RequestContext::answered_as(&id);
         let parts = ResponseParts {

@@ -1,0 +1,139 @@
+//! How the publisher of a model samples from it, by `generation_config.json`.
+//!
+//! A value that cannot be used is left out with a warning: the model itself is not damaged.
+
+use std::path::Path;
+
+use serde_json::Value as Json;
+
+use crate::sample::{PartialSampling, RecommendedSampling};
+
+/// The sampling parameters of a `generation_config.json`. `do_sample` with `false` is a temperature of 0.
+pub(super) fn sampling(path: &Path, config: &Json) -> RecommendedSampling {
+    let mut reader = Reader { path, config, warnings: Vec::new() };
+    let share = |number: f32| number > 0.0 && number <= 1.0;
+    let stated = PartialSampling {
+        temperature: reader.number("temperature", |number| (0.0..=100.0).contains(&number), "from 0 to 100"),
+        top_k: reader.top_k(),
+        top_p: reader.number("top_p", share, "above 0 and at most 1"),
+        min_p: reader.number("min_p", |number| (0.0..=1.0).contains(&number), "from 0 to 1"),
+        repetition_penalty: reader.number(
+            "repetition_penalty",
+            |number| (0.01..=100.0).contains(&number),
+            "from 0.01 to 100",
+        ),
+    };
+    let temperature = if reader.is_greedy() { Some(0.0) } else { stated.temperature };
+    RecommendedSampling { stated: PartialSampling { temperature, ..stated }, warnings: reader.warnings }
+}
+
+/// Reads values and collects warnings.
+struct Reader<'a> {
+    path: &'a Path,
+    config: &'a Json,
+    warnings: Vec<String>,
+}
+
+impl Reader<'_> {
+    /// The value of a key that is not `null`.
+    fn get(&self, key: &str) -> Option<&Json> {
+        self.config.get(key).filter(|value| !value.is_null())
+    }
+
+    fn number(&mut self, key: &str, is_allowed: impl Fn(f32) -> bool, wanted: &str) -> Option<f32> {
+        #[allow(clippy::cast_possible_truncation)] // Sampling computes in float32.
+        let number = self.get(key)?.as_f64().map(|number| number as f32).filter(|number| is_allowed(*number));
+        if number.is_none() {
+            self.warn(key, &format!("a number {wanted}"));
+        }
+        number
+    }
+
+    /// The tokens to keep. Below 0 means all of them.
+    fn top_k(&mut self) -> Option<usize> {
+        let value = self.get("top_k")?;
+        let number = value.as_i64().map(|k| usize::try_from(k).unwrap_or(0)).filter(|&k| k <= u32::MAX as usize);
+        if number.is_none() {
+            self.warn("top_k", "a whole number below 2^32");
+        }
+        number
+    }
+
+    fn is_greedy(&mut self) -> bool {
+        let Some(value) = self.get("do_sample") else { return false };
+        let is_greedy = *value == Json::Bool(false);
+        if !value.is_boolean() {
+            self.warn("do_sample", "true or false");
+        }
+        is_greedy
+    }
+
+    fn warn(&mut self, key: &str, wanted: &str) {
+        let mut found = self.get(key).map(Json::to_string).unwrap_or_default();
+        if let Some((cut, _)) = found.char_indices().nth(80) {
+            found.truncate(cut);
+            found.push('…');
+        }
+        let path = self.path.display();
+        self.warnings.push(format!("{path}: key {key:?} is {found}, but must be {wanted}; it is ignored"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn read(config: Json) -> RecommendedSampling {
+        sampling(Path::new("m/generation_config.json"), &config)
+    }
+
+    #[test]
+    fn what_is_stated_is_read() {
+        let all = read(json!({
+            "do_sample": true, "temperature": 0.6, "top_k": 20, "top_p": 0.95, "min_p": 0.0, "repetition_penalty": 1.05,
+            "eos_token_id": [1, 2]
+        }));
+        let expected = PartialSampling {
+            temperature: Some(0.6),
+            top_k: Some(20),
+            top_p: Some(0.95),
+            min_p: Some(0.0),
+            repetition_penalty: Some(1.05),
+        };
+        assert_eq!((all.stated, all.warnings), (expected, Vec::new()));
+        assert_eq!(read(json!({ "temperature": null })), RecommendedSampling::default());
+        assert_eq!(read(json!([1])), RecommendedSampling::default());
+        assert_eq!(read(json!({ "top_k": -1 })).stated.top_k, Some(0));
+    }
+
+    #[test]
+    fn without_sampling_the_temperature_is_0() {
+        let greedy = read(json!({ "do_sample": false, "temperature": 0.7, "top_p": 0.5 })).stated;
+        assert_eq!((greedy.temperature, greedy.top_p), (Some(0.0), Some(0.5)));
+    }
+
+    #[test]
+    fn a_wrong_value_is_a_warning_that_names_file_and_key() {
+        for (key, value) in [
+            ("temperature", json!("hot")),
+            ("temperature", json!(-0.5)),
+            ("temperature", json!(1e300)),
+            ("top_k", json!(0.5)),
+            ("top_k", json!(1_u64 << 40)),
+            ("top_p", json!(0)),
+            ("top_p", json!(1e-300)),
+            ("min_p", json!(1.5)),
+            ("repetition_penalty", json!(0)),
+            ("do_sample", json!("x".repeat(1000))),
+        ] {
+            let RecommendedSampling { stated, warnings } = read(json!({ key: value }));
+            assert_eq!(stated, PartialSampling::default(), "{key} {value}");
+            assert_eq!(warnings.len(), 1, "{key} {value}");
+            let warning = &warnings[0];
+            assert!(warning.starts_with(&format!("m/generation_config.json: key {key:?} is ")), "{warning}");
+            assert!(warning.len() < 300, "{warning}");
+        }
+    }
+}
