@@ -8,8 +8,10 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use cuelight_engine::checkpoint::{self, Checkpoint};
 use cuelight_engine::engine::{Engine, TokenId};
 use cuelight_engine::load::{self, ActivationBits, ComputeDevice, CpuExperts, Kernel, KvType, LoadOptions};
+use cuelight_engine::quantize::{QuantizeOptions, QuantizePlan};
 use serde::Deserialize;
 
 #[path = "support/runner.rs"]
@@ -50,9 +52,13 @@ fn names() -> Vec<String> {
 }
 
 fn runner_of(path: &Path) -> Runner<impl Engine> {
+    runner_with(path, Kernel::detect())
+}
+
+fn runner_with(path: &Path, kernel: Kernel) -> Runner<impl Engine> {
     let setup = Setup {
         kv_type: KvType::F32,
-        kernel: Kernel::detect(),
+        kernel,
         threads: 1,
         context_tokens: 256,
         max_sequences: 128,
@@ -124,6 +130,57 @@ fn quantized_directories_agree_with_transformers() {
         }
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+/// The directories whose weights are in 8-bit floating point: scales of blocks, of outputs, of matrices.
+const FLOAT8: [&str; 3] = ["qwen3moe-fp8-blocks", "llama-fp8-channels", "llama-fp8-tensors"];
+
+/// Mean |Δ log-prob| where neither weights nor activations are rounded.
+const EXACT_GATE: f64 = 1e-4;
+
+#[test]
+fn directories_in_8_bit_floating_point_agree_with_transformers() {
+    for (name, kernel) in FLOAT8.iter().flat_map(|name| [(name, Kernel::Scalar), (name, Kernel::detect())]) {
+        let folder = fixtures().join("quantized_directories").join(name);
+        let expected: Expected = serde_json::from_slice(&std::fs::read(folder.join("expected.json")).unwrap()).unwrap();
+        let mut directory = runner_with(&folder, kernel);
+        for prompt in &expected.prompts {
+            let found = mean(&deltas(&logits(&mut directory, &prompt.tokens), &prompt.tokens, &prompt.logprobs));
+            println!("{name:24} {kernel} from transformers {found:8.1e}");
+            assert!(found <= EXACT_GATE, "{name} with {kernel}: {found} nats");
+        }
+    }
+}
+
+/// The copies have their recipe's formats, and values near those of the directory.
+#[test]
+fn directories_in_8_bit_floating_point_can_be_quantized_further() {
+    for (name, target) in FLOAT8.iter().flat_map(|name| [(name, "q8_0"), (name, "q4_k_m")]) {
+        let checkpoint = checkpoint::open(&fixtures().join("quantized_directories").join(name)).unwrap();
+        let target = target.parse().unwrap();
+        let options =
+            QuantizeOptions { target, overrides: Vec::new(), importance: None, allow_requantize: false, threads: 1 };
+        let (folder, plan) = (tempfile::tempdir().unwrap(), QuantizePlan::new(&*checkpoint, &options).unwrap());
+        let path = folder.path().join("copy.gguf");
+        plan.write(&path, &Default::default(), &mut |_| {}).unwrap();
+        let copy = checkpoint::open(&path).unwrap();
+        let weight = |checkpoint: &dyn Checkpoint| checkpoint.weight("blk.1.attn_q.weight").unwrap();
+        let (before, after) = (weight(&*checkpoint), weight(&*copy));
+        assert_eq!(before.format.name(), "F8_E4M3");
+        assert_ne!(after.format.name(), "F8_E4M3");
+        let pairs = before.to_f32().into_iter().zip(after.to_f32());
+        let (error, size) =
+            pairs.fold((0.0, 0.0), |(error, size), (old, new)| (error + (old - new).powi(2), size + old * old));
+        assert!(error < 0.01 * size, "{name} as {target}: {error} of {size}");
+    }
+}
+
+#[test]
+fn the_format_of_8_bit_floating_point_is_shown() {
+    let folder = fixtures().join("quantized_directories/llama-fp8-channels");
+    let shown = printed(&["show", folder.to_str().unwrap(), "--tensors"]);
+    let row = shown.lines().find(|line| line.contains("blk.0.ffn_down.weight")).unwrap_or_default();
+    assert!(row.contains("F8_E4M3") && row.contains("128 x 64"), "{shown}");
 }
 
 #[test]

@@ -17,8 +17,8 @@
 //! A format with a [grid](crate::quant::grid) has the words of its runs instead: low bits of indices in the low plane, signs
 //! in the high plane. There the signs of a block are followed by its high bits. The table of cells precedes the planes.
 //!
-//! Formats in floating point are one plane of values. Rows whose columns are not whole runs are
-//! padded with zeros.
+//! Formats in floating point are one plane of values, and one of f32 units if blocks have scales. Rows whose columns are not
+//! whole runs are padded with zeros.
 
 use std::ops::Range;
 
@@ -39,7 +39,7 @@ const WORD_BITS: usize = 32;
 const PLANE_PADDING: usize = 4;
 
 /// The specialization constants of `quant/matrix.glsl`.
-pub type WeightConstants = [(u32, u32); 19];
+pub type WeightConstants = [(u32, u32); 20];
 
 /// A weight on a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,8 +63,8 @@ impl DeviceWeight {
 enum Packing {
     /// As the layout describes.
     Integers(IntegerLayout),
-    /// Values of `bits` bits.
-    Floats { bits: usize },
+    /// Values of `bits` bits, and a scale of `scale_bytes` bytes for each block.
+    Floats { bits: usize, scale_bytes: usize },
 }
 
 /// The layout of one weight: the starts and the sizes of its planes.
@@ -84,7 +84,10 @@ impl WeightLayout {
     pub fn new(format: Format, rows: usize, columns: usize) -> Self {
         let packing = match format.integers() {
             Some(layout) => Packing::Integers(layout),
-            None => Packing::Floats { bits: 8 * format.block_bytes() / format.block_len() },
+            None => {
+                let scale_bytes = format.scale_bytes();
+                Packing::Floats { bits: 8 * (format.block_bytes() - scale_bytes) / format.block_len(), scale_bytes }
+            }
         };
         let mut layout = WeightLayout { format, packing, rows, columns, starts: [0; 4], bytes: 0 };
         layout.bytes = layout.table().len().next_multiple_of(PLANE_ALIGNMENT);
@@ -113,7 +116,7 @@ impl WeightLayout {
     /// Runs that share an entry of a plane.
     fn runs_of_entry(&self, plane: usize) -> usize {
         match self.packing {
-            Packing::Integers(_) if plane == 3 => self.runs_of_block(),
+            _ if plane == 3 => self.runs_of_block(),
             Packing::Integers(IntegerLayout { grid: Some(_), .. }) if plane == 1 => self.runs_of_block(),
             _ => 1,
         }
@@ -134,7 +137,8 @@ impl WeightLayout {
     /// Bits of a plane's entry.
     fn entry_bits(&self, plane: usize) -> usize {
         match (self.packing, plane) {
-            (Packing::Floats { bits }, 0) => bits * RUN_COLUMNS,
+            (Packing::Floats { bits, .. }, 0) => bits * RUN_COLUMNS,
+            (Packing::Floats { scale_bytes, .. }, 3) => 8 * scale_bytes,
             (Packing::Floats { .. }, _) => 0,
             (Packing::Integers(layout), 0) => layout.words_of_run().0 * WORD_BITS,
             (Packing::Integers(layout), 1) => {
@@ -160,9 +164,10 @@ impl WeightLayout {
     #[must_use]
     pub fn constants(&self) -> WeightConstants {
         let layout = match self.packing {
-            Packing::Floats { bits } => IntegerLayout::new(bits, 0, RUN_COLUMNS),
+            Packing::Floats { bits, .. } => IntegerLayout::new(bits, 0, RUN_COLUMNS),
             Packing::Integers(layout) => layout,
         };
+        let has_float8_values = matches!(self.packing, Packing::Floats { bits: 8, .. });
         let codebook = layout.codebook.unwrap_or_default();
         let word = |first: usize| {
             let bytes: [u8; 4] = std::array::from_fn(|index| codebook[first + index] as u8);
@@ -188,6 +193,7 @@ impl WeightLayout {
             (50, u32::from(layout.grid.is_some_and(|grid| grid.signs == Signs::Negate))),
             (51, layout.grid.map_or(1, |grid| grid.cells.len() as u32)),
             (52, u32::from(layout.scale == Scale::Float8)),
+            (53, u32::from(has_float8_values)),
         ]
     }
 
@@ -221,8 +227,13 @@ impl WeightLayout {
             std::array::from_fn(|plane| Vec::with_capacity(self.plane_bytes(plane, rows.len())));
         for (number, row) in rows.enumerate() {
             match self.packing {
-                Packing::Floats { bits } => {
-                    planes[0].extend_from_slice(weight.row(row));
+                Packing::Floats { bits, scale_bytes } => {
+                    let block_bytes = if scale_bytes > 0 { self.format.block_bytes() } else { weight.row_bytes() };
+                    for block in weight.row(row).chunks_exact(block_bytes.max(1)) {
+                        let (scale, values) = block.split_at(scale_bytes);
+                        planes[3].extend_from_slice(scale);
+                        planes[0].extend_from_slice(values);
+                    }
                     planes[0].resize((number + 1) * self.runs() * RUN_COLUMNS * bits / 8, 0);
                 }
                 Packing::Integers(layout) => {
@@ -332,6 +343,7 @@ mod tests {
             (Format::NVFP4, 152),
             (Format::Q1_0, 36),
             (Format::Q2_0, 72),
+            (Format::F8_E4M3, 288),
         ];
         for (format, row) in per_row {
             let planes = 4 * (PLANE_PADDING + PLANE_ALIGNMENT);

@@ -50,10 +50,10 @@ struct Next {
     uvec4 weights[WEIGHTS_EACH * RUN_OCTETS];
 };
 
-// Converts eight weights. Float32 and bfloat16 have a wider range than float16, but the weights of models do not use
-// it.
+// Converts eight weights. Float32, bfloat16 and numbers with a float32 scale have a wider range than float16, but the
+// weights of models do not use it.
 uvec4 to_halves(vec4 first, vec4 second) {
-    if (BITS == 32 || BFLOAT) {
+    if (BITS == 32 || BFLOAT || FLOAT8_VALUES) {
         first = clamp(first, -65504.0, 65504.0);
         second = clamp(second, -65504.0, 65504.0);
     }

@@ -13,8 +13,12 @@ pub trait BlockFormat {
     const BLOCK_LEN: usize;
     /// Bytes in a block.
     const BLOCK_BYTES: usize;
-    /// The format's number in a GGUF tensor table.
+    /// Bytes of the float32 scale at the start of a block of floating-point codes; 0 for formats without one.
+    const SCALE_BYTES: usize = 0;
+    /// The format's number in a GGUF tensor table, or one that no other format has.
     const GGML_ID: u32;
+    /// Whether GGUF files have the format.
+    const IS_IN_GGUF: bool = true;
     /// The format's usual name.
     const NAME: &'static str;
     /// The layout of the integers in a block; `None` for formats that the integer kernels do not support.
@@ -76,12 +80,8 @@ pub trait BlockFormat {
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     unsafe fn decode_eights_avx2(block: &[u8], sink: &mut impl avx2::Sink) {
-        let mut values = [0.0; MAX_BLOCK_LEN];
-        Self::decode(block, &mut values[..Self::BLOCK_LEN]);
-        for (eight, values) in values[..Self::BLOCK_LEN].chunks_exact(avx2::LANES).enumerate() {
-            // SAFETY: the caller guarantees the CPU features.
-            unsafe { sink.take(eight, avx2::load(values)) };
-        }
+        // SAFETY: the caller guarantees the CPU features.
+        unsafe { decode_in_memory::<Self>(block, sink) };
     }
 
     /// Like [`Self::decode_eights_avx2`], for one block of each of four rows.
@@ -117,5 +117,20 @@ pub trait BlockFormat {
             // SAFETY: the caller guarantees the CPU features.
             unsafe { Self::decode_eights_avx2(block, &mut avx2::Store { out }) };
         }
+    }
+}
+
+/// Decodes a block with [`BlockFormat::decode`], and passes the values to `sink`.
+///
+/// # Safety
+/// The CPU must support AVX2.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(super) unsafe fn decode_in_memory<F: BlockFormat + ?Sized>(block: &[u8], sink: &mut impl avx2::Sink) {
+    let mut values = [0.0; MAX_BLOCK_LEN];
+    F::decode(block, &mut values[..F::BLOCK_LEN]);
+    for (eight, values) in values[..F::BLOCK_LEN].chunks_exact(avx2::LANES).enumerate() {
+        // SAFETY: the caller guarantees the CPU features.
+        unsafe { sink.take(eight, avx2::load(values)) };
     }
 }

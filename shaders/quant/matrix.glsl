@@ -23,12 +23,13 @@ layout(constant_id = 49) const uint INDEX_HIGH_BITS = 0;   // bits of an index b
 layout(constant_id = 50) const bool CELLS_HAVE_SIGNS = false; // a bit for each value, or the highest bit of an index
 layout(constant_id = 51) const uint CELLS = 1;             // of the grid, a power of two
 layout(constant_id = 52) const bool FLOAT8_SCALES = false; // scales of groups have 4 exponent bits and 3 fraction bits
+layout(constant_id = 53) const bool FLOAT8_VALUES = false; // so have codes, and a sign; units are float32
 
 const uint QUADS = 8;                                 // groups of four columns in a run
 const uint LOW_BITS = BITS == 6 || BITS == 5 ? 4 : BITS == 3 ? 2 : BITS;
 const uint HIGH_BITS = BITS - LOW_BITS;
 const uint SCALE_BITS = GROUP_SCALES ? GROUPS * (MINIMUM ? 16 : 8) : 0;
-const uint UNIT_BITS = POWERS_OF_TWO ? 8 : MINIMUM ? 32 : 16;
+const uint UNIT_BITS = POWERS_OF_TWO ? 8 : MINIMUM || FLOAT8_VALUES ? 32 : 16;
 
 struct Matrix {
     uint64_t low;     // low bits of the codes, or values
@@ -130,6 +131,18 @@ void load_cells(Matrix matrix, uint64_t index, inout Run run) {
     }
 }
 
+// Four codes of 8 bits in floating point as float16: their numbers divided by 256, because the exponents have other biases.
+// The code of no number, 127, gives NaN.
+vec4 float8_values(uint word) {
+    uvec2 pairs = uvec2(word, word >> 8);
+    uvec2 magnitude = pairs & 0x007f007fu;
+    uvec2 no_number = magnitude + 0x00010001u & 0x00800080u;
+    uvec2 halves = (pairs & 0x00800080u) << 8 | (magnitude | no_number) << 7;
+    vec2 even = unpackHalf2x16(halves.x);
+    vec2 odd = unpackHalf2x16(halves.y);
+    return vec4(even.x, odd.x, even.y, odd.y);
+}
+
 // A plane of p bits has p words for a run. Quad q is in word q mod p, starting at bit q / p * p of each byte.
 void load_codes(Matrix matrix, uint64_t index, inout Run run) {
     uint low[8];
@@ -165,7 +178,11 @@ void load_codes(Matrix matrix, uint64_t index, inout Run run) {
             const uint planes = max(HIGH_BITS, 1u);
             codes |= (high[q % planes] >> (q / planes * planes) & high_mask) << LOW_BITS;
         }
-        run.codes[q] = CODEBOOK ? look_up(codes) : bytes_to_floats(codes) - float(OFFSET);
+        if (FLOAT8_VALUES) {
+            run.codes[q] = float8_values(codes);
+        } else {
+            run.codes[q] = CODEBOOK ? look_up(codes) : bytes_to_floats(codes) - float(OFFSET);
+        }
     }
 }
 
@@ -185,7 +202,9 @@ float float8(uint word, uint index) {
 
 void load_scales(Matrix matrix, uint64_t index, inout Run run) {
     uint stored = entry(matrix.units, index / RUNS_PER_BLOCK, UNIT_BITS);
-    vec2 unit = POWERS_OF_TWO ? vec2(power_of_two(stored), 0.0) : unpackHalf2x16(stored);
+    vec2 unit = FLOAT8_VALUES   ? vec2(256.0 * uintBitsToFloat(stored), 0.0)
+                : POWERS_OF_TWO ? vec2(power_of_two(stored), 0.0)
+                                : unpackHalf2x16(stored);
     if (UNIT_SHIFT > 0) unit /= float(1u << UNIT_SHIFT);
     if (!GROUP_SCALES) {
         run.scale[0] = unit.x;

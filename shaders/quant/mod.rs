@@ -22,6 +22,7 @@ mod six_bit_scales;
 mod unpack;
 
 pub mod bfloat16;
+pub mod f8_e4m3;
 pub mod float16;
 pub mod float32;
 pub mod iq1_m;
@@ -145,19 +146,27 @@ formats! {
     Q1_0 => q1_0::Q1_0,
     /// 2 bits; a scale for 64 values.
     Q2_0 => q2_0::Q2_0,
+    /// 8-bit floating point; a float32 scale for 32 values.
+    F8_E4M3 => f8_e4m3::F8E4M3,
 }
 
 impl Format {
-    /// The format with number `id` in a GGUF tensor table; `None` for an unsupported one.
+    /// The format with number `id`; `None` for an unsupported one.
     #[must_use]
     pub fn from_ggml(id: u32) -> Option<Format> {
         Format::ALL.iter().copied().find(|format| format.ggml_id() == id)
     }
 
-    /// The format's number in a GGUF tensor table.
+    /// The format's number in a GGUF tensor table, or one that no other format has.
     #[must_use]
     pub fn ggml_id(self) -> u32 {
         dispatch!(self, F => F::GGML_ID)
+    }
+
+    /// Whether GGUF files have the format.
+    #[must_use]
+    pub fn is_in_gguf(self) -> bool {
+        dispatch!(self, F => F::IS_IN_GGUF)
     }
 
     /// The usual name, such as `Q4_K`.
@@ -188,6 +197,12 @@ impl Format {
     #[must_use]
     pub fn block_bytes(self) -> usize {
         dispatch!(self, F => F::BLOCK_BYTES)
+    }
+
+    /// Bytes of the float32 scale at the start of a block of floating-point codes; 0 for formats without one.
+    #[must_use]
+    pub fn scale_bytes(self) -> usize {
+        dispatch!(self, F => F::SCALE_BYTES)
     }
 
     /// Bytes of a row of `columns` values; `None` when that is not a whole number of blocks, or the byte count

@@ -141,7 +141,7 @@ impl<'a> Rules<'a> {
             return Ok(given.format);
         }
         if !is_matrix || KEPT.iter().any(|kept| tensor.name.contains(kept)) {
-            return Ok(from);
+            return Ok(if from.is_in_gguf() { from } else { Format::F32 });
         }
         let role = Role::of(&tensor.name, self.is_tied);
         let (layer, n_layers) = match role {

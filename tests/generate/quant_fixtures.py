@@ -51,9 +51,12 @@ POWER_OF_TWO = "MXFP4"
 # The format with scales of 8 bits, stored as its first four bytes.
 FLOAT_8 = "NVFP4"
 
+# The format with a float32 scale before codes in floating point.
+FLOAT_8_VALUES = "F8_E4M3"
+
 # Every format. The position of a format is the seed of its blocks.
 FORMATS = """F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL IQ4_XS MXFP4 IQ2_XXS IQ3_XXS IQ3_S IQ2_S
-IQ2_XS IQ1_S IQ1_M TQ1_0 TQ2_0 Q1_0 Q2_0 NVFP4""".split()
+IQ2_XS IQ1_S IQ1_M TQ1_0 TQ2_0 Q1_0 Q2_0 NVFP4 F8_E4M3""".split()
 
 # Zeros of both signs, the smallest and largest subnormals, the smallest and largest normals, one, infinity.
 EDGE_SCALES = [0x0000, 0x8000, 0x0001, 0x83FF, 0x0400, 0xFBFF, 0x7BFF, 0x3C00, 0x7C00]
@@ -98,11 +101,21 @@ def float_8_blocks(size: int, rng: np.random.Generator) -> np.ndarray:
     return blocks
 
 
+def float_8_value_blocks(size: int, rng: np.random.Generator) -> np.ndarray:
+    """Every code, with random scales, and with scales that are zero, subnormal, large, infinite or no number."""
+    edges = np.array([0, -0.0, 1e-45, 1e-39, 1e36, 3e38, np.inf, np.nan], np.float32)
+    scales = np.concatenate([rng.normal(0, 0.05, 8).astype(np.float32), edges])
+    codes = np.tile(rng.permutation(256).astype(np.uint8).reshape(8, size - 4), (2, 1))
+    return np.concatenate([scales.view(np.uint8).reshape(-1, 4), codes], axis=1)
+
+
 def blocks_of(name: str, size: int, rng: np.random.Generator) -> np.ndarray:
     if name == POWER_OF_TWO:
         return power_of_two_blocks(size, rng)
     if name == FLOAT_8:
         return float_8_blocks(size, rng)
+    if name == FLOAT_8_VALUES:
+        return float_8_value_blocks(size, rng)
     return quantised_blocks(name, size, rng) if name in SCALES else plain_values(name, rng)
 
 
@@ -120,8 +133,16 @@ def two_bits(blocks: np.ndarray) -> np.ndarray:
     return scales * (codes.astype(np.float32) - 1)
 
 
+def float_8_values(blocks: np.ndarray) -> np.ndarray:
+    """F8_E4M3, which GGUF lacks: a float32 scale, then numbers as PyTorch decodes them."""
+    import torch
+
+    scales = torch.from_numpy(blocks[:, :4].copy().view(np.float32))
+    return (torch.from_numpy(blocks[:, 4:].copy()).view(torch.float8_e4m3fn).float() * scales).numpy()
+
+
 # Formats that the package does not decode: bytes of a block, and the values of blocks.
-WRITTEN_HERE = {"Q1_0": (18, sign_bits), "Q2_0": (18, two_bits)}
+WRITTEN_HERE = {"Q1_0": (18, sign_bits), "Q2_0": (18, two_bits), FLOAT_8_VALUES: (36, float_8_values)}
 
 
 def plain_values(name: str, rng: np.random.Generator) -> np.ndarray:

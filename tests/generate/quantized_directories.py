@@ -1,6 +1,7 @@
 """Tiny Hugging Face directories with quantized weights, and the log-probabilities of the model with the values that they stand for.
 
-The codes of compressed-tensors are packed by that package; those of GPTQ by the layout of its checkpoints.
+The codes of compressed-tensors are packed by that package; those of GPTQ by the layout of its checkpoints. Codes in floating
+point (FP8) need no packing; other weights of these directories are in bfloat16, as published ones have them.
 """
 
 import json
@@ -66,6 +67,51 @@ def gptq_config(bits: int, group: int) -> dict:
     return dict(quant_method="gptq", bits=bits, group_size=group, desc_act=False, sym=True, checkpoint_format="gptq")
 
 
+def float8(weight: torch.Tensor, block: tuple[int, int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """The codes of a matrix and a scale for each block, where blocks at the edges may be smaller."""
+    edges = [-size % length for size, length in zip(weight.shape, block)]
+    padded = torch.nn.functional.pad(weight, (0, edges[1], 0, edges[0]))
+    blocks = padded.reshape(padded.shape[0] // block[0], block[0], -1, block[1])
+    scales = blocks.abs().amax((1, 3)) / torch.finfo(torch.float8_e4m3fn).max
+    codes = (blocks / scales[:, None, :, None]).reshape(padded.shape)[: weight.shape[0], : weight.shape[1]]
+    return codes.to(torch.float8_e4m3fn), scales
+
+
+def float8_values(codes: torch.Tensor, scales: torch.Tensor, block: tuple[int, int]) -> torch.Tensor:
+    """What codes and scales stand for."""
+    spread = scales.repeat_interleave(block[0], 0).repeat_interleave(block[1], 1)
+    return codes.float() * spread[: codes.shape[0], : codes.shape[1]]
+
+
+def float8_config(strategy: str) -> dict:
+    weights = dict(num_bits=8, type="float", symmetric=True, strategy=strategy, dynamic=False, block_structure=None)
+    groups = dict(group_0=dict(targets=["Linear"], weights=weights, input_activations=None, output_activations=None))
+    return dict(quant_method="compressed-tensors", format="float-quantized", config_groups=groups, ignore=["lm_head"])
+
+
+def of_blocks(shape: torch.Size) -> tuple[int, int]:
+    return 128, 128
+
+
+def of_outputs(shape: torch.Size) -> tuple[int, int]:
+    return 1, shape[1]
+
+
+def of_matrix(shape: torch.Size) -> tuple[int, int]:
+    return shape
+
+
+BLOCK_CONFIG = dict(quant_method="fp8", activation_scheme="dynamic", fmt="e4m3", weight_block_size=[128, 128],
+                    modules_to_not_convert=["lm_head", "model.layers.0.mlp.gate", "model.layers.1.mlp.gate"])  # fmt: skip
+# Neither size of the matrices is a multiple of a block.
+EDGES = (Qwen3MoeForCausalLM, Qwen3MoeConfig(**(EXPERTS[1].to_dict() | dict(hidden_size=160, moe_intermediate_size=32, tie_word_embeddings=True))))
+# The model, the block of a matrix, what follows `weight` in the name of the scales, their type, the configuration.
+FLOAT8_DIRECTORIES = {
+    "qwen3moe-fp8-blocks": (EDGES, of_blocks, "_scale_inv", torch.float32, BLOCK_CONFIG),
+    "llama-fp8-channels": (LLAMA, of_outputs, "_scale", torch.bfloat16, float8_config("channel")),
+    "llama-fp8-tensors": (LLAMA, of_matrix, "_scale", torch.float32, float8_config("tensor")),
+}
+
 DIRECTORIES = {
     "llama-w4a16": (LLAMA, compressed, compressed_config, 4, 32, torch.bfloat16),
     "llama-w8a16": (LLAMA, compressed, compressed_config, 8, 64, torch.float16),
@@ -107,13 +153,15 @@ def joined_experts(state: dict[str, torch.Tensor], like: dict[str, torch.Tensor]
     return out
 
 
-def generate(name: str) -> None:
-    (model_class, config), pack, pack_config, bits, group, dtype = DIRECTORIES[name]
-    torch.manual_seed(sum(name.encode()))
-    model = model_class(config).float().eval()
-    like = model.state_dict()
-    state = {key: (1 + 0.1 * torch.randn_like(value) if "norm" in key else torch.randn_like(value) / value.shape[-1] ** 0.5)
-             for key, value in stored_experts(like).items()}  # fmt: skip
+def random_state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Values of the size of trained ones."""
+    return {key: (1 + 0.1 * torch.randn_like(value) if "norm" in key else torch.randn_like(value) / value.shape[-1] ** 0.5)
+            for key, value in stored_experts(model.state_dict()).items()}  # fmt: skip
+
+
+def integer_files(name: str, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The tensors of files with integer codes. Changes the state to what they stand for."""
+    _, pack, _, bits, group, dtype = DIRECTORIES[name]
     files = {}
     for key, value in state.items():
         if not is_quantized(key):
@@ -122,12 +170,48 @@ def generate(name: str) -> None:
         codes, scales = quantized(value, bits, group, dtype)
         state[key] = values(codes, scales)
         files |= {f"{key.removesuffix('weight')}{part}": tensor for part, tensor in pack(codes, scales, bits).items()}
+    return files
+
+
+def float8_files(name: str, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The tensors of files with codes in floating point. Changes the state to what they stand for."""
+    _, block_of, ending, dtype, _ = FLOAT8_DIRECTORIES[name]
+    files = {}
+    for key, value in state.items():
+        if not is_quantized(key):
+            files[key] = value.bfloat16()
+            state[key] = files[key].float()
+            continue
+        block = block_of(value.shape)
+        codes, scales = float8(value, block)
+        scales = scales.to(dtype)
+        state[key] = float8_values(codes, scales.float(), block)
+        one = scales.numel() == 1 and block_of is of_matrix
+        files |= {key: codes, f"{key}{ending}": scales.reshape(1) if one else scales}
+        if one:
+            files[key.removesuffix("weight") + "input_scale"] = torch.tensor([0.5])
+    return files
+
+
+def generate(name: str) -> None:
+    has_integers = name in DIRECTORIES
+    (model_class, config) = (DIRECTORIES if has_integers else FLOAT8_DIRECTORIES)[name][0]
+    torch.manual_seed(sum(name.encode()))
+    model = model_class(config).float().eval()
+    like = model.state_dict()
+    state = random_state(model)
+    if config.tie_word_embeddings:
+        del state["lm_head.weight"]
+    files = (integer_files if has_integers else float8_files)(name, state)
+    if config.tie_word_embeddings:
+        state["lm_head.weight"] = state["model.embed_tokens.weight"]
     model.load_state_dict(joined_experts(state, like))
     folder = FOLDER / name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     save_file(files, folder / "model.safetensors")
-    text = config.to_diff_dict() | dict(architectures=[model_class.__name__], quantization_config=pack_config(bits, group))
+    quantization = DIRECTORIES[name][2](*DIRECTORIES[name][3:5]) if has_integers else FLOAT8_DIRECTORIES[name][4]
+    text = config.to_diff_dict() | dict(architectures=[model_class.__name__], quantization_config=quantization)
     (folder / "config.json").write_text(json.dumps(text, indent=1, default=str) + "\n")
     rng = np.random.default_rng(7)
     prompts = [rng.integers(0, vocabulary.SIZE, size=length).tolist() for length in (5, 37)]
@@ -135,5 +219,5 @@ def generate(name: str) -> None:
     print(name, sum(path.stat().st_size for path in folder.iterdir()) // 1024, "KiB")
 
 
-for directory in sys.argv[1:] or DIRECTORIES:
+for directory in sys.argv[1:] or [*DIRECTORIES, *FLOAT8_DIRECTORIES]:
     generate(directory)

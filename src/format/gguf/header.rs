@@ -350,6 +350,9 @@ impl<'a> Reader<'a> {
             }
             let dims = (0..n_dims).map(|_| self.u64(what)).collect::<Result<Vec<u64>, _>>()?;
             let ggml_type = self.u32(what)?;
+            if Format::from_ggml(ggml_type).is_some_and(|format| !format.is_in_gguf()) {
+                return Err(GgufFault::UnknownFormat { tensor: name, ggml_type });
+            }
             let start = self.u64(what)?;
             tensors.push(TensorInfo { name, dims, ggml_type, shard, start, n_bytes: None });
         }

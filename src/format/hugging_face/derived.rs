@@ -1,20 +1,28 @@
 //! Tensors that are made from others of the file when they are first read.
 
 use std::borrow::Cow;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use cuelight_shaders::quant::Format;
 use cuelight_shaders::weight::{Bytes, SharedBytes};
 
-use super::packed::PackedBytes;
 use super::transform::{Step, Values};
+
+/// A matrix that another tool packed.
+pub(super) trait Unpack: Send + Sync {
+    /// The matrix in blocks.
+    fn unpack(&self) -> Vec<u8>;
+
+    /// Releases the memory of mapped files.
+    fn release(&self);
+}
 
 /// A tensor of a file, or several that hold one matrix.
 pub(super) enum Part {
     /// Used as it is stored.
     Mapped(SharedBytes),
     /// Unpacked first.
-    Packed(PackedBytes),
+    Packed(Arc<dyn Unpack>),
 }
 
 impl Part {

@@ -48,11 +48,9 @@ pub enum HuggingFaceFault {
         "is quantized with {method:?}, which is not supported from safetensors; use unquantized weights or a GGUF version"
     )]
     Quantized { method: String },
-    #[error(
-        "tensor {tensor:?} has no scales {scales:?} that fit it: types I32 and F16 or BF16, and groups of a multiple of 32"
-    )]
-    Packed { tensor: String, scales: String },
-    #[error("tensor {tensor:?} has the type {dtype}, but only F32, F16 and BF16 are supported")]
+    #[error("tensor {tensor:?} has no scales {scales:?} that fit it: {needed}")]
+    Packed { tensor: String, scales: String, needed: &'static str },
+    #[error("tensor {tensor:?} has the type {dtype}, but only F32, F16, BF16, and F8_E4M3 with scales are supported")]
     TensorType { tensor: String, dtype: String },
     #[error("tensor {tensor:?} has the shape {shape:?}, which is not possible for it in this model")]
     TensorShape { tensor: String, shape: Vec<usize> },

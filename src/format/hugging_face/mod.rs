@@ -5,7 +5,8 @@
 //!
 //! - [`families`]: which models load, as data
 //! - [`names`]: the names of tensors, and how they change, by [`rules`]
-//! - `packed`: weights that other tools quantized
+//! - `scheme`: how the weights are quantized; [`stored`]: the tensors with unpacked ones under their names; `packed`, `float8`: how
+//!   other tools pack them
 //! - [`table`]: the tensors and their bytes; `transform`, `derived`: how bytes change
 //! - [`keys`], [`rope`]: from `config.json` to keys; `config`: its values as types
 //! - `generation`: the recommended sampling
@@ -16,13 +17,16 @@ mod config;
 mod derived;
 mod error;
 mod families;
+mod float8;
 mod generation;
 mod keys;
 mod names;
 mod packed;
 mod rope;
 mod rules;
+mod scheme;
 mod small_files;
+mod stored;
 mod table;
 mod text;
 mod transform;
@@ -38,8 +42,8 @@ use config::Config;
 pub use error::{HuggingFaceError, HuggingFaceFault};
 use families::Family;
 use keys::Keys;
-use packed::{Scheme, stored};
 use small_files::SmallFiles;
+use stored::stored;
 use table::{Entry, HeadCounts, Table};
 pub use text::Text;
 
@@ -72,12 +76,12 @@ impl Directory {
         let mut config = Config::parse(&path.join("config.json"), &config)?;
         let (family, model_type) = family(&config)?;
         config.add_defaults(family.defaults);
-        let scheme = Scheme::read(&config)?;
+        let scheme = scheme::read(&config)?;
         let mut keys = Keys::of(&config, family, &name_of(path))?;
         let files = Safetensors::open(path)?;
         let is_tied = config.bool("tie_word_embeddings")?.unwrap_or(false);
         let (n_layers, heads) = (keys.layers()?, HeadCounts::read(&config)?);
-        let stored = stored(&files, scheme)?;
+        let stored = stored(&files, scheme.as_deref())?;
         let table = Table { files: &files, stored: &stored, family, model_type: &model_type, n_layers, heads, is_tied };
         let mut entries = table.entries()?;
         entries.extend(keys.rope_tensors()?.into_iter().map(computed));

@@ -9,13 +9,15 @@
 //!
 //! Sources: the packages `compressed-tensors` (`pack_quantized`) and `gptqmodel`.
 
+use std::sync::Arc;
+
 use cuelight_shaders::quant::Format;
 use cuelight_shaders::quant::integer::IntegerLayout;
 use cuelight_shaders::quantize::quantize;
 use cuelight_shaders::weight::SharedBytes;
 
-use super::config::Config;
-use super::error::{HuggingFaceError, HuggingFaceFault};
+use super::derived::Unpack;
+use super::stored::{Codes, Packed, Scheme};
 use crate::format::safetensors::{Safetensors, Tensor};
 
 /// Values in a block of Q4_0 and Q8_0.
@@ -26,187 +28,80 @@ const WORD_BITS: usize = 32;
 
 /// In which order codes are packed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Order {
+pub(super) enum Order {
     /// A row of numbers for each output.
     Outputs,
     /// A column of numbers for each output.
     Inputs,
 }
 
-/// How the weights of a directory are packed.
+/// Codes of 4 or 8 bits in 32-bit numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Scheme {
-    bits: usize,
-    order: Order,
+pub(super) struct PackedIntegers {
+    pub bits: usize,
+    pub order: Order,
 }
 
-impl Scheme {
-    /// The scheme that the config states; `None` for weights that are not quantized.
-    pub(super) fn read(config: &Config) -> Result<Option<Self>, HuggingFaceError> {
-        let stated = config.get("quantization_config").or_else(|| config.get("compression_config"));
-        let Some(stated) = stated else { return Ok(None) };
-        let text = |key: &str| stated.get(key).and_then(|value| value.as_str());
-        let method = text("quant_method").or_else(|| text("quant_algo")).unwrap_or("unknown");
-        let refused = |reason: &str| {
-            let method = if reason.is_empty() { method.to_owned() } else { format!("{method}, {reason}") };
-            config.fault(HuggingFaceFault::Quantized { method })
-        };
-        let (order, weights): (_, Vec<&serde_json::Value>) = match method {
-            "compressed-tensors" => {
-                let format = text("format").unwrap_or("no format");
-                if format != "pack-quantized" {
-                    return Err(refused(format));
-                }
-                let groups = stated.get("config_groups").and_then(|groups| groups.as_object());
-                (
-                    Order::Outputs,
-                    groups
-                        .into_iter()
-                        .flat_map(|groups| groups.values())
-                        .filter_map(|group| group.get("weights"))
-                        .collect(),
-                )
-            }
-            "gptq" => (Order::Inputs, vec![stated]),
-            _ => return Err(refused("")),
-        };
-        let flag =
-            |weights: &serde_json::Value, keys: [&str; 2]| keys.iter().find_map(|key| weights.get(*key)?.as_bool());
-        for weights in &weights {
-            if flag(weights, ["symmetric", "sym"]) != Some(true) {
-                return Err(refused("with zero points"));
-            }
-            let is_ordered =
-                weights.get("actorder").is_some_and(|order| !order.is_null() && order != "weight" && order != false);
-            if is_ordered || flag(weights, ["desc_act", "desc_act"]) == Some(true) {
-                return Err(refused("with groups in the order of activations"));
-            }
-        }
-        let bits = |weights: &&serde_json::Value| weights.get("num_bits").or_else(|| weights.get("bits"))?.as_u64();
-        match weights.iter().map(bits).collect::<Option<Vec<_>>>().as_deref() {
-            Some([first, rest @ ..]) if [4, 8].contains(first) && rest.iter().all(|bits| bits == first) => {
-                Ok(Some(Scheme { bits: *first as usize, order }))
-            }
-            _ => Err(refused("with other than 4 or 8 bits")),
-        }
-    }
-
+impl PackedIntegers {
     /// The format whose blocks have these codes, one scale, and zero in the middle of the codes.
     fn format(self) -> Option<Format> {
         let layout = IntegerLayout::new(self.bits, 1 << (self.bits - 1), BLOCK);
         Format::ALL.iter().copied().find(|format| format.integers() == Some(layout))
     }
+}
 
-    /// What follows the name of a matrix in the names of its codes and its scales.
-    fn endings(self) -> [&'static str; 2] {
-        match self.order {
-            Order::Outputs => [".weight_packed", ".weight_scale"],
-            Order::Inputs => [".qweight", ".scales"],
-        }
+impl Scheme for PackedIntegers {
+    fn needed(&self) -> &'static str {
+        "types I32 and F16 or BF16, and groups of a multiple of 32"
     }
 
-    /// Whether a tensor belongs to another one's codes, or is not needed with symmetric codes.
-    fn is_part(self, name: &str) -> bool {
+    /// Zero points and orders of groups are not needed with symmetric codes.
+    fn is_part(&self, _: &Safetensors, name: &str) -> bool {
         let parts: &[&str] = match self.order {
             Order::Outputs => &[".weight_scale", ".weight_shape"],
             Order::Inputs => &[".scales", ".qzeros", ".g_idx"],
         };
         parts.iter().any(|part| name.ends_with(part))
     }
-}
 
-/// A tensor of a directory: as it is stored, or packed.
-#[derive(Clone)]
-pub(super) struct Stored<'a> {
-    /// The name: that of the matrix if it is packed.
-    pub name: String,
-    /// Its shape, outermost first.
-    pub shape: Vec<usize>,
-    /// The stored tensor, or that of the codes.
-    pub tensor: &'a Tensor,
-    /// How it is unpacked.
-    pub packed: Option<Packed<'a>>,
-}
+    fn codes(&self, tensor: &Tensor) -> Option<Codes> {
+        let [codes, scales] = match self.order {
+            Order::Outputs => [".weight_packed", ".weight_scale"],
+            Order::Inputs => [".qweight", ".scales"],
+        };
+        let stem = tensor.name.strip_suffix(codes)?;
+        Some(Codes { name: format!("{stem}.weight"), scales: vec![format!("{stem}{scales}")] })
+    }
 
-/// The tensors of a directory, in the order of the files.
-pub(super) fn stored<'a>(files: &'a Safetensors, scheme: Option<Scheme>) -> Result<Vec<Stored<'a>>, HuggingFaceError> {
-    let plain =
-        |tensor: &'a Tensor| Stored { name: tensor.name.clone(), shape: tensor.shape.clone(), tensor, packed: None };
-    let Some(scheme) = scheme else { return Ok(files.tensors().iter().map(plain).collect()) };
-    let [codes_end, scales_end] = scheme.endings();
-    let wanted = files.tensors().iter().filter(|tensor| !scheme.is_part(&tensor.name));
-    let one = |tensor: &'a Tensor| {
-        let Some(stem) = tensor.name.strip_suffix(codes_end) else { return Ok(plain(tensor)) };
-        let packed =
-            files.tensor(&format!("{stem}{scales_end}")).and_then(|scales| Packed::new(scheme, tensor, scales));
-        let packed = packed.ok_or_else(|| {
-            let fault = HuggingFaceFault::Packed { tensor: tensor.name.clone(), scales: format!("{stem}{scales_end}") };
-            fault.in_file(files.path(tensor))
-        })?;
-        let shape = vec![packed.outputs, packed.inputs];
-        Ok(Stored { name: format!("{stem}.weight"), shape, tensor, packed: Some(packed) })
-    };
-    wanted.map(one).collect()
-}
-
-/// A packed matrix: its codes and scales.
-#[derive(Clone)]
-pub(super) struct Packed<'a> {
-    scheme: Scheme,
-    format: Format,
-    codes: &'a Tensor,
-    scales: &'a Tensor,
-    outputs: usize,
-    inputs: usize,
-    groups: usize,
-}
-
-impl<'a> Packed<'a> {
-    /// `None` when types or shapes do not fit one another, or a block would have several scales.
-    fn new(scheme: Scheme, codes: &'a Tensor, scales: &'a Tensor) -> Option<Self> {
+    /// `None` also when a block would have several scales.
+    fn packed(&self, files: &Safetensors, codes: &Tensor, scales: &Tensor) -> Option<Packed> {
         let (&[a, b], &[c, d]) = (&codes.shape[..], &scales.shape[..]) else { return None };
-        let (outputs, words, groups, scale_outputs) = match scheme.order {
+        let (outputs, words, groups, scale_outputs) = match self.order {
             Order::Outputs => (a, b, d, c),
             Order::Inputs => (b, a, c, d),
         };
-        let inputs = words.checked_mul(WORD_BITS / scheme.bits)?;
+        let inputs = words.checked_mul(WORD_BITS / self.bits)?;
         let is_whole = groups > 0 && inputs.is_multiple_of(groups) && (inputs / groups).is_multiple_of(BLOCK);
-        let format = scheme.format()?;
-        let types = [codes.dtype.name, scales.dtype.name];
-        let are_known = types[0] == "I32" && ["F16", "BF16"].contains(&types[1]);
-        (is_whole && are_known && scale_outputs == outputs).then_some(Packed {
-            scheme,
-            format,
-            codes,
-            scales,
+        let are_known = codes.dtype.name == "I32" && ["F16", "BF16"].contains(&scales.dtype.name);
+        if !is_whole || !are_known || scale_outputs != outputs {
+            return None;
+        }
+        let source = Matrix {
+            scheme: *self,
+            codes: files.bytes(codes)?,
+            scales: files.bytes(scales)?,
+            has_bfloat16_scales: scales.dtype.name == "BF16",
             outputs,
             inputs,
             groups,
-        })
-    }
-
-    /// The format that the matrix becomes.
-    pub(super) fn format(&self) -> Format {
-        self.format
-    }
-
-    /// The bytes to unpack.
-    pub(super) fn bytes(&self, files: &Safetensors) -> Option<PackedBytes> {
-        Some(PackedBytes {
-            scheme: self.scheme,
-            codes: files.bytes(self.codes)?,
-            scales: files.bytes(self.scales)?,
-            has_bfloat16_scales: self.scales.dtype.name == "BF16",
-            outputs: self.outputs,
-            inputs: self.inputs,
-            groups: self.groups,
-        })
+        };
+        Some(Packed { format: self.format()?, shape: vec![outputs, inputs], source: Arc::new(source) })
     }
 }
 
 /// A packed matrix and its bytes.
-pub(super) struct PackedBytes {
-    scheme: Scheme,
+struct Matrix {
+    scheme: PackedIntegers,
     codes: SharedBytes,
     scales: SharedBytes,
     has_bfloat16_scales: bool,
@@ -215,9 +110,8 @@ pub(super) struct PackedBytes {
     groups: usize,
 }
 
-impl PackedBytes {
-    /// The matrix in blocks.
-    pub(super) fn unpack(&self) -> Vec<u8> {
+impl Unpack for Matrix {
+    fn unpack(&self) -> Vec<u8> {
         let block_bytes = 2 + BLOCK * self.scheme.bits / 8;
         let mut blocks = Vec::with_capacity(self.outputs * self.inputs / BLOCK * block_bytes);
         for output in 0..self.outputs {
@@ -233,11 +127,13 @@ impl PackedBytes {
         blocks
     }
 
-    pub(super) fn release(&self) {
+    fn release(&self) {
         self.codes.release();
         self.scales.release();
     }
+}
 
+impl Matrix {
     /// A scale as the bytes of a float16.
     fn scale(&self, output: usize, group: usize) -> [u8; 2] {
         let index = match self.scheme.order {

@@ -11,8 +11,8 @@ use super::derived::{Derived, Part};
 use super::error::{HuggingFaceError, HuggingFaceFault};
 use super::families::Family;
 use super::names::{Fate, fate};
-use super::packed::Stored;
 use super::rules::{Heads, Op};
+use super::stored::Stored;
 use super::transform::{Step, outcome};
 use crate::format::gguf::TensorInfo;
 use crate::format::safetensors::Safetensors;
@@ -127,7 +127,7 @@ impl Table<'_> {
 
     fn part(&self, stored: &Stored<'_>) -> Option<Part> {
         match &stored.packed {
-            Some(packed) => packed.bytes(self.files).map(Part::Packed),
+            Some(packed) => Some(Part::Packed(Arc::clone(&packed.source))),
             None => self.files.bytes(stored.tensor).map(Part::Mapped),
         }
     }
@@ -175,7 +175,7 @@ impl Table<'_> {
 
     fn format(&self, tensor: &Stored<'_>) -> Result<Format, HuggingFaceError> {
         if let Some(packed) = &tensor.packed {
-            return Ok(packed.format());
+            return Ok(packed.format);
         }
         match tensor.tensor.dtype.name {
             "F32" => Ok(Format::F32),

@@ -193,6 +193,51 @@ fn gptq(changes: &Json) -> Json {
     with(&json!({ "hidden_size": 32, "quantization_config": scheme }))
 }
 
+/// A configuration of FP8 with some values replaced.
+fn fp8(changes: &Json) -> Json {
+    let mut scheme = json!({ "quant_method": "fp8", "weight_block_size": [128, 128], "activation_scheme": "dynamic" });
+    for (key, value) in changes.as_object().unwrap() {
+        scheme[key] = value.clone();
+    }
+    with(&json!({ "hidden_size": 64, "quantization_config": scheme }))
+}
+
+const UP: &str = "model.layers.0.mlp.up_proj.weight";
+const UP_SCALES: &str = "model.layers.0.mlp.up_proj.weight_scale_inv";
+
+#[test]
+fn codes_in_floating_point_keep_their_format_and_need_scales_that_fit() {
+    let open = |tensors: &[TensorSpec<'_>]| Directory::open(folder(&fp8(&json!({})), tensors).path());
+    let codes: TensorSpec<'_> = (UP, "F8_E4M3", &[200, 160]);
+    let unused: TensorSpec<'_> = ("model.layers.0.mlp.up_proj.input_scale", "F32", &[]);
+    for (dtype, shape) in [
+        ("F32", &[2, 2][..]),
+        ("BF16", &[2, 2]),
+        ("F8_E8M0", &[2, 2]),
+        ("BF16", &[200, 1]),
+        ("F32", &[]),
+        ("F16", &[1]),
+    ] {
+        let directory = open(&[codes, (UP_SCALES, dtype, shape), unused]).unwrap();
+        let tensor = directory.tensor("blk.0.ffn_up.weight").unwrap();
+        assert_eq!((&tensor.dims[..], tensor.bytes()), (&[160, 200][..], 200 * 5 * 36), "{dtype} {shape:?}");
+        let weight = directory.weight("blk.0.ffn_up.weight").unwrap();
+        assert_eq!((weight.format.name(), weight.to_f32()), ("F8_E4M3", vec![0.0; 32_000]), "{dtype} {shape:?}");
+    }
+    for (broken, expected) in [
+        (vec![codes], UP_SCALES),
+        (vec![codes, (UP_SCALES, "F64", &[2, 2])], UP_SCALES),
+        (vec![codes, (UP_SCALES, "F32", &[2, 1])], "for each block of the config"),
+        (vec![codes, (UP_SCALES, "F32", &[200])], "for each output"),
+        (vec![(UP, "F8_E4M3", &[200, 100]), (UP_SCALES, "F32", &[2, 1])], "a multiple of 32 inputs"),
+        (vec![(UP, "F8_E4M3", &[200]), (UP_SCALES, "F32", &[1])], UP_SCALES),
+        (vec![(UP, "F8_E5M2", &[200, 160]), (UP_SCALES, "F32", &[2, 2])], "has the type F8_E5M2"),
+    ] {
+        let error = open(&broken).map(drop).unwrap_err().to_string();
+        assert!(error.contains(UP) && error.contains(expected), "{error}");
+    }
+}
+
 #[test]
 fn quantizations_that_are_not_supported_are_named() {
     let weights = |weights: Json| json!({ "quant_method": "compressed-tensors", "config_groups": { "a": { "weights": weights } } });
@@ -206,7 +251,11 @@ fn quantizations_that_are_not_supported_are_named() {
         (gptq(&json!({ "desc_act": true })), "in the order of activations"),
         (gptq(&json!({ "bits": 3 })), "with other than 4 or 8 bits"),
         (gptq(&json!({ "bits": null })), "with other than 4 or 8 bits"),
-        (compressed("float-quantized", true), "\"compressed-tensors, float-quantized\""),
+        (compressed("int-quantized", true), "\"compressed-tensors, int-quantized\""),
+        (compressed("float-quantized", true), "in another type than 8-bit floating point"),
+        (fp8(&json!({ "fmt": "e5m2" })), "\"fp8, in another floating-point type than E4M3\""),
+        (fp8(&json!({ "weight_block_size": [128] })), "with blocks that are no two sizes"),
+        (fp8(&json!({ "weight_block_size": [128, 0] })), "with blocks that are no two sizes"),
         (compressed("pack-quantized", false), "\"compressed-tensors, with zero points\""),
     ] {
         let error = error_of(&config, TENSORS);
@@ -244,9 +293,10 @@ fn tensors_that_do_not_fit_are_named() {
     let (first, third) = (up(0), up(2));
     let unknown = "model.layers.0.mlp.extra.weight";
     let other = "model.language_model.embed_tokens.weight";
-    let cases: [(&[TensorSpec<'_>], &str); 7] = [
+    let cases: [(&[TensorSpec<'_>], &str); 8] = [
         (&[(unknown, "F32", &[1])], "tensor \"model.layers.0.mlp.extra.weight\" is not known for model_type \"llama\""),
         (&[(QUERY, "I8", &[8, 8])], "has the type I8"),
+        (&[(QUERY, "F8_E4M3", &[8, 8])], "has the type F8_E4M3"),
         (&[(QUERY, "F32", &[6, 8])], "has the shape [6, 8], which is not possible"),
         (&[(QUERY, "F32", &[0, 8])], "has the shape [0, 8]"),
         (&[(&first, "F32", &[4, 8]), (&third, "F32", &[4, 8])], "lacks expert 1 of the tensors"),

@@ -38,7 +38,7 @@ pub(super) fn outcome(step: &Step, format: Format, shape: &[usize]) -> Option<(F
     let has_blocks = format.block_len() > 1;
     match step {
         // Blocks stay whole.
-        Step::Take { axis, .. } if has_blocks && axis + 1 == shape.len() => None,
+        Step::Take { axis, indices } if axis + 1 == shape.len() && whole_blocks(format, indices).is_none() => None,
         Step::Transpose if has_blocks => None,
         Step::Take { axis, indices } => {
             let length = shape.get_mut(*axis)?;
@@ -55,6 +55,16 @@ pub(super) fn outcome(step: &Step, format: Format, shape: &[usize]) -> Option<(F
         }
         Step::AddOne | Step::NegExp => Some((Format::F32, shape)),
     }
+}
+
+/// The blocks that consist of these indices of values; `None` if they are no whole blocks.
+fn whole_blocks(format: Format, indices: &[usize]) -> Option<Vec<usize>> {
+    let length = format.block_len();
+    let block = |indices: &[usize]| {
+        let first = indices.first().filter(|first| first.is_multiple_of(length))?;
+        (indices.len() == length && indices.iter().copied().eq(*first..first + length)).then_some(first / length)
+    };
+    indices.chunks(length).map(block).collect()
 }
 
 impl Values<'_> {
@@ -75,9 +85,23 @@ impl Values<'_> {
     }
 
     fn take(&self, axis: usize, indices: &[usize]) -> Vec<u8> {
+        if axis + 1 == self.shape.len() && self.format.block_len() > 1 {
+            return self.take_blocks(&whole_blocks(self.format, indices).unwrap_or_default());
+        }
         let inner = self.format.row_bytes(self.shape[axis + 1..].iter().product()).unwrap_or(0);
-        let outer = (self.shape[axis] * inner).max(1);
-        let mut taken = Vec::with_capacity(self.bytes.len() / self.shape[axis].max(1) * indices.len());
+        self.take_parts(self.shape[axis], inner, indices)
+    }
+
+    /// Keeps these blocks of each row.
+    fn take_blocks(&self, blocks: &[usize]) -> Vec<u8> {
+        let columns = self.shape.last().map_or(0, |columns| columns / self.format.block_len());
+        self.take_parts(columns, self.format.block_bytes(), blocks)
+    }
+
+    /// Keeps these parts of each `count` parts with `inner` bytes.
+    fn take_parts(&self, count: usize, inner: usize, indices: &[usize]) -> Vec<u8> {
+        let outer = (count * inner).max(1);
+        let mut taken = Vec::with_capacity(self.bytes.len() / count.max(1) * indices.len());
         for block in self.bytes.chunks_exact(outer) {
             for index in indices {
                 taken.extend_from_slice(&block[index * inner..(index + 1) * inner]);
@@ -128,6 +152,20 @@ mod tests {
     }
 
     #[test]
+    fn whole_blocks_are_taken_with_their_scales() {
+        let row: Vec<u8> = (0..3 * 36).map(|byte| byte / 36).collect();
+        let blocks = Values { format: Format::F8_E4M3, shape: vec![1, 96], bytes: row.into() };
+        let step = |indices| Step::Take { axis: 1, indices };
+        let last_and_first = step((64..96).chain(0..32).collect());
+        let expected: Vec<u8> = [2; 36].into_iter().chain([0; 36]).collect();
+        let taken = blocks.apply(&last_and_first);
+        assert_eq!((&taken.shape[..], &taken.bytes[..]), (&[1, 64][..], &expected[..]));
+        for broken in [step((1..33).collect()), step((0..31).collect()), step((0..32).rev().collect())] {
+            assert_eq!(outcome(&broken, Format::F8_E4M3, &[1, 96]), None, "{broken:?}");
+        }
+    }
+
+    #[test]
     fn matrices_are_transposed_one_by_one() {
         let two = values(&[2, 1, 2], &[0.0, 1.0, 2.0, 3.0]);
         assert_eq!(two.apply(&Step::Transpose), values(&[2, 2, 1], &[0.0, 1.0, 2.0, 3.0]));
@@ -145,6 +183,7 @@ mod tests {
     #[test]
     fn steps_that_a_shape_does_not_allow_have_no_outcome() {
         let take = |axis, index| Step::Take { axis, indices: vec![index] };
+        assert_eq!(outcome(&take(1, 0), Format::F8_E4M3, &[1, 64]), None);
         assert_eq!(outcome(&take(0, 2), Format::F32, &[2]), None);
         assert_eq!(outcome(&take(1, 0), Format::F32, &[2]), None);
         assert_eq!(outcome(&Step::Transpose, Format::F32, &[2]), None);
