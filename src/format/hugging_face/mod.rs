@@ -5,7 +5,7 @@
 //!
 //! - [`families`]: which models load, as data
 //! - [`names`]: the names of tensors, and how they change, by [`rules`]
-//! - `scheme`: how the weights are quantized; [`stored`]: the tensors with unpacked ones under their names; `packed`, `float8`: how
+//! - `scheme`: how the weights are quantized; `stored`: the tensors with unpacked ones under their names; `packed`, `float8`: how
 //!   other tools pack them
 //! - [`table`]: the tensors and their bytes; `transform`, `derived`: how bytes change
 //! - [`keys`], [`rope`]: from `config.json` to keys; `config`: its values as types
