@@ -97,12 +97,18 @@ fn the_pipeline_handles_two_hundred_thousand_tokens_per_second() {
 fn tracing_costs_less_than_half_of_the_throughput() {
     let directory = tempfile::tempdir().unwrap();
     let tracer = trace::start(Some(&directory.path().join("trace.json")), None).unwrap();
-    let (without, with) = two_threads().block_on(async {
-        (tokens_per_second(64, Tracer::default()).await, tokens_per_second(64, tracer.clone()).await)
-    });
+    let mut shares: Vec<f64> = Vec::new();
+    for _ in 0..5 {
+        let (without, with) = two_threads().block_on(async {
+            (tokens_per_second(64, Tracer::default()).await, tokens_per_second(64, tracer.clone()).await)
+        });
+        shares.push(with / without);
+    }
     tracer.finish();
-    println!("with a trace file {:.2} of the rate without", with / without);
-    assert!(with > without / 2.0);
+    shares.sort_by(f64::total_cmp);
+    println!("with a trace file {shares:.2?} of the rate without");
+    // Other programs may slow down single rounds.
+    assert!(shares[shares.len() / 2] > 0.5);
 }
 
 fn two_threads() -> tokio::runtime::Runtime {
