@@ -162,6 +162,9 @@ fn the_command_line_pulls_lists_shows_and_removes_a_directory() {
     let (code, _, error) = run(&["pull", "Org/Model-GGUF:Q8_0", "--format", "safetensors"]);
     assert_eq!(code, Some(1));
     assert!(error.contains("Org/Model-GGUF:Q8_0 is not in the format safetensors"), "{error}");
+    let (code, _, error) = run(&["pull", "./nothing", "--format", "gguf"]);
+    assert_eq!(code, Some(1));
+    assert!(error.contains("no such file: ./nothing\n"), "{error}");
     let (code, path, error) = run(&["pull", "Org/Model-GGUF", "--format", "safetensors"]);
     assert_eq!(code, Some(0), "{error}");
     assert_eq!(names(Path::new(path.trim_end())), DIRECTORY);

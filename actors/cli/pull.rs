@@ -5,7 +5,7 @@ use super::{CliError, Context};
 use crate::config::Given;
 use crate::config::flags::{Flags, HubFlags};
 use crate::hub::HubError;
-use crate::hub::reference::{ModelFormat, Wanted};
+use crate::hub::reference::{ModelFormat, ModelReference};
 
 /// Download a model, or update it.
 #[derive(Debug, clap::Args)]
@@ -45,6 +45,8 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
 
 /// The reference to a model of the hub in a format.
 fn in_format(model: &str, format: ModelFormat) -> Result<String, HubError> {
-    let wanted = Wanted::parse(model).ok_or_else(|| HubError::NotAReference(model.to_owned()))?;
-    wanted.in_format(format).map(|wanted| wanted.to_string())
+    match ModelReference::parse(model)? {
+        ModelReference::Repository(wanted) => wanted.in_format(format).map(|wanted| wanted.to_string()),
+        _ => Err(HubError::OtherFormat { reference: model.to_owned(), format: format.to_string() }),
+    }
 }
