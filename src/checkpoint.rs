@@ -12,6 +12,7 @@ use std::path::Path;
 use cuelight_shaders::weight::Weight;
 
 use crate::cancel::LoadCancel;
+use crate::format::gguf::write::GgufBuilder;
 use crate::format::gguf::{Gguf, GgufError};
 use crate::format::hugging_face::{Directory, HuggingFaceError};
 use crate::format::tokenizer::{Tokenizer, TokenizerError};
@@ -24,6 +25,9 @@ pub use crate::format::gguf::{Metadata, TensorInfo};
 pub trait Checkpoint: Metadata + Send + Sync {
     /// The mapped files; none for a model in memory.
     fn files(&self) -> &ModelFiles;
+
+    /// The file format that holds the weights, "gguf" or "safetensors".
+    fn file_format(&self) -> &'static str;
 
     /// All tensors.
     fn tensors(&self) -> &[TensorInfo];
@@ -49,6 +53,15 @@ pub trait Checkpoint: Metadata + Send + Sync {
     /// # Errors
     /// [`TokenizerError::TooLong`] for a vocabulary beyond the limits.
     fn tokenizer_bytes(&self) -> Result<u64, TokenizerError>;
+
+    /// Adds to a GGUF file the keys that are not in the metadata: those of the tokenizer and of the recommended sampling of a
+    /// directory. By default there are none.
+    ///
+    /// # Errors
+    /// [`TokenizerError`] when a GGUF file cannot hold the tokenizer.
+    fn add_text_keys(&self, file: GgufBuilder) -> Result<GgufBuilder, TokenizerError> {
+        Ok(file)
+    }
 
     /// How its publisher recommends to sample from it. By default nothing is recommended.
     fn sampling(&self) -> RecommendedSampling {

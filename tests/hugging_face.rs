@@ -158,8 +158,7 @@ fn directories_in_8_bit_floating_point_can_be_quantized_further() {
     for (name, target) in FLOAT8.iter().flat_map(|name| [(name, "q8_0"), (name, "q4_k_m")]) {
         let checkpoint = checkpoint::open(&fixtures().join("quantized_directories").join(name)).unwrap();
         let target = target.parse().unwrap();
-        let options =
-            QuantizeOptions { target, overrides: Vec::new(), importance: None, allow_requantize: false, threads: 1 };
+        let options = QuantizeOptions { target: Some(target), threads: 1, ..QuantizeOptions::default() };
         let (folder, plan) = (tempfile::tempdir().unwrap(), QuantizePlan::new(&*checkpoint, &options).unwrap());
         let path = folder.path().join("copy.gguf");
         plan.write(&path, &Default::default(), &mut |_| {}).unwrap();

@@ -145,8 +145,10 @@ fn a_model_is_quantized_before_it_is_loaded_and_the_copy_is_used_again() {
 #[test]
 fn what_cannot_be_quantized_at_load_is_refused() {
     let folder = Folder::new();
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/hugging_face/llama-shards");
-    folder.run(&["quantize", directory.to_str().unwrap(), "./out.gguf", "q8_0"]).assert_refused(&["--quantize"]);
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/hugging_face/gemma");
+    let without_tokenizer = folder.run(&["quantize", directory.to_str().unwrap(), "./out.gguf", "q8_0"]);
+    without_tokenizer.assert_refused(&["tokenizer.json", "missing"]);
+    assert_eq!(folder.names(), ["model.gguf"]);
     assert_eq!(folder.run(&["quantize", "./model.gguf", "./small.gguf", "q4_0"]).code, 0);
     let ran = folder.run_with(&["run", "./small.gguf", "Hello"], &[("CUELIGHT_QUANTIZE", "q8_0")]);
     ran.assert_refused(&["quantized already"]);
@@ -154,4 +156,56 @@ fn what_cannot_be_quantized_at_load_is_refused() {
     ran.assert_refused(&["q9", "q8_0", "q4_k_m"]);
     let ran = folder.run_with(&["serve", "--models-dir", "."], &[("CUELIGHT_QUANTIZE", "q8_0")]);
     ran.assert_refused(&["--models-dir"]);
+}
+
+/// A directory with float32 weights, a tokenizer, a chat template and recommended sampling.
+fn directory_with_text(folder: &Folder) -> PathBuf {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+    let directory = folder.path("tiny");
+    std::fs::create_dir(&directory).unwrap();
+    for entry in std::fs::read_dir(fixtures.join("hugging_face/smollm3")).unwrap() {
+        let path = entry.unwrap().path();
+        std::fs::copy(&path, directory.join(path.file_name().unwrap())).unwrap();
+    }
+    std::fs::copy(fixtures.join("tokenizer/tokenizer.json"), directory.join("tokenizer.json")).unwrap();
+    std::fs::write(directory.join("chat_template.jinja"), "{{ messages[0].content }}").unwrap();
+    let sampling = r#"{ "temperature": 0.25, "top_k": 7, "eos_token_id": 0 }"#;
+    std::fs::write(directory.join("generation_config.json"), sampling).unwrap();
+    directory
+}
+
+#[test]
+fn a_directory_becomes_a_file_that_predicts_the_same() {
+    let folder = Folder::new();
+    directory_with_text(&folder);
+    let ran = folder.run(&["convert", "./tiny", "./tiny.gguf"]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    assert_eq!(folder.mean_nats("./tiny.gguf"), folder.mean_nats("./tiny"));
+
+    let shown = folder.run(&["show", "./tiny.gguf"]);
+    assert!(shown.stdout.contains("temperature 0.25, top_k 7"), "{}", shown.stdout);
+    let [file, directory] = ["./tiny.gguf", "./tiny"].map(|model| {
+        let ran = folder.run(&["tokenize", model, "the 12 hats<|end|>\n\nof  it"]);
+        assert_eq!(ran.code, 0, "{}", ran.stderr);
+        ran.stdout
+    });
+    assert_eq!(file, directory);
+
+    let ran = folder.run(&["quantize", "./tiny", "./tiny-q8_0.gguf", "q8_0"]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let difference = (folder.mean_nats("./tiny-q8_0.gguf") - folder.mean_nats("./tiny")).abs();
+    assert!(difference < 0.05, "{difference}");
+}
+
+#[test]
+fn a_tokenizer_that_a_file_cannot_state_is_refused() {
+    let folder = Folder::new();
+    let path = directory_with_text(&folder).join("tokenizer.json");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let mut tokenizer: serde_json::Value = serde_json::from_str(&text).unwrap();
+    tokenizer["normalizer"] = serde_json::json!({ "type": "Lowercase" });
+    std::fs::write(&path, tokenizer.to_string()).unwrap();
+    folder.run(&["convert", "./tiny", "./tiny.gguf"]).assert_refused(&["tokenizer.json", "no known pre-tokenizer"]);
+    folder.run(&["convert", "./missing", "./tiny.gguf"]).assert_refused(&["missing"]);
+    assert_eq!(folder.names(), ["model.gguf"]);
 }

@@ -11,6 +11,7 @@ pub mod compare;
 mod completions;
 mod config;
 mod context;
+mod convert;
 mod devices;
 mod doctor;
 mod echo;
@@ -113,6 +114,7 @@ enum Command {
     Compare(compare::Args),
     Perplexity(perplexity::Args),
     Quantize(quantize::Args),
+    Convert(convert::Args),
     Config(config::Args),
     Completions(completions::Args),
     #[command(hide = true)]
@@ -132,6 +134,7 @@ impl Command {
             Command::Compare(args) => args.given(),
             Command::Perplexity(args) => args.given(),
             Command::Quantize(args) => args.given(),
+            Command::Convert(args) => args.given(),
             Command::Config(args) => args.given(),
             Command::Ps(_) | Command::Load(_) | Command::Stop(_) => Given::new(),
             Command::List(_) | Command::Rm(_) | Command::Completions(_) | Command::Man(_) => Given::new(),
@@ -163,6 +166,7 @@ impl Command {
             Command::Compare(args) => compare::execute(&args, context),
             Command::Perplexity(args) => perplexity::execute(&args, context),
             Command::Quantize(args) => quantize::execute(&args, context),
+            Command::Convert(args) => convert::execute(&args, context),
             Command::Config(args) => config::execute(&args, context),
             Command::Completions(args) => completions::execute(&args, command()),
             Command::Man(args) => man::execute(&args, command()),

@@ -1,4 +1,4 @@
-//! `cuelight quantize`: writes a model with fewer bits.
+//! `cuelight quantize`: writes a model with fewer bits. `cuelight convert` writes it as it is, in the same way.
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -19,6 +19,7 @@ use crate::config::{ByteSize, Config, Given};
 #[command(after_help = "\
 Examples:
   cuelight quantize ./model-f16.gguf ./model-q4_k_m.gguf q4_k_m
+  cuelight quantize ./Qwen3-8B ./model-q4_k_m.gguf q4_k_m               from a Hugging Face directory
   cuelight quantize ./model-f16.gguf ./small.gguf iq4_xs --imatrix ./imatrix.gguf
   cuelight quantize ./model-f16.gguf ./mixed.gguf q4_k_m --tensor-type attn_v=q8_0 --tensor-type 'blk\\.0\\.=q6_k'
   cuelight quantize ./model-f16.gguf ./model.gguf q4_k_m --dry-run      show the format of each tensor
@@ -26,12 +27,8 @@ Examples:
 FORMAT is f32, f16, bf16, q8_0, q6_k, q5_k_m, q5_k_s, q5_1, q5_0, q4_k_m, q4_k_s, q4_1, q4_0, iq4_nl, iq4_xs, q3_k_l, q3_k_m,
 q3_k_s, q2_k, mxfp4_moe, tq1_0, tq2_0, q2_0 or q1_0. Mixtures are those of llama.cpp: some tensors get more bits than others.")]
 pub struct Args {
-    /// The model to read.
-    #[arg(value_name = "MODEL")]
-    model: String,
-    /// The file to write.
-    #[arg(value_name = "OUT")]
-    out: PathBuf,
+    #[command(flatten)]
+    output: OutputArgs,
     /// The format to write.
     #[arg(value_name = "FORMAT")]
     format: Target,
@@ -44,6 +41,17 @@ pub struct Args {
     /// Quantize tensors that are quantized already, at a loss of precision.
     #[arg(long)]
     allow_requantize: bool,
+}
+
+/// What is read, and how the new file is written.
+#[derive(Debug, clap::Args)]
+pub struct OutputArgs {
+    /// The model to read.
+    #[arg(value_name = "MODEL")]
+    model: String,
+    /// The file to write.
+    #[arg(value_name = "OUT")]
+    out: PathBuf,
     /// Show the format of each tensor and write nothing.
     #[arg(long)]
     dry_run: bool,
@@ -63,12 +71,33 @@ fn parse_override(text: &str) -> Result<Override, String> {
 
 impl Args {
     pub(super) fn given(&self) -> Given {
+        self.output.given()
+    }
+}
+
+impl OutputArgs {
+    pub(super) fn given(&self) -> Given {
         self.hub.given()
     }
 }
 
-/// Quantizes the model and prints what was written.
 pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
+    let importance = args.imatrix.as_deref().map(ImportanceMatrix::open).transpose().map_err(CliError::other)?;
+    let options = QuantizeOptions {
+        target: Some(args.format),
+        overrides: args.overrides.clone(),
+        importance,
+        allow_requantize: args.allow_requantize,
+        ..QuantizeOptions::default()
+    };
+    write_copy(&args.output, options, context)
+}
+
+/// Writes a complete copy of a model as a GGUF file, and prints what was written.
+///
+/// # Errors
+/// [`CliError`] when the model cannot be opened or quantized, or the file exists or cannot be written.
+pub(super) fn write_copy(args: &OutputArgs, options: QuantizeOptions, context: &Context) -> Result<(), CliError> {
     if !args.dry_run && !args.force && args.out.exists() {
         return Err(CliError::Failed(format!(
             "{} exists; give another name, or --force to replace it",
@@ -82,21 +111,9 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
             args.out.display()
         )));
     }
-    let importance = args.imatrix.as_deref().map(ImportanceMatrix::open).transpose().map_err(CliError::other)?;
-    let options = QuantizeOptions {
-        target: args.format,
-        overrides: args.overrides.clone(),
-        importance,
-        allow_requantize: args.allow_requantize,
-        threads: args.threads.map_or_else(|| threads(&context.config), NonZeroUsize::get),
-    };
+    let threads = args.threads.map_or_else(|| threads(&context.config), NonZeroUsize::get);
+    let options = QuantizeOptions { is_complete: true, threads, ..options };
     let checkpoint = checkpoint::open(&path).map_err(CliError::other)?;
-    if checkpoint.value("tokenizer.ggml.model").is_none() {
-        return Err(CliError::Failed(format!(
-            "{} has no tokenizer that a GGUF file can hold; --quantize of run and serve quantizes such a model when it is loaded",
-            path.display()
-        )));
-    }
     let plan = QuantizePlan::new(&*checkpoint, &options).map_err(CliError::other)?;
     if args.dry_run {
         return print(&table(&plan));
@@ -116,7 +133,7 @@ fn is_same_file(a: &Path, b: &Path) -> bool {
 
 /// Writes the file, with a progress bar. Ctrl-C ends it and leaves no file.
 pub(super) fn write(plan: &QuantizePlan<'_>, out: &Path, context: &Context) -> Result<u64, CliError> {
-    let bar = context.terminal.bytes_bar("quantizing", plan.bytes().0);
+    let bar = context.terminal.bytes_bar("writing", plan.bytes().0);
     let cancel = LoadCancel::default();
     let written = async_runtime::until_stopped(&cancel, || {
         plan.write(out, &cancel, &mut |progress| bar.set_position(progress.done_bytes))

@@ -28,7 +28,7 @@ pub fn source(file: PathBuf, context: &Context) -> Result<Source, CliError> {
 
 fn write(checkpoint: &dyn Checkpoint, target: Target, copy: &Path, context: &Context) -> Result<(), CliError> {
     let threads = quantize::threads(&context.config);
-    let options = QuantizeOptions { target, overrides: Vec::new(), importance: None, allow_requantize: false, threads };
+    let options = QuantizeOptions { target: Some(target), threads, ..QuantizeOptions::default() };
     let plan = QuantizePlan::new(checkpoint, &options).map_err(CliError::other)?;
     let size = ByteSize(plan.bytes().1);
     context.terminal.notice(&format!("quantizing to {target} once; the copy ({size}) is kept in {}", copy.display()));

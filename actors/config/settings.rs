@@ -222,7 +222,7 @@ settings! { |home|
         chat_template_memory: ByteSize = ByteSize(256 << 20), "SIZE", advanced = true;
         /// Let spellings of control tokens in the messages of users and tools become control tokens; by default they stay text.
         parse_special_in_content: bool = false, "", advanced = true;
-        /// Ignore the sampling that the model recommends in `generation_config.json`; otherwise it applies where a request and the settings say nothing.
+        /// Ignore the sampling that the model recommends in `generation_config.json` or in the keys of its GGUF file; otherwise it applies where a request and the settings say nothing.
         no_model_sampling: bool = false, "";
         /// Measure every operation of every step and add the times to the timeline of `trace_file`.
         profile_ops: bool = false, "", advanced = true;

@@ -240,6 +240,7 @@ impl ModelSource for SimulatedModel {
         let memory = self.memory();
         let live = LiveBytes::new(memory.total_bytes(), &self.counters);
         let card = ModelCard {
+            file_format: "gguf",
             name: "simulated".into(),
             architecture: "simulated".into(),
             n_params: 0,

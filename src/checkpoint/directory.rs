@@ -4,8 +4,10 @@ use cuelight_shaders::weight::Weight;
 
 use super::Checkpoint;
 use crate::cancel::LoadCancel;
+use crate::format::gguf::write::GgufBuilder;
 use crate::format::gguf::{GgufError, TensorInfo};
 use crate::format::hugging_face::Directory;
+use crate::format::sampling;
 use crate::format::tokenizer::{Tokenizer, TokenizerError};
 use crate::mapped_file::ModelFiles;
 use crate::sample::RecommendedSampling;
@@ -13,6 +15,10 @@ use crate::sample::RecommendedSampling;
 impl Checkpoint for Directory {
     fn files(&self) -> &ModelFiles {
         self.files()
+    }
+
+    fn file_format(&self) -> &'static str {
+        "safetensors"
     }
 
     fn tensors(&self) -> &[TensorInfo] {
@@ -34,6 +40,12 @@ impl Checkpoint for Directory {
 
     fn tokenizer_bytes(&self) -> Result<u64, TokenizerError> {
         self.text().memory_bytes()
+    }
+
+    fn add_text_keys(&self, file: GgufBuilder) -> Result<GgufBuilder, TokenizerError> {
+        let rows = self.tensor("token_embd.weight").map_or(0, TensorInfo::n_rows);
+        let file = sampling::add_keys(&self.sampling().stated, file);
+        self.text().add_keys(usize::try_from(rows).unwrap_or(0), file)
     }
 
     fn sampling(&self) -> RecommendedSampling {

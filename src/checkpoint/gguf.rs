@@ -5,12 +5,18 @@ use cuelight_shaders::weight::Weight;
 use super::Checkpoint;
 use crate::cancel::LoadCancel;
 use crate::format::gguf::{Gguf, GgufError, TensorInfo};
+use crate::format::sampling;
 use crate::format::tokenizer::{Tokenizer, TokenizerError};
 use crate::mapped_file::ModelFiles;
+use crate::sample::RecommendedSampling;
 
 impl Checkpoint for Gguf {
     fn files(&self) -> &ModelFiles {
         self.files()
+    }
+
+    fn file_format(&self) -> &'static str {
+        "gguf"
     }
 
     fn tensors(&self) -> &[TensorInfo] {
@@ -31,6 +37,10 @@ impl Checkpoint for Gguf {
 
     fn tokenizer_bytes(&self) -> Result<u64, TokenizerError> {
         Tokenizer::memory_bytes(self)
+    }
+
+    fn sampling(&self) -> RecommendedSampling {
+        sampling::of_gguf(self)
     }
 
     fn release_header(&self) {

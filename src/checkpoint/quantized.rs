@@ -52,6 +52,10 @@ impl Checkpoint for Quantized {
         &self.files
     }
 
+    fn file_format(&self) -> &'static str {
+        self.copy.file_format()
+    }
+
     fn tensors(&self) -> &[TensorInfo] {
         Checkpoint::tensors(&self.copy)
     }

@@ -4,4 +4,5 @@ pub mod chat_template;
 pub mod gguf;
 pub mod hugging_face;
 pub mod safetensors;
+pub mod sampling;
 pub mod tokenizer;

@@ -15,6 +15,8 @@ pub struct ModelCard {
     pub name: String,
     /// `general.architecture`.
     pub architecture: String,
+    /// The file format that holds the weights, "gguf" or "safetensors".
+    pub file_format: &'static str,
     /// Number of weights.
     pub n_params: u64,
     /// Bytes of all tensors.
@@ -47,6 +49,7 @@ impl ModelCard {
         Ok(ModelCard {
             name: checkpoint.optional_str("general.name")?.map_or_else(|| stem(checkpoint.path()), str::to_owned),
             architecture: model.hyperparameters.architecture.clone(),
+            file_format: checkpoint.file_format(),
             n_params: checkpoint.tensors().iter().map(|tensor| tensor.n_elements()).sum(),
             size_bytes: bytes_of_format.iter().map(|(_, bytes)| bytes).sum(),
             quantization: quantization.map_or_else(String::new, |(name, _)| name.clone()),

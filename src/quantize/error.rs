@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use cuelight_shaders::quant::Format;
 
 use crate::format::gguf::GgufError;
+use crate::format::tokenizer::TokenizerError;
 
 /// Why a model cannot be quantized.
 #[derive(Debug, thiserror::Error)]
@@ -12,6 +13,8 @@ use crate::format::gguf::GgufError;
 pub enum QuantizeError {
     #[error(transparent)]
     Gguf(#[from] GgufError),
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
     #[error("weights cannot be quantized to {name:?}; formats to quantize to: {known}")]
     UnknownRecipe { name: String, known: String },
     #[error("{text:?} is not a pattern and a format with an equals sign between, like attn_v=q6_k")]

@@ -11,16 +11,18 @@ use super::importance::ImportanceMatrix;
 use crate::quantization_recipe::{QUANTIZATION_RECIPES, QuantizationRecipe};
 
 /// What the user chose.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct QuantizeOptions {
-    /// The format of each tensor.
-    pub target: Target,
+    /// The recipe that gives the format of each tensor. `None` keeps the formats; those that GGUF files do not have become F32.
+    pub target: Option<Target>,
     /// Other formats for some tensors; the first pattern that matches counts.
     pub overrides: Vec<Override>,
     /// The importance of columns.
     pub importance: Option<ImportanceMatrix>,
     /// Whether tensors that are quantized already may be quantized again.
     pub allow_requantize: bool,
+    /// Whether the file gets the tokenizer and the recommended sampling, so that it can be used without the original.
+    pub is_complete: bool,
     /// Threads that quantize.
     pub threads: usize,
 }

@@ -75,7 +75,9 @@ impl<'a> QuantizePlan<'a> {
         let path = || self.checkpoint.path().to_owned();
         let from = self.checkpoint.weight(&tensor.name)?.format;
         let to = rules.format(tensor, from)?;
-        if to != from && from.integers().is_some() && !self.options.allow_requantize {
+        // As float32 the values are the same.
+        let is_rounded = to != from && to != Format::F32;
+        if is_rounded && from.integers().is_some() && !self.options.allow_requantize {
             return Err(QuantizeError::AlreadyQuantized { path: path(), tensor: tensor.name.clone(), format: from });
         }
         if to != from && !is_target(to) {
@@ -140,6 +142,9 @@ impl<'a> Rules<'a> {
         if let Some(given) = self.options.overrides.iter().find(|given| is_matrix && given.applies(&tensor.name)) {
             return Ok(given.format);
         }
+        let Some(target) = self.options.target else {
+            return Ok(if from.is_in_gguf() { from } else { Format::F32 });
+        };
         if !is_matrix || KEPT.iter().any(|kept| tensor.name.contains(kept)) {
             return Ok(if from.is_in_gguf() { from } else { Format::F32 });
         }
@@ -150,7 +155,7 @@ impl<'a> Rules<'a> {
         };
         let columns = usize::try_from(tensor.n_columns()).unwrap_or(usize::MAX);
         let matrix = Matrix { role, layer, is_routed: tensor.name.contains("_exps."), columns };
-        let format = self.options.target.recipe().format(&matrix, &ModelFacts { n_layers, ..self.model });
+        let format = target.recipe().format(&matrix, &ModelFacts { n_layers, ..self.model });
         Ok(fitting(format, columns))
     }
 

@@ -40,11 +40,10 @@ fn source() -> Vec<u8> {
 
 fn options(recipe: &str) -> QuantizeOptions {
     QuantizeOptions {
-        target: recipe.parse().unwrap(),
-        overrides: Vec::new(),
-        importance: None,
-        allow_requantize: false,
+        target: Some(recipe.parse().unwrap()),
+        is_complete: true,
         threads: 2,
+        ..QuantizeOptions::default()
     }
 }
 

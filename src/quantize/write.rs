@@ -12,6 +12,7 @@ use super::error::QuantizeError;
 use super::plan::{PlannedTensor, QuantizePlan};
 use crate::cancel::LoadCancel;
 use crate::format::gguf::write::GgufBuilder;
+use crate::quantization_recipe::QuantizationRecipe;
 
 /// Most values that a thread converts at once.
 const CHUNK_VALUES: usize = 1 << 18;
@@ -41,7 +42,7 @@ impl QuantizePlan<'_> {
         progress: &mut dyn FnMut(WriteProgress),
     ) -> Result<u64, QuantizeError> {
         let partial = partial_path(path);
-        let written = self.write_partial(&partial, cancel, progress);
+        let written = self.builder().and_then(|header| self.write_partial(&partial, &header, cancel, progress));
         let moved = written.and_then(|bytes| {
             let renamed = std::fs::rename(&partial, path);
             renamed.map(|()| bytes).map_err(|source| QuantizeError::Write { path: path.to_owned(), source })
@@ -56,13 +57,14 @@ impl QuantizePlan<'_> {
     fn write_partial(
         &self,
         path: &Path,
+        header: &GgufBuilder,
         cancel: &LoadCancel,
         progress: &mut dyn FnMut(WriteProgress),
     ) -> Result<u64, QuantizeError> {
         let failed = |source| QuantizeError::Write { path: path.to_owned(), source };
         let file = File::create(path).map_err(failed)?;
         let mut out = BufWriter::new(&file);
-        let header = self.builder().header();
+        let header = header.header();
         out.write_all(&header.bytes).map_err(failed)?;
         let (total_bytes, _) = self.bytes();
         let (mut done_bytes, mut position) = (0, header.bytes.len());
@@ -79,7 +81,7 @@ impl QuantizePlan<'_> {
     }
 
     /// The new file's metadata and table of tensors.
-    fn builder(&self) -> GgufBuilder {
+    fn builder(&self) -> Result<GgufBuilder, QuantizeError> {
         let dropped = |key: &str| {
             key.starts_with("split.")
                 || key.starts_with("quantize.imatrix.")
@@ -87,17 +89,29 @@ impl QuantizePlan<'_> {
         };
         let kept = self.checkpoint.metadata().iter().filter(|(key, _)| !dropped(key));
         let file = kept.fold(GgufBuilder::new(), |file, (key, value)| file.key(key, value));
-        let file = file
-            .key("general.quantization_version", QUANTIZATION_VERSION)
-            .key("general.file_type", self.options.target.recipe().file_type);
+        let file = file.key("general.quantization_version", QUANTIZATION_VERSION);
+        let file = match self.file_type() {
+            Some(file_type) => file.key("general.file_type", file_type),
+            None => file,
+        };
+        let file = if self.options.is_complete { self.checkpoint.add_text_keys(file)? } else { file };
         let file = match &self.options.importance {
             Some(importance) => importance.describe(file),
             None => file,
         };
-        self.tensors.iter().fold(file, |file, tensor| {
+        Ok(self.tensors.iter().fold(file, |file, tensor| {
             let bytes = usize::try_from(tensor.to_bytes).unwrap_or(usize::MAX);
             file.space(&tensor.name, &tensor.dims, tensor.to.ggml_id(), bytes)
-        })
+        }))
+    }
+
+    /// The number of the recipe, or of the one for the format of the largest tensor if all keep their formats.
+    fn file_type(&self) -> Option<u32> {
+        let Some(target) = self.options.target else {
+            let largest = self.tensors.iter().max_by_key(|tensor| tensor.to_bytes)?;
+            return QuantizationRecipe::named(largest.to.name()).map(|recipe| recipe.file_type);
+        };
+        Some(target.recipe().file_type)
     }
 
     fn write_tensor(

@@ -21,7 +21,7 @@ pub(super) fn details(info: &ModelInfo) -> Value {
     let families: Vec<&str> = card.iter().map(|card| card.architecture.as_str()).collect();
     json!({
         "parent_model": "",
-        "format": "gguf",
+        "format": card.map_or("gguf", |card| card.file_format),
         "family": families.first().unwrap_or(&""),
         "families": families,
         "parameter_size": card.map(|card| parameter_size(card.n_params)).unwrap_or_default(),

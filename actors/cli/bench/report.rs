@@ -293,6 +293,7 @@ mod tests {
 
     fn measurement() -> Measurement {
         let card = ModelCard {
+            file_format: "gguf",
             name: "Tiny".into(),
             architecture: "llama".into(),
             n_params: 134_515_008,

@@ -9,7 +9,6 @@
 //!   other tools pack them
 //! - [`table`]: the tensors and their bytes; `transform`, `derived`: how bytes change
 //! - [`keys`], [`rope`]: from `config.json` to keys; `config`: its values as types
-//! - `generation`: the recommended sampling
 //! - [`text`]: tokenizer, chat template, tokens that end a text
 //! - `small_files`: the files other than weights
 
@@ -18,7 +17,6 @@ mod derived;
 mod error;
 mod families;
 mod float8;
-mod generation;
 mod keys;
 mod names;
 mod packed;
@@ -49,6 +47,7 @@ pub use text::Text;
 
 use crate::format::gguf::{GgufError, GgufFault, Metadata, TensorInfo, Value};
 use crate::format::safetensors::Safetensors;
+use crate::format::sampling;
 use crate::mapped_file::ModelFiles;
 use crate::sample::RecommendedSampling;
 
@@ -86,7 +85,7 @@ impl Directory {
         let mut entries = table.entries()?;
         entries.extend(keys.rope_tensors()?.into_iter().map(computed));
         let generation = small.json("generation_config.json")?.unwrap_or_default();
-        let sampling = generation::sampling(&path.join("generation_config.json"), &generation);
+        let sampling = sampling::of_json(&path.join("generation_config.json"), &generation);
         let text = Text::read(path, &config, &generation, &mut small)?;
         for (key, template) in
             ["tokenizer.chat_template", "tokenizer.chat_template.tool_use"].iter().zip(&text.templates)

@@ -8,7 +8,8 @@ use serde_json::Value as Json;
 use super::config::Config;
 use super::error::HuggingFaceError;
 use super::small_files::SmallFiles;
-use crate::format::tokenizer::{JsonSettings, Tokenizer, TokenizerError};
+use crate::format::gguf::write::GgufBuilder;
+use crate::format::tokenizer::{JsonSettings, Tokenizer, TokenizerError, gguf_keys};
 use crate::mapped_file::MappedFile;
 
 /// Most bytes of a `tokenizer.json`. The largest have some tens of MiB.
@@ -54,9 +55,21 @@ impl Text {
     /// # Errors
     /// [`TokenizerError`] when the directory has no `tokenizer.json` or it cannot be used.
     pub fn tokenizer(&self) -> Result<Tokenizer, TokenizerError> {
+        Tokenizer::from_json_with(&self.path, self.json()?, &self.settings)
+    }
+
+    /// The content of `tokenizer.json`.
+    fn json(&self) -> Result<&str, TokenizerError> {
         let mapped = self.tokenizer.as_deref().ok_or_else(|| self.missing())?;
-        let text = str::from_utf8(mapped.as_ref()).map_err(|error| self.fault(error.to_string()))?;
-        Tokenizer::from_json_with(&self.path, text, &self.settings)
+        str::from_utf8(mapped.as_ref()).map_err(|error| self.fault(error.to_string()))
+    }
+
+    /// Adds the tokenizer's keys to a GGUF file with `n_tokens` rows in its embedding.
+    ///
+    /// # Errors
+    /// [`TokenizerError`] as [`Text::tokenizer`], or when a GGUF file cannot state the rules of the tokenizer.
+    pub fn add_keys(&self, n_tokens: usize, file: GgufBuilder) -> Result<GgufBuilder, TokenizerError> {
+        gguf_keys::add(&self.path, self.json()?, &self.settings, n_tokens, file)
     }
 
     /// Bytes of memory that building the tokenizer takes; 0 if there is none.

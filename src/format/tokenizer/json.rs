@@ -157,7 +157,7 @@ fn first_added(tokenizer: &tokenizers::Tokenizer) -> Option<TokenId> {
 }
 
 /// All tokens by id. Unused ids get a placeholder.
-fn entries(tokenizer: &tokenizers::Tokenizer) -> Vec<Entry> {
+pub(super) fn entries(tokenizer: &tokenizers::Tokenizer) -> Vec<Entry> {
     let vocab = tokenizer.get_vocab(true);
     let n_tokens = vocab.values().max().map_or(0, |&last| last as usize + 1);
     // A hostile file may give a token the id four billion. No real vocabulary has more unused ids than tokens.

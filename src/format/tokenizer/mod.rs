@@ -12,12 +12,14 @@
 //! - [`footprint`]: the memory that all of this takes
 //! - [`stream`]: decodes tokens to text, one at a time
 //! - [`infill`]: the tokens around a gap in a text
+//! - [`gguf_keys`]: a `tokenizer.json` as the keys of a GGUF file
 //! - [`json`]: runs a `tokenizer.json` with the `tokenizers` crate
 
 pub(crate) mod byte_level;
 mod byte_pair;
 mod error;
 mod footprint;
+pub(crate) mod gguf_keys;
 mod infill;
 mod json;
 mod limits;

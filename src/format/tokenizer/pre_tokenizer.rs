@@ -158,6 +158,18 @@ const ROWS: &[Row] = &[
 /// Not a value of `tokenizer.ggml.pre`: the same value of `tokenizer.ggml.model` implies it.
 pub(super) const GEMMA4: &str = "gemma4";
 
+impl Row {
+    /// The first of its names.
+    pub(super) fn name(&self) -> &'static str {
+        self.names[0]
+    }
+}
+
+/// All rows.
+pub(super) fn rows() -> &'static [Row] {
+    ROWS
+}
+
 /// The row of a name.
 pub(super) fn row(name: &str) -> Result<&'static Row, TokenizerError> {
     ROWS.iter().find(|row| row.names.contains(&name)).ok_or_else(|| TokenizerError::UnknownPreTokenizer {

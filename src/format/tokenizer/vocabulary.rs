@@ -47,6 +47,11 @@ impl TokenKind {
         }
     }
 
+    /// The number in `tokenizer.ggml.token_type`.
+    pub(super) fn number(self) -> i32 {
+        self as i32 + 1
+    }
+
     /// Whether the token marks structure and is not text.
     pub(super) fn is_special(self) -> bool {
         matches!(self, TokenKind::Control | TokenKind::Unknown)

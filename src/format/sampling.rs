@@ -1,4 +1,4 @@
-//! How the publisher of a model samples from it, by `generation_config.json`.
+//! How the publisher of a model samples from it, by `generation_config.json` or by the keys of a GGUF file.
 //!
 //! A value that cannot be used is left out with a warning: the model itself is not damaged.
 
@@ -6,19 +6,91 @@ use std::path::Path;
 
 use serde_json::Value as Json;
 
+use crate::format::gguf::write::GgufBuilder;
+use crate::format::gguf::{Metadata, Value};
 use crate::sample::{PartialSampling, RecommendedSampling};
 
+/// The names of the parameters in a file.
+struct Names {
+    temperature: &'static str,
+    top_k: &'static str,
+    top_p: &'static str,
+    min_p: &'static str,
+    repetition_penalty: &'static str,
+}
+
+const JSON: Names = Names {
+    temperature: "temperature",
+    top_k: "top_k",
+    top_p: "top_p",
+    min_p: "min_p",
+    repetition_penalty: "repetition_penalty",
+};
+
+const GGUF: Names = Names {
+    temperature: "general.sampling.temp",
+    top_k: "general.sampling.top_k",
+    top_p: "general.sampling.top_p",
+    min_p: "general.sampling.min_p",
+    repetition_penalty: "general.sampling.penalty_repeat",
+};
+
 /// The sampling parameters of a `generation_config.json`. `do_sample` with `false` is a temperature of 0.
-pub(super) fn sampling(path: &Path, config: &Json) -> RecommendedSampling {
+#[must_use]
+pub fn of_json(path: &Path, config: &Json) -> RecommendedSampling {
+    read(&JSON, path, config)
+}
+
+/// The sampling parameters in the keys `general.sampling.*`.
+#[must_use]
+pub fn of_gguf(file: &(impl Metadata + ?Sized)) -> RecommendedSampling {
+    let sampling = file.metadata().iter().filter(|(key, _)| key.starts_with("general.sampling."));
+    read(&GGUF, file.path(), &Json::Object(sampling.map(|(key, value)| (key.clone(), json(value))).collect()))
+}
+
+/// Adds the keys of the parameters to a GGUF file.
+#[must_use]
+pub fn add_keys(stated: &PartialSampling, file: GgufBuilder) -> GgufBuilder {
+    let PartialSampling { temperature, top_k, top_p, min_p, repetition_penalty } = *stated;
+    let floats = [
+        (GGUF.temperature, temperature),
+        (GGUF.top_p, top_p),
+        (GGUF.min_p, min_p),
+        (GGUF.repetition_penalty, repetition_penalty),
+    ];
+    let file = floats.into_iter().fold(file, |file, (key, value)| match value {
+        Some(value) => file.key(key, value),
+        None => file,
+    });
+    match top_k.and_then(|k| i32::try_from(k).ok()) {
+        Some(k) => file.key(GGUF.top_k, k),
+        None => file,
+    }
+}
+
+/// A value of a GGUF file; those that are no number as text, which is not a usable parameter.
+fn json(value: &Value) -> Json {
+    match value {
+        Value::F32(number) => Json::from(*number),
+        Value::F64(number) => Json::from(*number),
+        Value::I32(number) => Json::from(*number),
+        Value::U32(number) => Json::from(*number),
+        Value::I64(number) => Json::from(*number),
+        Value::U64(number) => Json::from(*number),
+        other => Json::from(format!("{:?}", other.value_type())),
+    }
+}
+
+fn read(names: &Names, path: &Path, config: &Json) -> RecommendedSampling {
     let mut reader = Reader { path, config, warnings: Vec::new() };
     let share = |number: f32| number > 0.0 && number <= 1.0;
     let stated = PartialSampling {
-        temperature: reader.number("temperature", |number| (0.0..=100.0).contains(&number), "from 0 to 100"),
-        top_k: reader.top_k(),
-        top_p: reader.number("top_p", share, "above 0 and at most 1"),
-        min_p: reader.number("min_p", |number| (0.0..=1.0).contains(&number), "from 0 to 1"),
+        temperature: reader.number(names.temperature, |number| (0.0..=100.0).contains(&number), "from 0 to 100"),
+        top_k: reader.top_k(names.top_k),
+        top_p: reader.number(names.top_p, share, "above 0 and at most 1"),
+        min_p: reader.number(names.min_p, |number| (0.0..=1.0).contains(&number), "from 0 to 1"),
         repetition_penalty: reader.number(
-            "repetition_penalty",
+            names.repetition_penalty,
             |number| (0.01..=100.0).contains(&number),
             "from 0.01 to 100",
         ),
@@ -50,11 +122,11 @@ impl Reader<'_> {
     }
 
     /// The tokens to keep. Below 0 means all of them.
-    fn top_k(&mut self) -> Option<usize> {
-        let value = self.get("top_k")?;
+    fn top_k(&mut self, key: &str) -> Option<usize> {
+        let value = self.get(key)?;
         let number = value.as_i64().map(|k| usize::try_from(k).unwrap_or(0)).filter(|&k| k <= u32::MAX as usize);
         if number.is_none() {
-            self.warn("top_k", "a whole number below 2^32");
+            self.warn(key, "a whole number below 2^32");
         }
         number
     }
@@ -84,9 +156,29 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::format::gguf::Gguf;
 
     fn read(config: Json) -> RecommendedSampling {
-        sampling(Path::new("m/generation_config.json"), &config)
+        of_json(Path::new("m/generation_config.json"), &config)
+    }
+
+    #[test]
+    fn a_gguf_file_states_what_was_written_to_it() {
+        let stated = PartialSampling {
+            temperature: Some(0.6),
+            top_k: Some(20),
+            top_p: Some(0.95),
+            min_p: Some(0.05),
+            repetition_penalty: Some(1.1),
+        };
+        let file = add_keys(&stated, GgufBuilder::new()).key("general.sampling.mirostat", 2_i32);
+        let gguf = Gguf::from_bytes("m.gguf", file.build()).unwrap();
+        assert_eq!(of_gguf(&gguf), RecommendedSampling { stated, warnings: Vec::new() });
+
+        let file = GgufBuilder::new().key("general.sampling.temp", "hot").key("general.sampling.top_k", -1_i32);
+        let read = of_gguf(&Gguf::from_bytes("m.gguf", file.build()).unwrap());
+        assert_eq!(read.stated, PartialSampling { top_k: Some(0), ..PartialSampling::default() });
+        assert!(read.warnings[0].starts_with("m.gguf: key \"general.sampling.temp\" is "), "{:?}", read.warnings);
     }
 
     #[test]
