@@ -1,6 +1,6 @@
 """Tiny Hugging Face directories with quantized weights, and the log-probabilities of the model with the values that they stand for.
 
-The codes of compressed-tensors are packed by that package; those of GPTQ by the layout of its checkpoints. Codes in floating
+The codes of compressed-tensors are packed by that package; those of GPTQ and AWQ by the layout of their checkpoints. Codes in floating
 point (FP8) need no packing; other weights of these directories are in bfloat16, as published ones have them.
 """
 
@@ -55,6 +55,88 @@ def gptq(codes: torch.Tensor, scales: torch.Tensor, bits: int) -> dict[str, torc
     group = codes.shape[1] // scales.shape[1]
     g_idx = torch.arange(codes.shape[1], dtype=torch.int32) // group
     return {"qweight": torch.from_numpy(np.ascontiguousarray(words)), "scales": scales.T.contiguous(), "qzeros": torch.from_numpy(qzeros), "g_idx": g_idx}
+
+
+def quantized_with_zeros(weight: torch.Tensor, bits: int, group: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The codes [outputs, inputs] from 0, the scales and the zero points [outputs, groups] of a matrix.
+
+    The first groups have their smallest and their largest zero point: all of their values have one sign.
+    """
+    groups = weight.reshape(weight.shape[0], -1, group).clone()
+    groups[0] = groups[0].abs()
+    groups[1] = -groups[1].abs()
+    last = 2**bits - 1
+    low, high = groups.amin(-1).clamp(max=0), groups.amax(-1).clamp(min=0)
+    scales = ((high - low) / last).to(dtype)
+    zeros = torch.clamp(torch.round(-low / scales.float()), 0, last)
+    codes = torch.clamp(torch.round(groups / scales.float()[..., None]) + zeros[..., None], 0, last)
+    return codes.reshape(weight.shape).to(torch.int32), scales, zeros.to(torch.int32)
+
+
+def values_with_zeros(codes: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor) -> torch.Tensor:
+    """What codes, scales and zero points stand for."""
+    integers = codes.reshape(*scales.shape, -1) - zeros[..., None]
+    return (integers.float() * scales.float()[..., None]).reshape(codes.shape)
+
+
+def words(codes: np.ndarray, bits: int, order: list[int]) -> np.ndarray:
+    """Unsigned codes [n, 32 / bits, m] as numbers [n, m], of which the lowest bits hold the code `order[0]`."""
+    shifts = (np.arange(len(order)) * bits)[None, :, None]
+    return (codes.astype(np.int64)[:, order] << shifts).sum(1).astype(np.uint32)
+
+
+def words_of_rows(codes: np.ndarray, bits: int, order: list[int]) -> np.ndarray:
+    """Unsigned codes [n, m] as numbers [n, m * bits / 32]."""
+    return words(codes.reshape(-1, 32 // bits, 1), bits, order).reshape(codes.shape[0], -1)
+
+
+def as_tensor(numbers: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(numbers).view(np.int32))
+
+
+def compressed_with_zeros(codes: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor, bits: int) -> dict[str, torch.Tensor]:
+    signed = lambda unsigned: (unsigned - 2 ** (bits - 1)).to(torch.int8)
+    return compressed(signed(codes), scales, bits) | {"weight_zero_point": pack_to_int32(signed(zeros), bits, packed_dim=0).contiguous()}
+
+
+def gptq_v2(codes: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor, bits: int) -> dict[str, torch.Tensor]:
+    order = list(range(32 // bits))
+    rows = codes.numpy().T.reshape(-1, len(order), codes.shape[0])
+    g_idx = torch.arange(codes.shape[1], dtype=torch.int32) // (codes.shape[1] // scales.shape[1])
+    return {"qweight": as_tensor(words(rows, bits, order)), "scales": scales.T.contiguous(),
+            "qzeros": as_tensor(words_of_rows(zeros.numpy().T, bits, order)), "g_idx": g_idx}  # fmt: skip
+
+
+def gptq_v1(codes: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor, bits: int) -> dict[str, torch.Tensor]:
+    """As gptqmodel converts it: 1 is subtracted in each code of a number at once, so a zero of 0 borrows from the next."""
+    tensors = gptq_v2(codes, scales, zeros, bits)
+    ones = sum(1 << (bits * index) for index in range(32 // bits))
+    return tensors | {"qzeros": as_tensor(tensors["qzeros"].numpy().view(np.uint32) - np.uint32(ones))}
+
+
+def awq(codes: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor, bits: int) -> dict[str, torch.Tensor]:
+    """The first code of each eight is in the lowest bits, then come every second and the others."""
+    order = [0, 2, 4, 6, 1, 3, 5, 7]
+    return {"qweight": as_tensor(words_of_rows(codes.numpy().T, bits, order)), "scales": scales.T.contiguous(),
+            "qzeros": as_tensor(words_of_rows(zeros.numpy().T, bits, order))}  # fmt: skip
+
+
+def compressed_zeros_config(bits: int, group: int) -> dict:
+    config = compressed_config(bits, group)
+    config["config_groups"]["group_0"]["weights"]["symmetric"] = False
+    return config
+
+
+def gptq_v1_config(bits: int, group: int) -> dict:
+    return gptq_config(bits, group) | dict(sym=False, desc_act=True)
+
+
+def gptq_v2_config(bits: int, group: int) -> dict:
+    return gptq_config(bits, group) | dict(sym=False, checkpoint_format="gptq_v2")
+
+
+def awq_config(bits: int, group: int) -> dict:
+    return dict(quant_method="awq", bits=bits, group_size=group, zero_point=True, version="gemm", modules_to_not_convert=None)
 
 
 def compressed_config(bits: int, group: int) -> dict:
@@ -117,7 +199,12 @@ DIRECTORIES = {
     "llama-w8a16": (LLAMA, compressed, compressed_config, 8, 64, torch.float16),
     "llama-gptq-4": (LLAMA, gptq, gptq_config, 4, 64, torch.float16),
     "qwen3moe-gptq-8": (EXPERTS, gptq, gptq_config, 8, 32, torch.float16),
+    "llama-awq": (LLAMA, awq, awq_config, 4, 64, torch.float16),
+    "llama-gptq-zeros": (LLAMA, gptq_v1, gptq_v1_config, 4, 32, torch.float16),
+    "llama-gptq-v2-zeros": (LLAMA, gptq_v2, gptq_v2_config, 8, 64, torch.float16),
+    "llama-w4a16-zeros": (LLAMA, compressed_with_zeros, compressed_zeros_config, 4, 64, torch.bfloat16),
 }
+WITH_ZEROS = (awq, gptq_v1, gptq_v2, compressed_with_zeros)
 
 
 def is_quantized(name: str) -> bool:
@@ -167,9 +254,10 @@ def integer_files(name: str, state: dict[str, torch.Tensor]) -> dict[str, torch.
         if not is_quantized(key):
             files[key] = value
             continue
-        codes, scales = quantized(value, bits, group, dtype)
-        state[key] = values(codes, scales)
-        files |= {f"{key.removesuffix('weight')}{part}": tensor for part, tensor in pack(codes, scales, bits).items()}
+        quantize, values_of = (quantized_with_zeros, values_with_zeros) if pack in WITH_ZEROS else (quantized, values)
+        parts = quantize(value, bits, group, dtype)
+        state[key] = values_of(*parts)
+        files |= {f"{key.removesuffix('weight')}{part}": tensor for part, tensor in pack(*parts, bits).items()}
     return files
 
 

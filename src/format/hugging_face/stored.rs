@@ -20,7 +20,10 @@ pub(super) trait Scheme {
     fn codes(&self, tensor: &Tensor) -> Option<Codes>;
 
     /// The packed matrix; `None` when types or shapes do not fit one another.
-    fn packed(&self, files: &Safetensors, codes: &Tensor, scales: &Tensor) -> Option<Packed>;
+    ///
+    /// # Errors
+    /// [`HuggingFaceFault`] for tensors that fit but are not supported.
+    fn packed(&self, files: &Safetensors, codes: &Tensor, scales: &Tensor) -> Result<Option<Packed>, HuggingFaceFault>;
 }
 
 /// A matrix that is packed.
@@ -75,7 +78,8 @@ fn unpacked<'a>(
     codes: Codes,
 ) -> Result<Stored<'a>, HuggingFaceError> {
     let scales = codes.scales.iter().find_map(|name| files.tensor(name));
-    let Some(packed) = scales.and_then(|scales| scheme.packed(files, tensor, scales)) else {
+    let packed = scales.map_or(Ok(None), |scales| scheme.packed(files, tensor, scales));
+    let Some(packed) = packed.map_err(|fault| fault.in_file(files.path(tensor)))? else {
         let scales = scales.map_or(codes.scales.join("\" or \""), |scales| scales.name.clone());
         let fault = HuggingFaceFault::Packed { tensor: tensor.name.clone(), scales, needed: scheme.needed() };
         return Err(fault.in_file(files.path(tensor)));
