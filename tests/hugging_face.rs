@@ -115,12 +115,17 @@ fn directories_give_the_logits_of_gguf_files_and_of_transformers() {
 /// The directories whose weights have zero points.
 const WITH_ZEROS: [&str; 4] = ["llama-awq", "llama-gptq-zeros", "llama-gptq-v2-zeros", "llama-w4a16-zeros"];
 
+/// The directories whose weights are in 4-bit floating point.
+const FLOAT4: [&str; 2] = ["gpt-oss-mxfp4", "llama-mxfp4"];
+
 /// Weights that other tools packed stand for the values that transformers computed with.
 #[test]
 fn quantized_directories_agree_with_transformers() {
     let folder = fixtures().join("quantized_directories");
     let mut failures = Vec::new();
-    for name in ["llama-w4a16", "llama-w8a16", "llama-gptq-4", "qwen3moe-gptq-8"].iter().chain(&WITH_ZEROS) {
+    for name in
+        ["llama-w4a16", "llama-w8a16", "llama-gptq-4", "qwen3moe-gptq-8"].iter().chain(&WITH_ZEROS).chain(&FLOAT4)
+    {
         let text = std::fs::read(folder.join(name).join("expected.json")).unwrap();
         let expected: Expected = serde_json::from_slice(&text).unwrap();
         let mut directory = runner_of(&folder.join(name));
@@ -162,8 +167,8 @@ fn directories_in_8_bit_floating_point_agree_with_transformers() {
 
 /// The scalar kernel rounds no activations.
 #[test]
-fn directories_with_zero_points_agree_with_transformers() {
-    for name in WITH_ZEROS {
+fn directories_with_zero_points_or_4_bit_floating_point_agree_with_transformers() {
+    for name in WITH_ZEROS.into_iter().chain(FLOAT4) {
         assert_exact(name, Kernel::Scalar);
     }
 }

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32
 from safetensors.torch import save_file
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
+from compressed_tensors.compressors.nvfp4.helpers import pack_fp4_to_uint8
+from transformers import GptOssConfig, GptOssForCausalLM, LlamaConfig, LlamaForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 import oracle
 import vocabulary
@@ -194,6 +195,77 @@ FLOAT8_DIRECTORIES = {
     "llama-fp8-tensors": (LLAMA, of_matrix, "_scale", torch.float32, float8_config("tensor")),
 }
 
+FLOAT4_NUMBERS = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+# Queries have 16 values a head, so that the output of attention has twice as many values as a row.
+GPT_OSS = (GptOssForCausalLM, GptOssConfig(
+    num_local_experts=4, num_experts_per_tok=3, intermediate_size=96, sliding_window=24, rms_norm_eps=1e-5,
+    layer_types=["sliding_attention", "full_attention"],
+    rope_parameters=dict(rope_type="yarn", rope_theta=150000.0, factor=8.0, beta_fast=32.0, beta_slow=1.0, truncate=False,
+                         original_max_position_embeddings=512), **SIZES))  # fmt: skip
+
+
+def float4(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The numbers [.., outputs, inputs] and the powers of two [.., outputs, groups] of matrices: scales are less 127."""
+    groups = weight.reshape(*weight.shape[:-1], -1, 32)
+    scales = torch.floor(torch.log2(groups.abs().amax(-1))).to(torch.int32) - 2 + 127
+    scaled = groups / torch.exp2(scales.float() - 127)[..., None]
+    nearest = (scaled.abs()[..., None] - FLOAT4_NUMBERS).abs().argmin(-1)
+    return (FLOAT4_NUMBERS[nearest] * scaled.sign()).reshape(weight.shape), scales.to(torch.uint8)
+
+
+def float4_values(numbers: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """What numbers and scales stand for."""
+    powers = torch.exp2(scales.float() - 127)[..., None]
+    return (numbers.reshape(*scales.shape, 32) * powers).reshape(numbers.shape)
+
+
+def packed_float4(numbers: torch.Tensor) -> torch.Tensor:
+    return pack_fp4_to_uint8(numbers.reshape(-1, numbers.shape[-1])).reshape(*numbers.shape[:-1], -1)
+
+
+def blocks_of_experts(key: str, value: torch.Tensor) -> tuple[dict[str, torch.Tensor], torch.Tensor] | None:
+    """The tensors of stacked matrices [experts, inputs, outputs] in rows of outputs, and what they stand for."""
+    if not key.endswith(("experts.gate_up_proj", "experts.down_proj")):
+        return None
+    numbers, scales = float4(value.transpose(1, 2))
+    files = {f"{key}_blocks": packed_float4(numbers).reshape(*scales.shape, 16), f"{key}_scales": scales}
+    return files, float4_values(numbers, scales).transpose(1, 2).contiguous()
+
+
+def blocks_of_modules(key: str, value: torch.Tensor) -> tuple[dict[str, torch.Tensor], torch.Tensor] | None:
+    if not is_quantized(key):
+        return None
+    numbers, scales = float4(value)
+    stem = key.removesuffix("weight")
+    return {f"{stem}weight_packed": packed_float4(numbers), f"{stem}weight_scale": scales}, float4_values(numbers, scales)
+
+
+def float4_config() -> dict:
+    weights = dict(num_bits=4, type="float", symmetric=True, strategy="group", group_size=32, dynamic=False)
+    groups = dict(group_0=dict(targets=["Linear"], weights=weights, input_activations=None, output_activations=None))
+    return dict(quant_method="compressed-tensors", format="mxfp4-pack-quantized", config_groups=groups, ignore=["lm_head"])
+
+
+# The model, how its matrices are packed, the configuration.
+FLOAT4_DIRECTORIES = {
+    "gpt-oss-mxfp4": (GPT_OSS, blocks_of_experts, dict(quant_method="mxfp4", modules_to_not_convert=["lm_head"])),
+    "llama-mxfp4": (LLAMA, blocks_of_modules, float4_config()),
+}
+
+
+def float4_files(name: str, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The tensors of files with codes of 4 bits in floating point. Changes the state to what they stand for."""
+    files = {}
+    for key, value in state.items():
+        packed = FLOAT4_DIRECTORIES[name][1](key, value)
+        if packed is None:
+            files[key] = state[key].contiguous()
+            continue
+        of_matrix, state[key] = packed
+        files |= of_matrix
+    return files
+
+
 DIRECTORIES = {
     "llama-w4a16": (LLAMA, compressed, compressed_config, 4, 32, torch.bfloat16),
     "llama-w8a16": (LLAMA, compressed, compressed_config, 8, 64, torch.float16),
@@ -240,10 +312,16 @@ def joined_experts(state: dict[str, torch.Tensor], like: dict[str, torch.Tensor]
     return out
 
 
+def has_stacks(config) -> bool:
+    """Whether files have the matrices of all experts in one tensor, as the model has them."""
+    return config.model_type == "gpt_oss"
+
+
 def random_state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     """Values of the size of trained ones."""
+    like = model.state_dict() if has_stacks(model.config) else stored_experts(model.state_dict())
     return {key: (1 + 0.1 * torch.randn_like(value) if "norm" in key else torch.randn_like(value) / value.shape[-1] ** 0.5)
-            for key, value in stored_experts(model.state_dict()).items()}  # fmt: skip
+            for key, value in like.items()}  # fmt: skip
 
 
 def integer_files(name: str, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -281,24 +359,29 @@ def float8_files(name: str, state: dict[str, torch.Tensor]) -> dict[str, torch.T
     return files
 
 
+# How the tensors of files are made in each kind of directory.
+KINDS = ((DIRECTORIES, integer_files), (FLOAT8_DIRECTORIES, float8_files), (FLOAT4_DIRECTORIES, float4_files))
+
+
 def generate(name: str) -> None:
     has_integers = name in DIRECTORIES
-    (model_class, config) = (DIRECTORIES if has_integers else FLOAT8_DIRECTORIES)[name][0]
+    directories, files_of = next(kind for kind in KINDS if name in kind[0])
+    (model_class, config) = directories[name][0]
     torch.manual_seed(sum(name.encode()))
     model = model_class(config).float().eval()
     like = model.state_dict()
     state = random_state(model)
     if config.tie_word_embeddings:
         del state["lm_head.weight"]
-    files = (integer_files if has_integers else float8_files)(name, state)
+    files = files_of(name, state)
     if config.tie_word_embeddings:
         state["lm_head.weight"] = state["model.embed_tokens.weight"]
-    model.load_state_dict(joined_experts(state, like))
+    model.load_state_dict(state if has_stacks(config) else joined_experts(state, like))
     folder = FOLDER / name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     save_file(files, folder / "model.safetensors")
-    quantization = DIRECTORIES[name][2](*DIRECTORIES[name][3:5]) if has_integers else FLOAT8_DIRECTORIES[name][4]
+    quantization = directories[name][2](*directories[name][3:5]) if has_integers else directories[name][-1]
     text = config.to_diff_dict() | dict(architectures=[model_class.__name__], quantization_config=quantization)
     (folder / "config.json").write_text(json.dumps(text, indent=1, default=str) + "\n")
     rng = np.random.default_rng(7)
@@ -307,5 +390,5 @@ def generate(name: str) -> None:
     print(name, sum(path.stat().st_size for path in folder.iterdir()) // 1024, "KiB")
 
 
-for directory in sys.argv[1:] or [*DIRECTORIES, *FLOAT8_DIRECTORIES]:
+for directory in sys.argv[1:] or [name for directories, _ in KINDS for name in directories]:
     generate(directory)

@@ -5,8 +5,8 @@
 //!
 //! - [`families`]: which models load, as data
 //! - [`names`]: the names of tensors, and how they change, by [`rules`]
-//! - `scheme`: how the weights are quantized; `stored`: the tensors with unpacked ones under their names; `packed`, `float8`: how
-//!   other tools pack them
+//! - `scheme`: how the weights are quantized; `stored`: the tensors with unpacked ones under their names; `packed`, `float4`,
+//!   `float8`: how other tools pack them
 //! - [`table`]: the tensors and their bytes; `transform`, `derived`: how bytes change
 //! - [`keys`], [`rope`]: from `config.json` to keys; `config`: its values as types
 //! - `generation`: the recommended sampling
@@ -17,6 +17,7 @@ mod config;
 mod derived;
 mod error;
 mod families;
+mod float4;
 mod float8;
 mod generation;
 mod keys;

@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::config::Config;
 use super::error::{HuggingFaceError, HuggingFaceFault};
+use super::float4::Float4;
 use super::float8::Float8;
 use super::packed::{Order, PackedIntegers, ZeroPoints};
 use super::stored::Scheme;
@@ -17,9 +18,11 @@ pub(super) fn read(config: &Config) -> Result<Option<Box<dyn Scheme>>, HuggingFa
     let scheme = match (method, text("format").unwrap_or("no format")) {
         ("compressed-tensors", "pack-quantized") => integers(&groups(stated), Order::Outputs, ZeroPoints::AsTheyAre),
         ("compressed-tensors", "float-quantized") => float8(&groups(stated), "block_structure"),
+        ("compressed-tensors", "mxfp4-pack-quantized") => Ok(Box::new(Float4::Modules) as Box<dyn Scheme>),
         ("compressed-tensors", format) => Err(format),
         ("gptq", _) => gptq(stated),
         ("awq", _) => awq(stated),
+        ("mxfp4", _) => Ok(Box::new(Float4::Blocks) as Box<dyn Scheme>),
         ("fp8", _) => float8(&[stated], "weight_block_size"),
         _ => Err(""),
     };
