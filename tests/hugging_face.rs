@@ -116,7 +116,7 @@ fn directories_give_the_logits_of_gguf_files_and_of_transformers() {
 const WITH_ZEROS: [&str; 4] = ["llama-awq", "llama-gptq-zeros", "llama-gptq-v2-zeros", "llama-w4a16-zeros"];
 
 /// The directories whose weights are in 4-bit floating point.
-const FLOAT4: [&str; 2] = ["gpt-oss-mxfp4", "llama-mxfp4"];
+const FLOAT4: [&str; 4] = ["gpt-oss-mxfp4", "llama-mxfp4", "llama-nvfp4", "llama-modelopt-nvfp4"];
 
 /// Weights that other tools packed stand for the values that transformers computed with.
 #[test]

@@ -240,16 +240,54 @@ def blocks_of_modules(key: str, value: torch.Tensor) -> tuple[dict[str, torch.Te
     return {f"{stem}weight_packed": packed_float4(numbers), f"{stem}weight_scale": scales}, float4_values(numbers, scales)
 
 
-def float4_config() -> dict:
-    weights = dict(num_bits=4, type="float", symmetric=True, strategy="group", group_size=32, dynamic=False)
+def float4_with_factor(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The numbers [outputs, inputs], the scales of 16 of them in 8-bit floating point, and the factor of a matrix."""
+    groups = weight.reshape(weight.shape[0], -1, 16)
+    factor = weight.abs().max() / (6 * torch.finfo(torch.float8_e4m3fn).max)
+    scales = (groups.abs().amax(-1) / 6 / factor).to(torch.float8_e4m3fn)
+    scaled = groups / (scales.float() * factor)[..., None]
+    nearest = (scaled.abs()[..., None] - FLOAT4_NUMBERS).abs().argmin(-1)
+    return (FLOAT4_NUMBERS[nearest] * scaled.sign()).reshape(weight.shape), scales, factor
+
+
+def nvfp4_of_modules(key: str, value: torch.Tensor) -> tuple[dict[str, torch.Tensor], torch.Tensor] | None:
+    if not is_quantized(key):
+        return None
+    numbers, scales, factor = float4_with_factor(value)
+    inverse, stem = (1 / factor).reshape(1), key.removesuffix("weight")
+    stood_for = numbers.reshape(*scales.shape, 16) * (scales.float() / inverse)[..., None]
+    files = {"weight_packed": packed_float4(numbers), "weight_scale": scales, "weight_global_scale": inverse,
+             "input_global_scale": torch.tensor([2.0])}  # fmt: skip
+    return {f"{stem}{part}": tensor for part, tensor in files.items()}, stood_for.reshape(value.shape)
+
+
+def nvfp4_of_modelopt(key: str, value: torch.Tensor) -> tuple[dict[str, torch.Tensor], torch.Tensor] | None:
+    if not is_quantized(key):
+        return None
+    numbers, scales, factor = float4_with_factor(value)
+    stood_for = numbers.reshape(*scales.shape, 16) * (scales.float() * factor)[..., None]
+    files = {"": packed_float4(numbers), "_scale": scales, "_scale_2": factor}
+    input_scale = {key.removesuffix("weight") + "input_scale": torch.tensor(0.5)}
+    return {f"{key}{part}": tensor for part, tensor in files.items()} | input_scale, stood_for.reshape(value.shape)
+
+
+def float4_config(name: str, strategy: str, group: int) -> dict:
+    weights = dict(num_bits=4, type="float", symmetric=True, strategy=strategy, group_size=group, dynamic=False)
     groups = dict(group_0=dict(targets=["Linear"], weights=weights, input_activations=None, output_activations=None))
-    return dict(quant_method="compressed-tensors", format="mxfp4-pack-quantized", config_groups=groups, ignore=["lm_head"])
+    return dict(quant_method="compressed-tensors", format=name, config_groups=groups, ignore=["lm_head"])
+
+
+# In a file of its own.
+MODELOPT_CONFIG = dict(producer=dict(name="modelopt", version="0.40.0"), quantization=dict(
+    quant_algo="NVFP4", kv_cache_quant_algo=None, group_size=16, exclude_modules=["lm_head"]))  # fmt: skip
 
 
 # The model, how its matrices are packed, the configuration.
 FLOAT4_DIRECTORIES = {
     "gpt-oss-mxfp4": (GPT_OSS, blocks_of_experts, dict(quant_method="mxfp4", modules_to_not_convert=["lm_head"])),
-    "llama-mxfp4": (LLAMA, blocks_of_modules, float4_config()),
+    "llama-mxfp4": (LLAMA, blocks_of_modules, float4_config("mxfp4-pack-quantized", "group", 32)),
+    "llama-nvfp4": (LLAMA, nvfp4_of_modules, float4_config("nvfp4-pack-quantized", "tensor_group", 16)),
+    "llama-modelopt-nvfp4": (LLAMA, nvfp4_of_modelopt, MODELOPT_CONFIG),
 }
 
 
@@ -382,7 +420,11 @@ def generate(name: str) -> None:
     folder.mkdir(parents=True)
     save_file(files, folder / "model.safetensors")
     quantization = directories[name][2](*directories[name][3:5]) if has_integers else directories[name][-1]
-    text = config.to_diff_dict() | dict(architectures=[model_class.__name__], quantization_config=quantization)
+    text = config.to_diff_dict() | dict(architectures=[model_class.__name__])
+    if quantization is MODELOPT_CONFIG:
+        (folder / "hf_quant_config.json").write_text(json.dumps(quantization, indent=1) + "\n")
+    else:
+        text["quantization_config"] = quantization
     (folder / "config.json").write_text(json.dumps(text, indent=1, default=str) + "\n")
     rng = np.random.default_rng(7)
     prompts = [rng.integers(0, vocabulary.SIZE, size=length).tolist() for length in (5, 37)]

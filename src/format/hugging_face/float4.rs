@@ -87,7 +87,7 @@ impl Scheme for Float4 {
         let shape = self.shape(&codes.shape, &scales.shape).filter(|_| are_bytes);
         let parts = (shape, files.bytes(codes), files.bytes(scales), format());
         let (Some(shape), Some(codes), Some(scales), Some(format)) = parts else { return Ok(None) };
-        Ok(Some(Packed { format, shape, source: Arc::new(Blocks { codes, scales }) }))
+        Ok(Some(Packed { format, shape, factor: None, source: Arc::new(Blocks { codes, scales }) }))
     }
 }
 

@@ -76,7 +76,7 @@ impl Float8 {
             outputs: *outputs,
             inputs: *inputs,
         };
-        Some(Packed { format: Format::F8_E4M3, shape: codes.shape.clone(), source: Arc::new(source) })
+        Some(Packed { format: Format::F8_E4M3, shape: codes.shape.clone(), factor: None, source: Arc::new(source) })
     }
 }
 

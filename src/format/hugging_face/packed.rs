@@ -193,7 +193,8 @@ impl Scheme for PackedIntegers {
             block_bytes: format.block_bytes(),
             sizes,
         };
-        Ok(Some(Packed { format, shape: vec![sizes.outputs, sizes.inputs], source: Arc::new(source) }))
+        let shape = vec![sizes.outputs, sizes.inputs];
+        Ok(Some(Packed { format, shape, factor: None, source: Arc::new(source) }))
     }
 }
 

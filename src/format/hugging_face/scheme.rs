@@ -6,20 +6,23 @@ use super::config::Config;
 use super::error::{HuggingFaceError, HuggingFaceFault};
 use super::float4::Float4;
 use super::float8::Float8;
+use super::nvfp4::Nvfp4;
 use super::packed::{Order, PackedIntegers, ZeroPoints};
 use super::stored::Scheme;
 
-/// The scheme that the config states; `None` for weights that are not quantized.
-pub(super) fn read(config: &Config) -> Result<Option<Box<dyn Scheme>>, HuggingFaceError> {
+/// The scheme that the config states, or the one of ModelOpt next to it; `None` for weights that are not quantized.
+pub(super) fn read(config: &Config, of_modelopt: Option<&Value>) -> Result<Option<Box<dyn Scheme>>, HuggingFaceError> {
     let stated = config.get("quantization_config").or_else(|| config.get("compression_config"));
-    let Some(stated) = stated else { return Ok(None) };
+    let Some(stated) = stated.or_else(|| of_modelopt?.get("quantization")) else { return Ok(None) };
     let text = |key: &str| stated.get(key).and_then(|value| value.as_str());
     let method = text("quant_method").or_else(|| text("quant_algo")).unwrap_or("unknown");
     let scheme = match (method, text("format").unwrap_or("no format")) {
         ("compressed-tensors", "pack-quantized") => integers(&groups(stated), Order::Outputs, ZeroPoints::AsTheyAre),
         ("compressed-tensors", "float-quantized") => float8(&groups(stated), "block_structure"),
         ("compressed-tensors", "mxfp4-pack-quantized") => Ok(Box::new(Float4::Modules) as Box<dyn Scheme>),
+        ("compressed-tensors", "nvfp4-pack-quantized") => Ok(Box::new(Nvfp4::CompressedTensors) as Box<dyn Scheme>),
         ("compressed-tensors", format) => Err(format),
+        ("modelopt" | "NVFP4", _) => modelopt(text("quant_algo").unwrap_or("no quant_algo")),
         ("gptq", _) => gptq(stated),
         ("awq", _) => awq(stated),
         ("mxfp4", _) => Ok(Box::new(Float4::Blocks) as Box<dyn Scheme>),
@@ -55,6 +58,11 @@ fn awq(stated: &Value) -> Result<Box<dyn Scheme>, &'static str> {
         (true, _) => Err("with other than 4 bits"),
         (false, _) => Err("in another version than gemm"),
     }
+}
+
+/// Weights of ModelOpt.
+fn modelopt(algorithm: &str) -> Result<Box<dyn Scheme>, &str> {
+    if algorithm == "NVFP4" { Ok(Box::new(Nvfp4::ModelOpt)) } else { Err(algorithm) }
 }
 
 /// Integers with a scale and possibly a zero point for each group. `stored` is how the scheme stores zero points.

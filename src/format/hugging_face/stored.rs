@@ -41,6 +41,8 @@ pub(super) struct Packed {
     pub format: Format,
     /// Its shape, outermost first.
     pub shape: Vec<usize>,
+    /// The factor of all its values, if the format does not hold it.
+    pub factor: Option<f32>,
     pub source: Arc<dyn Unpack>,
 }
 

@@ -265,6 +265,10 @@ fn quantizations_that_are_not_supported_are_named() {
             "\"gptq, in another checkpoint_format than gptq and gptq_v2\"",
         ),
         (awq(&json!({ "version": "gemv_fast" })), "\"awq, in another version than gemm\""),
+        (
+            with(&json!({ "quantization_config": { "quant_method": "modelopt", "quant_algo": "FP8" } })),
+            "\"modelopt, FP8\"",
+        ),
         (awq(&json!({ "bits": 8 })), "\"awq, with other than 4 bits\""),
         (with(&json!({ "quantization_config": mixed })), "\"compressed-tensors, with and without zero points\""),
         (gptq(&json!({ "bits": 3 })), "with other than 4 or 8 bits"),
@@ -332,6 +336,30 @@ fn zero_points_are_those_of_the_groups() {
     let weight = directory.weight("blk.0.ffn_up.weight").unwrap();
     assert!((weight.rows, weight.columns) == (16, 64) && weight.bytes()[2] == 0);
     assert!(error_of(&awq(&json!({})), &PACKED).contains("groups of a multiple of 32"));
+}
+
+/// Factors are zeros here, too.
+#[test]
+fn factors_of_4_bit_floating_point_are_above_0() {
+    let tensors: [TensorSpec<'_>; 3] = [
+        ("model.layers.0.mlp.up_proj.weight_packed", "U8", &[16, 32]),
+        ("model.layers.0.mlp.up_proj.weight_scale", "F8_E4M3", &[16, 4]),
+        ("model.layers.0.mlp.up_proj.weight_global_scale", "F32", &[1]),
+    ];
+    let scheme = json!({ "quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized" });
+    let config = with(&json!({ "quantization_config": scheme }));
+    let whole = folder(&config, &tensors);
+    let path = whole.path().join("model.safetensors");
+    let error = Directory::open(whole.path()).map(drop).unwrap_err().to_string();
+    assert!(error.contains(tensors[0].0) && error.contains("a factor above 0 of type F32"), "{error}");
+    let mut file = std::fs::read(&path).unwrap();
+    let factor = file.len() - 4;
+    file[factor..].copy_from_slice(&4_f32.to_le_bytes());
+    std::fs::write(&path, file).unwrap();
+    let directory = Directory::open(whole.path()).unwrap();
+    let [weight, factor] = ["weight", "scale"].map(|end| directory.weight(&format!("blk.0.ffn_up.{end}")).unwrap());
+    assert_eq!((weight.rows, weight.columns, weight.format.block_bytes()), (16, 64, 36));
+    assert_eq!(factor.to_f32(), [0.25]);
 }
 
 /// Indices of groups are zeros here: all inputs have the first group.
