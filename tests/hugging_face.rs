@@ -112,12 +112,20 @@ fn directories_give_the_logits_of_gguf_files_and_of_transformers() {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
+/// The directories whose weights have zero points.
+const WITH_ZEROS: [&str; 4] = ["llama-awq", "llama-gptq-zeros", "llama-gptq-v2-zeros", "llama-w4a16-zeros"];
+
+/// The directories whose weights are in 4-bit floating point.
+const FLOAT4: [&str; 4] = ["gpt-oss-mxfp4", "llama-mxfp4", "llama-nvfp4", "llama-modelopt-nvfp4"];
+
 /// Weights that other tools packed stand for the values that transformers computed with.
 #[test]
 fn quantized_directories_agree_with_transformers() {
     let folder = fixtures().join("quantized_directories");
     let mut failures = Vec::new();
-    for name in ["llama-w4a16", "llama-w8a16", "llama-gptq-4", "qwen3moe-gptq-8"] {
+    for name in
+        ["llama-w4a16", "llama-w8a16", "llama-gptq-4", "qwen3moe-gptq-8"].iter().chain(&WITH_ZEROS).chain(&FLOAT4)
+    {
         let text = std::fs::read(folder.join(name).join("expected.json")).unwrap();
         let expected: Expected = serde_json::from_slice(&text).unwrap();
         let mut directory = runner_of(&folder.join(name));
@@ -138,17 +146,30 @@ const FLOAT8: [&str; 3] = ["qwen3moe-fp8-blocks", "llama-fp8-channels", "llama-f
 /// Mean |Δ log-prob| where neither weights nor activations are rounded.
 const EXACT_GATE: f64 = 1e-4;
 
+/// Asserts that a directory is within [`EXACT_GATE`] of transformers.
+fn assert_exact(name: &str, kernel: Kernel) {
+    let folder = fixtures().join("quantized_directories").join(name);
+    let expected: Expected = serde_json::from_slice(&std::fs::read(folder.join("expected.json")).unwrap()).unwrap();
+    let mut directory = runner_with(&folder, kernel);
+    for prompt in &expected.prompts {
+        let found = mean(&deltas(&logits(&mut directory, &prompt.tokens), &prompt.tokens, &prompt.logprobs));
+        println!("{name:24} {kernel} from transformers {found:8.1e}");
+        assert!(found <= EXACT_GATE, "{name} with {kernel}: {found} nats");
+    }
+}
+
 #[test]
 fn directories_in_8_bit_floating_point_agree_with_transformers() {
     for (name, kernel) in FLOAT8.iter().flat_map(|name| [(name, Kernel::Scalar), (name, Kernel::detect())]) {
-        let folder = fixtures().join("quantized_directories").join(name);
-        let expected: Expected = serde_json::from_slice(&std::fs::read(folder.join("expected.json")).unwrap()).unwrap();
-        let mut directory = runner_with(&folder, kernel);
-        for prompt in &expected.prompts {
-            let found = mean(&deltas(&logits(&mut directory, &prompt.tokens), &prompt.tokens, &prompt.logprobs));
-            println!("{name:24} {kernel} from transformers {found:8.1e}");
-            assert!(found <= EXACT_GATE, "{name} with {kernel}: {found} nats");
-        }
+        assert_exact(name, kernel);
+    }
+}
+
+/// The scalar kernel rounds no activations.
+#[test]
+fn directories_with_zero_points_or_4_bit_floating_point_agree_with_transformers() {
+    for name in WITH_ZEROS.into_iter().chain(FLOAT4) {
+        assert_exact(name, Kernel::Scalar);
     }
 }
 

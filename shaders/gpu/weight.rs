@@ -7,7 +7,7 @@
 //! |--------|----------------------------------------------------------------------------------------|-----------------------|
 //! | low    | 8, 4 or 2 bits of each code                                                            | 32, 16 or 8           |
 //! | high   | 1 or 2 more bits of each code (5, 6 or 3 bits)                                          | 4 or 8, or none       |
-//! | scales | i8 of each group; then the minimum of each group, if the format has minima             | 1 to 4, or none       |
+//! | scales | i8 of each group; then the minimum of each group, if the format has minima; or the zero point | 1 to 4, or none |
 //! | units  | f16 of a block; then the unit of the minima, if there are any; or a power of two       | 2, 4 or 1 for each block |
 //!
 //! A plane of `p` bits has `p` words for a run: columns `4 q ..` are in word `q mod p`, starting at bit `q / p * p` of
@@ -39,7 +39,7 @@ const WORD_BITS: usize = 32;
 const PLANE_PADDING: usize = 4;
 
 /// The specialization constants of `quant/matrix.glsl`.
-pub type WeightConstants = [(u32, u32); 20];
+pub type WeightConstants = [(u32, u32); 21];
 
 /// A weight on a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -145,6 +145,7 @@ impl WeightLayout {
                 let runs = self.runs_of_entry(plane);
                 (runs * layout.words_of_run().1 + layout.words_of_runs(runs)) * WORD_BITS
             }
+            (Packing::Integers(layout), 2) if layout.zero_points => 8,
             (Packing::Integers(layout), 2) if !layout.group_scales => 0,
             (Packing::Integers(layout), 2) => RUN_COLUMNS / layout.group * if layout.minimum { 16 } else { 8 },
             (Packing::Integers(layout), _) => 8 * layout.unit_bytes() * if layout.minimum { 2 } else { 1 },
@@ -194,6 +195,7 @@ impl WeightLayout {
             (51, layout.grid.map_or(1, |grid| grid.cells.len() as u32)),
             (52, u32::from(layout.scale == Scale::Float8)),
             (53, u32::from(has_float8_values)),
+            (54, u32::from(layout.zero_points)),
         ]
     }
 
@@ -286,6 +288,9 @@ fn pack_row<F: BlockFormat>(layout: IntegerLayout, row: &[u8], planes: &mut [Vec
                 }
             }
         }
+        if layout.zero_points {
+            planes[2].push(block.zero_point as u8);
+        }
         match layout.unit {
             Unit::Half => planes[3].extend(block.unit.to_le_bytes()),
             Unit::PowerOfTwo => planes[3].push(block.unit_exponent),
@@ -344,6 +349,8 @@ mod tests {
             (Format::Q1_0, 36),
             (Format::Q2_0, 72),
             (Format::F8_E4M3, 288),
+            (Format::Q4_Z, 152),
+            (Format::Q8_Z, 280),
         ];
         for (format, row) in per_row {
             let planes = 4 * (PLANE_PADDING + PLANE_ALIGNMENT);

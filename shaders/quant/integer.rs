@@ -4,7 +4,9 @@
 //!
 //! A block has one `unit` and one `minimum_unit`. Each group of the block has one `scale` and one `minimum`. In some
 //! formats a code is an index into a table of sixteen integers, the format's [`Codebook`]; the table entry then
-//! replaces `code - offset`.
+//! replaces `code - offset`. In formats with zero points a block has a `zero_point` instead of a minimum:
+//!
+//! `value = unit * (code - offset - zero_point)`
 //!
 //! Integer kernels need nothing from a format beyond [`BlockFormat::integers`], which unpacks a block. They repack the
 //! codes in the same way for all formats.
@@ -65,6 +67,9 @@ pub struct IntegerLayout {
     pub group_scales: bool,
     /// Whether there is a minimum: one for each group if groups have scales, otherwise `minimum_unit` itself.
     pub minimum: bool,
+    /// Whether each block has a zero point, which is subtracted from the integers. Blocks then have 32 values, a unit and
+    /// neither group scales nor a minimum.
+    pub zero_points: bool,
     /// How the scales of groups are stored.
     pub scale: Scale,
     /// How units are stored.
@@ -85,6 +90,7 @@ impl IntegerLayout {
             group,
             group_scales: false,
             minimum: false,
+            zero_points: false,
             scale: Scale::Integer,
             unit: Unit::Half,
             unit_shift: 0,
@@ -116,6 +122,12 @@ impl IntegerLayout {
         IntegerLayout { minimum: true, ..self }
     }
 
+    /// Adds a zero point to each block of 32 values.
+    #[must_use]
+    pub const fn with_zero_points(self) -> Self {
+        IntegerLayout { zero_points: true, ..self }
+    }
+
     /// Stores units as powers of two.
     #[must_use]
     pub const fn with_powers_of_two(self) -> Self {
@@ -126,6 +138,12 @@ impl IntegerLayout {
     #[must_use]
     pub const fn with_float8_scales(self) -> Self {
         IntegerLayout { group_scales: true, scale: Scale::Float8, ..self }
+    }
+
+    /// Whether the values of a block are products of its scales and the integers of its codes, plus something.
+    #[must_use]
+    pub const fn has_addend(&self) -> bool {
+        self.minimum || self.zero_points
     }
 
     /// The factor of a stored unit.
@@ -234,6 +252,8 @@ pub struct IntegerBlock {
     pub unit_exponent: u8,
     /// The factor of the minima. Its sign is that of the minimum in the sum.
     pub minimum_unit: f16,
+    /// The zero point, for formats with zero points.
+    pub zero_point: i8,
     /// The scale of each group, where groups have scales: the integer, or the byte of a [`float8`].
     pub scales: [i8; MAX_GROUPS],
     /// The minimum of each group, where groups have minima.
@@ -249,6 +269,7 @@ impl IntegerBlock {
         unit: f16::ZERO,
         unit_exponent: 0,
         minimum_unit: f16::ZERO,
+        zero_point: 0,
         scales: [0; MAX_GROUPS],
         minima: [0; MAX_GROUPS],
     };

@@ -24,11 +24,12 @@ layout(constant_id = 50) const bool CELLS_HAVE_SIGNS = false; // a bit for each 
 layout(constant_id = 51) const uint CELLS = 1;             // of the grid, a power of two
 layout(constant_id = 52) const bool FLOAT8_SCALES = false; // scales of groups have 4 exponent bits and 3 fraction bits
 layout(constant_id = 53) const bool FLOAT8_VALUES = false; // so have codes, and a sign; units are float32
+layout(constant_id = 54) const bool ZERO_POINTS = false;   // a byte for each run, which is subtracted from its codes
 
 const uint QUADS = 8;                                 // groups of four columns in a run
 const uint LOW_BITS = BITS == 6 || BITS == 5 ? 4 : BITS == 3 ? 2 : BITS;
 const uint HIGH_BITS = BITS - LOW_BITS;
-const uint SCALE_BITS = GROUP_SCALES ? GROUPS * (MINIMUM ? 16 : 8) : 0;
+const uint SCALE_BITS = ZERO_POINTS ? 8 : GROUP_SCALES ? GROUPS * (MINIMUM ? 16 : 8) : 0;
 const uint UNIT_BITS = POWERS_OF_TWO ? 8 : MINIMUM || FLOAT8_VALUES ? 32 : 16;
 
 struct Matrix {
@@ -39,7 +40,7 @@ struct Matrix {
 };
 
 // 32 columns of a row: value[c] = scale * code[c] + minimum, with the scale and minimum of the group of c. `codes` has
-// the offset subtracted, or the codebook applied.
+// the offset and the zero point subtracted, or the codebook applied.
 struct Run {
     vec4 codes[QUADS];
     float scale[2];
@@ -170,6 +171,8 @@ void load_codes(Matrix matrix, uint64_t index, inout Run run) {
         high[0] = words.x;
         high[1] = words.y;
     }
+    float offset = float(OFFSET);
+    if (ZERO_POINTS) offset += signed_byte(entry(matrix.scales, index, SCALE_BITS), 0);
     const uint low_mask = (LOW_BITS == 8 ? 0xffu : (1u << LOW_BITS) - 1u) * 0x01010101u;
     const uint high_mask = ((1u << HIGH_BITS) - 1u) * 0x01010101u;
     [[unroll]] for (uint q = 0; q < QUADS; q++) {
@@ -181,7 +184,7 @@ void load_codes(Matrix matrix, uint64_t index, inout Run run) {
         if (FLOAT8_VALUES) {
             run.codes[q] = float8_values(codes);
         } else {
-            run.codes[q] = CODEBOOK ? look_up(codes) : bytes_to_floats(codes) - float(OFFSET);
+            run.codes[q] = CODEBOOK ? look_up(codes) : bytes_to_floats(codes) - offset;
         }
     }
 }

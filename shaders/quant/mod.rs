@@ -43,11 +43,13 @@ pub mod q3_k;
 pub mod q4_0;
 pub mod q4_1;
 pub mod q4_k;
+pub mod q4_z;
 pub mod q5_0;
 pub mod q5_1;
 pub mod q5_k;
 pub mod q6_k;
 pub mod q8_0;
+pub mod q8_z;
 pub mod tq1_0;
 pub mod tq2_0;
 
@@ -148,6 +150,10 @@ formats! {
     Q2_0 => q2_0::Q2_0,
     /// 8-bit floating point; a float32 scale for 32 values.
     F8_E4M3 => f8_e4m3::F8E4M3,
+    /// 4 bits; a scale and a zero point for 32 values.
+    Q4_Z => q4_z::Q4Z,
+    /// 8 bits; a scale and a zero point for 32 values.
+    Q8_Z => q8_z::Q8Z,
 }
 
 impl Format {
@@ -167,6 +173,12 @@ impl Format {
     #[must_use]
     pub fn is_in_gguf(self) -> bool {
         dispatch!(self, F => F::IS_IN_GGUF)
+    }
+
+    /// The format whose blocks of integers have this layout, and nothing else.
+    #[must_use]
+    pub fn with_integers(layout: IntegerLayout) -> Option<Format> {
+        Format::ALL.iter().copied().find(|format| format.integers() == Some(layout))
     }
 
     /// The usual name, such as `Q4_K`.

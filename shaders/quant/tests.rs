@@ -87,7 +87,8 @@ fn from_integers<F: BlockFormat>(layout: IntegerLayout, block: &[u8], out: &mut 
             Scale::Integer => f32::from(integer),
             Scale::Float8 => integer::float8(integer as u8),
         };
-        *out = unit * layout.unit_factor() * in_units(integers.scales[group]) * code;
+        let zero_point = if layout.zero_points { f32::from(integers.zero_point) } else { 0.0 };
+        *out = unit * layout.unit_factor() * in_units(integers.scales[group]) * (code - zero_point);
         if layout.minimum {
             *out += integers.minimum_unit.to_f32() * in_units(integers.minima[group]);
         }

@@ -45,6 +45,8 @@ SCALES = {
     "TQ2_0": [64],
     "Q1_0": [0],
     "Q2_0": [0],
+    "Q4_Z": [0],
+    "Q8_Z": [0],
 }
 # The format whose scale is a power of two, stored as its first byte.
 POWER_OF_TWO = "MXFP4"
@@ -56,7 +58,7 @@ FLOAT_8_VALUES = "F8_E4M3"
 
 # Every format. The position of a format is the seed of its blocks.
 FORMATS = """F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL IQ4_XS MXFP4 IQ2_XXS IQ3_XXS IQ3_S IQ2_S
-IQ2_XS IQ1_S IQ1_M TQ1_0 TQ2_0 Q1_0 Q2_0 NVFP4 F8_E4M3""".split()
+IQ2_XS IQ1_S IQ1_M TQ1_0 TQ2_0 Q1_0 Q2_0 NVFP4 F8_E4M3 Q4_Z Q8_Z""".split()
 
 # Zeros of both signs, the smallest and largest subnormals, the smallest and largest normals, one, infinity.
 EDGE_SCALES = [0x0000, 0x8000, 0x0001, 0x83FF, 0x0400, 0xFBFF, 0x7BFF, 0x3C00, 0x7C00]
@@ -141,8 +143,24 @@ def float_8_values(blocks: np.ndarray) -> np.ndarray:
     return (torch.from_numpy(blocks[:, 4:].copy()).view(torch.float8_e4m3fn).float() * scales).numpy()
 
 
+def nibbles_with_zero(blocks: np.ndarray) -> np.ndarray:
+    """Q4_Z, which GGUF lacks: a float16 scale, a zero point in four bits, then the low nibbles and the high nibbles of codes."""
+    scales = blocks[:, :2].copy().view(np.float16).astype(np.float32)
+    zeros = (blocks[:, 2:3] & 15).astype(np.float32)
+    codes = np.concatenate([blocks[:, 3:] & 15, blocks[:, 3:] >> 4], axis=1)
+    return scales * (codes.astype(np.float32) - zeros)
+
+
+def bytes_with_zero(blocks: np.ndarray) -> np.ndarray:
+    """Q8_Z, which GGUF lacks: a float16 scale, a zero point, then codes, each with a sign."""
+    scales = blocks[:, :2].copy().view(np.float16).astype(np.float32)
+    integers = blocks[:, 2:].copy().view(np.int8).astype(np.float32)
+    return scales * (integers[:, 1:] - integers[:, :1])
+
+
 # Formats that the package does not decode: bytes of a block, and the values of blocks.
-WRITTEN_HERE = {"Q1_0": (18, sign_bits), "Q2_0": (18, two_bits), FLOAT_8_VALUES: (36, float_8_values)}
+WRITTEN_HERE = {"Q1_0": (18, sign_bits), "Q2_0": (18, two_bits), FLOAT_8_VALUES: (36, float_8_values),
+                "Q4_Z": (19, nibbles_with_zero), "Q8_Z": (35, bytes_with_zero)}  # fmt: skip
 
 
 def plain_values(name: str, rng: np.random.Generator) -> np.ndarray:

@@ -1,6 +1,6 @@
 """Tiny Hugging Face directories with quantized weights, and the log-probabilities of the model with the values that they stand for.
 
-The codes of compressed-tensors are packed by that package; those of GPTQ by the layout of its checkpoints. Codes in floating
+The codes of compressed-tensors are packed by that package; those of GPTQ and AWQ by the layout of their checkpoints. Codes in floating
 point (FP8) need no packing; other weights of these directories are in bfloat16, as published ones have them.
 """
 
@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32
 from safetensors.torch import save_file
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
+from compressed_tensors.compressors.nvfp4.helpers import pack_fp4_to_uint8
+from transformers import GptOssConfig, GptOssForCausalLM, LlamaConfig, LlamaForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 import oracle
 import vocabulary
@@ -55,6 +56,88 @@ def gptq(codes: torch.Tensor, scales: torch.Tensor, bits: int) -> dict[str, torc
     group = codes.shape[1] // scales.shape[1]
     g_idx = torch.arange(codes.shape[1], dtype=torch.int32) // group
     return {"qweight": torch.from_numpy(np.ascontiguousarray(words)), "scales": scales.T.contiguous(), "qzeros": torch.from_numpy(qzeros), "g_idx": g_idx}
+
+
+def quantized_with_zeros(weight: torch.Tensor, bits: int, group: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The codes [outputs, inputs] from 0, the scales and the zero points [outputs, groups] of a matrix.
+
+    The first groups have their smallest and their largest zero point: all of their values have one sign.
+    """
+    groups = weight.reshape(weight.shape[0], -1, group).clone()
+    groups[0] = groups[0].abs()
+    groups[1] = -groups[1].abs()
+    last = 2**bits - 1
+    low, high = groups.amin(-1).clamp(max=0), groups.amax(-1).clamp(min=0)
+    scales = ((high - low) / last).to(dtype)
+    zeros = torch.clamp(torch.round(-low / scales.float()), 0, last)
+    codes = torch.clamp(torch.round(groups / scales.float()[..., None]) + zeros[..., None], 0, last)
+    return codes.reshape(weight.shape).to(torch.int32), scales, zeros.to(torch.int32)
+
+
+def values_with_zeros(codes: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor) -> torch.Tensor:
+    """What codes, scales and zero points stand for."""
+    integers = codes.reshape(*scales.shape, -1) - zeros[..., None]
+    return (integers.float() * scales.float()[..., None]).reshape(codes.shape)
+
+
+def words(codes: np.ndarray, bits: int, order: list[int]) -> np.ndarray:
+    """Unsigned codes [n, 32 / bits, m] as numbers [n, m], of which the lowest bits hold the code `order[0]`."""
+    shifts = (np.arange(len(order)) * bits)[None, :, None]
+    return (codes.astype(np.int64)[:, order] << shifts).sum(1).astype(np.uint32)
+
+
+def words_of_rows(codes: np.ndarray, bits: int, order: list[int]) -> np.ndarray:
+    """Unsigned codes [n, m] as numbers [n, m * bits / 32]."""
+    return words(codes.reshape(-1, 32 // bits, 1), bits, order).reshape(codes.shape[0], -1)
+
+
+def as_tensor(numbers: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(numbers).view(np.int32))
+
+
+def compressed_with_zeros(codes: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor, bits: int) -> dict[str, torch.Tensor]:
+    signed = lambda unsigned: (unsigned - 2 ** (bits - 1)).to(torch.int8)
+    return compressed(signed(codes), scales, bits) | {"weight_zero_point": pack_to_int32(signed(zeros), bits, packed_dim=0).contiguous()}
+
+
+def gptq_v2(codes: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor, bits: int) -> dict[str, torch.Tensor]:
+    order = list(range(32 // bits))
+    rows = codes.numpy().T.reshape(-1, len(order), codes.shape[0])
+    g_idx = torch.arange(codes.shape[1], dtype=torch.int32) // (codes.shape[1] // scales.shape[1])
+    return {"qweight": as_tensor(words(rows, bits, order)), "scales": scales.T.contiguous(),
+            "qzeros": as_tensor(words_of_rows(zeros.numpy().T, bits, order)), "g_idx": g_idx}  # fmt: skip
+
+
+def gptq_v1(codes: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor, bits: int) -> dict[str, torch.Tensor]:
+    """As gptqmodel converts it: 1 is subtracted in each code of a number at once, so a zero of 0 borrows from the next."""
+    tensors = gptq_v2(codes, scales, zeros, bits)
+    ones = sum(1 << (bits * index) for index in range(32 // bits))
+    return tensors | {"qzeros": as_tensor(tensors["qzeros"].numpy().view(np.uint32) - np.uint32(ones))}
+
+
+def awq(codes: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor, bits: int) -> dict[str, torch.Tensor]:
+    """The first code of each eight is in the lowest bits, then come every second and the others."""
+    order = [0, 2, 4, 6, 1, 3, 5, 7]
+    return {"qweight": as_tensor(words_of_rows(codes.numpy().T, bits, order)), "scales": scales.T.contiguous(),
+            "qzeros": as_tensor(words_of_rows(zeros.numpy().T, bits, order))}  # fmt: skip
+
+
+def compressed_zeros_config(bits: int, group: int) -> dict:
+    config = compressed_config(bits, group)
+    config["config_groups"]["group_0"]["weights"]["symmetric"] = False
+    return config
+
+
+def gptq_v1_config(bits: int, group: int) -> dict:
+    return gptq_config(bits, group) | dict(sym=False, desc_act=True)
+
+
+def gptq_v2_config(bits: int, group: int) -> dict:
+    return gptq_config(bits, group) | dict(sym=False, checkpoint_format="gptq_v2")
+
+
+def awq_config(bits: int, group: int) -> dict:
+    return dict(quant_method="awq", bits=bits, group_size=group, zero_point=True, version="gemm", modules_to_not_convert=None)
 
 
 def compressed_config(bits: int, group: int) -> dict:
@@ -112,12 +195,126 @@ FLOAT8_DIRECTORIES = {
     "llama-fp8-tensors": (LLAMA, of_matrix, "_scale", torch.float32, float8_config("tensor")),
 }
 
+FLOAT4_NUMBERS = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+# Queries have 16 values a head, so that the output of attention has twice as many values as a row.
+GPT_OSS = (GptOssForCausalLM, GptOssConfig(
+    num_local_experts=4, num_experts_per_tok=3, intermediate_size=96, sliding_window=24, rms_norm_eps=1e-5,
+    layer_types=["sliding_attention", "full_attention"],
+    rope_parameters=dict(rope_type="yarn", rope_theta=150000.0, factor=8.0, beta_fast=32.0, beta_slow=1.0, truncate=False,
+                         original_max_position_embeddings=512), **SIZES))  # fmt: skip
+
+
+def float4(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The numbers [.., outputs, inputs] and the powers of two [.., outputs, groups] of matrices: scales are less 127."""
+    groups = weight.reshape(*weight.shape[:-1], -1, 32)
+    scales = torch.floor(torch.log2(groups.abs().amax(-1))).to(torch.int32) - 2 + 127
+    scaled = groups / torch.exp2(scales.float() - 127)[..., None]
+    nearest = (scaled.abs()[..., None] - FLOAT4_NUMBERS).abs().argmin(-1)
+    return (FLOAT4_NUMBERS[nearest] * scaled.sign()).reshape(weight.shape), scales.to(torch.uint8)
+
+
+def float4_values(numbers: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """What numbers and scales stand for."""
+    powers = torch.exp2(scales.float() - 127)[..., None]
+    return (numbers.reshape(*scales.shape, 32) * powers).reshape(numbers.shape)
+
+
+def packed_float4(numbers: torch.Tensor) -> torch.Tensor:
+    return pack_fp4_to_uint8(numbers.reshape(-1, numbers.shape[-1])).reshape(*numbers.shape[:-1], -1)
+
+
+def blocks_of_experts(key: str, value: torch.Tensor) -> tuple[dict[str, torch.Tensor], torch.Tensor] | None:
+    """The tensors of stacked matrices [experts, inputs, outputs] in rows of outputs, and what they stand for."""
+    if not key.endswith(("experts.gate_up_proj", "experts.down_proj")):
+        return None
+    numbers, scales = float4(value.transpose(1, 2))
+    files = {f"{key}_blocks": packed_float4(numbers).reshape(*scales.shape, 16), f"{key}_scales": scales}
+    return files, float4_values(numbers, scales).transpose(1, 2).contiguous()
+
+
+def blocks_of_modules(key: str, value: torch.Tensor) -> tuple[dict[str, torch.Tensor], torch.Tensor] | None:
+    if not is_quantized(key):
+        return None
+    numbers, scales = float4(value)
+    stem = key.removesuffix("weight")
+    return {f"{stem}weight_packed": packed_float4(numbers), f"{stem}weight_scale": scales}, float4_values(numbers, scales)
+
+
+def float4_with_factor(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The numbers [outputs, inputs], the scales of 16 of them in 8-bit floating point, and the factor of a matrix."""
+    groups = weight.reshape(weight.shape[0], -1, 16)
+    factor = weight.abs().max() / (6 * torch.finfo(torch.float8_e4m3fn).max)
+    scales = (groups.abs().amax(-1) / 6 / factor).to(torch.float8_e4m3fn)
+    scaled = groups / (scales.float() * factor)[..., None]
+    nearest = (scaled.abs()[..., None] - FLOAT4_NUMBERS).abs().argmin(-1)
+    return (FLOAT4_NUMBERS[nearest] * scaled.sign()).reshape(weight.shape), scales, factor
+
+
+def nvfp4_of_modules(key: str, value: torch.Tensor) -> tuple[dict[str, torch.Tensor], torch.Tensor] | None:
+    if not is_quantized(key):
+        return None
+    numbers, scales, factor = float4_with_factor(value)
+    inverse, stem = (1 / factor).reshape(1), key.removesuffix("weight")
+    stood_for = numbers.reshape(*scales.shape, 16) * (scales.float() / inverse)[..., None]
+    files = {"weight_packed": packed_float4(numbers), "weight_scale": scales, "weight_global_scale": inverse,
+             "input_global_scale": torch.tensor([2.0])}  # fmt: skip
+    return {f"{stem}{part}": tensor for part, tensor in files.items()}, stood_for.reshape(value.shape)
+
+
+def nvfp4_of_modelopt(key: str, value: torch.Tensor) -> tuple[dict[str, torch.Tensor], torch.Tensor] | None:
+    if not is_quantized(key):
+        return None
+    numbers, scales, factor = float4_with_factor(value)
+    stood_for = numbers.reshape(*scales.shape, 16) * (scales.float() * factor)[..., None]
+    files = {"": packed_float4(numbers), "_scale": scales, "_scale_2": factor}
+    input_scale = {key.removesuffix("weight") + "input_scale": torch.tensor(0.5)}
+    return {f"{key}{part}": tensor for part, tensor in files.items()} | input_scale, stood_for.reshape(value.shape)
+
+
+def float4_config(name: str, strategy: str, group: int) -> dict:
+    weights = dict(num_bits=4, type="float", symmetric=True, strategy=strategy, group_size=group, dynamic=False)
+    groups = dict(group_0=dict(targets=["Linear"], weights=weights, input_activations=None, output_activations=None))
+    return dict(quant_method="compressed-tensors", format=name, config_groups=groups, ignore=["lm_head"])
+
+
+# In a file of its own.
+MODELOPT_CONFIG = dict(producer=dict(name="modelopt", version="0.40.0"), quantization=dict(
+    quant_algo="NVFP4", kv_cache_quant_algo=None, group_size=16, exclude_modules=["lm_head"]))  # fmt: skip
+
+
+# The model, how its matrices are packed, the configuration.
+FLOAT4_DIRECTORIES = {
+    "gpt-oss-mxfp4": (GPT_OSS, blocks_of_experts, dict(quant_method="mxfp4", modules_to_not_convert=["lm_head"])),
+    "llama-mxfp4": (LLAMA, blocks_of_modules, float4_config("mxfp4-pack-quantized", "group", 32)),
+    "llama-nvfp4": (LLAMA, nvfp4_of_modules, float4_config("nvfp4-pack-quantized", "tensor_group", 16)),
+    "llama-modelopt-nvfp4": (LLAMA, nvfp4_of_modelopt, MODELOPT_CONFIG),
+}
+
+
+def float4_files(name: str, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The tensors of files with codes of 4 bits in floating point. Changes the state to what they stand for."""
+    files = {}
+    for key, value in state.items():
+        packed = FLOAT4_DIRECTORIES[name][1](key, value)
+        if packed is None:
+            files[key] = state[key].contiguous()
+            continue
+        of_matrix, state[key] = packed
+        files |= of_matrix
+    return files
+
+
 DIRECTORIES = {
     "llama-w4a16": (LLAMA, compressed, compressed_config, 4, 32, torch.bfloat16),
     "llama-w8a16": (LLAMA, compressed, compressed_config, 8, 64, torch.float16),
     "llama-gptq-4": (LLAMA, gptq, gptq_config, 4, 64, torch.float16),
     "qwen3moe-gptq-8": (EXPERTS, gptq, gptq_config, 8, 32, torch.float16),
+    "llama-awq": (LLAMA, awq, awq_config, 4, 64, torch.float16),
+    "llama-gptq-zeros": (LLAMA, gptq_v1, gptq_v1_config, 4, 32, torch.float16),
+    "llama-gptq-v2-zeros": (LLAMA, gptq_v2, gptq_v2_config, 8, 64, torch.float16),
+    "llama-w4a16-zeros": (LLAMA, compressed_with_zeros, compressed_zeros_config, 4, 64, torch.bfloat16),
 }
+WITH_ZEROS = (awq, gptq_v1, gptq_v2, compressed_with_zeros)
 
 
 def is_quantized(name: str) -> bool:
@@ -153,10 +350,16 @@ def joined_experts(state: dict[str, torch.Tensor], like: dict[str, torch.Tensor]
     return out
 
 
+def has_stacks(config) -> bool:
+    """Whether files have the matrices of all experts in one tensor, as the model has them."""
+    return config.model_type == "gpt_oss"
+
+
 def random_state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     """Values of the size of trained ones."""
+    like = model.state_dict() if has_stacks(model.config) else stored_experts(model.state_dict())
     return {key: (1 + 0.1 * torch.randn_like(value) if "norm" in key else torch.randn_like(value) / value.shape[-1] ** 0.5)
-            for key, value in stored_experts(model.state_dict()).items()}  # fmt: skip
+            for key, value in like.items()}  # fmt: skip
 
 
 def integer_files(name: str, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -167,9 +370,10 @@ def integer_files(name: str, state: dict[str, torch.Tensor]) -> dict[str, torch.
         if not is_quantized(key):
             files[key] = value
             continue
-        codes, scales = quantized(value, bits, group, dtype)
-        state[key] = values(codes, scales)
-        files |= {f"{key.removesuffix('weight')}{part}": tensor for part, tensor in pack(codes, scales, bits).items()}
+        quantize, values_of = (quantized_with_zeros, values_with_zeros) if pack in WITH_ZEROS else (quantized, values)
+        parts = quantize(value, bits, group, dtype)
+        state[key] = values_of(*parts)
+        files |= {f"{key.removesuffix('weight')}{part}": tensor for part, tensor in pack(*parts, bits).items()}
     return files
 
 
@@ -193,25 +397,34 @@ def float8_files(name: str, state: dict[str, torch.Tensor]) -> dict[str, torch.T
     return files
 
 
+# How the tensors of files are made in each kind of directory.
+KINDS = ((DIRECTORIES, integer_files), (FLOAT8_DIRECTORIES, float8_files), (FLOAT4_DIRECTORIES, float4_files))
+
+
 def generate(name: str) -> None:
     has_integers = name in DIRECTORIES
-    (model_class, config) = (DIRECTORIES if has_integers else FLOAT8_DIRECTORIES)[name][0]
+    directories, files_of = next(kind for kind in KINDS if name in kind[0])
+    (model_class, config) = directories[name][0]
     torch.manual_seed(sum(name.encode()))
     model = model_class(config).float().eval()
     like = model.state_dict()
     state = random_state(model)
     if config.tie_word_embeddings:
         del state["lm_head.weight"]
-    files = (integer_files if has_integers else float8_files)(name, state)
+    files = files_of(name, state)
     if config.tie_word_embeddings:
         state["lm_head.weight"] = state["model.embed_tokens.weight"]
-    model.load_state_dict(joined_experts(state, like))
+    model.load_state_dict(state if has_stacks(config) else joined_experts(state, like))
     folder = FOLDER / name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     save_file(files, folder / "model.safetensors")
-    quantization = DIRECTORIES[name][2](*DIRECTORIES[name][3:5]) if has_integers else FLOAT8_DIRECTORIES[name][4]
-    text = config.to_diff_dict() | dict(architectures=[model_class.__name__], quantization_config=quantization)
+    quantization = directories[name][2](*directories[name][3:5]) if has_integers else directories[name][-1]
+    text = config.to_diff_dict() | dict(architectures=[model_class.__name__])
+    if quantization is MODELOPT_CONFIG:
+        (folder / "hf_quant_config.json").write_text(json.dumps(quantization, indent=1) + "\n")
+    else:
+        text["quantization_config"] = quantization
     (folder / "config.json").write_text(json.dumps(text, indent=1, default=str) + "\n")
     rng = np.random.default_rng(7)
     prompts = [rng.integers(0, vocabulary.SIZE, size=length).tolist() for length in (5, 37)]
@@ -219,5 +432,5 @@ def generate(name: str) -> None:
     print(name, sum(path.stat().st_size for path in folder.iterdir()) // 1024, "KiB")
 
 
-for directory in sys.argv[1:] or [*DIRECTORIES, *FLOAT8_DIRECTORIES]:
+for directory in sys.argv[1:] or [name for directories, _ in KINDS for name in directories]:
     generate(directory)

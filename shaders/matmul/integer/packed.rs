@@ -6,6 +6,7 @@
 //! | section | bytes                    | content                                                                                                       |
 //! |---------|--------------------------|---------------------------------------------------------------------------------------------------------------|
 //! | units   | 32, 64, or 16            | f16 of each row, then the unit of the minimum of each row if there is one; or powers of two, one byte per row |
+//! | zeros   | 16, or 0                 | the zero point of each row, for formats with zero points                                                      |
 //! | scales  | 16 or 32 a group, or 0   | i8 of each row, then the minimum of each row if there is one                                                  |
 //! | codes   | 64 x bits per 32 columns | see below                                                                                                     |
 //! | rest    | 64 a word, or 0          | for grids, the high bits of indices: the words of `Grid::block_words`                                         |
@@ -65,8 +66,10 @@ impl<F: BlockFormat> Packing<F> {
     pub(super) const RUNS: usize = F::BLOCK_LEN / activations::BLOCK_LEN;
     /// 2 for formats with scales and minima, otherwise 1.
     const KINDS: usize = 1 + Self::LAYOUT.minimum as usize;
+    /// The offset of the zero points.
+    pub(super) const ZERO_POINTS: usize = Self::KINDS * Self::UNIT_BYTES;
     /// The offset of the scales.
-    pub(super) const SCALES: usize = Self::KINDS * Self::UNIT_BYTES;
+    pub(super) const SCALES: usize = Self::ZERO_POINTS + Self::LAYOUT.zero_points as usize * STRIP_ROWS;
     /// Bytes of the scales of a group for all rows, including the minima if there are any.
     pub(super) const SCALE_BYTES: usize = if Self::LAYOUT.group_scales { Self::KINDS * STRIP_ROWS } else { 0 };
     /// The offset of the codes.
@@ -210,6 +213,9 @@ fn pack_block<F: BlockFormat>(blocks: &[IntegerBlock], packed: &mut [u8]) {
         }
         if layout.minimum {
             put(1, &block.minimum_unit.to_le_bytes());
+        }
+        if layout.zero_points {
+            units[Packing::<F>::ZERO_POINTS + row] = block.zero_point as u8;
         }
         if layout.group_scales {
             for (group, scales) in scales.chunks_exact_mut(Packing::<F>::SCALE_BYTES).enumerate() {

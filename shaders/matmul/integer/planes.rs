@@ -39,6 +39,7 @@ fn write_strip<F: BlockFormat>(strip: &[u8], rows: usize, [low, high, scales, un
     let blocks = strip.len() / Packing::<F>::BYTES;
     for (number, block) in strip.chunks_exact(Packing::<F>::BYTES).enumerate() {
         let (block_units, block_scales) = block[..Packing::<F>::CODES].split_at(Packing::<F>::SCALES);
+        let (block_units, zero_points) = block_units.split_at(Packing::<F>::ZERO_POINTS);
         let (codes, rest) = block[Packing::<F>::CODES..].split_at(Packing::<F>::REST - Packing::<F>::CODES);
         for row in 0..rows {
             let index = row * blocks + number;
@@ -51,6 +52,9 @@ fn write_strip<F: BlockFormat>(strip: &[u8], rows: usize, [low, high, scales, un
             if layout.group_scales {
                 let scales = &mut scales[index * runs * scales_of_run..][..runs * scales_of_run];
                 gather_scales::<F>(block_scales, row, scales);
+            }
+            if layout.zero_points {
+                scales[index] = zero_points[row];
             }
             let unit_bytes = layout.unit_bytes();
             for (kind, units_of_rows) in block_units.chunks_exact(Packing::<F>::UNIT_BYTES).enumerate() {

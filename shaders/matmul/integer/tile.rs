@@ -147,7 +147,7 @@ pub(super) fn prefetch_beyond<F: BlockFormat>(block: *const u8, run: usize, ahea
     }
 }
 
-/// The units of the scales and minima of a block.
+/// The units of the scales and minima of a block. With zero points the minimum is that of all its values.
 pub(super) struct Units<R: Registers> {
     scale: R::Floats,
     minimum: R::Floats,
@@ -174,6 +174,10 @@ impl<R: Registers> Units<R> {
             };
             let minimum = if Packing::<F>::LAYOUT.minimum {
                 R::load_halves(block.add(Packing::<F>::UNIT_BYTES + 2 * lane))
+            } else if Packing::<F>::LAYOUT.zero_points {
+                // Exact: a float16 times a byte.
+                let zero_points = R::load_bytes(block.add(Packing::<F>::ZERO_POINTS + lane));
+                R::multiply(R::multiply(scale, R::splat(-1.0)), zero_points)
             } else {
                 scale
             };
@@ -297,7 +301,7 @@ unsafe fn scaled<R: Registers, F: BlockFormat>(
             Some(addend) => R::multiply_add(scale, R::to_floats(dot), addend),
             None => R::multiply(scale, R::to_floats(dot)),
         };
-        if Packing::<F>::LAYOUT.minimum { R::multiply_add(minimum, R::to_floats(sums), product) } else { product }
+        if Packing::<F>::LAYOUT.has_addend() { R::multiply_add(minimum, R::to_floats(sums), product) } else { product }
     }
 }
 

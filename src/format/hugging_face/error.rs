@@ -50,6 +50,13 @@ pub enum HuggingFaceFault {
     Quantized { method: String },
     #[error("tensor {tensor:?} has no scales {scales:?} that fit it: {needed}")]
     Packed { tensor: String, scales: String, needed: &'static str },
+    #[error(
+        "tensor {tensor:?} gives neighbouring inputs different groups, but each 32 inputs need one group that has scales: groups in \
+         the order of activations are not supported"
+    )]
+    GroupOrder { tensor: String },
+    #[error("lacks the tensor {tensor:?}, although the config states that groups are in the order of activations")]
+    NoGroupOrder { tensor: String },
     #[error("tensor {tensor:?} has the type {dtype}, but only F32, F16, BF16, and F8_E4M3 with scales are supported")]
     TensorType { tensor: String, dtype: String },
     #[error("tensor {tensor:?} has the shape {shape:?}, which is not possible for it in this model")]

@@ -50,6 +50,9 @@ const GPT_OSS: &[Rule] = &[
     ("mlp.experts.gate_up_proj_bias", "ffn_up_exps.bias", &[Op::EverySecond { first: 1, axis: 0 }]),
     ("mlp.experts.down_proj", "ffn_down_exps.weight", &[Op::Transpose]),
     ("mlp.experts.down_proj_bias", "ffn_down_exps.bias", &[]),
+    ("mlp.experts.gate_up_proj_blocks", "ffn_gate_exps.weight", &[Op::EverySecond { first: 0, axis: 1 }]),
+    ("mlp.experts.gate_up_proj_blocks", "ffn_up_exps.weight", &[Op::EverySecond { first: 1, axis: 1 }]),
+    ("mlp.experts.down_proj_blocks", "ffn_down_exps.weight", &[]),
 ];
 
 const GEMMA4: &[Rule] = &[

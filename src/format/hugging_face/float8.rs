@@ -16,6 +16,7 @@ use cuelight_shaders::quant::Format;
 use cuelight_shaders::weight::SharedBytes;
 
 use super::derived::Unpack;
+use super::error::HuggingFaceFault;
 use super::stored::{Codes, Packed, Scheme};
 use crate::format::safetensors::{Dtype, Safetensors, Tensor};
 
@@ -54,7 +55,13 @@ impl Scheme for Float8 {
         (tensor.dtype.name == Format::F8_E4M3.name()).then_some(Codes { name, scales })
     }
 
-    fn packed(&self, files: &Safetensors, codes: &Tensor, scales: &Tensor) -> Option<Packed> {
+    fn packed(&self, files: &Safetensors, codes: &Tensor, scales: &Tensor) -> Result<Option<Packed>, HuggingFaceFault> {
+        Ok(self.fitting(files, codes, scales))
+    }
+}
+
+impl Float8 {
+    fn fitting(&self, files: &Safetensors, codes: &Tensor, scales: &Tensor) -> Option<Packed> {
         let [stack @ .., outputs, inputs] = &codes.shape[..] else { return None };
         let grid = Grid::of(stack, [*outputs, *inputs], &scales.shape, self.block)?;
         let is_whole = inputs.is_multiple_of(BLOCK) && (grid.block[1].is_multiple_of(BLOCK) || grid.across == 1);
@@ -69,7 +76,7 @@ impl Scheme for Float8 {
             outputs: *outputs,
             inputs: *inputs,
         };
-        Some(Packed { format: Format::F8_E4M3, shape: codes.shape.clone(), source: Arc::new(source) })
+        Some(Packed { format: Format::F8_E4M3, shape: codes.shape.clone(), factor: None, source: Arc::new(source) })
     }
 }
 

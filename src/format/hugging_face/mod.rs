@@ -5,8 +5,8 @@
 //!
 //! - [`families`]: which models load, as data
 //! - [`names`]: the names of tensors, and how they change, by [`rules`]
-//! - `scheme`: how the weights are quantized; `stored`: the tensors with unpacked ones under their names; `packed`, `float8`: how
-//!   other tools pack them
+//! - `scheme`: how the weights are quantized; `stored`: the tensors with unpacked ones under their names; `packed`, `float4`,
+//!   `nvfp4`, `float8`: how other tools pack them
 //! - [`table`]: the tensors and their bytes; `transform`, `derived`: how bytes change
 //! - [`keys`], [`rope`]: from `config.json` to keys; `config`: its values as types
 //! - [`text`]: tokenizer, chat template, tokens that end a text
@@ -16,9 +16,11 @@ mod config;
 mod derived;
 mod error;
 mod families;
+mod float4;
 mod float8;
 mod keys;
 mod names;
+mod nvfp4;
 mod packed;
 mod rope;
 mod rules;
@@ -42,7 +44,7 @@ use families::Family;
 use keys::Keys;
 use small_files::SmallFiles;
 use stored::stored;
-use table::{Entry, HeadCounts, Table};
+use table::{Entry, HeadCounts, Table, computed};
 pub use text::Text;
 
 use crate::format::gguf::{GgufError, GgufFault, Metadata, TensorInfo, Value};
@@ -75,7 +77,8 @@ impl Directory {
         let mut config = Config::parse(&path.join("config.json"), &config)?;
         let (family, model_type) = family(&config)?;
         config.add_defaults(family.defaults);
-        let scheme = scheme::read(&config)?;
+        let of_modelopt = small.json("hf_quant_config.json")?;
+        let scheme = scheme::read(&config, of_modelopt.as_ref())?;
         let mut keys = Keys::of(&config, family, &name_of(path))?;
         let files = Safetensors::open(path)?;
         let is_tied = config.bool("tie_word_embeddings")?.unwrap_or(false);
@@ -83,7 +86,7 @@ impl Directory {
         let stored = stored(&files, scheme.as_deref())?;
         let table = Table { files: &files, stored: &stored, family, model_type: &model_type, n_layers, heads, is_tied };
         let mut entries = table.entries()?;
-        entries.extend(keys.rope_tensors()?.into_iter().map(computed));
+        entries.extend(keys.rope_tensors()?.into_iter().map(|(name, values)| computed(name, &values)));
         let generation = small.json("generation_config.json")?.unwrap_or_default();
         let sampling = sampling::of_json(&path.join("generation_config.json"), &generation);
         let text = Text::read(path, &config, &generation, &mut small)?;
@@ -185,14 +188,6 @@ fn family(config: &Config) -> Result<(&'static Family, String), HuggingFaceError
             config.fault(HuggingFaceFault::UnknownModelType { found, known })
         }
     })
-}
-
-/// A tensor that follows from the config.
-fn computed((name, values): (&'static str, Vec<f32>)) -> Entry {
-    let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-    let (dims, n_bytes) = (vec![values.len() as u64], Some(bytes.len() as u64));
-    let ggml_type = Format::F32.ggml_id();
-    (TensorInfo { name: name.to_owned(), dims, ggml_type, shard: 0, start: 0, n_bytes }, bytes.into())
 }
 
 /// The name of a model: that of its directory, or of its repository in the cache of the Hub.

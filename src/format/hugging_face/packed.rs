@@ -1,13 +1,21 @@
-//! Quantized weights as other tools pack them. They become blocks of Q4_0 or Q8_0, whose codes and offsets are the same.
+//! Quantized integers as other tools pack them. They become blocks with the same codes, scales and zero points.
 //!
-//! | scheme | codes | scales |
-//! |---|---|---|
-//! | compressed-tensors `pack-quantized` | `weight_packed` [outputs, inputs / n], n inputs in a 32-bit number, the first lowest | `weight_scale` [outputs, groups] |
-//! | GPTQ | `qweight` [inputs / n, outputs], likewise | `scales` [groups, outputs] |
+//! | scheme | codes, n in a 32-bit number, the first lowest | scales | zero points |
+//! |---|---|---|---|
+//! | compressed-tensors `pack-quantized` | `weight_packed` [outputs, inputs / n] | `weight_scale` [outputs, groups] | `weight_zero_point` [outputs / n, groups] |
+//! | GPTQ | `qweight` [inputs / n, outputs] | `scales` [groups, outputs] | `qzeros` [groups, outputs / n] |
+//! | AWQ, version `gemm` | `qweight` [inputs, outputs / n] | `scales` [groups, outputs] | `qzeros` [groups, outputs / n] |
 //!
-//! A value is `scale * (code - 8)` with 4 bits, `scale * (code - 128)` with 8. Scales in bfloat16 below 6e-5 are rounded to float16.
+//! A value is `scale * (code - zero)`. Without zero points zero is 8 with 4 bits, 128 with 8. Scales in bfloat16 below 6e-5 are
+//! rounded to float16.
 //!
-//! Sources: the packages `compressed-tensors` (`pack_quantized`) and `gptqmodel`.
+//! - The first format of GPTQ stores `zero - 1`: `gptqmodel` subtracts 1 in each code of a number at once, so a zero of 0 borrows
+//!   from the next code, and adding 1 in each code at once gives all of them back.
+//! - In a number of AWQ, codes belong to the outputs 0, 2, 4, 6, 1, 3, 5, 7.
+//! - A tensor of indices (`g_idx`, `weight_g_idx`) can give each input its group. A block has one scale, so the inputs of a block
+//!   must have one group.
+//!
+//! Sources: the packages `compressed-tensors` (`pack_quantized`), `gptqmodel` and `autoawq`.
 
 use std::sync::Arc;
 
@@ -17,14 +25,18 @@ use cuelight_shaders::quantize::quantize;
 use cuelight_shaders::weight::SharedBytes;
 
 use super::derived::Unpack;
+use super::error::HuggingFaceFault;
 use super::stored::{Codes, Packed, Scheme};
 use crate::format::safetensors::{Safetensors, Tensor};
 
-/// Values in a block of Q4_0 and Q8_0.
+/// Values in a block of the formats that packed integers become.
 const BLOCK: usize = 32;
 
 /// Bits of a number that holds codes.
 const WORD_BITS: usize = 32;
+
+/// The place in a number of AWQ of the code of each of eight outputs.
+const INTERLEAVED: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 
 /// In which order codes are packed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +45,15 @@ pub(super) enum Order {
     Outputs,
     /// A column of numbers for each output.
     Inputs,
+    /// A row of numbers for each input, with interleaved outputs.
+    Interleaved,
+}
+
+/// How zero points are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ZeroPoints {
+    AsTheyAre,
+    LessOne,
 }
 
 /// Codes of 4 or 8 bits in 32-bit numbers.
@@ -40,62 +61,164 @@ pub(super) enum Order {
 pub(super) struct PackedIntegers {
     pub bits: usize,
     pub order: Order,
+    /// `None` for symmetric codes, whose zero points are not read.
+    pub zero_points: Option<ZeroPoints>,
+    /// Whether the config states that groups are in the order of activations.
+    pub has_group_order: bool,
+}
+
+/// What follows the name of a module in the names of its tensors.
+struct Names {
+    codes: &'static str,
+    scales: &'static str,
+    zero_points: &'static str,
+    groups: &'static str,
+    /// A tensor that is not needed.
+    other: &'static str,
 }
 
 impl PackedIntegers {
-    /// The format whose blocks have these codes, one scale, and zero in the middle of the codes.
+    fn names(self) -> Names {
+        match self.order {
+            Order::Outputs => Names {
+                codes: ".weight_packed",
+                scales: ".weight_scale",
+                zero_points: ".weight_zero_point",
+                groups: ".weight_g_idx",
+                other: ".weight_shape",
+            },
+            Order::Inputs | Order::Interleaved => Names {
+                codes: ".qweight",
+                scales: ".scales",
+                zero_points: ".qzeros",
+                groups: ".g_idx",
+                other: ".g_idx",
+            },
+        }
+    }
+
+    /// The format whose blocks have these codes and one scale, and a zero point or zero in the middle of the codes.
     fn format(self) -> Option<Format> {
         let layout = IntegerLayout::new(self.bits, 1 << (self.bits - 1), BLOCK);
-        Format::ALL.iter().copied().find(|format| format.integers() == Some(layout))
+        Format::with_integers(if self.zero_points.is_some() { layout.with_zero_points() } else { layout })
     }
+
+    /// The codes in a number.
+    fn in_word(self) -> usize {
+        WORD_BITS / self.bits
+    }
+
+    /// The zero points of a matrix; `None` when types or shapes do not fit.
+    fn zero_words(self, files: &Safetensors, stem: &str, outputs: usize, groups: usize) -> Option<SharedBytes> {
+        let tensor = files.tensor(&format!("{stem}{}", self.names().zero_points))?;
+        let words = outputs.div_ceil(self.in_word());
+        let shape = if self.order == Order::Outputs { [words, groups] } else { [groups, words] };
+        if tensor.dtype.name != "I32" || tensor.shape != shape {
+            return None;
+        }
+        files.bytes(tensor)
+    }
+
+    /// The group of each block of inputs.
+    fn group_of_blocks(
+        self,
+        files: &Safetensors,
+        stem: &str,
+        inputs: usize,
+        groups: usize,
+    ) -> Result<Vec<usize>, HuggingFaceFault> {
+        let name = format!("{stem}{}", self.names().groups);
+        let Some(tensor) = files.tensor(&name) else {
+            let fault = HuggingFaceFault::NoGroupOrder { tensor: name };
+            let in_order = (0..inputs / BLOCK).map(|block| block * BLOCK / (inputs / groups));
+            return if self.has_group_order { Err(fault) } else { Ok(in_order.collect()) };
+        };
+        let fits = tensor.dtype.name == "I32" && tensor.shape == [inputs];
+        let bytes = files.bytes(tensor).filter(|_| fits);
+        let found = bytes.and_then(|bytes| groups_of(bytes.as_slice(), groups));
+        found.ok_or(HuggingFaceFault::GroupOrder { tensor: name })
+    }
+}
+
+/// The group of each block of inputs, from the group of each input; `None` when a block has several, or one above `groups`.
+fn groups_of(indices: &[u8], groups: usize) -> Option<Vec<usize>> {
+    let of_block = |block: &[[u8; 4]]| {
+        let group = usize::try_from(i32::from_le_bytes(*block.first()?)).ok().filter(|group| *group < groups)?;
+        block.iter().all(|index| index == &block[0]).then_some(group)
+    };
+    indices.as_chunks::<4>().0.chunks(BLOCK).map(of_block).collect()
 }
 
 impl Scheme for PackedIntegers {
     fn needed(&self) -> &'static str {
-        "types I32 and F16 or BF16, and groups of a multiple of 32"
+        match self.zero_points {
+            None => "types I32 and F16 or BF16, and groups of a multiple of 32",
+            Some(_) => {
+                "types I32 and F16 or BF16, groups of a multiple of 32, and zero points in I32 for the same groups"
+            }
+        }
     }
 
-    /// Zero points and orders of groups are not needed with symmetric codes.
     fn is_part(&self, _: &Safetensors, name: &str) -> bool {
-        let parts: &[&str] = match self.order {
-            Order::Outputs => &[".weight_scale", ".weight_shape"],
-            Order::Inputs => &[".scales", ".qzeros", ".g_idx"],
-        };
-        parts.iter().any(|part| name.ends_with(part))
+        let Names { scales, zero_points, groups, other, .. } = self.names();
+        [scales, zero_points, groups, other].iter().any(|part| name.ends_with(part))
     }
 
     fn codes(&self, tensor: &Tensor) -> Option<Codes> {
-        let [codes, scales] = match self.order {
-            Order::Outputs => [".weight_packed", ".weight_scale"],
-            Order::Inputs => [".qweight", ".scales"],
-        };
+        let Names { codes, scales, .. } = self.names();
         let stem = tensor.name.strip_suffix(codes)?;
         Some(Codes { name: format!("{stem}.weight"), scales: vec![format!("{stem}{scales}")] })
     }
 
     /// `None` also when a block would have several scales.
-    fn packed(&self, files: &Safetensors, codes: &Tensor, scales: &Tensor) -> Option<Packed> {
-        let (&[a, b], &[c, d]) = (&codes.shape[..], &scales.shape[..]) else { return None };
-        let (outputs, words, groups, scale_outputs) = match self.order {
-            Order::Outputs => (a, b, d, c),
-            Order::Inputs => (b, a, c, d),
-        };
-        let inputs = words.checked_mul(WORD_BITS / self.bits)?;
-        let is_whole = groups > 0 && inputs.is_multiple_of(groups) && (inputs / groups).is_multiple_of(BLOCK);
-        let are_known = codes.dtype.name == "I32" && ["F16", "BF16"].contains(&scales.dtype.name);
-        if !is_whole || !are_known || scale_outputs != outputs {
-            return None;
+    fn packed(&self, files: &Safetensors, codes: &Tensor, scales: &Tensor) -> Result<Option<Packed>, HuggingFaceFault> {
+        let Some(sizes) = Sizes::of(*self, codes, scales) else { return Ok(None) };
+        let stem = codes.name.strip_suffix(self.names().codes).unwrap_or(&codes.name);
+        let zero_words = self.zero_points.and_then(|_| self.zero_words(files, stem, sizes.outputs, sizes.groups));
+        if zero_words.is_some() != self.zero_points.is_some() {
+            return Ok(None);
         }
+        let group_of_blocks = self.group_of_blocks(files, stem, sizes.inputs, sizes.groups)?;
+        let (Some(codes), Some(scales_bytes), Some(format)) = (files.bytes(codes), files.bytes(scales), self.format())
+        else {
+            return Ok(None);
+        };
         let source = Matrix {
             scheme: *self,
-            codes: files.bytes(codes)?,
-            scales: files.bytes(scales)?,
+            codes,
+            scales: scales_bytes,
             has_bfloat16_scales: scales.dtype.name == "BF16",
-            outputs,
-            inputs,
-            groups,
+            zero_words,
+            group_of_blocks,
+            block_bytes: format.block_bytes(),
+            sizes,
         };
-        Some(Packed { format: self.format()?, shape: vec![outputs, inputs], source: Arc::new(source) })
+        let shape = vec![sizes.outputs, sizes.inputs];
+        Ok(Some(Packed { format, shape, factor: None, source: Arc::new(source) }))
+    }
+}
+
+/// The sizes of a matrix.
+#[derive(Debug, Clone, Copy)]
+struct Sizes {
+    outputs: usize,
+    inputs: usize,
+    groups: usize,
+}
+
+impl Sizes {
+    /// `None` when types or shapes do not fit one another, or a group is no whole number of blocks.
+    fn of(scheme: PackedIntegers, codes: &Tensor, scales: &Tensor) -> Option<Self> {
+        let (&[a, b], &[c, d]) = (&codes.shape[..], &scales.shape[..]) else { return None };
+        let unpacked = |words: usize| words.checked_mul(scheme.in_word());
+        let (outputs, inputs, groups, scale_outputs) = match scheme.order {
+            Order::Outputs => (a, unpacked(b)?, d, c),
+            Order::Inputs => (b, unpacked(a)?, c, d),
+            Order::Interleaved => (unpacked(b)?, a, c, d),
+        };
+        let is_whole = groups > 0 && inputs.is_multiple_of(groups) && (inputs / groups).is_multiple_of(BLOCK);
+        let are_known = codes.dtype.name == "I32" && ["F16", "BF16"].contains(&scales.dtype.name);
+        (is_whole && are_known && scale_outputs == outputs && inputs > 0).then_some(Sizes { outputs, inputs, groups })
     }
 }
 
@@ -105,22 +228,25 @@ struct Matrix {
     codes: SharedBytes,
     scales: SharedBytes,
     has_bfloat16_scales: bool,
-    outputs: usize,
-    inputs: usize,
-    groups: usize,
+    zero_words: Option<SharedBytes>,
+    group_of_blocks: Vec<usize>,
+    block_bytes: usize,
+    sizes: Sizes,
 }
 
 impl Unpack for Matrix {
     fn unpack(&self) -> Vec<u8> {
-        let block_bytes = 2 + BLOCK * self.scheme.bits / 8;
-        let mut blocks = Vec::with_capacity(self.outputs * self.inputs / BLOCK * block_bytes);
-        for output in 0..self.outputs {
-            for first in (0..self.inputs).step_by(BLOCK) {
-                blocks.extend(self.scale(output, first / (self.inputs / self.groups)));
-                let code = |input: usize| self.code(output, first + input);
+        let mut blocks = Vec::with_capacity(self.sizes.outputs * self.group_of_blocks.len() * self.block_bytes);
+        for output in 0..self.sizes.outputs {
+            for (block, &group) in self.group_of_blocks.iter().enumerate() {
+                blocks.extend(self.scale(output, group));
+                if let Some(words) = &self.zero_words {
+                    blocks.push(self.in_block(self.zero(words.as_slice(), output, group)));
+                }
+                let code = |input: usize| self.code(output, block * BLOCK + input);
                 match self.scheme.bits {
                     4 => blocks.extend((0..16).map(|input| code(input) | code(input + 16) << 4)),
-                    _ => blocks.extend((0..BLOCK).map(|input| code(input) ^ 0x80)),
+                    _ => blocks.extend((0..BLOCK).map(|input| self.in_block(code(input)))),
                 }
             }
         }
@@ -130,6 +256,9 @@ impl Unpack for Matrix {
     fn release(&self) {
         self.codes.release();
         self.scales.release();
+        if let Some(words) = &self.zero_words {
+            words.release();
+        }
     }
 }
 
@@ -137,8 +266,8 @@ impl Matrix {
     /// A scale as the bytes of a float16.
     fn scale(&self, output: usize, group: usize) -> [u8; 2] {
         let index = match self.scheme.order {
-            Order::Outputs => output * self.groups + group,
-            Order::Inputs => group * self.outputs + output,
+            Order::Outputs => output * self.sizes.groups + group,
+            Order::Inputs | Order::Interleaved => group * self.sizes.outputs + output,
         };
         let bytes = &self.scales.as_slice()[2 * index..2 * index + 2];
         if !self.has_bfloat16_scales {
@@ -151,14 +280,63 @@ impl Matrix {
         half
     }
 
-    fn code(&self, output: usize, input: usize) -> u8 {
-        let in_word = WORD_BITS / self.scheme.bits;
-        let word = match self.scheme.order {
-            Order::Outputs => output * (self.inputs / in_word) + input / in_word,
-            Order::Inputs => input / in_word * self.outputs + output,
+    /// The code that represents zero.
+    fn zero(&self, words: &[u8], output: usize, group: usize) -> u8 {
+        let in_word = self.scheme.in_word();
+        let (word, place) = (output / in_word, output % in_word);
+        let (index, place) = match self.scheme.order {
+            Order::Outputs => (word * self.sizes.groups + group, place),
+            Order::Inputs => (group * self.sizes.outputs.div_ceil(in_word) + word, place),
+            Order::Interleaved => (group * (self.sizes.outputs / in_word) + word, INTERLEAVED[place]),
         };
-        // The first code is in the lowest bits, so bytes hold one code of 8 bits or two of 4.
-        let byte = self.codes.as_slice()[4 * word + input % in_word * self.scheme.bits / 8];
-        if self.scheme.bits == 8 { byte } else { byte >> (input % 2 * 4) & 15 }
+        let number = words.as_chunks::<4>().0[index];
+        let ones = u32::MAX / ((1 << self.scheme.bits) - 1);
+        let number = match self.scheme.zero_points {
+            Some(ZeroPoints::LessOne) => u32::from_le_bytes(number).wrapping_add(ones).to_le_bytes(),
+            _ => number,
+        };
+        self.at(number, place)
+    }
+
+    /// A code or a zero point as blocks hold it: those of 8 bits have a sign there.
+    fn in_block(&self, code: u8) -> u8 {
+        if self.scheme.bits == 8 { code ^ 0x80 } else { code }
+    }
+
+    fn code(&self, output: usize, input: usize) -> u8 {
+        let in_word = self.scheme.in_word();
+        let (word, place) = match self.scheme.order {
+            Order::Outputs => (output * (self.sizes.inputs / in_word) + input / in_word, input % in_word),
+            Order::Inputs => (input / in_word * self.sizes.outputs + output, input % in_word),
+            Order::Interleaved => {
+                (input * (self.sizes.outputs / in_word) + output / in_word, INTERLEAVED[output % in_word])
+            }
+        };
+        self.at(self.codes.as_slice().as_chunks::<4>().0[word], place)
+    }
+
+    /// The code at a place of a number. The first is in the lowest bits, so bytes hold one code of 8 bits or two of 4.
+    fn at(&self, number: [u8; 4], place: usize) -> u8 {
+        let byte = number[place * self.scheme.bits / 8];
+        if self.scheme.bits == 8 { byte } else { byte >> (place % 2 * 4) & 15 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn inputs_of_a_block_have_one_group() {
+        let bytes = |groups: &[i32]| -> Vec<u8> {
+            groups.iter().flat_map(|group| [*group; BLOCK]).flat_map(i32::to_le_bytes).collect()
+        };
+        assert_eq!(groups_of(&bytes(&[0, 0, 1]), 2), Some(vec![0, 0, 1]));
+        assert_eq!(groups_of(&bytes(&[1, 0]), 2), Some(vec![1, 0]));
+        assert_eq!(groups_of(&bytes(&[0, 2]), 2), None);
+        assert_eq!(groups_of(&bytes(&[0, -1]), 2), None);
+        let mut mixed = bytes(&[0, 1]);
+        mixed[4] = 1;
+        assert_eq!(groups_of(&mixed, 2), None);
     }
 }

@@ -4,21 +4,28 @@ use serde_json::Value;
 
 use super::config::Config;
 use super::error::{HuggingFaceError, HuggingFaceFault};
+use super::float4::Float4;
 use super::float8::Float8;
-use super::packed::{Order, PackedIntegers};
+use super::nvfp4::Nvfp4;
+use super::packed::{Order, PackedIntegers, ZeroPoints};
 use super::stored::Scheme;
 
-/// The scheme that the config states; `None` for weights that are not quantized.
-pub(super) fn read(config: &Config) -> Result<Option<Box<dyn Scheme>>, HuggingFaceError> {
+/// The scheme that the config states, or the one of ModelOpt next to it; `None` for weights that are not quantized.
+pub(super) fn read(config: &Config, of_modelopt: Option<&Value>) -> Result<Option<Box<dyn Scheme>>, HuggingFaceError> {
     let stated = config.get("quantization_config").or_else(|| config.get("compression_config"));
-    let Some(stated) = stated else { return Ok(None) };
+    let Some(stated) = stated.or_else(|| of_modelopt?.get("quantization")) else { return Ok(None) };
     let text = |key: &str| stated.get(key).and_then(|value| value.as_str());
     let method = text("quant_method").or_else(|| text("quant_algo")).unwrap_or("unknown");
     let scheme = match (method, text("format").unwrap_or("no format")) {
-        ("compressed-tensors", "pack-quantized") => integers(&groups(stated), Order::Outputs),
+        ("compressed-tensors", "pack-quantized") => integers(&groups(stated), Order::Outputs, ZeroPoints::AsTheyAre),
         ("compressed-tensors", "float-quantized") => float8(&groups(stated), "block_structure"),
+        ("compressed-tensors", "mxfp4-pack-quantized") => Ok(Box::new(Float4::Modules) as Box<dyn Scheme>),
+        ("compressed-tensors", "nvfp4-pack-quantized") => Ok(Box::new(Nvfp4::CompressedTensors) as Box<dyn Scheme>),
         ("compressed-tensors", format) => Err(format),
-        ("gptq", _) => integers(&[stated], Order::Inputs),
+        ("modelopt" | "NVFP4", _) => modelopt(text("quant_algo").unwrap_or("no quant_algo")),
+        ("gptq", _) => gptq(stated),
+        ("awq", _) => awq(stated),
+        ("mxfp4", _) => Ok(Box::new(Float4::Blocks) as Box<dyn Scheme>),
         ("fp8", _) => float8(&[stated], "weight_block_size"),
         _ => Err(""),
     };
@@ -34,22 +41,52 @@ fn groups(stated: &Value) -> Vec<&Value> {
     groups.into_iter().flat_map(|groups| groups.values()).filter_map(|group| group.get("weights")).collect()
 }
 
-fn integers(weights: &[&Value], order: Order) -> Result<Box<dyn Scheme>, &'static str> {
-    let flag = |weights: &Value, keys: [&str; 2]| keys.iter().find_map(|key| weights.get(*key)?.as_bool());
-    for weights in weights {
-        if flag(weights, ["symmetric", "sym"]) != Some(true) {
-            return Err("with zero points");
-        }
-        let is_ordered =
-            weights.get("actorder").is_some_and(|order| !order.is_null() && order != "weight" && order != false);
-        if is_ordered || flag(weights, ["desc_act", "desc_act"]) == Some(true) {
-            return Err("with groups in the order of activations");
-        }
+/// Integers of GPTQ, in the format of its checkpoint.
+fn gptq(stated: &Value) -> Result<Box<dyn Scheme>, &'static str> {
+    match stated.get("checkpoint_format").and_then(Value::as_str).unwrap_or("gptq") {
+        "gptq" => integers(&[stated], Order::Inputs, ZeroPoints::LessOne),
+        "gptq_v2" => integers(&[stated], Order::Inputs, ZeroPoints::AsTheyAre),
+        _ => Err("in another checkpoint_format than gptq and gptq_v2"),
     }
+}
+
+/// Integers of AWQ, in the version of its kernel for several rows.
+fn awq(stated: &Value) -> Result<Box<dyn Scheme>, &'static str> {
+    let version = stated.get("version").or_else(|| stated.get("format")).and_then(Value::as_str).unwrap_or("gemm");
+    match (version.eq_ignore_ascii_case("gemm"), stated.get("bits").and_then(Value::as_u64)) {
+        (true, Some(4)) => integers(&[stated], Order::Interleaved, ZeroPoints::AsTheyAre),
+        (true, _) => Err("with other than 4 bits"),
+        (false, _) => Err("in another version than gemm"),
+    }
+}
+
+/// Weights of ModelOpt.
+fn modelopt(algorithm: &str) -> Result<Box<dyn Scheme>, &str> {
+    if algorithm == "NVFP4" { Ok(Box::new(Nvfp4::ModelOpt)) } else { Err(algorithm) }
+}
+
+/// Integers with a scale and possibly a zero point for each group. `stored` is how the scheme stores zero points.
+fn integers(weights: &[&Value], order: Order, stored: ZeroPoints) -> Result<Box<dyn Scheme>, &'static str> {
+    let flag = |weights: &Value, key: &str| weights.get(key).and_then(Value::as_bool);
+    let is_symmetric = |weights: &&Value| match order {
+        Order::Outputs => flag(weights, "symmetric").unwrap_or(true),
+        Order::Inputs => flag(weights, "sym").unwrap_or(false),
+        Order::Interleaved => false,
+    };
+    let zero_points = match weights.iter().filter(|weights| is_symmetric(weights)).count() {
+        0 => Some(stored),
+        symmetric if symmetric == weights.len() => None,
+        _ => return Err("with and without zero points"),
+    };
+    let states_order = |weights: &&Value| {
+        let order = weights.get("actorder").filter(|order| !order.is_null() && **order != false);
+        order.is_some_and(|order| order != "weight" && order != "static") || flag(weights, "desc_act") == Some(true)
+    };
+    let has_group_order = weights.iter().any(states_order);
     let bits = |weights: &&Value| weights.get("num_bits").or_else(|| weights.get("bits"))?.as_u64();
     match weights.iter().map(bits).collect::<Option<Vec<_>>>().as_deref() {
         Some([first, rest @ ..]) if [4, 8].contains(first) && rest.iter().all(|bits| bits == first) => {
-            Ok(Box::new(PackedIntegers { bits: *first as usize, order }))
+            Ok(Box::new(PackedIntegers { bits: *first as usize, order, zero_points, has_group_order }))
         }
         _ => Err("with other than 4 or 8 bits"),
     }

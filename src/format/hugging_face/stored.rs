@@ -20,7 +20,10 @@ pub(super) trait Scheme {
     fn codes(&self, tensor: &Tensor) -> Option<Codes>;
 
     /// The packed matrix; `None` when types or shapes do not fit one another.
-    fn packed(&self, files: &Safetensors, codes: &Tensor, scales: &Tensor) -> Option<Packed>;
+    ///
+    /// # Errors
+    /// [`HuggingFaceFault`] for tensors that fit but are not supported.
+    fn packed(&self, files: &Safetensors, codes: &Tensor, scales: &Tensor) -> Result<Option<Packed>, HuggingFaceFault>;
 }
 
 /// A matrix that is packed.
@@ -38,6 +41,8 @@ pub(super) struct Packed {
     pub format: Format,
     /// Its shape, outermost first.
     pub shape: Vec<usize>,
+    /// The factor of all its values, if the format does not hold it.
+    pub factor: Option<f32>,
     pub source: Arc<dyn Unpack>,
 }
 
@@ -75,7 +80,8 @@ fn unpacked<'a>(
     codes: Codes,
 ) -> Result<Stored<'a>, HuggingFaceError> {
     let scales = codes.scales.iter().find_map(|name| files.tensor(name));
-    let Some(packed) = scales.and_then(|scales| scheme.packed(files, tensor, scales)) else {
+    let packed = scales.map_or(Ok(None), |scales| scheme.packed(files, tensor, scales));
+    let Some(packed) = packed.map_err(|fault| fault.in_file(files.path(tensor)))? else {
         let scales = scales.map_or(codes.scales.join("\" or \""), |scales| scales.name.clone());
         let fault = HuggingFaceFault::Packed { tensor: tensor.name.clone(), scales, needed: scheme.needed() };
         return Err(fault.in_file(files.path(tensor)));

@@ -82,7 +82,9 @@ impl Table<'_> {
                 groups[group].1.push(source);
             }
         }
-        groups.into_iter().map(|(name, sources)| self.entry(name, sources)).collect()
+        let factors: Vec<Entry> = groups.iter().filter_map(|(name, sources)| factors(name, sources)).collect();
+        let entries = groups.into_iter().map(|(name, sources)| self.entry(name, sources));
+        entries.chain(factors.into_iter().map(Ok)).collect()
     }
 
     fn fault(&self, stored: &Stored<'_>, fault: HuggingFaceFault) -> HuggingFaceError {
@@ -217,6 +219,22 @@ impl Table<'_> {
             }
         })
     }
+}
+
+/// A tensor of values that are known.
+pub(super) fn computed(name: &str, values: &[f32]) -> Entry {
+    let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    let (dims, n_bytes) = (vec![values.len() as u64], Some(bytes.len() as u64));
+    let ggml_type = Format::F32.ggml_id();
+    (TensorInfo { name: name.to_owned(), dims, ggml_type, shard: 0, start: 0, n_bytes }, bytes.into())
+}
+
+/// The tensor of the factors of a matrix, or of those of all experts; `None` for a matrix without one.
+fn factors(name: &str, sources: &[Source<'_>]) -> Option<Entry> {
+    let mut sources = sources.to_vec();
+    sources.sort_by_key(|source| source.expert);
+    let of_sources = sources.iter().map(|source| source.tensor.packed.as_ref()?.factor);
+    Some(computed(&format!("{}.scale", name.strip_suffix(".weight")?), &of_sources.collect::<Option<Vec<f32>>>()?))
 }
 
 /// The rows of heads, from pairs in two halves to pairs of neighbours. `None` when the heads do not divide the rows.

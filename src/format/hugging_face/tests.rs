@@ -176,7 +176,7 @@ fn what_is_not_supported_is_named() {
         (json!({ "use_sliding_window": true }), "key \"use_sliding_window\""),
         (json!({ "rope_scaling": { "type": "spiral" } }), "key \"rope_type\" is \"spiral\""),
         (json!({ "rope_scaling": { "type": "yarn" } }), "lacks the key \"rope_parameters.factor\""),
-        (json!({ "quantization_config": { "quant_method": "awq" } }), "is quantized with \"awq\""),
+        (json!({ "quantization_config": { "quant_method": "bitnet" } }), "is quantized with \"bitnet\""),
     ];
     for (changes, expected) in cases {
         let error = error_of(&with(&changes), TENSORS);
@@ -187,6 +187,16 @@ fn what_is_not_supported_is_named() {
 /// A configuration of GPTQ with some values replaced.
 fn gptq(changes: &Json) -> Json {
     let mut scheme = json!({ "quant_method": "gptq", "bits": 4, "group_size": 32, "sym": true, "desc_act": false });
+    for (key, value) in changes.as_object().unwrap() {
+        scheme[key] = value.clone();
+    }
+    with(&json!({ "hidden_size": 32, "quantization_config": scheme }))
+}
+
+/// A configuration of AWQ with some values replaced.
+fn awq(changes: &Json) -> Json {
+    let mut scheme =
+        json!({ "quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": true, "version": "gemm" });
     for (key, value) in changes.as_object().unwrap() {
         scheme[key] = value.clone();
     }
@@ -241,22 +251,33 @@ fn codes_in_floating_point_keep_their_format_and_need_scales_that_fit() {
 #[test]
 fn quantizations_that_are_not_supported_are_named() {
     let weights = |weights: Json| json!({ "quant_method": "compressed-tensors", "config_groups": { "a": { "weights": weights } } });
-    let compressed = |format: &str, symmetric: bool| {
-        let mut scheme = weights(json!({ "num_bits": 4, "symmetric": symmetric }));
+    let compressed = |format: &str| {
+        let mut scheme = weights(json!({ "num_bits": 4, "symmetric": true }));
         scheme["format"] = format.into();
         with(&json!({ "quantization_config": scheme }))
     };
+    let mixed = json!({ "quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {
+        "a": { "weights": { "num_bits": 4, "symmetric": true } },
+        "b": { "weights": { "num_bits": 4, "symmetric": false } } } });
     for (config, expected) in [
-        (gptq(&json!({ "sym": false })), "\"gptq, with zero points\""),
-        (gptq(&json!({ "desc_act": true })), "in the order of activations"),
+        (
+            gptq(&json!({ "checkpoint_format": "marlin" })),
+            "\"gptq, in another checkpoint_format than gptq and gptq_v2\"",
+        ),
+        (awq(&json!({ "version": "gemv_fast" })), "\"awq, in another version than gemm\""),
+        (
+            with(&json!({ "quantization_config": { "quant_method": "modelopt", "quant_algo": "FP8" } })),
+            "\"modelopt, FP8\"",
+        ),
+        (awq(&json!({ "bits": 8 })), "\"awq, with other than 4 bits\""),
+        (with(&json!({ "quantization_config": mixed })), "\"compressed-tensors, with and without zero points\""),
         (gptq(&json!({ "bits": 3 })), "with other than 4 or 8 bits"),
         (gptq(&json!({ "bits": null })), "with other than 4 or 8 bits"),
-        (compressed("int-quantized", true), "\"compressed-tensors, int-quantized\""),
-        (compressed("float-quantized", true), "in another type than 8-bit floating point"),
+        (compressed("int-quantized"), "\"compressed-tensors, int-quantized\""),
+        (compressed("float-quantized"), "in another type than 8-bit floating point"),
         (fp8(&json!({ "fmt": "e5m2" })), "\"fp8, in another floating-point type than E4M3\""),
         (fp8(&json!({ "weight_block_size": [128] })), "with blocks that are no two sizes"),
         (fp8(&json!({ "weight_block_size": [128, 0] })), "with blocks that are no two sizes"),
-        (compressed("pack-quantized", false), "\"compressed-tensors, with zero points\""),
     ] {
         let error = error_of(&config, TENSORS);
         assert!(error.contains("config.json: is quantized with") && error.contains(expected), "{error}");
@@ -285,6 +306,79 @@ fn packed_tensors_need_scales_that_fit() {
         let error = open(&broken).map(drop).unwrap_err().to_string();
         assert!(error.contains(CODES) && error.contains(SCALES) && error.contains("multiple of 32"), "{error}");
     }
+}
+
+const PACKED: [TensorSpec<'static>; 3] = [
+    ("model.layers.0.mlp.up_proj.qweight", "I32", &[8, 16]),
+    ("model.layers.0.mlp.up_proj.scales", "F16", &[2, 16]),
+    ("model.layers.0.mlp.up_proj.qzeros", "I32", &[2, 2]),
+];
+
+#[test]
+fn zero_points_are_those_of_the_groups() {
+    let config = gptq(&json!({ "sym": false }));
+    let [codes, scales, zeros] = PACKED;
+    let directory = Directory::open(folder(&config, &[codes, scales, zeros]).path()).unwrap();
+    let weight = directory.weight("blk.0.ffn_up.weight").unwrap();
+    assert_eq!((weight.rows, weight.columns, weight.format.block_bytes()), (16, 64, 19));
+    // Zeros are stored less 1.
+    assert!(weight.bytes().chunks(19).all(|block| block[2] == 1));
+    for broken in [
+        vec![codes, scales],
+        vec![codes, scales, (zeros.0, "I32", &[2, 16])],
+        vec![codes, scales, (zeros.0, "F16", &[2, 2])],
+    ] {
+        let error = error_of(&config, &broken);
+        assert!(error.contains(codes.0) && error.contains("zero points in I32 for the same groups"), "{error}");
+    }
+    let awq_codes: TensorSpec<'_> = (codes.0, "I32", &[64, 2]);
+    let directory = Directory::open(folder(&awq(&json!({})), &[awq_codes, scales, zeros]).path()).unwrap();
+    let weight = directory.weight("blk.0.ffn_up.weight").unwrap();
+    assert!((weight.rows, weight.columns) == (16, 64) && weight.bytes()[2] == 0);
+    assert!(error_of(&awq(&json!({})), &PACKED).contains("groups of a multiple of 32"));
+}
+
+/// Factors are zeros here, too.
+#[test]
+fn factors_of_4_bit_floating_point_are_above_0() {
+    let tensors: [TensorSpec<'_>; 3] = [
+        ("model.layers.0.mlp.up_proj.weight_packed", "U8", &[16, 32]),
+        ("model.layers.0.mlp.up_proj.weight_scale", "F8_E4M3", &[16, 4]),
+        ("model.layers.0.mlp.up_proj.weight_global_scale", "F32", &[1]),
+    ];
+    let scheme = json!({ "quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized" });
+    let config = with(&json!({ "quantization_config": scheme }));
+    let whole = folder(&config, &tensors);
+    let path = whole.path().join("model.safetensors");
+    let error = Directory::open(whole.path()).map(drop).unwrap_err().to_string();
+    assert!(error.contains(tensors[0].0) && error.contains("a factor above 0 of type F32"), "{error}");
+    let mut file = std::fs::read(&path).unwrap();
+    let factor = file.len() - 4;
+    file[factor..].copy_from_slice(&4_f32.to_le_bytes());
+    std::fs::write(&path, file).unwrap();
+    let directory = Directory::open(whole.path()).unwrap();
+    let [weight, factor] = ["weight", "scale"].map(|end| directory.weight(&format!("blk.0.ffn_up.{end}")).unwrap());
+    assert_eq!((weight.rows, weight.columns, weight.format.block_bytes()), (16, 64, 36));
+    assert_eq!(factor.to_f32(), [0.25]);
+}
+
+/// Indices of groups are zeros here: all inputs have the first group.
+#[test]
+fn groups_in_the_order_of_activations_are_decided_by_their_tensor() {
+    const GROUPS: &str = "model.layers.0.mlp.up_proj.g_idx";
+    let config = gptq(&json!({ "desc_act": true }));
+    let [codes, scales, _] = PACKED;
+    let error = error_of(&config, &[codes, scales]);
+    assert!(error.contains("lacks the tensor") && error.contains(GROUPS), "{error}");
+    let whole = folder(&config, &[codes, scales, (GROUPS, "I32", &[64])]);
+    assert_eq!(Directory::open(whole.path()).unwrap().weight("blk.0.ffn_up.weight").unwrap().rows, 16);
+    let path = whole.path().join("model.safetensors");
+    let mut file = std::fs::read(&path).unwrap();
+    *file.iter_mut().rev().nth(3).unwrap() = 1;
+    std::fs::write(&path, file).unwrap();
+    let error = Directory::open(whole.path()).map(drop).unwrap_err().to_string();
+    assert!(error.contains(GROUPS) && error.contains("order of activations are not supported"), "{error}");
+    assert!(error_of(&config, &[codes, scales, (GROUPS, "I32", &[32])]).contains(GROUPS));
 }
 
 #[test]
