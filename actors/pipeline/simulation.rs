@@ -178,6 +178,7 @@ impl SimulatedModel {
         let vocabulary = 0..TokenId::try_from(vocab_size).unwrap_or(TokenId::MAX);
         SimulatedModel {
             limits: EngineLimits {
+                max_adapter_rank: 0,
                 vocab_size,
                 context_tokens: 512,
                 kv_blocks: 256,

@@ -20,6 +20,7 @@ use crate::core::request::{GenerationError, RequestId, SpeculationOptions, Submi
 
 fn limits() -> EngineLimits {
     EngineLimits {
+        max_adapter_rank: 0,
         vocab_size: 1000,
         context_tokens: 128,
         kv_blocks: 12,
