@@ -258,7 +258,16 @@ impl ModelSource for SimulatedModel {
             _live: live,
         };
         let (tokenizer, chat_template) = (self.tokenizer.clone(), self.chat_template.clone());
-        Ok(LoadedModel { engine, tokenizer, chat_template, experts: None, card, memory, files: ModelFiles::default() })
+        Ok(LoadedModel {
+            engine,
+            tokenizer,
+            chat_template,
+            experts: None,
+            card,
+            memory,
+            files: ModelFiles::default(),
+            adapters: None,
+        })
     }
 
     fn host(&self) -> EngineHost {

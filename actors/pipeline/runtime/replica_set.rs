@@ -110,7 +110,7 @@ impl ReplicaSet {
     /// The prefix of a request's prompt, for routing. Its blocks are hashed only when the router uses them.
     pub fn prefix_of(&self, request: &GenerationRequest) -> Prefix {
         if self.states().router.uses_prefixes() {
-            Prefix::of(request.cache_salt.as_deref(), &request.prompt)
+            Prefix::of(&request.prefix_scope(), &request.prompt)
         } else {
             Prefix::unknown(request.prompt.len())
         }

@@ -24,7 +24,11 @@ fn the_next_message_of_a_conversation_computes_only_new_tokens() {
 #[test]
 fn tenants_do_not_share_cached_prefixes() {
     let mut world = World::new(PolicyConfig { prefill_chunk_tokens: 512, ..CONFIG }, large_limits());
-    let of = |id: u64, salt: &str| Submission { id: RequestId(id), cache_salt: Some(salt.into()), ..submission(1, 64) };
+    let of = |id: u64, salt: &str| Submission {
+        id: RequestId(id),
+        scope: PrefixScope { salt: Some(salt.into()), adapter: None },
+        ..submission(1, 64)
+    };
     assert_eq!(rows_for(&mut world, of(1, "a"), 1), 64);
     assert_eq!(rows_for(&mut world, of(2, "b"), 1), 64);
     assert_eq!(rows_for(&mut world, of(3, "a"), 1), 16, "all except the block of the last token");
