@@ -1,5 +1,7 @@
 //! The routes about low-rank adapters: those of vLLM, which load and unload one, and llama-server's list.
 
+use std::sync::Arc;
+
 use axum::Json;
 use axum::extract::State;
 use serde_json::{Value, json};
@@ -7,10 +9,10 @@ use serde_json::{Value, json};
 use super::extract::JsonBody;
 use super::fields::{Fields, missing};
 use super::server::{Server, SharedServer};
+use crate::models::ModelsError;
 use crate::pipeline::adapters::{AdapterSpec, Adapters, AdaptersError};
 use crate::serving::blocking::on_blocking_thread;
 use crate::serving::error::ApiError;
-use std::sync::Arc;
 
 /// `GET /lora-adapters`: the adapters of all loaded models.
 pub(super) async fn list(State(server): State<SharedServer>) -> Json<Value> {
@@ -67,7 +69,7 @@ async fn adapters_of(server: &Server) -> Result<Arc<Adapters>, ApiError> {
 
 fn refused(error: AdaptersError) -> ApiError {
     match error {
-        AdaptersError::Unknown(name) => crate::models::ModelsError::Unknown(name).into(),
+        AdaptersError::Unknown(name) => ModelsError::Unknown(name).into(),
         error @ AdaptersError::Unusable(_) => ApiError::invalid("lora_path", error.to_string()),
         error => ApiError::invalid("lora_name", error.to_string()),
     }

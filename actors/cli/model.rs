@@ -103,13 +103,19 @@ pub fn runtime_options(config: &Config) -> RuntimeOptions {
 /// # Errors
 /// [`CliError`] when the model is not found, cannot run or does not fit.
 pub fn plan(model: &str, detail: PlanDetail, context: &Context) -> Result<GgufSource, CliError> {
-    let plan = load::plan(&file_options(model, context)?).map_err(CliError::other)?;
+    let (specs, adapters) = lora::of_config(&context.config)?.unzip();
+    if specs.as_ref().is_some_and(|specs: &Vec<AdapterSpec>| specs.len() > 1) {
+        return Err(CliError::Usage("a conversation has one adapter: name one with --lora".to_owned()));
+    }
+    let options = LoadOptions { adapters, ..file_options(model, context)? };
+    let plan = load::plan(&options).map_err(CliError::other)?;
     match detail {
         PlanDetail::Line => print_line(&plan, context),
         PlanDetail::Table => print_table(std::slice::from_ref(&plan), plan.memory(), context),
     }
     let bar = LoadingBar::new(loading_bar(plan.memory(), context), 1);
-    Ok(GgufSource::new(plan, &bar))
+    let adapters = specs.map(|specs| Arc::new(Adapters::new(specs)));
+    Ok(GgufSource { adapters, ..GgufSource::new(plan, &bar) })
 }
 
 /// Plans a model with all of its replicas within `limit` bytes of host memory, which other models leave to it. Of these,

@@ -13,6 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use cuelight_shaders::lora::{Adapter, LowRank};
+use cuelight_shaders::weight::Weight;
 
 use crate::format::hugging_face::{HeadCounts, NoPlace, layer_of, place};
 use crate::format::lora::{LoraFile, LoraPair, WeightName};
@@ -97,6 +98,9 @@ impl AdapterModel {
 
     fn check_rank(&self, pair: &LoraPair) -> Result<(), AdapterFault> {
         let (found, most) = (pair.a.rows, self.limits.max_rank);
+        if found == 0 || pair.a.columns == 0 {
+            return Err(AdapterFault::EmptyTensor { tensor: pair.a.name.to_string() });
+        }
         if found > most {
             return Err(AdapterFault::RankTooLarge { tensor: pair.a.name.to_string(), found, most });
         }
@@ -123,7 +127,9 @@ impl AdapterModel {
             None => b,
         };
         let a = match placed.columns {
-            Some(order) => a.chunks_exact(columns).flat_map(|row| order.iter().map(|column| row[*column])).collect(),
+            Some(order) => {
+                a.chunks_exact(columns).flat_map(|row| order.iter().map(move |column| row[*column])).collect()
+            }
             None => a.into(),
         };
         Ok(Matrices { tensor: placed.tensor, a, b })
@@ -156,7 +162,7 @@ impl AdapterModel {
     }
 }
 
-fn check_shape(weight: &cuelight_shaders::weight::Weight, rows: usize, columns: usize) -> Result<(), AdapterFault> {
+fn check_shape(weight: &Weight, rows: usize, columns: usize) -> Result<(), AdapterFault> {
     if (weight.rows, weight.columns) == (rows, columns) {
         return Ok(());
     }
@@ -165,7 +171,7 @@ fn check_shape(weight: &cuelight_shaders::weight::Weight, rows: usize, columns: 
 }
 
 /// The values of a matrix, all of them numbers.
-fn finite(weight: &cuelight_shaders::weight::Weight) -> Result<Vec<f32>, AdapterFault> {
+fn finite(weight: &Weight) -> Result<Vec<f32>, AdapterFault> {
     let values = weight.to_f32();
     if values.iter().all(|value| value.is_finite()) {
         return Ok(values);

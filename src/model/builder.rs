@@ -136,7 +136,7 @@ impl<'a> Builder<'a> {
         let mut adapted = Vec::with_capacity(outputs.len());
         for ((product, factor), (stem, rows)) in products.into_iter().zip(factors).zip(outputs) {
             let product = self.times(factor, product)?;
-            adapted.push(self.with_adapters(layer, (stem, 0..*rows), [product, x])?);
+            adapted.push(self.with_adapters(layer, (*stem, 0..*rows), [product, x])?);
         }
         Ok(adapted)
     }

@@ -9,11 +9,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
-use std::sync::Arc;
 
 use cuelight_engine::engine::{BLOCK_TOKENS, BlockId, StepId, TokenId};
 
 use super::prefix_cache::{Content, PrefixCache};
+use crate::core::prefix_scope::PrefixScope;
 
 /// One reference to a block. Released with [`BlockManager::release`].
 #[derive(Debug, PartialEq, Eq)]
@@ -222,6 +222,7 @@ impl<S: BuildHasher> BlockManager<S> {
 #[cfg(test)]
 mod tests {
     use std::hash::{BuildHasherDefault, Hasher};
+    use std::sync::Arc;
 
     use super::*;
 

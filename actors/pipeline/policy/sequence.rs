@@ -1,8 +1,6 @@
 //! The scheduling state of one request.
 
-use std::sync::Arc;
-
-use cuelight_engine::engine::{BLOCK_TOKENS, LogitsWanted, StepId, TokenId};
+use cuelight_engine::engine::{AdapterUse, BLOCK_TOKENS, LogitsWanted, StepId, TokenId};
 
 use super::drafts::Drafter;
 use super::events::EngineSampling;
@@ -10,6 +8,7 @@ use super::fair_queue::VirtualSpan;
 use super::kv_blocks::BlockHandle;
 use super::prefix_cache::Content;
 use super::recurrent_state::RecurrentState;
+use crate::core::prefix_scope::PrefixScope;
 use crate::core::request::RequestId;
 use crate::core::shared_limit::Client;
 

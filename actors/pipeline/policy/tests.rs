@@ -16,6 +16,7 @@ use cuelight_engine::engine::{EngineLimits, LogitsWanted, RowSamplingParams, Ste
 
 use self::world::*;
 use super::*;
+use crate::core::prefix_scope::PrefixScope;
 use crate::core::request::{GenerationError, RequestId, SpeculationOptions, SubmitError};
 
 fn limits() -> EngineLimits {

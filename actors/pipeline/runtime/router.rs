@@ -11,6 +11,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use cuelight_engine::engine::{BLOCK_TOKENS, TokenId};
 
+use crate::core::prefix_scope::PrefixScope;
+
 /// A replica with a cached prefix is chosen while its load is at most 1.5 times the lowest load plus this many requests.
 const SLACK: usize = 4;
 

@@ -54,6 +54,8 @@ pub enum AdapterFault {
     Dimensions { tensor: String, found: usize },
     #[error("tensor {tensor:?} has rank {found}, but the configuration states {stated}")]
     Rank { tensor: String, found: usize, stated: usize },
+    #[error("tensor {tensor:?} has no values")]
+    EmptyTensor { tensor: String },
     #[error("the adapter has no tensors")]
     Empty,
     #[error("the adapter is for the architecture {found:?}, but the model is of {expected:?}")]

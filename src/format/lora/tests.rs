@@ -95,10 +95,10 @@ fn tensors_that_are_no_pair_are_refused_by_name() {
     let error = |tensors| open(tensors).map(drop).unwrap_err().to_string();
     for (tensors, named) in [
         (&[(&*a, [2, 4])][..], "lora_B.weight"),
-        (&[(&*a, [3, 4]), (&*b, [6, 3])], "has rank 3"),
-        (&[("base_model.model.lm_head.weight", [2, 2])], "lm_head.weight"),
-        (&[("base_model.model.model.layers.0.mlp.up_proj.lora_magnitude_vector", [2, 2])], "lora_magnitude_vector"),
-        (&[], "has no tensors"),
+        (&[(&*a, [3, 4]), (&*b, [6, 3])][..], "has rank 3"),
+        (&[("base_model.model.lm_head.weight", [2, 2])][..], "lm_head.weight"),
+        (&[("base_model.model.model.layers.0.mlp.up_proj.lora_magnitude_vector", [2, 2])][..], "lora_magnitude_vector"),
+        (&[][..], "has no tensors"),
     ] {
         let error = error(tensors);
         assert!(error.contains(named), "{error}");
