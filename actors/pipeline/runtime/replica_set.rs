@@ -232,6 +232,7 @@ fn combined(models: &[&Arc<ServedModel>]) -> Option<Arc<ServedModel>> {
         chat_template: first.chat_template.clone(),
         rendering_slots: first.rendering_slots.clone(),
         constraints: first.constraints.clone(),
+        adapters: first.adapters.clone(),
         output_rules: first.output_rules.clone(),
     }))
 }
