@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::error::{AdapterError, AdapterFault};
-use super::{LoraFile, LoraPair, WeightName};
+use super::pair::{LoraFile, LoraPair, WeightName};
 use crate::format::gguf::{Gguf, Metadata};
 
 const A: &str = ".lora_a";

@@ -6,8 +6,8 @@ use cuelight_shaders::quant::Format;
 use cuelight_shaders::weight::Weight;
 
 use super::error::{AdapterError, AdapterFault};
+use super::pair::{LoraFile, LoraPair, WeightName};
 use super::peft_config::PeftConfig;
-use super::{LoraFile, LoraPair, WeightName};
 use crate::format::safetensors::{Safetensors, Tensor};
 
 const CONFIG: &str = "adapter_config.json";
