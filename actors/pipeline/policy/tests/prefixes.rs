@@ -35,6 +35,20 @@ fn tenants_do_not_share_cached_prefixes() {
 }
 
 #[test]
+fn sequences_share_cached_prefixes_only_with_those_of_the_same_adapter_and_scale() {
+    let mut world = World::new(PolicyConfig { prefill_chunk_tokens: 512, ..CONFIG }, large_limits());
+    let of = |id: u64, adapter: Option<(u64, u32)>| Submission {
+        id: RequestId(id),
+        scope: PrefixScope { salt: None, adapter },
+        ..submission(1, 64)
+    };
+    for (id, adapter) in [(1, None), (2, Some((7, 1))), (3, Some((8, 1))), (4, Some((7, 2)))] {
+        assert_eq!(rows_for(&mut world, of(id, adapter), 1), 64, "request {id}");
+    }
+    assert_eq!(rows_for(&mut world, of(5, Some((7, 1))), 1), 16);
+}
+
+#[test]
 fn several_answers_compute_their_common_prompt_once() {
     let config = PolicyConfig { prefill_chunk_tokens: 32, steps_in_flight: 2, ..CONFIG };
     let mut world = World::new(config, large_limits());
