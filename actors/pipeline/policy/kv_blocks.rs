@@ -355,7 +355,7 @@ mod tests {
         let prompt = tokens(1, 1);
         let first = compute(&mut manager, None, &prompt);
         let mut own = manager.allocate().unwrap();
-        manager.insert_cached(&mut own, Content::new(None, None, &prompt), StepId(5));
+        manager.insert_cached(&mut own, Content::new(&scope(None), None, &prompt), StepId(5));
         assert_eq!(own.id(), first[0].id());
         assert_eq!(manager.used(), 2, "the device may still write to the other block");
         manager.step_is_done(StepId(5));
