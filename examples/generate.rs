@@ -34,6 +34,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         while position < tokens.len() {
             let end = tokens.len().min(position + limits.max_batched_tokens);
             let sequence = SequenceRows {
+                adapter: None,
                 tokens: tokens[position..end].to_vec(),
                 first_position: position as u32,
                 block_table: (0..end.div_ceil(BLOCK_TOKENS) as u32).collect(),

@@ -185,6 +185,7 @@ impl CaseBatch {
             selected: &self.selected,
             state_from: &self.state_from,
             state_to: &self.state_to,
+            adapters: &[],
         }
     }
 

@@ -19,6 +19,7 @@
 //! - [`vector`], [`lanes`]: the arithmetic that CPU kernels share
 //! - [`roofline`]: the peak speed of the machine
 //! - the operations themselves, one file or folder each
+//! - [`lora`]: adapters, and the op that applies them
 //! - [`fusion`]: neighbouring ops that a GPU computes together
 //! - [`cases`]: the expected results of an op, for the tests of every backend
 //! - [`ops`]: the registry of all ops and their cases
@@ -31,6 +32,7 @@ pub mod gpu;
 pub mod kv;
 pub mod lanes;
 pub mod layer_state;
+pub mod lora;
 pub mod op;
 pub mod ops;
 pub mod pages;

@@ -9,6 +9,7 @@
 
 use std::time::Duration;
 
+pub use cuelight_shaders::lora::{Adapter, AdapterUse};
 pub use cuelight_shaders::sample_token::{RowSamplingParams, SampledToken};
 
 use crate::mapped_file::FileChange;
@@ -66,6 +67,9 @@ pub struct SequenceRows {
     pub block_table: Vec<BlockId>,
     /// The slots of its recurrent state. Empty for a model without recurrent state.
     pub state: SequenceState,
+    /// The adapter that changes the model's projections, if the sequence has one. Its keys and values in the cache are of no use
+    /// to a sequence with another adapter.
+    pub adapter: Option<AdapterUse>,
     /// Which logits to return.
     pub logits: LogitsWanted,
 }
@@ -112,6 +116,13 @@ impl Step {
     #[must_use]
     pub fn block_tables(&self) -> Vec<&[BlockId]> {
         self.sequences.iter().map(|sequence| sequence.block_table.as_slice()).collect()
+    }
+
+    /// The adapter of each sequence; empty if no sequence has one.
+    #[must_use]
+    pub fn adapters(&self) -> Vec<Option<&AdapterUse>> {
+        let adapters: Vec<_> = self.sequences.iter().map(|sequence| sequence.adapter.as_ref()).collect();
+        if adapters.iter().any(Option::is_some) { adapters } else { Vec::new() }
     }
 
     /// The number of rows whose logits are computed.
@@ -230,6 +241,8 @@ pub struct EngineLimits {
     pub kv_blocks: usize,
     /// Number of slots for recurrent state, numbered from 0; 0 for a model without recurrent state.
     pub state_slots: usize,
+    /// The largest rank of an adapter of a sequence; 0 for a model that was loaded without adapters.
+    pub max_adapter_rank: usize,
     /// Maximum rows of a step.
     pub max_batched_tokens: usize,
     /// Maximum sequences of a step.

@@ -7,6 +7,7 @@
 //! - [`checkpoint`]: what a model is loaded from
 //! - [`mod@format`]: GGUF, safetensors, Hugging Face directories, tokenizer, chat template
 //! - [`model`]: hyperparameters and one declarative file per family, built into a graph
+//! - [`adapters`]: low-rank adapters of a model
 //! - [`graph`]: ops over values, and their memory layout
 //! - [`placement`]: which device computes which layers
 //! - [`backend`]: runs graphs on the CPU or a Vulkan device
@@ -29,6 +30,7 @@
 //! - [`cancel`]: ends a load early
 //! - [`cgroup`]: the limits of a container or service
 
+pub mod adapters;
 pub mod backend;
 pub mod cancel;
 pub mod cgroup;

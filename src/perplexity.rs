@@ -212,6 +212,7 @@ impl<'a, E: Engine> Scorer<'a, E> {
     /// Computes the tokens from index `position`. Returns [rows, vocab_size] logits if they are requested.
     fn step(&mut self, tokens: &[TokenId], position: usize, logits: LogitsWanted) -> Result<Vec<f32>, PerplexityError> {
         let rows = SequenceRows {
+            adapter: None,
             tokens: tokens[position..].to_vec(),
             first_position: position as u32,
             block_table: (0..tokens.len().div_ceil(BLOCK_TOKENS) as BlockId).collect(),
@@ -240,6 +241,7 @@ mod tests {
 
     fn counting(max_batched_tokens: usize, max_logits_rows: usize) -> Counting {
         let limits = EngineLimits {
+            max_adapter_rank: 0,
             vocab_size: 4,
             context_tokens: 32,
             kv_blocks: 2,

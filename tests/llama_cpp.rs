@@ -394,7 +394,13 @@ async fn the_properties_describe_the_model_without_its_path() {
 
 #[tokio::test]
 async fn a_model_is_not_loaded_to_be_described() {
-    let named = NamedModel { id: "a".to_owned(), aliases: Vec::new(), factory: Arc::new(coder()), planned: None };
+    let named = NamedModel {
+        id: "a".to_owned(),
+        aliases: Vec::new(),
+        adapters: Vec::new(),
+        factory: Arc::new(coder()),
+        planned: None,
+    };
     let models = Models::start(ModelsOptions::default(), vec![named], None).await.unwrap();
     let router = models_router(models, ServerOptions::default()).unwrap();
     for path in ["/props", "/slots", "/props?model=a"] {

@@ -58,7 +58,13 @@ fn options() -> ModelsOptions {
 }
 
 fn named(id: &str, factory: impl ModelFactory) -> NamedModel {
-    NamedModel { id: id.to_owned(), aliases: Vec::new(), factory: Arc::new(factory), planned: None }
+    NamedModel {
+        id: id.to_owned(),
+        aliases: Vec::new(),
+        adapters: Vec::new(),
+        factory: Arc::new(factory),
+        planned: None,
+    }
 }
 
 /// A server of simulated models that share their counters.

@@ -482,6 +482,7 @@ impl Loaded {
         let named = named.iter().map(|id| NamedModel {
             id: (*id).to_owned(),
             aliases: Vec::new(),
+            adapters: Vec::new(),
             factory: Arc::new(tireless()),
             planned: None,
         });

@@ -135,6 +135,7 @@ impl ModelSource for CardModel {
     ) -> Result<LoadedModel<CardEngine>, SourceError> {
         let simulated = SimulatedModel::new(tokenizer()).load(cancel, progress)?;
         let limits = EngineLimits {
+            max_adapter_rank: 0,
             vocab_size: VOCABULARY,
             context_tokens: 4096,
             kv_blocks: 4096,

@@ -20,6 +20,7 @@ fn run(engine: &mut impl Engine, step: Step) -> StepOutput {
 /// A prompt of `tokens` tokens, and one token of another sequence.
 fn step(tokens: u32) -> Step {
     let rows = |tokens: u32, block_table: Vec<u32>| SequenceRows {
+        adapter: None,
         tokens: (0..tokens).collect(),
         first_position: 0,
         block_table,

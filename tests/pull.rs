@@ -46,8 +46,13 @@ impl Puller {
         let store = store.keeping(["Org/Model-GGUF:Q6_K".to_owned()]);
         let directory = ModelsDirectory::open(folder.path(), |_| Arc::new(tireless())).unwrap();
         let directory = directory.with_store(Arc::new(store));
-        let named =
-            NamedModel { id: "named".to_owned(), aliases: Vec::new(), factory: Arc::new(tireless()), planned: None };
+        let named = NamedModel {
+            id: "named".to_owned(),
+            aliases: Vec::new(),
+            adapters: Vec::new(),
+            factory: Arc::new(tireless()),
+            planned: None,
+        };
         let machine = || Machine { available_bytes: None, occupied_bytes: 0 };
         let options = ModelsOptions { machine, ..ModelsOptions::default() };
         let models = Models::start(options, vec![named], Some(directory)).await.unwrap();

@@ -236,8 +236,13 @@ async fn a_model_is_loaded_and_unloaded_with_all_replicas_and_reports_their_tota
     let _guard = metrics::set_default_local_recorder(&recorder);
     let model = SimulatedModel { weights_bytes: 1000, ..model() };
     let (counters, memory) = (model.counters.clone(), model.memory());
-    let named =
-        NamedModel { id: "m".to_owned(), aliases: Vec::new(), factory: Arc::new(Two(model.clone())), planned: None };
+    let named = NamedModel {
+        id: "m".to_owned(),
+        aliases: Vec::new(),
+        adapters: Vec::new(),
+        factory: Arc::new(Two(model.clone())),
+        planned: None,
+    };
     let models = Models::start(ModelsOptions::default(), vec![named], None).await.unwrap();
     for round in 1..=2 {
         models.load("m").await.unwrap();

@@ -34,6 +34,7 @@ fn endless(streams: usize) -> SimulatedModel {
 
 fn limits(streams: usize, vocab_size: usize) -> EngineLimits {
     EngineLimits {
+        max_adapter_rank: 0,
         vocab_size,
         context_tokens: 4096,
         kv_blocks: streams * 256,

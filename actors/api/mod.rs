@@ -21,6 +21,7 @@ mod guard;
 mod json_size;
 mod llama_cpp;
 mod llama_sampling;
+mod lora;
 mod models;
 mod ollama;
 mod openai;

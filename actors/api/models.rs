@@ -17,6 +17,7 @@ use super::extract::JsonBody;
 use super::fields::{Fields, missing};
 use super::server::{Server, SharedServer};
 use crate::models::{MemoryUse, ModelInfo, ModelState};
+use crate::pipeline::adapters::NamedAdapter;
 use crate::serving::error::ApiError;
 
 pub(super) async fn list(State(server): State<SharedServer>, headers: HeaderMap) -> Json<Value> {
@@ -24,7 +25,11 @@ pub(super) async fn list(State(server): State<SharedServer>, headers: HeaderMap)
     let infos = server.models.list().await;
     let names = |info: &ModelInfo| -> Vec<Value> {
         let aliases = info.aliases.iter().map(|alias| describe(&server, info, alias));
-        std::iter::once(describe(&server, info, &info.id)).chain(aliases).collect()
+        let adapters = adapters_of(info).into_iter().map(|adapter| {
+            let described = describe(&server, info, &adapter.spec.name);
+            if is_anthropic(&headers) { described } else { as_adapter(described, &adapter, &info.id) }
+        });
+        std::iter::once(describe(&server, info, &info.id)).chain(aliases).chain(adapters).collect()
     };
     let models: Vec<Value> = infos.iter().flat_map(names).collect();
     Json(if is_anthropic(&headers) {
@@ -42,8 +47,28 @@ pub(super) async fn show(
 ) -> Result<Json<Value>, ApiError> {
     let info = server.models.show(&id).await?;
     let id = if id == "default" { info.id.clone() } else { id };
-    let describe = if is_anthropic(&headers) { describe_anthropic } else { describe_openai };
-    Ok(Json(describe(&server, &info, &id)))
+    if is_anthropic(&headers) {
+        return Ok(Json(describe_anthropic(&server, &info, &id)));
+    }
+    let described = describe_openai(&server, &info, &id);
+    let adapter = adapters_of(&info).into_iter().find(|adapter| adapter.spec.name == id);
+    Ok(Json(match adapter {
+        Some(adapter) => as_adapter(described, &adapter, &info.id),
+        None => described,
+    }))
+}
+
+/// The loaded adapters of a model.
+fn adapters_of(info: &ModelInfo) -> Vec<NamedAdapter> {
+    let adapters = info.model.as_ref().and_then(|model| model.adapters.as_ref());
+    adapters.map(|adapters| adapters.list()).unwrap_or_default()
+}
+
+/// The description of a model as that of an adapter of it.
+fn as_adapter(mut described: Value, adapter: &NamedAdapter, parent: &str) -> Value {
+    described["root"] = json!(adapter.spec.path.display().to_string());
+    described["parent"] = json!(parent);
+    described
 }
 
 /// `GET /models`: the state, the memory and the requests of each model, and the memory that is left.

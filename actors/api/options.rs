@@ -39,6 +39,8 @@ pub struct ServerOptions {
     pub highest_priority: i32,
     /// Whether requests with different keys never share cached prefixes.
     pub tenant_isolation: bool,
+    /// Whether clients may load and unload adapters.
+    pub allow_lora_loading: bool,
     /// Longest time for one request. `None`: no limit.
     pub request_timeout: Option<Duration>,
     /// How long the requests of a model that is being unloaded may continue.
@@ -85,6 +87,7 @@ impl Default for ServerOptions {
             client_identity: ClientIdentity::default(),
             highest_priority: 0,
             tenant_isolation: false,
+            allow_lora_loading: false,
             request_timeout: None,
             drain_timeout: Self::DRAIN_TIMEOUT,
             chat_page: true,

@@ -19,6 +19,7 @@ use super::connections::BeyondLimit;
 use super::debug;
 use super::guard::{self, Guard};
 use super::llama_cpp;
+use super::lora;
 use super::ollama;
 use super::openai::responses::{self, stored};
 use super::openai::{chat, completions};
@@ -103,6 +104,9 @@ fn keyed_routes() -> Router<SharedServer> {
         .route("/models", get(models::report))
         .route("/models/load", post(models::load))
         .route("/models/unload", post(models::unload))
+        .route("/v1/load_lora_adapter", post(lora::load))
+        .route("/v1/unload_lora_adapter", post(lora::unload))
+        .route("/lora-adapters", get(lora::list))
         .route("/tokenize", post(tokenize::tokenize))
         .route("/detokenize", post(tokenize::detokenize))
         .route("/tokenizer_info", get(tokenize::info))

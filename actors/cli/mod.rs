@@ -19,6 +19,7 @@ mod error;
 mod hints;
 mod list;
 mod load;
+mod lora;
 mod man;
 mod model;
 mod model_name;

@@ -17,9 +17,10 @@ use indicatif::ProgressBar;
 
 use super::hints::explain_load;
 use super::tuning::Tuned;
-use super::{CliError, Context, quantized, template_worker};
+use super::{CliError, Context, lora, quantized, template_worker};
 use crate::config::Config;
 use crate::models::{ModelFactory, PlanError, PlannedModel};
+use crate::pipeline::adapters::{AdapterSpec, Adapters};
 use crate::pipeline::loader::{ModelSource, SourceError};
 use crate::pipeline::policy::PolicyConfig;
 use crate::pipeline::runtime::RuntimeOptions;
@@ -70,6 +71,7 @@ pub fn load_options(config: &Config, tuned: &Tuned, source: Source) -> Result<Lo
             worker: template_worker::program(config.chat_template_timeout, config.chat_template_memory.0),
             parse_special_in_content: config.parse_special_in_content,
         },
+        adapters: None,
         ignore_model_sampling: config.no_model_sampling,
         profile_ops: config.profile_ops,
     })
@@ -101,13 +103,19 @@ pub fn runtime_options(config: &Config) -> RuntimeOptions {
 /// # Errors
 /// [`CliError`] when the model is not found, cannot run or does not fit.
 pub fn plan(model: &str, detail: PlanDetail, context: &Context) -> Result<GgufSource, CliError> {
-    let plan = load::plan(&file_options(model, context)?).map_err(CliError::other)?;
+    let (specs, adapters) = lora::of_config(&context.config)?.unzip();
+    if specs.as_ref().is_some_and(|specs: &Vec<AdapterSpec>| specs.len() > 1) {
+        return Err(CliError::Usage("a conversation has one adapter: name one with --lora".to_owned()));
+    }
+    let options = LoadOptions { adapters, ..file_options(model, context)? };
+    let plan = load::plan(&options).map_err(CliError::other)?;
     match detail {
         PlanDetail::Line => print_line(&plan, context),
         PlanDetail::Table => print_table(std::slice::from_ref(&plan), plan.memory(), context),
     }
     let bar = LoadingBar::new(loading_bar(plan.memory(), context), 1);
-    Ok(GgufSource::new(plan, &bar))
+    let adapters = specs.map(|specs| Arc::new(Adapters::new(specs)));
+    Ok(GgufSource { adapters, ..GgufSource::new(plan, &bar) })
 }
 
 /// Plans a model with all of its replicas within `limit` bytes of host memory, which other models leave to it. Of these,
@@ -122,19 +130,15 @@ pub fn plan_within(
     context: &Context,
 ) -> Result<(GgufModel, PlannedModel), CliError> {
     let replicas = context.config.replicas.get() as u64;
-    let options = LoadOptions { request_bytes: request_bytes / replicas, ..file_options(model, context)? };
-    let factory = GgufModel::new(options, context.config.replicas);
+    let (specs, adapters) = lora::of_config(&context.config)?.unzip();
+    let options = LoadOptions { request_bytes: request_bytes / replicas, adapters, ..file_options(model, context)? };
+    let factory = GgufModel { adapters: specs, ..GgufModel::new(options, context.config.replicas) };
     let plans = factory.plans(limit).map_err(CliError::other)?;
     let memory = MemoryPlan::of_replicas(plans.iter().map(LoadPlan::memory));
     print_table(&plans, &memory, context);
     let bar = loading_bar(&memory, context);
-    Ok((factory, planned(memory, plans, bar)))
-}
-
-/// A source for each of the planned replicas.
-fn planned(memory: MemoryPlan, plans: Vec<LoadPlan>, bar: ProgressBar) -> PlannedModel {
-    let bar = LoadingBar::new(bar, plans.len());
-    PlannedModel::replicated(memory, plans.into_iter().map(|plan| GgufSource::new(plan, &bar)).collect())
+    let planned = factory.planned(memory, plans, bar);
+    Ok((factory, planned))
 }
 
 fn file_options(model: &str, context: &Context) -> Result<LoadOptions, CliError> {
@@ -182,13 +186,29 @@ fn describe(plans: &[LoadPlan]) -> String {
 pub struct GgufModel {
     options: LoadOptions,
     replicas: NonZeroUsize,
+    /// The adapters that are loaded with it; `None` for a model without adapters.
+    adapters: Option<Vec<AdapterSpec>>,
 }
 
 impl GgufModel {
     /// The file that the options name, loaded `replicas` times.
     #[must_use]
     pub fn new(options: LoadOptions, replicas: NonZeroUsize) -> Self {
-        GgufModel { options, replicas }
+        GgufModel { options, replicas, adapters: None }
+    }
+
+    /// A source for each of the planned replicas. They share their adapters.
+    fn planned(&self, memory: MemoryPlan, plans: Vec<LoadPlan>, bar: ProgressBar) -> PlannedModel {
+        let bar = LoadingBar::new(bar, plans.len());
+        let adapters = self.adapters.clone().map(|specs| Arc::new(Adapters::new(specs)));
+        let source = |plan| GgufSource { adapters: adapters.clone(), ..GgufSource::new(plan, &bar) };
+        PlannedModel::replicated(memory, plans.into_iter().map(source).collect())
+    }
+
+    /// The names of the adapters that are loaded with it.
+    #[must_use]
+    pub fn adapter_names(&self) -> Vec<String> {
+        self.adapters.iter().flatten().map(|spec| spec.name.clone()).collect()
     }
 
     fn plans(&self, limit: Option<u64>) -> Result<Vec<LoadPlan>, LoadError> {
@@ -204,7 +224,7 @@ impl ModelFactory for GgufModel {
             error => PlanError::Unusable(explain_load(&error)),
         })?;
         let memory = MemoryPlan::of_replicas(plans.iter().map(LoadPlan::memory));
-        Ok(planned(memory, plans, ProgressBar::hidden()))
+        Ok(self.planned(memory, plans, ProgressBar::hidden()))
     }
 }
 
@@ -216,6 +236,7 @@ pub struct GgufSource {
     /// The files of the first plan. Later loads must find the same.
     files: ModelFiles,
     bar: Arc<LoadingBar>,
+    adapters: Option<Arc<Adapters>>,
 }
 
 impl GgufSource {
@@ -225,7 +246,13 @@ impl GgufSource {
         let (context_tokens, kv_bytes) = (Some(memory.context_tokens), Some(memory.kv_bytes));
         let state_bytes = Some(memory.state_bytes).filter(|bytes| *bytes > 0);
         let options = LoadOptions { context_tokens, kv_bytes, state_bytes, ..plan.options().clone() };
-        GgufSource { options, files: plan.files().clone(), first: Mutex::new(Some(plan)), bar: bar.clone() }
+        GgufSource {
+            options,
+            files: plan.files().clone(),
+            first: Mutex::new(Some(plan)),
+            bar: bar.clone(),
+            adapters: None,
+        }
     }
 
     fn load_first(
@@ -300,6 +327,10 @@ fn served(loaded: LoadedModel<Box<dyn Engine>>) -> LoadedModel<ServedEngine> {
 impl ModelSource for GgufSource {
     type Engine = ServedEngine;
 
+    fn adapters(&self) -> Option<Arc<Adapters>> {
+        self.adapters.clone()
+    }
+
     fn load(
         &self,
         cancel: &LoadCancel,
@@ -310,6 +341,9 @@ impl ModelSource for GgufSource {
             Some(plan) => self.load_first(plan, cancel, progress),
             None => self.load_again(cancel, progress),
         };
+        if let (Ok(LoadedModel { adapters: Some(model), .. }), Some(adapters)) = (&loaded, &self.adapters) {
+            adapters.attach(model).map_err(|error| SourceError::Failed(error.to_string()))?;
+        }
         loaded.map(served).map_err(|error| match error {
             LoadError::FileChanged(change) => SourceError::Changed(change.to_string()),
             error if error.is_cancelled() => SourceError::Cancelled,

@@ -136,6 +136,7 @@ fn server_options(config: &Config, metrics: Exposition, max_connections: usize) 
         client_identity: config.client_identity,
         highest_priority: config.highest_priority,
         tenant_isolation: config.tenant_isolation,
+        allow_lora_loading: config.allow_lora_loading,
         request_timeout: config.request_timeout,
         drain_timeout: config.drain_timeout,
         chat_page: !config.no_chat_page,
@@ -197,6 +198,11 @@ fn plan_all(models: &[String], context: &Context) -> Result<Vec<NamedModel>, Cli
     let budget = config.memory.map(|size| size.0);
     let mut held_bytes = 0;
     let mut named: Vec<NamedModel> = Vec::new();
+    let has_adapters = !config.lora.is_empty() || config.allow_lora_loading;
+    if has_adapters && models.len() != 1 {
+        let advice = "adapters belong to one model: with --lora or --allow-lora-loading, name exactly one";
+        return Err(CliError::Usage(advice.to_owned()));
+    }
     for argument in models {
         let (name, model) = split_name(argument);
         let id = name.or(config.alias.as_deref()).map_or_else(|| model_id(model), str::to_owned);
@@ -210,7 +216,16 @@ fn plan_all(models: &[String], context: &Context) -> Result<Vec<NamedModel>, Cli
             if named.is_empty() { request_memory(config).saturating_add(response_store(config)) } else { 0 };
         let (factory, planned) = model::plan_within(model, limit, request_bytes, context)?;
         held_bytes += planned.memory().host_bytes();
-        named.push(NamedModel { id, aliases: Vec::new(), factory: Arc::new(factory), planned: Some(planned) });
+        if factory.adapter_names().contains(&id) {
+            return Err(CliError::Usage(format!("the model and an adapter would have the name {id}")));
+        }
+        named.push(NamedModel {
+            id,
+            adapters: factory.adapter_names(),
+            aliases: Vec::new(),
+            factory: Arc::new(factory),
+            planned: Some(planned),
+        });
     }
     Ok(named)
 }

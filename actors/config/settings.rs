@@ -214,6 +214,12 @@ settings! { |home|
         calibrate: CalibrateMode = CalibrateMode::Auto, "WHEN", advanced = true;
         /// Bits to which integer kernels round the inputs of matrix products: 15, or 8, which is faster with many rows and less exact.
         activation_bits: ActivationBits = ActivationBits::Fifteen, "BITS", advanced = true;
+        /// Low-rank adapter of the model, a GGUF file or a PEFT directory, as NAME=PATH or NAME=PATH:SCALE; requests choose it by NAME; repeat the flag for several adapters.
+        lora: Vec<String> = Vec::new(), "NAME=PATH";
+        /// How many adapters may be in memory at the same time; if not set, those of `lora`, or 8 where clients may load adapters.
+        lora_slots: Option<NonZeroUsize> = None, "N", advanced = true;
+        /// Largest rank of an adapter, for which memory is reserved; if not set, that of those of `lora`, and at least 64 where clients may load adapters.
+        lora_max_rank: Option<NonZeroUsize> = None, "N", advanced = true;
         /// File with a chat template (Jinja) that replaces the model's own.
         chat_template: Option<PathBuf> = None, "FILE";
         /// Longest time that the chat template may take to compile, or to render one conversation.
@@ -240,6 +246,8 @@ settings! { |home|
         models_dir: Option<PathBuf> = None, "DIR";
         /// Let clients download models into the directory of models, and delete them, with Ollama's pull and delete.
         allow_pull: bool = false, "";
+        /// Let clients load and unload adapters of the model, from any path that the server can read.
+        allow_lora_loading: bool = false, "";
         /// Most memory that all loaded models may use together, like 8GiB; if not set, what the machine has free.
         memory: Option<ByteSize> = None, "SIZE";
         /// Most models loaded at the same time; if not set, as many as fit.

@@ -7,6 +7,7 @@ pub mod ended_request;
 pub mod error_chain;
 pub mod panic_message;
 pub mod prefill_rows;
+pub mod prefix_scope;
 pub mod printable;
 pub mod request;
 pub mod request_context;

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cuelight_engine::constraint::Constraint;
-use cuelight_engine::engine::TokenId;
+use cuelight_engine::engine::{AdapterUse, TokenId};
 pub use cuelight_engine::sample::{PartialSampling, PositionLogprobs, SamplingParams, TokenLogprob};
 
+use super::prefix_scope::PrefixScope;
 use super::stop_strings::StopStrings;
 
 /// The number of a request, unique within a model's replicas. Numbers start at 1.
@@ -43,11 +44,19 @@ pub struct GenerationRequest {
     pub client: Option<Arc<str>>,
     /// Requests share cached prefixes only with requests that have the same salt.
     pub cache_salt: Option<Arc<str>>,
+    /// The adapter that changes the model.
+    pub adapter: Option<AdapterUse>,
     /// Whether several of its tokens may be computed in a step.
     pub speculation: SpeculationOptions,
 }
 
 impl GenerationRequest {
+    /// The prompts with which it shares cached prefixes.
+    #[must_use]
+    pub fn prefix_scope(&self) -> PrefixScope {
+        PrefixScope { salt: self.cache_salt.clone(), adapter: self.adapter.as_ref().map(AdapterUse::key) }
+    }
+
     /// The seed of the request's random draws. A request without a seed gets a random one on the first call.
     pub fn fix_seed(&mut self) -> u64 {
         *self.sampling.seed.get_or_insert_with(|| uuid::Uuid::new_v4().as_u64_pair().0)

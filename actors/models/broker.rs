@@ -550,7 +550,7 @@ mod tests {
     async fn a_dead_broker_is_replaced_and_no_load_is_lost() {
         let named = |id: &str| {
             let factory = Arc::new(SimulatedModel::new(tokenizer()));
-            NamedModel { id: id.to_owned(), aliases: Vec::new(), factory, planned: None }
+            NamedModel { id: id.to_owned(), aliases: Vec::new(), adapters: Vec::new(), factory, planned: None }
         };
         let keep_alive = Some(KeepAlive::For(Duration::from_secs(60)));
         let options = ModelsOptions { keep_alive, ..ModelsOptions::default() };

@@ -24,6 +24,8 @@ pub(super) struct Entry {
     pub id: Arc<str>,
     /// Other names of the model.
     pub aliases: Vec<String>,
+    /// The names of the adapters that are loaded with it.
+    pub adapters: Vec<String>,
     /// Whether the model was named at startup. Such models are loaded then.
     pub named: bool,
     /// Whether the model is unloaded only by request.
@@ -136,6 +138,7 @@ impl Entry {
         Entry {
             id: id.into(),
             aliases: Vec::new(),
+            adapters: Vec::new(),
             named: false,
             kept: false,
             keep_alive: None,
@@ -148,6 +151,15 @@ impl Entry {
     /// Whether this is its id or an alias.
     pub fn has_name(&self, name: &str) -> bool {
         *self.id == *name || self.aliases.iter().any(|alias| alias == name)
+    }
+
+    /// Whether an adapter of the model has this name, or one that is loaded with it.
+    pub fn has_adapter(&self, name: &str) -> bool {
+        let model = self.read(|slot| slot.runtime.clone()).and_then(|runtime| runtime.model());
+        match model.and_then(|model| model.adapters.clone()) {
+            Some(adapters) => adapters.has_name(name),
+            None => self.adapters.iter().any(|adapter| adapter == name),
+        }
     }
 
     /// Reads the slot.

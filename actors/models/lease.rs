@@ -50,6 +50,13 @@ impl ModelLease {
         &self.entry.id
     }
 
+    /// Whether a name can only be that of an adapter of the model.
+    #[must_use]
+    pub fn is_adapter_name(&self, name: &str) -> bool {
+        !self.entry.has_name(name)
+            && (self.entry.has_adapter(name) || self.entry.adapters.iter().any(|one| one == name))
+    }
+
     /// The pipelines that run the model.
     #[must_use]
     pub fn runtime(&self) -> &Runtime {

@@ -58,6 +58,8 @@ pub struct NamedModel {
     pub id: String,
     /// Other names of the model.
     pub aliases: Vec<String>,
+    /// The names of the adapters that are loaded with it.
+    pub adapters: Vec<String>,
     /// Plans and starts the model.
     pub factory: Arc<dyn ModelFactory>,
     /// A memory plan that was made already. The first load uses it.
@@ -69,6 +71,7 @@ impl NamedModel {
         let mut entry = Entry::new(&self.id, self.factory);
         entry.change(|slot| slot.planned = self.planned);
         entry.aliases = self.aliases;
+        entry.adapters = self.adapters;
         entry.named = true;
         entry.kept = keep_alive.is_none();
         entry.keep_alive = keep_alive.and_then(KeepAlive::limit);

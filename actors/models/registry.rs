@@ -43,10 +43,11 @@ impl Registry {
         self.entries.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The model with this id or alias.
+    /// The model with this id or alias, or with an adapter of this name.
     pub fn entry(&self, name: &str) -> Option<Arc<Entry>> {
         let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
-        entries.iter().find(|entry| entry.has_name(name)).cloned()
+        let named = entries.iter().find(|entry| entry.has_name(name));
+        named.or_else(|| entries.iter().find(|entry| entry.has_adapter(name))).cloned()
     }
 
     /// The model that was downloaded as this reference, in any of its spellings.

@@ -4,12 +4,15 @@
 //! an [`EngineToken`], and the broker counts these tokens. The count is right also after a panic, and for an engine whose
 //! thread outlives its pipeline.
 
+use std::sync::Arc;
+
 use cuelight_engine::engine::{Engine, EngineError, EngineLimits, ExpertResult, Progress, Step, StepId};
 use cuelight_engine::load::{LoadCancel, LoadProgress, LoadedModel, MemoryPlan};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tokio::sync::watch;
 
+use crate::pipeline::adapters::Adapters;
 use crate::pipeline::model_source::{EngineHost, ModelSource, SourceError};
 use crate::pipeline::options::RuntimeOptions;
 use crate::pipeline::runtime::{Runtime, StartError};
@@ -123,6 +126,10 @@ impl<S: ModelSource> ModelSource for CountedSource<S> {
         // The experts may outlive the engine for a short time.
         loaded.experts = loaded.experts.map(|experts| experts.guarded_by(self.live.token()));
         Ok(loaded)
+    }
+
+    fn adapters(&self) -> Option<Arc<Adapters>> {
+        self.source.adapters()
     }
 
     fn host(&self) -> EngineHost {

@@ -12,6 +12,7 @@
 //! - [`options`], [`restart`], [`model_source`]: settings, and where a model comes from
 //! - [`simulation`]: an engine without a model, for tests
 
+pub mod adapters;
 pub mod client;
 pub mod executor;
 pub mod experts;

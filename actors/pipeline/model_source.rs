@@ -1,7 +1,11 @@
 //! Where a pipeline's model comes from and where its engine runs.
 
+use std::sync::Arc;
+
 use cuelight_engine::engine::Engine;
 use cuelight_engine::load::{LoadCancel, LoadProgress, LoadedModel};
+
+use super::adapters::Adapters;
 
 /// Loads a model, any number of times.
 ///
@@ -19,6 +23,11 @@ pub trait ModelSource: Send + Sync + 'static {
         cancel: &LoadCancel,
         progress: &mut dyn FnMut(LoadProgress),
     ) -> Result<LoadedModel<Self::Engine>, SourceError>;
+
+    /// The adapters of the model; `None` for a model without adapters.
+    fn adapters(&self) -> Option<Arc<Adapters>> {
+        None
+    }
 
     /// Where the engine runs.
     fn host(&self) -> EngineHost {

@@ -10,6 +10,7 @@ use cuelight_engine::load::{MemoryPlan, ModelCard};
 use serde_json::{Map, Value};
 use tokio::sync::{OnceCell, Semaphore};
 
+use super::adapters::Adapters;
 use crate::core::request::ReasoningOptions;
 use crate::output::{OutputFormat, OutputParser, ParserOptions, ToolSpec};
 
@@ -29,6 +30,8 @@ pub struct ServedModel {
     pub rendering_slots: Arc<Semaphore>,
     /// Compiles constraints on the output.
     pub constraints: Arc<ConstraintCompiler>,
+    /// The adapters of the model; `None` for a model without adapters.
+    pub adapters: Option<Arc<Adapters>>,
     /// How the model writes reasoning and tool calls. Found for the first chat, because it needs renderings.
     pub output_rules: OnceCell<OutputRules>,
 }
@@ -64,8 +67,15 @@ impl ServedModel {
             chat_template,
             rendering_slots: Arc::new(Semaphore::new(Self::RENDERING_SLOTS)),
             constraints,
+            adapters: None,
             output_rules: OnceCell::new(),
         }
+    }
+
+    /// The model with adapters.
+    #[must_use]
+    pub fn with_adapters(self, adapters: Option<Arc<Adapters>>) -> Self {
+        ServedModel { adapters, ..self }
     }
 
     /// Finds how the model writes reasoning and tool calls, by renderings of its chat template. Takes milliseconds, so call it

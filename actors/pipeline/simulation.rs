@@ -178,6 +178,7 @@ impl SimulatedModel {
         let vocabulary = 0..TokenId::try_from(vocab_size).unwrap_or(TokenId::MAX);
         SimulatedModel {
             limits: EngineLimits {
+                max_adapter_rank: 0,
                 vocab_size,
                 context_tokens: 512,
                 kv_blocks: 256,
@@ -258,7 +259,16 @@ impl ModelSource for SimulatedModel {
             _live: live,
         };
         let (tokenizer, chat_template) = (self.tokenizer.clone(), self.chat_template.clone());
-        Ok(LoadedModel { engine, tokenizer, chat_template, experts: None, card, memory, files: ModelFiles::default() })
+        Ok(LoadedModel {
+            engine,
+            tokenizer,
+            chat_template,
+            experts: None,
+            card,
+            memory,
+            files: ModelFiles::default(),
+            adapters: None,
+        })
     }
 
     fn host(&self) -> EngineHost {

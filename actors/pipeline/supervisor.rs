@@ -206,13 +206,14 @@ impl<S: ModelSource> SupervisorState<S> {
         if is_second || self.has_ended() {
             return Ok(());
         }
-        let LoadedModel { engine, experts, tokenizer, chat_template, card, memory, files } = model;
+        let LoadedModel { engine, experts, tokenizer, chat_template, card, memory, files, .. } = model;
         self.watch(me, &files);
         let limits = engine.limits().clone();
         metrics::replica_loaded(&self.options.model_id, self.replica.index, &card, &limits);
         if self.actors.is_none() {
             let limits = limits.clone();
             let model = ServedModel::new(card, memory, limits, tokenizer, chat_template);
+            let model = model.with_adapters(self.source.adapters());
             self.start_actors(me, Arc::new(model)).await?;
         }
         self.start_request_actors(me).await?;

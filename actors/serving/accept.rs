@@ -72,6 +72,7 @@ pub(crate) async fn accept(
         let reasoning = || rules.reasoning(&model.tokenizer, &prompt.text, output.reasoning_budget);
         let reasoning = separates.then(reasoning).flatten();
         for mut request in parts {
+            request.adapter = served.adapter.clone();
             request.constraint = constraint.clone();
             request.reasoning = reasoning.clone();
             request.visible_tokens = rules.visible_tokens.clone();

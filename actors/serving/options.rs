@@ -129,6 +129,7 @@ impl GenerationOptions {
             priority: self.priority,
             client: self.tenancy.client.clone(),
             cache_salt: self.tenancy.cache_salt.clone(),
+            adapter: None,
             speculation: SpeculationOptions { is_off: self.speculation.is_off, prediction: Arc::default() },
         };
         Ok((0..self.best_of as u64).map(move |i| {

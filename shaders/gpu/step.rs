@@ -119,6 +119,7 @@ mod tests {
             selected: &[1, 2],
             state_from: &[NO_SLOT, 4],
             state_to: &[NO_SLOT, 3, 4],
+            adapters: &[],
         };
         let written = layout.write(&batch, &mut words);
         assert_eq!(words[..3], [3, 2, 2]);

@@ -1,5 +1,7 @@
 //! The rows of one step.
 
+use crate::lora::adapter::AdapterUse;
+
 /// The rows of one step: their tokens, positions and sequences, and the rows whose logits are requested.
 #[derive(Clone, Copy, Default)]
 pub struct Batch<'a> {
@@ -19,13 +21,25 @@ pub struct Batch<'a> {
     /// `[rows]` slot that gets the recurrent state after each row, or [`NO_SLOT`](crate::recurrent::NO_SLOT). Every
     /// sequence has one after its last row. It may be the one that the sequence starts from. Empty as above.
     pub state_to: &'a [u32],
+    /// The adapter of each sequence, if it has one. Empty when no sequence has one.
+    pub adapters: &'a [Option<&'a AdapterUse>],
 }
 
-impl Batch<'_> {
+impl<'a> Batch<'a> {
     /// The number of rows of the step.
     #[must_use]
     pub fn rows(&self) -> usize {
         self.tokens.len()
+    }
+
+    /// The adapter of a row of an op with `rows` rows: all rows of the step, or those that reach the output head.
+    #[must_use]
+    pub fn adapter_of(&self, row: usize, rows: usize) -> Option<&'a AdapterUse> {
+        if self.adapters.is_empty() {
+            return None;
+        }
+        let row = if rows == self.rows() { row } else { self.selected[row] as usize };
+        self.adapters[self.sequences[row] as usize]
     }
 
     /// The first row of each run of rows of one sequence.

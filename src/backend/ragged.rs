@@ -7,7 +7,9 @@ use cuelight_shaders::cpu::Kernel;
 use cuelight_shaders::op::Batch;
 use cuelight_shaders::recurrent::NO_SLOT;
 
-use crate::engine::{BLOCK_TOKENS, EngineLimits, LogitsWanted, RowSamplingParams, SequenceRows, SlotId, Step};
+use crate::engine::{
+    AdapterUse, BLOCK_TOKENS, EngineLimits, LogitsWanted, RowSamplingParams, SequenceRows, SlotId, Step,
+};
 use crate::graph::{Graph, Node, Rows, ValueId};
 
 /// The flattened rows of the current step. Kept between steps to reuse the allocations.
@@ -22,7 +24,7 @@ pub(super) struct RaggedRows {
 }
 
 impl RaggedRows {
-    pub fn batch<'a>(&'a self, block_tables: &'a [&'a [u32]]) -> Batch<'a> {
+    pub fn batch<'a>(&'a self, block_tables: &'a [&'a [u32]], adapters: &'a [Option<&'a AdapterUse>]) -> Batch<'a> {
         Batch {
             tokens: &self.tokens,
             positions: &self.positions,
@@ -31,6 +33,7 @@ impl RaggedRows {
             selected: &self.selected,
             state_from: &self.state_from,
             state_to: &self.state_to,
+            adapters,
         }
     }
 
@@ -132,6 +135,9 @@ pub(super) fn validate(step: &Step, limits: &EngineLimits) -> Result<(), String>
         if let Some(token) = sequence.tokens.iter().find(|token| **token as usize >= limits.vocab_size) {
             return Err(format!("sequence {index} has token {token} of a vocabulary of {}", limits.vocab_size));
         }
+        if let Some(rank) = sequence.adapter.as_ref().map(|used| used.adapter.max_rank()) {
+            at_most("ranks in an adapter", rank, limits.max_adapter_rank)?;
+        }
         if !sequence.tokens.is_empty() {
             let first_block = sequence.first_position as usize / BLOCK_TOKENS;
             written_blocks.extend_from_slice(&sequence.block_table[first_block..end.div_ceil(BLOCK_TOKENS)]);
@@ -180,6 +186,7 @@ mod tests {
 
     fn limits() -> EngineLimits {
         EngineLimits {
+            max_adapter_rank: 0,
             vocab_size: 10,
             context_tokens: 40,
             kv_blocks: 4,
@@ -193,6 +200,7 @@ mod tests {
 
     fn rows(tokens: usize, first_position: u32, blocks: &[u32]) -> SequenceRows {
         SequenceRows {
+            adapter: None,
             tokens: vec![1; tokens],
             first_position,
             block_table: blocks.to_vec(),

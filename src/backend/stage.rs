@@ -289,6 +289,7 @@ mod tests {
 
     fn limits() -> EngineLimits {
         EngineLimits {
+            max_adapter_rank: 0,
             vocab_size: 100,
             context_tokens: 64,
             kv_blocks: 16,
@@ -302,6 +303,7 @@ mod tests {
 
     fn step(lengths: &[usize]) -> Step {
         let sequence = |(index, length): (usize, &usize)| SequenceRows {
+            adapter: None,
             tokens: vec![index as u32; *length],
             first_position: 0,
             block_table: vec![index as u32],

@@ -105,6 +105,12 @@ pub enum LoadError {
         /// The size of one expert.
         least_bytes: u64,
     },
+    /// Adapters were requested for a model on a device that does not compute them.
+    #[error("adapters need a model on the CPU, but the device is {device}")]
+    AdaptersWithoutCpu {
+        /// The chosen devices.
+        device: String,
+    },
     /// The device does not accept expert uploads.
     #[error("experts cannot be uploaded to the device: {0}")]
     Upload(String),

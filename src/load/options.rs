@@ -6,6 +6,7 @@ use cuelight_shaders::attention::KvType;
 use cuelight_shaders::cpu::{ActivationBits, Kernel};
 use cuelight_shaders::tuning::Tuning;
 
+use crate::adapters::AdapterLimits;
 use crate::backend::cpu;
 use crate::backend::vulkan::VulkanOptions;
 use crate::checkpoint::{self, Checkpoint, OpenError};
@@ -105,6 +106,8 @@ pub struct LoadOptions {
     pub vulkan: VulkanOptions,
     /// On a Vulkan device: whether a row's bits never depend on its batch. On the CPU they never do.
     pub deterministic: bool,
+    /// The adapters that the model may have; `None` for a model without adapters.
+    pub adapters: Option<AdapterLimits>,
     /// The chat template, and how it is rendered.
     pub chat_template: ChatTemplateOptions,
     /// Whether to ignore how the publisher of the model recommends to sample.
@@ -141,6 +144,7 @@ impl LoadOptions {
             tuning: Tuning::default(),
             vulkan: VulkanOptions::default(),
             deterministic: false,
+            adapters: None,
             chat_template: ChatTemplateOptions::default(),
             ignore_model_sampling: false,
             profile_ops: false,

@@ -13,16 +13,20 @@ use super::guarded::GuardedEngine;
 use super::options::LoadOptions;
 use super::progress::LoadProgress;
 use super::text::{chat_template, tokenizer_bytes, tokenizer_cancellable};
+use crate::adapters::{AdapterLimits, AdapterModel};
 use crate::backend::offload::WithExperts;
 use crate::cancel::LoadCancel;
 use crate::checkpoint::Checkpoint;
+use crate::device::ComputeDevice;
 use crate::engine::{Engine, EngineLimits};
 use crate::experts::HostExperts;
 use crate::format::chat_template::ChatTemplate;
+use crate::format::hugging_face::HeadCounts;
 use crate::format::tokenizer::Tokenizer;
 use crate::mapped_file::ModelFiles;
 use crate::memory::{self, MemoryPlan, MemoryRequest, StateSlots};
 use crate::model::ModelGraph;
+use crate::model::layer::{DeltaLayer, MixerSpec};
 use crate::sample::RecommendedSampling;
 use crate::synthetic::generate::PendingWeights;
 
@@ -42,13 +46,15 @@ pub struct LoadedModel<E: Engine> {
     pub memory: MemoryPlan,
     /// Its files, which must not change while it runs.
     pub files: ModelFiles,
+    /// What its adapters must fit; `None` for a model without adapters.
+    pub adapters: Option<Arc<AdapterModel>>,
 }
 
 impl<E: Engine> LoadedModel<E> {
     /// The same model with its engine wrapped in another.
     pub fn map_engine<F: Engine>(self, wrap: impl FnOnce(E) -> F) -> LoadedModel<F> {
-        let LoadedModel { engine, tokenizer, chat_template, experts, card, memory, files } = self;
-        LoadedModel { engine: wrap(engine), tokenizer, chat_template, experts, card, memory, files }
+        let LoadedModel { engine, tokenizer, chat_template, experts, card, memory, files, adapters } = self;
+        LoadedModel { engine: wrap(engine), tokenizer, chat_template, experts, card, memory, files, adapters }
     }
 }
 
@@ -62,6 +68,7 @@ pub struct LoadPlan {
     memory: MemoryPlan,
     limits: EngineLimits,
     card: ModelCard,
+    adapters: Option<Arc<AdapterModel>>,
 }
 
 /// Most bytes of logits in a step. A step with more sequences than fit still gets one row per sequence. A prompt whose tokens are
@@ -85,6 +92,7 @@ pub(super) struct Draft {
     limits: EngineLimits,
     request: MemoryRequest,
     card: ModelCard,
+    adapters: Option<Arc<AdapterModel>>,
 }
 
 /// Reads the headers and divides the model among its devices.
@@ -99,17 +107,44 @@ pub(super) fn draft(options: &LoadOptions) -> Result<Draft, LoadError> {
         }
     }
     let (checkpoint, pending_weights) = options.source.open()?;
-    let model = ModelGraph::build_for(&*checkpoint, options.context_tokens)?;
+    let model = ModelGraph::build_for(&*checkpoint, options.context_tokens, adapter_rank(options)?)?;
     let mut card = ModelCard::read(&*checkpoint, &model)?;
     if options.ignore_model_sampling {
         card.sampling = RecommendedSampling::default();
     }
     let mut limits = limits(&model, options);
-    let request =
-        MemoryRequest { text_bytes: tokenizer_bytes(&*checkpoint)?, ..memory_request(&model, options, &limits) };
+    let adapters = options.adapters.map(|limits| Arc::new(adapter_model(&model, limits)));
+    let adapter_bytes = adapters.as_ref().map_or(0, |adapters| adapters.reserved_bytes());
+    let request = MemoryRequest {
+        text_bytes: tokenizer_bytes(&*checkpoint)? + adapter_bytes,
+        ..memory_request(&model, options, &limits)
+    };
     let division = engine::divide(model, options, &limits, &request)?;
     limits.device = division.describe(options);
-    Ok(Draft { options: options.clone(), checkpoint, pending_weights, division, limits, request, card })
+    Ok(Draft { options: options.clone(), checkpoint, pending_weights, division, limits, request, card, adapters })
+}
+
+/// The largest rank of the adapters that were requested.
+fn adapter_rank(options: &LoadOptions) -> Result<Option<usize>, LoadError> {
+    let is_on_cpu = options.device.0.iter().all(|device| *device == ComputeDevice::Cpu);
+    match options.adapters {
+        Some(_) if !is_on_cpu => Err(LoadError::AdaptersWithoutCpu { device: options.device.to_string() }),
+        adapters => Ok(adapters.map(|limits| limits.max_rank)),
+    }
+}
+
+/// What adapters of a model must fit.
+fn adapter_model(model: &ModelGraph, limits: AdapterLimits) -> AdapterModel {
+    let heads = model.hyperparameters.layers.iter().map(|layer| {
+        let (query, key) = layer.mixer.attention().map_or((0, 0), |of| (of.heads.n_heads, of.heads.n_kv_heads));
+        let delta = match &layer.mixer {
+            MixerSpec::GatedDelta(DeltaLayer { shape, .. }) => [shape.key_heads, shape.value_heads, shape.key_dim],
+            _ => [0; 3],
+        };
+        HeadCounts { query, key, delta }
+    });
+    let architecture = &model.hyperparameters.architecture;
+    AdapterModel::new(architecture, model.projections.clone(), heads.collect(), limits)
 }
 
 /// The limits of the engine, as far as they are known before the memory is planned.
@@ -118,6 +153,7 @@ fn limits(model: &ModelGraph, options: &LoadOptions) -> EngineLimits {
     let max_sequences = options.max_sequences.min(options.max_batched_tokens);
     let logits_rows_that_fit = LOGITS_BYTES / (h.vocab_size * size_of::<f32>());
     EngineLimits {
+        max_adapter_rank: options.adapters.map_or(0, |adapters| adapters.max_rank),
         vocab_size: h.vocab_size,
         context_tokens: options.context_tokens.unwrap_or(h.context_train),
         kv_blocks: 0,
@@ -153,7 +189,7 @@ fn memory_request(model: &ModelGraph, options: &LoadOptions, limits: &EngineLimi
 impl Draft {
     /// Plans the memory. Replicas that share a memory get equal parts of it.
     pub(super) fn plan(self, sharers: &Sharers) -> Result<LoadPlan, LoadError> {
-        let Draft { options, checkpoint, pending_weights, mut division, mut limits, request, card } = self;
+        let Draft { options, checkpoint, pending_weights, mut division, mut limits, request, card, adapters } = self;
         let planned = division
             .plan_memory(&options, &limits, &request, sharers)
             .or_else(|too_large| division.leave_experts_in_file(&options, &limits, &request, sharers).ok_or(too_large));
@@ -172,7 +208,16 @@ impl Draft {
         limits.context_tokens = memory.context_tokens;
         limits.kv_blocks = memory.kv_blocks;
         limits.state_slots = memory.state_slots;
-        Ok(LoadPlan { options, checkpoint: checkpoint.into(), pending_weights, division, memory, limits, card })
+        Ok(LoadPlan {
+            options,
+            checkpoint: checkpoint.into(),
+            pending_weights,
+            division,
+            memory,
+            limits,
+            card,
+            adapters,
+        })
     }
 }
 
@@ -213,6 +258,12 @@ impl LoadPlan {
         self.checkpoint.files()
     }
 
+    /// What adapters of the model must fit; `None` for a model without adapters.
+    #[must_use]
+    pub fn adapters(&self) -> Option<&Arc<AdapterModel>> {
+        self.adapters.as_ref()
+    }
+
     /// Builds the tokenizer and, at the same time, loads the weights and reserves the planned memory.
     ///
     /// # Errors
@@ -232,6 +283,7 @@ impl LoadPlan {
     ) -> Result<LoadedModel<Box<dyn Engine>>, LoadError> {
         let (checkpoint, given) = (Arc::clone(&self.checkpoint), self.options.chat_template.clone());
         let (card, memory, files) = (self.card.clone(), self.memory.clone(), self.files().clone());
+        let adapters = self.adapters.clone();
         // The text side needs one CPU thread, while the engine mostly waits for memory and disk.
         let (text, engine) = std::thread::scope(|scope| {
             let text = scope.spawn(move || -> Result<_, LoadError> {
@@ -255,6 +307,7 @@ impl LoadPlan {
             card,
             memory,
             files,
+            adapters,
         })
     }
 

@@ -1,5 +1,6 @@
 //! A model graph under construction: the file's tensors, the ops so far, and the helpers that mixers and feed-forwards share.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use cuelight_shaders::layer_norm::LayerNorm;
@@ -12,6 +13,7 @@ use super::arch::{Family, NormKind};
 use super::error::ModelError;
 use super::hyperparameters::HyperParameters;
 use super::weights::Weights;
+use crate::adapters::projections::{Projection, Projections};
 use crate::checkpoint::Checkpoint;
 use crate::graph::{Graph, ValueId};
 
@@ -25,6 +27,8 @@ pub struct Builder<'a> {
     pub family: &'static Family,
     /// The model's hyperparameters.
     pub h: &'a HyperParameters,
+    /// The projections that adapters can change.
+    pub projections: Projections,
 }
 
 /// Why a graph cannot be built. [`BuildError::in_file`] adds the file's name.
@@ -60,10 +64,16 @@ impl From<ShapeError> for BuildError {
 }
 
 impl<'a> Builder<'a> {
-    /// An empty graph for the model in `checkpoint`.
+    /// An empty graph for the model in `checkpoint`. With `adapter_rank`, adapters of at most this rank can change it.
     #[must_use]
-    pub fn new(checkpoint: &'a dyn Checkpoint, family: &'static Family, h: &'a HyperParameters) -> Self {
-        Builder { weights: Weights::new(checkpoint), graph: Graph::default(), family, h }
+    pub fn new(
+        checkpoint: &'a dyn Checkpoint,
+        family: &'static Family,
+        h: &'a HyperParameters,
+        adapter_rank: Option<usize>,
+    ) -> Self {
+        let projections = Projections::new(adapter_rank);
+        Builder { weights: Weights::new(checkpoint), graph: Graph::default(), family, h, projections }
     }
 
     /// A norm over the whole row with the weight of `name`, and for a layer norm its bias where the file has one.
@@ -123,7 +133,27 @@ impl<'a> Builder<'a> {
             factors.push(factor);
         }
         let products = self.graph.push(Linear::new(matrices, biases)?, &[x])?;
-        products.into_iter().zip(factors).map(|(product, factor)| self.times(factor, product)).collect()
+        let mut adapted = Vec::with_capacity(outputs.len());
+        for ((product, factor), (stem, rows)) in products.into_iter().zip(factors).zip(outputs) {
+            let product = self.times(factor, product)?;
+            adapted.push(self.with_adapters(layer, (*stem, 0..*rows), [product, x])?);
+        }
+        Ok(adapted)
+    }
+
+    /// The output `y` of a projection of `x` with the changes of adapters, where the model has them. The weight of the projection
+    /// is some rows of a tensor.
+    fn with_adapters(
+        &mut self,
+        layer: usize,
+        (stem, rows): (&str, Range<usize>),
+        [y, x]: [ValueId; 2],
+    ) -> Result<ValueId, BuildError> {
+        let (tensor, columns) = (format!("blk.{layer}.{stem}.weight"), self.graph.width(x));
+        match self.projections.add(Projection { tensor, rows, columns }) {
+            Some(op) => Ok(self.graph.push_one(op, &[y, x])?),
+            None => Ok(y),
+        }
     }
 
     /// The value times a factor; the value itself if that is 1.
@@ -155,7 +185,13 @@ impl<'a> Builder<'a> {
             biases.push(bias.as_ref().map(|bias| bias[range.clone()].into()));
             start = range.end;
         }
-        Ok(self.graph.push(Linear::new(matrices, biases)?, &[x])?)
+        let products = self.graph.push(Linear::new(matrices, biases)?, &[x])?;
+        let (mut adapted, mut start) = (Vec::with_capacity(sizes.len()), 0);
+        for (product, size) in products.into_iter().zip(sizes) {
+            adapted.push(self.with_adapters(layer, (stem, start..start + size), [product, x])?);
+            start += size;
+        }
+        Ok(adapted)
     }
 }
 

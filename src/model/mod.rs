@@ -30,6 +30,7 @@ use cuelight_shaders::layer_state::LayerState;
 use cuelight_shaders::matmul::Linear;
 use cuelight_shaders::select_rows::SelectRows;
 
+use crate::adapters::projections::Projection;
 use crate::checkpoint::Checkpoint;
 use crate::graph::{Graph, ValueId};
 use arch::Norms;
@@ -50,6 +51,8 @@ pub struct ModelGraph {
     pub states: Vec<LayerState>,
     /// Bytes of the weights that the graph reads.
     pub weights_bytes: u64,
+    /// The projections that adapters can change; none for a model without adapters.
+    pub projections: Vec<Projection>,
 }
 
 impl ModelGraph {
@@ -58,24 +61,29 @@ impl ModelGraph {
     /// # Errors
     /// [`ModelError`] when the architecture is unknown, or a key or tensor is missing or wrong.
     pub fn build(checkpoint: &dyn Checkpoint) -> Result<ModelGraph, ModelError> {
-        ModelGraph::build_for(checkpoint, None)
+        ModelGraph::build_for(checkpoint, None, None)
     }
 
     /// As [`ModelGraph::build`], for sequences of up to `context_tokens` tokens instead of as long as in training. Some
-    /// models rotate differently in short contexts.
+    /// models rotate differently in short contexts. With `adapter_rank`, adapters of at most this rank can change it.
     ///
     /// # Errors
     /// As [`ModelGraph::build`].
-    pub fn build_for(checkpoint: &dyn Checkpoint, context_tokens: Option<usize>) -> Result<ModelGraph, ModelError> {
+    pub fn build_for(
+        checkpoint: &dyn Checkpoint,
+        context_tokens: Option<usize>,
+        adapter_rank: Option<usize>,
+    ) -> Result<ModelGraph, ModelError> {
         let family = arch::of(checkpoint)?;
         let hyperparameters = HyperParameters::read(checkpoint, family, context_tokens)?;
-        let mut builder = Builder::new(checkpoint, family, &hyperparameters);
+        let mut builder = Builder::new(checkpoint, family, &hyperparameters, adapter_rank);
         build_ops(&mut builder).map_err(|error| error.in_file(checkpoint))?;
         builder.weights.check_all_layer_tensors_used(&hyperparameters.architecture, hyperparameters.layers.len())?;
         let weights_bytes = builder.weights.bytes();
-        let Builder { graph, .. } = builder;
+        let Builder { graph, projections, .. } = builder;
+        let projections = projections.into_list();
         let states = hyperparameters.layers.iter().map(|layer| layer.mixer.state()).collect();
-        Ok(ModelGraph { graph, states, weights_bytes, hyperparameters })
+        Ok(ModelGraph { graph, states, weights_bytes, hyperparameters, projections })
     }
 }
 

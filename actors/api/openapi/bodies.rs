@@ -53,6 +53,8 @@ pub(super) const LLAMA_COMPLETION: &str = "LlamaCompletionRequest";
 pub(super) const TOKENIZE: &str = "TokenizeRequest";
 pub(super) const DETOKENIZE: &str = "DetokenizeRequest";
 pub(super) const MODEL_NAME: &str = "ModelRequest";
+pub(super) const LORA: &str = "LoadAdapterRequest";
+pub(super) const LORA_NAME: &str = "AdapterRequest";
 
 /// The schemas of all requests.
 pub(super) const BODIES: &[Body] = &[
@@ -73,9 +75,15 @@ pub(super) const BODIES: &[Body] = &[
     Body { name: TOKENIZE, groups: &[MODEL, TO_TOKENS], required: &[] },
     Body { name: DETOKENIZE, groups: &[MODEL, FROM_TOKENS], required: &["tokens"] },
     Body { name: MODEL_NAME, groups: &[MODEL], required: &["model"] },
+    Body { name: LORA, groups: &[ADAPTER_NAME, ADAPTER_PATH], required: &["lora_name", "lora_path"] },
+    Body { name: LORA_NAME, groups: &[ADAPTER_NAME], required: &["lora_name"] },
 ];
 
 const MODEL: &[Field] = &[field("model", Text, "The name of the model; default: the first one of the server.")];
+
+const ADAPTER_NAME: &[Field] = &[field("lora_name", Text, "The name of the adapter.")];
+
+const ADAPTER_PATH: &[Field] = &[field("lora_path", Text, "Its GGUF file or PEFT directory on the server.")];
 
 const CONVERSATION: &[Field] = &[
     field("messages", List, "The conversation, with roles system, developer, user, assistant and tool."),

@@ -4,8 +4,8 @@ use utoipa::openapi::HttpMethod;
 use utoipa::openapi::HttpMethod::{Delete, Get, Post};
 
 use super::bodies::{
-    ANTHROPIC, ANTHROPIC_COUNT, CHAT, COMPLETION, DETOKENIZE, INFILL, LLAMA_COMPLETION, MODEL_NAME, OLLAMA_CHAT,
-    OLLAMA_GENERATE, OLLAMA_PULL, RESPONSE, TOKENIZE,
+    ANTHROPIC, ANTHROPIC_COUNT, CHAT, COMPLETION, DETOKENIZE, INFILL, LLAMA_COMPLETION, LORA, LORA_NAME, MODEL_NAME,
+    OLLAMA_CHAT, OLLAMA_GENERATE, OLLAMA_PULL, RESPONSE, TOKENIZE,
 };
 
 /// The form of a successful answer.
@@ -114,6 +114,9 @@ pub(super) const OPERATIONS: &[Route] = &[
     get("/models", MODELS, "Returns state and memory of each model."),
     post("/models/load", MODELS, MODEL_NAME, Json, "Loads a model."),
     post("/models/unload", MODELS, MODEL_NAME, Json, "Unloads a model."),
+    post("/v1/load_lora_adapter", MODELS, LORA, Text, "Loads an adapter of the model."),
+    post("/v1/unload_lora_adapter", MODELS, LORA_NAME, Text, "Unloads an adapter."),
+    get("/lora-adapters", MODELS, "Lists the loaded adapters."),
     open("/health", Json, "Says whether the process works."),
     open("/ping", Json, "Says whether the process works."),
     open("/ready", Json, "Says whether the server should receive requests."),

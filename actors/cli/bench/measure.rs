@@ -197,6 +197,7 @@ impl<'a> Sequences<'a> {
         let mut rows_of = |sequence: usize| {
             let first_block = sequence * self.shape.blocks();
             SequenceRows {
+                adapter: None,
                 tokens: (0..rows).map(|_| next_token(&mut self.random, vocab_size)).collect(),
                 first_position: self.position as u32,
                 block_table: (first_block..first_block + blocks).map(|block| block as BlockId).collect(),
@@ -256,6 +257,7 @@ mod tests {
 
     fn recording_engine() -> RecordingEngine {
         let limits = EngineLimits {
+            max_adapter_rank: 0,
             vocab_size: 10,
             context_tokens: 128,
             kv_blocks: 8,

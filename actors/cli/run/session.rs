@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cuelight_engine::engine::TokenId;
+use cuelight_engine::engine::{AdapterUse, TokenId};
 use cuelight_engine::format::chat_template::{Cancellation, TemplateInputs};
 
 use super::answer_format::AnswerFormat;
@@ -234,8 +234,14 @@ impl Session {
             visible_tokens: rules.visible_tokens.clone(),
             reasoning: rules.reasoning(&self.model.tokenizer, text, None),
             constraint: self.format.constraint.clone(),
+            adapter: self.adapter(),
             ..GenerationRequest::default()
         }
+    }
+
+    /// The adapter of the command line, if there is one.
+    fn adapter(&self) -> Option<AdapterUse> {
+        self.model.adapters.as_ref()?.list().into_iter().next().map(|named| named.adapter)
     }
 
     /// Prints the statistics of an answer, if they are wanted.

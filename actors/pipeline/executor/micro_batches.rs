@@ -81,6 +81,7 @@ mod tests {
 
     fn step(sequences: u32) -> Step {
         let rows = |block| SequenceRows {
+            adapter: None,
             tokens: vec![block],
             first_position: 0,
             block_table: vec![block],

@@ -90,6 +90,7 @@ mod tests {
         for (sequence, &request) in requests.iter().enumerate() {
             let id = RequestId(request);
             let rows = SequenceRows {
+                adapter: None,
                 tokens: vec![0],
                 first_position: 5,
                 block_table: vec![request as u32],

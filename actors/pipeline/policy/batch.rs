@@ -81,6 +81,7 @@ impl Batch {
             }
         };
         step.sequences.push(SequenceRows {
+            adapter: sequence.adapter.clone(),
             tokens,
             first_position: u32::try_from(from).expect("a context is shorter than 2^32 tokens"),
             block_table: block_table(sequence, to),

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cuelight_engine::engine::{EngineLimits, RowSamplingParams, Step, StepId, TokenId};
+use cuelight_engine::engine::{AdapterUse, EngineLimits, RowSamplingParams, Step, StepId, TokenId};
 use cuelight_engine::sample::Draw;
 
 use crate::core::draft::DraftSource;
+use crate::core::prefix_scope::PrefixScope;
 use crate::core::request::{GenerationError, RequestId, SpeculationOptions};
 
 /// The parts of a request that matter for scheduling.
@@ -22,8 +23,10 @@ pub struct Submission {
     pub priority: i32,
     /// The client. Clients share the engine fairly. All requests without a client count as one client.
     pub client: Option<Arc<str>>,
-    /// Requests share cached prefixes only with requests that have the same salt.
-    pub cache_salt: Option<Arc<str>>,
+    /// Requests share cached prefixes only with requests of the same scope.
+    pub scope: PrefixScope,
+    /// The adapter that changes the model.
+    pub adapter: Option<AdapterUse>,
     /// Whether the logits of all rows of the prompt are needed.
     pub scores_prompt: bool,
     /// How the engine may sample its tokens. `None` when the sampler needs the logits.

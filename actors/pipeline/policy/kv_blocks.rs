@@ -9,11 +9,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
-use std::sync::Arc;
 
 use cuelight_engine::engine::{BLOCK_TOKENS, BlockId, StepId, TokenId};
 
 use super::prefix_cache::{Content, PrefixCache};
+use crate::core::prefix_scope::PrefixScope;
 
 /// One reference to a block. Released with [`BlockManager::release`].
 #[derive(Debug, PartialEq, Eq)]
@@ -103,10 +103,10 @@ impl<S: BuildHasher> BlockManager<S> {
     }
 
     /// The blocks that contain the longest known prefix of `tokens`, in whole blocks.
-    pub fn find_prefix(&self, salt: Option<&Arc<str>>, tokens: &[TokenId]) -> Vec<BlockId> {
+    pub fn find_prefix(&self, scope: &PrefixScope, tokens: &[TokenId]) -> Vec<BlockId> {
         let mut prefix: Vec<BlockId> = Vec::new();
         for block in tokens.chunks_exact(BLOCK_TOKENS) {
-            let content = Content::new(salt, prefix.last().copied(), block);
+            let content = Content::new(scope, prefix.last().copied(), block);
             let Some(id) = self.contents.find(&content) else { break };
             prefix.push(id);
         }
@@ -222,6 +222,7 @@ impl<S: BuildHasher> BlockManager<S> {
 #[cfg(test)]
 mod tests {
     use std::hash::{BuildHasherDefault, Hasher};
+    use std::sync::Arc;
 
     use super::*;
 
@@ -242,6 +243,10 @@ mod tests {
         (0..(blocks * BLOCK_TOKENS) as TokenId).map(|i| seed * 1000 + i).collect()
     }
 
+    fn scope(salt: Option<&Arc<str>>) -> PrefixScope {
+        PrefixScope { salt: salt.cloned(), adapter: None }
+    }
+
     /// Computes a prompt and returns its blocks, all of them in the prefix cache.
     fn compute<S: BuildHasher>(
         manager: &mut BlockManager<S>,
@@ -250,7 +255,7 @@ mod tests {
     ) -> Vec<BlockHandle> {
         let mut blocks: Vec<BlockHandle> = Vec::new();
         for block in tokens.chunks_exact(BLOCK_TOKENS) {
-            let content = Content::new(salt, blocks.last().map(BlockHandle::id), block);
+            let content = Content::new(&scope(salt), blocks.last().map(BlockHandle::id), block);
             let mut handle = manager.allocate().unwrap();
             manager.insert_cached(&mut handle, content, DONE);
             blocks.push(handle);
@@ -264,7 +269,7 @@ mod tests {
         salt: Option<&Arc<str>>,
         tokens: &[TokenId],
     ) -> Vec<BlockHandle> {
-        let found = manager.find_prefix(salt, tokens);
+        let found = manager.find_prefix(&scope(salt), tokens);
         manager.take(&found)
     }
 
@@ -291,7 +296,7 @@ mod tests {
         let first = compute(&mut manager, None, &prompt);
         let second = take_prefix(&mut manager, None, &prompt[..40]);
         assert_eq!(ids(&second), ids(&first)[..2]);
-        assert_eq!(manager.find_prefix(None, &prompt[..40]).len(), 2);
+        assert_eq!(manager.find_prefix(&scope(None), &prompt[..40]).len(), 2);
         assert_eq!((manager.used(), manager.cached()), (3, 0));
         release_all(&mut manager, first.into_iter().chain(second).collect());
         assert_eq!((manager.used(), manager.cached()), (0, 3));
@@ -350,7 +355,7 @@ mod tests {
         let prompt = tokens(1, 1);
         let first = compute(&mut manager, None, &prompt);
         let mut own = manager.allocate().unwrap();
-        manager.insert_cached(&mut own, Content::new(None, None, &prompt), StepId(5));
+        manager.insert_cached(&mut own, Content::new(&scope(None), None, &prompt), StepId(5));
         assert_eq!(own.id(), first[0].id());
         assert_eq!(manager.used(), 2, "the device may still write to the other block");
         manager.step_is_done(StepId(5));

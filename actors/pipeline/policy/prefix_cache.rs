@@ -1,20 +1,21 @@
 //! An index of what the blocks of the KV cache contain, so that a prompt finds the blocks of its prefix.
 //!
 //! The keys and values of a block follow from its tokens and everything before them. Its [`Content`] is its tokens and the
-//! block before it, or for a first block the salt of its tenant. The index compares whole contents, so a hash collision
+//! block before it, or for a first block the scope of its prompt: tenant and adapter. The index compares whole contents, so a hash collision
 //! costs time but never returns the blocks of another prompt.
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;
-use std::sync::Arc;
 
 use cuelight_engine::engine::{BLOCK_TOKENS, BlockId, TokenId};
+
+use crate::core::prefix_scope::PrefixScope;
 
 /// What precedes a block.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Before {
-    /// Nothing: it is the first block of a prompt. Tenants with different salts never share a block.
-    Start(Option<Arc<str>>),
+    /// Nothing: it is the first block of a prompt. Prompts of different scopes never share a block.
+    Start(PrefixScope),
     /// Another block. Its content cannot change while a block after it is known.
     Block(BlockId),
 }
@@ -27,14 +28,14 @@ pub struct Content {
 }
 
 impl Content {
-    /// The content of a block with `tokens` after the block `before`. The salt counts only for a first block.
+    /// The content of a block with `tokens` after the block `before`. The scope counts only for a first block.
     ///
     /// # Panics
     /// When `tokens` is not exactly one block.
     #[must_use]
-    pub fn new(salt: Option<&Arc<str>>, before: Option<BlockId>, tokens: &[TokenId]) -> Self {
+    pub fn new(scope: &PrefixScope, before: Option<BlockId>, tokens: &[TokenId]) -> Self {
         let tokens = tokens.try_into().expect("the tokens of one block");
-        Content { before: before.map_or_else(|| Before::Start(salt.cloned()), Before::Block), tokens }
+        Content { before: before.map_or_else(|| Before::Start(scope.clone()), Before::Block), tokens }
     }
 }
 

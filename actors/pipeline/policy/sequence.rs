@@ -1,8 +1,6 @@
 //! The scheduling state of one request.
 
-use std::sync::Arc;
-
-use cuelight_engine::engine::{BLOCK_TOKENS, LogitsWanted, StepId, TokenId};
+use cuelight_engine::engine::{AdapterUse, BLOCK_TOKENS, LogitsWanted, StepId, TokenId};
 
 use super::drafts::Drafter;
 use super::events::EngineSampling;
@@ -10,6 +8,7 @@ use super::fair_queue::VirtualSpan;
 use super::kv_blocks::BlockHandle;
 use super::prefix_cache::Content;
 use super::recurrent_state::RecurrentState;
+use crate::core::prefix_scope::PrefixScope;
 use crate::core::request::RequestId;
 use crate::core::shared_limit::Client;
 
@@ -51,8 +50,9 @@ pub(super) struct Sequence {
     pub priority: i32,
     /// Clients share the engine fairly.
     pub client: Client,
-    /// It shares cached prefixes only with sequences of the same salt.
-    pub salt: Option<Arc<str>>,
+    /// It shares cached prefixes only with sequences of the same scope.
+    pub scope: PrefixScope,
+    pub adapter: Option<AdapterUse>,
     /// Prompt tokens and sampled tokens: everything needed to recompute the sequence.
     pub tokens: Vec<TokenId>,
     pub prompt_tokens: usize,
@@ -182,12 +182,12 @@ impl Sequence {
     /// The content of block number `index` once it is computed. The blocks before it must be in the prefix cache.
     pub fn content(&self, index: usize) -> Content {
         let before = index.checked_sub(1).map(|before| self.blocks[before].id());
-        Content::new(self.salt.as_ref(), before, &self.tokens[index * BLOCK_TOKENS..(index + 1) * BLOCK_TOKENS])
+        Content::new(&self.scope, before, &self.tokens[index * BLOCK_TOKENS..(index + 1) * BLOCK_TOKENS])
     }
 
-    /// Number of leading blocks that two sequences of the same salt have in common.
+    /// Number of leading blocks that two sequences of the same scope have in common.
     pub fn blocks_in_common(&self, other: &Sequence) -> usize {
-        if self.salt != other.salt {
+        if self.scope != other.scope {
             return 0;
         }
         let (mine, theirs) = (self.cacheable(), &other.tokens);

@@ -128,8 +128,8 @@ impl Policy {
 
     /// Adds a request to the waiting ones.
     pub(super) fn enqueue(&mut self, submission: Submission) -> &mut Sequence {
-        let Submission { id, prompt, max_tokens, priority, client, cache_salt, scores_prompt, .. } = submission;
-        let Submission { engine_sampling, speculation, .. } = submission;
+        let Submission { id, prompt, max_tokens, priority, client, scope, scores_prompt, .. } = submission;
+        let Submission { adapter, engine_sampling, speculation, .. } = submission;
         let prompt_tokens = prompt.len();
         let cost = prompt_tokens + max_tokens.min(COUNTED_ANSWER);
         let span = self.fair_queue.enqueue(client.clone(), cost, priority);
@@ -141,7 +141,8 @@ impl Policy {
             span,
             priority,
             client,
-            salt: cache_salt,
+            scope,
+            adapter,
             tokens: prompt,
             prompt_tokens,
             most_tokens: prompt_tokens.saturating_add(max_tokens).min(self.context_tokens()),

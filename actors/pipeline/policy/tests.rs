@@ -16,10 +16,12 @@ use cuelight_engine::engine::{EngineLimits, LogitsWanted, RowSamplingParams, Ste
 
 use self::world::*;
 use super::*;
+use crate::core::prefix_scope::PrefixScope;
 use crate::core::request::{GenerationError, RequestId, SpeculationOptions, SubmitError};
 
 fn limits() -> EngineLimits {
     EngineLimits {
+        max_adapter_rank: 0,
         vocab_size: 1000,
         context_tokens: 128,
         kv_blocks: 12,
@@ -51,7 +53,8 @@ fn submission(id: u64, prompt_tokens: usize) -> Submission {
         max_tokens: 1000,
         priority: 0,
         client: None,
-        cache_salt: None,
+        scope: PrefixScope::default(),
+        adapter: None,
         scores_prompt: false,
         engine_sampling: None,
         speculation: SpeculationOptions::default(),

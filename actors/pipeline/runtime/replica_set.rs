@@ -110,7 +110,7 @@ impl ReplicaSet {
     /// The prefix of a request's prompt, for routing. Its blocks are hashed only when the router uses them.
     pub fn prefix_of(&self, request: &GenerationRequest) -> Prefix {
         if self.states().router.uses_prefixes() {
-            Prefix::of(request.cache_salt.as_deref(), &request.prompt)
+            Prefix::of(&request.prefix_scope(), &request.prompt)
         } else {
             Prefix::unknown(request.prompt.len())
         }
@@ -232,6 +232,7 @@ fn combined(models: &[&Arc<ServedModel>]) -> Option<Arc<ServedModel>> {
         chat_template: first.chat_template.clone(),
         rendering_slots: first.rendering_slots.clone(),
         constraints: first.constraints.clone(),
+        adapters: first.adapters.clone(),
         output_rules: first.output_rules.clone(),
     }))
 }

@@ -11,6 +11,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use cuelight_engine::engine::{BLOCK_TOKENS, TokenId};
 
+use crate::core::prefix_scope::PrefixScope;
+
 /// A replica with a cached prefix is chosen while its load is at most 1.5 times the lowest load plus this many requests.
 const SLACK: usize = 4;
 
@@ -30,11 +32,11 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    /// The prefix of a prompt. The hashes depend on the salt, because blocks are shared only within one salt.
+    /// The prefix of a prompt. The hashes depend on the scope, because blocks are shared only within one.
     #[must_use]
-    pub fn of(salt: Option<&str>, prompt: &[TokenId]) -> Self {
+    pub fn of(scope: &PrefixScope, prompt: &[TokenId]) -> Self {
         let mut hasher = DefaultHasher::new();
-        salt.hash(&mut hasher);
+        scope.hash(&mut hasher);
         let block = |tokens: &[TokenId]| {
             tokens.hash(&mut hasher);
             hasher.finish()
@@ -233,7 +235,7 @@ mod tests {
     /// The prompt of a conversation. Different conversations have no prefix in common.
     fn prompt(conversation: u32, tokens: usize) -> Prefix {
         let tokens: Vec<TokenId> = (0..tokens as u32).map(|token| conversation * 1_000_000 + token).collect();
-        Prefix::of(None, &tokens)
+        Prefix::of(&PrefixScope::default(), &tokens)
     }
 
     fn send(router: &mut Router, prefix: &Prefix) -> usize {
@@ -287,7 +289,7 @@ mod tests {
         let sent: Vec<usize> = (1..=4)
             .map(|own| {
                 let tokens: Vec<TokenId> = template.iter().copied().chain(own * 1000..own * 1000 + 300).collect();
-                send(&mut router, &Prefix::of(None, &tokens))
+                send(&mut router, &Prefix::of(&PrefixScope::default(), &tokens))
             })
             .collect();
         assert_eq!(sent, [0, 1, 0, 1]);
@@ -325,9 +327,13 @@ mod tests {
     #[test]
     fn prefixes_depend_on_the_salt() {
         let tokens: Vec<TokenId> = (0..64).collect();
-        let (mine, yours) = (Prefix::of(Some("a"), &tokens), Prefix::of(Some("b"), &tokens));
+        let salted = |salt: &str| PrefixScope { salt: Some(salt.into()), adapter: None };
+        let (mine, yours) = (Prefix::of(&salted("a"), &tokens), Prefix::of(&salted("b"), &tokens));
         assert!(mine.blocks.iter().zip(&yours.blocks).all(|(mine, yours)| mine != yours));
-        assert_eq!(Prefix::of(None, &tokens[..63]).blocks[..], Prefix::of(None, &tokens).blocks[..3]);
+        assert_eq!(
+            Prefix::of(&PrefixScope::default(), &tokens[..63]).blocks[..],
+            Prefix::of(&PrefixScope::default(), &tokens).blocks[..3]
+        );
     }
 
     #[test]

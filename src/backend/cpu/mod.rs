@@ -116,8 +116,8 @@ impl CpuStage {
 
     fn compute(&mut self, segment: usize, step: &Step) {
         let Segment { graph, layout, profiler } = &mut self.segments[segment];
-        let block_tables = step.block_tables();
-        let batch = self.rows.batch(&block_tables);
+        let (block_tables, adapters) = (step.block_tables(), step.adapters());
+        let batch = self.rows.batch(&block_tables, &adapters);
         let arena = SharedMut::new(&mut self.arena);
         let slice = |value: ValueId| {
             let rows = count_rows(graph.rows(value), &batch);
@@ -163,8 +163,8 @@ impl PipelineStage for CpuStage {
         }
         self.compute(segment, step);
         let Segment { graph, layout, profiler } = &mut self.segments[segment];
-        let block_tables = step.block_tables();
-        let batch = self.rows.batch(&block_tables);
+        let (block_tables, adapters) = (step.block_tables(), step.adapters());
+        let batch = self.rows.batch(&block_tables, &adapters);
         let read = |value: &ValueId| {
             let (start, rows) = (layout.offset(*value), count_rows(graph.rows(*value), &batch));
             self.arena[start..start + rows * graph.width(*value)].to_vec()
@@ -178,8 +178,8 @@ impl PipelineStage for CpuStage {
     fn cost(&self, step: &Step) -> Cost {
         let mut rows = RaggedRows::default();
         rows.fill(step);
-        let block_tables = step.block_tables();
-        let batch = rows.batch(&block_tables);
+        let (block_tables, adapters) = (step.block_tables(), step.adapters());
+        let batch = rows.batch(&block_tables, &adapters);
         let of_segment = |Segment { graph, .. }: &Segment| {
             let cost = |node| node_cost(graph, node, self.kernel, batch, &self.kv_position_bytes);
             graph.nodes().iter().map(cost).sum::<Cost>()

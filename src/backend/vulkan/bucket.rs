@@ -49,6 +49,7 @@ mod tests {
     #[test]
     fn a_bucket_counts_sequences_only_if_they_have_many_rows() {
         let limits = EngineLimits {
+            max_adapter_rank: 0,
             vocab_size: 0,
             context_tokens: 4096,
             kv_blocks: 0,

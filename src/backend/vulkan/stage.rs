@@ -102,8 +102,8 @@ impl VulkanStage {
 
     /// Runs a segment for the flattened step; returns its outputs and the time of each op.
     fn compute(&mut self, number: usize, step: &Step, inputs: &[Vec<f32>]) -> Result<StageOutput, VulkanError> {
-        let block_tables = step.block_tables();
-        let batch = self.rows.batch(&block_tables);
+        let (block_tables, adapters) = (step.block_tables(), step.adapters());
+        let batch = self.rows.batch(&block_tables, &adapters);
         let written = self.step_layout.write(&batch, &mut self.buffers.words);
         let upload = self.buffers.write_step(&self.device, &written)?;
         let segment = &self.segments[number];
@@ -202,8 +202,8 @@ impl PipelineStage for VulkanStage {
     fn cost(&self, step: &Step) -> Cost {
         let mut rows = RaggedRows::default();
         rows.fill(step);
-        let block_tables = step.block_tables();
-        let batch = rows.batch(&block_tables);
+        let (block_tables, adapters) = (step.block_tables(), step.adapters());
+        let batch = rows.batch(&block_tables, &adapters);
         self.segments.iter().flat_map(|segment| self.costs(&segment.graph, &batch)).sum()
     }
 }

@@ -9,9 +9,11 @@
 //!   `nvfp4`, `float8`: how other tools pack them
 //! - [`table`]: the tensors and their bytes; `transform`, `derived`: how bytes change
 //! - [`keys`], [`rope`]: from `config.json` to keys; `config`: its values as types
+//! - `adapter`: where adapters find a module's weight
 //! - [`text`]: tokenizer, chat template, tokens that end a text
 //! - `small_files`: the files other than weights
 
+mod adapter;
 mod config;
 mod derived;
 mod error;
@@ -38,13 +40,15 @@ use std::path::{Path, PathBuf};
 use cuelight_shaders::quant::Format;
 use cuelight_shaders::weight::{SharedBytes, Weight};
 
+pub use adapter::{NoPlace, Place, layer_of, place};
 use config::Config;
 pub use error::{HuggingFaceError, HuggingFaceFault};
 use families::Family;
 use keys::Keys;
 use small_files::SmallFiles;
 use stored::stored;
-use table::{Entry, HeadCounts, Table, computed};
+pub use table::HeadCounts;
+use table::{Entry, Table, computed};
 pub use text::Text;
 
 use crate::format::gguf::{GgufError, GgufFault, Metadata, TensorInfo, Value};

@@ -41,12 +41,14 @@ pub(super) struct Table<'a> {
 }
 
 /// The numbers of heads that decide the order of rows.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct HeadCounts {
-    query: usize,
-    key: usize,
+#[derive(Debug, Clone, Copy, Default)]
+pub struct HeadCounts {
+    /// Heads of queries.
+    pub query: usize,
+    /// Heads of keys.
+    pub key: usize,
     /// Heads of keys and values of the gated delta rule, and the length of those of keys.
-    delta: [usize; 3],
+    pub delta: [usize; 3],
 }
 
 impl HeadCounts {
@@ -105,7 +107,11 @@ impl Table<'_> {
         let (mut format, mut steps) = (format, Vec::new());
         for op in first.ops {
             let is_bias = name.ends_with(".bias");
-            let Some(step) = self.step(*op, &shape).filter(|_| !(is_bias && *op == Op::Norm)) else { continue };
+            let Some(step) =
+                step(*op, &shape, self.family.norms_lack_one, &self.heads).filter(|_| !(is_bias && *op == Op::Norm))
+            else {
+                continue;
+            };
             let changed = step.ok().and_then(|step| Some((outcome(&step, format, &shape)?, step)));
             let Some(((new_format, new_shape), step)) = changed else {
                 return Err(self.wrong_shape(first.tensor));
@@ -189,36 +195,36 @@ impl Table<'_> {
             }
         }
     }
+}
 
-    /// What an op does to a tensor of this shape; `None` for nothing, and an error where the shape does not allow it.
-    fn step(&self, op: Op, shape: &[usize]) -> Option<Result<Step, ()>> {
-        let from_innermost = |axis: usize| shape.len().checked_sub(axis + 1).ok_or(());
-        let take = |axis: usize, indices: Vec<usize>| Step::Take { axis, indices };
-        Some(match op {
-            Op::Norm => {
-                return self.family.norms_lack_one.then_some(Ok(Step::AddOne));
-            }
-            Op::NegExp => Ok(Step::NegExp),
-            Op::Transpose => Ok(Step::Transpose),
-            Op::Half { part, axis } => from_innermost(axis).and_then(|axis| {
-                let half = Some(shape[axis] / 2).filter(|half| 2 * half == shape[axis]).ok_or(())?;
-                Ok(take(axis, (part * half..(part + 1) * half).collect()))
-            }),
-            Op::EverySecond { first, axis } => from_innermost(axis)
-                .and_then(|axis| if shape[axis].is_multiple_of(2) { Ok(axis) } else { Err(()) })
-                .map(|axis| take(axis, (first..shape[axis]).step_by(2).collect())),
-            Op::RotaryRows(heads) => {
-                let heads = if heads == Heads::Query { self.heads.query } else { self.heads.key };
-                rotary_rows(shape.first().copied().unwrap_or(0), heads).map(|indices| take(0, indices)).ok_or(())
-            }
-            Op::ValueHeads { axis, after_keys } => {
-                let [keys, values, key_dim] = self.heads.delta;
-                let before = if after_keys { keys.saturating_mul(key_dim).saturating_mul(2) } else { 0 };
-                let length = shape.get(axis).copied().unwrap_or(0);
-                value_heads(length, before, [keys, values]).map(|indices| take(axis, indices)).ok_or(())
-            }
-        })
-    }
+/// What an op does to a tensor of this shape; `None` for nothing, and an error where the shape does not allow it.
+pub(super) fn step(op: Op, shape: &[usize], norms_lack_one: bool, heads: &HeadCounts) -> Option<Result<Step, ()>> {
+    let from_innermost = |axis: usize| shape.len().checked_sub(axis + 1).ok_or(());
+    let take = |axis: usize, indices: Vec<usize>| Step::Take { axis, indices };
+    Some(match op {
+        Op::Norm => {
+            return norms_lack_one.then_some(Ok(Step::AddOne));
+        }
+        Op::NegExp => Ok(Step::NegExp),
+        Op::Transpose => Ok(Step::Transpose),
+        Op::Half { part, axis } => from_innermost(axis).and_then(|axis| {
+            let half = Some(shape[axis] / 2).filter(|half| 2 * half == shape[axis]).ok_or(())?;
+            Ok(take(axis, (part * half..(part + 1) * half).collect()))
+        }),
+        Op::EverySecond { first, axis } => from_innermost(axis)
+            .and_then(|axis| if shape[axis].is_multiple_of(2) { Ok(axis) } else { Err(()) })
+            .map(|axis| take(axis, (first..shape[axis]).step_by(2).collect())),
+        Op::RotaryRows(of) => {
+            let heads = if of == Heads::Query { heads.query } else { heads.key };
+            rotary_rows(shape.first().copied().unwrap_or(0), heads).map(|indices| take(0, indices)).ok_or(())
+        }
+        Op::ValueHeads { axis, after_keys } => {
+            let [keys, values, key_dim] = heads.delta;
+            let before = if after_keys { keys.saturating_mul(key_dim).saturating_mul(2) } else { 0 };
+            let length = shape.get(axis).copied().unwrap_or(0);
+            value_heads(length, before, [keys, values]).map(|indices| take(axis, indices)).ok_or(())
+        }
+    })
 }
 
 /// A tensor of values that are known.

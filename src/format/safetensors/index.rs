@@ -41,8 +41,13 @@ impl Files {
         if !single.is_file() {
             return Err(missing_weights(folder).in_file(folder));
         }
-        let mapped = map(&single)?;
-        Ok(Files { shards: vec![(single, mapped)], index: None, stated: Vec::new() })
+        Files::single(single)
+    }
+
+    /// Maps one file.
+    pub(super) fn single(path: PathBuf) -> Result<Self, SafetensorsError> {
+        let mapped = map(&path)?;
+        Ok(Files { shards: vec![(path, mapped)], index: None, stated: Vec::new() })
     }
 
     fn open_indexed(folder: &Path, path: &Path) -> Result<Self, SafetensorsError> {

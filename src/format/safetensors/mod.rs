@@ -40,7 +40,18 @@ impl Safetensors {
     /// # Errors
     /// [`SafetensorsError`] naming the file and what is wrong with it.
     pub fn open(folder: &Path) -> Result<Self, SafetensorsError> {
-        let Files { shards, index, stated } = Files::open(folder)?;
+        Self::read(Files::open(folder)?)
+    }
+
+    /// Opens one file.
+    ///
+    /// # Errors
+    /// [`SafetensorsError`] naming the file and what is wrong with it.
+    pub fn open_file(path: &Path) -> Result<Self, SafetensorsError> {
+        Self::read(Files::single(path.to_owned())?)
+    }
+
+    fn read(Files { shards, index, stated }: Files) -> Result<Self, SafetensorsError> {
         let mut all = Safetensors { tensors: Vec::new(), by_name: HashMap::new(), shards, index };
         for shard in 0..all.shards.len() {
             let (path, mapped) = &all.shards[shard];

@@ -24,10 +24,28 @@ fn the_next_message_of_a_conversation_computes_only_new_tokens() {
 #[test]
 fn tenants_do_not_share_cached_prefixes() {
     let mut world = World::new(PolicyConfig { prefill_chunk_tokens: 512, ..CONFIG }, large_limits());
-    let of = |id: u64, salt: &str| Submission { id: RequestId(id), cache_salt: Some(salt.into()), ..submission(1, 64) };
+    let of = |id: u64, salt: &str| Submission {
+        id: RequestId(id),
+        scope: PrefixScope { salt: Some(salt.into()), adapter: None },
+        ..submission(1, 64)
+    };
     assert_eq!(rows_for(&mut world, of(1, "a"), 1), 64);
     assert_eq!(rows_for(&mut world, of(2, "b"), 1), 64);
     assert_eq!(rows_for(&mut world, of(3, "a"), 1), 16, "all except the block of the last token");
+}
+
+#[test]
+fn sequences_share_cached_prefixes_only_with_those_of_the_same_adapter_and_scale() {
+    let mut world = World::new(PolicyConfig { prefill_chunk_tokens: 512, ..CONFIG }, large_limits());
+    let of = |id: u64, adapter: Option<(u64, u32)>| Submission {
+        id: RequestId(id),
+        scope: PrefixScope { salt: None, adapter },
+        ..submission(1, 64)
+    };
+    for (id, adapter) in [(1, None), (2, Some((7, 1))), (3, Some((8, 1))), (4, Some((7, 2)))] {
+        assert_eq!(rows_for(&mut world, of(id, adapter), 1), 64, "request {id}");
+    }
+    assert_eq!(rows_for(&mut world, of(5, Some((7, 1))), 1), 16);
 }
 
 #[test]

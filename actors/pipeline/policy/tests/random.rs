@@ -56,7 +56,7 @@ impl World {
                     priority,
                     scores_prompt,
                     client: Some(like.to_string().into()),
-                    cache_salt: salted.then(|| "salt".into()),
+                    scope: PrefixScope { salt: salted.then(|| "salt".into()), adapter: None },
                     ..submission(like, prompt_tokens)
                 };
                 self.submit(submission, generate);

@@ -62,6 +62,7 @@ fn a_fused_op_has_the_same_bits_as_its_ops_in_sequence() {
 
 fn limits(model: &ModelGraph) -> EngineLimits {
     EngineLimits {
+        max_adapter_rank: 0,
         vocab_size: model.graph.output().map_or(0, |logits| model.graph.width(logits)),
         context_tokens: 512,
         kv_blocks: 32,
@@ -85,6 +86,7 @@ fn stage(device: &Arc<Device>, model: ModelGraph, fused: bool) -> VulkanStage {
 /// A step with the rows of one sequence at these positions.
 fn step(positions: Range<usize>) -> Step {
     let rows = SequenceRows {
+        adapter: None,
         tokens: positions.clone().map(|position| (position * position + 3) as u32 % 500).collect(),
         first_position: positions.start as u32,
         block_table: (0..32).rev().collect(),

@@ -210,6 +210,7 @@ fn layout_with_guards(sizes: &[u64]) -> (Vec<u64>, u64) {
 /// The bucket that an engine with large limits would use.
 pub fn bucket(batch: &CaseBatch) -> Bucket {
     let limits = EngineLimits {
+        max_adapter_rank: 0,
         vocab_size: 0,
         context_tokens: 4096,
         kv_blocks: 0,

@@ -1,0 +1,180 @@
+//! Low-rank adapters of a loaded model: which projections they can change, and their matrices as steps use them.
+//!
+//! - [`projections`]: the projections of a model, as its graph is built
+//! - [`AdapterModel`]: what an adapter must fit, and how it is loaded
+//!
+//! Steps carry the adapter of each sequence itself ([`AdapterUse`](crate::engine::AdapterUse)), not the number of a slot. So an
+//! adapter stays in memory as long as a request uses it, an engine that is loaded again after a fault needs no table, and
+//! replicas share adapters.
+
+pub mod projections;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use cuelight_shaders::lora::{Adapter, LowRank};
+use cuelight_shaders::weight::Weight;
+
+use crate::format::hugging_face::{HeadCounts, NoPlace, layer_of, place};
+use crate::format::lora::{LoraFile, LoraPair, WeightName};
+use projections::Projection;
+
+pub use crate::format::lora::{AdapterError, AdapterFault};
+
+/// How many adapters a model may have, and how large they may be. Their memory is reserved when the model is planned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AdapterLimits {
+    /// Most adapters in memory at the same time.
+    pub slots: usize,
+    /// The largest rank of an adapter.
+    pub max_rank: usize,
+}
+
+/// What an adapter must fit: the projections of a model.
+#[derive(Debug)]
+pub struct AdapterModel {
+    architecture: String,
+    projections: Vec<Projection>,
+    /// The heads of each layer.
+    heads: Vec<HeadCounts>,
+    limits: AdapterLimits,
+}
+
+/// Two matrices in the order of GGUF files.
+struct Matrices {
+    tensor: String,
+    /// [rank, columns]
+    a: Arc<[f32]>,
+    /// [outputs, rank]
+    b: Vec<f32>,
+}
+
+impl AdapterModel {
+    /// The model with these projections and the heads of each layer.
+    #[must_use]
+    pub fn new(
+        architecture: &str,
+        projections: Vec<Projection>,
+        heads: Vec<HeadCounts>,
+        limits: AdapterLimits,
+    ) -> Self {
+        AdapterModel { architecture: architecture.to_owned(), projections, heads, limits }
+    }
+
+    /// How many adapters the model may have, and how large they may be.
+    #[must_use]
+    pub fn limits(&self) -> AdapterLimits {
+        self.limits
+    }
+
+    /// Bytes of all adapters at their largest.
+    #[must_use]
+    pub fn reserved_bytes(&self) -> u64 {
+        let of_one: u64 = self.projections.iter().map(|one| LowRank::bytes(one.shape(), self.limits.max_rank)).sum();
+        of_one * self.limits.slots as u64
+    }
+
+    /// Loads an adapter. `scale` is a factor on its changes. Blocks.
+    ///
+    /// # Errors
+    /// [`AdapterError`] naming the file, and the tensor that is damaged, not supported or does not fit.
+    pub fn load(&self, path: &Path, scale: f32) -> Result<Adapter, AdapterError> {
+        let file = LoraFile::open(path)?;
+        self.bind(&file, scale).map_err(|fault| fault.in_file(path))
+    }
+
+    fn bind(&self, file: &LoraFile, scale: f32) -> Result<Adapter, AdapterFault> {
+        if let Some(found) = file.architecture.as_ref().filter(|found| **found != self.architecture) {
+            return Err(AdapterFault::Architecture { found: found.clone(), expected: self.architecture.clone() });
+        }
+        let mut changes: Vec<Option<LowRank>> = self.projections.iter().map(|_| None).collect();
+        for pair in &file.pairs {
+            self.check_rank(pair)?;
+            let matrices = self.in_order(pair)?;
+            self.add(&mut changes, pair, &matrices, scale)?;
+        }
+        Ok(Adapter::new(changes))
+    }
+
+    fn check_rank(&self, pair: &LoraPair) -> Result<(), AdapterFault> {
+        let (found, most) = (pair.a.rows, self.limits.max_rank);
+        if found == 0 || pair.a.columns == 0 {
+            return Err(AdapterFault::EmptyTensor { tensor: pair.a.name.to_string() });
+        }
+        if found > most {
+            return Err(AdapterFault::RankTooLarge { tensor: pair.a.name.to_string(), found, most });
+        }
+        check_shape(&pair.b, pair.b.rows, found)
+    }
+
+    /// The matrices in the order of GGUF files.
+    fn in_order(&self, pair: &LoraPair) -> Result<Matrices, AdapterFault> {
+        let (a, b) = (finite(&pair.a)?, finite(&pair.b)?);
+        let (columns, rank) = (pair.a.columns, pair.a.rows);
+        let name = match &pair.weight {
+            WeightName::Gguf(name) => return Ok(Matrices { tensor: name.clone(), a: a.into(), b }),
+            WeightName::HuggingFace(name) => name,
+        };
+        let no_target = || AdapterFault::NoTarget { tensor: pair.a.name.to_string() };
+        let heads = layer_of(name).and_then(|layer| self.heads.get(layer)).ok_or_else(no_target)?;
+        let found = place(&self.architecture, self.heads.len(), heads, (name, [pair.b.rows, columns]));
+        let placed = found.map_err(|reason| match reason {
+            NoPlace::Architecture => AdapterFault::UnknownArchitecture(self.architecture.clone()),
+            NoPlace::Weight => no_target(),
+        })?;
+        let b = match placed.rows {
+            Some(rows) => rows.iter().flat_map(|row| &b[row * rank..(row + 1) * rank]).copied().collect(),
+            None => b,
+        };
+        let a = match placed.columns {
+            Some(order) => {
+                a.chunks_exact(columns).flat_map(|row| order.iter().map(move |column| row[*column])).collect()
+            }
+            None => a.into(),
+        };
+        Ok(Matrices { tensor: placed.tensor, a, b })
+    }
+
+    /// Adds the change of one tensor to the projections that are parts of it.
+    fn add(
+        &self,
+        changes: &mut [Option<LowRank>],
+        pair: &LoraPair,
+        Matrices { tensor, a, b }: &Matrices,
+        scale: f32,
+    ) -> Result<(), AdapterFault> {
+        let rank = pair.a.rows;
+        let parts = || self.projections.iter().enumerate().filter(|(_, projection)| projection.tensor == *tensor);
+        let name = || pair.a.name.to_string();
+        let outputs: usize = parts().map(|(_, part)| part.rows.len()).sum();
+        let Some((_, first)) = parts().next() else { return Err(AdapterFault::NoTarget { tensor: name() }) };
+        check_shape(&pair.a, rank, first.columns)?;
+        check_shape(&pair.b, outputs, rank)?;
+        for (index, part) in parts() {
+            let b = &b[part.rows.start * rank..part.rows.end * rank];
+            let change = LowRank::new(Arc::clone(a), b, part.shape(), pair.scale * scale);
+            if changes[index].is_some() {
+                return Err(AdapterFault::SameTarget { tensor: name() });
+            }
+            changes[index] = change;
+        }
+        Ok(())
+    }
+}
+
+fn check_shape(weight: &Weight, rows: usize, columns: usize) -> Result<(), AdapterFault> {
+    if (weight.rows, weight.columns) == (rows, columns) {
+        return Ok(());
+    }
+    let expected = format!("[{rows}, {columns}]");
+    Err(AdapterFault::Shape { tensor: weight.name.to_string(), rows: weight.rows, columns: weight.columns, expected })
+}
+
+/// The values of a matrix, all of them numbers.
+fn finite(weight: &Weight) -> Result<Vec<f32>, AdapterFault> {
+    let values = weight.to_f32();
+    if values.iter().all(|value| value.is_finite()) {
+        return Ok(values);
+    }
+    Err(AdapterFault::NotFinite { tensor: weight.name.to_string() })
+}

@@ -1,0 +1,51 @@
+//! Adapters in GGUF files: `NAME.lora_a` [rank, columns] and `NAME.lora_b` [outputs, rank] for each weight `NAME`.
+
+use std::path::Path;
+
+use super::error::{AdapterError, AdapterFault};
+use super::pair::{LoraFile, LoraPair, WeightName};
+use crate::format::gguf::{Gguf, Metadata};
+
+const A: &str = ".lora_a";
+const B: &str = ".lora_b";
+
+/// Opens a GGUF adapter.
+pub(super) fn open(path: &Path) -> Result<LoraFile, AdapterError> {
+    let gguf = Gguf::open(path)?;
+    for (key, expected) in [("general.type", "adapter"), ("adapter.type", "lora")] {
+        let found = gguf.optional_str(key)?.unwrap_or("");
+        if found != expected {
+            return Err(AdapterFault::Kind { key, found: found.to_owned(), expected }.in_file(path));
+        }
+    }
+    let alpha = gguf.optional_f32("adapter.lora.alpha")?.unwrap_or(0.0);
+    let architecture = gguf.optional_str("general.architecture")?.map(str::to_owned);
+    let pairs = pairs(&gguf, alpha)?;
+    Ok(LoraFile { path: path.to_owned(), architecture, pairs })
+}
+
+fn pairs(gguf: &Gguf, alpha: f32) -> Result<Vec<LoraPair>, AdapterError> {
+    let mut pairs = Vec::new();
+    for tensor in gguf.tensors() {
+        let name = &tensor.name;
+        let (weight, other) = match (name.strip_suffix(A), name.strip_suffix(B)) {
+            (Some(weight), _) => (weight, format!("{weight}{B}")),
+            (_, Some(weight)) => (weight, format!("{weight}{A}")),
+            (None, None) => return Err(AdapterFault::UnknownTensor { tensor: name.clone() }.in_file(gguf.path())),
+        };
+        if gguf.tensor(&other).is_none() {
+            return Err(AdapterFault::MissingHalf { tensor: name.clone(), other }.in_file(gguf.path()));
+        }
+        if tensor.dims.len() != 2 {
+            let fault = AdapterFault::Dimensions { tensor: name.clone(), found: tensor.dims.len() };
+            return Err(fault.in_file(gguf.path()));
+        }
+        if name.ends_with(A) {
+            let (a, b) = (gguf.weight(name)?, gguf.weight(&other)?);
+            // Without an alpha the product is used as it is.
+            let scale = if alpha == 0.0 { 1.0 } else { alpha / a.rows as f32 };
+            pairs.push(LoraPair { weight: WeightName::Gguf(weight.to_owned()), a, b, scale });
+        }
+    }
+    Ok(pairs)
+}

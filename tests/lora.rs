@@ -1,0 +1,183 @@
+//! Low-rank adapters, compared with PEFT, and whether they leave other sequences alone.
+//!
+//! `tests/generate/lora.py` writes the adapters of directories in `tests/fixtures/hugging_face`.
+
+#![allow(clippy::unwrap_used)]
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use cuelight_engine::adapters::{AdapterLimits, AdapterModel};
+use cuelight_engine::engine::{
+    AdapterUse, BLOCK_TOKENS, Engine, EngineError, LogitsWanted, Progress, SequenceRows, SequenceState, Step, StepId,
+    TokenId,
+};
+use cuelight_engine::load::{self, KvType, LoadOptions};
+use serde::Deserialize;
+
+#[path = "support/runner.rs"]
+#[allow(dead_code)]
+mod runner;
+
+use runner::{Rows, assert_same_bits, deltas, largest};
+
+/// Largest |Δ log-prob| of a token, in nats.
+const GATE: f64 = 1e-4;
+
+const LIMITS: AdapterLimits = AdapterLimits { slots: 8, max_rank: 8 };
+
+#[derive(Deserialize)]
+struct Expected {
+    prompts: Vec<Prompt>,
+}
+
+#[derive(Deserialize)]
+struct Prompt {
+    tokens: Vec<TokenId>,
+    logprobs: Vec<f64>,
+}
+
+fn fixture(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(path)
+}
+
+fn prompt(adapter: &str) -> Prompt {
+    let text = std::fs::read(fixture("lora").join(adapter).join("expected.json")).unwrap();
+    serde_json::from_slice::<Expected>(&text).unwrap().prompts.remove(0)
+}
+
+fn options(model: &str, adapters: Option<AdapterLimits>) -> LoadOptions {
+    LoadOptions {
+        context_tokens: Some(128),
+        kv_type: KvType::F32,
+        threads: 2,
+        adapters,
+        ..LoadOptions::new(fixture(model))
+    }
+}
+
+/// A model, and what its adapters must fit.
+struct Model {
+    engine: Box<dyn Engine>,
+    adapters: Option<Arc<AdapterModel>>,
+    steps: u64,
+}
+
+impl Model {
+    fn load(model: &str, limits: Option<AdapterLimits>) -> Model {
+        let plan = load::plan(&options(model, limits)).unwrap();
+        let adapters = plan.adapters().cloned();
+        Model { engine: plan.load_engine(&mut |_| {}).unwrap(), adapters, steps: 0 }
+    }
+
+    fn adapter(&self, name: &str, scale: f32) -> AdapterUse {
+        let loaded = self.adapters.as_ref().unwrap().load(&fixture("lora").join(name), scale);
+        AdapterUse { adapter: Arc::new(loaded.unwrap_or_else(|error| panic!("{error}"))), scale: 1.0 }
+    }
+
+    /// The logits of every row of prompts that are computed in one step, each with its adapter.
+    fn run(&mut self, prompts: &[(&[TokenId], Option<AdapterUse>)]) -> Result<Vec<Rows>, EngineError> {
+        let blocks = 3;
+        let sequence = |(index, (tokens, adapter)): (usize, &(&[TokenId], Option<AdapterUse>))| SequenceRows {
+            tokens: tokens.to_vec(),
+            first_position: 0,
+            block_table: (0..blocks).map(|block| index as u32 * blocks + block).collect(),
+            state: SequenceState::in_place(self.engine.limits(), index as u32, 0, tokens.len()),
+            adapter: adapter.clone(),
+            logits: LogitsWanted::All,
+        };
+        let sequences: Vec<SequenceRows> = prompts.iter().enumerate().map(sequence).collect();
+        assert!(sequences.iter().all(|sequence| sequence.tokens.len() <= blocks as usize * BLOCK_TOKENS));
+        self.steps += 1;
+        let Progress::Done(output) = self.engine.begin(Step { id: StepId(self.steps), sequences })? else {
+            panic!("the engine computes all experts itself")
+        };
+        let mut rows = output.logits.chunks_exact(self.engine.limits().vocab_size).map(<[f32]>::to_vec);
+        Ok(prompts.iter().map(|(tokens, _)| rows.by_ref().take(tokens.len()).collect()).collect())
+    }
+}
+
+#[test]
+fn adapters_give_the_log_probabilities_of_peft() {
+    let of_family = |name: &'static str| (format!("hugging_face/{name}"), format!("families/{name}.gguf"));
+    let (llama, gguf) = of_family("llama-shards");
+    let mut cases = vec![
+        (llama.clone(), "llama-a", "llama-a"),
+        (gguf.clone(), "llama-a", "llama-a"),
+        (llama, "llama-a.gguf", "llama-a"),
+        (gguf.clone(), "llama-a.gguf", "llama-a"),
+        (gguf, "llama-b", "llama-b"),
+    ];
+    for name in ["gemma3", "phi3", "qwen35"] {
+        let (directory, file) = of_family(name);
+        cases.extend([(directory, name, name), (file, name, name)]);
+    }
+    for (base, adapter, expected) in cases {
+        let prompt = prompt(expected);
+        let mut model = Model::load(&base, Some(LIMITS));
+        let used = model.adapter(adapter, 1.0);
+        let rows = model.run(&[(&prompt.tokens, Some(used)), (&prompt.tokens, None)]).unwrap();
+        let [with, without] = [0, 1].map(|row| largest(&deltas(&rows[row], &prompt.tokens, &prompt.logprobs)));
+        println!("{base:34} {adapter:12} {with:8.1e} nat from PEFT, {without:8.1e} without the adapter");
+        assert!(with <= GATE, "{base} with {adapter}: {with} nats from PEFT");
+        assert!(without > 100.0 * GATE, "{base}: {adapter} changes nothing");
+    }
+}
+
+#[test]
+fn eight_adapters_in_a_batch_give_the_bits_of_each_alone() {
+    let prompt = prompt("llama-a");
+    let mut model = Model::load("hugging_face/llama-shards", Some(LIMITS));
+    let names = ["llama-a", "llama-b"];
+    let adapters: Vec<AdapterUse> =
+        (0..8).map(|index| model.adapter(names[index % 2], 0.25 + index as f32 / 4.0)).collect();
+    let prompts: Vec<&[TokenId]> = (0..10).map(|index| &prompt.tokens[index..20 + 2 * index]).collect();
+    let of = |index: usize| (prompts[index], adapters.get(index).cloned());
+    let together = model.run(&(0..10).map(of).collect::<Vec<_>>()).unwrap();
+    for (index, rows) in together.iter().enumerate() {
+        let alone = model.run(&[of(index)]).unwrap();
+        assert_same_bits(rows, &alone[0], &format!("sequence {index}"));
+    }
+    let mut plain = Model::load("hugging_face/llama-shards", None);
+    for index in [8, 9] {
+        let expected = plain.run(&[(prompts[index], None)]).unwrap();
+        assert_same_bits(&together[index], &expected[0], "a sequence without an adapter");
+    }
+    let tokens = &prompt.tokens[..20];
+    let differ = model.run(&[(tokens, Some(adapters[0].clone())), (tokens, Some(adapters[2].clone()))]).unwrap();
+    assert_ne!(differ[0], differ[1], "the scale of an adapter counts");
+}
+
+#[test]
+fn a_model_without_adapters_refuses_steps_with_one() {
+    let used = Model::load("hugging_face/llama-shards", Some(LIMITS)).adapter("llama-a", 1.0);
+    let mut plain = Model::load("hugging_face/llama-shards", None);
+    assert!(plain.adapters.is_none());
+    let error = plain.run(&[(&[5, 6], Some(used))]).unwrap_err();
+    assert!(error.to_string().contains("ranks in an adapter"), "{error}");
+}
+
+#[test]
+fn the_memory_of_adapters_is_planned() {
+    let bytes = |limits| load::plan(&options("hugging_face/llama-shards", limits)).unwrap().memory().text_bytes;
+    let one = bytes(Some(AdapterLimits { slots: 1, max_rank: 8 })) - bytes(None);
+    assert!(one > 10_000, "{one}");
+    assert_eq!(bytes(Some(AdapterLimits { slots: 3, max_rank: 8 })) - bytes(None), 3 * one);
+}
+
+#[test]
+fn adapters_that_do_not_fit_are_refused_by_name() {
+    let small = Model::load("hugging_face/llama-shards", Some(AdapterLimits { slots: 1, max_rank: 3 }));
+    let error = |model: &Model, name: &str| {
+        let loaded = model.adapters.as_ref().unwrap().load(&fixture("lora").join(name), 1.0);
+        loaded.map(drop).unwrap_err().to_string()
+    };
+    assert!(error(&small, "llama-a").contains("rank 4; at most 3 is allowed"), "{}", error(&small, "llama-a"));
+    let llama = Model::load("hugging_face/llama-shards", Some(LIMITS));
+    let of_another = error(&llama, "qwen35");
+    assert!(of_another.contains("tensor") && of_another.contains("layers.0"), "{of_another}");
+    assert!(error(&llama, "nothing").contains("nothing"));
+    let gemma = Model::load("hugging_face/gemma3", Some(LIMITS));
+    let architecture = error(&gemma, "llama-a.gguf");
+    assert!(architecture.contains(r#""llama", but the model is of "gemma3""#), "{architecture}");
+}

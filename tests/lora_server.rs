@@ -1,0 +1,120 @@
+//! Adapters of a served model: chosen by the name of the model, loaded and unloaded while the server runs.
+
+#![allow(clippy::unwrap_used)]
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+#[path = "support/server_process.rs"]
+mod server_process;
+
+use server_process::ServerProcess;
+
+fn fixture(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(path)
+}
+
+fn adapter(name: &str) -> String {
+    fixture("lora").join(name).display().to_string()
+}
+
+async fn start(flags: &[&str]) -> ServerProcess {
+    let flags = [&["--alias", "base"], flags].concat();
+    ServerProcess::start_model(&fixture("hugging_face/llama-shards"), &flags).await
+}
+
+async fn post(server: &ServerProcess, path: &str, body: &Value) -> (u16, String) {
+    let sent = reqwest::Client::new().post(format!("{}{path}", server.url)).json(body).send().await.unwrap();
+    (sent.status().as_u16(), sent.text().await.unwrap())
+}
+
+/// The answer of a model to a prompt of four blocks, or the status of the refusal.
+async fn complete(server: &ServerProcess, model: &str, tokens: usize) -> Result<Vec<u64>, u16> {
+    let prompt: Vec<u32> = (0..64).map(|index| 5 + index * 7 % 480).collect();
+    let body = json!({
+        "model": model, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": true, "return_token_ids": true,
+    });
+    let (status, text) = post(server, "/v1/completions", &body).await;
+    if status != 200 {
+        return Err(status);
+    }
+    let answer: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(answer["model"], model, "{answer}");
+    let ids = answer["choices"][0]["token_ids"].as_array().unwrap_or_else(|| panic!("{answer}"));
+    Ok(ids.iter().map(|id| id.as_u64().unwrap()).collect())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn adapters_and_none_in_parallel_give_the_texts_of_each_alone() {
+    let [a, b] = [("a", "llama-a"), ("b", "llama-b")].map(|(name, path)| format!("{name}={}", adapter(path)));
+    let names = ["base", "a", "b"];
+    let mut alone = Vec::new();
+    for name in names {
+        // Each in a server of its own, so that no prefix is cached.
+        let server = start(&["--lora", &a, "--lora", &b, "--no-prefix-cache"]).await;
+        alone.push(complete(&server, name, 24).await.unwrap());
+    }
+    assert!(alone[0] != alone[1] && alone[1] != alone[2] && alone[0] != alone[2], "{alone:?}");
+    let server = start(&["--lora", &a, "--lora", &b]).await;
+    for round in 0..3 {
+        let together = tokio::join!(
+            complete(&server, names[0], 24),
+            complete(&server, names[1], 24),
+            complete(&server, names[2], 24)
+        );
+        let together = [together.0, together.1, together.2].map(Result::unwrap);
+        assert_eq!(together.as_slice(), alone, "round {round}");
+    }
+    assert_eq!(complete(&server, "c", 4).await, Err(404));
+
+    let (_, models) = server.get("/v1/models").await;
+    let models: Value = serde_json::from_str(&models).unwrap();
+    let of = |name: &str| models["data"].as_array().unwrap().iter().find(|model| model["id"] == name).unwrap().clone();
+    assert_eq!(of("base")["parent"], Value::Null);
+    assert_eq!((&of("b")["parent"], &of("b")["root"]), (&json!("base"), &json!(adapter("llama-b"))));
+    let (_, listed) = server.get("/lora-adapters").await;
+    let listed: Value = serde_json::from_str(&listed).unwrap();
+    assert_eq!(
+        (&listed[1]["id"], &listed[1]["path"], &listed[1]["scale"]),
+        (&json!(1), &json!(adapter("llama-b")), &json!(1.0))
+    );
+    let (status, _) = post(&server, "/v1/load_lora_adapter", &json!({ "lora_name": "c", "lora_path": "x" })).await;
+    assert_eq!(status, 404, "clients may load adapters only where the server allows it");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn adapters_are_loaded_used_and_unloaded_at_run_time() {
+    let server = start(&["--allow-lora-loading", "--lora-slots", "1"]).await;
+    let base = complete(&server, "base", 16).await.unwrap();
+    assert_eq!(complete(&server, "a", 16).await, Err(404));
+    let load = |name: &str, path: &str| json!({ "lora_name": name, "lora_path": adapter(path) });
+    let (status, text) = post(&server, "/v1/load_lora_adapter", &load("a", "llama-a")).await;
+    assert_eq!((status, text.contains("'a'")), (200, true), "{text}");
+    let with_a = complete(&server, "a", 16).await.unwrap();
+    assert_ne!(with_a, base);
+    for (name, path) in [("a", "llama-a"), ("base", "llama-a"), ("b", "llama-b"), ("c", "qwen35"), ("c", "nothing")] {
+        let (status, text) = post(&server, "/v1/load_lora_adapter", &load(name, path)).await;
+        assert_eq!(status, 400, "{name}: {text}");
+    }
+
+    // The answer of a request that runs is not changed by unloading its adapter.
+    let (long, unloaded) = tokio::join!(complete(&server, "a", 300), async {
+        tokio::time::sleep(std::time::Duration::from_millis(30)).await;
+        post(&server, "/v1/unload_lora_adapter", &json!({ "lora_name": "a" })).await
+    });
+    assert_eq!(unloaded.0, 200, "{}", unloaded.1);
+    if let Ok(long) = long {
+        assert_eq!(long[..16], with_a);
+    }
+    assert_eq!(complete(&server, "a", 16).await, Err(404));
+    let (status, _) = post(&server, "/v1/unload_lora_adapter", &json!({ "lora_name": "a" })).await;
+    assert_eq!(status, 404);
+
+    // Another adapter of the same name finds no prefix of the first one.
+    let (status, text) = post(&server, "/v1/load_lora_adapter", &load("a", "llama-b")).await;
+    assert_eq!(status, 200, "{text}");
+    let with_b = complete(&server, "a", 16).await.unwrap();
+    assert!(with_b != with_a && with_b != base);
+    assert_eq!(complete(&server, "base", 16).await.unwrap(), base);
+}
