@@ -79,6 +79,18 @@ async fn adapters_and_none_in_parallel_give_the_texts_of_each_alone() {
         (&listed[1]["id"], &listed[1]["path"], &listed[1]["scale"]),
         (&json!(1), &json!(adapter("llama-b")), &json!(1.0))
     );
+    let of_number =
+        |lora: Value| json!({ "prompt": [5, 6, 7], "max_tokens": 8, "temperature": 0, "lora": lora, "model": "base" });
+    let text = async |body: Value| {
+        let (status, text) = post(&server, "/v1/completions", &body).await;
+        (status, serde_json::from_str::<Value>(&text).unwrap()["choices"][0]["text"].clone())
+    };
+    let mut by_name = of_number(json!([]));
+    by_name["model"] = json!("b");
+    let (by_name, by_number) = (text(by_name).await, text(of_number(json!([{ "id": 1, "scale": 1.0 }]))).await);
+    assert_eq!((by_name.0, &by_name), (200, &by_number));
+    assert_ne!(by_name, text(of_number(json!([]))).await);
+    assert_eq!(text(of_number(json!([{ "id": 9 }]))).await.0, 400);
     let (status, _) = post(&server, "/v1/load_lora_adapter", &json!({ "lora_name": "c", "lora_path": "x" })).await;
     assert_eq!(status, 404, "clients may load adapters only where the server allows it");
 }

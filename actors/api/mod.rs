@@ -22,6 +22,7 @@ mod json_size;
 mod llama_cpp;
 mod llama_sampling;
 mod lora;
+mod lora_choice;
 mod models;
 mod ollama;
 mod openai;

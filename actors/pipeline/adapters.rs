@@ -151,6 +151,16 @@ impl Adapters {
         self.state().loaded.iter().find(|loaded| loaded.spec.name == name).map(|loaded| loaded.adapter.clone())
     }
 
+    /// The adapter with this number, with a scale instead of its own.
+    #[must_use]
+    pub fn with_scale(&self, id: usize, scale: f32) -> Option<AdapterUse> {
+        let state = self.state();
+        let NamedAdapter { spec, adapter, .. } = state.loaded.iter().find(|loaded| loaded.id == id)?;
+        // The scale that it was loaded with is part of its matrices.
+        let scale = if spec.scale == 0.0 { 0.0 } else { scale / spec.scale };
+        Some(AdapterUse { scale, ..adapter.clone() })
+    }
+
     /// All adapters, in the order in which they were loaded.
     #[must_use]
     pub fn list(&self) -> Vec<NamedAdapter> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cuelight_engine::engine::TokenId;
+use cuelight_engine::engine::{AdapterUse, TokenId};
 use cuelight_engine::format::chat_template::Cancellation;
 
 use super::answers::{Answers, Choice};
@@ -12,7 +12,7 @@ use super::chat_prompt::ChatPrompt;
 use super::constraint;
 use super::error::ApiError;
 use super::generations::Generations;
-use super::options::GenerationOptions;
+use super::options::{AdapterChoice, GenerationOptions};
 use super::prompt::{PromptField, PromptTokens};
 use super::request::{OutputOptions, PromptInput, ServingRequest, ToolChoice};
 use super::served::Served;
@@ -59,6 +59,7 @@ pub(crate) async fn accept(
     let model = served.model()?;
     options.apply_recommended(model.card.sampling.stated);
     check_tokens(&options, &model)?;
+    let adapter = adapter_of(&options, &served, &model)?;
     let rules = output_rules(&model, &output).await?;
     let constraint = constraint::compile(&model, constraint, &output, &rules).await?;
     let prompts = tokens_of(prompt, &model, options.skip_special_tokens).await?;
@@ -72,7 +73,7 @@ pub(crate) async fn accept(
         let reasoning = || rules.reasoning(&model.tokenizer, &prompt.text, output.reasoning_budget);
         let reasoning = separates.then(reasoning).flatten();
         for mut request in parts {
-            request.adapter = served.adapter.clone();
+            request.adapter.clone_from(&adapter);
             request.constraint = constraint.clone();
             request.reasoning = reasoning.clone();
             request.visible_tokens = rules.visible_tokens.clone();
@@ -103,6 +104,19 @@ fn check_tokens(options: &GenerationOptions, model: &ServedModel) -> Result<(), 
             Err(ApiError::invalid(format!("logit_bias.{token}"), message))
         }
     }
+}
+
+/// The adapter of a request.
+fn adapter_of(
+    options: &GenerationOptions,
+    served: &Served,
+    model: &ServedModel,
+) -> Result<Option<AdapterUse>, ApiError> {
+    let Some(AdapterChoice { id, scale }) = options.adapter else { return Ok(served.adapter.clone()) };
+    let adapter = model.adapters.as_ref().and_then(|adapters| adapters.with_scale(id, scale));
+    let unknown =
+        || ApiError::invalid("lora", format!("no adapter has the number {id}; GET /lora-adapters lists them"));
+    adapter.map(Some).ok_or_else(unknown)
 }
 
 /// How the model writes what the client wants taken apart.

@@ -42,6 +42,16 @@ pub(crate) struct GenerationOptions {
     /// The options of a stream. `None`: one response at the end.
     pub stream: Option<StreamOptions>,
     pub speculation: SpeculationFields,
+    /// The adapter by its number. `None`: the one that the request names as its model.
+    pub adapter: Option<AdapterChoice>,
+}
+
+/// An adapter by its number.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct AdapterChoice {
+    pub id: usize,
+    /// The factor on its changes, instead of the one that it was loaded with.
+    pub scale: f32,
 }
 
 /// How several tokens of an answer are computed in a step. The text does not depend on it.
@@ -82,6 +92,7 @@ impl GenerationOptions {
             tokens_as_ids: false,
             stream: None,
             speculation: SpeculationFields::default(),
+            adapter: None,
         }
     }
 

@@ -39,7 +39,6 @@ const GENERATION: &[Unsupported] = &[
     refuse("dynatemp_range", zero, SAMPLER),
     refuse("samplers", never, "the order of samplers is fixed"),
     refuse("n_probs", zero, "use `logprobs` of `/v1/completions`"),
-    refuse("lora", empty, "name the adapter in `model`"),
     refuse("mm_processor_kwargs", empty, TEXT_ONLY),
     refuse("kv_transfer_params", empty, "KV transfer between servers is not available"),
     refuse("vllm_xargs", empty, "this server has no extra arguments"),
