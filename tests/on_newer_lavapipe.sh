@@ -17,7 +17,8 @@ log="$directory/tests.log"
 # Tests of a part of what the slow tier tests whole are left out.
 parts=(--skip small_ops --skip linear_computes --skip attention_computes --skip routes_and_experts --skip fused_ops_compute
   --skip other_workgroup --skip float32_cache)
-cargo test --locked -p cuelight-engine --lib vulkan -- --nocapture --include-ignored "${parts[@]}" 2>&1 | tee "$log"
+# With the package of the binary, so that what the other tests have compiled is used.
+cargo test --locked -p cuelight -p cuelight-engine --lib vulkan -- --nocapture --include-ignored "${parts[@]}" 2>&1 | tee "$log"
 cargo test --locked --test vulkan -- --nocapture --include-ignored "${parts[@]}" 2>&1 | tee -a "$log"
 if grep -n SKIPPED "$log"; then
   echo "a test found no device, or none with matrices, where there should be one" >&2
