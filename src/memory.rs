@@ -23,6 +23,8 @@ pub struct MemoryPlan {
     pub text_bytes: u64,
     /// The texts and results of requests.
     pub request_bytes: u64,
+    /// The draft model, whole.
+    pub draft_bytes: u64,
     /// What the program used when the plan was made: its code, and what it holds for other models.
     pub program_bytes: Option<u64>,
     /// Free memory, if the system reports it.
@@ -58,6 +60,8 @@ pub struct Pool {
     pub text_bytes: u64,
     /// The texts and results of requests.
     pub request_bytes: u64,
+    /// The draft model, whole.
+    pub draft_bytes: u64,
     /// Free memory there, if the system reports it.
     pub available_bytes: Option<u64>,
 }
@@ -72,6 +76,7 @@ impl Pool {
             + self.scratch_bytes
             + self.text_bytes
             + self.request_bytes
+            + self.draft_bytes
     }
 }
 
@@ -117,6 +122,7 @@ impl MemoryPlan {
                     other.scratch_bytes += pool.scratch_bytes;
                     other.text_bytes += pool.text_bytes;
                     other.request_bytes += pool.request_bytes;
+                    other.draft_bytes += pool.draft_bytes;
                     // Each replica was planned with its share of the free memory.
                     other.available_bytes = other.available_bytes.zip(pool.available_bytes).map(|(a, b)| a + b);
                 }
@@ -147,6 +153,7 @@ impl MemoryPlan {
             scratch_bytes: sum(|pool| pool.scratch_bytes),
             text_bytes: sum(|pool| pool.text_bytes),
             request_bytes: sum(|pool| pool.request_bytes),
+            draft_bytes: sum(|pool| pool.draft_bytes),
             mapped_bytes: 0,
             program_bytes: None,
             limit: None,
@@ -168,6 +175,7 @@ impl MemoryPlan {
             + self.scratch_bytes
             + self.text_bytes
             + self.request_bytes
+            + self.draft_bytes
     }
 }
 
@@ -195,7 +203,8 @@ impl fmt::Display for MemoryPlan {
             writeln!(f, "  state    {bytes:>10}  recurrent state of {slots} sequences and checkpoints")?;
         }
         writeln!(f, "  scratch  {:>10}", format_bytes(self.scratch_bytes))?;
-        for (name, bytes) in [("text    ", self.text_bytes), ("requests", self.request_bytes)] {
+        let others = [("text    ", self.text_bytes), ("requests", self.request_bytes), ("draft   ", self.draft_bytes)];
+        for (name, bytes) in others {
             if bytes > 0 {
                 writeln!(f, "  {name} {:>10}", format_bytes(bytes))?;
             }
@@ -223,7 +232,12 @@ impl fmt::Display for MemoryPlan {
             let [total, weights, kv, scratch] = &bytes;
             let memory = pool.device.as_deref().unwrap_or("host memory");
             write!(f, "\n    {total:>10}  in {memory}: weights {weights}, KV cache {kv}, scratch {scratch}")?;
-            let others = [("state", pool.state_bytes), ("text", pool.text_bytes), ("requests", pool.request_bytes)];
+            let others = [
+                ("state", pool.state_bytes),
+                ("text", pool.text_bytes),
+                ("requests", pool.request_bytes),
+                ("draft model", pool.draft_bytes),
+            ];
             for (name, bytes) in others {
                 if bytes > 0 {
                     write!(f, ", {name} {}", format_bytes(bytes))?;
@@ -268,6 +282,8 @@ pub struct MemoryRequest {
     pub text_bytes: u64,
     /// Bytes of the texts and results of requests, in host memory.
     pub request_bytes: u64,
+    /// Bytes of the draft model.
+    pub draft_bytes: u64,
     /// Bytes of one KV block, summed over the layers.
     pub block_bytes: u64,
     /// Bytes of the recurrent state of one sequence, summed over the layers.
@@ -323,9 +339,10 @@ impl StateSlots {
 pub enum TooLarge {
     /// Not even a short context fits in addition to the weights.
     #[error(
-        "the model needs {} (weights {}, KV cache at least {}, scratch {}{}), but only {} of memory is available",
-        format_bytes(weights_bytes + kv_bytes + scratch_bytes + text_bytes), format_bytes(*weights_bytes),
-        format_bytes(*kv_bytes), format_bytes(*scratch_bytes), and_text(*text_bytes), format_bytes(*available_bytes)
+        "the model needs {} (weights {}, KV cache at least {}, scratch {}{}{}), but only {} of memory is available",
+        format_bytes(weights_bytes + kv_bytes + scratch_bytes + text_bytes + draft_bytes), format_bytes(*weights_bytes),
+        format_bytes(*kv_bytes), format_bytes(*scratch_bytes), and("text", *text_bytes), and("draft model", *draft_bytes),
+        format_bytes(*available_bytes)
     )]
     Memory {
         /// Bytes of the weights.
@@ -336,6 +353,8 @@ pub enum TooLarge {
         scratch_bytes: u64,
         /// Bytes of the tokenizer and of requests.
         text_bytes: u64,
+        /// Bytes of the draft model.
+        draft_bytes: u64,
         /// Bytes that may be used.
         available_bytes: u64,
     },
@@ -360,9 +379,9 @@ pub enum TooLarge {
     },
 }
 
-/// The part of the message about text, where there is one.
-fn and_text(bytes: u64) -> String {
-    if bytes > 0 { format!(", text {}", format_bytes(bytes)) } else { String::new() }
+/// The part of the message about something that not every model has.
+fn and(name: &str, bytes: u64) -> String {
+    if bytes > 0 { format!(", {name} {}", format_bytes(bytes)) } else { String::new() }
 }
 
 /// Tokens of the KV cache that each sequence after the first gets by default.
@@ -386,7 +405,8 @@ pub fn plan(request: &MemoryRequest) -> Result<MemoryPlan, TooLarge> {
 
     let usable = request.limit_bytes.or(request.available_bytes.map(usable));
     let text_bytes = request.text_bytes + request.request_bytes;
-    let other_bytes = request.weights_bytes + request.scratch_bytes + text_bytes;
+    let draft_bytes = request.draft_bytes;
+    let other_bytes = request.weights_bytes + request.scratch_bytes + text_bytes + draft_bytes;
     let left = usable.map_or(u64::MAX, |usable| usable.saturating_sub(other_bytes));
     let wanted_blocks = match request.kv_bytes {
         Some(kv_bytes) => {
@@ -413,6 +433,7 @@ pub fn plan(request: &MemoryRequest) -> Result<MemoryPlan, TooLarge> {
             kv_bytes: least_bytes,
             scratch_bytes: request.scratch_bytes,
             text_bytes,
+            draft_bytes,
             available_bytes: usable.unwrap_or(u64::MAX),
         });
     }
@@ -428,6 +449,7 @@ pub fn plan(request: &MemoryRequest) -> Result<MemoryPlan, TooLarge> {
         scratch_bytes: request.scratch_bytes,
         text_bytes: request.text_bytes,
         request_bytes: request.request_bytes,
+        draft_bytes,
         available_bytes: request.limit_bytes.or(request.available_bytes),
     };
     let context_tokens = context.min(kv_blocks * BLOCK_TOKENS);
@@ -458,7 +480,8 @@ impl MemoryRequest {
 pub fn check(weights_bytes: u64, available_bytes: Option<u64>) -> Result<(), TooLarge> {
     match available_bytes.map(usable) {
         Some(available_bytes) if weights_bytes > available_bytes => {
-            Err(TooLarge::Memory { weights_bytes, kv_bytes: 0, scratch_bytes: 0, text_bytes: 0, available_bytes })
+            let (kv_bytes, scratch_bytes, text_bytes, draft_bytes) = (0, 0, 0, 0);
+            Err(TooLarge::Memory { weights_bytes, kv_bytes, scratch_bytes, text_bytes, draft_bytes, available_bytes })
         }
         _ => Ok(()),
     }
@@ -540,6 +563,7 @@ mod tests {
             scratch_bytes: 10 * MIB,
             text_bytes: 0,
             request_bytes: 0,
+            draft_bytes: 0,
             block_bytes: MIB,
             slot_bytes: 0,
             slots: StateSlots::wanted(0, 4, None),
@@ -631,6 +655,16 @@ mod tests {
     fn a_limit_is_used_to_the_byte() {
         let plan = plan(&MemoryRequest { limit_bytes: Some(200 * MIB), ..request() }).unwrap();
         assert_eq!((plan.kv_blocks, plan.total_bytes()), (90, 200 * MIB));
+    }
+
+    #[test]
+    fn a_draft_model_takes_its_part() {
+        let request = MemoryRequest { limit_bytes: Some(200 * MIB), draft_bytes: 50 * MIB, ..request() };
+        let planned = plan(&request).unwrap();
+        assert_eq!((planned.kv_blocks, planned.draft_bytes, planned.total_bytes()), (40, 50 * MIB, 200 * MIB));
+        assert!(planned.to_string().contains("  draft      50.0 MiB"), "{planned}");
+        let error = plan(&MemoryRequest { draft_bytes: 150 * MIB, ..request }).unwrap_err().to_string();
+        assert!(error.contains("draft model 150.0 MiB"), "{error}");
     }
 
     #[test]

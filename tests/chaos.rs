@@ -36,7 +36,7 @@ use std::time::Duration;
 use cuelight::api::{ServerOptions, router};
 use cuelight::core::request::{GenerationError, GenerationRequest, SubmitError};
 use cuelight::metrics::exposition::{Compat, Exposition};
-use cuelight::pipeline::policy::PolicyConfig;
+use cuelight::pipeline::policy::{PolicyConfig, SpeculationMode};
 use cuelight::pipeline::runtime::{Permit, Runtime, RuntimeOptions, Status};
 use cuelight::pipeline::simulation::{Fault, SimulatedModel};
 use cuelight::pipeline::supervisor::RestartPolicy;
@@ -242,7 +242,7 @@ impl Chaos {
     }
 
     fn strike(&self, dice: &mut Dice) {
-        let role = Role::ALL[dice.roll(5) as usize];
+        let role = Role::ALL[dice.roll(Role::ALL.len() as u64) as usize];
         let killed = panics(role, dice) || role.kill(self.runtime(), dice.roll(2));
         self.kills.fetch_add(usize::from(killed), Ordering::Relaxed);
     }
@@ -311,6 +311,7 @@ fn policy(dice: &mut Dice) -> PolicyConfig {
         steps_in_flight: 1 + dice.roll(2) as usize,
         steps_at_executor: 1 + dice.roll(2) as usize,
         prefix_cache: dice.roll(4) != 0,
+        speculation: [SpeculationMode::Auto, SpeculationMode::Draft][dice.roll(2) as usize],
         max_queued_tokens: if dice.roll(2) == 0 { 2000 } else { usize::MAX },
         // Takes most of the time of a run.
         verify: dice.roll(8) == 0,
@@ -343,6 +344,20 @@ fn faulty_model(seed: u64) -> SimulatedModel {
     let (step_time, row_time) = (Duration::from_millis(5), Duration::from_micros(50));
     let mut model = SimulatedModel { faults: Some(faults), samples: seed % 2 == 1, step_time, row_time, ..model() };
     model.limits.kv_blocks = 60;
+    model.draft = (seed % 3 == 0).then(|| Arc::new(draft_model(seed)));
+    model
+}
+
+/// A draft model with few blocks that guesses all greedy tokens, and fails at random steps.
+fn draft_model(seed: u64) -> SimulatedModel {
+    let faults = Arc::new(move |number: u64, _: &Step| match Dice(!seed ^ (number << 20)).roll(400) {
+        0 => Some(Fault::Panic),
+        1 => Some(Fault::DeviceLost),
+        2..20 => Some(Fault::NotANumber),
+        _ => None,
+    });
+    let mut model = SimulatedModel { faults: Some(faults), samples: seed % 2 == 0, ..model() };
+    (model.limits.kv_blocks, model.limits.context_tokens) = (20, 160);
     model
 }
 
@@ -354,7 +369,7 @@ fn panics(role: Role, dice: &mut Dice) -> bool {
         Role::Sampler => faults::Fault::Sampler,
         Role::Scheduler => faults::Fault::Scheduler,
         Role::Loader => faults::Fault::Loader,
-        Role::Executor | Role::Experts => return false,
+        Role::Executor | Role::Experts | Role::Drafter => return false,
     };
     let arms = dice.roll(2) == 0;
     if arms {

@@ -14,6 +14,7 @@ mod context;
 mod convert;
 mod devices;
 mod doctor;
+mod draft;
 mod echo;
 mod error;
 mod hints;

@@ -15,6 +15,7 @@ use cuelight_engine::load::{
 use cuelight_engine::memory::format_bytes;
 use indicatif::ProgressBar;
 
+use super::draft::{self, DraftFile};
 use super::hints::explain_load;
 use super::tuning::Tuned;
 use super::{CliError, Context, lora, quantized, template_worker};
@@ -22,6 +23,7 @@ use crate::config::Config;
 use crate::models::{ModelFactory, PlanError, PlannedModel};
 use crate::pipeline::adapters::{AdapterSpec, Adapters};
 use crate::pipeline::loader::{ModelSource, SourceError};
+use crate::pipeline::model_source::DraftModel;
 use crate::pipeline::policy::PolicyConfig;
 use crate::pipeline::runtime::RuntimeOptions;
 
@@ -51,6 +53,7 @@ pub fn load_options(config: &Config, tuned: &Tuned, source: Source) -> Result<Lo
         state_bytes: config.state_memory.map(|size| size.0),
         memory_bytes: None,
         request_bytes: 0,
+        draft: Vec::new(),
         kv_type: config.kv_type,
         threads: config.threads.map_or(tuned.calibration.threads, NonZeroUsize::get),
         device: config.device.clone(),
@@ -107,15 +110,16 @@ pub fn plan(model: &str, detail: PlanDetail, context: &Context) -> Result<GgufSo
     if specs.as_ref().is_some_and(|specs: &Vec<AdapterSpec>| specs.len() > 1) {
         return Err(CliError::Usage("a conversation has one adapter: name one with --lora".to_owned()));
     }
-    let options = LoadOptions { adapters, ..file_options(model, context)? };
+    let (options, draft) = with_draft(LoadOptions { adapters, ..file_options(model, context)? }, context)?;
     let plan = load::plan(&options).map_err(CliError::other)?;
+    check_vocabulary(draft.as_deref(), &plan)?;
     match detail {
         PlanDetail::Line => print_line(&plan, context),
         PlanDetail::Table => print_table(std::slice::from_ref(&plan), plan.memory(), context),
     }
     let bar = LoadingBar::new(loading_bar(plan.memory(), context), 1);
     let adapters = specs.map(|specs| Arc::new(Adapters::new(specs)));
-    Ok(GgufSource { adapters, ..GgufSource::new(plan, &bar) })
+    Ok(GgufSource { adapters, draft, ..GgufSource::new(plan, &bar) })
 }
 
 /// Plans a model with all of its replicas within `limit` bytes of host memory, which other models leave to it. Of these,
@@ -132,13 +136,28 @@ pub fn plan_within(
     let replicas = context.config.replicas.get() as u64;
     let (specs, adapters) = lora::of_config(&context.config)?.unzip();
     let options = LoadOptions { request_bytes: request_bytes / replicas, adapters, ..file_options(model, context)? };
-    let factory = GgufModel { adapters: specs, ..GgufModel::new(options, context.config.replicas) };
+    let (options, draft) = with_draft(options, context)?;
+    let factory = GgufModel { adapters: specs, draft, ..GgufModel::new(options, context.config.replicas) };
     let plans = factory.plans(limit).map_err(CliError::other)?;
+    if let Some(plan) = plans.first() {
+        check_vocabulary(factory.draft.as_deref(), plan)?;
+    }
     let memory = MemoryPlan::of_replicas(plans.iter().map(LoadPlan::memory));
     print_table(&plans, &memory, context);
     let bar = loading_bar(&memory, context);
     let planned = factory.planned(memory, plans, bar);
     Ok((factory, planned))
+}
+
+/// The draft model of the configuration, and the options of the model with the memory that it uses.
+fn with_draft(options: LoadOptions, context: &Context) -> Result<(LoadOptions, Option<Arc<DraftFile>>), CliError> {
+    let draft = draft::of_config(&options, context)?.map(Arc::new);
+    let memory = draft.iter().flat_map(|draft| draft.memory()).cloned().collect();
+    Ok((LoadOptions { draft: memory, ..options }, draft))
+}
+
+fn check_vocabulary(draft: Option<&DraftFile>, model: &LoadPlan) -> Result<(), CliError> {
+    draft.map_or(Ok(()), |draft| draft.check_vocabulary(model))
 }
 
 fn file_options(model: &str, context: &Context) -> Result<LoadOptions, CliError> {
@@ -188,20 +207,23 @@ pub struct GgufModel {
     replicas: NonZeroUsize,
     /// The adapters that are loaded with it; `None` for a model without adapters.
     adapters: Option<Vec<AdapterSpec>>,
+    /// The model that drafts tokens for it.
+    draft: Option<Arc<DraftFile>>,
 }
 
 impl GgufModel {
     /// The file that the options name, loaded `replicas` times.
     #[must_use]
     pub fn new(options: LoadOptions, replicas: NonZeroUsize) -> Self {
-        GgufModel { options, replicas, adapters: None }
+        GgufModel { options, replicas, adapters: None, draft: None }
     }
 
     /// A source for each of the planned replicas. They share their adapters.
     fn planned(&self, memory: MemoryPlan, plans: Vec<LoadPlan>, bar: ProgressBar) -> PlannedModel {
         let bar = LoadingBar::new(bar, plans.len());
         let adapters = self.adapters.clone().map(|specs| Arc::new(Adapters::new(specs)));
-        let source = |plan| GgufSource { adapters: adapters.clone(), ..GgufSource::new(plan, &bar) };
+        let source =
+            |plan| GgufSource { adapters: adapters.clone(), draft: self.draft.clone(), ..GgufSource::new(plan, &bar) };
         PlannedModel::replicated(memory, plans.into_iter().map(source).collect())
     }
 
@@ -237,6 +259,7 @@ pub struct GgufSource {
     files: ModelFiles,
     bar: Arc<LoadingBar>,
     adapters: Option<Arc<Adapters>>,
+    draft: Option<Arc<DraftFile>>,
 }
 
 impl GgufSource {
@@ -252,6 +275,7 @@ impl GgufSource {
             first: Mutex::new(Some(plan)),
             bar: bar.clone(),
             adapters: None,
+            draft: None,
         }
     }
 
@@ -329,6 +353,10 @@ impl ModelSource for GgufSource {
 
     fn adapters(&self) -> Option<Arc<Adapters>> {
         self.adapters.clone()
+    }
+
+    fn draft_model(&self) -> Option<Arc<dyn DraftModel>> {
+        self.draft.clone().map(|draft| draft as Arc<dyn DraftModel>)
     }
 
     fn load(

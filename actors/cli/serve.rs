@@ -182,27 +182,34 @@ fn models_directory(path: &Path, args: &Args, context: &Context) -> Result<Model
     Ok(directory.with_store(Arc::new(HubStore::new(context.hub(), path.to_owned()).keeping(named))))
 }
 
+/// Checks the settings that depend on the number of models that the command line names.
+fn check_number(models: &[String], config: &Config) -> Result<(), CliError> {
+    let refuse = |advice: &str| Err(CliError::Usage(advice.to_owned()));
+    if models.len() > 1 && config.alias.is_some() {
+        return refuse("--alias names one model; with several, write NAME=MODEL for each");
+    }
+    if config.max_loaded_models.is_some_and(|most| most.get() < models.len()) {
+        return refuse(&format!("{} models are named, more than --max-loaded-models allows", models.len()));
+    }
+    if models.len() == 1 {
+        return Ok(());
+    }
+    if !config.lora.is_empty() || config.allow_lora_loading {
+        return refuse("adapters belong to one model: with --lora or --allow-lora-loading, name exactly one");
+    }
+    if config.draft.is_some() {
+        return refuse("a draft model belongs to one model: with --draft, name exactly one");
+    }
+    Ok(())
+}
+
 /// Plans the models of the command line one after the other, each in the memory that the ones before it leave free.
 fn plan_all(models: &[String], context: &Context) -> Result<Vec<NamedModel>, CliError> {
     let config = &context.config;
-    if models.len() > 1 && config.alias.is_some() {
-        let advice = "--alias names one model; with several, write NAME=MODEL for each".to_owned();
-        return Err(CliError::Usage(advice));
-    }
-    if config.max_loaded_models.is_some_and(|most| most.get() < models.len()) {
-        return Err(CliError::Usage(format!(
-            "{} models are named, more than --max-loaded-models allows",
-            models.len()
-        )));
-    }
+    check_number(models, config)?;
     let budget = config.memory.map(|size| size.0);
     let mut held_bytes = 0;
     let mut named: Vec<NamedModel> = Vec::new();
-    let has_adapters = !config.lora.is_empty() || config.allow_lora_loading;
-    if has_adapters && models.len() != 1 {
-        let advice = "adapters belong to one model: with --lora or --allow-lora-loading, name exactly one";
-        return Err(CliError::Usage(advice.to_owned()));
-    }
     for argument in models {
         let (name, model) = split_name(argument);
         let id = name.or(config.alias.as_deref()).map_or_else(|| model_id(model), str::to_owned);

@@ -220,6 +220,12 @@ settings! { |home|
         lora_slots: Option<NonZeroUsize> = None, "N", advanced = true;
         /// Largest rank of an adapter, for which memory is reserved; if not set, that of those of `lora`, and at least 64 where clients may load adapters.
         lora_max_rank: Option<NonZeroUsize> = None, "N", advanced = true;
+        /// Small model with the same vocabulary that drafts tokens, which the model then verifies several at a time; the text is the same.
+        draft: Option<String> = None, "MODEL";
+        /// Device to compute the draft model on; if not set, the first one of `device`.
+        draft_device: Option<ComputeDevice> = None, "DEVICE", advanced = true;
+        /// Memory for the KV cache of the draft model, like 1GiB.
+        draft_kv_memory: ByteSize = ByteSize(256 << 20), "SIZE", advanced = true;
         /// File with a chat template (Jinja) that replaces the model's own.
         chat_template: Option<PathBuf> = None, "FILE";
         /// Longest time that the chat template may take to compile, or to render one conversation.
@@ -294,7 +300,7 @@ settings! { |home|
         itl_target_ms: Option<NonZeroUsize> = None, "MS", advanced = true;
         /// Most prompt tokens of one request in one step; if not set, as many as the time for a step allows.
         prefill_chunk: Option<NonZeroUsize> = None, "TOKENS", advanced = true;
-        /// Compute several tokens of an answer in one step where they are likely to repeat earlier text: auto (where this was measured to be faster), ngram (always) or off; the text is the same.
+        /// Compute several tokens of an answer in one step where they can be guessed: auto (where this was measured to be faster), ngram (always where they repeat earlier text), draft (always, with the guesses of the draft model too) or off; the text is the same.
         speculate: SpeculationMode = SpeculationMode::Auto, "WHEN";
         /// Compute every prompt in full, instead of reusing the KV cache of earlier prompts that start the same.
         no_prefix_cache: bool = false, "", advanced = true;

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use crate::pipeline::executor::OverlapMode;
 use crate::pipeline::policy::SpeculationMode;
-use cuelight_engine::load::{ActivationBits, CpuExperts, Devices, ExpertStreaming, Kernel, KvType, Shares};
+use cuelight_engine::load::{
+    ActivationBits, ComputeDevice, CpuExperts, Devices, ExpertStreaming, Kernel, KvType, Shares,
+};
 use cuelight_engine::quantize::Target;
 
 use crate::api::ClientIdentity;
@@ -221,7 +223,7 @@ impl FromStr for LogLevel {
 
 /// Declares the words of enum settings.
 macro_rules! words {
-    ($($type:ident { $($word:literal = $value:expr),+ })+) => { $(
+    ($($type:ident { $($word:literal = $value:expr),+ $(,)? })+) => { $(
         impl SettingValue for $type {
             fn from_raw(raw: &Raw) -> Result<Self, String> {
                 match scalar(raw)?.to_lowercase().as_str() {
@@ -242,7 +244,12 @@ words! {
     LogFormat { "text" = LogFormat::Text, "json" = LogFormat::Json }
     Compat { "none" = Compat::None, "vllm" = Compat::Vllm }
     ClientIdentity { "key" = ClientIdentity::Key, "user" = ClientIdentity::User }
-    SpeculationMode { "auto" = SpeculationMode::Auto, "ngram" = SpeculationMode::Ngram, "off" = SpeculationMode::Off }
+    SpeculationMode {
+        "auto" = SpeculationMode::Auto,
+        "ngram" = SpeculationMode::Ngram,
+        "draft" = SpeculationMode::Draft,
+        "off" = SpeculationMode::Off,
+    }
     CalibrateMode { "auto" = CalibrateMode::Auto, "off" = CalibrateMode::Off }
     OverlapMode { "auto" = OverlapMode::Auto, "off" = OverlapMode::Off }
     Color { "auto" = Color::Auto, "always" = Color::Always, "never" = Color::Never }
@@ -276,6 +283,7 @@ parsed! {
     CpuExperts: |experts| quoted(&experts.to_string());
     ExpertStreaming: |streaming| quoted(&streaming.to_string());
     Devices: |devices| quoted(&devices.to_string());
+    ComputeDevice: |device| quoted(&device.to_string());
     Shares: |shares| quoted(&shares.to_string());
 }
 

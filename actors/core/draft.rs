@@ -1,5 +1,12 @@
 //! Drafts: tokens that are verified several at a time.
 
+use std::time::Duration;
+
+use cuelight_engine::engine::TokenId;
+
+use super::prefix_scope::PrefixScope;
+use super::request::RequestId;
+
 /// Where the tokens of a draft come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DraftSource {
@@ -9,15 +16,43 @@ pub enum DraftSource {
     Prediction,
     /// A constraint that allows nothing else.
     Constraint,
+    /// The draft model.
+    Model,
 }
 
 impl DraftSource {
     /// The names of all sources, in the order of the variants.
-    pub const NAMES: [&str; 3] = ["ngram", "prediction", "constraint"];
+    pub const NAMES: [&str; 4] = ["ngram", "prediction", "constraint", "draft_model"];
 
     /// Its name in metrics.
     #[must_use]
     pub fn name(self) -> &'static str {
         Self::NAMES[self as usize]
     }
+}
+
+/// A request for a draft by the draft model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DraftRequest {
+    /// The request whose answer is continued.
+    pub id: RequestId,
+    /// Its prompt and answer so far.
+    pub tokens: Vec<TokenId>,
+    /// The draft model shares what it computed only between requests of the same scope.
+    pub scope: PrefixScope,
+    /// Maximum number of tokens of the draft. With 0 the draft model only computes `tokens`.
+    pub most: usize,
+}
+
+/// The draft model's answer to a [`DraftRequest`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DraftReply {
+    /// The request.
+    pub id: RequestId,
+    /// Number of tokens that the draft follows.
+    pub length: usize,
+    /// The draft. `None` when the draft model cannot continue so long a text.
+    pub tokens: Option<Vec<TokenId>>,
+    /// Time per token of the draft; `None` for a reply whose time says nothing about the next one.
+    pub token_time: Option<Duration>,
 }

@@ -419,7 +419,7 @@ pub(crate) fn state(model_id: &Arc<str>, status: &Status) {
 }
 
 /// The values of the label `pool` of a model's memory.
-const MEMORY_POOLS: [&str; 6] = ["weights", "kv", "state", "scratch", "text", "requests"];
+const MEMORY_POOLS: [&str; 7] = ["weights", "kv", "state", "scratch", "text", "requests", "draft"];
 
 /// The state of a model without actors.
 const UNLOADED: &str = "unloaded";
@@ -483,8 +483,9 @@ pub(crate) fn replica_loaded(model_id: &Arc<str>, replica: usize, card: &ModelCa
 
 /// Records the memory of a model, all replicas together.
 pub(crate) fn model_memory(model_id: &Arc<str>, memory: &MemoryPlan) {
-    let MemoryPlan { weights_bytes, kv_bytes, state_bytes, scratch_bytes, text_bytes, request_bytes, .. } = *memory;
-    let bytes = [weights_bytes, kv_bytes, state_bytes, scratch_bytes, text_bytes, request_bytes];
+    let MemoryPlan { weights_bytes, kv_bytes, state_bytes, scratch_bytes, text_bytes, .. } = *memory;
+    let MemoryPlan { request_bytes, draft_bytes, .. } = *memory;
+    let bytes = [weights_bytes, kv_bytes, state_bytes, scratch_bytes, text_bytes, request_bytes, draft_bytes];
     for (pool, bytes) in MEMORY_POOLS.into_iter().zip(bytes) {
         gauge!(MODEL_MEMORY, &[("model", model_id.to_string()), ("pool", pool.to_owned())]).set(bytes as f64);
     }

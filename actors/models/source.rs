@@ -13,7 +13,7 @@ use futures_util::future::BoxFuture;
 use tokio::sync::watch;
 
 use crate::pipeline::adapters::Adapters;
-use crate::pipeline::model_source::{EngineHost, ModelSource, SourceError};
+use crate::pipeline::model_source::{DraftModel, EngineHost, ModelSource, SourceError};
 use crate::pipeline::options::RuntimeOptions;
 use crate::pipeline::runtime::{Runtime, StartError};
 
@@ -132,8 +132,26 @@ impl<S: ModelSource> ModelSource for CountedSource<S> {
         self.source.adapters()
     }
 
+    fn draft_model(&self) -> Option<Arc<dyn DraftModel>> {
+        let model = self.source.draft_model()?;
+        Some(Arc::new(CountedDraftModel { model, live: self.live.clone() }))
+    }
+
     fn host(&self) -> EngineHost {
         self.source.host()
+    }
+}
+
+/// A draft model whose engines are counted.
+struct CountedDraftModel {
+    model: Arc<dyn DraftModel>,
+    live: LiveEngines,
+}
+
+impl DraftModel for CountedDraftModel {
+    fn load(&self, cancel: &LoadCancel) -> Result<Box<dyn Engine>, SourceError> {
+        let token = self.live.token();
+        Ok(Box::new(CountedEngine { engine: self.model.load(cancel)?, _token: token }))
     }
 }
 

@@ -13,6 +13,7 @@ use super::experts::ExpertAnswer;
 use super::journal::RequestRecord;
 use super::model_source::SourceError;
 use super::policy::{PlannedStep, PolicyEvent, SampleTask};
+use crate::core::draft::DraftRequest;
 use crate::core::request::{GenerationError, RequestId};
 
 /// Messages to the supervisor.
@@ -27,6 +28,10 @@ pub enum SupervisorMsg<E: Engine> {
     Reload,
     /// The backoff before a restart of the scheduler and the sampler is over.
     Reconnect,
+    /// The draft model is loaded.
+    DrafterReady,
+    /// The backoff before a restart of the drafter is over.
+    RestartDrafter,
     /// Accept no new requests and stop after running requests have finished, or after this time.
     Drain(Duration),
     /// The drain is complete or its time is over.
@@ -56,6 +61,8 @@ pub enum SchedulerMsg {
         /// The limits of its engine.
         limits: EngineLimits,
     },
+    /// The draft model can be asked for drafts.
+    DrafterReady(ActorRef<DrafterMsg>),
     /// Accept no new requests, and reply when the last request has ended.
     Drain {
         /// Receives the reply.
@@ -173,5 +180,22 @@ pub enum ExpertsMsg {
         elapsed: Duration,
     },
     /// The expert thread ended, with the reason.
+    Lost(String),
+}
+
+/// Messages to the drafter.
+pub enum DrafterMsg {
+    /// Generate a draft.
+    Draft {
+        /// What to continue.
+        request: DraftRequest,
+        /// Receives the reply.
+        scheduler: ActorRef<SchedulerMsg>,
+    },
+    /// The draft model is loaded, with these limits.
+    Loaded(EngineLimits),
+    /// Look whether the thread is stuck in a step.
+    Check,
+    /// The thread ended, with the reason.
     Lost(String),
 }

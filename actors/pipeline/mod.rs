@@ -5,6 +5,7 @@
 //! - [`file_watch`]: notices changes of the model's files
 //! - [`scheduler`] and its pure core [`policy`]: decide what runs next
 //! - [`executor`], [`experts`]: compute the steps
+//! - [`drafter`]: the draft model, which guesses tokens for a step to verify
 //! - [`sampler`]: turns logits into text and sends it through the channel in [`client`]
 //! - [`journal`]: what is needed to continue the requests after an actor died
 //! - [`messages`]: what the actors send each other
@@ -14,6 +15,7 @@
 
 pub mod adapters;
 pub mod client;
+pub mod drafter;
 pub mod executor;
 pub mod experts;
 #[cfg(feature = "fault-injection")]

@@ -29,10 +29,24 @@ pub trait ModelSource: Send + Sync + 'static {
         None
     }
 
+    /// The model that drafts tokens for this one, if any.
+    fn draft_model(&self) -> Option<Arc<dyn DraftModel>> {
+        None
+    }
+
     /// Where the engine runs.
     fn host(&self) -> EngineHost {
         EngineHost::Thread
     }
+}
+
+/// Loads a draft model, any number of times.
+pub trait DraftModel: Send + Sync {
+    /// Loads the draft model. Blocks. Ends soon after it is cancelled.
+    ///
+    /// # Errors
+    /// [`SourceError`] when it cannot be loaded.
+    fn load(&self, cancel: &LoadCancel) -> Result<Box<dyn Engine>, SourceError>;
 }
 
 /// Why a model is not loaded.

@@ -1,8 +1,8 @@
 //! The Scheduler actor decides what runs next. It is the only owner of the KV blocks.
 //!
-//! Receives `Submit` from the runtime, events for the policy from the runtime, the executor, the sampler and the
-//! supervisor, and `Recover`, `ExecutorReady` and `Drain` from the supervisor. Sends steps to the executor, and the
-//! beginning and end of requests to the sampler.
+//! Receives `Submit` from the runtime, events for the policy from the runtime, the executor, the sampler, the drafter and
+//! the supervisor, and `Recover`, `ExecutorReady`, `DrafterReady` and `Drain` from the supervisor. Sends steps to the
+//! executor, requests for drafts to the drafter, and the beginning and end of requests to the sampler.
 //!
 //! The actor only passes messages. All decisions are made by [`Policy`].
 //!
@@ -17,9 +17,10 @@ use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::sync::oneshot;
 
 use super::journal::{Committed, Recovery, RequestJournal, RequestRecord};
-use super::messages::{ExecutorMsg, SamplerMsg, SchedulerMsg};
+use super::messages::{DrafterMsg, ExecutorMsg, SamplerMsg, SchedulerMsg};
 use super::policy::{Effect, EngineSampling, Policy, PolicyConfig, PolicyEvent, Progress, Submission};
 use super::runtime::ReplicaState;
+use crate::core::draft::DraftRequest;
 use crate::core::request::{GenerationRequest, RequestId};
 use crate::metrics::SchedulerMetrics;
 use crate::trace::SchedulerTrace;
@@ -42,6 +43,9 @@ pub struct SchedulerState {
     sampler: ActorRef<SamplerMsg>,
     /// `None` while it is being rebuilt.
     executor: Option<ActorRef<ExecutorMsg>>,
+    /// `None` without a draft model, and while it is loaded.
+    drafter: Option<ActorRef<DrafterMsg>>,
+    me: ActorRef<SchedulerMsg>,
     replica: Arc<ReplicaState>,
     journal: Arc<RequestJournal>,
     drained: Option<oneshot::Sender<()>>,
@@ -64,12 +68,13 @@ impl Actor for Scheduler {
         arguments: SchedulerArguments,
     ) -> Result<SchedulerState, ActorProcessingErr> {
         let SchedulerArguments { policy, limits, sampler, replica } = arguments;
-        sampler.cast(SamplerMsg::Connect(me))?;
+        sampler.cast(SamplerMsg::Connect(me.clone()))?;
         let journal = replica.journal().clone();
         let policy = Policy::starting_at(journal.next_step(), policy, limits);
         let metrics = SchedulerMetrics::new(&replica.model_id, replica.index);
         let trace = SchedulerTrace::new(replica.tracer.clone());
-        Ok(SchedulerState { policy, sampler, executor: None, replica, journal, drained: None, metrics, trace })
+        let (executor, drafter, drained) = (None, None, None);
+        Ok(SchedulerState { policy, sampler, executor, drafter, me, replica, journal, drained, metrics, trace })
     }
 
     async fn handle(
@@ -92,6 +97,10 @@ impl Actor for Scheduler {
             SchedulerMsg::ExecutorReady { executor, limits } => {
                 state.executor = Some(executor);
                 state.apply(PolicyEvent::ExecutorReady(limits));
+            }
+            SchedulerMsg::DrafterReady(drafter) => {
+                state.drafter = Some(drafter);
+                state.apply(PolicyEvent::DrafterReady);
             }
             SchedulerMsg::Drain { reply } => {
                 state.drained = Some(reply);
@@ -165,6 +174,7 @@ impl SchedulerState {
                     self.trace.step_formed(&planned.step, self.policy.members(planned.step.id));
                     self.send_to_executor(ExecutorMsg::Run(planned));
                 }
+                Effect::Draft(request) => self.send_to_drafter(request),
                 Effect::Resync => self.send_to_executor(ExecutorMsg::Resync),
                 Effect::Started { id, cached_tokens } => self.journal.started(id, cached_tokens),
                 Effect::Preempted(id) => {
@@ -192,6 +202,13 @@ impl SchedulerState {
     fn send_to_sampler(&self, message: SamplerMsg) {
         // Fails only when the sampler is gone. The supervisor then replaces the scheduler, too.
         let _ = self.sampler.cast(message);
+    }
+
+    fn send_to_drafter(&self, request: DraftRequest) {
+        if let Some(drafter) = &self.drafter {
+            // When the drafter is gone the supervisor reports it, and the policy then waits for no draft.
+            let _ = drafter.cast(DrafterMsg::Draft { request, scheduler: self.me.clone() });
+        }
     }
 
     fn send_to_executor(&self, message: ExecutorMsg) {

@@ -21,7 +21,7 @@ use cuelight_engine::memory::Pool;
 use cuelight_engine::profile::{Cost, OpLabel, OpSpan};
 use cuelight_engine::sample::{PartialSampling, RecommendedSampling, choose_by_row};
 
-use super::model_source::{EngineHost, ModelSource, SourceError};
+use super::model_source::{DraftModel, EngineHost, ModelSource, SourceError};
 
 /// A tokenizer without a file: one token per byte with the value of the byte, and 256 as end of generation.
 #[must_use]
@@ -125,6 +125,8 @@ pub struct SimulatedModel {
     pub weights_bytes: u64,
     /// Injects faults.
     pub faults: Option<FaultInjector>,
+    /// The model that drafts tokens for it.
+    pub draft: Option<Arc<SimulatedModel>>,
     /// Counters, shared by all clones.
     pub counters: Arc<SimulationCounters>,
 }
@@ -201,6 +203,7 @@ impl SimulatedModel {
             host: EngineHost::VirtualTime,
             weights_bytes: 0,
             faults: None,
+            draft: None,
             counters: Arc::default(),
         }
     }
@@ -218,6 +221,7 @@ impl SimulatedModel {
             scratch_bytes,
             text_bytes: 0,
             request_bytes: 0,
+            draft_bytes: 0,
             available_bytes,
         };
         MemoryPlan {
@@ -225,6 +229,24 @@ impl SimulatedModel {
             context_tokens: self.limits.context_tokens,
             ..MemoryPlan::of_pools(vec![pool])
         }
+    }
+
+    /// A new engine.
+    #[must_use]
+    pub fn engine(&self) -> SimulatedEngine {
+        self.counters.loads.fetch_add(1, Ordering::Relaxed);
+        SimulatedEngine {
+            kv: vec![Slot::default(); self.limits.kv_blocks * BLOCK_TOKENS],
+            states: vec![0; self.limits.state_slots],
+            model: self.clone(),
+            _live: LiveBytes::new(self.memory().total_bytes(), &self.counters),
+        }
+    }
+}
+
+impl DraftModel for SimulatedModel {
+    fn load(&self, _cancel: &LoadCancel) -> Result<Box<dyn Engine>, SourceError> {
+        Ok(Box::new(self.engine()))
     }
 }
 
@@ -236,10 +258,8 @@ impl ModelSource for SimulatedModel {
         _cancel: &LoadCancel,
         progress: &mut dyn FnMut(LoadProgress),
     ) -> Result<LoadedModel<SimulatedEngine>, SourceError> {
-        self.counters.loads.fetch_add(1, Ordering::Relaxed);
         progress(LoadProgress { done_bytes: 1, total_bytes: 1 });
         let memory = self.memory();
-        let live = LiveBytes::new(memory.total_bytes(), &self.counters);
         let card = ModelCard {
             file_format: "gguf",
             name: "simulated".into(),
@@ -252,12 +272,7 @@ impl ModelSource for SimulatedModel {
             layers: Vec::new(),
             sampling: RecommendedSampling { stated: self.sampling, warnings: Vec::new() },
         };
-        let engine = SimulatedEngine {
-            kv: vec![Slot::default(); self.limits.kv_blocks * BLOCK_TOKENS],
-            states: vec![0; self.limits.state_slots],
-            model: self.clone(),
-            _live: live,
-        };
+        let engine = self.engine();
         let (tokenizer, chat_template) = (self.tokenizer.clone(), self.chat_template.clone());
         Ok(LoadedModel {
             engine,
@@ -269,6 +284,10 @@ impl ModelSource for SimulatedModel {
             files: ModelFiles::default(),
             adapters: None,
         })
+    }
+
+    fn draft_model(&self) -> Option<Arc<dyn DraftModel>> {
+        self.draft.clone().map(|draft| draft as Arc<dyn DraftModel>)
     }
 
     fn host(&self) -> EngineHost {

@@ -6,6 +6,7 @@
 //! ├─ Sampler     logits to tokens to clients
 //! ├─ Scheduler   what runs next; the KV blocks
 //! ├─ Experts     experts on the host
+//! ├─ Drafter     the draft model, if there is one
 //! └─ Executor    the device
 //! ```
 //!
@@ -18,6 +19,8 @@
 //! - The executor dies: the model is reloaded and its sequences are recomputed. Clients see a pause.
 //! - The loader dies: it is restarted, and a load that was running starts again.
 //! - The experts actor dies: it is restarted with the same weights and repeats the jobs without a reply.
+//! - The drafter dies: it is restarted and loads the draft model again. Meanwhile, and after too many faults, steps have no
+//!   drafts of it. Nothing else changes.
 //! - The sampler or the scheduler dies: both are replaced, because they share the state of the requests. The executor keeps
 //!   its engine. The new ones continue the requests of the [journal](super::journal). Clients see a pause.
 //! - Faults come faster than [`RestartPolicy`] allows: the status becomes
@@ -34,11 +37,12 @@ use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SupervisionEvent};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use super::drafter::{Drafter, DrafterArguments};
 use super::executor::{Executor, ExecutorArguments};
 use super::experts::{ExpertJobQueue, Experts, ExpertsArguments};
 use super::file_watch::FileWatch;
 use super::loader::{Loader, LoaderArguments};
-use super::messages::{ExecutorMsg, ExpertsMsg, LoaderMsg, SamplerMsg, SchedulerMsg, SupervisorMsg};
+use super::messages::{DrafterMsg, ExecutorMsg, ExpertsMsg, LoaderMsg, SamplerMsg, SchedulerMsg, SupervisorMsg};
 use super::model_source::{ModelSource, SourceError};
 use super::options::RuntimeOptions;
 use super::policy::PolicyEvent;
@@ -69,6 +73,12 @@ struct RequestActors {
     scheduler: ActorRef<SchedulerMsg>,
 }
 
+/// The actor with the draft model.
+struct DrafterChild {
+    actor: ActorRef<DrafterMsg>,
+    is_ready: bool,
+}
+
 /// The actors that exist once a model is loaded.
 struct ActorTree {
     model: Arc<ServedModel>,
@@ -79,6 +89,8 @@ struct ActorTree {
     expert_jobs: ExpertJobQueue,
     /// The executor and the limits of its engine. `None` while it is being rebuilt.
     executor: Option<(ActorRef<ExecutorMsg>, EngineLimits)>,
+    /// `None` without a draft model, and while it is being restarted.
+    drafter: Option<DrafterChild>,
 }
 
 /// The state of the supervisor.
@@ -89,6 +101,8 @@ pub struct SupervisorState<S: ModelSource> {
     loader: ActorRef<LoaderMsg>,
     actors: Option<ActorTree>,
     restarts: RestartHistory,
+    /// Restarts of the drafter, which end with a model that runs without it.
+    drafter_restarts: RestartHistory,
     /// Watches the files of the loaded model.
     file_watch: Option<FileWatch>,
     /// Whether a load is running or scheduled.
@@ -120,9 +134,20 @@ impl<S: ModelSource> Actor for Supervisor<S> {
         let SupervisorArguments { source, options, replica } = arguments;
         let loader = spawn_loader(&source, &me).await?;
         loader.cast(LoaderMsg::Load)?;
-        let restarts = RestartHistory::default();
+        let (restarts, drafter_restarts) = Default::default();
         let (actors, file_watch, loading, stopping) = (None, None, true, false);
-        Ok(SupervisorState { source, options, replica, loader, actors, restarts, file_watch, loading, stopping })
+        Ok(SupervisorState {
+            source,
+            options,
+            replica,
+            loader,
+            actors,
+            restarts,
+            drafter_restarts,
+            file_watch,
+            loading,
+            stopping,
+        })
     }
 
     async fn handle(
@@ -134,6 +159,10 @@ impl<S: ModelSource> Actor for Supervisor<S> {
         let result = match message {
             SupervisorMsg::Loaded(Ok(model)) => state.loaded(&me, *model).await,
             SupervisorMsg::Reconnect => state.reconnect(&me).await,
+            SupervisorMsg::RestartDrafter => {
+                state.start_drafter(&me).await;
+                Ok(())
+            }
             message => {
                 state.handle(&me, message).await;
                 Ok(())
@@ -178,9 +207,10 @@ impl<S: ModelSource> SupervisorState<S> {
             SupervisorMsg::Reload if self.has_ended() || !self.loading => {}
             // A loader that died meanwhile is restarted, and told again, when its death is handled.
             SupervisorMsg::Reload => drop(self.loader.cast(LoaderMsg::Load)),
+            SupervisorMsg::DrafterReady => self.drafter_ready(),
             SupervisorMsg::Drain(limit) => self.drain(me, limit),
             SupervisorMsg::Stop => self.stop(me).await,
-            SupervisorMsg::Loaded(Ok(_)) | SupervisorMsg::Reconnect => {}
+            SupervisorMsg::Loaded(Ok(_)) | SupervisorMsg::Reconnect | SupervisorMsg::RestartDrafter => {}
         }
     }
 
@@ -250,9 +280,11 @@ impl<S: ModelSource> SupervisorState<S> {
     async fn start_actors(&mut self, me: &Me<S>, model: Arc<ServedModel>) -> Result<(), ActorProcessingErr> {
         let expert_jobs = ExpertJobQueue::default();
         let experts = self.spawn_experts(me, expert_jobs.clone()).await?;
-        self.actors = Some(ActorTree { model: model.clone(), requests: None, experts, expert_jobs, executor: None });
+        let (requests, executor, drafter) = (None, None, None);
+        self.actors = Some(ActorTree { model: model.clone(), requests, experts, expert_jobs, executor, drafter });
         self.replica.journal().open();
         self.replica.set_model(model);
+        self.start_drafter(me).await;
         Ok(())
     }
 
@@ -278,8 +310,58 @@ impl<S: ModelSource> SupervisorState<S> {
         // In this order, so that a client that leaves reaches the scheduler or is found in the journal.
         self.replica.set_scheduler(Some(scheduler.clone()));
         let _ = scheduler.cast(SchedulerMsg::Recover);
+        if let Some(drafter) = actors.drafter.as_ref().filter(|drafter| drafter.is_ready) {
+            let _ = scheduler.cast(SchedulerMsg::DrafterReady(drafter.actor.clone()));
+        }
         actors.requests = Some(RequestActors { sampler, scheduler });
         Ok(())
+    }
+
+    /// Starts the drafter, if the model has a draft model. The model also runs without it.
+    async fn start_drafter(&mut self, me: &Me<S>) {
+        let Some(draft_model) = self.source.draft_model().filter(|_| !self.has_ended()) else { return };
+        let Some(actors) = &mut self.actors else { return };
+        let supervisor = me.clone();
+        let arguments = DrafterArguments {
+            model: draft_model,
+            vocab_size: actors.model.limits.vocab_size,
+            host: self.source.host(),
+            step_timeout: self.options.step_timeout,
+            on_ready: Box::new(move || drop(supervisor.cast(SupervisorMsg::DrafterReady))),
+        };
+        match Actor::spawn_linked(None, Drafter, arguments, me.get_cell()).await {
+            Ok((actor, _)) => actors.drafter = Some(DrafterChild { actor, is_ready: false }),
+            Err(error) => self.recover_drafter(me, &error.to_string()),
+        }
+    }
+
+    fn drafter_ready(&mut self) {
+        let Some(actors) = &mut self.actors else { return };
+        let Some(drafter) = &mut actors.drafter else { return };
+        drafter.is_ready = true;
+        if let Some(requests) = &actors.requests {
+            let _ = requests.scheduler.cast(SchedulerMsg::DrafterReady(drafter.actor.clone()));
+        }
+    }
+
+    /// Starts the drafter again after a pause, unless there were too many restarts.
+    fn recover_drafter(&mut self, me: &Me<S>, reason: &str) {
+        if let Some(requests) = self.request_actors() {
+            let _ = requests.scheduler.cast(PolicyEvent::DrafterLost.into());
+        }
+        if self.has_ended() {
+            return;
+        }
+        let replica = self.replica.index;
+        metrics::restarted(&self.options.model_id, "drafter");
+        self.options.tracer.restarted("drafter", reason);
+        match self.drafter_restarts.next(Instant::now(), &self.options.restarts) {
+            Some(pause) => {
+                tracing::warn!(actor = "drafter", replica, reason, ?pause, "restarting after a fault");
+                me.send_after(pause, || SupervisorMsg::RestartDrafter);
+            }
+            None => tracing::error!(replica, reason, "the draft model failed too often: continuing without it"),
+        }
     }
 
     /// Starts sampler and scheduler after one of them died, and connects them with the executor, if there is one.
@@ -370,6 +452,9 @@ impl<S: ModelSource> SupervisorState<S> {
                 let _ = requests.scheduler.cast(lost.into());
             }
             self.recover(me, "executor", reason);
+        } else if actors.drafter.as_ref().is_some_and(|drafter| drafter.actor.get_id() == id) {
+            actors.drafter = None;
+            self.recover_drafter(me, reason);
         } else if actors.experts.get_id() == id {
             self.restart_experts(me, reason).await?;
         } else if let Some(actor) = actors.requests.as_ref().and_then(|requests| requests.name_of(child)) {
@@ -487,13 +572,16 @@ impl<S: ModelSource> SupervisorState<S> {
     /// Stops the actors in the order in which messages flow, so that every client receives its last event.
     async fn stop_actors(&mut self) {
         self.replica.set_scheduler(None);
-        let Some(ActorTree { requests, experts, executor, .. }) = self.actors.take() else { return };
+        let Some(ActorTree { requests, experts, executor, drafter, .. }) = self.actors.take() else { return };
         if let Some(RequestActors { sampler, scheduler }) = requests {
             // Errors are ignored: an actor that has died already cannot be drained.
             let _ = scheduler.drain_and_wait(Some(STOP_TIMEOUT)).await;
             let _ = sampler.drain_and_wait(Some(STOP_TIMEOUT)).await;
         }
         experts.stop(None);
+        if let Some(drafter) = drafter {
+            drafter.actor.stop(None);
+        }
         if let Some((executor, _)) = executor {
             // Waits so that the memory is free when the next engine is loaded.
             let _ = executor.stop_and_wait(None, Some(STOP_TIMEOUT)).await;

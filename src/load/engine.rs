@@ -129,10 +129,12 @@ impl Division {
         parts.chain(host).collect::<Vec<_>>().join(" + ")
     }
 
-    /// The memories of its parts, each once; `None` is the host's memory.
+    /// The memories of its parts and of its draft model, each once; `None` is the host's memory.
     pub fn memories(&self, options: &LoadOptions) -> Vec<Option<String>> {
         let of_parts = self.parts.iter().map(|part| part.target.own_memory(options));
-        let mut memories: Vec<Option<String>> = of_parts.chain(self.host.as_ref().map(|_| None)).collect();
+        let of_draft = options.draft.iter().map(|draft| draft.device.clone());
+        let of_host = self.host.as_ref().map(|_| None);
+        let mut memories: Vec<Option<String>> = of_parts.chain(of_draft).chain(of_host).collect();
         memories.sort();
         memories.dedup();
         memories
@@ -177,6 +179,7 @@ impl Division {
                 weights_bytes: weights + in_host,
                 text_bytes: if is_host { request.text_bytes } else { 0 },
                 request_bytes: if is_host { request.request_bytes } else { 0 },
+                draft_bytes: options.draft.iter().filter(|it| it.device == own_memory).map(|it| it.bytes).sum(),
                 scratch_bytes: footprints().map(|footprint| footprint.scratch).sum(),
                 block_bytes,
                 slot_bytes: footprints().map(|footprint| footprint.state_slot).sum(),

@@ -12,6 +12,7 @@ use crate::backend::vulkan::VulkanOptions;
 use crate::checkpoint::{self, Checkpoint, OpenError};
 use crate::device::{ComputeDevice, CpuExperts, Devices, ExpertStreaming, Shares};
 use crate::format::chat_template::worker::WorkerProgram;
+use crate::memory::{MemoryPlan, Pool};
 use crate::synthetic::Synthetic;
 use crate::synthetic::generate::PendingWeights;
 
@@ -56,6 +57,25 @@ pub struct ChatTemplateOptions {
     pub parse_special_in_content: bool,
 }
 
+/// What a draft model uses of one memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DraftMemory {
+    /// The device; `None` for the host's memory.
+    pub device: Option<String>,
+    /// All that it uses there.
+    pub bytes: u64,
+}
+
+impl DraftMemory {
+    /// The memories of a planned draft model, which is loaded without its tokenizer.
+    #[must_use]
+    pub fn of_plan(plan: &MemoryPlan) -> Vec<Self> {
+        let memory =
+            |pool: &Pool| DraftMemory { device: pool.device.clone(), bytes: pool.total_bytes() - pool.text_bytes };
+        plan.pools.iter().map(memory).collect()
+    }
+}
+
 /// What to load, and how much of the machine to use.
 #[derive(Debug, Clone)]
 pub struct LoadOptions {
@@ -76,6 +96,8 @@ pub struct LoadOptions {
     pub memory_bytes: Option<u64>,
     /// Bytes of host memory for the texts and results of requests.
     pub request_bytes: u64,
+    /// The memories of a draft model that is loaded with this one; none without a draft model.
+    pub draft: Vec<DraftMemory>,
     /// How keys and values are stored.
     pub kv_type: KvType,
     /// Threads for CPU kernels, including the executor's own.
@@ -129,6 +151,7 @@ impl LoadOptions {
             state_bytes: None,
             memory_bytes: None,
             request_bytes: 0,
+            draft: Vec::new(),
             kv_type: KvType::F16,
             threads: cpu::default_threads(),
             device: ComputeDevice::Cpu.into(),

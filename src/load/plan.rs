@@ -173,6 +173,7 @@ fn memory_request(model: &ModelGraph, options: &LoadOptions, limits: &EngineLimi
         scratch_bytes: 0,
         text_bytes: 0,
         request_bytes: options.request_bytes,
+        draft_bytes: 0,
         block_bytes: 0,
         slot_bytes: 0,
         slots: StateSlots::wanted(slot_bytes, limits.max_sequences, options.state_bytes),
@@ -258,6 +259,14 @@ impl LoadPlan {
         self.checkpoint.files()
     }
 
+    /// The model's tokenizer. Building it takes some tenths of a second for a large vocabulary.
+    ///
+    /// # Errors
+    /// [`LoadError`] when it cannot be used.
+    pub fn tokenizer(&self) -> Result<Tokenizer, LoadError> {
+        tokenizer_cancellable(&*self.checkpoint, &LoadCancel::default())
+    }
+
     /// What adapters of the model must fit; `None` for a model without adapters.
     #[must_use]
     pub fn adapters(&self) -> Option<&Arc<AdapterModel>> {
@@ -317,8 +326,20 @@ impl LoadPlan {
     /// # Errors
     /// [`LoadError`] when the device fails.
     pub fn load_engine(self, progress: &mut dyn FnMut(LoadProgress)) -> Result<Box<dyn Engine>, LoadError> {
+        self.load_engine_cancellable(&LoadCancel::default(), progress)
+    }
+
+    /// [`LoadPlan::load_engine`] that ends early, between two tensors, when it is cancelled.
+    ///
+    /// # Errors
+    /// Also [`LoadError::Cancelled`].
+    pub fn load_engine_cancellable(
+        self,
+        cancel: &LoadCancel,
+        progress: &mut dyn FnMut(LoadProgress),
+    ) -> Result<Box<dyn Engine>, LoadError> {
         let files = self.files().clone();
-        let (engine, experts) = self.load_weights(&LoadCancel::default(), progress)?;
+        let (engine, experts) = self.load_weights(cancel, progress)?;
         let engine = match experts {
             Some(experts) => Box::new(WithExperts::new(engine, experts)),
             None => engine,

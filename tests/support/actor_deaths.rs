@@ -1,7 +1,7 @@
 //! Kills actors of a running pipeline.
 #![allow(dead_code)]
 
-use cuelight::pipeline::messages::{ExecutorMsg, ExpertsMsg, LoaderMsg, SamplerMsg, SchedulerMsg};
+use cuelight::pipeline::messages::{DrafterMsg, ExecutorMsg, ExpertsMsg, LoaderMsg, SamplerMsg, SchedulerMsg};
 use cuelight::pipeline::runtime::Runtime;
 use ractor::ActorCell;
 
@@ -13,10 +13,12 @@ pub enum Role {
     Executor,
     Experts,
     Loader,
+    Drafter,
 }
 
 impl Role {
-    pub const ALL: [Role; 5] = [Role::Sampler, Role::Scheduler, Role::Executor, Role::Experts, Role::Loader];
+    pub const ALL: [Role; 6] =
+        [Role::Sampler, Role::Scheduler, Role::Executor, Role::Experts, Role::Loader, Role::Drafter];
 
     fn is_of(self, actor: &ActorCell) -> bool {
         let is_of = match self {
@@ -25,6 +27,7 @@ impl Role {
             Role::Executor => actor.is_message_type_of::<ExecutorMsg>(),
             Role::Experts => actor.is_message_type_of::<ExpertsMsg>(),
             Role::Loader => actor.is_message_type_of::<LoaderMsg>(),
+            Role::Drafter => actor.is_message_type_of::<DrafterMsg>(),
         };
         is_of == Some(true)
     }

@@ -10,8 +10,10 @@ pub enum SpeculationMode {
     Auto,
     /// Never.
     Off,
-    /// Whenever there is a draft.
+    /// Whenever there is a draft, of any source but the draft model.
     Ngram,
+    /// Whenever there is a draft. The draft model is asked for one before each step.
+    Draft,
 }
 
 /// How the policy forms steps.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use cuelight_engine::engine::{AdapterUse, EngineLimits, RowSamplingParams, Step, StepId, TokenId};
 use cuelight_engine::sample::Draw;
 
-use crate::core::draft::DraftSource;
+use crate::core::draft::{DraftReply, DraftRequest, DraftSource};
 use crate::core::prefix_scope::PrefixScope;
 use crate::core::request::{GenerationError, RequestId, SpeculationOptions};
 
@@ -94,6 +94,12 @@ pub enum PolicyEvent {
         /// The error message.
         reason: String,
     },
+    /// The draft model can be asked for drafts. It has computed no sequence yet.
+    DrafterReady,
+    /// The draft model is lost, and with it the replies to what it was asked.
+    DrafterLost,
+    /// The draft model replied.
+    Drafted(DraftReply),
     /// Accept no new requests.
     Drain,
     /// End every request with this error.
@@ -129,6 +135,8 @@ pub enum Verdict {
 pub enum Effect {
     /// Send the step to the executor.
     Run(PlannedStep),
+    /// Ask the draft model.
+    Draft(DraftRequest),
     /// Tell the executor that the failed step was handled. All steps from here on are formed with that knowledge.
     Resync,
     /// A request takes part in a step for the first time.

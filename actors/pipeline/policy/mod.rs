@@ -25,6 +25,7 @@
 //! - [`state`]: the [`Policy`] itself
 //! - [`batch`] and [`prompts`]: form a step
 //! - [`speculation`]: drafts of several tokens that a step verifies; [`drafts`] proposes and measures them
+//! - [`draft_model`]: when to ask the draft model for a draft
 //! - [`residency`]: which sequences hold blocks
 //! - [`steps`]: what happens to formed steps
 //! - [`recurrent`]: slots for the state of recurrent layers, and checkpoints ([`state_slots`])
@@ -34,12 +35,13 @@
 
 mod batch;
 mod config;
+mod draft_model;
 mod drafts;
 mod events;
 mod fair_queue;
 mod fair_share;
 pub mod kv_blocks;
-mod prefix_cache;
+pub mod prefix_cache;
 mod prompt_time;
 mod prompts;
 mod recurrent;

@@ -6,7 +6,8 @@
 //! it, so the text is the same as without drafts. What the rejected rows wrote to the KV cache is overwritten by
 //! the next rows.
 //!
-//! [`drafts`](super::drafts) proposes drafts and measures how often they are accepted. A row is verified only if the step
+//! [`drafts`](super::drafts) proposes drafts and measures how often they are accepted. A [draft model](super::draft_model)
+//! may propose others. A row is verified only if the step
 //! then gives more tokens per time.
 //!
 //! The tokens after a step with drafts are not known before it is sampled, so the next step is formed then. The same holds
@@ -35,6 +36,9 @@ struct ChosenDraft {
 impl Policy {
     /// Whether the next step has to wait until the steps in flight are sampled, because of drafts in them or in itself.
     pub(super) fn awaits_drafts(&mut self) -> bool {
+        if self.awaits_draft_model() {
+            return true;
+        }
         if self.steps.is_empty() || self.config.speculation == SpeculationMode::Off {
             return false;
         }
@@ -42,6 +46,9 @@ impl Policy {
             return true;
         }
         let decoding: Vec<_> = self.ready().filter(|sequence| sequence.decodes()).map(|s| s.rank.id).collect();
+        if self.will_ask_draft_model(&decoding) {
+            return true;
+        }
         // A draft begins with the token that is being sampled. One that is worth the wait has a second token.
         self.drafts(&decoding, decoding.len(), usize::MAX).iter().any(|chosen| chosen.draft.tokens.len() > 1)
     }
@@ -96,7 +103,7 @@ impl Policy {
     fn may_draft(&self, decode_rows: usize) -> bool {
         match self.config.speculation {
             SpeculationMode::Off => false,
-            SpeculationMode::Ngram => true,
+            SpeculationMode::Ngram | SpeculationMode::Draft => true,
             SpeculationMode::Auto => {
                 let step = self.step_time.predict(Work { rows: decode_rows, attended: 0 });
                 let rows = decode_rows as f64 * self.step_time.of_row_at(0);
@@ -107,16 +114,21 @@ impl Policy {
 
     /// How a sequence may continue after its known tokens, as far as it may grow.
     fn proposal(&mut self, id: RequestId) -> Option<Proposal> {
+        let most = self.most_drafted(id);
         let sequence = self.sequences.get_mut(&id).filter(|sequence| sequence.speculates)?;
-        // The step gives one token more than are accepted.
-        let most = sequence.most_tokens.saturating_sub(sequence.tokens.len() + 1).min(MAX_STEP_TOKENS - 1);
         let proposal = sequence.drafter.propose(&sequence.tokens, &self.acceptance)?;
         (most > 0).then_some(Proposal { length: proposal.length.min(most), ..proposal })
     }
 
+    /// Maximum number of drafted tokens of a sequence in a step, which gives one token more than are accepted.
+    pub(super) fn most_drafted(&self, id: RequestId) -> usize {
+        let sequence = &self.sequences[&id];
+        sequence.most_tokens.saturating_sub(sequence.tokens.len() + 1).min(MAX_STEP_TOKENS - 1)
+    }
+
     /// Number of tokens to verify of each proposal.
     fn lengths(&self, proposals: &[(RequestId, Proposal)], decode_rows: usize, rows: usize) -> Vec<usize> {
-        if self.config.speculation == SpeculationMode::Ngram {
+        if matches!(self.config.speculation, SpeculationMode::Ngram | SpeculationMode::Draft) {
             let mut left = rows;
             let whole = |(_, proposal): &(RequestId, Proposal)| {
                 let length = proposal.length.min(left);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use cuelight_engine::engine::{BLOCK_TOKENS, EngineLimits, StepId};
 
 use super::config::PolicyConfig;
-use super::drafts::{Acceptance, Drafter};
+use super::drafts::{Acceptance, DraftTime, Drafter};
 use super::events::{Effect, PolicyEvent, Submission};
 use super::fair_queue::FairQueue;
 use super::kv_blocks::BlockManager;
@@ -42,6 +42,9 @@ pub struct Policy {
     pub(super) prompt_time: PromptTime,
     /// How often drafts of all sequences were accepted.
     pub(super) acceptance: Acceptance,
+    /// Whether there is a draft model to ask.
+    pub(super) drafter_ready: bool,
+    pub(super) draft_time: DraftTime,
     pub(super) steps: BTreeMap<StepId, StepRecord>,
     pub(super) next_step: StepId,
     pub(super) next_arrival: u64,
@@ -74,6 +77,8 @@ impl Policy {
             prefill_saturation_rows: None,
             prompt_time: PromptTime::default(),
             acceptance: Acceptance::default(),
+            drafter_ready: false,
+            draft_time: DraftTime::default(),
             steps: BTreeMap::new(),
             next_step: StepId(0),
             next_arrival: 0,
@@ -184,6 +189,9 @@ impl Policy {
             PolicyEvent::Resume(id) => self.set_paused(id, false),
             PolicyEvent::ExecutorReady(limits) => self.executor_ready(limits, &mut effects),
             PolicyEvent::ExecutorLost { failed, reason } => self.executor_lost(failed, &reason, &mut effects),
+            PolicyEvent::DrafterReady => self.drafter_ready(),
+            PolicyEvent::DrafterLost => self.drafter_lost(),
+            PolicyEvent::Drafted(reply) => self.drafted(reply),
             PolicyEvent::Drain => self.draining = true,
             PolicyEvent::EndAll(error) => {
                 let mut ids: Vec<_> = self.sequences.keys().copied().collect();
@@ -198,6 +206,7 @@ impl Policy {
 
     /// Forms as many steps as may be in flight. Called after every event.
     fn form_steps(&mut self, mut effects: Vec<Effect>) -> Vec<Effect> {
+        self.ask_draft_model(&mut effects);
         while self.may_form_step() && self.form_step(&mut effects) {}
         if self.config.verify {
             self.check();

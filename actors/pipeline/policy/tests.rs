@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod clients;
+mod draft_model;
 mod faults;
 mod prefixes;
 mod prompts;

@@ -19,6 +19,8 @@ pub(in crate::pipeline::policy) enum Basis {
     Replacement,
     /// It is known to follow.
     Known,
+    /// A model computed it.
+    Computed,
 }
 
 /// Number of kinds that are told apart for a source.
@@ -36,12 +38,16 @@ const PRIOR_WEIGHT: f64 = 4.0;
 const SHARED_WEIGHT: f64 = 3.0;
 
 impl DraftKind {
+    /// A draft by the draft model.
+    pub const MODEL: DraftKind = DraftKind { source: DraftSource::Model, basis: Basis::Computed };
+
     fn class(self) -> usize {
         match self.basis {
             Basis::Replacement => 0,
             Basis::Match(length) if length <= GRAM => 1,
             Basis::Match(length) if length <= 2 * GRAM => 2,
             Basis::Match(length) if length < MAX_MATCH => 3,
+            Basis::Computed => 3,
             Basis::Match(_) => 4,
             Basis::Known => 5,
         }

@@ -6,6 +6,7 @@ use cuelight_engine::engine::TokenId;
 
 use super::acceptance::{Acceptance, Basis, DraftKind};
 use super::lookup::LookupIndex;
+use super::model_drafts::ModelDrafts;
 use crate::core::draft::DraftSource;
 use crate::core::request::MAX_STEP_TOKENS;
 
@@ -40,6 +41,21 @@ struct Cursor {
     basis: Basis,
 }
 
+/// Tokens that follow a sequence of some length.
+#[derive(Debug, Default)]
+struct Continuation {
+    length: usize,
+    tokens: Vec<TokenId>,
+}
+
+impl Continuation {
+    /// Where it continues `tokens`, which may have grown by some of its own tokens.
+    fn position(&self, tokens: &[TokenId]) -> Option<usize> {
+        let used = tokens.len().checked_sub(self.length)?;
+        (used < self.tokens.len() && tokens[self.length..] == self.tokens[..used]).then_some(used)
+    }
+}
+
 /// What is known about the continuation of a sequence.
 #[derive(Debug, Default)]
 pub(in crate::pipeline::policy) struct Drafter {
@@ -49,8 +65,12 @@ pub(in crate::pipeline::policy) struct Drafter {
     predicted: LookupIndex,
     /// Where a source continues if it does so here: at its start, or behind the token that replaced one of its own.
     cursor: Option<Cursor>,
-    /// Tokens that a constraint forces, and the length of the sequence that they follow.
-    forced: (usize, Vec<TokenId>),
+    /// Tokens that a constraint forces.
+    forced: Continuation,
+    /// The last draft of the draft model.
+    modelled: Continuation,
+    /// What the draft model was asked for.
+    pub model: ModelDrafts,
     acceptance: Acceptance,
 }
 
@@ -66,16 +86,32 @@ impl Drafter {
 
     /// The tokens that follow a sequence of `length` tokens, because a constraint allows no others.
     pub fn force(&mut self, length: usize, tokens: Vec<TokenId>) {
-        self.forced = (length, tokens);
+        self.forced = Continuation { length, tokens };
+    }
+
+    /// The draft model's continuation of a sequence of `length` tokens.
+    pub fn set_model_draft(&mut self, length: usize, tokens: Vec<TokenId>) {
+        self.modelled = Continuation { length, tokens };
+    }
+
+    /// Records that the draft model is not asked about a sequence of `length` tokens.
+    pub fn decline(&mut self, length: usize, shared: &mut Acceptance) {
+        self.model.decline(length);
+        self.skip(DraftKind::MODEL, shared);
+    }
+
+    /// The probability that a token of a draft by the draft model is accepted when those before it are.
+    pub fn model_rate(&self, shared: &Acceptance) -> f64 {
+        self.acceptance.rate(DraftKind::MODEL, shared)
     }
 
     /// The likeliest continuation of `tokens`, the sequence so far, at most [`MAX_STEP_TOKENS`] tokens. `shared` are the rates
     /// of all sequences.
     pub fn propose(&mut self, tokens: &[TokenId], shared: &Acceptance) -> Option<Proposal> {
         self.own.extend(tokens);
-        let candidates =
-            [self.constrained(tokens), self.at_cursor(tokens), self.found(DraftSource::Prediction, tokens)];
-        let places = candidates.into_iter().chain([self.found(DraftSource::Lookup, tokens)]).flatten();
+        let candidates = [self.known(tokens), self.at_cursor(tokens), self.found(DraftSource::Prediction, tokens)];
+        let candidates = candidates.into_iter().chain([self.by_model(tokens)]);
+        let places = candidates.chain([self.found(DraftSource::Lookup, tokens)]).flatten();
         let rated = places.map(|(kind, position)| (self.acceptance.rate(kind, shared), kind, position));
         let (probability, kind, position) = rated.reduce(|best, other| if other.0 > best.0 { other } else { best })?;
         let length = (self.text(kind.source, tokens).len() - position).min(MAX_STEP_TOKENS);
@@ -94,7 +130,7 @@ impl Drafter {
         shared.record(kind, drafted, accepted, SHARED_FADE);
         // The token after the accepted ones was sampled: it replaces the draft's next token, or follows its last one.
         let (position, length) = (position + accepted + 1, length + accepted + 1);
-        let has_text = kind.source != DraftSource::Constraint;
+        let has_text = matches!(kind.source, DraftSource::Lookup | DraftSource::Prediction);
         self.cursor = has_text.then_some(Cursor { source: kind.source, position, length, basis: Basis::Replacement });
     }
 
@@ -108,7 +144,8 @@ impl Drafter {
         match source {
             DraftSource::Lookup => tokens,
             DraftSource::Prediction => &self.prediction,
-            DraftSource::Constraint => &self.forced.1,
+            DraftSource::Constraint => &self.forced.tokens,
+            DraftSource::Model => &self.modelled.tokens,
         }
     }
 
@@ -116,7 +153,7 @@ impl Drafter {
         let index = match source {
             DraftSource::Lookup => &self.own,
             DraftSource::Prediction => &self.predicted,
-            DraftSource::Constraint => return None,
+            DraftSource::Constraint | DraftSource::Model => return None,
         };
         let found = index.find(self.text(source, tokens), tokens)?;
         Some((DraftKind { source, basis: Basis::Match(found.length) }, found.next))
@@ -128,11 +165,13 @@ impl Drafter {
         is_here.then_some((DraftKind { source, basis }, position))
     }
 
-    fn constrained(&self, tokens: &[TokenId]) -> Option<(DraftKind, usize)> {
-        let (length, forced) = &self.forced;
-        let used = tokens.len().checked_sub(*length)?;
-        let follows = used < forced.len() && tokens[*length..] == forced[..used];
-        follows.then_some((DraftKind { source: DraftSource::Constraint, basis: Basis::Known }, used))
+    fn known(&self, tokens: &[TokenId]) -> Option<(DraftKind, usize)> {
+        let kind = DraftKind { source: DraftSource::Constraint, basis: Basis::Known };
+        Some((kind, self.forced.position(tokens)?))
+    }
+
+    fn by_model(&self, tokens: &[TokenId]) -> Option<(DraftKind, usize)> {
+        Some((DraftKind::MODEL, self.modelled.position(tokens)?))
     }
 }
 
@@ -194,5 +233,17 @@ mod tests {
         assert_eq!(proposed(&mut drafter, &[1, 2]), [5, 6, 7]);
         assert_eq!(proposed(&mut drafter, &[1, 2, 5]), [6, 7]);
         assert!(proposed(&mut drafter, &[1, 2, 6]).is_empty());
+    }
+
+    #[test]
+    fn a_draft_of_the_model_is_proposed_as_long_as_the_answer_follows_it() {
+        let mut drafter = Drafter::default();
+        drafter.set_model_draft(2, vec![5, 6, 7]);
+        assert_eq!(proposed(&mut drafter, &[1, 2, 5]), [6, 7]);
+        let draft = MemberDraft { kind: DraftKind::MODEL, position: 1, length: 3, drafted: 2 };
+        drafter.record(draft, 0, &mut Acceptance::default());
+        assert!(proposed(&mut drafter, &[1, 2, 5, 9]).is_empty(), "it does not continue behind a replaced token");
+        drafter.set_model_draft(4, vec![8]);
+        assert_eq!(proposed(&mut drafter, &[1, 2, 5, 9]), [8]);
     }
 }

@@ -4,7 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-const SPECULATION: &[SpeculationMode] = &[SpeculationMode::Off, SpeculationMode::Auto, SpeculationMode::Ngram];
+const SPECULATION: &[SpeculationMode] =
+    &[SpeculationMode::Off, SpeculationMode::Auto, SpeculationMode::Ngram, SpeculationMode::Draft];
 
 /// A random action in the simulation.
 #[derive(Debug, Clone)]
@@ -15,6 +16,8 @@ enum Action {
     Sample { pause: bool },
     Deliver,
     Resume(u64),
+    Draft,
+    LoseDraftModel,
     LoseExecutor { named: bool },
     RefuseStep,
     RestartExecutor,
@@ -39,6 +42,8 @@ fn action() -> impl Strategy<Value = Action> {
         30 => prop::bool::weighted(0.1).prop_map(|pause| Action::Sample { pause }),
         30 => Just(Action::Deliver),
         4 => (1u64..20).prop_map(Action::Resume),
+        20 => Just(Action::Draft),
+        1 => Just(Action::LoseDraftModel),
         1 => any::<bool>().prop_map(|named| Action::LoseExecutor { named }),
         1 => Just(Action::RefuseStep),
         2 => Just(Action::RestartExecutor),
@@ -66,6 +71,8 @@ impl World {
             Action::Sample { pause } => self.sample_tokens(pause),
             Action::Deliver => self.deliver(),
             Action::Resume(id) => self.on(PolicyEvent::Resume(RequestId(id))),
+            Action::Draft => drop(self.draft()),
+            Action::LoseDraftModel => self.lose_draft_model(),
             Action::LoseExecutor { named } => {
                 if self.ready {
                     self.lose_executor(named);
@@ -144,6 +151,7 @@ proptest! {
         state_slots in prop::sample::select(vec![0usize, 1, 2, 3, 8, 40]),
         speculation in prop::sample::select(SPECULATION),
         repeats in any::<bool>(),
+        accuracy in prop::option::of(prop::sample::select(vec![0u64, 80, 100])),
     ) {
         let config = PolicyConfig {
             prefill_chunk_tokens: chunk, steps_in_flight, steps_at_executor, prefix_cache, speculation, ..CONFIG
@@ -151,6 +159,10 @@ proptest! {
         let mut world = World::new(config, EngineLimits { kv_blocks, state_slots, ..limits() });
         world.stops = true;
         world.repeats = repeats;
+        if let Some(accuracy) = accuracy {
+            world.draft_model = Some(DraftModel { accuracy, token_time: Duration::from_micros(100), asked: Vec::new() });
+            world.on(PolicyEvent::DrafterReady);
+        }
         actions.into_iter().for_each(|action| world.act(action));
         world.run_out();
         world.assert_all_ended();

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use cuelight_engine::engine::{BLOCK_TOKENS, BlockId, EngineLimits, LogitsWanted, SlotId, Step, StepId, TokenId};
 
+use crate::core::draft::{DraftReply, DraftRequest};
 use crate::core::request::{GenerationError, RequestId};
 use crate::pipeline::policy::*;
 
@@ -36,6 +37,16 @@ impl Machine {
             _ => self.base + self.per_row * work.rows as u32 + self.per_attended * work.attended as u32,
         }
     }
+}
+
+/// A draft model that knows how texts continue.
+pub(super) struct DraftModel {
+    /// Per cent of its tokens that are right.
+    pub(super) accuracy: u64,
+    /// Time per token.
+    pub(super) token_time: Duration,
+    /// The requests that it was asked about.
+    pub(super) asked: Vec<RequestId>,
 }
 
 /// How a request ended.
@@ -85,6 +96,9 @@ pub(super) struct World {
     pub(super) repeats: bool,
     /// Accepted tokens of drafts.
     pub(super) accepted: usize,
+    pub(super) draft_model: Option<DraftModel>,
+    /// What the draft model was asked for and has not answered.
+    pub(super) drafting: VecDeque<DraftRequest>,
 }
 
 impl World {
@@ -108,6 +122,8 @@ impl World {
             stops: false,
             repeats: false,
             accepted: 0,
+            draft_model: None,
+            drafting: VecDeque::new(),
         };
         world.on(PolicyEvent::ExecutorReady(limits));
         world
@@ -139,6 +155,7 @@ impl World {
         for effect in effects {
             match effect {
                 Effect::Run(step) => self.begin(step),
+                Effect::Draft(request) => self.drafting.push_back(request),
                 Effect::Resync => self.awaits_resync = false,
                 Effect::Started { id, cached_tokens } => {
                     assert_eq!(self.cached.insert(id, cached_tokens), None, "{id:?} started twice");
@@ -274,6 +291,39 @@ impl World {
         }
     }
 
+    /// Answers all that the draft model was asked for. Returns whether there was anything.
+    pub(super) fn draft(&mut self) -> bool {
+        let requests: Vec<_> = self.drafting.drain(..).collect();
+        for DraftRequest { id, tokens, most, .. } in &requests {
+            let Some(model) = &mut self.draft_model else { continue };
+            model.asked.push(*id);
+            let token_time = (*most > 0).then_some(model.token_time);
+            let mut text = tokens.clone();
+            for _ in 0..*most {
+                let right = next_token(&text, self.repeats);
+                let is_right = hash(5, right) % 100 < model.accuracy;
+                text.push(if is_right { right } else { right + 1 });
+            }
+            let drafted = text.split_off(tokens.len());
+            self.on(PolicyEvent::Drafted(DraftReply {
+                id: *id,
+                length: tokens.len(),
+                tokens: Some(drafted),
+                token_time,
+            }));
+        }
+        !requests.is_empty()
+    }
+
+    /// The draft model is lost with all that it was asked for, and another one starts.
+    pub(super) fn lose_draft_model(&mut self) {
+        self.drafting.clear();
+        self.on(PolicyEvent::DrafterLost);
+        if self.draft_model.is_some() {
+            self.on(PolicyEvent::DrafterReady);
+        }
+    }
+
     pub(super) fn sample(&mut self, pause: bool) {
         self.sample_tokens(pause);
         self.deliver();
@@ -324,6 +374,10 @@ impl World {
             let progress = Progress { tokens, is_scored, is_paused: paused, is_suspect: suspects };
             self.policy.resume(state.submission.clone(), progress);
         }
+        self.drafting.clear();
+        if self.draft_model.is_some() {
+            self.on(PolicyEvent::DrafterReady);
+        }
         if self.ready {
             self.on(PolicyEvent::ExecutorReady(self.limits.clone()));
         }
@@ -345,7 +399,7 @@ impl World {
         }
         self.resume_all();
         let mut steps = 0;
-        while !(self.computing.is_empty() && self.sampling.is_empty() && self.delivering.is_empty()) {
+        while self.draft() || !(self.computing.is_empty() && self.sampling.is_empty() && self.delivering.is_empty()) {
             self.finish_step();
             self.sample(false);
             steps += 1;

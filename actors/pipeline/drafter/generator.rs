@@ -1,0 +1,430 @@
+//! Generates drafts with an engine: which tokens of each sequence it has computed, and what the next step computes.
+//!
+//! Each sequence has blocks for the tokens that are computed. Between two drafts of a sequence its text has grown by what
+//! was sampled; the tokens that both have in common are not computed again. Full blocks are found by their content, so the
+//! next turn of a conversation and several answers to one prompt share them. When blocks are short, the sequence that was
+//! continued longest ago loses its own.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Instant;
+
+use cuelight_engine::engine::{
+    BLOCK_TOKENS, Engine, EngineError, EngineLimits, LogitsWanted, Progress, RowSamplingParams, SequenceRows,
+    SequenceState, Step, StepId, StepOutput, TokenId,
+};
+use cuelight_engine::sample::{choose_by_row, token_of};
+
+use crate::core::draft::{DraftReply, DraftRequest};
+use crate::core::request::RequestId;
+use crate::pipeline::policy::kv_blocks::{BlockHandle, BlockManager};
+use crate::pipeline::policy::prefix_cache::Content;
+
+/// Texts with more missing tokens than this are computed when no draft waits, in pieces of at most [`PIECE`] tokens.
+const SHORT: usize = 64;
+
+/// Most tokens of long texts in a step, so that a draft that comes meanwhile does not wait long.
+const PIECE: usize = 128;
+
+/// What is computed of a sequence.
+#[derive(Debug, Default)]
+struct Computed {
+    tokens: Vec<TokenId>,
+    blocks: Vec<BlockHandle>,
+    /// Number of leading blocks whose content other sequences may find.
+    shared_blocks: usize,
+    /// When it was last continued.
+    last_use: u64,
+}
+
+/// A draft that is being generated.
+#[derive(Debug)]
+struct Job {
+    request: DraftRequest,
+    drafted: Vec<TokenId>,
+    /// Whether few tokens were missing, so that its time is that of a draft.
+    is_short: bool,
+    began: Instant,
+}
+
+impl Job {
+    /// The tokens to compute next, behind the first `computed`.
+    fn missing(&self, computed: usize) -> Vec<TokenId> {
+        self.request.tokens.iter().chain(&self.drafted).skip(computed).copied().collect()
+    }
+
+    /// Number of tokens of the text and the draft so far.
+    fn length(&self) -> usize {
+        self.request.tokens.len() + self.drafted.len()
+    }
+
+    fn reply(self) -> DraftReply {
+        let DraftRequest { id, tokens, .. } = self.request;
+        let drafted = u32::try_from(self.drafted.len()).ok().filter(|&drafted| drafted > 0 && self.is_short);
+        let token_time = drafted.map(|drafted| self.began.elapsed() / drafted);
+        DraftReply { id, length: tokens.len(), tokens: Some(self.drafted), token_time }
+    }
+}
+
+/// Generates drafts, several at a time.
+#[derive(Debug)]
+pub struct DraftGenerator {
+    limits: EngineLimits,
+    /// Size of the vocabulary of the model that verifies the drafts.
+    vocab_size: usize,
+    blocks: BlockManager,
+    sequences: HashMap<RequestId, Computed>,
+    jobs: VecDeque<Job>,
+    next_step: StepId,
+    clock: u64,
+}
+
+impl DraftGenerator {
+    /// A generator for an engine with these limits that has computed nothing yet. The drafts are for a model with `vocab_size`
+    /// tokens.
+    #[must_use]
+    pub fn new(limits: &EngineLimits, vocab_size: usize) -> Self {
+        DraftGenerator {
+            limits: limits.clone(),
+            vocab_size,
+            blocks: BlockManager::new(limits.kv_blocks),
+            sequences: HashMap::new(),
+            jobs: VecDeque::new(),
+            next_step: StepId(0),
+            clock: 0,
+        }
+    }
+
+    /// Whether there is nothing to compute.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.jobs.is_empty()
+    }
+
+    /// Adds a request. Returns the reply if the text is too long, or has a token that the engine does not know.
+    #[must_use]
+    pub fn add(&mut self, request: DraftRequest) -> Option<DraftReply> {
+        let (id, length) = (request.id, request.tokens.len());
+        let is_known = |token: &TokenId| (*token as usize) < self.limits.vocab_size;
+        let whole = length + request.most;
+        let fits = whole <= self.limits.context_tokens && BlockManager::blocks_for(whole) <= self.limits.kv_blocks;
+        if length == 0 || !fits || !request.tokens.iter().all(is_known) {
+            return Some(DraftReply { id, length, tokens: None, token_time: None });
+        }
+        let computed = self.start(&request);
+        let is_short = length - computed <= SHORT;
+        self.jobs.push_back(Job { request, drafted: Vec::new(), is_short, began: Instant::now() });
+        None
+    }
+
+    /// Keeps what is computed of a sequence and its text have in common, or finds it in shared blocks. Returns the number of
+    /// tokens that need not be computed: all but the last at most, because its logits are needed.
+    fn start(&mut self, request: &DraftRequest) -> usize {
+        let text = &request.tokens[..request.tokens.len() - 1];
+        self.clock += 1;
+        let sequence = self.sequences.entry(request.id).or_insert_with(|| {
+            let found = self.blocks.find_prefix(&request.scope, text);
+            let tokens = text[..found.len() * BLOCK_TOKENS].to_vec();
+            Computed { tokens, shared_blocks: found.len(), blocks: self.blocks.take(&found), last_use: 0 }
+        });
+        let common = sequence.tokens.iter().zip(text).take_while(|(computed, token)| computed == token).count();
+        sequence.tokens.truncate(common);
+        sequence.last_use = self.clock;
+        common
+    }
+
+    /// Computes one step. Returns the replies to the requests that it completed.
+    ///
+    /// # Errors
+    /// [`EngineError`] when the engine fails. It and this generator cannot be used any more.
+    pub fn step(&mut self, engine: &mut dyn Engine) -> Result<Vec<DraftReply>, EngineError> {
+        let (step, members) = self.form_step();
+        if members.is_empty() {
+            return Ok(self.give_up());
+        }
+        let sequences: Vec<_> = step.sequences.iter().map(|rows| rows.tokens.clone()).collect();
+        let id = step.id;
+        let output = match engine.begin(step)? {
+            Progress::Done(output) => output,
+            Progress::AwaitExperts(_) => {
+                let reason = "a draft model cannot leave experts to the host".to_owned();
+                return Err(EngineError::InvalidStep { step: id, reason });
+            }
+        };
+        for (id, tokens) in members.iter().zip(sequences) {
+            if let Some(sequence) = self.sequences.get_mut(id) {
+                sequence.tokens.extend(tokens);
+            }
+        }
+        self.draw(&members, &output);
+        Ok(self.take_completed())
+    }
+
+    /// Replies to the requests that cannot get blocks, which are all that are left.
+    fn give_up(&mut self) -> Vec<DraftReply> {
+        self.sequences.retain(|_, sequence| !sequence.blocks.is_empty());
+        self.jobs.drain(..).map(Job::reply).collect()
+    }
+
+    /// The rows of the next step, and the requests whose rows they are.
+    fn form_step(&mut self) -> (Step, Vec<RequestId>) {
+        let mut step = Step { id: self.next_step, sequences: Vec::new() };
+        self.next_step = StepId(self.next_step.0 + 1);
+        let (mut members, mut rows_left) = (Vec::new(), self.limits.max_batched_tokens);
+        let drafts = self.jobs.iter().any(|job| job.is_short);
+        if !drafts {
+            rows_left = rows_left.min(PIECE);
+        }
+        let all: Vec<_> = self.jobs.iter().filter(|job| job.is_short == drafts).map(|job| job.request.id).collect();
+        for id in all {
+            if rows_left == 0 || step.sequences.len() == self.limits.max_sequences {
+                break;
+            }
+            let Some(rows) = self.rows(id, rows_left, &members) else { continue };
+            rows_left -= rows.tokens.len();
+            step.sequences.push(rows);
+            members.push(id);
+        }
+        (step, members)
+    }
+
+    /// The next rows of a request, at most `most`. `None` when no blocks can be had for them without those of `members`.
+    fn rows(&mut self, id: RequestId, most: usize, members: &[RequestId]) -> Option<SequenceRows> {
+        let job = self.jobs.iter().find(|job| job.request.id == id)?;
+        let (from, length, draws) = (self.sequences.get(&id)?.tokens.len(), job.length(), job.request.most > 0);
+        let mut tokens = job.missing(from);
+        tokens.truncate(most);
+        let to = from + tokens.len();
+        let keep = |other: &RequestId| *other == id || members.contains(other);
+        while self.sequences[&id].blocks.len() < BlockManager::blocks_for(to) {
+            let block = self.blocks.allocate().or_else(|| self.evict(&keep))?;
+            self.sequences.get_mut(&id)?.blocks.push(block);
+        }
+        let blocks = &self.sequences[&id].blocks[..BlockManager::blocks_for(to)];
+        let draws = draws && to == length;
+        Some(SequenceRows {
+            tokens,
+            first_position: u32::try_from(from).ok()?,
+            block_table: blocks.iter().map(BlockHandle::id).collect(),
+            state: SequenceState::default(),
+            adapter: None,
+            logits: if draws { LogitsWanted::Token(RowSamplingParams::GREEDY) } else { LogitsWanted::None },
+        })
+    }
+
+    /// Takes the blocks of the sequence that was continued longest ago, and returns one that is free then.
+    fn evict(&mut self, keep: &impl Fn(&RequestId) -> bool) -> Option<BlockHandle> {
+        loop {
+            let others = self.sequences.iter().filter(|(id, sequence)| !keep(id) && !sequence.blocks.is_empty());
+            let oldest = others.min_by_key(|(_, sequence)| sequence.last_use).map(|(&id, _)| id)?;
+            let sequence = self.sequences.get_mut(&oldest)?;
+            (sequence.tokens, sequence.shared_blocks) = (Vec::new(), 0);
+            sequence.blocks.drain(..).rev().for_each(|block| self.blocks.release(block));
+            if self.jobs.iter().all(|job| job.request.id != oldest) {
+                self.sequences.remove(&oldest);
+            }
+            if let Some(block) = self.blocks.allocate() {
+                return Some(block);
+            }
+        }
+    }
+
+    /// Appends the most likely token to each draft whose text is computed.
+    fn draw(&mut self, members: &[RequestId], output: &StepOutput) {
+        let mut logits = output.logits.chunks_exact(self.limits.vocab_size.max(1));
+        let mut sampled = output.sampled.iter();
+        for id in members {
+            let Some(job) = self.jobs.iter_mut().find(|job| job.request.id == *id) else { continue };
+            let computed = self.sequences.get(id).map_or(0, |sequence| sequence.tokens.len());
+            if job.request.most == 0 || computed < job.length() {
+                continue;
+            }
+            let sampled = sampled.next().copied().flatten();
+            let sampled = sampled.or_else(|| Some(choose_by_row(logits.next()?, &RowSamplingParams::GREEDY)));
+            match sampled.map(token_of) {
+                Some(Ok(token)) if (token as usize) < self.vocab_size => job.drafted.push(token),
+                // The draft ends here.
+                _ => job.request.most = job.drafted.len(),
+            }
+        }
+    }
+
+    /// Removes the completed jobs and makes the blocks of their texts known to other sequences.
+    fn take_completed(&mut self) -> Vec<DraftReply> {
+        let mut replies = Vec::new();
+        for job in std::mem::take(&mut self.jobs) {
+            let computed = self.sequences.get(&job.request.id).map_or(0, |sequence| sequence.tokens.len());
+            if computed < job.request.tokens.len() || job.drafted.len() < job.request.most {
+                self.jobs.push_back(job);
+                continue;
+            }
+            self.share_blocks(&job.request);
+            replies.push(job.reply());
+        }
+        replies
+    }
+
+    /// Makes the full blocks of a text known. The draft behind it may turn out to be wrong.
+    fn share_blocks(&mut self, request: &DraftRequest) {
+        let Some(sequence) = self.sequences.get_mut(&request.id) else { return };
+        let known = sequence.tokens.len().min(request.tokens.len()) / BLOCK_TOKENS;
+        for index in sequence.shared_blocks..known {
+            let before = index.checked_sub(1).map(|before| sequence.blocks[before].id());
+            let tokens = &request.tokens[index * BLOCK_TOKENS..(index + 1) * BLOCK_TOKENS];
+            let content = Content::new(&request.scope, before, tokens);
+            self.blocks.insert_cached(&mut sequence.blocks[index], content, self.next_step);
+        }
+        sequence.shared_blocks = sequence.shared_blocks.max(known);
+        // No step runs, so nothing writes to the blocks that were replaced.
+        self.blocks.step_is_done(self.next_step);
+    }
+}
+
+#[allow(clippy::unwrap_used)]
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use super::*;
+    use crate::core::prefix_scope::PrefixScope;
+    use crate::pipeline::simulation::{SimulatedModel, tokenizer};
+
+    /// A simulated engine and its generator.
+    struct World {
+        model: SimulatedModel,
+        engine: Box<dyn Engine>,
+        generator: DraftGenerator,
+    }
+
+    fn world(kv_blocks: usize) -> World {
+        let mut model = SimulatedModel { end_one_in: u64::MAX, ..SimulatedModel::new(tokenizer()) };
+        model.limits.kv_blocks = kv_blocks;
+        let engine = Box::new(model.engine());
+        World { generator: DraftGenerator::new(&model.limits, model.limits.vocab_size), engine, model }
+    }
+
+    fn asked(id: u64, tokens: &[TokenId], most: usize) -> DraftRequest {
+        DraftRequest { id: RequestId(id), tokens: tokens.to_vec(), scope: PrefixScope::default(), most }
+    }
+
+    fn text(length: usize, salt: u32) -> Vec<TokenId> {
+        (0..length as u32).map(|i| TokenId::from(b'a') + (i * 7 + salt) % 26).collect()
+    }
+
+    impl World {
+        fn rows(&self) -> u64 {
+            self.model.counters.rows.load(Ordering::Relaxed)
+        }
+
+        /// Computes drafts for requests that come at the same time, in the order of their ids.
+        fn drafts(&mut self, requests: Vec<DraftRequest>) -> Vec<DraftReply> {
+            let mut replies: Vec<_> = requests.into_iter().filter_map(|request| self.generator.add(request)).collect();
+            while !self.generator.is_idle() {
+                replies.extend(self.generator.step(&mut *self.engine).unwrap());
+            }
+            replies.sort_by_key(|reply| reply.id);
+            replies
+        }
+
+        fn draft(&mut self, request: DraftRequest) -> Vec<TokenId> {
+            self.drafts(vec![request]).remove(0).tokens.unwrap()
+        }
+    }
+
+    /// The draft of a generator that has computed nothing else.
+    fn alone(tokens: &[TokenId], most: usize) -> Vec<TokenId> {
+        world(64).draft(asked(1, tokens, most))
+    }
+
+    #[test]
+    fn a_draft_goes_on_from_what_is_computed() {
+        let mut world = world(64);
+        let mut tokens = text(40, 0);
+        let draft = world.draft(asked(1, &tokens, 4));
+        assert_eq!((draft.len(), world.rows()), (4, 40 + 3));
+        // Two drafted tokens are right, then another token follows.
+        tokens.extend(&draft[..2]);
+        tokens.push(b'z'.into());
+        let before = world.rows();
+        assert_eq!(world.draft(asked(1, &tokens, 3)), alone(&tokens, 3));
+        assert_eq!(world.rows() - before, 1 + 2);
+    }
+
+    #[test]
+    fn sequences_are_drafted_in_one_batch_and_do_not_mix() {
+        let mut world = world(64);
+        let texts: Vec<_> = (0..5).map(|i| text(20 + i, i as u32)).collect();
+        let requests = texts.iter().enumerate().map(|(i, tokens)| asked(i as u64, tokens, 3 + i % 2));
+        let replies = world.drafts(requests.collect());
+        for (i, reply) in replies.iter().enumerate() {
+            assert_eq!(reply.tokens.as_ref().unwrap(), &alone(&texts[i], 3 + i % 2), "sequence {i}");
+            assert!(reply.token_time.is_some());
+        }
+        assert!(world.model.counters.steps.load(Ordering::Relaxed) <= 4);
+    }
+
+    #[test]
+    fn a_text_that_begins_as_another_shares_its_blocks_within_a_scope() {
+        let mut world = world(64);
+        let tokens = text(100, 0);
+        world.draft(asked(1, &tokens, 2));
+        let before = world.rows();
+        assert_eq!(world.draft(asked(2, &tokens, 2)), alone(&tokens, 2));
+        assert_eq!(world.rows() - before, (100 - 99 / BLOCK_TOKENS * BLOCK_TOKENS) as u64 + 1);
+        let before = world.rows();
+        let scope = PrefixScope { salt: Some("other".into()), ..PrefixScope::default() };
+        world.draft(DraftRequest { scope, ..asked(3, &tokens, 1) });
+        assert_eq!(world.rows() - before, 100);
+    }
+
+    #[test]
+    fn short_memory_evicts_the_sequence_that_was_continued_longest_ago() {
+        let mut world = world(10);
+        let texts: Vec<_> = (0..3).map(|i| text(4 * BLOCK_TOKENS - 8, 5 * i)).collect();
+        for _ in 0..3 {
+            for (i, tokens) in texts.iter().enumerate() {
+                assert_eq!(world.draft(asked(i as u64, tokens, 3)), alone(tokens, 3), "sequence {i}");
+            }
+        }
+        let before = world.rows();
+        world.draft(asked(2, &texts[2], 3));
+        assert_eq!(world.rows() - before, 3, "the newest sequence was kept");
+        // All at the same time do not fit, and what cannot be computed is answered without a draft.
+        let requests = texts.iter().enumerate().map(|(i, tokens)| asked(10 + i as u64, tokens, 3)).collect();
+        for (reply, tokens) in world.drafts(requests).iter().zip(&texts) {
+            let draft = reply.tokens.as_ref().unwrap();
+            assert!(draft.is_empty() || *draft == alone(tokens, 3), "{draft:?}");
+        }
+    }
+
+    #[test]
+    fn long_texts_are_computed_in_pieces_between_drafts() {
+        let mut world = world(64);
+        let long = text(300, 3);
+        assert_eq!(world.generator.add(asked(1, &long, 0)), None);
+        assert!(world.generator.step(&mut *world.engine).unwrap().is_empty());
+        assert_eq!(world.rows(), PIECE as u64);
+        let short = text(20, 9);
+        assert_eq!(world.generator.add(asked(2, &short, 2)), None);
+        let first = world.generator.step(&mut *world.engine).unwrap();
+        let second = world.generator.step(&mut *world.engine).unwrap();
+        let reply = first.into_iter().chain(second).next().unwrap();
+        assert_eq!((reply.id, reply.tokens), (RequestId(2), Some(alone(&short, 2))));
+        while !world.generator.is_idle() {
+            world.generator.step(&mut *world.engine).unwrap();
+        }
+        let before = world.rows();
+        assert_eq!(world.draft(asked(1, &long, 2)), alone(&long, 2));
+        assert_eq!(world.rows() - before, 2);
+    }
+
+    #[test]
+    fn what_the_draft_model_cannot_continue_is_refused_at_once() {
+        let mut world = world(64);
+        let context = world.model.limits.context_tokens;
+        for tokens in [text(context, 0), vec![], vec![TokenId::MAX]] {
+            let reply = world.generator.add(asked(1, &tokens, 2)).unwrap();
+            assert_eq!((reply.length, reply.tokens), (tokens.len(), None));
+        }
+        assert!(world.generator.is_idle());
+    }
+}
