@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 use cuelight::api::ServerOptions;
 use cuelight::core::request::{GenerationRequest, RequestId, SamplingParams, SpeculationOptions, StopConditions};
 use cuelight::pipeline::executor::EngineHost;
-use cuelight::pipeline::policy::{Effect, Outcome, Policy, PolicyConfig, PolicyEvent, Submission, Verdict};
+use cuelight::pipeline::policy::{Effect, EngineSampling, Outcome, Policy, PolicyConfig, PolicyEvent, Submission, Verdict};
 use cuelight::pipeline::runtime::{Runtime, RuntimeOptions};
 use cuelight::pipeline::simulation::{SimulatedModel, tokenizer};
 use cuelight::trace::{self, Tracer};
-use cuelight_engine::engine::EngineLimits;
+use cuelight_engine::engine::{EngineLimits, RowSamplingParams};
 
 mod common;
 
@@ -197,6 +197,7 @@ fn a_step_of_256_sequences_is_formed_in_a_tenth_of_a_millisecond() {
             adapter: None,
             scores_prompt: false,
             engine_sampling: None,
+            draft_sampling: EngineSampling { params: RowSamplingParams::GREEDY, seed: 0, from: 0 },
             speculation: SpeculationOptions::default(),
         };
         effects.extend(policy.submit(submission).unwrap());

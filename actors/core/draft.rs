@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cuelight_engine::engine::TokenId;
+use cuelight_engine::engine::{RowSamplingParams, TokenId};
 
 use super::prefix_scope::PrefixScope;
 use super::request::RequestId;
@@ -32,7 +32,7 @@ impl DraftSource {
 }
 
 /// A request for a draft by the draft model.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct DraftRequest {
     /// The request whose answer is continued.
     pub id: RequestId,
@@ -40,8 +40,9 @@ pub struct DraftRequest {
     pub tokens: Vec<TokenId>,
     /// The draft model shares what it computed only between requests of the same scope.
     pub scope: PrefixScope,
-    /// Maximum number of tokens of the draft. With 0 the draft model only computes `tokens`.
-    pub most: usize,
+    /// How each token of the draft is sampled: with the random number that the sampler will use for that token, so that both
+    /// often choose the same one. They limit its length. Without any, the draft model only computes `tokens`.
+    pub draws: Vec<RowSamplingParams>,
 }
 
 /// The draft model's answer to a [`DraftRequest`].

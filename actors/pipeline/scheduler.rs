@@ -232,6 +232,7 @@ fn submission(record: &RequestRecord) -> Submission {
         adapter: request.adapter.clone(),
         scores_prompt: request.prompt_logprobs.is_some(),
         engine_sampling: engine_sampling(request, *seed),
+        draft_sampling: draft_sampling(request, *seed),
         speculation: request.speculation.clone(),
     }
 }
@@ -244,6 +245,11 @@ fn engine_sampling(request: &GenerationRequest, seed: u64) -> Option<EngineSampl
     let params = request.sampling.of_row_alone(Draw { seed, index: 0 }).filter(|_| !needs_logits);
     // Some tokens are forbidden for the first `min_tokens`, so the sampler samples those.
     params.map(|params| EngineSampling { params, seed, from: request.stop.min_tokens })
+}
+
+/// How the draft model samples: as the sampler does, except for penalties, biases and constraints.
+fn draft_sampling(request: &GenerationRequest, seed: u64) -> EngineSampling {
+    EngineSampling { params: request.sampling.of_row(Draw { seed, index: 0 }), seed, from: 0 }
 }
 
 #[cfg(test)]
@@ -278,5 +284,7 @@ mod tests {
         let engine = submission(&record).engine_sampling;
         assert_eq!(engine.map(|engine| (engine.seed, engine.from)), Some((record.seed, 3)));
         assert_eq!(record.request.sampling.seed, Some(record.seed));
+        let draft = submission(&record).draft_sampling;
+        assert_eq!(draft.of_token(5), engine.and_then(|engine| engine.of_token(5)));
     }
 }

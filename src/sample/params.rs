@@ -82,10 +82,16 @@ impl SamplingParams {
     /// logits and the draw.
     #[must_use]
     pub fn of_row_alone(&self, draw: Draw) -> Option<RowSamplingParams> {
+        let depends_on_row_only = self.keeps_logits() && self.typical_p >= 1.0;
+        depends_on_row_only.then(|| self.of_row(draw))
+    }
+
+    /// Those parameters that depend on nothing but a row of logits and the draw.
+    #[must_use]
+    pub fn of_row(&self, draw: Draw) -> RowSamplingParams {
         let SamplingParams { temperature, top_p, min_p, .. } = *self;
         let top_k = u32::try_from(self.top_k).unwrap_or(u32::MAX);
-        let depends_on_row_only = self.keeps_logits() && self.typical_p >= 1.0;
-        depends_on_row_only.then(|| RowSamplingParams { temperature, top_k, top_p, min_p, random: draw.random() })
+        RowSamplingParams { temperature, top_k, top_p, min_p, random: draw.random() }
     }
 
     /// Whether penalties and bias leave every logit unchanged.

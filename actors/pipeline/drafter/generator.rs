@@ -57,6 +57,11 @@ impl Job {
         self.request.tokens.len() + self.drafted.len()
     }
 
+    /// How the next token of the draft is sampled; `None` if the draft is complete.
+    fn draw(&self) -> Option<RowSamplingParams> {
+        self.request.draws.get(self.drafted.len()).copied()
+    }
+
     fn reply(self) -> DraftReply {
         let DraftRequest { id, tokens, .. } = self.request;
         let drafted = u32::try_from(self.drafted.len()).ok().filter(|&drafted| drafted > 0 && self.is_short);
@@ -105,7 +110,7 @@ impl DraftGenerator {
     pub fn add(&mut self, request: DraftRequest) -> Option<DraftReply> {
         let (id, length) = (request.id, request.tokens.len());
         let is_known = |token: &TokenId| (*token as usize) < self.limits.vocab_size;
-        let whole = length + request.most;
+        let whole = length + request.draws.len();
         let fits = whole <= self.limits.context_tokens && BlockManager::blocks_for(whole) <= self.limits.kv_blocks;
         if length == 0 || !fits || !request.tokens.iter().all(is_known) {
             return Some(DraftReply { id, length, tokens: None, token_time: None });
@@ -190,7 +195,7 @@ impl DraftGenerator {
     /// The next rows of a request, at most `most`. `None` when no blocks can be had for them without those of `members`.
     fn rows(&mut self, id: RequestId, most: usize, members: &[RequestId]) -> Option<SequenceRows> {
         let job = self.jobs.iter().find(|job| job.request.id == id)?;
-        let (from, length, draws) = (self.sequences.get(&id)?.tokens.len(), job.length(), job.request.most > 0);
+        let (from, length, draw) = (self.sequences.get(&id)?.tokens.len(), job.length(), job.draw());
         let mut tokens = job.missing(from);
         tokens.truncate(most);
         let to = from + tokens.len();
@@ -200,14 +205,14 @@ impl DraftGenerator {
             self.sequences.get_mut(&id)?.blocks.push(block);
         }
         let blocks = &self.sequences[&id].blocks[..BlockManager::blocks_for(to)];
-        let draws = draws && to == length;
+        let draw = draw.filter(|_| to == length);
         Some(SequenceRows {
             tokens,
             first_position: u32::try_from(from).ok()?,
             block_table: blocks.iter().map(BlockHandle::id).collect(),
             state: SequenceState::default(),
             adapter: None,
-            logits: if draws { LogitsWanted::Token(RowSamplingParams::GREEDY) } else { LogitsWanted::None },
+            logits: draw.map_or(LogitsWanted::None, LogitsWanted::Token),
         })
     }
 
@@ -228,22 +233,20 @@ impl DraftGenerator {
         }
     }
 
-    /// Appends the most likely token to each draft whose text is computed.
+    /// Appends a token to each draft whose text is computed.
     fn draw(&mut self, members: &[RequestId], output: &StepOutput) {
         let mut logits = output.logits.chunks_exact(self.limits.vocab_size.max(1));
         let mut sampled = output.sampled.iter();
         for id in members {
             let Some(job) = self.jobs.iter_mut().find(|job| job.request.id == *id) else { continue };
             let computed = self.sequences.get(id).map_or(0, |sequence| sequence.tokens.len());
-            if job.request.most == 0 || computed < job.length() {
-                continue;
-            }
+            let Some(draw) = job.draw().filter(|_| computed == job.length()) else { continue };
             let sampled = sampled.next().copied().flatten();
-            let sampled = sampled.or_else(|| Some(choose_by_row(logits.next()?, &RowSamplingParams::GREEDY)));
+            let sampled = sampled.or_else(|| Some(choose_by_row(logits.next()?, &draw)));
             match sampled.map(token_of) {
                 Some(Ok(token)) if (token as usize) < self.vocab_size => job.drafted.push(token),
                 // The draft ends here.
-                _ => job.request.most = job.drafted.len(),
+                _ => job.request.draws.truncate(job.drafted.len()),
             }
         }
     }
@@ -253,7 +256,7 @@ impl DraftGenerator {
         let mut replies = Vec::new();
         for job in std::mem::take(&mut self.jobs) {
             let computed = self.sequences.get(&job.request.id).map_or(0, |sequence| sequence.tokens.len());
-            if computed < job.request.tokens.len() || job.drafted.len() < job.request.most {
+            if computed < job.request.tokens.len() || job.draw().is_some() {
                 self.jobs.push_back(job);
                 continue;
             }
@@ -284,6 +287,8 @@ impl DraftGenerator {
 mod tests {
     use std::sync::atomic::Ordering;
 
+    use cuelight_engine::sample::Draw;
+
     use super::*;
     use crate::core::prefix_scope::PrefixScope;
     use crate::pipeline::simulation::{SimulatedModel, tokenizer};
@@ -303,7 +308,12 @@ mod tests {
     }
 
     fn asked(id: u64, tokens: &[TokenId], most: usize) -> DraftRequest {
-        DraftRequest { id: RequestId(id), tokens: tokens.to_vec(), scope: PrefixScope::default(), most }
+        DraftRequest {
+            id: RequestId(id),
+            tokens: tokens.to_vec(),
+            scope: PrefixScope::default(),
+            draws: vec![RowSamplingParams::GREEDY; most],
+        }
     }
 
     fn text(length: usize, salt: u32) -> Vec<TokenId> {
@@ -347,6 +357,28 @@ mod tests {
         let before = world.rows();
         assert_eq!(world.draft(asked(1, &tokens, 3)), alone(&tokens, 3));
         assert_eq!(world.rows() - before, 1 + 2);
+    }
+
+    #[test]
+    fn tokens_are_sampled_with_the_random_numbers_of_the_request() {
+        let (tokens, greedy) = (text(40, 0), alone(&text(40, 0), 6));
+        let draws = |seed: u64| {
+            let random = |index| Draw { seed, index }.random();
+            (0..6)
+                .map(|index| RowSamplingParams { temperature: 1.5, random: random(index), ..RowSamplingParams::GREEDY })
+                .collect()
+        };
+        for engine_samples in [false, true] {
+            let mut drafts = Vec::new();
+            for seed in [1, 1, 2] {
+                let mut world = world(64);
+                world.model.samples = engine_samples;
+                world.engine = Box::new(world.model.engine());
+                drafts.push(world.draft(DraftRequest { draws: draws(seed), ..asked(1, &tokens, 0) }));
+            }
+            assert_eq!(drafts[0].len(), 6);
+            assert!(drafts[0] == drafts[1] && drafts[0] != drafts[2] && drafts[0] != greedy, "{drafts:?}");
+        }
     }
 
     #[test]

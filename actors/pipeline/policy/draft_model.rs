@@ -69,8 +69,8 @@ impl Policy {
                 continue;
             }
             let most = if sequence.drafter.model.ask(length) { most } else { 0 };
-            let (tokens, scope) = (sequence.tokens.clone(), sequence.scope.clone());
-            effects.push(Effect::Draft(DraftRequest { id, tokens, scope, most }));
+            let (tokens, scope, draws) = (sequence.tokens.clone(), sequence.scope.clone(), sequence.draws(most));
+            effects.push(Effect::Draft(DraftRequest { id, tokens, scope, draws }));
         }
     }
 

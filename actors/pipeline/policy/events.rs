@@ -31,6 +31,8 @@ pub struct Submission {
     pub scores_prompt: bool,
     /// How the engine may sample its tokens. `None` when the sampler needs the logits.
     pub engine_sampling: Option<EngineSampling>,
+    /// How the draft model samples its tokens.
+    pub draft_sampling: EngineSampling,
     /// Whether several of its tokens may be computed in a step, and what its client expects them to be.
     pub speculation: SpeculationOptions,
 }

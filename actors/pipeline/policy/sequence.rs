@@ -1,6 +1,6 @@
 //! The scheduling state of one request.
 
-use cuelight_engine::engine::{AdapterUse, BLOCK_TOKENS, LogitsWanted, StepId, TokenId};
+use cuelight_engine::engine::{AdapterUse, BLOCK_TOKENS, LogitsWanted, RowSamplingParams, StepId, TokenId};
 
 use super::drafts::Drafter;
 use super::events::EngineSampling;
@@ -63,6 +63,8 @@ pub(super) struct Sequence {
     /// Number of leading prompt rows whose logits have been returned. `prompt_tokens` when none are missing.
     pub scored: usize,
     pub engine_sampling: Option<EngineSampling>,
+    /// How the draft model samples its tokens.
+    pub draft_sampling: EngineSampling,
     /// Number of tokens whose keys and values are in `blocks`.
     pub computed: usize,
     /// The same once all formed steps are computed.
@@ -165,6 +167,12 @@ impl Sequence {
         let index = self.length() - self.prompt_tokens;
         let params = self.engine_sampling.and_then(|engine| engine.of_token(index));
         params.map_or(LogitsWanted::Last, LogitsWanted::Token)
+    }
+
+    /// How the draft model samples the next `most` tokens.
+    pub fn draws(&self, most: usize) -> Vec<RowSamplingParams> {
+        let index = self.length() - self.prompt_tokens;
+        (index..index + most).filter_map(|index| self.draft_sampling.of_token(index)).collect()
     }
 
     /// Reduces `rows` so that a chunk of at least two blocks ends at a block boundary.

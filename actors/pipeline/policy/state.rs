@@ -134,7 +134,7 @@ impl Policy {
     /// Adds a request to the waiting ones.
     pub(super) fn enqueue(&mut self, submission: Submission) -> &mut Sequence {
         let Submission { id, prompt, max_tokens, priority, client, scope, scores_prompt, .. } = submission;
-        let Submission { adapter, engine_sampling, speculation, .. } = submission;
+        let Submission { adapter, engine_sampling, draft_sampling, speculation, .. } = submission;
         let prompt_tokens = prompt.len();
         let cost = prompt_tokens + max_tokens.min(COUNTED_ANSWER);
         let span = self.fair_queue.enqueue(client.clone(), cost, priority);
@@ -154,6 +154,7 @@ impl Policy {
             scores_prompt,
             scored: if scores_prompt { 0 } else { prompt_tokens },
             engine_sampling,
+            draft_sampling,
             computed: 0,
             planned: 0,
             blocks: Vec::new(),

@@ -58,6 +58,7 @@ fn submission(id: u64, prompt_tokens: usize) -> Submission {
         adapter: None,
         scores_prompt: false,
         engine_sampling: None,
+        draft_sampling: EngineSampling { params: RowSamplingParams::GREEDY, seed: 0, from: 0 },
         speculation: SpeculationOptions::default(),
     }
 }

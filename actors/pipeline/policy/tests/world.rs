@@ -294,12 +294,12 @@ impl World {
     /// Answers all that the draft model was asked for. Returns whether there was anything.
     pub(super) fn draft(&mut self) -> bool {
         let requests: Vec<_> = self.drafting.drain(..).collect();
-        for DraftRequest { id, tokens, most, .. } in &requests {
+        for DraftRequest { id, tokens, draws, .. } in &requests {
             let Some(model) = &mut self.draft_model else { continue };
             model.asked.push(*id);
-            let token_time = (*most > 0).then_some(model.token_time);
+            let token_time = (!draws.is_empty()).then_some(model.token_time);
             let mut text = tokens.clone();
-            for _ in 0..*most {
+            for _ in draws {
                 let right = next_token(&text, self.repeats);
                 let is_right = hash(5, right) % 100 < model.accuracy;
                 text.push(if is_right { right } else { right + 1 });
