@@ -15,7 +15,9 @@ use std::time::{Duration, Instant};
 use cuelight::api::ServerOptions;
 use cuelight::core::request::{GenerationRequest, RequestId, SamplingParams, SpeculationOptions, StopConditions};
 use cuelight::pipeline::executor::EngineHost;
-use cuelight::pipeline::policy::{Effect, EngineSampling, Outcome, Policy, PolicyConfig, PolicyEvent, Submission, Verdict};
+use cuelight::pipeline::policy::{
+    Effect, EngineSampling, Outcome, Policy, PolicyConfig, PolicyEvent, Submission, Verdict,
+};
 use cuelight::pipeline::runtime::{Runtime, RuntimeOptions};
 use cuelight::pipeline::simulation::{SimulatedModel, tokenizer};
 use cuelight::trace::{self, Tracer};

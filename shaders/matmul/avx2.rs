@@ -4,6 +4,9 @@
 //! Then every row of the panel is multiplied with the buffer in register tiles. So weights are decoded once for a panel
 //! of rows. The running sums of a result are the lanes of one register. They stay in registers within a span, and in
 //! `sums` between spans.
+//!
+//! With few rows of input the weights are multiplied as they are decoded, without a buffer, so that memory is read all
+//! the time.
 
 use std::arch::x86_64::{
     __m256, __m256i, _MM_HINT_T0, _mm_prefetch, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_loadu_si256,
@@ -35,8 +38,9 @@ type Sums = [[__m256; TILE_OUTPUTS]; PANEL_ROWS];
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) unsafe fn run<F: BlockFormat>(task: &Task<'_>) {
     const { assert!(SPAN.is_multiple_of(F::BLOCK_LEN) && SPAN.is_multiple_of(LANES)) };
-    if task.rows == 1 && F::BLOCK_LEN.is_multiple_of(LANES) {
-        return run_single::<F>(task);
+    const { assert!(F::BLOCK_LEN == 1 || F::BLOCK_LEN.is_multiple_of(LANES)) };
+    if task.rows <= few_rows::<F>() && task.weight.columns.is_multiple_of(run_len::<F>()) {
+        return run_few::<F>(task);
     }
     let mut decoded = Decoded([[0.0; SPAN]; TILE_OUTPUTS]);
     let mut sums: Sums = [[_mm256_setzero_ps(); TILE_OUTPUTS]; PANEL_ROWS];
@@ -55,56 +59,105 @@ pub(super) unsafe fn run<F: BlockFormat>(task: &Task<'_>) {
     }
 }
 
-/// Computes the task for a single row. Decoded weights are added to the running sums without being stored.
+/// Rows of input up to which no buffer is used. Values that are stored as they are cost little to decode twice.
+const fn few_rows<F: BlockFormat>() -> usize {
+    if F::BLOCK_LEN == 1 { 2 * RUN_ROWS } else { 1 }
+}
+
+/// Columns that are decoded together without a buffer.
+const fn run_len<F: BlockFormat>() -> usize {
+    if F::BLOCK_LEN == 1 { 32 } else { F::BLOCK_LEN }
+}
+
+/// Most rows of input whose running sums fit into the registers, for [`RUN_OUTPUTS`] weight rows.
+const RUN_ROWS: usize = 3;
+/// Weight rows that are decoded in turns, because each is one dependent chain of additions, and work on the other rows hides
+/// its latency.
+const RUN_OUTPUTS: usize = 4;
+
+/// Computes the task for few rows. Decoded weights are added to the running sums without being stored.
 ///
 /// The running sums are those of a panel: the same columns in the same order in the same lanes.
 #[target_feature(enable = "avx2,fma,f16c")]
-fn run_single<F: BlockFormat>(task: &Task<'_>) {
-    let input = task.input(0, 0..task.weight.columns);
-    for first in task.outputs.clone().step_by(4) {
-        if first + 4 <= task.outputs.end {
-            task.finish(0, first, &four_results::<F>(task, first, input));
-        } else {
-            for output in first..task.outputs.end {
-                task.finish(0, output, &[one_result::<F>(task, output, input)]);
+fn run_few<F: BlockFormat>(task: &Task<'_>) {
+    for first in task.outputs.clone().step_by(RUN_OUTPUTS) {
+        let outputs = first..task.outputs.end.min(first + RUN_OUTPUTS);
+        for row in (0..task.rows).step_by(RUN_ROWS) {
+            match task.rows - row {
+                1 => results_of_rows::<F, 1>(task, row, outputs.clone()),
+                2 => results_of_rows::<F, 2>(task, row, outputs.clone()),
+                _ => results_of_rows::<F, 3>(task, row, outputs.clone()),
             }
         }
     }
 }
 
-/// The results of weight rows `first..first + 4` for one row of input. The rows are interleaved, because each is one
-/// dependent chain of additions, and work on the other rows hides its latency.
+/// Computes the results of `ROWS` rows of input.
+#[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn four_results<F: BlockFormat>(task: &Task<'_>, first: usize, input: &[f32]) -> [f32; 4] {
-    let rows: [&[u8]; 4] = std::array::from_fn(|row| task.weight.row(first + row));
-    let [mut a, mut b, mut c, mut d] = [_mm256_setzero_ps(); 4];
-    for (block, input) in input.chunks_exact(F::BLOCK_LEN).enumerate() {
-        let block = |row: usize| &rows[row][block * F::BLOCK_BYTES..][..F::BLOCK_BYTES];
-        for row in 0..4 {
-            prefetch_beyond(block(row), task.tuning.prefetch_ahead);
+fn results_of_rows<F: BlockFormat, const ROWS: usize>(task: &Task<'_>, row: usize, outputs: Range<usize>) {
+    let inputs = std::array::from_fn(|index| task.input(row + index, 0..task.weight.columns));
+    if outputs.len() == RUN_OUTPUTS {
+        let sums = four_sums::<F, ROWS>(task, outputs.start, inputs);
+        for index in 0..ROWS {
+            task.finish(row + index, outputs.start, &sums.map(|sums| total_of_register(sums[index])));
         }
-        let sinks = [
-            &mut Accumulate { input, sum: &mut a },
-            &mut Accumulate { input, sum: &mut b },
-            &mut Accumulate { input, sum: &mut c },
-            &mut Accumulate { input, sum: &mut d },
-        ];
-        // SAFETY: this function enables the CPU features.
-        unsafe { F::decode_four_rows_avx2([block(0), block(1), block(2), block(3)], sinks) };
+        return;
     }
-    [total_of_register(a), total_of_register(b), total_of_register(c), total_of_register(d)]
+    for output in outputs {
+        for (index, sum) in one_sum::<F, ROWS>(task, output, inputs).into_iter().enumerate() {
+            task.finish(row + index, output, &[total_of_register(sum)]);
+        }
+    }
 }
 
-/// The result of one weight row for one row of input.
+/// The running sums of weight rows `first..first + 4` for some rows of input.
+#[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn one_result<F: BlockFormat>(task: &Task<'_>, output: usize, input: &[f32]) -> f32 {
-    let mut sum = _mm256_setzero_ps();
-    let blocks = task.weight.row(output).chunks_exact(F::BLOCK_BYTES);
-    for (block, input) in blocks.zip(input.chunks_exact(F::BLOCK_LEN)) {
+fn four_sums<F: BlockFormat, const ROWS: usize>(
+    task: &Task<'_>,
+    first: usize,
+    inputs: [&[f32]; ROWS],
+) -> [[__m256; ROWS]; RUN_OUTPUTS] {
+    let rows: [&[u8]; RUN_OUTPUTS] = std::array::from_fn(|row| task.weight.row(first + row));
+    let [mut a, mut b, mut c, mut d] = [[_mm256_setzero_ps(); ROWS]; RUN_OUTPUTS];
+    let (len, bytes) = (run_len::<F>(), run_len::<F>() / F::BLOCK_LEN * F::BLOCK_BYTES);
+    // What lies between is being read already.
+    let ahead = if task.tuning.prefetch_ahead == 0 { 0 } else { RUN_OUTPUTS * rows[0].len() };
+    for run in 0..task.weight.columns / len {
+        let weights = |row: usize| &rows[row][run * bytes..][..bytes];
+        for row in 0..RUN_OUTPUTS {
+            prefetch_beyond(weights(row), ahead);
+        }
+        let inputs = inputs.map(|input| &input[run * len..][..len]);
+        let sinks = [
+            &mut Accumulate { inputs, sums: &mut a },
+            &mut Accumulate { inputs, sums: &mut b },
+            &mut Accumulate { inputs, sums: &mut c },
+            &mut Accumulate { inputs, sums: &mut d },
+        ];
         // SAFETY: this function enables the CPU features.
-        unsafe { F::decode_eights_avx2(block, &mut Accumulate { input, sum: &mut sum }) };
+        unsafe { F::decode_four_rows_avx2([weights(0), weights(1), weights(2), weights(3)], sinks) };
     }
-    total_of_register(sum)
+    [a, b, c, d]
+}
+
+/// The running sums of one weight row for some rows of input.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn one_sum<F: BlockFormat, const ROWS: usize>(
+    task: &Task<'_>,
+    output: usize,
+    inputs: [&[f32]; ROWS],
+) -> [__m256; ROWS] {
+    let mut sums = [_mm256_setzero_ps(); ROWS];
+    let (len, bytes) = (run_len::<F>(), run_len::<F>() / F::BLOCK_LEN * F::BLOCK_BYTES);
+    for (run, weights) in task.weight.row(output).chunks_exact(bytes).enumerate() {
+        let inputs = inputs.map(|input| &input[run * len..][..len]);
+        // SAFETY: this function enables the CPU features.
+        unsafe { F::decode_eights_avx2(weights, &mut Accumulate { inputs, sums: &mut sums }) };
+    }
+    sums
 }
 
 /// Prefetches the weights `ahead` bytes after `bytes`; nothing with 0. A prefetch past the end has no effect.
@@ -121,18 +174,20 @@ fn prefetch_beyond(bytes: &[u8], ahead: usize) {
     }
 }
 
-/// A sink that multiplies the values of a block with the input and adds the products to the running sums of a result.
-struct Accumulate<'a> {
-    input: &'a [f32],
-    sum: &'a mut __m256,
+/// A sink that multiplies the values of a run with rows of input and adds the products to the running sums of the results.
+struct Accumulate<'a, const ROWS: usize> {
+    inputs: [&'a [f32]; ROWS],
+    sums: &'a mut [__m256; ROWS],
 }
 
-impl Sink for Accumulate<'_> {
+impl<const ROWS: usize> Sink for Accumulate<'_, ROWS> {
     #[inline(always)]
     unsafe fn take(&mut self, eight: usize, values: __m256) {
-        let input = &self.input[eight * LANES..][..LANES];
-        // SAFETY: the slice has LANES values; the caller guarantees the CPU features.
-        unsafe { *self.sum = _mm256_fmadd_ps(values, _mm256_loadu_ps(input.as_ptr()), *self.sum) };
+        for row in 0..ROWS {
+            let input = &self.inputs[row][eight * LANES..][..LANES];
+            // SAFETY: the slice has LANES values; the caller guarantees the CPU features.
+            unsafe { self.sums[row] = _mm256_fmadd_ps(values, _mm256_loadu_ps(input.as_ptr()), self.sums[row]) };
+        }
     }
 }
 

@@ -70,7 +70,8 @@ pub trait BlockFormat {
     }
 
     /// Decodes one block inside a function compiled for AVX2, FMA and F16C, and passes the values to `sink`, eight at a
-    /// time and in order. Only for formats whose block length is a multiple of eight.
+    /// time and in order. Only for formats whose block length is a multiple of eight, and for formats with one value per
+    /// block: for these, `block` is a multiple of eight values.
     ///
     /// The default leaves it to the compiler to vectorise [`Self::decode`]. A format overrides it where intrinsics are
     /// faster. The values equal those of [`Self::decode`], bit for bit.
@@ -110,8 +111,12 @@ pub trait BlockFormat {
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     unsafe fn decode_blocks_avx2(bytes: &[u8], out: &mut [f32]) {
-        if !Self::BLOCK_LEN.is_multiple_of(avx2::LANES) {
-            return Self::decode_blocks(bytes, out);
+        if Self::BLOCK_LEN == 1 {
+            let (eights, last) = bytes.split_at(bytes.len() - bytes.len() % (avx2::LANES * Self::BLOCK_BYTES));
+            let (out, last_out) = out.split_at_mut(eights.len() / Self::BLOCK_BYTES);
+            // SAFETY: the caller guarantees the CPU features.
+            unsafe { Self::decode_eights_avx2(eights, &mut avx2::Store { out }) };
+            return Self::decode_blocks(last, last_out);
         }
         for (block, out) in bytes.chunks_exact(Self::BLOCK_BYTES).zip(out.chunks_exact_mut(Self::BLOCK_LEN)) {
             // SAFETY: the caller guarantees the CPU features.

@@ -33,13 +33,10 @@ impl BlockFormat for F16 {
 
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    unsafe fn decode_blocks_avx2(bytes: &[u8], out: &mut [f32]) {
-        let (eights, last) = bytes.as_chunks::<16>();
-        let (out, last_out) = out.split_at_mut(eights.len() * avx2::LANES);
-        for (eight, out) in eights.iter().zip(out.chunks_exact_mut(avx2::LANES)) {
-            // SAFETY: the load reads the 16 bytes of `eight`; the caller guarantees the CPU features.
-            unsafe { avx2::store(out, _mm256_cvtph_ps(_mm_loadu_si128(eight.as_ptr().cast()))) };
+    unsafe fn decode_eights_avx2(values: &[u8], sink: &mut impl avx2::Sink) {
+        for (eight, bytes) in values.as_chunks::<16>().0.iter().enumerate() {
+            // SAFETY: the load reads the 16 bytes; the caller guarantees the CPU features.
+            unsafe { sink.take(eight, _mm256_cvtph_ps(_mm_loadu_si128(bytes.as_ptr().cast()))) };
         }
-        Self::decode_blocks(last, last_out);
     }
 }

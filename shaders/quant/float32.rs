@@ -1,5 +1,10 @@
 //! F32: IEEE 754 single precision, little-endian, one value per block.
 
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::_mm256_loadu_ps;
+
+#[cfg(target_arch = "x86_64")]
+use super::avx2;
 use super::block::BlockFormat;
 use super::pack::Packing;
 
@@ -20,5 +25,14 @@ impl BlockFormat for F32 {
 
     fn pack_value(value: f32, block: &mut [u8]) {
         block.copy_from_slice(&value.to_le_bytes());
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn decode_eights_avx2(values: &[u8], sink: &mut impl avx2::Sink) {
+        for (eight, bytes) in values.as_chunks::<32>().0.iter().enumerate() {
+            // SAFETY: the load reads the 32 bytes; the caller guarantees the CPU features.
+            unsafe { sink.take(eight, _mm256_loadu_ps(bytes.as_ptr().cast())) };
+        }
     }
 }
