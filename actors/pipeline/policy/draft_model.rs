@@ -66,6 +66,7 @@ impl Policy {
             let length = sequence.tokens.len();
             if most == 0 {
                 sequence.drafter.decline(length, &mut self.acceptance);
+                self.draft_time.decline();
                 continue;
             }
             let most = if sequence.drafter.model.ask(length) { most } else { 0 };

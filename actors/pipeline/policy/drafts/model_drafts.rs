@@ -1,12 +1,16 @@
 //! What the draft model was asked for a sequence, and the time that it takes.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 /// Number of tokens that the draft model may lack when a step waits for its draft. It computes a longer text meanwhile.
 const MOST_MISSING: usize = 64;
 
-/// How much the newest measurement of a time counts.
-const NEWEST_WEIGHT: f64 = 0.2;
+/// Number of measured times that are kept. An odd number, so that one of them is the median.
+const MEASURED: usize = 5;
+
+/// Number of drafts that are not asked for, one after the other, until the time is measured again.
+const DECLINED: usize = 256;
 
 /// What the draft model was asked for a sequence.
 #[derive(Debug, Default)]
@@ -70,18 +74,35 @@ impl ModelDrafts {
 
 /// The measured time of drafts.
 #[derive(Debug, Default)]
-pub(in crate::pipeline::policy) struct DraftTime(Option<f64>);
+pub(in crate::pipeline::policy) struct DraftTime {
+    /// Seconds per token of the last drafts.
+    measured: VecDeque<f64>,
+    declined: usize,
+}
 
 impl DraftTime {
     /// Adds a measurement.
     pub fn observe(&mut self, per_token: Duration) {
-        let newest = per_token.as_secs_f64();
-        self.0 = Some(self.0.map_or(newest, |average| average + NEWEST_WEIGHT * (newest - average)));
+        if self.measured.len() == MEASURED {
+            self.measured.pop_front();
+        }
+        self.measured.push_back(per_token.as_secs_f64());
+        self.declined = 0;
     }
 
-    /// Average seconds per token; `None` before the first measurement.
+    /// Records that no draft was asked for. A time that is too long is forgotten in this way, so that it is measured again.
+    pub fn decline(&mut self) {
+        self.declined += 1;
+        if self.declined == DECLINED {
+            *self = DraftTime::default();
+        }
+    }
+
+    /// Seconds per token: the median of the measurements, or `None` before the first one.
     pub fn seconds_per_token(&self) -> Option<f64> {
-        self.0
+        let mut sorted: Vec<f64> = self.measured.iter().copied().collect();
+        sorted.sort_by(f64::total_cmp);
+        sorted.get(sorted.len() / 2).copied()
     }
 }
 
@@ -119,5 +140,17 @@ mod tests {
         drafts.ask(10);
         drafts.replied(10, true);
         assert!(!drafts.may_ask(11));
+    }
+
+    #[test]
+    fn the_time_of_a_draft_is_a_median_that_is_forgotten_when_it_is_not_used() {
+        let mut time = DraftTime::default();
+        assert_eq!(time.seconds_per_token(), None);
+        [9, 1, 2, 1, 8].into_iter().for_each(|seconds| time.observe(Duration::from_secs(seconds)));
+        assert_eq!(time.seconds_per_token(), Some(2.0));
+        (1..DECLINED).for_each(|_| time.decline());
+        assert_eq!(time.seconds_per_token(), Some(2.0));
+        time.decline();
+        assert_eq!(time.seconds_per_token(), None);
     }
 }
