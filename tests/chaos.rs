@@ -344,7 +344,7 @@ fn faulty_model(seed: u64) -> SimulatedModel {
     let (step_time, row_time) = (Duration::from_millis(5), Duration::from_micros(50));
     let mut model = SimulatedModel { faults: Some(faults), samples: seed % 2 == 1, step_time, row_time, ..model() };
     model.limits.kv_blocks = 60;
-    model.draft = (seed % 3 == 0).then(|| Arc::new(draft_model(seed)));
+    model.draft = (seed.is_multiple_of(3)).then(|| Arc::new(draft_model(seed)));
     model
 }
 
@@ -356,7 +356,7 @@ fn draft_model(seed: u64) -> SimulatedModel {
         2..20 => Some(Fault::NotANumber),
         _ => None,
     });
-    let mut model = SimulatedModel { faults: Some(faults), samples: seed % 2 == 0, ..model() };
+    let mut model = SimulatedModel { faults: Some(faults), samples: seed.is_multiple_of(2), ..model() };
     (model.limits.kv_blocks, model.limits.context_tokens) = (20, 160);
     model
 }

@@ -40,7 +40,7 @@ pub fn of_config(of_model: &LoadOptions, context: &Context) -> Result<Option<Dra
     if matches!(config.speculate, SpeculationMode::Off | SpeculationMode::Ngram) {
         return Ok(None);
     }
-    let device = config.draft_device.clone().or_else(|| config.device.0.first().cloned());
+    let device = config.draft_device.or_else(|| config.device.0.first().copied());
     let options = LoadOptions {
         context_tokens: None,
         kv_bytes: Some(config.draft_kv_memory.0),

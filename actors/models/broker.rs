@@ -86,7 +86,7 @@ enum LoadPhase {
     /// A task makes the memory plan.
     Planning,
     /// It waits until other models are unloaded.
-    AwaitsMemory(PlannedModel),
+    AwaitsMemory(Box<PlannedModel>),
     /// Its pipelines load it.
     Starting,
 }
@@ -162,7 +162,7 @@ impl BrokerState {
         for load in std::mem::take(&mut self.loading) {
             let Loading { entry, phase, planned_at } = load;
             let load = match phase {
-                LoadPhase::AwaitsMemory(planned) => self.load_if_free(&entry, planned, planned_at, &mut ahead),
+                LoadPhase::AwaitsMemory(planned) => self.load_if_free(&entry, *planned, planned_at, &mut ahead),
                 phase => Some((phase, planned_at)),
             };
             // `None`: the model was refused.
@@ -180,7 +180,7 @@ impl BrokerState {
             return None;
         };
         if let Some(planned) = entry.change(|slot| slot.planned.take()) {
-            return Some(LoadPhase::AwaitsMemory(planned));
+            return Some(LoadPhase::AwaitsMemory(Box::new(planned)));
         }
         let limit = self.limit();
         let (broker, registry, entry) = (self.address.clone(), self.registry.clone(), entry.clone());
@@ -198,7 +198,7 @@ impl BrokerState {
         // There is none for a load that was cancelled, or when the plan was made for the previous broker.
         let Some(index) = self.loading.iter().position(is_awaited) else { return };
         match planned {
-            Ok(planned) => self.loading[index].phase = LoadPhase::AwaitsMemory(planned),
+            Ok(planned) => self.loading[index].phase = LoadPhase::AwaitsMemory(Box::new(planned)),
             Err(error) => {
                 tracing::error!(model = %entry.id, %error, "the model cannot be loaded");
                 self.loading.remove(index);
@@ -485,7 +485,7 @@ impl Ahead {
     fn wait(&mut self, planned: PlannedModel) -> LoadPhase {
         self.bytes = self.bytes.saturating_add(planned.memory().host_bytes());
         self.models += 1;
-        LoadPhase::AwaitsMemory(planned)
+        LoadPhase::AwaitsMemory(Box::new(planned))
     }
 }
 
