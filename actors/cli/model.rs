@@ -168,13 +168,15 @@ fn file_options(model: &str, context: &Context) -> Result<LoadOptions, CliError>
 /// Prints the model and its memory in one line.
 fn print_line(plan: &LoadPlan, context: &Context) {
     let memory = plan.memory();
-    let MemoryPlan { weights_bytes, kv_bytes, scratch_bytes, text_bytes, state_bytes, .. } = *memory;
+    let MemoryPlan { weights_bytes, kv_bytes, scratch_bytes, text_bytes, .. } = *memory;
     let [total, weights, kv, scratch, text] =
         [memory.total_bytes(), weights_bytes, kv_bytes, scratch_bytes, text_bytes].map(format_bytes);
-    let state = if state_bytes > 0 { format!(", state {}", format_bytes(state_bytes)) } else { String::new() };
+    let some =
+        |name: &str, bytes: u64| if bytes > 0 { format!(", {name} {}", format_bytes(bytes)) } else { String::new() };
+    let (state, draft) = (some("state", memory.state_bytes), some("draft model", memory.draft_bytes));
     let tokens = memory.context_tokens;
     context.terminal.notice(&format!(
-        "{}: {total} of memory (weights {weights}, KV cache {kv} for {tokens} tokens{state}, scratch {scratch}, text {text})",
+        "{}: {total} of memory (weights {weights}, KV cache {kv} for {tokens} tokens{state}, scratch {scratch}, text {text}{draft})",
         describe(std::slice::from_ref(plan))
     ));
 }
