@@ -131,11 +131,12 @@ fn options(case: &Value, model: &Model) -> ParserOptions {
         true,
     )
     .unwrap_or_default();
-    match case["options"]["continue_final_message"].as_str() {
-        Some(kind) if kind.ends_with("REASONING") => prompt += model.format.reasoning_start().unwrap_or_default(),
+    let marks = model.format.reasoning();
+    match (case["options"]["continue_final_message"].as_str(), &marks) {
+        (Some(kind), Some(marks)) if kind.ends_with("REASONING") => prompt += &marks.start,
         // Where both are messages, the prompt ends with the header of the one that goes on.
-        Some(_) => prompt += model.format.reasoning_end().unwrap_or_default(),
-        None => {}
+        (Some(_), Some(marks)) => prompt += &marks.answer,
+        _ => {}
     }
     let reasoning = case["options"]["reasoning_format"].as_str().unwrap_or("NONE");
     ParserOptions {

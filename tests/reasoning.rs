@@ -143,3 +143,27 @@ async fn an_answer_in_a_channel_has_its_header_before_what_the_constraint_descri
     }
     assert!(answered > 0);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_spent_budget_ends_the_reasoning_in_a_channel() {
+    let template = Arc::new(ChatTemplate::new(CHANNELS, "", "").unwrap());
+    let server = Server::start(SimulatedModel { chat_template: Some(template), ..thinker() }).await;
+    let mut reasoned = 0;
+    for seed in 0..12 {
+        let more = json!({
+            "structured_outputs": { "choice": ["yes", "no"] }, "thinking_token_budget": 20, "max_tokens": 400,
+        });
+        let whole = server.ok(CHAT, &body(seed, more.clone())).await;
+        let (choice, message) = (&whole["choices"][0], &whole["choices"][0]["message"]);
+        assert_eq!(choice["finish_reason"], "stop", "{choice}");
+        assert!(message["content"] == "yes" || message["content"] == "no", "{message}");
+        let reasoning = message["reasoning_content"].as_str().unwrap_or_default().to_owned();
+        assert!(reasoning.len() <= 20 && !reasoning.contains("<|"), "{message}");
+        reasoned += usize::from(!reasoning.is_empty());
+        let mut streamed = body(seed, more);
+        streamed["stream"] = json!(true);
+        let chunks = server.post(CHAT, &streamed).await.chunks();
+        assert_eq!(joined(&chunks), (reasoning, message["content"].as_str().unwrap().to_owned()));
+    }
+    assert!(reasoned > 0);
+}

@@ -77,14 +77,25 @@ pub struct SpeculationOptions {
 pub struct ReasoningOptions {
     /// The prompt ends inside of it.
     pub is_open: bool,
-    /// The token that begins it.
-    pub start: Option<TokenId>,
-    /// The text that ends it.
-    pub end: Arc<str>,
-    /// The tokens of that text.
-    pub end_tokens: Arc<[TokenId]>,
+    /// What begins it.
+    pub start: Marker,
+    /// What ends it.
+    pub end: Marker,
+    /// The index of the first token of `start` that begins no answer.
+    pub distinct: usize,
+    /// More reasoning may come after its end.
+    pub repeats: bool,
     /// The end is forced after this many tokens.
     pub budget: Option<usize>,
+}
+
+/// A text and its tokens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Marker {
+    /// The text.
+    pub text: Arc<str>,
+    /// Its tokens, as the tokenizer spells it.
+    pub tokens: Arc<[TokenId]>,
 }
 
 /// When a generation ends. The default has `max_tokens` 0 and generates nothing.

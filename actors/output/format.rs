@@ -26,6 +26,19 @@ pub(super) struct Reasoning {
     pub stray: Vec<String>,
 }
 
+/// The texts around reasoning.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReasoningMarks {
+    /// Begins reasoning.
+    pub start: String,
+    /// Ends reasoning.
+    pub end: String,
+    /// Begins the answer. It is the end of reasoning, unless the answer is a message of its own.
+    pub answer: String,
+    /// More reasoning may come after its end.
+    pub repeats: bool,
+}
+
 /// How calls are written.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ToolFormat {
@@ -177,9 +190,27 @@ impl Channels {
             (None, recipient) => format!("{}{}", recipient.map_or("", String::as_str), self.header_end),
         }
     }
+
+    /// The texts around a message with reasoning.
+    fn reasoning_marks(&self) -> Option<ReasoningMarks> {
+        let (start, answer) = self.beginnings.clone()?;
+        let end = format!("{}{}assistant", self.ends.first()?, self.begin);
+        Some(ReasoningMarks { start, end, answer, repeats: true })
+    }
 }
 
 impl Format {
+    /// The texts around reasoning.
+    pub(super) fn reasoning_marks(&self) -> Option<ReasoningMarks> {
+        let marks = self.reasoning.as_ref().map(|Reasoning { start, end, .. }| ReasoningMarks {
+            start: start.clone(),
+            end: end.clone(),
+            answer: end.clone(),
+            repeats: false,
+        });
+        marks.or_else(|| self.channels.as_ref()?.reasoning_marks())
+    }
+
     /// Every marker, for the tokenizer.
     pub(super) fn markers(&self) -> Vec<&str> {
         let mut markers: Vec<&str> = self.content_marks.iter().map(String::as_str).collect();

@@ -54,6 +54,7 @@ mod tests;
 mod value;
 
 pub use delta::{Delta, ToolSpec};
+pub use format::ReasoningMarks;
 pub use grammar_free::FreeGrammar;
 pub use output_format::OutputFormat;
 pub use parser::{OutputParser, ParserOptions};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::delta::ToolSpec;
 use super::detect::detect;
-use super::format::Format;
+use super::format::{Format, ReasoningMarks};
 use super::grammar;
 use super::grammar_free::{FreeGrammar, free_grammar};
 use super::render::Render;
@@ -35,26 +35,13 @@ impl OutputFormat {
     /// Reasoning is known.
     #[must_use]
     pub fn has_reasoning(&self) -> bool {
-        self.reasoning_end().is_some()
+        self.reasoning().is_some()
     }
 
-    /// The marker that ends reasoning, for constraints that start after it. Where reasoning is a message of its own, it is the
-    /// header of the message with the answer.
+    /// The texts around reasoning.
     #[must_use]
-    pub fn reasoning_end(&self) -> Option<&str> {
-        self.reasoning_markers().map(|(_, end)| end)
-    }
-
-    /// The marker that begins reasoning.
-    #[must_use]
-    pub fn reasoning_start(&self) -> Option<&str> {
-        self.reasoning_markers().map(|(start, _)| start)
-    }
-
-    fn reasoning_markers(&self) -> Option<(&str, &str)> {
-        let reasoning = self.0.reasoning.as_ref().map(|reasoning| (reasoning.start.as_str(), reasoning.end.as_str()));
-        let message = self.0.channels.as_ref().and_then(|channels| channels.beginnings.as_ref());
-        reasoning.or(message.map(|(start, end)| (start.as_str(), end.as_str())))
+    pub fn reasoning(&self) -> Option<ReasoningMarks> {
+        self.0.reasoning_marks()
     }
 
     /// Every marker. A tokenizer must leave those of its special tokens in the text that have these spellings.

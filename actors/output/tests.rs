@@ -39,7 +39,8 @@ fn text_around_calls_is_text() {
         if ["f\n{", " to=", "{", "["].iter().any(|begin| text.starts_with(begin)) && !text.starts_with("[TOOL") {
             continue;
         }
-        let (start, end) = (format.reasoning_start().expect("a marker"), format.reasoning_end().expect("a marker"));
+        let marks = format.reasoning().expect("markers");
+        let (start, end) = (marks.start, marks.answer);
         let answer = parse(&format, &format!("{start}\nWell.\n{end}\n\nLook: a < b.\n\n{text}\n\nDone."));
         assert_eq!(answer.calls.len(), 2, "{text}");
         assert_eq!((answer.reasoning.as_str(), answer.text.as_str()), ("Well.", "Look: a < b.Done."), "{text}");

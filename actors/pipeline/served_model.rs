@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use tokio::sync::{OnceCell, Semaphore};
 
 use super::adapters::Adapters;
-use crate::core::request::ReasoningOptions;
+use crate::core::request::{Marker, ReasoningOptions};
 use crate::output::{OutputFormat, OutputParser, ParserOptions, ToolSpec};
 
 /// A loaded model, without its engine.
@@ -137,18 +137,20 @@ impl OutputRules {
     /// The reasoning that may come before an answer. `None` when there is none, or the prompt has closed it.
     #[must_use]
     pub fn reasoning(&self, tokenizer: &Tokenizer, prompt: &str, budget: Option<usize>) -> Option<ReasoningOptions> {
-        let end = self.format.reasoning_end()?.trim();
-        if prompt.trim_end().ends_with(end) {
+        let marks = self.format.reasoning()?;
+        if prompt.trim_end().ends_with(marks.answer.trim()) {
             return None;
         }
         let is_open = self.parser(true, None, prompt).is_reasoning();
-        let encode = |marker: &str| tokenizer.encode(marker.trim(), false, true).unwrap_or_default();
-        let start = match encode(self.format.reasoning_start().unwrap_or_default()).as_slice() {
-            [token] => Some(*token),
-            _ => None,
+        let marker = |text: &str| {
+            let tokens = tokenizer.encode(text, false, true).unwrap_or_default();
+            Marker { text: text.into(), tokens: tokens.into() }
         };
-        let end_tokens = encode(end).into();
-        (is_open || start.is_some()).then(|| ReasoningOptions { is_open, start, end: end.into(), end_tokens, budget })
+        let (start, answer) = (marker(marks.start.trim_end()), marker(marks.answer.trim_end()));
+        let same = start.tokens.iter().zip(&*answer.tokens).take_while(|(start, answer)| start == answer);
+        let distinct = same.count();
+        let end = marker(marks.end.trim());
+        Some(ReasoningOptions { is_open, start, end, distinct, repeats: marks.repeats, budget })
     }
 }
 

@@ -1,4 +1,4 @@
-//! The reasoning before an answer: where it ends, and the end of its budget.
+//! The reasoning before an answer: where it begins and ends, and the end of its budget.
 //!
 //! Stop strings and the constraint apply to the answer, not to the reasoning.
 
@@ -19,17 +19,36 @@ pub(super) struct Reasoning {
 
 #[derive(Debug)]
 enum Phase {
-    /// Nothing was generated. Reasoning may begin.
-    Start,
+    /// The text so far is the beginning of the start marker, or empty. Reasoning or an answer follows.
+    Beginning {
+        text: String,
+        /// Tokens of the start marker so far.
+        matched: usize,
+        /// No answer begins like this.
+        is_marker: bool,
+    },
     /// In the reasoning, with the last characters of its text.
     Inside { tail: String },
     /// In the answer.
     Over,
 }
 
+/// What a token has turned out to be. The text is its own, with the text that was held back before.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    /// It may belong to the start marker or to an answer. Its text is held back.
+    Undecided,
+    /// The start marker is complete, so the tokens before were no answer.
+    Begins(String),
+    /// Reasoning, or its end.
+    Reasoning(String),
+    /// The answer.
+    Answer(String),
+}
+
 impl Reasoning {
     pub fn new(options: &ReasoningOptions) -> Self {
-        let phase = if options.is_open { Phase::Inside { tail: String::new() } } else { Phase::Start };
+        let phase = if options.is_open { Phase::Inside { tail: String::new() } } else { Phase::beginning() };
         Reasoning { options: options.clone(), phase, tokens: 0, forced: 0 }
     }
 
@@ -38,79 +57,220 @@ impl Reasoning {
         matches!(self.phase, Phase::Inside { .. })
     }
 
-    /// The token that may begin the reasoning now.
+    /// The token that may continue the start marker now.
     pub fn may_begin_with(&self) -> Option<TokenId> {
-        self.options.start.filter(|_| matches!(self.phase, Phase::Start))
-    }
-
-    /// The token that has to come next, because the budget is spent.
-    pub fn forced(&self) -> Option<TokenId> {
-        let is_spent = self.options.budget.is_some_and(|budget| self.tokens >= budget + self.forced);
-        self.options.end_tokens.get(self.forced).copied().filter(|_| self.is_inside() && is_spent)
-    }
-
-    /// Adds a token with its text. Returns whether it is part of the answer.
-    pub fn accept(&mut self, token: TokenId, text: &str) -> bool {
-        if self.forced() == Some(token) {
-            self.forced += 1;
+        match &self.phase {
+            Phase::Beginning { matched, .. } => self.options.start.tokens.get(*matched).copied(),
+            Phase::Inside { .. } | Phase::Over => None,
         }
-        match &mut self.phase {
-            Phase::Start if self.options.start == Some(token) => self.phase = Phase::Inside { tail: String::new() },
-            Phase::Start => self.phase = Phase::Over,
-            Phase::Inside { tail } => {
-                self.tokens += 1;
-                tail.push_str(text);
-                if tail.contains(&*self.options.end) {
-                    self.phase = Phase::Over;
-                    return false;
-                }
-                let kept = tail.len().saturating_sub(self.options.end.len());
-                tail.drain(..tail.floor_char_boundary(kept));
+    }
+
+    /// The token that would begin reasoning again after its budget was spent.
+    pub fn barred(&self) -> Option<TokenId> {
+        match &self.phase {
+            Phase::Beginning { matched, .. } if *matched == self.options.distinct && self.tokens > 0 => {
+                self.may_begin_with().filter(|_| self.options.budget.is_some_and(|budget| self.tokens >= budget))
             }
-            Phase::Over => {}
+            _ => None,
         }
-        matches!(self.phase, Phase::Over)
+    }
+
+    /// The token that has to come next, because the budget is spent or only the start marker begins like this.
+    pub fn forced(&self) -> Option<TokenId> {
+        match &self.phase {
+            Phase::Beginning { is_marker: true, .. } => self.may_begin_with(),
+            Phase::Inside { .. } => {
+                let is_spent = self.options.budget.is_some_and(|budget| self.tokens >= budget + self.forced);
+                self.options.end.tokens.get(self.forced).copied().filter(|_| is_spent)
+            }
+            _ => None,
+        }
+    }
+
+    /// The constraint allows no answer that begins like this.
+    pub fn rule_out_answer(&mut self) {
+        if let Phase::Beginning { is_marker, .. } = &mut self.phase {
+            *is_marker = true;
+        }
+    }
+
+    /// The text that is held back.
+    pub fn take_held(&mut self) -> String {
+        match &mut self.phase {
+            Phase::Beginning { text, .. } => std::mem::take(text),
+            Phase::Inside { .. } | Phase::Over => String::new(),
+        }
+    }
+
+    /// Adds a token with its text.
+    pub fn accept(&mut self, token: TokenId, text: String) -> Part {
+        match &self.phase {
+            Phase::Beginning { .. } => self.begin(token, &text),
+            Phase::Inside { .. } => self.reason(token, text),
+            Phase::Over => Part::Answer(text),
+        }
+    }
+
+    fn begin(&mut self, token: TokenId, added: &str) -> Part {
+        let next = self.may_begin_with();
+        let Phase::Beginning { text, matched, .. } = &mut self.phase else { return Part::Answer(added.to_owned()) };
+        text.push_str(added);
+        *matched += usize::from(next == Some(token));
+        let start = &*self.options.start.text;
+        // A line break may come first.
+        let begun = if start.starts_with(char::is_whitespace) { text.as_str() } else { text.trim_start() };
+        if begun.starts_with(start) {
+            let text = std::mem::take(text);
+            self.phase = Phase::Inside { tail: String::new() };
+            return Part::Begins(text);
+        }
+        if start.starts_with(begun) {
+            return Part::Undecided;
+        }
+        let text = std::mem::take(text);
+        self.phase = Phase::Over;
+        Part::Answer(text)
+    }
+
+    fn reason(&mut self, token: TokenId, text: String) -> Part {
+        self.forced += usize::from(self.forced() == Some(token));
+        self.tokens += 1;
+        let Phase::Inside { tail } = &mut self.phase else { return Part::Answer(text) };
+        tail.push_str(&text);
+        let end = &*self.options.end.text;
+        if tail.contains(end) {
+            self.forced = 0;
+            self.phase = if self.options.repeats { Phase::beginning() } else { Phase::Over };
+        } else {
+            let kept = tail.len().saturating_sub(end.len());
+            tail.drain(..tail.floor_char_boundary(kept));
+        }
+        Part::Reasoning(text)
+    }
+}
+
+impl Phase {
+    fn beginning() -> Self {
+        Phase::Beginning { text: String::new(), matched: 0, is_marker: false }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::request::Marker;
+
+    fn marker(text: &str, tokens: &[TokenId]) -> Marker {
+        Marker { text: text.into(), tokens: tokens.into() }
+    }
 
     fn reasoning(is_open: bool, budget: Option<usize>) -> Reasoning {
-        let end_tokens = [7, 8].into();
-        Reasoning::new(&ReasoningOptions { is_open, start: Some(5), end: "</think>".into(), end_tokens, budget })
+        let (start, end) = (marker("<think>", &[5]), marker("</think>", &[7, 8]));
+        Reasoning::new(&ReasoningOptions { is_open, start, end, distinct: 0, repeats: false, budget })
+    }
+
+    /// Reasoning and answers are messages of their own.
+    fn channels(budget: Option<usize>) -> Reasoning {
+        let (start, end) = (marker("<c>analysis<m>", &[1, 2, 3]), marker("<end><start>", &[4, 5]));
+        Reasoning::new(&ReasoningOptions { is_open: false, start, end, distinct: 1, repeats: true, budget })
+    }
+
+    fn accept(reasoning: &mut Reasoning, token: TokenId, text: &str) -> Part {
+        reasoning.accept(token, text.to_owned())
+    }
+
+    fn answer(text: &str) -> Part {
+        Part::Answer(text.to_owned())
+    }
+
+    fn thought(text: &str) -> Part {
+        Part::Reasoning(text.to_owned())
     }
 
     #[test]
     fn the_answer_begins_after_the_end_marker() {
         let mut reasoning = reasoning(true, None);
-        assert!(!reasoning.accept(1, "hm </th") && reasoning.is_inside());
-        assert!(!reasoning.accept(2, "ink>") && !reasoning.is_inside());
-        assert!(reasoning.accept(3, "yes"));
+        assert_eq!(accept(&mut reasoning, 1, "hm </th"), thought("hm </th"));
+        assert!(reasoning.is_inside());
+        assert_eq!(accept(&mut reasoning, 2, "ink>"), thought("ink>"));
+        assert!(!reasoning.is_inside());
+        assert_eq!(accept(&mut reasoning, 3, "yes"), answer("yes"));
     }
 
     #[test]
-    fn reasoning_begins_with_its_token_or_not_at_all() {
+    fn reasoning_begins_with_its_marker_or_not_at_all() {
         let mut begins = reasoning(false, None);
         assert_eq!(begins.may_begin_with(), Some(5));
-        assert!(!begins.accept(5, "<think>") && begins.is_inside());
+        assert_eq!(accept(&mut begins, 5, "<think>"), Part::Begins("<think>".into()));
+        assert!(begins.is_inside());
         let mut answers = reasoning(false, None);
-        assert!(answers.accept(9, "yes"));
+        assert_eq!(accept(&mut answers, 9, "yes"), answer("yes"));
         assert_eq!(answers.may_begin_with(), None);
-        assert!(answers.accept(5, "<think>"), "later it is text");
+        assert_eq!(accept(&mut answers, 5, "<think>"), answer("<think>"), "later it is text");
+    }
+
+    #[test]
+    fn a_marker_of_several_tokens_is_held_back_until_it_is_certain() {
+        let mut begins = channels(None);
+        assert_eq!(accept(&mut begins, 1, "<c>"), Part::Undecided);
+        assert_eq!(accept(&mut begins, 2, "analysis"), Part::Undecided);
+        assert_eq!((begins.may_begin_with(), begins.forced()), (Some(3), None));
+        begins.rule_out_answer();
+        assert_eq!(begins.forced(), Some(3));
+        assert_eq!(accept(&mut begins, 3, "<m>"), Part::Begins("<c>analysis<m>".into()));
+        let mut answers = channels(None);
+        assert_eq!(accept(&mut answers, 1, "<c>"), Part::Undecided);
+        assert_eq!(accept(&mut answers, 9, "final"), answer("<c>final"));
+        let mut ends = channels(None);
+        assert_eq!(accept(&mut ends, 1, "<c>"), Part::Undecided);
+        assert_eq!(ends.take_held(), "<c>");
+    }
+
+    #[test]
+    fn other_tokens_may_spell_the_marker() {
+        let mut begins = reasoning(false, None);
+        assert_eq!(accept(&mut begins, 10, "\n"), Part::Undecided);
+        assert_eq!(accept(&mut begins, 11, "<thi"), Part::Undecided);
+        assert_eq!(accept(&mut begins, 12, "nk>\n"), Part::Begins("\n<think>\n".into()));
     }
 
     #[test]
     fn a_spent_budget_forces_the_end() {
         let mut reasoning = reasoning(true, Some(2));
         assert_eq!(reasoning.forced(), None);
-        assert!(!reasoning.accept(1, "a") && reasoning.forced().is_none());
-        assert!(!reasoning.accept(2, "b"));
+        accept(&mut reasoning, 1, "a");
+        assert_eq!(reasoning.forced(), None);
+        accept(&mut reasoning, 2, "b");
         assert_eq!(reasoning.forced(), Some(7));
-        assert!(!reasoning.accept(7, "</"));
+        accept(&mut reasoning, 7, "</");
         assert_eq!(reasoning.forced(), Some(8));
-        assert!(!reasoning.accept(8, "think>"));
+        accept(&mut reasoning, 8, "think>");
         assert!(reasoning.forced().is_none() && !reasoning.is_inside());
+    }
+
+    #[test]
+    fn messages_with_reasoning_may_come_again_until_the_budget_is_spent() {
+        let mut reasoning = channels(Some(4));
+        let message = |reasoning: &mut Reasoning| {
+            for (token, text) in [(1, "<c>"), (2, "analysis"), (3, "<m>")] {
+                assert_eq!((reasoning.forced(), reasoning.barred()), (None, None));
+                accept(reasoning, token, text);
+            }
+            assert!(reasoning.is_inside());
+        };
+        message(&mut reasoning);
+        for (token, text) in [(9, "a"), (4, "<end>"), (5, "<start>")] {
+            assert_eq!(accept(&mut reasoning, token, text), thought(text));
+        }
+        message(&mut reasoning);
+        accept(&mut reasoning, 9, "b");
+        for (token, text) in [(4, "<end>"), (5, "<start>")] {
+            assert_eq!(reasoning.forced(), Some(token));
+            accept(&mut reasoning, token, text);
+        }
+        assert_eq!((reasoning.forced(), reasoning.barred()), (None, None));
+        accept(&mut reasoning, 1, "<c>");
+        assert_eq!(reasoning.barred(), Some(2), "an answer has to follow");
+        assert_eq!(accept(&mut reasoning, 9, "final"), answer("<c>final"));
     }
 }

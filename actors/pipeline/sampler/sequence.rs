@@ -10,7 +10,7 @@ use cuelight_engine::sample::{Draw, InvalidLogits, TokenCounts, TokenSampler, po
 use tokio::time::Instant;
 
 use super::constraint::OutputConstraint;
-use super::reasoning::Reasoning;
+use super::reasoning::{Part, Reasoning};
 use super::stop::StopMatcher;
 use crate::core::draft::DraftSource;
 use crate::core::request::{Event, FinishReason, GenerationError, PositionLogprobs};
@@ -274,6 +274,10 @@ impl SequenceSampler {
     }
 
     fn ends_with(&self, token: TokenId, tokenizer: &Tokenizer) -> bool {
+        if self.reasoning.as_ref().and_then(Reasoning::forced) == Some(token) {
+            // The answer follows.
+            return false;
+        }
         let stop = &self.record.request.stop;
         let is_complete = || self.constraint.as_ref().is_some_and(OutputConstraint::is_complete);
         let may_end = !stop.ignore_eos || is_complete();
@@ -334,15 +338,46 @@ impl SequenceSampler {
             return Ok((String::new(), Some((reason, self.rest_at_stop_token(token, tokenizer)))));
         }
         let text = self.detokenise(tokenizer, token);
-        let is_answer = self.reasoning.as_mut().is_none_or(|reasoning| reasoning.accept(token, &text));
-        if !is_answer {
+        let part = match &mut self.reasoning {
+            Some(reasoning) => reasoning.accept(token, text),
+            None => Part::Answer(text),
+        };
+        match part {
             // Stop strings end the answer, not the reasoning.
-            return Ok((text, last.map(|reason| (reason, self.decoder.finish()))));
+            Part::Reasoning(text) => Ok((text, last.map(|reason| (reason, self.rest())))),
+            Part::Begins(text) => {
+                self.constraint = self.record.request.constraint.as_ref().map(OutputConstraint::new);
+                Ok((text, last.map(|reason| (reason, self.rest()))))
+            }
+            Part::Undecided => {
+                self.try_constraint(token)?;
+                Ok((String::new(), last.map(|reason| (reason, self.rest()))))
+            }
+            Part::Answer(text) => {
+                if let Some(constraint) = &mut self.constraint {
+                    constraint.accept(token)?;
+                }
+                Ok(self.accept(text, last))
+            }
         }
-        if let Some(constraint) = &mut self.constraint {
-            constraint.accept(token)?;
+    }
+
+    /// Adds a token to the constraint that may also belong to the marker before reasoning.
+    fn try_constraint(&mut self, token: TokenId) -> Result<(), ConstraintError> {
+        let Some(constraint) = &mut self.constraint else { return Ok(()) };
+        if constraint.mask()?.allows(token) {
+            return constraint.accept(token);
         }
-        Ok(self.accept(text, last))
+        if let Some(reasoning) = &mut self.reasoning {
+            reasoning.rule_out_answer();
+        }
+        Ok(())
+    }
+
+    /// The text that was held back for a marker or an incomplete character.
+    fn rest(&mut self) -> String {
+        let held = self.reasoning.as_mut().map(Reasoning::take_held).unwrap_or_default();
+        held + &self.decoder.finish()
     }
 
     /// Records the log-probabilities of the prompt's tokens. Rows that were scored already are skipped: they repeat when
@@ -389,6 +424,7 @@ impl SequenceSampler {
             // The answer has to follow the reasoning.
             banned.extend(tokenizer.end_of_generation());
         }
+        banned.extend(self.reasoning.as_ref().and_then(Reasoning::barred));
         let request = &self.record.request;
         let draw = Draw { seed: self.record.seed, index: self.generated as u64 };
         sampler.choose(row, &request.sampling, &self.counts, &banned, mask.as_ref(), draw).map_err(unusable)
@@ -425,6 +461,7 @@ impl SequenceSampler {
         let stop = &self.record.request.stop;
         let has_text = stop.token_ids.contains(&token) && stop.include_stop_string;
         let mut text = self.stop.finish();
+        text.push_str(&self.reasoning.as_mut().map(Reasoning::take_held).unwrap_or_default());
         if has_text {
             text.push_str(&self.detokenise(tokenizer, token));
         }
