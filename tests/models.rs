@@ -656,6 +656,19 @@ async fn autoload_can_be_turned_off() {
     server.complete_loaded("a").await;
 }
 
+#[tokio::test]
+async fn an_unknown_name_means_the_default_model_if_any_name_does() {
+    let counters = Arc::default();
+    let models = vec![named("first", sized(&counters, SIZE)), named("second", sized(&counters, SIZE))];
+    let options = ModelsOptions { any_name: true, ..options() };
+    let server = TestServer::over(Models::start(options, models, None).await.unwrap(), counters);
+    server.load(&["first", "second"]).await;
+    for (name, id) in [("gpt-3.5-turbo", "first"), ("second", "second")] {
+        assert_eq!(server.complete(name).await.json()["model"], id, "{name}");
+    }
+    assert_eq!(server.get("/v1/models/gpt-3.5-turbo").await.status, 404);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_model_has_aliases_and_the_first_model_is_the_default() {
     let counters = Arc::default();

@@ -152,6 +152,7 @@ fn models_options(config: &Config, tracer: &Tracer) -> ModelsOptions {
         max_loaded_models: config.max_loaded_models,
         keep_alive: config.keep_alive,
         autoload: !config.no_autoload,
+        any_name: config.any_model_name,
         load_timeout: config.load_timeout,
         max_waiting_calls: config.max_queued_requests,
         machine: Machine::now,

@@ -246,6 +246,8 @@ settings! { |home|
         port: u16 = 8080, "PORT";
         /// Name that clients use for the model; if not set, the model's own name.
         alias: Option<String> = None, "NAME";
+        /// Answer requests that name an unknown model with the default model, as llama-server does, instead of 404.
+        any_model_name: bool = false, "";
         /// How many copies of each model to load, each with its own scheduler, KV cache and share of the devices; requests are distributed among them.
         replicas: NonZeroUsize = count(1), "N", advanced = true;
         /// Directory of GGUF files and Hugging Face directories to serve, each loaded by the first request for it.

@@ -100,12 +100,17 @@ impl Models {
 
     /// Returns a lease on a model for a call, and loads the model first if necessary.
     ///
-    /// No name, or `default`, means the first model named at startup, or the only model.
+    /// No name, or `default`, means the first model named at startup, or the only model. With [`ModelsOptions::any_name`] an
+    /// unknown name means it, too.
     ///
     /// # Errors
     /// [`ModelsError`] when the model does not exist, cannot be loaded, or is not loaded in time.
     pub async fn acquire(&self, name: Option<&str>) -> Result<ModelLease, ModelsError> {
-        let entry = self.find(name).await?;
+        let found = match self.find(name).await {
+            Err(ModelsError::Unknown(_)) if self.0.registry.options.any_name => self.find(None).await,
+            found => found,
+        };
+        let entry = found?;
         self.wait_for_lease(&entry, Caller::Call { autoload: self.0.registry.options.autoload }).await
     }
 

@@ -24,6 +24,8 @@ pub struct ModelsOptions {
     pub keep_alive: Option<KeepAlive>,
     /// Whether calls load the model that they name.
     pub autoload: bool,
+    /// Whether calls that name an unknown model use the default one.
+    pub any_name: bool,
     /// How long a call waits for its model to be loaded.
     pub load_timeout: Duration,
     /// Maximum number of calls that wait for one model.
@@ -45,6 +47,7 @@ impl Default for ModelsOptions {
             max_loaded_models: None,
             keep_alive: None,
             autoload: true,
+            any_name: false,
             load_timeout: Duration::from_secs(5 * 60),
             max_waiting_calls: 256,
             machine: Machine::now,
