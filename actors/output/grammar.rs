@@ -239,10 +239,6 @@ impl Grammar<'_> {
             _ => rest.to_owned(),
         }
     }
-
-    pub(super) fn finish(&self, start: &str) -> String {
-        format!("start: {start}\nWS: /[ \\n\\t]{{0,16}}/\nTEXT: /(?s:.*)/\n{}", self.rules())
-    }
 }
 
 fn is_tagged(format: &ToolFormat) -> bool {

@@ -4,7 +4,6 @@ use super::delta::ToolSpec;
 use super::format::{Channels, Format, ToolFormat};
 use super::grammar::{Lead, object};
 use super::grammar_rules::Grammar;
-use super::grammar_values::Values;
 
 /// A grammar for free text with calls in it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -23,8 +23,6 @@ pub(super) trait Values {
     fn quoted(&mut self, schema: &Value, marker: &str) -> String;
     /// `a=1, b="x"`.
     fn python_arguments(&mut self, schema: &Value) -> String;
-    /// Any text up to this marker, with the marker.
-    fn until(&mut self, marker: &str) -> String;
 }
 
 impl Values for Grammar<'_> {
@@ -63,17 +61,6 @@ impl Values for Grammar<'_> {
             .map(|(name, value)| format!("{} {value}", self.literal(&format!("{name}="))));
         let values: Vec<String> = values.collect();
         separated(self, &parameters, &values, "\",\" WS")
-    }
-
-    fn until(&mut self, marker: &str) -> String {
-        match self.next_special(marker) {
-            Some((0, _)) => format!("TEXT {}", self.literal(marker)),
-            Some((at, _)) => {
-                let rule = self.rule(&format!("[suffix={}]", Value::from(&marker[..at])), "TEXT");
-                format!("{rule} {}", self.literal(&marker[at..]))
-            }
-            None => self.rule(&format!("[suffix={}]", Value::from(marker)), "TEXT"),
-        }
     }
 }
 

@@ -9,8 +9,9 @@ use llguidance::{Matcher, ParserFactory};
 use super::error::GrammarError;
 use super::free_text::FreeText;
 use super::grammar::Grammar;
+use super::prepared::Prepared;
 use super::state::ConstraintState;
-use super::{schema, vocabulary};
+use super::{schema, structural_tag, vocabulary};
 use crate::format::tokenizer::Tokenizer;
 
 /// A compiled grammar. Clones share it.
@@ -93,7 +94,8 @@ impl ConstraintCompiler {
             return Ok(cached);
         }
         let factory = self.factory.get_or_init(|| self.factory()).as_ref().map_err(Clone::clone)?;
-        let matcher = Matcher::new(factory.create_parser(grammar.prepare()?));
+        let Prepared { grammar: prepared, triggers } = grammar.prepare(&self.tokenizer, self.rows)?;
+        let matcher = Matcher::new(factory.create_parser(prepared));
         let start = match matcher.get_error() {
             Some(error) => return Err(refusal(grammar, &error)),
             None => matcher,
@@ -101,10 +103,7 @@ impl ConstraintCompiler {
         // A grammar that allows no token at all is refused now.
         let first = ConstraintState::new(start.deep_clone(), None).mask();
         let first = first.map_err(|error| GrammarError::refused(error.to_string()))?;
-        let free = match grammar {
-            Grammar::Triggered { triggers, .. } => Some(FreeText::new(self.tokenizer.clone(), triggers, first)),
-            _ => None,
-        };
+        let free = (!triggers.is_empty()).then(|| FreeText::new(self.tokenizer.clone(), &triggers, first));
         let constraint = Constraint(Arc::new(Compiled { key, start: Mutex::new(start), free }));
         self.keep(&constraint);
         Ok(constraint)
@@ -154,6 +153,7 @@ fn locate(grammar: &Grammar, error: &str) -> Option<String> {
     match grammar {
         Grammar::JsonSchema(value) => schema::locate(value, error),
         Grammar::Around { answer, .. } => locate(answer, error),
+        Grammar::StructuralTag(tag) => structural_tag::locate(tag, error),
         _ => None,
     }
 }

@@ -4,7 +4,9 @@ use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use serde_json::{Value, json};
 
 use super::error::GrammarError;
-use super::{gbnf, schema};
+use super::prepared::Prepared;
+use super::{gbnf, schema, structural_tag, vocabulary};
+use crate::format::tokenizer::Tokenizer;
 
 /// The texts that a constraint accepts.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,6 +31,8 @@ pub enum Grammar {
     },
     /// A grammar in llama.cpp's notation, with the rule `root`.
     Gbnf(String),
+    /// Fixed texts, free text and parts that match schemas, as vLLM's structural tags describe them.
+    StructuralTag(Value),
     /// A Lark grammar that refers to another grammar as `@answer`.
     Around {
         /// The Lark grammar.
@@ -49,23 +53,28 @@ impl Grammar {
             Grammar::Lark(lark) => format!("lark {lark}"),
             Grammar::Triggered { lark, triggers } => format!("triggered {triggers:?} {lark}"),
             Grammar::Gbnf(gbnf) => format!("gbnf {gbnf}"),
+            Grammar::StructuralTag(tag) => format!("tag {tag}"),
             Grammar::Around { lark, answer } => format!("around {lark:?} {}", answer.key()),
         }
     }
 
-    /// The grammar in the library's form.
+    /// The grammar in the library's form, for the tokens of a tokenizer below `rows`.
     ///
     /// # Errors
     /// [`GrammarError::Refused`] when it is malformed.
-    pub(super) fn prepare(&self) -> Result<TopLevelGrammar, GrammarError> {
+    pub(super) fn prepare(&self, tokenizer: &Tokenizer, rows: usize) -> Result<Prepared, GrammarError> {
         Ok(match self {
-            Grammar::JsonObject => of_schema(schema::prepare(&json!({ "type": "object" }))?),
-            Grammar::JsonSchema(value) => of_schema(schema::prepare(value)?),
-            Grammar::Regex(regex) => TopLevelGrammar::from_regex(regex),
-            Grammar::Choice(texts) => TopLevelGrammar::from_lark(choice(texts)?),
-            Grammar::Lark(lark) | Grammar::Triggered { lark, .. } => TopLevelGrammar::from_lark(lark.clone()),
-            Grammar::Gbnf(gbnf) => TopLevelGrammar::from_lark(gbnf::to_lark(gbnf)?),
-            Grammar::Around { lark, answer } => around(lark, answer)?,
+            Grammar::JsonObject => of_schema(schema::prepare(&json!({ "type": "object" }))?).into(),
+            Grammar::JsonSchema(value) => of_schema(schema::prepare(value)?).into(),
+            Grammar::Regex(regex) => TopLevelGrammar::from_regex(regex).into(),
+            Grammar::Choice(texts) => TopLevelGrammar::from_lark(choice(texts)?).into(),
+            Grammar::Lark(lark) => TopLevelGrammar::from_lark(lark.clone()).into(),
+            Grammar::Triggered { lark, triggers } => {
+                Prepared { grammar: TopLevelGrammar::from_lark(lark.clone()), triggers: triggers.clone() }
+            }
+            Grammar::Gbnf(gbnf) => TopLevelGrammar::from_lark(gbnf::to_lark(gbnf)?).into(),
+            Grammar::StructuralTag(tag) => structural_tag::prepare(tag, &vocabulary::special(tokenizer, rows))?,
+            Grammar::Around { lark, answer } => around(lark, answer.prepare(tokenizer, rows)?.grammar).into(),
         })
     }
 }
@@ -74,13 +83,14 @@ fn of_schema(schema: Value) -> TopLevelGrammar {
     TopLevelGrammar::from_grammar(GrammarWithLexer::from_json_schema(schema))
 }
 
-fn around(lark: &str, answer: &Grammar) -> Result<TopLevelGrammar, GrammarError> {
+/// The grammar of `lark`, in which `@answer` is another grammar. The first of several that belong together is the whole.
+fn around(lark: &str, answer: TopLevelGrammar) -> TopLevelGrammar {
     let mut whole = TopLevelGrammar::from_lark(lark.to_owned());
-    for mut grammar in answer.prepare()?.grammars {
-        grammar.name = Some("answer".to_owned());
-        whole.grammars.push(grammar);
+    whole.grammars.extend(answer.grammars);
+    if let Some(answer) = whole.grammars.get_mut(1) {
+        answer.name = Some("answer".to_owned());
     }
-    Ok(whole)
+    whole
 }
 
 /// A grammar of literal texts.

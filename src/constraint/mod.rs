@@ -1,6 +1,7 @@
 //! Constraints on the output: which tokens a JSON schema, a regular expression or a grammar allows next.
 //!
 //! - [`grammar`]: what may be asked for, and [`gbnf`], which translates llama.cpp's notation
+//! - [`structural_tag`]: translates vLLM's structural tags, and [`lark`] builds grammars of rules
 //! - [`schema`]: prepares JSON schemas, and finds the place of an error in them
 //! - [`vocabulary`]: the tokens of a model, as a tree of bytes
 //! - [`compiler`]: compiles a grammar for a model, within limits, and keeps what was compiled last
@@ -14,14 +15,20 @@ mod error;
 mod free_text;
 mod gbnf;
 mod grammar;
+mod lark;
 mod mask;
+mod prepared;
 mod schema;
 mod state;
+mod structural_tag;
+#[cfg(test)]
+mod testing;
 mod vocabulary;
 
 pub use compiler::{Constraint, ConstraintCompiler};
 pub use error::{ConstraintError, GrammarError};
 pub use grammar::Grammar;
+pub use lark::LarkRules;
 pub use mask::TokenMask;
 pub use schema::JSON_WHITESPACE;
 pub use state::ConstraintState;

@@ -44,6 +44,12 @@ pub(super) fn of(tokenizer: &Arc<Tokenizer>, rows: usize) -> Result<TokEnv, Gram
     Ok(Arc::new(Vocabulary { trie, tokenizer: tokenizer.clone() }))
 }
 
+/// The spellings and numbers of the special tokens below `rows`.
+pub(super) fn special(tokenizer: &Tokenizer, rows: usize) -> Vec<(String, TokenId)> {
+    let all = 0..tokenizer.vocab_size().min(rows) as TokenId;
+    all.filter(|&token| tokenizer.is_special(token)).map(|token| (tokenizer.token_text(token), token)).collect()
+}
+
 /// The bytes of a token. A special token has a mark before its spelling, so that no text matches it.
 fn bytes_of(tokenizer: &Tokenizer, token: TokenId) -> Vec<u8> {
     let bytes = if (token as usize) < tokenizer.vocab_size() { tokenizer.token_bytes(token, false) } else { &[] };

@@ -54,8 +54,13 @@ fn response_format(fields: &Fields<'_>) -> Result<Option<ConstraintField>, ApiEr
             None => Ok(Some(ConstraintField { path: fields.path("response_format"), grammar: Grammar::JsonObject })),
         },
         "json_schema" => json_schema(&format).map(Some),
+        "structural_tag" => {
+            let tag = Value::Object(format.map().clone());
+            Ok(Some(ConstraintField { path: fields.path("response_format"), grammar: Grammar::StructuralTag(tag) }))
+        }
         other => {
-            let message = format!("`{path}` must be \"text\", \"json_object\" or \"json_schema\", not {}", clip(other));
+            let kinds = "\"text\", \"json_object\", \"json_schema\" or \"structural_tag\"";
+            let message = format!("`{path}` must be {kinds}, not {}", clip(other));
             Err(ApiError::invalid(path, message))
         }
     }
@@ -74,15 +79,22 @@ fn json_schema(format: &Fields<'_>) -> Result<ConstraintField, ApiError> {
 }
 
 fn structured_outputs(fields: &Fields<'_>) -> Result<Option<ConstraintField>, ApiError> {
-    const KINDS: [(&str, Read); 5] =
-        [("json", schema), ("regex", regex), ("choice", choice), ("grammar", any_grammar), ("json_object", object)];
+    const KINDS: [(&str, Read); 6] = [
+        ("json", schema),
+        ("regex", regex),
+        ("choice", choice),
+        ("grammar", any_grammar),
+        ("json_object", object),
+        ("structural_tag", structural_tag),
+    ];
     let Some(outputs) = fields.object("structured_outputs")? else { return Ok(None) };
     let set: Vec<_> = KINDS.iter().filter_map(|&(name, read)| Some((name, read, outputs.get(name)?))).collect();
     match set.as_slice() {
         [(name, read, value)] => named(outputs.path(name), *read, value).map(Some),
         _ => {
             let path = fields.path("structured_outputs");
-            let message = format!("`{path}` needs exactly one of json, regex, choice, grammar and json_object");
+            let message =
+                format!("`{path}` needs exactly one of json, regex, choice, grammar, json_object and structural_tag");
             Err(ApiError::invalid(path, message))
         }
     }
@@ -100,14 +112,23 @@ fn grammar(fields: &Fields<'_>) -> Result<Option<ConstraintField>, ApiError> {
 /// [`ApiError::InvalidRequest`] that names `path`.
 pub(super) fn schema(value: &Value, path: &str) -> Result<Grammar, ApiError> {
     match value {
-        Value::String(text) => {
-            let parsed = serde_json::from_str(text);
-            let parsed = parsed.map_err(|error| ApiError::invalid(path, format!("`{path}` is not JSON: {error}")))?;
-            Ok(Grammar::JsonSchema(parsed))
-        }
+        Value::String(text) => parsed(text, path).map(Grammar::JsonSchema),
         Value::Object(_) | Value::Bool(_) => Ok(Grammar::JsonSchema(value.clone())),
         other => Err(wrong_type(path, "a JSON schema", other)),
     }
+}
+
+/// A structural tag as an object, or as JSON in a string.
+fn structural_tag(value: &Value, path: &str) -> Result<Grammar, ApiError> {
+    match value {
+        Value::String(text) => parsed(text, path).map(Grammar::StructuralTag),
+        Value::Object(_) => Ok(Grammar::StructuralTag(value.clone())),
+        other => Err(wrong_type(path, "a structural tag", other)),
+    }
+}
+
+fn parsed(text: &str, path: &str) -> Result<Value, ApiError> {
+    serde_json::from_str(text).map_err(|error| ApiError::invalid(path, format!("`{path}` is not JSON: {error}")))
 }
 
 fn object(value: &Value, path: &str) -> Result<Grammar, ApiError> {
@@ -172,6 +193,16 @@ mod tests {
         assert_eq!(grammar_of(&json!({ "response_format": { "type": "text" }, "grammar": "" })), None);
         let choice = json!({ "structured_outputs": { "choice": ["a", "b"] } });
         assert_eq!(grammar_of(&choice).unwrap().1, Grammar::Choice(vec!["a".into(), "b".into()]));
+        let tag = json!({ "structures": [], "triggers": [] });
+        for body in [
+            json!({ "structured_outputs": { "structural_tag": tag } }),
+            json!({ "structured_outputs": { "structural_tag": tag.to_string() } }),
+        ] {
+            assert_eq!(grammar_of(&body).unwrap().1, Grammar::StructuralTag(tag.clone()));
+        }
+        let format = json!({ "type": "structural_tag", "format": { "type": "any_text" } });
+        let expected = Some(("response_format".to_owned(), Grammar::StructuralTag(format.clone())));
+        assert_eq!(grammar_of(&json!({ "response_format": format })), expected);
         let gbnf = json!({ "guided_grammar": "root ::= \"a\"" });
         assert_eq!(grammar_of(&gbnf).unwrap().1, Grammar::Gbnf("root ::= \"a\"".into()));
     }
@@ -185,6 +216,7 @@ mod tests {
             (json!({ "response_format": { "type": "json_schema" } }), "response_format.json_schema"),
             (json!({ "structured_outputs": {} }), "structured_outputs"),
             (json!({ "structured_outputs": { "json": {}, "regex": "a" } }), "structured_outputs"),
+            (json!({ "structured_outputs": { "structural_tag": 1 } }), "structured_outputs.structural_tag"),
             (json!({ "guided_choice": ["a", 1] }), "guided_choice[1]"),
             (json!({ "guided_json": "{" }), "guided_json"),
             (json!({ "guided_regex": "a", "grammar": "root ::= \"a\"" }), "grammar"),
