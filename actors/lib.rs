@@ -24,5 +24,6 @@ pub mod metrics;
 pub mod models;
 pub mod output;
 pub mod pipeline;
+pub mod recording;
 pub mod serving;
 pub mod trace;

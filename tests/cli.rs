@@ -102,6 +102,7 @@ fn help_has_examples_and_defaults() {
         "bench",
         "compare",
         "perplexity",
+        "replay",
         "config",
         "completions",
         "doctor",

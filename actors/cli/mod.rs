@@ -32,6 +32,7 @@ mod quantize;
 mod quantized;
 mod ready;
 mod remote;
+mod replay;
 mod rm;
 pub mod run;
 mod serve;
@@ -115,6 +116,7 @@ enum Command {
     Bench(Box<bench::Args>),
     Compare(compare::Args),
     Perplexity(perplexity::Args),
+    Replay(replay::Args),
     Quantize(quantize::Args),
     Convert(convert::Args),
     Config(config::Args),
@@ -135,6 +137,7 @@ impl Command {
             Command::Bench(args) => args.given(),
             Command::Compare(args) => args.given(),
             Command::Perplexity(args) => args.given(),
+            Command::Replay(args) => args.given(),
             Command::Quantize(args) => args.given(),
             Command::Convert(args) => args.given(),
             Command::Config(args) => args.given(),
@@ -167,6 +170,7 @@ impl Command {
             Command::Bench(args) => bench::execute(&args, context),
             Command::Compare(args) => compare::execute(&args, context),
             Command::Perplexity(args) => perplexity::execute(&args, context),
+            Command::Replay(args) => replay::execute(&args, context),
             Command::Quantize(args) => quantize::execute(&args, context),
             Command::Convert(args) => convert::execute(&args, context),
             Command::Config(args) => config::execute(&args, context),

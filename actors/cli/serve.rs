@@ -21,6 +21,7 @@ use crate::logging::notice;
 use crate::metrics::exposition::Exposition;
 use crate::models::{Machine, ModelFactory, Models, ModelsDirectory, ModelsError, ModelsOptions, NamedModel};
 use crate::pipeline::runtime::RuntimeOptions;
+use crate::recording::Recorder;
 use crate::trace::{self, Tracer};
 
 use super::api_keys::api_keys;
@@ -88,9 +89,10 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     let options = LiveOptions::from(server_options(config, metrics, connections)?);
     let tracer =
         trace::start(config.trace_file.as_deref(), config.otlp_endpoint.as_deref()).map_err(CliError::other)?;
+    let recorder = recorder(config)?;
     let runtime = async_runtime::tokio_runtime()?;
     let served = runtime.block_on(async {
-        let models = models_options(config, &tracer);
+        let models = models_options(config, &tracer, &recorder);
         let models = Models::start(models, named, directory).await.map_err(CliError::other)?;
         tokio::spawn(reload_on_hangup(options.clone(), context.source.clone()));
         serve(listener, models, options, config).await
@@ -98,6 +100,7 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     // Work on blocking threads, like a model that is being loaded, must not delay the end.
     runtime.shutdown_timeout(Duration::from_millis(100));
     tracer.finish();
+    recorder.finish();
     served
 }
 
@@ -145,9 +148,22 @@ fn server_options(config: &Config, metrics: Exposition, max_connections: usize) 
     })
 }
 
-fn models_options(config: &Config, tracer: &Tracer) -> ModelsOptions {
+/// What records requests, if they are recorded.
+fn recorder(config: &Config) -> Result<Recorder, CliError> {
+    let Some(directory) = &config.record else {
+        return match config.record_texts {
+            true => Err(CliError::Usage("--record-texts needs --record, the directory of the recording".to_owned())),
+            false => Ok(Recorder::default()),
+        };
+    };
+    let started = Recorder::start(directory, config.record_texts);
+    started.map_err(CliError::io(format!("record requests in {}", directory.display())))
+}
+
+fn models_options(config: &Config, tracer: &Tracer, recorder: &Recorder) -> ModelsOptions {
+    let (tracer, recorder) = (tracer.clone(), recorder.clone());
     ModelsOptions {
-        runtime: RuntimeOptions { tracer: tracer.clone(), ..model::runtime_options(config) },
+        runtime: RuntimeOptions { tracer, recorder, ..model::runtime_options(config) },
         memory_bytes: config.memory.map(|size| size.0),
         max_loaded_models: config.max_loaded_models,
         keep_alive: config.keep_alive,

@@ -320,6 +320,10 @@ settings! { |home|
         metrics_compat: Compat = Compat::None, "SERVER", advanced = true;
         /// File for a timeline of all steps and requests, in Chrome's trace format; if not set, none is written.
         trace_file: Option<PathBuf> = None, "FILE", advanced = true;
+        /// Directory for a recording of all requests, which `cuelight replay` repeats; if not set, none is written.
+        record: Option<PathBuf> = None, "DIR", advanced = true;
+        /// Record the texts of prompts and answers too, so that a replay can compare the answers.
+        record_texts: bool = false, "", advanced = true;
         /// OpenTelemetry collector that receives a trace of each request, like http://localhost:4318; if not set, none.
         otlp_endpoint: Option<String> = None, "URL", advanced = true;
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::executor::OverlapMode;
 use super::policy::PolicyConfig;
 use super::restart::RestartPolicy;
+use crate::recording::Recorder;
 use crate::trace::Tracer;
 
 /// Settings of a [`Runtime`](super::runtime::Runtime).
@@ -29,6 +30,8 @@ pub struct RuntimeOptions {
     pub restarts: RestartPolicy,
     /// Records what the actors do.
     pub tracer: Tracer,
+    /// Records the requests that have ended.
+    pub recorder: Recorder,
 }
 
 impl Default for RuntimeOptions {
@@ -43,6 +46,7 @@ impl Default for RuntimeOptions {
             overlap: OverlapMode::Auto,
             restarts: RestartPolicy::default(),
             tracer: Tracer::default(),
+            recorder: Recorder::default(),
         }
     }
 }

@@ -20,12 +20,19 @@ pub struct Constraint(Arc<Compiled>);
 
 struct Compiled {
     key: String,
+    grammar: Grammar,
     /// The state before the first token.
     start: Mutex<Matcher>,
     free: Option<FreeText>,
 }
 
 impl Constraint {
+    /// What was compiled.
+    #[must_use]
+    pub fn grammar(&self) -> &Grammar {
+        &self.0.grammar
+    }
+
     /// The state of a new sequence, which shares no cache with others, so that sequences are computed in parallel.
     #[must_use]
     pub fn start(&self) -> ConstraintState {
@@ -104,7 +111,8 @@ impl ConstraintCompiler {
         let first = ConstraintState::new(start.deep_clone(), None).mask();
         let first = first.map_err(|error| GrammarError::refused(error.to_string()))?;
         let free = (!triggers.is_empty()).then(|| FreeText::new(self.tokenizer.clone(), &triggers, first));
-        let constraint = Constraint(Arc::new(Compiled { key, start: Mutex::new(start), free }));
+        let constraint =
+            Constraint(Arc::new(Compiled { key, grammar: grammar.clone(), start: Mutex::new(start), free }));
         self.keep(&constraint);
         Ok(constraint)
     }

@@ -1,6 +1,7 @@
 //! What a client may ask for.
 
 use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::error::GrammarError;
@@ -9,7 +10,8 @@ use super::{gbnf, schema, structural_tag, vocabulary};
 use crate::format::tokenizer::Tokenizer;
 
 /// The texts that a constraint accepts.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Grammar {
     /// Any JSON object.
     JsonObject,

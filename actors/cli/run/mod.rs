@@ -20,7 +20,7 @@ mod markdown;
 mod repl;
 mod sampling;
 mod session;
-mod start;
+pub mod start;
 mod style;
 mod word_wrap;
 

@@ -21,6 +21,8 @@ pub use self::record::{Committed, Decision, RequestRecord};
 use crate::core::ended_request::EndedRequest;
 use crate::core::request::{Event, FinishReason, GenerationError, RequestId, SubmitError, Usage};
 use crate::metrics::RequestMetrics;
+use crate::pipeline::options::RuntimeOptions;
+use crate::recording::Recorder;
 use crate::trace::{Tracer, log_ended_request};
 
 /// Number of times in a row that the scheduler or the sampler may die while a request takes part in steps and gets no
@@ -34,6 +36,7 @@ const SUSPECT_DEATHS: u32 = 2;
 pub struct RequestJournal {
     model_id: Arc<str>,
     tracer: Tracer,
+    recorder: Recorder,
     /// Created with the first end, when the recorder is installed.
     metrics: OnceLock<RequestMetrics>,
     /// Step ids below this one may be in use.
@@ -62,10 +65,11 @@ pub enum Recovery {
 impl RequestJournal {
     /// A journal that accepts requests once it is [opened](Self::open).
     #[must_use]
-    pub fn new(model_id: Arc<str>, tracer: Tracer) -> Self {
+    pub fn new(options: &RuntimeOptions) -> Self {
         RequestJournal {
-            model_id,
-            tracer,
+            model_id: options.model_id.clone(),
+            tracer: options.tracer.clone(),
+            recorder: options.recorder.clone(),
             metrics: OnceLock::new(),
             next_step: AtomicU64::new(0),
             requests: Mutex::default(),
@@ -141,6 +145,7 @@ impl RequestJournal {
         let Some(ended) = record.finish(owner, end) else { return false };
         if let Some(ended) = ended {
             self.record_end(&ended);
+            self.recorder.ended(&self.model_id, &record.request, &ended, || record.committed().tokens);
         }
         true
     }

@@ -8,7 +8,7 @@ use crate::core::request::GenerationRequest;
 use crate::pipeline::client::{ClientStream, channel};
 
 fn journal() -> RequestJournal {
-    let journal = RequestJournal::new("journal".into(), Tracer::default());
+    let journal = RequestJournal::new(&RuntimeOptions { model_id: "journal".into(), ..RuntimeOptions::default() });
     journal.open();
     journal
 }

@@ -44,7 +44,7 @@ impl ReplicaState {
             status: watch::Sender::new(status),
             scheduler: watch::Sender::new(None),
             counts: Mutex::new(Counts::default()),
-            journal: Arc::new(RequestJournal::new(options.model_id.clone(), options.tracer.clone())),
+            journal: Arc::new(RequestJournal::new(options)),
         }
     }
 

@@ -9,7 +9,7 @@ pub(super) enum Format {
     Text(String),
     /// The grammar with this name.
     Grammar(String),
-    /// Any text, of at most so many tokens.
+    /// Any text, of at most this number of tokens.
     Any(Option<u64>),
     Sequence(Vec<Format>),
     Or(Vec<Format>),
