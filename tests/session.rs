@@ -193,6 +193,31 @@ async fn a_conversation_is_rendered_and_continued() {
 }
 
 #[tokio::test]
+async fn what_a_publisher_recommends_next_to_a_file_applies() {
+    let mut plain = tiny().await;
+    plain.extend(BEGINNING).unwrap();
+    let (text, _) = generate(&mut plain, &most_likely(24)).await;
+    let stop: String = text.chars().filter(|letter| letter.is_ascii_alphabetic()).skip(4).take(1).collect();
+    let mut options = SessionOptions::new(fixture("llama.gguf"));
+    options.load.recommended.stop = vec![stop.clone()];
+    options.load.recommended.system = Some("You are a lighthouse.".to_owned());
+    options.load.recommended.sampling.stated.temperature = Some(0.0);
+    let mut session = Session::open(options).await.unwrap();
+    session.extend(BEGINNING).unwrap();
+    let stopped = GenerateOptions { sampling: None, ..most_likely(24) };
+    let (shorter, ending) = generate(&mut session.fork(), &stopped).await;
+    assert_eq!(ending.reason, FinishReason::StopString(stop.clone()));
+    assert_eq!(shorter, text.split(&stop).next().unwrap());
+    let own = GenerateOptions { stop: vec!["never said".to_owned()], ..most_likely(24) };
+    assert_eq!(generate(&mut session, &own).await.0, text);
+
+    session.converse(&[Message::new("user", "hi")]).await.unwrap();
+    assert!(session.text().contains("You are a lighthouse."), "{}", session.text());
+    session.converse(&[Message::new("system", "Mine."), Message::new("user", "hi")]).await.unwrap();
+    assert!(!session.text().contains("lighthouse") && session.text().contains("Mine."), "{}", session.text());
+}
+
+#[tokio::test]
 async fn a_stream_can_be_combined_with_others() {
     let mut session = tiny().await;
     session.extend(BEGINNING).unwrap();

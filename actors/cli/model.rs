@@ -10,7 +10,7 @@ use std::time::Duration;
 use cuelight_engine::engine::{BLOCK_TOKENS, Engine};
 use cuelight_engine::load::{
     self, ChatTemplateOptions, Kernel, LoadCancel, LoadError, LoadOptions, LoadPlan, LoadProgress, LoadedModel,
-    MemoryPlan, Source, VulkanOptions,
+    MemoryPlan, Recommended, Source, VulkanOptions,
 };
 use cuelight_engine::memory::format_bytes;
 use indicatif::ProgressBar;
@@ -20,6 +20,7 @@ use super::hints::explain_load;
 use super::tuning::Tuned;
 use super::{CliError, Context, lora, quantized, template_worker};
 use crate::config::Config;
+use crate::hub::ollama::Published;
 use crate::models::{ModelFactory, PlanError, PlannedModel};
 use crate::pipeline::adapters::{AdapterSpec, Adapters};
 use crate::pipeline::loader::{ModelSource, SourceError};
@@ -76,6 +77,7 @@ pub fn load_options(config: &Config, tuned: &Tuned, source: Source) -> Result<Lo
             parse_special_in_content: config.parse_special_in_content,
         },
         adapters: None,
+        recommended: Recommended::default(),
         ignore_model_sampling: config.no_model_sampling,
         profile_ops: config.profile_ops,
     })
@@ -163,7 +165,16 @@ fn check_vocabulary(draft: Option<&DraftFile>, model: &LoadPlan) -> Result<(), C
 
 fn file_options(model: &str, context: &Context) -> Result<LoadOptions, CliError> {
     let source = quantized::source(context.locate(model)?, context)?;
-    load_options(&context.config, context.tuned(), source)
+    with_recommended(load_options(&context.config, context.tuned(), source)?, model, context)
+}
+
+/// The options with what the publisher of the model recommends next to its file. Settings come first.
+///
+/// # Errors
+/// [`CliError`] when it cannot be read.
+pub fn with_recommended(options: LoadOptions, model: &str, context: &Context) -> Result<LoadOptions, CliError> {
+    let Published { recommended, context_tokens, .. } = context.hub().published(model)?;
+    Ok(LoadOptions { recommended, context_tokens: options.context_tokens.or(context_tokens), ..options })
 }
 
 /// Prints the model and its memory in one line.

@@ -6,7 +6,7 @@ use cuelight_engine::engine::TokenId;
 use cuelight_engine::format::chat_template::{
     Cancellation, ChatTemplate, ChatTemplateError, RenderedPrompt, TemplateInputs,
 };
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::blocking::on_blocking_thread;
 use super::error::ApiError;
@@ -77,12 +77,22 @@ impl ChatPrompt {
         self.rendered(model, |_, prompt, _| Ok(prompt.text)).await
     }
 
+    /// Begins with the instructions that the model's publisher recommends, unless the conversation has its own.
+    fn begin_with(&mut self, system: Option<&str>) {
+        let Some(messages) = self.messages.as_array_mut() else { return };
+        let is_own = messages.first().is_some_and(|first| first["role"] == "system" || first["role"] == "developer");
+        if let Some(system) = system.filter(|_| !is_own) {
+            messages.insert(0, json!({ "role": "system", "content": system }));
+        }
+    }
+
     /// Renders on a blocking thread, and there makes of the prompt what `read` does.
     async fn rendered<T: Send + 'static>(
-        self,
+        mut self,
         model: &Arc<ServedModel>,
         read: impl FnOnce(&Self, RenderedPrompt, &ServedModel) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
+        self.begin_with(model.card.system.as_deref());
         let slot = model.rendering_slots.clone().acquire_owned().await.map_err(|_| ApiError::Internal)?;
         let cancellation = Cancellation::default();
         let _cancels = cancellation.on_drop();

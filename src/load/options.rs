@@ -6,6 +6,7 @@ use cuelight_shaders::attention::KvType;
 use cuelight_shaders::cpu::{ActivationBits, Kernel};
 use cuelight_shaders::tuning::Tuning;
 
+use super::recommended::Recommended;
 use crate::adapters::AdapterLimits;
 use crate::backend::cpu;
 use crate::backend::vulkan::VulkanOptions;
@@ -132,6 +133,8 @@ pub struct LoadOptions {
     pub adapters: Option<AdapterLimits>,
     /// The chat template, and how it is rendered.
     pub chat_template: ChatTemplateOptions,
+    /// What the publisher of the model recommends next to its file.
+    pub recommended: Recommended,
     /// Whether to ignore how the publisher of the model recommends to sample.
     pub ignore_model_sampling: bool,
     /// Whether to measure each op of each step ([`StepOutput::ops`](crate::engine::StepOutput::ops)).
@@ -169,6 +172,7 @@ impl LoadOptions {
             deterministic: false,
             adapters: None,
             chat_template: ChatTemplateOptions::default(),
+            recommended: Recommended::default(),
             ignore_model_sampling: false,
             profile_ops: false,
         }
