@@ -79,6 +79,7 @@ pub fn load_options(config: &Config, tuned: &Tuned, source: Source) -> Result<Lo
         adapters: None,
         recommended: Recommended::default(),
         ignore_model_sampling: config.no_model_sampling,
+        observer: None,
         profile_ops: config.profile_ops,
     })
 }

@@ -8,7 +8,7 @@ use cuelight_shaders::tuning::Tuning;
 
 use super::recommended::Recommended;
 use crate::adapters::AdapterLimits;
-use crate::backend::cpu;
+use crate::backend::cpu::{self, SharedObserver};
 use crate::backend::vulkan::VulkanOptions;
 use crate::checkpoint::{self, Checkpoint, OpenError};
 use crate::device::{ComputeDevice, CpuExperts, Devices, ExpertStreaming, Shares};
@@ -137,6 +137,8 @@ pub struct LoadOptions {
     pub recommended: Recommended,
     /// Whether to ignore how the publisher of the model recommends to sample.
     pub ignore_model_sampling: bool,
+    /// On the CPU: what sees the inputs of all matrices; `None` for nothing.
+    pub observer: Option<SharedObserver>,
     /// Whether to measure each op of each step ([`StepOutput::ops`](crate::engine::StepOutput::ops)).
     pub profile_ops: bool,
 }
@@ -174,6 +176,7 @@ impl LoadOptions {
             chat_template: ChatTemplateOptions::default(),
             recommended: Recommended::default(),
             ignore_model_sampling: false,
+            observer: None,
             profile_ops: false,
         }
     }
