@@ -62,7 +62,8 @@ pub struct Session {
 }
 
 impl Session {
-    /// Plans the memory of a model, loads it, and returns an empty context. Needs a tokio runtime with several threads.
+    /// Plans the memory of a model, loads it, and returns an empty context. Call it on a tokio runtime; the model computes on
+    /// threads of its own.
     ///
     /// # Errors
     /// [`SessionError::Plan`] when the model cannot run or does not fit, [`SessionError::NotReady`] when its load fails.

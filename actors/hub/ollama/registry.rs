@@ -40,7 +40,7 @@ impl Registry {
             .user_agent(concat!("cuelight/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(response_timeout)
             .build()
-            .map_err(|error| unreachable(&address, "a connection", error))?;
+            .map_err(|error| request_error(&address, "a connection", error))?;
         Ok(Registry { address, client, response_timeout })
     }
 
@@ -86,18 +86,18 @@ impl Registry {
     pub fn explain(&self, name: &OllamaName, what: &str, error: reqwest::Error) -> HubError {
         match error.status().map(|status| status.as_u16()) {
             Some(401 | 403 | 404) => HubError::NoSuchModel { registry: self.address.clone(), model: name.to_string() },
-            _ => unreachable(&self.address, what, error),
+            _ => self.failed(what, error),
         }
     }
 
-    /// The error for a download that failed for another reason than its request.
+    /// The error for something that did not arrive.
     pub fn failed(&self, what: &str, source: impl std::error::Error + Send + Sync + 'static) -> HubError {
-        HubError::Request { hub: self.address.clone(), what: what.to_owned(), source: Box::new(source) }
+        request_error(&self.address, what, source)
     }
 }
 
-fn unreachable(address: &str, what: &str, error: reqwest::Error) -> HubError {
-    HubError::Request { hub: address.to_owned(), what: what.to_owned(), source: Box::new(error) }
+fn request_error(address: &str, what: &str, source: impl std::error::Error + Send + Sync + 'static) -> HubError {
+    HubError::Request { hub: address.to_owned(), what: what.to_owned(), source: Box::new(source) }
 }
 
 /// A base URL without the slash at its end; HTTPS unless it says otherwise.
