@@ -218,6 +218,20 @@ async fn what_a_publisher_recommends_next_to_a_file_applies() {
 }
 
 #[tokio::test]
+async fn a_template_that_refuses_instructions_gets_none_that_were_not_asked_for() {
+    let template = "{% if messages[0].role == 'system' %}{{ raise_exception('no instructions') }}{% endif %}\
+                    {{ messages[0].content }}:";
+    let mut options = SessionOptions::new(fixture("llama.gguf"));
+    options.load.recommended.system = Some("You are a lighthouse.".to_owned());
+    options.load.chat_template.source = Some(template.to_owned());
+    let mut session = Session::open(options).await.unwrap();
+    session.converse(&[Message::new("user", "hi")]).await.unwrap();
+    assert_eq!(session.text(), "hi:");
+    let refused = session.converse(&[Message::new("system", "Mine."), Message::new("user", "hi")]).await;
+    assert!(refused.unwrap_err().to_string().contains("no instructions"));
+}
+
+#[tokio::test]
 async fn a_stream_can_be_combined_with_others() {
     let mut session = tiny().await;
     session.extend(BEGINNING).unwrap();

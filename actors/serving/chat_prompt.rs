@@ -77,28 +77,31 @@ impl ChatPrompt {
         self.rendered(model, |_, prompt, _| Ok(prompt.text)).await
     }
 
-    /// Begins with the instructions that the model's publisher recommends, unless the conversation has its own.
-    fn begin_with(&mut self, system: Option<&str>) {
-        let Some(messages) = self.messages.as_array_mut() else { return };
+    /// The conversation with the instructions that the model's publisher recommends; `None` if it has its own.
+    fn instructed(&self, system: Option<&str>) -> Option<Self> {
+        let messages = self.messages.as_array()?;
         let is_own = messages.first().is_some_and(|first| first["role"] == "system" || first["role"] == "developer");
-        if let Some(system) = system.filter(|_| !is_own) {
-            messages.insert(0, json!({ "role": "system", "content": system }));
-        }
+        let system = json!({ "role": "system", "content": system.filter(|_| !is_own)? });
+        Some(ChatPrompt { messages: std::iter::once(&system).chain(messages).cloned().collect(), ..self.clone() })
     }
 
     /// Renders on a blocking thread, and there makes of the prompt what `read` does.
     async fn rendered<T: Send + 'static>(
-        mut self,
+        self,
         model: &Arc<ServedModel>,
         read: impl FnOnce(&Self, RenderedPrompt, &ServedModel) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
-        self.begin_with(model.card.system.as_deref());
         let slot = model.rendering_slots.clone().acquire_owned().await.map_err(|_| ApiError::Internal)?;
         let cancellation = Cancellation::default();
         let _cancels = cancellation.on_drop();
         let model = model.clone();
         on_blocking_thread(move || {
-            let rendered = self.render(&Rendering::of(&model, &cancellation)?);
+            let rendering = Rendering::of(&model, &cancellation)?;
+            let rendered = match self.instructed(model.card.system.as_deref()) {
+                // A template may refuse instructions, which the client has not asked for.
+                Some(instructed) => instructed.render(&rendering).or_else(|_| self.render(&rendering)),
+                None => self.render(&rendering),
+            };
             drop(slot);
             read(&self, rendered?, &model)
         })
