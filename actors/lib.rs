@@ -4,6 +4,7 @@
 //!
 //! - [`cli`], [`config`], [`hub`], [`logging`]: read the user's settings and find the model
 //! - [`api`]: HTTP requests and responses
+//! - [`session`]: a model inside of another program, without HTTP
 //! - [`serving`]: the path of a request, the same for all protocols
 //! - [`models`]: which models exist and which are loaded
 //! - [`output`]: what the text of a model means: text, reasoning, tool calls
@@ -26,4 +27,5 @@ pub mod output;
 pub mod pipeline;
 pub mod recording;
 pub mod serving;
+pub mod session;
 pub mod trace;

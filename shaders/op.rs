@@ -5,6 +5,7 @@
 //! read what is stored of the row's own sequence: attention and recurrent mixers. So a row's result does not depend on the other rows of the batch.
 //!
 //! - `batch`: the rows of one step
+//! - `observe`: what the matrices of an op multiply
 //! - `shape`: the error of an op whose dimensions do not fit
 //!
 //! This file names no particular op. The modules of the ops provide what only some ops have:
@@ -12,6 +13,7 @@
 //! computes together.
 
 mod batch;
+mod observe;
 mod shape;
 
 use std::any::Any;
@@ -25,6 +27,7 @@ use crate::tuning::Tuning;
 use crate::weight::Weight;
 
 pub use batch::Batch;
+pub use observe::{InputObserver, MatrixInput};
 pub use shape::ShapeError;
 
 /// The arguments of an op on the CPU.
@@ -117,6 +120,12 @@ pub trait Op: Any + Send + Sync + std::fmt::Debug {
 
     /// Computes the outputs on the CPU.
     fn run_cpu(&self, args: &mut CpuArgs<'_>);
+
+    /// As [`Op::run_cpu`], and shows the observer what the op's matrices multiply. The default is for ops without matrices.
+    fn run_observed(&self, args: &mut CpuArgs<'_>, observer: &mut dyn InputObserver) {
+        let _ = observer;
+        self.run_cpu(args);
+    }
 
     /// Small tables of f32 that the op's shaders read in addition to its weights: norms, biases, frequencies.
     fn gpu_tables(&self) -> Vec<&[f32]> {

@@ -239,6 +239,12 @@ impl Weight {
         Weight { rows: rows.len(), bytes: bytes.expect("the weight has these rows"), ..self.clone() }
     }
 
+    /// The name of the tensor that it is, or that it is a [part](Weight::part) of.
+    #[must_use]
+    pub fn tensor(&self) -> &str {
+        self.name.split_once(" [").map_or(&self.name, |(tensor, _)| tensor)
+    }
+
     /// The matrix of the given rows under a name of its own, for tensors that hold several matrices. It shares the bytes.
     ///
     /// # Panics

@@ -23,6 +23,7 @@
 //! - [`memory`]: the memory plan of a model
 //! - [`load`]: plans and loads a model
 //! - [`quantization_recipe`]: the format of each tensor of a quantized model
+//! - [`importance`]: measures which columns of matrices matter, for [`quantize`]
 //! - [`quantize`]: writes a model with quantized weights
 //! - [`synthetic`]: models with random weights and the shapes of real models
 //! - [`threads`]: CPU time for threads that feed a device
@@ -42,6 +43,7 @@ pub mod experts;
 pub mod format;
 pub mod graph;
 pub mod heap;
+pub mod importance;
 pub mod load;
 pub mod machine;
 pub mod mapped_file;

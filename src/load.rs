@@ -14,6 +14,7 @@
 //! - [`text`]: tokenizer and chat template
 //! - [`guarded`]: an engine that checks its model files
 //! - [`card`], [`progress`]: facts about a model, and how far its load is
+//! - [`recommended`]: what its publisher recommends next to the file
 
 mod card;
 mod engine;
@@ -25,6 +26,7 @@ mod options;
 mod part;
 mod plan;
 mod progress;
+mod recommended;
 mod replicas;
 mod text;
 
@@ -41,5 +43,6 @@ pub use error::LoadError;
 pub use options::{ChatTemplateOptions, DraftMemory, LoadOptions, Source};
 pub use plan::{LoadPlan, LoadedModel, plan};
 pub use progress::LoadProgress;
+pub use recommended::Recommended;
 pub use replicas::plan_replicas;
 pub use text::{chat_template, tokenizer};

@@ -10,6 +10,7 @@ use super::{CliError, Context};
 use crate::config::ByteSize;
 use crate::hub::cache::CachedModel;
 use crate::hub::gguf_names::quant_of;
+use crate::hub::ollama::StoredModel;
 use crate::hub::reference::ModelFormat;
 
 /// List the models on this machine.
@@ -24,7 +25,7 @@ pub struct Args {
 struct Row {
     /// The name for the other commands.
     reference: String,
-    /// "org/repo"; `None` for the demo.
+    /// "org/repo"; `None` for the demo and for models of Ollama's registries.
     repo: Option<String>,
     format: ModelFormat,
     quant: Option<String>,
@@ -37,7 +38,9 @@ struct Row {
 pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     let hub = context.hub();
     let cached = hub.cache().models().into_iter().map(Row::of_cached);
-    let rows: Vec<Row> = hub.kept_demo().and_then(Row::of_demo).into_iter().chain(cached).collect();
+    let host = hub.registry_host();
+    let ollama = hub.ollama().models().into_iter().map(|model| Row::of_ollama(model, host.as_deref()));
+    let rows: Vec<Row> = hub.kept_demo().and_then(Row::of_demo).into_iter().chain(cached).chain(ollama).collect();
     if args.json {
         let list: Vec<Value> = rows.iter().map(Row::json).collect();
         return print(&format!("{:#}\n", Value::from(list)));
@@ -79,6 +82,19 @@ impl Row {
             modified: metadata.modified().ok(),
             paths: vec![path],
         })
+    }
+
+    /// A model of a registry; `host` is the one that needs not be named.
+    fn of_ollama(model: StoredModel, host: Option<&str>) -> Self {
+        Row {
+            reference: model.name.for_users_of(host).to_string(),
+            repo: None,
+            format: ModelFormat::Gguf,
+            quant: None,
+            bytes: model.bytes,
+            modified: model.modified,
+            paths: vec![model.path],
+        }
     }
 
     fn cells(&self, now: SystemTime) -> Vec<String> {

@@ -18,6 +18,7 @@ mod draft;
 mod echo;
 mod error;
 mod hints;
+mod imatrix;
 mod list;
 mod load;
 mod lora;
@@ -40,6 +41,7 @@ mod server_memory;
 mod show;
 mod template_worker;
 pub mod terminal;
+mod text_file;
 mod tokenize;
 mod tuning;
 mod unknown_flags;
@@ -118,6 +120,7 @@ enum Command {
     Perplexity(perplexity::Args),
     Replay(replay::Args),
     Quantize(quantize::Args),
+    Imatrix(imatrix::Args),
     Convert(convert::Args),
     Config(config::Args),
     Completions(completions::Args),
@@ -139,6 +142,7 @@ impl Command {
             Command::Perplexity(args) => args.given(),
             Command::Replay(args) => args.given(),
             Command::Quantize(args) => args.given(),
+            Command::Imatrix(args) => args.given(),
             Command::Convert(args) => args.given(),
             Command::Config(args) => args.given(),
             Command::Ps(_) | Command::Load(_) | Command::Stop(_) => Given::new(),
@@ -172,6 +176,7 @@ impl Command {
             Command::Perplexity(args) => perplexity::execute(&args, context),
             Command::Replay(args) => replay::execute(&args, context),
             Command::Quantize(args) => quantize::execute(&args, context),
+            Command::Imatrix(args) => imatrix::execute(&args, context),
             Command::Convert(args) => convert::execute(&args, context),
             Command::Config(args) => config::execute(&args, context),
             Command::Completions(args) => completions::execute(&args, command()),

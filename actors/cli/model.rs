@@ -3,14 +3,14 @@
 //! The memory plan is printed before anything is allocated. Loading shows a progress bar.
 
 use std::num::NonZeroUsize;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use cuelight_engine::engine::{BLOCK_TOKENS, Engine};
 use cuelight_engine::load::{
     self, ChatTemplateOptions, Kernel, LoadCancel, LoadError, LoadOptions, LoadPlan, LoadProgress, LoadedModel,
-    MemoryPlan, ModelFiles, Source, VulkanOptions,
+    MemoryPlan, Recommended, Source, VulkanOptions,
 };
 use cuelight_engine::memory::format_bytes;
 use indicatif::ProgressBar;
@@ -20,10 +20,12 @@ use super::hints::explain_load;
 use super::tuning::Tuned;
 use super::{CliError, Context, lora, quantized, template_worker};
 use crate::config::Config;
+use crate::hub::ollama::Published;
 use crate::models::{ModelFactory, PlanError, PlannedModel};
 use crate::pipeline::adapters::{AdapterSpec, Adapters};
 use crate::pipeline::loader::{ModelSource, SourceError};
 use crate::pipeline::model_source::DraftModel;
+use crate::pipeline::planned_file::PlannedFile;
 use crate::pipeline::policy::PolicyConfig;
 use crate::pipeline::runtime::RuntimeOptions;
 
@@ -75,7 +77,9 @@ pub fn load_options(config: &Config, tuned: &Tuned, source: Source) -> Result<Lo
             parse_special_in_content: config.parse_special_in_content,
         },
         adapters: None,
+        recommended: Recommended::default(),
         ignore_model_sampling: config.no_model_sampling,
+        observer: None,
         profile_ops: config.profile_ops,
     })
 }
@@ -162,7 +166,16 @@ fn check_vocabulary(draft: Option<&DraftFile>, model: &LoadPlan) -> Result<(), C
 
 fn file_options(model: &str, context: &Context) -> Result<LoadOptions, CliError> {
     let source = quantized::source(context.locate(model)?, context)?;
-    load_options(&context.config, context.tuned(), source)
+    with_recommended(load_options(&context.config, context.tuned(), source)?, model, context)
+}
+
+/// The options with what the publisher of the model recommends next to its file. Settings come first.
+///
+/// # Errors
+/// [`CliError`] when it cannot be read.
+pub fn with_recommended(options: LoadOptions, model: &str, context: &Context) -> Result<LoadOptions, CliError> {
+    let Published { recommended, context_tokens, .. } = context.hub().published(model)?;
+    Ok(LoadOptions { recommended, context_tokens: options.context_tokens.or(context_tokens), ..options })
 }
 
 /// Prints the model and its memory in one line.
@@ -252,13 +265,9 @@ impl ModelFactory for GgufModel {
     }
 }
 
-/// A planned file that one actor tree loads, and loads again after its executor was lost.
+/// A planned file that one actor tree loads, with what the command line adds to it.
 pub struct GgufSource {
-    options: LoadOptions,
-    /// The plan for the first load. Later loads make their own.
-    first: Mutex<Option<LoadPlan>>,
-    /// The files of the first plan. Later loads must find the same.
-    files: ModelFiles,
+    file: PlannedFile,
     bar: Arc<LoadingBar>,
     adapters: Option<Arc<Adapters>>,
     draft: Option<Arc<DraftFile>>,
@@ -266,19 +275,7 @@ pub struct GgufSource {
 
 impl GgufSource {
     fn new(plan: LoadPlan, bar: &Arc<LoadingBar>) -> Self {
-        let memory = plan.memory();
-        // Keep the sizes for later loads: a plan made while the first load still holds memory would be smaller.
-        let (context_tokens, kv_bytes) = (Some(memory.context_tokens), Some(memory.kv_bytes));
-        let state_bytes = Some(memory.state_bytes).filter(|bytes| *bytes > 0);
-        let options = LoadOptions { context_tokens, kv_bytes, state_bytes, ..plan.options().clone() };
-        GgufSource {
-            options,
-            files: plan.files().clone(),
-            first: Mutex::new(Some(plan)),
-            bar: bar.clone(),
-            adapters: None,
-            draft: None,
-        }
+        GgufSource { file: PlannedFile::new(plan), bar: bar.clone(), adapters: None, draft: None }
     }
 
     fn load_first(
@@ -298,18 +295,6 @@ impl GgufSource {
         });
         self.bar.ended();
         loaded
-    }
-
-    fn load_again(
-        &self,
-        cancel: &LoadCancel,
-        progress: &mut dyn FnMut(LoadProgress),
-    ) -> Result<LoadedModel<Box<dyn Engine>>, LoadError> {
-        self.files.check_paths()?;
-        let plan = load::plan(&self.options)?;
-        // The files that the plan has opened were at these paths, unless they are changing now.
-        self.files.check_paths()?;
-        plan.load_cancellable(cancel, progress)
     }
 }
 
@@ -366,19 +351,14 @@ impl ModelSource for GgufSource {
         cancel: &LoadCancel,
         progress: &mut dyn FnMut(LoadProgress),
     ) -> Result<LoadedModel<ServedEngine>, SourceError> {
-        let first = self.first.lock().ok().and_then(|mut first| first.take());
-        let loaded = match first {
+        let loaded = match self.file.take_plan() {
             Some(plan) => self.load_first(plan, cancel, progress),
-            None => self.load_again(cancel, progress),
+            None => self.file.load_again(cancel, progress),
         };
         if let (Ok(LoadedModel { adapters: Some(model), .. }), Some(adapters)) = (&loaded, &self.adapters) {
             adapters.attach(model).map_err(|error| SourceError::Failed(error.to_string()))?;
         }
-        loaded.map(served).map_err(|error| match error {
-            LoadError::FileChanged(change) => SourceError::Changed(change.to_string()),
-            error if error.is_cancelled() => SourceError::Cancelled,
-            error => SourceError::Failed(explain_load(&error)),
-        })
+        loaded.map(served).map_err(|error| SourceError::of_load(&error, explain_load))
     }
 }
 

@@ -66,7 +66,8 @@ pub fn suggestion(name: &str) -> Option<String> {
         let search = name.split(':').next().unwrap_or(name);
         format!(
             "{name} looks like a name of Ollama's library; name a repository with GGUF files instead, like \
-             org/repo:Q4_K_M (https://huggingface.co/models?search={search}+gguf lists some)"
+             org/repo:Q4_K_M (https://huggingface.co/models?search={search}+gguf lists some), or ollama://{name} for a \
+             configured registry"
         )
     })
 }

@@ -3,7 +3,7 @@
 //! Like `bench`, it drives the engine directly, without actors. The computation is in [`cuelight_engine::perplexity`].
 
 use std::num::NonZeroUsize;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use cuelight_engine::load::{self, ActivationBits, Kernel, KvType, LoadOptions, ModelCard};
@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::terminal::{Align, TableFormat, markdown, print};
 use super::tuning::Tuned;
-use super::{CliError, Context, model, quantized};
+use super::{CliError, Context, model, quantized, text_file};
 use crate::config::Given;
 use crate::config::flags::{Flags, HubFlags};
 
@@ -84,7 +84,7 @@ struct Outcome {
 
 /// Computes the perplexity and prints it.
 pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
-    let text = read(&args.file)?;
+    let text = text_file::read(&args.file)?;
     let path = context.locate(&args.model)?;
     let configured =
         model::load_options(&context.config, &Tuned::known(&context.config), quantized::source(path, context)?)?;
@@ -103,14 +103,6 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     print(&match args.output {
         TableFormat::Md => outcome.markdown(),
         TableFormat::Json => outcome.json(),
-    })
-}
-
-fn read(file: &Path) -> Result<String, CliError> {
-    let bytes = std::fs::read(file).map_err(CliError::io(format!("read the text {}", file.display())))?;
-    String::from_utf8(bytes).map_err(|error| {
-        let valid = error.utf8_error().valid_up_to();
-        CliError::Failed(format!("{} is not UTF-8 text (at byte {valid})", file.display()))
     })
 }
 

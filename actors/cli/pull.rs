@@ -15,6 +15,7 @@ Examples:
   cuelight pull org/repo:Q8_0                  another quantization
   cuelight pull org/repo/model-q5_k_m.gguf     one file of the repository
   cuelight pull org/repo --format safetensors  its safetensors, as org/repo:safetensors does
+  cuelight pull ollama://llama3.2:1b           a model of a registry with Ollama's protocol (ollama_registry)
   cuelight pull demo                           the built-in demo model
 
 An interrupted download continues where it stopped when the command runs again. Files go to the Hugging Face cache,

@@ -6,6 +6,7 @@ use std::path::Path;
 use super::{CliError, Context};
 use crate::config::ByteSize;
 use crate::hub::HubError;
+use crate::hub::ollama::OllamaName;
 use crate::hub::reference::Wanted;
 
 /// Remove a downloaded model from this machine.
@@ -21,7 +22,11 @@ pub struct Args {
 
 /// Asks, removes, and prints how much space is free again.
 pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
-    if args.model == "demo" { remove_demo(args, context) } else { remove_cached(args, context) }
+    match args.model.as_str() {
+        "demo" => remove_demo(args, context),
+        name if OllamaName::is_meant_by(name) => remove_ollama(args, context),
+        _ => remove_cached(args, context),
+    }
 }
 
 fn remove_demo(args: &Args, context: &Context) -> Result<(), CliError> {
@@ -43,6 +48,17 @@ fn remove_cached(args: &Args, context: &Context) -> Result<(), CliError> {
     if is_confirmed(args, &question, context)? {
         let freed = hub.cache().remove(&model)?;
         context.terminal.notice(&format!("removed {}, {} freed", model.reference(), ByteSize(freed)));
+    }
+    Ok(())
+}
+
+fn remove_ollama(args: &Args, context: &Context) -> Result<(), CliError> {
+    let hub = context.hub();
+    let model = hub.find_ollama(&OllamaName::parse(&args.model)?);
+    let model = model.ok_or_else(|| HubError::NotCached(args.model.clone()))?;
+    if is_confirmed(args, &format!("remove {} ({})?", model.name, ByteSize(model.bytes)), context)? {
+        let freed = hub.ollama().remove(&model)?;
+        context.terminal.notice(&format!("removed {}, {} freed", model.name, ByteSize(freed)));
     }
     Ok(())
 }

@@ -17,6 +17,7 @@ use crate::api::{self, ApiKey, ConnectionOptions, LiveOptions, ServerOptions};
 use crate::config::flags::{Flags, HubFlags, ModelFlags, ServerFlags};
 use crate::config::{Config, Given};
 use crate::hub::HubStore;
+use crate::hub::ollama::OllamaName;
 use crate::logging::notice;
 use crate::metrics::exposition::Exposition;
 use crate::models::{Machine, ModelFactory, Models, ModelsDirectory, ModelsError, ModelsOptions, NamedModel};
@@ -339,7 +340,7 @@ fn model_id(model: &str) -> String {
     let path = Path::new(model);
     let is_path = path.is_file() || path.join("config.json").is_file();
     let short = || model.trim_end_matches(['/', '\\']).rsplit(['/', '\\']).next().filter(|name| !name.is_empty());
-    let name = if is_path { short().unwrap_or(model) } else { model };
+    let name = if is_path { short().unwrap_or(model) } else { OllamaName::without_prefix(model) };
     name.strip_suffix(".gguf").unwrap_or(name).to_owned()
 }
 

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use cuelight_engine::checkpoint::{self, Checkpoint, TensorInfo};
-use cuelight_engine::load::{self, LoadPlan, Source};
+use cuelight_engine::load::{self, LoadPlan, Recommended, Source};
 use cuelight_engine::model::describe::LayerGroup;
 use cuelight_engine::sample::PartialSampling;
 use serde_json::{Map, Value, json};
@@ -49,12 +49,14 @@ impl Args {
 pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     let path = context.locate(&args.model)?;
     let checkpoint = checkpoint::open(&path).map_err(CliError::other)?;
+    let options = model::load_options(&context.config, &Tuned::known(&context.config), Source::File(path.clone()))?;
+    let options = model::with_recommended(options, &args.model, context)?;
     // A file that cannot run (a vocabulary, an unknown architecture) can still be shown.
-    let plan =
-        load::plan(&model::load_options(&context.config, &Tuned::known(&context.config), Source::File(path.clone()))?)
-            .map_err(|error| explain_load(&error));
+    let plan = load::plan(&options).map_err(|error| explain_load(&error));
+    let sampling = options.recommended.sampling_over(checkpoint.sampling());
+    let recommended = Recommended { sampling, ..options.recommended };
     if args.json {
-        return print(&format!("{:#}\n", as_json(&*checkpoint, &plan, args.tensors)));
+        return print(&format!("{:#}\n", as_json(&*checkpoint, &recommended, &plan, args.tensors)));
     }
     let mut text = format!("{}\n\nMetadata\n", path.display());
     let rows: Vec<Vec<String>> =
@@ -66,19 +68,31 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     if args.tensors {
         text.push_str(&tensor_table(tensors));
     }
-    let sampling = checkpoint.sampling();
-    for warning in &sampling.warnings {
+    for warning in &recommended.sampling.warnings {
         context.terminal.notice(warning);
     }
-    if sampling.stated != PartialSampling::default() {
-        let _ = writeln!(text, "Recommended sampling: {}", sampling.stated);
-    }
+    text.push_str(&recommendations(&recommended));
     if let Ok(plan) = &plan {
         text.push_str(&layer_table(&plan.card().layers));
     }
     let plan = plan.map_or_else(|reason| format!("no memory plan: {reason}"), |plan| plan.memory().to_string());
     let _ = writeln!(text, "\n{}", plan.trim_end());
     print(&text)
+}
+
+/// What the publisher recommends, a line for each.
+fn recommendations(recommended: &Recommended) -> String {
+    let mut lines = String::new();
+    if recommended.sampling.stated != PartialSampling::default() {
+        let _ = writeln!(lines, "Recommended sampling: {}", recommended.sampling.stated);
+    }
+    if !recommended.stop.is_empty() {
+        let _ = writeln!(lines, "Recommended stop strings: {}", Value::from(recommended.stop.clone()));
+    }
+    if let Some(system) = &recommended.system {
+        let _ = writeln!(lines, "Recommended system prompt: {}", Value::from(system.as_str()));
+    }
+    lines
 }
 
 fn layer_table(layers: &[LayerGroup]) -> String {
@@ -104,7 +118,12 @@ fn format_name(tensor: &TensorInfo) -> String {
     tensor.format().map_or_else(|| format!("type {}", tensor.ggml_type), |format| format.name().to_owned())
 }
 
-fn as_json(checkpoint: &dyn Checkpoint, plan: &Result<LoadPlan, String>, with_tensors: bool) -> Value {
+fn as_json(
+    checkpoint: &dyn Checkpoint,
+    recommended: &Recommended,
+    plan: &Result<LoadPlan, String>,
+    with_tensors: bool,
+) -> Value {
     let metadata: Map<String, Value> = checkpoint
         .metadata()
         .iter()
@@ -118,7 +137,9 @@ fn as_json(checkpoint: &dyn Checkpoint, plan: &Result<LoadPlan, String>, with_te
         .collect();
     let mut object =
         json!({ "path": checkpoint.path(), "metadata": metadata, "n_tensors": checkpoint.tensors().len() });
-    object["sampling"] = checkpoint.sampling().stated.json();
+    object["sampling"] = recommended.sampling.stated.json();
+    object["stop"] = json!(recommended.stop);
+    object["system"] = json!(recommended.system);
     if with_tensors {
         let facts = |tensor: &TensorInfo| json!({ "name": tensor.name, "shape": tensor.dims, "format": format_name(tensor), "size_bytes": tensor.n_bytes });
         object["tensors"] = checkpoint.tensors().iter().map(facts).collect();

@@ -352,6 +352,10 @@ settings! { |home|
         hf_endpoint: Option<String> = None, "URL", also &["HF_ENDPOINT"], has_flag = false;
         /// Token for gated and private repositories; if not set, the one in the Hugging Face home.
         hf_token: Option<Secret> = None, "TOKEN", also &["HF_TOKEN"], has_flag = false;
+        /// Base URL of a registry with Ollama's protocol, for models named ollama://NAME:TAG; if not set, they name their registry.
+        ollama_registry: Option<String> = None, "URL", has_flag = false;
+        /// Directory of models from Ollama's registries, in Ollama's layout; if not set, `ollama` in the cache directory.
+        ollama_models: Option<PathBuf> = None, "DIR", also &["OLLAMA_MODELS"], has_flag = false;
         /// Directory for Cuelight's own files, like the demo model.
         cache_dir: PathBuf = home.cache("cuelight"), "DIR", has_flag = false;
     }

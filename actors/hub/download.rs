@@ -6,23 +6,17 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use hf_hub::api::tokio::{Api, ApiBuilder, ApiError, ApiRepo};
 use sha2::{Digest, Sha256};
 
+use super::attempts::{self, STALL, repeated};
 use super::cache::directory_name;
 use super::directory;
 use super::error::HubError;
 use super::progress::Progress;
 use super::reference::{ModelFormat, Wanted, WantedFile};
 use super::sources::Hub;
-
-/// Maximum number of attempts per file. Each attempt continues where the previous one stopped.
-const ATTEMPTS: u32 = 5;
-
-/// A download that receives nothing for this time counts as broken.
-const STALL: Duration = Duration::from_secs(60);
 
 /// Size of a chunk. A broken attempt loses at most one chunk, and one chunk is buffered in memory.
 const CHUNK_BYTES: usize = 8 << 20;
@@ -89,19 +83,12 @@ impl Hub {
         if cached.is_file() {
             return Ok(cached);
         }
-        let mut attempt = 1;
-        let path = loop {
+        let attempt = || {
             let meter = Meter { progress: progress.clone(), received: Arc::default() };
-            match block_on(self.attempt(repo, file, meter))? {
-                Ok(path) => break path,
-                Err(error) if attempt < ATTEMPTS && is_transient(&error) => {
-                    progress.notice(&format!("{file}: {error}; trying again ({attempt} of {})", ATTEMPTS - 1));
-                    std::thread::sleep(Duration::from_millis(200 << attempt));
-                    attempt += 1;
-                }
-                Err(error) => return Err(self.explain(repo, file, error)),
-            }
+            block_on(self.attempt(repo, file, meter))
         };
+        let downloaded = repeated(file, progress, is_transient, attempt)?;
+        let path = downloaded.map_err(|error| self.explain(repo, file, error))?;
         verify(&path, file)?;
         Ok(path)
     }
@@ -222,11 +209,10 @@ fn status(error: &ApiError) -> Option<u16> {
     }
 }
 
-/// Whether a retry may help: the network failed, or the server was busy.
+/// Whether a retry may help.
 fn is_transient(error: &ApiError) -> bool {
     match error {
-        ApiError::RequestError(error) if error.is_builder() || error.is_redirect() => false,
-        ApiError::RequestError(_) => status(error).is_none_or(|status| status == 429 || status >= 500),
+        ApiError::RequestError(error) => attempts::is_transient(error),
         ApiError::IoError(error) => error.kind() == std::io::ErrorKind::TimedOut,
         _ => false,
     }

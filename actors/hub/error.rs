@@ -8,9 +8,43 @@ pub enum HubError {
     /// The text is neither a file nor a model reference.
     #[error(
         "{0:?} is neither a file nor a model reference; write the path of a .gguf file, org/repo, org/repo:quant, \
-         org/repo:safetensors, org/repo/file.gguf, or demo"
+         org/repo:safetensors, org/repo/file.gguf, ollama://name:tag, or demo"
     )]
     NotAReference(String),
+    /// The text after `ollama://` is no name.
+    #[error(
+        "{0:?} is no name of a model; write ollama://name:tag, ollama://namespace/name:tag or ollama://host/namespace/name:tag"
+    )]
+    NotAnOllamaName(String),
+    /// No registry is configured, and the name has none.
+    #[error(
+        "no registry for {0} is configured: set CUELIGHT_OLLAMA_REGISTRY to its address, or write ollama://host/namespace/name:tag"
+    )]
+    NoRegistry(String),
+    /// The registry has no such model or tag, or it is private.
+    #[error("{registry} has no {model}, or it is private: check the name and the tag")]
+    NoSuchModel {
+        /// The address of the registry.
+        registry: String,
+        /// The name of the model.
+        model: String,
+    },
+    /// The manifest of a model, or a text that it names, is damaged.
+    #[error("the registry's manifest of {model} is damaged: {reason}")]
+    BadManifest {
+        /// The name of the model.
+        model: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The model is in a form that does not run.
+    #[error("{model} {reason}, which Cuelight does not run; name a tag with one GGUF file")]
+    Unusable {
+        /// The name of the model.
+        model: String,
+        /// What it has.
+        reason: &'static str,
+    },
     /// The path does not exist.
     #[error("no such file: {}", .0.display())]
     NoSuchFile(PathBuf),

@@ -17,6 +17,7 @@ impl Hub {
         match ModelReference::parse(model)? {
             ModelReference::Path(path) => Ok(path),
             ModelReference::Demo => demo::locate(self, progress),
+            ModelReference::Ollama(name) => self.locate_ollama(&name, progress),
             ModelReference::Repository(wanted) => match self.cache.find(&wanted) {
                 Some(found) => Ok(found.path().to_owned()),
                 None => self.download(&wanted, progress),
@@ -31,6 +32,7 @@ impl Hub {
     pub fn pull(&self, model: &str, progress: &impl Progress) -> Result<PathBuf, HubError> {
         match ModelReference::parse(model)? {
             ModelReference::Repository(wanted) if !self.offline => self.download(&wanted, progress),
+            ModelReference::Ollama(name) if !self.offline => self.pull_ollama(&name, progress),
             _ => self.locate(model, progress),
         }
     }

@@ -1,4 +1,5 @@
-//! Model references: `org/repo`, `org/repo:quant`, `org/repo:safetensors`, `org/repo/file.gguf`, a path, or `demo`.
+//! Model references: `org/repo`, `org/repo:quant`, `org/repo:safetensors`, `org/repo/file.gguf`, `ollama://name:tag`, a path, or
+//! `demo`.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -7,6 +8,7 @@ use std::str::FromStr;
 use super::directory;
 use super::error::HubError;
 use super::gguf_names::{is_gguf, models, quant_of, shard_of};
+use super::ollama::OllamaName;
 
 /// The default quantization: small, and close to the full model.
 pub const DEFAULT_QUANT: &str = "Q4_K_M";
@@ -20,6 +22,8 @@ pub enum ModelReference {
     Path(PathBuf),
     /// A file of a repository on the hub.
     Repository(Wanted),
+    /// A model of a registry with Ollama's protocol.
+    Ollama(OllamaName),
 }
 
 /// A file of a repository.
@@ -108,9 +112,12 @@ impl ModelReference {
     /// Parses a reference. An existing file or directory with a model takes precedence over a repository of the same name.
     ///
     /// # Errors
-    /// [`HubError::NoSuchFile`] for text that can only be a path, [`HubError::IsDirectory`] for another directory, and
-    /// [`HubError::NotAReference`] for any other text.
+    /// [`HubError::NoSuchFile`] for text that can only be a path, [`HubError::IsDirectory`] for another directory,
+    /// [`HubError::NotAnOllamaName`] after `ollama://`, and [`HubError::NotAReference`] for any other text.
     pub fn parse(text: &str) -> Result<Self, HubError> {
+        if OllamaName::is_meant_by(text) {
+            return OllamaName::parse(text).map(ModelReference::Ollama);
+        }
         let path = PathBuf::from(text);
         if path.is_file() {
             return Ok(ModelReference::Path(path));

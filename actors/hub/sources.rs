@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::cache::Cache;
+use super::ollama::OllamaStore;
 use crate::config::Config;
 
 /// Time limit for a hub that accepts connections but does not respond.
@@ -19,6 +20,8 @@ pub struct Hub {
     pub(super) endpoint: Option<String>,
     pub(super) token: Option<String>,
     pub(super) offline: bool,
+    pub(super) registry: Option<String>,
+    pub(super) ollama: OllamaStore,
     pub(super) demo_dir: PathBuf,
     pub(super) response_timeout: Duration,
 }
@@ -33,6 +36,8 @@ impl Hub {
             endpoint: config.hf_endpoint.clone(),
             token: token.or_else(|| stored_token(&config.hf_home)),
             offline: config.offline,
+            registry: config.ollama_registry.clone(),
+            ollama: OllamaStore::new(config.ollama_models.clone().unwrap_or_else(|| config.cache_dir.join("ollama"))),
             demo_dir: config.cache_dir.join("demo"),
             response_timeout: RESPONSE_TIMEOUT,
         }
@@ -42,6 +47,12 @@ impl Hub {
     #[must_use]
     pub fn cache(&self) -> &Cache {
         &self.cache
+    }
+
+    /// The models of Ollama's registries on this machine.
+    #[must_use]
+    pub fn ollama(&self) -> &OllamaStore {
+        &self.ollama
     }
 
     /// The address of the hub, or what to call the public one.

@@ -10,7 +10,7 @@
 //! - [`journal`]: what is needed to continue the requests after an actor died
 //! - [`messages`]: what the actors send each other
 //! - [`served_model`]: the model and what is derived from it once
-//! - [`options`], [`restart`], [`model_source`]: settings, and where a model comes from
+//! - [`options`], [`restart`], [`model_source`], [`planned_file`]: settings, and where a model comes from
 //! - [`simulation`]: an engine without a model, for tests
 
 pub mod adapters;
@@ -26,6 +26,7 @@ pub mod loader;
 pub mod messages;
 pub mod model_source;
 pub mod options;
+pub mod planned_file;
 pub mod policy;
 pub mod restart;
 pub mod runtime;

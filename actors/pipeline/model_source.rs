@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cuelight_engine::engine::Engine;
-use cuelight_engine::load::{LoadCancel, LoadProgress, LoadedModel};
+use cuelight_engine::load::{LoadCancel, LoadError, LoadProgress, LoadedModel};
 
 use super::adapters::Adapters;
 
@@ -61,6 +61,17 @@ pub enum SourceError {
     /// The load was cancelled.
     #[error("the load was cancelled")]
     Cancelled,
+}
+
+impl SourceError {
+    /// Why a load failed; `explain` makes the message.
+    pub fn of_load(error: &LoadError, explain: impl FnOnce(&LoadError) -> String) -> Self {
+        match error {
+            LoadError::FileChanged(change) => SourceError::Changed(change.to_string()),
+            error if error.is_cancelled() => SourceError::Cancelled,
+            error => SourceError::Failed(explain(error)),
+        }
+    }
 }
 
 impl From<String> for SourceError {

@@ -12,6 +12,7 @@ use tokio::sync::{OnceCell, Semaphore};
 
 use super::adapters::Adapters;
 use crate::core::request::{Marker, ReasoningOptions};
+use crate::core::stop_strings::StopStrings;
 use crate::output::{OutputFormat, OutputParser, ParserOptions, ToolSpec};
 
 /// A loaded model, without its engine.
@@ -32,6 +33,8 @@ pub struct ServedModel {
     pub constraints: Arc<ConstraintCompiler>,
     /// The adapters of the model; `None` for a model without adapters.
     pub adapters: Option<Arc<Adapters>>,
+    /// The stop strings of requests that name none.
+    pub stop: Arc<StopStrings>,
     /// How the model writes reasoning and tool calls. Found for the first chat, because it needs renderings.
     pub output_rules: OnceCell<OutputRules>,
 }
@@ -59,7 +62,10 @@ impl ServedModel {
         chat_template: Option<Arc<ChatTemplate>>,
     ) -> Self {
         let constraints = Arc::new(ConstraintCompiler::new(tokenizer.clone(), limits.vocab_size));
+        // A list that is too long for a search is of no use to anyone.
+        let stop = Arc::new(StopStrings::new(card.stop.clone()).unwrap_or_default());
         ServedModel {
+            stop,
             card,
             memory,
             limits,

@@ -271,6 +271,8 @@ impl ModelSource for SimulatedModel {
             license: None,
             layers: Vec::new(),
             sampling: RecommendedSampling { stated: self.sampling, warnings: Vec::new() },
+            stop: Vec::new(),
+            system: None,
         };
         let engine = self.engine();
         let (tokenizer, chat_template) = (self.tokenizer.clone(), self.chat_template.clone());

@@ -58,6 +58,7 @@ pub(crate) async fn accept(
     let permit = served.runtime.try_permit_for(options.tenancy.client.clone(), sequences)?;
     let model = served.model()?;
     options.apply_recommended(model.card.sampling.stated);
+    options.apply_recommended_stop(&model.stop);
     check_tokens(&options, &model)?;
     let adapter = adapter_of(&options, &served, &model)?;
     let rules = output_rules(&model, &output).await?;

@@ -6,7 +6,7 @@ use cuelight_engine::engine::TokenId;
 use cuelight_engine::format::chat_template::{
     Cancellation, ChatTemplate, ChatTemplateError, RenderedPrompt, TemplateInputs,
 };
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::blocking::on_blocking_thread;
 use super::error::ApiError;
@@ -77,6 +77,14 @@ impl ChatPrompt {
         self.rendered(model, |_, prompt, _| Ok(prompt.text)).await
     }
 
+    /// The conversation with the instructions that the model's publisher recommends; `None` if it has its own.
+    fn instructed(&self, system: Option<&str>) -> Option<Self> {
+        let messages = self.messages.as_array()?;
+        let is_own = messages.first().is_some_and(|first| first["role"] == "system" || first["role"] == "developer");
+        let system = json!({ "role": "system", "content": system.filter(|_| !is_own)? });
+        Some(ChatPrompt { messages: std::iter::once(&system).chain(messages).cloned().collect(), ..self.clone() })
+    }
+
     /// Renders on a blocking thread, and there makes of the prompt what `read` does.
     async fn rendered<T: Send + 'static>(
         self,
@@ -88,7 +96,12 @@ impl ChatPrompt {
         let _cancels = cancellation.on_drop();
         let model = model.clone();
         on_blocking_thread(move || {
-            let rendered = self.render(&Rendering::of(&model, &cancellation)?);
+            let rendering = Rendering::of(&model, &cancellation)?;
+            let rendered = match self.instructed(model.card.system.as_deref()) {
+                // A template may refuse instructions, which the client has not asked for.
+                Some(instructed) => instructed.render(&rendering).or_else(|_| self.render(&rendering)),
+                None => self.render(&rendering),
+            };
             drop(slot);
             read(&self, rendered?, &model)
         })

@@ -9,6 +9,7 @@ use super::tenancy::Tenancy;
 use crate::core::request::{
     GenerationRequest, PartialSampling, SamplingParams, SpeculationOptions, StopConditions, SubmitError,
 };
+use crate::core::stop_strings::StopStrings;
 
 /// How to generate.
 #[derive(Debug, Clone, PartialEq)]
@@ -105,6 +106,13 @@ impl GenerationOptions {
     pub fn apply_recommended(&mut self, recommended: PartialSampling) {
         let sampling = std::mem::take(&mut self.sampling);
         self.sampling = self.stated.or(recommended).over(sampling);
+    }
+
+    /// Stops at what the model recommends, if the client names no stop strings.
+    pub fn apply_recommended_stop(&mut self, recommended: &Arc<StopStrings>) {
+        if self.stop.strings.strings().is_empty() {
+            self.stop.strings = recommended.clone();
+        }
     }
 
     /// The time limit of the whole request: the smaller of the client's and the server's.

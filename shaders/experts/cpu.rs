@@ -8,6 +8,7 @@ use crate::cpu::{ActivationBits, Kernel, SharedMut, Team};
 use crate::glu::glu_row_in_place;
 use crate::matmul::integer::activations::{self, Panels, Sources};
 use crate::matmul::{TASK_OUTPUTS, Task};
+use crate::op::{InputObserver, MatrixInput};
 use crate::per_kernel;
 use crate::tuning::Tuning;
 use crate::weight::Weight;
@@ -85,6 +86,18 @@ impl Experts {
         scratch: &mut [f32],
         output: &mut [f32],
     ) {
+        self.compute_observed((kernel, bits, tuning), team, rows, (scratch, output), None);
+    }
+
+    /// As [`Self::compute`] with scratch memory and output, and shows an observer what the matrices multiply.
+    pub(super) fn compute_observed(
+        &self,
+        (kernel, bits, tuning): (Kernel, ActivationBits, Tuning),
+        team: &dyn Team,
+        rows: ExpertRows<'_>,
+        (scratch, output): (&mut [f32], &mut [f32]),
+        mut observer: Option<&mut dyn InputObserver>,
+    ) {
         assert!(kernel.is_supported(), "this CPU does not support the {kernel} kernel");
         let (hidden, routes_width) = (self.hidden_size(), self.routes_width());
         assert_eq!(rows.x.len(), rows.rows * hidden, "input of the experts");
@@ -97,8 +110,8 @@ impl Experts {
                 (kernel, bits, tuning),
                 team,
                 ExpertRows { x, routes, rows: x.len() / hidden },
-                scratch,
-                output,
+                (&mut *scratch, output),
+                &mut observer,
             );
         }
     }
@@ -108,8 +121,8 @@ impl Experts {
         (kernel, bits, tuning): (Kernel, ActivationBits, Tuning),
         team: &dyn Team,
         rows: ExpertRows<'_>,
-        scratch: &mut [f32],
-        output: &mut [f32],
+        (scratch, output): (&mut [f32], &mut [f32]),
+        observer: &mut Option<&mut dyn InputObserver>,
     ) {
         let (hidden, intermediate) = (self.hidden_size(), self.intermediate_size());
         let grouping = Grouping::new(self.slots(rows.routes), self.gate.n_experts());
@@ -133,6 +146,13 @@ impl Experts {
             RouteWeighting::Output => Sources { count: rows.rows, input: &row, copies: &pairs_of_row },
             RouteWeighting::Input => Sources::each_once(pairs, &pair),
         };
+        if let Some(observer) = observer {
+            let row_of_pair = |pair: usize| row(grouping.routes[pair] / self.top_k);
+            match self.weighting {
+                RouteWeighting::Output => show(&[&self.gate, &self.up], &grouping, &row_of_pair, &mut **observer),
+                RouteWeighting::Input => show(&[&self.gate, &self.up], &grouping, &pair, &mut **observer),
+            }
+        }
         let panels = products.round(&[&self.gate, &self.up], sources, rounded);
         products.run([(&self.gate, &mut *gate), (&self.up, up)], gathered, panels);
         let activated = SharedMut::new(gate);
@@ -143,6 +163,9 @@ impl Experts {
         });
         let activated: &[f32] = gate;
         let pair = |pair: usize| &activated[pair * intermediate..][..intermediate];
+        if let Some(observer) = observer {
+            show(&[&self.down], &grouping, &pair, &mut **observer);
+        }
         let panels = products.round(&[&self.down], Sources::each_once(pairs, &pair), rounded);
         products.run([(&self.down, &mut *down)], activated, panels);
         self.add_up(kernel, team, rows, &grouping, down, output);
@@ -233,6 +256,29 @@ impl Experts {
                 add_weighted(kernel, &down[pair * hidden..(pair + 1) * hidden], weight, output);
             }
         });
+    }
+}
+
+/// Shows an observer the input of each pair, which some matrices of its expert multiply.
+fn show<'r>(
+    matrices: &[&ExpertMatrix],
+    grouping: &Grouping,
+    input: &dyn Fn(usize) -> &'r [f32],
+    observer: &mut dyn InputObserver,
+) {
+    let mut matrices = matrices.to_vec();
+    // Both matrices of one tensor have the same input.
+    matrices.dedup_by_key(|matrix| matrix.tensor().name.clone());
+    for group in &grouping.groups {
+        for (pair, matrix) in group.pairs.clone().flat_map(|pair| matrices.iter().map(move |matrix| (pair, matrix))) {
+            observer.observe(MatrixInput {
+                tensor: matrix.tensor().tensor(),
+                matrix: group.expert,
+                matrices: matrix.n_experts(),
+                columns: matrix.columns(),
+                rows: input(pair),
+            });
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use super::{ExpertMatrix, ExpertRows, Experts, cpu, gpu};
 use crate::cost::{Cost, CostArgs};
 use crate::cpu::{Kernel, Team};
 use crate::gpu::{DeviceLimits, Dispatch, GpuArgs};
-use crate::op::{CpuArgs, Op, ShapeError};
+use crate::op::{CpuArgs, InputObserver, Op, ShapeError};
 use crate::weight::Weight;
 
 impl Op for Experts {
@@ -57,6 +57,12 @@ impl Op for Experts {
             }
         }
         cost
+    }
+
+    fn run_observed(&self, args: &mut CpuArgs<'_>, observer: &mut dyn InputObserver) {
+        let rows = ExpertRows { x: args.inputs[0], routes: args.inputs[1], rows: args.rows };
+        let settings = (args.kernel, args.activation_bits, args.tuning);
+        self.compute_observed(settings, args.team, rows, (&mut *args.scratch, &mut *args.outputs[0]), Some(observer));
     }
 
     fn run_cpu(&self, args: &mut CpuArgs<'_>) {

@@ -10,7 +10,7 @@ use crate::cases::{Case, CaseStep, Expected};
 use crate::cost::{Cost, CostArgs};
 use crate::cpu::{ActivationBits, Kernel, SharedMut, Team};
 use crate::gpu::{Dispatch, GpuArgs};
-use crate::op::{CpuArgs, Op, ShapeError};
+use crate::op::{CpuArgs, InputObserver, MatrixInput, Op, ShapeError};
 use crate::quant::{Format, random};
 use crate::tuning::Tuning;
 use crate::weight::Weight;
@@ -174,6 +174,15 @@ impl Op for HeadLinear {
         let (integer_operations, float_operations) =
             if self.rounds(args.kernel) { (operations, 0) } else { (0, operations) };
         Cost { memory_bytes: bytes, activation_bytes: args.activation_bytes(), integer_operations, float_operations }
+    }
+
+    fn run_observed(&self, args: &mut CpuArgs<'_>, observer: &mut dyn InputObserver) {
+        let (columns, matrices) = (self.weight.columns, self.heads.len());
+        for (index, rows) in args.inputs[0].chunks_exact(columns).enumerate() {
+            let (tensor, matrix) = (self.weight.tensor(), index % matrices);
+            observer.observe(MatrixInput { tensor, matrix, matrices, columns, rows });
+        }
+        self.run_cpu(args);
     }
 
     fn run_cpu(&self, args: &mut CpuArgs<'_>) {

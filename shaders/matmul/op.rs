@@ -6,7 +6,7 @@ use super::{Linear, MAX_WEIGHTS, TASK_OUTPUTS, Task, gpu};
 use crate::cost::{Cost, CostArgs};
 use crate::cpu::{Kernel, SharedMut, Team};
 use crate::gpu::{DeviceLimits, Dispatch, GpuArgs};
-use crate::op::{CpuArgs, Op, ShapeError};
+use crate::op::{CpuArgs, InputObserver, MatrixInput, Op, ShapeError};
 use crate::weight::Weight;
 
 impl Op for Linear {
@@ -59,6 +59,17 @@ impl Op for Linear {
             }
         }
         cost
+    }
+
+    fn run_observed(&self, args: &mut CpuArgs<'_>, observer: &mut dyn InputObserver) {
+        let (columns, rows) = (self.weights[0].columns, args.inputs[0]);
+        let mut tensors: Vec<&str> = self.weights.iter().map(Weight::tensor).collect();
+        // Parts of one tensor have the same input.
+        tensors.dedup();
+        for tensor in tensors {
+            observer.observe(MatrixInput { tensor, matrix: 0, matrices: 1, columns, rows });
+        }
+        self.run_cpu(args);
     }
 
     fn run_cpu(&self, args: &mut CpuArgs<'_>) {

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::error::LoadError;
+use super::recommended::Recommended;
 use crate::checkpoint::Checkpoint;
 use crate::model::ModelGraph;
 use crate::model::describe::{LayerGroup, groups};
@@ -31,11 +32,19 @@ pub struct ModelCard {
     pub layers: Vec<LayerGroup>,
     /// How the publisher recommends to sample, unless the load ignores it.
     pub sampling: RecommendedSampling,
+    /// Texts that end an answer, where a request names none.
+    pub stop: Vec<String>,
+    /// Instructions before a conversation that begins without any.
+    pub system: Option<String>,
 }
 
 impl ModelCard {
-    /// Reads the facts from a file and the model built from it.
-    pub(super) fn read(checkpoint: &dyn Checkpoint, model: &ModelGraph) -> Result<Self, LoadError> {
+    /// Reads the facts from a file, the model built from it, and what is recommended next to it.
+    pub(super) fn read(
+        checkpoint: &dyn Checkpoint,
+        model: &ModelGraph,
+        recommended: &Recommended,
+    ) -> Result<Self, LoadError> {
         let mut bytes_of_format: Vec<(String, u64)> = Vec::new();
         for tensor in checkpoint.tensors() {
             let format = tensor.format().map_or_else(|| format!("type {}", tensor.ggml_type), |f| f.name().to_owned());
@@ -56,7 +65,9 @@ impl ModelCard {
             context_train: model.hyperparameters.context_train,
             license: checkpoint.optional_str("general.license")?.map(str::to_owned),
             layers: groups(&model.hyperparameters.layers),
-            sampling: checkpoint.sampling(),
+            sampling: recommended.sampling_over(checkpoint.sampling()),
+            stop: recommended.stop.clone(),
+            system: recommended.system.clone(),
         })
     }
 }

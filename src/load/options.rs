@@ -6,8 +6,9 @@ use cuelight_shaders::attention::KvType;
 use cuelight_shaders::cpu::{ActivationBits, Kernel};
 use cuelight_shaders::tuning::Tuning;
 
+use super::recommended::Recommended;
 use crate::adapters::AdapterLimits;
-use crate::backend::cpu;
+use crate::backend::cpu::{self, SharedObserver};
 use crate::backend::vulkan::VulkanOptions;
 use crate::checkpoint::{self, Checkpoint, OpenError};
 use crate::device::{ComputeDevice, CpuExperts, Devices, ExpertStreaming, Shares};
@@ -132,8 +133,12 @@ pub struct LoadOptions {
     pub adapters: Option<AdapterLimits>,
     /// The chat template, and how it is rendered.
     pub chat_template: ChatTemplateOptions,
+    /// What the publisher of the model recommends next to its file.
+    pub recommended: Recommended,
     /// Whether to ignore how the publisher of the model recommends to sample.
     pub ignore_model_sampling: bool,
+    /// On the CPU: what sees the inputs of all matrices; `None` for nothing.
+    pub observer: Option<SharedObserver>,
     /// Whether to measure each op of each step ([`StepOutput::ops`](crate::engine::StepOutput::ops)).
     pub profile_ops: bool,
 }
@@ -169,7 +174,9 @@ impl LoadOptions {
             deterministic: false,
             adapters: None,
             chat_template: ChatTemplateOptions::default(),
+            recommended: Recommended::default(),
             ignore_model_sampling: false,
+            observer: None,
             profile_ops: false,
         }
     }

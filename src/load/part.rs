@@ -210,6 +210,7 @@ fn cpu_stage(
         Ok(())
     })?;
     let stage = stage.with_activation_bits(options.activation_bits).with_tuning(options.tuning);
+    let stage = stage.with_observer(options.observer.clone());
     Ok(if options.profile_ops { stage.with_profile() } else { stage })
 }
 

@@ -108,7 +108,7 @@ pub(super) fn draft(options: &LoadOptions) -> Result<Draft, LoadError> {
     }
     let (checkpoint, pending_weights) = options.source.open()?;
     let model = ModelGraph::build_for(&*checkpoint, options.context_tokens, adapter_rank(options)?)?;
-    let mut card = ModelCard::read(&*checkpoint, &model)?;
+    let mut card = ModelCard::read(&*checkpoint, &model, &options.recommended)?;
     if options.ignore_model_sampling {
         card.sampling = RecommendedSampling::default();
     }

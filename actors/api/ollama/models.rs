@@ -60,12 +60,15 @@ pub(super) async fn show(
     Ok(Json(shown))
 }
 
-/// The context length and the recommended sampling, as lines of a model file.
+/// The context length, the recommended sampling and the stop strings, as lines of a model file.
 fn parameters(model: &ServedModel) -> String {
     let mut lines = format!("num_ctx {}", model.limits.context_tokens);
     for (name, value) in model.card.sampling.stated.entries() {
         let name = if name == "repetition_penalty" { "repeat_penalty" } else { name };
         lines.push_str(&format!("\n{name} {value}"));
+    }
+    for stop in &model.card.stop {
+        lines.push_str(&format!("\nstop {}", Value::from(stop.as_str())));
     }
     lines
 }
@@ -75,6 +78,9 @@ fn add_facts(shown: &mut Value, model: &ServedModel) {
     shown["parameters"] = json!(parameters(model));
     if let Some(template) = &model.chat_template {
         shown["template"] = json!(template.source());
+    }
+    if let Some(system) = &model.card.system {
+        shown["system"] = json!(system);
     }
     if let Some(license) = &model.card.license {
         shown["license"] = json!(license);

@@ -303,6 +303,8 @@ mod tests {
             license: None,
             layers: Vec::new(),
             sampling: Default::default(),
+            stop: Vec::new(),
+            system: None,
         };
         Measurement {
             path: "a \"b\".gguf".into(),

@@ -117,8 +117,8 @@ impl Session {
         terminal: Terminal,
     ) -> Self {
         let max_tokens = config.max_tokens.map(std::num::NonZeroUsize::get);
-        let conversation = Conversation::new(config.system.clone());
         let Started { runtime, model } = started;
+        let conversation = Conversation::new(config.system.clone().or_else(|| model.card.system.clone()));
         let sampling = sampling(config, model.card.sampling.stated);
         Session { runtime, model, mode, conversation, sampling, format, max_tokens, verbose, markdown: true, terminal }
     }
@@ -229,7 +229,7 @@ impl Session {
         GenerationRequest {
             prompt,
             sampling: self.sampling.clone(),
-            stop: StopConditions { max_tokens, ..StopConditions::default() },
+            stop: StopConditions { max_tokens, strings: self.model.stop.clone(), ..StopConditions::default() },
             skip_special_tokens: true,
             visible_tokens: rules.visible_tokens.clone(),
             reasoning: rules.reasoning(&self.model.tokenizer, text, None),

@@ -233,6 +233,7 @@ fn combined(models: &[&Arc<ServedModel>]) -> Option<Arc<ServedModel>> {
         rendering_slots: first.rendering_slots.clone(),
         constraints: first.constraints.clone(),
         adapters: first.adapters.clone(),
+        stop: first.stop.clone(),
         output_rules: first.output_rules.clone(),
     }))
 }

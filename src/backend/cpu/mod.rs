@@ -5,12 +5,13 @@
 pub mod team;
 
 use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use cuelight_shaders::attention::KvCache;
 use cuelight_shaders::cost::Cost;
 use cuelight_shaders::cpu::{ActivationBits, Kernel, SharedMut};
-use cuelight_shaders::op::{CpuArgs, Op};
+use cuelight_shaders::op::{CpuArgs, InputObserver, Op};
 use cuelight_shaders::recurrent::StateCache;
 use cuelight_shaders::tuning::Tuning;
 
@@ -36,7 +37,12 @@ pub struct CpuStage {
     tuning: Tuning,
     team: ThreadTeam,
     rows: RaggedRows,
+    /// Sees what the matrices multiply.
+    observer: Option<SharedObserver>,
 }
+
+/// An observer that the caller reads while an engine shows it what its matrices multiply.
+pub type SharedObserver = Arc<Mutex<dyn InputObserver>>;
 
 /// A graph that runs without interruption.
 struct Segment {
@@ -90,6 +96,7 @@ impl CpuStage {
             tuning,
             team,
             rows,
+            observer: None,
         })
     }
 
@@ -105,6 +112,12 @@ impl CpuStage {
         CpuStage { tuning, ..self }
     }
 
+    /// Shows an observer what the matrices multiply.
+    #[must_use]
+    pub fn with_observer(self, observer: Option<SharedObserver>) -> Self {
+        CpuStage { observer, ..self }
+    }
+
     /// Enables the measurement of each op.
     #[must_use]
     pub fn with_profile(mut self) -> Self {
@@ -118,6 +131,7 @@ impl CpuStage {
         let Segment { graph, layout, profiler } = &mut self.segments[segment];
         let (block_tables, adapters) = (step.block_tables(), step.adapters());
         let batch = self.rows.batch(&block_tables, &adapters);
+        let mut observer = self.observer.as_ref().map(|one| one.lock().unwrap_or_else(PoisonError::into_inner));
         let arena = SharedMut::new(&mut self.arena);
         let slice = |value: ValueId| {
             let rows = count_rows(graph.rows(value), &batch);
@@ -129,7 +143,7 @@ impl CpuStage {
             let inputs: Vec<&[f32]> = node.inputs.iter().map(|input| &*slice(*input)).collect();
             let mut outputs: Vec<&mut [f32]> = node.outputs.iter().map(|output| slice(*output)).collect();
             let began = profiler.as_ref().map(|_| Instant::now());
-            node.op.run_cpu(&mut CpuArgs {
+            let args = &mut CpuArgs {
                 kernel: self.kernel,
                 activation_bits: self.activation_bits,
                 tuning: self.tuning,
@@ -141,7 +155,11 @@ impl CpuStage {
                 scratch: &mut self.scratch,
                 inputs: &inputs,
                 outputs: &mut outputs,
-            });
+            };
+            match &mut observer {
+                Some(observer) => node.op.run_observed(args, &mut **observer),
+                None => node.op.run_cpu(args),
+            }
             if let (Some(profiler), Some(began)) = (&mut *profiler, began) {
                 let cost = node_cost(graph, node, self.kernel, batch, &self.kv_position_bytes);
                 profiler.record(began, cost);

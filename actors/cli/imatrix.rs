@@ -1,0 +1,137 @@
+//! `cuelight imatrix`: which columns of a model's weights matter, for `cuelight quantize --imatrix`.
+//!
+//! Like `perplexity`, it drives the engine directly, without actors.
+
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use cuelight_engine::backend::cpu::SharedObserver;
+use cuelight_engine::checkpoint;
+use cuelight_engine::importance::{ImportanceSums, MeasuredText};
+use cuelight_engine::load::{self, ComputeDevice, CpuExperts, ExpertStreaming, LoadOptions, Source};
+use cuelight_engine::perplexity::{Perplexity, Scored, Scorer, Text};
+
+use super::terminal::print;
+use super::tuning::Tuned;
+use super::{CliError, Context, model, text_file};
+use crate::config::Given;
+use crate::config::flags::{Flags, HubFlags};
+
+/// Measure which columns of a model's weights matter on a text, for quantize --imatrix.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  cuelight imatrix ./model-f16.gguf calibration.txt -o imatrix.gguf
+  cuelight quantize ./model-f16.gguf ./small.gguf iq4_xs --imatrix imatrix.gguf
+
+The text is cut into consecutive windows of --context tokens, as by perplexity. For each column of each weight the squares
+of its inputs are added up; for experts, over the tokens that use the expert. The file is that of llama.cpp's llama-imatrix.
+It is computed on the CPU.")]
+pub struct Args {
+    /// The model.
+    #[arg(value_name = "MODEL")]
+    model: String,
+    /// The text: a file in UTF-8.
+    #[arg(value_name = "TEXT")]
+    text: PathBuf,
+    /// The file to write.
+    #[arg(short = 'o', long, value_name = "FILE")]
+    output: PathBuf,
+    /// Tokens in a window.
+    #[arg(short = 'c', long, value_name = "N", default_value = "512")]
+    context: NonZeroUsize,
+    /// Most windows to compute; if not given, all of the text.
+    #[arg(long, value_name = "N")]
+    chunks: Option<NonZeroUsize>,
+    /// Replace the output file if it exists.
+    #[arg(long)]
+    force: bool,
+    /// Number of threads; default: as configured.
+    #[arg(short = 't', long = "threads", id = "thread_count", value_name = "N")]
+    threads: Option<NonZeroUsize>,
+    #[command(flatten)]
+    hub: Flags<HubFlags>,
+}
+
+impl Args {
+    pub(super) fn given(&self) -> Given {
+        self.hub.given()
+    }
+}
+
+/// Measures the text and writes the file.
+///
+/// # Errors
+/// [`CliError`] when the text is too short, the model does not run on the CPU, or the file exists or cannot be written.
+pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
+    if !args.force && args.output.exists() {
+        let reason = format!("{} exists; give another name, or --force to replace it", args.output.display());
+        return Err(CliError::Failed(reason));
+    }
+    let text = text_file::read(&args.text)?;
+    let path = context.locate(&args.model)?;
+    let sums = Arc::new(Mutex::new(ImportanceSums::default()));
+    let (windows, perplexity) = measure(args, &text, options(args, path.clone(), sums.clone(), context)?, context)?;
+    let mut sums = std::mem::take(&mut *sums.lock().unwrap_or_else(PoisonError::into_inner));
+    sums.retain(checkpoint::open(&path).map_err(CliError::other)?.tensors());
+    if sums.unused() > 0 {
+        let unused = sums.unused();
+        context
+            .terminal
+            .notice(&format!("{unused} matrices of experts were never used by this text; a longer one may use them"));
+    }
+    let measured = MeasuredText { name: args.text.display().to_string(), windows, window_tokens: args.context.get() };
+    write(&args.output, &sums.file(&measured))?;
+    print(&format!(
+        "{}: {} tensors, {windows} windows of {} tokens, perplexity {:.4}\n",
+        args.output.display(),
+        sums.len(),
+        args.context,
+        perplexity.value()
+    ))
+}
+
+/// The options of a model on the CPU alone, which the observer sees.
+fn options(args: &Args, path: PathBuf, observer: SharedObserver, context: &Context) -> Result<LoadOptions, CliError> {
+    let configured = model::load_options(&context.config, &Tuned::known(&context.config), Source::File(path))?;
+    Ok(LoadOptions {
+        context_tokens: Some(args.context.get()),
+        max_sequences: 1,
+        kv_bytes: None,
+        state_bytes: None,
+        threads: args.threads.map_or(configured.threads, NonZeroUsize::get),
+        device: ComputeDevice::Cpu.into(),
+        split: None,
+        gpu_layers: None,
+        cpu_experts: CpuExperts::Auto,
+        expert_cache_bytes: None,
+        expert_streaming: ExpertStreaming::Auto,
+        observer: Some(observer),
+        ..configured
+    })
+}
+
+/// Computes the windows of the text; returns how many, and their perplexity.
+fn measure(args: &Args, text: &str, options: LoadOptions, context: &Context) -> Result<(usize, Perplexity), CliError> {
+    let plan = load::plan(&options).map_err(CliError::other)?;
+    let mut loaded = plan.load(&mut |_| {}).map_err(CliError::other)?;
+    let text = Text::new(&loaded.tokenizer, text).map_err(CliError::other)?;
+    let mut windows = text.windows(args.context.get(), Scored::LaterHalf).map_err(CliError::other)?;
+    windows.truncate(args.chunks.map_or(usize::MAX, NonZeroUsize::get));
+    let bar = context.terminal.count_bar("measuring", windows.len(), "windows");
+    let (mut scorer, mut perplexity) = (Scorer::new(&mut loaded.engine), Perplexity::default());
+    for window in &windows {
+        scorer.score(window, &mut perplexity).map_err(CliError::other)?;
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    Ok((windows.len(), perplexity))
+}
+
+/// Writes the file in one step, so that an interrupted command leaves none.
+fn write(path: &Path, bytes: &[u8]) -> Result<(), CliError> {
+    let fresh = path.with_added_extension("new");
+    let write = std::fs::write(&fresh, bytes).and_then(|()| std::fs::rename(&fresh, path));
+    write.map_err(CliError::io(format!("write {}", path.display())))
+}

@@ -1,0 +1,23 @@
+//! What the publisher of a model recommends next to its file.
+
+use crate::sample::RecommendedSampling;
+
+/// What the publisher of a model recommends next to its file. The default is nothing.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Recommended {
+    /// How to sample. It comes before what the file states.
+    pub sampling: RecommendedSampling,
+    /// Texts that end an answer, where a request names none.
+    pub stop: Vec<String>,
+    /// Instructions before a conversation that begins without any.
+    pub system: Option<String>,
+}
+
+impl Recommended {
+    /// The sampling, where the file itself states `sampling`.
+    #[must_use]
+    pub fn sampling_over(&self, sampling: RecommendedSampling) -> RecommendedSampling {
+        let warnings = [sampling.warnings, self.sampling.warnings.clone()].concat();
+        RecommendedSampling { stated: self.sampling.stated.or(sampling.stated), warnings }
+    }
+}
