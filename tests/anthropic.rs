@@ -27,7 +27,7 @@ const TEMPLATE: &str = "{# <|python_tag|> \"parameters\" #}\
     {{ message.content }}\
     {% for call in message.tool_calls or [] %}{{ call | tojson }}{% endfor %}\n{% endfor %}\
     {% if add_generation_prompt %}assistant:{% if reasoning_effort %}{{ reasoning_effort }}:{% endif %}\
-    {% if enable_thinking %}<think>{% endif %}{% endif %}";
+    {% if enable_thinking %}<think>{% elif enable_thinking is defined %}<think></think>{% endif %}{% endif %}";
 
 /// A request with more fields.
 fn request(more: Value) -> Value {
@@ -61,7 +61,8 @@ fn tool(name: &str) -> Value {
 fn calling() -> Value {
     let mut tool = tool("go");
     tool["input_schema"]["additionalProperties"] = json!(false);
-    json!({ "tools": [tool], "tool_choice": { "type": "any", "disable_parallel_tool_use": true }, "max_tokens": 300 })
+    json!({ "tools": [tool], "tool_choice": { "type": "any", "disable_parallel_tool_use": true }, "max_tokens": 300,
+            "thinking": { "type": "disabled" } })
 }
 
 /// The events of a stream: what `event:` and `data:` say, which must be the same type.

@@ -25,6 +25,7 @@ const COMPLETIONS: &str = "/v1/completions";
 const GENERATE: &str = "/api/generate";
 const APPLY: &str = "/apply-template";
 const RENDER: &str = "/v1/chat/completions/render";
+const COUNT: &str = "/v1/chat/completions/input_tokens";
 
 /// A model with tokens for filling in the middle that never ends by itself.
 fn coder() -> SimulatedModel {
@@ -351,6 +352,8 @@ async fn a_conversation_is_rendered_as_chat_completions_render_it() {
     assert_eq!((&rendered["token_ids"], &rendered["prompt"]), (&tokens, &json!("user:hi\nassistant:")));
     assert_eq!(rendered["model"], MODEL);
     assert!(rendered["request_id"].as_str().unwrap().starts_with("chatcmpl-"), "{rendered}");
+    let counted = server.ok(COUNT, &conversation()).await;
+    assert_eq!(counted["input_tokens"], json!(tokens.as_array().unwrap().len()));
     let open = with(conversation(), json!({ "add_generation_prompt": false }));
     assert_eq!(server.ok(APPLY, &open).await["prompt"], "user:hi\n");
 }
@@ -359,7 +362,7 @@ async fn a_conversation_is_rendered_as_chat_completions_render_it() {
 async fn what_cannot_be_rendered_is_refused() {
     let server = Server::start(coder()).await;
     let without = Server::start(SimulatedModel { chat_template: None, ..coder() }).await;
-    for path in [APPLY, RENDER] {
+    for path in [APPLY, RENDER, COUNT] {
         for (server, body, param) in [
             (&server, json!({}), "messages"),
             (&server, json!({ "messages": "hi" }), "messages"),

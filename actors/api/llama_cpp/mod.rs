@@ -29,4 +29,5 @@ pub(super) fn routes() -> Router<SharedServer> {
         .route("/slots", get(state::slots))
         .route("/apply-template", post(template::apply))
         .route("/v1/chat/completions/render", post(template::render))
+        .route("/v1/chat/completions/input_tokens", post(template::input_tokens))
 }

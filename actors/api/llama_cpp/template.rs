@@ -1,5 +1,5 @@
-//! `POST /apply-template` of llama.cpp and `POST /v1/chat/completions/render` of vLLM: the prompt of a conversation, without
-//! an answer.
+//! `POST /apply-template` and `POST /v1/chat/completions/input_tokens` of llama.cpp and `POST /v1/chat/completions/render` of vLLM:
+//! the prompt of a conversation, without an answer.
 
 use std::sync::Arc;
 
@@ -52,6 +52,17 @@ pub(super) async fn render(
     off_worker(rendered.prompt.len(), move || json_response(&rendered)).await
 }
 
+pub(super) async fn input_tokens(
+    State(server): State<SharedServer>,
+    caller: Caller,
+    JsonBody { value: body, memory: _memory }: JsonBody,
+) -> Result<Response, ApiError> {
+    let call = Call::read(&server, &caller, &Fields::of_body(&body)?).await?;
+    drop(body);
+    let tokens = call.chat.tokens_and_text(&call.model).await?.tokens;
+    json_response(&Counted { object: "response.input_tokens", input_tokens: tokens.len() })
+}
+
 /// Bytes of the response for each token. While the response grows, the old and the new buffer exist.
 const RESPONSE_BYTES: usize = 32;
 
@@ -71,6 +82,13 @@ impl Call {
         let permit = served.runtime.try_permit_for(caller.client(), 1)?;
         Ok(Call { chat, model: served.model()?, served, _permit: permit })
     }
+}
+
+/// The number of tokens.
+#[derive(Serialize)]
+struct Counted {
+    object: &'static str,
+    input_tokens: usize,
 }
 
 /// The response of llama.cpp.

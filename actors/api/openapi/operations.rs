@@ -80,6 +80,7 @@ use Answer::{Json, JsonOrEvents, JsonOrLines, Text};
 /// All routes.
 pub(super) const OPERATIONS: &[Route] = &[
     post("/v1/chat/completions", OPENAI, CHAT, JsonOrEvents, "Answers a conversation."),
+    post("/v1/chat/completions/input_tokens", OPENAI, CHAT, Json, "Counts the tokens of a conversation's prompt."),
     post("/v1/chat/completions/render", OPENAI, CHAT, Json, "Renders the prompt of a conversation as token ids."),
     post("/v1/completions", OPENAI, COMPLETION, JsonOrEvents, "Continues a text, or scores a prompt."),
     post("/v1/responses", OPENAI, RESPONSE, JsonOrEvents, "Answers a conversation with the Responses API."),
