@@ -31,7 +31,8 @@ const TOOL_TEMPLATE: &str = "{% if tools %}tools:{% for tool in tools %}{{ tool 
     {{ message.content }}\
     {% for call in message.tool_calls %}\n<tool_call>\n{\"name\": \"{{ call.function.name }}\", \"arguments\": \
     {{ call.function.arguments | tojson }}}\n</tool_call>{% endfor %}\n{% endfor %}\
-    {% if add_generation_prompt %}assistant:{% endif %}";
+    {% if add_generation_prompt %}assistant:\
+    {% if enable_thinking is defined and not enable_thinking %}<think>\n</think>\n{% endif %}{% endif %}";
 
 fn tool_model() -> SimulatedModel {
     let template = ChatTemplate::new(TOOL_TEMPLATE, "", "").unwrap();
@@ -49,9 +50,12 @@ async fn server_of(response_store_bytes: usize) -> Server {
     server_with(model(), ServerOptions { response_store_bytes, ..ServerOptions::new(MODEL) }).await
 }
 
-/// A request whose answer is `text`.
+/// A request whose answer is `text`. The model reasons only if the text begins with reasoning.
 fn saying(text: &str, more: Value) -> Value {
     let mut body = json!({ "input": "go", "structured_outputs": { "choice": [text] } });
+    if !text.starts_with("<think>") {
+        body["reasoning"] = json!({ "effort": "none" });
+    }
     body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     body
 }

@@ -62,7 +62,8 @@ const TOOL_TEMPLATE: &str = "{% if tools %}tools:{% for tool in tools %}{{ tool 
     {{ message.content }}\
     {% for call in message.tool_calls %}\n<tool_call>\n{\"name\": \"{{ call.function.name }}\", \"arguments\": \
     {{ call.function.arguments | tojson }}}\n</tool_call>{% endfor %}\n{% endfor %}\
-    {% if add_generation_prompt %}assistant:{% endif %}";
+    {% if add_generation_prompt %}assistant:\
+    {% if enable_thinking is defined and not enable_thinking %}<think>\n</think>\n{% endif %}{% endif %}";
 
 fn tool_model() -> SimulatedModel {
     let template = ChatTemplate::new(TOOL_TEMPLATE, "", "").unwrap();
@@ -71,9 +72,12 @@ fn tool_model() -> SimulatedModel {
     SimulatedModel { chat_template: Some(Arc::new(template)), limits, ..base }
 }
 
-/// A request whose answer is `text`.
+/// A request whose answer is `text`. The model reasons only if the text begins with reasoning.
 fn saying(text: &str, more: Value) -> Value {
     let mut body = json!({ "input": "go", "structured_outputs": { "choice": [text] } });
+    if !text.starts_with("<think>") {
+        body["reasoning"] = json!({ "effort": "none" });
+    }
     body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     body
 }

@@ -17,12 +17,14 @@ pub(super) enum Lead {
     Free,
 }
 
-/// A grammar for one call of these tools, or several. `special` are the tokens that a text in the grammar cannot match.
+/// A grammar for one call of these tools, or several. `special` are the tokens that a text in the grammar cannot match. With
+/// `may_reason` a message with reasoning may come before.
 pub(super) fn call_grammar(
     format: &Format,
     tools: &[ToolSpec],
     parallel: bool,
     special: &[(String, u32)],
+    may_reason: bool,
 ) -> Option<String> {
     if tools.is_empty() {
         return None;
@@ -31,7 +33,7 @@ pub(super) fn call_grammar(
     let start = match (&format.channels, &format.tools) {
         (Some(channels), None) => {
             let calls = grammar.messages(channels, tools, parallel);
-            grammar.after_reasoning(channels, &calls)
+            if may_reason { grammar.after_reasoning(channels, &calls) } else { calls }
         }
         (None, Some(format)) => grammar.calls(format, tools, parallel, Lead::Demanded)?,
         _ => return None,
@@ -45,6 +47,7 @@ pub(super) fn grammar_around(
     tools: &[ToolSpec],
     parallel: bool,
     special: &[(String, u32)],
+    may_reason: bool,
 ) -> Option<String> {
     let mut grammar = Grammar::new(special, tools.iter().any(|tool| tool.is_strict));
     let start = match (&format.channels, &format.tools) {
@@ -53,7 +56,8 @@ pub(super) fn grammar_around(
             let calls =
                 (tool_format.is_none() && !tools.is_empty()).then(|| grammar.messages(channels, tools, parallel));
             let any: Vec<String> = calls.into_iter().chain([text]).collect();
-            grammar.after_reasoning(channels, &any.join(" | "))
+            let any = any.join(" | ");
+            if may_reason { grammar.after_reasoning(channels, &any) } else { any }
         }
         (None, Some(format)) if !tools.is_empty() => {
             format!("{} | @answer", grammar.calls(format, tools, parallel, Lead::Demanded)?)

@@ -52,17 +52,30 @@ impl OutputFormat {
 
     /// A Lark grammar in the dialect of llguidance for one call of these tools, or several if `parallel`. `special` has the
     /// spellings and numbers of the tokenizer's special tokens: no text in a grammar matches them, so markers are named by
-    /// their numbers. `None` without tools, and for a format whose calls cannot be constrained.
+    /// their numbers. With `may_reason` a message with reasoning may come before, in formats with messages; it is false where
+    /// reasoning is followed outside of the grammar. `None` without tools, and for a format whose calls cannot be constrained.
     #[must_use]
-    pub fn call_grammar(&self, tools: &[ToolSpec], parallel: bool, special: &[(String, u32)]) -> Option<String> {
-        grammar::call_grammar(&self.0, tools, parallel, special)
+    pub fn call_grammar(
+        &self,
+        tools: &[ToolSpec],
+        parallel: bool,
+        special: &[(String, u32)],
+        may_reason: bool,
+    ) -> Option<String> {
+        grammar::call_grammar(&self.0, tools, parallel, special, may_reason)
     }
 
     /// A Lark grammar for an answer that is a text of the grammar `@answer`, or calls of these tools. Formats with messages have
-    /// headers before these, and reasoning. `None` if the answer is just the text. The rest is as for [`Self::call_grammar`].
+    /// headers before these. `None` if the answer is just the text. The rest is as for [`Self::call_grammar`].
     #[must_use]
-    pub fn grammar_around(&self, tools: &[ToolSpec], parallel: bool, special: &[(String, u32)]) -> Option<String> {
-        grammar::grammar_around(&self.0, tools, parallel, special)
+    pub fn grammar_around(
+        &self,
+        tools: &[ToolSpec],
+        parallel: bool,
+        special: &[(String, u32)],
+        may_reason: bool,
+    ) -> Option<String> {
+        grammar::grammar_around(&self.0, tools, parallel, special, may_reason)
     }
 
     /// A grammar for free text in which what begins a call must be a call of these tools; several if `parallel`. `free` has

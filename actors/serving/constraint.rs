@@ -47,7 +47,7 @@ fn required(
     rules: &OutputRules,
     special: &[(String, TokenId)],
 ) -> Result<ConstraintField, ApiError> {
-    let calls = rules.format.call_grammar(&output.tools, output.parallel_tool_calls, special);
+    let calls = rules.format.call_grammar(&output.tools, output.parallel_tool_calls, special, !output.parses_reasoning);
     let calls = calls.ok_or_else(|| {
         let message = "a call cannot be required of this model, because the grammar of its tool calls is not known; use \
                        `tool_choice` \"auto\"";
@@ -81,10 +81,11 @@ fn answer_or_calls(
     let ConstraintField { path, grammar } = asked;
     let is_json = matches!(grammar, Grammar::JsonObject | Grammar::JsonSchema(_));
     let tools = if is_json && output.tool_choice == ToolChoice::Auto { &*output.tools } else { &[] };
-    let grammar = match rules.format.grammar_around(tools, output.parallel_tool_calls, special) {
-        Some(lark) => Grammar::Around { lark, answer: Box::new(grammar) },
-        None => grammar,
-    };
+    let grammar =
+        match rules.format.grammar_around(tools, output.parallel_tool_calls, special, !output.parses_reasoning) {
+            Some(lark) => Grammar::Around { lark, answer: Box::new(grammar) },
+            None => grammar,
+        };
     ConstraintField { path, grammar }
 }
 

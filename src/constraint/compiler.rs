@@ -27,6 +27,12 @@ struct Compiled {
 }
 
 impl Constraint {
+    /// Whether it is about parts of a text that is free otherwise.
+    #[must_use]
+    pub fn is_free(&self) -> bool {
+        self.0.free.is_some()
+    }
+
     /// What was compiled.
     #[must_use]
     pub fn grammar(&self) -> &Grammar {

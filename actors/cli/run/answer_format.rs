@@ -69,7 +69,7 @@ impl FormatFlags {
 
 fn with_headers(grammar: Grammar, model: &ServedModel) -> Grammar {
     let rules = model.find_output_rules(&Cancellation::default());
-    match rules.format.grammar_around(&[], false, &rules.special_tokens(&model.tokenizer)) {
+    match rules.format.grammar_around(&[], false, &rules.special_tokens(&model.tokenizer), false) {
         Some(lark) => Grammar::Around { lark, answer: Box::new(grammar) },
         None => grammar,
     }

@@ -38,8 +38,8 @@ enum Phase {
 pub(super) enum Part {
     /// It may belong to the start marker or to an answer. Its text is held back.
     Undecided,
-    /// The start marker is complete, so the tokens before were no answer.
-    Begins(String),
+    /// The start marker is complete. `is_certain`: no answer begins like this.
+    Begins { text: String, is_certain: bool },
     /// Reasoning, or its end.
     Reasoning(String),
     /// The answer.
@@ -94,6 +94,11 @@ impl Reasoning {
         }
     }
 
+    /// The answer begins with the text of the start marker.
+    pub fn answer(&mut self) {
+        self.phase = Phase::Over;
+    }
+
     /// The text that is held back.
     pub fn take_held(&mut self) -> String {
         match &mut self.phase {
@@ -113,16 +118,18 @@ impl Reasoning {
 
     fn begin(&mut self, token: TokenId, added: &str) -> Part {
         let next = self.may_begin_with();
-        let Phase::Beginning { text, matched, .. } = &mut self.phase else { return Part::Answer(added.to_owned()) };
+        let Phase::Beginning { text, matched, is_marker } = &mut self.phase else {
+            return Part::Answer(added.to_owned());
+        };
         text.push_str(added);
         *matched += usize::from(next == Some(token));
         let start = &*self.options.start.text;
         // A line break may come first.
         let begun = if start.starts_with(char::is_whitespace) { text.as_str() } else { text.trim_start() };
         if begun.starts_with(start) {
-            let text = std::mem::take(text);
+            let (text, is_certain) = (std::mem::take(text), *is_marker);
             self.phase = Phase::Inside { tail: String::new() };
-            return Part::Begins(text);
+            return Part::Begins { text, is_certain };
         }
         if start.starts_with(begun) {
             return Part::Undecided;
@@ -183,6 +190,10 @@ mod tests {
         Part::Answer(text.to_owned())
     }
 
+    fn begun(text: &str, is_certain: bool) -> Part {
+        Part::Begins { text: text.to_owned(), is_certain }
+    }
+
     fn thought(text: &str) -> Part {
         Part::Reasoning(text.to_owned())
     }
@@ -201,7 +212,7 @@ mod tests {
     fn reasoning_begins_with_its_marker_or_not_at_all() {
         let mut begins = reasoning(false, None);
         assert_eq!(begins.may_begin_with(), Some(5));
-        assert_eq!(accept(&mut begins, 5, "<think>"), Part::Begins("<think>".into()));
+        assert_eq!(accept(&mut begins, 5, "<think>"), begun("<think>", false));
         assert!(begins.is_inside());
         let mut answers = reasoning(false, None);
         assert_eq!(accept(&mut answers, 9, "yes"), answer("yes"));
@@ -217,7 +228,7 @@ mod tests {
         assert_eq!((begins.may_begin_with(), begins.forced()), (Some(3), None));
         begins.rule_out_answer();
         assert_eq!(begins.forced(), Some(3));
-        assert_eq!(accept(&mut begins, 3, "<m>"), Part::Begins("<c>analysis<m>".into()));
+        assert_eq!(accept(&mut begins, 3, "<m>"), begun("<c>analysis<m>", true));
         let mut answers = channels(None);
         assert_eq!(accept(&mut answers, 1, "<c>"), Part::Undecided);
         assert_eq!(accept(&mut answers, 9, "final"), answer("<c>final"));
@@ -231,7 +242,7 @@ mod tests {
         let mut begins = reasoning(false, None);
         assert_eq!(accept(&mut begins, 10, "\n"), Part::Undecided);
         assert_eq!(accept(&mut begins, 11, "<thi"), Part::Undecided);
-        assert_eq!(accept(&mut begins, 12, "nk>\n"), Part::Begins("\n<think>\n".into()));
+        assert_eq!(accept(&mut begins, 12, "nk>\n"), begun("\n<think>\n", false));
     }
 
     #[test]

@@ -345,10 +345,7 @@ impl SequenceSampler {
         match part {
             // Stop strings end the answer, not the reasoning.
             Part::Reasoning(text) => Ok((text, last.map(|reason| (reason, self.rest())))),
-            Part::Begins(text) => {
-                self.constraint = self.record.request.constraint.as_ref().map(OutputConstraint::new);
-                Ok((text, last.map(|reason| (reason, self.rest()))))
-            }
+            Part::Begins { text, is_certain } => self.begin_reasoning(token, text, is_certain, last),
             Part::Undecided => {
                 self.try_constraint(token)?;
                 Ok((String::new(), last.map(|reason| (reason, self.rest()))))
@@ -360,6 +357,31 @@ impl SequenceSampler {
                 Ok(self.accept(text, last))
             }
         }
+    }
+
+    /// The text after the last token of the marker before reasoning.
+    fn begin_reasoning(
+        &mut self,
+        token: TokenId,
+        text: String,
+        is_certain: bool,
+        last: Option<FinishReason>,
+    ) -> Result<(String, Option<(FinishReason, String)>), ConstraintError> {
+        let Some(asked) = &self.record.request.constraint else {
+            return Ok((text, last.map(|reason| (reason, self.rest()))));
+        };
+        // A constraint that has the marker as a part of its text stays in force.
+        if let (false, false, Some(constraint)) = (is_certain, asked.is_free(), &mut self.constraint)
+            && constraint.mask()?.allows(token)
+        {
+            constraint.accept(token)?;
+            if let Some(reasoning) = &mut self.reasoning {
+                reasoning.answer();
+            }
+            return Ok(self.accept(text, last));
+        }
+        self.constraint = Some(OutputConstraint::new(asked));
+        Ok((text, last.map(|reason| (reason, self.rest()))))
     }
 
     /// Adds a token to the constraint that may also belong to the marker before reasoning.
