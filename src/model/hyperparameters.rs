@@ -106,6 +106,7 @@ impl Keys<'_> {
         let of_family = match scale {
             EmbeddingScale::One => 1.0,
             EmbeddingScale::SqrtHiddenSize => (hidden_size as f32).sqrt(),
+            EmbeddingScale::ByKey => self.positive("embedding_scale")?,
         };
         Ok(self.optional_positive("embedding_scale")?.unwrap_or(of_family))
     }

@@ -55,6 +55,7 @@ impl Keys<'_> {
             Rotation::LayersWithWindow => !has_windows || windows[layer].is_some(),
             Rotation::AllButEvery(layers) => !(layer + 1).is_multiple_of(layers),
             Rotation::WhereFinetuned => is_finetuned,
+            Rotation::Never => false,
         };
         Ok((0..n_layers).map(rotates).collect())
     }
