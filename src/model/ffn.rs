@@ -6,6 +6,7 @@ use cuelight_shaders::glu::{Activation, Glu};
 
 use super::arch::FeedForward;
 use super::builder::{BuildError, Builder};
+use super::error::ModelError;
 use super::layer::{DenseSizes, ExpertSizes, FeedForwardSpec};
 use crate::graph::ValueId;
 
@@ -54,6 +55,10 @@ fn dense(
         FeedForward::Ungated(function) => {
             let projected = builder.linear(layer, &[(up, intermediate_size)], x)?;
             builder.graph.push_one(Activate::new(function), &projected)?
+        }
+        FeedForward::UngatedXielu => {
+            let projected = builder.linear(layer, &[(up, intermediate_size)], x)?;
+            builder.graph.push_one(builder.h.xielu[layer], &projected)?
         }
         FeedForward::Gated(function) => {
             let halves = if builder.weights.has(&format!("blk.{layer}.{gate}.weight")) {
@@ -142,6 +147,10 @@ impl ExpertLayer<'_> {
             FeedForward::Ungated(function) => {
                 let up = self.matrix(builder, "ffn_up_exps", intermediate, width)?;
                 Experts::ungated([up, down], function, weighting, top_k)?
+            }
+            FeedForward::UngatedXielu => {
+                let architecture = builder.family.architecture.to_owned();
+                return Err(ModelError::NoExperts { file: builder.weights.file(), architecture }.into());
             }
         })
     }

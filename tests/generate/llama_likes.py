@@ -3,6 +3,7 @@
 import math
 
 import gguf
+import numpy as np
 import transformers
 from gguf import MODEL_ARCH as ARCH
 
@@ -158,6 +159,23 @@ def write_minicpm_keys(writer: gguf.GGUFWriter, config) -> None:
     writer.add_logit_scale(config.logits_scaling)
 
 
+# The parameters of xIELU, which files have as keys: alpha_p and alpha_n as they were learnt, beta, epsilon.
+XIELU = dict(alpha_p=0.3, alpha_n=-0.4, beta=0.5, eps=-1e-6)
+
+
+def write_xielu_keys(writer: gguf.GGUFWriter, config) -> None:
+    for name, value in XIELU.items():
+        getattr(writer, f"add_xielu_{name}")([value] * config.num_hidden_layers)
+
+
+def xielu_rules(config) -> dict[str, parts.Parts]:
+    return {
+        rf"mlp\.act_fn\.{name}": parts.Parts((), lambda values: [], lambda _, value=value, name=name: np.array(
+            [value] if name.startswith("alpha") else value, dtype=np.float32))
+        for name, value in XIELU.items()
+    }  # fmt: skip
+
+
 GRANITE_SCALES = dict(
     embedding_multiplier=3.0, residual_multiplier=0.4, attention_multiplier=0.2, logits_scaling=2.0,
 )  # fmt: skip
@@ -181,8 +199,8 @@ def phi3(original: int) -> dict:
 
 
 GRANITE_SWA_SIZES = small(
-    **GRANITE_SCALES, num_hidden_layers=4, head_dim=16, sliding_window=20, layer_types=["sliding_attention"] * 3 + ["full_attention"],
-    layer_rope_theta=[10000.0, 10000.0, 10000.0, 0])  # fmt: skip
+    **GRANITE_SCALES, num_hidden_layers=4, head_dim=16, sliding_window=20,
+    layer_types=["sliding_attention"] * 3 + ["full_attention"], layer_rope_theta=[10000.0, 10000.0, 10000.0, 0])  # fmt: skip
 
 CHECKPOINTS: dict[str, Checkpoint] = {
     # transformers has no class of their own for these three; their layers are those of the class that is named.
@@ -193,6 +211,11 @@ CHECKPOINTS: dict[str, Checkpoint] = {
     "minicpm": Checkpoint(
         family(ARCH.MINICPM, "Granite", rotates_neighbours=True, write_keys=write_minicpm_keys),
         small(**(GRANITE_SCALES | dict(attention_multiplier=8**-0.5)))),
+    "apertus": Checkpoint(
+        family(ARCH.APERTUS, "Apertus", write_keys=write_xielu_keys, rules=xielu_rules),
+        small(tie_word_embeddings=False, pad_token_id=0, rope_parameters=rope(
+            "llama3", 1000000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+            original_max_position_embeddings=64))),
     "granite_swa": Checkpoint(
         family(ARCH.GRANITE_SWA, "GraniteSWA", rotates_neighbours=True, write_keys=write_granite_swa_keys,
                rules=lambda config: parts.SINKS), GRANITE_SWA_SIZES),

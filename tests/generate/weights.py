@@ -45,7 +45,7 @@ def random_tensor(name: str, shape: tuple[int, ...], gain: dict[str, float], rng
         return (-2.0 + noise).astype(np.float32)
     if name.endswith((".bias", "_proj_bias", "dt_bias", "sinks", "expert_bias")):
         return (0.5 * noise).astype(np.float32)
-    return (tensor_gain(name, gain) / np.sqrt(shape[-1]) * noise).astype(np.float32)
+    return (tensor_gain(name, gain) / np.sqrt(shape[-1] if shape else 1) * noise).astype(np.float32)
 
 
 def tensor_gain(name: str, gain: dict[str, float]) -> float:

@@ -146,6 +146,8 @@ pub enum FeedForward {
     Gated(Activation),
     /// One activated projection.
     Ungated(Pointwise),
+    /// One projection, activated by xIELU with parameters of each layer.
+    UngatedXielu,
 }
 
 /// How rows of a sequence exchange information.

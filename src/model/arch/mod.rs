@@ -4,6 +4,7 @@
 //! is a new mixer or feed-forward and a variant in `family.rs`, never a test for a family's name.
 
 mod afmoe;
+mod apertus;
 mod arcee;
 mod chatglm;
 mod cohere2;
@@ -128,6 +129,7 @@ pub const FAMILIES: &[&Family] = &[
     &granite_swa::FAMILY,
     &mellum::FAMILY,
     &hy_v3::FAMILY,
+    &apertus::FAMILY,
     &afmoe::FAMILY,
     &laguna::FAMILY,
     &muse_glimmer::FAMILY,
