@@ -96,8 +96,7 @@ impl Experts {
         check("experts", &gate, gate.n_experts(), up.n_experts())?;
         check("columns", &gate, gate.columns(), up.columns())?;
         check("outputs", &gate, gate.outputs(), up.outputs())?;
-        let activation = ExpertActivation::Gated(activation);
-        Ok(Experts { gate: Some(gate), activation, ..Self::ungated([up, down], Pointwise::Silu, weighting, top_k)? })
+        Self::with_gate(Some(gate), [up, down], ExpertActivation::Gated(activation), (weighting, top_k))
     }
 
     /// The op over the given weights (up, down) of experts without gates.
@@ -109,6 +108,16 @@ impl Experts {
         function: Pointwise,
         weighting: RouteWeighting,
         top_k: usize,
+    ) -> Result<Self, ShapeError> {
+        Self::with_gate(None, [up, down], ExpertActivation::Ungated(function), (weighting, top_k))
+    }
+
+    /// The op with a gate that fits up, or without a gate.
+    fn with_gate(
+        gate: Option<ExpertMatrix>,
+        [up, down]: [ExpertMatrix; 2],
+        activation: ExpertActivation,
+        (weighting, top_k): (RouteWeighting, usize),
     ) -> Result<Self, ShapeError> {
         check("experts", &down, down.n_experts(), up.n_experts())?;
         check("columns", &down, down.columns(), up.outputs())?;
@@ -122,8 +131,7 @@ impl Experts {
                 expected: format!("between 1 and {n_experts}"),
             });
         }
-        let activation = ExpertActivation::Ungated(function);
-        Ok(Experts { gate: None, up, down, activation, weighting, top_k, n_experts, uses_slots: false })
+        Ok(Experts { gate, up, down, activation, weighting, top_k, n_experts, uses_slots: false })
     }
 
     /// The number of experts that a row can be routed to.
