@@ -4,7 +4,7 @@ use cuelight_shaders::elementwise::{Activate, Add, GateRows};
 use cuelight_shaders::experts::{ExpertMatrix, Experts, Route};
 use cuelight_shaders::glu::{Activation, Glu};
 
-use super::arch::FeedForward;
+use super::arch::{FeedForward, SharedExpert};
 use super::builder::{BuildError, Builder};
 use super::error::ModelError;
 use super::layer::{DenseSizes, ExpertSizes, FeedForwardSpec};
@@ -28,7 +28,8 @@ pub fn feed_forward(
         FeedForwardSpec::Experts(sizes) => {
             let routed = ExpertLayer { layer, sizes }.experts(builder, normed, normed)?;
             let Some(shared) = shared_expert(builder, layer, sizes.form, normed)? else { return Ok(routed) };
-            Ok(builder.graph.push_one(Add, &[routed, shared])?)
+            let sum = builder.graph.push_one(Add, &[routed, shared])?;
+            builder.times(if sizes.shared == SharedExpert::Averaged { 0.5 } else { 1.0 }, sum)
         }
         FeedForwardSpec::ExpertsNextToDense(sizes, dense) => {
             ExpertLayer { layer, sizes }.dense_with_experts(builder, *dense, [x, normed])

@@ -8,7 +8,7 @@ use cuelight_shaders::layer_state::LayerState;
 use cuelight_shaders::recurrent::StatePart;
 use cuelight_shaders::state_space::SpaceShape;
 
-use super::arch::{FeedForward, Norms, QkNormKind};
+use super::arch::{FeedForward, Norms, QkNormKind, SharedExpert};
 use super::rope::RopeScaling;
 
 /// One layer.
@@ -270,4 +270,6 @@ pub struct ExpertSizes {
     pub groups: Option<Groups>,
     /// Whether a weight applies to an expert's input or output.
     pub weighting: RouteWeighting,
+    /// How the output of a shared expert joins that of the routed ones.
+    pub shared: SharedExpert,
 }

@@ -504,7 +504,7 @@ def rope_parameters(config) -> dict:
 
 def norm_epsilon(config) -> float:
     names = ("rms_norm_eps", "layer_norm_eps", "norm_eps", "norm_epsilon", "layer_norm_epsilon")
-    return next(getattr(config, name) for name in names if hasattr(config, name))
+    return next(value for name in names if (value := getattr(config, name, None)) is not None)
 
 
 def write_rope(writer: gguf.GGUFWriter, parameters: dict) -> None:

@@ -80,6 +80,18 @@ def write_logit_scale(writer: gguf.GGUFWriter, config) -> None:
     writer.add_logit_scale(config.logit_scale)
 
 
+def write_cohere_moe_keys(writer: gguf.GGUFWriter, config) -> None:
+    writer.add_feed_forward_length(config.prefix_dense_intermediate_size)
+    write_logit_scale(writer, config)
+    write_window_pattern(writer, config)
+    write_experts(writer, config.num_experts, config.num_experts_per_tok)
+    writer.add_expert_feed_forward_length(config.intermediate_size)
+    writer.add_expert_shared_count(config.num_shared_experts)
+    writer.add_leading_dense_block_count(config.mlp_layer_types.count("dense"))
+    writer.add_expert_weights_norm(config.norm_topk_prob)
+    writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+
+
 def write_experts_of_numbers(writer: gguf.GGUFWriter, config) -> None:
     write_experts(writer, config.num_experts, config.num_experts_per_tok)
     writer.add_expert_feed_forward_length(config.intermediate_size)
@@ -266,6 +278,13 @@ CHECKPOINTS: dict[str, Checkpoint] = {
     "cohere2": Checkpoint(
         family(ARCH.COHERE2, "Cohere2", layer_norms=True, write_keys=write_logit_scale),
         small(num_hidden_layers=4, sliding_window=20, logit_scale=0.75, **LAYER_NORM)),
+    "cohere2moe": Checkpoint(
+        family(ARCH.COHERE2MOE, "Cohere2Moe", layer_norms=True, write_keys=write_cohere_moe_keys, writes_lengths=True),
+        small(num_hidden_layers=4, sliding_window=20, logit_scale=0.75, num_experts=6, num_experts_per_tok=2,
+              intermediate_size=24, num_shared_experts=1, head_dim=16, prefix_dense_intermediate_size=48,
+              layer_types=["full_attention", "sliding_attention", "full_attention", "sliding_attention"],
+              mlp_layer_types=["dense"] + ["sparse"] * 3, norm_topk_prob=True, expert_selection_fn="sigmoid",
+              rms_norm_eps=None, **LAYER_NORM)),
     "command-r": Checkpoint(
         family(ARCH.COMMAND_R, "Cohere", layer_norms=True, write_keys=write_logit_scale),
         small(logit_scale=0.75, **LAYER_NORM)),

@@ -235,6 +235,8 @@ pub enum Rotation {
     EveryLayer,
     /// Windowed layers, in models that have some; else all.
     LayersWithWindow,
+    /// Windowed layers, and those without experts.
+    LayersWithWindowOrDense,
     /// All except every n-th.
     AllButEvery(usize),
     /// All layers, unless the key `rope.scaling.finetuned` is false; then none.
@@ -352,6 +354,8 @@ pub struct RoutingSpec {
     pub weighting: RouteWeighting,
     /// Whether experts replace the dense feed-forward or run in parallel to it.
     pub placement: ExpertPlacement,
+    /// How the output of a shared expert joins that of the routed ones.
+    pub shared: SharedExpert,
 }
 
 impl RoutingSpec {
@@ -361,7 +365,17 @@ impl RoutingSpec {
         renormalise: true,
         weighting: RouteWeighting::Output,
         placement: ExpertPlacement::Replace,
+        shared: SharedExpert::Added,
     };
+}
+
+/// How the output of a shared expert joins that of the routed ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SharedExpert {
+    /// By their sum.
+    Added,
+    /// By their mean.
+    Averaged,
 }
 
 /// How experts relate to the dense feed-forward.

@@ -8,6 +8,7 @@ mod apertus;
 mod arcee;
 mod chatglm;
 mod cohere2;
+mod cohere2moe;
 mod command_r;
 mod deepseek2;
 mod dots1;
@@ -72,8 +73,8 @@ mod starcoder2;
 
 pub use family::{
     AttentionScale, AttentionSpec, EmbeddingNorm, EmbeddingScale, ExpertPlacement, Family, FeedForward, Gate,
-    LogitScale, Mixer, NormKind, Norms, QkNorm, QkNormKind, Recurrent, Residual, Rotation, RoutingSpec, Temperature,
-    Values, WindowedRope, Windows, YarnMultiplier, YarnRamp,
+    LogitScale, Mixer, NormKind, Norms, QkNorm, QkNormKind, Recurrent, Residual, Rotation, RoutingSpec, SharedExpert,
+    Temperature, Values, WindowedRope, Windows, YarnMultiplier, YarnRamp,
 };
 
 use super::error::ModelError;
@@ -101,6 +102,7 @@ pub const FAMILIES: &[&Family] = &[
     &olmoe::FAMILY,
     &smollm3::FAMILY,
     &cohere2::FAMILY,
+    &cohere2moe::FAMILY,
     &command_r::FAMILY,
     &glm4::FAMILY,
     &exaone4::FAMILY,

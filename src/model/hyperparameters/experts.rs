@@ -64,6 +64,7 @@ impl Keys<'_> {
             scale: self.optional_positive("expert_weights_scale")?.unwrap_or(1.0),
             groups,
             weighting: routing.weighting,
+            shared: routing.shared,
         }))
     }
 }
