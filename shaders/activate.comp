@@ -8,7 +8,5 @@
 
 void main() {
     uint i;
-    if (!find_value(i)) return;
-    float x = a.at[i];
-    y.at[i] = variant == 100 ? max(x, 0.0) * max(x, 0.0) : activate(variant, x, 1.0);
+    if (find_value(i)) y.at[i] = activate_alone(variant, a.at[i]);
 }

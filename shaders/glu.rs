@@ -3,7 +3,7 @@
 use crate::cases::{Case, CaseStep, Expected};
 use crate::cpu::SharedMut;
 use crate::gpu::{Dispatch, GpuArgs, Module};
-use crate::lanes::exp;
+use crate::lanes::{exp, softplus};
 use crate::op::{CpuArgs, Op, ShapeError};
 use crate::per_kernel;
 use crate::quant::random;
@@ -23,6 +23,8 @@ pub enum Activation {
     Sigmoid,
     /// `gate * up`.
     Bilinear,
+    /// `ln(1 + e^gate) * up`.
+    Softplus,
 }
 
 /// [`Activation::ClampedSwiglu`]: the limit to which values are clamped.
@@ -31,28 +33,32 @@ const CLAMP: f32 = 7.0;
 const SLOPE: f32 = 1.702;
 
 /// Every activation, for cases and tests.
-const ALL: [Activation; 5] =
-    [Activation::Silu, Activation::GeluTanh, Activation::ClampedSwiglu, Activation::Sigmoid, Activation::Bilinear];
+const ALL: [Activation; 6] = [
+    Activation::Silu,
+    Activation::GeluTanh,
+    Activation::ClampedSwiglu,
+    Activation::Sigmoid,
+    Activation::Bilinear,
+    Activation::Softplus,
+];
 
 impl Activation {
     #[inline(always)]
     pub(crate) fn apply(self, gate: f32, up: f32) -> f32 {
-        // Every activation is a logistic function, mostly times the gate: 1/2 (1 + tanh z) = 1 / (1 + e^-2z).
+        // Most activations are a logistic function, mostly times the gate: 1/2 (1 + tanh z) = 1 / (1 + e^-2z).
         const SQRT_8_OVER_PI: f32 = 1.595_769;
-        if self == Activation::Bilinear {
-            return gate * up;
-        }
-        let (gate, up) = match self {
-            Activation::ClampedSwiglu => (gate.min(CLAMP), up.clamp(-CLAMP, CLAMP) + 1.0),
-            Activation::Silu | Activation::GeluTanh | Activation::Sigmoid | Activation::Bilinear => (gate, up),
+        let (factor, z, up) = match self {
+            Activation::Bilinear => return gate * up,
+            Activation::Softplus => return softplus(gate) * up,
+            Activation::Silu => (gate, gate, up),
+            Activation::Sigmoid => (1.0, gate, up),
+            Activation::GeluTanh => (gate, SQRT_8_OVER_PI * (gate + 0.044_715 * gate * gate * gate), up),
+            Activation::ClampedSwiglu => {
+                let gate = gate.min(CLAMP);
+                (gate, SLOPE * gate, up.clamp(-CLAMP, CLAMP) + 1.0)
+            }
         };
-        let z = match self {
-            Activation::Silu | Activation::Sigmoid | Activation::Bilinear => gate,
-            Activation::GeluTanh => SQRT_8_OVER_PI * (gate + 0.044_715 * gate * gate * gate),
-            Activation::ClampedSwiglu => SLOPE * gate,
-        };
-        let gate = if self == Activation::Sigmoid { 1.0 } else { gate };
-        gate / (1.0 + exp(-z)) * up
+        factor / (1.0 + exp(-z)) * up
     }
 
     /// The formula in float64.
@@ -71,6 +77,7 @@ impl Activation {
             }
             Activation::Sigmoid => logistic(gate) * up,
             Activation::Bilinear => gate * up,
+            Activation::Softplus => (gate.max(0.0) + (-gate.abs()).exp().ln_1p()) * up,
         }
     }
 
@@ -83,6 +90,7 @@ impl Activation {
             Activation::ClampedSwiglu => 2,
             Activation::Sigmoid => 3,
             Activation::Bilinear => 4,
+            Activation::Softplus => 5,
         }
     }
 }
@@ -172,6 +180,10 @@ macro_rules! each_activation {
                 let $apply = |gate, up| Activation::Bilinear.apply(gate, up);
                 $body
             }
+            Activation::Softplus => {
+                let $apply = |gate, up| Activation::Softplus.apply(gate, up);
+                $body
+            }
         }
     };
 }
@@ -181,6 +193,20 @@ fn glu_row_lanes<const FMA: bool>(activation: Activation, gate: &[f32], up: &[f3
     each_activation!(activation, apply => {
         for ((y, &gate), &up) in y.iter_mut().zip(gate).zip(up) {
             *y = apply(gate, up);
+        }
+    });
+}
+
+per_kernel! {
+    /// A run of values that share one gate.
+    pub(crate) fn gate_run = gate_run_lanes(activation: Activation, gate: f32, x: &[f32], y: &mut [f32])
+}
+
+#[inline(always)]
+fn gate_run_lanes<const FMA: bool>(activation: Activation, gate: f32, x: &[f32], y: &mut [f32]) {
+    each_activation!(activation, apply => {
+        for (y, &x) in y.iter_mut().zip(x) {
+            *y = apply(gate, x);
         }
     });
 }

@@ -67,6 +67,7 @@ pub mod scale_by_position;
 pub mod select_rows;
 pub mod softcap;
 pub mod state_space;
+pub mod xielu;
 
 #[cfg(test)]
 mod testing;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::{ExpertMatrix, Experts, Groups, Route, RouteWeighting, Scoring, reference};
+use crate::activate::Pointwise;
 use crate::cases::{Case, CaseStep, Expected};
 use crate::glu::Activation;
 use crate::quant::{Format, random};
@@ -71,6 +72,8 @@ fn expert_cases() -> Vec<Case> {
         Spec { formats: [Format::Q4_0, Format::Q5_0, Format::F16], ..usual },
         Spec { formats: [Format::F32, Format::Q4_1, Format::Q5_0], bias: true, ..usual },
         Spec { bias: true, activation: Activation::ClampedSwiglu, ..usual },
+        Spec { ungated: true, ..usual },
+        Spec { ungated: true, formats: [Format::Q4_0; 3], bias: true, ..usual },
         Spec { weighting: RouteWeighting::Input, top_k: 1, ..usual },
         Spec { weighting: RouteWeighting::Input, formats: [Format::Q5_0; 3], ..usual },
         Spec { fused: true, formats: [Format::Q4_0; 3], bias: true, activation: Activation::GeluTanh, ..usual },
@@ -92,6 +95,7 @@ struct Spec {
     intermediate: usize,
     formats: [Format; 3],
     fused: bool,
+    ungated: bool,
     bias: bool,
     activation: Activation,
     weighting: RouteWeighting,
@@ -108,6 +112,7 @@ impl Default for Spec {
             intermediate: 96,
             formats: [Format::F32; 3],
             fused: false,
+            ungated: false,
             bias: false,
             activation: Activation::Silu,
             weighting: RouteWeighting::Output,
@@ -121,7 +126,11 @@ impl Spec {
     fn case(self) -> Case {
         let experts = self.experts();
         let steps = [1, 2, 7, 40].map(|rows| self.step(&experts, rows)).into();
-        let layout = if self.fused { "fused" } else { "separate" };
+        let layout = match (self.ungated, self.fused) {
+            (true, _) => "without gates",
+            (false, true) => "fused",
+            (false, false) => "separate",
+        };
         let [gate, up, down] = self.formats;
         let slots = if self.uses_slots { ", slots" } else { "" };
         let name = format!(
@@ -150,7 +159,11 @@ impl Spec {
             [separate(0, self.intermediate, self.hidden), separate(1, self.intermediate, self.hidden)]
         };
         let down = separate(2, self.hidden, self.intermediate);
-        let experts = Experts::new([gate, up, down], self.activation, self.weighting, self.top_k);
+        let experts = if self.ungated {
+            Experts::ungated([up, down], Pointwise::ReluSquared, self.weighting, self.top_k)
+        } else {
+            Experts::new([gate, up, down], self.activation, self.weighting, self.top_k)
+        };
         let experts = experts.expect("the matrices fit together");
         if self.uses_slots { experts.with_slots(self.n_experts) } else { experts }
     }

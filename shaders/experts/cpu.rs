@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use super::grouping::Grouping;
-use super::{ExpertMatrix, Experts, RouteWeighting};
+use super::{ExpertActivation, ExpertMatrix, Experts, RouteWeighting};
+use crate::activate::activate_in_place;
 use crate::cpu::{ActivationBits, Kernel, SharedMut, Team};
 use crate::glu::glu_row_in_place;
 use crate::matmul::integer::activations::{self, Panels, Sources};
@@ -36,7 +37,9 @@ fn rows_at_once(experts: &Experts) -> usize {
 struct ScratchLayout {
     gathered: usize,
     rounded: usize,
-    intermediate: usize,
+    hidden: usize,
+    /// The products of up, where those of gate are the hidden layer.
+    up: usize,
     output: usize,
 }
 
@@ -50,14 +53,15 @@ impl ScratchLayout {
         };
         ScratchLayout {
             gathered: if gathers { pairs * hidden } else { 0 },
-            rounded: experts.matrices().map(rounded).into_iter().max().unwrap_or(0),
-            intermediate: pairs * intermediate,
+            rounded: experts.matrices().map(rounded).max().unwrap_or(0),
+            hidden: pairs * intermediate,
+            up: if experts.gate.is_some() { pairs * intermediate } else { 0 },
             output: pairs * hidden,
         }
     }
 
     fn total(&self) -> usize {
-        self.gathered + self.rounded + 2 * self.intermediate + self.output
+        self.gathered + self.rounded + self.hidden + self.up + self.output
     }
 }
 
@@ -69,7 +73,7 @@ pub(super) fn scratch_len(experts: &Experts, kernel: Kernel, rows: usize) -> usi
 impl Experts {
     /// Whether the rows of each expert are copied next to each other, which float32 products require.
     fn gathers(&self, kernel: Kernel) -> bool {
-        let floats = [&self.gate, &self.up].iter().any(|matrix| !matrix.is_integer(kernel));
+        let floats = self.gate.iter().chain([&self.up]).any(|matrix| !matrix.is_integer(kernel));
         floats || self.weighting == RouteWeighting::Input
     }
 
@@ -125,13 +129,13 @@ impl Experts {
         observer: &mut Option<&mut dyn InputObserver>,
     ) {
         let (hidden, intermediate) = (self.hidden_size(), self.intermediate_size());
-        let grouping = Grouping::new(self.slots(rows.routes), self.gate.n_experts());
+        let grouping = Grouping::new(self.slots(rows.routes), self.up.n_experts());
         let pairs = grouping.routes.len();
         let layout = ScratchLayout::new(self, kernel, pairs);
         let (gathered, rest) = scratch.split_at_mut(layout.gathered);
         let (rounded, rest) = rest.split_at_mut(layout.rounded);
-        let (gate, rest) = rest.split_at_mut(layout.intermediate);
-        let (up, rest) = rest.split_at_mut(layout.intermediate);
+        let (activated, rest) = rest.split_at_mut(layout.hidden);
+        let (up, rest) = rest.split_at_mut(layout.up);
         let down = &mut rest[..layout.output];
 
         self.gather(team, rows, &grouping, gathered);
@@ -146,22 +150,21 @@ impl Experts {
             RouteWeighting::Output => Sources { count: rows.rows, input: &row, copies: &pairs_of_row },
             RouteWeighting::Input => Sources::each_once(pairs, &pair),
         };
+        let first: Vec<&ExpertMatrix> = self.gate.iter().chain([&self.up]).collect();
         if let Some(observer) = observer {
             let row_of_pair = |pair: usize| row(grouping.routes[pair] / self.top_k);
             match self.weighting {
-                RouteWeighting::Output => show(&[&self.gate, &self.up], &grouping, &row_of_pair, &mut **observer),
-                RouteWeighting::Input => show(&[&self.gate, &self.up], &grouping, &pair, &mut **observer),
+                RouteWeighting::Output => show(&first, &grouping, &row_of_pair, &mut **observer),
+                RouteWeighting::Input => show(&first, &grouping, &pair, &mut **observer),
             }
         }
-        let panels = products.round(&[&self.gate, &self.up], sources, rounded);
-        products.run([(&self.gate, &mut *gate), (&self.up, up)], gathered, panels);
-        let activated = SharedMut::new(gate);
-        team.for_each(pairs, &|pair| {
-            // SAFETY: each task accesses its own pair only.
-            let gate = unsafe { activated.slice(pair * intermediate, intermediate) };
-            glu_row_in_place(kernel, self.activation, gate, &up[pair * intermediate..][..intermediate]);
-        });
-        let activated: &[f32] = gate;
+        let panels = products.round(&first, sources, rounded);
+        match &self.gate {
+            Some(gate) => products.run([(gate, &mut *activated), (&self.up, &mut *up)], gathered, panels),
+            None => products.run([(&self.up, &mut *activated)], gathered, panels),
+        }
+        self.activate((kernel, team), activated, up);
+        let activated: &[f32] = activated;
         let pair = |pair: usize| &activated[pair * intermediate..][..intermediate];
         if let Some(observer) = observer {
             show(&[&self.down], &grouping, &pair, &mut **observer);
@@ -169,6 +172,24 @@ impl Experts {
         let panels = products.round(&[&self.down], Sources::each_once(pairs, &pair), rounded);
         products.run([(&self.down, &mut *down)], activated, panels);
         self.add_up(kernel, team, rows, &grouping, down, output);
+    }
+
+    /// Applies the activation to the hidden layer of each pair, [pairs, intermediate_size]. With gates that holds their
+    /// products, and `up` the others.
+    fn activate(&self, (kernel, team): (Kernel, &dyn Team), hidden: &mut [f32], up: &[f32]) {
+        let width = self.intermediate_size();
+        let pairs = hidden.len() / width.max(1);
+        let hidden = SharedMut::new(hidden);
+        team.for_each(pairs, &|pair| {
+            // SAFETY: each task accesses its own pair only.
+            let hidden = unsafe { hidden.slice(pair * width, width) };
+            match self.activation {
+                ExpertActivation::Gated(function) => {
+                    glu_row_in_place(kernel, function, hidden, &up[pair * width..][..width]);
+                }
+                ExpertActivation::Ungated(function) => activate_in_place(kernel, function, hidden),
+            }
+        });
     }
 
     /// For each route the slot of its expert in the tensors; `None` where the expert is computed elsewhere.
@@ -189,7 +210,7 @@ impl Experts {
     /// The experts in these routes, ascending and without duplicates.
     #[must_use]
     pub fn used_by(&self, routes: &[f32]) -> Vec<usize> {
-        let mut is_used = vec![false; self.gate.n_experts()];
+        let mut is_used = vec![false; self.up.n_experts()];
         self.slots(routes).flatten().for_each(|slot| is_used[slot] = true);
         (0..is_used.len()).filter(|expert| is_used[*expert]).collect()
     }
@@ -203,7 +224,7 @@ impl Experts {
     /// Starts reading the weights of the given experts if they are left in their file. All reads start before any is
     /// awaited.
     pub fn ask_for(&self, experts: &[usize], team: &dyn Team) {
-        let matrices = self.matrices();
+        let matrices: Vec<&ExpertMatrix> = self.matrices().collect();
         let requests = if self.is_left_in_file() { matrices.len() * experts.len() } else { 0 };
         team.for_each(requests, &|request| {
             matrices[request / experts.len()].expert(experts[request % experts.len()]).prefetch();

@@ -6,7 +6,7 @@
 //! # Experts
 //!
 //! - `group.comp`: groups routes into *blocks*; a block is an expert and some of the routes to it
-//! - `mat_vec.comp` or `tile.comp`: the products of each block with gate and up, and the gate activation
+//! - `mat_vec.comp` or `tile.comp`: the products of each block with gate and up, and the activation
 //! - the same shader with down
 //! - `add_up.comp`: the weighted sum of the results of a row's routes
 //!
@@ -34,7 +34,7 @@
 //!
 //! For each route, its activated hidden layer and its result are stored in float32. Many rows are computed in chunks.
 
-use super::{ExpertMatrix, Experts, RouteWeighting};
+use super::{ExpertActivation, ExpertMatrix, Experts, RouteWeighting};
 use crate::gpu::weight::{RUN_COLUMNS, WeightConstants, WeightLayout};
 use crate::gpu::{DeviceLimits, DeviceWeight, Dispatch, GpuArgs, Module, Push, Region, word};
 use crate::matmul::gpu::{Tile, mat_vec_lanes};
@@ -162,7 +162,7 @@ pub(super) fn experts(experts: &Experts, args: &GpuArgs<'_>) -> Vec<Dispatch> {
     (0..rows).step_by(chunk_rows).flat_map(chunk).collect()
 }
 
-/// The gate activation after a product (`GATE_ACTIVATION` in `product.glsl`).
+/// The activation after a product (`GATE_ACTIVATION` in `product.glsl`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum GateActivation {
     /// Store the product.
@@ -171,6 +171,8 @@ enum GateActivation {
     StoredGate = 1,
     /// The dispatch computes the products of gate and up.
     Fused = 2,
+    /// The product is that of up, and there is no gate.
+    Ungated = 3,
 }
 
 /// A matrix of all experts, on the device.
@@ -213,7 +215,7 @@ impl<'a> Chunk<'a> {
     }
 
     fn dispatches(&self) -> Vec<Dispatch> {
-        let [gate, up, down] = self.matrices();
+        let (gate, up, down) = self.matrices();
         let product = |gate_activation, matrices| Product {
             gate_activation,
             matrices,
@@ -222,10 +224,14 @@ impl<'a> Chunk<'a> {
             output: self.scratch.activated,
         };
         let group = (self.method != Method::Direct).then(|| self.group());
-        let gate_and_up = if gate.weight_constants() == up.weight_constants() {
-            vec![product(GateActivation::Fused, [gate, up])]
-        } else {
-            vec![product(GateActivation::None, [gate, gate]), product(GateActivation::StoredGate, [up, up])]
+        let gate_and_up = match gate {
+            None => vec![product(GateActivation::Ungated, [up, up])],
+            Some(gate) if gate.weight_constants() == up.weight_constants() => {
+                vec![product(GateActivation::Fused, [gate, up])]
+            }
+            Some(gate) => {
+                vec![product(GateActivation::None, [gate, gate]), product(GateActivation::StoredGate, [up, up])]
+            }
         };
         let down = Product {
             input: self.scratch.activated,
@@ -237,10 +243,10 @@ impl<'a> Chunk<'a> {
         group.into_iter().chain(products).chain([self.add_up()]).collect()
     }
 
-    /// Gate, up and down. A tensor or bias that two of them share is on the device once.
-    fn matrices(&self) -> [DeviceMatrix<'a>; 3] {
+    /// Gate if there is one, up and down. A tensor or bias that two of them share is on the device once.
+    fn matrices(&self) -> (Option<DeviceMatrix<'a>>, DeviceMatrix<'a>, DeviceMatrix<'a>) {
         let (weights, biases) = (self.experts.weights(), self.experts.gpu_tables());
-        self.experts.matrices().map(|matrix| {
+        let on_device = |matrix: &'a ExpertMatrix| {
             let weight = weights.iter().position(|weight| weight.name == matrix.tensor().name);
             let is_bias = |bias: &&[f32]| matrix.bias().is_some_and(|own| std::ptr::eq(own, *bias));
             DeviceMatrix {
@@ -248,7 +254,9 @@ impl<'a> Chunk<'a> {
                 weight: self.args.weights[weight.expect("the tensor is among the op's weights")],
                 bias: biases.iter().position(is_bias).map_or(0, |index| self.args.tables[index].address),
             }
-        })
+        };
+        let Experts { gate, up, down, .. } = self.experts;
+        (gate.as_ref().map(on_device), on_device(up), on_device(down))
     }
 
     /// The rows of this chunk in one of the op's values.
@@ -377,6 +385,16 @@ impl<'a> Chunk<'a> {
             groups: [word(hidden).div_ceil(lanes), word(self.rows), 1],
             reads: vec![self.scratch.results, routes],
             writes: vec![output],
+        }
+    }
+}
+
+impl ExpertActivation {
+    /// The number that represents the function in shaders.
+    fn variant(self) -> u32 {
+        match self {
+            ExpertActivation::Gated(function) => function.variant(),
+            ExpertActivation::Ungated(function) => function.variant(),
         }
     }
 }

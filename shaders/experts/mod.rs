@@ -30,6 +30,7 @@ mod route;
 
 use std::any::Any;
 
+use crate::activate::Pointwise;
 use crate::glu::Activation;
 use crate::op::{Op, ShapeError};
 pub use cases::cases;
@@ -48,8 +49,18 @@ pub enum RouteWeighting {
     Input,
 }
 
+/// What an expert computes between its first and its last product.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExpertActivation {
+    /// A function of gate and up.
+    Gated(Activation),
+    /// A function of up; there is no gate.
+    Ungated(Pointwise),
+}
+
 /// The routed experts of a layer:
-/// `y[r] = sum over the routes (e, w) of row r of w * down_e(activation(gate_e x, up_e x))`.
+/// `y[r] = sum over the routes (e, w) of row r of w * down_e(activation(gate_e x, up_e x))`, or without gates
+/// `w * down_e(activation(up_e x))`.
 ///
 /// - Inputs: x [rows, hidden_size], routes [rows, 2 top_k] from [`Route`]; output [rows, hidden_size].
 /// - With *slots* the routes are [rows, 3 top_k]: after the weights follows, for each route, the slot of its expert in
@@ -61,10 +72,10 @@ pub enum RouteWeighting {
 ///   experts).
 #[derive(Debug, Clone)]
 pub struct Experts {
-    gate: ExpertMatrix,
+    gate: Option<ExpertMatrix>,
     up: ExpertMatrix,
     down: ExpertMatrix,
-    activation: Activation,
+    activation: ExpertActivation,
     weighting: RouteWeighting,
     top_k: usize,
     n_experts: usize,
@@ -82,24 +93,44 @@ impl Experts {
         weighting: RouteWeighting,
         top_k: usize,
     ) -> Result<Self, ShapeError> {
-        let check = |what: &str, matrix: &ExpertMatrix, found, expected| {
-            ShapeError::check("experts", format!("{what} of {:?}", matrix.tensor().name), found, expected)
-        };
-        check("experts", &up, up.n_experts(), gate.n_experts())?;
-        check("experts", &down, down.n_experts(), gate.n_experts())?;
-        check("columns", &up, up.columns(), gate.columns())?;
-        check("outputs", &up, up.outputs(), gate.outputs())?;
-        check("columns", &down, down.columns(), gate.outputs())?;
-        check("outputs", &down, down.outputs(), gate.columns())?;
-        if top_k == 0 || top_k > gate.n_experts() {
+        check("experts", &gate, gate.n_experts(), up.n_experts())?;
+        check("columns", &gate, gate.columns(), up.columns())?;
+        check("outputs", &gate, gate.outputs(), up.outputs())?;
+        Self::with_gate(Some(gate), [up, down], ExpertActivation::Gated(activation), (weighting, top_k))
+    }
+
+    /// The op over the given weights (up, down) of experts without gates.
+    ///
+    /// # Errors
+    /// As [`Experts::new`].
+    pub fn ungated(
+        [up, down]: [ExpertMatrix; 2],
+        function: Pointwise,
+        weighting: RouteWeighting,
+        top_k: usize,
+    ) -> Result<Self, ShapeError> {
+        Self::with_gate(None, [up, down], ExpertActivation::Ungated(function), (weighting, top_k))
+    }
+
+    /// The op with a gate that fits up, or without a gate.
+    fn with_gate(
+        gate: Option<ExpertMatrix>,
+        [up, down]: [ExpertMatrix; 2],
+        activation: ExpertActivation,
+        (weighting, top_k): (RouteWeighting, usize),
+    ) -> Result<Self, ShapeError> {
+        check("experts", &down, down.n_experts(), up.n_experts())?;
+        check("columns", &down, down.columns(), up.outputs())?;
+        check("outputs", &down, down.outputs(), up.columns())?;
+        let n_experts = up.n_experts();
+        if top_k == 0 || top_k > n_experts {
             return Err(ShapeError::Mismatch {
                 op: "experts",
                 what: "number of experts that a row uses".to_owned(),
                 found: top_k,
-                expected: format!("between 1 and {}", gate.n_experts()),
+                expected: format!("between 1 and {n_experts}"),
             });
         }
-        let n_experts = gate.n_experts();
         Ok(Experts { gate, up, down, activation, weighting, top_k, n_experts, uses_slots: false })
     }
 
@@ -130,31 +161,34 @@ impl Experts {
     /// Width of the rows.
     #[must_use]
     pub fn hidden_size(&self) -> usize {
-        self.gate.columns()
+        self.up.columns()
     }
 
     /// Width of an expert's hidden layer.
     #[must_use]
     pub fn intermediate_size(&self) -> usize {
-        self.gate.outputs()
+        self.up.outputs()
     }
 
     /// Leaves the weights in their file and reads them when a row uses them, for models that are larger than memory.
     /// Products are then computed in float32. [`Experts::ask_for`] starts reading several experts at once.
     pub fn leave_in_file(&mut self) {
-        for matrix in [&mut self.gate, &mut self.up, &mut self.down] {
-            matrix.leave_in_file();
-        }
+        self.matrices_mut().for_each(ExpertMatrix::leave_in_file);
     }
 
     /// Whether the weights are left in their file.
     #[must_use]
     pub fn is_left_in_file(&self) -> bool {
-        self.gate.is_left_in_file()
+        self.up.is_left_in_file()
     }
 
-    fn matrices(&self) -> [&ExpertMatrix; 3] {
-        [&self.gate, &self.up, &self.down]
+    /// Gate if there is one, up and down.
+    fn matrices(&self) -> impl Iterator<Item = &ExpertMatrix> {
+        self.gate.iter().chain([&self.up, &self.down])
+    }
+
+    fn matrices_mut(&mut self) -> impl Iterator<Item = &mut ExpertMatrix> {
+        self.gate.iter_mut().chain([&mut self.up, &mut self.down])
     }
 
     /// The expected number of experts that `rows` rows use, if each row selects its experts uniformly and
@@ -163,6 +197,10 @@ impl Experts {
         let n_experts = self.n_experts() as f64;
         n_experts * (1.0 - (1.0 - self.top_k as f64 / n_experts).powi(i32::try_from(rows).unwrap_or(i32::MAX)))
     }
+}
+
+fn check(what: &str, matrix: &ExpertMatrix, found: usize, expected: usize) -> Result<(), ShapeError> {
+    ShapeError::check("experts", format!("{what} of {:?}", matrix.tensor().name), found, expected)
 }
 
 impl dyn Op {

@@ -20,15 +20,13 @@ impl Op for Experts {
     }
 
     fn weights(&self) -> Vec<&Weight> {
-        let mut weights: Vec<&Weight> = self.matrices().map(ExpertMatrix::tensor).into();
+        let mut weights: Vec<&Weight> = self.matrices().map(ExpertMatrix::tensor).collect();
         weights.dedup_by_key(|weight| &weight.name);
         weights
     }
 
     fn prepare_cpu(&mut self, kernel: Kernel, team: &dyn Team) {
-        for matrix in [&mut self.gate, &mut self.up, &mut self.down] {
-            matrix.prepare_cpu(kernel, team);
-        }
+        self.matrices_mut().for_each(|matrix| matrix.prepare_cpu(kernel, team));
     }
 
     fn repacks(&self, kernel: Kernel, weight: &Weight) -> bool {
@@ -36,7 +34,7 @@ impl Op for Experts {
     }
 
     fn repack_overhead_bytes(&self, kernel: Kernel) -> u64 {
-        self.matrices().iter().map(|matrix| matrix.repack_overhead_bytes(kernel)).sum()
+        self.matrices().map(|matrix| matrix.repack_overhead_bytes(kernel)).sum()
     }
 
     fn scratch_len(&self, kernel: Kernel, rows: usize, _: usize) -> usize {
@@ -71,7 +69,7 @@ impl Op for Experts {
     }
 
     fn gpu_tables(&self) -> Vec<&[f32]> {
-        let mut biases: Vec<&[f32]> = self.matrices().into_iter().filter_map(ExpertMatrix::bias).collect();
+        let mut biases: Vec<&[f32]> = self.matrices().filter_map(ExpertMatrix::bias).collect();
         biases.dedup_by(|a, b| std::ptr::eq(*a, *b));
         biases
     }

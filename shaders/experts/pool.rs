@@ -50,7 +50,7 @@ impl Experts {
             let bias = self.gpu_tables().iter().position(is_own).map(|index| Arc::clone(&biases[index]));
             matrix.blank(slots, bias)
         };
-        let [gate, up, down] = self.matrices().map(blank);
+        let (gate, up, down) = (self.gate.as_ref().map(blank), blank(&self.up), blank(&self.down));
         Experts { gate, up, down, ..self.clone() }.with_slots(self.n_experts)
     }
 
@@ -65,7 +65,7 @@ impl Experts {
             let tensor = matrix.tensor();
             (tensor.format, matrix.outputs(), matrix.columns(), matrix.first_and_stride(), matrix.bias().is_some())
         };
-        of_op(self) == of_op(other) && self.matrices().map(of_matrix) == other.matrices().map(of_matrix)
+        of_op(self) == of_op(other) && self.matrices().map(of_matrix).eq(other.matrices().map(of_matrix))
     }
 
     /// Bytes of one expert in the layout of a device.
@@ -89,7 +89,7 @@ impl Experts {
                 bytes
             });
             let of_tensor = |matrix: &&ExpertMatrix| matrix.tensor().name == self.weights()[index].name;
-            for matrix in self.matrices().into_iter().filter(of_tensor) {
+            for matrix in self.matrices().filter(of_tensor) {
                 let (first, end) = (matrix.first_and_stride().0, matrix.first_and_stride().0 + matrix.outputs());
                 let mut plane = 0;
                 let of_matrix = planes.each_mut().map(|bytes| {
@@ -121,13 +121,13 @@ impl Experts {
             parts.push(ExpertPart { target, start, bytes: end - len..end });
         };
         for (index, weight) in self.weights().into_iter().enumerate() {
-            let (layout, rows) = (layout_of(weight), weight.rows / self.gate.n_experts());
+            let (layout, rows) = (layout_of(weight), weight.rows / self.up.n_experts());
             for plane in (0..4).filter(|plane| layout.plane_bytes(*plane, rows) > 0) {
                 part(Target::Weight(index), layout.plane_start(plane, slot * rows), layout.plane_bytes(plane, rows));
             }
         }
         for (index, table) in self.gpu_tables().into_iter().enumerate() {
-            let len = size_of_val(table) / self.gate.n_experts();
+            let len = size_of_val(table) / self.up.n_experts();
             part(Target::Table(index), (slot * len) as u64, len);
         }
         parts
@@ -138,7 +138,7 @@ impl Experts {
     pub fn slot_bytes(&self) -> u64 {
         let weights = self.weights().into_iter().map(|weight| layout_of(weight).bytes());
         let tables = self.gpu_tables().into_iter().map(|table| size_of_val(table) as u64);
-        (weights.sum::<u64>() + tables.sum::<u64>()).div_ceil(self.gate.n_experts() as u64)
+        (weights.sum::<u64>() + tables.sum::<u64>()).div_ceil(self.up.n_experts() as u64)
     }
 }
 

@@ -24,6 +24,7 @@ layout(constant_id = 34) const bool HAS_SECOND_BIAS = false;
 
 const uint STORED_GATE = 1;  // the product of gate is stored at the output
 const uint FUSED = 2;        // `matrix` is gate and `second` is up
+const uint UNGATED = 3;      // `matrix` is up, and there is no gate
 
 const uint MATRICES = GATE_ACTIVATION == FUSED ? 2 : 1;
 const uint RUNS = (COLUMNS + 31) / 32;
@@ -67,11 +68,12 @@ Run load_second(uint slot, uint output_row, uint index) {
     return load_run(second, uint64_t(second_row(slot, output_row)) * RUNS + index);
 }
 
-// Adds the bias, applies the gate activation and stores the result. `second_result` is the product with the second
+// Adds the bias, applies the activation and stores the result. `second_result` is the product with the second
 // matrix.
 void store_result(uint slot, uint route, uint output_row, float result, float second_result) {
     Floats stored = Floats(y + (uint64_t(route) * EXPERT_OUTPUTS + output_row) * 4);
     if (HAS_BIAS) result += bias.at[tensor_row(slot, output_row)];
+    if (GATE_ACTIVATION == UNGATED) result = activate_alone(ACTIVATION, result);
     if (GATE_ACTIVATION == STORED_GATE) result = activate(ACTIVATION, stored.at[0], result);
     if (GATE_ACTIVATION == FUSED) {
         if (HAS_SECOND_BIAS) second_result += second_bias.at[second_row(slot, output_row)];

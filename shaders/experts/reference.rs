@@ -1,6 +1,6 @@
 //! The float64 reference of routes and experts.
 
-use super::{Experts, Groups, Route, RouteWeighting, Scoring};
+use super::{ExpertActivation, Experts, Groups, Route, RouteWeighting, Scoring};
 
 /// The routes of one row of logits: experts and their weights, best first.
 #[must_use]
@@ -56,8 +56,13 @@ pub fn output(experts: &Experts, x: &[f64], routes: &[(usize, f64)]) -> Vec<f64>
             let dot = |row: &[f32]| row.iter().zip(x).map(|(w, x)| f64::from(*w) * x).sum::<f64>();
             weight.chunks_exact(x.len()).enumerate().map(|(output, row)| dot(row) + bias(output)).collect()
         };
-        let (gate, up) = (product(&experts.gate, &x), product(&experts.up, &x));
-        let activated: Vec<f64> = gate.iter().zip(&up).map(|(g, u)| experts.activation.reference(*g, *u)).collect();
+        let up = product(&experts.up, &x);
+        let gate = experts.gate.as_ref().map_or_else(|| up.clone(), |gate| product(gate, &x));
+        let activate = |(g, u): (&f64, &f64)| match experts.activation {
+            ExpertActivation::Gated(function) => function.reference(*g, *u),
+            ExpertActivation::Ungated(function) => function.reference(*u),
+        };
+        let activated: Vec<f64> = gate.iter().zip(&up).map(activate).collect();
         for (y, out) in y.iter_mut().zip(product(&experts.down, &activated)) {
             *y += after * out;
         }

@@ -1,8 +1,11 @@
-// The activations of `glu.rs`. All but the bilinear one are a logistic function of the gate, mostly times the gate, times the
+// The activations of `glu.rs` and `activate.rs`. Most are a logistic function of the gate, mostly times the gate, times the
 // other value.
+
+#include <gpu/softplus.glsl>
 
 float activate(uint variant, float gate, float up) {
     if (variant == 4) return gate * up;
+    if (variant == 5) return softplus(gate) * up;
     precise float z = gate;
     if (variant == 1) z = 1.595769 * (gate + 0.044715 * gate * gate * gate);
     if (variant == 2) {
@@ -14,4 +17,20 @@ float activate(uint variant, float gate, float up) {
     // `precise` keeps the compiler from merging this with other code: the bits are the same in every shader.
     precise float activated = gate / (1.0 + exp(-z)) * up;
     return activated;
+}
+
+// x/2 (1 + erf(x / sqrt(2))), as `gelu` in `activate.rs` computes it.
+float gelu(float x) {
+    precise float z = abs(x) * 0.70710677;
+    precise float t = 1.0 / (1.0 + 0.3275911 * z);
+    precise float series = t * (0.2548296 + t * (-0.28449674 + t * (1.4214137 + t * (-1.453152 + t * 1.0614054))));
+    precise float tail = 0.5 * x * series * exp(-z * z);
+    return x < 0.0 ? tail : x - tail;
+}
+
+// An activation without a gate: see `Pointwise`.
+float activate_alone(uint variant, float x) {
+    if (variant == 100) return max(x, 0.0) * max(x, 0.0);
+    if (variant == 101) return gelu(x);
+    return activate(variant, x, 1.0);
 }

@@ -42,6 +42,10 @@ impl fmt::Display for MixerSpec {
                 let shape = &delta.shape;
                 write!(f, "gated delta rule, {} heads of {}", shape.value_heads, shape.value_dim)
             }
+            MixerSpec::KeyDelta(delta) => {
+                let shape = &delta.shape;
+                write!(f, "delta rule with a decay per key, {} heads of {}", shape.value_heads, shape.value_dim)
+            }
             MixerSpec::ShortConv(conv) => write!(f, "convolution over {} rows", conv.width),
             MixerSpec::StateSpace(space) => write!(f, "{space}"),
             MixerSpec::AttentionNextToStateSpace(attention, space) => write!(f, "{attention}; {space}"),

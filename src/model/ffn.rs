@@ -1,10 +1,10 @@
 //! Feed-forwards: the half of a layer that processes each row independently.
 
-use cuelight_shaders::elementwise::{Activate, Add, GateRows, Pointwise};
+use cuelight_shaders::elementwise::{Activate, Add, GateRows};
 use cuelight_shaders::experts::{ExpertMatrix, Experts, Route};
 use cuelight_shaders::glu::{Activation, Glu};
 
-use super::arch::FeedForward;
+use super::arch::{FeedForward, SharedExpert};
 use super::builder::{BuildError, Builder};
 use super::error::ModelError;
 use super::layer::{DenseSizes, ExpertSizes, FeedForwardSpec};
@@ -27,8 +27,9 @@ pub fn feed_forward(
         FeedForwardSpec::Dense(sizes) => dense_layer(builder, layer, *sizes, normed),
         FeedForwardSpec::Experts(sizes) => {
             let routed = ExpertLayer { layer, sizes }.experts(builder, normed, normed)?;
-            let Some(shared) = shared_expert(builder, layer, normed)? else { return Ok(routed) };
-            Ok(builder.graph.push_one(Add, &[routed, shared])?)
+            let Some(shared) = shared_expert(builder, layer, sizes.form, normed)? else { return Ok(routed) };
+            let sum = builder.graph.push_one(Add, &[routed, shared])?;
+            builder.times(if sizes.shared == SharedExpert::Averaged { 0.5 } else { 1.0 }, sum)
         }
         FeedForwardSpec::ExpertsNextToDense(sizes, dense) => {
             ExpertLayer { layer, sizes }.dense_with_experts(builder, *dense, [x, normed])
@@ -38,58 +39,38 @@ pub fn feed_forward(
 }
 
 /// The dense feed-forward with the layer's usual tensors.
-fn dense_layer(
-    builder: &mut Builder<'_>,
-    layer: usize,
-    DenseSizes { intermediate_size, form }: DenseSizes,
-    x: ValueId,
-) -> Result<ValueId, BuildError> {
-    match form {
-        FeedForward::Gated(_) => dense(builder, layer, ["ffn_gate", "ffn_up", "ffn_down"], intermediate_size, x),
-        FeedForward::Ungated(function) => ungated(builder, layer, function, intermediate_size, x),
-    }
+fn dense_layer(builder: &mut Builder<'_>, layer: usize, sizes: DenseSizes, x: ValueId) -> Result<ValueId, BuildError> {
+    dense(builder, layer, ["ffn_gate", "ffn_up", "ffn_down"], sizes, x)
 }
 
-/// Gate and up projections, gated activation, down projection. Both projections may be in the tensor of the second.
+/// Gate and up projections, gated activation, down projection, or the same without a gate. Both projections may be in the
+/// tensor of the second.
 fn dense(
     builder: &mut Builder<'_>,
     layer: usize,
     [gate, up, down]: [&str; 3],
-    intermediate_size: usize,
+    DenseSizes { intermediate_size, form }: DenseSizes,
     x: ValueId,
 ) -> Result<ValueId, BuildError> {
-    let halves = if builder.weights.has(&format!("blk.{layer}.{gate}.weight")) {
-        builder.linear(layer, &[(gate, intermediate_size), (up, intermediate_size)], x)?
-    } else {
-        builder.linear_parts(layer, (up, &[intermediate_size; 2]), x)?
-    };
-    let activation = gate_activation(builder)?;
-    let gated = builder.graph.push_one(Glu::new(activation), &halves)?;
-    Ok(builder.linear(layer, &[(down, builder.h.hidden_size)], gated)?[0])
-}
-
-/// Up projection, activation, down projection.
-fn ungated(
-    builder: &mut Builder<'_>,
-    layer: usize,
-    function: Pointwise,
-    intermediate_size: usize,
-    x: ValueId,
-) -> Result<ValueId, BuildError> {
-    let up = builder.linear(layer, &[("ffn_up", intermediate_size)], x)?;
-    let activated = builder.graph.push_one(Activate::new(function), &up)?;
-    Ok(builder.linear(layer, &[("ffn_down", builder.h.hidden_size)], activated)?[0])
-}
-
-/// The family's activation, for experts, which always have gates.
-fn gate_activation(builder: &Builder<'_>) -> Result<Activation, BuildError> {
-    match builder.family.feed_forward {
-        FeedForward::Gated(activation) => Ok(activation),
-        FeedForward::Ungated(_) => {
-            let architecture = builder.family.architecture.to_owned();
-            Err(ModelError::NoExperts { file: builder.weights.file(), architecture }.into())
+    let hidden = match form {
+        FeedForward::Ungated(function) => {
+            let projected = builder.linear(layer, &[(up, intermediate_size)], x)?;
+            builder.graph.push_one(Activate::new(function), &projected)?
         }
-    }
+        FeedForward::UngatedXielu => {
+            let projected = builder.linear(layer, &[(up, intermediate_size)], x)?;
+            builder.graph.push_one(builder.h.xielu[layer], &projected)?
+        }
+        FeedForward::Gated(function) => {
+            let halves = if builder.weights.has(&format!("blk.{layer}.{gate}.weight")) {
+                builder.linear(layer, &[(gate, intermediate_size), (up, intermediate_size)], x)?
+            } else {
+                builder.linear_parts(layer, (up, &[intermediate_size; 2]), x)?
+            };
+            builder.graph.push_one(Glu::new(function), &halves)?
+        }
+    };
+    Ok(builder.linear(layer, &[(down, builder.h.hidden_size)], hidden)?[0])
 }
 
 /// A layer with experts.
@@ -132,7 +113,9 @@ impl ExpertLayer<'_> {
         let sizes = self.sizes;
         let logits = builder.linear(self.layer, &[("ffn_gate_inp", sizes.n_experts)], router_input)?[0];
         let mut of_experts = |stem: &str| builder.weights.optional_vector(&self.name(stem), sizes.n_experts);
-        let (bias, scales) = (of_experts("exp_probs_b.bias")?, of_experts("ffn_down_exps.scale")?);
+        // Files of some families lack the ending.
+        let bias = of_experts("exp_probs_b.bias")?.or(of_experts("exp_probs_b")?);
+        let scales = of_experts("ffn_down_exps.scale")?;
         let route = Route::new(sizes.scoring, sizes.n_experts, sizes.top_k)?
             .renormalised(sizes.renormalise)
             .scaled(sizes.scale)
@@ -141,12 +124,36 @@ impl ExpertLayer<'_> {
             .with_expert_scales(scales)?;
         let routes = builder.graph.push_one(route, &[logits])?;
 
-        let (intermediate, hidden) = (sizes.intermediate_size, builder.h.hidden_size);
-        let [gate, up] = self.gate_and_up(builder, intermediate, hidden)?;
-        let down = self.matrix(builder, "ffn_down_exps", hidden, intermediate)?;
-        let activation = gate_activation(builder)?;
-        let experts = Experts::new([gate, up, down], activation, sizes.weighting, sizes.top_k)?;
-        Ok(builder.graph.push_one(experts, &[x, routes])?)
+        let x = match sizes.latent_size {
+            Some(latent) => builder.linear(self.layer, &[("ffn_latent_down", latent)], x)?[0],
+            None => x,
+        };
+        let experts = self.op(builder, builder.graph.width(x))?;
+        let y = builder.graph.push_one(experts, &[x, routes])?;
+        Ok(match sizes.latent_size {
+            Some(_) => builder.linear(self.layer, &[("ffn_latent_up", builder.h.hidden_size)], y)?[0],
+            None => y,
+        })
+    }
+
+    /// The experts themselves, for rows of `width` values.
+    fn op(self, builder: &mut Builder<'_>, width: usize) -> Result<Experts, BuildError> {
+        let ExpertSizes { intermediate_size: intermediate, weighting, top_k, .. } = *self.sizes;
+        let down = self.matrix(builder, "ffn_down_exps", width, intermediate)?;
+        Ok(match self.sizes.form {
+            FeedForward::Gated(function) => {
+                let [gate, up] = self.gate_and_up(builder, intermediate, width)?;
+                Experts::new([gate, up, down], function, weighting, top_k)?
+            }
+            FeedForward::Ungated(function) => {
+                let up = self.matrix(builder, "ffn_up_exps", intermediate, width)?;
+                Experts::ungated([up, down], function, weighting, top_k)?
+            }
+            FeedForward::UngatedXielu => {
+                let architecture = builder.family.architecture.to_owned();
+                return Err(ModelError::NoExperts { file: builder.weights.file(), architecture }.into());
+            }
+        })
     }
 
     /// The gate and up matrices of every expert; some files store both in one tensor.
@@ -185,14 +192,21 @@ impl ExpertLayer<'_> {
 }
 
 /// The shared expert that every row uses, if the layer has one; multiplied by its gate where the file has one.
-fn shared_expert(builder: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<Option<ValueId>, BuildError> {
+fn shared_expert(
+    builder: &mut Builder<'_>,
+    layer: usize,
+    form: FeedForward,
+    x: ValueId,
+) -> Result<Option<ValueId>, BuildError> {
     let name = |stem: &str| format!("blk.{layer}.{stem}.weight");
-    let Some(intermediate_size) = builder.weights.rows(&name("ffn_gate_shexp")) else { return Ok(None) };
+    let Some(rows) = builder.weights.rows(&name("ffn_up_shexp")) else { return Ok(None) };
     let stems = ["ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp"];
-    let shared = dense(builder, layer, stems, intermediate_size, x)?;
+    let holds_gate = matches!(form, FeedForward::Gated(_)) && !builder.weights.has(&name("ffn_gate_shexp"));
+    let intermediate_size = if holds_gate { rows / 2 } else { rows };
+    let shared = dense(builder, layer, stems, DenseSizes { intermediate_size, form }, x)?;
     if !builder.weights.has(&name("ffn_gate_inp_shexp")) {
         return Ok(Some(shared));
     }
     let gate = builder.linear(layer, &[("ffn_gate_inp_shexp", 1)], x)?[0];
-    Ok(Some(builder.graph.push_one(GateRows, &[shared, gate])?))
+    Ok(Some(builder.graph.push_one(GateRows::new(Activation::Sigmoid), &[shared, gate])?))
 }

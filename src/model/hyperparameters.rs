@@ -14,7 +14,10 @@ mod positions;
 mod recurrent;
 mod windows;
 
-use super::arch::{EmbeddingScale, Family, LogitScale, NormKind};
+use cuelight_shaders::lanes::softplus;
+use cuelight_shaders::xielu::Xielu;
+
+use super::arch::{EmbeddingScale, Family, FeedForward, LogitScale, NormKind};
 use super::error::ModelError;
 use super::layer::LayerSpec;
 use crate::checkpoint::Checkpoint;
@@ -43,6 +46,8 @@ pub struct HyperParameters {
     pub logit_scale: Option<f32>,
     /// Values of each layer's own input, for models that have such inputs.
     pub per_layer_input: Option<usize>,
+    /// The parameters of each layer's xIELU, for models that have it.
+    pub xielu: Vec<Xielu>,
     /// Soft cap on attention scores.
     pub attention_softcap: Option<f32>,
     /// Soft cap on logits.
@@ -64,9 +69,11 @@ impl HyperParameters {
         let hidden_size = keys.size("embedding_length")?;
         let context_train = keys.size("context_length")?;
         keys.refuse_variants()?;
+        let layers = keys.layer_specs(family, hidden_size, context_tokens.unwrap_or(context_train))?;
         Ok(HyperParameters {
             vocab_size: vocab_size(checkpoint)?,
-            layers: keys.layer_specs(family, hidden_size, context_tokens.unwrap_or(context_train))?,
+            xielu: keys.xielu(family.feed_forward, layers.len())?,
+            layers,
             norm_epsilon: keys.norm_epsilon(family.norm)?,
             embedding_scale: keys.embedding_scale(family.embedding_scale, hidden_size)?,
             residual_scale: keys.optional_positive("residual_scale")?,
@@ -93,6 +100,31 @@ impl Keys<'_> {
         size.map(|size| self.checked_size(key, size as usize)).transpose()
     }
 
+    /// The parameters of xIELU, of which each key has one for each layer.
+    fn xielu(&self, form: FeedForward, n_layers: usize) -> Result<Vec<Xielu>, ModelError> {
+        if form != FeedForward::UngatedXielu {
+            return Ok(Vec::new());
+        }
+        let of_layers = |key: &str| match self.checkpoint.floats(key)? {
+            values if values.len() == n_layers => Ok(values),
+            values => Err(ModelError::Hyperparameter {
+                file: self.file(),
+                key: key.to_owned(),
+                found: values.len().to_string(),
+                expected: format!("one number for each of {n_layers} layers"),
+            }),
+        };
+        // These keys do not start with the architecture.
+        let [alpha_p, alpha_n] = [of_layers("xielu.alpha_p")?, of_layers("xielu.alpha_n")?];
+        let [beta, epsilon] = [of_layers("xielu.beta")?, of_layers("xielu.eps")?];
+        let of_layer = |layer: usize| {
+            // Files have both factors as they were learnt: positive by a softplus, and above beta.
+            let [positive, negative] = [alpha_p[layer], alpha_n[layer]].map(softplus);
+            Xielu::new([positive, beta[layer] + negative, beta[layer], epsilon[layer]])
+        };
+        Ok((0..n_layers).map(of_layer).collect())
+    }
+
     fn norm_epsilon(&self, norm: NormKind) -> Result<f32, ModelError> {
         const OF_ROOT: &str = "attention.layer_norm_rms_epsilon";
         const OF_LAYER: &str = "attention.layer_norm_epsilon";
@@ -106,6 +138,7 @@ impl Keys<'_> {
         let of_family = match scale {
             EmbeddingScale::One => 1.0,
             EmbeddingScale::SqrtHiddenSize => (hidden_size as f32).sqrt(),
+            EmbeddingScale::ByKey => self.positive("embedding_scale")?,
         };
         Ok(self.optional_positive("embedding_scale")?.unwrap_or(of_family))
     }

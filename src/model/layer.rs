@@ -8,7 +8,7 @@ use cuelight_shaders::layer_state::LayerState;
 use cuelight_shaders::recurrent::StatePart;
 use cuelight_shaders::state_space::SpaceShape;
 
-use super::arch::{FeedForward, Norms, QkNormKind};
+use super::arch::{FeedForward, Norms, QkNormKind, SharedExpert};
 use super::rope::RopeScaling;
 
 /// One layer.
@@ -33,6 +33,8 @@ pub enum MixerSpec {
     LatentAttention(AttentionLayer, LatentSizes),
     /// The gated delta rule after a convolution.
     GatedDelta(DeltaLayer),
+    /// The gated delta rule with a decay for each key, after a convolution.
+    KeyDelta(DeltaLayer),
     /// A gated convolution.
     ShortConv(ConvLayer),
     /// The state space of Mamba 2 after a convolution.
@@ -51,7 +53,11 @@ impl MixerSpec {
             MixerSpec::Attention(attention)
             | MixerSpec::LatentAttention(attention, _)
             | MixerSpec::AttentionNextToStateSpace(attention, _) => Some(attention),
-            MixerSpec::GatedDelta(_) | MixerSpec::ShortConv(_) | MixerSpec::StateSpace(_) | MixerSpec::None => None,
+            MixerSpec::GatedDelta(_)
+            | MixerSpec::KeyDelta(_)
+            | MixerSpec::ShortConv(_)
+            | MixerSpec::StateSpace(_)
+            | MixerSpec::None => None,
         }
     }
 
@@ -62,7 +68,9 @@ impl MixerSpec {
             MixerSpec::Attention(attention) if attention.reads_layer.is_some() => LayerState::NONE,
             MixerSpec::Attention(attention) => LayerState::of_kv(attention.kv_shape()),
             MixerSpec::LatentAttention(attention, sizes) => LayerState::of_kv(attention.latent_shape(*sizes)),
-            MixerSpec::GatedDelta(delta) => LayerState::recurrent(len_of(&delta.state_parts(0))),
+            MixerSpec::GatedDelta(delta) | MixerSpec::KeyDelta(delta) => {
+                LayerState::recurrent(len_of(&delta.state_parts(0)))
+            }
             MixerSpec::ShortConv(conv) => LayerState::recurrent(conv.state_part(0).len),
             MixerSpec::StateSpace(space) => LayerState::recurrent(len_of(&space.state_parts(0))),
             MixerSpec::AttentionNextToStateSpace(attention, space) => {
@@ -248,6 +256,10 @@ pub struct ExpertSizes {
     pub top_k: usize,
     /// Width of one expert's feed-forward.
     pub intermediate_size: usize,
+    /// Width of the rows that experts read and write, where projections before and after them change it.
+    pub latent_size: Option<usize>,
+    /// The form of an expert.
+    pub form: FeedForward,
     /// How a router's logits become scores.
     pub scoring: Scoring,
     /// Whether the weights of a row's experts are made to sum to 1 before `scale` applies.
@@ -258,4 +270,6 @@ pub struct ExpertSizes {
     pub groups: Option<Groups>,
     /// Whether a weight applies to an expert's input or output.
     pub weighting: RouteWeighting,
+    /// How the output of a shared expert joins that of the routed ones.
+    pub shared: SharedExpert,
 }

@@ -1,11 +1,12 @@
 //! Mixers: the half of a layer in which a row reads other rows of its sequence.
 
 mod delta;
+mod key_delta;
 mod short_conv;
 mod state_space;
 
 use cuelight_shaders::attention::{Attention, KvShape};
-use cuelight_shaders::elementwise::{Add, ScaleByPosition};
+use cuelight_shaders::elementwise::{Add, GateRows, ScaleByPosition};
 use cuelight_shaders::glu::{Activation, Glu};
 use cuelight_shaders::heads::{JoinHeads, SplitHeads};
 use cuelight_shaders::matmul::HeadLinear;
@@ -27,6 +28,7 @@ pub fn mix(builder: &mut Builder<'_>, layer: usize, spec: &MixerSpec, x: ValueId
         MixerSpec::Attention(attention) => grouped_query_attention(builder, layer, attention, x),
         MixerSpec::LatentAttention(attention, sizes) => latent_attention(builder, layer, (attention, *sizes), x),
         MixerSpec::GatedDelta(sizes) => delta::gated_delta(builder, layer, sizes, x),
+        MixerSpec::KeyDelta(sizes) => key_delta::key_delta(builder, layer, sizes, x),
         MixerSpec::ShortConv(sizes) => short_conv::short_conv(builder, layer, sizes, x),
         MixerSpec::StateSpace(sizes) => state_space::state_space(builder, layer, sizes, x),
         MixerSpec::AttentionNextToStateSpace(attention, sizes) => {
@@ -56,10 +58,18 @@ fn grouped_query_attention(
     let op = Attention { sinks, ..attention_op(builder, layer, attention, attention.kv_shape()) };
     let attended = builder.graph.push_one(op.checked()?, &[query, key, value])?;
     let attended = match gate {
-        Some(gate) => builder.graph.push_one(Glu::new(Activation::Sigmoid), &[gate, attended])?,
+        Some((function, gate)) => gated(builder, function, [gate, attended])?,
         None => attended,
     };
     Ok(builder.linear(layer, &[("attn_output", builder.h.hidden_size)], attended)?[0])
+}
+
+/// The outputs of heads times a function of their gates, of which each value or each head has one.
+fn gated(builder: &mut Builder<'_>, function: Activation, [gate, heads]: [ValueId; 2]) -> Result<ValueId, BuildError> {
+    if builder.graph.width(gate) == builder.graph.width(heads) {
+        return Ok(builder.graph.push_one(Glu::new(function), &[gate, heads])?);
+    }
+    Ok(builder.graph.push_one(GateRows::new(function), &[heads, gate])?)
 }
 
 /// Grouped-query attention to the keys and values of an earlier layer. Projections of keys and values that a file has for this
@@ -100,20 +110,31 @@ fn attention_op(builder: &Builder<'_>, layer: usize, attention: &AttentionLayer,
     }
 }
 
+/// The gate of the heads' outputs and its function.
+type HeadGate = (Activation, ValueId);
+
 /// Query, key and value of each row, and the gate of the heads' outputs if there is one.
 fn project(
     builder: &mut Builder<'_>,
     layer: usize,
     heads: Heads,
     x: ValueId,
-) -> Result<([ValueId; 3], Option<ValueId>), BuildError> {
-    let head_dim = heads.head_dim;
-    if builder.family.attention.gate == Gate::Never {
-        return Ok((project_parts(builder, layer, heads, heads.n_heads * head_dim, x)?, None));
+) -> Result<([ValueId; 3], Option<HeadGate>), BuildError> {
+    let Heads { n_heads, head_dim, .. } = heads;
+    match builder.family.attention.gate {
+        Gate::Never => Ok((project_parts(builder, layer, heads, n_heads * head_dim, x)?, None)),
+        Gate::InQuery => {
+            let [query, key, value] = project_parts(builder, layer, heads, 2 * n_heads * head_dim, x)?;
+            let parts = builder.graph.push(SplitHeads { first: head_dim, second: head_dim }, &[query])?;
+            Ok(([parts[0], key, value], Some((Activation::Sigmoid, parts[1]))))
+        }
+        Gate::Projected(function) => {
+            let is_per_head = builder.weights.rows(&format!("blk.{layer}.attn_gate.weight")) == Some(n_heads);
+            let width = if is_per_head { n_heads } else { n_heads * head_dim };
+            let gate = builder.linear(layer, &[("attn_gate", width)], x)?[0];
+            Ok((project_parts(builder, layer, heads, n_heads * head_dim, x)?, Some((function, gate))))
+        }
     }
-    let [query, key, value] = project_parts(builder, layer, heads, 2 * heads.n_heads * head_dim, x)?;
-    let parts = builder.graph.push(SplitHeads { first: head_dim, second: head_dim }, &[query])?;
-    Ok(([parts[0], key, value], Some(parts[1])))
 }
 
 /// Query, key and value of each row; the query projection has `query_width` outputs.

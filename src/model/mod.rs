@@ -28,12 +28,13 @@ use cuelight_shaders::elementwise::{Add, Scale, Softcap};
 use cuelight_shaders::embed::Embed;
 use cuelight_shaders::layer_state::LayerState;
 use cuelight_shaders::matmul::Linear;
+use cuelight_shaders::rms_norm::RmsNorm;
 use cuelight_shaders::select_rows::SelectRows;
 
 use crate::adapters::projections::Projection;
 use crate::checkpoint::Checkpoint;
 use crate::graph::{Graph, ValueId};
-use arch::Norms;
+use arch::{EmbeddingNorm, Norms};
 use builder::{BuildError, Builder};
 use hyperparameters::HyperParameters;
 use layer::{FeedForwardSpec, MixerSpec};
@@ -93,6 +94,9 @@ fn build_ops(builder: &mut Builder<'_>) -> Result<(), BuildError> {
     let embedding = builder.weights.matrix("token_embd.weight", h.vocab_size, h.hidden_size)?;
     let embedding_factor = builder.weights.factor("token_embd")?;
     let mut x = builder.graph.push_one(Embed::new(embedding.clone(), h.embedding_scale * embedding_factor), &[])?;
+    if builder.family.embedding_norm == EmbeddingNorm::Unweighted {
+        x = builder.norm_by(vec![1.0; h.hidden_size].into(), x)?;
+    }
     let per_layer = per_layer::inputs(builder, x)?;
     for layer in 0..h.layers.len() {
         x = build_layer(builder, layer, (x, per_layer))?;
@@ -166,7 +170,13 @@ fn add_branch(
     norm: Option<&str>,
     [x, branch]: [ValueId; 2],
 ) -> Result<ValueId, BuildError> {
-    let normed = layer_norm(builder, layer, norm, branch)?;
+    let normed = match (norm, builder.family.epsilon_after) {
+        (Some(stem), Some(epsilon)) => {
+            let weight = builder.weights.vector(&format!("blk.{layer}.{stem}.weight"), builder.h.hidden_size)?;
+            builder.graph.push_one(RmsNorm::new(weight, epsilon), &[branch])?
+        }
+        _ => layer_norm(builder, layer, norm, branch)?,
+    };
     let scaled = scaled(builder, builder.h.residual_scale, normed)?;
     Ok(builder.graph.push_one(Add, &[x, scaled])?)
 }
@@ -180,6 +190,7 @@ fn norm_names(norms: Norms) -> [Option<&'static str>; 4] {
             [Some("attn_norm"), Some("post_attention_norm"), Some("ffn_norm"), Some("post_ffw_norm")]
         }
         Norms::After => [None, Some("post_attention_norm"), None, Some("post_ffw_norm")],
+        Norms::BeforeWithSecond => [Some("attn_norm_2"), None, Some("attn_norm"), None],
         Norms::BeforeOnlyHalf => [Some("attn_norm"), None, Some("attn_norm"), None],
     }
 }

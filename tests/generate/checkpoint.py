@@ -31,6 +31,8 @@ class Family:
     write_keys: Callable[[gguf.GGUFWriter, object], None] = lambda writer, config: None
     # Writes the number and sizes of key and value heads, for families whose heads differ in size.
     write_heads: Callable[[gguf.GGUFWriter, object], None] | None = None
+    # Writes tensors that transformers has none of.
+    write_tensors: Callable[[gguf.GGUFWriter, object], None] = lambda writer, config: None
     # Whether `write_keys` writes the length of the feed-forward of each layer.
     writes_lengths: bool = False
     # How tensors are stored that the converter does not only rename.

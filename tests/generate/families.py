@@ -18,6 +18,8 @@ import transformers
 from gguf import GGMLQuantizationType as Format
 
 import directories
+import fused_projections
+import gated_attention
 import hybrids
 import llama_likes
 import oracle
@@ -396,7 +398,9 @@ CHECKPOINTS: dict[str, Checkpoint] = {
         QWEN3_MOE,
         QWEN3_MOE_SIZES | WIDE | dict(moe_intermediate_size=256, num_experts=4, head_dim=32, num_attention_heads=8),
         MIXED_Q4_K | {"ffn_gate_inp": Format.F32, "ffn_down_exps": Format.Q6_K}),
-} | llama_likes.CHECKPOINTS | hybrids.CHECKPOINTS | state_spaces.CHECKPOINTS  # fmt: skip
+} | llama_likes.CHECKPOINTS | fused_projections.CHECKPOINTS | gated_attention.CHECKPOINTS | hybrids.CHECKPOINTS | (
+    state_spaces.CHECKPOINTS
+)  # fmt: skip
 
 
 def main(names: list[str]) -> None:
@@ -500,7 +504,7 @@ def rope_parameters(config) -> dict:
 
 def norm_epsilon(config) -> float:
     names = ("rms_norm_eps", "layer_norm_eps", "norm_eps", "norm_epsilon", "layer_norm_epsilon")
-    return next(getattr(config, name) for name in names if hasattr(config, name))
+    return next(value for name in names if (value := getattr(config, name, None)) is not None)
 
 
 def write_rope(writer: gguf.GGUFWriter, parameters: dict) -> None:
@@ -535,6 +539,7 @@ def write_weights(writer, checkpoint: Checkpoint, config, shapes: dict, rng) -> 
             writer.add_tensor(stored_name, stored, raw_dtype=format)
             read.append(layout.out_of_file(factor * gguf.quants.dequantize(stored, format).reshape(part.shape)))
         state[key] = torch.from_numpy(np.ascontiguousarray(rule.out_of_file(read), dtype=np.float32))
+    checkpoint.family.write_tensors(writer, config)
     rotary = rope_parameters(config)
     for length in ("long", "short") if "long_factor" in rotary else ():
         factors = np.array(rotary[f"{length}_factor"], dtype=np.float32)

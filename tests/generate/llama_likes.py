@@ -3,6 +3,7 @@
 import math
 
 import gguf
+import numpy as np
 import transformers
 from gguf import MODEL_ARCH as ARCH
 
@@ -79,6 +80,18 @@ def write_logit_scale(writer: gguf.GGUFWriter, config) -> None:
     writer.add_logit_scale(config.logit_scale)
 
 
+def write_cohere_moe_keys(writer: gguf.GGUFWriter, config) -> None:
+    writer.add_feed_forward_length(config.prefix_dense_intermediate_size)
+    write_logit_scale(writer, config)
+    write_window_pattern(writer, config)
+    write_experts(writer, config.num_experts, config.num_experts_per_tok)
+    writer.add_expert_feed_forward_length(config.intermediate_size)
+    writer.add_expert_shared_count(config.num_shared_experts)
+    writer.add_leading_dense_block_count(config.mlp_layer_types.count("dense"))
+    writer.add_expert_weights_norm(config.norm_topk_prob)
+    writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+
+
 def write_experts_of_numbers(writer: gguf.GGUFWriter, config) -> None:
     write_experts(writer, config.num_experts, config.num_experts_per_tok)
     writer.add_expert_feed_forward_length(config.intermediate_size)
@@ -128,6 +141,53 @@ def write_dots_keys(writer: gguf.GGUFWriter, config) -> None:
     writer.add_expert_weights_norm(config.norm_topk_prob)
 
 
+def write_hunyuan3_keys(writer: gguf.GGUFWriter, config) -> None:
+    write_qwen_experts(writer, config)
+    writer.add_expert_shared_feed_forward_length(config.moe_intermediate_size * config.num_shared_experts)
+    writer.add_expert_weights_norm(True)
+    writer.add_expert_weights_scale(config.router_scaling_factor)
+    writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+
+
+def write_window_pattern(writer: gguf.GGUFWriter, config) -> None:
+    writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config.layer_types])
+
+
+def write_mellum_keys(writer: gguf.GGUFWriter, config) -> None:
+    write_qwen_experts(writer, config)
+    write_window_pattern(writer, config)
+    writer.add_rope_freq_base_swa(config.rope_parameters["sliding_attention"]["rope_theta"])
+
+
+def write_granite_swa_keys(writer: gguf.GGUFWriter, config) -> None:
+    write_granite_keys(writer, config)
+    write_window_pattern(writer, config)
+    writer.add_rope_pattern([theta != 0 for theta in config.layer_rope_theta])
+
+
+def write_minicpm_keys(writer: gguf.GGUFWriter, config) -> None:
+    writer.add_embedding_scale(config.embedding_multiplier)
+    writer.add_residual_scale(config.residual_multiplier)
+    writer.add_logit_scale(config.logits_scaling)
+
+
+# The parameters of xIELU, which files have as keys: alpha_p and alpha_n as they were learnt, beta, epsilon.
+XIELU = dict(alpha_p=0.3, alpha_n=-0.4, beta=0.5, eps=-1e-6)
+
+
+def write_xielu_keys(writer: gguf.GGUFWriter, config) -> None:
+    for name, value in XIELU.items():
+        getattr(writer, f"add_xielu_{name}")([value] * config.num_hidden_layers)
+
+
+def xielu_rules(config) -> dict[str, parts.Parts]:
+    return {
+        rf"mlp\.act_fn\.{name}": parts.Parts((), lambda values: [], lambda _, value=value, name=name: np.array(
+            [value] if name.startswith("alpha") else value, dtype=np.float32))
+        for name, value in XIELU.items()
+    }  # fmt: skip
+
+
 GRANITE_SCALES = dict(
     embedding_multiplier=3.0, residual_multiplier=0.4, attention_multiplier=0.2, logits_scaling=2.0,
 )  # fmt: skip
@@ -150,7 +210,41 @@ def phi3(original: int) -> dict:
         pad_token_id=0)  # fmt: skip
 
 
+GRANITE_SWA_SIZES = small(
+    **GRANITE_SCALES, num_hidden_layers=4, head_dim=16, sliding_window=20,
+    layer_types=["sliding_attention"] * 3 + ["full_attention"], layer_rope_theta=[10000.0, 10000.0, 10000.0, 0])  # fmt: skip
+
 CHECKPOINTS: dict[str, Checkpoint] = {
+    # transformers has no class of their own for these three; their layers are those of the class that is named.
+    "exaone": Checkpoint(family(ARCH.EXAONE, "Llama"), small(
+        rope_parameters=rope("llama3", 1000000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                             original_max_position_embeddings=64))),
+    "internlm2": Checkpoint(family(ARCH.INTERNLM2, "Llama", rotates_neighbours=True), small(tie_word_embeddings=False)),
+    "minicpm": Checkpoint(
+        family(ARCH.MINICPM, "Granite", rotates_neighbours=True, write_keys=write_minicpm_keys),
+        small(**(GRANITE_SCALES | dict(attention_multiplier=8**-0.5)))),
+    "apertus": Checkpoint(
+        family(ARCH.APERTUS, "Apertus", write_keys=write_xielu_keys, rules=xielu_rules),
+        small(tie_word_embeddings=False, pad_token_id=0, rope_parameters=rope(
+            "llama3", 1000000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+            original_max_position_embeddings=64))),
+    "granite_swa": Checkpoint(
+        family(ARCH.GRANITE_SWA, "GraniteSWA", rotates_neighbours=True, write_keys=write_granite_swa_keys,
+               rules=lambda config: parts.SINKS), GRANITE_SWA_SIZES),
+    "granite_swa-moe": Checkpoint(
+        family(ARCH.GRANITE_SWA, "GraniteMoeSWA", rotates_neighbours=True, write_keys=write_granite_swa_keys,
+               rules=lambda config: parts.SINKS | parts.GRANITE_MOE_FUSED),
+        GRANITE_SWA_SIZES | dict(num_local_experts=6, num_experts_per_tok=2, intermediate_size=24,
+                                 shared_intermediate_size=40)),
+    "mellum": Checkpoint(family(ARCH.MELLUM, "Mellum", write_keys=write_mellum_keys), small_experts(
+        num_hidden_layers=4, head_dim=16, num_experts=6, sliding_window=20, max_position_embeddings=4096,
+        layer_types=["sliding_attention"] * 3 + ["full_attention"], rope_parameters={
+            "sliding_attention": rope(theta=20000.0),
+            "full_attention": rope("yarn", 500000.0, factor=8.0, beta_fast=32.0, beta_slow=1.0,
+                                   original_max_position_embeddings=512)})),
+    "hy_v3": Checkpoint(
+        family(ARCH.HY_V3, "HYV3", write_keys=write_hunyuan3_keys, rules=lambda config: parts.HUNYUAN3),
+        small_experts(head_dim=16, num_experts=6, num_shared_experts=1, router_scaling_factor=1.5)),
     "granite": Checkpoint(
         family(ARCH.GRANITE, "Granite", rotates_neighbours=True, write_keys=write_granite_keys),
         small(**GRANITE_SCALES)),
@@ -184,6 +278,13 @@ CHECKPOINTS: dict[str, Checkpoint] = {
     "cohere2": Checkpoint(
         family(ARCH.COHERE2, "Cohere2", layer_norms=True, write_keys=write_logit_scale),
         small(num_hidden_layers=4, sliding_window=20, logit_scale=0.75, **LAYER_NORM)),
+    "cohere2moe": Checkpoint(
+        family(ARCH.COHERE2MOE, "Cohere2Moe", layer_norms=True, write_keys=write_cohere_moe_keys, writes_lengths=True),
+        small(num_hidden_layers=4, sliding_window=20, logit_scale=0.75, num_experts=6, num_experts_per_tok=2,
+              intermediate_size=24, num_shared_experts=1, head_dim=16, prefix_dense_intermediate_size=48,
+              layer_types=["full_attention", "sliding_attention", "full_attention", "sliding_attention"],
+              mlp_layer_types=["dense"] + ["sparse"] * 3, norm_topk_prob=True, expert_selection_fn="sigmoid",
+              rms_norm_eps=None, **LAYER_NORM)),
     "command-r": Checkpoint(
         family(ARCH.COMMAND_R, "Cohere", layer_norms=True, write_keys=write_logit_scale),
         small(logit_scale=0.75, **LAYER_NORM)),

@@ -48,7 +48,7 @@ GATE_AND_UP = ("ffn_gate_exps.weight", "ffn_up_exps.weight")
 DOWN = Parts(("ffn_down_exps.weight",))
 CORRECTION = {r"mlp\.gate\.e_score_correction_bias": Parts(("exp_probs_b.bias",))}
 
-# Keys are patterns of the name after `model.layers.N.`.
+# Keys are patterns of the name after the number of the layer.
 EXPERTS = CORRECTION | {
     r"mlp\.experts\.gate_up_proj": Parts(GATE_AND_UP, **halves(1)),
     r"mlp\.experts\.down_proj": DOWN,
@@ -84,6 +84,10 @@ GRANITE_MOE = {
     r"shared_mlp\.input_linear\.weight": Parts(("ffn_gate_shexp.weight", "ffn_up_shexp.weight"), **halves(0)),
     r"shared_mlp\.output_linear\.weight": Parts(("ffn_down_shexp.weight",)),
 }
+# The shared expert's gate and up projection in one tensor.
+GRANITE_MOE_FUSED = GRANITE_MOE | {r"shared_mlp\.input_linear\.weight": Parts(("ffn_up_shexp.weight",))}
+SINKS = {r"self_attn\.sinks": Parts(("attn_sinks.weight",))}
+HUNYUAN3 = EXPERTS | {r"mlp\.e_score_correction_bias": Parts(("exp_probs_b",))}
 ERNIE_MOE = EXPERTS | {
     r"mlp\.gate\.moe_statics\.e_score_correction_bias": Parts(
         ("exp_probs_b.bias",), lambda values: [values.reshape(-1)], lambda parts: parts[0].reshape(1, -1)
@@ -111,7 +115,7 @@ def latent(config) -> dict[str, Parts]:
 
 def find(rules: dict[str, Parts], key: str) -> Parts | None:
     """The rule for a tensor of transformers, with the names of its tensors in the file."""
-    found = re.fullmatch(r"model\.layers\.(\d+)\.(.+)", key)
+    found = re.fullmatch(r"(?:model|gpt_neox|backbone|transformer)\.(?:layers|h)\.(\d+)\.(.+)", key)
     if not found:
         return None
     layer, rest = found.groups()

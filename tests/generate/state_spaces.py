@@ -182,6 +182,11 @@ NEMOTRON_SIZES = without(small(
     mamba_num_heads=4, mamba_head_dim=16, n_groups=2, ssm_state_size=8, layer_norm_epsilon=1e-3,
     tie_word_embeddings=False), "num_hidden_layers", "rms_norm_eps")  # fmt: skip
 
+NEMOTRON_MOE_SIZES = NEMOTRON_SIZES | dict(
+    layers_block_type=["linear_attention", "moe", "full_attention", "moe"], n_routed_experts=6, num_experts_per_tok=2,
+    moe_intermediate_size=24, moe_shared_expert_intermediate_size=40, n_shared_experts=1, n_group=1, topk_group=1,
+    routed_scaling_factor=1.5, norm_topk_prob=True)  # fmt: skip
+
 CHECKPOINTS: dict[str, Checkpoint] = {
     "lfm2": Checkpoint(LFM2, LFM2_SIZES | dict(block_auto_adjust_ff_dim=False)),
     "lfm2moe": Checkpoint(LFM2_MOE, LFM2_SIZES | dict(
@@ -196,4 +201,7 @@ CHECKPOINTS: dict[str, Checkpoint] = {
         **PREFIXED_MAMBA2, mamba_d_ssm=64, num_hidden_layers=2, mamba_rms_norm=False, head_dim=16,
         rope_parameters=rope())),
     "nemotron_h": Checkpoint(nemotron(ARCH.NEMOTRON_H), NEMOTRON_SIZES),
+    "nemotron_h_moe": Checkpoint(nemotron(ARCH.NEMOTRON_H_MOE), NEMOTRON_MOE_SIZES),
+    # The routed experts work on shorter rows.
+    "nemotron_h_moe-latent": Checkpoint(nemotron(ARCH.NEMOTRON_H_MOE), NEMOTRON_MOE_SIZES | dict(moe_latent_size=20)),
 }  # fmt: skip

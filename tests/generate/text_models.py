@@ -6,8 +6,9 @@ import torch
 import transformers
 
 
-def causal(name: str) -> type:
-    """A language model around transformers' class NAMETextModel, with the interface of its causal classes."""
+def causal(name: str, finish=lambda config, logits: logits) -> type:
+    """A language model around transformers' class NAMETextModel, with the interface of its causal classes. `finish` is
+    what the model does with logits."""
     decoder = getattr(transformers, f"{name}TextModel")
 
     class Causal(torch.nn.Module):
@@ -16,6 +17,7 @@ def causal(name: str) -> type:
             self.model = decoder(config)
             self.lm_head = torch.nn.Linear(config.hidden_size, config.vocab_size, bias=False)
             self.is_tied = config.tie_word_embeddings
+            self.finish = lambda logits: finish(config, logits)
 
         def tie_weights(self) -> None:
             if self.is_tied:
@@ -23,7 +25,7 @@ def causal(name: str) -> type:
 
         def forward(self, input_ids: torch.Tensor, use_cache: bool) -> SimpleNamespace:
             rows = self.model(input_ids=input_ids, use_cache=use_cache).last_hidden_state
-            return SimpleNamespace(logits=self.lm_head(rows))
+            return SimpleNamespace(logits=self.finish(self.lm_head(rows)))
 
     Causal.__name__ = decoder.__name__
     return Causal

@@ -36,28 +36,28 @@ K_SCALES = {
 def random_tensor(name: str, shape: tuple[int, ...], gain: dict[str, float], rng: np.random.Generator) -> np.ndarray:
     """Values that keep activations near 1 and logits far apart, so an error anywhere changes the output."""
     noise = rng.standard_normal(shape)
-    if re.search(r"norm(_\d)?\.weight$", name):
+    if re.search(r"(norm(_\d)?|\.ln_\w+)\.weight$", name):
         return (gain["norm_mean"] + 0.2 * noise).astype(np.float32)
     if name.endswith(("router.scale", "per_expert_scale", "layer_scalar", ".D")):
         return (1.0 + 0.2 * noise).astype(np.float32)
     if name.endswith("A_log"):
         # States that decay over a few to a hundred tokens.
         return (-2.0 + noise).astype(np.float32)
-    if name.endswith((".bias", "_proj_bias", "dt_bias", "sinks")):
+    if name.endswith((".bias", "_proj_bias", "dt_bias", "sinks", "expert_bias")):
         return (0.5 * noise).astype(np.float32)
-    return (tensor_gain(name, gain) / np.sqrt(shape[-1]) * noise).astype(np.float32)
+    return (tensor_gain(name, gain) / np.sqrt(shape[-1] if shape else 1) * noise).astype(np.float32)
 
 
 def tensor_gain(name: str, gain: dict[str, float]) -> float:
     """The factor on 1/sqrt(fan-in). Queries, keys, routers and the output head get more than 1, so their choices are clear."""
     if "q_proj" in name or "k_proj" in name:
         return gain["query_key"]
-    if name.endswith((".mlp.gate.weight", "router.weight")):
+    if name.endswith((".mlp.gate.weight", "router.weight", "router.gate.weight", ".mixer.gate.weight")):
         return 2.0
     if name.endswith("router.proj.weight"):
         # Its input is scaled to length 1, not to mean square 1.
         return 16.0
-    if "embed_tokens" in name or "lm_head" in name:
+    if re.search("embed_tokens|lm_head|embed_in|embed_out|word_embeddings|embeddings", name):
         return gain["head"]
     return 1.0
 

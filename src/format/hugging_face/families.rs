@@ -104,6 +104,22 @@ const STARCODER2: &[Rule] = &[("mlp.c_fc", "ffn_up", &[]), ("mlp.c_proj", "ffn_d
 
 const MINIMAX: &[Rule] = &[("block_sparse_moe.e_score_correction_bias", "exp_probs_b.bias", &[])];
 
+const HUNYUAN3: &[Rule] = &[
+    ("mlp.router.gate", "ffn_gate_inp", &[]),
+    ("mlp.expert_bias", "exp_probs_b.bias", &[]),
+    ("mlp.shared_mlp.gate_proj", "ffn_gate_shexp", &[]),
+    ("mlp.shared_mlp.up_proj", "ffn_up_shexp", &[]),
+    ("mlp.shared_mlp.down_proj", "ffn_down_shexp", &[]),
+];
+
+const AFMOE: &[Rule] = &[
+    ("self_attn.gate_proj", "attn_gate", &[]),
+    ("mlp.router.gate", "ffn_gate_inp", &[]),
+    ("mlp.expert_bias", "exp_probs_b.bias", &[]),
+    ("pre_mlp_layernorm", "ffn_norm", &[]),
+    ("post_mlp_layernorm", "post_ffw_norm", &[]),
+];
+
 const GLM4: &[Rule] =
     &[("post_self_attn_layernorm", "post_attention_norm", &[]), ("post_mlp_layernorm", "post_ffw_norm", &[])];
 
@@ -166,6 +182,10 @@ pub(super) const FAMILIES: &[Family] = &[
     },
     Family { model_types: &["nemotron"], architecture: "nemotron", activations: RELU2, norms_lack_one: true, ..PLAIN },
     Family { model_types: &["granite"], architecture: "granite", names: &[ROTARY], ..PLAIN },
+    Family { model_types: &["granite_swa"], architecture: "granite_swa", names: &[ROTARY], ..PLAIN },
+    Family { model_types: &["mellum"], architecture: "mellum", ..PLAIN },
+    Family { model_types: &["hy_v3"], architecture: "hy_v3", names: &[HUNYUAN3], ..PLAIN },
+    Family { model_types: &["afmoe"], architecture: "afmoe", names: &[NORM_AFTER_MIXER, AFMOE], ..PLAIN },
     Family { model_types: &["exaone4"], architecture: "exaone4", names: &[NORM_AFTER_MIXER], ..PLAIN },
     Family { model_types: &["seed_oss"], architecture: "seed_oss", names: &[NORM_AFTER_MIXER], ..PLAIN },
     Family { model_types: &["glm4"], architecture: "glm4", names: &[GLM4], ..PLAIN },

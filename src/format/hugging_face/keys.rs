@@ -38,7 +38,7 @@ const RENAMED: &[(&[&str], &str, Kind)] = &[
     (&["num_experts_per_tok", "top_k_experts"], "expert_used_count", Size),
     (&["moe_intermediate_size"], "expert_feed_forward_length", Size),
     (&["norm_topk_prob"], "expert_weights_norm", Bool),
-    (&["routed_scaling_factor"], "expert_weights_scale", Float),
+    (&["routed_scaling_factor", "router_scaling_factor", "route_scale"], "expert_weights_scale", Float),
     (&["n_group"], "expert_group_count", Size),
     (&["topk_group"], "expert_group_used_count", Size),
     (&["num_kv_shared_layers"], "attention.shared_kv_layers", Size),
@@ -220,9 +220,16 @@ impl<'a> Keys<'a> {
         {
             self.add("ssm.inner_size", heads.saturating_mul(length));
         }
-        let Some(rotates) = self.config.list("no_rope_layers")? else { return Ok(()) };
-        let rotates: Vec<bool> = rotates.iter().map(|value| value.as_u64() != Some(0)).collect();
-        self.add("attention.rope_pattern", &rotates[..]);
+        if self.config.bool("mup_enabled")? == Some(false) {
+            self.add("embedding_scale", 1.0f32);
+        }
+        // Layers that do not rotate have a 0, among flags or among bases of frequencies.
+        for key in ["no_rope_layers", "layer_rope_theta"] {
+            let Some(rotates) = self.config.list(key)? else { continue };
+            let rotates: Vec<bool> = rotates.iter().map(|value| value.as_f64() != Some(0.0)).collect();
+            self.add("attention.rope_pattern", &rotates[..]);
+            break;
+        }
         Ok(())
     }
 }

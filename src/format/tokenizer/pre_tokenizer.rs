@@ -145,6 +145,16 @@ const ROWS: &[Row] = &[
         patterns: &[THREE_DIGITS, r"[\x{4E00}-\x{9FA5}\x{3040}-\x{309F}\x{30A0}-\x{30FF}]+", DEEPSEEK_V3],
         rules: PLAIN,
     },
+    Row {
+        names: &["afmoe"],
+        patterns: &[
+            // Groups of three digits from the right.
+            r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))",
+            r"[\x{4E00}-\x{9FFF}\x{3400}-\x{4DBF}\x{F900}-\x{FAFF}\x{3040}-\x{309F}\x{30A0}-\x{30FF}\x{FF65}-\x{FF9F}\x{2F00}-\x{2FDF}\x{0E40}-\x{0E7F}\x{0E80}-\x{0EFF}\x{1780}-\x{17FF}\x{1000}-\x{109F}\x{AA60}-\x{AA7F}\x{A9E0}-\x{A9FF}\x{AC00}-\x{D7AF}\x{1100}-\x{11FF}]+",
+            DEEPSEEK_V3,
+        ],
+        rules: PLAIN,
+    },
     Row { names: &["falcon"], patterns: &[r"[\p{P}\$\+<=>\^~\|`]+", GPT2, r"[0-9][0-9][0-9]"], rules: PLAIN },
     Row { names: &["tekken"], patterns: &[TEKKEN], rules: WHOLE_BOS },
     Row { names: &["gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2"], patterns: &[O200K], rules: PLAIN },
@@ -284,6 +294,7 @@ mod tests {
         assert_splits("llama-bpe", "a 1234", &["a", " ", "123", "4"]);
         assert_splits("qwen2", "a 1234", &["a", " ", "1", "2", "3", "4"]);
         assert_splits("kimi-k2", "a 1234", &["a", " ", "123", "4"]);
+        assert_splits("afmoe", "a 12345", &["a", " ", "12", "345"]);
     }
 
     #[test]

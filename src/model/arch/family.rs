@@ -20,12 +20,16 @@ pub struct Family {
     pub models: &'static str,
     /// The factor on token embeddings, unless the file has the key `embedding_scale`.
     pub embedding_scale: EmbeddingScale,
+    /// The norm of token embeddings.
+    pub embedding_norm: EmbeddingNorm,
     /// The use of the key `logit_scale`.
     pub logit_scale: LogitScale,
     /// The kind of all norms, except those of heads.
     pub norm: NormKind,
     /// Where a layer applies norms.
     pub norms: Norms,
+    /// The epsilon of norms after the mixer and the feed-forward; `None` for that of the others.
+    pub epsilon_after: Option<f32>,
     /// What the feed-forward reads.
     pub residual: Residual,
     /// How rows of a sequence exchange information.
@@ -47,9 +51,11 @@ impl Family {
         architecture: "",
         models: "",
         embedding_scale: EmbeddingScale::One,
+        embedding_norm: EmbeddingNorm::Never,
         logit_scale: LogitScale::Unused,
         norm: NormKind::Rms,
         norms: Norms::Before,
+        epsilon_after: None,
         residual: Residual::Sequential,
         mixer: Mixer::GroupedQueryAttention,
         attention: AttentionSpec::PLAIN,
@@ -66,6 +72,17 @@ pub enum EmbeddingScale {
     One,
     /// The square root of the hidden size.
     SqrtHiddenSize,
+    /// That of the key; a file without it is refused.
+    ByKey,
+}
+
+/// The norm of token embeddings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EmbeddingNorm {
+    /// None.
+    Never,
+    /// A root-mean-square norm without weight.
+    Unweighted,
 }
 
 /// The use of the key `logit_scale`.
@@ -97,6 +114,9 @@ pub enum Norms {
     Before,
     /// As [`Norms::Before`], but files name the second norm `post_attention_norm`.
     BeforeButNamedAfter,
+    /// As [`Norms::Before`], but in files with a norm `attn_norm_2` that one is before the mixer, and `attn_norm` before the
+    /// feed-forward.
+    BeforeWithSecond,
     /// Before and after the mixer and the feed-forward; the latter before the residual is added.
     BeforeAndAfter,
     /// After the mixer and after the feed-forward, before the residual is added.
@@ -113,6 +133,8 @@ pub enum Residual {
     Sequential,
     /// The layer's input, as the mixer does. Both have the same norm, unless the file has one for the feed-forward.
     Parallel,
+    /// As [`Residual::Parallel`], unless the key `use_parallel_residual` is false.
+    ParallelByKey,
     /// As [`Residual::Parallel`] in layers whose feed-forward has no norm of its own, else as [`Residual::Sequential`].
     ParallelWithOneNorm,
 }
@@ -124,6 +146,8 @@ pub enum FeedForward {
     Gated(Activation),
     /// One activated projection.
     Ungated(Pointwise),
+    /// One projection, activated by xIELU with parameters of each layer.
+    UngatedXielu,
 }
 
 /// How rows of a sequence exchange information.
@@ -142,6 +166,8 @@ pub enum Recurrent {
     Never,
     /// The gated delta rule, with this key head for each value head.
     GatedDelta(HeadOrder),
+    /// The gated delta rule with a decay for each key, which has as many heads as attention.
+    KeyDelta,
     /// A gated convolution over few rows.
     ShortConv,
     /// The state space of Mamba 2.
@@ -209,10 +235,14 @@ pub enum Rotation {
     EveryLayer,
     /// Windowed layers, in models that have some; else all.
     LayersWithWindow,
+    /// Windowed layers, and those without experts.
+    LayersWithWindowOrDense,
     /// All except every n-th.
     AllButEvery(usize),
     /// All layers, unless the key `rope.scaling.finetuned` is false; then none.
     WhereFinetuned,
+    /// None.
+    Never,
 }
 
 /// How queries are scaled by their position.
@@ -267,6 +297,8 @@ pub enum Gate {
     Never,
     /// The logistic function of a gate, which the query projection computes: each head's query, then its gate.
     InQuery,
+    /// This function of a gate with a projection of its own: for each value, or one for each head, as the file has it.
+    Projected(Activation),
 }
 
 /// How queries and keys are normalised.
@@ -322,6 +354,8 @@ pub struct RoutingSpec {
     pub weighting: RouteWeighting,
     /// Whether experts replace the dense feed-forward or run in parallel to it.
     pub placement: ExpertPlacement,
+    /// How the output of a shared expert joins that of the routed ones.
+    pub shared: SharedExpert,
 }
 
 impl RoutingSpec {
@@ -331,7 +365,17 @@ impl RoutingSpec {
         renormalise: true,
         weighting: RouteWeighting::Output,
         placement: ExpertPlacement::Replace,
+        shared: SharedExpert::Added,
     };
+}
+
+/// How the output of a shared expert joins that of the routed ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SharedExpert {
+    /// By their sum.
+    Added,
+    /// By their mean.
+    Averaged,
 }
 
 /// How experts relate to the dense feed-forward.
@@ -352,6 +396,8 @@ pub enum Windows {
     EveryLayer,
     /// All except every n-th, if the file names a window.
     AllButEvery(usize),
+    /// All except the first of every n, if the file names a window.
+    AllButFirstOf(usize),
     /// All except every n-th attend within their chunk of positions, unless the file names a window of 0.
     ChunksButEvery {
         /// Every how many layers one attends to all positions.

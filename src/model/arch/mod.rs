@@ -3,16 +3,21 @@
 //! A family is a [`Family`]: data that says how layers are built. Sizes come from the file's metadata. A new mathematical idea
 //! is a new mixer or feed-forward and a variant in `family.rs`, never a test for a family's name.
 
+mod afmoe;
+mod apertus;
 mod arcee;
 mod chatglm;
 mod cohere2;
+mod cohere2moe;
 mod command_r;
 mod deepseek2;
 mod dots1;
 mod ernie4_5;
 mod ernie4_5_moe;
+mod exaone;
 mod exaone4;
 mod exaone_moe;
+mod falcon;
 mod falcon_h1;
 mod family;
 mod gemma;
@@ -22,20 +27,30 @@ mod gemma4;
 mod glm4;
 mod glm4moe;
 mod gpt_oss;
+mod gptneox;
 mod granite;
+mod granite_swa;
 mod granitehybrid;
 mod granitemoe;
 mod hunyuan_dense;
 mod hunyuan_moe;
+mod hy_v3;
+mod internlm2;
 mod jais2;
+mod kimi_linear;
+mod laguna;
 mod lfm2;
 mod lfm2moe;
 mod llama;
 mod llama4;
+mod mellum;
+mod minicpm;
 mod minimax_m2;
 mod mistral3;
+mod muse_glimmer;
 mod nemotron;
 mod nemotron_h;
+mod nemotron_h_moe;
 mod olmo;
 mod olmo2;
 mod olmoe;
@@ -57,9 +72,9 @@ mod stablelm;
 mod starcoder2;
 
 pub use family::{
-    AttentionScale, AttentionSpec, EmbeddingScale, ExpertPlacement, Family, FeedForward, Gate, LogitScale, Mixer,
-    NormKind, Norms, QkNorm, QkNormKind, Recurrent, Residual, Rotation, RoutingSpec, Temperature, Values, WindowedRope,
-    Windows, YarnMultiplier, YarnRamp,
+    AttentionScale, AttentionSpec, EmbeddingNorm, EmbeddingScale, ExpertPlacement, Family, FeedForward, Gate,
+    LogitScale, Mixer, NormKind, Norms, QkNorm, QkNormKind, Recurrent, Residual, Rotation, RoutingSpec, SharedExpert,
+    Temperature, Values, WindowedRope, Windows, YarnMultiplier, YarnRamp,
 };
 
 use super::error::ModelError;
@@ -87,6 +102,7 @@ pub const FAMILIES: &[&Family] = &[
     &olmoe::FAMILY,
     &smollm3::FAMILY,
     &cohere2::FAMILY,
+    &cohere2moe::FAMILY,
     &command_r::FAMILY,
     &glm4::FAMILY,
     &exaone4::FAMILY,
@@ -107,17 +123,31 @@ pub const FAMILIES: &[&Family] = &[
     &chatglm::FAMILY,
     &jais2::FAMILY,
     &exaone_moe::FAMILY,
+    &exaone::FAMILY,
+    &internlm2::FAMILY,
+    &minicpm::FAMILY,
+    &gptneox::FAMILY,
+    &falcon::FAMILY,
+    &granite_swa::FAMILY,
+    &mellum::FAMILY,
+    &hy_v3::FAMILY,
+    &apertus::FAMILY,
+    &afmoe::FAMILY,
+    &laguna::FAMILY,
+    &muse_glimmer::FAMILY,
     &qwen2vl::FAMILY,
     &qwen3vl::FAMILY,
     &qwen3vlmoe::FAMILY,
     &qwen3next::FAMILY,
     &qwen35::FAMILY,
     &qwen35moe::FAMILY,
+    &kimi_linear::FAMILY,
     &lfm2::FAMILY,
     &lfm2moe::FAMILY,
     &granitehybrid::FAMILY,
     &falcon_h1::FAMILY,
     &nemotron_h::FAMILY,
+    &nemotron_h_moe::FAMILY,
 ];
 
 /// The names of the supported architectures.

@@ -3,7 +3,7 @@
 use cuelight_shaders::experts::{Groups, Scoring};
 
 use super::keys::Keys;
-use crate::model::arch::RoutingSpec;
+use crate::model::arch::{FeedForward, RoutingSpec};
 use crate::model::error::ModelError;
 use crate::model::layer::ExpertSizes;
 
@@ -15,6 +15,7 @@ impl Keys<'_> {
     pub(super) fn experts(
         &self,
         routing: RoutingSpec,
+        form: FeedForward,
         dense_size: Option<usize>,
     ) -> Result<Option<ExpertSizes>, ModelError> {
         let n_experts = self.checkpoint.optional_u32(&self.name("expert_count"))?.unwrap_or(0);
@@ -56,11 +57,14 @@ impl Keys<'_> {
                 Some(width) => width,
                 None => return Err(self.missing("expert_feed_forward_length")),
             },
+            latent_size: self.optional_size("moe_latent_size")?,
+            form,
             scoring,
             renormalise,
             scale: self.optional_positive("expert_weights_scale")?.unwrap_or(1.0),
             groups,
             weighting: routing.weighting,
+            shared: routing.shared,
         }))
     }
 }

@@ -14,15 +14,21 @@ impl Keys<'_> {
         context_tokens: usize,
     ) -> Result<Vec<LayerSpec>, ModelError> {
         let mixers = self.mixers(family, hidden_size, context_tokens)?;
+        let parallel_by_key = self.checkpoint.optional_bool(&self.name("use_parallel_residual"))?.unwrap_or(true);
         let feed_forwards = self.feed_forwards(family, mixers.len())?;
         let of_layer = |(layer, (mixer, feed_forward)): (usize, (MixerSpec, FeedForwardSpec))| {
             let has_second_norm = self.has_tensor(layer, "ffn_norm.weight");
             let is_parallel = match family.residual {
                 Residual::Sequential => false,
                 Residual::Parallel => true,
+                Residual::ParallelByKey => parallel_by_key,
                 Residual::ParallelWithOneNorm => !has_second_norm,
             };
-            LayerSpec { norms: family.norms, is_parallel, mixer, feed_forward }
+            let norms = match family.norms {
+                Norms::BeforeWithSecond if !self.has_tensor(layer, "attn_norm_2.weight") => Norms::Before,
+                norms => norms,
+            };
+            LayerSpec { norms, is_parallel, mixer, feed_forward }
         };
         Ok(mixers.into_iter().zip(feed_forwards).enumerate().map(of_layer).collect())
     }
@@ -37,8 +43,8 @@ impl Keys<'_> {
         let (scale, yarn) =
             (self.optional_positive("attention.scale")?, self.yarn_score_scale(options.yarn_multiplier)?);
         let of_layer = |layer: usize| {
-            let recurrent = self.recurrent_mixer(family.recurrent, layer, hidden_size)?;
             let (heads, rope) = (heads[layer], ropes[layer]);
+            let recurrent = self.recurrent_mixer(family.recurrent, layer, (hidden_size, heads.n_heads))?;
             match recurrent {
                 Some(MixerSpec::StateSpace(_)) if self.has_tensor(layer, "attn_q.weight") => {}
                 Some(mixer) => return Ok(mixer),
@@ -107,7 +113,8 @@ impl Keys<'_> {
 
     /// The experts of a layer that has a router.
     fn layer_experts(&self, family: &Family, dense_size: Option<usize>) -> Result<ExpertSizes, ModelError> {
-        let experts = family.routing.map(|routing| self.experts(routing, dense_size)).transpose()?.flatten();
+        let experts =
+            family.routing.map(|routing| self.experts(routing, family.feed_forward, dense_size)).transpose()?.flatten();
         let architecture = || family.architecture.to_owned();
         experts.ok_or_else(|| ModelError::NoExperts { file: self.file(), architecture: architecture() })
     }

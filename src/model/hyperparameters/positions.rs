@@ -53,8 +53,12 @@ impl Keys<'_> {
         let rotates = |layer: usize| match rotation {
             Rotation::EveryLayer => true,
             Rotation::LayersWithWindow => !has_windows || windows[layer].is_some(),
+            Rotation::LayersWithWindowOrDense => {
+                windows[layer].is_some() || !self.has_tensor(layer, "ffn_gate_inp.weight")
+            }
             Rotation::AllButEvery(layers) => !(layer + 1).is_multiple_of(layers),
             Rotation::WhereFinetuned => is_finetuned,
+            Rotation::Never => false,
         };
         Ok((0..n_layers).map(rotates).collect())
     }

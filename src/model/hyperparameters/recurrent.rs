@@ -17,11 +17,12 @@ impl Keys<'_> {
         &self,
         recurrent: Recurrent,
         layer: usize,
-        hidden_size: usize,
+        (hidden_size, n_heads): (usize, usize),
     ) -> Result<Option<MixerSpec>, ModelError> {
         let conv = match recurrent {
             Recurrent::Never => return Ok(None),
             Recurrent::ShortConv => "shortconv.conv.weight",
+            Recurrent::KeyDelta => "ssm_conv1d_q.weight",
             Recurrent::GatedDelta(_) | Recurrent::StateSpace => "ssm_conv1d.weight",
         };
         if !self.has_tensor(layer, conv) {
@@ -30,6 +31,7 @@ impl Keys<'_> {
         Ok(match recurrent {
             Recurrent::Never => None,
             Recurrent::GatedDelta(order) => Some(MixerSpec::GatedDelta(self.delta_layer(order)?)),
+            Recurrent::KeyDelta => Some(MixerSpec::KeyDelta(self.key_delta_layer(n_heads)?)),
             Recurrent::ShortConv => {
                 let width = self.conv_width("shortconv.l_cache")?;
                 Some(MixerSpec::ShortConv(ConvLayer { channels: hidden_size, width }))
@@ -61,6 +63,14 @@ impl Keys<'_> {
             return Err(self.invalid("ssm.inner_size", inner, format!("a multiple of {value_heads} value heads")));
         }
         let shape = DeltaShape { key_heads, value_heads, key_dim, value_dim: inner / value_heads, order };
+        Ok(DeltaLayer { shape, conv_width: self.conv_width("ssm.conv_kernel")? })
+    }
+
+    /// A decay for each key: as many heads of keys as of values, of the same length.
+    fn key_delta_layer(&self, heads: usize) -> Result<DeltaLayer, ModelError> {
+        let dim = self.size("kda.head_dim")?;
+        let order = HeadOrder::Grouped;
+        let shape = DeltaShape { key_heads: heads, value_heads: heads, key_dim: dim, value_dim: dim, order };
         Ok(DeltaLayer { shape, conv_width: self.conv_width("ssm.conv_kernel")? })
     }
 

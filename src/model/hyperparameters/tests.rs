@@ -307,3 +307,41 @@ fn queries_grow_with_their_position_where_the_file_has_a_strength() {
     assert_eq!(read("mistral3", &[]).unwrap().attention(0).position_scale, None);
     assert_refused("mistral3", &[strength], &["rope.scaling.original_context_length"]);
 }
+
+#[test]
+fn the_first_of_four_layers_can_be_the_one_without_a_window() {
+    let h = read("laguna", &[("attention.sliding_window", Size(8)), ("block_count", Size(6))]).unwrap();
+    let windowed = h.each(|attention| attention.window.is_some());
+    assert_eq!(windowed, [false, true, true, true, false, true]);
+    let h = read("laguna", &[("attention.sliding_window", Size(8)), ("attention.sliding_window_pattern", Size(1))]);
+    assert_eq!(h.unwrap().each(|attention| attention.window), [None; 4]);
+}
+
+#[test]
+fn a_model_that_needs_the_factor_of_embeddings_is_refused_without_it() {
+    assert_refused("minicpm", &[], &["minicpm.embedding_scale"]);
+    assert_eq!(read("minicpm", &[("embedding_scale", Number(12.0))]).unwrap().embedding_scale, 12.0);
+}
+
+#[test]
+fn layers_are_sequential_where_the_key_says_so() {
+    let epsilon = ("attention.layer_norm_epsilon", Number(1e-5));
+    let is_parallel = |value: bool| {
+        let h = read("gptneox", &[epsilon.clone(), ("use_parallel_residual", Flag(value))]).unwrap();
+        h.layers[0].is_parallel
+    };
+    assert_eq!([true, false].map(is_parallel), [true, false]);
+}
+
+#[test]
+fn experts_may_work_on_shorter_rows() {
+    let lengths = Sizes(vec![32, 32, 32, 32]);
+    let keys = [
+        ("expert_count", Size(8)),
+        ("expert_used_count", Size(2)),
+        ("feed_forward_length", lengths),
+        ("moe_latent_size", Size(16)),
+    ];
+    let sizes = experts(&read("nemotron_h_moe", &keys).unwrap());
+    assert_eq!((sizes.latent_size, sizes.scoring, sizes.intermediate_size), (Some(16), Scoring::Sigmoid, 32));
+}

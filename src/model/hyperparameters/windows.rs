@@ -19,7 +19,7 @@ impl Keys<'_> {
             }
             _ => stored.filter(|window| *window > 0).map(|window| Window::Last(window as usize)),
         };
-        let (Some(window), Some(mut global_every)) = (window, windows.global_every()) else {
+        let (Some(window), Some((mut global_every, place))) = (window, windows.global_every()) else {
             return Ok(vec![None; n_layers]);
         };
         let pattern = self.name("attention.sliding_window_pattern");
@@ -31,18 +31,21 @@ impl Keys<'_> {
             Some(_) => global_every = self.checkpoint.u32(&pattern)? as usize,
             None => {}
         }
-        let is_global = |layer: usize| global_every > 0 && (layer + 1).is_multiple_of(global_every);
+        let is_global = |layer: usize| global_every > 0 && layer % global_every == place.min(global_every - 1);
         Ok((0..n_layers).map(|layer| (!is_global(layer)).then_some(window)).collect())
     }
 }
 
 impl Windows {
-    /// Every how many layers one has full attention; 0 when none has. `None` when the family has no windows.
-    fn global_every(self) -> Option<usize> {
+    /// Every how many layers one has full attention, 0 when none has, and which of them: the first or the last. `None` when the
+    /// family has no windows.
+    fn global_every(self) -> Option<(usize, usize)> {
+        const LAST: usize = usize::MAX;
         match self {
             Windows::Never => None,
-            Windows::EveryLayer => Some(0),
-            Windows::AllButEvery(layers) | Windows::ChunksButEvery { layers, .. } => Some(layers),
+            Windows::EveryLayer => Some((0, LAST)),
+            Windows::AllButEvery(layers) | Windows::ChunksButEvery { layers, .. } => Some((layers, LAST)),
+            Windows::AllButFirstOf(layers) => Some((layers, 0)),
         }
     }
 }
