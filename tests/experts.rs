@@ -229,7 +229,7 @@ fn experts_that_contradict_the_metadata_are_refused_by_name() {
     let wrong = refusal("qwen3moe.expert_count", 7);
     assert!(wrong.contains("\"blk.0.ffn_gate_inp.weight\" is [8, 64], but the metadata says [7, 64]"), "{wrong}");
     let wrong = refusal("qwen3moe.expert_feed_forward_length", 40);
-    assert!(wrong.contains("\"blk.0.ffn_gate_exps.weight\" is [256, 64], but the metadata says [320, 64]"), "{wrong}");
+    assert!(wrong.contains("\"blk.0.ffn_down_exps.weight\" is [512, 32], but the metadata says [512, 40]"), "{wrong}");
     let wrong = refusal("qwen3moe.expert_used_count", 9);
     assert!(wrong.contains("expert_used_count") && wrong.contains("at most 8"), "{wrong}");
     let wrong = refusal("qwen3moe.expert_count", 1 << 20);
