@@ -6,6 +6,7 @@ use std::time::Duration;
 use cuelight_engine::constraint::Constraint;
 use cuelight_engine::engine::{AdapterUse, TokenId};
 pub use cuelight_engine::sample::{PartialSampling, PositionLogprobs, SamplingParams, TokenLogprob};
+use serde::{Deserialize, Serialize};
 
 use super::prefix_scope::PrefixScope;
 use super::stop_strings::StopStrings;
@@ -73,7 +74,7 @@ pub struct SpeculationOptions {
 }
 
 /// The reasoning that a model may write before an answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReasoningOptions {
     /// The prompt ends inside of it.
     pub is_open: bool,
@@ -90,12 +91,12 @@ pub struct ReasoningOptions {
 }
 
 /// A text and its tokens.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Marker {
     /// The text.
-    pub text: Arc<str>,
+    pub text: String,
     /// Its tokens, as the tokenizer spells it.
-    pub tokens: Arc<[TokenId]>,
+    pub tokens: Vec<TokenId>,
 }
 
 /// When a generation ends. The default has `max_tokens` 0 and generates nothing.

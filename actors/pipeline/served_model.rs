@@ -150,10 +150,10 @@ impl OutputRules {
         let is_open = self.parser(true, None, prompt).is_reasoning();
         let marker = |text: &str| {
             let tokens = tokenizer.encode(text, false, true).unwrap_or_default();
-            Marker { text: text.into(), tokens: tokens.into() }
+            Marker { text: text.to_owned(), tokens }
         };
         let (start, answer) = (marker(marks.start.trim_end()), marker(marks.answer.trim_end()));
-        let same = start.tokens.iter().zip(&*answer.tokens).take_while(|(start, answer)| start == answer);
+        let same = start.tokens.iter().zip(&answer.tokens).take_while(|(start, answer)| start == answer);
         let distinct = same.count();
         let end = marker(marks.end.trim());
         Some(ReasoningOptions { is_open, start, end, distinct, repeats: marks.repeats, budget })

@@ -8,9 +8,7 @@ use cuelight_engine::engine::TokenId;
 use serde::{Deserialize, Serialize};
 
 use crate::core::ended_request::EndedRequest;
-use crate::core::request::{
-    GenerationRequest, Marker, ReasoningOptions, SamplingParams, SpeculationOptions, StopConditions,
-};
+use crate::core::request::{GenerationRequest, ReasoningOptions, SamplingParams, SpeculationOptions, StopConditions};
 use crate::core::stop_strings::StopStrings;
 
 /// Tokens of a block that has a fingerprint.
@@ -40,8 +38,8 @@ pub struct Entry {
     pub min_tokens: usize,
     /// The answer may continue after the model's end.
     pub ignore_eos: bool,
-    /// How tokens were sampled.
-    pub sampling: Sampling,
+    /// How tokens were sampled, without `logit_bias`.
+    pub sampling: SamplingParams,
     /// Whether it had a low-rank adapter, which is not recorded.
     pub has_adapter: bool,
     /// A fingerprint of the prompt up to the end of each whole block of [`BLOCK_TOKENS`] tokens.
@@ -61,21 +59,6 @@ pub struct EntryTimes {
     pub first_token_ms: Option<f64>,
     /// From its arrival to its end.
     pub total_ms: f64,
-}
-
-/// See [`SamplingParams`].
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[allow(missing_docs)]
-pub struct Sampling {
-    pub temperature: f32,
-    pub top_k: usize,
-    pub top_p: f32,
-    pub min_p: f32,
-    pub typical_p: f32,
-    pub repetition_penalty: f32,
-    pub presence_penalty: f32,
-    pub frequency_penalty: f32,
-    pub seed: u64,
 }
 
 /// The texts and tokens of a request, and what else follows from them.
@@ -100,19 +83,7 @@ pub struct Content {
     pub grammar: Option<Grammar>,
     /// The reasoning before the answer.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub reasoning: Option<Reasoning>,
-}
-
-/// See [`ReasoningOptions`].
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[allow(missing_docs)]
-pub struct Reasoning {
-    pub is_open: bool,
-    pub start: (String, Vec<TokenId>),
-    pub end: (String, Vec<TokenId>),
-    pub distinct: usize,
-    pub repeats: bool,
-    pub budget: Option<usize>,
+    pub reasoning: Option<ReasoningOptions>,
 }
 
 impl Entry {
@@ -130,7 +101,7 @@ impl Entry {
             max_tokens: request.stop.max_tokens,
             min_tokens: request.stop.min_tokens,
             ignore_eos: request.stop.ignore_eos,
-            sampling: Sampling::of(&request.sampling),
+            sampling: SamplingParams { logit_bias: Vec::new(), ..request.sampling.clone() },
             has_adapter: request.adapter.is_some(),
             blocks: fingerprints(&request.prompt, secret),
             content: None,
@@ -145,7 +116,7 @@ impl Entry {
         let compile = |grammar: &Grammar| compiler.compile(grammar);
         Ok(GenerationRequest {
             prompt: content.prompt.clone(),
-            sampling: self.sampling.params(content.logit_bias.clone()),
+            sampling: SamplingParams { logit_bias: content.logit_bias.clone(), ..self.sampling.clone() },
             stop: StopConditions {
                 max_tokens: self.max_tokens,
                 min_tokens: self.min_tokens,
@@ -158,7 +129,7 @@ impl Entry {
             skip_special_tokens: content.skip_special_tokens,
             visible_tokens: content.visible_tokens.clone().into(),
             constraint: content.grammar.as_ref().map(compile).transpose()?,
-            reasoning: content.reasoning.as_ref().map(Reasoning::options),
+            reasoning: content.reasoning.clone(),
             ..GenerationRequest::default()
         })
     }
@@ -172,7 +143,7 @@ impl Entry {
         let prompt = self.blocks.iter().flat_map(|&seed| block(seed)).chain(rest).take(self.prompt_tokens).collect();
         GenerationRequest {
             prompt,
-            sampling: self.sampling.params(Vec::new()),
+            sampling: self.sampling.clone(),
             stop: StopConditions { max_tokens: self.completion_tokens, ignore_eos: true, ..StopConditions::default() },
             speculation: SpeculationOptions { is_off: true, ..SpeculationOptions::default() },
             ..GenerationRequest::default()
@@ -193,67 +164,7 @@ impl Content {
             skip_special_tokens: request.skip_special_tokens,
             visible_tokens: request.visible_tokens.to_vec(),
             grammar: request.constraint.as_ref().map(Constraint::grammar).cloned(),
-            reasoning: request.reasoning.as_ref().map(Reasoning::of),
-        }
-    }
-}
-
-impl Sampling {
-    fn of(params: &SamplingParams) -> Self {
-        Sampling {
-            temperature: params.temperature,
-            top_k: params.top_k,
-            top_p: params.top_p,
-            min_p: params.min_p,
-            typical_p: params.typical_p,
-            repetition_penalty: params.repetition_penalty,
-            presence_penalty: params.presence_penalty,
-            frequency_penalty: params.frequency_penalty,
-            seed: params.seed.unwrap_or_default(),
-        }
-    }
-
-    fn params(&self, logit_bias: Vec<(TokenId, f32)>) -> SamplingParams {
-        SamplingParams {
-            temperature: self.temperature,
-            top_k: self.top_k,
-            top_p: self.top_p,
-            min_p: self.min_p,
-            typical_p: self.typical_p,
-            repetition_penalty: self.repetition_penalty,
-            presence_penalty: self.presence_penalty,
-            frequency_penalty: self.frequency_penalty,
-            logit_bias,
-            seed: Some(self.seed),
-        }
-    }
-}
-
-impl Reasoning {
-    fn of(options: &ReasoningOptions) -> Self {
-        let marker = |marker: &Marker| (marker.text.to_string(), marker.tokens.to_vec());
-        Reasoning {
-            is_open: options.is_open,
-            start: marker(&options.start),
-            end: marker(&options.end),
-            distinct: options.distinct,
-            repeats: options.repeats,
-            budget: options.budget,
-        }
-    }
-
-    fn options(&self) -> ReasoningOptions {
-        let marker = |(text, tokens): &(String, Vec<TokenId>)| Marker {
-            text: text.as_str().into(),
-            tokens: tokens.clone().into(),
-        };
-        ReasoningOptions {
-            is_open: self.is_open,
-            start: marker(&self.start),
-            end: marker(&self.end),
-            distinct: self.distinct,
-            repeats: self.repeats,
-            budget: self.budget,
+            reasoning: request.reasoning.clone(),
         }
     }
 }
@@ -296,7 +207,7 @@ mod tests {
                 max_tokens: 9,
                 min_tokens: 0,
                 ignore_eos: false,
-                sampling: Sampling::of(&SamplingParams::default()),
+                sampling: SamplingParams::default(),
                 has_adapter: false,
                 blocks: fingerprints(prompt, 3),
                 content: None,

@@ -1,10 +1,12 @@
 //! Sampling parameters: their ranges, and when an engine can apply them itself.
 
+use serde::{Deserialize, Serialize};
+
 use super::draw::Draw;
 use crate::engine::{RowSamplingParams, TokenId};
 
 /// How the next token is sampled from the logits. The default samples from the model's unmodified distribution.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SamplingParams {
     /// Divides the logits; 0 is greedy.
     pub temperature: f32,

@@ -4,26 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cuelight::core::request::{Event, GenerationRequest, SamplingParams, StopConditions};
-use cuelight::pipeline::loader::{ModelSource, SourceError};
+use cuelight::pipeline::planned_file::PlannedFile;
 use cuelight::pipeline::runtime::{Runtime, RuntimeOptions};
-use cuelight_engine::engine::Engine;
-use cuelight_engine::load::{LoadCancel, LoadOptions, LoadProgress, LoadedModel, plan};
-
-/// Loads a model by its options.
-struct Fixture(LoadOptions);
-
-impl ModelSource for Fixture {
-    type Engine = Box<dyn Engine>;
-
-    fn load(
-        &self,
-        cancel: &LoadCancel,
-        progress: &mut dyn FnMut(LoadProgress),
-    ) -> Result<LoadedModel<Box<dyn Engine>>, SourceError> {
-        let loaded = plan(&self.0).and_then(|plan| plan.load_cancellable(cancel, progress));
-        loaded.map_err(|error| SourceError::Failed(error.to_string()))
-    }
-}
+use cuelight_engine::load::{LoadOptions, plan};
 
 /// The file of a checkpoint.
 pub fn checkpoint(name: &str) -> PathBuf {
@@ -32,7 +15,7 @@ pub fn checkpoint(name: &str) -> PathBuf {
 
 /// Starts a runtime and waits until it is ready.
 pub async fn start(options: LoadOptions, runtime: RuntimeOptions) -> Runtime {
-    let runtime = Runtime::start(Fixture(options), runtime).await.unwrap();
+    let runtime = Runtime::start(PlannedFile::new(plan(&options).unwrap()), runtime).await.unwrap();
     assert!(runtime.wait_ready().await.is_ok());
     runtime
 }

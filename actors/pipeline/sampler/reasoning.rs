@@ -22,8 +22,8 @@ enum Phase {
     /// The text so far is the beginning of the start marker, or empty. Reasoning or an answer follows.
     Beginning {
         text: String,
-        /// Tokens of the start marker so far.
-        matched: usize,
+        /// Tokens of the start marker so far. `None` when other tokens than its own spell it.
+        matched: Option<usize>,
         /// No answer begins like this.
         is_marker: bool,
     },
@@ -60,7 +60,7 @@ impl Reasoning {
     /// The token that may continue the start marker now.
     pub fn may_begin_with(&self) -> Option<TokenId> {
         match &self.phase {
-            Phase::Beginning { matched, .. } => self.options.start.tokens.get(*matched).copied(),
+            Phase::Beginning { matched, .. } => self.options.start.tokens.get((*matched)?).copied(),
             Phase::Inside { .. } | Phase::Over => None,
         }
     }
@@ -68,7 +68,7 @@ impl Reasoning {
     /// The token that would begin reasoning again after its budget was spent.
     pub fn barred(&self) -> Option<TokenId> {
         match &self.phase {
-            Phase::Beginning { matched, .. } if *matched == self.options.distinct && self.tokens > 0 => {
+            Phase::Beginning { matched, .. } if *matched == Some(self.options.distinct) && self.tokens > 0 => {
                 self.may_begin_with().filter(|_| self.options.budget.is_some_and(|budget| self.tokens >= budget))
             }
             _ => None,
@@ -122,8 +122,13 @@ impl Reasoning {
             return Part::Answer(added.to_owned());
         };
         text.push_str(added);
-        *matched += usize::from(next == Some(token));
-        let start = &*self.options.start.text;
+        match matched {
+            Some(count) if next == Some(token) => *count += 1,
+            // White space may come before.
+            _ if text.trim().is_empty() => {}
+            _ => *matched = None,
+        }
+        let start = self.options.start.text.as_str();
         // A line break may come first.
         let begun = if start.starts_with(char::is_whitespace) { text.as_str() } else { text.trim_start() };
         if begun.starts_with(start) {
@@ -144,7 +149,7 @@ impl Reasoning {
         self.tokens += 1;
         let Phase::Inside { tail } = &mut self.phase else { return Part::Answer(text) };
         tail.push_str(&text);
-        let end = &*self.options.end.text;
+        let end = self.options.end.text.as_str();
         if tail.contains(end) {
             self.forced = 0;
             self.phase = if self.options.repeats { Phase::beginning() } else { Phase::Over };
@@ -158,7 +163,7 @@ impl Reasoning {
 
 impl Phase {
     fn beginning() -> Self {
-        Phase::Beginning { text: String::new(), matched: 0, is_marker: false }
+        Phase::Beginning { text: String::new(), matched: Some(0), is_marker: false }
     }
 }
 
@@ -241,7 +246,9 @@ mod tests {
     fn other_tokens_may_spell_the_marker() {
         let mut begins = reasoning(false, None);
         assert_eq!(accept(&mut begins, 10, "\n"), Part::Undecided);
+        assert_eq!(begins.may_begin_with(), Some(5));
         assert_eq!(accept(&mut begins, 11, "<thi"), Part::Undecided);
+        assert_eq!(begins.may_begin_with(), None, "the rest of the marker is no token of it");
         assert_eq!(accept(&mut begins, 12, "nk>\n"), begun("\n<think>\n", false));
     }
 
