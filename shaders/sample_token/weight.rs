@@ -11,7 +11,7 @@
 pub const FRACTION_BITS: u32 = 40;
 
 /// The weight of a scaled logit ≤ 0: e^x times 2^40, rounded down.
-#[inline]
+#[inline(always)]
 #[must_use]
 pub fn weight(scaled: f32) -> u64 {
     /// From this value on a float64 has no fraction bits: adding it rounds, and the low bits of the sum are the
@@ -27,6 +27,42 @@ pub fn weight(scaled: f32) -> u64 {
 /// The sum of the weights of scaled logits.
 pub fn sum<T: Copy>(values: &[T], scaled: impl Fn(T) -> f32) -> u64 {
     values.iter().map(|value| weight(scaled(*value))).sum()
+}
+
+/// How the logits of a row are scaled before they are weighed.
+#[derive(Debug, Clone, Copy)]
+pub struct RowScale {
+    /// The largest logit of the row.
+    pub max: f32,
+    /// One over the temperature.
+    pub inverse: f32,
+    /// Scaled logits below this one have no weight.
+    pub floor: f32,
+}
+
+impl RowScale {
+    /// The scaled logit, which is at most 0.
+    ///
+    /// Relative to the largest logit, so that a tiny temperature gives 0 and minus infinity, never plus infinity.
+    #[inline(always)]
+    #[must_use]
+    pub fn apply(self, logit: f32) -> f32 {
+        (logit - self.max) * self.inverse
+    }
+}
+
+crate::per_kernel! {
+    /// The sum of the weights of a row of logits: the same on every kernel.
+    pub fn sum_of_row = sum_of_row_with(logits: &[f32], scale: RowScale) -> u64
+}
+
+#[inline(always)]
+fn sum_of_row_with<const FMA: bool>(logits: &[f32], scale: RowScale) -> u64 {
+    let weigh = |logit: &f32| {
+        let scaled = scale.apply(*logit);
+        weight(if scaled >= scale.floor { scaled } else { f32::NEG_INFINITY })
+    };
+    logits.iter().map(weigh).sum()
 }
 
 /// `ceil(share * total)` for a share from 0 to 1.
@@ -56,7 +92,7 @@ pub fn below(total: u64, random: u64) -> u64 {
 ///
 /// `x = n ln 2 + r` with |r| ≤ ln 2 / 2. The result is the series of e^r up to r^7 / 7!, times 2^n, which is built from
 /// its bits. There are no branches, so that the compiler vectorises loops over it.
-#[inline]
+#[inline(always)]
 #[must_use]
 pub fn exp(x: f32) -> f32 {
     /// Adding and subtracting 1.5 · 2^23 rounds to the nearest integer.

@@ -4,7 +4,10 @@
 //! for typical_p this is the formula of [`SampleToken`](cuelight_shaders::sample_token::SampleToken), implemented so that
 //! few tokens are sorted.
 
-use cuelight_shaders::sample_token::weight::{below, share_of, sum, weight};
+use std::sync::LazyLock;
+
+use cuelight_shaders::cpu::Kernel;
+use cuelight_shaders::sample_token::weight::{RowScale, below, share_of, sum, sum_of_row, weight};
 use cuelight_shaders::sample_token::{SampledToken, floor, inverse};
 
 use super::draw::Draw;
@@ -27,6 +30,15 @@ pub fn token_of(sampled: SampledToken) -> Result<TokenId, InvalidLogits> {
     }
 }
 
+/// A mask that allows at most one token in this many is sampled without the others.
+const FEW: usize = 4;
+
+/// Logits that are skipped together when none of them is large enough.
+const GATHER_BLOCK: usize = 64;
+
+/// The fastest kernel of this machine. All have the same results.
+static BEST: LazyLock<Kernel> = LazyLock::new(Kernel::detect);
+
 /// A token and its logit, divided by the temperature once truncation has begun.
 type Candidate = (TokenId, f32);
 
@@ -35,6 +47,9 @@ type Candidate = (TokenId, f32);
 pub struct TokenSampler {
     /// A copy of the row, changed by penalties and bias.
     adjusted: Vec<f32>,
+    /// The few tokens that a mask allows, in the order of their ids, and their logits.
+    allowed: Vec<TokenId>,
+    allowed_logits: Vec<f32>,
     candidates: Vec<Candidate>,
 }
 
@@ -57,18 +72,60 @@ impl TokenSampler {
         }
         // Checked before bias is added: a bias of minus infinity could hide a NaN or an infinite logit.
         largest(logits)?;
-        self.adjusted.clear();
-        self.adjusted.extend_from_slice(logits);
-        penalties::apply(&mut self.adjusted, params, counts);
-        if let Some(mask) = mask {
-            mask.apply(&mut self.adjusted);
+        let few = mask.filter(|mask| mask.count() <= logits.len() / FEW);
+        if let (Some(mask), true) = (few, params.keeps_logits()) {
+            return self.choose_among(mask, banned, logits, params, draw);
         }
-        for &token in banned {
-            if let Some(logit) = self.adjusted.get_mut(token as usize) {
-                *logit = f32::NEG_INFINITY;
+        let mut adjusted = std::mem::take(&mut self.adjusted);
+        adjusted.clear();
+        adjusted.extend_from_slice(logits);
+        penalties::apply(&mut adjusted, params, counts);
+        let chosen = match (few, mask) {
+            (Some(mask), _) => self.choose_among(mask, banned, &adjusted, params, draw),
+            (None, mask) => {
+                exclude(&mut adjusted, banned, mask);
+                draw_from(&adjusted, params, draw, &mut self.candidates)
+            }
+        };
+        self.adjusted = adjusted;
+        chosen
+    }
+
+    /// Samples one of the few tokens of `mask`. The result is the same as from the whole row with all other logits at minus
+    /// infinity, because the sums are integers and the tokens keep their order.
+    fn choose_among(
+        &mut self,
+        mask: &TokenMask,
+        banned: &[TokenId],
+        logits: &[f32],
+        params: &SamplingParams,
+        draw: Draw,
+    ) -> Result<TokenId, InvalidLogits> {
+        self.allowed.clear();
+        self.allowed_logits.clear();
+        for token in mask.tokens().filter(|token| !banned.contains(token)) {
+            if let Some(&logit) = logits.get(token as usize) {
+                self.allowed.push(token);
+                self.allowed_logits.push(logit);
             }
         }
-        draw_from(&self.adjusted, params, draw, &mut self.candidates)
+        let token_at = |place: TokenId| self.allowed.get(place as usize).copied().ok_or(InvalidLogits::Empty);
+        match draw_from(&self.allowed_logits, params, draw, &mut self.candidates) {
+            Err(InvalidLogits::NotFinite(place)) => Err(InvalidLogits::NotFinite(token_at(place)?)),
+            place => token_at(place?),
+        }
+    }
+}
+
+/// Sets the logits of the tokens that may not come next to minus infinity.
+fn exclude(logits: &mut [f32], banned: &[TokenId], mask: Option<&TokenMask>) {
+    if let Some(mask) = mask {
+        mask.apply(logits);
+    }
+    for &token in banned {
+        if let Some(logit) = logits.get_mut(token as usize) {
+            *logit = f32::NEG_INFINITY;
+        }
     }
 }
 
@@ -82,23 +139,24 @@ fn draw_from(
     if params.temperature <= 0.0 || params.top_k == 1 {
         return Ok(best);
     }
-    // Relative to the largest logit, so that a tiny temperature gives 0 and minus infinity, never plus infinity.
-    let inverse = inverse(params.temperature);
-    let scaled = |logit: f32| (logit - max) * inverse;
+    // The floor excludes at least the tokens that have a weight of 0.
+    let scale = RowScale { max, inverse: inverse(params.temperature), floor: floor(params.min_p) };
     let keeps_all = params.top_k == 0 && params.top_p >= 1.0 && params.min_p <= 0.0 && params.typical_p >= 1.0;
     if keeps_all {
-        return Ok(pick_from_row(draw.random(), best, logits, scaled));
+        let scale = RowScale { floor: f32::NEG_INFINITY, ..scale };
+        return Ok(pick_from_row(draw.random(), best, logits, scale));
     }
-    truncate(logits, scaled, params, candidates);
+    truncate(logits, scale, params, candidates);
     candidates.sort_unstable_by_key(|(token, _)| *token);
     let total = sum(candidates, |(_, logit)| logit);
     Ok(pick(below(total, draw.random()), best, candidates.iter().copied()))
 }
 
 /// Draws from a whole row: finds the block by the sums of the blocks, then the token within the block.
-fn pick_from_row(random: u64, fallback: TokenId, logits: &[f32], scaled: impl Fn(f32) -> f32) -> TokenId {
+fn pick_from_row(random: u64, fallback: TokenId, logits: &[f32], scale: RowScale) -> TokenId {
     const BLOCK: usize = 1024;
-    let sums: Vec<u64> = logits.chunks(BLOCK).map(|block| sum(block, &scaled)).collect();
+    let kernel = *BEST;
+    let sums: Vec<u64> = logits.chunks(BLOCK).map(|block| sum_of_row(kernel, block, scale)).collect();
     let mut left = below(sums.iter().sum(), random);
     let found = sums.iter().position(|sum| {
         let here = left < *sum;
@@ -108,34 +166,26 @@ fn pick_from_row(random: u64, fallback: TokenId, logits: &[f32], scaled: impl Fn
     let Some(block) = found else { return fallback };
     let start = block * BLOCK;
     let tokens = (start..).zip(&logits[start..logits.len().min(start + BLOCK)]);
-    pick(left, fallback, tokens.map(|(token, &logit)| (token as TokenId, scaled(logit))))
+    pick(left, fallback, tokens.map(|(token, &logit)| (token as TokenId, scale.apply(logit))))
 }
 
 /// Fills `candidates` with the tokens that the parameters keep and their scaled logits, of which the largest is 0.
-fn truncate(logits: &[f32], scaled: impl Fn(f32) -> f32, params: &SamplingParams, candidates: &mut Vec<Candidate>) {
+fn truncate(logits: &[f32], scale: RowScale, params: &SamplingParams, candidates: &mut Vec<Candidate>) {
     /// Tokens less likely than e^-12 times the best token are many and rarely matter, so they are gathered only if needed.
     const NEAR: f32 = -12.0;
-    // This excludes at least the tokens that have a weight of 0.
-    let floor = floor(params.min_p);
-    let gather = |floor: f32, candidates: &mut Vec<Candidate>| {
-        candidates.clear();
-        let all = logits.iter().enumerate().map(|(token, &logit)| (token as TokenId, scaled(logit)));
-        candidates.extend(all.filter(|&(_, logit)| logit >= floor));
-    };
     let weigh = |candidates: &[Candidate]| sum(candidates, |(_, logit)| logit);
-    gather(floor.max(NEAR), candidates);
+    gather(logits, RowScale { floor: scale.floor.max(NEAR), ..scale }, candidates);
     let mut total = weigh(candidates);
-    if floor < NEAR {
+    if scale.floor < NEAR {
         let enough = if params.top_k > 0 {
             candidates.len() >= params.top_k
         } else {
             let near = total;
-            let kept = |logit: f32| if logit >= floor { logit } else { f32::NEG_INFINITY };
-            total = sum(logits, |logit| kept(scaled(logit)));
+            total = sum_of_row(*BEST, logits, scale);
             params.typical_p >= 1.0 && near >= share_of(total, params.top_p)
         };
         if !enough {
-            gather(floor, candidates);
+            gather(logits, scale, candidates);
         }
     }
     if params.top_k > 0 {
@@ -148,6 +198,20 @@ fn truncate(logits: &[f32], scaled: impl Fn(f32) -> f32, params: &SamplingParams
     }
     if params.top_p < 1.0 {
         keep_nucleus(candidates, share_of(total, params.top_p));
+    }
+}
+
+/// Fills `candidates` with the tokens whose scaled logits are not below the floor.
+fn gather(logits: &[f32], scale: RowScale, candidates: &mut Vec<Candidate>) {
+    candidates.clear();
+    for (block, logits) in (0..).step_by(GATHER_BLOCK).zip(logits.chunks(GATHER_BLOCK)) {
+        // Most blocks have no candidate. Their largest logit shows it, which the compiler finds with vectors.
+        let largest = logits.iter().fold(f32::NEG_INFINITY, |max, &logit| if logit > max { logit } else { max });
+        if scale.apply(largest) < scale.floor {
+            continue;
+        }
+        let scaled = (block..).zip(logits).map(|(token, &logit)| (token, scale.apply(logit)));
+        candidates.extend(scaled.filter(|&(_, logit)| logit >= scale.floor));
     }
 }
 
@@ -247,6 +311,16 @@ pub(super) fn best_first(logits: &[f32], n: usize) -> Vec<Candidate> {
 /// # Errors
 /// [`InvalidLogits`] when a logit is NaN or +inf, or none is above -inf.
 pub(super) fn largest(logits: &[f32]) -> Result<(TokenId, f32), InvalidLogits> {
+    let best = largest_of_row(*BEST, logits)?;
+    if best.1 == f32::NEG_INFINITY { Err(InvalidLogits::Empty) } else { Ok(best) }
+}
+
+cuelight_shaders::per_kernel! {
+    fn largest_of_row = largest_with(logits: &[f32]) -> Result<Candidate, InvalidLogits>
+}
+
+#[inline(always)]
+fn largest_with<const FMA: bool>(logits: &[f32]) -> Result<Candidate, InvalidLogits> {
     const BLOCK: usize = 256;
     const LANES: usize = 16;
     let is_bad = |value: f32| value.is_nan() || value == f32::INFINITY;
@@ -271,7 +345,7 @@ pub(super) fn largest(logits: &[f32]) -> Result<(TokenId, f32), InvalidLogits> {
             best = ((block * BLOCK + index) as TokenId, max);
         }
     }
-    if best.1 == f32::NEG_INFINITY { Err(InvalidLogits::Empty) } else { Ok(best) }
+    Ok(best)
 }
 
 #[cfg(test)]
@@ -298,7 +372,8 @@ mod tests {
     fn kept(logits: &[f32], params: &SamplingParams) -> Vec<TokenId> {
         let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let mut candidates = Vec::new();
-        truncate(logits, |logit| (logit - max) / params.temperature, params, &mut candidates);
+        let scale = RowScale { max, inverse: inverse(params.temperature), floor: floor(params.min_p) };
+        truncate(logits, scale, params, &mut candidates);
         let mut tokens: Vec<_> = candidates.into_iter().map(|(token, _)| token).collect();
         tokens.sort_unstable();
         tokens
@@ -423,6 +498,33 @@ mod tests {
             let found = TokenSampler::default().choose(&logits, &params, &TokenCounts::default(), &[], None, draw);
             let row_params = params.of_row_alone(draw).unwrap();
             prop_assert_eq!(found, token_of(reference::sample(&logits, &row_params)), "{:?}", params);
+        }
+
+        #[test]
+        fn a_mask_of_any_size_is_the_same_as_logits_of_minus_infinity(
+            logits in prop::collection::vec(-9f32..9.0, 1..700), share in 1usize..12, banned in 0u32..700,
+            temperature in 0f32..3.0, top_p in 0.05f32..1.0, which in 0u8..32, seed: u64,
+        ) {
+            let on = |bit: u8| which & bit != 0;
+            let params = SamplingParams {
+                temperature,
+                top_p: if on(1) { top_p } else { 1.0 },
+                typical_p: if on(2) { 0.7 } else { 1.0 },
+                top_k: if on(4) { 5 } else { 0 },
+                logit_bias: if on(8) { vec![(0, 3.5), (3, -2.0)] } else { Vec::new() },
+                ..Default::default()
+            };
+            let banned = if on(16) { vec![banned] } else { Vec::new() };
+            let allows = |token: usize| (seed as usize).wrapping_add(token * token).is_multiple_of(share);
+            let mask = TokenMask::of(logits.len(), (0..logits.len()).filter(|&token| allows(token)));
+            let draw = Draw { seed, index: 3 };
+            let counts = TokenCounts::default();
+            let found = TokenSampler::default().choose(&logits, &params, &counts, &banned, Some(&mask), draw);
+            let excluded = |token: usize| !allows(token) || banned.contains(&(token as TokenId));
+            let row: Vec<f32> = logits.iter().enumerate()
+                .map(|(token, &logit)| if excluded(token) { f32::NEG_INFINITY } else { logit })
+                .collect();
+            prop_assert_eq!(found, TokenSampler::default().choose(&row, &params, &counts, &[], None, draw));
         }
 
         #[test]
