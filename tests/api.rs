@@ -114,6 +114,30 @@ async fn continuous_usage_counts_up_to_the_last() {
 }
 
 #[tokio::test]
+async fn a_stream_reports_the_prompt_and_its_times_to_those_who_ask() {
+    let server = Server::start(tireless()).await;
+    let asked = json!({ "stream": true, "return_progress": true, "timings_per_token": true });
+    for (path, request) in [(CHAT, chat(asked.clone())), (COMPLETIONS, completion(asked.clone()))] {
+        let chunks = server.post(path, &request).await.chunks();
+        let progress: Vec<_> = chunks.iter().filter_map(|chunk| chunk.get("prompt_progress")).collect();
+        let total = progress[0]["total"].as_u64().unwrap();
+        let processed: Vec<_> = progress.iter().map(|one| one["processed"].as_u64().unwrap()).collect();
+        assert!(processed.is_sorted() && processed.len() >= 2, "{path}: {processed:?}");
+        assert_eq!((processed[0], processed.last()), (progress[0]["cache"].as_u64().unwrap(), Some(&total)), "{path}");
+        assert!(progress.iter().all(|one| one["total"] == total && one["time_ms"].is_number()), "{path}");
+        let predicted: Vec<_> = chunks.iter().filter_map(|chunk| chunk["timings"]["predicted_n"].as_u64()).collect();
+        assert!(predicted.is_sorted() && predicted.last() == Some(&8), "{path}: {predicted:?}");
+        let last = chunks.iter().rfind(|chunk| chunk.get("timings").is_some()).unwrap();
+        assert_eq!(last["timings"]["prompt_n"], total - progress[0]["cache"].as_u64().unwrap(), "{path}");
+    }
+    let plain = server.post(CHAT, &chat(json!({ "stream": true }))).await.chunks();
+    assert!(plain.iter().all(|chunk| chunk.get("prompt_progress").is_none() && chunk.get("timings").is_none()));
+    let whole = server.ok(CHAT, &chat(json!({ "timings_per_token": true, "return_progress": true }))).await;
+    assert_eq!(whole["timings"]["predicted_n"], 8);
+    assert_eq!(server.ok(CHAT, &chat(json!({}))).await.get("timings"), None);
+}
+
+#[tokio::test]
 async fn several_answers_differ_by_seed_and_stream_the_same_text() {
     let server = Server::start(tireless()).await;
     let request =

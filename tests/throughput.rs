@@ -198,6 +198,7 @@ fn a_step_of_256_sequences_is_formed_in_a_tenth_of_a_millisecond() {
             scope: Default::default(),
             adapter: None,
             scores_prompt: false,
+            reports_progress: false,
             engine_sampling: None,
             draft_sampling: EngineSampling { params: RowSamplingParams::GREEDY, seed: 0, from: 0 },
             speculation: SpeculationOptions::default(),

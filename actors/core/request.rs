@@ -49,6 +49,8 @@ pub struct GenerationRequest {
     pub adapter: Option<AdapterUse>,
     /// Whether several of its tokens may be computed in a step.
     pub speculation: SpeculationOptions,
+    /// Report how much of the prompt is computed.
+    pub reports_progress: bool,
 }
 
 impl GenerationRequest {
@@ -116,10 +118,25 @@ pub struct StopConditions {
     pub include_stop_string: bool,
 }
 
-/// What a client receives for a request, in this order: at most one `Prompt`, any number of `Token`s, and exactly one
-/// `Finished` or `Failed`.
+/// How much of a prompt is computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PromptProgress {
+    /// All of its tokens.
+    pub prompt_tokens: usize,
+    /// Those that were found in the prefix cache.
+    pub cached_tokens: usize,
+    /// Those whose keys and values are known: the cached and the computed ones.
+    pub done_tokens: usize,
+    /// Time since its first step began.
+    pub elapsed: Duration,
+}
+
+/// What a client receives for a request, in this order: any number of `Progress`, at most one `Prompt`, any number of
+/// `Token`s, and exactly one `Finished` or `Failed`.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
+    /// A part of the prompt was computed. Sent only when `reports_progress` is set.
+    Progress(PromptProgress),
     /// The prompt was computed. Sent only when `prompt_logprobs` is set.
     Prompt {
         /// One entry per prompt token. The first is `None`.
@@ -172,7 +189,7 @@ impl Event {
             Event::Failed(GenerationError::ShuttingDown) => "shutting_down",
             Event::Failed(GenerationError::StalledClient) => "stalled_client",
             Event::Failed(GenerationError::Constraint(_)) => "constraint_failed",
-            Event::Prompt { .. } | Event::Token { .. } => "none",
+            Event::Progress(_) | Event::Prompt { .. } | Event::Token { .. } => "none",
         }
     }
 }

@@ -10,9 +10,9 @@ use tokio::sync::{Notify, mpsc};
 use crate::core::request::{Event, GenerationError, MAX_STEP_TOKENS};
 use crate::core::request_context::RequestContext;
 
-/// Maximum number of events that one step sends to a client before the last event: the prompt's log-probabilities and
-/// tokens.
-pub const EVENTS_PER_STEP: usize = 1 + MAX_STEP_TOKENS;
+/// Maximum number of events that one step sends to a client before the last event: the progress of the prompt, its
+/// log-probabilities, and tokens.
+pub const EVENTS_PER_STEP: usize = 2 + MAX_STEP_TOKENS;
 
 /// State shared by both ends.
 #[derive(Debug, Default)]

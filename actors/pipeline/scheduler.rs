@@ -177,6 +177,7 @@ impl SchedulerState {
                 Effect::Draft(request) => self.send_to_drafter(request),
                 Effect::Resync => self.send_to_executor(ExecutorMsg::Resync),
                 Effect::Started { id, cached_tokens } => self.journal.started(id, cached_tokens),
+                Effect::PromptComputed { id, tokens } => self.journal.prompt_computed(id, tokens),
                 Effect::Preempted(id) => {
                     self.metrics.preempted();
                     self.replica.tracer.preempted(id);
@@ -231,6 +232,7 @@ fn submission(record: &RequestRecord) -> Submission {
         scope: request.prefix_scope(),
         adapter: request.adapter.clone(),
         scores_prompt: request.prompt_logprobs.is_some(),
+        reports_progress: request.reports_progress,
         engine_sampling: engine_sampling(request, *seed),
         draft_sampling: draft_sampling(request, *seed),
         speculation: request.speculation.clone(),

@@ -4,12 +4,15 @@ use cuelight_engine::engine::TokenId;
 
 use super::error::ApiError;
 use super::generations::Generations;
-use crate::core::request::{Event, FinishReason, PositionLogprobs, Usage};
+use crate::core::request::{Event, FinishReason, PositionLogprobs, PromptProgress, Usage};
 use crate::output::{Delta, OutputParser};
 
-/// What a protocol encodes, in this order for each choice: at most one `Prompt`, any number of `Token`s, one `Finished`.
+/// What a protocol encodes, in this order for each choice: any number of `Progress` if asked for, at most one `Prompt`, any
+/// number of `Token`s, one `Finished`.
 #[derive(Debug)]
 pub(crate) enum AnswerEvent {
+    /// A part of the prompt was computed.
+    Progress(PromptProgress),
     /// The log-probabilities of the prompt's tokens.
     Prompt(Vec<Option<PositionLogprobs>>),
     /// One generated token, and the deltas that it completes.
@@ -72,6 +75,7 @@ impl Choice {
     fn on(&mut self, event: Event) -> Option<AnswerEvent> {
         let mut deltas = Vec::new();
         match event {
+            Event::Progress(progress) => Some(AnswerEvent::Progress(progress)),
             Event::Prompt { logprobs } => Some(AnswerEvent::Prompt(logprobs)),
             Event::Token { token, text, logprobs } => {
                 self.push(text, &mut deltas);
@@ -164,6 +168,7 @@ impl Answer {
 
     fn add(&mut self, event: AnswerEvent) {
         match event {
+            AnswerEvent::Progress(_) => {}
             AnswerEvent::Prompt(logprobs) => self.prompt_logprobs = logprobs,
             AnswerEvent::Token { token, logprobs, deltas } => {
                 self.tokens.push(token);

@@ -42,6 +42,7 @@ pub(crate) struct GenerationOptions {
     pub tokens_as_ids: bool,
     /// The options of a stream. `None`: one response at the end.
     pub stream: Option<StreamOptions>,
+    pub reports: ReportOptions,
     pub speculation: SpeculationFields,
     /// The adapter by its number. `None`: the one that the request names as its model.
     pub adapter: Option<AdapterChoice>,
@@ -62,6 +63,15 @@ pub(crate) struct SpeculationFields {
     pub is_off: bool,
     /// The answer that the client expects, or a text of which the answer contains large parts.
     pub prediction: String,
+}
+
+/// What a client wants to know in addition to an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct ReportOptions {
+    /// How much of the prompt is computed. Only in a stream.
+    pub progress: bool,
+    /// The times of the answer, in a stream with every token.
+    pub timings: bool,
 }
 
 /// What a stream contains in addition to text.
@@ -92,6 +102,7 @@ impl GenerationOptions {
             return_token_ids: false,
             tokens_as_ids: false,
             stream: None,
+            reports: ReportOptions::default(),
             speculation: SpeculationFields::default(),
             adapter: None,
         }
@@ -150,6 +161,7 @@ impl GenerationOptions {
             cache_salt: self.tenancy.cache_salt.clone(),
             adapter: None,
             speculation: SpeculationOptions { is_off: self.speculation.is_off, prediction: Arc::default() },
+            reports_progress: self.stream.is_some() && self.reports != ReportOptions::default(),
         };
         Ok((0..self.best_of as u64).map(move |i| {
             let mut request = request.clone();

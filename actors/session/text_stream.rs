@@ -51,7 +51,7 @@ impl<'session> TextStream<'session> {
     /// Records an event and returns its text.
     fn take(&mut self, event: AnswerEvent) -> String {
         let deltas = match event {
-            AnswerEvent::Prompt(_) => Vec::new(),
+            AnswerEvent::Progress(_) | AnswerEvent::Prompt(_) => Vec::new(),
             AnswerEvent::Token { token, deltas, .. } => {
                 self.context.push(token);
                 deltas

@@ -39,6 +39,7 @@ impl Received {
     pub fn take(&mut self, event: Event) {
         assert_eq!(self.end, None, "an event after the last one");
         match event {
+            Event::Progress(_) => {}
             Event::Prompt { logprobs } => {
                 self.logprobs.extend(logprobs.iter().flatten().map(|position| position.sampled.logprob.to_bits()));
             }

@@ -42,7 +42,7 @@ impl Message {
         let mut content = Content { blocks: Blocks::new(self.parallel), written: Vec::new() };
         while let Some(next) = answers.next().await {
             match next?.1 {
-                AnswerEvent::Prompt(_) => {}
+                AnswerEvent::Progress(_) | AnswerEvent::Prompt(_) => {}
                 AnswerEvent::Token { deltas, .. } => content.add(deltas),
                 AnswerEvent::Finished { finish, deltas } => {
                     content.add(deltas);

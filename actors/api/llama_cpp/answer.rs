@@ -1,7 +1,5 @@
 //! Encodes an answer in llama.cpp's own form, whole or as server-sent events.
 
-use std::time::Duration;
-
 use axum::response::sse::Event;
 use cuelight_engine::engine::TokenId;
 use serde_json::{Value, json};
@@ -9,8 +7,9 @@ use serde_json::{Value, json};
 use super::options;
 use super::probabilities::Probabilities;
 use super::response_fields::ResponseFields;
+use crate::api::reports::{Reports, timings};
 use crate::api::sse::Encoder;
-use crate::core::request::{FinishReason, PositionLogprobs, Usage};
+use crate::core::request::{FinishReason, PositionLogprobs};
 use crate::output::Delta;
 use crate::serving::answers::{Answer, AnswerEvent, Finish};
 use crate::serving::error::ApiError;
@@ -24,6 +23,7 @@ pub(super) struct AnswerEncoder {
     pub options: GenerationOptions,
     pub response_fields: ResponseFields,
     pub probabilities: Probabilities,
+    pub reports: Reports,
     /// One for each prompt.
     pub choices: Vec<ChoiceState>,
 }
@@ -73,7 +73,18 @@ impl AnswerEncoder {
 
     /// The objects for one event. None while text is held back.
     fn objects(&mut self, index: usize, event: AnswerEvent) -> Vec<Value> {
+        self.reports.on(index, &event);
+        let mut objects = self.objects_of(index, event);
+        self.reports.add_timings(index, &mut objects);
+        objects
+    }
+
+    fn objects_of(&mut self, index: usize, event: AnswerEvent) -> Vec<Value> {
         match event {
+            AnswerEvent::Progress(progress) => {
+                let object = || self.part(index, Output::default());
+                self.reports.with_progress(object, &progress).into_iter().collect()
+            }
             AnswerEvent::Prompt(_) => Vec::new(),
             AnswerEvent::Token { token, logprobs, deltas } => {
                 self.choices[index].n_generated += 1;
@@ -171,52 +182,15 @@ fn stop_type(reason: &FinishReason) -> (&'static str, &str) {
     }
 }
 
-/// Counts and milliseconds. The prompt's tokens are those that were computed.
-fn timings(usage: &Usage) -> Value {
-    let prompt = Pace {
-        tokens: usage.prompt_tokens.saturating_sub(usage.cached_tokens),
-        time: usage.time_to_first_token.saturating_sub(usage.queue_time),
-    };
-    let predicted = Pace { tokens: usage.completion_tokens, time: usage.generation_time };
-    json!({
-        "cache_n": usage.cached_tokens,
-        "prompt_n": prompt.tokens,
-        "prompt_ms": prompt.milliseconds(),
-        "prompt_per_token_ms": prompt.milliseconds_per_token(),
-        "prompt_per_second": prompt.tokens_per_second(),
-        "predicted_n": predicted.tokens,
-        "predicted_ms": predicted.milliseconds(),
-        "predicted_per_token_ms": predicted.milliseconds_per_token(),
-        "predicted_per_second": predicted.tokens_per_second(),
-    })
-}
-
-/// Tokens and the time that they took.
-struct Pace {
-    tokens: usize,
-    time: Duration,
-}
-
-impl Pace {
-    fn milliseconds(&self) -> f64 {
-        self.time.as_secs_f64() * 1e3
-    }
-
-    fn milliseconds_per_token(&self) -> f64 {
-        if self.tokens == 0 { 0.0 } else { self.milliseconds() / self.tokens as f64 }
-    }
-
-    /// 0 when no time was measured, because JSON has no infinity.
-    fn tokens_per_second(&self) -> f64 {
-        if self.time.is_zero() { 0.0 } else { self.tokens as f64 / self.time.as_secs_f64() }
-    }
-}
-
 #[allow(clippy::unwrap_used)]
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::core::request::Usage;
     use crate::pipeline::simulation::tokenizer;
+    use crate::serving::options::ReportOptions;
     use crate::serving::tenancy::Tenancy;
 
     fn encoder(returns_tokens: bool) -> AnswerEncoder {
@@ -228,6 +202,7 @@ mod tests {
             options,
             response_fields: ResponseFields::default(),
             probabilities: Probabilities { tokenizer: tokenizer() },
+            reports: Reports::new(ReportOptions::default(), 2),
             choices: vec![choice(), choice()],
         }
     }
@@ -286,8 +261,6 @@ mod tests {
             assert!((timings[name].as_f64().unwrap() - expected).abs() < 1e-9, "{name}: {timings}");
         }
         assert_eq!((&last["stop_type"], &last["tokens_cached"]), (&json!("limit"), &json!(4)));
-        let nothing = super::timings(&Usage::default());
-        assert_eq!((&nothing["predicted_per_second"], &nothing["prompt_per_token_ms"]), (&json!(0.0), &json!(0.0)));
     }
 
     #[test]

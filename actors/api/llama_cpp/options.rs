@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::logit_bias;
 use crate::api::fields::Fields;
-use crate::api::{llama_sampling, lora_choice, stop_strings};
+use crate::api::{llama_sampling, lora_choice, reports, stop_strings};
 use crate::core::request::{PartialSampling, SamplingParams, StopConditions};
 use crate::serving::error::ApiError;
 use crate::serving::options::{GenerationOptions, StreamOptions};
@@ -36,6 +36,7 @@ pub(super) fn read(fields: &Fields<'_>, tenancy: Tenancy) -> Result<GenerationOp
         logprobs: n_probs(fields)?,
         return_token_ids: fields.bool("return_tokens")?.unwrap_or(false),
         stream: is_streamed.then(StreamOptions::default),
+        reports: reports::read(fields)?,
         adapter: lora_choice::read(fields)?,
         ..GenerationOptions::new(tenancy)
     })

@@ -6,6 +6,7 @@ use axum::response::{IntoResponse, Response};
 use super::answer::{AnswerEncoder, ChoiceState};
 use super::probabilities::Probabilities;
 use super::response_fields::ResponseFields;
+use crate::api::reports::Reports;
 use crate::api::server::Server;
 use crate::api::sse;
 use crate::serving::accept::{Accepted, accept};
@@ -26,6 +27,7 @@ pub(super) async fn respond(
     let Accepted { model_id, model, prompts, options, answers } = accepted;
     let is_streamed = options.stream.is_some();
     let encoder = AnswerEncoder {
+        reports: Reports::new(options.reports, prompts.len()),
         model: model_id,
         options,
         response_fields,

@@ -59,7 +59,7 @@ impl Encoder {
     /// The objects for one event. None while text is held back.
     pub fn on(&mut self, event: AnswerEvent) -> Vec<Value> {
         match event {
-            AnswerEvent::Prompt(_) => Vec::new(),
+            AnswerEvent::Progress(_) | AnswerEvent::Prompt(_) => Vec::new(),
             AnswerEvent::Token { logprobs, deltas, .. } => {
                 let piece = self.piece(deltas, logprobs.as_slice());
                 if piece.is_empty() { Vec::new() } else { vec![self.object(piece)] }

@@ -21,6 +21,7 @@ use super::{constraint, custom_tool, unsupported};
 use crate::api::caller::Caller;
 use crate::api::extract::JsonBody;
 use crate::api::fields::Fields;
+use crate::api::reports::{self, Reports};
 use crate::api::server::{Server, SharedServer, unix_seconds};
 use crate::api::telemetry;
 use crate::core::request::PositionLogprobs;
@@ -133,6 +134,11 @@ impl ChatResponse {
         let mut response = self.head("chat.completion");
         response["choices"] = Value::Array(choices);
         response["usage"] = usage.json();
+        if let (true, Some(finish)) =
+            (self.options.reports.timings, answers.first().and_then(|one| one.finish.as_ref()))
+        {
+            response["timings"] = reports::timings(&finish.usage);
+        }
         if self.options.prompt_logprobs.is_some() {
             let first = answers.first().map_or(&[][..], |answer| &answer.prompt_logprobs);
             response["prompt_logprobs"] = logprobs::prompt(first, self.spelling());
@@ -193,13 +199,15 @@ struct ChatChunks {
     /// By choice.
     encoders: Vec<DeltaEncoder>,
     usage: UsageCount,
+    reports: Reports,
 }
 
 impl ChatChunks {
     fn new(response: ChatResponse, stream: StreamOptions) -> Self {
         let n = response.options.n;
         let encoders = (0..n).map(|_| DeltaEncoder::default()).collect();
-        ChatChunks { generated: vec![0; n], encoders, usage: UsageCount::default(), response, stream }
+        let reports = Reports::new(response.options.reports, n);
+        ChatChunks { generated: vec![0; n], encoders, usage: UsageCount::default(), reports, response, stream }
     }
 
     fn chunk(&self, choice: usize, delta: Value, logprobs: Value, finish: Value) -> Value {
@@ -271,11 +279,18 @@ impl Chunks for ChatChunks {
     }
 
     fn on(&mut self, choice: usize, event: AnswerEvent) -> Vec<Value> {
-        match event {
+        self.reports.on(choice, &event);
+        let mut chunks = match event {
+            AnswerEvent::Progress(progress) => {
+                let chunk = || self.chunk(choice, json!({}), Value::Null, Value::Null);
+                self.reports.with_progress(chunk, &progress).into_iter().collect()
+            }
             AnswerEvent::Token { token, logprobs, deltas } => self.token(choice, token, deltas, logprobs),
             AnswerEvent::Finished { finish, deltas } => self.finished(choice, &finish, deltas),
             AnswerEvent::Prompt(_) => Vec::new(),
-        }
+        };
+        self.reports.add_timings(choice, &mut chunks);
+        chunks
     }
 
     fn end(&mut self) -> Vec<Value> {

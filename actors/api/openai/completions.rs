@@ -18,6 +18,7 @@ use super::{constraint, unsupported};
 use crate::api::caller::Caller;
 use crate::api::extract::JsonBody;
 use crate::api::fields::Fields;
+use crate::api::reports::{self, Reports};
 use crate::api::server::{Server, SharedServer, unix_seconds};
 use crate::api::telemetry;
 use crate::core::request::PositionLogprobs;
@@ -186,6 +187,11 @@ impl CompletionResponse {
         let mut response = self.head();
         response["choices"] = Value::Array(choices);
         response["usage"] = usage.json();
+        if let (true, Some(finish)) =
+            (self.options.reports.timings, answers.first().and_then(|one| one.finish.as_ref()))
+        {
+            response["timings"] = reports::timings(&finish.usage);
+        }
         response
     }
 
@@ -231,6 +237,7 @@ struct CompletionChunks {
     stream: StreamOptions,
     choices: Vec<ChoiceState>,
     usage: UsageCount,
+    reports: Reports,
 }
 
 struct ChoiceState {
@@ -244,8 +251,9 @@ struct ChoiceState {
 impl CompletionChunks {
     fn new(response: CompletionResponse, stream: StreamOptions) -> Self {
         let state = |_| ChoiceState { generated: 0, logprobs: response.legacy_logprobs(), is_first_chunk: true };
-        let choices = (0..response.prompts.len() * response.options.n).map(state).collect();
-        CompletionChunks { choices, usage: UsageCount::default(), response, stream }
+        let choices: Vec<_> = (0..response.prompts.len() * response.options.n).map(state).collect();
+        let reports = Reports::new(response.options.reports, choices.len());
+        CompletionChunks { choices, usage: UsageCount::default(), reports, response, stream }
     }
 
     fn chunk(&mut self, choice: usize, text: &str, logprobs: Value, tokens: &[TokenId]) -> Value {
@@ -314,7 +322,13 @@ impl Chunks for CompletionChunks {
     }
 
     fn on(&mut self, choice: usize, event: AnswerEvent) -> Vec<Value> {
-        match event {
+        self.reports.on(choice, &event);
+        let mut chunks = match event {
+            AnswerEvent::Progress(_) if !self.response.options.reports.progress => Vec::new(),
+            AnswerEvent::Progress(progress) => {
+                let chunk = self.chunk(choice, "", Value::Null, &[]);
+                self.reports.with_progress(|| chunk, &progress).into_iter().collect()
+            }
             AnswerEvent::Prompt(logprobs) if self.response.scores_echo() => vec![self.echo(choice, &logprobs)],
             AnswerEvent::Prompt(_) => Vec::new(),
             AnswerEvent::Token { token, logprobs, deltas } => self.token(choice, token, &text_of(deltas), logprobs),
@@ -326,7 +340,9 @@ impl Chunks for CompletionChunks {
                 last["choices"][0]["stop_reason"] = stop_reason(&finish, &self.response.options.stop.token_ids);
                 vec![last]
             }
-        }
+        };
+        self.reports.add_timings(choice, &mut chunks);
+        chunks
     }
 
     fn end(&mut self) -> Vec<Value> {

@@ -7,7 +7,7 @@ use cuelight_engine::engine::TokenId;
 
 use super::speculation;
 use crate::api::fields::{Fields, number};
-use crate::api::{lora_choice, stop_strings};
+use crate::api::{lora_choice, reports, stop_strings};
 use crate::core::request::{PartialSampling, SamplingParams, StopConditions};
 use crate::serving::error::{ApiError, clip};
 use crate::serving::options::{GenerationOptions, StreamOptions};
@@ -53,6 +53,7 @@ pub(super) fn read(
         return_token_ids: fields.bool("return_token_ids")?.unwrap_or(false),
         tokens_as_ids: fields.bool("return_tokens_as_token_ids")?.unwrap_or(false),
         stream: stream_options(fields)?,
+        reports: reports::read(fields)?,
         speculation: speculation::read(fields)?,
         adapter: lora_choice::read(fields)?,
         ..GenerationOptions::new(tenancy)

@@ -44,8 +44,6 @@ const GENERATION: &[Unsupported] = &[
     refuse("vllm_xargs", empty, "this server has no extra arguments"),
     refuse("repetition_detection", never, "use a penalty or a stop string"),
     refuse("stream_interval", one, "every token is sent at once"),
-    refuse("timings_per_token", off, "use `stream_options.include_usage`"),
-    refuse("return_progress", off, "progress of the prompt is not reported"),
 ];
 
 /// Refused in chat completions.
@@ -70,8 +68,7 @@ const COMPLETION: &[Unsupported] = &[
 ];
 
 /// Supported or without effect in llama.cpp's `/completion`, though completions refuse them.
-const COMPLETION_ACCEPTS: [&str; 5] =
-    ["samplers", "n_probs", "timings_per_token", "return_progress", "stream_interval"];
+const COMPLETION_ACCEPTS: [&str; 3] = ["samplers", "n_probs", "stream_interval"];
 
 /// Refused in responses.
 const RESPONSES: &[Unsupported] = &[

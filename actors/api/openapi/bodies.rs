@@ -149,6 +149,8 @@ const REQUEST: &[Field] = &[
     field("json_schema", Object, "A JSON schema that the answer matches."),
     field("stream", Boolean, "Whether to send the answer while it is generated."),
     field("stream_options", Object, "include_usage and continuous_usage_stats."),
+    field("return_progress", Boolean, "Whether a stream reports how much of the prompt is computed."),
+    field("timings_per_token", Boolean, "Whether to add the times of the answer, in a stream to every chunk."),
     field("skip_special_tokens", Boolean, "Whether to leave special tokens out of the text; default true."),
     field("add_special_tokens", Boolean, "Whether to add the special tokens that the model expects to the prompt."),
     field("return_token_ids", Boolean, "Whether to return the token ids of prompt and answer."),

@@ -6,6 +6,7 @@ import { ApiError, streamChat } from "./api.js";
 export function requestBody(model, messages, settings) {
   const body = { model, messages: history(messages, settings.system), stream: true };
   body.stream_options = { include_usage: true, continuous_usage_stats: true };
+  body.return_progress = true;
   for (const name of ["temperature", "top_p", "max_tokens"]) {
     const number = Number.parseFloat(settings[name]);
     if (Number.isFinite(number)) body[name] = number;
@@ -27,7 +28,8 @@ function history(messages, system) {
 }
 
 export function emptyAnswer(model) {
-  return { role: "assistant", content: "", reasoning: "", toolCalls: [], model, finish: null, stats: null, error: null };
+  const made = { role: "assistant", content: "", reasoning: "", toolCalls: [], model };
+  return { ...made, finish: null, stats: null, error: null, progress: null };
 }
 
 /** Fills `message` from the stream and calls `onChange` after each chunk. Throws for a missing key only. */
@@ -43,6 +45,7 @@ export async function generate(message, body, key, signal, onChange) {
     if (error.name === "AbortError") message.finish = "stopped";
     else message.error = describe(error);
   } finally {
+    message.progress = null;
     message.stats = { ...message.stats, ...times(message, clock) };
   }
 }
@@ -56,6 +59,7 @@ function apply(message, chunk, clock) {
   if (chunk.usage) message.stats = { ...message.stats, ...counts(chunk.usage) };
   const choice = chunk.choices?.[0];
   if (!choice) return;
+  message.progress = chunk.prompt_progress ?? null;
   const { content, reasoning_content: reasoning, tool_calls: calls } = choice.delta ?? {};
   if (reasoning) message.reasoning += reasoning;
   if (content) message.content += content;

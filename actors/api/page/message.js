@@ -71,7 +71,9 @@ class Answer {
     this.reasoningView = new MarkdownView(thoughts);
     this.text = h("div", { class: "markdown" });
     this.textView = new MarkdownView(this.text);
-    this.waiting = h("div", { class: "waiting", role: "img", "aria-label": "Waiting for the answer" }, h("span"), h("span"), h("span"));
+    const dots = h("div", { class: "dots", role: "img", "aria-label": "Waiting for the answer" }, h("span"), h("span"), h("span"));
+    this.progress = h("small", { class: "progress" });
+    this.waiting = h("div", { class: "waiting" }, dots, this.progress);
     this.calls = h("div", { class: "calls" });
     this.error = h("div", { class: "error", role: "alert", hidden: true });
     this.figures = h("span", { class: "figures" });
@@ -110,6 +112,7 @@ class Answer {
     this.element.classList.toggle("live", isLive);
     this.element.setAttribute("aria-busy", String(isLive));
     this.waiting.hidden = !isLive || !isEmpty;
+    this.progress.textContent = progressText(message.progress);
     this.renderReasoning();
     this.textView.update(message.content, isLive);
     this.renderCalls();
@@ -167,6 +170,13 @@ function pretty(json) {
   } catch {
     return json;
   }
+}
+
+/** How much of a prompt is read. Empty for one that takes less than a second. */
+function progressText(progress) {
+  if (!progress || progress.time_ms < 1000) return "";
+  const share = Math.floor((100 * progress.processed) / progress.total);
+  return `Reading the prompt: ${share} % of ${progress.total} tokens`;
 }
 
 /** The line under an answer. */

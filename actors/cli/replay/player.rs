@@ -92,7 +92,7 @@ async fn answer_of(started: &Started, request: GenerationRequest) -> Result<(Vec
     loop {
         match generation.next().await {
             Some(Event::Token { token, .. }) => tokens.push(token),
-            Some(Event::Prompt { .. }) => {}
+            Some(Event::Progress(_) | Event::Prompt { .. }) => {}
             Some(Event::Failed(error)) => return Err(error.to_string()),
             Some(event @ Event::Finished { .. }) => return Ok((tokens, event.end_reason())),
             None => return Err("the model has stopped".to_owned()),

@@ -5,6 +5,7 @@
 //! - [`start`]: loads the model
 //! - [`repl`] with [`completion`] and [`command`]: reads lines and runs commands
 //! - [`session`] with [`conversation`]: sends a question and streams the answer
+//! - [`prompt_bar`]: shows how much of a long prompt is computed
 //! - [`sampling`]: how tokens are chosen
 //! - [`answer_format`]: what the user asks of every answer
 //! - [`answer_printer`] with [`markdown`], [`block_start`], [`style`] and [`word_wrap`]: prints the answer, wrapped at the
@@ -17,6 +18,7 @@ pub mod command;
 mod completion;
 mod conversation;
 mod markdown;
+mod prompt_bar;
 mod repl;
 mod sampling;
 mod session;

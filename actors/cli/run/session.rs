@@ -9,6 +9,7 @@ use cuelight_engine::format::chat_template::{Cancellation, TemplateInputs};
 use super::answer_format::AnswerFormat;
 use super::command::Change;
 use super::conversation::Conversation;
+use super::prompt_bar::PromptBar;
 use super::sampling::sampling;
 use super::start::Started;
 use crate::cli::async_runtime;
@@ -166,7 +167,8 @@ impl Session {
         let permit = self.runtime.try_permit(1)?;
         let mut generation = self.runtime.submit(&permit, request).await?;
         let parser = rules.parser(self.mode == Mode::Chat, None, &text);
-        let (answer, ended) = stream(&mut generation, parser, write).await?;
+        let bar = PromptBar::new(self.terminal);
+        let (answer, ended) = stream(&mut generation, parser, bar, write).await?;
         if self.mode == Mode::Chat {
             self.conversation.keep(question, &answer);
         }
@@ -235,6 +237,7 @@ impl Session {
             reasoning: rules.reasoning(&self.model.tokenizer, text, None),
             constraint: self.format.constraint.clone(),
             adapter: self.adapter(),
+            reports_progress: self.terminal.talks,
             ..GenerationRequest::default()
         }
     }
@@ -275,6 +278,7 @@ pub enum Piece<'a> {
 async fn stream(
     generation: &mut Generation,
     mut parser: OutputParser,
+    mut bar: PromptBar,
     mut write: impl FnMut(Piece<'_>) -> Result<(), CliError>,
 ) -> Result<(String, Ended), CliError> {
     let mut answer = String::new();
@@ -287,10 +291,15 @@ async fn stream(
             // Dropping the generation cancels it and frees its memory.
             signal = &mut interrupt => { signal?; return Ok((answer, Ended::Interrupted)) }
         };
+        if let Some(Event::Progress(progress)) = &event {
+            bar.show(progress);
+            continue;
+        }
+        bar.clear();
         let (text, end) = match event {
             Some(Event::Token { text, .. }) => (text, None),
             Some(Event::Finished { reason, text, usage }) => (text, Some(Ended::Finished { reason, usage })),
-            Some(Event::Prompt { .. }) => continue,
+            Some(Event::Progress(_) | Event::Prompt { .. }) => continue,
             Some(Event::Failed(error)) => return Err(CliError::other(error)),
             None => return Err(CliError::Failed("the answer stopped before its end".to_owned())),
         };

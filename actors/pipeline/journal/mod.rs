@@ -128,6 +128,13 @@ impl RequestJournal {
         }
     }
 
+    /// Records that so many tokens of a request's prompt are computed.
+    pub fn prompt_computed(&self, id: RequestId, tokens: usize) {
+        if let Some(record) = self.record(id) {
+            record.prompt_computed(tokens);
+        }
+    }
+
     /// Ends a request, and records its end, unless it has ended. An owner that was replaced cannot end it.
     pub fn end(&self, id: RequestId, owner: Option<u32>, end: Event) {
         let Some(record) = self.record(id) else { return };

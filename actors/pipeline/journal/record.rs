@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::core::ended_request::{EndedRequest, RequestTimes};
-use crate::core::request::{Event, GenerationRequest, RequestId, SubmitError, Usage};
+use crate::core::request::{Event, GenerationRequest, PromptProgress, RequestId, SubmitError, Usage};
 use crate::core::request_context::RequestContext;
 use crate::pipeline::client::ClientSink;
 
@@ -49,6 +49,8 @@ struct Progress {
     prompt_is_sent: bool,
     /// Tokens of the prompt that were found in the prefix cache.
     cached_tokens: usize,
+    /// Tokens of the prompt of which the client knows that they are computed.
+    reported_tokens: usize,
     /// Drafted tokens of the client's prediction that were accepted, and that were not.
     prediction: (usize, usize),
     /// Maximum number of tokens to generate.
@@ -95,6 +97,7 @@ impl RequestRecord {
             tokens: Vec::new(),
             prompt_is_sent: request.prompt_logprobs.is_none(),
             cached_tokens: 0,
+            reported_tokens: 0,
             prediction: (0, 0),
             max_tokens: request.stop.max_tokens,
             times: RequestTimes { submitted, started: None, first_token: None, last_token: None, previous_token: None },
@@ -142,6 +145,33 @@ impl RequestRecord {
         if progress.times.started.is_none() {
             progress.times.started = Some(Instant::now());
             progress.cached_tokens = cached_tokens;
+            self.report(&mut progress, cached_tokens);
+        }
+    }
+
+    /// Reports that so many tokens of the prompt are computed, unless that is known: a prompt that was preempted is computed
+    /// again.
+    pub(super) fn prompt_computed(&self, tokens: usize) {
+        let mut progress = self.progress();
+        if tokens > progress.reported_tokens {
+            self.report(&mut progress, tokens);
+        }
+    }
+
+    /// Sends the progress of the prompt, unless the client reads too slowly.
+    fn report(&self, progress: &mut Progress, done_tokens: usize) {
+        let (Some(sink), Some(started), None) = (&progress.sink, progress.times.started, progress.times.first_token)
+        else {
+            return;
+        };
+        if self.request.reports_progress && !sink.is_full() {
+            sink.send(Event::Progress(PromptProgress {
+                prompt_tokens: self.request.prompt.len(),
+                cached_tokens: progress.cached_tokens,
+                done_tokens,
+                elapsed: started.elapsed(),
+            }));
+            progress.reported_tokens = done_tokens;
         }
     }
 

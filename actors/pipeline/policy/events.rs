@@ -29,6 +29,8 @@ pub struct Submission {
     pub adapter: Option<AdapterUse>,
     /// Whether the logits of all rows of the prompt are needed.
     pub scores_prompt: bool,
+    /// Whether its client wants to know how much of the prompt is computed.
+    pub reports_progress: bool,
     /// How the engine may sample its tokens. `None` when the sampler needs the logits.
     pub engine_sampling: Option<EngineSampling>,
     /// How the draft model samples its tokens.
@@ -147,6 +149,13 @@ pub enum Effect {
         id: RequestId,
         /// Tokens of its prompt that were found in the prefix cache.
         cached_tokens: usize,
+    },
+    /// A part of the prompt of a request is computed that reports it.
+    PromptComputed {
+        /// The request.
+        id: RequestId,
+        /// Tokens of its prompt that are computed or were found in the prefix cache.
+        tokens: usize,
     },
     /// A request was preempted: it lost its blocks and waits again.
     Preempted(RequestId),

@@ -56,6 +56,8 @@ pub(super) struct Sequence {
     /// Prompt tokens and sampled tokens: everything needed to recompute the sequence.
     pub tokens: Vec<TokenId>,
     pub prompt_tokens: usize,
+    /// Whether its client wants to know how much of the prompt is computed.
+    pub reports_progress: bool,
     /// Length at which the sampler ends it.
     pub most_tokens: usize,
     /// Whether all rows of the prompt return logits, so that none may come from the cache.

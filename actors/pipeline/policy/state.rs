@@ -134,7 +134,7 @@ impl Policy {
     /// Adds a request to the waiting ones.
     pub(super) fn enqueue(&mut self, submission: Submission) -> &mut Sequence {
         let Submission { id, prompt, max_tokens, priority, client, scope, scores_prompt, .. } = submission;
-        let Submission { adapter, engine_sampling, draft_sampling, speculation, .. } = submission;
+        let Submission { adapter, engine_sampling, draft_sampling, speculation, reports_progress, .. } = submission;
         let prompt_tokens = prompt.len();
         let cost = prompt_tokens + max_tokens.min(COUNTED_ANSWER);
         let span = self.fair_queue.enqueue(client.clone(), cost, priority);
@@ -150,6 +150,7 @@ impl Policy {
             adapter,
             tokens: prompt,
             prompt_tokens,
+            reports_progress,
             most_tokens: prompt_tokens.saturating_add(max_tokens).min(self.context_tokens()),
             scores_prompt,
             scored: if scores_prompt { 0 } else { prompt_tokens },
@@ -183,10 +184,10 @@ impl Policy {
         match event {
             PolicyEvent::Cancel(id) => self.end(id, Effect::Cancelled(id), &mut effects),
             PolicyEvent::StepDone { step, elapsed, prefill_saturation_rows } => {
-                self.step_done(step, elapsed, prefill_saturation_rows);
+                self.step_done(step, elapsed, prefill_saturation_rows, &mut effects);
             }
             PolicyEvent::StepFailed { step, reason } => self.step_refused(step, &reason, &mut effects),
-            PolicyEvent::Sampled { step, outcomes } => self.sampled(step, outcomes),
+            PolicyEvent::Sampled { step, outcomes } => self.sampled(step, outcomes, &mut effects),
             PolicyEvent::Resume(id) => self.set_paused(id, false),
             PolicyEvent::ExecutorReady(limits) => self.executor_ready(limits, &mut effects),
             PolicyEvent::ExecutorLost { failed, reason } => self.executor_lost(failed, &reason, &mut effects),

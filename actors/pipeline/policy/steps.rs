@@ -18,7 +18,13 @@ impl Policy {
         self.steps.get(&step).into_iter().flat_map(|record| record.members.iter().map(|member| member.id))
     }
 
-    pub(super) fn step_done(&mut self, step: StepId, elapsed: Duration, prefill_saturation_rows: Option<usize>) {
+    pub(super) fn step_done(
+        &mut self,
+        step: StepId,
+        elapsed: Duration,
+        prefill_saturation_rows: Option<usize>,
+        effects: &mut Vec<Effect>,
+    ) {
         let Some(record) = self.steps.get_mut(&step).filter(|record| record.is_computing()) else { return };
         record.phase = StepPhase::Computed(elapsed);
         // The time per row of a saturated step differs from that of smaller steps, which is what is predicted.
@@ -29,10 +35,10 @@ impl Policy {
             self.prompt_time.correct(charge, elapsed);
         }
         self.prefill_saturation_rows = prefill_saturation_rows;
-        self.apply_computed();
+        self.apply_computed(effects);
     }
 
-    pub(super) fn sampled(&mut self, step: StepId, outcomes: Vec<Outcome>) {
+    pub(super) fn sampled(&mut self, step: StepId, outcomes: Vec<Outcome>, effects: &mut Vec<Effect>) {
         let Some(record) = self.steps.remove(&step) else { return };
         debug_assert_eq!(record.phase, StepPhase::Sampling, "sampled before it was computed");
         for member in record.members.iter().filter(|member| member.task) {
@@ -51,7 +57,7 @@ impl Policy {
             }
             self.set_paused(id, pause);
         }
-        self.apply_computed();
+        self.apply_computed(effects);
     }
 
     /// Adds the sampled tokens of a step to a sequence.
@@ -68,14 +74,14 @@ impl Policy {
     }
 
     /// Applies computed steps in order, as long as the oldest step is computed.
-    fn apply_computed(&mut self) {
+    fn apply_computed(&mut self, effects: &mut Vec<Effect>) {
         while let Some((&step, record)) = self.steps.first_key_value() {
             let StepPhase::Computed(_) = record.phase else { return };
-            self.step_computed(step);
+            self.step_computed(step, effects);
         }
     }
 
-    fn step_computed(&mut self, step: StepId) {
+    fn step_computed(&mut self, step: StepId, effects: &mut Vec<Effect>) {
         let Some(mut record) = self.steps.remove(&step) else { return };
         record.phase = StepPhase::Sampling;
         for member in &record.members {
@@ -86,6 +92,10 @@ impl Policy {
                 continue;
             }
             sequence.computed = member.to;
+            if sequence.reports_progress && sequence.tokens.len() == sequence.prompt_tokens {
+                let tokens = sequence.computed.min(sequence.prompt_tokens);
+                effects.push(Effect::PromptComputed { id: member.id, tokens });
+            }
             if sequence.computed >= sequence.suspect_until {
                 sequence.suspect_until = 0;
             }

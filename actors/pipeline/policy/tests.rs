@@ -57,6 +57,7 @@ fn submission(id: u64, prompt_tokens: usize) -> Submission {
         scope: PrefixScope::default(),
         adapter: None,
         scores_prompt: false,
+        reports_progress: false,
         engine_sampling: None,
         draft_sampling: EngineSampling { params: RowSamplingParams::GREEDY, seed: 0, from: 0 },
         speculation: SpeculationOptions::default(),

@@ -56,7 +56,7 @@ impl ResponseEvents {
     pub fn add(&mut self, event: AnswerEvent) -> Vec<Change> {
         let mut changes = Vec::new();
         match event {
-            AnswerEvent::Prompt(_) => {}
+            AnswerEvent::Progress(_) | AnswerEvent::Prompt(_) => {}
             AnswerEvent::Token { logprobs, deltas, .. } => {
                 if let Some(position) = logprobs {
                     self.output.push_logprobs(self.parts.logprobs(position));

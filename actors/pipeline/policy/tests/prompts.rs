@@ -1,5 +1,7 @@
 //! Tests of the time budget of prompts next to decode rows, and of the order of prompts.
 
+use std::collections::HashMap;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -356,4 +358,13 @@ fn a_long_prompt_advances_under_an_endless_flow_of_short_ones() {
     }
     // Of about 970 rows per step the short prompts use at most 31/32.
     assert!(steps <= 4000 / 30 + 1, "{steps} steps");
+}
+
+#[test]
+fn a_request_reports_each_part_of_its_prompt_that_is_computed() {
+    let mut world = World::new(PolicyConfig::default(), EngineLimits { max_batched_tokens: 64, ..limits() });
+    world.submit(Submission { reports_progress: true, ..submission(1, 150) }, 3);
+    world.submit(submission(2, 150), 3);
+    world.run_out();
+    assert_eq!(world.reported, HashMap::from([(RequestId(1), vec![64, 128, 150])]));
 }

@@ -60,6 +60,7 @@ impl World {
                     id: RequestId(self.requests.len() as u64 + 1),
                     priority,
                     scores_prompt,
+                    reports_progress: salted,
                     client: Some(like.to_string().into()),
                     scope: PrefixScope { salt: salted.then(|| "salt".into()), adapter: None },
                     ..submission(like, prompt_tokens)

@@ -89,6 +89,8 @@ pub(super) struct World {
     pub(super) preempted: usize,
     /// Cached prompt tokens of each request when it started.
     pub(super) cached: HashMap<RequestId, usize>,
+    /// Computed tokens of the prompt of each request, as reported.
+    pub(super) reported: HashMap<RequestId, Vec<usize>>,
     pub(super) rows_computed: usize,
     /// Whether some tokens end their request like a stop string.
     pub(super) stops: bool,
@@ -118,6 +120,7 @@ impl World {
             awaits_resync: false,
             preempted: 0,
             cached: HashMap::new(),
+            reported: HashMap::new(),
             rows_computed: 0,
             stops: false,
             repeats: false,
@@ -159,6 +162,14 @@ impl World {
                 Effect::Resync => self.awaits_resync = false,
                 Effect::Started { id, cached_tokens } => {
                     assert_eq!(self.cached.insert(id, cached_tokens), None, "{id:?} started twice");
+                }
+                Effect::PromptComputed { id, tokens } => {
+                    let state = &self.requests[&id];
+                    assert!(
+                        state.submission.reports_progress && tokens <= state.prompt_tokens,
+                        "{id:?} reports {tokens}"
+                    );
+                    self.reported.entry(id).or_default().push(tokens);
                 }
                 Effect::Preempted(_) => self.preempted += 1,
                 Effect::Cancelled(id) => self.end(id, End::Cancelled),
