@@ -128,7 +128,7 @@ impl RequestJournal {
         }
     }
 
-    /// Records that so many tokens of a request's prompt are computed.
+    /// Records that this number of tokens of a request's prompt are computed.
     pub fn prompt_computed(&self, id: RequestId, tokens: usize) {
         if let Some(record) = self.record(id) {
             record.prompt_computed(tokens);

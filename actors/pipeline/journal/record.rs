@@ -149,7 +149,7 @@ impl RequestRecord {
         }
     }
 
-    /// Reports that so many tokens of the prompt are computed, unless that is known: a prompt that was preempted is computed
+    /// Reports that this number of tokens of the prompt are computed, unless that is known: a prompt that was preempted is computed
     /// again.
     pub(super) fn prompt_computed(&self, tokens: usize) {
         let mut progress = self.progress();
