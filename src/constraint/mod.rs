@@ -2,6 +2,7 @@
 //!
 //! - [`grammar`]: what may be asked for, and [`gbnf`], which translates llama.cpp's notation
 //! - [`structural_tag`]: translates vLLM's structural tags, and [`lark`] builds grammars of rules
+//! - [`regular`]: translates Lark grammars without recursion to regular expressions
 //! - [`schema`]: prepares JSON schemas, and finds the place of an error in them
 //! - [`vocabulary`]: the tokens of a model, as a tree of bytes
 //! - [`compiler`]: compiles a grammar for a model, within limits, and keeps what was compiled last
@@ -18,6 +19,7 @@ mod grammar;
 mod lark;
 mod mask;
 mod prepared;
+mod regular;
 mod schema;
 mod state;
 mod structural_tag;
@@ -30,5 +32,6 @@ pub use error::{ConstraintError, GrammarError};
 pub use grammar::Grammar;
 pub use lark::LarkRules;
 pub use mask::TokenMask;
+pub use regular::{LarkError, regex_of_lark};
 pub use schema::JSON_WHITESPACE;
 pub use state::ConstraintState;

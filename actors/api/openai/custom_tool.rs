@@ -1,5 +1,6 @@
 //! Custom tools, which take text. To the model they are functions with one parameter, `input`.
 
+use cuelight_engine::constraint::regex_of_lark;
 use serde_json::{Map, Value, json};
 
 use crate::api::fields::{Fields, missing};
@@ -9,7 +10,7 @@ use crate::serving::error::{ApiError, clip};
 const INPUT: &str = "input";
 
 /// The function that stands for a custom tool, from the fields `name`, `description` and `format`. A regular expression
-/// becomes a part of the function's schema; the description has either kind of grammar.
+/// becomes a part of the function's schema, and so does a Lark grammar without recursion; the description has any grammar.
 ///
 /// # Errors
 /// [`ApiError::InvalidRequest`] that names the field.
@@ -18,10 +19,11 @@ pub(super) fn function(tool: &Fields<'_>) -> Result<Map<String, Value>, ApiError
     let mut description = tool.string("description")?.unwrap_or_default().to_owned();
     let mut input = json!({ "type": "string", "description": "The whole input of the tool." });
     let mut function = Map::new();
-    if let Some(Grammar { syntax, definition }) = Grammar::read(tool)? {
+    if let Some(grammar) = Grammar::read(tool)? {
+        let Grammar { syntax, definition, .. } = grammar;
         description = format!("{description}\n\nThe input must match this {syntax} grammar:\n{definition}");
-        if syntax == "regex" {
-            input["pattern"] = json!(format!("^(?:{definition})$"));
+        if let Some(pattern) = grammar.pattern(name)? {
+            input["pattern"] = json!(format!("^(?:{pattern})$"));
             function.insert("strict".to_owned(), json!(true));
         }
     }
@@ -49,6 +51,8 @@ pub(super) fn arguments(input: &str) -> Value {
 struct Grammar<'a> {
     syntax: &'a str,
     definition: &'a str,
+    /// The path of the definition.
+    path: String,
 }
 
 impl<'a> Grammar<'a> {
@@ -76,7 +80,22 @@ impl<'a> Grammar<'a> {
             let message = format!("`{path}` must be \"lark\" or \"regex\", not {}", clip(syntax));
             return Err(ApiError::invalid(path, message));
         }
-        Ok(Grammar { syntax, definition })
+        Ok(Grammar { syntax, definition, path })
+    }
+
+    /// The regular expression that the input has to match. `None`: the grammar is only described to the model.
+    fn pattern(&self, tool: &str) -> Result<Option<String>, ApiError> {
+        if self.syntax == "regex" {
+            return Ok(Some(self.definition.to_owned()));
+        }
+        match regex_of_lark(self.definition) {
+            Ok(pattern) => Ok(Some(pattern)),
+            Err(error) if error.is_mistake() => Err(ApiError::invalid(self.path.clone(), error.to_string())),
+            Err(error) => {
+                tracing::warn!(tool, %error, "the grammar of a custom tool is described and not enforced");
+                Ok(None)
+            }
+        }
     }
 }
 
@@ -247,12 +266,23 @@ mod tests {
 
     #[test]
     fn a_grammar_may_be_nested_and_is_described() {
-        for (syntax, pattern) in [("lark", Value::Null), ("regex", json!("^(?:a|b)$"))] {
-            let grammar = json!({ "syntax": syntax, "definition": "a|b" });
+        let recursive = "start: \"(\" start? \")\"";
+        for (syntax, definition, pattern) in [
+            ("lark", recursive, Value::Null),
+            ("lark", "start: \"a\" | \"b\"", json!("^(?:(?:(?:a|b)))$")),
+            ("regex", "a|b", json!("^(?:a|b)$")),
+        ] {
+            let grammar = json!({ "syntax": syntax, "definition": definition });
             let tool = json!({ "name": "f", "format": { "type": "grammar", "grammar": grammar } });
             let function = function(&Fields::of_body(&tool).unwrap()).unwrap();
-            assert!(function["description"].as_str().unwrap().ends_with("grammar:\na|b"), "{function:?}");
+            assert!(
+                function["description"].as_str().unwrap().ends_with(&format!("grammar:\n{definition}")),
+                "{function:?}"
+            );
             assert_eq!(function["parameters"]["properties"]["input"]["pattern"], pattern);
         }
+        let mistaken = json!({ "name": "f", "format": { "type": "grammar", "definition": "start: rule" } });
+        let error = function(&Fields::of_body(&mistaken).unwrap()).unwrap_err();
+        assert!(error.to_string().contains("does not define `rule`"), "{error}");
     }
 }
