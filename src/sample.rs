@@ -17,13 +17,15 @@ pub mod logprobs;
 mod params;
 mod partial;
 pub mod penalties;
+mod repeats;
 pub mod token_sampler;
 
 pub use cuelight_shaders::sample_token::reference::sample as choose_by_row;
 pub use draw::Draw;
 pub use error::InvalidLogits;
 pub use logprobs::{PositionLogprobs, TokenLogprob, position_logprobs};
-pub use params::{InvalidSamplingParam, SamplingParams};
+pub use params::{InvalidSamplingParam, SamplingParams, TopExclusion};
 pub use partial::{PartialSampling, RecommendedSampling};
 pub use penalties::TokenCounts;
+pub use repeats::RepeatPenalty;
 pub use token_sampler::{TokenSampler, token_of};

@@ -2,6 +2,7 @@
 
 use std::ops::RangeInclusive;
 
+use super::extra_samplers;
 use super::fields::Fields;
 use crate::core::request::{PartialSampling, SamplingParams};
 use crate::serving::error::ApiError;
@@ -28,7 +29,7 @@ pub(super) fn read(
         min_p: options.number("min_p", 0.0..=1.0)?,
         repetition_penalty: repetition_penalty(options)?,
     };
-    let params = SamplingParams {
+    let mut params = SamplingParams {
         typical_p: share("typical_p")?.unwrap_or(defaults.typical_p),
         presence_penalty: penalty("presence_penalty")?,
         frequency_penalty: penalty("frequency_penalty")?,
@@ -36,6 +37,7 @@ pub(super) fn read(
         seed: seed(options)?,
         ..stated.over(defaults)
     };
+    extra_samplers::read(options, &mut params)?;
     Ok((stated, params))
 }
 

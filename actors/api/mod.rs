@@ -15,6 +15,7 @@ mod caller;
 mod connections;
 #[cfg(feature = "fault-injection")]
 mod debug;
+mod extra_samplers;
 mod extract;
 mod fields;
 mod guard;

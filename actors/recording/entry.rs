@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use cuelight_engine::constraint::{Constraint, ConstraintCompiler, Grammar, GrammarError};
 use cuelight_engine::engine::TokenId;
+use cuelight_engine::sample::RepeatPenalty;
 use serde::{Deserialize, Serialize};
 
 use crate::core::ended_request::EndedRequest;
@@ -70,6 +71,9 @@ pub struct Content {
     pub tokens: Vec<TokenId>,
     /// Added to the logits of these tokens.
     pub logit_bias: Vec<(TokenId, f32)>,
+    /// The penalty on repetitions, which has texts at which they end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repeats: Option<RepeatPenalty>,
     /// Texts that end the answer.
     pub stop_strings: Vec<String>,
     /// Tokens that end the answer.
@@ -101,7 +105,7 @@ impl Entry {
             max_tokens: request.stop.max_tokens,
             min_tokens: request.stop.min_tokens,
             ignore_eos: request.stop.ignore_eos,
-            sampling: SamplingParams { logit_bias: Vec::new(), ..request.sampling.clone() },
+            sampling: SamplingParams { logit_bias: Vec::new(), repeats: None, ..request.sampling.clone() },
             has_adapter: request.adapter.is_some(),
             blocks: fingerprints(&request.prompt, secret),
             content: None,
@@ -116,7 +120,11 @@ impl Entry {
         let compile = |grammar: &Grammar| compiler.compile(grammar);
         Ok(GenerationRequest {
             prompt: content.prompt.clone(),
-            sampling: SamplingParams { logit_bias: content.logit_bias.clone(), ..self.sampling.clone() },
+            sampling: SamplingParams {
+                logit_bias: content.logit_bias.clone(),
+                repeats: content.repeats.clone(),
+                ..self.sampling.clone()
+            },
             stop: StopConditions {
                 max_tokens: self.max_tokens,
                 min_tokens: self.min_tokens,
@@ -159,6 +167,7 @@ impl Content {
             prompt: request.prompt.clone(),
             tokens,
             logit_bias: request.sampling.logit_bias.clone(),
+            repeats: request.sampling.repeats.clone(),
             stop_strings: request.stop.strings.strings().to_vec(),
             stop_tokens: request.stop.token_ids.clone(),
             skip_special_tokens: request.skip_special_tokens,

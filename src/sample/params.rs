@@ -3,10 +3,12 @@
 use serde::{Deserialize, Serialize};
 
 use super::draw::Draw;
+use super::repeats::RepeatPenalty;
 use crate::engine::{RowSamplingParams, TokenId};
 
 /// How the next token is sampled from the logits. The default samples from the model's unmodified distribution.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct SamplingParams {
     /// Divides the logits; 0 is greedy.
     pub temperature: f32,
@@ -24,6 +26,12 @@ pub struct SamplingParams {
     pub presence_penalty: f32,
     /// Subtracted once for each time a token has been generated.
     pub frequency_penalty: f32,
+    /// Keep tokens whose logits are within this many standard deviations of the largest (Tang et al. 2024); 0 keeps all.
+    pub top_n_sigma: f32,
+    /// Removes the most likely tokens from time to time.
+    pub xtc: TopExclusion,
+    /// A penalty on repetitions of several tokens.
+    pub repeats: Option<RepeatPenalty>,
     /// Added to the logits of these tokens.
     pub logit_bias: Vec<(TokenId, f32)>,
     /// Makes sampling repeatable; with `None` a random seed is used.
@@ -41,9 +49,32 @@ impl Default for SamplingParams {
             repetition_penalty: 1.0,
             presence_penalty: 0.0,
             frequency_penalty: 0.0,
+            top_n_sigma: 0.0,
+            xtc: TopExclusion::default(),
+            repeats: None,
             logit_bias: Vec::new(),
             seed: None,
         }
+    }
+}
+
+/// Removes the most likely tokens from time to time, known as XTC ("exclude top choices"): those of at least some probability,
+/// except the least likely of them.
+///
+/// Source: its proposal in text-generation-webui (pull request 6335), and the parameters of llama.cpp.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct TopExclusion {
+    /// How often; 0 is never.
+    pub probability: f32,
+    /// The probability of a token from which on it may be removed.
+    pub threshold: f32,
+}
+
+impl TopExclusion {
+    /// Whether tokens are removed in this draw. It uses another random number than the choice of the token.
+    pub(super) fn applies(self, draw: Draw) -> bool {
+        let random = Draw { seed: draw.seed ^ 0x5854_4358_5443_5854, ..draw }.random();
+        self.probability > 0.0 && (random as f64) < f64::from(self.probability) * 64f64.exp2()
     }
 }
 
@@ -74,6 +105,19 @@ impl SamplingParams {
         check("repetition_penalty", positive, repetition_penalty, "a number above 0")?;
         check("presence_penalty", finite(presence_penalty), presence_penalty, "a finite number")?;
         check("frequency_penalty", finite(frequency_penalty), frequency_penalty, "a finite number")?;
+        let TopExclusion { probability, threshold } = self.xtc;
+        check(
+            "top_n_sigma",
+            finite(self.top_n_sigma) && self.top_n_sigma >= 0.0,
+            self.top_n_sigma,
+            "a number of at least 0",
+        )?;
+        check("xtc_probability", (0.0..=1.0).contains(&probability), probability, "from 0 to 1")?;
+        check("xtc_threshold", (0.0..=1.0).contains(&threshold), threshold, "from 0 to 1")?;
+        if let Some(RepeatPenalty { multiplier, base, .. }) = self.repeats {
+            check("dry_multiplier", finite(multiplier) && multiplier >= 0.0, multiplier, "a number of at least 0")?;
+            check("dry_base", finite(base) && base >= 1.0, base, "a number of at least 1")?;
+        }
         for &(token, bias) in &self.logit_bias {
             check("logit_bias", !bias.is_nan() && bias < f32::INFINITY, bias, &format!("a number for token {token}"))?;
         }
@@ -84,7 +128,8 @@ impl SamplingParams {
     /// logits and the draw.
     #[must_use]
     pub fn of_row_alone(&self, draw: Draw) -> Option<RowSamplingParams> {
-        let depends_on_row_only = self.keeps_logits() && self.typical_p >= 1.0;
+        let by_row = self.typical_p >= 1.0 && self.top_n_sigma <= 0.0 && self.xtc.probability <= 0.0;
+        let depends_on_row_only = self.keeps_logits() && by_row;
         depends_on_row_only.then(|| self.of_row(draw))
     }
 
@@ -96,12 +141,19 @@ impl SamplingParams {
         RowSamplingParams { temperature, top_k, top_p, min_p, random: draw.random() }
     }
 
+    /// Whether no token is removed.
+    pub(super) fn keeps_all_tokens(&self) -> bool {
+        let keeps_ranks = self.top_k == 0 && self.top_p >= 1.0 && self.typical_p >= 1.0;
+        keeps_ranks && self.min_p <= 0.0 && self.top_n_sigma <= 0.0 && self.xtc.probability <= 0.0
+    }
+
     /// Whether penalties and bias leave every logit unchanged.
     pub(super) fn keeps_logits(&self) -> bool {
         self.repetition_penalty == 1.0
             && self.presence_penalty == 0.0
             && self.frequency_penalty == 0.0
             && self.logit_bias.is_empty()
+            && self.repeats.is_none()
     }
 }
 
@@ -119,7 +171,11 @@ mod tests {
     #[test]
     fn each_parameter_outside_its_range_is_reported_by_name() {
         assert_eq!(SamplingParams::default().validate(), Ok(()));
-        let bad: [(&str, SamplingParams); 8] = [
+        let xtc = |probability, threshold| TopExclusion { probability, threshold };
+        let bad: [(&str, SamplingParams); 11] = [
+            ("top_n_sigma", SamplingParams { top_n_sigma: -1.0, ..Default::default() }),
+            ("xtc_probability", SamplingParams { xtc: xtc(1.5, 0.1), ..Default::default() }),
+            ("xtc_threshold", SamplingParams { xtc: xtc(0.5, f32::NAN), ..Default::default() }),
             ("temperature", SamplingParams { temperature: -1.0, ..Default::default() }),
             ("temperature", SamplingParams { temperature: f32::NAN, ..Default::default() }),
             ("top_p", SamplingParams { top_p: 0.0, ..Default::default() }),

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::params::SamplingParams;
+use super::repeats::{RepeatPenalty, Repeats};
 use crate::engine::TokenId;
 
 /// The tokens of a sequence, as the penalties need them.
@@ -10,22 +11,39 @@ use crate::engine::TokenId;
 pub struct TokenCounts {
     prompt: HashSet<TokenId>,
     generated: HashMap<TokenId, u32>,
+    repeats: Option<Repeats>,
 }
 
 impl TokenCounts {
     /// Counts for a sequence that consists of its prompt only.
     #[must_use]
     pub fn new(prompt: &[TokenId]) -> Self {
-        TokenCounts { prompt: prompt.iter().copied().collect(), generated: HashMap::new() }
+        TokenCounts { prompt: prompt.iter().copied().collect(), ..TokenCounts::default() }
     }
 
-    /// Counts a generated token.
-    pub fn record(&mut self, token: TokenId) {
+    /// Searches for repetitions from now on, beginning with a prompt.
+    pub fn watch_repeats<'a>(
+        &mut self,
+        penalty: &RepeatPenalty,
+        prompt: &[TokenId],
+        text_of: impl Fn(TokenId) -> &'a [u8],
+    ) {
+        let mut repeats = Repeats::new(penalty.clone());
+        prompt.iter().for_each(|&token| repeats.push(token, text_of(token)));
+        self.repeats = Some(repeats);
+    }
+
+    /// Counts a generated token with its text.
+    pub fn record(&mut self, token: TokenId, text: &[u8]) {
         *self.generated.entry(token).or_default() += 1;
+        if let Some(repeats) = &mut self.repeats {
+            repeats.push(token, text);
+        }
     }
 }
 
-/// Applies the repetition penalty, then the frequency and presence penalties, then the bias.
+/// Applies the repetition penalty, then the frequency and presence penalties, then the bias, then the penalty on repetitions of
+/// several tokens.
 pub(super) fn apply(logits: &mut [f32], params: &SamplingParams, counts: &TokenCounts) {
     if params.repetition_penalty != 1.0 {
         let only_prompt = counts.prompt.iter().filter(|token| !counts.generated.contains_key(token));
@@ -48,6 +66,11 @@ pub(super) fn apply(logits: &mut [f32], params: &SamplingParams, counts: &TokenC
             *logit += bias;
         }
     }
+    for (token, penalty) in counts.repeats.iter().flat_map(Repeats::penalties) {
+        if let Some(logit) = logits.get_mut(token as usize) {
+            *logit -= penalty;
+        }
+    }
 }
 
 #[cfg(test)]
@@ -58,7 +81,7 @@ mod tests {
     fn each_penalty_changes_only_its_own_tokens() {
         let mut counts = TokenCounts::new(&[0, 1, 1]);
         for token in [1, 2, 2, 2] {
-            counts.record(token);
+            counts.record(token, b"");
         }
         let check = |params: SamplingParams, expected: [f32; 4]| {
             let mut logits = [2.0, -2.0, 4.0, 1.0];

@@ -1,7 +1,7 @@
 //! Samples one token: greedily, or randomly from the truncated distribution.
 //!
-//! Parameters apply in this order, each to what the previous one kept: temperature, min_p, top_k, typical_p, top_p. Except
-//! for typical_p this is the formula of [`SampleToken`](cuelight_shaders::sample_token::SampleToken), implemented so that
+//! Parameters apply in this order, each to what the previous one kept: temperature, min_p and top_n_sigma, top_k, typical_p,
+//! top_p, xtc. With temperature, min_p, top_k and top_p alone this is the formula of [`SampleToken`](cuelight_shaders::sample_token::SampleToken), implemented so that
 //! few tokens are sorted.
 
 use std::sync::LazyLock;
@@ -140,13 +140,19 @@ fn draw_from(
         return Ok(best);
     }
     // The floor excludes at least the tokens that have a weight of 0.
-    let scale = RowScale { max, inverse: inverse(params.temperature), floor: floor(params.min_p) };
-    let keeps_all = params.top_k == 0 && params.top_p >= 1.0 && params.min_p <= 0.0 && params.typical_p >= 1.0;
-    if keeps_all {
+    let mut scale = RowScale { max, inverse: inverse(params.temperature), floor: floor(params.min_p) };
+    if params.top_n_sigma > 0.0 {
+        let lowest = -params.top_n_sigma * deviation(logits) * scale.inverse;
+        scale.floor = scale.floor.max(lowest.min(0.0));
+    }
+    if params.keeps_all_tokens() {
         let scale = RowScale { floor: f32::NEG_INFINITY, ..scale };
         return Ok(pick_from_row(draw.random(), best, logits, scale));
     }
     truncate(logits, scale, params, candidates);
+    if params.xtc.applies(draw) {
+        exclude_top(candidates, params.xtc.threshold);
+    }
     candidates.sort_unstable_by_key(|(token, _)| *token);
     let total = sum(candidates, |(_, logit)| logit);
     Ok(pick(below(total, draw.random()), best, candidates.iter().copied()))
@@ -284,6 +290,22 @@ fn keep_typical(candidates: &mut Vec<Candidate>, p: f32) {
     candidates.sort_unstable_by(by_rank);
 }
 
+/// Removes the tokens that have at least a probability, except the least likely of them.
+fn exclude_top(candidates: &mut Vec<Candidate>, probability: f32) {
+    candidates.sort_unstable_by(by_rank);
+    let least = share_of(sum(candidates, |(_, logit)| logit), probability.min(1.0));
+    let likely = candidates.iter().take_while(|(_, logit)| weight(*logit) >= least).count();
+    candidates.drain(..likely.saturating_sub(1));
+}
+
+/// The standard deviation of the logits that are not minus infinity.
+fn deviation(logits: &[f32]) -> f32 {
+    let finite = || logits.iter().filter(|logit| logit.is_finite()).map(|&logit| f64::from(logit));
+    let count = finite().count().max(1) as f64;
+    let mean = finite().sum::<f64>() / count;
+    (finite().map(|logit| (logit - mean).powi(2)).sum::<f64>() / count).sqrt() as f32
+}
+
 /// The `n` largest logits with their tokens, best first, in one pass. Fast for a small `n`, because few logits are among
 /// the best so far.
 pub(super) fn best_first(logits: &[f32], n: usize) -> Vec<Candidate> {
@@ -351,6 +373,7 @@ fn largest_with<const FMA: bool>(logits: &[f32]) -> Result<Candidate, InvalidLog
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sample::{RepeatPenalty, TopExclusion};
     use cuelight_shaders::sample_token::reference;
     use proptest::prelude::*;
 
@@ -466,6 +489,52 @@ mod tests {
     }
 
     #[test]
+    fn tokens_far_below_the_best_are_cut_in_standard_deviations() {
+        // The mean is 2 and the standard deviation 2.
+        let logits = [0.0, 0.0, 4.0, 4.0];
+        for (top_n_sigma, kept) in [(1.9, vec![2, 3]), (2.1, vec![0, 1, 2, 3])] {
+            let params = SamplingParams { top_n_sigma, temperature: 3.0, ..Default::default() };
+            assert_eq!(support(&logits, &params), kept, "{top_n_sigma}");
+        }
+        let masked = [f32::NEG_INFINITY, 0.0, 4.0, f32::NEG_INFINITY];
+        assert_eq!(support(&masked, &SamplingParams { top_n_sigma: 1.5, ..Default::default() }), [2]);
+    }
+
+    #[test]
+    fn the_top_choices_are_excluded_as_often_as_asked() {
+        // Probabilities of about 0.64, 0.23, 0.09 and 0.03.
+        let logits = [3.0, 2.0, 1.0, 0.0];
+        let xtc = |probability, threshold| SamplingParams {
+            xtc: TopExclusion { probability, threshold },
+            ..Default::default()
+        };
+        assert_eq!(support(&logits, &xtc(1.0, 0.2)), [1, 2, 3], "the least likely of two stays");
+        assert_eq!(support(&logits, &xtc(1.0, 0.05)), [2, 3]);
+        assert_eq!(support(&logits, &xtc(1.0, 0.5)), [0, 1, 2, 3], "one alone stays");
+        let draws = |params: &SamplingParams| (0..4000).filter(|&index| choose(&logits, params, index) == 0).count();
+        let (always, half) = (draws(&SamplingParams::default()), draws(&xtc(0.5, 0.2)));
+        assert!(half.abs_diff(always / 2) < 150, "{half} of {always}");
+    }
+
+    #[test]
+    fn repetitions_are_penalised_through_the_counts() {
+        let breakers = RepeatPenalty::BREAKERS.map(str::to_owned).to_vec();
+        let penalty = RepeatPenalty { multiplier: 50.0, base: 1.75, allowed_length: 2, window: None, breakers };
+        let mut counts = TokenCounts::default();
+        counts.watch_repeats(&penalty, &[0, 1, 2, 0], |_| b"a");
+        let params = SamplingParams { temperature: 0.0, repeats: Some(penalty), ..Default::default() };
+        let mut sampler = TokenSampler::default();
+        let mut choose = |counts: &TokenCounts| {
+            sampler.choose(&[0.0, 1.0, 2.0], &params, counts, &[], None, Draw { seed: 0, index: 0 }).unwrap()
+        };
+        assert_eq!(choose(&counts), 2);
+        counts.record(1, b"a");
+        assert_eq!(choose(&counts), 1, "2 would continue \"0 1\"");
+        counts.record(0, b"\n");
+        assert_eq!(choose(&counts), 2);
+    }
+
+    #[test]
     fn banned_tokens_are_never_sampled_and_invalid_logits_are_errors() {
         let mut sampler = TokenSampler::default();
         let mut choose = |logits: &[f32], banned: &[TokenId]| {
@@ -503,7 +572,7 @@ mod tests {
         #[test]
         fn a_mask_of_any_size_is_the_same_as_logits_of_minus_infinity(
             logits in prop::collection::vec(-9f32..9.0, 1..700), share in 1usize..12, banned in 0u32..700,
-            temperature in 0f32..3.0, top_p in 0.05f32..1.0, which in 0u8..32, seed: u64,
+            temperature in 0f32..3.0, top_p in 0.05f32..1.0, which in 0u8..128, seed: u64,
         ) {
             let on = |bit: u8| which & bit != 0;
             let params = SamplingParams {
@@ -511,6 +580,8 @@ mod tests {
                 top_p: if on(1) { top_p } else { 1.0 },
                 typical_p: if on(2) { 0.7 } else { 1.0 },
                 top_k: if on(4) { 5 } else { 0 },
+                top_n_sigma: if on(32) { 0.8 } else { 0.0 },
+                xtc: TopExclusion { probability: if on(64) { 0.6 } else { 0.0 }, threshold: 0.1 },
                 logit_bias: if on(8) { vec![(0, 3.5), (3, -2.0)] } else { Vec::new() },
                 ..Default::default()
             };

@@ -96,8 +96,8 @@ mod tests {
             repetition_penalty: 1.2,
             presence_penalty: 0.3,
             frequency_penalty: -0.4,
-            logit_bias: Vec::new(),
             seed: Some(5),
+            ..SamplingParams::default()
         };
         assert_eq!(read.generation.sampling, expected);
         assert_eq!((read.generation.max_tokens, read.context_tokens), (Some(7), Some(99)));

@@ -7,7 +7,7 @@ use cuelight_engine::engine::TokenId;
 
 use super::speculation;
 use crate::api::fields::{Fields, number};
-use crate::api::{lora_choice, reports, stop_strings};
+use crate::api::{extra_samplers, lora_choice, reports, stop_strings};
 use crate::core::request::{PartialSampling, SamplingParams, StopConditions};
 use crate::serving::error::{ApiError, clip};
 use crate::serving::options::{GenerationOptions, StreamOptions};
@@ -107,7 +107,7 @@ fn stated_sampling(fields: &Fields<'_>) -> Result<PartialSampling, ApiError> {
 }
 
 fn sampling_params(fields: &Fields<'_>, stated: PartialSampling) -> Result<SamplingParams, ApiError> {
-    Ok(SamplingParams {
+    let mut params = SamplingParams {
         typical_p: fields.number("typical_p", ABOVE_ZERO_TO_ONE)?.unwrap_or(1.0),
         presence_penalty: fields.number("presence_penalty", -2.0..=2.0)?.unwrap_or(0.0),
         frequency_penalty: fields.number("frequency_penalty", -2.0..=2.0)?.unwrap_or(0.0),
@@ -115,7 +115,9 @@ fn sampling_params(fields: &Fields<'_>, stated: PartialSampling) -> Result<Sampl
         // -1 is how other servers ask for a fresh seed.
         seed: fields.integer("seed", i64::MIN..=i64::MAX)?.filter(|seed| *seed != -1).map(i64::cast_unsigned),
         ..stated.over(SamplingParams::default())
-    })
+    };
+    extra_samplers::read(fields, &mut params)?;
+    Ok(params)
 }
 
 fn logit_bias(fields: &Fields<'_>) -> Result<Vec<(TokenId, f32)>, ApiError> {

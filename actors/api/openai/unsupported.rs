@@ -21,7 +21,7 @@ const fn refuse(name: &'static str, harmless: fn(&Value) -> bool, advice: &'stat
 }
 
 const TEXT_ONLY: &str = "input and output are text only";
-const SAMPLER: &str = "this sampler is not available; use temperature, top_k, top_p, min_p or typical_p";
+const SAMPLER: &str = "this sampler is not available; use temperature, top_p, min_p, top_n_sigma, xtc or dry";
 const NO_TOOLS: &str = "use `tools` with `tool_choice` \"auto\" or \"none\"";
 
 /// Refused in every request that generates.
@@ -32,10 +32,7 @@ const GENERATION: &[Unsupported] = &[
     refuse("allowed_token_ids", empty, "use `logit_bias`"),
     refuse("bad_words", empty, "use `logit_bias`"),
     refuse("truncate_prompt_tokens", never, "a prompt is never truncated; shorten it before sending"),
-    refuse("dry_multiplier", zero, SAMPLER),
-    refuse("xtc_probability", zero, SAMPLER),
     refuse("mirostat", zero, SAMPLER),
-    refuse("top_n_sigma", |value| value.as_f64().is_some_and(|sigma| sigma <= 0.0), SAMPLER),
     refuse("dynatemp_range", zero, SAMPLER),
     refuse("samplers", never, "the order of samplers is fixed"),
     refuse("n_probs", zero, "use `logprobs` of `/v1/completions`"),

@@ -112,14 +112,18 @@ impl Advance {
 
 impl SequenceSampler {
     /// The state of a sequence that has generated no tokens.
-    pub fn new(record: Arc<RequestRecord>, context_tokens: usize) -> Self {
+    pub fn new(record: Arc<RequestRecord>, context_tokens: usize, tokenizer: &Tokenizer) -> Self {
         let request = &record.request;
         let context_left = context_tokens.saturating_sub(request.prompt.len());
         let max_tokens = request.stop.max_tokens.min(context_left);
+        let mut counts = TokenCounts::new(&request.prompt);
+        if let Some(penalty) = &request.sampling.repeats {
+            counts.watch_repeats(penalty, &request.prompt, |token| tokenizer.token_bytes(token, false));
+        }
         SequenceSampler {
             owner: record.take_over(max_tokens),
             max_tokens,
-            counts: TokenCounts::new(&request.prompt),
+            counts,
             generated: 0,
             decoder: StreamDecoder::continuing(),
             stop: StopMatcher::new(&request.stop.strings),
@@ -136,7 +140,7 @@ impl SequenceSampler {
     /// tokens end the request and only its end was not sent.
     pub fn resume(record: Arc<RequestRecord>, context_tokens: usize, tokenizer: &Tokenizer) -> (Self, Option<Event>) {
         let committed = record.committed();
-        let mut sequence = Self::new(record, context_tokens);
+        let mut sequence = Self::new(record, context_tokens, tokenizer);
         if committed.prompt_is_sent {
             sequence.prompt_logprobs = None;
         }
@@ -266,7 +270,7 @@ impl SequenceSampler {
     /// Counts a token. Returns why it is the last one, if it is.
     fn count(&mut self, token: TokenId, tokenizer: &Tokenizer) -> Option<FinishReason> {
         self.generated += 1;
-        self.counts.record(token);
+        self.counts.record(token, tokenizer.token_bytes(token, false));
         match self.ends_with(token, tokenizer) {
             true => Some(FinishReason::StopToken(token)),
             false => (self.generated >= self.max_tokens).then_some(FinishReason::Length),

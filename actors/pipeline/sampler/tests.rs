@@ -32,7 +32,7 @@ impl Fixture {
         change(&mut request);
         let (sink, client) = channel(64);
         let record = Arc::new(RequestRecord::new(RequestId(1), request, sink));
-        Fixture { sequence: SequenceSampler::new(record, 100), client, tokenizer }
+        Fixture { sequence: SequenceSampler::new(record, 100, &tokenizer), client, tokenizer }
     }
 
     /// A row in which these tokens are the most likely, best first.
