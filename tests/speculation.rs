@@ -52,7 +52,7 @@ async fn usage(runtime: &Runtime, request: GenerationRequest) -> (Vec<u32>, Usag
             Event::Token { token, .. } => tokens.push(token),
             Event::Finished { usage, .. } => return (tokens, usage),
             Event::Failed(error) => panic!("{error}"),
-            Event::Prompt { .. } => {}
+            Event::Prompt { .. } | Event::Embedded { .. } => {}
         }
     }
     panic!("the request did not end");

@@ -88,7 +88,7 @@ impl Choice {
                 let finish = Finish { reason, calls_tools, usage, reasoning_tokens: self.reasoning_tokens };
                 Some(AnswerEvent::Finished { finish, deltas })
             }
-            Event::Failed(_) => None,
+            Event::Embedded { .. } | Event::Failed(_) => None,
         }
     }
 }

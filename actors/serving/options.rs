@@ -150,6 +150,7 @@ impl GenerationOptions {
             cache_salt: self.tenancy.cache_salt.clone(),
             adapter: None,
             speculation: SpeculationOptions { is_off: self.speculation.is_off, prediction: Arc::default() },
+            embedding: None,
         };
         Ok((0..self.best_of as u64).map(move |i| {
             let mut request = request.clone();
