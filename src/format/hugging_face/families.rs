@@ -127,8 +127,13 @@ const BERT: &[Rule] = &[
 ];
 
 const NOMIC_BERT: &[Rule] = &[
-    ("post_attention_layernorm", "attn_output_norm", &[]),
-    ("post_mlp_layernorm", "layer_output_norm", &[]),
+    ("attn.Wqkv", "attn_qkv", &[]),
+    ("attn.out_proj", "attn_output", &[]),
+    ("mlp.fc11", "ffn_up", &[]),
+    ("mlp.fc12", "ffn_gate", &[]),
+    ("mlp.fc2", "ffn_down", &[]),
+    ("norm1", "attn_output_norm", &[]),
+    ("norm2", "layer_output_norm", &[]),
 ];
 
 const STARCODER2: &[Rule] = &[("mlp.c_fc", "ffn_up", &[]), ("mlp.c_proj", "ffn_down", &[])];

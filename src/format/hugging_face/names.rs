@@ -15,6 +15,7 @@ const OUTSIDE: &[Rule] = &[
     ("embeddings.position_embeddings", "position_embd", &[Op::FromFirstPosition]),
     ("embeddings.token_type_embeddings", "token_types", &[]),
     ("embeddings.LayerNorm", "token_embd_norm", &[]),
+    ("emb_ln", "token_embd_norm", &[]),
 ];
 
 /// Tensors of layers that have the same names in most families.
@@ -58,7 +59,7 @@ const PREFIXES: &[&str] =
     &["model.language_model.", "language_model.model.", "language_model.", "model.", "bert.", "roberta."];
 
 /// What encoders put before the number of a layer, and other models.
-const LAYERS: &[&str] = &["layers.", "encoder.layer."];
+const LAYERS: &[&str] = &["layers.", "encoder.layer.", "encoder.layers."];
 
 /// Parts of a model that do not compute text, or that it is computed without: images, audio, drafts.
 const OTHER_PARTS: &[&str] = &[
