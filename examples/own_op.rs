@@ -9,7 +9,8 @@ use std::error::Error;
 use cuelight_engine::backend::cpu::CpuStage;
 use cuelight_engine::backend::stage::StagedEngine;
 use cuelight_engine::engine::{
-    HiddenLimits, BLOCK_TOKENS, Engine, EngineLimits, LogitsWanted, Progress, SequenceRows, SequenceState, Step, StepId, TokenId,
+    BLOCK_TOKENS, Engine, EngineLimits, HiddenLimits, LogitsWanted, Progress, SequenceRows, SequenceState, Step,
+    StepId, TokenId,
 };
 use cuelight_engine::graph::Graph;
 use cuelight_engine::load::Kernel;

@@ -231,7 +231,7 @@ impl<'a, E: Engine> Scorer<'a, E> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{EngineLimits, HiddenLimits, ExpertResult, StepOutput};
+    use crate::engine::{EngineLimits, ExpertResult, HiddenLimits, StepOutput};
 
     /// After token t, token t + 1 of four has probability 3/4, and each of the others 1/12.
     struct Counting {

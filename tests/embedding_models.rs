@@ -244,10 +244,12 @@ fn directories_that_pool_otherwise_are_refused() {
             Ok(_) => panic!("{file} is accepted"),
         }
     };
-    let max = refused("1_Pooling/config.json", "\"pooling_mode_max_tokens\": false", "\"pooling_mode_max_tokens\": true");
+    let max =
+        refused("1_Pooling/config.json", "\"pooling_mode_max_tokens\": false", "\"pooling_mode_max_tokens\": true");
     assert!(max.contains("1_Pooling/config.json") && max.contains("pooling_mode"), "{max}");
     let other = refused("modules.json", "models.Normalize", "models.WeightedLayerPooling");
     assert!(other.contains("modules.json") && other.contains("WeightedLayerPooling"), "{other}");
-    let relative = refused("config.json", "\"model_type\"", "\"position_embedding_type\": \"relative_key\", \"model_type\"");
+    let relative =
+        refused("config.json", "\"model_type\"", "\"position_embedding_type\": \"relative_key\", \"model_type\"");
     assert!(relative.contains("position_embedding_type"), "{relative}");
 }

@@ -109,7 +109,8 @@ async fn a_text_has_the_same_vector_alone_and_among_many() {
 async fn embeddings_share_steps_with_generation() {
     let server = Server::start(SimulatedModel { end_one_in: u64::MAX, ..model() }).await;
     let completion = json!({ "prompt": "a", "max_tokens": 50, "temperature": 0 });
-    let (alone, embedded) = (server.ok("/v1/completions", &completion).await, json!({ "input": ["b", "c".repeat(300)] }));
+    let (alone, embedded) =
+        (server.ok("/v1/completions", &completion).await, json!({ "input": ["b", "c".repeat(300)] }));
     let vectors_alone = server.ok(OPENAI, &embedded).await;
     let (text, both) = tokio::join!(server.ok("/v1/completions", &completion), server.ok(OPENAI, &embedded));
     assert_eq!(text["choices"], alone["choices"]);
@@ -217,10 +218,8 @@ async fn a_model_says_what_it_can_do_and_refuses_the_rest() {
     let tags = decoder.get("/api/tags").await.json();
     assert!(!tags["models"][0]["capabilities"].as_array().unwrap().contains(&json!("embedding")));
     assert_eq!(vectors(&decoder.ok(OPENAI, &json!({ "input": "a" })).await).len(), 1);
-    let without = SimulatedModel {
-        limits: EngineLimits { hidden: HiddenLimits::default(), ..model().limits },
-        ..model()
-    };
+    let without =
+        SimulatedModel { limits: EngineLimits { hidden: HiddenLimits::default(), ..model().limits }, ..model() };
     let (message, param) = refused(&Server::start(without).await, OPENAI, &json!({ "input": "a" })).await;
     assert_eq!(param, "model");
     assert!(message.contains("no embeddings"), "{message}");

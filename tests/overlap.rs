@@ -23,7 +23,7 @@ use cuelight::pipeline::runtime::{Runtime, RuntimeOptions};
 use cuelight::pipeline::simulation::{SimulatedModel, tokenizer};
 use cuelight::trace::{self, Tracer};
 use cuelight_engine::engine::{
-    HiddenLimits, Engine, EngineError, EngineLimits, ExpertJob, ExpertResult, Progress, Step, StepId, StepOutput,
+    Engine, EngineError, EngineLimits, ExpertJob, ExpertResult, HiddenLimits, Progress, Step, StepId, StepOutput,
 };
 use cuelight_engine::experts::HostExperts;
 use cuelight_engine::load::{Kernel, LoadCancel, LoadProgress, LoadedModel};

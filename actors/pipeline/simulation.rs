@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use cuelight_engine::embedding::{EmbeddingSpec, Pooling};
 use cuelight_engine::engine::{
-    HiddenLimits, BLOCK_TOKENS, Engine, EngineError, EngineLimits, ExpertJob, ExpertResult, LogitsWanted, Progress, SampledToken,
-    SequenceRows, Step, StepOutput, TokenId,
+    BLOCK_TOKENS, Engine, EngineError, EngineLimits, ExpertJob, ExpertResult, HiddenLimits, LogitsWanted, Progress,
+    SampledToken, SequenceRows, Step, StepOutput, TokenId,
 };
 use cuelight_engine::format::chat_template::ChatTemplate;
 use cuelight_engine::format::gguf::Gguf;
@@ -461,7 +461,9 @@ impl SimulatedEngine {
             }
             self.kv[slot(position)] = Slot { hash, token };
             if returned.contains(&row) {
-                hidden.extend((0..HIDDEN_WIDTH as u64).map(|index| (mix(hash ^ index) >> 40) as f32 / (1 << 23) as f32 - 1.0));
+                hidden.extend(
+                    (0..HIDDEN_WIDTH as u64).map(|index| (mix(hash ^ index) >> 40) as f32 / (1 << 23) as f32 - 1.0),
+                );
             }
             if row + wanted >= sequence.tokens.len() {
                 let repeats = self.model.repeats && !hash.is_multiple_of(8);

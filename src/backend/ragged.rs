@@ -261,7 +261,8 @@ mod tests {
     #[test]
     fn hidden_rows_are_counted_within_the_step() {
         let of = |rows| SequenceRows { logits: LogitsWanted::Hidden(rows), ..self::rows(3, 0, &[0]) };
-        let step = Step { id: StepId(0), sequences: [HiddenRows::Last, HiddenRows::First, HiddenRows::All].map(of).into() };
+        let step =
+            Step { id: StepId(0), sequences: [HiddenRows::Last, HiddenRows::First, HiddenRows::All].map(of).into() };
         let mut flat = RaggedRows::default();
         flat.fill(&step);
         assert_eq!((flat.hidden, flat.selected), (vec![2, 3, 6, 7, 8], vec![]));

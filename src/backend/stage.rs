@@ -125,7 +125,13 @@ impl StagedEngine {
         let last = self.stages.last().ok_or_else(no_stage)?;
         let count = batches.len();
         for step in batches {
-            self.pipeline.send(MicroBatch { step, values: Vec::new(), hidden: Vec::new(), sampled: Vec::new(), ops: Vec::new() })?;
+            self.pipeline.send(MicroBatch {
+                step,
+                values: Vec::new(),
+                hidden: Vec::new(),
+                sampled: Vec::new(),
+                ops: Vec::new(),
+            })?;
         }
         let mut done = Vec::with_capacity(count);
         for _ in 0..count {

@@ -84,16 +84,12 @@ fn encoding(fields: &Fields<'_>) -> Result<Encoding, ApiError> {
     match fields.string("encoding_format")? {
         None | Some("float") => Ok(Encoding::Float),
         Some("base64") => Ok(Encoding::Base64),
-        Some(_) => {
-            Err(ApiError::invalid("encoding_format", "`encoding_format` must be \"float\" or \"base64\""))
-        }
+        Some(_) => Err(ApiError::invalid("encoding_format", "`encoding_format` must be \"float\" or \"base64\"")),
     }
 }
 
 fn response(embeddings: &Embeddings, encoding: Encoding) -> Value {
-    let item = |(index, vector): (usize, &Vec<f32>)| {
-        json!({ "object": "embedding", "index": index, "embedding": encoded(vector, encoding) })
-    };
+    let item = |(index, vector): (usize, &Vec<f32>)| json!({ "object": "embedding", "index": index, "embedding": encoded(vector, encoding) });
     let tokens = embeddings.prompt_tokens;
     json!({
         "object": "list",

@@ -338,7 +338,8 @@ mod tests {
             id: RequestId(id),
             rows: 1,
             first_position: 0,
-            scores_prompt: false, hidden_rows: 0,
+            scores_prompt: false,
+            hidden_rows: 0,
             samples,
             draft: None,
         };

@@ -102,7 +102,8 @@ mod tests {
                 id,
                 rows: 1,
                 first_position: 5,
-                scores_prompt: false, hidden_rows: 0,
+                scores_prompt: false,
+                hidden_rows: 0,
                 samples: true,
                 draft: None,
             });

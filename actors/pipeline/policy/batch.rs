@@ -228,7 +228,8 @@ impl Policy {
         let sequence = &self.sequences[&id];
         let rows = if self.limits.hidden.whole_sequences {
             // All of its rows, or none.
-            if sequence.remaining() <= batch.rows_left.min(batch.hidden_rows_left(sequence)) { rows } else { return }
+            let fits = sequence.remaining() <= batch.rows_left.min(batch.hidden_rows_left(sequence));
+            if fits { sequence.remaining() } else { return }
         } else {
             rows.min(batch.rows_left).min(self.config.prefill_chunk_tokens.max(1))
         };

@@ -3,6 +3,7 @@
 
 mod clients;
 mod draft_model;
+mod embeddings;
 mod faults;
 mod prefixes;
 mod prompts;
@@ -57,7 +58,8 @@ fn submission(id: u64, prompt_tokens: usize) -> Submission {
         client: None,
         scope: PrefixScope::default(),
         adapter: None,
-        scores_prompt: false, hidden: None,
+        scores_prompt: false,
+        hidden: None,
         engine_sampling: None,
         draft_sampling: EngineSampling { params: RowSamplingParams::GREEDY, seed: 0, from: 0 },
         speculation: SpeculationOptions::default(),

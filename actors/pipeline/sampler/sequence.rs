@@ -84,10 +84,7 @@ impl SampleOutcome {
     pub fn accepted(&self) -> usize {
         match self {
             SampleOutcome::Tokens { accepted, .. } | SampleOutcome::Stopped { accepted, .. } => accepted.len(),
-            SampleOutcome::Scored
-            | SampleOutcome::Nothing
-            | SampleOutcome::Embedded(_)
-            | SampleOutcome::Failed(_) => 0,
+            SampleOutcome::Scored | SampleOutcome::Nothing | SampleOutcome::Embedded(_) | SampleOutcome::Failed(_) => 0,
         }
     }
 }

@@ -58,7 +58,8 @@ impl Fixture {
                 id: RequestId(1),
                 rows: 1,
                 first_position: index,
-                scores_prompt: false, hidden_rows: 0,
+                scores_prompt: false,
+                hidden_rows: 0,
                 samples: true,
                 draft: None,
             };
@@ -148,7 +149,8 @@ async fn prompts_are_scored_once_even_when_rows_repeat() {
         id: RequestId(1),
         rows,
         first_position,
-        scores_prompt: true, hidden_rows: 0,
+        scores_prompt: true,
+        hidden_rows: 0,
         samples,
     };
     let first = fixture.advance(task(0, 2, false), &rows[..2].concat());
@@ -164,8 +166,15 @@ async fn prompts_are_scored_once_even_when_rows_repeat() {
 #[tokio::test]
 async fn a_token_sampled_by_the_engine_counts_like_any_other() {
     let mut fixture = Fixture::new("hi", stop(3), |_| {});
-    let task =
-        SampleTask { id: RequestId(1), rows: 1, first_position: 0, scores_prompt: false, hidden_rows: 0, samples: true, draft: None };
+    let task = SampleTask {
+        id: RequestId(1),
+        rows: 1,
+        first_position: 0,
+        scores_prompt: false,
+        hidden_rows: 0,
+        samples: true,
+        draft: None,
+    };
     let mut deliver = |sampled| {
         let outcome = fixture.sequence.sample(
             &task,
@@ -192,7 +201,8 @@ async fn unusable_logits_fail_the_request() {
             id: RequestId(1),
             rows: 1,
             first_position: 0,
-            scores_prompt: false, hidden_rows: 0,
+            scores_prompt: false,
+            hidden_rows: 0,
             samples: true,
             draft: None,
         };

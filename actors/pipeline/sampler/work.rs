@@ -91,9 +91,7 @@ fn sample_one(step: &StepLogits, job: &mut SampleJob, sampler: &mut TokenSampler
     let rows = |count: usize, width: usize| job.offset..job.offset + count * width;
     let computed = match (job.sampled, job.task.hidden_rows) {
         (Some(sampled), _) => Computed::Sampled(sampled),
-        (None, 0) => {
-            Computed::Logits(step.logits.get(rows(job.task.rows, step.vocab_size)).unwrap_or_default())
-        }
+        (None, 0) => Computed::Logits(step.logits.get(rows(job.task.rows, step.vocab_size)).unwrap_or_default()),
         (None, count) => {
             let width = step.hidden_width;
             Computed::Hidden { values: step.hidden.get(rows(count, width)).unwrap_or_default(), width }

@@ -177,7 +177,8 @@ mod tests {
 
     #[test]
     fn experts_are_joined_or_divided() {
-        let found = fate(of_type("qwen3_moe", |_| false).expect("known"), 2, "model.layers.0.mlp.experts.17.up_proj.weight");
+        let found =
+            fate(of_type("qwen3_moe", |_| false).expect("known"), 2, "model.layers.0.mlp.experts.17.up_proj.weight");
         let target = Target { name: "blk.0.ffn_up_exps.weight".to_owned(), expert: Some(17), ops: &[] };
         assert_eq!(found, Fate::Targets(vec![target]));
         let fused = targets_of("qwen3_moe", "model.layers.0.mlp.experts.gate_up_proj");

@@ -40,7 +40,14 @@ impl Sentence {
                     let weights = Safetensors::open(&folder)?;
                     sentence.projections.push((folder, weights));
                 }
-                _ => return Err(wrong(&folder.join("modules.json"), "type", kind, "Transformer, Pooling, Dense or Normalize")),
+                _ => {
+                    return Err(wrong(
+                        &folder.join("modules.json"),
+                        "type",
+                        kind,
+                        "Transformer, Pooling, Dense or Normalize",
+                    ));
+                }
             }
         }
         Ok(sentence)
@@ -70,9 +77,9 @@ fn pooling(folder: &Path, path: &str, files: &mut SmallFiles) -> Result<u32, Hug
     let config = files.json(&name)?.unwrap_or_default();
     if let Some(mode) = config.get("pooling_mode") {
         let kind = KINDS.iter().find(|(_, word, _)| *mode == *word);
-        return kind.map(|kind| kind.2).ok_or_else(|| {
-            wrong(&folder.join(&name), "pooling_mode", mode, "\"mean\", \"cls\" or \"lasttoken\"")
-        });
+        return kind
+            .map(|kind| kind.2)
+            .ok_or_else(|| wrong(&folder.join(&name), "pooling_mode", mode, "\"mean\", \"cls\" or \"lasttoken\""));
     }
     let flags = config.as_object().into_iter().flatten();
     let mut set = flags.filter(|(key, value)| key.starts_with("pooling_mode_") && **value == Json::Bool(true));

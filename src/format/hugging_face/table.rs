@@ -107,8 +107,7 @@ impl Table<'_> {
         let (mut format, mut steps) = (format, Vec::new());
         for op in first.ops {
             let is_bias = name.ends_with(".bias");
-            let Some(step) =
-                step(*op, &shape, self.family, &self.heads).filter(|_| !(is_bias && *op == Op::Norm))
+            let Some(step) = step(*op, &shape, self.family, &self.heads).filter(|_| !(is_bias && *op == Op::Norm))
             else {
                 continue;
             };

@@ -147,8 +147,7 @@ impl Tokenizer {
         let n_tokens = gguf.strings("tokenizer.ggml.tokens")?.len();
         let key = |name: &str| token_key(gguf, &format!("tokenizer.ggml.{name}_token_id"), n_tokens);
         let (cls, sep, unknown) = (key("cls")?, key("seperator")?, key("unknown")?);
-        let defaults =
-            Defaults { bos: cls.or(Some(101)), eos: sep.or(Some(102)), adds_bos: true, adds_eos: true };
+        let defaults = Defaults { bos: cls.or(Some(101)), eos: sep.or(Some(102)), adds_bos: true, adds_eos: true };
         Self::pieces((gguf, cancel), defaults, Spelling::SpaceMark, true, false, |vocabulary| {
             let unknown = unknown.or_else(|| vocabulary.id("[UNK]"));
             Ok(Merging::WordPiece(Box::new(WordPiece::new(gguf, vocabulary, unknown)?)))

@@ -3,8 +3,8 @@
 //! Run with the `tokenizers` crate. Source: Kudo 2018, "Subword Regularization".
 
 use tokenizers::models::unigram::Unigram as Model;
-use tokenizers::normalizers::{Precompiled, Replace};
 use tokenizers::normalizers::{NormalizerWrapper, Sequence};
+use tokenizers::normalizers::{Precompiled, Replace};
 use tokenizers::pre_tokenizers::metaspace::{Metaspace, PrependScheme};
 
 use super::error::TokenizerError;

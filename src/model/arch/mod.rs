@@ -75,9 +75,9 @@ mod stablelm;
 mod starcoder2;
 
 pub use family::{
-    AttentionScale, AttentionSpec, Direction, EmbeddingNorm, EmbeddingScale, ExpertPlacement, Family, FeedForward, Gate,
-    LogitScale, Mixer, NormKind, Norms, Output, QkNorm, QkNormKind, Recurrent, Residual, Rotation, RoutingSpec, SharedExpert,
-    Temperature, Values, WindowedRope, Windows, YarnMultiplier, YarnRamp,
+    AttentionScale, AttentionSpec, Direction, EmbeddingNorm, EmbeddingScale, ExpertPlacement, Family, FeedForward,
+    Gate, LogitScale, Mixer, NormKind, Norms, Output, QkNorm, QkNormKind, Recurrent, Residual, Rotation, RoutingSpec,
+    SharedExpert, Temperature, Values, WindowedRope, Windows, YarnMultiplier, YarnRamp,
 };
 
 use super::error::ModelError;
@@ -191,7 +191,8 @@ mod tests {
     /// The classes of transformers whose values the checkpoints of each architecture are compared with.
     fn classes() -> BTreeMap<String, BTreeSet<String>> {
         let mut classes: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-        for entry in std::fs::read_dir(repository().join("tests/fixtures/families")).unwrap() {
+        let folders = ["families", "embeddings"].map(|name| repository().join("tests/fixtures").join(name));
+        for entry in folders.iter().flat_map(|folder| std::fs::read_dir(folder).unwrap()) {
             let path = entry.unwrap().path();
             if path.extension().is_none_or(|extension| extension != "json") {
                 continue;
