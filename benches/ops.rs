@@ -80,6 +80,7 @@ fn bench_attention(bencher: divan::Bencher<'_, '_>, positions: Range<u32>) {
         kv: shape,
         scale: 0.125,
         window: None,
+        sees_later: false,
         softcap: None,
         sinks: None,
     };

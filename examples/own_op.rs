@@ -9,7 +9,8 @@ use std::error::Error;
 use cuelight_engine::backend::cpu::CpuStage;
 use cuelight_engine::backend::stage::StagedEngine;
 use cuelight_engine::engine::{
-    BLOCK_TOKENS, Engine, EngineLimits, LogitsWanted, Progress, SequenceRows, SequenceState, Step, StepId, TokenId,
+    BLOCK_TOKENS, Engine, EngineLimits, HiddenLimits, LogitsWanted, Progress, SequenceRows, SequenceState, Step,
+    StepId, TokenId,
 };
 use cuelight_engine::graph::Graph;
 use cuelight_engine::load::Kernel;
@@ -73,6 +74,7 @@ pub fn engine(text: &[u8]) -> Result<impl Engine, Box<dyn Error>> {
         max_batched_tokens: CONTEXT,
         max_sequences: 1,
         max_logits_rows: CONTEXT,
+        hidden: HiddenLimits::default(),
         device: "cpu".to_owned(),
     };
     let state = (KvCache::empty(), StateCache::empty());

@@ -64,6 +64,8 @@ pub struct CaseBatch {
     pub block_tables: Vec<Vec<u32>>,
     /// `[selected]`
     pub selected: Vec<u32>,
+    /// `[hidden]`
+    pub hidden: Vec<u32>,
     /// `[sequences]`
     pub state_from: Vec<u32>,
     /// `[rows]`
@@ -183,6 +185,7 @@ impl CaseBatch {
             sequences: &self.sequences,
             block_tables: tables,
             selected: &self.selected,
+            hidden: &self.hidden,
             state_from: &self.state_from,
             state_to: &self.state_to,
             adapters: &[],

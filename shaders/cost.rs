@@ -139,7 +139,7 @@ mod tests {
             ..Batch::default()
         };
         let output_widths = op.output_widths(input_widths).unwrap();
-        let output_rows = if op.selects_rows() { selected.len() } else { batch.rows() };
+        let output_rows = op.selects_rows().map_or(batch.rows(), |selection| batch.selection(selection).len());
         let rows = batch.rows();
         op.cost(&CostArgs {
             kernel,
@@ -196,6 +196,7 @@ mod tests {
             kv: shape,
             scale: 1.0,
             window: None,
+            sees_later: false,
             softcap: None,
             sinks: None,
         };
@@ -228,7 +229,7 @@ mod tests {
         let add = cost(&AddOp, Kernel::Scalar, &rows(&[(0, 3)]), &[], &KvCache::empty(), &[64, 64]);
         assert_eq!((add.memory_bytes, add.activation_bytes, add.operations()), (0, 3 * 3 * 64 * 4, 3 * 64));
 
-        let select = cost(&SelectRows, Kernel::Scalar, &rows(&[(0, 3)]), &[2], &KvCache::empty(), &[64]);
+        let select = cost(&SelectRows::new(), Kernel::Scalar, &rows(&[(0, 3)]), &[2], &KvCache::empty(), &[64]);
         assert_eq!((select.activation_bytes, select.operations()), (2 * 64 * 4, 0));
     }
 

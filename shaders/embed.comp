@@ -1,5 +1,5 @@
 #version 460
-// Rows of the embedding table, scaled: one invocation for each run of each row.
+// Rows of an embedding table, scaled: one invocation for each run of each row.
 
 #extension GL_GOOGLE_include_directive : require
 #include <gpu/common.glsl>
@@ -11,6 +11,7 @@ layout(push_constant, scalar) uniform Push {
     Step step;
     uint columns;
     float scale;
+    uint kind;             // the index of a row's entry: 0 its token, 1 its position, 2 always 0
 };
 
 void main() {
@@ -18,7 +19,8 @@ void main() {
     uint runs = (columns + 31) / 32;
     uint run_index = gl_GlobalInvocationID.x;
     if (row >= step.rows || run_index >= runs) return;
-    Run run = load_run(table, uint64_t(step.tokens.at[row]) * runs + run_index);
+    uint entry = kind == 0 ? step.tokens.at[row] : kind == 1 ? step.positions.at[row] : 0;
+    Run run = load_run(table, uint64_t(entry) * runs + run_index);
     [[unroll]] for (uint q = 0; q < QUADS; q++) {
         vec4 value = values(run, q) * scale;
         uint column = run_index * 32 + q * 4;

@@ -1,30 +1,74 @@
-//! Embed: looks up the rows of the embedding table by token id.
+//! Embed: looks up rows of an embedding table: by token, by position, or always the first.
 
 use crate::cases::{Case, CaseBatch, CaseStep, Expected};
 use crate::cost::{Cost, CostArgs};
 use crate::cpu::SharedMut;
 use crate::gpu::weight::{RUN_COLUMNS, WeightLayout};
 use crate::gpu::{Dispatch, GpuArgs, Module};
-use crate::op::{CpuArgs, Op, ShapeError};
+use crate::op::{Batch, CpuArgs, Op, ShapeError};
 use crate::quant::{Format, random};
 use crate::weight::Weight;
 
-/// `y[r] = table[tokens[r]] * scale`; only the rows that are looked up are decoded.
+/// `y[r] = table[index of r] * scale`; only the rows that are looked up are decoded.
 ///
 /// - table: [vocabulary, hidden] in any format; it may also be the weight of the output head
-/// - y: [rows, hidden] f32; there is no input, as the tokens are those of the batch
+/// - y: [rows, hidden] f32; there is no input, as the tokens and positions are those of the batch
 /// - `scale` is 1 for most models; Gemma uses the square root of `hidden`
 #[derive(Debug)]
 pub struct Embed {
     table: Weight,
     scale: f32,
+    index: Index,
+}
+
+/// Which row of the table a row of the step gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Index {
+    /// That of its token.
+    Token,
+    /// That of its position.
+    Position,
+    /// The first.
+    First,
 }
 
 impl Embed {
-    /// An embedding over `table`, whose values are multiplied by `scale`.
+    /// An embedding of tokens over `table`, whose values are multiplied by `scale`.
     #[must_use]
     pub fn new(table: Weight, scale: f32) -> Self {
-        Embed { table, scale }
+        Embed { table, scale, index: Index::Token }
+    }
+
+    /// An embedding of positions, which the table has one row for.
+    #[must_use]
+    pub fn of_positions(table: Weight) -> Self {
+        Embed { table, scale: 1.0, index: Index::Position }
+    }
+
+    /// The first row of the table, for every row of the step.
+    #[must_use]
+    pub fn of_first_row(table: Weight) -> Self {
+        Embed { table, scale: 1.0, index: Index::First }
+    }
+}
+
+impl Index {
+    /// The row of the table for a row of the step.
+    fn of(self, batch: &Batch<'_>, row: usize) -> usize {
+        match self {
+            Index::Token => batch.tokens[row] as usize,
+            Index::Position => batch.positions[row] as usize,
+            Index::First => 0,
+        }
+    }
+
+    /// The number that represents it in `embed.comp`.
+    fn kind(self) -> u32 {
+        match self {
+            Index::Token => 0,
+            Index::Position => 1,
+            Index::First => 2,
+        }
     }
 }
 
@@ -49,19 +93,19 @@ impl Op for Embed {
     }
 
     /// # Panics
-    /// When a token is not in the table. The engine checks the tokens before it forms the batch.
+    /// When a token or position is not in the table. The engine checks both before it forms the batch.
     fn run_cpu(&self, args: &mut CpuArgs<'_>) {
         const ROWS_PER_TASK: usize = 16;
-        let (tokens, width) = (args.batch.tokens, self.table.columns);
+        let (batch, rows, width) = (args.batch, args.batch.rows(), self.table.columns);
         let output = &mut *args.outputs[0];
-        assert_eq!(output.len(), tokens.len() * width, "output of {:?}", self.table);
+        assert_eq!(output.len(), rows * width, "output of {:?}", self.table);
         let output = SharedMut::new(output);
-        args.team.for_each(tokens.len().div_ceil(ROWS_PER_TASK), &|task| {
+        args.team.for_each(rows.div_ceil(ROWS_PER_TASK), &|task| {
             let first = task * ROWS_PER_TASK;
-            for (row, &token) in tokens.iter().enumerate().skip(first).take(ROWS_PER_TASK) {
+            for row in first..rows.min(first + ROWS_PER_TASK) {
                 // SAFETY: each row belongs to one task, and its slice is dropped before the next.
                 let output = unsafe { output.slice(row * width, width) };
-                self.table.format.dequantize(self.table.row(token as usize), output);
+                self.table.format.dequantize(self.table.row(self.index.of(&batch, row)), output);
                 for value in output {
                     *value *= self.scale;
                 }
@@ -76,7 +120,8 @@ impl Op for Embed {
             .address(args.outputs[0].region.address)
             .address(args.step)
             .size(columns)
-            .float(self.scale);
+            .float(self.scale)
+            .word(self.index.kind());
         let mut dispatch = args.each_column(Module::Embed, push, columns.div_ceil(RUN_COLUMNS));
         dispatch.constants.extend(WeightLayout::new(format, rows, columns).constants());
         vec![dispatch]
@@ -104,7 +149,22 @@ pub fn cases() -> Vec<Case> {
     };
     let whole = Format::ALL.iter().map(|format| case(*format, 512));
     let any_width = || Format::ALL.iter().filter(|format| format.block_len() == 1);
-    whole.chain(any_width().flat_map(|format| [33, 46, 2].map(|columns| case(*format, columns)))).collect()
+    let widths = any_width().flat_map(|format| [33, 46, 2].map(|columns| case(*format, columns)));
+    whole.chain(widths).chain([Index::Position, Index::First].map(indexed_case)).collect()
+}
+
+/// Rows of two sequences, which get the rows of their positions, or the first.
+fn indexed_case(index: Index) -> Case {
+    const COLUMNS: usize = 48;
+    let op = Embed { index, ..Embed::new(random::weight("table", Format::F32, 9, COLUMNS, 5), 1.0) };
+    let table = op.table.to_f32();
+    let positions: Vec<u32> = vec![0, 1, 2, 7, 8];
+    let rows = positions.iter().map(|position| if index == Index::Position { *position as usize } else { 0 });
+    let values: Vec<f32> = rows.flat_map(|row| table[row * COLUMNS..(row + 1) * COLUMNS].to_vec()).collect();
+    let step = CaseStep::of_rows(5, vec![], vec![Expected::exactly(&values)]);
+    let batch = CaseBatch { positions, sequences: vec![0, 0, 0, 1, 1], tokens: vec![3; 5], ..step.batch };
+    let batch = CaseBatch { block_tables: vec![Vec::new(); 2], ..batch };
+    Case::new(format!("{index:?}"), op, vec![CaseStep { batch, ..step }])
 }
 
 #[cfg(test)]

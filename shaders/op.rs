@@ -26,7 +26,7 @@ use crate::recurrent::StateCache;
 use crate::tuning::Tuning;
 use crate::weight::Weight;
 
-pub use batch::Batch;
+pub use batch::{Batch, Selection};
 pub use observe::{InputObserver, MatrixInput};
 pub use shape::ShapeError;
 
@@ -46,7 +46,7 @@ pub struct CpuArgs<'a> {
     pub kv: &'a KvCache,
     /// The recurrent state of all layers.
     pub states: &'a StateCache,
-    /// The number of rows of the inputs: `batch.rows()`, or `batch.selected.len()` after an op that [selects
+    /// The number of rows of the inputs: `batch.rows()`, or that of a [`Batch::selection`] after an op that [selects
     /// rows](Op::selects_rows).
     pub rows: usize,
     /// Scratch memory of at least [`Op::scratch_len`] values, with undefined contents.
@@ -78,9 +78,9 @@ pub trait Op: Any + Send + Sync + std::fmt::Debug {
         None
     }
 
-    /// Whether the outputs have only the rows whose logits are requested.
-    fn selects_rows(&self) -> bool {
-        false
+    /// Which rows the outputs have, if not all.
+    fn selects_rows(&self) -> Option<Selection> {
+        None
     }
 
     /// Repacks the weights for a kernel. Called once, before the first [`Op::run_cpu`] and with the same kernel.

@@ -1,23 +1,31 @@
-//! SelectRows: keeps the rows whose logits are requested.
+//! SelectRows: keeps the rows whose logits or hidden values are requested.
 
 use crate::cases::{Case, CaseStep, Expected};
 use crate::cost::{Cost, CostArgs};
 use crate::gpu::{Dispatch, GpuArgs, Module, Push, RowCount};
-use crate::op::{CpuArgs, Op, ShapeError};
+use crate::op::{CpuArgs, Op, Selection, ShapeError};
 use crate::quant::random;
 
 /// `y[i] = x[selected[i]]`: all later ops (the last norm, the output head) compute only the selected rows.
 ///
 /// - x: [rows, width] f32, y: [selected, width] f32
-/// - `batch.selected` gives the rows, ascending
+/// - [`Batch::selection`](crate::op::Batch::selection) gives the rows, ascending
 #[derive(Clone, Copy, Debug, Default)]
-pub struct SelectRows;
+pub struct SelectRows {
+    selection: Selection,
+}
 
 impl SelectRows {
-    /// The op; it has no parameters.
+    /// Keeps the rows whose logits are requested.
     #[must_use]
     pub fn new() -> Self {
-        SelectRows
+        SelectRows::default()
+    }
+
+    /// Keeps the rows whose hidden values are requested.
+    #[must_use]
+    pub fn hidden() -> Self {
+        SelectRows { selection: Selection::Hidden }
     }
 }
 
@@ -31,8 +39,8 @@ impl Op for SelectRows {
         Ok(inputs.to_vec())
     }
 
-    fn selects_rows(&self) -> bool {
-        true
+    fn selects_rows(&self) -> Option<Selection> {
+        Some(self.selection)
     }
 
     fn cost(&self, args: &CostArgs<'_>) -> Cost {
@@ -41,15 +49,15 @@ impl Op for SelectRows {
     }
 
     /// # Panics
-    /// When `batch.selected` names a row that the input does not have.
+    /// When the selection names a row that the input does not have.
     fn run_cpu(&self, args: &mut CpuArgs<'_>) {
         let (input, output) = (args.inputs[0], &mut args.outputs[0]);
         if args.rows == 0 {
             return;
         }
-        let width = input.len() / args.rows;
-        assert_eq!(output.len(), args.batch.selected.len() * width, "output of the selected rows");
-        for (output, &row) in output.chunks_exact_mut(width).zip(args.batch.selected) {
+        let (width, selected) = (input.len() / args.rows, args.batch.selection(self.selection));
+        assert_eq!(output.len(), selected.len() * width, "output of the selected rows");
+        for (output, &row) in output.chunks_exact_mut(width).zip(selected) {
             let start = row as usize * width;
             output.copy_from_slice(&input[start..start + width]);
         }
@@ -57,12 +65,17 @@ impl Op for SelectRows {
 
     fn dispatches(&self, args: &GpuArgs<'_>) -> Vec<Dispatch> {
         let (input, output) = (args.inputs[0], args.outputs[0]);
+        let rows = match self.selection {
+            Selection::Logits => RowCount::Selected(args.selected),
+            Selection::Hidden => RowCount::Hidden(args.hidden),
+        };
         let push = Push::new()
             .address(input.region.address)
             .address(output.region.address)
             .address(args.step)
-            .size(input.width);
-        let selected = GpuArgs { rows: RowCount::Selected(args.selected), ..*args };
+            .size(input.width)
+            .word(rows.kind());
+        let selected = GpuArgs { rows, ..*args };
         vec![selected.each_column(Module::SelectRows, push, input.width)]
     }
 }
@@ -78,9 +91,17 @@ pub fn cases() -> Vec<Case> {
         step.batch.selected = selected.into();
         step
     };
-    let steps =
-        [step((1, 1, &[0])), step((3, 77, &[0, 2])), step((3, 576, &[0, 1, 2])), step((100, 64, &[17, 98, 99]))];
-    vec![Case::new("of any step", SelectRows, steps.into())]
+    let shapes: [(usize, usize, &[u32]); 4] =
+        [(1, 1, &[0]), (3, 77, &[0, 2]), (3, 576, &[0, 1, 2]), (100, 64, &[17, 98, 99])];
+    let hidden = |shape| {
+        let mut step = step(shape);
+        step.batch.hidden = std::mem::take(&mut step.batch.selected);
+        step
+    };
+    vec![
+        Case::new("of logits", SelectRows::new(), shapes.map(step).into()),
+        Case::new("of hidden values", SelectRows::hidden(), shapes.map(hidden).into()),
+    ]
 }
 
 #[cfg(test)]
@@ -88,7 +109,7 @@ mod tests {
     use super::SelectRows;
     use crate::cpu::{ActivationBits, Kernel, Solo};
     use crate::kv::KvCache;
-    use crate::op::{Batch, CpuArgs, Op};
+    use crate::op::{Batch, CpuArgs, Op, Selection};
     use crate::recurrent::StateCache;
     use crate::tuning::Tuning;
 
@@ -121,6 +142,7 @@ mod tests {
     fn the_output_has_the_width_of_the_input() {
         assert_eq!(SelectRows::new().output_widths(&[576]), Ok(vec![576]));
         assert!(SelectRows::new().output_widths(&[1, 2]).is_err());
-        assert!(SelectRows::new().selects_rows());
+        assert_eq!(SelectRows::new().selects_rows(), Some(Selection::Logits));
+        assert_eq!(SelectRows::hidden().selects_rows(), Some(Selection::Hidden));
     }
 }

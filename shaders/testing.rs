@@ -46,6 +46,7 @@ pub fn run(op: &dyn Op, kernel: Kernel, rows: usize, inputs: &[(&[f32], usize)])
         sequences: &zeros,
         block_tables: &[&[]],
         selected: &positions,
+        hidden: &[],
         ..Batch::default()
     };
     let mut outputs: Vec<Vec<f32>> = widths.iter().map(|width| vec![f32::NAN; rows * width]).collect();

@@ -7,11 +7,13 @@
 //! A step is resumable. [`Engine::begin`] runs until the step is done or needs experts that are computed elsewhere. In the
 //! second case it returns an [`ExpertJob`], and [`Engine::resume`] continues with the result.
 
+use std::ops::Range;
 use std::time::Duration;
 
 pub use cuelight_shaders::lora::{Adapter, AdapterUse};
 pub use cuelight_shaders::sample_token::{RowSamplingParams, SampledToken};
 
+use crate::graph::MostRows;
 use crate::mapped_file::FileChange;
 use crate::profile::{Cost, OpSpan};
 
@@ -31,7 +33,7 @@ pub const BLOCK_TOKENS: usize = cuelight_shaders::kv::BLOCK_TOKENS;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct StepId(pub u64);
 
-/// The rows of a sequence for which a step computes logits.
+/// What a step returns for the rows of a sequence.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum LogitsWanted {
     /// No rows: for a prefill chunk that is not the last.
@@ -42,6 +44,19 @@ pub enum LogitsWanted {
     All,
     /// The token sampled from the last row with these parameters. An engine that does not sample returns the row instead.
     Token(RowSamplingParams),
+    /// No logits, but the hidden values of these rows.
+    Hidden(HiddenRows),
+}
+
+/// The rows whose hidden values are returned: those after the last norm, from which embeddings are made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum HiddenRows {
+    /// The first row.
+    First,
+    /// The last row.
+    Last,
+    /// Every row.
+    All,
 }
 
 impl LogitsWanted {
@@ -49,9 +64,20 @@ impl LogitsWanted {
     #[must_use]
     pub fn rows(self, rows: usize) -> usize {
         match self {
-            LogitsWanted::None => 0,
+            LogitsWanted::None | LogitsWanted::Hidden(_) => 0,
             LogitsWanted::Last | LogitsWanted::Token(_) => rows.min(1),
             LogitsWanted::All => rows,
+        }
+    }
+
+    /// Which of `rows` rows return hidden values.
+    #[must_use]
+    pub fn hidden_rows(self, rows: usize) -> Range<usize> {
+        match self {
+            LogitsWanted::Hidden(HiddenRows::First) => 0..rows.min(1),
+            LogitsWanted::Hidden(HiddenRows::Last) => rows.saturating_sub(1)..rows,
+            LogitsWanted::Hidden(HiddenRows::All) => 0..rows,
+            LogitsWanted::None | LogitsWanted::Last | LogitsWanted::All | LogitsWanted::Token(_) => 0..0,
         }
     }
 }
@@ -130,6 +156,12 @@ impl Step {
     pub fn logits_rows(&self) -> usize {
         self.sequences.iter().map(|sequence| sequence.logits.rows(sequence.tokens.len())).sum()
     }
+
+    /// The number of rows whose hidden values are returned.
+    #[must_use]
+    pub fn hidden_rows(&self) -> usize {
+        self.sequences.iter().map(|sequence| sequence.logits.hidden_rows(sequence.tokens.len()).len()).sum()
+    }
 }
 
 /// The result of a finished step.
@@ -140,6 +172,8 @@ pub struct StepOutput {
     /// [logits rows, vocab_size]: the requested rows, in the order of the step's sequences, without the rows from which the
     /// engine sampled a token.
     pub logits: Vec<f32>,
+    /// [hidden rows, width of [`HiddenLimits`]]: the hidden values of the requested rows, in the order of the step's sequences.
+    pub hidden: Vec<f32>,
     /// One entry per sequence that requests logits, in the order of the step: the token that the engine sampled, or `None` if
     /// its logits are returned. Empty for an engine that does not sample.
     pub sampled: Vec<Option<SampledToken>>,
@@ -160,6 +194,7 @@ impl StepOutput {
         StepOutput {
             id,
             logits: Vec::new(),
+            hidden: Vec::new(),
             sampled: Vec::new(),
             elapsed: Duration::ZERO,
             ops: Vec::new(),
@@ -247,10 +282,23 @@ pub struct EngineLimits {
     pub max_batched_tokens: usize,
     /// Maximum sequences of a step.
     pub max_sequences: usize,
-    /// Maximum rows with logits of a step; at least `max_sequences`.
+    /// Maximum rows with logits of a step; at least `max_sequences`, or 0 for a model without an output head.
     pub max_logits_rows: usize,
+    /// The hidden values that it returns.
+    pub hidden: HiddenLimits,
     /// A description of the device: "cpu (avx2, 2 threads)".
     pub device: String,
+}
+
+/// The hidden values that an engine returns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct HiddenLimits {
+    /// Values of a row; 0 for an engine that returns none.
+    pub width: usize,
+    /// Maximum rows of a step.
+    pub max_rows: usize,
+    /// Whether rows see the later rows of their sequence, so that all rows of a sequence must be in one step.
+    pub whole_sequences: bool,
 }
 
 /// Why a step failed.
@@ -270,6 +318,14 @@ pub enum EngineError {
     /// The model file changed, so nothing that was computed from it can be used. Loading it again would give another model.
     #[error(transparent)]
     FileChanged(FileChange),
+}
+
+impl EngineLimits {
+    /// The largest number of rows of each kind in a step.
+    #[must_use]
+    pub fn most_rows(&self) -> MostRows {
+        MostRows { all: self.max_batched_tokens, selected: self.max_logits_rows, hidden: self.hidden.max_rows }
+    }
 }
 
 impl Engine for Box<dyn Engine> {

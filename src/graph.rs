@@ -9,14 +9,14 @@ use std::fmt;
 
 use cuelight_shaders::cpu::{Kernel, Team};
 use cuelight_shaders::experts::Experts;
-use cuelight_shaders::op::{Op, ShapeError};
+use cuelight_shaders::op::{Op, Selection, ShapeError};
 use cuelight_shaders::sample_token::{PARAMS_WORDS, SampleToken};
 
 use crate::cancel::LoadCancelled;
 
 pub use cut::{CutGraph, Handover, ParallelGraph};
 
-/// A value of a graph: a matrix with one row per token of the step, or one per row whose logits are requested.
+/// A value of a graph: a matrix with one row per token of the step, or one per row whose logits or hidden values are requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ValueId(usize);
 
@@ -27,6 +27,31 @@ pub enum Rows {
     All,
     /// One per row whose logits are requested.
     Selected,
+    /// One per row whose hidden values are requested.
+    Hidden,
+}
+
+/// The largest number of rows of each kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MostRows {
+    /// Of all rows of a step.
+    pub all: usize,
+    /// Of rows whose logits are requested.
+    pub selected: usize,
+    /// Of rows whose hidden values are requested.
+    pub hidden: usize,
+}
+
+impl MostRows {
+    /// The largest number of rows of a value.
+    #[must_use]
+    pub fn of(self, rows: Rows) -> usize {
+        match rows {
+            Rows::All => self.all,
+            Rows::Selected => self.selected,
+            Rows::Hidden => self.hidden,
+        }
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -57,6 +82,8 @@ pub struct Graph {
     /// tokens.
     passed_on: Vec<ValueId>,
     token_choice: Option<RowSamplingValues>,
+    /// The hidden values that leave the engine; the first of the values that are passed on.
+    hidden: Option<ValueId>,
 }
 
 /// The values of a graph that samples tokens itself.
@@ -91,8 +118,11 @@ impl Graph {
     pub fn push(&mut self, op: impl Op + 'static, inputs: &[ValueId]) -> Result<Vec<ValueId>, ShapeError> {
         let widths: Vec<usize> = inputs.iter().map(|input| self.values[input.0].width).collect();
         let output_widths = op.output_widths(&widths)?;
-        let selected = op.selects_rows() || inputs.iter().any(|input| self.rows(*input) == Rows::Selected);
-        let rows = if selected { Rows::Selected } else { Rows::All };
+        let rows = match op.selects_rows() {
+            Some(Selection::Logits) => Rows::Selected,
+            Some(Selection::Hidden) => Rows::Hidden,
+            None => inputs.iter().map(|input| self.rows(*input)).find(|rows| *rows != Rows::All).unwrap_or(Rows::All),
+        };
         let outputs = output_widths
             .into_iter()
             .map(|width| {
@@ -115,10 +145,27 @@ impl Graph {
         Ok(outputs[0])
     }
 
+    /// Marks a value as the hidden values that leave the engine. The graph's last op must write the logits, or this value.
+    pub fn return_hidden(&mut self, value: ValueId) {
+        self.hidden = Some(value);
+    }
+
+    /// The hidden values that leave the engine, if the graph has any.
+    #[must_use]
+    pub fn hidden(&self) -> Option<ValueId> {
+        self.hidden
+    }
+
+    /// Whether the last op writes logits.
+    #[must_use]
+    pub fn has_logits(&self) -> bool {
+        self.output() != self.hidden
+    }
+
     /// The same graph with token sampling appended, for rows that request it. Unchanged if the vocabulary is too large for it.
     #[must_use]
     pub fn with_token_choice(mut self) -> Self {
-        let Some(logits) = self.output() else { return self };
+        let Some(logits) = self.output().filter(|_| self.has_logits()) else { return self };
         let (rows, widths) = (self.rows(logits), [self.width(logits), PARAMS_WORDS]);
         if SampleToken.output_widths(&widths).is_err() {
             return self;
@@ -129,7 +176,7 @@ impl Graph {
         });
         self.inputs.push(choices);
         self.nodes.push(Node { op: Box::new(SampleToken), inputs: vec![logits, choices], outputs: vec![tokens] });
-        self.passed_on = vec![logits, tokens];
+        self.passed_on = self.hidden.into_iter().chain([logits, tokens]).collect();
         self.token_choice = Some(RowSamplingValues { choices, logits, tokens });
         self
     }
@@ -181,11 +228,8 @@ impl Graph {
 
     /// The largest scratch memory of an op on the CPU, in values, for steps up to a size.
     #[must_use]
-    pub fn scratch_len(&self, kernel: Kernel, max_rows: usize, max_selected: usize, context_tokens: usize) -> usize {
-        let of_node = |node: &Node| {
-            let all = self.input_rows(node) == Rows::All;
-            node.op.scratch_len(kernel, if all { max_rows } else { max_selected }, context_tokens)
-        };
+    pub fn scratch_len(&self, kernel: Kernel, most: MostRows, context_tokens: usize) -> usize {
+        let of_node = |node: &Node| node.op.scratch_len(kernel, most.of(self.input_rows(node)), context_tokens);
         self.nodes.iter().map(of_node).max().unwrap_or(0)
     }
 
@@ -213,11 +257,15 @@ impl Graph {
         &self.inputs
     }
 
-    /// The values that stay valid after the last op: the logits, the sampled tokens if the graph samples, or the inputs of the
-    /// model's next part.
+    /// The values that stay valid after the last op: the hidden values that leave the engine, the logits, and the sampled tokens
+    /// if the graph samples; or the inputs of the model's next part.
     #[must_use]
     pub fn outputs(&self) -> Vec<ValueId> {
-        if self.passed_on.is_empty() { self.output().into_iter().collect() } else { self.passed_on.clone() }
+        if !self.passed_on.is_empty() {
+            return self.passed_on.clone();
+        }
+        let logits = self.output().filter(|_| self.has_logits());
+        self.hidden.into_iter().chain(logits).collect()
     }
 
     /// The values that ops before index `cut` write and later ones read.
@@ -234,13 +282,15 @@ impl Graph {
     #[must_use]
     pub fn split(self, cuts: &[usize]) -> Vec<Graph> {
         let across: Vec<Vec<ValueId>> = cuts.iter().map(|cut| self.values_across(*cut)).collect();
-        let ends = cuts.iter().copied().chain([self.nodes.len()]);
+        let count = self.nodes.len();
+        let ends = cuts.iter().copied().chain([count]);
         let mut nodes = self.nodes.into_iter();
         let (mut parts, mut start) = (Vec::new(), 0);
         for (index, end) in ends.enumerate() {
             let taken = index.checked_sub(1).map_or(&self.inputs, |before| &across[before]);
             let given = across.get(index).unwrap_or(&self.passed_on);
-            parts.push(part(&self.values, nodes.by_ref().take(end - start), taken, given, None));
+            let hidden = self.hidden.filter(|_| end == count);
+            parts.push(part(&self.values, nodes.by_ref().take(end - start), (taken, given), None, hidden));
             start = end;
         }
         parts
@@ -257,9 +307,9 @@ impl Graph {
 fn part(
     values: &[Value],
     nodes: impl Iterator<Item = Node>,
-    taken: &[ValueId],
-    given: &[ValueId],
+    (taken, given): (&[ValueId], &[ValueId]),
     token_choice: Option<RowSamplingValues>,
+    hidden: Option<ValueId>,
 ) -> Graph {
     let mut graph = Graph::default();
     let mut numbers = HashMap::new();
@@ -276,6 +326,7 @@ fn part(
         graph.nodes.push(Node { op: node.op, inputs, outputs });
     }
     graph.passed_on = given.iter().map(|value| number(&mut graph, value)).collect();
+    graph.hidden = hidden.map(|value| number(&mut graph, &value));
     graph.token_choice = token_choice.map(|RowSamplingValues { choices, logits, tokens }| {
         let [choices, logits, tokens] = [choices, logits, tokens].map(|value| number(&mut graph, &value));
         RowSamplingValues { choices, logits, tokens }
@@ -312,10 +363,10 @@ pub struct MemoryLayout {
 impl MemoryLayout {
     /// Assigns offsets: first fit, in the order in which values are written.
     #[must_use]
-    pub fn new(graph: &Graph, max_rows: usize, max_selected: usize) -> Self {
+    pub fn new(graph: &Graph, most: MostRows) -> Self {
         let size = |value: usize| {
             let Value { width, rows } = &graph.values[value];
-            (width * if *rows == Rows::All { max_rows } else { max_selected }).next_multiple_of(VALUE_ALIGNMENT)
+            (width * most.of(*rows)).next_multiple_of(VALUE_ALIGNMENT)
         };
         let mut last_use = vec![0; graph.values.len()];
         for (index, node) in graph.nodes.iter().enumerate() {
@@ -568,7 +619,7 @@ mod tests {
 
     /// Runs through the graph and records which value owns each cell of the arena.
     fn check_layout(graph: &Graph, max_rows: usize) {
-        let layout = MemoryLayout::new(graph, max_rows, max_rows);
+        let layout = MemoryLayout::new(graph, MostRows { all: max_rows, selected: max_rows, hidden: max_rows });
         let mut owner: Vec<Option<ValueId>> = vec![None; layout.arena_len()];
         let cells = |value: ValueId| layout.offset(value)..layout.offset(value) + graph.width(value) * max_rows;
         for input in graph.inputs() {

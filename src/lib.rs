@@ -12,6 +12,7 @@
 //! - [`placement`]: which device computes which layers
 //! - [`backend`]: runs graphs on the CPU or a Vulkan device
 //! - [`engine`]: the interface for actors: steps in, logits or sampled tokens out
+//! - [`embedding`]: hidden values to one vector for a text
 //! - [`experts`]: experts that the CPU computes for a device
 //! - [`profile`]: the time of each op of a step
 //! - [`roofline`]: the machine's peak throughput
@@ -38,6 +39,7 @@ pub mod cgroup;
 pub mod checkpoint;
 pub mod constraint;
 pub mod device;
+pub mod embedding;
 pub mod engine;
 pub mod experts;
 pub mod format;

@@ -231,7 +231,7 @@ impl<'a, E: Engine> Scorer<'a, E> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{EngineLimits, ExpertResult, StepOutput};
+    use crate::engine::{EngineLimits, ExpertResult, HiddenLimits, StepOutput};
 
     /// After token t, token t + 1 of four has probability 3/4, and each of the others 1/12.
     struct Counting {
@@ -249,6 +249,7 @@ mod tests {
             max_batched_tokens,
             max_sequences: 1,
             max_logits_rows,
+            hidden: HiddenLimits::default(),
             device: "counting".into(),
         };
         Counting { limits, steps: Vec::new() }

@@ -23,7 +23,7 @@ use cuelight::pipeline::runtime::{Runtime, RuntimeOptions};
 use cuelight::pipeline::simulation::{SimulatedModel, tokenizer};
 use cuelight::trace::{self, Tracer};
 use cuelight_engine::engine::{
-    Engine, EngineError, EngineLimits, ExpertJob, ExpertResult, Progress, Step, StepId, StepOutput,
+    Engine, EngineError, EngineLimits, ExpertJob, ExpertResult, HiddenLimits, Progress, Step, StepId, StepOutput,
 };
 use cuelight_engine::experts::HostExperts;
 use cuelight_engine::load::{Kernel, LoadCancel, LoadProgress, LoadedModel};
@@ -143,6 +143,7 @@ impl ModelSource for CardModel {
             max_batched_tokens: 512,
             max_sequences: 16,
             max_logits_rows: 16,
+            hidden: HiddenLimits::default(),
             device: "a card that sleeps".into(),
         };
         let rows = Arc::clone(&self.rows);

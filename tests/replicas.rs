@@ -41,7 +41,7 @@ async fn read(mut generation: Generation) -> (String, Result<(FinishReason, Usag
     let mut received = String::new();
     loop {
         match generation.next().await.expect("a stream has a last event") {
-            Event::Progress(_) | Event::Prompt { .. } => {}
+            Event::Progress(_) | Event::Prompt { .. } | Event::Embedded { .. } => {}
             Event::Token { text, .. } => received.push_str(&text),
             Event::Finished { reason, text, usage } => return (received + &text, Ok((reason, usage))),
             Event::Failed(error) => return (received, Err(error)),

@@ -21,7 +21,7 @@ use cuelight::pipeline::policy::{
 use cuelight::pipeline::runtime::{Runtime, RuntimeOptions};
 use cuelight::pipeline::simulation::{SimulatedModel, tokenizer};
 use cuelight::trace::{self, Tracer};
-use cuelight_engine::engine::{EngineLimits, RowSamplingParams};
+use cuelight_engine::engine::{EngineLimits, HiddenLimits, RowSamplingParams};
 
 mod common;
 
@@ -44,6 +44,7 @@ fn limits(streams: usize, vocab_size: usize) -> EngineLimits {
         max_batched_tokens: streams + 256,
         max_sequences: streams,
         max_logits_rows: streams,
+        hidden: HiddenLimits::default(),
         device: "simulated".into(),
     }
 }
@@ -199,6 +200,7 @@ fn a_step_of_256_sequences_is_formed_in_a_tenth_of_a_millisecond() {
             adapter: None,
             scores_prompt: false,
             reports_progress: false,
+            hidden: None,
             engine_sampling: None,
             draft_sampling: EngineSampling { params: RowSamplingParams::GREEDY, seed: 0, from: 0 },
             speculation: SpeculationOptions::default(),

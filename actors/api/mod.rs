@@ -11,6 +11,7 @@
 
 mod anthropic;
 mod auth;
+mod base64;
 mod caller;
 mod connections;
 #[cfg(feature = "fault-injection")]

@@ -133,6 +133,9 @@ fn describe_openai(server: &Server, info: &ModelInfo, id: &str) -> Value {
         "status": status(&info.state),
     });
     if let Some(model) = &info.model {
+        if model.card.embedding.is_only {
+            described["architecture"]["output_modalities"] = json!(["embedding"]);
+        }
         described["max_model_len"] = json!(model.limits.context_tokens);
         described["meta"] = json!({
             "name": model.card.name,
@@ -143,6 +146,7 @@ fn describe_openai(server: &Server, info: &ModelInfo, id: &str) -> Value {
             "n_ctx_train": model.card.context_train,
             "n_params": model.card.n_params,
             "n_vocab": model.limits.vocab_size,
+            "n_embd": model.card.embedding.width,
             "size": model.card.size_bytes,
             "sampling": model.card.sampling.stated.json(),
         });

@@ -22,7 +22,7 @@ use super::llama_cpp;
 use super::lora;
 use super::ollama;
 use super::openai::responses::{self, stored};
-use super::openai::{chat, completions};
+use super::openai::{chat, completions, embeddings};
 use super::options::LiveOptions;
 use super::server::{Server, SharedServer};
 use super::{anthropic, models, openapi, page, probes, telemetry, tokenize};
@@ -84,6 +84,7 @@ fn keyed_routes() -> Router<SharedServer> {
     Router::new()
         .route("/v1/chat/completions", post(chat::create))
         .route("/v1/completions", post(completions::create))
+        .route("/v1/embeddings", post(embeddings::create))
         .route("/v1/responses", post(responses::create))
         .route("/v1/responses/input_tokens", post(responses::input_tokens))
         .route("/v1/responses/{id}", get(stored::show).delete(stored::delete))
@@ -95,6 +96,7 @@ fn keyed_routes() -> Router<SharedServer> {
         // For clients whose base URL lacks `/v1`.
         .route("/chat/completions", post(chat::create))
         .route("/completions", post(completions::create))
+        .route("/embeddings", post(embeddings::create))
         .route("/responses", post(responses::create))
         .route("/responses/input_tokens", post(responses::input_tokens))
         .route("/responses/{id}", get(stored::show).delete(stored::delete))

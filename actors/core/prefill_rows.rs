@@ -7,7 +7,7 @@ use cuelight_engine::engine::{LogitsWanted, SequenceRows, Step};
 /// A decode row is the only row of its sequence and wants logits. A last prompt chunk of one token looks the same and
 /// counts as a decode row.
 pub(crate) fn is_prefill(rows: &SequenceRows) -> bool {
-    rows.tokens.len() > 1 || rows.logits == LogitsWanted::None
+    rows.tokens.len() > 1 || matches!(rows.logits, LogitsWanted::None | LogitsWanted::Hidden(_))
 }
 
 /// Number of rows of a step that belong to prompts.

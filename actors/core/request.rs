@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cuelight_engine::constraint::Constraint;
+use cuelight_engine::embedding::Pooling;
 use cuelight_engine::engine::{AdapterUse, TokenId};
 pub use cuelight_engine::sample::{PartialSampling, PositionLogprobs, SamplingParams, TokenLogprob};
 use serde::{Deserialize, Serialize};
@@ -51,6 +52,8 @@ pub struct GenerationRequest {
     pub speculation: SpeculationOptions,
     /// Report how much of the prompt is computed.
     pub reports_progress: bool,
+    /// The request is for the embedding of the prompt, made in this way. It generates no tokens: `stop.max_tokens` is 0.
+    pub embedding: Option<Pooling>,
 }
 
 impl GenerationRequest {
@@ -132,7 +135,7 @@ pub struct PromptProgress {
 }
 
 /// What a client receives for a request, in this order: any number of `Progress`, at most one `Prompt`, any number of
-/// `Token`s, and exactly one `Finished` or `Failed`.
+/// `Token`s, and exactly one `Finished`, `Embedded` or `Failed`.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
     /// A part of the prompt was computed. Sent only when `reports_progress` is set.
@@ -160,16 +163,24 @@ pub enum Event {
         /// Tokens and times.
         usage: Usage,
     },
+    /// The embedding of the prompt.
+    Embedded {
+        /// The vector, not normalized.
+        vector: Vec<f32>,
+        /// Tokens and times.
+        usage: Usage,
+    },
     /// The generation failed because of a fault of the server.
     Failed(GenerationError),
 }
 
 impl Event {
     /// Every value that [`Self::end_reason`] returns for a last event.
-    pub const END_REASONS: [&str; 8] = [
+    pub const END_REASONS: [&str; 9] = [
         "stop_token",
         "stop_string",
         "length",
+        "embedded",
         "cancelled",
         "engine_error",
         "shutting_down",
@@ -184,6 +195,7 @@ impl Event {
             Event::Finished { reason: FinishReason::StopToken(_), .. } => "stop_token",
             Event::Finished { reason: FinishReason::StopString(_), .. } => "stop_string",
             Event::Finished { reason: FinishReason::Length, .. } => "length",
+            Event::Embedded { .. } => "embedded",
             Event::Finished { reason: FinishReason::Cancelled, .. } => "cancelled",
             Event::Failed(GenerationError::Engine(_)) => "engine_error",
             Event::Failed(GenerationError::ShuttingDown) => "shutting_down",

@@ -12,12 +12,19 @@ use super::error::HubError;
 const REQUIRED: [&str; 2] = ["config.json", "tokenizer.json"];
 
 /// What a directory may have besides.
-const OPTIONAL: [&str; 5] = [
+const OPTIONAL: [&str; 11] = [
     "generation_config.json",
     "tokenizer_config.json",
     "chat_template.jinja",
     "chat_template.json",
     "additional_chat_templates/tool_use.jinja",
+    // The modules of sentence-transformers, under the names that it gives them.
+    "modules.json",
+    "1_Pooling/config.json",
+    "2_Dense/config.json",
+    "2_Dense/model.safetensors",
+    "3_Dense/config.json",
+    "3_Dense/model.safetensors",
 ];
 
 const SINGLE: &str = "model.safetensors";
@@ -91,20 +98,29 @@ mod tests {
     #[test]
     fn only_what_a_model_needs_is_named_and_its_weights_last() {
         let files = names(&[
+            "1_Pooling/config.json",
             "README.md",
             "chat_template.jinja",
             "config.json",
             "consolidated.safetensors",
             "generation_config.json",
             "model.safetensors",
+            "modules.json",
             "onnx/model.onnx",
             "original/model.safetensors",
             "pytorch_model.bin",
             "tokenizer.json",
             "tokenizer.model",
         ]);
-        let wanted =
-            ["config.json", "tokenizer.json", "generation_config.json", "chat_template.jinja", "model.safetensors"];
+        let wanted = [
+            "config.json",
+            "tokenizer.json",
+            "generation_config.json",
+            "chat_template.jinja",
+            "modules.json",
+            "1_Pooling/config.json",
+            "model.safetensors",
+        ];
         assert_eq!(before_shards("a/b", &files).unwrap(), wanted);
         let indexed = [files, names(&["model.safetensors.index.json"])].concat();
         assert_eq!(before_shards("a/b", &indexed).unwrap().last().unwrap(), INDEX);

@@ -11,6 +11,7 @@
 
 use std::sync::Arc;
 
+use cuelight_engine::embedding::Pooling;
 use cuelight_engine::engine::EngineLimits;
 use cuelight_engine::sample::Draw;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
@@ -233,6 +234,7 @@ fn submission(record: &RequestRecord) -> Submission {
         adapter: request.adapter.clone(),
         scores_prompt: request.prompt_logprobs.is_some(),
         reports_progress: request.reports_progress,
+        hidden: request.embedding.map(Pooling::rows),
         engine_sampling: engine_sampling(request, *seed),
         draft_sampling: draft_sampling(request, *seed),
         speculation: request.speculation.clone(),

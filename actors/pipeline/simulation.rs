@@ -8,9 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use cuelight_engine::embedding::{EmbeddingSpec, Pooling};
 use cuelight_engine::engine::{
-    BLOCK_TOKENS, Engine, EngineError, EngineLimits, ExpertJob, ExpertResult, LogitsWanted, Progress, SampledToken,
-    SequenceRows, Step, StepOutput, TokenId,
+    BLOCK_TOKENS, Engine, EngineError, EngineLimits, ExpertJob, ExpertResult, HiddenLimits, LogitsWanted, Progress,
+    SampledToken, SequenceRows, Step, StepOutput, TokenId,
 };
 use cuelight_engine::format::chat_template::ChatTemplate;
 use cuelight_engine::format::gguf::Gguf;
@@ -188,6 +189,7 @@ impl SimulatedModel {
                 max_batched_tokens: 256,
                 max_sequences: 16,
                 max_logits_rows: 64,
+                hidden: HiddenLimits { width: HIDDEN_WIDTH, max_rows: 64, whole_sequences: false },
                 device: "simulated".into(),
             },
             output_tokens: vocabulary.filter(is_output).collect(),
@@ -270,6 +272,7 @@ impl ModelSource for SimulatedModel {
             context_train: self.limits.context_tokens,
             license: None,
             layers: Vec::new(),
+            embedding: self.embedding(),
             sampling: RecommendedSampling { stated: self.sampling, warnings: Vec::new() },
             stop: Vec::new(),
             system: None,
@@ -296,6 +299,19 @@ impl ModelSource for SimulatedModel {
         self.host
     }
 }
+
+impl SimulatedModel {
+    /// Its embeddings: those of the last token, or the mean where rows see later rows. A model without rows of logits generates
+    /// no text.
+    fn embedding(&self) -> EmbeddingSpec {
+        let HiddenLimits { width, whole_sequences, .. } = self.limits.hidden;
+        let pooling = if whole_sequences { Pooling::Mean } else { Pooling::Last };
+        EmbeddingSpec { pooling, width, is_only: self.limits.max_logits_rows == 0 }
+    }
+}
+
+/// Hidden values of a row.
+const HIDDEN_WIDTH: usize = 8;
 
 /// An engine that computes hashes instead of logits.
 pub struct SimulatedEngine {
@@ -339,12 +355,13 @@ impl Engine for SimulatedEngine {
             Some(Fault::NotANumber | Fault::Slow(_)) | None => {}
         }
         let mut logits = Vec::with_capacity(step.logits_rows() * self.model.limits.vocab_size);
-        let mut sampled = Vec::new();
+        let (mut hidden, mut sampled) = (Vec::new(), Vec::new());
         for sequence in &step.sequences {
             let start = logits.len();
-            self.compute(sequence, &mut logits);
+            self.compute(sequence, &mut logits, &mut hidden);
             if fault == Some(Fault::NotANumber) {
                 logits[start..].fill(f32::NAN);
+                hidden.fill(f32::NAN);
             }
             if self.model.samples && logits.len() > start {
                 sampled.push(sample(sequence.logits, start, &mut logits));
@@ -360,7 +377,7 @@ impl Engine for SimulatedEngine {
             std::thread::sleep(elapsed);
         }
         let ops = if self.model.profile_ops { self.ops(elapsed) } else { Vec::new() };
-        Ok(Progress::Done(StepOutput { logits, sampled, elapsed, ops, ..StepOutput::empty(step.id) }))
+        Ok(Progress::Done(StepOutput { logits, hidden, sampled, elapsed, ops, ..StepOutput::empty(step.id) }))
     }
 
     fn resume(&mut self, result: ExpertResult) -> Result<Progress, EngineError> {
@@ -388,6 +405,7 @@ impl SimulatedEngine {
             ("rows", step.rows(), limits.max_batched_tokens),
             ("sequences", step.sequences.len(), limits.max_sequences),
             ("rows of logits", step.logits_rows(), limits.max_logits_rows),
+            ("rows of hidden values", step.hidden_rows(), limits.hidden.max_rows),
         ];
         for (what, count, limit) in counts {
             if count > limit {
@@ -402,6 +420,9 @@ impl SimulatedEngine {
             let named = sequence.state.from.iter().chain(sequence.state.to.iter().map(|(_, slot)| slot));
             if named.into_iter().any(|slot| *slot as usize >= limits.state_slots) {
                 return Err(invalid(step, "a sequence uses a slot that does not exist".into()));
+            }
+            if limits.hidden.whole_sequences && sequence.first_position > 0 {
+                return Err(invalid(step, "a sequence continues, but its rows see later rows".into()));
             }
             if sequence.block_table.len() * BLOCK_TOKENS < end {
                 return Err(invalid(step, format!("{} blocks do not hold {end} tokens", sequence.block_table.len())));
@@ -421,11 +442,12 @@ impl SimulatedEngine {
         [(0, "first"), (1, "second")].map(op).to_vec()
     }
 
-    fn compute(&mut self, sequence: &SequenceRows, logits: &mut Vec<f32>) {
+    fn compute(&mut self, sequence: &SequenceRows, logits: &mut Vec<f32>, hidden: &mut Vec<f32>) {
         let slot = |position: usize| {
             sequence.block_table[position / BLOCK_TOKENS] as usize * BLOCK_TOKENS + position % BLOCK_TOKENS
         };
         let wanted = sequence.logits.rows(sequence.tokens.len());
+        let returned = sequence.logits.hidden_rows(sequence.tokens.len());
         let mut state = sequence.state.from.map_or(0, |slot| self.states[slot as usize]);
         for (row, &token) in sequence.tokens.iter().enumerate() {
             let position = sequence.first_position as usize + row;
@@ -438,6 +460,11 @@ impl SimulatedEngine {
                 self.states[*slot as usize] = state;
             }
             self.kv[slot(position)] = Slot { hash, token };
+            if returned.contains(&row) {
+                hidden.extend(
+                    (0..HIDDEN_WIDTH as u64).map(|index| (mix(hash ^ index) >> 40) as f32 / (1 << 23) as f32 - 1.0),
+                );
+            }
             if row + wanted >= sequence.tokens.len() {
                 let repeats = self.model.repeats && !hash.is_multiple_of(8);
                 // Few texts of two tokens differ in three bits each, so some soon occurs again.

@@ -297,6 +297,7 @@ impl<S: ModelSource> SupervisorState<S> {
             journal: self.replica.journal().clone(),
             tracer: self.options.tracer.clone(),
             vocab_size: actors.model.limits.vocab_size,
+            hidden_width: actors.model.limits.hidden.width,
             client_stall_timeout: self.options.client_stall_timeout,
         };
         let (sampler, _) = Actor::spawn_linked(None, Sampler, arguments, me.get_cell()).await?;

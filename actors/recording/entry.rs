@@ -4,6 +4,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use cuelight_engine::constraint::{Constraint, ConstraintCompiler, Grammar, GrammarError};
+use cuelight_engine::embedding::Pooling;
 use cuelight_engine::engine::TokenId;
 use cuelight_engine::sample::RepeatPenalty;
 use serde::{Deserialize, Serialize};
@@ -41,6 +42,9 @@ pub struct Entry {
     pub ignore_eos: bool,
     /// How tokens were sampled, without `logit_bias`.
     pub sampling: SamplingParams,
+    /// How its embedding was made, if it was for that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub embedding: Option<Pooling>,
     /// Whether it had a low-rank adapter, which is not recorded.
     pub has_adapter: bool,
     /// A fingerprint of the prompt up to the end of each whole block of [`BLOCK_TOKENS`] tokens.
@@ -106,6 +110,7 @@ impl Entry {
             min_tokens: request.stop.min_tokens,
             ignore_eos: request.stop.ignore_eos,
             sampling: SamplingParams { logit_bias: Vec::new(), repeats: None, ..request.sampling.clone() },
+            embedding: request.embedding,
             has_adapter: request.adapter.is_some(),
             blocks: fingerprints(&request.prompt, secret),
             content: None,
@@ -138,6 +143,7 @@ impl Entry {
             visible_tokens: content.visible_tokens.clone().into(),
             constraint: content.grammar.as_ref().map(compile).transpose()?,
             reasoning: content.reasoning.clone(),
+            embedding: self.embedding,
             ..GenerationRequest::default()
         })
     }
@@ -154,6 +160,7 @@ impl Entry {
             sampling: self.sampling.clone(),
             stop: StopConditions { max_tokens: self.completion_tokens, ignore_eos: true, ..StopConditions::default() },
             speculation: SpeculationOptions { is_off: true, ..SpeculationOptions::default() },
+            embedding: self.embedding,
             ..GenerationRequest::default()
         }
     }
@@ -217,6 +224,7 @@ mod tests {
                 min_tokens: 0,
                 ignore_eos: false,
                 sampling: SamplingParams::default(),
+                embedding: None,
                 has_adapter: false,
                 blocks: fingerprints(prompt, 3),
                 content: None,

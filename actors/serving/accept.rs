@@ -57,6 +57,7 @@ pub(crate) async fn accept(
     let sequences = prompt.count() * options.best_of;
     let permit = served.runtime.try_permit_for(options.tenancy.client.clone(), sequences)?;
     let model = served.model()?;
+    check_generates(&model)?;
     options.apply_recommended(model.card.sampling.stated);
     options.apply_recommended_stop(&model.stop);
     check_tokens(&options, &model)?;
@@ -88,6 +89,15 @@ pub(crate) async fn accept(
     let generations = Generations::submit(&served, permit, requests, timeout).await?;
     let answers = Answers::new(generations, choices);
     Ok(Accepted { model_id: served.id, model, prompts, options, answers })
+}
+
+/// Checks that the model generates text.
+fn check_generates(model: &ServedModel) -> Result<(), ApiError> {
+    if !model.card.embedding.is_only {
+        return Ok(());
+    }
+    let message = format!("the model `{}` makes embeddings and generates no text; use /v1/embeddings", model.card.name);
+    Err(ApiError::Unsupported { param: "model".to_owned(), message })
 }
 
 /// Checks that the tokens of `logit_bias` are in the vocabulary, and that the stop tokens leave a token to sample.

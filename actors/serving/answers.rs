@@ -92,7 +92,7 @@ impl Choice {
                 let finish = Finish { reason, calls_tools, usage, reasoning_tokens: self.reasoning_tokens };
                 Some(AnswerEvent::Finished { finish, deltas })
             }
-            Event::Failed(_) => None,
+            Event::Embedded { .. } | Event::Failed(_) => None,
         }
     }
 }

@@ -69,7 +69,7 @@ impl Generations {
                 Err(self.fail(GenerationError::ShuttingDown.into()))
             }
             Some((choice, event)) => {
-                self.unfinished -= usize::from(matches!(event, Event::Finished { .. }));
+                self.unfinished -= usize::from(matches!(event, Event::Finished { .. } | Event::Embedded { .. }));
                 Ok((choice, event))
             }
             None => Err(self.fail(GenerationError::Engine("it stopped without a result".to_owned()).into())),

@@ -6,6 +6,7 @@
 //!
 //! - [`request`], [`options`], [`tenancy`], [`prompt`], [`infill`], [`chat_prompt`], [`thinking`]: what a client asks for
 //! - [`accept`], [`constraint`], [`generations`], [`answers`]: the sequences and what they generate
+//! - [`embed`]: texts to vectors
 //! - [`error`], [`blocking`]: leaves
 
 pub(crate) mod accept;
@@ -13,6 +14,7 @@ pub(crate) mod answers;
 pub(crate) mod blocking;
 pub(crate) mod chat_prompt;
 mod constraint;
+pub(crate) mod embed;
 pub(crate) mod error;
 pub(crate) mod generations;
 pub(crate) mod infill;

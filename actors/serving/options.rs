@@ -162,6 +162,7 @@ impl GenerationOptions {
             adapter: None,
             speculation: SpeculationOptions { is_off: self.speculation.is_off, prediction: Arc::default() },
             reports_progress: self.stream.is_some() && self.reports != ReportOptions::default(),
+            embedding: None,
         };
         Ok((0..self.best_of as u64).map(move |i| {
             let mut request = request.clone();

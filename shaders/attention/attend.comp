@@ -117,7 +117,8 @@ void main() {
     uint position = step.positions.at[row];
     uint first_seen = first_visible(position);
     uint first_piece = first_seen / PIECE_TOKENS;
-    uint last_piece = position / PIECE_TOKENS;
+    uint end_seen = end_in_sight(step, row, window);
+    uint last_piece = (end_seen - 1) / PIECE_TOKENS;
     if (SPLIT) {
         if (gl_WorkGroupID.z < first_piece || gl_WorkGroupID.z > last_piece) return;
         first_piece = gl_WorkGroupID.z;
@@ -133,7 +134,7 @@ void main() {
     for (uint piece = first_piece; piece <= last_piece; piece++) {
         uint start = piece * PIECE_TOKENS;
         uint first = max(start, first_seen);
-        uint end = min(start + PIECE_TOKENS, position + 1);
+        uint end = min(start + PIECE_TOKENS, end_seen);
         Softmax of_piece[HEADS];
         weigh(start, first, end, of_piece);
         vec2 factors[HEADS];

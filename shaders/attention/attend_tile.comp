@@ -147,8 +147,11 @@ void weigh(uint start, inout Softmax softmax) {
     uint part = gl_LocalInvocationID.x % PARTS;
     uint own = query * WEIGHTS_STRIDE;
     uint position = first_position + query / HEADS;
-    uvec2 visible = uvec2(first_visible(position), position + 1);
-    visible = is_query(query) ? clamp(visible, start, start + PIECE_TOKENS) - start : uvec2(0);
+    uvec2 visible = uvec2(0);
+    if (is_query(query)) {
+        visible = uvec2(first_visible(position), end_in_sight(step, row_of(query), window));
+        visible = clamp(visible, start, start + PIECE_TOKENS) - start;
+    }
 
     float largest = -1.0 / 0.0;
     for (uint quad = part; quad < PIECE_QUADS; quad += PARTS) {
@@ -211,7 +214,7 @@ void main() {
     if (step.runs == 0 || !find_rows(gl_WorkGroupID.y)) return;
     first_position = step.positions.at[first_row];
     uint first_seen = first_visible(first_position);
-    uint end_seen = first_position + rows;
+    uint end_seen = end_in_sight(step, first_row + rows - 1, window);
     uint first_piece = first_seen / PIECE_TOKENS;
     uint last_piece = (end_seen - 1) / PIECE_TOKENS;
     if (SPLIT) {

@@ -44,7 +44,18 @@ pub fn cases() -> Vec<Case> {
         let rounded = case(&rounded, kv_type, rounding(kv_type), &two_sequences());
         let other =
             |attention| case(&Sequences::new(attention, &[271, 40], exact_values), kv_type, 2e-5, &two_sequences());
-        shapes.map(shape).into_iter().chain(long).chain([rounded]).chain(other_forms().map(other))
+        let both_ways = |attention| {
+            let attention = Attention { sees_later: true, ..attention };
+            case(&Sequences::new(attention, &[800, 271, 40, 1], exact_values), kv_type, 2e-5, &whole_sequences())
+        };
+        let both_ways = [
+            shaped(64, 2, 1, None, None),
+            shaped(32, 1, 3, None, Some(30.0)),
+            shaped(64, 1, 4, Some(70), None),
+            with_sinks(shaped(16, 2, 2, Some(300), None)),
+        ]
+        .map(both_ways);
+        shapes.map(shape).into_iter().chain(long).chain([rounded]).chain(other_forms().map(other)).chain(both_ways)
     };
     KvType::ALL.iter().flat_map(of_type).collect()
 }
@@ -126,6 +137,11 @@ fn three_sequences() -> Vec<Ranges> {
     ]
 }
 
+/// Steps that have all rows of their sequences: few rows of short contexts, and many of long ones.
+fn whole_sequences() -> Vec<Ranges> {
+    vec![vec![(3, 0..1)], vec![(2, 0..40), (3, 0..1)], vec![(1, 0..271), (3, 0..1), (0, 0..800), (2, 0..40)]]
+}
+
 /// An attention in layer 1, whose scores are large enough to distinguish positions.
 pub(super) fn shaped(
     head_dim: usize,
@@ -141,7 +157,8 @@ pub(super) fn shaped(
 pub(super) fn of_shape(kv: KvShape, group: usize, window: Option<usize>, softcap: Option<f32>) -> Attention {
     let scale = 3.0 / (kv.key_dim as f32).sqrt();
     let window = window.map(Window::Last);
-    Attention { layer: 1, stores: true, n_heads: kv.n_kv_heads * group, kv, scale, window, softcap, sinks: None }
+    let (n_heads, sees_later) = (kv.n_kv_heads * group, false);
+    Attention { layer: 1, stores: true, n_heads, kv, scale, window, sees_later, softcap, sinks: None }
 }
 
 /// The same attention with chunks of `positions` positions.
@@ -156,12 +173,13 @@ pub(super) fn with_sinks(attention: Attention) -> Attention {
 }
 
 fn case(sequences: &Sequences, kv_type: KvType, tolerance: f64, steps: &[Ranges]) -> Case {
-    let Attention { n_heads, kv, window, softcap, ref sinks, .. } = sequences.attention;
+    let Attention { n_heads, kv, window, softcap, sees_later, ref sinks, .. } = sequences.attention;
     let KvShape { n_kv_heads, key_dim, value_dim, values_in_keys } = kv;
     let form = if values_in_keys { ", latent" } else { "" };
     let sinks = if sinks.is_some() { ", sinks" } else { "" };
+    let later = if sees_later { ", both ways" } else { "" };
     let name = format!(
-        "{kv_type}, {n_heads}/{n_kv_heads} heads of {key_dim}/{value_dim}{form}, window {window:?}, cap {softcap:?}{sinks}"
+        "{kv_type}, {n_heads}/{n_kv_heads} heads of {key_dim}/{value_dim}{form}, window {window:?}, cap {softcap:?}{sinks}{later}"
     );
     let steps = steps.iter().map(|ranges| sequences.case_step(ranges, tolerance)).collect();
     let cache = Some(CaseCache::of_kv(sequences.shapes(), kv_type, sequences.n_blocks()));

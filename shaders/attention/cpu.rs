@@ -132,6 +132,7 @@ impl<'a> View<'a> {
     }
 
     fn queries(&self, kv: &'a KvCache, rows: Range<usize>, kv_head: usize, heads: Range<usize>) -> Queries<'a> {
+        let first_position = self.batch.positions[rows.start] as usize;
         Queries {
             attention: self.attention,
             layer: kv.layer(self.attention.layer),
@@ -139,10 +140,17 @@ impl<'a> View<'a> {
             query: self.query,
             kv_head,
             first_row: rows.start,
-            first_position: self.batch.positions[rows.start] as usize,
+            first_position,
+            end: first_position + rows.len() + if self.attention.sees_later { self.rows_after(rows.end) } else { 0 },
             rows: rows.len(),
             heads,
         }
+    }
+
+    /// The number of rows from `end` on that belong to the sequence of the row before.
+    fn rows_after(&self, end: usize) -> usize {
+        let sequences = self.batch.sequences;
+        sequences[end..].iter().take_while(|sequence| **sequence == sequences[end - 1]).count()
     }
 
     /// The offset of the partials of a query.

@@ -44,6 +44,8 @@ pub(super) struct Queries<'a> {
     pub kv_head: usize,
     pub first_row: usize,
     pub first_position: usize,
+    /// The end of the positions of the sequence.
+    pub end: usize,
     pub rows: usize,
     pub heads: Range<usize>,
 }
@@ -74,15 +76,17 @@ impl Queries<'_> {
 
     /// The positions that any query sees.
     pub fn visible(&self) -> Range<usize> {
-        self.attention.first_visible(self.first_position)..self.first_position + self.rows
+        let last = self.first_position + self.rows - 1;
+        self.attention.first_visible(self.first_position)..self.attention.visible(last, self.end).end
     }
 
     /// The positions that one query sees among the `len` positions from `start` on, relative to `start`.
     #[inline(always)]
     fn visible_in(&self, index: usize, start: usize, len: usize) -> Range<usize> {
         let position = self.first_position + index / self.heads.len();
-        let first = self.attention.first_visible(position).saturating_sub(start).min(len);
-        first..(position + 1).saturating_sub(start).clamp(first, len)
+        let visible = self.attention.visible(position, self.end);
+        let first = visible.start.saturating_sub(start).min(len);
+        first..visible.end.saturating_sub(start).clamp(first, len)
     }
 }
 

@@ -190,6 +190,11 @@ fn head_constants(attention: &Attention, kv_type: KvType) -> [(u32, u32); 4] {
     [cache_constant(kv_type), (21, key_dim as u32), (22, value_dim as u32), (23, u32::from(values_in_keys))]
 }
 
+/// The specialization constant for rows that see later rows (`attention/runs.glsl`).
+fn later_constant(attention: &Attention) -> (u32, u32) {
+    (5, u32::from(attention.sees_later))
+}
+
 /// The address of the sinks, or 0.
 fn sinks_address(args: &GpuArgs<'_>) -> u64 {
     args.tables.first().map_or(0, |sinks| sinks.address)
@@ -329,7 +334,7 @@ impl<'a> Run<'a> {
             .size(division.pieces)
             .float(attention.scale)
             .float(attention.softcap.unwrap_or(0.0));
-        constants.push((2, u32::from(division.split)));
+        constants.extend([(2, u32::from(division.split)), later_constant(attention)]);
         constants.extend(head_constants(attention, args.kv.kv_type));
         Dispatch {
             module,
@@ -355,7 +360,7 @@ impl<'a> Run<'a> {
             .size(window)
             .size(chunk)
             .size(division.pieces);
-        let mut constants = vec![(0, args.device.subgroup_size), rows.constant()];
+        let mut constants = vec![(0, args.device.subgroup_size), rows.constant(), later_constant(attention)];
         constants.extend(head_constants(attention, args.kv.kv_type));
         division.split.then(|| Dispatch {
             module: Module::AttentionMerge,

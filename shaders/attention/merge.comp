@@ -27,7 +27,7 @@ void main() {
     if (!find_row(step, gl_WorkGroupID.y, row)) return;
     uint position = step.positions.at[row];
     uint first_visible = first_in_sight(position, window, chunk);
-    uint last_piece = position / PIECE_TOKENS;
+    uint last_piece = (end_in_sight(step, row, window) - 1) / PIECE_TOKENS;
     for (uint quad = gl_LocalInvocationID.x; quad < VALUE_QUADS; quad += WORKGROUP_SIZE) {
         Softmax softmax = Softmax(-1.0 / 0.0, 0.0);
         vec4 gathered = vec4(0.0);

@@ -19,6 +19,7 @@ pub mod reference;
 #[cfg(test)]
 mod tests;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::op::ShapeError;
@@ -62,7 +63,8 @@ impl Window {
 /// Grouped-query attention: stores the keys and values of the rows, then computes the attention of every row to its own
 /// sequence.
 ///
-/// For a row at position `p`, where `t` are the positions of its sequence up to `p` that its window includes:
+/// For a row at position `p`, where `t` are the positions of its sequence up to `p`, or all with `sees_later`, that its
+/// window includes:
 /// `s[t] = softcap(scale * q·k[t])`, `y = sum_t softmax(s)[t] v[t]`; query head `h` reads KV head
 /// `h / (n_heads / n_kv_heads)`. With sinks the softmax of head `h` has one more score, `sinks[h]`, which has no value.
 ///
@@ -89,6 +91,9 @@ pub struct Attention {
     pub scale: f32,
     /// The positions that a row sees; `None`: all up to its own.
     pub window: Option<Window>,
+    /// Whether a row also sees the rows of its sequence after it. All of these are then in the same step. A window of
+    /// last positions extends as far ahead of a row as back.
+    pub sees_later: bool,
     /// Soft cap on the scores.
     pub softcap: Option<f32>,
     /// A learned score for each query head, `[n_heads]`, which joins the softmax without a value.
@@ -99,8 +104,8 @@ impl Attention {
     /// Checks the parameters.
     ///
     /// # Errors
-    /// [`ShapeError`] when the KV heads do not divide the heads, a head is too long, or the number of sinks is not that
-    /// of the heads.
+    /// [`ShapeError`] when the KV heads do not divide the heads, a head is too long, the number of sinks is not that of
+    /// the heads, or rows that see later rows are in chunks.
     pub fn checked(self) -> Result<Self, ShapeError> {
         let KvShape { n_kv_heads, key_dim, value_dim, values_in_keys } = self.kv;
         let groups = self.n_heads.checked_rem(n_kv_heads).unwrap_or(self.n_heads);
@@ -111,6 +116,9 @@ impl Attention {
                 let expected = format!("between 1 and {most}");
                 return Err(ShapeError::Mismatch { op: "attention", what: what.into(), found, expected });
             }
+        }
+        if let (true, Some(Window::Chunk(positions))) = (self.sees_later, self.window) {
+            ShapeError::check("attention", "positions of a chunk of rows that see later rows", positions, 0)?;
         }
         if let Some(sinks) = &self.sinks {
             ShapeError::check("attention", "number of sinks", sinks.len(), self.n_heads)?;
@@ -126,5 +134,15 @@ impl Attention {
     /// The first position that a row at `position` sees.
     fn first_visible(&self, position: usize) -> usize {
         self.window.map_or(0, |window| window.first_visible(position))
+    }
+
+    /// The positions that a row at `position` sees if its sequence ends before `end`.
+    fn visible(&self, position: usize, end: usize) -> Range<usize> {
+        let after = match self.window {
+            _ if !self.sees_later => position + 1,
+            Some(Window::Last(positions)) => end.min(position + positions),
+            Some(Window::Chunk(_)) | None => end,
+        };
+        self.first_visible(position)..after
     }
 }

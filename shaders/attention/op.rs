@@ -42,14 +42,15 @@ impl Op for Attention {
     /// counted.
     fn cost(&self, args: &CostArgs<'_>) -> Cost {
         let (mut positions, mut seen) = (0, 0);
-        let rows = args.batch.sequences.iter().zip(args.batch.positions);
-        let mut last = None;
-        for (&sequence, &position) in rows {
-            let (first, end) = (self.first_visible(position as usize), position as usize + 1);
-            seen += end - first;
-            // The rows of a sequence are consecutive: the first counts all positions that it sees, each later row its
-            // own.
-            positions += if last.replace(sequence) == Some(sequence) { 1 } else { end - first };
+        let batch = &args.batch;
+        let starts: Vec<usize> = batch.run_starts().collect();
+        let ends = starts.iter().skip(1).copied().chain([batch.sequences.len()]);
+        for (start, end) in starts.iter().copied().zip(ends) {
+            let after = batch.positions[end - 1] as usize + 1;
+            let visible = |row: usize| self.visible(batch.positions[row] as usize, after);
+            seen += (start..end).map(|row| visible(row).len()).sum::<usize>();
+            // The positions of the rows of a sequence overlap, and each is read once.
+            positions += visible(end - 1).end - visible(start).start;
         }
         Cost {
             memory_bytes: positions as u64 * args.kv_position_bytes[self.layer],

@@ -10,7 +10,7 @@ use crate::kv::KvShape;
 #[must_use]
 pub fn attend(attention: &Attention, position: usize, query: &[f32], key: &[f32], value: &[f32]) -> Vec<f64> {
     let Attention { n_heads, kv: KvShape { n_kv_heads, key_dim, value_dim, values_in_keys }, .. } = *attention;
-    let visible = attention.first_visible(position)..position + 1;
+    let visible = attention.visible(position, key.len() / (n_kv_heads * key_dim));
     let mut output = Vec::with_capacity(n_heads * value_dim);
     for head in 0..n_heads {
         let kv_head = head / (n_heads / n_kv_heads);

@@ -23,7 +23,7 @@ layout(buffer_reference, scalar, buffer_reference_align = 8) readonly buffer Ste
     uint rows;
     uint selected;
     uint runs;             // of rows of one sequence
-    uint unused;
+    uint hidden;           // rows whose hidden values are requested
     Words tokens;
     Words positions;
     Words sequences;
@@ -33,13 +33,14 @@ layout(buffer_reference, scalar, buffer_reference_align = 8) readonly buffer Ste
     Words run_starts;      // the first row of each run
     Words state_from;      // of each sequence: the slot before its first row, or NO_SLOT
     Words state_to;        // of each row: the slot that gets the state after it, or NO_SLOT
+    Words hidden_selection;
 };
 
 const uint NO_SLOT = 0xffffffff;
 
 // The number of rows of a dispatch; `kind` is that of `RowCount`.
 uint count_rows(Step step, uint kind) {
-    return kind == 0 ? step.rows : step.selected;
+    return kind == 0 ? step.rows : kind == 1 ? step.selected : step.hidden;
 }
 
 // The index of this workgroup where x alone is too short: z counts further ranges of x.

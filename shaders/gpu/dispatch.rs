@@ -15,6 +15,8 @@ pub enum RowCount {
     All(usize),
     /// The rows whose logits are requested. The value is their maximum number.
     Selected(usize),
+    /// The rows whose hidden values are requested. The value is their maximum number.
+    Hidden(usize),
 }
 
 impl RowCount {
@@ -22,7 +24,7 @@ impl RowCount {
     #[must_use]
     pub fn most(self) -> usize {
         match self {
-            RowCount::All(most) | RowCount::Selected(most) => most,
+            RowCount::All(most) | RowCount::Selected(most) | RowCount::Hidden(most) => most,
         }
     }
 
@@ -32,6 +34,7 @@ impl RowCount {
         match self {
             RowCount::All(_) => 0,
             RowCount::Selected(_) => 1,
+            RowCount::Hidden(_) => 2,
         }
     }
 }
@@ -58,6 +61,8 @@ pub struct GpuArgs<'a> {
     pub rows: RowCount,
     /// The maximum number of rows whose logits are requested.
     pub selected: usize,
+    /// The maximum number of rows whose hidden values are requested.
+    pub hidden: usize,
     /// The maximum number of sequences of the rows.
     pub sequences: usize,
     /// The maximum length of a sequence in the bucket.

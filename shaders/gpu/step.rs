@@ -7,36 +7,43 @@ use std::ops::Range;
 
 use crate::op::Batch;
 
-/// Words of the counts in the header: rows, selected rows, runs of rows, and one that aligns the addresses.
+/// Words of the counts in the header: rows, selected rows, runs of rows, hidden rows. Their number aligns the addresses.
 const COUNTS: usize = 4;
 
 /// Words of the header: the counts, and the address of each array.
 const HEADER_WORDS: usize = COUNTS + ARRAYS * 2;
 
 /// The number of arrays.
-const ARRAYS: usize = 9;
+const ARRAYS: usize = 10;
 
 /// The layout of the arrays for steps up to a maximum size.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StepLayout {
     max_rows: usize,
     max_selected: usize,
+    max_hidden: usize,
     max_sequences: usize,
     max_table_entries: usize,
 }
 
 impl StepLayout {
-    /// The layout for steps of at most `max_rows` rows, `max_selected` rows with logits, `max_sequences` sequences, and
-    /// `max_table_entries` KV blocks of all sequences together.
+    /// The layout for steps of at most `max_rows` rows, `max_selected` rows with logits, `max_hidden` rows with hidden
+    /// values, `max_sequences` sequences, and `max_table_entries` KV blocks of all sequences together.
     #[must_use]
-    pub fn new(max_rows: usize, max_selected: usize, max_sequences: usize, max_table_entries: usize) -> Self {
-        StepLayout { max_rows, max_selected, max_sequences, max_table_entries }
+    pub fn new(
+        max_rows: usize,
+        [max_selected, max_hidden]: [usize; 2],
+        max_sequences: usize,
+        max_table_entries: usize,
+    ) -> Self {
+        StepLayout { max_rows, max_selected, max_hidden, max_sequences, max_table_entries }
     }
 
-    /// Words of each array: tokens, positions, sequences, selection, table starts, tables, run starts, state slots.
+    /// Words of each array: tokens, positions, sequences, selection, table starts, tables, run starts, state slots,
+    /// hidden selection.
     fn lengths(&self) -> [usize; ARRAYS] {
-        let (rows, sequences) = (self.max_rows, self.max_sequences);
-        [rows, rows, rows, self.max_selected, sequences, self.max_table_entries, sequences, sequences, rows]
+        let (rows, sequences, entries) = (self.max_rows, self.max_sequences, self.max_table_entries);
+        [rows, rows, rows, self.max_selected, sequences, entries, sequences, sequences, rows, self.max_hidden]
     }
 
     /// The start of each array, in words.
@@ -74,7 +81,7 @@ impl StepLayout {
     pub fn write(&self, batch: &Batch<'_>, words: &mut [u32]) -> Vec<Range<usize>> {
         let count = |count: usize| u32::try_from(count).expect("rows are counted in 32 bits");
         let run_starts: Vec<u32> = batch.run_starts().map(count).collect();
-        let counts = [batch.rows(), batch.selected.len(), run_starts.len(), 0];
+        let counts = [batch.rows(), batch.selected.len(), run_starts.len(), batch.hidden.len()];
         words[..COUNTS].copy_from_slice(&counts.map(count));
         let mut entries = 0;
         let table_starts: Vec<u32> = batch
@@ -86,9 +93,9 @@ impl StepLayout {
             })
             .collect();
         let tables: Vec<u32> = batch.block_tables.concat();
-        let Batch { tokens, positions, sequences, selected, state_from, state_to, .. } = *batch;
+        let Batch { tokens, positions, sequences, selected, hidden, state_from, state_to, .. } = *batch;
         let arrays =
-            [tokens, positions, sequences, selected, &table_starts, &tables, &run_starts, state_from, state_to];
+            [tokens, positions, sequences, selected, &table_starts, &tables, &run_starts, state_from, state_to, hidden];
         let mut written = Vec::from([Range { start: 0, end: COUNTS }]);
         for ((array, start), most) in arrays.into_iter().zip(self.starts()).zip(self.lengths()) {
             assert!(array.len() <= most, "a step has {} entries, but its layout at most {most}", array.len());
@@ -108,7 +115,7 @@ mod tests {
 
     #[test]
     fn the_header_points_to_what_a_step_writes() {
-        let layout = StepLayout::new(4, 2, 3, 8);
+        let layout = StepLayout::new(4, [2, 1], 3, 8);
         let mut words = vec![0; layout.bytes() as usize / 4];
         layout.write_header(0x1_0000_0000, &mut words);
         let batch = Batch {
@@ -117,12 +124,13 @@ mod tests {
             sequences: &[0, 0, 1],
             block_tables: &[&[7], &[3, 2]],
             selected: &[1, 2],
+            hidden: &[2],
             state_from: &[NO_SLOT, 4],
             state_to: &[NO_SLOT, 3, 4],
             adapters: &[],
         };
         let written = layout.write(&batch, &mut words);
-        assert_eq!(words[..3], [3, 2, 2]);
+        assert_eq!(words[..4], [3, 2, 2, 1]);
         let array = |index: usize| {
             let [low, high] = [0, 1].map(|word| words[COUNTS + 2 * index + word]);
             let address = u64::from(low) | u64::from(high) << 32;
@@ -137,6 +145,7 @@ mod tests {
         assert_eq!(array(6)[..2], [0, 2], "the first row of each run of rows of a sequence");
         assert_eq!(array(7)[..2], [NO_SLOT, 4]);
         assert_eq!(array(8)[..3], [NO_SLOT, 3, 4]);
-        assert_eq!(written.iter().map(Range::len).sum::<usize>(), 4 + 3 * 3 + 2 + 2 + 3 + 2 + 2 + 3);
+        assert_eq!(array(9)[..1], [2]);
+        assert_eq!(written.iter().map(Range::len).sum::<usize>(), 4 + 3 * 3 + 2 + 2 + 3 + 2 + 2 + 3 + 1);
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::lora::adapter::AdapterUse;
 
-/// The rows of one step: their tokens, positions and sequences, and the rows whose logits are requested.
+/// The rows of one step: their tokens, positions and sequences, and the rows whose logits or hidden values are requested.
 #[derive(Clone, Copy, Default)]
 pub struct Batch<'a> {
     /// `[rows]` token ids.
@@ -15,6 +15,8 @@ pub struct Batch<'a> {
     pub block_tables: &'a [&'a [u32]],
     /// The rows that reach the output head, ascending.
     pub selected: &'a [u32],
+    /// The rows whose hidden values are returned, ascending.
+    pub hidden: &'a [u32],
     /// The slot with the recurrent state before the first row of each sequence, or [`NO_SLOT`](crate::recurrent::NO_SLOT)
     /// if it starts with zeros. Empty for a model without recurrent state.
     pub state_from: &'a [u32],
@@ -25,7 +27,26 @@ pub struct Batch<'a> {
     pub adapters: &'a [Option<&'a AdapterUse>],
 }
 
+/// The rows that an op keeps of all rows of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Selection {
+    /// Those whose logits are requested.
+    #[default]
+    Logits,
+    /// Those whose hidden values are requested.
+    Hidden,
+}
+
 impl<'a> Batch<'a> {
+    /// The numbers of the selected rows.
+    #[must_use]
+    pub fn selection(&self, selection: Selection) -> &'a [u32] {
+        match selection {
+            Selection::Logits => self.selected,
+            Selection::Hidden => self.hidden,
+        }
+    }
+
     /// The number of rows of the step.
     #[must_use]
     pub fn rows(&self) -> usize {

@@ -19,6 +19,7 @@ pub(super) struct RaggedRows {
     positions: Vec<u32>,
     sequences: Vec<u32>,
     pub selected: Vec<u32>,
+    pub hidden: Vec<u32>,
     state_from: Vec<u32>,
     state_to: Vec<u32>,
 }
@@ -31,6 +32,7 @@ impl RaggedRows {
             sequences: &self.sequences,
             block_tables,
             selected: &self.selected,
+            hidden: &self.hidden,
             state_from: &self.state_from,
             state_to: &self.state_to,
             adapters,
@@ -42,13 +44,16 @@ impl RaggedRows {
         self.positions.clear();
         self.sequences.clear();
         self.selected.clear();
+        self.hidden.clear();
         for (index, sequence) in (0..).zip(&step.sequences) {
             self.tokens.extend_from_slice(&sequence.tokens);
             self.positions.extend((sequence.first_position..).take(sequence.tokens.len()));
             self.sequences.extend(std::iter::repeat_n(index, sequence.tokens.len()));
-            let wanted = sequence.logits.rows(sequence.tokens.len());
-            let rows = self.tokens.len();
+            let (own, rows) = (sequence.tokens.len(), self.tokens.len());
+            let wanted = sequence.logits.rows(own);
             self.selected.extend((rows - wanted..rows).map(|row| row as u32));
+            let first = rows - own;
+            self.hidden.extend(sequence.logits.hidden_rows(own).map(|row| (first + row) as u32));
         }
         self.fill_state(step);
     }
@@ -79,7 +84,7 @@ pub(super) fn wanted(step: &Step) -> impl Iterator<Item = (Range<usize>, Option<
         end += sequence.logits.rows(sequence.tokens.len());
         let sampling = match sequence.logits {
             LogitsWanted::Token(params) => Some(params),
-            LogitsWanted::None | LogitsWanted::Last | LogitsWanted::All => None,
+            LogitsWanted::None | LogitsWanted::Last | LogitsWanted::All | LogitsWanted::Hidden(_) => None,
         };
         (end > start).then_some((start..end, sampling))
     })
@@ -90,6 +95,7 @@ pub(super) fn count_rows(rows: Rows, batch: &Batch<'_>) -> usize {
     match rows {
         Rows::All => batch.rows(),
         Rows::Selected => batch.selected.len(),
+        Rows::Hidden => batch.hidden.len(),
     }
 }
 
@@ -121,10 +127,14 @@ pub(super) fn validate(step: &Step, limits: &EngineLimits) -> Result<(), String>
     at_most("rows", step.rows(), limits.max_batched_tokens)?;
     at_most("sequences", step.sequences.len(), limits.max_sequences)?;
     at_most("rows with logits", step.logits_rows(), limits.max_logits_rows)?;
+    at_most("rows with hidden values", step.hidden_rows(), limits.hidden.max_rows)?;
     let mut written_blocks = Vec::new();
     for (index, sequence) in step.sequences.iter().enumerate() {
         let end = sequence.first_position as usize + sequence.tokens.len();
         at_most("tokens in a sequence", end, limits.context_tokens)?;
+        if limits.hidden.whole_sequences && sequence.first_position > 0 {
+            return Err(format!("sequence {index} continues, but its rows see later rows"));
+        }
         if sequence.block_table.len() < end.div_ceil(BLOCK_TOKENS) {
             let blocks = sequence.block_table.len();
             return Err(format!("sequence {index} reaches position {end} with only {blocks} blocks"));
@@ -182,7 +192,7 @@ fn validate_state(step: &Step, slots: usize) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{SequenceRows, SequenceState, StepId};
+    use crate::engine::{HiddenLimits, HiddenRows, SequenceRows, SequenceState, StepId};
 
     fn limits() -> EngineLimits {
         EngineLimits {
@@ -194,6 +204,7 @@ mod tests {
             max_batched_tokens: 8,
             max_sequences: 2,
             max_logits_rows: 4,
+            hidden: HiddenLimits { width: 8, max_rows: 2, whole_sequences: false },
             device: String::new(),
         }
     }
@@ -225,6 +236,9 @@ mod tests {
         let mut unknown = rows(1, 0, &[0]);
         unknown.tokens[0] = 10;
         check(vec![unknown], Err("sequence 0 has token 10 of a vocabulary of 10"));
+        let mut hidden = rows(3, 0, &[0]);
+        hidden.logits = LogitsWanted::Hidden(HiddenRows::All);
+        check(vec![hidden], Err("it has 3 rows with hidden values, but the engine's limit is 2"));
     }
 
     #[test]
@@ -234,6 +248,24 @@ mod tests {
         let requests = [LogitsWanted::All, LogitsWanted::None, LogitsWanted::Token(params), LogitsWanted::Last];
         let step = Step { id: StepId(0), sequences: requests.map(|logits| of(3, logits)).into() };
         assert_eq!(wanted(&step).collect::<Vec<_>>(), [(0..3, None), (3..4, Some(params)), (4..5, None)]);
+    }
+
+    #[test]
+    fn a_sequence_whose_rows_see_later_rows_has_one_step() {
+        let limits = EngineLimits { hidden: HiddenLimits { whole_sequences: true, ..limits().hidden }, ..limits() };
+        let validated = |first| validate(&Step { id: StepId(0), sequences: vec![rows(1, first, &[0])] }, &limits);
+        assert_eq!(validated(0), Ok(()));
+        assert_eq!(validated(1).unwrap_err(), "sequence 0 continues, but its rows see later rows");
+    }
+
+    #[test]
+    fn hidden_rows_are_counted_within_the_step() {
+        let of = |rows| SequenceRows { logits: LogitsWanted::Hidden(rows), ..self::rows(3, 0, &[0]) };
+        let step =
+            Step { id: StepId(0), sequences: [HiddenRows::Last, HiddenRows::First, HiddenRows::All].map(of).into() };
+        let mut flat = RaggedRows::default();
+        flat.fill(&step);
+        assert_eq!((flat.hidden, flat.selected), (vec![2, 3, 6, 7, 8], vec![]));
     }
 
     #[test]

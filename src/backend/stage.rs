@@ -63,6 +63,8 @@ pub trait ExpertUpload: Send {
 pub struct StageOutput {
     /// The outputs of the graph; of the last stage the logits.
     pub values: Vec<Vec<f32>>,
+    /// The hidden values that leave the engine.
+    pub hidden: Vec<f32>,
     /// The tokens that the last stage sampled, as in [`StepOutput::sampled`]. Their rows are not among the logits.
     pub sampled: Vec<Option<SampledToken>>,
     /// The measured ops; empty if ops are not measured.
@@ -85,6 +87,8 @@ struct MicroBatch {
     step: Step,
     /// The inputs of the next stage.
     values: Vec<Vec<f32>>,
+    /// The hidden values that the last stage returned.
+    hidden: Vec<f32>,
     /// The tokens that the last stage sampled.
     sampled: Vec<Option<SampledToken>>,
     /// The measured ops of each stage that has run.
@@ -121,7 +125,13 @@ impl StagedEngine {
         let last = self.stages.last().ok_or_else(no_stage)?;
         let count = batches.len();
         for step in batches {
-            self.pipeline.send(MicroBatch { step, values: Vec::new(), sampled: Vec::new(), ops: Vec::new() })?;
+            self.pipeline.send(MicroBatch {
+                step,
+                values: Vec::new(),
+                hidden: Vec::new(),
+                sampled: Vec::new(),
+                ops: Vec::new(),
+            })?;
         }
         let mut done = Vec::with_capacity(count);
         for _ in 0..count {
@@ -194,6 +204,7 @@ fn run_stage(stage: &SharedStage, message: Message) -> Message {
     let result = catch_unwind(AssertUnwindSafe(|| lock(stage).run(0, &batch.step, &batch.values)));
     let output = result.map_err(Failure::Panic)?.map_err(Failure::Error)?;
     batch.values = output.values;
+    batch.hidden = output.hidden;
     batch.sampled = output.sampled;
     batch.ops.push(output.ops);
     Ok(batch)
@@ -205,15 +216,16 @@ fn lock(stage: &SharedStage) -> MutexGuard<'_, Box<dyn PipelineStage>> {
 
 /// The result of a step from its micro-batches, in their order. Ops are ordered by stage.
 fn concatenated(batches: Vec<MicroBatch>) -> StageOutput {
-    let (mut logits, mut sampled) = (Vec::new(), Vec::new());
+    let (mut logits, mut hidden, mut sampled) = (Vec::new(), Vec::new(), Vec::new());
     let mut ops_of_stages: Vec<Vec<OpSpan>> = Vec::new();
     for mut batch in batches {
         logits.append(&mut batch.values.pop().unwrap_or_default());
+        hidden.append(&mut batch.hidden);
         sampled.append(&mut batch.sampled);
         ops_of_stages.resize_with(batch.ops.len().max(ops_of_stages.len()), Vec::new);
         ops_of_stages.iter_mut().zip(batch.ops).for_each(|(all, ops)| all.extend(ops));
     }
-    StageOutput { values: vec![logits], sampled, ops: ops_of_stages.concat() }
+    StageOutput { values: vec![logits], hidden, sampled, ops: ops_of_stages.concat() }
 }
 
 fn no_stage() -> EngineError {
@@ -262,9 +274,9 @@ impl Engine for StagedEngine {
             }
         };
         let logits = output.values.pop().unwrap_or_default();
-        let StageOutput { sampled, ops, .. } = output;
+        let StageOutput { hidden, sampled, ops, .. } = output;
         let elapsed = started.elapsed();
-        Ok(Progress::Done(StepOutput { logits, sampled, elapsed, ops, ..StepOutput::empty(id) }))
+        Ok(Progress::Done(StepOutput { logits, hidden, sampled, elapsed, ops, ..StepOutput::empty(id) }))
     }
 
     fn cost(&self, step: &Step) -> Option<Cost> {
@@ -285,7 +297,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::engine::{LogitsWanted, SequenceState, StepId};
+    use crate::engine::{HiddenLimits, LogitsWanted, SequenceState, StepId};
 
     fn limits() -> EngineLimits {
         EngineLimits {
@@ -297,6 +309,7 @@ mod tests {
             max_batched_tokens: 32,
             max_sequences: 8,
             max_logits_rows: 8,
+            hidden: HiddenLimits::default(),
             device: String::new(),
         }
     }

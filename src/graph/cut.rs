@@ -81,7 +81,7 @@ impl Graph {
         }
         let mut nodes_at = |time| nodes.remove(&time).unwrap_or_default();
         let graph = |nodes: Vec<Node>, taken: &[ValueId], given: &[ValueId]| {
-            part(&self.values, nodes.into_iter(), taken, given, None)
+            part(&self.values, nodes.into_iter(), (taken, given), None, None)
         };
         let mut cut = CutGraph::default();
         let mut taken: Vec<ValueId> = self.inputs.iter().filter(|value| Some(**value) != choices).copied().collect();
@@ -114,7 +114,7 @@ impl Graph {
         }
         taken.extend(choices);
         let last = nodes_at(Time::Part(ops.len())).into_iter();
-        cut.parts.push(part(&self.values, last, &taken, &passed_on, self.token_choice));
+        cut.parts.push(part(&self.values, last, (&taken, &passed_on), self.token_choice, self.hidden));
         cut
     }
 

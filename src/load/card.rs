@@ -5,6 +5,7 @@ use std::path::Path;
 use super::error::LoadError;
 use super::recommended::Recommended;
 use crate::checkpoint::Checkpoint;
+use crate::embedding::EmbeddingSpec;
 use crate::model::ModelGraph;
 use crate::model::describe::{LayerGroup, groups};
 use crate::sample::RecommendedSampling;
@@ -30,6 +31,8 @@ pub struct ModelCard {
     pub license: Option<String>,
     /// The layers.
     pub layers: Vec<LayerGroup>,
+    /// Its embeddings.
+    pub embedding: EmbeddingSpec,
     /// How the publisher recommends to sample, unless the load ignores it.
     pub sampling: RecommendedSampling,
     /// Texts that end an answer, where a request names none.
@@ -65,6 +68,7 @@ impl ModelCard {
             context_train: model.hyperparameters.context_train,
             license: checkpoint.optional_str("general.license")?.map(str::to_owned),
             layers: groups(&model.hyperparameters.layers),
+            embedding: model.embedding,
             sampling: recommended.sampling_over(checkpoint.sampling()),
             stop: recommended.stop.clone(),
             system: recommended.system.clone(),

@@ -116,9 +116,9 @@ impl ModelPart {
         if let Target::Vulkan(info, _) = &self.target {
             return Footprint::new(graphs, info, limits, &self.states, kv_type);
         }
-        let (rows, logits_rows) = (limits.max_batched_tokens, limits.max_logits_rows);
-        let values = |graph| MemoryLayout::new(graph, rows, logits_rows).arena_len();
-        let scratch = |graph: &Graph| graph.scratch_len(options.kernel, rows, logits_rows, limits.context_tokens);
+        let most = limits.most_rows();
+        let values = |graph| MemoryLayout::new(graph, most).arena_len();
+        let scratch = |graph: &Graph| graph.scratch_len(options.kernel, most, limits.context_tokens);
         let values = graphs.iter().map(values).max().unwrap_or(0) + graphs.iter().map(scratch).max().unwrap_or(0);
         let scratch = (values * size_of::<f32>()) as u64 + handed_over_bytes(options, limits);
         Footprint {
@@ -241,14 +241,15 @@ fn read_in_place(graphs: &[Graph], kernel: Kernel) -> HashMap<Arc<str>, StoredWe
     weights_where(graphs, |op, weight| is_in_memory(op) && !op.repacks(kernel, weight))
 }
 
-/// Bytes of the logits that leave the engine: those of the step that was computed last, and of the one before, whose tokens are
+/// Bytes of the logits and hidden values that leave the engine: those of the step that was computed last, and of the one before, whose tokens are
 /// being sampled. And what sampling needs: a changed copy of a row and its candidates, in each of its threads.
 fn handed_over_bytes(options: &LoadOptions, limits: &EngineLimits) -> u64 {
     const STEPS: usize = 2;
     const CANDIDATE_BYTES: usize = 16;
     let logits = STEPS * limits.max_logits_rows * limits.vocab_size * size_of::<f32>();
+    let hidden = STEPS * limits.hidden.max_rows * limits.hidden.width * size_of::<f32>();
     let sampling = options.threads.min(limits.max_sequences) * limits.vocab_size * (size_of::<f32>() + CANDIDATE_BYTES);
-    (logits + sampling) as u64
+    (logits + hidden + sampling) as u64
 }
 
 /// Releases the pages of a weight that an op has copied, and reads in those of a weight that it uses in place, so that the first

@@ -18,7 +18,8 @@ use crate::backend::offload::WithExperts;
 use crate::cancel::LoadCancel;
 use crate::checkpoint::Checkpoint;
 use crate::device::ComputeDevice;
-use crate::engine::{Engine, EngineLimits};
+use crate::embedding::{EmbeddingSpec, Pooling};
+use crate::engine::{Engine, EngineLimits, HiddenLimits};
 use crate::experts::HostExperts;
 use crate::format::chat_template::ChatTemplate;
 use crate::format::hugging_face::HeadCounts;
@@ -151,16 +152,26 @@ fn adapter_model(model: &ModelGraph, limits: AdapterLimits) -> AdapterModel {
 fn limits(model: &ModelGraph, options: &LoadOptions) -> EngineLimits {
     let h = &model.hyperparameters;
     let max_sequences = options.max_sequences.min(options.max_batched_tokens);
+    let whole_sequences = h.layers.iter().filter_map(|layer| layer.mixer.attention()).any(|layer| layer.sees_later);
+    // Models that see the whole text know no longer ones than in training. The longest must fit a step.
+    let context_tokens = options.context_tokens.unwrap_or(h.context_train);
+    let context_tokens = if whole_sequences { context_tokens.min(h.context_train) } else { context_tokens };
+    let longest = if whole_sequences { context_tokens } else { 0 };
+    let max_batched_tokens = options.max_batched_tokens.max(longest);
     let logits_rows_that_fit = LOGITS_BYTES / (h.vocab_size * size_of::<f32>());
+    let max_logits_rows = logits_rows_that_fit.clamp(max_sequences, max_batched_tokens.max(max_sequences));
+    let EmbeddingSpec { pooling, width, is_only } = model.embedding;
+    let max_rows = if pooling == Pooling::Mean { max_batched_tokens } else { max_sequences };
     EngineLimits {
         max_adapter_rank: options.adapters.map_or(0, |adapters| adapters.max_rank),
         vocab_size: h.vocab_size,
-        context_tokens: options.context_tokens.unwrap_or(h.context_train),
+        context_tokens,
         kv_blocks: 0,
         state_slots: 0,
-        max_batched_tokens: options.max_batched_tokens,
+        max_batched_tokens,
         max_sequences,
-        max_logits_rows: logits_rows_that_fit.clamp(max_sequences, options.max_batched_tokens.max(max_sequences)),
+        max_logits_rows: if is_only { 0 } else { max_logits_rows },
+        hidden: HiddenLimits { width, max_rows, whole_sequences },
         device: String::new(),
     }
 }
@@ -178,7 +189,7 @@ fn memory_request(model: &ModelGraph, options: &LoadOptions, limits: &EngineLimi
         slot_bytes: 0,
         slots: StateSlots::wanted(slot_bytes, limits.max_sequences, options.state_bytes),
         context_train: model.hyperparameters.context_train,
-        context_tokens: options.context_tokens,
+        context_tokens: options.context_tokens.map(|tokens| tokens.min(limits.context_tokens)),
         max_sequences: limits.max_sequences,
         kv_bytes: options.kv_bytes,
         limit_bytes: options.memory_bytes,

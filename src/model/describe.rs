@@ -59,9 +59,13 @@ impl fmt::Display for AttentionLayer {
         let Heads { n_heads, n_kv_heads, head_dim, .. } = self.heads;
         write!(f, "attention, {n_heads} heads of {head_dim}, {n_kv_heads} of keys and values")?;
         match self.window {
+            Some(Window::Last(positions)) if self.sees_later => write!(f, ", window of {}", 2 * positions - 1)?,
             Some(Window::Last(positions)) => write!(f, ", window of {positions}")?,
             Some(Window::Chunk(positions)) => write!(f, ", chunks of {positions}")?,
             None => {}
+        }
+        if self.sees_later {
+            f.write_str(", both ways")?;
         }
         if self.reads_layer.is_some() { f.write_str(" of an earlier layer") } else { Ok(()) }
     }

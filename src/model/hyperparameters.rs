@@ -21,6 +21,7 @@ use super::arch::{EmbeddingScale, Family, FeedForward, LogitScale, NormKind};
 use super::error::ModelError;
 use super::layer::LayerSpec;
 use crate::checkpoint::Checkpoint;
+use crate::embedding::Pooling;
 use keys::Keys;
 
 /// The sizes and constants of a model. Every value is within its allowed range.
@@ -52,6 +53,8 @@ pub struct HyperParameters {
     pub attention_softcap: Option<f32>,
     /// Soft cap on logits.
     pub logit_softcap: Option<f32>,
+    /// How embeddings are pooled, if the file says so: then it is made for embeddings only.
+    pub pooling: Option<Pooling>,
 }
 
 impl HyperParameters {
@@ -81,6 +84,7 @@ impl HyperParameters {
             per_layer_input: keys.per_layer_input()?,
             attention_softcap: keys.optional_positive("attn_logit_softcapping")?,
             logit_softcap: keys.optional_positive("final_logit_softcapping")?,
+            pooling: keys.pooling()?,
             architecture: keys.architecture,
             context_train,
             hidden_size,
@@ -94,6 +98,17 @@ fn vocab_size(checkpoint: &dyn Checkpoint) -> Result<usize, ModelError> {
 }
 
 impl Keys<'_> {
+    fn pooling(&self) -> Result<Option<Pooling>, ModelError> {
+        const KEY: &str = "pooling_type";
+        match self.checkpoint.optional_u32(&self.name(KEY))? {
+            None | Some(0) => Ok(None),
+            Some(1) => Ok(Some(Pooling::Mean)),
+            Some(2) => Ok(Some(Pooling::First)),
+            Some(3) => Ok(Some(Pooling::Last)),
+            Some(other) => Err(self.invalid(KEY, other, "1 (mean), 2 (first token) or 3 (last token)")),
+        }
+    }
+
     fn per_layer_input(&self) -> Result<Option<usize>, ModelError> {
         let key = "embedding_length_per_layer_input";
         let size = self.checkpoint.optional_u32(&self.name(key))?.filter(|size| *size > 0);

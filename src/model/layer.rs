@@ -169,6 +169,8 @@ pub struct AttentionLayer {
     pub qk_norm: Option<QkNormKind>,
     /// The window; `None` for full attention.
     pub window: Option<Window>,
+    /// Whether a row also sees the later rows of its sequence.
+    pub sees_later: bool,
     /// How queries and keys are rotated; `None` if they are not.
     pub rope: Option<RopeSpec>,
     /// How queries are scaled by their position.

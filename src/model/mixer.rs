@@ -105,6 +105,7 @@ fn attention_op(builder: &Builder<'_>, layer: usize, attention: &AttentionLayer,
         kv,
         scale: attention.scale,
         window: attention.window,
+        sees_later: attention.sees_later,
         softcap: builder.h.attention_softcap,
         sinks: None,
     }

@@ -10,7 +10,8 @@
 //! - [`builder`]: the graph under construction
 //! - [`mixer`] and [`ffn`]: the two halves of a layer
 //! - `per_layer`: inputs of single layers, where a model has them
-//! - [`ModelGraph::build`]: embedding, layers, norm, head
+//! - [`output`]: what follows the last layer
+//! - [`ModelGraph::build`]: embedding, layers, output
 
 pub mod arch;
 pub mod builder;
@@ -20,19 +21,19 @@ pub mod ffn;
 pub mod hyperparameters;
 pub mod layer;
 pub mod mixer;
+mod output;
 mod per_layer;
 pub mod rope;
 pub mod weights;
 
-use cuelight_shaders::elementwise::{Add, Scale, Softcap};
+use cuelight_shaders::elementwise::{Add, Scale};
 use cuelight_shaders::embed::Embed;
 use cuelight_shaders::layer_state::LayerState;
-use cuelight_shaders::matmul::Linear;
 use cuelight_shaders::rms_norm::RmsNorm;
-use cuelight_shaders::select_rows::SelectRows;
 
 use crate::adapters::projections::Projection;
 use crate::checkpoint::Checkpoint;
+use crate::embedding::EmbeddingSpec;
 use crate::graph::{Graph, ValueId};
 use arch::{EmbeddingNorm, Norms};
 use builder::{BuildError, Builder};
@@ -44,7 +45,7 @@ pub use error::ModelError;
 /// A model as a graph that a backend can run.
 #[derive(Debug)]
 pub struct ModelGraph {
-    /// The ops from token ids to logits.
+    /// The ops from token ids to hidden values and, unless the model makes embeddings only, logits.
     pub graph: Graph,
     /// The file's metadata.
     pub hyperparameters: HyperParameters,
@@ -54,6 +55,8 @@ pub struct ModelGraph {
     pub weights_bytes: u64,
     /// The projections that adapters can change; none for a model without adapters.
     pub projections: Vec<Projection>,
+    /// Its embeddings.
+    pub embedding: EmbeddingSpec,
 }
 
 impl ModelGraph {
@@ -78,46 +81,51 @@ impl ModelGraph {
         let family = arch::of(checkpoint)?;
         let hyperparameters = HyperParameters::read(checkpoint, family, context_tokens)?;
         let mut builder = Builder::new(checkpoint, family, &hyperparameters, adapter_rank);
-        build_ops(&mut builder).map_err(|error| error.in_file(checkpoint))?;
+        let embedding = build_ops(&mut builder).map_err(|error| error.in_file(checkpoint))?;
         builder.weights.check_all_layer_tensors_used(&hyperparameters.architecture, hyperparameters.layers.len())?;
         let weights_bytes = builder.weights.bytes();
         let Builder { graph, projections, .. } = builder;
         let projections = projections.into_list();
         let states = hyperparameters.layers.iter().map(|layer| layer.mixer.state()).collect();
-        Ok(ModelGraph { graph, states, weights_bytes, hyperparameters, projections })
+        Ok(ModelGraph { graph, states, weights_bytes, hyperparameters, projections, embedding })
     }
 }
 
-/// Embedding, layers, norm, head.
-fn build_ops(builder: &mut Builder<'_>) -> Result<(), BuildError> {
+/// Embedding, layers, output.
+fn build_ops(builder: &mut Builder<'_>) -> Result<EmbeddingSpec, BuildError> {
     let h = builder.h;
-    let embedding = builder.weights.matrix("token_embd.weight", h.vocab_size, h.hidden_size)?;
-    let embedding_factor = builder.weights.factor("token_embd")?;
-    let mut x = builder.graph.push_one(Embed::new(embedding.clone(), h.embedding_scale * embedding_factor), &[])?;
-    if builder.family.embedding_norm == EmbeddingNorm::Unweighted {
-        x = builder.norm_by(vec![1.0; h.hidden_size].into(), x)?;
+    let table = builder.weights.matrix("token_embd.weight", h.vocab_size, h.hidden_size)?;
+    let table_factor = builder.weights.factor("token_embd")?;
+    let embedded = Embed::new(table.clone(), h.embedding_scale * table_factor);
+    let mut x = builder.graph.push_one(embedded, &[])?;
+    match builder.family.embedding_norm {
+        EmbeddingNorm::Never => {}
+        EmbeddingNorm::Unweighted => x = builder.norm_by(vec![1.0; h.hidden_size].into(), x)?,
+        EmbeddingNorm::Stored => {
+            x = add_positions_and_type(builder, x)?;
+            x = builder.norm("token_embd_norm", x)?;
+        }
     }
     let per_layer = per_layer::inputs(builder, x)?;
     for layer in 0..h.layers.len() {
         x = build_layer(builder, layer, (x, per_layer))?;
     }
-    let x = builder.graph.push_one(SelectRows::new(), &[x])?;
-    // Some files name the last norm after the embedding.
-    let last_norm = if builder.weights.has("token_embd_norm.weight") { "token_embd_norm" } else { "output_norm" };
-    let x = builder.norm(last_norm, x)?;
-    // A file without an output matrix uses the embedding's.
-    let (head, factor) = match builder.weights.optional_matrix("output.weight", h.vocab_size, h.hidden_size)? {
-        Some(head) => (head, builder.weights.factor("output")?),
-        None => (embedding, embedding_factor),
-    };
-    let bias = builder.weights.optional_vector("output.bias", h.vocab_size)?;
-    let bias = bias.map(|bias| bias.iter().map(|bias| bias / factor).collect());
-    let logits = builder.graph.push_one(Linear::new(vec![head], vec![bias])?, &[x])?;
-    let logits = builder.times(factor * h.logit_scale.unwrap_or(1.0), logits)?;
-    if let Some(cap) = h.logit_softcap {
-        builder.graph.push_one(Softcap::new(cap), &[logits])?;
+    output::build(builder, (table, table_factor), x)
+}
+
+/// Adds the embeddings of positions and of the first token type, where the file has them.
+fn add_positions_and_type(builder: &mut Builder<'_>, mut x: ValueId) -> Result<ValueId, BuildError> {
+    let h = builder.h;
+    if let Some(table) = builder.weights.optional_matrix("position_embd.weight", h.context_train, h.hidden_size)? {
+        let position = builder.graph.push_one(Embed::of_positions(table), &[])?;
+        x = builder.graph.push_one(Add, &[x, position])?;
     }
-    Ok(())
+    if let Some(types) = builder.weights.rows("token_types.weight") {
+        let table = builder.weights.matrix("token_types.weight", types, h.hidden_size)?;
+        let of_type = builder.graph.push_one(Embed::of_first_row(table), &[])?;
+        x = builder.graph.push_one(Add, &[x, of_type])?;
+    }
+    Ok(x)
 }
 
 /// The value times a factor, if there is one.
@@ -141,7 +149,7 @@ fn build_layer(
         mixer => {
             let normed = layer_norm(builder, layer, before_mixer, x)?;
             let mixed = mixer::mix(builder, layer, mixer, normed)?;
-            (add_branch(builder, layer, after_mixer, [x, mixed])?, normed)
+            (add_branch(builder, layer, (spec.norms, after_mixer), [x, mixed])?, normed)
         }
     };
     let sum = match &spec.feed_forward {
@@ -155,7 +163,7 @@ fn build_layer(
                 (x, mixer_input)
             };
             let fed = ffn::feed_forward(builder, layer, feed_forward, [residual, normed])?;
-            add_branch(builder, layer, after_ffn, [sum, fed])?
+            add_branch(builder, layer, (spec.norms, after_ffn), [sum, fed])?
         }
     };
     let sum = per_layer::add(builder, layer, per_layer, sum)?;
@@ -163,13 +171,19 @@ fn build_layer(
     scaled(builder, scale.map(|scale| scale[0]), sum)
 }
 
-/// The residual stream plus the output of a mixer or feed-forward, normalised if the layer has such a norm.
+/// The residual stream plus the output of a mixer or feed-forward. The output or the sum is normalised if the layer has such a
+/// norm.
 fn add_branch(
     builder: &mut Builder<'_>,
     layer: usize,
-    norm: Option<&str>,
+    (norms, norm): (Norms, Option<&str>),
     [x, branch]: [ValueId; 2],
 ) -> Result<ValueId, BuildError> {
+    if norms == Norms::AfterSum {
+        let scaled = scaled(builder, builder.h.residual_scale, branch)?;
+        let sum = builder.graph.push_one(Add, &[x, scaled])?;
+        return layer_norm(builder, layer, norm, sum);
+    }
     let normed = match (norm, builder.family.epsilon_after) {
         (Some(stem), Some(epsilon)) => {
             let weight = builder.weights.vector(&format!("blk.{layer}.{stem}.weight"), builder.h.hidden_size)?;
@@ -190,6 +204,7 @@ fn norm_names(norms: Norms) -> [Option<&'static str>; 4] {
             [Some("attn_norm"), Some("post_attention_norm"), Some("ffn_norm"), Some("post_ffw_norm")]
         }
         Norms::After => [None, Some("post_attention_norm"), None, Some("post_ffw_norm")],
+        Norms::AfterSum => [None, Some("attn_output_norm"), None, Some("layer_output_norm")],
         Norms::BeforeWithSecond => [Some("attn_norm_2"), None, Some("attn_norm"), None],
         Norms::BeforeOnlyHalf => [Some("attn_norm"), None, Some("attn_norm"), None],
     }

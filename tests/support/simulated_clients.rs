@@ -54,6 +54,7 @@ impl Received {
                 self.end = Some(Ok(reason));
                 self.time_to_first_token = usage.time_to_first_token;
             }
+            Event::Embedded { .. } => {}
             Event::Failed(error) => self.end = Some(Err(error)),
         }
     }

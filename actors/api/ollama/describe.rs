@@ -29,8 +29,11 @@ pub(super) fn details(info: &ModelInfo) -> Value {
     })
 }
 
-/// What the model can do: completion, and of a loaded model perhaps insertion, tools and thinking.
+/// What the model can do: completion, and of a loaded model perhaps insertion, tools and thinking; or embedding alone.
 pub(super) async fn capabilities(info: &ModelInfo) -> Vec<&'static str> {
+    if info.model.as_ref().is_some_and(|model| model.card.embedding.is_only) {
+        return vec!["embedding"];
+    }
     let mut capabilities = vec!["completion"];
     if let Some(model) = &info.model
         && let Ok(rules) = find_output_rules(model).await
@@ -58,6 +61,9 @@ pub(super) fn model_info(model: &ServedModel) -> Value {
     insert("general.parameter_count".to_owned(), json!(card.n_params));
     insert(format!("{architecture}.context_length"), json!(model.limits.context_tokens));
     insert(format!("{architecture}.vocab_size"), json!(model.limits.vocab_size));
+    if card.embedding.is_only {
+        insert(format!("{architecture}.embedding_length"), json!(card.embedding.width));
+    }
     Value::Object(facts)
 }
 

@@ -110,11 +110,6 @@ pub(super) async fn refuse_create() -> ApiError {
     refusal("this server does not create, copy or push models".to_owned())
 }
 
-/// `/api/embed` and `/api/embeddings`.
-pub(super) async fn refuse_embeddings() -> ApiError {
-    refusal("this server does not support embeddings yet".to_owned())
-}
-
 fn refusal(message: String) -> ApiError {
     ApiError::Unsupported { param: "model".to_owned(), message }
 }

@@ -1,7 +1,7 @@
 //! Ollama's protocol under `/api`, for clients that speak no other.
 //!
 //! [`chat`] and [`generate`] read a request with the help of [`messages`], [`options`], [`think`] and [`format`](mod@format). [`call`] runs
-//! it, or only loads or unloads the model ([`keep_alive`]). [`answer`] encodes what is generated, as one object or as lines
+//! it, or only loads or unloads the model ([`keep_alive`]). [`embed`] makes embeddings. [`answer`] encodes what is generated, as one object or as lines
 //! ([`ndjson`]). [`models`] describes the models with [`describe`], [`names`] finds them, [`management`] answers requests that
 //! change the disk, and [`errors`] writes every error under `/api` in Ollama's form.
 
@@ -9,6 +9,7 @@ mod answer;
 mod call;
 mod chat;
 mod describe;
+mod embed;
 pub(super) mod errors;
 mod format;
 mod generate;
@@ -43,8 +44,8 @@ pub(super) fn routes() -> Router<SharedServer> {
         .route("/api/show", post(models::show))
         .route("/api/chat", post(chat::create))
         .route("/api/generate", post(generate::create))
-        .route("/api/embed", post(management::refuse_embeddings))
-        .route("/api/embeddings", post(management::refuse_embeddings))
+        .route("/api/embed", post(embed::create))
+        .route("/api/embeddings", post(embed::create_one))
         .route("/api/pull", post(management::pull))
         .route("/api/delete", delete(management::delete))
         .route("/api/create", post(management::refuse_create))

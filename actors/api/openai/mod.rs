@@ -1,4 +1,4 @@
-//! OpenAI's protocol: chat completions, legacy completions and [`responses`].
+//! OpenAI's protocol: chat completions, legacy completions, [`responses`] and [`embeddings`].
 //!
 //! A request passes through these files in order: [`unsupported`] refuses fields that are not supported, [`sampling`],
 //! [`constraint`], [`tools`], [`messages`] and [`prompt`] read the others, [`serving`](crate::serving) runs the sequences, and
@@ -10,6 +10,7 @@ mod chat_delta;
 pub(super) mod completions;
 pub(super) mod constraint;
 mod custom_tool;
+pub(super) mod embeddings;
 pub(super) mod logprobs;
 pub(super) mod messages;
 pub(super) mod prompt;

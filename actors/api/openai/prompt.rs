@@ -12,18 +12,23 @@ use crate::serving::infill::Infill;
 use crate::serving::prompt::{PlainPrompt, PromptField};
 use crate::serving::thinking::Thinking;
 
-/// Reads a string, a list of strings, a list of token ids, or a list of lists of token ids.
+/// Reads `prompt` as [`read_texts`] does.
 pub(in crate::api) fn read_prompts(fields: &Fields<'_>) -> Result<Vec<PromptField>, ApiError> {
-    let path = fields.path("prompt");
+    read_texts(fields, "prompt")
+}
+
+/// Reads a string, a list of strings, a list of token ids, or a list of lists of token ids.
+pub(in crate::api) fn read_texts(fields: &Fields<'_>, name: &str) -> Result<Vec<PromptField>, ApiError> {
+    let path = fields.path(name);
     let wanted = "a string, a list of strings, a list of token ids, or a list of lists of token ids";
-    let list = match fields.get("prompt") {
+    let list = match fields.get(name) {
         None => return Err(missing(&path, wanted)),
         Some(Value::String(text)) => return Ok(vec![PromptField { path, prompt: PlainPrompt::Text(text.clone()) }]),
         Some(Value::Array(list)) => list,
         Some(other) => return Err(wrong_type(&path, wanted, other)),
     };
     match list.first() {
-        None => Err(ApiError::invalid(&path, "`prompt` must not be an empty list")),
+        None => Err(ApiError::invalid(&path, format!("`{path}` must not be an empty list"))),
         Some(Value::Number(_)) => Ok(vec![PromptField { prompt: PlainPrompt::Tokens(token_ids(list, &path)?), path }]),
         Some(_) => list.iter().enumerate().map(|(index, one)| read_one(one, format!("{path}[{index}]"))).collect(),
     }

@@ -42,11 +42,14 @@ use Kind::{Any, Boolean, Integer, List, Number, Object, Text};
 
 pub(super) const CHAT: &str = "ChatCompletionRequest";
 pub(super) const COMPLETION: &str = "CompletionRequest";
+pub(super) const EMBEDDING: &str = "EmbeddingRequest";
 pub(super) const RESPONSE: &str = "ResponseRequest";
 pub(super) const ANTHROPIC: &str = "MessageRequest";
 pub(super) const ANTHROPIC_COUNT: &str = "CountTokensRequest";
 pub(super) const OLLAMA_CHAT: &str = "OllamaChatRequest";
 pub(super) const OLLAMA_GENERATE: &str = "OllamaGenerateRequest";
+pub(super) const OLLAMA_EMBED: &str = "OllamaEmbedRequest";
+pub(super) const OLLAMA_EMBEDDINGS: &str = "OllamaEmbeddingsRequest";
 pub(super) const OLLAMA_PULL: &str = "OllamaPullRequest";
 pub(super) const INFILL: &str = "InfillRequest";
 pub(super) const LLAMA_COMPLETION: &str = "LlamaCompletionRequest";
@@ -60,6 +63,7 @@ pub(super) const LORA_NAME: &str = "AdapterRequest";
 pub(super) const BODIES: &[Body] = &[
     Body { name: CHAT, groups: &[MODEL, CONVERSATION, CHAT_ONLY, LIMITS, SAMPLING, REQUEST], required: &["messages"] },
     Body { name: COMPLETION, groups: &[MODEL, TEXT, LIMITS, SAMPLING, REQUEST], required: &["prompt"] },
+    Body { name: EMBEDDING, groups: &[MODEL, TO_VECTORS], required: &["input"] },
     Body { name: RESPONSE, groups: &[MODEL, RESPONSES, NUCLEUS], required: &["input"] },
     Body {
         name: ANTHROPIC,
@@ -69,6 +73,8 @@ pub(super) const BODIES: &[Body] = &[
     Body { name: ANTHROPIC_COUNT, groups: &[MODEL, ANTHROPIC_CONVERSATION], required: &["messages"] },
     Body { name: OLLAMA_CHAT, groups: &[MODEL, OLLAMA, OLLAMA_CONVERSATION], required: &["model", "messages"] },
     Body { name: OLLAMA_GENERATE, groups: &[MODEL, OLLAMA, OLLAMA_TEXT], required: &["model"] },
+    Body { name: OLLAMA_EMBED, groups: &[MODEL, OLLAMA_TO_VECTORS, KEEP], required: &["model", "input"] },
+    Body { name: OLLAMA_EMBEDDINGS, groups: &[MODEL, OLLAMA_TO_VECTOR, KEEP], required: &["model", "prompt"] },
     Body { name: OLLAMA_PULL, groups: &[MODEL, PULL], required: &["model"] },
     Body { name: INFILL, groups: &[MODEL, GAP, LLAMA_CPP], required: &["input_prefix", "input_suffix"] },
     Body { name: LLAMA_COMPLETION, groups: &[MODEL, PLAIN, LLAMA_CPP], required: &["prompt"] },
@@ -111,6 +117,29 @@ const TEXT: &[Field] = &[
     field("echo", Boolean, "Whether the prompt comes before the answer."),
     field("logprobs", Integer, "Number of alternatives for each token, 0 to 20."),
     field("best_of", Integer, "Number of answers of which the n most likely are returned."),
+];
+
+const TO_VECTORS: &[Field] = &[
+    field("input", Any, "A text, a list of texts, a list of token ids, or a list of such lists."),
+    field("encoding_format", Text, "float, or base64 of float32 values in little-endian order; default float."),
+    field("dimensions", Integer, "Number of leading values to keep; the vector is scaled to length 1 again."),
+    field("truncate_prompt_tokens", Integer, "-1 cuts texts at the context length; without it they are refused."),
+    field("priority", Integer, "Lower goes first."),
+    field("user", Text, "The end user."),
+    field("safety_identifier", Text, "The end user."),
+];
+
+const OLLAMA_TO_VECTORS: &[Field] = &[
+    field("input", Any, "A text, or a list of texts."),
+    field("truncate", Boolean, "Whether texts are cut at the context length; default true."),
+    field("dimensions", Integer, "Number of leading values to keep; the vector is scaled to length 1 again."),
+];
+
+const OLLAMA_TO_VECTOR: &[Field] = &[field("prompt", Text, "The text.")];
+
+const KEEP: &[Field] = &[
+    field("keep_alive", Any, "Seconds, or a duration such as 5m, until the model is unloaded."),
+    field("options", Object, "Accepted without effect."),
 ];
 
 const LIMITS: &[Field] = &[

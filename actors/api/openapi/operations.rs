@@ -4,8 +4,8 @@ use utoipa::openapi::HttpMethod;
 use utoipa::openapi::HttpMethod::{Delete, Get, Post};
 
 use super::bodies::{
-    ANTHROPIC, ANTHROPIC_COUNT, CHAT, COMPLETION, DETOKENIZE, INFILL, LLAMA_COMPLETION, LORA, LORA_NAME, MODEL_NAME,
-    OLLAMA_CHAT, OLLAMA_GENERATE, OLLAMA_PULL, RESPONSE, TOKENIZE,
+    ANTHROPIC, ANTHROPIC_COUNT, CHAT, COMPLETION, DETOKENIZE, EMBEDDING, INFILL, LLAMA_COMPLETION, LORA, LORA_NAME,
+    MODEL_NAME, OLLAMA_CHAT, OLLAMA_EMBED, OLLAMA_EMBEDDINGS, OLLAMA_GENERATE, OLLAMA_PULL, RESPONSE, TOKENIZE,
 };
 
 /// The form of a successful answer.
@@ -83,6 +83,7 @@ pub(super) const OPERATIONS: &[Route] = &[
     post("/v1/chat/completions/input_tokens", OPENAI, CHAT, Json, "Counts the tokens of a conversation's prompt."),
     post("/v1/chat/completions/render", OPENAI, CHAT, Json, "Renders the prompt of a conversation as token ids."),
     post("/v1/completions", OPENAI, COMPLETION, JsonOrEvents, "Continues a text, or scores a prompt."),
+    post("/v1/embeddings", OPENAI, EMBEDDING, Json, "Returns a vector for each text."),
     post("/v1/responses", OPENAI, RESPONSE, JsonOrEvents, "Answers a conversation with the Responses API."),
     post("/v1/responses/input_tokens", OPENAI, RESPONSE, Json, "Counts the tokens of such a request's prompt."),
     get("/v1/responses/{id}", OPENAI, "Returns a stored response."),
@@ -102,6 +103,8 @@ pub(super) const OPERATIONS: &[Route] = &[
     post("/api/show", OLLAMA, MODEL_NAME, Json, "Describes a model."),
     post("/api/chat", OLLAMA, OLLAMA_CHAT, JsonOrLines, "Answers a conversation."),
     post("/api/generate", OLLAMA, OLLAMA_GENERATE, JsonOrLines, "Continues a text."),
+    post("/api/embed", OLLAMA, OLLAMA_EMBED, Json, "Returns a vector for each text."),
+    post("/api/embeddings", OLLAMA, OLLAMA_EMBEDDINGS, Json, "Returns the vector of a text, not normalized."),
     post("/api/pull", OLLAMA, OLLAMA_PULL, JsonOrLines, "Downloads a model."),
     Route { method: Delete, ..post("/api/delete", OLLAMA, MODEL_NAME, Json, "Deletes a model.") },
     post("/completion", LLAMA_CPP, LLAMA_COMPLETION, JsonOrEvents, "Continues a text."),

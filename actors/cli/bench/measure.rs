@@ -223,6 +223,8 @@ mod tests {
     use cuelight_engine::engine::ExpertResult;
     use cuelight_engine::profile::OpLabel;
 
+    use cuelight_engine::engine::HiddenLimits;
+
     use super::*;
 
     /// Records the rows and logits of each step.
@@ -265,6 +267,7 @@ mod tests {
             max_batched_tokens: 32,
             max_sequences: 1,
             max_logits_rows: 1,
+            hidden: HiddenLimits::default(),
             device: "recording".into(),
         };
         RecordingEngine { limits, steps: Vec::new() }

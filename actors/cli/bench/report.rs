@@ -287,6 +287,7 @@ fn csv_cell(value: &Value) -> String {
 #[allow(clippy::unwrap_used)]
 #[cfg(test)]
 mod tests {
+    use cuelight_engine::embedding::{EmbeddingSpec, Pooling};
     use cuelight_engine::load::Kernel;
 
     use super::*;
@@ -301,6 +302,7 @@ mod tests {
             quantization: "Q4_1".into(),
             context_train: 2048,
             license: None,
+            embedding: EmbeddingSpec { pooling: Pooling::Last, width: 64, is_only: false },
             layers: Vec::new(),
             sampling: Default::default(),
             stop: Vec::new(),

@@ -94,7 +94,7 @@ async fn answer_of(started: &Started, request: GenerationRequest) -> Result<(Vec
             Some(Event::Token { token, .. }) => tokens.push(token),
             Some(Event::Progress(_) | Event::Prompt { .. }) => {}
             Some(Event::Failed(error)) => return Err(error.to_string()),
-            Some(event @ Event::Finished { .. }) => return Ok((tokens, event.end_reason())),
+            Some(event @ (Event::Finished { .. } | Event::Embedded { .. })) => return Ok((tokens, event.end_reason())),
             None => return Err("the model has stopped".to_owned()),
         }
     }

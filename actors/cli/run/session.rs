@@ -299,7 +299,7 @@ async fn stream(
         let (text, end) = match event {
             Some(Event::Token { text, .. }) => (text, None),
             Some(Event::Finished { reason, text, usage }) => (text, Some(Ended::Finished { reason, usage })),
-            Some(Event::Progress(_) | Event::Prompt { .. }) => continue,
+            Some(Event::Progress(_) | Event::Prompt { .. } | Event::Embedded { .. }) => continue,
             Some(Event::Failed(error)) => return Err(CliError::other(error)),
             None => return Err(CliError::Failed("the answer stopped before its end".to_owned())),
         };

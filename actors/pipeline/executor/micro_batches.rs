@@ -61,6 +61,7 @@ impl MicroBatches {
         let join = |output: Result<StepOutput, String>, next| {
             let (mut output, next): (StepOutput, StepOutput) = (output?, next?);
             output.logits.extend(next.logits);
+            output.hidden.extend(next.hidden);
             output.sampled.extend(next.sampled);
             output.ops.extend(next.ops);
             output.experts = output.experts + next.experts;

@@ -314,6 +314,7 @@ impl<E: Engine> ExecutorState<E> {
 /// Its row is then computed for nothing, into blocks that belong to the request until the step is done, and its result is
 /// ignored. A request that ends by a stop string wastes a row in the same way.
 fn sampled_tokens(tasks: &[SampleTask], sampled: &[Option<SampledToken>]) -> Option<Vec<(RequestId, TokenId)>> {
+    let tasks: Vec<&SampleTask> = tasks.iter().filter(|task| task.rows > 0).collect();
     if sampled.len() != tasks.len() {
         return None;
     }
@@ -338,6 +339,7 @@ mod tests {
             rows: 1,
             first_position: 0,
             scores_prompt: false,
+            hidden_rows: 0,
             samples,
             draft: None,
         };

@@ -103,6 +103,7 @@ mod tests {
                 rows: 1,
                 first_position: 5,
                 scores_prompt: false,
+                hidden_rows: 0,
                 samples: true,
                 draft: None,
             });

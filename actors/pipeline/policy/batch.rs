@@ -1,12 +1,12 @@
 //! Forms the next step: decode rows, prompt rows ([`prompts`](super::prompts)), and the blocks for them.
 
-use cuelight_engine::engine::{BlockId, LogitsWanted, SequenceRows, SequenceState, Step, StepId};
+use cuelight_engine::engine::{BlockId, HiddenRows, LogitsWanted, SequenceRows, SequenceState, Step, StepId};
 
 use super::drafts::MemberDraft;
 use super::kv_blocks::BlockManager;
 use super::prompt_time::Charge;
 use super::residency::{AdmissionOutcome, Victims};
-use super::sequence::{Rank, ScheduledRows, Sequence};
+use super::sequence::{OutputRowsLeft, Rank, ScheduledRows, Sequence};
 use super::step_record::{Member, PromptRows, StepRecord};
 use super::step_time::Work;
 use super::{AwaitedToken, Draft, Effect, PlannedStep, Policy, SampleTask};
@@ -18,6 +18,7 @@ pub(super) struct Batch {
     pub rows_left: usize,
     pub sequences_left: usize,
     logits_rows_left: usize,
+    hidden_rows_left: usize,
     /// Minimum number of prompt rows, if any prompt is ready, whatever the time.
     pub least_prompt_rows: usize,
     /// Prompt rows added so far.
@@ -39,6 +40,15 @@ impl Batch {
     /// Number of rows that drafts may still use.
     pub fn draft_rows_left(&self) -> usize {
         self.rows_left.min(self.logits_rows_left)
+    }
+
+    /// Number of rows of a sequence that may still be added if all of them have to be in the step.
+    fn hidden_rows_left(&self, sequence: &Sequence) -> usize {
+        match sequence.hidden {
+            Some(HiddenRows::All) => self.hidden_rows_left,
+            Some(_) if self.hidden_rows_left == 0 => 0,
+            _ => usize::MAX,
+        }
     }
 
     /// Adds the rows of a draft to a member that has one row, and the blocks for them.
@@ -66,11 +76,12 @@ impl Batch {
     fn push(&mut self, sequence: &mut Sequence, scheduled: ScheduledRows, state: SequenceState) {
         let ScheduledRows { rows, logits } = scheduled;
         let (id, from, to) = (sequence.rank.id, sequence.planned, sequence.planned + rows);
-        let logits_rows = logits.rows(rows);
+        let (logits_rows, hidden_rows) = (logits.rows(rows), logits.hidden_rows(rows));
         let samples = logits_rows > 0 && to == sequence.length();
         self.rows_left -= rows;
         self.sequences_left -= 1;
         self.logits_rows_left -= logits_rows;
+        self.hidden_rows_left -= hidden_rows.len();
         self.work.add(Work::of(from, rows));
         let PlannedStep { step, tasks, awaits } = &mut self.planned;
         let tokens = match sequence.awaits_token_from() {
@@ -88,11 +99,13 @@ impl Batch {
             state,
             logits: if samples && logits == LogitsWanted::Last { sequence.next_token() } else { logits },
         });
-        self.members.push(Member { id, from, to, task: logits_rows > 0, samples, draft: None });
-        if logits_rows > 0 {
+        let has_task = logits_rows + hidden_rows.len() > 0;
+        self.members.push(Member { id, from, to, task: has_task, samples, draft: None });
+        if has_task {
             let scores_prompt = logits == LogitsWanted::All;
-            let first_position = to - logits_rows;
-            tasks.push(SampleTask { id, rows: logits_rows, first_position, scores_prompt, samples, draft: None });
+            let first_position = if logits_rows > 0 { to - logits_rows } else { from + hidden_rows.start };
+            let (rows, hidden_rows) = (logits_rows, hidden_rows.len());
+            tasks.push(SampleTask { id, rows, first_position, scores_prompt, hidden_rows, samples, draft: None });
         }
         sequence.planned = to;
         sequence.in_flight += 1;
@@ -153,6 +166,7 @@ impl Policy {
             rows_left: self.limits.max_batched_tokens,
             sequences_left: self.limits.max_sequences,
             logits_rows_left: self.limits.max_logits_rows,
+            hidden_rows_left: self.limits.hidden.max_rows,
             least_prompt_rows: 0,
             prompt_rows: 0,
             is_saturated: false,
@@ -212,8 +226,15 @@ impl Policy {
         effects: &mut Vec<Effect>,
     ) {
         let sequence = &self.sequences[&id];
-        let rows = rows.min(batch.rows_left).min(self.config.prefill_chunk_tokens.max(1));
-        let Some(scheduled) = sequence.schedule(rows, batch.logits_rows_left) else { return };
+        let rows = if self.limits.hidden.whole_sequences {
+            // All of its rows, or none.
+            let fits = sequence.remaining() <= batch.rows_left.min(batch.hidden_rows_left(sequence));
+            if fits { sequence.remaining() } else { return }
+        } else {
+            rows.min(batch.rows_left).min(self.config.prefill_chunk_tokens.max(1))
+        };
+        let left = OutputRowsLeft { logits: batch.logits_rows_left, hidden: batch.hidden_rows_left };
+        let Some(scheduled) = sequence.schedule(rows, left) else { return };
         let blocks = BlockManager::blocks_for(sequence.planned + scheduled.rows);
         let missing = blocks.saturating_sub(sequence.blocks.len());
         if self.make_available(missing, victims, effects) {

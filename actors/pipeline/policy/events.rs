@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cuelight_engine::engine::{AdapterUse, EngineLimits, RowSamplingParams, Step, StepId, TokenId};
+use cuelight_engine::engine::{AdapterUse, EngineLimits, HiddenRows, RowSamplingParams, Step, StepId, TokenId};
 use cuelight_engine::sample::Draw;
 
 use crate::core::draft::{DraftReply, DraftRequest, DraftSource};
@@ -31,6 +31,8 @@ pub struct Submission {
     pub scores_prompt: bool,
     /// Whether its client wants to know how much of the prompt is computed.
     pub reports_progress: bool,
+    /// The rows of the prompt whose hidden values are needed. Then no token is generated.
+    pub hidden: Option<HiddenRows>,
     /// How the engine may sample its tokens. `None` when the sampler needs the logits.
     pub engine_sampling: Option<EngineSampling>,
     /// How the draft model samples its tokens.
@@ -196,17 +198,19 @@ pub struct Draft {
     pub tokens: Vec<TokenId>,
 }
 
-/// The logits of one sequence in a step.
+/// The logits or hidden values of one sequence in a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SampleTask {
     /// The request.
     pub id: RequestId,
     /// Number of rows of logits.
     pub rows: usize,
-    /// Position of the token that the first of these rows computed.
+    /// Position of the token that the first of these rows, or of the rows of hidden values, computed.
     pub first_position: usize,
     /// Whether the rows give the log-probabilities of the prompt's tokens.
     pub scores_prompt: bool,
+    /// Number of rows of hidden values, which the step returns instead of logits.
+    pub hidden_rows: usize,
     /// Whether the next token is sampled from the last row.
     pub samples: bool,
     /// The tokens of the rows after the first. The token after each row is sampled as long as those before it are equal to

@@ -237,9 +237,16 @@ impl Policy {
         batch: &mut Batch,
         effects: &mut Vec<Effect>,
     ) -> bool {
-        let rows = self.prompt_rows_within(limit, batch, self.sequences[&id].planned);
+        let mut rows = self.prompt_rows_within(limit, batch, self.sequences[&id].planned);
         let before = batch.rows_left;
         let wanted = self.sequences[&id].remaining();
+        if self.limits.hidden.whole_sequences {
+            // It cannot be divided: it joins the step if there is time for all of it, or none would run.
+            if rows < wanted && !batch.members.is_empty() {
+                return false;
+            }
+            rows = rows.max(wanted);
+        }
         self.add(id, rows, victims, batch, effects);
         batch.prompt_rows += before - batch.rows_left;
         rows > wanted

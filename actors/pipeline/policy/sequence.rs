@@ -1,6 +1,6 @@
 //! The scheduling state of one request.
 
-use cuelight_engine::engine::{AdapterUse, BLOCK_TOKENS, LogitsWanted, RowSamplingParams, StepId, TokenId};
+use cuelight_engine::engine::{AdapterUse, BLOCK_TOKENS, HiddenRows, LogitsWanted, RowSamplingParams, StepId, TokenId};
 
 use super::drafts::Drafter;
 use super::events::EngineSampling;
@@ -62,6 +62,8 @@ pub(super) struct Sequence {
     pub most_tokens: usize,
     /// Whether all rows of the prompt return logits, so that none may come from the cache.
     pub scores_prompt: bool,
+    /// The rows of the prompt that return hidden values, if it is computed for these.
+    pub hidden: Option<HiddenRows>,
     /// Number of leading prompt rows whose logits have been returned. `prompt_tokens` when none are missing.
     pub scored: usize,
     pub engine_sampling: Option<EngineSampling>,
@@ -99,6 +101,13 @@ pub(super) struct Sequence {
     pub started: bool,
     /// The last step it took part in. When not all sequences fit, the least recently served go first.
     pub last_step: StepId,
+}
+
+/// How many rows of a step may still return something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct OutputRowsLeft {
+    pub logits: usize,
+    pub hidden: usize,
 }
 
 /// The rows of a sequence for the next step.
@@ -147,9 +156,13 @@ impl Sequence {
         self.suspect_until > 0
     }
 
-    /// Its next rows, at most `rows` rows and `logits_rows` rows of logits. `None` when it can use none.
-    pub fn schedule(&self, rows: usize, logits_rows: usize) -> Option<ScheduledRows> {
+    /// Its next rows, at most `rows` rows of which at most `outputs` return something. `None` when it can use none.
+    pub fn schedule(&self, rows: usize, outputs: OutputRowsLeft) -> Option<ScheduledRows> {
         let mut rows = rows.min(self.remaining());
+        let logits_rows = outputs.logits;
+        if let Some(hidden) = self.hidden {
+            return self.schedule_hidden(rows, hidden, outputs.hidden);
+        }
         let mut logits = LogitsWanted::Last;
         if self.planned + rows > self.scored && self.scored < self.prompt_tokens {
             rows = rows.min(self.prompt_tokens - self.planned).min(logits_rows);
@@ -161,6 +174,23 @@ impl Sequence {
             rows -= 1;
             logits = LogitsWanted::None;
         }
+        (rows > 0).then_some(ScheduledRows { rows, logits })
+    }
+
+    /// Its next `rows` rows, or fewer, of which at most `left` return hidden values.
+    fn schedule_hidden(&self, rows: usize, hidden: HiddenRows, left: usize) -> Option<ScheduledRows> {
+        let returns = match hidden {
+            HiddenRows::All => true,
+            HiddenRows::First => self.planned == 0,
+            HiddenRows::Last => rows == self.remaining(),
+        };
+        let rows = match hidden {
+            HiddenRows::All => rows.min(left),
+            HiddenRows::First if returns && left == 0 => 0,
+            HiddenRows::Last if returns && left == 0 => rows - 1,
+            HiddenRows::First | HiddenRows::Last => rows,
+        };
+        let logits = if returns && left > 0 { LogitsWanted::Hidden(hidden) } else { LogitsWanted::None };
         (rows > 0).then_some(ScheduledRows { rows, logits })
     }
 
@@ -185,7 +215,8 @@ impl Sequence {
 
     /// The leading tokens that may come from the cache: whole blocks without the last token, whose logits are needed.
     pub fn cacheable(&self) -> &[TokenId] {
-        let end = if self.scores_prompt && self.scored < self.prompt_tokens { 0 } else { self.tokens.len() - 1 };
+        let needs_all = self.hidden.is_some() || (self.scores_prompt && self.scored < self.prompt_tokens);
+        let end = if needs_all { 0 } else { self.tokens.len() - 1 };
         &self.tokens[..end / BLOCK_TOKENS * BLOCK_TOKENS]
     }
 
@@ -197,7 +228,8 @@ impl Sequence {
 
     /// Number of leading blocks that two sequences of the same scope have in common.
     pub fn blocks_in_common(&self, other: &Sequence) -> usize {
-        if self.scope != other.scope {
+        // What is computed for hidden values is not kept.
+        if self.scope != other.scope || other.hidden.is_some() {
             return 0;
         }
         let (mine, theirs) = (self.cacheable(), &other.tokens);

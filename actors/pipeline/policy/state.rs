@@ -90,7 +90,8 @@ impl Policy {
     /// Maximum length of a sequence, in tokens: what fits into the context and into the KV cache.
     #[must_use]
     pub fn context_tokens(&self) -> usize {
-        self.limits.context_tokens.min(self.limits.kv_blocks * BLOCK_TOKENS)
+        let whole = if self.limits.hidden.whole_sequences { self.limits.max_batched_tokens } else { usize::MAX };
+        self.limits.context_tokens.min(self.limits.kv_blocks * BLOCK_TOKENS).min(whole)
     }
 
     /// Whether no request is left.
@@ -134,7 +135,8 @@ impl Policy {
     /// Adds a request to the waiting ones.
     pub(super) fn enqueue(&mut self, submission: Submission) -> &mut Sequence {
         let Submission { id, prompt, max_tokens, priority, client, scope, scores_prompt, .. } = submission;
-        let Submission { adapter, engine_sampling, draft_sampling, speculation, reports_progress, .. } = submission;
+        let Submission { adapter, hidden, engine_sampling, draft_sampling, speculation, reports_progress, .. } =
+            submission;
         let prompt_tokens = prompt.len();
         let cost = prompt_tokens + max_tokens.min(COUNTED_ANSWER);
         let span = self.fair_queue.enqueue(client.clone(), cost, priority);
@@ -153,6 +155,7 @@ impl Policy {
             reports_progress,
             most_tokens: prompt_tokens.saturating_add(max_tokens).min(self.context_tokens()),
             scores_prompt,
+            hidden,
             scored: if scores_prompt { 0 } else { prompt_tokens },
             engine_sampling,
             draft_sampling,
@@ -237,6 +240,15 @@ impl Policy {
         }
         if submission.prompt.is_empty() {
             return Err(SubmitError::InvalidPrompt("the prompt has no tokens; give it at least one".into()));
+        }
+        match submission.hidden {
+            None if self.limits.max_logits_rows == 0 => {
+                return Err(SubmitError::InvalidPrompt("the model makes embeddings and generates no text".into()));
+            }
+            Some(_) if self.limits.hidden.width == 0 => {
+                return Err(SubmitError::InvalidPrompt("the model makes no embeddings".into()));
+            }
+            _ => {}
         }
         let vocab_size = self.limits.vocab_size;
         if let Some(token) = submission.prompt.iter().find(|&&token| token as usize >= vocab_size) {

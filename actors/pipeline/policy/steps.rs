@@ -111,6 +111,9 @@ impl Policy {
     /// Adds the blocks that a sequence has filled to the prefix cache.
     pub(super) fn cache_blocks(&mut self, id: RequestId) {
         let Some(sequence) = self.sequences.get_mut(&id).filter(|_| self.config.prefix_cache) else { return };
+        if sequence.hidden.is_some() {
+            return;
+        }
         // A device that is one step ahead has computed a token that is not known here yet.
         let known = sequence.computed.min(sequence.tokens.len());
         while (sequence.cached_blocks + 1) * BLOCK_TOKENS <= known {

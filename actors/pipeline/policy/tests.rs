@@ -3,6 +3,7 @@
 
 mod clients;
 mod draft_model;
+mod embeddings;
 mod faults;
 mod prefixes;
 mod prompts;
@@ -13,7 +14,7 @@ mod world;
 
 use std::time::Duration;
 
-use cuelight_engine::engine::{EngineLimits, LogitsWanted, RowSamplingParams, StepId, TokenId};
+use cuelight_engine::engine::{EngineLimits, HiddenLimits, LogitsWanted, RowSamplingParams, StepId, TokenId};
 
 use self::world::*;
 use super::*;
@@ -30,6 +31,7 @@ fn limits() -> EngineLimits {
         max_batched_tokens: 32,
         max_sequences: 4,
         max_logits_rows: 8,
+        hidden: HiddenLimits::default(),
         device: "none".into(),
     }
 }
@@ -58,6 +60,7 @@ fn submission(id: u64, prompt_tokens: usize) -> Submission {
         adapter: None,
         scores_prompt: false,
         reports_progress: false,
+        hidden: None,
         engine_sampling: None,
         draft_sampling: EngineSampling { params: RowSamplingParams::GREEDY, seed: 0, from: 0 },
         speculation: SpeculationOptions::default(),
@@ -71,6 +74,7 @@ fn large_limits() -> EngineLimits {
         max_batched_tokens: 256,
         max_sequences: 8,
         max_logits_rows: 64,
+        hidden: HiddenLimits::default(),
         ..limits()
     }
 }

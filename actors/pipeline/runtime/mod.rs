@@ -282,7 +282,7 @@ mod tests {
         loop {
             match generation.next().await.unwrap() {
                 Event::Token { .. } => tokens += 1,
-                Event::Progress(_) | Event::Prompt { .. } => {}
+                Event::Progress(_) | Event::Prompt { .. } | Event::Embedded { .. } => {}
                 last => return (tokens, last),
             }
         }

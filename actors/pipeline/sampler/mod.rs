@@ -44,6 +44,8 @@ pub struct SamplerArguments {
     pub tokenizer: Arc<Tokenizer>,
     /// Number of logits per row.
     pub vocab_size: usize,
+    /// Number of hidden values per row.
+    pub hidden_width: usize,
     /// How long a client's channel may stay full before the client is cut off.
     pub client_stall_timeout: Duration,
     /// Receives the tokens and the end of every request.
@@ -134,6 +136,8 @@ impl SamplerState {
         let step = StepLogits {
             logits: Arc::new(output.logits),
             vocab_size: self.arguments.vocab_size,
+            hidden: Arc::new(output.hidden),
+            hidden_width: self.arguments.hidden_width,
             tokenizer: self.arguments.tokenizer.clone(),
         };
         let mut jobs = self.jobs(tasks, output.sampled);
@@ -153,17 +157,23 @@ impl SamplerState {
         Ok(())
     }
 
-    /// Takes the sequences of a step out of the map, each with the token that the engine sampled or the offset of its logits.
-    /// Requests that have ended are skipped.
+    /// Takes the sequences of a step out of the map, each with the token that the engine sampled or the offset of its logits or
+    /// hidden values. Requests that have ended are skipped.
     fn jobs(&mut self, tasks: Vec<SampleTask>, sampled: Vec<Option<SampledToken>>) -> Vec<SampleJob> {
-        let mut offset = 0;
+        let (mut logits_offset, mut hidden_offset) = (0, 0);
+        let mut sampled = sampled.into_iter();
         let mut jobs = Vec::with_capacity(tasks.len());
-        for (task, sampled) in tasks.into_iter().zip(sampled.into_iter().chain(std::iter::repeat(None))) {
+        for task in tasks {
+            // There is an entry for each sequence that requests logits.
+            let sampled = if task.rows > 0 { sampled.next().flatten() } else { None };
             let logits = if sampled.is_some() { 0 } else { task.rows * self.arguments.vocab_size };
+            let hidden = task.hidden_rows * self.arguments.hidden_width;
+            let offset = if task.hidden_rows > 0 { hidden_offset } else { logits_offset };
             if let Some(sequence) = self.sequences.remove(&task.id) {
                 jobs.push(SampleJob { task, sequence, sampled, offset });
             }
-            offset += logits;
+            logits_offset += logits;
+            hidden_offset += hidden;
         }
         jobs
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cuelight_engine::constraint::{ConstraintError, TokenMask};
+use cuelight_engine::embedding::Pooler;
 use cuelight_engine::engine::{SampledToken, TokenId};
 use cuelight_engine::format::tokenizer::{StreamDecoder, Tokenizer};
 use cuelight_engine::sample::{Draw, InvalidLogits, TokenCounts, TokenSampler, position_logprobs, token_of};
@@ -33,6 +34,8 @@ pub(super) struct SequenceSampler {
     constraint: Option<OutputConstraint>,
     /// Log-probabilities of the prompt tokens known so far. `None` once they are sent, or when not requested.
     prompt_logprobs: Option<Vec<Option<PositionLogprobs>>>,
+    /// Collects the embedding of the prompt, when the request is for that.
+    pooler: Option<Pooler>,
     /// Whether a task waits for its client to read.
     pub awaits_client: bool,
     /// Total time spent on converting its tokens to text. `None` unless tracing is on.
@@ -44,6 +47,13 @@ pub(super) struct SequenceSampler {
 pub(super) enum Computed<'a> {
     /// Its rows of logits.
     Logits(&'a [f32]),
+    /// Its rows of hidden values.
+    Hidden {
+        /// The rows.
+        values: &'a [f32],
+        /// Values of a row.
+        width: usize,
+    },
     /// The token that the engine sampled.
     Sampled(SampledToken),
 }
@@ -63,6 +73,8 @@ pub(super) enum SampleOutcome {
     Stopped { accepted: Vec<SentToken>, reason: FinishReason, rest: String },
     /// The request generates no tokens.
     Nothing,
+    /// The embedding of the prompt is known.
+    Embedded(Vec<f32>),
     /// Sampling failed.
     Failed(GenerationError),
 }
@@ -72,7 +84,7 @@ impl SampleOutcome {
     pub fn accepted(&self) -> usize {
         match self {
             SampleOutcome::Tokens { accepted, .. } | SampleOutcome::Stopped { accepted, .. } => accepted.len(),
-            SampleOutcome::Scored | SampleOutcome::Nothing | SampleOutcome::Failed(_) => 0,
+            SampleOutcome::Scored | SampleOutcome::Nothing | SampleOutcome::Embedded(_) | SampleOutcome::Failed(_) => 0,
         }
     }
 }
@@ -130,6 +142,7 @@ impl SequenceSampler {
             reasoning: request.reasoning.as_ref().map(Reasoning::new),
             constraint: request.constraint.as_ref().map(OutputConstraint::new),
             prompt_logprobs: request.prompt_logprobs.map(|_| vec![None]),
+            pooler: request.embedding.map(|pooling| Pooler::new(pooling, request.prompt.len())),
             detokenise_time: None,
             awaits_client: false,
             record,
@@ -208,6 +221,9 @@ impl SequenceSampler {
             let rows = logits.chunks_exact(row_length(logits, task).max(1));
             self.score_prompt(task.first_position, rows).map_err(unusable)?;
         }
+        if let Computed::Hidden { values, width } = computed {
+            return self.pool(task.first_position, values, width);
+        }
         if !task.samples {
             return Ok(SampleOutcome::Scored);
         }
@@ -228,7 +244,19 @@ impl SequenceSampler {
                 self.count_draft(task, &outcome);
                 Ok(outcome)
             }
+            Computed::Hidden { .. } => Ok(SampleOutcome::Scored),
         }
+    }
+
+    /// Adds rows of hidden values to the embedding.
+    fn pool(&mut self, position: usize, rows: &[f32], width: usize) -> Result<SampleOutcome, GenerationError> {
+        if rows.is_empty() || rows.iter().any(|value| !value.is_finite()) {
+            let reason = "the model's output is not usable: a hidden value is not a finite number";
+            return Err(GenerationError::Engine(reason.into()));
+        }
+        let Some(pooler) = &mut self.pooler else { return Ok(SampleOutcome::Scored) };
+        pooler.add(position, rows, width);
+        Ok(pooler.pooled().map_or(SampleOutcome::Scored, SampleOutcome::Embedded))
     }
 
     /// Samples the token after each of `rows`, which have `row` logits each, as long as those before it are equal to the
@@ -294,6 +322,10 @@ impl SequenceSampler {
         match outcome {
             SampleOutcome::Scored => Advance { verdict: Verdict::Scored, tokens: 0, end: None },
             SampleOutcome::Nothing => self.finished(0, FinishReason::Length, String::new()),
+            SampleOutcome::Embedded(vector) => {
+                let end = Event::Embedded { vector, usage: self.record.usage() };
+                Advance { verdict: Verdict::Ended, tokens: 0, end: Some(end) }
+            }
             SampleOutcome::Failed(error) => Advance::failed(0, error),
             SampleOutcome::Stopped { accepted, reason, rest } => {
                 let tokens = self.send(accepted).len();

@@ -59,6 +59,7 @@ impl Fixture {
                 rows: 1,
                 first_position: index,
                 scores_prompt: false,
+                hidden_rows: 0,
                 samples: true,
                 draft: None,
             };
@@ -149,6 +150,7 @@ async fn prompts_are_scored_once_even_when_rows_repeat() {
         rows,
         first_position,
         scores_prompt: true,
+        hidden_rows: 0,
         samples,
     };
     let first = fixture.advance(task(0, 2, false), &rows[..2].concat());
@@ -164,8 +166,15 @@ async fn prompts_are_scored_once_even_when_rows_repeat() {
 #[tokio::test]
 async fn a_token_sampled_by_the_engine_counts_like_any_other() {
     let mut fixture = Fixture::new("hi", stop(3), |_| {});
-    let task =
-        SampleTask { id: RequestId(1), rows: 1, first_position: 0, scores_prompt: false, samples: true, draft: None };
+    let task = SampleTask {
+        id: RequestId(1),
+        rows: 1,
+        first_position: 0,
+        scores_prompt: false,
+        hidden_rows: 0,
+        samples: true,
+        draft: None,
+    };
     let mut deliver = |sampled| {
         let outcome = fixture.sequence.sample(
             &task,
@@ -193,6 +202,7 @@ async fn unusable_logits_fail_the_request() {
             rows: 1,
             first_position: 0,
             scores_prompt: false,
+            hidden_rows: 0,
             samples: true,
             draft: None,
         };

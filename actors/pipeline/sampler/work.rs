@@ -21,7 +21,7 @@ pub(super) struct SampleJob {
     pub sequence: Box<SequenceSampler>,
     /// The token that the engine sampled. Then there are no logits.
     pub sampled: Option<SampledToken>,
-    /// Offset of its `task.rows` rows in the logits of the step.
+    /// Offset of its `task.rows` rows in the logits of the step, or of its `task.hidden_rows` rows in the hidden values.
     pub offset: usize,
 }
 
@@ -46,6 +46,8 @@ impl SampledRow {
 pub(super) struct StepLogits {
     pub logits: Arc<Vec<f32>>,
     pub vocab_size: usize,
+    pub hidden: Arc<Vec<f32>>,
+    pub hidden_width: usize,
     pub tokenizer: Arc<Tokenizer>,
 }
 
@@ -85,10 +87,16 @@ fn sample_jobs(step: &StepLogits, jobs: Vec<SampleJob>) -> Vec<SampledRow> {
 }
 
 fn sample_one(step: &StepLogits, job: &mut SampleJob, sampler: &mut TokenSampler) -> SampleOutcome {
-    let (start, end) = (job.offset, job.offset + job.task.rows * step.vocab_size);
-    // Missing logits become an empty slice, which sampling rejects.
-    let logits = Computed::Logits(step.logits.get(start..end).unwrap_or_default());
-    let computed = job.sampled.map_or(logits, Computed::Sampled);
+    // Missing values become an empty slice, which is rejected.
+    let rows = |count: usize, width: usize| job.offset..job.offset + count * width;
+    let computed = match (job.sampled, job.task.hidden_rows) {
+        (Some(sampled), _) => Computed::Sampled(sampled),
+        (None, 0) => Computed::Logits(step.logits.get(rows(job.task.rows, step.vocab_size)).unwrap_or_default()),
+        (None, count) => {
+            let width = step.hidden_width;
+            Computed::Hidden { values: step.hidden.get(rows(count, width)).unwrap_or_default(), width }
+        }
+    };
     let sequence = &mut job.sequence;
     // A sequence that panicked is removed, so its inconsistent state is never used.
     let outcome = catch_unwind(AssertUnwindSafe(|| sequence.sample(&job.task, computed, sampler, &step.tokenizer)));

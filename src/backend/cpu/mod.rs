@@ -70,13 +70,13 @@ impl CpuStage {
         progress: &mut dyn FnMut(&dyn Op) -> Result<(), LoadCancelled>,
     ) -> Result<Self, LoadCancelled> {
         let team = ThreadTeam::new(threads);
-        let (rows, logits_rows) = (limits.max_batched_tokens, limits.max_logits_rows);
+        let most = limits.most_rows();
         let (mut scratch_len, mut arena_len) = (0, 0);
         let segment = |mut graph: Graph| {
             assert!(!graph.outputs().is_empty(), "the graph has no outputs");
             graph.prepare_cpu(kernel, &team, progress)?;
-            scratch_len = scratch_len.max(graph.scratch_len(kernel, rows, logits_rows, limits.context_tokens));
-            let layout = MemoryLayout::new(&graph, rows, logits_rows);
+            scratch_len = scratch_len.max(graph.scratch_len(kernel, most, limits.context_tokens));
+            let layout = MemoryLayout::new(&graph, most);
             arena_len = arena_len.max(layout.arena_len());
             Ok(Segment { layout, profiler: None, graph })
         };
@@ -187,10 +187,13 @@ impl PipelineStage for CpuStage {
             let (start, rows) = (layout.offset(*value), count_rows(graph.rows(*value), &batch));
             self.arena[start..start + rows * graph.width(*value)].to_vec()
         };
-        let values = graph.outputs().iter().map(read).collect();
+        let (hidden, values): (Vec<ValueId>, _) =
+            graph.outputs().into_iter().partition(|value| Some(*value) == graph.hidden());
+        let hidden = hidden.first().map(read).unwrap_or_default();
+        let values = values.iter().map(read).collect();
         // The caller samples tokens: it can read the logits in host memory.
         let sampled = Vec::new();
-        Ok(StageOutput { values, sampled, ops: profiler.as_mut().map(Profiler::finish).unwrap_or_default() })
+        Ok(StageOutput { values, hidden, sampled, ops: profiler.as_mut().map(Profiler::finish).unwrap_or_default() })
     }
 
     fn cost(&self, step: &Step) -> Cost {

@@ -131,7 +131,8 @@ impl OffloadedEngine {
     /// Runs a step until it is done or needs experts from elsewhere.
     fn run(&mut self, mut waiting: Waiting, mut inputs: Vec<Vec<f32>>) -> Result<Progress, EngineError> {
         loop {
-            let StageOutput { mut values, sampled, .. } = self.run_segment(waiting.segment, &inputs, &mut waiting)?;
+            let StageOutput { mut values, hidden, sampled, .. } =
+                self.run_segment(waiting.segment, &inputs, &mut waiting)?;
             if waiting.segment == self.cuts.len() {
                 if waiting.is_alone {
                     self.break_even.record(waiting.streams, waiting.step.rows(), waiting.began.elapsed());
@@ -139,6 +140,7 @@ impl OffloadedEngine {
                 return Ok(Progress::Done(StepOutput {
                     id: waiting.step.id,
                     logits: values.pop().unwrap_or_default(),
+                    hidden,
                     sampled,
                     elapsed: waiting.began.elapsed(),
                     ops: waiting.ops,

@@ -11,6 +11,7 @@ use crate::graph::Rows;
 pub(super) struct Bucket {
     pub rows: usize,
     pub selected: usize,
+    pub hidden: usize,
     /// Equal to `rows` if sequences have few rows each, so that all decode steps of a size share a bucket.
     pub sequences: usize,
     pub context_tokens: usize,
@@ -29,6 +30,8 @@ impl Bucket {
             rows,
             sequences: if sequences * FEW_ROWS_OF_SEQUENCE > rows { rows } else { sequences },
             selected: up_to(batch.selected.len(), limits.max_logits_rows),
+            // Few steps have any, and the ops of these rows are left out of the others.
+            hidden: if batch.hidden.is_empty() { 0 } else { up_to(batch.hidden.len(), limits.hidden.max_rows) },
             context_tokens: up_to(longest.max(SHORTEST_CONTEXT), limits.context_tokens.max(SHORTEST_CONTEXT)),
         }
     }
@@ -38,6 +41,7 @@ impl Bucket {
         match rows {
             Rows::All => RowCount::All(self.rows),
             Rows::Selected => RowCount::Selected(self.selected),
+            Rows::Hidden => RowCount::Hidden(self.hidden),
         }
     }
 }
@@ -45,6 +49,7 @@ impl Bucket {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::HiddenLimits;
 
     #[test]
     fn a_bucket_counts_sequences_only_if_they_have_many_rows() {
@@ -57,6 +62,7 @@ mod tests {
             max_batched_tokens: 512,
             max_sequences: 64,
             max_logits_rows: 64,
+            hidden: HiddenLimits::default(),
             device: String::new(),
         };
         let bucket = |rows_of_each: &[usize]| {

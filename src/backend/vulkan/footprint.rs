@@ -8,7 +8,7 @@ use cuelight_shaders::op::Op;
 use super::probe::DeviceInfo;
 use super::{arena, resident, transfer};
 use crate::engine::{BLOCK_TOKENS, EngineLimits};
-use crate::graph::{Graph, MemoryLayout, Node, Rows, ValueId};
+use crate::graph::{Graph, MemoryLayout, Node, ValueId};
 
 /// Bytes of device memory that a model needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,7 +51,7 @@ impl Footprint {
 
 /// Bytes of the values of the graph that needs most.
 pub(super) fn values_bytes(graphs: &[Graph], limits: &EngineLimits) -> u64 {
-    let of_graph = |graph| MemoryLayout::new(graph, limits.max_batched_tokens, limits.max_logits_rows).arena_len();
+    let of_graph = |graph| MemoryLayout::new(graph, limits.most_rows()).arena_len();
     graphs.iter().map(of_graph).max().unwrap_or(0) as u64 * size_of::<f32>() as u64
 }
 
@@ -67,16 +67,16 @@ pub(super) fn output_bytes(graphs: &[Graph], limits: &EngineLimits) -> u64 {
 
 /// The outputs of a graph; of a graph that samples tokens, the tokens instead of the logits.
 pub(super) fn output_values(graph: &Graph) -> Vec<ValueId> {
-    graph.token_choice().map_or_else(|| graph.outputs(), |choice| vec![choice.tokens])
+    match graph.token_choice() {
+        Some(choice) => graph.hidden().into_iter().chain([choice.tokens]).collect(),
+        None => graph.outputs(),
+    }
 }
 
 /// Bytes of scratch of the op that needs most.
 pub(super) fn scratch_bytes(graphs: &[Graph], info: &DeviceInfo, limits: &EngineLimits) -> u64 {
     let of_node = |graph: &Graph, node: &Node| {
-        let rows = match graph.input_rows(node) {
-            Rows::All => limits.max_batched_tokens,
-            Rows::Selected => limits.max_logits_rows,
-        };
+        let rows = limits.most_rows().of(graph.input_rows(node));
         node.op.gpu_scratch_bytes(&info.limits, rows, limits.context_tokens)
     };
     let of_graph = |graph: &Graph| graph.nodes().iter().map(|node| of_node(graph, node)).max().unwrap_or(0);
@@ -87,5 +87,6 @@ pub(super) fn scratch_bytes(graphs: &[Graph], info: &DeviceInfo, limits: &Engine
 pub(super) fn step_layout(limits: &EngineLimits) -> StepLayout {
     let blocks_of_sequence = limits.context_tokens.div_ceil(BLOCK_TOKENS);
     let table_entries = limits.max_sequences * blocks_of_sequence;
-    StepLayout::new(limits.max_batched_tokens, limits.max_logits_rows, limits.max_sequences, table_entries)
+    let selected = [limits.max_logits_rows, limits.hidden.max_rows];
+    StepLayout::new(limits.max_batched_tokens, selected, limits.max_sequences, table_entries)
 }

@@ -177,6 +177,10 @@ fn record_node(
         let address = work.address + (segment.layout.offset(*value) * size_of::<f32>()) as u64;
         DeviceValue { region: Region { address, bytes: (rows * width * size_of::<f32>()) as u64 }, width }
     };
+    // Of the kinds of rows, only hidden ones may be absent from a bucket.
+    if node.outputs.iter().any(|output| bucket.rows(segment.graph.rows(*output)).most() == 0) {
+        return Ok(());
+    }
     let inputs: Vec<DeviceValue> = node.inputs.iter().map(value).collect();
     let outputs: Vec<DeviceValue> = node.outputs.iter().map(value).collect();
     let (weights, tables) = &context.weights.of_ops[segment.first_op + index];
@@ -186,6 +190,7 @@ fn record_node(
         step: context.buffers.step.region.address,
         rows: bucket.rows(segment.graph.input_rows(node)),
         selected: bucket.selected,
+        hidden: bucket.hidden,
         sequences: bucket.sequences,
         context_tokens: bucket.context_tokens,
         inputs: &inputs,

@@ -37,7 +37,7 @@ impl Segment {
         work: &Buffer,
         profile: bool,
     ) -> Result<Self, VulkanError> {
-        let layout = MemoryLayout::new(&graph, limits.max_batched_tokens, limits.max_logits_rows);
+        let layout = MemoryLayout::new(&graph, limits.most_rows());
         let inputs = Transfer::new(&graph, &layout, graph.inputs(), limits);
         let outputs = Transfer::new(&graph, &layout, &output_values(&graph), limits);
         let is_readable = work.readable().is_some();

@@ -142,6 +142,8 @@ impl VulkanStage {
             None => Vec::new(),
         };
         let mut values = segment.outputs.read(&self.buffers.work, self.buffers.output_staging.as_ref(), &batch);
+        // The hidden values are the first output.
+        let hidden = if segment.graph.hidden().is_some() { values.remove(0) } else { Vec::new() };
         let mut sampled = Vec::new();
         if let Some(logits) = &segment.logits {
             let tokens = values.pop().unwrap_or_default();
@@ -151,7 +153,7 @@ impl VulkanStage {
             sampled.extend(wanted(step).map(of_sequence));
             values.push(logits.read(&self.buffers.work, &logits_rows));
         }
-        Ok(StageOutput { values, sampled, ops })
+        Ok(StageOutput { values, hidden, sampled, ops })
     }
 
     fn record_context(&self) -> RecordContext<'_> {

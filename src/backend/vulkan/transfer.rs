@@ -38,10 +38,7 @@ pub(super) fn bytes(graph: &Graph, values: &[ValueId], limits: &EngineLimits) ->
 }
 
 fn value_bytes(graph: &Graph, value: ValueId, limits: &EngineLimits) -> u64 {
-    let rows = match graph.rows(value) {
-        Rows::All => limits.max_batched_tokens,
-        Rows::Selected => limits.max_logits_rows,
-    };
+    let rows = limits.most_rows().of(graph.rows(value));
     (rows * graph.width(value) * size_of::<f32>()) as u64
 }
 
@@ -81,7 +78,7 @@ impl Transfer {
         staging: Option<&Buffer>,
     ) {
         let Some(staging) = staging else { return };
-        for value in &self.values {
+        for value in self.values.iter().filter(|value| value.bytes(bucket) > 0) {
             recorder.copy((work, value.start), (staging, value.staging_start), value.bytes(bucket));
         }
     }

@@ -3,7 +3,7 @@
 //! A change `B A` of a matrix follows the changes of the matrix itself: what reorders its rows reorders those of B, and what
 //! reorders its columns reorders those of A.
 
-use super::families::FAMILIES;
+use super::families::{FAMILIES, PLAIN};
 use super::names::{Fate, Target, fate};
 use super::table::{HeadCounts, step};
 use super::transform::Step;
@@ -62,7 +62,7 @@ pub fn place(
 fn placed(target: &Target, heads: &HeadCounts, shape: [usize; 2]) -> Option<Place> {
     let mut place = Place { tensor: target.name.clone(), rows: None, columns: None };
     for op in target.ops {
-        match step(*op, &shape, false, heads) {
+        match step(*op, &shape, &PLAIN, heads) {
             None => {}
             Some(Ok(Step::Take { axis: 0, indices })) if place.rows.is_none() => place.rows = Some(indices),
             Some(Ok(Step::Take { axis: 1, indices })) if place.columns.is_none() => place.columns = Some(indices),

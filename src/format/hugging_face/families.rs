@@ -17,14 +17,29 @@ pub(super) struct Family {
     pub names: &'static [&'static [Rule]],
     /// Values that published configs leave out.
     pub defaults: &'static [(&'static str, f64)],
+    /// The key of the config that is true for this family and for no other with the same `model_type`.
+    pub flag: Option<&'static str>,
+    /// The row of the first position in the table of positions.
+    pub first_position: usize,
 }
 
 const SILU: &[&str] = &["silu", "swish"];
 const RELU2: &[&str] = &["relu2"];
 const GELU_TANH: &[&str] = &["gelu_pytorch_tanh", "gelu_new", "gelu_fast"];
 
-const PLAIN: Family =
-    Family { model_types: &[], architecture: "", activations: SILU, norms_lack_one: false, names: &[], defaults: &[] };
+const GELU: &[&str] = &["gelu"];
+
+/// A family without rules of its own.
+pub(super) const PLAIN: Family = Family {
+    model_types: &[],
+    architecture: "",
+    activations: SILU,
+    norms_lack_one: false,
+    names: &[],
+    defaults: &[],
+    flag: None,
+    first_position: 0,
+};
 
 /// Queries and keys of architectures that rotate neighbouring values.
 const ROTARY: &[Rule] = &[
@@ -100,6 +115,27 @@ const GEMMA3_DEFAULTS: &[(&str, f64)] = &[
     ("sliding_window_pattern", 6.0),
 ];
 
+const BERT: &[Rule] = &[
+    ("attention.self.query", "attn_q", &[]),
+    ("attention.self.key", "attn_k", &[]),
+    ("attention.self.value", "attn_v", &[]),
+    ("attention.output.dense", "attn_output", &[]),
+    ("attention.output.LayerNorm", "attn_output_norm", &[]),
+    ("intermediate.dense", "ffn_up", &[]),
+    ("output.dense", "ffn_down", &[]),
+    ("output.LayerNorm", "layer_output_norm", &[]),
+];
+
+const NOMIC_BERT: &[Rule] = &[
+    ("attn.Wqkv", "attn_qkv", &[]),
+    ("attn.out_proj", "attn_output", &[]),
+    ("mlp.fc11", "ffn_up", &[]),
+    ("mlp.fc12", "ffn_gate", &[]),
+    ("mlp.fc2", "ffn_down", &[]),
+    ("norm1", "attn_output_norm", &[]),
+    ("norm2", "layer_output_norm", &[]),
+];
+
 const STARCODER2: &[Rule] = &[("mlp.c_fc", "ffn_up", &[]), ("mlp.c_proj", "ffn_down", &[])];
 
 const MINIMAX: &[Rule] = &[("block_sparse_moe.e_score_correction_bias", "exp_probs_b.bias", &[])];
@@ -155,6 +191,28 @@ pub(super) const FAMILIES: &[Family] = &[
         norms_lack_one: true,
         names: &[NORM_AFTER_MIXER],
         defaults: GEMMA3_DEFAULTS,
+        ..PLAIN
+    },
+    Family {
+        model_types: &["gemma3_text"],
+        architecture: "gemma-embedding",
+        activations: GELU_TANH,
+        norms_lack_one: true,
+        names: &[NORM_AFTER_MIXER],
+        defaults: GEMMA3_DEFAULTS,
+        flag: Some("use_bidirectional_attention"),
+        ..PLAIN
+    },
+    Family { model_types: &["bert"], architecture: "bert", activations: GELU, names: &[BERT], ..PLAIN },
+    Family { model_types: &["nomic_bert"], architecture: "nomic-bert", names: &[NOMIC_BERT], ..PLAIN },
+    Family {
+        model_types: &["roberta", "xlm-roberta"],
+        architecture: "bert",
+        activations: GELU,
+        names: &[BERT],
+        // Positions are counted from the number of the padding token, which is 1 in every published model.
+        first_position: 2,
+        ..PLAIN
     },
     Family {
         model_types: &["gemma4_text", "gemma4"],
@@ -207,12 +265,15 @@ pub(super) const FAMILIES: &[Family] = &[
     },
 ];
 
-/// The family with this `model_type`.
-pub(super) fn of_type(model_type: &str) -> Option<&'static Family> {
-    FAMILIES.iter().find(|family| family.model_types.contains(&model_type))
+/// The family with this `model_type`. `is_set` says which keys of the config are true.
+pub(super) fn of_type(model_type: &str, is_set: impl Fn(&str) -> bool) -> Option<&'static Family> {
+    let of_type = |family: &&Family| family.model_types.contains(&model_type);
+    let flagged = FAMILIES.iter().filter(of_type).find(|family| family.flag.is_some_and(&is_set));
+    flagged.or_else(|| FAMILIES.iter().filter(of_type).find(|family| family.flag.is_none()))
 }
 
 /// All values of `model_type`, for people.
 pub(super) fn known() -> String {
-    FAMILIES.iter().flat_map(|family| family.model_types).copied().collect::<Vec<_>>().join(", ")
+    let plain = FAMILIES.iter().filter(|family| family.flag.is_none());
+    plain.flat_map(|family| family.model_types).copied().collect::<Vec<_>>().join(", ")
 }

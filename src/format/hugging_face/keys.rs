@@ -69,6 +69,7 @@ impl<'a> Keys<'a> {
         for (names, key, kind) in RENAMED {
             keys.rename(names, key, *kind)?;
         }
+        keys.skip_first_positions(family.first_position)?;
         keys.head_sizes()?;
         keys.feed_forward_length()?;
         keys.windows()?;
@@ -114,12 +115,30 @@ impl<'a> Keys<'a> {
             break;
         }
         // Of the values of the second, "vision" is for images only.
-        for key in ["use_sliding_window", "use_bidirectional_attention", "clip_qkv"] {
-            let is_harmless = |value: &Json| *value == Json::Bool(false) || *value == "vision";
+        if self.config.str("position_embedding_type")?.is_some_and(|kind| kind != "absolute") {
+            let found = self.config.str("position_embedding_type")?.unwrap_or_default();
+            return Err(self.config.wrong("position_embedding_type", format!("{found:?}"), "absolute"));
+        }
+        for key in ["use_sliding_window", "use_bidirectional_attention", "clip_qkv", "is_decoder"] {
+            let is_harmless =
+                |value: &Json| *value == Json::Bool(false) || *value == "vision" || family.flag == Some(key);
             if self.config.get(key).is_some_and(|value| !is_harmless(value)) {
                 return Err(self.config.wrong(key, "set", "false"));
             }
         }
+        Ok(())
+    }
+
+    /// The context of a model that does not use the first rows of its table of positions.
+    fn skip_first_positions(&mut self, first: usize) -> Result<(), HuggingFaceError> {
+        if first == 0 {
+            return Ok(());
+        }
+        let rows = self.config.size("max_position_embeddings")?;
+        let context = u32::try_from(rows.saturating_sub(first)).unwrap_or(u32::MAX);
+        let name = format!("{}.context_length", self.architecture);
+        self.entries.retain(|(key, _)| *key != name);
+        self.add("context_length", context);
         Ok(())
     }
 

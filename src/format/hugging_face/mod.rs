@@ -10,6 +10,7 @@
 //! - [`table`]: the tensors and their bytes; `transform`, `derived`: how bytes change
 //! - [`keys`], [`rope`]: from `config.json` to keys; `config`: its values as types
 //! - `adapter`: where adapters find a module's weight
+//! - `sentence`: how embeddings are made
 //! - [`text`]: tokenizer, chat template, tokens that end a text
 //! - `small_files`: the files other than weights
 
@@ -27,6 +28,7 @@ mod packed;
 mod rope;
 mod rules;
 mod scheme;
+mod sentence;
 mod small_files;
 mod stored;
 mod table;
@@ -45,6 +47,7 @@ use config::Config;
 pub use error::{HuggingFaceError, HuggingFaceFault};
 use families::Family;
 use keys::Keys;
+use sentence::Sentence;
 use small_files::SmallFiles;
 use stored::stored;
 pub use table::HeadCounts;
@@ -91,6 +94,11 @@ impl Directory {
         let table = Table { files: &files, stored: &stored, family, model_type: &model_type, n_layers, heads, is_tied };
         let mut entries = table.entries()?;
         entries.extend(keys.rope_tensors()?.into_iter().map(|(name, values)| computed(name, &values)));
+        let sentence = Sentence::read(path, &mut small)?;
+        entries.extend(sentence.entries()?);
+        if let Some(pooling) = sentence.pooling {
+            keys.add("pooling_type", pooling);
+        }
         let generation = small.json("generation_config.json")?.unwrap_or_default();
         let sampling = sampling::of_json(&path.join("generation_config.json"), &generation);
         let text = Text::read(path, &config, &generation, &mut small)?;
@@ -101,7 +109,8 @@ impl Directory {
                 keys.add_whole(key, template.as_str());
             }
         }
-        let mapped = small.mapped.iter().map(|mapped| &**mapped).chain(files.mapped());
+        let projections = sentence.projections.iter().flat_map(|(_, files)| files.mapped());
+        let mapped = small.mapped.iter().map(|mapped| &**mapped).chain(files.mapped()).chain(projections);
         let mapped = ModelFiles::new(mapped);
         // What was read of a file that changed meanwhile means nothing.
         mapped.check().map_err(|change| HuggingFaceFault::Changed(change.change).in_file(&change.path))?;
@@ -184,7 +193,8 @@ impl fmt::Debug for Directory {
 
 /// The family of a model and its `model_type`.
 fn family(config: &Config) -> Result<(&'static Family, String), HuggingFaceError> {
-    let known = config.model_types().find_map(|name| Some((families::of_type(name)?, name.to_owned())));
+    let is_set = |key: &str| config.get(key) == Some(&true.into());
+    let known = config.model_types().find_map(|name| Some((families::of_type(name, is_set)?, name.to_owned())));
     known.ok_or_else(|| match config.model_types().next() {
         None => config.missing("model_type"),
         Some(found) => {

@@ -11,6 +11,11 @@ const OUTSIDE: &[Rule] = &[
     ("embed_tokens_per_layer", "per_layer_token_embd", &[]),
     ("per_layer_model_projection", "per_layer_model_proj", &[]),
     ("per_layer_projection_norm", "per_layer_proj_norm", &[Op::Norm]),
+    ("embeddings.word_embeddings", "token_embd", &[]),
+    ("embeddings.position_embeddings", "position_embd", &[Op::FromFirstPosition]),
+    ("embeddings.token_type_embeddings", "token_types", &[]),
+    ("embeddings.LayerNorm", "token_embd_norm", &[]),
+    ("emb_ln", "token_embd_norm", &[]),
 ];
 
 /// Tensors of layers that have the same names in most families.
@@ -50,7 +55,11 @@ pub(super) const COMMON: &[Rule] = &[
 ];
 
 /// What models put before the names of their text model.
-const PREFIXES: &[&str] = &["model.language_model.", "language_model.model.", "language_model.", "model."];
+const PREFIXES: &[&str] =
+    &["model.language_model.", "language_model.model.", "language_model.", "model.", "bert.", "roberta."];
+
+/// What encoders put before the number of a layer, and other models.
+const LAYERS: &[&str] = &["layers.", "encoder.layer.", "encoder.layers."];
 
 /// Parts of a model that do not compute text, or that it is computed without: images, audio, drafts.
 const OTHER_PARTS: &[&str] = &[
@@ -62,10 +71,18 @@ const OTHER_PARTS: &[&str] = &[
     "audio_tower.",
     "embed_audio.",
     "mtp.",
+    "pooler.",
+    "cls.",
 ];
 
 /// The ends of the names of tensors that follow from the config.
-const COMPUTED: &[&str] = &[".rotary_emb.inv_freq", ".embed_positions.inv_freq", ".self_attn.masked_bias"];
+const COMPUTED: &[&str] = &[
+    ".rotary_emb.inv_freq",
+    ".embed_positions.inv_freq",
+    ".self_attn.masked_bias",
+    "embeddings.position_ids",
+    "embeddings.token_type_ids",
+];
 
 /// What a tensor of a directory becomes.
 #[derive(Debug, PartialEq, Eq)]
@@ -92,7 +109,8 @@ pub(super) fn fate(family: &Family, n_layers: usize, name: &str) -> Fate {
     if starts(name) || starts(short) || COMPUTED.iter().any(|end| name.ends_with(end)) {
         return Fate::Ignored;
     }
-    let Some((layer, inner)) = short.strip_prefix("layers.").and_then(|rest| rest.split_once('.')) else {
+    let in_layers = LAYERS.iter().find_map(|prefix| short.strip_prefix(prefix));
+    let Some((layer, inner)) = in_layers.and_then(|rest| rest.split_once('.')) else {
         return Fate::Targets(targets(&[OUTSIDE], short, ""));
     };
     match layer.parse::<usize>() {
@@ -133,7 +151,7 @@ mod tests {
     use super::*;
 
     fn targets_of(model_type: &str, name: &str) -> Vec<String> {
-        let family = of_type(model_type).expect("the family is known");
+        let family = of_type(model_type, |_| false).expect("the family is known");
         match fate(family, 2, name) {
             Fate::Ignored => vec!["ignored".to_owned()],
             Fate::Targets(targets) => targets.into_iter().map(|target| target.name).collect(),
@@ -159,7 +177,8 @@ mod tests {
 
     #[test]
     fn experts_are_joined_or_divided() {
-        let found = fate(of_type("qwen3_moe").expect("known"), 2, "model.layers.0.mlp.experts.17.up_proj.weight");
+        let found =
+            fate(of_type("qwen3_moe", |_| false).expect("known"), 2, "model.layers.0.mlp.experts.17.up_proj.weight");
         let target = Target { name: "blk.0.ffn_up_exps.weight".to_owned(), expert: Some(17), ops: &[] };
         assert_eq!(found, Fate::Targets(vec![target]));
         let fused = targets_of("qwen3_moe", "model.layers.0.mlp.experts.gate_up_proj");

@@ -25,6 +25,8 @@ pub(super) enum Op {
     /// The value heads of the gated delta rule along an axis, which is counted from the outermost: in GGUF files their key head
     /// changes fastest. Queries and keys may come before them.
     ValueHeads { axis: usize, after_keys: bool },
+    /// The rows from that of the first position on.
+    FromFirstPosition,
 }
 
 /// Heads whose number the config has.

@@ -107,8 +107,7 @@ impl Table<'_> {
         let (mut format, mut steps) = (format, Vec::new());
         for op in first.ops {
             let is_bias = name.ends_with(".bias");
-            let Some(step) =
-                step(*op, &shape, self.family.norms_lack_one, &self.heads).filter(|_| !(is_bias && *op == Op::Norm))
+            let Some(step) = step(*op, &shape, self.family, &self.heads).filter(|_| !(is_bias && *op == Op::Norm))
             else {
                 continue;
             };
@@ -198,13 +197,18 @@ impl Table<'_> {
 }
 
 /// What an op does to a tensor of this shape; `None` for nothing, and an error where the shape does not allow it.
-pub(super) fn step(op: Op, shape: &[usize], norms_lack_one: bool, heads: &HeadCounts) -> Option<Result<Step, ()>> {
+pub(super) fn step(op: Op, shape: &[usize], family: &Family, heads: &HeadCounts) -> Option<Result<Step, ()>> {
     let from_innermost = |axis: usize| shape.len().checked_sub(axis + 1).ok_or(());
     let take = |axis: usize, indices: Vec<usize>| Step::Take { axis, indices };
     Some(match op {
         Op::Norm => {
-            return norms_lack_one.then_some(Ok(Step::AddOne));
+            return family.norms_lack_one.then_some(Ok(Step::AddOne));
         }
+        Op::FromFirstPosition if family.first_position == 0 => return None,
+        Op::FromFirstPosition => match shape.first() {
+            Some(rows) if *rows > family.first_position => Ok(take(0, (family.first_position..*rows).collect())),
+            _ => Err(()),
+        },
         Op::NegExp => Ok(Step::NegExp),
         Op::Transpose => Ok(Step::Transpose),
         Op::Half { part, axis } => from_innermost(axis).and_then(|axis| {

@@ -45,10 +45,11 @@ fn map_bytes(count: usize, entry_bytes: usize) -> usize {
 /// exceeds them is refused with its reason and not for its memory.
 pub(super) fn memory_bytes(gguf: &Gguf) -> Result<u64, TokenizerError> {
     let (tokens, merges) = (Texts::of(gguf, "tokenizer.ggml.tokens"), Texts::of(gguf, "tokenizer.ggml.merges"));
-    let is_byte_pair = gguf.optional_str("tokenizer.ggml.model").ok().flatten() != Some("llama");
+    // Models of the `tokenizers` crate, as opposed to our own.
+    let is_of_crate = gguf.optional_str("tokenizer.ggml.model").ok().flatten() != Some("llama");
     // The map of spellings, the bytes of each token and their ends, and the list from which they are built.
     let vocabulary = tokens.map() + tokens.bytes + tokens.count * (2 * size_of::<usize>() + STRING + 8);
-    let model = if is_byte_pair {
+    let model = if is_of_crate {
         // The model has its own maps of tokens in both directions, and is built from a list of pairs.
         2 * tokens.map() + map_bytes(merges.count, 16) + 2 * merges.heap() + merges.count * 2 * STRING
     } else {

@@ -4,7 +4,7 @@
 //!
 //! - [`special`]: splits the text at special tokens
 //! - [`pre_tokenizer`]: splits the text between them into words, by the rules that the file names
-//! - [`byte_pair`], [`sentence_piece`]: merge words into tokens
+//! - [`byte_pair`], [`sentence_piece`]: merge words into tokens; [`word_piece`], [`unigram`]: divide words into tokens
 //!
 //! And what the steps share:
 //!
@@ -27,7 +27,9 @@ mod pre_tokenizer;
 mod sentence_piece;
 mod special;
 mod stream;
+mod unigram;
 mod vocabulary;
+mod word_piece;
 
 use std::path::Path;
 
@@ -43,7 +45,9 @@ use json::JsonTokenizer;
 use sentence_piece::SentencePiece;
 use special::{Fragment, SpecialTokens, token_key};
 pub use stream::StreamDecoder;
+use unigram::Unigram;
 use vocabulary::{Spelling, TokenKind, Vocabulary};
+use word_piece::WordPiece;
 
 /// A model's tokenizer.
 pub struct Tokenizer {
@@ -77,6 +81,8 @@ struct Pieces {
 enum Merging {
     BytePair(Box<BytePair>),
     SentencePiece(SentencePiece),
+    WordPiece(Box<WordPiece>),
+    Unigram(Box<Unigram>),
 }
 
 impl Tokenizer {
@@ -97,6 +103,8 @@ impl Tokenizer {
             "gpt2" => Self::byte_pair(gguf, gguf.optional_str("tokenizer.ggml.pre")?, Spelling::ByteLevel, cancel),
             "gemma4" => Self::byte_pair(gguf, Some(pre_tokenizer::GEMMA4), Spelling::SpaceMark, cancel),
             "llama" => Self::sentence_piece(gguf, cancel),
+            "bert" => Self::word_piece(gguf, cancel),
+            "t5" => Self::unigram(gguf, cancel),
             model => Err(TokenizerError::UnknownModel { model: model.to_owned() }),
         }
     }
@@ -118,7 +126,7 @@ impl Tokenizer {
         let row = pre_tokenizer::row(pre.unwrap_or("default"))?;
         // Some Gemma files state that no BOS is added, but the model does not work without it.
         let always_bos = spelling == Spelling::SpaceMark;
-        let defaults = Defaults { bos: None, eos: None, adds_bos: row.rules.adds_bos };
+        let defaults = Defaults { bos: None, eos: None, adds_bos: row.rules.adds_bos, adds_eos: false };
         Self::pieces((gguf, cancel), defaults, spelling, false, always_bos, |vocabulary| {
             Ok(Merging::BytePair(Box::new(BytePair::new(gguf, vocabulary, row, spelling, cancel)?)))
         })
@@ -127,10 +135,32 @@ impl Tokenizer {
     fn sentence_piece(gguf: &Gguf, cancel: &LoadCancel) -> Result<Self, TokenizerError> {
         let adds_space = gguf.optional_bool("tokenizer.ggml.add_space_prefix")?.unwrap_or(true);
         let scores = gguf.floats("tokenizer.ggml.scores")?;
-        let defaults = Defaults { bos: Some(1), eos: Some(2), adds_bos: true };
+        let defaults = Defaults { bos: Some(1), eos: Some(2), adds_bos: true, adds_eos: false };
         Self::pieces((gguf, cancel), defaults, Spelling::SpaceMark, adds_space, false, |vocabulary| {
             let unknown = token_key(gguf, "tokenizer.ggml.unknown_token_id", vocabulary.len())?.or(Some(0));
             SentencePiece::new(vocabulary, scores, unknown, adds_space).map(Merging::SentencePiece)
+        })
+    }
+
+    /// Texts are between `[CLS]` and `[SEP]`.
+    fn word_piece(gguf: &Gguf, cancel: &LoadCancel) -> Result<Self, TokenizerError> {
+        let n_tokens = gguf.strings("tokenizer.ggml.tokens")?.len();
+        let key = |name: &str| token_key(gguf, &format!("tokenizer.ggml.{name}_token_id"), n_tokens);
+        let (cls, sep, unknown) = (key("cls")?, key("seperator")?, key("unknown")?);
+        let defaults = Defaults { bos: cls.or(Some(101)), eos: sep.or(Some(102)), adds_bos: true, adds_eos: true };
+        Self::pieces((gguf, cancel), defaults, Spelling::SpaceMark, true, false, |vocabulary| {
+            let unknown = unknown.or_else(|| vocabulary.id("[UNK]"));
+            Ok(Merging::WordPiece(Box::new(WordPiece::new(gguf, vocabulary, unknown)?)))
+        })
+    }
+
+    /// Texts are between `<s>` and `</s>`, unless the file says otherwise.
+    fn unigram(gguf: &Gguf, cancel: &LoadCancel) -> Result<Self, TokenizerError> {
+        let adds_space = gguf.optional_bool("tokenizer.ggml.add_space_prefix")?.unwrap_or(true);
+        let defaults = Defaults { bos: Some(0), eos: Some(2), adds_bos: true, adds_eos: true };
+        Self::pieces((gguf, cancel), defaults, Spelling::SpaceMark, adds_space, false, |vocabulary| {
+            let unknown = token_key(gguf, "tokenizer.ggml.unknown_token_id", vocabulary.len())?.or(Some(3));
+            Ok(Merging::Unigram(Box::new(Unigram::new(gguf, vocabulary, unknown, adds_space)?)))
         })
     }
 
@@ -151,7 +181,7 @@ impl Tokenizer {
         };
         let (bos, eos) = (token("bos", defaults.bos)?, token("eos", defaults.eos)?);
         let adds_bos = gguf.optional_bool("tokenizer.ggml.add_bos_token")?.unwrap_or(defaults.adds_bos) || always_bos;
-        let adds_eos = gguf.optional_bool("tokenizer.ggml.add_eos_token")?.unwrap_or(false);
+        let adds_eos = gguf.optional_bool("tokenizer.ggml.add_eos_token")?.unwrap_or(defaults.adds_eos);
         // First, because it makes some tokens control tokens.
         let infill = InfillTokens::of_gguf(gguf, &mut entries)?;
         let end_of_generation = special::end_of_generation(gguf, &mut entries, eos)?;
@@ -245,6 +275,8 @@ impl Tokenizer {
                 (Fragment::Text(text), Merging::SentencePiece(model)) => {
                     model.encode(&self.vocabulary, text, at_start, &mut tokens);
                 }
+                (Fragment::Text(text), Merging::WordPiece(model)) => model.encode(text, &mut tokens)?,
+                (Fragment::Text(text), Merging::Unigram(model)) => model.encode(text, &mut tokens)?,
             }
             at_start = matches!(fragment, Fragment::Token(_));
         }
@@ -339,6 +371,7 @@ struct Defaults {
     bos: Option<TokenId>,
     eos: Option<TokenId>,
     adds_bos: bool,
+    adds_eos: bool,
 }
 
 /// Which special tokens absorb the white space after them. Only Phi-3's do; no key states it, so the model's name decides.

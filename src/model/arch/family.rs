@@ -22,6 +22,8 @@ pub struct Family {
     pub embedding_scale: EmbeddingScale,
     /// The norm of token embeddings.
     pub embedding_norm: EmbeddingNorm,
+    /// What follows the last layer.
+    pub output: Output,
     /// The use of the key `logit_scale`.
     pub logit_scale: LogitScale,
     /// The kind of all norms, except those of heads.
@@ -52,6 +54,7 @@ impl Family {
         models: "",
         embedding_scale: EmbeddingScale::One,
         embedding_norm: EmbeddingNorm::Never,
+        output: Output::NormAndHead,
         logit_scale: LogitScale::Unused,
         norm: NormKind::Rms,
         norms: Norms::Before,
@@ -83,6 +86,27 @@ pub enum EmbeddingNorm {
     Never,
     /// A root-mean-square norm without weight.
     Unweighted,
+    /// That of the file, after the embeddings of position and token type are added where the file has them.
+    Stored,
+}
+
+/// What follows the last layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Output {
+    /// A norm, then the output head. A file that says how embeddings are pooled has no use for the head.
+    NormAndHead,
+    /// A norm. The model makes embeddings only.
+    Norm,
+    /// Nothing. The model makes embeddings only.
+    Nothing,
+}
+
+impl Output {
+    /// Whether models of the family make embeddings only.
+    #[must_use]
+    pub fn is_embedding_only(self) -> bool {
+        self != Output::NormAndHead
+    }
 }
 
 /// The use of the key `logit_scale`.
@@ -121,6 +145,8 @@ pub enum Norms {
     BeforeAndAfter,
     /// After the mixer and after the feed-forward, before the residual is added.
     After,
+    /// After the mixer and after the feed-forward, once the residual is added.
+    AfterSum,
     /// Before the mixer or the feed-forward: a layer has only one of them. Files give it 0 heads of keys and a feed-forward of
     /// length 0 where it has none.
     BeforeOnlyHalf,
@@ -185,6 +211,8 @@ pub struct AttentionSpec {
     pub scale: AttentionScale,
     /// Which layers attend within a window only.
     pub windows: Windows,
+    /// Which rows of its sequence a row sees.
+    pub direction: Direction,
     /// How windowed layers rotate.
     pub windowed_rope: WindowedRope,
     /// Which layers rotate queries and keys, unless the file has the key `attention.rope_pattern`.
@@ -208,6 +236,7 @@ impl AttentionSpec {
         rope_pairs: RopePairs::Halves,
         scale: AttentionScale::HeadDim,
         windows: Windows::Never,
+        direction: Direction::Back,
         windowed_rope: WindowedRope::AsOthers,
         rotation: Rotation::EveryLayer,
         temperature: Temperature::Never,
@@ -216,6 +245,15 @@ impl AttentionSpec {
         values: Values::AsProjected,
         gate: Gate::Never,
     };
+}
+
+/// Which rows of its sequence a row sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// Those before it.
+    Back,
+    /// All. A window of n positions reaches half of them back and half ahead.
+    BothWays,
 }
 
 /// How windowed layers rotate.

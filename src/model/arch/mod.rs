@@ -6,6 +6,7 @@
 mod afmoe;
 mod apertus;
 mod arcee;
+mod bert;
 mod chatglm;
 mod cohere2;
 mod cohere2moe;
@@ -24,6 +25,7 @@ mod gemma;
 mod gemma2;
 mod gemma3;
 mod gemma4;
+mod gemma_embedding;
 mod glm4;
 mod glm4moe;
 mod gpt_oss;
@@ -51,6 +53,7 @@ mod muse_glimmer;
 mod nemotron;
 mod nemotron_h;
 mod nemotron_h_moe;
+mod nomic_bert;
 mod olmo;
 mod olmo2;
 mod olmoe;
@@ -72,9 +75,9 @@ mod stablelm;
 mod starcoder2;
 
 pub use family::{
-    AttentionScale, AttentionSpec, EmbeddingNorm, EmbeddingScale, ExpertPlacement, Family, FeedForward, Gate,
-    LogitScale, Mixer, NormKind, Norms, QkNorm, QkNormKind, Recurrent, Residual, Rotation, RoutingSpec, SharedExpert,
-    Temperature, Values, WindowedRope, Windows, YarnMultiplier, YarnRamp,
+    AttentionScale, AttentionSpec, Direction, EmbeddingNorm, EmbeddingScale, ExpertPlacement, Family, FeedForward,
+    Gate, LogitScale, Mixer, NormKind, Norms, Output, QkNorm, QkNormKind, Recurrent, Residual, Rotation, RoutingSpec,
+    SharedExpert, Temperature, Values, WindowedRope, Windows, YarnMultiplier, YarnRamp,
 };
 
 use super::error::ModelError;
@@ -148,6 +151,9 @@ pub const FAMILIES: &[&Family] = &[
     &falcon_h1::FAMILY,
     &nemotron_h::FAMILY,
     &nemotron_h_moe::FAMILY,
+    &bert::FAMILY,
+    &nomic_bert::FAMILY,
+    &gemma_embedding::FAMILY,
 ];
 
 /// The names of the supported architectures.
@@ -185,7 +191,8 @@ mod tests {
     /// The classes of transformers whose values the checkpoints of each architecture are compared with.
     fn classes() -> BTreeMap<String, BTreeSet<String>> {
         let mut classes: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-        for entry in std::fs::read_dir(repository().join("tests/fixtures/families")).unwrap() {
+        let folders = ["families", "embeddings"].map(|name| repository().join("tests/fixtures").join(name));
+        for entry in folders.iter().flat_map(|folder| std::fs::read_dir(folder).unwrap()) {
             let path = entry.unwrap().path();
             if path.extension().is_none_or(|extension| extension != "json") {
                 continue;

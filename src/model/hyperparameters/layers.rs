@@ -1,7 +1,7 @@
 //! The layers of a model, from the options of its family and the keys and tensors of its file.
 
 use super::keys::Keys;
-use crate::model::arch::{ExpertPlacement, Family, Mixer, Norms, Residual};
+use crate::model::arch::{Direction, ExpertPlacement, Family, Mixer, Norms, Residual};
 use crate::model::error::ModelError;
 use crate::model::layer::{AttentionLayer, DenseSizes, ExpertSizes, FeedForwardSpec, LayerSpec, MixerSpec};
 
@@ -36,7 +36,7 @@ impl Keys<'_> {
     /// The mixer of each layer.
     fn mixers(&self, family: &Family, hidden_size: usize, context_tokens: usize) -> Result<Vec<MixerSpec>, ModelError> {
         let options = &family.attention;
-        let windows = self.windows(options.windows, self.layers()?)?;
+        let windows = self.windows(options.windows, options.direction, self.layers()?)?;
         let heads = self.heads(hidden_size, &windows)?;
         let ropes = self.ropes(options, &windows, context_tokens)?;
         let reads = self.layers_to_read(&heads, &windows)?;
@@ -62,6 +62,7 @@ impl Keys<'_> {
                 position_scale: self.position_scale(options.temperature, rope.is_some())?,
                 scale: scale.unwrap_or_else(|| options.scale.value(hidden_size, heads.n_heads, key_dim) * yarn),
                 window: windows[layer],
+                sees_later: options.direction == Direction::BothWays,
                 heads,
                 rope,
             };

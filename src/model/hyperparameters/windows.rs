@@ -4,12 +4,17 @@ use cuelight_shaders::attention::Window;
 
 use super::keys::Keys;
 use crate::format::gguf::Value;
-use crate::model::arch::Windows;
+use crate::model::arch::{Direction, Windows};
 use crate::model::error::ModelError;
 
 impl Keys<'_> {
     /// Which layers have a window: the file's pattern where it has one, else the family's.
-    pub(super) fn windows(&self, windows: Windows, n_layers: usize) -> Result<Vec<Option<Window>>, ModelError> {
+    pub(super) fn windows(
+        &self,
+        windows: Windows,
+        direction: Direction,
+        n_layers: usize,
+    ) -> Result<Vec<Option<Window>>, ModelError> {
         let stored = self.checkpoint.optional_u32(&self.name("attention.sliding_window"))?;
         let window = match windows {
             Windows::ChunksButEvery { .. } if stored == Some(0) => None,
@@ -17,7 +22,7 @@ impl Keys<'_> {
                 let stored = self.optional_size("attention.chunk_size")?;
                 Some(Window::Chunk(stored.unwrap_or(positions as usize)))
             }
-            _ => stored.filter(|window| *window > 0).map(|window| Window::Last(window as usize)),
+            _ => stored.filter(|window| *window > 0).map(|window| Window::Last(direction.reach(window as usize))),
         };
         let (Some(window), Some((mut global_every, place))) = (window, windows.global_every()) else {
             return Ok(vec![None; n_layers]);
@@ -33,6 +38,16 @@ impl Keys<'_> {
         }
         let is_global = |layer: usize| global_every > 0 && layer % global_every == place.min(global_every - 1);
         Ok((0..n_layers).map(|layer| (!is_global(layer)).then_some(window)).collect())
+    }
+}
+
+impl Direction {
+    /// How many positions up to its own a row sees in a window of this many positions.
+    fn reach(self, window: usize) -> usize {
+        match self {
+            Direction::Back => window,
+            Direction::BothWays => window / 2 + 1,
+        }
     }
 }
 

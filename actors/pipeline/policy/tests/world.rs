@@ -3,7 +3,9 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
-use cuelight_engine::engine::{BLOCK_TOKENS, BlockId, EngineLimits, LogitsWanted, SlotId, Step, StepId, TokenId};
+use cuelight_engine::engine::{
+    BLOCK_TOKENS, BlockId, EngineLimits, HiddenRows, LogitsWanted, SlotId, Step, StepId, TokenId,
+};
 
 use crate::core::draft::{DraftReply, DraftRequest};
 use crate::core::request::{GenerationError, RequestId};
@@ -139,7 +141,11 @@ impl World {
             tokens: submission.prompt.clone(),
             prompt_tokens,
             until: (prompt_tokens + generate).min(self.policy.context_tokens()),
-            scored: if submission.scores_prompt { 0 } else { prompt_tokens },
+            scored: if submission.scores_prompt || submission.hidden == Some(HiddenRows::All) {
+                0
+            } else {
+                prompt_tokens
+            },
             end: None,
             submission: submission.clone(),
         };
@@ -192,6 +198,8 @@ impl World {
         assert!(step.sequences.len() <= self.limits.max_sequences);
         assert!(step.logits_rows() <= self.limits.max_logits_rows);
         assert_eq!(step.logits_rows(), tasks.iter().map(|task| task.rows).sum::<usize>());
+        assert!(step.hidden_rows() <= self.limits.hidden.max_rows);
+        assert_eq!(step.hidden_rows(), tasks.iter().map(|task| task.hidden_rows).sum::<usize>());
         if !self.awaits_resync {
             self.computing.push_back(planned);
         }
@@ -241,7 +249,7 @@ impl World {
         for task in tasks {
             let mut sampled_rows = step.sequences.iter().filter(|rows| rows.logits != LogitsWanted::None);
             let state = &self.requests[&task.id];
-            let end = task.first_position + task.rows;
+            let end = task.first_position + task.rows + task.hidden_rows;
             let drafted = task.draft.iter().flat_map(|draft| &draft.tokens);
             let known = state.tokens.iter().chain(drafted.clone()).take(end);
             let expected = known.fold(0, |before, &token| hash(before, token));
@@ -274,7 +282,9 @@ impl World {
                 assert!(task.first_position <= state.scored, "rows of the prompt were left out");
                 state.scored = state.scored.max((task.first_position + task.rows).min(state.prompt_tokens));
             }
-            let verdict = if !task.samples {
+            let verdict = if task.hidden_rows > 0 {
+                pool(state, task.first_position, task.hidden_rows)
+            } else if !task.samples {
                 Verdict::Scored
             } else {
                 assert_eq!(state.scored, state.prompt_tokens, "it generates before its prompt is scored");
@@ -473,4 +483,15 @@ fn assert_slots_are_apart(step: &Step) {
         let writer = sequence.state.from.and_then(|slot| writers.get(&slot));
         assert!(writer.is_none_or(|writer| *writer == index), "a slot is read and written by another");
     }
+}
+
+/// Adds rows of hidden values to what the sampler has of a request. It ends when none is missing.
+fn pool(state: &mut RequestState, first_position: usize, rows: usize) -> Verdict {
+    assert!(first_position <= state.scored, "rows of the text were left out");
+    state.scored = state.scored.max(first_position + rows);
+    if state.scored < state.prompt_tokens {
+        return Verdict::Scored;
+    }
+    state.end = Some(End::Sampled);
+    Verdict::Ended
 }

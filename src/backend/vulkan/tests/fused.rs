@@ -17,9 +17,9 @@ use super::{assert_clean, shared_device};
 use crate::backend::stage::PipelineStage;
 use crate::backend::vulkan::record::Hazards;
 use crate::backend::vulkan::{Device, ExecutionOptions, VulkanStage};
-use crate::engine::{EngineLimits, LogitsWanted, SequenceRows, SequenceState, Step, StepId};
+use crate::engine::{EngineLimits, HiddenLimits, LogitsWanted, SequenceRows, SequenceState, Step, StepId};
 use crate::format::gguf::Gguf;
-use crate::graph::{Graph, MemoryLayout, ValueId};
+use crate::graph::{Graph, MemoryLayout, MostRows, ValueId};
 use crate::model::ModelGraph;
 use crate::synthetic::Synthetic;
 
@@ -70,6 +70,7 @@ fn limits(model: &ModelGraph) -> EngineLimits {
         max_batched_tokens: 64,
         max_sequences: 4,
         max_logits_rows: 64,
+        hidden: HiddenLimits::default(),
         device: String::new(),
     }
 }
@@ -143,7 +144,7 @@ fn dispatches_and_barriers(graph: &Graph, kv: &DeviceKv) -> [usize; 2] {
         cooperative_matrix: Some([16; 3]),
     };
     const WEIGHTS: u64 = 1 << 40;
-    let layout = MemoryLayout::new(graph, 1, 1);
+    let layout = MemoryLayout::new(graph, MostRows { all: 1, selected: 1, hidden: 1 });
     let value = |value: &ValueId| {
         let (address, width) = (4 * layout.offset(*value) as u64, graph.width(*value));
         DeviceValue { region: Region { address, bytes: 4 * width as u64 }, width }
@@ -160,6 +161,7 @@ fn dispatches_and_barriers(graph: &Graph, kv: &DeviceKv) -> [usize; 2] {
             step: WEIGHTS,
             rows: RowCount::All(1),
             selected: 1,
+            hidden: 1,
             sequences: 1,
             context_tokens: 256,
             inputs: &values(&node.inputs),

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use cuelight_shaders::attention::KvType;
 use cuelight_shaders::cases::{CaseBatch, CaseCache};
 use cuelight_shaders::gpu::{DeviceLimits, DeviceValue, Dispatch, GpuArgs, Module, Region, RowCount, StepLayout};
-use cuelight_shaders::op::Op;
+use cuelight_shaders::op::{Op, Selection};
 
 use crate::backend::vulkan::Device;
 use crate::backend::vulkan::bucket::Bucket;
@@ -21,7 +21,7 @@ use crate::backend::vulkan::memory::MemoryKind;
 
 use crate::backend::vulkan::record::{CommandPool, Recorder};
 use crate::backend::vulkan::resident::{DeviceCache, DeviceWeights};
-use crate::engine::EngineLimits;
+use crate::engine::{EngineLimits, HiddenLimits};
 
 /// The initial content of memory: a NaN, so that a result computed from it is detected.
 const PATTERN: u32 = 0x7fc0_c0de;
@@ -83,15 +83,20 @@ impl<'a> OneOp<'a> {
         inputs: &[Vec<f32>],
     ) -> Result<Vec<Vec<f32>>, VulkanError> {
         let entries = batch.block_tables.iter().map(Vec::len).sum();
-        let layout = StepLayout::new(bucket.rows, bucket.selected, batch.block_tables.len(), entries);
+        let selected = [bucket.selected, bucket.hidden];
+        let layout = StepLayout::new(bucket.rows, selected, batch.block_tables.len(), entries);
         let input_widths: Vec<usize> = inputs.iter().map(|input| input.len() / rows.most()).collect();
         let output_widths = self.op.output_widths(&input_widths).expect("a case is well formed");
         let (bucket_rows, rows_out, bucket_rows_out) = match rows {
-            RowCount::All(_) if self.op.selects_rows() => {
+            RowCount::All(_) if self.op.selects_rows() == Some(Selection::Hidden) => {
+                (RowCount::All(bucket.rows), batch.hidden.len(), bucket.hidden)
+            }
+            RowCount::All(_) if self.op.selects_rows().is_some() => {
                 (RowCount::All(bucket.rows), batch.selected.len(), bucket.selected)
             }
             RowCount::All(rows) => (RowCount::All(bucket.rows), rows, bucket.rows),
             RowCount::Selected(rows) => (RowCount::Selected(bucket.selected), rows, bucket.selected),
+            RowCount::Hidden(rows) => (RowCount::Hidden(bucket.hidden), rows, bucket.hidden),
         };
         let scratch_bytes = self.op.gpu_scratch_bytes(&self.limits, bucket_rows.most(), bucket.context_tokens);
         let value_bytes = |rows: usize, widths: &[usize]| -> Vec<u64> {
@@ -144,6 +149,7 @@ impl<'a> OneOp<'a> {
             step: regions.step.address,
             rows,
             selected: bucket.selected,
+            hidden: bucket.hidden,
             sequences: bucket.sequences,
             context_tokens: bucket.context_tokens,
             inputs: &regions.inputs,
@@ -218,6 +224,7 @@ pub fn bucket(batch: &CaseBatch) -> Bucket {
         max_batched_tokens: 4096,
         max_sequences: 64,
         max_logits_rows: 4096,
+        hidden: HiddenLimits { width: 0, max_rows: 4096, whole_sequences: false },
         device: String::new(),
     };
     Bucket::of(&batch.as_batch(&batch.tables()), &limits)

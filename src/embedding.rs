@@ -1,0 +1,160 @@
+//! Embeddings: one vector for a text, made from the hidden values of its tokens.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::engine::HiddenRows;
+
+/// How the hidden values of the tokens of a text become one vector.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Pooling {
+    /// Their mean.
+    Mean,
+    /// Those of the first token.
+    First,
+    /// Those of the last token.
+    Last,
+}
+
+impl Pooling {
+    /// The rows that it needs.
+    #[must_use]
+    pub fn rows(self) -> HiddenRows {
+        match self {
+            Pooling::Mean => HiddenRows::All,
+            Pooling::First => HiddenRows::First,
+            Pooling::Last => HiddenRows::Last,
+        }
+    }
+}
+
+impl fmt::Display for Pooling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Pooling::Mean => "mean",
+            Pooling::First => "first token",
+            Pooling::Last => "last token",
+        })
+    }
+}
+
+/// What a model's embeddings are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EmbeddingSpec {
+    /// How a text becomes one vector.
+    pub pooling: Pooling,
+    /// Values of the vector.
+    pub width: usize,
+    /// Whether the model makes nothing else: it generates no text.
+    pub is_only: bool,
+}
+
+/// Collects the hidden values of a text, in the order of its tokens.
+///
+/// The mean is summed in float64 one token after the other, so it does not depend on the steps that computed them.
+#[derive(Debug, Clone)]
+pub struct Pooler {
+    pooling: Pooling,
+    tokens: usize,
+    /// Tokens whose values are known, or of which none is needed.
+    known: usize,
+    sums: Vec<f64>,
+}
+
+impl Pooler {
+    /// A pooler for a text of `tokens` tokens, at least one.
+    #[must_use]
+    pub fn new(pooling: Pooling, tokens: usize) -> Self {
+        Pooler { pooling, tokens, known: if pooling == Pooling::Last { tokens - 1 } else { 0 }, sums: Vec::new() }
+    }
+
+    /// Adds rows of `width` values, the first of which is that of the token at `position`. Tokens that are known or not needed
+    /// are skipped.
+    pub fn add(&mut self, position: usize, rows: &[f32], width: usize) {
+        for (row, position) in rows.chunks_exact(width.max(1)).zip(position..) {
+            if position == self.known && !self.is_complete() {
+                self.sums.resize(width, 0.0);
+                self.sums.iter_mut().zip(row).for_each(|(sum, value)| *sum += f64::from(*value));
+                self.known += 1;
+            }
+        }
+    }
+
+    fn is_complete(&self) -> bool {
+        self.known == if self.pooling == Pooling::First { 1 } else { self.tokens }
+    }
+
+    /// The vector, not normalized; `None` while values are missing.
+    #[must_use]
+    pub fn pooled(&self) -> Option<Vec<f32>> {
+        let count = if self.pooling == Pooling::Mean { self.tokens } else { 1 } as f64;
+        self.is_complete().then(|| self.sums.iter().map(|sum| (sum / count) as f32).collect())
+    }
+}
+
+/// The first `dimensions` values of a vector, scaled to length 1. A vector of zeros stays as it is.
+#[must_use]
+pub fn normalized(vector: &[f32], dimensions: Option<usize>) -> Vec<f32> {
+    let kept = &vector[..dimensions.unwrap_or(vector.len()).min(vector.len())];
+    let square: f64 = kept.iter().map(|value| f64::from(*value).powi(2)).sum();
+    let factor = if square > 0.0 { 1.0 / square.sqrt() } else { 1.0 };
+    kept.iter().map(|value| (f64::from(*value) * factor) as f32).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The vector of rows that arrive in chunks of these lengths, some of them twice.
+    fn pooled(pooling: Pooling, rows: &[[f32; 2]], chunks: &[usize]) -> Option<Vec<f32>> {
+        let mut pooler = Pooler::new(pooling, rows.len());
+        let mut start = 0;
+        for chunk in chunks {
+            let end = rows.len().min(start + chunk);
+            pooler.add(start, rows[start..end].as_flattened(), 2);
+            pooler.add(start / 2, rows[start / 2..end].as_flattened(), 2);
+            start = end;
+        }
+        pooler.pooled()
+    }
+
+    #[test]
+    fn a_text_becomes_the_mean_the_first_or_the_last_token() {
+        let rows = [[1.0, 2.0], [3.0, 5.0], [8.0, -1.0]];
+        assert_eq!(pooled(Pooling::Mean, &rows, &[3]), Some(vec![4.0, 2.0]));
+        assert_eq!(pooled(Pooling::First, &rows, &[3]), Some(vec![1.0, 2.0]));
+        assert_eq!(pooled(Pooling::Last, &rows, &[3]), Some(vec![8.0, -1.0]));
+        assert_eq!(pooled(Pooling::Mean, &rows, &[2]), None, "a token is missing");
+        assert_eq!(pooled(Pooling::Last, &rows, &[2]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn the_vector_does_not_depend_on_the_chunks(
+            rows in prop::collection::vec(prop::array::uniform2(-1e3_f32..1e3), 1..40), first in 1_usize..40,
+        ) {
+            for pooling in [Pooling::Mean, Pooling::First, Pooling::Last] {
+                let whole = pooled(pooling, &rows, &[rows.len()]);
+                prop_assert!(whole.is_some());
+                prop_assert_eq!(pooled(pooling, &rows, &[first, 3, rows.len()]), whole);
+            }
+        }
+
+        #[test]
+        fn normalized_vectors_have_length_1(vector in prop::collection::vec(-1e3_f32..1e3, 1..40), kept in 1_usize..50) {
+            prop_assume!(vector[0].abs() > 1e-3);
+            let found = normalized(&vector, Some(kept));
+            prop_assert_eq!(found.len(), kept.min(vector.len()));
+            let square: f64 = found.iter().map(|value| f64::from(*value).powi(2)).sum();
+            prop_assert!((square - 1.0).abs() < 1e-6);
+        }
+    }
+
+    #[test]
+    fn a_vector_of_zeros_has_no_direction() {
+        assert_eq!(normalized(&[0.0, 0.0], None), [0.0, 0.0]);
+    }
+}

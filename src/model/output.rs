@@ -1,0 +1,75 @@
+//! What follows the last layer: the hidden values that leave the engine, and the output head.
+
+use cuelight_shaders::elementwise::Softcap;
+use cuelight_shaders::matmul::Linear;
+use cuelight_shaders::select_rows::SelectRows;
+use cuelight_shaders::weight::Weight;
+
+use super::arch::Output;
+use super::builder::{BuildError, Builder};
+use crate::embedding::{EmbeddingSpec, Pooling};
+use crate::graph::ValueId;
+
+/// Appends the ops after the last layer, whose output is `x`. A file without an output matrix uses that of the token embedding,
+/// which is given with its factor.
+///
+/// # Errors
+/// [`BuildError`] when a tensor is missing or has the wrong shape.
+pub(super) fn build(
+    builder: &mut Builder<'_>,
+    token_embedding: (Weight, f32),
+    x: ValueId,
+) -> Result<EmbeddingSpec, BuildError> {
+    let is_only = builder.h.pooling.is_some() || builder.family.output.is_embedding_only();
+    let hidden = hidden_rows(builder, x)?;
+    if !is_only {
+        head(builder, token_embedding, x)?;
+    }
+    // Without a pooling in the file, encoders give the mean. Of a decoder, the last token alone has seen the whole text.
+    let usual = if builder.family.output.is_embedding_only() { Pooling::Mean } else { Pooling::Last };
+    let pooling = builder.h.pooling.unwrap_or(usual);
+    Ok(EmbeddingSpec { pooling, width: builder.graph.width(hidden), is_only })
+}
+
+/// The hidden values that leave the engine. Files of embedding models may have projections after the last norm. They are linear,
+/// so that of the mean is the mean of theirs.
+fn hidden_rows(builder: &mut Builder<'_>, x: ValueId) -> Result<ValueId, BuildError> {
+    let rows = builder.graph.push_one(SelectRows::hidden(), &[x])?;
+    let mut hidden = last_norm(builder, rows)?;
+    for name in ["dense_2.weight", "dense_3.weight"] {
+        if let Some(outputs) = builder.weights.rows(name) {
+            let matrix = builder.weights.matrix(name, outputs, builder.graph.width(hidden))?;
+            hidden = builder.graph.push_one(Linear::new(vec![matrix], vec![None])?, &[hidden])?;
+        }
+    }
+    builder.graph.return_hidden(hidden);
+    Ok(hidden)
+}
+
+fn last_norm(builder: &mut Builder<'_>, x: ValueId) -> Result<ValueId, BuildError> {
+    if builder.family.output == Output::Nothing {
+        return Ok(x);
+    }
+    // Some files name the last norm after the embedding.
+    let name = if builder.weights.has("token_embd_norm.weight") { "token_embd_norm" } else { "output_norm" };
+    builder.norm(name, x)
+}
+
+/// The logits of the selected rows.
+fn head(builder: &mut Builder<'_>, (embedding, embedding_factor): (Weight, f32), x: ValueId) -> Result<(), BuildError> {
+    let h = builder.h;
+    let x = builder.graph.push_one(SelectRows::new(), &[x])?;
+    let x = last_norm(builder, x)?;
+    let (head, factor) = match builder.weights.optional_matrix("output.weight", h.vocab_size, h.hidden_size)? {
+        Some(head) => (head, builder.weights.factor("output")?),
+        None => (embedding, embedding_factor),
+    };
+    let bias = builder.weights.optional_vector("output.bias", h.vocab_size)?;
+    let bias = bias.map(|bias| bias.iter().map(|bias| bias / factor).collect());
+    let logits = builder.graph.push_one(Linear::new(vec![head], vec![bias])?, &[x])?;
+    let logits = builder.times(factor * h.logit_scale.unwrap_or(1.0), logits)?;
+    if let Some(cap) = h.logit_softcap {
+        builder.graph.push_one(Softcap::new(cap), &[logits])?;
+    }
+    Ok(())
+}
