@@ -3,7 +3,7 @@
 use std::iter::Peekable;
 use std::str::Chars;
 
-use super::LarkError;
+use super::error::LarkError;
 
 /// A token of a grammar.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use super::common;
+use super::error::LarkError;
 use super::lexer::{Token, tokens};
-use super::{LarkError, common};
 
 /// Deepest nesting of parentheses.
 const DEEPEST: usize = 64;

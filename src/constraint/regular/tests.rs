@@ -1,3 +1,5 @@
+//! Tests of the translation.
+
 #![allow(clippy::unwrap_used)]
 
 use regex::Regex;
