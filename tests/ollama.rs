@@ -387,8 +387,6 @@ async fn what_cannot_be_done_is_refused() {
         (GENERATE, prompt(json!({ "images": ["aGk="] })), "images"),
         (GENERATE, prompt(json!({ "suffix": "}" })), "suffix"),
         (GENERATE, prompt(json!({ "template": "{{ .Prompt }}" })), "template"),
-        ("/api/embed", json!({ "model": MODEL, "input": "a" }), "embeddings"),
-        ("/api/embeddings", json!({ "model": MODEL, "prompt": "a" }), "embeddings"),
         ("/api/create", json!({ "model": "a", "from": "b" }), "create"),
         ("/api/copy", json!({ "source": "a", "destination": "b" }), "copy"),
         ("/api/push", json!({ "model": "a" }), "push"),

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use crate::config::{Config, LogFormat};
 use crate::logging::notice;
 use crate::models::{Models, ModelsError};
+use crate::pipeline::runtime::ServedModel;
 
 /// Prints the line of a model, which ends with the address of the server.
 pub(super) async fn print_model(models: &Models, id: &str, address: SocketAddr) -> Result<(), ModelsError> {
@@ -29,11 +30,32 @@ pub(super) async fn print_first_request(models: &Models, address: SocketAddr, co
         address,
         model: (!first.named).then_some(&first.id),
         // A model of the directory is not loaded yet; most of them answer messages.
-        is_chat: first.model.as_ref().is_none_or(|model| model.chat_template.is_some()),
+        use_of_model: first.model.as_ref().map_or(UseOfModel::Chat, |model| UseOfModel::of(model)),
         needs_key: !config.api_key.0.is_empty() || config.api_key_file.is_some(),
         has_page: !config.no_chat_page,
     };
     notice(&request.text());
+}
+
+/// What a model does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum UseOfModel {
+    /// It answers messages.
+    Chat,
+    /// It continues a text.
+    Text,
+    /// It makes embeddings only.
+    Embeddings,
+}
+
+impl UseOfModel {
+    fn of(model: &ServedModel) -> Self {
+        match model.chat_template {
+            _ if model.card.embedding.is_only => UseOfModel::Embeddings,
+            Some(_) => UseOfModel::Chat,
+            None => UseOfModel::Text,
+        }
+    }
 }
 
 /// A first request to a server.
@@ -43,8 +65,8 @@ struct FirstRequest<'a> {
     address: SocketAddr,
     /// The model; `None` for the server's default.
     model: Option<&'a str>,
-    /// Whether the model answers messages; if not, it continues a text.
-    is_chat: bool,
+    /// What the model does.
+    use_of_model: UseOfModel,
     /// Whether the server asks for a key.
     needs_key: bool,
     /// Whether the server has a page for browsers.
@@ -61,10 +83,10 @@ impl FirstRequest<'_> {
     }
 
     fn command(&self, url: &str) -> String {
-        let (route, mut body) = if self.is_chat {
-            ("chat/completions", json!({ "messages": [{ "role": "user", "content": "Hello!" }] }))
-        } else {
-            ("completions", json!({ "prompt": "Once upon a time", "max_tokens": 32 }))
+        let (route, mut body) = match self.use_of_model {
+            UseOfModel::Chat => ("chat/completions", json!({ "messages": [{ "role": "user", "content": "Hello!" }] })),
+            UseOfModel::Text => ("completions", json!({ "prompt": "Once upon a time", "max_tokens": 32 })),
+            UseOfModel::Embeddings => ("embeddings", json!({ "input": ["Once upon a time"] })),
         };
         if let Some(model) = self.model {
             body["model"] = Value::from(model);
@@ -92,7 +114,7 @@ mod tests {
 
     fn request(address: &str) -> FirstRequest<'static> {
         let address = address.parse().unwrap();
-        FirstRequest { address, model: None, is_chat: true, needs_key: false, has_page: false }
+        FirstRequest { address, model: None, use_of_model: UseOfModel::Chat, needs_key: false, has_page: false }
     }
 
     #[test]
@@ -103,10 +125,16 @@ mod tests {
     }
 
     #[test]
+    fn an_embedding_model_gets_a_text() {
+        let request = FirstRequest { use_of_model: UseOfModel::Embeddings, ..request("127.0.0.1:8080") };
+        assert!(request.text().contains("/v1/embeddings") && request.text().contains("\"input\""));
+    }
+
+    #[test]
     fn keys_names_and_plain_models_change_the_command() {
         let text = FirstRequest {
             model: Some("it's"),
-            is_chat: false,
+            use_of_model: UseOfModel::Text,
             needs_key: true,
             has_page: true,
             ..request("127.0.0.1:8080")

@@ -137,9 +137,18 @@ def errors_are_understood(client, model):
     refused(lambda: list(client.chat(model="nothing", messages=MESSAGES, stream=True)), 404)
     refused(lambda: client.show("nothing"), 404)
     refused(lambda: client.chat(model=model, messages=MESSAGES, options={"temperature": "hot"}), 400)
-    refused(lambda: client.embed(model=model, input="text"), 400)
     refused(lambda: client.delete(model), 403)
     refused(lambda: client.pull("nothing"), 403)
+
+
+@check
+def texts_become_vectors(client, model):
+    found = client.embed(model=model, input=["one text", "another text"])
+    assert len(found.embeddings) == 2 and found.prompt_eval_count > 0 and found.total_duration > 0
+    assert abs(sum(value * value for value in found.embeddings[0]) - 1) < 1e-4
+    assert client.embed(model=model, input="one text").embeddings[0] == found.embeddings[0]
+    assert len(client.embed(model=model, input="one text", dimensions=8).embeddings[0]) == 8
+    assert len(client.embeddings(model=model, prompt="one text").embedding) == len(found.embeddings[0])
 
 
 def main():

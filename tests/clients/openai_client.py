@@ -301,6 +301,17 @@ def two_clients_stream_at_once(client, model):
     assert results[0] == results[1] == results[2] and results[0]
 
 
+@check
+def texts_become_vectors(client, model):
+    # The client asks for base64 unless a format is named.
+    found = client.embeddings.create(model=model, input=["one text", "another text"])
+    assert [item.index for item in found.data] == [0, 1] and found.usage.prompt_tokens > 0
+    plain = client.embeddings.create(model=model, input="one text", encoding_format="float")
+    assert len(plain.data[0].embedding) == len(found.data[0].embedding)
+    assert all(abs(a - b) < 1e-6 for a, b in zip(plain.data[0].embedding, found.data[0].embedding))
+    assert len(client.embeddings.create(model=model, input="one text", dimensions=8).data[0].embedding) == 8
+
+
 def main():
     base_url = sys.argv[1]
     api_key = sys.argv[2] if len(sys.argv) > 2 else "none"
