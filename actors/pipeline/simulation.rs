@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use cuelight_engine::embedding::{EmbeddingSpec, Pooling};
 use cuelight_engine::engine::{
-    BLOCK_TOKENS, BlockId, BlockLayout, Engine, EngineError, EngineLimits, ExpertJob, ExpertResult, HiddenLimits, LogitsWanted, Progress,
-    SampledToken, SequenceRows, Step, StepOutput, TokenId,
+    BLOCK_TOKENS, BlockId, BlockLayout, Engine, EngineError, EngineLimits, ExpertJob, ExpertResult, HiddenLimits,
+    LogitsWanted, Progress, SampledToken, SequenceRows, Step, StepOutput, TokenId,
 };
 use cuelight_engine::format::chat_template::ChatTemplate;
 use cuelight_engine::format::gguf::Gguf;

@@ -203,8 +203,8 @@ impl Pipeline {
     }
 
     fn send(&self, batch: MicroBatch) -> Result<(), EngineError> {
-        let sent = self.first.as_ref().map(|first| first.send(Ok(batch)));
-        if matches!(sent, Some(Ok(()))) { Ok(()) } else { Err(threads_ended()) }
+        let is_sent = self.first.as_ref().is_some_and(|first| first.send(Ok(batch)).is_ok());
+        if is_sent { Ok(()) } else { Err(threads_ended()) }
     }
 
     fn receive(&self) -> Result<Message, EngineError> {

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cuelight_engine::engine::{AdapterUse, BlockId, EngineLimits, HiddenRows, RowSamplingParams, Step, StepId, TokenId};
+use cuelight_engine::engine::{
+    AdapterUse, BlockId, EngineLimits, HiddenRows, RowSamplingParams, Step, StepId, TokenId,
+};
 use cuelight_engine::sample::Draw;
 
 use crate::core::block_hash::{BlockContent, BlockHash};
