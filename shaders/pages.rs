@@ -5,7 +5,7 @@
 //! reloaded. The heap would keep much of that memory, because smaller allocations between the ranges live longer.
 
 use std::marker::PhantomData;
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 
 use half::f16;
 use memmap2::MmapMut;
@@ -59,6 +59,17 @@ impl<T: Plain> Pages<T> {
             let _ = pages.map.advise(memmap2::Advice::HugePage);
         }
         pages
+    }
+
+    /// The bytes of a range of values.
+    ///
+    /// # Panics
+    /// When the range is out of bounds.
+    #[must_use]
+    pub fn bytes(&mut self, range: Range<usize>) -> &mut [u8] {
+        let values = &mut self[range];
+        // SAFETY: the values have no padding, any bytes are valid values, and no other reference exists.
+        unsafe { std::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), size_of_val(values)) }
     }
 
     /// The number of values, without creating a reference to them, unlike the length of the slice.

@@ -301,6 +301,16 @@ pub struct HiddenLimits {
     pub whole_sequences: bool,
 }
 
+/// How an engine stores the content of a KV block, for copies of blocks outside of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BlockLayout {
+    /// Bytes of the content of one block.
+    pub bytes: usize,
+    /// What the bytes mean, next to the model's weights: the device, its arithmetic, the types and the ops. An engine of the same
+    /// weights and description computes the same bytes for the same tokens and can read those of another.
+    pub description: String,
+}
+
 /// Why a step failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EngineError {
@@ -348,6 +358,18 @@ impl Engine for Box<dyn Engine> {
     fn cost(&self, step: &Step) -> Option<Cost> {
         (**self).cost(step)
     }
+
+    fn block_layout(&self) -> Option<BlockLayout> {
+        (**self).block_layout()
+    }
+
+    fn read_blocks(&mut self, copies: &mut [(BlockId, &mut [u8])]) -> Result<(), EngineError> {
+        (**self).read_blocks(copies)
+    }
+
+    fn write_blocks(&mut self, contents: &[(BlockId, &[u8])]) -> Result<(), EngineError> {
+        (**self).write_blocks(contents)
+    }
 }
 
 /// A model on a device.
@@ -377,6 +399,30 @@ pub trait Engine: Send + 'static {
     /// # Errors
     /// [`EngineError`] when no step waits for this result, or the device is lost.
     fn resume(&mut self, result: ExpertResult) -> Result<Progress, EngineError>;
+
+    /// The layout of copied KV blocks; `None` if blocks cannot be copied, or are of no use without the recurrent state that belongs
+    /// to them.
+    fn block_layout(&self) -> Option<BlockLayout> {
+        None
+    }
+
+    /// Copies the contents of blocks to memory of [`BlockLayout::bytes`] each. Blocks until that is done.
+    ///
+    /// # Errors
+    /// [`EngineError::DeviceLost`] when the device fails or copies no blocks.
+    fn read_blocks(&mut self, copies: &mut [(BlockId, &mut [u8])]) -> Result<(), EngineError> {
+        let _ = copies;
+        Err(EngineError::DeviceLost("it copies no blocks".to_owned()))
+    }
+
+    /// Replaces the contents of blocks by copies that an engine with the same [`BlockLayout`] has made. Blocks until that is done.
+    ///
+    /// # Errors
+    /// As [`Engine::read_blocks`].
+    fn write_blocks(&mut self, contents: &[(BlockId, &[u8])]) -> Result<(), EngineError> {
+        let _ = contents;
+        Err(EngineError::DeviceLost("it copies no blocks".to_owned()))
+    }
 
     /// The minimum work of the step's ops; `None` if the engine does not know it.
     fn cost(&self, step: &Step) -> Option<Cost> {

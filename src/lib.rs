@@ -22,6 +22,7 @@
 //! - [`constraint`]: which tokens a schema or grammar allows next
 //! - [`perplexity`]: the likelihood of a text
 //! - [`memory`]: the memory plan of a model
+//! - [`host_blocks`]: host memory for copies of KV blocks
 //! - [`load`]: plans and loads a model
 //! - [`quantization_recipe`]: the format of each tensor of a quantized model
 //! - [`importance`]: measures which columns of matrices matter, for [`quantize`]
@@ -45,6 +46,7 @@ pub mod experts;
 pub mod format;
 pub mod graph;
 pub mod heap;
+pub mod host_blocks;
 pub mod importance;
 pub mod load;
 pub mod machine;

@@ -7,6 +7,7 @@
 //! - [`error`]: why it cannot be loaded
 //! - [`mod@plan`]: the plan, and loading by it
 //! - [`engine`]: divides a model among devices
+//! - [`block_layout`]: what copies of KV blocks depend on
 //! - [`part`]: the part of a model on one device
 //! - [`host_part`]: experts that the CPU computes for a device
 //! - [`expert_cache`]: divides a device's expert cache among layers
@@ -16,6 +17,7 @@
 //! - [`card`], [`progress`]: facts about a model, and how far its load is
 //! - [`recommended`]: what its publisher recommends next to the file
 
+mod block_layout;
 mod card;
 mod engine;
 mod error;

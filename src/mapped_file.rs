@@ -138,6 +138,12 @@ impl ModelFiles {
         self.0.iter().map(|file| format!("{} {:?}\n", file.path.display(), file.version)).collect()
     }
 
+    /// The path of each file.
+    #[must_use]
+    pub fn paths(&self) -> Vec<&Path> {
+        self.0.iter().map(|file| file.path.as_path()).collect()
+    }
+
     /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -23,6 +23,8 @@ pub struct MemoryPlan {
     pub text_bytes: u64,
     /// The texts and results of requests.
     pub request_bytes: u64,
+    /// Copies of KV blocks in host memory.
+    pub tier_bytes: u64,
     /// The draft model, whole.
     pub draft_bytes: u64,
     /// What the program used when the plan was made: its code, and what it holds for other models.
@@ -60,6 +62,8 @@ pub struct Pool {
     pub text_bytes: u64,
     /// The texts and results of requests.
     pub request_bytes: u64,
+    /// Copies of KV blocks in host memory.
+    pub tier_bytes: u64,
     /// The draft model, whole.
     pub draft_bytes: u64,
     /// Free memory there, if the system reports it.
@@ -76,6 +80,7 @@ impl Pool {
             + self.scratch_bytes
             + self.text_bytes
             + self.request_bytes
+            + self.tier_bytes
             + self.draft_bytes
     }
 }
@@ -122,6 +127,7 @@ impl MemoryPlan {
                     other.scratch_bytes += pool.scratch_bytes;
                     other.text_bytes += pool.text_bytes;
                     other.request_bytes += pool.request_bytes;
+                    other.tier_bytes += pool.tier_bytes;
                     other.draft_bytes += pool.draft_bytes;
                     // Each replica was planned with its share of the free memory.
                     other.available_bytes = other.available_bytes.zip(pool.available_bytes).map(|(a, b)| a + b);
@@ -153,6 +159,7 @@ impl MemoryPlan {
             scratch_bytes: sum(|pool| pool.scratch_bytes),
             text_bytes: sum(|pool| pool.text_bytes),
             request_bytes: sum(|pool| pool.request_bytes),
+            tier_bytes: sum(|pool| pool.tier_bytes),
             draft_bytes: sum(|pool| pool.draft_bytes),
             mapped_bytes: 0,
             program_bytes: None,
@@ -175,6 +182,7 @@ impl MemoryPlan {
             + self.scratch_bytes
             + self.text_bytes
             + self.request_bytes
+            + self.tier_bytes
             + self.draft_bytes
     }
 }
@@ -203,7 +211,12 @@ impl fmt::Display for MemoryPlan {
             writeln!(f, "  state    {bytes:>10}  recurrent state of {slots} sequences and checkpoints")?;
         }
         writeln!(f, "  scratch  {:>10}", format_bytes(self.scratch_bytes))?;
-        let others = [("text    ", self.text_bytes), ("requests", self.request_bytes), ("draft   ", self.draft_bytes)];
+        let others = [
+            ("KV tiers", self.tier_bytes),
+            ("text    ", self.text_bytes),
+            ("requests", self.request_bytes),
+            ("draft   ", self.draft_bytes),
+        ];
         for (name, bytes) in others {
             if bytes > 0 {
                 writeln!(f, "  {name} {:>10}", format_bytes(bytes))?;
@@ -236,6 +249,7 @@ impl fmt::Display for MemoryPlan {
                 ("state", pool.state_bytes),
                 ("text", pool.text_bytes),
                 ("requests", pool.request_bytes),
+                ("KV tiers", pool.tier_bytes),
                 ("draft model", pool.draft_bytes),
             ];
             for (name, bytes) in others {
@@ -282,6 +296,8 @@ pub struct MemoryRequest {
     pub text_bytes: u64,
     /// Bytes of the texts and results of requests, in host memory.
     pub request_bytes: u64,
+    /// Bytes for copies of KV blocks, in host memory.
+    pub tier_bytes: u64,
     /// Bytes of the draft model.
     pub draft_bytes: u64,
     /// Bytes of one KV block, summed over the layers.
@@ -351,7 +367,7 @@ pub enum TooLarge {
         kv_bytes: u64,
         /// Bytes of scratch.
         scratch_bytes: u64,
-        /// Bytes of the tokenizer and of requests.
+        /// Bytes of the tokenizer, of requests and of copies of KV blocks.
         text_bytes: u64,
         /// Bytes of the draft model.
         draft_bytes: u64,
@@ -404,7 +420,7 @@ pub fn plan(request: &MemoryRequest) -> Result<MemoryPlan, TooLarge> {
     let shortest = request.context_tokens.unwrap_or(context.min(SHORTEST_CONTEXT));
 
     let usable = request.limit_bytes.or(request.available_bytes.map(usable));
-    let text_bytes = request.text_bytes + request.request_bytes;
+    let text_bytes = request.text_bytes + request.request_bytes + request.tier_bytes;
     let draft_bytes = request.draft_bytes;
     let other_bytes = request.weights_bytes + request.scratch_bytes + text_bytes + draft_bytes;
     let left = usable.map_or(u64::MAX, |usable| usable.saturating_sub(other_bytes));
@@ -449,6 +465,7 @@ pub fn plan(request: &MemoryRequest) -> Result<MemoryPlan, TooLarge> {
         scratch_bytes: request.scratch_bytes,
         text_bytes: request.text_bytes,
         request_bytes: request.request_bytes,
+        tier_bytes: request.tier_bytes,
         draft_bytes,
         available_bytes: request.limit_bytes.or(request.available_bytes),
     };
@@ -563,6 +580,7 @@ mod tests {
             scratch_bytes: 10 * MIB,
             text_bytes: 0,
             request_bytes: 0,
+            tier_bytes: 0,
             draft_bytes: 0,
             block_bytes: MIB,
             slot_bytes: 0,

@@ -224,6 +224,7 @@ fn describe_memory(memory: &MemoryPlan) -> Value {
         "scratch_bytes": memory.scratch_bytes,
         "text_bytes": memory.text_bytes,
         "request_bytes": memory.request_bytes,
+        "tier_bytes": memory.tier_bytes,
         "draft_bytes": memory.draft_bytes,
         "total_bytes": memory.total_bytes(),
     })

@@ -23,6 +23,7 @@ use crate::config::Config;
 use crate::hub::ollama::Published;
 use crate::models::{ModelFactory, PlanError, PlannedModel};
 use crate::pipeline::adapters::{AdapterSpec, Adapters};
+use crate::pipeline::kv_store::KvStoreOptions;
 use crate::pipeline::loader::{ModelSource, SourceError};
 use crate::pipeline::model_source::DraftModel;
 use crate::pipeline::planned_file::PlannedFile;
@@ -55,6 +56,7 @@ pub fn load_options(config: &Config, tuned: &Tuned, source: Source) -> Result<Lo
         state_bytes: config.state_memory.map(|size| size.0),
         memory_bytes: None,
         request_bytes: 0,
+        tier_bytes: 0,
         draft: Vec::new(),
         kv_type: config.kv_type,
         threads: config.threads.map_or(tuned.calibration.threads, NonZeroUsize::get),
@@ -139,7 +141,9 @@ pub fn plan_within(
 ) -> Result<(GgufModel, PlannedModel), CliError> {
     let replicas = context.config.replicas.get() as u64;
     let (specs, adapters) = lora::of_config(&context.config)?.unzip();
-    let options = LoadOptions { request_bytes: request_bytes / replicas, adapters, ..file_options(model, context)? };
+    let options = file_options(model, context)?;
+    let tier_bytes = tier_bytes(&context.config);
+    let options = LoadOptions { request_bytes: request_bytes / replicas, tier_bytes, adapters, ..options };
     let (options, draft) = with_draft(options, context)?;
     let factory = GgufModel { adapters: specs, draft, ..GgufModel::new(options, context.config.replicas) };
     let plans = factory.plans(limit).map_err(CliError::other)?;
@@ -151,6 +155,13 @@ pub fn plan_within(
     let bar = loading_bar(&memory, context);
     let planned = factory.planned(memory, plans, bar);
     Ok((factory, planned))
+}
+
+/// Host memory for copies of KV blocks of each replica of a model that is served.
+#[must_use]
+pub fn tier_bytes(config: &Config) -> u64 {
+    let host_bytes = config.kv_host_memory.map_or(0, |size| size.0);
+    KvStoreOptions::reserved_bytes(host_bytes, config.kv_disk.is_some(), config.replicas.get())
 }
 
 /// The draft model of the configuration, and the options of the model with the memory that it uses.

@@ -21,6 +21,7 @@ use crate::hub::ollama::OllamaName;
 use crate::logging::notice;
 use crate::metrics::exposition::Exposition;
 use crate::models::{Machine, ModelFactory, Models, ModelsDirectory, ModelsError, ModelsOptions, NamedModel};
+use crate::pipeline::kv_store::{KvDirectory, KvStoreOptions};
 use crate::pipeline::runtime::RuntimeOptions;
 use crate::recording::Recorder;
 use crate::trace::{self, Tracer};
@@ -91,9 +92,11 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     let tracer =
         trace::start(config.trace_file.as_deref(), config.otlp_endpoint.as_deref()).map_err(CliError::other)?;
     let recorder = recorder(config)?;
+    let kv_store = kv_store(config)?;
     let runtime = async_runtime::tokio_runtime()?;
     let served = runtime.block_on(async {
-        let models = models_options(config, &tracer, &recorder);
+        let mut models = models_options(config, &tracer, &recorder);
+        models.runtime.kv_store = kv_store;
         let models = Models::start(models, named, directory).await.map_err(CliError::other)?;
         tokio::spawn(reload_on_hangup(options.clone(), context.source.clone()));
         serve(listener, models, options, config).await
@@ -161,6 +164,17 @@ fn recorder(config: &Config) -> Result<Recorder, CliError> {
     started.map_err(CliError::io(format!("record requests in {}", directory.display())))
 }
 
+/// The lower tiers of the KV cache. Takes the directory of the disk tier for this process.
+fn kv_store(config: &Config) -> Result<KvStoreOptions, CliError> {
+    let host_bytes = config.kv_host_memory.map_or(0, |size| size.0);
+    if config.no_prefix_cache && (host_bytes > 0 || config.kv_disk.is_some()) {
+        let advice = "--kv-host-memory and --kv-disk keep blocks of the prefix cache: leave --no-prefix-cache out";
+        return Err(CliError::Usage(advice.to_owned()));
+    }
+    let directory = config.kv_disk.as_deref().map(KvDirectory::open).transpose().map_err(CliError::other)?;
+    Ok(KvStoreOptions { host_bytes, disk: directory.map(|directory| (directory, config.kv_disk_size.0)) })
+}
+
 fn models_options(config: &Config, tracer: &Tracer, recorder: &Recorder) -> ModelsOptions {
     let (tracer, recorder) = (tracer.clone(), recorder.clone());
     ModelsOptions {
@@ -186,9 +200,9 @@ fn models_directory(path: &Path, args: &Args, context: &Context) -> Result<Model
     }
     // A wrong setting fails here, and not at the first request.
     let options = model::load_options(config, context.tuned(), Source::File(path.to_owned()))?;
-    let replicas = config.replicas;
+    let (replicas, tier_bytes) = (config.replicas, model::tier_bytes(config));
     let make = move |file: &Path| -> Arc<dyn ModelFactory> {
-        let options = LoadOptions { source: Source::File(file.to_owned()), ..options.clone() };
+        let options = LoadOptions { source: Source::File(file.to_owned()), tier_bytes, ..options.clone() };
         Arc::new(GgufModel::new(options, replicas))
     };
     let opened = ModelsDirectory::open(path, make);

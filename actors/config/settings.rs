@@ -182,6 +182,12 @@ settings! { |home|
         max_batched_tokens: NonZeroUsize = count(512), "TOKENS", advanced = true;
         /// Memory for the KV cache (the keys and values of all tokens so far), like 2GiB; if not set, enough for all requests that are computed at the same time, as far as memory is free.
         kv_memory: Option<ByteSize> = None, "SIZE";
+        /// Host memory, like 8GiB, for copies of KV cache blocks that the KV cache has no room for, of each model; a later prompt with the same beginning loads them instead of computing them again; if not set, none.
+        kv_host_memory: Option<ByteSize> = None, "SIZE";
+        /// Directory for copies of KV cache blocks that neither the KV cache nor `kv_host_memory` has room for; a restarted server finds them again; if not set, none.
+        kv_disk: Option<PathBuf> = None, "DIR";
+        /// Most space in `kv_disk` for the blocks of one model, like 100GiB.
+        kv_disk_size: ByteSize = ByteSize(16 << 30), "SIZE";
         /// Memory for the recurrent state of conversations, for models such as Qwen 3.5 that have it; if not set, enough for all requests that are computed at the same time and some checkpoints, as far as memory is free.
         state_memory: Option<ByteSize> = None, "SIZE", advanced = true;
         /// Number format of the KV cache: f16, f32, or q8_0 (8 bits per number, about half the size of f16).

@@ -1,6 +1,7 @@
 //! Leaf types that every other module uses: requests, their events and errors, and what a running model reports about
 //! itself. This module imports nothing from the rest of the crate.
 
+pub mod block_hash;
 pub mod counts;
 pub mod draft;
 pub mod ended_request;
@@ -14,3 +15,4 @@ pub mod request_context;
 pub mod shared_limit;
 pub mod status;
 pub mod stop_strings;
+pub mod tier;

@@ -11,3 +11,11 @@ pub struct PrefixScope {
     /// ([`AdapterUse::key`](cuelight_engine::engine::AdapterUse::key)).
     pub adapter: Option<(u64, u32)>,
 }
+
+impl PrefixScope {
+    /// Whether it means the same in another process. The number of an adapter does not.
+    #[must_use]
+    pub fn is_portable(&self) -> bool {
+        self.adapter.is_none()
+    }
+}

@@ -6,7 +6,9 @@
 
 use std::sync::Arc;
 
-use cuelight_engine::engine::{Engine, EngineError, EngineLimits, ExpertResult, Progress, Step, StepId};
+use cuelight_engine::engine::{
+    BlockId, BlockLayout, Engine, EngineError, EngineLimits, ExpertResult, Progress, Step, StepId,
+};
 use cuelight_engine::load::{LoadCancel, LoadProgress, LoadedModel, MemoryPlan};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -137,6 +139,10 @@ impl<S: ModelSource> ModelSource for CountedSource<S> {
         Some(Arc::new(CountedDraftModel { model, live: self.live.clone() }))
     }
 
+    fn content(&self) -> Option<String> {
+        self.source.content()
+    }
+
     fn host(&self) -> EngineHost {
         self.source.host()
     }
@@ -177,5 +183,17 @@ impl<E: Engine> Engine for CountedEngine<E> {
 
     fn resume(&mut self, result: ExpertResult) -> Result<Progress, EngineError> {
         self.engine.resume(result)
+    }
+
+    fn block_layout(&self) -> Option<BlockLayout> {
+        self.engine.block_layout()
+    }
+
+    fn read_blocks(&mut self, copies: &mut [(BlockId, &mut [u8])]) -> Result<(), EngineError> {
+        self.engine.read_blocks(copies)
+    }
+
+    fn write_blocks(&mut self, contents: &[(BlockId, &[u8])]) -> Result<(), EngineError> {
+        self.engine.write_blocks(contents)
     }
 }

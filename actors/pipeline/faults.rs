@@ -9,7 +9,9 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use cuelight_engine::backend::vulkan::faults::DeviceCall;
-use cuelight_engine::engine::{Engine, EngineError, EngineLimits, ExpertResult, Progress, Step, StepId};
+use cuelight_engine::engine::{
+    BlockId, BlockLayout, Engine, EngineError, EngineLimits, ExpertResult, Progress, Step, StepId,
+};
 
 /// A kind of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -121,5 +123,17 @@ impl<E: Engine> Engine for Faulty<E> {
 
     fn resume(&mut self, result: ExpertResult) -> Result<Progress, EngineError> {
         self.0.resume(result)
+    }
+
+    fn block_layout(&self) -> Option<BlockLayout> {
+        self.0.block_layout()
+    }
+
+    fn read_blocks(&mut self, copies: &mut [(BlockId, &mut [u8])]) -> Result<(), EngineError> {
+        self.0.read_blocks(copies)
+    }
+
+    fn write_blocks(&mut self, contents: &[(BlockId, &[u8])]) -> Result<(), EngineError> {
+        self.0.write_blocks(contents)
     }
 }

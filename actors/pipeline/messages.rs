@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cuelight_engine::engine::{Engine, EngineLimits, ExpertJob, StepId, StepOutput, TokenId};
+use cuelight_engine::engine::{BlockId, Engine, EngineLimits, ExpertJob, StepId, StepOutput, TokenId};
+use cuelight_engine::host_blocks::HostBlock;
 use cuelight_engine::load::{FileChange, LoadProgress, LoadedModel};
 use ractor::ActorRef;
 use tokio::sync::oneshot;
@@ -11,8 +12,9 @@ use tokio::time::Instant;
 
 use super::experts::ExpertAnswer;
 use super::journal::RequestRecord;
+use super::kv_store::Fetched;
 use super::model_source::SourceError;
-use super::policy::{PlannedStep, PolicyEvent, SampleTask};
+use super::policy::{BlockCopy, PlannedStep, PolicyEvent, SampleTask};
 use crate::core::draft::DraftRequest;
 use crate::core::request::{GenerationError, RequestId};
 
@@ -63,6 +65,8 @@ pub enum SchedulerMsg {
     },
     /// The draft model can be asked for drafts.
     DrafterReady(ActorRef<DrafterMsg>),
+    /// Blocks were read from a lower tier.
+    Fetched(Fetched),
     /// Accept no new requests, and reply when the last request has ended.
     Drain {
         /// Receives the reply.
@@ -122,6 +126,10 @@ pub enum ExecutorMsg {
         /// Receives the end of every step.
         scheduler: ActorRef<SchedulerMsg>,
     },
+    /// Copy blocks to a lower tier before the steps that are sent later.
+    Store(Vec<BlockCopy>),
+    /// Write these contents to blocks before the steps that are sent later.
+    Write(Vec<(BlockId, Arc<HostBlock>)>),
     /// The tokens that a step produced for the requests that continue.
     Tokens {
         /// The step.
@@ -157,6 +165,10 @@ pub enum DeviceReport {
     AwaitsExperts(StepId),
     /// Overlapped work was done for a step that waits for experts.
     RanOverlapped(StepId),
+    /// Blocks were copied to host memory.
+    BlocksRead(usize),
+    /// Blocks were written from host memory.
+    BlocksWritten(usize),
     /// The engine refused a step. Its state is unchanged.
     Refused {
         /// The step.

@@ -7,6 +7,7 @@
 //! - [`executor`], [`experts`]: compute the steps
 //! - [`drafter`]: the draft model, which guesses tokens for a step to verify
 //! - [`sampler`]: turns logits into text and sends it through the channel in [`client`]
+//! - [`kv_store`]: copies of KV blocks in host memory and on disk
 //! - [`journal`]: what is needed to continue the requests after an actor died
 //! - [`messages`]: what the actors send each other
 //! - [`served_model`]: the model and what is derived from it once
@@ -22,6 +23,7 @@ pub mod experts;
 pub mod faults;
 mod file_watch;
 pub mod journal;
+pub mod kv_store;
 pub mod loader;
 pub mod messages;
 pub mod model_source;

@@ -34,6 +34,11 @@ pub trait ModelSource: Send + Sync + 'static {
         None
     }
 
+    /// What identifies the content of a model without files: no other content has this name.
+    fn content(&self) -> Option<String> {
+        None
+    }
+
     /// Where the engine runs.
     fn host(&self) -> EngineHost {
         EngineHost::Thread

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::executor::OverlapMode;
+use super::kv_store::KvStoreOptions;
 use super::policy::PolicyConfig;
 use super::restart::RestartPolicy;
 use crate::recording::Recorder;
@@ -26,6 +27,8 @@ pub struct RuntimeOptions {
     pub step_timeout: Duration,
     /// Whether steps may be split into micro-batches, so that the device works while experts run on the host.
     pub overlap: OverlapMode,
+    /// The lower tiers of the KV cache, for each model.
+    pub kv_store: KvStoreOptions,
     /// How often actors are restarted after faults.
     pub restarts: RestartPolicy,
     /// Records what the actors do.
@@ -44,6 +47,7 @@ impl Default for RuntimeOptions {
             client_stall_timeout: Duration::from_secs(30),
             step_timeout: Duration::from_secs(120),
             overlap: OverlapMode::Auto,
+            kv_store: KvStoreOptions::default(),
             restarts: RestartPolicy::default(),
             tracer: Tracer::default(),
             recorder: Recorder::default(),

@@ -13,17 +13,20 @@ use std::sync::Arc;
 
 use cuelight_engine::embedding::Pooling;
 use cuelight_engine::engine::EngineLimits;
+use cuelight_engine::host_blocks::HostBlock;
 use cuelight_engine::sample::Draw;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::sync::oneshot;
 
 use super::journal::{Committed, Recovery, RequestJournal, RequestRecord};
+use super::kv_store::{Fetched, KvStore};
 use super::messages::{DrafterMsg, ExecutorMsg, SamplerMsg, SchedulerMsg};
 use super::policy::{Effect, EngineSampling, Policy, PolicyConfig, PolicyEvent, Progress, Submission};
 use super::runtime::ReplicaState;
 use crate::core::draft::DraftRequest;
 use crate::core::request::{GenerationRequest, RequestId};
-use crate::metrics::SchedulerMetrics;
+use crate::core::tier::FetchId;
+use crate::metrics::{SchedulerMetrics, TierMetrics};
 use crate::trace::SchedulerTrace;
 
 /// Startup arguments of the scheduler.
@@ -36,6 +39,8 @@ pub struct SchedulerArguments {
     pub sampler: ActorRef<SamplerMsg>,
     /// Receives the counts for gauges. Its journal has the requests.
     pub replica: Arc<ReplicaState>,
+    /// The lower tiers, if there are any.
+    pub kv_store: Option<KvStore>,
 }
 
 /// The state of the scheduler.
@@ -50,7 +55,11 @@ pub struct SchedulerState {
     replica: Arc<ReplicaState>,
     journal: Arc<RequestJournal>,
     drained: Option<oneshot::Sender<()>>,
+    kv_store: Option<KvStore>,
+    /// The blocks of the read that is being handled.
+    fetched: Option<(FetchId, Vec<Arc<HostBlock>>)>,
     metrics: SchedulerMetrics,
+    tier_metrics: TierMetrics,
     /// Times the handling of the current message.
     trace: SchedulerTrace,
 }
@@ -68,14 +77,33 @@ impl Actor for Scheduler {
         me: ActorRef<SchedulerMsg>,
         arguments: SchedulerArguments,
     ) -> Result<SchedulerState, ActorProcessingErr> {
-        let SchedulerArguments { policy, limits, sampler, replica } = arguments;
+        let SchedulerArguments { policy, limits, sampler, replica, kv_store } = arguments;
         sampler.cast(SamplerMsg::Connect(me.clone()))?;
+        if let Some(kv_store) = &kv_store {
+            kv_store.connect(me.clone());
+        }
         let journal = replica.journal().clone();
         let policy = Policy::starting_at(journal.next_step(), policy, limits);
         let metrics = SchedulerMetrics::new(&replica.model_id, replica.index);
+        let block_bytes = kv_store.as_ref().map_or(0, |store| store.layout().bytes);
+        let tier_metrics = TierMetrics::new(&replica.model_id, replica.index, block_bytes);
         let trace = SchedulerTrace::new(replica.tracer.clone());
-        let (executor, drafter, drained) = (None, None, None);
-        Ok(SchedulerState { policy, sampler, executor, drafter, me, replica, journal, drained, metrics, trace })
+        let (executor, drafter, drained, fetched) = Default::default();
+        Ok(SchedulerState {
+            policy,
+            sampler,
+            executor,
+            drafter,
+            me,
+            replica,
+            journal,
+            drained,
+            kv_store,
+            fetched,
+            metrics,
+            tier_metrics,
+            trace,
+        })
     }
 
     async fn handle(
@@ -103,6 +131,7 @@ impl Actor for Scheduler {
                 state.drafter = Some(drafter);
                 state.apply(PolicyEvent::DrafterReady);
             }
+            SchedulerMsg::Fetched(fetched) => state.fetched(fetched),
             SchedulerMsg::Drain { reply } => {
                 state.drained = Some(reply);
                 state.apply(PolicyEvent::Drain);
@@ -164,6 +193,35 @@ impl SchedulerState {
         self.perform(effects);
     }
 
+    /// Blocks were read from a lower tier.
+    fn fetched(&mut self, fetched: Fetched) {
+        let (found, Fetched { fetch, tier, blocks, elapsed, .. }) = (fetched.found(), fetched);
+        self.tier_metrics.read(tier, elapsed);
+        self.fetched = Some((fetch, blocks));
+        self.apply(PolicyEvent::Fetched { fetch, found, elapsed });
+        self.fetched = None;
+    }
+
+    /// Copies, moves, reads and removes blocks of lower tiers.
+    fn perform_in_tiers(&mut self, effect: Effect) {
+        let Some(kv_store) = &self.kv_store else { return };
+        match effect {
+            Effect::Store(copies) => self.send_to_executor(ExecutorMsg::Store(copies)),
+            Effect::Demote(hash) => kv_store.demote(hash),
+            Effect::Discard(tier, hash) => kv_store.discard(tier, hash),
+            Effect::Fetch { fetch, tier, blocks, time_limit } => {
+                kv_store.fetch(fetch, tier, blocks, self.me.clone());
+                self.me.send_after(time_limit, move || PolicyEvent::FetchTimedOut(fetch).into());
+            }
+            Effect::Write { fetch, blocks } => {
+                if let Some((_, contents)) = self.fetched.take().filter(|(fetched, _)| *fetched == fetch) {
+                    self.send_to_executor(ExecutorMsg::Write(blocks.into_iter().zip(contents).collect()));
+                }
+            }
+            _ => {}
+        }
+    }
+
     fn perform(&mut self, effects: Vec<Effect>) {
         #[cfg(feature = "fault-injection")]
         super::faults::Fault::Scheduler.panic_if_armed();
@@ -185,10 +243,15 @@ impl SchedulerState {
                 }
                 Effect::Cancelled(id) => self.send_to_sampler(SamplerMsg::Forget(id)),
                 Effect::Failed(id, error) => self.send_to_sampler(SamplerMsg::Fail(id, error)),
+                effect @ (Effect::Store(_)
+                | Effect::Demote(_)
+                | Effect::Discard(..)
+                | Effect::Fetch { .. }
+                | Effect::Write { .. }) => self.perform_in_tiers(effect),
             }
         }
         self.publish_counts();
-        if self.policy.is_empty()
+        if self.policy.is_drained()
             && let Some(drained) = self.drained.take()
         {
             let _ = drained.send(());
@@ -198,6 +261,7 @@ impl SchedulerState {
     fn publish_counts(&mut self) {
         let counts = self.policy.counts();
         self.metrics.set(&counts);
+        self.tier_metrics.set(&counts);
         self.replica.set_counts(counts);
     }
 

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use cuelight_engine::embedding::{EmbeddingSpec, Pooling};
 use cuelight_engine::engine::{
-    BLOCK_TOKENS, Engine, EngineError, EngineLimits, ExpertJob, ExpertResult, HiddenLimits, LogitsWanted, Progress,
-    SampledToken, SequenceRows, Step, StepOutput, TokenId,
+    BLOCK_TOKENS, BlockId, BlockLayout, Engine, EngineError, EngineLimits, ExpertJob, ExpertResult, HiddenLimits,
+    LogitsWanted, Progress, SampledToken, SequenceRows, Step, StepOutput, TokenId,
 };
 use cuelight_engine::format::chat_template::ChatTemplate;
 use cuelight_engine::format::gguf::Gguf;
@@ -223,6 +223,7 @@ impl SimulatedModel {
             scratch_bytes,
             text_bytes: 0,
             request_bytes: 0,
+            tier_bytes: 0,
             draft_bytes: 0,
             available_bytes,
         };
@@ -295,6 +296,10 @@ impl ModelSource for SimulatedModel {
         self.draft.clone().map(|draft| draft as Arc<dyn DraftModel>)
     }
 
+    fn content(&self) -> Option<String> {
+        Some("simulated".to_owned())
+    }
+
     fn host(&self) -> EngineHost {
         self.host
     }
@@ -329,6 +334,22 @@ struct Slot {
     /// The hash of all tokens up to this one.
     hash: u64,
     token: TokenId,
+}
+
+impl Slot {
+    const BYTES: usize = size_of::<u64>() + size_of::<TokenId>();
+
+    fn write(&self, out: &mut [u8]) {
+        let (hash, token) = out.split_at_mut(size_of::<u64>());
+        hash.copy_from_slice(&self.hash.to_le_bytes());
+        token.copy_from_slice(&self.token.to_le_bytes());
+    }
+
+    fn read(bytes: &[u8]) -> Self {
+        let (hash, token) = bytes.split_at(size_of::<u64>());
+        let hash = u64::from_le_bytes(hash.try_into().expect("eight bytes"));
+        Slot { hash, token: TokenId::from_le_bytes(token.try_into().expect("four bytes")) }
+    }
 }
 
 impl Engine for SimulatedEngine {
@@ -382,6 +403,27 @@ impl Engine for SimulatedEngine {
 
     fn resume(&mut self, result: ExpertResult) -> Result<Progress, EngineError> {
         Err(EngineError::InvalidStep { step: result.step, reason: "no step waits for experts".into() })
+    }
+
+    fn block_layout(&self) -> Option<BlockLayout> {
+        let layout = BlockLayout { bytes: BLOCK_TOKENS * Slot::BYTES, description: "simulated".into() };
+        (self.model.limits.state_slots == 0).then_some(layout)
+    }
+
+    fn read_blocks(&mut self, copies: &mut [(BlockId, &mut [u8])]) -> Result<(), EngineError> {
+        for (block, out) in copies {
+            let slots = &self.kv[*block as usize * BLOCK_TOKENS..][..BLOCK_TOKENS];
+            out.chunks_exact_mut(Slot::BYTES).zip(slots).for_each(|(out, slot)| slot.write(out));
+        }
+        Ok(())
+    }
+
+    fn write_blocks(&mut self, contents: &[(BlockId, &[u8])]) -> Result<(), EngineError> {
+        for (block, content) in contents {
+            let slots = &mut self.kv[*block as usize * BLOCK_TOKENS..][..BLOCK_TOKENS];
+            slots.iter_mut().zip(content.chunks_exact(Slot::BYTES)).for_each(|(slot, bytes)| *slot = Slot::read(bytes));
+        }
+        Ok(())
     }
 }
 

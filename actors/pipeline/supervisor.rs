@@ -31,7 +31,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use cuelight_engine::engine::{Engine as _, EngineLimits};
+use cuelight_engine::engine::{BlockLayout, Engine as _, EngineLimits};
 use cuelight_engine::load::{LoadProgress, LoadedModel, ModelFiles};
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SupervisionEvent};
 use tokio::sync::oneshot;
@@ -41,6 +41,7 @@ use super::drafter::{Drafter, DrafterArguments};
 use super::executor::{Executor, ExecutorArguments};
 use super::experts::{ExpertJobQueue, Experts, ExpertsArguments};
 use super::file_watch::FileWatch;
+use super::kv_store::{KvStore, ModelIdentity};
 use super::loader::{Loader, LoaderArguments};
 use super::messages::{DrafterMsg, ExecutorMsg, ExpertsMsg, LoaderMsg, SamplerMsg, SchedulerMsg, SupervisorMsg};
 use super::model_source::{ModelSource, SourceError};
@@ -87,6 +88,8 @@ struct ActorTree {
     experts: ActorRef<ExpertsMsg>,
     /// The queue of expert jobs. Jobs without a reply stay there when the experts actor is restarted.
     expert_jobs: ExpertJobQueue,
+    /// Copies of KV blocks, which outlive the engine. `None` without lower tiers.
+    kv_store: Option<KvStore>,
     /// The executor and the limits of its engine. `None` while it is being rebuilt.
     executor: Option<(ActorRef<ExecutorMsg>, EngineLimits)>,
     /// `None` without a draft model, and while it is being restarted.
@@ -244,7 +247,8 @@ impl<S: ModelSource> SupervisorState<S> {
             let limits = limits.clone();
             let model = ServedModel::new(card, memory, limits, tokenizer, chat_template);
             let model = model.with_adapters(self.source.adapters());
-            self.start_actors(me, Arc::new(model)).await?;
+            let kv_store = self.start_kv_store(engine.block_layout(), &files);
+            self.start_actors(me, Arc::new(model), kv_store).await?;
         }
         self.start_request_actors(me).await?;
         let Some(actors) = &mut self.actors else { return Ok(()) };
@@ -258,6 +262,7 @@ impl<S: ModelSource> SupervisorState<S> {
             sampler: requests.sampler.clone(),
             scheduler: requests.scheduler.clone(),
             expert_jobs: actors.expert_jobs.clone(),
+            kv_store: actors.kv_store.clone(),
             overlap: self.options.overlap,
             tracer: self.options.tracer.clone(),
         };
@@ -277,15 +282,45 @@ impl<S: ModelSource> SupervisorState<S> {
     }
 
     /// Starts the actors that live as long as the model.
-    async fn start_actors(&mut self, me: &Me<S>, model: Arc<ServedModel>) -> Result<(), ActorProcessingErr> {
+    async fn start_actors(
+        &mut self,
+        me: &Me<S>,
+        model: Arc<ServedModel>,
+        kv_store: Option<KvStore>,
+    ) -> Result<(), ActorProcessingErr> {
         let expert_jobs = ExpertJobQueue::default();
         let experts = self.spawn_experts(me, expert_jobs.clone()).await?;
         let (requests, executor, drafter) = (None, None, None);
-        self.actors = Some(ActorTree { model: model.clone(), requests, experts, expert_jobs, executor, drafter });
+        self.actors =
+            Some(ActorTree { model: model.clone(), requests, experts, expert_jobs, kv_store, executor, drafter });
         self.replica.journal().open();
         self.replica.set_model(model);
         self.start_drafter(me).await;
         Ok(())
+    }
+
+    /// Starts the lower tiers of the KV cache, as far as the options ask for them and the model can have them. The model also runs
+    /// without them.
+    fn start_kv_store(&self, layout: Option<BlockLayout>, files: &ModelFiles) -> Option<KvStore> {
+        let (mut options, replica) = (self.options.kv_store.clone(), self.replica.index);
+        if !options.is_used() {
+            return None;
+        }
+        let model = &*self.options.model_id;
+        let Some(layout) = layout else {
+            tracing::warn!(model, "the KV cache has no lower tiers: blocks are of no use without the recurrent state");
+            return None;
+        };
+        let identity = match files.is_empty() {
+            false => Some(ModelIdentity::Files(files.clone())),
+            true => self.source.content().map(ModelIdentity::Name),
+        };
+        if identity.is_none() && options.disk.take().is_some() {
+            tracing::warn!(model, "the KV cache has no disk tier: the model has no files that identify its content");
+        }
+        let identity = identity.unwrap_or_else(|| ModelIdentity::Name(String::new()));
+        let started = KvStore::start(&options, layout, identity, replica);
+        started.map_err(|error| tracing::error!(model, %error, "the KV cache has no lower tiers")).ok()
     }
 
     /// Starts sampler and scheduler unless they run. They continue the requests of the journal.
@@ -306,6 +341,7 @@ impl<S: ModelSource> SupervisorState<S> {
             limits: actors.model.limits.clone(),
             sampler: sampler.clone(),
             replica: self.replica.clone(),
+            kv_store: actors.kv_store.clone(),
         };
         let (scheduler, _) = Actor::spawn_linked(None, Scheduler, arguments, me.get_cell()).await?;
         // In this order, so that a client that leaves reaches the scheduler or is found in the journal.

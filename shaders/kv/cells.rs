@@ -1,5 +1,7 @@
 //! Memory that threads write through shared references.
 
+use std::ops::Range;
+
 use super::shape::BLOCK_TOKENS;
 use crate::pages::{Pages, Plain};
 
@@ -12,6 +14,14 @@ unsafe impl<T: Send + Sync> Sync for SharedCells<T> {}
 impl<T: Plain> SharedCells<T> {
     pub(super) fn new(len: usize) -> Self {
         SharedCells(Pages::zeroed(len))
+    }
+
+    /// The bytes of a range of values.
+    ///
+    /// # Panics
+    /// When the range is not inside.
+    pub(super) fn bytes(&mut self, range: Range<usize>) -> &mut [u8] {
+        self.0.bytes(range)
     }
 
     /// A pointer to a range; checks that the range is inside.

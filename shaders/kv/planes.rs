@@ -1,5 +1,7 @@
 //! Keys and values stored as they are, in half or single precision.
 
+use std::ops::Range;
+
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 
@@ -82,6 +84,15 @@ impl<T: Plain> Planes<T> {
     pub(super) fn new(heads: usize, strides: [usize; 2]) -> Self {
         let [keys, values] = strides.map(|stride| SharedCells::new(heads * BLOCK_TOKENS * stride));
         Planes { keys, values, strides }
+    }
+
+    /// The bytes of the keys and of the values of some heads.
+    pub(super) fn bytes(&mut self, heads: Range<usize>) -> [&mut [u8]; 2] {
+        let [keys, values] = self.strides.map(|stride| {
+            let len = BLOCK_TOKENS * stride;
+            heads.start * len..heads.end * len
+        });
+        [self.keys.bytes(keys), self.values.bytes(values)]
     }
 
     pub(super) fn head_at(&self, index: usize) -> PlainHead<T> {

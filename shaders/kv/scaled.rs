@@ -1,5 +1,7 @@
 //! Keys and values stored in eight bits with scales.
 
+use std::ops::Range;
+
 use half::f16;
 
 use super::cells::{SharedCells, prefetch};
@@ -23,6 +25,16 @@ impl ScaledPlanes {
         let groups = strides.map(|stride| stride.div_ceil(SCALE_GROUP));
         let [key_scales, value_scales] = groups.map(|groups| SharedCells::new(heads * BLOCK_TOKENS * groups));
         ScaledPlanes { codes: Planes::new(heads, strides), key_scales, value_scales, groups }
+    }
+
+    /// The bytes of the keys and of the values of some heads, then of their scales.
+    pub(super) fn bytes(&mut self, heads: Range<usize>) -> [&mut [u8]; 4] {
+        let [key_scales, value_scales] = self.groups.map(|groups| {
+            let len = BLOCK_TOKENS * groups;
+            heads.start * len..heads.end * len
+        });
+        let [keys, values] = self.codes.bytes(heads);
+        [keys, values, self.key_scales.bytes(key_scales), self.value_scales.bytes(value_scales)]
     }
 
     /// # Safety

@@ -18,7 +18,8 @@ use cuelight_shaders::experts::Experts;
 
 use crate::backend::ragged::validate;
 use crate::engine::{
-    Engine, EngineError, EngineLimits, ExpertResult, Progress, SampledToken, SequenceRows, Step, StepOutput,
+    BlockId, BlockLayout, Engine, EngineError, EngineLimits, ExpertResult, Progress, SampledToken, SequenceRows, Step,
+    StepOutput,
 };
 use crate::profile::{Cost, OpSpan};
 use crate::threads::wake_promptly;
@@ -42,6 +43,29 @@ pub trait PipelineStage: Send + 'static {
 
     /// The minimum work of the ops of all segments for a step.
     fn cost(&self, step: &Step) -> Cost;
+
+    /// Bytes of the content of a KV block in the stage's layers.
+    fn block_bytes(&self) -> usize {
+        0
+    }
+
+    /// Copies the contents of blocks to memory of [`PipelineStage::block_bytes`] each. Returns when they are there.
+    ///
+    /// # Errors
+    /// [`EngineError::DeviceLost`] when the device fails.
+    fn read_blocks(&mut self, copies: &mut [(BlockId, &mut [u8])]) -> Result<(), EngineError> {
+        let _ = copies;
+        Ok(())
+    }
+
+    /// Replaces the contents of blocks by such copies.
+    ///
+    /// # Errors
+    /// [`EngineError::DeviceLost`] when the device fails.
+    fn write_blocks(&mut self, contents: &[(BlockId, &[u8])]) -> Result<(), EngineError> {
+        let _ = contents;
+        Ok(())
+    }
 }
 
 /// Uploads experts to the pools of a stage while the stage computes. Each uploader runs on its own thread.
@@ -78,6 +102,7 @@ pub struct StagedEngine {
     /// The threads of all stages but the last.
     pipeline: Pipeline,
     limits: EngineLimits,
+    block_layout: Option<BlockLayout>,
 }
 
 type SharedStage = Arc<Mutex<Box<dyn PipelineStage>>>;
@@ -116,7 +141,14 @@ impl StagedEngine {
         assert!(!stages.is_empty(), "a model has at least one part");
         let stages: Vec<SharedStage> = stages.into_iter().map(|stage| Arc::new(Mutex::new(stage))).collect();
         let pipeline = Pipeline::start(&stages[..stages.len() - 1])?;
-        Ok(StagedEngine { stages, pipeline, limits })
+        Ok(StagedEngine { stages, pipeline, limits, block_layout: None })
+    }
+
+    /// Lets callers copy KV blocks, whose content `description` describes ([`BlockLayout::description`]).
+    #[must_use]
+    pub fn with_block_copies(self, description: Option<String>) -> Self {
+        let bytes = self.stages.iter().map(|stage| lock(stage).block_bytes()).sum();
+        StagedEngine { block_layout: description.map(|description| BlockLayout { bytes, description }), ..self }
     }
 
     /// Runs the micro-batches through all stages. Waits for all of them, even if one fails, so that none is left for the
@@ -171,8 +203,8 @@ impl Pipeline {
     }
 
     fn send(&self, batch: MicroBatch) -> Result<(), EngineError> {
-        let sent = self.first.as_ref().map(|first| first.send(Ok(batch)));
-        if matches!(sent, Some(Ok(()))) { Ok(()) } else { Err(threads_ended()) }
+        let is_sent = self.first.as_ref().is_some_and(|first| first.send(Ok(batch)).is_ok());
+        if is_sent { Ok(()) } else { Err(threads_ended()) }
     }
 
     fn receive(&self) -> Result<Message, EngineError> {
@@ -281,6 +313,38 @@ impl Engine for StagedEngine {
 
     fn cost(&self, step: &Step) -> Option<Cost> {
         Some(self.stages.iter().map(|stage| lock(stage).cost(step)).sum())
+    }
+
+    fn block_layout(&self) -> Option<BlockLayout> {
+        self.block_layout.clone()
+    }
+
+    fn read_blocks(&mut self, copies: &mut [(BlockId, &mut [u8])]) -> Result<(), EngineError> {
+        let mut left: Vec<(BlockId, &mut [u8])> = copies.iter_mut().map(|(block, out)| (*block, &mut **out)).collect();
+        for stage in &self.stages {
+            let mut stage = lock(stage);
+            let bytes = stage.block_bytes();
+            let mut here = Vec::with_capacity(left.len());
+            for (block, rest) in &mut left {
+                let (own, later) = std::mem::take(rest).split_at_mut(bytes);
+                *rest = later;
+                here.push((*block, own));
+            }
+            stage.read_blocks(&mut here)?;
+        }
+        Ok(())
+    }
+
+    fn write_blocks(&mut self, contents: &[(BlockId, &[u8])]) -> Result<(), EngineError> {
+        let mut start = 0;
+        for stage in &self.stages {
+            let mut stage = lock(stage);
+            let end = start + stage.block_bytes();
+            let here = contents.iter().map(|(block, content)| (*block, &content[start..end]));
+            stage.write_blocks(&here.collect::<Vec<_>>())?;
+            start = end;
+        }
+        Ok(())
     }
 
     fn resume(&mut self, result: ExpertResult) -> Result<Progress, EngineError> {

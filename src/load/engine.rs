@@ -26,8 +26,8 @@ use crate::placement::{self, Split};
 
 /// A model divided among its devices, and the experts that the CPU computes for a device.
 pub(super) struct Division {
-    parts: Vec<ModelPart>,
-    host: Option<HostPart>,
+    pub parts: Vec<ModelPart>,
+    pub host: Option<HostPart>,
 }
 
 /// How many replicas of a model share each memory, by [`Target::own_memory`]; 1 for a memory without an entry.
@@ -179,6 +179,7 @@ impl Division {
                 weights_bytes: weights + in_host,
                 text_bytes: if is_host { request.text_bytes } else { 0 },
                 request_bytes: if is_host { request.request_bytes } else { 0 },
+                tier_bytes: if is_host { request.tier_bytes } else { 0 },
                 draft_bytes: options.draft.iter().filter(|it| it.device == own_memory).map(|it| it.bytes).sum(),
                 scratch_bytes: footprints().map(|footprint| footprint.scratch).sum(),
                 block_bytes,
@@ -254,11 +255,13 @@ impl Division {
         Ok(())
     }
 
-    /// Builds the engine of all parts with its weights loaded, and the experts that it leaves to the host.
+    /// Builds the engine of all parts with its weights loaded, and the experts that it leaves to the host. The KV blocks of the
+    /// engine can be copied if there is a description of their content.
     pub fn build(
         mut self,
         options: &LoadOptions,
         limits: EngineLimits,
+        block_description: Option<String>,
         cancel: &LoadCancel,
         progress: &mut dyn FnMut(LoadProgress),
     ) -> Result<(Box<dyn Engine>, Option<HostExperts>), LoadError> {
@@ -277,9 +280,12 @@ impl Division {
         let (engine, experts): (Box<dyn Engine>, _) = match self.host {
             Some(host) if stages.len() == 1 => {
                 let (engine, experts) = host.build(stages.remove(0), options, limits, &mut done)?;
-                (Box::new(engine), Some(experts))
+                (Box::new(engine.with_block_copies(block_description)), Some(experts))
             }
-            _ => (Box::new(StagedEngine::new(stages, limits)?), None),
+            _ => {
+                let engine = StagedEngine::new(stages, limits)?;
+                (Box::new(engine.with_block_copies(block_description)), None)
+            }
         };
         progress(LoadProgress { done_bytes: total_bytes, total_bytes });
         Ok((engine, experts))

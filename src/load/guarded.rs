@@ -1,6 +1,6 @@
 //! An engine whose results are used only while its model files are unchanged.
 
-use crate::engine::{Engine, EngineError, EngineLimits, ExpertResult, Progress, Step, StepId};
+use crate::engine::{BlockId, BlockLayout, Engine, EngineError, EngineLimits, ExpertResult, Progress, Step, StepId};
 use crate::mapped_file::ModelFiles;
 use crate::profile::Cost;
 
@@ -40,5 +40,18 @@ impl Engine for GuardedEngine {
 
     fn cost(&self, step: &Step) -> Option<Cost> {
         self.engine.cost(step)
+    }
+
+    fn block_layout(&self) -> Option<BlockLayout> {
+        self.engine.block_layout()
+    }
+
+    fn read_blocks(&mut self, copies: &mut [(BlockId, &mut [u8])]) -> Result<(), EngineError> {
+        let result = self.engine.read_blocks(copies);
+        self.checked(result)
+    }
+
+    fn write_blocks(&mut self, contents: &[(BlockId, &[u8])]) -> Result<(), EngineError> {
+        self.engine.write_blocks(contents)
     }
 }

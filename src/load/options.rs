@@ -97,6 +97,8 @@ pub struct LoadOptions {
     pub memory_bytes: Option<u64>,
     /// Bytes of host memory for the texts and results of requests.
     pub request_bytes: u64,
+    /// Bytes of host memory for copies of KV blocks.
+    pub tier_bytes: u64,
     /// The memories of a draft model that is loaded with this one; none without a draft model.
     pub draft: Vec<DraftMemory>,
     /// How keys and values are stored.
@@ -156,6 +158,7 @@ impl LoadOptions {
             state_bytes: None,
             memory_bytes: None,
             request_bytes: 0,
+            tier_bytes: 0,
             draft: Vec::new(),
             kv_type: KvType::F16,
             threads: cpu::default_threads(),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use cuelight_shaders::layer_state::LayerState;
 
+use super::block_layout;
 use super::card::ModelCard;
 use super::engine::{self, Division, Sharers};
 use super::error::LoadError;
@@ -184,6 +185,7 @@ fn memory_request(model: &ModelGraph, options: &LoadOptions, limits: &EngineLimi
         scratch_bytes: 0,
         text_bytes: 0,
         request_bytes: options.request_bytes,
+        tier_bytes: options.tier_bytes,
         draft_bytes: 0,
         block_bytes: 0,
         slot_bytes: 0,
@@ -366,7 +368,8 @@ impl LoadPlan {
         if let Some(pending_weights) = self.pending_weights {
             pending_weights.make(self.options.threads);
         }
-        self.division.build(&self.options, self.limits, cancel, progress)
+        let blocks = block_layout::describe(&self.division, &self.options, &self.limits);
+        self.division.build(&self.options, self.limits, blocks, cancel, progress)
     }
 }
 

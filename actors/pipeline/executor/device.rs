@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use cuelight_engine::engine::{Engine, EngineError, ExpertJob, Progress, Step, StepId};
+use cuelight_engine::engine::{BlockId, Engine, EngineError, ExpertJob, Progress, Step, StepId};
 use cuelight_engine::heap::release_freed;
+use cuelight_engine::host_blocks::HostBlock;
 use cuelight_engine::threads::{YieldHint, wake_promptly};
 use ractor::ActorRef;
 use tokio::sync::{mpsc, oneshot};
@@ -15,12 +16,18 @@ use tokio::time::Instant;
 use super::micro_batches::step_and_micro_batch;
 use crate::core::panic_message::panic_message;
 use crate::pipeline::experts::{ExpertAnswer, ExpertJobQueue, ReplyTo};
+use crate::pipeline::kv_store::KvStore;
 use crate::pipeline::messages::{DeviceEvent, DeviceReport, ExecutorMsg};
 use crate::pipeline::model_source::EngineHost;
+use crate::pipeline::policy::BlockCopy;
 
 /// A command to the engine.
 pub(super) enum DeviceCommand {
     Begin(Step),
+    /// Copies blocks to the store.
+    ReadBlocks(Vec<BlockCopy>),
+    /// Writes these contents to blocks.
+    WriteBlocks(Vec<(BlockId, Arc<HostBlock>)>),
     /// The result of the expert job that the engine waits for.
     Resume(ExpertAnswer),
 }
@@ -37,27 +44,29 @@ pub(super) enum Device<E> {
     Virtual {
         engine: Option<E>,
         expert_jobs: ExpertJobQueue,
+        kv_store: Option<KvStore>,
     },
     Abandoned,
 }
 
 impl<E: Engine> Device<E> {
-    /// Starts the engine. It sends its reports to the executor and its expert jobs to the queue.
+    /// Starts the engine. It sends its reports to the executor, its expert jobs to the queue and copies of blocks to the store.
     pub fn start(
         engine: E,
         host: EngineHost,
         expert_jobs: ExpertJobQueue,
+        kv_store: Option<KvStore>,
         reports: ActorRef<ExecutorMsg>,
     ) -> std::io::Result<Self> {
         if host == EngineHost::VirtualTime {
-            return Ok(Device::Virtual { engine: Some(engine), expert_jobs });
+            return Ok(Device::Virtual { engine: Some(engine), expert_jobs, kv_store });
         }
         let (commands, receiver) = mpsc::unbounded_channel();
         let (alive, gone) = oneshot::channel();
         let yield_hint = Arc::<YieldHint>::default();
         let resume = commands.downgrade();
-        let thread =
-            DeviceThread { engine: Some(engine), resume, yield_hint: Arc::clone(&yield_hint), expert_jobs, reports };
+        let (engine, hint) = (Some(engine), Arc::clone(&yield_hint));
+        let thread = DeviceThread { engine, resume, yield_hint: hint, expert_jobs, kv_store, reports };
         thread::Builder::new().name("cuelight-device".into()).spawn(move || {
             thread.run(receiver);
             // An ended thread's freed memory would otherwise stay with the process, once per restart of the engine.
@@ -74,7 +83,9 @@ impl<E: Engine> Device<E> {
                 yield_hint.request();
                 let _ = commands.as_ref().map(|commands| commands.send(command));
             }
-            Device::Virtual { engine, expert_jobs } => run_virtual(engine, command, expert_jobs, reports),
+            Device::Virtual { engine, expert_jobs, kv_store } => {
+                run_virtual(engine, command, (expert_jobs, kv_store.as_ref()), reports);
+            }
             Device::Abandoned => {}
         }
     }
@@ -105,6 +116,7 @@ struct DeviceThread<E> {
     /// Asks the expert threads, which use all cores, to yield when this thread has work.
     yield_hint: Arc<YieldHint>,
     expert_jobs: ExpertJobQueue,
+    kv_store: Option<KvStore>,
     reports: ActorRef<ExecutorMsg>,
 }
 
@@ -116,7 +128,8 @@ impl<E: Engine> DeviceThread<E> {
         while let Some(command) = commands.blocking_recv() {
             yield_hint.accept();
             let from = Instant::now();
-            let result = yield_hint.while_working(|| run_command(&mut self.engine, command));
+            let kv_store = self.kv_store.as_ref();
+            let result = yield_hint.while_working(|| run_command(&mut self.engine, command, kv_store));
             let elapsed = from.elapsed();
             // The expert job is submitted before anything is reported, so that the experts start at once.
             let report =
@@ -163,12 +176,13 @@ fn run_overlapped<E: Engine>(slot: &mut Option<E>, step: StepId) -> Option<Devic
 fn run_virtual<E: Engine>(
     engine: &mut Option<E>,
     command: DeviceCommand,
-    expert_jobs: &ExpertJobQueue,
+    (expert_jobs, kv_store): (&ExpertJobQueue, Option<&KvStore>),
     reports: &ActorRef<ExecutorMsg>,
 ) {
     let executor = reports.clone();
     let reply_to: ReplyTo = Box::new(move |answer| drop(executor.cast(ExecutorMsg::Experts(answer))));
-    let report = submit_job(run_command(engine, command), |job| expert_jobs.submit(job, Arc::default(), reply_to));
+    let report =
+        submit_job(run_command(engine, command, kv_store), |job| expert_jobs.submit(job, Arc::default(), reply_to));
     let elapsed = match &report {
         DeviceReport::Done(output) => output.elapsed,
         _ => Duration::ZERO,
@@ -198,12 +212,44 @@ fn submit_job(result: Result<Progress, DeviceReport>, submit: impl FnOnce(Expert
     }
 }
 
-fn run_command<E: Engine>(slot: &mut Option<E>, command: DeviceCommand) -> Result<Progress, DeviceReport> {
+/// Runs a command. A copy of blocks ends with a report of its own.
+fn run_command<E: Engine>(
+    slot: &mut Option<E>,
+    command: DeviceCommand,
+    kv_store: Option<&KvStore>,
+) -> Result<Progress, DeviceReport> {
     match command {
         DeviceCommand::Begin(step) => call_engine(slot, |engine| engine.begin(step)),
         DeviceCommand::Resume(Ok(result)) => call_engine(slot, |engine| engine.resume(result)),
         // The engine is in the middle of the step and cannot continue, so a new one has to be loaded.
         DeviceCommand::Resume(Err(error)) => Err(drop_engine(slot, error.to_string())),
+        DeviceCommand::ReadBlocks(copies) => Err(read_blocks(slot, copies, kv_store)),
+        DeviceCommand::WriteBlocks(contents) => Err(write_blocks(slot, &contents)),
+    }
+}
+
+/// Copies blocks to the store.
+fn read_blocks<E: Engine>(slot: &mut Option<E>, copies: Vec<BlockCopy>, kv_store: Option<&KvStore>) -> DeviceReport {
+    let Some(store) = kv_store else { return DeviceReport::BlocksRead(0) };
+    let mut memory: Vec<Option<HostBlock>> = copies.iter().map(|_| store.take_memory()).collect();
+    let to_read = copies.iter().zip(&mut memory);
+    let mut to_read: Vec<(BlockId, &mut [u8])> =
+        to_read.filter_map(|(copy, memory)| Some((copy.block, &mut **memory.as_mut()?))).collect();
+    let count = to_read.len();
+    if let Err(report) = call_engine(slot, |engine| engine.read_blocks(&mut to_read)) {
+        return report;
+    }
+    for (copy, memory) in copies.into_iter().zip(memory) {
+        store.put(copy.content, copy.to, memory);
+    }
+    DeviceReport::BlocksRead(count)
+}
+
+fn write_blocks<E: Engine>(slot: &mut Option<E>, contents: &[(BlockId, Arc<HostBlock>)]) -> DeviceReport {
+    let contents: Vec<(BlockId, &[u8])> = contents.iter().map(|(block, content)| (*block, &***content)).collect();
+    match call_engine(slot, |engine| engine.write_blocks(&contents)) {
+        Ok(()) => DeviceReport::BlocksWritten(contents.len()),
+        Err(report) => report,
     }
 }
 

@@ -1,6 +1,6 @@
 //! The Executor actor runs steps on one device.
 //!
-//! Receives `Run` and `Resync` from the scheduler, `Tokens` from the sampler, `Connect` from the supervisor, and `Device`
+//! Receives `Run`, `Store`, `Write` and `Resync` from the scheduler, `Tokens` from the sampler, `Connect` from the supervisor, and `Device`
 //! from its device. Sends logits to the sampler and `StepDone` to the scheduler.
 //!
 //! The engine blocks, so it runs on its own thread and the actor only passes messages. The device thread submits expert
@@ -36,6 +36,7 @@ pub use self::overlap::OverlapMode;
 use self::overlap::{Overlap, StepClass};
 use self::queue::StepQueue;
 use super::experts::ExpertJobQueue;
+use super::kv_store::KvStore;
 use super::messages::{DeviceEvent, DeviceReport, ExecutorMsg, SamplerMsg, SchedulerMsg};
 pub use super::model_source::EngineHost;
 use super::policy::{PlannedStep, PolicyEvent, SampleTask};
@@ -59,6 +60,8 @@ pub struct ExecutorArguments<E> {
     pub scheduler: ActorRef<SchedulerMsg>,
     /// The queue for expert jobs on the host.
     pub expert_jobs: ExpertJobQueue,
+    /// Receives copies of blocks, if there are lower tiers.
+    pub kv_store: Option<KvStore>,
     /// Whether steps may be split so that the device works while the experts do.
     pub overlap: OverlapMode,
     /// Records the steps.
@@ -119,10 +122,11 @@ impl<E: Engine> Actor for Executor<E> {
             sampler,
             scheduler,
             expert_jobs,
+            kv_store,
             overlap,
             tracer,
         } = arguments;
-        let device = Device::start(engine, host, expert_jobs, me.clone())?;
+        let device = Device::start(engine, host, expert_jobs, kv_store, me.clone())?;
         // A quarter of the timeout is precise enough to detect a device that hangs.
         me.send_interval((step_timeout / 4).max(Duration::from_millis(1)), || ExecutorMsg::Watch);
         let metrics = StepMetrics::new(&model_id);
@@ -148,6 +152,9 @@ impl<E: Engine> Actor for Executor<E> {
     ) -> Result<(), ActorProcessingErr> {
         match message {
             ExecutorMsg::Run(step) => state.queue.push(step),
+            // The device does these next. Steps that were sent before and wait for tokens neither read nor write these blocks.
+            ExecutorMsg::Store(copies) => state.device.send(DeviceCommand::ReadBlocks(copies), &me),
+            ExecutorMsg::Write(contents) => state.device.send(DeviceCommand::WriteBlocks(contents), &me),
             ExecutorMsg::Resync => state.queue.resync(),
             ExecutorMsg::Connect { sampler, scheduler } => state.connect(sampler, scheduler),
             ExecutorMsg::Tokens { step, tokens } => state.queue.record_tokens(step, tokens),
@@ -216,6 +223,11 @@ impl<E: Engine> ExecutorState<E> {
             }
             DeviceReport::RanOverlapped(micro_batch) => {
                 self.record_segment(micro_batch, from, elapsed);
+                Ok(())
+            }
+            DeviceReport::BlocksRead(_) => Ok(()),
+            DeviceReport::BlocksWritten(blocks) => {
+                let _ = self.scheduler.cast(PolicyEvent::BlocksWritten { blocks, elapsed }.into());
                 Ok(())
             }
             DeviceReport::Refused { step, reason } => self.micro_batch_ended(me, step, Err(reason)),

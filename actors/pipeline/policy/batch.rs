@@ -156,6 +156,7 @@ impl Policy {
         let prompt_rows = PromptRows::of(prompt_rows, is_saturated, charge);
         self.steps.insert(id, StepRecord::new(members, work, prompt_rows));
         planned.step.id = id;
+        self.store_evicted(effects);
         effects.push(Effect::Run(planned));
         true
     }

@@ -3,12 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cuelight_engine::engine::{AdapterUse, EngineLimits, HiddenRows, RowSamplingParams, Step, StepId, TokenId};
+use cuelight_engine::engine::{
+    AdapterUse, BlockId, EngineLimits, HiddenRows, RowSamplingParams, Step, StepId, TokenId,
+};
 use cuelight_engine::sample::Draw;
 
+use crate::core::block_hash::{BlockContent, BlockHash};
 use crate::core::draft::{DraftReply, DraftRequest, DraftSource};
 use crate::core::prefix_scope::PrefixScope;
 use crate::core::request::{GenerationError, RequestId, SpeculationOptions};
+use crate::core::tier::{FetchId, Tier, TierLimits};
 
 /// The parts of a request that matter for scheduling.
 #[derive(Debug, Clone, PartialEq)]
@@ -106,10 +110,53 @@ pub enum PolicyEvent {
     DrafterLost,
     /// The draft model replied.
     Drafted(DraftReply),
+    /// A lower tier reports what it holds.
+    Tier(Tier, TierReport),
+    /// Blocks were read from a lower tier.
+    Fetched {
+        /// The read.
+        fetch: FetchId,
+        /// What was read.
+        found: Found,
+        /// How long the read took.
+        elapsed: Duration,
+    },
+    /// A read from a lower tier has taken too long.
+    FetchTimedOut(FetchId),
+    /// Blocks from a lower tier were written to the device.
+    BlocksWritten {
+        /// Number of blocks.
+        blocks: usize,
+        /// How long that took.
+        elapsed: Duration,
+    },
     /// Accept no new requests.
     Drain,
     /// End every request with this error.
     EndAll(GenerationError),
+}
+
+/// The result of a read from a lower tier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Found {
+    /// Number of leading blocks that are in host memory now.
+    pub blocks: usize,
+    /// Whether the tier does not have the block after them, or not as it was.
+    pub next_is_lost: bool,
+}
+
+/// What a lower tier reports.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TierReport {
+    /// It can be used. It holds these blocks, the least recently used first. The second part of a block says whether it means the
+    /// same in another process.
+    Ready(TierLimits, Vec<(BlockHash, bool)>),
+    /// These blocks have arrived.
+    Kept(Vec<(BlockHash, bool)>),
+    /// These blocks have not arrived and will not.
+    Refused(Vec<BlockHash>),
+    /// It has no space for more than it holds.
+    Full,
 }
 
 /// What the sampler made of the logits of one sequence.
@@ -145,6 +192,30 @@ pub enum Effect {
     Draft(DraftRequest),
     /// Tell the executor that the failed step was handled. All steps from here on are formed with that knowledge.
     Resync,
+    /// Copy blocks from the device to a lower tier, before later steps write to them.
+    Store(Vec<BlockCopy>),
+    /// Move a block from host memory to the disk.
+    Demote(BlockHash),
+    /// Remove a block from a lower tier.
+    Discard(Tier, BlockHash),
+    /// Read blocks from a lower tier.
+    Fetch {
+        /// The read.
+        fetch: FetchId,
+        /// Where they are.
+        tier: Tier,
+        /// The blocks, each after the one before it.
+        blocks: Vec<BlockContent>,
+        /// The time after which [`PolicyEvent::FetchTimedOut`] is due.
+        time_limit: Duration,
+    },
+    /// Write the leading blocks of a finished read to the device, before later steps read them.
+    Write {
+        /// The read.
+        fetch: FetchId,
+        /// The blocks of the device.
+        blocks: Vec<BlockId>,
+    },
     /// A request takes part in a step for the first time.
     Started {
         /// The request.
@@ -165,6 +236,17 @@ pub enum Effect {
     Cancelled(RequestId),
     /// A request failed and was removed.
     Failed(RequestId, GenerationError),
+}
+
+/// A copy of a block of the device to a lower tier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlockCopy {
+    /// The block of the device.
+    pub block: BlockId,
+    /// What it contains.
+    pub content: BlockContent,
+    /// Where the copy is kept.
+    pub to: Tier,
 }
 
 /// A step with what the executor and the sampler need in addition to the rows.

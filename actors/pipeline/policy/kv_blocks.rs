@@ -13,6 +13,7 @@ use std::hash::{BuildHasher, RandomState};
 use cuelight_engine::engine::{BLOCK_TOKENS, BlockId, StepId, TokenId};
 
 use super::prefix_cache::{Content, PrefixCache};
+use crate::core::block_hash::BlockContent;
 use crate::core::prefix_scope::PrefixScope;
 
 /// One reference to a block. Released with [`BlockManager::release`].
@@ -44,6 +45,8 @@ pub struct BlockManager<S = RandomState> {
     contents: PrefixCache<S>,
     clock: u64,
     evictions: u64,
+    /// The blocks that were evicted since they were taken last, with their contents. `None` when they are not recorded.
+    evicted: Option<Vec<(BlockId, BlockContent)>>,
 }
 
 impl BlockManager {
@@ -73,7 +76,28 @@ impl<S: BuildHasher> BlockManager<S> {
             contents: PrefixCache::new(count as usize, hasher),
             clock: 0,
             evictions: 0,
+            evicted: None,
         }
+    }
+
+    /// Chooses whether [`take_evicted`](Self::take_evicted) returns anything.
+    pub fn record_evictions(&mut self, is_recorded: bool) {
+        match is_recorded {
+            true => drop(self.evicted.get_or_insert_default()),
+            false => self.evicted = None,
+        }
+    }
+
+    /// The blocks that were evicted since the last call, with the contents that they have until something is written to them.
+    pub fn take_evicted(&mut self) -> Vec<(BlockId, BlockContent)> {
+        self.evicted.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// The cached blocks with their contents, the least recently used first.
+    #[must_use]
+    pub fn cached_contents(&self) -> Vec<(BlockId, BlockContent)> {
+        let with_content = |id: &BlockId| Some((*id, self.contents.identity(*id)?));
+        self.cached.values().filter_map(with_content).collect()
     }
 
     /// Allocates a block, or returns `None` when all are referenced. When no block is free, the least recently used cached
@@ -83,6 +107,9 @@ impl<S: BuildHasher> BlockManager<S> {
             Some(id) => id,
             None => {
                 let (_, id) = self.cached.pop_first()?;
+                if let Some(evicted) = &mut self.evicted {
+                    evicted.extend(self.contents.identity(id).map(|content| (id, content)));
+                }
                 self.contents.remove(id);
                 self.evictions += 1;
                 id

@@ -9,6 +9,7 @@ use std::hash::BuildHasher;
 
 use cuelight_engine::engine::{BLOCK_TOKENS, BlockId, TokenId};
 
+use crate::core::block_hash::{BlockContent, BlockHash};
 use crate::core::prefix_scope::PrefixScope;
 
 /// What precedes a block.
@@ -43,8 +44,8 @@ impl Content {
 #[derive(Debug)]
 pub(super) struct PrefixCache<S> {
     blocks: HashMap<Content, BlockId, S>,
-    /// The content of each block, when it is known.
-    contents: Vec<Option<Content>>,
+    /// The content of each block, when it is known, and its identity beyond this cache.
+    contents: Vec<Option<(Content, BlockContent)>>,
 }
 
 impl<S: BuildHasher> PrefixCache<S> {
@@ -56,19 +57,37 @@ impl<S: BuildHasher> PrefixCache<S> {
         self.blocks.get(content).copied()
     }
 
+    /// What a known block contains, for copies of it.
+    pub fn identity(&self, block: BlockId) -> Option<BlockContent> {
+        self.contents[block as usize].as_ref().map(|(_, identity)| *identity)
+    }
+
+    /// The identity of a content whose predecessor is known.
+    fn identify(&self, content: &Content) -> BlockContent {
+        let (before, is_portable) = match &content.before {
+            Before::Start(scope) => (BlockHash::of_scope(scope), scope.is_portable()),
+            Before::Block(before) => {
+                let before = self.identity(*before).expect("the block before a known one is known");
+                (before.hash, before.is_portable)
+            }
+        };
+        BlockContent { hash: before.then(&content.tokens), before, tokens: content.tokens, is_portable }
+    }
+
     pub fn contains(&self, block: BlockId) -> bool {
         self.contents[block as usize].is_some()
     }
 
     /// Adds a block. No other block may have the same content.
     pub fn insert(&mut self, block: BlockId, content: Content) {
+        let identity = self.identify(&content);
         let before = self.blocks.insert(content.clone(), block);
         debug_assert_eq!(before, None, "two blocks have the same content");
-        self.contents[block as usize] = Some(content);
+        self.contents[block as usize] = Some((content, identity));
     }
 
     pub fn remove(&mut self, block: BlockId) {
-        if let Some(content) = self.contents[block as usize].take() {
+        if let Some((content, _)) = self.contents[block as usize].take() {
             self.blocks.remove(&content);
         }
     }
@@ -77,7 +96,7 @@ impl<S: BuildHasher> PrefixCache<S> {
     pub fn check(&self) {
         assert_eq!(self.blocks.len(), self.contents.iter().flatten().count());
         for (content, &block) in &self.blocks {
-            assert_eq!(self.contents[block as usize].as_ref(), Some(content));
+            assert_eq!(self.contents[block as usize].as_ref().map(|(content, _)| content), Some(content));
             if let Before::Block(before) = content.before {
                 assert!(self.contains(before), "block {block} has outlived block {before} before it");
             }

@@ -212,7 +212,7 @@ impl Policy {
             let victims = Victims::LowerPriority(sequence.priority);
             match self.admit(rank, victims, effects) {
                 AdmissionOutcome::Admitted if self.add_chunk(rank.id, victims, limit, batch, effects) => {}
-                AdmissionOutcome::Follows => {}
+                AdmissionOutcome::Follows | AdmissionOutcome::Loads => {}
                 AdmissionOutcome::Admitted | AdmissionOutcome::NoBlocks => return,
             }
         }

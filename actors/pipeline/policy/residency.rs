@@ -41,6 +41,8 @@ pub(super) enum AdmissionOutcome {
     Admitted,
     /// The sequence waits for a prefix that another sequence computes. Sequences behind it may go first.
     Follows,
+    /// The sequence runs as soon as blocks of its prefix are loaded. Sequences behind it may go first.
+    Loads,
     /// Not enough blocks are available.
     NoBlocks,
 }
@@ -58,6 +60,7 @@ impl Sequence {
         self.state = RecurrentState::default();
         self.computed = 0;
         self.planned = 0;
+        self.loading = None;
         self.cached_blocks = 0;
         self.residency = Residency::Waiting;
     }
@@ -112,6 +115,9 @@ impl Policy {
         self.start_state(rank.id, known.len());
         self.grow(rank.id, blocks);
         self.fair_queue.admitted(span);
+        if !alone && self.start_load(rank.id, effects) {
+            return AdmissionOutcome::Loads;
+        }
         AdmissionOutcome::Admitted
     }
 

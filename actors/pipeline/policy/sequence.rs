@@ -8,6 +8,8 @@ use super::fair_queue::VirtualSpan;
 use super::kv_blocks::BlockHandle;
 use super::prefix_cache::Content;
 use super::recurrent_state::RecurrentState;
+use super::tiers::loading::Loading;
+use crate::core::block_hash::{BlockContent, BlockHash};
 use crate::core::prefix_scope::PrefixScope;
 use crate::core::request::RequestId;
 use crate::core::shared_limit::Client;
@@ -76,6 +78,10 @@ pub(super) struct Sequence {
     pub blocks: Vec<BlockHandle>,
     /// Its recurrent state.
     pub state: RecurrentState,
+    /// The identities of its leading blocks, as far as they were needed.
+    pub hashes: Vec<BlockHash>,
+    /// The blocks that it waits for. They are loaded from lower tiers.
+    pub loading: Option<Loading>,
     /// Number of leading blocks whose content is in the prefix cache.
     pub cached_blocks: usize,
     pub residency: Residency,
@@ -144,7 +150,7 @@ impl Sequence {
         let is_ending = !self.pending.is_empty() && self.length() >= self.most_tokens;
         // A suspect takes part in one step at a time.
         let settled = !self.is_suspect() || self.in_flight == 0;
-        !self.paused && settled && !is_ending && self.unverified == 0 && self.remaining() > 0
+        !self.paused && self.loading.is_none() && settled && !is_ending && self.unverified == 0 && self.remaining() > 0
     }
 
     /// Whether a waiting sequence may be admitted.
@@ -224,6 +230,21 @@ impl Sequence {
     pub fn content(&self, index: usize) -> Content {
         let before = index.checked_sub(1).map(|before| self.blocks[before].id());
         Content::new(&self.scope, before, &self.tokens[index * BLOCK_TOKENS..(index + 1) * BLOCK_TOKENS])
+    }
+
+    /// The content of block number `index`, for copies of it.
+    pub fn portable_content(&mut self, index: usize) -> BlockContent {
+        let tokens = |index: usize| -> [TokenId; BLOCK_TOKENS] {
+            std::array::from_fn(|token| self.tokens[index * BLOCK_TOKENS + token])
+        };
+        let scope = BlockHash::of_scope(&self.scope);
+        while self.hashes.len() <= index {
+            let before = self.hashes.last().copied().unwrap_or(scope);
+            self.hashes.push(before.then(&tokens(self.hashes.len())));
+        }
+        let before = index.checked_sub(1).map_or(scope, |before| self.hashes[before]);
+        let (hash, is_portable) = (self.hashes[index], self.scope.is_portable());
+        BlockContent { hash, before, tokens: tokens(index), is_portable }
     }
 
     /// Number of leading blocks that two sequences of the same scope have in common.

@@ -16,9 +16,11 @@ use super::sequence::{Rank, Residency, Sequence};
 use super::state_slots::StateSlots;
 use super::step_record::StepRecord;
 use super::step_time::StepTime;
+use super::tiers::Tiers;
 use crate::core::counts::Counts;
 use crate::core::request::{GenerationError, RequestId, SubmitError};
 use crate::core::shared_limit::{Client, SharedLimit};
+use crate::core::tier::Tier;
 
 /// Maximum number of answer tokens that are charged to a client in advance: few answers are as long as they may be.
 const COUNTED_ANSWER: usize = 512;
@@ -45,6 +47,7 @@ pub struct Policy {
     /// Whether there is a draft model to ask.
     pub(super) drafter_ready: bool,
     pub(super) draft_time: DraftTime,
+    pub(super) tiers: Tiers,
     pub(super) steps: BTreeMap<StepId, StepRecord>,
     pub(super) next_step: StepId,
     pub(super) next_arrival: u64,
@@ -79,6 +82,7 @@ impl Policy {
             acceptance: Acceptance::default(),
             drafter_ready: false,
             draft_time: DraftTime::default(),
+            tiers: Tiers::default(),
             steps: BTreeMap::new(),
             next_step: StepId(0),
             next_arrival: 0,
@@ -118,6 +122,7 @@ impl Policy {
             slots_cached: self.slots.checkpoints(),
             slots_total: self.slots.total(),
             slot_evictions: self.slots.evictions(),
+            tiers: Tier::ALL.map(|tier| self.tiers.counts(tier)),
         }
     }
 
@@ -163,6 +168,8 @@ impl Policy {
             planned: 0,
             blocks: Vec::new(),
             state: RecurrentState::default(),
+            hashes: Vec::new(),
+            loading: None,
             cached_blocks: 0,
             residency: Residency::Waiting,
             leader: None,
@@ -197,6 +204,10 @@ impl Policy {
             PolicyEvent::DrafterReady => self.drafter_ready(),
             PolicyEvent::DrafterLost => self.drafter_lost(),
             PolicyEvent::Drafted(reply) => self.drafted(reply),
+            PolicyEvent::Tier(tier, report) => self.tier_reported(tier, report, &mut effects),
+            PolicyEvent::Fetched { fetch, found, elapsed } => self.fetched(fetch, found, elapsed, &mut effects),
+            PolicyEvent::FetchTimedOut(fetch) => self.fetch_timed_out(fetch, &mut effects),
+            PolicyEvent::BlocksWritten { blocks, elapsed } => self.blocks_written(blocks, elapsed),
             PolicyEvent::Drain => self.draining = true,
             PolicyEvent::EndAll(error) => {
                 let mut ids: Vec<_> = self.sequences.keys().copied().collect();
@@ -213,6 +224,8 @@ impl Policy {
     fn form_steps(&mut self, mut effects: Vec<Effect>) -> Vec<Effect> {
         self.ask_draft_model(&mut effects);
         while self.may_form_step() && self.form_step(&mut effects) {}
+        self.store_evicted(&mut effects);
+        self.flush(&mut effects);
         if self.config.verify {
             self.check();
         }
@@ -308,7 +321,7 @@ impl Policy {
 
     fn executor_ready(&mut self, limits: EngineLimits, effects: &mut Vec<Effect>) {
         debug_assert!(self.running.is_empty(), "the sequences must wait when a new executor is ready");
-        self.blocks = BlockManager::new(limits.kv_blocks);
+        self.replace_blocks(limits.kv_blocks);
         self.slots = StateSlots::new(limits.state_slots);
         self.limits = limits;
         self.executor_ready = true;
@@ -335,8 +348,15 @@ impl Policy {
             self.waiting.insert(rank);
         }
         // The contents of all blocks and slots are lost with the device.
-        self.blocks = BlockManager::new(self.limits.kv_blocks);
+        self.tiers.executor_lost();
+        self.replace_blocks(self.limits.kv_blocks);
         self.slots = StateSlots::new(self.limits.state_slots);
+    }
+
+    /// Continues with empty blocks.
+    fn replace_blocks(&mut self, blocks: usize) {
+        self.blocks = BlockManager::new(blocks);
+        self.blocks.record_evictions(self.config.prefix_cache && self.tiers.is_enabled());
     }
 
     /// Panics when an invariant does not hold.
@@ -345,7 +365,9 @@ impl Policy {
     /// - A sequence either waits, without blocks, or runs, with blocks for everything that it has computed.
     /// - The steps that a sequence is in flight for exist, and at most `steps_in_flight` steps do.
     pub fn check(&self) {
-        self.blocks.check(self.sequences.values().flat_map(|sequence| &sequence.blocks));
+        self.tiers.check();
+        let held = self.sequences.values().flat_map(|sequence| &sequence.blocks);
+        self.blocks.check(held.chain(self.tiers.handles()));
         self.slots.check(self.sequences.values().flat_map(|sequence| sequence.state.handles()));
         assert_eq!(self.waiting.len() + self.running.len(), self.sequences.len(), "a sequence is in no set or in two");
         for sequence in self.sequences.values() {
@@ -356,6 +378,7 @@ impl Policy {
                 (sequence.residency == Residency::Waiting, sequence.residency == Residency::Running)
             );
             assert!(sequence.blocks.is_empty() || runs, "{rank:?} waits with blocks");
+            assert!(sequence.loading.is_none() || (runs && sequence.in_flight == 0), "{rank:?} computes what it loads");
             assert!(sequence.computed <= sequence.planned, "{rank:?} computed more than planned");
             assert!(sequence.planned <= sequence.blocks.len() * BLOCK_TOKENS, "{rank:?} lacks blocks");
             assert!(sequence.planned <= sequence.length(), "{rank:?} has planned more tokens than it has");

@@ -64,6 +64,12 @@ impl StepTime {
         !self.prefill.is_empty()
     }
 
+    /// Whether steps with prompt rows were measured that are large enough to predict one with `rows` prompt rows.
+    pub fn knows_prefill_of(&self, rows: usize) -> bool {
+        const EXTRAPOLATION: usize = 8;
+        self.prefill.iter().any(|(work, _)| work.rows * EXTRAPOLATION >= rows)
+    }
+
     /// The predicted time of a step. `None` before any step was measured.
     pub fn predict(&self, work: Work) -> Option<Duration> {
         let [base, per_row, per_attended] = self.fit?;

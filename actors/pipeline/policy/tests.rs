@@ -10,6 +10,7 @@ mod prompts;
 mod random;
 mod recurrent;
 mod speculation;
+mod tiers;
 mod world;
 
 use std::time::Duration;

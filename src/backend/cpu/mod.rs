@@ -19,7 +19,7 @@ use crate::backend::ragged::{RaggedRows, count_rows, node_cost};
 use crate::backend::stage::{PipelineStage, StageOutput};
 use crate::cancel::LoadCancelled;
 use crate::cgroup;
-use crate::engine::{EngineError, EngineLimits, Step};
+use crate::engine::{BlockId, EngineError, EngineLimits, Step};
 use crate::graph::{Graph, MemoryLayout, ValueId};
 use crate::profile::Profiler;
 use team::ThreadTeam;
@@ -206,6 +206,20 @@ impl PipelineStage for CpuStage {
             graph.nodes().iter().map(cost).sum::<Cost>()
         };
         self.segments.iter().map(of_segment).sum()
+    }
+
+    fn block_bytes(&self) -> usize {
+        self.kv.block_bytes()
+    }
+
+    fn read_blocks(&mut self, copies: &mut [(BlockId, &mut [u8])]) -> Result<(), EngineError> {
+        copies.iter_mut().for_each(|(block, out)| self.kv.read_block(*block, out));
+        Ok(())
+    }
+
+    fn write_blocks(&mut self, contents: &[(BlockId, &[u8])]) -> Result<(), EngineError> {
+        contents.iter().for_each(|(block, content)| self.kv.write_block(*block, content));
+        Ok(())
     }
 }
 

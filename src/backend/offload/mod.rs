@@ -29,7 +29,8 @@ use crate::backend::ragged::validate;
 use crate::backend::stage::{PipelineStage, StageOutput};
 use crate::device::ExpertStreaming;
 use crate::engine::{
-    Engine, EngineError, EngineLimits, ExpertCounts, ExpertJob, ExpertResult, Progress, Step, StepId, StepOutput,
+    BlockId, BlockLayout, Engine, EngineError, EngineLimits, ExpertCounts, ExpertJob, ExpertResult, Progress, Step,
+    StepId, StepOutput,
 };
 
 use crate::graph::Handover;
@@ -46,6 +47,7 @@ pub struct OffloadedEngine {
     cuts: Vec<Handover>,
     break_even: BreakEven,
     limits: EngineLimits,
+    block_layout: Option<BlockLayout>,
     waiting: HashMap<StepId, Waiting>,
 }
 
@@ -118,7 +120,15 @@ impl OffloadedEngine {
     #[must_use]
     pub fn new(stage: Box<dyn PipelineStage>, cuts: Vec<Handover>, limits: EngineLimits) -> Self {
         let break_even = BreakEven::new(ExpertStreaming::Off, 0);
-        OffloadedEngine { stage, cuts, cache: None, break_even, limits, waiting: HashMap::new() }
+        let (cache, block_layout, waiting) = Default::default();
+        OffloadedEngine { stage, cuts, cache, break_even, limits, block_layout, waiting }
+    }
+
+    /// Lets callers copy KV blocks, whose content `description` describes ([`BlockLayout::description`]).
+    #[must_use]
+    pub fn with_block_copies(self, description: Option<String>) -> Self {
+        let bytes = self.stage.block_bytes();
+        OffloadedEngine { block_layout: description.map(|description| BlockLayout { bytes, description }), ..self }
     }
 
     /// Adds a cache of experts, whose pools are segments of the stage. `bytes` is the maximum size of the experts that are
@@ -311,5 +321,17 @@ impl Engine for OffloadedEngine {
 
     fn cost(&self, step: &Step) -> Option<Cost> {
         Some(self.stage.cost(step))
+    }
+
+    fn block_layout(&self) -> Option<BlockLayout> {
+        self.block_layout.clone()
+    }
+
+    fn read_blocks(&mut self, copies: &mut [(BlockId, &mut [u8])]) -> Result<(), EngineError> {
+        self.stage.read_blocks(copies)
+    }
+
+    fn write_blocks(&mut self, contents: &[(BlockId, &[u8])]) -> Result<(), EngineError> {
+        self.stage.write_blocks(contents)
     }
 }

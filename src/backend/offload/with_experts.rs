@@ -1,6 +1,6 @@
 //! An engine that computes its experts itself.
 
-use crate::engine::{Engine, EngineError, EngineLimits, ExpertResult, Progress, Step, StepId};
+use crate::engine::{BlockId, BlockLayout, Engine, EngineError, EngineLimits, ExpertResult, Progress, Step, StepId};
 use crate::experts::HostExperts;
 use crate::profile::Cost;
 
@@ -49,5 +49,17 @@ impl<E: Engine> Engine for WithExperts<E> {
 
     fn cost(&self, step: &Step) -> Option<Cost> {
         self.engine.cost(step)
+    }
+
+    fn block_layout(&self) -> Option<BlockLayout> {
+        self.engine.block_layout()
+    }
+
+    fn read_blocks(&mut self, copies: &mut [(BlockId, &mut [u8])]) -> Result<(), EngineError> {
+        self.engine.read_blocks(copies)
+    }
+
+    fn write_blocks(&mut self, contents: &[(BlockId, &[u8])]) -> Result<(), EngineError> {
+        self.engine.write_blocks(contents)
     }
 }

@@ -8,6 +8,7 @@
 //! - `memory`, `buffer`, `arena`: memory types, buffers, and many regions in few buffers
 //! - `footprint`: the memory that graphs need
 //! - `resident`: weights, tables and the KV cache, which stay on the device from load to unload
+//! - `block_copies`: copies of KV blocks to and from host memory
 //! - `expert_upload`: uploads of experts during execution
 //! - `pipeline`, `record`: compiled shaders; dispatches and barriers in command buffers
 //! - `bucket`, `plan`: the commands of a graph, recorded once per bucket of steps and replayed
@@ -16,6 +17,7 @@
 //! - [`roofline`]: the peak rates of a device
 
 mod arena;
+mod block_copies;
 mod bucket;
 mod buffer;
 mod device;

@@ -21,7 +21,7 @@ use super::expert_upload::PoolBuffers;
 use super::memory::MemoryKind;
 use super::record::{CommandPool, Recorder};
 use crate::cancel::LoadCancelled;
-use crate::engine::BLOCK_TOKENS;
+use crate::engine::{BLOCK_TOKENS, BlockId};
 
 /// The weights and tables of some ops on a device.
 pub(super) struct DeviceWeights {
@@ -119,7 +119,8 @@ impl DeviceWeights {
 
 /// The KV cache and the recurrent state on a device.
 pub(super) struct DeviceCache {
-    _arenas: [Arena; 2],
+    arenas: [Arena; 2],
+    n_blocks: usize,
     pub kv: DeviceKv,
     pub states: DeviceStates,
     /// Bytes of the key and value of one position, per layer.
@@ -156,7 +157,27 @@ impl DeviceCache {
                 slot_lens: states.iter().map(|state| state.recurrent_len).collect(),
             },
             position_bytes: states.iter().map(position).collect(),
-            _arenas: [arena, slots],
+            arenas: [arena, slots],
+            n_blocks,
+        })
+    }
+
+    /// Bytes of the keys and values of one block over all layers.
+    pub fn block_bytes(&self) -> u64 {
+        self.kv.layers.iter().flatten().map(|plane| plane.bytes / self.n_blocks.max(1) as u64).sum()
+    }
+
+    /// The parts of a block: the keys and the values of each layer.
+    ///
+    /// # Panics
+    /// When there is no such block.
+    pub fn block_slices(&self, block: BlockId) -> impl Iterator<Item = BufferSlice> {
+        assert!((block as usize) < self.n_blocks, "block {block} is in the cache");
+        let planes = self.kv.layers.iter().flatten().filter(|plane| plane.bytes > 0);
+        planes.map(move |plane| {
+            let bytes = plane.bytes / self.n_blocks as u64;
+            let plane = self.arenas[0].slice(*plane).expect("the regions of the cache are in its arena");
+            plane.slice(u64::from(block) * bytes, bytes)
         })
     }
 }

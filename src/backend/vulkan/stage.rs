@@ -12,6 +12,7 @@ use cuelight_shaders::op::{Batch, Op};
 use cuelight_shaders::sample_token;
 use cuelight_shaders::weight::Weight;
 
+use super::block_copies::BlockCopies;
 use super::bucket::Bucket;
 use super::device::Device;
 use super::error::VulkanError;
@@ -25,7 +26,7 @@ use super::step_buffers::StepBuffers;
 use crate::backend::ragged::{RaggedRows, node_cost, wanted};
 use crate::backend::stage::{ExpertUpload, PipelineStage, StageOutput};
 use crate::cancel::LoadCancelled;
-use crate::engine::{EngineError, EngineLimits, SampledToken, Step};
+use crate::engine::{BlockId, EngineError, EngineLimits, SampledToken, Step};
 use crate::graph::Graph;
 use crate::profile::Cost;
 
@@ -41,6 +42,7 @@ pub struct VulkanStage {
     weights: DeviceWeights,
     cache: DeviceCache,
     buffers: StepBuffers,
+    block_copies: BlockCopies,
     pool: CommandPool,
     device: Arc<Device>,
 }
@@ -95,6 +97,7 @@ impl VulkanStage {
             weights,
             cache,
             buffers,
+            block_copies: BlockCopies::default(),
             pool,
             device,
         })
@@ -207,6 +210,20 @@ impl PipelineStage for VulkanStage {
         let (block_tables, adapters) = (step.block_tables(), step.adapters());
         let batch = rows.batch(&block_tables, &adapters);
         self.segments.iter().flat_map(|segment| self.costs(&segment.graph, &batch)).sum()
+    }
+
+    fn block_bytes(&self) -> usize {
+        self.cache.block_bytes() as usize
+    }
+
+    fn read_blocks(&mut self, copies: &mut [(BlockId, &mut [u8])]) -> Result<(), EngineError> {
+        let read = self.block_copies.read(&self.device, &self.cache, copies);
+        read.map_err(|error| EngineError::DeviceLost(error.to_string()))
+    }
+
+    fn write_blocks(&mut self, contents: &[(BlockId, &[u8])]) -> Result<(), EngineError> {
+        let written = self.block_copies.write(&self.device, &self.cache, contents);
+        written.map_err(|error| EngineError::DeviceLost(error.to_string()))
     }
 }
 

@@ -22,6 +22,10 @@ enum Action {
     RefuseStep,
     RestartExecutor,
     ReplaceScheduler { suspects: bool, paused: bool },
+    KeepStored,
+    RefuseStored { is_full: bool },
+    Fetch { most: usize },
+    FetchTimesOut,
 }
 
 fn action() -> impl Strategy<Value = Action> {
@@ -47,6 +51,10 @@ fn action() -> impl Strategy<Value = Action> {
         1 => any::<bool>().prop_map(|named| Action::LoseExecutor { named }),
         1 => Just(Action::RefuseStep),
         2 => Just(Action::RestartExecutor),
+        20 => Just(Action::KeepStored),
+        1 => any::<bool>().prop_map(|is_full| Action::RefuseStored { is_full }),
+        20 => prop::sample::select(vec![0, 1, 3, usize::MAX]).prop_map(|most| Action::Fetch { most }),
+        1 => Just(Action::FetchTimesOut),
         1 => any::<(bool, bool)>().prop_map(|(suspects, paused)| Action::ReplaceScheduler { suspects, paused }),
     ]
 }
@@ -82,6 +90,10 @@ impl World {
             Action::RefuseStep => self.refuse_step(),
             Action::RestartExecutor => self.restart_executor(),
             Action::ReplaceScheduler { suspects, paused } => self.replace_scheduler(suspects, paused),
+            Action::KeepStored => self.keep_stored(),
+            Action::RefuseStored { is_full } => self.refuse_stored(is_full),
+            Action::Fetch { most } => self.fetch(most),
+            Action::FetchTimesOut => self.fetch_times_out(),
         }
     }
 }
@@ -153,6 +165,7 @@ proptest! {
         speculation in prop::sample::select(SPECULATION),
         repeats in any::<bool>(),
         accuracy in prop::option::of(prop::sample::select(vec![0u64, 80, 100])),
+        tiers in [0usize..30, 0usize..60],
     ) {
         let config = PolicyConfig {
             prefill_chunk_tokens: chunk, steps_in_flight, steps_at_executor, prefix_cache, speculation, ..CONFIG
@@ -160,6 +173,7 @@ proptest! {
         let mut world = World::new(config, EngineLimits { kv_blocks, state_slots, ..limits() });
         world.stops = true;
         world.repeats = repeats;
+        world.start_tiers(tiers);
         if let Some(accuracy) = accuracy {
             world.draft_model = Some(DraftModel { accuracy, token_time: Duration::from_micros(100), asked: Vec::new() });
             world.on(PolicyEvent::DrafterReady);

@@ -7,6 +7,7 @@ use cuelight_engine::engine::{
     BLOCK_TOKENS, BlockId, EngineLimits, HiddenRows, LogitsWanted, SlotId, Step, StepId, TokenId,
 };
 
+use super::tiers::SimulatedTiers;
 use crate::core::draft::{DraftReply, DraftRequest};
 use crate::core::request::{GenerationError, RequestId};
 use crate::pipeline::policy::*;
@@ -103,6 +104,7 @@ pub(super) struct World {
     pub(super) draft_model: Option<DraftModel>,
     /// What the draft model was asked for and has not answered.
     pub(super) drafting: VecDeque<DraftRequest>,
+    pub(super) tiers: SimulatedTiers,
 }
 
 impl World {
@@ -129,6 +131,7 @@ impl World {
             accepted: 0,
             draft_model: None,
             drafting: VecDeque::new(),
+            tiers: SimulatedTiers::default(),
         };
         world.on(PolicyEvent::ExecutorReady(limits));
         world
@@ -177,6 +180,11 @@ impl World {
                     );
                     self.reported.entry(id).or_default().push(tokens);
                 }
+                Effect::Store(copies) => self.store(copies),
+                Effect::Demote(hash) => self.tiers.demote(hash),
+                Effect::Discard(tier, hash) => self.tiers.discard(tier, hash),
+                Effect::Fetch { fetch, tier, blocks, .. } => self.tiers.fetching.push_back((fetch, tier, blocks)),
+                Effect::Write { fetch, blocks } => self.write(fetch, &blocks),
                 Effect::Preempted(_) => self.preempted += 1,
                 Effect::Cancelled(id) => self.end(id, End::Cancelled),
                 Effect::Failed(id, error) => self.end(id, End::Failed(error)),
@@ -399,6 +407,7 @@ impl World {
         if self.draft_model.is_some() {
             self.on(PolicyEvent::DrafterReady);
         }
+        self.connect_tiers();
         if self.ready {
             self.on(PolicyEvent::ExecutorReady(self.limits.clone()));
         }
@@ -420,7 +429,12 @@ impl World {
         }
         self.resume_all();
         let mut steps = 0;
-        while self.draft() || !(self.computing.is_empty() && self.sampling.is_empty() && self.delivering.is_empty()) {
+        while self.draft()
+            || !(self.computing.is_empty() && self.sampling.is_empty() && self.delivering.is_empty())
+            || self.tiers.is_busy()
+        {
+            self.keep_stored();
+            self.fetch(usize::MAX);
             self.finish_step();
             self.sample(false);
             steps += 1;

@@ -1,0 +1,101 @@
+//! The identity of a full KV block: a hash of its tokens and of everything before them.
+
+use std::fmt;
+
+use cuelight_engine::engine::{BLOCK_TOKENS, TokenId};
+use sha2::{Digest, Sha256};
+
+use super::prefix_scope::PrefixScope;
+
+/// The SHA-256 hash of what determines a block's keys and values: the scope of its prompt and all tokens up to its end. No two
+/// contents with the same hash are known for this function, so equal hashes mean equal contents, also across processes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BlockHash(pub [u8; 32]);
+
+impl BlockHash {
+    /// What takes the place of the block before the first one: the tenant's salt and the adapter.
+    #[must_use]
+    pub fn of_scope(scope: &PrefixScope) -> Self {
+        let mut hash = Sha256::new_with_prefix(b"cuelight prefix scope");
+        // Each part with a length or a mark, so that different scopes never give the same bytes.
+        match &scope.salt {
+            Some(salt) => {
+                hash.update([1]);
+                hash.update((salt.len() as u64).to_le_bytes());
+                hash.update(salt.as_bytes());
+            }
+            None => hash.update([0]),
+        }
+        if let Some((adapter, scale)) = scope.adapter {
+            hash.update(adapter.to_le_bytes());
+            hash.update(scale.to_le_bytes());
+        }
+        BlockHash(hash.finalize().into())
+    }
+
+    /// The block of these tokens after this one.
+    #[must_use]
+    pub fn then(&self, tokens: &[TokenId; BLOCK_TOKENS]) -> Self {
+        let mut hash = Sha256::new_with_prefix(self.0);
+        for token in tokens {
+            hash.update(token.to_le_bytes());
+        }
+        BlockHash(hash.finalize().into())
+    }
+
+    /// The first eight bytes as a number, for protocols whose hashes have that size.
+    #[must_use]
+    pub fn short(&self) -> u64 {
+        let [a, b, c, d, e, f, g, h, ..] = self.0;
+        u64::from_le_bytes([a, b, c, d, e, f, g, h])
+    }
+}
+
+impl fmt::Display for BlockHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for BlockHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.short())
+    }
+}
+
+/// A full block and what it contains.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlockContent {
+    /// Its identity.
+    pub hash: BlockHash,
+    /// The block before it, or the scope of a first block.
+    pub before: BlockHash,
+    /// Its tokens.
+    pub tokens: [TokenId; BLOCK_TOKENS],
+    /// Whether it means the same in another process. The number of an adapter does not.
+    pub is_portable: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_scopes_tokens_and_prefixes_have_other_hashes() {
+        let salted = |salt: &str| PrefixScope { salt: Some(salt.into()), adapter: None };
+        let adapter = |id| PrefixScope { salt: None, adapter: Some((id, 0)) };
+        let scopes = [PrefixScope::default(), salted(""), salted("a"), salted("b"), adapter(1), adapter(2)];
+        let mut hashes: Vec<BlockHash> = scopes.iter().map(BlockHash::of_scope).collect();
+        for scope in hashes.clone() {
+            hashes.extend([scope.then(&[1; BLOCK_TOKENS]), scope.then(&[2; BLOCK_TOKENS])]);
+        }
+        let first = hashes[0].then(&[1; BLOCK_TOKENS]);
+        hashes.push(first.then(&[1; BLOCK_TOKENS]));
+        let all = hashes.len();
+        hashes.sort_unstable();
+        hashes.dedup();
+        assert_eq!(hashes.len(), all);
+        assert_eq!(first, BlockHash::of_scope(&PrefixScope::default()).then(&[1; BLOCK_TOKENS]), "nothing random");
+        assert_eq!(first.to_string().len(), 64);
+    }
+}

@@ -1,0 +1,303 @@
+//! The disk tier: a thread that writes and removes files of blocks, and a thread that reads them.
+//!
+//! The writer also opens the directory: it hashes the model's files, removes what is unfinished, and reports which blocks are there.
+//! No other thread waits for the disk.
+
+use std::fs;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use cuelight_engine::host_blocks::{HostBlock, HostBlocks};
+use cuelight_engine::load::ModelFiles;
+
+use super::block_file::{self, HEADER_BYTES, UNFINISHED};
+use super::directory::{BlockDirectory, KvDirectory};
+use super::model_content;
+use crate::core::block_hash::{BlockContent, BlockHash};
+use crate::core::tier::{FetchId, Tier, TierLimits};
+use crate::pipeline::policy::{Found, TierReport};
+
+/// Space that a file system needs for a file beyond its bytes.
+const FILE_OVERHEAD: u64 = 512;
+
+/// How long a read waits for host memory.
+const MEMORY_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Receives what the disk holds.
+pub(super) type Report = Box<dyn Fn(TierReport) + Send>;
+
+/// Receives the blocks of a read.
+pub(super) type Reply = Box<dyn FnOnce(Fetched) + Send>;
+
+/// The result of a read.
+pub struct Fetched {
+    /// The read.
+    pub fetch: FetchId,
+    /// Where they were.
+    pub tier: Tier,
+    /// The blocks that were found, from the first on.
+    pub blocks: Vec<Arc<HostBlock>>,
+    /// Whether the tier does not have the next block, or not as it was.
+    pub next_is_lost: bool,
+    /// How long it took.
+    pub elapsed: Duration,
+}
+
+impl Fetched {
+    /// The result for the policy.
+    #[must_use]
+    pub fn found(&self) -> Found {
+        Found { blocks: self.blocks.len(), next_is_lost: self.next_is_lost }
+    }
+}
+
+/// What the disk tier is for.
+pub(super) struct DiskArguments {
+    pub directory: KvDirectory,
+    /// Most bytes of the files.
+    pub bytes: u64,
+    pub block_bytes: usize,
+    /// What the blocks mean, next to the content of the model.
+    pub about: String,
+    /// The files of the model, or its content if it has none.
+    pub model: ModelIdentity,
+    /// Blocks that may wait to be written, and blocks that are read at once.
+    pub limits: TierLimits,
+    /// Memory for what is read.
+    pub memory: HostBlocks,
+}
+
+/// What identifies the content of a model.
+#[derive(Clone)]
+pub enum ModelIdentity {
+    /// Its files.
+    Files(ModelFiles),
+    /// A name that no other content has.
+    Name(String),
+}
+
+enum WriteJob {
+    Write(BlockContent, Arc<HostBlock>),
+    Remove(BlockHash),
+    /// Report which blocks are there.
+    List,
+}
+
+struct ReadJob {
+    fetch: FetchId,
+    blocks: Vec<BlockContent>,
+    began: Instant,
+    reply: Reply,
+}
+
+/// The threads of the disk tier. They end when it is dropped; writes that were sent before are made.
+pub(super) struct Disk {
+    writes: Sender<WriteJob>,
+    reads: Sender<ReadJob>,
+}
+
+/// The directory once it is open.
+type Opened = Arc<OnceLock<BlockDirectory>>;
+
+impl Disk {
+    /// Starts the threads. The disk reports when it is ready.
+    ///
+    /// # Errors
+    /// When the system starts no thread.
+    pub fn start(arguments: DiskArguments, report: Report) -> io::Result<Self> {
+        let opened = Opened::default();
+        let ((writes, to_write), (reads, to_read)) = (channel(), channel());
+        let reader = Reader { opened: Arc::clone(&opened), memory: arguments.memory.clone() };
+        let writer = Writer { arguments, opened, report };
+        thread::Builder::new().name("cuelight-kv-write".into()).spawn(move || writer.run(&to_write))?;
+        thread::Builder::new().name("cuelight-kv-read".into()).spawn(move || reader.run(to_read))?;
+        Ok(Disk { writes, reads })
+    }
+
+    /// Writes a block. The result is reported.
+    pub fn write(&self, content: BlockContent, block: Arc<HostBlock>) {
+        // The thread ends only after this is dropped.
+        let _ = self.writes.send(WriteJob::Write(content, block));
+    }
+
+    /// Removes a block.
+    pub fn remove(&self, hash: BlockHash) {
+        let _ = self.writes.send(WriteJob::Remove(hash));
+    }
+
+    /// Reports which blocks are there, after the writes that were sent before.
+    pub fn list(&self) {
+        let _ = self.writes.send(WriteJob::List);
+    }
+
+    /// Reads blocks.
+    pub fn read(&self, fetch: FetchId, blocks: Vec<BlockContent>, reply: Reply) {
+        // As above.
+        let _ = self.reads.send(ReadJob { fetch, blocks, began: Instant::now(), reply });
+    }
+}
+
+/// The thread that writes.
+struct Writer {
+    arguments: DiskArguments,
+    opened: Opened,
+    report: Report,
+}
+
+impl Writer {
+    fn run(self, jobs: &Receiver<WriteJob>) {
+        let path = self.arguments.directory.path().display();
+        match catch_unwind(AssertUnwindSafe(|| self.open())) {
+            Ok(Ok(())) => self.list(),
+            Ok(Err(error)) => {
+                tracing::error!(%path, %error, "the disk tier of the KV cache is off: its directory cannot be opened");
+            }
+            Err(_) => tracing::error!(%path, "the disk tier of the KV cache is off: opening its directory panicked"),
+        }
+        let mut last_warning: Option<Instant> = None;
+        for job in jobs {
+            if let Err(error) = self.perform(job) {
+                const PAUSE: Duration = Duration::from_secs(60);
+                if last_warning.is_none_or(|last| last.elapsed() > PAUSE) {
+                    tracing::warn!(%path, %error, "a KV block was not written");
+                    last_warning = Some(Instant::now());
+                }
+            }
+        }
+    }
+
+    /// Opens the directory and removes unfinished files.
+    fn open(&self) -> io::Result<()> {
+        let DiskArguments { directory, bytes, about, model, block_bytes, .. } = &self.arguments;
+        let content = match model {
+            ModelIdentity::Files(files) => model_content::of_files(files, directory.path())?,
+            ModelIdentity::Name(name) => name.clone(),
+        };
+        let about = format!("KV blocks of {block_bytes} bytes, format 1\nmodel {content}\n{about}\n");
+        let opened = directory.of_blocks(&about)?;
+        for entry in fs::read_dir(&opened.path)?.flatten() {
+            if entry.file_name().to_string_lossy().ends_with(UNFINISHED) {
+                fs::remove_file(entry.path())?;
+            }
+        }
+        // Set once, because this is the only caller.
+        let _ = self.opened.set(opened);
+        directory.trim(*bytes)
+    }
+
+    fn perform(&self, job: WriteJob) -> io::Result<()> {
+        let Some(directory) = self.opened.get() else {
+            if let WriteJob::Write(content, _) = job {
+                (self.report)(TierReport::Refused(vec![content.hash]));
+            }
+            return Ok(());
+        };
+        match job {
+            WriteJob::Write(content, block) => {
+                let write = || block_file::write(&directory.path, &content, &block);
+                let written = catch_unwind(AssertUnwindSafe(write));
+                let written = written.unwrap_or_else(|_| Err(io::Error::other("the write panicked")));
+                self.report_written(&content, written)
+            }
+            WriteJob::Remove(hash) => match fs::remove_file(block_file::path(&directory.path, &hash)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+                _ => Ok(()),
+            },
+            WriteJob::List => {
+                self.list();
+                Ok(())
+            }
+        }
+    }
+
+    fn report_written(&self, content: &BlockContent, written: io::Result<()>) -> io::Result<()> {
+        match &written {
+            Ok(()) => (self.report)(TierReport::Kept(vec![(content.hash, content.is_portable)])),
+            Err(error) => {
+                (self.report)(TierReport::Refused(vec![content.hash]));
+                if matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) {
+                    (self.report)(TierReport::Full);
+                }
+            }
+        }
+        written
+    }
+
+    /// Reports the blocks that are there, the least recently used first.
+    fn list(&self) {
+        let Some(directory) = self.opened.get() else { return };
+        let blocks = self.blocks_in(&directory.path).unwrap_or_default();
+        let file_bytes = (self.arguments.block_bytes + HEADER_BYTES) as u64 + FILE_OVERHEAD;
+        let most = usize::try_from(self.arguments.bytes / file_bytes).unwrap_or(usize::MAX);
+        let limits = TierLimits { blocks: most, ..self.arguments.limits };
+        (self.report)(TierReport::Ready(limits, blocks));
+    }
+
+    fn blocks_in(&self, path: &PathBuf) -> io::Result<Vec<(BlockHash, bool)>> {
+        let mut found: Vec<(SystemTime, BlockHash)> = Vec::new();
+        for entry in fs::read_dir(path)?.flatten() {
+            let Some(hash) = block_file::hash_of(&entry.file_name().to_string_lossy()) else { continue };
+            let metadata = entry.metadata()?;
+            if metadata.len() == (self.arguments.block_bytes + HEADER_BYTES) as u64 {
+                found.push((metadata.modified()?, hash));
+            } else {
+                fs::remove_file(entry.path())?;
+            }
+        }
+        found.sort_unstable();
+        Ok(found.into_iter().map(|(_, hash)| (hash, true)).collect())
+    }
+}
+
+/// The thread that reads.
+struct Reader {
+    opened: Opened,
+    memory: HostBlocks,
+}
+
+impl Reader {
+    fn run(self, jobs: Receiver<ReadJob>) {
+        for ReadJob { fetch, blocks: contents, began, reply } in jobs {
+            let mut blocks = Vec::with_capacity(contents.len());
+            let read = catch_unwind(AssertUnwindSafe(|| self.read(&contents, &mut blocks)));
+            let next_is_lost = read.unwrap_or(true);
+            reply(Fetched { fetch, tier: Tier::Disk, blocks, next_is_lost, elapsed: began.elapsed() });
+        }
+    }
+
+    /// Reads blocks until one cannot be read. Returns whether that one is of no use.
+    fn read(&self, contents: &[BlockContent], blocks: &mut Vec<Arc<HostBlock>>) -> bool {
+        let Some(directory) = self.opened.get() else { return true };
+        let now = SystemTime::now();
+        for (index, content) in (0..).zip(contents) {
+            let Some(mut block) = self.take_memory() else { return false };
+            // The end of a prefix is removed before its beginning.
+            let used = now - Duration::from_millis(index);
+            if let Err(error) = block_file::read(&directory.path, content, used, &mut block) {
+                let file = block_file::path(&directory.path, &content.hash);
+                tracing::warn!(file = %file.display(), %error, "a KV block on disk is not used");
+                let _ = fs::remove_file(file);
+                return true;
+            }
+            blocks.push(Arc::new(block));
+        }
+        false
+    }
+
+    /// Memory for a block. Reads whose results are on their way to the device hold some of it for a short time.
+    fn take_memory(&self) -> Option<HostBlock> {
+        let until = Instant::now() + MEMORY_PATIENCE;
+        loop {
+            match self.memory.take() {
+                Some(block) => return Some(block),
+                None if Instant::now() > until => return None,
+                None => thread::sleep(Duration::from_millis(1)),
+            }
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! Lower tiers: blocks that the device gives up are found there, and nothing else ever is.
+
+use std::collections::{HashMap, VecDeque};
+
+use cuelight_engine::engine::{BLOCK_TOKENS, BlockId};
+
+use super::*;
+use crate::core::block_hash::{BlockContent, BlockHash};
+use crate::core::tier::{FetchId, Tier, TierLimits};
+
+/// For each token of a block, the hash of all tokens up to it.
+type Content = [u64; BLOCK_TOKENS];
+
+/// Simulated lower tiers.
+#[derive(Default)]
+pub(super) struct SimulatedTiers {
+    limits: [TierLimits; 2],
+    host: HashMap<BlockHash, Content>,
+    disk: HashMap<BlockHash, Content>,
+    /// Blocks that are there and not reported.
+    stored: VecDeque<(Tier, BlockHash)>,
+    pub(super) fetching: VecDeque<(FetchId, Tier, Vec<BlockContent>)>,
+    /// The blocks of the read that is being reported.
+    fetched: Vec<Content>,
+}
+
+impl SimulatedTiers {
+    fn tier(&mut self, tier: Tier) -> &mut HashMap<BlockHash, Content> {
+        match tier {
+            Tier::Host => &mut self.host,
+            Tier::Disk => &mut self.disk,
+        }
+    }
+
+    pub(super) fn demote(&mut self, hash: BlockHash) {
+        let content = self.host.remove(&hash).expect("a block that is moved is in host memory");
+        self.disk.insert(hash, content);
+        self.stored.push_back((Tier::Disk, hash));
+    }
+
+    pub(super) fn discard(&mut self, tier: Tier, hash: BlockHash) {
+        self.tier(tier).remove(&hash);
+    }
+
+    pub(super) fn is_busy(&self) -> bool {
+        !self.stored.is_empty() || !self.fetching.is_empty()
+    }
+}
+
+impl World {
+    /// Starts a host and a disk tier for these numbers of blocks.
+    pub(super) fn start_tiers(&mut self, blocks: [usize; 2]) {
+        self.tiers.limits = blocks.map(|blocks| TierLimits { blocks, arriving: 4, piece: 3 });
+        self.connect_tiers();
+    }
+
+    /// Reports what the tiers hold to a new policy.
+    pub(super) fn connect_tiers(&mut self) {
+        for (tier, limits) in Tier::ALL.into_iter().zip(self.tiers.limits) {
+            let mut blocks: Vec<_> = self.tiers.tier(tier).keys().map(|hash| (*hash, true)).collect();
+            blocks.sort_unstable();
+            self.on(PolicyEvent::Tier(tier, TierReport::Ready(limits, blocks)));
+        }
+    }
+
+    pub(super) fn store(&mut self, copies: Vec<BlockCopy>) {
+        for BlockCopy { block, content, to } in copies {
+            let bytes: Content = std::array::from_fn(|position| self.kv[&(block, position)]);
+            self.tiers.tier(to).insert(content.hash, bytes);
+            self.tiers.stored.push_back((to, content.hash));
+        }
+    }
+
+    /// Reports the blocks that have arrived.
+    pub(super) fn keep_stored(&mut self) {
+        for (tier, hash) in std::mem::take(&mut self.tiers.stored) {
+            self.on(PolicyEvent::Tier(tier, TierReport::Kept(vec![(hash, true)])));
+        }
+    }
+
+    /// The oldest block that has not been reported does not arrive.
+    pub(super) fn refuse_stored(&mut self, is_full: bool) {
+        let Some((tier, hash)) = self.tiers.stored.pop_front() else { return };
+        self.tiers.discard(tier, hash);
+        self.on(PolicyEvent::Tier(tier, TierReport::Refused(vec![hash])));
+        if is_full {
+            self.on(PolicyEvent::Tier(tier, TierReport::Full));
+        }
+    }
+
+    /// Finishes the oldest read, of which at most `most` blocks are found.
+    pub(super) fn fetch(&mut self, most: usize) {
+        let Some((fetch, tier, blocks)) = self.tiers.fetching.pop_front() else { return };
+        let tier = self.tiers.tier(tier);
+        let found: Vec<Content> =
+            blocks.iter().take(most).map_while(|content| tier.get(&content.hash).copied()).collect();
+        let found_blocks = Found { blocks: found.len(), next_is_lost: found.len() < blocks.len() };
+        self.tiers.fetched = found;
+        let elapsed = Duration::from_micros(10 * blocks.len() as u64);
+        self.on(PolicyEvent::Fetched { fetch, found: found_blocks, elapsed });
+    }
+
+    pub(super) fn fetch_times_out(&mut self) {
+        if let Some((fetch, ..)) = self.tiers.fetching.front() {
+            self.on(PolicyEvent::FetchTimedOut(*fetch));
+        }
+    }
+
+    pub(super) fn write(&mut self, _fetch: FetchId, blocks: &[BlockId]) {
+        assert_eq!(blocks.len(), self.tiers.fetched.len());
+        for (block, content) in blocks.iter().zip(std::mem::take(&mut self.tiers.fetched)) {
+            self.kv.extend(content.into_iter().enumerate().map(|(position, hash)| ((*block, position), hash)));
+        }
+    }
+
+    /// Computes a prompt and a few tokens, and ends.
+    fn compute(&mut self, submission: Submission) {
+        self.submit(submission, 4);
+        self.run_out();
+    }
+
+    fn tier_counts(&self, tier: Tier) -> crate::core::tier::TierCounts {
+        self.policy.counts().tiers[tier as usize]
+    }
+}
+
+/// A world whose device has room for one prompt of 100 tokens.
+fn world(tiers: [usize; 2]) -> World {
+    let limits = EngineLimits { kv_blocks: 7, ..limits() };
+    let mut world = World::new(PolicyConfig { prefill_chunk_tokens: 64, ..CONFIG }, limits);
+    world.start_tiers(tiers);
+    for tier in &mut world.tiers.limits {
+        tier.arriving = 64;
+    }
+    world.connect_tiers();
+    world
+}
+
+#[test]
+fn a_prompt_is_loaded_from_the_host_instead_of_computed() {
+    let mut world = world([40, 0]);
+    world.compute(submission(1, 100));
+    world.compute(submission(2, 100));
+    assert!(world.tier_counts(Tier::Host).blocks > 0, "the second prompt evicted the first");
+    let before = world.rows_computed;
+    world.compute(Submission { id: RequestId(3), ..submission(1, 100) });
+    assert_eq!(world.cached[&RequestId(3)], 96);
+    assert_eq!(world.rows_computed - before, 4 + 3, "the rest of the prompt and three of the tokens");
+    world.assert_all_ended();
+}
+
+#[test]
+fn what_the_host_gives_up_is_loaded_from_the_disk() {
+    let mut world = world([3, 40]);
+    (1..=4).for_each(|id| world.compute(submission(id, 100)));
+    assert_eq!(world.tier_counts(Tier::Host).blocks, 3);
+    assert!(world.tier_counts(Tier::Disk).blocks >= 12);
+    world.compute(Submission { id: RequestId(9), ..submission(1, 100) });
+    assert_eq!(world.cached[&RequestId(9)], 96);
+    assert_eq!(world.tier_counts(Tier::Disk).loaded, 6);
+}
+
+#[test]
+fn other_requests_go_on_while_one_waits_for_its_blocks() {
+    let mut world = world([40, 0]);
+    world.compute(submission(1, 60));
+    world.compute(submission(2, 100));
+    world.submit(Submission { id: RequestId(3), ..submission(1, 60) }, 4);
+    assert_eq!(world.tiers.fetching.len(), 1);
+    world.submit(submission(4, 20), 2);
+    world.finish_step();
+    world.sample(false);
+    assert!(world.cached.contains_key(&RequestId(4)) && !world.cached.contains_key(&RequestId(3)));
+    world.run_out();
+    assert_eq!(world.cached[&RequestId(3)], 48);
+    world.assert_all_ended();
+}
+
+#[test]
+fn a_lost_block_ends_the_load_and_the_rest_is_computed() {
+    let mut world = world([40, 0]);
+    world.compute(submission(1, 100));
+    world.compute(submission(2, 100));
+    world.submit(Submission { id: RequestId(3), ..submission(1, 100) }, 4);
+    world.fetch(2);
+    world.run_out();
+    assert_eq!((world.cached[&RequestId(3)], world.tier_counts(Tier::Host).lost), (32, 1));
+    world.assert_all_ended();
+}
+
+#[test]
+fn a_slow_read_is_given_up_and_its_late_result_is_ignored() {
+    let mut world = world([40, 0]);
+    world.compute(submission(1, 100));
+    world.compute(submission(2, 100));
+    world.submit(Submission { id: RequestId(3), ..submission(1, 100) }, 4);
+    world.fetch_times_out();
+    world.run_out();
+    assert_eq!(world.cached[&RequestId(3)], 0);
+    world.assert_all_ended();
+}
+
+#[test]
+fn salts_and_adapters_keep_their_blocks_to_themselves() {
+    let scoped = |id, salt: Option<&str>, adapter| Submission {
+        id: RequestId(id),
+        scope: PrefixScope { salt: salt.map(Into::into), adapter },
+        ..submission(1, 60)
+    };
+    let mut world = world([40, 40]);
+    world.compute(scoped(1, Some("mine"), None));
+    world.compute(submission(7, 100));
+    world.compute(submission(8, 100));
+    for (id, salt, adapter) in [(2, None, None), (3, Some("yours"), None), (4, Some("mine"), Some((5, 0)))] {
+        world.compute(scoped(id, salt, adapter));
+        assert_eq!(world.cached[&RequestId(id)], 0);
+        world.compute(submission(10 + id, 100));
+    }
+    world.compute(scoped(5, Some("mine"), None));
+    assert_eq!(world.cached[&RequestId(5)], 48);
+}
+
+#[test]
+fn blocks_of_an_adapter_stay_off_the_disk() {
+    let mut world = world([0, 40]);
+    world.compute(Submission { scope: PrefixScope { salt: None, adapter: Some((5, 0)) }, ..submission(1, 100) });
+    world.compute(submission(2, 100));
+    assert_eq!(world.tier_counts(Tier::Disk).stored, 0);
+}
+
+#[test]
+fn blocks_are_computed_where_that_is_faster_than_loading_them() {
+    let mut world = world([40, 0]);
+    world.compute(submission(1, 100));
+    world.compute(submission(2, 100));
+    // 16 tokens take less than 0.1 s, and a block takes as long to write.
+    for blocks in 1..8 {
+        world.on(PolicyEvent::BlocksWritten { blocks, elapsed: Duration::from_millis(100) * blocks as u32 });
+    }
+    world.compute(Submission { id: RequestId(3), ..submission(1, 100) });
+    assert_eq!(world.cached[&RequestId(3)], 0);
+    assert_eq!(world.tier_counts(Tier::Host).declined, 6);
+}
+
+#[test]
+fn a_long_prompt_is_not_judged_by_the_time_of_a_few_rows() {
+    let mut world = world([40, 0]);
+    world.compute(submission(1, 100));
+    world.compute(submission(2, 100));
+    world.replace_scheduler(false, false);
+    world.compute(submission(7, 3));
+    for blocks in 1..8 {
+        world.on(PolicyEvent::BlocksWritten { blocks, elapsed: Duration::from_millis(10) * blocks as u32 });
+    }
+    world.compute(Submission { id: RequestId(3), ..submission(1, 100) });
+    assert_eq!(world.cached[&RequestId(3)], 96);
+}
+
+#[test]
+fn tiers_outlive_the_executor_and_the_scheduler() {
+    for faults in
+        [|world: &mut World| world.lose_executor(false), |world: &mut World| world.replace_scheduler(false, false)]
+    {
+        let mut world = world([40, 0]);
+        world.compute(submission(1, 100));
+        world.compute(submission(2, 100));
+        faults(&mut world);
+        world.restart_executor();
+        world.compute(Submission { id: RequestId(3), ..submission(1, 100) });
+        assert_eq!(world.cached[&RequestId(3)], 96);
+        world.assert_all_ended();
+    }
+}
+
+#[test]
+fn before_a_shutdown_all_blocks_are_copied_to_the_disk() {
+    let mut world = world([40, 80]);
+    (1..=3).for_each(|id| world.compute(submission(id, 100)));
+    assert_eq!(world.tier_counts(Tier::Disk).blocks, 0);
+    world.on(PolicyEvent::Drain);
+    assert!(!world.policy.is_drained());
+    world.run_out();
+    assert!(world.policy.is_drained());
+    assert_eq!(world.tier_counts(Tier::Disk).blocks, 18, "six blocks of each prompt");
+    let mut next = self::world([0, 80]);
+    next.tiers.disk = std::mem::take(&mut world.tiers.disk);
+    next.connect_tiers();
+    for id in 1..=3 {
+        next.compute(Submission { id: RequestId(id + 10), ..submission(id, 100) });
+        assert_eq!(next.cached[&RequestId(id + 10)], 96);
+    }
+}
+
+#[test]
+fn a_shutdown_copies_the_most_recent_blocks_when_the_disk_is_small() {
+    let mut world = world([40, 6]);
+    (1..=2).for_each(|id| world.compute(submission(id, 100)));
+    world.on(PolicyEvent::Drain);
+    world.run_out();
+    let mut next = self::world([0, 6]);
+    next.tiers.disk = std::mem::take(&mut world.tiers.disk);
+    next.connect_tiers();
+    next.compute(Submission { id: RequestId(9), ..submission(2, 100) });
+    assert_eq!(next.cached[&RequestId(9)], 96);
+}
+
+#[test]
+fn a_full_disk_holds_what_it_has() {
+    let mut world = world([0, 40]);
+    (1..=3).for_each(|id| world.compute(submission(id, 100)));
+    let held = world.tier_counts(Tier::Disk).blocks;
+    world.submit(submission(4, 100), 4);
+    world.refuse_stored(true);
+    world.run_out();
+    (5..=7).for_each(|id| world.compute(submission(id, 100)));
+    let counts = world.tier_counts(Tier::Disk);
+    assert!(counts.blocks <= held + 6 && counts.capacity <= held + 6, "{counts:?}");
+    assert!(counts.dropped >= 1 && counts.stored > held as u64);
+}

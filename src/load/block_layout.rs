@@ -1,0 +1,70 @@
+//! What the bytes of copied KV blocks depend on, in addition to the files of the model.
+
+use cuelight_shaders::op::Op;
+
+use super::engine::Division;
+use super::options::LoadOptions;
+use super::part::{ModelPart, Target};
+use crate::engine::EngineLimits;
+use crate::graph::Graph;
+
+/// Describes the content of the blocks of a divided model ([`BlockLayout::description`](crate::engine::BlockLayout::description)).
+/// `None` for a model with recurrent state, without which its blocks are of no use.
+pub(super) fn describe(division: &Division, options: &LoadOptions, limits: &EngineLimits) -> Option<String> {
+    if limits.state_slots > 0 {
+        return None;
+    }
+    let parts = division.parts.iter().map(|part| of_part(part, options));
+    let host = division.host.iter().map(|host| format!("{} layers of experts on {}", host.layers.len(), cpu(options)));
+    let cache = options.expert_cache_bytes.map(|bytes| format!("expert cache of {bytes} bytes"));
+    Some(parts.chain(host).chain(cache).collect::<Vec<_>>().join("; "))
+}
+
+/// One part: its device, the type of keys and values, the layers that store them, and the ops.
+fn of_part(part: &ModelPart, options: &LoadOptions) -> String {
+    let device = match &part.target {
+        Target::Cpu => cpu(options),
+        Target::Vulkan(info, _) => {
+            let batches = if options.deterministic { "deterministic" } else { "any batch" };
+            format!("{} with {}, {batches}", info.name, info.driver)
+        }
+    };
+    let stored: Vec<usize> =
+        part.states.iter().enumerate().filter(|(_, state)| state.kv.n_kv_heads > 0).map(|(layer, _)| layer).collect();
+    let mut hash = Fnv::default();
+    part.graphs.iter().flat_map(Graph::ops).for_each(|op| hash.op(op));
+    format!("{device}, {}, layers {stored:?}, ops {:016x}", options.kv_type, hash.0)
+}
+
+/// The arithmetic of the CPU. The number of threads and the tuning change no result.
+fn cpu(options: &LoadOptions) -> String {
+    format!("cpu {} {:?}", options.kernel, options.activation_bits)
+}
+
+/// The FNV-1a hash of the ops of a graph.
+struct Fnv(u64);
+
+impl Default for Fnv {
+    fn default() -> Self {
+        Fnv(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl Fnv {
+    fn bytes(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+    }
+
+    /// An op, its weights by name and format, and its tables, such as the frequencies of positions, which may depend on settings.
+    fn op(&mut self, op: &dyn Op) {
+        self.bytes(op.name().as_bytes());
+        for weight in op.weights() {
+            self.bytes(format!(" {} {:?}", weight.name, weight.format).as_bytes());
+        }
+        for value in op.gpu_tables().into_iter().flatten() {
+            self.bytes(&value.to_le_bytes());
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! Lower tiers of the KV cache, with a real engine: a request whose blocks come from host memory or from the disk gives the same
+//! tokens and the same bits of log-probability as one that is computed, also after faults and after a restart of the server.
+
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use cuelight::core::tier::{Tier, TierCounts};
+use cuelight::pipeline::kv_store::{KvDirectory, KvStoreOptions};
+use cuelight::pipeline::policy::PolicyConfig;
+use cuelight::pipeline::runtime::{Runtime, RuntimeOptions};
+use cuelight_engine::engine::{BlockId, Engine, LogitsWanted, Progress, SequenceRows, SequenceState, Step, StepId};
+use cuelight_engine::load::{KvType, LoadOptions, plan};
+
+#[path = "support/actor_deaths.rs"]
+mod actor_deaths;
+#[path = "support/tiny_runtime.rs"]
+mod tiny_runtime;
+#[path = "support/vulkan_device.rs"]
+mod vulkan_device;
+
+use actor_deaths::Role;
+use tiny_runtime::{answer, checkpoint, request, start};
+use vulkan_device::has_device;
+
+const SEEDS: std::ops::Range<u64> = 0..12;
+
+type Answer = Vec<(u32, u32)>;
+
+/// What a test runs.
+#[derive(Clone)]
+struct Case {
+    model: &'static str,
+    kv_type: KvType,
+    chunk: usize,
+}
+
+impl Case {
+    fn cpu(kv_type: KvType, chunk: usize) -> Self {
+        Case { model: "llama-q4_0.gguf", kv_type, chunk }
+    }
+
+    /// A runtime with room for one or two requests, or with room for all.
+    async fn start(&self, is_small: bool, kv_store: KvStoreOptions) -> Runtime {
+        let mut options = LoadOptions {
+            threads: 2,
+            context_tokens: Some(256),
+            kv_type: self.kv_type,
+            ..LoadOptions::new(checkpoint(self.model))
+        };
+        if is_small {
+            let memory = plan(&options).unwrap().memory().clone();
+            options.kv_bytes = Some(memory.kv_bytes / memory.kv_blocks as u64 * 18);
+        }
+        let policy = PolicyConfig { prefill_chunk_tokens: self.chunk, ..PolicyConfig::default() };
+        start(options, RuntimeOptions { policy, kv_store, ..RuntimeOptions::default() }).await
+    }
+
+    /// The answers without lower tiers.
+    async fn expected(&self) -> Vec<Answer> {
+        let runtime = self.start(false, KvStoreOptions::default()).await;
+        let answers = answers(&runtime).await;
+        runtime.shutdown(Duration::ZERO).await;
+        answers
+    }
+}
+
+async fn answers(runtime: &Runtime) -> Vec<Answer> {
+    let mut answers = Vec::new();
+    for seed in SEEDS {
+        answers.push(answer(runtime, request(seed, 0.0)).await);
+    }
+    answers
+}
+
+fn tier(runtime: &Runtime, tier: Tier) -> TierCounts {
+    runtime.snapshot().tiers[tier as usize]
+}
+
+fn host(bytes: u64) -> KvStoreOptions {
+    KvStoreOptions { host_bytes: bytes, disk: None }
+}
+
+/// A disk tier. The threads of a runtime that ended may hold the directory for a moment longer.
+fn disk(directory: &Path, host_bytes: u64) -> KvStoreOptions {
+    for _ in 0..1000 {
+        if let Ok(held) = KvDirectory::open(directory) {
+            return KvStoreOptions { host_bytes, disk: Some((held, 1 << 30)) };
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("the directory is still held");
+}
+
+/// Waits until the disk tier can be used.
+async fn wait_for_disk(runtime: &Runtime) {
+    for _ in 0..1000 {
+        if tier(runtime, Tier::Disk).capacity > 0 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("the disk tier is not ready");
+}
+
+/// The files of blocks in a directory.
+fn files(directory: &Path) -> Vec<PathBuf> {
+    let folders = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_dir());
+    let files = folders.flat_map(|folder| fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()));
+    files.filter(|path| path.extension().is_some_and(|extension| extension == "kv")).collect()
+}
+
+async fn check_host(case: Case) {
+    let expected = case.expected().await;
+    let runtime = case.start(true, host(64 << 20)).await;
+    for _ in 0..2 {
+        assert_eq!(answers(&runtime).await, expected);
+    }
+    let counts = tier(&runtime, Tier::Host);
+    assert!(counts.loaded > 0 && counts.stored > 0 && counts.lost == 0, "{counts:?}");
+    runtime.shutdown(Duration::ZERO).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn blocks_from_host_memory_give_the_same_bits_with_every_type_and_chunk() {
+    for (kv_type, chunk) in [(KvType::F16, 7), (KvType::F32, 512), (KvType::Q8_0, 1)] {
+        check_host(Case::cpu(kv_type, chunk)).await;
+    }
+    check_host(Case { model: "gemma2.gguf", ..Case::cpu(KvType::F16, 512) }).await;
+}
+
+/// The bits of the logits of one more token after `length` tokens in these blocks.
+fn logits(engine: &mut impl Engine, id: u64, blocks: &[BlockId], rows: std::ops::Range<u32>) -> Vec<u32> {
+    let sequence = SequenceRows {
+        adapter: None,
+        tokens: rows.clone().map(|token| token * 7 % 500).collect(),
+        first_position: rows.start,
+        block_table: blocks.to_vec(),
+        state: SequenceState::default(),
+        logits: LogitsWanted::Last,
+    };
+    match engine.begin(Step { id: StepId(id), sequences: vec![sequence] }).unwrap() {
+        Progress::Done(output) => output.logits.iter().map(|value| value.to_bits()).collect(),
+        Progress::AwaitExperts(_) => panic!("no experts here"),
+    }
+}
+
+/// Copies the blocks of a prompt to other blocks, of the same engine and of another one, and continues the prompt there.
+fn check_copies(device: &str, kv_type: KvType) {
+    let load = || {
+        let options = LoadOptions {
+            threads: 2,
+            context_tokens: Some(256),
+            device: device.parse().unwrap(),
+            kv_type,
+            ..LoadOptions::new(checkpoint("llama-q4_0.gguf"))
+        };
+        plan(&options).and_then(|plan| plan.load_engine(&mut |_| {})).unwrap()
+    };
+    let (mut engine, mut other) = (load(), load());
+    let layout = engine.block_layout().unwrap();
+    assert_eq!(Some(&layout), other.block_layout().as_ref());
+    logits(&mut engine, 0, &[3, 0, 5], 0..40);
+    let mut copies = [3, 0, 5].map(|block| (block, vec![0xff; layout.bytes]));
+    let mut to_read: Vec<(BlockId, &mut [u8])> =
+        copies.iter_mut().map(|(block, bytes)| (*block, &mut bytes[..])).collect();
+    engine.read_blocks(&mut to_read).unwrap();
+    assert!(copies.iter().all(|(_, bytes)| bytes.iter().any(|byte| *byte != 0xff)));
+    let contents: Vec<(BlockId, &[u8])> =
+        [6, 7, 1].into_iter().zip(copies.iter().map(|(_, bytes)| &bytes[..])).collect();
+    engine.write_blocks(&contents).unwrap();
+    other.write_blocks(&contents).unwrap();
+    let expected = logits(&mut engine, 1, &[3, 0, 5], 40..41);
+    assert_eq!(logits(&mut engine, 2, &[6, 7, 1], 40..41), expected, "{device} {kv_type}, other blocks");
+    assert_eq!(logits(&mut other, 1, &[6, 7, 1], 40..41), expected, "{device} {kv_type}, another engine");
+}
+
+#[test]
+fn copied_blocks_give_the_same_bits_in_other_blocks_and_engines() {
+    for kv_type in KvType::ALL {
+        check_copies("cpu", *kv_type);
+        if has_device() {
+            check_copies("vulkan:0", *kv_type);
+            // The layers are divided between two engines.
+            check_copies("cpu,vulkan:0", *kv_type);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_at_the_same_time_with_preemption_give_the_same_bits() {
+    let case = Case::cpu(KvType::F16, 7);
+    let expected = case.expected().await;
+    let runtime = case.start(true, host(64 << 20)).await;
+    for _ in 0..3 {
+        let running: Vec<_> = SEEDS
+            .map(|seed| {
+                let runtime = runtime.clone();
+                tokio::spawn(async move { answer(&runtime, request(seed, 0.0)).await })
+            })
+            .collect();
+        for (seed, task) in running.into_iter().enumerate() {
+            assert_eq!(task.await.unwrap(), expected[seed], "request {seed}");
+        }
+    }
+    assert!(tier(&runtime, Tier::Host).loaded > 0);
+    runtime.shutdown(Duration::ZERO).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn host_memory_outlives_the_executor_and_the_scheduler() {
+    let case = Case::cpu(KvType::F16, 512);
+    let expected = case.expected().await;
+    let runtime = case.start(true, host(64 << 20)).await;
+    assert_eq!(answers(&runtime).await, expected);
+    let before = tier(&runtime, Tier::Host).blocks;
+    for role in [Role::Executor, Role::Scheduler] {
+        assert!(role.kill(&runtime, 0));
+        let loaded = tier(&runtime, Tier::Host).loaded;
+        assert_eq!(answers(&runtime).await, expected, "after {role:?} died");
+        let counts = tier(&runtime, Tier::Host);
+        let of_new_scheduler = role == Role::Scheduler && counts.loaded > 0;
+        assert!(counts.blocks >= before && (counts.loaded > loaded || of_new_scheduler), "{counts:?}");
+    }
+    runtime.shutdown(Duration::ZERO).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restarted_server_finds_the_blocks_of_the_disk() {
+    let directory = tempfile::tempdir().unwrap();
+    let case = Case::cpu(KvType::Q8_0, 512);
+    let expected = case.expected().await;
+    // Without and with host memory above the disk: blocks are written when they are evicted, and at the end.
+    for host_bytes in [0, 1 << 20] {
+        let runtime = case.start(true, disk(directory.path(), host_bytes)).await;
+        wait_for_disk(&runtime).await;
+        assert_eq!(answers(&runtime).await, expected);
+        runtime.shutdown(Duration::from_secs(30)).await;
+        drop(runtime);
+    }
+    assert!(files(directory.path()).len() >= 12, "{}", files(directory.path()).len());
+    let runtime = case.start(true, disk(directory.path(), 0)).await;
+    wait_for_disk(&runtime).await;
+    assert_eq!(answers(&runtime).await, expected);
+    let counts = tier(&runtime, Tier::Disk);
+    assert!(counts.loaded > 0 && counts.lost == 0, "{counts:?}");
+    runtime.shutdown(Duration::from_secs(30)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn blocks_of_another_type_of_values_are_not_used() {
+    let directory = tempfile::tempdir().unwrap();
+    for kv_type in [KvType::F16, KvType::F32] {
+        let case = Case::cpu(kv_type, 512);
+        let runtime = case.start(true, disk(directory.path(), 0)).await;
+        wait_for_disk(&runtime).await;
+        assert_eq!(tier(&runtime, Tier::Disk).blocks, 0, "{kv_type} finds what another type has left");
+        assert_eq!(answers(&runtime).await, case.expected().await);
+        runtime.shutdown(Duration::from_secs(30)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn damaged_files_never_change_an_answer() {
+    let directory = tempfile::tempdir().unwrap();
+    let case = Case::cpu(KvType::F16, 512);
+    let expected = case.expected().await;
+    let runtime = case.start(true, disk(directory.path(), 0)).await;
+    wait_for_disk(&runtime).await;
+    answers(&runtime).await;
+    runtime.shutdown(Duration::from_secs(30)).await;
+    drop(runtime);
+    for (index, file) in files(directory.path()).into_iter().enumerate() {
+        let mut bytes = fs::read(&file).unwrap();
+        let at = bytes.len() * (index % 7) / 7;
+        bytes[at] ^= 0x55;
+        // A half-written file of a crash has another name and is removed.
+        fs::write(file.with_extension("kv.tmp"), &bytes[..at]).unwrap();
+        fs::write(&file, if index % 5 == 4 { &bytes[..at] } else { &bytes[..] }).unwrap();
+    }
+    let runtime = case.start(true, disk(directory.path(), 0)).await;
+    wait_for_disk(&runtime).await;
+    assert_eq!(answers(&runtime).await, expected);
+    let counts = tier(&runtime, Tier::Disk);
+    assert!(counts.lost > 0, "{counts:?}");
+    runtime.shutdown(Duration::from_secs(30)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_with_recurrent_state_runs_without_lower_tiers() {
+    let case = Case { model: "qwen35moe.gguf", ..Case::cpu(KvType::F16, 512) };
+    let expected = case.expected().await;
+    let runtime = case.start(false, host(16 << 20)).await;
+    assert_eq!(answers(&runtime).await, expected);
+    assert_eq!(tier(&runtime, Tier::Host), TierCounts::default());
+    runtime.shutdown(Duration::ZERO).await;
+}
