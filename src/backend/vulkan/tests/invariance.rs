@@ -144,7 +144,10 @@ const LONGEST: u32 = 800;
 #[test]
 fn a_row_of_attention_has_the_same_bits_with_any_chunks_tiles_and_splits() {
     let Some(device) = shared_device() else { return };
+    // Rows that see later rows need these in the same step.
+    let has_chunks = |case: &Case| !case.name.ends_with("both ways");
     let is_long = |case: &Case| case.steps.iter().any(|step| step.batch.context_tokens() == LONGEST as usize);
+    let is_long = |case: &Case| has_chunks(case) && is_long(case);
     let cases = sampled(attention::cases().into_iter().filter(is_long).collect());
     assert!(!cases.is_empty());
     for case in &cases {
