@@ -101,23 +101,6 @@ def write_word_piece(writer: gguf.GGUFWriter, tokenizer: Tokenizer) -> None:
     writer.add_mask_token_id(4)
 
 
-def unigram() -> Tokenizer:
-    """XLM-RoBERTa's layout of the first ids, and its rules."""
-    special = ["<s>", "<pad>", "</s>", "<unk>"]
-    tokenizer = Tokenizer(models.Unigram())
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always", split=True)
-    trainer = trainers.UnigramTrainer(
-        vocab_size=vocabulary.SIZE, special_tokens=special, unk_token="<unk>", show_progress=False
-    )
-    tokenizer.train_from_iterator([line for line in vocabulary.SAMPLE.splitlines()], trainer)
-    tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace(" {2,}", " ")])
-    tokenizer.decoder = decoders.Metaspace()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
-    )
-    return tokenizer
-
-
 def last_token() -> Tokenizer:
     """Byte-level, with the token for the end of a text after each text."""
     tokenizer = vocabulary.byte_level()
