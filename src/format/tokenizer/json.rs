@@ -151,9 +151,12 @@ fn mark_infill_tokens(description: &mut Value) -> bool {
     is_changed
 }
 
-/// The token that the tokenizer adds to an empty text.
+/// The token that the tokenizer adds before a text. Others are added only behind it.
 fn first_added(tokenizer: &tokenizers::Tokenizer) -> Option<TokenId> {
-    tokenizer.encode_fast("", true).ok()?.get_ids().first().copied()
+    let ids = |adds| Some(tokenizer.encode_fast("a", adds).ok()?.get_ids().to_vec());
+    let (plain, whole) = (ids(false)?, ids(true)?);
+    let is_behind = !plain.is_empty() && whole.starts_with(&plain);
+    if is_behind { None } else { whole.first().copied() }
 }
 
 /// All tokens by id. Unused ids get a placeholder.

@@ -414,3 +414,71 @@ fn text_never_becomes_a_token_for_filling_in_the_middle() {
         assert!(tokenizer.is_special(258));
     }
 }
+
+/// How SentencePiece writes a space.
+const SPACE_MARK: char = '▁';
+
+/// Pieces of [`unigram_file`], all with different scores.
+const PIECES: [(&str, f32); 12] = [
+    ("▁", -2.5),
+    ("a", -3.1),
+    ("b", -3.7),
+    ("c", -4.3),
+    ("▁a", -3.3),
+    ("ab", -4.9),
+    ("bc", -5.2),
+    ("abc", -6.05),
+    ("▁ab", -5.7),
+    ("ca", -4.1),
+    ("cab", -8.9),
+    ("▁c", -5.9),
+];
+
+/// Unigram: `<s> <pad> </s> <unk>`, then the pieces.
+fn unigram_file() -> GgufBuilder {
+    let special = [("<s>", CONTROL), ("<pad>", CONTROL), ("</s>", CONTROL), ("<unk>", 2)];
+    let tokens: Vec<&str> = special.iter().map(|(text, _)| *text).chain(PIECES.iter().map(|(text, _)| *text)).collect();
+    let scores: Vec<f32> = [0.0; 4].into_iter().chain(PIECES.iter().map(|(_, score)| *score)).collect();
+    let kinds: Vec<i32> = special.iter().map(|(_, kind)| *kind).chain([1; PIECES.len()]).collect();
+    GgufBuilder::new()
+        .key("tokenizer.ggml.model", "t5")
+        .key("tokenizer.ggml.tokens", tokens)
+        .key("tokenizer.ggml.scores", scores)
+        .key("tokenizer.ggml.token_type", kinds)
+        .key("tokenizer.ggml.remove_extra_whitespaces", true)
+}
+
+/// The best division of a text, found by trying all: its score and its pieces.
+fn best_division(text: &str) -> Option<(f32, Vec<String>)> {
+    if text.is_empty() {
+        return Some((0.0, Vec::new()));
+    }
+    let divisions = PIECES.iter().filter_map(|(piece, score)| {
+        let (rest, mut pieces) = best_division(text.strip_prefix(piece)?)?;
+        pieces.insert(0, (*piece).to_owned());
+        Some((score + rest, pieces))
+    });
+    divisions.max_by(|a, b| a.0.total_cmp(&b.0))
+}
+
+proptest! {
+    #[test]
+    fn unigram_finds_the_most_likely_division(text in "[abc]{1,6}( [abc]{1,4}){0,2}") {
+        let tokenizer = tokenizer(unigram_file()).unwrap();
+        let words = text.split(' ').map(|word| best_division(&format!("▁{word}")).unwrap().1);
+        let expected: Vec<String> = words.flatten().map(|piece| piece.replace(SPACE_MARK, " ")).collect();
+        let tokens = tokenizer.encode(&text, false, false).unwrap();
+        prop_assert_eq!(texts(&tokenizer, &tokens), expected);
+        let spaced = format!(" {} ", text.replace(' ', "   "));
+        prop_assert_eq!(tokenizer.encode(&spaced, false, false).unwrap(), tokens.clone());
+        let whole = tokenizer.encode(&text, true, false).unwrap();
+        prop_assert_eq!((whole[0], whole[whole.len() - 1], &whole[1..whole.len() - 1]), (0, 2, &tokens[..]));
+    }
+}
+
+#[test]
+fn unigram_has_one_token_for_unknown_characters() {
+    let tokenizer = tokenizer(unigram_file()).unwrap();
+    let tokens = tokenizer.encode("aé", false, false).unwrap();
+    assert_eq!(texts(&tokenizer, &tokens), [" a", "<unk>"]);
+}
