@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::fields::Fields;
 use crate::core::request::{PromptProgress, Usage};
-use crate::serving::answers::AnswerEvent;
+use crate::serving::answers::{Answer, AnswerEvent};
 use crate::serving::error::ApiError;
 use crate::serving::options::ReportOptions;
 
@@ -46,14 +46,15 @@ impl Reports {
         let RunningUsage { usage, first_token } = &mut self.choices[choice];
         match event {
             AnswerEvent::Progress(progress) => {
-                usage.prompt_tokens = progress.prompt_tokens;
+                usage.prompt_tokens = progress.done_tokens;
                 usage.cached_tokens = progress.cached_tokens;
                 usage.time_to_first_token = progress.elapsed;
             }
             AnswerEvent::Prompt(_) => {}
             AnswerEvent::Token { .. } => {
                 usage.completion_tokens += 1;
-                usage.generation_time = first_token.get_or_insert_with(Instant::now).elapsed();
+                let now = Instant::now();
+                usage.generation_time = now - *first_token.get_or_insert(now);
             }
             AnswerEvent::Finished { finish, .. } => *usage = finish.usage,
         }
@@ -79,6 +80,13 @@ impl Reports {
             let timings = timings(&self.choices[choice].usage);
             objects.iter_mut().for_each(|object| object["timings"] = timings.clone());
         }
+    }
+}
+
+/// Adds `timings` to a response without streaming, when the client asked for it: those of the first answer.
+pub(super) fn add_to_whole(options: ReportOptions, answers: &[Answer], response: &mut Value) {
+    if let (true, Some(finish)) = (options.timings, answers.first().and_then(|answer| answer.finish.as_ref())) {
+        response["timings"] = timings(&finish.usage);
     }
 }
 

@@ -134,11 +134,7 @@ impl ChatResponse {
         let mut response = self.head("chat.completion");
         response["choices"] = Value::Array(choices);
         response["usage"] = usage.json();
-        if let (true, Some(finish)) =
-            (self.options.reports.timings, answers.first().and_then(|one| one.finish.as_ref()))
-        {
-            response["timings"] = reports::timings(&finish.usage);
-        }
+        reports::add_to_whole(self.options.reports, answers, &mut response);
         if self.options.prompt_logprobs.is_some() {
             let first = answers.first().map_or(&[][..], |answer| &answer.prompt_logprobs);
             response["prompt_logprobs"] = logprobs::prompt(first, self.spelling());

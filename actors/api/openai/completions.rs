@@ -187,11 +187,7 @@ impl CompletionResponse {
         let mut response = self.head();
         response["choices"] = Value::Array(choices);
         response["usage"] = usage.json();
-        if let (true, Some(finish)) =
-            (self.options.reports.timings, answers.first().and_then(|one| one.finish.as_ref()))
-        {
-            response["timings"] = reports::timings(&finish.usage);
-        }
+        reports::add_to_whole(self.options.reports, answers, &mut response);
         response
     }
 

@@ -203,6 +203,11 @@ impl RequestRecord {
         if progress.owner != owner {
             return;
         }
+        // The scheduler may not have heard yet that the whole prompt is computed.
+        let prompt_tokens = self.request.prompt.len();
+        if progress.reported_tokens < prompt_tokens {
+            self.report(&mut progress, prompt_tokens);
+        }
         let now = Instant::now();
         progress.deaths = 0;
         progress.detokenise_time = detokenise_time;

@@ -14,14 +14,23 @@ fn journal() -> RequestJournal {
 }
 
 fn record(id: u64) -> (Arc<RequestRecord>, ClientStream) {
+    record_of(id, GenerationRequest { prompt: vec![1], ..GenerationRequest::default() })
+}
+
+fn record_of(id: u64, request: GenerationRequest) -> (Arc<RequestRecord>, ClientStream) {
     let (sink, stream) = channel(16);
-    let request = GenerationRequest { prompt: vec![1], ..GenerationRequest::default() };
     (Arc::new(RequestRecord::new(RequestId(id), request, sink)), stream)
 }
 
 /// A request that a scheduler has accepted.
 fn accepted(journal: &RequestJournal, id: u64) -> (Arc<RequestRecord>, ClientStream) {
-    let (record, stream) = record(id);
+    accept(journal, record(id))
+}
+
+fn accept(
+    journal: &RequestJournal,
+    (record, stream): (Arc<RequestRecord>, ClientStream),
+) -> (Arc<RequestRecord>, ClientStream) {
     journal.submit(&record).unwrap();
     let record = journal.undecided(record.id).unwrap();
     journal.decide(&record, Ok(()));
@@ -144,4 +153,31 @@ async fn a_closed_journal_has_ended_all_requests_and_takes_no_more() {
     assert_eq!(stream.next().await, Some(Event::Failed(GenerationError::ShuttingDown)));
     assert!(decision.try_recv().is_err());
     assert!(journal.submit(&record(3).0).is_none());
+}
+
+#[tokio::test]
+async fn the_whole_prompt_is_reported_before_the_first_token_in_either_order() {
+    let request = GenerationRequest { prompt: vec![1; 9], reports_progress: true, ..GenerationRequest::default() };
+    for scheduler_is_first in [true, false] {
+        let journal = journal();
+        let (record, mut stream) = accept(&journal, record_of(1, request.clone()));
+        let owner = record.take_over(9);
+        journal.started(record.id, 2);
+        journal.prompt_computed(record.id, 6);
+        // A prompt that was preempted is computed again.
+        journal.prompt_computed(record.id, 4);
+        if scheduler_is_first {
+            journal.prompt_computed(record.id, 9);
+        }
+        record.commit_tokens(owner, [token(5)], None);
+        journal.prompt_computed(record.id, 9);
+        record.commit_tokens(owner, [token(7)], None);
+        let mut reported = Vec::new();
+        while let Some(Event::Progress(progress)) = stream.next().await {
+            assert_eq!((progress.prompt_tokens, progress.cached_tokens), (9, 2));
+            reported.push(progress.done_tokens);
+        }
+        assert_eq!(reported, [2, 6, 9]);
+        assert_eq!(stream.next().await, Some(token(7)), "nothing is reported after the first token");
+    }
 }
