@@ -184,7 +184,7 @@ settings! { |home|
         kv_memory: Option<ByteSize> = None, "SIZE";
         /// Host memory, like 8GiB, for copies of KV cache blocks that the KV cache has no room for, of each model; a later prompt with the same beginning loads them instead of computing them again; if not set, none.
         kv_host_memory: Option<ByteSize> = None, "SIZE";
-        /// Directory for copies of KV cache blocks that neither the KV cache nor `kv_host_memory` has room for; a restarted server finds them again; if not set, none.
+        /// Directory for copies of KV cache blocks that fit neither the KV cache nor `kv_host_memory`; a restarted server finds them again; if not set, none.
         kv_disk: Option<PathBuf> = None, "DIR";
         /// Most space in `kv_disk` for the blocks of one model, like 100GiB.
         kv_disk_size: ByteSize = ByteSize(16 << 30), "SIZE";

@@ -21,7 +21,7 @@ use tokio::sync::oneshot;
 use super::journal::{Committed, Recovery, RequestJournal, RequestRecord};
 use super::kv_store::{Fetched, KvStore};
 use super::messages::{DrafterMsg, ExecutorMsg, SamplerMsg, SchedulerMsg};
-use super::policy::{Effect, EngineSampling, Policy, PolicyConfig, PolicyEvent, Progress, Submission};
+use super::policy::{Effect, EngineSampling, Policy, PolicyConfig, PolicyEvent, Progress, Submission, TierEffect};
 use super::runtime::ReplicaState;
 use crate::core::draft::DraftRequest;
 use crate::core::request::{GenerationRequest, RequestId};
@@ -203,22 +203,21 @@ impl SchedulerState {
     }
 
     /// Copies, moves, reads and removes blocks of lower tiers.
-    fn perform_in_tiers(&mut self, effect: Effect) {
+    fn perform_in_tiers(&mut self, effect: TierEffect) {
         let Some(kv_store) = &self.kv_store else { return };
         match effect {
-            Effect::Store(copies) => self.send_to_executor(ExecutorMsg::Store(copies)),
-            Effect::Demote(hash) => kv_store.demote(hash),
-            Effect::Discard(tier, hash) => kv_store.discard(tier, hash),
-            Effect::Fetch { fetch, tier, blocks, time_limit } => {
+            TierEffect::Store(copies) => self.send_to_executor(ExecutorMsg::Store(copies)),
+            TierEffect::Demote(hash) => kv_store.demote(hash),
+            TierEffect::Discard(tier, hash) => kv_store.discard(tier, hash),
+            TierEffect::Fetch { fetch, tier, blocks, time_limit } => {
                 kv_store.fetch(fetch, tier, blocks, self.me.clone());
                 self.me.send_after(time_limit, move || PolicyEvent::FetchTimedOut(fetch).into());
             }
-            Effect::Write { fetch, blocks } => {
+            TierEffect::Write { fetch, blocks } => {
                 if let Some((_, contents)) = self.fetched.take().filter(|(fetched, _)| *fetched == fetch) {
                     self.send_to_executor(ExecutorMsg::Write(blocks.into_iter().zip(contents).collect()));
                 }
             }
-            _ => {}
         }
     }
 
@@ -243,11 +242,7 @@ impl SchedulerState {
                 }
                 Effect::Cancelled(id) => self.send_to_sampler(SamplerMsg::Forget(id)),
                 Effect::Failed(id, error) => self.send_to_sampler(SamplerMsg::Fail(id, error)),
-                effect @ (Effect::Store(_)
-                | Effect::Demote(_)
-                | Effect::Discard(..)
-                | Effect::Fetch { .. }
-                | Effect::Write { .. }) => self.perform_in_tiers(effect),
+                Effect::Tier(effect) => self.perform_in_tiers(effect),
             }
         }
         self.publish_counts();

@@ -57,7 +57,7 @@ pub(crate) async fn accept(
     let sequences = prompt.count() * options.best_of;
     let permit = served.runtime.try_permit_for(options.tenancy.client.clone(), sequences)?;
     let model = served.model()?;
-    check_generates(&model)?;
+    check_generates(&served.id, &model)?;
     options.apply_recommended(model.card.sampling.stated);
     options.apply_recommended_stop(&model.stop);
     check_tokens(&options, &model)?;
@@ -92,11 +92,11 @@ pub(crate) async fn accept(
 }
 
 /// Checks that the model generates text.
-fn check_generates(model: &ServedModel) -> Result<(), ApiError> {
+fn check_generates(name: &str, model: &ServedModel) -> Result<(), ApiError> {
     if !model.card.embedding.is_only {
         return Ok(());
     }
-    let message = format!("the model `{}` makes embeddings and generates no text; use /v1/embeddings", model.card.name);
+    let message = format!("the model `{name}` makes embeddings and generates no text; use /v1/embeddings");
     Err(ApiError::Unsupported { param: "model".to_owned(), message })
 }
 

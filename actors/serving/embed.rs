@@ -70,7 +70,7 @@ pub(crate) async fn embed(
     let EmbeddingRequest { model, inputs, options, tenancy } = request;
     let served = Served::lease(models, model.as_deref()).await?;
     let model = served.model()?;
-    check(&model, &options)?;
+    check(&served.id, &model, &options)?;
     // As many as fill a step, and as many that wait for the next.
     let window = inputs.len().min(2 * model.limits.max_sequences);
     let permit = served.runtime.try_permit_for(tenancy.client.clone(), window)?;
@@ -107,10 +107,10 @@ fn cut(mut vector: Vec<f32>, dimensions: Option<usize>) -> Vec<f32> {
 }
 
 /// Checks that the model makes embeddings of this many values.
-fn check(model: &ServedModel, options: &EmbeddingOptions) -> Result<(), ApiError> {
+fn check(name: &str, model: &ServedModel, options: &EmbeddingOptions) -> Result<(), ApiError> {
     let width = model.limits.hidden.width;
     if width == 0 {
-        let message = format!("the model `{}` makes no embeddings", model.card.name);
+        let message = format!("the model `{name}` makes no embeddings");
         return Err(ApiError::Unsupported { param: "model".to_owned(), message });
     }
     match options.dimensions.filter(|dimensions| *dimensions > width) {

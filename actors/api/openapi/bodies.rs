@@ -61,8 +61,12 @@ pub(super) const LORA_NAME: &str = "AdapterRequest";
 
 /// The schemas of all requests.
 pub(super) const BODIES: &[Body] = &[
-    Body { name: CHAT, groups: &[MODEL, CONVERSATION, CHAT_ONLY, LIMITS, SAMPLING, REQUEST], required: &["messages"] },
-    Body { name: COMPLETION, groups: &[MODEL, TEXT, LIMITS, SAMPLING, REQUEST], required: &["prompt"] },
+    Body {
+        name: CHAT,
+        groups: &[MODEL, CONVERSATION, CHAT_ONLY, LIMITS, SAMPLING, EXTRA_SAMPLERS, REQUEST],
+        required: &["messages"],
+    },
+    Body { name: COMPLETION, groups: &[MODEL, TEXT, LIMITS, SAMPLING, EXTRA_SAMPLERS, REQUEST], required: &["prompt"] },
     Body { name: EMBEDDING, groups: &[MODEL, TO_VECTORS], required: &["input"] },
     Body { name: RESPONSE, groups: &[MODEL, RESPONSES, NUCLEUS], required: &["input"] },
     Body {
@@ -76,8 +80,12 @@ pub(super) const BODIES: &[Body] = &[
     Body { name: OLLAMA_EMBED, groups: &[MODEL, OLLAMA_TO_VECTORS, KEEP], required: &["model", "input"] },
     Body { name: OLLAMA_EMBEDDINGS, groups: &[MODEL, OLLAMA_TO_VECTOR, KEEP], required: &["model", "prompt"] },
     Body { name: OLLAMA_PULL, groups: &[MODEL, PULL], required: &["model"] },
-    Body { name: INFILL, groups: &[MODEL, GAP, LLAMA_CPP], required: &["input_prefix", "input_suffix"] },
-    Body { name: LLAMA_COMPLETION, groups: &[MODEL, PLAIN, LLAMA_CPP], required: &["prompt"] },
+    Body {
+        name: INFILL,
+        groups: &[MODEL, GAP, EXTRA_SAMPLERS, LLAMA_CPP],
+        required: &["input_prefix", "input_suffix"],
+    },
+    Body { name: LLAMA_COMPLETION, groups: &[MODEL, PLAIN, EXTRA_SAMPLERS, LLAMA_CPP], required: &["prompt"] },
     Body { name: TOKENIZE, groups: &[MODEL, TO_TOKENS], required: &[] },
     Body { name: DETOKENIZE, groups: &[MODEL, FROM_TOKENS], required: &["tokens"] },
     Body { name: MODEL_NAME, groups: &[MODEL], required: &["model"] },
@@ -164,6 +172,14 @@ const SAMPLING: &[Field] = &[
     field("top_k", Integer, "Keep this many of the most likely tokens; 0 and -1 turn it off."),
     field("min_p", Number, "Drop tokens below this part of the highest probability; 0 to 1."),
     field("typical_p", Number, "Keep the most typical tokens that have this probability together; above 0, up to 1."),
+    field("presence_penalty", Number, "-2 to 2."),
+    field("frequency_penalty", Number, "-2 to 2."),
+    field("repetition_penalty", Number, "0.01 to 100; 1 turns it off."),
+    field("logit_bias", Object, "Token ids with a bias of -100 to 100."),
+    field("seed", Integer, "The same seed gives the same text."),
+];
+
+const EXTRA_SAMPLERS: &[Field] = &[
     field("top_n_sigma", Number, "Keep tokens within this many standard deviations of the largest logit."),
     field("xtc_probability", Number, "How often the most likely tokens are removed, except the least likely of them."),
     field(
@@ -176,11 +192,6 @@ const SAMPLING: &[Field] = &[
     field("dry_allowed_length", Integer, "Shorter repetitions are not penalised; default 2."),
     field("dry_penalty_last_n", Integer, "The last tokens in which repetitions are searched for; -1 for all."),
     field("dry_sequence_breakers", List, "Texts at which repetitions end."),
-    field("presence_penalty", Number, "-2 to 2."),
-    field("frequency_penalty", Number, "-2 to 2."),
-    field("repetition_penalty", Number, "0.01 to 100; 1 turns it off."),
-    field("logit_bias", Object, "Token ids with a bias of -100 to 100."),
-    field("seed", Integer, "The same seed gives the same text."),
 ];
 
 const REQUEST: &[Field] = &[
@@ -283,18 +294,6 @@ const LLAMA_CPP: &[Field] = &[
     field("top_p", Number, "Keep the most likely tokens that have this probability together; default 0.95."),
     field("min_p", Number, "Drop tokens below this part of the highest probability; default 0.05."),
     field("typical_p", Number, "Keep the most typical tokens that have this probability together; default 1."),
-    field("top_n_sigma", Number, "Keep tokens within this many standard deviations of the largest logit."),
-    field("xtc_probability", Number, "How often the most likely tokens are removed, except the least likely of them."),
-    field(
-        "xtc_threshold",
-        Number,
-        "The probability of a token from which on xtc_probability may remove it; default 0.1.",
-    ),
-    field("dry_multiplier", Number, "The penalty on a token that would continue a repetition; 0 turns it off."),
-    field("dry_base", Number, "The factor of the penalty for each further token of a repetition; default 1.75."),
-    field("dry_allowed_length", Integer, "Shorter repetitions are not penalised; default 2."),
-    field("dry_penalty_last_n", Integer, "The last tokens in which repetitions are searched for; -1 for all."),
-    field("dry_sequence_breakers", List, "Texts at which repetitions end."),
     field("repeat_penalty", Number, "1 turns it off."),
     field("presence_penalty", Number, "-2 to 2."),
     field("frequency_penalty", Number, "-2 to 2."),

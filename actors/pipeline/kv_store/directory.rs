@@ -55,7 +55,7 @@ impl KvDirectory {
     /// [`DirectoryError`] when it cannot be made or another process has it.
     pub fn open(path: &Path) -> Result<Self, DirectoryError> {
         let failed = |source| DirectoryError::Io { path: path.to_owned(), source };
-        fs::create_dir_all(path).map_err(failed)?;
+        make_private(path).map_err(failed)?;
         let lock = open_lock(path).map_err(failed)?;
         match lock.try_lock() {
             Ok(()) => Ok(KvDirectory { path: path.to_owned(), _lock: Arc::new(lock) }),
@@ -76,7 +76,7 @@ impl KvDirectory {
     /// When it cannot be made.
     pub(super) fn of_blocks(&self, about: &str) -> io::Result<BlockDirectory> {
         let path = self.path.join(name_of(about));
-        fs::create_dir_all(&path)?;
+        make_private(&path)?;
         let lock = open_lock(&path)?;
         lock.lock()?;
         fs::write(path.join(ABOUT), about)?;
@@ -115,6 +115,15 @@ impl KvDirectory {
 pub(super) struct BlockDirectory {
     pub path: PathBuf,
     _lock: File,
+}
+
+/// Makes a directory that only this user can read, because blocks contain what users wrote. One that is there stays as it is.
+fn make_private(path: &Path) -> io::Result<()> {
+    let mut builder = fs::DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(path)
 }
 
 fn open_lock(directory: &Path) -> io::Result<File> {

@@ -192,30 +192,8 @@ pub enum Effect {
     Draft(DraftRequest),
     /// Tell the executor that the failed step was handled. All steps from here on are formed with that knowledge.
     Resync,
-    /// Copy blocks from the device to a lower tier, before later steps write to them.
-    Store(Vec<BlockCopy>),
-    /// Move a block from host memory to the disk.
-    Demote(BlockHash),
-    /// Remove a block from a lower tier.
-    Discard(Tier, BlockHash),
-    /// Read blocks from a lower tier.
-    Fetch {
-        /// The read.
-        fetch: FetchId,
-        /// Where they are.
-        tier: Tier,
-        /// The blocks, each after the one before it.
-        blocks: Vec<BlockContent>,
-        /// The time after which [`PolicyEvent::FetchTimedOut`] is due.
-        time_limit: Duration,
-    },
-    /// Write the leading blocks of a finished read to the device, before later steps read them.
-    Write {
-        /// The read.
-        fetch: FetchId,
-        /// The blocks of the device.
-        blocks: Vec<BlockId>,
-    },
+    /// Copy, move, read or remove blocks of the lower tiers.
+    Tier(TierEffect),
     /// A request takes part in a step for the first time.
     Started {
         /// The request.
@@ -236,6 +214,35 @@ pub enum Effect {
     Cancelled(RequestId),
     /// A request failed and was removed.
     Failed(RequestId, GenerationError),
+}
+
+/// What the policy wants done with blocks of the lower tiers.
+#[derive(Debug, Clone, PartialEq)]
+pub enum TierEffect {
+    /// Copy blocks from the device to a lower tier, before later steps write to them.
+    Store(Vec<BlockCopy>),
+    /// Move a block from host memory to the disk.
+    Demote(BlockHash),
+    /// Remove a block from a lower tier.
+    Discard(Tier, BlockHash),
+    /// Read blocks from a lower tier.
+    Fetch {
+        /// The read.
+        fetch: FetchId,
+        /// Where they are.
+        tier: Tier,
+        /// The blocks, each after the one before it.
+        blocks: Vec<BlockContent>,
+        /// The time after which [`PolicyEvent::FetchTimedOut`] follows.
+        time_limit: Duration,
+    },
+    /// Write the leading blocks of a finished read to the device, before later steps read them.
+    Write {
+        /// The read.
+        fetch: FetchId,
+        /// The blocks of the device.
+        blocks: Vec<BlockId>,
+    },
 }
 
 /// A copy of a block of the device to a lower tier.

@@ -64,7 +64,7 @@ mod tiers;
 pub use self::config::{PolicyConfig, SpeculationMode};
 pub use self::events::{
     AwaitedToken, BlockCopy, Draft, Effect, EngineSampling, Found, Outcome, PlannedStep, PolicyEvent, SampleTask,
-    Submission, TierReport, Verdict,
+    Submission, TierEffect, TierReport, Verdict,
 };
 pub use self::resume::Progress;
 pub use self::state::Policy;

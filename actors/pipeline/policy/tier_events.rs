@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use cuelight_engine::engine::{BLOCK_TOKENS, BlockId};
 
-use super::events::{BlockCopy, Effect, Found, TierReport};
+use super::events::{BlockCopy, Effect, Found, TierEffect, TierReport};
 use super::kv_blocks::BlockHandle;
 use super::state::Policy;
 use super::step_time::Work;
@@ -34,7 +34,7 @@ impl Policy {
             copies.extend(to.map(|to| BlockCopy { block, content, to }));
         }
         if !copies.is_empty() {
-            effects.push(Effect::Store(copies));
+            effects.push(Effect::Tier(TierEffect::Store(copies)));
         }
     }
 
@@ -147,7 +147,7 @@ impl Policy {
         loading.fetch = Some((fetch, blocks.len()));
         let time_limit = loading.time_limit;
         self.tiers.fetches.insert(fetch, (id, tier, time_limit));
-        effects.push(Effect::Fetch { fetch, tier, blocks, time_limit });
+        effects.push(Effect::Tier(TierEffect::Fetch { fetch, tier, blocks, time_limit }));
     }
 
     /// Starts the reads that waited for others.
@@ -196,7 +196,7 @@ impl Policy {
         let first = sequence.cached_blocks;
         let blocks: Vec<BlockId> = sequence.blocks[first..first + found].iter().map(BlockHandle::id).collect();
         if !blocks.is_empty() {
-            effects.push(Effect::Write { fetch, blocks });
+            effects.push(Effect::Tier(TierEffect::Write { fetch, blocks }));
         }
         sequence.computed = (first + found) * BLOCK_TOKENS;
         sequence.planned = sequence.computed;
@@ -263,11 +263,11 @@ impl Policy {
                     // No step follows that could write to it.
                     self.blocks.release(handle);
                 }
-                None => effects.push(Effect::Demote(block.hash)),
+                None => effects.push(Effect::Tier(TierEffect::Demote(block.hash))),
             }
         }
         if !copies.is_empty() {
-            effects.push(Effect::Store(copies));
+            effects.push(Effect::Tier(TierEffect::Store(copies)));
         }
     }
 

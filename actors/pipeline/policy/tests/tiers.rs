@@ -124,7 +124,7 @@ impl World {
     }
 }
 
-/// A world whose device has room for one prompt of 100 tokens.
+/// A world whose device holds one prompt of 100 tokens.
 fn world(tiers: [usize; 2]) -> World {
     let limits = EngineLimits { kv_blocks: 7, ..limits() };
     let mut world = World::new(PolicyConfig { prefill_chunk_tokens: 64, ..CONFIG }, limits);

@@ -180,11 +180,13 @@ impl World {
                     );
                     self.reported.entry(id).or_default().push(tokens);
                 }
-                Effect::Store(copies) => self.store(copies),
-                Effect::Demote(hash) => self.tiers.demote(hash),
-                Effect::Discard(tier, hash) => self.tiers.discard(tier, hash),
-                Effect::Fetch { fetch, tier, blocks, .. } => self.tiers.fetching.push_back((fetch, tier, blocks)),
-                Effect::Write { fetch, blocks } => self.write(fetch, &blocks),
+                Effect::Tier(TierEffect::Store(copies)) => self.store(copies),
+                Effect::Tier(TierEffect::Demote(hash)) => self.tiers.demote(hash),
+                Effect::Tier(TierEffect::Discard(tier, hash)) => self.tiers.discard(tier, hash),
+                Effect::Tier(TierEffect::Fetch { fetch, tier, blocks, .. }) => {
+                    self.tiers.fetching.push_back((fetch, tier, blocks));
+                }
+                Effect::Tier(TierEffect::Write { fetch, blocks }) => self.write(fetch, &blocks),
                 Effect::Preempted(_) => self.preempted += 1,
                 Effect::Cancelled(id) => self.end(id, End::Cancelled),
                 Effect::Failed(id, error) => self.end(id, End::Failed(error)),

@@ -55,7 +55,7 @@ impl TierIndex {
     }
 
     /// Whether another block may be sent without giving up one.
-    pub fn has_room(&self) -> bool {
+    pub fn has_space(&self) -> bool {
         self.entries.len() < self.limits.blocks
     }
 
@@ -170,7 +170,7 @@ mod tests {
         (1..=3).for_each(|number| add(&mut index, number));
         let used = index.reserve(1);
         index.send(hash(4), true, used);
-        assert!(index.knows(&hash(4)) && !index.has(&hash(4)) && index.accepts() && !index.has_room());
+        assert!(index.knows(&hash(4)) && !index.has(&hash(4)) && index.accepts() && !index.has_space());
         index.touch(&hash(1));
         assert_eq!(index.pop_oldest().map(|present| present.hash), Some(hash(2)));
         index.arrived(hash(4), true);

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 pub(super) use self::copy_time::{Amount, CopyTimes};
 pub(super) use self::index::{Present, TierIndex};
-use super::events::Effect;
+use super::events::{Effect, TierEffect};
 use super::kv_blocks::BlockHandle;
 use crate::core::block_hash::{BlockContent, BlockHash};
 use crate::core::request::RequestId;
@@ -121,9 +121,9 @@ impl Tiers {
         None
     }
 
-    /// Makes room for a block in a tier and marks it as sent. Returns whether there is room.
+    /// Frees space for a block in a tier and marks it as sent. Returns whether there is space.
     pub fn send(&mut self, tier: Tier, block: Present, effects: &mut Vec<Effect>) -> bool {
-        while !self.index(tier).has_room() {
+        while !self.index(tier).has_space() {
             if !self.give_up_oldest(tier, effects) {
                 return false;
             }
@@ -138,7 +138,8 @@ impl Tiers {
     fn give_up_oldest(&mut self, tier: Tier, effects: &mut Vec<Effect>) -> bool {
         let Some(block) = self.parts(tier).0.pop_oldest() else { return false };
         let is_moved = tier == Tier::Host && block.is_portable && self.moves_to_disk(block, effects);
-        effects.push(if is_moved { Effect::Demote(block.hash) } else { Effect::Discard(tier, block.hash) });
+        let effect = if is_moved { TierEffect::Demote(block.hash) } else { TierEffect::Discard(tier, block.hash) };
+        effects.push(Effect::Tier(effect));
         true
     }
 
