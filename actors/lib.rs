@@ -10,6 +10,7 @@
 //! - [`output`]: what the text of a model means: text, reasoning, tool calls
 //! - [`pipeline`]: the actors of one model
 //! - [`core`](mod@core): leaf types that all other modules use
+//! - [`kv_events`]: tells routers what the KV caches hold
 //! - [`metrics`]: metrics for Prometheus
 //! - [`trace`]: traces of steps and requests
 
@@ -20,6 +21,7 @@ pub mod cli;
 pub mod config;
 pub mod core;
 pub mod hub;
+pub mod kv_events;
 pub mod logging;
 pub mod metrics;
 pub mod models;

@@ -182,12 +182,14 @@ async fn what_a_schema_forces_takes_fewer_steps() {
         "seed": 3,
         "max_tokens": 300,
     });
-    let (drafted, steps) = content(&server, &model, body.clone()).await;
-    body["speculation"] = json!(false);
-    let (plain, plain_steps) = content(&server, &model, body).await;
-    assert_eq!(drafted["choices"], plain["choices"]);
-    assert!(2 * steps < plain_steps, "{steps} of {plain_steps} steps");
-    let text = drafted["choices"][0]["message"]["content"].as_str().unwrap();
+    let (forced, steps) = content(&server, &model, body.clone()).await;
+    // For their log-probabilities each token needs a row of logits.
+    body["logprobs"] = json!(true);
+    let (scored, scored_steps) = content(&server, &model, body).await;
+    assert_eq!(forced["choices"][0]["message"], scored["choices"][0]["message"]);
+    assert_eq!(forced["usage"]["completion_tokens"], scored["usage"]["completion_tokens"]);
+    assert!(2 * steps < scored_steps, "{steps} of {scored_steps} steps");
+    let text = forced["choices"][0]["message"]["content"].as_str().unwrap();
     assert_eq!(
         serde_json::from_str::<Value>(text).unwrap()["another one of these"],
         "a long text that is always the same"

@@ -220,7 +220,7 @@ fn a_step_of_256_sequences_is_formed_in_a_tenth_of_a_millisecond() {
         let outcomes = planned.tasks.iter().map(|task| Outcome {
             id: task.id,
             verdict: Verdict::Tokens(vec![7]),
-            forced: Vec::new(),
+            forced: 0,
             pause: false,
         });
         let event = PolicyEvent::Sampled { step: planned.step.id, outcomes: outcomes.collect() };

@@ -18,6 +18,7 @@ use crate::config::flags::{Flags, HubFlags, ModelFlags, ServerFlags};
 use crate::config::{Config, Given};
 use crate::hub::HubStore;
 use crate::hub::ollama::OllamaName;
+use crate::kv_events::{KvEvents, KvEventsOptions};
 use crate::logging::notice;
 use crate::metrics::exposition::Exposition;
 use crate::models::{Machine, ModelFactory, Models, ModelsDirectory, ModelsError, ModelsOptions, NamedModel};
@@ -97,6 +98,7 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     let served = runtime.block_on(async {
         let mut models = models_options(config, &tracer, &recorder);
         models.runtime.kv_store = kv_store;
+        models.runtime.kv_events = kv_events(config).await?;
         let models = Models::start(models, named, directory).await.map_err(CliError::other)?;
         tokio::spawn(reload_on_hangup(options.clone(), context.source.clone()));
         serve(listener, models, options, config).await
@@ -173,6 +175,29 @@ fn kv_store(config: &Config) -> Result<KvStoreOptions, CliError> {
     }
     let directory = config.kv_disk.as_deref().map(KvDirectory::open).transpose().map_err(CliError::other)?;
     Ok(KvStoreOptions { host_bytes, disk: directory.map(|directory| (directory, config.kv_disk_size.0)) })
+}
+
+/// What tells routers about the KV cache, if they are told.
+async fn kv_events(config: &Config) -> Result<KvEvents, CliError> {
+    let Some(endpoint) = &config.kv_events else {
+        return match config.kv_events_replay {
+            Some(_) => {
+                Err(CliError::Usage("--kv-events-replay needs --kv-events, whose messages it repeats".to_owned()))
+            }
+            None => Ok(KvEvents::default()),
+        };
+    };
+    if config.no_prefix_cache {
+        let advice = "--kv-events tells what the prefix cache holds: leave --no-prefix-cache out";
+        return Err(CliError::Usage(advice.to_owned()));
+    }
+    let options = KvEventsOptions {
+        endpoint: endpoint.clone(),
+        replay_endpoint: config.kv_events_replay.clone(),
+        topic: config.kv_events_topic.clone(),
+        format: config.kv_events_format,
+    };
+    KvEvents::start(options).await.map_err(CliError::other)
 }
 
 fn models_options(config: &Config, tracer: &Tracer, recorder: &Recorder) -> ModelsOptions {

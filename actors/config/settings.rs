@@ -17,6 +17,7 @@ use super::value::{
     ValueKind,
 };
 use crate::api::{ClientIdentity, ConnectionOptions, ServerOptions};
+use crate::kv_events::EventFormat;
 use crate::metrics::exposition::Compat;
 use crate::models::{KeepAlive, ModelsOptions};
 use crate::pipeline::executor::OverlapMode;
@@ -324,6 +325,14 @@ settings! { |home|
         drain_timeout: Duration = ServerOptions::DRAIN_TIMEOUT, "TIME";
         /// Server whose metric names are published as well, for its dashboards and autoscalers: none or vllm.
         metrics_compat: Compat = Compat::None, "SERVER", advanced = true;
+        /// Address, like tcp://*:5557, on which routers are told over ZeroMQ which prompts the KV cache holds; if not set, none are told.
+        kv_events: Option<String> = None, "ADDRESS";
+        /// Address, like tcp://*:5558, on which a router can ask for the messages of `kv_events` that it has missed.
+        kv_events_replay: Option<String> = None, "ADDRESS", advanced = true;
+        /// Topic of the messages of `kv_events`; {host} stands for the name of this machine, and {model} for that of the model.
+        kv_events_topic: String = "kv@{host}@{model}".to_owned(), "TOPIC", advanced = true;
+        /// How the messages of `kv_events` are encoded: map, for Dynamo and vllm-router, or array, for llm-d.
+        kv_events_format: EventFormat = EventFormat::Map, "FORMAT", advanced = true;
         /// File for a timeline of all steps and requests, in Chrome's trace format; if not set, none is written.
         trace_file: Option<PathBuf> = None, "FILE", advanced = true;
         /// Directory for a recording of all requests, which `cuelight replay` repeats; if not set, none is written.

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use crate::kv_events::EventFormat;
 use crate::pipeline::executor::OverlapMode;
 use crate::pipeline::policy::SpeculationMode;
 use cuelight_engine::load::{
@@ -244,6 +245,7 @@ words! {
     LogFormat { "text" = LogFormat::Text, "json" = LogFormat::Json }
     Compat { "none" = Compat::None, "vllm" = Compat::Vllm }
     ClientIdentity { "key" = ClientIdentity::Key, "user" = ClientIdentity::User }
+    EventFormat { "map" = EventFormat::Map, "array" = EventFormat::Array }
     SpeculationMode {
         "auto" = SpeculationMode::Auto,
         "ngram" = SpeculationMode::Ngram,

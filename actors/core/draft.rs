@@ -14,15 +14,13 @@ pub enum DraftSource {
     Lookup,
     /// The answer that the client expects.
     Prediction,
-    /// A constraint that allows nothing else.
-    Constraint,
     /// The draft model.
     Model,
 }
 
 impl DraftSource {
     /// The names of all sources, in the order of the variants.
-    pub const NAMES: [&str; 4] = ["ngram", "prediction", "constraint", "draft_model"];
+    pub const NAMES: [&str; 3] = ["ngram", "prediction", "draft_model"];
 
     /// Its name in metrics.
     #[must_use]

@@ -2,6 +2,7 @@
 //! itself. This module imports nothing from the rest of the crate.
 
 pub mod block_hash;
+pub mod cache_change;
 pub mod counts;
 pub mod draft;
 pub mod ended_request;

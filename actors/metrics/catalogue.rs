@@ -128,6 +128,8 @@ catalogue! {
     PROMPT_TOKENS: Counter, "cuelight_prompt_tokens_total" ["model", "source"];
     /// Generated tokens.
     GENERATION_TOKENS: Counter, "cuelight_generation_tokens_total" ["model"];
+    /// Generated tokens that a constraint forced, so that they were not sampled.
+    FORCED_TOKENS: Counter, "cuelight_forced_tokens_total" ["model"];
     /// Drafts of several tokens that a step verified, by where their tokens came from.
     DRAFTS: Counter, "cuelight_drafts_total" ["model", "source"];
     /// Tokens of these drafts.

@@ -63,6 +63,7 @@ pub struct RequestMetrics {
     request_max_tokens: Histogram,
     prompt_tokens: Counters,
     generation_tokens: Counter,
+    forced_tokens: Counter,
     prefix_cache_queries: Counter,
     prefix_cache_hits: Counter,
     drafts: Counters,
@@ -92,6 +93,7 @@ impl RequestMetrics {
             request_max_tokens: histogram(REQUEST_MAX_TOKENS),
             prompt_tokens: counters(PROMPT_TOKENS, model_id, "source", &["computed", "cached"]),
             generation_tokens: counter(GENERATION_TOKENS),
+            forced_tokens: counter(FORCED_TOKENS),
             prefix_cache_queries: counter(PREFIX_CACHE_QUERIES),
             prefix_cache_hits: counter(PREFIX_CACHE_HITS),
             drafts: counters(DRAFTS, model_id, "source", &DraftSource::NAMES),
@@ -116,6 +118,11 @@ impl RequestMetrics {
                 self.prompt(&usage());
             }
         }
+    }
+
+    /// Records tokens that a constraint forced.
+    pub(crate) fn forced(&self, count: usize) {
+        self.forced_tokens.increment(count as u64);
     }
 
     /// Records a draft that was verified.

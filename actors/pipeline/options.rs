@@ -7,6 +7,7 @@ use super::executor::OverlapMode;
 use super::kv_store::KvStoreOptions;
 use super::policy::PolicyConfig;
 use super::restart::RestartPolicy;
+use crate::kv_events::KvEvents;
 use crate::recording::Recorder;
 use crate::trace::Tracer;
 
@@ -29,6 +30,8 @@ pub struct RuntimeOptions {
     pub overlap: OverlapMode,
     /// The lower tiers of the KV cache, for each model.
     pub kv_store: KvStoreOptions,
+    /// Publishes what the KV cache holds.
+    pub kv_events: KvEvents,
     /// How often actors are restarted after faults.
     pub restarts: RestartPolicy,
     /// Records what the actors do.
@@ -48,6 +51,7 @@ impl Default for RuntimeOptions {
             step_timeout: Duration::from_secs(120),
             overlap: OverlapMode::Auto,
             kv_store: KvStoreOptions::default(),
+            kv_events: KvEvents::default(),
             restarts: RestartPolicy::default(),
             tracer: Tracer::default(),
             recorder: Recorder::default(),

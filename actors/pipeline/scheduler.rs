@@ -26,6 +26,7 @@ use super::runtime::ReplicaState;
 use crate::core::draft::DraftRequest;
 use crate::core::request::{GenerationRequest, RequestId};
 use crate::core::tier::FetchId;
+use crate::kv_events::KvEvents;
 use crate::metrics::{SchedulerMetrics, TierMetrics};
 use crate::trace::SchedulerTrace;
 
@@ -41,6 +42,8 @@ pub struct SchedulerArguments {
     pub replica: Arc<ReplicaState>,
     /// The lower tiers, if there are any.
     pub kv_store: Option<KvStore>,
+    /// Publishes the changes of the prefix cache.
+    pub kv_events: KvEvents,
 }
 
 /// The state of the scheduler.
@@ -56,6 +59,7 @@ pub struct SchedulerState {
     journal: Arc<RequestJournal>,
     drained: Option<oneshot::Sender<()>>,
     kv_store: Option<KvStore>,
+    kv_events: KvEvents,
     /// The blocks of the read that is being handled.
     fetched: Option<(FetchId, Vec<Arc<HostBlock>>)>,
     metrics: SchedulerMetrics,
@@ -77,7 +81,7 @@ impl Actor for Scheduler {
         me: ActorRef<SchedulerMsg>,
         arguments: SchedulerArguments,
     ) -> Result<SchedulerState, ActorProcessingErr> {
-        let SchedulerArguments { policy, limits, sampler, replica, kv_store } = arguments;
+        let SchedulerArguments { policy, limits, sampler, replica, kv_store, kv_events } = arguments;
         sampler.cast(SamplerMsg::Connect(me.clone()))?;
         if let Some(kv_store) = &kv_store {
             kv_store.connect(me.clone());
@@ -99,6 +103,7 @@ impl Actor for Scheduler {
             journal,
             drained,
             kv_store,
+            kv_events,
             fetched,
             metrics,
             tier_metrics,
@@ -233,6 +238,9 @@ impl SchedulerState {
                     self.send_to_executor(ExecutorMsg::Run(planned));
                 }
                 Effect::Draft(request) => self.send_to_drafter(request),
+                Effect::CacheChanged(changes) => {
+                    self.kv_events.publish(&self.replica.model_id, self.replica.index, changes);
+                }
                 Effect::Resync => self.send_to_executor(ExecutorMsg::Resync),
                 Effect::Started { id, cached_tokens } => self.journal.started(id, cached_tokens),
                 Effect::PromptComputed { id, tokens } => self.journal.prompt_computed(id, tokens),

@@ -46,7 +46,7 @@ use super::loader::{Loader, LoaderArguments};
 use super::messages::{DrafterMsg, ExecutorMsg, ExpertsMsg, LoaderMsg, SamplerMsg, SchedulerMsg, SupervisorMsg};
 use super::model_source::{ModelSource, SourceError};
 use super::options::RuntimeOptions;
-use super::policy::PolicyEvent;
+use super::policy::{PolicyConfig, PolicyEvent};
 use super::restart::RestartHistory;
 pub use super::restart::RestartPolicy;
 use super::runtime::ReplicaState;
@@ -337,11 +337,12 @@ impl<S: ModelSource> SupervisorState<S> {
         };
         let (sampler, _) = Actor::spawn_linked(None, Sampler, arguments, me.get_cell()).await?;
         let arguments = SchedulerArguments {
-            policy: self.options.policy,
+            policy: PolicyConfig { reports_cache: self.options.kv_events.is_on(), ..self.options.policy },
             limits: actors.model.limits.clone(),
             sampler: sampler.clone(),
             replica: self.replica.clone(),
             kv_store: actors.kv_store.clone(),
+            kv_events: self.options.kv_events.clone(),
         };
         let (scheduler, _) = Actor::spawn_linked(None, Scheduler, arguments, me.get_cell()).await?;
         // In this order, so that a client that leaves reaches the scheduler or is found in the journal.

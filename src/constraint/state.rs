@@ -56,16 +56,10 @@ impl ConstraintState {
         Ok(())
     }
 
-    /// The text that has to come next, as far as there is no choice. Only a guess: the tokens of a model may spell it in
-    /// several ways, and an incomplete character at the end is left out.
-    pub fn forced_text(&mut self) -> String {
-        if self.free.is_some() {
-            return String::new();
-        }
-        let mut bytes = self.matcher.compute_ff_bytes();
-        let valid = std::str::from_utf8(&bytes).map_or_else(|error| error.valid_up_to(), str::len);
-        bytes.truncate(valid);
-        String::from_utf8(bytes).unwrap_or_default()
+    /// The tokens that have to come next, because the text has no choice: the tokenizer's spelling of it, without tokens at
+    /// its end that would be others if more text followed. [`ConstraintState::mask`] allows nothing but the first of them.
+    pub fn forced_tokens(&mut self) -> Vec<TokenId> {
+        if self.free.is_some() { Vec::new() } else { self.matcher.compute_ff_tokens() }
     }
 
     /// Whether the text is complete and nothing may follow.

@@ -21,8 +21,33 @@ impl TokenizerEnv for Vocabulary {
     }
 
     fn tokenize_bytes(&self, bytes: &[u8]) -> Vec<TokenId> {
-        let encode = |text: &str| self.tokenizer.encode(text, false, false).unwrap_or_default();
-        self.trie.tokenize_with_greedy_fallback(bytes, encode)
+        self.trie.tokenize_with_greedy_fallback(bytes, |text| self.spell(text))
+    }
+
+    /// So that a grammar's forced text has one spelling, which is all that a mask then allows.
+    fn tokenize_is_canonical(&self) -> bool {
+        true
+    }
+}
+
+impl Vocabulary {
+    /// The tokens of a text inside another one.
+    fn spell(&self, text: &str) -> Vec<TokenId> {
+        let is_spelled = |tokens: &Vec<TokenId>| {
+            tokens.iter().flat_map(|&token| self.tokenizer.token_bytes(token, false)).eq(text.as_bytes())
+        };
+        let tokens = self.encode(text);
+        if is_spelled(&tokens) {
+            return tokens;
+        }
+        // A tokenizer that begins each text with a space does so before the line break.
+        let (before, all) = (self.encode("\n"), self.encode(&format!("\n{text}")));
+        let tokens = all.strip_prefix(&before[..]).map(<[TokenId]>::to_vec).filter(is_spelled);
+        tokens.unwrap_or_else(|| self.trie.greedy_tokenize(text.as_bytes()))
+    }
+
+    fn encode(&self, text: &str) -> Vec<TokenId> {
+        self.tokenizer.encode(text, false, false).unwrap_or_default()
     }
 }
 
@@ -56,5 +81,58 @@ fn bytes_of(tokenizer: &Tokenizer, token: TokenId) -> Vec<u8> {
     match tokenizer.is_special(token) && !bytes.is_empty() {
         true => [&[TokTrie::SPECIAL_TOKEN_MARKER], bytes].concat(),
         false => bytes.to_vec(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::format::gguf::Gguf;
+    use crate::format::gguf::write::GgufBuilder;
+
+    /// A SentencePiece vocabulary, which begins each text with a space: bytes, single characters, and some longer pieces.
+    fn sentence_pieces() -> Arc<Tokenizer> {
+        let bytes = (0..=255).map(|byte| format!("<0x{byte:02X}>"));
+        let pieces = ["▁", "a", "b", "c", "▁a", "bc", "abc"].map(str::to_owned);
+        let tokens: Vec<String> = ["<unk>", "</s>"].map(str::to_owned).into_iter().chain(bytes).chain(pieces).collect();
+        let kind = |token: usize| match token {
+            0 => 2,
+            1 => 3,
+            2..258 => 6,
+            _ => 1,
+        };
+        let kinds: Vec<i32> = (0..tokens.len()).map(kind).collect();
+        // "bc" merges before "abc" can.
+        let scores: Vec<f32> = (0..tokens.len()).map(|token| -(token as f32)).collect();
+        let file = GgufBuilder::new()
+            .key("tokenizer.ggml.model", "llama")
+            .key("tokenizer.ggml.tokens", &tokens.iter().map(String::as_str).collect::<Vec<_>>()[..])
+            .key("tokenizer.ggml.token_type", &kinds[..])
+            .key("tokenizer.ggml.scores", &scores[..])
+            .key("tokenizer.ggml.eos_token_id", 1u32)
+            .build();
+        Arc::new(Tokenizer::from_gguf(&Gguf::from_bytes("pieces.gguf", file).unwrap()).unwrap())
+    }
+
+    #[test]
+    fn a_forced_text_is_spelled_as_in_the_middle_of_a_text() {
+        let tokenizer = sentence_pieces();
+        let environment = of(&tokenizer, tokenizer.vocab_size()).unwrap();
+        let spelled = |text: &str| -> Vec<String> {
+            let tokens = environment.tokenize_bytes(text.as_bytes());
+            tokens.iter().map(|&token| tokenizer.token_text(token)).collect()
+        };
+        assert_eq!(texts(&tokenizer, "abc"), [" a", "bc"], "a text of its own begins with a space");
+        assert_eq!(spelled("abc"), ["abc"]);
+        assert_eq!(spelled(" abc"), [" a", "bc"]);
+        assert_eq!(spelled("abc a"), ["abc", " a"]);
+        assert_eq!(environment.tokenize_bytes(b"a\xFFb").len(), 3, "what is not UTF-8 is spelled too");
+    }
+
+    fn texts(tokenizer: &Tokenizer, text: &str) -> Vec<String> {
+        let tokens = tokenizer.encode(text, false, false).unwrap();
+        tokens.iter().map(|&token| tokenizer.token_text(token)).collect()
     }
 }

@@ -6,11 +6,11 @@ use super::drafts::MemberDraft;
 use super::kv_blocks::BlockManager;
 use super::prompt_time::Charge;
 use super::residency::{AdmissionOutcome, Victims};
-use super::sequence::{OutputRowsLeft, Rank, ScheduledRows, Sequence};
+use super::sequence::{OutputRowsLeft, PendingToken, Rank, ScheduledRows, Sequence};
 use super::step_record::{Member, PromptRows, StepRecord};
 use super::step_time::Work;
 use super::{AwaitedToken, Draft, Effect, PlannedStep, Policy, SampleTask};
-use crate::core::request::RequestId;
+use crate::core::request::{MAX_STEP_TOKENS, RequestId};
 
 /// A step that is being formed, and the capacity left in it.
 pub(super) struct Batch {
@@ -110,7 +110,7 @@ impl Batch {
         sequence.planned = to;
         sequence.in_flight += 1;
         if samples {
-            sequence.pending.push(self.id);
+            sequence.pending.push(PendingToken { step: self.id, position: to });
         }
         sequence.last_step = self.id;
     }
@@ -195,9 +195,9 @@ impl Policy {
         }
     }
 
-    /// Adds a row for each decoding sequence. When not all fit, the least recently served ones are added.
+    /// Adds the rows of each decoding sequence. When not all fit, the least recently served ones are added.
     fn add_decodes(&mut self, batch: &mut Batch, effects: &mut Vec<Effect>) {
-        let decoding = self.ready().filter(|sequence| sequence.decodes());
+        let decoding = self.ready().filter(|sequence| sequence.is_answering());
         let mut order: Vec<_> = decoding.map(|sequence| (sequence.last_step, sequence.rank)).collect();
         order.sort_unstable();
         for (_, rank) in order {
@@ -206,7 +206,7 @@ impl Policy {
             }
             // An earlier sequence of this loop may have preempted it.
             if self.running.contains(&rank) {
-                self.add(rank.id, 1, Victims::Behind(rank), batch, effects);
+                self.add(rank.id, MAX_STEP_TOKENS, Victims::Behind(rank), batch, effects);
             }
         }
     }

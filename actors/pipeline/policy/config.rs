@@ -34,6 +34,8 @@ pub struct PolicyConfig {
     pub steps_at_executor: usize,
     /// Whether blocks are kept for prompts with the same prefix.
     pub prefix_cache: bool,
+    /// Whether the changes of the prefix cache are reported.
+    pub reports_cache: bool,
     /// Whether steps verify drafts.
     pub speculation: SpeculationMode,
     /// Maximum number of prompt tokens that may wait. Further requests are refused.
@@ -51,6 +53,7 @@ impl Default for PolicyConfig {
             steps_in_flight: 2,
             steps_at_executor: 1,
             prefix_cache: true,
+            reports_cache: false,
             speculation: SpeculationMode::Auto,
             max_queued_tokens: usize::MAX,
             verify: cfg!(debug_assertions),

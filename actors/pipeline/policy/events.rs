@@ -9,6 +9,7 @@ use cuelight_engine::engine::{
 use cuelight_engine::sample::Draw;
 
 use crate::core::block_hash::{BlockContent, BlockHash};
+use crate::core::cache_change::CacheChange;
 use crate::core::draft::{DraftReply, DraftRequest, DraftSource};
 use crate::core::prefix_scope::PrefixScope;
 use crate::core::request::{GenerationError, RequestId, SpeculationOptions};
@@ -166,8 +167,8 @@ pub struct Outcome {
     pub id: RequestId,
     /// How the request continues.
     pub verdict: Verdict,
-    /// The tokens that a constraint is likely to force after that.
-    pub forced: Vec<TokenId>,
+    /// How many of its new tokens, at the end, a constraint forced: they were not sampled, and nothing is computed for them.
+    pub forced: usize,
     /// The client's channel is full: pause the request until [`PolicyEvent::Resume`].
     pub pause: bool,
 }
@@ -175,10 +176,10 @@ pub struct Outcome {
 /// How a request continues.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// With these tokens, at least one: the accepted ones of a draft, and the one sampled behind them.
+    /// With these tokens, at least one: the accepted ones of a draft, the one sampled after them, and forced ones.
     Tokens(Vec<TokenId>),
-    /// Rows of the prompt were scored. No token was sampled.
-    Scored,
+    /// Without another token: rows of the prompt were scored, or a constraint had forced the token before.
+    Unchanged,
     /// The request ended and the client was informed.
     Ended,
 }
@@ -194,6 +195,8 @@ pub enum Effect {
     Resync,
     /// Copy, move, read or remove blocks of the lower tiers.
     Tier(TierEffect),
+    /// The prefix cache has changed.
+    CacheChanged(Vec<CacheChange>),
     /// A request takes part in a step for the first time.
     Started {
         /// The request.

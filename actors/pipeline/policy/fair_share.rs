@@ -60,7 +60,7 @@ impl Policy {
     /// Admits a prompt that fits if it comes before a running one, which would take the rows of the step otherwise.
     fn admit_before_running(&mut self, rank: Rank, effects: &mut Vec<Effect>) {
         let mut behind = self.running.range(rank..).map(|rank| &self.sequences[&rank.id]);
-        if behind.any(|sequence| !sequence.paused && !sequence.decodes()) {
+        if behind.any(|sequence| !sequence.paused && !sequence.is_answering()) {
             let victims = Victims::LowerPriority(self.sequences[&rank.id].priority);
             let _: AdmissionOutcome = self.admit(rank, victims, effects);
         }

@@ -14,6 +14,7 @@ use cuelight_engine::engine::{BLOCK_TOKENS, BlockId, StepId, TokenId};
 
 use super::prefix_cache::{Content, PrefixCache};
 use crate::core::block_hash::BlockContent;
+use crate::core::cache_change::CacheChange;
 use crate::core::prefix_scope::PrefixScope;
 
 /// One reference to a block. Released with [`BlockManager::release`].
@@ -47,6 +48,8 @@ pub struct BlockManager<S = RandomState> {
     evictions: u64,
     /// The blocks that were evicted since they were taken last, with their contents. `None` when they are not recorded.
     evicted: Option<Vec<(BlockId, BlockContent)>>,
+    /// What has changed since it was taken last. `None` when changes are not recorded.
+    changes: Option<Vec<CacheChange>>,
 }
 
 impl BlockManager {
@@ -77,6 +80,7 @@ impl<S: BuildHasher> BlockManager<S> {
             clock: 0,
             evictions: 0,
             evicted: None,
+            changes: None,
         }
     }
 
@@ -86,6 +90,16 @@ impl<S: BuildHasher> BlockManager<S> {
             true => drop(self.evicted.get_or_insert_default()),
             false => self.evicted = None,
         }
+    }
+
+    /// Records the changes from now on, beginning with an empty cache.
+    pub fn record_changes(&mut self) {
+        self.changes = Some(vec![CacheChange::Cleared]);
+    }
+
+    /// The changes since the last call, in order. None unless they are recorded.
+    pub fn take_changes(&mut self) -> Vec<CacheChange> {
+        self.changes.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// The blocks that were evicted since the last call, with the contents that they have until something is written to them.
@@ -100,6 +114,11 @@ impl<S: BuildHasher> BlockManager<S> {
         self.cached.values().filter_map(with_content).collect()
     }
 
+    /// The identities of all blocks whose content is known.
+    pub fn known(&self) -> impl Iterator<Item = BlockContent> {
+        self.contents.identities()
+    }
+
     /// Allocates a block, or returns `None` when all are referenced. When no block is free, the least recently used cached
     /// block is evicted.
     pub fn allocate(&mut self) -> Option<BlockHandle> {
@@ -107,16 +126,26 @@ impl<S: BuildHasher> BlockManager<S> {
             Some(id) => id,
             None => {
                 let (_, id) = self.cached.pop_first()?;
-                if let Some(evicted) = &mut self.evicted {
-                    evicted.extend(self.contents.identity(id).map(|content| (id, content)));
-                }
-                self.contents.remove(id);
-                self.evictions += 1;
+                self.evict(id);
                 id
             }
         };
         self.references[id as usize] = 1;
         Some(BlockHandle(id))
+    }
+
+    /// Forgets what a cached block contains.
+    fn evict(&mut self, id: BlockId) {
+        if let Some(content) = self.contents.identity(id) {
+            if let Some(evicted) = &mut self.evicted {
+                evicted.push((id, content));
+            }
+            if let Some(changes) = &mut self.changes {
+                changes.push(CacheChange::Removed(content.hash));
+            }
+        }
+        self.contents.remove(id);
+        self.evictions += 1;
     }
 
     /// Adds a reference to a referenced or cached block.
@@ -155,7 +184,12 @@ impl<S: BuildHasher> BlockManager<S> {
                 let own = std::mem::replace(block, shared);
                 self.retire(own, step);
             }
-            None => self.contents.insert(block.0, content),
+            None => {
+                let content = self.contents.insert(block.0, content);
+                if let Some(changes) = &mut self.changes {
+                    changes.push(CacheChange::Stored(content));
+                }
+            }
         }
     }
 

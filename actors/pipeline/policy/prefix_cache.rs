@@ -62,6 +62,11 @@ impl<S: BuildHasher> PrefixCache<S> {
         self.contents[block as usize].as_ref().map(|(_, identity)| *identity)
     }
 
+    /// What all known blocks contain.
+    pub fn identities(&self) -> impl Iterator<Item = BlockContent> {
+        self.contents.iter().flatten().map(|(_, identity)| *identity)
+    }
+
     /// The identity of a content whose predecessor is known.
     fn identify(&self, content: &Content) -> BlockContent {
         let (before, is_portable) = match &content.before {
@@ -78,12 +83,13 @@ impl<S: BuildHasher> PrefixCache<S> {
         self.contents[block as usize].is_some()
     }
 
-    /// Adds a block. No other block may have the same content.
-    pub fn insert(&mut self, block: BlockId, content: Content) {
+    /// Adds a block and returns its identity. No other block may have the same content.
+    pub fn insert(&mut self, block: BlockId, content: Content) -> BlockContent {
         let identity = self.identify(&content);
         let before = self.blocks.insert(content.clone(), block);
         debug_assert_eq!(before, None, "two blocks have the same content");
         self.contents[block as usize] = Some((content, identity));
+        identity
     }
 
     pub fn remove(&mut self, block: BlockId) {

@@ -44,7 +44,7 @@ impl Policy {
     pub(super) fn add_prompts(&mut self, batch: &mut Batch, effects: &mut Vec<Effect>) {
         let decode_rows = batch.members.len();
         let decode_time = self.step_time.predict(batch.work).filter(|_| decode_rows > 0);
-        let mut running: Vec<_> = self.ready().filter(|sequence| !sequence.decodes()).map(|s| s.rank).collect();
+        let mut running: Vec<_> = self.ready().filter(|sequence| !sequence.is_answering()).map(|s| s.rank).collect();
         let prompts = running.len() + self.waiting_prompts();
         batch.is_saturated = decode_rows == 0 && self.saturates(&running, batch);
         let Some(limit) = self.step_limit(decode_time, decode_rows, prompts) else { return };

@@ -11,7 +11,7 @@ use super::recurrent_state::RecurrentState;
 use super::tiers::loading::Loading;
 use crate::core::block_hash::{BlockContent, BlockHash};
 use crate::core::prefix_scope::PrefixScope;
-use crate::core::request::RequestId;
+use crate::core::request::{MAX_STEP_TOKENS, RequestId};
 use crate::core::shared_limit::Client;
 
 /// The position of a request in the order of service: earlier virtual finish first, then earlier arrival.
@@ -88,8 +88,8 @@ pub(super) struct Sequence {
     pub leader: Option<Leader>,
     /// Number of formed steps that include it and still have results for it.
     pub in_flight: usize,
-    /// The steps among them that sample a token for it, in order.
-    pub pending: Vec<StepId>,
+    /// The tokens that the steps among them sample for it, in order.
+    pub pending: Vec<PendingToken>,
     /// Number of drafted tokens in the step in flight.
     pub unverified: usize,
     /// Whether it may have drafts.
@@ -109,6 +109,14 @@ pub(super) struct Sequence {
     pub last_step: StepId,
 }
 
+/// A token that a step in flight samples.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct PendingToken {
+    pub step: StepId,
+    /// Its position in the sequence. It may be known already, because a constraint allowed no other one.
+    pub position: usize,
+}
+
 /// How many rows of a step may still return something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct OutputRowsLeft {
@@ -126,7 +134,8 @@ pub(super) struct ScheduledRows {
 impl Sequence {
     /// Number of tokens once the steps in flight are sampled, if all drafted tokens are accepted.
     pub fn length(&self) -> usize {
-        self.tokens.len() + self.pending.len() + self.unverified
+        let pending = self.pending.last().map_or(0, |pending| pending.position + 1);
+        self.tokens.len().max(pending) + self.unverified
     }
 
     /// Number of tokens that are not part of any formed step.
@@ -139,10 +148,15 @@ impl Sequence {
         self.remaining() == 1 && self.length() > self.prompt_tokens
     }
 
+    /// Whether only the newest tokens of its answer are left to compute, few enough to be decode rows.
+    pub fn is_answering(&self) -> bool {
+        self.planned >= self.prompt_tokens && self.length() > self.prompt_tokens && self.remaining() <= MAX_STEP_TOKENS
+    }
+
     /// The step that samples the next token to compute, when that token is not known yet.
     pub fn awaits_token_from(&self) -> Option<StepId> {
-        let ahead = self.planned.checked_sub(self.tokens.len())?;
-        self.pending.get(ahead).copied()
+        let is_next = |pending: &&PendingToken| pending.position == self.planned && self.planned >= self.tokens.len();
+        self.pending.iter().find(is_next).map(|pending| pending.step)
     }
 
     /// Whether a running sequence may take part in the next step.

@@ -57,7 +57,7 @@ impl Policy {
     pub(super) fn add_drafts(&mut self, batch: &mut Batch) {
         let is_known = |member: &&Member| {
             let sequence = &self.sequences[&member.id];
-            sequence.planned == sequence.tokens.len()
+            member.to == member.from + 1 && sequence.planned == sequence.tokens.len()
         };
         let known: Vec<_> = batch.members.iter().filter(is_known).map(|member| member.id).collect();
         for ChosenDraft { id, mut draft, member } in self.drafts(&known, batch.members.len(), batch.draft_rows_left()) {
@@ -154,7 +154,7 @@ impl Policy {
         let Some(sequence) = self.sequences.get_mut(&id) else { return };
         sequence.drafter.record(draft, accepted, &mut self.acceptance);
         // The keys and values behind the accepted tokens belong to other tokens, and the newest token has none yet.
-        let computed = sequence.tokens.len() - 1;
+        let computed = draft.length + accepted;
         sequence.computed = sequence.computed.min(computed);
         sequence.planned = sequence.planned.min(computed);
         self.accept_state(id, accepted);

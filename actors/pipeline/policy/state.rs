@@ -68,7 +68,7 @@ impl Policy {
             config,
             executor_ready: false,
             draining: false,
-            blocks: BlockManager::new(limits.kv_blocks),
+            blocks: empty_blocks(&config, limits.kv_blocks),
             slots: StateSlots::new(limits.state_slots),
             limits,
             queued: SharedLimit::new(config.max_queued_tokens),
@@ -226,6 +226,10 @@ impl Policy {
         while self.may_form_step() && self.form_step(&mut effects) {}
         self.store_evicted(&mut effects);
         self.flush(&mut effects);
+        let changes = self.blocks.take_changes();
+        if !changes.is_empty() {
+            effects.push(Effect::CacheChanged(changes));
+        }
         if self.config.verify {
             self.check();
         }
@@ -355,7 +359,7 @@ impl Policy {
 
     /// Continues with empty blocks.
     fn replace_blocks(&mut self, blocks: usize) {
-        self.blocks = BlockManager::new(blocks);
+        self.blocks = empty_blocks(&self.config, blocks);
         self.blocks.record_evictions(self.config.prefix_cache && self.tiers.is_enabled());
     }
 
@@ -396,4 +400,13 @@ impl Policy {
         assert_eq!(self.queued.used(), count(|s| if s.started { 0 } else { s.prompt_tokens }));
         assert!(self.steps.len() <= self.config.steps_in_flight.max(1), "too many steps in flight");
     }
+}
+
+/// Blocks without content.
+fn empty_blocks(config: &PolicyConfig, blocks: usize) -> BlockManager {
+    let mut blocks = BlockManager::new(blocks);
+    if config.prefix_cache && config.reports_cache {
+        blocks.record_changes();
+    }
+    blocks
 }

@@ -44,7 +44,7 @@ impl Policy {
         for member in record.members.iter().filter(|member| member.task) {
             if let Some(sequence) = self.sequences.get_mut(&member.id) {
                 sequence.in_flight -= 1;
-                sequence.pending.retain(|&pending| pending != step);
+                sequence.pending.retain(|pending| pending.step != step);
                 sequence.unverified = 0;
                 sequence.scored = sequence.scored.max(member.to.min(sequence.prompt_tokens));
             }
@@ -52,7 +52,7 @@ impl Policy {
         for Outcome { id, verdict, forced, pause } in outcomes {
             match verdict {
                 Verdict::Tokens(tokens) => self.continue_with(id, &tokens, forced, &record),
-                Verdict::Scored => {}
+                Verdict::Unchanged => {}
                 Verdict::Ended => self.forget(id),
             }
             self.set_paused(id, pause);
@@ -60,16 +60,13 @@ impl Policy {
         self.apply_computed(effects);
     }
 
-    /// Adds the sampled tokens of a step to a sequence.
-    fn continue_with(&mut self, id: RequestId, tokens: &[TokenId], forced: Vec<TokenId>, record: &StepRecord) {
+    /// Adds the tokens of a step to a sequence: sampled ones, and `forced` ones after them.
+    fn continue_with(&mut self, id: RequestId, tokens: &[TokenId], forced: usize, record: &StepRecord) {
         let Some(sequence) = self.sequences.get_mut(&id) else { return };
         sequence.tokens.extend(tokens);
-        if !forced.is_empty() {
-            sequence.drafter.force(sequence.tokens.len(), forced);
-        }
         let member = record.members.iter().find(|member| member.id == id);
         if let Some(draft) = member.and_then(|member| member.draft) {
-            self.verified(id, draft, tokens.len() - 1);
+            self.verified(id, draft, tokens.len() - forced - 1);
         }
     }
 
@@ -154,7 +151,7 @@ impl Policy {
         for member in &record.members {
             let Some(sequence) = self.sequences.get_mut(&member.id) else { continue };
             sequence.in_flight -= 1;
-            sequence.pending.retain(|&pending| pending != step);
+            sequence.pending.retain(|pending| pending.step != step);
             sequence.unverified = 0;
             sequence.planned = sequence.planned.min(member.from);
             if self.slots.is_used() {

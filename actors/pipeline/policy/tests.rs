@@ -44,6 +44,7 @@ const CONFIG: PolicyConfig = PolicyConfig {
     steps_in_flight: 1,
     steps_at_executor: 1,
     prefix_cache: true,
+    reports_cache: true,
     speculation: SpeculationMode::Off,
     max_queued_tokens: usize::MAX,
     verify: true,

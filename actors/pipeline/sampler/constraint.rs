@@ -55,11 +55,11 @@ impl OutputConstraint {
         mask.get_or_insert_with(|| state.mask()).clone()
     }
 
-    /// The text that has to come next.
-    pub fn forced_text(&mut self) -> String {
+    /// The tokens that have to come next.
+    pub fn forced_tokens(&mut self) -> Vec<TokenId> {
         match self {
-            OutputConstraint::Known(state, _) => state.forced_text(),
-            OutputConstraint::Computing(_) | OutputConstraint::Lost => String::new(),
+            OutputConstraint::Known(state, _) => state.forced_tokens(),
+            OutputConstraint::Computing(_) | OutputConstraint::Lost => Vec::new(),
         }
     }
 

@@ -185,9 +185,7 @@ impl SamplerState {
             self.metrics.draft(draft.source.name(), draft.tokens.len(), outcome.accepted());
         }
         let advance = work::deliver(&mut sequence, outcome, &self.arguments.tokenizer);
-        let mut forced = Vec::new();
         if advance.end.is_none() {
-            forced = sequence.forced_tokens(&self.arguments.tokenizer);
             sequence.precompute_mask();
         }
         #[cfg(feature = "fault-injection")]
@@ -195,6 +193,7 @@ impl SamplerState {
         if advance.tokens > 0 {
             let record = sequence.record();
             self.metrics.tokens(advance.tokens, &record.times(), || record.usage());
+            self.metrics.forced(advance.forced);
         }
         if advance.end.is_none() && !sequence.awaits_client && sequence.record().is_full() {
             sequence.awaits_client = true;
@@ -205,7 +204,7 @@ impl SamplerState {
         if let Some(end) = advance.end {
             self.end(id, end);
         }
-        Outcome { id, verdict: advance.verdict, forced, pause }
+        Outcome { id, verdict: advance.verdict, forced: advance.forced, pause }
     }
 
     fn wait_for_client(

@@ -14,7 +14,7 @@ use super::constraint::OutputConstraint;
 use super::reasoning::{Part, Reasoning};
 use super::stop::StopMatcher;
 use crate::core::draft::DraftSource;
-use crate::core::request::{Event, FinishReason, GenerationError, PositionLogprobs};
+use crate::core::request::{Event, FinishReason, GenerationError, MAX_STEP_TOKENS, PositionLogprobs};
 use crate::pipeline::journal::RequestRecord;
 use crate::pipeline::policy::{SampleTask, Verdict};
 
@@ -63,6 +63,8 @@ pub(super) enum Computed<'a> {
 pub(super) enum SampleOutcome {
     /// Rows of the prompt were scored. No token was sampled.
     Scored,
+    /// The token was known already, because a constraint had forced it.
+    Known(TokenId),
     /// Tokens were sampled.
     Tokens {
         /// The accepted tokens of a draft, which are converted to text already.
@@ -84,7 +86,7 @@ impl SampleOutcome {
     pub fn accepted(&self) -> usize {
         match self {
             SampleOutcome::Tokens { accepted, .. } | SampleOutcome::Stopped { accepted, .. } => accepted.len(),
-            SampleOutcome::Scored | SampleOutcome::Nothing | SampleOutcome::Embedded(_) | SampleOutcome::Failed(_) => 0,
+            _ => 0,
         }
     }
 }
@@ -106,11 +108,16 @@ pub(super) struct NewToken {
     pub last: Option<FinishReason>,
 }
 
+/// Why a request ends, and the text that was held back so far. `None` while it goes on.
+type RequestEnd = Option<(FinishReason, String)>;
+
 /// How a sequence continues after a step.
 pub(super) struct Advance {
     pub verdict: Verdict,
     /// Number of tokens that were sent to the client.
     pub tokens: usize,
+    /// How many of them, at the end, a constraint forced.
+    pub forced: usize,
     /// The last event, when the request ended.
     pub end: Option<Event>,
 }
@@ -118,7 +125,7 @@ pub(super) struct Advance {
 impl Advance {
     /// The request ended with an error, after `tokens` tokens of this step.
     pub fn failed(tokens: usize, error: GenerationError) -> Self {
-        Advance { verdict: Verdict::Ended, tokens, end: Some(Event::Failed(error)) }
+        Advance { verdict: Verdict::Ended, tokens, forced: 0, end: Some(Event::Failed(error)) }
     }
 }
 
@@ -187,13 +194,28 @@ impl SequenceSampler {
         }
     }
 
-    /// The tokens that have to come next, as the tokenizer spells them. Empty unless they may be computed in one step.
-    pub fn forced_tokens(&mut self, tokenizer: &Tokenizer) -> Vec<TokenId> {
-        if self.is_reasoning() || self.record.request.speculation.is_off {
+    /// The tokens that have to come next, which need no logits. None if the client wants their probabilities, or may get
+    /// reasoning instead.
+    fn forced_tokens(&mut self, tokenizer: &Tokenizer) -> Vec<TokenId> {
+        if self.record.request.logprobs.is_some() || !self.answers() {
             return Vec::new();
         }
-        let text = self.constraint.as_mut().map(OutputConstraint::forced_text).unwrap_or_default();
-        if text.is_empty() { Vec::new() } else { tokenizer.encode(&text, false, false).unwrap_or_default() }
+        if let Some(end) = self.forced_end(tokenizer) {
+            return vec![end];
+        }
+        self.constraint.as_mut().map(OutputConstraint::forced_tokens).unwrap_or_default()
+    }
+
+    /// The token that ends an answer to which nothing may be added.
+    fn forced_end(&self, tokenizer: &Tokenizer) -> Option<TokenId> {
+        let is_complete = self.answers() && self.constraint.as_ref().is_some_and(OutputConstraint::is_complete);
+        is_complete.then(|| tokenizer.eos().or(tokenizer.end_of_generation().first().copied())).flatten()
+    }
+
+    /// Whether the next token belongs to the answer, and cannot begin reasoning.
+    fn answers(&self) -> bool {
+        let reasoning = self.reasoning.as_ref();
+        reasoning.is_none_or(|reasoning| !reasoning.is_inside() && reasoning.may_begin_with().is_none())
     }
 
     /// Begins to compute the tokens that the constraint allows next.
@@ -230,6 +252,9 @@ impl SequenceSampler {
         if self.max_tokens == 0 {
             return Ok(SampleOutcome::Nothing);
         }
+        if let Some(token) = self.forced_before(task.first_position + 1) {
+            return Ok(SampleOutcome::Known(token));
+        }
         match computed {
             Computed::Sampled(sampled) => {
                 let token = token_of(sampled).map_err(unusable)?;
@@ -246,6 +271,12 @@ impl SequenceSampler {
             }
             Computed::Hidden { .. } => Ok(SampleOutcome::Scored),
         }
+    }
+
+    /// The token at a position, if a constraint forced it while the step was computed that samples it.
+    fn forced_before(&self, position: usize) -> Option<TokenId> {
+        let index = position.checked_sub(self.record.request.prompt.len())?;
+        (index < self.generated).then(|| self.record.committed().tokens.get(index).copied()).flatten()
     }
 
     /// Adds rows of hidden values to the embedding.
@@ -320,11 +351,13 @@ impl SequenceSampler {
     pub fn deliver(&mut self, outcome: SampleOutcome, tokenizer: &Tokenizer) -> Advance {
         self.send_prompt();
         match outcome {
-            SampleOutcome::Scored => Advance { verdict: Verdict::Scored, tokens: 0, end: None },
+            SampleOutcome::Scored | SampleOutcome::Known(_) => {
+                Advance { verdict: Verdict::Unchanged, tokens: 0, forced: 0, end: None }
+            }
             SampleOutcome::Nothing => self.finished(0, FinishReason::Length, String::new()),
             SampleOutcome::Embedded(vector) => {
                 let end = Event::Embedded { vector, usage: self.record.usage() };
-                Advance { verdict: Verdict::Ended, tokens: 0, end: Some(end) }
+                Advance { verdict: Verdict::Ended, tokens: 0, forced: 0, end: Some(end) }
             }
             SampleOutcome::Failed(error) => Advance::failed(0, error),
             SampleOutcome::Stopped { accepted, reason, rest } => {
@@ -336,21 +369,51 @@ impl SequenceSampler {
     }
 
     fn deliver_tokens(&mut self, mut tokens: Vec<SentToken>, newest: NewToken, tokenizer: &Tokenizer) -> Advance {
-        let NewToken { token, logprobs, last } = newest;
-        match self.advance(token, last, tokenizer) {
-            Ok((text, end)) => {
-                tokens.push(SentToken { token, text, logprobs });
-                let tokens = self.send(tokens);
-                match end {
-                    Some((reason, rest)) => self.finished(tokens.len(), reason, rest),
-                    None => Advance { tokens: tokens.len(), verdict: Verdict::Tokens(tokens), end: None },
+        let sampled = tokens.len() + 1;
+        let added = self.add(newest, &mut tokens, tokenizer);
+        let added = added.and_then(|end| if end.is_some() { Ok(end) } else { self.add_forced(&mut tokens, tokenizer) });
+        let tokens = self.send(tokens);
+        let forced = tokens.len().saturating_sub(sampled);
+        let advance = match added {
+            Ok(Some((reason, rest))) => self.finished(tokens.len(), reason, rest),
+            Ok(None) => Advance { tokens: tokens.len(), forced, verdict: Verdict::Tokens(tokens), end: None },
+            Err(error) => Advance::failed(tokens.len(), unenforceable(error)),
+        };
+        Advance { forced, ..advance }
+    }
+
+    /// Adds the tokens that have to come next, as many as a step may have.
+    fn add_forced(
+        &mut self,
+        tokens: &mut Vec<SentToken>,
+        tokenizer: &Tokenizer,
+    ) -> Result<RequestEnd, ConstraintError> {
+        while tokens.len() < MAX_STEP_TOKENS {
+            let forced = self.forced_tokens(tokenizer);
+            if forced.is_empty() {
+                break;
+            }
+            for token in forced.into_iter().take(MAX_STEP_TOKENS - tokens.len()) {
+                let last = self.count(token, tokenizer);
+                let end = self.add(NewToken { token, logprobs: None, last }, tokens, tokenizer)?;
+                if end.is_some() {
+                    return Ok(end);
                 }
             }
-            Err(error) => {
-                let tokens = self.send(tokens).len();
-                Advance::failed(tokens, unenforceable(error))
-            }
         }
+        Ok(None)
+    }
+
+    /// Adds a counted token to those that are sent.
+    fn add(
+        &mut self,
+        NewToken { token, logprobs, last }: NewToken,
+        tokens: &mut Vec<SentToken>,
+        tokenizer: &Tokenizer,
+    ) -> Result<RequestEnd, ConstraintError> {
+        let (text, end) = self.advance(token, last, tokenizer)?;
+        tokens.push(SentToken { token, text, logprobs });
+        Ok(end)
     }
 
     /// Records the tokens of a step, sends them to the client, and returns them.
@@ -369,7 +432,7 @@ impl SequenceSampler {
         token: TokenId,
         last: Option<FinishReason>,
         tokenizer: &Tokenizer,
-    ) -> Result<(String, Option<(FinishReason, String)>), ConstraintError> {
+    ) -> Result<(String, RequestEnd), ConstraintError> {
         if let Some(reason @ FinishReason::StopToken(_)) = last {
             return Ok((String::new(), Some((reason, self.rest_at_stop_token(token, tokenizer)))));
         }
@@ -402,7 +465,7 @@ impl SequenceSampler {
         text: String,
         is_certain: bool,
         last: Option<FinishReason>,
-    ) -> Result<(String, Option<(FinishReason, String)>), ConstraintError> {
+    ) -> Result<(String, RequestEnd), ConstraintError> {
         let Some(asked) = &self.record.request.constraint else {
             return Ok((text, last.map(|reason| (reason, self.rest()))));
         };
@@ -472,7 +535,8 @@ impl SequenceSampler {
         sampler: &mut TokenSampler,
         tokenizer: &Tokenizer,
     ) -> Result<TokenId, GenerationError> {
-        if let Some(token) = self.reasoning.as_ref().and_then(Reasoning::forced) {
+        if let Some(token) = self.reasoning.as_ref().and_then(Reasoning::forced).or_else(|| self.forced_end(tokenizer))
+        {
             return Ok(token);
         }
         let mask = self.mask().map_err(unenforceable)?;
@@ -528,7 +592,7 @@ impl SequenceSampler {
     }
 
     /// The text of a token up to a stop string, or to what may be the beginning of one.
-    fn accept(&mut self, mut text: String, last: Option<FinishReason>) -> (String, Option<(FinishReason, String)>) {
+    fn accept(&mut self, mut text: String, last: Option<FinishReason>) -> (String, RequestEnd) {
         let stop = &self.record.request.stop;
         if self.generated > stop.min_tokens || stop.min_tokens == 0 {
             let scan = self.stop.push(&text);
@@ -556,7 +620,7 @@ impl SequenceSampler {
     }
 
     fn finished(&self, tokens: usize, reason: FinishReason, text: String) -> Advance {
-        Advance { verdict: Verdict::Ended, tokens, end: Some(self.end_event(reason, text)) }
+        Advance { verdict: Verdict::Ended, tokens, forced: 0, end: Some(self.end_event(reason, text)) }
     }
 
     fn end_event(&self, reason: FinishReason, text: String) -> Event {

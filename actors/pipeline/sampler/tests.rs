@@ -1,10 +1,11 @@
 //! Tests of one sequence at the sampler, with logits that determine the sampled tokens.
 #![allow(clippy::unwrap_used)]
 
+use cuelight_engine::constraint::{ConstraintCompiler, Grammar};
 use cuelight_engine::engine::{SampledToken, TokenId};
 use cuelight_engine::sample::TokenSampler;
 
-use super::sequence::{Advance, Computed, SequenceSampler};
+use super::sequence::{Advance, Computed, SampleOutcome, SequenceSampler};
 use super::*;
 use crate::core::request::{FinishReason, GenerationRequest, SamplingParams, StopConditions};
 use crate::core::stop_strings::StopStrings;
@@ -50,19 +51,24 @@ impl Fixture {
         self.sequence.deliver(outcome, &self.tokenizer)
     }
 
+    /// The task of the token with this index in the answer.
+    fn task(&self, index: usize) -> SampleTask {
+        SampleTask {
+            id: RequestId(1),
+            rows: 1,
+            first_position: self.sequence.record().request.prompt.len() - 1 + index,
+            scores_prompt: false,
+            hidden_rows: 0,
+            samples: true,
+            draft: None,
+        }
+    }
+
     /// Feeds tokens until the sequence ends. Returns the reason and the whole text.
     async fn generate(mut self, tokens: &[TokenId]) -> (FinishReason, String) {
         for (index, &token) in tokens.iter().enumerate() {
             let row = self.row(&[token, 33]);
-            let task = SampleTask {
-                id: RequestId(1),
-                rows: 1,
-                first_position: index,
-                scores_prompt: false,
-                hidden_rows: 0,
-                samples: true,
-                draft: None,
-            };
+            let task = self.task(index);
             if let Some(Event::Finished { reason, text, .. }) = self.advance(task, &row).end {
                 drop(self.sequence);
                 let mut all = String::new();
@@ -154,7 +160,7 @@ async fn prompts_are_scored_once_even_when_rows_repeat() {
         samples,
     };
     let first = fixture.advance(task(0, 2, false), &rows[..2].concat());
-    assert_eq!((first.verdict, first.end), (Verdict::Scored, None));
+    assert_eq!((first.verdict, first.end), (Verdict::Unchanged, None));
     // The sequence is preempted here and recomputed from its first token.
     let last = fixture.advance(task(0, 4, true), &rows.concat());
     assert!(matches!(last.end, Some(Event::Finished { reason: FinishReason::Length, .. })));
@@ -208,4 +214,60 @@ async fn unusable_logits_fail_the_request() {
         };
         assert!(matches!(fixture.advance(task, &logits).end, Some(Event::Failed(GenerationError::Engine(_)))));
     }
+}
+
+fn constrained(pattern: &str, change: impl FnOnce(&mut GenerationRequest)) -> Fixture {
+    let compiler = ConstraintCompiler::new(tokenizer(), tokenizer().vocab_size());
+    let constraint = compiler.compile(&Grammar::Regex(pattern.into())).unwrap();
+    Fixture::new("hi", stop(50), |request| {
+        request.constraint = Some(constraint);
+        change(request);
+    })
+}
+
+/// The verdict for the sampled token `text`, with the number of forced tokens after it.
+fn sample_text(fixture: &mut Fixture, index: usize, text: &str) -> (Verdict, usize) {
+    let (task, row) = (fixture.task(index), fixture.row(&tokens(text)));
+    let advance = fixture.advance(task, &row);
+    (advance.verdict, advance.forced)
+}
+
+#[tokio::test]
+async fn tokens_that_a_constraint_forces_follow_without_logits() {
+    let mut fixture = constrained("(a|x)bcde(f|g)h", |_| {});
+    assert_eq!(sample_text(&mut fixture, 0, "a"), (Verdict::Tokens(tokens("abcde")), 4));
+    // The step behind it was formed before that was known.
+    let (task, row) = (fixture.task(1), fixture.row(&tokens("q")));
+    let outcome =
+        fixture.sequence.sample(&task, Computed::Logits(&row), &mut TokenSampler::default(), &fixture.tokenizer);
+    assert!(matches!(outcome, SampleOutcome::Known(token) if [token] == tokens("b")[..]), "{outcome:?}");
+    assert_eq!(fixture.sequence.deliver(outcome, &fixture.tokenizer).verdict, Verdict::Unchanged);
+    // The end is forced as well.
+    assert_eq!(sample_text(&mut fixture, 5, "g").0, Verdict::Ended);
+    let mut text = String::new();
+    drop(fixture.sequence);
+    while let Some(Event::Token { text: more, .. }) = fixture.client.next().await {
+        text.push_str(&more);
+    }
+    assert_eq!(text, "abcdegh");
+}
+
+#[tokio::test]
+async fn forced_tokens_end_at_limits_and_stop_strings() {
+    let ended = |change: fn(&mut GenerationRequest)| async move {
+        constrained("(a|x)bcde(f|g)h", change).generate(&tokens("a")).await
+    };
+    assert_eq!(ended(|request| request.stop.max_tokens = 3).await, (FinishReason::Length, "abc".into()));
+    let stopped = ended(|request| request.stop.strings = stops(&["cd"])).await;
+    assert_eq!(stopped, (FinishReason::StopString("cd".into()), "ab".into()));
+}
+
+#[tokio::test]
+async fn forced_tokens_have_log_probabilities_if_asked_for() {
+    let mut fixture = constrained("(a|x)bcde(f|g)h", |request| request.logprobs = Some(1));
+    for (index, token) in ["a", "b", "c"].into_iter().enumerate() {
+        assert_eq!(sample_text(&mut fixture, index, "a"), (Verdict::Tokens(tokens(token)), 0));
+    }
+    drop(fixture.sequence);
+    let Some(Event::Token { logprobs: Some(_), .. }) = fixture.client.next().await else { panic!("no probabilities") };
 }

@@ -35,7 +35,9 @@ impl SampledRow {
     /// The token that the sequence continues with, unless its text contains a stop string.
     pub fn next_token(&self) -> Option<(RequestId, TokenId)> {
         match self.outcome {
-            SampleOutcome::Tokens { newest: NewToken { token, last: None, .. }, .. } => Some((self.job.task.id, token)),
+            SampleOutcome::Tokens { newest: NewToken { token, last: None, .. }, .. } | SampleOutcome::Known(token) => {
+                Some((self.job.task.id, token))
+            }
             _ => None,
         }
     }

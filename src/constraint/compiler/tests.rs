@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::collections::VecDeque;
+
 use serde_json::json;
 
 use super::super::testing::{END, accepts, compiler, refusal};
@@ -149,9 +151,9 @@ fn the_memory_of_an_expression_with_many_states_is_bounded() {
     assert!(end.unwrap().to_string().contains("too many states"));
 }
 
-/// Walks through texts that a grammar allows, with one state that is asked for forced text and one that is not.
+/// Walks through texts that a grammar allows, with one state that is asked for forced tokens and one that is not.
 #[test]
-fn forced_text_follows_and_leaves_the_masks_as_they_are() {
+fn forced_tokens_are_all_that_the_masks_allow() {
     let schema = json!({
         "type": "object",
         "properties": {
@@ -167,31 +169,38 @@ fn forced_text_follows_and_leaves_the_masks_as_they_are() {
         Grammar::Regex("(abc|abd)[0-9]{2}(end)?".into()),
         Grammar::Lark("start: \"begin\" (\"one\" | \"other\") \"end\"".into()),
     ];
-    let mut forced_bytes = 0;
+    let mut forced_tokens = 0;
     for grammar in grammars {
         let constraint = compiler().compile(&grammar).unwrap();
         for walk in 0..8u32 {
             let (mut asked, mut plain) = (constraint.start(), constraint.start());
-            let mut forced = String::new();
+            let mut forced = VecDeque::new();
             for step in 0..200u32 {
-                let mask = plain.mask().unwrap();
-                let allowed: Vec<TokenId> = (0..=END).filter(|&token| mask.allows(token)).collect();
-                if let Some(&byte) = forced.as_bytes().first() {
-                    assert_eq!(allowed, [TokenId::from(byte)], "{forced:?} is not forced");
+                let allowed = allowed_tokens(&mut plain);
+                if forced.is_empty() {
+                    forced.extend(asked.forced_tokens());
+                    forced_tokens += forced.len();
                 }
-                forced = asked.forced_text();
-                forced_bytes += usize::from(!forced.is_empty());
-                let asked_mask = asked.mask().unwrap();
-                assert_eq!(allowed, (0..=END).filter(|&token| asked_mask.allows(token)).collect::<Vec<_>>());
-                let token = allowed[(walk * 7919 + step * 104_729) as usize % allowed.len()];
+                let token = match forced.pop_front() {
+                    Some(token) => {
+                        assert_eq!(allowed, [token]);
+                        token
+                    }
+                    None => allowed[(walk * 7919 + step * 104_729) as usize % allowed.len()],
+                };
                 if token == END {
                     break;
                 }
                 asked.accept(token).unwrap();
                 plain.accept(token).unwrap();
-                forced = asked.forced_text();
+                assert!(!forced.is_empty() || allowed_tokens(&mut asked) == allowed_tokens(&mut plain));
             }
         }
     }
-    assert!(forced_bytes > 100, "{forced_bytes}");
+    assert!(forced_tokens > 100, "{forced_tokens}");
+}
+
+fn allowed_tokens(state: &mut ConstraintState) -> Vec<TokenId> {
+    let mask = state.mask().unwrap();
+    (0..=END).filter(|&token| mask.allows(token)).collect()
 }

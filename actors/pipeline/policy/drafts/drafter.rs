@@ -65,8 +65,6 @@ pub(in crate::pipeline::policy) struct Drafter {
     predicted: LookupIndex,
     /// Where a source continues if it does so here: at its start, or behind the token that replaced one of its own.
     cursor: Option<Cursor>,
-    /// Tokens that a constraint forces.
-    forced: Continuation,
     /// The last draft of the draft model.
     modelled: Continuation,
     /// What the draft model was asked for.
@@ -82,11 +80,6 @@ impl Drafter {
         let start = Cursor { source: DraftSource::Prediction, position: 0, length: prompt_tokens, basis: Basis::Known };
         let cursor = (!prediction.is_empty()).then_some(start);
         Drafter { prediction, predicted, cursor, ..Drafter::default() }
-    }
-
-    /// The tokens that follow a sequence of `length` tokens, because a constraint allows no others.
-    pub fn force(&mut self, length: usize, tokens: Vec<TokenId>) {
-        self.forced = Continuation { length, tokens };
     }
 
     /// The draft model's continuation of a sequence of `length` tokens.
@@ -109,9 +102,8 @@ impl Drafter {
     /// of all sequences.
     pub fn propose(&mut self, tokens: &[TokenId], shared: &Acceptance) -> Option<Proposal> {
         self.own.extend(tokens);
-        let candidates = [self.known(tokens), self.at_cursor(tokens), self.found(DraftSource::Prediction, tokens)];
-        let candidates = candidates.into_iter().chain([self.by_model(tokens)]);
-        let places = candidates.chain([self.found(DraftSource::Lookup, tokens)]).flatten();
+        let candidates = [self.at_cursor(tokens), self.found(DraftSource::Prediction, tokens), self.by_model(tokens)];
+        let places = candidates.into_iter().chain([self.found(DraftSource::Lookup, tokens)]).flatten();
         let rated = places.map(|(kind, position)| (self.acceptance.rate(kind, shared), kind, position));
         let (probability, kind, position) = rated.reduce(|best, other| if other.0 > best.0 { other } else { best })?;
         let length = (self.text(kind.source, tokens).len() - position).min(MAX_STEP_TOKENS);
@@ -144,7 +136,6 @@ impl Drafter {
         match source {
             DraftSource::Lookup => tokens,
             DraftSource::Prediction => &self.prediction,
-            DraftSource::Constraint => &self.forced.tokens,
             DraftSource::Model => &self.modelled.tokens,
         }
     }
@@ -153,7 +144,7 @@ impl Drafter {
         let index = match source {
             DraftSource::Lookup => &self.own,
             DraftSource::Prediction => &self.predicted,
-            DraftSource::Constraint | DraftSource::Model => return None,
+            DraftSource::Model => return None,
         };
         let found = index.find(self.text(source, tokens), tokens)?;
         Some((DraftKind { source, basis: Basis::Match(found.length) }, found.next))
@@ -163,11 +154,6 @@ impl Drafter {
         let Cursor { source, position, length, basis } = self.cursor?;
         let is_here = length == tokens.len() && position < self.text(source, tokens).len();
         is_here.then_some((DraftKind { source, basis }, position))
-    }
-
-    fn known(&self, tokens: &[TokenId]) -> Option<(DraftKind, usize)> {
-        let kind = DraftKind { source: DraftSource::Constraint, basis: Basis::Known };
-        Some((kind, self.forced.position(tokens)?))
     }
 
     fn by_model(&self, tokens: &[TokenId]) -> Option<(DraftKind, usize)> {
@@ -224,15 +210,6 @@ mod tests {
         assert_eq!(proposed(&mut drafter, &[1, 2]), [10, 11, 12, 13, 14]);
         assert!(proposed(&mut drafter, &[1, 2, 99]).is_empty());
         assert_eq!(proposed(&mut drafter, &[1, 2, 99, 11, 12, 13]), [14]);
-    }
-
-    #[test]
-    fn forced_tokens_are_proposed_as_long_as_the_answer_follows_them() {
-        let mut drafter = Drafter::default();
-        drafter.force(2, vec![5, 6, 7]);
-        assert_eq!(proposed(&mut drafter, &[1, 2]), [5, 6, 7]);
-        assert_eq!(proposed(&mut drafter, &[1, 2, 5]), [6, 7]);
-        assert!(proposed(&mut drafter, &[1, 2, 6]).is_empty());
     }
 
     #[test]

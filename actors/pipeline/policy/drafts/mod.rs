@@ -1,7 +1,7 @@
 //! Drafts: guesses how a sequence continues, and which of them are worth to be verified.
 //!
 //! - [`drafter`]: proposes drafts for one sequence, from its own text ([`lookup`]), from the answer that its client expects,
-//!   from what a constraint forces, and from the draft model
+//!   and from the draft model
 //! - [`model_drafts`]: what the draft model was asked for, and how long it takes
 //! - [`acceptance`]: how often drafts of each kind were accepted
 //! - [`select`](mod@select): how many tokens of each draft to verify in a step

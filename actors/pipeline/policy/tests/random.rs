@@ -164,6 +164,7 @@ proptest! {
         state_slots in prop::sample::select(vec![0usize, 1, 2, 3, 8, 40]),
         speculation in prop::sample::select(SPECULATION),
         repeats in any::<bool>(),
+        forces in any::<bool>(),
         accuracy in prop::option::of(prop::sample::select(vec![0u64, 80, 100])),
         tiers in [0usize..30, 0usize..60],
     ) {
@@ -173,6 +174,7 @@ proptest! {
         let mut world = World::new(config, EngineLimits { kv_blocks, state_slots, ..limits() });
         world.stops = true;
         world.repeats = repeats;
+        world.forces = forces;
         world.start_tiers(tiers);
         if let Some(accuracy) = accuracy {
             world.draft_model = Some(DraftModel { accuracy, token_time: Duration::from_micros(100), asked: Vec::new() });

@@ -91,3 +91,20 @@ fn the_answer_that_a_client_expects_is_verified_from_the_first_token_on() {
     assert_eq!(world.requests[&RequestId(1)].tokens, tokens);
     assert!(steps < 15, "{steps} steps for 60 tokens");
 }
+
+/// Forced tokens are computed with the next tokens, several rows at a time.
+#[test]
+fn forced_tokens_take_fewer_steps_than_sampled_ones() {
+    let steps = [false, true].map(|forces| {
+        let mut world = World::new(PolicyConfig { speculation: SpeculationMode::Off, ..CONFIG }, large_limits());
+        world.forces = forces;
+        (1..=4).for_each(|id| world.submit(submission(id, 20), 150));
+        let steps = world.run_out();
+        world.assert_all_ended();
+        assert_eq!(world.forced > 100, forces, "{}", world.forced);
+        // A request that ends with a forced token needs no row for the one before it.
+        assert!(world.rows_computed <= 4 * (20 + 150 - 1), "a token is computed twice: {}", world.rows_computed);
+        steps
+    });
+    assert!(steps[1] * 10 < steps[0] * 9, "{steps:?}");
+}

@@ -1,6 +1,6 @@
 //! A simulation of everything around the policy.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
 use cuelight_engine::engine::{
@@ -8,8 +8,10 @@ use cuelight_engine::engine::{
 };
 
 use super::tiers::SimulatedTiers;
+use crate::core::block_hash::BlockHash;
+use crate::core::cache_change::CacheChange;
 use crate::core::draft::{DraftReply, DraftRequest};
-use crate::core::request::{GenerationError, RequestId};
+use crate::core::request::{GenerationError, MAX_STEP_TOKENS, RequestId};
 use crate::pipeline::policy::*;
 
 /// The step times of the simulated device.
@@ -99,12 +101,18 @@ pub(super) struct World {
     pub(super) stops: bool,
     /// Whether the next token mostly follows from the last two, so that texts repeat.
     pub(super) repeats: bool,
+    /// Whether a constraint forces some tokens.
+    pub(super) forces: bool,
+    /// Number of forced tokens.
+    pub(super) forced: usize,
     /// Accepted tokens of drafts.
     pub(super) accepted: usize,
     pub(super) draft_model: Option<DraftModel>,
     /// What the draft model was asked for and has not answered.
     pub(super) drafting: VecDeque<DraftRequest>,
     pub(super) tiers: SimulatedTiers,
+    /// The blocks of the prefix cache, as reported.
+    known: HashSet<BlockHash>,
 }
 
 impl World {
@@ -128,10 +136,13 @@ impl World {
             rows_computed: 0,
             stops: false,
             repeats: false,
+            forces: false,
+            forced: 0,
             accepted: 0,
             draft_model: None,
             drafting: VecDeque::new(),
             tiers: SimulatedTiers::default(),
+            known: HashSet::new(),
         };
         world.on(PolicyEvent::ExecutorReady(limits));
         world
@@ -161,6 +172,7 @@ impl World {
     pub(super) fn on(&mut self, event: PolicyEvent) {
         let effects = self.policy.on(event);
         self.perform(effects);
+        self.assert_reports_are_complete();
     }
 
     pub(super) fn perform(&mut self, effects: Vec<Effect>) {
@@ -187,11 +199,33 @@ impl World {
                     self.tiers.fetching.push_back((fetch, tier, blocks));
                 }
                 Effect::Tier(TierEffect::Write { fetch, blocks }) => self.write(fetch, &blocks),
+                Effect::CacheChanged(changes) => changes.into_iter().for_each(|change| self.cache_changed(change)),
                 Effect::Preempted(_) => self.preempted += 1,
                 Effect::Cancelled(id) => self.end(id, End::Cancelled),
                 Effect::Failed(id, error) => self.end(id, End::Failed(error)),
             }
         }
+    }
+
+    /// Follows what the prefix cache holds, from its reports alone.
+    fn cache_changed(&mut self, change: CacheChange) {
+        let found = match change {
+            CacheChange::Stored(content) => self.known.insert(content.hash),
+            CacheChange::Removed(hash) => self.known.remove(&hash),
+            CacheChange::Cleared => {
+                self.known.clear();
+                true
+            }
+        };
+        assert!(found, "stored twice, or removed without being there: {change:?}");
+    }
+
+    fn assert_reports_are_complete(&self) {
+        if !self.policy.config.reports_cache {
+            return;
+        }
+        let known: HashSet<BlockHash> = self.policy.blocks.known().map(|content| content.hash).collect();
+        assert_eq!(self.known, known);
     }
 
     pub(super) fn end(&mut self, id: RequestId, end: End) {
@@ -269,7 +303,8 @@ impl World {
                 last + 1 == end && self.kv[&slot] == expected
             });
             assert!(found, "{:?} was computed from wrong blocks or tokens", task.id);
-            assert!(!task.samples || end == state.tokens.len() + drafted.count() || state.end.is_some());
+            let next = state.tokens.len() + drafted.count();
+            assert!(!task.samples || end == next || (self.forces && end < next) || state.end.is_some());
         }
         self.rows_computed += step.rows();
         let prefill_saturation_rows = self.machine.saturation.map(|(rows, _)| rows);
@@ -292,24 +327,34 @@ impl World {
                 assert!(task.first_position <= state.scored, "rows of the prompt were left out");
                 state.scored = state.scored.max((task.first_position + task.rows).min(state.prompt_tokens));
             }
+            let position = task.first_position + 1;
+            let is_known = task.samples && task.rows == 1 && position < state.tokens.len();
+            let mut newest = None;
+            let mut forced = 0;
             let verdict = if task.hidden_rows > 0 {
                 pool(state, task.first_position, task.hidden_rows)
             } else if !task.samples {
-                Verdict::Scored
+                Verdict::Unchanged
+            } else if is_known {
+                newest = Some(state.tokens[position]);
+                Verdict::Unchanged
             } else {
                 assert_eq!(state.scored, state.prompt_tokens, "it generates before its prompt is scored");
                 let draft = task.draft.map(|draft| draft.tokens).unwrap_or_default();
-                sample(state, &draft, self.stops, self.repeats)
+                let mut verdict = sample(state, &draft, self.stops, self.repeats);
+                newest = state.tokens.last().copied().filter(|_| state.tokens.len() < state.until);
+                if let Verdict::Tokens(sampled) = &mut verdict {
+                    self.accepted += sampled.len() - 1;
+                    let most = if self.forces { MAX_STEP_TOKENS - sampled.len() } else { 0 };
+                    forced = force(state, most, self.repeats, sampled);
+                }
+                if state.end.is_some() { Verdict::Ended } else { verdict }
             };
-            if let Verdict::Tokens(sampled) = &verdict {
-                self.accepted += sampled.len() - 1;
-            }
+            self.forced += forced;
             // A stop string is found only in the text, after the executor has got the token.
-            if state.tokens.len() < state.until {
-                tokens.extend(state.tokens.last().filter(|_| task.samples).map(|&token| (task.id, token)));
-            }
+            tokens.extend(newest.map(|token| (task.id, token)));
             let pause = pause && verdict != Verdict::Ended;
-            outcomes.push(Outcome { id: task.id, verdict, forced: Vec::new(), pause });
+            outcomes.push(Outcome { id: task.id, verdict, forced, pause });
         }
         self.tokens.insert(step.id, tokens);
         self.delivering.push_back((step.id, outcomes));
@@ -463,6 +508,22 @@ pub(super) fn hash(before: u64, token: TokenId) -> u64 {
     (before ^ u64::from(token).wrapping_add(0x9E37_79B9)).wrapping_mul(0x0100_0000_01B3).rotate_left(23)
 }
 
+/// Adds up to `most` tokens that a constraint forces after the newest one, and returns their number.
+fn force(state: &mut RequestState, most: usize, repeats: bool, tokens: &mut Vec<TokenId>) -> usize {
+    let newest = state.tokens.last().copied().unwrap_or_default();
+    let forced = if newest % 3 == 0 { most.min(newest as usize % 7) } else { 0 };
+    for added in 0..forced {
+        let token = next_token(&state.tokens, repeats);
+        state.tokens.push(token);
+        tokens.push(token);
+        if state.tokens.len() >= state.until {
+            state.end = Some(End::Sampled);
+            return added + 1;
+        }
+    }
+    forced
+}
+
 /// Samples the tokens after the rows of a sequence: one, and one more for each that is equal to the draft's.
 fn sample(state: &mut RequestState, draft: &[TokenId], stops: bool, repeats: bool) -> Verdict {
     let mut sampled = Vec::new();
@@ -506,7 +567,7 @@ fn pool(state: &mut RequestState, first_position: usize, rows: usize) -> Verdict
     assert!(first_position <= state.scored, "rows of the text were left out");
     state.scored = state.scored.max(first_position + rows);
     if state.scored < state.prompt_tokens {
-        return Verdict::Scored;
+        return Verdict::Unchanged;
     }
     state.end = Some(End::Sampled);
     Verdict::Ended
