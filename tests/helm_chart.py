@@ -111,6 +111,7 @@ def everything(program):
         "networkPolicy": {"enabled": True, "clients": [{"podSelector": {"matchLabels": {"app": "chat"}}}]},
         "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
         "prometheusRule": {"enabled": True},
+        "kvEvents": {"enabled": True, "port": 6000},
         "nodeSelector": {"gpu": "yes"},
         "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
         "extraArgs": ["--max-seqs", "64"],
@@ -123,6 +124,11 @@ def everything(program):
     assert container["resources"]["limits"]["memory"] == "8Gi"
     found = configuration(objects, program)
     assert found["model"]["device"] == "vulkan" and found["server"]["api_key_file"] == "/etc/cuelight/secrets/keys"
+    server = found["server"]
+    assert server["kv_events"] == "tcp://*:6000" and server["kv_events_replay"] == "tcp://*:5558", server
+    assert server["kv_events_format"] == "array", server
+    open_ports = {port["port"] for port in objects["NetworkPolicy"]["spec"]["ingress"][0]["ports"]}
+    assert open_ports == {port["name"] for port in container["ports"]} == {"http", "kv-events", "kv-replay"}, open_ports
     mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
     assert mounts["api-keys"] == "/etc/cuelight/secrets", mounts
     assert {volume["name"] for volume in pod(objects)["volumes"]} == set(mounts)
