@@ -154,9 +154,11 @@ fn limits(model: &ModelGraph, options: &LoadOptions) -> EngineLimits {
     let h = &model.hyperparameters;
     let max_sequences = options.max_sequences.min(options.max_batched_tokens);
     let whole_sequences = h.layers.iter().filter_map(|layer| layer.mixer.attention()).any(|layer| layer.sees_later);
-    // Models that see the whole text know no longer ones than in training. The longest must fit a step.
+    // Models that see the whole text, or have an embedding for each position, know no longer texts than in training.
+    let is_bounded = whole_sequences || h.learns_positions;
     let context_tokens = options.context_tokens.unwrap_or(h.context_train);
-    let context_tokens = if whole_sequences { context_tokens.min(h.context_train) } else { context_tokens };
+    let context_tokens = if is_bounded { context_tokens.min(h.context_train) } else { context_tokens };
+    // The longest text that is seen as a whole must fit a step.
     let longest = if whole_sequences { context_tokens } else { 0 };
     let max_batched_tokens = options.max_batched_tokens.max(longest);
     let logits_rows_that_fit = LOGITS_BYTES / (h.vocab_size * size_of::<f32>());

@@ -24,6 +24,9 @@ use crate::checkpoint::Checkpoint;
 use crate::embedding::Pooling;
 use keys::Keys;
 
+/// The tensor of learnt embeddings of positions, one row for each.
+pub(super) const POSITIONS: &str = "position_embd.weight";
+
 /// The sizes and constants of a model. Every value is within its allowed range.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HyperParameters {
@@ -33,6 +36,8 @@ pub struct HyperParameters {
     pub vocab_size: usize,
     /// The longest sequence in training, in tokens.
     pub context_train: usize,
+    /// Whether each position has a learnt embedding, so that no sequence can be longer than in training.
+    pub learns_positions: bool,
     /// Width of the residual stream.
     pub hidden_size: usize,
     /// The layers.
@@ -87,6 +92,7 @@ impl HyperParameters {
             pooling: keys.pooling()?,
             architecture: keys.architecture,
             context_train,
+            learns_positions: checkpoint.tensor(POSITIONS).is_some(),
             hidden_size,
         })
     }

@@ -37,7 +37,7 @@ use crate::embedding::EmbeddingSpec;
 use crate::graph::{Graph, ValueId};
 use arch::{EmbeddingNorm, Norms};
 use builder::{BuildError, Builder};
-use hyperparameters::HyperParameters;
+use hyperparameters::{HyperParameters, POSITIONS};
 use layer::{FeedForwardSpec, MixerSpec};
 
 pub use error::ModelError;
@@ -97,14 +97,12 @@ fn build_ops(builder: &mut Builder<'_>) -> Result<EmbeddingSpec, BuildError> {
     let table = builder.weights.matrix("token_embd.weight", h.vocab_size, h.hidden_size)?;
     let table_factor = builder.weights.factor("token_embd")?;
     let embedded = Embed::new(table.clone(), h.embedding_scale * table_factor);
-    let mut x = builder.graph.push_one(embedded, &[])?;
+    let x = builder.graph.push_one(embedded, &[])?;
+    let mut x = add_positions_and_type(builder, x)?;
     match builder.family.embedding_norm {
         EmbeddingNorm::Never => {}
         EmbeddingNorm::Unweighted => x = builder.norm_by(vec![1.0; h.hidden_size].into(), x)?,
-        EmbeddingNorm::Stored => {
-            x = add_positions_and_type(builder, x)?;
-            x = builder.norm("token_embd_norm", x)?;
-        }
+        EmbeddingNorm::Stored => x = builder.norm("token_embd_norm", x)?,
     }
     let per_layer = per_layer::inputs(builder, x)?;
     for layer in 0..h.layers.len() {
@@ -116,7 +114,7 @@ fn build_ops(builder: &mut Builder<'_>) -> Result<EmbeddingSpec, BuildError> {
 /// Adds the embeddings of positions and of the first token type, where the file has them.
 fn add_positions_and_type(builder: &mut Builder<'_>, mut x: ValueId) -> Result<ValueId, BuildError> {
     let h = builder.h;
-    if let Some(table) = builder.weights.optional_matrix("position_embd.weight", h.context_train, h.hidden_size)? {
+    if let Some(table) = builder.weights.optional_matrix(POSITIONS, h.context_train, h.hidden_size)? {
         let position = builder.graph.push_one(Embed::of_positions(table), &[])?;
         x = builder.graph.push_one(Add, &[x, position])?;
     }

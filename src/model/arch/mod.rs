@@ -28,6 +28,7 @@ mod gemma4;
 mod gemma_embedding;
 mod glm4;
 mod glm4moe;
+mod gpt2;
 mod gpt_oss;
 mod gptneox;
 mod granite;
@@ -72,6 +73,7 @@ mod qwen3vlmoe;
 mod seed_oss;
 mod smollm3;
 mod stablelm;
+mod starcoder;
 mod starcoder2;
 
 pub use family::{
@@ -130,6 +132,8 @@ pub const FAMILIES: &[&Family] = &[
     &internlm2::FAMILY,
     &minicpm::FAMILY,
     &gptneox::FAMILY,
+    &gpt2::FAMILY,
+    &starcoder::FAMILY,
     &falcon::FAMILY,
     &granite_swa::FAMILY,
     &mellum::FAMILY,
