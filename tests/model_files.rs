@@ -203,6 +203,13 @@ async fn a_file_that_replaces_another_is_served_after_a_reload() {
 }
 
 #[test]
+fn a_model_with_learnt_positions_has_no_longer_context() {
+    let options = |tokens| LoadOptions { context_tokens: Some(tokens), ..LoadOptions::new(fixture("gpt2.gguf")) };
+    assert_eq!(load::plan(&options(4096)).unwrap().limits().context_tokens, 128);
+    assert_eq!(load::plan(&options(64)).unwrap().limits().context_tokens, 64);
+}
+
+#[test]
 fn a_cancelled_load_ends_after_the_next_tensor() {
     let cancel = LoadCancel::default();
     let plan = || load::plan(&LoadOptions::new(fixture("llama.gguf"))).unwrap();

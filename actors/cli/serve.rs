@@ -15,7 +15,7 @@ use futures_util::future::try_join_all;
 
 use crate::api::{self, ApiKey, ConnectionOptions, LiveOptions, ServerOptions};
 use crate::config::flags::{Flags, HubFlags, ModelFlags, ServerFlags};
-use crate::config::{Config, Given};
+use crate::config::{Config, Given, Origin};
 use crate::hub::HubStore;
 use crate::hub::ollama::OllamaName;
 use crate::kv_events::{KvEvents, KvEventsOptions};
@@ -172,6 +172,9 @@ fn kv_store(config: &Config) -> Result<KvStoreOptions, CliError> {
     if config.no_prefix_cache && (host_bytes > 0 || config.kv_disk.is_some()) {
         let advice = "--kv-host-memory and --kv-disk keep blocks of the prefix cache: leave --no-prefix-cache out";
         return Err(CliError::Usage(advice.to_owned()));
+    }
+    if config.kv_disk.is_none() && matches!(config.origin("kv_disk_size"), Origin::Flag(_)) {
+        return Err(CliError::Usage("--kv-disk-size needs --kv-disk, the directory that it limits".to_owned()));
     }
     let directory = config.kv_disk.as_deref().map(KvDirectory::open).transpose().map_err(CliError::other)?;
     Ok(KvStoreOptions { host_bytes, disk: directory.map(|directory| (directory, config.kv_disk_size.0)) })

@@ -12,7 +12,7 @@ import vocabulary
 NAMES = {
     "llama-rope-llama3", "gemma2-scale", "gemma3", "mixtral-small", "qwen3moe-small", "phi3", "phi3-long", "smollm3", "olmo3",
     "granite", "gemma", "gemma4-e", "gemma4-small", "qwen35", "qwen35moe", "gpt-oss-small", "glm4", "exaone4-small", "seed_oss",
-    "mistral3", "llama-shards", "granite_swa", "mellum", "hy_v3", "afmoe",
+    "mistral3", "llama-shards", "granite_swa", "mellum", "hy_v3", "afmoe", "gpt2", "starcoder",
 }  # fmt: skip
 KEPT = {"config.json", "model.safetensors.index.json"}
 

@@ -19,6 +19,16 @@ impl Config {
         Ok(Config { path: path.to_owned(), root })
     }
 
+    /// Gives values the names that most configs have for them.
+    pub(super) fn add_aliases(&mut self, aliases: &[(&str, &str)]) {
+        let Some(root) = self.root.as_object_mut() else { return };
+        for (usual, alias) in aliases {
+            if let Some(value) = root.get(*alias).filter(|value| !value.is_null()).cloned() {
+                root.entry(*usual).or_insert(value);
+            }
+        }
+    }
+
     /// Adds values that the config leaves out.
     pub(super) fn add_defaults(&mut self, defaults: &[(&str, f64)]) {
         for (key, value) in defaults {

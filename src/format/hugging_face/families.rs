@@ -15,6 +15,8 @@ pub(super) struct Family {
     pub norms_lack_one: bool,
     /// Rules that come before the common ones.
     pub names: &'static [&'static [Rule]],
+    /// Names of values in its configs that most families have under the first name.
+    pub aliases: &'static [(&'static str, &'static str)],
     /// Values that published configs leave out.
     pub defaults: &'static [(&'static str, f64)],
     /// The key of the config that is true for this family and for no other with the same `model_type`.
@@ -36,6 +38,7 @@ pub(super) const PLAIN: Family = Family {
     activations: SILU,
     norms_lack_one: false,
     names: &[],
+    aliases: &[],
     defaults: &[],
     flag: None,
     first_position: 0,
@@ -136,6 +139,38 @@ const NOMIC_BERT: &[Rule] = &[
     ("norm2", "layer_output_norm", &[]),
 ];
 
+const GPT2: &[Rule] = &[
+    ("ln_1", "attn_norm", &[]),
+    ("ln_2", "ffn_norm", &[]),
+    ("attn.c_attn.weight", "attn_qkv.weight", &[Op::Transpose]),
+    ("attn.c_attn.bias", "attn_qkv.bias", &[]),
+    ("attn.c_proj.weight", "attn_output.weight", &[Op::Transpose]),
+    ("attn.c_proj.bias", "attn_output.bias", &[]),
+    ("mlp.c_fc.weight", "ffn_up.weight", &[Op::Transpose]),
+    ("mlp.c_fc.bias", "ffn_up.bias", &[]),
+    ("mlp.c_proj.weight", "ffn_down.weight", &[Op::Transpose]),
+    ("mlp.c_proj.bias", "ffn_down.bias", &[]),
+];
+
+const STARCODER: &[Rule] = &[
+    ("ln_1", "attn_norm", &[]),
+    ("ln_2", "ffn_norm", &[]),
+    ("attn.c_attn", "attn_qkv", &[]),
+    ("attn.c_proj", "attn_output", &[]),
+    ("mlp.c_fc", "ffn_up", &[]),
+    ("mlp.c_proj", "ffn_down", &[]),
+];
+
+/// Where configs of GPT-2 and its successors have the sizes.
+const GPT2_ALIASES: &[(&str, &str)] = &[
+    ("hidden_size", "n_embd"),
+    ("num_hidden_layers", "n_layer"),
+    ("num_attention_heads", "n_head"),
+    ("max_position_embeddings", "n_positions"),
+    ("intermediate_size", "n_inner"),
+    ("hidden_act", "activation_function"),
+];
+
 const STARCODER2: &[Rule] = &[("mlp.c_fc", "ffn_up", &[]), ("mlp.c_proj", "ffn_down", &[])];
 
 const MINIMAX: &[Rule] = &[("block_sparse_moe.e_score_correction_bias", "exp_probs_b.bias", &[])];
@@ -231,6 +266,23 @@ pub(super) const FAMILIES: &[Family] = &[
     Family { model_types: &["arcee"], architecture: "arcee", activations: RELU2, names: &[ROTARY], ..PLAIN },
     Family { model_types: &["dots1"], architecture: "dots1", ..PLAIN },
     Family { model_types: &["exaone_moe"], architecture: "exaone-moe", ..PLAIN },
+    Family {
+        model_types: &["gpt2"],
+        architecture: "gpt2",
+        activations: GELU_TANH,
+        names: &[GPT2],
+        aliases: GPT2_ALIASES,
+        ..PLAIN
+    },
+    Family {
+        model_types: &["gpt_bigcode"],
+        architecture: "starcoder",
+        activations: GELU_TANH,
+        names: &[STARCODER],
+        aliases: GPT2_ALIASES,
+        defaults: &[("num_key_value_heads", 1.0)],
+        ..PLAIN
+    },
     Family {
         model_types: &["starcoder2"],
         architecture: "starcoder2",

@@ -119,7 +119,13 @@ impl<'a> Keys<'a> {
             let found = self.config.str("position_embedding_type")?.unwrap_or_default();
             return Err(self.config.wrong("position_embedding_type", format!("{found:?}"), "absolute"));
         }
-        for key in ["use_sliding_window", "use_bidirectional_attention", "clip_qkv", "is_decoder"] {
+        for key in [
+            "use_sliding_window",
+            "use_bidirectional_attention",
+            "clip_qkv",
+            "is_decoder",
+            "scale_attn_by_inverse_layer_idx",
+        ] {
             let is_harmless =
                 |value: &Json| *value == Json::Bool(false) || *value == "vision" || family.flag == Some(key);
             if self.config.get(key).is_some_and(|value| !is_harmless(value)) {
@@ -189,7 +195,12 @@ impl<'a> Keys<'a> {
 
     /// The width of feed-forwards. Layers that read the keys of earlier ones may have wider ones.
     fn feed_forward_length(&mut self) -> Result<(), HuggingFaceError> {
-        let Some(length) = self.config.u32("intermediate_size")? else { return Ok(()) };
+        let Some(length) = self.config.u32("intermediate_size")? else {
+            // GPT-2 and its successors say nothing, or null.
+            let of_gpt2 = self.config.get("n_embd").and(self.config.u32("hidden_size")?);
+            of_gpt2.into_iter().for_each(|width| self.add("feed_forward_length", width.saturating_mul(4)));
+            return Ok(());
+        };
         let shared = self.config.u32("num_kv_shared_layers")?.unwrap_or(0) as usize;
         if shared == 0 || !self.config.bool("use_double_wide_mlp")?.unwrap_or(false) {
             self.add("feed_forward_length", length);

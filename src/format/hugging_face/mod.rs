@@ -83,6 +83,7 @@ impl Directory {
         let config = small.bytes("config.json")?.ok_or_else(|| HuggingFaceFault::NoConfig.in_file(path))?;
         let mut config = Config::parse(&path.join("config.json"), &config)?;
         let (family, model_type) = family(&config)?;
+        config.add_aliases(family.aliases);
         config.add_defaults(family.defaults);
         let of_modelopt = small.json("hf_quant_config.json")?;
         let scheme = scheme::read(&config, of_modelopt.as_ref())?;

@@ -11,6 +11,9 @@ const OUTSIDE: &[Rule] = &[
     ("embed_tokens_per_layer", "per_layer_token_embd", &[]),
     ("per_layer_model_projection", "per_layer_model_proj", &[]),
     ("per_layer_projection_norm", "per_layer_proj_norm", &[Op::Norm]),
+    ("wte", "token_embd", &[]),
+    ("wpe", "position_embd", &[]),
+    ("ln_f", "output_norm", &[]),
     ("embeddings.word_embeddings", "token_embd", &[]),
     ("embeddings.position_embeddings", "position_embd", &[Op::FromFirstPosition]),
     ("embeddings.token_type_embeddings", "token_types", &[]),
@@ -55,11 +58,18 @@ pub(super) const COMMON: &[Rule] = &[
 ];
 
 /// What models put before the names of their text model.
-const PREFIXES: &[&str] =
-    &["model.language_model.", "language_model.model.", "language_model.", "model.", "bert.", "roberta."];
+const PREFIXES: &[&str] = &[
+    "model.language_model.",
+    "language_model.model.",
+    "language_model.",
+    "model.",
+    "bert.",
+    "roberta.",
+    "transformer.",
+];
 
 /// What encoders put before the number of a layer, and other models.
-const LAYERS: &[&str] = &["layers.", "encoder.layer.", "encoder.layers."];
+const LAYERS: &[&str] = &["layers.", "encoder.layer.", "encoder.layers.", "h."];
 
 /// Parts of a model that do not compute text, or that it is computed without: images, audio, drafts.
 const OTHER_PARTS: &[&str] = &[
@@ -80,6 +90,8 @@ const COMPUTED: &[&str] = &[
     ".rotary_emb.inv_freq",
     ".embed_positions.inv_freq",
     ".self_attn.masked_bias",
+    ".attn.masked_bias",
+    ".attn.bias",
     "embeddings.position_ids",
     "embeddings.token_type_ids",
 ];
@@ -166,6 +178,16 @@ mod tests {
         }
         assert_eq!(targets_of("llama", "lm_head.weight"), ["output.weight"]);
         assert_eq!(targets_of("llama", "model.layers.0.self_attn.q_proj.bias"), ["blk.0.attn_q.bias"]);
+    }
+
+    #[test]
+    fn the_first_gpts_have_names_of_their_own() {
+        for prefix in ["", "transformer."] {
+            let targets_of = |name: &str| targets_of("gpt2", &format!("{prefix}{name}"));
+            assert_eq!(targets_of("wpe.weight"), ["position_embd.weight"]);
+            assert_eq!(targets_of("h.1.attn.c_attn.bias"), ["blk.1.attn_qkv.bias"]);
+            assert_eq!(targets_of("h.1.attn.bias"), ["ignored"], "the mask");
+        }
     }
 
     #[test]
