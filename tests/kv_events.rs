@@ -145,5 +145,8 @@ async fn a_reader_of_the_messages_knows_what_the_server_holds() {
         }
     }
     assert!(reader.events > 60, "{}", reader.events);
+    assert!(!reader.texts.is_empty());
     runtime.shutdown(Duration::ZERO).await;
+    reader.read().await;
+    assert!(reader.texts.is_empty(), "the model is unloaded");
 }

@@ -23,6 +23,7 @@ use super::kv_store::{Fetched, KvStore};
 use super::messages::{DrafterMsg, ExecutorMsg, SamplerMsg, SchedulerMsg};
 use super::policy::{Effect, EngineSampling, Policy, PolicyConfig, PolicyEvent, Progress, Submission, TierEffect};
 use super::runtime::ReplicaState;
+use crate::core::cache_change::CacheChange;
 use crate::core::draft::DraftRequest;
 use crate::core::request::{GenerationRequest, RequestId};
 use crate::core::tier::FetchId;
@@ -142,6 +143,17 @@ impl Actor for Scheduler {
                 state.apply(PolicyEvent::Drain);
             }
         }
+        Ok(())
+    }
+
+    /// The KV cache of a model that is unloaded is gone.
+    async fn post_stop(
+        &self,
+        _me: ActorRef<SchedulerMsg>,
+        state: &mut SchedulerState,
+    ) -> Result<(), ActorProcessingErr> {
+        let SchedulerState { replica, kv_events, .. } = state;
+        kv_events.publish(&replica.model_id, replica.index, vec![CacheChange::Cleared]);
         Ok(())
     }
 }
