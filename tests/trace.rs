@@ -138,8 +138,8 @@ async fn restarts_preemptions_and_status_changes_are_recorded() {
     let counted = steps.clone();
     let faults = move |_, _: &_| (counted.fetch_add(1, Ordering::Relaxed) == 7).then_some(Fault::DeviceLost);
     let mut model = SimulatedModel { faults: Some(Arc::new(faults)), ..model() };
-    // Blocks for three of the four sequences at their full length.
-    model.limits.kv_blocks = 20;
+    // Blocks for two of the four sequences at their full length, whose prompts are the same.
+    model.limits.kv_blocks = 14;
     let events = record(model, policy(1), (0..4).map(|_| request(60, 60)).collect()).await;
     let named = |phase: &str| {
         let events = events.iter().filter(|event| event["ph"] == phase);
