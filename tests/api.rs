@@ -138,6 +138,25 @@ async fn a_stream_reports_the_prompt_and_its_times_to_those_who_ask() {
 }
 
 #[tokio::test]
+async fn an_answer_that_broke_off_is_continued_with_the_same_random_numbers() {
+    let server = Server::start(tireless()).await;
+    let sampled = |prompt: Value, tokens: usize| {
+        let options = json!({ "temperature": 1, "top_p": 0.95, "seed": 7, "return_token_ids": true });
+        let mut body = completion(options);
+        (body["prompt"], body["max_tokens"]) = (prompt, json!(tokens));
+        body
+    };
+    let ids = |choice: &Value, field: &str| choice[field].as_array().unwrap().clone();
+    let whole = server.ok(COMPLETIONS, &sampled(json!("the sky is"), 24)).await["choices"][0].clone();
+    let (prompt, answer) = (ids(&whole, "prompt_token_ids"), ids(&whole, "token_ids"));
+    for known in [1, 7, 23] {
+        let begun: Vec<_> = prompt.iter().chain(&answer[..known]).collect();
+        let rest = server.ok(COMPLETIONS, &sampled(json!(begun), 24 - known)).await;
+        assert_eq!(ids(&rest["choices"][0], "token_ids"), answer[known..], "after {known} tokens");
+    }
+}
+
+#[tokio::test]
 async fn several_answers_differ_by_seed_and_stream_the_same_text() {
     let server = Server::start(tireless()).await;
     let request =

@@ -325,14 +325,14 @@ fn submission(record: &RequestRecord) -> Submission {
 fn engine_sampling(request: &GenerationRequest, seed: u64) -> Option<EngineSampling> {
     let has_budget = request.reasoning.as_ref().is_some_and(|reasoning| reasoning.budget.is_some());
     let needs_logits = request.logprobs.is_some() || request.constraint.is_some() || has_budget;
-    let params = request.sampling.of_row_alone(Draw { seed, index: 0 }).filter(|_| !needs_logits);
+    let params = request.sampling.of_row_alone(Draw { seed, position: 0 }).filter(|_| !needs_logits);
     // Some tokens are forbidden for the first `min_tokens`, so the sampler samples those.
-    params.map(|params| EngineSampling { params, seed, from: request.stop.min_tokens })
+    params.map(|params| EngineSampling { params, seed, from: request.prompt.len() + request.stop.min_tokens })
 }
 
 /// How the draft model samples: as the sampler does, except for penalties, biases and constraints.
 fn draft_sampling(request: &GenerationRequest, seed: u64) -> EngineSampling {
-    EngineSampling { params: request.sampling.of_row(Draw { seed, index: 0 }), seed, from: 0 }
+    EngineSampling { params: request.sampling.of_row(Draw { seed, position: 0 }), seed, from: 0 }
 }
 
 #[cfg(test)]
@@ -361,13 +361,17 @@ mod tests {
 
     #[test]
     fn scheduler_and_sampler_draw_with_the_same_seed() {
-        let mut request = GenerationRequest::default();
+        let mut request = GenerationRequest { prompt: vec![1, 2], ..GenerationRequest::default() };
         request.stop.min_tokens = 3;
         let record = RequestRecord::new(RequestId(1), request, channel(1).0);
         let engine = submission(&record).engine_sampling;
-        assert_eq!(engine.map(|engine| (engine.seed, engine.from)), Some((record.seed, 3)));
+        assert_eq!(
+            engine.map(|engine| (engine.seed, engine.from)),
+            Some((record.seed, 5)),
+            "two of the prompt come first"
+        );
         assert_eq!(record.request.sampling.seed, Some(record.seed));
         let draft = submission(&record).draft_sampling;
-        assert_eq!(draft.of_token(5), engine.and_then(|engine| engine.of_token(5)));
+        assert_eq!(draft.of_token(6), engine.and_then(|engine| engine.of_token(6)));
     }
 }

@@ -379,7 +379,7 @@ mod tests {
 
     fn choose(logits: &[f32], params: &SamplingParams, index: u64) -> TokenId {
         TokenSampler::default()
-            .choose(logits, params, &TokenCounts::default(), &[], None, Draw { seed: 42, index })
+            .choose(logits, params, &TokenCounts::default(), &[], None, Draw { seed: 42, position: index })
             .unwrap()
     }
 
@@ -525,7 +525,7 @@ mod tests {
         let params = SamplingParams { temperature: 0.0, repeats: Some(penalty), ..Default::default() };
         let mut sampler = TokenSampler::default();
         let mut choose = |counts: &TokenCounts| {
-            sampler.choose(&[0.0, 1.0, 2.0], &params, counts, &[], None, Draw { seed: 0, index: 0 }).unwrap()
+            sampler.choose(&[0.0, 1.0, 2.0], &params, counts, &[], None, Draw { seed: 0, position: 0 }).unwrap()
         };
         assert_eq!(choose(&counts), 2);
         counts.record(1, b"a");
@@ -539,7 +539,7 @@ mod tests {
         let mut sampler = TokenSampler::default();
         let mut choose = |logits: &[f32], banned: &[TokenId]| {
             let greedy = SamplingParams { temperature: 0.0, ..Default::default() };
-            sampler.choose(logits, &greedy, &TokenCounts::default(), banned, None, Draw { seed: 0, index: 0 })
+            sampler.choose(logits, &greedy, &TokenCounts::default(), banned, None, Draw { seed: 0, position: 0 })
         };
         assert_eq!(choose(&[3.0, 2.0, 1.0], &[0]), Ok(1));
         assert_eq!(choose(&[3.0, f32::NAN, 1.0], &[1]), Err(InvalidLogits::NotFinite(1)));
@@ -563,7 +563,7 @@ mod tests {
                 min_p: if on(4) { min_p } else { 0.0 },
                 ..Default::default()
             };
-            let draw = Draw { seed, index: 3 };
+            let draw = Draw { seed, position: 3 };
             let found = TokenSampler::default().choose(&logits, &params, &TokenCounts::default(), &[], None, draw);
             let row_params = params.of_row_alone(draw).unwrap();
             prop_assert_eq!(found, token_of(reference::sample(&logits, &row_params)), "{:?}", params);
@@ -588,7 +588,7 @@ mod tests {
             let banned = if on(16) { vec![banned] } else { Vec::new() };
             let allows = |token: usize| (seed as usize).wrapping_add(token * token).is_multiple_of(share);
             let mask = TokenMask::of(logits.len(), (0..logits.len()).filter(|&token| allows(token)));
-            let draw = Draw { seed, index: 3 };
+            let draw = Draw { seed, position: 3 };
             let counts = TokenCounts::default();
             let found = TokenSampler::default().choose(&logits, &params, &counts, &banned, Some(&mask), draw);
             let excluded = |token: usize| !allows(token) || banned.contains(&(token as TokenId));
@@ -625,7 +625,7 @@ mod tests {
             min_p in prop::num::f32::ANY, typical_p in prop::num::f32::ANY, index: u64,
         ) {
             let params = SamplingParams { temperature, top_k, top_p, min_p, typical_p, ..Default::default() };
-            let draw = Draw { seed: 1, index };
+            let draw = Draw { seed: 1, position: index };
             if let Ok(token) = TokenSampler::default().choose(&logits, &params, &TokenCounts::default(), &[], None, draw) {
                 prop_assert!((token as usize) < logits.len());
             }

@@ -377,7 +377,7 @@ mod tests {
     fn tokens_are_sampled_with_the_random_numbers_of_the_request() {
         let (tokens, greedy) = (text(40, 0), alone(&text(40, 0), 6));
         let draws = |seed: u64| {
-            let random = |index| Draw { seed, index }.random();
+            let random = |position| Draw { seed, position }.random();
             (0..6)
                 .map(|index| RowSamplingParams { temperature: 1.5, random: random(index), ..RowSamplingParams::GREEDY })
                 .collect()

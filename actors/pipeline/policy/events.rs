@@ -53,16 +53,16 @@ pub struct EngineSampling {
     pub params: RowSamplingParams,
     /// The seed of the random numbers.
     pub seed: u64,
-    /// Number of leading tokens that the sampler has to sample.
+    /// Position of the first token that the engine may sample; the sampler samples those before it.
     pub from: usize,
 }
 
 impl EngineSampling {
-    /// The sampling parameters of generated token number `index`. `None` when the sampler samples it.
+    /// The sampling parameters of the token at `position` of the sequence. `None` when the sampler samples it.
     #[must_use]
-    pub fn of_token(&self, index: usize) -> Option<RowSamplingParams> {
-        let random = Draw { seed: self.seed, index: index as u64 }.random();
-        (index >= self.from).then_some(RowSamplingParams { random, ..self.params })
+    pub fn of_token(&self, position: usize) -> Option<RowSamplingParams> {
+        let random = Draw { seed: self.seed, position: position as u64 }.random();
+        (position >= self.from).then_some(RowSamplingParams { random, ..self.params })
     }
 }
 

@@ -216,15 +216,14 @@ impl Sequence {
 
     /// What the row that gives the next token returns: the token if the engine may sample it, else its logits.
     pub fn next_token(&self) -> LogitsWanted {
-        let index = self.length() - self.prompt_tokens;
-        let params = self.engine_sampling.and_then(|engine| engine.of_token(index));
+        let params = self.engine_sampling.and_then(|engine| engine.of_token(self.length()));
         params.map_or(LogitsWanted::Last, LogitsWanted::Token)
     }
 
     /// How the draft model samples the next `most` tokens.
     pub fn draws(&self, most: usize) -> Vec<RowSamplingParams> {
-        let index = self.length() - self.prompt_tokens;
-        (index..index + most).filter_map(|index| self.draft_sampling.of_token(index)).collect()
+        let next = self.length();
+        (next..next + most).filter_map(|position| self.draft_sampling.of_token(position)).collect()
     }
 
     /// Reduces `rows` so that a chunk of at least two blocks ends at a block boundary.

@@ -158,7 +158,7 @@ fn scored_prompts_are_split_at_the_limit_of_logits_rows() {
 
 #[test]
 fn the_engine_samples_from_the_first_allowed_token_on() {
-    let engine = EngineSampling { params: RowSamplingParams::GREEDY, seed: 5, from: 2 };
+    let engine = EngineSampling { params: RowSamplingParams::GREEDY, seed: 5, from: 22 };
     let mut world = World::new(CONFIG, limits());
     world.submit(Submission { engine_sampling: Some(engine), ..submission(1, 20) }, 4);
     let mut wanted = Vec::new();
@@ -168,9 +168,10 @@ fn the_engine_samples_from_the_first_allowed_token_on() {
         world.sample(false);
     }
     wanted.retain(|wanted| *wanted != LogitsWanted::None);
-    let random = |index| cuelight_engine::sample::Draw { seed: 5, index }.random();
-    let token = |index| LogitsWanted::Token(RowSamplingParams { random: random(index), ..RowSamplingParams::GREEDY });
-    assert_eq!(wanted, [LogitsWanted::Last, LogitsWanted::Last, token(2), token(3)]);
+    let random = |position| cuelight_engine::sample::Draw { seed: 5, position }.random();
+    let token =
+        |position| LogitsWanted::Token(RowSamplingParams { random: random(position), ..RowSamplingParams::GREEDY });
+    assert_eq!(wanted, [LogitsWanted::Last, LogitsWanted::Last, token(22), token(23)]);
 }
 
 #[test]

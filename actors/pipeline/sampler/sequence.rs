@@ -548,7 +548,7 @@ impl SequenceSampler {
         }
         banned.extend(self.reasoning.as_ref().and_then(Reasoning::barred));
         let request = &self.record.request;
-        let draw = Draw { seed: self.record.seed, index: self.generated as u64 };
+        let draw = Draw { seed: self.record.seed, position: (request.prompt.len() + self.generated) as u64 };
         sampler.choose(row, &request.sampling, &self.counts, &banned, mask.as_ref(), draw).map_err(unusable)
     }
 

@@ -15,7 +15,7 @@ struct Dice(Draw);
 impl Dice {
     /// The next number between 0 and 1.
     fn roll(&mut self) -> f32 {
-        self.0.index += 1;
+        self.0.position += 1;
         (self.0.random() >> 40) as f32 / (1 << 24) as f32
     }
 
@@ -49,7 +49,7 @@ fn the_device_samples_the_same_tokens_as_the_host() {
             random::activations(ROWS * vocab_size, round as u64).iter().map(|value| value * spread).collect();
         let requests: Vec<(SamplingParams, Draw)> = (0..ROWS)
             .map(|row| {
-                let draw = Draw { seed: (round * ROWS + row) as u64, index: 0 };
+                let draw = Draw { seed: (round * ROWS + row) as u64, position: 0 };
                 (Dice(draw).params(), draw)
             })
             .collect();
@@ -77,7 +77,7 @@ fn a_row_has_the_same_token_in_a_batch_of_any_size() {
     let Some(device) = shared_device() else { return };
     let op = OneOp::new(&device, &SampleToken, None).unwrap();
     let logits = random::activations(ROWS * VOCABULARY, 4);
-    let draw = |row: usize| Draw { seed: 9, index: row as u64 };
+    let draw = |row: usize| Draw { seed: 9, position: row as u64 };
     let params = SamplingParams { top_p: 0.9, ..SamplingParams::default() };
     let run = |first: usize, count: usize| {
         let logits = logits[first * VOCABULARY..(first + count) * VOCABULARY].to_vec();
