@@ -13,12 +13,11 @@ fn main() {
 fn step(sequences: u32, tokens: usize, first_position: u32) -> Step {
     let blocks = (first_position as usize + tokens).div_ceil(BLOCK_TOKENS) as u32;
     let sequences = (0..sequences).map(|sequence| SequenceRows {
-        adapter: None,
         tokens: (0..tokens as u32).map(|i| (i * 37 + sequence) % 500).collect(),
         first_position,
         block_table: (sequence * blocks..(sequence + 1) * blocks).collect(),
-        state: SequenceState::default(),
         logits: LogitsWanted::Last,
+        ..SequenceRows::default()
     });
     Step { id: StepId(0), sequences: sequences.collect() }
 }

@@ -34,12 +34,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         while position < tokens.len() {
             let end = tokens.len().min(position + limits.max_batched_tokens);
             let sequence = SequenceRows {
-                adapter: None,
                 tokens: tokens[position..end].to_vec(),
                 first_position: position as u32,
                 block_table: (0..end.div_ceil(BLOCK_TOKENS) as u32).collect(),
                 state: SequenceState::in_place(&limits, 0, position as u32, end - position),
                 logits: LogitsWanted::Last,
+                ..SequenceRows::default()
             };
             let step = Step { id: StepId(position as u64), sequences: vec![sequence] };
             let Progress::Done(output) = model.engine.begin(step)? else { return Err("the model has experts".into()) };

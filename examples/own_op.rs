@@ -9,8 +9,7 @@ use std::error::Error;
 use cuelight_engine::backend::cpu::CpuStage;
 use cuelight_engine::backend::stage::StagedEngine;
 use cuelight_engine::engine::{
-    BLOCK_TOKENS, Engine, EngineLimits, HiddenLimits, LogitsWanted, Progress, SequenceRows, SequenceState, Step,
-    StepId, TokenId,
+    BLOCK_TOKENS, Engine, EngineLimits, HiddenLimits, LogitsWanted, Progress, SequenceRows, Step, StepId, TokenId,
 };
 use cuelight_engine::graph::Graph;
 use cuelight_engine::load::Kernel;
@@ -102,9 +101,8 @@ pub fn rows(engine: &mut impl Engine, tokens: Vec<TokenId>, logits: LogitsWanted
         block_table: (0..tokens.len().div_ceil(BLOCK_TOKENS) as u32).collect(),
         tokens,
         first_position: 0,
-        state: SequenceState::default(),
-        adapter: None,
         logits,
+        ..SequenceRows::default()
     };
     match engine.begin(Step { id: StepId(0), sequences: vec![sequence] })? {
         Progress::Done(output) => Ok(output.logits),

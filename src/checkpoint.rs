@@ -5,6 +5,7 @@
 
 mod directory;
 mod gguf;
+pub mod prediction;
 pub mod quantized;
 
 use std::path::Path;

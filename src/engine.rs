@@ -34,9 +34,10 @@ pub const BLOCK_TOKENS: usize = cuelight_shaders::kv::BLOCK_TOKENS;
 pub struct StepId(pub u64);
 
 /// What a step returns for the rows of a sequence.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum LogitsWanted {
     /// No rows: for a prefill chunk that is not the last.
+    #[default]
     None,
     /// The last row: the next token is sampled from it.
     Last,
@@ -83,7 +84,7 @@ impl LogitsWanted {
 }
 
 /// The rows of one sequence in a step: consecutive tokens.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct SequenceRows {
     /// The tokens to compute: one for a decode step, more for a prefill chunk.
     pub tokens: Vec<TokenId>,
@@ -98,6 +99,19 @@ pub struct SequenceRows {
     pub adapter: Option<AdapterUse>,
     /// Which logits to return.
     pub logits: LogitsWanted,
+    /// Whether the hidden values of all rows are returned, whatever `logits` is.
+    pub returns_hidden: bool,
+    /// [rows, width of [`HiddenLimits`]]: the hidden values that an engine with [`HiddenLimits::reads`] computes with; else empty.
+    pub hidden: Vec<f32>,
+}
+
+impl SequenceRows {
+    /// The rows that return hidden values.
+    #[must_use]
+    pub fn hidden_rows(&self) -> Range<usize> {
+        let rows = self.tokens.len();
+        if self.returns_hidden { 0..rows } else { self.logits.hidden_rows(rows) }
+    }
 }
 
 /// The slots that a step reads and writes for one sequence of a model with recurrent state.
@@ -157,10 +171,17 @@ impl Step {
         self.sequences.iter().map(|sequence| sequence.logits.rows(sequence.tokens.len())).sum()
     }
 
+    /// The hidden values that the engine computes with, [rows, width], as the inputs of its graph.
+    #[must_use]
+    pub fn graph_inputs(&self) -> Vec<Vec<f32>> {
+        let given = self.sequences.iter().flat_map(|sequence| &sequence.hidden).copied().collect::<Vec<_>>();
+        if given.is_empty() { Vec::new() } else { vec![given] }
+    }
+
     /// The number of rows whose hidden values are returned.
     #[must_use]
     pub fn hidden_rows(&self) -> usize {
-        self.sequences.iter().map(|sequence| sequence.logits.hidden_rows(sequence.tokens.len()).len()).sum()
+        self.sequences.iter().map(|sequence| sequence.hidden_rows().len()).sum()
     }
 }
 
@@ -299,6 +320,10 @@ pub struct HiddenLimits {
     pub max_rows: usize,
     /// Whether rows see the later rows of their sequence, so that all rows of a sequence must be in one step.
     pub whole_sequences: bool,
+    /// Whether a step may return those of all rows of a sequence next to its logits.
+    pub all_rows: bool,
+    /// Whether it computes with the hidden values of another engine, as the layer of a model that predicts more tokens does.
+    pub reads: bool,
 }
 
 /// How an engine stores the content of a KV block, for copies of blocks outside of it.

@@ -76,7 +76,7 @@ pub struct Node {
 pub struct Graph {
     values: Vec<Value>,
     nodes: Vec<Node>,
-    /// The values that a part of a model takes from the previous part.
+    /// The values that a model, or a part of one, takes from its caller.
     inputs: Vec<ValueId>,
     /// The values that a part of a model passes to the next. Empty for the last part and for a whole model, unless it samples
     /// tokens.
@@ -104,11 +104,18 @@ impl Graph {
     /// # Errors
     /// [`ShapeError`] when the op does not accept these widths.
     pub fn of_op(op: impl Op + 'static, widths: &[usize]) -> Result<Self, ShapeError> {
-        let inputs: Vec<ValueId> = (0..widths.len()).map(ValueId).collect();
-        let values = widths.iter().map(|width| Value { width: *width, rows: Rows::All }).collect();
-        let mut graph = Graph { values, inputs: inputs.clone(), ..Graph::default() };
+        let mut graph = Graph::default();
+        let inputs: Vec<ValueId> = widths.iter().map(|width| graph.take(*width)).collect();
         graph.push_one(op, &inputs)?;
         Ok(graph)
+    }
+
+    /// A value that the caller writes before the first op runs, with one row per token.
+    pub fn take(&mut self, width: usize) -> ValueId {
+        self.values.push(Value { width, rows: Rows::All });
+        let value = ValueId(self.values.len() - 1);
+        self.inputs.push(value);
+        value
     }
 
     /// Appends an op and returns its outputs. Shapes are checked, so a graph that was built can run.
@@ -251,7 +258,8 @@ impl Graph {
         node.inputs.first().map_or(Rows::All, |input| self.rows(*input))
     }
 
-    /// The values that the caller writes before the first op runs. Empty for a whole model without token sampling.
+    /// The values that the caller writes before the first op runs: hidden values that a model reads, then the parameters of token
+    /// sampling. Empty for a model without both.
     #[must_use]
     pub fn inputs(&self) -> &[ValueId] {
         &self.inputs

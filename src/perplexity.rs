@@ -212,12 +212,12 @@ impl<'a, E: Engine> Scorer<'a, E> {
     /// Computes the tokens from index `position`. Returns [rows, vocab_size] logits if they are requested.
     fn step(&mut self, tokens: &[TokenId], position: usize, logits: LogitsWanted) -> Result<Vec<f32>, PerplexityError> {
         let rows = SequenceRows {
-            adapter: None,
             tokens: tokens[position..].to_vec(),
             first_position: position as u32,
             block_table: (0..tokens.len().div_ceil(BLOCK_TOKENS) as BlockId).collect(),
             state: SequenceState::in_place(self.engine.limits(), 0, position as u32, tokens.len() - position),
             logits,
+            ..SequenceRows::default()
         };
         let step = Step { id: StepId(self.steps), sequences: vec![rows] };
         self.steps += 1;

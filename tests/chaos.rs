@@ -344,8 +344,12 @@ fn faulty_model(seed: u64) -> SimulatedModel {
     let (step_time, row_time) = (Duration::from_millis(5), Duration::from_micros(50));
     let mut model = SimulatedModel { faults: Some(faults), samples: seed % 2 == 1, step_time, row_time, ..model() };
     model.limits.kv_blocks = 60;
-    model.draft = (seed.is_multiple_of(3)).then(|| Arc::new(draft_model(seed)));
-    model
+    match seed % 3 {
+        0 => SimulatedModel { draft: Some(Arc::new(draft_model(seed))), ..model },
+        // Its layer has the same faults.
+        1 => model.with_prediction(),
+        _ => model,
+    }
 }
 
 /// A draft model with few blocks that guesses all greedy tokens, and fails at random steps.

@@ -158,3 +158,61 @@ async fn a_draft_model_that_hangs_is_replaced() {
     assert_eq!(runtime.status(), Status::Ready);
     runtime.shutdown(Duration::from_secs(1)).await;
 }
+
+/// A model whose own layer drafts for it.
+fn with_prediction() -> SimulatedModel {
+    plain().with_prediction()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_layer_with_the_hidden_values_of_the_model_is_always_right() {
+    let model = with_prediction();
+    let runtime = start(&model, options()).await;
+    assert_eq!(run(&runtime, &requests()).await, expected(&requests()).await);
+    // Eight tokens of a draft and the one after it in a step, after the steps of the prompts.
+    assert!(steps(&model) < 14, "{} steps for 40 tokens", steps(&model));
+    // The prompts are in the prefix cache now, so the model computes few of their hidden values.
+    let before = steps(&model);
+    assert_eq!(run(&runtime, &requests()).await, expected(&requests()).await);
+    assert!(steps(&model) - before < 14, "{} more steps", steps(&model) - before);
+    assert_eq!(runtime.snapshot().blocks_used, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_layer_changes_no_token_when_sequences_are_preempted() {
+    let mut model = with_prediction();
+    (model.limits.kv_blocks, model.samples) = (16, true);
+    let runtime = start(&model, options()).await;
+    assert_eq!(run(&runtime, &requests()).await, expected(&requests()).await);
+    assert_eq!(runtime.snapshot().blocks_used, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn streams_survive_the_death_of_any_actor_next_to_a_layer() {
+    let expected = expected(&requests()).await;
+    for role in [Role::Drafter, Role::Executor, Role::Scheduler, Role::Sampler] {
+        for moment in 0..12 {
+            let runtime = start(&with_prediction(), options()).await;
+            let killing = tokio::spawn({
+                let runtime = runtime.clone();
+                async move {
+                    for _ in 0..moment * 12 {
+                        tokio::task::yield_now().await;
+                    }
+                    role.kill(&runtime, 0);
+                }
+            });
+            assert_eq!(run(&runtime, &requests()).await, expected, "{role:?} at moment {moment}");
+            killing.await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_layer_on_its_own_thread_gives_the_same_text() {
+    let model = SimulatedModel { host: EngineHost::Thread, ..plain() }.with_prediction();
+    let runtime = start(&model, options()).await;
+    assert_eq!(run(&runtime, &requests()).await, expected(&requests()).await);
+    assert_ne!(steps(model.draft.as_ref().unwrap()), 0);
+    runtime.shutdown(Duration::from_secs(1)).await;
+}

@@ -10,9 +10,7 @@ use std::path::{Path, PathBuf};
 
 use cuelight_engine::checkpoint;
 use cuelight_engine::embedding::{EmbeddingSpec, Pooler, normalized};
-use cuelight_engine::engine::{
-    BLOCK_TOKENS, Engine, LogitsWanted, Progress, SequenceRows, SequenceState, Step, StepId, TokenId,
-};
+use cuelight_engine::engine::{BLOCK_TOKENS, Engine, LogitsWanted, Progress, SequenceRows, Step, StepId, TokenId};
 use cuelight_engine::format::tokenizer::Tokenizer;
 use cuelight_engine::load::{ComputeDevice, Kernel, KvType, LoadOptions, plan};
 use serde::Deserialize;
@@ -88,9 +86,8 @@ impl Embedder {
                     tokens: text[start..end].to_vec(),
                     first_position: start as u32,
                     block_table: (index * blocks_each..(index + 1) * blocks_each).collect(),
-                    state: SequenceState::default(),
-                    adapter: None,
                     logits: if is_needed { LogitsWanted::Hidden(self.spec.pooling.rows()) } else { LogitsWanted::None },
+                    ..SequenceRows::default()
                 })
             };
             let sequences = (0..).zip(texts).filter_map(rows_of).collect();
@@ -206,9 +203,8 @@ fn a_decoder_gives_hidden_values_next_to_logits() {
         tokens: text.clone(),
         first_position: 0,
         block_table: vec![block, block + 1],
-        state: SequenceState::default(),
-        adapter: None,
         logits,
+        ..SequenceRows::default()
     };
     let hidden = LogitsWanted::Hidden(embedder.spec.pooling.rows());
     let step = Step { id: StepId(9), sequences: vec![rows(0, LogitsWanted::Last), rows(2, hidden)] };

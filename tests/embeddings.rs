@@ -21,7 +21,7 @@ const OPENAI: &str = "/v1/embeddings";
 
 /// A model that makes embeddings only, and whose rows see later rows.
 fn encoder() -> SimulatedModel {
-    let hidden = HiddenLimits { width: 8, max_rows: 256, whole_sequences: true };
+    let hidden = HiddenLimits { width: 8, max_rows: 256, whole_sequences: true, ..HiddenLimits::default() };
     let base = model();
     let limits = EngineLimits { max_logits_rows: 0, hidden, context_tokens: 200, ..base.limits.clone() };
     SimulatedModel { limits, ..base }

@@ -11,7 +11,7 @@ use cuelight::core::tier::{Tier, TierCounts};
 use cuelight::pipeline::kv_store::{KvDirectory, KvStoreOptions};
 use cuelight::pipeline::policy::PolicyConfig;
 use cuelight::pipeline::runtime::{Runtime, RuntimeOptions};
-use cuelight_engine::engine::{BlockId, Engine, LogitsWanted, Progress, SequenceRows, SequenceState, Step, StepId};
+use cuelight_engine::engine::{BlockId, Engine, LogitsWanted, Progress, SequenceRows, Step, StepId};
 use cuelight_engine::load::{KvType, LoadOptions, plan};
 
 #[path = "support/actor_deaths.rs"]
@@ -134,12 +134,11 @@ async fn blocks_from_host_memory_give_the_same_bits_with_every_type_and_chunk() 
 /// The bits of the logits of one more token after `length` tokens in these blocks.
 fn logits(engine: &mut impl Engine, id: u64, blocks: &[BlockId], rows: std::ops::Range<u32>) -> Vec<u32> {
     let sequence = SequenceRows {
-        adapter: None,
         tokens: rows.clone().map(|token| token * 7 % 500).collect(),
         first_position: rows.start,
         block_table: blocks.to_vec(),
-        state: SequenceState::default(),
         logits: LogitsWanted::Last,
+        ..SequenceRows::default()
     };
     match engine.begin(Step { id: StepId(id), sequences: vec![sequence] }).unwrap() {
         Progress::Done(output) => output.logits.iter().map(|value| value.to_bits()).collect(),

@@ -85,6 +85,7 @@ impl Model {
             state: SequenceState::in_place(self.engine.limits(), index as u32, 0, tokens.len()),
             adapter: adapter.clone(),
             logits: LogitsWanted::All,
+            ..SequenceRows::default()
         };
         let sequences: Vec<SequenceRows> = prompts.iter().enumerate().map(sequence).collect();
         assert!(sequences.iter().all(|sequence| sequence.tokens.len() <= blocks as usize * BLOCK_TOKENS));

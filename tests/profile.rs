@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-use cuelight_engine::engine::{Engine, LogitsWanted, Progress, SequenceRows, SequenceState, Step, StepId, StepOutput};
+use cuelight_engine::engine::{Engine, LogitsWanted, Progress, SequenceRows, Step, StepId, StepOutput};
 use cuelight_engine::load::{LoadOptions, plan};
 use cuelight_engine::profile::Cost;
 use serde_json::Value;
@@ -20,12 +20,11 @@ fn run(engine: &mut impl Engine, step: Step) -> StepOutput {
 /// A prompt of `tokens` tokens, and one token of another sequence.
 fn step(tokens: u32) -> Step {
     let rows = |tokens: u32, block_table: Vec<u32>| SequenceRows {
-        adapter: None,
         tokens: (0..tokens).collect(),
         first_position: 0,
         block_table,
-        state: SequenceState::default(),
         logits: LogitsWanted::Last,
+        ..SequenceRows::default()
     };
     Step { id: StepId(0), sequences: vec![rows(tokens, vec![0, 1]), rows(1, vec![2])] }
 }

@@ -1,12 +1,13 @@
-//! The draft model of the configuration.
+//! The draft model of the configuration: a file, or the layer of the model that predicts one more token.
 
 use cuelight_engine::engine::Engine;
 use cuelight_engine::format::tokenizer::Tokenizer;
-use cuelight_engine::load::{self, DraftMemory, LoadCancel, LoadError, LoadOptions, LoadPlan, Source};
+use cuelight_engine::load::{self, DraftMemory, LoadCancel, LoadError, LoadOptions, LoadPlan, Section, Source};
 use cuelight_engine::memory::format_bytes;
 
 use super::hints::explain_load;
 use super::{CliError, Context};
+use crate::pipeline::drafter::HIDDEN_BYTES;
 use crate::pipeline::loader::SourceError;
 use crate::pipeline::model_source::DraftModel;
 use crate::pipeline::policy::SpeculationMode;
@@ -15,11 +16,15 @@ use crate::pipeline::policy::SpeculationMode;
 /// control tokens, which drafts rarely contain.
 const OTHER_TOKENS: usize = 100;
 
-/// A file with a draft model.
+/// The name of the model's own layer for multi-token prediction, instead of a draft model.
+const PREDICTION: &str = "mtp";
+
+/// A file with a draft model, or with the layer of the model that drafts for it.
 pub struct DraftFile {
     options: LoadOptions,
     memory: Vec<DraftMemory>,
-    tokenizer: Tokenizer,
+    /// `None` for a layer of the model, which has the vocabulary of the model.
+    tokenizer: Option<Tokenizer>,
 }
 
 /// The draft model of the configuration, if there is one and it is used: its file is found and its memory planned, with the
@@ -32,7 +37,7 @@ pub fn of_config(of_model: &LoadOptions, context: &Context) -> Result<Option<Dra
     let Some(draft) = &config.draft else {
         return match config.speculate {
             SpeculationMode::Draft => {
-                Err(CliError::Usage("--speculate draft needs a draft model: add --draft".to_owned()))
+                Err(CliError::Usage("--speculate draft needs a draft model or mtp: add --draft".to_owned()))
             }
             _ => Ok(None),
         };
@@ -52,8 +57,12 @@ pub fn of_config(of_model: &LoadOptions, context: &Context) -> Result<Option<Dra
         tier_bytes: 0,
         adapters: None,
         profile_ops: false,
-        source: Source::File(context.locate(draft)?),
         ..of_model.clone()
+    };
+    let options = if draft == PREDICTION {
+        LoadOptions { section: Section::Prediction, returns_hidden: true, ..options }
+    } else {
+        LoadOptions { source: Source::File(context.locate(draft)?), ..options }
     };
     let plan = load::plan(&options).map_err(CliError::other)?;
     let file = DraftFile::new(&plan)?;
@@ -61,13 +70,17 @@ pub fn of_config(of_model: &LoadOptions, context: &Context) -> Result<Option<Dra
     Ok(Some(file))
 }
 
-/// "draft model SmolLM2 135M (llama, Q4_1) on cpu (2 threads): 310.2 MiB of memory, KV cache for 11008 tokens".
+/// "layer for multi-token prediction on cpu (2 threads): 310.2 MiB of memory, KV cache for 11008 tokens", or "draft model SmolLM2 135M (llama, Q4_1) on cpu (2 threads): 310.2 MiB of memory, KV cache for 11008 tokens".
 fn describe(plan: &LoadPlan, memory: &[DraftMemory]) -> String {
     let (card, limits) = (plan.card(), plan.limits());
     let bytes = format_bytes(memory.iter().map(|memory| memory.bytes).sum());
     let (name, architecture, quantization) = (&card.name, &card.architecture, &card.quantization);
+    let what = match plan.options().section {
+        Section::Model => format!("draft model {name} ({architecture}, {quantization})"),
+        Section::Prediction => "layer for multi-token prediction".to_owned(),
+    };
     format!(
-        "draft model {name} ({architecture}, {quantization}) on {}: {bytes} of memory, KV cache for {} tokens",
+        "{what} on {}: {bytes} of memory, KV cache for {} tokens",
         limits.device,
         plan.memory().kv_blocks * cuelight_engine::engine::BLOCK_TOKENS
     )
@@ -82,10 +95,21 @@ impl DraftFile {
                 plan.path().display()
             )));
         }
-        let memory = DraftMemory::of_plan(plan.memory());
+        let mut memory = DraftMemory::of_plan(plan.memory());
+        let is_layer = plan.options().section == Section::Prediction;
+        if is_layer {
+            memory.push(DraftMemory { device: None, bytes: HIDDEN_BYTES as u64 });
+        }
         // Keep the size of the context for later loads: there may be less memory then.
         let options = LoadOptions { context_tokens: Some(plan.memory().context_tokens), ..plan.options().clone() };
-        Ok(DraftFile { options, memory, tokenizer: plan.tokenizer().map_err(CliError::other)? })
+        let tokenizer = (!is_layer).then(|| plan.tokenizer()).transpose().map_err(CliError::other)?;
+        Ok(DraftFile { options, memory, tokenizer })
+    }
+
+    /// Whether it computes with the hidden values of the model.
+    #[must_use]
+    pub fn reads_hidden(&self) -> bool {
+        self.options.section == Section::Prediction
     }
 
     /// What it uses of each memory.
@@ -99,8 +123,9 @@ impl DraftFile {
     /// # Errors
     /// [`CliError::Usage`] when its tokens differ. The text names the first one.
     pub fn check_vocabulary(&self, model: &LoadPlan) -> Result<(), CliError> {
+        let Some(own) = &self.tokenizer else { return Ok(()) };
         let tokenizer = model.tokenizer().map_err(CliError::other)?;
-        difference(&tokenizer, &self.tokenizer).map_or(Ok(()), |difference| {
+        difference(&tokenizer, own).map_or(Ok(()), |difference| {
             Err(CliError::Usage(format!(
                 "the draft model does not have the vocabulary of {}: {difference}; choose a smaller model of the same family",
                 model.path().display()

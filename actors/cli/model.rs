@@ -10,7 +10,7 @@ use std::time::Duration;
 use cuelight_engine::engine::{BLOCK_TOKENS, Engine};
 use cuelight_engine::load::{
     self, ChatTemplateOptions, Kernel, LoadCancel, LoadError, LoadOptions, LoadPlan, LoadProgress, LoadedModel,
-    MemoryPlan, Recommended, Source, VulkanOptions,
+    MemoryPlan, Recommended, Section, Source, VulkanOptions,
 };
 use cuelight_engine::memory::format_bytes;
 use indicatif::ProgressBar;
@@ -49,6 +49,8 @@ pub fn load_options(config: &Config, tuned: &Tuned, source: Source) -> Result<Lo
     });
     Ok(LoadOptions {
         source,
+        section: Section::Model,
+        returns_hidden: false,
         context_tokens: config.ctx_size.map(NonZeroUsize::get),
         max_sequences: config.max_seqs.get(),
         max_batched_tokens: config.max_batched_tokens.get(),
@@ -168,7 +170,8 @@ pub fn tier_bytes(config: &Config) -> u64 {
 fn with_draft(options: LoadOptions, context: &Context) -> Result<(LoadOptions, Option<Arc<DraftFile>>), CliError> {
     let draft = draft::of_config(&options, context)?.map(Arc::new);
     let memory = draft.iter().flat_map(|draft| draft.memory()).cloned().collect();
-    Ok((LoadOptions { draft: memory, ..options }, draft))
+    let returns_hidden = draft.as_ref().is_some_and(|draft| draft.reads_hidden());
+    Ok((LoadOptions { draft: memory, returns_hidden, ..options }, draft))
 }
 
 fn check_vocabulary(draft: Option<&DraftFile>, model: &LoadPlan) -> Result<(), CliError> {

@@ -74,6 +74,9 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     text.push_str(&recommendations(&recommended));
     if let Ok(plan) = &plan {
         text.push_str(&layer_table(&plan.card().layers));
+        if let Some(LayerGroup { mixer, feed_forward, .. }) = &plan.card().prediction {
+            let _ = writeln!(text, "\nLayer for multi-token prediction (--draft mtp): {mixer}; {feed_forward}");
+        }
     }
     let plan = plan.map_or_else(|reason| format!("no memory plan: {reason}"), |plan| plan.memory().to_string());
     let _ = writeln!(text, "\n{}", plan.trim_end());
@@ -147,6 +150,7 @@ fn as_json(
     if let Ok(plan) = plan {
         let group = |group: &LayerGroup| json!({ "count": group.count, "mixer": group.mixer, "feed_forward": group.feed_forward });
         object["layers"] = plan.card().layers.iter().map(group).collect();
+        object["prediction_layer"] = plan.card().prediction.as_ref().map(group).into();
     }
     object["memory"] = match plan.as_ref().map(LoadPlan::memory) {
         Ok(memory) => json!({

@@ -29,6 +29,17 @@ impl DraftSource {
     }
 }
 
+/// Hidden values of the model for consecutive positions of a sequence, with which a layer of the model drafts more tokens.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HiddenShare {
+    /// The request.
+    pub id: RequestId,
+    /// The first position.
+    pub first_position: usize,
+    /// [positions, width].
+    pub values: Vec<f32>,
+}
+
 /// A request for a draft by the draft model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DraftRequest {

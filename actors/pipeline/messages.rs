@@ -15,7 +15,7 @@ use super::journal::RequestRecord;
 use super::kv_store::Fetched;
 use super::model_source::SourceError;
 use super::policy::{BlockCopy, PlannedStep, PolicyEvent, SampleTask};
-use crate::core::draft::DraftRequest;
+use crate::core::draft::{DraftRequest, HiddenShare};
 use crate::core::request::{GenerationError, RequestId};
 
 /// Messages to the supervisor.
@@ -65,6 +65,8 @@ pub enum SchedulerMsg {
     },
     /// The draft model can be asked for drafts.
     DrafterReady(ActorRef<DrafterMsg>),
+    /// The hidden values of a step, for the drafter. Sent before the step is reported as done.
+    Hidden(Vec<HiddenShare>),
     /// Blocks were read from a lower tier.
     Fetched(Fetched),
     /// Accept no new requests, and reply when the last request has ended.
@@ -204,6 +206,8 @@ pub enum DrafterMsg {
         /// Receives the reply.
         scheduler: ActorRef<SchedulerMsg>,
     },
+    /// The hidden values of a step of the model, which come before the drafts that need them are requested.
+    Hidden(Vec<HiddenShare>),
     /// The draft model is loaded, with these limits.
     Loaded(EngineLimits),
     /// Look whether the thread is stuck in a step.

@@ -24,7 +24,6 @@ use super::messages::{DrafterMsg, ExecutorMsg, SamplerMsg, SchedulerMsg};
 use super::policy::{Effect, EngineSampling, Policy, PolicyConfig, PolicyEvent, Progress, Submission, TierEffect};
 use super::runtime::ReplicaState;
 use crate::core::cache_change::CacheChange;
-use crate::core::draft::DraftRequest;
 use crate::core::request::{GenerationRequest, RequestId};
 use crate::core::tier::FetchId;
 use crate::kv_events::KvEvents;
@@ -137,6 +136,7 @@ impl Actor for Scheduler {
                 state.drafter = Some(drafter);
                 state.apply(PolicyEvent::DrafterReady);
             }
+            SchedulerMsg::Hidden(shares) => state.send_to_drafter(DrafterMsg::Hidden(shares)),
             SchedulerMsg::Fetched(fetched) => state.fetched(fetched),
             SchedulerMsg::Drain { reply } => {
                 state.drained = Some(reply);
@@ -249,7 +249,10 @@ impl SchedulerState {
                     self.trace.step_formed(&planned.step, self.policy.members(planned.step.id));
                     self.send_to_executor(ExecutorMsg::Run(planned));
                 }
-                Effect::Draft(request) => self.send_to_drafter(request),
+                Effect::Draft(request) => {
+                    let scheduler = self.me.clone();
+                    self.send_to_drafter(DrafterMsg::Draft { request, scheduler });
+                }
                 Effect::CacheChanged(changes) => {
                     self.kv_events.publish(&self.replica.model_id, self.replica.index, changes);
                 }
@@ -285,10 +288,10 @@ impl SchedulerState {
         let _ = self.sampler.cast(message);
     }
 
-    fn send_to_drafter(&self, request: DraftRequest) {
+    fn send_to_drafter(&self, message: DrafterMsg) {
         if let Some(drafter) = &self.drafter {
             // When the drafter is gone the supervisor reports it, and the policy then waits for no draft.
-            let _ = drafter.cast(DrafterMsg::Draft { request, scheduler: self.me.clone() });
+            let _ = drafter.cast(message);
         }
     }
 

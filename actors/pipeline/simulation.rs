@@ -189,7 +189,7 @@ impl SimulatedModel {
                 max_batched_tokens: 256,
                 max_sequences: 16,
                 max_logits_rows: 64,
-                hidden: HiddenLimits { width: HIDDEN_WIDTH, max_rows: 64, whole_sequences: false },
+                hidden: HiddenLimits { width: HIDDEN_WIDTH, max_rows: 64, ..HiddenLimits::default() },
                 device: "simulated".into(),
             },
             output_tokens: vocabulary.filter(is_output).collect(),
@@ -208,6 +208,16 @@ impl SimulatedModel {
             draft: None,
             counters: Arc::default(),
         }
+    }
+
+    /// The model with a layer that drafts for it with its hidden values. Where the layer has all of them it is always right.
+    #[must_use]
+    pub fn with_prediction(mut self) -> Self {
+        (self.limits.hidden.all_rows, self.limits.hidden.max_rows) = (true, self.limits.max_batched_tokens);
+        let mut layer = SimulatedModel { counters: Arc::default(), draft: None, ..self.clone() };
+        layer.limits.hidden.reads = true;
+        self.draft = Some(Arc::new(layer));
+        self
     }
 
     /// The memory of an engine.
@@ -273,6 +283,7 @@ impl ModelSource for SimulatedModel {
             context_train: self.limits.context_tokens,
             license: None,
             layers: Vec::new(),
+            prediction: None,
             embedding: self.embedding(),
             sampling: RecommendedSampling { stated: self.sampling, warnings: Vec::new() },
             stop: Vec::new(),
@@ -466,6 +477,10 @@ impl SimulatedEngine {
             if limits.hidden.whole_sequences && sequence.first_position > 0 {
                 return Err(invalid(step, "a sequence continues, but its rows see later rows".into()));
             }
+            let given = if limits.hidden.reads { sequence.tokens.len() * HIDDEN_WIDTH } else { 0 };
+            if sequence.hidden.len() != given {
+                return Err(invalid(step, format!("{} hidden values were given, not {given}", sequence.hidden.len())));
+            }
             if sequence.block_table.len() * BLOCK_TOKENS < end {
                 return Err(invalid(step, format!("{} blocks do not hold {end} tokens", sequence.block_table.len())));
             }
@@ -489,23 +504,25 @@ impl SimulatedEngine {
             sequence.block_table[position / BLOCK_TOKENS] as usize * BLOCK_TOKENS + position % BLOCK_TOKENS
         };
         let wanted = sequence.logits.rows(sequence.tokens.len());
-        let returned = sequence.logits.hidden_rows(sequence.tokens.len());
+        let returned = sequence.hidden_rows();
+        let mut given = sequence.hidden.chunks_exact(HIDDEN_WIDTH).map(hash_of);
         let mut state = sequence.state.from.map_or(0, |slot| self.states[slot as usize]);
         for (row, &token) in sequence.tokens.iter().enumerate() {
             let position = sequence.first_position as usize + row;
             let before = position.checked_sub(1).map_or(Slot::default(), |previous| self.kv[slot(previous)]);
-            // With wrong state the text is wrong, and so it is with wrong keys and values.
-            let is_wrong = !self.states.is_empty() && state != before.hash;
-            let hash = mix(before.hash ^ mix(u64::from(token) + 1)) ^ u64::from(is_wrong);
+            // With wrong state the text is wrong, and so it is with wrong keys and values. A layer of the model needs those of
+            // the position before, unless it sees none.
+            let given = given.next();
+            let is_wrong = !self.states.is_empty() && state != before.hash
+                || given.is_some_and(|given| position > 0 && given != before.hash);
+            let hash = mix(given.unwrap_or(before.hash) ^ mix(u64::from(token) + 1)) ^ u64::from(is_wrong);
             state = hash;
             for (_, slot) in sequence.state.to.iter().filter(|(rows, _)| *rows as usize == row + 1) {
                 self.states[*slot as usize] = state;
             }
             self.kv[slot(position)] = Slot { hash, token };
             if returned.contains(&row) {
-                hidden.extend(
-                    (0..HIDDEN_WIDTH as u64).map(|index| (mix(hash ^ index) >> 40) as f32 / (1 << 23) as f32 - 1.0),
-                );
+                hidden.extend(hidden_of(hash));
             }
             if row + wanted >= sequence.tokens.len() {
                 let repeats = self.model.repeats && !hash.is_multiple_of(8);
@@ -530,6 +547,19 @@ impl SimulatedEngine {
             }
         }
     }
+}
+
+/// The hidden values of a row with this hash, which has 16 bits in each of the first four.
+fn hidden_of(hash: u64) -> impl Iterator<Item = f32> {
+    let part = move |index: usize| (hash >> (16 * index)) as u16;
+    let rest = move |index: usize| (mix(hash ^ index as u64) >> 48) as u16;
+    (0..HIDDEN_WIDTH).map(move |index| f32::from(if index < 4 { part(index) } else { rest(index) }) / 32_768.0 - 1.0)
+}
+
+/// The hash of a row with these hidden values.
+fn hash_of(hidden: &[f32]) -> u64 {
+    let part = |index: usize| (((hidden[index] + 1.0) * 32_768.0) as u64) << (16 * index);
+    (0..4).map(part).sum()
 }
 
 /// The SplitMix64 finaliser (Steele et al. 2014).

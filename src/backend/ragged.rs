@@ -53,7 +53,7 @@ impl RaggedRows {
             let wanted = sequence.logits.rows(own);
             self.selected.extend((rows - wanted..rows).map(|row| row as u32));
             let first = rows - own;
-            self.hidden.extend(sequence.logits.hidden_rows(own).map(|row| (first + row) as u32));
+            self.hidden.extend(sequence.hidden_rows().map(|row| (first + row) as u32));
         }
         self.fill_state(step);
     }
@@ -145,6 +145,11 @@ pub(super) fn validate(step: &Step, limits: &EngineLimits) -> Result<(), String>
         if let Some(token) = sequence.tokens.iter().find(|token| **token as usize >= limits.vocab_size) {
             return Err(format!("sequence {index} has token {token} of a vocabulary of {}", limits.vocab_size));
         }
+        let given = if limits.hidden.reads { sequence.tokens.len() * limits.hidden.width } else { 0 };
+        if sequence.hidden.len() != given {
+            let found = sequence.hidden.len();
+            return Err(format!("sequence {index} has {found} hidden values, but the engine reads {given}"));
+        }
         if let Some(rank) = sequence.adapter.as_ref().map(|used| used.adapter.max_rank()) {
             at_most("ranks in an adapter", rank, limits.max_adapter_rank)?;
         }
@@ -192,7 +197,7 @@ fn validate_state(step: &Step, slots: usize) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{HiddenLimits, HiddenRows, SequenceRows, SequenceState, StepId};
+    use crate::engine::{HiddenLimits, HiddenRows, SequenceRows, StepId};
 
     fn limits() -> EngineLimits {
         EngineLimits {
@@ -204,19 +209,18 @@ mod tests {
             max_batched_tokens: 8,
             max_sequences: 2,
             max_logits_rows: 4,
-            hidden: HiddenLimits { width: 8, max_rows: 2, whole_sequences: false },
+            hidden: HiddenLimits { width: 8, max_rows: 2, ..HiddenLimits::default() },
             device: String::new(),
         }
     }
 
     fn rows(tokens: usize, first_position: u32, blocks: &[u32]) -> SequenceRows {
         SequenceRows {
-            adapter: None,
             tokens: vec![1; tokens],
             first_position,
             block_table: blocks.to_vec(),
-            state: SequenceState::default(),
             logits: LogitsWanted::Last,
+            ..SequenceRows::default()
         }
     }
 
@@ -266,6 +270,27 @@ mod tests {
         let mut flat = RaggedRows::default();
         flat.fill(&step);
         assert_eq!((flat.hidden, flat.selected), (vec![2, 3, 6, 7, 8], vec![]));
+    }
+
+    #[test]
+    fn hidden_rows_may_be_returned_next_to_logits() {
+        let with_hidden = SequenceRows { returns_hidden: true, ..rows(2, 0, &[0]) };
+        let mut flat = RaggedRows::default();
+        flat.fill(&Step { id: StepId(0), sequences: vec![rows(3, 0, &[0]), with_hidden] });
+        assert_eq!((flat.hidden, flat.selected), (vec![3, 4], vec![2, 4]));
+    }
+
+    #[test]
+    fn an_engine_that_reads_hidden_values_gets_a_row_for_each_token() {
+        check(
+            vec![SequenceRows { hidden: vec![0.0; 8], ..rows(1, 0, &[0]) }],
+            Err("sequence 0 has 8 hidden values, but the engine reads 0"),
+        );
+        let limits = EngineLimits { hidden: HiddenLimits { reads: true, ..limits().hidden }, ..limits() };
+        let given = |values| SequenceRows { hidden: vec![0.0; values], ..rows(2, 0, &[0]) };
+        let validated = |values| validate(&Step { id: StepId(0), sequences: vec![given(values)] }, &limits);
+        assert_eq!(validated(16), Ok(()));
+        assert_eq!(validated(8).unwrap_err(), "sequence 0 has 8 hidden values, but the engine reads 16");
     }
 
     #[test]

@@ -158,8 +158,8 @@ impl StagedEngine {
         let count = batches.len();
         for step in batches {
             self.pipeline.send(MicroBatch {
+                values: step.graph_inputs(),
                 step,
-                values: Vec::new(),
                 hidden: Vec::new(),
                 sampled: Vec::new(),
                 ops: Vec::new(),
@@ -299,7 +299,7 @@ impl Engine for StagedEngine {
         validate(&step, &self.limits).map_err(|reason| EngineError::InvalidStep { step: id, reason })?;
         let mut output = match &self.stages[..] {
             _ if step.rows() == 0 => StageOutput::default(),
-            [only] => lock(only).run(0, &step, &[])?,
+            [only] => lock(only).run(0, &step, &step.graph_inputs())?,
             stages => {
                 let batches = micro_batches(step, stages.len());
                 self.run_staged(batches)?
@@ -361,7 +361,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::engine::{HiddenLimits, LogitsWanted, SequenceState, StepId};
+    use crate::engine::{HiddenLimits, LogitsWanted, StepId};
 
     fn limits() -> EngineLimits {
         EngineLimits {
@@ -380,12 +380,11 @@ mod tests {
 
     fn step(lengths: &[usize]) -> Step {
         let sequence = |(index, length): (usize, &usize)| SequenceRows {
-            adapter: None,
             tokens: vec![index as u32; *length],
             first_position: 0,
             block_table: vec![index as u32],
-            state: SequenceState::default(),
             logits: LogitsWanted::Last,
+            ..SequenceRows::default()
         };
         Step { id: StepId(1), sequences: lengths.iter().enumerate().map(sequence).collect() }
     }

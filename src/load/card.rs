@@ -6,8 +6,8 @@ use super::error::LoadError;
 use super::recommended::Recommended;
 use crate::checkpoint::Checkpoint;
 use crate::embedding::EmbeddingSpec;
-use crate::model::ModelGraph;
 use crate::model::describe::{LayerGroup, groups};
+use crate::model::{BuildOptions, ModelGraph, Section};
 use crate::sample::RecommendedSampling;
 
 /// Facts about a model, for people and for `/v1/models`.
@@ -31,6 +31,8 @@ pub struct ModelCard {
     pub license: Option<String>,
     /// The layers.
     pub layers: Vec<LayerGroup>,
+    /// The layer that predicts one more token, if the file has one that can be built.
+    pub prediction: Option<LayerGroup>,
     /// Its embeddings.
     pub embedding: EmbeddingSpec,
     /// How the publisher recommends to sample, unless the load ignores it.
@@ -68,12 +70,20 @@ impl ModelCard {
             context_train: model.hyperparameters.context_train,
             license: checkpoint.optional_str("general.license")?.map(str::to_owned),
             layers: groups(&model.hyperparameters.layers),
+            prediction: prediction(checkpoint),
             embedding: model.embedding,
             sampling: recommended.sampling_over(checkpoint.sampling()),
             stop: recommended.stop.clone(),
             system: recommended.system.clone(),
         })
     }
+}
+
+/// The layer that predicts one more token. That it cannot be built matters only to those who load it.
+fn prediction(checkpoint: &dyn Checkpoint) -> Option<LayerGroup> {
+    let options = BuildOptions { section: Section::Prediction, ..BuildOptions::default() };
+    let model = ModelGraph::build_with(checkpoint, &options).ok()?;
+    groups(&model.hyperparameters.layers).pop()
 }
 
 fn stem(path: &Path) -> String {

@@ -14,6 +14,7 @@ use crate::checkpoint::{self, Checkpoint, OpenError};
 use crate::device::{ComputeDevice, CpuExperts, Devices, ExpertStreaming, Shares};
 use crate::format::chat_template::worker::WorkerProgram;
 use crate::memory::{MemoryPlan, Pool};
+use crate::model::Section;
 use crate::synthetic::Synthetic;
 use crate::synthetic::generate::PendingWeights;
 
@@ -82,6 +83,10 @@ impl DraftMemory {
 pub struct LoadOptions {
     /// Where the model comes from.
     pub source: Source,
+    /// Which of its layers.
+    pub section: Section,
+    /// Whether steps may return the hidden values of all rows, not only of one row of each sequence.
+    pub returns_hidden: bool,
     /// The longest sequence in tokens; `None` for the model's own limit, or less if memory is short.
     pub context_tokens: Option<usize>,
     /// Most sequences in a step.
@@ -151,6 +156,8 @@ impl LoadOptions {
     pub fn new(path: impl Into<PathBuf>) -> Self {
         LoadOptions {
             source: Source::File(path.into()),
+            section: Section::default(),
+            returns_hidden: false,
             context_tokens: None,
             max_sequences: 16,
             max_batched_tokens: 512,

@@ -27,8 +27,8 @@ use crate::format::hugging_face::HeadCounts;
 use crate::format::tokenizer::Tokenizer;
 use crate::mapped_file::ModelFiles;
 use crate::memory::{self, MemoryPlan, MemoryRequest, StateSlots};
-use crate::model::ModelGraph;
 use crate::model::layer::{DeltaLayer, MixerSpec};
+use crate::model::{BuildOptions, ModelGraph, Section};
 use crate::sample::RecommendedSampling;
 use crate::synthetic::generate::PendingWeights;
 
@@ -109,7 +109,7 @@ pub(super) fn draft(options: &LoadOptions) -> Result<Draft, LoadError> {
         }
     }
     let (checkpoint, pending_weights) = options.source.open()?;
-    let model = ModelGraph::build_for(&*checkpoint, options.context_tokens, adapter_rank(options)?)?;
+    let model = ModelGraph::build_with(&*checkpoint, &build_options(options)?)?;
     let mut card = ModelCard::read(&*checkpoint, &model, &options.recommended)?;
     if options.ignore_model_sampling {
         card.sampling = RecommendedSampling::default();
@@ -126,13 +126,14 @@ pub(super) fn draft(options: &LoadOptions) -> Result<Draft, LoadError> {
     Ok(Draft { options: options.clone(), checkpoint, pending_weights, division, limits, request, card, adapters })
 }
 
-/// The largest rank of the adapters that were requested.
-fn adapter_rank(options: &LoadOptions) -> Result<Option<usize>, LoadError> {
+/// What is built of the checkpoint.
+fn build_options(options: &LoadOptions) -> Result<BuildOptions, LoadError> {
     let is_on_cpu = options.device.0.iter().all(|device| *device == ComputeDevice::Cpu);
-    match options.adapters {
-        Some(_) if !is_on_cpu => Err(LoadError::AdaptersWithoutCpu { device: options.device.to_string() }),
-        adapters => Ok(adapters.map(|limits| limits.max_rank)),
+    if options.adapters.is_some() && !is_on_cpu {
+        return Err(LoadError::AdaptersWithoutCpu { device: options.device.to_string() });
     }
+    let LoadOptions { section, context_tokens, .. } = *options;
+    Ok(BuildOptions { section, context_tokens, adapter_rank: options.adapters.map(|limits| limits.max_rank) })
 }
 
 /// What adapters of a model must fit.
@@ -164,7 +165,9 @@ fn limits(model: &ModelGraph, options: &LoadOptions) -> EngineLimits {
     let logits_rows_that_fit = LOGITS_BYTES / (h.vocab_size * size_of::<f32>());
     let max_logits_rows = logits_rows_that_fit.clamp(max_sequences, max_batched_tokens.max(max_sequences));
     let EmbeddingSpec { pooling, width, is_only } = model.embedding;
-    let max_rows = if pooling == Pooling::Mean { max_batched_tokens } else { max_sequences };
+    let all_rows = pooling == Pooling::Mean || options.returns_hidden;
+    let max_rows = if all_rows { max_batched_tokens } else { max_sequences };
+    let reads = options.section == Section::Prediction;
     EngineLimits {
         max_adapter_rank: options.adapters.map_or(0, |adapters| adapters.max_rank),
         vocab_size: h.vocab_size,
@@ -174,7 +177,7 @@ fn limits(model: &ModelGraph, options: &LoadOptions) -> EngineLimits {
         max_batched_tokens,
         max_sequences,
         max_logits_rows: if is_only { 0 } else { max_logits_rows },
-        hidden: HiddenLimits { width, max_rows, whole_sequences },
+        hidden: HiddenLimits { width, max_rows, whole_sequences, all_rows: options.returns_hidden, reads },
         device: String::new(),
     }
 }

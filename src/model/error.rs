@@ -64,6 +64,12 @@ pub enum ModelError {
         /// The architecture.
         architecture: String,
     },
+    /// The file has no layer that predicts one more token.
+    #[error("{file}: it has no layer for multi-token prediction; use a file whose converter kept it")]
+    NoPrediction {
+        /// The file.
+        file: String,
+    },
     /// The file has one of two tensors that belong together.
     #[error("{file}: of the tensors {tensors} one is missing")]
     OneOfTwoTensors {

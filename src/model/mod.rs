@@ -9,6 +9,7 @@
 //! - [`weights`]: tensors by name, checked against the expected shape
 //! - [`builder`]: the graph under construction
 //! - [`mixer`] and [`ffn`]: the two halves of a layer
+//! - `prediction`: the input of a layer that predicts one more token
 //! - `per_layer`: inputs of single layers, where a model has them
 //! - [`output`]: what follows the last layer
 //! - [`ModelGraph::build`]: embedding, layers, output
@@ -23,6 +24,7 @@ pub mod layer;
 pub mod mixer;
 mod output;
 mod per_layer;
+mod prediction;
 pub mod rope;
 pub mod weights;
 
@@ -33,6 +35,7 @@ use cuelight_shaders::rms_norm::RmsNorm;
 
 use crate::adapters::projections::Projection;
 use crate::checkpoint::Checkpoint;
+use crate::checkpoint::prediction::PredictionLayer;
 use crate::embedding::EmbeddingSpec;
 use crate::graph::{Graph, ValueId};
 use arch::{EmbeddingNorm, Norms};
@@ -41,6 +44,27 @@ use hyperparameters::{HyperParameters, POSITIONS};
 use layer::{FeedForwardSpec, MixerSpec};
 
 pub use error::ModelError;
+
+/// Which layers of a checkpoint are built.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Section {
+    /// The model.
+    #[default]
+    Model,
+    /// The layer with which the model predicts one more token. It computes with the hidden values of the model.
+    Prediction,
+}
+
+/// What is built of a checkpoint, and for what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct BuildOptions {
+    /// The layers.
+    pub section: Section,
+    /// The longest sequence in tokens; `None` for as long as in training. Some models rotate differently in short contexts.
+    pub context_tokens: Option<usize>,
+    /// The largest rank of adapters that can change the model; `None` for a model without adapters.
+    pub adapter_rank: Option<usize>,
+}
 
 /// A model as a graph that a backend can run.
 #[derive(Debug)]
@@ -65,23 +89,28 @@ impl ModelGraph {
     /// # Errors
     /// [`ModelError`] when the architecture is unknown, or a key or tensor is missing or wrong.
     pub fn build(checkpoint: &dyn Checkpoint) -> Result<ModelGraph, ModelError> {
-        ModelGraph::build_for(checkpoint, None, None)
+        ModelGraph::build_with(checkpoint, &BuildOptions::default())
     }
 
-    /// As [`ModelGraph::build`], for sequences of up to `context_tokens` tokens instead of as long as in training. Some
-    /// models rotate differently in short contexts. With `adapter_rank`, adapters of at most this rank can change it.
+    /// As [`ModelGraph::build`], with options.
     ///
     /// # Errors
-    /// As [`ModelGraph::build`].
-    pub fn build_for(
-        checkpoint: &dyn Checkpoint,
-        context_tokens: Option<usize>,
-        adapter_rank: Option<usize>,
-    ) -> Result<ModelGraph, ModelError> {
+    /// As [`ModelGraph::build`]; [`ModelError::NoPrediction`] when the checkpoint does not have the section.
+    pub fn build_with(checkpoint: &dyn Checkpoint, options: &BuildOptions) -> Result<ModelGraph, ModelError> {
+        match options.section {
+            Section::Model => ModelGraph::build_section(checkpoint, options),
+            Section::Prediction => match PredictionLayer::find(checkpoint)? {
+                Some(layer) => ModelGraph::build_section(&layer, options),
+                None => Err(ModelError::NoPrediction { file: checkpoint.path().display().to_string() }),
+            },
+        }
+    }
+
+    fn build_section(checkpoint: &dyn Checkpoint, options: &BuildOptions) -> Result<ModelGraph, ModelError> {
         let family = arch::of(checkpoint)?;
-        let hyperparameters = HyperParameters::read(checkpoint, family, context_tokens)?;
-        let mut builder = Builder::new(checkpoint, family, &hyperparameters, adapter_rank);
-        let embedding = build_ops(&mut builder).map_err(|error| error.in_file(checkpoint))?;
+        let hyperparameters = HyperParameters::read(checkpoint, family, options.context_tokens)?;
+        let mut builder = Builder::new(checkpoint, family, &hyperparameters, options.adapter_rank);
+        let embedding = build_ops(&mut builder, options.section).map_err(|error| error.in_file(checkpoint))?;
         builder.weights.check_all_layer_tensors_used(&hyperparameters.architecture, hyperparameters.layers.len())?;
         let weights_bytes = builder.weights.bytes();
         let Builder { graph, projections, .. } = builder;
@@ -92,7 +121,7 @@ impl ModelGraph {
 }
 
 /// Embedding, layers, output.
-fn build_ops(builder: &mut Builder<'_>) -> Result<EmbeddingSpec, BuildError> {
+fn build_ops(builder: &mut Builder<'_>, section: Section) -> Result<EmbeddingSpec, BuildError> {
     let h = builder.h;
     let table = builder.weights.matrix("token_embd.weight", h.vocab_size, h.hidden_size)?;
     let table_factor = builder.weights.factor("token_embd")?;
@@ -103,6 +132,9 @@ fn build_ops(builder: &mut Builder<'_>) -> Result<EmbeddingSpec, BuildError> {
         EmbeddingNorm::Never => {}
         EmbeddingNorm::Unweighted => x = builder.norm_by(vec![1.0; h.hidden_size].into(), x)?,
         EmbeddingNorm::Stored => x = builder.norm("token_embd_norm", x)?,
+    }
+    if section == Section::Prediction {
+        x = prediction::join(builder, x)?;
     }
     let per_layer = per_layer::inputs(builder, x)?;
     for layer in 0..h.layers.len() {

@@ -192,8 +192,14 @@ fn logits(synthetic: Synthetic, rows: usize) -> Vec<f32> {
     let state = SequenceState::in_place(engine.limits(), 0, 0, rows);
     let tokens = (0..rows as u32).map(|row| row * 37 % vocab_size as u32).collect();
     let block_table = (0..kv_blocks as u32).collect();
-    let rows =
-        SequenceRows { adapter: None, tokens, first_position: 0, block_table, state, logits: LogitsWanted::Last };
+    let rows = SequenceRows {
+        tokens,
+        first_position: 0,
+        block_table,
+        state,
+        logits: LogitsWanted::Last,
+        ..SequenceRows::default()
+    };
     let Progress::Done(output) = engine.begin(Step { id: StepId(0), sequences: vec![rows] }).unwrap() else {
         panic!("no experts here")
     };

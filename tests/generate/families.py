@@ -521,14 +521,19 @@ def write_rope(writer: gguf.GGUFWriter, parameters: dict) -> None:
         writer.add_rope_scaling_orig_ctx_len(parameters["original_max_position_embeddings"])
 
 
-def write_weights(writer, checkpoint: Checkpoint, config, shapes: dict, rng) -> dict[str, torch.Tensor]:
-    """Generates, lays out and stores every weight; returns the state dict of the stored weights for transformers."""
+def write_weights(
+    writer, checkpoint: Checkpoint, config, shapes: dict, rng, values_of=None
+) -> dict[str, torch.Tensor]:
+    """Lays out and stores every weight; returns the state dict of the stored weights for transformers.
+
+    Values are random, unless `values_of` gives those of a name and shape.
+    """
     names = gguf.get_tensor_name_map(checkpoint.family.architecture, config.num_hidden_layers)
     gain = {"query_key": 1.5, "head": checkpoint.head_gain}
     state = {}
     for key, shape in shapes.items():
         gain["norm_mean"] = 1.0 if key.endswith(checkpoint.family.plain_norms) else checkpoint.family.norm_mean
-        values = random_tensor(key, shape, gain, rng)
+        values = values_of(key, shape) if values_of else random_tensor(key, shape, gain, rng)
         layout = layout_of(key, checkpoint.family, config)
         rule = parts.find(checkpoint.family.rules(config), key)
         rule = rule or parts.Parts((names.get_name(key, try_suffixes=(".weight", ".bias")),))

@@ -122,12 +122,12 @@ impl<E: Engine> Runner<E> {
         }
         let state = self.next_state(sequence, first_position, tokens.len() as u32);
         SequenceRows {
-            adapter: None,
             tokens: tokens.to_vec(),
             first_position,
             block_table: sequence.block_table.clone(),
             state,
             logits: *logits,
+            ..SequenceRows::default()
         }
     }
 

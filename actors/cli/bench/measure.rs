@@ -197,12 +197,12 @@ impl<'a> Sequences<'a> {
         let mut rows_of = |sequence: usize| {
             let first_block = sequence * self.shape.blocks();
             SequenceRows {
-                adapter: None,
                 tokens: (0..rows).map(|_| next_token(&mut self.random, vocab_size)).collect(),
                 first_position: self.position as u32,
                 block_table: (first_block..first_block + blocks).map(|block| block as BlockId).collect(),
                 state: SequenceState::in_place(self.limits, sequence as u32, self.position as u32, rows),
                 logits,
+                ..SequenceRows::default()
             }
         };
         let step = Step { id: StepId(self.steps), sequences: sequences.map(&mut rows_of).collect() };

@@ -304,6 +304,7 @@ mod tests {
             license: None,
             embedding: EmbeddingSpec { pooling: Pooling::Last, width: 64, is_only: false },
             layers: Vec::new(),
+            prediction: None,
             sampling: Default::default(),
             stop: Vec::new(),
             system: None,

@@ -4,17 +4,23 @@
 //! was sampled; the tokens that both have in common are not computed again. Full blocks are found by their content, so the
 //! next turn of a conversation and several answers to one prompt share them. When blocks are short, the sequence that was
 //! continued longest ago loses its own.
+//!
+//! A layer of the model computes with the hidden values of the model, one position behind the tokens: row `i` joins the token at
+//! `i + 1` and the hidden values at `i`, and gives the token at `i + 2`. The rows of a draft use the layer's own hidden values,
+//! and are computed again when those of the model are known.
 
 use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
 use std::time::Instant;
 
 use cuelight_engine::engine::{
-    BLOCK_TOKENS, Engine, EngineError, EngineLimits, LogitsWanted, Progress, RowSamplingParams, SequenceRows,
-    SequenceState, Step, StepId, StepOutput, TokenId,
+    BLOCK_TOKENS, Engine, EngineError, EngineLimits, LogitsWanted, Progress, RowSamplingParams, SequenceRows, Step,
+    StepId, StepOutput, TokenId,
 };
 use cuelight_engine::sample::{choose_by_row, token_of};
 
-use crate::core::draft::{DraftReply, DraftRequest};
+use super::trunk_store::TrunkStore;
+use crate::core::draft::{DraftReply, DraftRequest, HiddenShare};
 use crate::core::request::RequestId;
 use crate::pipeline::policy::kv_blocks::{BlockHandle, BlockManager};
 use crate::pipeline::policy::prefix_cache::Content;
@@ -28,9 +34,15 @@ const PIECE: usize = 128;
 /// Most missing tokens of a text whose draft takes the usual time. Behind an accepted draft one or two are missing.
 const USUAL: usize = 4;
 
+/// Most bytes of the hidden values that a layer has not computed with yet.
+pub const HIDDEN_BYTES: usize = 64 << 20;
+
 /// What is computed of a sequence.
 #[derive(Debug, Default)]
 struct Computed {
+    /// The first row. Hidden values of earlier positions were not known.
+    origin: usize,
+    /// The token of each row.
     tokens: Vec<TokenId>,
     blocks: Vec<BlockHandle>,
     /// Number of leading blocks whose content other sequences may find.
@@ -43,7 +55,11 @@ struct Computed {
 #[derive(Debug)]
 struct Job {
     request: DraftRequest,
+    /// Number of tokens before that of the first row.
+    skipped: usize,
     drafted: Vec<TokenId>,
+    /// The hidden values of the layer's last row, if it reads them.
+    hidden: Vec<f32>,
     /// Whether few tokens were missing.
     is_short: bool,
     /// When it began, if its time is that of a usual draft.
@@ -53,12 +69,17 @@ struct Job {
 impl Job {
     /// The tokens to compute next, behind the first `computed`.
     fn missing(&self, computed: usize) -> Vec<TokenId> {
-        self.request.tokens.iter().chain(&self.drafted).skip(computed).copied().collect()
+        self.request.tokens.iter().chain(&self.drafted).skip(self.skipped + computed).copied().collect()
     }
 
-    /// Number of tokens of the text and the draft so far.
+    /// Number of rows of the text.
+    fn text_length(&self) -> usize {
+        self.request.tokens.len() - self.skipped
+    }
+
+    /// Number of rows of the text and the draft so far.
     fn length(&self) -> usize {
-        self.request.tokens.len() + self.drafted.len()
+        self.text_length() + self.drafted.len()
     }
 
     /// How the next token of the draft is sampled; `None` if the draft is complete.
@@ -85,6 +106,8 @@ pub struct DraftGenerator {
     jobs: VecDeque<Job>,
     next_step: StepId,
     clock: u64,
+    /// The hidden values of the model, if the engine reads them.
+    trunk: Option<TrunkStore>,
 }
 
 impl DraftGenerator {
@@ -100,6 +123,17 @@ impl DraftGenerator {
             jobs: VecDeque::new(),
             next_step: StepId(0),
             clock: 0,
+            trunk: limits.hidden.reads.then(|| {
+                let rows = HIDDEN_BYTES / (limits.hidden.width.max(1) * size_of::<f32>());
+                TrunkStore::new(limits.hidden.width, rows.max(limits.max_batched_tokens))
+            }),
+        }
+    }
+
+    /// Stores hidden values of the model.
+    pub fn add_hidden(&mut self, shares: Vec<HiddenShare>) {
+        if let Some(trunk) = &mut self.trunk {
+            shares.into_iter().for_each(|share| trunk.add(share));
         }
     }
 
@@ -119,27 +153,49 @@ impl DraftGenerator {
         if length == 0 || !fits || !request.tokens.iter().all(is_known) {
             return Some(DraftReply { id, length, tokens: None, token_time: None });
         }
-        let computed = self.start(&request);
-        let missing = length - computed;
+        let Some((skipped, computed)) = self.start(&request) else {
+            return Some(DraftReply { id, length, tokens: Some(Vec::new()), token_time: None });
+        };
+        let missing = length - skipped - computed;
         let (is_short, began) = (missing <= SHORT, (missing <= USUAL).then(Instant::now));
-        self.jobs.push_back(Job { request, drafted: Vec::new(), is_short, began });
+        let (drafted, hidden) = Default::default();
+        self.jobs.push_back(Job { request, skipped, drafted, hidden, is_short, began });
         None
     }
 
+    /// Number of tokens before that of row 0.
+    fn shift(&self) -> usize {
+        usize::from(self.trunk.is_some())
+    }
+
     /// Keeps what is computed of a sequence and its text have in common, or finds it in shared blocks. Returns the number of
-    /// tokens that need not be computed: all but the last at most, because its logits are needed.
-    fn start(&mut self, request: &DraftRequest) -> usize {
-        let text = &request.tokens[..request.tokens.len() - 1];
+    /// tokens before that of its first row, and the number of rows that need not be computed: all but the last at most, because
+    /// its logits are needed. `None` if hidden values of the text are missing.
+    fn start(&mut self, request: &DraftRequest) -> Option<(usize, usize)> {
+        let (shift, end) = (self.shift(), request.tokens.len() - 1);
+        let text = request.tokens.get(shift..end)?;
         self.clock += 1;
         let sequence = self.sequences.entry(request.id).or_insert_with(|| {
             let found = self.blocks.find_prefix(&request.scope, text);
             let tokens = text[..found.len() * BLOCK_TOKENS].to_vec();
-            Computed { tokens, shared_blocks: found.len(), blocks: self.blocks.take(&found), last_use: 0 }
+            Computed { origin: 0, tokens, shared_blocks: found.len(), blocks: self.blocks.take(&found), last_use: 0 }
         });
+        let text = text.get(sequence.origin..).unwrap_or_default();
         let common = sequence.tokens.iter().zip(text).take_while(|(computed, token)| computed == token).count();
         sequence.tokens.truncate(common);
         sequence.last_use = self.clock;
-        common
+        let known = self.trunk.as_ref().map(|trunk| trunk.known(request.id));
+        if let Some(known) = known {
+            if !known.contains(&(end - shift)) {
+                return None;
+            }
+            if known.start > sequence.origin + common {
+                // The layer sees the positions from here on only.
+                sequence.blocks.drain(..).rev().for_each(|block| self.blocks.release(block));
+                *sequence = Computed { origin: known.start, last_use: self.clock, ..Computed::default() };
+            }
+        }
+        Some((shift + sequence.origin, sequence.tokens.len()))
     }
 
     /// Computes one step. Returns the replies to the requests that it completed.
@@ -151,7 +207,7 @@ impl DraftGenerator {
         if members.is_empty() {
             return Ok(self.give_up());
         }
-        let sequences: Vec<_> = step.sequences.iter().map(|rows| rows.tokens.clone()).collect();
+        let computed: Vec<_> = step.sequences.iter().map(|rows| rows.tokens.clone()).collect();
         let id = step.id;
         let output = match engine.begin(step)? {
             Progress::Done(output) => output,
@@ -160,12 +216,12 @@ impl DraftGenerator {
                 return Err(EngineError::InvalidStep { step: id, reason });
             }
         };
-        for (id, tokens) in members.iter().zip(sequences) {
+        for (id, tokens) in members.iter().zip(&computed) {
             if let Some(sequence) = self.sequences.get_mut(id) {
                 sequence.tokens.extend(tokens);
             }
         }
-        self.draw(&members, &output);
+        self.draw(members.into_iter().zip(computed.iter().map(Vec::len)), &output);
         Ok(self.take_completed())
     }
 
@@ -204,6 +260,7 @@ impl DraftGenerator {
         let mut tokens = job.missing(from);
         tokens.truncate(most);
         let to = from + tokens.len();
+        let hidden = self.hidden(job, from..to)?;
         let keep = |other: &RequestId| *other == id || members.contains(other);
         while self.sequences[&id].blocks.len() < BlockManager::blocks_for(to) {
             let block = self.blocks.allocate().or_else(|| self.evict(&keep))?;
@@ -215,10 +272,22 @@ impl DraftGenerator {
             tokens,
             first_position: u32::try_from(from).ok()?,
             block_table: blocks.iter().map(BlockHandle::id).collect(),
-            state: SequenceState::default(),
-            adapter: None,
             logits: draw.map_or(LogitsWanted::None, LogitsWanted::Token),
+            returns_hidden: self.trunk.is_some() && draw.is_some(),
+            hidden,
+            ..SequenceRows::default()
         })
+    }
+
+    /// The hidden values with which these rows of a request are computed, none if the engine reads none. `None` if they are not
+    /// known any more.
+    fn hidden(&self, job: &Job, rows: Range<usize>) -> Option<Vec<f32>> {
+        let Some(trunk) = &self.trunk else { return Some(Vec::new()) };
+        if rows.start >= job.text_length() {
+            return Some(job.hidden.clone());
+        }
+        let first = job.skipped - self.shift();
+        trunk.read(job.request.id, first + rows.start..first + rows.end)
     }
 
     /// Takes the blocks of the sequence that was continued longest ago, and returns one that is free then.
@@ -238,14 +307,18 @@ impl DraftGenerator {
         }
     }
 
-    /// Appends a token to each draft whose text is computed.
-    fn draw(&mut self, members: &[RequestId], output: &StepOutput) {
+    /// Appends a token to each draft whose text is computed, given the number of rows of each sequence in the step.
+    fn draw(&mut self, members: impl Iterator<Item = (RequestId, usize)>, output: &StepOutput) {
         let mut logits = output.logits.chunks_exact(self.limits.vocab_size.max(1));
+        let mut hidden = output.hidden.chunks_exact(self.limits.hidden.width.max(1));
         let mut sampled = output.sampled.iter();
-        for id in members {
-            let Some(job) = self.jobs.iter_mut().find(|job| job.request.id == *id) else { continue };
-            let computed = self.sequences.get(id).map_or(0, |sequence| sequence.tokens.len());
+        for (id, rows) in members {
+            let Some(job) = self.jobs.iter_mut().find(|job| job.request.id == id) else { continue };
+            let computed = self.sequences.get(&id).map_or(0, |sequence| sequence.tokens.len());
             let Some(draw) = job.draw().filter(|_| computed == job.length()) else { continue };
+            if let Some(hidden) = hidden.by_ref().take(rows).last() {
+                job.hidden = hidden.to_vec();
+            }
             let sampled = sampled.next().copied().flatten();
             let sampled = sampled.or_else(|| Some(choose_by_row(logits.next()?, &draw)));
             match sampled.map(token_of) {
@@ -261,23 +334,36 @@ impl DraftGenerator {
         let mut replies = Vec::new();
         for job in std::mem::take(&mut self.jobs) {
             let computed = self.sequences.get(&job.request.id).map_or(0, |sequence| sequence.tokens.len());
-            if computed < job.request.tokens.len() || job.draw().is_some() {
+            if computed < job.text_length() || job.draw().is_some() {
                 self.jobs.push_back(job);
                 continue;
             }
+            self.forget_used(&job);
             self.share_blocks(&job.request);
             replies.push(job.reply());
         }
         replies
     }
 
-    /// Makes the full blocks of a text known. The draft behind it may turn out to be wrong.
+    /// Drops the hidden values that a text needs no more, except those of the last row, with which the same text is continued
+    /// again. The rows of the draft were computed with other hidden values than those of the model.
+    fn forget_used(&mut self, job: &Job) {
+        let (Some(trunk), Some(sequence)) = (&mut self.trunk, self.sequences.get_mut(&job.request.id)) else { return };
+        sequence.tokens.truncate(job.text_length());
+        trunk.forget_before(job.request.id, job.request.tokens.len() - 2);
+    }
+
+    /// Makes the full blocks of a text known, unless it was computed without its beginning. The draft behind it may turn out to
+    /// be wrong.
     fn share_blocks(&mut self, request: &DraftRequest) {
-        let Some(sequence) = self.sequences.get_mut(&request.id) else { return };
-        let known = sequence.tokens.len().min(request.tokens.len()) / BLOCK_TOKENS;
+        let text = request.tokens.get(self.shift()..).unwrap_or_default();
+        let Some(sequence) = self.sequences.get_mut(&request.id).filter(|sequence| sequence.origin == 0) else {
+            return;
+        };
+        let known = sequence.tokens.len().min(text.len()) / BLOCK_TOKENS;
         for index in sequence.shared_blocks..known {
             let before = index.checked_sub(1).map(|before| sequence.blocks[before].id());
-            let tokens = &request.tokens[index * BLOCK_TOKENS..(index + 1) * BLOCK_TOKENS];
+            let tokens = &text[index * BLOCK_TOKENS..(index + 1) * BLOCK_TOKENS];
             let content = Content::new(&request.scope, before, tokens);
             self.blocks.insert_cached(&mut sequence.blocks[index], content, self.next_step);
         }
@@ -460,6 +546,100 @@ mod tests {
         let before = world.rows();
         assert_eq!(world.draft(asked(1, &long, 2)), alone(&long, 2));
         assert_eq!(world.rows() - before, 2);
+    }
+
+    /// A world with a layer of the model, and the model.
+    fn layer(kv_blocks: usize) -> (World, World) {
+        let mut trunk = world(64);
+        trunk.model = trunk.model.with_prediction();
+        let layer = SimulatedModel::clone(trunk.model.draft.as_ref().unwrap());
+        let mut layer = World { engine: Box::new(layer.engine()), model: layer, generator: trunk.generator };
+        layer.model.limits.kv_blocks = kv_blocks;
+        layer.generator = DraftGenerator::new(&layer.model.limits, layer.model.limits.vocab_size);
+        let trunk = World { engine: Box::new(trunk.model.engine()), ..world(64) };
+        (layer, trunk)
+    }
+
+    impl World {
+        /// The hidden values of a text from a position on, computed by the model in its first blocks.
+        fn hidden(&mut self, id: u64, tokens: &[TokenId], from: usize) -> HiddenShare {
+            let rows = SequenceRows {
+                tokens: tokens.to_vec(),
+                block_table: (0..32).collect(),
+                returns_hidden: true,
+                ..SequenceRows::default()
+            };
+            let step = Step { id: StepId(0), sequences: vec![rows] };
+            let Progress::Done(output) = self.engine.begin(step).unwrap() else { panic!("no experts here") };
+            let width = output.hidden.len() / tokens.len();
+            HiddenShare { id: RequestId(id), first_position: from, values: output.hidden[from * width..].to_vec() }
+        }
+    }
+
+    #[test]
+    fn a_layer_drafts_from_the_hidden_values_of_the_model() {
+        let (mut layer, mut trunk) = layer(64);
+        let mut tokens = text(40, 0);
+        // The newest token is not computed yet.
+        layer.generator.add_hidden(vec![trunk.hidden(1, &tokens[..39], 0)]);
+        let draft = layer.draft(asked(1, &tokens, 4));
+        assert_eq!((&draft, layer.rows()), (&alone(&tokens, 4), 39 + 3));
+        // Two are right, the step has computed all of them, and another token follows.
+        let mut drafted = tokens.clone();
+        drafted.extend(&draft);
+        layer.generator.add_hidden(vec![trunk.hidden(1, &drafted, 39)]);
+        tokens.extend(&draft[..2]);
+        tokens.push(b'z'.into());
+        let before = layer.rows();
+        assert_eq!(layer.draft(asked(1, &tokens, 3)), alone(&tokens, 3));
+        assert_eq!(layer.rows() - before, 3 + 2, "the rows of the draft are computed again");
+        // The same text once more.
+        assert_eq!(layer.draft(asked(1, &tokens, 2)), alone(&tokens, 2));
+    }
+
+    #[test]
+    fn a_layer_without_the_hidden_values_of_the_beginning_sees_the_rest() {
+        let (mut layer, mut trunk) = layer(64);
+        let tokens = text(40, 0);
+        layer.generator.add_hidden(vec![trunk.hidden(1, &tokens[..39], 32)]);
+        assert_eq!(layer.draft(asked(1, &tokens, 3)), alone(&tokens, 3));
+        assert_eq!(layer.rows(), 7 + 2);
+        // Without those of the last positions it drafts nothing, until they are known.
+        let mut longer = tokens.clone();
+        longer.extend(text(20, 5));
+        assert!(layer.draft(asked(1, &longer, 3)).is_empty());
+        layer.generator.add_hidden(vec![trunk.hidden(1, &longer[..59], 58)]);
+        assert_eq!(layer.draft(asked(1, &longer, 3)), alone(&longer, 3));
+        assert!(layer.draft(asked(2, &tokens, 3)).is_empty(), "no hidden values are known");
+        assert!(layer.draft(asked(3, &tokens[..1], 3)).is_empty(), "the first row needs two tokens");
+    }
+
+    #[test]
+    fn a_layer_shares_the_rows_of_a_common_beginning() {
+        let (mut layer, mut trunk) = layer(64);
+        let tokens = text(60, 0);
+        layer.generator.add_hidden(vec![trunk.hidden(1, &tokens[..59], 0)]);
+        layer.draft(asked(1, &tokens, 2));
+        // The model has found the beginning in its prefix cache, so it computes the last rows only.
+        layer.generator.add_hidden(vec![trunk.hidden(2, &tokens[..59], 48)]);
+        let before = layer.rows();
+        assert_eq!(layer.draft(asked(2, &tokens, 2)), alone(&tokens, 2));
+        assert_eq!(layer.rows() - before, 59 - 48 + 1);
+    }
+
+    #[test]
+    fn a_layer_with_short_memory_drafts_right_or_nothing() {
+        let (mut layer, mut trunk) = layer(10);
+        let mut texts: Vec<_> = (0..3).map(|i| text(4 * BLOCK_TOKENS - 8, 5 * i)).collect();
+        for round in 0..6 {
+            for (id, tokens) in (0..).zip(&mut texts) {
+                let from = if round == 0 { 0 } else { tokens.len() - 2 };
+                layer.generator.add_hidden(vec![trunk.hidden(id, &tokens[..tokens.len() - 1], from)]);
+                let draft = layer.draft(asked(id, tokens, 3));
+                assert!(draft.is_empty() || draft == alone(tokens, 3), "round {round}: {draft:?}");
+                tokens.push(b'x'.into());
+            }
+        }
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! The Drafter actor owns the draft model: a small model that guesses how sequences continue, for the model to verify.
 //!
-//! Receives `Draft` from the scheduler, `Loaded`, `Lost` and `Check` from its thread and itself. Sends `Drafted` to the
+//! The draft model may also be a layer of the model that predicts one more token. It computes with the hidden values of the
+//! model, which come before the drafts that need them.
+//!
+//! Receives `Draft` and `Hidden` from the scheduler, `Loaded`, `Lost` and `Check` from its thread and itself. Sends `Drafted` to the
 //! scheduler that asked, and tells the supervisor when the draft model is loaded.
 //!
 //! Loading and computing block, so they run on a thread of their own. A draft changes no token: whatever the draft model
@@ -11,6 +14,7 @@
 
 mod generator;
 mod thread;
+mod trunk_store;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,10 +24,11 @@ use cuelight_engine::load::LoadCancel;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
 use self::generator::DraftGenerator;
+pub use self::generator::HIDDEN_BYTES;
 use self::thread::{DraftCommand, DraftThread, reply};
 use super::messages::{DrafterMsg, SchedulerMsg};
 use super::model_source::{DraftModel, EngineHost};
-use crate::core::draft::DraftRequest;
+use crate::core::draft::{DraftRequest, HiddenShare};
 
 /// Startup arguments of the drafter.
 pub struct DrafterArguments {
@@ -98,6 +103,7 @@ impl Actor for Drafter {
         match message {
             DrafterMsg::Loaded(limits) => state.loaded(&me, &limits),
             DrafterMsg::Draft { request, scheduler } => state.draft(request, scheduler)?,
+            DrafterMsg::Hidden(shares) => state.hidden(shares)?,
             DrafterMsg::Check => state.check(&me)?,
             DrafterMsg::Lost(reason) => return Err(reason.into()),
         }
@@ -118,13 +124,21 @@ impl DrafterState {
 
     fn draft(&mut self, request: DraftRequest, scheduler: ActorRef<SchedulerMsg>) -> Result<(), ActorProcessingErr> {
         match &mut self.drafts {
-            Drafts::Thread(thread) => thread.send(DraftCommand { request, scheduler })?,
+            Drafts::Thread(thread) => thread.send(DraftCommand::Draft { request, scheduler })?,
             Drafts::Here(engine, generator) => {
                 reply(&scheduler, generator.add(request));
                 while !generator.is_idle() {
                     reply(&scheduler, generator.step(engine)?);
                 }
             }
+        }
+        Ok(())
+    }
+
+    fn hidden(&mut self, shares: Vec<HiddenShare>) -> Result<(), ActorProcessingErr> {
+        match &mut self.drafts {
+            Drafts::Thread(thread) => thread.send(DraftCommand::Hidden(shares))?,
+            Drafts::Here(_, generator) => generator.add_hidden(shares),
         }
         Ok(())
     }

@@ -12,17 +12,19 @@ use cuelight_engine::load::LoadCancel;
 use ractor::{ActorProcessingErr, ActorRef};
 
 use super::generator::DraftGenerator;
-use crate::core::draft::{DraftReply, DraftRequest};
+use crate::core::draft::{DraftReply, DraftRequest, HiddenShare};
 use crate::core::panic_message::panic_message;
 use crate::core::request::RequestId;
 use crate::pipeline::messages::{DrafterMsg, SchedulerMsg};
 use crate::pipeline::model_source::DraftModel;
 use crate::pipeline::policy::PolicyEvent;
 
-/// A request for a draft, and where the reply goes.
-pub(super) struct DraftCommand {
-    pub request: DraftRequest,
-    pub scheduler: ActorRef<SchedulerMsg>,
+/// What the thread gets to do.
+pub(super) enum DraftCommand {
+    /// A request for a draft, and where the reply goes.
+    Draft { request: DraftRequest, scheduler: ActorRef<SchedulerMsg> },
+    /// Hidden values of the model.
+    Hidden(Vec<HiddenShare>),
 }
 
 /// The thread of a draft model. It ends when this is dropped.
@@ -118,8 +120,12 @@ impl Worker {
             } else {
                 self.receiver.try_recv()
             };
-            let DraftCommand { request, scheduler } = match command {
-                Ok(command) => command,
+            let (request, scheduler) = match command {
+                Ok(DraftCommand::Draft { request, scheduler }) => (request, scheduler),
+                Ok(DraftCommand::Hidden(shares)) => {
+                    generator.add_hidden(shares);
+                    continue;
+                }
                 Err(mpsc::TryRecvError::Empty) => return true,
                 Err(mpsc::TryRecvError::Disconnected) => return false,
             };

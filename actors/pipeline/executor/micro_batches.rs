@@ -76,18 +76,17 @@ impl MicroBatches {
 #[allow(clippy::unwrap_used)]
 #[cfg(test)]
 mod tests {
-    use cuelight_engine::engine::{LogitsWanted, SequenceRows, SequenceState};
+    use cuelight_engine::engine::{LogitsWanted, SequenceRows};
 
     use super::*;
 
     fn step(sequences: u32) -> Step {
         let rows = |block| SequenceRows {
-            adapter: None,
             tokens: vec![block],
             first_position: 0,
             block_table: vec![block],
-            state: SequenceState::default(),
             logits: LogitsWanted::Last,
+            ..SequenceRows::default()
         };
         Step { id: StepId(7), sequences: (0..sequences).map(rows).collect() }
     }

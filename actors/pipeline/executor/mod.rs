@@ -1,7 +1,7 @@
 //! The Executor actor runs steps on one device.
 //!
 //! Receives `Run`, `Store`, `Write` and `Resync` from the scheduler, `Tokens` from the sampler, `Connect` from the supervisor, and `Device`
-//! from its device. Sends logits to the sampler and `StepDone` to the scheduler.
+//! from its device. Sends logits to the sampler, `StepDone` and the hidden values for the drafter to the scheduler.
 //!
 //! The engine blocks, so it runs on its own thread and the actor only passes messages. The device thread submits expert
 //! jobs to their queue directly and gets the results from there. The actor is informed afterwards.
@@ -18,6 +18,7 @@
 //! the executor keeps its device, drops the steps of the previous ones, and ignores the result of the step on the device.
 
 mod device;
+mod hidden;
 mod micro_batches;
 mod overlap;
 mod queue;
@@ -30,6 +31,7 @@ use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::time::Instant;
 
 use self::device::{Device, DeviceCommand};
+use self::hidden::HiddenShares;
 use self::micro_batches::MicroBatches;
 pub(crate) use self::micro_batches::step_and_micro_batch;
 pub use self::overlap::OverlapMode;
@@ -77,6 +79,7 @@ struct ActiveStep {
     class: StepClass,
     micro_batches: MicroBatches,
     tasks: Vec<SampleTask>,
+    hidden: HiddenShares,
     /// Whether the scheduler that formed it was replaced.
     is_discarded: bool,
 }
@@ -190,12 +193,14 @@ impl<E: Engine> ExecutorState<E> {
     /// Starts the next step when the device is idle and the step's tokens are known.
     fn start_next(&mut self, me: &ActorRef<ExecutorMsg>) -> Result<(), ActorProcessingErr> {
         while self.active.is_none() {
-            let Some(PlannedStep { step, tasks, .. }) = self.queue.pop() else { return Ok(()) };
+            let Some(PlannedStep { step, ids, tasks, .. }) = self.queue.pop() else { return Ok(()) };
+            let hidden = HiddenShares::of(&step, &ids);
             let (id, begun, rows, sequences) = (step.id, Instant::now(), step.rows(), step.sequences.len());
             let class = Overlap::class(&step);
             let (micro_batches, steps) = MicroBatches::split(step, self.overlap.micro_batches(class));
             let is_discarded = false;
-            self.active = Some(ActiveStep { id, begun, rows, sequences, class, micro_batches, tasks, is_discarded });
+            self.active =
+                Some(ActiveStep { id, begun, rows, sequences, class, micro_batches, tasks, hidden, is_discarded });
             if rows > 0 {
                 self.tracer.step_begun(id);
                 for step in steps {
@@ -287,7 +292,11 @@ impl<E: Engine> ExecutorState<E> {
         if let Some(tokens) = sampled_tokens(&active.tasks, &output.sampled) {
             self.queue.record_tokens(active.id, tokens);
         }
-        // Sent immediately and in this order, so that a finished step is always known before a lost executor. Fails only
+        let hidden = active.hidden.take(&mut output.hidden);
+        if !hidden.is_empty() {
+            let _ = self.scheduler.cast(SchedulerMsg::Hidden(hidden));
+        }
+        // Sent immediately and in this order, so that the drafter has the hidden values before it is asked, and a finished step is always known before a lost executor. Fails only
         // when the receiver is gone. Both are replaced then, and the sequences are recomputed.
         let _ = self.scheduler.cast(PolicyEvent::StepDone { step: active.id, elapsed, prefill_saturation_rows }.into());
         let _ = self.sampler.cast(SamplerMsg::Sample { output, tasks: active.tasks, executor: me.clone() });

@@ -69,6 +69,7 @@ impl StepQueue {
         // In reverse order, so that the remaining indices stay valid.
         for &(sequence, id) in ended.iter().rev() {
             planned.step.sequences.remove(sequence);
+            planned.ids.remove(sequence);
             planned.tasks.retain(|task| task.id != id);
         }
         planned.awaits.clear();
@@ -78,7 +79,7 @@ impl StepQueue {
 #[allow(clippy::unwrap_used)]
 #[cfg(test)]
 mod tests {
-    use cuelight_engine::engine::{LogitsWanted, SequenceRows, SequenceState, Step};
+    use cuelight_engine::engine::{LogitsWanted, SequenceRows, Step};
 
     use super::*;
     use crate::pipeline::policy::{AwaitedToken, SampleTask};
@@ -90,14 +91,14 @@ mod tests {
         for (sequence, &request) in requests.iter().enumerate() {
             let id = RequestId(request);
             let rows = SequenceRows {
-                adapter: None,
                 tokens: vec![0],
                 first_position: 5,
                 block_table: vec![request as u32],
-                state: SequenceState::default(),
                 logits: LogitsWanted::Last,
+                ..SequenceRows::default()
             };
             planned.step.sequences.push(rows);
+            planned.ids.push(id);
             planned.tasks.push(SampleTask {
                 id,
                 rows: 1,
@@ -118,7 +119,8 @@ mod tests {
         queue.push(step(1, &[7, 8, 9], Some(0)));
         assert_eq!(queue.pop(), None);
         queue.record_tokens(StepId(0), vec![(RequestId(9), 90), (RequestId(7), 70)]);
-        let PlannedStep { step: Step { sequences, .. }, tasks, .. } = queue.pop().unwrap();
+        let PlannedStep { step: Step { sequences, .. }, ids, tasks, .. } = queue.pop().unwrap();
+        assert_eq!(ids, [RequestId(7), RequestId(9)]);
         let rows: Vec<_> = sequences.iter().map(|rows| (rows.block_table[0], rows.tokens[0])).collect();
         assert_eq!(rows, [(7, 70), (9, 90)]);
         assert_eq!(tasks.iter().map(|task| task.id.0).collect::<Vec<_>>(), [7, 9]);

@@ -19,6 +19,8 @@ pub(super) struct Batch {
     pub sequences_left: usize,
     logits_rows_left: usize,
     hidden_rows_left: usize,
+    /// Whether the drafter needs the hidden values of sequences that it drafts for.
+    drafter_reads_hidden: bool,
     /// Minimum number of prompt rows, if any prompt is ready, whatever the time.
     pub least_prompt_rows: usize,
     /// Prompt rows added so far.
@@ -68,6 +70,7 @@ impl Batch {
         task.draft = Some(draft);
         self.rows_left -= drafted;
         self.logits_rows_left -= drafted;
+        self.hidden_rows_left -= if rows.returns_hidden { drafted } else { 0 };
         sequence.planned += drafted;
         sequence.unverified = drafted;
     }
@@ -81,9 +84,10 @@ impl Batch {
         self.rows_left -= rows;
         self.sequences_left -= 1;
         self.logits_rows_left -= logits_rows;
-        self.hidden_rows_left -= hidden_rows.len();
+        let returns_hidden = self.drafter_reads_hidden && sequence.speculates && sequence.hidden.is_none();
+        self.hidden_rows_left -= if returns_hidden { rows } else { hidden_rows.len() };
         self.work.add(Work::of(from, rows));
-        let PlannedStep { step, tasks, awaits } = &mut self.planned;
+        let PlannedStep { step, ids, tasks, awaits } = &mut self.planned;
         let tokens = match sequence.awaits_token_from() {
             None => sequence.tokens[from..to].to_vec(),
             Some(source) => {
@@ -91,6 +95,7 @@ impl Batch {
                 vec![0]
             }
         };
+        ids.push(id);
         step.sequences.push(SequenceRows {
             adapter: sequence.adapter.clone(),
             tokens,
@@ -98,6 +103,8 @@ impl Batch {
             block_table: block_table(sequence, to),
             state,
             logits: if samples && logits == LogitsWanted::Last { sequence.next_token() } else { logits },
+            returns_hidden,
+            ..SequenceRows::default()
         });
         let has_task = logits_rows + hidden_rows.len() > 0;
         self.members.push(Member { id, from, to, task: has_task, samples, draft: None });
@@ -168,6 +175,7 @@ impl Policy {
             sequences_left: self.limits.max_sequences,
             logits_rows_left: self.limits.max_logits_rows,
             hidden_rows_left: self.limits.hidden.max_rows,
+            drafter_reads_hidden: self.drafter_ready && self.limits.hidden.all_rows,
             least_prompt_rows: 0,
             prompt_rows: 0,
             is_saturated: false,

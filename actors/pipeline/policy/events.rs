@@ -264,6 +264,8 @@ pub struct BlockCopy {
 pub struct PlannedStep {
     /// The rows to compute.
     pub step: Step,
+    /// The request of each sequence.
+    pub ids: Vec<RequestId>,
     /// What the sampler does with the logits, in the order of the logits.
     pub tasks: Vec<SampleTask>,
     /// Rows whose token is not sampled yet. The step can start when all of these tokens are known.

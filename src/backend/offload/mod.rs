@@ -293,7 +293,8 @@ impl Engine for OffloadedEngine {
         }
         self.waiting.values_mut().for_each(|other| other.is_alone = false);
         let (streams, is_alone) = (self.break_even.should_stream(step.rows()), self.waiting.is_empty());
-        self.run(Waiting { streams, is_alone, ..Waiting::new(step) }, Vec::new())
+        let inputs = step.graph_inputs();
+        self.run(Waiting { streams, is_alone, ..Waiting::new(step) }, inputs)
     }
 
     fn run_overlapped(&mut self, step: StepId) -> Result<bool, EngineError> {

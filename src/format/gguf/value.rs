@@ -154,6 +154,16 @@ impl Value {
         }
     }
 
+    /// Of an array of numbers, an array with only its element number `index`, or the last one; else the value itself.
+    #[must_use]
+    pub fn element(&self, index: usize) -> Value {
+        let Value::Array(Array { element, len, bytes }) = self else { return self.clone() };
+        let (Some(size), Some(last)) = (element.fixed_bytes(), len.checked_sub(1)) else { return self.clone() };
+        let start = index.min(last) * size;
+        let bytes = bytes.as_slice()[start..start + size].to_vec().into();
+        Value::Array(Array { element: *element, len: 1, bytes })
+    }
+
     fn integer(&self) -> Option<i128> {
         match *self {
             Value::U8(value) => Some(value.into()),

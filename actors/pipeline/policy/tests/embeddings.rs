@@ -11,7 +11,7 @@ fn embedding(id: u64, tokens: usize, rows: HiddenRows) -> Submission {
 
 /// Limits of an engine that returns at most `max_rows` rows of hidden values.
 fn hidden(max_rows: usize, whole_sequences: bool) -> EngineLimits {
-    EngineLimits { hidden: HiddenLimits { width: 4, max_rows, whole_sequences }, ..limits() }
+    EngineLimits { hidden: HiddenLimits { width: 4, max_rows, whole_sequences, ..HiddenLimits::default() }, ..limits() }
 }
 
 #[test]

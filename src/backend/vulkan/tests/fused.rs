@@ -17,7 +17,7 @@ use super::{assert_clean, shared_device};
 use crate::backend::stage::PipelineStage;
 use crate::backend::vulkan::record::Hazards;
 use crate::backend::vulkan::{Device, ExecutionOptions, VulkanStage};
-use crate::engine::{EngineLimits, HiddenLimits, LogitsWanted, SequenceRows, SequenceState, Step, StepId};
+use crate::engine::{EngineLimits, HiddenLimits, LogitsWanted, SequenceRows, Step, StepId};
 use crate::format::gguf::Gguf;
 use crate::graph::{Graph, MemoryLayout, MostRows, ValueId};
 use crate::model::ModelGraph;
@@ -87,12 +87,11 @@ fn stage(device: &Arc<Device>, model: ModelGraph, fused: bool) -> VulkanStage {
 /// A step with the rows of one sequence at these positions.
 fn step(positions: Range<usize>) -> Step {
     let rows = SequenceRows {
-        adapter: None,
         tokens: positions.clone().map(|position| (position * position + 3) as u32 % 500).collect(),
         first_position: positions.start as u32,
         block_table: (0..32).rev().collect(),
-        state: SequenceState::default(),
         logits: LogitsWanted::All,
+        ..SequenceRows::default()
     };
     Step { id: StepId(0), sequences: vec![rows] }
 }

@@ -224,7 +224,7 @@ pub fn bucket(batch: &CaseBatch) -> Bucket {
         max_batched_tokens: 4096,
         max_sequences: 64,
         max_logits_rows: 4096,
-        hidden: HiddenLimits { width: 0, max_rows: 4096, whole_sequences: false },
+        hidden: HiddenLimits { width: 0, max_rows: 4096, ..HiddenLimits::default() },
         device: String::new(),
     };
     Bucket::of(&batch.as_batch(&batch.tables()), &limits)

@@ -1,0 +1,225 @@
+//! Layers for multi-token prediction: compared with torch, and drafting for their own model.
+//!
+//! `tests/generate/prediction.py` writes the files and the expected values.
+
+#![allow(clippy::unwrap_used)]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use cuelight_engine::engine::{
+    Engine, LogitsWanted, Progress, SequenceRows, SequenceState, Step, StepId, StepOutput, TokenId,
+};
+use cuelight_engine::load::{ComputeDevice, Kernel, KvType, LoadError, LoadOptions, Section, plan};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+#[path = "support/server_process.rs"]
+mod server_process;
+#[path = "support/vulkan_device.rs"]
+mod vulkan_device;
+
+use server_process::ServerProcess;
+
+/// Mean |Δ log-prob| of a prompt's tokens with float32 weights and a float32 cache, in nats.
+const GATE: f64 = 1e-4;
+
+/// The files, without their ending.
+const NAMES: [&str; 3] = ["qwen35", "glm4moe", "deepseek3"];
+
+#[derive(Deserialize)]
+struct Expected {
+    prompts: Vec<Prompt>,
+}
+
+#[derive(Deserialize)]
+struct Prompt {
+    tokens: Vec<TokenId>,
+    /// Of each token from the third on.
+    logprobs: Vec<f64>,
+    /// Tokens that the layer continues the prompt with, and their log-probabilities.
+    draft: Vec<(TokenId, f64)>,
+}
+
+fn file(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/prediction").join(format!("{name}.gguf"))
+}
+
+fn expected(name: &str) -> Vec<Prompt> {
+    let bytes = std::fs::read(file(name).with_extension("json")).unwrap();
+    serde_json::from_slice::<Expected>(&bytes).unwrap().prompts
+}
+
+fn load(name: &str, section: Section, kernel: Kernel, device: ComputeDevice) -> Box<dyn Engine> {
+    let options = LoadOptions {
+        section,
+        returns_hidden: true,
+        kv_type: KvType::F32,
+        context_tokens: Some(256),
+        threads: 1,
+        kernel,
+        device: device.into(),
+        ..LoadOptions::new(file(name))
+    };
+    plan(&options).and_then(|plan| plan.load_engine(&mut |_| {})).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// Computes rows of one sequence that is alone in the engine.
+fn run(engine: &mut dyn Engine, tokens: &[TokenId], position: usize, hidden: &[f32]) -> StepOutput {
+    let rows = SequenceRows {
+        tokens: tokens.to_vec(),
+        first_position: position as u32,
+        block_table: (0..12).collect(),
+        state: SequenceState::in_place(engine.limits(), 0, position as u32, tokens.len()),
+        logits: LogitsWanted::All,
+        returns_hidden: true,
+        hidden: hidden.to_vec(),
+        ..SequenceRows::default()
+    };
+    match engine.begin(Step { id: StepId(0), sequences: vec![rows] }).unwrap() {
+        Progress::Done(output) => output,
+        Progress::AwaitExperts(_) => panic!("the engine computes its experts"),
+    }
+}
+
+fn log_prob(logits: &[f32], token: TokenId) -> f64 {
+    let highest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f64 = logits.iter().map(|logit| f64::from(logit - highest).exp()).sum();
+    f64::from(logits[token as usize] - highest) - sum.ln()
+}
+
+/// |Δ log-prob| of the layer's rows and of its draft, when prompts are computed in chunks.
+fn deltas([trunk, layer]: [&mut dyn Engine; 2], prompt: &Prompt, chunk: usize) -> Vec<f64> {
+    let (width, vocabulary) = (trunk.limits().hidden.width, trunk.limits().vocab_size);
+    let known = &prompt.tokens[..prompt.tokens.len() - 1];
+    let (mut rows, mut own) = (Vec::new(), Vec::new());
+    for (index, tokens) in known.chunks(chunk).enumerate() {
+        let position = index * chunk;
+        let hidden = run(trunk, tokens, position, &[]).hidden;
+        assert_eq!(hidden.len(), tokens.len() * width);
+        let next = &prompt.tokens[position + 1..][..tokens.len()];
+        let output = run(layer, next, position, &hidden);
+        rows.extend(output.logits.chunks_exact(vocabulary).map(<[f32]>::to_vec));
+        own = output.hidden[(tokens.len() - 1) * width..].to_vec();
+    }
+    let last = rows.pop().unwrap();
+    let compared = rows.iter().zip(&prompt.tokens[2..]).zip(&prompt.logprobs);
+    let mut deltas: Vec<f64> =
+        compared.map(|((row, token), expected)| (log_prob(row, *token) - expected).abs()).collect();
+    assert_eq!(deltas.len(), prompt.logprobs.len());
+    let mut row = last;
+    for (index, (token, expected)) in prompt.draft.iter().enumerate() {
+        deltas.push((log_prob(&row, *token) - expected).abs());
+        let output = run(layer, &[*token], known.len() + index, &own);
+        (row, own) = (output.logits, output.hidden);
+    }
+    deltas
+}
+
+fn compare(name: &str, kernel: Kernel, device: ComputeDevice) {
+    let [mut trunk, mut layer] = [Section::Model, Section::Prediction].map(|part| load(name, part, kernel, device));
+    let mut means = Vec::new();
+    for prompt in expected(name) {
+        for chunk in [1, 7, 512] {
+            let deltas = deltas([&mut *trunk, &mut *layer], &prompt, chunk);
+            means.push(deltas.iter().sum::<f64>() / deltas.len() as f64);
+        }
+    }
+    let worst = means.iter().copied().fold(0.0, f64::max);
+    println!("{name:12} {:20} largest mean {worst:8.1e}", trunk.limits().device);
+    assert!(means.iter().all(|mean| *mean <= GATE), "{name} on {}: {means:?}", trunk.limits().device);
+}
+
+#[test]
+fn layers_agree_with_torch_on_every_kernel() {
+    for name in NAMES {
+        for kernel in Kernel::ALL.iter().copied().filter(|kernel| kernel.is_supported()) {
+            compare(name, kernel, ComputeDevice::Cpu);
+        }
+    }
+}
+
+#[test]
+fn layers_agree_with_torch_on_a_vulkan_device() {
+    if vulkan_device::has_device() {
+        NAMES.iter().for_each(|name| compare(name, Kernel::detect(), ComputeDevice::Vulkan(0)));
+    }
+}
+
+#[test]
+fn returned_hidden_values_change_no_logits() {
+    let [mut with, mut without] = [true, false].map(|returns_hidden| {
+        let options = LoadOptions { returns_hidden, context_tokens: Some(256), ..LoadOptions::new(file("glm4moe")) };
+        plan(&options).unwrap().load_engine(&mut |_| {}).unwrap()
+    });
+    let tokens: Vec<TokenId> = (0..40).map(|index| 97 + index * 7 % 20).collect();
+    let logits = run(&mut *with, &tokens, 0, &[]).logits;
+    let rows =
+        SequenceRows { tokens, block_table: (0..12).collect(), logits: LogitsWanted::All, ..SequenceRows::default() };
+    let Progress::Done(plain) = without.begin(Step { id: StepId(0), sequences: vec![rows] }).unwrap() else { panic!() };
+    assert!(logits.iter().zip(&plain.logits).all(|(a, b)| a.to_bits() == b.to_bits()) && plain.hidden.is_empty());
+}
+
+#[test]
+fn a_file_without_such_a_layer_is_refused() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/families/llama-q8_0.gguf");
+    let options = LoadOptions { section: Section::Prediction, ..LoadOptions::new(&file) };
+    let Err(LoadError::Model(error)) = plan(&options) else { panic!("there is no layer to load") };
+    let text = error.to_string();
+    assert!(text.contains("llama-q8_0.gguf") && text.contains("no layer for multi-token prediction"), "{text}");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_cuelight"));
+    let home = tempfile::tempdir().unwrap();
+    command.args(["serve", "--port", "0", "--draft", "mtp"]).arg(file).env_clear().env("HOME", home.path());
+    let output = command.env("CUELIGHT_CALIBRATE", "off").stdin(Stdio::null()).output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && text.contains("no layer for multi-token prediction"), "{text}");
+}
+
+async fn start(name: &str, flags: &[&str]) -> ServerProcess {
+    ServerProcess::start_model(&file(name), &[&["--alias", "model"], flags].concat()).await
+}
+
+/// The token ids and log-probabilities of an answer.
+async fn complete(server: &ServerProcess, prompt: &[TokenId], temperature: f32) -> Value {
+    let body = json!({
+        "model": "model", "prompt": prompt, "max_tokens": 60, "temperature": temperature, "seed": 1, "ignore_eos": true,
+        "return_token_ids": true, "logprobs": 1,
+    });
+    let sent = reqwest::Client::new().post(format!("{}/v1/completions", server.url)).json(&body).send().await.unwrap();
+    let answer: Value = sent.json().await.unwrap();
+    assert_eq!(answer["choices"][0]["token_ids"].as_array().map(Vec::len), Some(60), "{answer}");
+    answer["choices"][0].clone()
+}
+
+/// The answers to several requests at the same time.
+async fn answers(server: &ServerProcess, name: &str) -> Vec<Value> {
+    let prompts = expected(name);
+    let all = prompts.iter().flat_map(|prompt| [0.0, 0.8].map(|temperature| (prompt, temperature)));
+    futures_util::future::join_all(all.map(|(prompt, temperature)| complete(server, &prompt.tokens, temperature))).await
+}
+
+async fn metric(server: &ServerProcess, name: &str) -> f64 {
+    let (_, text) = server.get("/metrics").await;
+    let line = text.lines().find(|line| line.starts_with(name) && line.contains("source=\"draft_model\""));
+    line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or(0.0)
+}
+
+/// The layers are trained, so a good part of what they draft is right.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_layer_drafts_for_its_model_and_changes_no_bit_of_an_answer() {
+    const LEAST_ACCEPTED: f64 = 0.2;
+    for name in NAMES {
+        let plain = start(name, &["--speculate", "off"]).await;
+        let expected = answers(&plain, name).await;
+        drop(plain);
+        let flags = ["--draft", "mtp", "--speculate", "draft", "--draft-kv-memory", "1MiB"];
+        let server = start(name, &flags).await;
+        for _ in 0..20 {
+            assert_eq!(answers(&server, name).await, expected, "{name}");
+        }
+        let counts = ["cuelight_accepted_draft_tokens_total", "cuelight_draft_tokens_total"];
+        let (accepted, drafted) = (metric(&server, counts[0]).await, metric(&server, counts[1]).await);
+        println!("{name:12} {accepted} of {drafted} drafted tokens accepted");
+        assert!(accepted > LEAST_ACCEPTED * drafted && drafted > 0.0, "{name}: {accepted} of {drafted}");
+    }
+}
