@@ -54,6 +54,7 @@ pub fn of_config(of_model: &LoadOptions, context: &Context) -> Result<Option<Dra
         gpu_layers: None,
         device_bytes: None,
         expert_cache_bytes: None,
+        request_bytes: 0,
         tier_bytes: 0,
         adapters: None,
         profile_ops: false,
