@@ -175,6 +175,8 @@ pub struct AttentionLayer {
     pub rope: Option<RopeSpec>,
     /// How queries are scaled by their position.
     pub position_scale: Option<PositionScale>,
+    /// The bias of ALiBi, from which the slope of each head follows; `None` if scores do not fall with distance.
+    pub max_alibi_bias: Option<f32>,
     /// The factor on scores.
     pub scale: f32,
 }

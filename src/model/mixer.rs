@@ -12,6 +12,7 @@ use cuelight_shaders::heads::{JoinHeads, SplitHeads};
 use cuelight_shaders::matmul::HeadLinear;
 use cuelight_shaders::rope::Rope;
 
+use super::alibi::slopes;
 use super::arch::{Gate, QkNormKind, Values};
 use super::builder::{BuildError, Builder};
 use super::layer::{AttentionLayer, Heads, LatentSizes, MixerSpec, RopeSpec};
@@ -108,6 +109,7 @@ fn attention_op(builder: &Builder<'_>, layer: usize, attention: &AttentionLayer,
         sees_later: attention.sees_later,
         softcap: builder.h.attention_softcap,
         sinks: None,
+        slopes: attention.max_alibi_bias.map(|bias| slopes(attention.heads.n_heads, bias)),
     }
 }
 

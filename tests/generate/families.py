@@ -18,6 +18,7 @@ import transformers
 from gguf import GGMLQuantizationType as Format
 
 import directories
+import distances
 import fused_projections
 import gated_attention
 import hybrids
@@ -400,7 +401,7 @@ CHECKPOINTS: dict[str, Checkpoint] = {
         QWEN3_MOE_SIZES | WIDE | dict(moe_intermediate_size=256, num_experts=4, head_dim=32, num_attention_heads=8),
         MIXED_Q4_K | {"ffn_gate_inp": Format.F32, "ffn_down_exps": Format.Q6_K}),
 } | llama_likes.CHECKPOINTS | fused_projections.CHECKPOINTS | gated_attention.CHECKPOINTS | hybrids.CHECKPOINTS | (
-    state_spaces.CHECKPOINTS | learnt_positions.CHECKPOINTS
+    state_spaces.CHECKPOINTS | learnt_positions.CHECKPOINTS | distances.CHECKPOINTS
 )  # fmt: skip
 
 
@@ -531,7 +532,7 @@ def write_weights(writer, checkpoint: Checkpoint, config, shapes: dict, rng) -> 
         values = random_tensor(key, shape, gain, rng)
         layout = layout_of(key, checkpoint.family, config)
         rule = parts.find(checkpoint.family.rules(config), key)
-        rule = rule or parts.Parts((names.get_name(key, try_suffixes=(".weight", ".bias")),))
+        rule = rule or parts.Parts((names.get_name(key.removeprefix(checkpoint.family.prefix), try_suffixes=(".weight", ".bias")),))
         read = []
         for stored_name, part in zip(rule.names, rule.into_file(values), strict=True):
             format = format_of(stored_name, part.shape, checkpoint.formats)

@@ -7,6 +7,7 @@ mod afmoe;
 mod apertus;
 mod arcee;
 mod bert;
+mod bloom;
 mod chatglm;
 mod cohere2;
 mod cohere2moe;
@@ -50,6 +51,7 @@ mod mellum;
 mod minicpm;
 mod minimax_m2;
 mod mistral3;
+mod mpt;
 mod muse_glimmer;
 mod nemotron;
 mod nemotron_h;
@@ -135,6 +137,8 @@ pub const FAMILIES: &[&Family] = &[
     &gpt2::FAMILY,
     &starcoder::FAMILY,
     &falcon::FAMILY,
+    &bloom::FAMILY,
+    &mpt::FAMILY,
     &granite_swa::FAMILY,
     &mellum::FAMILY,
     &hy_v3::FAMILY,
