@@ -2,6 +2,7 @@
 
 mod delta;
 mod key_delta;
+mod selective_scan;
 mod short_conv;
 mod state_space;
 
@@ -31,6 +32,7 @@ pub fn mix(builder: &mut Builder<'_>, layer: usize, spec: &MixerSpec, x: ValueId
         MixerSpec::GatedDelta(sizes) => delta::gated_delta(builder, layer, sizes, x),
         MixerSpec::KeyDelta(sizes) => key_delta::key_delta(builder, layer, sizes, x),
         MixerSpec::ShortConv(sizes) => short_conv::short_conv(builder, layer, sizes, x),
+        MixerSpec::SelectiveScan(sizes) => selective_scan::selective_scan(builder, layer, sizes, x),
         MixerSpec::StateSpace(sizes) => state_space::state_space(builder, layer, sizes, x),
         MixerSpec::AttentionNextToStateSpace(attention, sizes) => {
             let attended = grouped_query_attention(builder, layer, attention, x)?;

@@ -26,6 +26,7 @@ import learnt_positions
 import llama_likes
 import oracle
 import parts
+import selective_scans
 import state_spaces
 import vocabulary
 from checkpoint import Checkpoint, Family, head_dim, rope, sizes
@@ -401,7 +402,7 @@ CHECKPOINTS: dict[str, Checkpoint] = {
         QWEN3_MOE_SIZES | WIDE | dict(moe_intermediate_size=256, num_experts=4, head_dim=32, num_attention_heads=8),
         MIXED_Q4_K | {"ffn_gate_inp": Format.F32, "ffn_down_exps": Format.Q6_K}),
 } | llama_likes.CHECKPOINTS | fused_projections.CHECKPOINTS | gated_attention.CHECKPOINTS | hybrids.CHECKPOINTS | (
-    state_spaces.CHECKPOINTS | learnt_positions.CHECKPOINTS | distances.CHECKPOINTS
+    state_spaces.CHECKPOINTS | learnt_positions.CHECKPOINTS | distances.CHECKPOINTS | selective_scans.CHECKPOINTS
 )  # fmt: skip
 
 

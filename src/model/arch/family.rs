@@ -196,6 +196,8 @@ pub enum Recurrent {
     KeyDelta,
     /// A gated convolution over few rows.
     ShortConv,
+    /// The selective scan of Mamba 1.
+    SelectiveScan,
     /// The state space of Mamba 2.
     StateSpace,
 }

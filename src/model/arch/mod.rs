@@ -41,12 +41,15 @@ mod hunyuan_moe;
 mod hy_v3;
 mod internlm2;
 mod jais2;
+mod jamba;
 mod kimi_linear;
 mod laguna;
 mod lfm2;
 mod lfm2moe;
 mod llama;
 mod llama4;
+mod mamba;
+mod mamba2;
 mod mellum;
 mod minicpm;
 mod minimax_m2;
@@ -155,6 +158,9 @@ pub const FAMILIES: &[&Family] = &[
     &kimi_linear::FAMILY,
     &lfm2::FAMILY,
     &lfm2moe::FAMILY,
+    &mamba::FAMILY,
+    &mamba2::FAMILY,
+    &jamba::FAMILY,
     &granitehybrid::FAMILY,
     &falcon_h1::FAMILY,
     &nemotron_h::FAMILY,
