@@ -65,6 +65,7 @@ pub mod sample_token;
 pub mod scale;
 pub mod scale_by_position;
 pub mod select_rows;
+pub mod selective_scan;
 pub mod softcap;
 pub mod state_space;
 pub mod xielu;

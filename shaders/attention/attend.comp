@@ -24,6 +24,7 @@ shared float lanes[HEADS][WORKGROUP_SIZE];
 
 // The work of the workgroup.
 uint row;
+uint own_position;
 uint kv_head;
 uint first_head;
 uint heads;
@@ -59,7 +60,9 @@ void score(uint position, uint slot_of_piece) {
         vec4 key = load_cached(record, KEY_STRIDE, position % BLOCK_TOKENS, q);
         [[unroll]] for (uint h = 0; h < HEADS; h++) sums[h] = fma(key, queries[h * KEY_QUADS + q], sums[h]);
     }
-    [[unroll]] for (uint h = 0; h < HEADS; h++) scores[h][slot_of_piece] = score_of(sums[h]);
+    [[unroll]] for (uint h = 0; h < HEADS; h++) {
+        scores[h][slot_of_piece] = score_of(sums[h], first_head + h, own_position, position);
+    }
 }
 
 // Computes the scores of the positions first..end of a piece, and from them the weights of a softmax over the piece.
@@ -114,8 +117,8 @@ void main() {
     first_head = kv_head * (n_heads / n_kv_heads) + gl_WorkGroupID.x % tiles * HEADS;
     heads = min(HEADS, (kv_head + 1) * (n_heads / n_kv_heads) - first_head);
     if (!find_row(step, gl_WorkGroupID.y, row)) return;
-    uint position = step.positions.at[row];
-    uint first_seen = first_visible(position);
+    own_position = step.positions.at[row];
+    uint first_seen = first_visible(own_position);
     uint first_piece = first_seen / PIECE_TOKENS;
     uint end_seen = end_in_sight(step, row, window);
     uint last_piece = (end_seen - 1) / PIECE_TOKENS;

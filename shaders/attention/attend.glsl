@@ -10,6 +10,7 @@ layout(push_constant, scalar) uniform Push {
     uint64_t result;       // y, or with SPLIT the partial results
     Step step;
     uint64_t sinks;        // 0: none
+    uint64_t slopes;       // 0: none
     uint n_heads;
     uint n_kv_heads;
     uint window;           // 0: none
@@ -33,9 +34,13 @@ vec4 load_query(uint row_and_head, uint quad) {
     return x;
 }
 
-float score_of(vec4 sums) {
+// The score of a head of a row at `position` for the key at `of_key`. A head after the last one gets any score.
+float score_of(vec4 sums, uint head, uint position, uint of_key) {
     float sum = scale * ((sums.x + sums.y) + (sums.z + sums.w));
-    return cap > 0.0 ? softcap(sum, cap) : sum;
+    float score = cap > 0.0 ? softcap(sum, cap) : sum;
+    if (slopes == 0) return score;
+    float distance = float(max(position, of_key) - min(position, of_key));
+    return fma(-Floats(slopes).at[min(head, n_heads - 1)], distance, score);
 }
 
 // Writes four values of a head of a row: the result over its whole context, or with SPLIT the partial result of a piece,

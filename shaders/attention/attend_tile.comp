@@ -78,6 +78,10 @@ uint row_of(uint query) {
     return first_row + query / HEADS;
 }
 
+uint position_of(uint query) {
+    return first_position + query / HEADS;
+}
+
 uint head_of(uint query) {
     return first_head + query % HEADS;
 }
@@ -125,9 +129,12 @@ void form_scores(uint start, uint span, uint first, uint end) {
         }
     }
     [[unroll]] for (uint q = 0; q < 4; q++) {
+        uint query = first_query + q;
         vec4 scores;
-        [[unroll]] for (uint p = 0; p < 4; p++) scores[p] = score_of(sums[q][p]);
-        weights[(first_query + q) * WEIGHTS_STRIDE + (span - start) / 4 + column] = scores;
+        [[unroll]] for (uint p = 0; p < 4; p++) {
+            scores[p] = score_of(sums[q][p], head_of(query), position_of(query), span + 4 * column + p);
+        }
+        weights[query * WEIGHTS_STRIDE + (span - start) / 4 + column] = scores;
     }
 }
 
@@ -146,7 +153,7 @@ void weigh(uint start, inout Softmax softmax) {
     uint query = gl_LocalInvocationID.x / PARTS;
     uint part = gl_LocalInvocationID.x % PARTS;
     uint own = query * WEIGHTS_STRIDE;
-    uint position = first_position + query / HEADS;
+    uint position = position_of(query);
     uvec2 visible = uvec2(0);
     if (is_query(query)) {
         visible = uvec2(first_visible(position), end_in_sight(step, row_of(query), window));

@@ -38,7 +38,7 @@ pub fn cases() -> Vec<Case> {
             case(&Sequences::new(attention, &[800, 301, 40], exact_values), kv_type, 2e-5, &three_sequences())
         };
         let latent = with_sinks(of_shape(KvShape::latent(48, 40), 16, Some(300), Some(30.0)));
-        let long = [shaped(64, 2, 3, None, None), latent].map(long);
+        let long = [shaped(64, 2, 3, None, None), with_slopes(shaped(16, 2, 2, None, None)), latent].map(long);
         let rounded =
             Sequences::new(shaped(64, 2, 2, None, None), &[271, 40], |_, len, seed| random::activations(len, seed));
         let rounded = case(&rounded, kv_type, rounding(kv_type), &two_sequences());
@@ -53,6 +53,7 @@ pub fn cases() -> Vec<Case> {
             shaped(32, 1, 3, None, Some(30.0)),
             shaped(64, 1, 4, Some(70), None),
             with_sinks(shaped(16, 2, 2, Some(300), None)),
+            with_slopes(shaped(32, 2, 2, None, None)),
         ]
         .map(both_ways);
         shapes.map(shape).into_iter().chain(long).chain([rounded]).chain(other_forms().map(other)).chain(both_ways)
@@ -60,8 +61,8 @@ pub fn cases() -> Vec<Case> {
     KvType::ALL.iter().flat_map(of_type).collect()
 }
 
-/// Sinks, keys and values of different lengths, values that are part of their keys, and chunks.
-fn other_forms() -> [Attention; 7] {
+/// Sinks, slopes, keys and values of different lengths, values that are part of their keys, and chunks.
+fn other_forms() -> [Attention; 9] {
     let unequal = |n_kv_heads, key_dim, value_dim| KvShape { value_dim, ..KvShape::grouped(n_kv_heads, key_dim) };
     [
         with_sinks(shaped(64, 2, 4, Some(128), None)),
@@ -71,6 +72,8 @@ fn other_forms() -> [Attention; 7] {
         of_shape(KvShape::latent(576, 512), 18, None, None),
         in_chunks(shaped(32, 2, 2, None, None), 50),
         in_chunks(shaped(16, 1, 4, None, None), 256),
+        with_slopes(shaped(32, 2, 3, None, None)),
+        with_slopes(with_sinks(shaped(16, 1, 5, Some(100), Some(30.0)))),
     ]
 }
 
@@ -158,7 +161,7 @@ pub(super) fn of_shape(kv: KvShape, group: usize, window: Option<usize>, softcap
     let scale = 3.0 / (kv.key_dim as f32).sqrt();
     let window = window.map(Window::Last);
     let (n_heads, sees_later) = (kv.n_kv_heads * group, false);
-    Attention { layer: 1, stores: true, n_heads, kv, scale, window, sees_later, softcap, sinks: None }
+    Attention { layer: 1, stores: true, n_heads, kv, scale, window, sees_later, softcap, sinks: None, slopes: None }
 }
 
 /// The same attention with chunks of `positions` positions.
@@ -172,14 +175,21 @@ pub(super) fn with_sinks(attention: Attention) -> Attention {
     Attention { sinks: Some(sinks), ..attention }
 }
 
+/// The same attention with slopes, some so steep that only near positions count.
+pub(super) fn with_slopes(attention: Attention) -> Attention {
+    let slopes = (0..attention.n_heads).map(|head| [0.5, 0.01, 0.1][head % 3]).collect();
+    Attention { slopes: Some(slopes), ..attention }
+}
+
 fn case(sequences: &Sequences, kv_type: KvType, tolerance: f64, steps: &[Ranges]) -> Case {
-    let Attention { n_heads, kv, window, softcap, sees_later, ref sinks, .. } = sequences.attention;
+    let Attention { n_heads, kv, window, softcap, sees_later, ref sinks, ref slopes, .. } = sequences.attention;
     let KvShape { n_kv_heads, key_dim, value_dim, values_in_keys } = kv;
     let form = if values_in_keys { ", latent" } else { "" };
     let sinks = if sinks.is_some() { ", sinks" } else { "" };
+    let slopes = if slopes.is_some() { ", slopes" } else { "" };
     let later = if sees_later { ", both ways" } else { "" };
     let name = format!(
-        "{kv_type}, {n_heads}/{n_kv_heads} heads of {key_dim}/{value_dim}{form}, window {window:?}, cap {softcap:?}{sinks}{later}"
+        "{kv_type}, {n_heads}/{n_kv_heads} heads of {key_dim}/{value_dim}{form}, window {window:?}, cap {softcap:?}{sinks}{slopes}{later}"
     );
     let steps = steps.iter().map(|ranges| sequences.case_step(ranges, tolerance)).collect();
     let cache = Some(CaseCache::of_kv(sequences.shapes(), kv_type, sequences.n_blocks()));

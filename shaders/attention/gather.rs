@@ -67,6 +67,11 @@ impl Queries<'_> {
         (self.first_row + index / self.heads.len(), self.heads.start + index % self.heads.len())
     }
 
+    #[inline(always)]
+    fn position(&self, index: usize) -> usize {
+        self.first_position + index / self.heads.len()
+    }
+
     /// The offset of a query in `query`.
     #[inline(always)]
     pub fn offset(&self, index: usize) -> usize {
@@ -83,8 +88,7 @@ impl Queries<'_> {
     /// The positions that one query sees among the `len` positions from `start` on, relative to `start`.
     #[inline(always)]
     fn visible_in(&self, index: usize, start: usize, len: usize) -> Range<usize> {
-        let position = self.first_position + index / self.heads.len();
-        let visible = self.attention.visible(position, self.end);
+        let visible = self.attention.visible(self.position(index), self.end);
         let first = visible.start.saturating_sub(start).min(len);
         first..visible.end.saturating_sub(start).clamp(first, len)
     }
@@ -297,13 +301,10 @@ unsafe fn tile<V: Vector, H: StoredHead, const N: usize>(
         }
         for n in 0..N {
             let scores = &mut scores[n][..tokens];
-            if let Some(cap) = attention.softcap {
-                scores.iter_mut().for_each(|score| *score = softcap(*score * attention.scale, cap));
-            }
+            let scale = cap_and_slope(queries, first + n, start, scores);
             // Slots outside the visible range get a weight of 0, whatever the cache holds there.
             scores[..visible[n].start].fill(f32::NEG_INFINITY);
             scores[visible[n].end..].fill(f32::NEG_INFINITY);
-            let scale = if attention.softcap.is_some() { 1.0 } else { attention.scale };
             let header = outputs[n].sub(HEADER).cast::<[f32; HEADER]>();
             let rescale = weigh_span::<V>(&mut *header, scores, scale);
             if rescale != 1.0 {
@@ -318,6 +319,26 @@ unsafe fn tile<V: Vector, H: StoredHead, const N: usize>(
         add_values::<V, H, N>(&scores, span, seen, &outputs, partial_len - HEADER);
     }
     N
+}
+
+/// Applies the soft cap and the slope of a query to its products with the keys from position `start` on. Returns the factor
+/// that the products still lack.
+#[inline(always)]
+fn cap_and_slope(queries: &Queries<'_>, index: usize, start: usize, scores: &mut [f32]) -> f32 {
+    let Attention { scale, softcap: cap, ref slopes, .. } = *queries.attention;
+    match cap {
+        Some(cap) => scores.iter_mut().for_each(|score| *score = softcap(*score * scale, cap)),
+        None if slopes.is_none() => return scale,
+        None => scores.iter_mut().for_each(|score| *score *= scale),
+    }
+    if let Some(slopes) = slopes {
+        let slope = slopes[queries.row_and_head(index).1];
+        let first = start as f32 - queries.position(index) as f32;
+        for (offset, score) in (0_u16..).zip(scores) {
+            *score -= slope * (first + f32::from(offset)).abs();
+        }
+    }
+    1.0
 }
 
 /// The number of vectors of running sums for each of `n` queries that fit the registers.

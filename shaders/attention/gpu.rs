@@ -195,9 +195,14 @@ fn later_constant(attention: &Attention) -> (u32, u32) {
     (5, u32::from(attention.sees_later))
 }
 
-/// The address of the sinks, or 0.
-fn sinks_address(args: &GpuArgs<'_>) -> u64 {
-    args.tables.first().map_or(0, |sinks| sinks.address)
+/// The address of the sinks, which are the first table, or 0.
+fn sinks_address(attention: &Attention, args: &GpuArgs<'_>) -> u64 {
+    args.tables.first().filter(|_| attention.sinks.is_some()).map_or(0, |sinks| sinks.address)
+}
+
+/// The address of the slopes, which are the last table, or 0.
+fn slopes_address(attention: &Attention, args: &GpuArgs<'_>) -> u64 {
+    args.tables.last().filter(|_| attention.slopes.is_some()).map_or(0, |slopes| slopes.address)
 }
 
 /// The dispatch that stores the keys and values of all rows, with an optional rotation.
@@ -326,7 +331,8 @@ impl<'a> Run<'a> {
             .address(values.address)
             .address(output.address)
             .address(args.step)
-            .address(sinks_address(args))
+            .address(sinks_address(attention, args))
+            .address(slopes_address(attention, args))
             .size(attention.n_heads)
             .size(attention.kv.n_kv_heads)
             .size(window)
@@ -355,7 +361,7 @@ impl<'a> Run<'a> {
             .address(args.scratch.address)
             .address(output.address)
             .address(args.step)
-            .address(sinks_address(args))
+            .address(sinks_address(attention, args))
             .size(attention.n_heads)
             .size(window)
             .size(chunk)

@@ -66,7 +66,8 @@ impl Window {
 /// For a row at position `p`, where `t` are the positions of its sequence up to `p`, or all with `sees_later`, that its
 /// window includes:
 /// `s[t] = softcap(scale * q·k[t])`, `y = sum_t softmax(s)[t] v[t]`; query head `h` reads KV head
-/// `h / (n_heads / n_kv_heads)`. With sinks the softmax of head `h` has one more score, `sinks[h]`, which has no value.
+/// `h / (n_heads / n_kv_heads)`. With sinks the softmax of head `h` has one more score, `sinks[h]`, which has no value. With
+/// slopes `slopes[h] |p - t|` is subtracted from the scores of head `h` (ALiBi).
 ///
 /// - Inputs: query [rows, n_heads * key_dim], key [rows, n_kv_heads * key_dim], and unless values are part of the keys
 ///   value [rows, n_kv_heads * value_dim]; output [rows, n_heads * value_dim].
@@ -74,8 +75,8 @@ impl Window {
 /// - The softmax is computed online over KV blocks in the order of positions. So the result does not depend on the
 ///   chunks of the prompt, nor on other sequences.
 /// - Source: Dao et al. 2022 (online softmax over blocks); Kwon et al. 2023 (paged cache); Ainslie et al. 2023
-///   (groups); Xiao et al. 2023 (sinks); DeepSeek-AI 2024 (latent attention, whose projections are absorbed outside of
-///   this op).
+///   (groups); Xiao et al. 2023 (sinks); Press et al. 2022 (slopes); DeepSeek-AI 2024 (latent attention, whose projections
+///   are absorbed outside of this op).
 #[derive(Debug, Clone)]
 pub struct Attention {
     /// The layer of the cache.
@@ -98,14 +99,16 @@ pub struct Attention {
     pub softcap: Option<f32>,
     /// A learned score for each query head, `[n_heads]`, which joins the softmax without a value.
     pub sinks: Option<Arc<[f32]>>,
+    /// How much the scores of each query head fall with each position between row and key, `[n_heads]`.
+    pub slopes: Option<Arc<[f32]>>,
 }
 
 impl Attention {
     /// Checks the parameters.
     ///
     /// # Errors
-    /// [`ShapeError`] when the KV heads do not divide the heads, a head is too long, the number of sinks is not that of
-    /// the heads, or rows that see later rows are in chunks.
+    /// [`ShapeError`] when the KV heads do not divide the heads, a head is too long, the number of sinks or slopes is not
+    /// that of the heads, or rows that see later rows are in chunks.
     pub fn checked(self) -> Result<Self, ShapeError> {
         let KvShape { n_kv_heads, key_dim, value_dim, values_in_keys } = self.kv;
         let groups = self.n_heads.checked_rem(n_kv_heads).unwrap_or(self.n_heads);
@@ -120,8 +123,9 @@ impl Attention {
         if let (true, Some(Window::Chunk(positions))) = (self.sees_later, self.window) {
             ShapeError::check("attention", "positions of a chunk of rows that see later rows", positions, 0)?;
         }
-        if let Some(sinks) = &self.sinks {
-            ShapeError::check("attention", "number of sinks", sinks.len(), self.n_heads)?;
+        for (what, of_heads) in [("number of sinks", &self.sinks), ("number of slopes", &self.slopes)] {
+            let found = of_heads.as_ref().map_or(self.n_heads, |values| values.len());
+            ShapeError::check("attention", what, found, self.n_heads)?;
         }
         Ok(self)
     }

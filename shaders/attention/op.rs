@@ -68,7 +68,7 @@ impl Op for Attention {
     }
 
     fn gpu_tables(&self) -> Vec<&[f32]> {
-        self.sinks.as_deref().into_iter().collect()
+        [&self.sinks, &self.slopes].into_iter().flat_map(Option::as_deref).collect()
     }
 
     fn gpu_scratch_bytes(&self, device: &DeviceLimits, rows: usize, context_tokens: usize) -> u64 {

@@ -25,7 +25,9 @@ pub fn attend(attention: &Attention, position: usize, query: &[f32], key: &[f32]
             .map(|t| {
                 let product: f64 = q.iter().zip(key_of(t)).map(|(q, k)| f64::from(*q) * f64::from(*k)).sum();
                 let score = product * f64::from(attention.scale);
-                attention.softcap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh())
+                let capped = attention.softcap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh());
+                let slope = attention.slopes.as_ref().map_or(0.0, |slopes| f64::from(slopes[head]));
+                capped - slope * position.abs_diff(t) as f64
             })
             .collect();
         let sink = attention.sinks.as_ref().map(|sinks| f64::from(sinks[head]));

@@ -47,6 +47,9 @@ impl fmt::Display for MixerSpec {
                 write!(f, "delta rule with a decay per key, {} heads of {}", shape.value_heads, shape.value_dim)
             }
             MixerSpec::ShortConv(conv) => write!(f, "convolution over {} rows", conv.width),
+            MixerSpec::SelectiveScan(scan) => {
+                write!(f, "selective scan, {} channels of {}", scan.shape.channels, scan.shape.state_dim)
+            }
             MixerSpec::StateSpace(space) => write!(f, "{space}"),
             MixerSpec::AttentionNextToStateSpace(attention, space) => write!(f, "{attention}; {space}"),
             MixerSpec::None => f.write_str("no mixer"),

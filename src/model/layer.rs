@@ -6,6 +6,7 @@ use cuelight_shaders::experts::{Groups, RouteWeighting, Scoring};
 use cuelight_shaders::gated_delta::DeltaShape;
 use cuelight_shaders::layer_state::LayerState;
 use cuelight_shaders::recurrent::StatePart;
+use cuelight_shaders::selective_scan::ScanShape;
 use cuelight_shaders::state_space::SpaceShape;
 
 use super::arch::{FeedForward, Norms, QkNormKind, SharedExpert};
@@ -37,6 +38,8 @@ pub enum MixerSpec {
     KeyDelta(DeltaLayer),
     /// A gated convolution.
     ShortConv(ConvLayer),
+    /// The selective scan of Mamba 1 after a convolution.
+    SelectiveScan(ScanLayer),
     /// The state space of Mamba 2 after a convolution.
     StateSpace(SpaceLayer),
     /// Attention and a state space read the same rows, and their outputs are added.
@@ -56,6 +59,7 @@ impl MixerSpec {
             MixerSpec::GatedDelta(_)
             | MixerSpec::KeyDelta(_)
             | MixerSpec::ShortConv(_)
+            | MixerSpec::SelectiveScan(_)
             | MixerSpec::StateSpace(_)
             | MixerSpec::None => None,
         }
@@ -72,6 +76,7 @@ impl MixerSpec {
                 LayerState::recurrent(len_of(&delta.state_parts(0)))
             }
             MixerSpec::ShortConv(conv) => LayerState::recurrent(conv.state_part(0).len),
+            MixerSpec::SelectiveScan(scan) => LayerState::recurrent(len_of(&scan.state_parts(0))),
             MixerSpec::StateSpace(space) => LayerState::recurrent(len_of(&space.state_parts(0))),
             MixerSpec::AttentionNextToStateSpace(attention, space) => {
                 LayerState { kv: attention.kv_shape(), ..LayerState::recurrent(len_of(&space.state_parts(0))) }
@@ -140,6 +145,28 @@ impl ConvLayer {
     }
 }
 
+/// A layer with the selective scan of Mamba 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ScanLayer {
+    /// Its channels and their states.
+    pub shape: ScanShape,
+    /// Values from which dt is projected.
+    pub rank: usize,
+    /// Whether these values, B and C are normalised, also where the file has no weights of these norms.
+    pub normalises: bool,
+    /// Rows that the convolution of x spans.
+    pub conv_width: usize,
+}
+
+impl ScanLayer {
+    /// The state of the convolution and of the scan, in layer number `layer`.
+    #[must_use]
+    pub fn state_parts(&self, layer: usize) -> [StatePart; 2] {
+        let conv = CausalConv::state_len(self.shape.channels, self.conv_width);
+        parts_of(layer, [conv, self.shape.state_len()])
+    }
+}
+
 /// A layer with the state space of Mamba 2.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SpaceLayer {
@@ -175,6 +202,8 @@ pub struct AttentionLayer {
     pub rope: Option<RopeSpec>,
     /// How queries are scaled by their position.
     pub position_scale: Option<PositionScale>,
+    /// The bias of ALiBi, from which the slope of each head follows; `None` if scores do not fall with distance.
+    pub max_alibi_bias: Option<f32>,
     /// The factor on scores.
     pub scale: f32,
 }

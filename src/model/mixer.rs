@@ -2,6 +2,7 @@
 
 mod delta;
 mod key_delta;
+mod selective_scan;
 mod short_conv;
 mod state_space;
 
@@ -12,6 +13,7 @@ use cuelight_shaders::heads::{JoinHeads, SplitHeads};
 use cuelight_shaders::matmul::HeadLinear;
 use cuelight_shaders::rope::Rope;
 
+use super::alibi::slopes;
 use super::arch::{Gate, QkNormKind, Values};
 use super::builder::{BuildError, Builder};
 use super::layer::{AttentionLayer, Heads, LatentSizes, MixerSpec, RopeSpec};
@@ -30,6 +32,7 @@ pub fn mix(builder: &mut Builder<'_>, layer: usize, spec: &MixerSpec, x: ValueId
         MixerSpec::GatedDelta(sizes) => delta::gated_delta(builder, layer, sizes, x),
         MixerSpec::KeyDelta(sizes) => key_delta::key_delta(builder, layer, sizes, x),
         MixerSpec::ShortConv(sizes) => short_conv::short_conv(builder, layer, sizes, x),
+        MixerSpec::SelectiveScan(sizes) => selective_scan::selective_scan(builder, layer, sizes, x),
         MixerSpec::StateSpace(sizes) => state_space::state_space(builder, layer, sizes, x),
         MixerSpec::AttentionNextToStateSpace(attention, sizes) => {
             let attended = grouped_query_attention(builder, layer, attention, x)?;
@@ -108,6 +111,7 @@ fn attention_op(builder: &Builder<'_>, layer: usize, attention: &AttentionLayer,
         sees_later: attention.sees_later,
         softcap: builder.h.attention_softcap,
         sinks: None,
+        slopes: attention.max_alibi_bias.map(|bias| slopes(attention.heads.n_heads, bias)),
     }
 }
 

@@ -5,7 +5,7 @@
 //! - [`arch`]: the families, one declarative file each
 //! - [`hyperparameters`]: the metadata, checked
 //! - [`layer`]: how each layer is built, from both; [`describe`] says it in words
-//! - [`rope`]: rotary frequencies and their scaling rules
+//! - [`rope`]: rotary frequencies and their scaling rules; [`alibi`]: scores that fall with distance
 //! - [`weights`]: tensors by name, checked against the expected shape
 //! - [`builder`]: the graph under construction
 //! - [`mixer`] and [`ffn`]: the two halves of a layer
@@ -14,6 +14,7 @@
 //! - [`output`]: what follows the last layer
 //! - [`ModelGraph::build`]: embedding, layers, output
 
+pub mod alibi;
 pub mod arch;
 pub mod builder;
 pub mod describe;

@@ -5,7 +5,7 @@ use cuelight_shaders::matmul::Linear;
 use cuelight_shaders::select_rows::SelectRows;
 use cuelight_shaders::weight::Weight;
 
-use super::arch::Output;
+use super::arch::{EmbeddingNorm, Output};
 use super::builder::{BuildError, Builder};
 use crate::embedding::{EmbeddingSpec, Pooling};
 use crate::graph::ValueId;
@@ -51,8 +51,9 @@ fn last_norm(builder: &mut Builder<'_>, x: ValueId) -> Result<ValueId, BuildErro
         return Ok(x);
     }
     // Some files name the last norm after the embedding.
-    let name = if builder.weights.has("token_embd_norm.weight") { "token_embd_norm" } else { "output_norm" };
-    builder.norm(name, x)
+    let is_named_after_embedding =
+        builder.family.embedding_norm != EmbeddingNorm::Stored && builder.weights.has("token_embd_norm.weight");
+    builder.norm(if is_named_after_embedding { "token_embd_norm" } else { "output_norm" }, x)
 }
 
 /// The logits of the selected rows.

@@ -27,6 +27,8 @@ class Family:
     rotates_neighbours: bool = False
     # Layer norms instead of root-mean-square norms.
     layer_norms: bool = False
+    # What names of tensors start with in transformers, but not for the converter.
+    prefix: str = ""
     # Writes the keys that only this architecture has.
     write_keys: Callable[[gguf.GGUFWriter, object], None] = lambda writer, config: None
     # Writes the number and sizes of key and value heads, for families whose heads differ in size.

@@ -18,6 +18,7 @@ import transformers
 from gguf import GGMLQuantizationType as Format
 
 import directories
+import distances
 import fused_projections
 import gated_attention
 import hybrids
@@ -25,6 +26,7 @@ import learnt_positions
 import llama_likes
 import oracle
 import parts
+import selective_scans
 import state_spaces
 import vocabulary
 from checkpoint import Checkpoint, Family, head_dim, rope, sizes
@@ -400,7 +402,7 @@ CHECKPOINTS: dict[str, Checkpoint] = {
         QWEN3_MOE_SIZES | WIDE | dict(moe_intermediate_size=256, num_experts=4, head_dim=32, num_attention_heads=8),
         MIXED_Q4_K | {"ffn_gate_inp": Format.F32, "ffn_down_exps": Format.Q6_K}),
 } | llama_likes.CHECKPOINTS | fused_projections.CHECKPOINTS | gated_attention.CHECKPOINTS | hybrids.CHECKPOINTS | (
-    state_spaces.CHECKPOINTS | learnt_positions.CHECKPOINTS
+    state_spaces.CHECKPOINTS | learnt_positions.CHECKPOINTS | distances.CHECKPOINTS | selective_scans.CHECKPOINTS
 )  # fmt: skip
 
 
@@ -536,7 +538,7 @@ def write_weights(
         values = values_of(key, shape) if values_of else random_tensor(key, shape, gain, rng)
         layout = layout_of(key, checkpoint.family, config)
         rule = parts.find(checkpoint.family.rules(config), key)
-        rule = rule or parts.Parts((names.get_name(key, try_suffixes=(".weight", ".bias")),))
+        rule = rule or parts.Parts((names.get_name(key.removeprefix(checkpoint.family.prefix), try_suffixes=(".weight", ".bias")),))
         read = []
         for stored_name, part in zip(rule.names, rule.into_file(values), strict=True):
             format = format_of(stored_name, part.shape, checkpoint.formats)

@@ -196,6 +196,8 @@ pub enum Recurrent {
     KeyDelta,
     /// A gated convolution over few rows.
     ShortConv,
+    /// The selective scan of Mamba 1.
+    SelectiveScan,
     /// The state space of Mamba 2.
     StateSpace,
 }
@@ -219,6 +221,8 @@ pub struct AttentionSpec {
     pub rotation: Rotation,
     /// How queries are scaled by their position.
     pub temperature: Temperature,
+    /// The bias of ALiBi, which lowers scores by distance, unless the file has the key `attention.max_alibi_bias`; 0 for none.
+    pub max_alibi_bias: f32,
     /// Where YaRN's ramp starts and ends.
     pub yarn_ramp: YarnRamp,
     /// The use of the key `rope.scaling.yarn_log_multiplier`.
@@ -240,6 +244,7 @@ impl AttentionSpec {
         windowed_rope: WindowedRope::AsOthers,
         rotation: Rotation::EveryLayer,
         temperature: Temperature::Never,
+        max_alibi_bias: 0.0,
         yarn_ramp: YarnRamp::WholePairs,
         yarn_multiplier: YarnMultiplier::OfScores,
         values: Values::AsProjected,

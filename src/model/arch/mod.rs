@@ -7,6 +7,7 @@ mod afmoe;
 mod apertus;
 mod arcee;
 mod bert;
+mod bloom;
 mod chatglm;
 mod cohere2;
 mod cohere2moe;
@@ -40,16 +41,20 @@ mod hunyuan_moe;
 mod hy_v3;
 mod internlm2;
 mod jais2;
+mod jamba;
 mod kimi_linear;
 mod laguna;
 mod lfm2;
 mod lfm2moe;
 mod llama;
 mod llama4;
+mod mamba;
+mod mamba2;
 mod mellum;
 mod minicpm;
 mod minimax_m2;
 mod mistral3;
+mod mpt;
 mod muse_glimmer;
 mod nemotron;
 mod nemotron_h;
@@ -135,6 +140,8 @@ pub const FAMILIES: &[&Family] = &[
     &gpt2::FAMILY,
     &starcoder::FAMILY,
     &falcon::FAMILY,
+    &bloom::FAMILY,
+    &mpt::FAMILY,
     &granite_swa::FAMILY,
     &mellum::FAMILY,
     &hy_v3::FAMILY,
@@ -151,6 +158,9 @@ pub const FAMILIES: &[&Family] = &[
     &kimi_linear::FAMILY,
     &lfm2::FAMILY,
     &lfm2moe::FAMILY,
+    &mamba::FAMILY,
+    &mamba2::FAMILY,
+    &jamba::FAMILY,
     &granitehybrid::FAMILY,
     &falcon_h1::FAMILY,
     &nemotron_h::FAMILY,

@@ -8,10 +8,10 @@ use crate::model::error::ModelError;
 use crate::model::layer::{Heads, LatentSizes};
 
 impl Keys<'_> {
-    /// The heads of each layer. Windowed layers may have their own sizes, in keys that end in `_swa`. Files may give 0 heads
-    /// of keys to layers that do not attend.
+    /// The heads of each layer. Windowed layers may have their own sizes, in keys that end in `_swa`. Files may give 0 heads,
+    /// or 0 heads of keys, to layers that do not attend.
     pub(super) fn heads(&self, hidden_size: usize, windows: &[Option<Window>]) -> Result<Vec<Heads>, ModelError> {
-        let Some(counts) = self.size_of_layers("attention.head_count", windows.len())? else {
+        let Some(counts) = self.size_or_none_of_layers("attention.head_count", windows.len())? else {
             return Err(self.missing("attention.head_count"));
         };
         let kv_counts = self.size_or_none_of_layers("attention.head_count_kv", windows.len())?;
@@ -31,7 +31,10 @@ impl Keys<'_> {
             let expected = format!("a divisor of {n_heads} heads");
             return Err(self.invalid("attention.head_count_kv", n_kv_heads, expected));
         }
-        let of_all = self.head_shape("", (hidden_size / n_heads, None))?;
+        if n_heads == 0 && n_kv_heads > 0 {
+            return Err(self.invalid("attention.head_count", 0, "above 0 in layers with heads of keys"));
+        }
+        let of_all = self.head_shape("", (hidden_size / n_heads.max(1), None))?;
         let (head_dim, rotary_dim) = if window.is_some() { self.head_shape("_swa", of_all)? } else { of_all };
         Ok(Heads { n_heads, n_kv_heads, head_dim, rotary_dim: rotary_dim.unwrap_or(head_dim) })
     }

@@ -91,11 +91,13 @@ impl<'a> Keys<'a> {
         sizes.map(|sizes| sizes.into_iter().map(|size| self.checked_size(key, size)).collect()).transpose()
     }
 
-    /// As [`Keys::size_of_layers`], but an array may have 0 for some layers.
+    /// As [`Keys::size_of_layers`], but layers may have 0.
     pub(super) fn size_or_none_of_layers(&self, key: &str, n_layers: usize) -> Result<Option<Vec<usize>>, ModelError> {
         let name = self.name(key);
         if !matches!(self.checkpoint.value(&name), Some(Value::Array(_))) {
-            return Ok(self.optional_size(key)?.map(|size| vec![size; n_layers]));
+            let size = self.checkpoint.optional_u32(&name)?.map(|size| size as usize);
+            let checked = size.map(|size| if size == 0 { Ok(0) } else { self.checked_size(key, size) });
+            return Ok(checked.transpose()?.map(|size| vec![size; n_layers]));
         }
         let sizes = self.checkpoint.integers(&name)?;
         if sizes.len() < n_layers {

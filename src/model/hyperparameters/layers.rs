@@ -42,6 +42,7 @@ impl Keys<'_> {
         let reads = self.layers_to_read(&heads, &windows)?;
         let (scale, yarn) =
             (self.optional_positive("attention.scale")?, self.yarn_score_scale(options.yarn_multiplier)?);
+        let max_alibi_bias = self.max_alibi_bias(options.max_alibi_bias)?;
         let of_layer = |layer: usize| {
             let (heads, rope) = (heads[layer], ropes[layer]);
             let recurrent = self.recurrent_mixer(family.recurrent, layer, (hidden_size, heads.n_heads))?;
@@ -61,6 +62,7 @@ impl Keys<'_> {
                 qk_norm: self.qk_norm(options.qk_norm, layer, rope.is_some())?,
                 position_scale: self.position_scale(options.temperature, rope.is_some())?,
                 scale: scale.unwrap_or_else(|| options.scale.value(hidden_size, heads.n_heads, key_dim) * yarn),
+                max_alibi_bias,
                 window: windows[layer],
                 sees_later: options.direction == Direction::BothWays,
                 heads,

@@ -1,4 +1,4 @@
-//! How each layer encodes positions: rotation, its scaling for long contexts, and the scale of queries.
+//! How each layer encodes positions: rotation, its scaling for long contexts, the scale of queries, and the bias of distance.
 
 use cuelight_shaders::attention::Window;
 
@@ -81,6 +81,13 @@ impl Keys<'_> {
                 None => None,
             },
         })
+    }
+
+    /// The bias of ALiBi: that of the file, else that of the family.
+    pub(super) fn max_alibi_bias(&self, of_family: f32) -> Result<Option<f32>, ModelError> {
+        const KEY: &str = "attention.max_alibi_bias";
+        let bias = self.checkpoint.optional_f32(&self.name(KEY))?.unwrap_or(of_family);
+        if bias == 0.0 { Ok(None) } else { self.checked_positive(KEY, bias).map(Some) }
     }
 
     /// The tensor of divisors of the frequencies.

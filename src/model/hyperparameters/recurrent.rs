@@ -1,12 +1,13 @@
 //! The sizes of recurrent layers.
 
 use cuelight_shaders::gated_delta::{DeltaShape, HeadOrder};
+use cuelight_shaders::selective_scan::ScanShape;
 use cuelight_shaders::state_space::SpaceShape;
 
 use super::keys::Keys;
 use crate::model::arch::Recurrent;
 use crate::model::error::ModelError;
-use crate::model::layer::{ConvLayer, DeltaLayer, MixerSpec, SpaceLayer};
+use crate::model::layer::{ConvLayer, DeltaLayer, MixerSpec, ScanLayer, SpaceLayer};
 
 /// Most rows that a convolution spans.
 const WIDEST_CONVOLUTION: usize = 64;
@@ -23,7 +24,7 @@ impl Keys<'_> {
             Recurrent::Never => return Ok(None),
             Recurrent::ShortConv => "shortconv.conv.weight",
             Recurrent::KeyDelta => "ssm_conv1d_q.weight",
-            Recurrent::GatedDelta(_) | Recurrent::StateSpace => "ssm_conv1d.weight",
+            Recurrent::GatedDelta(_) | Recurrent::SelectiveScan | Recurrent::StateSpace => "ssm_conv1d.weight",
         };
         if !self.has_tensor(layer, conv) {
             return Ok(None);
@@ -36,7 +37,18 @@ impl Keys<'_> {
                 let width = self.conv_width("shortconv.l_cache")?;
                 Some(MixerSpec::ShortConv(ConvLayer { channels: hidden_size, width }))
             }
+            Recurrent::SelectiveScan => Some(MixerSpec::SelectiveScan(self.scan_layer()?)),
             Recurrent::StateSpace => Some(MixerSpec::StateSpace(self.space_layer()?)),
+        })
+    }
+
+    fn scan_layer(&self) -> Result<ScanLayer, ModelError> {
+        let shape = ScanShape { channels: self.size("ssm.inner_size")?, state_dim: self.size("ssm.state_size")? };
+        Ok(ScanLayer {
+            shape,
+            rank: self.size("ssm.time_step_rank")?,
+            normalises: self.checkpoint.optional_bool(&self.name("ssm.dt_b_c_rms"))?.unwrap_or(false),
+            conv_width: self.conv_width("ssm.conv_kernel")?,
         })
     }
 

@@ -1,0 +1,49 @@
+"""Tiny checkpoints of the families whose attention scores fall with the distance between two tokens."""
+
+from functools import partial
+
+import gguf
+import transformers
+from gguf import MODEL_ARCH as ARCH
+
+import vocabulary
+from checkpoint import Checkpoint, Family
+from fused_projections import ungrouped
+from parts import Parts
+
+
+def write_bloom_heads(writer: gguf.GGUFWriter, config) -> None:
+    writer.add_head_count_kv(config.n_head)
+    writer.add_feed_forward_length(4 * config.hidden_size)
+
+
+def bloom_rules(config) -> dict[str, Parts]:
+    heads = config.n_head
+    fused = partial(ungrouped, queries=heads, groups=heads, head=config.hidden_size // heads)
+    return {rf"self_attention\.query_key_value\.{kind}": fused(f"attn_qkv.{kind}") for kind in ("weight", "bias")}
+
+
+def write_mpt_heads(writer: gguf.GGUFWriter, config) -> None:
+    # The converter writes no number of key and value heads: there are as many as heads.
+    writer.add_feed_forward_length(4 * config.d_model)
+    writer.add_max_alibi_bias(config.attn_config.alibi_bias_max)
+
+
+BLOOM = Family(
+    ARCH.BLOOM, transformers.BloomForCausalLM, transformers.BloomConfig, vocabulary.write_byte_level, layer_norms=True,
+    prefix="transformer.", write_heads=write_bloom_heads, writes_lengths=True, rules=bloom_rules,
+)  # fmt: skip
+MPT = Family(
+    ARCH.MPT, transformers.MptForCausalLM, transformers.MptConfig, vocabulary.write_byte_level, layer_norms=True,
+    write_heads=write_mpt_heads, writes_lengths=True,
+)  # fmt: skip
+USUAL = dict(
+    vocab_size=vocabulary.SIZE, layer_norm_epsilon=1e-3, max_position_embeddings=512, tie_word_embeddings=True,
+    bos_token_id=0, eos_token_id=0,
+)  # fmt: skip
+
+CHECKPOINTS: dict[str, Checkpoint] = {
+    "bloom": Checkpoint(BLOOM, USUAL | dict(hidden_size=32, n_layer=2, n_head=4)),
+    # The number of heads is no power of two.
+    "mpt": Checkpoint(MPT, USUAL | dict(d_model=48, n_layers=2, n_heads=6, max_seq_len=512)),
+}
