@@ -27,7 +27,16 @@ const FLOAT_GATE: f64 = 1e-3;
 const NEAR: f32 = 1e-4;
 
 /// Those whose GGUF file holds values that were rounded once more: `-exp(A_log)`.
-const ROUNDED: &[&str] = &["qwen35", "qwen35moe"];
+const ROUNDED: &[&str] = &[
+    "qwen35",
+    "qwen35moe",
+    "qwen3next",
+    "kimi-linear",
+    "granitehybrid",
+    "granitehybrid-moe",
+    "nemotron_h",
+    "nemotron_h_moe-latent",
+];
 
 #[derive(Deserialize)]
 struct Expected {

@@ -144,7 +144,7 @@ fn adapter_model(model: &ModelGraph, limits: AdapterLimits) -> AdapterModel {
             MixerSpec::GatedDelta(DeltaLayer { shape, .. }) => [shape.key_heads, shape.value_heads, shape.key_dim],
             _ => [0; 3],
         };
-        HeadCounts { query, key, delta }
+        HeadCounts { query, key, delta, ..HeadCounts::default() }
     });
     let architecture = &model.hyperparameters.architecture;
     AdapterModel::new(architecture, model.projections.clone(), heads.collect(), limits)

@@ -1,7 +1,13 @@
-"""Tiny checkpoints as Hugging Face directories: the weights of the GGUF file of the same name, as transformers saves them."""
+"""Tiny checkpoints as Hugging Face directories: the weights of the GGUF file of the same name, as transformers saves them.
+
+    python tests/generate/directories.py [NAME ...]      (needs the same packages as families.py)
+
+Writes `tests/fixtures/hugging_face/NAME` from `tests/fixtures/families/NAME.gguf`.
+"""
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import torch
@@ -12,7 +18,11 @@ import vocabulary
 NAMES = {
     "llama-rope-llama3", "gemma2-scale", "gemma3", "mixtral-small", "qwen3moe-small", "phi3", "phi3-long", "smollm3", "olmo3",
     "granite", "gemma", "gemma4-e", "gemma4-small", "qwen35", "qwen35moe", "gpt-oss-small", "glm4", "exaone4-small", "seed_oss",
-    "mistral3", "llama-shards", "granite_swa", "mellum", "hy_v3", "afmoe", "gpt2", "starcoder",
+    "mistral3", "llama-shards", "granite_swa", "mellum", "hy_v3", "afmoe", "gpt2", "starcoder", "deepseek2", "deepseek3", "llama4",
+    "granitemoe", "olmo", "phi2", "stablelm", "command-r", "ernie4_5-moe", "hunyuan-dense", "hunyuan-moe", "chatglm", "jais2",
+    "gptneox", "falcon", "falcon-40b", "qwen3next", "kimi-linear", "lfm2", "lfm2moe", "granitehybrid", "granitehybrid-moe",
+    "nemotron_h", "nemotron_h_moe-latent", "glm4moe", "cohere2", "ernie4_5", "minimax-m2", "arcee", "dots1",
+    "exaone-moe", "starcoder2", "nemotron", "olmoe",
 }  # fmt: skip
 KEPT = {"config.json", "model.safetensors.index.json"}
 
@@ -36,3 +46,10 @@ def write_text(folder: Path) -> None:
                     chat_template=vocabulary.CHATML_TEMPLATE)  # fmt: skip
     (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=1) + "\n")
     (folder / "generation_config.json").write_text(json.dumps(dict(eos_token_id=[2, 0])) + "\n")
+
+
+if __name__ == "__main__":
+    import families
+
+    for name in sys.argv[1:] or sorted(NAMES):
+        families.write_directory(name)

@@ -417,12 +417,7 @@ def main(names: list[str]) -> None:
 def generate(name: str, checkpoint: Checkpoint) -> None:
     """Writes one checkpoint and its expected values."""
     rng = np.random.default_rng(zlib.crc32(name.encode()) + checkpoint.draw)
-    config = checkpoint.family.config(**checkpoint.config, attn_implementation="eager")
-    with torch.device("meta"):
-        shapes = {key: tuple(value.shape) for key, value in checkpoint.family.model(config).state_dict().items()}
-    if config.tie_word_embeddings:
-        shapes.pop("lm_head.weight", None)
-
+    config, shapes = layers_of(checkpoint)
     folder = FIXTURES / "families"
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.gguf"
@@ -447,6 +442,24 @@ def generate(name: str, checkpoint: Checkpoint) -> None:
     if name in directories.NAMES:
         directories.write(FIXTURES / "hugging_face" / name, model)
     print(f"{name:20} {path.stat().st_size / 1024:7.0f} KiB", flush=True)
+
+
+def write_directory(name: str) -> None:
+    """Writes the directory of one checkpoint, with the weights of its file."""
+    checkpoint = CHECKPOINTS[name]
+    config, shapes = layers_of(checkpoint)
+    state = read_weights(FIXTURES / "families" / f"{name}.gguf", checkpoint, config, shapes)
+    directories.write(FIXTURES / "hugging_face" / name, oracle_model(checkpoint, config, state))
+
+
+def layers_of(checkpoint: Checkpoint) -> tuple[object, dict[str, tuple[int, ...]]]:
+    """transformers' configuration, and the shapes of the weights."""
+    config = checkpoint.family.config(**checkpoint.config, attn_implementation="eager")
+    with torch.device("meta"):
+        shapes = {key: tuple(value.shape) for key, value in checkpoint.family.model(config).state_dict().items()}
+    if config.tie_word_embeddings:
+        shapes.pop("lm_head.weight", None)
+    return config, shapes
 
 
 def oracle_model(checkpoint: Checkpoint, config, state: dict[str, torch.Tensor]) -> torch.nn.Module:
@@ -536,9 +549,7 @@ def write_weights(
     for key, shape in shapes.items():
         gain["norm_mean"] = 1.0 if key.endswith(checkpoint.family.plain_norms) else checkpoint.family.norm_mean
         values = values_of(key, shape) if values_of else random_tensor(key, shape, gain, rng)
-        layout = layout_of(key, checkpoint.family, config)
-        rule = parts.find(checkpoint.family.rules(config), key)
-        rule = rule or parts.Parts((names.get_name(key.removeprefix(checkpoint.family.prefix), try_suffixes=(".weight", ".bias")),))
+        layout, rule = layout_of(key, checkpoint.family, config), rule_of(key, checkpoint.family, config, names)
         read = []
         for stored_name, part in zip(rule.names, rule.into_file(values), strict=True):
             format = format_of(stored_name, part.shape, checkpoint.formats)
@@ -557,6 +568,30 @@ def write_weights(
     if rotary.get("full_attention", {}).get("rope_type") == "proportional":
         writer.add_tensor("rope_freqs.weight", proportional_factors(config))
     return state
+
+
+def read_weights(path: Path, checkpoint: Checkpoint, config, shapes: dict) -> dict[str, torch.Tensor]:
+    """The state dict of the weights of a file."""
+    names = gguf.get_tensor_name_map(checkpoint.family.architecture, config.num_hidden_layers)
+    stored = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
+
+    def read(name: str) -> np.ndarray:
+        values = gguf.quants.dequantize(stored[name].data, stored[name].tensor_type)
+        return values.reshape(stored[name].shape[::-1])
+
+    state = {}
+    for key in shapes:
+        layout, rule = layout_of(key, checkpoint.family, config), rule_of(key, checkpoint.family, config, names)
+        values = rule.out_of_file([layout.out_of_file(read(name)) for name in rule.names])
+        state[key] = torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32)).reshape(shapes[key])
+    return state
+
+
+def rule_of(key: str, family: Family, config, names) -> parts.Parts:
+    """The names of a weight's tensors in the file, and the conversions."""
+    rule = parts.find(family.rules(config), key)
+    key = key.removeprefix(family.prefix)
+    return rule or parts.Parts((names.get_name(key, try_suffixes=(".weight", ".bias")),))
 
 
 def layout_of(key: str, family: Family, config) -> Layout:

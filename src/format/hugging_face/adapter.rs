@@ -5,7 +5,7 @@
 
 use super::families::{FAMILIES, PLAIN};
 use super::names::{Fate, Target, fate};
-use super::table::{HeadCounts, step};
+use super::steps::{HeadCounts, step};
 use super::transform::Step;
 
 /// Why the weight of a module has no place.
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     fn of(architecture: &str, name: &str) -> Result<Place, NoPlace> {
-        let heads = HeadCounts { query: 2, key: 1, delta: [1, 2, 2] };
+        let heads = HeadCounts { query: 2, key: 1, delta: [1, 2, 2], ..HeadCounts::default() };
         place(architecture, 2, &heads, (name, [8, 4]))
     }
 
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn other_names_have_no_place() {
-        assert_eq!(of("stablelm", "model.layers.0.self_attn.q_proj.weight"), Err(NoPlace::Architecture));
+        assert_eq!(of("internlm2", "model.layers.0.self_attn.q_proj.weight"), Err(NoPlace::Architecture));
         for name in ["model.layers.0.mlp.experts.3.up_proj.weight", "model.layers.2.mlp.up_proj.weight", "score.weight"]
         {
             assert_eq!(of("qwen3moe", name), Err(NoPlace::Weight), "{name}");

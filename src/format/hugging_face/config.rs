@@ -2,53 +2,78 @@
 
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::error::{HuggingFaceError, HuggingFaceFault};
+use super::rules::Literal;
 
-/// A `config.json`. Models that also see or hear nest the values of their text model in `text_config`.
+/// A `config.json`. The values of the text model of one that also sees or hears stand for all.
 pub(super) struct Config {
     path: PathBuf,
-    root: Value,
+    root: Map<String, Value>,
+    /// The values of `model_type`, first that of the text model.
+    model_types: Vec<String>,
 }
 
 impl Config {
     pub(super) fn parse(path: &Path, text: &[u8]) -> Result<Self, HuggingFaceError> {
-        let root: Value =
-            serde_json::from_slice(text).map_err(|error| HuggingFaceFault::BadJson(error).in_file(path))?;
-        Ok(Config { path: path.to_owned(), root })
+        let root: Value = serde_json::from_slice(&with_null_for_infinity(text))
+            .map_err(|error| HuggingFaceFault::BadJson(error).in_file(path))?;
+        let mut root = root.as_object().cloned().unwrap_or_default();
+        let of_text = root.get("text_config").and_then(Value::as_object).cloned().unwrap_or_default();
+        let types = [&of_text, &root].into_iter().filter_map(|values| values.get("model_type")?.as_str());
+        let model_types = types.map(str::to_owned).collect();
+        for (key, value) in of_text {
+            if !value.is_null() || !root.contains_key(&key) {
+                root.insert(key, value);
+            }
+        }
+        Ok(Config { path: path.to_owned(), root, model_types })
     }
 
-    /// Gives values the names that most configs have for them.
+    /// Gives values the names that most configs have for them. An alias with a point is a key of an object.
     pub(super) fn add_aliases(&mut self, aliases: &[(&str, &str)]) {
-        let Some(root) = self.root.as_object_mut() else { return };
         for (usual, alias) in aliases {
-            if let Some(value) = root.get(*alias).filter(|value| !value.is_null()).cloned() {
-                root.entry(*usual).or_insert(value);
+            let value = match alias.split_once('.') {
+                Some((object, key)) => self.get(object).and_then(|object| object.get(key)),
+                None => self.get(alias),
+            };
+            if let Some(value) = value.filter(|value| !value.is_null()).cloned() {
+                self.set(usual, value);
             }
         }
     }
 
     /// Adds values that the config leaves out.
-    pub(super) fn add_defaults(&mut self, defaults: &[(&str, f64)]) {
+    pub(super) fn add_defaults(&mut self, defaults: &[(&str, Literal)]) {
         for (key, value) in defaults {
-            let Some(root) = self.root.as_object_mut() else { return };
-            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // Checked to be a whole positive number.
-            let number = if value.fract() == 0.0 && *value > 0.0 { (*value as u64).into() } else { (*value).into() };
-            root.entry(*key).or_insert(number);
+            self.root.entry(*key).or_insert_with(|| value.json());
         }
     }
 
-    /// The value of a key in `text_config`, else of the key itself. `null` is no value.
+    /// Sets a value.
+    pub(super) fn set(&mut self, key: &str, value: Value) {
+        self.root.insert(key.to_owned(), value);
+    }
+
+    /// The value of a key. `null` is no value.
     pub(super) fn get(&self, key: &str) -> Option<&Value> {
-        let of_text = self.root.get("text_config").and_then(|text| text.get(key));
-        of_text.filter(|value| !value.is_null()).or_else(|| self.root.get(key).filter(|value| !value.is_null()))
+        self.root.get(key).filter(|value| !value.is_null())
+    }
+
+    /// Whether the config says `null` for a key.
+    pub(super) fn is_null(&self, key: &str) -> bool {
+        self.root.get(key) == Some(&Value::Null)
+    }
+
+    /// Whether a key is true, or a number above 0.
+    pub(super) fn is_set(&self, key: &str) -> bool {
+        self.get(key).is_some_and(|value| value.as_bool().unwrap_or(value.as_f64().is_some_and(|number| number > 0.0)))
     }
 
     /// The values of the keys `model_type`, first that of the text model.
     pub(super) fn model_types(&self) -> impl Iterator<Item = &str> {
-        let of_text = self.root.get("text_config").and_then(|text| text.get("model_type"));
-        of_text.into_iter().chain(self.root.get("model_type")).filter_map(Value::as_str)
+        self.model_types.iter().map(String::as_str)
     }
 
     pub(super) fn fault(&self, fault: HuggingFaceFault) -> HuggingFaceError {
@@ -72,7 +97,10 @@ impl Config {
         self.get(key).map(|value| self.as_u32(key, value)).transpose()
     }
 
+    /// A size. A list with the same size for every layer stands for that size.
     pub(super) fn as_u32(&self, key: &str, value: &Value) -> Result<u32, HuggingFaceError> {
+        let list = value.as_array().filter(|list| list.iter().all(|item| *item == list[0]));
+        let value = list.and_then(|list| list.first()).unwrap_or(value);
         let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
         number.ok_or_else(|| self.wrong(key, value, "an unsigned 32-bit integer"))
     }
@@ -85,6 +113,14 @@ impl Config {
         #[allow(clippy::cast_possible_truncation)] // Hyperparameters are computed with in float32.
         let number = value.as_f64().map(|number| number as f32).filter(|number| number.is_finite());
         number.ok_or_else(|| self.wrong(key, value, "a number"))
+    }
+
+    /// A factor, or an item of a list of factors: "key" or "key.1". 1 if there is none.
+    pub(super) fn number_at(&self, path: &str) -> Result<f32, HuggingFaceError> {
+        let (key, index) = path.split_once('.').unwrap_or((path, ""));
+        let value =
+            self.get(key).and_then(|value| index.parse::<usize>().map_or(Some(value), |index| value.get(index)));
+        value.map_or(Ok(1.0), |value| self.as_f32(path, value))
     }
 
     pub(super) fn bool(&self, key: &str) -> Result<Option<bool>, HuggingFaceError> {
@@ -122,5 +158,37 @@ impl Config {
     pub(super) fn layer_types(&self) -> Result<Option<Vec<&str>>, HuggingFaceError> {
         let Some(list) = self.list("layer_types")? else { return Ok(None) };
         Ok(Some(list.iter().map(|kind| kind.as_str().unwrap_or_default()).collect()))
+    }
+}
+
+/// A JSON text whose numbers that JSON does not have are `null`: Python writes them without quotes.
+fn with_null_for_infinity(text: &[u8]) -> Vec<u8> {
+    const OTHERS: [&[u8]; 3] = [b"-Infinity", b"Infinity", b"NaN"];
+    let (mut changed, mut at, mut is_quoted) = (Vec::with_capacity(text.len()), 0, false);
+    while at < text.len() {
+        let other = OTHERS.iter().find(|other| !is_quoted && text[at..].starts_with(other));
+        let taken = match (other, text[at]) {
+            (Some(other), _) => other.len(),
+            (None, b'\\') if is_quoted => 2.min(text.len() - at),
+            (None, _) => 1,
+        };
+        is_quoted ^= text[at] == b'"';
+        changed.extend_from_slice(if other.is_some() { b"null" } else { &text[at..at + taken] });
+        at += taken;
+    }
+    changed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn infinities_are_null_outside_of_strings() {
+        let changed = |text: &str| String::from_utf8_lossy(&with_null_for_infinity(text.as_bytes())).into_owned();
+        assert_eq!(changed("[0.0, Infinity, -Infinity, NaN]"), "[0.0, null, null, null]");
+        for same in [r#"{"a": "NaN", "b\"": "\\", "c": 1}"#, "\\", "{"] {
+            assert_eq!(changed(same), same);
+        }
     }
 }

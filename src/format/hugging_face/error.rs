@@ -63,6 +63,8 @@ pub enum HuggingFaceFault {
     TensorShape { tensor: String, shape: Vec<usize> },
     #[error("tensor {tensor:?} is not known for model_type {model_type:?}")]
     UnknownTensor { tensor: String, model_type: String },
+    #[error("lacks the tensor {tensor:?}")]
+    MissingTensor { tensor: String },
     #[error("tensors {tensor:?} and {other:?} hold the same weights")]
     SameTensor { tensor: String, other: String },
     #[error("lacks expert {expert} of the tensors {tensors:?}")]

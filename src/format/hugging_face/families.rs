@@ -1,7 +1,12 @@
 //! The families whose directories load: which architecture they are in GGUF files, and how their tensors differ from
 //! the common rules. A family is data.
 
-use super::rules::{Heads, Op, Rule};
+use super::family_rules::*;
+use super::rules::Literal::{self, Bool, Number, Text};
+use super::rules::Rule;
+
+/// The key that [`half_layers`](super::half_layers) adds where some layers have experts.
+pub(super) const HAS_EXPERTS: &str = "has_expert_layers";
 
 /// A family of models as directories store it.
 pub(super) struct Family {
@@ -18,8 +23,14 @@ pub(super) struct Family {
     /// Names of values in its configs that most families have under the first name.
     pub aliases: &'static [(&'static str, &'static str)],
     /// Values that published configs leave out.
-    pub defaults: &'static [(&'static str, f64)],
-    /// The key of the config that is true for this family and for no other with the same `model_type`.
+    pub defaults: &'static [(&'static str, Literal)],
+    /// Keys of its configs with the values that the architecture computes.
+    pub requires: &'static [(&'static str, &'static [Literal])],
+    /// Tensors of layers with one value, and the keys that GGUF files have for all layers.
+    pub scalars: &'static [(&'static str, &'static str)],
+    /// Matrices of layers, and the keys of the config whose product is the factor of each.
+    pub factors: &'static [(&'static str, &'static [&'static str])],
+    /// The key of the config that is true, or above 0, for this family and for no other with the same `model_type`.
     pub flag: Option<&'static str>,
     /// The row of the first position in the table of positions.
     pub first_position: usize,
@@ -40,125 +51,24 @@ pub(super) const PLAIN: Family = Family {
     names: &[],
     aliases: &[],
     defaults: &[],
+    requires: &[],
+    scalars: &[],
+    factors: &[],
     flag: None,
     first_position: 0,
 };
 
-/// Queries and keys of architectures that rotate neighbouring values.
-const ROTARY: &[Rule] = &[
-    ("self_attn.q_proj", "attn_q", &[Op::RotaryRows(Heads::Query)]),
-    ("self_attn.k_proj", "attn_k", &[Op::RotaryRows(Heads::Key)]),
-];
-
-/// The norm between mixer and feed-forward under the name of a norm after the mixer.
-const NORM_AFTER_MIXER: &[Rule] = &[("post_attention_layernorm", "post_attention_norm", &[Op::Norm])];
-
-const MIXTRAL: &[Rule] = &[
-    ("block_sparse_moe.gate", "ffn_gate_inp", &[]),
-    ("block_sparse_moe.experts.*.w1.weight", "ffn_gate_exps.weight", &[]),
-    ("block_sparse_moe.experts.*.w2.weight", "ffn_down_exps.weight", &[]),
-    ("block_sparse_moe.experts.*.w3.weight", "ffn_up_exps.weight", &[]),
-];
-
-const GPT_OSS: &[Rule] = &[
-    ("mlp.router", "ffn_gate_inp", &[]),
-    ("mlp.experts.gate_up_proj", "ffn_gate_exps.weight", &[Op::EverySecond { first: 0, axis: 0 }, Op::Transpose]),
-    ("mlp.experts.gate_up_proj", "ffn_up_exps.weight", &[Op::EverySecond { first: 1, axis: 0 }, Op::Transpose]),
-    ("mlp.experts.gate_up_proj_bias", "ffn_gate_exps.bias", &[Op::EverySecond { first: 0, axis: 0 }]),
-    ("mlp.experts.gate_up_proj_bias", "ffn_up_exps.bias", &[Op::EverySecond { first: 1, axis: 0 }]),
-    ("mlp.experts.down_proj", "ffn_down_exps.weight", &[Op::Transpose]),
-    ("mlp.experts.down_proj_bias", "ffn_down_exps.bias", &[]),
-    ("mlp.experts.gate_up_proj_blocks", "ffn_gate_exps.weight", &[Op::EverySecond { first: 0, axis: 1 }]),
-    ("mlp.experts.gate_up_proj_blocks", "ffn_up_exps.weight", &[Op::EverySecond { first: 1, axis: 1 }]),
-    ("mlp.experts.down_proj_blocks", "ffn_down_exps.weight", &[]),
-];
-
-const GEMMA4: &[Rule] = &[
-    ("experts.gate_up_proj", "ffn_gate_up_exps.weight", &[]),
-    ("experts.down_proj", "ffn_down_exps.weight", &[]),
-    ("router.proj", "ffn_gate_inp", &[]),
-    ("router.scale", "ffn_gate_inp.scale", &[]),
-    ("router.per_expert_scale", "ffn_down_exps.scale", &[]),
-    ("layer_scalar", "layer_output_scale.weight", &[]),
-    ("pre_feedforward_layernorm_2", "pre_ffw_norm_2", &[]),
-    ("post_feedforward_layernorm_1", "post_ffw_norm_1", &[]),
-    ("post_feedforward_layernorm_2", "post_ffw_norm_2", &[]),
-    ("per_layer_input_gate", "inp_gate", &[]),
-    ("per_layer_projection", "proj", &[]),
-    ("post_per_layer_input_norm", "post_norm", &[]),
-];
-
-/// Value heads along the rows of a tensor.
-const VALUE_ROWS: Op = Op::ValueHeads { axis: 0, after_keys: false };
-/// Queries and keys, then value heads, along the rows of a tensor.
-const MIXED_ROWS: Op = Op::ValueHeads { axis: 0, after_keys: true };
-
-const QWEN3_5: &[Rule] = &[
-    ("linear_attn.A_log", "ssm_a", &[Op::NegExp, VALUE_ROWS]),
-    ("linear_attn.dt_bias", "ssm_dt.bias", &[VALUE_ROWS]),
-    ("linear_attn.conv1d", "ssm_conv1d", &[MIXED_ROWS]),
-    ("linear_attn.in_proj_qkv", "attn_qkv", &[MIXED_ROWS]),
-    ("linear_attn.in_proj_z", "attn_gate", &[VALUE_ROWS]),
-    ("linear_attn.in_proj_a", "ssm_alpha", &[VALUE_ROWS]),
-    ("linear_attn.in_proj_b", "ssm_beta", &[VALUE_ROWS]),
-    ("linear_attn.norm", "ssm_norm", &[]),
-    ("linear_attn.out_proj", "ssm_out", &[Op::ValueHeads { axis: 1, after_keys: false }]),
-];
-
 /// The configs of models that also see have only what differs from the model of 4 billion weights.
-const GEMMA3_DEFAULTS: &[(&str, f64)] = &[
-    ("num_attention_heads", 8.0),
-    ("num_key_value_heads", 4.0),
-    ("head_dim", 256.0),
-    ("rms_norm_eps", 1e-6),
-    ("max_position_embeddings", 131_072.0),
-    ("query_pre_attn_scalar", 256.0),
-    ("rope_theta", 1_000_000.0),
-    ("rope_local_base_freq", 10_000.0),
-    ("sliding_window_pattern", 6.0),
-];
-
-const BERT: &[Rule] = &[
-    ("attention.self.query", "attn_q", &[]),
-    ("attention.self.key", "attn_k", &[]),
-    ("attention.self.value", "attn_v", &[]),
-    ("attention.output.dense", "attn_output", &[]),
-    ("attention.output.LayerNorm", "attn_output_norm", &[]),
-    ("intermediate.dense", "ffn_up", &[]),
-    ("output.dense", "ffn_down", &[]),
-    ("output.LayerNorm", "layer_output_norm", &[]),
-];
-
-const NOMIC_BERT: &[Rule] = &[
-    ("attn.Wqkv", "attn_qkv", &[]),
-    ("attn.out_proj", "attn_output", &[]),
-    ("mlp.fc11", "ffn_up", &[]),
-    ("mlp.fc12", "ffn_gate", &[]),
-    ("mlp.fc2", "ffn_down", &[]),
-    ("norm1", "attn_output_norm", &[]),
-    ("norm2", "layer_output_norm", &[]),
-];
-
-const GPT2: &[Rule] = &[
-    ("ln_1", "attn_norm", &[]),
-    ("ln_2", "ffn_norm", &[]),
-    ("attn.c_attn.weight", "attn_qkv.weight", &[Op::Transpose]),
-    ("attn.c_attn.bias", "attn_qkv.bias", &[]),
-    ("attn.c_proj.weight", "attn_output.weight", &[Op::Transpose]),
-    ("attn.c_proj.bias", "attn_output.bias", &[]),
-    ("mlp.c_fc.weight", "ffn_up.weight", &[Op::Transpose]),
-    ("mlp.c_fc.bias", "ffn_up.bias", &[]),
-    ("mlp.c_proj.weight", "ffn_down.weight", &[Op::Transpose]),
-    ("mlp.c_proj.bias", "ffn_down.bias", &[]),
-];
-
-const STARCODER: &[Rule] = &[
-    ("ln_1", "attn_norm", &[]),
-    ("ln_2", "ffn_norm", &[]),
-    ("attn.c_attn", "attn_qkv", &[]),
-    ("attn.c_proj", "attn_output", &[]),
-    ("mlp.c_fc", "ffn_up", &[]),
-    ("mlp.c_proj", "ffn_down", &[]),
+const GEMMA3_DEFAULTS: &[(&str, Literal)] = &[
+    ("num_attention_heads", Number(8.0)),
+    ("num_key_value_heads", Number(4.0)),
+    ("head_dim", Number(256.0)),
+    ("rms_norm_eps", Number(1e-6)),
+    ("max_position_embeddings", Number(131_072.0)),
+    ("query_pre_attn_scalar", Number(256.0)),
+    ("rope_theta", Number(1_000_000.0)),
+    ("rope_local_base_freq", Number(10_000.0)),
+    ("sliding_window_pattern", Number(6.0)),
 ];
 
 /// Where configs of GPT-2 and its successors have the sizes.
@@ -171,28 +81,90 @@ const GPT2_ALIASES: &[(&str, &str)] = &[
     ("hidden_act", "activation_function"),
 ];
 
-const STARCODER2: &[Rule] = &[("mlp.c_fc", "ffn_up", &[]), ("mlp.c_proj", "ffn_down", &[])];
+/// Latent attention as the architecture computes it: pairs of neighbours rotate.
+const LATENT_REQUIRES: &[(&str, &[Literal])] =
+    &[("rope_interleave", &[Bool(true)]), ("topk_method", &[Text("greedy"), Text("noaux_tc")])];
 
-const MINIMAX: &[Rule] = &[("block_sparse_moe.e_score_correction_bias", "exp_probs_b.bias", &[])];
-
-const HUNYUAN3: &[Rule] = &[
-    ("mlp.router.gate", "ffn_gate_inp", &[]),
-    ("mlp.expert_bias", "exp_probs_b.bias", &[]),
-    ("mlp.shared_mlp.gate_proj", "ffn_gate_shexp", &[]),
-    ("mlp.shared_mlp.up_proj", "ffn_up_shexp", &[]),
-    ("mlp.shared_mlp.down_proj", "ffn_down_shexp", &[]),
+/// Where configs of Nemotron H have values of a state space.
+const NEMOTRON_H_ALIASES: &[(&str, &str)] = &[
+    ("hidden_act", "mlp_hidden_act"),
+    ("mamba_d_conv", "conv_kernel"),
+    ("mamba_d_state", "ssm_state_size"),
+    ("mamba_n_groups", "n_groups"),
+    ("mamba_n_heads", "mamba_num_heads"),
+    ("mamba_d_head", "mamba_head_dim"),
 ];
 
-const AFMOE: &[Rule] = &[
-    ("self_attn.gate_proj", "attn_gate", &[]),
-    ("mlp.router.gate", "ffn_gate_inp", &[]),
-    ("mlp.expert_bias", "exp_probs_b.bias", &[]),
-    ("pre_mlp_layernorm", "ffn_norm", &[]),
-    ("post_mlp_layernorm", "post_ffw_norm", &[]),
+/// Its attention does not rotate.
+const NEMOTRON_H_DEFAULTS: &[(&str, Literal)] = &[("position_embedding_type", Text("nope"))];
+
+const NEMOTRON_H_REQUIRES: &[(&str, &[Literal])] = &[("position_embedding_type", &[Text("nope")])];
+
+const KIMI_LINEAR_ALIASES: &[(&str, &str)] = &[
+    ("max_position_embeddings", "model_max_length"),
+    ("linear_conv_kernel_dim", "linear_attn_config.short_conv_kernel_size"),
+    ("linear_head_dim", "linear_attn_config.head_dim"),
+    ("scoring_func", "moe_router_activation_func"),
 ];
 
-const GLM4: &[Rule] =
-    &[("post_self_attn_layernorm", "post_attention_norm", &[]), ("post_mlp_layernorm", "post_ffw_norm", &[])];
+const NEOX_ALIASES: &[(&str, &str)] = &[("partial_rotary_factor", "rotary_pct"), ("rope_theta", "rotary_emb_base")];
+
+/// Smaller models have one head of keys, whatever the config says.
+const FALCON_ALIASES: &[(&str, &str)] = &[
+    ("num_hidden_layers", "n_layer"),
+    ("num_attention_heads", "n_head"),
+    ("intermediate_size", "ffn_hidden_size"),
+    ("hidden_act", "activation"),
+];
+
+const LARGE_FALCON_ALIASES: &[(&str, &str)] = &[
+    ("num_hidden_layers", "n_layer"),
+    ("num_attention_heads", "n_head"),
+    ("num_key_value_heads", "n_head_kv"),
+    ("num_key_value_heads", "num_kv_heads"),
+    ("intermediate_size", "ffn_hidden_size"),
+    ("hidden_act", "activation"),
+];
+
+const FALCON_DEFAULTS: &[(&str, Literal)] = &[
+    ("max_position_embeddings", Number(2048.0)),
+    ("layer_norm_epsilon", Number(1e-5)),
+    ("num_key_value_heads", Number(1.0)),
+];
+
+const FALCON_REQUIRES: &[(&str, &[Literal])] =
+    &[("alibi", &[Bool(false)]), ("multi_query", &[Bool(true)]), ("parallel_attn", &[Bool(true)])];
+
+/// The factors of its matrices.
+const FALCON_H1_FACTORS: &[(&str, &[&str])] = &[
+    ("attn_q", &["attention_in_multiplier"]),
+    ("attn_k", &["attention_in_multiplier", "key_multiplier"]),
+    ("attn_v", &["attention_in_multiplier"]),
+    ("attn_output", &["attention_out_multiplier"]),
+    ("ssm_out", &["ssm_out_multiplier"]),
+    ("ffn_gate", &["mlp_multipliers.0"]),
+    ("ffn_down", &["mlp_multipliers.1"]),
+];
+
+/// The parameters of xIELU.
+const XIELU: &[(&str, &str)] = &[
+    ("mlp.act_fn.alpha_p", "xielu.alpha_p"),
+    ("mlp.act_fn.alpha_n", "xielu.alpha_n"),
+    ("mlp.act_fn.beta", "xielu.beta"),
+    ("mlp.act_fn.eps", "xielu.eps"),
+];
+
+const COHERE_MOE_ALIASES: &[(&str, &str)] = &[
+    // The width of experts comes first.
+    ("moe_intermediate_size", "intermediate_size"),
+    ("intermediate_size", "prefix_dense_intermediate_size"),
+    ("scoring_func", "expert_selection_fn"),
+];
+
+const LAGUNA_REQUIRES: &[(&str, &[Literal])] =
+    &[("moe_apply_router_weight_on_input", &[Bool(false)]), ("moe_router_logit_softcapping", &[Number(0.0)])];
+
+const GRANITE_HYBRID_REQUIRES: &[(&str, &[Literal])] = &[("position_embedding_type", &[Text("rope"), Text("nope")])];
 
 /// Every family.
 pub(super) const FAMILIES: &[Family] = &[
@@ -280,7 +252,7 @@ pub(super) const FAMILIES: &[Family] = &[
         activations: GELU_TANH,
         names: &[STARCODER],
         aliases: GPT2_ALIASES,
-        defaults: &[("num_key_value_heads", 1.0)],
+        defaults: &[("num_key_value_heads", Number(1.0))],
         ..PLAIN
     },
     Family {
@@ -301,6 +273,184 @@ pub(super) const FAMILIES: &[Family] = &[
     Family { model_types: &["glm4"], architecture: "glm4", names: &[GLM4], ..PLAIN },
     Family { model_types: &["glm4_moe"], architecture: "glm4moe", names: &[NORM_AFTER_MIXER], ..PLAIN },
     Family { model_types: &["gpt_oss"], architecture: "gpt-oss", names: &[NORM_AFTER_MIXER, GPT_OSS], ..PLAIN },
+    Family {
+        model_types: &["deepseek_v2"],
+        architecture: "deepseek2",
+        names: &[LATENT],
+        requires: LATENT_REQUIRES,
+        ..PLAIN
+    },
+    Family {
+        model_types: &["deepseek_v3", "kimi_k2"],
+        architecture: "deepseek2",
+        names: &[LATENT],
+        defaults: &[("scoring_func", Text("sigmoid"))],
+        requires: LATENT_REQUIRES,
+        ..PLAIN
+    },
+    Family {
+        model_types: &["llama4_text", "llama4"],
+        architecture: "llama4",
+        names: &[FEED_FORWARD, LLAMA4],
+        // The width of experts comes first.
+        aliases: &[("moe_intermediate_size", "intermediate_size"), ("intermediate_size", "intermediate_size_mlp")],
+        ..PLAIN
+    },
+    Family {
+        model_types: &["granitemoe", "granitemoeshared"],
+        architecture: "granitemoe",
+        names: &[ROTARY, GRANITE_EXPERTS],
+        ..PLAIN
+    },
+    Family {
+        model_types: &["granitemoehybrid"],
+        architecture: "granitehybrid",
+        names: &[ROTARY, MAMBA, GRANITE_DENSE],
+        aliases: &[("intermediate_size", "shared_intermediate_size")],
+        requires: GRANITE_HYBRID_REQUIRES,
+        ..PLAIN
+    },
+    Family {
+        model_types: &["granitemoehybrid"],
+        architecture: "granitehybrid",
+        names: &[ROTARY, MAMBA, GRANITE_EXPERTS],
+        requires: GRANITE_HYBRID_REQUIRES,
+        flag: Some("num_local_experts"),
+        ..PLAIN
+    },
+    Family {
+        model_types: &["olmo"],
+        architecture: "olmo",
+        names: &[ROTARY],
+        defaults: &[("layer_norm_eps", Number(1e-5))],
+        ..PLAIN
+    },
+    Family { model_types: &["phi"], architecture: "phi2", activations: GELU_TANH, names: &[PHI], ..PLAIN },
+    Family { model_types: &["stablelm"], architecture: "stablelm", ..PLAIN },
+    Family { model_types: &["cohere"], architecture: "command-r", ..PLAIN },
+    Family { model_types: &["ernie4_5_moe"], architecture: "ernie4_5-moe", names: &[ERNIE_EXPERTS], ..PLAIN },
+    Family { model_types: &["hunyuan_v1_dense"], architecture: "hunyuan-dense", names: &[HUNYUAN], ..PLAIN },
+    Family {
+        model_types: &["hunyuan_v1_moe"],
+        architecture: "hunyuan-moe",
+        names: &[HUNYUAN, HUNYUAN_EXPERTS],
+        ..PLAIN
+    },
+    Family { model_types: &["glm"], architecture: "chatglm", ..PLAIN },
+    Family { model_types: &["jais2"], architecture: "jais2", activations: RELU2, ..PLAIN },
+    Family {
+        model_types: &["gpt_neox"],
+        architecture: "gptneox",
+        activations: GELU,
+        names: &[NEOX],
+        aliases: NEOX_ALIASES,
+        ..PLAIN
+    },
+    Family {
+        model_types: &["falcon"],
+        architecture: "falcon",
+        activations: GELU,
+        names: &[NEOX, FALCON],
+        aliases: FALCON_ALIASES,
+        defaults: FALCON_DEFAULTS,
+        requires: FALCON_REQUIRES,
+        ..PLAIN
+    },
+    Family {
+        model_types: &["falcon"],
+        architecture: "falcon",
+        activations: GELU,
+        names: &[NEOX, FALCON],
+        aliases: LARGE_FALCON_ALIASES,
+        defaults: FALCON_DEFAULTS,
+        requires: FALCON_REQUIRES,
+        flag: Some("new_decoder_architecture"),
+        ..PLAIN
+    },
+    Family {
+        model_types: &["lfm2"],
+        architecture: "lfm2",
+        names: &[LFM2],
+        aliases: &[("intermediate_size", "block_ff_dim")],
+        ..PLAIN
+    },
+    Family { model_types: &["lfm2_moe"], architecture: "lfm2moe", names: &[LFM2], ..PLAIN },
+    Family {
+        model_types: &["kimi_linear"],
+        architecture: "kimi-linear",
+        names: &[KIMI_LINEAR, LATENT, MIXTRAL],
+        aliases: KIMI_LINEAR_ALIASES,
+        ..PLAIN
+    },
+    Family {
+        model_types: &["nemotron_h"],
+        architecture: "nemotron_h",
+        activations: RELU2,
+        names: &[NEMOTRON_H],
+        aliases: NEMOTRON_H_ALIASES,
+        defaults: NEMOTRON_H_DEFAULTS,
+        requires: NEMOTRON_H_REQUIRES,
+        ..PLAIN
+    },
+    Family {
+        model_types: &["nemotron_h"],
+        architecture: "nemotron_h_moe",
+        activations: RELU2,
+        names: &[NEMOTRON_H],
+        aliases: NEMOTRON_H_ALIASES,
+        defaults: NEMOTRON_H_DEFAULTS,
+        requires: NEMOTRON_H_REQUIRES,
+        flag: Some(HAS_EXPERTS),
+        ..PLAIN
+    },
+    Family {
+        model_types: &["falcon_h1"],
+        architecture: "falcon-h1",
+        names: &[FALCON_H1, FEED_FORWARD, MAMBA],
+        aliases: &[("logit_scale", "lm_head_multiplier")],
+        factors: FALCON_H1_FACTORS,
+        ..PLAIN
+    },
+    Family {
+        model_types: &["apertus"],
+        architecture: "apertus",
+        activations: &["xielu"],
+        names: &[APERTUS],
+        scalars: XIELU,
+        ..PLAIN
+    },
+    Family { model_types: &["laguna"], architecture: "laguna", names: &[LAGUNA], requires: LAGUNA_REQUIRES, ..PLAIN },
+    Family {
+        model_types: &["cohere2_moe"],
+        architecture: "cohere2moe",
+        aliases: COHERE_MOE_ALIASES,
+        requires: &[("shared_expert_combination_strategy", &[Text("average")])],
+        ..PLAIN
+    },
+    Family { model_types: &["qwen2_vl_text", "qwen2_vl"], architecture: "qwen2vl", ..PLAIN },
+    Family { model_types: &["qwen2_5_vl_text", "qwen2_5_vl"], architecture: "qwen2vl", ..PLAIN },
+    Family { model_types: &["qwen3_vl_text", "qwen3_vl"], architecture: "qwen3vl", ..PLAIN },
+    Family {
+        model_types: &["qwen3_vl_moe_text", "qwen3_vl_moe"],
+        architecture: "qwen3vlmoe",
+        names: &[TRANSPOSED_EXPERTS],
+        ..PLAIN
+    },
+    Family { model_types: &["minicpm"], architecture: "minicpm", names: &[ROTARY], ..PLAIN },
+    Family {
+        model_types: &["exaone"],
+        architecture: "exaone",
+        names: &[EXAONE3],
+        aliases: &[("num_hidden_layers", "num_layers"), ("hidden_act", "activation_function")],
+        ..PLAIN
+    },
+    Family {
+        model_types: &["qwen3_next"],
+        architecture: "qwen3next",
+        norms_lack_one: true,
+        names: &[NORM_AFTER_MIXER, QWEN3_NEXT],
+        ..PLAIN
+    },
     Family {
         model_types: &["qwen3_5_text", "qwen3_5"],
         architecture: "qwen35",

@@ -7,6 +7,7 @@ use serde_json::Value as Json;
 use super::config::Config;
 use super::error::HuggingFaceError;
 use super::families::Family;
+use super::rules::Literal;
 use crate::format::gguf::Value;
 
 /// What a value of the config is.
@@ -30,24 +31,50 @@ const RENAMED: &[(&[&str], &str, Kind)] = &[
     (&["layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps"], "attention.layer_norm_epsilon", Float),
     (&["attn_logit_softcapping"], "attn_logit_softcapping", Float),
     (&["final_logit_softcapping"], "final_logit_softcapping", Float),
-    (&["embedding_multiplier"], "embedding_scale", Float),
+    (&["embedding_multiplier", "scale_emb"], "embedding_scale", Float),
     (&["residual_multiplier"], "residual_scale", Float),
     (&["attention_multiplier"], "attention.scale", Float),
     (&["logits_scaling", "logit_scale"], "logit_scale", Float),
-    (&["num_experts", "num_local_experts", "n_routed_experts"], "expert_count", Size),
-    (&["num_experts_per_tok", "top_k_experts"], "expert_used_count", Size),
+    (&["num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"], "expert_count", Size),
+    (
+        &["num_experts_per_tok", "top_k_experts", "num_experts_per_token", "moe_k", "moe_topk"],
+        "expert_used_count",
+        Size,
+    ),
+    (&["n_shared_experts", "num_shared_experts", "moe_num_shared_experts"], "expert_shared_count", Size),
+    (&["first_k_dense_replace", "num_dense_layers", "moe_layer_start_index"], "leading_dense_block_count", Size),
+    (&["moe_latent_size"], "moe_latent_size", Size),
     (&["moe_intermediate_size"], "expert_feed_forward_length", Size),
-    (&["norm_topk_prob"], "expert_weights_norm", Bool),
-    (&["routed_scaling_factor", "router_scaling_factor", "route_scale"], "expert_weights_scale", Float),
-    (&["n_group"], "expert_group_count", Size),
+    (&["norm_topk_prob", "moe_renormalize"], "expert_weights_norm", Bool),
+    (
+        &["routed_scaling_factor", "router_scaling_factor", "route_scale", "moe_routed_scaling_factor"],
+        "expert_weights_scale",
+        Float,
+    ),
+    (&["n_group", "num_expert_group"], "expert_group_count", Size),
     (&["topk_group"], "expert_group_used_count", Size),
     (&["num_kv_shared_layers"], "attention.shared_kv_layers", Size),
     (&["hidden_size_per_layer_input"], "embedding_length_per_layer_input", Size),
-    (&["linear_conv_kernel_dim"], "ssm.conv_kernel", Size),
-    (&["linear_key_head_dim"], "ssm.state_size", Size),
-    (&["linear_num_key_heads"], "ssm.group_count", Size),
-    (&["linear_num_value_heads"], "ssm.time_step_rank", Size),
+    (&["linear_conv_kernel_dim", "mamba_d_conv"], "ssm.conv_kernel", Size),
+    (&["linear_key_head_dim", "mamba_d_state"], "ssm.state_size", Size),
+    (&["linear_num_key_heads", "mamba_n_groups"], "ssm.group_count", Size),
+    (&["linear_num_value_heads", "mamba_n_heads"], "ssm.time_step_rank", Size),
+    (&["linear_head_dim"], "kda.head_dim", Size),
+    (&["conv_L_cache"], "shortconv.l_cache", Size),
+    (&["use_parallel_residual"], "use_parallel_residual", Bool),
+    (&["use_qk_norm"], "use_qk_norm", Bool),
+    (&["interleave_moe_layer_step"], "interleave_moe_layer_step", Size),
+    (&["attention_chunk_size"], "attention.chunk_size", Size),
+    (&["floor_scale"], "attention.temperature_length", Size),
+    (&["attn_scale"], "attention.temperature_scale", Float),
 ];
+
+/// The heads of recurrent layers and the length of each, whose product is their width.
+const INNER_SIZES: [(&str, &str); 2] =
+    [("linear_num_value_heads", "linear_value_head_dim"), ("mamba_n_heads", "mamba_d_head")];
+
+/// The names of the function that makes scores of a router's logits, and their numbers in GGUF files.
+const SCORINGS: [(&str, u32); 3] = [("softmax", 1), ("sigmoid", 2), ("noaux_tc", 2)];
 
 /// The keys under construction.
 pub(super) struct Keys<'a> {
@@ -71,7 +98,9 @@ impl<'a> Keys<'a> {
         }
         keys.skip_first_positions(family.first_position)?;
         keys.head_sizes()?;
+        keys.heads_of_layers()?;
         keys.feed_forward_length()?;
+        keys.half_layers()?;
         keys.windows()?;
         keys.rope()?;
         keys.others()?;
@@ -81,6 +110,13 @@ impl<'a> Keys<'a> {
     /// Adds a key of the architecture.
     pub(super) fn add(&mut self, key: &str, value: impl Into<Value>) {
         self.entries.push((format!("{}.{key}", self.architecture), value.into()));
+    }
+
+    /// Adds a key of the architecture in place of the one that it may have.
+    pub(super) fn replace(&mut self, key: &str, value: impl Into<Value>) {
+        let name = format!("{}.{key}", self.architecture);
+        self.entries.retain(|(key, _)| *key != name);
+        self.add(key, value);
     }
 
     /// Adds a key with its full name.
@@ -114,11 +150,11 @@ impl<'a> Keys<'a> {
             }
             break;
         }
-        // Of the values of the second, "vision" is for images only.
-        if self.config.str("position_embedding_type")?.is_some_and(|kind| kind != "absolute") {
-            let found = self.config.str("position_embedding_type")?.unwrap_or_default();
-            return Err(self.config.wrong("position_embedding_type", format!("{found:?}"), "absolute"));
+        self.refuse_others(family.requires)?;
+        if family.requires.iter().all(|(key, _)| *key != POSITIONS) {
+            self.refuse_others(&[(POSITIONS, &[Literal::Text("absolute")])])?;
         }
+        // Of the values of the second, "vision" is for images only.
         for key in [
             "use_sliding_window",
             "use_bidirectional_attention",
@@ -132,6 +168,22 @@ impl<'a> Keys<'a> {
                 return Err(self.config.wrong(key, "set", "false"));
             }
         }
+        let has_norm = self.config.is_set("mamba_rms_norm");
+        if has_norm && self.config.is_set("mamba_norm_before_gate") {
+            return Err(self.config.wrong("mamba_norm_before_gate", true, "false"));
+        }
+        Ok(())
+    }
+
+    /// Refuses values other than those of each key.
+    fn refuse_others(&self, requires: &[(&str, &[Literal])]) -> Result<(), HuggingFaceError> {
+        for (key, allowed) in requires {
+            let Some(found) = self.config.get(key) else { continue };
+            if allowed.iter().all(|value| value.json() != *found) {
+                let wanted: Vec<String> = allowed.iter().map(|value| value.json().to_string()).collect();
+                return Err(self.config.wrong(key, found, wanted.join(" or ")));
+            }
+        }
         Ok(())
     }
 
@@ -142,14 +194,15 @@ impl<'a> Keys<'a> {
         }
         let rows = self.config.size("max_position_embeddings")?;
         let context = u32::try_from(rows.saturating_sub(first)).unwrap_or(u32::MAX);
-        let name = format!("{}.context_length", self.architecture);
-        self.entries.retain(|(key, _)| *key != name);
-        self.add("context_length", context);
+        self.replace("context_length", context);
         Ok(())
     }
 
     /// The heads of keys, and the lengths of heads. Layers without a window may differ from the others.
     fn head_sizes(&mut self) -> Result<(), HuggingFaceError> {
+        if let Some(rank) = self.config.u32("kv_lora_rank")? {
+            return self.latent_sizes(rank);
+        }
         let kv_heads = self.config.u32("num_key_value_heads")?;
         let Some(full) = self.full_layers()? else {
             if let Some(kv_heads) = kv_heads {
@@ -176,6 +229,36 @@ impl<'a> Keys<'a> {
         Ok(())
     }
 
+    /// The heads of queries of each layer, where the config lists them.
+    fn heads_of_layers(&mut self) -> Result<(), HuggingFaceError> {
+        const KEY: &str = "num_attention_heads_per_layer";
+        let Some(list) = self.config.list(KEY)? else { return Ok(()) };
+        let heads = list.iter().map(|value| self.config.as_u32(KEY, value)).collect::<Result<Vec<_>, _>>()?;
+        self.replace("attention.head_count", &heads[..]);
+        Ok(())
+    }
+
+    /// The sizes of attention whose heads share a latent vector of length `rank`.
+    fn latent_sizes(&mut self, rank: u32) -> Result<(), HuggingFaceError> {
+        let size = |key: &str| self.config.size(key).map(|size| u32::try_from(size).unwrap_or(u32::MAX));
+        let [rotated, key, value] = [size("qk_rope_head_dim")?, size("qk_nope_head_dim")?, size("v_head_dim")?];
+        if let Some(rank) = self.config.u32("q_lora_rank")? {
+            self.add("attention.q_lora_rank", rank);
+        }
+        for (name, size) in [
+            ("attention.head_count_kv", 1),
+            ("attention.kv_lora_rank", rank),
+            ("attention.key_length", rank.saturating_add(rotated)),
+            ("attention.value_length", rank),
+            ("attention.key_length_mla", key.saturating_add(rotated)),
+            ("attention.value_length_mla", value),
+            ("rope.dimension_count", rotated),
+        ] {
+            self.add(name, size);
+        }
+        Ok(())
+    }
+
     /// The heads of layers without a window, where the config has its own values for them.
     pub(super) fn full_layers(&self) -> Result<Option<FullLayers>, HuggingFaceError> {
         let of_first = || {
@@ -196,11 +279,13 @@ impl<'a> Keys<'a> {
     /// The width of feed-forwards. Layers that read the keys of earlier ones may have wider ones.
     fn feed_forward_length(&mut self) -> Result<(), HuggingFaceError> {
         let Some(length) = self.config.u32("intermediate_size")? else {
-            // GPT-2 and its successors say nothing, or null.
-            let of_gpt2 = self.config.get("n_embd").and(self.config.u32("hidden_size")?);
-            of_gpt2.into_iter().for_each(|width| self.add("feed_forward_length", width.saturating_mul(4)));
+            // GPT-2, Falcon and their successors say nothing, or null.
+            let is_usual = ["n_embd", "parallel_attn"].iter().any(|key| self.config.get(key).is_some());
+            let width = self.config.u32("hidden_size")?.filter(|_| is_usual);
+            width.into_iter().for_each(|width| self.add("feed_forward_length", width.saturating_mul(4)));
             return Ok(());
         };
+        let length = self.adjusted(length)?;
         let shared = self.config.u32("num_kv_shared_layers")?.unwrap_or(0) as usize;
         if shared == 0 || !self.config.bool("use_double_wide_mlp")?.unwrap_or(false) {
             self.add("feed_forward_length", length);
@@ -214,6 +299,19 @@ impl<'a> Keys<'a> {
         Ok(())
     }
 
+    /// The width of feed-forwards that follows from a stated one: two thirds of it, times a factor, rounded up.
+    fn adjusted(&self, length: u32) -> Result<u32, HuggingFaceError> {
+        if !self.config.is_set("block_auto_adjust_ff_dim") {
+            return Ok(length);
+        }
+        let multiple = self.config.u32("block_multiple_of")?.unwrap_or(256).max(1);
+        let factor = self.config.f32("block_ffn_dim_multiplier")?.unwrap_or(1.0);
+        let narrow = f64::from(length) * 2.0 / 3.0;
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // Out of range, it is the nearest number.
+        let scaled = (narrow.floor() * f64::from(factor)) as u32;
+        Ok(scaled.checked_next_multiple_of(multiple).unwrap_or(scaled))
+    }
+
     /// The number of layers, small enough for a list of them.
     pub(super) fn layers(&self) -> Result<usize, HuggingFaceError> {
         const MOST: usize = 1 << 16;
@@ -225,6 +323,14 @@ impl<'a> Keys<'a> {
 
     /// The window, and which layers have it.
     fn windows(&mut self) -> Result<(), HuggingFaceError> {
+        let kinds = self.config.layer_types()?.unwrap_or_default();
+        if kinds.contains(&CHUNKED) {
+            let chunked: Vec<bool> = kinds.iter().map(|kind| *kind == CHUNKED).collect();
+            self.add("attention.sliding_window_pattern", &chunked[..]);
+        }
+        if self.config.is_null("attention_chunk_size") {
+            self.add("attention.sliding_window", 0u32);
+        }
         let Some(window) = self.config.u32("sliding_window")? else { return Ok(()) };
         let kinds = self.config.layer_types()?;
         if let Some(kinds) = &kinds {
@@ -245,17 +351,35 @@ impl<'a> Keys<'a> {
         if let Some(scalar) = self.config.f32("query_pre_attn_scalar")? {
             self.add("attention.scale", 1.0 / scalar.sqrt());
         }
-        if let (Some(heads), Some(length)) =
-            (self.config.u32("linear_num_value_heads")?, self.config.u32("linear_value_head_dim")?)
-        {
-            self.add("ssm.inner_size", heads.saturating_mul(length));
+        let n_layers = self.layers()? as f32;
+        if let Some(depth) = self.config.f32("scale_depth")? {
+            self.add("residual_scale", depth / n_layers.sqrt());
+        }
+        if let (Some(width), Some(base)) = (self.config.f32("hidden_size")?, self.config.f32("dim_model_base")?) {
+            self.add("logit_scale", width / base);
+        }
+        for (heads, length) in INNER_SIZES {
+            if let (Some(heads), Some(length)) = (self.config.u32(heads)?, self.config.u32(length)?) {
+                self.add("ssm.inner_size", heads.saturating_mul(length));
+            }
+        }
+        if let Some(found) = self.config.str("scoring_func")? {
+            let scoring = SCORINGS.iter().find(|(name, _)| *name == found);
+            let wrong = || self.config.wrong("scoring_func", format!("{found:?}"), "softmax, sigmoid or noaux_tc");
+            self.add("expert_gating_func", scoring.ok_or_else(wrong)?.1);
+        }
+        if self.config.str(POSITIONS)? == Some("nope") {
+            self.add("rope.scaling.finetuned", false);
+        }
+        if self.config.get("attn_temperature_tuning").is_some() && !self.config.is_set("attn_temperature_tuning") {
+            self.replace("attention.temperature_scale", 0.0f32);
         }
         if self.config.bool("mup_enabled")? == Some(false) {
             self.add("embedding_scale", 1.0f32);
         }
         // Layers that do not rotate have a 0, among flags or among bases of frequencies.
         for key in ["no_rope_layers", "layer_rope_theta"] {
-            let Some(rotates) = self.config.list(key)? else { continue };
+            let Some(rotates) = self.config.list(key)?.filter(|list| !list.is_empty()) else { continue };
             let rotates: Vec<bool> = rotates.iter().map(|value| value.as_f64() != Some(0.0)).collect();
             self.add("attention.rope_pattern", &rotates[..]);
             break;
@@ -266,6 +390,12 @@ impl<'a> Keys<'a> {
 
 /// The kind of layers without a window.
 const FULL: &str = "full_attention";
+
+/// The kind of layers that attend within a chunk of positions.
+const CHUNKED: &str = "chunked_attention";
+
+/// The key of how positions are encoded.
+const POSITIONS: &str = "position_embedding_type";
 
 /// The heads of layers without a window.
 #[derive(Debug, Clone, Copy)]

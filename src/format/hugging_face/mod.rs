@@ -7,8 +7,9 @@
 //! - [`names`]: the names of tensors, and how they change, by [`rules`]
 //! - `scheme`: how the weights are quantized; `stored`: the tensors with unpacked ones under their names; `packed`, `float4`,
 //!   `nvfp4`, `float8`: how other tools pack them
-//! - [`table`]: the tensors and their bytes; `transform`, `derived`: how bytes change
-//! - [`keys`], [`rope`]: from `config.json` to keys; `config`: its values as types
+//! - [`table`]: the tensors and their bytes; `steps`, `row_order`, `transform`, `derived`: how bytes change
+//! - [`keys`], [`rope`], `half_layers`: from `config.json` to keys; `config`: its values as types
+//! - `scalars`: tensors that become keys, and keys that become tensors
 //! - `adapter`: where adapters find a module's weight
 //! - `sentence`: how embeddings are made
 //! - [`text`]: tokenizer, chat template, tokens that end a text
@@ -19,17 +20,22 @@ mod config;
 mod derived;
 mod error;
 mod families;
+mod family_rules;
 mod float4;
 mod float8;
+mod half_layers;
 mod keys;
 mod names;
 mod nvfp4;
 mod packed;
 mod rope;
+mod row_order;
 mod rules;
+mod scalars;
 mod scheme;
 mod sentence;
 mod small_files;
+mod steps;
 mod stored;
 mod table;
 mod text;
@@ -49,8 +55,8 @@ use families::Family;
 use keys::Keys;
 use sentence::Sentence;
 use small_files::SmallFiles;
+pub use steps::HeadCounts;
 use stored::stored;
-pub use table::HeadCounts;
 use table::{Entry, Table, computed};
 pub use text::Text;
 
@@ -82,6 +88,7 @@ impl Directory {
         let mut small = SmallFiles::new(path.to_owned());
         let config = small.bytes("config.json")?.ok_or_else(|| HuggingFaceFault::NoConfig.in_file(path))?;
         let mut config = Config::parse(&path.join("config.json"), &config)?;
+        half_layers::describe(&mut config);
         let (family, model_type) = family(&config)?;
         config.add_aliases(family.aliases);
         config.add_defaults(family.defaults);
@@ -95,6 +102,10 @@ impl Directory {
         let table = Table { files: &files, stored: &stored, family, model_type: &model_type, n_layers, heads, is_tied };
         let mut entries = table.entries()?;
         entries.extend(keys.rope_tensors()?.into_iter().map(|(name, values)| computed(name, &values)));
+        entries.extend(scalars::factors(&config, family, n_layers)?);
+        for (key, values) in scalars::keys(path, &files, family, n_layers)? {
+            keys.add_whole(&key, values);
+        }
         let sentence = Sentence::read(path, &mut small)?;
         entries.extend(sentence.entries()?);
         if let Some(pooling) = sentence.pooling {
@@ -194,8 +205,8 @@ impl fmt::Debug for Directory {
 
 /// The family of a model and its `model_type`.
 fn family(config: &Config) -> Result<(&'static Family, String), HuggingFaceError> {
-    let is_set = |key: &str| config.get(key) == Some(&true.into());
-    let known = config.model_types().find_map(|name| Some((families::of_type(name, is_set)?, name.to_owned())));
+    let of_type = |name: &str| families::of_type(name, |key| config.is_set(key));
+    let known = config.model_types().find_map(|name| Some((of_type(name)?, name.to_owned())));
     known.ok_or_else(|| match config.model_types().next() {
         None => config.missing("model_type"),
         Some(found) => {

@@ -11,6 +11,14 @@ const OUTSIDE: &[Rule] = &[
     ("embed_tokens_per_layer", "per_layer_token_embd", &[]),
     ("per_layer_model_projection", "per_layer_model_proj", &[]),
     ("per_layer_projection_norm", "per_layer_proj_norm", &[Op::Norm]),
+    ("norm_f", "output_norm", &[]),
+    ("final_layernorm", "output_norm", &[]),
+    ("final_layer_norm", "output_norm", &[]),
+    ("embedding_norm", "token_embd_norm", &[]),
+    ("embeddings", "token_embd", &[]),
+    ("word_embeddings", "token_embd", &[]),
+    ("embed_in", "token_embd", &[]),
+    ("embed_out", "output", &[]),
     ("wte", "token_embd", &[]),
     ("wpe", "position_embd", &[]),
     ("ln_f", "output_norm", &[]),
@@ -66,6 +74,8 @@ const PREFIXES: &[&str] = &[
     "bert.",
     "roberta.",
     "transformer.",
+    "gpt_neox.",
+    "backbone.",
 ];
 
 /// What encoders put before the number of a layer, and other models.
@@ -85,13 +95,19 @@ const OTHER_PARTS: &[&str] = &[
     "cls.",
 ];
 
-/// The ends of the names of tensors that follow from the config.
+/// The ends of the names of tensors that follow from the config or become keys.
 const COMPUTED: &[&str] = &[
     ".rotary_emb.inv_freq",
     ".embed_positions.inv_freq",
     ".self_attn.masked_bias",
     ".attn.masked_bias",
     ".attn.bias",
+    ".attention.masked_bias",
+    ".attention.bias",
+    ".act_fn.alpha_p",
+    ".act_fn.alpha_n",
+    ".act_fn.beta",
+    ".act_fn.eps",
     "embeddings.position_ids",
     "embeddings.token_type_ids",
 ];

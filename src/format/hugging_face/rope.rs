@@ -74,7 +74,7 @@ impl Keys<'_> {
     pub(super) fn rope(&mut self) -> Result<(), HuggingFaceError> {
         let (all, windowed) = parameters(self.config);
         if let Some(theta) = all.theta()? {
-            self.add("rope.freq_base", theta);
+            self.add("rope.freq_base", theta * self.stretch(&all)?);
         }
         let of_windowed = match windowed {
             Some(windowed) => windowed.f32("rope_theta")?,
@@ -83,9 +83,13 @@ impl Keys<'_> {
         if let Some(theta) = of_windowed {
             self.add("rope.freq_base_swa", theta);
         }
-        self.rotary_length(&all)?;
+        self.rotary_length("rope.dimension_count", &all, all.partial()?)?;
+        if let Some(windowed) = parameters(self.config).1 {
+            self.rotary_length("rope.dimension_count_swa", &windowed, windowed.f32("partial_rotary_factor")?)?;
+        }
         match all.kind() {
             "default" | "llama3" | "proportional" | "mrope" => Ok(()),
+            "dynamic" if all.f32("alpha")?.is_some() => Ok(()),
             "linear" => self.scaling("linear", all.needed("factor")?),
             "yarn" => self.yarn(&all),
             "longrope" | "su" => self.longrope(&all),
@@ -96,19 +100,26 @@ impl Keys<'_> {
         }
     }
 
+    /// The factor on the base of frequencies.
+    fn stretch(&self, all: &Parameters<'_>) -> Result<f32, HuggingFaceError> {
+        let Some(alpha) = all.f32("alpha")?.filter(|_| all.kind() == "dynamic") else { return Ok(1.0) };
+        let length = self.config.head_dim()? as f32;
+        Ok(alpha.powf(length / (length - 2.0)))
+    }
+
     fn scaling(&mut self, kind: &str, factor: f32) -> Result<(), HuggingFaceError> {
         self.add("rope.scaling.type", kind);
         self.add("rope.scaling.factor", factor);
         Ok(())
     }
 
-    /// The rotated part of a head, where it is not the whole.
-    fn rotary_length(&mut self, all: &Parameters<'_>) -> Result<(), HuggingFaceError> {
-        let Some(part) = all.partial()?.filter(|_| all.kind() != "proportional") else { return Ok(()) };
+    /// The length of the rotated part of a head, where it is not the whole.
+    fn rotary_length(&mut self, key: &str, of: &Parameters<'_>, part: Option<f32>) -> Result<(), HuggingFaceError> {
+        let Some(part) = part.filter(|_| of.kind() != "proportional") else { return Ok(()) };
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         // Checked to be positive and below the length.
         if (0.0..=1.0).contains(&part) {
-            self.add("rope.dimension_count", (self.config.head_dim()? as f64 * f64::from(part)) as u32);
+            self.add(key, (self.config.head_dim()? as f64 * f64::from(part)) as u32);
             return Ok(());
         }
         Err(self.config.wrong("partial_rotary_factor", part, "between 0 and 1"))
@@ -126,14 +137,18 @@ impl Keys<'_> {
         if let Some(strength) = all.f32("llama_4_scaling_beta")? {
             self.add("attention.temperature_scale", strength);
         }
-        let usual = magnitude(factor, 1.0);
-        let stated = match (all.f32("attention_factor")?, all.f32("mscale")?, all.f32("mscale_all_dim")?) {
+        let (own, of_all) = (all.f32("mscale")?, all.f32("mscale_all_dim")?.filter(|strength| *strength != 0.0));
+        let mut usual = magnitude(factor, 1.0);
+        let stated = match (all.f32("attention_factor")?, own.filter(|own| *own != 0.0), of_all) {
             (Some(stated), _, _) => stated,
-            (None, Some(own), Some(of_all)) if own != 0.0 && of_all != 0.0 => {
-                magnitude(factor, own) / magnitude(factor, of_all)
-            }
+            (None, Some(own), Some(of_all)) => magnitude(factor, own) / magnitude(factor, of_all),
             _ => usual,
         };
+        if let Some(of_all) = of_all.filter(|_| self.config.get("kv_lora_rank").is_some()) {
+            // Latent attention applies it to all scores, so there is no usual magnitude of rotated values.
+            self.add("rope.scaling.yarn_log_multiplier", 0.1 * of_all);
+            usual = 1.0;
+        }
         if stated != usual {
             // The loader multiplies it by the usual magnitude.
             self.add("rope.scaling.attn_factor", stated / usual);

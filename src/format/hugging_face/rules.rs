@@ -1,4 +1,6 @@
-//! What a rule for the name of a tensor is made of.
+//! What a rule for the name of a tensor is made of, and the values of configs as data.
+
+use serde_json::Value as Json;
 
 /// A tensor of a directory and the tensor of a GGUF file that holds it.
 ///
@@ -27,6 +29,55 @@ pub(super) enum Op {
     ValueHeads { axis: usize, after_keys: bool },
     /// The rows from that of the first position on.
     FromFirstPosition,
+    /// The parts from `first` to before `end` of each group of rows, one part of all groups after the other.
+    Ungroup { groups: Groups, first: usize, end: usize },
+    /// Divides the outermost axis in two.
+    Divide(Outer),
+    /// Multiplies the sections of the rows of a state space's input by the factors of the config, if it has some.
+    StateFactors,
+}
+
+/// Rows that directories store group by group, each group with the same parts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Groups {
+    /// Each head's rows for its key and for its value.
+    Latent,
+    /// For each head of keys, its query heads, the key and the value.
+    Fused,
+    /// For each key head of the gated delta rule, a query, a key, its values and their gates.
+    Delta,
+}
+
+/// The first of the two axes that an axis is divided in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Outer {
+    /// The heads of queries.
+    QueryHeads,
+    /// The groups of a state space.
+    StateGroups,
+    /// All of it, so the second has length 1.
+    All,
+}
+
+/// A value of a config, as data.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Literal {
+    Bool(bool),
+    Number(f64),
+    Text(&'static str),
+}
+
+impl Literal {
+    /// The value as in a config.
+    pub(super) fn json(self) -> Json {
+        match self {
+            Literal::Bool(value) => value.into(),
+            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // A whole positive number.
+            Literal::Number(value) if value.fract() == 0.0 && value > 0.0 => (value as u64).into(),
+            Literal::Number(value) => value.into(),
+            Literal::Text(value) => value.into(),
+        }
+    }
 }
 
 /// Heads whose number the config has.

@@ -6,16 +6,19 @@ use std::sync::{Arc, OnceLock};
 use cuelight_shaders::quant::Format;
 use cuelight_shaders::weight::SharedBytes;
 
-use super::config::Config;
 use super::derived::{Derived, Part};
 use super::error::{HuggingFaceError, HuggingFaceFault};
 use super::families::Family;
 use super::names::{Fate, fate};
-use super::rules::{Heads, Op};
+use super::rules::Op;
+use super::steps::{HeadCounts, step};
 use super::stored::Stored;
 use super::transform::{Step, outcome};
 use crate::format::gguf::TensorInfo;
 use crate::format::safetensors::Safetensors;
+
+/// The ends of the names of output matrices.
+const OUTPUTS: [&str; 2] = ["lm_head.weight", "embed_out.weight"];
 
 /// A tensor and its bytes.
 pub(super) type Entry = (TensorInfo, SharedBytes);
@@ -40,33 +43,13 @@ pub(super) struct Table<'a> {
     pub is_tied: bool,
 }
 
-/// The numbers of heads that decide the order of rows.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct HeadCounts {
-    /// Heads of queries.
-    pub query: usize,
-    /// Heads of keys.
-    pub key: usize,
-    /// Heads of keys and values of the gated delta rule, and the length of those of keys.
-    pub delta: [usize; 3],
-}
-
-impl HeadCounts {
-    pub(super) fn read(config: &Config) -> Result<Self, HuggingFaceError> {
-        let size = |key: &str| config.u32(key).map(|size| size.unwrap_or(0) as usize);
-        let query = config.size("num_attention_heads")?;
-        let delta = [size("linear_num_key_heads")?, size("linear_num_value_heads")?, size("linear_key_head_dim")?];
-        Ok(HeadCounts { query, key: config.u32("num_key_value_heads")?.map_or(query, |heads| heads as usize), delta })
-    }
-}
-
 impl Table<'_> {
     /// All tensors, in the order of the files.
     pub(super) fn entries(&self) -> Result<Vec<Entry>, HuggingFaceError> {
         let mut groups: Vec<(String, Vec<Source<'_>>)> = Vec::new();
         let mut by_name: HashMap<String, usize> = HashMap::new();
         for tensor in self.stored {
-            if self.is_tied && tensor.name.ends_with("lm_head.weight") {
+            if self.is_tied && OUTPUTS.iter().any(|output| tensor.name.ends_with(output)) {
                 continue;
             }
             let Fate::Targets(targets) = fate(self.family, self.n_layers, &tensor.name) else { continue };
@@ -196,41 +179,6 @@ impl Table<'_> {
     }
 }
 
-/// What an op does to a tensor of this shape; `None` for nothing, and an error where the shape does not allow it.
-pub(super) fn step(op: Op, shape: &[usize], family: &Family, heads: &HeadCounts) -> Option<Result<Step, ()>> {
-    let from_innermost = |axis: usize| shape.len().checked_sub(axis + 1).ok_or(());
-    let take = |axis: usize, indices: Vec<usize>| Step::Take { axis, indices };
-    Some(match op {
-        Op::Norm => {
-            return family.norms_lack_one.then_some(Ok(Step::AddOne));
-        }
-        Op::FromFirstPosition if family.first_position == 0 => return None,
-        Op::FromFirstPosition => match shape.first() {
-            Some(rows) if *rows > family.first_position => Ok(take(0, (family.first_position..*rows).collect())),
-            _ => Err(()),
-        },
-        Op::NegExp => Ok(Step::NegExp),
-        Op::Transpose => Ok(Step::Transpose),
-        Op::Half { part, axis } => from_innermost(axis).and_then(|axis| {
-            let half = Some(shape[axis] / 2).filter(|half| 2 * half == shape[axis]).ok_or(())?;
-            Ok(take(axis, (part * half..(part + 1) * half).collect()))
-        }),
-        Op::EverySecond { first, axis } => from_innermost(axis)
-            .and_then(|axis| if shape[axis].is_multiple_of(2) { Ok(axis) } else { Err(()) })
-            .map(|axis| take(axis, (first..shape[axis]).step_by(2).collect())),
-        Op::RotaryRows(of) => {
-            let heads = if of == Heads::Query { heads.query } else { heads.key };
-            rotary_rows(shape.first().copied().unwrap_or(0), heads).map(|indices| take(0, indices)).ok_or(())
-        }
-        Op::ValueHeads { axis, after_keys } => {
-            let [keys, values, key_dim] = heads.delta;
-            let before = if after_keys { keys.saturating_mul(key_dim).saturating_mul(2) } else { 0 };
-            let length = shape.get(axis).copied().unwrap_or(0);
-            value_heads(length, before, [keys, values]).map(|indices| take(axis, indices)).ok_or(())
-        }
-    })
-}
-
 /// A tensor of values that are known.
 pub(super) fn computed(name: &str, values: &[f32]) -> Entry {
     let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
@@ -245,46 +193,4 @@ fn factors(name: &str, sources: &[Source<'_>]) -> Option<Entry> {
     sources.sort_by_key(|source| source.expert);
     let of_sources = sources.iter().map(|source| source.tensor.packed.as_ref()?.factor);
     Some(computed(&format!("{}.scale", name.strip_suffix(".weight")?), &of_sources.collect::<Option<Vec<f32>>>()?))
-}
-
-/// The rows of heads, from pairs in two halves to pairs of neighbours. `None` when the heads do not divide the rows.
-fn rotary_rows(rows: usize, heads: usize) -> Option<Vec<usize>> {
-    let half = rows.checked_div(heads.checked_mul(2)?).filter(|half| half * 2 * heads == rows)?;
-    let of_pair = move |head: usize, pair: usize| [0, 1].map(|side| head * 2 * half + side * half + pair);
-    Some((0..heads).flat_map(|head| (0..half).flat_map(move |pair| of_pair(head, pair))).collect())
-}
-
-/// The indices after the first `before`, reordered so that the key head of value heads changes fastest.
-fn value_heads(length: usize, before: usize, [keys, values]: [usize; 2]) -> Option<Vec<usize>> {
-    let of_key = values.checked_div(keys).filter(|of_key| of_key * keys == values)?;
-    let size = length.checked_sub(before)?.checked_div(values)?;
-    if size * values + before != length {
-        return None;
-    }
-    let of_head = move |head: usize| before + head * size..before + (head + 1) * size;
-    let heads = (0..of_key).flat_map(|value| (0..keys).map(move |key| key * of_key + value));
-    Some((0..before).chain(heads.flat_map(of_head)).collect())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn halves_of_a_head_become_neighbours() {
-        assert_eq!(rotary_rows(8, 2), Some(vec![0, 2, 1, 3, 4, 6, 5, 7]));
-        for (rows, heads) in [(8, 3), (6, 2), (8, 0)] {
-            assert_eq!(rotary_rows(rows, heads), None, "{rows} rows of {heads} heads");
-        }
-    }
-
-    #[test]
-    fn the_key_head_of_value_heads_changes_fastest() {
-        assert_eq!(value_heads(4, 0, [2, 4]), Some(vec![0, 2, 1, 3]));
-        assert_eq!(value_heads(10, 2, [2, 4]), Some(vec![0, 1, 2, 3, 6, 7, 4, 5, 8, 9]));
-        for (length, before, heads) in [(5, 0, [2, 4]), (4, 5, [2, 4]), (4, 0, [0, 4]), (4, 0, [3, 4]), (4, 0, [2, 0])]
-        {
-            assert_eq!(value_heads(length, before, heads), None, "{length}, {before}, {heads:?}");
-        }
-    }
 }

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use cuelight_shaders::quant::Format;
 
 /// A change of a tensor's values.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) enum Step {
     /// Keeps these indices of an axis, in this order.
     Take {
@@ -14,12 +14,16 @@ pub(super) enum Step {
         /// The indices.
         indices: Vec<usize>,
     },
-    /// Exchanges the two innermost axes.
+    /// Exchanges the two innermost axes. Blocks of values become float32.
     Transpose,
+    /// Gives the same values another shape. Blocks of values keep their innermost axis.
+    Reshape(Vec<usize>),
     /// Adds 1 to each value.
     AddOne,
     /// Replaces each value by minus its exponential.
     NegExp,
+    /// Multiplies each index of the outermost axis by a factor.
+    ScaleRows(Vec<f32>),
 }
 
 /// The values of a tensor.
@@ -39,7 +43,6 @@ pub(super) fn outcome(step: &Step, format: Format, shape: &[usize]) -> Option<(F
     match step {
         // Blocks stay whole.
         Step::Take { axis, indices } if axis + 1 == shape.len() && whole_blocks(format, indices).is_none() => None,
-        Step::Transpose if has_blocks => None,
         Step::Take { axis, indices } => {
             let length = shape.get_mut(*axis)?;
             if indices.iter().any(|index| index >= length) {
@@ -51,8 +54,13 @@ pub(super) fn outcome(step: &Step, format: Format, shape: &[usize]) -> Option<(F
         Step::Transpose => {
             let last = shape.len().checked_sub(1).filter(|last| *last > 0)?;
             shape.swap(last - 1, last);
-            Some((format, shape))
+            Some((if has_blocks { Format::F32 } else { format }, shape))
         }
+        Step::Reshape(new) => {
+            let fits = new.iter().product::<usize>() == shape.iter().product::<usize>();
+            (fits && (!has_blocks || new.last() == shape.last())).then(|| (format, new.clone()))
+        }
+        Step::ScaleRows(factors) => (shape.first() == Some(&factors.len())).then_some((Format::F32, shape)),
         Step::AddOne | Step::NegExp => Some((Format::F32, shape)),
     }
 }
@@ -73,9 +81,12 @@ impl Values<'_> {
         let (format, shape) = outcome(step, self.format, &self.shape).unwrap_or((self.format, Vec::new()));
         let bytes = match step {
             Step::Take { axis, indices } => self.take(*axis, indices),
+            Step::Transpose if self.format.block_len() > 1 => self.dequantized().transposed(),
             Step::Transpose => self.transposed(),
+            Step::Reshape(_) => self.bytes.to_vec(),
             Step::AddOne => self.map(|value| value + 1.0),
             Step::NegExp => self.map(|value| -value.exp()),
+            Step::ScaleRows(factors) => self.scaled(factors),
         };
         Values { format, shape, bytes: bytes.into() }
     }
@@ -125,10 +136,27 @@ impl Values<'_> {
         transposed
     }
 
+    fn dequantized(&self) -> Values<'static> {
+        Values { format: Format::F32, shape: self.shape.clone(), bytes: self.map(|value| value).into() }
+    }
+
+    fn scaled(&self, factors: &[f32]) -> Vec<u8> {
+        let mut values = self.floats();
+        let row = (values.len() / factors.len().max(1)).max(1);
+        for (row, factor) in values.chunks_mut(row).zip(factors) {
+            row.iter_mut().for_each(|value| *value *= factor);
+        }
+        values.into_iter().flat_map(f32::to_le_bytes).collect()
+    }
+
     fn map(&self, change: impl Fn(f32) -> f32) -> Vec<u8> {
+        self.floats().into_iter().flat_map(|value| change(value).to_le_bytes()).collect()
+    }
+
+    fn floats(&self) -> Vec<f32> {
         let mut values = vec![0.0; self.shape.iter().product()];
         self.format.dequantize(&self.bytes, &mut values);
-        values.into_iter().flat_map(|value| change(value).to_le_bytes()).collect()
+        values
     }
 }
 
@@ -174,10 +202,27 @@ mod tests {
     }
 
     #[test]
+    fn blocks_are_dequantized_before_they_are_transposed() {
+        let blocks = Values { format: Format::F8_E4M3, shape: vec![2, 32], bytes: vec![0; 72].into() };
+        assert_eq!(blocks.apply(&Step::Transpose), values(&[32, 2], &[0.0; 64]));
+    }
+
+    #[test]
+    fn shapes_change_without_values() {
+        let row = values(&[4], &[0.0, 1.0, 2.0, 3.0]);
+        assert_eq!(row.apply(&Step::Reshape(vec![2, 2])), values(&[2, 2], &[0.0, 1.0, 2.0, 3.0]));
+        assert_eq!(outcome(&Step::Reshape(vec![3]), Format::F32, &[4]), None);
+        assert_eq!(outcome(&Step::Reshape(vec![32, 2]), Format::F8_E4M3, &[2, 32]), None);
+    }
+
+    #[test]
     fn arithmetic_is_in_float32() {
         let half = Values { format: Format::BF16, shape: vec![1], bytes: vec![0x80, 0x3b].into() };
         assert_eq!(half.apply(&Step::AddOne), values(&[1], &[1.003_906_3]));
         assert_eq!(values(&[1], &[0.0]).apply(&Step::NegExp), values(&[1], &[-1.0]));
+        let rows = values(&[2, 2], &[1.0, 2.0, 3.0, 4.0]).apply(&Step::ScaleRows(vec![2.0, 0.5]));
+        assert_eq!(rows, values(&[2, 2], &[2.0, 4.0, 1.5, 2.0]));
+        assert_eq!(outcome(&Step::ScaleRows(vec![1.0]), Format::F32, &[2]), None);
     }
 
     #[test]

@@ -1,0 +1,330 @@
+//! The names of tensors that differ from the common ones, for each family.
+
+use super::rules::{Groups, Heads, Op, Outer, Rule};
+
+/// Queries and keys of architectures that rotate neighbouring values.
+pub(super) const ROTARY: &[Rule] = &[
+    ("self_attn.q_proj", "attn_q", &[Op::RotaryRows(Heads::Query)]),
+    ("self_attn.k_proj", "attn_k", &[Op::RotaryRows(Heads::Key)]),
+];
+
+/// The norm between mixer and feed-forward under the name of a norm after the mixer.
+pub(super) const NORM_AFTER_MIXER: &[Rule] = &[("post_attention_layernorm", "post_attention_norm", &[Op::Norm])];
+
+pub(super) const MIXTRAL: &[Rule] = &[
+    ("block_sparse_moe.gate", "ffn_gate_inp", &[]),
+    ("block_sparse_moe.experts.*.w1.weight", "ffn_gate_exps.weight", &[]),
+    ("block_sparse_moe.experts.*.w2.weight", "ffn_down_exps.weight", &[]),
+    ("block_sparse_moe.experts.*.w3.weight", "ffn_up_exps.weight", &[]),
+];
+
+pub(super) const GPT_OSS: &[Rule] = &[
+    ("mlp.router", "ffn_gate_inp", &[]),
+    ("mlp.experts.gate_up_proj", "ffn_gate_exps.weight", &[Op::EverySecond { first: 0, axis: 0 }, Op::Transpose]),
+    ("mlp.experts.gate_up_proj", "ffn_up_exps.weight", &[Op::EverySecond { first: 1, axis: 0 }, Op::Transpose]),
+    ("mlp.experts.gate_up_proj_bias", "ffn_gate_exps.bias", &[Op::EverySecond { first: 0, axis: 0 }]),
+    ("mlp.experts.gate_up_proj_bias", "ffn_up_exps.bias", &[Op::EverySecond { first: 1, axis: 0 }]),
+    ("mlp.experts.down_proj", "ffn_down_exps.weight", &[Op::Transpose]),
+    ("mlp.experts.down_proj_bias", "ffn_down_exps.bias", &[]),
+    ("mlp.experts.gate_up_proj_blocks", "ffn_gate_exps.weight", &[Op::EverySecond { first: 0, axis: 1 }]),
+    ("mlp.experts.gate_up_proj_blocks", "ffn_up_exps.weight", &[Op::EverySecond { first: 1, axis: 1 }]),
+    ("mlp.experts.down_proj_blocks", "ffn_down_exps.weight", &[]),
+];
+
+pub(super) const GEMMA4: &[Rule] = &[
+    ("experts.gate_up_proj", "ffn_gate_up_exps.weight", &[]),
+    ("experts.down_proj", "ffn_down_exps.weight", &[]),
+    ("router.proj", "ffn_gate_inp", &[]),
+    ("router.scale", "ffn_gate_inp.scale", &[]),
+    ("router.per_expert_scale", "ffn_down_exps.scale", &[]),
+    ("layer_scalar", "layer_output_scale.weight", &[]),
+    ("pre_feedforward_layernorm_2", "pre_ffw_norm_2", &[]),
+    ("post_feedforward_layernorm_1", "post_ffw_norm_1", &[]),
+    ("post_feedforward_layernorm_2", "post_ffw_norm_2", &[]),
+    ("per_layer_input_gate", "inp_gate", &[]),
+    ("per_layer_projection", "proj", &[]),
+    ("post_per_layer_input_norm", "post_norm", &[]),
+];
+
+/// Value heads along the rows of a tensor.
+const VALUE_ROWS: Op = Op::ValueHeads { axis: 0, after_keys: false };
+/// Queries and keys, then value heads, along the rows of a tensor.
+const MIXED_ROWS: Op = Op::ValueHeads { axis: 0, after_keys: true };
+
+pub(super) const QWEN3_5: &[Rule] = &[
+    ("linear_attn.A_log", "ssm_a", &[Op::NegExp, VALUE_ROWS]),
+    ("linear_attn.dt_bias", "ssm_dt.bias", &[VALUE_ROWS]),
+    ("linear_attn.conv1d", "ssm_conv1d", &[MIXED_ROWS]),
+    ("linear_attn.in_proj_qkv", "attn_qkv", &[MIXED_ROWS]),
+    ("linear_attn.in_proj_z", "attn_gate", &[VALUE_ROWS]),
+    ("linear_attn.in_proj_a", "ssm_alpha", &[VALUE_ROWS]),
+    ("linear_attn.in_proj_b", "ssm_beta", &[VALUE_ROWS]),
+    ("linear_attn.norm", "ssm_norm", &[]),
+    ("linear_attn.out_proj", "ssm_out", &[Op::ValueHeads { axis: 1, after_keys: false }]),
+];
+
+pub(super) const BERT: &[Rule] = &[
+    ("attention.self.query", "attn_q", &[]),
+    ("attention.self.key", "attn_k", &[]),
+    ("attention.self.value", "attn_v", &[]),
+    ("attention.output.dense", "attn_output", &[]),
+    ("attention.output.LayerNorm", "attn_output_norm", &[]),
+    ("intermediate.dense", "ffn_up", &[]),
+    ("output.dense", "ffn_down", &[]),
+    ("output.LayerNorm", "layer_output_norm", &[]),
+];
+
+pub(super) const NOMIC_BERT: &[Rule] = &[
+    ("attn.Wqkv", "attn_qkv", &[]),
+    ("attn.out_proj", "attn_output", &[]),
+    ("mlp.fc11", "ffn_up", &[]),
+    ("mlp.fc12", "ffn_gate", &[]),
+    ("mlp.fc2", "ffn_down", &[]),
+    ("norm1", "attn_output_norm", &[]),
+    ("norm2", "layer_output_norm", &[]),
+];
+
+pub(super) const GPT2: &[Rule] = &[
+    ("ln_1", "attn_norm", &[]),
+    ("ln_2", "ffn_norm", &[]),
+    ("attn.c_attn.weight", "attn_qkv.weight", &[Op::Transpose]),
+    ("attn.c_attn.bias", "attn_qkv.bias", &[]),
+    ("attn.c_proj.weight", "attn_output.weight", &[Op::Transpose]),
+    ("attn.c_proj.bias", "attn_output.bias", &[]),
+    ("mlp.c_fc.weight", "ffn_up.weight", &[Op::Transpose]),
+    ("mlp.c_fc.bias", "ffn_up.bias", &[]),
+    ("mlp.c_proj.weight", "ffn_down.weight", &[Op::Transpose]),
+    ("mlp.c_proj.bias", "ffn_down.bias", &[]),
+];
+
+pub(super) const STARCODER: &[Rule] = &[
+    ("ln_1", "attn_norm", &[]),
+    ("ln_2", "ffn_norm", &[]),
+    ("attn.c_attn", "attn_qkv", &[]),
+    ("attn.c_proj", "attn_output", &[]),
+    ("mlp.c_fc", "ffn_up", &[]),
+    ("mlp.c_proj", "ffn_down", &[]),
+];
+
+pub(super) const STARCODER2: &[Rule] = &[("mlp.c_fc", "ffn_up", &[]), ("mlp.c_proj", "ffn_down", &[])];
+
+pub(super) const MINIMAX: &[Rule] = &[("block_sparse_moe.e_score_correction_bias", "exp_probs_b.bias", &[])];
+
+pub(super) const HUNYUAN3: &[Rule] = &[
+    ("mlp.router.gate", "ffn_gate_inp", &[]),
+    ("mlp.expert_bias", "exp_probs_b.bias", &[]),
+    ("mlp.shared_mlp.gate_proj", "ffn_gate_shexp", &[]),
+    ("mlp.shared_mlp.up_proj", "ffn_up_shexp", &[]),
+    ("mlp.shared_mlp.down_proj", "ffn_down_shexp", &[]),
+];
+
+pub(super) const AFMOE: &[Rule] = &[
+    ("self_attn.gate_proj", "attn_gate", &[]),
+    ("mlp.router.gate", "ffn_gate_inp", &[]),
+    ("mlp.expert_bias", "exp_probs_b.bias", &[]),
+    ("pre_mlp_layernorm", "ffn_norm", &[]),
+    ("post_mlp_layernorm", "post_ffw_norm", &[]),
+];
+
+pub(super) const GLM4: &[Rule] =
+    &[("post_self_attn_layernorm", "post_attention_norm", &[]), ("post_mlp_layernorm", "post_ffw_norm", &[])];
+
+/// Latent attention.
+pub(super) const LATENT: &[Rule] = &[
+    ("self_attn.q_a_proj", "attn_q_a", &[]),
+    ("self_attn.q_a_layernorm", "attn_q_a_norm", &[]),
+    ("self_attn.q_b_proj", "attn_q_b", &[]),
+    ("self_attn.kv_a_proj_with_mqa", "attn_kv_a_mqa", &[]),
+    ("self_attn.kv_a_layernorm", "attn_kv_a_norm", &[]),
+    // The part of keys is transposed, so that it applies to queries.
+    (
+        "self_attn.kv_b_proj.weight",
+        "attn_k_b.weight",
+        &[Op::Ungroup { groups: Groups::Latent, first: 0, end: 1 }, Op::Divide(Outer::QueryHeads), Op::Transpose],
+    ),
+    (
+        "self_attn.kv_b_proj.weight",
+        "attn_v_b.weight",
+        &[Op::Ungroup { groups: Groups::Latent, first: 1, end: 2 }, Op::Divide(Outer::QueryHeads)],
+    ),
+];
+
+/// Feed-forwards under another name.
+pub(super) const FEED_FORWARD: &[Rule] = &[
+    ("feed_forward.gate_proj", "ffn_gate", &[]),
+    ("feed_forward.up_proj", "ffn_up", &[]),
+    ("feed_forward.down_proj", "ffn_down", &[]),
+];
+
+pub(super) const LLAMA4: &[Rule] = &[
+    ("feed_forward.router", "ffn_gate_inp", &[]),
+    ("feed_forward.shared_expert.gate_proj", "ffn_gate_shexp", &[]),
+    ("feed_forward.shared_expert.up_proj", "ffn_up_shexp", &[]),
+    ("feed_forward.shared_expert.down_proj", "ffn_down_shexp", &[]),
+    ("feed_forward.experts.gate_up_proj", "ffn_gate_exps.weight", &[Op::Half { part: 0, axis: 0 }, Op::Transpose]),
+    ("feed_forward.experts.gate_up_proj", "ffn_up_exps.weight", &[Op::Half { part: 1, axis: 0 }, Op::Transpose]),
+    ("feed_forward.experts.down_proj", "ffn_down_exps.weight", &[Op::Transpose]),
+];
+
+pub(super) const GRANITE_EXPERTS: &[Rule] = &[
+    ("block_sparse_moe.router.layer", "ffn_gate_inp", &[]),
+    ("block_sparse_moe.input_linear.weight", "ffn_gate_exps.weight", &[Op::Half { part: 0, axis: 1 }]),
+    ("block_sparse_moe.input_linear.weight", "ffn_up_exps.weight", &[Op::Half { part: 1, axis: 1 }]),
+    ("block_sparse_moe.output_linear", "ffn_down_exps", &[]),
+    ("shared_mlp.input_linear.weight", "ffn_gate_shexp.weight", &[Op::Half { part: 0, axis: 1 }]),
+    ("shared_mlp.input_linear.weight", "ffn_up_shexp.weight", &[Op::Half { part: 1, axis: 1 }]),
+    ("shared_mlp.output_linear", "ffn_down_shexp", &[]),
+];
+
+/// The shared expert of layers without others.
+pub(super) const GRANITE_DENSE: &[Rule] = &[
+    ("shared_mlp.input_linear.weight", "ffn_gate.weight", &[Op::Half { part: 0, axis: 1 }]),
+    ("shared_mlp.input_linear.weight", "ffn_up.weight", &[Op::Half { part: 1, axis: 1 }]),
+    ("shared_mlp.output_linear", "ffn_down", &[]),
+];
+
+/// The state space of Mamba 2.
+pub(super) const MAMBA: &[Rule] = &[
+    ("mamba.in_proj", "ssm_in", &[Op::StateFactors]),
+    ("mamba.conv1d", "ssm_conv1d", &[]),
+    ("mamba.A_log", "ssm_a", &[Op::NegExp, Op::Divide(Outer::All)]),
+    ("mamba.D", "ssm_d", &[Op::Divide(Outer::All)]),
+    ("mamba.dt_bias", "ssm_dt.bias", &[]),
+    ("mamba.norm", "ssm_norm", &[Op::Divide(Outer::StateGroups)]),
+    ("mamba.out_proj", "ssm_out", &[]),
+];
+
+pub(super) const PHI: &[Rule] =
+    &[("self_attn.dense", "attn_output", &[]), ("mlp.fc1", "ffn_up", &[]), ("mlp.fc2", "ffn_down", &[])];
+
+/// Queries, keys and values in one matrix, and feed-forwards of four times the width.
+pub(super) const NEOX: &[Rule] = &[
+    ("attention.query_key_value", "attn_qkv", &[FUSED_ROWS]),
+    ("attention.dense", "attn_output", &[]),
+    ("self_attention.query_key_value", "attn_qkv", &[FUSED_ROWS]),
+    ("self_attention.dense", "attn_output", &[]),
+    ("mlp.dense_h_to_4h", "ffn_up", &[]),
+    ("mlp.dense_4h_to_h", "ffn_down", &[]),
+];
+
+/// Queries of all heads, then keys, then values.
+const FUSED_ROWS: Op = Op::Ungroup { groups: Groups::Fused, first: 0, end: 3 };
+
+/// The two norms of larger models.
+pub(super) const FALCON: &[Rule] = &[("ln_attn", "attn_norm_2", &[]), ("ln_mlp", "attn_norm", &[])];
+
+pub(super) const ERNIE_EXPERTS: &[Rule] = &[("mlp.moe_statics.e_score_correction_bias", "exp_probs_b.bias", &[])];
+
+/// Norms on heads under other names.
+pub(super) const HUNYUAN: &[Rule] =
+    &[("self_attn.query_layernorm", "attn_q_norm", &[]), ("self_attn.key_layernorm", "attn_k_norm", &[])];
+
+pub(super) const HUNYUAN_EXPERTS: &[Rule] = &[
+    ("mlp.gate.wg", "ffn_gate_inp", &[]),
+    ("mlp.shared_mlp.gate_proj", "ffn_gate_shexp", &[]),
+    ("mlp.shared_mlp.up_proj", "ffn_up_shexp", &[]),
+    ("mlp.shared_mlp.down_proj", "ffn_down_shexp", &[]),
+];
+
+pub(super) const QWEN3_NEXT: &[Rule] = &[
+    ("linear_attn.A_log", "ssm_a", &[Op::NegExp]),
+    ("linear_attn.dt_bias", "ssm_dt.bias", &[]),
+    ("linear_attn.conv1d", "ssm_conv1d", &[]),
+    ("linear_attn.in_proj_qkvz.weight", "attn_qkv.weight", &[Op::Ungroup { groups: Groups::Delta, first: 0, end: 3 }]),
+    ("linear_attn.in_proj_qkvz.weight", "attn_gate.weight", &[Op::Ungroup { groups: Groups::Delta, first: 3, end: 4 }]),
+    ("linear_attn.in_proj_ba", "ssm_ba", &[]),
+    ("linear_attn.norm", "ssm_norm", &[]),
+    ("linear_attn.out_proj", "ssm_out", &[]),
+];
+
+pub(super) const LFM2: &[Rule] = &[
+    ("operator_norm", "attn_norm", &[]),
+    ("ffn_norm", "ffn_norm", &[]),
+    ("conv.conv", "shortconv.conv", &[]),
+    ("conv.in_proj", "shortconv.in_proj", &[]),
+    ("conv.out_proj", "shortconv.out_proj", &[]),
+    ("self_attn.out_proj", "attn_output", &[]),
+    ("self_attn.q_layernorm", "attn_q_norm", &[]),
+    ("self_attn.k_layernorm", "attn_k_norm", &[]),
+    ("feed_forward.w1", "ffn_gate", &[]),
+    ("feed_forward.w2", "ffn_down", &[]),
+    ("feed_forward.w3", "ffn_up", &[]),
+    ("feed_forward.gate", "ffn_gate_inp", &[]),
+    ("feed_forward.expert_bias", "exp_probs_b.bias", &[]),
+    ("feed_forward.experts.*.w1.weight", "ffn_gate_exps.weight", &[]),
+    ("feed_forward.experts.*.w2.weight", "ffn_down_exps.weight", &[]),
+    ("feed_forward.experts.*.w3.weight", "ffn_up_exps.weight", &[]),
+];
+
+pub(super) const KIMI_LINEAR: &[Rule] = &[
+    ("self_attn.q_conv1d", "ssm_conv1d_q", &[]),
+    ("self_attn.k_conv1d", "ssm_conv1d_k", &[]),
+    ("self_attn.v_conv1d", "ssm_conv1d_v", &[]),
+    ("self_attn.A_log", "ssm_a", &[Op::NegExp]),
+    ("self_attn.dt_bias", "ssm_dt.bias", &[]),
+    ("self_attn.f_a_proj", "ssm_f_a", &[]),
+    ("self_attn.f_b_proj", "ssm_f_b", &[]),
+    ("self_attn.b_proj", "ssm_beta", &[]),
+    ("self_attn.g_a_proj", "ssm_g_a", &[]),
+    ("self_attn.g_b_proj", "ssm_g_b", &[]),
+    ("self_attn.o_norm", "ssm_norm", &[]),
+    ("block_sparse_moe.gate_proj", "ffn_gate", &[]),
+    ("block_sparse_moe.up_proj", "ffn_up", &[]),
+    ("block_sparse_moe.down_proj", "ffn_down", &[]),
+    ("block_sparse_moe.gate.e_score_correction_bias", "exp_probs_b.bias", &[]),
+    ("block_sparse_moe.shared_experts.gate_proj", "ffn_gate_shexp", &[]),
+    ("block_sparse_moe.shared_experts.up_proj", "ffn_up_shexp", &[]),
+    ("block_sparse_moe.shared_experts.down_proj", "ffn_down_shexp", &[]),
+];
+
+pub(super) const NEMOTRON_H: &[Rule] = &[
+    ("norm", "attn_norm", &[]),
+    ("mixer.in_proj", "ssm_in", &[]),
+    ("mixer.conv1d", "ssm_conv1d", &[]),
+    ("mixer.A_log", "ssm_a", &[Op::NegExp, Op::Divide(Outer::All)]),
+    ("mixer.D", "ssm_d", &[Op::Divide(Outer::All)]),
+    ("mixer.dt_bias", "ssm_dt.bias", &[]),
+    ("mixer.norm", "ssm_norm", &[Op::Divide(Outer::StateGroups)]),
+    ("mixer.out_proj", "ssm_out", &[]),
+    ("mixer.q_proj", "attn_q", &[]),
+    ("mixer.k_proj", "attn_k", &[]),
+    ("mixer.v_proj", "attn_v", &[]),
+    ("mixer.o_proj", "attn_output", &[]),
+    ("mixer.up_proj", "ffn_up", &[]),
+    ("mixer.down_proj", "ffn_down", &[]),
+    ("mixer.gate", "ffn_gate_inp", &[]),
+    ("mixer.gate.e_score_correction_bias", "exp_probs_b.bias", &[]),
+    ("mixer.experts.*.up_proj.weight", "ffn_up_exps.weight", &[]),
+    ("mixer.experts.*.down_proj.weight", "ffn_down_exps.weight", &[]),
+    ("mixer.shared_experts.up_proj", "ffn_up_shexp", &[]),
+    ("mixer.shared_experts.down_proj", "ffn_down_shexp", &[]),
+    ("mixer.fc1_latent_proj", "ffn_latent_down", &[]),
+    ("mixer.fc2_latent_proj", "ffn_latent_up", &[]),
+];
+
+pub(super) const FALCON_H1: &[Rule] = &[("pre_ff_layernorm", "ffn_norm", &[])];
+
+pub(super) const APERTUS: &[Rule] =
+    &[("attention_layernorm", "attn_norm", &[]), ("feedforward_layernorm", "ffn_norm", &[])];
+
+pub(super) const LAGUNA: &[Rule] =
+    &[("self_attn.g_proj", "attn_gate", &[]), ("mlp.experts.e_score_correction_bias", "exp_probs_b.bias", &[])];
+
+/// Experts with a row for each input.
+pub(super) const TRANSPOSED_EXPERTS: &[Rule] = &[
+    ("mlp.experts.gate_up_proj", "ffn_gate_exps.weight", &[Op::Half { part: 0, axis: 0 }, Op::Transpose]),
+    ("mlp.experts.gate_up_proj", "ffn_up_exps.weight", &[Op::Half { part: 1, axis: 0 }, Op::Transpose]),
+    ("mlp.experts.down_proj", "ffn_down_exps.weight", &[Op::Transpose]),
+];
+
+pub(super) const EXAONE3: &[Rule] = &[
+    ("ln_1", "attn_norm", &[]),
+    ("ln_2", "ffn_norm", &[]),
+    ("attn.attention.q_proj", "attn_q", &[]),
+    ("attn.attention.k_proj", "attn_k", &[]),
+    ("attn.attention.v_proj", "attn_v", &[]),
+    ("attn.attention.out_proj", "attn_output", &[]),
+    ("mlp.c_fc_0", "ffn_gate", &[]),
+    ("mlp.c_fc_1", "ffn_up", &[]),
+    ("mlp.c_proj", "ffn_down", &[]),
+];

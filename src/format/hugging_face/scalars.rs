@@ -1,0 +1,66 @@
+//! Values that directories store in a tensor for each layer, and GGUF files in a key with a list; and factors of the config, which
+//! become tensors.
+
+use std::path::Path;
+
+use cuelight_shaders::quant::Format;
+
+use super::config::Config;
+use super::error::{HuggingFaceError, HuggingFaceFault};
+use super::families::Family;
+use super::table::{Entry, computed};
+use crate::format::gguf::Value;
+use crate::format::safetensors::{Safetensors, Tensor};
+
+/// The keys of a family with the value of each layer.
+pub(super) fn keys(
+    folder: &Path,
+    files: &Safetensors,
+    family: &Family,
+    n_layers: usize,
+) -> Result<Vec<(String, Value)>, HuggingFaceError> {
+    let key = |(tensor, key): &(&str, &str)| {
+        let values: Vec<f32> =
+            (0..n_layers).map(|layer| value(folder, files, layer, tensor)).collect::<Result<_, _>>()?;
+        Ok(((*key).to_owned(), values[..].into()))
+    };
+    family.scalars.iter().map(key).collect()
+}
+
+/// The only value of a layer's tensor.
+fn value(folder: &Path, files: &Safetensors, layer: usize, name: &str) -> Result<f32, HuggingFaceError> {
+    let end = format!("layers.{layer}.{name}");
+    let found = files.tensors().iter().find(|tensor| tensor.name.ends_with(&end));
+    let missing = || HuggingFaceFault::MissingTensor { tensor: end.clone() }.in_file(folder);
+    let tensor = found.ok_or_else(missing)?;
+    let wrong = || {
+        let fault = HuggingFaceFault::TensorShape { tensor: tensor.name.clone(), shape: tensor.shape.clone() };
+        fault.in_file(files.path(tensor))
+    };
+    number(files, tensor).ok_or_else(wrong)
+}
+
+fn number(files: &Safetensors, tensor: &Tensor) -> Option<f32> {
+    let format = match tensor.dtype.name {
+        "F32" => Format::F32,
+        "F16" => Format::F16,
+        "BF16" => Format::BF16,
+        _ => return None,
+    };
+    let bytes = files.bytes(tensor)?;
+    let mut value = [0.0];
+    (tensor.shape.iter().product::<usize>() == 1).then(|| format.dequantize(bytes.as_slice(), &mut value))?;
+    Some(value[0])
+}
+
+/// The tensors of the factors of matrices, where the config has other factors than 1.
+pub(super) fn factors(config: &Config, family: &Family, n_layers: usize) -> Result<Vec<Entry>, HuggingFaceError> {
+    let mut entries = Vec::new();
+    for (matrix, keys) in family.factors {
+        let factor = keys.iter().map(|key| config.number_at(key)).product::<Result<f32, HuggingFaceError>>()?;
+        if factor != 1.0 {
+            entries.extend((0..n_layers).map(|layer| computed(&format!("blk.{layer}.{matrix}.scale"), &[factor])));
+        }
+    }
+    Ok(entries)
+}
