@@ -54,7 +54,7 @@ pub fn place(
     let found = families.find_map(|family| match fate(family, n_layers, name) {
         // A weight that is divided among several tensors, or that is an expert's, is none of those that adapters change.
         Fate::Targets(targets) => <[Target; 1]>::try_from(targets).ok().filter(|[target]| target.expert.is_none()),
-        Fate::Ignored => None,
+        Fate::Ignored | Fate::Prediction(_) => None,
     });
     found.and_then(|[target]| placed(&target)).ok_or(NoPlace::Weight)
 }

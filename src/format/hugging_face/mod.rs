@@ -101,6 +101,12 @@ impl Directory {
         let stored = stored(&files, scheme.as_deref())?;
         let table = Table { files: &files, stored: &stored, family, model_type: &model_type, n_layers, heads, is_tied };
         let mut entries = table.entries()?;
+        let prediction = table.prediction_entries();
+        if !prediction.is_empty() {
+            keys.replace("block_count", u32::try_from(n_layers + 1).unwrap_or(u32::MAX));
+            keys.add("nextn_predict_layers", 1u32);
+            entries.extend(prediction);
+        }
         entries.extend(keys.rope_tensors()?.into_iter().map(|(name, values)| computed(name, &values)));
         entries.extend(scalars::factors(&config, family, n_layers)?);
         for (key, values) in scalars::keys(path, &files, family, n_layers)? {

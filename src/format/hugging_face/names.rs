@@ -65,6 +65,24 @@ pub(super) const COMMON: &[Rule] = &[
     ("mlp.shared_experts.down_proj", "ffn_down_shexp", &[]),
 ];
 
+/// Tensors of the layer that predicts one more token which other layers do not have: those of layers after the last one, and
+/// those of a part of its own.
+const PREDICTION: &[Rule] = &[
+    ("eh_proj", "nextn.eh_proj", &[]),
+    ("enorm", "nextn.enorm", &[Op::Norm]),
+    ("hnorm", "nextn.hnorm", &[Op::Norm]),
+    ("embed_tokens", "nextn.embed_tokens", &[]),
+    ("shared_head.norm", "nextn.shared_head_norm", &[Op::Norm]),
+    ("shared_head.head", "nextn.shared_head_head", &[]),
+    ("fc", "nextn.eh_proj", &[]),
+    ("pre_fc_norm_embedding", "nextn.enorm", &[Op::Norm]),
+    ("pre_fc_norm_hidden", "nextn.hnorm", &[Op::Norm]),
+    ("norm", "nextn.shared_head_norm", &[Op::Norm]),
+];
+
+/// The part of some models that predicts more tokens.
+const PREDICTION_PART: &str = "mtp.";
+
 /// What models put before the names of their text model.
 const PREFIXES: &[&str] = &[
     "model.language_model.",
@@ -81,7 +99,7 @@ const PREFIXES: &[&str] = &[
 /// What encoders put before the number of a layer, and other models.
 const LAYERS: &[&str] = &["layers.", "encoder.layer.", "encoder.layers.", "h."];
 
-/// Parts of a model that do not compute text, or that it is computed without: images, audio, drafts.
+/// Parts of a model that do not compute text, or that it is computed without: images and audio.
 const OTHER_PARTS: &[&str] = &[
     "visual.",
     "vision_tower.",
@@ -90,7 +108,6 @@ const OTHER_PARTS: &[&str] = &[
     "multi_modal_projector.",
     "audio_tower.",
     "embed_audio.",
-    "mtp.",
     "pooler.",
     "cls.",
 ];
@@ -119,6 +136,8 @@ pub(super) enum Fate {
     Ignored,
     /// Tensors of a GGUF file, or parts of them. None if the name is not known.
     Targets(Vec<Target>),
+    /// As [`Fate::Targets`], of the layer that predicts one more token.
+    Prediction(Vec<Target>),
 }
 
 /// A tensor of a GGUF file.
@@ -137,17 +156,28 @@ pub(super) fn fate(family: &Family, n_layers: usize, name: &str) -> Fate {
     if starts(name) || starts(short) || COMPUTED.iter().any(|end| name.ends_with(end)) {
         return Fate::Ignored;
     }
-    let in_layers = LAYERS.iter().find_map(|prefix| short.strip_prefix(prefix));
-    let Some((layer, inner)) = in_layers.and_then(|rest| rest.split_once('.')) else {
-        return Fate::Targets(targets(&[OUTSIDE], short, ""));
+    let (part, first) = match short.strip_prefix(PREDICTION_PART) {
+        Some(part) => (part, n_layers),
+        None => (short, 0),
     };
-    match layer.parse::<usize>() {
-        // Layers after the last draft tokens and are not computed.
-        Ok(layer) if layer >= n_layers => Fate::Ignored,
-        Ok(layer) => {
-            let tables: Vec<&[Rule]> = family.names.iter().copied().chain([COMMON]).collect();
-            Fate::Targets(targets(&tables, inner, &format!("blk.{layer}.")))
+    let in_layers = LAYERS.iter().find_map(|prefix| part.strip_prefix(prefix));
+    let Some((layer, inner)) = in_layers.and_then(|rest| rest.split_once('.')) else {
+        return match first {
+            0 => Fate::Targets(targets(&[OUTSIDE], part, "")),
+            layer => Fate::Prediction(targets(&[PREDICTION], part, &format!("blk.{layer}."))),
+        };
+    };
+    let of_layer = family.names.iter().copied().chain([COMMON]);
+    match layer.parse::<usize>().map(|layer| first + layer) {
+        Ok(layer) if layer < n_layers => {
+            Fate::Targets(targets(&of_layer.collect::<Vec<_>>(), inner, &format!("blk.{layer}.")))
         }
+        // Of the layers after the last one, which predict more tokens, the first is used.
+        Ok(layer) if layer == n_layers => {
+            let tables: Vec<&[Rule]> = [PREDICTION].into_iter().chain(of_layer).collect();
+            Fate::Prediction(targets(&tables, inner, &format!("blk.{layer}.")))
+        }
+        Ok(_) => Fate::Ignored,
         Err(_) => Fate::Targets(Vec::new()),
     }
 }
@@ -182,7 +212,9 @@ mod tests {
         let family = of_type(model_type, |_| false).expect("the family is known");
         match fate(family, 2, name) {
             Fate::Ignored => vec!["ignored".to_owned()],
-            Fate::Targets(targets) => targets.into_iter().map(|target| target.name).collect(),
+            Fate::Targets(targets) | Fate::Prediction(targets) => {
+                targets.into_iter().map(|target| target.name).collect()
+            }
         }
     }
 
@@ -224,8 +256,25 @@ mod tests {
     }
 
     #[test]
+    fn the_layer_that_predicts_one_more_token_comes_after_the_last() {
+        for (name, expected) in [
+            ("model.layers.2.eh_proj.weight", "blk.2.nextn.eh_proj.weight"),
+            ("model.layers.2.shared_head.norm.weight", "blk.2.nextn.shared_head_norm.weight"),
+            ("model.layers.2.mlp.up_proj.weight", "blk.2.ffn_up.weight"),
+            ("mtp.fc.weight", "blk.2.nextn.eh_proj.weight"),
+            ("mtp.norm.weight", "blk.2.nextn.shared_head_norm.weight"),
+            ("mtp.layers.0.mlp.up_proj.weight", "blk.2.ffn_up.weight"),
+        ] {
+            assert_eq!(targets_of("qwen3_moe", name), [expected]);
+        }
+        assert_eq!(targets_of("qwen3_moe", "mtp.other.weight"), Vec::<String>::new());
+    }
+
+    #[test]
     fn other_parts_are_ignored_and_other_names_unknown() {
-        for name in ["model.visual.a", "vision_tower.b", "mtp.c", "model.layers.2.mlp.gate_proj.weight"] {
+        for name in
+            ["model.visual.a", "vision_tower.b", "model.layers.3.mlp.gate_proj.weight", "mtp.layers.1.fc.weight"]
+        {
             assert_eq!(targets_of("llama", name), ["ignored"], "{name}");
         }
         for name in [

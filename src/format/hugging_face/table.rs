@@ -9,7 +9,7 @@ use cuelight_shaders::weight::SharedBytes;
 use super::derived::{Derived, Part};
 use super::error::{HuggingFaceError, HuggingFaceFault};
 use super::families::Family;
-use super::names::{Fate, fate};
+use super::names::{Fate, Target, fate};
 use super::rules::Op;
 use super::steps::{HeadCounts, step};
 use super::stored::Stored;
@@ -44,15 +44,27 @@ pub(super) struct Table<'a> {
 }
 
 impl Table<'_> {
-    /// All tensors, in the order of the files.
+    /// All tensors of the model, in the order of the files.
     pub(super) fn entries(&self) -> Result<Vec<Entry>, HuggingFaceError> {
+        self.entries_of(|fate| if let Fate::Targets(targets) = fate { Some(targets) } else { None })
+    }
+
+    /// The tensors of the layer that predicts one more token. None if the model has no such layer, or one that is not known: the
+    /// model is complete without it.
+    pub(super) fn prediction_entries(&self) -> Vec<Entry> {
+        let entries = self.entries_of(|fate| if let Fate::Prediction(targets) = fate { Some(targets) } else { None });
+        entries.unwrap_or_default()
+    }
+
+    /// The tensors of the fates that `choose` chooses, in the order of the files.
+    fn entries_of(&self, choose: impl Fn(Fate) -> Option<Vec<Target>>) -> Result<Vec<Entry>, HuggingFaceError> {
         let mut groups: Vec<(String, Vec<Source<'_>>)> = Vec::new();
         let mut by_name: HashMap<String, usize> = HashMap::new();
         for tensor in self.stored {
             if self.is_tied && OUTPUTS.iter().any(|output| tensor.name.ends_with(output)) {
                 continue;
             }
-            let Fate::Targets(targets) = fate(self.family, self.n_layers, &tensor.name) else { continue };
+            let Some(targets) = choose(fate(self.family, self.n_layers, &tensor.name)) else { continue };
             if targets.is_empty() {
                 let (tensor_name, model_type) = (tensor.name.clone(), self.model_type.to_owned());
                 return Err(self.fault(tensor, HuggingFaceFault::UnknownTensor { tensor: tensor_name, model_type }));
