@@ -54,6 +54,8 @@ class Checkpoint:
     head_gain: float = 2.0
     # Selects other random weights, where with the first ones a row has two almost equal experts and rounding decides.
     draw: int = 0
+    # Less than the usual lengths where in a longer prompt some row has two almost equal experts, whatever the weights.
+    longest_prompt: int = 300
 
 
 def sizes(**changes) -> dict:

@@ -33,7 +33,7 @@ from checkpoint import Checkpoint, Family, head_dim, rope, sizes
 from weights import AS_IS, ONE_ADDED, Layout, encode, interleaved_rotation, random_tensor
 
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
-PROMPT_LENGTHS = (5, 37, 90)
+PROMPT_LENGTHS = (5, 37, 90, 300)
 CONTINUATION = 16
 
 
@@ -392,7 +392,7 @@ CHECKPOINTS: dict[str, Checkpoint] = {
     "deepseek3-q4_0": Checkpoint(DEEPSEEK3, DEEPSEEK3_SIZES | dict(
         q_lora_rank=32, kv_lora_rank=96, qk_nope_head_dim=32, qk_rope_head_dim=16, v_head_dim=64), {
         "*": Format.Q4_0, "ffn_gate_inp": Format.F32, "attn_k_b": Format.Q8_0, "attn_v_b": Format.Q8_0,
-        "output": Format.Q8_0}),
+        "output": Format.Q8_0}, longest_prompt=90),
     "gemma2-q5_1": Checkpoint(GEMMA2, GEMMA2_SIZES, {"*": Format.Q5_1, "token_embd": Format.Q8_0}),
     "gemma3-q5_0": Checkpoint(GEMMA3, GEMMA3_SIZES, {"*": Format.Q5_0, "token_embd": Format.Q8_0}),
     "mixtral-q4_0": Checkpoint(MIXTRAL, MIXTRAL_SIZES, {
@@ -431,7 +431,8 @@ def generate(name: str, checkpoint: Checkpoint) -> None:
     writer.close()
 
     model = oracle_model(checkpoint, config, state)
-    prompts = [rng.integers(0, vocabulary.SIZE, size=length).tolist() for length in PROMPT_LENGTHS]
+    lengths = [length for length in PROMPT_LENGTHS if length <= checkpoint.longest_prompt]
+    prompts = [rng.integers(0, vocabulary.SIZE, size=length).tolist() for length in lengths]
     oracle.write_json(path.with_suffix(".json"), {
         "model": path.name,
         "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),

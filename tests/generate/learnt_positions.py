@@ -46,6 +46,6 @@ STARCODER = Family(
 )  # fmt: skip
 
 CHECKPOINTS: dict[str, Checkpoint] = {
-    "gpt2": Checkpoint(GPT2, SIZES),
-    "starcoder": Checkpoint(STARCODER, SIZES | dict(multi_query=True)),
+    "gpt2": Checkpoint(GPT2, SIZES, longest_prompt=90),
+    "starcoder": Checkpoint(STARCODER, SIZES | dict(multi_query=True), longest_prompt=90),
 }
