@@ -21,7 +21,7 @@ mod runner;
 use runner::{Rows, Runner, Sequence, Setup, deltas, largest, mean};
 
 /// Mean |Δ log-prob| of a prompt's tokens, in nats, as in `tests/parity.rs`.
-const FLOAT_GATE: f64 = 1e-3;
+const FLOAT_GATE: f64 = 1e-4;
 
 /// Largest difference of a logit where the two are not equal bit for bit.
 const NEAR: f32 = 1e-4;
@@ -69,7 +69,7 @@ fn runner_with(path: &Path, kernel: Kernel) -> Runner<impl Engine> {
         kv_type: KvType::F32,
         kernel,
         threads: 1,
-        context_tokens: 256,
+        context_tokens: 512,
         max_sequences: 128,
         device: ComputeDevice::Cpu,
         deterministic: false,

@@ -17,7 +17,7 @@ mod runner;
 use runner::{Rows, Runner, Sequence, Setup, argmax, assert_same_bits, deltas, largest, load, log_probs, mean};
 
 /// Mean |Δ log-prob| of a prompt's tokens with float32 weights and a float32 cache, in nats.
-const FLOAT_GATE: f64 = 1e-3;
+const FLOAT_GATE: f64 = 1e-4;
 
 /// [`FLOAT_GATE`] for quantised weights, with which the integer kernels round activations to 15 bits.
 const QUANTISED_GATE: f64 = 2e-3;
@@ -71,7 +71,7 @@ fn setup(kernel: Kernel, kv_type: KvType) -> Setup {
         kv_type,
         kernel,
         threads: 1,
-        context_tokens: 256,
+        context_tokens: 512,
         max_sequences: 128,
         device: ComputeDevice::Cpu,
         deterministic: false,
@@ -264,7 +264,8 @@ fn logits_have_the_same_bits_in_any_chunks_and_any_batch() {
         "jamba.gguf",
     ] {
         let expected = Expected::all().into_iter().find(|expected| expected.model == name).unwrap();
-        let prompt = expected.prompts.last().unwrap();
+        // Longer ones take minutes in chunks of one token.
+        let prompt = expected.prompts.iter().rfind(|prompt| prompt.tokens.len() <= 100).unwrap();
         let tokens: Vec<TokenId> = prompt.tokens.iter().chain(&prompt.greedy).copied().collect();
         for kernel in kernels() {
             for kv_type in [KvType::F32, KvType::F16] {

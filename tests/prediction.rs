@@ -50,7 +50,7 @@ fn expected(name: &str) -> Vec<Prompt> {
     serde_json::from_slice::<Expected>(&bytes).unwrap().prompts
 }
 
-fn load(name: &str, section: Section, kernel: Kernel, device: ComputeDevice) -> Box<dyn Engine> {
+fn load(path: &Path, section: Section, kernel: Kernel, device: ComputeDevice) -> Box<dyn Engine> {
     let options = LoadOptions {
         section,
         returns_hidden: true,
@@ -59,9 +59,9 @@ fn load(name: &str, section: Section, kernel: Kernel, device: ComputeDevice) -> 
         threads: 1,
         kernel,
         device: device.into(),
-        ..LoadOptions::new(file(name))
+        ..LoadOptions::new(path)
     };
-    plan(&options).and_then(|plan| plan.load_engine(&mut |_| {})).unwrap_or_else(|error| panic!("{name}: {error}"))
+    plan(&options).and_then(|plan| plan.load_engine(&mut |_| {})).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// Computes rows of one sequence that is alone in the engine.
@@ -116,8 +116,8 @@ fn deltas([trunk, layer]: [&mut dyn Engine; 2], prompt: &Prompt, chunk: usize) -
     deltas
 }
 
-fn compare(name: &str, kernel: Kernel, device: ComputeDevice) {
-    let [mut trunk, mut layer] = [Section::Model, Section::Prediction].map(|part| load(name, part, kernel, device));
+fn compare(name: &str, path: &Path, kernel: Kernel, device: ComputeDevice) {
+    let [mut trunk, mut layer] = [Section::Model, Section::Prediction].map(|part| load(path, part, kernel, device));
     let mut means = Vec::new();
     for prompt in expected(name) {
         for chunk in [1, 7, 512] {
@@ -134,7 +134,7 @@ fn compare(name: &str, kernel: Kernel, device: ComputeDevice) {
 fn layers_agree_with_torch_on_every_kernel() {
     for name in NAMES {
         for kernel in Kernel::ALL.iter().copied().filter(|kernel| kernel.is_supported()) {
-            compare(name, kernel, ComputeDevice::Cpu);
+            compare(name, &file(name), kernel, ComputeDevice::Cpu);
         }
     }
 }
@@ -142,7 +142,15 @@ fn layers_agree_with_torch_on_every_kernel() {
 #[test]
 fn layers_agree_with_torch_on_a_vulkan_device() {
     if vulkan_device::has_device() {
-        NAMES.iter().for_each(|name| compare(name, Kernel::detect(), ComputeDevice::Vulkan(0)));
+        NAMES.iter().for_each(|name| compare(name, &file(name), Kernel::detect(), ComputeDevice::Vulkan(0)));
+    }
+}
+
+/// A directory has the layer in a part of its own, or after the last layer.
+#[test]
+fn layers_of_directories_agree_with_torch() {
+    for name in NAMES {
+        compare(name, &file(name).with_extension(""), Kernel::detect(), ComputeDevice::Cpu);
     }
 }
 

@@ -16,11 +16,13 @@ pub enum DraftSource {
     Prediction,
     /// The draft model.
     Model,
+    /// A recent answer to another request.
+    Recent,
 }
 
 impl DraftSource {
     /// The names of all sources, in the order of the variants.
-    pub const NAMES: [&str; 3] = ["ngram", "prediction", "draft_model"];
+    pub const NAMES: [&str; 4] = ["ngram", "prediction", "draft_model", "recent_answer"];
 
     /// Its name in metrics.
     #[must_use]

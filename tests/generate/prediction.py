@@ -2,18 +2,20 @@
 
     python tests/generate/prediction.py [NAME ...]      (needs torch, transformers, gguf)
 
-Writes `tests/fixtures/prediction/NAME.gguf` and `NAME.json`. transformers has no class for these layers; they consist of
+Writes `tests/fixtures/prediction/NAME.gguf` and `NAME.json`, and the directory `NAME` of the same weights. transformers has no class for these layers; they consist of
 transformers' decoder layer, norms and a projection (DeepSeek-V3, arXiv:2412.19437, section 2.2; vLLM computes the same). The
 models are trained on texts that follow rules with exceptions, so that the layer often predicts what the model generates.
 """
 
 import copy
 import hashlib
+import shutil
 import sys
 from dataclasses import dataclass
 
 import gguf
 import numpy as np
+import safetensors.torch
 import torch
 import transformers
 
@@ -46,6 +48,12 @@ CHECKPOINTS = {
     "deepseek3": Predicting(
         Checkpoint(families.DEEPSEEK3, families.DEEPSEEK3_SIZES | SMALL), own_embedding=True, own_head=True),
 }  # fmt: skip
+
+LAYER = dict(eh_proj="eh_proj", enorm="enorm", hnorm="hnorm", shared_head_norm="shared_head.norm",
+             shared_head_head="shared_head.head", embed_tokens="embed_tokens")  # fmt: skip
+PART = dict(eh_proj="fc", enorm="pre_fc_norm_embedding", hnorm="pre_fc_norm_hidden", shared_head_norm="norm")
+# What directories put before the layer, and the names of its own tensors there.
+PARTS = {"qwen35": ("mtp.", PART), "glm4moe": ("", LAYER), "deepseek3": ("", LAYER)}
 
 
 class Predictor(torch.nn.Module):
@@ -181,6 +189,33 @@ def generate(name: str, predicting: Predicting) -> None:
     print(f"{name:20} {path.stat().st_size / 1024:7.0f} KiB, loss of the layer {loss:.2f}", flush=True)
 
 
+def write_directory(name: str, predicting: Predicting) -> None:
+    """Writes the directory of a file, with the names that the publishers of such models use."""
+    checkpoint, path = predicting.checkpoint, families.FIXTURES / "prediction" / f"{name}.gguf"
+    config, shapes = families.layers_of(checkpoint)
+    state = families.read_weights(path, checkpoint, config, shapes)
+    last = config.num_hidden_layers - 1
+    part, names = PARTS[name]
+    layer = f"{part}layers.0." if part else f"model.layers.{last}."
+    renamed = {key.replace(f"model.layers.{last}.", layer): value for key, value in state.items()}
+    layout = checkpoint.family.norm_layout
+    for tensor in gguf.GGUFReader(path).tensors:
+        own = tensor.name.removeprefix(f"blk.{last}.nextn.").removesuffix(".weight")
+        if own not in names:
+            continue
+        values = tensor.data.reshape(tensor.shape[::-1])
+        values = layout.out_of_file(values) if own.endswith("norm") else values
+        before = part if part else layer
+        renamed[f"{before}{names[own]}.weight"] = torch.from_numpy(np.ascontiguousarray(values))
+    folder = path.with_suffix("")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    safetensors.torch.save_file(renamed, folder / "model.safetensors")
+    own = Predictor.config_of(config, slice(None, -1))
+    own.architectures = [checkpoint.family.model.__name__]
+    own.save_pretrained(folder)
+
+
 def write_own_tensors(writer: gguf.GGUFWriter, model: Predictor, predicting: Predicting, config) -> None:
     prefix = f"blk.{config.num_hidden_layers - 1}.nextn"
     layout = predicting.checkpoint.family.norm_layout
@@ -197,3 +232,4 @@ if __name__ == "__main__":
     transformers.logging.set_verbosity_error()
     for name in sys.argv[1:] or CHECKPOINTS:
         generate(name, CHECKPOINTS[name])
+        write_directory(name, CHECKPOINTS[name])

@@ -7,7 +7,7 @@
 //! A draft costs the time of the draft model in addition to the rows that verify it. It is asked for only as many tokens as
 //! give more tokens per time with both.
 
-use super::drafts::{Candidate, select};
+use super::drafts::{Candidate, Texts, select};
 use super::step_time::Work;
 use super::{Effect, Policy, SpeculationMode};
 use crate::core::draft::{DraftReply, DraftRequest};
@@ -82,7 +82,8 @@ impl Policy {
         }
         for id in decoding {
             let Some(sequence) = self.sequences.get_mut(id) else { continue };
-            let other = sequence.drafter.propose(&sequence.tokens, &self.acceptance);
+            let texts = Texts { tokens: &sequence.tokens, recent: self.recent_answers.of(&sequence.scope) };
+            let other = sequence.drafter.propose(texts, &self.acceptance);
             let rate = sequence.drafter.model_rate(&self.acceptance);
             if other.is_some_and(|other| other.probability >= rate) {
                 sequence.drafter.model.decline(sequence.tokens.len());

@@ -16,7 +16,7 @@
 use cuelight_engine::engine::BLOCK_TOKENS;
 
 use super::batch::Batch;
-use super::drafts::{Candidate, MemberDraft, Proposal, select};
+use super::drafts::{Candidate, MemberDraft, Proposal, Texts, select};
 use super::kv_blocks::BlockManager;
 use super::step_record::Member;
 use super::step_time::Work;
@@ -92,7 +92,8 @@ impl Policy {
                 sequence.drafter.skip(kind, &mut self.acceptance);
                 continue;
             }
-            let tokens = sequence.drafter.draft(&proposal, &sequence.tokens, drafted);
+            let texts = Texts { tokens: &sequence.tokens, recent: self.recent_answers.of(&sequence.scope) };
+            let tokens = sequence.drafter.draft(&proposal, texts, drafted);
             let member = MemberDraft { kind, position, length: sequence.tokens.len(), drafted };
             drafts.push(ChosenDraft { id, draft: Draft { source: kind.source, tokens }, member });
         }
@@ -116,7 +117,8 @@ impl Policy {
     fn proposal(&mut self, id: RequestId) -> Option<Proposal> {
         let most = self.most_drafted(id);
         let sequence = self.sequences.get_mut(&id).filter(|sequence| sequence.speculates)?;
-        let proposal = sequence.drafter.propose(&sequence.tokens, &self.acceptance)?;
+        let texts = Texts { tokens: &sequence.tokens, recent: self.recent_answers.of(&sequence.scope) };
+        let proposal = sequence.drafter.propose(texts, &self.acceptance)?;
         (most > 0).then_some(Proposal { length: proposal.length.min(most), ..proposal })
     }
 

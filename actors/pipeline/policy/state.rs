@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use cuelight_engine::engine::{BLOCK_TOKENS, EngineLimits, StepId};
 
-use super::config::PolicyConfig;
-use super::drafts::{Acceptance, DraftTime, Drafter};
+use super::config::{PolicyConfig, SpeculationMode};
+use super::drafts::{Acceptance, DraftTime, Drafter, RecentAnswers};
 use super::events::{Effect, PolicyEvent, Submission};
 use super::fair_queue::FairQueue;
 use super::kv_blocks::BlockManager;
@@ -44,6 +44,8 @@ pub struct Policy {
     pub(super) prompt_time: PromptTime,
     /// How often drafts of all sequences were accepted.
     pub(super) acceptance: Acceptance,
+    /// Answers that ended, for drafts.
+    pub(super) recent_answers: RecentAnswers,
     /// Whether there is a draft model to ask.
     pub(super) drafter_ready: bool,
     pub(super) draft_time: DraftTime,
@@ -80,6 +82,7 @@ impl Policy {
             prefill_saturation_rows: None,
             prompt_time: PromptTime::default(),
             acceptance: Acceptance::default(),
+            recent_answers: RecentAnswers::default(),
             drafter_ready: false,
             draft_time: DraftTime::default(),
             tiers: Tiers::default(),
@@ -311,6 +314,9 @@ impl Policy {
         self.running.remove(&sequence.rank);
         self.fair_queue.ended(&sequence.client);
         self.paused -= usize::from(sequence.paused);
+        if sequence.speculates && self.config.speculation != SpeculationMode::Off {
+            self.recent_answers.add(&sequence.scope, &sequence.tokens[sequence.prompt_tokens..]);
+        }
         if !sequence.started {
             self.queued.give_back(&sequence.client, sequence.prompt_tokens);
         }

@@ -7,6 +7,7 @@ use cuelight_engine::engine::TokenId;
 use super::acceptance::{Acceptance, Basis, DraftKind};
 use super::lookup::LookupIndex;
 use super::model_drafts::ModelDrafts;
+use super::recent::RecentText;
 use crate::core::draft::DraftSource;
 use crate::core::request::MAX_STEP_TOKENS;
 
@@ -29,6 +30,15 @@ pub(in crate::pipeline::policy) struct Proposal {
     pub length: usize,
     /// The probability that a token is accepted when those before it are.
     pub probability: f64,
+}
+
+/// The texts of a sequence's drafts, besides those that its drafter has.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::pipeline::policy) struct Texts<'a> {
+    /// The sequence so far.
+    pub tokens: &'a [TokenId],
+    /// Recent answers of its scope.
+    pub recent: Option<&'a RecentText>,
 }
 
 /// A place in the text of a source.
@@ -98,21 +108,21 @@ impl Drafter {
         self.acceptance.rate(DraftKind::MODEL, shared)
     }
 
-    /// The likeliest continuation of `tokens`, the sequence so far, at most [`MAX_STEP_TOKENS`] tokens. `shared` are the rates
+    /// The likeliest continuation of the sequence so far, at most [`MAX_STEP_TOKENS`] tokens. `shared` are the rates
     /// of all sequences.
-    pub fn propose(&mut self, tokens: &[TokenId], shared: &Acceptance) -> Option<Proposal> {
-        self.own.extend(tokens);
-        let candidates = [self.at_cursor(tokens), self.found(DraftSource::Prediction, tokens), self.by_model(tokens)];
-        let places = candidates.into_iter().chain([self.found(DraftSource::Lookup, tokens)]).flatten();
+    pub fn propose(&mut self, texts: Texts<'_>, shared: &Acceptance) -> Option<Proposal> {
+        self.own.extend(texts.tokens);
+        let found = [DraftSource::Prediction, DraftSource::Recent, DraftSource::Lookup].map(|it| self.found(it, texts));
+        let places = [self.at_cursor(texts), self.by_model(texts.tokens)].into_iter().chain(found).flatten();
         let rated = places.map(|(kind, position)| (self.acceptance.rate(kind, shared), kind, position));
         let (probability, kind, position) = rated.reduce(|best, other| if other.0 > best.0 { other } else { best })?;
-        let length = (self.text(kind.source, tokens).len() - position).min(MAX_STEP_TOKENS);
+        let length = (self.text(kind.source, texts).len() - position).min(MAX_STEP_TOKENS);
         (length > 0).then_some(Proposal { kind, position, length, probability })
     }
 
-    /// The first `length` tokens of a proposal for the sequence `tokens`.
-    pub fn draft(&self, proposal: &Proposal, tokens: &[TokenId], length: usize) -> Vec<TokenId> {
-        self.text(proposal.kind.source, tokens)[proposal.position..][..length].to_vec()
+    /// The first `length` tokens of a proposal that was made from the same texts.
+    pub fn draft(&self, proposal: &Proposal, texts: Texts<'_>, length: usize) -> Vec<TokenId> {
+        self.text(proposal.kind.source, texts)[proposal.position..][..length].to_vec()
     }
 
     /// Records how many tokens of a draft were accepted.
@@ -122,6 +132,7 @@ impl Drafter {
         shared.record(kind, drafted, accepted, SHARED_FADE);
         // The token after the accepted ones was sampled: it replaces the draft's next token, or follows its last one.
         let (position, length) = (position + accepted + 1, length + accepted + 1);
+        // Recent answers move when others are forgotten.
         let has_text = matches!(kind.source, DraftSource::Lookup | DraftSource::Prediction);
         self.cursor = has_text.then_some(Cursor { source: kind.source, position, length, basis: Basis::Replacement });
     }
@@ -132,27 +143,28 @@ impl Drafter {
         shared.skip(kind, SHARED_FADE);
     }
 
-    fn text<'a>(&'a self, source: DraftSource, tokens: &'a [TokenId]) -> &'a [TokenId] {
+    fn text<'a>(&'a self, source: DraftSource, texts: Texts<'a>) -> &'a [TokenId] {
         match source {
-            DraftSource::Lookup => tokens,
+            DraftSource::Lookup => texts.tokens,
+            DraftSource::Recent => texts.recent.map_or(&[], RecentText::tokens),
             DraftSource::Prediction => &self.prediction,
             DraftSource::Model => &self.modelled.tokens,
         }
     }
 
-    fn found(&self, source: DraftSource, tokens: &[TokenId]) -> Option<(DraftKind, usize)> {
-        let index = match source {
-            DraftSource::Lookup => &self.own,
-            DraftSource::Prediction => &self.predicted,
-            DraftSource::Model => return None,
-        };
-        let found = index.find(self.text(source, tokens), tokens)?;
+    fn found(&self, source: DraftSource, texts: Texts<'_>) -> Option<(DraftKind, usize)> {
+        let found = match source {
+            DraftSource::Lookup => self.own.find(texts.tokens, texts.tokens),
+            DraftSource::Prediction => self.predicted.find(&self.prediction, texts.tokens),
+            DraftSource::Recent => texts.recent?.find(texts.tokens),
+            DraftSource::Model => None,
+        }?;
         Some((DraftKind { source, basis: Basis::Match(found.length) }, found.next))
     }
 
-    fn at_cursor(&self, tokens: &[TokenId]) -> Option<(DraftKind, usize)> {
+    fn at_cursor(&self, texts: Texts<'_>) -> Option<(DraftKind, usize)> {
         let Cursor { source, position, length, basis } = self.cursor?;
-        let is_here = length == tokens.len() && position < self.text(source, tokens).len();
+        let is_here = length == texts.tokens.len() && position < self.text(source, texts).len();
         is_here.then_some((DraftKind { source, basis }, position))
     }
 
@@ -178,8 +190,9 @@ mod tests {
     use super::*;
 
     fn proposed(drafter: &mut Drafter, tokens: &[TokenId]) -> Vec<TokenId> {
-        let proposal = drafter.propose(tokens, &Acceptance::default());
-        proposal.map(|proposal| drafter.draft(&proposal, tokens, proposal.length)).unwrap_or_default()
+        let texts = Texts { tokens, recent: None };
+        let proposal = drafter.propose(texts, &Acceptance::default());
+        proposal.map(|proposal| drafter.draft(&proposal, texts, proposal.length)).unwrap_or_default()
     }
 
     #[test]
@@ -193,9 +206,11 @@ mod tests {
     fn behind_a_replaced_token_the_source_continues() {
         let mut drafter = Drafter::default();
         let mut tokens = vec![1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3];
-        let proposal =
-            drafter.propose(&tokens, &Acceptance::default()).map(|proposal| (proposal.kind, proposal.position));
-        let Some((kind, position)) = proposal else { panic!("a match") };
+        let texts = Texts { tokens: &tokens, recent: None };
+        let proposal = drafter.propose(texts, &Acceptance::default());
+        let Some((kind, position)) = proposal.map(|proposal| (proposal.kind, proposal.position)) else {
+            panic!("a match")
+        };
         let draft = MemberDraft { kind, position, length: tokens.len(), drafted: 4 };
         drafter.record(draft, 1, &mut Acceptance::default());
         tokens.extend([4, 50]);

@@ -29,7 +29,7 @@ pub(super) struct LookupIndex {
 
 /// An earlier occurrence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Match {
+pub(in crate::pipeline::policy) struct Match {
     /// Position of the token after it.
     pub next: usize,
     /// Number of tokens that are equal, at least [`GRAM`], at most [`MAX_MATCH`].

@@ -92,6 +92,24 @@ fn the_answer_that_a_client_expects_is_verified_from_the_first_token_on() {
     assert!(steps < 15, "{steps} steps for 60 tokens");
 }
 
+#[test]
+fn an_answer_to_an_earlier_request_of_the_same_scope_is_a_draft() {
+    for (salt, repeats_the_scope) in [(None, true), (Some("other".into()), false)] {
+        for mode in [SpeculationMode::Auto, SpeculationMode::Ngram] {
+            let mut world = World::new(PolicyConfig { speculation: mode, ..CONFIG }, large_limits());
+            world.machine = machine(0.1);
+            world.submit(submission(1, 4), 60);
+            let first = world.run_out();
+            let scope = PrefixScope { salt: salt.clone(), ..PrefixScope::default() };
+            world.submit(Submission { id: RequestId(2), scope, ..submission(1, 4) }, 60);
+            let second = world.run_out();
+            assert_eq!(world.requests[&RequestId(1)].tokens, world.requests[&RequestId(2)].tokens);
+            assert_eq!(second < first / 2, repeats_the_scope, "{mode:?}: {second} steps after {first}");
+            assert_eq!(world.accepted > 0, repeats_the_scope);
+        }
+    }
+}
+
 /// Forced tokens are computed with the next tokens, several rows at a time.
 #[test]
 fn forced_tokens_take_fewer_steps_than_sampled_ones() {
