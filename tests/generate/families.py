@@ -576,7 +576,7 @@ def read_weights(path: Path, checkpoint: Checkpoint, config, shapes: dict) -> di
     for key in shapes:
         layout, rule = layout_of(key, checkpoint.family, config), rule_of(key, checkpoint.family, config, names)
         values = rule.out_of_file([layout.out_of_file(read(name)) for name in rule.names])
-        state[key] = torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32)).reshape(shapes[key])
+        state[key] = torch.from_numpy(np.array(values, dtype=np.float32)).reshape(shapes[key])
     return state
 
 

@@ -88,6 +88,7 @@ const LATENT_REQUIRES: &[(&str, &[Literal])] =
 /// Where configs of Nemotron H have values of a state space.
 const NEMOTRON_H_ALIASES: &[(&str, &str)] = &[
     ("hidden_act", "mlp_hidden_act"),
+    ("head_dim", "attention_head_dim"),
     ("mamba_d_conv", "conv_kernel"),
     ("mamba_d_state", "ssm_state_size"),
     ("mamba_n_groups", "n_groups"),
@@ -265,6 +266,12 @@ pub(super) const FAMILIES: &[Family] = &[
     Family { model_types: &["nemotron"], architecture: "nemotron", activations: RELU2, norms_lack_one: true, ..PLAIN },
     Family { model_types: &["granite"], architecture: "granite", names: &[ROTARY], ..PLAIN },
     Family { model_types: &["granite_swa"], architecture: "granite_swa", names: &[ROTARY], ..PLAIN },
+    Family {
+        model_types: &["granitemoe_swa"],
+        architecture: "granite_swa",
+        names: &[ROTARY, GRANITE_EXPERTS],
+        ..PLAIN
+    },
     Family { model_types: &["mellum"], architecture: "mellum", ..PLAIN },
     Family { model_types: &["hy_v3"], architecture: "hy_v3", names: &[HUNYUAN3], ..PLAIN },
     Family { model_types: &["afmoe"], architecture: "afmoe", names: &[NORM_AFTER_MIXER, AFMOE], ..PLAIN },
@@ -329,11 +336,18 @@ pub(super) const FAMILIES: &[Family] = &[
     Family { model_types: &["stablelm"], architecture: "stablelm", ..PLAIN },
     Family { model_types: &["cohere"], architecture: "command-r", ..PLAIN },
     Family { model_types: &["ernie4_5_moe"], architecture: "ernie4_5-moe", names: &[ERNIE_EXPERTS], ..PLAIN },
-    Family { model_types: &["hunyuan_v1_dense"], architecture: "hunyuan-dense", names: &[HUNYUAN], ..PLAIN },
+    Family {
+        model_types: &["hunyuan_v1_dense"],
+        architecture: "hunyuan-dense",
+        names: &[HUNYUAN],
+        aliases: &[("head_dim", "attention_head_dim")],
+        ..PLAIN
+    },
     Family {
         model_types: &["hunyuan_v1_moe"],
         architecture: "hunyuan-moe",
         names: &[HUNYUAN, HUNYUAN_EXPERTS],
+        aliases: &[("head_dim", "attention_head_dim")],
         ..PLAIN
     },
     Family { model_types: &["glm"], architecture: "chatglm", ..PLAIN },

@@ -91,6 +91,10 @@ const OTHER_PARTS: &[&str] = &[
     "audio_tower.",
     "embed_audio.",
     "mtp.",
+    "mtp_block.",
+    "mtp_emb_norm.",
+    "mtp_hidden_norm.",
+    "mtp_linear_proj.",
     "pooler.",
     "cls.",
 ];

@@ -184,6 +184,105 @@ fn what_is_not_supported_is_named() {
     }
 }
 
+/// The values of keys of the directory with this config, as text.
+fn values<const N: usize>(changes: &Json, keys: [&str; N]) -> [String; N] {
+    let directory = open(&with(changes));
+    let architecture = directory.str("general.architecture").unwrap().to_owned();
+    keys.map(|key| directory.value(&format!("{architecture}.{key}")).map_or("none".to_owned(), ToString::to_string))
+}
+
+#[test]
+fn latent_attention_has_the_sizes_of_its_vector() {
+    let changes = json!({
+        "model_type": "deepseek_v3", "kv_lora_rank": 4, "qk_rope_head_dim": 2, "qk_nope_head_dim": 3, "v_head_dim": 5,
+        "rope_scaling": { "type": "yarn", "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0,
+                          "original_max_position_embeddings": 32 },
+    });
+    let keys = [
+        "attention.head_count_kv",
+        "attention.key_length",
+        "attention.value_length",
+        "attention.key_length_mla",
+        "attention.value_length_mla",
+        "rope.dimension_count",
+        "rope.scaling.yarn_log_multiplier",
+        "rope.scaling.attn_factor",
+        "expert_gating_func",
+    ];
+    assert_eq!(values(&changes, keys), ["1", "6", "4", "5", "5", "2", "0.1", "none", "2"]);
+}
+
+#[test]
+fn layers_with_one_half_have_no_size_for_the_other() {
+    for (layers, architecture) in [
+        (json!({ "hybrid_override_pattern": "M-*", "num_hidden_layers": 3 }), "nemotron_h"),
+        (json!({ "layers_block_type": ["mamba", "mlp", "attention"], "num_hidden_layers": null }), "nemotron_h"),
+        (json!({ "hybrid_override_pattern": "ME*", "moe_intermediate_size": 12 }), "nemotron_h_moe"),
+    ] {
+        let mut changes = layers;
+        changes["model_type"] = "nemotron_h".into();
+        changes["hidden_act"] = Json::Null;
+        changes["mlp_hidden_act"] = "relu2".into();
+        assert_eq!(open(&with(&changes)).str("general.architecture").unwrap(), architecture);
+        assert_eq!(values(&changes, ["block_count", "rope.scaling.finetuned"]), ["3", "false"]);
+        let directory = open(&with(&changes));
+        let of_layers = |key: &str| directory.integers(&format!("{architecture}.{key}")).unwrap();
+        assert_eq!(of_layers("attention.head_count_kv"), [0, 0, 1]);
+        assert_eq!(of_layers("feed_forward_length"), [0, 12, 0]);
+    }
+}
+
+#[test]
+fn sizes_that_families_state_differently_are_found() {
+    let cases = [
+        (json!({ "model_type": "lfm2", "intermediate_size": 12288, "block_auto_adjust_ff_dim": true }), "8192"),
+        (json!({ "model_type": "lfm2", "block_ff_dim": 6656, "intermediate_size": 1 }), "6656"),
+        (json!({ "model_type": "hunyuan_v1_moe", "intermediate_size": [12, 12] }), "12"),
+        (
+            json!({ "model_type": "falcon", "hidden_act": "gelu", "parallel_attn": true, "intermediate_size": null }),
+            "32",
+        ),
+        (json!({ "model_type": "llama4_text", "intermediate_size_mlp": 24 }), "24"),
+        (json!({ "model_type": "cohere2_moe", "prefix_dense_intermediate_size": 24 }), "24"),
+    ];
+    for (changes, expected) in cases {
+        assert_eq!(values(&changes, ["feed_forward_length"]), [expected], "{changes}");
+    }
+    let chunks = json!({ "model_type": "llama4_text", "no_rope_layers": [], "attention_chunk_size": null,
+                         "attn_temperature_tuning": false, "attn_scale": 0.1 });
+    let keys = ["attention.sliding_window", "attention.rope_pattern", "attention.temperature_scale"];
+    assert_eq!(values(&chunks, keys), ["0", "none", "0"]);
+    let alpha = json!({ "model_type": "hunyuan_v1_dense", "head_dim": 4, "rope_theta": 10_000.0,
+                        "rope_scaling": { "type": "dynamic", "alpha": 4.0 } });
+    assert_eq!(values(&alpha, ["rope.freq_base"]), ["160000"]);
+    let old = json!({ "model_type": "gpt_neox", "hidden_act": "gelu", "rotary_pct": 0.5, "rotary_emb_base": 9.0 });
+    assert_eq!(values(&old, ["rope.dimension_count", "rope.freq_base"]), ["2", "9"]);
+}
+
+#[test]
+fn what_families_do_not_compute_is_named() {
+    let latent = json!({ "kv_lora_rank": 4, "qk_rope_head_dim": 2, "qk_nope_head_dim": 3, "v_head_dim": 5 });
+    for (model_type, key, value, wanted) in [
+        ("deepseek_v2", "topk_method", json!("group_limited_greedy"), "\"greedy\" or \"noaux_tc\""),
+        ("deepseek_v3", "rope_interleave", json!(false), "true"),
+        ("deepseek_v3", "scoring_func", json!("tanh"), "softmax, sigmoid or noaux_tc"),
+        ("falcon", "alibi", json!(true), "false"),
+        ("granitemoehybrid", "position_embedding_type", json!("alibi"), "\"rope\" or \"nope\""),
+        ("nemotron_h", "hybrid_override_pattern", json!("M?"), "mamba, attention, mlp or moe"),
+        ("falcon_h1", "mamba_norm_before_gate", json!(true), "false"),
+        ("olmo", "clip_qkv", json!(8.0), "false"),
+    ] {
+        let mut changes = latent.clone();
+        changes["model_type"] = model_type.into();
+        changes["hidden_act"] = Json::Null;
+        changes["mamba_rms_norm"] = true.into();
+        changes[key] = value;
+        let error = error_of(&with(&changes), TENSORS);
+        let named = if key.ends_with("pattern") { "layers_block_type" } else { key };
+        assert!(error.contains(&format!("key \"{named}\" is")) && error.contains(wanted), "{error}");
+    }
+}
+
 /// A configuration of GPTQ with some values replaced.
 fn gptq(changes: &Json) -> Json {
     let mut scheme = json!({ "quant_method": "gptq", "bits": 4, "group_size": 32, "sym": true, "desc_act": false });
