@@ -212,6 +212,43 @@ fn latent_attention_has_the_sizes_of_its_vector() {
     assert_eq!(values(&changes, keys), ["1", "6", "4", "5", "5", "2", "0.1", "none", "2"]);
 }
 
+/// Rows are chosen within blocks of 8-bit floating point; what is transposed becomes float32.
+#[test]
+fn packed_keys_and_values_of_a_latent_vector_are_divided() {
+    let sizes = json!({ "model_type": "deepseek_v3", "kv_lora_rank": 32, "qk_rope_head_dim": 2, "qk_nope_head_dim": 3,
+                        "v_head_dim": 5, "quantization_config": { "quant_method": "fp8" } });
+    const CODES: &str = "model.layers.0.self_attn.kv_b_proj.weight";
+    const SCALES: &str = "model.layers.0.self_attn.kv_b_proj.weight_scale_inv";
+    let tensors: [TensorSpec<'_>; 2] = [(CODES, "F8_E4M3", &[16, 32]), (SCALES, "F32", &[])];
+    let directory = Directory::open(folder(&with(&sizes), &tensors).path()).unwrap();
+    let of = |name: &str| {
+        let (tensor, weight) = (directory.tensor(name).unwrap(), directory.weight(name).unwrap());
+        (tensor.dims.clone(), weight.format.name(), weight.to_f32().len())
+    };
+    assert_eq!(of("blk.0.attn_k_b.weight"), (vec![3, 32, 2], "F32", 192));
+    assert_eq!(of("blk.0.attn_v_b.weight"), (vec![32, 5, 2], "F8_E4M3", 320));
+    let error = error_of(&with(&sizes), &[(CODES, "F8_E4M3", &[15, 32]), tensors[1]]);
+    assert!(error.contains("has the shape [15, 32]"), "{error}");
+}
+
+#[test]
+fn parameters_in_tensors_become_keys_and_factors_tensors() {
+    let names = ["alpha_p", "alpha_n", "beta", "eps"].map(|name| format!("model.layers.0.mlp.act_fn.{name}"));
+    let tensors: Vec<TensorSpec<'_>> = names.iter().map(|name| (&name[..], "BF16", &[1][..])).collect();
+    let config = with(&json!({ "model_type": "apertus", "hidden_act": "xielu" }));
+    let directory = Directory::open(folder(&config, &tensors).path()).unwrap();
+    assert_eq!(directory.floats("xielu.beta").unwrap(), [0.0]);
+    assert!(error_of(&config, &tensors[1..]).contains("lacks the tensor \"layers.0.mlp.act_fn.alpha_p\""));
+    let wide: TensorSpec<'_> = (tensors[0].0, "BF16", &[2]);
+    assert!(error_of(&config, &[wide, tensors[1], tensors[2], tensors[3]]).contains("has the shape [2]"));
+    let factors = json!({ "model_type": "falcon_h1", "attention_in_multiplier": 0.5, "key_multiplier": 3.0,
+                          "mlp_multipliers": [1.0, 4.0] });
+    let directory = open(&with(&factors));
+    let factor = |name: &str| directory.weight(&format!("blk.0.{name}.scale")).ok().map(|weight| weight.to_f32()[0]);
+    let found = ["attn_q", "attn_k", "ffn_gate", "ffn_down", "ssm_out"].map(factor);
+    assert_eq!(found, [Some(0.5), Some(1.5), None, Some(4.0), None]);
+}
+
 #[test]
 fn layers_with_one_half_have_no_size_for_the_other() {
     for (layers, architecture) in [
