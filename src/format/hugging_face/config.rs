@@ -146,9 +146,9 @@ impl Config {
         }
     }
 
-    /// The length of a head.
+    /// The length of a head; with latent attention that of its rotated section.
     pub(super) fn head_dim(&self) -> Result<usize, HuggingFaceError> {
-        match self.u32("head_dim")? {
+        match self.u32("qk_rope_head_dim")?.or(self.u32("head_dim")?) {
             Some(length) => Ok(length as usize),
             None => Ok(self.size("hidden_size")? / self.size("num_attention_heads")?),
         }

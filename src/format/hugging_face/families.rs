@@ -278,17 +278,17 @@ pub(super) const FAMILIES: &[Family] = &[
     Family { model_types: &["exaone4"], architecture: "exaone4", names: &[NORM_AFTER_MIXER], ..PLAIN },
     Family { model_types: &["seed_oss"], architecture: "seed_oss", names: &[NORM_AFTER_MIXER], ..PLAIN },
     Family { model_types: &["glm4"], architecture: "glm4", names: &[GLM4], ..PLAIN },
-    Family { model_types: &["glm4_moe"], architecture: "glm4moe", names: &[NORM_AFTER_MIXER], ..PLAIN },
+    Family { model_types: &["glm4_moe", "solar_open"], architecture: "glm4moe", names: &[NORM_AFTER_MIXER], ..PLAIN },
     Family { model_types: &["gpt_oss"], architecture: "gpt-oss", names: &[NORM_AFTER_MIXER, GPT_OSS], ..PLAIN },
     Family {
-        model_types: &["deepseek_v2"],
+        model_types: &["deepseek_v2", "youtu"],
         architecture: "deepseek2",
         names: &[LATENT],
         requires: LATENT_REQUIRES,
         ..PLAIN
     },
     Family {
-        model_types: &["deepseek_v3", "kimi_k2"],
+        model_types: &["deepseek_v3", "kimi_k2", "glm4_moe_lite"],
         architecture: "deepseek2",
         names: &[LATENT],
         defaults: &[("scoring_func", Text("sigmoid"))],

@@ -119,7 +119,7 @@ impl Keys<'_> {
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         // Checked to be positive and below the length.
         if (0.0..=1.0).contains(&part) {
-            self.add(key, (self.config.head_dim()? as f64 * f64::from(part)) as u32);
+            self.replace(key, (self.config.head_dim()? as f64 * f64::from(part)) as u32);
             return Ok(());
         }
         Err(self.config.wrong("partial_rotary_factor", part, "between 0 and 1"))

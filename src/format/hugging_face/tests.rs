@@ -197,6 +197,7 @@ fn latent_attention_has_the_sizes_of_its_vector() {
         "model_type": "deepseek_v3", "kv_lora_rank": 4, "qk_rope_head_dim": 2, "qk_nope_head_dim": 3, "v_head_dim": 5,
         "rope_scaling": { "type": "yarn", "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0,
                           "original_max_position_embeddings": 32 },
+        "head_dim": 7, "partial_rotary_factor": 1.0,
     });
     let keys = [
         "attention.head_count_kv",
