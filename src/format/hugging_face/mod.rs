@@ -102,7 +102,7 @@ impl Directory {
         let table = Table { files: &files, stored: &stored, family, model_type: &model_type, n_layers, heads, is_tied };
         let mut entries = table.entries()?;
         entries.extend(keys.rope_tensors()?.into_iter().map(|(name, values)| computed(name, &values)));
-        entries.extend(scalars::factors(&config, family, n_layers)?);
+        entries.extend(scalars::factors(&config, family, &entries)?);
         for (key, values) in scalars::keys(path, &files, family, n_layers)? {
             keys.add_whole(&key, values);
         }

@@ -68,6 +68,14 @@ pub(super) enum Literal {
 }
 
 impl Literal {
+    /// Whether a value of a config is this one.
+    pub(super) fn is(self, found: &Json) -> bool {
+        match self {
+            Literal::Number(value) => found.as_f64() == Some(value),
+            Literal::Bool(_) | Literal::Text(_) => *found == self.json(),
+        }
+    }
+
     /// The value as in a config.
     pub(super) fn json(self) -> Json {
         match self {

@@ -54,13 +54,14 @@ fn number(files: &Safetensors, tensor: &Tensor) -> Option<f32> {
 }
 
 /// The tensors of the factors of matrices, where the config has other factors than 1.
-pub(super) fn factors(config: &Config, family: &Family, n_layers: usize) -> Result<Vec<Entry>, HuggingFaceError> {
-    let mut entries = Vec::new();
+pub(super) fn factors(config: &Config, family: &Family, entries: &[Entry]) -> Result<Vec<Entry>, HuggingFaceError> {
+    let mut factors = Vec::new();
     for (matrix, keys) in family.factors {
         let factor = keys.iter().map(|key| config.number_at(key)).product::<Result<f32, HuggingFaceError>>()?;
-        if factor != 1.0 {
-            entries.extend((0..n_layers).map(|layer| computed(&format!("blk.{layer}.{matrix}.scale"), &[factor])));
-        }
+        let end = format!(".{matrix}.weight");
+        let stems = entries.iter().filter_map(|(tensor, _)| tensor.name.strip_suffix(&end));
+        let of_stem = |stem: &str| computed(&format!("{stem}.{matrix}.scale"), &[factor]);
+        factors.extend(stems.filter(|_| factor != 1.0).map(of_stem));
     }
-    Ok(entries)
+    Ok(factors)
 }

@@ -244,10 +244,20 @@ fn parameters_in_tensors_become_keys_and_factors_tensors() {
     assert!(error_of(&config, &[wide, tensors[1], tensors[2], tensors[3]]).contains("has the shape [2]"));
     let factors = json!({ "model_type": "falcon_h1", "attention_in_multiplier": 0.5, "key_multiplier": 3.0,
                           "mlp_multipliers": [1.0, 4.0] });
-    let directory = open(&with(&factors));
+    let matrices = ["self_attn.q_proj", "self_attn.k_proj", "feed_forward.gate_proj", "feed_forward.down_proj"];
+    let names = matrices.map(|name| format!("model.layers.0.{name}.weight"));
+    let tensors: Vec<TensorSpec<'_>> = names.iter().map(|name| (&name[..], "BF16", &[8, 8][..])).collect();
+    let directory = Directory::open(folder(&with(&factors), &tensors).path()).unwrap();
     let factor = |name: &str| directory.weight(&format!("blk.0.{name}.scale")).ok().map(|weight| weight.to_f32()[0]);
     let found = ["attn_q", "attn_k", "ffn_gate", "ffn_down", "ssm_out"].map(factor);
     assert_eq!(found, [Some(0.5), Some(1.5), None, Some(4.0), None]);
+    // Gate, x, B, C and time steps of one head of length 2, one group and a state of length 1.
+    let sections = json!({ "model_type": "falcon_h1", "mamba_n_heads": 1, "mamba_d_head": 2, "mamba_n_groups": 1,
+                           "mamba_d_state": 1, "ssm_in_multiplier": 2.0, "ssm_multipliers": [1.0, 2.0, 3.0, 4.0, 5.0] });
+    let input = |rows: &'static [usize]| [("model.layers.0.mamba.in_proj.weight", "BF16", rows)];
+    let directory = Directory::open(folder(&with(&sections), &input(&[7, 8])).path()).unwrap();
+    assert_eq!(directory.weight("blk.0.ssm_in.weight").unwrap().format.name(), "F32");
+    assert!(error_of(&with(&sections), &input(&[6, 8])).contains("has the shape [6, 8]"));
 }
 
 #[test]
@@ -308,6 +318,7 @@ fn what_families_do_not_compute_is_named() {
         ("granitemoehybrid", "position_embedding_type", json!("alibi"), "\"rope\" or \"nope\""),
         ("nemotron_h", "hybrid_override_pattern", json!("M?"), "mamba, attention, mlp or moe"),
         ("falcon_h1", "mamba_norm_before_gate", json!(true), "false"),
+        ("nemotron_h", "time_step_limit", json!([0.0, 0.1]), "0 and infinity"),
         ("olmo", "clip_qkv", json!(8.0), "false"),
     ] {
         let mut changes = latent.clone();
