@@ -21,11 +21,11 @@ NAMES = {
     "llama-rope-llama3", "gemma2-scale", "gemma3", "mixtral-small", "qwen3moe-small", "phi3", "phi3-long", "smollm3", "olmo3",
     "granite", "gemma", "gemma4-e", "gemma4-small", "qwen35", "qwen35moe", "gpt-oss-small", "glm4", "exaone4-small",
     "seed_oss", "mistral3", "llama-shards", "granite_swa", "granite_swa-moe", "mellum", "hy_v3", "afmoe", "gpt2", "starcoder",
-    "deepseek2", "deepseek3", "glm4-moe-lite", "youtu", "solar-open", "llama4", "granitemoe", "olmo", "phi2", "stablelm",
-    "command-r", "ernie4_5-moe", "hunyuan-dense", "hunyuan-moe", "chatglm", "jais2", "gptneox", "falcon", "falcon-40b",
-    "qwen3next", "kimi-linear", "lfm2", "lfm2moe", "granitehybrid", "granitehybrid-moe", "nemotron_h",
-    "nemotron_h_moe-latent", "cohere2", "ernie4_5", "minimax-m2", "arcee", "starcoder2", "nemotron", "apertus", "laguna",
-    "cohere2moe", "falcon-h1-factors", "qwen2vl", "qwen3vl", "qwen3vlmoe", "minicpm", "exaone",
+    "deepseek3", "glm4-moe-lite", "youtu", "solar-open", "llama4", "granitemoe", "olmo", "phi2", "stablelm", "command-r",
+    "ernie4_5-moe", "hunyuan-dense", "hunyuan-moe", "chatglm", "jais2", "gptneox", "falcon", "falcon-40b", "qwen3next",
+    "kimi-linear", "lfm2", "lfm2moe", "granitehybrid", "granitehybrid-moe", "nemotron_h", "nemotron_h_moe-latent",
+    "minimax-m2", "arcee", "starcoder2", "nemotron", "apertus", "laguna", "cohere2moe", "falcon-h1-factors", "qwen2vl",
+    "qwen3vl", "qwen3vlmoe", "minicpm", "exaone", "muse-glimmer",
 }  # fmt: skip
 KEPT = {"config.json", "model.safetensors.index.json"}
 

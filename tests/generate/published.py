@@ -64,6 +64,7 @@ CHANGES: dict[str, Callable[[torch.nn.Module], Published]] = {
     "qwen2vl": partial(text_of_images, model_type="qwen2_5_vl"),
     "qwen3vl": partial(text_of_images, model_type="qwen3_vl"),
     "qwen3vlmoe": partial(text_of_images, model_type="qwen3_vl_moe"),
+    "muse-glimmer": partial(text_of_images, model_type="muse_glimmer"),
     "minicpm": minicpm,
     "exaone": exaone,
 }

@@ -154,6 +154,17 @@ impl Config {
         }
     }
 
+    /// [`Config::head_dim`], small enough for a list of its values.
+    pub(super) fn checked_head_dim(&self) -> Result<usize, HuggingFaceError> {
+        self.checked_head(self.head_dim()?)
+    }
+
+    /// A length of a head that is small enough for a list of its values.
+    pub(super) fn checked_head(&self, length: usize) -> Result<usize, HuggingFaceError> {
+        const MOST: usize = 1 << 16;
+        if length <= MOST { Ok(length) } else { Err(self.wrong("head_dim", length, format!("at most {MOST}"))) }
+    }
+
     /// The kind of each layer, where the config lists them.
     pub(super) fn layer_types(&self) -> Result<Option<Vec<&str>>, HuggingFaceError> {
         let Some(list) = self.list("layer_types")? else { return Ok(None) };

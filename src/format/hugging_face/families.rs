@@ -30,6 +30,8 @@ pub(super) struct Family {
     pub scalars: &'static [(&'static str, &'static str)],
     /// Matrices of layers, and the keys of the config whose product is the factor of each.
     pub factors: &'static [(&'static str, &'static [&'static str])],
+    /// Matrices of layers, and for each a norm of heads that directories do not store: its name and the key of all its values.
+    pub head_norms: &'static [(&'static str, &'static str, &'static str)],
     /// The key of the config that is true, or above 0, for this family and for no other with the same `model_type`.
     pub flag: Option<&'static str>,
     /// The row of the first position in the table of positions.
@@ -54,6 +56,7 @@ pub(super) const PLAIN: Family = Family {
     requires: &[],
     scalars: &[],
     factors: &[],
+    head_norms: &[],
     flag: None,
     first_position: 0,
 };
@@ -448,6 +451,14 @@ pub(super) const FAMILIES: &[Family] = &[
         model_types: &["qwen3_vl_moe_text", "qwen3_vl_moe"],
         architecture: "qwen3vlmoe",
         names: &[TRANSPOSED_EXPERTS],
+        ..PLAIN
+    },
+    Family {
+        model_types: &["muse_glimmer_text", "muse_glimmer"],
+        architecture: "muse-glimmer",
+        names: &[ROTARY, MUSE_GLIMMER],
+        aliases: &[("logit_scale", "output_multiplier")],
+        head_norms: &[("attn_q", "attn_q_norm", "qk_scale_factor"), ("attn_k", "attn_k_norm", "")],
         ..PLAIN
     },
     Family { model_types: &["minicpm"], architecture: "minicpm", names: &[ROTARY], ..PLAIN },

@@ -332,3 +332,12 @@ pub(super) const EXAONE3: &[Rule] = &[
     ("mlp.c_fc_1", "ffn_up", &[]),
     ("mlp.c_proj", "ffn_down", &[]),
 ];
+
+/// Norms of layers, but not the last norm, are stored without the 1 that is added to them.
+pub(super) const MUSE_GLIMMER: &[Rule] = &[
+    ("input_layernorm", "attn_norm", &[Op::AddOne]),
+    ("post_attention_layernorm", "post_attention_norm", &[Op::AddOne]),
+    ("pre_feedforward_layernorm", "ffn_norm", &[Op::AddOne]),
+    ("post_feedforward_layernorm", "post_ffw_norm", &[Op::AddOne]),
+    ("self_attn.gate_proj", "attn_gate", &[]),
+];

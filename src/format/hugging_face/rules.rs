@@ -16,6 +16,8 @@ pub(super) enum Op {
     Norm,
     /// The rows of rotated heads: pairs of rows are neighbours in GGUF files, and in the two halves of a head here.
     RotaryRows(Heads),
+    /// Adds 1.
+    AddOne,
     /// Minus the exponential.
     NegExp,
     /// Exchanges the two innermost axes.

@@ -71,7 +71,7 @@ fn needed_step(op: Op, shape: &[usize], family: &Family, heads: &HeadCounts) -> 
     let from_innermost = |axis: usize| shape.len().checked_sub(axis + 1);
     let rows = shape.first().copied().unwrap_or(0);
     let (axis, indices) = match op {
-        Op::Norm => return Some(Step::AddOne),
+        Op::Norm | Op::AddOne => return Some(Step::AddOne),
         Op::NegExp => return Some(Step::NegExp),
         Op::Transpose => return Some(Step::Transpose),
         Op::StateFactors => return repeated(&heads.state_sections, rows).map(Step::ScaleRows),
