@@ -10,19 +10,22 @@ import shutil
 import sys
 from pathlib import Path
 
+import safetensors.torch
 import torch
 
+import published
 import vocabulary
 
 # Those whose names, transformations or configurations differ.
 NAMES = {
     "llama-rope-llama3", "gemma2-scale", "gemma3", "mixtral-small", "qwen3moe-small", "phi3", "phi3-long", "smollm3", "olmo3",
-    "granite", "gemma", "gemma4-e", "gemma4-small", "qwen35", "qwen35moe", "gpt-oss-small", "glm4", "exaone4-small", "seed_oss",
-    "mistral3", "llama-shards", "granite_swa", "mellum", "hy_v3", "afmoe", "gpt2", "starcoder", "deepseek2", "deepseek3", "llama4",
-    "granitemoe", "olmo", "phi2", "stablelm", "command-r", "ernie4_5-moe", "hunyuan-dense", "hunyuan-moe", "chatglm", "jais2",
-    "gptneox", "falcon", "falcon-40b", "qwen3next", "kimi-linear", "lfm2", "lfm2moe", "granitehybrid", "granitehybrid-moe",
-    "nemotron_h", "nemotron_h_moe-latent", "glm4moe", "cohere2", "ernie4_5", "minimax-m2", "arcee", "dots1",
-    "exaone-moe", "starcoder2", "nemotron", "olmoe",
+    "granite", "gemma", "gemma4-e", "gemma4-small", "qwen35", "qwen35moe", "gpt-oss-small", "glm4", "exaone4-small",
+    "seed_oss", "mistral3", "llama-shards", "granite_swa", "granite_swa-moe", "mellum", "hy_v3", "afmoe", "gpt2", "starcoder",
+    "deepseek3", "glm4-moe-lite", "youtu", "solar-open", "llama4", "granitemoe", "olmo", "phi2", "stablelm", "command-r",
+    "ernie4_5-moe", "hunyuan-dense", "hunyuan-moe", "chatglm", "jais2", "gptneox", "falcon", "falcon-40b", "qwen3next",
+    "kimi-linear", "lfm2", "lfm2moe", "granitehybrid", "granitehybrid-moe", "nemotron_h", "nemotron_h_moe-latent",
+    "minimax-m2", "arcee", "starcoder2", "nemotron", "apertus", "laguna", "cohere2moe", "falcon-h1-factors", "qwen2vl",
+    "qwen3vl", "qwen3vlmoe", "minicpm", "exaone", "muse-glimmer",
 }  # fmt: skip
 KEPT = {"config.json", "model.safetensors.index.json"}
 
@@ -30,6 +33,13 @@ KEPT = {"config.json", "model.safetensors.index.json"}
 def write(folder: Path, model: torch.nn.Module) -> None:
     """Writes the weights and the configuration; one of them in shards, and with all that is needed for text."""
     shutil.rmtree(folder, ignore_errors=True)
+    if change := published.CHANGES.get(folder.name):
+        folder.mkdir(parents=True)
+        weights, config = change(model)
+        weights = {name: values.contiguous() for name, values in weights.items()}
+        safetensors.torch.save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+        (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+        return
     in_shards = folder.name == "llama-shards"
     model.save_pretrained(folder, max_shard_size="60KB" if in_shards else "1GB")
     for path in folder.iterdir():

@@ -98,7 +98,7 @@ def write_glm4_moe_keys(writer: gguf.GGUFWriter, config) -> None:
     write_expert_counts(writer, config.n_routed_experts, config.num_experts_per_tok)
     writer.add_expert_feed_forward_length(config.moe_intermediate_size)
     writer.add_expert_shared_count(config.n_shared_experts)
-    writer.add_leading_dense_block_count(config.first_k_dense_replace)
+    writer.add_leading_dense_block_count(getattr(config, "first_k_dense_replace", 0))
     writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
     writer.add_expert_weights_scale(config.routed_scaling_factor)
     writer.add_expert_weights_norm(config.norm_topk_prob)
@@ -152,17 +152,27 @@ def write_deepseek_keys(writer: gguf.GGUFWriter, config) -> None:
     write_expert_counts(writer, config.n_routed_experts, config.num_experts_per_tok)
     writer.add_expert_feed_forward_length(config.moe_intermediate_size)
     writer.add_expert_shared_count(config.n_shared_experts)
-    writer.add_leading_dense_block_count(config.first_k_dense_replace)
+    writer.add_leading_dense_block_count(dense_layers(config))
     writer.add_expert_weights_scale(config.routed_scaling_factor)
-    if isinstance(config, transformers.DeepseekV3Config):
+    if not isinstance(config, transformers.DeepseekV2Config):
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
         writer.add_expert_weights_norm(config.norm_topk_prob)
         writer.add_expert_group_count(config.n_group)
         writer.add_expert_group_used_count(config.topk_group)
-    if config.q_lora_rank:
-        writer.add_q_lora_rank(config.q_lora_rank)
+    write_query_rank(writer, config)
     if mscale := config.rope_parameters.get("mscale_all_dim"):
         writer.add_rope_scaling_yarn_log_mul(0.1 * mscale)
+
+
+def dense_layers(config) -> int:
+    """The layers without experts, which come first."""
+    kinds = getattr(config, "mlp_layer_types", None)
+    return kinds.count("dense") if kinds else config.first_k_dense_replace
+
+
+def write_query_rank(writer: gguf.GGUFWriter, config) -> None:
+    if config.q_lora_rank:
+        writer.add_q_lora_rank(config.q_lora_rank)
 
 
 def write_latent_heads(writer: gguf.GGUFWriter, config) -> None:
@@ -224,6 +234,11 @@ DEEPSEEK2 = Family(
     rules=lambda config: parts.EXPERTS | parts.latent(config),
 )
 DEEPSEEK3 = replace(DEEPSEEK2, model=transformers.DeepseekV3ForCausalLM, config=transformers.DeepseekV3Config)
+GLM4_MOE_LITE = replace(DEEPSEEK2, model=transformers.Glm4MoeLiteForCausalLM, config=transformers.Glm4MoeLiteConfig)
+YOUTU = replace(
+    DEEPSEEK2, model=transformers.YoutuForCausalLM, config=transformers.YoutuConfig, write_keys=write_query_rank
+)
+SOLAR_OPEN = replace(GLM4_MOE, model=transformers.SolarOpenForCausalLM, config=transformers.SolarOpenConfig)
 LLAMA4 = Family(
     gguf.MODEL_ARCH.LLAMA4,
     transformers.Llama4ForCausalLM,
@@ -293,6 +308,10 @@ DEEPSEEK3_SIZES = sizes(
     rope_parameters=rope("yarn", factor=8.0, beta_fast=32.0, beta_slow=1.0, mscale=1.0, mscale_all_dim=1.0,
                          original_max_position_embeddings=512),
 )  # fmt: skip
+LATENT_SIZES = dict(
+    num_key_value_heads=4, rms_norm_eps=1e-6, q_lora_rank=24, kv_lora_rank=40, qk_nope_head_dim=16, qk_rope_head_dim=8,
+    v_head_dim=20, rope_parameters=rope(),
+)  # fmt: skip
 LLAMA4_SIZES = sizes(
     num_hidden_layers=4, intermediate_size=48, intermediate_size_mlp=96, head_dim=24, num_local_experts=6,
     num_experts_per_tok=2, interleave_moe_layer_step=2, attention_chunk_size=32, floor_scale=16, attn_scale=0.2,
@@ -342,6 +361,13 @@ CHECKPOINTS: dict[str, Checkpoint] = {
     "gpt-oss": Checkpoint(GPT_OSS, GPT_OSS_SIZES, draw=1),
     "deepseek2": Checkpoint(DEEPSEEK2, DEEPSEEK2_SIZES),
     "deepseek3": Checkpoint(DEEPSEEK3, DEEPSEEK3_SIZES),
+    "glm4-moe-lite": Checkpoint(GLM4_MOE_LITE, sizes(**SMALL, **LATENT_SIZES) | dict(
+        n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=16, n_shared_experts=1, n_group=1, topk_group=1,
+        mlp_layer_types=["dense", "sparse"], routed_scaling_factor=1.5, norm_topk_prob=True)),
+    "youtu": Checkpoint(YOUTU, sizes(**SMALL, **LATENT_SIZES)),
+    "solar-open": Checkpoint(SOLAR_OPEN, sizes(**SMALL) | dict(
+        head_dim=16, n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=16, n_shared_experts=1, n_group=1,
+        topk_group=1, routed_scaling_factor=1.5, norm_topk_prob=True, rope_parameters=rope(partial_rotary_factor=1.0))),
     "llama4": Checkpoint(LLAMA4, LLAMA4_SIZES, draw=1),
     "gemma4": Checkpoint(GEMMA4, GEMMA4_SIZES, draw=1),
     # The last two layers read the keys and values of earlier ones and have wider feed-forwards.
@@ -584,7 +610,7 @@ def read_weights(path: Path, checkpoint: Checkpoint, config, shapes: dict) -> di
     for key in shapes:
         layout, rule = layout_of(key, checkpoint.family, config), rule_of(key, checkpoint.family, config, names)
         values = rule.out_of_file([layout.out_of_file(read(name)) for name in rule.names])
-        state[key] = torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32)).reshape(shapes[key])
+        state[key] = torch.from_numpy(np.array(values, dtype=np.float32)).reshape(shapes[key])
     return state
 
 

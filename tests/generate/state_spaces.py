@@ -147,6 +147,41 @@ FALCON_H1 = family(
 )  # fmt: skip
 
 
+def scaled(name: str, factor: np.ndarray | float) -> Parts:
+    """A matrix that is stored multiplied by a factor, or its rows by one each."""
+    factor = np.float32(factor)
+    return Parts((name,), lambda values: [values * factor], lambda parts: parts[0] / factor)
+
+
+def falcon_factor_rules(config) -> dict[str, Parts]:
+    """The rules of Falcon H1 with factors, which files hold in the weights."""
+    inner, group = config.mamba_n_heads * config.mamba_d_head, config.mamba_n_groups * config.mamba_d_state
+    rows = np.repeat(config.ssm_multipliers, [inner, inner, group, group, config.mamba_n_heads])[:, None]
+    attention = config.attention_in_multiplier
+    return mamba2("mamba", config.mamba_n_groups) | {
+        r"self_attn\.q_proj\.weight": scaled("attn_q.weight", attention),
+        r"self_attn\.k_proj\.weight": scaled("attn_k.weight", attention * config.key_multiplier),
+        r"self_attn\.v_proj\.weight": scaled("attn_v.weight", attention),
+        r"self_attn\.o_proj\.weight": scaled("attn_output.weight", config.attention_out_multiplier),
+        r"mamba\.in_proj\.weight": scaled("ssm_in.weight", rows * config.ssm_in_multiplier),
+        r"mamba\.out_proj\.weight": scaled("ssm_out.weight", config.ssm_out_multiplier),
+        r"feed_forward\.gate_proj\.weight": scaled("ffn_gate.weight", config.mlp_multipliers[0]),
+        r"feed_forward\.down_proj\.weight": scaled("ffn_down.weight", config.mlp_multipliers[1]),
+    }
+
+
+def write_falcon_factor_keys(writer: gguf.GGUFWriter, config) -> None:
+    write_prefixed_mamba2_keys(writer, config)
+    # The converter multiplies the matrices instead, which one matrix for both uses does not allow.
+    writer.add_embedding_scale(config.embedding_multiplier)
+    writer.add_logit_scale(config.lm_head_multiplier)
+
+
+FALCON_H1_FACTORS = family(
+    ARCH.FALCON_H1, "FalconH1", write_keys=write_falcon_factor_keys, rules=falcon_factor_rules,
+)  # fmt: skip
+
+
 def nemotron(architecture: ARCH) -> Family:
     def write_heads(writer: gguf.GGUFWriter, config) -> None:
         write_kv_heads(writer, config)
@@ -200,6 +235,11 @@ CHECKPOINTS: dict[str, Checkpoint] = {
     "falcon-h1-no-norm": Checkpoint(FALCON_H1, small(
         **PREFIXED_MAMBA2, mamba_d_ssm=64, num_hidden_layers=2, mamba_rms_norm=False, head_dim=16,
         rope_parameters=rope())),
+    "falcon-h1-factors": Checkpoint(FALCON_H1_FACTORS, small(
+        **PREFIXED_MAMBA2, mamba_d_ssm=64, num_hidden_layers=2, mamba_rms_norm=False, head_dim=16,
+        rope_parameters=rope(), embedding_multiplier=3.0, lm_head_multiplier=0.5, attention_in_multiplier=0.8,
+        attention_out_multiplier=1.3, key_multiplier=0.7, mlp_multipliers=[0.6, 1.4], ssm_in_multiplier=1.2,
+        ssm_multipliers=[0.9, 1.1, 0.7, 1.3, 0.8], ssm_out_multiplier=1.25)),
     "nemotron_h": Checkpoint(nemotron(ARCH.NEMOTRON_H), NEMOTRON_SIZES),
     "nemotron_h_moe": Checkpoint(nemotron(ARCH.NEMOTRON_H_MOE), NEMOTRON_MOE_SIZES),
     # The routed experts work on shorter rows.

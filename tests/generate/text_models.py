@@ -14,7 +14,7 @@ def causal(name: str, finish=lambda config, logits: logits) -> type:
     class Causal(torch.nn.Module):
         def __init__(self, config):
             super().__init__()
-            self.model = decoder(config)
+            self.model, self.config = decoder(config), config
             self.lm_head = torch.nn.Linear(config.hidden_size, config.vocab_size, bias=False)
             self.is_tied = config.tie_word_embeddings
             self.finish = lambda logits: finish(config, logits)

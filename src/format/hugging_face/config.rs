@@ -146,12 +146,23 @@ impl Config {
         }
     }
 
-    /// The length of a head.
+    /// The length of a head; with latent attention that of its rotated section.
     pub(super) fn head_dim(&self) -> Result<usize, HuggingFaceError> {
-        match self.u32("head_dim")? {
+        match self.u32("qk_rope_head_dim")?.or(self.u32("head_dim")?) {
             Some(length) => Ok(length as usize),
             None => Ok(self.size("hidden_size")? / self.size("num_attention_heads")?),
         }
+    }
+
+    /// [`Config::head_dim`], small enough for a list of its values.
+    pub(super) fn checked_head_dim(&self) -> Result<usize, HuggingFaceError> {
+        self.checked_head(self.head_dim()?)
+    }
+
+    /// A length of a head that is small enough for a list of its values.
+    pub(super) fn checked_head(&self, length: usize) -> Result<usize, HuggingFaceError> {
+        const MOST: usize = 1 << 16;
+        if length <= MOST { Ok(length) } else { Err(self.wrong("head_dim", length, format!("at most {MOST}"))) }
     }
 
     /// The kind of each layer, where the config lists them.

@@ -30,6 +30,8 @@ pub(super) struct Family {
     pub scalars: &'static [(&'static str, &'static str)],
     /// Matrices of layers, and the keys of the config whose product is the factor of each.
     pub factors: &'static [(&'static str, &'static [&'static str])],
+    /// Matrices of layers, and for each a norm of heads that directories do not store: its name and the key of all its values.
+    pub head_norms: &'static [(&'static str, &'static str, &'static str)],
     /// The key of the config that is true, or above 0, for this family and for no other with the same `model_type`.
     pub flag: Option<&'static str>,
     /// The row of the first position in the table of positions.
@@ -54,6 +56,7 @@ pub(super) const PLAIN: Family = Family {
     requires: &[],
     scalars: &[],
     factors: &[],
+    head_norms: &[],
     flag: None,
     first_position: 0,
 };
@@ -88,6 +91,7 @@ const LATENT_REQUIRES: &[(&str, &[Literal])] =
 /// Where configs of Nemotron H have values of a state space.
 const NEMOTRON_H_ALIASES: &[(&str, &str)] = &[
     ("hidden_act", "mlp_hidden_act"),
+    ("head_dim", "attention_head_dim"),
     ("mamba_d_conv", "conv_kernel"),
     ("mamba_d_state", "ssm_state_size"),
     ("mamba_n_groups", "n_groups"),
@@ -265,23 +269,29 @@ pub(super) const FAMILIES: &[Family] = &[
     Family { model_types: &["nemotron"], architecture: "nemotron", activations: RELU2, norms_lack_one: true, ..PLAIN },
     Family { model_types: &["granite"], architecture: "granite", names: &[ROTARY], ..PLAIN },
     Family { model_types: &["granite_swa"], architecture: "granite_swa", names: &[ROTARY], ..PLAIN },
+    Family {
+        model_types: &["granitemoe_swa"],
+        architecture: "granite_swa",
+        names: &[ROTARY, GRANITE_EXPERTS],
+        ..PLAIN
+    },
     Family { model_types: &["mellum"], architecture: "mellum", ..PLAIN },
     Family { model_types: &["hy_v3"], architecture: "hy_v3", names: &[HUNYUAN3], ..PLAIN },
     Family { model_types: &["afmoe"], architecture: "afmoe", names: &[NORM_AFTER_MIXER, AFMOE], ..PLAIN },
     Family { model_types: &["exaone4"], architecture: "exaone4", names: &[NORM_AFTER_MIXER], ..PLAIN },
     Family { model_types: &["seed_oss"], architecture: "seed_oss", names: &[NORM_AFTER_MIXER], ..PLAIN },
     Family { model_types: &["glm4"], architecture: "glm4", names: &[GLM4], ..PLAIN },
-    Family { model_types: &["glm4_moe"], architecture: "glm4moe", names: &[NORM_AFTER_MIXER], ..PLAIN },
+    Family { model_types: &["glm4_moe", "solar_open"], architecture: "glm4moe", names: &[NORM_AFTER_MIXER], ..PLAIN },
     Family { model_types: &["gpt_oss"], architecture: "gpt-oss", names: &[NORM_AFTER_MIXER, GPT_OSS], ..PLAIN },
     Family {
-        model_types: &["deepseek_v2"],
+        model_types: &["deepseek_v2", "youtu"],
         architecture: "deepseek2",
         names: &[LATENT],
         requires: LATENT_REQUIRES,
         ..PLAIN
     },
     Family {
-        model_types: &["deepseek_v3", "kimi_k2"],
+        model_types: &["deepseek_v3", "kimi_k2", "glm4_moe_lite"],
         architecture: "deepseek2",
         names: &[LATENT],
         defaults: &[("scoring_func", Text("sigmoid"))],
@@ -329,11 +339,18 @@ pub(super) const FAMILIES: &[Family] = &[
     Family { model_types: &["stablelm"], architecture: "stablelm", ..PLAIN },
     Family { model_types: &["cohere"], architecture: "command-r", ..PLAIN },
     Family { model_types: &["ernie4_5_moe"], architecture: "ernie4_5-moe", names: &[ERNIE_EXPERTS], ..PLAIN },
-    Family { model_types: &["hunyuan_v1_dense"], architecture: "hunyuan-dense", names: &[HUNYUAN], ..PLAIN },
+    Family {
+        model_types: &["hunyuan_v1_dense"],
+        architecture: "hunyuan-dense",
+        names: &[HUNYUAN],
+        aliases: &[("head_dim", "attention_head_dim")],
+        ..PLAIN
+    },
     Family {
         model_types: &["hunyuan_v1_moe"],
         architecture: "hunyuan-moe",
         names: &[HUNYUAN, HUNYUAN_EXPERTS],
+        aliases: &[("head_dim", "attention_head_dim")],
         ..PLAIN
     },
     Family { model_types: &["glm"], architecture: "chatglm", ..PLAIN },
@@ -434,6 +451,14 @@ pub(super) const FAMILIES: &[Family] = &[
         model_types: &["qwen3_vl_moe_text", "qwen3_vl_moe"],
         architecture: "qwen3vlmoe",
         names: &[TRANSPOSED_EXPERTS],
+        ..PLAIN
+    },
+    Family {
+        model_types: &["muse_glimmer_text", "muse_glimmer"],
+        architecture: "muse-glimmer",
+        names: &[ROTARY, MUSE_GLIMMER],
+        aliases: &[("logit_scale", "output_multiplier")],
+        head_norms: &[("attn_q", "attn_q_norm", "qk_scale_factor"), ("attn_k", "attn_k_norm", "")],
         ..PLAIN
     },
     Family { model_types: &["minicpm"], architecture: "minicpm", names: &[ROTARY], ..PLAIN },

@@ -171,6 +171,10 @@ pub(super) const GRANITE_EXPERTS: &[Rule] = &[
     ("block_sparse_moe.input_linear.weight", "ffn_gate_exps.weight", &[Op::Half { part: 0, axis: 1 }]),
     ("block_sparse_moe.input_linear.weight", "ffn_up_exps.weight", &[Op::Half { part: 1, axis: 1 }]),
     ("block_sparse_moe.output_linear", "ffn_down_exps", &[]),
+    ("block_sparse_moe.router", "ffn_gate_inp", &[]),
+    ("block_sparse_moe.experts.gate_up_proj", "ffn_gate_exps.weight", &[Op::Half { part: 0, axis: 1 }]),
+    ("block_sparse_moe.experts.gate_up_proj", "ffn_up_exps.weight", &[Op::Half { part: 1, axis: 1 }]),
+    ("block_sparse_moe.experts.down_proj", "ffn_down_exps.weight", &[]),
     ("shared_mlp.input_linear.weight", "ffn_gate_shexp.weight", &[Op::Half { part: 0, axis: 1 }]),
     ("shared_mlp.input_linear.weight", "ffn_up_shexp.weight", &[Op::Half { part: 1, axis: 1 }]),
     ("shared_mlp.output_linear", "ffn_down_shexp", &[]),
@@ -327,4 +331,13 @@ pub(super) const EXAONE3: &[Rule] = &[
     ("mlp.c_fc_0", "ffn_gate", &[]),
     ("mlp.c_fc_1", "ffn_up", &[]),
     ("mlp.c_proj", "ffn_down", &[]),
+];
+
+/// Norms of layers, but not the last norm, are stored without the 1 that is added to them.
+pub(super) const MUSE_GLIMMER: &[Rule] = &[
+    ("input_layernorm", "attn_norm", &[Op::AddOne]),
+    ("post_attention_layernorm", "post_attention_norm", &[Op::AddOne]),
+    ("pre_feedforward_layernorm", "ffn_norm", &[Op::AddOne]),
+    ("post_feedforward_layernorm", "post_ffw_norm", &[Op::AddOne]),
+    ("self_attn.gate_proj", "attn_gate", &[]),
 ];

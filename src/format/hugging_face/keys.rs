@@ -168,18 +168,33 @@ impl<'a> Keys<'a> {
                 return Err(self.config.wrong(key, "set", "false"));
             }
         }
-        let has_norm = self.config.is_set("mamba_rms_norm");
-        if has_norm && self.config.is_set("mamba_norm_before_gate") {
+        self.refuse_state_spaces()
+    }
+
+    /// Refuses state spaces with another order of gate and norm, or with bounds on time steps.
+    fn refuse_state_spaces(&self) -> Result<(), HuggingFaceError> {
+        if self.config.is_set("mamba_rms_norm") && self.config.is_set("mamba_norm_before_gate") {
             return Err(self.config.wrong("mamba_norm_before_gate", true, "false"));
         }
-        Ok(())
+        // Infinity is no number here; larger steps do not occur.
+        const LARGEST_STEP: f64 = 1e6;
+        let is_bound = |(index, limit): (usize, &Json)| {
+            limit.as_f64().is_some_and(|limit| if index == 0 { limit > 0.0 } else { limit < LARGEST_STEP })
+        };
+        match self.config.list("time_step_limit")? {
+            Some(limits) if limits.iter().enumerate().any(is_bound) => {
+                let found = Json::from(limits.clone());
+                Err(self.config.wrong("time_step_limit", found, "0 and infinity"))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Refuses values other than those of each key.
     fn refuse_others(&self, requires: &[(&str, &[Literal])]) -> Result<(), HuggingFaceError> {
         for (key, allowed) in requires {
             let Some(found) = self.config.get(key) else { continue };
-            if allowed.iter().all(|value| value.json() != *found) {
+            if !allowed.iter().any(|value| value.is(found)) {
                 let wanted: Vec<String> = allowed.iter().map(|value| value.json().to_string()).collect();
                 return Err(self.config.wrong(key, found, wanted.join(" or ")));
             }

@@ -108,7 +108,8 @@ impl Directory {
             entries.extend(prediction);
         }
         entries.extend(keys.rope_tensors()?.into_iter().map(|(name, values)| computed(name, &values)));
-        entries.extend(scalars::factors(&config, family, n_layers)?);
+        entries.extend(scalars::factors(&config, family, &entries)?);
+        entries.extend(scalars::head_norms(&config, family, &entries)?);
         for (key, values) in scalars::keys(path, &files, family, n_layers)? {
             keys.add_whole(&key, values);
         }

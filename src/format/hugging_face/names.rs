@@ -108,6 +108,10 @@ const OTHER_PARTS: &[&str] = &[
     "multi_modal_projector.",
     "audio_tower.",
     "embed_audio.",
+    "mtp_block.",
+    "mtp_emb_norm.",
+    "mtp_hidden_norm.",
+    "mtp_linear_proj.",
     "pooler.",
     "cls.",
 ];

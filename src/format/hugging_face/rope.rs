@@ -119,7 +119,7 @@ impl Keys<'_> {
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         // Checked to be positive and below the length.
         if (0.0..=1.0).contains(&part) {
-            self.add(key, (self.config.head_dim()? as f64 * f64::from(part)) as u32);
+            self.replace(key, (self.config.head_dim()? as f64 * f64::from(part)) as u32);
             return Ok(());
         }
         Err(self.config.wrong("partial_rotary_factor", part, "between 0 and 1"))
@@ -193,7 +193,7 @@ impl Keys<'_> {
 
     /// Llama 3's rule: frequencies below a limit are divided by a factor, those above another are kept.
     fn llama3(&self, all: &Parameters<'_>) -> Result<Vec<f32>, HuggingFaceError> {
-        let length = self.rotated_head()?;
+        let length = self.config.checked_head_dim()?;
         let theta = f64::from(all.theta()?.unwrap_or(10_000.0));
         let [factor, low, high] =
             [all.needed("factor")?, all.needed("low_freq_factor")?, all.needed("high_freq_factor")?];
@@ -212,22 +212,12 @@ impl Keys<'_> {
     /// Only the first pairs of a head rotate; the others get a frequency of almost 0.
     fn proportional(&self, all: &Parameters<'_>) -> Result<Vec<f32>, HuggingFaceError> {
         let length = match self.full_layers()?.and_then(|full| full.head_dim) {
-            Some(length) => self.checked_head(length as usize)?,
-            None => self.rotated_head()?,
+            Some(length) => self.config.checked_head(length as usize)?,
+            None => self.config.checked_head_dim()?,
         };
         let part = f64::from(all.partial()?.unwrap_or(1.0));
         let rotates = |index: usize| (index as f64) < (part * (length / 2) as f64).floor();
         Ok((0..length / 2).map(|index| if rotates(index) { 1.0 } else { 1e30 }).collect())
-    }
-
-    fn rotated_head(&self) -> Result<usize, HuggingFaceError> {
-        self.checked_head(self.config.head_dim()?)
-    }
-
-    /// A length of a head that is small enough for a list of its pairs.
-    fn checked_head(&self, length: usize) -> Result<usize, HuggingFaceError> {
-        const MOST: usize = 1 << 16;
-        if length <= MOST { Ok(length) } else { Err(self.config.wrong("head_dim", length, format!("at most {MOST}"))) }
     }
 }
 

@@ -16,6 +16,8 @@ pub(super) enum Op {
     Norm,
     /// The rows of rotated heads: pairs of rows are neighbours in GGUF files, and in the two halves of a head here.
     RotaryRows(Heads),
+    /// Adds 1.
+    AddOne,
     /// Minus the exponential.
     NegExp,
     /// Exchanges the two innermost axes.
@@ -68,6 +70,14 @@ pub(super) enum Literal {
 }
 
 impl Literal {
+    /// Whether a value of a config is this one.
+    pub(super) fn is(self, found: &Json) -> bool {
+        match self {
+            Literal::Number(value) => found.as_f64() == Some(value),
+            Literal::Bool(_) | Literal::Text(_) => *found == self.json(),
+        }
+    }
+
     /// The value as in a config.
     pub(super) fn json(self) -> Json {
         match self {

@@ -54,13 +54,29 @@ fn number(files: &Safetensors, tensor: &Tensor) -> Option<f32> {
 }
 
 /// The tensors of the factors of matrices, where the config has other factors than 1.
-pub(super) fn factors(config: &Config, family: &Family, n_layers: usize) -> Result<Vec<Entry>, HuggingFaceError> {
-    let mut entries = Vec::new();
+pub(super) fn factors(config: &Config, family: &Family, entries: &[Entry]) -> Result<Vec<Entry>, HuggingFaceError> {
+    let mut factors = Vec::new();
     for (matrix, keys) in family.factors {
         let factor = keys.iter().map(|key| config.number_at(key)).product::<Result<f32, HuggingFaceError>>()?;
-        if factor != 1.0 {
-            entries.extend((0..n_layers).map(|layer| computed(&format!("blk.{layer}.{matrix}.scale"), &[factor])));
-        }
+        let of_layer = |layer: &str| computed(&format!("{layer}.{matrix}.scale"), &[factor]);
+        factors.extend(layers_with(entries, matrix).filter(|_| factor != 1.0).map(of_layer));
     }
-    Ok(entries)
+    Ok(factors)
+}
+
+/// The norms of heads that directories do not store: the same value for all of a head.
+pub(super) fn head_norms(config: &Config, family: &Family, entries: &[Entry]) -> Result<Vec<Entry>, HuggingFaceError> {
+    let mut norms = Vec::new();
+    for (matrix, norm, key) in family.head_norms {
+        let values = vec![config.number_at(key)?; config.checked_head_dim()?];
+        let of_layer = |layer: &str| computed(&format!("{layer}.{norm}.weight"), &values);
+        norms.extend(layers_with(entries, matrix).map(of_layer));
+    }
+    Ok(norms)
+}
+
+/// The starts of the names of a matrix in each layer that has it.
+fn layers_with<'a>(entries: &'a [Entry], matrix: &str) -> impl Iterator<Item = &'a str> {
+    let end = format!(".{matrix}.weight");
+    entries.iter().filter_map(move |(tensor, _)| tensor.name.strip_suffix(&end))
 }

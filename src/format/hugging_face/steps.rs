@@ -71,10 +71,10 @@ fn needed_step(op: Op, shape: &[usize], family: &Family, heads: &HeadCounts) -> 
     let from_innermost = |axis: usize| shape.len().checked_sub(axis + 1);
     let rows = shape.first().copied().unwrap_or(0);
     let (axis, indices) = match op {
-        Op::Norm => return Some(Step::AddOne),
+        Op::Norm | Op::AddOne => return Some(Step::AddOne),
         Op::NegExp => return Some(Step::NegExp),
         Op::Transpose => return Some(Step::Transpose),
-        Op::StateFactors => return Some(Step::ScaleRows(repeated(&heads.state_sections))),
+        Op::StateFactors => return repeated(&heads.state_sections, rows).map(Step::ScaleRows),
         Op::Divide(outer) => return divided(outer, shape, heads).map(Step::Reshape),
         Op::FromFirstPosition => (0, (family.first_position..rows).collect::<Vec<_>>()),
         Op::Half { part, axis } => {
@@ -97,9 +97,11 @@ fn needed_step(op: Op, shape: &[usize], family: &Family, heads: &HeadCounts) -> 
     (!indices.is_empty()).then_some(Step::Take { axis, indices })
 }
 
-/// The factor of each row of sections.
-fn repeated(sections: &[(usize, f32)]) -> Vec<f32> {
-    sections.iter().flat_map(|(length, factor)| std::iter::repeat_n(*factor, *length)).collect()
+/// The factor of each row of sections that have this many rows together.
+fn repeated(sections: &[(usize, f32)], rows: usize) -> Option<Vec<f32>> {
+    let all = sections.iter().try_fold(0usize, |sum, section| sum.checked_add(section.0))?;
+    let repeat = |(length, factor): &(usize, f32)| std::iter::repeat_n(*factor, *length);
+    (all == rows).then(|| sections.iter().flat_map(repeat).collect())
 }
 
 /// The rows of some parts of groups.

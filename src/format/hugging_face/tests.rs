@@ -184,6 +184,154 @@ fn what_is_not_supported_is_named() {
     }
 }
 
+/// The values of keys of the directory with this config, as text.
+fn values<const N: usize>(changes: &Json, keys: [&str; N]) -> [String; N] {
+    let directory = open(&with(changes));
+    let architecture = directory.str("general.architecture").unwrap().to_owned();
+    keys.map(|key| directory.value(&format!("{architecture}.{key}")).map_or("none".to_owned(), ToString::to_string))
+}
+
+#[test]
+fn latent_attention_has_the_sizes_of_its_vector() {
+    let changes = json!({
+        "model_type": "deepseek_v3", "kv_lora_rank": 4, "qk_rope_head_dim": 2, "qk_nope_head_dim": 3, "v_head_dim": 5,
+        "rope_scaling": { "type": "yarn", "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0,
+                          "original_max_position_embeddings": 32 },
+        "head_dim": 7, "partial_rotary_factor": 1.0,
+    });
+    let keys = [
+        "attention.head_count_kv",
+        "attention.key_length",
+        "attention.value_length",
+        "attention.key_length_mla",
+        "attention.value_length_mla",
+        "rope.dimension_count",
+        "rope.scaling.yarn_log_multiplier",
+        "rope.scaling.attn_factor",
+        "expert_gating_func",
+    ];
+    assert_eq!(values(&changes, keys), ["1", "6", "4", "5", "5", "2", "0.1", "none", "2"]);
+}
+
+/// Rows are chosen within blocks of 8-bit floating point; what is transposed becomes float32.
+#[test]
+fn packed_keys_and_values_of_a_latent_vector_are_divided() {
+    let sizes = json!({ "model_type": "deepseek_v3", "kv_lora_rank": 32, "qk_rope_head_dim": 2, "qk_nope_head_dim": 3,
+                        "v_head_dim": 5, "quantization_config": { "quant_method": "fp8" } });
+    const CODES: &str = "model.layers.0.self_attn.kv_b_proj.weight";
+    const SCALES: &str = "model.layers.0.self_attn.kv_b_proj.weight_scale_inv";
+    let tensors: [TensorSpec<'_>; 2] = [(CODES, "F8_E4M3", &[16, 32]), (SCALES, "F32", &[])];
+    let directory = Directory::open(folder(&with(&sizes), &tensors).path()).unwrap();
+    let of = |name: &str| {
+        let (tensor, weight) = (directory.tensor(name).unwrap(), directory.weight(name).unwrap());
+        (tensor.dims.clone(), weight.format.name(), weight.to_f32().len())
+    };
+    assert_eq!(of("blk.0.attn_k_b.weight"), (vec![3, 32, 2], "F32", 192));
+    assert_eq!(of("blk.0.attn_v_b.weight"), (vec![32, 5, 2], "F8_E4M3", 320));
+    let error = error_of(&with(&sizes), &[(CODES, "F8_E4M3", &[15, 32]), tensors[1]]);
+    assert!(error.contains("has the shape [15, 32]"), "{error}");
+}
+
+#[test]
+fn parameters_in_tensors_become_keys_and_factors_tensors() {
+    let names = ["alpha_p", "alpha_n", "beta", "eps"].map(|name| format!("model.layers.0.mlp.act_fn.{name}"));
+    let tensors: Vec<TensorSpec<'_>> = names.iter().map(|name| (&name[..], "BF16", &[1][..])).collect();
+    let config = with(&json!({ "model_type": "apertus", "hidden_act": "xielu" }));
+    let directory = Directory::open(folder(&config, &tensors).path()).unwrap();
+    assert_eq!(directory.floats("xielu.beta").unwrap(), [0.0]);
+    assert!(error_of(&config, &tensors[1..]).contains("lacks the tensor \"layers.0.mlp.act_fn.alpha_p\""));
+    let wide: TensorSpec<'_> = (tensors[0].0, "BF16", &[2]);
+    assert!(error_of(&config, &[wide, tensors[1], tensors[2], tensors[3]]).contains("has the shape [2]"));
+    let factors = json!({ "model_type": "falcon_h1", "attention_in_multiplier": 0.5, "key_multiplier": 3.0,
+                          "mlp_multipliers": [1.0, 4.0] });
+    let matrices = ["self_attn.q_proj", "self_attn.k_proj", "feed_forward.gate_proj", "feed_forward.down_proj"];
+    let names = matrices.map(|name| format!("model.layers.0.{name}.weight"));
+    let tensors: Vec<TensorSpec<'_>> = names.iter().map(|name| (&name[..], "BF16", &[8, 8][..])).collect();
+    let directory = Directory::open(folder(&with(&factors), &tensors).path()).unwrap();
+    let factor = |name: &str| directory.weight(&format!("blk.0.{name}.scale")).ok().map(|weight| weight.to_f32()[0]);
+    let found = ["attn_q", "attn_k", "ffn_gate", "ffn_down", "ssm_out"].map(factor);
+    assert_eq!(found, [Some(0.5), Some(1.5), None, Some(4.0), None]);
+    // Gate, x, B, C and time steps of one head of length 2, one group and a state of length 1.
+    let sections = json!({ "model_type": "falcon_h1", "mamba_n_heads": 1, "mamba_d_head": 2, "mamba_n_groups": 1,
+                           "mamba_d_state": 1, "ssm_in_multiplier": 2.0, "ssm_multipliers": [1.0, 2.0, 3.0, 4.0, 5.0] });
+    let input = |rows: &'static [usize]| [("model.layers.0.mamba.in_proj.weight", "BF16", rows)];
+    let directory = Directory::open(folder(&with(&sections), &input(&[7, 8])).path()).unwrap();
+    assert_eq!(directory.weight("blk.0.ssm_in.weight").unwrap().format.name(), "F32");
+    assert!(error_of(&with(&sections), &input(&[6, 8])).contains("has the shape [6, 8]"));
+}
+
+#[test]
+fn layers_with_one_half_have_no_size_for_the_other() {
+    for (layers, architecture) in [
+        (json!({ "hybrid_override_pattern": "M-*", "num_hidden_layers": 3 }), "nemotron_h"),
+        (json!({ "layers_block_type": ["mamba", "mlp", "attention"], "num_hidden_layers": null }), "nemotron_h"),
+        (json!({ "hybrid_override_pattern": "ME*", "moe_intermediate_size": 12 }), "nemotron_h_moe"),
+    ] {
+        let mut changes = layers;
+        changes["model_type"] = "nemotron_h".into();
+        changes["hidden_act"] = Json::Null;
+        changes["mlp_hidden_act"] = "relu2".into();
+        assert_eq!(open(&with(&changes)).str("general.architecture").unwrap(), architecture);
+        assert_eq!(values(&changes, ["block_count", "rope.scaling.finetuned"]), ["3", "false"]);
+        let directory = open(&with(&changes));
+        let of_layers = |key: &str| directory.integers(&format!("{architecture}.{key}")).unwrap();
+        assert_eq!(of_layers("attention.head_count_kv"), [0, 0, 1]);
+        assert_eq!(of_layers("feed_forward_length"), [0, 12, 0]);
+    }
+}
+
+#[test]
+fn sizes_that_families_state_differently_are_found() {
+    let cases = [
+        (json!({ "model_type": "lfm2", "intermediate_size": 12288, "block_auto_adjust_ff_dim": true }), "8192"),
+        (json!({ "model_type": "lfm2", "block_ff_dim": 6656, "intermediate_size": 1 }), "6656"),
+        (json!({ "model_type": "hunyuan_v1_moe", "intermediate_size": [12, 12] }), "12"),
+        (
+            json!({ "model_type": "falcon", "hidden_act": "gelu", "parallel_attn": true, "intermediate_size": null }),
+            "32",
+        ),
+        (json!({ "model_type": "llama4_text", "intermediate_size_mlp": 24 }), "24"),
+        (json!({ "model_type": "cohere2_moe", "prefix_dense_intermediate_size": 24 }), "24"),
+    ];
+    for (changes, expected) in cases {
+        assert_eq!(values(&changes, ["feed_forward_length"]), [expected], "{changes}");
+    }
+    let chunks = json!({ "model_type": "llama4_text", "no_rope_layers": [], "attention_chunk_size": null,
+                         "attn_temperature_tuning": false, "attn_scale": 0.1 });
+    let keys = ["attention.sliding_window", "attention.rope_pattern", "attention.temperature_scale"];
+    assert_eq!(values(&chunks, keys), ["0", "none", "0"]);
+    let alpha = json!({ "model_type": "hunyuan_v1_dense", "head_dim": 4, "rope_theta": 10_000.0,
+                        "rope_scaling": { "type": "dynamic", "alpha": 4.0 } });
+    assert_eq!(values(&alpha, ["rope.freq_base"]), ["160000"]);
+    let old = json!({ "model_type": "gpt_neox", "hidden_act": "gelu", "rotary_pct": 0.5, "rotary_emb_base": 9.0 });
+    assert_eq!(values(&old, ["rope.dimension_count", "rope.freq_base"]), ["2", "9"]);
+}
+
+#[test]
+fn what_families_do_not_compute_is_named() {
+    let latent = json!({ "kv_lora_rank": 4, "qk_rope_head_dim": 2, "qk_nope_head_dim": 3, "v_head_dim": 5 });
+    for (model_type, key, value, wanted) in [
+        ("deepseek_v2", "topk_method", json!("group_limited_greedy"), "\"greedy\" or \"noaux_tc\""),
+        ("deepseek_v3", "rope_interleave", json!(false), "true"),
+        ("deepseek_v3", "scoring_func", json!("tanh"), "softmax, sigmoid or noaux_tc"),
+        ("falcon", "alibi", json!(true), "false"),
+        ("granitemoehybrid", "position_embedding_type", json!("alibi"), "\"rope\" or \"nope\""),
+        ("nemotron_h", "hybrid_override_pattern", json!("M?"), "mamba, attention, mlp or moe"),
+        ("falcon_h1", "mamba_norm_before_gate", json!(true), "false"),
+        ("nemotron_h", "time_step_limit", json!([0.0, 0.1]), "0 and infinity"),
+        ("olmo", "clip_qkv", json!(8.0), "false"),
+    ] {
+        let mut changes = latent.clone();
+        changes["model_type"] = model_type.into();
+        changes["hidden_act"] = Json::Null;
+        changes["mamba_rms_norm"] = true.into();
+        changes[key] = value;
+        let error = error_of(&with(&changes), TENSORS);
+        let named = if key.ends_with("pattern") { "layers_block_type" } else { key };
+        assert!(error.contains(&format!("key \"{named}\" is")) && error.contains(wanted), "{error}");
+    }
+}
+
 /// A configuration of GPTQ with some values replaced.
 fn gptq(changes: &Json) -> Json {
     let mut scheme = json!({ "quant_method": "gptq", "bits": 4, "group_size": 32, "sym": true, "desc_act": false });

@@ -8,7 +8,7 @@ use super::family::{AttentionSpec, Family, Mixer, RopePairs, RoutingSpec};
 
 pub(super) const FAMILY: Family = Family {
     architecture: "deepseek2",
-    models: "DeepSeek V2, V3, R1; Kimi K2",
+    models: "DeepSeek V2, V3, R1; Kimi K2; GLM 4.7 Flash; Youtu",
     mixer: Mixer::LatentAttention,
     attention: AttentionSpec { rope_pairs: RopePairs::Interleaved, ..AttentionSpec::PLAIN },
     routing: Some(RoutingSpec { renormalise: false, ..RoutingSpec::SOFTMAX }),

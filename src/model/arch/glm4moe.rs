@@ -7,7 +7,7 @@ use super::family::{AttentionSpec, Family, Norms, QkNorm, QkNormKind, RoutingSpe
 
 pub(super) const FAMILY: Family = Family {
     architecture: "glm4moe",
-    models: "GLM 4.5",
+    models: "GLM 4.5, 4.6; Solar Open",
     norms: Norms::BeforeButNamedAfter,
     attention: AttentionSpec { qk_norm: QkNorm::WhereStored(QkNormKind::Heads), ..AttentionSpec::PLAIN },
     routing: Some(RoutingSpec { scoring: Scoring::Sigmoid, ..RoutingSpec::SOFTMAX }),
