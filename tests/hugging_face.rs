@@ -23,6 +23,9 @@ use runner::{Rows, Runner, Sequence, Setup, deltas, largest, mean};
 /// Mean |Δ log-prob| of a prompt's tokens, in nats, as in `tests/parity.rs`.
 const FLOAT_GATE: f64 = 1e-4;
 
+/// [`FLOAT_GATE`] for weights in fewer bits, with which integer kernels round activations.
+const QUANTISED_GATE: f64 = 1e-3;
+
 /// Largest difference of a logit where the two are not equal bit for bit.
 const NEAR: f32 = 1e-4;
 
@@ -147,7 +150,7 @@ fn quantized_directories_agree_with_transformers() {
             |prompt: &Prompt| mean(&deltas(&logits(&mut directory, &prompt.tokens), &prompt.tokens, &prompt.logprobs));
         let means: Vec<f64> = expected.prompts.iter().map(of_prompt).collect();
         println!("{name:24} from transformers {:8.1e}", largest(&means));
-        if largest(&means) > FLOAT_GATE || means.iter().any(|mean| mean.is_nan()) {
+        if largest(&means) > QUANTISED_GATE || means.iter().any(|mean| mean.is_nan()) {
             failures.push(format!("{name}: {means:?} nats from transformers"));
         }
     }

@@ -360,7 +360,7 @@ CHECKPOINTS: dict[str, Checkpoint] = {
     "glm4moe": Checkpoint(GLM4_MOE, GLM4_MOE_SIZES),
     "gpt-oss": Checkpoint(GPT_OSS, GPT_OSS_SIZES, draw=1),
     "deepseek2": Checkpoint(DEEPSEEK2, DEEPSEEK2_SIZES),
-    "deepseek3": Checkpoint(DEEPSEEK3, DEEPSEEK3_SIZES),
+    "deepseek3": Checkpoint(DEEPSEEK3, DEEPSEEK3_SIZES, longest_prompt=90),
     "glm4-moe-lite": Checkpoint(GLM4_MOE_LITE, sizes(**SMALL, **LATENT_SIZES) | dict(
         n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=16, n_shared_experts=1, n_group=1, topk_group=1,
         mlp_layer_types=["dense", "sparse"], routed_scaling_factor=1.5, norm_topk_prob=True)),

@@ -241,7 +241,7 @@ CHECKPOINTS: dict[str, Checkpoint] = {
         layer_types=["sliding_attention"] * 3 + ["full_attention"], rope_parameters={
             "sliding_attention": rope(theta=20000.0),
             "full_attention": rope("yarn", 500000.0, factor=8.0, beta_fast=32.0, beta_slow=1.0,
-                                   original_max_position_embeddings=512)})),
+                                   original_max_position_embeddings=512)}), longest_prompt=90),
     "hy_v3": Checkpoint(
         family(ARCH.HY_V3, "HYV3", write_keys=write_hunyuan3_keys, rules=lambda config: parts.HUNYUAN3),
         small_experts(head_dim=16, num_experts=6, num_shared_experts=1, router_scaling_factor=1.5)),
