@@ -103,7 +103,9 @@ impl<'a> Keys<'a> {
         keys.half_layers()?;
         keys.windows()?;
         keys.rope()?;
-        keys.others()?;
+        keys.scales()?;
+        keys.recurrent_width_and_scoring()?;
+        keys.rotated_layers()?;
         Ok(keys)
     }
 
@@ -361,8 +363,8 @@ impl<'a> Keys<'a> {
         Ok(())
     }
 
-    /// Keys that are computed from a value.
-    fn others(&mut self) -> Result<(), HuggingFaceError> {
+    /// Factors that are computed from values.
+    fn scales(&mut self) -> Result<(), HuggingFaceError> {
         if let Some(scalar) = self.config.f32("query_pre_attn_scalar")? {
             self.add("attention.scale", 1.0 / scalar.sqrt());
         }
@@ -373,6 +375,14 @@ impl<'a> Keys<'a> {
         if let (Some(width), Some(base)) = (self.config.f32("hidden_size")?, self.config.f32("dim_model_base")?) {
             self.add("logit_scale", width / base);
         }
+        if self.config.bool("mup_enabled")? == Some(false) {
+            self.add("embedding_scale", 1.0f32);
+        }
+        Ok(())
+    }
+
+    /// The width of recurrent layers, and the scores of routers.
+    fn recurrent_width_and_scoring(&mut self) -> Result<(), HuggingFaceError> {
         for (heads, length) in INNER_SIZES {
             if let (Some(heads), Some(length)) = (self.config.u32(heads)?, self.config.u32(length)?) {
                 self.add("ssm.inner_size", heads.saturating_mul(length));
@@ -383,14 +393,16 @@ impl<'a> Keys<'a> {
             let wrong = || self.config.wrong("scoring_func", format!("{found:?}"), "softmax, sigmoid or noaux_tc");
             self.add("expert_gating_func", scoring.ok_or_else(wrong)?.1);
         }
+        Ok(())
+    }
+
+    /// Which layers rotate, and how the others scale queries.
+    fn rotated_layers(&mut self) -> Result<(), HuggingFaceError> {
         if self.config.str(POSITIONS)? == Some("nope") {
             self.add("rope.scaling.finetuned", false);
         }
         if self.config.get("attn_temperature_tuning").is_some() && !self.config.is_set("attn_temperature_tuning") {
             self.replace("attention.temperature_scale", 0.0f32);
-        }
-        if self.config.bool("mup_enabled")? == Some(false) {
-            self.add("embedding_scale", 1.0f32);
         }
         // Layers that do not rotate have a 0, among flags or among bases of frequencies.
         for key in ["no_rope_layers", "layer_rope_theta"] {
