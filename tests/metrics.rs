@@ -29,7 +29,10 @@ async fn scrape_after(requests: usize, compat: Compat) -> String {
     for _ in 0..requests {
         // Longer than a KV block, so that later calls find a cached prefix.
         let messages = json!([{ "role": "user", "content": "hello ".repeat(10) }]);
-        let body = json!({ "model": MODEL, "messages": messages, "max_tokens": 8, "temperature": 0, "n": 2 });
+        // Each call gives the same answer, which would be a draft for the next one.
+        let body = json!({
+            "model": MODEL, "messages": messages, "max_tokens": 8, "temperature": 0, "n": 2, "speculation": false,
+        });
         server.ok("/v1/chat/completions", &body).await;
     }
     server.settle().await;

@@ -181,6 +181,8 @@ async fn what_a_schema_forces_takes_fewer_steps() {
         "response_format": { "type": "json_schema", "json_schema": { "name": "it", "strict": true, "schema": schema } },
         "seed": 3,
         "max_tokens": 300,
+        // The first answer would be a draft for the second.
+        "speculation": false,
     });
     let (forced, steps) = content(&server, &model, body.clone()).await;
     // For their log-probabilities each token needs a row of logits.
