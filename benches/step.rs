@@ -2,7 +2,7 @@
 //!
 //! `cargo bench --bench step`
 
-use cuelight_engine::engine::{BLOCK_TOKENS, Engine, LogitsWanted, SequenceRows, SequenceState, Step, StepId};
+use cuelight_engine::engine::{BLOCK_TOKENS, Engine, LogitsWanted, SequenceRows, Step, StepId};
 use cuelight_engine::load::{LoadOptions, plan};
 use divan::Bencher;
 
