@@ -32,7 +32,7 @@ const GATE: f64 = 2e-3;
 /// [`GATE`] for float32 weights and a float32 cache.
 const FLOAT_GATE: f64 = 1e-4;
 
-/// Longest prompt that is measured with a float16 cache, with which a row of a longer one more often has other experts, and where
+/// Longest prompt that is measured where values are rounded, so that a row of a longer one more often has other experts, and where
 /// experts are streamed, which takes long.
 const LONGEST_SHORT: usize = 100;
 
@@ -116,13 +116,14 @@ fn agree_with_transformers(checkpoints: Vec<Expected>, kv_type: KvType) {
     for expected in checkpoints {
         // Float32 weights are never rounded.
         let rounded = has_matrices() && expected.formats != ["F32"];
-        let gate = match (rounded || kv_type != KvType::F32, expected.formats == ["F32"]) {
-            (true, _) => HALF_GATE,
-            (false, true) => FLOAT_GATE,
-            (false, false) => GATE,
+        let is_exact = !rounded && kv_type == KvType::F32;
+        let gate = match (is_exact, expected.formats == ["F32"]) {
+            (false, _) => HALF_GATE,
+            (true, true) => FLOAT_GATE,
+            (true, false) => GATE,
         };
         let mut runner = load(&folder().join(&expected.model), setup(kv_type));
-        let is_measured = |prompt: &&Prompt| kv_type == KvType::F32 || prompt.tokens.len() <= LONGEST_SHORT;
+        let is_measured = |prompt: &&Prompt| is_exact || prompt.tokens.len() <= LONGEST_SHORT;
         let prompts = expected.prompts.iter().filter(is_measured);
         let means: Vec<f64> = prompts.map(|prompt| distance(&mut runner, prompt)).collect();
         let shown: Vec<String> = means.iter().map(|mean| format!("{mean:8.1e}")).collect();
