@@ -296,8 +296,9 @@ impl<E: Engine> ExecutorState<E> {
         if !hidden.is_empty() {
             let _ = self.scheduler.cast(SchedulerMsg::Hidden(hidden));
         }
-        // Sent immediately and in this order, so that the drafter has the hidden values before it is asked, and a finished step is always known before a lost executor. Fails only
-        // when the receiver is gone. Both are replaced then, and the sequences are recomputed.
+        // Sent immediately and in this order, so that the drafter has the hidden values before it is asked, and a finished step is
+        // always known before a lost executor. Fails only when the receiver is gone. Both are replaced then, and the sequences
+        // are recomputed.
         let _ = self.scheduler.cast(PolicyEvent::StepDone { step: active.id, elapsed, prefill_saturation_rows }.into());
         let _ = self.sampler.cast(SamplerMsg::Sample { output, tasks: active.tasks, executor: me.clone() });
         Ok(())

@@ -114,7 +114,7 @@ impl<'a> Keys<'a> {
         self.entries.push((format!("{}.{key}", self.architecture), value.into()));
     }
 
-    /// Adds a key of the architecture in place of the one that it may have.
+    /// Sets a key of the architecture, replacing the one that it may have.
     pub(super) fn replace(&mut self, key: &str, value: impl Into<Value>) {
         let name = format!("{}.{key}", self.architecture);
         self.entries.retain(|(key, _)| *key != name);
