@@ -568,12 +568,12 @@ impl SequenceSampler {
     /// The tokens that may not end the generation yet.
     fn banned(&self, tokenizer: &Tokenizer) -> Vec<TokenId> {
         let stop = &self.record.request.stop;
-        let mut banned = Vec::new();
-        if self.generated < stop.min_tokens {
-            banned.extend(&stop.token_ids);
-            if !stop.ignore_eos {
-                banned.extend(tokenizer.end_of_generation());
-            }
+        let is_early = self.generated < stop.min_tokens;
+        let mut banned = if is_early { stop.token_ids.clone() } else { Vec::new() };
+        // A constraint would take the end of the generation for the end of the text, after which nothing may follow.
+        let bans_end = if stop.ignore_eos { self.constraint.is_some() } else { is_early };
+        if bans_end {
+            banned.extend(tokenizer.end_of_generation());
         }
         banned
     }

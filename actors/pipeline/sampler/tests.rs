@@ -271,3 +271,16 @@ async fn forced_tokens_have_log_probabilities_if_asked_for() {
     drop(fixture.sequence);
     let Some(Event::Token { logprobs: Some(_), .. }) = fixture.client.next().await else { panic!("no probabilities") };
 }
+
+#[tokio::test]
+async fn ignore_eos_continues_a_constrained_text_until_it_is_complete() {
+    let generated = [tokens("a"), vec![end(); 3]].concat();
+    let ended = |pattern: &'static str| {
+        let fixture = constrained(pattern, |request| {
+            request.stop = StopConditions { ignore_eos: true, ..stop(4) };
+        });
+        fixture.generate(&generated)
+    };
+    assert_eq!(ended("ab*").await, (FinishReason::Length, "abbb".into()));
+    assert_eq!(ended("ab?").await, (FinishReason::StopToken(end()), "ab".into()));
+}
