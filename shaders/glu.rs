@@ -25,6 +25,10 @@ pub enum Activation {
     Bilinear,
     /// `ln(1 + e^gate) * up`.
     Softplus,
+    /// `min(gate / (1 + e^-gate), limit) * u`, with `u = up` between -limit and limit. The value is the limit.
+    ///
+    /// Source: StepFun 2026, "Step 3.5 Flash" and its reference implementation.
+    LimitedSilu(u16),
 }
 
 /// [`Activation::ClampedSwiglu`]: the limit to which values are clamped.
@@ -33,13 +37,14 @@ const CLAMP: f32 = 7.0;
 const SLOPE: f32 = 1.702;
 
 /// Every activation, for cases and tests.
-const ALL: [Activation; 6] = [
+const ALL: [Activation; 7] = [
     Activation::Silu,
     Activation::GeluTanh,
     Activation::ClampedSwiglu,
     Activation::Sigmoid,
     Activation::Bilinear,
     Activation::Softplus,
+    Activation::LimitedSilu(2),
 ];
 
 impl Activation {
@@ -50,6 +55,10 @@ impl Activation {
         let (factor, z, up) = match self {
             Activation::Bilinear => return gate * up,
             Activation::Softplus => return softplus(gate) * up,
+            Activation::LimitedSilu(limit) => {
+                let limit = f32::from(limit);
+                return (gate / (1.0 + exp(-gate))).min(limit) * up.clamp(-limit, limit);
+            }
             Activation::Silu => (gate, gate, up),
             Activation::Sigmoid => (1.0, gate, up),
             Activation::GeluTanh => (gate, SQRT_8_OVER_PI * (gate + 0.044_715 * gate * gate * gate), up),
@@ -78,10 +87,14 @@ impl Activation {
             Activation::Sigmoid => logistic(gate) * up,
             Activation::Bilinear => gate * up,
             Activation::Softplus => (gate.max(0.0) + (-gate.abs()).exp().ln_1p()) * up,
+            Activation::LimitedSilu(limit) => {
+                let limit = f64::from(limit);
+                (gate * logistic(gate)).min(limit) * up.clamp(-limit, limit)
+            }
         }
     }
 
-    /// The number that represents the activation in shaders.
+    /// The number that represents the activation in shaders: its kind in the low 8 bits, and above them the limit if it has one.
     #[must_use]
     pub fn variant(self) -> u32 {
         match self {
@@ -91,6 +104,7 @@ impl Activation {
             Activation::Sigmoid => 3,
             Activation::Bilinear => 4,
             Activation::Softplus => 5,
+            Activation::LimitedSilu(limit) => 6 | u32::from(limit) << 8,
         }
     }
 }
@@ -182,6 +196,10 @@ macro_rules! each_activation {
             }
             Activation::Softplus => {
                 let $apply = |gate, up| Activation::Softplus.apply(gate, up);
+                $body
+            }
+            Activation::LimitedSilu(limit) => {
+                let $apply = |gate, up| Activation::LimitedSilu(limit).apply(gate, up);
                 $body
             }
         }

@@ -72,6 +72,7 @@ fn expert_cases() -> Vec<Case> {
         Spec { formats: [Format::Q4_0, Format::Q5_0, Format::F16], ..usual },
         Spec { formats: [Format::F32, Format::Q4_1, Format::Q5_0], bias: true, ..usual },
         Spec { bias: true, activation: Activation::ClampedSwiglu, ..usual },
+        Spec { activation: Activation::LimitedSilu(1), ..usual },
         Spec { ungated: true, ..usual },
         Spec { ungated: true, formats: [Format::Q4_0; 3], bias: true, ..usual },
         Spec { weighting: RouteWeighting::Input, top_k: 1, ..usual },

@@ -6,6 +6,11 @@
 float activate(uint variant, float gate, float up) {
     if (variant == 4) return gate * up;
     if (variant == 5) return softplus(gate) * up;
+    if ((variant & 255u) == 6) {
+        float limit = float(variant >> 8);
+        precise float limited = min(gate / (1.0 + exp(-gate)), limit) * clamp(up, -limit, limit);
+        return limited;
+    }
     precise float z = gate;
     if (variant == 1) z = 1.595769 * (gate + 0.044715 * gate * gate * gate);
     if (variant == 2) {

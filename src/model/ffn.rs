@@ -27,7 +27,7 @@ pub fn feed_forward(
         FeedForwardSpec::Dense(sizes) => dense_layer(builder, layer, *sizes, normed),
         FeedForwardSpec::Experts(sizes) => {
             let routed = ExpertLayer { layer, sizes }.experts(builder, normed, normed)?;
-            let Some(shared) = shared_expert(builder, layer, sizes.form, normed)? else { return Ok(routed) };
+            let Some(shared) = shared_expert(builder, layer, sizes.shared_form, normed)? else { return Ok(routed) };
             let sum = builder.graph.push_one(Add, &[routed, shared])?;
             builder.times(if sizes.shared == SharedExpert::Averaged { 0.5 } else { 1.0 }, sum)
         }

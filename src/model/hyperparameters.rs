@@ -54,6 +54,8 @@ pub struct HyperParameters {
     pub per_layer_input: Option<usize>,
     /// The parameters of each layer's xIELU, for models that have it.
     pub xielu: Vec<Xielu>,
+    /// The factor on the outputs of attention.
+    pub attention_value_scale: Option<f32>,
     /// Soft cap on attention scores.
     pub attention_softcap: Option<f32>,
     /// Soft cap on logits.
@@ -87,6 +89,7 @@ impl HyperParameters {
             residual_scale: keys.optional_positive("residual_scale")?,
             logit_scale: keys.logit_scale(family.logit_scale)?,
             per_layer_input: keys.per_layer_input()?,
+            attention_value_scale: keys.optional_positive("attention.value_scale")?,
             attention_softcap: keys.optional_positive("attn_logit_softcapping")?,
             logit_softcap: keys.optional_positive("final_logit_softcapping")?,
             pooling: keys.pooling()?,

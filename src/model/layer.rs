@@ -100,7 +100,8 @@ impl AttentionLayer {
     /// The keys and values of each position.
     #[must_use]
     pub fn kv_shape(&self) -> KvShape {
-        KvShape::grouped(self.heads.n_kv_heads, self.heads.head_dim)
+        let Heads { n_kv_heads, head_dim, value_dim, .. } = self.heads;
+        KvShape { value_dim, ..KvShape::grouped(n_kv_heads, head_dim) }
     }
 
     /// The keys and values of each position if all heads share a latent vector.
@@ -215,8 +216,10 @@ pub struct Heads {
     pub n_heads: usize,
     /// Number of key and value heads.
     pub n_kv_heads: usize,
-    /// Values in a head; with latent attention, those of the latent vector and of the rotated section.
+    /// Values in a head of queries and keys; with latent attention, those of the latent vector and of the rotated section.
     pub head_dim: usize,
+    /// Values in a head of values, except with latent attention.
+    pub value_dim: usize,
     /// Rotated values in a head.
     pub rotary_dim: usize,
 }
@@ -291,6 +294,8 @@ pub struct ExpertSizes {
     pub latent_size: Option<usize>,
     /// The form of an expert.
     pub form: FeedForward,
+    /// The form of a shared expert.
+    pub shared_form: FeedForward,
     /// How a router's logits become scores.
     pub scoring: Scoring,
     /// Whether the weights of a row's experts are made to sum to 1 before `scale` applies.

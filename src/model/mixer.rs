@@ -6,6 +6,8 @@ mod selective_scan;
 mod short_conv;
 mod state_space;
 
+use std::sync::Arc;
+
 use cuelight_shaders::attention::{Attention, KvShape};
 use cuelight_shaders::elementwise::{Add, GateRows, ScaleByPosition};
 use cuelight_shaders::glu::{Activation, Glu};
@@ -14,7 +16,7 @@ use cuelight_shaders::matmul::HeadLinear;
 use cuelight_shaders::rope::Rope;
 
 use super::alibi::slopes;
-use super::arch::{Gate, QkNormKind, Values};
+use super::arch::{Gate, QkNormKind, UnwindowedRotary, Values};
 use super::builder::{BuildError, Builder};
 use super::layer::{AttentionLayer, Heads, LatentSizes, MixerSpec, RopeSpec};
 use super::rope::frequencies;
@@ -59,7 +61,7 @@ fn grouped_query_attention(
     let n_heads = attention.heads.n_heads;
     let sinks = builder.weights.optional_vector(&format!("blk.{layer}.attn_sinks.weight"), n_heads)?;
     let op = Attention { sinks, ..attention_op(builder, layer, attention, attention.kv_shape()) };
-    let attended = builder.graph.push_one(op.checked()?, &[query, key, value])?;
+    let attended = attend(builder, op, &[query, key, value])?;
     let attended = match gate {
         Some((function, gate)) => gated(builder, function, [gate, attended])?,
         None => attended,
@@ -95,8 +97,14 @@ fn attention_to_an_earlier_layer(
         query = rotate(builder, (rope, rotary_dim), head_dim, &[query])?[0];
     }
     let op = attention_op(builder, layer, attention, attention.kv_shape());
-    let attended = builder.graph.push_one(op.checked()?, &[query])?;
+    let attended = attend(builder, op, &[query])?;
     Ok(builder.linear(layer, &[("attn_output", builder.h.hidden_size)], attended)?[0])
+}
+
+/// The outputs of heads, times the factor of the file.
+fn attend(builder: &mut Builder<'_>, op: Attention, inputs: &[ValueId]) -> Result<ValueId, BuildError> {
+    let attended = builder.graph.push_one(op.checked()?, inputs)?;
+    builder.times(builder.h.attention_value_scale.unwrap_or(1.0), attended)
 }
 
 /// The attention op of a layer, without sinks.
@@ -125,7 +133,7 @@ fn project(
     heads: Heads,
     x: ValueId,
 ) -> Result<([ValueId; 3], Option<HeadGate>), BuildError> {
-    let Heads { n_heads, head_dim, .. } = heads;
+    let Heads { n_heads, head_dim, value_dim, .. } = heads;
     match builder.family.attention.gate {
         Gate::Never => Ok((project_parts(builder, layer, heads, n_heads * head_dim, x)?, None)),
         Gate::InQuery => {
@@ -135,7 +143,7 @@ fn project(
         }
         Gate::Projected(function) => {
             let is_per_head = builder.weights.rows(&format!("blk.{layer}.attn_gate.weight")) == Some(n_heads);
-            let width = if is_per_head { n_heads } else { n_heads * head_dim };
+            let width = if is_per_head { n_heads } else { n_heads * value_dim };
             let gate = builder.linear(layer, &[("attn_gate", width)], x)?[0];
             Ok((project_parts(builder, layer, heads, n_heads * head_dim, x)?, Some((function, gate))))
         }
@@ -150,8 +158,8 @@ fn project_parts(
     query_width: usize,
     x: ValueId,
 ) -> Result<[ValueId; 3], BuildError> {
-    let Heads { n_kv_heads, head_dim, .. } = heads;
-    let widths = [query_width, n_kv_heads * head_dim, n_kv_heads * head_dim];
+    let Heads { n_kv_heads, head_dim, value_dim, .. } = heads;
+    let widths = [query_width, n_kv_heads * head_dim, n_kv_heads * value_dim];
     let [query, key, value] = [("attn_q", widths[0]), ("attn_k", widths[1]), ("attn_v", widths[2])];
     let has = |stem: &str| builder.weights.has(&format!("blk.{layer}.{stem}.weight"));
     let projected = if has("attn_qkv") {
@@ -164,7 +172,7 @@ fn project_parts(
     let (query, key, value) = (projected[0], projected[1], projected[projected.len() - 1]);
     Ok(match builder.family.attention.values {
         Values::AsProjected => [query, key, value],
-        Values::Normed => [query, key, builder.norm_by(vec![1.0; head_dim].into(), value)?],
+        Values::Normed => [query, key, builder.norm_by(vec![1.0; value_dim].into(), value)?],
     })
 }
 
@@ -229,12 +237,20 @@ fn rotate(
     values: &[ValueId],
 ) -> Result<Vec<ValueId>, BuildError> {
     let factors = match rope.factors {
-        Some(tensor) => Some(builder.weights.vector(tensor, rotary_dim / 2)?),
+        Some(tensor) => Some(divisors(builder, tensor, rotary_dim / 2)?),
         None => None,
     };
     let frequencies = frequencies(rope.base, rotary_dim, rope.scaling, factors.as_deref());
     let op = Rope::new(head_dim, builder.family.attention.rope_pairs, frequencies.into(), rope.magnitude)?;
     Ok(builder.graph.push(op, values)?)
+}
+
+/// The divisors of the frequencies of the first `pairs` pairs. Where layers rotate different numbers of values, the tensor is as
+/// long as for the most.
+fn divisors(builder: &mut Builder<'_>, tensor: &str, pairs: usize) -> Result<Arc<[f32]>, BuildError> {
+    let is_shared = builder.family.attention.unwindowed_rotary == UnwindowedRotary::Half;
+    let stored = builder.weights.columns(tensor).filter(|_| is_shared).unwrap_or(pairs).max(pairs);
+    Ok(builder.weights.vector(tensor, stored)?[..pairs].into())
 }
 
 /// Latent attention: all heads share one latent vector and one rotated section of the keys.

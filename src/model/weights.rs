@@ -40,6 +40,12 @@ impl<'a> Weights<'a> {
         self.checkpoint.tensor(name).and_then(|tensor| usize::try_from(tensor.n_rows()).ok())
     }
 
+    /// The input dimension of a tensor, or `None` when the file has no such tensor.
+    #[must_use]
+    pub fn columns(&self, name: &str) -> Option<usize> {
+        self.checkpoint.tensor(name).and_then(|tensor| usize::try_from(tensor.n_columns()).ok())
+    }
+
     /// The biases [n_experts, outputs] of a layer's experts as one vector, or `None` when the file has no such tensor.
     ///
     /// # Errors

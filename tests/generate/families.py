@@ -28,6 +28,7 @@ import oracle
 import parts
 import selective_scans
 import state_spaces
+import unequal_heads
 import vocabulary
 from checkpoint import Checkpoint, Family, head_dim, rope, sizes
 from weights import AS_IS, ONE_ADDED, Layout, encode, interleaved_rotation, random_tensor
@@ -429,6 +430,7 @@ CHECKPOINTS: dict[str, Checkpoint] = {
         MIXED_Q4_K | {"ffn_gate_inp": Format.F32, "ffn_down_exps": Format.Q6_K}),
 } | llama_likes.CHECKPOINTS | fused_projections.CHECKPOINTS | gated_attention.CHECKPOINTS | hybrids.CHECKPOINTS | (
     state_spaces.CHECKPOINTS | learnt_positions.CHECKPOINTS | distances.CHECKPOINTS | selective_scans.CHECKPOINTS
+    | unequal_heads.CHECKPOINTS
 )  # fmt: skip
 
 

@@ -75,6 +75,46 @@ def muse_logits(config, logits):
     return cap * (logits * config.output_multiplier / cap).tanh()
 
 
+def windowed_layers(config) -> list[bool]:
+    return [kind == "sliding_attention" for kind in config.layer_types]
+
+
+def write_step_keys(writer: gguf.GGUFWriter, config) -> None:
+    writer.add_sliding_window_pattern(windowed_layers(config))
+    writer.add_rope_freq_base_swa(config.rope_parameters["sliding_attention"]["rope_theta"])
+    writer.add_expert_count(config.n_routed_experts)
+    writer.add_expert_used_count(config.num_experts_per_tok)
+    writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    writer.add_expert_shared_feed_forward_length(config.share_expert_dim)
+    writer.add_expert_weights_scale(config.moe_router_scaling_factor)
+    writer.add_swiglu_clamp_exp([float(limit) for limit in config.swiglu_limits])
+    writer.add_swiglu_clamp_shexp([float(limit) for limit in config.swiglu_limits_shared])
+    # In the layout of the converter: as many divisors as windowed layers have pairs.
+    divisors = step_divisors(config.rope_parameters["full_attention"], config.head_dim // 2)
+    writer.add_tensor("rope_freqs.weight", np.append(divisors, np.ones(config.head_dim // 4)).astype(np.float32))
+
+
+def step_divisors(parameters: dict, rotary: int) -> np.ndarray:
+    """[rotary / 2] divisors of the frequencies, the form of `llama3` scaling in files."""
+    frequencies = parameters["rope_theta"] ** -(np.arange(0, rotary, 2, dtype=np.float64) / rotary)
+    rotations = parameters["original_max_position_embeddings"] * frequencies / (2 * np.pi)
+    low, high = parameters["low_freq_factor"], parameters["high_freq_factor"]
+    smooth = np.clip((rotations - low) / (high - low), 0.0, 1.0)
+    return 1.0 / ((1.0 - smooth) / parameters["factor"] + smooth)
+
+
+def write_step_heads(writer: gguf.GGUFWriter, config) -> None:
+    full, windowed = config.num_attention_heads, config.num_sliding_attention_heads
+    writer.add_head_count([windowed if has_window else full for has_window in windowed_layers(config)])
+    writer.add_head_count_kv([config.num_key_value_heads] * config.num_hidden_layers)
+    writer.add_key_length(config.head_dim)
+    writer.add_value_length(config.head_dim)
+
+
+STEP = Family(
+    ARCH.STEP35, text_models.causal("Step3p7"), transformers.Step3p7TextConfig, vocabulary.write_byte_level,
+    norm_layout=ONE_ADDED, norm_mean=0.0, write_keys=write_step_keys, write_heads=write_step_heads,
+)  # fmt: skip
 LAGUNA = family(
     ARCH.LAGUNA, "Laguna", write_keys=write_laguna_keys, write_heads=write_laguna_heads,
 )  # fmt: skip
@@ -103,4 +143,15 @@ CHECKPOINTS: dict[str, Checkpoint] = {
     "muse-glimmer": Checkpoint(MUSE, small(
         num_hidden_layers=4, head_dim=16, sliding_window=20, final_logit_softcapping=8.0, qk_scale_factor=1.7,
         output_multiplier=0.6, tie_word_embeddings=False)),
+    # Layers without a window rotate half of a head. The limits are low, so that they apply.
+    "step35": Checkpoint(STEP, small(
+        num_hidden_layers=4, num_attention_heads=2, num_sliding_attention_heads=4, num_key_value_heads=2, head_dim=16,
+        layer_types=["full_attention", "sliding_attention", "sliding_attention", "full_attention"], sliding_window=20,
+        mlp_layer_types=["dense", "sparse", "sparse", "sparse"], n_routed_experts=6, num_experts_per_tok=2,
+        moe_intermediate_size=16, share_expert_dim=24, moe_router_scaling_factor=1.5, swiglu_limits=[0, 0, 1, 1],
+        swiglu_limits_shared=[0, 0, 1, 2], tie_word_embeddings=False, allow_global_per_layer_attribute_access=True,
+        rope_parameters={
+            "full_attention": rope("llama3", 500000.0, partial_rotary_factor=0.5, factor=2.0, low_freq_factor=1.0,
+                                   high_freq_factor=32.0, original_max_position_embeddings=256),
+            "sliding_attention": rope(theta=10000.0, partial_rotary_factor=1.0)})),
 }  # fmt: skip

@@ -176,6 +176,17 @@ pub enum FeedForward {
     UngatedXielu,
 }
 
+impl FeedForward {
+    /// The same with limits on the values of its activation, if it is gated by SiLU and `limit` is not 0.
+    #[must_use]
+    pub fn limited(self, limit: u16) -> Self {
+        match self {
+            FeedForward::Gated(Activation::Silu) if limit > 0 => FeedForward::Gated(Activation::LimitedSilu(limit)),
+            form => form,
+        }
+    }
+}
+
 /// How rows of a sequence exchange information.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mixer {
@@ -217,6 +228,8 @@ pub struct AttentionSpec {
     pub direction: Direction,
     /// How windowed layers rotate.
     pub windowed_rope: WindowedRope,
+    /// How many values of a head layers without a window rotate.
+    pub unwindowed_rotary: UnwindowedRotary,
     /// Which layers rotate queries and keys, unless the file has the key `attention.rope_pattern`.
     pub rotation: Rotation,
     /// How queries are scaled by their position.
@@ -242,6 +255,7 @@ impl AttentionSpec {
         windows: Windows::Never,
         direction: Direction::Back,
         windowed_rope: WindowedRope::AsOthers,
+        unwindowed_rotary: UnwindowedRotary::AsStored,
         rotation: Rotation::EveryLayer,
         temperature: Temperature::Never,
         max_alibi_bias: 0.0,
@@ -269,6 +283,15 @@ pub enum WindowedRope {
     /// Without the scaling for long contexts. The base is that of the key `rope.freq_base_swa`, else this one, else that of
     /// the other layers.
     Unscaled(Option<f32>),
+}
+
+/// How many values of a head layers without a window rotate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UnwindowedRotary {
+    /// As many as the file says.
+    AsStored,
+    /// Half as many as the file says.
+    Half,
 }
 
 /// Which layers rotate queries and keys.

@@ -51,6 +51,7 @@ mod llama4;
 mod mamba;
 mod mamba2;
 mod mellum;
+mod mimo2;
 mod minicpm;
 mod minimax_m2;
 mod mistral3;
@@ -80,11 +81,12 @@ mod smollm3;
 mod stablelm;
 mod starcoder;
 mod starcoder2;
+mod step35;
 
 pub use family::{
     AttentionScale, AttentionSpec, Direction, EmbeddingNorm, EmbeddingScale, ExpertPlacement, Family, FeedForward,
     Gate, LogitScale, Mixer, NormKind, Norms, Output, QkNorm, QkNormKind, Recurrent, Residual, Rotation, RoutingSpec,
-    SharedExpert, Temperature, Values, WindowedRope, Windows, YarnMultiplier, YarnRamp,
+    SharedExpert, Temperature, UnwindowedRotary, Values, WindowedRope, Windows, YarnMultiplier, YarnRamp,
 };
 
 use super::error::ModelError;
@@ -148,6 +150,8 @@ pub const FAMILIES: &[&Family] = &[
     &apertus::FAMILY,
     &afmoe::FAMILY,
     &laguna::FAMILY,
+    &mimo2::FAMILY,
+    &step35::FAMILY,
     &muse_glimmer::FAMILY,
     &qwen2vl::FAMILY,
     &qwen3vl::FAMILY,

@@ -3,21 +3,42 @@
 use cuelight_shaders::attention::Window;
 
 use super::keys::Keys;
-use crate::model::arch::{AttentionScale, QkNorm, QkNormKind};
+use crate::model::arch::{AttentionScale, QkNorm, QkNormKind, UnwindowedRotary};
 use crate::model::error::ModelError;
 use crate::model::layer::{Heads, LatentSizes};
+
+/// The lengths of a head.
+#[derive(Clone, Copy)]
+struct HeadShape {
+    head_dim: usize,
+    value_dim: usize,
+    /// The rotated values; `None` for all.
+    rotary_dim: Option<usize>,
+}
 
 impl Keys<'_> {
     /// The heads of each layer. Windowed layers may have their own sizes, in keys that end in `_swa`. Files may give 0 heads,
     /// or 0 heads of keys, to layers that do not attend.
-    pub(super) fn heads(&self, hidden_size: usize, windows: &[Option<Window>]) -> Result<Vec<Heads>, ModelError> {
+    pub(super) fn heads(
+        &self,
+        hidden_size: usize,
+        unwindowed: UnwindowedRotary,
+        windows: &[Option<Window>],
+    ) -> Result<Vec<Heads>, ModelError> {
         let Some(counts) = self.size_or_none_of_layers("attention.head_count", windows.len())? else {
             return Err(self.missing("attention.head_count"));
         };
         let kv_counts = self.size_or_none_of_layers("attention.head_count_kv", windows.len())?;
         let kv_counts = kv_counts.unwrap_or_else(|| counts.clone());
         let of_layers = counts.into_iter().zip(kv_counts).zip(windows);
-        of_layers.map(|((count, kv_count), window)| self.heads_of([count, kv_count], hidden_size, *window)).collect()
+        let heads = |((count, kv_count), window): ((usize, usize), &Option<Window>)| {
+            let mut heads = self.heads_of([count, kv_count], hidden_size, *window)?;
+            if window.is_none() && unwindowed == UnwindowedRotary::Half {
+                heads.rotary_dim /= 2;
+            }
+            Ok(heads)
+        };
+        of_layers.map(heads).collect()
     }
 
     /// The heads of one layer with these numbers of query heads and of key heads.
@@ -34,39 +55,30 @@ impl Keys<'_> {
         if n_heads == 0 && n_kv_heads > 0 {
             return Err(self.invalid("attention.head_count", 0, "above 0 in layers with heads of keys"));
         }
-        let of_all = self.head_shape("", (hidden_size / n_heads.max(1), None))?;
-        let (head_dim, rotary_dim) = if window.is_some() { self.head_shape("_swa", of_all)? } else { of_all };
-        Ok(Heads { n_heads, n_kv_heads, head_dim, rotary_dim: rotary_dim.unwrap_or(head_dim) })
+        let dim = hidden_size / n_heads.max(1);
+        let of_all = self.head_shape("", HeadShape { head_dim: dim, value_dim: dim, rotary_dim: None })?;
+        let shape = if window.is_some() { self.head_shape("_swa", of_all)? } else { of_all };
+        let HeadShape { head_dim, value_dim, rotary_dim } = shape;
+        Ok(Heads { n_heads, n_kv_heads, head_dim, value_dim, rotary_dim: rotary_dim.unwrap_or(head_dim) })
     }
 
-    /// The length of a head and of its rotated section, from the keys with this suffix, else the given lengths.
-    fn head_shape(
-        &self,
-        suffix: &str,
-        (dim, rotary_dim): (usize, Option<usize>),
-    ) -> Result<(usize, Option<usize>), ModelError> {
+    /// The lengths of a head from the keys with this suffix, else the given lengths.
+    fn head_shape(&self, suffix: &str, given: HeadShape) -> Result<HeadShape, ModelError> {
         let (key, value) = (format!("attention.key_length{suffix}"), format!("attention.value_length{suffix}"));
         let rotary = format!("rope.dimension_count{suffix}");
         let own_dim = self.optional_size(&key)?;
-        let head_dim = own_dim.unwrap_or(dim);
-        // With latent attention values are shorter than keys; `latent` checks those lengths.
-        let is_latent = self.checkpoint.value(&self.name("attention.kv_lora_rank")).is_some();
-        if let Some(value_dim) = self.optional_size(&value)?
-            && value_dim != head_dim
-            && !is_latent
-        {
-            return Err(self.invalid(&value, value_dim, format!("the key length {head_dim}")));
-        }
+        let head_dim = own_dim.unwrap_or(given.head_dim);
         let rotary_dim = match self.optional_size(&rotary)? {
             Some(rotary_dim) => Some(rotary_dim),
             None if own_dim.is_some() => None,
-            None => rotary_dim,
+            None => given.rotary_dim,
         };
+        let value_dim = self.optional_size(&value)?.or(own_dim).unwrap_or(given.value_dim);
         match rotary_dim {
             Some(wrong) if wrong > head_dim || wrong % 2 == 1 => {
                 Err(self.invalid(&rotary, wrong, format!("even and at most {head_dim}")))
             }
-            rotary_dim => Ok((head_dim, rotary_dim)),
+            rotary_dim => Ok(HeadShape { head_dim, value_dim, rotary_dim }),
         }
     }
 
@@ -112,7 +124,7 @@ impl Keys<'_> {
         };
         let source = |layer: usize| {
             let alike = |other: &usize| windows[*other].is_some() == windows[layer].is_some();
-            let shape = |layer: usize| (heads[layer].n_kv_heads, heads[layer].head_dim);
+            let shape = |layer: usize| (heads[layer].n_kv_heads, heads[layer].head_dim, heads[layer].value_dim);
             let source = (0..own).rev().find(alike).filter(|source| shape(*source) == shape(layer));
             let expected =
                 format!("fewer, so that layer {layer} finds keys and values of its size in an earlier layer");

@@ -15,7 +15,7 @@ impl Keys<'_> {
     pub(super) fn experts(
         &self,
         routing: RoutingSpec,
-        form: FeedForward,
+        [form, shared_form]: [FeedForward; 2],
         dense_size: Option<usize>,
     ) -> Result<Option<ExpertSizes>, ModelError> {
         let n_experts = self.checkpoint.optional_u32(&self.name("expert_count"))?.unwrap_or(0);
@@ -59,6 +59,7 @@ impl Keys<'_> {
             },
             latent_size: self.optional_size("moe_latent_size")?,
             form,
+            shared_form,
             scoring,
             renormalise,
             scale: self.optional_positive("expert_weights_scale")?.unwrap_or(1.0),

@@ -112,11 +112,16 @@ impl<'a> Keys<'a> {
 
     /// A truth value for each layer.
     pub(super) fn bool_of_layers(&self, key: &str, n_layers: usize) -> Result<Vec<bool>, ModelError> {
-        let values = self.checkpoint.bools(&self.name(key))?;
-        if values.len() != n_layers {
+        let name = self.name(key);
+        // Some files have the numbers 0 and 1, and some also values for the layers that are not computed.
+        let numbers =
+            self.checkpoint.integers(&name).map(|numbers| numbers.into_iter().map(|number| number != 0).collect());
+        let mut values: Vec<bool> = numbers.or_else(|_| self.checkpoint.bools(&name))?;
+        if values.len() < n_layers {
             let expected = format!("one truth value for each of {n_layers} layers");
             return Err(self.invalid(key, values.len(), expected));
         }
+        values.truncate(n_layers);
         Ok(values)
     }
 }

@@ -1,7 +1,8 @@
 //! The layers of a model, from the options of its family and the keys and tensors of its file.
 
 use super::keys::Keys;
-use crate::model::arch::{Direction, ExpertPlacement, Family, Mixer, Norms, Residual};
+use crate::format::gguf::Value;
+use crate::model::arch::{Direction, ExpertPlacement, Family, FeedForward, Mixer, Norms, Residual};
 use crate::model::error::ModelError;
 use crate::model::layer::{AttentionLayer, DenseSizes, ExpertSizes, FeedForwardSpec, LayerSpec, MixerSpec};
 
@@ -37,7 +38,7 @@ impl Keys<'_> {
     fn mixers(&self, family: &Family, hidden_size: usize, context_tokens: usize) -> Result<Vec<MixerSpec>, ModelError> {
         let options = &family.attention;
         let windows = self.windows(options.windows, options.direction, self.layers()?)?;
-        let heads = self.heads(hidden_size, &windows)?;
+        let heads = self.heads(hidden_size, options.unwindowed_rotary, &windows)?;
         let ropes = self.ropes(options, &windows, context_tokens)?;
         let reads = self.layers_to_read(&heads, &windows)?;
         let (scale, yarn) =
@@ -93,17 +94,23 @@ impl Keys<'_> {
         } else {
             self.size_of_layers("feed_forward_length", n_layers)?
         };
+        let [routed_limits, other_limits] = [
+            self.activation_limits("swiglu_clamp_exp", n_layers)?,
+            self.activation_limits("swiglu_clamp_shexp", n_layers)?,
+        ];
         let of_layer = |layer: usize| {
+            let form = family.feed_forward.limited(other_limits[layer]);
             let width = widths.as_ref().map(|widths| widths[layer]);
             if width == Some(0) {
                 return Ok(FeedForwardSpec::None);
             }
-            let dense = width.map(|intermediate_size| DenseSizes { intermediate_size, form: family.feed_forward });
+            let dense = width.map(|intermediate_size| DenseSizes { intermediate_size, form });
             let missing = || self.missing("feed_forward_length");
             if !self.has_tensor(layer, "ffn_gate_inp.weight") {
                 return dense.map(FeedForwardSpec::Dense).ok_or_else(missing);
             }
-            let experts = self.layer_experts(family, width)?;
+            let forms = [family.feed_forward.limited(routed_limits[layer]), form];
+            let experts = self.layer_experts(family, forms, width)?;
             match family.routing.map(|routing| routing.placement) {
                 Some(ExpertPlacement::Parallel) => {
                     Ok(FeedForwardSpec::ExpertsNextToDense(experts, dense.ok_or_else(missing)?))
@@ -115,11 +122,33 @@ impl Keys<'_> {
     }
 
     /// The experts of a layer that has a router.
-    fn layer_experts(&self, family: &Family, dense_size: Option<usize>) -> Result<ExpertSizes, ModelError> {
-        let experts =
-            family.routing.map(|routing| self.experts(routing, family.feed_forward, dense_size)).transpose()?.flatten();
+    fn layer_experts(
+        &self,
+        family: &Family,
+        forms: [FeedForward; 2],
+        dense_size: Option<usize>,
+    ) -> Result<ExpertSizes, ModelError> {
+        let experts = family.routing.map(|routing| self.experts(routing, forms, dense_size)).transpose()?.flatten();
         let architecture = || family.architecture.to_owned();
         experts.ok_or_else(|| ModelError::NoExperts { file: self.file(), architecture: architecture() })
+    }
+
+    /// The limit of the activation in each layer; 0 for none.
+    fn activation_limits(&self, key: &str, n_layers: usize) -> Result<Vec<u16>, ModelError> {
+        let name = self.name(key);
+        let limits = match self.checkpoint.value(&name) {
+            None => return Ok(vec![0; n_layers]),
+            Some(Value::Array(_)) => self.checkpoint.floats(&name)?,
+            Some(_) => vec![self.checkpoint.f32(&name)?; n_layers],
+        };
+        if limits.len() < n_layers {
+            return Err(self.invalid(key, limits.len(), format!("one limit for each of {n_layers} layers")));
+        }
+        let checked = |limit: &f32| match *limit as u16 {
+            whole if f32::from(whole) == *limit => Ok(whole),
+            _ => Err(self.invalid(key, limit, "whole numbers up to 65535")),
+        };
+        limits[..n_layers].iter().map(checked).collect()
     }
 
     /// Whether a layer has a tensor.

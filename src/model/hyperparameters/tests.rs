@@ -1,7 +1,8 @@
 //! How each family reads the keys of a file, and which files are refused.
 
-use cuelight_shaders::attention::Window;
+use cuelight_shaders::attention::{KvShape, Window};
 use cuelight_shaders::experts::Scoring;
+use cuelight_shaders::glu::Activation;
 
 use super::*;
 use crate::format::gguf::Gguf;
@@ -20,9 +21,10 @@ enum Stored {
     Flag(bool),
     Flags(Vec<bool>),
     Number(f32),
+    Numbers(Vec<f32>),
     Text(&'static str),
 }
-use Stored::{Flag, Flags, Number, Size, Sizes, Text};
+use Stored::{Flag, Flags, Number, Numbers, Size, Sizes, Text};
 
 /// The keys that every model has.
 const USUAL: [(&str, u32); 7] = [
@@ -60,6 +62,7 @@ fn file(architecture: &str, keys: &[(&str, Stored)]) -> GgufBuilder {
             Flag(flag) => file.key(&key, flag),
             Flags(flags) => file.key(&key, flags),
             Number(number) => file.key(&key, number),
+            Numbers(numbers) => file.key(&key, numbers),
             Text(text) => file.key(&key, text),
         };
     }
@@ -158,8 +161,8 @@ fn windowed_layers_may_have_other_heads() {
         ("rope.dimension_count_swa", Size(16)),
     ];
     let h = read("gemma4", &keys).unwrap();
-    let windowed = Heads { n_heads: 4, n_kv_heads: 2, head_dim: 16, rotary_dim: 16 };
-    let global = Heads { n_heads: 4, n_kv_heads: 1, head_dim: 32, rotary_dim: 32 };
+    let windowed = Heads { n_heads: 4, n_kv_heads: 2, head_dim: 16, value_dim: 16, rotary_dim: 16 };
+    let global = Heads { n_heads: 4, n_kv_heads: 1, head_dim: 32, value_dim: 32, rotary_dim: 32 };
     assert_eq!(h.each(|attention| attention.heads), [windowed, global, windowed, global]);
     let window = Some(Window::Last(16));
     assert_eq!(h.each(|attention| attention.window), [window, None, window, None]);
@@ -344,4 +347,72 @@ fn experts_may_work_on_shorter_rows() {
     ];
     let sizes = experts(&read("nemotron_h_moe", &keys).unwrap());
     assert_eq!((sizes.latent_size, sizes.scoring, sizes.intermediate_size), (Some(16), Scoring::Sigmoid, 32));
+}
+
+#[test]
+fn scores_fall_with_distance_by_the_key_else_by_the_family() {
+    let epsilon = ("attention.layer_norm_epsilon", Number(1e-5));
+    let bias = |architecture: &str, bias: Option<f32>| {
+        let stored = bias.map(|bias| ("attention.max_alibi_bias", Number(bias)));
+        let keys: Vec<_> = [epsilon.clone()].into_iter().chain(stored).collect();
+        read(architecture, &keys).unwrap().attention(0).max_alibi_bias
+    };
+    assert_eq!([bias("bloom", None), bias("bloom", Some(0.0))], [Some(8.0), None]);
+    assert_eq!([bias("mpt", None), bias("mpt", Some(4.0))], [None, Some(4.0)]);
+    assert_refused(
+        "mpt",
+        &[("attention.max_alibi_bias", Number(-1.0)), epsilon],
+        &["max_alibi_bias\" is -1", "above 0"],
+    );
+}
+
+#[test]
+fn models_may_have_no_heads_where_no_layer_attends() {
+    let keys = [
+        ("attention.head_count", Size(0)),
+        ("attention.head_count_kv", Size(0)),
+        ("feed_forward_length", Size(0)),
+        ("ssm.inner_size", Size(128)),
+    ];
+    let h = read("mamba", &keys).unwrap();
+    assert!(h.layers.iter().all(|layer| layer.mixer == MixerSpec::None));
+    assert_refused("llama", &keys[..2], &["attention.head_count_kv\" is 0", "above 0 for layer 0"]);
+    assert_refused("llama", &keys[..1], &["attention.head_count\" is 0", "layers with heads of keys"]);
+}
+
+#[test]
+fn values_may_be_shorter_than_keys_and_patterns_may_have_numbers() {
+    let keys = [
+        ("attention.value_length", Size(16)),
+        ("attention.sliding_window", Size(8)),
+        ("attention.sliding_window_pattern", Sizes(vec![0, 1, 1, 0, 1])),
+    ];
+    let h = read("mimo2", &keys).unwrap();
+    assert_eq!(h.attention(0).kv_shape(), KvShape { value_dim: 16, ..KvShape::grouped(2, 24) });
+    assert_eq!(h.each(|attention| attention.window.is_some()), [false, true, true, false]);
+}
+
+#[test]
+fn layers_without_a_window_may_rotate_half_of_a_head() {
+    let window = ("attention.sliding_window", Size(8));
+    let pattern = ("attention.sliding_window_pattern", Flags(vec![false, true, false, true]));
+    let h = read("step35", &[window, pattern]).unwrap();
+    assert_eq!(h.each(|attention| attention.heads.rotary_dim), [12, 24, 12, 24]);
+}
+
+#[test]
+fn activations_may_have_a_limit_in_some_layers() {
+    let keys = [
+        ("expert_count", Size(8)),
+        ("expert_used_count", Size(2)),
+        ("swiglu_clamp_exp", Numbers(vec![7.0, 0.0, 0.0, 0.0])),
+        ("swiglu_clamp_shexp", Numbers(vec![0.0, 16.0, 0.0, 0.0])),
+    ];
+    let sizes = experts(&read("step35", &keys).unwrap());
+    let [limited, plain] = [Activation::LimitedSilu(7), Activation::Silu].map(FeedForward::Gated);
+    assert_eq!([sizes.form, sizes.shared_form], [limited, plain]);
+    let short = ("swiglu_clamp_exp", Numbers(vec![7.0]));
+    assert_refused("step35", &[short], &["swiglu_clamp_exp\" is 1", "each of 4 layers"]);
+    let uneven = ("swiglu_clamp_exp", Numbers(vec![0.5; 4]));
+    assert_refused("step35", &[uneven], &["swiglu_clamp_exp\" is 0.5", "whole numbers"]);
 }
