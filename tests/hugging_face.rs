@@ -130,19 +130,20 @@ fn directories_give_the_logits_of_gguf_files_and_of_transformers() {
 }
 
 /// The directories whose weights have zero points.
-const WITH_ZEROS: [&str; 4] = ["llama-awq", "llama-gptq-zeros", "llama-gptq-v2-zeros", "llama-w4a16-zeros"];
+const WITH_ZEROS: [&str; 5] =
+    ["llama-awq", "llama-gptq-zeros", "llama-gptq-v2-zeros", "llama-w4a16-zeros", "llama-w8a8-zeros"];
 
 /// The directories whose weights are in 4-bit floating point.
-const FLOAT4: [&str; 4] = ["gpt-oss-mxfp4", "llama-mxfp4", "llama-nvfp4", "llama-modelopt-nvfp4"];
+const FLOAT4: [&str; 5] =
+    ["gpt-oss-mxfp4", "llama-mxfp4", "llama-nvfp4", "llama-modelopt-nvfp4", "qwen3moe-modelopt-nvfp4"];
 
 /// Weights that other tools packed stand for the values that transformers computed with.
 #[test]
 fn quantized_directories_agree_with_transformers() {
     let folder = fixtures().join("quantized_directories");
     let mut failures = Vec::new();
-    for name in
-        ["llama-w4a16", "llama-w8a16", "llama-gptq-4", "qwen3moe-gptq-8"].iter().chain(&WITH_ZEROS).chain(&FLOAT4)
-    {
+    let symmetric = ["llama-w4a16", "llama-w8a16", "llama-gptq-4", "qwen3moe-gptq-8", "llama-w8a8"];
+    for name in symmetric.iter().chain(&WITH_ZEROS).chain(&FLOAT4) {
         let text = std::fs::read(folder.join(name).join("expected.json")).unwrap();
         let expected: Expected = serde_json::from_slice(&text).unwrap();
         let mut directory = runner_of(&folder.join(name));
@@ -158,7 +159,8 @@ fn quantized_directories_agree_with_transformers() {
 }
 
 /// The directories whose weights are in 8-bit floating point: scales of blocks, of outputs, of matrices.
-const FLOAT8: [&str; 3] = ["qwen3moe-fp8-blocks", "llama-fp8-channels", "llama-fp8-tensors"];
+const FLOAT8: [&str; 5] =
+    ["qwen3moe-fp8-blocks", "llama-fp8-channels", "llama-fp8-tensors", "llama-fbgemm-fp8", "llama-modelopt-fp8"];
 
 /// Mean |Δ log-prob| where neither weights nor activations are rounded.
 const EXACT_GATE: f64 = 1e-4;

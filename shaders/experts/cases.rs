@@ -75,6 +75,10 @@ fn expert_cases() -> Vec<Case> {
         Spec { activation: Activation::LimitedSilu(1), ..usual },
         Spec { ungated: true, ..usual },
         Spec { ungated: true, formats: [Format::Q4_0; 3], bias: true, ..usual },
+        Spec { factors: true, ..usual },
+        Spec { ungated: true, factors: true, bias: true, ..usual },
+        Spec { fused: true, factors: true, formats: [Format::Q4_0; 3], bias: true, ..usual },
+        Spec { uses_slots: true, factors: true, formats: [Format::Q4_0, Format::Q5_0, Format::F16], ..usual },
         Spec { weighting: RouteWeighting::Input, top_k: 1, ..usual },
         Spec { weighting: RouteWeighting::Input, formats: [Format::Q5_0; 3], ..usual },
         Spec { fused: true, formats: [Format::Q4_0; 3], bias: true, activation: Activation::GeluTanh, ..usual },
@@ -98,6 +102,7 @@ struct Spec {
     fused: bool,
     ungated: bool,
     bias: bool,
+    factors: bool,
     activation: Activation,
     weighting: RouteWeighting,
     some_elsewhere: bool,
@@ -115,6 +120,7 @@ impl Default for Spec {
             fused: false,
             ungated: false,
             bias: false,
+            factors: false,
             activation: Activation::Silu,
             weighting: RouteWeighting::Output,
             some_elsewhere: false,
@@ -134,8 +140,9 @@ impl Spec {
         };
         let [gate, up, down] = self.formats;
         let slots = if self.uses_slots { ", slots" } else { "" };
+        let factors = if self.factors { ", factors" } else { "" };
         let name = format!(
-            "{} of {} experts [{}, {}] {gate} {up} {down}, {layout}, {:?}, {:?}{slots}",
+            "{} of {} experts [{}, {}] {gate} {up} {down}, {layout}, {:?}, {:?}{slots}{factors}",
             self.top_k, self.n_experts, self.intermediate, self.hidden, self.activation, self.weighting
         );
         Case::new(name, experts, steps)
@@ -149,13 +156,18 @@ impl Spec {
             let weight = random::weight(&format!("w{index}"), self.formats[index], rows, columns, index as u64);
             (weight, bias(rows, 7 + index as u64))
         };
+        let with_factors = |matrix: ExpertMatrix| {
+            let factors: Vec<f32> = (0..self.slots()).map(|slot| 0.5 + slot as f32 / 8.0).collect();
+            matrix.with_factors(self.factors.then_some(&factors)).expect("there is one for each expert")
+        };
         let separate = |index, outputs, columns| {
             let (weight, bias) = matrix(index, outputs, columns);
-            ExpertMatrix::new(weight, self.slots(), bias).expect("the tensor has all experts")
+            with_factors(ExpertMatrix::new(weight, self.slots(), bias).expect("the tensor has all experts"))
         };
         let [gate, up] = if self.fused {
             let (weight, bias) = matrix(0, 2 * self.intermediate, self.hidden);
-            ExpertMatrix::halves(&weight, self.slots(), bias.as_ref()).expect("the tensor has all experts")
+            let halves = ExpertMatrix::halves(&weight, self.slots(), bias.as_ref());
+            halves.expect("the tensor has all experts").map(with_factors)
         } else {
             [separate(0, self.intermediate, self.hidden), separate(1, self.intermediate, self.hidden)]
         };

@@ -366,6 +366,7 @@ impl Products<'_> {
             };
             let task = Task {
                 weight: matrix.expert(group.expert),
+                factor: matrix.expert_factor(group.expert),
                 bias: matrix.expert_bias(group.expert),
                 outputs: range.clone(),
                 input,

@@ -180,8 +180,8 @@ enum GateActivation {
 struct DeviceMatrix<'a> {
     matrix: &'a ExpertMatrix,
     weight: DeviceWeight,
-    /// The address of the biases, or 0.
-    bias: u64,
+    /// The address of biases and factors, or 0.
+    table: u64,
 }
 
 /// Some rows of a step.
@@ -243,16 +243,16 @@ impl<'a> Chunk<'a> {
         group.into_iter().chain(products).chain([self.add_up()]).collect()
     }
 
-    /// Gate if there is one, up and down. A tensor or bias that two of them share is on the device once.
+    /// Gate if there is one, up and down. A tensor or table that two of them share is on the device once.
     fn matrices(&self) -> (Option<DeviceMatrix<'a>>, DeviceMatrix<'a>, DeviceMatrix<'a>) {
-        let (weights, biases) = (self.experts.weights(), self.experts.gpu_tables());
+        let (weights, tables) = (self.experts.weights(), self.experts.gpu_tables());
         let on_device = |matrix: &'a ExpertMatrix| {
             let weight = weights.iter().position(|weight| weight.name == matrix.tensor().name);
-            let is_bias = |bias: &&[f32]| matrix.bias().is_some_and(|own| std::ptr::eq(own, *bias));
+            let is_own = |table: &&[f32]| matrix.table().is_some_and(|own| std::ptr::eq(own, *table));
             DeviceMatrix {
                 matrix,
                 weight: self.args.weights[weight.expect("the tensor is among the op's weights")],
-                bias: biases.iter().position(is_bias).map_or(0, |index| self.args.tables[index].address),
+                table: tables.iter().position(is_own).map_or(0, |index| self.args.tables[index].address),
             }
         };
         let Experts { gate, up, down, .. } = self.experts;
@@ -326,8 +326,10 @@ impl<'a> Chunk<'a> {
             (29, word(stride)),
             (30, word(second_first)),
             (31, word(second_stride)),
-            (33, u32::from(product.matrices[0].bias != 0)),
-            (34, u32::from(second.bias != 0)),
+            (33, u32::from(matrix.has_bias())),
+            (34, u32::from(second.matrix.has_bias())),
+            (35, u32::from(matrix.has_factors())),
+            (36, u32::from(second.matrix.has_factors())),
         ];
         let shape = shape.into_iter().map(|(id, value)| (id, word(value)));
         let constants = shape.chain(constants).chain(self.route_constants());
@@ -358,8 +360,8 @@ impl<'a> Chunk<'a> {
             .address(product.output.address)
             .address(self.routes().address)
             .address(self.blocks().first().map_or(0, |blocks| blocks.address))
-            .address(matrix.bias)
-            .address(second.bias)
+            .address(matrix.table)
+            .address(second.table)
             .address(self.args.step)
             .word(self.args.rows.kind())
     }

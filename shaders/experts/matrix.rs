@@ -17,8 +17,10 @@ pub struct ExpertMatrix {
     stride: usize,
     /// The rows of this matrix among the rows of an expert.
     rows: Range<usize>,
-    /// [experts * stride]
-    bias: Option<Arc<[f32]>>,
+    /// For each expert, `stride` biases if there are some, then its factor if there is one.
+    table: Option<Arc<[f32]>>,
+    has_bias: bool,
+    has_factors: bool,
     experts: Vec<Weight>,
     /// Weights for the integer kernels, after preparation. Empty for floating-point weights and for weights left in
     /// their file.
@@ -61,15 +63,43 @@ impl ExpertMatrix {
         if let Some(bias) = &bias {
             ShapeError::check("experts", format!("bias of {name:?}"), bias.len(), tensor.rows)?;
         }
+        let has_bias = bias.is_some();
         let of_expert = |expert: usize| tensor.slice_rows(expert * stride + rows.start..expert * stride + rows.end);
         let experts = (0..n_experts).map(of_expert).collect();
-        Ok(ExpertMatrix { stride, rows, bias, experts, packed: Arc::new([]), left_in_file: false, tensor })
+        Ok(ExpertMatrix {
+            stride,
+            rows,
+            table: bias,
+            has_bias,
+            has_factors: false,
+            experts,
+            packed: Arc::new([]),
+            left_in_file: false,
+            tensor,
+        })
+    }
+
+    /// Multiplies the product of each expert, before its bias, by one of `factors`, [n_experts].
+    ///
+    /// # Errors
+    /// [`ShapeError`] when there are more or fewer factors than experts.
+    pub fn with_factors(self, factors: Option<&[f32]>) -> Result<Self, ShapeError> {
+        let Some(factors) = factors else { return Ok(self) };
+        let what = format!("factors of {:?}", self.tensor.name);
+        ShapeError::check("experts", what, factors.len(), self.n_experts())?;
+        let biases = |expert: usize| {
+            let all = self.table.as_deref().unwrap_or(&[]);
+            &all[self.table_width() * expert..][..if self.has_bias { self.stride } else { 0 }]
+        };
+        let of_expert = |(expert, factor): (usize, &f32)| [biases(expert), &[*factor]].concat();
+        let table: Vec<f32> = factors.iter().enumerate().flat_map(of_expert).collect();
+        Ok(ExpertMatrix { table: Some(table.into()), has_factors: true, ..self })
     }
 
     /// A matrix with the shape of this one and `slots` slots for experts, without bytes.
-    pub(super) fn blank(&self, slots: usize, bias: Option<Arc<[f32]>>) -> Self {
+    pub(super) fn blank(&self, slots: usize, table: Option<Arc<[f32]>>) -> Self {
         let tensor = Weight::blank(&self.tensor, slots * self.stride);
-        ExpertMatrix { tensor, bias, rows: self.rows.clone(), experts: Vec::new(), packed: Arc::new([]), ..*self }
+        ExpertMatrix { tensor, table, rows: self.rows.clone(), experts: Vec::new(), packed: Arc::new([]), ..*self }
     }
 
     /// The tensor of all experts.
@@ -96,17 +126,34 @@ impl ExpertMatrix {
         self.tensor.columns
     }
 
-    /// The row of the first expert's first output in the tensor and in [`ExpertMatrix::bias`], and the number of rows
-    /// from one expert to the next.
+    /// The row of the first expert's first output in the tensor and among the biases, and the number of rows from one expert
+    /// to the next.
     #[must_use]
     pub fn first_and_stride(&self) -> (usize, usize) {
         (self.rows.start, self.stride)
     }
 
-    /// The bias of all rows of the tensor.
+    /// For each expert, the biases of its rows if [`Self::has_bias`], then its factor if [`Self::has_factors`]; `None` without both.
     #[must_use]
-    pub fn bias(&self) -> Option<&[f32]> {
-        self.bias.as_deref()
+    pub fn table(&self) -> Option<&[f32]> {
+        self.table.as_deref()
+    }
+
+    /// Whether a bias is added to each product.
+    #[must_use]
+    pub fn has_bias(&self) -> bool {
+        self.has_bias
+    }
+
+    /// Whether the products of each expert have a factor.
+    #[must_use]
+    pub fn has_factors(&self) -> bool {
+        self.has_factors
+    }
+
+    /// Values of an expert in [`Self::table`].
+    fn table_width(&self) -> usize {
+        usize::from(self.has_factors) + if self.has_bias { self.stride } else { 0 }
     }
 
     /// One expert's matrix.
@@ -118,8 +165,16 @@ impl ExpertMatrix {
     /// One expert's bias, `[outputs]`.
     #[must_use]
     pub fn expert_bias(&self, expert: usize) -> Option<&[f32]> {
-        let first = expert * self.stride + self.rows.start;
-        self.bias.as_ref().map(|bias| &bias[first..first + self.rows.len()])
+        let first = expert * self.table_width() + self.rows.start;
+        let table = self.table().filter(|_| self.has_bias)?;
+        Some(&table[first..first + self.rows.len()])
+    }
+
+    /// The factor of one expert's products.
+    #[must_use]
+    pub fn expert_factor(&self, expert: usize) -> f32 {
+        let last = (expert + 1) * self.table_width();
+        self.table().filter(|_| self.has_factors).map_or(1.0, |table| table[last - 1])
     }
 
     /// Whether `kernel` multiplies these weights as integers.

@@ -69,9 +69,9 @@ impl Op for Experts {
     }
 
     fn gpu_tables(&self) -> Vec<&[f32]> {
-        let mut biases: Vec<&[f32]> = self.matrices().filter_map(ExpertMatrix::bias).collect();
-        biases.dedup_by(|a, b| std::ptr::eq(*a, *b));
-        biases
+        let mut tables: Vec<&[f32]> = self.matrices().filter_map(ExpertMatrix::table).collect();
+        tables.dedup_by(|a, b| std::ptr::eq(*a, *b));
+        tables
     }
 
     fn gpu_scratch_bytes(&self, _: &DeviceLimits, rows: usize, _: usize) -> u64 {

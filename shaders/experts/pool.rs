@@ -43,12 +43,12 @@ impl Experts {
     /// A pool of `slots` slots for experts of this layer, and of every layer for which [`Experts::shares_pool`] holds.
     #[must_use]
     pub fn pool(&self, slots: usize) -> Self {
-        let biases: Vec<Arc<[f32]>> =
-            self.gpu_tables().iter().map(|bias| vec![0.0; bias.len() / self.n_experts * slots].into()).collect();
+        let tables: Vec<Arc<[f32]>> =
+            self.gpu_tables().iter().map(|table| vec![0.0; table.len() / self.n_experts * slots].into()).collect();
         let blank = |matrix: &ExpertMatrix| {
-            let is_own = |bias: &&[f32]| matrix.bias().is_some_and(|own| std::ptr::eq(own, *bias));
-            let bias = self.gpu_tables().iter().position(is_own).map(|index| Arc::clone(&biases[index]));
-            matrix.blank(slots, bias)
+            let is_own = |table: &&[f32]| matrix.table().is_some_and(|own| std::ptr::eq(own, *table));
+            let table = self.gpu_tables().iter().position(is_own).map(|index| Arc::clone(&tables[index]));
+            matrix.blank(slots, table)
         };
         let (gate, up, down) = (self.gate.as_ref().map(blank), blank(&self.up), blank(&self.down));
         Experts { gate, up, down, ..self.clone() }.with_slots(self.n_experts)
@@ -63,7 +63,8 @@ impl Experts {
         };
         let of_matrix = |matrix: &ExpertMatrix| {
             let tensor = matrix.tensor();
-            (tensor.format, matrix.outputs(), matrix.columns(), matrix.first_and_stride(), matrix.bias().is_some())
+            let of_table = (matrix.has_bias(), matrix.has_factors());
+            (tensor.format, matrix.outputs(), matrix.columns(), matrix.first_and_stride(), of_table)
         };
         of_op(self) == of_op(other) && self.matrices().map(of_matrix).eq(other.matrices().map(of_matrix))
     }
@@ -166,6 +167,7 @@ mod tests {
         let [gate, up] = ExpertMatrix::halves(&both, N_EXPERTS, bias(both.rows, seed).as_ref()).unwrap();
         let down = tensor("down", 64, 32, seed + 1);
         let down = ExpertMatrix::new(down.clone(), N_EXPERTS, bias(down.rows, seed + 2)).unwrap();
+        let down = down.with_factors(Some(&[0.5, 1.5, 2.0, 3.0, 4.0])).unwrap();
         Experts::new([gate, up, down], Activation::Silu, RouteWeighting::Output, 2).unwrap()
     }
 

@@ -21,6 +21,8 @@ layout(constant_id = 31) const uint SECOND_STRIDE = 32;
 // These are constants because a driver can read from an address speculatively, before the condition is evaluated.
 layout(constant_id = 33) const bool HAS_BIAS = false;
 layout(constant_id = 34) const bool HAS_SECOND_BIAS = false;
+layout(constant_id = 35) const bool HAS_FACTOR = false;
+layout(constant_id = 36) const bool HAS_SECOND_FACTOR = false;
 
 const uint STORED_GATE = 1;  // the product of gate is stored at the output
 const uint FUSED = 2;        // `matrix` is gate and `second` is up
@@ -36,8 +38,8 @@ layout(push_constant, scalar) uniform Push {
     uint64_t y;
     uint64_t routes;
     uint64_t blocks;      // 0 if each route is computed by itself
-    Floats bias;          // [slots * EXPERT_STRIDE], if HAS_BIAS
-    Floats second_bias;
+    Floats table;         // for each slot, EXPERT_STRIDE biases if HAS_BIAS, then a factor if HAS_FACTOR
+    Floats second_table;
     Step step;
     uint row_kind;
 };
@@ -68,15 +70,27 @@ Run load_second(uint slot, uint output_row, uint index) {
     return load_run(second, uint64_t(second_row(slot, output_row)) * RUNS + index);
 }
 
-// Adds the bias, applies the activation and stores the result. `second_result` is the product with the second
+// Multiplies a product by the factor of its expert. `width` is the number of values of a slot in the table.
+float times_factor(Floats table, uint width, uint slot, float result) {
+    precise float scaled = result * table.at[slot * width + width - 1];
+    return scaled;
+}
+
+// Applies the factor, the bias and the activation, and stores the result. `second_result` is the product with the second
 // matrix.
 void store_result(uint slot, uint route, uint output_row, float result, float second_result) {
     Floats stored = Floats(y + (uint64_t(route) * EXPERT_OUTPUTS + output_row) * 4);
-    if (HAS_BIAS) result += bias.at[tensor_row(slot, output_row)];
+    const uint width = (HAS_BIAS ? EXPERT_STRIDE : 0) + (HAS_FACTOR ? 1 : 0);
+    if (HAS_FACTOR) result = times_factor(table, width, slot, result);
+    if (HAS_BIAS) result += table.at[slot * width + FIRST + min(output_row, EXPERT_OUTPUTS - 1)];
     if (GATE_ACTIVATION == UNGATED) result = activate_alone(ACTIVATION, result);
     if (GATE_ACTIVATION == STORED_GATE) result = activate(ACTIVATION, stored.at[0], result);
     if (GATE_ACTIVATION == FUSED) {
-        if (HAS_SECOND_BIAS) second_result += second_bias.at[second_row(slot, output_row)];
+        const uint width = (HAS_SECOND_BIAS ? SECOND_STRIDE : 0) + (HAS_SECOND_FACTOR ? 1 : 0);
+        if (HAS_SECOND_FACTOR) second_result = times_factor(second_table, width, slot, second_result);
+        if (HAS_SECOND_BIAS) {
+            second_result += second_table.at[slot * width + SECOND_FIRST + min(output_row, EXPERT_OUTPUTS - 1)];
+        }
         result = activate(ACTIVATION, result, second_result);
     }
     stored.at[0] = result;

@@ -54,7 +54,8 @@ pub fn output(experts: &Experts, x: &[f64], routes: &[(usize, f64)]) -> Vec<f64>
             let (weight, bias) = (matrix.expert(expert).to_f32(), matrix.expert_bias(expert));
             let bias = |output: usize| bias.map_or(0.0, |bias| f64::from(bias[output]));
             let dot = |row: &[f32]| row.iter().zip(x).map(|(w, x)| f64::from(*w) * x).sum::<f64>();
-            weight.chunks_exact(x.len()).enumerate().map(|(output, row)| dot(row) + bias(output)).collect()
+            let factor = f64::from(matrix.expert_factor(expert));
+            weight.chunks_exact(x.len()).enumerate().map(|(output, row)| factor * dot(row) + bias(output)).collect()
         };
         let up = product(&experts.up, &x);
         let gate = experts.gate.as_ref().map_or_else(|| up.clone(), |gate| product(gate, &x));

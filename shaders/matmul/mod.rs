@@ -106,6 +106,8 @@ pub(crate) const TASK_OUTPUTS: usize = integer::packed::STRIP_ROWS;
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only kernels for x86-64 use all of it"))]
 pub(crate) struct Task<'a> {
     pub weight: &'a Weight,
+    /// Multiplies each sum, before the bias.
+    pub factor: f32,
     pub bias: Option<&'a [f32]>,
     /// Rows of the weight, which are columns of the output. Tasks of the same output have disjoint ranges.
     pub outputs: Range<usize>,
@@ -133,7 +135,7 @@ impl<'a> Task<'a> {
         &self.input[start + columns.start..start + columns.end]
     }
 
-    /// Adds the bias to finished sums and writes them to row `row`, outputs `first..first + sums.len()`.
+    /// Applies the factor and the bias to finished sums and writes them to row `row`, outputs `first..first + sums.len()`.
     #[inline(always)]
     fn finish(&self, row: usize, first: usize, sums: &[f32]) {
         assert!(self.outputs.start <= first && first + sums.len() <= self.outputs.end);
@@ -144,6 +146,9 @@ impl<'a> Task<'a> {
             // Most sums are whole strips, which are stored without a call to memcpy.
             (Ok(output), Ok(sums)) => *output = *sums,
             _ => output.copy_from_slice(sums),
+        }
+        if self.factor != 1.0 {
+            output.iter_mut().for_each(|output| *output *= self.factor);
         }
         if let Some(bias) = self.bias {
             for (output, bias) in output.iter_mut().zip(&bias[first..]) {

@@ -99,6 +99,7 @@ impl Op for Linear {
                     let packed = self.packed.get(index).and_then(Option::as_ref);
                     let task = Task {
                         weight,
+                        factor: 1.0,
                         bias: self.biases[index].as_deref(),
                         outputs: task * per_task..weight.rows.min((task + 1) * per_task),
                         input,

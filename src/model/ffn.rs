@@ -1,5 +1,7 @@
 //! Feed-forwards: the half of a layer that processes each row independently.
 
+use std::sync::Arc;
+
 use cuelight_shaders::elementwise::{Activate, Add, GateRows};
 use cuelight_shaders::experts::{ExpertMatrix, Experts, Route};
 use cuelight_shaders::glu::{Activation, Glu};
@@ -115,7 +117,7 @@ impl ExpertLayer<'_> {
         let mut of_experts = |stem: &str| builder.weights.optional_vector(&self.name(stem), sizes.n_experts);
         // Files of some families lack the ending.
         let bias = of_experts("exp_probs_b.bias")?.or(of_experts("exp_probs_b")?);
-        let scales = of_experts("ffn_down_exps.scale")?;
+        let scales = self.factors(builder, "ffn_down_exps")?;
         let route = Route::new(sizes.scoring, sizes.n_experts, sizes.top_k)?
             .renormalised(sizes.renormalise)
             .scaled(sizes.scale)
@@ -146,7 +148,7 @@ impl ExpertLayer<'_> {
                 Experts::new([gate, up, down], function, weighting, top_k)?
             }
             FeedForward::Ungated(function) => {
-                let up = self.matrix(builder, "ffn_up_exps", intermediate, width)?;
+                let up = self.scaled_matrix(builder, "ffn_up_exps", intermediate, width)?;
                 Experts::ungated([up, down], function, weighting, top_k)?
             }
             FeedForward::UngatedXielu => {
@@ -167,12 +169,35 @@ impl ExpertLayer<'_> {
         let fused =
             builder.weights.optional_matrix(&self.name("ffn_gate_up_exps.weight"), n_experts * 2 * outputs, columns)?;
         match fused {
-            Some(fused) => Ok(ExpertMatrix::halves(&fused, n_experts, None)?),
+            Some(fused) => {
+                let factors = self.factors(builder, "ffn_gate_up_exps")?;
+                let [gate, up] = ExpertMatrix::halves(&fused, n_experts, None)?;
+                Ok([gate.with_factors(factors.as_deref())?, up.with_factors(factors.as_deref())?])
+            }
             None => Ok([
-                self.matrix(builder, "ffn_gate_exps", outputs, columns)?,
-                self.matrix(builder, "ffn_up_exps", outputs, columns)?,
+                self.scaled_matrix(builder, "ffn_gate_exps", outputs, columns)?,
+                self.scaled_matrix(builder, "ffn_up_exps", outputs, columns)?,
             ]),
         }
+    }
+
+    /// [`Self::matrix`] with the factors of the file. Those of down are part of the routes.
+    fn scaled_matrix(
+        self,
+        builder: &mut Builder<'_>,
+        stem: &str,
+        outputs: usize,
+        columns: usize,
+    ) -> Result<ExpertMatrix, BuildError> {
+        let factors = self.factors(builder, stem)?;
+        Ok(self.matrix(builder, stem, outputs, columns)?.with_factors(factors.as_deref())?)
+    }
+
+    /// The factor of each expert's matrix, [n_experts], where the file has some. Formats whose scales have a small range need
+    /// them. The scales of inputs in training are not needed.
+    fn factors(self, builder: &mut Builder<'_>, stem: &str) -> Result<Option<Arc<[f32]>>, BuildError> {
+        builder.weights.ignore(&self.name(&format!("{stem}.input_scale")));
+        Ok(builder.weights.optional_vector(&self.name(&format!("{stem}.scale")), self.sizes.n_experts)?)
     }
 
     /// One matrix per expert, [n_experts, outputs, columns], with its bias where the file has one.

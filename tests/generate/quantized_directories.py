@@ -29,7 +29,7 @@ EXPERTS = (Qwen3MoeForCausalLM, Qwen3MoeConfig(intermediate_size=128, moe_interm
 
 def quantized(weight: torch.Tensor, bits: int, group: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     """The codes [outputs, inputs] around 0 and the scales [outputs, groups] of a matrix."""
-    groups = weight.reshape(weight.shape[0], -1, group)
+    groups = weight.reshape(weight.shape[0], -1, group or weight.shape[1])
     scales = (groups.abs().amax(-1) / (2 ** (bits - 1) - 1)).to(dtype)
     codes = torch.clamp(torch.round(groups / scales.float()[..., None]), -(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
     return codes.reshape(weight.shape).to(torch.int8), scales
@@ -43,6 +43,10 @@ def values(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
 def compressed(codes: torch.Tensor, scales: torch.Tensor, bits: int) -> dict[str, torch.Tensor]:
     shape = torch.tensor(codes.shape)
     return {"weight_packed": pack_to_int32(codes, bits), "weight_scale": scales, "weight_shape": shape}
+
+
+def compressed_bytes(codes: torch.Tensor, scales: torch.Tensor, bits: int) -> dict[str, torch.Tensor]:
+    return {"weight": codes, "weight_scale": scales}
 
 
 def gptq(codes: torch.Tensor, scales: torch.Tensor, bits: int) -> dict[str, torch.Tensor]:
@@ -63,7 +67,7 @@ def quantized_with_zeros(weight: torch.Tensor, bits: int, group: int, dtype: tor
 
     The first groups have their smallest and their largest zero point: all of their values have one sign.
     """
-    groups = weight.reshape(weight.shape[0], -1, group).clone()
+    groups = weight.reshape(weight.shape[0], -1, group or weight.shape[1]).clone()
     groups[0] = groups[0].abs()
     groups[1] = -groups[1].abs()
     last = 2**bits - 1
@@ -98,6 +102,11 @@ def as_tensor(numbers: np.ndarray) -> torch.Tensor:
 def compressed_with_zeros(codes: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor, bits: int) -> dict[str, torch.Tensor]:
     signed = lambda unsigned: (unsigned - 2 ** (bits - 1)).to(torch.int8)
     return compressed(signed(codes), scales, bits) | {"weight_zero_point": pack_to_int32(signed(zeros), bits, packed_dim=0).contiguous()}
+
+
+def compressed_bytes_with_zeros(codes: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor, bits: int) -> dict[str, torch.Tensor]:
+    signed = lambda unsigned: (unsigned - 2 ** (bits - 1)).to(torch.int8)
+    return {"weight": signed(codes), "weight_scale": scales, "weight_zero_point": signed(zeros)}
 
 
 def gptq_v2(codes: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor, bits: int) -> dict[str, torch.Tensor]:
@@ -146,6 +155,21 @@ def compressed_config(bits: int, group: int) -> dict:
     return dict(quant_method="compressed-tensors", format="pack-quantized", config_groups=groups, ignore=["lm_head"])
 
 
+def bytes_config(bits: int, group: int) -> dict:
+    """A scale for each output, and activations that are rounded at run time."""
+    config = compressed_config(bits, group) | dict(format="int-quantized")
+    activations = dict(num_bits=8, type="int", symmetric=True, strategy="token", dynamic=True)
+    config["config_groups"]["group_0"] |= dict(input_activations=activations)
+    config["config_groups"]["group_0"]["weights"] |= dict(strategy="channel", group_size=None)
+    return config
+
+
+def bytes_zeros_config(bits: int, group: int) -> dict:
+    config = bytes_config(bits, group)
+    config["config_groups"]["group_0"]["weights"]["symmetric"] = False
+    return config
+
+
 def gptq_config(bits: int, group: int) -> dict:
     return dict(quant_method="gptq", bits=bits, group_size=group, desc_act=False, sym=True, checkpoint_format="gptq")
 
@@ -188,11 +212,22 @@ BLOCK_CONFIG = dict(quant_method="fp8", activation_scheme="dynamic", fmt="e4m3",
                     modules_to_not_convert=["lm_head", "model.layers.0.mlp.gate", "model.layers.1.mlp.gate"])  # fmt: skip
 # Neither size of the matrices is a multiple of a block.
 EDGES = (Qwen3MoeForCausalLM, Qwen3MoeConfig(**(EXPERTS[1].to_dict() | dict(hidden_size=160, moe_intermediate_size=32, tie_word_embeddings=True))))
+FBGEMM_CONFIG = dict(quant_method="fbgemm_fp8", activation_scale_ub=1200.0, modules_to_not_convert=["lm_head"])
+
+
+def modelopt_config(algorithm: str, **more: int) -> dict:
+    """It is in a file of its own."""
+    quantization = dict(quant_algo=algorithm, kv_cache_quant_algo=None, exclude_modules=["lm_head"])
+    return dict(producer=dict(name="modelopt", version="0.40.0"), quantization=quantization | more)
+
+
 # The model, the block of a matrix, what follows `weight` in the name of the scales, their type, the configuration.
 FLOAT8_DIRECTORIES = {
     "qwen3moe-fp8-blocks": (EDGES, of_blocks, "_scale_inv", torch.float32, BLOCK_CONFIG),
     "llama-fp8-channels": (LLAMA, of_outputs, "_scale", torch.bfloat16, float8_config("channel")),
     "llama-fp8-tensors": (LLAMA, of_matrix, "_scale", torch.float32, float8_config("tensor")),
+    "llama-fbgemm-fp8": (LLAMA, of_outputs, "_scale", torch.float32, FBGEMM_CONFIG),
+    "llama-modelopt-fp8": (LLAMA, of_matrix, "_scale", torch.float32, modelopt_config("FP8")),
 }
 
 FLOAT4_NUMBERS = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
@@ -277,9 +312,7 @@ def float4_config(name: str, strategy: str, group: int) -> dict:
     return dict(quant_method="compressed-tensors", format=name, config_groups=groups, ignore=["lm_head"])
 
 
-# In a file of its own.
-MODELOPT_CONFIG = dict(producer=dict(name="modelopt", version="0.40.0"), quantization=dict(
-    quant_algo="NVFP4", kv_cache_quant_algo=None, group_size=16, exclude_modules=["lm_head"]))  # fmt: skip
+NVFP4_CONFIG = modelopt_config("NVFP4", group_size=16)
 
 
 # The model, how its matrices are packed, the configuration.
@@ -287,7 +320,8 @@ FLOAT4_DIRECTORIES = {
     "gpt-oss-mxfp4": (GPT_OSS, blocks_of_experts, dict(quant_method="mxfp4", modules_to_not_convert=["lm_head"])),
     "llama-mxfp4": (LLAMA, blocks_of_modules, float4_config("mxfp4-pack-quantized", "group", 32)),
     "llama-nvfp4": (LLAMA, nvfp4_of_modules, float4_config("nvfp4-pack-quantized", "tensor_group", 16)),
-    "llama-modelopt-nvfp4": (LLAMA, nvfp4_of_modelopt, MODELOPT_CONFIG),
+    "llama-modelopt-nvfp4": (LLAMA, nvfp4_of_modelopt, NVFP4_CONFIG),
+    "qwen3moe-modelopt-nvfp4": (EXPERTS, nvfp4_of_modelopt, NVFP4_CONFIG),
 }
 
 
@@ -313,8 +347,10 @@ DIRECTORIES = {
     "llama-gptq-zeros": (LLAMA, gptq_v1, gptq_v1_config, 4, 32, torch.float16),
     "llama-gptq-v2-zeros": (LLAMA, gptq_v2, gptq_v2_config, 8, 64, torch.float16),
     "llama-w4a16-zeros": (LLAMA, compressed_with_zeros, compressed_zeros_config, 4, 64, torch.bfloat16),
+    "llama-w8a8": (LLAMA, compressed_bytes, bytes_config, 8, 0, torch.bfloat16),
+    "llama-w8a8-zeros": (LLAMA, compressed_bytes_with_zeros, bytes_zeros_config, 8, 0, torch.bfloat16),
 }
-WITH_ZEROS = (awq, gptq_v1, gptq_v2, compressed_with_zeros)
+WITH_ZEROS = (awq, gptq_v1, gptq_v2, compressed_with_zeros, compressed_bytes_with_zeros)
 
 
 def is_quantized(name: str) -> bool:
@@ -421,7 +457,7 @@ def generate(name: str) -> None:
     save_file(files, folder / "model.safetensors")
     quantization = directories[name][2](*directories[name][3:5]) if has_integers else directories[name][-1]
     text = config.to_diff_dict() | dict(architectures=[model_class.__name__])
-    if quantization is MODELOPT_CONFIG:
+    if "producer" in quantization:
         (folder / "hf_quant_config.json").write_text(json.dumps(quantization, indent=1) + "\n")
     else:
         text["quantization_config"] = quantization

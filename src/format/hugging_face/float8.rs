@@ -4,11 +4,14 @@
 //! |---|---|---|
 //! | `fp8` | `weight` [outputs, inputs] | `weight_scale_inv`, one for each block of `weight_block_size`, or one |
 //! | compressed-tensors `float-quantized` | `weight`, likewise | `weight_scale`: [outputs, 1], one, or one for each block |
+//! | `fbgemm_fp8` | `weight`, likewise | `weight_scale` [outputs, 1] |
+//! | ModelOpt `FP8`, `FP8_PER_CHANNEL_PER_TOKEN`, `FP8_PB_WO` | `weight`, likewise | `weight_scale`: one, [outputs], [blocks, 1, blocks, 1] |
 //!
 //! A value is `code * scale`, also where the name of the scales says that it is an inverse. Blocks at the edges of a matrix may be
 //! smaller. Stacked matrices have a grid of scales each. Scales are F32, BF16, F16 or F8_E8M0, which float32 represents exactly.
 //!
-//! Sources: the packages `transformers` (`finegrained_fp8`) and `compressed-tensors` (`float_quantized`).
+//! Sources: the packages `transformers` (`finegrained_fp8`, `fbgemm_fp8`), `compressed-tensors` (`float_quantized`) and
+//! `nvidia-modelopt`.
 
 use std::sync::Arc;
 
@@ -94,18 +97,18 @@ struct Grid {
 }
 
 impl Grid {
-    /// The grid of scales of this shape for stacked matrices; `None` when they do not fit.
+    /// The grid of scales of this shape for stacked matrices; `None` when they do not fit. Tools differ in axes of length 1.
     fn of(stack: &[usize], matrix: [usize; 2], scales: &[usize], block: Option<[usize; 2]>) -> Option<Self> {
         let of_block = |block: [usize; 2]| Grid {
             block,
             down: matrix[0].div_ceil(block[0].max(1)),
             across: matrix[1].div_ceil(block[1].max(1)),
         };
-        let mut candidates = [Some(matrix), Some([1, matrix[1]]), block].into_iter().flatten().map(of_block);
-        candidates.find(|grid| {
-            let stated = [stack, &[grid.down, grid.across]].concat();
-            stated == scales || (stated.iter().all(|size| *size == 1) && scales.iter().all(|size| *size == 1))
-        })
+        let candidates = [Some(matrix), Some([1, matrix[1]]), block].into_iter().flatten().map(of_block);
+        let shape = |grid: &Grid| [stack, &[grid.down, grid.across]].concat();
+        let longer = |shape: &[usize]| shape.iter().copied().filter(|size| *size > 1).collect::<Vec<_>>();
+        let exact = candidates.clone().find(|grid| shape(grid) == scales);
+        exact.or_else(|| candidates.clone().find(|grid| longer(&shape(grid)) == longer(scales) && !scales.contains(&0)))
     }
 }
 
@@ -203,7 +206,10 @@ mod tests {
         assert_eq!(grid(&[], &[200, 1]), Some(([1, 96], 200, 1)));
         assert_eq!(grid(&[], &[2, 2]), Some(([128, 64], 2, 2)));
         assert_eq!(grid(&[3], &[3, 2, 2]), Some(([128, 64], 2, 2)));
-        for other in [&[2][..], &[200], &[2, 1], &[1, 2], &[2, 2, 1], &[0, 0]] {
+        // Without axes of length 1, and with more of them.
+        assert_eq!(grid(&[], &[200]), Some(([1, 96], 200, 1)));
+        assert_eq!(grid(&[], &[2, 1, 2, 1]), Some(([128, 64], 2, 2)));
+        for other in [&[2][..], &[96], &[2, 1], &[1, 2], &[2, 2, 2], &[0, 0]] {
             assert_eq!(grid(&[], other), None, "{other:?}");
         }
         assert_eq!(grid(&[3], &[2, 2]), None);

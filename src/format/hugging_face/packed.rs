@@ -3,11 +3,12 @@
 //! | scheme | codes, n in a 32-bit number, the first lowest | scales | zero points |
 //! |---|---|---|---|
 //! | compressed-tensors `pack-quantized` | `weight_packed` [outputs, inputs / n] | `weight_scale` [outputs, groups] | `weight_zero_point` [outputs / n, groups] |
+//! | compressed-tensors `int-quantized` | `weight` [outputs, inputs], a signed byte each | `weight_scale` [outputs, groups] | `weight_zero_point` [outputs, groups], a signed byte each |
 //! | GPTQ | `qweight` [inputs / n, outputs] | `scales` [groups, outputs] | `qzeros` [groups, outputs / n] |
 //! | AWQ, version `gemm` | `qweight` [inputs, outputs / n] | `scales` [groups, outputs] | `qzeros` [groups, outputs / n] |
 //!
-//! A value is `scale * (code - zero)`. Without zero points zero is 8 with 4 bits, 128 with 8. Scales in bfloat16 below 6e-5 are
-//! rounded to float16.
+//! A value is `scale * (code - zero)`. Without zero points zero is 8 with 4 bits, 128 with 8, and 0 with signed bytes. Scales in
+//! float32, and in bfloat16 below 6e-5, are rounded to float16.
 //!
 //! - The first format of GPTQ stores `zero - 1`: `gptqmodel` subtracts 1 in each code of a number at once, so a zero of 0 borrows
 //!   from the next code, and adding 1 in each code at once gives all of them back.
@@ -47,6 +48,8 @@ pub(super) enum Order {
     Inputs,
     /// A row of numbers for each input, with interleaved outputs.
     Interleaved,
+    /// A row of signed bytes for each output.
+    Bytes,
 }
 
 /// How zero points are stored.
@@ -87,6 +90,13 @@ impl PackedIntegers {
                 groups: ".weight_g_idx",
                 other: ".weight_shape",
             },
+            Order::Bytes => Names {
+                codes: ".weight",
+                scales: ".weight_scale",
+                zero_points: ".weight_zero_point",
+                groups: ".weight_g_idx",
+                other: ".input_scale",
+            },
             Order::Inputs | Order::Interleaved => Names {
                 codes: ".qweight",
                 scales: ".scales",
@@ -105,15 +115,21 @@ impl PackedIntegers {
 
     /// The codes in a number.
     fn in_word(self) -> usize {
-        WORD_BITS / self.bits
+        if self.order == Order::Bytes { 1 } else { WORD_BITS / self.bits }
+    }
+
+    /// The type of codes and zero points.
+    fn word_type(self) -> &'static str {
+        if self.order == Order::Bytes { "I8" } else { "I32" }
     }
 
     /// The zero points of a matrix; `None` when types or shapes do not fit.
     fn zero_words(self, files: &Safetensors, stem: &str, outputs: usize, groups: usize) -> Option<SharedBytes> {
         let tensor = files.tensor(&format!("{stem}{}", self.names().zero_points))?;
         let words = outputs.div_ceil(self.in_word());
-        let shape = if self.order == Order::Outputs { [words, groups] } else { [groups, words] };
-        if tensor.dtype.name != "I32" || tensor.shape != shape {
+        let is_by_output = matches!(self.order, Order::Outputs | Order::Bytes);
+        let shape = if is_by_output { [words, groups] } else { [groups, words] };
+        if tensor.dtype.name != self.word_type() || tensor.shape != shape {
             return None;
         }
         files.bytes(tensor)
@@ -152,9 +168,13 @@ fn groups_of(indices: &[u8], groups: usize) -> Option<Vec<usize>> {
 impl Scheme for PackedIntegers {
     fn needed(&self) -> &'static str {
         match self.zero_points {
-            None => "types I32 and F16 or BF16, and groups of a multiple of 32",
+            _ if self.order == Order::Bytes => {
+                "types I8 and F16, BF16 or F32, groups of a multiple of 32, and zero points in I8 for the same groups if the \
+                 config states some"
+            }
+            None => "types I32 and F16, BF16 or F32, and groups of a multiple of 32",
             Some(_) => {
-                "types I32 and F16 or BF16, groups of a multiple of 32, and zero points in I32 for the same groups"
+                "types I32 and F16, BF16 or F32, groups of a multiple of 32, and zero points in I32 for the same groups"
             }
         }
     }
@@ -166,7 +186,9 @@ impl Scheme for PackedIntegers {
 
     fn codes(&self, tensor: &Tensor) -> Option<Codes> {
         let Names { codes, scales, .. } = self.names();
-        let stem = tensor.name.strip_suffix(codes)?;
+        // Bytes have the name of a matrix that is not packed.
+        let stem =
+            tensor.name.strip_suffix(codes).filter(|_| self.order != Order::Bytes || tensor.dtype.name == "I8")?;
         Some(Codes { name: format!("{stem}.weight"), scales: vec![format!("{stem}{scales}")] })
     }
 
@@ -179,15 +201,13 @@ impl Scheme for PackedIntegers {
             return Ok(None);
         }
         let group_of_blocks = self.group_of_blocks(files, stem, sizes.inputs, sizes.groups)?;
-        let (Some(codes), Some(scales_bytes), Some(format)) = (files.bytes(codes), files.bytes(scales), self.format())
-        else {
-            return Ok(None);
-        };
+        let parts = (files.bytes(codes), files.bytes(scales), self.format(), scale_format(scales));
+        let (Some(codes), Some(scales), Some(format), Some(scale_format)) = parts else { return Ok(None) };
         let source = Matrix {
             scheme: *self,
             codes,
-            scales: scales_bytes,
-            has_bfloat16_scales: scales.dtype.name == "BF16",
+            scales,
+            scale_format,
             zero_words,
             group_of_blocks,
             block_bytes: format.block_bytes(),
@@ -196,6 +216,11 @@ impl Scheme for PackedIntegers {
         let shape = vec![sizes.outputs, sizes.inputs];
         Ok(Some(Packed { format, shape, factor: None, source: Arc::new(source) }))
     }
+}
+
+/// The format of scales; `None` for a type that is not one of scales.
+fn scale_format(scales: &Tensor) -> Option<Format> {
+    [Format::F16, Format::BF16, Format::F32].into_iter().find(|format| format.name() == scales.dtype.name)
 }
 
 /// The sizes of a matrix.
@@ -212,12 +237,12 @@ impl Sizes {
         let (&[a, b], &[c, d]) = (&codes.shape[..], &scales.shape[..]) else { return None };
         let unpacked = |words: usize| words.checked_mul(scheme.in_word());
         let (outputs, inputs, groups, scale_outputs) = match scheme.order {
-            Order::Outputs => (a, unpacked(b)?, d, c),
+            Order::Outputs | Order::Bytes => (a, unpacked(b)?, d, c),
             Order::Inputs => (b, unpacked(a)?, c, d),
             Order::Interleaved => (unpacked(b)?, a, c, d),
         };
         let is_whole = groups > 0 && inputs.is_multiple_of(groups) && (inputs / groups).is_multiple_of(BLOCK);
-        let are_known = codes.dtype.name == "I32" && ["F16", "BF16"].contains(&scales.dtype.name);
+        let are_known = codes.dtype.name == scheme.word_type() && scale_format(scales).is_some();
         (is_whole && are_known && scale_outputs == outputs && inputs > 0).then_some(Sizes { outputs, inputs, groups })
     }
 }
@@ -227,7 +252,7 @@ struct Matrix {
     scheme: PackedIntegers,
     codes: SharedBytes,
     scales: SharedBytes,
-    has_bfloat16_scales: bool,
+    scale_format: Format,
     zero_words: Option<SharedBytes>,
     group_of_blocks: Vec<usize>,
     block_bytes: usize,
@@ -266,15 +291,12 @@ impl Matrix {
     /// A scale as the bytes of a float16.
     fn scale(&self, output: usize, group: usize) -> [u8; 2] {
         let index = match self.scheme.order {
-            Order::Outputs => output * self.sizes.groups + group,
+            Order::Outputs | Order::Bytes => output * self.sizes.groups + group,
             Order::Inputs | Order::Interleaved => group * self.sizes.outputs + output,
         };
-        let bytes = &self.scales.as_slice()[2 * index..2 * index + 2];
-        if !self.has_bfloat16_scales {
-            return [bytes[0], bytes[1]];
-        }
+        let size = self.scale_format.block_bytes();
         let (mut value, mut half) = ([0.0], [0; 2]);
-        Format::BF16.dequantize(bytes, &mut value);
+        self.scale_format.dequantize(&self.scales.as_slice()[size * index..size * (index + 1)], &mut value);
         // Rounding to float16 has no errors.
         let _ = quantize(Format::F16, &value, None, &mut half);
         half
@@ -282,10 +304,13 @@ impl Matrix {
 
     /// The code that represents zero.
     fn zero(&self, words: &[u8], output: usize, group: usize) -> u8 {
+        if self.scheme.order == Order::Bytes {
+            return words[output * self.sizes.groups + group] ^ 0x80;
+        }
         let in_word = self.scheme.in_word();
         let (word, place) = (output / in_word, output % in_word);
         let (index, place) = match self.scheme.order {
-            Order::Outputs => (word * self.sizes.groups + group, place),
+            Order::Outputs | Order::Bytes => (word * self.sizes.groups + group, place),
             Order::Inputs => (group * self.sizes.outputs.div_ceil(in_word) + word, place),
             Order::Interleaved => (group * (self.sizes.outputs / in_word) + word, INTERLEAVED[place]),
         };
@@ -304,9 +329,14 @@ impl Matrix {
     }
 
     fn code(&self, output: usize, input: usize) -> u8 {
+        if self.scheme.order == Order::Bytes {
+            return self.codes.as_slice()[output * self.sizes.inputs + input] ^ 0x80;
+        }
         let in_word = self.scheme.in_word();
         let (word, place) = match self.scheme.order {
-            Order::Outputs => (output * (self.sizes.inputs / in_word) + input / in_word, input % in_word),
+            Order::Outputs | Order::Bytes => {
+                (output * (self.sizes.inputs / in_word) + input / in_word, input % in_word)
+            }
             Order::Inputs => (input / in_word * self.sizes.outputs + output, input % in_word),
             Order::Interleaved => {
                 (input * (self.sizes.outputs / in_word) + output / in_word, INTERLEAVED[output % in_word])

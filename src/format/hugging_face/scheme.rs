@@ -18,15 +18,19 @@ pub(super) fn read(config: &Config, of_modelopt: Option<&Value>) -> Result<Optio
     let method = text("quant_method").or_else(|| text("quant_algo")).unwrap_or("unknown");
     let scheme = match (method, text("format").unwrap_or("no format")) {
         ("compressed-tensors", "pack-quantized") => integers(&groups(stated), Order::Outputs, ZeroPoints::AsTheyAre),
+        ("compressed-tensors", "int-quantized") => integers(&groups(stated), Order::Bytes, ZeroPoints::AsTheyAre),
         ("compressed-tensors", "float-quantized") => float8(&groups(stated), "block_structure"),
         ("compressed-tensors", "mxfp4-pack-quantized") => Ok(Box::new(Float4::Modules) as Box<dyn Scheme>),
         ("compressed-tensors", "nvfp4-pack-quantized") => Ok(Box::new(Nvfp4::CompressedTensors) as Box<dyn Scheme>),
         ("compressed-tensors", format) => Err(format),
-        ("modelopt" | "NVFP4", _) => modelopt(text("quant_algo").unwrap_or("no quant_algo")),
+        ("modelopt", _) => modelopt(text("quant_algo").unwrap_or("no quant_algo")),
+        // The file of ModelOpt states no method.
+        _ if text("quant_method").is_none() && text("quant_algo").is_some() => modelopt(method),
         ("gptq", _) => gptq(stated),
         ("awq", _) => awq(stated),
         ("mxfp4", _) => Ok(Box::new(Float4::Blocks) as Box<dyn Scheme>),
         ("fp8", _) => float8(&[stated], "weight_block_size"),
+        ("fbgemm_fp8", _) => float8(&[], ""),
         _ => Err(""),
     };
     scheme.map(Some).map_err(|reason| {
@@ -62,14 +66,19 @@ fn awq(stated: &Value) -> Result<Box<dyn Scheme>, &'static str> {
 
 /// Weights of ModelOpt.
 fn modelopt(algorithm: &str) -> Result<Box<dyn Scheme>, &str> {
-    if algorithm == "NVFP4" { Ok(Box::new(Nvfp4::ModelOpt)) } else { Err(algorithm) }
+    match algorithm {
+        "NVFP4" => Ok(Box::new(Nvfp4::ModelOpt)),
+        "FP8" | "FP8_PER_CHANNEL_PER_TOKEN" => Ok(Box::new(Float8 { block: None })),
+        "FP8_PB_WO" => Ok(Box::new(Float8 { block: Some([128, 128]) })),
+        _ => Err(algorithm),
+    }
 }
 
 /// Integers with a scale and possibly a zero point for each group. `stored` is how the scheme stores zero points.
 fn integers(weights: &[&Value], order: Order, stored: ZeroPoints) -> Result<Box<dyn Scheme>, &'static str> {
     let flag = |weights: &Value, key: &str| weights.get(key).and_then(Value::as_bool);
     let is_symmetric = |weights: &&Value| match order {
-        Order::Outputs => flag(weights, "symmetric").unwrap_or(true),
+        Order::Outputs | Order::Bytes => flag(weights, "symmetric").unwrap_or(true),
         Order::Inputs => flag(weights, "sym").unwrap_or(false),
         Order::Interleaved => false,
     };
@@ -86,7 +95,9 @@ fn integers(weights: &[&Value], order: Order, stored: ZeroPoints) -> Result<Box<
     let bits = |weights: &&Value| weights.get("num_bits").or_else(|| weights.get("bits"))?.as_u64();
     match weights.iter().map(bits).collect::<Option<Vec<_>>>().as_deref() {
         Some([first, rest @ ..]) if [4, 8].contains(first) && rest.iter().all(|bits| bits == first) => {
-            Ok(Box::new(PackedIntegers { bits: *first as usize, order, zero_points, has_group_order }))
+            // A byte holds one code also of those with fewer bits.
+            let bits = if order == Order::Bytes { 8 } else { *first as usize };
+            Ok(Box::new(PackedIntegers { bits, order, zero_points, has_group_order }))
         }
         _ => Err("with other than 4 or 8 bits"),
     }

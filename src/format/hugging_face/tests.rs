@@ -386,7 +386,7 @@ fn codes_in_floating_point_keep_their_format_and_need_scales_that_fit() {
         (vec![codes], UP_SCALES),
         (vec![codes, (UP_SCALES, "F64", &[2, 2])], UP_SCALES),
         (vec![codes, (UP_SCALES, "F32", &[2, 1])], "for each block of the config"),
-        (vec![codes, (UP_SCALES, "F32", &[200])], "for each output"),
+        (vec![codes, (UP_SCALES, "F32", &[160])], "for each output"),
         (vec![(UP, "F8_E4M3", &[200, 100]), (UP_SCALES, "F32", &[2, 1])], "a multiple of 32 inputs"),
         (vec![(UP, "F8_E4M3", &[200]), (UP_SCALES, "F32", &[1])], UP_SCALES),
         (vec![(UP, "F8_E5M2", &[200, 160]), (UP_SCALES, "F32", &[2, 2])], "has the type F8_E5M2"),
@@ -414,14 +414,14 @@ fn quantizations_that_are_not_supported_are_named() {
         ),
         (awq(&json!({ "version": "gemv_fast" })), "\"awq, in another version than gemm\""),
         (
-            with(&json!({ "quantization_config": { "quant_method": "modelopt", "quant_algo": "FP8" } })),
-            "\"modelopt, FP8\"",
+            with(&json!({ "quantization_config": { "quant_method": "modelopt", "quant_algo": "W4A8_AWQ" } })),
+            "\"modelopt, W4A8_AWQ\"",
         ),
         (awq(&json!({ "bits": 8 })), "\"awq, with other than 4 bits\""),
         (with(&json!({ "quantization_config": mixed })), "\"compressed-tensors, with and without zero points\""),
         (gptq(&json!({ "bits": 3 })), "with other than 4 or 8 bits"),
         (gptq(&json!({ "bits": null })), "with other than 4 or 8 bits"),
-        (compressed("int-quantized"), "\"compressed-tensors, int-quantized\""),
+        (compressed("marlin-24"), "\"compressed-tensors, marlin-24\""),
         (compressed("float-quantized"), "in another type than 8-bit floating point"),
         (fp8(&json!({ "fmt": "e5m2" })), "\"fp8, in another floating-point type than E4M3\""),
         (fp8(&json!({ "weight_block_size": [128] })), "with blocks that are no two sizes"),
@@ -444,7 +444,7 @@ fn packed_tensors_need_scales_that_fit() {
     assert!(directory.weight("blk.0.ffn_up.weight").unwrap().to_f32().iter().all(|value| *value == 0.0));
     for broken in [
         vec![whole[0]],
-        vec![whole[0], (SCALES, "F32", &[2, 12])],
+        vec![whole[0], (SCALES, "F64", &[2, 12])],
         vec![whole[0], (SCALES, "F16", &[4, 12])],
         vec![whole[0], (SCALES, "F16", &[2, 11])],
         vec![whole[0], (SCALES, "F16", &[0, 12])],
@@ -484,6 +484,25 @@ fn zero_points_are_those_of_the_groups() {
     let weight = directory.weight("blk.0.ffn_up.weight").unwrap();
     assert!((weight.rows, weight.columns) == (16, 64) && weight.bytes()[2] == 0);
     assert!(error_of(&awq(&json!({})), &PACKED).contains("groups of a multiple of 32"));
+}
+
+#[test]
+fn signed_bytes_need_scales_that_fit() {
+    let weights = json!({ "num_bits": 8, "type": "int", "symmetric": true, "strategy": "channel" });
+    let scheme = json!({ "quant_method": "compressed-tensors", "format": "int-quantized",
+                         "config_groups": { "group_0": { "weights": weights } } });
+    let config = with(&json!({ "quantization_config": scheme }));
+    const CODES: TensorSpec<'_> = ("model.layers.0.mlp.up_proj.weight", "I8", &[16, 64]);
+    const SCALES: &str = "model.layers.0.mlp.up_proj.weight_scale";
+    let whole = folder(&config, &[CODES, (SCALES, "BF16", &[16, 1])]);
+    let weight = Directory::open(whole.path()).unwrap().weight("blk.0.ffn_up.weight").unwrap();
+    assert_eq!((weight.rows, weight.columns, weight.format.name()), (16, 64, "Q8_0"));
+    for scales in [(SCALES, "BF16", &[8, 1][..]), (SCALES, "BF16", &[16, 3]), (SCALES, "I8", &[16, 1])] {
+        assert!(error_of(&config, &[CODES, scales]).contains("types I8 and F16, BF16 or F32"), "{scales:?}");
+    }
+    // Other matrices may be unpacked.
+    let unpacked: TensorSpec<'_> = ("model.layers.0.mlp.up_proj.weight", "BF16", &[16, 64]);
+    assert!(Directory::open(folder(&config, &[unpacked]).path()).is_ok());
 }
 
 /// Factors are zeros here, too.

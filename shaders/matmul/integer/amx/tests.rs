@@ -38,6 +38,7 @@ fn both(format: Format, outputs: Range<usize>, columns: usize, rows: usize, seed
     let run = |run: &dyn Fn(&Task<'_>)| {
         let mut output = vec![f32::NAN; rows * outputs.end];
         run(&Task {
+            factor: 1.0,
             weight: &weight,
             bias: Some(&bias),
             outputs: outputs.clone(),
