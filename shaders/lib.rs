@@ -64,6 +64,7 @@ pub mod rope;
 pub mod sample_token;
 pub mod scale;
 pub mod scale_by_position;
+pub mod select_positions;
 pub mod select_rows;
 pub mod selective_scan;
 pub mod softcap;
