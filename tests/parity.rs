@@ -249,6 +249,8 @@ fn logits_have_the_same_bits_in_any_chunks_and_any_batch() {
         "qwen3-q8_0.gguf",
         "gpt-oss-mxfp4.gguf",
         "deepseek3-q4_0.gguf",
+        "deepseek32.gguf",
+        "glm-dsa.gguf",
         "llama4.gguf",
         "gemma4.gguf",
         "phi3.gguf",

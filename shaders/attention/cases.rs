@@ -171,7 +171,19 @@ pub(super) fn of_shape(kv: KvShape, group: usize, window: Option<usize>, softcap
     let scale = 3.0 / (kv.key_dim as f32).sqrt();
     let window = window.map(Window::Last);
     let (n_heads, sees_later) = (kv.n_kv_heads * group, false);
-    Attention { layer: 1, stores: true, n_heads, kv, scale, window, sees_later, softcap, sinks: None, slopes: None, most_selected: None }
+    Attention {
+        layer: 1,
+        stores: true,
+        n_heads,
+        kv,
+        scale,
+        window,
+        sees_later,
+        softcap,
+        sinks: None,
+        slopes: None,
+        most_selected: None,
+    }
 }
 
 /// The same attention with chunks of `positions` positions.

@@ -248,7 +248,8 @@ unsafe fn collect<V: Vector, H: StoredHead>(
     let mut index = 0;
     while index < selected.len() {
         let block = selected[index] as usize / BLOCK_TOKENS;
-        let of_block = selected[index..].iter().take_while(|position| **position as usize / BLOCK_TOKENS == block).count();
+        let of_block =
+            selected[index..].iter().take_while(|position| **position as usize / BLOCK_TOKENS == block).count();
         // SAFETY: the caller fulfils the same conditions.
         unsafe {
             collect_block::<V, H>(

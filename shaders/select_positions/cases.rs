@@ -56,7 +56,8 @@ impl Sequences {
         // With 127 among 32 values, eight bits have the others exactly. It adds nothing to a product.
         query.iter_mut().for_each(|query| set_in_groups(query, op.key_dim, 0.0));
         key.iter_mut().for_each(|key| set_in_groups(key, op.key_dim, 127.0));
-        let block_tables = (0..count).map(|sequence| (0..blocks).map(|index| block(sequence, index)).collect()).collect();
+        let block_tables =
+            (0..count).map(|sequence| (0..blocks).map(|index| block(sequence, index)).collect()).collect();
         Sequences { op, block_tables, query, key, weight: of_each(3, op.n_heads) }
     }
 

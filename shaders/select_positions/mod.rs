@@ -52,7 +52,8 @@ impl SelectPositions {
     /// # Errors
     /// [`ShapeError`] when a size is 0 or too large.
     pub fn new(layer: usize, [n_heads, key_dim, top_k]: [usize; 3]) -> Result<Self, ShapeError> {
-        let sizes = [("n_heads", n_heads, usize::MAX), ("key_dim", key_dim, MAX_HEAD_DIM), ("top_k", top_k, MAX_POSITIONS)];
+        let sizes =
+            [("n_heads", n_heads, usize::MAX), ("key_dim", key_dim, MAX_HEAD_DIM), ("top_k", top_k, MAX_POSITIONS)];
         for (what, found, most) in sizes {
             if found == 0 || found > most {
                 let expected = format!("between 1 and {most}");

@@ -3,6 +3,7 @@
 //! - `keys`: a key as a type
 //! - `layers`: the layers
 //! - `attention`, `windows`, `positions`: their mixers
+//! - `selection`: the positions to which they attend
 //! - `recurrent`: the mixers of recurrent layers
 //! - `experts`: their experts
 
@@ -12,6 +13,7 @@ mod keys;
 mod layers;
 mod positions;
 mod recurrent;
+mod selection;
 mod windows;
 
 use cuelight_shaders::lanes::softplus;

@@ -194,6 +194,8 @@ pub enum Mixer {
     GroupedQueryAttention,
     /// All heads share one latent vector, from which keys and values are computed.
     LatentAttention,
+    /// Latent attention to positions that an indexer selects, in whose heads these two values form a rotated pair.
+    SelectiveLatentAttention(RopePairs),
 }
 
 /// The mixer of recurrent layers.

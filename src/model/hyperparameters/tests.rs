@@ -118,7 +118,7 @@ fn latent() -> Vec<(&'static str, Stored)> {
 fn latent_attention_reads_its_sizes_and_scales_scores_for_long_contexts() {
     let h = read("deepseek2", &latent()).unwrap();
     let sizes = LatentSizes { rank: 40, key_dim: 16, value_dim: 20 };
-    assert!(matches!(&h.layers[0].mixer, MixerSpec::LatentAttention(_, found) if *found == sizes));
+    assert!(matches!(&h.layers[0].mixer, MixerSpec::LatentAttention(_, found, None) if *found == sizes));
     let scale = |h: &HyperParameters| h.attention(0).scale;
     assert_eq!(scale(&h), 1.0 / 24_f32.sqrt());
     let mut keys = latent();
