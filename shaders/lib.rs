@@ -50,6 +50,7 @@ pub mod activate;
 pub mod add;
 pub mod attention;
 pub mod causal_conv;
+pub mod clamp;
 pub mod embed;
 pub mod experts;
 pub mod fusion;

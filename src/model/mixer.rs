@@ -9,7 +9,7 @@ mod short_conv;
 mod state_space;
 
 use cuelight_shaders::attention::{Attention, KvShape};
-use cuelight_shaders::elementwise::{Add, GateRows, ScaleByPosition};
+use cuelight_shaders::elementwise::{Add, Clamp, GateRows, ScaleByPosition};
 use cuelight_shaders::glu::{Activation, Glu};
 use cuelight_shaders::heads::{JoinHeads, SplitHeads};
 use cuelight_shaders::matmul::HeadLinear;
@@ -170,11 +170,18 @@ fn project_parts(
     } else {
         builder.linear(layer, &[query, key], x)?
     };
-    let (query, key, value) = (projected[0], projected[1], projected[projected.len() - 1]);
+    let [query, key, value] = limited(builder, [projected[0], projected[1], projected[projected.len() - 1]])?;
     Ok(match builder.family.attention.values {
         Values::AsProjected => [query, key, value],
         Values::Normed => [query, key, builder.norm_by(vec![1.0; value_dim].into(), value)?],
     })
+}
+
+/// Queries, keys and values within the limit of the file.
+fn limited(builder: &mut Builder<'_>, values: [ValueId; 3]) -> Result<[ValueId; 3], BuildError> {
+    let Some(limit) = builder.h.qkv_limit else { return Ok(values) };
+    let [query, key, value] = values.map(|value| builder.graph.push_one(Clamp::new(limit), &[value]));
+    Ok([query?, key?, value?])
 }
 
 /// The norms of queries and keys before rotation.

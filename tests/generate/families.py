@@ -23,6 +23,7 @@ import fused_projections
 import gated_attention
 import hybrids
 import learnt_positions
+import limited_projections
 import llama_likes
 import oracle
 import parts
@@ -455,7 +456,7 @@ CHECKPOINTS: dict[str, Checkpoint] = {
         MIXED_Q4_K | {"ffn_gate_inp": Format.F32, "ffn_down_exps": Format.Q6_K}),
 } | llama_likes.CHECKPOINTS | fused_projections.CHECKPOINTS | gated_attention.CHECKPOINTS | hybrids.CHECKPOINTS | (
     state_spaces.CHECKPOINTS | learnt_positions.CHECKPOINTS | distances.CHECKPOINTS | selective_scans.CHECKPOINTS
-    | unequal_heads.CHECKPOINTS
+    | unequal_heads.CHECKPOINTS | limited_projections.CHECKPOINTS
 )  # fmt: skip
 
 

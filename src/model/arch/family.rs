@@ -138,6 +138,8 @@ pub enum Norms {
     Before,
     /// As [`Norms::Before`], but files name the second norm `post_attention_norm`.
     BeforeButNamedAfter,
+    /// As [`Norms::Before`], but files name the second norm `attn_output_norm`.
+    BeforeButNamedOutput,
     /// As [`Norms::Before`], but in files with a norm `attn_norm_2` that one is before the mixer, and `attn_norm` before the
     /// feed-forward.
     BeforeWithSecond,

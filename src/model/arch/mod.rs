@@ -12,6 +12,7 @@ mod chatglm;
 mod cohere2;
 mod cohere2moe;
 mod command_r;
+mod dbrx;
 mod deepseek2;
 mod deepseek32;
 mod dots1;
@@ -108,6 +109,7 @@ pub const FAMILIES: &[&Family] = &[
     &deepseek2::FAMILY,
     &deepseek32::FAMILY,
     &glm_dsa::FAMILY,
+    &dbrx::FAMILY,
     &llama4::FAMILY,
     &gemma4::FAMILY,
     &granite::FAMILY,
